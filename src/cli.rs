@@ -15,6 +15,7 @@ use crate::config::{LOG, VARIABLES};
 use crate::convert::mig_parted;
 use crate::error::{CommandError, Result};
 use crate::failure::ExitStatus;
+use crate::features::check::{CheckDocument, ModelsDocument};
 use crate::features::compare::CompareDocument;
 use crate::features::completion::{Sources, complete};
 use crate::features::doctor::{self, DoctorDocument};
@@ -26,8 +27,8 @@ use crate::host::{
 };
 use crate::profile::profile_schema;
 use crate::render::json::{
-    ChangeDocument, CheckDocument, EnvDocument, ErrorDocument, ListDocument, Message,
-    ModelsDocument, PlanDocument, VerifyDocument, schema_of,
+    ChangeDocument, EnvDocument, ErrorDocument, ListDocument, Message, PlanDocument,
+    VerifyDocument, schema_of,
 };
 use crate::render::status::Status;
 use crate::render::{self, ProgressDocument};
@@ -119,7 +120,7 @@ subcommands! {
     }
     "Write profiles": {
         init Init commands::init InitArgs
-        check Check commands::check CheckArgs
+        check Check features::check CheckArgs
         import Import commands::import ImportArgs
         export Export commands::export ExportArgs
         profiles Profiles commands::profiles ProfilesArgs

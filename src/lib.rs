@@ -23,7 +23,6 @@
 //! - [`convert`]: mig-parted and nodes to profiles
 //! - [`apply`]: runs a plan, with rollback
 //! - [`client`]: programs that use a device
-//! - [`integrate`]: text for other systems
 //! - [`render`]: tables, JSON, questions
 //! - [`error`]: the error that ends a command
 //! - [`commands`]: the subcommands that every user meets
@@ -48,7 +47,6 @@ pub(crate) mod failure;
 pub(crate) mod features;
 pub(crate) mod geometry;
 pub(crate) mod host;
-pub(crate) mod integrate;
 pub(crate) mod mps;
 pub(crate) mod node;
 pub(crate) mod nvml;
@@ -116,7 +114,7 @@ pub mod internals {
     pub mod plan {
         pub use crate::plan::{Action, GpuPlan, Place, Plan, Purge, Refusal, Start, up};
         pub mod check {
-            pub use crate::plan::check::{GpuArgument, against};
+            pub use crate::plan::virtual_node::{GpuArgument, against};
         }
     }
     pub mod profile {

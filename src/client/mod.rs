@@ -6,6 +6,7 @@
 
 mod access;
 mod choice;
+mod container;
 mod limits;
 mod rank;
 mod ready;
@@ -15,6 +16,7 @@ use access::access;
 
 pub use access::{NoAccess, refuse_unmapped};
 pub use choice::{NoneFree, Wanted, devices_for, free_devices};
+pub use container::{CDI_KIND, Container, ContainerDevice, SharedMemory, cdi_specification};
 pub use limits::{ClientLimits, own_memory};
 pub use rank::{LocalRank, Map};
 pub use ready::{NotReady, Slot, Verified, ready, verify};

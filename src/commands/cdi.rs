@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::change::Ending;
-use super::containers::{container_device, remark};
+use super::env::{container_device, remark};
 use super::{Context, LOCK_LIMIT, locked};
 use crate::apply::CdiFile;
 use crate::client::ClientLimits;
+use crate::client::{CDI_KIND, SharedMemory, cdi_specification};
 use crate::error::{Context as _, Result};
 use crate::failure::ExitStatus;
 use crate::host::{Directories, Environment, Uid, write_text_to};
-use crate::integrate::{CDI_KIND, SharedMemory, cdi_specification};
 use crate::node::{Node, Served, observe_records};
 use crate::plan::{self, CdiChange, Plan, Refusal};
 use crate::profile::Profile;

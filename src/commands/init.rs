@@ -14,7 +14,7 @@ use crate::error::{CommandError, Result, failed, usage};
 use crate::failure::ExitStatus;
 use crate::geometry::{Aim, Partition};
 use crate::node::{Detail, observe};
-use crate::plan::check::GpuArgument;
+use crate::plan::virtual_node::GpuArgument;
 use crate::profile::Profile;
 use crate::render::{Question, note, partitions};
 use crate::settings::Serve;
@@ -206,7 +206,7 @@ fn choose<'a>(
     let mut chosen = Vec::new();
     for (nth, (supply, needed)) in divided.into_iter().enumerate() {
         let choices = supply.choices(needed);
-        interview.show(partitions::choices(&supply, &choices).trim_end());
+        interview.show(partitions::describe(&supply, &choices).trim_end());
         let partition = choose_one(args.layout.get(nth), interview, &choices)?;
         chosen.push(Choice { supply, partition });
     }

@@ -4,8 +4,6 @@ pub mod args;
 pub mod attach;
 pub mod cdi;
 pub mod change;
-pub mod check;
-mod containers;
 mod copies;
 pub mod down;
 mod drain;

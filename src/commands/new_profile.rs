@@ -9,7 +9,7 @@ use super::interview::{Interview, ended};
 use crate::error::{CommandError, Context as _, Result, failed, usage};
 use crate::failure::ExitStatus;
 use crate::host::{Uid, caller, directory_of, may_write, write_new_text_to, write_text_to};
-use crate::plan::check::GpuArgument;
+use crate::plan::virtual_node::GpuArgument;
 use crate::render::{agrees, note, print};
 
 /// The place of a new profile.

@@ -1,7 +1,9 @@
 //! A profile on its way to a file.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
+use regex::escape;
 use toml::{Table, Value};
 
 use crate::geometry::ProfileName;
@@ -274,4 +276,15 @@ fn inline(mps: Option<&Table>, is_off: bool) -> Option<String> {
     let pairs = mps.iter().map(|(key, value)| format!("{key} = {value}"));
     let pairs: Vec<String> = pairs.collect();
     (!pairs.is_empty()).then(|| format!("mps = {{ {} }}", pairs.join(", ")))
+}
+
+/// A regular expression for exactly these names.
+pub fn regex_of(products: &BTreeSet<&str>) -> String {
+    // A hyphen means nothing outside of brackets, and people read this.
+    let plain = |product: &&str| escape(product).replace(r"\-", "-");
+    let names: Vec<String> = products.iter().map(plain).collect();
+    match names.as_slice() {
+        [one] => format!("^{one}$"),
+        names => format!("^({})$", names.join("|")),
+    }
 }

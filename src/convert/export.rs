@@ -10,7 +10,7 @@ use super::{Converted, DraftBlock, DraftDevices, DraftEntry, DraftProfile, Draft
 use crate::host::Uid;
 use crate::node::{DaemonState, Device, Gpu, Node, Served};
 use crate::nvml::GpuInstanceReading;
-use crate::plan::check::Shape;
+use crate::plan::virtual_node::Shape;
 use crate::plan::{self, Action, Plan};
 use crate::profile::{NameTemplate, Profile};
 use crate::settings::Settings;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use toml::{Table, Value};
 
-use super::import::regex_of;
+use super::draft::regex_of;
 use super::{DraftBlock, DraftDevices, DraftEntry, DraftProfile, DraftSelect};
 use crate::catalog::{Model, of_product};
 use crate::geometry::{Aim, GpuInstanceProfile, Partition, best, choices, partitions};
@@ -13,7 +13,8 @@ use crate::mps::ControlProgram;
 use crate::node::{Gpu, Node};
 use crate::nvml::MigMode;
 use crate::plan::Refusal;
-use crate::plan::check::{GpuArgument, judge};
+use crate::plan::virtual_node::GpuArgument;
+use crate::plan::virtual_node::judge;
 use crate::profile::Profile;
 use crate::settings::Serve;
 

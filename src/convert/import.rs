@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use regex::escape;
 use toml::Table;
 
+use super::draft::regex_of;
 use super::mig_parted::{ConfigEntry, DeviceFilter, GpuChoice, Spec, pack};
 use super::{Converted, DraftBlock, DraftDevices, DraftEntry, DraftProfile, DraftSelect};
 use crate::catalog::{Model, models};
@@ -218,17 +218,6 @@ fn select(
     }
     let product = (!products.is_empty()).then(|| regex_of(&products));
     Ok(DraftSelect { index, product })
-}
-
-/// A regular expression for exactly these names.
-pub(super) fn regex_of(products: &BTreeSet<&str>) -> String {
-    // A hyphen means nothing outside of brackets, and people read this.
-    let plain = |product: &&str| escape(product).replace(r"\-", "-");
-    let names: Vec<String> = products.iter().map(plain).collect();
-    match names.as_slice() {
-        [one] => format!("^{one}$"),
-        names => format!("^({})$", names.join("|")),
-    }
 }
 
 impl ConfigEntry {

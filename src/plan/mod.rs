@@ -2,7 +2,6 @@
 
 mod action;
 mod arrange;
-pub mod check;
 mod daemons;
 mod down;
 #[cfg(test)]
@@ -16,6 +15,7 @@ mod refusal;
 mod restart;
 mod set;
 mod up;
+pub mod virtual_node;
 
 pub use action::{
     ASKED_FOR, Action, CdiChange, EndStray, GpuInstance, Kill, Part, Place, Purge, Set, Signal,

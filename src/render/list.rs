@@ -304,7 +304,7 @@ struct ListedDevice {
 /// A GPU instance profile.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "offer")]
-pub(super) struct Offer {
+pub struct Offer {
     /// The name, such as `3g.40gb`.
     profile: String,
     /// The number.
@@ -324,7 +324,7 @@ pub(super) struct Offer {
 }
 
 impl Offer {
-    pub(super) fn of(profile: &GpuInstanceProfile) -> Self {
+    pub fn of(profile: &GpuInstanceProfile) -> Self {
         Self {
             profile: profile.name.to_string(),
             profile_id: profile.id.0,

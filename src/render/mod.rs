@@ -1,11 +1,9 @@
 //! The output of commands: tables, JSON, progress, questions.
 
-pub mod check;
 pub mod consequences;
 pub mod format;
 pub mod json;
 pub mod list;
-pub mod models;
 mod output;
 pub mod partitions;
 pub mod plan;

@@ -48,7 +48,7 @@ pub fn gpus(node: &EmptyNode) -> String {
 }
 
 /// Formats the choices for GPUs of one product, with the number of each.
-pub fn choices(supply: &GroupSupply<'_>, choices: &[(Aim, Partition<'_>)]) -> String {
+pub fn describe(supply: &GroupSupply<'_>, choices: &[(Aim, Partition<'_>)]) -> String {
     let group = supply.group;
     let heading = style(heading(group, &supply.indices)).bold().for_stderr();
     let mut text = format!("\n{heading}\n");

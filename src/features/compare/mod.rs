@@ -24,7 +24,7 @@ use crate::host::{Environment, empty_directory};
 use crate::node::{Client, Detail, Node, Served, observe, observe_records};
 use crate::nvml::{EXCLUSIVE_PROCESS, Nvml};
 use crate::render::format::time_taken;
-use crate::render::json::print_json;
+use crate::render::print_json;
 use crate::render::{note, print};
 
 /// Compare a program's throughput outside MPS and as MPS clients

@@ -28,8 +28,8 @@ use crate::failure::ExitStatus;
 use crate::host::{Environment, bounded, user_name};
 use crate::node::{Detail, observe, observe_records};
 use crate::plan;
-use crate::render::json::print_json;
 use crate::render::note;
+use crate::render::print_json;
 
 /// Find out why MIG or MPS does not work here
 ///

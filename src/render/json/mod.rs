@@ -1,8 +1,6 @@
 //! The documents that `--json` prints, and their schemas. That of `status` is in [`super::status`].
 
-mod check;
 mod message;
-mod models;
 mod plan;
 
 use std::fmt::Write as _;
@@ -16,9 +14,7 @@ use serde_json::Value;
 use super::print;
 use crate::host::steers;
 
-pub use check::CheckDocument;
 pub use message::{EnvDocument, ErrorDocument, Message};
-pub use models::ModelsDocument;
 pub use plan::{ChangeDocument, PlanDocument};
 
 pub use super::list::ListDocument;

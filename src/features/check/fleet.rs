@@ -1,8 +1,6 @@
-use super::Shape;
-use super::reach::{meets, meets_none};
-use super::virtual_node::alone;
 use crate::catalog::{self, Model};
 use crate::plan::Refusal;
+use crate::plan::virtual_node::{Shape, alone, meets, meets_none};
 use crate::profile::{Profile, ProfileError, Want};
 
 /// One block of a profile judged on one model.

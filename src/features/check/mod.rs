@@ -1,18 +1,26 @@
 //! `mig-mps check`
 
+mod fleet;
+mod models;
+mod report;
+
 use std::collections::BTreeSet;
 
 use clap::Args;
+use fleet::{BlockOnModel, against_all};
 
-use super::args::ProfileSource;
-use super::{Context, warn_of_loose_limits, warn_of_small_limits};
+pub use models::ModelsDocument;
+pub use report::CheckDocument;
+
 use crate::catalog;
+use crate::commands::args::ProfileSource;
+use crate::commands::{Context, warn_of_loose_limits, warn_of_small_limits};
 use crate::error::{CommandError, Result};
 use crate::failure::{ExitStatus, Failure};
 use crate::plan::Refusal;
-use crate::plan::check::{BlockOnModel, GpuArgument, against, against_all};
-use crate::render::json::{CheckDocument, ModelsDocument};
-use crate::render::{check, models, print, print_json, width};
+use crate::plan::virtual_node::{GpuArgument, against};
+use crate::render::print_json;
+use crate::render::{print, width};
 
 /// Check whether a profile fits, without a GPU
 ///
@@ -58,7 +66,7 @@ pub fn run(args: &CheckArgs, _context: &Context<'_>) -> Result<ExitStatus> {
             let error = error.as_ref().map(CommandError::message);
             print_json(&CheckDocument::on_models(&profile, &judged, error))?;
         } else {
-            print(&check::fleet(&profile, &judged, width()))?;
+            print(&report::fleet(&profile, &judged, width()))?;
         }
         return error.map_or(Ok(ExitStatus::Done), |error| Err(error.in_document()));
     }
@@ -77,7 +85,7 @@ pub fn run(args: &CheckArgs, _context: &Context<'_>) -> Result<ExitStatus> {
     if args.json {
         print_json(&CheckDocument::on_node(&profile, &on_node))?;
     } else {
-        print(&check::node(&profile, &on_node, width()))?;
+        print(&report::node(&profile, &on_node, width()))?;
     }
     Ok(ExitStatus::Done)
 }

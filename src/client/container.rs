@@ -1,11 +1,8 @@
-//! A device in a container.
-//!
-//! A client needs its GPU's device nodes and the driver's libraries, which NVIDIA's container toolkit provides, and the pipe
-//! directory, which is mounted here. Driver 580 was measured to need nothing else: no IPC, pid or network namespace of the
-//! host, and no `/dev/shm`. The servers of older drivers share memory with their clients in `/dev/shm`.
+//! A device in a container, and the Container Device Interface: a file of devices that container engines take by name.
 
 use std::fmt::Write as _;
 
+use serde_json::{Value, json};
 use thiserror::Error;
 
 /// The first driver whose servers share memory without `/dev/shm`.
@@ -135,6 +132,52 @@ impl ContainerDevice {
         );
         text
     }
+}
+
+/// The kind of the devices, before `=` in `--device mig-mps/device=NAME`.
+pub const CDI_KIND: &str = "mig-mps/device";
+
+const VERSION: &str = "0.5.0";
+/// The first version with `additionalGids`.
+const VERSION_WITH_GROUPS: &str = "0.7.0";
+
+/// Returns the specification of the devices, each by its name and by its UUID.
+pub fn cdi_specification(devices: &[ContainerDevice]) -> Value {
+    let mut entries: Vec<Value> = Vec::new();
+    for device in devices {
+        let edits = edits(device);
+        for name in [&device.name, &device.uuid] {
+            entries.push(json!({ "name": name, "containerEdits": edits }));
+        }
+    }
+    let has_groups = devices.iter().any(|device| device.group.is_some());
+    let version = if has_groups {
+        VERSION_WITH_GROUPS
+    } else {
+        VERSION
+    };
+    json!({ "cdiVersion": version, "kind": CDI_KIND, "devices": entries })
+}
+
+/// Returns the changes of a container that gets the device.
+fn edits(device: &ContainerDevice) -> Value {
+    let variables = device.variables.iter();
+    let variables: Vec<String> = variables
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
+    let mount = |path: &str, mode: &str| {
+        let options = [mode, "nosuid", "nodev", "noexec", "bind"];
+        json!({ "hostPath": path, "containerPath": path, "options": options })
+    };
+    let mut mounts = vec![mount(&device.pipe, "ro")];
+    if device.shares_files() {
+        mounts.push(mount("/dev/shm", "rw"));
+    }
+    let mut edits = json!({ "env": variables, "mounts": mounts });
+    if let Some(group) = device.group {
+        edits["additionalGids"] = json!([group]);
+    }
+    edits
 }
 
 #[cfg(test)]

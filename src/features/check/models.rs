@@ -1,0 +1,152 @@
+use std::fmt::Write as _;
+
+use console::style;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::catalog::{self, Evidence, Incomplete, Model};
+use crate::render::format::{fitted, or, wrapped};
+use crate::render::json::{VERSION, Version};
+use crate::render::list::Offer;
+
+/// Formats every model, and those with incomplete data.
+pub fn text(models: &[Model], incomplete: &[Incomplete], width: usize) -> String {
+    let mut out = String::new();
+    for model in models {
+        let names: Vec<&str> = [&model.key]
+            .into_iter()
+            .chain(&model.aliases)
+            .map(String::as_str)
+            .collect();
+        let heading = format!(
+            "{}  {} GiB  profiles {}, placements {}",
+            style(names.join(", ")).bold(),
+            or(model.memory_gib(), "?"),
+            model.profiles_known(),
+            model.placements_known()
+        );
+        let _ = writeln!(out, "{}", fitted(&heading, width));
+        out.push_str(&below(&short_profiles(model).join(" "), width));
+        out.push_str(&below(&products(&model.product_names), width));
+    }
+    let _ = writeln!(out, "\nThe least sure of each model's facts:");
+    for (evidence, meaning) in Evidence::MEANINGS {
+        let _ = writeln!(out, "  {evidence:11}  {meaning}");
+    }
+    let _ = writeln!(
+        out,
+        "\nNot to be checked against, for nobody has published what is missing:"
+    );
+    for model in incomplete {
+        let _ = writeln!(out, "{}", style(&model.key).bold());
+        out.push_str(&below(&products(&model.product_names), width));
+        let missing = format!("missing: {}", model.missing.join(", "));
+        out.push_str(&below(&missing, width));
+    }
+    out
+}
+
+/// Returns the text as indented lines.
+fn below(text: &str, width: usize) -> String {
+    let lines = wrapped(text, width.saturating_sub(2));
+    lines.iter().fold(String::new(), |mut text, line| {
+        let _ = writeln!(text, "  {line}");
+        text
+    })
+}
+
+fn products(names: &[String]) -> String {
+    if names.is_empty() {
+        return "(no product name known)".to_owned();
+    }
+    names.join(", ")
+}
+
+/// Returns a model's profiles by their shortest names.
+fn short_profiles(model: &Model) -> Vec<String> {
+    let offers = model.offers();
+    let names = offers.iter().map(|offer| {
+        let short = offer.name.short();
+        let meant = short.choose(offers.iter().map(|other| (&other.name, other.id)));
+        let is_clear = meant == Some(offer.id);
+        if is_clear { &short } else { &offer.name }.to_string()
+    });
+    names.collect()
+}
+
+/// The output of `mig-mps check --models --json`.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "models")]
+pub struct ModelsDocument {
+    version: Version,
+    /// The models that `check` can plan for.
+    models: Vec<ListedModel>,
+    /// The models of which too little is known.
+    incomplete: Vec<IncompleteModel>,
+}
+
+/// A model of a GPU.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "model")]
+struct ListedModel {
+    /// Its name for `--gpu`.
+    model: String,
+    /// Other names for `--gpu`.
+    aliases: Vec<String>,
+    /// NVML's product names.
+    products: Vec<String>,
+    /// The architecture.
+    architecture: String,
+    /// Device memory, as the product is sold; null if nobody has published it.
+    memory_total_bytes: Option<u64>,
+    /// The GPU instance profiles that it offers.
+    profiles: Vec<Offer>,
+    /// The certainty of the profiles: the source of the least certain.
+    profiles_are: String,
+    /// The certainty of the placements, likewise.
+    placements_are: String,
+    /// Remarks.
+    notes: Vec<String>,
+}
+
+/// A model without all that a plan needs.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "incomplete_model")]
+struct IncompleteModel {
+    /// The name of its entry.
+    model: String,
+    /// NVML's product names.
+    products: Vec<String>,
+    /// The names of the profiles that are known.
+    known_profiles: Vec<String>,
+    /// The facts that nobody has published.
+    missing: Vec<String>,
+}
+
+impl ModelsDocument {
+    /// Describes these models.
+    pub fn of(models: &[catalog::Model], incomplete: &[catalog::Incomplete]) -> Self {
+        let models = models.iter().map(|model| ListedModel {
+            model: model.key.clone(),
+            aliases: model.aliases.clone(),
+            products: model.product_names.clone(),
+            architecture: model.architecture.clone(),
+            memory_total_bytes: model.memory_gib().map(|gib| gib << 30),
+            profiles: model.offers().iter().map(Offer::of).collect(),
+            profiles_are: model.profiles_known().to_string(),
+            placements_are: model.placements_known().to_string(),
+            notes: model.notes.clone(),
+        });
+        let incomplete = incomplete.iter().map(|model| IncompleteModel {
+            model: model.key.clone(),
+            products: model.product_names.clone(),
+            known_profiles: model.profiles.clone(),
+            missing: model.missing.clone(),
+        });
+        Self {
+            version: VERSION,
+            models: models.collect(),
+            incomplete: incomplete.collect(),
+        }
+    }
+}

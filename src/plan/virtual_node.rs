@@ -1,0 +1,361 @@
+//! Plans a profile without a GPU: runs the planner of `up` on GPUs of the catalog.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use crate::catalog::{self, Model};
+use crate::geometry::{ComputeChoice, Placement, SliceMap};
+use crate::host::Uid;
+use crate::node::Node;
+use crate::plan::{Action, GpuInstance, GpuPlan, LooseLimits, Place, Plan, Refusal, Start};
+use crate::profile::{Block, Profile, ProfileError, Selector, Want};
+use crate::settings::{Serve, Settings};
+use crate::state::RunDir;
+
+/// `--gpu MODEL[:COUNT]`
+#[derive(Clone, Debug)]
+pub struct GpuArgument {
+    pub model: &'static Model,
+    /// The number of such GPUs.
+    pub count: u32,
+}
+
+/// More GPUs than any node has: a typing error is found before it costs memory.
+const MOST: u32 = 1024;
+
+impl FromStr for GpuArgument {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (word, count) = text.split_once(':').unwrap_or((text, "1"));
+        let number = count
+            .parse()
+            .ok()
+            .filter(|count| (1..=MOST).contains(count));
+        let count =
+            number.ok_or_else(|| format!("\"{count}\" is not a number from 1 to {MOST}"))?;
+        let model = catalog::find(word).map_err(|unknown| unknown.to_string())?;
+        Ok(Self { model, count })
+    }
+}
+
+/// A profile judged on a node of certain GPUs.
+#[derive(Debug)]
+pub struct OnNode {
+    /// The model of each GPU, by index, and what becomes of it; `None` where no block selects it.
+    pub gpus: Vec<(&'static Model, Option<Shape>)>,
+    /// Blocks that select a GPU by what only a real one has, a UUID or PCI address: which models of
+    /// the node such a GPU can be of.
+    pub elsewhere: Vec<(usize, Vec<&'static Model>)>,
+    /// The memory limits above the memory of their device.
+    pub loose_limits: LooseLimits,
+    /// Blocks that select none of these GPUs.
+    pub unmatched: Vec<usize>,
+}
+
+/// Judges a profile on a node of these GPUs.
+///
+/// # Errors
+/// The planner's [`Refusal`]; for a block that selects by UUID or PCI address, that of the first
+/// model where it fits on none. A [`ProfileError`](crate::profile::ProfileError) for blocks that
+/// partition and can select no model at all: a catch-all behind them would hide a typing error.
+pub fn against(profile: &Profile, gpus: &[GpuArgument]) -> Result<OnNode, Refusal> {
+    refuse_other_models(profile, gpus)?;
+    refuse_unknown_products(profile)?;
+    let models = gpus
+        .iter()
+        .flat_map(|gpu| (0..gpu.count).map(|_| gpu.model));
+    let mut on_node = OnNode {
+        gpus: models.map(|model| (model, None)).collect(),
+        elsewhere: Vec::new(),
+        loose_limits: LooseLimits::new(),
+        unmatched: Vec::new(),
+    };
+    let (real, seen): (Vec<_>, Vec<_>) = profile
+        .blocks
+        .iter()
+        .enumerate()
+        .partition(|(_, block)| block.select.names_a_real_gpu());
+    for (position, block) in &seen {
+        if !selects_one(block, &on_node) {
+            on_node.unmatched.push(*position);
+        }
+    }
+    if !seen.is_empty() {
+        let rest = Profile {
+            blocks: seen.into_iter().map(|(_, block)| block.clone()).collect(),
+            ..profile.clone()
+        };
+        let indices = (0..).zip(on_node.gpus.iter().map(|(model, _)| *model));
+        let node = Node::of_models(indices);
+        let plan = judge(&node, &rest)?;
+        on_node.loose_limits = plan.loose_limits(&node);
+        let mut shapes: BTreeMap<u32, Shape> = plan
+            .gpus
+            .iter()
+            .filter_map(|gpu| Some((gpu.index?, Shape::of(gpu))))
+            .collect();
+        for (index, gpu) in (0..).zip(&mut on_node.gpus) {
+            // A plan leaves out a GPU that is as its block asks.
+            let is_selected = || {
+                let mut blocks = rest.blocks.iter();
+                blocks.any(|block| block.select.selects(index, "", gpu.0.product(), ""))
+            };
+            let shape = shapes.remove(&index);
+            gpu.1 = shape.or_else(|| is_selected().then(Shape::bare));
+        }
+    }
+    for (position, block) in real {
+        let fits = models_of(profile, block, gpus)?;
+        on_node.elsewhere.push((position, fits));
+    }
+    Ok(on_node)
+}
+
+/// Returns the models on which a block fits that selects what only a real GPU has; a refusal if it fits on none.
+fn models_of(
+    profile: &Profile,
+    block: &Block,
+    gpus: &[GpuArgument],
+) -> Result<Vec<&'static Model>, Refusal> {
+    let mut fits: Vec<&'static Model> = Vec::new();
+    let mut refused = None;
+    for gpu in gpus {
+        match alone(profile, block, gpu.model) {
+            Ok(_) if fits.iter().any(|model| model.key == gpu.model.key) => {}
+            Ok(_) => fits.push(gpu.model),
+            Err(refusal) => refused = refused.or(Some(refusal)),
+        }
+    }
+    match refused {
+        Some(refusal) if fits.is_empty() => Err(refusal),
+        _ => Ok(fits),
+    }
+}
+
+fn selects_one(block: &Block, on_node: &OnNode) -> bool {
+    let mut gpus = (0..).zip(&on_node.gpus);
+    gpus.any(|(index, (model, _))| block.select.selects(index, "", model.product(), ""))
+}
+
+/// Refuses GPUs that the profile says it is not for.
+fn refuse_other_models(profile: &Profile, gpus: &[GpuArgument]) -> Result<(), Refusal> {
+    let Some((_, span)) = profile.models.first() else {
+        return Ok(());
+    };
+    let meant = profile
+        .models
+        .iter()
+        .filter_map(|(word, _)| catalog::find(word).ok());
+    let meant: Vec<&str> = meant.map(|model| model.key.as_str()).collect();
+    let other = gpus
+        .iter()
+        .find(|gpu| !meant.contains(&gpu.model.key.as_str()));
+    let Some(other) = other.filter(|_| meant.len() == profile.models.len()) else {
+        return Ok(());
+    };
+    let message = format!("the profile is not for {}", other.model.key);
+    let error = profile.error(*span, message);
+    Err(error
+        .with_hint("add it to models, or leave models out")
+        .into())
+}
+
+/// Judges one block on one model, on as many GPUs as it names by index.
+pub fn alone(profile: &Profile, block: &Block, model: &'static Model) -> Result<Shape, Refusal> {
+    let mut indices: Vec<u32> = block.select.indices().collect();
+    indices.sort_unstable();
+    indices.dedup();
+    indices.truncate(MOST as usize);
+    let select = if indices.is_empty() {
+        indices.push(0);
+        Selector::default()
+    } else {
+        Selector::of_indices(indices.clone())
+    };
+    let one = Profile {
+        blocks: vec![Block {
+            select,
+            ..block.clone()
+        }],
+        // Not the other blocks: this is done for each.
+        source: Arc::clone(&profile.source),
+        name: profile.name.clone(),
+        models: Vec::new(),
+        cdi: None,
+        serves: profile.serves.clone(),
+    };
+    let node = Node::of_models(indices.into_iter().map(|index| (index, model)));
+    let plan = judge(&node, &one)?;
+    Ok(plan.gpus.first().map_or_else(Shape::bare, Shape::of))
+}
+
+/// The layout that a profile gives a virtual GPU.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shape {
+    /// True if it is in MIG mode.
+    pub is_mig: bool,
+    /// Its slices.
+    pub map: SliceMap,
+    /// Its devices, from left to right.
+    pub devices: Vec<ShapeDevice>,
+}
+
+/// A device that there would be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ShapeDevice {
+    /// `3g.40gb`, or `1c.3g.40gb` for a compute instance with part of the SMs; `None` for a whole GPU.
+    pub profile: Option<String>,
+    /// Where its GPU instance lies; `None` for a whole GPU.
+    pub placement: Option<Placement>,
+    /// Its daemon, if it has one.
+    pub daemon: Option<ShapeDaemon>,
+}
+
+/// A daemon that would serve a device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ShapeDaemon {
+    /// The device's name.
+    pub name: String,
+    pub settings: Settings,
+}
+
+impl Shape {
+    /// The layout of a GPU without MIG mode and without a daemon.
+    pub(super) fn bare() -> Self {
+        Self {
+            is_mig: false,
+            map: SliceMap::new(0, Vec::new()),
+            devices: Vec::new(),
+        }
+    }
+
+    /// Returns the result of a plan for an empty GPU.
+    pub fn of(plan: &GpuPlan) -> Self {
+        let actions = || plan.steps.iter().map(|step| &step.action);
+        let daemon_at = |place: Place| {
+            let mut starts = actions().filter_map(Action::as_start);
+            let start = starts.find(|start| start.place == place);
+            start.map(ShapeDaemon::of)
+        };
+        let mut instances: Vec<&GpuInstance> = actions()
+            .filter_map(|action| match action {
+                Action::CreateGpuInstance(instance) => Some(instance),
+                _ => None,
+            })
+            .collect();
+        instances.sort_by_key(|instance| instance.placement);
+        let whole = daemon_at(Place::Whole).map(|daemon| ShapeDevice {
+            profile: None,
+            placement: None,
+            daemon: Some(daemon),
+        });
+        let in_mig = instances.into_iter().flat_map(|instance| {
+            let placement = instance.placement;
+            let compute = actions().filter_map(move |action| match action {
+                Action::CreateComputeInstance { instance, compute } if *instance == placement => {
+                    Some(*compute)
+                }
+                _ => None,
+            });
+            compute.enumerate().map(move |(nth, compute)| ShapeDevice {
+                profile: Some(match compute {
+                    ComputeChoice::Slices { count, .. } => format!("{count}c.{}", instance.name),
+                    _ => instance.name.to_string(),
+                }),
+                placement: Some(placement),
+                daemon: daemon_at(Place::Mig { placement, nth }),
+            })
+        });
+        Self {
+            is_mig: actions().any(|action| matches!(action, Action::SwitchMig { on: true })),
+            map: plan.after.clone(),
+            devices: whole.into_iter().chain(in_mig).collect(),
+        }
+    }
+}
+
+impl ShapeDaemon {
+    fn of(start: &Start) -> Self {
+        Self {
+            name: start.name.clone(),
+            settings: start.settings.clone(),
+        }
+    }
+}
+
+/// Refuses blocks that partition GPUs of no model that the catalog knows.
+pub(super) fn refuse_unknown_products(profile: &Profile) -> Result<(), ProfileError> {
+    let wrong = profile.blocks.iter().filter(|block| {
+        matches!(block.want, Want::Parts(_))
+            && !catalog::has_product(|name| block.select.may_select(name))
+    });
+    let errors = wrong.map(|block| meets_none(profile, block, &[]));
+    ProfileError::all(errors.collect()).map_or(Ok(()), Err)
+}
+
+/// True if a GPU of that model can reach this block: it selects one, and none before it has taken
+/// all such GPUs.
+pub fn meets(block: &Block, earlier: &[Block], model: &Model) -> bool {
+    let products: Vec<&str> = match model.product_names.as_slice() {
+        [] => vec![model.product()],
+        names => names.iter().map(String::as_str).collect(),
+    };
+    products.iter().any(|product| {
+        let selected = block.select.may_select(product);
+        selected
+            && !earlier
+                .iter()
+                .any(|block| block.select.selects_all(product))
+    })
+}
+
+/// The error of a block that selects no model that can be planned for.
+pub fn meets_none(profile: &Profile, block: &Block, earlier: &[Block]) -> ProfileError {
+    let unknown: Vec<String> = catalog::incomplete()
+        .iter()
+        .filter(|model| {
+            model
+                .product_names
+                .iter()
+                .any(|name| block.select.may_select(name))
+        })
+        .map(|model| format!("{} lacks {}", model.key, model.missing.join(", ")))
+        .collect();
+    let known = catalog::models()
+        .iter()
+        .any(|model| meets(block, &[], model));
+    if known && !earlier.is_empty() {
+        let message = "the blocks before this one take every model it could select";
+        return profile.error(block.span, message);
+    }
+    if known && !profile.models.is_empty() {
+        let message = "this selects none of the models that the profile is for";
+        return profile.error(block.span, message);
+    }
+    if unknown.is_empty() {
+        let error = profile.error(block.span, "this selects no model that has MIG");
+        return error.with_hint("mig-mps check --models lists their product names");
+    }
+    let message = "this selects only models of which too little is known";
+    let hint = format!(
+        "on such a machine, mig-mps up --dry-run tells: {}",
+        unknown.join("; ")
+    );
+    profile.error(block.span, message).with_hint(hint)
+}
+
+/// A plain user, for profiles that root cannot apply.
+const SOMEBODY: Uid = Uid(1000);
+
+/// Plans a profile for a virtual node.
+pub fn judge(node: &Node, profile: &Profile) -> Result<Plan, Refusal> {
+    // The user who checks need not be the one who applies it: a profile that says "self" is a plain
+    // user's, any other root's.
+    let own = profile.serves.iter().any(|(serve, _)| *serve == Serve::Own);
+    let caller = if own { SOMEBODY } else { Uid::ROOT };
+    let run_dir = RunDir::at(Path::new("/run/mig-mps"));
+    super::up(node, profile, &run_dir, caller)
+}
