@@ -12,12 +12,12 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::commands::schema::Document;
 use crate::commands::{Context, attach, launch};
 use crate::config::{LOG, VARIABLES};
-use crate::convert::mig_parted;
 use crate::error::{CommandError, Result};
 use crate::failure::ExitStatus;
 use crate::features::check::{CheckDocument, ModelsDocument};
 use crate::features::compare::CompareDocument;
 use crate::features::completion::{Sources, complete};
+use crate::features::convert::mig_parted;
 use crate::features::doctor::{self, DoctorDocument};
 use crate::features::logs::LogLineDocument;
 use crate::features::manual::{TOPICS, setting_meaning};
@@ -119,10 +119,10 @@ subcommands! {
         slurm Slurm features::slurm SlurmArgs
     }
     "Write profiles": {
-        init Init commands::init InitArgs
+        init Init features::init InitArgs
         check Check features::check CheckArgs
-        import Import commands::import ImportArgs
-        export Export commands::export ExportArgs
+        import Import features::convert::import ImportArgs
+        export Export features::convert::export ExportArgs
         profiles Profiles commands::profiles ProfilesArgs
         schema Schema commands::schema SchemaArgs
     }

@@ -20,7 +20,6 @@
 //! - [`state`]: the run directory
 //! - [`node`]: the snapshot
 //! - [`plan`]: pure planning, also for GPUs that are not there
-//! - [`convert`]: mig-parted and nodes to profiles
 //! - [`apply`]: runs a plan, with rollback
 //! - [`client`]: programs that use a device
 //! - [`render`]: tables, JSON, questions
@@ -40,7 +39,6 @@ pub mod cli;
 pub(crate) mod client;
 pub(crate) mod commands;
 pub(crate) mod config;
-pub(crate) mod convert;
 pub(crate) mod cuda;
 pub(crate) mod error;
 pub(crate) mod failure;
@@ -71,9 +69,10 @@ pub mod internals {
         pub use crate::config::VARIABLES;
     }
     pub mod convert {
-        pub use crate::convert::{
-            ImportOptions, MigDevice, export, import, mig_parted, pack, to_mig_parted,
-        };
+        pub use crate::features::convert::export::export;
+        pub use crate::features::convert::import::{ImportOptions, import};
+        pub use crate::features::convert::mig_parted::{self, MigDevice, pack};
+        pub use crate::features::convert::to_mig_parted::to_mig_parted;
     }
     pub mod mps {
         pub use crate::mps::{DaemonStatus, LogFile, LogLine};

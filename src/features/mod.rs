@@ -5,7 +5,9 @@
 pub mod check;
 pub mod compare;
 pub mod completion;
+pub mod convert;
 pub mod doctor;
+pub mod init;
 pub mod logs;
 pub mod manual;
 pub mod metrics;

@@ -6,7 +6,6 @@
 
 mod instance;
 mod nearest;
-mod partition;
 mod profile_name;
 mod slice_map;
 mod solver;
@@ -15,8 +14,7 @@ pub use instance::{
     ComputeChoice, ComputeInstanceId, ComputeInstanceProfile, ComputeProfileId, GpuInstanceId,
     GpuInstanceProfile, Placement, ProfileEnum, ProfileId,
 };
-pub use nearest::nearest;
-pub use partition::{Aim, Partition, best, choices, partitions};
+pub use nearest::{Fitting, Kind, fittings, nearest};
 pub use profile_name::{ComputeName, ProfileName};
 pub use slice_map::{Cell, Segment, SliceMap, slice_map};
 pub use solver::{Disruption, Existing, Request, arrange, count, units};

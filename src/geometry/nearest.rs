@@ -91,25 +91,25 @@ fn distance(a: &Counts<'_>, b: &Counts<'_>) -> u32 {
 }
 
 /// Instances that are interchangeable.
-pub(super) struct Kind<'a> {
-    pub(super) profile: &'a GpuInstanceProfile,
+pub struct Kind<'a> {
+    pub profile: &'a GpuInstanceProfile,
     /// The start of their placement, if pinned.
-    pub(super) at: Option<u32>,
+    pub at: Option<u32>,
     /// The most that are wanted.
-    pub(super) most: u32,
+    pub most: u32,
 }
 
 /// Instances that fit together, and every set of units they can occupy.
 #[derive(Clone)]
-pub(super) struct Fitting<'a> {
-    pub(super) requests: Vec<Request>,
-    pub(super) counts: Counts<'a>,
+pub struct Fitting<'a> {
+    pub requests: Vec<Request>,
+    pub counts: Counts<'a>,
     /// A bit for each unit.
     occupied: Vec<u64>,
 }
 
 /// Every way to put instances of these kinds together; the last one has the most of the first kind.
-pub(super) fn fittings<'a>(kinds: &[Kind<'a>]) -> Vec<Fitting<'a>> {
+pub fn fittings<'a>(kinds: &[Kind<'a>]) -> Vec<Fitting<'a>> {
     let mut all = vec![Fitting::nothing()];
     for kind in kinds {
         let longer = |fitting: Fitting<'a>| {
@@ -122,7 +122,7 @@ pub(super) fn fittings<'a>(kinds: &[Kind<'a>]) -> Vec<Fitting<'a>> {
 }
 
 impl<'a> Fitting<'a> {
-    pub(super) fn nothing() -> Self {
+    pub fn nothing() -> Self {
         Self {
             requests: Vec::new(),
             counts: Vec::new(),

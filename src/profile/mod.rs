@@ -4,6 +4,7 @@
 
 mod block;
 mod diagnostic;
+mod draft;
 mod mps;
 mod name;
 mod read;
@@ -13,6 +14,9 @@ mod table;
 
 pub use block::{Block, DeviceEntry, Profile, SettingAssignment, Want, WholeGpu};
 pub use diagnostic::{ProfileError, Source, Span};
+pub use draft::{
+    Converted, DraftBlock, DraftDevices, DraftEntry, DraftProfile, DraftSelect, regex_of,
+};
 pub use name::{NameTemplate, Names, is_device_name};
 pub use schema::profile_schema;
 pub use selector::Selector;

@@ -5,7 +5,6 @@ pub mod format;
 pub mod json;
 pub mod list;
 mod output;
-pub mod partitions;
 pub mod plan;
 pub mod profiles;
 mod progress;

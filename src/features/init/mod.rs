@@ -1,22 +1,26 @@
 //! `mig-mps init`
 
+mod first_profile;
+mod interview;
+mod new_profile;
+mod partition;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use first_profile::{Answers, Choice, EmptyNode, GroupSupply, Supply, first_profile};
+use interview::{Interview, JobCount, KeptWhole, LeastMemory, Users};
+use new_profile::NewProfile;
+use partition::{Aim, Partition};
 
-use super::first_answers::{JobCount, KeptWhole, LeastMemory, Users};
-use super::interview::Interview;
-use super::new_profile::NewProfile;
-use super::{Context, jobs, up};
-use crate::convert::{Answers, Choice, EmptyNode, GroupSupply, Supply, first_profile};
+use crate::commands::{Context, up};
 use crate::error::{CommandError, Result, failed, usage};
 use crate::failure::ExitStatus;
-use crate::geometry::{Aim, Partition};
 use crate::node::{Detail, observe};
 use crate::plan::virtual_node::GpuArgument;
 use crate::profile::Profile;
-use crate::render::{Question, note, partitions};
+use crate::render::{Question, note};
 use crate::settings::Serve;
 
 /// Write a first profile by asking a few questions
@@ -75,7 +79,7 @@ pub fn run(args: &InitArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let mut interview = Interview::new(args.yes);
     let file = NewProfile::at(&args.file, args.force, &interview)?;
     let node = node(args, context)?;
-    interview.show(partitions::gpus(&node).trim_end());
+    interview.show(partition::gpus(&node).trim_end());
     let whole = ask_whole(args, &mut interview, &node)?;
     let supply = Supply::of(&node, &whole);
     let divided = if supply.groups.is_empty() {
@@ -83,7 +87,7 @@ pub fn run(args: &InitArgs, context: &Context<'_>) -> Result<ExitStatus> {
         Vec::new()
     } else {
         let (count, memory) = (args.jobs.as_ref(), args.memory.as_ref());
-        jobs::ask(count, memory, &mut interview, &supply)?
+        interview::ask(count, memory, &mut interview, &supply)?
     };
     let serve = ask_users(args, &mut interview, &node)?;
     interview.finish()?;
@@ -206,7 +210,7 @@ fn choose<'a>(
     let mut chosen = Vec::new();
     for (nth, (supply, needed)) in divided.into_iter().enumerate() {
         let choices = supply.choices(needed);
-        interview.show(partitions::describe(&supply, &choices).trim_end());
+        interview.show(partition::describe(&supply, &choices).trim_end());
         let partition = choose_one(args.layout.get(nth), interview, &choices)?;
         chosen.push(Choice { supply, partition });
     }

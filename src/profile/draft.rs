@@ -135,7 +135,7 @@ fn quoted(text: &str) -> Value {
 
 impl DraftBlock {
     /// Returns the block for the GPUs with these indices. One for a single GPU has its names without `{gpu}`.
-    pub(super) fn of_gpus(mut self, indices: Vec<u32>) -> Self {
+    pub fn of_gpus(mut self, indices: Vec<u32>) -> Self {
         if let [gpu] = indices.as_slice() {
             let names: Vec<&mut String> = match &mut self.devices {
                 DraftDevices::Whole { name, .. } => name.iter_mut().collect(),
@@ -153,7 +153,7 @@ impl DraftBlock {
     }
 
     /// Returns the block without placements, with neighbours alike counted.
-    pub(super) fn unpinned(&self) -> Self {
+    pub fn unpinned(&self) -> Self {
         let mut block = self.clone();
         if let DraftDevices::Instances(entries) = &mut block.devices {
             for entry in entries.iter_mut() {
@@ -205,7 +205,7 @@ impl DraftBlock {
 
 impl DraftEntry {
     /// One instance without a name, a placement and settings of its own.
-    pub(super) fn plain(profile: ProfileName, compute: Vec<u32>) -> Self {
+    pub fn plain(profile: ProfileName, compute: Vec<u32>) -> Self {
         Self {
             name: None,
             profile,
@@ -217,7 +217,7 @@ impl DraftEntry {
     }
 
     /// Makes one entry of neighbours that are alike and have no names.
-    pub(super) fn counted(entries: &[Self]) -> Vec<Self> {
+    pub fn counted(entries: &[Self]) -> Vec<Self> {
         let alike = entries.chunk_by(|a, b| a.name.is_none() && a == b);
         alike
             .map(|alike| Self {
@@ -249,7 +249,7 @@ impl DraftEntry {
 
 impl DraftSelect {
     /// True if it lists a GPU.
-    pub(super) fn selects(&self, index: u32) -> bool {
+    pub fn selects(&self, index: u32) -> bool {
         let mut indices = self.index.iter().flatten();
         indices.any(|listed| *listed == index)
     }

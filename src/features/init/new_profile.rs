@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use super::args::ProfileSource;
 use super::interview::{Interview, ended};
+use crate::commands::args::ProfileSource;
 use crate::error::{CommandError, Context as _, Result, failed, usage};
 use crate::failure::ExitStatus;
 use crate::host::{Uid, caller, directory_of, may_write, write_new_text_to, write_text_to};

@@ -5,17 +5,16 @@ use std::collections::BTreeSet;
 
 use toml::{Table, Value};
 
-use super::draft::regex_of;
-use super::{DraftBlock, DraftDevices, DraftEntry, DraftProfile, DraftSelect};
+use super::partition::{Aim, Partition, best, choices, partitions};
 use crate::catalog::{Model, of_product};
-use crate::geometry::{Aim, GpuInstanceProfile, Partition, best, choices, partitions};
+use crate::geometry::GpuInstanceProfile;
 use crate::mps::ControlProgram;
 use crate::node::{Gpu, Node};
 use crate::nvml::MigMode;
 use crate::plan::Refusal;
-use crate::plan::virtual_node::GpuArgument;
-use crate::plan::virtual_node::judge;
+use crate::plan::virtual_node::{GpuArgument, judge};
 use crate::profile::Profile;
+use crate::profile::{DraftBlock, DraftDevices, DraftEntry, DraftProfile, DraftSelect, regex_of};
 use crate::settings::Serve;
 
 /// The answers that do not lie in the chosen partitions.

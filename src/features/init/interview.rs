@@ -1,0 +1,462 @@
+//! Questions that flags, defaults or a user answer: about jobs, GPUs that stay whole, and users.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+
+use super::first_profile::{GroupSupply, Supply, TooManyJobs, gib_at_most};
+use super::partition;
+use crate::error::{CommandError, Context as _, Result, failed, usage};
+use crate::failure::ExitStatus;
+use crate::render::{self, Question, can_ask};
+use crate::settings::Serve;
+
+/// A round of questions, each of which has a flag.
+pub(super) struct Interview {
+    can_ask: bool,
+    /// True if questions without a flag take their defaults.
+    takes_defaults: bool,
+    /// The flags that are needed and were not given, each with the default.
+    missing: Vec<String>,
+}
+
+impl Interview {
+    pub(super) fn new(takes_defaults: bool) -> Self {
+        Self {
+            can_ask: can_ask(),
+            takes_defaults,
+            missing: Vec::new(),
+        }
+    }
+
+    /// True if the user is asked.
+    pub(super) fn asks(&self) -> bool {
+        self.can_ask && !self.takes_defaults
+    }
+
+    /// Shows what the questions are about; with --quiet only to somebody who is asked.
+    pub(super) fn show(&self, text: &str) {
+        if self.asks() {
+            render::say(text);
+        } else {
+            render::tell(text);
+        }
+    }
+
+    /// Returns the answer of a flag, or else asks. Without a terminal, notes that the flag is missing and goes on with
+    /// the default.
+    pub(super) fn answer<T, U>(
+        &mut self,
+        flag: &str,
+        given: Option<&T>,
+        question: Question<'_>,
+        check: impl Fn(&T) -> Result<U>,
+    ) -> Result<U>
+    where
+        T: FromStr<Err = String>,
+    {
+        if let Some(given) = given {
+            return check(given);
+        }
+        let read = |text: &str| {
+            let answer: T = text.parse()?;
+            check(&answer).map_err(|error| with_hints(&error))
+        };
+        if self.asks() {
+            let answer = render::answer(question, read).context("cannot ask on the terminal")?;
+            return answer.ok_or_else(ended);
+        }
+        if !self.takes_defaults {
+            self.missing.push(format!("{flag} {}", question.default));
+        }
+        let default: T = question.default.parse().map_err(failed)?;
+        check(&default)
+    }
+
+    /// Fails if this flag, which answers several questions, is missing.
+    pub(super) fn finish_with(&mut self, flag: &str, default: &str) -> Result<()> {
+        if !self.missing.is_empty() {
+            self.missing = vec![format!("{flag} {default}")];
+        }
+        self.finish()
+    }
+
+    /// Fails if a flag is missing, and names all that are.
+    pub(super) fn finish(&self) -> Result<()> {
+        if self.missing.is_empty() {
+            return Ok(());
+        }
+        let flags = self.missing.iter().filter_map(|one| one.split(' ').next());
+        let flags: Vec<&str> = flags.collect();
+        let flags = match flags.as_slice() {
+            [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
+            all => all.join(", "),
+        };
+        let defaults = self.missing.join(" ");
+        Err(
+            usage(format_args!("there is no terminal to ask on: give {flags}"))
+                .hint(format!("the defaults, which --yes takes, are {defaults}")),
+        )
+    }
+}
+
+fn with_hints(error: &CommandError) -> String {
+    let hints = error.hints.iter().map(|hint| format!("\n  {hint}"));
+    format!("{error}{}", hints.collect::<String>())
+}
+
+/// The input ended instead of an answer.
+pub(super) fn ended() -> CommandError {
+    CommandError {
+        is_chosen: true,
+        ..CommandError::new(ExitStatus::Interrupted, "Nothing was written.")
+    }
+}
+
+/// The GPUs that stay whole: `none`, `all`, `0-1,7`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum KeptWhole {
+    All,
+    Indices(BTreeSet<u32>),
+}
+
+/// More than any node has.
+const MOST_GPUS: u32 = 1 << 16;
+
+impl KeptWhole {
+    /// The GPUs of a node that it means.
+    ///
+    /// # Errors
+    /// The indices that no GPU has.
+    pub(super) fn among(&self, all: &BTreeSet<u32>) -> Result<BTreeSet<u32>, String> {
+        let Self::Indices(wanted) = self else {
+            return Ok(all.clone());
+        };
+        let missing: Vec<String> = wanted.difference(all).map(u32::to_string).collect();
+        match missing.as_slice() {
+            [] => Ok(wanted.clone()),
+            [one] => Err(format!("there is no GPU {one}")),
+            several => Err(format!("there are no GPUs {}", several.join(", "))),
+        }
+    }
+}
+
+impl FromStr for KeptWhole {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            format!("\"{text}\" does not name GPUs: write indices such as 0 or 0-1,7, none or all")
+        };
+        match text {
+            "none" => return Ok(Self::Indices(BTreeSet::new())),
+            "all" => return Ok(Self::All),
+            _ => {}
+        }
+        let number = |word: &str| {
+            let number: u32 = word.trim().parse().map_err(|_| wrong())?;
+            (number < MOST_GPUS).then_some(number).ok_or_else(wrong)
+        };
+        let mut indices = BTreeSet::new();
+        for part in text.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let (first, last) = (number(first)?, number(last)?);
+            if first > last {
+                return Err(wrong());
+            }
+            indices.extend(first..=last);
+        }
+        Ok(Self::Indices(indices))
+    }
+}
+
+/// A number of jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct JobCount(pub(super) u32);
+
+impl FromStr for JobCount {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.parse().ok().filter(|number| *number > 0);
+        let wrong = || "expected a number of jobs, 1 or more".to_owned();
+        number.map(Self).ok_or_else(wrong)
+    }
+}
+
+impl JobCount {
+    /// ` each` for several.
+    pub(super) fn each(self) -> &'static str {
+        if self.0 == 1 { "" } else { " each" }
+    }
+}
+
+impl fmt::Display for JobCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let s = if self.0 == 1 { "" } else { "s" };
+        write!(f, "{} job{s}", self.0)
+    }
+}
+
+/// Jobs with the memory that each must have.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub(super) jobs: u32,
+    pub(super) memory: LeastMemory,
+}
+
+/// `3 jobs with 30 GiB each`
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let jobs = JobCount(self.jobs);
+        match self.memory.0 {
+            0 => jobs.fmt(f),
+            _ => write!(f, "{jobs} with {}{}", self.memory, jobs.each()),
+        }
+    }
+}
+
+/// The memory that a job must have, in MiB; 0 for any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LeastMemory(pub(super) u64);
+
+/// More than any GPU has, in MiB.
+const MOST_MEMORY: f64 = (1_u32 << 20) as f64;
+
+impl FromStr for LeastMemory {
+    type Err = String;
+
+    /// Reads `any`, `512M`, `19.5G`, `20 GiB`, and rounds up to whole MiB.
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "any" {
+            return Ok(Self(0));
+        }
+        let wrong = || "expected a memory size such as 10G or 512M, or any".to_owned();
+        let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.'));
+        let (number, unit) = text.split_at(end.unwrap_or(text.len()));
+        let number: f64 = number.parse().map_err(|_| wrong())?;
+        let mebibytes = match unit.trim_start().to_lowercase().as_str() {
+            "m" | "mb" | "mib" => number,
+            "g" | "gb" | "gib" => number * 1024.0,
+            "" => return Err(format!("\"{text}\" has no unit: {text}G or {text}M?")),
+            _ => return Err(wrong()),
+        };
+        if mebibytes > MOST_MEMORY {
+            return Err(format!("\"{text}\" is more than any GPU has"));
+        }
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "it is a whole number up to 2^20, and has no sign"
+        )]
+        Ok(Self(mebibytes.ceil() as u64))
+    }
+}
+
+impl fmt::Display for LeastMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => f.write_str("any memory"),
+            mib if mib.is_multiple_of(1024) => write!(f, "{} GiB", mib >> 10),
+            mib if mib < 1024 => write!(f, "{mib} MiB"),
+            mib => {
+                let hundredths = (mib * 100).div_ceil(1024);
+                let text = format!("{}.{:02}", hundredths / 100, hundredths % 100);
+                write!(f, "{} GiB", text.trim_end_matches('0'))
+            }
+        }
+    }
+}
+
+/// The users of a device: `no`, `yes`, or a value of `serve`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Users(pub(super) Serve);
+
+impl FromStr for Users {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "no" | "n" => Ok(Self(Serve::OneAtATime)),
+            "yes" | "y" => Ok(Self(Serve::All)),
+            _ => text.parse().map(Self).map_err(|_| {
+                let values = Serve::WORDS.join(", ");
+                format!("expected no, yes, or one of {values}")
+            }),
+        }
+    }
+}
+
+/// The default is so many jobs on each GPU, or as many as it has room for.
+const JOBS_PER_GPU: u32 = 4;
+
+/// Asks for the jobs and their memory. Returns the devices that they need on each GPU.
+pub(super) fn ask<'a>(
+    given_jobs: Option<&JobCount>,
+    given_memory: Option<&LeastMemory>,
+    interview: &mut Interview,
+    supply: &Supply<'a>,
+) -> Result<Vec<(GroupSupply<'a>, u32)>> {
+    let least = given_memory.copied().unwrap_or(LeastMemory(0));
+    let fits = |jobs: u32, memory: LeastMemory| {
+        let divided = supply.divide(jobs, memory.0);
+        divided.map_err(|error| too_many(supply, Wanted { jobs, memory }, error))
+    };
+    if given_jobs.is_none() {
+        // Else no answer would do.
+        fits(1, least)?;
+    }
+    let enough = supply.with_memory(least.0);
+    let most = enough.most_jobs();
+    let groups = enough.groups.iter();
+    let usual = groups.map(|group| group.devices(group.most().min(JOBS_PER_GPU)));
+    let usual: u32 = usual.sum();
+    let default = usual.to_string();
+    let meaning = format!("Each gets a device of its own. At most {most} fit.");
+    let question = Question {
+        text: "How many jobs will run at once?",
+        meaning: &meaning,
+        form: "Number of jobs",
+        default: &default,
+    };
+    let check = |jobs: &JobCount| fits(jobs.0, least).map(|_| jobs.0);
+    let jobs = interview.answer("--jobs", given_jobs, question, check)?;
+    let most = supply.most_memory(jobs).unwrap_or(0);
+    let meaning = format!(
+        "At least this much. {} can have up to {} GiB{}.",
+        JobCount(jobs),
+        gib_at_most(most),
+        JobCount(jobs).each()
+    );
+    let question = Question {
+        text: "How much memory must each job have?",
+        meaning: &meaning,
+        form: "Size such as 10G, or any",
+        default: "any",
+    };
+    interview.answer("--memory", given_memory, question, |memory| {
+        fits(jobs, *memory)
+    })
+}
+
+/// Explains that the memory asked for is a profile's by its name, and not what its devices have:
+/// `2g.20gb has 19.5 GiB: ask for 19G`.
+fn smaller_than_its_name(supply: &Supply<'_>, least_mib: u64) -> Option<String> {
+    let groups = supply.groups.iter();
+    let profiles = groups.flat_map(|supply| &supply.group.profiles);
+    let fitting = profiles.filter(|profile| {
+        let named = profile.name.gigabytes().unwrap_or(0);
+        profile.memory_mib < least_mib && u64::from(named) << 10 >= least_mib
+    });
+    let profile = fitting.max_by_key(|profile| (profile.name.is_plain(), profile.name.slices()))?;
+    let (name, has) = (&profile.name, profile.memory_mib);
+    Some(format!(
+        "{name} has {} GiB: ask for {}G",
+        gib_at_most(has),
+        has >> 10
+    ))
+}
+
+/// The error of jobs that do not fit: the most devices that do, and the nearest jobs.
+fn too_many(supply: &Supply<'_>, wanted: Wanted, error: TooManyJobs) -> CommandError {
+    let least = wanted.memory.0;
+    let TooManyJobs {
+        jobs: most,
+        memory_mib,
+        largest_mib,
+    } = error;
+    let gpus = match supply.gpus() {
+        1 => "this GPU".to_owned(),
+        several => format!("these {several} GPUs"),
+    };
+    let why = match most {
+        0 => format!("the largest device has {} GiB", gib_at_most(largest_mib)),
+        _ if least == 0 => format!("{gpus} can have {most} devices"),
+        _ => format!("{gpus} can have {most} devices with this much memory"),
+    };
+    let does = if wanted.jobs == 1 { "does" } else { "do" };
+    let maps = partition::fullest(&supply.with_memory(least));
+    let error = CommandError::new(
+        ExitStatus::Infeasible,
+        format!("{wanted} {does} not fit: {why}{maps}"),
+    );
+    let with_most = |jobs: u32| {
+        let memory = supply.most_memory(jobs).unwrap_or(0);
+        let jobs = JobCount(jobs);
+        format!("{jobs} with {} GiB{}", gib_at_most(memory), jobs.each())
+    };
+    let fewer = (most > 0).then(|| {
+        Wanted {
+            jobs: most,
+            ..wanted
+        }
+        .to_string()
+    });
+    let less = (memory_mib.is_some() && least > 0).then(|| with_most(wanted.jobs));
+    let error = match smaller_than_its_name(supply, least) {
+        Some(hint) => error.hint(hint),
+        None => error,
+    };
+    let mut nearest: Vec<String> = fewer.into_iter().chain(less).collect();
+    if nearest.is_empty() {
+        nearest.push(with_most(supply.most_jobs()));
+    }
+    error.hint(format!("{} would fit", nearest.join(", or ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpus_that_stay_whole_are_indices_and_ranges() {
+        let read = |text: &str| text.parse::<KeptWhole>();
+        let indices = |all: &[u32]| Ok(KeptWhole::Indices(all.iter().copied().collect()));
+        assert_eq!(read("none"), indices(&[]));
+        assert_eq!(read("7, 0-2"), indices(&[0, 1, 2, 7]));
+        assert_eq!(read("all"), Ok(KeptWhole::All));
+        for wrong in [
+            "",
+            "x",
+            "1-",
+            "-1",
+            "2-1",
+            "0,,1",
+            "0-99999999999",
+            "0-4000000000",
+            "1.5",
+        ] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+        let gpus = BTreeSet::from([0, 1]);
+        assert_eq!(KeptWhole::All.among(&gpus), Ok(gpus.clone()));
+        let missing = read("0-3").unwrap().among(&gpus);
+        assert_eq!(missing, Err("there are no GPUs 2, 3".to_owned()));
+    }
+
+    #[test]
+    fn memory_is_rounded_up_to_whole_mebibytes() {
+        let read = |text: &str| text.parse::<LeastMemory>().map(|memory| memory.0);
+        for (text, mib) in [
+            ("any", 0),
+            ("512M", 512),
+            ("10G", 10240),
+            ("10 GiB", 10240),
+            ("10gb", 10240),
+            ("39.2G", 40141),
+            ("0G", 0),
+        ] {
+            assert_eq!(read(text), Ok(mib), "{text}");
+        }
+        for wrong in [
+            "", "10", "G", "-1G", "1.2.3G", "1e3G", "nanG", "infG", "99999G", "ten",
+        ] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+        let shown = |mib| LeastMemory(mib).to_string();
+        assert_eq!(
+            [shown(10240), shown(19968), shown(40141), shown(512)],
+            ["10 GiB", "19.5 GiB", "39.21 GiB", "512 MiB"]
+        );
+    }
+}
