@@ -8,16 +8,14 @@ mod access;
 mod choice;
 mod container;
 mod limits;
-mod rank;
 mod ready;
 mod variables;
 
 use access::access;
 
 pub use access::{NoAccess, refuse_unmapped};
-pub use choice::{NoneFree, Wanted, devices_for, free_devices};
+pub use choice::{LocalRank, Map, NoneFree, Wanted, devices_for, free_devices};
 pub use container::{CDI_KIND, Container, ContainerDevice, SharedMemory, cdi_specification};
 pub use limits::{ClientLimits, own_memory};
-pub use rank::{LocalRank, Map};
 pub use ready::{NotReady, Slot, Verified, ready, verify};
 pub use variables::{Variables, own_limits};

@@ -20,8 +20,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
-use super::files::read_limited;
-use super::path_error::{Fault, belongs_to, refused};
+use super::files::{Fault, belongs_to, read_limited, refused};
 use super::walk::{OTHERS_WRITE, Walk, walk};
 use super::{Uid, caller, in_path};
 

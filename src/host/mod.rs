@@ -12,7 +12,6 @@ mod interrupt;
 mod limits;
 mod lock;
 mod nvidia_smi;
-mod path_error;
 mod pool;
 mod process;
 #[cfg(test)]
@@ -29,8 +28,8 @@ pub use child::{Output, RunError, run, run_as};
 pub use directory::Directory;
 pub use environment::{Directories, Environment, EnvironmentError, Host, MpsPrograms};
 pub use files::{
-    directory_of, empty_directory, read_text_from, write_files_into, write_new_text_to,
-    write_text_to,
+    directory_of, empty_directory, in_path, in_the_way, read_text_from, write_files_into,
+    write_new_text_to, write_text_to,
 };
 pub use holders::{Holder, Holders};
 pub use interrupt::{Change, Forwarding, Interrupt, Phase};
@@ -40,7 +39,6 @@ pub use limits::{
 };
 pub use lock::Lock;
 pub use nvidia_smi::{NvidiaSmi, ResetError};
-pub use path_error::{in_path, in_the_way};
 pub use pool::{Job, MORE_PROCESSES, Pool};
 pub use process::{
     Environ, Pid, Process, ProcessHandle, ProcessTable, StartTime, adopt_descendants, reap,

@@ -14,8 +14,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fchmod, fstat, mkdirat, open
 use rustix::io::Errno;
 
 use super::directory::stay_local;
-use super::files::place_of;
-use super::path_error::{Fault, belongs_to, of_part, refused};
+use super::files::{Fault, belongs_to, of_part, place_of, refused};
 use super::{Directory, Uid, caller, group_name, in_path};
 
 /// The most links that are followed in a path, as in the kernel.

@@ -1,7 +1,6 @@
 //! The problems of a node, each with its remedy.
 
-use super::daemon_health::{daemon_problem, drift};
-use super::problem::{Problem, ProblemId};
+use super::problem::{Problem, ProblemId, daemon_problem, drift};
 use super::{Client, DaemonState, LOST, Node, Served, Stray, Unmanaged};
 use crate::host::{Pid, Uid, user_name};
 use crate::mps::MpsProgram;

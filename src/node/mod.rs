@@ -2,7 +2,6 @@
 //!
 //! [`observe()`] takes a [`Node`]. It changes nothing and takes no lock.
 
-mod daemon_health;
 mod device_word;
 mod gpu;
 mod health;
@@ -13,11 +12,10 @@ mod snapshot;
 
 use device_word::LOST;
 
-pub use daemon_health::restored;
 pub use device_word::{NoSuchDevice, lost_hint, record_order};
 pub use gpu::{Device, Gpu};
 pub use observe::{Detail, DeviceLogs, Logs, Observer, observe, observe_device, observe_records};
-pub use problem::{Problem, ProblemId};
+pub use problem::{Problem, ProblemId, restored};
 pub use served::{
     Client, Clients, DaemonState, OutsideMps, Presence, Served, ServerProcess, Stray, Unmanaged,
     Unseen, Variable,

@@ -9,7 +9,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlComputeMode_enum_NVML_COMPUTEMODE_EXCLUSIVE_PROCESS, nvmlDevice_t, nvmlProcessInfo_t,
 };
 
-use super::session::{Symbol, handle, symbol};
+use super::library::{Symbol, handle, symbol};
 use super::{Code, NvmlError, Session};
 
 /// A GPU as NVML describes it.

@@ -8,7 +8,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlGpuInstancePlacement_t,
 };
 
-use super::session::{handle, numbered, symbol};
+use super::library::{handle, numbered, symbol};
 use super::{Code, NvmlError, Session};
 use crate::geometry::{
     ComputeInstanceId, ComputeInstanceProfile, ComputeProfileId, GpuInstanceId, GpuInstanceProfile,

@@ -10,12 +10,10 @@ mod gpu;
 mod instances;
 mod library;
 mod profiles;
-mod session;
 
 pub use error::{Code, NvmlError};
 pub use gpu::{
     EXCLUSIVE_PROCESS, GpuReading, Memory, MigMode, Processes, Usage, compute_mode_in_words,
 };
 pub use instances::{ComputeInstanceReading, GpuInstanceReading};
-pub use library::{Nvml, Watched};
-pub use session::Session;
+pub use library::{Nvml, Session, Watched};

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use nvml_wrapper::Device;
 use nvml_wrapper_sys::bindings::nvmlGpuInstanceProfileInfo_v2_t;
 
-use super::session::{Plain, handle, numbered, symbol, text, version_of};
+use super::library::{Plain, handle, numbered, symbol, text, version_of};
 use super::{Code, GpuReading, NvmlError, Session};
 use crate::geometry::{GpuInstanceProfile, Placement, ProfileEnum, ProfileId, ProfileName};
 

@@ -2,9 +2,8 @@
 
 use super::action::Place;
 use super::daemons::Slot;
-use super::infeasible;
 use super::layout::{ComputeUse, InstanceUse, Layout, is_made_by_us};
-use super::refusal::Refusal;
+use super::refusal::{self, Refusal};
 use super::up::Planner;
 use crate::geometry::{
     self, ComputeChoice, ComputeInstanceProfile, Disruption, GpuInstanceProfile, Placement,
@@ -41,7 +40,7 @@ impl<'a> GpuRequest<'a> {
             })
             .collect();
         let arrangement = geometry::arrange(&self.gpu.profiles, &bodies, &requests, &keeping)
-            .ok_or_else(|| infeasible::refusal(self, &requests))?;
+            .ok_or_else(|| refusal::refusal(self, &requests))?;
         let entries = requests.iter().map(|request| request.entry);
         let mut wanted: Vec<(Placement, usize)> =
             arrangement.placements.into_iter().zip(entries).collect();
@@ -67,9 +66,9 @@ impl<'a> GpuRequest<'a> {
         let (gpu, profile) = (self.gpu, self.planner.profile);
         let offered = gpu.profiles.iter().map(|offer| (&offer.name, offer));
         let offer = part.profile.choose(offered);
-        let offer = offer.ok_or_else(|| infeasible::unknown_profile(profile, gpu, part))?;
+        let offer = offer.ok_or_else(|| refusal::unknown_profile(profile, gpu, part))?;
         if let Some(at) = part.at {
-            infeasible::check_start(profile, gpu, part, offer, at)?;
+            refusal::check_start(profile, gpu, part, offer, at)?;
         }
         Ok(offer)
     }
@@ -79,7 +78,7 @@ impl<'a> GpuRequest<'a> {
         for (entry, (part, offer)) in self.parts.iter().zip(offers).enumerate() {
             if part.count > offer.most {
                 // Nobody wants a billion requests listed.
-                return Err(infeasible::too_many(self, &requests, offer, part.count));
+                return Err(refusal::too_many(self, &requests, offer, part.count));
             }
             let request = Request {
                 profile: offer.id,

@@ -7,7 +7,6 @@ mod down;
 #[cfg(test)]
 mod example;
 mod gpu_plan;
-mod infeasible;
 mod kill;
 mod layout;
 mod mig_mode;

@@ -5,18 +5,17 @@
 mod block;
 mod diagnostic;
 mod draft;
-mod mps;
-mod name;
 mod read;
 mod schema;
 mod selector;
-mod table;
 
-pub use block::{Block, DeviceEntry, Profile, SettingAssignment, Want, WholeGpu};
+pub use block::{
+    Block, DeviceEntry, NameTemplate, Names, Profile, SettingAssignment, Want, WholeGpu,
+    is_device_name,
+};
 pub use diagnostic::{ProfileError, Source, Span};
 pub use draft::{
     Converted, DraftBlock, DraftDevices, DraftEntry, DraftProfile, DraftSelect, regex_of,
 };
-pub use name::{NameTemplate, Names, is_device_name};
 pub use schema::profile_schema;
 pub use selector::Selector;

@@ -4,7 +4,7 @@ use regex::{Regex, RegexBuilder};
 
 use super::diagnostic::{ProfileError, Span};
 use super::read::{Check, Noted};
-use super::table::Table;
+use super::schema::Table;
 
 /// Which GPUs a block selects: those for which all of its keys hold. Without a key (`all = true`) every GPU.
 #[derive(Clone, Debug, Default)]

@@ -1,11 +1,13 @@
-//! Numbers, times and lists as text.
+//! Numbers, times, lists and slice maps as text.
 
 use std::borrow::Cow;
 use std::fmt::{Display, Write as _};
 use std::time::Duration;
 
-use console::measure_text_width;
+use console::{Style, measure_text_width};
 
+use super::output::{Symbols, symbols, symbols_for_stderr};
+use crate::geometry::{Cell, ProfileName, SliceMap};
 use crate::host::steers;
 
 /// Formats bytes as GiB with one decimal: `9.5`, `139.8`.
@@ -160,6 +162,42 @@ pub fn shortened(names: &[&str]) -> String {
     match names {
         [first @ .., last] if first.len() > 4 => format!("{} … {last}", first[..4].join(", ")),
         _ => names.join(", "),
+    }
+}
+
+/// Draws a map: a colour for each size of profile, and lines where the terminal has them.
+pub fn map(map: &SliceMap) -> String {
+    drawn(map, symbols(), style)
+}
+
+/// Draws a map for standard error.
+pub fn map_for_stderr(map: &SliceMap) -> String {
+    drawn(map, symbols_for_stderr(), |cell| style(cell).for_stderr())
+}
+
+fn drawn(map: &SliceMap, symbols: Symbols, style: impl Fn(&Cell<'_>) -> Style) -> String {
+    let Symbols { border, free, .. } = symbols;
+    let mut drawn = String::new();
+    for cell in map.cells() {
+        let _ = write!(drawn, "{border}{}", style(&cell).apply_to(cell.text(free)));
+    }
+    drawn.push_str(border);
+    drawn
+}
+
+/// Returns the colour of a cell, by the number of its compute slices.
+pub fn style(cell: &Cell<'_>) -> Style {
+    let Some(segment) = cell.segment else {
+        return Style::new().dim();
+    };
+    let name = segment.label.split(' ').next().unwrap_or_default();
+    match name.parse::<ProfileName>().map(|name| name.slices()) {
+        Ok(0 | 1) => Style::new().cyan(),
+        Ok(2) => Style::new().green(),
+        Ok(3) => Style::new().yellow(),
+        Ok(4) => Style::new().magenta(),
+        Ok(_) => Style::new().blue(),
+        Err(_) => Style::new(),
     }
 }
 

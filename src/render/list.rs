@@ -4,9 +4,8 @@ use console::style;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::format::{gib, grouped, indented, or, wrapped};
+use super::format::{gib, grouped, indented, map, or, wrapped};
 use super::json::{VERSION, Version};
-use super::slice_map::map;
 use super::table::{Column, Table};
 use crate::geometry::{GpuInstanceProfile, Placement};
 use crate::host::ranges;

@@ -10,10 +10,8 @@ pub mod profiles;
 mod progress;
 mod question;
 mod screen;
-pub mod slice_map;
 pub mod status;
 pub mod table;
-mod trace;
 mod usage;
 pub mod verified;
 
@@ -21,10 +19,9 @@ pub use format::{behind, kept_together, time_taken, wrapped};
 pub use json::print_json;
 pub use output::{
     be_quiet, error, is_quiet, is_watched, note, page, print, print_lines, printed, say, tell,
-    terminal_width, width,
+    terminal_width, trace, width,
 };
 pub use progress::{ProgressDocument, ProgressForm, progress};
 pub use question::{Consent, Question, agrees, answer, can_ask, confirm};
 pub use screen::{Key, Screen, restore_terminal};
-pub use trace::trace;
 pub use usage::usage_error;

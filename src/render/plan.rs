@@ -3,9 +3,8 @@ use std::fmt::Write as _;
 use console::{Style, style};
 
 use super::consequences;
-use super::format::{count, fitted, grouped, kept_together, shortened, wrapped};
+use super::format::{count, fitted, grouped, kept_together, map, shortened, wrapped};
 use super::output::width;
-use super::slice_map::map;
 use crate::geometry::{ComputeChoice, Placement, SliceMap};
 use crate::host::ranges;
 use crate::mps::{Means, Patience};

@@ -5,16 +5,15 @@ use console::style;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::fleet::BlockOnModel;
+use super::BlockOnModel;
 use crate::catalog::{self, Incomplete, Model};
 use crate::geometry::Placement;
 use crate::host::ranges;
 use crate::plan::Refusal;
 use crate::plan::virtual_node::{OnNode, Shape, ShapeDevice};
 use crate::profile::Profile;
-use crate::render::format::{behind, count, fitted, grouped, indented, or, shortened};
+use crate::render::format::{behind, count, fitted, grouped, indented, map, or, shortened};
 use crate::render::json::{Message, VERSION, Version};
-use crate::render::slice_map::map;
 use crate::render::table::{Column, Table};
 
 /// Formats the result of a profile on an imaginary node; GPUs with the same result are shown together.

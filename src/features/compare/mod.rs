@@ -1,17 +1,14 @@
 //! `mig-mps compare`
 
-mod comparison;
 mod report;
-mod steps;
 mod trial;
 
 use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::Args;
-use comparison::{Compared, Comparison, Quantity, Way};
-pub use report::CompareDocument;
-use steps::Steps;
+use indicatif::{ProgressBar, ProgressStyle};
+use report::{Compared, Comparison, Quantity, Way};
 use trial::{Throughput, Trial, mixed};
 
 use crate::client::{ClientLimits, Slot, Variables, Wanted, free_devices, ready};
@@ -24,8 +21,9 @@ use crate::host::{Environment, empty_directory};
 use crate::node::{Client, Detail, Node, Served, observe, observe_records};
 use crate::nvml::{EXCLUSIVE_PROCESS, Nvml};
 use crate::render::format::time_taken;
-use crate::render::print_json;
-use crate::render::{note, print};
+use crate::render::{note, print, print_json};
+
+pub use report::CompareDocument;
 
 /// Compare a program's throughput outside MPS and as MPS clients
 ///
@@ -238,5 +236,35 @@ impl Measurements<'_> {
             return Err(mixed(what));
         }
         Ok(value)
+    }
+}
+
+/// A progress bar over steps that have words of their own. It shows on a terminal only.
+#[derive(Debug)]
+pub struct Steps {
+    bar: ProgressBar,
+}
+
+impl Steps {
+    pub fn new(steps: usize) -> Self {
+        let bar = ProgressBar::new(u64::try_from(steps).unwrap_or(u64::MAX));
+        let form = ProgressStyle::with_template("{bar:30} {pos}/{len} {wide_msg}");
+        bar.set_style(form.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        Self { bar }
+    }
+
+    /// Shows the step that begins.
+    pub fn begin(&self, step: &str) {
+        self.bar.set_message(step.to_owned());
+    }
+
+    pub fn end(&self) {
+        self.bar.inc(1);
+    }
+}
+
+impl Drop for Steps {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
     }
 }

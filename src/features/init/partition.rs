@@ -8,8 +8,7 @@ use console::style;
 use super::first_profile::{EmptyNode, GpuGroup, GroupSupply, Supply, gib_at_most};
 use crate::geometry::{Fitting, GpuInstanceProfile, Kind, Request, SliceMap, fittings, slice_map};
 use crate::host::ranges;
-use crate::render::format::{count, kept_together, wrapped};
-use crate::render::slice_map::map_for_stderr;
+use crate::render::format::{count, kept_together, map_for_stderr, wrapped};
 
 /// Instances that fit on one GPU together.
 #[derive(Clone, Debug, PartialEq, Eq)]

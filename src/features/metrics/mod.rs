@@ -1,14 +1,12 @@
 //! `mig-mps metrics`
 
 mod series;
-mod text;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::Args;
-use series::{Drift, metrics};
-use text::ALERTS;
+use series::{ALERTS, Drift, metrics};
 
 use crate::commands::args::ProfileSource;
 use crate::commands::{Context, cdi, detail_for, up};

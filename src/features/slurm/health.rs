@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::files::{SlurmFiles, node_name};
+use super::conf::{SlurmFiles, node_name};
 use super::numbering::{device_of, devices};
 use crate::apply::OnFailure;
 use crate::client::{NotReady, verify};

@@ -7,8 +7,6 @@
 
 mod conf;
 mod epilog;
-mod files;
-mod gres;
 mod health;
 mod job;
 mod numbering;
@@ -17,12 +15,12 @@ mod task_prolog;
 
 use clap::{Args, Subcommand};
 
-pub use conf::{GresConf, gres_of_node};
-pub use job::SlurmJob;
-
 use crate::commands::Context;
 use crate::error::Result;
 use crate::failure::ExitStatus;
+
+pub use conf::{GresConf, gres_of_node};
+pub use job::SlurmJob;
 
 /// Give devices to Slurm jobs
 ///

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::files::node_name;
+use super::conf::node_name;
 use super::health::{CONSENT, heal, variable};
 use super::job::SlurmJob;
 use super::numbering::devices_of_job;

@@ -1,14 +1,12 @@
 //! `mig-mps systemd`
 
-mod files;
 mod units;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use files::UnitFiles;
-use units::{HEAL_TIMER, SERVICE, UnitFile, WRITTEN, unit_files};
+use units::{HEAL_TIMER, SERVICE, UnitFile, UnitFiles, WRITTEN, unit_files};
 
 use crate::commands::Context;
 use crate::commands::args::ProfileSource;

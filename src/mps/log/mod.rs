@@ -5,13 +5,11 @@
 
 mod directory;
 mod line;
-mod rotation;
 mod rules;
 
+
 pub(crate) use directory::split;
-pub use directory::{LogDir, LogTail};
-use line::KEPT;
+pub use directory::{LogDir, LogTail, needs_rotation, rotate};
 pub(super) use line::{LOG_END, cuda_error, diagnose, logged_fault, logged_limit};
 pub use line::{LogFile, LogLine, logged_ready};
-pub use rotation::{needs_rotation, rotate};
 pub use rules::{Kind, Meaning};

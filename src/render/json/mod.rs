@@ -1,8 +1,8 @@
 //! The documents that `--json` prints, and their schemas. That of `status` is in [`super::status`].
 
-mod message;
 mod plan;
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use anyhow::Result;
@@ -12,9 +12,11 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::print;
+use crate::client::Variables;
+use crate::failure::Failure;
 use crate::host::steers;
+use crate::plan::Obstacle;
 
-pub use message::{EnvDocument, ErrorDocument, Message};
 pub use plan::{ChangeDocument, PlanDocument};
 
 pub use super::list::ListDocument;
@@ -60,4 +62,81 @@ fn spelled(json: &str) -> String {
         }
     }
     text
+}
+
+/// The output of a command with `--json` that fails, in place of its own document; one line.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "error")]
+pub struct ErrorDocument {
+    version: Version,
+    /// The error.
+    error: Message,
+    /// The exit status of the command.
+    exit_status: u8,
+}
+
+/// A message with advice.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "message")]
+pub struct Message {
+    /// The text, which may have several lines.
+    pub what: String,
+    /// Advice.
+    pub hints: Vec<String>,
+}
+
+impl<E: Failure> From<&E> for Message {
+    fn from(error: &E) -> Self {
+        Self {
+            what: error.to_string(),
+            hints: error.hints(),
+        }
+    }
+}
+
+impl From<&Obstacle> for Message {
+    fn from(obstacle: &Obstacle) -> Self {
+        Self {
+            what: obstacle.what.clone(),
+            hints: vec![obstacle.hint.clone()],
+        }
+    }
+}
+
+impl ErrorDocument {
+    /// Prints the error with which a command ends.
+    pub fn print(error: Message, exit_status: u8) -> Result<()> {
+        print(&line(&Self {
+            version: VERSION,
+            error,
+            exit_status,
+        })?)
+    }
+}
+
+/// The output of `mig-mps env --format json`.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "env")]
+pub struct EnvDocument {
+    version: Version,
+    /// The device's name.
+    device: String,
+    /// The variables to set, with their values.
+    set: BTreeMap<&'static str, String>,
+    /// The variables that must not be set.
+    unset: Vec<&'static str>,
+}
+
+impl EnvDocument {
+    /// Describes the environment of a device's clients.
+    pub fn of(device: &str, variables: &Variables) -> Self {
+        let set = variables.set.iter();
+        let set = set.map(|(name, value)| (*name, value.to_string_lossy().into_owned()));
+        Self {
+            version: VERSION,
+            device: device.to_owned(),
+            set: set.collect(),
+            unset: variables.unset.clone(),
+        }
+    }
 }

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use console::Term;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
+use super::super::format::{escaped, time_taken, wrapped};
 use super::super::output::note;
 use crate::apply::{Progress, StepOf};
 use crate::plan::{GpuPlan, Plan};
-use crate::render::format::{escaped, time_taken, wrapped};
 
 /// The interval between two drawings. A change that takes less time draws nothing.
 const INTERVAL: Duration = Duration::from_millis(150);

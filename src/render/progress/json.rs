@@ -3,11 +3,11 @@ use std::time::Instant;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::super::json::{VERSION, Version, line};
 use super::super::output::say;
-use super::plain::Running;
+use super::Running;
 use crate::apply::{Progress, StepOf};
 use crate::plan::GpuPlan;
-use crate::render::json::{VERSION, Version, line};
 
 /// A line of what `--progress json` prints to standard error while a change is made: one object for each event.
 #[derive(Debug, Serialize, JsonSchema)]

@@ -8,11 +8,11 @@ use clap::builder::PossibleValue;
 use console::Style;
 use jiff::Timestamp;
 
+use super::super::format::{age, gib, or};
 use super::device::State;
 use crate::host::{Uid, user_name};
 use crate::node::{Device, Gpu, Node, Served, ServerProcess};
 use crate::nvml::Memory;
-use crate::render::format::{age, gib, or};
 use crate::render::table::{Column, Table};
 use crate::settings::{ACTIVE_THREAD_PERCENTAGE, CLIENT_PRIORITY, KEYS, PINNED_MEMORY_LIMIT};
 use crate::state::DeviceKey;

@@ -6,13 +6,13 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::super::json::{VERSION, Version};
 use super::columns::{Row, rows};
 use crate::host::{Uid, user_name};
 use crate::node::{
     self, DaemonState, MpsProgram, Node, OutsideMps, Problem, Served, ServerProcess, Unmanaged,
     Variable,
 };
-use crate::render::json::{VERSION, Version};
 
 /// The output of `mig-mps status --json`.
 ///

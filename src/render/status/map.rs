@@ -5,14 +5,13 @@ use std::fmt::Write as _;
 
 use console::{Style, measure_text_width, style};
 
+use super::super::format::{self, gib, indented, or, wrapped};
 use super::super::output::symbols;
 use super::columns::{self, Row};
 use super::device::State;
 use crate::geometry::Cell;
 use crate::node::Gpu;
 use crate::nvml::Memory;
-use crate::render::format::{gib, indented, or, wrapped};
-use crate::render::slice_map;
 use crate::render::table::{Column, Table};
 
 /// The width of the names of the lines.
@@ -82,7 +81,7 @@ fn parts<'a>(gpu: &Gpu, rows: &'a [Row<'a>], width: usize) -> Option<Vec<Part<'a
             room: (unit * size).checked_sub(1)?,
             row: here.next(),
             label: cell.segment.map_or_else(String::new, |of| of.label.clone()),
-            style: slice_map::style(cell),
+            style: format::style(cell),
         };
         here.next().is_none().then_some(part)
     };
@@ -208,7 +207,7 @@ fn in_gib(memory: Memory) -> String {
 
 fn beneath_map(gpu: &Gpu, rows: &[Row<'_>], width: usize) -> String {
     let map = if gpu.in_mig_mode() {
-        format!("  {}\n", slice_map::map(&gpu.slice_map()))
+        format!("  {}\n", format::map(&gpu.slice_map()))
     } else {
         String::new()
     };

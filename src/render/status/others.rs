@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use console::truncate_str;
 
+use super::super::format::{age, count, gib, or, time_taken};
 use super::columns::{Row, pids, rows, user};
 use super::device::{State, unmanaged_state};
 use crate::node::{Client, MpsProgram, Node, Variable};
-use crate::render::format::{age, count, gib, or, time_taken};
 use crate::render::table::{Column, Table};
 
 /// Returns the table of clients and waiting programs.
