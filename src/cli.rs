@@ -10,7 +10,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::schema::Document;
-use crate::commands::{Context, attach, launch};
+use crate::commands::{Context, helpers};
 use crate::config::{LOG, VARIABLES};
 use crate::error::{CommandError, Result};
 use crate::failure::ExitStatus;
@@ -162,7 +162,7 @@ documents! {
     "error" "The output of a command with --json that fails" schema_of::<ErrorDocument>;
 }
 
-/// What completion offers of other features.
+/// The values that completion offers and other features know.
 const SOURCES: Sources = Sources {
     explanations: doctor::ids,
     configurations: mig_parted::configurations,
@@ -316,9 +316,9 @@ const OPTIONS: [&str; 4] = ["-v", "--verbose", "-q", "--quiet"];
 fn help() -> Option<ExitCode> {
     let words = || std::env::args_os().skip(1);
     let result = if is_first(LAUNCH) {
-        launch::run(&launch::LaunchArgs::parse_from(words())).map(|never| match never {})
+        helpers::launch(&helpers::LaunchArgs::parse_from(words())).map(|never| match never {})
     } else if is_first(ATTACH) {
-        attach::run(&attach::AttachArgs::parse_from(words()))
+        helpers::attach(&helpers::AttachArgs::parse_from(words()))
     } else {
         return None;
     };

@@ -1,4 +1,4 @@
-//! The exit statuses of the program, and what every error has that can end a command.
+//! The exit statuses of the program, and the trait of errors that can end a command.
 
 /// The program's exit status. The numbers are a promise to scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,12 +59,12 @@ pub trait Failure: std::error::Error + Send + Sync + 'static {
         ExitStatus::Failed
     }
 
-    /// What to do about it, if that is known.
+    /// Advice on what to do about it, if there is any.
     fn hint(&self) -> Option<String> {
         None
     }
 
-    /// Everything to do about it, each thing once.
+    /// All advice, each piece once.
     fn hints(&self) -> Vec<String> {
         self.hint().into_iter().collect()
     }

@@ -11,7 +11,7 @@
 //!
 //! The rooms, from the ground up:
 //!
-//! - [`failure`]: exit statuses, and what every error has that can end a command
+//! - [`failure`]: exit statuses, and the trait of errors that can end a command
 //! - [`config`]: environment variables, default paths, names of programs
 //! - [`geometry`], [`settings`]: pure values
 //! - [`host`]: processes, users, files, limits; one root prefix

@@ -1,7 +1,6 @@
 //! A file per subcommand: its arguments with their help, then its story.
 
 pub mod args;
-pub mod attach;
 pub mod cdi;
 pub mod change;
 mod copies;
@@ -10,8 +9,8 @@ mod drain;
 pub mod env;
 mod guard;
 pub mod heal;
+pub mod helpers;
 pub mod kill;
-pub mod launch;
 pub mod list;
 pub mod plan;
 pub mod profiles;

@@ -7,7 +7,7 @@ use super::Context;
 use crate::catalog::BuiltIn;
 use crate::error::Result;
 use crate::failure::ExitStatus;
-use crate::render::{print, profiles, width};
+use crate::render::{behind, print, width};
 
 /// List the built-in profiles, or print one
 ///
@@ -24,7 +24,19 @@ pub struct ProfilesArgs {
 pub fn run(args: &ProfilesArgs, _context: &Context<'_>) -> Result<ExitStatus> {
     match args.name.as_deref().and_then(BuiltIn::named) {
         Some(profile) => print(profile.text)?,
-        None => print(&profiles::text(&BuiltIn::all(), width()))?,
+        None => print(&list(&BuiltIn::all(), width()))?,
     }
     Ok(ExitStatus::Done)
+}
+
+/// Formats the list of built-in profiles.
+fn list(profiles: &[BuiltIn], width: usize) -> String {
+    let widest = profiles.iter().map(|profile| profile.name.len()).max();
+    let widest = widest.unwrap_or(0);
+    let heading = format!("{:widest$}  DESCRIPTION\n", "NAME");
+    let rows = profiles.iter().map(|profile| {
+        let head = format!("{:widest$}  ", profile.name);
+        behind(&head, profile.summary(), width)
+    });
+    [heading].into_iter().chain(rows).collect()
 }

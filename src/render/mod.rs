@@ -6,7 +6,6 @@ pub mod json;
 pub mod list;
 mod output;
 pub mod plan;
-pub mod profiles;
 mod progress;
 mod question;
 mod screen;

@@ -17,7 +17,7 @@ use crate::node::record_order;
 use crate::settings::{KEYS, Settings};
 use crate::state::{DeviceRecord, RunDir};
 
-/// What other features know of values.
+/// The values that other features know.
 #[derive(Clone, Copy)]
 pub struct Sources {
     /// The ids that `doctor --explain` takes, with their meanings.

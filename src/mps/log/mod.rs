@@ -7,7 +7,6 @@ mod directory;
 mod line;
 mod rules;
 
-
 pub(crate) use directory::split;
 pub use directory::{LogDir, LogTail, needs_rotation, rotate};
 pub(super) use line::{LOG_END, cuda_error, diagnose, logged_fault, logged_limit};

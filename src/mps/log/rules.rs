@@ -1,4 +1,4 @@
-//! What a line of NVIDIA's logs means: a rule per form.
+//! The meanings of lines in NVIDIA's logs: a rule per form.
 
 use std::sync::LazyLock;
 
