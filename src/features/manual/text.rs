@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use console::{Style, measure_text_width, style};
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
-use crate::render::{behind, kept_together, wrapped};
+use crate::render::format::{behind, kept_together, wrapped};
 
 /// The longest code that is not wrapped.
 const LONGEST_CODE: usize = 30;
