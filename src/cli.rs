@@ -197,15 +197,19 @@ pub fn command() -> clap::Command {
             *command = std::mem::take(command).after_help(topics);
         }
     }
-    let commands = TASKS.iter().flat_map(|(_, commands)| *commands);
-    let commands = commands.map(|name| {
-        let command = program.find_subcommand(name);
-        let about = command.and_then(clap::Command::get_about);
-        PossibleValue::new(*name).help(about.cloned().unwrap_or_default())
-    });
+    let commands = TASKS
+        .iter()
+        .flat_map(|(_, commands)| *commands)
+        .map(|name| {
+            let command = program.find_subcommand(name);
+            let about = command.and_then(clap::Command::get_about);
+            PossibleValue::new(*name).help(about.cloned().unwrap_or_default())
+        });
     let is_command = |name: &str| TASKS.iter().any(|(_, commands)| commands.contains(&name));
-    let topics = TOPICS.iter().filter(|topic| !is_command(topic.name));
-    let topics = topics.map(|topic| PossibleValue::new(topic.name).help(topic.about));
+    let topics = TOPICS
+        .iter()
+        .filter(|topic| !is_command(topic.name))
+        .map(|topic| PossibleValue::new(topic.name).help(topic.about));
     let subjects: Vec<PossibleValue> = commands.chain(topics).collect();
     let subjects = PossibleValuesParser::new(subjects);
     let documents = DOCUMENTS
@@ -222,10 +226,9 @@ pub fn command() -> clap::Command {
 
 /// The topics of the manual that a command's help refers to.
 fn topics_of(command: &str) -> Option<String> {
-    let topics = TOPICS
+    let topics: Vec<String> = TOPICS
         .iter()
-        .filter(|topic| topic.commands.contains(&command));
-    let topics: Vec<String> = topics
+        .filter(|topic| topic.commands.contains(&command))
         .map(|topic| format!("mig-mps help {}", topic.name))
         .collect();
     (!topics.is_empty()).then(|| format!("Manual: {}", topics.join(", ")))

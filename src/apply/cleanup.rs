@@ -43,8 +43,10 @@ fn remove_logs(
     until: Instant,
 ) -> io::Result<()> {
     let logs = Directory::open(&context.directories.log)?;
-    let names = logs.names()?.into_iter();
-    let names = names.filter_map(|name| name.into_string().ok());
+    let names = logs
+        .names()?
+        .into_iter()
+        .filter_map(|name| name.into_string().ok());
     let is_meant = |name: &String| match devices {
         Some(devices) => devices.contains(name),
         None => name.starts_with("GPU-") || name.starts_with("MIG-"),
@@ -70,24 +72,25 @@ pub fn put_logs_aside(
 ) -> Vec<String> {
     // The next call would finish an interrupted rotation, but an interrupt can wait.
     let _change = environment.interrupt.begin();
-    let logs = logs(node, directories).into_iter();
-    logs.flat_map(|path| match LogDir::open(&path) {
-        Ok(dir) => rotate(&dir),
-        Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
-        Err(error) => vec![Err(error)],
-    })
-    .filter_map(|put| match put {
-        Ok(put) if put.kept == put.length => None,
-        Ok(put) => Some(format!(
-            "{} held {} MiB: only its last {} MiB were kept, in {}",
-            put.log.display(),
-            mebibytes(put.length),
-            mebibytes(put.kept),
-            put.older
-        )),
-        Err(error) => Some(format!("a log could not be put aside: {error}")),
-    })
-    .collect()
+    logs(node, directories)
+        .into_iter()
+        .flat_map(|path| match LogDir::open(&path) {
+            Ok(dir) => rotate(&dir),
+            Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+            Err(error) => vec![Err(error)],
+        })
+        .filter_map(|put| match put {
+            Ok(put) if put.kept == put.length => None,
+            Ok(put) => Some(format!(
+                "{} held {} MiB: only its last {} MiB were kept, in {}",
+                put.log.display(),
+                mebibytes(put.length),
+                mebibytes(put.kept),
+                put.older
+            )),
+            Err(error) => Some(format!("a log could not be put aside: {error}")),
+        })
+        .collect()
 }
 
 /// The nearest whole number of MiB.

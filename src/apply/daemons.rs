@@ -35,8 +35,10 @@ impl Shared<'_> {
         start: &Start,
     ) -> (DeviceRecord, Result<bool, Cause>) {
         let now = Timestamp::now();
-        let before = self.served(&device.uuid).map(|served| &served.record);
-        let before = before.filter(|record| record.boot_id == self.context.node.boot_id);
+        let before = self
+            .served(&device.uuid)
+            .map(|served| &served.record)
+            .filter(|record| record.boot_id == self.context.node.boot_id);
         let mut healed = Vec::new();
         if start.by == StartedBy::Heal {
             healed.extend(before.iter().flat_map(|record| record.recently_healed(now)));
@@ -486,8 +488,7 @@ pub(super) fn owner(record: &DeviceRecord) -> Result<Uid, Cause> {
 
 /// The users that a recorded device serves. A record always has them.
 pub(super) fn serve(record: &DeviceRecord) -> Serve {
-    let serve = record.settings.serve.clone();
-    serve.unwrap_or(Serve::OneAtATime)
+    record.settings.serve.clone().unwrap_or(Serve::OneAtATime)
 }
 
 /// The single user that a daemon serves and runs as, if that is not the caller.

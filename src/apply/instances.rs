@@ -35,8 +35,9 @@ impl GpuRun<'_> {
         };
         let offered = self.offered(instance)?;
         let is_alone_ours = !self.made.contains(&instance);
-        let expected = expected_placement(compute, &offered);
-        let expected = expected.filter(|_| is_alone_ours).map(note);
+        let expected = expected_placement(compute, &offered)
+            .filter(|_| is_alone_ours)
+            .map(note);
         if let Some(created) = &expected {
             self.shared.node_record.add(created)?;
         }

@@ -79,8 +79,10 @@ pub fn products_of(device: PciId, subsystem: Option<PciId>) -> Vec<&'static str>
         subsystem.is_none_or(|subsystem| known.is_empty() || known.contains(&subsystem))
     };
     let mut products: BTreeSet<&String> = BTreeSet::new();
-    let models = models().iter();
-    for model in models.filter(|model| model.pci_device_ids.contains(&device)) {
+    for model in models()
+        .iter()
+        .filter(|model| model.pci_device_ids.contains(&device))
+    {
         let boards = || model.boards.iter().filter(|board| board.device == device);
         if boards().next().is_none() {
             products.extend(&model.product_names);
@@ -137,8 +139,11 @@ pub fn find(word: &str) -> Result<&'static Model, UnknownModel> {
     }
     let wanted = words(&lower);
     let is_meant = |model: &&Model| {
-        let names = model.product_names.iter().chain([&model.key]);
-        let names = names.map(|name| words(&name.to_lowercase()));
+        let names = model
+            .product_names
+            .iter()
+            .chain([&model.key])
+            .map(|name| words(&name.to_lowercase()));
         !wanted.is_empty() && { names }.any(|name| wanted.iter().all(|word| name.contains(word)))
     };
     let candidates: Vec<&Model> = models().iter().filter(is_meant).collect();
@@ -244,12 +249,15 @@ mod tests {
     #[test]
     fn every_file_is_a_model_named_for_its_key() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/catalog/models");
-        let names = fs::read_dir(folder).unwrap();
-        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let mut names: Vec<String> = names.collect();
+        let mut names: Vec<String> = fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
         names.sort();
-        let keys = models().iter().map(|model| format!("{}.toml", model.key));
-        let keys: Vec<String> = keys.collect();
+        let keys: Vec<String> = models()
+            .iter()
+            .map(|model| format!("{}.toml", model.key))
+            .collect();
         let why = "cargo does not notice a new file: run cargo clean -p mig-mps -p simnode";
         assert_eq!(names, keys, "{why}");
     }

@@ -150,8 +150,13 @@ impl Model {
     pub fn has_smaller_compute(&self, profile: &ProfileName) -> bool {
         let mut profiles = self.profiles.iter();
         profiles.any(|known| {
-            let compute = known.compute.iter();
-            known.name == *profile && compute.filter(|own| own.slices == known.slices).count() > 1
+            known.name == *profile
+                && known
+                    .compute
+                    .iter()
+                    .filter(|own| own.slices == known.slices)
+                    .count()
+                    > 1
         })
     }
 

@@ -161,8 +161,9 @@ pub fn cdi_specification(devices: &[ContainerDevice]) -> Value {
 
 /// Returns the changes of a container that gets the device.
 fn edits(device: &ContainerDevice) -> Value {
-    let variables = device.variables.iter();
-    let variables: Vec<String> = variables
+    let variables: Vec<String> = device
+        .variables
+        .iter()
         .map(|(name, value)| format!("{name}={value}"))
         .collect();
     let mount = |path: &str, mode: &str| {

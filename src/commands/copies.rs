@@ -60,8 +60,9 @@ pub(super) struct Copy {
 pub(super) fn spread(clients: &[usize], copies: usize) -> Vec<usize> {
     let mut load = clients.to_vec();
     let place = |_| {
-        let device = (0..load.len()).min_by_key(|device| load[*device]);
-        let device = device.unwrap_or_default();
+        let device = (0..load.len())
+            .min_by_key(|device| load[*device])
+            .unwrap_or_default();
         load[device] += 1;
         device
     };

@@ -162,8 +162,10 @@ impl Asked {
         let is_asked = |device: &Device| names.is_empty() || names.contains(&node.name_of(device));
         let devices: Vec<Device> = node.devices().filter(is_asked).collect();
         let is_its = |gpu: &&Gpu| devices.iter().any(|device| device.key.gpu == gpu.uuid);
-        let gpus = node.gpus.iter();
-        let gpus = gpus.filter(|gpu| names.is_empty() || is_its(gpu));
+        let gpus = node
+            .gpus
+            .iter()
+            .filter(|gpu| names.is_empty() || is_its(gpu));
         Self {
             gpus: gpus.map(|gpu| gpu.uuid.clone()).collect(),
             devices: devices.into_iter().map(|device| device.uuid).collect(),

@@ -73,8 +73,7 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let mut variables = device.variables(environment, &args.limits.limits())?;
     refuse_bytes(&variables)?;
     // A shell keeps what it was given for another device.
-    let limits = own_limits().into_iter();
-    let left = limits.filter(|limit| {
+    let left = own_limits().into_iter().filter(|limit| {
         let is_set = variables.set.iter().any(|(name, _)| name == limit);
         !is_set && !variables.unset.contains(limit)
     });
@@ -120,8 +119,10 @@ pub fn slurm_lines(variables: &Variables) -> String {
 
 /// Formats each variable with its value, or without one if it must not be set.
 fn lines(variables: &Variables, line: impl Fn(&str, Option<&str>) -> String) -> String {
-    let set = variables.set.iter();
-    let set = set.map(|(name, value)| line(name, Some(&value.to_string_lossy())));
+    let set = variables
+        .set
+        .iter()
+        .map(|(name, value)| line(name, Some(&value.to_string_lossy())));
     let unset = variables.unset.iter().map(|name| line(name, None));
     set.chain(unset).map(|line| line + "\n").collect()
 }

@@ -128,12 +128,14 @@ impl Guard<'_> {
     fn left(&self, program: Pid) -> Vec<ProcessHandle> {
         let host = &self.environment.host;
         let table = host.processes().unwrap_or_default();
-        let own = table.descendants(Pid(std::process::id())).into_iter();
-        let own = own.filter(|pid| *pid != program);
-        let own = own.filter_map(|pid| {
-            let started = table.get(pid)?.started;
-            host.open_process(pid, started).ok().flatten()
-        });
+        let own = table
+            .descendants(Pid(std::process::id()))
+            .into_iter()
+            .filter(|pid| *pid != program)
+            .filter_map(|pid| {
+                let started = table.get(pid)?.started;
+                host.open_process(pid, started).ok().flatten()
+            });
         // Nobody waits for the program meanwhile, so its pid is its own.
         let program = ProcessHandle::open(program).ok();
         let all = program.into_iter().chain(own);

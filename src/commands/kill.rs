@@ -143,8 +143,12 @@ impl KillArgs {
 
 /// A client that has left between the plan and its turn is no mistake.
 fn remark_on_who_has_left(shown: &Plan, carried_out: &Plan) {
-    let ended = carried_out.kill.iter().flat_map(|kill| &kill.victims);
-    let ended: Vec<Pid> = ended.map(|victim| victim.pid).collect();
+    let ended: Vec<Pid> = carried_out
+        .kill
+        .iter()
+        .flat_map(|kill| &kill.victims)
+        .map(|victim| victim.pid)
+        .collect();
     for victim in shown.kill.iter().flat_map(|kill| &kill.victims) {
         if !ended.contains(&victim.pid) {
             let device = &victim.client.device;

@@ -31,8 +31,11 @@ pub fn run(args: &ProfilesArgs, _context: &Context<'_>) -> Result<ExitStatus> {
 
 /// Formats the list of built-in profiles.
 fn list(profiles: &[BuiltIn], width: usize) -> String {
-    let widest = profiles.iter().map(|profile| profile.name.len()).max();
-    let widest = widest.unwrap_or(0);
+    let widest = profiles
+        .iter()
+        .map(|profile| profile.name.len())
+        .max()
+        .unwrap_or(0);
     let heading = format!("{:widest$}  DESCRIPTION\n", "NAME");
     let rows = profiles.iter().map(|profile| {
         let head = format!("{:widest$}  ", profile.name);

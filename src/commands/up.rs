@@ -219,8 +219,10 @@ fn check_pipe_dirs(directories: &Directories) -> Result<()> {
 
 /// Records which profile was applied.
 pub fn record(profile: &Profile, directories: &Directories, node: &Node) -> Result<()> {
-    let name = profile.name.clone();
-    let name = name.unwrap_or_else(|| profile.source.path().display().to_string());
+    let name = profile
+        .name
+        .clone()
+        .unwrap_or_else(|| profile.source.path().display().to_string());
     let run_dir = RunDir::at(&directories.run);
     Ok(apply::record_profile(&run_dir, &node.boot_id, Some(name))?)
 }
@@ -256,8 +258,10 @@ pub fn check(
     environment: &Environment,
     caller: Uid,
 ) -> Result<(), ProfileError> {
-    let serves = profile.serves.iter();
-    let unknown = serves.filter_map(|(serve, span)| unknown(profile, serve, *span));
+    let unknown = profile
+        .serves
+        .iter()
+        .filter_map(|(serve, span)| unknown(profile, serve, *span));
     let mut mistakes: Vec<ProfileError> = unknown.collect();
     if !mistakes.is_empty() {
         mistakes.extend(on_node(profile, environment, caller));

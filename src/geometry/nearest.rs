@@ -12,8 +12,10 @@ const OTHERS: usize = 2;
 /// with as many compute slices, those with the fewest instances exchanged first.
 pub fn nearest(offered: &[GpuInstanceProfile], requests: &[Request]) -> Vec<Vec<Request>> {
     let slices = |counts: &Counts<'_>| -> u32 {
-        let counts = counts.iter();
-        counts.map(|(profile, count)| profile.slices * count).sum()
+        counts
+            .iter()
+            .map(|(profile, count)| profile.slices * count)
+            .sum()
     };
     let part = largest_part(offered, requests);
     let slices_of_part = slices(&part.counts);
@@ -43,17 +45,21 @@ pub fn nearest(offered: &[GpuInstanceProfile], requests: &[Request]) -> Vec<Vec<
 
 /// The requests with as few left out as makes them fit; of equally few, the small ones go.
 fn largest_part<'a>(offered: &'a [GpuInstanceProfile], requests: &[Request]) -> Fitting<'a> {
-    let kinds = count(requests.iter().map(|request| (request.profile, request.at)));
-    let kinds = kinds.into_iter().filter_map(|((profile, at), most)| {
-        let profile = find(offered, profile)?;
-        Some(Kind { profile, at, most })
-    });
-    let mut kinds: Vec<Kind<'a>> = kinds.collect();
+    let mut kinds: Vec<Kind<'a>> =
+        count(requests.iter().map(|request| (request.profile, request.at)))
+            .into_iter()
+            .filter_map(|((profile, at), most)| {
+                let profile = find(offered, profile)?;
+                Some(Kind { profile, at, most })
+            })
+            .collect();
     kinds.sort_by_key(|kind| (Reverse(kind.profile.memory_mib), kind.at));
     let parts = fittings(&kinds).into_iter();
     let largest = parts.max_by_key(|part| {
-        let counts = part.counts.iter();
-        let memory = counts.map(|(profile, count)| profile.memory_mib * u64::from(*count));
+        let memory = part
+            .counts
+            .iter()
+            .map(|(profile, count)| profile.memory_mib * u64::from(*count));
         (part.requests.len(), memory.sum::<u64>())
     });
     largest.unwrap_or_else(Fitting::nothing)
@@ -145,8 +151,10 @@ impl<'a> Fitting<'a> {
         if !can_exist(&self.counts) {
             return None;
         }
-        let places = profile.placements.iter();
-        let places = places.filter(|place| kind.at.is_none_or(|at| place.start == at));
+        let places = profile
+            .placements
+            .iter()
+            .filter(|place| kind.at.is_none_or(|at| place.start == at));
         let masks: Vec<u64> = places.map(|&place| units_of(place)).collect();
         let before = std::mem::take(&mut self.occupied);
         for occupied in before {

@@ -107,14 +107,16 @@ impl Cell<'_> {
 /// Returns the map of an empty GPU that meets these requests; `None` if there is no room for all.
 pub fn slice_map(offered: &[GpuInstanceProfile], requests: &[Request]) -> Option<SliceMap> {
     let found = arrange(offered, &[], requests, &|_, _| Disruption::NONE)?;
-    let segments = requests.iter().zip(found.placements);
-    let segments = segments.map(|(request, placement)| {
-        let profile = offered.iter().find(|offer| offer.id == request.profile);
-        Segment {
-            placement,
-            label: profile.map_or_else(String::new, |profile| profile.name.to_string()),
-        }
-    });
+    let segments = requests
+        .iter()
+        .zip(found.placements)
+        .map(|(request, placement)| {
+            let profile = offered.iter().find(|offer| offer.id == request.profile);
+            Segment {
+                placement,
+                label: profile.map_or_else(String::new, |profile| profile.name.to_string()),
+            }
+        });
     Some(SliceMap::new(units(offered), segments.collect()))
 }
 

@@ -143,8 +143,9 @@ pub fn arrange(
     requests: &[Request],
     keeping: &dyn Fn(usize, usize) -> Disruption,
 ) -> Option<Arrangement> {
-    let wanted = count(requests.iter().map(|request| request.profile)).into_iter();
-    let wanted = wanted.map(|(id, count)| Some((find(offered, id)?, count)));
+    let wanted = count(requests.iter().map(|request| request.profile))
+        .into_iter()
+        .map(|(id, count)| Some((find(offered, id)?, count)));
     if !can_exist(&wanted.collect::<Option<Counts<'_>>>()?) {
         return None;
     }
@@ -389,8 +390,10 @@ impl<F: Fn(usize, &FoundPlace) -> Disruption> Matching<'_, F> {
     /// entry there are; with equal disruption the earlier entry gets the lower place.
     fn best(&self, counts: Vec<usize>) -> (Disruption, Vec<usize>) {
         if self.entries.len() == 1 || self.places.iter().all(|place| place.standing.is_none()) {
-            let order = self.entries.iter().zip(&counts);
-            let order: Vec<usize> = order
+            let order: Vec<usize> = self
+                .entries
+                .iter()
+                .zip(&counts)
                 .flat_map(|(&entry, &count)| std::iter::repeat_n(entry, count))
                 .collect();
             let pairs = order.iter().zip(self.places);

@@ -92,8 +92,10 @@ fn trace(command: &Command, begun: Instant, ran: &Result<Output, RunError>) {
     if !tracing::enabled!(target: "program", tracing::Level::DEBUG) {
         return;
     }
-    let words = std::iter::once(command.get_program()).chain(command.get_args());
-    let words: Vec<_> = words.map(OsStr::to_string_lossy).collect();
+    let words: Vec<_> = std::iter::once(command.get_program())
+        .chain(command.get_args())
+        .map(OsStr::to_string_lossy)
+        .collect();
     let words = words.join(" ");
     let took = begun.elapsed().as_secs_f64() * 1000.0;
     match ran {

@@ -302,8 +302,7 @@ impl Environment {
 
     /// Returns the run directory of root's commands.
     pub fn roots_run_dir(&self) -> PathBuf {
-        let run = self.run.clone();
-        run.unwrap_or_else(|| SYSTEM_RUN_DIR.into())
+        self.run.clone().unwrap_or_else(|| SYSTEM_RUN_DIR.into())
     }
 
     /// Returns the log directories that commands read: the system's and the caller's, or only the caller's if

@@ -61,10 +61,10 @@ impl Host {
 
     /// The same for several GPUs, in one pass.
     pub fn holders_of(&self, minors: &[u32]) -> io::Result<Vec<Holders>> {
-        let nodes = minors
+        let nodes: Vec<DeviceNode> = minors
             .iter()
-            .map(|minor| DeviceNode::at(self.gpu_node(*minor)));
-        let nodes: Vec<DeviceNode> = nodes.collect();
+            .map(|minor| DeviceNode::at(self.gpu_node(*minor)))
+            .collect();
         let mut all = vec![Holders::default(); nodes.len()];
         for process in self.processes()?.iter() {
             if process.is_kernel || process.pid.0 == std::process::id() {
@@ -181,8 +181,10 @@ fn number_of(path: &Path) -> Option<(u32, u32)> {
 /// and the unit is the first part of the path that is no slice.
 fn unit_of<'c>(cgroup: &'c str) -> Option<String> {
     let version_1 = |line: &'c str| line.split_once(':')?.1.strip_prefix("name=systemd:");
-    let path = cgroup.lines().find_map(version_1);
-    let path = path.or_else(|| cgroup.lines().find_map(|line| line.strip_prefix("0::")))?;
+    let path = cgroup
+        .lines()
+        .find_map(version_1)
+        .or_else(|| cgroup.lines().find_map(|line| line.strip_prefix("0::")))?;
     let kind = |part: &'c str| Some(part.rsplit_once('.')?.1);
     let unit = path
         .split('/')

@@ -104,8 +104,10 @@ fn ask(program: &Path, words: &[&str]) -> Result<String, SlurmError> {
 impl SlurmNode {
     fn parse(text: &str) -> Self {
         let mut lines = text.lines().map(str::trim_start);
-        let state = lines.clone().find_map(|line| line.strip_prefix("State="));
-        let state = state.and_then(|rest| rest.split_whitespace().next());
+        let state = lines
+            .clone()
+            .find_map(|line| line.strip_prefix("State="))
+            .and_then(|rest| rest.split_whitespace().next());
         let reason = lines.find_map(|line| line.strip_prefix("Reason="));
         let reason = reason.map(|reason| match reason.rsplit_once(" [") {
             Some((reason, _)) => reason.to_owned(),

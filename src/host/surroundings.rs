@@ -107,10 +107,10 @@ impl Surroundings {
     pub fn read(host: &Host) -> Self {
         let root = &host.root;
         let exists = |path: &str| root.join(path).exists();
-        let label = fs::read_to_string(root.join("proc/self/attr/current")).ok();
-        let label = label.map(|text| printable(text.trim_matches(['\0', '\n', ' '])));
-        let marks = CONTAINER_MARKS.into_iter();
-        let mut marks = marks.filter(|(mark, _)| exists(mark));
+        let label = fs::read_to_string(root.join("proc/self/attr/current"))
+            .ok()
+            .map(|text| printable(text.trim_matches(['\0', '\n', ' '])));
+        let mut marks = CONTAINER_MARKS.into_iter().filter(|(mark, _)| exists(mark));
         Self {
             zombies: zombies(&root.join("proc")),
             default_directories: default_directories(root),
@@ -200,8 +200,9 @@ fn enabled_units(directory: &Path) -> Vec<String> {
         let kind = path.extension().and_then(OsStr::to_str);
         matches!(kind, Some("wants" | "requires"))
     };
-    let lists = names_in(directory).into_iter();
-    let lists = lists.filter(|(path, _)| is_list(path));
+    let lists = names_in(directory)
+        .into_iter()
+        .filter(|(path, _)| is_list(path));
     let mut units: Vec<String> = lists
         .flat_map(|(path, _)| names_in(&path))
         .map(|(_, name)| printable(&name))

@@ -177,8 +177,8 @@ impl Units {
             let service = path.and_then(|path| Unit::named(&format!("{path}.service")));
             service.is_some_and(holds) && up.iter().any(|shown| shown.unit == unit)
         };
-        let units = Unit::ALL.into_iter();
-        Ok(units
+        Ok(Unit::ALL
+            .into_iter()
             .filter(|unit| holds(*unit) || restarts_holder(*unit))
             .collect())
     }

@@ -218,8 +218,9 @@ pub fn with_sudo() -> String {
         let value = std::env::var_os(name).filter(|value| !value.is_empty())?;
         Some(format!("{name}={}", quoted(&value.to_string_lossy())))
     });
-    let words = std::env::args_os().skip(1);
-    let words = words.map(|word: OsString| quoted(&word.to_string_lossy()));
+    let words = std::env::args_os()
+        .skip(1)
+        .map(|word: OsString| quoted(&word.to_string_lossy()));
     let program = ["sudo".to_owned()].into_iter().chain(variables);
     let line: Vec<String> = program.chain(["mig-mps".to_owned()]).chain(words).collect();
     line.join(" ")

@@ -167,8 +167,12 @@ impl Daemon {
         rest: impl IntoIterator<Item = String>,
         limit: Duration,
     ) -> Result<Vec<Pid>, MpsError> {
-        let commands = setting_commands.iter().map(SettingCommand::command);
-        let commands: Vec<String> = commands.map(str::to_owned).chain(rest).collect();
+        let commands: Vec<String> = setting_commands
+            .iter()
+            .map(SettingCommand::command)
+            .map(str::to_owned)
+            .chain(rest)
+            .collect();
         let answer = self.session(&commands, PATIENCE, limit)?;
         // A refused value is answered with the one that stays, at exit status 0.
         let rest = compare(setting_commands, &answer.lines).map_err(|mismatch| match mismatch {

@@ -232,8 +232,11 @@ impl Daemon {
     /// Makes the log directory and the pipe directory, which only its owner can enter until the daemon holds its lock.
     pub(super) fn make_directories(&self, access: &Access) -> Result<(), MpsError> {
         let logs = Directory::open(self.log.parent().unwrap_or(&self.log))?;
-        let name = self.log.file_name().and_then(|name| name.to_str());
-        let name = name.unwrap_or_default();
+        let name = self
+            .log
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
         logs.detach_mounts(name)?;
         move_foreign_logs(&logs, name, access.owner())?;
         rename_non_files(&access.make_in(&logs, name, access.mode())?)?;

@@ -96,8 +96,9 @@ impl Daemon {
             (found > 0).then_some(ended),
             (!left.is_empty()).then(|| format!("the kernel does not end {}", list_pids(&left))),
             unknown.map(|error| format!("what it has started may still run: {error}")),
-        ];
-        let notes = notes.into_iter().flatten();
+        ]
+        .into_iter()
+        .flatten();
         let notes = notes.fold(String::new(), |notes, note| notes + "; " + &note);
         match &mut error {
             _ if notes.is_empty() => {}

@@ -330,8 +330,8 @@ fn read(mut lines: VecDeque<&str>, children: &[Pid]) -> Option<Vec<ServerStatus>
             _ => return None,
         };
         // The daemon says 0 for a pid that it cannot see.
-        let clients = pids(&mut lines).into_iter();
-        let clients = clients
+        let clients = pids(&mut lines)
+            .into_iter()
             .map(|pid| Some(pid).filter(|pid| pid.0 != 0))
             .collect();
         if lines.front().is_some_and(|line| *line == gone) {

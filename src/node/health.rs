@@ -16,8 +16,7 @@ impl Node {
         for daemon in &self.unmanaged {
             problems.extend(self.problems_of(daemon));
         }
-        let interrupted = self.interrupted().into_iter();
-        problems.extend(interrupted.map(|what| {
+        problems.extend(self.interrupted().into_iter().map(|what| {
             let goes_on = "`mig-mps up PROFILE` or `mig-mps down` goes on from there";
             Problem::new(ProblemId::ChangeInterrupted, what).with_remedy(goes_on)
         }));
@@ -187,8 +186,9 @@ impl Node {
     /// Returns what is in order and still worth a line of `status`.
     pub fn remarks(&self, devices: &[String]) -> Vec<Problem> {
         let wanted = |served: &&Served| devices.is_empty() || devices.contains(&served.record.name);
-        let under_way = self.under_way.iter();
-        let mut remarks: Vec<Problem> = under_way
+        let mut remarks: Vec<Problem> = self
+            .under_way
+            .iter()
             .map(|journal| {
                 let what = format!("a change is under way: {journal}");
                 Problem::new(ProblemId::ChangeUnderWay, what)

@@ -81,8 +81,9 @@ pub struct UnseenRunDir {
 impl Node {
     /// Returns an imaginary node with GPUs of these models at these indices: MIG off, no daemons.
     pub fn of_models<'a>(gpus: impl IntoIterator<Item = (u32, &'a Model)>) -> Self {
-        let gpus = gpus.into_iter();
-        let gpus = gpus.map(|(index, model)| Gpu::of_model(index, model));
+        let gpus = gpus
+            .into_iter()
+            .map(|(index, model)| Gpu::of_model(index, model));
         Self {
             gpus: gpus.collect(),
             ..Self::default()
@@ -148,13 +149,16 @@ impl Node {
 
     /// Describes everything that cannot be seen.
     pub fn unseen(&self) -> Vec<String> {
-        let hidden = self.gpus.iter().filter(|gpu| gpu.hidden.is_some());
-        let hidden = hidden.map(|gpu| {
-            format!(
-                "the MIG devices of GPU {}, which the driver shows to root alone",
-                gpu.index
-            )
-        });
+        let hidden = self
+            .gpus
+            .iter()
+            .filter(|gpu| gpu.hidden.is_some())
+            .map(|gpu| {
+                format!(
+                    "the MIG devices of GPU {}, which the driver shows to root alone",
+                    gpu.index
+                )
+            });
         self.hidden.iter().cloned().chain(hidden).collect()
     }
 
@@ -216,8 +220,8 @@ impl Node {
     pub fn managed_by(&self, name: &str, verb: &str) -> Option<String> {
         let mut devices = self.devices();
         let device = devices.find(|device| self.name_of(device) == name)?;
-        let unmanaged = self.unmanaged.iter();
-        unmanaged
+        self.unmanaged
+            .iter()
             .filter(|daemon| daemon.devices.contains(&device.uuid))
             .find_map(|daemon| daemon.managed_by(&format!("{verb} {name}")))
     }

@@ -65,8 +65,10 @@ impl<'a> GpuRequest<'a> {
     fn offer(&self, part: &DeviceEntry) -> Result<&'a GpuInstanceProfile, ProfileError> {
         let (gpu, profile) = (self.gpu, self.planner.profile);
         let offered = gpu.profiles.iter().map(|offer| (&offer.name, offer));
-        let offer = part.profile.choose(offered);
-        let offer = offer.ok_or_else(|| refusal::unknown_profile(profile, gpu, part))?;
+        let offer = part
+            .profile
+            .choose(offered)
+            .ok_or_else(|| refusal::unknown_profile(profile, gpu, part))?;
         if let Some(at) = part.at {
             refusal::check_start(profile, gpu, part, offer, at)?;
         }
@@ -171,9 +173,12 @@ impl<'a> GpuRequest<'a> {
             }
             layout.build(offer, placement, stays.is_some(), &compute.created);
             for nth in 0..self.parts[entry].compute.len().max(1) {
-                let existing = compute.kept.iter().find(|(_, number)| *number == nth);
-                let existing = existing.zip(stays);
-                let existing = existing.map(|(&(index, _), standing)| &standing.parts[index]);
+                let existing = compute
+                    .kept
+                    .iter()
+                    .find(|(_, number)| *number == nth)
+                    .zip(stays)
+                    .map(|(&(index, _), standing)| &standing.parts[index]);
                 let slot = self.slot(entry, placement, nth, existing);
                 layout.slots.push(slot);
             }

@@ -134,8 +134,8 @@ impl Daemons {
         let run_dir = planner.run_dir;
         let beside = slot
             .device
-            .map(|uuid| Beside::all(planner.node, run_dir, uuid));
-        let beside = beside.unwrap_or_default();
+            .map(|uuid| Beside::all(planner.node, run_dir, uuid))
+            .unwrap_or_default();
         let because = match slot.served {
             None => match slot.device.and_then(|uuid| lost_on(planner, uuid)) {
                 Some(lost) => {
@@ -340,10 +340,12 @@ pub(super) fn for_its_owner(of_root: &str) -> String {
 /// The obstacle of a run directory that cannot be read: a daemon there may serve any device.
 pub(super) fn unseen(node: &Node) -> Option<Obstacle> {
     let unseen = node.unseen_run_dirs.first()?;
-    let hint = unseen.hint.clone();
     Some(Obstacle::new(
         format!("{}: whether daemons run there is unknown", unseen.why),
-        hint.unwrap_or_else(|| "mig-mps doctor checks directories and records".to_owned()),
+        unseen
+            .hint
+            .clone()
+            .unwrap_or_else(|| "mig-mps doctor checks directories and records".to_owned()),
     ))
 }
 

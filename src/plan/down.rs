@@ -70,8 +70,9 @@ pub fn down(node: &Node, run_dir: &RunDir, wanted: &Down) -> Result<Plan, Refusa
         plan.purge = Some(if everything {
             Purge::All
         } else {
-            let present = node.devices();
-            let present = present.filter(|device| selected(&node.name_of(device)));
+            let present = node
+                .devices()
+                .filter(|device| selected(&node.name_of(device)));
             let stopped = plan.stops().map(|stop| stop.uuid.clone());
             let uuids = present.map(|device| device.uuid).chain(stopped);
             Purge::Devices(uuids.collect())

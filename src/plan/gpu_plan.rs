@@ -209,10 +209,10 @@ impl Plan {
     /// The instances that are destroyed, as `GPU 0 3g.40gb at 4:4`; compute instances only where
     /// their GPU instance stays.
     pub fn destroys(&self) -> Vec<String> {
-        let gpus = self.gpus.iter();
-        let destroys = gpus.flat_map(|gpu| {
-            let destroys = gpu.destroys().into_iter();
-            destroys.map(move |(_, what)| format!("{} {what}", gpu.name()))
+        let destroys = self.gpus.iter().flat_map(|gpu| {
+            gpu.destroys()
+                .into_iter()
+                .map(move |(_, what)| format!("{} {what}", gpu.name()))
         });
         destroys.collect()
     }
@@ -233,25 +233,30 @@ impl Plan {
     pub fn switches(&self, to: &[bool]) -> Vec<u32> {
         let is_switched =
             |step: &Step| matches!(step.action, Action::SwitchMig { on } if to.contains(&on));
-        let gpus = self.gpus.iter();
-        let gpus = gpus.filter(|gpu| gpu.steps.iter().any(is_switched));
+        let gpus = self
+            .gpus
+            .iter()
+            .filter(|gpu| gpu.steps.iter().any(is_switched));
         gpus.filter_map(|gpu| gpu.index).collect()
     }
 
     /// Returns the plan of one GPU, and adds it if there is none. A record may name a GPU that is gone.
     pub(super) fn of_gpu(&mut self, node: &Node, uuid: &str) -> &mut GpuPlan {
-        let position = self.gpus.iter().position(|gpu| gpu.uuid == uuid);
-        let position = position.unwrap_or_else(|| {
-            self.gpus.push(match node.gpu(uuid) {
-                Some(gpu) => GpuPlan::of(gpu),
-                None => GpuPlan {
-                    index: None,
-                    uuid: uuid.to_owned(),
-                    ..GpuPlan::of(&Gpu::default())
-                },
+        let position = self
+            .gpus
+            .iter()
+            .position(|gpu| gpu.uuid == uuid)
+            .unwrap_or_else(|| {
+                self.gpus.push(match node.gpu(uuid) {
+                    Some(gpu) => GpuPlan::of(gpu),
+                    None => GpuPlan {
+                        index: None,
+                        uuid: uuid.to_owned(),
+                        ..GpuPlan::of(&Gpu::default())
+                    },
+                });
+                self.gpus.len() - 1
             });
-            self.gpus.len() - 1
-        });
         &mut self.gpus[position]
     }
 }

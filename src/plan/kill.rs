@@ -120,8 +120,11 @@ fn victim(
         return Err(no_client(node, served, pid));
     };
     // The daemon lets the user of a server change what is its own, and only root and its own user anything else.
-    let of = served.servers.iter().find(|server| server.pid == asked);
-    let of = of.and_then(|server| server.user);
+    let of = served
+        .servers
+        .iter()
+        .find(|server| server.pid == asked)
+        .and_then(|server| server.user);
     let (caller, owner) = (request.caller, request.owner);
     if caller != Uid::ROOT && owner != Some(caller) && of != Some(caller) {
         return Err(not_permitted(request.device, owner, of).into());
@@ -232,8 +235,7 @@ mod tests {
         let request = request(&pids, Uid::ROOT, Uid::ROOT);
         let plan = kill(&two_servers(), &run_dir(), &request).unwrap();
         let kill = plan.kill.unwrap();
-        let victims = kill.victims.iter();
-        let asked: Vec<(u32, u32)> = victims.map(|v| (v.server.0, v.pid.0)).collect();
+        let asked: Vec<(u32, u32)> = kill.victims.iter().map(|v| (v.server.0, v.pid.0)).collect();
         assert_eq!((asked, kill.others), (vec![(9, 12), (3, 11)], 0));
     }
 

@@ -119,8 +119,10 @@ fn accounted_for(node: &Node) -> BTreeSet<Pid> {
     let of_mps = served.flat_map(|served| {
         let daemon = served.record.daemon.map(|daemon| daemon.pid);
         let servers = served.servers.iter().map(|server| server.pid);
-        let clients = served.clients.listed().iter();
-        let clients = clients
+        let clients = served
+            .clients
+            .listed()
+            .iter()
             .chain(&served.waiting)
             .filter_map(|client| client.pid);
         servers.chain(clients).chain(daemon)
@@ -129,8 +131,8 @@ fn accounted_for(node: &Node) -> BTreeSet<Pid> {
     let computing = node
         .processes
         .values()
-        .flat_map(|processes| &processes.compute);
-    let computing = computing.map(|usage| Pid(usage.pid));
+        .flat_map(|processes| &processes.compute)
+        .map(|usage| Pid(usage.pid));
     of_mps.chain(strays).chain(computing).collect()
 }
 

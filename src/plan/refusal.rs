@@ -233,8 +233,7 @@ pub(super) fn no_client(node: &Node, served: &Served, pid: Pid) -> Refusal {
     }
     let (what, hint) = elsewhere(node, served, pid).unwrap_or_else(|| {
         let clients = served.clients.listed();
-        let pids = clients.iter().filter_map(|client| Some(client.pid?.to_string()));
-        let pids: Vec<String> = pids.collect();
+        let pids: Vec<String> = clients.iter().filter_map(|client| Some(client.pid?.to_string())).collect();
         let unseen = clients.len() - pids.len();
         let hint = match (unseen, pids.as_slice()) {
             (0, []) => "it has no clients".to_owned(),
@@ -318,8 +317,11 @@ pub(super) fn visible(gpu: &Gpu) -> Result<(), Obstacle> {
 }
 
 pub(super) fn unknown_profile(profile: &Profile, gpu: &Gpu, part: &DeviceEntry) -> ProfileError {
-    let known = gpu.profiles.iter().map(|offer| offer.name.to_string());
-    let known: Vec<String> = known.collect();
+    let known: Vec<String> = gpu
+        .profiles
+        .iter()
+        .map(|offer| offer.name.to_string())
+        .collect();
     let wanted = part.profile.to_string();
     let (index, product) = (gpu.index, &gpu.product);
     let message = format!("GPU {index} ({product}) has no profile \"{wanted}\"");

@@ -141,11 +141,12 @@ fn place<'a>(node: &'a Node, served: &Served) -> Result<(&'a Gpu, Place), Obstac
     let instance = instances.find(|instance| {
         instance.placement == placement && instance.profile == key.profile && served.is_there()
     });
-    let nth = instance.and_then(|instance| {
-        let mut compute = instance.compute.iter();
-        compute.position(|compute| compute.placement == key.compute)
-    });
-    let nth = nth.ok_or_else(gone)?;
+    let nth = instance
+        .and_then(|instance| {
+            let mut compute = instance.compute.iter();
+            compute.position(|compute| compute.placement == key.compute)
+        })
+        .ok_or_else(gone)?;
     Ok((gpu, Place::Mig { placement, nth }))
 }
 
@@ -216,8 +217,9 @@ mod tests {
             Action::Start(start) => format!("start {}", start.name),
             other => panic!("{other}"),
         };
-        let gpus = plan.gpus.iter();
-        gpus.map(|gpu| gpu.steps.iter().map(name).collect::<Vec<_>>().join(", "))
+        plan.gpus
+            .iter()
+            .map(|gpu| gpu.steps.iter().map(name).collect::<Vec<_>>().join(", "))
             .collect()
     }
 

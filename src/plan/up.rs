@@ -340,8 +340,11 @@ impl<'a> Planner<'a> {
 fn missing(block: &Block, gpus: &[Gpu]) -> Option<String> {
     let indices: BTreeSet<u32> = block.select.indices().collect();
     let is_missing = |index: &u32| !gpus.iter().any(|gpu| gpu.index == *index);
-    let missing = indices.into_iter().filter(is_missing);
-    let missing: Vec<String> = missing.map(|index| index.to_string()).collect();
+    let missing: Vec<String> = indices
+        .into_iter()
+        .filter(is_missing)
+        .map(|index| index.to_string())
+        .collect();
     match missing.as_slice() {
         [] => None,
         [one] => Some(format!("there is no GPU {one}")),

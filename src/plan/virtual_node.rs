@@ -145,11 +145,12 @@ fn refuse_other_models(profile: &Profile, gpus: &[GpuArgument]) -> Result<(), Re
     let Some((_, span)) = profile.models.first() else {
         return Ok(());
     };
-    let meant = profile
+    let meant: Vec<&str> = profile
         .models
         .iter()
-        .filter_map(|(word, _)| catalog::find(word).ok());
-    let meant: Vec<&str> = meant.map(|model| model.key.as_str()).collect();
+        .filter_map(|(word, _)| catalog::find(word).ok())
+        .map(|model| model.key.as_str())
+        .collect();
     let other = gpus
         .iter()
         .find(|gpu| !meant.contains(&gpu.model.key.as_str()));

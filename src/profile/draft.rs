@@ -258,8 +258,10 @@ impl DraftSelect {
 impl fmt::Display for DraftSelect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let index = self.index.iter().map(|index| format!("index = {index:?}"));
-        let product = self.product.iter();
-        let product = product.map(|regex| format!("product = {}", quoted(regex)));
+        let product = self
+            .product
+            .iter()
+            .map(|regex| format!("product = {}", quoted(regex)));
         let mut keys: Vec<String> = index.chain(product).collect();
         if keys.is_empty() {
             keys.push("all = true".to_owned());
@@ -273,8 +275,10 @@ fn inline(mps: Option<&Table>, is_off: bool) -> Option<String> {
     let Some(mps) = mps else {
         return (!is_off).then(|| OFF.to_owned());
     };
-    let pairs = mps.iter().map(|(key, value)| format!("{key} = {value}"));
-    let pairs: Vec<String> = pairs.collect();
+    let pairs: Vec<String> = mps
+        .iter()
+        .map(|(key, value)| format!("{key} = {value}"))
+        .collect();
     (!pairs.is_empty()).then(|| format!("mps = {{ {} }}", pairs.join(", ")))
 }
 

@@ -90,8 +90,10 @@ impl<'a> Check<'a> {
             let error = self.error(file.span_of("models"), "models = [] names no model");
             return Err(self.note(error.with_hint(hint)));
         }
-        let models = models.into_iter();
-        Ok(models.map(|(key, span)| (key.to_owned(), span)).collect())
+        Ok(models
+            .into_iter()
+            .map(|(key, span)| (key.to_owned(), span))
+            .collect())
     }
 
     fn blocks(&self, defaults: &Inherited, file: &Table<'a>) -> Result<Vec<Block>, Noted> {
@@ -293,9 +295,11 @@ impl<'a> Check<'a> {
 
 /// The compute instances that fit into so many slices: `1c, 2c, 4c`.
 fn fitting(slices: u32) -> String {
-    let names = (1..=slices).filter_map(|count| format!("{count}c").parse().ok());
-    let names = names.filter(|name: &ComputeName| name.fits(slices));
-    let names: Vec<String> = names.map(|name| name.to_string()).collect();
+    let names: Vec<String> = (1..=slices)
+        .filter_map(|count| format!("{count}c").parse().ok())
+        .filter(|name: &ComputeName| name.fits(slices))
+        .map(|name| name.to_string())
+        .collect();
     names.join(", ")
 }
 

@@ -217,11 +217,14 @@ fn setting(key: &SettingKey) -> Value {
         Form::WholeNumber => json!({ "type": "integer" }),
         Form::Text if key.words().is_empty() => json!({ "type": "string" }),
         Form::Text => {
-            let patterns = key.words().iter().map(|word| match word.split_once(':') {
-                Some((kind, _)) => format!("{kind}:.+"),
-                None => (*word).to_owned(),
-            });
-            let patterns: Vec<String> = patterns.collect();
+            let patterns: Vec<String> = key
+                .words()
+                .iter()
+                .map(|word| match word.split_once(':') {
+                    Some((kind, _)) => format!("{kind}:.+"),
+                    None => (*word).to_owned(),
+                })
+                .collect();
             json!({ "type": "string", "pattern": format!("^({})$", patterns.join("|")) })
         }
     }
@@ -344,8 +347,7 @@ impl<'a> Check<'a> {
         let Some(value) = table.get(name) else {
             return Ok(None);
         };
-        let found = read(value.get_ref());
-        let found = found.ok_or_else(|| {
+        let found = read(value.get_ref()).ok_or_else(|| {
             let error = self.wrong_kind(table, name, value);
             self.note(match hint(table.key(name), value, self.source) {
                 Some(hint) => error.with_hint(hint),
@@ -365,14 +367,16 @@ impl<'a> Check<'a> {
         let Some((list, _)) = self.value(table, name, DeValue::as_array)? else {
             return Ok(None);
         };
-        let elements = list.iter().filter_map(|element| {
-            let found = read(element.get_ref());
-            if found.is_none() {
-                self.note(self.wrong_kind(table, name, element));
-            }
-            Some((found?, element.span().into()))
-        });
-        let elements: Vec<(T, Span)> = elements.collect();
+        let elements: Vec<(T, Span)> = list
+            .iter()
+            .filter_map(|element| {
+                let found = read(element.get_ref());
+                if found.is_none() {
+                    self.note(self.wrong_kind(table, name, element));
+                }
+                Some((found?, element.span().into()))
+            })
+            .collect();
         if elements.is_empty() && !list.is_empty() {
             return Err(Noted);
         }

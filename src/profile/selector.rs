@@ -98,8 +98,11 @@ impl Selector {
         mut earlier: impl Iterator<Item = &'a Self> + Clone,
     ) -> bool {
         let by_index_alone = |other: &&Self| other.product.is_none() && !other.names_a_real_gpu();
-        let taken = earlier.clone().filter(by_index_alone);
-        let taken: BTreeSet<u32> = taken.flat_map(Self::indices).collect();
+        let taken: BTreeSet<u32> = earlier
+            .clone()
+            .filter(by_index_alone)
+            .flat_map(Self::indices)
+            .collect();
         let has_no_index_left = |indices: &Vec<u32>| indices.iter().all(|i| taken.contains(i));
         self.index.as_ref().is_some_and(has_no_index_left)
             || earlier.any(|other| other.holds_wherever(self))

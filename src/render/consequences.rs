@@ -23,8 +23,10 @@ pub fn text(plan: &Plan, held: &[Held]) -> String {
     for client in clients {
         let _ = writeln!(out, "  {client}");
     }
-    let dues = plan.gpus.iter();
-    let dues = dues.filter_map(|gpu| Some((gpu.due.as_deref()?, gpu.index?)));
+    let dues = plan
+        .gpus
+        .iter()
+        .filter_map(|gpu| Some((gpu.due.as_deref()?, gpu.index?)));
     for group in grouped(dues, |a, b| a.0 == b.0) {
         let gpus: Vec<u32> = group.iter().map(|(_, gpu)| *gpu).collect();
         let _ = writeln!(out, "\nGPU {}: {}", ranges(&gpus), group[0].0);

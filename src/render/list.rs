@@ -104,8 +104,10 @@ fn geometry(gpu: &Gpu) -> String {
     if !gpu.in_mig_mode() {
         return String::new();
     }
-    let hidden = gpu.hidden.as_ref();
-    let hidden = hidden.map(|why| format!("instances are hidden: {why}\n"));
+    let hidden = gpu
+        .hidden
+        .as_ref()
+        .map(|why| format!("instances are hidden: {why}\n"));
     format!("{}\n{}", map(&gpu.slice_map()), hidden.unwrap_or_default())
 }
 
@@ -154,8 +156,11 @@ fn devices<'a>(node: &Node, shown: impl Iterator<Item = &'a Device>, width: usiz
 
 /// Returns the GPU instances without a compute instance: CUDA does not see them, and they use slices.
 fn without_compute(gpu: &Gpu) -> String {
-    let empty = gpu.instances.iter().filter(|_| gpu.in_mig_mode());
-    let empty = empty.filter(|instance| instance.compute.is_empty());
+    let empty = gpu
+        .instances
+        .iter()
+        .filter(|_| gpu.in_mig_mode())
+        .filter(|instance| instance.compute.is_empty());
     let line = |instance: &GpuInstanceReading| {
         let name = match gpu.profile(instance.profile) {
             Some(profile) => profile.name.to_string(),

@@ -44,11 +44,14 @@ pub(super) fn symbols_for_stderr() -> Symbols {
 
 fn symbols_if(is_terminal: bool) -> Symbols {
     // Only the names of the variables are standard: POSIX has the first that is set count.
-    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].iter().find_map(|name| {
-        let value = std::env::var(name).ok();
-        value.filter(|value| !value.is_empty())
-    });
-    let locale = locale.unwrap_or_default().to_ascii_uppercase();
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
+        .iter()
+        .find_map(|name| {
+            let value = std::env::var(name).ok();
+            value.filter(|value| !value.is_empty())
+        })
+        .unwrap_or_default()
+        .to_ascii_uppercase();
     let has_lines = locale.contains("UTF-8") || locale.contains("UTF8");
     if has_lines && is_terminal && !is_dumb() {
         Symbols {

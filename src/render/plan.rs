@@ -97,15 +97,19 @@ fn change(line: &str) -> String {
         _ => Style::new(),
     };
     let parts = wrapped(line, width().saturating_sub(INDENT.len()));
-    let parts = parts.iter().map(|part| style.apply_to(part).to_string());
-    let parts: Vec<String> = parts.collect();
+    let parts: Vec<String> = parts
+        .iter()
+        .map(|part| style.apply_to(part).to_string())
+        .collect();
     format!("  {}", parts.join(&format!("\n{INDENT}")))
 }
 
 /// Lists the clients that are terminated.
 fn ended(plan: &Plan) -> String {
-    let clients = plan.ended_clients();
-    let clients: Vec<String> = clients.map(|client| format!("\n  {client}")).collect();
+    let clients: Vec<String> = plan
+        .ended_clients()
+        .map(|client| format!("\n  {client}"))
+        .collect();
     match clients.len() {
         0 => String::new(),
         number => format!(
@@ -240,8 +244,10 @@ fn listed<'a>(verb: &str, parts: impl IntoIterator<Item = (&'a str, Part<'a>)>) 
             because => format!(" ({because})"),
         };
         let alike = grouped(group, |a, b| is_one_kind(&a.1, &b.1));
-        let kinds = alike.iter().map(|parts| kept_together(&kind(parts)));
-        let kinds: Vec<String> = kinds.collect();
+        let kinds: Vec<String> = alike
+            .iter()
+            .map(|parts| kept_together(&kind(parts)))
+            .collect();
         format!("{verb} {}{because}", kinds.join(", "))
     };
     let groups = grouped(parts, |a, b| a.0 == b.0);
@@ -267,11 +273,13 @@ fn kind(parts: &[(&str, Part<'_>)]) -> String {
     if number == 1 {
         return instance.to_string();
     }
-    let placements = parts.iter().filter_map(|(_, part)| match part {
-        Part::Gpu(instance) => Some(instance.placement),
-        Part::Compute(_) => None,
-    });
-    let mut placements: Vec<Placement> = placements.collect();
+    let mut placements: Vec<Placement> = parts
+        .iter()
+        .filter_map(|(_, part)| match part {
+            Part::Gpu(instance) => Some(instance.placement),
+            Part::Compute(_) => None,
+        })
+        .collect();
     placements.sort_unstable();
     let slices = if placements.iter().all(|placement| placement.size == 1) {
         let starts: Vec<u32> = placements.iter().map(|placement| placement.start).collect();

@@ -110,9 +110,12 @@ impl Table {
     /// Returns the text of each row without the columns that change with time alone.
     pub fn essences(&self) -> Vec<String> {
         let lasting = |row: &Row| {
-            let cells = row.cell_iter().zip(&self.columns);
-            let cells = cells.filter(|(_, column)| !column.is_restless);
-            let cells: Vec<String> = cells.map(|(cell, _)| cell.content()).collect();
+            let cells: Vec<String> = row
+                .cell_iter()
+                .zip(&self.columns)
+                .filter(|(_, column)| !column.is_restless)
+                .map(|(cell, _)| cell.content())
+                .collect();
             cells.join("\u{1f}")
         };
         self.comfy.row_iter().map(lasting).collect()

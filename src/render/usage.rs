@@ -174,10 +174,11 @@ impl<'a> Mistake<'a> {
         match self.error.kind() {
             ErrorKind::InvalidSubcommand => {
                 let word = self.text(ContextKind::InvalidSubcommand)?;
-                let names = self.command.get_subcommands();
-                let names = names.filter(|sub| !sub.is_hide_set());
-                let near = near(word, names.map(Command::get_name));
-                let near = near
+                let names = self
+                    .command
+                    .get_subcommands()
+                    .filter(|sub| !sub.is_hide_set());
+                let near = near(word, names.map(Command::get_name))
                     .or_else(|| (self.name == "mig-mps").then(|| meant_by(word, OTHER_WORDS))?);
                 Some(format!("did you mean {} {}?", self.name, near?))
             }
@@ -212,9 +213,12 @@ impl<'a> Mistake<'a> {
                 self.name
             ));
         }
-        let options = self.command.get_arguments();
-        let options = options.filter(|option| !option.is_hide_set());
-        let options: Vec<&str> = options.filter_map(Arg::get_long).collect();
+        let options: Vec<&str> = self
+            .command
+            .get_arguments()
+            .filter(|option| !option.is_hide_set())
+            .filter_map(Arg::get_long)
+            .collect();
         let near = near(argument.trim_start_matches('-'), options.iter().copied())?;
         Some(format!("did you mean --{near}?"))
     }
@@ -262,10 +266,10 @@ impl<'a> Mistake<'a> {
     /// The form of the command.
     fn usage(&self) -> String {
         let usage = self.command.clone().render_usage().to_string();
-        let lines = usage
+        let lines: Vec<&str> = usage
             .lines()
-            .map(|line| line.trim_start_matches("Usage:").trim());
-        let lines: Vec<&str> = lines.collect();
+            .map(|line| line.trim_start_matches("Usage:").trim())
+            .collect();
         format!("usage: {}", lines.join("\n             "))
     }
 }

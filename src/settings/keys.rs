@@ -289,8 +289,11 @@ mod tests {
 
     #[test]
     fn the_manual_says_which_keys_change_while_the_daemon_runs() {
-        let live = KEYS.iter().filter(|key| key.is_live());
-        let live: Vec<String> = live.map(|key| format!("`{}`", key.name)).collect();
+        let live: Vec<String> = KEYS
+            .iter()
+            .filter(|key| key.is_live())
+            .map(|key| format!("`{}`", key.name))
+            .collect();
         let (last, others) = live.split_last().unwrap();
         let sentence = format!(
             "`up` changes {} and {last} while the daemon runs.",

@@ -147,8 +147,9 @@ impl FromStr for MemoryLimit {
         let scale = 10_u64.pow(u32::try_from(fraction.len()).unwrap_or(0));
         // An empty part is 0.
         let parse = |digits: &str| format!("0{digits}").parse::<u64>().ok();
-        let whole = parse(whole).filter(|whole| *whole <= MOST);
-        let whole = whole.ok_or_else(too_large)?;
+        let whole = parse(whole)
+            .filter(|whole| *whole <= MOST)
+            .ok_or_else(too_large)?;
         let scaled = parse(fraction).unwrap_or(0) << shift;
         if scaled % scale != 0 {
             return Err(not_whole(text));

@@ -148,8 +148,10 @@ impl RunDir {
         let Some(directory) = self.open_if_there()? else {
             return Ok(Vec::new());
         };
-        let names = directory.names()?.into_iter();
-        let devices = names.filter(|name| ![BY_NAME, LEFT, RESERVE].iter().any(|own| name == own));
+        let devices = directory
+            .names()?
+            .into_iter()
+            .filter(|name| ![BY_NAME, LEFT, RESERVE].iter().any(|own| name == own));
         let records = devices.filter_map(|name| {
             let name = name.into_string().ok()?;
             let record = record_in(&directory, &name).transpose()?;
@@ -167,8 +169,9 @@ impl RunDir {
         let is_lost = |uuid: &str, record: &io::Result<DeviceRecord>| {
             is_device_uuid(uuid) && record.as_ref().map_or(true, |record| !is_of(record, uuid))
         };
-        let lost = read.into_iter();
-        let lost = lost.filter(|(uuid, record)| is_lost(uuid, record));
+        let lost = read
+            .into_iter()
+            .filter(|(uuid, record)| is_lost(uuid, record));
         lost.map(|(uuid, _)| lost_record(&directory, uuid, boot_id))
             .collect()
     }
@@ -279,8 +282,10 @@ impl RunDir {
 
     /// Fails if a newer mig-mps wrote any of the files: this program cannot know what they mean.
     pub fn refuse_newer(&self) -> io::Result<()> {
-        let records = self.read_records()?.into_iter();
-        let records = records.map(|(_, record)| record.map(drop));
+        let records = self
+            .read_records()?
+            .into_iter()
+            .map(|(_, record)| record.map(drop));
         let others = [self.node().map(drop), self.journal().map(drop)];
         let mut errors = others.into_iter().chain(records).filter_map(Result::err);
         let newer = errors.find(|error| error.kind() == io::ErrorKind::Unsupported);
@@ -352,8 +357,11 @@ fn lost_record(directory: &Directory, uuid: String, boot_id: &str) -> DeviceReco
     let target = Path::new("..").join(&uuid);
     let by_name = directory.child(BY_NAME).ok().flatten();
     let name = by_name.and_then(|by_name| {
-        let names = by_name.names().ok()?.into_iter();
-        let mut names = names.filter_map(|name| name.into_string().ok());
+        let mut names = by_name
+            .names()
+            .ok()?
+            .into_iter()
+            .filter_map(|name| name.into_string().ok());
         names.find(|name| is_device_name(name) && by_name.link(name).as_ref() == Some(&target))
     });
     let device = directory.child(&uuid).ok().flatten();

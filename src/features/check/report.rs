@@ -19,8 +19,9 @@ use crate::render::table::{Column, Table};
 /// Formats the result of a profile on an imaginary node; GPUs with the same result are shown together.
 pub fn node(profile: &Profile, on_node: &OnNode, width: usize) -> String {
     let mut out = String::new();
-    let gpus = (0..).zip(&on_node.gpus);
-    let gpus = gpus.map(|(index, (model, shape))| (index, *model, shape.as_ref()));
+    let gpus = (0..)
+        .zip(&on_node.gpus)
+        .map(|(index, (model, shape))| (index, *model, shape.as_ref()));
     for group in grouped(gpus, alike) {
         let indices: Vec<u32> = group.iter().map(|(index, ..)| *index).collect();
         let (indices, (_, model, shape)) = (ranges(&indices), group[0]);
@@ -309,8 +310,7 @@ impl CheckDocument {
                 line: profile.line(*block),
                 fits_on: models.iter().map(|model| model.key.as_str()).collect(),
             });
-        let unmatched = on_node.unmatched.iter();
-        let unmatched = unmatched.map(|block| profile.line(*block));
+        let unmatched = on_node.unmatched.iter().map(|block| profile.line(*block));
         Self {
             gpus: Some(on_node.gpus.iter().enumerate().map(gpu).collect()),
             blocks_by_uuid_or_pci: Some(elsewhere.collect()),
@@ -327,11 +327,12 @@ impl CheckDocument {
             device_documents: one.shape.as_ref().ok().map(device_documents),
             error: one.shape.as_ref().err().map(Message::from),
         };
-        let blocks = judged.chunk_by(|a, b| a.block == b.block);
-        let blocks = blocks.map(|group| Block {
-            line: profile.line(group[0].block),
-            models: group.iter().map(on_model).collect(),
-        });
+        let blocks = judged
+            .chunk_by(|a, b| a.block == b.block)
+            .map(|group| Block {
+                line: profile.line(group[0].block),
+                models: group.iter().map(on_model).collect(),
+            });
         Self {
             blocks: Some(blocks.collect()),
             ..Self::judged(error)

@@ -108,8 +108,12 @@ pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
 /// Refuses a device on which the program would not be alone, or could not run outside MPS.
 fn refuse_in_use(node: &Node, served: &Served) -> Result<()> {
     let name = &served.record.name;
-    let clients = served.clients.listed().iter().chain(&served.waiting);
-    let clients = clients.map(Client::shown_pid);
+    let clients = served
+        .clients
+        .listed()
+        .iter()
+        .chain(&served.waiting)
+        .map(Client::shown_pid);
     let outside = node.outside_mps.iter();
     let outside = outside.filter(|outside| outside.uuid == served.record.uuid);
     let pids: Vec<String> = clients
@@ -181,12 +185,16 @@ struct Measurements<'a> {
 
 impl Measurements<'_> {
     fn make(&mut self) -> Result<Vec<Compared>> {
-        let rows = self.args.copies.iter().map(|&copies| Compared {
-            copies,
-            outside: Way::default(),
-            mps: Way::default(),
-        });
-        let mut rows: Vec<Compared> = rows.collect();
+        let mut rows: Vec<Compared> = self
+            .args
+            .copies
+            .iter()
+            .map(|&copies| Compared {
+                copies,
+                outside: Way::default(),
+                mps: Way::default(),
+            })
+            .collect();
         let rounds = self.args.rounds;
         let steps = Steps::new(2 * rows.len() * rounds as usize);
         // Until it is dropped, an interrupt ends the copies first.

@@ -124,16 +124,19 @@ pub fn text(comparison: &Comparison) -> String {
     }
     text += &table.within(width(), "--json");
     text.push('\n');
-    let bars = comparison.rows.iter().flat_map(|row| {
-        [
-            (
-                format!("{:>4} outside", row.copies),
-                mean(&row.outside.throughput),
-            ),
-            ("     clients".to_owned(), mean(&row.mps.throughput)),
-        ]
-    });
-    let bars: Vec<(String, f64)> = bars.collect();
+    let bars: Vec<(String, f64)> = comparison
+        .rows
+        .iter()
+        .flat_map(|row| {
+            [
+                (
+                    format!("{:>4} outside", row.copies),
+                    mean(&row.outside.throughput),
+                ),
+                ("     clients".to_owned(), mean(&row.mps.throughput)),
+            ]
+        })
+        .collect();
     let greatest = bars.iter().map(|(_, value)| *value).fold(0.0, f64::max);
     let room = width().saturating_sub(24).clamp(10, WIDEST);
     for (label, value) in bars {

@@ -206,8 +206,10 @@ impl Copy {
                 let line = lines.last;
                 return Ok(Run { line, status });
             }
-            let left = exited.map(|(_, until)| Timespec::try_from(until - now));
-            let left = left.transpose().map_err(io::Error::other)?;
+            let left = exited
+                .map(|(_, until)| Timespec::try_from(until - now))
+                .transpose()
+                .map_err(io::Error::other)?;
             let watched = output.iter().map(|pipe| PollFd::new(pipe, PollFlags::IN));
             let process = exited.is_none().then(|| held.poll_fd());
             let mut watched: Vec<PollFd<'_>> = watched.chain(process).collect();

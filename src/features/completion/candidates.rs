@@ -142,13 +142,16 @@ fn devices(words: &Words) -> Vec<(String, String)> {
         let is_given = |word: &String| *word == record.name || *word == record.uuid;
         !words.before.iter().any(is_given)
     });
-    let described = records.iter().map(|(_, record)| {
-        let meaning = description(record, &environment);
-        (record, meaning)
-    });
-    let described: Vec<_> = described.collect();
-    let names = described.iter();
-    let names = names.map(|(record, meaning)| (record.name.clone(), meaning.clone()));
+    let described: Vec<_> = records
+        .iter()
+        .map(|(_, record)| {
+            let meaning = description(record, &environment);
+            (record, meaning)
+        })
+        .collect();
+    let names = described
+        .iter()
+        .map(|(record, meaning)| (record.name.clone(), meaning.clone()));
     let uuids = described.iter().filter(|_| !words.current.is_empty());
     let uuids =
         uuids.map(|(record, meaning)| (record.uuid.clone(), format!("{}, {meaning}", record.name)));
@@ -198,14 +201,15 @@ fn state(record: &DeviceRecord, environment: &Environment) -> &'static str {
 /// exported it. Only a control session or NVML would tell them apart.
 fn clients(words: &Words) -> Vec<(String, String)> {
     let environment = Environment::read();
-    let devices = devices_before(words, &environment).into_iter();
-    let pipes = devices.flat_map(|(run_dir, record)| {
-        [
-            run_dir.pipe_dir(&record.uuid),
-            run_dir.by_name(&record.name).join("pipe"),
-        ]
-    });
-    let pipes: Vec<PathBuf> = pipes.collect();
+    let pipes: Vec<PathBuf> = devices_before(words, &environment)
+        .into_iter()
+        .flat_map(|(run_dir, record)| {
+            [
+                run_dir.pipe_dir(&record.uuid),
+                run_dir.by_name(&record.name).join("pipe"),
+            ]
+        })
+        .collect();
     if pipes.is_empty() {
         return Vec::new();
     }
@@ -253,8 +257,8 @@ fn settings(words: &Words) -> Vec<(String, String)> {
         return Vec::new();
     };
     let devices = devices_before(words, &Environment::read());
-    let devices = devices.iter();
     let present: BTreeSet<String> = devices
+        .iter()
         .map(|(_, record)| (key.show)(&record.settings))
         .collect();
     let default = (key.show)(&Settings::default());
@@ -277,8 +281,9 @@ fn settings(words: &Words) -> Vec<(String, String)> {
 
 /// The GPU models of the catalog.
 fn models(_: &Words) -> Vec<(String, String)> {
-    let models = catalog::models().iter();
-    let described = models.map(|model| (model.key.clone(), model.product_names.join(", ")));
+    let described = catalog::models()
+        .iter()
+        .map(|model| (model.key.clone(), model.product_names.join(", ")));
     described.collect()
 }
 
@@ -306,8 +311,11 @@ fn described((value, meaning): (&str, &str)) -> (String, String) {
 
 /// The configurations of mig-parted's file that a word before the cursor names.
 fn configurations(words: &Words) -> Vec<(String, String)> {
-    let files = words.before.iter().map(Path::new);
-    let mut files = files.filter(|path| path.is_file());
+    let mut files = words
+        .before
+        .iter()
+        .map(Path::new)
+        .filter(|path| path.is_file());
     let names = files.find_map(words.sources.configurations);
     let described = names
         .into_iter()

@@ -50,8 +50,7 @@ fn lines(program: Command, sources: Sources, mut words: Vec<OsString>) -> String
     let last = words.len().saturating_sub(1);
     let is_empty = words.last().is_none_or(|word| word.is_empty());
     let directory = std::env::current_dir().ok();
-    let found = complete(&mut program, words, last, directory.as_deref());
-    let mut found = found.unwrap_or_default();
+    let mut found = complete(&mut program, words, last, directory.as_deref()).unwrap_or_default();
     found.retain(is_shown);
     // Options are offered where nothing else is, or once one is begun.
     if is_empty && !found.iter().all(is_option) {
@@ -64,8 +63,10 @@ fn lines(program: Command, sources: Sources, mut words: Vec<OsString>) -> String
 fn prepare(program: &Command, words: &mut Vec<OsString>) {
     let Some(mut last) = words.pop() else { return };
     // After `--watch` the engine would complete seconds, which are only taken as `--watch=2`.
-    let args = program.get_subcommands().flat_map(Command::get_arguments);
-    let args = args.filter(|arg| arg.is_require_equals_set());
+    let args = program
+        .get_subcommands()
+        .flat_map(Command::get_arguments)
+        .filter(|arg| arg.is_require_equals_set());
     let flags: Vec<String> = args
         .filter_map(Arg::get_long)
         .map(|long| format!("--{long}"))

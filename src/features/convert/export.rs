@@ -177,8 +177,7 @@ fn remarks(node: &Node, run_dir: &RunDir, gpus: &[&Gpu]) -> Vec<String> {
             ));
         }
     }
-    let unreadable = node.unreadable.iter();
-    remarks.extend(unreadable.map(|(_, problem)| {
+    remarks.extend(node.unreadable.iter().map(|(_, problem)| {
         format!("{problem}: its device is exported as one without a daemon, which may be wrong.")
     }));
     let left_out = |gpu: &Gpu| Some((left_out(gpu)?, gpu.index.to_string()));
@@ -286,8 +285,9 @@ pub(super) fn gpu_block(node: &Node, gpu: &Gpu, mps: &Table) -> DraftBlock {
             mps: served(node, whole).map(|_| builder.settings(&[whole])),
         },
         devices => {
-            let instances = gpu.instances.iter();
-            let mut entries: Vec<_> = instances
+            let mut entries: Vec<_> = gpu
+                .instances
+                .iter()
                 .filter_map(|instance| builder.entry(instance, devices))
                 .collect();
             // A template counts from entry to entry; the others stay in the order of placements.

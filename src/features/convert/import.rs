@@ -376,7 +376,9 @@ impl ConfigEntry {
     }
 
     fn products(&self) -> Vec<&'static str> {
-        let filters = self.filter.iter();
-        filters.flat_map(DeviceFilter::products).collect()
+        self.filter
+            .iter()
+            .flat_map(DeviceFilter::products)
+            .collect()
     }
 }

@@ -134,8 +134,11 @@ impl Spec {
                     "the configuration \"{name}\" has {count} entries: at most {MOST_ENTRIES} are read"
                 )
             } else {
-                let entries = entries.value.into_iter().map(|entry| spec.entry(entry));
-                let entries = entries.collect::<Result<_, _>>()?;
+                let entries = entries
+                    .value
+                    .into_iter()
+                    .map(|entry| spec.entry(entry))
+                    .collect::<Result<_, _>>()?;
                 spec.configs.insert(name, entries);
                 continue;
             };
@@ -169,8 +172,8 @@ impl Spec {
                 return Err(self.error(entry.devices.referenced, message));
             }
             AllOrSome::Some(indices) => {
-                let indices = indices.iter().map(|index| u32::try_from(index.0));
-                let indices: Result<Vec<u32>, _> = indices.collect();
+                let indices: Result<Vec<u32>, _> =
+                    indices.iter().map(|index| u32::try_from(index.0)).collect();
                 GpuChoice::Index(indices.map_err(|_| {
                     let message = "devices: an index of a GPU cannot be negative or so large";
                     self.error(entry.devices.referenced, message)

@@ -55,8 +55,9 @@ pub fn to_mig_parted(node: &Node) -> (String, Vec<String>) {
 
 /// The MIG devices of a GPU as mig-parted names and counts them; adds to `notes` what it cannot express.
 fn mig_devices(gpu: &Gpu, notes: &mut Notes) -> BTreeMap<String, u32> {
-    let instances = gpu.instances.iter();
-    let mut stands: Vec<PackedInstance> = instances
+    let mut stands: Vec<PackedInstance> = gpu
+        .instances
+        .iter()
         .filter_map(|instance| shared(gpu, instance, notes))
         .collect();
     let devices: Vec<MigDevice> = stands.iter().flat_map(PackedInstance::devices).collect();

@@ -233,16 +233,20 @@ impl<'a> Examined<'a> {
 
     /// Returns the devices to examine that exist, with their names.
     pub(super) fn devices(&self) -> impl Iterator<Item = (String, Device)> {
-        let named = self.node.devices();
-        let named = named.map(|device| (self.node.name_of(&device), device));
+        let named = self
+            .node
+            .devices()
+            .map(|device| (self.node.name_of(&device), device));
         named.filter(|(name, _)| self.is_wanted(name))
     }
 
     /// Returns the GPUs of the devices to examine.
     pub(super) fn gpus(&self) -> impl Iterator<Item = &'a Gpu> {
         let indices: Vec<u32> = self.devices().map(|(_, device)| device.gpu).collect();
-        let gpus = self.node.gpus.iter();
-        gpus.filter(move |gpu| self.devices.is_empty() || indices.contains(&gpu.index))
+        self.node
+            .gpus
+            .iter()
+            .filter(move |gpu| self.devices.is_empty() || indices.contains(&gpu.index))
     }
 
     /// Returns the processes that have a GPU open; `None` if that cannot be seen.
@@ -388,12 +392,17 @@ fn subject(id: ProblemId) -> Subject {
 
 /// Returns what `status` has found: a problem is a fail, a remark a warning.
 pub(super) fn reported_findings(examined: &Examined<'_>, id: ProblemId) -> Vec<Finding> {
-    let problems = examined.problems.iter();
-    let problems = problems.map(|problem| (problem, Severity::Fail));
-    let remarks = examined.remarks.iter();
-    let remarks = remarks.map(|remark| (remark, Severity::Warn));
-    let found = problems.chain(remarks);
-    let found = found.filter(|(problem, _)| problem.id == id);
+    let problems = examined
+        .problems
+        .iter()
+        .map(|problem| (problem, Severity::Fail));
+    let remarks = examined
+        .remarks
+        .iter()
+        .map(|remark| (remark, Severity::Warn));
+    let found = problems
+        .chain(remarks)
+        .filter(|(problem, _)| problem.id == id);
     let mut reported_findings: Vec<Finding> = found
         .map(|(problem, severity)| Finding::of_problem(problem, severity))
         .collect();

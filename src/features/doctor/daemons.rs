@@ -75,8 +75,10 @@ fn memory_limit(examined: &Examined<'_>) -> Vec<Finding> {
         let Some(limit) = record.settings.pinned_memory_limit else {
             continue;
         };
-        let gpu = examined.node.gpu(&record.key.gpu);
-        let gpu = gpu.filter(|_| record.key.instance.is_none());
+        let gpu = examined
+            .node
+            .gpu(&record.key.gpu)
+            .filter(|_| record.key.instance.is_none());
         let forbidden = gpu.and_then(|gpu| ContextMemory::forbids(limit, &gpu.product, branch));
         let finding = match (forbidden, ContextMemory::warns_of(limit)) {
             (Some(why), _) => Finding::fail(why),
@@ -295,12 +297,15 @@ fn default_leftovers(examined: &Examined<'_>) -> Vec<Finding> {
     if daemons.any(Unmanaged::may_be_at_default) {
         return Vec::new();
     }
-    let directories = examined.surroundings.default_directories.iter();
-    let found = directories.map(|path| {
-        let path = path.display();
-        Finding::warn(format!("{path} has files of a daemon that has ended"))
-            .run(format!("sudo rm -r {path}"))
-    });
+    let found = examined
+        .surroundings
+        .default_directories
+        .iter()
+        .map(|path| {
+            let path = path.display();
+            Finding::warn(format!("{path} has files of a daemon that has ended"))
+                .run(format!("sudo rm -r {path}"))
+        });
     found.collect()
 }
 
@@ -336,8 +341,10 @@ const FEATURE_GATES: &str = "FEATURE_GATES";
 const FEATURE_GATES_OPTION: &str = "--feature-gates";
 
 fn dynamic_mig(examined: &Examined<'_>) -> Vec<Finding> {
-    let plugins = examined.processes.iter();
-    let plugins = plugins.filter(|process| process.name == DRA_PLUGIN);
+    let plugins = examined
+        .processes
+        .iter()
+        .filter(|process| process.name == DRA_PLUGIN);
     let judged = plugins.map(|process| {
         let pid = process.pid;
         let command = process.command();

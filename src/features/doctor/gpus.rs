@@ -113,8 +113,9 @@ fn mig_support(examined: &Examined<'_>) -> Vec<Finding> {
 
 fn mig_pending(examined: &Examined<'_>) -> Vec<Finding> {
     let gpus = examined.gpus();
-    let waiting = gpus.filter_map(|gpu| Some((gpu, gpu.mig?)));
-    let waiting = waiting.filter(|(_, mode)| mode.current != mode.pending);
+    let waiting = gpus
+        .filter_map(|gpu| Some((gpu, gpu.mig?)))
+        .filter(|(_, mode)| mode.current != mode.pending);
     let found = waiting.map(|(gpu, mode)| {
         let index = gpu.index;
         let to = if mode.pending { "on" } else { "off" };
@@ -155,8 +156,12 @@ fn held(examined: &Examined<'_>) -> Vec<Finding> {
 }
 
 fn named(holders: &Holders) -> String {
-    let names = holders.seen.iter().take(MOST_HOLDERS);
-    let mut names: Vec<String> = names.map(ToString::to_string).collect();
+    let mut names: Vec<String> = holders
+        .seen
+        .iter()
+        .take(MOST_HOLDERS)
+        .map(ToString::to_string)
+        .collect();
     let more = holders.seen.len().saturating_sub(MOST_HOLDERS);
     if more > 0 {
         names.push(format!("{more} more"));

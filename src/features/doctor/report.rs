@@ -27,8 +27,9 @@ pub fn print(all: &[Diagnosis], is_verbose: bool) -> Result<()> {
         if subject.replace(one.check.subject) == Some(one.check.subject) {
             continue;
         }
-        let of_it = all.iter();
-        let of_it = of_it.filter(|other| other.check.subject == one.check.subject);
+        let of_it = all
+            .iter()
+            .filter(|other| other.check.subject == one.check.subject);
         report.subject(&of_it.collect::<Vec<_>>(), is_verbose);
     }
     let _ = writeln!(report.out, "\n{}", summary(all));
@@ -41,8 +42,9 @@ fn summary(all: &[Diagnosis]) -> String {
         let these = all.iter().filter(|one| one.severity() == severity);
         (these.count(), severity.name())
     });
-    let counts = counts.iter().filter(|(count, _)| *count > 0);
     let counts: Vec<String> = counts
+        .iter()
+        .filter(|(count, _)| *count > 0)
         .map(|(count, name)| format!("{count} {name}"))
         .collect();
     format!("{} checks: {}", all.len(), counts.join(", "))
@@ -83,8 +85,11 @@ impl Report {
 
     /// Adds a check that is not ok: its worse findings, the reason why they matter, and the commands.
     fn ill(&mut self, one: &Diagnosis) {
-        let findings = one.findings.iter();
-        for finding in findings.filter(|finding| finding.severity != Severity::Ok) {
+        for finding in one
+            .findings
+            .iter()
+            .filter(|finding| finding.severity != Severity::Ok)
+        {
             let text = format!("{} [{}]", described(finding), one.check.id);
             self.verdict(finding.severity, &text);
             if let Some(command) = &finding.command {

@@ -43,9 +43,11 @@ impl Choice<'_> {
 pub fn first_profile(node: &EmptyNode, answers: &Answers, choices: &[Choice<'_>]) -> DraftProfile {
     let whole = (!answers.whole.is_empty()).then(|| whole_block(answers));
     let parts = choices.iter().map(|choice| partitioned(node, choice));
-    let gpus = node.groups.iter();
-    let gpus = gpus.map(|group| format!("{} × {}", group.indices.len(), group.product));
-    let gpus: Vec<String> = gpus.collect();
+    let gpus: Vec<String> = node
+        .groups
+        .iter()
+        .map(|group| format!("{} × {}", group.indices.len(), group.product))
+        .collect();
     let mut mps = Table::new();
     mps.insert("serve".to_owned(), Value::String(answers.serve.to_string()));
     DraftProfile {
@@ -185,8 +187,12 @@ impl<'a> Supply<'a> {
     /// The GPUs of a node without those that stay whole.
     pub fn of(node: &'a EmptyNode, whole: &BTreeSet<u32>) -> Self {
         let groups = node.groups.iter().filter_map(|group| {
-            let indices = group.indices.iter().copied();
-            let indices: Vec<u32> = indices.filter(|index| !whole.contains(index)).collect();
+            let indices: Vec<u32> = group
+                .indices
+                .iter()
+                .copied()
+                .filter(|index| !whole.contains(index))
+                .collect();
             let partitions = partitions(&group.profiles, 0);
             (!indices.is_empty() && !partitions.is_empty()).then_some(GroupSupply {
                 group,
@@ -217,8 +223,10 @@ impl<'a> Supply<'a> {
 
     /// Returns the most jobs that fit.
     pub fn most_jobs(&self) -> u32 {
-        let groups = self.groups.iter();
-        groups.map(|group| group.devices(group.most())).sum()
+        self.groups
+            .iter()
+            .map(|group| group.devices(group.most()))
+            .sum()
     }
 
     /// Returns the most memory that so many jobs can have each, in MiB; `None` if they do not fit at all.
@@ -250,8 +258,8 @@ impl<'a> Supply<'a> {
                 largest_mib: self.sizes().into_iter().next_back().unwrap_or(0),
             });
         }
-        let groups = enough.groups.into_iter();
-        let mut divided: Vec<(GroupSupply<'a>, u32)> = groups.map(|group| (group, 1)).collect();
+        let mut divided: Vec<(GroupSupply<'a>, u32)> =
+            enough.groups.into_iter().map(|group| (group, 1)).collect();
         let devices = |divided: &[(GroupSupply<'a>, u32)]| -> u32 {
             let each = divided.iter();
             each.map(|(group, count)| group.devices(group.best_count(*count)))
@@ -324,11 +332,13 @@ impl EmptyNode {
     pub fn of(node: &Node) -> Self {
         let mut groups: Vec<GpuGroup> = Vec::new();
         for gpu in &node.gpus {
-            let known = groups.iter().position(|group| group.product == gpu.product);
-            let known = known.unwrap_or_else(|| {
-                groups.push(GpuGroup::of(gpu));
-                groups.len() - 1
-            });
+            let known = groups
+                .iter()
+                .position(|group| group.product == gpu.product)
+                .unwrap_or_else(|| {
+                    groups.push(GpuGroup::of(gpu));
+                    groups.len() - 1
+                });
             let group = &mut groups[known];
             group.indices.push(gpu.index);
             if group.is_from_catalog && !gpu.profiles.is_empty() {

@@ -86,8 +86,11 @@ impl Interview {
         if self.missing.is_empty() {
             return Ok(());
         }
-        let flags = self.missing.iter().filter_map(|one| one.split(' ').next());
-        let flags: Vec<&str> = flags.collect();
+        let flags: Vec<&str> = self
+            .missing
+            .iter()
+            .filter_map(|one| one.split(' ').next())
+            .collect();
         let flags = match flags.as_slice() {
             [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
             all => all.join(", "),
@@ -308,9 +311,11 @@ pub(super) fn ask<'a>(
     }
     let enough = supply.with_memory(least.0);
     let most = enough.most_jobs();
-    let groups = enough.groups.iter();
-    let usual = groups.map(|group| group.devices(group.most().min(JOBS_PER_GPU)));
-    let usual: u32 = usual.sum();
+    let usual: u32 = enough
+        .groups
+        .iter()
+        .map(|group| group.devices(group.most().min(JOBS_PER_GPU)))
+        .sum();
     let default = usual.to_string();
     let meaning = format!("Each gets a device of its own. At most {most} fit.");
     let question = Question {
@@ -342,8 +347,10 @@ pub(super) fn ask<'a>(
 /// Explains that the memory asked for is a profile's by its name, and not what its devices have:
 /// `2g.20gb has 19.5 GiB: ask for 19G`.
 fn smaller_than_its_name(supply: &Supply<'_>, least_mib: u64) -> Option<String> {
-    let groups = supply.groups.iter();
-    let profiles = groups.flat_map(|supply| &supply.group.profiles);
+    let profiles = supply
+        .groups
+        .iter()
+        .flat_map(|supply| &supply.group.profiles);
     let fitting = profiles.filter(|profile| {
         let named = profile.name.gigabytes().unwrap_or(0);
         profile.memory_mib < least_mib && u64::from(named) << 10 >= least_mib

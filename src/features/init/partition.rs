@@ -59,14 +59,17 @@ pub fn partitions(offered: &[GpuInstanceProfile], least_memory_mib: u64) -> Vec<
         .filter(|profile| profile.name.is_plain() && profile.memory_mib >= least_memory_mib)
         .collect();
     usable.sort_by_key(|profile| Reverse((profile.slices, profile.memory_mib)));
-    let kinds = usable.into_iter().map(|profile| Kind {
-        profile,
-        at: None,
-        most: profile.most,
-    });
-    let kinds: Vec<Kind<'_>> = kinds.collect();
-    let all = fittings(&kinds).into_iter();
-    let all = all.filter(|fitting| !fitting.requests.is_empty());
+    let kinds: Vec<Kind<'_>> = usable
+        .into_iter()
+        .map(|profile| Kind {
+            profile,
+            at: None,
+            most: profile.most,
+        })
+        .collect();
+    let all = fittings(&kinds)
+        .into_iter()
+        .filter(|fitting| !fitting.requests.is_empty());
     all.map(|Fitting { counts, .. }| Partition { counts })
         .collect()
 }
@@ -138,8 +141,8 @@ impl Partition<'_> {
     fn score(&self) -> impl Ord + use<> {
         let slices = self.counts.iter().map(|(profile, _)| profile.slices);
         let sum = |part: fn(&GpuInstanceProfile) -> u64| -> u64 {
-            let counts = self.counts.iter();
-            counts
+            self.counts
+                .iter()
                 .map(|(profile, count)| part(profile) * u64::from(*count))
                 .sum()
         };
@@ -238,12 +241,14 @@ pub fn describe(supply: &GroupSupply<'_>, choices: &[(Aim, Partition<'_>)]) -> S
         if let Some(map) = partition.map(&group.profiles) {
             let _ = writeln!(text, "     {}", map_for_stderr(&map));
         }
-        let counts = partition.counts.iter();
-        let parts = counts.map(|(profile, count)| {
-            let facts = group.describe(profile);
-            kept_together(&format!("{count} × {} ({facts})", profile.name))
-        });
-        let parts: Vec<String> = parts.collect();
+        let parts: Vec<String> = partition
+            .counts
+            .iter()
+            .map(|(profile, count)| {
+                let facts = group.describe(profile);
+                kept_together(&format!("{count} × {} ({facts})", profile.name))
+            })
+            .collect();
         for line in wrapped(&parts.join(" + "), 74) {
             let _ = writeln!(text, "     {line}");
         }

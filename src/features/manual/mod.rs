@@ -171,8 +171,11 @@ fn chapter(name: &str) -> Result<String> {
 }
 
 fn overview(program: &Command, tasks: &[(&str, &[&str])]) -> String {
-    let width = TOPICS.iter().map(|topic| topic.name.len()).max();
-    let width = width.unwrap_or(0);
+    let width = TOPICS
+        .iter()
+        .map(|topic| topic.name.len())
+        .max()
+        .unwrap_or(0);
     let room = render::width();
     let row = |name: &str, about: &str| behind(&format!("  {name:width$}  "), about, room);
     let about = program.get_about().cloned().unwrap_or_default();
@@ -180,8 +183,11 @@ fn overview(program: &Command, tasks: &[(&str, &[&str])]) -> String {
     for (task, commands) in tasks {
         let _ = write!(text, "\n{task}:\n");
         for name in *commands {
-            let about = program.find_subcommand(name).and_then(Command::get_about);
-            let about = about.cloned().unwrap_or_default();
+            let about = program
+                .find_subcommand(name)
+                .and_then(Command::get_about)
+                .cloned()
+                .unwrap_or_default();
             text.push_str(&row(name, &about.to_string()));
         }
     }

@@ -215,8 +215,9 @@ pub(super) fn text(rows: &Rows, width: usize) -> String {
         return lists(titles, rows, width);
     };
     let rule: Vec<String> = widths.iter().map(|width| "-".repeat(*width)).collect();
-    let all = [titles, rule.as_slice()].into_iter();
-    let all = all.chain(rows.iter().map(Vec::as_slice));
+    let all = [titles, rule.as_slice()]
+        .into_iter()
+        .chain(rows.iter().map(Vec::as_slice));
     all.map(|cells| row(cells, &widths)).collect()
 }
 
@@ -233,17 +234,20 @@ fn widths(titles: &[String], rows: &[Vec<String>], width: usize) -> Option<Vec<u
         let widths = words.iter().map(|word| measure_text_width(word));
         widths.max().unwrap_or(0)
     };
-    let natural = columns
+    let natural: Vec<usize> = columns
         .clone()
-        .map(|column| cells(column).map(widest).max());
-    let natural: Vec<usize> = natural.map(Option::unwrap_or_default).collect();
+        .map(|column| cells(column).map(widest).max())
+        .map(Option::unwrap_or_default)
+        .collect();
     let least = columns.map(|column| cells(column).map(longest_word).max());
     let mut widths: Vec<usize> = least.map(Option::unwrap_or_default).collect();
     let gaps = GAP * titles.len().saturating_sub(1);
     let mut left = width.checked_sub(gaps + widths.iter().sum::<usize>())?;
     while left > 0 {
-        let growing = widths.iter_mut().zip(&natural);
-        let growing = growing.filter(|(width, natural)| **width < **natural);
+        let growing = widths
+            .iter_mut()
+            .zip(&natural)
+            .filter(|(width, natural)| **width < **natural);
         // The narrowest first: a short cell is not wrapped for a long one beside it.
         let Some((narrowest, _)) = growing.min_by_key(|(width, _)| **width) else {
             break;
@@ -256,8 +260,11 @@ fn widths(titles: &[String], rows: &[Vec<String>], width: usize) -> Option<Vec<u
 
 /// Formats a row, in several lines if a cell is wrapped.
 fn row(cells: &[String], widths: &[usize]) -> String {
-    let cells = cells.iter().zip(widths);
-    let cells: Vec<Vec<String>> = cells.map(|(cell, width)| wrapped(cell, *width)).collect();
+    let cells: Vec<Vec<String>> = cells
+        .iter()
+        .zip(widths)
+        .map(|(cell, width)| wrapped(cell, *width))
+        .collect();
     let height = cells.iter().map(Vec::len).max().unwrap_or(0);
     let mut out = String::new();
     for nth in 0..height {

@@ -90,8 +90,9 @@ impl GresConf {
             }
             let Some(name) = value("name") else { continue };
             let files = |list: &str| expand(list).ok_or_else(|| malformed(list));
-            let count = value("count").map(|count| count.parse().map_err(|_| malformed(count)));
-            let count: Option<u64> = count.transpose()?;
+            let count: Option<u64> = value("count")
+                .map(|count| count.parse().map_err(|_| malformed(count)))
+                .transpose()?;
             let kind = value("type").map(str::to_owned);
             let entry = |files: Vec<String>, count| Gres {
                 kind: kind.clone(),
@@ -132,8 +133,10 @@ pub fn gres_of_node(text: &str, node: &str) -> Option<String> {
         else {
             continue;
         };
-        let gres = pairs.iter().find(|(key, _)| key == "gres");
-        let gres = gres.map(|(_, value)| (*value).to_owned());
+        let gres = pairs
+            .iter()
+            .find(|(key, _)| key == "gres")
+            .map(|(_, value)| (*value).to_owned());
         if nodes.eq_ignore_ascii_case("default") {
             default = gres.or(default);
         } else if expand(nodes).is_some_and(|names| names.iter().any(|name| name == node)) {
@@ -207,8 +210,9 @@ pub(super) fn expand(list: &str) -> Option<Vec<String>> {
             found = found
                 .iter()
                 .flat_map(|name| {
-                    let numbers = numbers.iter();
-                    numbers.map(move |number| format!("{name}{before}{number}"))
+                    numbers
+                        .iter()
+                        .map(move |number| format!("{name}{before}{number}"))
                 })
                 .collect();
             rest = after;
@@ -270,8 +274,9 @@ impl SlurmFiles {
         let mut installed = DIRECTORIES
             .iter()
             .map(|dir| Path::new(dir).join("slurm.conf"));
-        let slurm_conf = set.or_else(|| installed.find(|path| path.exists()));
-        let slurm_conf = slurm_conf.unwrap_or_else(|| "/etc/slurm/slurm.conf".into());
+        let slurm_conf = set
+            .or_else(|| installed.find(|path| path.exists()))
+            .unwrap_or_else(|| "/etc/slurm/slurm.conf".into());
         Self {
             gres_conf: slurm_conf.with_file_name("gres.conf"),
             slurm_conf,
@@ -364,8 +369,9 @@ Name=nic File=/dev/ib0
 ";
 
     fn gpus(conf: &GresConf) -> Vec<String> {
-        let gpus = conf.gpus.iter();
-        gpus.map(|gpu| format!("{:?} {}", gpu.kind.as_deref(), gpu.files.join(" ")))
+        conf.gpus
+            .iter()
+            .map(|gpu| format!("{:?} {}", gpu.kind.as_deref(), gpu.files.join(" ")))
             .collect()
     }
 

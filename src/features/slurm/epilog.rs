@@ -120,8 +120,10 @@ pub(super) fn of_job(context: &Context<'_>, node: &Node, job: &SlurmJob) -> Vec<
         })
     });
     let mut found: Vec<Leftover> = Vec::new();
-    let programs = node.outside_mps.iter();
-    let programs = programs.map(|program| (&program.uuid, program.pid));
+    let programs = node
+        .outside_mps
+        .iter()
+        .map(|program| (&program.uuid, program.pid));
     // A daemon of the job's own, and what pretends to be one.
     let daemons = node.unmanaged.iter().flat_map(|unmanaged| {
         let servers = unmanaged.servers.iter().map(|server| server.pid);

@@ -198,16 +198,20 @@ fn change(context: &Context<'_>, names: &[String]) -> Result<Option<Outcome>> {
 /// Checks the devices side by side.
 fn unwell(context: &Context<'_>, names: &[String], check: &Check<'_>) -> Result<Vec<Unwell>> {
     let node = observe_records(context.environment)?;
-    let devices = names.iter().filter_map(|name| node.served_as(name));
-    let devices: Vec<&Served> = devices.collect();
+    let devices: Vec<&Served> = names
+        .iter()
+        .filter_map(|name| node.served_as(name))
+        .collect();
     let others = devices.len().saturating_sub(1);
     let all = Pool::with(others, devices.len(), |pool| {
         pool.side_by_side(devices, |served, _| {
             check(&node, served).map(|cause| (served.record.name.clone(), cause))
         })
     });
-    let unwell = all.into_iter().flatten();
-    let unwell = unwell.filter(|(_, cause)| !cause.is_passing());
+    let unwell = all
+        .into_iter()
+        .flatten()
+        .filter(|(_, cause)| !cause.is_passing());
     Ok(unwell.map(|(name, cause)| Unwell { name, cause }).collect())
 }
 

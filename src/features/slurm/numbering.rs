@@ -289,8 +289,9 @@ fn by_type(devices: &[GresDevice]) -> Vec<&GresDevice> {
     let kinds = kinds.iter().map(|(kind, _)| kind.as_deref());
     kinds
         .flat_map(|kind| {
-            let devices = devices.iter();
-            devices.filter(move |device| Some(device.kind.as_str()) == kind)
+            devices
+                .iter()
+                .filter(move |device| Some(device.kind.as_str()) == kind)
         })
         .collect()
 }

@@ -117,8 +117,8 @@ fn profile_of(job: &SlurmJob, directory: &Path) -> Result<Option<PathBuf>> {
     // `a&b`, `a|b`, `[a*2&b*4]`: a user writes that, so only plain names are used in a path.
     let is_sign = |sign: char| sign.is_ascii_alphanumeric() || "-_".contains(sign);
     let names = job.constraints.split(|sign| !is_sign(sign));
-    let paths = names.filter(|name| !name.is_empty());
-    let mut paths: Vec<PathBuf> = paths
+    let mut paths: Vec<PathBuf> = names
+        .filter(|name| !name.is_empty())
         .map(|name| directory.join(format!("{name}.toml")))
         .filter(|path| path.is_file())
         .collect();
@@ -167,8 +167,8 @@ fn check(
     let jobs = context
         .environment
         .slurm()
-        .map_err(|error| error.to_string());
-    let jobs = jobs.and_then(|slurm| slurm.jobs_on(&node).map_err(|error| error.to_string()));
+        .map_err(|error| error.to_string())
+        .and_then(|slurm| slurm.jobs_on(&node).map_err(|error| error.to_string()));
     let jobs = jobs.map_err(|error| {
         let what = format!("which jobs are on the node is not known: {error}");
         refused(what, "mig-mps asks Slurm with squeue")

@@ -31,8 +31,7 @@ pub(super) fn run(_args: &TaskPrologArgs, context: &Context<'_>) -> Result<ExitS
     let names = devices_of_job(environment, &node, &job)?;
     let rank = variable("SLURM_LOCALID").and_then(|rank| rank.parse::<usize>().ok());
     let name = &names[rank.unwrap_or(0) % names.len()];
-    let served = node.served_as(name);
-    let served = served.ok_or_else(|| {
+    let served = node.served_as(name).ok_or_else(|| {
         failed(format_args!("no daemon serves {name} any more"))
             .hint("mig-mps heal starts daemons that have died")
     })?;

@@ -287,8 +287,9 @@ pub struct Rotation {
 /// directory's owner are touched, so a user can only harm their own files. (Only we can write to the parent directory,
 /// so the owner of the directory itself can be trusted.)
 pub fn rotate(dir: &LogDir) -> Vec<io::Result<Rotation>> {
-    let logs = LogFile::ALL.into_iter();
-    logs.filter_map(|log| rotate_log(dir, log).transpose())
+    LogFile::ALL
+        .into_iter()
+        .filter_map(|log| rotate_log(dir, log).transpose())
         .collect()
 }
 

@@ -319,8 +319,11 @@ impl Probe<'_> {
     /// True if the server was ready once: it is older than the finished record, or the daemon logged it.
     fn was_ready(&self, server: &Process) -> bool {
         let record = &self.served.record;
-        let recorded = self.served.run_dir.recorded_at(&record.uuid);
-        let recorded = recorded.and_then(|at| at.elapsed().ok());
+        let recorded = self
+            .served
+            .run_dir
+            .recorded_at(&record.uuid)
+            .and_then(|at| at.elapsed().ok());
         let is_older = server
             .age()
             .zip(recorded)
@@ -382,8 +385,11 @@ impl Probe<'_> {
     /// True if a server that NVML lists without clients is ready: `up` found it so, or it is old, and nothing has
     /// happened since that may still occupy it.
     fn is_proven(&self, only: &Process) -> bool {
-        let recorded = self.served.run_dir.recorded_at(&self.served.record.uuid);
-        let recorded = recorded.and_then(|at| at.elapsed().ok());
+        let recorded = self
+            .served
+            .run_dir
+            .recorded_at(&self.served.record.uuid)
+            .and_then(|at| at.elapsed().ok());
         let Some(age) = only.age() else {
             return false;
         };

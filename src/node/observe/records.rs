@@ -170,8 +170,9 @@ impl Logs {
         read_records(environment, &mut node);
         let recorded = node.served.iter().map(|served| {
             let record = &served.record;
-            let default = environment.logs_of(served.run_dir.path());
-            let default = default.map(|logs| logs.join(&record.uuid));
+            let default = environment
+                .logs_of(served.run_dir.path())
+                .map(|logs| logs.join(&record.uuid));
             let daemon = record
                 .daemon
                 .filter(|_| record.boot_id == node.boot_id)
@@ -235,8 +236,11 @@ impl Logs {
 
     /// Returns the logs of the GPU's devices, as far as they are recorded; never none.
     pub fn on(&self, gpu: u32) -> Result<Vec<&DeviceLogs>, NoSuchDevice> {
-        let on_it = self.all.iter().filter(|logs| logs.gpu == Some(gpu));
-        let on_it: Vec<&DeviceLogs> = on_it.collect();
+        let on_it: Vec<&DeviceLogs> = self
+            .all
+            .iter()
+            .filter(|logs| logs.gpu == Some(gpu))
+            .collect();
         if on_it.is_empty() {
             let gpus: BTreeSet<u32> = self.all.iter().filter_map(|logs| logs.gpu).collect();
             return Err(NoSuchDevice::OfGpu {

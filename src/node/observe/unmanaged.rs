@@ -119,8 +119,9 @@ fn read(
         .chain(servers.iter().map(|server| server.pid.0))
         .collect();
     let is_orphan = environ.is_some() && {
-        let path = pipe_directory.value();
-        let path = path.unwrap_or(DEFAULT_PIPE_DIRECTORIES[0]);
+        let path = pipe_directory
+            .value()
+            .unwrap_or(DEFAULT_PIPE_DIRECTORIES[0]);
         // A container has another root, in which the directory may exist.
         has_own_root(host, process) && matches!(claimed(Path::new(path)), Ok(None))
     };

@@ -130,8 +130,10 @@ pub struct EnvDocument {
 impl EnvDocument {
     /// Describes the environment of a device's clients.
     pub fn of(device: &str, variables: &Variables) -> Self {
-        let set = variables.set.iter();
-        let set = set.map(|(name, value)| (*name, value.to_string_lossy().into_owned()));
+        let set = variables
+            .set
+            .iter()
+            .map(|(name, value)| (*name, value.to_string_lossy().into_owned()));
         Self {
             version: VERSION,
             device: device.to_owned(),

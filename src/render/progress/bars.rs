@@ -56,8 +56,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Draws until the sender is gone. Where there are more GPUs than lines, those that are busy come first.
 fn draw(lines: &Mutex<Vec<(String, GpuLine)>>, drawn: &MultiProgress, ended: &Receiver<()>) {
-    let form = ProgressStyle::with_template("{msg}");
-    let form = form.unwrap_or_else(|_| ProgressStyle::default_spinner());
+    let form =
+        ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_spinner());
     let mut bars: Vec<ProgressBar> = Vec::new();
     while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
         let (rows, columns) = Term::stderr().size();

@@ -301,8 +301,10 @@ pub fn table(rows: &[Row<'_>], wanted: &[StatusColumn]) -> Table {
     }
     let mut table = Table::new(columns.iter().map(|column| column.column).collect());
     for row in rows {
-        let cells = columns.iter().map(|column| (column.cell)(row));
-        let cells = cells.map(|cell| cell.unwrap_or_else(|| "-".to_owned()));
+        let cells = columns
+            .iter()
+            .map(|column| (column.cell)(row))
+            .map(|cell| cell.unwrap_or_else(|| "-".to_owned()));
         table.row(cells.collect());
     }
     table
@@ -348,15 +350,20 @@ fn setting(row: &Row<'_>, name: &str, unit: &str) -> Option<String> {
 }
 
 fn users(served: &Served) -> Option<String> {
-    let servers = served.servers.iter();
-    let mut names: Vec<String> = servers.map(|server| user(server.user)).collect();
+    let mut names: Vec<String> = served
+        .servers
+        .iter()
+        .map(|server| user(server.user))
+        .collect();
     names.dedup();
     (!names.is_empty()).then(|| names.join(","))
 }
 
 pub fn pids(servers: &[ServerProcess]) -> Option<String> {
-    let pids = servers.iter().map(|server| server.pid.to_string());
-    let pids: Vec<String> = pids.collect();
+    let pids: Vec<String> = servers
+        .iter()
+        .map(|server| server.pid.to_string())
+        .collect();
     (!pids.is_empty()).then(|| pids.join(","))
 }
 

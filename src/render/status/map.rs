@@ -152,8 +152,9 @@ fn picture(gpu: &Gpu, rows: &[Row<'_>], width: usize) -> Option<String> {
 
 /// Adds a line, or several where words are wrapped; `None`, and nothing is added, if one does not fit.
 fn line(out: &mut String, name: &str, parts: &[Part<'_>], cells: &[(String, Style)]) -> Option<()> {
-    let wrapped = parts.iter().zip(cells);
-    let wrapped: Vec<Vec<String>> = wrapped
+    let wrapped: Vec<Vec<String>> = parts
+        .iter()
+        .zip(cells)
         .map(|(part, (text, _))| wrapped_at(text, part.room))
         .collect::<Option<_>>()?;
     let height = wrapped.iter().map(Vec::len).max().unwrap_or(0);

@@ -98,8 +98,11 @@ pub(super) fn unmanaged(node: &Node) -> Table {
         Column::left("CUDA_VISIBLE_DEVICES", 5),
     ]);
     for unmanaged in &node.unmanaged {
-        let names = unmanaged.devices.iter().map(|uuid| node.name_of_uuid(uuid));
-        let names: Vec<String> = names.collect();
+        let names: Vec<String> = unmanaged
+            .devices
+            .iter()
+            .map(|uuid| node.name_of_uuid(uuid))
+            .collect();
         let served = match names.as_slice() {
             [] if unmanaged.visible == Variable::Hidden => "?".to_owned(),
             [] => "-".to_owned(),
