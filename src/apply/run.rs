@@ -37,8 +37,7 @@ pub fn run(
     let nvml = if context.node.has_no_driver {
         None
     } else {
-        let nvml = Nvml::open(environment.nvml_library.as_deref());
-        let nvml = nvml.map_err(ApplyError::at_start)?;
+        let nvml = Nvml::open(environment.nvml_library.as_deref()).map_err(ApplyError::at_start)?;
         Some(nvml.within(environment.call_limit))
     };
     Nvml::reserve(2).map_err(ApplyError::at_start)?;

@@ -222,14 +222,16 @@ fn check(
 /// Binds this process, and the program that it becomes, to the CPUs near the device's GPU.
 fn bind_near(environment: &Environment, served: &Served) -> Result<()> {
     let record = &served.record;
-    let cpus = environment.host.cpus_near(&record.key.gpu);
-    let cpus = cpus.map_err(|error| {
-        let name = &record.name;
-        failed(format_args!(
-            "cannot tell the CPUs near the GPU of {name}: {error}"
-        ))
-        .hint("leave out --bind, or bind the program with taskset")
-    })?;
+    let cpus = environment
+        .host
+        .cpus_near(&record.key.gpu)
+        .map_err(|error| {
+            let name = &record.name;
+            failed(format_args!(
+                "cannot tell the CPUs near the GPU of {name}: {error}"
+            ))
+            .hint("leave out --bind, or bind the program with taskset")
+        })?;
     let limits = Limits {
         cpus: Some(cpus.numbers().collect()),
         ..Limits::default()

@@ -174,8 +174,10 @@ fn verified(
         return Ok(None);
     }
     let own = environment.directories()?.run;
-    let served = node.served.iter();
-    let served = served.filter(|served| served.run_dir.path() == own);
+    let served = node
+        .served
+        .iter()
+        .filter(|served| served.run_dir.path() == own);
     Ok(Some(verify::all(environment, node, served.collect())))
 }
 

@@ -108,11 +108,12 @@ impl SlurmNode {
             .clone()
             .find_map(|line| line.strip_prefix("State="))
             .and_then(|rest| rest.split_whitespace().next());
-        let reason = lines.find_map(|line| line.strip_prefix("Reason="));
-        let reason = reason.map(|reason| match reason.rsplit_once(" [") {
-            Some((reason, _)) => reason.to_owned(),
-            None => reason.to_owned(),
-        });
+        let reason = lines
+            .find_map(|line| line.strip_prefix("Reason="))
+            .map(|reason| match reason.rsplit_once(" [") {
+                Some((reason, _)) => reason.to_owned(),
+                None => reason.to_owned(),
+            });
         Self {
             is_drained: state.is_some_and(|state| state.split('+').any(|word| word == "DRAIN")),
             reason,

@@ -222,8 +222,9 @@ impl Host {
     /// `/proc/driver/nvidia/capabilities`; `None` if the driver has no such file.
     pub fn capability_node(&self, capability: &str) -> Option<PathBuf> {
         let directory = self.root.join("proc/driver/nvidia/capabilities");
-        let minor = field(directory.join(capability), "DeviceFileMinor:")?;
-        let minor: u32 = minor.parse().ok()?;
+        let minor: u32 = field(directory.join(capability), "DeviceFileMinor:")?
+            .parse()
+            .ok()?;
         Some(PathBuf::from(format!("/dev/nvidia-caps/nvidia-cap{minor}")))
     }
 }

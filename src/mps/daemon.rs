@@ -294,8 +294,11 @@ impl Daemon {
         let device = self.device_directory()?;
         let above = device.path().parent().unwrap_or(device.path());
         let left = Directory::open(above)?.make_child(LEFT, 0o755)?;
-        let name = device.path().file_name().unwrap_or_default();
-        let name = name.to_string_lossy();
+        let name = device
+            .path()
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy();
         let free = free_name(&left, &name).unwrap_or_else(|| name.into_owned());
         device.rename(self.pipe_name(), &left, free)
     }

@@ -125,8 +125,10 @@ impl Node {
     /// Returns the devices, or the node, on which a problem would not have been seen, with the reason.
     pub fn unchecked(&self, id: ProblemId, devices: &[String]) -> Vec<(Option<String>, String)> {
         let is_wanted = |name: &String| devices.is_empty() || devices.contains(name);
-        let served = self.served.iter();
-        let served = served.filter(|served| is_wanted(&served.record.name));
+        let served = self
+            .served
+            .iter()
+            .filter(|served| is_wanted(&served.record.name));
         if let Some(why) = self.unseen_daemons().filter(|_| id.is_of_daemons()) {
             return vec![(None, why.to_owned())];
         }

@@ -257,10 +257,11 @@ fn make_worker() -> Result<(Worker, JoinHandle<()>), NvmlError> {
             hand_over();
         }
     };
-    let thread = std::thread::Builder::new().spawn(work);
-    let thread = thread.map_err(|error| NvmlError::NoThread {
-        reason: error.to_string(),
-    })?;
+    let thread = std::thread::Builder::new()
+        .spawn(work)
+        .map_err(|error| NvmlError::NoThread {
+            reason: error.to_string(),
+        })?;
     Ok((worker, thread))
 }
 

@@ -391,8 +391,10 @@ pub(super) fn name_all(
         return Err(error.into());
     }
     numbered.retain_mut(|slot| {
-        let has = slot.served.map(|served| &served.record.name);
-        let has = has.filter(|has| slot.template().makes(slot.gpu, has));
+        let has = slot
+            .served
+            .map(|served| &served.record.name)
+            .filter(|has| slot.template().makes(slot.gpu, has));
         let kept = has.filter(|has| names.give(has, &to(slot)).is_ok());
         if let Some(kept) = kept {
             slot.name.clone_from(kept);

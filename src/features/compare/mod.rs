@@ -114,8 +114,10 @@ fn refuse_in_use(node: &Node, served: &Served) -> Result<()> {
         .iter()
         .chain(&served.waiting)
         .map(Client::shown_pid);
-    let outside = node.outside_mps.iter();
-    let outside = outside.filter(|outside| outside.uuid == served.record.uuid);
+    let outside = node
+        .outside_mps
+        .iter()
+        .filter(|outside| outside.uuid == served.record.uuid);
     let pids: Vec<String> = clients
         .chain(outside.map(|outside| outside.pid.to_string()))
         .collect();

@@ -168,8 +168,10 @@ impl Trial<'_> {
                 return Ok(None);
             }
             // Signals reach what the program starts, too.
-            let started = command.process_group(0).spawn();
-            let started = started.map_err(|error| not_started(&command, &error))?;
+            let started = command
+                .process_group(0)
+                .spawn()
+                .map_err(|error| not_started(&command, &error))?;
             let pid = started.id();
             *child = Some(started);
             ProcessHandle::open(crate::host::Pid(pid)).map_err(io::Error::from)?
@@ -303,8 +305,10 @@ fn rate_in(line: &str) -> Option<f64> {
 
 /// Returns the error for a program that does not succeed.
 fn program_failed(words: &[OsString], run: &Run) -> CommandError {
-    let program = words.first().map(|word| word.display());
-    let program = program.map_or_else(String::new, |program| program.to_string());
+    let program = words
+        .first()
+        .map(|word| word.display())
+        .map_or_else(String::new, |program| program.to_string());
     let last = match run.line.as_str() {
         "" => String::new(),
         line => format!(": {}", bounded(line)),

@@ -105,8 +105,8 @@ pub fn export(node: &Node, run_dir: &RunDir, caller: Uid) -> Converted {
     };
     let judge = |node: &Node, draft: &DraftProfile| -> Result<Plan, String> {
         let text = draft.to_string();
-        let profile = Profile::parse("the exported profile".as_ref(), text);
-        let profile = profile.map_err(|error| error.to_string())?;
+        let profile = Profile::parse("the exported profile".as_ref(), text)
+            .map_err(|error| error.to_string())?;
         plan::up(node, &profile, run_dir, caller).map_err(|refusal| refusal.to_string())
     };
     let unpinned: Vec<DraftBlock> = pinned.iter().map(DraftBlock::unpinned).collect();
@@ -214,8 +214,7 @@ fn is_same(node: &Node, gpu: &Gpu, plan: &Plan) -> bool {
     let planned = plan.gpus.iter().find(|plan| plan.index == Some(gpu.index));
     planned.is_some_and(|plan| {
         let shape = Shape::of(plan);
-        let made = shape.devices.iter();
-        let made = made.map(|made| {
+        let made = shape.devices.iter().map(|made| {
             let name = made.daemon.as_ref().map(|daemon| daemon.name.as_str());
             (made.placement, name)
         });

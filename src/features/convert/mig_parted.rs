@@ -241,8 +241,9 @@ fn span(source: &Source, at: Location) -> Span {
     let start = bytes(at.span().byte_offset()).unwrap_or(0);
     let line = source.text().get(start..).unwrap_or_default();
     let to_its_end = line.find('\n').unwrap_or(line.len());
-    let length = bytes(at.span().byte_len()).filter(|length| *length > 0);
-    let length = length.map_or(to_its_end, |length| length.min(to_its_end));
+    let length = bytes(at.span().byte_len())
+        .filter(|length| *length > 0)
+        .map_or(to_its_end, |length| length.min(to_its_end));
     Span::from(start..start + length)
 }
 

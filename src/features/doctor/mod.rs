@@ -139,8 +139,10 @@ fn attach(args: &DoctorArgs, environment: &Environment) -> Result<Vec<Attached>>
     let is_all = args.devices.is_empty();
     // A device without a daemon has no record.
     let names = args.devices.names(&node).unwrap_or_default();
-    let served = node.served.iter();
-    let served = served.filter(|served| is_all || names.contains(&served.record.name));
+    let served = node
+        .served
+        .iter()
+        .filter(|served| is_all || names.contains(&served.record.name));
     let verified = verify::all(environment, &node, served.collect());
     Ok(verified.into_iter().map(attached).collect())
 }

@@ -224,8 +224,10 @@ fn of_devices(metrics: &mut Metrics, devices: &[Named<'_>]) {
         |samples| {
             for Named { name, row } in devices {
                 let gpu = row.gpu_index().map(|index| index.to_string());
-                let serve = row.served.map(|served| &served.record.settings.serve);
-                let serve = serve.and_then(|serve| Some(serve.as_ref()?.to_string()));
+                let serve = row
+                    .served
+                    .map(|served| &served.record.settings.serve)
+                    .and_then(|serve| Some(serve.as_ref()?.to_string()));
                 let labels = [
                     ("device", name.as_str()),
                     ("uuid", &row.uuid),
@@ -325,8 +327,10 @@ fn of_clients(metrics: &mut Metrics, node: &Node, devices: &[Named<'_>]) {
         "Programs that compute on a device without being clients of its daemon.",
         |row| {
             let is_seen = node.detail.is_for_show() && !node.has_no_driver;
-            let outside = node.outside_mps.iter();
-            let outside = outside.filter(|outside| outside.uuid == row.uuid);
+            let outside = node
+                .outside_mps
+                .iter()
+                .filter(|outside| outside.uuid == row.uuid);
             count(outside.count()).filter(|_| is_seen)
         },
     );

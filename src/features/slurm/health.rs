@@ -87,8 +87,10 @@ fn problems(context: &Context<'_>) -> Result<Vec<String>> {
     let lost = node.lost.iter().map(|lost| lost.why.clone());
     let mut problems: Vec<String> = lost.collect();
     let own = environment.roots_run_dir();
-    let served = node.served.iter();
-    let served = served.filter(|served| served.run_dir.path() == own);
+    let served = node
+        .served
+        .iter()
+        .filter(|served| served.run_dir.path() == own);
     let (there, absent): (Vec<_>, Vec<_>) = served.partition(|served| served.is_there());
     let gone = absent.into_iter().filter(|served| served.is_gone());
     problems.extend(gone.map(|served| format!("{}: its device is gone", served.record.name)));

@@ -63,8 +63,7 @@ fn device_files(environment: &Environment, gpu: &Gpu, device: &Device) -> Result
     let Some(part) = &device.part else {
         return Ok(vec![of_gpu]);
     };
-    let table = environment.host.capabilities();
-    let table = table.map_err(|error| {
+    let table = environment.host.capabilities().map_err(|error| {
         failed(format_args!(
             "cannot read the driver's table of capability files: {error}"
         ))

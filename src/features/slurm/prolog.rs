@@ -168,11 +168,11 @@ fn check(
         .environment
         .slurm()
         .map_err(|error| error.to_string())
-        .and_then(|slurm| slurm.jobs_on(&node).map_err(|error| error.to_string()));
-    let jobs = jobs.map_err(|error| {
-        let what = format!("which jobs are on the node is not known: {error}");
-        refused(what, "mig-mps asks Slurm with squeue")
-    })?;
+        .and_then(|slurm| slurm.jobs_on(&node).map_err(|error| error.to_string()))
+        .map_err(|error| {
+            let what = format!("which jobs are on the node is not known: {error}");
+            refused(what, "mig-mps asks Slurm with squeue")
+        })?;
     match jobs.into_iter().find(|id| *id != job.id) {
         None => Ok(()),
         Some(other) => Err(refused(

@@ -135,8 +135,10 @@ fn cause(host: &Host, node: &Node, served: &Served, process: &Process) -> String
     {
         return format!("{} may not enter {}", user_name(user), closed.display());
     }
-    let daemon = served.record.daemon;
-    let daemon = daemon.and_then(|daemon| host.process(daemon.pid));
+    let daemon = served
+        .record
+        .daemon
+        .and_then(|daemon| host.process(daemon.pid));
     if daemon.is_some_and(|daemon| process.started.0 < daemon.started.0) {
         return "it started before the daemon".to_owned();
     }
