@@ -315,8 +315,8 @@ fn is_first(word: &str) -> bool {
 /// The options of the program itself, which may stand before the subcommand.
 const OPTIONS: [&str; 4] = ["-v", "--verbose", "-q", "--quiet"];
 
-/// Runs the helpers, which are no subcommands of the others': nobody is to find them in help or completions.
-fn help() -> Option<ExitCode> {
+/// Runs a helper. Helpers are no subcommands, so that help and completion do not show them.
+fn helper() -> Option<ExitCode> {
     let words = || std::env::args_os().skip(1);
     let result = if is_first(LAUNCH) {
         helpers::launch(&helpers::LaunchArgs::parse_from(words())).map(|never| match never {})
@@ -335,7 +335,7 @@ fn run() -> ExitCode {
         render::note(&format!("cannot handle SIGCHLD and SIGXFSZ: {error}"));
     }
     // Before this process becomes anything that a daemon should not inherit.
-    if let Some(ended) = help() {
+    if let Some(ended) = helper() {
         return ended;
     }
     let parsed = command()

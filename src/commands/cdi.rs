@@ -111,8 +111,8 @@ pub fn done(change: CdiChange) -> &'static str {
     }
 }
 
-/// Makes the node's CDI file say what the records say after a change: if there is one, or the profile asks for one, unless
-/// it asks for none. Fails only if the profile says anything: else nobody has asked for the file.
+/// Updates the node's CDI file after a change, if there is one or the profile wants one; `wanted = Some(false)` removes
+/// it. Fails only if the profile mentions the file: otherwise nobody has asked for it.
 pub fn keep_current(
     environment: &Environment,
     directories: &Directories,

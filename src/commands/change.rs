@@ -157,7 +157,7 @@ impl Run<'_> {
         }))
     }
 
-    /// The first plan there is: one that a client is in the way of making is waited for.
+    /// Plans. If clients block planning itself, waits for them within `--drain`.
     fn first_plan(&self) -> Result<(Node, Plan)> {
         match self.plan()? {
             Err(refusal) if self.drain.allows(&refusal) => self.drain.wait(|| self.plan()),

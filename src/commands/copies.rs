@@ -216,7 +216,7 @@ fn end_all(running: &mut [Running], forwarding: &Forwarding) {
     }
 }
 
-/// Reports the copies that failed. Returns an error with the exit status of the first one.
+/// Reports the copies that failed. If there are any, exits with the status of the first one.
 fn summarise(copies: &[Copy], statuses: &[ProgramStatus]) -> Result<ExitStatus> {
     let failed: Vec<(usize, &ProgramStatus)> = statuses
         .iter()

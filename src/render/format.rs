@@ -21,11 +21,14 @@ pub fn gib(bytes: u64) -> String {
 pub fn age(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
-    match () {
-        () if days > 0 => format!("{days}d{}h", hours % 24),
-        () if hours > 0 => format!("{hours}h{}m", minutes % 60),
-        () if minutes > 0 => format!("{minutes}m{}s", seconds % 60),
-        () => format!("{seconds}s"),
+    if days > 0 {
+        format!("{days}d{}h", hours % 24)
+    } else if hours > 0 {
+        format!("{hours}h{}m", minutes % 60)
+    } else if minutes > 0 {
+        format!("{minutes}m{}s", seconds % 60)
+    } else {
+        format!("{seconds}s")
     }
 }
 
@@ -39,7 +42,7 @@ pub fn time_taken(duration: Duration) -> String {
 }
 
 /// Shows a value, or the word for none.
-pub fn or(value: Option<impl Display>, none: &str) -> String {
+pub fn shown_or(value: Option<impl Display>, none: &str) -> String {
     value.map_or_else(|| none.to_owned(), |value| value.to_string())
 }
 

@@ -4,7 +4,7 @@ use console::style;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::format::{gib, grouped, indented, map, or, wrapped};
+use super::format::{gib, grouped, indented, map, shown_or, wrapped};
 use super::json::{VERSION, Version};
 use super::table::{Column, Table};
 use crate::geometry::{GpuInstanceProfile, Placement};
@@ -112,7 +112,7 @@ fn geometry(gpu: &Gpu) -> String {
 }
 
 fn about(gpu: &Gpu) -> String {
-    let memory = or(gpu.memory.map(|memory| gib(memory.total)), "hidden");
+    let memory = shown_or(gpu.memory.map(|memory| gib(memory.total)), "hidden");
     let on = |on| if on { "on" } else { "off" };
     let mig = match gpu.mig {
         None => "no MIG".to_owned(),
@@ -195,7 +195,7 @@ fn offers(gpu: &Gpu, width: usize) -> String {
             profile.multiprocessors.to_string(),
             gib(profile.memory_mib << 20),
             profile.most.to_string(),
-            or(profile.free, "?"),
+            shown_or(profile.free, "?"),
             places.join(", "),
         ]);
     }

@@ -13,7 +13,7 @@ pub const KEYS: &[SettingKey] = &[
         name: SERVE,
         form: Form::Text,
         parse: |settings, text| set(&mut settings.serve, text.parse().map(Some)),
-        show: |settings| or(settings.serve.as_ref(), "the default"),
+        show: |settings| shown_or(settings.serve.as_ref(), "the default"),
         update: Update::Plan,
     },
     SettingKey {
@@ -50,7 +50,7 @@ pub const KEYS: &[SettingKey] = &[
                 unless("none", text, str::parse),
             )
         },
-        show: |settings| or(settings.pinned_memory_limit, "none"),
+        show: |settings| shown_or(settings.pinned_memory_limit, "none"),
         update: Update::Control(Control {
             word: "device_pinned_mem_limit",
             // The number of the daemon's only device. Up to driver 555 a limit by UUID is ignored without a message.
@@ -93,21 +93,21 @@ pub const KEYS: &[SettingKey] = &[
         name: "cpus",
         form: Form::Text,
         parse: |settings, text| set(&mut settings.cpus, unless("all", text, str::parse)),
-        show: |settings| or(settings.cpus.as_ref(), "all"),
+        show: |settings| shown_or(settings.cpus.as_ref(), "all"),
         update: Update::Restart,
     },
     SettingKey {
         name: "nofile",
         form: Form::WholeNumber,
         parse: |settings, text| set(&mut settings.nofile, number(FILES, text).map(Some)),
-        show: |settings| or(settings.nofile, "the default"),
+        show: |settings| shown_or(settings.nofile, "the default"),
         update: Update::Restart,
     },
     SettingKey {
         name: COMPUTE_MODE,
         form: Form::Text,
         parse: |settings, text| set(&mut settings.compute_mode, text.parse().map(Some)),
-        show: |settings| or(settings.compute_mode, "as it was"),
+        show: |settings| shown_or(settings.compute_mode, "as it was"),
         update: Update::Restart,
     },
     SettingKey {
@@ -117,7 +117,7 @@ pub const KEYS: &[SettingKey] = &[
             let most = unless("none", text, |text| number(CLIENTS, text));
             set(&mut settings.max_clients, most)
         },
-        show: |settings| or(settings.max_clients, "none"),
+        show: |settings| shown_or(settings.max_clients, "none"),
         update: Update::Record,
     },
 ];
@@ -140,7 +140,7 @@ fn set<T>(field: &mut T, value: Result<T, impl Into<WrongValue>>) -> Result<(), 
 }
 
 /// Shows a value, or the word for none.
-fn or(value: Option<impl Display>, none: &str) -> String {
+fn shown_or(value: Option<impl Display>, none: &str) -> String {
     value.map_or_else(|| none.to_owned(), |value| value.to_string())
 }
 

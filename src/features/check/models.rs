@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::catalog::{self, Evidence, Incomplete, Model};
-use crate::render::format::{fitted, or, wrapped};
+use crate::render::format::{fitted, shown_or, wrapped};
 use crate::render::json::{VERSION, Version};
 use crate::render::list::Offer;
 
@@ -21,7 +21,7 @@ pub fn text(models: &[Model], incomplete: &[Incomplete], width: usize) -> String
         let heading = format!(
             "{}  {} GiB  profiles {}, placements {}",
             style(names.join(", ")).bold(),
-            or(model.memory_gib(), "?"),
+            shown_or(model.memory_gib(), "?"),
             model.profiles_known(),
             model.placements_known()
         );

@@ -12,7 +12,7 @@ use crate::host::ranges;
 use crate::plan::Refusal;
 use crate::plan::virtual_node::{OnNode, Shape, ShapeDevice};
 use crate::profile::Profile;
-use crate::render::format::{behind, count, fitted, grouped, indented, map, or, shortened};
+use crate::render::format::{behind, count, fitted, grouped, indented, map, shortened, shown_or};
 use crate::render::json::{Message, VERSION, Version};
 use crate::render::table::{Column, Table};
 
@@ -106,11 +106,11 @@ fn devices(shapes: &[&Shape], width: usize) -> String {
         let settings = device.daemon.as_ref().map(|daemon| &daemon.settings);
         let threads = settings.map(|settings| settings.active_thread_percentage);
         table.row(vec![
-            or(device.profile.as_ref(), "whole GPU"),
-            or(device.placement.map(Placement::range), "-"),
-            or(settings.and_then(|settings| settings.serve.as_ref()), "-"),
-            or(settings.map(|settings| settings.server), "-"),
-            or(threads.map(|threads| format!("{threads}%")), "-"),
+            shown_or(device.profile.as_ref(), "whole GPU"),
+            shown_or(device.placement.map(Placement::range), "-"),
+            shown_or(settings.and_then(|settings| settings.serve.as_ref()), "-"),
+            shown_or(settings.map(|settings| settings.server), "-"),
+            shown_or(threads.map(|threads| format!("{threads}%")), "-"),
             if names.is_empty() {
                 "no daemon".to_owned()
             } else {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::render::format::{count, escaped, gib, or};
+use crate::render::format::{count, escaped, gib, shown_or};
 use crate::render::json::{VERSION, Version};
 use crate::render::table::{Column, Table};
 use crate::render::width;
@@ -118,8 +118,8 @@ pub fn text(comparison: &Comparison) -> String {
             figure(mean(&row.mps.throughput)),
             times(speed_up.mean),
             format!("{} to {}", times(speed_up.least), times(speed_up.greatest)),
-            or(row.outside.memory.map(gib), "n/a"),
-            or(row.mps.memory.map(gib), "n/a"),
+            shown_or(row.outside.memory.map(gib), "n/a"),
+            shown_or(row.mps.memory.map(gib), "n/a"),
         ]);
     }
     text += &table.within(width(), "--json");

@@ -281,10 +281,12 @@ impl Copy {
             let mut ended = lock(&self.ended);
             (ended.is_none(), *ended.get_or_insert_with(Instant::now))
         };
-        let signal = match since.elapsed() >= GRACE {
-            true => Signal::KILL,
-            false if is_first => Signal::TERM,
-            false => return,
+        let signal = if since.elapsed() >= GRACE {
+            Signal::KILL
+        } else if is_first {
+            Signal::TERM
+        } else {
+            return;
         };
         // Under the lock nobody waits for it, so its pid is its own.
         if let Some(child) = lock(&self.child).as_ref() {

@@ -72,9 +72,10 @@ impl<'a> NewProfile<'a> {
             print(text)?;
             return Ok(());
         };
-        let written = match replaces {
-            true => write_text_to(path, text),
-            false => write_new_text_to(path, text),
+        let written = if *replaces {
+            write_text_to(path, text)
+        } else {
+            write_new_text_to(path, text)
         };
         written.context(format_args!("cannot write {}", path.display()))
     }

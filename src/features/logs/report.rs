@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::sessions::{LogEntry, Sessions};
 use crate::mps::{Kind, LogFile, LogLine};
-use crate::render::format::{escaped, or, wrapped};
+use crate::render::format::{escaped, shown_or, wrapped};
 use crate::render::json::line;
 
 /// The most characters of a line that are shown: a client may write lines without end.
@@ -142,8 +142,8 @@ impl LogView {
         {
             let _ = writeln!(text, "{}", style(format!("   {}", at.date())).bold());
         }
-        let time = or(at.map(|at| at.strftime(form)), "");
-        let (pid, file) = (or(pid, ""), file.name().trim_end_matches(".log"));
+        let time = shown_or(at.map(|at| at.strftime(form)), "");
+        let (pid, file) = (shown_or(pid, ""), file.name().trim_end_matches(".log"));
         let said = shortened(said);
         let parts = match self.width {
             None => vec![said],

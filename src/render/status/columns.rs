@@ -8,7 +8,7 @@ use clap::builder::PossibleValue;
 use console::Style;
 use jiff::Timestamp;
 
-use super::super::format::{age, gib, or};
+use super::super::format::{age, gib, shown_or};
 use super::device::State;
 use crate::host::{Uid, user_name};
 use crate::node::{Device, Gpu, Node, Served, ServerProcess};
@@ -98,7 +98,7 @@ impl Row<'_> {
 
     pub fn profile(&self) -> Option<String> {
         let part = self.device.as_ref()?.part.as_ref();
-        Some(or(part.map(|part| &part.title), "whole GPU"))
+        Some(shown_or(part.map(|part| &part.title), "whole GPU"))
     }
 
     pub fn memory(&self) -> Option<Memory> {
@@ -258,7 +258,7 @@ const ALL: [StatusColumn; 18] = [
         name: "cpus",
         help: "CPUs of its daemon and servers",
         column: Column::left("CPUS", 0),
-        cell: |row| Some(or(row.served?.record.settings.cpus.as_ref(), "all")),
+        cell: |row| Some(shown_or(row.served?.record.settings.cpus.as_ref(), "all")),
     },
     StatusColumn {
         name: "by-hand",
@@ -368,7 +368,7 @@ pub fn pids(servers: &[ServerProcess]) -> Option<String> {
 }
 
 pub fn user(uid: Option<Uid>) -> String {
-    or(uid.map(user_name), "hidden")
+    shown_or(uid.map(user_name), "hidden")
 }
 
 fn since(served: &Served) -> Duration {

@@ -85,9 +85,10 @@ impl Status {
         Self {
             version: VERSION,
             driver: node.driver.clone(),
-            degraded: match problems.is_empty() {
-                true if !is_all => None,
-                is_well => Some(!is_well),
+            degraded: if problems.is_empty() && !is_all {
+                None
+            } else {
+                Some(!problems.is_empty())
             },
             clients: of_all(|served| served.clients.listed()),
             waiting: of_all(|served| &served.waiting),

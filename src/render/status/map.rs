@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use console::{Style, measure_text_width, style};
 
-use super::super::format::{self, gib, indented, or, wrapped};
+use super::super::format::{self, gib, indented, shown_or, wrapped};
 use super::super::output::symbols;
 use super::columns::{self, Row};
 use super::device::State;
@@ -108,7 +108,7 @@ const LINES: [Line; 4] = [
     }),
     ("memory", |row, room| {
         (
-            or(row.memory().map(|memory| bar(memory, room)), "?"),
+            shown_or(row.memory().map(|memory| bar(memory, room)), "?"),
             Style::new(),
         )
     }),
@@ -231,11 +231,11 @@ fn list(rows: &[Row<'_>], width: usize) -> String {
             .map(|served| columns::clients(served, row.is_known()));
         table.row(vec![
             row.name.clone(),
-            or(row.profile(), "-"),
+            shown_or(row.profile(), "-"),
             columns::style(state).apply_to(state).to_string(),
-            or(clients, "-"),
-            or(row.memory().map(|memory| bar(memory, BAR)), "?"),
-            or(row.memory().map(in_gib), "?"),
+            shown_or(clients, "-"),
+            shown_or(row.memory().map(|memory| bar(memory, BAR)), "?"),
+            shown_or(row.memory().map(in_gib), "?"),
         ]);
     }
     table.within(width, "--json")

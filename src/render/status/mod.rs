@@ -132,12 +132,14 @@ fn notices(parts: &mut Parts<'_>, node: &Node, devices: &[String]) {
     if to_say().next().is_some() || !remarks.is_empty() || outside > 0 {
         parts.gap();
     }
-    if outside > 0 {
-        let (programs, they, s) = match outside {
-            1 => ("1 program", "it becomes a client", "s"),
-            _ => (&*format!("{outside} programs"), "they become clients", ""),
-        };
-        parts.line(&format!("{programs} compute{s} outside MPS: started with `mig-mps run DEVICE -- PROGRAM`, {they}."));
+    match outside {
+        0 => {}
+        1 => parts.line(
+            "1 program computes outside MPS: started with `mig-mps run DEVICE -- PROGRAM`, it becomes a client.",
+        ),
+        _ => parts.line(&format!(
+            "{outside} programs compute outside MPS: started with `mig-mps run DEVICE -- PROGRAM`, they become clients."
+        )),
     }
     for problem in to_say() {
         parts.line_as(&problem.to_string(), &Style::new().red());

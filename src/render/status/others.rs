@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use console::truncate_str;
 
-use super::super::format::{age, count, gib, or, time_taken};
+use super::super::format::{age, count, gib, shown_or, time_taken};
 use super::columns::{Row, pids, rows, user};
 use super::device::{State, unmanaged_state};
 use crate::node::{Client, MpsProgram, Node, Variable};
@@ -27,15 +27,15 @@ pub(super) fn clients(rows: &[Row<'_>]) -> Table {
             client.shown_pid(),
             user(client.user),
             memory,
-            or(client.age.map(age), "?"),
-            or(client.command.as_ref(), "hidden"),
+            shown_or(client.age.map(age), "?"),
+            shown_or(client.command.as_ref(), "hidden"),
         ]
     };
     for row in rows {
         let Some(served) = row.served else { continue };
         let clients = served.clients.listed().iter();
         for client in clients.clone().filter(|client| client.pid.is_some()) {
-            table.row(cells(row, client, or(client.memory.map(gib), "?")));
+            table.row(cells(row, client, shown_or(client.memory.map(gib), "?")));
         }
         let unseen = clients.filter(|client| client.pid.is_none()).count();
         if unseen > 0 {
@@ -75,8 +75,8 @@ pub(super) fn outside(node: &Node, devices: &[String]) -> Table {
             name,
             outside.pid.to_string(),
             user(outside.user),
-            or(outside.memory.map(gib), "?"),
-            or(outside.age.map(age), "?"),
+            shown_or(outside.memory.map(gib), "?"),
+            shown_or(outside.age.map(age), "?"),
             truncate_str(&outside.command, 30, "…").into_owned(),
             outside.cause.clone(),
         ]);
@@ -119,8 +119,8 @@ pub(super) fn unmanaged(node: &Node) -> Table {
             unmanaged_state(unmanaged).to_owned(),
             user(unmanaged.user),
             served,
-            or(pids(&unmanaged.servers), "-"),
-            or(unmanaged.age.map(age), "?"),
+            shown_or(pids(&unmanaged.servers), "-"),
+            shown_or(unmanaged.age.map(age), "?"),
             variable(&unmanaged.pipe_directory, "default"),
             variable(&unmanaged.visible, "all"),
         ]);
