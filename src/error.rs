@@ -29,6 +29,14 @@ pub fn failed(message: impl Display) -> CommandError {
     anyhow::Error::msg(message.to_string()).into()
 }
 
+/// The end of a command that the user chose, such as by answering no. It is reported, but not as an error.
+pub fn chosen(status: ExitStatus, message: impl Display) -> CommandError {
+    CommandError {
+        is_chosen: true,
+        ..CommandError::new(status, message)
+    }
+}
+
 /// A mistake on the command line.
 pub fn usage(message: impl Display) -> CommandError {
     CommandError::new(ExitStatus::Usage, message)

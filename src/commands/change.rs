@@ -10,7 +10,7 @@ use super::drain::Drain;
 use super::{Context, LOCK_LIMIT, locked, pick_up_interrupted, refuse_newer};
 use crate::apply::{self, Allowed, ApplyContext, ApplyError, OnFailure};
 use crate::client::Verified;
-use crate::error::{CommandError, Context as _, Result};
+use crate::error::{CommandError, Context as _, Result, chosen};
 use crate::failure::ExitStatus;
 use crate::host::{
     Directories, Lock, MpsPrograms, check_open_files, raise_memory, take_limits_of_services,
@@ -198,8 +198,10 @@ impl Run<'_> {
                 continue;
             }
             if let Some(consent) = self.missing(&plan, agreed.as_ref()) {
-                if (self.change.needs_consent)(&plan) {
-                    confirm(&plan, self.change.allowed, consent)?;
+                if (self.change.needs_consent)(&plan)
+                    && !confirm(&plan, self.change.allowed, consent)?
+                {
+                    return Err(chosen(ExitStatus::Refused, "Nothing was changed."));
                 }
                 agreed = Some(plan.clone());
             }

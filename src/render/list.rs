@@ -232,7 +232,7 @@ struct ListedGpu {
     pci: String,
     /// All device memory; null if hidden.
     memory_total_bytes: Option<u64>,
-    /// ListedDevice memory in use; null if hidden.
+    /// Device memory in use; null if hidden.
     memory_used_bytes: Option<u64>,
     /// The MIG mode; null for a GPU without MIG.
     mig: Option<MigMode>,
@@ -317,7 +317,7 @@ pub struct Offer {
     slices: u32,
     /// Streaming multiprocessors.
     multiprocessors: u32,
-    /// ListedDevice memory.
+    /// Device memory.
     memory_total_bytes: u64,
     /// The number that fits on an empty GPU.
     most: u32,

@@ -112,11 +112,11 @@ pub enum Consent {
     AskAgain,
 }
 
-/// Gets consent for a plan. A plan that disrupts nothing needs none.
-pub fn confirm(plan: &Plan, allowed: Allowed, consent: Consent) -> Result<(), NoConsent> {
+/// Gets consent for a plan. A plan that disrupts nothing needs none. Returns false if the user declines.
+pub fn confirm(plan: &Plan, allowed: Allowed, consent: Consent) -> Result<bool, NoConsent> {
     let disrupts = consequences::disruptions(plan, allowed);
     if disrupts.is_empty() || consent == Consent::Given {
-        return Ok(());
+        return Ok(true);
     }
     if !can_ask() {
         return Err(match consent {
@@ -125,19 +125,13 @@ pub fn confirm(plan: &Plan, allowed: Allowed, consent: Consent) -> Result<(), No
         });
     }
     insist(&format!("This will {disrupts}."));
-    match agrees("Go on?") {
-        Ok(Some(true)) => Ok(()),
-        Ok(_) => Err(NoConsent::Declined),
-        Err(error) => Err(NoConsent::Failed(error.to_string())),
-    }
+    let answer = agrees("Go on?").map_err(|error| NoConsent::Failed(error.to_string()))?;
+    Ok(answer == Some(true))
 }
 
-/// The user did not consent.
+/// The user could not be asked for consent.
 #[derive(Debug, thiserror::Error)]
 pub enum NoConsent {
-    /// The user said no.
-    #[error("Nothing was changed.")]
-    Declined,
     /// There is no terminal, and no `--yes`.
     #[error("this would {0}, and there is no terminal to ask on")]
     NobodyToAsk(String),
@@ -158,7 +152,6 @@ impl Failure for NoConsent {
         let hint = match self {
             Self::NobodyToAsk(_) | Self::Failed(_) => "agree beforehand with --yes",
             Self::Outgrown(_) => "see the plan above, and run it again: it is planned anew",
-            Self::Declined => return None,
         };
         Some(hint.to_owned())
     }

@@ -205,8 +205,8 @@ struct GpuOnNode {
     model: String,
     /// The product name.
     product: String,
-    /// The device_documents that there would be; null if no block selects the GPU.
-    device_documents: Option<Vec<PlannedDevice>>,
+    /// The devices that there would be; null if no block selects the GPU.
+    devices: Option<Vec<PlannedDevice>>,
 }
 
 /// A block whose GPUs only a node can tell.
@@ -237,8 +237,8 @@ struct BlockOnOneModel {
     model: String,
     /// True if it fits.
     fits: bool,
-    /// The device_documents that there would be; null if it does not fit.
-    device_documents: Option<Vec<PlannedDevice>>,
+    /// The devices that there would be; null if it does not fit.
+    devices: Option<Vec<PlannedDevice>>,
     /// The reason why it does not fit; null if it does.
     error: Option<Message>,
 }
@@ -301,7 +301,7 @@ impl CheckDocument {
             index,
             model: model.key.clone(),
             product: model.product().to_owned(),
-            device_documents: shape.as_ref().map(device_documents),
+            devices: shape.as_ref().map(device_documents),
         };
         let elsewhere = on_node
             .elsewhere
@@ -324,7 +324,7 @@ impl CheckDocument {
         let on_model = |one: &BlockOnModel| BlockOnOneModel {
             model: one.model.key.clone(),
             fits: one.shape.is_ok(),
-            device_documents: one.shape.as_ref().ok().map(device_documents),
+            devices: one.shape.as_ref().ok().map(device_documents),
             error: one.shape.as_ref().err().map(Message::from),
         };
         let blocks = judged

@@ -360,8 +360,9 @@ impl ConfigEntry {
             self.filter.contains(filter)
                 || is_known && products.iter().all(|product| own.contains(product))
         };
-        let has_models =
-            self.filter.is_empty() || !other.filter.is_empty() && other.filter.iter().all(has);
+        // A filter that is no id selects nothing.
+        let mut others = other.filter.iter().filter(|filter| filter.is_id());
+        let has_models = self.filter.is_empty() || !other.filter.is_empty() && others.all(has);
         has_indices && has_models
     }
 

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use super::first_profile::{GroupSupply, Supply, TooManyJobs, gib_at_most};
 use super::partition;
-use crate::error::{CommandError, Context as _, Result, failed, usage};
+use crate::error::{CommandError, Context as _, Result, chosen, failed, usage};
 use crate::failure::ExitStatus;
 use crate::render::{self, Question, can_ask};
 use crate::settings::Serve;
@@ -110,10 +110,7 @@ fn with_hints(error: &CommandError) -> String {
 
 /// The input ended instead of an answer.
 pub(super) fn ended() -> CommandError {
-    CommandError {
-        is_chosen: true,
-        ..CommandError::new(ExitStatus::Interrupted, "Nothing was written.")
-    }
+    chosen(ExitStatus::Interrupted, "Nothing was written.")
 }
 
 /// The GPUs that stay whole: `none`, `all`, `0-1,7`.

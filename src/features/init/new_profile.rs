@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::interview::{Interview, ended};
 use crate::commands::args::ProfileSource;
-use crate::error::{CommandError, Context as _, Result, failed, usage};
+use crate::error::{Context as _, Result, chosen, failed, usage};
 use crate::failure::ExitStatus;
 use crate::host::{Uid, caller, directory_of, may_write, write_new_text_to, write_text_to};
 use crate::plan::virtual_node::GpuArgument;
@@ -53,10 +53,7 @@ impl<'a> NewProfile<'a> {
             match agrees(&question).context("cannot ask on the terminal")? {
                 Some(true) => {}
                 Some(false) => {
-                    return Err(CommandError {
-                        status: ExitStatus::Refused,
-                        ..ended()
-                    });
+                    return Err(chosen(ExitStatus::Refused, "Nothing was written."));
                 }
                 None => return Err(ended()),
             }
