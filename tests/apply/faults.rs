@@ -87,7 +87,7 @@ impl Trial {
         let faults = met();
         let node = scene.hand.observe();
         let plan = scene.hand.reconfigure(&node, self.change.after);
-        // Only now: what the run itself does shall meet them.
+        // Only now: the faults are meant for what the run itself does.
         set(scene.sim.node.node());
         let result = scene.hand.run(&node, &plan, Allowed::default());
         scene.sim.node.node().clear_faults().unwrap();
@@ -131,7 +131,7 @@ impl Trial {
         assert_eq!(self.scene.things(), self.before);
     }
 
-    /// What a report says is on the node.
+    /// The things that are on the node according to a report.
     fn reported(&self, error: &ApplyError) -> BTreeSet<String> {
         let named = |item: &String| {
             let known = self.before.union(&self.wanted);

@@ -1,4 +1,4 @@
-//! What a run does not touch, and how much it does.
+//! Things that a run does not touch, and the amount of work that it does.
 
 use std::fs;
 use std::time::Duration;
@@ -32,7 +32,7 @@ fn a_client_on_a_kept_device_notices_nothing() {
     assert!(finished.status.success(), "{}", finished.output);
 }
 
-/// How often a call was made with that answer.
+/// The number of times that a call was made with that answer.
 fn calls(scene: &Scene, call: &str, code: u32) -> usize {
     let events = scene.sim.node.events();
     events
@@ -75,7 +75,7 @@ fn what_is_in_use_for_a_moment_is_tried_again() {
 }
 
 #[test]
-fn whoever_keeps_an_instance_in_use_is_named() {
+fn a_process_that_keeps_an_instance_in_use_is_named() {
     let scene = Scene::with("a100-80gb", 1);
     scene.hand.bring_to("3g.40gb@0 3g.40gb@4").unwrap();
     let before = scene.things();

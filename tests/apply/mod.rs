@@ -1,4 +1,4 @@
-//! What carrying a plan out does when something goes wrong: faults at every call, crashes, interruptions, GPUs that are held.
+//! Carrying a plan out when something goes wrong: faults at every call, crashes, interruptions, GPUs that are held.
 
 /// Makes a test for each third of the faults that a function takes, so that they run at once. The share is its last argument.
 macro_rules! in_thirds {

@@ -1,4 +1,4 @@
-//! What is brought back after a failure, in detail.
+//! The rollback after a failure, in detail.
 
 use mig_mps::internals::apply::Allowed;
 use simnode::node::Placement;

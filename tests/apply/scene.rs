@@ -22,7 +22,7 @@ pub(crate) struct Scene {
     pub(crate) hand: Hand,
 }
 
-/// What a run needs: in this process, or in one that is started to be killed.
+/// Everything a run needs: in this process, or in one that is started to be killed.
 pub(crate) struct Hand {
     pub(crate) environment: Environment,
     pub(crate) directories: Directories,
@@ -88,7 +88,7 @@ impl Hand {
         self.run(&node, &plan, allowed)
     }
 
-    /// What brings the GPUs to a layout.
+    /// The plan that brings the GPUs to a layout.
     pub(crate) fn reconfigure(&self, node: &Node, layout: &Layout) -> Plan {
         let directories = RunDir::at(&self.directories.run);
         let profile = self.profile(layout);
@@ -180,7 +180,7 @@ impl Scene {
         things
     }
 
-    /// What mig-mps takes for its own, for comparing.
+    /// Everything that mig-mps takes for its own, for comparing.
     pub(crate) fn ledger(&self) -> BTreeSet<String> {
         let node = self.hand.observe();
         node.created

@@ -69,7 +69,7 @@ fn plan_and_up_tell_of_it_and_leave_it_alone() {
 
 /// It serves a MIG device that stays; one that is made anew it cannot.
 #[test]
-fn one_on_a_mig_device_is_told_of_where_the_device_stays() {
+fn one_on_a_mig_device_is_reported_where_the_device_stays() {
     let sim = Sim::served("a100-80gb", 1, testkit::SMALL);
     let uuid = sim.uuid("0.2");
     sim.run(&["down"]).ended(0);

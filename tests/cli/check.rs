@@ -32,7 +32,7 @@ devices = [ { profile = "2g", compute = ["1c", "1c"] }, { profile = "1g+me", at 
 
 /// A catch-all behind it hides a typing error.
 #[test]
-fn programs_are_told_of_blocks_that_select_nothing() {
+fn programs_learn_of_blocks_that_select_nothing() {
     let profile = "[[gpu]]\nselect = { product = \"A100.*80BG\" }\ndevices = [ { profile = \"3g\" } ]\n\
                    [[gpu]]\nselect = { all = true }\nmig = false\n";
     let fleet = profile.replace("A100.*80BG", "A30");

@@ -43,9 +43,9 @@ fn forty_eight_clients_are_shown_and_the_next_is_refused() {
     assert!(sim.client("0").finish().status.success());
 }
 
-/// What the device is meant for is nothing that MPS keeps to.
+/// MPS does not enforce the number of clients that the device is meant for.
 #[test]
-fn more_clients_than_the_device_is_meant_for_are_told() {
+fn more_clients_than_the_device_is_meant_for_are_reported() {
     let sim = Sim::with("a100-80gb", 1);
     let profile = "[mps]\nmax-clients = 1\n[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"2g\" } ]\n";
     sim.up(profile, &[]).ended(0);

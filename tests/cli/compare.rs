@@ -17,7 +17,7 @@ fn compare(sim: &Sim, options: &[&str], script: &str) -> Ran {
     sim.run(&[&["compare"], options, &["--", "sh", "-c", script]].concat())
 }
 
-/// What is said after the time that it will take.
+/// The text after the line about the time that it will take.
 fn without_time(said: &str) -> &str {
     let (first, rest) = said.split_once('\n').unwrap_or_default();
     if first.contains("measurements of up to") {

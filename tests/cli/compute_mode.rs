@@ -21,7 +21,7 @@ fn set(sim: &Sim, mode: ComputeMode) {
 }
 
 #[test]
-fn down_gives_back_what_up_found() {
+fn down_restores_what_up_found() {
     for before in [ComputeMode::Default, ComputeMode::ExclusiveProcess] {
         let sim = Sim::with("h200", 1);
         set(&sim, before);
@@ -80,7 +80,7 @@ fn a_start_that_fails_gives_it_back() {
     assert_eq!(mode(&sim), ComputeMode::Default);
 }
 
-/// Every program outside MPS fails afterwards: whoever reads the plan is to know.
+/// Every program outside MPS fails afterwards: anyone who reads the plan must know.
 #[test]
 fn plans_say_what_becomes_of_it() {
     let sim = Sim::with("h200", 2);

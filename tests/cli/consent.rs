@@ -1,4 +1,4 @@
-//! What was shown and agreed to is what is done.
+//! A command does exactly what was shown and agreed to.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -7,7 +7,7 @@ use std::process::Stdio;
 use testkit::{ONE_EACH, SMALL, Sim, assert_contains};
 
 #[test]
-fn who_agreed_beforehand_is_not_told_to_agree_beforehand() {
+fn a_user_who_agreed_beforehand_is_not_advised_to_agree_beforehand() {
     let sim = Sim::served("a100-80gb", 1, ONE_EACH);
     sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
     let lock = fs::File::create(sim.node.run_dir().join("lock")).unwrap();
@@ -37,13 +37,13 @@ fn who_agreed_beforehand_is_not_told_to_agree_beforehand() {
 }
 
 #[test]
-fn force_says_whom_it_ends() {
+fn force_names_the_clients_it_ends() {
     let sim = Sim::served("a100-80gb", 2, SMALL);
     let app = sim.client("1.2");
     let ran = sim.up(ONE_EACH, &["--force", "--dry-run"]).ended(0);
     let named = format!("This ends 1 client:\n  1.2: pid {} (", app.pid());
     assert_contains(&ran.stdout, &named);
-    // Both are treated alike, whoever has a client.
+    // Both are treated alike, no matter which one has a client.
     assert!(ran.stdout.starts_with("GPU 0-1  "), "{}", ran.stdout);
 }
 

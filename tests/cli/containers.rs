@@ -1,4 +1,4 @@
-//! Devices in containers: what engines are told, and a real one.
+//! Devices in containers: the options and files for engines, and a real engine.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -302,7 +302,7 @@ fn a_cdi_file_of_others_is_refused_before_anything_is_changed() {
     assert_eq!(sim.happened("nvmlDeviceSetMigMode"), 0);
 }
 
-/// What a command says of a file, without the node's directory.
+/// The message of a command about a file, without the node's directory.
 fn said(sim: &Sim, ran: &Ran) -> String {
     let machine = sim.node.dir().join("root/var").display().to_string();
     ran.stderr.replace(&machine, "/var")
@@ -368,7 +368,7 @@ fn a_file_that_the_user_names_is_replaced_at_once() {
     let words = ["cdi", "--output", file.to_str().unwrap()];
     assert_eq!(sim.run(&words).ended(0).stdout, "");
     assert_eq!(fs::read(&file).unwrap(), fs::read(cdi_file(&sim)).unwrap());
-    // Whoever reads the old file goes on with it.
+    // A program that reads the old file goes on with it.
     assert_eq!(std::io::read_to_string(before).unwrap(), "before");
     let nowhere = sim.run(&["cdi", "-o", "/nowhere/devices.json"]).ended(1);
     assert_snapshot!(nowhere.stderr, @"

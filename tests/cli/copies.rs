@@ -128,7 +128,8 @@ fn copies_do_not_go_on_when_nobody_reads_them() {
     }
 }
 
-/// Whoever ignores SIGTERM was waited for without end. The first copy removes the program, so a later one is not found.
+/// A copy that ignored SIGTERM was waited for without end. The first copy removes the program, so a later one is not
+/// found.
 #[test]
 fn copies_are_ended_when_another_one_cannot_be_started() {
     let sim = Sim::small();
@@ -142,7 +143,8 @@ fn copies_are_ended_when_another_one_cannot_be_started() {
     assert_eq!(left.stdout, "");
 }
 
-/// What a copy leaves running may keep its output open: a signal then ends mig-mps, which no copy needs any more.
+/// A process that a copy leaves running may keep its output open: a signal then ends mig-mps, which no copy needs any
+/// more.
 #[test]
 fn ctrl_c_ends_a_wait_for_what_copies_have_left() {
     let sim = Sim::small();

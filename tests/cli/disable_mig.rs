@@ -44,7 +44,7 @@ fn what_down_says_is_about_the_gpus_asked_for() {
     ");
 }
 
-/// What drivers do with instances that live is not known: they are destroyed first.
+/// It is not known what drivers do with existing instances: they are destroyed first.
 #[test]
 fn disable_mig_needs_no_driver_that_clears_the_gpu() {
     for model in ["h200", "a100-80gb"] {

@@ -30,7 +30,7 @@ fn a_fault_names_everybody_it_takes_with_it_and_is_over_when_they_have_gone() {
     let text = sim.run(&["status", "--exit-code", "0.2"]).ended(3).stdout;
     assert_contains(&text, "  fault  ");
     sim.run(&["status", "--exit-code", "0.0"]).ended(0);
-    // Who was healthy is told of it too.
+    // The client that was healthy gets the error, too.
     let healthy = healthy.finish();
     assert_eq!(healthy.status.code(), Some(6), "{}", healthy.output);
     assert_contains(&healthy.output, "err 700");

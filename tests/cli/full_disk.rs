@@ -27,7 +27,7 @@ const FILL_MEANWHILE: &str =
     "timeout 60 sh -c 'until grep -q fault $0; do sleep 0.05; done' $state/events.jsonl
          fill $run; rm \"$state\"/held*";
 
-/// What is left in the run directory, but for the user's files.
+/// Everything left in the run directory, but for the user's files.
 const LEFT: &str = "cd $run; find . -mindepth 1 -not -path './left*' | sort";
 
 #[test]
@@ -102,7 +102,7 @@ fn a_dead_daemon_is_healed_on_a_full_disk() {
     assert_eq!(ran.stdout, "heal 0\nstatus 0\ndown 0\n", "{said}");
 }
 
-/// What was started is ended, though its record cannot be marked as leaving.
+/// A daemon that was started is ended, though its record cannot be marked as leaving.
 #[test]
 fn a_change_is_undone_on_a_disk_that_fills_meanwhile() {
     needs_root!();

@@ -18,7 +18,7 @@ fn held_by_root(text: &str) -> String {
     tidy(text).replace(&format!(" ({}, ", user()), " (root, ")
 }
 
-/// What stands below the steps.
+/// The text below the steps.
 fn below(ran: &Ran) -> String {
     let text = held_by_root(&ran.stdout);
     let (_, below) = text.split_once("\n\n").expect("nothing is below the plan");
@@ -138,7 +138,7 @@ fn where_the_driver_decides_a_held_gpu_comes_first() {
 
 /// An `nvidia-smi` that runs at that moment fails nothing.
 #[test]
-fn whoever_holds_a_gpu_for_a_moment_is_waited_for() {
+fn a_process_that_holds_a_gpu_for_a_moment_is_waited_for() {
     let sim = Sim::with("a100-80gb", 1);
     let holder = sim.node.holder(&[0]);
     let path = sim.profile(SMALL);

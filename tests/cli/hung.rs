@@ -10,7 +10,7 @@ use testkit::{
     under, wait_until, whole,
 };
 
-use crate::cli::watch::LOOK;
+use crate::cli::watch::REFRESH;
 
 /// A node whose only device serves, and then hangs.
 fn hung(mps: &str) -> Sim {
@@ -153,7 +153,7 @@ fn a_server_without_its_daemon_is_shown_and_ended() {
     }
 }
 
-/// Whoever may not look into the daemon asks it, and says what came of that.
+/// A command that may not inspect the daemon asks it, and says what came of that.
 #[test]
 fn a_plain_user_sees_it_too() {
     needs_root!();
@@ -191,16 +191,16 @@ fn the_plan_of_a_cure_says_what_it_is() {
     ");
 }
 
-/// It is shown in the second look after it happened, at the latest.
+/// It is shown in the second refresh after it happened, at the latest.
 #[test]
-fn watch_shows_it_within_two_looks() {
+fn watch_shows_it_within_two_refreshes() {
     let sim = Sim::whole("");
     let mut watch = sim.dialogue("status --watch=0.2");
-    watch.await_text(LOOK);
+    watch.await_text(REFRESH);
     sim.hang("0");
-    // One look may have begun before.
-    let looks = [LOOK; 3].map(|look| watch.await_text(look));
-    assert_contains(&looks.concat(), "hung");
+    // One refresh may have begun before.
+    let shown = [REFRESH; 3].map(|begin| watch.await_text(begin));
+    assert_contains(&shown.concat(), "hung");
 }
 
 /// A daemon that could serve nobody is not started.
@@ -229,7 +229,7 @@ pub(crate) fn logs_without_pause() -> (Sim, App) {
 }
 
 #[test]
-fn a_daemon_that_logs_without_pause_is_named_in_one_look() {
+fn a_daemon_that_logs_without_pause_is_named_by_one_status() {
     let (sim, _waits) = logs_without_pause();
     let status = sim.run(&["status", "--json", "--exit-code"]).ended(3);
     let status: Value = serde_json::from_str(&status.stdout).unwrap();

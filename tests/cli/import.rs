@@ -12,7 +12,7 @@ pub(crate) fn config(entries: &str) -> String {
     format!("version: v1\nmig-configs:\n  c:\n    {entries}\n")
 }
 
-/// What is said of a wrong one.
+/// The message about a wrong one.
 fn refused(entries: &str) -> String {
     imported(&config(entries), &[]).ended(2).stderr
 }

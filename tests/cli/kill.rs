@@ -31,7 +31,7 @@ fn said(sim: &Sim, ran: &Ran, pids: &[(u32, &str)]) -> String {
     text
 }
 
-/// What it says when it is interrupted now, before what waits for a guard goes on.
+/// Interrupts it now, before what waits for a guard goes on, and returns its output.
 fn interrupted<T>(mut kill: Dialogue, held: T) -> Ran {
     let heard = "interrupted: stopping at the next safe point\n";
     kill.signal(Signal::INT);
@@ -89,7 +89,7 @@ fn a_process_that_takes_no_notice_is_sent_a_signal_if_asked() {
     let sim = Sim::small();
     let client = sim.client("0.2");
     let pid = client.pid().to_string();
-    // It does not look at what becomes of its work.
+    // It does not notice what becomes of its work.
     stop(client.pid());
     // It is still on the list: what was not read back is not said to be done.
     let ran = sim.run(&["kill", "0.2", &pid, "--yes"]).ended(1);
@@ -264,7 +264,7 @@ fn what_is_no_client_of_the_device_is_named_for_what_it_is() {
 }
 
 #[test]
-fn a_daemon_that_is_not_there_dead_busy_or_silent_is_told() {
+fn a_daemon_that_is_not_there_dead_busy_or_silent_is_reported() {
     let sim = Sim::small();
     let client = sim.client("0.2");
     let pid = client.pid().to_string();
@@ -422,8 +422,8 @@ fn ctrl_c_in_a_wait_says_what_was_done() {
     assert!(other.finish().status.success());
 }
 
-/// Whoever may use a device may call himself whatever he likes, and cannot push the plan out of the administrator's
-/// sight with that.
+/// A user who may use a device may call himself whatever he likes, and cannot push the plan out of the
+/// administrator's sight with that.
 #[test]
 fn no_command_line_is_too_long_for_a_question() {
     let sim = Sim::small();
@@ -533,7 +533,7 @@ fn users_end_their_own_clients_and_no_others() {
     let ended = by_nobody(waiting.pid()).ended(0);
     assert_contains(&ended.stderr, "its work is ended");
     assert!(waiting.finish().output.contains("err 810"));
-    // A server for everybody is root's, whoever its clients are.
+    // A server for everybody is root's, no matter who its clients are.
     sim.up(&whole(r#"serve = "all""#), &["--yes"]).ended(0);
     let mut client = sim.app_of_nobody("0", &["hold"]);
     assert!(client.wait_up().ends_with("mps yes"));

@@ -140,7 +140,7 @@ fn a_groups_daemon_serves_its_members_at_once() {
     assert!(reaches(&sim, NOBODY) && !reaches(&sim, DAEMON));
 }
 
-/// What a dead daemon of one user has left is no obstacle to another's.
+/// The files that a dead daemon of one user has left are no obstacle to another's.
 #[test]
 fn a_dead_daemon_leaves_its_place_to_another_users() {
     needs_root!();
@@ -177,7 +177,7 @@ fn a_users_logs_are_not_the_next_daemons() {
 }
 
 #[test]
-fn whom_a_plain_user_cannot_serve() {
+fn users_that_a_plain_user_cannot_serve() {
     needs_root!();
     let sim = Sim::with("h200", 1);
     let profile = sim.profile(&whole(r#"serve = "user:daemon""#));
@@ -207,7 +207,7 @@ fn the_helper_is_hidden_and_runs_no_other_program() {
     assert_contains(&ran.stderr, "Cannot find MPS control daemon process");
 }
 
-/// What a user keeps beside her daemon's files holds nobody up, and is not lost.
+/// Files that a user keeps beside her daemon's hold nobody up, and are not lost.
 #[test]
 fn a_users_own_files_are_put_aside() {
     needs_root!();

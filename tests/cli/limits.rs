@@ -89,7 +89,8 @@ fn too_few_processes_end_no_change_half_way() {
     assert!(failed > 3, "the limit was met {failed} times");
 }
 
-/// What a change leaves on a file system of the run directory's own that has these options, and after the next one.
+/// Everything a change leaves where the run directory is a file system of its own with these options, and what is left
+/// after the next one.
 fn on_a_small_disk(sim: &Sim, options: &str) -> Ran {
     let profile = sim.profile(SMALL);
     let program = sim.command(&[]).get_program().to_str().unwrap().to_owned();
@@ -246,7 +247,7 @@ fn a_limit_that_cannot_be_lifted_is_refused_before_anything_is_stopped() {
     limited(&["prlimit", "--cpu=600"], &["down"]).ended(0);
 }
 
-/// What the profile asks for is tried before anything is stopped, not where the daemon starts.
+/// The limit that the profile asks for is tried before anything is stopped, not where the daemon starts.
 #[test]
 fn more_open_files_than_are_allowed_are_refused_before_anything_is_stopped() {
     needs_root!();
@@ -335,7 +336,7 @@ fn too_little_memory_is_refused_before_anything_is_changed() {
     }
 }
 
-/// What cannot be opened would look as if it were not there: a living daemon as a dead one.
+/// A file that cannot be opened would seem not to be there, and a living daemon would seem dead.
 #[test]
 fn few_open_files_make_no_daemon_dead() {
     let sim = Sim::with("h200", 2);
@@ -409,7 +410,7 @@ fn a_process_that_cannot_be_opened_is_not_taken_for_gone() {
     assert!(!is_alive(&device["daemon_pid"]));
 }
 
-/// Whoever names a directory that others use as well loses nothing of theirs.
+/// Naming a directory that others use as well loses nothing of theirs.
 #[test]
 fn what_others_keep_in_the_run_directory_stays() {
     let sim = Sim::served("h200", 1, "[[gpu]]\nselect = { all = true }\nmig = false\n");

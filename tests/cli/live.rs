@@ -8,7 +8,7 @@ fn servers(sim: &Sim) -> serde_json::Value {
     sim.device("0")["servers"].clone()
 }
 
-/// What a new client of the device gets.
+/// The multiprocessors and the memory that a new client of the device gets.
 fn gets(sim: &Sim) -> String {
     let mut app = sim.app("0", &["run", "0", "--alloc", "1500"]);
     let up = app.wait_up();
@@ -61,7 +61,7 @@ fn a_changed_profile_reaches_new_clients_and_harms_nobody() {
     assert_eq!(servers(&sim), before, "the server goes on");
 }
 
-/// What takes another daemon says so, and does not touch one that has a client.
+/// A setting that takes another daemon says so, and does not touch a daemon that has a client.
 #[test]
 fn what_takes_another_daemon_says_so() {
     let sim = Sim::whole("");
@@ -125,7 +125,7 @@ fn what_is_set_by_hand_is_recorded_and_shows_as_drift() {
     sim.up(&profile, &[]).ended(0);
     assert_eq!(sim.ask("0", answers), "50.0\n2G\n");
     sim.run(&plan).ended(0);
-    // Nobody is to be blamed for what is as the profile says, and MPS is told nothing of this: no client keeps anything.
+    // Nobody is to be blamed for what is as the profile says, and MPS learns nothing of this: no client keeps anything.
     let set = sim.run(&["set", "0", "max-clients=8"]).ended(0).stdout;
     assert!(!set.contains("keeps what it started with"), "{set}");
     assert!(client.finish().status.success());
@@ -134,15 +134,15 @@ fn what_is_set_by_hand_is_recorded_and_shows_as_drift() {
     assert!(!drift.contains("percentage"), "{drift}");
 }
 
-/// What its owner has told the daemon by NVIDIA's own program is seen, and mended: all of it.
+/// Every setting that the owner of a daemon has changed with NVIDIA's own program is seen, and mended.
 #[test]
-fn what_the_daemon_was_told_behind_our_back_shows_as_drift() {
+fn settings_changed_behind_our_back_show_as_drift() {
     let sim = Sim::with("h200", 1);
     let profile = whole(r#"pinned-memory-limit = "2G""#);
     sim.up(&profile, &[]).ended(0);
-    let told = "set_default_device_pinned_mem_limit 0 1G\nset_default_client_priority 1\n\
-                get_default_active_thread_percentage\n";
-    assert_eq!(sim.ask("0", told), "100.0\n");
+    let input = "set_default_device_pinned_mem_limit 0 1G\nset_default_client_priority 1\n\
+                 get_default_active_thread_percentage\n";
+    assert_eq!(sim.ask("0", input), "100.0\n");
     let client = sim.client("0");
     let status = sim.run(&["status"]).ended(0).stdout;
     let drift = "pinned-memory-limit was set to 2G and is 1G; client-priority was set to normal and is below-normal: \
@@ -157,7 +157,7 @@ fn what_the_daemon_was_told_behind_our_back_shows_as_drift() {
     sim.up(&profile, &[]).ended(0);
     assert_eq!(sim.ask("0", answers), "2G\n0\n");
     sim.run(&plan).ended(0);
-    assert_eq!(sim.ask("0", told), "100.0\n");
+    assert_eq!(sim.ask("0", input), "100.0\n");
     let set = ["set", "0", "client-priority=normal"];
     sim.run(&set).ended(0);
     assert_eq!(sim.ask("0", answers), "2G\n0\n");
@@ -165,8 +165,8 @@ fn what_the_daemon_was_told_behind_our_back_shows_as_drift() {
 
     // A limit that nobody asked for is taken away.
     sim.up(&whole(""), &[]).ended(0);
-    let told = "set_default_device_pinned_mem_limit 0 1G\nget_default_active_thread_percentage\n";
-    assert_eq!(sim.ask("0", told), "100.0\n");
+    let input = "set_default_device_pinned_mem_limit 0 1G\nget_default_active_thread_percentage\n";
+    assert_eq!(sim.ask("0", input), "100.0\n");
     let ran = sim.up(&whole(""), &[]).ended(0).stdout;
     let because = "~ set 1 daemon (pinned-memory-limit from 1G in the daemon to none)";
     assert_contains(&ran, because);
@@ -178,7 +178,7 @@ fn what_the_daemon_was_told_behind_our_back_shows_as_drift() {
 fn an_interrupted_set_is_taken_back_by_up() {
     let sim = Sim::with("h200", 1);
     let profile = whole("");
-    for (shall, back) in [("below-normal", "normal"), ("normal", "below-normal")] {
+    for (wanted, back) in [("below-normal", "normal"), ("normal", "below-normal")] {
         let back = whole(&format!("client-priority = {back:?}"));
         sim.up(&back, &["--yes"]).ended(0);
         let before = sim.device("0")["daemon_pid"].clone();
@@ -187,7 +187,7 @@ fn an_interrupted_set_is_taken_back_by_up() {
             .fault("set_active_thread_percentage")
             .kills()
             .unwrap();
-        let set = ["set", "0", &format!("client-priority={shall}")];
+        let set = ["set", "0", &format!("client-priority={wanted}")];
         let ran = sim.run(&set);
         assert_ne!(ran.status, 0, "{}", ran.stderr);
         let refused = sim.run(&set).ended(4).stderr;
@@ -247,7 +247,7 @@ fn a_live_change_is_undone_when_the_run_fails() {
     )
     .ended(0);
     let before = [servers(&sim), sim.device("1")["servers"].clone()];
-    // The daemon of one of them takes the new limit and does not keep it.
+    // One of the two daemons takes the new limit and does not keep it.
     sim.node
         .fault("set_device_pinned_mem_limit")
         .fails(0)
@@ -292,7 +292,7 @@ fn a_limit_where_there_was_none_is_undone_too() {
 
 /// Drivers answer limits of 1 GiB and more in whole GiB: within one, only the log of a server tells which.
 #[test]
-fn a_limit_that_was_changed_within_a_gibibyte_is_told_by_the_log_of_a_server() {
+fn a_limit_that_was_changed_within_a_gibibyte_is_known_from_the_log_of_a_server() {
     let sim = Sim::with("h200", 1);
     let profile = whole(r#"pinned-memory-limit = "1.5G""#);
     sim.up(&profile, &[]).ended(0);
@@ -301,11 +301,11 @@ fn a_limit_that_was_changed_within_a_gibibyte_is_told_by_the_log_of_a_server() {
     sim.run(&plan).ended(0);
     let server = sim.device("0")["servers"][0]["pid"].clone();
     let tell = |limit: &str| {
-        let told = format!(
+        let input = format!(
             "set_default_device_pinned_mem_limit 0 {limit}\nset_device_pinned_mem_limit {server} 0 {limit}\n\
              get_default_active_thread_percentage\n"
         );
-        assert_eq!(sim.ask("0", &told), "100.0\n");
+        assert_eq!(sim.ask("0", &input), "100.0\n");
     };
     tell("1280M");
     // The daemon writes the server's log when it comes to that.

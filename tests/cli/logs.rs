@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use testkit::{App, NOBODY, Ran, SMALL, Sim, assert_contains, needs_root, plain, shell, whole};
 
-/// What an H200 wrote into its logs, cut short.
+/// Lines that an H200 wrote into its logs, cut short.
 const CONTROL: &str = "\
 [2026-11-19 23:59:59.900 Control   689] NEW SERVER 696: Ready
 [2026-11-20 17:45:48.100 Control   689] Accepting connection...
@@ -250,7 +250,7 @@ fn a_program_gets_an_object_a_line() {
 }
 
 #[test]
-fn a_device_is_found_by_what_is_there() {
+fn a_device_is_found_by_what_exists_of_it() {
     let (sim, dir) = ended(CONTROL, SERVER);
     let uuid = dir.file_name().unwrap().to_str().unwrap();
     let shown = sim.run(&["logs", "0.0"]).ended(0).stdout;
@@ -274,7 +274,7 @@ fn a_device_is_found_by_what_is_there() {
 }
 
 #[test]
-fn a_fault_and_what_clients_do_is_told() {
+fn a_fault_and_what_clients_do_is_shown() {
     let sim = Sim::whole("");
     sim.app("0", &["run", "0", "--fault"]).finish();
     let ran = sim.run(&["logs", "0"]).ended(0);
@@ -374,7 +374,7 @@ fn following_ends_with_its_reader_and_with_the_directory() {
     following.end().ended(1);
 }
 
-/// Whoever owns the directory may put anything there.
+/// The user who owns the directory may put anything there.
 #[test]
 fn nothing_that_is_planted_hurts_who_reads() {
     let (sim, dir) = ended(CONTROL, SERVER);
@@ -422,7 +422,7 @@ fn nothing_that_is_planted_hurts_who_reads() {
     assert_contains(&ran.stderr, "server.log has more than is read at once");
 }
 
-/// What is too long to be shown is not said to be nothing.
+/// A line that is too long to be shown is not said to be nothing.
 #[test]
 fn a_log_in_which_no_line_ends_is_not_said_to_be_empty() {
     let (sim, dir) = ended("", "");
@@ -474,7 +474,7 @@ fn a_session_is_one_whatever_stands_between_its_lines() {
     ");
 }
 
-/// So may whoever owns a run directory, and root reads every user's.
+/// So may the user who owns a run directory, and root reads every user's.
 #[test]
 fn no_name_of_a_directory_steers_the_terminal() {
     let (sim, _) = ended(CONTROL, SERVER);
@@ -588,7 +588,7 @@ fn what_is_left_out_of_a_very_large_log_is_said() {
     assert!(size(&server) < 1 << 20);
 }
 
-/// What is in the way of the older parts is called by its own name.
+/// Anything in the way of the older parts is called by its own name.
 #[test]
 fn what_is_in_the_way_of_a_rotation_is_named() {
     let sim = Sim::small();
@@ -654,7 +654,7 @@ fn logs_of_a_users_daemon_stay_the_users() {
     assert_contains(&ran.stderr, "control.log.2: it is a link");
 }
 
-/// What the owner of a log directory puts in a log's place is left alone, and `up` says so and does the rest.
+/// Anything the owner of a log directory puts in a log's place is left alone, and `up` says so and does the rest.
 #[test]
 fn up_does_not_touch_what_was_planted() {
     needs_root!();

@@ -152,7 +152,7 @@ fn a_hung_device_a_program_outside_mps_and_a_busy_gpu() {
 }
 
 #[test]
-fn drift_is_told_for_a_profile() {
+fn drift_is_reported_for_a_profile() {
     let sim = Sim::with("h200", 1);
     let path = sim.profile(&whole("active-thread-percentage = 50"));
     let profile = path.to_str().unwrap();

@@ -15,7 +15,7 @@ use crate::cli::import::config;
 /// GPU instances with the slices of their compute instances.
 type Geometry = Vec<(String, Vec<u32>)>;
 
-/// What a profile makes of one GPU of a model; `None` where it does not fit.
+/// The geometry that a profile makes of one GPU of a model; `None` where it does not fit.
 fn geometry(profile: &str, model: &'static Model) -> Option<Geometry> {
     let profile = Profile::parse(Path::new("p.toml"), profile.to_owned()).unwrap();
     let on_node = against(&profile, &[GpuArgument { model, count: 1 }]).ok()?;
@@ -37,7 +37,7 @@ fn geometry(profile: &str, model: &'static Model) -> Option<Geometry> {
     Some(all)
 }
 
-/// What mig-parted makes of the devices: it goes through them in an order, puts each into the GPU
+/// The geometry that mig-parted makes of the devices: it goes through them in an order, puts each into the GPU
 /// instance made last where that fits, and takes the first order that the GPU has room for.
 fn as_mig_parted(devices: &[MigDevice], model: &'static Model) -> Option<Geometry> {
     let slices = |device: &MigDevice| device.compute.unwrap_or(device.profile.slices());
@@ -146,7 +146,7 @@ fn spec_of(devices: &[MigDevice]) -> String {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
 
-    /// What mig-parted makes of a file, our profile makes too, and what has no room there has none here.
+    /// Our profile makes the same of a file as mig-parted does, and what has no room there has none here.
     #[test]
     fn an_imported_profile_gives_the_geometry_that_mig_parted_gives((model, devices) in some_devices()) {
         let spec = mig_parted::Spec::parse(Path::new("c.yaml"), spec_of(&devices)).unwrap();

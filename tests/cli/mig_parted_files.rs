@@ -1,5 +1,5 @@
-//! Configurations of mig-parted's own files imported, applied and exported again, by the program. The planner's test has all of
-//! them.
+//! Configurations of mig-parted's own files imported, applied and exported again, by the program. The planner's test
+//! has every configuration.
 
 use simnode::catalog::Model;
 use testkit::Sim;

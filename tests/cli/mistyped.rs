@@ -1,4 +1,4 @@
-//! Commands that somebody typed otherwise than they are called, and what they are told.
+//! Commands that somebody typed otherwise than they are called, and the answers.
 
 use insta::assert_snapshot;
 
@@ -6,7 +6,7 @@ use testkit::{SMALL, Sim, WHOLE, assert_contains};
 
 use crate::cli::sight::{beside, unmanaged_daemon};
 
-/// What standard error says.
+/// The text on standard error.
 fn said(sim: &Sim, line: &str) -> String {
     let words: Vec<&str> = line.split(' ').collect();
     sim.run(&words).stderr
@@ -88,10 +88,10 @@ fn devices_that_are_named_in_another_way() {
     "#);
     let client = sim.client("0.2");
     let pid = client.pid();
-    let told = format!(
+    let error = format!(
         "error: mig-mps kill needs DEVICE and PID\nhint: {pid} is a client of 0.2: mig-mps kill 0.2 {pid}\n"
     );
-    assert_eq!(said(&sim, &format!("kill {pid}")), told);
+    assert_eq!(said(&sim, &format!("kill {pid}")), error);
     assert_snapshot!(said(&sim, "kill 0.2"), @"
     error: mig-mps kill needs DEVICE and PID
     hint: mig-mps kill 0.2 PID; mig-mps status shows the clients of each device

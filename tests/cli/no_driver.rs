@@ -1,4 +1,4 @@
-//! What works while the driver does not answer, and after a reboot.
+//! Commands that work while the driver does not answer, and after a reboot.
 
 use std::process::Stdio;
 
@@ -95,7 +95,7 @@ fn after_a_reboot_with_mig_on_status_says_what_to_do() {
     assert!(!ran.stdout.contains("There is no device"), "{}", ran.stdout);
 }
 
-/// What a change did not read is null, and what was set is shown.
+/// Values that a change did not read are null, and settings are shown.
 #[test]
 fn what_was_not_read_is_null_and_settings_are_shown() {
     let sim = Sim::with("a100-80gb", 1);

@@ -13,8 +13,8 @@ fn node() -> Sim {
     Sim::with("h100-80gb-sxm", 4)
 }
 
-/// What a command shows on a terminal of 100 columns in colour, behind a prompt. Process ids, UUIDs and times differ from run
-/// to run, and are the same in each picture.
+/// The output of a command on a terminal of 100 columns in colour, behind a prompt. Process ids, UUIDs and times differ
+/// from run to run, and are the same in each picture.
 fn shown(sim: &Sim, command: &str) -> String {
     let shown = sim
         .shown("TERM=xterm-256color LANG=C.UTF-8", command, 100)

@@ -37,7 +37,7 @@ fn ids(status: &Value, device: &str) -> Vec<String> {
         .collect()
 }
 
-/// What `status` says of the device's problem.
+/// The text of the device's problem in `status`.
 fn problem(status: &Value, device: &str) -> String {
     let mut problems = status["problems"].as_array().unwrap().iter();
     let of_it = problems.find(|problem| problem["device"] == device);

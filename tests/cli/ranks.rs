@@ -13,7 +13,7 @@ fn seven() -> Sim {
     Sim::served("a100-80gb", 1, SEVENTHS)
 }
 
-/// How many clients each device has.
+/// The number of clients of each device.
 fn clients(sim: &Sim) -> BTreeMap<String, u64> {
     let status = sim.status();
     let devices = status["devices"].as_array().unwrap().iter();
@@ -60,7 +60,7 @@ fn fourteen_ranks_of_open_mpi_are_two_on_each_of_seven_devices() {
     }
 }
 
-/// What a process of a rank is given.
+/// Runs a process of a rank that prints the pipe directory it is given.
 fn device_of(sim: &Sim, variables: &[(&str, &str)], words: &[&str]) -> Ran {
     let shown = ["--", "sh", "-c", "echo $CUDA_MPS_PIPE_DIRECTORY"];
     let mut command = sim.command(&[&["run", "--by-rank"], words, &shown].concat());

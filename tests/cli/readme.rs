@@ -172,7 +172,7 @@ fn help_shows_chapters_and_commands() {
     assert!(unknown.contains("no command or topic"), "{unknown}");
 }
 
-/// CI runs the tests as whoever reads the README does: with nothing that the suite could have found by itself.
+/// CI runs the tests as a reader of the README does: with nothing that the suite could have found by itself.
 #[test]
 fn ci_runs_the_tests_as_the_readme_has_it() {
     let readme = fs::read_to_string(root().join("README.md")).unwrap();

@@ -110,7 +110,7 @@ fn it_asks_before_it_ends_a_daemon() {
     assert_ne!(sim.device("0.2")["daemon_pid"], before["daemon_pid"]);
 }
 
-/// Whoever asks for a wait may not be there any more when it is over.
+/// The user who asks for a wait may not be there any more when it is over.
 #[test]
 fn the_question_comes_before_the_wait_and_once() {
     let sim = Sim::small();
@@ -356,8 +356,8 @@ fn a_start_that_fails_after_clients_were_ended_says_so() {
     let client = sim.client("0.2");
     sim.node.fault("daemon start").fails(3).unwrap();
     let ran = sim.run(&["restart", "0.2", "--force", "--yes"]).ended(1);
-    let told = "what had been done before was undone (1 step), but a client is gone\n";
-    assert_contains(&ran.stderr, told);
+    let said = "what had been done before was undone (1 step), but a client is gone\n";
+    assert_contains(&ran.stderr, said);
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
     drop(client);
 }
@@ -450,7 +450,7 @@ fn what_cannot_be_restarted_is_refused() {
     sim.run(&["restart"]).ended(2);
     sim.run(&["restart", "0.9", "--yes"]).ended(2);
     sim.run(&["restart", "0.2", "0.0", "--yes"]).ended(4);
-    // What one of them does not allow happens to none.
+    // What one of the devices does not allow happens to none.
     assert_eq!(sim.happened("daemon end"), 1);
     sim.node.node().reboot().unwrap();
     sim.run(&["restart", "0.2"]).ended(4);
@@ -459,15 +459,15 @@ fn what_cannot_be_restarted_is_refused() {
 /// Nobody else would tell of it: the journal of the change that was killed is closed by the next one, whatever comes
 /// of that.
 #[test]
-fn a_start_that_nobody_finishes_is_told_with_its_cure() {
+fn a_start_that_nobody_finishes_is_reported_with_its_cure() {
     let sim = Sim::small();
     let set = "set_default_active_thread_percentage";
     sim.node.fault(set).kills().unwrap();
     let _ = sim.run(&["restart", "0.2", "--yes"]);
     sim.run(&["restart", "0.2"]).ended(4);
     let status = sim.run(&["status", "--exit-code"]).ended(3).stdout;
-    let told = "0.2: an interrupted change left it unfinished: `up` continues, `mig-mps restart 0.2` starts it again";
-    assert_contains(&status, told);
+    let said = "0.2: an interrupted change left it unfinished: `up` continues, `mig-mps restart 0.2` starts it again";
+    assert_contains(&status, said);
     assert!(!status.contains("interrupted: "), "{status}");
     sim.run(&["restart", "0.2", "--yes"]).ended(0);
     sim.run(&["status", "--exit-code"]).ended(0);
@@ -520,7 +520,7 @@ fn a_plain_user_restarts_his_own_and_not_roots() {
     assert_eq!(sim.device("0"), before);
 }
 
-/// Whoever may use a device writes into its server.log, and its end is quoted where a server does not start.
+/// A user who may use a device writes into its server.log, and its end is quoted where a server does not start.
 #[test]
 fn what_a_log_says_does_not_steer_the_terminal() {
     let sim = Sim::with("a100-80gb", 1);

@@ -47,7 +47,7 @@ fn a_journal_that_cannot_be_read_is_not_the_end() {
 }
 
 #[test]
-fn a_change_that_was_killed_is_told_of_by_those_that_only_look() {
+fn commands_that_only_read_report_a_change_that_was_killed() {
     let sim = Sim::with("a100-80gb", 1);
     let create = "nvmlDeviceCreateGpuInstanceWithPlacement";
     sim.node.fault(create).kills().unwrap();
@@ -55,9 +55,9 @@ fn a_change_that_was_killed_is_told_of_by_those_that_only_look() {
     let path = sim.profile(SMALL);
     for args in [&["status"][..], &["plan", path.to_str().unwrap()]] {
         let ran = sim.run(args).ended(0);
-        let told = ran.stderr.contains("A change was interrupted: ")
+        let is_reported = ran.stderr.contains("A change was interrupted: ")
             || ran.stdout.contains("\ninterrupted: ");
-        assert!(told, "{args:?}: {}", ran.stderr);
+        assert!(is_reported, "{args:?}: {}", ran.stderr);
     }
     sim.up(SMALL, &["--yes"]).ended(0);
     let ran = sim.run(&["status"]).ended(0);

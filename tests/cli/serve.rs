@@ -8,7 +8,7 @@ use testkit::{App, NOBODY, Ran, Sim, needs_root, shell, wait_until, whole};
 /// The second user, with a group of the same name: both are on every machine.
 const DAEMON: u32 = 1;
 
-/// A program of a user, told the pipe directory of device 0.
+/// A program of a user, with the pipe directory of device 0.
 fn program(sim: &Sim, uid: u32, pipe: &Value) -> App {
     let mut app = sim.node.program("cuda-app");
     app.arg("hold")

@@ -1,4 +1,4 @@
-//! What a profile can set for a daemon: what is written, what reaches the daemon, what reads back.
+//! The settings of a daemon in a profile: what is written, what reaches the daemon, what reads back.
 
 use std::fs;
 
@@ -322,7 +322,7 @@ fn a_daemon_runs_on_the_cpus_near_its_gpu() {
     assert_contains(&ran.stderr, "cannot tell the CPUs near the GPU: ");
 }
 
-/// What the kernel says of a GPU's CPUs.
+/// The CPUs near a GPU, as the kernel lists them.
 fn near_cpus(sim: &Sim, address: &str) -> String {
     let devices = sim.node.dir().join("root/sys/bus/pci/devices");
     let text = std::fs::read_to_string(devices.join(address).join("local_cpulist")).unwrap();

@@ -1,4 +1,4 @@
-//! What `status` sees beside the daemons that mig-mps has started.
+//! Everything `status` sees beside the daemons that mig-mps has started.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -26,7 +26,7 @@ for GPU in $(echo "$LISTED" | grep -oE "(MIG)-[0-9a-f]*-[0-9a-f]*-[0-9a-f]*-[0-9
 done
 "#;
 
-/// What `status` says is wrong with a device, or with the node.
+/// The problems that `status` reports for a device, or for the node.
 fn problems(status: &Value, device: Option<&str>) -> Vec<String> {
     let all = status["problems"].as_array().unwrap().iter();
     all.filter(|problem| problem["device"] == json!(device))

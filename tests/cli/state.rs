@@ -119,7 +119,7 @@ fn a_journal_of_a_program_without_versions_is_taken_up() {
     assert_eq!(sim.run_dir(), ["lock"]);
 }
 
-/// What a newer program means by its files cannot be known: it is shown, and nothing is changed.
+/// The meaning of a newer program's files cannot be known: they are shown, and nothing is changed.
 #[test]
 fn the_state_of_a_newer_program_is_left_alone() {
     let sim = Sim::with("h200", 2);

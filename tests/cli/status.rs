@@ -85,7 +85,7 @@ fn a_daemon_that_somebody_else_talks_to_is_busy_and_not_dead() {
     let sim = Sim::small();
     // A forgotten interactive session: its standard input stays open.
     let session = sim.session("0.2");
-    // Without clients nothing needs asking; with one, fault must be told from ready.
+    // Without clients nothing needs asking; with one, fault must be distinguished from ready.
     let client = sim.client("0.2");
     let device = sim.device("0.2");
     assert_eq!(device["state"], "busy");
@@ -154,7 +154,7 @@ fn status_of_idle_devices_leaves_no_trace_in_the_logs() {
 #[test]
 fn a_fault_is_shown_until_its_clients_have_gone() {
     let sim = Sim::small();
-    // Both are told of the fault; the state lasts while one of them lives.
+    // Both learn of the fault; the state lasts while one of the two lives.
     let [healthy, faulty] = sim.faulty("0.2");
     assert_contains(&healthy.finish().output, "loop err 700");
     assert_eq!(sim.device("0.2")["state"], "fault");
@@ -176,8 +176,8 @@ fn a_stopped_daemon_does_not_hold_status_up() {
     sim.run(&["down"]).ended(0);
 }
 
-/// Whoever runs a program chooses its name, and whoever owns a run directory chooses what its files say: root reads
-/// every user's.
+/// The user who runs a program chooses its name, and the user who owns a run directory chooses what its files say: root
+/// reads every user's.
 #[test]
 fn nothing_that_users_write_steers_the_terminal() {
     const EVIL: &str = "\u{1b}[2J\u{202e}evil";

@@ -1,8 +1,8 @@
-//! What `status` asks for, and how it is shown in terminals.
+//! The calls that `status` makes, and its output in terminals.
 
 use testkit::{Ran, Sim, assert_contains};
 
-/// What a GPU could offer beyond what it has is nothing that `status` shows.
+/// `status` does not show what a GPU could offer beyond what it has.
 #[test]
 fn nvml_is_asked_for_no_more_than_is_shown() {
     let sim = Sim::with("a100-80gb", 2);

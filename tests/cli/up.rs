@@ -575,7 +575,7 @@ devices = [ { profile = "3g", name = "1.0" } ]
 }
 
 #[test]
-fn whoever_holds_a_gpu_for_a_moment_fails_nothing() {
+fn a_process_that_holds_a_gpu_for_a_moment_fails_nothing() {
     // The driver decides there: an A100 is looked at before.
     let sim = Sim::with("h100-80gb-sxm", 1);
     let holder = sim.node.holder(&[0]);

@@ -11,7 +11,7 @@ use testkit::{
 };
 
 #[test]
-fn root_is_told_that_users_take_turns() {
+fn root_is_informed_that_users_take_turns() {
     needs_root!();
     let sim = Sim::with("h200", 1);
     let ran = sim.up(WHOLE, &[]).ended(0);
@@ -85,7 +85,7 @@ fn a_plain_user_serves_himself() {
 }
 
 #[test]
-fn a_plain_user_without_a_runtime_directory_is_told_so() {
+fn a_plain_user_without_a_runtime_directory_gets_a_hint() {
     needs_root!();
     let sim = Sim::with("h200", 1);
     let profile = sim.profile(WHOLE);
@@ -172,7 +172,7 @@ fn down_names_roots_daemons_to_a_user_who_has_none() {
     );
 }
 
-/// The arguments are quoted for a shell, and nobody is told to open a directory of his session.
+/// The arguments are quoted for a shell, and nobody is advised to open a directory of his session.
 #[test]
 fn a_profile_for_others_is_roots_to_apply() {
     needs_root!();

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use testkit::{Dialogue, SMALL, Sim, assert_contains, shell, terminal, terminate};
 
-/// The beginning of each look.
-pub(crate) const LOOK: &str = "mig-mps status  ";
+/// The beginning of each refresh.
+pub(crate) const REFRESH: &str = "mig-mps status  ";
 
 /// `status --watch=0.2` in a terminal that says before and after how it is set, and in between who watches.
 fn watch(sim: &Sim, size: &str) -> (Dialogue, u32) {
@@ -25,13 +25,13 @@ fn watch(sim: &Sim, size: &str) -> (Dialogue, u32) {
 
 fn started(sim: &Sim) -> (Dialogue, u32) {
     let (mut watch, pid) = watch(sim, "rows 40 cols 160");
-    watch.await_text(LOOK);
+    watch.await_text(REFRESH);
     (watch, pid)
 }
 
-/// What it shows while it looks so often.
-fn looks(watch: &mut Dialogue, count: usize) -> String {
-    (0..count).map(|_| watch.await_text(LOOK)).collect()
+/// The output of that many refreshes.
+fn refreshes(watch: &mut Dialogue, count: usize) -> String {
+    (0..count).map(|_| watch.await_text(REFRESH)).collect()
 }
 
 /// Waits for its end with that status, and asserts that the terminal is given back as it was.
@@ -65,11 +65,11 @@ fn nothing_is_asked_while_nothing_changes_and_what_changes_is_marked() {
     let first = sim.client("0.2");
     let (mut watch, _) = started(&sim);
     let before = logged(&sim);
-    looks(&mut watch, 8);
+    refreshes(&mut watch, 8);
     assert_eq!(
         logged(&sim),
         before,
-        "a look at what has not changed was written into a log"
+        "a refresh of what has not changed was written into a log"
     );
     let second = sim.client("0.2");
     watch.await_text("* 0.2");
@@ -96,11 +96,11 @@ fn ctrl_c_and_sigterm_give_the_terminal_back() {
 fn a_resize_marks_nothing() {
     let sim = Sim::small();
     let (mut watch, pid) = started(&sim);
-    watch.await_text(LOOK);
+    watch.await_text(REFRESH);
     let terminal = fs::read_link(format!("/proc/{pid}/fd/0")).unwrap();
     for columns in [70, 120, 40] {
         shell(format!("stty -F {} cols {columns}", terminal.display())).ended(0);
-        let seen = looks(&mut watch, 4);
+        let seen = refreshes(&mut watch, 4);
         assert!(!seen.contains("* "), "{columns}: {seen}");
     }
     // A change is still seen.
@@ -131,12 +131,12 @@ fn a_terminal_that_nobody_has_measured_is_taken_for_a_usual_one() {
 }
 
 #[test]
-fn by_itself_it_looks_every_two_seconds() {
+fn by_itself_it_refreshes_every_two_seconds() {
     let sim = Sim::with("a100-80gb", 1);
     let begun = Instant::now();
     let mut watch = sim.dialogue("status --watch");
     watch.await_text("every 2 s");
-    watch.await_text(LOOK);
+    watch.await_text(REFRESH);
     // On a busy machine it takes longer.
     assert!(begun.elapsed() >= Duration::from_secs(2));
     watch.press("q");
@@ -155,7 +155,7 @@ fn without_a_terminal_it_says_so() {
     sim.run(&["status", "--watch", "--json"]).ended(2);
 }
 
-/// `--watch 5` cannot be told from a device that is called 5.
+/// `--watch 5` cannot be distinguished from a device that is called 5.
 #[test]
 fn seconds_without_a_sign_are_explained() {
     let sim = Sim::with("h200", 1);

@@ -1,4 +1,4 @@
-//! What `mig-mps __complete` says, and what it takes for that.
+//! The output of `mig-mps __complete`, and what it needs for that.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -14,7 +14,7 @@ pub(crate) enum Shell {
     Fish,
 }
 
-/// What a shell shows before it reads a command.
+/// The prompt that a shell shows before it reads a command.
 const PROMPT: &str = "ready>";
 
 /// The time after which Tab is pressed again.

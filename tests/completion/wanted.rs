@@ -1,4 +1,4 @@
-//! What each shell completes.
+//! The completions of each shell.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use testkit::{Ran, Sim};
 /// The name of a file that no shell takes as it is.
 const SPACED: &str = "my profile.toml";
 
-/// How often a completion is asked for that does not come in time.
+/// The number of times to ask for a completion that does not come in time.
 const TRIES: usize = 5;
 
-/// What `mig-mps __complete` does not find within this time it does not offer.
+/// `mig-mps __complete` does not offer what it does not find within this time.
 const LIMIT: Duration = Duration::from_secs(1);
 
 fn completes_everything(in_shell: Shell, test: &str) {
@@ -67,7 +67,7 @@ fn all(session: &mut Session, cases: &[(&str, &str)]) {
 
 /// Subcommands, flags, their values, topics of the manual.
 fn completes_words(session: &mut Session) {
-    // All of them are awaited: a list comes in pieces.
+    // Every text is awaited: a list comes in pieces.
     let texts = [
         "restart",
         "Apply a profile to this node",
@@ -187,7 +187,7 @@ fn fish_completes() {
     completes_everything(Shell::Fish, "fish_completes");
 }
 
-/// Whoever writes a file of configurations does not choose what a shell runs.
+/// The author of a file of configurations does not choose what a shell runs.
 fn completes_as_text(in_shell: Shell, test: &str) {
     if !in_shell.is_here(test) {
         return;

@@ -1,4 +1,4 @@
-//! Seeds of the fuzzer, and what it has found: `fixtures/fuzz` says how to look for more.
+//! Seeds of the fuzzer, and what it has found: `fixtures/fuzz` says how to find more.
 
 mod targets;
 

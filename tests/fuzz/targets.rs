@@ -1,4 +1,4 @@
-//! What strangers write, read as mig-mps reads it: whatever it is, reading it ends, and without a panic.
+//! Text that strangers write, read as mig-mps reads it: whatever it is, reading it ends, and without a panic.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use mig_mps::internals::state::DeviceRecord;
 /// Reads bytes as one kind of text.
 pub(crate) type Target = fn(&[u8]);
 
-/// All of them, by the names of their directories of seeds.
+/// All targets, by the names of their directories of seeds.
 pub(crate) const TARGETS: [(&str, Target); 6] = [
     ("profile", profile),
     ("mig-parted", mig_parted_file),

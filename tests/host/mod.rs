@@ -59,7 +59,7 @@ fn unit(name: &str) -> Unit {
 }
 
 #[test]
-fn whoever_holds_a_gpu_is_named_with_its_service() {
+fn a_process_that_holds_a_gpu_is_named_with_its_service() {
     let machine = Machine::with("a100-80gb");
     assert_eq!(machine.holders(), Holders::default());
     machine.node.service("nvidia-dcgm.service");
@@ -127,7 +127,7 @@ fn no_gpu_is_reset_that_this_very_program_has_open() {
     assert_eq!(
         machine.holders(),
         Holders::default(),
-        "itself is not told of"
+        "it does not report itself"
     );
     assert!(machine.reset().unwrap_err().is_in_use());
     nvml.while_shut_down(|| machine.reset()).unwrap().unwrap();

@@ -1,5 +1,5 @@
-//! Keeps the order of the source tree: who may import whom, how long files may be, and which words its text does
-//! without.
+//! Keeps the order of the source tree: which file may import which, how long files may be, and which words its text
+//! does without.
 
 mod rules;
 mod sources;

@@ -32,7 +32,7 @@ const FEATURES: &str = "features";
 /// The doors to the outside, which know nothing of what the project makes of it.
 const DOORS: [&str; 3] = ["nvml", "mps", "cuda"];
 
-/// What a door may import.
+/// The rooms that a door may import.
 const UNDER_A_DOOR: [&str; 5] = ["failure", "config", "settings", "geometry", "host"];
 
 /// The lowest room that prints.

@@ -45,8 +45,8 @@ fn removing_it_stops_no_daemon_and_says_so() {
     let (logs, after) = ran.stdout.split_once('\n').unwrap();
     assert_eq!(logs, "2", "logs of running daemons stay");
     let after: serde_json::Value = serde_json::from_str(after).unwrap();
-    let home = sim.node.dir().parent().unwrap();
-    let before = std::fs::read_to_string(home.join("before")).unwrap();
+    let parent = sim.node.dir().parent().unwrap();
+    let before = std::fs::read_to_string(parent.join("before")).unwrap();
     let before: serde_json::Value = serde_json::from_str(&before).unwrap();
     assert_eq!(in_state(&after, "ready"), ["0.0", "0.4"]);
     for (before, after) in [0, 1].map(|n| (&before["devices"][n], &after["devices"][n])) {

@@ -1,4 +1,4 @@
-//! How long planning takes, over every request on every model and every way from any layout to any
+//! The time that planning takes, over every request on every model and every way from any layout to any
 //! request on the grid of seven slices: `cargo bench --bench planning`.
 //!
 //! Fails where the 99.9th percentile is not below a millisecond.

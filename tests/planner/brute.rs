@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use simnode::catalog::{Model, Profile};
 
-/// How many of each profile, in the model's order.
+/// The number of instances of each profile, in the model's order.
 pub(crate) type Counts = Vec<u32>;
 
 /// An instance: the number of its profile in the model's order, its start and its size.

@@ -1,4 +1,5 @@
-//! mig-parted's own configuration files, read without the program's own reader, and what mig-parted makes of them.
+//! mig-parted's own configuration files, read without the program's own reader, and the geometry that
+//! mig-parted makes of each.
 
 use std::collections::BTreeMap;
 
@@ -69,8 +70,8 @@ impl Entry {
     }
 }
 
-/// What mig-parted makes of each GPU that the configuration selects, on a node with so many of a model: the last entry
-/// stays.
+/// The geometry that mig-parted makes of each GPU that the configuration selects, on a node with so many of a model:
+/// the last entry stays.
 pub(crate) fn wanted(entries: &[Entry], model: &Model, gpus: u32) -> BTreeMap<u32, Geometry> {
     let last = |gpu: u32| {
         let mut entries = entries.iter().rev();

@@ -66,7 +66,7 @@ fn offer(profile: &Profile) -> GpuInstanceProfile {
     }
 }
 
-/// What a GPU instance of that profile offers.
+/// The compute instances that a GPU instance of that profile offers.
 pub(crate) fn compute(profile: &Profile) -> Vec<ComputeInstanceProfile> {
     let offer = |compute: &simnode::catalog::ComputeProfile| ComputeInstanceProfile {
         id: ComputeProfileId(compute.id),

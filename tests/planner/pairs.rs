@@ -14,8 +14,8 @@ use super::brute::{self, Body, Counts};
 use super::{model, scene};
 use scene::Scene;
 
-/// What plans are compared by, less is better: clients disrupted, GPU instances destroyed, daemons stopped, then the largest
-/// free block, and the placements.
+/// The measures that plans are compared by, less is better: clients disrupted, GPU instances destroyed, daemons
+/// stopped, then the largest free block, and the placements.
 type Score = (u32, usize, usize, Reverse<u32>, Vec<(u32, u32)>);
 
 /// An instance with a daemon that has so many clients.

@@ -140,7 +140,7 @@ proptest! {
 
     /// `plan` calls the exported profile empty, and on an empty node it makes the same node again.
     #[test]
-    fn an_exported_profile_is_what_is_there(wanted in some_node()) {
+    fn an_exported_profile_matches_the_node(wanted in some_node()) {
         let Some((node, empty)) = standing(wanted) else {
             return Ok(());
         };
@@ -164,9 +164,9 @@ proptest! {
         prop_assert_eq!(geometry(&again), geometry(&node), "{}", text);
     }
 
-    /// What goes to mig-parted and comes back is the same geometry, or the file says what is lost.
+    /// A geometry that goes to mig-parted and comes back is the same, or the file says what is lost.
     #[test]
-    fn mig_parted_gives_back_what_it_got(wanted in some_node()) {
+    fn mig_parted_returns_what_it_got(wanted in some_node()) {
         let Some((node, empty)) = standing(wanted) else {
             return Ok(());
         };

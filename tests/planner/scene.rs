@@ -45,7 +45,7 @@ impl Scene {
         }
     }
 
-    /// What the profile asks for.
+    /// The plan that the profile asks for.
     pub(crate) fn plan(&self, profile: &Profile) -> Result<Plan, Refusal> {
         plan::up(&self.node, profile, &directories(), Uid::ROOT)
     }
@@ -60,7 +60,7 @@ impl Scene {
         }
     }
 
-    /// What lies on the first GPU.
+    /// The instances on the first GPU.
     pub(crate) fn layout(&self) -> Vec<Body> {
         let number = |id: ProfileId| {
             let profiles = &self.models[0].profiles;

@@ -8,12 +8,12 @@ use proptest::sample::{Index, select};
 use super::scene::{self, Scene};
 use super::{brute, model};
 
-/// What a device is called, and what it says of MPS.
+/// The names and the settings of MPS that a device may have.
 const NAMES: [&str; 4] = ["", "x-{gpu}-{n}", "y{n}", "z-{gpu}-{n}"];
 const SETTINGS: [&str; 3] = ["", "serve = \"all\"", "active-thread-percentage = 50"];
 
 #[derive(Clone, Debug)]
-struct Wish {
+struct Request {
     counts: Index,
     name: &'static str,
     settings: &'static str,
@@ -21,7 +21,7 @@ struct Wish {
     order: Vec<Index>,
 }
 
-fn wish() -> impl Strategy<Value = Wish> {
+fn request() -> impl Strategy<Value = Request> {
     (
         any::<Index>(),
         select(&NAMES[..]),
@@ -29,7 +29,7 @@ fn wish() -> impl Strategy<Value = Wish> {
         any::<bool>(),
         prop::collection::vec(any::<Index>(), 8),
     )
-        .prop_map(|(counts, name, settings, split, order)| Wish {
+        .prop_map(|(counts, name, settings, split, order)| Request {
             counts,
             name,
             settings,
@@ -38,9 +38,13 @@ fn wish() -> impl Strategy<Value = Wish> {
         })
 }
 
-/// The entries of a wish on a model: half of them with a name and settings of their own.
-fn entries(model: &simnode::catalog::Model, feasible: &[&Vec<u32>], wish: &Wish) -> Vec<String> {
-    let counts = *wish.counts.get(feasible);
+/// The entries of a request on a model: half the entries with a name and settings of their own.
+fn entries(
+    model: &simnode::catalog::Model,
+    feasible: &[&Vec<u32>],
+    request: &Request,
+) -> Vec<String> {
+    let counts = *request.counts.get(feasible);
     let mut entries = Vec::new();
     for (number, (profile, &count)) in model.profiles.iter().zip(counts).enumerate() {
         let mut add = |count: u32, special: bool| {
@@ -48,13 +52,13 @@ fn entries(model: &simnode::catalog::Model, feasible: &[&Vec<u32>], wish: &Wish)
                 return;
             }
             let mut keys = format!("profile = \"{}\", count = {count}", profile.name);
-            if special && !wish.name.is_empty() {
-                let _ = write!(keys, ", name = \"{}\"", wish.name);
+            if special && !request.name.is_empty() {
+                let _ = write!(keys, ", name = \"{}\"", request.name);
             }
-            if special && !wish.settings.is_empty() {
-                let _ = write!(keys, ", mps = {{ {} }}", wish.settings);
+            if special && !request.settings.is_empty() {
+                let _ = write!(keys, ", mps = {{ {} }}", request.settings);
             }
-            if special && wish.split && profile.slices > 1 {
+            if special && request.split && profile.slices > 1 {
                 keys += ", compute = [\"1c\", \"1c\"]";
             }
             entries.push(format!("{{ {keys} }}"));
@@ -86,7 +90,7 @@ proptest! {
     fn nothing_is_left_to_do_after_up(
         key in select(model::keys()),
         gpus in 1_usize..3,
-        wishes in prop::collection::vec(wish(), 1..6),
+        requests in prop::collection::vec(request(), 1..6),
     ) {
         let model = model::named(key);
         let layouts = brute::layouts(model);
@@ -95,11 +99,11 @@ proptest! {
             .filter(|counts| counts.iter().any(|&count| count > 0))
             .collect();
         let mut scene = Scene::new(model, gpus);
-        for wish in &wishes {
-            let mut entries = entries(model, &feasible, wish);
+        for request in &requests {
+            let mut entries = entries(model, &feasible, request);
             let wanted = profile(&entries);
             let plan = scene.plan(&wanted).unwrap_or_else(|refusal| panic!("{refusal}"));
-            for (nth, index) in wish.order.iter().enumerate().take(entries.len()) {
+            for (nth, index) in request.order.iter().enumerate().take(entries.len()) {
                 let other = index.index(entries.len());
                 entries.swap(nth, other);
             }

@@ -1,4 +1,4 @@
-//! How long planning takes is measured by `cargo bench`; here it is only made sure that nothing
+//! The time that planning takes is measured by `cargo bench`; here it is only made sure that nothing
 //! explodes: requests that differ pairwise are the worst case.
 
 use std::time::Instant;

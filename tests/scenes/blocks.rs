@@ -9,7 +9,7 @@ use regex::Regex;
 use crate::scenes::engine::{Part, Stage, matches, parse};
 use crate::scenes::root;
 
-/// What programs of a block are ours: the others are not there, or are not what it is about.
+/// The programs of a block that are ours: the others are not there, or are not what it is about.
 const OURS: [&str; 5] = [
     "mig-mps ",
     "sudo mig-mps ",

@@ -1,4 +1,4 @@
-//! A node on which something happens all the time, and those who look at it meanwhile.
+//! A node on which something happens all the time, and watchers that run `status` meanwhile.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -38,10 +38,10 @@ select = { index = [1] }
 mig = false
 "#;
 
-/// How many runs are judged, at least. `TRUTH_RUNS=4000` is a soak of half an hour.
+/// The number of runs that are judged, at least. `TRUTH_RUNS=4000` is a soak of half an hour.
 const RUNS: usize = 100;
 
-/// How many look at the same time; the last of them is a plain user where that can be.
+/// The number of watchers at the same time; the last one is a plain user where that can be.
 const WATCHERS: usize = 3;
 
 #[test]
@@ -126,7 +126,7 @@ fn watched(sim: &Sim, watch: &Watch, wanted: usize) -> Vec<Run> {
         let watchers: Vec<_> = (0..WATCHERS)
             .map(|number| {
                 let is_plain = number + 1 == WATCHERS && rustix::process::geteuid().is_root();
-                scope.spawn(move || watch.look_on(sim, is_plain))
+                scope.spawn(move || watch.run_status(sim, is_plain))
             })
             .collect();
         let mut driver = Driver {
@@ -174,11 +174,11 @@ struct Run {
     ran: Ran,
 }
 
-/// Those who look on.
+/// The watchers.
 #[derive(Default)]
 struct Watch {
     is_over: AtomicBool,
-    /// How many runs have begun.
+    /// The number of runs that have begun.
     begun: AtomicUsize,
     /// The numbers of those that have ended.
     numbers: Mutex<BTreeSet<usize>>,
@@ -186,7 +186,7 @@ struct Watch {
 }
 
 impl Watch {
-    fn look_on(&self, sim: &Sim, is_plain: bool) -> Vec<Run> {
+    fn run_status(&self, sim: &Sim, is_plain: bool) -> Vec<Run> {
         let args = ["status", "--json", "--exit-code"];
         let mut command = if is_plain {
             sim.by_nobody(&args)
@@ -213,7 +213,7 @@ impl Watch {
         runs
     }
 
-    /// Waits until somebody has seen what is there now.
+    /// Waits until somebody has seen the node as it is now.
     fn see(&self) {
         let next = self.begun.load(Ordering::SeqCst);
         let numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -346,7 +346,7 @@ impl<'scope> Driver<'scope, '_> {
         self.mourn(pid(&self.device(name)["daemon_pid"]));
     }
 
-    /// Has programs join a device, one after the other, until it is told to end.
+    /// Has programs join a device, one after the other, until it is asked to end.
     fn come_and_go(&self, name: &'static str) -> Clients<'scope> {
         let (sim, is_over) = (self.sim, Arc::new(AtomicBool::new(false)));
         let theirs = Arc::clone(&is_over);

@@ -8,7 +8,7 @@ use simnode::node::Event;
 
 use crate::truth::span::{Span, Time};
 
-/// What the tests write into the log about what they do; `pid` is in the detail.
+/// The words that the tests write into the log about what they do; `pid` is in the detail.
 pub(crate) mod did {
     pub(crate) const BEGINS: &str = "mig-mps begins";
     pub(crate) const ENDS: &str = "mig-mps ends";
@@ -40,7 +40,7 @@ pub(crate) struct Device {
 #[derive(Debug)]
 pub(crate) struct Daemon {
     pub(crate) pid: u32,
-    pub(crate) life: Span,
+    pub(crate) alive: Span,
     /// The `up` that started it.
     pub(crate) start: Span,
     pub(crate) servers: Vec<Server>,
@@ -48,7 +48,7 @@ pub(crate) struct Daemon {
     pub(crate) stopped: Vec<Span>,
     /// It lives, and its pipe directory is gone.
     pub(crate) orphaned: Option<Span>,
-    /// What it was set to, and when.
+    /// The values that it was set to, and when.
     pub(crate) percentages: Vec<(Time, f64)>,
     /// The programs that wait for a server, and when.
     pub(crate) waiting: Vec<(u32, Span)>,
@@ -57,7 +57,7 @@ pub(crate) struct Daemon {
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) pid: u32,
-    pub(crate) life: Span,
+    pub(crate) alive: Span,
     pub(crate) ready: Option<Span>,
     pub(crate) faults: Vec<Span>,
     pub(crate) clients: Vec<(u32, Span)>,
@@ -177,7 +177,7 @@ impl History {
             let last = before.rfind(|command| Some(command.begin) <= gone)?;
             Some(last.begin)
         });
-        let life = Span {
+        let alive = Span {
             from: (begin, start.time),
             to: (
                 leaves.or(gone).unwrap_or(Time::MAX),
@@ -189,16 +189,16 @@ impl History {
             log.0
                 .iter()
                 .filter(move |event| {
-                    event.what == what && event.pid == pid && event.time <= life.to.1
+                    event.what == what && event.pid == pid && event.time <= alive.to.1
                 })
                 .collect::<Vec<_>>()
         };
         let end_of = |from: Time, what: &str, key: &str, pid: u32| {
             let end = log.naming(from, what, key, pid);
-            end.map_or(life.to, |end| (end, end))
+            end.map_or(alive.to, |end| (end, end))
         };
         let servers = of_it("server start").into_iter();
-        let servers: Vec<Server> = servers.map(|event| Server::of(log, event, life)).collect();
+        let servers: Vec<Server> = servers.map(|event| Server::of(log, event, alive)).collect();
         let set = of_it("set_default_active_thread_percentage").into_iter();
         let set = set.filter_map(|event| {
             let answer = event.detail["answer"][0].as_str()?;
@@ -207,14 +207,14 @@ impl History {
         let waiting = of_it("client waits").into_iter().filter_map(|event| {
             let client = pid_in(event, "client")?;
             let admitted = log.naming(event.time, "client admitted", "client", client);
-            let to = admitted.map_or(life.to, |time| (event.time, time));
+            let to = admitted.map_or(alive.to, |time| (event.time, time));
             let from = (event.time, event.time);
             Some((client, Span { from, to }))
         });
         let quits = of_it("quit").into_iter();
         let quits = quits.map(|event| Span {
             from: (event.time, event.time),
-            to: life.to,
+            to: alive.to,
         });
         let sessions = of_it("session open").into_iter().filter_map(|event| {
             let session = pid_in(event, "session")?;
@@ -239,11 +239,11 @@ impl History {
                 from,
                 log.naming(from, did::REMOVED, "pid", pid).unwrap_or(from),
             ),
-            to: life.to,
+            to: alive.to,
         });
         Daemon {
             pid,
-            life,
+            alive,
             start: Span {
                 from: (begin, begin),
                 to: command.map_or((start.time, start.time), |command| {
@@ -326,7 +326,7 @@ impl Server {
         let leaves = first(&[("server leaves", "server"), (did::KILLS, "pid")]);
         let end = first(&[("server end", "server"), (did::GONE, "pid")]);
         let gone = end.unwrap_or(Time::MAX).min(daemon.to.1);
-        let life = Span {
+        let alive = Span {
             from: (launched.map_or(start.time, |event| event.time), start.time),
             to: (leaves.unwrap_or(gone).min(daemon.to.0).min(gone), gone),
         };
@@ -337,11 +337,11 @@ impl Server {
                     .unwrap_or(ready),
                 ready,
             ),
-            to: life.to,
+            to: alive.to,
         });
         let mut server = Self {
             pid,
-            life,
+            alive,
             ready,
             faults: Vec::new(),
             clients: Vec::new(),
@@ -350,7 +350,7 @@ impl Server {
             log.0.iter().filter(move |event| {
                 event.what == what
                     && event.detail["server"] == pid
-                    && (life.from.0..=life.to.1).contains(&event.time)
+                    && (alive.from.0..=alive.to.1).contains(&event.time)
             })
         };
         for event in of_it("client admitted") {
@@ -366,11 +366,11 @@ impl Server {
                 log.of(event.time, "client leaves", client),
                 log.naming(event.time, did::KILLS, "pid", client),
             ];
-            let left = left.unwrap_or(life.to.1).min(life.to.1);
+            let left = left.unwrap_or(alive.to.1).min(alive.to.1);
             let leaves = leaves.into_iter().flatten().min().unwrap_or(left);
             let span = Span {
                 from: (event.time, begun.unwrap_or(left)),
-                to: (leaves.min(life.to.0).min(left), left),
+                to: (leaves.min(alive.to.0).min(left), left),
             };
             server.clients.push((client, span));
         }
@@ -378,7 +378,7 @@ impl Server {
             let recovered = of_it("server recovers")
                 .map(|recovers| recovers.time)
                 .find(|time| *time >= event.time);
-            let to = recovered.map_or(life.to, |recovered| {
+            let to = recovered.map_or(alive.to, |recovered| {
                 // The last of its clients is then about to be gone.
                 let leaving = server.clients.iter().map(|(_, span)| span.to.0);
                 let last = leaving.filter(|time| *time <= recovered).max();

@@ -7,17 +7,17 @@ use serde_json::Value;
 use crate::truth::history::{Command, Daemon, Device, History, Server};
 use crate::truth::span::{Span, Time};
 
-/// What one run of `status --json` said, and when it ran.
+/// The output of one run of `status --json`, and when it ran.
 #[derive(Debug)]
 pub(crate) struct Report {
     pub(crate) begin: Time,
     pub(crate) end: Time,
-    /// True if a plain user looked, from whom something may be hidden.
+    /// True if a plain user ran it, so that something may be hidden.
     pub(crate) is_plain: bool,
     pub(crate) said: Value,
 }
 
-/// What is wrong at the moment at which the least is.
+/// The faults at the moment at which there are fewest.
 type Faults = Vec<String>;
 
 impl History {
@@ -41,7 +41,7 @@ impl History {
                 device
                     .daemons
                     .iter()
-                    .any(|daemon| daemon.life.at(*time).must())
+                    .any(|daemon| daemon.alive.at(*time).must())
             };
             if !is_shown && moments.iter().all(had_daemon) {
                 faults.push(format!(
@@ -82,8 +82,8 @@ impl History {
         faults
     }
 
-    /// Every moment of a window at which something began or ended, and one between each two of them: all others
-    /// are like one of these.
+    /// Every moment of a window at which something began or ended, and one between each two: all others are like
+    /// one of these.
     fn moments(&self, begin: Time, end: Time) -> Vec<Time> {
         let mut edges = BTreeSet::from([begin, end]);
         edges.extend(
@@ -110,7 +110,7 @@ impl History {
         };
         let mut daemons = device.daemons.iter();
         let daemon =
-            daemons.find(|daemon| u64::from(daemon.pid) == pid && daemon.life.at(time).may());
+            daemons.find(|daemon| u64::from(daemon.pid) == pid && daemon.alive.at(time).may());
         let Some(daemon) = daemon else {
             return vec![format!("daemon {pid} did not live, state {}", row["state"])];
         };
@@ -143,7 +143,7 @@ impl History {
         let (said, is_plain) = (&report.said, report.is_plain);
         let mut faults = Vec::new();
         let mut daemons = device.daemons.iter();
-        let lives = daemons.any(|daemon| daemon.life.at(time).must());
+        let lives = daemons.any(|daemon| daemon.alive.at(time).must());
         let recorded =
             |span: fn(&Span, Time) -> bool| device.recorded.iter().any(|of| span(of, time));
         let is_true = match row["state"].as_str().unwrap_or_default() {
@@ -152,7 +152,7 @@ impl History {
                 let since = device.recorded.iter().find(|span| span.at(time).may());
                 let ended = |since: &Span| {
                     device.daemons.iter().any(|daemon| {
-                        daemon.life.from.0 >= since.from.0 && daemon.life.to.0 <= time
+                        daemon.alive.from.0 >= since.from.0 && daemon.alive.to.0 <= time
                     })
                 };
                 !lives && since.is_some_and(ended)
@@ -169,7 +169,7 @@ impl History {
         if !is_true {
             faults.push(format!("it was not {} without a daemon", row["state"]));
         }
-        let lives = |daemon: &&Daemon| daemon.life.at(time).may();
+        let lives = |daemon: &&Daemon| daemon.alive.at(time).may();
         match device.daemons.iter().find(lives) {
             // Its pid is not recorded yet, and it may be asked already.
             Some(daemon) if row["state"] == "starting" => {
@@ -189,13 +189,13 @@ impl History {
 
     fn is_in(daemon: &Daemon, state: &str, time: Time) -> bool {
         let within = |span: &Span| span.at(time).may();
-        let mut servers = daemon.servers.iter().filter(|server| within(&server.life));
+        let mut servers = daemon.servers.iter().filter(|server| within(&server.alive));
         match state {
             "ready" => servers.any(|server| {
                 server.ready.as_ref().is_some_and(within)
                     && !server.faults.iter().any(|fault| fault.at(time).must())
             }),
-            "no server yet" => !servers.any(|server| server.life.at(time).must()),
+            "no server yet" => !servers.any(|server| server.alive.at(time).must()),
             "starting" => {
                 let coming =
                     servers.any(|server| server.ready.is_none_or(|ready| !ready.at(time).must()));
@@ -210,7 +210,7 @@ impl History {
         }
     }
 
-    /// What may be recorded: while a command runs, what was before it and what is after it.
+    /// The values that may be recorded: while a command runs, the one before it and the one after it.
     fn percentages(&self, device: &Device, time: Time) -> Vec<Option<f64>> {
         let at = |time: Time| {
             let set = device.daemons.iter().flat_map(|daemon| &daemon.percentages);
@@ -230,14 +230,14 @@ impl History {
         };
         let lives = || {
             let mut daemons = device.daemons.iter();
-            daemons.any(|daemon| daemon.life.at(time).must())
+            daemons.any(|daemon| daemon.alive.at(time).must())
         };
         if what.starts_with("its daemon has died") {
             // One that a command ends has not died.
             let mut daemons = device.daemons.iter();
-            let last = daemons.rfind(|daemon| daemon.life.to.0 <= time);
+            let last = daemons.rfind(|daemon| daemon.alive.to.0 <= time);
             let recorded = device.recorded.iter().any(|span| span.at(time).may());
-            let killed = |daemon: &Daemon| self.command_at(daemon.life.to.0).is_none();
+            let killed = |daemon: &Daemon| self.command_at(daemon.alive.to.0).is_none();
             !lives() && recorded && last.is_some_and(killed)
         } else if what.starts_with("a GPU fault") {
             device.says("fault", time)
@@ -275,13 +275,13 @@ impl Device {
     /// True if a daemon of it may be called that at a moment.
     fn says(&self, state: &str, time: Time) -> bool {
         let mut daemons = self.daemons.iter();
-        daemons.any(|daemon| daemon.life.at(time).may() && History::is_in(daemon, state, time))
+        daemons.any(|daemon| daemon.alive.at(time).may() && History::is_in(daemon, state, time))
     }
 }
 
 impl Daemon {
     fn edges(&self) -> Vec<Time> {
-        let mut spans = vec![self.life, self.start];
+        let mut spans = vec![self.alive, self.start];
         spans.extend(
             self.sessions
                 .iter()
@@ -290,7 +290,7 @@ impl Daemon {
         );
         spans.extend(self.waiting.iter().map(|(_, span)| span));
         for server in &self.servers {
-            spans.push(server.life);
+            spans.push(server.alive);
             spans.extend(server.ready.iter().chain(&server.faults));
             spans.extend(server.clients.iter().map(|(_, span)| span));
         }
@@ -306,7 +306,7 @@ impl Daemon {
     fn servers_at(&self, time: Time) -> impl Iterator<Item = &Server> {
         self.servers
             .iter()
-            .filter(move |server| server.life.at(time).may())
+            .filter(move |server| server.alive.at(time).may())
     }
 }
 
@@ -321,7 +321,7 @@ fn servers(row: &Value, daemon: &Daemon, time: Time) -> Faults {
     let spans = daemon
         .servers
         .iter()
-        .map(|server| (server.pid, server.life));
+        .map(|server| (server.pid, server.alive));
     compare("server", &said, spans, time)
 }
 
@@ -347,7 +347,7 @@ fn waiting(row: &Value, said: &Value, daemon: &Daemon, time: Time) -> Faults {
         .iter()
         .copied()
         .filter(|(pid, _)| pids.contains(&u64::from(*pid)));
-    // Who waits is told by a log, and only for daemons that are asked: it need not be complete.
+    // A log says who waits, and only for daemons that are asked: it need not be complete.
     compare(
         "waiting program",
         &pids,
@@ -364,7 +364,7 @@ fn pids_of(row: &Value, programs: &Value) -> Vec<u64> {
         .collect()
 }
 
-/// Whether exactly those are named that were there.
+/// The differences between what is named and what was there.
 fn compare(
     what: &str,
     said: &[u64],
@@ -389,7 +389,7 @@ fn compare(
     faults
 }
 
-/// These states are told by what is known of servers and clients.
+/// These states follow from what is known of servers and clients.
 fn must_be_known(row: &Value, what: &str) -> Faults {
     let state = row["state"].as_str().unwrap_or_default();
     if ["ready", "no server yet", "fault"].contains(&state) {

@@ -1,4 +1,4 @@
-//! That the judge refuses what was not true: a made-up history, a true report of it, and lies.
+//! The judge refuses what was not true: a made-up history, a true report of it, and lies.
 
 use serde_json::{Value, json};
 use simnode::node::Event;
@@ -182,7 +182,7 @@ fn what_was_not_true_is_refused() {
         report(610, 620, "fault", &[30, 31]),
         // Each was there at some moment of the run, and never without the other.
         report(415, 440, "ready", &[31]),
-        // One of them was true before the fault, the other after it, and both at no moment.
+        // One of the two was true before the fault, the other after it, and both at no moment.
         report(440, 620, "ready", &[31]),
         // Values.
         with(

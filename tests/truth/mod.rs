@@ -1,4 +1,4 @@
-//! Whether what `status` reports was true, judged by the simulator's event log.
+//! The truth of what `status` reports, judged by the simulator's event log.
 //!
 //! One thread brings a node up, changes settings, kills, faults and takes it down again, while others run
 //! `mig-mps status --json` all the time and note when each run began and ended. Afterwards the judge goes through
@@ -22,7 +22,7 @@
 //! - *dead* is a device whose daemon has ended and that no `down` has taken away since. *no daemon* is one
 //!   that mig-mps has no record of. *starting* is one whose server is not ready yet, or whose daemon an `up` that
 //!   still runs starts. *ready*, *fault* and *no server yet* say that servers and clients are known. *busy* is
-//!   one whose daemon has a session open, or was told to quit.
+//!   one whose daemon has a session open, or was asked to quit.
 
 mod commotion;
 mod history;

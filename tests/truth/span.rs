@@ -10,7 +10,7 @@ pub(crate) struct Span {
     pub(crate) to: (Time, Time),
 }
 
-/// Whether it was true at a moment.
+/// The truth of something at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Truth {
     No,
@@ -39,12 +39,12 @@ impl Span {
 }
 
 impl Truth {
-    /// Whether it may be said.
+    /// True if it may be said.
     pub(crate) fn may(self) -> bool {
         self != Self::No
     }
 
-    /// Whether it must be said.
+    /// True if it must be said.
     pub(crate) fn must(self) -> bool {
         self == Self::Yes
     }

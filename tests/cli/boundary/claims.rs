@@ -13,7 +13,7 @@ use testkit::{
 
 use super::HERS;
 
-/// What answers in a user's directory may say anything, at any length, or nothing.
+/// A program that answers in a user's directory may say anything, at any length, or nothing.
 #[test]
 fn an_answer_without_end_is_cut_off() {
     needs_root!();

@@ -33,7 +33,8 @@ ctypes.CDLL(None).ptrace(SEIZE, int(sys.argv[1]), None, None)
 time.sleep(120)
 ";
 
-/// A user may trace what runs as her, and keep its exit status from whoever started it: root does not wait for that.
+/// A user may trace what runs as her, and keep its exit status from the process that started it: root does not wait for
+/// that.
 #[test]
 fn a_user_who_traces_her_session_holds_nobody_up() {
     let test = "a_user_who_traces_her_session_holds_nobody_up";
@@ -73,7 +74,7 @@ fn a_users_ten_seconds_are_ten_together() {
     let since = sim.node.dir().join("since");
     File::create(&since).unwrap();
     fs::set_permissions(&since, fs::Permissions::from_mode(0o666)).unwrap();
-    // Whoever changes a setting is refused for four seconds, and then not answered.
+    // A session that changes a setting is refused for four seconds, and then not answered.
     let control = sim.control_script(&format!(
         "input=$(cat)\ncase $input in *set_default*)\n\
          [ -s {since} ] || date +%s >{since}\n\
@@ -88,7 +89,7 @@ fn a_users_ten_seconds_are_ten_together() {
     assert!(seconds <= 7.0, "{}", ran.stderr);
 }
 
-/// What is in the place of her directory does not decide who runs a session.
+/// Nothing in the place of her directory decides who runs a session.
 #[test]
 fn a_session_with_a_users_daemon_never_runs_as_root() {
     needs_root!();

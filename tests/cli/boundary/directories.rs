@@ -11,7 +11,7 @@ use testkit::{NOBODY, Ran, Sim, assert_contains, in_state, needs_root, whole};
 const OF_USERS: u32 = 54_321;
 const OF_SYSTEM: u32 = 543;
 
-/// Root's commands do not look into a user's run directory, whatever its owner has put there.
+/// Root's commands do not read a user's run directory, whatever its owner has put there.
 #[test]
 fn root_reads_no_users_records() {
     needs_root!();
@@ -160,7 +160,7 @@ fn a_directory_that_users_of_a_group_can_change_is_refused() {
     }
 }
 
-/// What she has put into her pipe directory is kept until it is purged, however deep it is nested.
+/// Everything she has put into her pipe directory is kept until it is purged, however deep it is nested.
 #[test]
 fn what_she_left_is_removed_by_a_purge() {
     needs_root!();

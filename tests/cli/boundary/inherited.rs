@@ -1,4 +1,4 @@
-//! What a daemon or a session of a user's could inherit from root.
+//! Things that a daemon or a session of a user's could inherit from root.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;

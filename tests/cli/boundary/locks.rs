@@ -9,7 +9,7 @@ use testkit::{App, NOBODY, Sim, has_python, in_state, is_alive, is_root, needs_r
 
 use super::HERS;
 
-/// Whoever holds the lock of the daemon's lock file, and whatever lies there, is in nobody's way.
+/// Neither a process that holds the lock of the daemon's lock file, nor another file in its place, is in the way.
 #[test]
 fn a_lock_that_somebody_holds_means_nothing() {
     let test = "a_lock_that_somebody_holds_means_nothing";
@@ -60,7 +60,7 @@ except OSError:
 time.sleep(60)
 ";
 
-/// `down` is not told by a file that the daemon has ended.
+/// `down` does not rely on a file to know that the daemon has ended.
 #[test]
 fn a_replaced_lock_file_hides_no_living_daemon() {
     needs_root!();

@@ -10,7 +10,7 @@ use testkit::{
 
 use super::{HERS, control_that};
 
-/// FIFOs and directories in place of logs hold up neither a start nor a look.
+/// FIFOs and directories in place of logs hold up neither a start nor `status`.
 #[test]
 fn a_fifo_as_a_log_holds_nobody_up() {
     needs_root!();

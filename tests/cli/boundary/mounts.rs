@@ -127,7 +127,7 @@ fn a_claimed_directory_that_hangs_holds_nobody_up() {
     );
 }
 
-/// What a user has put into her log directory holds `down --purge` up no more than anything else.
+/// The files that a user has put into her log directory hold `down --purge` up no more than anything else.
 #[test]
 fn a_log_directory_is_removed_with_what_is_mounted_there() {
     if !can_mount("a_log_directory_is_removed_with_what_is_mounted_there") {

@@ -1,4 +1,4 @@
-//! Files that root is told to write, in directories of users.
+//! Files that root is asked to write, in directories of users.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Read;
@@ -11,7 +11,8 @@ use rustix::fs::OFlags;
 
 use testkit::{NOBODY, Ran, Sim, needs_root, shell, wait_until, without_gpu};
 
-/// How often a file is written while its place changes. The old code wrote through the link at the twelfth time.
+/// The number of times that a file is written while its place changes. The old code wrote through the link at the
+/// twelfth time.
 const ROUNDS: usize = 60;
 
 /// A directory of nobody's, and a file of root's beside it.
@@ -79,7 +80,7 @@ fn close(path: &Path, fifo: File) {
     });
 }
 
-/// What has been written to a FIFO.
+/// The text that has been written to a FIFO.
 fn read(mut fifo: &File) -> String {
     let mut text = vec![0; 1 << 16];
     match fifo.read(&mut text) {
@@ -102,13 +103,13 @@ fn a_link_in_the_place_of_a_file_is_not_followed() {
     let device_reads = fifo(&device);
     symlink(&device, &file).unwrap();
     let output = file.to_str().unwrap();
-    let told = [
+    let runs = [
         sim.run(&["metrics", "--output", output]),
         sim.run(&["cdi", "--output", output]),
         init(&file),
     ];
     assert_eq!(read(&device_reads), "");
-    let said = told.map(|ran| place.said(&ran.ended(1)));
+    let said = runs.map(|ran| place.said(&ran.ended(1)));
     assert_snapshot!(said.concat(), @"
     error: cannot write /hers/file: it is a symbolic link
     hint: choose another path
@@ -152,14 +153,14 @@ fn a_link_of_a_user_on_the_way_is_not_followed() {
     assert_eq!(own.status, 0, "a link of root's own is followed: {own:?}");
     fs::remove_file(roots.join("file")).unwrap();
     std::os::unix::fs::lchown(&link, Some(NOBODY), Some(NOBODY)).unwrap();
-    let told = [
+    let runs = [
         init(&link.join("file")).ended(1),
         without_gpu(&["man", "--dir", link_shown], "").ended(1),
         without_gpu(&["systemd", "--package", link_shown], "").ended(1),
         lists(&link.join("trace")).ended(2),
     ];
     assert_eq!(fs::read_dir(&roots).unwrap().count(), 0);
-    assert_snapshot!(told.map(|ran| place.said(&ran)).concat(), @"
+    assert_snapshot!(runs.map(|ran| place.said(&ran)).concat(), @"
     error: cannot write /hers/link/file: it is a link that belongs to nobody
     hint: choose another path
     error: cannot write manual pages to /hers/link: it is a link that belongs to nobody

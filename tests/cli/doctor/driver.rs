@@ -5,7 +5,7 @@ use std::fs;
 use super::{Report, doctor, healthy};
 use testkit::{Sim, as_typed};
 
-/// What the doctor says with a variable set.
+/// The doctor's report with a variable set.
 fn with(sim: &Sim, name: &str, value: &str) -> Report {
     Report::of(sim.command(&["doctor", "--json"]).env(name, value))
 }

@@ -21,7 +21,7 @@ mod surroundings;
 #[derive(Debug)]
 struct Checked(Value);
 
-/// What `doctor --json` says.
+/// The output of `doctor --json`.
 #[derive(Debug)]
 struct Report(Value);
 

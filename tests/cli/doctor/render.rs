@@ -70,7 +70,7 @@ fn nothing_that_users_write_steers_the_terminal() {
     let left = doctor(&sim, &[]).check("leftover-shared-memory").0;
     let left = left["findings"].as_array().unwrap();
     assert_eq!(left.len(), 2, "{left:#?}");
-    // Whoever pastes a command runs nothing else.
+    // A user who pastes a command runs nothing else.
     let mut commands = left.iter().map(|finding| &finding["command"]);
     assert!(commands.all(serde_json::Value::is_null), "{left:#?}");
     for args in [&["doctor"][..], &["doctor", "--json"]] {

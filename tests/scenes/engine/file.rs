@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-/// What stands before a line that belongs to the line above it.
+/// The indentation of a line that belongs to the line above it.
 const INDENT: &str = "  ";
 
 /// A line that begins at the margin, with the indented lines below it.
@@ -98,7 +98,7 @@ fn a_file_is_written_as_it_was_read() {
 }
 
 #[test]
-fn dots_stand_for_lines_and_for_parts_of_them() {
+fn dots_stand_for_lines_and_for_parts_of_lines() {
     let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
     let said = lines("a\nb 5 c\nd");
     for wanted in [

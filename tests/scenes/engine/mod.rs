@@ -58,7 +58,7 @@ pub(crate) fn play(name: &str) {
     }
 }
 
-/// Does what a part of a file says. Returns what a program left, if it ran one to look at it.
+/// Does what a part of a file says. Returns what a program left, if it ran one to check that.
 fn take(part: &Part, stage: &mut Option<Stage>, file: &str) -> Option<Ran> {
     let head = part.head.as_str();
     let (verb, rest) = head.split_once(' ').unwrap_or((head, ""));

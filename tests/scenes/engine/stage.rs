@@ -16,7 +16,7 @@ use testkit::{
 
 use super::tidy::Tidy;
 
-/// How long something is waited for.
+/// The longest time that something is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Types the answer to a question, and returns the whole conversation.
@@ -38,7 +38,8 @@ const CHANGES: [&str; 4] = [
     "starting nvidia-dcgm.service again",
 ];
 
-/// What a command that fails leaves as it was: the GPUs, and what is in the run directory, with the daemons that live.
+/// Everything that a command that fails leaves as it was: the GPUs, and what is in the run directory, with the daemons
+/// that live.
 type Kept = BTreeMap<String, String>;
 
 impl Stage {
@@ -213,7 +214,7 @@ impl Stage {
         self.tidy.with_values(line)
     }
 
-    /// Whether there is a run directory, and how often somebody has asked for a change.
+    /// True if there is a run directory, and the number of times that somebody has asked for a change.
     fn touched(&self) -> (bool, usize) {
         let changes = ["Set", "Create", "Destroy", "start"];
         let mut events = self.sim.node.events();
@@ -249,8 +250,8 @@ fn eventually(is_so: impl Fn() -> bool) {
     }
 }
 
-/// What is in a directory, but for the lock and the space that is reserved for a change. In a pipe directory that is its
-/// daemon, if it lives.
+/// Everything in a directory, but for the lock and the space that is reserved for a change. In a pipe directory that is
+/// its daemon, if it lives.
 fn read_all(dir: &Path, kept: &mut Kept) {
     for entry in fs::read_dir(dir).into_iter().flatten() {
         let path = entry.expect("a directory of the node").path();

@@ -1,11 +1,11 @@
-//! What differs from run to run, in brackets.
+//! Values that differ from run to run, in brackets.
 
 use std::path::Path;
 use std::sync::LazyLock;
 
 use regex::{Captures, Regex};
 
-/// What one scene knows of its run.
+/// The values that one scene knows of its run.
 pub(crate) struct Tidy {
     /// The directory of the scene.
     dir: String,
