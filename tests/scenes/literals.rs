@@ -118,7 +118,15 @@ impl Visit<'_> for Found {
                 [.., of, name] if name == "new" => {
                     ["CommandError", "Error", "Obstacle"].contains(&of.as_str())
                 }
-                [.., name] => ["failed", "usage", "chosen", "other", "refused", "in_the_way"].contains(&name.as_str()),
+                [.., name] => [
+                    "failed",
+                    "usage",
+                    "chosen",
+                    "other",
+                    "refused",
+                    "in_the_way",
+                ]
+                .contains(&name.as_str()),
                 [] => false,
             };
             if is_error {
@@ -129,7 +137,10 @@ impl Visit<'_> for Found {
     }
 
     fn visit_expr_method_call(&mut self, call: &syn::ExprMethodCall) {
-        if ["context", "hint", "with_hint"].iter().any(|name| call.method == name) {
+        if ["context", "hint", "with_hint"]
+            .iter()
+            .any(|name| call.method == name)
+        {
             call.args.iter().for_each(|argument| self.take(argument));
         }
         visit::visit_expr_method_call(self, call);
