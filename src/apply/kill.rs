@@ -29,7 +29,7 @@ struct Ended {
 impl Ended {
     /// It left before it was terminated.
     fn before() -> Self {
-        Self::done("it is no client any more: nothing was done to it")
+        Self::done("it is no longer a client: nothing was done")
     }
 
     fn done(text: impl Into<String>) -> Self {

@@ -153,7 +153,7 @@ fn remark_on_who_has_left(shown: &Plan, carried_out: &Plan) {
         if !ended.contains(&victim.pid) {
             let device = &victim.client.device;
             note(&format!(
-                "{device}: pid {}: it is no client any more: nothing was done to it",
+                "{device}: pid {}: it is no longer a client: nothing was done",
                 victim.pid
             ));
         }

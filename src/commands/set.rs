@@ -61,7 +61,7 @@ pub fn run(args: &SetArgs, context: &Context<'_>) -> Result<ExitStatus> {
     .run()?;
     match outcome {
         Some(outcome) if outcome.is_unchanged && !args.consent.json => {
-            note("Nothing to do: it is set so.");
+            note("Nothing to do: already set.");
         }
         Some(outcome) => {
             let names = devices.names(&outcome.node)?;

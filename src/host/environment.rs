@@ -429,7 +429,7 @@ pub enum EnvironmentError {
     /// The system has no systemd, like most containers.
     #[error("{SYSTEMCTL_PROGRAM} is not in PATH")]
     NoSystemctl,
-    #[error("{SCONTROL_PROGRAM} is not in PATH: Slurm cannot be asked")]
+    #[error("{SCONTROL_PROGRAM} is not in PATH, so Slurm cannot be queried")]
     NoScontrol,
     /// A variable names no program.
     #[error("{variable} is {}, where there is no program", path.display())]

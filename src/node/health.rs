@@ -222,7 +222,7 @@ impl Node {
         };
         let what = format!("{gpus}: MIG is on and there is no MIG device");
         let problem = Problem::new(ProblemId::NoMigDevices, what);
-        Some(problem.with_remedy("`mig-mps up PROFILE` makes them"))
+        Some(problem.with_remedy("`mig-mps up PROFILE` makes MIG devices"))
     }
 }
 

@@ -156,7 +156,7 @@ ids! {
         NoMigDevices "no-mig-devices"
             "a GPU is in MIG mode and has no MIG device"
             "no CUDA program can use it"
-            "`mig-mps up PROFILE` makes them"
+            "`mig-mps up PROFILE` makes MIG devices"
         ServerEnded "server-ended"
             "the server of a device has ended"
             "the next client waits until another has started"

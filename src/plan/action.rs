@@ -296,7 +296,7 @@ impl fmt::Display for Action {
                 write!(f, "end the hung server of {}", stop.name)
             }
             Self::Stop(stop) if stop.alive => write!(f, "stop the daemon of {}", stop.name),
-            Self::Stop(stop) => write!(f, "clear away what is left of {}", stop.name),
+            Self::Stop(stop) => write!(f, "clean up after {}", stop.name),
             Self::DestroyComputeInstance { instance, compute } => {
                 write!(
                     f,

@@ -62,7 +62,7 @@ impl Slot<'_> {
         };
         if !self.template().makes(self.gpu, &record.name) {
             let wanted = self.template().fill(self.gpu, 0);
-            return Some(format!("it is called {}, not {wanted}", record.name));
+            return Some(format!("it is renamed from {} to {wanted}", record.name));
         }
         let in_words = |settings: &Settings| match &settings.serve {
             Some(serve) => serve.to_string(),

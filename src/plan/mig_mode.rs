@@ -39,8 +39,8 @@ pub(super) fn due(gpu: &Gpu, on: bool) -> Option<String> {
             "an earlier change of MIG mode is not active: a reset (up --reset) or a reboot is due";
         return Some(pending.to_owned());
     }
-    let resets = "MIG mode changes with a reset: the driver makes it by itself on an idle GPU; else up --reset \
-         does, and in a virtual machine a reboot";
+    let resets = "MIG mode changes with a reset: an idle GPU is reset automatically, another one by up --reset, and in a virtual \
+         machine by a reboot";
     (gpu.resetless == Some(false)).then(|| resets.to_owned())
 }
 

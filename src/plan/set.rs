@@ -88,7 +88,7 @@ fn step(
 fn settable<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Served, Obstacle> {
     let refused = |why: &str| {
         Obstacle::new(
-            format!("{name} has no daemon to be set: {why}"),
+            format!("{name} has no daemon whose settings could be changed: {why}"),
             "start it with mig-mps up and its profile",
         )
     };

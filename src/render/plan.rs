@@ -178,7 +178,7 @@ fn lines(group: &[&GpuPlan]) -> Vec<String> {
         let lines = verbs.iter().flat_map(|verb| daemons(group, verb));
         lines.collect()
     };
-    let mut lines = daemons(&[STOP, END_HUNG, END_STRAY, CLEAR_AWAY]);
+    let mut lines = daemons(&[STOP, END_HUNG, END_STRAY, CLEAN_UP]);
     lines.extend(listed("- destroy", first.destroys()));
     for step in steps {
         if let Action::SwitchMig { on } = step.action {
@@ -200,7 +200,7 @@ fn lines(group: &[&GpuPlan]) -> Vec<String> {
 const STOP: &str = "- stop";
 const END_HUNG: &str = "- end the hung server of";
 const END_STRAY: &str = "- end the stray server of";
-const CLEAR_AWAY: &str = "- clear away what is left of";
+const CLEAN_UP: &str = "- clean up after";
 const START: &str = "+ start";
 const SET: &str = "~ set";
 const START_SERVER: &str = "+ start the server of";
@@ -216,7 +216,7 @@ fn daemon<'a>(action: &'a Action, steps: &[Step]) -> Option<(&'static str, &'a s
     Some(match action {
         Action::Stop(stop) if stop.means == Means::Heal => (END_HUNG, &stop.name),
         Action::Stop(stop) if stop.alive => (STOP, &stop.name),
-        Action::Stop(stop) => (CLEAR_AWAY, &stop.name),
+        Action::Stop(stop) => (CLEAN_UP, &stop.name),
         Action::EndStray(stray) => (END_STRAY, &stray.name),
         Action::Start(start) if is_healed(start) => (START_SERVER, &start.name),
         Action::Start(start) => (START, &start.name),

@@ -151,7 +151,7 @@ impl Failure for NoConsent {
     fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::NobodyToAsk(_) | Self::Failed(_) => "agree beforehand with --yes",
-            Self::Outgrown(_) => "see the plan above, and run it again: it is planned anew",
+            Self::Outgrown(_) => "review the plan above, and run the command again",
         };
         Some(hint.to_owned())
     }

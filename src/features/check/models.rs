@@ -35,7 +35,7 @@ pub fn text(models: &[Model], incomplete: &[Incomplete], width: usize) -> String
     }
     let _ = writeln!(
         out,
-        "\nNot to be checked against, for nobody has published what is missing:"
+        "\nIncomplete models, with the data that nobody has published:"
     );
     for model in incomplete {
         let _ = writeln!(out, "{}", style(&model.key).bold());

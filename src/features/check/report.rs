@@ -48,7 +48,7 @@ pub fn node(profile: &Profile, on_node: &OnNode, width: usize) -> String {
     }
     for (block, models) in &on_node.elsewhere {
         let line = format!(
-            "{}: which GPU that is, only the node tells; it fits on {}",
+            "{}: only the node can tell which GPU this is; it fits on {}",
             profile.heading(*block),
             keys(models).join(", ")
         );

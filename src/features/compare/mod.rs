@@ -242,7 +242,7 @@ impl Measurements<'_> {
         let quantity = line.map_or(Quantity::Runs, Quantity::Rate);
         let first = self.quantity.get_or_insert_with(|| quantity.clone());
         if std::mem::discriminant(first) != std::mem::discriminant(&quantity) {
-            let what = "the program ends its output with a number in some measurements alone";
+            let what = "the program ends its output with a number only in some measurements";
             return Err(mixed(what));
         }
         Ok(value)

@@ -63,10 +63,10 @@ pub fn run(args: &ExportArgs, context: &Context<'_>) -> Result<ExitStatus> {
             let exported = export(&node, &RunDir::at(&run), environment.caller);
             if exported.draft.blocks.is_empty() {
                 let why = exported.draft.remarks.join("\n");
-                return Err(failed(format_args!(
-                    "there is nothing that a profile could say of this node\n{why}"
-                ))
-                .hint("mig-mps init writes a first profile"));
+                return Err(
+                    failed(format_args!("this node has nothing to export\n{why}"))
+                        .hint("mig-mps init writes a first profile"),
+                );
             }
             print(&exported.draft.to_string())?;
             for remark in exported.notes {

@@ -14,7 +14,7 @@ pub enum JobError {
     Missing(&'static str),
     /// Seen with Slurm 22.05 where a file in gres.conf is no device, and where `MultipleFiles` meets shards.
     #[error(
-        "Slurm has given the job {0} GPU and does not say which: it has no use for the files in gres.conf"
+        "Slurm has given the job {0} GPU and does not say which: it does not use the files in gres.conf"
     )]
     Unnumbered(String),
     #[error("{name} is {value:?}, which is not a number")]

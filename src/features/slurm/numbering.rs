@@ -249,7 +249,7 @@ fn check(args: &GresArgs, name: &str, devices: &[GresDevice]) -> Result<ExitStat
         print(&format!("{difference}\n"))?;
     }
     if differences.is_empty() {
-        note("gres.conf and slurm.conf are as the node is.");
+        note("gres.conf and slurm.conf match this node.");
         return Ok(ExitStatus::Done);
     }
     Ok(ExitStatus::Drift)
