@@ -357,7 +357,7 @@ pub fn check_ways(profile: &Profile, directories: &Directories) -> Result<()> {
 
 fn said(what: &str, name: &str, found: &io::Result<bool>) -> String {
     match found {
-        Err(error) => format!("cannot look up the {what} \"{name}\": {error}"),
+        Err(error) => format!("cannot find out whether there is a {what} \"{name}\": {error}"),
         Ok(_) => format!("there is no {what} \"{name}\" on this machine"),
     }
 }

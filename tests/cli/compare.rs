@@ -137,7 +137,7 @@ fn a_number_need_not_be_a_rate() {
     let mixed = "case $CUDA_MPS_PIPE_DIRECTORY in */by-name/*) echo 1 ;; esac";
     let refused = compare(&sim, &options, mixed).ended(1);
     assert_snapshot!(without_time(&refused.stderr), @r#"
-    error: the program ends its output with a number in some measurements alone
+    error: the program ends its output with a number only in some measurements
     hint: --by-runs measures how often the program runs
     "#);
 }

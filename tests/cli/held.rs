@@ -39,7 +39,7 @@ fn a_plan_shows_who_holds_its_gpus_and_the_option_that_helps() {
     assert_eq!(holders(&sim, 0), json!(null));
     sim.node.service(DCGM);
     assert_snapshot!(below(&plan(&sim, SMALL, &[])), @"
-    GPU 0-1: MIG mode changes with a reset: the driver makes it by itself on an idle GPU; else up --reset does, and in a virtual machine a reboot
+    GPU 0-1: MIG mode changes with a reset: an idle GPU is reset automatically, another one by up --reset, and in a virtual machine by a reboot
 
     In the way: cannot switch the MIG mode of GPU 0-1: held open by pid N (root, simnode serve /tmp/…/node nvidia-dcgm.service, nvidia-dcgm.service)
       --stop-holders stops them meanwhile, and starts them again

@@ -147,7 +147,7 @@ fn it_asks_first() {
     });
     kill.press("y\r");
     let late = kill.end().ended(0).stdout;
-    assert_contains(&late, "it is no client any more: nothing was done to it");
+    assert_contains(&late, "it is no longer a client: nothing was done");
 }
 
 /// The flags of every changing command.
@@ -205,7 +205,7 @@ fn it_can_be_tried_waited_for_and_read_by_programs() {
     kill.await_text("waiting for at most");
     assert!(other.finish().status.success());
     let rest = kill.end().ended(0).stdout;
-    assert_contains(&rest, "it is no client any more: nothing was done to it");
+    assert_contains(&rest, "it is no longer a client: nothing was done");
 }
 
 #[test]

@@ -207,7 +207,7 @@ fn what_cannot_be_set_by_hand_is_refused() {
     let sim = Sim::with("h200", 1);
     let nobody = sim.run(&["set", "0", "max-clients=8"]).ended(4);
     assert_snapshot!(plain(&nobody.stderr), @"
-    error: 0 has no daemon to be set: mig-mps does not serve it
+    error: 0 has no daemon whose settings could be changed: mig-mps does not serve it
     hint: start it with mig-mps up and its profile
     ");
     sim.up(&whole(""), &[]).ended(0);

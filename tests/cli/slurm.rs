@@ -148,7 +148,7 @@ fn check_finds_each_difference() {
     let same = check(&[]).ended(0);
     assert_eq!(
         (same.stdout.as_str(), same.stderr.as_str()),
-        ("", "gres.conf and slurm.conf are as the node is.\n")
+        ("", "gres.conf and slurm.conf match this node.\n")
     );
     let conf = fs::read_to_string(sim.node.dir().join("gres.conf")).unwrap();
     let other = conf.replacen("Type=1g.10gb", "Type=seventh", 1);

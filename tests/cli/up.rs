@@ -91,7 +91,7 @@ fn a_dry_run_shows_the_plan_and_changes_nothing() {
       + create 2g.20gb at slices 0-1, 1g.10gb at slice 2
       + start 4 daemons (no daemon yet): 0.0, 0.2, 1.0, 1.2
 
-    GPU 0-1: MIG mode changes with a reset: the driver makes it by itself on an idle GPU; else up --reset does, and in a virtual machine a reboot
+    GPU 0-1: MIG mode changes with a reset: an idle GPU is reset automatically, another one by up --reset, and in a virtual machine by a reboot
     ");
     assert_eq!(sim.list()["gpus"][0]["mig"]["current"], false);
     assert!(!sim.node.run_dir().exists());

@@ -174,7 +174,7 @@ fn a_gpu_in_mig_mode_without_a_device() {
     assert_eq!(remark["id"], "no-mig-devices");
     assert_eq!(
         remark["what"],
-        "GPU 0: MIG is on and there is no MIG device; `mig-mps up PROFILE` makes them"
+        "GPU 0: MIG is on and there is no MIG device; `mig-mps up PROFILE` makes MIG devices"
     );
 }
 
