@@ -25,8 +25,6 @@ pub mod verify;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use args::ConsentArgs;
-
 use crate::apply;
 use crate::error::{CommandError, Context as _, Result, failed};
 use crate::host::{Directories, Directory, Environment, Lock, Uid, as_root, user_name};
@@ -37,6 +35,8 @@ use crate::profile::Profile;
 use crate::render::note;
 use crate::settings::MemoryLimit;
 use crate::state::RunDir;
+
+use args::ConsentArgs;
 
 /// The surroundings of a command.
 pub struct Context<'a> {

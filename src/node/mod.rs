@@ -12,6 +12,7 @@ mod snapshot;
 
 use device_word::LOST;
 
+pub use crate::mps::MpsProgram;
 pub use device_word::{NoSuchDevice, lost_hint, record_order};
 pub use gpu::{Device, Gpu};
 pub use observe::{Detail, DeviceLogs, Logs, Observer, observe, observe_device, observe_records};
@@ -21,5 +22,3 @@ pub use served::{
     Unseen, Variable,
 };
 pub use snapshot::{Lost, Node, UnseenRunDir};
-
-pub use crate::mps::MpsProgram;

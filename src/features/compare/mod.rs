@@ -8,8 +8,6 @@ use std::time::Duration;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use report::{Compared, Comparison, Quantity, Way};
-use trial::{Throughput, Trial, mixed};
 
 use crate::client::{ClientLimits, Slot, Variables, Wanted, free_devices, ready};
 use crate::commands::args::duration;
@@ -22,6 +20,9 @@ use crate::node::{Client, Detail, Node, Served, observe, observe_records};
 use crate::nvml::{EXCLUSIVE_PROCESS, Nvml};
 use crate::render::format::time_taken;
 use crate::render::{note, print, print_json};
+
+use report::{Compared, Comparison, Quantity, Way};
+use trial::{Throughput, Trial, mixed};
 
 pub use report::CompareDocument;
 

@@ -7,12 +7,12 @@ use std::io::IsTerminal;
 
 use clap::{Args, ValueEnum};
 
-pub use candidates::Sources;
-
 use crate::commands::Context;
 use crate::error::Result;
 use crate::failure::ExitStatus;
 use crate::render::{note, print};
+
+pub use candidates::Sources;
 
 /// Print a shell's completion script
 ///

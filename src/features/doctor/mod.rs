@@ -13,11 +13,7 @@ mod gpus;
 mod report;
 mod surroundings;
 
-use check::{AttachResult, Attached, Diagnosis, Examined, Severity, examine, explain};
 use clap::Args;
-
-pub use check::ids;
-pub use report::DoctorDocument;
 
 use crate::client::Verified;
 use crate::commands::args::{ConsentArgs, DeviceArgs};
@@ -30,6 +26,11 @@ use crate::node::{Detail, observe, observe_records};
 use crate::plan;
 use crate::render::note;
 use crate::render::print_json;
+
+use check::{AttachResult, Attached, Diagnosis, Examined, Severity, examine, explain};
+
+pub use check::ids;
+pub use report::DoctorDocument;
 
 /// Find out why MIG or MPS does not work here
 ///

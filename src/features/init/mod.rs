@@ -9,10 +9,6 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use first_profile::{Answers, Choice, EmptyNode, GroupSupply, Supply, first_profile};
-use interview::{Interview, JobCount, KeptWhole, LeastMemory, Users};
-use new_profile::NewProfile;
-use partition::{Aim, Partition};
 
 use crate::commands::{Context, up};
 use crate::error::{CommandError, Result, failed, usage};
@@ -22,6 +18,11 @@ use crate::plan::virtual_node::GpuArgument;
 use crate::profile::Profile;
 use crate::render::{Question, note};
 use crate::settings::Serve;
+
+use first_profile::{Answers, Choice, EmptyNode, GroupSupply, Supply, first_profile};
+use interview::{Interview, JobCount, KeptWhole, LeastMemory, Users};
+use new_profile::NewProfile;
+use partition::{Aim, Partition};
 
 /// Write a first profile by asking a few questions
 ///

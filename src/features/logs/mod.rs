@@ -10,12 +10,6 @@ use std::collections::BTreeSet;
 use std::io;
 
 use clap::Args;
-use follow::{FollowEvent, Follower, merge};
-use report::LogView;
-use sessions::LogEntry;
-
-pub use report::LogLineDocument;
-pub use sessions::SessionGrouper;
 
 use crate::commands::Context;
 use crate::commands::args::{DeviceArgs, Lines};
@@ -25,6 +19,13 @@ use crate::host::Environment;
 use crate::mps::{LogDir, LogFile, LogLine, LogTail};
 use crate::node::{Detail, DeviceLogs, Logs, NoSuchDevice, observe};
 use crate::render::{note, print, tell, terminal_width};
+
+use follow::{FollowEvent, Follower, merge};
+use report::LogView;
+use sessions::LogEntry;
+
+pub use report::LogLineDocument;
+pub use sessions::SessionGrouper;
 
 /// Show the logs of a device's daemon and server
 ///

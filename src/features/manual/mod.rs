@@ -6,12 +6,13 @@ mod text;
 use std::fmt::Write as _;
 
 use clap::{Args, Command};
-use text::markdown;
 
 use crate::commands::Context;
 use crate::error::{Result, usage};
 use crate::failure::ExitStatus;
 use crate::render::{self, behind, page, print, terminal_width};
+
+use text::markdown;
 
 /// A chapter of the manual.
 #[derive(Debug)]

@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::Args;
-use series::{ALERTS, Drift, metrics};
 
 use crate::commands::args::ProfileSource;
 use crate::commands::{Context, cdi, detail_for, up};
@@ -17,6 +16,8 @@ use crate::node::{Detail, Observer};
 use crate::profile::Profile;
 use crate::render::{note, print};
 use crate::state::RunDir;
+
+use series::{ALERTS, Drift, metrics};
 
 /// Print metrics of devices in the text format of Prometheus
 ///

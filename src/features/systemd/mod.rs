@@ -6,7 +6,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use units::{HEAL_TIMER, SERVICE, UnitFile, UnitFiles, WRITTEN, unit_files};
 
 use crate::commands::Context;
 use crate::commands::args::ProfileSource;
@@ -15,6 +14,8 @@ use crate::failure::ExitStatus;
 use crate::host::{Environment, UnitsError, as_root, only_root_can_change, write_files_into};
 use crate::profile::Profile;
 use crate::render::{note, print};
+
+use units::{HEAL_TIMER, SERVICE, UnitFile, UnitFiles, WRITTEN, unit_files};
 
 /// The program of a package.
 const PACKAGED_PROGRAM: &str = "/usr/bin/mig-mps";

@@ -17,10 +17,9 @@ use crate::failure::Failure;
 use crate::host::steers;
 use crate::plan::Obstacle;
 
-pub use plan::{ChangeDocument, PlanDocument};
-
 pub use super::list::ListDocument;
 pub use super::verified::VerifyDocument;
+pub use plan::{ChangeDocument, PlanDocument};
 
 /// The version of the format. The format only grows; a change that breaks readers raises it.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]

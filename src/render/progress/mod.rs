@@ -7,14 +7,15 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use bars::Bars;
 use clap::ValueEnum;
-use json::Json;
 
 use super::format::time_taken;
 use super::output::{is_dumb, is_watched, note};
 use crate::apply::{Progress, StepOf};
 use crate::plan::{GpuPlan, Plan};
+
+use bars::Bars;
+use json::Json;
 
 pub use json::ProgressDocument;
 

@@ -8,7 +8,6 @@ mod others;
 use std::fmt::Write as _;
 
 use anyhow::Result;
-
 use console::Style;
 
 use super::format::wrapped;
