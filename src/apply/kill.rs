@@ -69,7 +69,7 @@ pub(super) fn kill(
             Some(started) => environment.host.open_process(victim.pid, started),
             None => Ok(None),
         };
-        let client = opened.map(|held| Ending {
+        let client = opened.map(|held| EndingClient {
             kill,
             victim,
             held,
@@ -125,7 +125,7 @@ fn daemon_of(kill: &Kill, context: &ApplyContext<'_>) -> Daemon {
 }
 
 /// A client that is being terminated.
-struct Ending<'a> {
+struct EndingClient<'a> {
     kill: &'a Kill,
     victim: &'a Victim,
     /// Its process, if that can be seen.
@@ -134,7 +134,7 @@ struct Ending<'a> {
     interrupt: &'a Interrupt,
 }
 
-impl Ending<'_> {
+impl EndingClient<'_> {
     /// Waits for the client to exit by itself, as long as the plan allows it; returns false on timeout or interrupt.
     fn exits_by_itself(&self, begun: Instant) -> Result<bool, MpsError> {
         let seconds = match self.kill.patience {

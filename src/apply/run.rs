@@ -11,7 +11,7 @@ use super::kill::kill;
 use super::mig_mode::held;
 use super::rollback::Outcomes;
 use super::shared::{ApplyContext, NamesInUse, OnFailure, Progress, Shared, lock};
-use crate::host::{Change, Pool};
+use crate::host::{ChangeInProgress, Pool};
 use crate::nvml::Nvml;
 use crate::plan::{GpuPlan, Plan};
 use crate::state::RunDir;
@@ -97,7 +97,7 @@ fn side_by_side<'a>(
 fn carry_out<'a>(
     plan: &'a Plan,
     shared: &'a Shared<'a>,
-    change: &Change<'_>,
+    change: &ChangeInProgress<'_>,
     pool: &Pool<'a>,
 ) -> Result<(), ApplyError> {
     // The driver may refuse the MIG mode of a GPU that others have open: all else is touched after that.

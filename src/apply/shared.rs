@@ -168,12 +168,12 @@ impl<'a> Shared<'a> {
 
 /// The names of the daemons that are still to stop. A name may move to another GPU once its daemon has stopped.
 pub(super) struct NamesInUse {
-    names: Mutex<Names>,
+    names: Mutex<NamesHeld>,
     one_has_gone: Condvar,
 }
 
 #[derive(Default)]
-struct Names {
+struct NamesHeld {
     /// Those of daemons that have not stopped yet.
     in_use: Vec<String>,
     /// Those of daemons that this run does not stop any more.
@@ -201,7 +201,7 @@ impl NamesInUse {
     fn new(in_use: Vec<String>) -> Self {
         let kept = Vec::new();
         Self {
-            names: Mutex::new(Names { in_use, kept }),
+            names: Mutex::new(NamesHeld { in_use, kept }),
             one_has_gone: Condvar::new(),
         }
     }
@@ -219,7 +219,7 @@ impl NamesInUse {
         }
     }
 
-    fn take(&self, names: &mut Names, name: &str) -> bool {
+    fn take(&self, names: &mut NamesHeld, name: &str) -> bool {
         let position = names.in_use.iter().position(|other| other == name);
         position.map(|position| names.in_use.swap_remove(position));
         self.one_has_gone.notify_all();

@@ -27,7 +27,7 @@ pub struct Model {
     #[serde(default)]
     pub(super) boards: Vec<Board>,
     #[serde(rename = "gpu-instance")]
-    profiles: Vec<Profile>,
+    profiles: Vec<ModelProfile>,
 }
 
 /// Which of a model's product names goes with which ids.
@@ -62,7 +62,7 @@ pub struct Incomplete {
 /// A GPU instance profile as a file has it: what nobody has evidence for is absent.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-struct Profile {
+struct ModelProfile {
     name: ProfileName,
     #[serde(rename = "profile-id")]
     id: u32,
@@ -114,7 +114,7 @@ impl Model {
     /// Unpublished facts do not decide what fits: the name gives the memory, and the number of slices the
     /// SMs.
     pub fn offers(&self) -> Vec<GpuInstanceProfile> {
-        let offer = |profile: &Profile| {
+        let offer = |profile: &ModelProfile| {
             let named = u64::from(profile.name.gigabytes().unwrap_or(0)) << 10;
             let Placements { starts, size } = &profile.placements;
             GpuInstanceProfile {
@@ -142,7 +142,7 @@ impl Model {
         self.profile(profile)?.memory_mib
     }
 
-    fn profile(&self, name: &ProfileName) -> Option<&Profile> {
+    fn profile(&self, name: &ProfileName) -> Option<&ModelProfile> {
         self.profiles.iter().find(|profile| profile.name == *name)
     }
 

@@ -17,5 +17,5 @@ pub use access::{NoAccess, refuse_unmapped};
 pub use choice::{LocalRank, Map, NoneFree, Wanted, devices_for, free_devices};
 pub use container::{CDI_KIND, Container, ContainerDevice, SharedMemory, cdi_specification};
 pub use limits::{ClientLimits, own_memory};
-pub use ready::{NotReady, Slot, Verified, ready, verify};
+pub use ready::{ClientSlot, NotReady, Verified, ready, verify};
 pub use variables::{Variables, own_limits};

@@ -59,7 +59,7 @@ pub struct Ready {
 
 /// A full device takes no clients, but it can be checked: the check itself takes no slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Slot {
+pub enum ClientSlot {
     Needed,
     NotNeeded,
 }
@@ -71,7 +71,7 @@ pub fn ready(
     node: &Node,
     name: &str,
     variables: &Variables,
-    slot: Slot,
+    slot: ClientSlot,
     user_of: impl Fn(&Environment, &Served) -> Uid,
 ) -> Result<Ready, NotReady> {
     let observe = || {
@@ -83,7 +83,7 @@ pub fn ready(
         })
     };
     let check = |served: &Served| match access(served, user_of(environment, served)) {
-        Err(NoAccess::Full { .. }) if slot == Slot::NotNeeded => Ok(()),
+        Err(NoAccess::Full { .. }) if slot == ClientSlot::NotNeeded => Ok(()),
         answer => answer,
     };
     let device = observe()?;
@@ -119,7 +119,7 @@ pub fn verify(environment: &Environment, node: &Node, served: &Served) -> Verifi
     let record = &served.record;
     let logs = environment.logs_of(served.run_dir.path());
     let variables = Variables::of(record, &served.run_dir, logs, &ClientLimits::default());
-    let slot = Slot::NotNeeded;
+    let slot = ClientSlot::NotNeeded;
     let name = &record.name;
     Verified {
         name: name.clone(),

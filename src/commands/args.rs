@@ -146,12 +146,12 @@ impl LimitArgs {
 
 /// A number of lines of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lines {
+pub enum LineCount {
     All,
     Last(usize),
 }
 
-impl FromStr for Lines {
+impl FromStr for LineCount {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {

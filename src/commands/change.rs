@@ -93,7 +93,7 @@ impl<'a> Change<'a> {
         let environment = self.context.environment;
         let _planning = environment.interrupt.plan();
         let observer = Observer::new(environment);
-        let run = Run {
+        let run = ChangeRun {
             change: self,
             state: RunDir::at(&self.directories.run),
             observer: RefCell::new(if self.does_without_driver {
@@ -138,7 +138,7 @@ impl<'a> Change<'a> {
     }
 }
 
-struct Run<'a> {
+struct ChangeRun<'a> {
     change: &'a Change<'a>,
     state: RunDir,
     /// One for all snapshots: a daemon that hangs is waited for once.
@@ -146,7 +146,7 @@ struct Run<'a> {
     drain: Drain,
 }
 
-impl Run<'_> {
+impl ChangeRun<'_> {
     /// Observes and plans. The outer error is that nothing could be observed.
     fn plan(&self) -> Result<Result<(Node, Plan), Refusal>> {
         let node = self.observer.borrow_mut().observe(self.change.detail)?;

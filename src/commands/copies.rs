@@ -94,7 +94,7 @@ pub(super) fn refuse_too_many(copies: usize) -> Result<()> {
 }
 
 /// A copy that was started.
-struct Running {
+struct RunningCopies {
     child: Child,
     handle: ProcessHandle,
     /// Its exit status, once it has exited.
@@ -132,7 +132,7 @@ pub(super) fn run(
     summarise(copies, &statuses)
 }
 
-fn start(words: &[OsString], copy: &Copy, forwarding: &Forwarding) -> Result<Running> {
+fn start(words: &[OsString], copy: &Copy, forwarding: &Forwarding) -> Result<RunningCopies> {
     let mut command = command(words, &copy.variables);
     command
         .stdin(Stdio::null())
@@ -142,7 +142,7 @@ fn start(words: &[OsString], copy: &Copy, forwarding: &Forwarding) -> Result<Run
     let started = forwarding.start_child(command.process_group(0));
     let child = started.map_err(|error| not_started(&command, &error))?;
     let handle = ProcessHandle::open(Pid(child.id())).map_err(io::Error::from)?;
-    Ok(Running {
+    Ok(RunningCopies {
         child,
         handle,
         status: None,
@@ -151,7 +151,7 @@ fn start(words: &[OsString], copy: &Copy, forwarding: &Forwarding) -> Result<Run
 
 /// Passes on all output until every copy has exited, and all their outputs are closed.
 fn attend(
-    running: &mut [Running],
+    running: &mut [RunningCopies],
     outputs: &mut [CopyOutput],
     forwarding: &Forwarding,
 ) -> Result<()> {
@@ -189,7 +189,7 @@ fn attend(
     }
 }
 
-impl Running {
+impl RunningCopies {
     /// Waits for the copy, which has exited.
     fn wait(&mut self, forwarding: &Forwarding) -> io::Result<()> {
         forwarding.remove(self.child.id());
@@ -199,7 +199,7 @@ impl Running {
 }
 
 /// Ends all copies, within a limit.
-fn end_all(running: &mut [Running], forwarding: &Forwarding) {
+fn end_all(running: &mut [RunningCopies], forwarding: &Forwarding) {
     forwarding.terminate();
     let until = Instant::now() + LIMIT;
     for copy in running.iter() {
@@ -260,7 +260,7 @@ pub(super) struct CopyOutput {
     target: Target,
     /// `None` once it is closed.
     pipe: Option<File>,
-    lines: Lines,
+    lines: CopyLines,
 }
 
 impl CopyOutput {
@@ -269,7 +269,7 @@ impl CopyOutput {
             number,
             target,
             pipe: Some(File::from(pipe.into())),
-            lines: Lines::default(),
+            lines: CopyLines::default(),
         }
     }
 
@@ -317,13 +317,13 @@ impl Target {
 
 /// Bytes, cut into lines. A carriage return ends a line too: progress is shown as it comes.
 #[derive(Default)]
-struct Lines {
+struct CopyLines {
     begun: Vec<u8>,
     /// The last line ended with a carriage return, and a newline after it ends no other.
     has_returned: bool,
 }
 
-impl Lines {
+impl CopyLines {
     /// Adds bytes; returns the lines that they end.
     fn add(&mut self, bytes: &[u8]) -> Vec<String> {
         let mut lines = Vec::new();
@@ -393,7 +393,7 @@ mod tests {
 
     #[test]
     fn newlines_and_carriage_returns_end_lines() {
-        let mut lines = Lines::default();
+        let mut lines = CopyLines::default();
         assert_eq!(lines.add(b"a\n\nb\r"), ["a", "", "b"]);
         assert_eq!(lines.add(b"\n10%\r20%\r\r\n"), ["10%", "20%", ""]);
         assert_eq!(lines.add(b"rest"), [""; 0]);
@@ -403,7 +403,7 @@ mod tests {
 
     #[test]
     fn a_line_without_end_comes_in_pieces_of_whole_characters() {
-        let mut lines = Lines::default();
+        let mut lines = CopyLines::default();
         let text = format!("a{}", "ä".repeat(LINE));
         let mut pieces = lines.add(text.as_bytes());
         assert_eq!(pieces.len(), 2);

@@ -29,14 +29,14 @@ pub struct EnvArgs {
     limits: LimitArgs,
     /// Shell that reads them [default: the one in SHELL]
     #[arg(long)]
-    shell: Option<Shell>,
+    shell: Option<ShellSyntax>,
     /// Format for other programs
     #[arg(long, conflicts_with = "shell")]
-    format: Option<Format>,
+    format: Option<EnvFormat>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Shell {
+enum ShellSyntax {
     Sh,
     Bash,
     Zsh,
@@ -44,7 +44,7 @@ enum Shell {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Format {
+enum EnvFormat {
     /// An object of variables to set and to unset
     Json,
     /// Lines of NAME=value
@@ -64,7 +64,7 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let node = observe_records(environment)?;
     let device = Recorded::find(&node, &args.device)?;
-    if let Some(container) = args.format.and_then(Format::container) {
+    if let Some(container) = args.format.and_then(EnvFormat::container) {
         let device = container_device(environment, device.served, &args.limits.limits())?;
         remark(device.memory);
         print(&device.text(container).map_err(failed)?)?;
@@ -79,11 +79,11 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
     });
     variables.unset.extend(left.collect::<Vec<_>>());
     match args.format {
-        Some(Format::Json) => print_json(&EnvDocument::of(device.name(), &variables))?,
-        Some(Format::Dotenv) => print(&dotenv(variables)?)?,
+        Some(EnvFormat::Json) => print_json(&EnvDocument::of(device.name(), &variables))?,
+        Some(EnvFormat::Dotenv) => print(&dotenv(variables)?)?,
         Some(_) => print(&slurm_lines(&variables))?,
         None => {
-            let shell = args.shell.unwrap_or_else(Shell::of_caller);
+            let shell = args.shell.unwrap_or_else(ShellSyntax::of_caller);
             print(&lines(&variables, |name, value| shell.line(name, value)))?;
         }
     }
@@ -127,7 +127,7 @@ fn lines(variables: &Variables, line: impl Fn(&str, Option<&str>) -> String) -> 
     set.chain(unset).map(|line| line + "\n").collect()
 }
 
-impl Format {
+impl EnvFormat {
     fn container(self) -> Option<Container> {
         match self {
             Self::Docker => Some(Container::Docker),
@@ -138,7 +138,7 @@ impl Format {
     }
 }
 
-impl Shell {
+impl ShellSyntax {
     fn of_caller() -> Self {
         let shell = std::env::var("SHELL").unwrap_or_default();
         let name = shell.rsplit('/').next().unwrap_or_default();

@@ -17,7 +17,7 @@ use super::copies::{self, Copy, Share};
 use super::env::Recorded;
 use super::{Context, guard};
 use crate::client::{
-    ClientLimits, LocalRank, Map, NoneFree, NotReady, Slot, Variables, Wanted, devices_for,
+    ClientLimits, ClientSlot, LocalRank, Map, NoneFree, NotReady, Variables, Wanted, devices_for,
     free_devices, ready, refuse_unmapped,
 };
 use crate::error::{CommandError, Result, failed};
@@ -93,7 +93,7 @@ fn start(args: &RunArgs, environment: &Environment) -> Result<ExitStatus> {
     refuse_unmapped(&environment.host)?;
     // A caller that ignores SIGCHLD would take the exit status of the checks.
     heed_child_signal()?;
-    let patience = Patience::new(args.wait);
+    let patience = DeviceWait::new(args.wait);
     if let Some(count) = args.choose.copies {
         let count = count as usize;
         copies::refuse_too_many(count)?;
@@ -114,7 +114,7 @@ fn start(args: &RunArgs, environment: &Environment) -> Result<ExitStatus> {
 
 impl RunArgs {
     /// Returns the device that the program runs on, with its environment.
-    fn one(&self, environment: &Environment, patience: &Patience) -> Result<(Served, Variables)> {
+    fn one(&self, environment: &Environment, patience: &DeviceWait) -> Result<(Served, Variables)> {
         let limits = self.limits.limits();
         if self.choose.any {
             let mut free = patience.until(|| self.free(environment, 1))?;
@@ -150,7 +150,7 @@ impl RunArgs {
     }
 
     /// Returns at least one and at most `most` devices that take a client now, the best ones first.
-    fn free(&self, environment: &Environment, most: usize) -> Result<Vec<Served>, Obstacle> {
+    fn free(&self, environment: &Environment, most: usize) -> Result<Vec<Served>, RunObstacle> {
         let node = observe(environment, Detail::Status).map_err(CommandError::from)?;
         let wanted = self.wanted.among(self.names(&node)?);
         let mut found = Vec::new();
@@ -158,7 +158,7 @@ impl RunArgs {
         for served in free_devices(&node, &wanted, environment.caller)? {
             let checked = Recorded::of(served)
                 .variables_over_own(environment, &self.limits.limits())
-                .map_err(Obstacle::from)
+                .map_err(RunObstacle::from)
                 .and_then(|variables| {
                     if self.no_check {
                         return Ok(());
@@ -213,9 +213,16 @@ fn check(
     node: &Node,
     name: &str,
     variables: &Variables,
-) -> Result<(), Obstacle> {
+) -> Result<(), RunObstacle> {
     let caller = |environment: &Environment, _: &Served| environment.caller;
-    ready(environment, node, name, variables, Slot::Needed, caller)?;
+    ready(
+        environment,
+        node,
+        name,
+        variables,
+        ClientSlot::Needed,
+        caller,
+    )?;
     Ok(())
 }
 
@@ -312,13 +319,13 @@ impl WantedArgs {
 }
 
 /// A reason why a program cannot start now.
-pub struct Obstacle {
+pub struct RunObstacle {
     /// True if it ends when other programs do.
     is_passing: bool,
     error: CommandError,
 }
 
-impl From<CommandError> for Obstacle {
+impl From<CommandError> for RunObstacle {
     fn from(error: CommandError) -> Self {
         Self {
             is_passing: false,
@@ -327,7 +334,7 @@ impl From<CommandError> for Obstacle {
     }
 }
 
-impl From<NotReady> for Obstacle {
+impl From<NotReady> for RunObstacle {
     fn from(error: NotReady) -> Self {
         Self {
             is_passing: error.is_passing(),
@@ -336,7 +343,7 @@ impl From<NotReady> for Obstacle {
     }
 }
 
-impl From<NoneFree> for Obstacle {
+impl From<NoneFree> for RunObstacle {
     fn from(error: NoneFree) -> Self {
         Self {
             is_passing: error.is_passing(),
@@ -350,13 +357,13 @@ const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// The time that a program waits for a device.
-pub struct Patience {
+pub struct DeviceWait {
     until: Option<Instant>,
     /// The obstacle that was reported last.
     said: RefCell<String>,
 }
 
-impl Patience {
+impl DeviceWait {
     /// Without a time, nothing is waited for.
     pub fn new(wait: Option<Duration>) -> Self {
         Self {
@@ -366,7 +373,7 @@ impl Patience {
     }
 
     /// Attempts something until it succeeds, as long as the obstacle may pass.
-    pub fn until<T>(&self, attempt: impl Fn() -> Result<T, Obstacle>) -> Result<T> {
+    pub fn until<T>(&self, attempt: impl Fn() -> Result<T, RunObstacle>) -> Result<T> {
         let mut pause = FIRST_PAUSE;
         loop {
             let obstacle = match attempt() {

@@ -14,7 +14,7 @@ pub use instance::{
     ComputeChoice, ComputeInstanceId, ComputeInstanceProfile, ComputeProfileId, GpuInstanceId,
     GpuInstanceProfile, Placement, ProfileEnum, ProfileId,
 };
-pub use nearest::{Fitting, Kind, fittings, nearest};
+pub use nearest::{Fitting, InstanceKind, fittings, nearest};
 pub use profile_name::{ComputeName, ProfileName};
 pub use slice_map::{Cell, Segment, SliceMap, slice_map};
 pub use solver::{Disruption, Existing, Request, arrange, count, units};

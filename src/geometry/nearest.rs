@@ -45,12 +45,12 @@ pub fn nearest(offered: &[GpuInstanceProfile], requests: &[Request]) -> Vec<Vec<
 
 /// The requests with as few left out as makes them fit; of equally few, the small ones go.
 fn largest_part<'a>(offered: &'a [GpuInstanceProfile], requests: &[Request]) -> Fitting<'a> {
-    let mut kinds: Vec<Kind<'a>> =
+    let mut kinds: Vec<InstanceKind<'a>> =
         count(requests.iter().map(|request| (request.profile, request.at)))
             .into_iter()
             .filter_map(|((profile, at), most)| {
                 let profile = find(offered, profile)?;
-                Some(Kind { profile, at, most })
+                Some(InstanceKind { profile, at, most })
             })
             .collect();
     kinds.sort_by_key(|kind| (Reverse(kind.profile.memory_mib), kind.at));
@@ -67,7 +67,7 @@ fn largest_part<'a>(offered: &'a [GpuInstanceProfile], requests: &[Request]) -> 
 
 /// The profiles that other layouts are made of: those asked for, and of every slice count the plain
 /// one; the largest first.
-fn pool<'a>(offered: &'a [GpuInstanceProfile], wanted: &Counts<'_>) -> Vec<Kind<'a>> {
+fn pool<'a>(offered: &'a [GpuInstanceProfile], wanted: &Counts<'_>) -> Vec<InstanceKind<'a>> {
     let is_plain = |profile: &GpuInstanceProfile| {
         let twin = |other: &GpuInstanceProfile| {
             other.slices == profile.slices && other.memory_mib < profile.memory_mib
@@ -77,7 +77,7 @@ fn pool<'a>(offered: &'a [GpuInstanceProfile], wanted: &Counts<'_>) -> Vec<Kind<
     let asked = |profile: &GpuInstanceProfile| wanted.iter().any(|(p, _)| p.id == profile.id);
     let mut pool: Vec<_> = offered.iter().filter(|p| is_plain(p) || asked(p)).collect();
     pool.sort_by_key(|profile| Reverse((profile.slices, profile.memory_mib)));
-    let kind = |profile: &'a GpuInstanceProfile| Kind {
+    let kind = |profile: &'a GpuInstanceProfile| InstanceKind {
         profile,
         at: None,
         most: profile.most,
@@ -97,7 +97,7 @@ fn distance(a: &Counts<'_>, b: &Counts<'_>) -> u32 {
 }
 
 /// Instances that are interchangeable.
-pub struct Kind<'a> {
+pub struct InstanceKind<'a> {
     pub profile: &'a GpuInstanceProfile,
     /// The start of their placement, if pinned.
     pub at: Option<u32>,
@@ -115,7 +115,7 @@ pub struct Fitting<'a> {
 }
 
 /// Every way to put instances of these kinds together; the last one has the most of the first kind.
-pub fn fittings<'a>(kinds: &[Kind<'a>]) -> Vec<Fitting<'a>> {
+pub fn fittings<'a>(kinds: &[InstanceKind<'a>]) -> Vec<Fitting<'a>> {
     let mut all = vec![Fitting::nothing()];
     for kind in kinds {
         let longer = |fitting: Fitting<'a>| {
@@ -137,7 +137,7 @@ impl<'a> Fitting<'a> {
     }
 
     /// One more; `None` where it does not fit.
-    fn with(mut self, kind: &Kind<'a>) -> Option<Self> {
+    fn with(mut self, kind: &InstanceKind<'a>) -> Option<Self> {
         let profile = kind.profile;
         self.requests.push(Request {
             profile: profile.id,

@@ -26,11 +26,11 @@ const HEARING_LIMIT: Duration = Duration::from_secs(1);
 /// never stopped, and after a change the program still says what came of it.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt {
-    state: Arc<State>,
+    state: Arc<InterruptState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct InterruptState {
     asked: Arc<AtomicBool>,
     /// The callback was called.
     is_heard: AtomicBool,
@@ -54,7 +54,7 @@ pub enum Phase {
 
 /// A change in progress. The program does not exit at once from then on.
 #[derive(Debug)]
-pub struct Change<'a> {
+pub struct ChangeInProgress<'a> {
     interrupt: &'a Interrupt,
 }
 
@@ -123,9 +123,9 @@ impl Interrupt {
     }
 
     /// Starts a change.
-    pub fn begin(&self) -> Change<'_> {
+    pub fn begin(&self) -> ChangeInProgress<'_> {
         *self.state.lock() = Phase::Changing;
-        Change { interrupt: self }
+        ChangeInProgress { interrupt: self }
     }
 
     /// Waits for a time. Returns early, with `false`, on an interrupt.
@@ -146,21 +146,21 @@ impl Interrupt {
     }
 }
 
-impl Change<'_> {
+impl ChangeInProgress<'_> {
     /// Starts the rollback of the change.
     pub fn roll_back(&self) {
         *self.interrupt.state.lock() = Phase::RollingBack;
     }
 }
 
-impl Drop for Change<'_> {
+impl Drop for ChangeInProgress<'_> {
     /// Waits until a signal that arrived during the change is handled, which names its phase.
     fn drop(&mut self) {
         *self.interrupt.handled() = Phase::Concluding;
     }
 }
 
-impl State {
+impl InterruptState {
     fn lock(&self) -> MutexGuard<'_, Phase> {
         self.phase.lock().unwrap_or_else(PoisonError::into_inner)
     }

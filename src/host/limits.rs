@@ -172,7 +172,7 @@ impl Limits {
 
 /// A memory limit at which this program would abort at any point.
 #[derive(Debug)]
-struct MemoryLimit {
+struct ProcessMemory {
     resource: Resource,
     what: &'static str,
     /// The letter for `ulimit`.
@@ -185,7 +185,7 @@ struct MemoryLimit {
 }
 
 /// The address space, including reserved memory.
-static ADDRESSES: MemoryLimit = MemoryLimit {
+static ADDRESSES: ProcessMemory = ProcessMemory {
     resource: Resource::As,
     what: "virtual memory (RLIMIT_AS)",
     flag: 'v',
@@ -194,7 +194,7 @@ static ADDRESSES: MemoryLimit = MemoryLimit {
 };
 
 /// Private writable memory.
-static DATA: MemoryLimit = MemoryLimit {
+static DATA: ProcessMemory = ProcessMemory {
     resource: Resource::Data,
     what: "memory for data (RLIMIT_DATA)",
     flag: 'd',
@@ -203,7 +203,7 @@ static DATA: MemoryLimit = MemoryLimit {
 };
 
 /// The stack of the first thread.
-static STACK: MemoryLimit = MemoryLimit {
+static STACK: ProcessMemory = ProcessMemory {
     resource: Resource::Stack,
     what: "the stack (RLIMIT_STACK)",
     flag: 's',
@@ -219,7 +219,7 @@ static STACK: MemoryLimit = MemoryLimit {
     limit.what, allowed >> 10, limit.needed >> 10
 )]
 pub struct TooLittleMemory {
-    limit: &'static MemoryLimit,
+    limit: &'static ProcessMemory,
     allowed: u64,
 }
 
@@ -234,7 +234,7 @@ impl Failure for TooLittleMemory {
     }
 }
 
-impl MemoryLimit {
+impl ProcessMemory {
     /// Raises the limit to the system's maximum if it is too low. Daemons inherit it, and need more than this program.
     fn raise(&'static self) -> Result<(), TooLittleMemory> {
         let limit = getrlimit(self.resource);
@@ -261,7 +261,7 @@ impl MemoryLimit {
 pub fn raise_memory() -> Result<(), TooLittleMemory> {
     [&ADDRESSES, &DATA, &STACK]
         .into_iter()
-        .try_for_each(MemoryLimit::raise)
+        .try_for_each(ProcessMemory::raise)
 }
 
 /// Raises the limit of the stack, without which this program cannot even read its arguments.

@@ -32,7 +32,7 @@ pub use files::{
     write_new_text_to, write_text_to,
 };
 pub use holders::{Holder, Holders};
-pub use interrupt::{Change, Forwarding, Interrupt, Phase};
+pub use interrupt::{ChangeInProgress, Forwarding, Interrupt, Phase};
 pub use limits::{
     ATTACH, LAUNCH, Limits, check_open_files, give_open_files, open_files, raise_memory,
     raise_open_files, raise_stack, take_limits_of_services,

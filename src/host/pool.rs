@@ -19,12 +19,12 @@ pub type Job<'a> = Box<dyn FnOnce(&Pool<'a>) + Send + 'a>;
 /// Jobs start in the order in which they were added, urgent ones first. A job may wait for one that started before it,
 /// so a pool of any size finishes.
 pub struct Pool<'a> {
-    state: Mutex<State<'a>>,
+    state: Mutex<PoolState<'a>>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State<'a> {
+struct PoolState<'a> {
     urgent: VecDeque<Job<'a>>,
     jobs: VecDeque<Job<'a>>,
     running: usize,
@@ -174,17 +174,17 @@ impl<'a> Pool<'a> {
         self.changed.notify_all();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<'a>> {
+    fn lock(&self) -> MutexGuard<'_, PoolState<'a>> {
         lock(&self.state)
     }
 
-    fn wait<'m>(&self, state: MutexGuard<'m, State<'a>>) -> MutexGuard<'m, State<'a>> {
+    fn wait<'m>(&self, state: MutexGuard<'m, PoolState<'a>>) -> MutexGuard<'m, PoolState<'a>> {
         let waited = self.changed.wait(state);
         waited.unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<'a> State<'a> {
+impl<'a> PoolState<'a> {
     /// Takes the next job and counts it as running.
     fn take(&mut self) -> Option<Job<'a>> {
         let job = self.urgent.pop_front().or_else(|| self.jobs.pop_front())?;

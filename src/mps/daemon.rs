@@ -13,7 +13,7 @@ use thiserror::Error;
 
 use super::launch::{Invocation, Task};
 use super::log::diagnose;
-use super::{Access, ControlProgram, Kind, LogDir, LogFile, LogLine};
+use super::{Access, ControlProgram, LineKind, LogDir, LogFile, LogLine};
 use crate::failure::Failure;
 use crate::host::{self, Account, Directory, Limits, MpsPrograms, Output, RunError, Uid};
 use crate::settings::Serve;
@@ -223,7 +223,7 @@ impl Daemon {
 fn last_relevant(file: LogFile, mut lines: Vec<String>) -> Vec<String> {
     lines.retain(|line| {
         let kind = LogLine::parse(file, line).meaning().kind;
-        !matches!(kind, Kind::Chatter | Kind::Benign)
+        !matches!(kind, LineKind::Chatter | LineKind::Benign)
     });
     lines.split_off(lines.len().saturating_sub(4))
 }

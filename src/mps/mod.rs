@@ -18,7 +18,7 @@ pub use control_program::ControlProgram;
 pub use daemon::{Daemon, LEFT, MAX_PIPE_DIR, MpsError};
 pub use launch::{Access, Invocation, LaunchOptions, Launched};
 pub(crate) use log::split;
-pub use log::{Kind, LogDir, LogFile, LogLine, LogTail, logged_ready, needs_rotation, rotate};
+pub use log::{LineKind, LogDir, LogFile, LogLine, LogTail, logged_ready, needs_rotation, rotate};
 pub use processes::{LockHolder, MpsProgram, is_daemon, servers_of, serves_in};
 pub use session::{DaemonStatus, ServerState, ServerStatus, is_query};
 pub use stop::{Means, Patience, pending};

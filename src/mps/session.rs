@@ -46,15 +46,15 @@ impl Answer {
     }
 
     /// Reads what the control program has printed in a session.
-    pub(super) fn read(asked: &str, stdout: &str, stderr: &str) -> Result<Self, Refusal> {
+    pub(super) fn read(asked: &str, stdout: &str, stderr: &str) -> Result<Self, SessionRefusal> {
         if stderr.contains(NO_DAEMON) {
-            return Err(Refusal::NoDaemon);
+            return Err(SessionRefusal::NoDaemon);
         }
         if stderr.contains("Cannot send command to MPS control daemon process")
             || stderr.contains("Cannot authenticate or connect to MPS control daemon process")
             || (stdout.is_empty() && stderr.is_empty())
         {
-            return Err(Refusal::Busy);
+            return Err(SessionRefusal::Busy);
         }
         let mut lines: Vec<String> = stdout.lines().map(str::to_owned).collect();
         // A pid has no decimal point, so it cannot be mistaken for this answer.
@@ -68,7 +68,7 @@ impl Answer {
                 lines,
                 percentage,
             }),
-            _ => Err(Refusal::Unexpected(MpsError::Unexpected {
+            _ => Err(SessionRefusal::Unexpected(MpsError::Unexpected {
                 asked: script(asked),
                 answer: format!("{stdout}{stderr}"),
             })),
@@ -134,11 +134,13 @@ impl Daemon {
             };
             match Answer::read(&asked, &output.stdout, &output.stderr) {
                 Ok(answer) => return Ok(answer),
-                Err(Refusal::NoDaemon) => return Err(MpsError::NoDaemon(self.pipe.clone())),
-                Err(Refusal::Unexpected(error)) => return Err(error),
-                Err(Refusal::Busy) if start.elapsed() + pause > patience => return Err(busy(None)),
+                Err(SessionRefusal::NoDaemon) => return Err(MpsError::NoDaemon(self.pipe.clone())),
+                Err(SessionRefusal::Unexpected(error)) => return Err(error),
+                Err(SessionRefusal::Busy) if start.elapsed() + pause > patience => {
+                    return Err(busy(None));
+                }
                 // The end of the other session cannot be waited for.
-                Err(Refusal::Busy) => std::thread::sleep(pause),
+                Err(SessionRefusal::Busy) => std::thread::sleep(pause),
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
@@ -167,7 +169,7 @@ pub fn is_query(command: &str) -> bool {
 }
 
 #[derive(Debug)]
-pub(super) enum Refusal {
+pub(super) enum SessionRefusal {
     Busy,
     NoDaemon,
     Unexpected(MpsError),
@@ -399,12 +401,18 @@ mod tests {
 
     #[test]
     fn a_session_without_an_answer_to_its_last_command_was_not_executed() {
-        assert!(matches!(Answer::read("s", "", ""), Err(Refusal::Busy)));
+        assert!(matches!(
+            Answer::read("s", "", ""),
+            Err(SessionRefusal::Busy)
+        ));
         let busy = "Cannot send command to MPS control daemon process\n";
-        assert!(matches!(Answer::read("s", "", busy), Err(Refusal::Busy)));
+        assert!(matches!(
+            Answer::read("s", "", busy),
+            Err(SessionRefusal::Busy)
+        ));
         assert!(matches!(
             Answer::read("s", "466\n", ""),
-            Err(Refusal::Unexpected(_))
+            Err(SessionRefusal::Unexpected(_))
         ));
     }
 
@@ -413,7 +421,7 @@ mod tests {
         let none = "Cannot find MPS control daemon process\n";
         assert!(matches!(
             Answer::read("s", "", none),
-            Err(Refusal::NoDaemon)
+            Err(SessionRefusal::NoDaemon)
         ));
     }
 

@@ -10,10 +10,12 @@ use toml::de::{DeString, DeTable, DeValue};
 
 use super::block::{Block, DeviceEntry, Profile, Want, WholeGpu, is_device_name};
 use super::diagnostic::{ProfileError, Source, Span};
-use super::schema::{PROFILE, Table, Written};
+use super::schema::{PROFILE, ProfileTable, Written};
 use crate::geometry::{ComputeName, ProfileName};
 use crate::host::nearest;
-use crate::settings::{COMPUTE_MODE, Form, KEYS, SERVE, Serve, SettingKey, Settings, WrongValue};
+use crate::settings::{
+    COMPUTE_MODE, KEYS, SERVE, Serve, SettingForm, SettingKey, Settings, WrongValue,
+};
 
 /// Far more than any fleet needs, and planned in an instant.
 const MOST_BLOCKS: usize = 1000;
@@ -32,7 +34,7 @@ impl Profile {
         if let Some(error) = ProfileError::all(wrong.collect()) {
             return Err(error);
         }
-        let check = Check::new(&source);
+        let check = ProfileCheck::new(&source);
         let file = check.table(Span::from(document.span()), document.get_ref(), PROFILE);
         let read = check.profile(&file);
         let serves = check.serves.take();
@@ -70,8 +72,8 @@ type Parts = (
     Vec<Block>,
 );
 
-impl<'a> Check<'a> {
-    fn profile(&self, file: &Table<'a>) -> Result<Parts, Noted> {
+impl<'a> ProfileCheck<'a> {
+    fn profile(&self, file: &ProfileTable<'a>) -> Result<Parts, Noted> {
         let name = self.text(file, "name");
         let models = self.models(file);
         let cdi = self.flag(file, "cdi");
@@ -81,7 +83,7 @@ impl<'a> Check<'a> {
         Ok((name, models?, cdi?, blocks?))
     }
 
-    fn models(&self, file: &Table<'a>) -> Result<Vec<(String, Span)>, Noted> {
+    fn models(&self, file: &ProfileTable<'a>) -> Result<Vec<(String, Span)>, Noted> {
         let Some(models) = self.texts(file, "models")? else {
             return Ok(Vec::new());
         };
@@ -96,7 +98,7 @@ impl<'a> Check<'a> {
             .collect())
     }
 
-    fn blocks(&self, defaults: &Inherited, file: &Table<'a>) -> Result<Vec<Block>, Noted> {
+    fn blocks(&self, defaults: &Inherited, file: &ProfileTable<'a>) -> Result<Vec<Block>, Noted> {
         let gpus = self.tables(file, "gpu")?.unwrap_or_default();
         if gpus.is_empty() {
             let message = "the profile selects no GPU: it has no [[gpu]] block";
@@ -134,7 +136,7 @@ impl<'a> Check<'a> {
         Ok(())
     }
 
-    fn block(&self, defaults: &Inherited, gpu: &Table<'a>) -> Result<Block, Noted> {
+    fn block(&self, defaults: &Inherited, gpu: &ProfileTable<'a>) -> Result<Block, Noted> {
         let settings = self.settings(defaults, gpu);
         let select = self.table_in(gpu, "select");
         let selector = match &select {
@@ -151,7 +153,12 @@ impl<'a> Check<'a> {
         })
     }
 
-    fn want(&self, settings: &Inherited, span: Span, gpu: &Table<'a>) -> Result<Want, Noted> {
+    fn want(
+        &self,
+        settings: &Inherited,
+        span: Span,
+        gpu: &ProfileTable<'a>,
+    ) -> Result<Want, Noted> {
         let (mig, name) = (self.flag(gpu, "mig"), self.name(gpu));
         let devices = self.tables(gpu, "devices")?;
         let is_whole = mig?.is_some_and(|(mig, _)| !mig);
@@ -180,7 +187,7 @@ impl<'a> Check<'a> {
         Err(self.note(error))
     }
 
-    fn entry(&self, defaults: &Inherited, device: &Table<'a>) -> Result<DeviceEntry, Noted> {
+    fn entry(&self, defaults: &Inherited, device: &ProfileTable<'a>) -> Result<DeviceEntry, Noted> {
         let (at, count) = (self.whole_number(device, "at"), self.count(device));
         let profile = self.profile_name(device);
         let compute = self.compute(profile.as_ref().ok(), device);
@@ -224,7 +231,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    fn profile_name(&self, device: &Table<'a>) -> Result<(ProfileName, Span), Noted> {
+    fn profile_name(&self, device: &ProfileTable<'a>) -> Result<(ProfileName, Span), Noted> {
         // A missing one is noted already.
         let (text, span) = self.text(device, "profile")?.ok_or(Noted)?;
         let profile: Result<ProfileName, _> = text.parse();
@@ -232,7 +239,7 @@ impl<'a> Check<'a> {
         Ok((self.keep(profile)?, span))
     }
 
-    fn count(&self, device: &Table<'a>) -> Result<u32, Noted> {
+    fn count(&self, device: &ProfileTable<'a>) -> Result<u32, Noted> {
         let is_pinned = device.get("at").is_some();
         let (message, span) = match self.whole_number(device, "count")? {
             None => return Ok(1),
@@ -249,7 +256,7 @@ impl<'a> Check<'a> {
     fn compute(
         &self,
         profile: Option<&(ProfileName, Span)>,
-        device: &Table<'a>,
+        device: &ProfileTable<'a>,
     ) -> Result<Vec<ComputeName>, Noted> {
         let names = self.texts(device, "compute")?.unwrap_or_default();
         let Some((profile, span)) = profile else {
@@ -279,7 +286,7 @@ impl<'a> Check<'a> {
     }
 
     /// Returns the name of a device, if the table has one.
-    fn name(&self, table: &Table<'a>) -> Result<Option<(String, Span)>, Noted> {
+    fn name(&self, table: &ProfileTable<'a>) -> Result<Option<(String, Span)>, Noted> {
         let Some((name, span)) = self.text(table, "name")? else {
             return Ok(None);
         };
@@ -304,7 +311,7 @@ fn fitting(slices: u32) -> String {
 }
 
 /// The state of a profile's checks.
-pub(super) struct Check<'a> {
+pub(super) struct ProfileCheck<'a> {
     pub(super) source: &'a Arc<Source>,
     pub(super) serves: RefCell<Vec<(Serve, Span)>>,
     mistakes: RefCell<Vec<ProfileError>>,
@@ -314,7 +321,7 @@ pub(super) struct Check<'a> {
 #[derive(Debug)]
 pub(super) struct Noted;
 
-impl<'a> Check<'a> {
+impl<'a> ProfileCheck<'a> {
     pub(super) fn new(source: &'a Arc<Source>) -> Self {
         Self {
             source,
@@ -364,7 +371,7 @@ impl Inherited {
     }
 
     /// The settings of a MIG device's daemon; `None` for no daemon.
-    pub(super) fn in_mig(&self, check: &Check<'_>) -> Result<Option<Settings>, Noted> {
+    pub(super) fn in_mig(&self, check: &ProfileCheck<'_>) -> Result<Option<Settings>, Noted> {
         match (self.of_whole_gpu(), self.compute_mode) {
             (Some(_), Some(span)) => {
                 let message = "compute-mode is for whole GPUs: in MIG mode the driver refuses exclusive-process";
@@ -376,9 +383,9 @@ impl Inherited {
     }
 }
 
-impl<'a> Check<'a> {
+impl<'a> ProfileCheck<'a> {
     /// Returns the settings of a table within others.
-    pub(super) fn settings(&self, around: &Inherited, table: &Table<'a>) -> Inherited {
+    pub(super) fn settings(&self, around: &Inherited, table: &ProfileTable<'a>) -> Inherited {
         let mut inherited = around.clone();
         let Some(mps) = table.get("mps") else {
             return inherited;
@@ -455,16 +462,16 @@ impl<'a> Check<'a> {
 /// Returns the text of a value that has the form of its key, or else that form in words.
 fn text(key: &SettingKey, value: &DeValue<'_>) -> Result<String, &'static str> {
     match (key.form, value) {
-        (Form::Text, DeValue::String(text)) => Ok(text.clone().into_owned()),
-        (Form::Number | Form::WholeNumber, DeValue::Integer(number)) => {
+        (SettingForm::Text, DeValue::String(text)) => Ok(text.clone().into_owned()),
+        (SettingForm::Number | SettingForm::WholeNumber, DeValue::Integer(number)) => {
             let number = i64::from_str_radix(number.as_str(), number.radix());
             // One that is too large is out of any range.
             Ok(number.unwrap_or(i64::MAX).to_string())
         }
-        (Form::Number, DeValue::Float(number)) => Ok(number.as_str().to_owned()),
-        (Form::Text, _) => Err("a string"),
-        (Form::Number, _) => Err("a number"),
-        (Form::WholeNumber, _) => Err("a whole number"),
+        (SettingForm::Number, DeValue::Float(number)) => Ok(number.as_str().to_owned()),
+        (SettingForm::Text, _) => Err("a string"),
+        (SettingForm::Number, _) => Err("a number"),
+        (SettingForm::WholeNumber, _) => Err("a whole number"),
     }
 }
 

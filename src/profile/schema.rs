@@ -5,15 +5,15 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::diagnostic::{ProfileError, Source, Span};
-use super::read::{Check, Noted};
+use super::read::{Noted, ProfileCheck};
 use crate::host::nearest;
-use crate::settings::{Form, KEYS, SettingKey};
+use crate::settings::{KEYS, SettingForm, SettingKey};
 
 /// A key of a table.
 #[derive(Debug)]
-pub(super) struct Key {
+pub(super) struct ProfileKey {
     pub(super) name: &'static str,
-    pub(super) kind: Kind,
+    pub(super) kind: KeyKind,
     pub(super) is_required: bool,
     /// Its meaning, for editors.
     meaning: &'static str,
@@ -21,19 +21,19 @@ pub(super) struct Key {
 
 /// The kind of a key's value.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Kind {
+pub(super) enum KeyKind {
     Text,
     WholeNumber,
     Flag,
     Texts,
     WholeNumbers,
-    Table(&'static [Key]),
-    Tables(&'static [Key]),
+    Table(&'static [ProfileKey]),
+    Tables(&'static [ProfileKey]),
     /// A table of the keys of [`KEYS`], or `false`.
     Mps,
 }
 
-impl Kind {
+impl KeyKind {
     /// Describes a value of this kind.
     pub(super) fn in_words(self) -> &'static str {
         match self {
@@ -49,8 +49,8 @@ impl Kind {
     }
 }
 
-const fn key(name: &'static str, kind: Kind, meaning: &'static str) -> Key {
-    Key {
+const fn key(name: &'static str, kind: KeyKind, meaning: &'static str) -> ProfileKey {
+    ProfileKey {
         name,
         kind,
         is_required: false,
@@ -58,99 +58,99 @@ const fn key(name: &'static str, kind: Kind, meaning: &'static str) -> Key {
     }
 }
 
-const fn required(name: &'static str, kind: Kind, meaning: &'static str) -> Key {
-    Key {
+const fn required(name: &'static str, kind: KeyKind, meaning: &'static str) -> ProfileKey {
+    ProfileKey {
         is_required: true,
         ..key(name, kind, meaning)
     }
 }
 
 /// The keys of the file itself.
-pub(super) const PROFILE: &[Key] = &[
+pub(super) const PROFILE: &[ProfileKey] = &[
     key(
         "name",
-        Kind::Text,
+        KeyKind::Text,
         "Name of the profile, shown by mig-mps status",
     ),
     key(
         "models",
-        Kind::Texts,
+        KeyKind::Texts,
         "GPU models that the profile is for, as mig-mps check --models lists them",
     ),
     key(
         "mps",
-        Kind::Mps,
+        KeyKind::Mps,
         "Settings of every device's daemon, or false for devices without daemons",
     ),
     key(
         "cdi",
-        Kind::Flag,
+        KeyKind::Flag,
         "true for a file by which container engines find the devices, /var/run/cdi/mig-mps.json; false for none",
     ),
     key(
         "gpu",
-        Kind::Tables(GPU),
+        KeyKind::Tables(GPU),
         "Blocks: the first one that selects a GPU applies to it",
     ),
 ];
 
-const GPU: &[Key] = &[
-    required("select", Kind::Table(SELECT), "GPUs of this block"),
+const GPU: &[ProfileKey] = &[
+    required("select", KeyKind::Table(SELECT), "GPUs of this block"),
     key(
         "mig",
-        Kind::Flag,
+        KeyKind::Flag,
         "false for the whole GPU as one device, without MIG",
     ),
-    key("name", Kind::Text, "Name of the whole GPU's device"),
+    key("name", KeyKind::Text, "Name of the whole GPU's device"),
     key(
         "mps",
-        Kind::Mps,
+        KeyKind::Mps,
         "Settings of this block's daemons, or false for devices without daemons",
     ),
     key(
         "devices",
-        Kind::Tables(DEVICE),
+        KeyKind::Tables(DEVICE),
         "MIG devices of each GPU; an empty list for MIG mode without instances",
     ),
 ];
 
-const SELECT: &[Key] = &[
-    key("index", Kind::WholeNumbers, "Indices of GPUs"),
+const SELECT: &[ProfileKey] = &[
+    key("index", KeyKind::WholeNumbers, "Indices of GPUs"),
     key(
         "product",
-        Kind::Text,
+        KeyKind::Text,
         "Regular expression for the product name",
     ),
-    key("uuid", Kind::Text, "UUID of a GPU, or its unique prefix"),
+    key("uuid", KeyKind::Text, "UUID of a GPU, or its unique prefix"),
     key(
         "pci",
-        Kind::Text,
+        KeyKind::Text,
         "PCI address of a GPU, such as 0000:17:00.0",
     ),
-    key("all", Kind::Flag, "true for every GPU"),
+    key("all", KeyKind::Flag, "true for every GPU"),
 ];
 
-const DEVICE: &[Key] = &[
+const DEVICE: &[ProfileKey] = &[
     key(
         "name",
-        Kind::Text,
+        KeyKind::Text,
         "Name of the device; {gpu} is the GPU's index, {n} counts",
     ),
     required(
         "profile",
-        Kind::Text,
+        KeyKind::Text,
         "GPU instance profile, such as 3g, 3g.40gb or 1g+me",
     ),
-    key("at", Kind::WholeNumber, "Start of its placement"),
-    key("count", Kind::WholeNumber, "Number of such devices"),
+    key("at", KeyKind::WholeNumber, "Start of its placement"),
+    key("count", KeyKind::WholeNumber, "Number of such devices"),
     key(
         "compute",
-        Kind::Texts,
+        KeyKind::Texts,
         "Compute instances that share the GPU instance, such as 1c, 2c",
     ),
     key(
         "mps",
-        Kind::Mps,
+        KeyKind::Mps,
         "Settings of the device's daemon, or false for none",
     ),
 ];
@@ -163,7 +163,7 @@ pub fn profile_schema() -> Value {
     schema
 }
 
-fn object(keys: &[Key]) -> Value {
+fn object(keys: &[ProfileKey]) -> Value {
     let properties: Map<String, Value> = keys
         .iter()
         .map(|key| {
@@ -185,18 +185,18 @@ fn object(keys: &[Key]) -> Value {
     })
 }
 
-fn of_kind(kind: Kind) -> Value {
+fn of_kind(kind: KeyKind) -> Value {
     let text = || json!({ "type": "string" });
     let number = || json!({ "type": "integer", "minimum": 0, "maximum": u32::MAX });
     match kind {
-        Kind::Text => text(),
-        Kind::WholeNumber => number(),
-        Kind::Flag => json!({ "type": "boolean" }),
-        Kind::Texts => json!({ "type": "array", "items": text() }),
-        Kind::WholeNumbers => json!({ "type": "array", "items": number() }),
-        Kind::Table(keys) => object(keys),
-        Kind::Tables(keys) => json!({ "type": "array", "items": object(keys) }),
-        Kind::Mps => {
+        KeyKind::Text => text(),
+        KeyKind::WholeNumber => number(),
+        KeyKind::Flag => json!({ "type": "boolean" }),
+        KeyKind::Texts => json!({ "type": "array", "items": text() }),
+        KeyKind::WholeNumbers => json!({ "type": "array", "items": number() }),
+        KeyKind::Table(keys) => object(keys),
+        KeyKind::Tables(keys) => json!({ "type": "array", "items": object(keys) }),
+        KeyKind::Mps => {
             let settings: Map<String, Value> = KEYS
                 .iter()
                 .map(|key| (key.name.to_owned(), setting(key)))
@@ -213,10 +213,10 @@ fn of_kind(kind: Kind) -> Value {
 
 fn setting(key: &SettingKey) -> Value {
     match key.form {
-        Form::Number => json!({ "type": "number" }),
-        Form::WholeNumber => json!({ "type": "integer" }),
-        Form::Text if key.words().is_empty() => json!({ "type": "string" }),
-        Form::Text => {
+        SettingForm::Number => json!({ "type": "number" }),
+        SettingForm::WholeNumber => json!({ "type": "integer" }),
+        SettingForm::Text if key.words().is_empty() => json!({ "type": "string" }),
+        SettingForm::Text => {
             let patterns: Vec<String> = key
                 .words()
                 .iter()
@@ -234,20 +234,20 @@ fn setting(key: &SettingKey) -> Value {
 pub(super) type Written<'a> = &'a Spanned<DeValue<'a>>;
 
 /// A table with the keys that it may have. The mistakes in it are noted.
-pub(super) struct Table<'a> {
+pub(super) struct ProfileTable<'a> {
     pub(super) span: Span,
-    keys: &'static [Key],
+    keys: &'static [ProfileKey],
     values: &'a DeTable<'a>,
 }
 
-impl<'a> Check<'a> {
+impl<'a> ProfileCheck<'a> {
     /// Checks the keys of a table.
     pub(super) fn table(
         &self,
         span: Span,
         table: &'a DeTable<'a>,
-        keys: &'static [Key],
-    ) -> Table<'a> {
+        keys: &'static [ProfileKey],
+    ) -> ProfileTable<'a> {
         let known: Vec<&str> = keys.iter().map(|key| key.name).collect();
         let mut meant = Vec::new();
         for name in table.keys() {
@@ -263,7 +263,7 @@ impl<'a> Check<'a> {
                 self.note(self.error(span, message));
             }
         }
-        Table {
+        ProfileTable {
             span,
             keys,
             values: table,
@@ -273,7 +273,7 @@ impl<'a> Check<'a> {
     /// Returns a key's string.
     pub(super) fn text(
         &self,
-        table: &Table<'a>,
+        table: &ProfileTable<'a>,
         name: &'static str,
     ) -> Result<Option<(&'a str, Span)>, Noted> {
         self.value(table, name, |value| value.as_str())
@@ -281,7 +281,7 @@ impl<'a> Check<'a> {
 
     pub(super) fn flag(
         &self,
-        table: &Table<'a>,
+        table: &ProfileTable<'a>,
         name: &'static str,
     ) -> Result<Option<(bool, Span)>, Noted> {
         self.value(table, name, DeValue::as_bool)
@@ -289,7 +289,7 @@ impl<'a> Check<'a> {
 
     pub(super) fn whole_number(
         &self,
-        table: &Table<'a>,
+        table: &ProfileTable<'a>,
         name: &'static str,
     ) -> Result<Option<(u32, Span)>, Noted> {
         self.value(table, name, whole_number)
@@ -297,7 +297,7 @@ impl<'a> Check<'a> {
 
     pub(super) fn texts(
         &self,
-        table: &Table<'a>,
+        table: &ProfileTable<'a>,
         name: &'static str,
     ) -> Result<Option<Vec<(&'a str, Span)>>, Noted> {
         self.values(table, name, |value| value.as_str())
@@ -305,7 +305,7 @@ impl<'a> Check<'a> {
 
     pub(super) fn whole_numbers(
         &self,
-        table: &Table<'a>,
+        table: &ProfileTable<'a>,
         name: &'static str,
     ) -> Result<Option<Vec<(u32, Span)>>, Noted> {
         self.values(table, name, whole_number)
@@ -314,9 +314,9 @@ impl<'a> Check<'a> {
     /// Returns the table under a key.
     pub(super) fn table_in(
         &self,
-        table: &Table<'a>,
+        table: &ProfileTable<'a>,
         name: &'static str,
-    ) -> Result<Option<Table<'a>>, Noted> {
+    ) -> Result<Option<ProfileTable<'a>>, Noted> {
         let found = self.value(table, name, DeValue::as_table)?;
         let keys = table.keys_under(name);
         Ok(found.map(|(found, span)| self.table(span, found, keys)))
@@ -325,9 +325,9 @@ impl<'a> Check<'a> {
     /// Returns the tables under a key.
     pub(super) fn tables(
         &self,
-        table: &Table<'a>,
+        table: &ProfileTable<'a>,
         name: &'static str,
-    ) -> Result<Option<Vec<Table<'a>>>, Noted> {
+    ) -> Result<Option<Vec<ProfileTable<'a>>>, Noted> {
         let found = self.values(table, name, DeValue::as_table)?;
         let keys = table.keys_under(name);
         Ok(found.map(|found| {
@@ -340,7 +340,7 @@ impl<'a> Check<'a> {
 
     fn value<T>(
         &self,
-        table: &Table<'a>,
+        table: &ProfileTable<'a>,
         name: &'static str,
         read: impl Fn(&'a DeValue<'a>) -> Option<T>,
     ) -> Result<Option<(T, Span)>, Noted> {
@@ -360,7 +360,7 @@ impl<'a> Check<'a> {
     /// Returns the right elements of a list; the wrong ones are noted.
     fn values<T>(
         &self,
-        table: &Table<'a>,
+        table: &ProfileTable<'a>,
         name: &'static str,
         read: impl Fn(&'a DeValue<'a>) -> Option<T>,
     ) -> Result<Option<Vec<(T, Span)>>, Noted> {
@@ -385,7 +385,7 @@ impl<'a> Check<'a> {
 
     fn wrong_kind(
         &self,
-        table: &Table<'_>,
+        table: &ProfileTable<'_>,
         name: &'static str,
         value: &Spanned<DeValue<'_>>,
     ) -> ProfileError {
@@ -395,20 +395,20 @@ impl<'a> Check<'a> {
 }
 
 /// Returns what was probably meant by one value instead of a list.
-fn hint(key: &Key, value: Written<'_>, source: &Source) -> Option<String> {
+fn hint(key: &ProfileKey, value: Written<'_>, source: &Source) -> Option<String> {
     let written = source.written(value.span().into());
     let is_one = match (key.kind, value.get_ref()) {
-        (Kind::Tables(_), DeValue::Table(_)) if !written.starts_with('{') => {
+        (KeyKind::Tables(_), DeValue::Table(_)) if !written.starts_with('{') => {
             return Some("double the brackets".to_owned());
         }
-        (Kind::Tables(_), DeValue::Table(_)) | (Kind::Texts, DeValue::String(_)) => true,
-        (Kind::WholeNumbers, value) => whole_number(value).is_some(),
+        (KeyKind::Tables(_), DeValue::Table(_)) | (KeyKind::Texts, DeValue::String(_)) => true,
+        (KeyKind::WholeNumbers, value) => whole_number(value).is_some(),
         _ => false,
     };
     is_one.then(|| format!("write {} = [{written}]", key.name))
 }
 
-impl<'a> Table<'a> {
+impl<'a> ProfileTable<'a> {
     pub(super) fn get(&self, name: &str) -> Option<Written<'a>> {
         self.values.get(name)
     }
@@ -419,14 +419,14 @@ impl<'a> Table<'a> {
             .map_or(self.span, |value| value.span().into())
     }
 
-    fn key(&self, name: &str) -> &'static Key {
+    fn key(&self, name: &str) -> &'static ProfileKey {
         let key = self.keys.iter().find(|key| key.name == name);
         key.expect("a key of this table is asked for")
     }
 
-    fn keys_under(&self, name: &str) -> &'static [Key] {
+    fn keys_under(&self, name: &str) -> &'static [ProfileKey] {
         match self.key(name).kind {
-            Kind::Table(keys) | Kind::Tables(keys) => keys,
+            KeyKind::Table(keys) | KeyKind::Tables(keys) => keys,
             _ => &[],
         }
     }

@@ -3,8 +3,8 @@ use std::collections::BTreeSet;
 use regex::{Regex, RegexBuilder};
 
 use super::diagnostic::{ProfileError, Span};
-use super::read::{Check, Noted};
-use super::schema::Table;
+use super::read::{Noted, ProfileCheck};
+use super::schema::ProfileTable;
 
 /// Which GPUs a block selects: those for which all of its keys hold. Without a key (`all = true`) every GPU.
 #[derive(Clone, Debug, Default)]
@@ -141,9 +141,9 @@ fn implied<T>(key: Option<T>, other: Option<T>, follows: impl Fn(T, T) -> bool) 
 const LONGEST_PRODUCT: usize = 256;
 const LARGEST_REGEX: usize = 1 << 20;
 
-impl<'a> Check<'a> {
+impl<'a> ProfileCheck<'a> {
     /// Checks the selector of a block.
-    pub(super) fn selector(&self, select: &Table<'a>) -> Result<Selector, Noted> {
+    pub(super) fn selector(&self, select: &ProfileTable<'a>) -> Result<Selector, Noted> {
         let index = self.whole_numbers(select, "index");
         let product = self.text(select, "product");
         let (uuid, pci) = (self.text(select, "uuid"), self.text(select, "pci"));

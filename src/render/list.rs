@@ -235,7 +235,7 @@ struct ListedGpu {
     /// Device memory in use; null if hidden.
     memory_used_bytes: Option<u64>,
     /// The MIG mode; null for a GPU without MIG.
-    mig: Option<MigMode>,
+    mig: Option<MigModeDocument>,
     /// The number of placement units.
     placement_units: u32,
     /// The GPU instances.
@@ -251,14 +251,14 @@ struct ListedGpu {
 /// A MIG mode.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "mig_mode")]
-struct MigMode {
+struct MigModeDocument {
     /// True if MIG is on.
     current: bool,
     /// True if MIG is on after the next reset.
     pending: bool,
 }
 
-impl From<nvml::MigMode> for MigMode {
+impl From<nvml::MigMode> for MigModeDocument {
     fn from(mode: nvml::MigMode) -> Self {
         Self {
             current: mode.current,
@@ -354,7 +354,7 @@ impl ListDocument {
                 pci: gpu.pci.clone(),
                 memory_total_bytes: gpu.memory.map(|memory| memory.total),
                 memory_used_bytes: gpu.memory.map(|memory| memory.used),
-                mig: gpu.mig.map(MigMode::from),
+                mig: gpu.mig.map(MigModeDocument::from),
                 placement_units: gpu.units(),
                 gpu_instances: gpu
                     .instances

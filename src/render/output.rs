@@ -220,13 +220,13 @@ pub fn trace(on_stderr: bool, file: Option<File>) {
     };
     let terminal = on_stderr.then(|| {
         layer()
-            .event_format(Form { has_time: false })
+            .event_format(TraceForm { has_time: false })
             .with_writer(io::stderr)
             .with_filter(filter(&TARGETS[..3]))
     });
     let file = file.map(|file| {
         layer()
-            .event_format(Form { has_time: true })
+            .event_format(TraceForm { has_time: true })
             .with_writer(Mutex::new(file))
             .with_filter(filter(&TARGETS))
     });
@@ -238,12 +238,12 @@ pub fn trace(on_stderr: bool, file: Option<File>) {
 }
 
 /// A line for each event. Its text may quote others: a path, an answer.
-struct Form {
+struct TraceForm {
     /// True with time, level and process id.
     has_time: bool,
 }
 
-impl<S, N> FormatEvent<S, N> for Form
+impl<S, N> FormatEvent<S, N> for TraceForm
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,

@@ -13,7 +13,7 @@ use crate::host::nearest;
 pub fn usage_error(error: &Error, program: &mut Command, words: &[String]) -> Message {
     // Gives the subcommands their full names and the options of the program.
     program.build();
-    let mistake = Mistake::of(error, program, words);
+    let mistake = UsageMistake::of(error, program, words);
     let mut hints: Vec<String> = mistake.hint().into_iter().collect();
     hints.push(match error.kind() {
         ErrorKind::InvalidSubcommand | ErrorKind::MissingSubcommand => {
@@ -37,14 +37,14 @@ const SUBJECT: &str = "COMMAND|TOPIC";
 const MOST: usize = 20;
 
 /// A mistake, and the subcommand in which it was made.
-struct Mistake<'a> {
+struct UsageMistake<'a> {
     error: &'a Error,
     command: &'a Command,
     /// The words that name the subcommand: `mig-mps slurm gres`.
     name: String,
 }
 
-impl<'a> Mistake<'a> {
+impl<'a> UsageMistake<'a> {
     fn of(error: &'a Error, program: &'a Command, words: &[String]) -> Self {
         let mut command = program;
         let mut name = program.get_name().to_owned();

@@ -11,21 +11,21 @@ use super::{ClientPriority, LimitAnswer, MemoryLimit, Settings, WrongValue};
 pub const KEYS: &[SettingKey] = &[
     SettingKey {
         name: SERVE,
-        form: Form::Text,
+        form: SettingForm::Text,
         parse: |settings, text| set(&mut settings.serve, text.parse().map(Some)),
         show: |settings| shown_or(settings.serve.as_ref(), "the default"),
         update: Update::Plan,
     },
     SettingKey {
         name: "server",
-        form: Form::Text,
+        form: SettingForm::Text,
         parse: |settings, text| set(&mut settings.server, text.parse()),
         show: |settings| settings.server.to_string(),
         update: Update::Plan,
     },
     SettingKey {
         name: ACTIVE_THREAD_PERCENTAGE,
-        form: Form::Number,
+        form: SettingForm::Number,
         parse: |settings, text| set(&mut settings.active_thread_percentage, text.parse()),
         show: |settings| settings.active_thread_percentage.to_string(),
         update: Update::Control(Control {
@@ -43,7 +43,7 @@ pub const KEYS: &[SettingKey] = &[
     },
     SettingKey {
         name: PINNED_MEMORY_LIMIT,
-        form: Form::Text,
+        form: SettingForm::Text,
         parse: |settings, text| {
             set(
                 &mut settings.pinned_memory_limit,
@@ -73,7 +73,7 @@ pub const KEYS: &[SettingKey] = &[
     },
     SettingKey {
         name: CLIENT_PRIORITY,
-        form: Form::Text,
+        form: SettingForm::Text,
         parse: |settings, text| set(&mut settings.client_priority, text.parse()),
         show: |settings| settings.client_priority.to_string(),
         update: Update::Control(Control {
@@ -91,28 +91,28 @@ pub const KEYS: &[SettingKey] = &[
     },
     SettingKey {
         name: "cpus",
-        form: Form::Text,
+        form: SettingForm::Text,
         parse: |settings, text| set(&mut settings.cpus, unless("all", text, str::parse)),
         show: |settings| shown_or(settings.cpus.as_ref(), "all"),
         update: Update::Restart,
     },
     SettingKey {
         name: "nofile",
-        form: Form::WholeNumber,
+        form: SettingForm::WholeNumber,
         parse: |settings, text| set(&mut settings.nofile, number(FILES, text).map(Some)),
         show: |settings| shown_or(settings.nofile, "the default"),
         update: Update::Restart,
     },
     SettingKey {
         name: COMPUTE_MODE,
-        form: Form::Text,
+        form: SettingForm::Text,
         parse: |settings, text| set(&mut settings.compute_mode, text.parse().map(Some)),
         show: |settings| shown_or(settings.compute_mode, "as it was"),
         update: Update::Restart,
     },
     SettingKey {
         name: "max-clients",
-        form: Form::WholeNumber,
+        form: SettingForm::WholeNumber,
         parse: |settings, text| {
             let most = unless("none", text, |text| number(CLIENTS, text));
             set(&mut settings.max_clients, most)
@@ -167,7 +167,7 @@ pub struct SettingKey {
     /// Its name in a profile, for `mig-mps set` and in messages.
     pub name: &'static str,
     /// The form of its value in a profile.
-    pub form: Form,
+    pub form: SettingForm,
     /// Puts a value into settings.
     pub parse: fn(&mut Settings, &str) -> Result<(), WrongValue>,
     /// Returns the value as text. Settings with the same text are the same.
@@ -177,7 +177,7 @@ pub struct SettingKey {
 
 /// The form of a value in TOML.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum SettingForm {
     Text,
     Number,
     WholeNumber,

@@ -423,7 +423,7 @@ struct Versioned<'a, T> {
 }
 
 #[derive(Deserialize)]
-struct Version {
+struct FormatVersion {
     #[serde(default)]
     version: u32,
 }
@@ -438,7 +438,7 @@ pub(super) fn read<T: DeserializeOwned>(
         return Ok(None);
     };
     let failed = |kind, why| in_path(&directory.path().join(name), &io::Error::new(kind, why));
-    if let Ok(Version { version }) = serde_json::from_slice(&text)
+    if let Ok(FormatVersion { version }) = serde_json::from_slice(&text)
         && version > VERSION
     {
         let why = format!(

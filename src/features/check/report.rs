@@ -190,7 +190,7 @@ pub struct CheckDocument {
     /// With `--gpu`: the lines of the blocks that select none of these GPUs; else null.
     unmatched_blocks: Option<Vec<usize>>,
     /// Without `--gpu`: each block on each model that it can select; else null.
-    blocks: Option<Vec<Block>>,
+    blocks: Option<Vec<BlockDocument>>,
     /// The reason why the profile does not fit; null if it does.
     error: Option<Message>,
 }
@@ -222,7 +222,7 @@ struct BlockElsewhere {
 /// A block on all models that it can select.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "block")]
-struct Block {
+struct BlockDocument {
     /// The line of the block in the file.
     line: usize,
     /// The results.
@@ -329,7 +329,7 @@ impl CheckDocument {
         };
         let blocks = judged
             .chunk_by(|a, b| a.block == b.block)
-            .map(|group| Block {
+            .map(|group| BlockDocument {
                 line: profile.line(group[0].block),
                 models: group.iter().map(on_model).collect(),
             });

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::client::{ClientLimits, Slot, Variables, Wanted, free_devices, ready};
+use crate::client::{ClientLimits, ClientSlot, Variables, Wanted, free_devices, ready};
 use crate::commands::args::duration;
 use crate::commands::env::Recorded;
 use crate::commands::{Context, verify};
@@ -73,7 +73,14 @@ pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let name = &served.record.name;
     let caller = |environment: &Environment, _: &Served| environment.caller;
     let records = observe_records(environment)?;
-    ready(environment, &records, name, &mps, Slot::Needed, caller)?;
+    ready(
+        environment,
+        &records,
+        name,
+        &mps,
+        ClientSlot::Needed,
+        caller,
+    )?;
 
     let nowhere = empty_directory()?;
     let mut measurements = Measurements {

@@ -55,7 +55,7 @@ pub(super) struct Throughput {
 
 /// A copy of the program.
 #[derive(Default)]
-struct Copy {
+struct TrialCopy {
     /// The process, until it was waited for.
     child: Mutex<Option<Child>>,
     has_rate: AtomicBool,
@@ -65,7 +65,7 @@ struct Copy {
 }
 
 /// A run of the program that has come to its end.
-struct Run {
+struct TrialRun {
     /// The last line with text.
     line: String,
     status: ProgramStatus,
@@ -78,13 +78,13 @@ impl Trial<'_> {
         interrupt: &Interrupt,
         mut sample: impl FnMut(),
     ) -> Result<Throughput> {
-        let copies: Vec<Copy> = (0..self.copies).map(|_| Copy::default()).collect();
+        let copies: Vec<TrialCopy> = (0..self.copies).map(|_| TrialCopy::default()).collect();
         let begun = Instant::now();
         let ran: Result<Vec<Option<Throughput>>> = std::thread::scope(|scope| {
             let start = |copy| Builder::new().spawn_scoped(scope, move || self.repeat(copy, begun));
             let threads: io::Result<Vec<_>> = copies.iter().map(start).collect();
             if threads.is_err() {
-                copies.iter().for_each(Copy::end);
+                copies.iter().for_each(TrialCopy::end);
             }
             let threads = threads?;
             while !threads.iter().all(ScopedJoinHandle::is_finished) {
@@ -93,12 +93,12 @@ impl Trial<'_> {
                     .iter()
                     .any(|copy| copy.has_failed.load(Ordering::Relaxed));
                 let is_over = interrupt.is_asked() || has_failed || begun.elapsed() > LIMIT;
-                let is_measured = |copy: &&Copy| {
+                let is_measured = |copy: &&TrialCopy| {
                     let is_late = !self.by_runs && begun.elapsed() >= self.time;
                     is_late && copy.has_rate.load(Ordering::Relaxed)
                 };
                 let ended = copies.iter().filter(|copy| is_over || is_measured(copy));
-                ended.for_each(Copy::end);
+                ended.for_each(TrialCopy::end);
                 std::thread::sleep(PAUSE);
             }
             let ran = threads.into_iter().map(|thread| {
@@ -123,14 +123,14 @@ impl Trial<'_> {
     }
 
     /// Runs a copy until it is measured. Returns `None` if it was ended before.
-    fn repeat(&self, copy: &Copy, begun: Instant) -> Result<Option<Throughput>> {
+    fn repeat(&self, copy: &TrialCopy, begun: Instant) -> Result<Option<Throughput>> {
         let measured = self.measure(copy, begun);
         let has_failed = measured.is_err();
         copy.has_failed.store(has_failed, Ordering::Relaxed);
         measured
     }
 
-    fn measure(&self, copy: &Copy, begun: Instant) -> Result<Option<Throughput>> {
+    fn measure(&self, copy: &TrialCopy, begun: Instant) -> Result<Option<Throughput>> {
         let mut runs = 0.0;
         loop {
             let Some(run) = self.once(copy)? else {
@@ -157,7 +157,7 @@ impl Trial<'_> {
     }
 
     /// Runs a copy once. Returns `None` if no other run is to begin.
-    fn once(&self, copy: &Copy) -> Result<Option<Run>> {
+    fn once(&self, copy: &TrialCopy) -> Result<Option<TrialRun>> {
         let (reader, writer) = io::pipe()?;
         let mut command = command(self.words, self.variables);
         command.stdin(Stdio::null());
@@ -184,18 +184,18 @@ impl Trial<'_> {
 
 /// The output of a copy.
 #[derive(Default)]
-struct Lines {
+struct OutputLines {
     /// The line that is not at its end yet.
     begun: Vec<u8>,
     /// The last line with text.
     last: String,
 }
 
-impl Copy {
+impl TrialCopy {
     /// Reads the output until the program has exited, and a moment longer.
-    fn follow(&self, output: PipeReader, held: &ProcessHandle) -> io::Result<Run> {
+    fn follow(&self, output: PipeReader, held: &ProcessHandle) -> io::Result<TrialRun> {
         let mut output = Some(output);
-        let mut lines = Lines::default();
+        let mut lines = OutputLines::default();
         let mut exited: Option<(ProgramStatus, Instant)> = None;
         loop {
             let now = Instant::now();
@@ -206,7 +206,7 @@ impl Copy {
                     self.take_line(&mut lines);
                 }
                 let line = lines.last;
-                return Ok(Run { line, status });
+                return Ok(TrialRun { line, status });
             }
             let left = exited
                 .map(|(_, until)| Timespec::try_from(until - now))
@@ -232,7 +232,7 @@ impl Copy {
     }
 
     /// Reads what there is. Returns false at the end.
-    fn read(&self, output: &mut Option<PipeReader>, lines: &mut Lines) -> io::Result<bool> {
+    fn read(&self, output: &mut Option<PipeReader>, lines: &mut OutputLines) -> io::Result<bool> {
         let mut buffer = [0; 16 << 10];
         let read = match output {
             Some(output) => output.read(&mut buffer)?,
@@ -248,7 +248,7 @@ impl Copy {
     }
 
     /// Takes the line that was begun for a whole one.
-    fn take_line(&self, lines: &mut Lines) {
+    fn take_line(&self, lines: &mut OutputLines) {
         let line = std::mem::take(&mut lines.begun);
         let text = String::from_utf8_lossy(&line);
         if !text.trim().is_empty() {
@@ -306,7 +306,7 @@ fn rate_in(line: &str) -> Option<f64> {
 }
 
 /// Returns the error for a program that does not succeed.
-fn program_failed(words: &[OsString], run: &Run) -> CommandError {
+fn program_failed(words: &[OsString], run: &TrialRun) -> CommandError {
     let program = words
         .first()
         .map(|word| word.display())

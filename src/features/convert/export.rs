@@ -30,12 +30,12 @@ use crate::state::RunDir;
 #[derive(Args, Debug)]
 pub struct ExportArgs {
     /// Output format
-    #[arg(long, value_enum, default_value_t = Format::Toml)]
-    format: Format,
+    #[arg(long, value_enum, default_value_t = ExportFormat::Toml)]
+    format: ExportFormat,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Format {
+enum ExportFormat {
     /// A profile of mig-mps: geometry, names and MPS settings
     Toml,
     /// A configuration of mig-parted: geometry alone
@@ -47,14 +47,14 @@ pub fn run(args: &ExportArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let node = observe(environment, Detail::Offers)?;
     match args.format {
-        Format::MigParted => {
+        ExportFormat::MigParted => {
             let (text, lost) = to_mig_parted(&node);
             print(&text)?;
             for lost in lost {
                 note(&format!("{lost}."));
             }
         }
-        Format::Toml => {
+        ExportFormat::Toml => {
             // A caller without a run directory has no daemons either.
             let run = environment.directories().map_or_else(
                 |_| environment.roots_run_dir(),

@@ -171,7 +171,7 @@ pub struct Examined<'a> {
     /// The devices to examine; all if none is named.
     pub devices: &'a [String],
     /// The result of the attach check of each device; `None` if it was not made.
-    pub attached: Option<Vec<Attached>>,
+    pub attached: Option<Vec<AttachedDevice>>,
     pub(super) surroundings: Surroundings,
     pub(super) processes: ProcessTable,
     /// The processes that have each GPU open, by its minor number.
@@ -183,13 +183,13 @@ pub struct Examined<'a> {
 
 /// The result of the attach check of one device.
 #[derive(Clone, Debug)]
-pub struct Attached {
+pub struct AttachedDevice {
     pub name: String,
-    pub result: AttachResult,
+    pub result: AttachOutcome,
 }
 
 #[derive(Clone, Debug)]
-pub enum AttachResult {
+pub enum AttachOutcome {
     /// A description of the client that the check was.
     Attached(String),
     /// The device serves others now and was left alone.
@@ -204,7 +204,7 @@ impl<'a> Examined<'a> {
         environment: &'a Environment,
         node: &'a Node,
         devices: &'a [String],
-        attached: Option<Vec<Attached>>,
+        attached: Option<Vec<AttachedDevice>>,
     ) -> Self {
         let minors: Vec<u32> = node.gpus.iter().filter_map(|gpu| gpu.minor).collect();
         let holders = environment.host.holders_of(&minors).unwrap_or_default();

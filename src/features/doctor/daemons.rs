@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::check::{AttachResult, Check, Examined, Finding, Judge, Subject};
+use super::check::{AttachOutcome, Check, Examined, Finding, Judge, Subject};
 use crate::host::{Holder, Pid, Process};
 use crate::mps::ContextMemory;
 use crate::node::{Served, Unmanaged};
@@ -385,9 +385,9 @@ pub(super) const ATTACH_CHECKS: &[Check] = &[Check {
 fn attach(examined: &Examined<'_>) -> Vec<Finding> {
     let found = examined.attached.iter().flatten().map(|one| {
         let finding = match &one.result {
-            AttachResult::Attached(how) => Finding::ok(how.as_str()),
-            AttachResult::LeftAlone(why) => Finding::unknown(why.as_str()),
-            AttachResult::Failed(why, remedy) => {
+            AttachOutcome::Attached(how) => Finding::ok(how.as_str()),
+            AttachOutcome::LeftAlone(why) => Finding::unknown(why.as_str()),
+            AttachOutcome::Failed(why, remedy) => {
                 let seen = match remedy {
                     Some(remedy) => format!("{why}: {remedy}"),
                     None => why.clone(),

@@ -27,7 +27,7 @@ use crate::plan;
 use crate::render::note;
 use crate::render::print_json;
 
-use check::{AttachResult, Attached, Diagnosis, Examined, Severity, examine, explain};
+use check::{AttachOutcome, AttachedDevice, Diagnosis, Examined, Severity, examine, explain};
 
 pub use check::ids;
 pub use report::DoctorDocument;
@@ -134,7 +134,7 @@ fn examined(args: &DoctorArgs, environment: &Environment) -> Result<Vec<Diagnosi
 }
 
 /// Becomes a client of each device for a moment.
-fn attach(args: &DoctorArgs, environment: &Environment) -> Result<Vec<Attached>> {
+fn attach(args: &DoctorArgs, environment: &Environment) -> Result<Vec<AttachedDevice>> {
     verify::prepare(environment)?;
     let node = observe_records(environment)?;
     let is_all = args.devices.is_empty();
@@ -148,17 +148,17 @@ fn attach(args: &DoctorArgs, environment: &Environment) -> Result<Vec<Attached>>
     Ok(verified.into_iter().map(attached).collect())
 }
 
-fn attached(one: Verified) -> Attached {
+fn attached(one: Verified) -> AttachedDevice {
     let result = match one.result {
-        Ok(ready) => AttachResult::Attached(format!(
+        Ok(ready) => AttachOutcome::Attached(format!(
             "attached in {} ms as {}",
             ready.attached.time.as_millis(),
             user_name(ready.attached.user)
         )),
-        Err(cause) if cause.is_unchecked() => AttachResult::LeftAlone(cause.to_string()),
-        Err(cause) => AttachResult::Failed(cause.to_string(), cause.remedy()),
+        Err(cause) if cause.is_unchecked() => AttachOutcome::LeftAlone(cause.to_string()),
+        Err(cause) => AttachOutcome::Failed(cause.to_string(), cause.remedy()),
     };
-    Attached {
+    AttachedDevice {
         name: one.name,
         result,
     }

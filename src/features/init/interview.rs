@@ -200,13 +200,13 @@ impl fmt::Display for JobCount {
 
 /// Jobs with the memory that each must have.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted {
+pub(super) struct WantedJobs {
     pub(super) jobs: u32,
     pub(super) memory: LeastMemory,
 }
 
 /// `3 jobs with 30 GiB each`
-impl fmt::Display for Wanted {
+impl fmt::Display for WantedJobs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let jobs = JobCount(self.jobs);
         match self.memory.0 {
@@ -300,7 +300,7 @@ pub(super) fn ask<'a>(
     let least = given_memory.copied().unwrap_or(LeastMemory(0));
     let fits = |jobs: u32, memory: LeastMemory| {
         let divided = supply.divide(jobs, memory.0);
-        divided.map_err(|error| too_many(supply, Wanted { jobs, memory }, error))
+        divided.map_err(|error| too_many(supply, WantedJobs { jobs, memory }, error))
     };
     if given_jobs.is_none() {
         // Else no answer would do.
@@ -362,7 +362,7 @@ fn smaller_than_its_name(supply: &Supply<'_>, least_mib: u64) -> Option<String> 
 }
 
 /// The error of jobs that do not fit: the most devices that do, and the nearest jobs.
-fn too_many(supply: &Supply<'_>, wanted: Wanted, error: TooManyJobs) -> CommandError {
+fn too_many(supply: &Supply<'_>, wanted: WantedJobs, error: TooManyJobs) -> CommandError {
     let least = wanted.memory.0;
     let TooManyJobs {
         jobs: most,
@@ -390,7 +390,7 @@ fn too_many(supply: &Supply<'_>, wanted: Wanted, error: TooManyJobs) -> CommandE
         format!("{jobs} with {} GiB{}", gib_at_most(memory), jobs.each())
     };
     let fewer = (most > 0).then(|| {
-        Wanted {
+        WantedJobs {
             jobs: most,
             ..wanted
         }

@@ -6,7 +6,9 @@ use std::fmt::{self, Write as _};
 use console::style;
 
 use super::first_profile::{EmptyNode, GpuGroup, GroupSupply, Supply, gib_at_most};
-use crate::geometry::{Fitting, GpuInstanceProfile, Kind, Request, SliceMap, fittings, slice_map};
+use crate::geometry::{
+    Fitting, GpuInstanceProfile, InstanceKind, Request, SliceMap, fittings, slice_map,
+};
 use crate::host::ranges;
 use crate::render::format::{count, kept_together, map_for_stderr, wrapped};
 
@@ -59,9 +61,9 @@ pub fn partitions(offered: &[GpuInstanceProfile], least_memory_mib: u64) -> Vec<
         .filter(|profile| profile.name.is_plain() && profile.memory_mib >= least_memory_mib)
         .collect();
     usable.sort_by_key(|profile| Reverse((profile.slices, profile.memory_mib)));
-    let kinds: Vec<Kind<'_>> = usable
+    let kinds: Vec<InstanceKind<'_>> = usable
         .into_iter()
-        .map(|profile| Kind {
+        .map(|profile| InstanceKind {
             profile,
             at: None,
             most: profile.most,

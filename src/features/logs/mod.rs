@@ -12,7 +12,7 @@ use std::io;
 use clap::Args;
 
 use crate::commands::Context;
-use crate::commands::args::{DeviceArgs, Lines};
+use crate::commands::args::{DeviceArgs, LineCount};
 use crate::error::{Context as _, Result, failed, usage};
 use crate::failure::ExitStatus;
 use crate::host::Environment;
@@ -41,7 +41,7 @@ pub struct LogsArgs {
     follow: bool,
     /// Number of last lines to show, or "all" [default: 40 on a terminal, else all]
     #[arg(long, short = 'n', value_name = "N")]
-    lines: Option<Lines>,
+    lines: Option<LineCount>,
     /// Show only server.log, which the MPS server and its clients write
     #[arg(long, conflicts_with = "control")]
     server: bool,
@@ -105,11 +105,11 @@ fn show(device: &DeviceLogs, args: &LogsArgs, view: &mut LogView) -> Result<Exit
     let dir = open()?;
     let logs = readable(&dir, args)?;
     let lines = match args.lines {
-        Some(Lines::Last(number)) => Some(number),
-        Some(Lines::All) => None,
+        Some(LineCount::Last(number)) => Some(number),
+        Some(LineCount::All) => None,
         None => terminal_width().map(|_| ENOUGH),
     };
-    let mut output = Output {
+    let mut output = LogOutput {
         args,
         title,
         view,
@@ -240,7 +240,7 @@ fn read(
 }
 
 /// Shows lines of logs in the wanted form.
-struct Output<'a> {
+struct LogOutput<'a> {
     args: &'a LogsArgs,
     /// The device's name, or its UUID.
     title: &'a str,
@@ -248,7 +248,7 @@ struct Output<'a> {
     grouper: SessionGrouper,
 }
 
-impl Output<'_> {
+impl LogOutput<'_> {
     fn folds(&self) -> bool {
         !self.args.sessions && !self.args.json
     }

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::sessions::{LogEntry, Sessions};
-use crate::mps::{Kind, LogFile, LogLine};
+use crate::mps::{LineKind, LogFile, LogLine};
 use crate::render::format::{escaped, shown_or, wrapped};
 use crate::render::json::line;
 
@@ -38,7 +38,7 @@ pub struct LogView {
 /// The meaning of a kind of line.
 #[derive(Debug)]
 struct Explained {
-    kind: Kind,
+    kind: LineKind,
     why: &'static str,
     /// An example.
     text: Box<str>,
@@ -77,7 +77,7 @@ impl LogView {
 
     fn line(&mut self, line: &LogLine, text: &mut String) {
         let meaning = line.meaning();
-        if let Some(why) = meaning.why.filter(|_| meaning.kind != Kind::Chatter) {
+        if let Some(why) = meaning.why.filter(|_| meaning.kind != LineKind::Chatter) {
             self.note_meaning(meaning.kind, why, line);
         }
         let written_by = match (line.file, line.tag.as_deref()) {
@@ -116,9 +116,9 @@ impl LogView {
             count => format!("{count} sessions: {said}"),
         };
         let kind = if sessions.is_change {
-            Kind::Ordinary
+            LineKind::Ordinary
         } else {
-            Kind::Chatter
+            LineKind::Chatter
         };
         let (at, pid) = (sessions.at, sessions.pid);
         self.row(kind, at, LogFile::Control, pid, &said, text);
@@ -126,7 +126,7 @@ impl LogView {
 
     fn row(
         &mut self,
-        kind: Kind,
+        kind: LineKind,
         at: Option<DateTime>,
         file: LogFile,
         pid: Option<u32>,
@@ -153,10 +153,10 @@ impl LogView {
         for (nth, part) in parts.into_iter().enumerate() {
             let taken = measure_text_width(&part);
             let said = match kind {
-                Kind::Fault => style(part).red().bold(),
-                Kind::Refusal => style(part).yellow(),
-                Kind::Benign | Kind::Chatter => style(part).dim(),
-                Kind::Ordinary | Kind::Unknown => style(part),
+                LineKind::Fault => style(part).red().bold(),
+                LineKind::Refusal => style(part).yellow(),
+                LineKind::Benign | LineKind::Chatter => style(part).dim(),
+                LineKind::Ordinary | LineKind::Unknown => style(part),
             };
             if nth > 0 {
                 // A path that is too long there is indented less, and stays whole.
@@ -170,7 +170,7 @@ impl LogView {
         }
     }
 
-    fn note_meaning(&mut self, kind: Kind, why: &'static str, line: &LogLine) {
+    fn note_meaning(&mut self, kind: LineKind, why: &'static str, line: &LogLine) {
         match self.meanings.iter_mut().find(|known| known.why == why) {
             Some(known) => {
                 known.times += 1;
@@ -195,7 +195,12 @@ impl LogView {
             let said = "Control sessions are put together: --sessions shows every line and answer.";
             let _ = writeln!(text, "{}", style(said).dim().for_stderr());
         }
-        for kind in [Kind::Benign, Kind::Ordinary, Kind::Refusal, Kind::Fault] {
+        for kind in [
+            LineKind::Benign,
+            LineKind::Ordinary,
+            LineKind::Refusal,
+            LineKind::Fault,
+        ] {
             let new = self.meanings.iter_mut().filter(|known| known.kind == kind);
             for known in new.filter(|known| !known.is_said) {
                 known.is_said = true;
@@ -215,12 +220,12 @@ impl LogView {
 }
 
 /// Returns the mark that tells a line's kind without colours.
-fn mark(kind: Kind, style: Style) -> StyledObject<&'static str> {
+fn mark(kind: LineKind, style: Style) -> StyledObject<&'static str> {
     match kind {
-        Kind::Fault => style.red().bold().apply_to("!! "),
-        Kind::Refusal => style.yellow().bold().apply_to("!  "),
-        Kind::Benign => style.apply_to("~  "),
-        Kind::Chatter | Kind::Ordinary | Kind::Unknown => style.apply_to("   "),
+        LineKind::Fault => style.red().bold().apply_to("!! "),
+        LineKind::Refusal => style.yellow().bold().apply_to("!  "),
+        LineKind::Benign => style.apply_to("~  "),
+        LineKind::Chatter | LineKind::Ordinary | LineKind::Unknown => style.apply_to("   "),
     }
 }
 
@@ -281,15 +286,15 @@ enum LogKind {
     Unknown,
 }
 
-impl From<Kind> for LogKind {
-    fn from(kind: Kind) -> Self {
+impl From<LineKind> for LogKind {
+    fn from(kind: LineKind) -> Self {
         match kind {
-            Kind::Chatter => Self::Session,
-            Kind::Benign => Self::Benign,
-            Kind::Ordinary => Self::Ordinary,
-            Kind::Refusal => Self::Refusal,
-            Kind::Fault => Self::Fault,
-            Kind::Unknown => Self::Unknown,
+            LineKind::Chatter => Self::Session,
+            LineKind::Benign => Self::Benign,
+            LineKind::Ordinary => Self::Ordinary,
+            LineKind::Refusal => Self::Refusal,
+            LineKind::Fault => Self::Fault,
+            LineKind::Unknown => Self::Unknown,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use jiff::SignedDuration;
 use jiff::civil::DateTime;
 
-use crate::mps::{Kind, LogFile, LogLine, is_query};
+use crate::mps::{LineKind, LogFile, LogLine, is_query};
 
 /// An entry of a log as it is shown: a line, or the control sessions that stand for many lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,13 +81,13 @@ impl SessionGrouper {
             }
             let kind = line.meaning().kind;
             let is_control = line.file == LogFile::Control;
-            if is_control && kind == Kind::Chatter {
+            if is_control && kind == LineKind::Chatter {
                 self.add(&line, &mut entries);
             } else {
                 between.push(line);
             }
             // A possible answer to a command comes after that command.
-            let is_answer = is_control && matches!(kind, Kind::Refusal | Kind::Unknown);
+            let is_answer = is_control && matches!(kind, LineKind::Refusal | LineKind::Unknown);
             if is_answer || self.open.is_none() {
                 self.flush(&mut between, &mut entries);
             }

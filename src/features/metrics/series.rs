@@ -5,14 +5,14 @@ use std::fmt::{Display, Write as _};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::node::{Node, ProblemId, Served};
-use crate::render::status::{Row, State, rows};
+use crate::render::status::{Row, ShownState, rows};
 
 /// Alert rules, in YAML.
 pub const ALERTS: &str = include_str!("alerts.yml");
 
 /// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricKind {
     Counter,
     Gauge,
 }
@@ -35,7 +35,7 @@ impl Metrics {
     pub fn add(
         &mut self,
         name: &'static str,
-        kind: Kind,
+        kind: MetricKind,
         help: &str,
         fill: impl FnOnce(&mut Samples),
     ) {
@@ -48,8 +48,8 @@ impl Metrics {
             return;
         }
         let kind = match kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
         };
         let _ = write!(
             self.text,
@@ -126,7 +126,7 @@ fn named(rows: Vec<Row<'_>>) -> Vec<Named<'_>> {
 
 fn of_node(metrics: &mut Metrics, node: &Node, drift: Option<&Drift>) {
     let mut gauge = |name, help: &str, value: Option<u64>| {
-        metrics.add(name, Kind::Gauge, help, |samples| {
+        metrics.add(name, MetricKind::Gauge, help, |samples| {
             if let Some(value) = value {
                 samples.push(&[], value);
             }
@@ -179,13 +179,13 @@ fn sees_journals(node: &Node) -> bool {
 fn of_versions(metrics: &mut Metrics, node: &Node) {
     metrics.add(
         "mig_mps_build_info",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "The version of mig-mps.",
         |samples| samples.push(&[("version", env!("CARGO_PKG_VERSION"))], 1),
     );
     metrics.add(
         "mig_mps_driver_info",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "The version of the NVIDIA driver.",
         |samples| {
             if !node.has_no_driver {
@@ -204,7 +204,7 @@ fn of_problems(metrics: &mut Metrics, node: &Node) {
     };
     metrics.add(
         "mig_mps_problems",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "Problems and remarks of status, by their id.",
         |samples| {
             for &id in ProblemId::ALL {
@@ -219,7 +219,7 @@ fn of_problems(metrics: &mut Metrics, node: &Node) {
 fn of_devices(metrics: &mut Metrics, devices: &[Named<'_>]) {
     metrics.add(
         "mig_mps_device_info",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "A device, with its UUID, GPU and profile, and the users that it serves.",
         |samples| {
             for Named { name, row } in devices {
@@ -241,12 +241,12 @@ fn of_devices(metrics: &mut Metrics, devices: &[Named<'_>]) {
     );
     metrics.add(
         "mig_mps_device_state",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "1 for the state that a device has, 0 for the others.",
         |samples| {
             for Named { name, row } in devices {
-                let is = State::of(row);
-                for state in State::ALL {
+                let is = ShownState::of(row);
+                for state in ShownState::ALL {
                     let labels = [("device", name.as_str()), ("state", &state.to_string())];
                     samples.push(&labels, u8::from(state == is));
                 }
@@ -263,7 +263,7 @@ fn gauge(
     help: &str,
     value: impl Fn(&Row<'_>) -> Option<u64>,
 ) {
-    metrics.add(name, Kind::Gauge, help, |samples| {
+    metrics.add(name, MetricKind::Gauge, help, |samples| {
         for Named { name, row } in devices {
             if let Some(value) = value(row) {
                 push(samples, name, value);
@@ -353,7 +353,7 @@ fn of_memory(metrics: &mut Metrics, devices: &[Named<'_>]) {
     );
     metrics.add(
         "mig_mps_device_utilization_ratio",
-        Kind::Gauge,
+        MetricKind::Gauge,
         "Share of the driver's last sampling period in which the GPU was busy; no driver reports it for MIG devices.",
         |samples| {
             for Named { name, row } in devices {
@@ -382,7 +382,7 @@ fn of_history(metrics: &mut Metrics, devices: &[Named<'_>], drift: Option<&Drift
     );
     metrics.add(
         "mig_mps_device_restarts_total",
-        Kind::Counter,
+        MetricKind::Counter,
         "Restarts of a device since up has made it, by restart, heal or up.",
         |samples| {
             for Named { name, row } in devices {
@@ -406,11 +406,11 @@ mod tests {
     #[test]
     fn a_metric_has_help_type_and_samples_or_is_left_out() {
         let mut metrics = Metrics::default();
-        metrics.add("a_bytes", Kind::Gauge, "Bytes.", |samples| {
+        metrics.add("a_bytes", MetricKind::Gauge, "Bytes.", |samples| {
             samples.push(&[], 7);
             samples.push(&[("device", "a\"b\\c\nd"), ("user", "x")], 0.5);
         });
-        metrics.add("b_total", Kind::Counter, "Nothing.", |_| {});
+        metrics.add("b_total", MetricKind::Counter, "Nothing.", |_| {});
         let expected = r#"# HELP a_bytes Bytes.
 # TYPE a_bytes gauge
 a_bytes 7

@@ -10,7 +10,7 @@ use super::conf::node_name;
 use super::health::{CONSENT, heal, variable};
 use super::job::SlurmJob;
 use super::numbering::devices_of_job;
-use crate::client::{ClientLimits, Slot, ready};
+use crate::client::{ClientLimits, ClientSlot, ready};
 use crate::commands::args::ProfileSource;
 use crate::commands::change::Change;
 use crate::commands::env::Recorded;
@@ -68,7 +68,7 @@ fn prepare(args: &PrologArgs, context: &Context<'_>, job: &SlurmJob) -> Result<(
             node,
             name,
             &variables.ok()?,
-            Slot::NotNeeded,
+            ClientSlot::NotNeeded,
             user,
         )
         .err()

@@ -11,4 +11,4 @@ pub(crate) use directory::split;
 pub use directory::{LogDir, LogTail, needs_rotation, rotate};
 pub(super) use line::{LOG_END, cuda_error, diagnose, logged_fault, logged_limit};
 pub use line::{LogFile, LogLine, logged_ready};
-pub use rules::{Kind, Meaning};
+pub use rules::{LineKind, Meaning};

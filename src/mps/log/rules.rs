@@ -6,7 +6,7 @@ use regex::Regex;
 
 /// The kind of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum LineKind {
     /// A command or answer of a control session.
     Chatter,
     /// It reads like an error but is harmless.
@@ -23,7 +23,7 @@ pub enum Kind {
 /// The meaning of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meaning {
-    pub kind: Kind,
+    pub kind: LineKind,
     /// An explanation, if the line does not explain itself.
     pub why: Option<&'static str>,
 }
@@ -36,26 +36,26 @@ pub(super) struct Rule {
 }
 
 pub(super) const fn chatter(pattern: &'static str) -> Rule {
-    of(Kind::Chatter, pattern)
+    of(LineKind::Chatter, pattern)
 }
 
 pub(super) const fn benign(pattern: &'static str) -> Rule {
-    of(Kind::Benign, pattern)
+    of(LineKind::Benign, pattern)
 }
 
 pub(super) const fn ordinary(pattern: &'static str) -> Rule {
-    of(Kind::Ordinary, pattern)
+    of(LineKind::Ordinary, pattern)
 }
 
 pub(super) const fn refusal(pattern: &'static str) -> Rule {
-    of(Kind::Refusal, pattern)
+    of(LineKind::Refusal, pattern)
 }
 
 pub(super) const fn fault(pattern: &'static str) -> Rule {
-    of(Kind::Fault, pattern)
+    of(LineKind::Fault, pattern)
 }
 
-const fn of(kind: Kind, pattern: &'static str) -> Rule {
+const fn of(kind: LineKind, pattern: &'static str) -> Rule {
     let meaning = Meaning { kind, why: None };
     Rule { pattern, meaning }
 }
@@ -100,7 +100,7 @@ pub(super) fn meaning(tag: Option<&str>, text: &str) -> Meaning {
     };
     let known = rules.and_then(|rules| rules.find(text.trim()));
     known.unwrap_or(Meaning {
-        kind: Kind::Unknown,
+        kind: LineKind::Unknown,
         why: None,
     })
 }
@@ -229,14 +229,14 @@ mod tests {
     /// Every form of line that was recorded on an H200 with driver 580, or is known from other drivers, with its kind.
     const FORMS: &str = include_str!("forms.txt");
 
-    fn mark(kind: Kind) -> &'static str {
+    fn mark(kind: LineKind) -> &'static str {
         match kind {
-            Kind::Chatter => "chatter",
-            Kind::Benign => "benign",
-            Kind::Ordinary => "ordinary",
-            Kind::Refusal => "refusal",
-            Kind::Fault => "fault",
-            Kind::Unknown => "unknown",
+            LineKind::Chatter => "chatter",
+            LineKind::Benign => "benign",
+            LineKind::Ordinary => "ordinary",
+            LineKind::Refusal => "refusal",
+            LineKind::Fault => "fault",
+            LineKind::Unknown => "unknown",
         }
     }
 
@@ -270,7 +270,7 @@ mod tests {
             ("Server", "Receive command failed, assuming client exit"),
         ] {
             let found = meaning(Some(tag), text);
-            assert_eq!(found.kind, Kind::Benign);
+            assert_eq!(found.kind, LineKind::Benign);
             assert!(found.why.unwrap().starts_with("harmless: "));
         }
     }
@@ -285,7 +285,7 @@ mod tests {
             assert_eq!(
                 meaning(tag, text),
                 Meaning {
-                    kind: Kind::Unknown,
+                    kind: LineKind::Unknown,
                     why: None
                 }
             );

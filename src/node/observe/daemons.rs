@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::super::served::{CANNOT_ACCEPT, LogGrowth};
 use super::ask::answer_limit;
 use super::observer::Detail;
-use super::probe::{Answers, Context, Probe, configured_logs};
+use super::probe::{Answers, Probe, ProbeContext, configured_logs};
 use crate::host::{Environment, Pool, Process, ProcessTable, bounded, printable};
 use crate::mps::{ControlProgram, LogDir, LogFile, LogLine};
 use crate::node::{DaemonState, Gpu, Lost, Node, Presence, Served, Unseen};
@@ -29,7 +29,7 @@ pub(super) fn observe(
     let program = node.control_program();
     fill_in_devices(node, program);
     let programs = environment.mps_programs().ok();
-    let context = Context {
+    let context = ProbeContext {
         detail,
         program,
         programs: programs.as_ref(),

@@ -26,7 +26,7 @@ pub(super) fn read_hardware(
     nvml.find(count)?;
     for index in 0..count {
         let read = nvml.supervise(move |session| {
-            Reader {
+            HardwareReader {
                 session,
                 detail,
                 all_instances,
@@ -60,13 +60,13 @@ struct GpuSnapshot {
     hidden: Vec<String>,
 }
 
-struct Reader<'a> {
+struct HardwareReader<'a> {
     session: &'a Session,
     detail: Detail,
     all_instances: bool,
 }
 
-impl Reader<'_> {
+impl HardwareReader<'_> {
     /// Reads a GPU, again if a device disappears meanwhile: another command may be destroying it.
     fn read(&self, index: u32) -> Result<GpuSnapshot, NvmlError> {
         for _ in 1..TRIES {

@@ -16,7 +16,7 @@ use crate::settings::Serve;
 
 /// The facts that the daemons of a snapshot have in common.
 #[derive(Clone, Copy)]
-pub(super) struct Context<'a> {
+pub(super) struct ProbeContext<'a> {
     pub(super) detail: Detail,
     pub(super) program: ControlProgram,
     pub(super) programs: Option<&'a MpsPrograms>,
@@ -29,7 +29,7 @@ pub(super) struct Context<'a> {
 
 /// A recorded daemon that runs, and everything that is needed to find out its state.
 pub(super) struct Probe<'a> {
-    pub(super) context: Context<'a>,
+    pub(super) context: ProbeContext<'a>,
     pub(super) served: &'a mut Served,
     pub(super) daemon: Pid,
     /// True if the caller may open a control session with the daemon.
@@ -68,7 +68,7 @@ pub(super) struct Seen {
     pub(super) recorded: Option<SystemTime>,
 }
 
-impl Context<'_> {
+impl ProbeContext<'_> {
     pub(super) fn mps(self, served: &Served, logs: Option<&LogDir>) -> Daemon {
         Daemon::new(
             self.programs.cloned().unwrap_or_default(),
@@ -80,7 +80,7 @@ impl Context<'_> {
     }
 }
 
-impl Context<'_> {
+impl ProbeContext<'_> {
     /// Fills in the servers from the process table, which has them whatever the daemon's state. A control session may
     /// tell more.
     pub(super) fn fill_in_servers(self, served: &mut Served, daemon: Option<Pid>) {
@@ -170,7 +170,7 @@ const LOG_END: u64 = 64 << 10;
 /// Time that a server may take to get its GPU: 0.3 s on an H200, and many start one after the other.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
-impl Context<'_> {
+impl ProbeContext<'_> {
     /// Sets the state of the recorded daemon as far as its process tells it; returns the pid if more can be found out.
     /// Only the recorded process counts: in a user's directory the user may hold any lock.
     pub(super) fn check_process(self, served: &mut Served) -> Option<Pid> {

@@ -41,9 +41,9 @@ struct PlannedGpu {
     /// The product name; empty if the GPU cannot be seen.
     product: String,
     /// Its instances now.
-    before: Vec<Slot>,
+    before: Vec<PlannedSlot>,
     /// Its instances afterwards.
-    after: Vec<Slot>,
+    after: Vec<PlannedSlot>,
     /// The actions, in their order.
     steps: Vec<PlannedStep>,
     /// True if the rest is planned once MIG is on.
@@ -93,7 +93,7 @@ impl PlannedHolder {
 /// A GPU instance on the map of a GPU.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "slot")]
-struct Slot {
+struct PlannedSlot {
     /// The placement.
     placement: Placement,
     /// The profile name.
@@ -182,8 +182,8 @@ impl PlannedGpu {
     }
 }
 
-fn slots(map: &SliceMap) -> Vec<Slot> {
-    let segments = map.segments().iter().map(|segment| Slot {
+fn slots(map: &SliceMap) -> Vec<PlannedSlot> {
+    let segments = map.segments().iter().map(|segment| PlannedSlot {
         placement: segment.placement,
         profile: segment.label.clone(),
     });
@@ -272,7 +272,7 @@ enum PlannedAction {
         /// The device's name.
         device: String,
         /// The settings that change.
-        settings: Vec<SettingChange>,
+        settings: Vec<PlannedSetting>,
         /// The clients that keep their old settings.
         keep_old_values: Vec<PlannedClient>,
     },
@@ -305,7 +305,7 @@ struct PlannedBeside {
 /// A setting that changes.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "setting_change")]
-struct SettingChange {
+struct PlannedSetting {
     /// The key in a profile.
     key: &'static str,
     /// The present value.
@@ -377,7 +377,7 @@ impl PlannedAction {
     }
 
     fn set(set: &plan::Set) -> Self {
-        let changes = set.changes.iter().map(|change| SettingChange {
+        let changes = set.changes.iter().map(|change| PlannedSetting {
             key: change.key,
             from: change.is.clone(),
             to: change.wanted.clone(),

@@ -123,14 +123,14 @@ pub(super) struct GpuLine {
     steps: usize,
     done: usize,
     begun: Instant,
-    running: BTreeMap<usize, Running>,
+    running: BTreeMap<usize, RunningGpu>,
     /// The time that all steps took, once they are over.
     took: Option<Duration>,
     undoes: bool,
 }
 
 #[derive(Debug)]
-struct Running {
+struct RunningGpu {
     action: String,
     begun: Instant,
     others: Option<String>,
@@ -150,7 +150,7 @@ impl GpuLine {
     }
 
     pub(super) fn begin(&mut self, step: StepOf<'_>, now: Instant) {
-        let running = Running {
+        let running = RunningGpu {
             action: step.action().to_string(),
             begun: now,
             others: None,
@@ -208,7 +208,7 @@ impl GpuLine {
             1 => String::new(),
             several => format!(" and {} more", several - 1),
         };
-        let Running {
+        let RunningGpu {
             action,
             begun,
             others,

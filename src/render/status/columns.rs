@@ -9,7 +9,7 @@ use console::Style;
 use jiff::Timestamp;
 
 use super::super::format::{age, gib, shown_or};
-use super::device::State;
+use super::device::ShownState;
 use crate::host::{Uid, user_name};
 use crate::node::{Device, Gpu, Node, Served, ServerProcess};
 use crate::nvml::Memory;
@@ -170,7 +170,7 @@ const ALL: [StatusColumn; 18] = [
         help: "State of its daemon",
         column: Column::left("STATE", 0),
         cell: |row| {
-            let state = State::of(row);
+            let state = ShownState::of(row);
             Some(style(state).apply_to(state).to_string())
         },
     },
@@ -375,16 +375,16 @@ fn since(served: &Served) -> Duration {
     Duration::try_from(Timestamp::now().duration_since(served.record.since)).unwrap_or_default()
 }
 
-pub fn style(state: State) -> Style {
+pub fn style(state: ShownState) -> Style {
     match state {
-        State::Ready => Style::new().green(),
-        State::Fault
-        | State::Dead
-        | State::Failing
-        | State::Orphan
-        | State::NoDevice
-        | State::GpuLost => Style::new().red().bold(),
-        State::NoDaemon | State::NoServerYet => Style::new().dim(),
+        ShownState::Ready => Style::new().green(),
+        ShownState::Fault
+        | ShownState::Dead
+        | ShownState::Failing
+        | ShownState::Orphan
+        | ShownState::NoDevice
+        | ShownState::GpuLost => Style::new().red().bold(),
+        ShownState::NoDaemon | ShownState::NoServerYet => Style::new().dim(),
         _ => Style::new().yellow(),
     }
 }

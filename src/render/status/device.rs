@@ -27,11 +27,11 @@ pub struct Status {
     /// with `--exit-code` its exit status is then 3.
     degraded: Option<bool>,
     /// The devices with a daemon, and those without.
-    devices: Vec<Device>,
+    devices: Vec<DeviceDocument>,
     /// The clients of these devices.
-    clients: Vec<Client>,
+    clients: Vec<ClientDocument>,
     /// Programs that wait in cuInit until another user's programs have exited.
-    waiting: Vec<Client>,
+    waiting: Vec<ClientDocument>,
     /// Programs that compute on a device without being clients of a daemon; null if they were not searched for.
     outside_mps: Option<Vec<Outside>>,
     /// MPS daemons and servers that mig-mps did not start; null if they were not searched for.
@@ -74,7 +74,9 @@ impl Status {
             rows.iter()
                 .filter_map(|row| Some((row, row.served?)))
                 .flat_map(|(row, served)| {
-                    wanted(served).iter().map(|client| Client::of(row, client))
+                    wanted(served)
+                        .iter()
+                        .map(|client| ClientDocument::of(row, client))
                 })
                 .collect()
         };
@@ -92,7 +94,7 @@ impl Status {
             },
             clients: of_all(|served| served.clients.listed()),
             waiting: of_all(|served| &served.waiting),
-            devices: rows.iter().map(Device::of).collect(),
+            devices: rows.iter().map(DeviceDocument::of).collect(),
             outside_mps: (is_all && !node.has_no_driver).then(|| {
                 outside
                     .map(|outside| Outside::of(node, outside))
@@ -118,7 +120,7 @@ impl Status {
 /// A device and its daemon.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "device")]
-pub struct Device {
+pub struct DeviceDocument {
     /// The name, which commands take.
     name: String,
     /// The UUID, which CUDA takes: `MIG-…` or `GPU-…`.
@@ -128,7 +130,7 @@ pub struct Device {
     /// The profile name, such as `3g.40gb` or `1c.3g.40gb`; null for a whole GPU.
     profile: Option<String>,
     /// The state of its daemon.
-    state: State,
+    state: ShownState,
     /// The setting `serve`: the users that its daemon serves.
     serve: Option<String>,
     /// The pipe directory: `CUDA_MPS_PIPE_DIRECTORY` of its clients.
@@ -136,7 +138,7 @@ pub struct Device {
     /// The control daemon's process id.
     daemon_pid: Option<u32>,
     /// The servers; null if unknown.
-    servers: Option<Vec<Server>>,
+    servers: Option<Vec<ServerDocument>>,
     /// The number of clients; null if unknown.
     client_count: Option<usize>,
     /// The largest number of clients; null if unknown.
@@ -170,7 +172,7 @@ pub struct Device {
     since: Option<Timestamp>,
 }
 
-impl Device {
+impl DeviceDocument {
     pub fn of(row: &Row<'_>) -> Self {
         let served = row.served;
         let alive = row.alive();
@@ -186,11 +188,11 @@ impl Device {
             uuid: row.uuid.clone(),
             gpu: row.gpu_index(),
             profile: part.map(|part| part.title.clone()),
-            state: State::of(row),
+            state: ShownState::of(row),
             serve: record.and_then(|record| Some(record.settings.serve.as_ref()?.to_string())),
             pipe_directory: pipe.map(|pipe| pipe.display().to_string()),
             daemon_pid: alive.and_then(|served| Some(served.record.daemon?.pid.0)),
-            servers: servers.map(|served| served.servers.iter().map(Server::of).collect()),
+            servers: servers.map(|served| served.servers.iter().map(ServerDocument::of).collect()),
             client_count: known.map(|served| served.clients.listed().len()),
             client_limit: served.and_then(|served| served.client_limit),
             clients_unseen: known.map(|served| {
@@ -219,7 +221,7 @@ impl Device {
 /// The state of a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(rename = "state")]
-pub enum State {
+pub enum ShownState {
     /// It would take a client now.
     #[serde(rename = "ready")]
     Ready,
@@ -264,7 +266,7 @@ pub enum State {
     NoDaemon,
 }
 
-impl State {
+impl ShownState {
     pub const ALL: [Self; 14] = [
         Self::Ready,
         Self::NoServerYet,
@@ -306,7 +308,7 @@ impl State {
 }
 
 /// The word in JSON.
-impl fmt::Display for State {
+impl fmt::Display for ShownState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.serialize(f)
     }
@@ -333,14 +335,14 @@ impl Owner {
 /// An MPS server.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "server")]
-pub struct Server {
+pub struct ServerDocument {
     /// The process id.
     pid: u32,
     #[serde(flatten)]
     owner: Owner,
 }
 
-impl Server {
+impl ServerDocument {
     pub fn of(server: &ServerProcess) -> Self {
         Self {
             pid: server.pid.0,
@@ -352,7 +354,7 @@ impl Server {
 /// A client of a device, or a program that waits to become one.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "client")]
-pub struct Client {
+pub struct ClientDocument {
     /// The device's name.
     device: String,
     /// The process id; null if the daemon cannot see it, as in another pid namespace.
@@ -367,7 +369,7 @@ pub struct Client {
     running_seconds: Option<u64>,
 }
 
-impl Client {
+impl ClientDocument {
     pub fn of(row: &Row<'_>, client: &node::Client) -> Self {
         Self {
             device: row.name.clone(),
@@ -440,7 +442,7 @@ pub struct UnmanagedDaemon {
     /// The names of the devices that it serves, as far as they are known.
     devices: Vec<String>,
     /// The servers of the daemon.
-    servers: Vec<Server>,
+    servers: Vec<ServerDocument>,
     /// Time since its start.
     running_seconds: Option<u64>,
 }
@@ -461,7 +463,7 @@ impl UnmanagedDaemon {
             pipe_directory: unmanaged.pipe_directory.value().map(str::to_owned),
             visible_devices: unmanaged.visible.value().map(str::to_owned),
             devices: devices.map(|uuid| node.name_of_uuid(uuid)).collect(),
-            servers: unmanaged.servers.iter().map(Server::of).collect(),
+            servers: unmanaged.servers.iter().map(ServerDocument::of).collect(),
             running_seconds: unmanaged.age.map(|age| age.as_secs()),
         }
     }

@@ -8,7 +8,7 @@ use console::{Style, measure_text_width, style};
 use super::super::format::{self, gib, indented, shown_or, wrapped};
 use super::super::output::symbols;
 use super::columns::{self, Row};
-use super::device::State;
+use super::device::ShownState;
 use crate::geometry::Cell;
 use crate::node::Gpu;
 use crate::nvml::Memory;
@@ -48,7 +48,7 @@ fn index(row: &Row<'_>) -> Option<u32> {
 }
 
 /// A column of a picture: a device, or a part of the GPU without one.
-struct Part<'a> {
+struct MapPart<'a> {
     /// The number of characters between its borders.
     room: usize,
     row: Option<&'a Row<'a>>,
@@ -58,10 +58,10 @@ struct Part<'a> {
 }
 
 /// Returns the parts of a GPU from left to right; `None` if a GPU instance has several devices.
-fn parts<'a>(gpu: &Gpu, rows: &'a [Row<'a>], width: usize) -> Option<Vec<Part<'a>>> {
+fn parts<'a>(gpu: &Gpu, rows: &'a [Row<'a>], width: usize) -> Option<Vec<MapPart<'a>>> {
     let room = width.checked_sub(MARGIN + 1)?;
     if !gpu.in_mig_mode() {
-        return Some(vec![Part {
+        return Some(vec![MapPart {
             room: room.saturating_sub(1).min(BAR * 2),
             row: rows.first(),
             label: String::new(),
@@ -77,7 +77,7 @@ fn parts<'a>(gpu: &Gpu, rows: &'a [Row<'a>], width: usize) -> Option<Vec<Part<'a
         };
         let mut here = rows.iter().filter(is_here);
         let size = usize::try_from(cell.placement.size).ok()?;
-        let part = Part {
+        let part = MapPart {
             room: (unit * size).checked_sub(1)?,
             row: here.next(),
             label: cell.segment.map_or_else(String::new, |of| of.label.clone()),
@@ -94,7 +94,7 @@ type Line = (&'static str, fn(&Row<'_>, usize) -> (String, Style));
 const LINES: [Line; 4] = [
     ("", |row, _| (row.name.clone(), Style::new().bold())),
     ("state", |row, _| {
-        let state = State::of(row);
+        let state = ShownState::of(row);
         (state.to_string(), columns::style(state))
     }),
     ("clients", |row, _| {
@@ -151,7 +151,12 @@ fn picture(gpu: &Gpu, rows: &[Row<'_>], width: usize) -> Option<String> {
 }
 
 /// Adds a line, or several where words are wrapped; `None`, and nothing is added, if one does not fit.
-fn line(out: &mut String, name: &str, parts: &[Part<'_>], cells: &[(String, Style)]) -> Option<()> {
+fn line(
+    out: &mut String,
+    name: &str,
+    parts: &[MapPart<'_>],
+    cells: &[(String, Style)],
+) -> Option<()> {
     let wrapped: Vec<Vec<String>> = parts
         .iter()
         .zip(cells)
@@ -225,7 +230,7 @@ fn list(rows: &[Row<'_>], width: usize) -> String {
         Column::right("GIB", 3),
     ]);
     for row in rows {
-        let state = State::of(row);
+        let state = ShownState::of(row);
         let clients = row
             .alive()
             .map(|served| columns::clients(served, row.is_known()));

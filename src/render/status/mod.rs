@@ -17,7 +17,7 @@ use crate::node::{Gpu, Node, Problem, ProblemId};
 use crate::plan::is_healed;
 
 pub use columns::{Row, StatusColumn, rows};
-pub use device::{State, Status};
+pub use device::{ShownState, Status};
 pub(super) use map::Marks;
 pub use others::summary;
 

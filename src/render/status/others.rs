@@ -7,7 +7,7 @@ use console::truncate_str;
 
 use super::super::format::{age, count, gib, shown_or, time_taken};
 use super::columns::{Row, pids, rows, user};
-use super::device::{State, unmanaged_state};
+use super::device::{ShownState, unmanaged_state};
 use crate::node::{Client, MpsProgram, Node, Variable};
 use crate::render::table::{Column, Table};
 
@@ -164,5 +164,8 @@ pub fn summary(node: &Node, devices: &[String], took: Duration) -> String {
 
 /// True if it accepts clients. A lazy daemon starts its server for the first one.
 fn is_ready(row: &Row<'_>) -> bool {
-    matches!(State::of(row), State::Ready | State::NoServerYet)
+    matches!(
+        ShownState::of(row),
+        ShownState::Ready | ShownState::NoServerYet
+    )
 }
