@@ -1,3 +1,5 @@
+//! GPU models as data, and the evidence for each value.
+
 use std::fmt;
 
 use serde::Deserialize;

@@ -1,3 +1,5 @@
+//! Who may use a device now: its user or group, its clients, the state of its daemon.
+
 use std::path::PathBuf;
 
 use thiserror::Error;

@@ -1,3 +1,5 @@
+//! The attach check: does a program of this user become a client of a device now?
+
 use std::process::Command;
 use std::time::Duration;
 

@@ -1,3 +1,5 @@
+//! The environment of a device's clients.
+
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 

@@ -1,3 +1,5 @@
+//! GPU instances and compute instances: their ids, placements and profiles.
+
 use std::fmt;
 
 use schemars::JsonSchema;

@@ -1,3 +1,5 @@
+//! A GPU of a snapshot, and its devices.
+
 use crate::catalog::Model;
 use crate::geometry::{
     self, ComputeInstanceId, GpuInstanceId, GpuInstanceProfile, Placement, ProfileId, Segment,

@@ -1,3 +1,5 @@
+//! Errors of NVML: its return codes in words, and the remedies.
+
 use std::ffi::OsStr;
 use std::fmt;
 use std::time::Duration;

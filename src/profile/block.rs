@@ -1,6 +1,6 @@
-//! A profile as it was read: its blocks, their devices and names.
+//! A profile as it was read: its blocks and their devices.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -180,89 +180,6 @@ impl FromStr for SettingAssignment {
     }
 }
 
-/// A device's name as a profile gives it: `{gpu}` stands for the GPU's index, `{n}` for a number
-/// that tells apart the devices which would otherwise share the name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NameTemplate<'a>(pub &'a str);
-
-impl NameTemplate<'_> {
-    /// True if it holds `{n}`.
-    pub fn is_numbered(self) -> bool {
-        self.0.contains("{n}")
-    }
-
-    /// The name of a device of the GPU with that index.
-    pub fn fill(self, gpu: u32, number: u32) -> String {
-        self.on(gpu).replace("{n}", &number.to_string())
-    }
-
-    /// True if it can give that name to a device of that GPU.
-    pub fn makes(self, gpu: u32, name: &str) -> bool {
-        let text = self.on(gpu);
-        let Some((before, _)) = text.split_once("{n}") else {
-            return text == name;
-        };
-        let digits: String = name
-            .strip_prefix(before)
-            .into_iter()
-            .flat_map(str::chars)
-            .take_while(char::is_ascii_digit)
-            .collect();
-        let is_it = |digits: &str| {
-            let number: Option<u32> = digits.parse().ok();
-            number.is_some_and(|number| {
-                number.to_string() == digits && text.replace("{n}", digits) == name
-            })
-        };
-        // What follows the number may begin with digits of its own.
-        (1..=digits.len()).any(|end| is_it(&digits[..end]))
-    }
-
-    fn on(self, gpu: u32) -> String {
-        self.0.replace("{gpu}", &gpu.to_string())
-    }
-}
-
-/// The names given out on one node, each with whose it is.
-#[derive(Debug, Default)]
-pub struct Names {
-    given: BTreeMap<String, String>,
-}
-
-impl Names {
-    /// Gives a name to `to`, or returns its holder.
-    pub fn give(&mut self, name: &str, to: &str) -> Result<(), String> {
-        if let Some(holder) = self.given.get(name) {
-            return Err(holder.clone());
-        }
-        self.given.insert(name.to_owned(), to.to_owned());
-        Ok(())
-    }
-
-    /// Gives the first name of a numbered template that is free.
-    pub fn give_next(&mut self, template: NameTemplate<'_>, gpu: u32, to: &str) -> String {
-        let mut number = 0;
-        loop {
-            let name = template.fill(gpu, number);
-            if self.give(&name, to).is_ok() {
-                return name;
-            }
-            number += 1;
-        }
-    }
-}
-
-/// True if a text can name a device: it becomes a file name and a word on command lines.
-pub fn is_device_name(text: &str) -> bool {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    !text.is_empty()
-        && text.len() <= 64
-        && text.chars().all(plain)
-        && !text.starts_with(['.', '-'])
-        && !text.starts_with("GPU-")
-        && !text.starts_with("MIG-")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -332,62 +249,5 @@ mod tests {
         let none: SettingAssignment = "pinned-memory-limit=none".parse().unwrap();
         none.change(&mut settings);
         assert_eq!(settings.pinned_memory_limit, None);
-    }
-
-    #[test]
-    fn n_counts_what_would_share_a_name() {
-        let mut names = Names::default();
-        names.give("w1", "another").unwrap();
-        let mut next = |template, gpu| names.give_next(NameTemplate(template), gpu, "x");
-        assert_eq!(next("small-{gpu}-{n}", 0), "small-0-0");
-        assert_eq!(next("small-{gpu}-{n}", 0), "small-0-1");
-        assert_eq!(next("small-{gpu}-{n}", 1), "small-1-0");
-        assert_eq!(next("w{n}", 0), "w0");
-        assert_eq!(next("w{n}", 1), "w2", "w1 is another's");
-        assert_eq!(names.give("w2", "y"), Err("x".to_owned()));
-    }
-
-    #[test]
-    fn a_name_is_known_by_its_template() {
-        for (template, name) in [
-            ("a", "a"),
-            ("t-{gpu}", "t-3"),
-            ("t-{gpu}-{n}", "t-3-17"),
-            ("{n}{gpu}", "13"),
-            ("x{n}-{n}", "x2-2"),
-        ] {
-            assert!(NameTemplate(template).makes(3, name), "{template} {name}");
-        }
-        for (template, name) in [
-            ("a", "b"),
-            ("t-{gpu}", "t-4"),
-            ("t-{n}", "t-"),
-            ("t-{n}", "t-01"),
-            ("t-{n}", "t-1x"),
-            ("x{n}-{n}", "x1-2"),
-        ] {
-            assert!(!NameTemplate(template).makes(3, name), "{template} {name}");
-        }
-    }
-
-    #[test]
-    fn a_device_name_is_a_plain_file_name_and_no_uuid() {
-        for good in ["0", "0.4", "0.4.c1", "trainer-0", "a_b"] {
-            assert!(is_device_name(good), "{good}");
-        }
-        for bad in [
-            "",
-            ".",
-            "..",
-            "-x",
-            "a/b",
-            "a b",
-            "GPU-1",
-            "MIG-1",
-            "ü",
-            &"x".repeat(65),
-        ] {
-            assert!(!is_device_name(bad), "{bad}");
-        }
     }
 }

@@ -1,3 +1,5 @@
+//! Mistakes in a profile, shown with the lines they are in.
+
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};

@@ -5,17 +5,16 @@
 mod block;
 mod diagnostic;
 mod draft;
+mod names;
 mod read;
 mod schema;
 mod selector;
 
-pub use block::{
-    Block, DeviceEntry, NameTemplate, Names, Profile, SettingAssignment, Want, WholeGpu,
-    is_device_name,
-};
+pub use block::{Block, DeviceEntry, Profile, SettingAssignment, Want, WholeGpu};
 pub use diagnostic::{ProfileError, Source, Span};
 pub use draft::{
     Converted, DraftBlock, DraftDevices, DraftEntry, DraftProfile, DraftSelect, regex_of,
 };
+pub use names::{NameTemplate, Names, is_device_name};
 pub use schema::profile_schema;
 pub use selector::Selector;

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
-use super::block::{Block, DeviceEntry, Profile, Want, WholeGpu, is_device_name};
+use super::block::{Block, DeviceEntry, Profile, Want, WholeGpu};
 use super::diagnostic::{ProfileError, Source, Span};
+use super::names::is_device_name;
 use super::schema::{PROFILE, ProfileTable, Written};
 use crate::geometry::{ComputeName, ProfileName};
 use crate::host::nearest;

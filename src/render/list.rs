@@ -1,3 +1,5 @@
+//! `list`: GPUs, devices and offers, as text and as JSON.
+
 use std::fmt::Write as _;
 
 use console::style;

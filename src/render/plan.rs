@@ -1,3 +1,5 @@
+//! A plan as text.
+
 use std::fmt::Write as _;
 
 use console::{Style, style};

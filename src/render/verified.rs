@@ -1,3 +1,5 @@
+//! Checked devices, as text and as JSON.
+
 use anyhow::Result;
 use schemars::JsonSchema;
 use serde::Serialize;

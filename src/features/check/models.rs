@@ -1,3 +1,5 @@
+//! `check --models`: the models of the catalog, as text and as JSON.
+
 use std::fmt::Write as _;
 
 use console::style;

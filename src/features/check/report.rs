@@ -1,3 +1,5 @@
+//! The result of `check`, as text and as JSON.
+
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 

@@ -1,3 +1,5 @@
+//! `export --format mig-parted`: a node as a configuration of mig-parted.
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 

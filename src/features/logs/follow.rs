@@ -1,3 +1,5 @@
+//! New lines of logs as they are written, and lines of several logs by time.
+
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::mem::MaybeUninit;

@@ -1,3 +1,5 @@
+//! Lines of logs, as text with explanations and as JSON.
+
 use std::fmt::Write as _;
 
 use anyhow::Result;

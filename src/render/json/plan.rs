@@ -1,3 +1,5 @@
+//! The documents of plans and of changes.
+
 use schemars::JsonSchema;
 use serde::Serialize;
 

@@ -1,3 +1,5 @@
+//! Progress on a terminal: a line for each GPU.
+
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
