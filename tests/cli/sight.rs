@@ -65,7 +65,8 @@ fn programs_beside_mps_are_shown_with_the_likely_cause() {
         app.env("CUDA_MPS_PIPE_DIRECTORY", pipe);
         app.envs(protocol.map(|version| ("CUDA_MPS_PROTOCOL_VERSION", version)));
         let mut app = App::start(app);
-        assert!(app.wait_up().ends_with("mps no"));
+        let said = app.wait_up();
+        assert!(said.ends_with("mps no"), "{said}");
         app
     };
     let client = sim.client("0.2");

@@ -161,7 +161,8 @@ pub(super) const CONTROL: &[Rule] = &[
         .because("a daemon that is not root's serves its own user alone"),
     refusal(
         r"^(Insufficient privileges|Not enough privilege|Only (the )?root user|Unable to accept privil)",
-    ),
+    )
+    .because("only root and the user who started the daemon may change it"),
     refusal(r"^(Invalid |Unknown command|A user id|A server PID|Failed |Cannot |Unable )"),
     refusal(r"^CUDA_MPS_\w+ should be between"),
     refusal(r"(?i)version mismatch"),
