@@ -304,13 +304,13 @@ pub enum Cause {
     },
     /// MIG mode stays on: switching it off on this GPU needs a reset.
     #[error("it is left on: to switch it off again, this GPU needs a reset")]
-    Stays,
+    NeedsReset,
     /// MIG mode stays on: the GPU has instances.
     #[error("it is left on: there are instances")]
-    StillPartitioned,
+    HasInstances,
     /// A change of the MIG mode stays pending.
     #[error("the change is pending: it becomes active with a reset of the GPU, or a reboot")]
-    Noted,
+    Pending,
     /// The device does not exist.
     #[error("the device is not there")]
     NoDevice,
@@ -404,8 +404,8 @@ impl Cause {
     }
 
     /// True if the rollback left it on purpose: another try would leave it too.
-    pub(super) fn is_meant(&self) -> bool {
-        matches!(self, Self::Stays | Self::StillPartitioned | Self::Noted)
+    pub(super) fn is_final(&self) -> bool {
+        matches!(self, Self::NeedsReset | Self::HasInstances | Self::Pending)
     }
 
     /// Returns a remedy, if one is known.
@@ -446,9 +446,9 @@ impl Cause {
             Self::NoAccount { what, .. } => Some(format!(
                 "make the {what}, or name another one in the profile"
             )),
-            Self::Stays
-            | Self::StillPartitioned
-            | Self::Noted
+            Self::NeedsReset
+            | Self::HasInstances
+            | Self::Pending
             | Self::Other(_)
             | Self::Interrupted => None,
         }

@@ -67,12 +67,14 @@ impl GpuRun<'_> {
             if let Some(holder) = open.seen.first() {
                 self.shared.progress.waits(step, &holder.to_string());
             }
-            let has_stopped = !open.seen.is_empty()
-                && std::mem::take(&mut may_stop)
-                && self
+            let mut has_stopped = false;
+            if !open.seen.is_empty() && may_stop {
+                may_stop = false;
+                has_stopped = self
                     .shared
                     .stop_units(&open)
                     .map_err(|cause| cause.and(self.take_back(on)))?;
+            }
             // The driver releases a GPU a moment after the exit of its holder, and an nvidia-smi soon exits.
             let tries_again = has_stopped || backoff.wait();
             if !tries_again && self.interrupt().is_some_and(Interrupt::is_asked) {
@@ -120,7 +122,11 @@ impl GpuRun<'_> {
         let mode = self.read_mode()?;
         if mode.current != from {
             let is_noted = mode.pending == from;
-            return if is_noted { Err(Cause::Noted) } else { Ok(()) };
+            return if is_noted {
+                Err(Cause::Pending)
+            } else {
+                Ok(())
+            };
         }
         let resetless = || {
             self.shared
@@ -129,10 +135,10 @@ impl GpuRun<'_> {
         // The former instances need the mode on, and an idle GPU switches at once; off leaves an Ampere GPU in need of
         // a reset.
         if from && !self.instances.is_empty() {
-            return Err(Cause::StillPartitioned);
+            return Err(Cause::HasInstances);
         }
         if from && !resetless()? {
-            return Err(Cause::Stays);
+            return Err(Cause::NeedsReset);
         }
         let mut backoff = Backoff::new(self.interrupt());
         loop {

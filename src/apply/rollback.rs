@@ -38,7 +38,7 @@ impl<'a> GpuRun<'a> {
             };
             hangs |= matches!(result, Err(Cause::Nvml(NvmlError::Hung { .. })));
             self.stays_partitioned |= matches!(step, Effect::MigMode { on: true, .. })
-                && !matches!(result, Ok(()) | Err(Cause::Noted));
+                && !matches!(result, Ok(()) | Err(Cause::Pending));
             came.add(&self.title(), &step, result);
         }
         lock(outcomes).insert((place, 0), came);
@@ -172,10 +172,10 @@ impl RolledBack {
         if let Effect::Stopped { clients, .. } = step {
             self.clients += clients;
         }
-        self.cut_short |= matches!(&result, Err(cause) if !cause.is_meant());
+        self.cut_short |= matches!(&result, Err(cause) if !cause.is_final());
         match result {
             Ok(()) => self.undone.push(format!("{gpu}: {step}")),
-            Err(cause @ Cause::Noted) => self.stands.push(format!("{gpu}: MIG mode: {cause}")),
+            Err(cause @ Cause::Pending) => self.stands.push(format!("{gpu}: MIG mode: {cause}")),
             Err(cause) if step.took_away() => self.missing.push(format!("{gpu}: {step}: {cause}")),
             Err(cause) => self.stands.push(format!("{gpu}: {step}: {cause}")),
         }

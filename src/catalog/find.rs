@@ -139,12 +139,12 @@ pub fn find(word: &str) -> Result<&'static Model, UnknownModel> {
     }
     let wanted = words(&lower);
     let is_meant = |model: &&Model| {
-        let names = model
+        let mut names = model
             .product_names
             .iter()
             .chain([&model.key])
             .map(|name| words(&name.to_lowercase()));
-        !wanted.is_empty() && { names }.any(|name| wanted.iter().all(|word| name.contains(word)))
+        !wanted.is_empty() && names.any(|name| wanted.iter().all(|word| name.contains(word)))
     };
     let candidates: Vec<&Model> = models().iter().filter(is_meant).collect();
     match candidates.as_slice() {

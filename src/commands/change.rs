@@ -133,7 +133,7 @@ impl<'a> Change<'a> {
             }
             return Ok(None);
         }
-        let (lock, node, plan) = run.reach(node, plan)?;
+        let (lock, node, plan) = run.agree_and_lock(node, plan)?;
         run.carry_out(lock, node, plan).map(Some)
     }
 }
@@ -175,10 +175,10 @@ impl ChangeRun<'_> {
         Ok(())
     }
 
-    /// Gets consent for the plan that was shown, or for the one it becomes. Returns the node's lock, the node as it is
-    /// under that lock, and the plan for it. Nobody is asked under the lock, which would keep everybody else from
-    /// changing anything, nor after a wait for clients about something that was known before it.
-    fn reach(&self, observed: Node, shown: Plan) -> Result<(Option<Lock>, Node, Plan)> {
+    /// Gets consent for the plan that was shown, or for the one it becomes, and takes the node's lock. Returns the lock, the
+    /// node as it is under that lock, and the plan for it. Nobody is asked while the lock is held, which would block every
+    /// other change, nor after a wait for clients about something that was known before it.
+    fn agree_and_lock(&self, observed: Node, shown: Plan) -> Result<(Option<Lock>, Node, Plan)> {
         let (mut node, mut plan) = (observed, shown);
         let mut agreed: Option<Plan> = None;
         loop {

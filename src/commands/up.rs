@@ -232,15 +232,12 @@ pub fn record(profile: &Profile, directories: &Directories, node: &Node) -> Resu
 /// Explains the MPS default that surprises people, when daemons were started with it.
 fn remark(node: &Node, plan: &Plan) {
     let is_one_at_a_time = |start: &&Start| *start.serve() == Serve::OneAtATime;
-    let (such, all) = (
-        plan.starts().filter(is_one_at_a_time).count(),
-        plan.starts().count(),
-    );
-    let which = match such {
+    let one_at_a_time = plan.starts().filter(is_one_at_a_time).count();
+    let which = match one_at_a_time {
         0 => return,
-        _ if such == all => "These devices serve".to_owned(),
+        all if all == plan.starts().count() => "These devices serve".to_owned(),
         1 => "1 of these devices serves".to_owned(),
-        _ => format!("{such} of these devices serve"),
+        some => format!("{some} of these devices serve"),
     };
     let how_to_share = if node.control_program().has_multiuser_server {
         " serve = \"all\" lets users share."

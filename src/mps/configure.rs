@@ -243,6 +243,7 @@ impl<'a> SettingCommand<'a> {
             let command = command(control, "set", server, Some((control.value)(new)));
             of(command, control.is_universal.then_some((key, control)))
         });
+        // Backwards: an unset memory limit prints no line, so a line that can be recognised has to follow it.
         let gets = controls
             .iter()
             .rev()

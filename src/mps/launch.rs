@@ -91,19 +91,22 @@ impl Daemon {
             (Err(error), _) | (_, Err(error)) => (0, Vec::new(), Some(error)),
         };
         let ended = format!("what it had started ({found} processes) was ended");
-        let notes = [
+        let notes: Vec<String> = [
             in_the_way,
             (found > 0).then_some(ended),
             (!left.is_empty()).then(|| format!("the kernel does not end {}", list_pids(&left))),
             unknown.map(|error| format!("what it has started may still run: {error}")),
         ]
         .into_iter()
-        .flatten();
-        let notes = notes.fold(String::new(), |notes, note| notes + "; " + &note);
+        .flatten()
+        .collect();
+        if notes.is_empty() {
+            return error;
+        }
+        let notes = notes.join("; ");
         match &mut error {
-            _ if notes.is_empty() => {}
-            MpsError::Failed { what, .. } => what.push_str(&notes),
-            _ => error = self.failure(format!("{error}{notes}")),
+            MpsError::Failed { what, .. } => *what = format!("{what}; {notes}"),
+            _ => error = self.failure(format!("{error}; {notes}")),
         }
         error
     }

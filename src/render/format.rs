@@ -65,16 +65,29 @@ pub fn kept_together(text: &str) -> String {
     text.replace(' ', &NO_BREAK.to_string())
 }
 
+/// Splits text behind blanks, but not within a command in backquotes.
+fn words(text: &str) -> Vec<&str> {
+    let mut words = Vec::new();
+    let (mut start, mut is_quoted) = (0, false);
+    for (at, c) in text.char_indices() {
+        if c == '`' {
+            is_quoted = !is_quoted;
+        } else if c == ' ' && !is_quoted {
+            words.push(&text[start..=at]);
+            start = at + 1;
+        }
+    }
+    if start < text.len() {
+        words.push(&text[start..]);
+    }
+    words
+}
+
 /// Wraps the text between words at `room` characters. A longer word stays whole, and so does a command in backquotes.
 pub fn wrapped(text: &str, room: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = String::new();
-    let mut is_quoted = false;
-    let word_ends = |c: char| {
-        is_quoted ^= c == '`';
-        c == ' ' && !is_quoted
-    };
-    for word in text.split_inclusive(word_ends) {
+    for word in words(text) {
         let used = measure_text_width(&line);
         if used > 0 && used + measure_text_width(word.trim_end()) > room {
             lines.push(std::mem::take(&mut line));

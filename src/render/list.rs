@@ -77,16 +77,11 @@ struct Card<'a> {
 impl Card<'_> {
     /// True if they differ only in their identities and those of their devices.
     fn is_like(&self, other: &Self) -> bool {
-        let parts = |card: &Self| {
-            let of = [
-                &card.about,
-                &card.geometry,
-                &card.without_compute,
-                &card.offers,
-            ];
-            of.map(String::clone)
-        };
-        self.devices.is_empty() == other.devices.is_empty() && parts(self) == parts(other)
+        self.devices.is_empty() == other.devices.is_empty()
+            && self.about == other.about
+            && self.geometry == other.geometry
+            && self.without_compute == other.without_compute
+            && self.offers == other.offers
     }
 }
 

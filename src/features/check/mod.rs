@@ -88,19 +88,20 @@ pub fn run(args: &CheckArgs, _context: &Context<'_>) -> Result<ExitStatus> {
     Ok(ExitStatus::Done)
 }
 
+fn model_keys<'a>(judged: impl Iterator<Item = &'a BlockOnModel>) -> BTreeSet<&'a str> {
+    judged.map(|one| one.model.key.as_str()).collect()
+}
+
 /// The error of a profile that does not fit every model it can meet; `None` if it fits all.
 fn unfit(judged: &[BlockOnModel]) -> Option<CommandError> {
     let refused = || judged.iter().filter(|one| one.shape.is_err());
-    let keys = |of: &mut dyn Iterator<Item = &BlockOnModel>| -> BTreeSet<String> {
-        of.map(|one| one.model.key.clone()).collect()
-    };
     let first = refused().next()?;
     let example = first.shape.as_ref().err()?;
-    let models: Vec<String> = keys(&mut refused()).into_iter().collect();
+    let models: Vec<&str> = model_keys(refused()).into_iter().collect();
     let mut text = format!(
         "the profile does not fit {} of {} models: {}\n{}: {example}",
         models.len(),
-        keys(&mut judged.iter()).len(),
+        model_keys(judged.iter()).len(),
         models.join(", "),
         first.model.key,
     );

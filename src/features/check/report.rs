@@ -299,12 +299,15 @@ impl CheckDocument {
 
     /// Describes a profile on an imaginary node.
     pub fn on_node(profile: &Profile, on_node: &OnNode) -> Self {
-        let gpu = |(index, (model, shape)): (usize, &(&Model, Option<Shape>))| GpuOnNode {
-            index,
-            model: model.key.clone(),
-            product: model.product().to_owned(),
-            devices: shape.as_ref().map(device_documents),
-        };
+        let mut gpus = Vec::new();
+        for (index, (model, shape)) in on_node.gpus.iter().enumerate() {
+            gpus.push(GpuOnNode {
+                index,
+                model: model.key.clone(),
+                product: model.product().to_owned(),
+                devices: shape.as_ref().map(device_documents),
+            });
+        }
         let elsewhere = on_node
             .elsewhere
             .iter()
@@ -314,7 +317,7 @@ impl CheckDocument {
             });
         let unmatched = on_node.unmatched.iter().map(|block| profile.line(*block));
         Self {
-            gpus: Some(on_node.gpus.iter().enumerate().map(gpu).collect()),
+            gpus: Some(gpus),
             blocks_by_uuid_or_pci: Some(elsewhere.collect()),
             unmatched_blocks: Some(unmatched.collect()),
             ..Self::judged(None)

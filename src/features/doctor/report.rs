@@ -22,15 +22,8 @@ pub fn print(all: &[Diagnosis], is_verbose: bool) -> Result<()> {
         out: String::new(),
         room: render::width().saturating_sub(MARGIN),
     };
-    let mut subject = None;
-    for one in all {
-        if subject.replace(one.check.subject) == Some(one.check.subject) {
-            continue;
-        }
-        let of_it = all
-            .iter()
-            .filter(|other| other.check.subject == one.check.subject);
-        report.subject(&of_it.collect::<Vec<_>>(), is_verbose);
+    for of_subject in all.chunk_by(|a, b| a.check.subject == b.check.subject) {
+        report.subject(of_subject, is_verbose);
     }
     let _ = writeln!(report.out, "\n{}", summary(all));
     render::print(&report.out)
@@ -56,25 +49,25 @@ struct Report {
 }
 
 impl Report {
-    fn subject(&mut self, checks: &[&Diagnosis], is_verbose: bool) {
+    fn subject(&mut self, checks: &[Diagnosis], is_verbose: bool) {
         let name = checks.first().map_or("", |one| one.check.subject.name());
         let gap = if self.out.is_empty() { "" } else { "\n" };
         let _ = writeln!(self.out, "{gap}{}", Style::new().bold().apply_to(name));
-        let mut well = Vec::new();
+        let mut passed = Vec::new();
         for one in checks {
             match one.severity() {
-                Severity::Ok if is_verbose => self.well(one),
-                Severity::Ok => well.push(one.check.id),
-                _ => self.ill(one),
+                Severity::Ok if is_verbose => self.passed(one),
+                Severity::Ok => passed.push(one.check.id),
+                _ => self.failed(one),
             }
         }
-        if !well.is_empty() {
-            self.verdict(Severity::Ok, &well.join(", "));
+        if !passed.is_empty() {
+            self.verdict(Severity::Ok, &passed.join(", "));
         }
     }
 
     /// Adds a check that is ok, with everything that was seen.
-    fn well(&mut self, one: &Diagnosis) {
+    fn passed(&mut self, one: &Diagnosis) {
         let seen: Vec<String> = one.findings.iter().map(described).collect();
         let text = match seen.as_slice() {
             [] => one.check.id.to_owned(),
@@ -84,7 +77,7 @@ impl Report {
     }
 
     /// Adds a check that is not ok: its worse findings, the reason why they matter, and the commands.
-    fn ill(&mut self, one: &Diagnosis) {
+    fn failed(&mut self, one: &Diagnosis) {
         for finding in one
             .findings
             .iter()

@@ -116,14 +116,14 @@ fn show(device: &DeviceLogs, args: &LogsArgs, view: &mut LogView) -> Result<Exit
         grouper: SessionGrouper::default(),
     };
     // Lines of the files: fewer are shown where sessions are joined.
-    let raw = output.enough(&dir, &logs, lines)?;
+    let file_lines = output.lines_to_read(&dir, &logs, lines)?;
     if !args.follow {
-        let pasts = read(&dir, &logs, raw, false)?;
-        output.begin(pasts, raw, lines, &dir)?;
+        let tails = read(&dir, &logs, file_lines, false)?;
+        output.begin(tails, file_lines, lines, &dir)?;
         return Ok(ExitStatus::Done);
     }
-    let (pasts, mut follower) = Follower::start(dir, &logs, raw)?;
-    output.begin(pasts, raw, lines, &open()?)?;
+    let (tails, mut follower) = Follower::start(dir, &logs, file_lines)?;
+    output.begin(tails, file_lines, lines, &open()?)?;
     loop {
         match follower.wait(io::stdout())? {
             FollowEvent::Lines(new) => output.show(new)?,
@@ -213,8 +213,8 @@ fn readable(dir: &LogDir, args: &LogsArgs) -> Result<Vec<LogFile>> {
     let mut readable = Vec::new();
     let mut errors = Vec::new();
     for &log in wanted {
-        match dir.last(log, Some(0), false) {
-            Ok(_) => readable.push(log),
+        match dir.check_readable(log) {
+            Ok(()) => readable.push(log),
             Err(error) => errors.push(error),
         }
     }
@@ -254,7 +254,7 @@ impl LogOutput<'_> {
     }
 
     /// Returns the number of lines of each log that make the wanted number on the screen.
-    fn enough(
+    fn lines_to_read(
         &self,
         dir: &LogDir,
         logs: &[LogFile],
@@ -263,36 +263,36 @@ impl LogOutput<'_> {
         let Some(lines) = lines.filter(|lines| self.folds() && *lines > 0) else {
             return Ok(lines);
         };
-        let mut raw = lines;
+        let mut file_lines = lines;
         loop {
-            let pasts = read(dir, logs, Some(raw), self.args.follow)?;
-            let is_all = pasts.iter().all(|past| is_whole(past, Some(raw)));
-            let entries = self.grouper.clone().take(joined(pasts, Some(raw)));
+            let tails = read(dir, logs, Some(file_lines), self.args.follow)?;
+            let is_all = tails.iter().all(|tail| has_all(tail, Some(file_lines)));
+            let entries = self.grouper.clone().take(merged(tails, Some(file_lines)));
             // One more than wanted: the first may have more sessions than were read.
             if is_all || entries.len() > lines {
-                return Ok(Some(raw));
+                return Ok(Some(file_lines));
             }
-            raw = raw.saturating_mul(8);
+            file_lines = file_lines.saturating_mul(8);
         }
     }
 
     /// Shows the lines that exist, and notes about them.
     fn begin(
         &mut self,
-        pasts: Vec<LogTail>,
-        raw: Option<usize>,
+        tails: Vec<LogTail>,
+        file_lines: Option<usize>,
         lines: Option<usize>,
         dir: &LogDir,
     ) -> Result<()> {
-        for cut in pasts.iter().filter_map(|past| past.cut.as_ref()) {
+        for cut in tails.iter().filter_map(|tail| tail.cut.as_ref()) {
             note(&format!("older lines are left out: {cut}"));
         }
-        let is_empty = |past: &LogTail| past.lines.is_empty() && past.cut.is_none();
-        let is_empty = pasts.iter().all(is_empty);
+        let is_empty = |tail: &LogTail| tail.lines.is_empty() && tail.cut.is_none();
+        let is_empty = tails.iter().all(is_empty);
         if is_empty && lines != Some(0) {
             note(&format!("{} has no lines yet.", dir.path().display()));
         }
-        let mut new = joined(pasts, raw);
+        let mut new = merged(tails, file_lines);
         if self.args.json {
             let skipped = skipped(new.len(), lines);
             return self.show(new.split_off(skipped));
@@ -341,17 +341,17 @@ fn skipped(all: usize, lines: Option<usize>) -> usize {
 }
 
 /// True if the log has no more lines than were asked for.
-fn is_whole(past: &LogTail, asked: Option<usize>) -> bool {
-    asked.is_none_or(|asked| past.lines.len() < asked || past.cut.is_some())
+fn has_all(tail: &LogTail, asked: Option<usize>) -> bool {
+    asked.is_none_or(|asked| tail.lines.len() < asked || tail.cut.is_some())
 }
 
 /// Merges the logs by time, from the moment since which all are known.
-fn joined(pasts: Vec<LogTail>, asked: Option<usize>) -> Vec<LogLine> {
-    let begins = pasts.iter().filter(|past| !is_whole(past, asked));
+fn merged(tails: Vec<LogTail>, asked: Option<usize>) -> Vec<LogLine> {
+    let begins = tails.iter().filter(|tail| !has_all(tail, asked));
     let from = begins
-        .filter_map(|past| past.lines.first().and_then(|line| line.at))
+        .filter_map(|tail| tail.lines.first().and_then(|line| line.at))
         .max();
-    let all = pasts.into_iter().map(|past| past.lines);
+    let all = tails.into_iter().map(|tail| tail.lines);
     let mut lines = all.reduce(merge).unwrap_or_default();
     // Sorted by time only up to here: the clock may be set back later on.
     let skipped = lines.iter().position(|line| line.at >= from).unwrap_or(0);

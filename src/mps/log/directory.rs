@@ -126,6 +126,11 @@ impl LogDir {
         String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
     }
 
+    /// Checks that a log can be read, as far as it exists. Errors name the path.
+    pub fn check_readable(&self, log: LogFile) -> io::Result<()> {
+        self.last(log, Some(0), false).map(drop)
+    }
+
     /// Returns the last lines of a log, including its older parts; all lines without a number. Omits an unfinished last
     /// line if the log will be followed. A missing log has no lines. Errors name the path.
     pub fn last(&self, log: LogFile, lines: Option<usize>, followed: bool) -> io::Result<LogTail> {

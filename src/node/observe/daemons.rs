@@ -176,10 +176,10 @@ const MAX_TEXTS: usize = 3;
 pub(super) fn fresh_logs(logs: &LogDir) -> Option<LogDir> {
     let written = |log| logs.mark(log)?.1.elapsed().ok();
     let is_fresh = |log| written(log).is_some_and(|age| age < FRESH);
-    LogFile::ALL
-        .into_iter()
-        .any(is_fresh)
-        .then(|| LogDir::open(logs.path()).ok())?
+    if !LogFile::ALL.into_iter().any(is_fresh) {
+        return None;
+    }
+    LogDir::open(logs.path()).ok()
 }
 
 /// Measures the logs of these devices that repeat themselves, all in the same interval. A daemon that gets no CPU for a

@@ -92,7 +92,9 @@ impl HardwareReader<'_> {
         let reads_processes = detail.reads_processes();
         for device in gpu.devices().into_iter().filter(|_| reads_processes) {
             match session.read_processes(&device.uuid) {
-                Ok(read) => drop(processes.insert(device.uuid, read)),
+                Ok(read) => {
+                    processes.insert(device.uuid, read);
+                }
                 Err(error) if error.code() == Some(Code::NO_PERMISSION) => {
                     hidden.push(format!(
                         "who computes on {}, which the driver shows to root alone",
