@@ -6,6 +6,7 @@ use std::process::Command;
 use insta::assert_snapshot;
 use testkit::{
     Dialogue, NOBODY, Ran, Sim, WHOLE, assert_contains, can_run, has_python, hearing, needs_root,
+    wait_until,
 };
 
 #[test]
@@ -299,6 +300,10 @@ fn dotenv_quotes_nothing() {
 #[test]
 fn env_and_run_without_check_ask_nobody() {
     let sim = Sim::small();
+    // The daemon notes the end of a session after that has ended.
+    wait_until("the sessions of up are closed", || {
+        sim.happened("session open") == sim.happened("session closed")
+    });
     let before = sim.node.events().len();
     sim.run(&["env", "0.2"]).ended(0);
     sim.run(&["run", "0.2", "--no-check", "--", "true"])
