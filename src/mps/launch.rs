@@ -236,7 +236,7 @@ pub struct LaunchOptions {
     /// Users and groups that must be able to enter the directories above, with their names.
     pub readers: Vec<(String, Reader)>,
     pub cpus: Option<Cpus>,
-    /// The limit of open files; by default [`NOFILE`](crate::settings::NOFILE), or the system's limit if that is lower.
+    /// The limit of open files; by default [`NOFILE`], or the system's limit if that is lower.
     pub nofile: Option<u64>,
 }
 

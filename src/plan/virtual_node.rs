@@ -59,7 +59,7 @@ pub struct OnNode {
 ///
 /// # Errors
 /// The planner's [`Refusal`]; for a block that selects by UUID or PCI address, that of the first
-/// model where it fits on none. A [`ProfileError`](crate::profile::ProfileError) for blocks that
+/// model where it fits on none. A [`ProfileError`] for blocks that
 /// partition and can select no model at all: a catch-all behind them would hide a typing error.
 pub fn against(profile: &Profile, gpus: &[GpuArgument]) -> Result<OnNode, Refusal> {
     refuse_other_models(profile, gpus)?;

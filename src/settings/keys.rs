@@ -161,7 +161,7 @@ where
     number.ok_or_else(|| WrongValue::Range(format!("from {} to {}", range.start(), range.end())))
 }
 
-/// A setting of a device's daemon: a row of [`KEYS`](super::self::KEYS).
+/// A setting of a device's daemon: a row of [`KEYS`].
 #[derive(Debug)]
 pub struct SettingKey {
     /// Its name in a profile, for `mig-mps set` and in messages.
