@@ -7,17 +7,16 @@ use clap::Args;
 
 use super::change::Ending;
 use super::env::{container_device, remark};
-use super::{Context, LOCK_LIMIT, locked};
+use super::{Context, LOCK_LIMIT, locked, print_or_write};
 use crate::apply::CdiFile;
-use crate::client::ClientLimits;
-use crate::client::{CDI_KIND, SharedMemory, cdi_specification};
+use crate::client::{CDI_KIND, ClientLimits, SharedMemory, cdi_specification};
 use crate::error::{Context as _, Result};
 use crate::failure::ExitStatus;
-use crate::host::{Directories, Environment, Uid, write_text_to};
+use crate::host::{Directories, Environment, Uid};
 use crate::node::{Node, Served, observe_records};
 use crate::plan::{self, CdiChange, Plan, Refusal};
 use crate::profile::Profile;
-use crate::render::{note, print};
+use crate::render::note;
 use crate::state::RunDir;
 
 /// Print a CDI specification of the devices, for container engines
@@ -39,13 +38,7 @@ pub fn run(args: &CdiArgs, context: &Context<'_>) -> Result<ExitStatus> {
         return Err(crate::commands::no_daemon(&node));
     };
     remark_on(context.environment);
-    match &args.output {
-        None => print(&text)?,
-        Some(path) => {
-            let written = write_text_to(path, &text);
-            written.context(format_args!("cannot write {}", path.display()))?;
-        }
-    }
+    print_or_write(&text, args.output.as_deref())?;
     Ok(ExitStatus::Done)
 }
 

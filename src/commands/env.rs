@@ -6,8 +6,9 @@ use clap::{Args, ValueEnum};
 
 use super::Context;
 use super::args::LimitArgs;
-use crate::client::{ClientLimits, Variables, own_limits, own_memory};
-use crate::client::{Container, ContainerDevice, SharedMemory};
+use crate::client::{
+    ClientLimits, Container, ContainerDevice, SharedMemory, Variables, own_limits, own_memory,
+};
 use crate::error::{Result, failed, usage};
 use crate::failure::ExitStatus;
 use crate::host::{Account, Environment, group_named, quoted};

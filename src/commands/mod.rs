@@ -23,16 +23,19 @@ pub mod up;
 pub mod verify;
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::Duration;
 
 use crate::apply;
 use crate::error::{CommandError, Context as _, Result, failed};
-use crate::host::{Directories, Directory, Environment, Lock, Uid, as_root, user_name};
+use crate::host::{
+    Directories, Directory, Environment, Lock, Uid, as_root, user_name, write_text_to,
+};
 use crate::mps::ContextMemory;
 use crate::node::{Detail, Node, observe};
 use crate::plan::{LooseLimits, Plan};
 use crate::profile::Profile;
-use crate::render::note;
+use crate::render::{note, print};
 use crate::settings::MemoryLimit;
 use crate::state::RunDir;
 
@@ -125,6 +128,14 @@ pub fn locked(
     )?;
     refuse_newer(&run_dir)?;
     Ok(lock)
+}
+
+/// Prints a text, or writes it to the file that the user named.
+pub fn print_or_write(text: &str, file: Option<&Path>) -> Result<()> {
+    let Some(path) = file else {
+        return Ok(print(text)?);
+    };
+    write_text_to(path, text).context(format_args!("cannot write {}", path.display()))
 }
 
 /// Returns the error of a command that needs a daemon, on a node where none can be seen.

@@ -1,4 +1,4 @@
-//! Ctrl-C and other signals: asked for by commands, forwarded by `run`.
+//! Ctrl-C and other signals: they stop a change at its next safe point, and `run` forwards them to its program.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -1,4 +1,4 @@
-//! Devices by the words of a command line, in the order of their names; and the word that means none.
+//! Devices by the words of a command line, in the order of their names; and the error for a word that names none.
 
 use std::collections::BTreeSet;
 

@@ -18,8 +18,10 @@ use crate::node::{DaemonState, Detail, Device, Gpu, Node, Served, observe};
 use crate::nvml::GpuInstanceReading;
 use crate::plan::virtual_node::Shape;
 use crate::plan::{self, Action, Plan};
-use crate::profile::{Converted, DraftBlock, DraftDevices, DraftEntry, DraftProfile, DraftSelect};
-use crate::profile::{NameTemplate, Profile};
+use crate::profile::{
+    Converted, DraftBlock, DraftDevices, DraftEntry, DraftProfile, DraftSelect, NameTemplate,
+    Profile,
+};
 use crate::render::{note, print};
 use crate::settings::Settings;
 use crate::state::RunDir;

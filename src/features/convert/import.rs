@@ -15,9 +15,9 @@ use crate::failure::ExitStatus;
 use crate::geometry::ProfileName;
 use crate::host::{read_text_from, write_new_text_to};
 use crate::profile::{
-    Converted, DraftBlock, DraftDevices, DraftEntry, DraftProfile, DraftSelect, regex_of,
+    Converted, DraftBlock, DraftDevices, DraftEntry, DraftProfile, DraftSelect, Profile,
+    ProfileError, Span, regex_of,
 };
-use crate::profile::{Profile, ProfileError, Span};
 use crate::render::{note, print};
 
 /// Convert a configuration of mig-parted to a profile

@@ -24,8 +24,7 @@ use crate::failure::ExitStatus;
 use crate::host::{Environment, bounded, user_name};
 use crate::node::{Detail, observe, observe_records};
 use crate::plan;
-use crate::render::note;
-use crate::render::print_json;
+use crate::render::{note, print_json};
 
 use check::{AttachOutcome, AttachedDevice, Diagnosis, Examined, Severity, examine, explain};
 

@@ -13,8 +13,9 @@ use crate::node::{Gpu, Node};
 use crate::nvml::MigMode;
 use crate::plan::Refusal;
 use crate::plan::virtual_node::{GpuArgument, judge};
-use crate::profile::Profile;
-use crate::profile::{DraftBlock, DraftDevices, DraftEntry, DraftProfile, DraftSelect, regex_of};
+use crate::profile::{
+    DraftBlock, DraftDevices, DraftEntry, DraftProfile, DraftSelect, Profile, regex_of,
+};
 use crate::settings::Serve;
 
 /// The answers that do not lie in the chosen partitions.

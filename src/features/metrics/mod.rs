@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::commands::args::ProfileSource;
-use crate::commands::{Context, cdi, detail_for, up};
-use crate::error::{Context as _, Result};
+use crate::commands::{Context, cdi, detail_for, print_or_write, up};
+use crate::error::Result;
 use crate::failure::ExitStatus;
-use crate::host::{Environment, write_text_to};
+use crate::host::Environment;
 use crate::node::{Detail, Observer};
 use crate::profile::Profile;
 use crate::render::{note, print};
@@ -51,13 +51,7 @@ pub fn run(args: &MetricsArgs, context: &Context<'_>) -> Result<ExitStatus> {
         _ => None,
     };
     let text = metrics(&node, drift.as_ref());
-    match &args.output {
-        None => print(&text)?,
-        Some(path) => {
-            let written = write_text_to(path, &text);
-            written.context(format_args!("cannot write {}", path.display()))?;
-        }
-    }
+    print_or_write(&text, args.output.as_deref())?;
     Ok(ExitStatus::Done)
 }
 
