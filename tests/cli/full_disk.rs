@@ -22,9 +22,9 @@ fn on_a_disk(sim: &Sim, options: &str, script: &str) -> Ran {
     Ran::of(command.envs(sim.node.env()))
 }
 
-/// Fills the disk while a fault waits, and has it go on.
+/// Fills the disk while a fault waits, and has it go on. The event is `"what":"fault"`; others speak of defaults.
 const FILL_MEANWHILE: &str =
-    "timeout 60 sh -c 'until grep -q fault $0; do sleep 0.05; done' $state/events.jsonl
+    "timeout 60 sh -c 'until grep -q what...fault $0; do sleep 0.05; done' $state/events.jsonl
          fill $run; rm \"$state\"/held*";
 
 /// Everything left in the run directory, but for the user's files.
