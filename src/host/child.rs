@@ -218,7 +218,7 @@ pub(super) enum Exchange {
 pub(super) fn exchange(child: Child, input: &str, limit: Duration) -> io::Result<Exchange> {
     let mut input = Input {
         pipe: Some(child.stdin),
-        left: input.as_bytes(),
+        unwritten: input.as_bytes(),
     };
     let held = ProcessHandle::open(child.pid)?;
     let mut out = Stream::of(child.stdout);
@@ -237,8 +237,8 @@ pub(super) fn exchange(child: Child, input: &str, limit: Duration) -> io::Result
         if watched.is_empty() {
             break;
         }
-        let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(remaining).map_err(io::Error::other)?;
         match poll(&mut watched, Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
@@ -276,22 +276,22 @@ pub(super) fn exchange(child: Child, input: &str, limit: Duration) -> io::Result
 /// The input that is not written yet. The child may be stopped, and a pipe holds only 64 KiB.
 struct Input<'a> {
     pipe: Option<OwnedFd>,
-    left: &'a [u8],
+    unwritten: &'a [u8],
 }
 
 impl Input<'_> {
     /// Writes as much as the pipe takes, and closes it at the end.
     fn write(&mut self) -> io::Result<()> {
         while let Some(pipe) = &self.pipe {
-            match rustix::io::write(pipe, self.left) {
-                Ok(written) => self.left = &self.left[written..],
+            match rustix::io::write(pipe, self.unwritten) {
+                Ok(written) => self.unwritten = &self.unwritten[written..],
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
                 // A program that does not read its input may still have output.
-                Err(Errno::PIPE) => self.left = &[],
+                Err(Errno::PIPE) => self.unwritten = &[],
                 Err(error) => return Err(error.into()),
             }
-            if self.left.is_empty() {
+            if self.unwritten.is_empty() {
                 self.pipe = None;
             }
         }

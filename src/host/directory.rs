@@ -101,35 +101,8 @@ impl Directory {
         group: Option<u32>,
     ) -> io::Result<Self> {
         let name = name.as_ref();
-        // No other user may enter before the owner is set. A directory of the caller is never closed to readers.
-        let is_callers = owner == caller() && group.is_none();
-        let first_mode = if is_callers { mode } else { 0o700 };
-        let make = || {
-            let is_new = match mkdirat(&self.fd, name, Mode::from_raw_mode(first_mode)) {
-                Ok(()) => true,
-                Err(Errno::EXIST) => false,
-                Err(error) => return Err(error.into()),
-            };
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
-            let fd = open_beneath(self.fd.as_fd(), name, flags)?;
-            let meta = fstat(&fd)?;
-            if meta.st_uid != owner.0 {
-                if !is_new {
-                    let why = format!("it {}", belongs_to(meta.st_uid));
-                    return Err(refused(Fault::Foreign(meta.st_uid), why));
-                }
-                fchown(&fd, Some(RawUid::from_raw(owner.0)), None)?;
-            } else if !is_new && owner == caller() && meta.st_mode & OTHERS_WRITE != 0 {
-                return Err(refused(Fault::Writable, "others can write to it"));
-            }
-            if let Some(group) = group.filter(|group| *group != meta.st_gid) {
-                fchown(&fd, None, Some(Gid::from_raw(group)))?;
-            }
-            // The umask may have removed bits, and the mode of an existing directory may differ.
-            fchmod(&fd, Mode::from_raw_mode(mode))?;
-            Ok(fd)
-        };
-        let fd = make().map_err(|error: io::Error| self.at(name, error))?;
+        let fd = make_directory(self.fd.as_fd(), name, mode, owner, group)
+            .map_err(|error| self.at(name, error))?;
         let path = self.path.join(name);
         Ok(Self { fd, path })
     }
@@ -137,15 +110,15 @@ impl Directory {
     /// Returns owner, type and size of an entry, or `None` if there is none. Links are not followed.
     pub fn stat(&self, name: impl AsRef<OsStr>) -> io::Result<Option<Stat>> {
         let name = name.as_ref();
-        let meta = || match open_beneath(self.fd.as_fd(), name, OFlags::PATH) {
-            Ok(fd) => Ok(fstat(fd)?),
+        let meta = match open_beneath(self.fd.as_fd(), name, OFlags::PATH) {
+            Ok(fd) => fstat(fd).map_err(io::Error::from),
             // Reading the data of the link itself is safe.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::LOOP) => {
-                Ok(statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?)
+                statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).map_err(io::Error::from)
             }
             Err(error) => Err(error),
         };
-        self.named(name, meta())
+        self.named(name, meta)
     }
 
     /// True if there is an entry of any type.
@@ -165,24 +138,7 @@ impl Directory {
         flags: OFlags,
     ) -> io::Result<Option<File>> {
         let name = name.as_ref();
-        let open = || {
-            // A FIFO without a reader or a file with a lease must not block us.
-            let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
-            let fd = open_beneath(self.fd.as_fd(), name, flags).map_err(|error| {
-                match Errno::from_io_error(&error) {
-                    Some(Errno::LOOP) => refused(Fault::InTheWay, "it is a link: not followed"),
-                    Some(Errno::NXIO | Errno::ISDIR) => {
-                        refused(Fault::InTheWay, "it is not a regular file")
-                    }
-                    _ => error,
-                }
-            })?;
-            if FileType::from_raw_mode(fstat(&fd)?.st_mode) != FileType::RegularFile {
-                return Err(refused(Fault::InTheWay, "it is not a regular file"));
-            }
-            Ok(File::from(fd))
-        };
-        self.named(name, open())
+        self.named(name, open_regular(self.fd.as_fd(), name, flags))
     }
 
     /// Reads a regular file of at most 1 MiB. Returns `None` if there is none.
@@ -213,32 +169,21 @@ impl Directory {
         mode: u32,
     ) -> io::Result<()> {
         self.remove_file(half_made)?;
-        let written = self
+        let replaced = self
             .create_file(half_made, mode)
             .and_then(|mut file| file.write_all(content))
-            .map_err(|error| self.at(name.as_ref(), error));
-        written
-            .and_then(|()| self.rename(half_made, self, name))
+            .map_err(|error| self.at(name.as_ref(), error))
+            .and_then(|()| self.rename(half_made, self, name));
+        if replaced.is_err() {
             // The disk may be full, and an incomplete file is of no use.
-            .inspect_err(|_| drop(self.remove_file(half_made)))
+            let _ = self.remove_file(half_made);
+        }
+        replaced
     }
 
     /// Returns the names of the entries, unsorted.
     pub fn names(&self) -> io::Result<Vec<OsString>> {
-        let read = || {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let list = openat(&self.fd, ".", flags, Mode::empty())?;
-            let mut names = Vec::new();
-            for entry in Dir::new(list)? {
-                let entry = entry?;
-                let name = OsStr::from_bytes(entry.file_name().to_bytes());
-                if name != "." && name != ".." {
-                    names.push(name.to_owned());
-                }
-            }
-            Ok(names)
-        };
-        read().map_err(|error: Errno| in_path(&self.path, &error.into()))
+        read_names(self.fd.as_fd()).map_err(|error| in_path(&self.path, &error.into()))
     }
 
     /// Returns the target of a link, or `None` if the entry is no link.
@@ -334,6 +279,75 @@ impl Directory {
     }
 }
 
+/// Opens or creates a subdirectory as [`Directory::make_child_of`] says.
+fn make_directory(
+    parent: BorrowedFd<'_>,
+    name: &OsStr,
+    mode: u32,
+    owner: Uid,
+    group: Option<u32>,
+) -> io::Result<OwnedFd> {
+    // No other user may enter before the owner is set. A directory of the caller is never closed to readers.
+    let is_callers = owner == caller() && group.is_none();
+    let first_mode = if is_callers { mode } else { 0o700 };
+    let is_new = match mkdirat(parent, name, Mode::from_raw_mode(first_mode)) {
+        Ok(()) => true,
+        Err(Errno::EXIST) => false,
+        Err(error) => return Err(error.into()),
+    };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
+    let fd = open_beneath(parent, name, flags)?;
+    let meta = fstat(&fd)?;
+    if meta.st_uid != owner.0 {
+        if !is_new {
+            let why = format!("it {}", belongs_to(meta.st_uid));
+            return Err(refused(Fault::Foreign(meta.st_uid), why));
+        }
+        fchown(&fd, Some(RawUid::from_raw(owner.0)), None)?;
+    } else if !is_new && owner == caller() && meta.st_mode & OTHERS_WRITE != 0 {
+        return Err(refused(Fault::Writable, "others can write to it"));
+    }
+    if let Some(group) = group.filter(|group| *group != meta.st_gid) {
+        fchown(&fd, None, Some(Gid::from_raw(group)))?;
+    }
+    // The umask may have removed bits, and the mode of an existing directory may differ.
+    fchmod(&fd, Mode::from_raw_mode(mode))?;
+    Ok(fd)
+}
+
+/// Opens a regular file. Refuses other types.
+fn open_regular(directory: BorrowedFd<'_>, name: &OsStr, flags: OFlags) -> io::Result<File> {
+    // A FIFO without a reader or a file with a lease must not block us.
+    let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let fd = open_beneath(directory, name, flags).map_err(|error| {
+        match Errno::from_io_error(&error) {
+            Some(Errno::LOOP) => refused(Fault::InTheWay, "it is a link: not followed"),
+            Some(Errno::NXIO | Errno::ISDIR) => {
+                refused(Fault::InTheWay, "it is not a regular file")
+            }
+            _ => error,
+        }
+    })?;
+    if FileType::from_raw_mode(fstat(&fd)?.st_mode) != FileType::RegularFile {
+        return Err(refused(Fault::InTheWay, "it is not a regular file"));
+    }
+    Ok(File::from(fd))
+}
+
+fn read_names(directory: BorrowedFd<'_>) -> rustix::io::Result<Vec<OsString>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let list = openat(directory, ".", flags, Mode::empty())?;
+    let mut names = Vec::new();
+    for entry in Dir::new(list)? {
+        let entry = entry?;
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if name != "." && name != ".." {
+            names.push(name.to_owned());
+        }
+    }
+    Ok(names)
+}
+
 /// Opens an entry of a directory. Follows no link and enters no mount.
 pub(super) fn open_beneath(
     dir: BorrowedFd<'_>,
@@ -399,15 +413,15 @@ pub(super) fn stay_local(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result
         return Ok(());
     }
     let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
-    let kind = mounts.lines().find_map(|line| {
-        let (place, system) = line.split_once(" - ")?;
-        let is_it = place.split(' ').next() == Some(&mount);
-        is_it.then(|| system.split(' ').next())?
-    });
-    if kind.is_some_and(|kind| LOCAL.contains(&kind)) {
-        return Ok(());
+    let kind = mounts
+        .lines()
+        .filter_map(|line| line.split_once(" - "))
+        .find(|(place, _)| place.split(' ').next() == Some(&mount))
+        .and_then(|(_, system)| system.split(' ').next());
+    match kind {
+        Some(kind) if LOCAL.contains(&kind) => Ok(()),
+        _ => Err(foreign_mount()),
     }
-    Err(foreign_mount())
 }
 
 /// Returns the id of the mount that a descriptor is on.
@@ -431,12 +445,12 @@ impl Directory {
             until,
             name,
             moved: 0,
-            left: vec![name.to_owned()],
+            pending: vec![name.to_owned()],
         };
-        while let Some(next) = removal.left.pop() {
+        while let Some(next) = removal.pending.pop() {
             match removal.remove(self, &next, DEEPEST) {
                 Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {
-                    removal.left.push(next);
+                    removal.pending.push(next);
                 }
                 other => other?,
             }
@@ -453,7 +467,7 @@ struct Removal<'a> {
     /// The number of directories that were moved up from below [`DEEPEST`].
     moved: u64,
     /// The remaining entries of `top` to remove.
-    left: Vec<OsString>,
+    pending: Vec<OsString>,
 }
 
 impl Removal<'_> {
@@ -494,7 +508,7 @@ impl Removal<'_> {
             free.push(format!(".deep-{}", self.moved));
             if !self.top.has(&free) {
                 parent.rename(name, self.top, &free)?;
-                self.left.push(free);
+                self.pending.push(free);
                 return Ok(());
             }
         }

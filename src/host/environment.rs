@@ -76,11 +76,9 @@ impl Host {
     /// Returns the version of the kernel's part of the driver, such as `580.159.04`; `None` if it is hidden.
     pub fn driver_version(&self) -> Option<String> {
         let text = std::fs::read_to_string(self.root.join("proc/driver/nvidia/version")).ok()?;
-        let is_version = |word: &&str| {
-            let mut parts = word.split('.');
-            word.contains('.') && parts.all(|part| part.parse::<u32>().is_ok())
-        };
-        text.split_whitespace().find(is_version).map(str::to_owned)
+        text.split_whitespace()
+            .find(|word| is_version(word))
+            .map(str::to_owned)
     }
 
     /// True if systemd is the first process, as seen from here.
@@ -114,13 +112,16 @@ impl Host {
     /// True if the uid and gid of this process are mapped in its user namespace. `cuInit` of a client without a user
     /// hangs, and was seen to keep every later client waiting (measured on an H200).
     pub fn caller_is_mapped(&self) -> bool {
-        let is_in = |file: &str, id: u32| {
+        self.maps("uid_map", rustix::process::geteuid().as_raw())
+            && self.maps("gid_map", rustix::process::getegid().as_raw())
+    }
+
+    fn maps(&self, file: &str, id: u32) -> bool {
+        match std::fs::read_to_string(self.root.join("proc/self").join(file)) {
+            Ok(map) => is_mapped(&map, id),
             // Without user namespaces there is no map.
-            let map = std::fs::read_to_string(self.root.join("proc/self").join(file));
-            map.is_err() || map.is_ok_and(|map| is_mapped(&map, id))
-        };
-        is_in("uid_map", rustix::process::geteuid().as_raw())
-            && is_in("gid_map", rustix::process::getegid().as_raw())
+            Err(_) => true,
+        }
     }
 
     /// Handles SIGCHLD if it is ignored: a process that ignores it loses the exit status of its children. Handles SIGXFSZ,
@@ -143,6 +144,10 @@ impl Host {
         // Bit 0 is signal 1.
         mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
     }
+}
+
+fn is_version(word: &str) -> bool {
+    word.contains('.') && word.split('.').all(|part| part.parse::<u32>().is_ok())
 }
 
 /// Each line of a map is the first id inside, the first outside, and their number.
@@ -185,6 +190,15 @@ pub struct Environment {
 pub struct Directories {
     pub run: PathBuf,
     pub log: PathBuf,
+}
+
+impl Directories {
+    fn system() -> Self {
+        Self {
+            run: PathBuf::from(SYSTEM_RUN_DIR),
+            log: PathBuf::from(SYSTEM_LOG_DIR),
+        }
+    }
 }
 
 /// The programs of MPS, the search path by which they find each other, and the time that other users' may take.
@@ -262,10 +276,7 @@ impl Environment {
 
     /// Returns the same, or the system's for a user whose environment names none. Only root can write there.
     pub fn directories_or_system(&self) -> Directories {
-        self.directories().unwrap_or_else(|_| Directories {
-            run: PathBuf::from(SYSTEM_RUN_DIR),
-            log: PathBuf::from(SYSTEM_LOG_DIR),
-        })
+        self.directories().unwrap_or_else(|_| Directories::system())
     }
 
     fn own_logs(&self) -> Result<PathBuf, EnvironmentError> {
@@ -281,10 +292,11 @@ impl Environment {
 
     /// Returns the log directory that belongs to a run directory, or `None` for another user's.
     pub fn logs_of(&self, run_dir: &Path) -> Option<PathBuf> {
-        match self.directories() {
-            Ok(own) if own.run == run_dir => Some(own.log),
-            _ => (run_dir == Path::new(SYSTEM_RUN_DIR)).then(|| SYSTEM_LOG_DIR.into()),
-        }
+        self.directories()
+            .into_iter()
+            .chain([Directories::system()])
+            .find(|directories| directories.run == run_dir)
+            .map(|directories| directories.log)
     }
 
     /// Returns the run directories that commands read: the system's and the caller's, or the one in `MIG_MPS_RUN_DIR`.

@@ -154,10 +154,10 @@ fn write_in_place(directory: &OwnedFd, name: &OsStr, content: &[u8]) -> io::Resu
         return Err(irregular("it is not a regular file"));
     }
     let mut file = File::from(opened);
-    let mut left = content;
-    while !left.is_empty() {
-        match file.write(left) {
-            Ok(count) => left = &left[count..],
+    let mut unwritten = content;
+    while !unwritten.is_empty() {
+        match file.write(unwritten) {
+            Ok(count) => unwritten = &unwritten[count..],
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => await_reader(&file)?,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),

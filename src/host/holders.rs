@@ -156,17 +156,18 @@ impl DeviceNode {
     }
 
     fn is(&self, target: &Path, file: &Path) -> bool {
-        // A removed node still refers to the GPU.
-        let name = |path: &Path| {
-            let name = path.file_name()?.to_str()?;
-            Some(name.trim_end_matches(" (deleted)").to_owned())
-        };
+        let name = node_name(target);
         // The name first: following a link to a file on a dead server would hang.
-        if name(target).is_none() || name(target) != name(&self.path) {
+        if name.is_none() || name != node_name(&self.path) {
             return false;
         }
         target == self.path || (self.number.is_some() && number_of(file) == self.number)
     }
+}
+
+/// Returns the name of a device node, also of a removed one: it still refers to the GPU.
+fn node_name(path: &Path) -> Option<&str> {
+    Some(path.file_name()?.to_str()?.trim_end_matches(" (deleted)"))
 }
 
 /// Returns the number of a device. Uses the kernel's cached data, because a file on a dead server would hang.
@@ -179,19 +180,21 @@ fn number_of(path: &Path) -> Option<(u32, u32)> {
 
 /// Returns the unit in `/proc/PID/cgroup`. The hierarchy of systemd is `0::` in version 2 and `name=systemd` in version 1,
 /// and the unit is the first part of the path that is no slice.
-fn unit_of<'c>(cgroup: &'c str) -> Option<String> {
-    let version_1 = |line: &'c str| line.split_once(':')?.1.strip_prefix("name=systemd:");
+fn unit_of(cgroup: &str) -> Option<String> {
     let path = cgroup
         .lines()
-        .find_map(version_1)
+        .find_map(|line| line.split_once(':')?.1.strip_prefix("name=systemd:"))
         .or_else(|| cgroup.lines().find_map(|line| line.strip_prefix("0::")))?;
-    let kind = |part: &'c str| Some(part.rsplit_once('.')?.1);
     let unit = path
         .split('/')
-        .find(|part| !part.is_empty() && *part != ".." && kind(part) != Some("slice"))?;
-    let is_unit = matches!(kind(unit), Some("service" | "scope"));
+        .find(|part| !part.is_empty() && *part != ".." && unit_type(part) != Some("slice"))?;
+    let is_unit = matches!(unit_type(unit), Some("service" | "scope"));
     // A user can choose the name of a cgroup, which must not control the terminal.
     (is_unit && !unit.contains(char::is_control)).then(|| unit.to_owned())
+}
+
+fn unit_type(unit: &str) -> Option<&str> {
+    Some(unit.rsplit_once('.')?.1)
 }
 
 #[cfg(test)]

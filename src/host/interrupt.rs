@@ -109,10 +109,11 @@ impl Interrupt {
     /// Waits until a signal that has arrived is handled.
     fn handled(&self) -> MutexGuard<'_, Phase> {
         let state = &self.state;
-        let is_unheard = |_: &mut Phase| self.is_asked() && !state.is_heard.load(Ordering::Relaxed);
         let waited = state
             .heard
-            .wait_timeout_while(state.lock(), HEARING_LIMIT, is_unheard);
+            .wait_timeout_while(state.lock(), HEARING_LIMIT, |_| {
+                self.is_asked() && !state.is_heard.load(Ordering::Relaxed)
+            });
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
@@ -136,11 +137,11 @@ impl Interrupt {
             if self.is_asked() {
                 return false;
             }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let remaining = until.saturating_duration_since(Instant::now());
+            if remaining.is_zero() {
                 return true;
             }
-            let waited = self.state.heard.wait_timeout(phase, left);
+            let waited = self.state.heard.wait_timeout(phase, remaining);
             phase = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }

@@ -89,15 +89,15 @@ impl Limits {
 
     /// Returns the arguments of a helper for these limits. The program's arguments come after them.
     pub fn words(&self, helper: &str) -> Vec<String> {
-        let numbers = |cpus: &Vec<usize>| cpus.iter().map(usize::to_string).collect::<Vec<_>>();
+        let cpus = self.cpus.as_ref().map(|cpus| {
+            let numbers: Vec<String> = cpus.iter().map(usize::to_string).collect();
+            numbers.join(",")
+        });
         let options = [
             ("--uid", self.uid.map(|uid| uid.to_string())),
             ("--gid", self.gid.map(|gid| gid.to_string())),
             ("--groups-of", self.groups_of.clone()),
-            (
-                "--cpus",
-                self.cpus.as_ref().map(|cpus| numbers(cpus).join(",")),
-            ),
+            ("--cpus", cpus),
             ("--files", self.files.map(|files| files.to_string())),
         ];
         let mut words = vec![helper.to_owned()];
@@ -351,13 +351,20 @@ fn raise_pending_signals(signals: u64) {
     if limit.current.is_none_or(|now| now >= signals) {
         return;
     }
-    let raised = |hard: Option<u64>| Rlimit {
-        current: Some(hard.map_or(signals, |hard| hard.min(signals))),
-        maximum: hard,
-    };
-    let hard = limit.maximum.map(|hard| hard.max(signals));
-    let _ = setrlimit(Resource::Sigpending, raised(hard))
-        .or_else(|_| setrlimit(Resource::Sigpending, raised(limit.maximum)));
+    raise(Resource::Sigpending, limit.maximum, signals);
+}
+
+/// Raises a limit to `wanted`, or as far as its present maximum allows. Root can raise the maximum too.
+fn raise(resource: Resource, present: Option<u64>, wanted: u64) {
+    for maximum in [present.map(|present| present.max(wanted)), present] {
+        let limit = Rlimit {
+            current: Some(maximum.map_or(wanted, |maximum| maximum.min(wanted))),
+            maximum,
+        };
+        if setrlimit(resource, limit).is_ok() {
+            return;
+        }
+    }
 }
 
 /// The limit of open files that this process requests: each daemon that is queried in parallel needs some.
@@ -383,14 +390,7 @@ pub fn raise_open_files() -> Result<(), TooFewFiles> {
     if limit.current.is_none_or(|current| current >= FILES) {
         return Ok(());
     }
-    let raised = |maximum: Option<u64>| Rlimit {
-        current: Some(maximum.map_or(FILES, |maximum| maximum.min(FILES))),
-        maximum,
-    };
-    let hard = limit.maximum.map(|hard| hard.max(FILES));
-    // Root can raise the hard limit too.
-    let _ = setrlimit(Resource::Nofile, raised(hard))
-        .or_else(|_| setrlimit(Resource::Nofile, raised(limit.maximum)));
+    raise(Resource::Nofile, limit.maximum, FILES);
     match getrlimit(Resource::Nofile).current {
         Some(few) if few < FEWEST_FILES => Err(TooFewFiles(few)),
         _ => Ok(()),

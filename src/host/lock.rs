@@ -65,20 +65,21 @@ impl Lock {
         waiting: impl FnOnce(&str),
     ) -> Result<Self, LockError> {
         let path = directory.path().join(name);
-        let unusable = |error| LockError::Unusable {
-            path: path.clone(),
-            error,
+        let mut file = match open(directory, name) {
+            Ok(file) => file,
+            Err(error) => return Err(LockError::Unusable { path, error }),
         };
-        let mut file = open(directory, name).map_err(unusable)?;
         let start = Instant::now();
         let mut waiting = Some(waiting);
         loop {
             match file.try_lock() {
                 Ok(()) => break,
-                Err(TryLockError::Error(error)) => return Err(unusable(error)),
+                Err(TryLockError::Error(error)) => {
+                    return Err(LockError::Unusable { path, error });
+                }
                 Err(TryLockError::WouldBlock) if start.elapsed() >= limit => {
                     return Err(LockError::Busy {
-                        path: path.clone(),
+                        path,
                         holder: holder(host, &mut file),
                         waited: limit,
                     });

@@ -43,14 +43,17 @@ pub struct StartTime(pub u64);
 
 /// The clock ticks that this process's time namespace adds to the time since boot, in `/proc` too (`time_namespaces(7)`).
 static BOOT_TIME_ADDED: LazyLock<i64> = LazyLock::new(|| {
-    let namespace = |name| fs::read_link(Path::new("/proc/self/ns").join(name)).ok();
     // The offsets are those of its children.
-    if namespace("time") != namespace("time_for_children") {
+    if own_namespace("time") != own_namespace("time_for_children") {
         return 0;
     }
     let offsets = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
     added(&offsets, rustix::param::clock_ticks_per_second()).unwrap_or(0)
 });
+
+fn own_namespace(name: &str) -> Option<PathBuf> {
+    fs::read_link(Path::new("/proc/self/ns").join(name)).ok()
+}
 
 /// Returns the ticks of the line `boottime SECONDS NANOSECONDS`.
 fn added(offsets: &str, ticks_per_second: u64) -> Option<i64> {
@@ -167,14 +170,17 @@ impl Process {
 
     /// Returns its groups, as far as they are visible.
     pub fn groups(&self) -> Vec<u32> {
-        let of = |name| -> Vec<u32> {
-            let numbers = field(self.directory.join("status"), name).unwrap_or_default();
-            let numbers = numbers.split_whitespace();
-            numbers.filter_map(|number| number.parse().ok()).collect()
-        };
         // Real, effective, saved, and file system gid.
-        let own = of("Gid:").into_iter().nth(3);
-        own.into_iter().chain(of("Groups:")).collect()
+        let own = self.gids("Gid:").into_iter().nth(3);
+        own.into_iter().chain(self.gids("Groups:")).collect()
+    }
+
+    fn gids(&self, name: &str) -> Vec<u32> {
+        field(self.directory.join("status"), name)
+            .unwrap_or_default()
+            .split_whitespace()
+            .filter_map(|number| number.parse().ok())
+            .collect()
     }
 
     /// Returns the value of a variable at its start, or `None` if it was unset or is hidden.
@@ -185,8 +191,7 @@ impl Process {
     /// The same without replaced characters: for paths and comparisons, not for a terminal.
     pub fn environment_bytes(&self, variable: &str) -> Option<OsString> {
         let bytes = fs::read(self.directory.join("environ")).ok()?;
-        let mut entries = bytes.split(|byte| *byte == 0);
-        entries.find_map(|entry| {
+        bytes.split(|byte| *byte == 0).find_map(|entry| {
             let value = entry
                 .strip_prefix(variable.as_bytes())?
                 .strip_prefix(b"=")?;
@@ -372,6 +377,11 @@ fn unless_unread(error: io::Error) -> io::Result<Option<Process>> {
     }
 }
 
+fn cannot_tell(pid: Pid, error: &io::Error) -> io::Error {
+    let what = format!("cannot tell if process {pid} still runs: {error}");
+    io::Error::new(error.kind(), what)
+}
+
 /// True for `ENOENT`, and for `ESRCH` from a file in `/proc` that was opened before: the process has exited.
 pub(super) fn has_ended(error: &io::Error) -> bool {
     matches!(
@@ -391,22 +401,18 @@ impl Host {
     /// Opens the process with this pid and start time. Returns `None` if it is gone, and an error if that cannot be
     /// determined.
     pub fn open_process(&self, pid: Pid, started: StartTime) -> io::Result<Option<ProcessHandle>> {
-        let unknown = |error: io::Error| {
-            let what = format!("cannot tell if process {pid} still runs: {error}");
-            io::Error::new(error.kind(), what)
-        };
         // Opened before the check: it cannot refer to another process afterwards.
         let held = match ProcessHandle::open(pid) {
             Ok(held) => held,
             Err(Errno::SRCH) => return Ok(None),
-            Err(error) => return Err(unknown(error.into())),
+            Err(error) => return Err(cannot_tell(pid, &error.into())),
         };
         match Process::read(&self.root.join("proc"), pid) {
             Ok(process) => Ok(process
                 .filter(|process| process.started == started)
                 .map(|_| held)),
             Err(_) if held.has_ended() => Ok(None),
-            Err(error) => Err(unknown(error)),
+            Err(error) => Err(cannot_tell(pid, &error)),
         }
     }
 
@@ -459,8 +465,8 @@ impl ProcessHandle {
     /// The same until a deadline.
     pub fn ends_by(&self, until: Instant) -> bool {
         loop {
-            let left = until.saturating_duration_since(Instant::now());
-            let Ok(timeout) = Timespec::try_from(left) else {
+            let remaining = until.saturating_duration_since(Instant::now());
+            let Ok(timeout) = Timespec::try_from(remaining) else {
                 return false;
             };
             let mut watched = [self.poll_fd()];

@@ -73,13 +73,14 @@ impl Slurm {
         let states = "--states=CF,R,S,CG";
         let node = format!("--nodelist={node}");
         let text = ask(&squeue, &["--noheader", &node, states, "--format=%A"])?;
-        let ids = text.split_whitespace().map(|id| {
-            id.parse().map_err(|_| SlurmError::Failed {
-                program: squeue.display().to_string(),
-                said: format!("{id:?} is not a job"),
+        text.split_whitespace()
+            .map(|id| {
+                id.parse().map_err(|_| SlurmError::Failed {
+                    program: squeue.display().to_string(),
+                    said: format!("{id:?} is not a job"),
+                })
             })
-        });
-        ids.collect()
+            .collect()
     }
 }
 
@@ -144,8 +145,11 @@ fn job_of(groups: &str) -> Option<u32> {
         // Elsewhere, as in /user.slice, users make groups with any name.
         let is_slurms = path.starts_with("/slurm")
             || (path.starts_with("/system.slice/") && path.contains("slurmstepd.scope/"));
-        let mut parts = path.split('/').filter(|_| is_slurms);
-        parts.find_map(|part| part.strip_prefix("job_")?.parse().ok())
+        if !is_slurms {
+            return None;
+        }
+        path.split('/')
+            .find_map(|part| part.strip_prefix("job_")?.parse().ok())
     })
 }
 

@@ -7,7 +7,6 @@
 //! A child shares the memory of this process until it calls `exec`, as with `vfork`: a copy of the page tables costs more
 //! than a control session. The standard library copies them for every child that it prepares with `pre_exec`.
 
-use std::convert::Infallible;
 use std::ffi::{CString, OsStr};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -104,7 +103,8 @@ impl Image {
         let mut failed = None;
         let mut stack = vec![0; STACK];
         let child = Box::new(|| {
-            let Err(error) = prepare().and_then(|()| isolate()).and_then(|()| {
+            let prepared = prepare().and_then(|()| isolate());
+            if prepared.is_ok() {
                 // SAFETY: both arrays end with a null pointer, and their strings live as long as `self`.
                 unsafe {
                     libc::execve(
@@ -113,9 +113,9 @@ impl Image {
                         environment.as_ptr(),
                     )
                 };
-                Err::<Infallible, _>(last_error())
-            });
-            failed = Some(error);
+            }
+            // Reached only if one of the calls failed.
+            failed = Some(prepared.err().unwrap_or_else(last_error));
             1
         });
         let flags = CloneFlags::CLONE_VM | CloneFlags::CLONE_VFORK;
@@ -250,17 +250,19 @@ pub fn ignore_again(command: &mut Command) {
     if ignored == 0 {
         return;
     }
-    let ignore = move || {
-        for ignored_signal in CHANGED {
-            if ignored & (1 << ignored_signal as u32) != 0 {
-                // SAFETY: ignoring a signal runs no function of ours.
-                unsafe { signal(ignored_signal, SigHandler::SigIgn) }?;
-            }
-        }
-        Ok(())
-    };
     // SAFETY: the closure makes system calls alone.
-    unsafe { command.pre_exec(ignore) };
+    unsafe { command.pre_exec(move || ignore(ignored)) };
+}
+
+/// Ignores the signals whose bits are set.
+fn ignore(signals: u64) -> io::Result<()> {
+    for ignored_signal in CHANGED {
+        if signals & (1 << ignored_signal as u32) != 0 {
+            // SAFETY: ignoring a signal runs no function of ours.
+            unsafe { signal(ignored_signal, SigHandler::SigIgn) }?;
+        }
+    }
+    Ok(())
 }
 
 /// Empties the signal mask.

@@ -106,31 +106,36 @@ impl Surroundings {
     /// Reads what is below the host's root.
     pub fn read(host: &Host) -> Self {
         let root = &host.root;
-        let exists = |path: &str| root.join(path).exists();
-        let label = fs::read_to_string(root.join("proc/self/attr/current"))
-            .ok()
-            .map(|text| printable(text.trim_matches(['\0', '\n', ' '])));
-        let mut marks = CONTAINER_MARKS.into_iter().filter(|(mark, _)| exists(mark));
         Self {
             zombies: zombies(&root.join("proc")),
             default_directories: default_directories(root),
             shared_memory: file_system(&root.join("dev/shm")).ok(),
             leftover_memory: leftover_memory(host),
-            has_nvswitch: exists("dev/nvidia-nvswitch0") || exists("dev/nvidia-nvswitchctl"),
-            label: label.filter(|label| !label.is_empty()),
+            has_nvswitch: root.join("dev/nvidia-nvswitch0").exists()
+                || root.join("dev/nvidia-nvswitchctl").exists(),
+            label: fs::read_to_string(root.join("proc/self/attr/current"))
+                .ok()
+                .map(|text| printable(text.trim_matches(['\0', '\n', ' '])))
+                .filter(|label| !label.is_empty()),
             selinux_enforces: fs::read_to_string(root.join("sys/fs/selinux/enforce"))
                 .is_ok_and(|text| text.trim() == "1"),
             cgroup: CgroupRoom::read(root),
-            container: marks.next().map(|(_, engine)| engine),
+            container: CONTAINER_MARKS
+                .into_iter()
+                .find(|(mark, _)| root.join(mark).exists())
+                .map(|(_, engine)| engine),
             enabled_units: enabled_units(&root.join("etc/systemd/system")),
         }
     }
 }
 
 fn names_in(directory: &Path) -> Vec<(PathBuf, String)> {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    let named = |entry: fs::DirEntry| Some((entry.path(), entry.file_name().into_string().ok()?));
-    entries.filter_map(named).collect()
+    fs::read_dir(directory)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| Some((entry.path(), entry.file_name().into_string().ok()?)))
+        .collect()
 }
 
 /// Process tables leave zombies out.
@@ -161,49 +166,58 @@ fn zombies(proc: &Path) -> Vec<Zombie> {
 /// True for an MPS program, which reaps its children, and for the init process of a machine or a container, which reaps
 /// those of others.
 fn reaps(process: &Path) -> bool {
-    let is_init = |pids: String| pids.split_whitespace().last() == Some("1");
     process.ends_with("1")
-        || field(process.join("status"), "NSpid:").is_some_and(is_init)
+        || field(process.join("status"), "NSpid:")
+            .is_some_and(|pids| pids.split_whitespace().last() == Some("1"))
         || fs::read_to_string(process.join("comm")).is_ok_and(|name| name.starts_with(MPS_PROGRAMS))
 }
 
 fn default_directories(root: &Path) -> Vec<PathBuf> {
-    let directories = DEFAULT_PIPE_DIRECTORIES.iter();
-    let exists = |path: PathBuf| fs::symlink_metadata(path).is_ok();
-    let is_used = |path: &&&str| {
-        let mut files = DAEMON_FILES.iter();
-        files.any(|file| exists(root.join(path).join(file)))
-    };
-    let found = directories.filter(is_used);
-    found.map(|path| Path::new("/").join(path)).collect()
+    DEFAULT_PIPE_DIRECTORIES
+        .iter()
+        .filter(|path| has_daemon_files(&root.join(path)))
+        .map(|path| Path::new("/").join(path))
+        .collect()
+}
+
+fn has_daemon_files(directory: &Path) -> bool {
+    DAEMON_FILES
+        .iter()
+        .any(|file| fs::symlink_metadata(directory.join(file)).is_ok())
 }
 
 fn leftover_memory(host: &Host) -> Vec<PathBuf> {
-    let is_left = |name: &str| {
-        let ids = name.strip_prefix(SHARED_MEMORY)?;
-        let (_, pid) = ids.split_once('.')?;
-        let pid = pid.split('.').next()?.parse().ok()?;
-        (!host.shows(Pid(pid))).then_some(())
-    };
-    let files = names_in(&host.root.join("dev/shm")).into_iter();
-    let mut left: Vec<PathBuf> = files
-        .filter(|(_, name)| is_left(name).is_some())
+    let mut leftover: Vec<PathBuf> = names_in(&host.root.join("dev/shm"))
+        .into_iter()
+        .filter(|(_, name)| user_of_memory(name).is_some_and(|pid| !host.shows(pid)))
         .map(|(_, name)| Path::new("/dev/shm").join(printable(&name)))
         .collect();
-    left.sort();
-    left
+    leftover.sort();
+    leftover
+}
+
+/// Returns the process that a file of shared memory is named for.
+fn user_of_memory(name: &str) -> Option<Pid> {
+    let (_, pid) = name.strip_prefix(SHARED_MEMORY)?.split_once('.')?;
+    Some(Pid(pid.split('.').next()?.parse().ok()?))
+}
+
+fn number_in(file: &Path) -> Option<u64> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+fn not_found(what: String) -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, what)
 }
 
 /// The entries of `*.wants` and `*.requires`.
 fn enabled_units(directory: &Path) -> Vec<String> {
-    let is_list = |path: &Path| {
-        let kind = path.extension().and_then(OsStr::to_str);
-        matches!(kind, Some("wants" | "requires"))
-    };
-    let lists = names_in(directory)
+    let mut units: Vec<String> = names_in(directory)
         .into_iter()
-        .filter(|(path, _)| is_list(path));
-    let mut units: Vec<String> = lists
+        .filter(|(path, _)| {
+            let kind = path.extension().and_then(OsStr::to_str);
+            matches!(kind, Some("wants" | "requires"))
+        })
         .flat_map(|(path, _)| names_in(&path))
         .map(|(_, name)| printable(&name))
         .collect();
@@ -257,12 +271,15 @@ impl Capabilities {
     /// Returns the files of a GPU instance and of a compute instance of the GPU with this minor number.
     pub fn files(&self, gpu: u32, gpu_instance: u32, compute: u32) -> Option<[String; 2]> {
         let instance = format!("gpu{gpu}/gi{gpu_instance}");
-        let file = |name: String| {
-            let minor = self.minors.get(&name)?;
-            Some(format!("/dev/nvidia-caps/nvidia-cap{minor}"))
-        };
-        let of_compute = file(format!("{instance}/ci{compute}/access"))?;
-        Some([file(format!("{instance}/access"))?, of_compute])
+        Some([
+            self.file(&format!("{instance}/access"))?,
+            self.file(&format!("{instance}/ci{compute}/access"))?,
+        ])
+    }
+
+    fn file(&self, capability: &str) -> Option<String> {
+        let minor = self.minors.get(capability)?;
+        Some(format!("/dev/nvidia-caps/nvidia-cap{minor}"))
     }
 }
 
@@ -280,21 +297,18 @@ impl CgroupRoom {
         let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
         let path = groups.lines().find_map(|line| line.strip_prefix("0::/"));
         let tree = root.join("sys/fs/cgroup");
-        let mut left = Self::default();
+        let mut room = Self::default();
         for group in Path::new(path.unwrap_or_default()).ancestors() {
-            let number = |file: &str| {
-                let text = fs::read_to_string(tree.join(group).join(file)).ok()?;
-                text.trim().parse::<u64>().ok()
-            };
-            let tasks = number("pids.max").map(|most| {
-                let used = number("pids.current").unwrap_or(0);
+            let group = tree.join(group);
+            let tasks = number_in(&group.join("pids.max")).map(|most| {
+                let used = number_in(&group.join("pids.current")).unwrap_or(0);
                 most.saturating_sub(used)
             });
-            let memory = number("memory.max");
-            left.tasks = [left.tasks, tasks].into_iter().flatten().min();
-            left.memory = [left.memory, memory].into_iter().flatten().min();
+            let memory = number_in(&group.join("memory.max"));
+            room.tasks = [room.tasks, tasks].into_iter().flatten().min();
+            room.memory = [room.memory, memory].into_iter().flatten().min();
         }
-        left
+        room
     }
 }
 
@@ -346,16 +360,16 @@ impl Host {
     /// Returns the PCI address of a GPU, such as `0000:17:00.0`, from the driver's files in `/proc`.
     fn pci_address(&self, gpu: &str) -> io::Result<String> {
         let gpus = self.root.join("proc/driver/nvidia/gpus");
-        let missing = |what: String| io::Error::new(io::ErrorKind::NotFound, what);
-        let entries =
-            fs::read_dir(&gpus).map_err(|error| missing(format!("{}: {error}", gpus.display())))?;
-        let is_it = |entry: &fs::DirEntry| {
-            let uuid = field(entry.path().join("information"), "GPU UUID:");
-            uuid.is_some_and(|uuid| uuid == gpu)
-        };
-        let found = entries.flatten().find(is_it);
-        let name = found.and_then(|entry| entry.file_name().into_string().ok());
-        name.ok_or_else(|| missing(format!("{} does not list {gpu}", gpus.display())))
+        let entries = fs::read_dir(&gpus)
+            .map_err(|error| not_found(format!("{}: {error}", gpus.display())))?;
+        entries
+            .flatten()
+            .find(|entry| {
+                let uuid = field(entry.path().join("information"), "GPU UUID:");
+                uuid.is_some_and(|uuid| uuid == gpu)
+            })
+            .and_then(|entry| entry.file_name().into_string().ok())
+            .ok_or_else(|| not_found(format!("{} does not list {gpu}", gpus.display())))
     }
 }
 

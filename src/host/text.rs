@@ -30,17 +30,20 @@ pub fn steers(c: char) -> bool {
 
 /// True for text that no shell interprets: a command with it can be pasted, even if a user chose it.
 pub fn is_plain(text: &str) -> bool {
-    let mut chars = text.chars();
-    chars.all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c))
+    text.chars()
+        .all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c))
 }
 
 /// Quotes a word for a POSIX shell, if need be.
 pub fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-=:,+@%".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
+    if !word.is_empty() && word.chars().all(needs_no_quotes) {
         return word.to_owned();
     }
     format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+fn needs_no_quotes(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "/._-=:,+@%".contains(c)
 }
 
 /// Shortens a command line for a message.
@@ -88,12 +91,14 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
 
 /// Formats numbers as ranges: `0-3,6`.
 pub fn ranges(indices: &[u32]) -> String {
-    let run = |run: &[u32]| match run {
-        [one] => one.to_string(),
-        _ => format!("{}-{}", run[0], run[run.len() - 1]),
-    };
-    let runs: Vec<String> = indices.chunk_by(|a, b| a + 1 == *b).map(run).collect();
-    runs.join(",")
+    let ranges: Vec<String> = indices
+        .chunk_by(|a, b| a + 1 == *b)
+        .map(|range| match range {
+            [one] => one.to_string(),
+            _ => format!("{}-{}", range[0], range[range.len() - 1]),
+        })
+        .collect();
+    ranges.join(",")
 }
 
 #[cfg(test)]

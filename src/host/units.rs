@@ -45,6 +45,12 @@ impl Unit {
     pub fn name(self) -> &'static str {
         self.0
     }
+
+    /// Returns the service that a path unit restarts.
+    fn restarted(self) -> Option<Self> {
+        let path = self.0.strip_suffix(".path")?;
+        Self::named(&format!("{path}.service"))
+    }
 }
 
 impl fmt::Display for Unit {
@@ -167,19 +173,19 @@ impl Units {
     pub fn holding(&self, holders: &Holders) -> Result<Vec<Unit>, UnitsError> {
         let mut up = self.show(&Unit::ALL)?;
         up.retain(Shown::is_up);
-        let holds = |unit: Unit| {
-            let mut up = up.iter();
-            up.any(|shown| shown.unit == unit && shown.holds(holders))
-        };
+        let holding: Vec<Unit> = up
+            .iter()
+            .filter(|shown| shown.holds(holders))
+            .map(|shown| shown.unit)
+            .collect();
         // A path unit has no process: it is stopped with the service that it restarts.
-        let restarts_holder = |unit: Unit| {
-            let path = unit.0.strip_suffix(".path");
-            let service = path.and_then(|path| Unit::named(&format!("{path}.service")));
-            service.is_some_and(holds) && up.iter().any(|shown| shown.unit == unit)
-        };
         Ok(Unit::ALL
             .into_iter()
-            .filter(|unit| holds(*unit) || restarts_holder(*unit))
+            .filter(|unit| {
+                let restarts_holder = unit.restarted().is_some_and(|unit| holding.contains(&unit));
+                let is_up = up.iter().any(|shown| shown.unit == *unit);
+                holding.contains(unit) || (is_up && restarts_holder)
+            })
             .collect())
     }
 
@@ -242,11 +248,11 @@ impl Units {
             "start" => self.systemctl(&[verb, mode, unit.0], CHANGE_LIMIT)?,
             _ => self.systemctl(&[verb, unit.0], CHANGE_LIMIT)?,
         };
-        let left = self
+        let unchanged = self
             .show(&[unit])?
             .into_iter()
             .find(|shown| !is_done(shown));
-        match left {
+        match unchanged {
             None => Ok(()),
             Some(shown) => Err(UnitsError::NotDone {
                 asked,
@@ -320,16 +326,12 @@ fn read(text: &str, units: &[Unit]) -> Option<Vec<Shown>> {
     }
     let mut all: Vec<Shown> = Vec::new();
     for (block, asked) in blocks.into_iter().zip(units) {
-        let value = |name| {
-            let mut lines = block.lines();
-            lines.find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
-        };
         // An alias may be known while the own name is not.
-        let unit = Unit::named(value("Id")?).unwrap_or(*asked);
-        let main = value("MainPID").unwrap_or("0").parse().ok()?;
+        let unit = Unit::named(value(block, "Id")?).unwrap_or(*asked);
+        let main = value(block, "MainPID").unwrap_or("0").parse().ok()?;
         let shown = Shown {
             unit,
-            state: value("ActiveState")?.to_owned(),
+            state: value(block, "ActiveState")?.to_owned(),
             main: (main != 0).then_some(Pid(main)),
         };
         if all.iter().all(|other| other.unit != unit) {
@@ -337,6 +339,12 @@ fn read(text: &str, units: &[Unit]) -> Option<Vec<Shown>> {
         }
     }
     Some(all)
+}
+
+fn value<'b>(block: &'b str, name: &str) -> Option<&'b str> {
+    block
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
 }
 
 /// The slice of all daemons.

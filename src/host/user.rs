@@ -38,10 +38,13 @@ pub fn caller() -> Uid {
 /// True if files of this user may be those of users that the namespace of this process does not map: the kernel shows them
 /// as the overflow user, who is `nobody` on most systems.
 pub(super) fn may_be_unmapped(uid: Uid) -> bool {
-    let read = |file: &str| fs::read_to_string(file).ok();
-    let overflow = read("/proc/sys/kernel/overflowuid").and_then(|text| text.trim().parse().ok());
-    let is_whole = |map: String| map.split_whitespace().eq(["0", "0", "4294967295"]);
-    overflow.unwrap_or(65534) == uid.0 && !read("/proc/self/uid_map").is_none_or(is_whole)
+    let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid")
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(65534);
+    overflow == uid.0
+        && fs::read_to_string("/proc/self/uid_map")
+            .is_ok_and(|map| !map.split_whitespace().eq(["0", "0", "4294967295"]))
 }
 
 /// A user account of this system.
@@ -88,9 +91,12 @@ impl From<nix::unistd::User> for Account {
 
 /// Returns the names in a file like `/etc/passwd`, for suggestions. Names of a directory service are not included.
 pub fn names_in(file: &Path) -> Vec<String> {
-    let text = std::fs::read_to_string(file).unwrap_or_default();
-    let names = text.lines().filter_map(|line| line.split_once(':'));
-    names.map(|(name, _)| name.to_owned()).collect()
+    std::fs::read_to_string(file)
+        .unwrap_or_default()
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, _)| name.to_owned())
+        .collect()
 }
 
 /// Returns the id of the group with this name, or `None` if there is none.
@@ -178,17 +184,19 @@ pub struct TimeForUsers(Arc<Mutex<BTreeMap<u32, Duration>>>);
 impl TimeForUsers {
     /// Waits for a process of `user`, for at most the part of `limit` that this user has left.
     pub fn wait<T>(&self, user: Uid, limit: Duration, wait: impl FnOnce(Duration) -> T) -> T {
-        let spent = |spent: Duration| {
-            let mut users = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let total = users.entry(user.0).or_default();
-            *total += spent;
-            *total
-        };
-        let left = TOTAL.saturating_sub(spent(Duration::ZERO));
+        let remaining = TOTAL.saturating_sub(self.add(user, Duration::ZERO));
         let start = Instant::now();
-        let result = wait(limit.min(left.max(ALWAYS)));
-        spent(start.elapsed().saturating_sub(ALWAYS));
+        let result = wait(limit.min(remaining.max(ALWAYS)));
+        self.add(user, start.elapsed().saturating_sub(ALWAYS));
         result
+    }
+
+    /// Adds to the time spent for a user, and returns its total.
+    fn add(&self, user: Uid, spent: Duration) -> Duration {
+        let mut users = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let total = users.entry(user.0).or_default();
+        *total += spent;
+        *total
     }
 }
 
@@ -221,8 +229,12 @@ pub fn with_sudo() -> String {
     let words = std::env::args_os()
         .skip(1)
         .map(|word: OsString| quoted(&word.to_string_lossy()));
-    let program = ["sudo".to_owned()].into_iter().chain(variables);
-    let line: Vec<String> = program.chain(["mig-mps".to_owned()]).chain(words).collect();
+    let line: Vec<String> = ["sudo".to_owned()]
+        .into_iter()
+        .chain(variables)
+        .chain(["mig-mps".to_owned()])
+        .chain(words)
+        .collect();
     line.join(" ")
 }
 

@@ -82,11 +82,11 @@ impl Walk {
 /// Walks a path from the root, checking every directory on it.
 pub(super) fn walk(path: &Path, walk: Walk) -> io::Result<OwnedFd> {
     let absolute = std::path::absolute(path)?;
-    let mut left: VecDeque<OsString> = names(&absolute).collect();
+    let mut ahead: VecDeque<OsString> = names(&absolute).collect();
     let mut at = root()?;
     let mut walked = PathBuf::from("/");
     let mut links = 0;
-    while let Some(name) = left.pop_front() {
+    while let Some(name) = ahead.pop_front() {
         if name == ".." {
             // The parent was already checked.
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -94,7 +94,7 @@ pub(super) fn walk(path: &Path, walk: Walk) -> io::Result<OwnedFd> {
             walked.pop();
             continue;
         }
-        let is_last = left.is_empty();
+        let is_last = ahead.is_empty();
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut next = openat(&at, &name, flags, Mode::empty());
         if let (Some(mode), Err(Errno::NOENT)) = (walk.mode(is_last), &next) {
@@ -127,7 +127,7 @@ pub(super) fn walk(path: &Path, walk: Walk) -> io::Result<OwnedFd> {
                 walked = PathBuf::from("/");
             }
             for name in names(&to).collect::<Vec<_>>().into_iter().rev() {
-                left.push_front(name);
+                ahead.push_front(name);
             }
             continue;
         }
