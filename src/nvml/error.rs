@@ -111,11 +111,11 @@ pub enum NvmlError {
         answer: String,
     },
     /// An instance was created that cannot be used, and could not be destroyed.
-    #[error("{error}; what had been made is still there: {left}")]
+    #[error("{error}; what had been made is still there: {cleanup}")]
     LeftBehind {
         error: Box<Self>,
         /// The error of destroying it.
-        left: Box<Self>,
+        cleanup: Box<Self>,
     },
 }
 
@@ -124,9 +124,9 @@ impl NvmlError {
     pub(super) fn after(self, cleaned_up: Result<(), Self>) -> Self {
         match cleaned_up {
             Ok(()) => self,
-            Err(left) => Self::LeftBehind {
+            Err(cleanup) => Self::LeftBehind {
                 error: Box::new(self),
-                left: Box::new(left),
+                cleanup: Box::new(cleanup),
             },
         }
     }

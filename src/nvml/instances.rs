@@ -328,7 +328,7 @@ impl Session {
         subject: &str,
     ) -> Result<Vec<ComputeInstanceProfile>, NvmlError> {
         let symbol = symbol!(self, nvmlGpuInstanceGetComputeInstanceProfileInfo);
-        let read = |query| {
+        numbered(MOST_COMPUTE_PROFILES, |query| {
             let info = self.get(symbol, subject, |function, info| {
                 // SAFETY: the instance came from this library.
                 unsafe { function(instance, query, ENGINES_SHARED, info) }
@@ -340,8 +340,8 @@ impl Session {
                 most: info.instanceCount,
                 placements: self.compute_placements(instance, subject, info.id)?,
             })
-        };
-        numbered(MOST_COMPUTE_PROFILES, read).collect()
+        })
+        .collect()
     }
 
     pub(super) fn compute_instances(

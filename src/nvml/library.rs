@@ -45,9 +45,10 @@ fn begin<T: Send + 'static>(
 
 /// Returns the error of a task that has made a call in this library and has not ended.
 fn unfinished(library: &OsStr) -> Option<NvmlError> {
-    let running = running();
-    let mut own = running.iter().filter(|(name, _)| *name == library);
-    own.find_map(|(_, watch)| watch.hangs())
+    running()
+        .iter()
+        .filter(|(name, _)| *name == library)
+        .find_map(|(_, watch)| watch.hangs())
 }
 
 /// The loaded library. It is never unloaded: `nvmlShutdown` takes 17 ms and an exiting process does not need it.
@@ -113,18 +114,23 @@ impl Nvml {
         self,
         task: impl FnOnce(&Session) -> Result<T, NvmlError> + Send + 'static,
     ) -> Result<Watched<T>, NvmlError> {
-        let library = self.library;
-        let task = move |watch| task(&Session::new(library, watch));
-        begin(self.name.to_owned(), self.limit, task)
+        begin(self.name.to_owned(), self.limit, move |watch| {
+            task(&Session::new(self.library, watch))
+        })
     }
 
     /// Opens the first `count` GPUs in parallel. The driver opens a GPU at its first call, which takes 7 ms on an H200,
     /// and 4 ms each for two at a time. Errors other than [`NvmlError::Hung`] are left to the next call.
     pub fn find(self, count: u32) -> Result<(), NvmlError> {
         let _open = OPEN.read().unwrap_or_else(PoisonError::into_inner);
-        let find = |index| self.begin(move |session| session.device_at(index).map(drop));
-        // Without a thread, the GPU is opened by its next call.
-        let finders: Vec<_> = (0..count).map_while(|index| find(index).ok()).collect();
+        let mut finders = Vec::new();
+        for index in 0..count {
+            match self.begin(move |session| session.device_at(index).map(drop)) {
+                Ok(finder) => finders.push(finder),
+                // Without a thread, the GPU is opened by its next call.
+                Err(_) => break,
+            }
+        }
         for finder in finders {
             if let Err(error @ NvmlError::Hung { .. }) = finder.wait() {
                 return Err(error);
@@ -148,25 +154,16 @@ impl Nvml {
         if let Some(error) = unfinished(self.name) {
             return Err(error);
         }
-        let call = move |symbol: fn(&Session) -> Symbol<unsafe extern "C" fn() -> u32>| {
-            let task = move |session: &Session| {
-                session.call(symbol(session), "the driver", |function| {
-                    // SAFETY: neither takes an argument; no handle outlives a task, and no task runs.
-                    unsafe { function() }
-                })
-            };
-            self.begin(task)?.wait()
-        };
         // NVML counts its initialisations: each one needs a shutdown of its own.
         loop {
-            match call(|session| symbol!(session, nvmlShutdown)) {
+            match self.begin(Session::shut_down)?.wait() {
                 Ok(()) => {}
                 Err(error) if error.code() == Some(Code::UNINITIALIZED) => break,
                 Err(error) => return Err(error),
             }
         }
         let answer = work();
-        call(|session| symbol!(session, nvmlInit_v2))?;
+        self.begin(Session::initialise)?.wait()?;
         Ok(answer)
     }
 }
@@ -214,11 +211,12 @@ impl Watch {
     }
 }
 
-/// The work of a thread. The returned function delivers the answer after the worker has become free.
-type Task = Box<dyn FnOnce() -> Box<dyn FnOnce()> + Send>;
+/// The work of a thread. It frees its worker before it delivers the answer.
+type Task = Box<dyn FnOnce(Worker) + Send>;
 
 /// The channel to a thread that runs one task after another. `None` ends the thread.
-type Worker = Sender<Option<Task>>;
+#[derive(Clone)]
+struct Worker(Sender<Option<Task>>);
 
 /// The free workers. Threads are reused: a new one could exceed a limit of processes half-way through a change.
 static FREE: Mutex<Vec<Worker>> = Mutex::new(Vec::new());
@@ -236,7 +234,7 @@ pub(super) fn reserve(calls: usize) -> Result<(), NvmlError> {
             Ok(worker) => made.push(worker),
             Err(error) => {
                 for (worker, thread) in made {
-                    let _ = worker.send(None);
+                    let _ = worker.0.send(None);
                     let _ = thread.join();
                 }
                 return Err(error);
@@ -248,17 +246,15 @@ pub(super) fn reserve(calls: usize) -> Result<(), NvmlError> {
 }
 
 fn make_worker() -> Result<(Worker, JoinHandle<()>), NvmlError> {
-    let (worker, tasks) = mpsc::channel::<Option<Task>>();
+    let (sender, tasks) = mpsc::channel::<Option<Task>>();
+    let worker = Worker(sender);
     let me = worker.clone();
-    let work = move || {
-        while let Ok(Some(task)) = tasks.recv() {
-            let hand_over = task();
-            free().push(me.clone());
-            hand_over();
-        }
-    };
     let thread = std::thread::Builder::new()
-        .spawn(work)
+        .spawn(move || {
+            while let Ok(Some(task)) = tasks.recv() {
+                task(me.clone());
+            }
+        })
         .map_err(|error| NvmlError::NoThread {
             reason: error.to_string(),
         })?;
@@ -280,10 +276,11 @@ pub(super) fn in_thread<T: Send + 'static>(
     let watch = Watch::default();
     let (answer, answers) = mpsc::channel();
     let theirs = watch.clone();
-    let task: Task = Box::new(move || {
+    let task: Task = Box::new(move |worker| {
         let result = task(theirs);
+        free().push(worker);
         // After its limit no thread waits for the task.
-        Box::new(move || drop(answer.send(result)))
+        let _ = answer.send(result);
     });
     let known = free().pop();
     let worker = match known {
@@ -291,7 +288,7 @@ pub(super) fn in_thread<T: Send + 'static>(
         None => make_worker()?.0,
     };
     // A free worker always receives.
-    let _ = worker.send(Some(task));
+    let _ = worker.0.send(Some(task));
     Ok(Watched {
         limit,
         watch,
@@ -323,7 +320,7 @@ impl<T> Watched<T> {
                 continue;
             };
             patience = match limit.checked_sub(call.since.elapsed()) {
-                Some(left) => left.max(Duration::from_millis(1)),
+                Some(remaining) => remaining.max(Duration::from_millis(1)),
                 None => {
                     return Err(NvmlError::Hung {
                         call: call.name,
@@ -345,6 +342,20 @@ pub struct Session {
 impl Session {
     pub(super) fn new(library: &'static Library, watch: Watch) -> Self {
         Self { library, watch }
+    }
+
+    fn shut_down(&self) -> Result<(), NvmlError> {
+        self.call(symbol!(self, nvmlShutdown), "the driver", |function| {
+            // SAFETY: it takes no argument; no handle outlives a task, and no other task runs.
+            unsafe { function() }
+        })
+    }
+
+    fn initialise(&self) -> Result<(), NvmlError> {
+        self.call(symbol!(self, nvmlInit_v2), "the driver", |function| {
+            // SAFETY: it takes no argument.
+            unsafe { function() }
+        })
     }
 
     /// Returns the library's symbols. An older driver may lack any one.
@@ -435,13 +446,14 @@ pub(super) fn numbered<T>(
     most: u32,
     read: impl FnMut(u32) -> Result<T, NvmlError>,
 ) -> impl Iterator<Item = Result<T, NvmlError>> {
-    let is = |answer: &Result<T, NvmlError>, code| {
-        answer.as_ref().err().and_then(NvmlError::code) == Some(code)
-    };
     (0..most)
         .map(read)
-        .take_while(move |answer| !is(answer, Code::INVALID_ARGUMENT))
-        .filter(move |answer| !is(answer, Code::NOT_SUPPORTED))
+        .take_while(|answer| code_of(answer) != Some(Code::INVALID_ARGUMENT))
+        .filter(|answer| code_of(answer) != Some(Code::NOT_SUPPORTED))
+}
+
+fn code_of<T>(answer: &Result<T, NvmlError>) -> Option<Code> {
+    answer.as_ref().err().and_then(NvmlError::code)
 }
 
 /// A function of the library by its name. An older driver may lack it.

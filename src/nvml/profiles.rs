@@ -1,7 +1,7 @@
 //! The GPU instance profiles that a GPU supports.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nvml_wrapper::Device;
 use nvml_wrapper_sys::bindings::nvmlGpuInstanceProfileInfo_v2_t;
@@ -17,6 +17,10 @@ type Offers = BTreeMap<(String, bool), Vec<GpuInstanceProfile>>;
 
 /// The profiles of GPUs, by UUID and MIG mode.
 static OFFERS: Mutex<Offers> = Mutex::new(BTreeMap::new());
+
+fn known_offers() -> MutexGuard<'static, Offers> {
+    OFFERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl Session {
     /// Returns the profiles with these ids, without placements and free counts. Not every driver has a call for one id, so
@@ -43,8 +47,7 @@ impl Session {
             return Ok(Vec::new());
         };
         let key = (gpu.uuid.clone(), mode.current);
-        let known = || OFFERS.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(offers) = known().get(&key) {
+        if let Some(offers) = known_offers().get(&key) {
             return Ok(offers.clone());
         }
         let device = self.device(&gpu.uuid)?;
@@ -56,7 +59,7 @@ impl Session {
         })
         .collect::<Result<_, _>>()?;
         offers.sort_by_key(|profile| (profile.slices, profile.memory_mib, profile.id));
-        known().insert(key, offers.clone());
+        known_offers().insert(key, offers.clone());
         Ok(offers)
     }
 
