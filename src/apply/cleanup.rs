@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::time::Instant;
 
-use super::error::{Cause, FailedStep};
+use super::error::FailedStep;
 use super::shared::ApplyContext;
 use crate::host::{Directories, Directory, Environment};
 use crate::mps::{LogDir, needs_rotation, rotate};
@@ -23,17 +23,20 @@ pub(super) fn purge(
         Purge::All => None,
         Purge::Devices(uuids) => Some(uuids.as_slice()),
     };
-    let left = run_dir.remove_left(devices, until);
-    let logs = remove_logs(devices, context, run_dir, until);
-    let failed = |what: &str, removed: io::Result<()>| {
-        let error = removed.err()?;
-        Some(FailedStep::new(what.to_owned(), Cause::from(error)))
-    };
-    let failures = [
-        failed("removing what users left in pipe directories", left),
-        failed("removing logs", logs),
-    ];
-    failures.into_iter().flatten()
+    [
+        (
+            "removing what users left in pipe directories",
+            run_dir.remove_set_aside(devices, until),
+        ),
+        (
+            "removing logs",
+            remove_logs(devices, context, run_dir, until),
+        ),
+    ]
+    .into_iter()
+    .filter_map(|(attempt, removed)| {
+        Some(FailedStep::new(attempt.to_owned(), removed.err()?.into()))
+    })
 }
 
 fn remove_logs(
@@ -43,17 +46,17 @@ fn remove_logs(
     until: Instant,
 ) -> io::Result<()> {
     let logs = Directory::open(&context.directories.log)?;
-    let names = logs
-        .names()?
-        .into_iter()
-        .filter_map(|name| name.into_string().ok());
-    let is_meant = |name: &String| match devices {
-        Some(devices) => devices.contains(name),
-        None => name.starts_with("GPU-") || name.starts_with("MIG-"),
-    };
-    let names = names.filter(|name| is_meant(name) && !run_dir.has_record(name));
-    let removed = names.map(|name| logs.remove_all(&name, until));
-    removed.fold(Ok(()), io::Result::and)
+    let mut removed = Ok(());
+    for name in logs.names()?.iter().filter_map(|name| name.to_str()) {
+        let is_wanted = match devices {
+            Some(devices) => devices.iter().any(|device| device == name),
+            None => name.starts_with("GPU-") || name.starts_with("MIG-"),
+        };
+        if is_wanted && !run_dir.has_record(name) {
+            removed = removed.and(logs.remove_all(name, until));
+        }
+    }
+    removed
 }
 
 /// True if a daemon of these directories has a log that is large enough to rotate.
@@ -101,10 +104,9 @@ const fn mebibytes(bytes: u64) -> u64 {
 /// The log directories of the daemons of these directories.
 fn logs(node: &Node, directories: &Directories) -> Vec<PathBuf> {
     let run_dir = RunDir::at(&directories.run);
-    let ours = node
-        .served
+    node.served
         .iter()
-        .filter(|served| served.run_dir == run_dir);
-    ours.map(|served| directories.log.join(&served.record.uuid))
+        .filter(|served| served.run_dir == run_dir)
+        .map(|served| directories.log.join(&served.record.uuid))
         .collect()
 }

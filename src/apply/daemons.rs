@@ -196,9 +196,14 @@ impl Shared<'_> {
         } else {
             Some(daemon.defaults()?.over(&record.settings))
         };
-        daemon.configure(&record.settings, was.as_ref(), first)?;
-        if record.settings.server == Server::Eager && first.is_none() {
-            daemon.await_server()?;
+        match first {
+            Some(user) => daemon.start_server(&record.settings, was.as_ref(), user)?,
+            None => {
+                daemon.configure(&record.settings, was.as_ref())?;
+                if record.settings.server == Server::Eager {
+                    daemon.await_server()?;
+                }
+            }
         }
         record.finished = true;
         Ok(self.run_dir.write_record(record)?)
@@ -222,13 +227,16 @@ impl Shared<'_> {
     /// True if a daemon has a server that has no GPU yet, and so no clients.
     fn starts_a_server(&self, record: &DeviceRecord) -> Result<bool, Cause> {
         let processes = self.nvml_on(&record.uuid, Session::read_processes)?;
-        let computes = |pid: Pid| processes.compute.iter().any(|usage| usage.pid == pid.0);
         let daemon = record.daemon.ok_or(Cause::NoDevice)?;
         let table = self.context.environment.host.processes()?;
-        let mut servers = table
+        let has_one_without_gpu = table
             .children(daemon.pid)
-            .filter(|child| MpsProgram::is_one(child));
-        Ok(processes.clients.is_empty() && servers.any(|server| !computes(server.pid)))
+            .filter(|child| MpsProgram::is_one(child))
+            .any(|server| {
+                let mut users = processes.compute.iter();
+                users.all(|usage| usage.pid != server.pid.0)
+            });
+        Ok(processes.clients.is_empty() && has_one_without_gpu)
     }
 
     /// Starts the server that a daemon has lost. A rollback leaves it: the record asks for it.
@@ -241,17 +249,18 @@ impl Shared<'_> {
             return Ok(());
         }
         let user = self.first_user(serve(record))?;
-        let was = Some(&record.settings);
-        self.daemon(record)
-            .configure(&step.settings, was, Some(user))?;
-        Ok(())
+        Ok(self
+            .daemon(record)
+            .start_server(&step.settings, Some(&record.settings), user)?)
     }
 }
 
 /// True if the plan starts the daemon of a record again, unchanged.
 pub(super) fn starts_again(plan: &GpuPlan, record: &DeviceRecord) -> bool {
-    let mut starts = plan.steps.iter().filter_map(|step| step.action.as_start());
-    starts.any(|start| start.by.keeps_record() && start.name == record.name)
+    plan.steps
+        .iter()
+        .filter_map(|step| step.action.as_start())
+        .any(|start| start.by.keeps_record() && start.name == record.name)
 }
 
 impl Shared<'_> {

@@ -1,4 +1,4 @@
-//! The error of a run: what failed, why, what was undone, what is left.
+//! The error of a run: what failed, why, what was undone, what was not.
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -23,7 +23,7 @@ pub struct ApplyError {
     /// The result of the rollback.
     pub rolled_back: Box<RolledBack>,
     /// The steps that did not begin.
-    pub left: Vec<String>,
+    pub not_begun: Vec<String>,
 }
 
 /// A step that failed.
@@ -105,31 +105,24 @@ impl ApplyError {
 
     /// True if only daemons of other users have failed.
     pub fn is_of_users_alone(&self) -> bool {
-        let mut failures = self.failures.iter();
-        let is_undone = self.interrupted || !self.left.is_empty();
-        !is_undone && !self.failures.is_empty() && failures.all(|failure| failure.is_a_users)
+        !self.interrupted
+            && self.not_begun.is_empty()
+            && !self.failures.is_empty()
+            && self.failures.iter().all(|failure| failure.is_a_users)
     }
 
     fn fails_only(&self, kind: impl Fn(&Cause) -> bool) -> bool {
-        let mut failures = self.failures.iter();
-        !self.failures.is_empty() && failures.all(|failure| kind(&failure.cause))
+        !self.failures.is_empty() && self.failures.iter().all(|failure| kind(&failure.cause))
     }
 
     /// Groups the failures by cause: 56 daemons that lack the same library are one message.
     fn kinds(&self) -> Vec<(&FailedStep, Vec<&str>)> {
-        /// The part that differs between equal causes.
-        static DEVICE: LazyLock<Option<Regex>> =
-            LazyLock::new(|| Regex::new("(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{27}").ok());
-        let general = |cause: &Cause| match DEVICE.as_ref() {
-            Some(device) => device.replace_all(&cause.to_string(), "it").into_owned(),
-            None => cause.to_string(),
-        };
         let mut kinds: Vec<(String, &FailedStep, Vec<&str>)> = Vec::new();
         for failure in &self.failures {
-            let said = general(&failure.cause);
-            match kinds.iter_mut().find(|(known, ..)| *known == said) {
+            let kind = failure.cause.without_device();
+            match kinds.iter_mut().find(|(known, ..)| *known == kind) {
                 Some((.., others)) => others.push(&failure.attempt),
-                None => kinds.push((said, failure, Vec::new())),
+                None => kinds.push((kind, failure, Vec::new())),
             }
         }
         kinds
@@ -209,12 +202,11 @@ impl fmt::Display for ApplyError {
                 "what had been done before was undone ({count} step{s}){gone}"
             ));
         }
-        let said = [
+        for (word, things) in [
             ("still there", stands),
             ("missing", missing),
-            ("not done", &self.left),
-        ];
-        for (word, things) in said {
+            ("not done", &self.not_begun),
+        ] {
             lines.extend(things.iter().map(|thing| format!("{word}: {thing}")));
         }
         if *cut_short {
@@ -295,12 +287,12 @@ pub enum Cause {
         due: Due,
     },
     /// A start failed, and so did stopping what it had started.
-    #[error("{cause}\nand what had been started could not be ended: {left}")]
-    Left {
+    #[error("{cause}\nand what had been started could not be ended: {cleanup}")]
+    CleanupFailed {
         /// The reason for the failed start.
         cause: Box<Cause>,
         /// The reason for the failed stop.
-        left: Box<Cause>,
+        cleanup: Box<Cause>,
     },
     /// MIG mode stays on: switching it off on this GPU needs a reset.
     #[error("it is left on: to switch it off again, this GPU needs a reset")]
@@ -376,10 +368,28 @@ impl Cause {
     pub(super) fn and(self, cleaned_up: Result<(), Self>) -> Self {
         match cleaned_up {
             Ok(()) => self,
-            Err(left) => Self::Left {
+            Err(cleanup) => Self::CleanupFailed {
                 cause: Box::new(self),
-                left: Box::new(left),
+                cleanup: Box::new(cleanup),
             },
+        }
+    }
+
+    pub(super) fn not_active(activation: Code, mode: MigMode, due: Due) -> Self {
+        Self::NotActive {
+            activation,
+            mode,
+            due,
+        }
+    }
+
+    /// Returns the message without the UUIDs in it, which differ between equal causes.
+    fn without_device(&self) -> String {
+        static UUID: LazyLock<Option<Regex>> =
+            LazyLock::new(|| Regex::new("(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{27}").ok());
+        match UUID.as_ref() {
+            Some(uuid) => uuid.replace_all(&self.to_string(), "it").into_owned(),
+            None => self.to_string(),
         }
     }
 
@@ -398,12 +408,14 @@ impl Cause {
             Self::Mps(MpsError::Program(RunError::Start { error, .. })) | Self::File(error) => {
                 error.kind() == std::io::ErrorKind::WouldBlock
             }
-            Self::Left { cause, left } => cause.lacks_processes() || left.lacks_processes(),
+            Self::CleanupFailed { cause, cleanup } => {
+                cause.lacks_processes() || cleanup.lacks_processes()
+            }
             _ => false,
         }
     }
 
-    /// True if the rollback left it on purpose: another try would leave it too.
+    /// True if the rollback kept it on purpose: another try would keep it too.
     pub(super) fn is_final(&self) -> bool {
         matches!(self, Self::NeedsReset | Self::HasInstances | Self::Pending)
     }
@@ -438,7 +450,7 @@ impl Cause {
             Self::StillThere { .. } => Some(
                 "it ends when its call of the kernel does; the kernel log may say which one hangs".to_owned(),
             ),
-            Self::Left { cause, .. } => cause.hint(),
+            Self::CleanupFailed { cause, .. } => cause.hint(),
             Self::File(error) => error.hint(),
             Self::NoDevice | Self::NoInstance | Self::NameInUse(_) => {
                 Some("run the same command again: it plans anew".to_owned())

@@ -85,9 +85,11 @@ impl<'a> GpuRun<'a> {
     }
 
     /// The steps that did not begin.
-    pub(super) fn left(&self) -> Vec<String> {
-        let steps = self.plan.steps.iter().enumerate();
-        steps
+    pub(super) fn not_begun(&self) -> Vec<String> {
+        self.plan
+            .steps
+            .iter()
+            .enumerate()
             .filter(|(number, _)| !self.history.is_over(*number))
             .map(|(_, step)| format!("{}: {}", self.title(), step.action))
             .collect()
@@ -179,8 +181,8 @@ impl<'a> GpuRun<'a> {
 pub(super) fn by_placement(
     instances: Vec<GpuInstanceReading>,
 ) -> BTreeMap<Placement, GpuInstanceReading> {
-    let keyed = instances.into_iter();
-    keyed
+    instances
+        .into_iter()
         .map(|instance| (instance.placement, instance))
         .collect()
 }
@@ -341,7 +343,7 @@ impl Shared<'_> {
         } else {
             Ok(())
         };
-        if matches!(cause, Cause::Left { .. }) {
+        if matches!(cause, Cause::CleanupFailed { .. }) {
             // The rollback tries again to stop it.
             history.did(Effect::Started(record));
         }

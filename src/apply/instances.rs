@@ -168,13 +168,13 @@ impl GpuRun<'_> {
         let parent = self.instances.get(&instance).ok_or(Cause::NoInstance)?;
         let id = parent.id;
         let (profile, at) = choice.among(offered).ok_or_else(|| {
-            let offer = |offer: &ComputeInstanceProfile| {
-                format!("{}c (profile {})", offer.slices, offer.id)
-            };
-            let offers: Vec<String> = offered.iter().map(offer).collect();
-            let offers = offers.join(", ");
+            let offers: Vec<String> = offered
+                .iter()
+                .map(|offer| format!("{}c (profile {})", offer.slices, offer.id))
+                .collect();
             Cause::Other(format!(
-                "the GPU instance offers {offers}, and nothing for {choice:?}"
+                "the GPU instance offers {}, and nothing for {choice:?}",
+                offers.join(", ")
             ))
         })?;
         let made = self.in_use(&self.plan.uuid, move |nvml, gpu| {
@@ -259,8 +259,10 @@ impl GpuRun<'_> {
         compute: Placement,
     ) -> Option<(&GpuInstanceReading, &ComputeInstanceReading)> {
         let parent = self.instances.get(&instance)?;
-        let mut parts = parent.compute.iter();
-        let found = parts.find(|found| found.placement == compute)?;
+        let found = parent
+            .compute
+            .iter()
+            .find(|found| found.placement == compute)?;
         Some((parent, found))
     }
 

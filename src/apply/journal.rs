@@ -192,27 +192,33 @@ fn forget_what_is_gone(run_dir: &RunDir, node: &Node) -> io::Result<()> {
     let mut file: NodeFile = run_dir.node()?;
     let before = file.clone();
     file.switched_on.retain(|uuid| {
-        let gpu = node.gpu(uuid);
-        let mode = gpu.and_then(|gpu| gpu.mig);
+        let mode = node.gpu(uuid).and_then(|gpu| gpu.mig);
         mode.is_none_or(|mode| mode.current || mode.pending)
     });
-    file.created.retain(|created| {
-        let gpu = node.gpu(&created.gpu);
-        gpu.is_none_or(|gpu| {
-            gpu.hidden.is_some()
-                || gpu.instances.iter().any(|instance| {
-                    instance.placement == created.placement
-                        && instance.profile == created.profile
-                        && created.compute.is_none_or(|at| {
-                            instance.compute.iter().any(|part| part.placement == at)
-                        })
-                })
-        })
-    });
+    file.created.retain(|created| may_exist(created, node));
     if (&file.created, &file.switched_on) == (&before.created, &before.switched_on) {
         return Ok(());
     }
     run_dir.write_node(&file)
+}
+
+/// True if the node has the instance, or does not show it.
+fn may_exist(created: &Created, node: &Node) -> bool {
+    let Some(gpu) = node.gpu(&created.gpu) else {
+        return true;
+    };
+    if gpu.hidden.is_some() {
+        return true;
+    }
+    let mut parents = gpu.instances.iter().filter(|instance| {
+        instance.placement == created.placement && instance.profile == created.profile
+    });
+    match created.compute {
+        None => parents.next().is_some(),
+        Some(at) => parents
+            .flat_map(|parent| &parent.compute)
+            .any(|part| part.placement == at),
+    }
 }
 
 /// The instances that mig-mps made, kept in `node.json` so that `down --destroy-mig` destroys no others.
@@ -304,8 +310,11 @@ impl NodeRecord {
         if files.written.created.contains(created) {
             return Ok(());
         }
-        // An instance that is not recorded is not made.
-        written.inspect_err(|_| drop(files.now.created.pop()))
+        if written.is_err() {
+            // An instance that is not recorded is not made.
+            files.now.created.pop();
+        }
+        written
     }
 
     /// Forgets what is gone. What cannot be written now is written at the end of the run.

@@ -51,7 +51,7 @@ impl Ended {
 /// the others from being terminated.
 ///
 /// # Errors
-/// Names the clients that failed, and those that an interrupt left.
+/// Names the clients that failed, and those that an interrupt spared.
 pub(super) fn kill(
     kill: &Kill,
     context: &ApplyContext<'_>,
@@ -83,8 +83,8 @@ pub(super) fn kill(
             Err(cause) => Err(cause.into()),
             Ok(_) if has_exited => Ok(Ended::before()),
             _ if interrupt.is_asked() => {
-                let left = format!("end the work of {}", victim.client);
-                error.left.push(left);
+                let step = format!("end the work of {}", victim.client);
+                error.not_begun.push(step);
                 continue;
             }
             Ok(client) => client.end(),
@@ -102,7 +102,7 @@ pub(super) fn kill(
             }
         }
     }
-    error.interrupted |= !error.left.is_empty();
+    error.interrupted |= !error.not_begun.is_empty();
     if error.interrupted || !error.failures.is_empty() {
         return Err(error);
     }
@@ -111,9 +111,11 @@ pub(super) fn kill(
 
 /// The daemon whose clients are terminated.
 fn daemon_of(kill: &Kill, context: &ApplyContext<'_>) -> Daemon {
-    let mut served = context.node.served.iter();
-    let served =
-        served.find(|served| served.record.uuid == kill.uuid && served.run_dir == kill.run_dir);
+    let served = context
+        .node
+        .served
+        .iter()
+        .find(|served| served.record.uuid == kill.uuid && served.run_dir == kill.run_dir);
     let logs = context.environment.logs_of(kill.run_dir.path());
     let daemon = Daemon::new(
         context.programs.clone(),
@@ -141,13 +143,13 @@ impl EndingClient<'_> {
             Patience::Idle | Patience::Force(0) => return Ok(false),
             Patience::Force(seconds) => seconds,
         };
-        let left = Duration::from_secs(seconds.into()).saturating_sub(begun.elapsed());
+        let remaining = Duration::from_secs(seconds.into()).saturating_sub(begun.elapsed());
         if let Some(held) = &self.held {
-            return Ok(ends(held, left, self.interrupt));
+            return Ok(ends(held, remaining, self.interrupt));
         }
         let begun = Instant::now();
         while self.is_client()? {
-            if self.interrupt.is_asked() || begun.elapsed() >= left {
+            if self.interrupt.is_asked() || begun.elapsed() >= remaining {
                 return Ok(false);
             }
             std::thread::sleep(PAUSE);
@@ -206,13 +208,16 @@ impl EndingClient<'_> {
         Ok(self.outcome(sent, is_off))
     }
 
-    /// The outcome for a client that the server has terminated, and that was sent this signal.
-    fn outcome(&self, sent: Option<&str>, is_off: bool) -> Ended {
-        let still_runs = || match &self.held {
+    fn still_runs(&self) -> bool {
+        match &self.held {
             Some(held) => !held.ends_within(A_MOMENT),
             // The process is not visible.
             None => self.victim.started.is_none(),
-        };
+        }
+    }
+
+    /// The outcome for a client that the server has terminated, and that was sent this signal.
+    fn outcome(&self, sent: Option<&str>, is_off: bool) -> Ended {
         if let Some(name) = sent {
             Ended::done(format!(
                 "its work is ended, and so is its process, which was sent {name}"
@@ -221,7 +226,7 @@ impl EndingClient<'_> {
             Ended::interrupted(
                 "its work is ended; whether its process notices was not waited for, and it was sent no signal",
             )
-        } else if still_runs() {
+        } else if self.still_runs() {
             Ended::done(
                 "its work is ended: its CUDA calls fail with error 810 from now on, and its process was sent no signal",
             )

@@ -1,12 +1,14 @@
 //! Switches MIG mode, and waits until the change is active. Looks at the GPUs before anything is touched.
 
+use std::io;
+
 use super::error::{Cause, Due};
 use super::gpu::GpuRun;
 use super::instances::Backoff;
 use super::rollback::Effect;
 use super::shared::{Allowed, Shared, StepOf};
 use crate::host::{Environment, Holders, Interrupt};
-use crate::node::{Gpu, Node};
+use crate::node::Node;
 use crate::nvml::{Code, MigMode, NvmlError, Session};
 use crate::plan::{Held, Obstacle, Plan};
 
@@ -16,29 +18,35 @@ impl GpuRun<'_> {
     /// NVML returns SUCCESS for a change that is only pending: the activation status and the mode that reads back
     /// tell the difference.
     pub(super) fn switch_mig(&mut self, on: bool, step: StepOf<'_>) -> Result<(), Cause> {
-        let (shared, plan) = (self.shared, self.plan);
-        let record = |is_ours| shared.node_record.switched_on(&plan.uuid, is_ours);
-        let is_so = |gpu: &Gpu| gpu.mig.is_some_and(|mode| mode.current == on);
-        if self.gpu.is_some_and(is_so) {
+        if self
+            .gpu
+            .and_then(|gpu| gpu.mig)
+            .is_some_and(|mode| mode.current == on)
+        {
             // Another change is pending: cancel it.
             self.set_mode(on)?;
             if !on {
-                record(false)?;
+                self.record_switched_on(false)?;
             }
             return Ok(());
         }
-        let was_ours = shared.node_record.has_switched_on(&plan.uuid);
+        let was_ours = self.shared.node_record.has_switched_on(&self.plan.uuid);
         if on {
             // Recorded first: what a crash leaves behind is then known as ours.
-            record(true)?;
+            self.record_switched_on(true)?;
         }
         let switched = self.try_to_switch(on, was_ours, step);
         if !self.history.has_switched() {
-            record(was_ours)?;
+            self.record_switched_on(was_ours)?;
         } else if switched.is_ok() {
-            record(on)?;
+            self.record_switched_on(on)?;
         }
         switched
+    }
+
+    fn record_switched_on(&self, is_ours: bool) -> io::Result<()> {
+        let record = &self.shared.node_record;
+        record.switched_on(&self.plan.uuid, is_ours)
     }
 
     fn try_to_switch(&mut self, on: bool, was_ours: bool, step: StepOf<'_>) -> Result<(), Cause> {
@@ -88,15 +96,8 @@ impl GpuRun<'_> {
 
     /// Resets the GPU, if allowed, to activate a pending mode.
     fn reset(&mut self, on: bool, activation: Code, mode: MigMode) -> Result<(), Cause> {
-        let not_active = |mode, due| {
-            Err(Cause::NotActive {
-                activation,
-                mode,
-                due,
-            })
-        };
         if !self.shared.context.allowed.reset {
-            return not_active(mode, Due::Reset);
+            return Err(Cause::not_active(activation, mode, Due::Reset));
         }
         let pci = self.gpu.map(|gpu| gpu.pci.clone()).unwrap_or_default();
         let smi = self.shared.context.environment.nvidia_smi()?;
@@ -107,11 +108,13 @@ impl GpuRun<'_> {
                     holders: self.shared.holders_of(self.gpu, &self.plan.uuid),
                 });
             }
-            return not_active(mode, Due::Reboot(error.to_string()));
+            let due = Due::Reboot(error.to_string());
+            return Err(Cause::not_active(activation, mode, due));
         }
         let mode = self.read_mode()?;
         if mode.current != on {
-            return not_active(mode, Due::Reboot("it was reset".to_owned()));
+            let due = Due::Reboot("it was reset".to_owned());
+            return Err(Cause::not_active(activation, mode, due));
         }
         self.instances.clear();
         Ok(())
@@ -121,23 +124,19 @@ impl GpuRun<'_> {
     pub(super) fn switch_back(&mut self, from: bool) -> Result<(), Cause> {
         let mode = self.read_mode()?;
         if mode.current != from {
-            let is_noted = mode.pending == from;
-            return if is_noted {
+            return if mode.pending == from {
                 Err(Cause::Pending)
             } else {
                 Ok(())
             };
         }
-        let resetless = || {
-            self.shared
-                .nvml_on(&self.plan.uuid, Session::changes_without_reset)
-        };
         // The former instances need the mode on, and an idle GPU switches at once; off leaves an Ampere GPU in need of
         // a reset.
         if from && !self.instances.is_empty() {
             return Err(Cause::HasInstances);
         }
-        if from && !resetless()? {
+        let (shared, uuid) = (self.shared, &self.plan.uuid);
+        if from && !shared.nvml_on(uuid, Session::changes_without_reset)? {
             return Err(Cause::NeedsReset);
         }
         let mut backoff = Backoff::new(self.interrupt());
@@ -149,11 +148,7 @@ impl GpuRun<'_> {
                 return Ok(());
             }
             if activation != Code::IN_USE {
-                return Err(Cause::NotActive {
-                    activation,
-                    mode,
-                    due: Due::Reset,
-                });
+                return Err(Cause::not_active(activation, mode, Due::Reset));
             }
             if !backoff.wait() {
                 return Err(self.busy(!from, 0));
@@ -179,8 +174,8 @@ impl GpuRun<'_> {
     }
 
     fn set_mode(&self, on: bool) -> Result<Code, NvmlError> {
-        let set = move |nvml: &Session, gpu: &str| nvml.set_mig_mode(gpu, on);
-        self.shared.nvml_on(&self.plan.uuid, set)
+        self.shared
+            .nvml_on(&self.plan.uuid, move |nvml, gpu| nvml.set_mig_mode(gpu, on))
     }
 
     fn read_mode(&self) -> Result<MigMode, NvmlError> {
@@ -206,9 +201,11 @@ impl Shared<'_> {
 /// Finds the processes that hold GPUs whose MIG mode the plan switches. Those that cannot be looked at count as held by
 /// nobody: the switch itself finds out.
 pub fn held(environment: &Environment, node: &Node, plan: &Plan, allowed: Allowed) -> Vec<Held> {
-    let gpus = plan.switched(node);
-    let numbered = gpus.into_iter().filter_map(|gpu| Some((gpu, gpu.minor?)));
-    let (gpus, minors): (Vec<_>, Vec<u32>) = numbered.unzip();
+    let (gpus, minors): (Vec<_>, Vec<u32>) = plan
+        .switched(node)
+        .into_iter()
+        .filter_map(|gpu| Some((gpu, gpu.minor?)))
+        .unzip();
     if minors.is_empty() {
         return Vec::new();
     }

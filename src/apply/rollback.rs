@@ -120,18 +120,23 @@ impl<'a> GpuRun<'a> {
 
     /// Removes what a call with an unknown outcome may have made.
     fn remove_strays(&mut self, instance: Placement) -> Result<(), Cause> {
-        let parts = |run: &Self| -> Vec<Placement> {
-            let standing = run.instances.get(&instance);
-            let parts = standing.into_iter().flat_map(|parent| &parent.compute);
-            parts.map(|part| part.placement).collect()
-        };
-        let known = parts(self);
+        let known = self.compute_placements(instance);
         self.reread_instances()?;
-        let strays = parts(self).into_iter().filter(|part| !known.contains(part));
-        for stray in strays.collect::<Vec<_>>() {
-            self.remove(instance, stray)?;
+        for placement in self.compute_placements(instance) {
+            if !known.contains(&placement) {
+                self.remove(instance, placement)?;
+            }
         }
         Ok(())
+    }
+
+    fn compute_placements(&self, instance: Placement) -> Vec<Placement> {
+        self.instances
+            .get(&instance)
+            .into_iter()
+            .flat_map(|parent| &parent.compute)
+            .map(|part| part.placement)
+            .collect()
     }
 
     /// Starts a stopped daemon again.
@@ -161,9 +166,11 @@ impl<'a> GpuRun<'a> {
             return Some(record.uuid.clone());
         };
         let parent = self.instances.get(&key.placement)?;
-        let mut parts = parent.compute.iter();
-        let part = parts.find(|part| part.placement == key.compute)?;
-        Some(part.uuid.clone())
+        parent
+            .compute
+            .iter()
+            .find(|part| part.placement == key.compute)
+            .map(|part| part.uuid.clone())
     }
 }
 

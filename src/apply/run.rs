@@ -103,19 +103,23 @@ fn carry_out<'a>(
     // The driver may refuse the MIG mode of a GPU that others have open: all else is touched after that.
     let context = shared.context;
     let held = held(context.environment, context.node, plan, context.allowed);
-    let is_held = |gpu: &&GpuPlan| held.iter().any(|held| held.uuids.contains(&gpu.uuid));
-    let (first, rest): (Vec<_>, Vec<_>) = plan.gpus.iter().partition(is_held);
+    let (first, rest): (Vec<_>, Vec<_>) = plan
+        .gpus
+        .iter()
+        .partition(|gpu| held.iter().any(|held| held.uuids.contains(&gpu.uuid)));
     let mut runs = side_by_side(first, shared, pool);
     runs.extend(side_by_side(rest, shared, pool));
-    let failures = runs.iter().flat_map(|run| run.history.take_failures());
     let environment = shared.context.environment;
     let mut error = ApplyError {
-        failures: failures.collect(),
+        failures: runs
+            .iter()
+            .flat_map(|run| run.history.take_failures())
+            .collect(),
         interrupted: environment.interrupt.is_asked(),
         ..ApplyError::default()
     };
-    let is_cause = |failure: &FailedStep| !failure.is_a_users;
-    let is_to_be_undone = error.interrupted || error.failures.iter().any(is_cause);
+    let is_to_be_undone =
+        error.interrupted || error.failures.iter().any(|failure| !failure.is_a_users);
     error.is_rest_done = !is_to_be_undone && plan.steps().count() > error.failures.len();
     match shared.on_failure {
         OnFailure::RollBack if is_to_be_undone => {
@@ -126,8 +130,10 @@ fn carry_out<'a>(
         }
         OnFailure::RollBack => {}
         OnFailure::GoOn => {
-            error.left.extend(runs.iter().flat_map(GpuRun::left));
-            error.interrupted &= !error.left.is_empty();
+            error
+                .not_begun
+                .extend(runs.iter().flat_map(GpuRun::not_begun));
+            error.interrupted &= !error.not_begun.is_empty();
         }
     }
     let ledger = shared.node_record.write_rest();
@@ -154,8 +160,11 @@ fn carry_out<'a>(
 
 /// Undoes what was done on each GPU, and adds the outcome to the error.
 fn roll_back<'a>(runs: Vec<GpuRun<'a>>, error: &mut ApplyError, pool: &Pool<'a>) {
-    let lacks_processes = |failure: &FailedStep| failure.cause.lacks_processes();
-    if error.failures.iter().any(lacks_processes) {
+    if error
+        .failures
+        .iter()
+        .any(|failure| failure.cause.lacks_processes())
+    {
         // The rollback starts programs too.
         pool.close();
     }

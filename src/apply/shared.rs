@@ -104,14 +104,20 @@ impl<'a> Shared<'a> {
 
     /// The device with that UUID, if this run directory has its record.
     pub(super) fn served(&self, uuid: &str) -> Option<&'a Served> {
-        let mut served = self.context.node.served.iter();
-        served.find(|served| served.record.uuid == uuid && served.run_dir == self.run_dir)
+        self.context
+            .node
+            .served
+            .iter()
+            .find(|served| served.record.uuid == uuid && served.run_dir == self.run_dir)
     }
 
     /// The device with that UUID, if its record cannot be read.
     pub(super) fn lost(&self, uuid: &str) -> Option<&'a Served> {
-        let mut lost = self.context.node.lost_records.iter();
-        lost.find(|served| served.record.uuid == uuid && served.run_dir == self.run_dir)
+        self.context
+            .node
+            .lost_records
+            .iter()
+            .find(|lost| lost.record.uuid == uuid && lost.run_dir == self.run_dir)
     }
 
     /// True if another GPU's failure, or the user, makes going on pointless.

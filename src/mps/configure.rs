@@ -28,25 +28,27 @@ const SERVER_LIST: &str = "get_server_list";
 const ROUNDS: usize = 5;
 
 impl Daemon {
-    /// Sets the defaults of the daemon, reads them back, and starts a server if a `user` is given. Returns that server
-    /// once it is ACTIVE. `old` are the settings of a daemon that was already running.
-    pub fn configure(
+    /// Sets the defaults of the daemon and reads them back. `old` are the settings of a daemon that was already running:
+    /// its servers, which have settings of their own, are set too.
+    pub fn configure(&self, settings: &Settings, old: Option<&Settings>) -> Result<(), MpsError> {
+        let commands = SettingCommand::all(None, settings, old);
+        let servers = self.send(&commands, [SERVER_LIST.to_owned()], READY_LIMIT)?;
+        self.set_servers(servers, settings, old)
+    }
+
+    /// Sets the defaults of the daemon, reads them back, and starts a server of this user. Returns once it is ACTIVE.
+    /// `old` are the settings of a daemon that was already running.
+    pub fn start_server(
         &self,
         settings: &Settings,
         old: Option<&Settings>,
-        user: Option<Uid>,
-    ) -> Result<Option<Pid>, MpsError> {
+        user: Uid,
+    ) -> Result<(), MpsError> {
         let commands = SettingCommand::all(None, settings, old);
-        let start = user.map(|user| format!("start_server -uid {user}"));
-        let rest = start.into_iter().chain([SERVER_LIST.to_owned()]);
-        let servers = self.send(&commands, rest, READY_LIMIT)?;
-        if user.is_none() {
-            // A server that was already running has settings of its own.
-            self.set_servers(servers, settings, old)?;
-            return Ok(None);
-        }
+        let start = [format!("start_server -uid {user}"), SERVER_LIST.to_owned()];
+        let servers = self.send(&commands, start, READY_LIMIT)?;
         self.wait_for_user(READY_LIMIT, |limit| {
-            self.await_active(servers.first().copied(), limit).map(Some)
+            self.await_active(servers.first().copied(), limit)
         })
     }
 
@@ -62,16 +64,18 @@ impl Daemon {
     pub fn await_server(&self) -> Result<(), MpsError> {
         let servers = self.send(&[], [SERVER_LIST.to_owned()], ANSWER_LIMIT)?;
         let status = self.query(&servers, false, PATIENCE, ANSWER_LIMIT)?;
-        let mut servers = status.servers.into_iter();
-        let starts = servers.find(|server| server.state == Some(ServerState::Initializing));
-        let Some(server) = starts else { return Ok(()) };
-        self.wait_for_user(READY_LIMIT, |limit| {
-            self.await_active(Some(server.pid), limit).map(drop)
-        })
+        for server in status.servers {
+            if server.state == Some(ServerState::Initializing) {
+                return self.wait_for_user(READY_LIMIT, |limit| {
+                    self.await_active(Some(server.pid), limit)
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Waits until a server is ACTIVE.
-    fn await_active(&self, first: Option<Pid>, limit: Duration) -> Result<Pid, MpsError> {
+    fn await_active(&self, first: Option<Pid>, limit: Duration) -> Result<(), MpsError> {
         let start = Instant::now();
         let mut server = first;
         loop {
@@ -79,19 +83,19 @@ impl Daemon {
             let Some(pid) = server else {
                 return Err(self.failure("the MPS server did not start"));
             };
-            let left = limit.saturating_sub(start.elapsed());
-            if left < LEAST_TIME {
+            let remaining = limit.saturating_sub(start.elapsed());
+            if remaining < LEAST_TIME {
                 let limit = limit.as_secs();
                 return Err(
                     self.failure(format!("the MPS server {pid} is not ready after {limit} s"))
                 );
             }
-            let status = self.query_within(&[pid], false, (PATIENCE, limit), left)?;
+            let status = self.query_within(&[pid], false, (PATIENCE, limit), remaining)?;
             match status.servers.iter().find(|server| server.pid == pid) {
                 Some(server)
                     if server.state == Some(ServerState::Active) && self.has_logged_ready(pid) =>
                 {
-                    return Ok(pid);
+                    return Ok(());
                 }
                 Some(_) => std::thread::sleep(READY_PAUSE),
                 None => server = status.servers.first().map(|server| server.pid),
@@ -148,11 +152,11 @@ impl Daemon {
         let start = Instant::now();
         while start.elapsed() < LOG_LIMIT {
             let log = self.log_end(LogFile::Server, LOG_END);
-            let lags = |server: &Pid| {
-                let logged = logged_limit(&log, *server);
-                logged.is_some_and(|logged| logged != limit.bytes())
-            };
-            if !servers.iter().any(lags) {
+            let lags = servers
+                .iter()
+                .filter_map(|server| logged_limit(&log, *server))
+                .any(|logged| logged != limit.bytes());
+            if !lags {
                 return;
             }
             std::thread::sleep(LOG_PAUSE);
@@ -202,6 +206,11 @@ pub(super) fn queries() -> Vec<String> {
         .collect()
 }
 
+/// True if settings have another value than the default.
+fn is_set(control: &Control, settings: &Settings) -> bool {
+    (control.value)(settings) != (control.value)(&Settings::default())
+}
+
 /// `set_default_WORD ARGUMENTS VALUE`, `get_WORD SERVER ARGUMENTS`
 fn command(control: &Control, verb: &str, server: Option<Pid>, value: Option<String>) -> String {
     let (default, pid) = match server {
@@ -222,32 +231,30 @@ impl<'a> SettingCommand<'a> {
     /// Returns the commands that set and read back what a daemon gives to servers that start later, or what a running
     /// server gives to its next clients. `old` settings may have to be reset; a daemon that has just started has none.
     pub(super) fn all(server: Option<Pid>, new: &'a Settings, old: Option<&Settings>) -> Vec<Self> {
-        let is_sent = |control: &Control| {
-            let default = (control.value)(&Settings::default());
-            let is_set = |settings| (control.value)(settings) != default;
-            control.is_universal || is_set(new) || old.is_some_and(is_set)
-        };
         let controls: Vec<(&SettingKey, &Control)> = KEYS
             .iter()
             .filter_map(|key| Some((key, key.control()?)))
             .filter(|(_, control)| server.is_none() || control.is_of_servers)
-            .filter(|(_, control)| is_sent(control))
+            .filter(|(_, control)| {
+                control.is_universal
+                    || is_set(control, new)
+                    || old.is_some_and(|old| is_set(control, old))
+            })
             .collect();
-        let of = |command, answer| Self {
-            command,
-            answer,
+        let of_server = server.is_some();
+        let sets = controls.iter().map(|&(key, control)| Self {
+            command: command(control, "set", server, Some((control.value)(new))),
+            answer: control.is_universal.then_some((key, control)),
             settings: new,
-            of_server: server.is_some(),
-        };
-        let sets = controls.iter().map(|&(key, control)| {
-            let command = command(control, "set", server, Some((control.value)(new)));
-            of(command, control.is_universal.then_some((key, control)))
+            of_server,
         });
         // Backwards: an unset memory limit prints no line, so a line that can be recognised has to follow it.
-        let gets = controls
-            .iter()
-            .rev()
-            .map(|&(key, control)| of(command(control, "get", server, None), Some((key, control))));
+        let gets = controls.iter().rev().map(|&(key, control)| Self {
+            command: command(control, "get", server, None),
+            answer: Some((key, control)),
+            settings: new,
+            of_server,
+        });
         sets.chain(gets).collect()
     }
 
@@ -317,8 +324,9 @@ const MEASURED: [ContextMemory; 1] = [
 impl ContextMemory {
     /// Returns the reason why no program starts on a whole GPU with this limit, if its model and driver were measured.
     pub fn forbids(limit: MemoryLimit, product: &str, branch: Option<u32>) -> Option<String> {
-        let mut measured = MEASURED.iter();
-        let of_this = measured.find(|one| one.product == product && Some(one.branch) == branch)?;
+        let of_this = MEASURED
+            .iter()
+            .find(|one| one.product == product && Some(one.branch) == branch)?;
         (limit.bytes() < of_this.mebibytes << 20).then(|| {
             format!(
                 "no program starts with a pinned-memory-limit of {limit}: {}",

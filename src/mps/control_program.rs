@@ -39,17 +39,21 @@ impl ControlProgram {
     /// Returns the control program of a driver with a version such as `580.159.04`.
     pub fn of(driver: &str) -> Self {
         let branch = driver.split('.').next().and_then(|text| text.parse().ok());
-        let is_from = |first| branch.is_none_or(|branch: u32| branch >= first);
         Self {
             branch,
-            is_too_old: !is_from(Self::FIRST),
-            queues_sessions: is_from(615),
-            has_open_settings: !is_from(550),
-            has_server_status: is_from(550),
-            has_multiuser_server: is_from(Self::FIRST_MULTIUSER),
-            client_limit: (!is_from(590)).then_some(48),
+            is_too_old: !is_from(Self::FIRST, branch),
+            queues_sessions: is_from(615, branch),
+            has_open_settings: !is_from(550, branch),
+            has_server_status: is_from(550, branch),
+            has_multiuser_server: is_from(Self::FIRST_MULTIUSER, branch),
+            client_limit: (!is_from(590, branch)).then_some(48),
         }
     }
+}
+
+/// True if a driver's branch is this one or newer, or unknown.
+fn is_from(first: u32, branch: Option<u32>) -> bool {
+    branch.is_none_or(|branch| branch >= first)
 }
 
 #[cfg(test)]

@@ -197,14 +197,14 @@ impl Daemon {
     /// daemon's, and their diagnosis.
     pub(super) fn failure(&self, what: impl Into<String>) -> MpsError {
         let mut what = what.into();
-        let logs = LogDir::open(&self.log).ok();
-        let lines_of = |log, mark| match &logs {
-            Some(logs) => logs.tail(log, mark, 200),
-            None => Vec::new(),
+        let [control_mark, server_mark] = self.marks;
+        let (control, server) = match LogDir::open(&self.log) {
+            Ok(logs) => (
+                logs.tail(LogFile::Control, control_mark, 200),
+                logs.tail(LogFile::Server, server_mark, 200),
+            ),
+            Err(_) => (Vec::new(), Vec::new()),
         };
-        let [control, server] = self.marks;
-        let control = lines_of(LogFile::Control, control);
-        let server = lines_of(LogFile::Server, server);
         if let Some(diagnosis) = diagnose(&control, &server) {
             what = format!("{what}: {diagnosis}");
         }
@@ -289,18 +289,18 @@ impl Daemon {
         Ok(removed.or_else(|_| self.move_away())?)
     }
 
-    /// Moves the pipe directory to [`LEFT`], where no records are read: a user could have forged one.
+    /// Moves the pipe directory to [`SET_ASIDE`], where no records are read: a user could have forged one.
     pub(super) fn move_away(&self) -> io::Result<()> {
         let device = self.device_directory()?;
         let above = device.path().parent().unwrap_or(device.path());
-        let left = Directory::open(above)?.make_child(LEFT, 0o755)?;
+        let set_aside = Directory::open(above)?.make_child(SET_ASIDE, 0o755)?;
         let name = device
             .path()
             .file_name()
             .unwrap_or_default()
             .to_string_lossy();
-        let free = free_name(&left, &name).unwrap_or_else(|| name.into_owned());
-        device.rename(self.pipe_name(), &left, free)
+        let free = free_name(&set_aside, &name).unwrap_or_else(|| name.into_owned());
+        device.rename(self.pipe_name(), &set_aside, free)
     }
 
     /// Removes the files of a daemon that has exited. Any user may hold the lock of an old lock file, so the next daemon
@@ -373,7 +373,7 @@ pub(super) const PID_FILE: &str = "nvidia-cuda-mps-control.pid";
 pub(super) const PIPE_FILES: [&str; 5] = [SOCKET, "control_privileged", LOCK_FILE, "log", PID_FILE];
 
 /// The subdirectory of a run directory for pipe directories in which users keep files of their own.
-pub const LEFT: &str = "left";
+pub const SET_ASIDE: &str = "left";
 
 /// A failed operation on a daemon.
 #[derive(Debug, Error)]

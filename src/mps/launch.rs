@@ -86,15 +86,16 @@ impl Daemon {
         in_the_way: Option<String>,
     ) -> MpsError {
         let found = self.count_processes(host, owner);
-        let (found, left, unknown) = match (found, self.end_mps_processes(host, owner)) {
-            (Ok(found), Ok(left)) => (found, left, None),
+        let (found, unended, unknown) = match (found, self.end_mps_processes(host, owner)) {
+            (Ok(found), Ok(unended)) => (found, unended, None),
             (Err(error), _) | (_, Err(error)) => (0, Vec::new(), Some(error)),
         };
         let ended = format!("what it had started ({found} processes) was ended");
         let notes: Vec<String> = [
             in_the_way,
             (found > 0).then_some(ended),
-            (!left.is_empty()).then(|| format!("the kernel does not end {}", list_pids(&left))),
+            (!unended.is_empty())
+                .then(|| format!("the kernel does not end {}", list_pids(&unended))),
             unknown.map(|error| format!("what it has started may still run: {error}")),
         ]
         .into_iter()
@@ -238,6 +239,15 @@ pub struct LaunchOptions {
     pub cpus: Option<Cpus>,
     /// The limit of open files; by default [`NOFILE`], or the system's limit if that is lower.
     pub nofile: Option<u64>,
+}
+
+impl LaunchOptions {
+    /// True if a daemon serves this device and as many users.
+    pub(super) fn fit(&self, daemon: &Process) -> bool {
+        let device = daemon.environment("CUDA_VISIBLE_DEVICES");
+        let is_multiuser = daemon.command().contains(MULTIUSER);
+        device.as_deref() == Some(&self.device) && is_multiuser == self.multiuser
+    }
 }
 
 /// The users who may connect to a daemon, as the permissions of its directories.

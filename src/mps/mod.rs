@@ -15,7 +15,7 @@ mod stop;
 
 pub use configure::ContextMemory;
 pub use control_program::ControlProgram;
-pub use daemon::{Daemon, LEFT, MAX_PIPE_DIR, MpsError};
+pub use daemon::{Daemon, MAX_PIPE_DIR, MpsError, SET_ASIDE};
 pub use launch::{Access, Invocation, LaunchOptions, Launched};
 pub(crate) use log::split;
 pub use log::{LineKind, LogDir, LogFile, LogLine, LogTail, logged_ready, needs_rotation, rotate};

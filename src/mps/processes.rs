@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use rustix::process::{Flock, FlockType, Signal, fcntl_getlk};
 
 use super::daemon::{LOCK_FILE, PID_FILE};
-use super::launch::MULTIUSER;
 use super::{Daemon, LaunchOptions, MpsError};
 use crate::host::{Directory, Host, Pid, Process, ProcessHandle, ProcessTable, Uid, user_name};
 
@@ -41,14 +40,16 @@ impl MpsProgram {
 
 /// True if a process is a control daemon and not a session, which reads commands and exits.
 pub fn is_daemon(process: &Process) -> bool {
-    let makes_daemon = |argument: &String| {
-        let option = argument.trim_start_matches('-');
-        let begins = |name: &str| name.starts_with(option);
-        let is_option = argument.starts_with('-') && !option.is_empty();
-        is_option && (begins("daemon") || begins("foreground") || begins("forground"))
-    };
-    let is_control = MpsProgram::of(process) == Some(MpsProgram::Control);
-    is_control && process.arguments().iter().any(makes_daemon)
+    MpsProgram::of(process) == Some(MpsProgram::Control)
+        && process.arguments().iter().any(|word| makes_daemon(word))
+}
+
+/// True for an option that makes the control program a daemon, which it knows by each beginning.
+fn makes_daemon(argument: &str) -> bool {
+    let option = argument.trim_start_matches('-');
+    let is_option = argument.starts_with('-') && !option.is_empty();
+    let names = ["daemon", "foreground", "forground"];
+    is_option && names.iter().any(|name| name.starts_with(option))
 }
 
 pub(super) fn is_server(process: &Process) -> bool {
@@ -84,11 +85,14 @@ impl Daemon {
         program: MpsProgram,
     ) -> io::Result<Vec<Process>> {
         let table = host.processes()?;
-        let is_here = |process: &&Process| match program {
-            MpsProgram::Control => self.is_daemon_here(process, owner),
-            MpsProgram::Server => is_server(process) && serves_in(process, &self.pipe),
-        };
-        Ok(table.iter().filter(is_here).cloned().collect())
+        Ok(table
+            .iter()
+            .filter(|process| match program {
+                MpsProgram::Control => self.is_daemon_here(process, owner),
+                MpsProgram::Server => is_server(process) && serves_in(process, &self.pipe),
+            })
+            .cloned()
+            .collect())
     }
 
     /// Returns the number of daemons of this pipe directory that run as `owner`, and of servers in it.
@@ -117,13 +121,13 @@ impl Daemon {
     /// Ends the daemons of this pipe directory that run as `owner`, and then all servers in it. Returns those that the
     /// kernel does not end.
     pub(super) fn end_mps_processes(&self, host: &Host, owner: Uid) -> io::Result<Vec<Pid>> {
-        let mut left = Vec::new();
+        let mut unended = Vec::new();
         // Found one after the other: the daemon may have started a server meanwhile.
         for program in [MpsProgram::Control, MpsProgram::Server] {
             let found = self.mps_processes(host, owner, program)?;
-            left.extend(end_all(&open_all(host, &found)?));
+            unended.extend(end_all(&open_all(host, &found)?));
         }
-        Ok(left)
+        Ok(unended)
     }
 }
 
@@ -132,10 +136,9 @@ pub(super) fn open_all<'p>(
     host: &Host,
     processes: impl IntoIterator<Item = &'p Process>,
 ) -> io::Result<Vec<ProcessHandle>> {
-    let open = |process: &Process| host.open_process(process.pid, process.started);
     processes
         .into_iter()
-        .filter_map(|process| open(process).transpose())
+        .filter_map(|process| host.open_process(process.pid, process.started).transpose())
         .collect()
 }
 
@@ -165,8 +168,11 @@ pub(super) fn kill_all_after(processes: &[ProcessHandle], limit: Duration) -> Ve
         }
     }
     let until = Instant::now() + KILL_LIMIT;
-    let left = processes.iter().filter(|held| !held.ends_by(until));
-    left.map(|held| held.pid).collect()
+    processes
+        .iter()
+        .filter(|held| !held.ends_by(until))
+        .map(|held| held.pid)
+        .collect()
 }
 
 /// Lists pids for a message.
@@ -255,26 +261,23 @@ impl Daemon {
     ) -> Result<Option<Process>, MpsError> {
         let owner = wanted.access.owner();
         let daemons = self.mps_processes(host, owner, MpsProgram::Control)?;
-        let fits = |process: &Process| {
-            let device = process.environment("CUDA_VISIBLE_DEVICES");
-            let is_multiuser = process.command().contains(MULTIUSER);
-            device.as_deref() == Some(&wanted.device) && is_multiuser == wanted.multiuser
-        };
         if let [one] = daemons.as_slice() {
-            let holds_lock = || self.lock_holder() == LockHolder::Process(one.pid);
-            if fits(one) && self.has_socket() && holds_lock() {
+            if wanted.fit(one)
+                && self.has_socket()
+                && self.lock_holder() == LockHolder::Process(one.pid)
+            {
                 return Ok(Some(one.clone()));
             }
             self.refuse_clients(host, one)?;
         }
-        let left = end_all(&open_all(host, &daemons)?);
-        if left.is_empty() {
+        let unended = end_all(&open_all(host, &daemons)?);
+        if unended.is_empty() {
             return Ok(None);
         }
         Err(self.failure(format!(
             "daemons that nobody recorded run in {} and do not end: {}",
             self.pipe.display(),
-            list_pids(&left)
+            list_pids(&unended)
         )))
     }
 

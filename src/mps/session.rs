@@ -90,6 +90,14 @@ impl Daemon {
         })
     }
 
+    fn busy(&self, since: Instant, later: Option<String>) -> MpsError {
+        MpsError::Busy {
+            pipe: self.pipe.clone(),
+            waited: since.elapsed(),
+            later,
+        }
+    }
+
     /// The same in at most `allowed` altogether, which the caller takes from the user's time.
     pub(super) fn session_within(
         &self,
@@ -120,16 +128,13 @@ impl Daemon {
         } else {
             limit
         };
-        let busy = |later| MpsError::Busy {
-            pipe: self.pipe.clone(),
-            waited: start.elapsed(),
-            later,
-        };
         let command = self.session_command()?;
         loop {
-            let left = tenths(limit.min(allowed.saturating_sub(start.elapsed())));
-            let output = match self.run(&command, &script, left) {
-                Err(RunError::Late { .. }) if queues => return Err(busy(Some(changes.join("; ")))),
+            let remaining = tenths(limit.min(allowed.saturating_sub(start.elapsed())));
+            let output = match self.run(&command, &script, remaining) {
+                Err(RunError::Late { .. }) if queues => {
+                    return Err(self.busy(start, Some(changes.join("; "))));
+                }
                 other => other?,
             };
             match Answer::read(&asked, &output.stdout, &output.stderr) {
@@ -137,7 +142,7 @@ impl Daemon {
                 Err(SessionRefusal::NoDaemon) => return Err(MpsError::NoDaemon(self.pipe.clone())),
                 Err(SessionRefusal::Unexpected(error)) => return Err(error),
                 Err(SessionRefusal::Busy) if start.elapsed() + pause > patience => {
-                    return Err(busy(None));
+                    return Err(self.busy(start, None));
                 }
                 // The end of the other session cannot be waited for.
                 Err(SessionRefusal::Busy) => std::thread::sleep(pause),

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::processes::{end_all, is_server, kill_all_after, list_pids, open_all, serves_in};
 use super::session::{NO_DAEMON, PATIENCE};
-use super::{Daemon, MpsError, ServerState, ServerStatus};
-use crate::host::{Host, Interrupt, Pid, Process, ProcessHandle, RunError, StartTime, Uid};
+use super::{Daemon, MpsError, ServerState};
+use crate::host::{Host, Interrupt, Pid, ProcessHandle, RunError, StartTime, Uid};
 
 /// The treatment of the clients of a daemon that is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,8 +82,8 @@ impl Daemon {
             Means::Session => {}
             Means::Signals => return self.end_by_signals(host, held, servers),
             Means::Heal => {
-                let left = kill_all_after(&servers, Duration::ZERO);
-                if left.is_empty() && self.session(&[], HEAL_LIMIT, HEAL_LIMIT).is_ok() {
+                let unended = kill_all_after(&servers, Duration::ZERO);
+                if unended.is_empty() && self.session(&[], HEAL_LIMIT, HEAL_LIMIT).is_ok() {
                     return Ok(());
                 }
                 return self.end_by_signals(host, held, servers);
@@ -95,8 +95,8 @@ impl Daemon {
         let (command, limit) = patience.quit();
         let asked = self.wait_for_user(limit, |limit| self.quit(&held, &command, limit));
         let (said, limit) = match asked {
-            Ok((None, _)) => return self.ended(&kill_all_after(&servers, EXIT_LIMIT)),
-            Ok((Some(said), limit)) => (said, limit),
+            Ok(Quit::Ended) => return self.ended(&kill_all_after(&servers, EXIT_LIMIT)),
+            Ok(Quit::StillRuns { said, waited }) => (said, waited),
             Err(error) if patience == Patience::Idle => return Err(error),
             // No client has to be spared.
             Err(_) => (String::new(), limit),
@@ -133,10 +133,10 @@ impl Daemon {
     /// Returns the servers of a daemon, and those in its directory without a daemon.
     fn servers(&self, host: &Host, daemon: Pid) -> io::Result<Vec<ProcessHandle>> {
         let table = host.processes()?;
-        let is_of_daemon = |server: &&Process| {
-            is_server(server) && (server.parent == daemon || serves_in(server, &self.pipe))
-        };
-        open_all(host, table.iter().filter(is_of_daemon))
+        let servers = table.iter().filter(|process| {
+            is_server(process) && (process.parent == daemon || serves_in(process, &self.pipe))
+        });
+        open_all(host, servers)
     }
 
     /// Stops the daemon, which does not handle SIGTERM, and then its remaining servers. A healthy server exits with its
@@ -148,41 +148,35 @@ impl Daemon {
         mut servers: Vec<ProcessHandle>,
     ) -> Result<(), MpsError> {
         let pid = daemon.pid;
-        let mut left = end_all(&[daemon]);
+        let mut unended = end_all(&[daemon]);
         // The daemon may have started another one until it ended.
         let now = self.servers(host, pid);
         let unread = now.map(|now| servers.extend(now)).err();
-        left.extend(kill_all_after(&servers, EXIT_LIMIT));
-        left.sort_unstable();
-        left.dedup();
-        self.ended(&left)?;
+        unended.extend(kill_all_after(&servers, EXIT_LIMIT));
+        unended.sort_unstable();
+        unended.dedup();
+        self.ended(&unended)?;
         unread.map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// Returns an error if the kernel has not ended some processes.
-    pub(super) fn ended(&self, left: &[Pid]) -> Result<(), MpsError> {
-        if left.is_empty() {
+    pub(super) fn ended(&self, unended: &[Pid]) -> Result<(), MpsError> {
+        if unended.is_empty() {
             return Ok(());
         }
         Err(self.failure(format!(
             "{} was sent SIGKILL and has not ended: the kernel cannot end it now",
-            list_pids(left)
+            list_pids(unended)
         )))
     }
 
-    /// Asks the daemon to quit, and retries while that is refused. Returns what the control program said last if the daemon
-    /// still runs after the limit, and that limit.
-    fn quit(
-        &self,
-        held: &ProcessHandle,
-        command: &str,
-        limit: Duration,
-    ) -> Result<(Option<String>, Duration), MpsError> {
+    /// Asks the daemon to quit, and retries while that is refused.
+    fn quit(&self, held: &ProcessHandle, command: &str, limit: Duration) -> Result<Quit, MpsError> {
         let start = Instant::now();
         let mut said = String::new();
         while start.elapsed() < limit {
-            let left = limit.saturating_sub(start.elapsed());
-            match self.run(&self.session_command()?, command, left) {
+            let remaining = limit.saturating_sub(start.elapsed());
+            match self.run(&self.session_command()?, command, remaining) {
                 Ok(output) => said = format!("{}{}", output.stdout, output.stderr),
                 // It still waits for a client.
                 Err(RunError::Late { .. }) => {}
@@ -190,7 +184,7 @@ impl Daemon {
             }
             // A refused session exits with status 0 and no output: only the process shows the result.
             if held.ends_within(EXIT_LIMIT) {
-                return Ok((None, limit));
+                return Ok(Quit::Ended);
             }
             // The socket has gone: a retry cannot find it.
             if said.contains(NO_DAEMON) {
@@ -201,29 +195,48 @@ impl Daemon {
             "" => String::new(),
             said => format!(": {said}"),
         };
-        Ok((Some(said), limit))
+        Ok(Quit::StillRuns {
+            said,
+            waited: limit,
+        })
     }
 
     /// Terminates the clients that answer in time. The following quit ends the others.
     fn terminate_clients(&self, servers: &[ProcessHandle]) {
         let until = Instant::now() + TERMINATE_LIMIT;
-        let left = || until.saturating_duration_since(Instant::now());
         let servers: Vec<Pid> = servers.iter().map(|held| held.pid).collect();
-        let Ok(status) = self.query(&servers, false, left(), left()) else {
+        let Ok(status) = self.query(&servers, false, time_until(until), time_until(until)) else {
             return;
         };
-        // After a fault their work has ended, and the server answers nothing while it waits for them to exit (measured:
-        // for more than 60 s).
-        let can_answer = |server: &ServerStatus| server.state != Some(ServerState::Fault);
-        for server in status.servers.into_iter().filter(can_answer) {
+        for server in status.servers {
+            // After a fault their work has ended, and the server answers nothing while it waits for them to exit
+            // (measured: for more than 60 s).
+            if server.state == Some(ServerState::Fault) {
+                continue;
+            }
             for client in server.clients.into_iter().flatten() {
-                if left().is_zero() {
+                let remaining = time_until(until);
+                if remaining.is_zero() {
                     return;
                 }
-                let _ = self.terminate_client_within(server.pid, client, left(), left());
+                let _ = self.terminate_client_within(server.pid, client, remaining, remaining);
             }
         }
     }
+}
+
+fn time_until(end: Instant) -> Duration {
+    end.saturating_duration_since(Instant::now())
+}
+
+/// The result of asking a daemon to quit.
+enum Quit {
+    Ended,
+    /// It has not ended within this time; with the last words of the control program.
+    StillRuns {
+        said: String,
+        waited: Duration,
+    },
 }
 
 /// The time that a server may take: it first finishes or drops the client's outstanding GPU work.
@@ -296,8 +309,10 @@ impl Daemon {
     /// True if a client is in a server's list.
     pub fn has_client(&self, server: Pid, client: Pid) -> Result<bool, MpsError> {
         let status = self.query(&[server], false, PATIENCE, LIMIT)?;
-        let mut servers = status.servers.iter();
-        Ok(servers.any(|known| known.pid == server && known.clients.contains(&Some(client))))
+        Ok(status
+            .servers
+            .iter()
+            .any(|known| known.pid == server && known.clients.contains(&Some(client))))
     }
 }
 

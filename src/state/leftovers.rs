@@ -1,46 +1,44 @@
 //! Removes what interrupted changes and users left in a run directory.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::run_dir::{BY_NAME, HALF_MADE, JOURNAL, NODE, RECORD, RunDir, half_made};
-use crate::mps::LEFT;
+use crate::mps::SET_ASIDE;
 
 impl RunDir {
     /// Returns the pipe directories that were set aside because their users had put files into them.
     pub fn left(&self) -> Vec<PathBuf> {
-        let names = || self.open().ok()?.child(LEFT).ok()??.names().ok();
-        let names = names().unwrap_or_default();
-        let paths = names.iter().map(|name| self.path().join(LEFT).join(name));
-        let mut left: Vec<PathBuf> = paths.collect();
-        left.sort();
-        left
+        let mut set_aside: Vec<PathBuf> = self
+            .names_set_aside()
+            .unwrap_or_default()
+            .iter()
+            .map(|name| self.path().join(SET_ASIDE).join(name))
+            .collect();
+        set_aside.sort();
+        set_aside
+    }
+
+    fn names_set_aside(&self) -> Option<Vec<OsString>> {
+        self.open().ok()?.child(SET_ASIDE).ok()??.names().ok()
     }
 
     /// Removes the pipe directories of these devices, or of all, that were set aside. Stops at `until`.
-    pub fn remove_left(&self, devices: Option<&[String]>, until: Instant) -> io::Result<()> {
+    pub fn remove_set_aside(&self, devices: Option<&[String]>, until: Instant) -> io::Result<()> {
         let Some(directory) = self.open_if_there()? else {
             return Ok(());
         };
-        let Some(left) = directory.child(LEFT)? else {
+        let Some(set_aside) = directory.child(SET_ASIDE)? else {
             return Ok(());
         };
-        let is_wanted = |name: &OsStr| {
-            devices.is_none_or(|uuids| {
-                let name = name.to_string_lossy();
-                let mut uuids = uuids.iter();
-                uuids.any(|uuid| {
-                    let rest = name.strip_prefix(uuid.as_str());
-                    rest.is_some_and(|rest| rest.starts_with('.'))
-                })
-            })
-        };
-        for name in left.names()?.iter().filter(|name| is_wanted(name)) {
-            left.remove_all(name, until)?;
+        for name in set_aside.names()? {
+            if devices.is_none_or(|uuids| uuids.iter().any(|uuid| is_pipe_dir_of(&name, uuid))) {
+                set_aside.remove_all(&name, until)?;
+            }
         }
-        directory.remove_dir_if_empty(LEFT)
+        directory.remove_dir_if_empty(SET_ASIDE)
     }
 
     /// Renames the files of the whole node that cannot be read. Returns what to say of each.
@@ -71,12 +69,11 @@ impl RunDir {
             (NODE, self.node().map(drop)),
             (JOURNAL, self.journal().map(drop)),
         ];
-        let failed = read
-            .into_iter()
-            .filter_map(|(name, read)| Some((name, read.err()?)));
-        // What a newer mig-mps wrote is not damaged.
-        let is_damaged = |(_, error): &(_, io::Error)| error.kind() != io::ErrorKind::Unsupported;
-        failed.filter(is_damaged).collect()
+        read.into_iter()
+            .filter_map(|(name, read)| Some((name, read.err()?)))
+            // What a newer mig-mps wrote is not damaged.
+            .filter(|(_, error)| error.kind() != io::ErrorKind::Unsupported)
+            .collect()
     }
 
     /// Removes the leftovers of a change that was killed while it wrote or removed a record: unfinished files, broken
@@ -114,6 +111,13 @@ impl RunDir {
         }
         directory.remove_dir_if_empty(BY_NAME)
     }
+}
+
+/// True for the name of a pipe directory of this device that was set aside.
+fn is_pipe_dir_of(name: &OsStr, uuid: &str) -> bool {
+    name.to_string_lossy()
+        .strip_prefix(uuid)
+        .is_some_and(|rest| rest.starts_with('.'))
 }
 
 /// True for the name of a device's directory.

@@ -98,8 +98,10 @@ impl DeviceRecord {
 
     /// Returns the times within the last hour at which `heal` started its daemon.
     pub fn recently_healed(&self, now: Timestamp) -> impl Iterator<Item = Timestamp> {
-        let healed = self.healed.iter().copied();
-        healed.filter(move |&at| at <= now && now.duration_since(at) < HEALS_COUNT_FOR)
+        self.healed
+            .iter()
+            .copied()
+            .filter(move |&at| at <= now && now.duration_since(at) < HEALS_COUNT_FOR)
     }
 
     /// True if `heal` has given up: somebody ends the daemon again and again, or it cannot run.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::record::{DeviceKey, DeviceRecord, Journal, NodeFile};
 use crate::host::{Directory, Environment, Uid, caller, in_path, printable, steers, user_name};
-use crate::mps::LEFT;
+use crate::mps::SET_ASIDE;
 use crate::profile::is_device_name;
 use crate::settings::{Serve, Settings};
 
@@ -148,16 +148,16 @@ impl RunDir {
         let Some(directory) = self.open_if_there()? else {
             return Ok(Vec::new());
         };
-        let devices = directory
+        Ok(directory
             .names()?
             .into_iter()
-            .filter(|name| ![BY_NAME, LEFT, RESERVE].iter().any(|own| name == own));
-        let records = devices.filter_map(|name| {
-            let name = name.into_string().ok()?;
-            let record = record_in(&directory, &name).transpose()?;
-            Some((name, record))
-        });
-        Ok(records.collect())
+            .filter_map(|name| name.into_string().ok())
+            .filter(|name| ![BY_NAME, SET_ASIDE, RESERVE].contains(&name.as_str()))
+            .filter_map(|name| {
+                let record = record_in(&directory, &name).transpose()?;
+                Some((name, record))
+            })
+            .collect())
     }
 
     /// Returns a record for each device whose own cannot be read, with what its directory tells: enough to end the daemon
@@ -166,13 +166,12 @@ impl RunDir {
         let (Ok(Some(directory)), Ok(read)) = (self.open_if_there(), self.read_records()) else {
             return Vec::new();
         };
-        let is_lost = |uuid: &str, record: &io::Result<DeviceRecord>| {
-            is_device_uuid(uuid) && record.as_ref().map_or(true, |record| !is_of(record, uuid))
-        };
-        let lost = read
-            .into_iter()
-            .filter(|(uuid, record)| is_lost(uuid, record));
-        lost.map(|(uuid, _)| lost_record(&directory, uuid, boot_id))
+        read.into_iter()
+            .filter(|(uuid, record)| {
+                let has_record = record.as_ref().is_ok_and(|record| is_of(record, uuid));
+                is_device_uuid(uuid) && !has_record
+            })
+            .map(|(uuid, _)| lost_record(&directory, uuid, boot_id))
             .collect()
     }
 
@@ -235,24 +234,15 @@ impl RunDir {
         let directory = self.open()?;
         let device = directory.make_child(&record.uuid, 0o755)?;
         write(&device, RECORD, record, PUBLIC)?;
-        let target = Path::new("..").join(&record.uuid);
         let new = format!(".{}.{HALF_MADE}", record.name);
-        let relink = || {
-            let by_name = directory.make_child(BY_NAME, 0o755)?;
-            if by_name.link(&record.name).is_some_and(|to| to == target) {
-                return Ok(());
-            }
-            by_name.remove_file(&new)?;
-            by_name.make_link(&target, &new)?;
-            by_name.rename(&new, &by_name, &record.name)
-        };
-        let mut linked = relink();
+        let mut linked = link_by_name(&directory, record, &new);
         for _ in 1..TRIES {
-            let is_gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
-            if !linked.as_ref().is_err_and(is_gone) {
-                break;
+            match &linked {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    linked = link_by_name(&directory, record, &new);
+                }
+                _ => break,
             }
-            linked = relink();
         }
         if linked.is_err()
             && let Ok(Some(by_name)) = directory.child(BY_NAME)
@@ -287,9 +277,12 @@ impl RunDir {
             .into_iter()
             .map(|(_, record)| record.map(drop));
         let others = [self.node().map(drop), self.journal().map(drop)];
-        let mut errors = others.into_iter().chain(records).filter_map(Result::err);
-        let newer = errors.find(|error| error.kind() == io::ErrorKind::Unsupported);
-        newer.map_or(Ok(()), Err)
+        others
+            .into_iter()
+            .chain(records)
+            .filter_map(Result::err)
+            .find(|error| error.kind() == io::ErrorKind::Unsupported)
+            .map_or(Ok(()), Err)
     }
 
     /// True if a change is in progress, or was killed.
@@ -357,12 +350,12 @@ fn lost_record(directory: &Directory, uuid: String, boot_id: &str) -> DeviceReco
     let target = Path::new("..").join(&uuid);
     let by_name = directory.child(BY_NAME).ok().flatten();
     let name = by_name.and_then(|by_name| {
-        let mut names = by_name
+        by_name
             .names()
             .ok()?
             .into_iter()
-            .filter_map(|name| name.into_string().ok());
-        names.find(|name| is_device_name(name) && by_name.link(name).as_ref() == Some(&target))
+            .filter_map(|name| name.into_string().ok())
+            .find(|name| is_device_name(name) && by_name.link(name).as_ref() == Some(&target))
     });
     let device = directory.child(&uuid).ok().flatten();
     let pipe = device.and_then(|device| device.stat(PIPE).ok()?);
@@ -422,6 +415,18 @@ struct Versioned<'a, T> {
     content: &'a T,
 }
 
+/// Makes the link to a record by its device's name, first as `new`.
+fn link_by_name(directory: &Directory, record: &DeviceRecord, new: &str) -> io::Result<()> {
+    let target = Path::new("..").join(&record.uuid);
+    let by_name = directory.make_child(BY_NAME, 0o755)?;
+    if by_name.link(&record.name).is_some_and(|to| to == target) {
+        return Ok(());
+    }
+    by_name.remove_file(new)?;
+    by_name.make_link(&target, new)?;
+    by_name.rename(new, &by_name, &record.name)
+}
+
 #[derive(Deserialize)]
 struct FormatVersion {
     #[serde(default)]
@@ -437,19 +442,20 @@ pub(super) fn read<T: DeserializeOwned>(
     let Some(text) = directory.read_file(name)? else {
         return Ok(None);
     };
-    let failed = |kind, why| in_path(&directory.path().join(name), &io::Error::new(kind, why));
+    let path = directory.path().join(name);
     if let Ok(FormatVersion { version }) = serde_json::from_slice(&text)
         && version > VERSION
     {
         let why = format!(
             "a newer mig-mps wrote it (format {version}; this program reads up to {VERSION})"
         );
-        return Err(failed(io::ErrorKind::Unsupported, why));
+        let error = io::Error::new(io::ErrorKind::Unsupported, why);
+        return Err(in_path(&path, &error));
     }
     serde_json::from_slice(&text).map(Some).map_err(|error| {
         let (line, column) = (error.line(), error.column());
         let why = format!("line {line}, column {column}: not what mig-mps writes there");
-        failed(io::ErrorKind::InvalidData, why)
+        in_path(&path, &io::Error::new(io::ErrorKind::InvalidData, why))
     })
 }
 
@@ -501,13 +507,14 @@ impl RunDir {
 
     /// Frees the reserve; returns true if there was one.
     pub fn give_up_reserve(&self) -> bool {
-        let given_up = || {
-            let directory = self.open()?;
-            let is_there = directory.stat(RESERVE)?.is_some();
-            remove(&directory)?;
-            io::Result::Ok(is_there)
-        };
-        given_up().unwrap_or(false)
+        self.try_to_give_up_reserve().unwrap_or(false)
+    }
+
+    fn try_to_give_up_reserve(&self) -> io::Result<bool> {
+        let directory = self.open()?;
+        let is_there = directory.stat(RESERVE)?.is_some();
+        remove(&directory)?;
+        Ok(is_there)
     }
 }
 

@@ -44,9 +44,10 @@ impl LogDir {
     pub fn open(path: &Path) -> io::Result<Self> {
         let name = path.file_name().unwrap_or_default().to_owned();
         let parent = Directory::open(path.parent().unwrap_or(path))?;
-        let missing = || in_path(path, &io::ErrorKind::NotFound.into());
-        let dir = parent.child(&name)?.ok_or_else(missing)?;
-        Ok(Self { dir, parent, name })
+        match parent.child(&name)? {
+            Some(dir) => Ok(Self { dir, parent, name }),
+            None => Err(in_path(path, &io::ErrorKind::NotFound.into())),
+        }
     }
 
     pub fn path(&self) -> &Path {
@@ -88,9 +89,15 @@ impl LogDir {
     pub fn tail(&self, log: LogFile, from: u64, lines: usize) -> Vec<String> {
         const ENOUGH: u64 = 16 << 10;
         let text = self.end(log.name(), from, ENOUGH);
-        let lines_of = || text.lines().filter(|line| !line.trim().is_empty());
-        let skipped = lines_of().count().saturating_sub(lines);
-        lines_of().skip(skipped).map(str::to_owned).collect()
+        let kept: Vec<&str> = text
+            .lines()
+            .filter(|line| !line.trim().is_empty())
+            .collect();
+        let skipped = kept.len().saturating_sub(lines);
+        kept[skipped..]
+            .iter()
+            .map(|&line| line.to_owned())
+            .collect()
     }
 
     /// Returns the last `most` bytes of a log, including its youngest older part if needed.
@@ -110,20 +117,22 @@ impl LogDir {
 
     /// Returns the last `most` bytes of a file after its first `from` bytes, or nothing if it cannot be read.
     pub fn end(&self, name: &str, from: u64, most: u64) -> String {
-        let read = || -> io::Result<Vec<u8>> {
-            let Some(mut file) = self.open_file(name)? else {
-                return Ok(Vec::new());
-            };
-            let length = file.metadata()?.len();
-            // A log that is shorter now has been rotated.
-            let from = if from > length { 0 } else { from };
-            let start = from.max(length.saturating_sub(most)).min(length);
-            file.seek(SeekFrom::Start(start))?;
-            let mut bytes = Vec::new();
-            file.take(most).read_to_end(&mut bytes)?;
-            Ok(bytes)
+        let bytes = self.bytes_at_end(name, from, most).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    fn bytes_at_end(&self, name: &str, from: u64, most: u64) -> io::Result<Vec<u8>> {
+        let Some(mut file) = self.open_file(name)? else {
+            return Ok(Vec::new());
         };
-        String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
+        let length = file.metadata()?.len();
+        // A log that is shorter now has been rotated.
+        let from = if from > length { 0 } else { from };
+        let start = from.max(length.saturating_sub(most)).min(length);
+        file.seek(SeekFrom::Start(start))?;
+        let mut bytes = Vec::new();
+        file.take(most).read_to_end(&mut bytes)?;
+        Ok(bytes)
     }
 
     /// Checks that a log can be read, as far as it exists. Errors name the path.
@@ -137,14 +146,14 @@ impl LogDir {
         let mut tail = LogTail::default();
         let mut parts = Vec::new();
         let mut found = 0;
-        let mut left = MOST;
+        let mut remaining = MOST;
         let names = std::iter::once(log.name().to_owned()).chain((1..=KEPT).map(|n| log.older(n)));
         for (age, name) in names.enumerate() {
             let missing = lines.unwrap_or(usize::MAX).saturating_sub(found);
             if age > 0 && missing == 0 {
                 break;
             }
-            let most = (left, MOST_LINES.saturating_sub(found));
+            let most = (remaining, MOST_LINES.saturating_sub(found));
             let mut file = match self.open_file(&name) {
                 Ok(Some(file)) => file,
                 Ok(None) => continue,
@@ -167,7 +176,7 @@ impl LogDir {
                 }
                 tail.file = Some(file);
             }
-            left = left.saturating_sub(bytes.len() as u64);
+            remaining = remaining.saturating_sub(bytes.len() as u64);
             let lines = split(log, &bytes);
             if is_cut {
                 let nothing = if lines.is_empty() {
@@ -300,15 +309,16 @@ pub fn rotate(dir: &LogDir) -> Vec<io::Result<Rotation>> {
 
 /// True if one of the logs has grown over the limit, or is not a regular file.
 pub fn needs_rotation(dir: &LogDir) -> bool {
-    let is_due = |log: LogFile| match dir.directory().stat(log.name()) {
-        Ok(Some(meta)) => {
-            let is_file = FileType::from_raw_mode(meta.st_mode) == FileType::RegularFile;
-            !is_file || meta.st_size.cast_unsigned() > LOG_LIMIT
-        }
-        Ok(None) => false,
-        Err(_) => true,
-    };
-    LogFile::ALL.into_iter().any(is_due)
+    LogFile::ALL
+        .into_iter()
+        .any(|log| match dir.directory().stat(log.name()) {
+            Ok(Some(meta)) => {
+                let is_file = FileType::from_raw_mode(meta.st_mode) == FileType::RegularFile;
+                !is_file || meta.st_size.cast_unsigned() > LOG_LIMIT
+            }
+            Ok(None) => false,
+            Err(_) => true,
+        })
 }
 
 fn rotate_log(dir: &LogDir, log: LogFile) -> io::Result<Option<Rotation>> {
@@ -319,12 +329,15 @@ fn rotate_log(dir: &LogDir, log: LogFile) -> io::Result<Option<Rotation>> {
     let copy_name = format!("{}.new", log.name());
     dir.directory().remove_file(&copy_name)?;
     let copy = dir.directory().create_file(&copy_name, 0o600)?;
-    let (left_out, kept) = copy_end(&mut file, &copy)
+    let rotated = copy_end(&mut file, &copy)
         .and_then(|copied| copy_permissions(&copy, &meta).map(|()| copied))
         .map_err(|error| in_path(&dir.path().join(&copy_name), &error))
-        .and_then(|copied| shift_parts(dir, log, &copy_name).map(|()| copied))
+        .and_then(|copied| shift_parts(dir, log, &copy_name).map(|()| copied));
+    if rotated.is_err() {
         // An unfinished copy is of no use, and the disk may be full.
-        .inspect_err(|_| drop(dir.directory().remove_file(&copy_name)))?;
+        let _ = dir.directory().remove_file(&copy_name);
+    }
+    let (left_out, kept) = rotated?;
     ftruncate(&file, 0).map_err(|error| in_path(&dir.path().join(log.name()), &error.into()))?;
     Ok(Some(Rotation {
         log: dir.path().join(log.name()),
@@ -346,16 +359,16 @@ fn open_large(dir: &LogDir, log: LogFile) -> io::Result<Option<(File, Metadata)>
 
 /// Makes the copy the youngest of the older parts, and drops the oldest.
 fn shift_parts(dir: &LogDir, log: LogFile, copy: &str) -> io::Result<()> {
-    // Fails if one of the names belongs to a directory.
-    let rename = |name: &str, other: &str| dir.directory().rename(name, dir.directory(), other);
+    let dir = dir.directory();
+    // Renaming fails if one of the names belongs to a directory.
     for number in (1..KEPT).rev() {
-        if let Err(error) = rename(&log.older(number), &log.older(number + 1))
+        if let Err(error) = dir.rename(log.older(number), dir, log.older(number + 1))
             && error.kind() != io::ErrorKind::NotFound
         {
             return Err(error);
         }
     }
-    rename(copy, &log.older(1))
+    dir.rename(copy, dir, log.older(1))
 }
 
 /// Copies the end of a log and what is added meanwhile. Returns the length of what is left out and of the copy.

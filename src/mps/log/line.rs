@@ -91,9 +91,8 @@ impl LogLine {
 
 /// Returns `Control` for `Control INFO`, the form of driver 615.
 fn without_level(tag: &str) -> &str {
-    let is_level = |word: &str| word.bytes().all(|byte| byte.is_ascii_uppercase());
     match tag.rsplit_once(char::is_whitespace) {
-        Some((tag, level)) if is_level(level) => tag.trim_end(),
+        Some((tag, level)) if level.bytes().all(|byte| byte.is_ascii_uppercase()) => tag.trim_end(),
         _ => tag,
     }
 }
@@ -107,22 +106,23 @@ pub(in crate::mps) const LOG_END: u64 = 1 << 20;
 /// [2026-11-22 04:12:38.882 Server   465] Device pinned memory limit for device 0 set to 0x60000000 bytes
 /// ```
 pub(in crate::mps) fn logged_limit(log: &str, server: Pid) -> Option<u64> {
-    let bytes = |text: &str| {
+    lines_backwards(log, server).find_map(|text| {
         let (_, number) = text.split_once("Device pinned memory limit for device 0 set to 0x")?;
         u64::from_str_radix(number.split_whitespace().next()?, 16).ok()
-    };
-    lines_backwards(log, server).find_map(|text| bytes(&text))
+    })
 }
 
 /// True if a server has had a fatal GPU fault and still has its context, which it keeps until all clients have exited.
 pub(in crate::mps) fn logged_fault(log: &str, server: Pid) -> bool {
-    let is_fault = |text: Box<str>| {
-        let is_over = text.contains("server context");
-        (is_over || text.contains("a fatal GPU error")).then_some(!is_over)
-    };
-    lines_backwards(log, server)
-        .find_map(is_fault)
-        .unwrap_or(false)
+    for text in lines_backwards(log, server) {
+        if text.contains("server context") {
+            return false;
+        }
+        if text.contains("a fatal GPU error") {
+            return true;
+        }
+    }
+    false
 }
 
 /// True if control.log says that a server is ready, and not of an earlier process with the same pid.
@@ -140,26 +140,30 @@ pub fn logged_ready(log: &str, server: Pid) -> bool {
 fn lines_backwards(log: &str, server: Pid) -> impl Iterator<Item = Box<str>> {
     let phrases = ["pinned memory limit", "server context", "fatal GPU error"];
     let starts = ["] Startup", "] Starting MPS Server"];
-    let lines = log.lines().rev().filter(move |line| {
-        // Skips most lines: parsing one costs more than this.
-        phrases
-            .iter()
-            .chain(&starts)
-            .any(|word| line.contains(word))
-    });
-    lines
+    log.lines()
+        .rev()
+        .filter(move |line| {
+            // Skips most lines: parsing one costs more than this.
+            phrases
+                .iter()
+                .chain(&starts)
+                .any(|word| line.contains(word))
+        })
         .map(|line| (line, LogLine::parse(LogFile::Server, line)))
         .filter(move |(_, parsed)| parsed.pid == Some(server.0))
         .take_while(move |(line, _)| !starts.iter().any(|start| line.contains(start)))
         .map(|(_, parsed)| parsed.text)
 }
 
+fn texts(file: LogFile, lines: &[String]) -> Vec<String> {
+    lines
+        .iter()
+        .map(|line| LogLine::parse(file, line).text.trim().to_owned())
+        .collect()
+}
+
 /// Explains from the last lines of the logs why a daemon or server did not start. Returns `None` for unknown lines.
 pub(in crate::mps) fn diagnose(control: &[String], server: &[String]) -> Option<String> {
-    let texts = |file, lines: &[String]| -> Vec<String> {
-        let texts = lines.iter().map(|line| LogLine::parse(file, line).text);
-        texts.map(|text| text.trim().to_owned()).collect()
-    };
     let control = texts(LogFile::Control, control);
     let server = texts(LogFile::Server, server);
     if let Some(why) = server.iter().rev().find_map(|text| failed_to_start(text)) {
@@ -244,8 +248,9 @@ const CUDA_ERRORS: [(u32, &str); 4] = [
 
 /// Describes a CUDA error.
 pub(in crate::mps) fn cuda_error(is_it: impl Fn(u32) -> bool) -> Option<&'static str> {
-    let mut errors = CUDA_ERRORS.into_iter();
-    errors.find_map(|(code, words)| is_it(code).then_some(words))
+    CUDA_ERRORS
+        .into_iter()
+        .find_map(|(code, words)| is_it(code).then_some(words))
 }
 
 /// `Server 466 exited with status 1`; `None` if the status is 0.

@@ -83,9 +83,10 @@ impl Rules {
     }
 
     fn find(&self, text: &str) -> Option<Meaning> {
-        let mut rules = self.0.iter();
-        let (_, meaning) = rules.find(|(pattern, _)| pattern.is_match(text))?;
-        Some(*meaning)
+        self.0
+            .iter()
+            .find(|(pattern, _)| pattern.is_match(text))
+            .map(|(_, meaning)| *meaning)
     }
 }
 
