@@ -308,9 +308,9 @@ impl History {
     /// Takes the change of a daemon's settings: the record before and after it.
     pub(super) fn take_change(&self, uuid: &str) -> Option<(Box<DeviceRecord>, Box<DeviceRecord>)> {
         let mut done = lock(&self.done);
-        let is_it =
-            |done: &Effect| matches!(done, Effect::Set { before, .. } if before.uuid == uuid);
-        let place = done.iter().rposition(is_it)?;
+        let place = done.iter().rposition(
+            |effect| matches!(effect, Effect::Set { before, .. } if before.uuid == uuid),
+        )?;
         match done.remove(place) {
             Effect::Set { before, after } => Some((before, after)),
             _ => None,

@@ -185,8 +185,8 @@ fn check(meta: &Stat, is_last: bool) -> io::Result<()> {
     }
     // On Ubuntu the system group syslog can write to /var/log, and often a user's own group to the user's directory.
     let is_trusted =
-        |group: u32| group < FIRST_USERS_GROUP || group == rustix::process::getegid().as_raw();
-    if meta.st_mode & GROUP_WRITES != 0 && !is_trusted(meta.st_gid) {
+        meta.st_gid < FIRST_USERS_GROUP || meta.st_gid == rustix::process::getegid().as_raw();
+    if meta.st_mode & GROUP_WRITES != 0 && !is_trusted {
         let group = group_name(meta.st_gid);
         let why = format!("the group {group} can write to it");
         return Err(refused(Fault::Writable, why));

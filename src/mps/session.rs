@@ -106,7 +106,7 @@ impl Daemon {
         limit: Duration,
         allowed: Duration,
     ) -> Result<Answer, MpsError> {
-        // Some of the time is left for the answer.
+        // Some of the time is kept for the answer.
         let patience = if allowed < patience + limit {
             patience.min(allowed / 2)
         } else {

@@ -275,9 +275,9 @@ pub(super) fn in_thread<T: Send + 'static>(
 ) -> Result<Watched<T>, NvmlError> {
     let watch = Watch::default();
     let (answer, answers) = mpsc::channel();
-    let theirs = watch.clone();
+    let task_watch = watch.clone();
     let task: Task = Box::new(move |worker| {
-        let result = task(theirs);
+        let result = task(task_watch);
         free().push(worker);
         // After its limit no thread waits for the task.
         let _ = answer.send(result);

@@ -247,10 +247,10 @@ const CUDA_ERRORS: [(u32, &str); 4] = [
 ];
 
 /// Describes a CUDA error.
-pub(in crate::mps) fn cuda_error(is_it: impl Fn(u32) -> bool) -> Option<&'static str> {
+pub(in crate::mps) fn cuda_error(matches: impl Fn(u32) -> bool) -> Option<&'static str> {
     CUDA_ERRORS
         .into_iter()
-        .find_map(|(code, words)| is_it(code).then_some(words))
+        .find_map(|(code, words)| matches(code).then_some(words))
 }
 
 /// `Server 466 exited with status 1`; `None` if the status is 0.
