@@ -23,6 +23,14 @@ pub struct Check {
     pub(super) judge: Judge,
 }
 
+impl Check {
+    /// True if only an answer of the driver shows that all is well.
+    fn needs_driver(&self) -> bool {
+        let is_of_gpus = self.subject == Subject::Gpus && self.id != gpus::DEVICE_NODES;
+        is_of_gpus || OF_DRIVER.contains(&self.id)
+    }
+}
+
 /// The part of the node that a check is about, in the order of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
@@ -227,17 +235,18 @@ impl<'a> Examined<'a> {
 
     /// Returns the devices with a record that are to be examined.
     pub(super) fn served(&self) -> impl Iterator<Item = &'a Served> {
-        let served = self.node.served.iter();
-        served.filter(|served| self.is_wanted(&served.record.name))
+        self.node
+            .served
+            .iter()
+            .filter(|served| self.is_wanted(&served.record.name))
     }
 
     /// Returns the devices to examine that exist, with their names.
     pub(super) fn devices(&self) -> impl Iterator<Item = (String, Device)> {
-        let named = self
-            .node
+        self.node
             .devices()
-            .map(|device| (self.node.name_of(&device), device));
-        named.filter(|(name, _)| self.is_wanted(name))
+            .map(|device| (self.node.name_of(&device), device))
+            .filter(|(name, _)| self.is_wanted(name))
     }
 
     /// Returns the GPUs of the devices to examine.
@@ -291,8 +300,10 @@ pub fn explanations() -> Vec<Explanation> {
 
 /// The ids of [`explanations`] with their meanings.
 pub fn ids() -> Vec<(String, String)> {
-    let all = explanations().into_iter();
-    all.map(|one| (one.id, one.meaning)).collect()
+    explanations()
+        .into_iter()
+        .map(|one| (one.id, one.meaning))
+        .collect()
 }
 
 /// Explains an id or an error code. Fails with the nearest id, if there is one.
@@ -321,12 +332,11 @@ pub fn checks() -> Vec<Check> {
         surroundings::CHECKS,
     ];
     let mut checks = tables.concat();
-    let is_judged = |id: &str| {
-        tables
-            .iter()
-            .any(|table| table.iter().any(|own| own.id == id))
-    };
-    checks.extend(reported_checks().filter(|check| !is_judged(check.id)));
+    for reported in reported_checks() {
+        if !checks.iter().any(|own| own.id == reported.id) {
+            checks.push(reported);
+        }
+    }
     checks.sort_by_key(|check| check.subject);
     checks
 }
@@ -343,17 +353,17 @@ const OF_DRIVER: [&str; 6] = [
 
 /// Makes every check; the attach check only if it was asked for.
 pub fn examine(examined: &Examined<'_>) -> Vec<Diagnosis> {
-    let is_made = |check: &Check| check.id != daemons::ID || examined.attached.is_some();
-    let checks = checks().into_iter().filter(is_made);
-    let made = checks.map(|check| Diagnosis {
-        check,
-        findings: findings(examined, &check),
-    });
-    made.collect()
+    checks()
+        .into_iter()
+        .filter(|check| check.id != daemons::ID || examined.attached.is_some())
+        .map(|check| Diagnosis {
+            check,
+            findings: findings(examined, &check),
+        })
+        .collect()
 }
 
 fn findings(examined: &Examined<'_>, check: &Check) -> Vec<Finding> {
-    let is_of_gpus = check.subject == Subject::Gpus && check.id != gpus::DEVICE_NODES;
     let found = match check.judge {
         Judge::Own(judge) => judge(examined),
         Judge::Records(judge) => {
@@ -362,8 +372,7 @@ fn findings(examined: &Examined<'_>, check: &Check) -> Vec<Finding> {
         }
         Judge::Reported(id) => reported_findings(examined, id),
     };
-    let needs_driver = is_of_gpus || OF_DRIVER.contains(&check.id);
-    if examined.node.has_no_driver && needs_driver && found.is_empty() {
+    if examined.node.has_no_driver && check.needs_driver() && found.is_empty() {
         return vec![Finding::unknown("the driver does not answer")];
     }
     found
@@ -392,26 +401,20 @@ fn subject(id: ProblemId) -> Subject {
 
 /// Returns what `status` has found: a problem is a fail, a remark a warning.
 pub(super) fn reported_findings(examined: &Examined<'_>, id: ProblemId) -> Vec<Finding> {
-    let problems = examined
-        .problems
-        .iter()
-        .map(|problem| (problem, Severity::Fail));
-    let remarks = examined
-        .remarks
-        .iter()
-        .map(|remark| (remark, Severity::Warn));
-    let found = problems
-        .chain(remarks)
-        .filter(|(problem, _)| problem.id == id);
-    let mut reported_findings: Vec<Finding> = found
-        .map(|(problem, severity)| Finding::of_problem(problem, severity))
-        .collect();
-    let unchecked = examined.node.unchecked(id, examined.devices).into_iter();
-    reported_findings.extend(unchecked.map(|(device, why)| Finding {
-        device,
-        ..Finding::unknown(why)
-    }));
-    reported_findings
+    let mut found = Vec::new();
+    for problem in examined.problems.iter().filter(|one| one.id == id) {
+        found.push(Finding::of_problem(problem, Severity::Fail));
+    }
+    for remark in examined.remarks.iter().filter(|one| one.id == id) {
+        found.push(Finding::of_problem(remark, Severity::Warn));
+    }
+    for (device, why) in examined.node.unchecked(id, examined.devices) {
+        found.push(Finding {
+            device,
+            ..Finding::unknown(why)
+        });
+    }
+    found
 }
 
 #[cfg(test)]

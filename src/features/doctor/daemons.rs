@@ -93,10 +93,6 @@ fn memory_limit(examined: &Examined<'_>) -> Vec<Finding> {
 
 fn open_limits(examined: &Examined<'_>) -> Vec<Finding> {
     let node = examined.node;
-    let is_open = |served: &&Served| {
-        let settings = &served.record.settings;
-        served.is_alive() && settings.limit_clients() && settings.open_to_others()
-    };
     let finding = if node.control_program().has_open_settings {
         Finding::warn(format!(
             "every local user can change its limits: the MPS of driver {} takes settings from everybody",
@@ -107,9 +103,14 @@ fn open_limits(examined: &Examined<'_>) -> Vec<Finding> {
     } else {
         return Vec::new();
     };
-    let open = examined.served().filter(is_open);
-    open.map(|served| finding.clone().on(&served.record.name))
-        .collect()
+    let mut findings = Vec::new();
+    for served in examined.served().filter(|served| served.is_alive()) {
+        let (settings, name) = (&served.record.settings, &served.record.name);
+        if settings.limit_clients() && settings.open_to_others() {
+            findings.push(finding.clone().on(name));
+        }
+    }
+    findings
 }
 
 /// Returns the running daemons of mig-mps.
@@ -188,28 +189,28 @@ fn zombies(examined: &Examined<'_>) -> Vec<Finding> {
             .or_default();
         children.push(zombie.pid.to_string());
     }
-    let found = by_parent
-        .into_iter()
-        .map(|((parent, is_neglected), children)| {
-            let (have, them) = match children.as_slice() {
-                [_] => ("an MPS program has", "it"),
-                _ => ("MPS programs have", "them"),
-            };
-            let seen = format!(
-                "{have} ended, and pid {parent} does not reap {them}: pid {}",
-                children.join(", ")
-            );
-            if !is_neglected {
-                // The program that started them reaps them when it pleases.
-                return Finding::ok(seen);
-            }
-            let ps = format!(
-                "ps -o pid,ppid,stat,args -p {parent},{}",
-                children.join(",")
-            );
-            Finding::warn(seen).run(ps)
-        });
-    found.collect()
+    let mut findings = Vec::new();
+    for ((parent, is_neglected), children) in by_parent {
+        let (have, them) = match children.as_slice() {
+            [_] => ("an MPS program has", "it"),
+            _ => ("MPS programs have", "them"),
+        };
+        let seen = format!(
+            "{have} ended, and pid {parent} does not reap {them}: pid {}",
+            children.join(", ")
+        );
+        if !is_neglected {
+            // The program that started them reaps them when it pleases.
+            findings.push(Finding::ok(seen));
+            continue;
+        }
+        let ps = format!(
+            "ps -o pid,ppid,stat,args -p {parent},{}",
+            children.join(",")
+        );
+        findings.push(Finding::warn(seen).run(ps));
+    }
+    findings
 }
 
 /// Tools that change MIG or start MPS by themselves: name of the program, name of the unit, description.
@@ -275,21 +276,20 @@ pub(super) const OTHERS_CHECKS: &[Check] = &[
 ];
 
 fn unmanaged(examined: &Examined<'_>) -> Vec<Finding> {
-    let found = examined.node.unmanaged.iter().map(|daemon| {
+    let mut findings = Vec::new();
+    for daemon in &examined.node.unmanaged {
         let (pid, command) = (daemon.pid, &daemon.command);
-        let is_alone = daemon.is_orphan || !daemon.is_daemon();
-        if is_alone {
-            let what = if daemon.is_daemon() {
-                "its pipe directory is gone"
-            } else {
-                "it has no daemon"
-            };
-            Finding::warn(format!("pid {pid} ({command}): {what}")).run(format!("kill {pid}"))
+        findings.push(if !daemon.is_daemon() {
+            Finding::warn(format!("pid {pid} ({command}): it has no daemon"))
+                .run(format!("kill {pid}"))
+        } else if daemon.is_orphan {
+            Finding::warn(format!("pid {pid} ({command}): its pipe directory is gone"))
+                .run(format!("kill {pid}"))
         } else {
             Finding::ok(format!("pid {pid} ({command})"))
-        }
-    });
-    found.collect()
+        });
+    }
+    findings
 }
 
 fn default_leftovers(examined: &Examined<'_>) -> Vec<Finding> {
@@ -324,12 +324,13 @@ fn managers(examined: &Examined<'_>) -> Vec<Finding> {
                 .run(format!("sudo systemctl disable --now {unit}")),
         );
     }
-    let schedulers = SCHEDULERS.iter().filter(|program| examined.runs(program));
-    findings.extend(schedulers.map(|program| {
-        Finding::ok(format!(
-            "{program} runs: it hands out GPUs as it was configured"
-        ))
-    }));
+    for program in SCHEDULERS {
+        if examined.runs(program) {
+            findings.push(Finding::ok(format!(
+                "{program} runs: it hands out GPUs as it was configured"
+            )));
+        }
+    }
     findings
 }
 
@@ -351,8 +352,9 @@ fn dynamic_mig(examined: &Examined<'_>) -> Vec<Finding> {
         let options = command.split_once(FEATURE_GATES_OPTION);
         let environ = process.environ();
         let variable = environ.as_ref().and_then(|is| is.get(FEATURE_GATES));
-        let is_on = |gates: &str| gates.contains("DynamicMIG=true");
-        if options.is_some_and(|(_, gates)| is_on(gates)) || variable.is_some_and(|is| is_on(is)) {
+        if options.is_some_and(|(_, gates)| enable_dynamic_mig(gates))
+            || variable.is_some_and(|gates| enable_dynamic_mig(gates))
+        {
             Finding::fail(format!(
                 "pid {pid} (gpu-kubelet-plugin) runs with DynamicMIG"
             ))
@@ -368,6 +370,10 @@ fn dynamic_mig(examined: &Examined<'_>) -> Vec<Finding> {
         }
     });
     judged.collect()
+}
+
+fn enable_dynamic_mig(gates: &str) -> bool {
+    gates.contains("DynamicMIG=true")
 }
 
 /// It starts a process for each device, and is not made unless it is asked for.

@@ -106,8 +106,9 @@ fn own(examined: &Examined<'_>) -> Directories {
 
 /// The nearest directory above a path, or itself, that exists.
 fn existing(path: &Path) -> &Path {
-    let mut above = path.ancestors();
-    above.find(|path| path.is_dir()).unwrap_or(Path::new("/"))
+    path.ancestors()
+        .find(|path| path.is_dir())
+        .unwrap_or(Path::new("/"))
 }
 
 /// Judges a directory that a change makes if it is missing.
@@ -147,21 +148,23 @@ fn log_directory(examined: &Examined<'_>) -> Vec<Finding> {
 
 fn pipe_length(examined: &Examined<'_>) -> Vec<Finding> {
     let run_dir = RunDir::at(&own(examined).run);
-    let devices = examined.devices();
-    let found = devices.filter_map(|(name, device)| {
+    let mut findings = Vec::new();
+    for (name, device) in examined.devices() {
         let path = run_dir.pipe_dir(&device.uuid);
         let length = path.as_os_str().len();
-        let seen = format!(
-            "{} has {length} bytes, and {MAX_PIPE_DIR} are the most",
-            path.display()
-        );
-        (length > MAX_PIPE_DIR).then(|| {
-            Finding::fail(seen)
-                .on(&name)
-                .run("export MIG_MPS_RUN_DIR=/run/mig-mps")
-        })
-    });
-    found.collect()
+        if length > MAX_PIPE_DIR {
+            let seen = format!(
+                "{} has {length} bytes, and {MAX_PIPE_DIR} are the most",
+                path.display()
+            );
+            findings.push(
+                Finding::fail(seen)
+                    .on(&name)
+                    .run("export MIG_MPS_RUN_DIR=/run/mig-mps"),
+            );
+        }
+    }
+    findings
 }
 
 /// Returns the users of a device.
@@ -179,8 +182,10 @@ fn users_of(served: &Served) -> Option<Reader> {
 
 /// Returns the daemons that run, and their pipe directories.
 fn pipes<'a>(examined: &Examined<'a>) -> impl Iterator<Item = (&'a Served, PathBuf)> {
-    let running = examined.served().filter(|served| served.is_alive());
-    running.map(|served| (served, served.run_dir.pipe_dir(&served.record.uuid)))
+    examined
+        .served()
+        .filter(|served| served.is_alive())
+        .map(|served| (served, served.run_dir.pipe_dir(&served.record.uuid)))
 }
 
 fn pipe_access(examined: &Examined<'_>) -> Vec<Finding> {
@@ -198,16 +203,22 @@ fn pipe_access(examined: &Examined<'_>) -> Vec<Finding> {
 }
 
 fn pipe_writable(examined: &Examined<'_>) -> Vec<Finding> {
-    let found = pipes(examined).filter_map(|(served, pipe)| {
-        let mode = fs::metadata(&pipe).ok()?.mode() & 0o7777;
-        let shown = pipe.display();
-        (mode & 0o002 != 0).then(|| {
-            Finding::fail(format!("{shown} has mode {mode:04o}"))
-                .on(&served.record.name)
-                .run(format!("chmod go-w {shown}"))
-        })
-    });
-    found.collect()
+    let mut findings = Vec::new();
+    for (served, pipe) in pipes(examined) {
+        let Ok(meta) = fs::metadata(&pipe) else {
+            continue;
+        };
+        let mode = meta.mode() & 0o7777;
+        if mode & 0o002 != 0 {
+            let shown = pipe.display();
+            findings.push(
+                Finding::fail(format!("{shown} has mode {mode:04o}"))
+                    .on(&served.record.name)
+                    .run(format!("chmod go-w {shown}")),
+            );
+        }
+    }
+    findings
 }
 
 fn by_name(examined: &Examined<'_>) -> Vec<Finding> {
@@ -233,12 +244,13 @@ fn by_name(examined: &Examined<'_>) -> Vec<Finding> {
 fn dangling(examined: &Examined<'_>) -> Vec<Finding> {
     let links = own(examined).run.join("by-name");
     let entries = fs::read_dir(&links).into_iter().flatten().flatten();
-    let dangling = entries.filter(|entry| !entry.path().exists());
-    let found = dangling.map(|entry| {
+    let mut findings = Vec::new();
+    for entry in entries.filter(|entry| !entry.path().exists()) {
         let path = printable(&entry.path().display().to_string());
-        Finding::warn(format!("{path} leads nowhere")).run_with(&path, format!("rm {path}"))
-    });
-    found.collect()
+        let finding = Finding::warn(format!("{path} leads nowhere"));
+        findings.push(finding.run_with(&path, format!("rm {path}")));
+    }
+    findings
 }
 
 fn leftovers(examined: &Examined<'_>) -> Vec<Finding> {
@@ -247,17 +259,18 @@ fn leftovers(examined: &Examined<'_>) -> Vec<Finding> {
     }
     let run = own(examined).run;
     let entries = fs::read_dir(&run).into_iter().flatten().flatten();
-    let left = entries.filter(|entry| {
+    let mut findings = Vec::new();
+    for entry in entries {
         let name = entry.file_name();
         let name = name.to_string_lossy();
         let is_device = name.starts_with("MIG-") || name.starts_with("GPU-");
-        is_device && !entry.path().join("device.json").exists()
-    });
-    let found = left.map(|entry| {
-        let path = printable(&entry.path().display().to_string());
-        Finding::warn(format!("{path} has no record")).run_with(&path, format!("ls -lA {path}"))
-    });
-    found.collect()
+        if is_device && !entry.path().join("device.json").exists() {
+            let path = printable(&entry.path().display().to_string());
+            let finding = Finding::warn(format!("{path} has no record"));
+            findings.push(finding.run_with(&path, format!("ls -lA {path}")));
+        }
+    }
+    findings
 }
 
 fn disk_space(examined: &Examined<'_>) -> Vec<Finding> {

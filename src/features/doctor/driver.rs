@@ -199,8 +199,9 @@ fn judged(program: &Path, wanted: u32) -> Finding {
 /// The directory in which a program was found, and the one in which it is: Debian's are links.
 fn directories(program: &Path) -> std::collections::BTreeSet<PathBuf> {
     let real = program.canonicalize().ok();
-    let paths = [Some(program.to_owned()), real].into_iter().flatten();
-    paths
+    [Some(program.to_owned()), real]
+        .into_iter()
+        .flatten()
         .filter_map(|path| Some(path.parent()?.to_owned()))
         .collect()
 }

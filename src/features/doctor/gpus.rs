@@ -73,29 +73,27 @@ pub(super) const CHECKS: &[Check] = &[
 ];
 
 fn architecture(examined: &Examined<'_>) -> Vec<Finding> {
-    let of = |gpu: &Gpu| {
-        let (index, product) = (gpu.index, &gpu.product);
-        match gpu.capability {
-            None => Finding::unknown(format!("GPU {index} does not tell its compute capability")),
-            Some(is) if is < VOLTA => Finding::warn(format!(
-                "GPU {index} ({product}) has compute capability {}.{}: MPS has no memory limits and no thread \
-                 percentages there, at most 16 clients, and one address space for all; serve = \"all\" does not start",
-                is.0, is.1
-            )),
-            Some(is) => Finding::ok(format!("GPU {index}: compute capability {}.{}", is.0, is.1)),
-        }
-    };
-    examined.gpus().map(of).collect()
+    examined.gpus().map(architecture_of).collect()
+}
+
+fn architecture_of(gpu: &Gpu) -> Finding {
+    let (index, product) = (gpu.index, &gpu.product);
+    match gpu.capability {
+        None => Finding::unknown(format!("GPU {index} does not tell its compute capability")),
+        Some(is) if is < VOLTA => Finding::warn(format!(
+            "GPU {index} ({product}) has compute capability {}.{}: MPS has no memory limits and no thread \
+             percentages there, at most 16 clients, and one address space for all; serve = \"all\" does not start",
+            is.0, is.1
+        )),
+        Some(is) => Finding::ok(format!("GPU {index}: compute capability {}.{}", is.0, is.1)),
+    }
 }
 
 fn mig_support(examined: &Examined<'_>) -> Vec<Finding> {
-    let has_mig = |product: &String| {
-        let mut models = catalog::models().iter();
-        models.any(|model| model.product_names.contains(product))
-    };
-    let of = |gpu: &Gpu| {
+    let mut findings = Vec::new();
+    for gpu in examined.gpus() {
         let (index, product) = (gpu.index, &gpu.product);
-        match gpu.mig {
+        findings.push(match gpu.mig {
             Some(mode) if mode.current => Finding::ok(format!("GPU {index}: MIG is on")),
             Some(_) => Finding::ok(format!("GPU {index}: MIG is off")),
             None if has_mig(product) => Finding::warn(format!(
@@ -106,34 +104,46 @@ fn mig_support(examined: &Examined<'_>) -> Vec<Finding> {
                 "nvidia-smi -i {index} --query-gpu=mig.mode.current --format=csv"
             )),
             None => Finding::ok(format!("GPU {index}: {product} has no MIG")),
-        }
-    };
-    examined.gpus().map(of).collect()
+        });
+    }
+    findings
+}
+
+/// True if the catalog has a model with this product name.
+fn has_mig(product: &str) -> bool {
+    catalog::models()
+        .iter()
+        .any(|model| model.product_names.iter().any(|name| name == product))
 }
 
 fn mig_pending(examined: &Examined<'_>) -> Vec<Finding> {
-    let gpus = examined.gpus();
-    let waiting = gpus
-        .filter_map(|gpu| Some((gpu, gpu.mig?)))
-        .filter(|(_, mode)| mode.current != mode.pending);
-    let found = waiting.map(|(gpu, mode)| {
-        let index = gpu.index;
+    let mut findings = Vec::new();
+    for gpu in examined.gpus() {
+        let (index, Some(mode)) = (gpu.index, gpu.mig) else {
+            continue;
+        };
+        if mode.current == mode.pending {
+            continue;
+        }
         let to = if mode.pending { "on" } else { "off" };
         let how = match gpu.resetless {
             Some(true) => "as soon as nobody has the GPU open",
             _ => "with a reset of the GPU",
         };
-        Finding::fail(format!("GPU {index}: MIG mode changes to {to} {how}"))
-            .run(format!("sudo nvidia-smi --gpu-reset -i {index}"))
-    });
-    found.collect()
+        findings.push(
+            Finding::fail(format!("GPU {index}: MIG mode changes to {to} {how}"))
+                .run(format!("sudo nvidia-smi --gpu-reset -i {index}")),
+        );
+    }
+    findings
 }
 
 fn held(examined: &Examined<'_>) -> Vec<Finding> {
-    let of = |gpu: &Gpu| {
+    let mut findings = Vec::new();
+    for gpu in examined.gpus() {
         let index = gpu.index;
         let waits = gpu.mig.is_some_and(|mode| mode.current != mode.pending);
-        match examined.holders(gpu) {
+        findings.push(match examined.holders(gpu) {
             None => Finding::unknown(format!("GPU {index}: its holders are not known")),
             Some(holders) if !holders.seen.is_empty() => {
                 let seen = format!("GPU {index}: held open by {}", named(holders));
@@ -150,9 +160,9 @@ fn held(examined: &Examined<'_>) -> Vec<Finding> {
             ))
             .run(with_sudo()),
             Some(_) => Finding::ok(format!("GPU {index}: nobody has it open")),
-        }
-    };
-    examined.gpus().map(of).collect()
+        });
+    }
+    findings
 }
 
 fn named(holders: &Holders) -> String {
@@ -193,12 +203,11 @@ fn compute_mode(examined: &Examined<'_>) -> Vec<Finding> {
 
 fn persistence(examined: &Examined<'_>) -> Vec<Finding> {
     let has_daemon = examined.runs("nvidia-persistenced");
-    let of = |gpu: &Gpu| {
+    let mut findings = Vec::new();
+    for gpu in examined.gpus() {
         let index = gpu.index;
-        if has_daemon {
-            return Finding::ok(format!("GPU {index}: by nvidia-persistenced"));
-        }
-        match (gpu.is_persistent, examined.holders(gpu)) {
+        findings.push(match (gpu.is_persistent, examined.holders(gpu)) {
+            _ if has_daemon => Finding::ok(format!("GPU {index}: by nvidia-persistenced")),
             (Some(true), _) => Finding::ok(format!("GPU {index}: persistence mode is on")),
             (None, _) | (_, None) => Finding::unknown(format!("GPU {index}: not known")),
             (_, Some(holders)) if !holders.seen.is_empty() => Finding::ok(format!(
@@ -212,9 +221,9 @@ fn persistence(examined: &Examined<'_>) -> Vec<Finding> {
                 "GPU {index}: persistence mode is off, nvidia-persistenced does not run, and nobody has it open"
             ))
             .run("sudo systemctl enable --now nvidia-persistenced"),
-        }
-    };
-    examined.gpus().map(of).collect()
+        });
+    }
+    findings
 }
 
 /// It asks no driver.
@@ -272,13 +281,13 @@ fn without_device(examined: &Examined<'_>) -> Vec<Finding> {
             findings.push(Finding::unknown(seen).run(with_sudo()));
             continue;
         };
-        let empty = instances.iter().filter(|one| one.compute.is_empty());
-        findings.extend(empty.map(|one| {
+        for one in instances.iter().filter(|one| one.compute.is_empty()) {
             let (id, placement) = (one.id, one.placement);
             let seen =
                 format!("GPU {index}: GPU instance {id} at {placement} has no compute instance");
-            Finding::warn(seen).run(format!("sudo nvidia-smi mig -i {index} -gi {id} -dgi"))
-        }));
+            let destroy = format!("sudo nvidia-smi mig -i {index} -gi {id} -dgi");
+            findings.push(Finding::warn(seen).run(destroy));
+        }
     }
     findings
 }
@@ -292,17 +301,21 @@ fn foreign(examined: &Examined<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for gpu in examined.gpus() {
         let created = &examined.node.created;
-        let instances = || gpu.all_instances.iter().flatten();
-        let theirs: Vec<_> = instances()
+        let instances = gpu.all_instances.as_deref().unwrap_or_default();
+        let theirs: Vec<_> = instances
+            .iter()
             .filter(|one| {
-                let mut made = created.iter().filter(|made| made.compute.is_none());
-                !made.any(|made| is_in(made, gpu, one))
+                !created
+                    .iter()
+                    .any(|made| made.compute.is_none() && is_in(made, gpu, one))
             })
             .collect();
         if theirs.is_empty() {
             continue;
         }
-        let is_mixed = instances().any(|one| created.iter().any(|made| is_in(made, gpu, one)));
+        let is_mixed = instances
+            .iter()
+            .any(|one| created.iter().any(|made| is_in(made, gpu, one)));
         let places: Vec<String> = theirs.iter().map(|one| one.placement.to_string()).collect();
         let seen = format!(
             "GPU {}: another tool made the instances at {}",
@@ -327,31 +340,33 @@ fn missing(examined: &Examined<'_>) -> Vec<Finding> {
             None if !gpu.in_mig_mode() => &[],
             None => continue,
         };
-        let created = examined.node.created.iter();
-        let gone = created.filter(|created| {
-            let mut holding = instances.iter().filter(|one| is_in(created, gpu, one));
-            let exists = match created.compute {
-                None => holding.next().is_some(),
-                Some(place) => holding.any(|one| {
-                    let mut compute = one.compute.iter();
-                    compute.any(|compute| compute.placement == place)
-                }),
-            };
-            created.gpu == gpu.uuid && !exists
-        });
-        findings.extend(gone.map(|created| {
+        for created in &examined.node.created {
+            if created.gpu != gpu.uuid || exists(created, gpu, instances) {
+                continue;
+            }
             let (index, placement) = (gpu.index, created.placement);
             let what = match created.compute {
                 None => "an instance",
                 Some(_) => "a compute instance",
             };
-            Finding::warn(format!(
-                "GPU {index}: mig-mps made {what} at {placement}, which is gone"
-            ))
-            .run("mig-mps list")
-        }));
+            findings.push(
+                Finding::warn(format!(
+                    "GPU {index}: mig-mps made {what} at {placement}, which is gone"
+                ))
+                .run("mig-mps list"),
+            );
+        }
     }
     findings
+}
+
+/// True if one of these instances of the GPU is the created one, or has the created compute instance.
+fn exists(created: &Created, gpu: &Gpu, instances: &[GpuInstanceReading]) -> bool {
+    let mut holding = instances.iter().filter(|one| is_in(created, gpu, one));
+    match created.compute {
+        None => holding.next().is_some(),
+        Some(place) => holding.any(|one| one.compute.iter().any(|own| own.placement == place)),
+    }
 }
 
 fn device_nodes(examined: &Examined<'_>) -> Vec<Finding> {
@@ -378,16 +393,15 @@ fn device_nodes(examined: &Examined<'_>) -> Vec<Finding> {
 }
 
 fn capability_nodes(examined: &Examined<'_>) -> Vec<Finding> {
-    let devices = examined.devices();
-    devices
-        .flat_map(|(name, device)| {
-            capabilities(examined, &device)
-                .into_iter()
-                .filter_map(|capability| capability_node(examined, &capability))
-                .map(|finding| finding.on(&name))
-                .collect::<Vec<Finding>>()
-        })
-        .collect()
+    let mut findings = Vec::new();
+    for (name, device) in examined.devices() {
+        for capability in capabilities(examined, &device) {
+            if let Some(finding) = capability_node(examined, &capability) {
+                findings.push(finding.on(&name));
+            }
+        }
+    }
+    findings
 }
 
 /// The capabilities of a MIG device: of its GPU instance and of its compute instance.

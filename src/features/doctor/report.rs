@@ -31,15 +31,13 @@ pub fn print(all: &[Diagnosis], is_verbose: bool) -> Result<()> {
 
 /// `70 checks: 1 fail, 2 warn, 1 unknown, 66 ok`
 fn summary(all: &[Diagnosis]) -> String {
-    let counts = Severity::ALL.map(|severity| {
-        let these = all.iter().filter(|one| one.severity() == severity);
-        (these.count(), severity.name())
-    });
-    let counts: Vec<String> = counts
-        .iter()
-        .filter(|(count, _)| *count > 0)
-        .map(|(count, name)| format!("{count} {name}"))
-        .collect();
+    let mut counts = Vec::new();
+    for severity in Severity::ALL {
+        let count = all.iter().filter(|one| one.severity() == severity).count();
+        if count > 0 {
+            counts.push(format!("{count} {}", severity.name()));
+        }
+    }
     format!("{} checks: {}", all.len(), counts.join(", "))
 }
 

@@ -125,39 +125,46 @@ fn named(rows: Vec<Row<'_>>) -> Vec<Named<'_>> {
 }
 
 fn of_node(metrics: &mut Metrics, node: &Node, drift: Option<&Drift>) {
-    let mut gauge = |name, help: &str, value: Option<u64>| {
-        metrics.add(name, MetricKind::Gauge, help, |samples| {
-            if let Some(value) = value {
-                samples.push(&[], value);
-            }
-        });
-    };
-    gauge(
+    gauge_of_node(
+        metrics,
         "mig_mps_driver_answers",
         "1 if the NVIDIA driver answers; otherwise devices are known by their records alone.",
         Some((!node.has_no_driver).into()),
     );
-    gauge(
+    gauge_of_node(
+        metrics,
         "mig_mps_change_in_progress",
         "1 while a change of the node is in progress.",
         is_changing(node).map(u64::from),
     );
-    gauge(
+    gauge_of_node(
+        metrics,
         "mig_mps_change_interrupted",
         "1 if a change was interrupted; the next up or down continues it.",
         is_interrupted(node).map(u64::from),
     );
-    gauge(
+    gauge_of_node(
+        metrics,
         "mig_mps_drift",
         "1 if the node is not as the profile says.",
         drift.map(|drift| drift.is_any.into()),
     );
     let unmanaged = count(node.unmanaged.len()).filter(|_| node.unseen_daemons().is_none());
-    gauge(
+    gauge_of_node(
+        metrics,
         "mig_mps_unmanaged_daemons",
         "MPS daemons and servers that mig-mps did not start.",
         unmanaged,
     );
+}
+
+/// Adds a gauge of the whole node, if it is known.
+fn gauge_of_node(metrics: &mut Metrics, name: &'static str, help: &str, value: Option<u64>) {
+    metrics.add(name, MetricKind::Gauge, help, |samples| {
+        if let Some(value) = value {
+            samples.push(&[], value);
+        }
+    });
 }
 
 /// True while a change is in progress; `None` if a journal cannot be read.
@@ -197,18 +204,15 @@ fn of_versions(metrics: &mut Metrics, node: &Node) {
 
 fn of_problems(metrics: &mut Metrics, node: &Node) {
     let reported = [node.problems(&[]), node.remarks(&[])].concat();
-    // Where not all was checked, no problem is no proof that there is none.
-    let count = |id| {
-        let found = reported.iter().filter(|problem| problem.id == id).count();
-        (found > 0 || node.unchecked(id, &[]).is_empty()).then_some(found)
-    };
     metrics.add(
         "mig_mps_problems",
         MetricKind::Gauge,
         "Problems and remarks of status, by their id.",
         |samples| {
             for &id in ProblemId::ALL {
-                if let Some(count) = count(id) {
+                let count = reported.iter().filter(|problem| problem.id == id).count();
+                // Where not all was checked, no problem is no proof that there is none.
+                if count > 0 || node.unchecked(id, &[]).is_empty() {
                     samples.push(&[("id", id.name())], count);
                 }
             }

@@ -61,57 +61,43 @@ impl Failure for GresError {
     }
 }
 
-/// A line as keys and values, with the number of its first line.
-type Line<'a> = (usize, Vec<(String, &'a str)>);
-
 impl GresConf {
     /// Reads the entries for a node.
     pub fn parse(text: &str, node: &str) -> Result<Self, GresError> {
-        let joined = joined(text);
         let mut conf = Self::default();
-        for (number, line) in &joined {
-            let (line, pairs) = pairs(*number, line)?;
-            let value = |key: &str| {
-                let mut pairs = pairs.iter();
-                pairs.find(|(name, _)| name == key).map(|(_, value)| *value)
-            };
-            let malformed = |word: &str| GresError::Malformed {
-                line,
-                word: word.to_owned(),
-            };
-            if let Some(nodes) = value("nodename") {
-                let nodes = expand(nodes).ok_or_else(|| malformed(nodes))?;
-                if !nodes.iter().any(|name| name == node) {
-                    continue;
-                }
+        for (number, line) in &joined(text) {
+            let line = Line::parse(*number, line)?;
+            if let Some(nodes) = line.value("nodename")
+                && !line.expand(nodes)?.iter().any(|name| name == node)
+            {
+                continue;
             }
-            if let Some(detection) = value("autodetect") {
+            if let Some(detection) = line.value("autodetect") {
                 conf.detects |= !detection.eq_ignore_ascii_case("off");
             }
-            let Some(name) = value("name") else { continue };
-            let files = |list: &str| expand(list).ok_or_else(|| malformed(list));
-            let count: Option<u64> = value("count")
-                .map(|count| count.parse().map_err(|_| malformed(count)))
-                .transpose()?;
-            let kind = value("type").map(str::to_owned);
-            let entry = |files: Vec<String>, count| Gres {
-                kind: kind.clone(),
-                files,
-                count,
+            let Some(name) = line.value("name") else {
+                continue;
+            };
+            let count = match line.value("count") {
+                Some(count) => count.parse().map_err(|_| line.malformed(count))?,
+                None => 1,
             };
             match name.to_ascii_lowercase().as_str() {
-                "gpu" => match (value("multiplefiles"), value("file")) {
-                    (Some(list), _) => conf.gpus.push(entry(files(list)?, 1)),
+                "gpu" => match (line.value("multiplefiles"), line.value("file")) {
+                    (Some(list), _) => conf.gpus.push(line.gres(line.expand(list)?, 1)),
                     (None, Some(list)) => {
-                        let all = files(list)?.into_iter();
-                        conf.gpus.extend(all.map(|file| entry(vec![file], 1)));
+                        for file in line.expand(list)? {
+                            conf.gpus.push(line.gres(vec![file], 1));
+                        }
                     }
-                    (None, None) => conf.gpus.push(entry(Vec::new(), count.unwrap_or(1))),
+                    (None, None) => conf.gpus.push(line.gres(Vec::new(), count)),
                 },
                 "shard" => {
-                    let files = value("file").map(files).transpose()?;
-                    let entry = entry(files.unwrap_or_default(), count.unwrap_or(1));
-                    conf.shards.push(entry);
+                    let files = match line.value("file") {
+                        Some(list) => line.expand(list)?,
+                        None => Vec::new(),
+                    };
+                    conf.shards.push(line.gres(files, count));
                 }
                 _ => {}
             }
@@ -120,23 +106,72 @@ impl GresConf {
     }
 }
 
+/// A line as keys and values.
+struct Line<'a> {
+    /// The number of its first line.
+    number: usize,
+    /// The pairs, with keys in lower case.
+    pairs: Vec<(String, &'a str)>,
+}
+
+impl<'a> Line<'a> {
+    fn parse(number: usize, line: &'a str) -> Result<Self, GresError> {
+        let mut parsed = Self {
+            number,
+            pairs: Vec::new(),
+        };
+        for word in line.split_whitespace() {
+            if word.eq_ignore_ascii_case("include") {
+                return Err(GresError::Include(number));
+            }
+            let (key, value) = word.split_once('=').ok_or_else(|| parsed.malformed(word))?;
+            let pair = (key.to_ascii_lowercase(), value.trim_matches('"'));
+            parsed.pairs.push(pair);
+        }
+        Ok(parsed)
+    }
+
+    fn value(&self, key: &str) -> Option<&'a str> {
+        let (_, value) = self.pairs.iter().find(|(name, _)| name == key)?;
+        Some(value)
+    }
+
+    fn malformed(&self, word: &str) -> GresError {
+        GresError::Malformed {
+            line: self.number,
+            word: word.to_owned(),
+        }
+    }
+
+    fn expand(&self, list: &str) -> Result<Vec<String>, GresError> {
+        expand(list).ok_or_else(|| self.malformed(list))
+    }
+
+    fn gres(&self, files: Vec<String>, count: u64) -> Gres {
+        Gres {
+            kind: self.value("type").map(str::to_owned),
+            files,
+            count,
+        }
+    }
+}
+
 /// Returns the `Gres=` of a node's line in slurm.conf, its own or that of `NodeName=DEFAULT` before it.
 pub fn gres_of_node(text: &str, node: &str) -> Option<String> {
-    let joined = joined(text);
     let mut default = None;
     let mut found = None;
-    for (number, line) in &joined {
-        let Ok((_, pairs)) = pairs(*number, line) else {
+    for (number, line) in &joined(text) {
+        let Ok(line) = Line::parse(*number, line) else {
             continue;
         };
-        let Some(("nodename", nodes)) = pairs.first().map(|(key, value)| (key.as_str(), *value))
+        let Some(("nodename", nodes)) = line
+            .pairs
+            .first()
+            .map(|(key, value)| (key.as_str(), *value))
         else {
             continue;
         };
-        let gres = pairs
-            .iter()
-            .find(|(key, _)| key == "gres")
-            .map(|(_, value)| (*value).to_owned());
+        let gres = line.value("gres").map(str::to_owned);
         if nodes.eq_ignore_ascii_case("default") {
             default = gres.or(default);
         } else if expand(nodes).is_some_and(|names| names.iter().any(|name| name == node)) {
@@ -167,22 +202,6 @@ fn joined(text: &str) -> Vec<(usize, String)> {
     }
     lines.retain(|(_, line)| !line.trim().is_empty());
     lines
-}
-
-/// Returns the pairs of a line, with keys in lower case.
-fn pairs(number: usize, line: &str) -> Result<Line<'_>, GresError> {
-    let mut pairs = Vec::new();
-    for word in line.split_whitespace() {
-        if word.eq_ignore_ascii_case("include") {
-            return Err(GresError::Include(number));
-        }
-        let (key, value) = word.split_once('=').ok_or_else(|| GresError::Malformed {
-            line: number,
-            word: word.to_owned(),
-        })?;
-        pairs.push((key.to_ascii_lowercase(), value.trim_matches('"')));
-    }
-    Ok((number, pairs))
 }
 
 /// The most names that a list may stand for.
@@ -344,8 +363,10 @@ pub(super) fn node_name() -> Result<String> {
 
 /// Refuses what would be no name, or no list of names, in Slurm's files.
 pub(super) fn checked_name(name: String) -> Result<String> {
-    let is_fit = |c: char| c.is_ascii_alphanumeric() || "-_.[,]".contains(c);
-    if !name.is_empty() && name.chars().all(is_fit) {
+    let is_fit = name
+        .chars()
+        .all(|c| c.is_ascii_alphanumeric() || "-_.[,]".contains(c));
+    if is_fit && !name.is_empty() {
         return Ok(name);
     }
     let shown = printable(&name);

@@ -112,47 +112,73 @@ pub(super) struct Leftover {
 
 /// Finds the processes of the job, and no other's, on all devices: a program may have left those of its job.
 pub(super) fn of_job(context: &Context<'_>, node: &Node, job: &SlurmJob) -> Vec<Leftover> {
-    let clients = node.served.iter().flat_map(|served| {
-        let clients = served.clients.listed().iter().chain(&served.waiting);
-        clients.filter_map(|client| {
-            let is_client = client.server.is_some();
-            Some((&served.record.name, client.pid?, client.started, is_client))
-        })
-    });
     let mut found: Vec<Leftover> = Vec::new();
-    let programs = node
-        .outside_mps
-        .iter()
-        .map(|program| (&program.uuid, program.pid));
-    // A daemon of the job's own, and what pretends to be one.
-    let daemons = node.unmanaged.iter().flat_map(|unmanaged| {
-        let servers = unmanaged.servers.iter().map(|server| server.pid);
-        let pids = std::iter::once(unmanaged.pid).chain(servers);
-        let device = unmanaged.devices.first();
-        pids.filter_map(move |pid| Some((device?, pid)))
-    });
-    let outside: Vec<(String, Pid)> = programs
-        .chain(daemons)
-        .map(|(uuid, pid)| (node.name_of_uuid(uuid), pid))
-        .collect();
-    let outside = outside.iter().map(|(name, pid)| (name, *pid, None, false));
-    for (device, pid, started, is_client) in clients.chain(outside) {
-        let Some(process) = context.environment.host.process(pid) else {
+    for one in processes_on_devices(node) {
+        let Some(process) = context.environment.host.process(one.pid) else {
             continue;
         };
-        let is_same = started.is_none_or(|started| started == process.started);
-        let is_new = found.iter().all(|known| known.pid != pid);
+        let is_same = one.started.is_none_or(|started| started == process.started);
+        let is_new = found.iter().all(|known| known.pid != one.pid);
         if is_same && is_new && process.is_of_slurm_job(job.id, job.user) {
             found.push(Leftover {
-                device: device.clone(),
-                pid,
+                device: one.device,
+                pid: one.pid,
                 started: process.started,
                 command: bounded(&process.command()).to_string(),
-                is_client,
+                is_client: one.is_client,
             });
         }
     }
     found
+}
+
+/// A process that uses a device.
+struct DeviceProcess {
+    device: String,
+    pid: Pid,
+    started: Option<StartTime>,
+    is_client: bool,
+}
+
+impl DeviceProcess {
+    fn outside_mps(node: &Node, uuid: &str, pid: Pid) -> Self {
+        Self {
+            device: node.name_of_uuid(uuid),
+            pid,
+            started: None,
+            is_client: false,
+        }
+    }
+}
+
+/// Returns the processes on all devices: clients, programs outside MPS, and unmanaged daemons with their servers.
+fn processes_on_devices(node: &Node) -> Vec<DeviceProcess> {
+    let mut all = Vec::new();
+    for served in &node.served {
+        for client in served.clients.listed().iter().chain(&served.waiting) {
+            if let Some(pid) = client.pid {
+                all.push(DeviceProcess {
+                    device: served.record.name.clone(),
+                    pid,
+                    started: client.started,
+                    is_client: client.server.is_some(),
+                });
+            }
+        }
+    }
+    for program in &node.outside_mps {
+        all.push(DeviceProcess::outside_mps(node, &program.uuid, program.pid));
+    }
+    // A daemon of the job's own, and what pretends to be one.
+    for unmanaged in &node.unmanaged {
+        if let Some(uuid) = unmanaged.devices.first() {
+            let servers = unmanaged.servers.iter().map(|server| server.pid);
+            for pid in std::iter::once(unmanaged.pid).chain(servers) {
+                all.push(DeviceProcess::outside_mps(node, uuid, pid));
+            }
+        }
+    }
+    all
 }
 
 /// Ends the processes: clients by their server first, so that it is left in order. Returns those that stay.
@@ -161,9 +187,9 @@ pub(super) fn end(context: &Context<'_>, leftovers: Vec<Leftover>) -> Vec<Leftov
     devices.sort();
     devices.dedup();
     for device in devices {
-        let clients = leftovers.iter().filter(|one| one.is_client);
-        let pids: Vec<Pid> = clients
-            .filter(|one| one.device == *device)
+        let pids: Vec<Pid> = leftovers
+            .iter()
+            .filter(|one| one.is_client && one.device == *device)
             .map(|one| one.pid)
             .collect();
         if !pids.is_empty()

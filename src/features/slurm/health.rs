@@ -84,24 +84,26 @@ fn problems(context: &Context<'_>) -> Result<Vec<String>> {
         Ok(node) => node,
         Err(error) => return Ok(vec![error.to_string()]),
     };
-    let lost = node.lost.iter().map(|lost| lost.why.clone());
-    let mut problems: Vec<String> = lost.collect();
+    let mut problems: Vec<String> = node.lost.iter().map(|lost| lost.why.clone()).collect();
     let own = environment.roots_run_dir();
-    let served = node
+    let (there, absent): (Vec<_>, Vec<_>) = node
         .served
         .iter()
-        .filter(|served| served.run_dir.path() == own);
-    let (there, absent): (Vec<_>, Vec<_>) = served.partition(|served| served.is_there());
-    let gone = absent.into_iter().filter(|served| served.is_gone());
-    problems.extend(gone.map(|served| format!("{}: its device is gone", served.record.name)));
+        .filter(|served| served.run_dir.path() == own)
+        .partition(|served| served.is_there());
+    for served in absent {
+        if served.is_gone() {
+            problems.push(format!("{}: its device is gone", served.record.name));
+        }
+    }
     let names: Vec<String> = there
         .iter()
         .map(|served| served.record.name.clone())
         .collect();
-    let unwell = heal(context, &names, &|node, served| {
+    let not_ready = heal_devices(context, &names, &|node, served| {
         verify(environment, node, served).result.err()
     })?;
-    problems.extend(unwell.iter().map(|one| one.cause.to_string()));
+    problems.extend(not_ready.iter().map(|device| device.cause.to_string()));
     problems.extend(unknown_to_node(context, &node)?);
     Ok(problems)
 }
@@ -142,46 +144,47 @@ pub(super) const CONSENT: ConsentArgs = ConsentArgs {
 };
 
 /// A device that takes no programs.
-pub(super) struct Unwell {
+pub(super) struct NotReadyDevice {
     pub(super) name: String,
     pub(super) cause: NotReady,
 }
 
-type Check<'a> = dyn Fn(&Node, &Served) -> Option<NotReady> + Sync + 'a;
+/// Returns the reason why a device takes no programs; `None` if it does.
+type DeviceCheck<'a> = dyn Fn(&Node, &Served) -> Option<NotReady> + Sync + 'a;
 
 /// Checks the devices with these names, heals those that can be healed without disrupting anybody, and returns the others.
-/// A device that is only in use is well.
-pub(super) fn heal(
+/// A device that is only in use is ready.
+pub(super) fn heal_devices(
     context: &Context<'_>,
     names: &[String],
-    check: &Check<'_>,
-) -> Result<Vec<Unwell>> {
+    check: &DeviceCheck<'_>,
+) -> Result<Vec<NotReadyDevice>> {
     let until = Instant::now() + LIMIT;
     let mut heals = 0;
-    let mut is_hopeless = false;
+    let mut nothing_to_heal = false;
     loop {
-        let unwell = unwell(context, names, check)?;
+        let not_ready = not_ready_devices(context, names, check)?;
         let is_over = heals == MOST_HEALS || Instant::now() >= until;
-        if unwell.is_empty() || is_hopeless || is_over {
-            return Ok(unwell);
+        if not_ready.is_empty() || nothing_to_heal || is_over {
+            return Ok(not_ready);
         }
-        let ill: Vec<String> = unwell.iter().map(|one| one.name.clone()).collect();
-        match change(context, &ill) {
+        let names: Vec<String> = not_ready.iter().map(|device| device.name.clone()).collect();
+        match heal_once(context, &names) {
             Ok(Some(outcome)) if !outcome.is_unchanged => heals += 1,
             // Nothing can be healed, unless the prolog of another job has just done so.
-            Ok(Some(outcome)) if !outcome.node.is_changing() => is_hopeless = true,
+            Ok(Some(outcome)) if !outcome.node.is_changing() => nothing_to_heal = true,
             // Another change is under way: it may be healing the same device.
             Ok(_) => std::thread::sleep(PAUSE),
             Err(error) if error.status == ExitStatus::Refused => std::thread::sleep(PAUSE),
             Err(error) => {
                 note(&error.message().what);
-                return Ok(unwell);
+                return Ok(not_ready);
             }
         }
     }
 }
 
-fn change(context: &Context<'_>, names: &[String]) -> Result<Option<Outcome>> {
+fn heal_once(context: &Context<'_>, names: &[String]) -> Result<Option<Outcome>> {
     let directories = context.environment.directories()?;
     let outcome = Change {
         on_failure: OnFailure::GoOn,
@@ -198,23 +201,30 @@ fn change(context: &Context<'_>, names: &[String]) -> Result<Option<Outcome>> {
 }
 
 /// Checks the devices side by side.
-fn unwell(context: &Context<'_>, names: &[String], check: &Check<'_>) -> Result<Vec<Unwell>> {
+fn not_ready_devices(
+    context: &Context<'_>,
+    names: &[String],
+    check: &DeviceCheck<'_>,
+) -> Result<Vec<NotReadyDevice>> {
     let node = observe_records(context.environment)?;
     let devices: Vec<&Served> = names
         .iter()
         .filter_map(|name| node.served_as(name))
         .collect();
     let others = devices.len().saturating_sub(1);
-    let all = Pool::with(others, devices.len(), |pool| {
+    let checked = Pool::with(others, devices.len(), |pool| {
         pool.side_by_side(devices, |served, _| {
-            check(&node, served).map(|cause| (served.record.name.clone(), cause))
+            check(&node, served).map(|cause| NotReadyDevice {
+                name: served.record.name.clone(),
+                cause,
+            })
         })
     });
-    let unwell = all
+    Ok(checked
         .into_iter()
         .flatten()
-        .filter(|(_, cause)| !cause.is_passing());
-    Ok(unwell.map(|(name, cause)| Unwell { name, cause }).collect())
+        .filter(|device| !device.cause.is_passing())
+        .collect())
 }
 
 /// Returns a variable of this process if it is set, and text.

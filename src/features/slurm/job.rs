@@ -54,14 +54,9 @@ pub struct SlurmJob {
 impl SlurmJob {
     /// Reads the variables of a prolog or epilog, which Slurm sets and no user can.
     pub fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, JobError> {
-        let number = |name: &'static str| {
-            let value = variable(name).ok_or(JobError::Missing(name))?;
-            let number = value.parse::<u32>();
-            number.map_err(|_| JobError::Malformed { name, value })
-        };
         Ok(Self {
-            id: number("SLURM_JOB_ID")?,
-            user: Uid(number("SLURM_JOB_UID")?),
+            id: number(&variable, "SLURM_JOB_ID")?,
+            user: Uid(number(&variable, "SLURM_JOB_UID")?),
             gpus: gpus(&variable, "SLURM_JOB_GPUS")?,
             visible: words(&variable),
             constraints: variable("SLURM_JOB_CONSTRAINTS").unwrap_or_default(),
@@ -74,8 +69,8 @@ impl SlurmJob {
         let mut job = Self::read(&variable)?;
         let step = gpus(&variable, "SLURM_STEP_GPUS")?;
         let of_job: BTreeSet<usize> = job.gpus.iter().copied().collect();
-        let is_of_job = |gpu: &usize| of_job.is_empty() || of_job.contains(gpu);
-        if !step.is_empty() && step.iter().all(is_of_job) {
+        let is_of_job = of_job.is_empty() || step.iter().all(|gpu| of_job.contains(gpu));
+        if is_of_job && !step.is_empty() {
             job.gpus = step;
         }
         let count = variable("SLURM_GPUS_ON_NODE").unwrap_or_default();
@@ -86,18 +81,28 @@ impl SlurmJob {
     }
 }
 
+fn number(variable: &impl Fn(&str) -> Option<String>, name: &'static str) -> Result<u32, JobError> {
+    let value = variable(name).ok_or(JobError::Missing(name))?;
+    value
+        .parse()
+        .map_err(|_| JobError::Malformed { name, value })
+}
+
 /// Returns numbers, each once.
 fn gpus(
     variable: &impl Fn(&str) -> Option<String>,
     name: &'static str,
 ) -> Result<Vec<usize>, JobError> {
     let value = variable(name).unwrap_or_default();
-    let words = value.split(',').filter(|word| !word.is_empty());
-    let numbers: Result<Vec<usize>, _> = words.map(str::parse).collect();
-    let mut numbers = numbers.map_err(|_| JobError::Malformed {
-        name,
-        value: bounded(&value).into_owned(),
-    })?;
+    let mut numbers: Vec<usize> = value
+        .split(',')
+        .filter(|word| !word.is_empty())
+        .map(str::parse)
+        .collect::<Result<_, _>>()
+        .map_err(|_| JobError::Malformed {
+            name,
+            value: bounded(&value).into_owned(),
+        })?;
     let mut seen = BTreeSet::new();
     numbers.retain(|number| seen.insert(*number));
     Ok(numbers)
@@ -106,9 +111,9 @@ fn gpus(
 fn words(variable: &impl Fn(&str) -> Option<String>) -> Vec<String> {
     let value = variable("CUDA_VISIBLE_DEVICES").unwrap_or_default();
     let mut seen = BTreeSet::new();
-    let words = value.split(',').filter(|word| !word.is_empty());
-    words
-        .filter(|word| seen.insert(*word))
+    value
+        .split(',')
+        .filter(|word| !word.is_empty() && seen.insert(*word))
         .map(str::to_owned)
         .collect()
 }

@@ -83,8 +83,7 @@ fn device_files(environment: &Environment, gpu: &Gpu, device: &Device) -> Result
 /// Returns the device that an entry of gres.conf means.
 pub(super) fn device_of<'d>(gres: &Gres, devices: &'d [GresDevice]) -> Option<&'d GresDevice> {
     let is_of_instance = gres.files.iter().any(|file| file.contains("/nvidia-caps/"));
-    let mut devices = devices.iter();
-    devices.find(|device| {
+    devices.iter().find(|device| {
         let is_named = gres.files.iter().any(|file| file == device.own_file());
         // The file of the GPU stands in the entries of its instances, too.
         is_named && (device.files.len() > 1) == is_of_instance
@@ -98,8 +97,11 @@ pub(super) fn devices_of_job(
     job: &SlurmJob,
 ) -> Result<Vec<String>> {
     // Slurm names what it has detected itself by UUID, and everything else by number.
-    let is_uuid = |word: &&String| word.starts_with("MIG-") || word.starts_with("GPU-");
-    let uuids: Vec<&String> = job.visible.iter().filter(is_uuid).collect();
+    let uuids: Vec<&String> = job
+        .visible
+        .iter()
+        .filter(|word| word.starts_with("MIG-") || word.starts_with("GPU-"))
+        .collect();
     if uuids.len() == job.gpus.len() {
         return uuids.into_iter().map(|uuid| by_uuid(node, uuid)).collect();
     }
@@ -114,8 +116,9 @@ pub(super) fn devices_of_job(
     }
     let shown = files.gres_conf.display().to_string();
     let gpus = in_order(conf.gpus, files.gres_string_of(&name)?.as_deref())?;
-    let device = |&gpu: &usize| {
-        let gres = gpus.get(gpu).ok_or_else(|| {
+    let mut names = Vec::new();
+    for gpu in &job.gpus {
+        let gres = gpus.get(*gpu).ok_or_else(|| {
             let count = gpus.len();
             failed(format_args!(
                 "the job has GPU {gpu} of node {name}, and {shown} lists {count}"
@@ -129,19 +132,20 @@ pub(super) fn devices_of_job(
             ))
             .hint("mig-mps slurm gres --check shows how gres.conf differs from the node")
         })?;
-        Ok(device.name.clone())
-    };
-    job.gpus.iter().map(device).collect()
+        names.push(device.name.clone());
+    }
+    Ok(names)
 }
 
 fn by_uuid(node: &Node, uuid: &str) -> Result<String> {
-    let mut served = node.served.iter();
-    let served = served.find(|served| served.record.uuid == uuid && served.is_there());
-    let name = served.map(|served| served.record.name.clone());
-    name.ok_or_else(|| {
-        failed(format_args!("the job has {uuid}, which no daemon serves"))
-            .hint("mig-mps status shows the devices that have a daemon")
-    })
+    node.served
+        .iter()
+        .find(|served| served.record.uuid == uuid && served.is_there())
+        .map(|served| served.record.name.clone())
+        .ok_or_else(|| {
+            failed(format_args!("the job has {uuid}, which no daemon serves"))
+                .hint("mig-mps status shows the devices that have a daemon")
+        })
 }
 
 /// Print the lines of gres.conf and slurm.conf for the devices of this node
@@ -223,9 +227,11 @@ fn check(args: &GresArgs, name: &str, devices: &[GresDevice]) -> Result<ExitStat
             }
         }
     }
-    let is_missing = |device: &&GresDevice| !listed.contains(&device.name.as_str());
-    let missing = devices.iter().filter(is_missing).filter(|_| !conf.detects);
-    differences.extend(missing.map(|device| format!("{}: gres.conf lacks it", device.name)));
+    for device in devices {
+        if !conf.detects && !listed.contains(&device.name.as_str()) {
+            differences.push(format!("{}: gres.conf lacks it", device.name));
+        }
+    }
     if let Some(shards) = args.shard {
         let wanted = u64::from(shards) * devices.len() as u64;
         let is: u64 = conf.shards.iter().map(|shards| shards.count).sum();
@@ -285,12 +291,12 @@ impl GresDevice {
 /// Returns the devices by type, in the order in which the types first appear: the order in which Slurm numbers them.
 fn by_type(devices: &[GresDevice]) -> Vec<&GresDevice> {
     let kinds = type_counts(devices.iter().map(|device| Some(device.kind.as_str())));
-    let kinds = kinds.iter().map(|(kind, _)| kind.as_deref());
     kinds
-        .flat_map(|kind| {
+        .iter()
+        .flat_map(|(kind, _)| {
             devices
                 .iter()
-                .filter(move |device| Some(device.kind.as_str()) == kind)
+                .filter(move |device| Some(&device.kind) == kind.as_ref())
         })
         .collect()
 }
@@ -343,9 +349,10 @@ pub fn gres_string(devices: &[GresDevice], shards: Option<u32>) -> String {
 
 /// Returns the type of a whole GPU: its product name, spelled as Slurm's own detection does.
 pub fn type_name(product: &str) -> String {
-    let is_kept = |sign: char| sign.is_ascii_alphanumeric() || "-._+".contains(sign);
-    let product = product.to_ascii_lowercase();
-    product.replace(|sign| !is_kept(sign), "_")
+    product.to_ascii_lowercase().replace(
+        |sign: char| !(sign.is_ascii_alphanumeric() || "-._+".contains(sign)),
+        "_",
+    )
 }
 
 /// Returns each type with its count, in the order of their first appearance.

@@ -7,18 +7,17 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::conf::node_name;
-use super::health::{CONSENT, heal, variable};
+use super::health::{CONSENT, heal_devices, variable};
 use super::job::SlurmJob;
 use super::numbering::devices_of_job;
-use crate::client::{ClientLimits, ClientSlot, ready};
+use crate::client::{ClientLimits, ClientSlot, NotReady, Variables, ready};
 use crate::commands::args::ProfileSource;
 use crate::commands::change::Change;
-use crate::commands::env::Recorded;
 use crate::commands::{Context, detail_for, up, verify};
 use crate::error::{CommandError, Context as _, Result};
 use crate::failure::ExitStatus;
-use crate::host::printable;
-use crate::node::{Detail, observe};
+use crate::host::{Environment, printable};
+use crate::node::{Detail, Node, Served, observe};
 use crate::plan::{self, Obstacle, Plan, Refusal};
 use crate::profile::Profile;
 use crate::render::print;
@@ -59,24 +58,34 @@ fn prepare(args: &PrologArgs, context: &Context<'_>, job: &SlurmJob) -> Result<(
     verify::prepare(environment)?;
     let node = observe(environment, Detail::Geometry)?;
     let names = devices_of_job(environment, &node, job)?;
-    let unwell = heal(context, &names, &|node, served| {
-        let variables = Recorded::of(served).variables(environment, &ClientLimits::default());
-        let name = &served.record.name;
-        let user = |_: &_, _: &_| job.user;
-        ready(
-            environment,
-            node,
-            name,
-            &variables.ok()?,
-            ClientSlot::NotNeeded,
-            user,
-        )
-        .err()
+    let not_ready = heal_devices(context, &names, &|node, served| {
+        check_device(environment, job, node, served)
     })?;
-    match unwell.into_iter().next() {
+    match not_ready.into_iter().next() {
         None => Ok(()),
         Some(first) => Err(first.cause.into()),
     }
+}
+
+/// Becomes a client of a device as the job's user. Returns the reason if that fails.
+fn check_device(
+    environment: &Environment,
+    job: &SlurmJob,
+    node: &Node,
+    served: &Served,
+) -> Option<NotReady> {
+    let record = &served.record;
+    let logs = environment.logs_of(served.run_dir.path());
+    let variables = Variables::of(record, &served.run_dir, logs, &ClientLimits::default());
+    ready(
+        environment,
+        node,
+        &record.name,
+        &variables,
+        ClientSlot::NotNeeded,
+        |_, _| job.user,
+    )
+    .err()
 }
 
 /// The directory of the profiles.
@@ -115,9 +124,9 @@ pub(super) fn apply(context: &Context<'_>, job: &SlurmJob, directory: &Path) -> 
 /// Returns the profile that a feature names; `None` if no feature of the job does.
 fn profile_of(job: &SlurmJob, directory: &Path) -> Result<Option<PathBuf>> {
     // `a&b`, `a|b`, `[a*2&b*4]`: a user writes that, so only plain names are used in a path.
-    let is_sign = |sign: char| sign.is_ascii_alphanumeric() || "-_".contains(sign);
-    let names = job.constraints.split(|sign| !is_sign(sign));
-    let mut paths: Vec<PathBuf> = names
+    let mut paths: Vec<PathBuf> = job
+        .constraints
+        .split(|sign: char| !(sign.is_ascii_alphanumeric() || "-_".contains(sign)))
         .filter(|name| !name.is_empty())
         .map(|name| directory.join(format!("{name}.toml")))
         .filter(|path| path.is_file())
@@ -149,21 +158,15 @@ fn check(
     if plan.is_empty() {
         return Ok(());
     }
-    let shown = profile.source.path().display();
-    let refused = |what: String, hint: &str| {
-        Refusal::InTheWay(Obstacle {
-            what: format!("cannot apply {shown}: {what}"),
-            hint: hint.to_owned(),
-        })
-    };
     if !job.gpus.is_empty() && plan.changes_geometry() {
         return Err(refused(
-            "it changes the geometry, and Slurm has chosen the job's GPUs by gres.conf".to_owned(),
+            profile,
+            "it changes the geometry, and Slurm has chosen the job's GPUs by gres.conf",
             "such a job asks for no GPUs",
         ));
     }
-    let node =
-        node_name().map_err(|error| refused(error.to_string(), "slurmd sets SLURMD_NODENAME"))?;
+    let node = node_name()
+        .map_err(|error| refused(profile, &error.to_string(), "slurmd sets SLURMD_NODENAME"))?;
     let jobs = context
         .environment
         .slurm()
@@ -171,13 +174,22 @@ fn check(
         .and_then(|slurm| slurm.jobs_on(&node).map_err(|error| error.to_string()))
         .map_err(|error| {
             let what = format!("which jobs are on the node is not known: {error}");
-            refused(what, "mig-mps asks Slurm with squeue")
+            refused(profile, &what, "mig-mps asks Slurm with squeue")
         })?;
     match jobs.into_iter().find(|id| *id != job.id) {
         None => Ok(()),
         Some(other) => Err(refused(
-            format!("job {other} is on the node, too"),
+            profile,
+            &format!("job {other} is on the node, too"),
             "the job can begin when no other is there",
         )),
     }
+}
+
+fn refused(profile: &Profile, what: &str, hint: &str) -> Refusal {
+    let shown = profile.source.path().display();
+    Refusal::InTheWay(Obstacle {
+        what: format!("cannot apply {shown}: {what}"),
+        hint: hint.to_owned(),
+    })
 }

@@ -31,6 +31,13 @@ pub struct UnitFile {
 }
 
 impl UnitFile {
+    fn written(name: &'static str, text: &str) -> Self {
+        Self {
+            name,
+            text: format!("{WRITTEN}\n{text}"),
+        }
+    }
+
     /// Returns the same unit for a package.
     pub fn packaged(&self) -> Self {
         Self {
@@ -56,14 +63,10 @@ LimitNOFILE=524288
 ",
         program = word(program)
     );
-    let unit = |name, text: &str| UnitFile {
-        name,
-        text: format!("{WRITTEN}\n{text}"),
-    };
     [
-        unit(SERVICE, &service(program, profile)),
-        unit(HEAL_SERVICE, &heal),
-        unit(HEAL_TIMER, TIMER),
+        UnitFile::written(SERVICE, &service(program, profile)),
+        UnitFile::written(HEAL_SERVICE, &heal),
+        UnitFile::written(HEAL_TIMER, TIMER),
     ]
 }
 
@@ -114,8 +117,10 @@ WantedBy=timers.target
 /// Quotes a path for a command line of systemd, which has variables and specifiers.
 fn word(path: &Path) -> String {
     let text = path.display().to_string();
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._+-".contains(c);
-    if text.chars().all(is_plain) {
+    let is_plain = text
+        .chars()
+        .all(|c| c.is_ascii_alphanumeric() || "/._+-".contains(c));
+    if is_plain {
         return text;
     }
     let mut quoted = String::from("\"");
