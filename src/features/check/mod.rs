@@ -94,10 +94,10 @@ fn model_keys<'a>(judged: impl Iterator<Item = &'a BlockOnModel>) -> BTreeSet<&'
 
 /// The error of a profile that does not fit every model it can meet; `None` if it fits all.
 fn unfit(judged: &[BlockOnModel]) -> Option<CommandError> {
-    let refused = || judged.iter().filter(|one| one.shape.is_err());
-    let first = refused().next()?;
+    let refused: Vec<&BlockOnModel> = judged.iter().filter(|one| one.shape.is_err()).collect();
+    let first = refused.first()?;
     let example = first.shape.as_ref().err()?;
-    let models: Vec<&str> = model_keys(refused()).into_iter().collect();
+    let models = Vec::from_iter(model_keys(refused.iter().copied()));
     let mut text = format!(
         "the profile does not fit {} of {} models: {}\n{}: {example}",
         models.len(),
@@ -108,8 +108,10 @@ fn unfit(judged: &[BlockOnModel]) -> Option<CommandError> {
     if let Some(hint) = example.hint() {
         text = format!("{text}\n{hint}");
     }
-    let is_infeasible = |one: &BlockOnModel| matches!(one.shape, Err(Refusal::Infeasible(_)));
-    let kind = if refused().all(is_infeasible) {
+    let is_infeasible = refused
+        .iter()
+        .all(|one| matches!(one.shape, Err(Refusal::Infeasible(_))));
+    let kind = if is_infeasible {
         ExitStatus::Infeasible
     } else {
         ExitStatus::Usage
@@ -139,16 +141,16 @@ pub fn against_all(profile: &Profile) -> Result<Vec<BlockOnModel>, ProfileError>
     let mut judged = Vec::new();
     for (position, block) in profile.blocks.iter().enumerate() {
         let earlier = &profile.blocks[..position];
-        let met = models
-            .iter()
-            .copied()
-            .filter(|model| meets(block, earlier, model));
         let before = judged.len();
-        judged.extend(met.map(|model| BlockOnModel {
-            block: position,
-            model,
-            shape: alone(profile, block, model),
-        }));
+        for &model in &models {
+            if meets(block, earlier, model) {
+                judged.push(BlockOnModel {
+                    block: position,
+                    model,
+                    shape: alone(profile, block, model),
+                });
+            }
+        }
         // Any GPU can be a whole one, also of a model without MIG, which the catalog does not have.
         if judged.len() == before && matches!(block.want, Want::Parts(_)) {
             return Err(meets_none(profile, block, earlier));

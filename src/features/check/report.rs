@@ -60,13 +60,14 @@ pub fn node(profile: &Profile, on_node: &OnNode, width: usize) -> String {
         let line = format!("{}: selects none of these GPUs", profile.heading(*block));
         let _ = writeln!(out, "{}", fitted(&line, width));
     }
-    let shapes = || on_node.gpus.iter().filter_map(|(_, shape)| shape.as_ref());
-    let (devices, gpus) = (
-        shapes().map(|shape| shape.devices.len()).sum(),
-        shapes().count(),
-    );
-    if gpus > 0 {
-        let (devices, gpus) = (count(devices, "device"), count(gpus, "GPU"));
+    let shapes: Vec<&Shape> = on_node
+        .gpus
+        .iter()
+        .filter_map(|(_, shape)| shape.as_ref())
+        .collect();
+    if !shapes.is_empty() {
+        let devices = shapes.iter().map(|shape| shape.devices.len()).sum();
+        let (devices, gpus) = (count(devices, "device"), count(shapes.len(), "GPU"));
         let _ = writeln!(out, "It fits: {devices} on {gpus}.");
     }
     out
@@ -78,15 +79,17 @@ fn keys(models: &[&'static Model]) -> Vec<&'static str> {
 
 /// True if both have the same result, apart from the names of devices.
 fn alike(a: &(u32, &Model, Option<&Shape>), b: &(u32, &Model, Option<&Shape>)) -> bool {
-    let nameless = |shape: Option<&Shape>| {
-        let mut shape = shape.cloned();
-        let devices = shape.iter_mut().flat_map(|shape| &mut shape.devices);
-        for daemon in devices.filter_map(|device| device.daemon.as_mut()) {
+    a.1.key == b.1.key && a.2.map(without_names) == b.2.map(without_names)
+}
+
+fn without_names(shape: &Shape) -> Shape {
+    let mut shape = shape.clone();
+    for device in &mut shape.devices {
+        if let Some(daemon) = &mut device.daemon {
             daemon.name.clear();
         }
-        shape
-    };
-    a.1.key == b.1.key && nameless(a.2) == nameless(b.2)
+    }
+    shape
 }
 
 fn devices(shapes: &[&Shape], width: usize) -> String {
@@ -102,9 +105,11 @@ fn devices(shapes: &[&Shape], width: usize) -> String {
         return String::new();
     };
     for (nth, device) in first.devices.iter().enumerate() {
-        let same = shapes.iter().filter_map(|shape| shape.devices.get(nth));
-        let daemons = same.filter_map(|device| device.daemon.as_ref());
-        let names: Vec<&str> = daemons.map(|daemon| daemon.name.as_str()).collect();
+        let names: Vec<&str> = shapes
+            .iter()
+            .filter_map(|shape| shape.devices.get(nth)?.daemon.as_ref())
+            .map(|daemon| daemon.name.as_str())
+            .collect();
         let settings = device.daemon.as_ref().map(|daemon| &daemon.settings);
         let threads = settings.map(|settings| settings.active_thread_percentage);
         table.row(vec![
@@ -128,14 +133,18 @@ pub fn fleet(profile: &Profile, judged: &[BlockOnModel], width: usize) -> String
     let mut out = String::new();
     for group in judged.chunk_by(|a, b| a.block == b.block) {
         let _ = writeln!(out, "{}", style(profile.heading(group[0].block)).bold());
-        let mut shapes = group.iter().map(|one| &one.shape);
-        let is_whole = |shape: &Shape| !shape.is_mig;
-        if shapes.all(|shape| shape.as_ref().is_ok_and(is_whole)) {
+        let is_whole = group
+            .iter()
+            .all(|one| one.shape.as_ref().is_ok_and(|shape| !shape.is_mig));
+        if is_whole {
             let _ = writeln!(out, "  the whole GPU, on any model");
             continue;
         }
-        let widths = group.iter().map(|one| one.model.key.len());
-        let widest = widths.max().unwrap_or(0);
+        let widest = group
+            .iter()
+            .map(|one| one.model.key.len())
+            .max()
+            .unwrap_or(0);
         for one in group {
             let becomes = match &one.shape {
                 Ok(shape) => map(&shape.map),
@@ -245,6 +254,17 @@ struct BlockOnOneModel {
     error: Option<Message>,
 }
 
+impl BlockOnOneModel {
+    fn of(one: &BlockOnModel) -> Self {
+        Self {
+            model: one.model.key.clone(),
+            fits: one.shape.is_ok(),
+            devices: one.shape.as_ref().ok().map(device_documents),
+            error: one.shape.as_ref().err().map(Message::from),
+        }
+    }
+}
+
 /// A device that there would be.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "planned_device")]
@@ -326,17 +346,11 @@ impl CheckDocument {
 
     /// Describes each block on each model that it can select.
     pub fn on_models(profile: &Profile, judged: &[BlockOnModel], error: Option<Message>) -> Self {
-        let on_model = |one: &BlockOnModel| BlockOnOneModel {
-            model: one.model.key.clone(),
-            fits: one.shape.is_ok(),
-            devices: one.shape.as_ref().ok().map(device_documents),
-            error: one.shape.as_ref().err().map(Message::from),
-        };
         let blocks = judged
             .chunk_by(|a, b| a.block == b.block)
             .map(|group| BlockDocument {
                 line: profile.line(group[0].block),
-                models: group.iter().map(on_model).collect(),
+                models: group.iter().map(BlockOnOneModel::of).collect(),
             });
         Self {
             blocks: Some(blocks.collect()),

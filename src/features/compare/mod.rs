@@ -71,7 +71,6 @@ pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
     args.refuse_too_many(served)?;
     let mps = Recorded::of(served).variables(environment, &ClientLimits::default())?;
     let name = &served.record.name;
-    let caller = |environment: &Environment, _: &Served| environment.caller;
     let records = observe_records(environment)?;
     ready(
         environment,
@@ -79,7 +78,7 @@ pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
         name,
         &mps,
         ClientSlot::Needed,
-        caller,
+        |environment, _| environment.caller,
     )?;
 
     let nowhere = empty_directory()?;
@@ -94,11 +93,12 @@ pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
     };
     args.note_time();
     let rows = measurements.make()?;
-    let words = args.command.iter();
     let compared = Comparison {
         device: name.clone(),
         kind: kind(&node, served),
-        command: words
+        command: args
+            .command
+            .iter()
             .map(|word| word.to_string_lossy().into_owned())
             .collect(),
         quantity: measurements.quantity.unwrap_or(Quantity::Runs),
@@ -229,6 +229,15 @@ impl Measurements<'_> {
         Ok(rows)
     }
 
+    /// Returns the device memory in use, in bytes; `None` if the driver does not tell.
+    fn memory_used(&self) -> Option<u64> {
+        let uuid = self.device.to_owned();
+        let read = self
+            .nvml
+            .supervise(move |session| session.read_processes(&uuid));
+        Some(read.ok()?.memory?.used)
+    }
+
     /// Makes one measurement. Returns the throughput.
     fn measure(&mut self, copies: u32, is_mps: bool, way: &mut Way) -> Result<f64> {
         let trial = Trial {
@@ -238,15 +247,9 @@ impl Measurements<'_> {
             time: self.args.seconds,
             by_runs: self.args.by_runs,
         };
-        let sample = || {
-            let uuid = self.device.to_owned();
-            let read = self
-                .nvml
-                .supervise(move |session| session.read_processes(&uuid));
-            let memory = read.ok().and_then(|processes| processes.memory);
-            way.memory = way.memory.max(memory.map(|memory| memory.used));
-        };
-        let Throughput { value, line } = trial.run(&self.environment.interrupt, sample)?;
+        let Throughput { value, line } = trial.run(&self.environment.interrupt, || {
+            way.memory = way.memory.max(self.memory_used());
+        })?;
         let quantity = line.map_or(Quantity::Runs, Quantity::Rate);
         let first = self.quantity.get_or_insert_with(|| quantity.clone());
         if std::mem::discriminant(first) != std::mem::discriminant(&quantity) {

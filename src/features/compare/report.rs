@@ -49,6 +49,12 @@ pub struct Way {
     pub memory: Option<u64>,
 }
 
+impl Way {
+    fn mean(&self) -> f64 {
+        Spread::of(&self.throughput).mean
+    }
+}
+
 /// Both ways of running a number of copies.
 #[derive(Clone, Debug)]
 pub struct Compared {
@@ -109,13 +115,12 @@ pub fn text(comparison: &Comparison) -> String {
         Column::right("GIB OUTSIDE", 2),
         Column::right("GIB AS CLIENTS", 2),
     ]);
-    let mean = |throughput: &[f64]| Spread::of(throughput).mean;
     for row in &comparison.rows {
         let speed_up = row.speed_up();
         table.row(vec![
             row.copies.to_string(),
-            figure(mean(&row.outside.throughput)),
-            figure(mean(&row.mps.throughput)),
+            figure(row.outside.mean()),
+            figure(row.mps.mean()),
             times(speed_up.mean),
             format!("{} to {}", times(speed_up.least), times(speed_up.greatest)),
             shown_or(row.outside.memory.map(gib), "n/a"),
@@ -124,19 +129,11 @@ pub fn text(comparison: &Comparison) -> String {
     }
     text += &table.within(width(), "--json");
     text.push('\n');
-    let bars: Vec<(String, f64)> = comparison
-        .rows
-        .iter()
-        .flat_map(|row| {
-            [
-                (
-                    format!("{:>4} outside", row.copies),
-                    mean(&row.outside.throughput),
-                ),
-                ("     clients".to_owned(), mean(&row.mps.throughput)),
-            ]
-        })
-        .collect();
+    let mut bars: Vec<(String, f64)> = Vec::new();
+    for row in &comparison.rows {
+        bars.push((format!("{:>4} outside", row.copies), row.outside.mean()));
+        bars.push(("     clients".to_owned(), row.mps.mean()));
+    }
     let greatest = bars.iter().map(|(_, value)| *value).fold(0.0, f64::max);
     let room = width().saturating_sub(24).clamp(10, WIDEST);
     for (label, value) in bars {

@@ -81,8 +81,10 @@ impl Trial<'_> {
         let copies: Vec<TrialCopy> = (0..self.copies).map(|_| TrialCopy::default()).collect();
         let begun = Instant::now();
         let ran: Result<Vec<Option<Throughput>>> = std::thread::scope(|scope| {
-            let start = |copy| Builder::new().spawn_scoped(scope, move || self.repeat(copy, begun));
-            let threads: io::Result<Vec<_>> = copies.iter().map(start).collect();
+            let threads: io::Result<Vec<_>> = copies
+                .iter()
+                .map(|copy| Builder::new().spawn_scoped(scope, move || self.repeat(copy, begun)))
+                .collect();
             if threads.is_err() {
                 copies.iter().for_each(TrialCopy::end);
             }
@@ -93,22 +95,14 @@ impl Trial<'_> {
                     .iter()
                     .any(|copy| copy.has_failed.load(Ordering::Relaxed));
                 let is_over = interrupt.is_asked() || has_failed || begun.elapsed() > LIMIT;
-                let is_measured = |copy: &&TrialCopy| {
-                    let is_late = !self.by_runs && begun.elapsed() >= self.time;
-                    is_late && copy.has_rate.load(Ordering::Relaxed)
-                };
-                let ended = copies.iter().filter(|copy| is_over || is_measured(copy));
-                ended.for_each(TrialCopy::end);
+                for copy in &copies {
+                    if is_over || self.is_measured(copy, begun) {
+                        copy.end();
+                    }
+                }
                 std::thread::sleep(PAUSE);
             }
-            let ran = threads.into_iter().map(|thread| {
-                let crashed = |_| {
-                    let error = failed("a thread of mig-mps has crashed");
-                    Err(error.hint("this is a defect of mig-mps: please report it"))
-                };
-                thread.join().unwrap_or_else(crashed)
-            });
-            ran.collect()
+            threads.into_iter().map(joined).collect()
         });
         if interrupt.is_asked() {
             return Err(CommandError::new(ExitStatus::Interrupted, "interrupted"));
@@ -120,6 +114,12 @@ impl Trial<'_> {
             failed(format_args!("the program has not ended within {hours} h"))
                 .hint("compare needs a program that ends, or prints a rate: mig-mps compare --help")
         })?)
+    }
+
+    /// True if the time is over and a copy has printed its rate.
+    fn is_measured(&self, copy: &TrialCopy, begun: Instant) -> bool {
+        let is_late = !self.by_runs && begun.elapsed() >= self.time;
+        is_late && copy.has_rate.load(Ordering::Relaxed)
     }
 
     /// Runs a copy until it is measured. Returns `None` if it was ended before.
@@ -179,6 +179,15 @@ impl Trial<'_> {
         // With its ends of the pipe, so that reading ends with the program.
         drop(command);
         Ok(Some(copy.follow(reader, &held)?))
+    }
+}
+
+/// Returns the result of a thread that runs a copy.
+fn joined(thread: ScopedJoinHandle<'_, Result<Option<Throughput>>>) -> Result<Option<Throughput>> {
+    match thread.join() {
+        Ok(measured) => measured,
+        Err(_) => Err(failed("a thread of mig-mps has crashed")
+            .hint("this is a defect of mig-mps: please report it")),
     }
 }
 

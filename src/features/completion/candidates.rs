@@ -59,26 +59,36 @@ struct Words {
 
 impl Words {
     fn new(sources: Sources, words: &[OsString], current: &OsStr) -> Self {
-        let text = |word: &OsString| word.to_string_lossy().into_owned();
         let before = words.split_last().map_or(&[][..], |(_, before)| before);
         Self {
             sources,
-            before: before.iter().map(text).collect(),
+            before: before
+                .iter()
+                .map(|word| word.to_string_lossy().into_owned())
+                .collect(),
             current: current.to_string_lossy().into_owned(),
         }
     }
 
     /// The values of `--gpu` before the cursor.
-    fn gpus(&self) -> impl Iterator<Item = u32> {
-        let mut words = self.before.iter().peekable();
-        let values = std::iter::from_fn(move || {
-            let word = words.next()?;
-            Some(match word.strip_prefix("--gpu=") {
-                None if word == "--gpu" => words.peek().map(|next| next.as_str()),
-                value => value,
-            })
-        });
-        values.flatten().filter_map(|value| value.parse().ok())
+    fn gpus(&self) -> Vec<u32> {
+        let mut gpus = Vec::new();
+        for (nth, word) in self.before.iter().enumerate() {
+            let value = if word == "--gpu" {
+                self.before.get(nth + 1).map(String::as_str)
+            } else {
+                word.strip_prefix("--gpu=")
+            };
+            gpus.extend(value.and_then(|value| value.parse::<u32>().ok()));
+        }
+        gpus
+    }
+
+    /// True if a word before the cursor is this device's name or UUID.
+    fn name(&self, record: &DeviceRecord) -> bool {
+        self.before
+            .iter()
+            .any(|word| *word == record.name || *word == record.uuid)
     }
 }
 
@@ -91,15 +101,11 @@ pub(super) fn of(
 ) -> Option<ArgValueCompleter> {
     let name = arg.get_value_names()?.first()?.to_string();
     // After `--gpu N` no device follows.
-    let has_gpu = || {
-        Words::new(sources, words, OsStr::new(""))
-            .gpus()
-            .next()
-            .is_some()
-    };
+    let has_gpu = matches!(command, "set" | "kill")
+        && !Words::new(sources, words, OsStr::new("")).gpus().is_empty();
     let name = match (name.as_str(), command) {
-        ("DEVICE", "set") if has_gpu() => SETTING.to_owned(),
-        ("DEVICE", "kill") if has_gpu() => PID.to_owned(),
+        ("DEVICE", "set") if has_gpu => SETTING.to_owned(),
+        ("DEVICE", "kill") if has_gpu => PID.to_owned(),
         _ => name,
     };
     let (_, candidates) = VALUES.iter().find(|(value, _)| *value == name)?;
@@ -129,33 +135,28 @@ fn explanations(words: &Words) -> Vec<(String, String)> {
 }
 
 fn built_in_profiles(_: &Words) -> Vec<(String, String)> {
-    let profiles = BuiltIn::all().into_iter();
-    let described = profiles.map(|profile| (profile.name.to_owned(), profile.summary().to_owned()));
-    described.collect()
+    BuiltIn::all()
+        .into_iter()
+        .map(|profile| (profile.name.to_owned(), profile.summary().to_owned()))
+        .collect()
 }
 
 /// The devices that have a record and are not named yet: names first, and UUIDs once one is begun.
 fn devices(words: &Words) -> Vec<(String, String)> {
     let environment = Environment::read();
-    let mut records = records(&environment);
-    records.retain(|(_, record)| {
-        let is_given = |word: &String| *word == record.name || *word == record.uuid;
-        !words.before.iter().any(is_given)
-    });
-    let described: Vec<_> = records
-        .iter()
-        .map(|(_, record)| {
-            let meaning = description(record, &environment);
-            (record, meaning)
-        })
-        .collect();
-    let names = described
-        .iter()
-        .map(|(record, meaning)| (record.name.clone(), meaning.clone()));
-    let uuids = described.iter().filter(|_| !words.current.is_empty());
-    let uuids =
-        uuids.map(|(record, meaning)| (record.uuid.clone(), format!("{}, {meaning}", record.name)));
-    names.chain(uuids).collect()
+    let (mut names, mut uuids) = (Vec::new(), Vec::new());
+    for (_, record) in records(&environment) {
+        if words.name(&record) {
+            continue;
+        }
+        let meaning = description(&record, &environment);
+        if !words.current.is_empty() {
+            uuids.push((record.uuid, format!("{}, {meaning}", record.name)));
+        }
+        names.push((record.name, meaning));
+    }
+    names.extend(uuids);
+    names
 }
 
 /// The records of every run directory, in the order of their devices; the system's directory comes first.
@@ -213,30 +214,28 @@ fn clients(words: &Words) -> Vec<(String, String)> {
     if pipes.is_empty() {
         return Vec::new();
     }
-    let processes = environment.host.processes().unwrap_or_default();
-    let processes = processes.iter().filter(|process| {
-        !MpsProgram::is_one(process)
+    let mut clients = Vec::new();
+    for process in environment.host.processes().unwrap_or_default().iter() {
+        let is_client = !MpsProgram::is_one(process)
             && pipes.iter().any(|pipe| serves_in(process, pipe))
-            && !words.before.contains(&process.pid.to_string())
-    });
-    let described = processes.map(|process| {
-        let user = process
-            .owner()
-            .map_or_else(String::new, |user| format!("{}, ", user_name(user)));
-        (
-            process.pid.to_string(),
-            format!("{user}{}", process.command()),
-        )
-    });
-    described.collect()
+            && !words.before.contains(&process.pid.to_string());
+        if is_client {
+            let user = process
+                .owner()
+                .map_or_else(String::new, |user| format!("{}, ", user_name(user)));
+            let meaning = format!("{user}{}", process.command());
+            clients.push((process.pid.to_string(), meaning));
+        }
+    }
+    clients
 }
 
 /// The devices that the words before the cursor name, or whose GPU they name.
 fn devices_before(words: &Words, environment: &Environment) -> Vec<(RunDir, DeviceRecord)> {
+    let gpus = words.gpus();
     let mut records = records(environment);
     records.retain(|(_, record)| {
-        let is_it = |word: &String| *word == record.name || *word == record.uuid;
-        words.before.iter().any(is_it) || words.gpus().any(|gpu| record.gpu == Some(gpu))
+        words.name(record) || record.gpu.is_some_and(|gpu| gpus.contains(&gpu))
     });
     records
 }
@@ -281,10 +280,10 @@ fn settings(words: &Words) -> Vec<(String, String)> {
 
 /// The GPU models of the catalog.
 fn models(_: &Words) -> Vec<(String, String)> {
-    let described = catalog::models()
+    catalog::models()
         .iter()
-        .map(|model| (model.key.clone(), model.product_names.join(", ")));
-    described.collect()
+        .map(|model| (model.key.clone(), model.product_names.join(", ")))
+        .collect()
 }
 
 /// The words for GPUs; their indices would need the driver.
@@ -317,9 +316,9 @@ fn configurations(words: &Words) -> Vec<(String, String)> {
         .map(Path::new)
         .filter(|path| path.is_file());
     let names = files.find_map(words.sources.configurations);
-    let described = names
+    names
         .into_iter()
         .flatten()
-        .map(|name| (name, String::new()));
-    described.collect()
+        .map(|name| (name, String::new()))
+        .collect()
 }

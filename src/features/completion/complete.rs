@@ -28,8 +28,9 @@ pub fn run(program: fn() -> Command, sources: Sources, words: Vec<OsString>) {
     // A shell that completes has no place for messages.
     std::panic::set_hook(Box::new(|_| {}));
     let (send, receive) = mpsc::channel();
-    let worker = thread::Builder::new().stack_size(STACK);
-    let worker = worker.spawn(move || send.send(lines(program(), sources, words)));
+    let worker = thread::Builder::new()
+        .stack_size(STACK)
+        .spawn(move || send.send(lines(program(), sources, words)));
     if worker.is_ok()
         && let Ok(lines) = receive.recv_timeout(LIMIT)
     {
@@ -63,11 +64,10 @@ fn lines(program: Command, sources: Sources, mut words: Vec<OsString>) -> String
 fn prepare(program: &Command, words: &mut Vec<OsString>) {
     let Some(mut last) = words.pop() else { return };
     // After `--watch` the engine would complete seconds, which are only taken as `--watch=2`.
-    let args = program
+    let flags: Vec<String> = program
         .get_subcommands()
         .flat_map(Command::get_arguments)
-        .filter(|arg| arg.is_require_equals_set());
-    let flags: Vec<String> = args
+        .filter(|arg| arg.is_require_equals_set())
         .filter_map(Arg::get_long)
         .map(|long| format!("--{long}"))
         .collect();

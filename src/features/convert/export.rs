@@ -84,63 +84,110 @@ pub fn run(args: &ExportArgs, context: &Context<'_>) -> Result<ExitStatus> {
 /// Placements are pinned where the planner would choose others on an empty GPU, and where two
 /// instances alike differ in name or settings. What comes out has been planned for this node.
 pub fn export(node: &Node, run_dir: &RunDir, caller: Uid) -> Converted {
-    let said = |gpu: &&Gpu| left_out(gpu).is_none();
-    let gpus: Vec<&Gpu> = node.gpus.iter().filter(said).collect();
-    let devices = gpus.iter().flat_map(|gpu| gpu.devices());
-    let tables: Vec<Table> = devices
-        .filter_map(|device| Some(table(&served(node, &device)?.record.settings)))
-        .collect();
-    let mps = shared(&tables);
-    let blocks = gpus
-        .iter()
-        .map(|gpu| (gpu_block(node, gpu, &mps), gpu.index));
-    // GPUs alike share a block.
-    let pinned: Vec<DraftBlock> = grouped(blocks)
-        .into_iter()
-        .map(|(block, indices)| block.of_gpus(indices))
-        .collect();
-    let draft = |blocks: Vec<DraftBlock>| DraftProfile {
-        remarks: remarks(node, run_dir, &gpus),
-        mps: mps.clone(),
-        blocks,
-        ..DraftProfile::default()
-    };
-    let judge = |node: &Node, draft: &DraftProfile| -> Result<Plan, String> {
-        let text = draft.to_string();
-        let profile = Profile::parse("the exported profile".as_ref(), text)
-            .map_err(|error| error.to_string())?;
-        plan::up(node, &profile, run_dir, caller).map_err(|refusal| refusal.to_string())
-    };
-    let unpinned: Vec<DraftBlock> = pinned.iter().map(DraftBlock::unpinned).collect();
-    let again = judge(&emptied(node), &draft(unpinned.clone())).unwrap_or_default();
-    let is_again = |block: &DraftBlock| {
-        let mut selected = gpus.iter().filter(|gpu| block.select.selects(gpu.index));
-        selected.all(|gpu| is_same(node, gpu, &again))
-    };
-    let blocks = pinned.iter().zip(unpinned);
-    let blocks = blocks.map(|(pinned, block)| {
-        if is_again(&block) {
-            block
-        } else {
-            pinned.clone()
-        }
-    });
-    let mut exported = draft(blocks.collect());
-    let starts_only = |plan: Plan| {
-        plan.steps()
-            .all(|step| matches!(step.action, Action::Start(_) | Action::StartServer(_)))
-    };
-    if !judge(node, &exported).is_ok_and(starts_only) {
-        exported = draft(pinned);
+    let exporter = Exporter::of(node, run_dir, caller);
+    let pinned = exporter.pinned();
+    let mut draft = exporter.draft(exporter.unpinned_where_equal(&pinned));
+    if !exporter.only_starts_daemons(&draft) {
+        draft = exporter.draft(pinned);
     }
-    let notes = match judge(node, &exported) {
-        _ if exported.blocks.is_empty() => Vec::new(),
-        Ok(plan) => still_to_do(&plan),
-        Err(refusal) => vec![format!("up would refuse this profile here: {refusal}")],
-    };
-    Converted {
-        draft: exported,
-        notes,
+    let notes = exporter.notes(&draft);
+    Converted { draft, notes }
+}
+
+/// A node on its way to being a profile.
+struct Exporter<'a> {
+    node: &'a Node,
+    run_dir: &'a RunDir,
+    caller: Uid,
+    /// The GPUs that a profile can express.
+    gpus: Vec<&'a Gpu>,
+    /// The settings that most devices share.
+    mps: Table,
+}
+
+impl<'a> Exporter<'a> {
+    fn of(node: &'a Node, run_dir: &'a RunDir, caller: Uid) -> Self {
+        let gpus: Vec<&Gpu> = node
+            .gpus
+            .iter()
+            .filter(|gpu| left_out(gpu).is_none())
+            .collect();
+        let tables: Vec<Table> = gpus
+            .iter()
+            .flat_map(|gpu| gpu.devices())
+            .filter_map(|device| Some(table(&served(node, &device)?.record.settings)))
+            .collect();
+        Self {
+            node,
+            run_dir,
+            caller,
+            gpus,
+            mps: shared(&tables),
+        }
+    }
+
+    /// The blocks with every placement pinned. GPUs alike share a block.
+    fn pinned(&self) -> Vec<DraftBlock> {
+        let blocks = self
+            .gpus
+            .iter()
+            .map(|gpu| (gpu_block(self.node, gpu, &self.mps), gpu.index));
+        grouped(blocks)
+            .into_iter()
+            .map(|(block, indices)| block.of_gpus(indices))
+            .collect()
+    }
+
+    /// The blocks without placements, where the planner makes the same devices on an empty GPU.
+    fn unpinned_where_equal(&self, pinned: &[DraftBlock]) -> Vec<DraftBlock> {
+        let unpinned: Vec<DraftBlock> = pinned.iter().map(DraftBlock::unpinned).collect();
+        let plan = self
+            .plan(&emptied(self.node), &self.draft(unpinned.clone()))
+            .unwrap_or_default();
+        let mut blocks = Vec::new();
+        for (pinned, unpinned) in pinned.iter().zip(unpinned) {
+            let is_equal = self
+                .gpus
+                .iter()
+                .filter(|gpu| unpinned.select.selects(gpu.index))
+                .all(|gpu| is_same(self.node, gpu, &plan));
+            blocks.push(if is_equal { unpinned } else { pinned.clone() });
+        }
+        blocks
+    }
+
+    fn draft(&self, blocks: Vec<DraftBlock>) -> DraftProfile {
+        DraftProfile {
+            remarks: remarks(self.node, self.run_dir, &self.gpus),
+            mps: self.mps.clone(),
+            blocks,
+            ..DraftProfile::default()
+        }
+    }
+
+    /// Plans the draft as `up` would. Returns the text of a refusal.
+    fn plan(&self, node: &Node, draft: &DraftProfile) -> Result<Plan, String> {
+        let profile = Profile::parse("the exported profile".as_ref(), draft.to_string())
+            .map_err(|error| error.to_string())?;
+        plan::up(node, &profile, self.run_dir, self.caller).map_err(|refusal| refusal.to_string())
+    }
+
+    fn only_starts_daemons(&self, draft: &DraftProfile) -> bool {
+        self.plan(self.node, draft).is_ok_and(|plan| {
+            plan.steps()
+                .all(|step| matches!(step.action, Action::Start(_) | Action::StartServer(_)))
+        })
+    }
+
+    /// The steps that `up` would still take, or its refusal.
+    fn notes(&self, draft: &DraftProfile) -> Vec<String> {
+        if draft.blocks.is_empty() {
+            return Vec::new();
+        }
+        match self.plan(self.node, draft) {
+            Ok(plan) => still_to_do(&plan),
+            Err(refusal) => vec![format!("up would refuse this profile here: {refusal}")],
+        }
     }
 }
 
@@ -182,15 +229,19 @@ fn remarks(node: &Node, run_dir: &RunDir, gpus: &[&Gpu]) -> Vec<String> {
     remarks.extend(node.unreadable.iter().map(|(_, problem)| {
         format!("{problem}: its device is exported as one without a daemon, which may be wrong.")
     }));
-    let left_out = |gpu: &Gpu| Some((left_out(gpu)?, gpu.index.to_string()));
-    let reasons = grouped(node.gpus.iter().filter_map(left_out));
-    remarks.extend(reasons.iter().map(|(why, gpus)| match gpus.as_slice() {
-        [one] => format!("GPU {one} is left out: {why}."),
-        several => format!(
-            "GPUs {} are left out, each for this: {why}.",
-            several.join(", ")
-        ),
-    }));
+    let reasons = node
+        .gpus
+        .iter()
+        .filter_map(|gpu| Some((left_out(gpu)?, gpu.index.to_string())));
+    for (why, gpus) in grouped(reasons) {
+        remarks.push(match gpus.as_slice() {
+            [one] => format!("GPU {one} is left out: {why}."),
+            several => format!(
+                "GPUs {} are left out, each for this: {why}.",
+                several.join(", ")
+            ),
+        });
+    }
     remarks
 }
 
@@ -213,15 +264,15 @@ fn is_same(node: &Node, gpu: &Gpu, plan: &Plan) -> bool {
         let name = served(node, device).map(|served| served.record.name.as_str());
         (device.part.as_ref().map(|part| part.placement), name)
     });
-    let planned = plan.gpus.iter().find(|plan| plan.index == Some(gpu.index));
-    planned.is_some_and(|plan| {
-        let shape = Shape::of(plan);
-        let made = shape.devices.iter().map(|made| {
-            let name = made.daemon.as_ref().map(|daemon| daemon.name.as_str());
-            (made.placement, name)
-        });
-        plan.after == gpu.slice_map() && sorted(made) == sorted(present)
-    })
+    let Some(planned) = plan.gpus.iter().find(|plan| plan.index == Some(gpu.index)) else {
+        return false;
+    };
+    let shape = Shape::of(planned);
+    let made = shape.devices.iter().map(|made| {
+        let name = made.daemon.as_ref().map(|daemon| daemon.name.as_str());
+        (made.placement, name)
+    });
+    planned.after == gpu.slice_map() && sorted(made) == sorted(present)
 }
 
 fn sorted<T: Ord>(all: impl Iterator<Item = T>) -> Vec<T> {
@@ -249,8 +300,11 @@ pub(super) fn left_out(gpu: &Gpu) -> Option<String> {
     if let Some(why) = &gpu.hidden {
         return Some(format!("its instances cannot be seen: {why}"));
     }
-    let mut profiles = gpu.instances.iter().map(|instance| instance.profile);
-    let unknown = profiles.find(|profile| gpu.profile(*profile).is_none())?;
+    let unknown = gpu
+        .instances
+        .iter()
+        .map(|instance| instance.profile)
+        .find(|profile| gpu.profile(*profile).is_none())?;
     Some(format!(
         "it has an instance of the profile {unknown} that it does not offer"
     ))
@@ -258,8 +312,8 @@ pub(super) fn left_out(gpu: &Gpu) -> Option<String> {
 
 /// Returns the record of a device's daemon.
 pub(super) fn served<'a>(node: &'a Node, device: &Device) -> Option<&'a Served> {
-    let served = node.served_on(&device.key);
-    served.filter(|served| served.is_there())
+    node.served_on(&device.key)
+        .filter(|served| served.is_there())
 }
 
 fn name<'a>(node: &'a Node, device: &'a Device) -> &'a str {
@@ -285,16 +339,7 @@ pub(super) fn gpu_block(node: &Node, gpu: &Gpu, mps: &Table) -> DraftBlock {
             name: builder.name(&[whole], 1).map(|(name, _)| name),
             mps: served(node, whole).map(|_| builder.settings(&[whole])),
         },
-        devices => {
-            let mut entries: Vec<_> = gpu
-                .instances
-                .iter()
-                .filter_map(|instance| builder.entry(instance, devices))
-                .collect();
-            // A template counts from entry to entry; the others stay in the order of placements.
-            entries.sort_by_key(|(number, entry)| number.map(|_| (entry.name.clone(), *number)));
-            DraftDevices::Instances(entries.into_iter().map(|(_, entry)| entry).collect())
-        }
+        devices => DraftDevices::Instances(builder.entries(devices)),
     };
     DraftBlock {
         remarks: builder.remarks,
@@ -311,6 +356,23 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
+    /// The entries for the GPU's instances: those without a number in the order of placements, then the others by the
+    /// names and numbers that a template counts from entry to entry.
+    fn entries(&mut self, devices: &[Device]) -> Vec<DraftEntry> {
+        let mut entries = Vec::new();
+        let mut numbered = Vec::new();
+        for instance in &self.gpu.instances {
+            match self.entry(instance, devices) {
+                Some((Some(number), entry)) => numbered.push((number, entry)),
+                Some((None, entry)) => entries.push(entry),
+                None => {}
+            }
+        }
+        numbered.sort_by_key(|(number, entry)| (entry.name.clone(), *number));
+        entries.extend(numbered.into_iter().map(|(_, entry)| entry));
+        entries
+    }
+
     /// The entry for a GPU instance, and the number with which its devices' names begin.
     fn entry(
         &mut self,
@@ -318,12 +380,13 @@ impl Builder<'_> {
         devices: &[Device],
     ) -> Option<(Option<u32>, DraftEntry)> {
         let profile = self.gpu.profile(instance.profile)?;
-        let devices = devices.iter().filter(|device| {
-            let part = device.part.as_ref();
-            part.is_some_and(|part| part.gpu_instance == instance.id)
-        });
-        let (with_daemon, without): (Vec<&Device>, Vec<&Device>) =
-            devices.partition(|device| served(self.node, device).is_some());
+        let (with_daemon, without): (Vec<&Device>, Vec<&Device>) = devices
+            .iter()
+            .filter(|device| {
+                let part = device.part.as_ref();
+                part.is_some_and(|part| part.gpu_instance == instance.id)
+            })
+            .partition(|device| served(self.node, device).is_some());
         let at = instance.placement.start;
         let remark = match (with_daemon.as_slice(), without.as_slice()) {
             ([], []) => Some("has no compute instance: up would make one"),
@@ -347,8 +410,10 @@ impl Builder<'_> {
     /// The name of an entry of `count` devices that gives these their names; none where they have them by default.
     fn name(&mut self, devices: &[&Device], count: usize) -> Option<(String, Option<u32>)> {
         let names = names(self.node, devices);
-        let mut devices = devices.iter();
-        if devices.all(|device| name(self.node, device) == device.default_name) {
+        if devices
+            .iter()
+            .all(|device| name(self.node, device) == device.default_name)
+        {
             return None;
         }
         let shared = shared_name(&names, count);
@@ -363,14 +428,10 @@ impl Builder<'_> {
 
     /// The settings of these devices that are not inherited.
     fn settings(&mut self, devices: &[&Device]) -> Table {
-        let own = |device: &&Device| -> Table {
-            let served = served(self.node, device);
-            let all = served.map(|served| table(&served.record.settings));
-            let inherited = |key: &String| self.mps.get(key).cloned().or_else(|| by_default(key));
-            let differs = |(key, value): &(String, Value)| inherited(key).as_ref() != Some(value);
-            all.into_iter().flatten().filter(differs).collect()
-        };
-        let mut settings: Vec<Table> = devices.iter().map(own).collect();
+        let mut settings: Vec<Table> = devices
+            .iter()
+            .map(|device| self.own_settings(device))
+            .collect();
         settings.dedup();
         if settings.len() > 1 {
             let names = names(self.node, devices).join(", ");
@@ -380,21 +441,37 @@ impl Builder<'_> {
         }
         settings.into_iter().next().unwrap_or_default()
     }
+
+    fn own_settings(&self, device: &Device) -> Table {
+        let Some(served) = served(self.node, device) else {
+            return Table::new();
+        };
+        let mut settings = table(&served.record.settings);
+        settings.retain(|key, value| {
+            let inherited = self.mps.get(key).cloned().or_else(|| by_default(key));
+            inherited.as_ref() != Some(&*value)
+        });
+        settings
+    }
 }
 
 /// Settings as a profile writes them.
 pub(super) fn table(settings: &Settings) -> Table {
-    let table = Table::try_from(settings).unwrap_or_default();
-    let plain = |(key, value)| match value {
-        // 50 and not 50.0
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "it is a whole number up to 100"
-        )]
-        Value::Float(number) if number.fract() == 0.0 => (key, Value::Integer(number as i64)),
-        value => (key, value),
-    };
-    table.into_iter().map(plain).collect()
+    let mut table = Table::try_from(settings).unwrap_or_default();
+    for (_, value) in &mut table {
+        if let Value::Float(number) = *value
+            && number.fract() == 0.0
+        {
+            // 50 and not 50.0
+            #[allow(
+                clippy::cast_possible_truncation,
+                reason = "it is a whole number up to 100"
+            )]
+            let whole = number as i64;
+            *value = Value::Integer(whole);
+        }
+    }
+    table
 }
 
 /// The value of a setting that a profile omits.
@@ -425,12 +502,16 @@ pub(super) fn shared_name(names: &[&str], count: usize) -> Option<(String, Optio
     if count == 1 {
         return Some(((*first).to_owned(), None));
     }
-    numbers(first).into_iter().find_map(|number| {
+    for number in numbers(first) {
         let template = replaced(first, &number, "{n}");
-        let makes = |name: &&str| NameTemplate(&template).makes(0, name);
-        let number = first[number].parse().ok();
-        names.iter().all(makes).then_some((template, number))
-    })
+        if names
+            .iter()
+            .all(|name| NameTemplate(&template).makes(0, name))
+        {
+            return Some((template, first[number].parse().ok()));
+        }
+    }
+    None
 }
 
 /// Puts `{gpu}` into a name where the GPU's index stands last.

@@ -106,8 +106,7 @@ fn choose<'a>(args: &ImportArgs, path: &Path, spec: &'a mig_parted::Spec) -> Res
 
 /// Writes a new file. An existing one may have been edited, and is not replaced.
 fn write_new(path: &Path, text: &str) -> Result<()> {
-    let written = write_new_text_to(path, text);
-    written.context(format_args!("cannot write {}", path.display()))
+    write_new_text_to(path, text).context(format_args!("cannot write {}", path.display()))
 }
 
 /// The way to take entries that a profile understands otherwise.
@@ -133,23 +132,19 @@ pub fn import(spec: &Spec, name: &str, options: ImportOptions) -> Result<Convert
     let entries = &spec.configs[name];
     let mut blocks: Vec<Imported<'_>> = Vec::new();
     for entry in entries.iter().filter(|entry| !entry.selects_nothing()) {
-        let is_left_out = !entry.mig_enabled && entry.is_unknown();
-        let block = (!is_left_out).then(|| block(spec, entry, options));
-        blocks.push((entry, block.transpose()?));
+        let block = if !entry.mig_enabled && entry.is_unknown() {
+            None
+        } else {
+            Some(block(spec, entry, options)?)
+        };
+        blocks.push((entry, block));
     }
     let mut remarks = vec![format!(
         "Imported from the mig-parted configuration \"{name}\"."
     )];
     // mig-parted carries out one entry after the other, so that the last one for a GPU stays; of our
     // blocks the first one for a GPU has it.
-    let differ = |a: &Option<DraftBlock>, b: &Option<DraftBlock>| {
-        a.as_ref().map(|block| &block.devices) != b.as_ref().map(|block| &block.devices)
-    };
-    let overlap = blocks.iter().enumerate().any(|(position, (entry, block))| {
-        let mut later = blocks[position + 1..].iter();
-        later.any(|(other, with)| entry.overlaps(other) && differ(block, with))
-    });
-    if overlap {
+    if overlap(&blocks) {
         blocks.reverse();
         let why = "The entries overlap: mig-parted carries out one after the other and the last one for a\n\
                    GPU stays. Here the first block that selects a GPU wins: the order is reversed.";
@@ -181,13 +176,27 @@ pub fn import(spec: &Spec, name: &str, options: ImportOptions) -> Result<Convert
     })
 }
 
+/// True if two entries may select the same GPU, for different devices.
+fn overlap(blocks: &[Imported<'_>]) -> bool {
+    for (position, (entry, block)) in blocks.iter().enumerate() {
+        let devices = block.as_ref().map(|block| &block.devices);
+        for (later, block) in &blocks[position + 1..] {
+            let other_devices = block.as_ref().map(|block| &block.devices);
+            if devices != other_devices && entry.overlaps(later) {
+                return true;
+            }
+        }
+    }
+    false
+}
+
 /// The differences between the profile and what mig-parted does.
 fn notes(entries: &[ConfigEntry], kept: &[Imported<'_>], options: ImportOptions) -> Vec<String> {
     let mut notes = Vec::new();
-    let is_word = |filter: &&DeviceFilter| !filter.is_id();
     let words: BTreeSet<String> = entries
         .iter()
-        .flat_map(|entry| entry.filter.iter().filter(is_word))
+        .flat_map(|entry| &entry.filter)
+        .filter(|filter| !filter.is_id())
         .map(DeviceFilter::to_string)
         .collect();
     notes.extend(words.iter().map(|word| {
@@ -212,15 +221,16 @@ fn notes(entries: &[ConfigEntry], kept: &[Imported<'_>], options: ImportOptions)
 
 /// The GPU instances of an entry in which mig-parted makes a compute instance of all slices that lacks SMs.
 fn smaller_with_mig_parted(entry: &ConfigEntry) -> impl Iterator<Item = &ProfileName> {
-    let full = entry
+    entry
         .mig_devices
         .iter()
-        .filter(|device| device.compute.is_none());
-    full.map(|device| &device.profile).filter(|profile| {
-        entry
-            .models()
-            .any(|model| model.has_smaller_compute(profile))
-    })
+        .filter(|device| device.compute.is_none())
+        .map(|device| &device.profile)
+        .filter(|profile| {
+            entry
+                .models()
+                .any(|model| model.has_smaller_compute(profile))
+        })
 }
 
 /// Leaving an entry out leaves its GPUs alone only where no other block selects them.
@@ -353,26 +363,28 @@ impl ConfigEntry {
             (GpuChoice::Index(_), GpuChoice::All) => false,
             (GpuChoice::Index(a), GpuChoice::Index(b)) => b.iter().all(|index| a.contains(index)),
         };
-        let own = self.products();
-        let has = |filter: &DeviceFilter| {
-            let products = filter.products();
-            let is_known = !products.is_empty();
-            self.filter.contains(filter)
-                || is_known && products.iter().all(|product| own.contains(product))
-        };
         // A filter that is no id selects nothing.
-        let mut others = other.filter.iter().filter(|filter| filter.is_id());
-        let has_models = self.filter.is_empty() || !other.filter.is_empty() && others.all(has);
+        let mut ids = other.filter.iter().filter(|filter| filter.is_id());
+        let has_models = self.filter.is_empty()
+            || !other.filter.is_empty() && ids.all(|filter| self.covers_filter(filter));
         has_indices && has_models
+    }
+
+    /// True if its filter selects every model that the other filter selects.
+    fn covers_filter(&self, other: &DeviceFilter) -> bool {
+        let (own, products) = (self.products(), other.products());
+        let is_known = !products.is_empty();
+        self.filter.contains(other)
+            || is_known && products.iter().all(|product| own.contains(product))
     }
 
     /// The models of the catalog that it selects.
     pub(super) fn models(&self) -> impl Iterator<Item = &'static Model> {
         let products = self.products();
-        let any = self.filter.is_empty();
+        let is_any = self.filter.is_empty();
         models().iter().filter(move |model| {
             let mut names = model.product_names.iter();
-            any || names.any(|name| products.contains(&name.as_str()))
+            is_any || names.any(|name| products.contains(&name.as_str()))
         })
     }
 

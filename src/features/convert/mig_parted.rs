@@ -210,8 +210,9 @@ impl Spec {
         for (name, count) in devices.value {
             let at = count.referenced;
             let Count(count) = count.value;
-            let device: Result<MigDevice, String> = name.parse();
-            let device = device.map_err(|error| self.error(at, error))?;
+            let device: MigDevice = name
+                .parse()
+                .map_err(|error: String| self.error(at, error))?;
             if !(0..=MOST).contains(&count) {
                 let message = format!("{count} of {name} cannot be: from 0 to {MOST}");
                 return Err(self.error(at, message));
@@ -237,7 +238,6 @@ fn filters(filter: OneOrMany) -> Vec<DeviceFilter> {
 
 /// A place as our messages point at it: the start of what stands there.
 fn span(source: &Source, at: Location) -> Span {
-    let bytes = |number: Option<u64>| number.and_then(|number| usize::try_from(number).ok());
     let start = bytes(at.span().byte_offset()).unwrap_or(0);
     let line = source.text().get(start..).unwrap_or_default();
     let to_its_end = line.find('\n').unwrap_or(line.len());
@@ -245,6 +245,10 @@ fn span(source: &Source, at: Location) -> Span {
         .filter(|length| *length > 0)
         .map_or(to_its_end, |length| length.min(to_its_end));
     Span::from(start..start + length)
+}
+
+fn bytes(number: Option<u64>) -> Option<usize> {
+    usize::try_from(number?).ok()
 }
 
 /// The YAML reader's error in our words.
@@ -281,8 +285,10 @@ impl DeviceFilter {
 
     /// The product names of its GPUs, as far as the catalog knows them.
     pub(super) fn products(&self) -> Vec<&'static str> {
-        let products = |(device, subsystem)| products_of(device, subsystem);
-        self.ids.map(products).unwrap_or_default()
+        match self.ids {
+            Some((device, subsystem)) => products_of(device, subsystem),
+            None => Vec::new(),
+        }
     }
 
     pub(super) fn is_id(&self) -> bool {
@@ -296,9 +302,13 @@ impl DeviceFilter {
 
 /// A PCI id in hexadecimal or decimal digits (`NewDeviceIDFromString`).
 fn number(text: &str) -> Option<PciId> {
-    let is_decimal = !text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit());
-    let decimal = || text.parse::<u32>().ok().filter(|_| is_decimal);
-    text.parse().ok().or_else(|| decimal().map(PciId::from))
+    if let Ok(id) = text.parse() {
+        return Some(id);
+    }
+    if text.starts_with('0') || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    text.parse::<u32>().ok().map(PciId::from)
 }
 
 impl fmt::Display for DeviceFilter {
@@ -321,20 +331,21 @@ pub struct MigDevice {
     pub compute: Option<u32>,
 }
 
+impl MigDevice {
+    fn slices(&self) -> u32 {
+        self.compute.unwrap_or(self.profile.slices())
+    }
+}
+
 impl FromStr for MigDevice {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = || {
-            format!(
-                "\"{text}\" is not a MIG device: expected one like \"3g.40gb\", \"1g.10gb+me\" or \"1c.3g.40gb\""
-            )
-        };
         let (compute, profile) = match text.split_once("c.") {
             Some((slices, profile)) => (Some(slices), profile),
             None => (None, text),
         };
-        let profile: ProfileName = profile.parse().map_err(|_| wrong())?;
+        let profile: ProfileName = profile.parse().map_err(|_| no_mig_device(text))?;
         if profile.is_short() {
             return Err(format!(
                 "\"{text}\" does not say its memory, as mig-parted demands: \"3g.40gb\", not \"3g\""
@@ -345,10 +356,11 @@ impl FromStr for MigDevice {
                 "\"{text}\" is not as mig-parted writes attributes: once each, in one list behind one sign"
             ));
         }
-        let number = |digits: &str| digits.parse().ok().filter(|&n: &u32| n > 0);
-        let compute = compute
-            .map(|digits| number(digits).ok_or_else(wrong))
-            .transpose()?;
+        let compute: Option<u32> = match compute.map(str::parse) {
+            Some(Ok(0) | Err(_)) => return Err(no_mig_device(text)),
+            Some(Ok(slices)) => Some(slices),
+            None => None,
+        };
         if compute.is_some_and(|slices| slices > profile.slices()) {
             let error = "has more compute slices than its GPU instance";
             return Err(format!("\"{text}\" {error}"));
@@ -363,6 +375,12 @@ impl FromStr for MigDevice {
     }
 }
 
+fn no_mig_device(text: &str) -> String {
+    format!(
+        "\"{text}\" is not a MIG device: expected one like \"3g.40gb\", \"1g.10gb+me\" or \"1c.3g.40gb\""
+    )
+}
+
 /// True if a name has no attributes or one list in which each is once (`parseMigProfileAttributes` of go-nvlib).
 fn has_one_list(name: &str) -> bool {
     let mut parts = name.split(['+', '-']).skip(1);
@@ -370,8 +388,11 @@ fn has_one_list(name: &str) -> bool {
         return true;
     };
     let words: Vec<&str> = list.split(',').collect();
-    let is_once = |(nth, word): (usize, &&str)| !word.is_empty() && !words[..nth].contains(word);
-    parts.next().is_none() && words.iter().enumerate().all(is_once)
+    let are_once = words
+        .iter()
+        .enumerate()
+        .all(|(nth, word)| !word.is_empty() && !words[..nth].contains(word));
+    are_once && parts.next().is_none()
 }
 
 impl fmt::Display for MigDevice {
@@ -394,15 +415,28 @@ pub struct PackedInstance {
 impl PackedInstance {
     /// Its MIG devices, those with the most slices first.
     pub(super) fn devices(&self) -> Vec<MigDevice> {
-        let device = |compute| MigDevice {
-            profile: self.profile.clone(),
-            compute,
+        let slices: Vec<Option<u32>> = if self.compute.is_empty() {
+            vec![None]
+        } else {
+            self.compute.iter().copied().map(Some).collect()
         };
-        if self.compute.is_empty() {
-            return vec![device(None)];
-        }
-        let slices = self.compute.iter();
-        slices.map(|&slices| device(Some(slices))).collect()
+        slices
+            .into_iter()
+            .map(|compute| MigDevice {
+                profile: self.profile.clone(),
+                compute,
+            })
+            .collect()
+    }
+
+    /// True if it is shared by compute instances, and has slices left for that device.
+    fn has_room_for(&self, device: &MigDevice) -> bool {
+        let used: u32 = self.compute.iter().sum();
+        let is_shared = !self.compute.is_empty() && self.profile == device.profile;
+        is_shared
+            && device
+                .compute
+                .is_some_and(|wanted| used + wanted <= self.profile.slices())
     }
 }
 
@@ -415,21 +449,17 @@ impl PackedInstance {
 /// needed, which no GPU has.
 pub fn pack(devices: &[MigDevice]) -> Vec<PackedInstance> {
     let mut sorted: Vec<&MigDevice> = devices.iter().collect();
-    let slices = |device: &MigDevice| device.compute.unwrap_or(device.profile.slices());
     sorted.sort_by_key(|device| {
         let profile = &device.profile;
         let size = (Reverse(profile.slices()), Reverse(profile.gigabytes()));
-        (size, profile.clone(), Reverse(slices(device)))
+        (size, profile.clone(), Reverse(device.slices()))
     });
     let mut instances: Vec<PackedInstance> = Vec::new();
     for device in sorted {
-        let has_room = |instance: &&mut PackedInstance| {
-            let used: u32 = instance.compute.iter().sum();
-            let has_room = |wanted| used + wanted <= device.profile.slices();
-            let is_shared = !instance.compute.is_empty();
-            is_shared && instance.profile == device.profile && device.compute.is_some_and(has_room)
-        };
-        match instances.iter_mut().find(has_room) {
+        match instances
+            .iter_mut()
+            .find(|instance| instance.has_room_for(device))
+        {
             Some(instance) => instance.compute.extend(device.compute),
             None => instances.push(PackedInstance {
                 profile: device.profile.clone(),
@@ -503,18 +533,21 @@ pub(super) fn first_document(text: &str) -> &str {
     let mut has_begun = false;
     let mut end = 0;
     for line in text.split_inclusive('\n') {
-        let is_marker = |marker: &str| {
-            let rest = line.strip_prefix(marker);
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
-        };
-        if has_begun && (is_marker("---") || is_marker("...")) {
+        if has_begun && (is_marker(line, "---") || is_marker(line, "...")) {
             return &text[..end];
         }
         let content = line.trim_start();
-        has_begun |= !(content.is_empty() || content.starts_with(['#', '%']) || is_marker("..."));
+        let is_before =
+            content.is_empty() || content.starts_with(['#', '%']) || is_marker(line, "...");
+        has_begun |= !is_before;
         end += line.len();
     }
     text
+}
+
+fn is_marker(line: &str, marker: &str) -> bool {
+    let rest = line.strip_prefix(marker);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
 }
 
 #[cfg(test)]

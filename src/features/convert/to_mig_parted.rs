@@ -5,7 +5,6 @@ use std::fmt::Write as _;
 
 use super::grouped;
 use super::mig_parted::{MigDevice, PackedInstance, pack};
-use crate::geometry::ComputeInstanceProfile;
 use crate::node::{Gpu, Node, Served};
 use crate::nvml::GpuInstanceReading;
 
@@ -103,9 +102,11 @@ fn shared(gpu: &Gpu, instance: &GpuInstanceReading, notes: &mut Notes) -> Option
         compute.clear();
     }
     for one in &instance.compute {
-        let is_namesake =
-            |offer: &&ComputeInstanceProfile| offer.slices == one.slices && offer.id != one.profile;
-        if let Some(other) = instance.offered.iter().find(is_namesake) {
+        let namesake = instance
+            .offered
+            .iter()
+            .find(|offer| offer.slices == one.slices && offer.id != one.profile);
+        if let Some(other) = namesake {
             let name = MigDevice {
                 profile: profile.name.clone(),
                 compute: Some(one.slices).filter(|slices| *slices < profile.slices),
@@ -132,6 +133,13 @@ struct Namesake {
     other: u32,
 }
 
+impl Namesake {
+    /// True if it is the one of both with all SMs.
+    fn has_all(&self) -> bool {
+        self.multiprocessors > self.other
+    }
+}
+
 /// The comments on a configuration.
 #[derive(Default)]
 struct Notes {
@@ -145,21 +153,20 @@ impl Notes {
     /// Describes the compute instances that share names: those with all SMs, and mig-parted's own.
     fn of_namesakes(&mut self) -> Vec<String> {
         let mut notes = Vec::new();
-        let is_full = |(kind, _): &(Namesake, u32)| kind.multiprocessors > kind.other;
-        let full = self.namesakes.iter().filter(|one| is_full(one)).count();
+        let full = self
+            .namesakes
+            .iter()
+            .filter(|(kind, _)| kind.has_all())
+            .count();
         if full > 0 && full < self.namesakes.len() {
             let what = "mig-parted has one name for both kinds of compute instance: an import makes them alike";
             self.lost.push(what.to_owned());
         }
         for (kind, mut gpus) in grouped(self.namesakes.drain(..)) {
             gpus.dedup();
-            let Namesake {
-                name,
-                multiprocessors: own,
-                other,
-            } = kind;
+            let (name, own, other) = (&kind.name, kind.multiprocessors, kind.other);
             let gpus: Vec<String> = gpus.iter().map(u32::to_string).collect();
-            let why = if own > other {
+            let why = if kind.has_all() {
                 format!("all {own} SMs. mig-parted accepts it, and would make one with {other}")
             } else {
                 format!("{own} of {other} SMs, as mig-parted makes it. Import it with --exact")

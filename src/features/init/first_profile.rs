@@ -16,6 +16,7 @@ use crate::plan::virtual_node::{GpuArgument, judge};
 use crate::profile::{
     DraftBlock, DraftDevices, DraftEntry, DraftProfile, DraftSelect, Profile, regex_of,
 };
+use crate::render::format::count;
 use crate::settings::Serve;
 
 /// The answers that do not lie in the chosen partitions.
@@ -70,11 +71,10 @@ pub fn first_profile(node: &EmptyNode, answers: &Answers, choices: &[Choice<'_>]
 
 /// The models of the GPUs that the profile selects; none if the catalog lacks one.
 fn models(node: &EmptyNode, answers: &Answers, choices: &[Choice<'_>]) -> Vec<String> {
-    let is_whole = |group: &&GpuGroup| {
+    let whole = node.groups.iter().filter(|group| {
         let mut indices = group.indices.iter();
         indices.any(|index| answers.whole.contains(index))
-    };
-    let whole = node.groups.iter().filter(is_whole);
+    });
     let groups = whole.chain(choices.iter().map(|choice| choice.supply.group));
     let keys: Option<BTreeSet<String>> = groups
         .map(|group| group.model.map(|model| model.key.clone()))
@@ -115,25 +115,25 @@ fn whole_block(answers: &Answers) -> DraftBlock {
 fn partitioned(node: &EmptyNode, choice: &Choice<'_>) -> DraftBlock {
     let group = choice.supply.group;
     let (gpus, each) = (choice.supply.indices.len(), choice.partition.instances());
-    let s = if each == 1 { "" } else { "s" };
+    let devices = count(each as usize, "device");
     let on_each = if gpus == 1 { "" } else { " on each" };
     let product = &group.product;
-    let mut remarks = vec![format!("{gpus} × {product}, {each} device{s}{on_each}:")];
-    let map = choice.partition.map(&group.profiles);
-    remarks.extend(map.map(|map| format!("  {map}")));
-    let counts = choice.partition.counts.iter();
-    let facts = counts.clone();
-    remarks.extend(
-        facts.map(|(profile, _)| format!("  {}: {}", profile.name, group.describe(profile))),
-    );
-    let entries = counts.map(|(profile, count)| DraftEntry {
-        count: *count,
-        ..DraftEntry::plain(profile.name.clone(), Vec::new())
-    });
+    let mut remarks = vec![format!("{gpus} × {product}, {devices}{on_each}:")];
+    if let Some(map) = choice.partition.map(&group.profiles) {
+        remarks.push(format!("  {map}"));
+    }
+    let mut entries = Vec::new();
+    for (profile, count) in &choice.partition.counts {
+        remarks.push(format!("  {}: {}", profile.name, group.describe(profile)));
+        entries.push(DraftEntry {
+            count: *count,
+            ..DraftEntry::plain(profile.name.clone(), Vec::new())
+        });
+    }
     DraftBlock {
         remarks,
         select: select(node, choice),
-        devices: DraftDevices::Instances(entries.collect()),
+        devices: DraftDevices::Instances(entries),
     }
 }
 
@@ -187,7 +187,8 @@ pub struct TooManyJobs {
 impl<'a> Supply<'a> {
     /// The GPUs of a node without those that stay whole.
     pub fn of(node: &'a EmptyNode, whole: &BTreeSet<u32>) -> Self {
-        let groups = node.groups.iter().filter_map(|group| {
+        let mut groups = Vec::new();
+        for group in &node.groups {
             let indices: Vec<u32> = group
                 .indices
                 .iter()
@@ -195,27 +196,30 @@ impl<'a> Supply<'a> {
                 .filter(|index| !whole.contains(index))
                 .collect();
             let partitions = partitions(&group.profiles, 0);
-            (!indices.is_empty() && !partitions.is_empty()).then_some(GroupSupply {
-                group,
-                indices,
-                partitions,
-            })
-        });
-        Self {
-            groups: groups.collect(),
+            if !indices.is_empty() && !partitions.is_empty() {
+                groups.push(GroupSupply {
+                    group,
+                    indices,
+                    partitions,
+                });
+            }
         }
+        Self { groups }
     }
 
     /// The same with devices of so much memory alone; without the GPUs that have none.
     #[must_use]
     pub fn with_memory(&self, least_mib: u64) -> Self {
-        let groups = self.groups.iter().map(|group| GroupSupply {
-            partitions: partitions(&group.group.profiles, least_mib),
-            ..group.clone()
-        });
-        Self {
-            groups: groups.filter(|one| !one.partitions.is_empty()).collect(),
-        }
+        let groups = self
+            .groups
+            .iter()
+            .map(|group| GroupSupply {
+                partitions: partitions(&group.group.profiles, least_mib),
+                ..group.clone()
+            })
+            .filter(|group| !group.partitions.is_empty())
+            .collect();
+        Self { groups }
     }
 
     pub fn gpus(&self) -> usize {
@@ -240,8 +244,11 @@ impl<'a> Supply<'a> {
 
     /// The memory sizes of its devices.
     fn sizes(&self) -> BTreeSet<u64> {
-        let all = self.groups.iter().flat_map(|group| &group.partitions);
-        all.map(Partition::least_memory_mib).collect()
+        self.groups
+            .iter()
+            .flat_map(|group| &group.partitions)
+            .map(Partition::least_memory_mib)
+            .collect()
     }
 
     /// Divides jobs among the GPUs so that the smallest device has as much memory as possible. Returns the number of
@@ -261,11 +268,6 @@ impl<'a> Supply<'a> {
         }
         let mut divided: Vec<(GroupSupply<'a>, u32)> =
             enough.groups.into_iter().map(|group| (group, 1)).collect();
-        let devices = |divided: &[(GroupSupply<'a>, u32)]| -> u32 {
-            let each = divided.iter();
-            each.map(|(group, count)| group.devices(group.best_count(*count)))
-                .sum()
-        };
         while devices(&divided) < jobs {
             let growing = divided
                 .iter_mut()
@@ -279,6 +281,14 @@ impl<'a> Supply<'a> {
         }
         Ok(divided)
     }
+}
+
+/// Returns the devices on the GPUs of these groups, each with so many devices on a GPU at least.
+fn devices(divided: &[(GroupSupply<'_>, u32)]) -> u32 {
+    divided
+        .iter()
+        .map(|(group, count)| group.devices(group.best_count(*count)))
+        .sum()
 }
 
 impl<'a> GroupSupply<'a> {
@@ -348,8 +358,7 @@ impl EmptyNode {
             }
         }
         let gpus = node.gpus.iter().map(|gpu| {
-            let mut groups = groups.iter();
-            let group = groups.find(|group| group.product == gpu.product);
+            let group = groups.iter().find(|group| group.product == gpu.product);
             emptied(gpu, group.map_or(&[], |group| &group.profiles))
         });
         let node = Node {
@@ -372,8 +381,10 @@ impl EmptyNode {
         let node = Node::of_models((0..).zip(models.clone()));
         let mut groups: Vec<GpuGroup> = Vec::new();
         for (gpu, model) in node.gpus.iter().zip(models) {
-            let is_its = |group: &&mut GpuGroup| group.model.is_some_and(|m| m.key == model.key);
-            if let Some(group) = groups.iter_mut().find(is_its) {
+            let known = groups
+                .iter_mut()
+                .find(|group| group.model.is_some_and(|own| own.key == model.key));
+            if let Some(group) = known {
                 group.indices.push(gpu.index);
                 continue;
             }
@@ -433,7 +444,6 @@ impl GpuGroup {
         let has_mig = gpu.mig.is_some();
         let model = of_product(&gpu.product).filter(|_| has_mig);
         let is_from_catalog = has_mig && gpu.profiles.is_empty();
-        let of_catalog = || model.map(Model::offers).unwrap_or_default();
         Self {
             product: gpu.product.clone(),
             model,
@@ -441,7 +451,7 @@ impl GpuGroup {
             memory_mib: gpu.memory.map(|memory| memory.total >> 20),
             has_mig,
             profiles: if is_from_catalog {
-                of_catalog()
+                model.map(Model::offers).unwrap_or_default()
             } else {
                 gpu.profiles.clone()
             },

@@ -8,6 +8,7 @@ use super::first_profile::{GroupSupply, Supply, TooManyJobs, gib_at_most};
 use super::partition;
 use crate::error::{CommandError, Context as _, Result, chosen, failed, usage};
 use crate::failure::ExitStatus;
+use crate::render::format::count;
 use crate::render::{self, Question, can_ask};
 use crate::settings::Serve;
 
@@ -58,13 +59,14 @@ impl Interview {
         if let Some(given) = given {
             return check(given);
         }
-        let read = |text: &str| {
-            let answer: T = text.parse()?;
-            check(&answer).map_err(|error| with_hints(&error))
-        };
         if self.asks() {
-            let answer = render::answer(question, read).context("cannot ask on the terminal")?;
-            return answer.ok_or_else(ended);
+            let answer = render::answer(question, |text| {
+                let answer: T = text.parse()?;
+                check(&answer).map_err(|error| with_hints(&error))
+            });
+            return answer
+                .context("cannot ask on the terminal")?
+                .ok_or_else(ended);
         }
         if !self.takes_defaults {
             self.missing.push(format!("{flag} {}", question.default));
@@ -145,29 +147,30 @@ impl FromStr for KeptWhole {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || {
-            format!("\"{text}\" does not name GPUs: write indices such as 0 or 0-1,7, none or all")
-        };
         match text {
             "none" => return Ok(Self::Indices(BTreeSet::new())),
             "all" => return Ok(Self::All),
             _ => {}
         }
-        let number = |word: &str| {
-            let number: u32 = word.trim().parse().map_err(|_| wrong())?;
-            (number < MOST_GPUS).then_some(number).ok_or_else(wrong)
-        };
         let mut indices = BTreeSet::new();
         for part in text.split(',') {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
-            let (first, last) = (number(first)?, number(last)?);
-            if first > last {
-                return Err(wrong());
+            match (gpu_index(first), gpu_index(last)) {
+                (Some(first), Some(last)) if first <= last => indices.extend(first..=last),
+                _ => {
+                    return Err(format!(
+                        "\"{text}\" does not name GPUs: write indices such as 0 or 0-1,7, none or all"
+                    ));
+                }
             }
-            indices.extend(first..=last);
         }
         Ok(Self::Indices(indices))
     }
+}
+
+fn gpu_index(word: &str) -> Option<u32> {
+    let index = word.trim().parse().ok()?;
+    (index < MOST_GPUS).then_some(index)
 }
 
 /// A number of jobs.
@@ -178,9 +181,10 @@ impl FromStr for JobCount {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let number = text.parse().ok().filter(|number| *number > 0);
-        let wrong = || "expected a number of jobs, 1 or more".to_owned();
-        number.map(Self).ok_or_else(wrong)
+        match text.parse() {
+            Ok(0) | Err(_) => Err("expected a number of jobs, 1 or more".to_owned()),
+            Ok(number) => Ok(Self(number)),
+        }
     }
 }
 
@@ -193,8 +197,7 @@ impl JobCount {
 
 impl fmt::Display for JobCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let s = if self.0 == 1 { "" } else { "s" };
-        write!(f, "{} job{s}", self.0)
+        f.write_str(&count(self.0 as usize, "job"))
     }
 }
 
@@ -223,6 +226,8 @@ pub(super) struct LeastMemory(pub(super) u64);
 /// More than any GPU has, in MiB.
 const MOST_MEMORY: f64 = (1_u32 << 20) as f64;
 
+const NO_MEMORY_SIZE: &str = "expected a memory size such as 10G or 512M, or any";
+
 impl FromStr for LeastMemory {
     type Err = String;
 
@@ -231,15 +236,14 @@ impl FromStr for LeastMemory {
         if text == "any" {
             return Ok(Self(0));
         }
-        let wrong = || "expected a memory size such as 10G or 512M, or any".to_owned();
         let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.'));
         let (number, unit) = text.split_at(end.unwrap_or(text.len()));
-        let number: f64 = number.parse().map_err(|_| wrong())?;
+        let number: f64 = number.parse().map_err(|_| NO_MEMORY_SIZE)?;
         let mebibytes = match unit.trim_start().to_lowercase().as_str() {
             "m" | "mb" | "mib" => number,
             "g" | "gb" | "gib" => number * 1024.0,
             "" => return Err(format!("\"{text}\" has no unit: {text}G or {text}M?")),
-            _ => return Err(wrong()),
+            _ => return Err(NO_MEMORY_SIZE.to_owned()),
         };
         if mebibytes > MOST_MEMORY {
             return Err(format!("\"{text}\" is more than any GPU has"));
@@ -298,13 +302,9 @@ pub(super) fn ask<'a>(
     supply: &Supply<'a>,
 ) -> Result<Vec<(GroupSupply<'a>, u32)>> {
     let least = given_memory.copied().unwrap_or(LeastMemory(0));
-    let fits = |jobs: u32, memory: LeastMemory| {
-        let divided = supply.divide(jobs, memory.0);
-        divided.map_err(|error| too_many(supply, WantedJobs { jobs, memory }, error))
-    };
     if given_jobs.is_none() {
         // Else no answer would do.
-        fits(1, least)?;
+        divide(supply, 1, least)?;
     }
     let enough = supply.with_memory(least.0);
     let most = enough.most_jobs();
@@ -321,8 +321,9 @@ pub(super) fn ask<'a>(
         form: "Number of jobs",
         default: &default,
     };
-    let check = |jobs: &JobCount| fits(jobs.0, least).map(|_| jobs.0);
-    let jobs = interview.answer("--jobs", given_jobs, question, check)?;
+    let jobs = interview.answer("--jobs", given_jobs, question, |jobs| {
+        divide(supply, jobs.0, least).map(|_| jobs.0)
+    })?;
     let most = supply.most_memory(jobs).unwrap_or(0);
     let meaning = format!(
         "At least this much. {} can have up to {} GiB{}.",
@@ -337,22 +338,33 @@ pub(super) fn ask<'a>(
         default: "any",
     };
     interview.answer("--memory", given_memory, question, |memory| {
-        fits(jobs, *memory)
+        divide(supply, jobs, *memory)
     })
+}
+
+/// Divides jobs among the GPUs. Returns the devices that they need on each GPU.
+fn divide<'a>(
+    supply: &Supply<'a>,
+    jobs: u32,
+    memory: LeastMemory,
+) -> Result<Vec<(GroupSupply<'a>, u32)>> {
+    supply
+        .divide(jobs, memory.0)
+        .map_err(|error| too_many(supply, WantedJobs { jobs, memory }, error))
 }
 
 /// Explains that the memory asked for is a profile's by its name, and not what its devices have:
 /// `2g.20gb has 19.5 GiB: ask for 19G`.
 fn smaller_than_its_name(supply: &Supply<'_>, least_mib: u64) -> Option<String> {
-    let profiles = supply
+    let profile = supply
         .groups
         .iter()
-        .flat_map(|supply| &supply.group.profiles);
-    let fitting = profiles.filter(|profile| {
-        let named = profile.name.gigabytes().unwrap_or(0);
-        profile.memory_mib < least_mib && u64::from(named) << 10 >= least_mib
-    });
-    let profile = fitting.max_by_key(|profile| (profile.name.is_plain(), profile.name.slices()))?;
+        .flat_map(|supply| &supply.group.profiles)
+        .filter(|profile| {
+            let named = profile.name.gigabytes().unwrap_or(0);
+            profile.memory_mib < least_mib && u64::from(named) << 10 >= least_mib
+        })
+        .max_by_key(|profile| (profile.name.is_plain(), profile.name.slices()))?;
     let (name, has) = (&profile.name, profile.memory_mib);
     Some(format!(
         "{name} has {} GiB: ask for {}G",
@@ -384,28 +396,32 @@ fn too_many(supply: &Supply<'_>, wanted: WantedJobs, error: TooManyJobs) -> Comm
         ExitStatus::Infeasible,
         format!("{wanted} {does} not fit: {why}{maps}"),
     );
-    let with_most = |jobs: u32| {
-        let memory = supply.most_memory(jobs).unwrap_or(0);
-        let jobs = JobCount(jobs);
-        format!("{jobs} with {} GiB{}", gib_at_most(memory), jobs.each())
-    };
-    let fewer = (most > 0).then(|| {
-        WantedJobs {
-            jobs: most,
-            ..wanted
-        }
-        .to_string()
-    });
-    let less = (memory_mib.is_some() && least > 0).then(|| with_most(wanted.jobs));
     let error = match smaller_than_its_name(supply, least) {
         Some(hint) => error.hint(hint),
         None => error,
     };
-    let mut nearest: Vec<String> = fewer.into_iter().chain(less).collect();
+    let mut nearest = Vec::new();
+    if most > 0 {
+        let fewer = WantedJobs {
+            jobs: most,
+            ..wanted
+        };
+        nearest.push(fewer.to_string());
+    }
+    if memory_mib.is_some() && least > 0 {
+        nearest.push(with_most_memory(supply, wanted.jobs));
+    }
     if nearest.is_empty() {
-        nearest.push(with_most(supply.most_jobs()));
+        nearest.push(with_most_memory(supply, supply.most_jobs()));
     }
     error.hint(format!("{} would fit", nearest.join(", or ")))
+}
+
+/// `3 jobs with 19.5 GiB each`
+fn with_most_memory(supply: &Supply<'_>, jobs: u32) -> String {
+    let memory = supply.most_memory(jobs).unwrap_or(0);
+    let jobs = JobCount(jobs);
+    format!("{jobs} with {} GiB{}", gib_at_most(memory), jobs.each())
 }
 
 #[cfg(test)]

@@ -68,9 +68,10 @@ impl std::str::FromStr for LayoutNumber {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || "expected the number of a layout, 1 or more".to_owned();
-        let number = text.parse().ok().filter(|number| *number > 0);
-        number.map(Self).ok_or_else(wrong)
+        match text.parse() {
+            Ok(0) | Err(_) => Err("expected the number of a layout, 1 or more".to_owned()),
+            Ok(number) => Ok(Self(number)),
+        }
     }
 }
 
@@ -143,8 +144,9 @@ fn ask_whole(
         form: "Indices such as 0 or 0-1,7, none or all",
         default: if nothing_fits { "all" } else { "none" },
     };
-    let check = |whole: &KeptWhole| whole.among(&all).map_err(usage);
-    interview.answer("--whole", args.whole.as_ref(), question, check)
+    interview.answer("--whole", args.whole.as_ref(), question, |whole| {
+        whole.among(&all).map_err(usage)
+    })
 }
 
 /// Refuses answers about partitions where there is none.
@@ -158,13 +160,15 @@ fn nothing_to_partition(args: &InitArgs, whole: &BTreeSet<u32>) -> Result<()> {
         ("--memory", args.memory.is_some()),
         ("--layout", !args.layout.is_empty()),
     ];
-    let given = flags.into_iter().find(|(_, is_given)| *is_given);
-    given.map_or(Ok(()), |(flag, _)| {
-        Err(usage(format_args!(
-            "{flag} is for GPUs that are partitioned, and there is none"
-        ))
-        .hint(format!("leave {flag} out")))
-    })
+    for (flag, is_given) in flags {
+        if is_given {
+            return Err(usage(format_args!(
+                "{flag} is for GPUs that are partitioned, and there is none"
+            ))
+            .hint(format!("leave {flag} out")));
+        }
+    }
+    Ok(())
 }
 
 fn ask_users(args: &InitArgs, interview: &mut Interview, node: &EmptyNode) -> Result<Serve> {
@@ -175,23 +179,28 @@ fn ask_users(args: &InitArgs, interview: &mut Interview, node: &EmptyNode) -> Re
         form: "no, yes, group:NAME or user:NAME",
         default: "no",
     };
-    let check = |Users(serve): &Users| {
-        let program = node.control_program();
-        if node.is_real() && serve.is_shared() && !program.has_multiuser_server {
-            return Err(usage(format_args!(
-                "this driver has no server for several users at once: \"no\" and \"user:NAME\" work"
-            )));
-        }
-        // The users of another machine are not known here.
-        match up::missing(serve).filter(|_| node.is_real()) {
-            Some((mistake, hint)) => Err(CommandError {
-                hints: hint.into_iter().collect(),
-                ..usage(mistake)
-            }),
-            None => Ok(serve.clone()),
-        }
-    };
-    interview.answer("--serve", args.serve.as_ref(), question, check)
+    interview.answer("--serve", args.serve.as_ref(), question, |users| {
+        checked_users(node, users)
+    })
+}
+
+fn checked_users(node: &EmptyNode, Users(serve): &Users) -> Result<Serve> {
+    // The users and the driver of another machine are not known here.
+    if !node.is_real() {
+        return Ok(serve.clone());
+    }
+    if serve.is_shared() && !node.control_program().has_multiuser_server {
+        return Err(usage(format_args!(
+            "this driver has no server for several users at once: \"no\" and \"user:NAME\" work"
+        )));
+    }
+    match up::missing(serve) {
+        Some((mistake, hint)) => Err(CommandError {
+            hints: hint.into_iter().collect(),
+            ..usage(mistake)
+        }),
+        None => Ok(serve.clone()),
+    }
 }
 
 /// Lets the user choose a partition for each product.
@@ -224,19 +233,8 @@ fn choose_one<'a>(
     interview: &mut Interview,
     choices: &[(Aim, Partition<'a>)],
 ) -> Result<Partition<'a>> {
-    let check = |number: &LayoutNumber| {
-        let chosen = choices.get(number.0 - 1);
-        let (_, partition) = chosen.ok_or_else(|| {
-            let most = choices.len();
-            usage(format_args!(
-                "there is no layout {}: write 1 to {most}",
-                number.0
-            ))
-        })?;
-        Ok(partition.clone())
-    };
-    if let ([_], None) = (choices, given) {
-        return check(&LayoutNumber(1));
+    if let ([(_, only)], None) = (choices, given) {
+        return Ok(only.clone());
     }
     let question = Question {
         text: "Which layout?",
@@ -244,7 +242,16 @@ fn choose_one<'a>(
         form: "Number of the layout",
         default: "1",
     };
-    interview.answer("--layout", given, question, check)
+    interview.answer("--layout", given, question, |number| {
+        let most = choices.len();
+        match choices.get(number.0 - 1) {
+            Some((_, partition)) => Ok(partition.clone()),
+            None => Err(usage(format_args!(
+                "there is no layout {}: write 1 to {most}",
+                number.0
+            ))),
+        }
+    })
 }
 
 /// Notes the GPUs that the profile does not select.

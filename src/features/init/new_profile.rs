@@ -10,6 +10,7 @@ use crate::error::{Context as _, Result, chosen, failed, usage};
 use crate::failure::ExitStatus;
 use crate::host::{Uid, caller, directory_of, may_write, write_new_text_to, write_text_to};
 use crate::plan::virtual_node::GpuArgument;
+use crate::render::format::count;
 use crate::render::{agrees, note, print};
 
 /// The place of a new profile.
@@ -82,8 +83,7 @@ impl<'a> NewProfile<'a> {
         let Self::File { path, .. } = self else {
             return;
         };
-        let s = |count| if count == 1 { "" } else { "s" };
-        let wrote = format!("{devices} device{} on {gpus} GPU{}", s(devices), s(gpus));
+        let wrote = format!("{} on {}", count(devices, "device"), count(gpus, "GPU"));
         let word = word_of(path);
         let check = if models.is_empty() {
             String::new()
@@ -110,8 +110,10 @@ fn word_of(path: &Path) -> String {
         text if is_built_in || text.starts_with('-') => format!("./{text}"),
         text => text.to_owned(),
     };
-    let is_plain = |c: char| c.is_alphanumeric() || "._-/+:@%,".contains(c);
-    if text.chars().all(is_plain) {
+    let is_plain = text
+        .chars()
+        .all(|c| c.is_alphanumeric() || "._-/+:@%,".contains(c));
+    if is_plain {
         return text;
     }
     format!("'{}'", text.replace('\'', "'\\''"))

@@ -69,10 +69,10 @@ pub fn partitions(offered: &[GpuInstanceProfile], least_memory_mib: u64) -> Vec<
             most: profile.most,
         })
         .collect();
-    let all = fittings(&kinds)
+    fittings(&kinds)
         .into_iter()
-        .filter(|fitting| !fitting.requests.is_empty());
-    all.map(|Fitting { counts, .. }| Partition { counts })
+        .filter(|fitting| !fitting.requests.is_empty())
+        .map(|Fitting { counts, .. }| Partition { counts })
         .collect()
 }
 
@@ -100,23 +100,26 @@ fn best_for<'p, 'a>(
     all: &'p [Partition<'a>],
     instances: u32,
 ) -> Option<&'p Partition<'a>> {
-    let enough = all.iter().filter(|one| one.instances() >= instances);
-    let meant = enough.filter(|one| aim != Aim::Alike || one.counts.len() == 1);
-    meant.max_by_key(|one| {
-        let first = match aim {
-            Aim::Even | Aim::Alike => 0,
-            Aim::OneLarge => one.most_slices(),
-            Aim::ManySizes => one.sizes(),
-            Aim::Most => one.instances(),
-        };
-        (first, one.score())
-    })
+    all.iter()
+        .filter(|one| one.instances() >= instances)
+        .filter(|one| aim != Aim::Alike || one.counts.len() == 1)
+        .max_by_key(|one| (one.figure(aim), one.score()))
 }
 
 impl Partition<'_> {
     /// Returns the number of instances.
     pub fn instances(&self) -> u32 {
         self.counts.iter().map(|(_, count)| count).sum()
+    }
+
+    /// Returns the figure that is to be large for this aim, before the score counts.
+    fn figure(&self, aim: Aim) -> u32 {
+        match aim {
+            Aim::Even | Aim::Alike => 0,
+            Aim::OneLarge => self.most_slices(),
+            Aim::ManySizes => self.sizes(),
+            Aim::Most => self.instances(),
+        }
     }
 
     /// Returns the memory of the instance that has the least, in MiB.
@@ -142,21 +145,23 @@ impl Partition<'_> {
     /// model.
     fn score(&self) -> impl Ord + use<> {
         let slices = self.counts.iter().map(|(profile, _)| profile.slices);
-        let sum = |part: fn(&GpuInstanceProfile) -> u64| -> u64 {
-            self.counts
-                .iter()
-                .map(|(profile, count)| part(profile) * u64::from(*count))
-                .sum()
-        };
         (
             slices.min(),
             self.least_memory_mib(),
-            sum(|profile| profile.slices.into()),
+            self.sum(|profile| profile.slices.into()),
             Reverse(self.instances()),
             Reverse(self.counts.len()),
             Reverse(self.most_slices()),
-            sum(|profile| profile.memory_mib),
+            self.sum(|profile| profile.memory_mib),
         )
+    }
+
+    /// Returns the sum over all instances.
+    fn sum(&self, of_one: fn(&GpuInstanceProfile) -> u64) -> u64 {
+        self.counts
+            .iter()
+            .map(|(profile, count)| of_one(profile) * u64::from(*count))
+            .sum()
     }
 
     fn most_slices(&self) -> u32 {

@@ -49,13 +49,12 @@ impl Follower {
             | WatchFlags::MOVE_SELF
             | WatchFlags::ONLYDIR;
         // By its descriptor: whatever is at the path now could hang this process.
-        let by_descriptor = |dir: &Directory| format!("/proc/self/fd/{}", dir.fd().as_raw_fd());
-        inotify::add_watch(&watch, by_descriptor(dir.directory()), changes)
+        inotify::add_watch(&watch, descriptor_path(dir.directory()), changes)
             .map_err(|error| in_path(dir.path(), &error.into()))?;
         // While the directory is open, only its parent reports its removal. Without permission for the parent the
         // removal goes unnoticed.
         let removals = WatchFlags::DELETE | WatchFlags::MOVED_FROM | WatchFlags::ONLYDIR;
-        let _ = inotify::add_watch(&watch, by_descriptor(dir.parent()), removals);
+        let _ = inotify::add_watch(&watch, descriptor_path(dir.parent()), removals);
         let mut tails = Vec::new();
         let mut followed = Vec::new();
         for &log in logs {
@@ -121,6 +120,10 @@ impl Follower {
             }
         }
     }
+}
+
+fn descriptor_path(dir: &Directory) -> String {
+    format!("/proc/self/fd/{}", dir.fd().as_raw_fd())
 }
 
 #[derive(Debug)]

@@ -8,6 +8,7 @@ mod sessions;
 
 use std::collections::BTreeSet;
 use std::io;
+use std::path::Path;
 
 use clap::Args;
 
@@ -98,11 +99,7 @@ fn show(device: &DeviceLogs, args: &LogsArgs, view: &mut LogView) -> Result<Exit
         ))
         .hint("mig-mps logs of that user finds them"));
     };
-    let open = || {
-        let dir = LogDir::open(path).context(format!("cannot read the logs of {title}"));
-        dir.map_err(|error| error.hint(format!("mig-mps restart {title} makes new logs")))
-    };
-    let dir = open()?;
+    let dir = open(path, title)?;
     let logs = readable(&dir, args)?;
     let lines = match args.lines {
         Some(LineCount::Last(number)) => Some(number),
@@ -123,7 +120,7 @@ fn show(device: &DeviceLogs, args: &LogsArgs, view: &mut LogView) -> Result<Exit
         return Ok(ExitStatus::Done);
     }
     let (tails, mut follower) = Follower::start(dir, &logs, file_lines)?;
-    output.begin(tails, file_lines, lines, &open()?)?;
+    output.begin(tails, file_lines, lines, &open(path, title)?)?;
     loop {
         match follower.wait(io::stdout())? {
             FollowEvent::Lines(new) => output.show(new)?,
@@ -136,6 +133,12 @@ fn show(device: &DeviceLogs, args: &LogsArgs, view: &mut LogView) -> Result<Exit
             }
         }
     }
+}
+
+fn open(path: &Path, title: &str) -> Result<LogDir> {
+    LogDir::open(path)
+        .context(format!("cannot read the logs of {title}"))
+        .map_err(|error| error.hint(format!("mig-mps restart {title} makes new logs")))
 }
 
 /// Finds the logs that the command line means, each once.
@@ -163,9 +166,8 @@ fn find(args: &DeviceArgs, environment: &Environment) -> Result<Vec<DeviceLogs>>
 /// Finds logs by the records and by the log directories. Only then asks the driver, which may not answer when something
 /// is wrong.
 fn of_word(word: &str, logs: &Logs, environment: &Environment) -> Result<Vec<DeviceLogs>> {
-    let cloned = |found: Vec<&DeviceLogs>| found.into_iter().cloned().collect();
     let unknown = match logs.of(word) {
-        Ok(found) => return Ok(cloned(found)),
+        Ok(found) => return Ok(found.into_iter().cloned().collect()),
         Err(unknown @ NoSuchDevice::Unknown { .. }) => unknown,
         Err(ambiguous) => return Err(ambiguous.into()),
     };
@@ -189,7 +191,7 @@ fn of_word(word: &str, logs: &Logs, environment: &Environment) -> Result<Vec<Dev
         return Err(unknown.into());
     };
     if let Ok(found) = logs.of(&device.uuid) {
-        let mut found: Vec<DeviceLogs> = cloned(found);
+        let mut found: Vec<DeviceLogs> = found.into_iter().cloned().collect();
         for logs in &mut found {
             logs.name.get_or_insert_with(|| names[0].clone());
         }
@@ -235,8 +237,9 @@ fn read(
     lines: Option<usize>,
     followed: bool,
 ) -> io::Result<Vec<LogTail>> {
-    let read = |&log: &LogFile| dir.last(log, lines, followed);
-    logs.iter().map(read).collect()
+    logs.iter()
+        .map(|log| dir.last(*log, lines, followed))
+        .collect()
 }
 
 /// Shows lines of logs in the wanted form.
@@ -287,8 +290,9 @@ impl LogOutput<'_> {
         for cut in tails.iter().filter_map(|tail| tail.cut.as_ref()) {
             note(&format!("older lines are left out: {cut}"));
         }
-        let is_empty = |tail: &LogTail| tail.lines.is_empty() && tail.cut.is_none();
-        let is_empty = tails.iter().all(is_empty);
+        let is_empty = tails
+            .iter()
+            .all(|tail| tail.lines.is_empty() && tail.cut.is_none());
         if is_empty && lines != Some(0) {
             note(&format!("{} has no lines yet.", dir.path().display()));
         }
@@ -307,10 +311,10 @@ impl LogOutput<'_> {
     /// Shows new lines.
     fn show(&mut self, lines: Vec<LogLine>) -> Result<()> {
         if self.args.json {
-            let mut chunks = lines.chunks(CHUNK);
-            return Ok(
-                chunks.try_for_each(|lines| print(&LogLineDocument::lines(self.title, lines)?))?
-            );
+            for lines in lines.chunks(CHUNK) {
+                print(&LogLineDocument::lines(self.title, lines)?)?;
+            }
+            return Ok(());
         }
         let entries = self.entries(lines);
         self.print(&entries)
@@ -347,12 +351,16 @@ fn has_all(tail: &LogTail, asked: Option<usize>) -> bool {
 
 /// Merges the logs by time, from the moment since which all are known.
 fn merged(tails: Vec<LogTail>, asked: Option<usize>) -> Vec<LogLine> {
-    let begins = tails.iter().filter(|tail| !has_all(tail, asked));
-    let from = begins
-        .filter_map(|tail| tail.lines.first().and_then(|line| line.at))
+    let from = tails
+        .iter()
+        .filter(|tail| !has_all(tail, asked))
+        .filter_map(|tail| tail.lines.first()?.at)
         .max();
-    let all = tails.into_iter().map(|tail| tail.lines);
-    let mut lines = all.reduce(merge).unwrap_or_default();
+    let mut lines = tails
+        .into_iter()
+        .map(|tail| tail.lines)
+        .reduce(merge)
+        .unwrap_or_default();
     // Sorted by time only up to here: the clock may be set back later on.
     let skipped = lines.iter().position(|line| line.at >= from).unwrap_or(0);
     lines.split_off(skipped)

@@ -30,6 +30,16 @@ pub struct Sessions {
 }
 
 impl Sessions {
+    fn begun_by(line: &LogLine, count: usize) -> Self {
+        Self {
+            at: line.at,
+            pid: line.pid,
+            count,
+            commands: Commands::default(),
+            is_change: false,
+        }
+    }
+
     /// True for whole sessions of queries.
     fn only_asked(&self) -> bool {
         self.count > 0 && !self.is_change
@@ -99,8 +109,10 @@ impl SessionGrouper {
     /// True if the open session may contain this line or later ones.
     fn is_within_open(&self, line: &LogLine) -> bool {
         let start = self.open.as_ref().and_then(|open| open.at);
-        let is_brief = |(start, at): (DateTime, DateTime)| at.duration_since(start) <= BRIEF;
-        start.zip(line.at).is_some_and(is_brief) && line.text.trim() != "NEW UI"
+        let (Some(start), Some(at)) = (start, line.at) else {
+            return false;
+        };
+        at.duration_since(start) <= BRIEF && line.text.trim() != "NEW UI"
     }
 
     /// Adds the lines between those of a session, after what is known of it.
@@ -117,24 +129,17 @@ impl SessionGrouper {
     }
 
     fn add(&mut self, line: &LogLine, entries: &mut Vec<LogEntry>) {
-        let started = |count| Sessions {
-            at: line.at,
-            pid: line.pid,
-            count,
-            commands: Commands::default(),
-            is_change: false,
-        };
         let text = line.text.trim();
         if let Some(open) = &mut self.open {
             open.at = open.at.or(line.at);
         }
         if text == "NEW UI" {
             self.rest(entries);
-            self.open = Some(started(1));
+            self.open = Some(Sessions::begun_by(line, 1));
         } else if text == "UI closed" {
             self.rest(entries);
         } else if let Some(command) = text.strip_prefix("Cmd:").map(str::trim) {
-            let open = self.open.get_or_insert_with(|| started(0));
+            let open = self.open.get_or_insert_with(|| Sessions::begun_by(line, 0));
             open.is_change |= !is_query(command);
             open.commands.add(command, 1);
         }

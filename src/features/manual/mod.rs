@@ -164,11 +164,12 @@ const WIDEST: usize = 100;
 
 /// Formats a chapter for the terminal.
 fn chapter(name: &str) -> Result<String> {
-    let topic = TOPICS.iter().find(|topic| topic.name == name);
-    let unknown =
-        || usage(format_args!("no topic \"{name}\"")).hint("mig-mps help lists the topics");
+    let Some(topic) = TOPICS.iter().find(|topic| topic.name == name) else {
+        let error = usage(format_args!("no topic \"{name}\""));
+        return Err(error.hint("mig-mps help lists the topics"));
+    };
     let width = terminal_width().unwrap_or(USUAL_WIDTH);
-    Ok(markdown(topic.ok_or_else(unknown)?.text, width.min(WIDEST)))
+    Ok(markdown(topic.text, width.min(WIDEST)))
 }
 
 fn overview(program: &Command, tasks: &[(&str, &[&str])]) -> String {

@@ -223,24 +223,14 @@ pub(super) fn text(rows: &Rows, width: usize) -> String {
 
 /// Returns the widths of the columns; `None` if a word is too long for them.
 fn widths(titles: &[String], rows: &[Vec<String>], width: usize) -> Option<Vec<usize>> {
-    let cells = |column: usize| {
-        let cells = rows.iter().filter_map(move |row| row.get(column));
-        cells.chain(titles.get(column))
-    };
-    let columns = 0..titles.len();
-    let widest = |text: &String| measure_text_width(text);
-    let longest_word = |text: &String| {
-        let words = wrapped(text, 0);
-        let widths = words.iter().map(|word| measure_text_width(word));
-        widths.max().unwrap_or(0)
-    };
-    let natural: Vec<usize> = columns
-        .clone()
-        .map(|column| cells(column).map(widest).max())
-        .map(Option::unwrap_or_default)
-        .collect();
-    let least = columns.map(|column| cells(column).map(longest_word).max());
-    let mut widths: Vec<usize> = least.map(Option::unwrap_or_default).collect();
+    let mut natural = vec![0; titles.len()];
+    let mut widths = vec![0; titles.len()];
+    for row in rows.iter().map(Vec::as_slice).chain([titles]) {
+        for (column, cell) in row.iter().enumerate().take(titles.len()) {
+            natural[column] = measure_text_width(cell).max(natural[column]);
+            widths[column] = longest_word(cell).max(widths[column]);
+        }
+    }
     let gaps = GAP * titles.len().saturating_sub(1);
     let mut left = width.checked_sub(gaps + widths.iter().sum::<usize>())?;
     while left > 0 {
@@ -256,6 +246,15 @@ fn widths(titles: &[String], rows: &[Vec<String>], width: usize) -> Option<Vec<u
         left -= 1;
     }
     Some(widths)
+}
+
+/// Returns the width of the longest word.
+fn longest_word(text: &str) -> usize {
+    wrapped(text, 0)
+        .iter()
+        .map(|word| measure_text_width(word))
+        .max()
+        .unwrap_or(0)
 }
 
 /// Formats a row, in several lines if a cell is wrapped.
