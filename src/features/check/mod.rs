@@ -97,7 +97,7 @@ fn unfit(judged: &[BlockOnModel]) -> Option<CommandError> {
     let refused: Vec<&BlockOnModel> = judged.iter().filter(|one| one.shape.is_err()).collect();
     let first = refused.first()?;
     let example = first.shape.as_ref().err()?;
-    let models = Vec::from_iter(model_keys(refused.iter().copied()));
+    let models: Vec<&str> = model_keys(refused.iter().copied()).into_iter().collect();
     let mut text = format!(
         "the profile does not fit {} of {} models: {}\n{}: {example}",
         models.len(),

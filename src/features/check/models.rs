@@ -67,13 +67,14 @@ fn products(names: &[String]) -> String {
 /// Returns a model's profiles by their shortest names.
 fn short_profiles(model: &Model) -> Vec<String> {
     let offers = model.offers();
-    let names = offers.iter().map(|offer| {
+    let mut names = Vec::new();
+    for offer in &offers {
         let short = offer.name.short();
-        let meant = short.choose(offers.iter().map(|other| (&other.name, other.id)));
-        let is_clear = meant == Some(offer.id);
-        if is_clear { &short } else { &offer.name }.to_string()
-    });
-    names.collect()
+        let chosen = short.choose(offers.iter().map(|other| (&other.name, other.id)));
+        let is_clear = chosen == Some(offer.id);
+        names.push(if is_clear { &short } else { &offer.name }.to_string());
+    }
+    names
 }
 
 /// The output of `mig-mps check --models --json`.

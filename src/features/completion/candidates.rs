@@ -85,7 +85,7 @@ impl Words {
     }
 
     /// True if a word before the cursor is this device's name or UUID.
-    fn name(&self, record: &DeviceRecord) -> bool {
+    fn names_device(&self, record: &DeviceRecord) -> bool {
         self.before
             .iter()
             .any(|word| *word == record.name || *word == record.uuid)
@@ -146,7 +146,7 @@ fn devices(words: &Words) -> Vec<(String, String)> {
     let environment = Environment::read();
     let (mut names, mut uuids) = (Vec::new(), Vec::new());
     for (_, record) in records(&environment) {
-        if words.name(&record) {
+        if words.names_device(&record) {
             continue;
         }
         let meaning = description(&record, &environment);
@@ -162,14 +162,14 @@ fn devices(words: &Words) -> Vec<(String, String)> {
 /// The records of every run directory, in the order of their devices; the system's directory comes first.
 fn records(environment: &Environment) -> Vec<(RunDir, DeviceRecord)> {
     let mut names = BTreeSet::new();
-    let run_dirs = RunDir::all(environment).into_iter();
-    let mut all: Vec<(RunDir, DeviceRecord)> = run_dirs
-        .flat_map(|run_dir| {
-            let records = run_dir.records().0.into_iter();
-            records.map(move |record| (run_dir.clone(), record))
-        })
-        .filter(|(_, record)| names.insert(record.name.clone()))
-        .collect();
+    let mut all = Vec::new();
+    for run_dir in RunDir::all(environment) {
+        for record in run_dir.records().0 {
+            if names.insert(record.name.clone()) {
+                all.push((run_dir.clone(), record));
+            }
+        }
+    }
     all.sort_by_cached_key(|(_, record)| record_order(record));
     all
 }
@@ -235,7 +235,7 @@ fn devices_before(words: &Words, environment: &Environment) -> Vec<(RunDir, Devi
     let gpus = words.gpus();
     let mut records = records(environment);
     records.retain(|(_, record)| {
-        words.name(record) || record.gpu.is_some_and(|gpu| gpus.contains(&gpu))
+        words.names_device(record) || record.gpu.is_some_and(|gpu| gpus.contains(&gpu))
     });
     records
 }
@@ -267,15 +267,18 @@ fn settings(words: &Words) -> Vec<(String, String)> {
             values.push(value.clone());
         }
     }
-    let described = values.into_iter().map(|value| {
-        let notes = [
-            (value == default).then_some("default"),
-            present.contains(&value).then_some("now"),
-        ];
-        let notes: Vec<&str> = notes.into_iter().flatten().collect();
-        (format!("{name}={value}"), notes.join(", "))
-    });
-    described.collect()
+    let mut described = Vec::new();
+    for value in values {
+        let mut notes = Vec::new();
+        if value == default {
+            notes.push("default");
+        }
+        if present.contains(&value) {
+            notes.push("now");
+        }
+        described.push((format!("{name}={value}"), notes.join(", ")));
+    }
+    described
 }
 
 /// The GPU models of the catalog.

@@ -331,12 +331,6 @@ pub struct MigDevice {
     pub compute: Option<u32>,
 }
 
-impl MigDevice {
-    fn slices(&self) -> u32 {
-        self.compute.unwrap_or(self.profile.slices())
-    }
-}
-
 impl FromStr for MigDevice {
     type Err = String;
 
@@ -362,12 +356,14 @@ impl FromStr for MigDevice {
             None => None,
         };
         if compute.is_some_and(|slices| slices > profile.slices()) {
-            let error = "has more compute slices than its GPU instance";
-            return Err(format!("\"{text}\" {error}"));
+            return Err(format!(
+                "\"{text}\" has more compute slices than its GPU instance"
+            ));
         }
         if compute.is_some_and(|slices| !ComputeName { slices }.fits(profile.slices())) {
-            let error = "a GPU instance of that size offers no such compute instance";
-            return Err(format!("\"{text}\": {error}"));
+            return Err(format!(
+                "\"{text}\": a GPU instance of that size offers no such compute instance"
+            ));
         }
         // `3c.3g.40gb` is `3g.40gb`.
         let compute = compute.filter(|slices| *slices < profile.slices());
@@ -452,7 +448,8 @@ pub fn pack(devices: &[MigDevice]) -> Vec<PackedInstance> {
     sorted.sort_by_key(|device| {
         let profile = &device.profile;
         let size = (Reverse(profile.slices()), Reverse(profile.gigabytes()));
-        (size, profile.clone(), Reverse(device.slices()))
+        let slices = device.compute.unwrap_or(profile.slices());
+        (size, profile.clone(), Reverse(slices))
     });
     let mut instances: Vec<PackedInstance> = Vec::new();
     for device in sorted {

@@ -123,7 +123,8 @@ fn running<'a>(examined: &'a Examined<'_>) -> impl Iterator<Item = (&'a Served, 
 }
 
 fn files(examined: &Examined<'_>) -> Vec<Finding> {
-    let found = running(examined).map(|(served, process)| {
+    let mut findings = Vec::new();
+    for (served, process) in running(examined) {
         let name = &served.record.name;
         let finding = match process.open_files() {
             None => Finding::unknown("its limit of open files is hidden"),
@@ -142,13 +143,14 @@ fn files(examined: &Examined<'_>) -> Vec<Finding> {
                 finding.run(format!("mig-mps restart {name} --drain 5m"))
             }
         };
-        finding.on(name)
-    });
-    found.collect()
+        findings.push(finding.on(name));
+    }
+    findings
 }
 
 fn outdated(examined: &Examined<'_>) -> Vec<Finding> {
-    let found = running(examined).map(|(served, process)| {
+    let mut findings = Vec::new();
+    for (served, process) in running(examined) {
         let name = &served.record.name;
         let finding = match process.is_replaced() {
             None => Finding::unknown("the file of its program is hidden"),
@@ -159,9 +161,9 @@ fn outdated(examined: &Examined<'_>) -> Vec<Finding> {
             ))
             .run(format!("mig-mps restart {name} --drain 5m")),
         };
-        finding.on(name)
-    });
-    found.collect()
+        findings.push(finding.on(name));
+    }
+    findings
 }
 
 fn cgroup(examined: &Examined<'_>) -> Vec<Finding> {
@@ -297,16 +299,15 @@ fn default_leftovers(examined: &Examined<'_>) -> Vec<Finding> {
     if daemons.any(Unmanaged::may_be_at_default) {
         return Vec::new();
     }
-    let found = examined
-        .surroundings
-        .default_directories
-        .iter()
-        .map(|path| {
-            let path = path.display();
+    let mut findings = Vec::new();
+    for path in &examined.surroundings.default_directories {
+        let path = path.display();
+        findings.push(
             Finding::warn(format!("{path} has files of a daemon that has ended"))
-                .run(format!("sudo rm -r {path}"))
-        });
-    found.collect()
+                .run(format!("sudo rm -r {path}")),
+        );
+    }
+    findings
 }
 
 fn managers(examined: &Examined<'_>) -> Vec<Finding> {
@@ -346,15 +347,16 @@ fn dynamic_mig(examined: &Examined<'_>) -> Vec<Finding> {
         .processes
         .iter()
         .filter(|process| process.name == DRA_PLUGIN);
-    let judged = plugins.map(|process| {
+    let mut findings = Vec::new();
+    for process in plugins {
         let pid = process.pid;
         let command = process.command();
         let options = command.split_once(FEATURE_GATES_OPTION);
         let environ = process.environ();
         let variable = environ.as_ref().and_then(|is| is.get(FEATURE_GATES));
-        if options.is_some_and(|(_, gates)| enable_dynamic_mig(gates))
-            || variable.is_some_and(|gates| enable_dynamic_mig(gates))
-        {
+        let is_on = options.is_some_and(|(_, gates)| enable_dynamic_mig(gates))
+            || variable.is_some_and(|gates| enable_dynamic_mig(gates));
+        findings.push(if is_on {
             Finding::fail(format!(
                 "pid {pid} (gpu-kubelet-plugin) runs with DynamicMIG"
             ))
@@ -367,9 +369,9 @@ fn dynamic_mig(examined: &Examined<'_>) -> Vec<Finding> {
             Finding::ok(format!(
                 "pid {pid} (gpu-kubelet-plugin) runs without DynamicMIG"
             ))
-        }
-    });
-    judged.collect()
+        });
+    }
+    findings
 }
 
 fn enable_dynamic_mig(gates: &str) -> bool {
@@ -389,7 +391,8 @@ pub(super) const ATTACH_CHECKS: &[Check] = &[Check {
 }];
 
 fn attach(examined: &Examined<'_>) -> Vec<Finding> {
-    let found = examined.attached.iter().flatten().map(|one| {
+    let mut findings = Vec::new();
+    for one in examined.attached.iter().flatten() {
         let finding = match &one.result {
             AttachOutcome::Attached(how) => Finding::ok(how.as_str()),
             AttachOutcome::LeftAlone(why) => Finding::unknown(why.as_str()),
@@ -401,7 +404,7 @@ fn attach(examined: &Examined<'_>) -> Vec<Finding> {
                 Finding::fail(seen).run(format!("mig-mps verify {}", one.name))
             }
         };
-        finding.on(&one.name)
-    });
-    found.collect()
+        findings.push(finding.on(&one.name));
+    }
+    findings
 }

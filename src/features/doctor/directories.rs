@@ -275,10 +275,11 @@ fn leftovers(examined: &Examined<'_>) -> Vec<Finding> {
 
 fn disk_space(examined: &Examined<'_>) -> Vec<Finding> {
     let directories = own(examined);
-    let found = [directories.run, directories.log].into_iter().map(|path| {
+    let mut findings = Vec::new();
+    for path in [directories.run, directories.log] {
         let there = existing(&path);
         let (shown, df) = (path.display(), format!("df -h {}", there.display()));
-        match file_system(there) {
+        findings.push(match file_system(there) {
             Err(error) => Finding::unknown(format!("{shown}: {error}")),
             Ok(system) if system.is_read_only => {
                 Finding::fail(format!("{shown} is on a read-only file system")).run(df)
@@ -291,9 +292,9 @@ fn disk_space(examined: &Examined<'_>) -> Vec<Finding> {
                     _ => Finding::ok(seen),
                 }
             }
-        }
-    });
-    found.collect()
+        });
+    }
+    findings
 }
 
 fn log_size(examined: &Examined<'_>) -> Vec<Finding> {

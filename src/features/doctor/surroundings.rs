@@ -136,13 +136,13 @@ fn shared_memory(examined: &Examined<'_>) -> Vec<Finding> {
 }
 
 fn leftover_memory(examined: &Examined<'_>) -> Vec<Finding> {
-    let files = &examined.surroundings.leftover_memory;
-    let found = files.iter().map(|path| {
+    let mut findings = Vec::new();
+    for path in &examined.surroundings.leftover_memory {
         let path = path.display().to_string();
-        Finding::warn(format!("{path} is of a server that has ended"))
-            .run_with(&path, format!("sudo rm {path}"))
-    });
-    found.collect()
+        let finding = Finding::warn(format!("{path} is of a server that has ended"));
+        findings.push(finding.run_with(&path, format!("sudo rm {path}")));
+    }
+    findings
 }
 
 fn fabric_manager(examined: &Examined<'_>) -> Vec<Finding> {

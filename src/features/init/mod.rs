@@ -257,9 +257,11 @@ fn choose_one<'a>(
 /// Notes the GPUs that the profile does not select.
 fn note_left_out(node: &EmptyNode, whole: &BTreeSet<u32>, choices: &[Choice<'_>]) {
     for group in &node.groups {
-        let mut parts = choices.iter();
         let is_whole = group.indices.iter().all(|index| whole.contains(index));
-        if !is_whole && !parts.any(|choice| choice.supply.group.indices == group.indices) {
+        let is_partitioned = choices
+            .iter()
+            .any(|choice| choice.supply.group.indices == group.indices);
+        if !is_whole && !is_partitioned {
             note(&format!(
                 "{} is left out: it has no device for such jobs.",
                 group.product

@@ -237,11 +237,10 @@ pub fn describe(supply: &GroupSupply<'_>, choices: &[(Aim, Partition<'_>)]) -> S
     let mut text = format!("\n{heading}\n");
     for (nth, (aim, partition)) in choices.iter().enumerate() {
         let each = partition.instances();
-        let all = count(supply.devices(each) as usize, "device");
-        let all = match supply.indices.len() {
-            1 => all,
-            _ => format!("{all}, {each} on each GPU"),
-        };
+        let mut all = count(supply.devices(each) as usize, "device");
+        if supply.indices.len() != 1 {
+            let _ = write!(all, ", {each} on each GPU");
+        }
         let recommended = if nth == 0 { " (recommended)" } else { "" };
         let title = style(format!("{}  {aim}{recommended}", nth + 1)).bold();
         let _ = writeln!(text, "  {}: {all}", title.for_stderr());
