@@ -1,5 +1,6 @@
 //! GPU instances and compute instances: their ids, placements and profiles.
 
+use std::cmp::Reverse;
 use std::fmt;
 
 use schemars::JsonSchema;
@@ -123,15 +124,15 @@ impl ComputeChoice {
         self,
         offered: &[ComputeInstanceProfile],
     ) -> Option<(ComputeProfileId, Option<Placement>)> {
-        let plain_first = |profile: &&ComputeInstanceProfile| std::cmp::Reverse(profile.id);
         let chosen = match self {
             Self::Full => offered
                 .iter()
-                .max_by_key(|profile| (profile.multiprocessors, plain_first(profile))),
+                .max_by_key(|profile| (profile.multiprocessors, Reverse(profile.id))),
+            // The plain one has the lowest id.
             Self::Slices { count, .. } => offered
                 .iter()
                 .filter(|profile| profile.slices == count)
-                .max_by_key(plain_first),
+                .min_by_key(|profile| profile.id),
             Self::Exactly { profile, .. } => offered.iter().find(|offer| offer.id == profile),
         }?;
         let place = match self {
@@ -182,6 +183,13 @@ pub struct GpuInstanceProfile {
     pub free: Option<u32>,
     /// Every place it may take.
     pub placements: Vec<Placement>,
+}
+
+impl GpuInstanceProfile {
+    /// The number of units that it takes.
+    pub fn size(&self) -> u32 {
+        self.placements.first().map_or(0, |place| place.size)
+    }
 }
 
 #[cfg(test)]

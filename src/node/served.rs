@@ -184,6 +184,11 @@ impl Served {
         program.client_limit.filter(|_| is_whole)
     }
 
+    /// True if the program with that process id waits in `cuInit`.
+    pub fn makes_wait(&self, pid: Pid) -> bool {
+        self.waiting.iter().any(|client| client.pid == Some(pid))
+    }
+
     /// True if its daemon runs, or may run.
     pub fn is_alive(&self) -> bool {
         self.state != DaemonState::Dead

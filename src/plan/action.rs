@@ -4,12 +4,12 @@ use std::fmt;
 
 use clap::ValueEnum;
 
-use super::gpu_plan::Beside;
+use super::gpu_plan::UnmanagedDaemon;
 use super::refusal::{ClientOf, Obstacle};
 use crate::geometry::{ComputeChoice, Placement, ProfileId, ProfileName};
 use crate::host::{Pid, StartTime};
 use crate::mps::{Means, Patience};
-use crate::node::{Client, Gpu, Served};
+use crate::node::{Gpu, Served};
 use crate::nvml::GpuInstanceReading;
 use crate::settings::{Serve, Settings};
 use crate::state::RunDir;
@@ -150,6 +150,13 @@ pub struct Stop {
     pub unasked: Option<Obstacle>,
 }
 
+impl Stop {
+    /// True if it disrupts users of a running daemon. Nobody notices the end of a hung server without clients.
+    pub(super) fn is_noticed(&self) -> bool {
+        self.alive && (self.means != Means::Heal || !self.clients.is_empty())
+    }
+}
+
 /// The command that starts a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartedBy {
@@ -182,7 +189,7 @@ pub struct Start {
     /// The command that starts it.
     pub by: StartedBy,
     /// The unmanaged daemons that also serve its device.
-    pub beside: Vec<Beside>,
+    pub beside: Vec<UnmanagedDaemon>,
 }
 
 /// Settings that change while a daemon runs. This disrupts nobody: programs that start afterwards get the new ones.
@@ -323,8 +330,11 @@ impl fmt::Display for Action {
             },
             Self::Start(start) => write!(f, "start the daemon of {}", start.name),
             Self::Set(set) => {
-                let to = |change: &SettingChange| format!("{} to {}", change.key, change.wanted);
-                let changes: Vec<String> = set.changes.iter().map(to).collect();
+                let changes: Vec<String> = set
+                    .changes
+                    .iter()
+                    .map(|change| format!("{} to {}", change.key, change.wanted))
+                    .collect();
                 write!(f, "set {} on {}", changes.join(", "), set.name)
             }
             Self::StartServer(server) => write!(f, "start the server of {}", server.name),
@@ -400,9 +410,8 @@ pub struct Victim {
 
 impl Victim {
     pub(super) fn is_in(&self, served: &Served) -> bool {
-        let is_it =
-            |client: &Client| client.pid == Some(self.pid) && client.started == self.started;
-        served.clients.listed().iter().any(is_it)
+        let mut clients = served.clients.listed().iter();
+        clients.any(|client| client.pid == Some(self.pid) && client.started == self.started)
     }
 }
 
@@ -415,34 +424,30 @@ impl Kill {
     /// Checks that the signal can be sent to every process. A fault has ended the clients' work already, so only a
     /// signal has an effect then.
     pub(super) fn permit_signal(&self) -> Result<(), Obstacle> {
-        let refuse = |what: String, hint: &str| Err(Obstacle::new(what, hint));
-        if self.signal.is_none() {
-            return if self.has_fault {
-                let what = format!(
-                    "{} had a GPU fault: its clients' work has ended, and it serves again when their processes have",
-                    self.name
-                );
-                refuse(what, "end them with --signal")
-            } else {
-                Ok(())
-            };
+        if self.signal.is_none() && !self.has_fault {
+            return Ok(());
         }
-        let mut victims = self.victims.iter();
-        if let Some(Victim { client, .. }) = victims.find(|victim| !victim.is_certain) {
+        if self.signal.is_none() {
+            let what = format!(
+                "{} had a GPU fault: its clients' work has ended, and it serves again when their processes have",
+                self.name
+            );
+            return Err(Obstacle::new(what, "end them with --signal"));
+        }
+        if let Some(Victim { client, .. }) = self.victims.iter().find(|victim| !victim.is_certain) {
             let what = format!(
                 "the process of {client} is not its server's user's, and the driver does not list it as a client"
             );
-            return refuse(what, "leave --signal out, or end the process itself");
+            let hint = "leave --signal out, or end the process itself";
+            return Err(Obstacle::new(what, hint));
         }
         let mut victims = self.victims.iter();
         if let Some(Victim { client, .. }) = victims.find(|victim| victim.started.is_none()) {
             let what = format!(
                 "the process of {client} cannot be seen from here: it can be sent no signal"
             );
-            return refuse(
-                what,
-                "leave --signal out, or run it where /proc shows that process",
-            );
+            let hint = "leave --signal out, or run it where /proc shows that process";
+            return Err(Obstacle::new(what, hint));
         }
         Ok(())
     }

@@ -27,10 +27,6 @@ impl<'a> GpuRequest<'a> {
         let offers = self.offers()?;
         let requests = self.requests(&offers)?;
         let standing = InstanceUse::all(self.planner.node, self.planner.run_dir, self.gpu);
-        let keeping = |entry: usize, nth: usize| {
-            self.compute(&standing[nth], offers[entry], entry)
-                .disruption
-        };
         let bodies: Vec<geometry::Existing> = standing
             .iter()
             .map(|standing| geometry::Existing {
@@ -39,8 +35,12 @@ impl<'a> GpuRequest<'a> {
                 disruption: standing.disruption(),
             })
             .collect();
-        let arrangement = geometry::arrange(&self.gpu.profiles, &bodies, &requests, &keeping)
-            .ok_or_else(|| refusal::refusal(self, &requests))?;
+        let arrangement =
+            geometry::arrange(&self.gpu.profiles, &bodies, &requests, &|entry, nth| {
+                self.compute(&standing[nth], offers[entry], entry)
+                    .disruption
+            })
+            .ok_or_else(|| refusal::no_arrangement(self, &requests))?;
         let entries = requests.iter().map(|request| request.entry);
         let mut wanted: Vec<(Placement, usize)> =
             arrangement.placements.into_iter().zip(entries).collect();
@@ -173,12 +173,7 @@ impl<'a> GpuRequest<'a> {
             }
             layout.build(offer, placement, stays.is_some(), &compute.created);
             for nth in 0..self.parts[entry].compute.len().max(1) {
-                let existing = compute
-                    .kept
-                    .iter()
-                    .find(|(_, number)| *number == nth)
-                    .zip(stays)
-                    .map(|(&(index, _), standing)| &standing.parts[index]);
+                let existing = stays.and_then(|standing| compute.kept_as(nth, standing));
                 let slot = self.slot(entry, placement, nth, existing);
                 layout.slots.push(slot);
             }
@@ -229,6 +224,19 @@ pub(super) struct ComputeLayout {
     pub(super) created: Vec<ComputeChoice>,
     /// The disruption that this causes.
     pub(super) disruption: Disruption,
+}
+
+impl ComputeLayout {
+    /// Returns the existing compute instance that becomes the nth, if one does.
+    fn kept_as<'s, 'a>(
+        &self,
+        nth: usize,
+        standing: &'s InstanceUse<'a>,
+    ) -> Option<&'s ComputeUse<'a>> {
+        let mut kept = self.kept.iter();
+        let (part, _) = kept.find(|(_, position)| *position == nth)?;
+        Some(&standing.parts[*part])
+    }
 }
 
 /// The compute instances of a new GPU instance: large ones first, so that the driver finds a place for
@@ -288,7 +296,7 @@ fn keeping(
             fresh(&missing)
         } else {
             let taken: Vec<Placement> = kept.iter().map(|&n| parts[n].compute.placement).collect();
-            beside(&standing.instance.offered, &taken, missing)?
+            place_missing(&standing.instance.offered, &taken, missing)?
         }
     };
     let start = |choice: &ComputeChoice| match choice {
@@ -328,9 +336,9 @@ fn missing(standing: &InstanceUse<'_>, kept: &[usize], wanted: &[u32]) -> Option
         } = standing.parts[nth].compute;
         // The one with all SMs can have as many slices as the plain one.
         let plain = plain(&standing.instance.offered, *slices);
-        plain
-            .is_none_or(|plain| plain.id == *profile)
-            .then_some(())?;
+        if plain.is_some_and(|plain| plain.id != *profile) {
+            return None;
+        }
         let position = missing.iter().position(|wanted| wanted == slices)?;
         missing.swap_remove(position);
     }
@@ -339,14 +347,16 @@ fn missing(standing: &InstanceUse<'_>, kept: &[usize], wanted: &[u32]) -> Option
 
 /// Places for what is missing beside what stays; `None` where there are none, or where the driver
 /// does not tell which there are.
-fn beside(
+fn place_missing(
     offered: &[ComputeInstanceProfile],
     taken: &[Placement],
     mut missing: Vec<u32>,
 ) -> Option<Vec<ComputeChoice>> {
     missing.sort_unstable_by(|a, b| b.cmp(a));
     let mut chosen = Vec::new();
-    place(offered, taken, &missing, &mut chosen).then_some(())?;
+    if !find_places(offered, taken, &missing, &mut chosen) {
+        return None;
+    }
     let choices = missing.iter().zip(chosen);
     Some(
         choices
@@ -358,7 +368,7 @@ fn beside(
     )
 }
 
-fn place(
+fn find_places(
     offered: &[ComputeInstanceProfile],
     taken: &[Placement],
     missing: &[u32],
@@ -379,7 +389,7 @@ fn place(
             return false;
         }
         chosen.push(candidate);
-        let found = place(offered, taken, missing, chosen);
+        let found = find_places(offered, taken, missing, chosen);
         if !found {
             chosen.pop();
         }

@@ -4,8 +4,8 @@ use super::action::SettingChange;
 use super::layout::{concerns_us, is_unknowable};
 use super::up::Planner;
 use super::{
-    Action, Beside, ClientOf, Obstacle, Place, Set, Start, StartServer, StartedBy, Step, Stop,
-    gpu_plan,
+    Action, ClientOf, Obstacle, Place, Set, Start, StartServer, StartedBy, Step, Stop,
+    UnmanagedDaemon, gpu_plan,
 };
 use crate::host::{Uid, as_root, caller};
 use crate::mps::{Means, Patience};
@@ -48,10 +48,24 @@ impl Slot<'_> {
         NameTemplate(&self.name)
     }
 
+    /// Describes it as the holder of a name.
+    pub(super) fn title(&self) -> String {
+        format!("a device of GPU {}", self.gpu)
+    }
+
+    /// True if its device has that record: a run directory has one for each UUID.
+    fn is_served_by(&self, served: &Served) -> bool {
+        self.served.is_some_and(|own| {
+            own.record.uuid == served.record.uuid && own.run_dir == served.run_dir
+        })
+    }
+
     /// Returns the settings that can change while its daemon runs, and must.
     pub(super) fn changes(&self, served: &Served) -> Vec<SettingChange> {
-        let changes = |settings| changes(served, settings);
-        self.settings.map(changes).unwrap_or_default()
+        match self.settings {
+            Some(settings) => live_changes(served, settings),
+            None => Vec::new(),
+        }
     }
 
     /// Returns a difference that needs a restart, in words.
@@ -64,18 +78,21 @@ impl Slot<'_> {
             let wanted = self.template().fill(self.gpu, 0);
             return Some(format!("it is renamed from {} to {wanted}", record.name));
         }
-        let in_words = |settings: &Settings| match &settings.serve {
-            Some(serve) => serve.to_string(),
-            None => "?".to_owned(),
-        };
         if record.settings.serve != settings.serve {
-            let (is, wanted) = (in_words(&record.settings), in_words(settings));
+            let (is, wanted) = (serve_of(&record.settings), serve_of(settings));
             return Some(format!("serve is \"{is}\", not \"{wanted}\""));
         }
         needs_restart(served, settings).or_else(|| {
             let because = "the GPU's compute mode is no longer exclusive-process";
             served.mode_is_lost().then(|| because.to_owned())
         })
+    }
+}
+
+fn serve_of(settings: &Settings) -> String {
+    match &settings.serve {
+        Some(serve) => serve.to_string(),
+        None => "?".to_owned(),
     }
 }
 
@@ -95,34 +112,23 @@ impl Daemons {
     /// Plans the daemons of a GPU's slots, which have their names.
     pub(super) fn of(planner: Planner<'_>, gpu: &Gpu, slots: &[Slot<'_>]) -> Self {
         let mut daemons = Self::default();
-        let mut kept: Vec<&Served> = Vec::new();
-        let mut unwanted: Vec<&Served> = Vec::new();
         for slot in slots {
             if let Some(settings) = slot.settings {
-                kept.extend(slot.served);
                 daemons.serve(planner, slot, settings);
-            } else {
-                unwanted.extend(slot.served);
             }
         }
-        let is_in = |list: &[&Served], served| list.iter().any(|one| std::ptr::eq(*one, served));
         daemons.starts.sort_by_key(|(place, _)| *place);
-        let theirs = |served: &&Served| served.record.key.gpu == gpu.uuid;
-        for served in planner.node.served.iter().filter(theirs) {
-            let stays = is_in(&kept, served);
-            if stays || !concerns_us(served, planner.run_dir) {
+        for served in &planner.node.served {
+            if served.record.key.gpu != gpu.uuid || !concerns_us(served, planner.run_dir) {
                 continue;
             }
-            let because = if is_in(&unwanted, served) {
+            let because = match slots.iter().find(|slot| slot.is_served_by(served)) {
+                Some(slot) if slot.settings.is_some() => continue,
                 // A user may serve a device that the profile leaves without a daemon.
-                if served.run_dir != *planner.run_dir {
-                    continue;
-                }
-                NO_DAEMON
-            } else if served.is_gone() {
-                "its device is gone"
-            } else {
-                "not in the profile"
+                Some(_) if served.run_dir != *planner.run_dir => continue,
+                Some(_) => NO_DAEMON,
+                None if served.is_gone() => "its device is gone",
+                None => "not in the profile",
             };
             daemons.stop(planner.run_dir, served, because);
         }
@@ -134,7 +140,7 @@ impl Daemons {
         let run_dir = planner.run_dir;
         let beside = slot
             .device
-            .map(|uuid| Beside::all(planner.node, run_dir, uuid))
+            .map(|uuid| UnmanagedDaemon::on_device(planner.node, run_dir, uuid))
             .unwrap_or_default();
         let because = match slot.served {
             None => match slot.device.and_then(|uuid| lost_on(planner, uuid)) {
@@ -143,10 +149,10 @@ impl Daemons {
                     self.stop(run_dir, lost, because);
                     because.to_owned()
                 }
-                None => gpu_plan::because(&beside),
+                None => gpu_plan::reason_to_start(&beside),
             },
             Some(served) if served.run_dir != *run_dir => {
-                self.obstacles.push(elsewhere(served));
+                self.obstacles.push(foreign_daemon(served));
                 return;
             }
             Some(served) => {
@@ -202,7 +208,7 @@ impl Daemons {
             let stop = Action::Stop(Stop::of(served));
             self.stops.push(stop.because(because));
         } else {
-            self.obstacles.push(elsewhere(served));
+            self.obstacles.push(foreign_daemon(served));
         }
     }
 }
@@ -298,7 +304,7 @@ fn settings_of(settings: &Settings, served: &Served) -> Settings {
 }
 
 /// A device served from another run directory is not ours to change.
-pub(super) fn elsewhere(served: &Served) -> Obstacle {
+fn foreign_daemon(served: &Served) -> Obstacle {
     let what = format!(
         "device {} is served by a daemon of {}",
         served.record.name,
@@ -311,7 +317,7 @@ pub(super) fn elsewhere(served: &Served) -> Obstacle {
 }
 
 /// The obstacle that none of the daemons here is the caller's.
-pub(super) fn all_elsewhere(node: &Node, run_dir: &RunDir) -> Option<Obstacle> {
+pub(super) fn no_own_daemon(node: &Node, run_dir: &RunDir) -> Option<Obstacle> {
     let first = node.served.first()?;
     if node.served.iter().any(|served| served.run_dir == *run_dir) {
         return None;
@@ -387,7 +393,7 @@ pub(super) fn check_ours(served: &Served, run_dir: &RunDir) -> Result<(), Obstac
     }
     Err(Obstacle {
         hint: for_its_owner("run it as its owner"),
-        ..elsewhere(served)
+        ..foreign_daemon(served)
     })
 }
 
@@ -459,11 +465,10 @@ impl Set {
         changes: Vec<SettingChange>,
         by_hand: Vec<String>,
     ) -> Step {
-        let change = |change: &SettingChange| {
-            let (key, is, wanted) = (change.key, &change.is, &change.wanted);
-            format!("{key} from {is} to {wanted}")
-        };
-        let because: Vec<String> = changes.iter().map(change).collect();
+        let because: Vec<String> = changes
+            .iter()
+            .map(|change| format!("{} from {} to {}", change.key, change.is, change.wanted))
+            .collect();
         let set = Self {
             name: served.record.name.clone(),
             uuid: served.record.uuid.clone(),
@@ -478,11 +483,8 @@ impl Set {
 
 /// The clients that keep their old settings; none for settings that MPS does not know.
 fn keep(changes: &[SettingChange], served: &Served) -> Vec<ClientOf> {
-    let reaches_clients = |key: &SettingKey| {
-        let is_changed = changes.iter().any(|change| change.key == key.name);
-        is_changed && key.control().is_some()
-    };
-    if KEYS.iter().any(reaches_clients) {
+    let mut controlled = KEYS.iter().filter(|key| key.control().is_some());
+    if controlled.any(|key| changes.iter().any(|change| change.key == key.name)) {
         ClientOf::all(served)
     } else {
         Vec::new()
@@ -491,9 +493,10 @@ fn keep(changes: &[SettingChange], served: &Served) -> Vec<ClientOf> {
 
 /// The settings of a daemon that differ from what they should be and can be changed while it runs: those recorded, or
 /// those that the daemon itself reports.
-pub(super) fn changes(served: &Served, wanted: &Settings) -> Vec<SettingChange> {
-    let live = KEYS.iter().filter(|key| key.is_live());
-    live.filter_map(|key| live_change(key, served, wanted))
+pub(super) fn live_changes(served: &Served, wanted: &Settings) -> Vec<SettingChange> {
+    KEYS.iter()
+        .filter(|key| key.is_live())
+        .filter_map(|key| live_change(key, served, wanted))
         .collect()
 }
 

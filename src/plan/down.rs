@@ -1,6 +1,6 @@
 //! Plans `down`, and the end of servers that have outlived their daemons.
 
-use super::daemons::{ailment, all_elsewhere, check_ours, for_its_owner, unreadable};
+use super::daemons::{ailment, check_ours, for_its_owner, no_own_daemon, unreadable};
 use super::layout::{is_made_by_us, outside_mps};
 use super::{
     ASKED_FOR, Action, EndStray, GpuInstance, Obstacle, Plan, Purge, Refusal, Step, Stop, mig_mode,
@@ -27,81 +27,88 @@ pub struct Down {
     pub purge: bool,
 }
 
+impl Down {
+    /// True if it names no device.
+    fn means_all(&self) -> bool {
+        self.devices.is_empty()
+    }
+
+    /// True if the device with that name is taken down.
+    fn selects(&self, name: &str) -> bool {
+        self.means_all() || self.devices.iter().any(|device| device == name)
+    }
+}
+
 /// Plans to take devices down.
 ///
 /// # Errors
 /// An instance to destroy is in use, a stray server may have clients, or a record cannot be read.
 pub fn down(node: &Node, run_dir: &RunDir, wanted: &Down) -> Result<Plan, Refusal> {
-    let selected =
-        |name: &str| wanted.devices.is_empty() || wanted.devices.iter().any(|w| w == name);
     let mut plan = Plan::default();
-    end_lost(node, run_dir, wanted, &selected, &mut plan)?;
-    let named = wanted
-        .devices
-        .iter()
-        .filter_map(|name| node.served_as(name));
-    for served in named {
-        check_ours(served, run_dir)?;
+    stop_lost(node, run_dir, wanted, &mut plan)?;
+    for name in &wanted.devices {
+        if let Some(served) = node.served_as(name) {
+            check_ours(served, run_dir)?;
+        }
     }
-    let ours = node
-        .served
-        .iter()
-        .filter(|served| served.run_dir == *run_dir);
-    for served in ours.filter(|served| selected(&served.record.name)) {
-        plan.of_gpu(node, &served.record.key.gpu)
-            .steps
-            .push(stop(served, wanted.force));
+    for served in &node.served {
+        if served.run_dir == *run_dir && wanted.selects(&served.record.name) {
+            let steps = &mut plan.of_gpu(node, &served.record.key.gpu).steps;
+            steps.push(step_to_stop(served, wanted.force));
+        }
     }
-    end_all(node, &mut plan, wanted.force.is_some(), |stray| {
-        selected(&node.name_of_uuid(&stray.uuid))
-    })?;
-    let everything = wanted.devices.is_empty();
+    end_strays(node, wanted, &mut plan)?;
     if wanted.destroy_mig {
         for gpu in &node.gpus {
-            destroy(node, run_dir, gpu, (everything, &selected), &mut plan)?;
-            let is_meant = everything || plan.gpus.iter().any(|plan| plan.uuid == gpu.uuid);
+            destroy_instances(node, run_dir, gpu, wanted, &mut plan)?;
+            let is_meant = wanted.means_all() || plan.gpus.iter().any(|plan| plan.uuid == gpu.uuid);
             if wanted.disable_mig && is_meant {
-                disable(node, gpu, &mut plan);
+                disable_mig(node, gpu, &mut plan);
             }
         }
     }
     plan.sort();
     if wanted.purge {
-        plan.purge = Some(if everything {
-            Purge::All
-        } else {
-            let present = node
-                .devices()
-                .filter(|device| selected(&node.name_of(device)));
-            let stopped = plan.stops().map(|stop| stop.uuid.clone());
-            let uuids = present.map(|device| device.uuid).chain(stopped);
-            Purge::Devices(uuids.collect())
-        });
+        plan.purge = Some(purge(node, wanted, &plan));
     }
     let plan = plan.with_compute_modes(node, run_dir);
-    match all_elsewhere(node, run_dir) {
+    match no_own_daemon(node, run_dir) {
         Some(obstacle) if plan.is_empty() => Err(obstacle.into()),
         _ => Ok(plan),
     }
 }
 
-/// Plans the end of daemons whose records cannot be read: by force, since whether they live and have clients is unknown.
+/// The devices to purge: those selected, and those whose daemons stop.
+fn purge(node: &Node, wanted: &Down, plan: &Plan) -> Purge {
+    if wanted.means_all() {
+        return Purge::All;
+    }
+    let selected = node
+        .devices()
+        .filter(|device| wanted.selects(&node.name_of(device)))
+        .map(|device| device.uuid);
+    let stopped = plan.stops().map(|stop| stop.uuid.clone());
+    Purge::Devices(selected.chain(stopped).collect())
+}
+
+/// Plans to stop daemons whose records cannot be read: by force, since whether they run and have clients is unknown.
 /// Without it they are in the way, unless only others are asked for.
-fn end_lost(
+fn stop_lost(
     node: &Node,
     run_dir: &RunDir,
     wanted: &Down,
-    selected: &impl Fn(&str) -> bool,
     plan: &mut Plan,
 ) -> Result<(), Obstacle> {
-    let mut is_one_asked_for = wanted.devices.is_empty();
+    let mut is_one_asked_for = wanted.means_all();
     let mut is_one_known = false;
     for lost in &node.lost_records {
         let record = &lost.record;
         let mut devices = node.devices();
         let device = devices.find(|device| device.uuid == record.uuid);
-        let default_name = device.as_ref().map(|device| device.default_name.as_str());
-        let is_asked_for = selected(&record.name) || default_name.is_some_and(selected);
+        let is_asked_for = wanted.selects(&record.name)
+            || device
+                .as_ref()
+                .is_some_and(|device| wanted.selects(&device.default_name));
         if lost.run_dir != *run_dir || !is_asked_for {
             continue;
         }
@@ -126,8 +133,7 @@ fn end_lost(
     }
 }
 
-/// Plans to stop a daemon.
-fn stop(served: &Served, force: Option<u32>) -> Step {
+fn step_to_stop(served: &Served, force: Option<u32>) -> Step {
     let mut stop = Stop::of(served);
     if let Some(seconds) = force
         && (!served.clients.listed().is_empty() || served.state != DaemonState::NoServerYet)
@@ -147,11 +153,12 @@ fn stop(served: &Served, force: Option<u32>) -> Step {
     Action::Stop(stop).because(because)
 }
 
-fn destroy(
+/// Plans to destroy the selected instances of a GPU that mig-mps made.
+fn destroy_instances(
     node: &Node,
     run_dir: &RunDir,
     gpu: &Gpu,
-    (everything, selected): (bool, &impl Fn(&str) -> bool),
+    wanted: &Down,
     plan: &mut Plan,
 ) -> Result<(), Refusal> {
     const BECAUSE: &str = "mig-mps made it";
@@ -163,16 +170,16 @@ fn destroy(
             let part = device.part.as_ref();
             part.is_some_and(|part| part.gpu_instance == instance.id)
         });
+        let count = devices.len();
+        devices.retain(|device| wanted.selects(&node.name_of(device)));
         // A GPU instance without devices is meant only where everything is.
-        let chosen = (everything || !devices.is_empty())
-            && devices.iter().all(|device| selected(&node.name_of(device)));
-        let is_whole = chosen && is_made_by_us(node, gpu, instance, None);
+        let is_meant = wanted.means_all() || (count > 0 && devices.len() == count);
+        let is_whole = is_meant && is_made_by_us(node, gpu, instance, None);
         let mut stays = !is_whole;
         for compute in &instance.compute {
-            let device = devices.iter().find(|device| device.uuid == compute.uuid);
-            let asked = device.is_some_and(|device| selected(&node.name_of(device)));
-            let is_ours = || is_made_by_us(node, gpu, instance, Some(compute.placement));
-            if !(is_whole || asked && is_ours()) {
+            let is_selected = devices.iter().any(|device| device.uuid == compute.uuid);
+            let made = Some(compute.placement);
+            if !is_whole && !(is_selected && is_made_by_us(node, gpu, instance, made)) {
                 stays = true;
                 continue;
             }
@@ -201,9 +208,10 @@ fn destroy(
 /// Checks that no daemon of another run directory and no program outside MPS uses the instance: the driver would
 /// refuse half-way.
 fn check_idle(node: &Node, run_dir: &RunDir, gpu: &Gpu, uuid: &str) -> Result<(), Obstacle> {
-    let on_it = |served: &&Served| served.record.uuid == uuid && served.is_alive();
-    let foreign = |served: &&Served| on_it(served) && served.run_dir != *run_dir;
-    if let Some(served) = node.served.iter().find(foreign) {
+    let foreign = node.served.iter().find(|served| {
+        served.record.uuid == uuid && served.is_alive() && served.run_dir != *run_dir
+    });
+    if let Some(served) = foreign {
         let what = format!(
             "GPU {}: {uuid} is served by a daemon of {}",
             gpu.index,
@@ -218,12 +226,11 @@ fn check_idle(node: &Node, run_dir: &RunDir, gpu: &Gpu, uuid: &str) -> Result<()
     let ended: Vec<Pid> = lost.map(|server| server.pid).collect();
     let mut pids = node.unaccounted_for(uuid);
     pids.retain(|pid| !ended.contains(pid));
-    let outside = outside_mps(gpu, uuid, &pids, hint);
-    outside.map_or(Ok(()), Err)
+    outside_mps(gpu, uuid, &pids, hint).map_or(Ok(()), Err)
 }
 
 /// Plans to switch off the MIG mode that mig-mps switched on, if no instance remains.
-fn disable(node: &Node, gpu: &Gpu, plan: &mut Plan) {
+fn disable_mig(node: &Node, gpu: &Gpu, plan: &mut Plan) {
     let is_ours = node.switched_on.contains(&gpu.uuid);
     if !is_ours || !gpu.mig.is_some_and(|mode| mode.current || mode.pending) {
         return;
@@ -239,34 +246,34 @@ fn disable(node: &Node, gpu: &Gpu, plan: &mut Plan) {
 }
 
 /// Adds the end of every idle stray on the devices that `is_meant` selects, before everything else.
-pub(super) fn end_idle(node: &Node, plan: &mut Plan, is_meant: impl Fn(&Stray) -> bool) {
-    let idle = node.strays.iter().filter(|stray| stray.is_idle());
-    for stray in idle.filter(|stray| is_meant(stray)) {
-        end(node, plan, stray);
+pub(super) fn end_idle_strays(node: &Node, plan: &mut Plan, is_meant: impl Fn(&Stray) -> bool) {
+    for stray in &node.strays {
+        if stray.is_idle() && is_meant(stray) {
+            end_stray(node, plan, stray);
+        }
     }
 }
 
-/// Adds the end of every stray on these devices. One that may have clients is refused unless `force` is given.
-pub(super) fn end_all(
-    node: &Node,
-    plan: &mut Plan,
-    force: bool,
-    is_meant: impl Fn(&Stray) -> bool,
-) -> Result<(), Obstacle> {
-    for stray in node.strays.iter().filter(|stray| is_meant(stray)) {
-        if !force && !stray.is_idle() {
-            let (name, pid) = (node.name_of_uuid(&stray.uuid), stray.server.pid);
+/// Adds the end of every stray on the selected devices. One that may have clients is ended only by force.
+fn end_strays(node: &Node, wanted: &Down, plan: &mut Plan) -> Result<(), Obstacle> {
+    for stray in &node.strays {
+        let name = node.name_of_uuid(&stray.uuid);
+        if !wanted.selects(&name) {
+            continue;
+        }
+        if wanted.force.is_none() && !stray.is_idle() {
+            let pid = stray.server.pid;
             return Err(Obstacle::new(
                 format!("server {pid} of {name} outlived its daemon and may have clients"),
                 format!("let them end first, or mig-mps down {name} --force"),
             ));
         }
-        end(node, plan, stray);
+        end_stray(node, plan, stray);
     }
     Ok(())
 }
 
-fn end(node: &Node, plan: &mut Plan, stray: &Stray) {
+fn end_stray(node: &Node, plan: &mut Plan, stray: &Stray) {
     let mut devices = node.devices();
     let Some(device) = devices.find(|device| device.uuid == stray.uuid) else {
         return;

@@ -6,7 +6,7 @@ use super::action::{Action, CdiChange, Kill, Part, Place, Purge, Set, Start, Ste
 use super::refusal::{ClientOf, Obstacle, Refusal};
 use crate::geometry::{Placement, SliceMap};
 use crate::host::{Pid, user_name};
-use crate::mps::{ControlProgram, Means, Patience};
+use crate::mps::{ControlProgram, Patience};
 use crate::node::{Gpu, MpsProgram, Node, Variable};
 use crate::nvml::EXCLUSIVE_PROCESS;
 use crate::settings::MemoryLimit;
@@ -191,30 +191,32 @@ impl Plan {
 
     /// The names of the devices whose running daemons stop.
     pub fn interrupts(&self) -> Vec<&str> {
-        // Nobody notices the end of a hung server without clients.
-        let goes_on = |stop: &Stop| stop.means == Means::Heal && stop.clients.is_empty();
-        let alive = self.stops().filter(|stop| stop.alive && !goes_on(stop));
-        alive.map(|stop| stop.name.as_str()).collect()
+        self.stops()
+            .filter(|stop| stop.is_noticed())
+            .map(|stop| stop.name.as_str())
+            .collect()
     }
 
     /// The number of running daemons that restart unchanged.
     pub fn restarts(&self) -> usize {
-        let again = |name: &&str| {
-            let mut starts = self.starts();
-            starts.any(|start| start.by.keeps_record() && start.name == *name)
-        };
-        self.interrupts().into_iter().filter(again).count()
+        let mut stopped = self.interrupts();
+        stopped.retain(|name| {
+            self.starts()
+                .any(|start| start.by.keeps_record() && start.name == *name)
+        });
+        stopped.len()
     }
 
     /// The instances that are destroyed, as `GPU 0 3g.40gb at 4:4`; compute instances only where
     /// their GPU instance stays.
     pub fn destroys(&self) -> Vec<String> {
-        let destroys = self.gpus.iter().flat_map(|gpu| {
-            gpu.destroys()
-                .into_iter()
-                .map(move |(_, what)| format!("{} {what}", gpu.name()))
-        });
-        destroys.collect()
+        let mut destroyed = Vec::new();
+        for gpu in &self.gpus {
+            for (_, what) in gpu.destroys() {
+                destroyed.push(format!("{} {what}", gpu.name()));
+            }
+        }
+        destroyed
     }
 
     /// True if this plan stops, destroys or switches off something that `shown` does not.
@@ -231,13 +233,14 @@ impl Plan {
 
     /// The indices of the GPUs whose MIG mode is switched, to one of these.
     pub fn switches(&self, to: &[bool]) -> Vec<u32> {
-        let is_switched =
-            |step: &Step| matches!(step.action, Action::SwitchMig { on } if to.contains(&on));
-        let gpus = self
-            .gpus
+        self.gpus
             .iter()
-            .filter(|gpu| gpu.steps.iter().any(is_switched));
-        gpus.filter_map(|gpu| gpu.index).collect()
+            .filter(|gpu| {
+                gpu.actions()
+                    .any(|action| matches!(action, Action::SwitchMig { on } if to.contains(on)))
+            })
+            .filter_map(|gpu| gpu.index)
+            .collect()
     }
 
     /// Returns the plan of one GPU, and adds it if there is none. A record may name a GPU that is gone.
@@ -283,16 +286,19 @@ impl GpuPlan {
         let Place::Mig { placement, .. } = place else {
             return gpu.memory.map(|memory| memory.total >> 20);
         };
-        let made = self.steps.iter().find_map(|step| match &step.action {
-            Action::CreateGpuInstance(made) => {
-                (made.placement == placement).then_some(made.profile)
-            }
+        let made = self.actions().find_map(|action| match action {
+            Action::CreateGpuInstance(made) if made.placement == placement => Some(made.profile),
             _ => None,
         });
-        let mut there = gpu.instances.iter();
-        let there = there.find(|instance| instance.placement == placement);
-        let profile = made.or_else(|| Some(there?.profile))?;
+        let mut instances = gpu.instances.iter();
+        let existing = instances.find(|instance| instance.placement == placement);
+        let profile = made.or(existing.map(|instance| instance.profile))?;
         Some(gpu.profile(profile)?.memory_mib)
+    }
+
+    /// The actions, in order.
+    pub(super) fn actions(&self) -> impl Iterator<Item = &Action> {
+        self.steps.iter().map(|step| &step.action)
     }
 
     /// Names the GPU, by its index if it has one.
@@ -305,22 +311,26 @@ impl GpuPlan {
 
     /// Returns the instances that are destroyed, each with its reason; compute instances only if their GPU instance stays.
     pub fn destroys(&self) -> Vec<(&str, Part<'_>)> {
-        let goes = |placement: Placement| {
-            self.steps.iter().any(|step| {
-                matches!(&step.action, Action::DestroyGpuInstance(gone) if gone.placement == placement)
-            })
-        };
-        let destroyed = self.steps.iter().filter_map(|step| {
+        let mut destroyed = Vec::new();
+        for step in &self.steps {
             let part = match &step.action {
                 Action::DestroyGpuInstance(instance) => Part::Gpu(instance),
-                Action::DestroyComputeInstance { instance, compute } if !goes(*instance) => {
+                Action::DestroyComputeInstance { instance, compute }
+                    if !self.destroys_instance_at(*instance) =>
+                {
                     Part::Compute(format!("compute instance {compute} in {instance}"))
                 }
-                _ => return None,
+                _ => continue,
             };
-            Some((step.because.as_str(), part))
-        });
-        destroyed.collect()
+            destroyed.push((step.because.as_str(), part));
+        }
+        destroyed
+    }
+
+    fn destroys_instance_at(&self, placement: Placement) -> bool {
+        self.actions().any(|action| {
+            matches!(action, Action::DestroyGpuInstance(gone) if gone.placement == placement)
+        })
     }
 }
 
@@ -333,9 +343,12 @@ impl Plan {
         if let Some(obstacle) = self.gpus.iter().flat_map(|gpu| &gpu.obstacles).next() {
             return Err(obstacle.clone().into());
         }
-        let gently = |stop: &&Stop| stop.patience == Patience::Idle;
-        if let Some(obstacle) = self.stops().filter(gently).find_map(|s| s.unasked.as_ref()) {
-            return Err(obstacle.clone().into());
+        for stop in self.stops() {
+            if let Some(obstacle) = &stop.unasked
+                && stop.patience == Patience::Idle
+            {
+                return Err(obstacle.clone().into());
+            }
         }
         let clients: Vec<ClientOf> = self.clients_in_the_way().cloned().collect();
         if clients.is_empty() {
@@ -380,7 +393,7 @@ impl Plan {
 
 /// An unmanaged daemon that serves a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Beside {
+pub struct UnmanagedDaemon {
     pub pid: Pid,
     /// Whose it is; `None` where that is hidden.
     pub user: Option<String>,
@@ -388,9 +401,9 @@ pub struct Beside {
     pub pipe_directory: Variable,
 }
 
-impl Beside {
+impl UnmanagedDaemon {
     /// Returns the unmanaged daemons of a device. One in our own pipe directory is taken over instead.
-    pub(super) fn all(node: &Node, run_dir: &RunDir, uuid: &str) -> Vec<Self> {
+    pub(super) fn on_device(node: &Node, run_dir: &RunDir, uuid: &str) -> Vec<Self> {
         let pipe = run_dir.pipe_dir(uuid).display().to_string();
         let unmanaged = node.unmanaged.iter().filter(|unmanaged| {
             unmanaged.program == MpsProgram::Control
@@ -408,7 +421,7 @@ impl Beside {
 }
 
 /// The reason to start a daemon for a device without a record.
-pub(super) fn because(beside: &[Beside]) -> String {
+pub(super) fn reason_to_start(beside: &[UnmanagedDaemon]) -> String {
     let pids: Vec<String> = beside.iter().map(|daemon| daemon.pid.to_string()).collect();
     match pids.as_slice() {
         [] => "no daemon yet".to_owned(),
@@ -422,21 +435,20 @@ impl Plan {
     pub(super) fn with_compute_modes(mut self, node: &Node, run_dir: &RunDir) -> Self {
         for plan in &mut self.gpus {
             let gpu = node.gpu(&plan.uuid);
-            plan.compute_mode = gpu.and_then(|gpu| change(node, run_dir, gpu, &plan.steps));
+            plan.compute_mode = gpu.and_then(|gpu| mode_change(node, run_dir, gpu, plan));
         }
         self
     }
 }
 
-fn change(node: &Node, run_dir: &RunDir, gpu: &Gpu, steps: &[Step]) -> Option<ModeChange> {
-    let actions = || steps.iter().map(|step| &step.action);
-    let mut starts = actions().filter_map(Action::as_start);
+fn mode_change(node: &Node, run_dir: &RunDir, gpu: &Gpu, plan: &GpuPlan) -> Option<ModeChange> {
+    let mut starts = plan.actions().filter_map(Action::as_start);
     let start = starts.find(|start| start.place == Place::Whole);
-    let mut ends = actions().filter_map(Action::as_stop);
+    let mut stops = plan.actions().filter_map(Action::as_stop);
     let from = gpu.compute_mode;
     let to = match start.map(|start| start.settings.compute_mode.is_some()) {
         Some(true) => EXCLUSIVE_PROCESS,
-        None if !ends.any(|stop| stop.uuid == gpu.uuid) => return None,
+        None if !stops.any(|stop| stop.uuid == gpu.uuid) => return None,
         // A mode that somebody else has set since then stays.
         Some(false) | None if from != Some(EXCLUSIVE_PROCESS) => return None,
         Some(false) | None => node.mode_before(&gpu.uuid, run_dir)?,

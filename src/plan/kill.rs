@@ -35,15 +35,9 @@ pub struct KillRequest<'a> {
 /// # Errors
 /// [`Refusal::NotMeant`] if no single one has all these clients.
 pub fn device_of(node: &Node, names: &[String], pids: &[Pid]) -> Result<String, Refusal> {
-    let has_them = |name: &&String| {
-        let served = node.served_as(name);
-        let clients = served.map_or_else(Default::default, |served| served.clients.listed());
-        let has = |pid: &Pid| clients.iter().any(|client| client.pid == Some(*pid));
-        pids.iter().all(has)
-    };
     let found = match names {
         [only] => Some(only),
-        several => several.iter().find(has_them),
+        several => several.iter().find(|name| has_clients(node, name, pids)),
     };
     found.cloned().ok_or_else(|| {
         let pids: Vec<String> = pids.iter().map(Pid::to_string).collect();
@@ -57,6 +51,12 @@ pub fn device_of(node: &Node, names: &[String], pids: &[Pid]) -> Result<String, 
             "mig-mps status shows the clients of each device",
         ))
     })
+}
+
+fn has_clients(node: &Node, name: &str, pids: &[Pid]) -> bool {
+    let served = node.served_as(name);
+    pids.iter()
+        .all(|pid| served.is_some_and(|served| served.clients.have(*pid)))
 }
 
 /// Plans to terminate clients of a device, if the caller may.
@@ -97,14 +97,17 @@ pub fn kill(node: &Node, run_dir: &RunDir, request: &KillRequest<'_>) -> Result<
 /// The process ids, without those of clients that have left since the plan was shown: another process may have been
 /// given one.
 fn present(request: &KillRequest<'_>, served: &Served) -> Vec<Pid> {
+    let mut pids = request.pids.to_vec();
     let shown = request.shown.and_then(|plan| plan.kill.as_ref());
-    let left = |pid: &Pid| {
-        let victims = shown.map_or_else(Default::default, |kill| kill.victims.as_slice());
-        let victim = victims.iter().find(|victim| victim.pid == *pid);
-        victim.is_some_and(|victim| served.clients.are_known() && !victim.is_in(served))
-    };
-    let pids = request.pids.iter().copied();
-    pids.filter(|pid| !left(pid)).collect()
+    if let Some(kill) = shown
+        && served.clients.are_known()
+    {
+        pids.retain(|pid| {
+            let victim = kill.victims.iter().find(|victim| victim.pid == *pid);
+            victim.is_none_or(|victim| victim.is_in(served))
+        });
+    }
+    pids
 }
 
 fn victim(

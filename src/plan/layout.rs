@@ -172,44 +172,39 @@ pub(super) struct ComputeUse<'a> {
 impl<'a> InstanceUse<'a> {
     /// Returns the instances of a GPU, by placement.
     pub(super) fn all(node: &'a Node, run_dir: &RunDir, gpu: &'a Gpu) -> Vec<Self> {
-        let part = |instance: &GpuInstanceReading, compute: &'a ComputeInstanceReading| {
-            let key = DeviceKey {
-                instance: Some(InstanceKey {
-                    profile: instance.profile,
-                    placement: instance.placement,
-                    compute: compute.placement,
-                }),
-                ..DeviceKey::whole(&gpu.uuid)
-            };
-            let served = served_here(node, run_dir, &key);
-            let restart = served.map_or(Disruption::NONE, |served| {
-                disruption_of_end(served, run_dir)
-            });
-            let strangers = node.unaccounted_for(&compute.uuid);
-            let itself = Disruption {
-                clients: u32::try_from(strangers.len()).unwrap_or(u32::MAX),
-                compute_instances: 1,
-                ..Disruption::NONE
-            };
-            ComputeUse {
-                compute,
-                served,
-                restart,
-                disruption: itself + restart,
-                strangers,
+        let mut all = Vec::new();
+        for instance in &gpu.instances {
+            let mut parts = Vec::new();
+            for compute in &instance.compute {
+                let key = DeviceKey {
+                    instance: Some(InstanceKey {
+                        profile: instance.profile,
+                        placement: instance.placement,
+                        compute: compute.placement,
+                    }),
+                    ..DeviceKey::whole(&gpu.uuid)
+                };
+                let served = served_here(node, run_dir, &key);
+                let restart = served.map_or(Disruption::NONE, |served| {
+                    disruption_of_end(served, run_dir)
+                });
+                let strangers = node.unaccounted_for(&compute.uuid);
+                let itself = Disruption {
+                    clients: u32::try_from(strangers.len()).unwrap_or(u32::MAX),
+                    compute_instances: 1,
+                    ..Disruption::NONE
+                };
+                parts.push(ComputeUse {
+                    compute,
+                    served,
+                    restart,
+                    disruption: itself + restart,
+                    strangers,
+                });
             }
-        };
-        gpu.instances
-            .iter()
-            .map(|instance| Self {
-                instance,
-                parts: instance
-                    .compute
-                    .iter()
-                    .map(|compute| part(instance, compute))
-                    .collect(),
-            })
-            .collect()
+            all.push(Self { instance, parts });
+        }
+        all
     }
 
     pub(super) fn placement(&self) -> Placement {

@@ -65,11 +65,10 @@ const FABRIC_MANAGER: &str = "nvidia-fabricmanager.service";
 impl Plan {
     /// Returns the GPUs whose MIG mode it switches.
     pub fn switched<'n>(&self, node: &'n Node) -> Vec<&'n Gpu> {
-        let gpus = self.gpus.iter().filter_map(|plan| {
-            let gpu = node.gpu(&plan.uuid)?;
-            is_switched(plan, gpu).then_some(gpu)
-        });
-        gpus.collect()
+        self.gpus
+            .iter()
+            .filter_map(|plan| node.gpu(&plan.uuid).filter(|gpu| is_switched(plan, gpu)))
+            .collect()
     }
 
     /// Returns those of the switched GPUs that others hold. `stops_holders` tells if monitoring services are stopped for
@@ -83,18 +82,14 @@ impl Plan {
         let accounted_for = accounted_for(node);
         let mut all: Vec<Held> = Vec::new();
         for (gpu, mut holders) in holders {
-            let is_foreign = |holder: &Holder| !accounted_for.contains(&holder.pid);
-            holders.seen.retain(is_foreign);
+            holders
+                .seen
+                .retain(|holder| !accounted_for.contains(&holder.pid));
             if holders == Holders::default() {
                 continue;
             }
             let held = Held::of(gpu, holders, stops_holders);
-            let is_alike = |other: &&mut Held| {
-                other.holders == held.holders
-                    && other.hidden == held.hidden
-                    && other.is_in_the_way == held.is_in_the_way
-            };
-            match all.iter_mut().find(is_alike) {
+            match all.iter_mut().find(|other| other.is_held_like(&held)) {
                 Some(other) => {
                     other.gpus.extend(held.gpus);
                     other.uuids.extend(held.uuids);
@@ -108,9 +103,8 @@ impl Plan {
 
 /// True if the plan changes the GPU's present MIG mode. To cancel a pending change, it need not be idle.
 fn is_switched(plan: &GpuPlan, gpu: &Gpu) -> bool {
-    let is_it =
-        |action: &Action| matches!(action, Action::SwitchMig { on } if *on != gpu.in_mig_mode());
-    plan.steps.iter().any(|step| is_it(&step.action))
+    plan.actions()
+        .any(|action| matches!(action, Action::SwitchMig { on } if *on != gpu.in_mig_mode()))
 }
 
 /// Daemons, servers, clients and all that computes: their ends are planned, or they are obstacles of their own.
@@ -140,17 +134,23 @@ impl Held {
     /// Only where the switch resets the GPU, all who have it open are known to be in its way; on other GPUs the driver
     /// decides.
     fn of(gpu: &Gpu, holders: Holders, stops_holders: bool) -> Self {
-        let is_obstacle = |holder: &Holder| {
+        let is_held = holders.seen.iter().any(|holder| {
             let is_stopped = stops_holders && holder.is_monitoring();
             !is_stopped && holder.unit.as_deref() != Some(FABRIC_MANAGER)
-        };
+        });
         Self {
             gpus: vec![gpu.index],
             uuids: vec![gpu.uuid.clone()],
-            is_in_the_way: gpu.resetless == Some(false) && holders.seen.iter().any(is_obstacle),
+            is_in_the_way: is_held && gpu.resetless == Some(false),
             holders: holders.seen,
             hidden: holders.hidden,
         }
+    }
+
+    fn is_held_like(&self, other: &Self) -> bool {
+        self.holders == other.holders
+            && self.hidden == other.hidden
+            && self.is_in_the_way == other.is_in_the_way
     }
 
     /// Names the GPUs: `GPU 0-7`.

@@ -21,7 +21,7 @@ pub use action::{
     Start, StartServer, StartedBy, Step, Stop, Victim,
 };
 pub use down::{Down, down};
-pub use gpu_plan::{Beside, GpuPlan, LooseLimits, ModeChange, Plan};
+pub use gpu_plan::{GpuPlan, LooseLimits, ModeChange, Plan, UnmanagedDaemon};
 pub use kill::{KillRequest, device_of, kill};
 pub use mig_mode::Held;
 pub use refusal::{ClientOf, Misfit, Obstacle, Refusal};

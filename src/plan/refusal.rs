@@ -7,9 +7,7 @@ use thiserror::Error;
 
 use super::arrange::GpuRequest;
 use crate::failure::{ExitStatus, Failure};
-use crate::geometry::{
-    GpuInstanceProfile, ProfileId, Request, SliceMap, count, nearest, slice_map,
-};
+use crate::geometry::{GpuInstanceProfile, Request, SliceMap, count, nearest, slice_map};
 use crate::host::{Pid, as_root, bounded, user_name};
 use crate::mps::{ContextMemory, ControlProgram};
 use crate::node::{Client, Gpu, NoSuchDevice, Node, Served};
@@ -123,8 +121,10 @@ impl Misfit {
     }
 
     fn remedy(&self) -> Option<String> {
-        let fitting = || format!("{} would fit", self.nearest.join(", or "));
-        (!self.nearest.is_empty()).then(fitting)
+        if self.nearest.is_empty() {
+            return None;
+        }
+        Some(format!("{} would fit", self.nearest.join(", or ")))
     }
 }
 
@@ -204,9 +204,10 @@ impl Failure for Refusal {
             Self::Device(unknown) => unknown.hint(),
             Self::Infeasible(misfit) if misfit.others.is_empty() => misfit.remedy(),
             Self::Infeasible(misfit) => {
-                let misfits = std::iter::once(misfit.as_ref()).chain(&misfit.others);
-                let on_gpu = |one: &Misfit| Some(format!("on GPU {}, {}", one.gpu, one.remedy()?));
-                let remedies: Vec<String> = misfits.filter_map(on_gpu).collect();
+                let remedies: Vec<String> = std::iter::once(misfit.as_ref())
+                    .chain(&misfit.others)
+                    .filter_map(|one| Some(format!("on GPU {}, {}", one.gpu, one.remedy()?)))
+                    .collect();
                 (!remedies.is_empty()).then(|| remedies.join("; "))
             }
             Self::NotMeant(obstacle) | Self::InTheWay(obstacle) => Some(obstacle.hint.clone()),
@@ -218,50 +219,50 @@ impl Failure for Refusal {
 /// Returns the reason why a process is not a client that could be terminated.
 pub(super) fn no_client(node: &Node, served: &Served, pid: Pid) -> Refusal {
     let name = &served.record.name;
-    if served
-        .waiting
-        .iter()
-        .any(|waiting| waiting.pid == Some(pid))
-    {
+    if served.makes_wait(pid) {
         return Obstacle::new(
             format!(
                 "pid {pid} is not a client of {name} yet: it waits in cuInit until another user's programs have exited, and has nothing on the GPU"
             ),
-            format!("end the process itself: kill {pid}"),
+            end_itself(pid),
         )
         .into();
     }
-    let (what, hint) = elsewhere(node, served, pid).unwrap_or_else(|| {
-        let clients = served.clients.listed();
-        let pids: Vec<String> = clients.iter().filter_map(|client| Some(client.pid?.to_string())).collect();
-        let unseen = clients.len() - pids.len();
-        let hint = match (unseen, pids.as_slice()) {
-            (0, []) => "it has no clients".to_owned(),
-            (0, pids) => format!("its clients are pid {}", pids.join(", ")),
-            (unseen, _) => format!(
-                "the daemon does not see the pids of {unseen} of its clients, in containers that number processes \
-                 anew: end them there, or all clients with mig-mps restart {name} --force"
-            ),
-        };
-        (format!("pid {pid} is not a client of {name}"), hint)
-    });
-    Refusal::NotMeant(Obstacle::new(what, hint))
+    let what = format!("pid {pid} is not a client of {name}");
+    Refusal::NotMeant(match other_role(node, pid) {
+        Some((role, hint)) => Obstacle::new(format!("{what}: it {role}"), hint),
+        None => Obstacle::new(what, its_clients(served)),
+    })
 }
 
-/// Returns what the process is instead, if known, with a hint.
-fn elsewhere(node: &Node, here: &Served, pid: Pid) -> Option<(String, String)> {
-    let name = &here.record.name;
-    let what = |is: String| format!("pid {pid} is not a client of {name}: it {is}");
-    let end_itself = || format!("end the process itself: kill {pid}");
+/// Names the clients of a device, as a hint.
+fn its_clients(served: &Served) -> String {
+    let (name, clients) = (&served.record.name, served.clients.listed());
+    let pids: Vec<String> = clients
+        .iter()
+        .filter_map(|client| Some(client.pid?.to_string()))
+        .collect();
+    let unseen = clients.len() - pids.len();
+    match (unseen, pids.as_slice()) {
+        (0, []) => "it has no clients".to_owned(),
+        (0, pids) => format!("its clients are pid {}", pids.join(", ")),
+        (unseen, _) => format!(
+            "the daemon does not see the pids of {unseen} of its clients, in containers that number processes \
+             anew: end them there, or all clients with mig-mps restart {name} --force"
+        ),
+    }
+}
+
+/// Returns the role of a process on this node, such as `is one of 0.1`, and a hint; `None` if it is not known.
+fn other_role(node: &Node, pid: Pid) -> Option<(String, String)> {
     for served in &node.served {
-        let of = &served.record.name;
-        let is_client = |clients: &[Client]| clients.iter().any(|client| client.pid == Some(pid));
-        if is_client(served.clients.listed()) {
-            let hint = format!("mig-mps kill {of} {pid}");
-            return Some((what(format!("is one of {of}")), hint));
+        let name = &served.record.name;
+        if served.clients.have(pid) {
+            let hint = format!("mig-mps kill {name} {pid}");
+            return Some((format!("is one of {name}"), hint));
         }
-        if is_client(&served.waiting) {
-            return Some((what(format!("waits for {of}")), end_itself()));
+        if served.makes_wait(pid) {
+            return Some((format!("waits for {name}"), end_itself(pid)));
         }
         let daemon = served.record.daemon.filter(|_| served.is_alive());
         let program = if daemon.is_some_and(|daemon| daemon.pid == pid) {
@@ -271,11 +272,11 @@ fn elsewhere(node: &Node, here: &Served, pid: Pid) -> Option<(String, String)> {
         } else {
             continue;
         };
-        let hint = format!("mig-mps restart {of} ends both and starts others");
-        return Some((what(format!("is the {program} of {of}")), hint));
+        let hint = format!("mig-mps restart {name} ends both and starts others");
+        return Some((format!("is the {program} of {name}"), hint));
     }
     for (uuid, processes) in &node.processes {
-        let of = node.name_of_uuid(uuid);
+        let name = node.name_of_uuid(uuid);
         let served = node.serving(uuid);
         let is_known = served.is_none_or(|served| served.clients.are_known());
         let how = if processes.clients.iter().any(|usage| usage.pid == pid.0) {
@@ -285,9 +286,13 @@ fn elsewhere(node: &Node, here: &Served, pid: Pid) -> Option<(String, String)> {
         } else {
             continue;
         };
-        return Some((what(format!("computes on {of} {how}")), end_itself()));
+        return Some((format!("computes on {name} {how}"), end_itself(pid)));
     }
     None
+}
+
+fn end_itself(pid: Pid) -> String {
+    format!("end the process itself: kill {pid}")
 }
 
 /// Refuses a driver that is too old for any change but the end of what runs.
@@ -343,8 +348,10 @@ pub(super) fn unknown_profile(profile: &Profile, gpu: &Gpu, part: &DeviceEntry) 
         .or(by_size)
         .map(|offer| offer.name.to_string())
         .or_else(|| {
-            let distance = |name: &String| strsim::damerau_levenshtein(name, &wanted);
-            known.iter().min_by_key(|name| distance(name)).cloned()
+            let names = known.iter();
+            names
+                .min_by_key(|name| strsim::damerau_levenshtein(name, &wanted))
+                .cloned()
         });
     match near {
         Some(near) => error.with_hint(format!(
@@ -393,40 +400,38 @@ pub(super) fn too_many(
     };
     fitting.extend(std::iter::repeat_n(request, offer.most as usize));
     let why = number(offer, count);
-    refuse(wanted_gpu, wanted, why, &fitting)
+    does_not_fit(wanted_gpu, wanted, why, &fitting)
 }
 
 /// Requests for which there is no arrangement.
-pub(super) fn refusal(wanted_gpu: &GpuRequest<'_>, requests: &[Request]) -> Refusal {
+pub(super) fn no_arrangement(wanted_gpu: &GpuRequest<'_>, requests: &[Request]) -> Refusal {
     let gpu = wanted_gpu.gpu;
     let units = gpu.units();
-    let size = |request: &Request| {
-        let offer = gpu.profile(request.profile);
-        let placement = offer.and_then(|offer| offer.placements.first());
-        placement.map_or(0, |placement| placement.size)
-    };
+    let offers: Vec<&GpuInstanceProfile> = requests
+        .iter()
+        .filter_map(|request| gpu.profile(request.profile))
+        .collect();
     let counts = count(requests.iter().map(|request| request.profile));
     let excessive = gpu.profiles.iter().find_map(|offer| {
         let (_, count) = *counts.iter().find(|(id, _)| *id == offer.id)?;
         (count > offer.most).then(|| number(offer, count))
     });
-    let needed: u32 = requests.iter().map(size).sum();
-    let media = |request: &&Request| {
-        let offer = gpu.profile(request.profile);
-        offer.is_some_and(|offer| offer.name.has("+me") || offer.name.has("+me.all"))
-    };
+    let needed: u32 = offers.iter().map(|offer| offer.size()).sum();
     let why = if let Some(why) = excessive {
         why
     } else if needed > units {
         format!("it needs {needed} of {units} memory slices")
-    } else if requests.iter().any(|request| media(&request)) {
+    } else if offers
+        .iter()
+        .any(|offer| offer.name.has("+me") || offer.name.has("+me.all"))
+    {
         "there are not enough memory slices or media engines: a GPU has one +me, and beside \
          +me.all nothing but -me"
             .to_owned()
     } else {
         "no arrangement of these placements exists".to_owned()
     };
-    refuse(wanted_gpu, sum(gpu, requests), why, requests)
+    does_not_fit(wanted_gpu, sum(gpu, requests), why, requests)
 }
 
 fn number(offer: &GpuInstanceProfile, count: u32) -> String {
@@ -436,7 +441,7 @@ fn number(offer: &GpuInstanceProfile, count: u32) -> String {
     )
 }
 
-fn refuse(
+fn does_not_fit(
     wanted_gpu: &GpuRequest<'_>,
     wanted: String,
     why: String,
@@ -463,16 +468,14 @@ fn refuse(
 
 /// `2 × 3g.40gb + 1g.10gb`
 fn sum(gpu: &Gpu, requests: &[Request]) -> String {
-    let counts = count(requests.iter().map(|request| request.profile));
-    let name = |&(profile, count): &(ProfileId, u32)| {
+    let mut terms = Vec::new();
+    for (profile, count) in count(requests.iter().map(|request| request.profile)) {
         let offer = gpu.profile(profile);
         let name = offer.map_or_else(|| profile.to_string(), |offer| offer.name.to_string());
-        if count == 1 {
-            name
-        } else {
-            format!("{count} × {name}")
-        }
-    };
-    let names: Vec<String> = counts.iter().map(name).collect();
-    names.join(" + ")
+        terms.push(match count {
+            1 => name,
+            _ => format!("{count} × {name}"),
+        });
+    }
+    terms.join(" + ")
 }

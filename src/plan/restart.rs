@@ -1,12 +1,13 @@
 //! Daemons that restart unchanged: asked for by hand, or because they have died or hang.
 
-use super::daemons::{ailment, all_elsewhere, check_ours, is_stuck, recorded};
+use super::daemons::{ailment, check_ours, is_stuck, no_own_daemon, recorded};
 use super::refusal::{too_old, visible};
 use super::{
-    ASKED_FOR, Action, Beside, Obstacle, Place, Plan, Refusal, Start, StartedBy, Stop, down,
+    ASKED_FOR, Action, Obstacle, Place, Plan, Refusal, Start, StartedBy, Stop, UnmanagedDaemon,
+    down,
 };
 use crate::node::{DaemonState, Gpu, Node, Presence, Served, Stray, Unseen, lost_hint, restored};
-use crate::state::RunDir;
+use crate::state::{InstanceKey, RunDir};
 
 /// Plans to restart the daemons of the devices with these names, with their present settings, including those set by
 /// hand.
@@ -27,55 +28,58 @@ pub fn heal(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Ref
     if node.is_changing() {
         return Ok(Plan::default());
     }
-    let is_meant = |served: &&Served| names.is_empty() || names.contains(&served.record.name);
-    let served = node.served.iter().filter(is_meant);
-    let (ill, elsewhere): (Vec<&Served>, Vec<&Served>) = served
+    let (ours, foreign): (Vec<&Served>, Vec<&Served>) = node
+        .served
+        .iter()
+        .filter(|served| names.is_empty() || names.contains(&served.record.name))
         .filter(|served| is_healed(served, node))
         .partition(|served| served.run_dir == *run_dir);
-    if let Some(served) = elsewhere.first() {
+    if let Some(served) = foreign.first() {
         if !names.is_empty() {
             check_ours(served, run_dir)?;
         }
-        if let Some(obstacle) = all_elsewhere(node, run_dir) {
+        if let Some(obstacle) = no_own_daemon(node, run_dir) {
             return Err(obstacle.into());
         }
     }
-    let (names, uuids): (Vec<String>, Vec<&String>) = ill
+    let (names, uuids): (Vec<String>, Vec<&String>) = ours
         .into_iter()
         .map(|served| (served.record.name.clone(), &served.record.uuid))
         .unzip();
     let mut plan = again(node, run_dir, &names, StartedBy::Heal)?;
     // The server of a dead daemon keeps its GPU memory.
-    down::end_idle(node, &mut plan, |stray| uuids.contains(&&stray.uuid));
+    down::end_idle_strays(node, &mut plan, |stray| uuids.contains(&&stray.uuid));
     Ok(plan.with_compute_modes(node, run_dir))
 }
 
 /// Plans what [`heal`] does, and the end of servers without clients that outlived their daemons.
 pub fn mend(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Refusal> {
-    let mut plan = heal(node, run_dir, names)?;
-    let is_planned = |plan: &Plan, stray: &Stray| {
-        plan.steps()
-            .any(|step| matches!(&step.action, Action::EndStray(end) if end.uuid == stray.uuid))
-    };
-    let known = plan.clone();
-    down::end_idle(node, &mut plan, |stray| {
+    let healed = heal(node, run_dir, names)?;
+    let mut plan = healed.clone();
+    down::end_idle_strays(node, &mut plan, |stray| {
         let is_meant = names.is_empty() || names.contains(&node.name_of_uuid(&stray.uuid));
-        is_meant && !node.is_changing() && !is_planned(&known, stray)
+        is_meant && !node.is_changing() && !ends(&healed, stray)
     });
     plan.sort();
     Ok(plan)
 }
 
+/// True if the plan ends this server already.
+fn ends(plan: &Plan, stray: &Stray) -> bool {
+    plan.steps()
+        .any(|step| matches!(&step.action, Action::EndStray(end) if end.uuid == stray.uuid))
+}
+
 /// True if `heal` starts or restarts it.
 pub fn is_healed(served: &Served, node: &Node) -> bool {
     let record = &served.record;
-    let is_ill = match served.state {
+    let is_down = match served.state {
         DaemonState::Dead => !record.leaving && record.boot_id == node.boot_id,
         DaemonState::Hung => served.clients.are_none(),
         _ => false,
     };
     let may_be_there = served.is_there() || served.presence == Presence::Unseen(Unseen::NoDriver);
-    is_ill && !served.is_given_up && may_be_there
+    is_down && !served.is_given_up && may_be_there
 }
 
 fn again(node: &Node, run_dir: &RunDir, names: &[String], by: StartedBy) -> Result<Plan, Refusal> {
@@ -86,12 +90,13 @@ fn again(node: &Node, run_dir: &RunDir, names: &[String], by: StartedBy) -> Resu
         if names[..at].contains(name) {
             continue;
         }
-        let served = served(node, run_dir, name)?;
-        let (gpu, place) = place(node, served)?;
-        let because = because(served);
+        let served = restartable(node, run_dir, name)?;
+        let (gpu, place) = place_of(node, served)?;
+        let because = reason_to_restart(served);
         if served.is_alive() {
-            let stop = Action::Stop(stop(served)).because(because);
-            plan.of_gpu(node, &gpu.uuid).steps.push(stop);
+            let stop = Action::Stop(stop_before_restart(served));
+            let steps = &mut plan.of_gpu(node, &gpu.uuid).steps;
+            steps.push(stop.because(because));
         }
         let by_hand = &served.record.by_hand;
         let start = Action::Start(Start {
@@ -100,7 +105,7 @@ fn again(node: &Node, run_dir: &RunDir, names: &[String], by: StartedBy) -> Resu
             settings: served.record.settings.clone(),
             by_hand: by_hand.clone(),
             by,
-            beside: Beside::all(node, run_dir, &served.record.uuid),
+            beside: UnmanagedDaemon::on_device(node, run_dir, &served.record.uuid),
         });
         let because = match by_hand.as_slice() {
             [] => because.to_owned(),
@@ -115,8 +120,8 @@ fn again(node: &Node, run_dir: &RunDir, names: &[String], by: StartedBy) -> Resu
     Ok(plan)
 }
 
-/// Returns the record of the device with that name.
-fn served<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Served, Obstacle> {
+/// Returns the record of the device with that name, if it is ours.
+fn restartable<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Served, Obstacle> {
     let missing = Obstacle::new(
         format!("{name} has no daemon of mig-mps to be started again"),
         "start it with mig-mps up and its profile",
@@ -127,27 +132,34 @@ fn served<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Served
 }
 
 /// Returns the GPU and the place of a recorded device.
-fn place<'a>(node: &'a Node, served: &Served) -> Result<(&'a Gpu, Place), Obstacle> {
-    let record = &served.record;
-    let gone = || absent(node, served);
-    let gpu = node.gpu(&record.key.gpu).ok_or_else(gone)?;
-    let Some(key) = record.key.instance else {
-        let place = served.is_there().then_some((gpu, Place::Whole));
-        return place.ok_or_else(gone);
+fn place_of<'a>(node: &'a Node, served: &Served) -> Result<(&'a Gpu, Place), Obstacle> {
+    let key = &served.record.key;
+    let Some(gpu) = node.gpu(&key.gpu) else {
+        return Err(absent(node, served));
     };
-    visible(gpu)?;
+    if key.instance.is_some() {
+        visible(gpu)?;
+    }
+    let place = match key.instance {
+        _ if !served.is_there() => None,
+        Some(key) => place_on(gpu, key),
+        None => Some(Place::Whole),
+    };
+    match place {
+        Some(place) => Ok((gpu, place)),
+        None => Err(absent(node, served)),
+    }
+}
+
+/// Returns the place of a MIG device, if the GPU has it.
+fn place_on(gpu: &Gpu, key: InstanceKey) -> Option<Place> {
     let placement = key.placement;
     let mut instances = gpu.instances.iter();
-    let instance = instances.find(|instance| {
-        instance.placement == placement && instance.profile == key.profile && served.is_there()
-    });
-    let nth = instance
-        .and_then(|instance| {
-            let mut compute = instance.compute.iter();
-            compute.position(|compute| compute.placement == key.compute)
-        })
-        .ok_or_else(gone)?;
-    Ok((gpu, Place::Mig { placement, nth }))
+    let instance = instances
+        .find(|instance| instance.placement == placement && instance.profile == key.profile)?;
+    let mut compute = instance.compute.iter();
+    let nth = compute.position(|compute| compute.placement == key.compute)?;
+    Some(Place::Mig { placement, nth })
 }
 
 /// The obstacle of a device that is gone or cannot be seen.
@@ -169,7 +181,8 @@ fn absent(node: &Node, served: &Served) -> Obstacle {
     }
 }
 
-fn stop(served: &Served) -> Stop {
+/// Returns the stop of a daemon that starts again. A hint names the command that needs no answer from it.
+fn stop_before_restart(served: &Served) -> Stop {
     let mut stop = Stop::of(served);
     let name = &stop.name;
     if let Some(obstacle) = &mut stop.unasked {
@@ -188,7 +201,7 @@ fn stop(served: &Served) -> Stop {
     stop
 }
 
-fn because(served: &Served) -> &'static str {
+fn reason_to_restart(served: &Served) -> &'static str {
     match served.state {
         DaemonState::Dead if served.record.daemon.is_none() => {
             "an interrupted change has not started it"

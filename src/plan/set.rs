@@ -1,6 +1,6 @@
 //! Settings that `mig-mps set` changes.
 
-use super::daemons::{changes, check_answers, check_ours, recorded};
+use super::daemons::{check_answers, check_ours, live_changes, recorded};
 use super::refusal::{no_program_starts, too_old};
 use super::{Obstacle, Plan, Refusal, Set, Step};
 use crate::node::{DaemonState, Node, Served, lost_hint};
@@ -21,7 +21,7 @@ pub fn set(
     let mut plan = Plan::default();
     for name in names {
         let served = settable(node, run_dir, name)?;
-        if let Some(step) = step(node, served, assignments)? {
+        if let Some(step) = step_to_set(node, served, assignments)? {
             plan.of_gpu(node, &served.record.key.gpu).steps.push(step);
         }
     }
@@ -35,7 +35,7 @@ pub fn set_back(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan,
     for name in names {
         let served = settable(node, run_dir, name)?;
         let record = &served.record;
-        let changes = changes(served, &record.settings);
+        let changes = live_changes(served, &record.settings);
         if !changes.is_empty() {
             let (settings, by_hand) = (record.settings.clone(), record.by_hand.clone());
             let step = Set::step(served, settings, changes, by_hand);
@@ -46,7 +46,7 @@ pub fn set_back(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan,
     Ok(plan)
 }
 
-fn step(
+fn step_to_set(
     node: &Node,
     served: &Served,
     assignments: &[SettingAssignment],
@@ -56,15 +56,18 @@ fn step(
     for assignment in assignments {
         assignment.change(&mut settings);
     }
-    let whole = node.gpu(&record.uuid);
-    let forbidden = |limit| no_program_starts(node, whole?, limit);
-    let limit = settings.pinned_memory_limit;
-    let limit = limit.filter(|_| limit != record.settings.pinned_memory_limit);
-    if let Some(what) = limit.and_then(forbidden) {
+    let present = record.settings.pinned_memory_limit;
+    let new_limit = settings
+        .pinned_memory_limit
+        .filter(|limit| present != Some(*limit));
+    if let Some(limit) = new_limit
+        && let Some(whole_gpu) = node.gpu(&record.uuid)
+        && let Some(what) = no_program_starts(node, whole_gpu, limit)
+    {
         let obstacle = Obstacle::new(what, "give it more, or \"none\"");
         return Err(Refusal::NotMeant(obstacle));
     }
-    let changes = changes(served, &settings);
+    let changes = live_changes(served, &settings);
     if changes.is_empty() {
         return Ok(None);
     }
@@ -75,7 +78,7 @@ fn step(
     let mut step = Set::step(served, settings, changes, by_hand);
     let processes = node.processes.get(&record.uuid);
     let memory = processes.and_then(|processes| processes.memory);
-    if let (Some(limit), Some(memory)) = (limit, memory)
+    if let (Some(limit), Some(memory)) = (new_limit, memory)
         && limit.bytes() > memory.total
     {
         let (because, mib) = (&step.because, memory.total >> 20);
@@ -86,24 +89,18 @@ fn step(
 
 /// The device of that name, if its daemon takes settings.
 fn settable<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Served, Obstacle> {
-    let refused = |why: &str| {
-        Obstacle::new(
-            format!("{name} has no daemon whose settings could be changed: {why}"),
-            "start it with mig-mps up and its profile",
-        )
-    };
-    let missing = refused("mig-mps does not serve it");
+    let missing = not_settable(name, "mig-mps does not serve it");
     let served = recorded(node, run_dir, name, "set", missing)?;
     if let Some(why) = served.lost() {
         let what = format!("the device of {name} cannot be seen: {why}");
         return Err(Obstacle::new(what, lost_hint()));
     }
     if served.is_gone() {
-        return Err(refused("its device is gone"));
+        return Err(not_settable(name, "its device is gone"));
     }
     check_ours(served, run_dir)?;
     if served.state == DaemonState::Dead {
-        return Err(refused("it has died"));
+        return Err(not_settable(name, "it has died"));
     }
     check_answers(served)?;
     if !served.record.finished {
@@ -113,4 +110,11 @@ fn settable<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Serv
         ));
     }
     Ok(served)
+}
+
+fn not_settable(name: &str, why: &str) -> Obstacle {
+    Obstacle::new(
+        format!("{name} has no daemon whose settings could be changed: {why}"),
+        "start it with mig-mps up and its profile",
+    )
 }

@@ -1,7 +1,6 @@
 //! Plans `up`: checks that a profile suits this node, plans each GPU, and names the devices.
 
 use std::collections::BTreeSet;
-use std::ptr;
 
 use super::arrange::GpuRequest;
 use super::daemons::{Slot, unseen};
@@ -51,11 +50,11 @@ pub fn up(node: &Node, profile: &Profile, run_dir: &RunDir, caller: Uid) -> Resu
         remarks: planner.remarks(),
         ..Plan::default()
     };
-    down::end_idle(node, &mut plan, |stray| {
+    down::end_idle_strays(node, &mut plan, |stray| {
         let mut devices = node.devices();
         let device = devices.find(|device| device.uuid == stray.uuid);
         let gpu = device.and_then(|device| node.gpu(&device.key.gpu));
-        gpu.is_some_and(|gpu| planner.block_of(gpu).is_some())
+        gpu.is_some_and(|gpu| !planner.leaves_alone(gpu))
     });
     plan.sort();
     Ok(plan.with_compute_modes(node, run_dir))
@@ -112,17 +111,19 @@ impl<'a> Planner<'a> {
     /// first of its GPUs.
     fn layouts(self) -> (Vec<Layout<'a>>, Vec<Refusal>) {
         let (mut layouts, mut refusals) = (Vec::new(), Vec::new());
-        let mut refused: Vec<&Block> = Vec::new();
+        let mut refused_blocks: BTreeSet<usize> = BTreeSet::new();
         for gpu in &self.node.gpus {
-            let is_refused = |block: &&Block| refused.iter().any(|other| ptr::eq(*other, *block));
-            let Some(block) = self.block_of(gpu).filter(|block| !is_refused(block)) else {
+            let Some(block) = self.block_of(gpu) else {
                 continue;
             };
-            match self.layout(gpu, block) {
+            if refused_blocks.contains(&block) {
+                continue;
+            }
+            match self.layout(gpu, &self.profile.blocks[block]) {
                 Ok(layout) => layouts.push(layout),
                 Err(refusal) => {
                     refusals.push(refusal);
-                    refused.push(block);
+                    refused_blocks.insert(block);
                 }
             }
         }
@@ -167,8 +168,10 @@ impl<'a> Planner<'a> {
         }
         layout.mode = mig_mode::switch(gpu, false);
         let key = DeviceKey::whole(&gpu.uuid);
-        let default = || (gpu.index.to_string(), block.span);
-        let (name, span) = whole.name.clone().unwrap_or_else(default);
+        let (name, span) = match &whole.name {
+            Some((name, span)) => (name.clone(), *span),
+            None => (gpu.index.to_string(), block.span),
+        };
         layout.slots.push(Slot {
             gpu: gpu.index,
             entry: 0,
@@ -222,10 +225,15 @@ pub(super) struct Planner<'a> {
     pub(super) run_dir: &'a RunDir,
 }
 
-impl<'a> Planner<'a> {
-    pub(super) fn block_of(self, gpu: &Gpu) -> Option<&'a Block> {
+impl Planner<'_> {
+    /// The position of the block that selects a GPU: the first one wins.
+    fn block_of(self, gpu: &Gpu) -> Option<usize> {
         let mut blocks = self.profile.blocks.iter();
-        blocks.find(|block| selects(block, gpu))
+        blocks.position(|block| selects(block, gpu))
+    }
+
+    fn leaves_alone(self, gpu: &Gpu) -> bool {
+        self.block_of(gpu).is_none()
     }
 
     /// Root's daemon is for others, a plain user's for that user alone: NVIDIA's daemon refuses the
@@ -267,18 +275,20 @@ impl<'a> Planner<'a> {
 
     /// A GPU that a selector names may be one that is lost.
     pub(super) fn lost_gpu(self) -> Option<Obstacle> {
-        let blocks = self.profile.blocks.iter();
-        let is_named = |block: &&Block, lost: &Lost| match lost.index {
-            _ if block.select.names_one_gpu() => {
-                !self.node.gpus.iter().any(|gpu| selects(block, gpu))
-            }
-            Some(index) => block.select.indices().any(|named| named == index),
-            None => false,
-        };
-        let mut named = self.node.lost.iter();
-        let lost = named.find(|lost| blocks.clone().any(|block| is_named(&block, lost)))?;
+        let blocks = &self.profile.blocks;
+        let mut lost = self.node.lost.iter();
+        let named = lost.find(|lost| blocks.iter().any(|block| self.may_name(block, lost)))?;
         let hint = format!("{}; or leave it out of the profile", lost_hint());
-        Some(Obstacle::new(&lost.why, hint))
+        Some(Obstacle::new(&named.why, hint))
+    }
+
+    fn may_name(self, block: &Block, lost: &Lost) -> bool {
+        if block.select.names_one_gpu() {
+            return !self.node.gpus.iter().any(|gpu| selects(block, gpu));
+        }
+        let mut indices = block.select.indices();
+        lost.index
+            .is_some_and(|index| indices.any(|named| named == index))
     }
 
     /// A selector that names certain GPUs must find one, and the profile as a whole too. The first mistake shows the
@@ -301,22 +311,21 @@ impl<'a> Planner<'a> {
             };
             mistakes.push((block.span, mistake.to_owned()));
         }
-        if mistakes.is_empty() && gpus.iter().all(|gpu| self.block_of(gpu).is_none()) {
+        if mistakes.is_empty() && gpus.iter().all(|gpu| self.leaves_alone(gpu)) {
             let first = self.profile.blocks.first();
             let span = first.map_or(Span::default(), |block| block.span);
             mistakes.push((span, "the profile selects no GPU of this node".to_owned()));
         }
-        let line = |gpu: &Gpu| format!("{} {} {} {}", gpu.index, gpu.product, gpu.uuid, gpu.pci);
-        let lines: Vec<String> = gpus.iter().map(line).collect();
-        let mut here = Some(format!("this node has:\n  {}", lines.join("\n  ")));
-        let mistakes = mistakes.into_iter().map(|(span, message)| {
+        let mut errors = Vec::new();
+        for (span, message) in mistakes {
             let error = self.profile.error(span, message);
-            match here.take() {
-                Some(here) => error.with_hint(here),
-                None => error,
-            }
-        });
-        mistakes.collect()
+            errors.push(if errors.is_empty() {
+                error.with_hint(format!("this node has:\n  {}", lines_of(gpus).join("\n  ")))
+            } else {
+                error
+            });
+        }
+        errors
     }
 
     /// Describes blocks that select no GPU here and no model that the catalog knows: probably by a typing error, which a
@@ -336,15 +345,18 @@ impl<'a> Planner<'a> {
     }
 }
 
+/// A line for each GPU.
+fn lines_of(gpus: &[Gpu]) -> Vec<String> {
+    gpus.iter()
+        .map(|gpu| format!("{} {} {} {}", gpu.index, gpu.product, gpu.uuid, gpu.pci))
+        .collect()
+}
+
 /// Names the indices of a selector that no GPU has.
 fn missing(block: &Block, gpus: &[Gpu]) -> Option<String> {
-    let indices: BTreeSet<u32> = block.select.indices().collect();
-    let is_missing = |index: &u32| !gpus.iter().any(|gpu| gpu.index == *index);
-    let missing: Vec<String> = indices
-        .into_iter()
-        .filter(is_missing)
-        .map(|index| index.to_string())
-        .collect();
+    let mut indices: BTreeSet<u32> = block.select.indices().collect();
+    indices.retain(|index| !gpus.iter().any(|gpu| gpu.index == *index));
+    let missing: Vec<String> = indices.iter().map(u32::to_string).collect();
     match missing.as_slice() {
         [] => None,
         [one] => Some(format!("there is no GPU {one}")),
@@ -364,38 +376,33 @@ pub(super) fn name_all(
     names: &mut Names,
     slots: Vec<&mut Slot<'_>>,
 ) -> Result<(), Refusal> {
-    let to = |slot: &Slot<'_>| format!("a device of GPU {}", slot.gpu);
     let (mut numbered, others): (Vec<_>, Vec<_>) = slots
         .into_iter()
         .partition(|slot| slot.template().is_numbered());
     let mut mistakes: Vec<(Span, ProfileError)> = Vec::new();
     for slot in others {
         let name = slot.template().fill(slot.gpu, 0);
-        if let Err(holder) = names.give(&name, &to(slot)) {
+        if let Err(holder) = names.give(&name, &slot.title()) {
             planner.check_record_of(&name)?;
-            let message = format!(
-                "\"{}\" would name a device of GPU {} and {holder}",
-                slot.name, slot.gpu
-            );
+            let message = format!("\"{}\" would name {} and {holder}", slot.name, slot.title());
             // Once for all GPUs.
             if mistakes.iter().all(|(span, _)| *span != slot.span) {
                 let error = planner.profile.error(slot.span, message);
-                let error = error.with_hint("put {gpu} or {n} into the name");
-                mistakes.push((slot.span, error));
+                mistakes.push((slot.span, error.with_hint("put {gpu} or {n} into the name")));
             }
         }
         slot.name = name;
     }
-    let mistakes = mistakes.into_iter().map(|(_, error)| error);
-    if let Some(error) = ProfileError::all(mistakes.collect()) {
+    let errors = mistakes.into_iter().map(|(_, error)| error);
+    if let Some(error) = ProfileError::all(errors.collect()) {
         return Err(error.into());
     }
     numbered.retain_mut(|slot| {
-        let has = slot
+        let kept = slot
             .served
             .map(|served| &served.record.name)
-            .filter(|has| slot.template().makes(slot.gpu, has));
-        let kept = has.filter(|has| names.give(has, &to(slot)).is_ok());
+            .filter(|name| slot.template().makes(slot.gpu, name))
+            .filter(|name| names.give(name, &slot.title()).is_ok());
         if let Some(kept) = kept {
             slot.name.clone_from(kept);
         }
@@ -403,7 +410,7 @@ pub(super) fn name_all(
     });
     numbered.sort_by_key(|slot| (slot.gpu, slot.entry, slot.place));
     for slot in numbered {
-        slot.name = names.give_next(slot.template(), slot.gpu, &to(slot));
+        slot.name = names.give_next(slot.template(), slot.gpu, &slot.title());
     }
     Ok(())
 }
@@ -431,8 +438,8 @@ impl Planner<'_> {
     /// Devices of GPUs that the profile leaves alone keep their names, given or by default.
     pub(super) fn names_of_others(self) -> Result<Names, Refusal> {
         let mut names = Names::default();
-        let is_left_alone = |gpu: &&Gpu| self.block_of(gpu).is_none();
-        let left_alone = self.node.gpus.iter().filter(is_left_alone);
+        let gpus = self.node.gpus.iter();
+        let left_alone = gpus.filter(|gpu| self.leaves_alone(gpu));
         for device in left_alone.flat_map(Gpu::devices) {
             if self.node.served_on(&device.key).is_none() {
                 // Default names differ from each other.
@@ -441,7 +448,7 @@ impl Planner<'_> {
         }
         for served in &self.node.served {
             let gpu = self.node.gpu(&served.record.key.gpu);
-            if served.run_dir == *self.run_dir && gpu.as_ref().is_none_or(is_left_alone) {
+            if served.run_dir == *self.run_dir && gpu.is_none_or(|gpu| self.leaves_alone(gpu)) {
                 let name = &served.record.name;
                 let given = names.give(name, "a device of another GPU");
                 given.map_err(|_| {

@@ -9,7 +9,7 @@ use crate::catalog::{self, Model};
 use crate::geometry::{ComputeChoice, Placement, SliceMap};
 use crate::host::Uid;
 use crate::node::Node;
-use crate::plan::{Action, GpuInstance, GpuPlan, LooseLimits, Place, Plan, Refusal, Start};
+use crate::plan::{Action, GpuInstance, GpuPlan, LooseLimits, Place, Plan, Refusal};
 use crate::profile::{Block, Profile, ProfileError, Selector, Want};
 use crate::settings::{Serve, Settings};
 use crate::state::RunDir;
@@ -97,14 +97,15 @@ pub fn against(profile: &Profile, gpus: &[GpuArgument]) -> Result<OnNode, Refusa
             .iter()
             .filter_map(|gpu| Some((gpu.index?, Shape::of(gpu))))
             .collect();
-        for (index, gpu) in (0..).zip(&mut on_node.gpus) {
+        for (index, (model, shape)) in (0..).zip(&mut on_node.gpus) {
+            *shape = shapes.remove(&index);
+            let mut blocks = rest.blocks.iter();
             // A plan leaves out a GPU that is as its block asks.
-            let is_selected = || {
-                let mut blocks = rest.blocks.iter();
-                blocks.any(|block| block.select.selects(index, "", gpu.0.product(), ""))
-            };
-            let shape = shapes.remove(&index);
-            gpu.1 = shape.or_else(|| is_selected().then(Shape::bare));
+            if shape.is_none()
+                && blocks.any(|block| block.select.selects(index, "", model.product(), ""))
+            {
+                *shape = Some(Shape::without_devices());
+            }
         }
     }
     for (position, block) in real {
@@ -190,7 +191,8 @@ pub fn alone(profile: &Profile, block: &Block, model: &'static Model) -> Result<
     };
     let node = Node::of_models(indices.into_iter().map(|index| (index, model)));
     let plan = judge(&node, &one)?;
-    Ok(plan.gpus.first().map_or_else(Shape::bare, Shape::of))
+    let gpu = plan.gpus.first();
+    Ok(gpu.map_or_else(Shape::without_devices, Shape::of))
 }
 
 /// The layout that a profile gives a virtual GPU.
@@ -225,7 +227,7 @@ pub struct ShapeDaemon {
 
 impl Shape {
     /// The layout of a GPU without MIG mode and without a daemon.
-    pub(super) fn bare() -> Self {
+    fn without_devices() -> Self {
         Self {
             is_mig: false,
             map: SliceMap::new(0, Vec::new()),
@@ -235,27 +237,22 @@ impl Shape {
 
     /// Returns the result of a plan for an empty GPU.
     pub fn of(plan: &GpuPlan) -> Self {
-        let actions = || plan.steps.iter().map(|step| &step.action);
-        let daemon_at = |place: Place| {
-            let mut starts = actions().filter_map(Action::as_start);
-            let start = starts.find(|start| start.place == place);
-            start.map(ShapeDaemon::of)
-        };
-        let mut instances: Vec<&GpuInstance> = actions()
+        let mut instances: Vec<&GpuInstance> = plan
+            .actions()
             .filter_map(|action| match action {
                 Action::CreateGpuInstance(instance) => Some(instance),
                 _ => None,
             })
             .collect();
         instances.sort_by_key(|instance| instance.placement);
-        let whole = daemon_at(Place::Whole).map(|daemon| ShapeDevice {
+        let whole = ShapeDaemon::at(plan, Place::Whole).map(|daemon| ShapeDevice {
             profile: None,
             placement: None,
             daemon: Some(daemon),
         });
         let in_mig = instances.into_iter().flat_map(|instance| {
             let placement = instance.placement;
-            let compute = actions().filter_map(move |action| match action {
+            let compute = plan.actions().filter_map(move |action| match action {
                 Action::CreateComputeInstance { instance, compute } if *instance == placement => {
                     Some(*compute)
                 }
@@ -267,11 +264,13 @@ impl Shape {
                     _ => instance.name.to_string(),
                 }),
                 placement: Some(placement),
-                daemon: daemon_at(Place::Mig { placement, nth }),
+                daemon: ShapeDaemon::at(plan, Place::Mig { placement, nth }),
             })
         });
         Self {
-            is_mig: actions().any(|action| matches!(action, Action::SwitchMig { on: true })),
+            is_mig: plan
+                .actions()
+                .any(|action| matches!(action, Action::SwitchMig { on: true })),
             map: plan.after.clone(),
             devices: whole.into_iter().chain(in_mig).collect(),
         }
@@ -279,11 +278,14 @@ impl Shape {
 }
 
 impl ShapeDaemon {
-    fn of(start: &Start) -> Self {
-        Self {
+    /// Returns the daemon that the plan starts at that place.
+    fn at(plan: &GpuPlan, place: Place) -> Option<Self> {
+        let mut starts = plan.actions().filter_map(Action::as_start);
+        let start = starts.find(|start| start.place == place)?;
+        Some(Self {
             name: start.name.clone(),
             settings: start.settings.clone(),
-        }
+        })
     }
 }
 
