@@ -65,8 +65,9 @@ pub fn named(word: &str) -> Option<&'static Model> {
 
 /// The model with that product name; `None` for a name that no model has, or several.
 pub fn of_product(product: &str) -> Option<&'static Model> {
-    let is_it = |model: &&Model| model.product_names.iter().any(|name| name == product);
-    let mut found = models().iter().filter(is_it);
+    let mut found = models()
+        .iter()
+        .filter(|model| model.product_names.iter().any(|name| name == product));
     found.next().filter(|_| found.next().is_none())
 }
 
@@ -75,27 +76,33 @@ pub fn of_product(product: &str) -> Option<&'static Model> {
 /// More names than one where several boards have the id, or where nobody has published which name
 /// of its model it goes with. None where the catalog does not know the id.
 pub fn products_of(device: PciId, subsystem: Option<PciId>) -> Vec<&'static str> {
-    let fits = |known: &[PciId]| {
-        subsystem.is_none_or(|subsystem| known.is_empty() || known.contains(&subsystem))
-    };
     let mut products: BTreeSet<&String> = BTreeSet::new();
     for model in models()
         .iter()
         .filter(|model| model.pci_device_ids.contains(&device))
     {
-        let boards = || model.boards.iter().filter(|board| board.device == device);
-        if boards().next().is_none() {
+        let mut boards = model.boards.iter();
+        if !boards.any(|board| board.device == device) {
             products.extend(&model.product_names);
         }
-        let boards = boards().filter(|board| fits(&board.subsystems));
-        products.extend(boards.map(|board| &board.product));
+        for board in &model.boards {
+            if board.device == device && may_be(&board.subsystems, subsystem) {
+                products.insert(&board.product);
+            }
+        }
     }
     for model in incomplete() {
-        if model.pci_device_ids.contains(&device) && fits(&model.pci_subsystems) {
+        let is_device = model.pci_device_ids.contains(&device);
+        if is_device && may_be(&model.pci_subsystems, subsystem) {
             products.extend(&model.product_names);
         }
     }
     products.into_iter().map(String::as_str).collect()
+}
+
+/// True if a board with one of the known subsystem ids may have this one. Either may be unknown.
+fn may_be(known: &[PciId], subsystem: Option<PciId>) -> bool {
+    subsystem.is_none_or(|subsystem| known.is_empty() || known.contains(&subsystem))
 }
 
 /// The reason why a word means no model.
@@ -138,15 +145,10 @@ pub fn find(word: &str) -> Result<&'static Model, UnknownModel> {
         return Err(UnknownModel::Incomplete(model));
     }
     let wanted = words(&lower);
-    let is_meant = |model: &&Model| {
-        let mut names = model
-            .product_names
-            .iter()
-            .chain([&model.key])
-            .map(|name| words(&name.to_lowercase()));
-        !wanted.is_empty() && names.any(|name| wanted.iter().all(|word| name.contains(word)))
-    };
-    let candidates: Vec<&Model> = models().iter().filter(is_meant).collect();
+    let candidates: Vec<&Model> = models()
+        .iter()
+        .filter(|model| has_words(model, &wanted))
+        .collect();
     match candidates.as_slice() {
         [] => Err(UnknownModel::None(word.to_owned())),
         [one] => Ok(one),
@@ -157,9 +159,18 @@ pub fn find(word: &str) -> Result<&'static Model, UnknownModel> {
     }
 }
 
+/// True if one name of a model has all these words.
+fn has_words(model: &Model, wanted: &[String]) -> bool {
+    let mut names = model
+        .product_names
+        .iter()
+        .chain([&model.key])
+        .map(|name| words(&name.to_lowercase()));
+    !wanted.is_empty() && names.any(|name| wanted.iter().all(|word| name.contains(word)))
+}
+
 fn words(text: &str) -> Vec<String> {
-    let words = text.split(|c: char| !c.is_ascii_alphanumeric());
-    words
+    text.split(|c: char| !c.is_ascii_alphanumeric())
         .filter(|word| !word.is_empty())
         .map(str::to_owned)
         .collect()
@@ -180,10 +191,10 @@ impl FromStr for PciId {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
-        let plain =
-            |digits: &&str| digits.len() <= 8 && digits.chars().all(|c| c.is_ascii_hexdigit());
-        let digits = digits.filter(plain);
-        let id = digits.and_then(|digits| u32::from_str_radix(digits, 16).ok());
+        // No sign, which Rust would read too.
+        let id = digits
+            .filter(|digits| digits.len() <= 8 && digits.chars().all(|c| c.is_ascii_hexdigit()))
+            .and_then(|digits| u32::from_str_radix(digits, 16).ok());
         id.map(Self).ok_or_else(|| {
             format!("\"{text}\" is not a PCI id: expected one like \"0x20B210DE\", the device's id before the vendor's")
         })
@@ -215,15 +226,17 @@ pub struct BuiltIn {
 impl BuiltIn {
     /// Returns every built-in profile, by name.
     pub fn all() -> Vec<Self> {
-        let profile = |(path, text): (&'static Path, &'static str)| {
-            let name = path.file_stem()?.to_str()?;
-            (path.extension()? == "toml").then_some(Self { name, text })
-        };
-        let files = PROFILES.files();
-        let texts = files.filter_map(|file| Some((file.path(), file.contents_utf8()?)));
-        let mut all: Vec<Self> = texts.filter_map(profile).collect();
+        let mut all: Vec<Self> = PROFILES
+            .files()
+            .filter_map(|file| Self::read(file.path(), file.contents_utf8()?))
+            .collect();
         all.sort_by_key(|profile| profile.name);
         all
+    }
+
+    fn read(path: &'static Path, text: &'static str) -> Option<Self> {
+        let name = path.file_name()?.to_str()?.strip_suffix(".toml")?;
+        Some(Self { name, text })
     }
 
     /// Returns the built-in profile with that name.

@@ -79,6 +79,24 @@ struct ModelProfile {
     compute: Vec<Compute>,
 }
 
+impl ModelProfile {
+    fn offer(&self) -> GpuInstanceProfile {
+        let named = u64::from(self.name.gigabytes().unwrap_or(0)) << 10;
+        let Placements { starts, size } = &self.placements;
+        GpuInstanceProfile {
+            id: ProfileId(self.id),
+            query: ProfileEnum(self.nvml_enum),
+            name: self.name.clone(),
+            slices: self.slices,
+            multiprocessors: self.sm.unwrap_or(self.slices),
+            memory_mib: self.memory_mib.unwrap_or(named),
+            most: self.maximum,
+            free: None,
+            placements: starts.iter().map(|&s| Placement::new(s, *size)).collect(),
+        }
+    }
+}
+
 /// A compute instance profile.
 #[derive(Debug, Deserialize)]
 struct Compute {
@@ -116,22 +134,7 @@ impl Model {
     /// Unpublished facts do not decide what fits: the name gives the memory, and the number of slices the
     /// SMs.
     pub fn offers(&self) -> Vec<GpuInstanceProfile> {
-        let offer = |profile: &ModelProfile| {
-            let named = u64::from(profile.name.gigabytes().unwrap_or(0)) << 10;
-            let Placements { starts, size } = &profile.placements;
-            GpuInstanceProfile {
-                id: ProfileId(profile.id),
-                query: ProfileEnum(profile.nvml_enum),
-                name: profile.name.clone(),
-                slices: profile.slices,
-                multiprocessors: profile.sm.unwrap_or(profile.slices),
-                memory_mib: profile.memory_mib.unwrap_or(named),
-                most: profile.maximum,
-                free: None,
-                placements: starts.iter().map(|&s| Placement::new(s, *size)).collect(),
-            }
-        };
-        self.profiles.iter().map(offer).collect()
+        self.profiles.iter().map(ModelProfile::offer).collect()
     }
 
     /// Returns the SMs of a profile; `None` if nobody has published them.

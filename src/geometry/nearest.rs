@@ -11,12 +11,6 @@ const OTHERS: usize = 2;
 /// The requests nearest to one that does not fit: first as much of it as fits, then other layouts
 /// with as many compute slices, those with the fewest instances exchanged first.
 pub fn nearest(offered: &[GpuInstanceProfile], requests: &[Request]) -> Vec<Vec<Request>> {
-    let slices = |counts: &Counts<'_>| -> u32 {
-        counts
-            .iter()
-            .map(|(profile, count)| profile.slices * count)
-            .sum()
-    };
     let part = largest_part(offered, requests);
     let slices_of_part = slices(&part.counts);
     let mut answer = vec![part.requests];
@@ -24,15 +18,17 @@ pub fn nearest(offered: &[GpuInstanceProfile], requests: &[Request]) -> Vec<Vec<
     if requests.iter().any(|request| request.at.is_some()) {
         return answer;
     }
-    let wanted = requests.iter();
-    let wanted = count(wanted.filter_map(|request| find(offered, request.profile)));
+    let profiles = requests.iter();
+    let wanted = count(profiles.filter_map(|request| find(offered, request.profile)));
     let most = slices(&wanted);
     let mut others = fittings(&pool(offered, &wanted));
     others.retain(|other| slices(&other.counts) <= most);
-    let target = others.iter().map(|other| slices(&other.counts)).max();
-    // Where the part has them all, another layout is no nearer.
-    let target = target.filter(|target| *target > slices_of_part);
-    others.retain(|other| Some(slices(&other.counts)) == target);
+    let most_of_others = others.iter().map(|other| slices(&other.counts)).max();
+    others.retain(|other| {
+        let slices = slices(&other.counts);
+        // Where the part has them all, another layout is no nearer.
+        slices > slices_of_part && Some(slices) == most_of_others
+    });
     // Of equally near ones the one with the fewer instances is the plainer exchange.
     others.sort_by_key(|other| (distance(&other.counts, &wanted), other.requests.len()));
     for other in others.into_iter().take(OTHERS) {
@@ -41,6 +37,11 @@ pub fn nearest(offered: &[GpuInstanceProfile], requests: &[Request]) -> Vec<Vec<
         }
     }
     answer
+}
+
+fn slices(counts: &Counts<'_>) -> u32 {
+    let slices = counts.iter().map(|(profile, count)| profile.slices * count);
+    slices.sum()
 }
 
 /// The requests with as few left out as makes them fit; of equally few, the small ones go.
@@ -68,32 +69,44 @@ fn largest_part<'a>(offered: &'a [GpuInstanceProfile], requests: &[Request]) -> 
 /// The profiles that other layouts are made of: those asked for, and of every slice count the plain
 /// one; the largest first.
 fn pool<'a>(offered: &'a [GpuInstanceProfile], wanted: &Counts<'_>) -> Vec<InstanceKind<'a>> {
-    let is_plain = |profile: &GpuInstanceProfile| {
-        let twin = |other: &GpuInstanceProfile| {
-            other.slices == profile.slices && other.memory_mib < profile.memory_mib
-        };
-        profile.name.is_plain() && !offered.iter().any(|p| p.name.is_plain() && twin(p))
-    };
-    let asked = |profile: &GpuInstanceProfile| wanted.iter().any(|(p, _)| p.id == profile.id);
-    let mut pool: Vec<_> = offered.iter().filter(|p| is_plain(p) || asked(p)).collect();
-    pool.sort_by_key(|profile| Reverse((profile.slices, profile.memory_mib)));
-    let kind = |profile: &'a GpuInstanceProfile| InstanceKind {
-        profile,
-        at: None,
-        most: profile.most,
-    };
-    pool.into_iter().map(kind).collect()
+    let mut pool = Vec::new();
+    for profile in offered {
+        let is_wanted = wanted.iter().any(|(other, _)| other.id == profile.id);
+        if is_wanted || is_plainest(offered, profile) {
+            pool.push(InstanceKind {
+                profile,
+                at: None,
+                most: profile.most,
+            });
+        }
+    }
+    pool.sort_by_key(|kind| Reverse((kind.profile.slices, kind.profile.memory_mib)));
+    pool
+}
+
+/// True if it has no attributes, and of such profiles with its slices the least memory.
+fn is_plainest(offered: &[GpuInstanceProfile], profile: &GpuInstanceProfile) -> bool {
+    profile.name.is_plain()
+        && !offered.iter().any(|other| {
+            other.name.is_plain()
+                && other.slices == profile.slices
+                && other.memory_mib < profile.memory_mib
+        })
 }
 
 /// The number of instances that differ.
 fn distance(a: &Counts<'_>, b: &Counts<'_>) -> u32 {
-    let beyond = |a: &Counts<'_>, b: &Counts<'_>| -> u32 {
-        let of = |id| b.iter().find(|(profile, _)| profile.id == id);
-        a.iter()
-            .map(|(profile, n)| n.saturating_sub(of(profile.id).map_or(0, |(_, count)| *count)))
-            .sum()
-    };
     beyond(a, b) + beyond(b, a)
+}
+
+/// The number of instances in `a` that `b` does not have.
+fn beyond(a: &Counts<'_>, b: &Counts<'_>) -> u32 {
+    let mut number = 0;
+    for (profile, count) in a {
+        let other = b.iter().find(|(other, _)| other.id == profile.id);
+        number += count.saturating_sub(other.map_or(0, |(_, count)| *count));
+    }
+    number
 }
 
 /// Instances that are interchangeable.
@@ -118,11 +131,12 @@ pub struct Fitting<'a> {
 pub fn fittings<'a>(kinds: &[InstanceKind<'a>]) -> Vec<Fitting<'a>> {
     let mut all = vec![Fitting::nothing()];
     for kind in kinds {
-        let longer = |fitting: Fitting<'a>| {
+        let mut with_kind = Vec::new();
+        for fitting in all {
             let more = std::iter::successors(Some(fitting), |fitting| fitting.clone().with(kind));
-            more.take(kind.most as usize + 1)
-        };
-        all = all.into_iter().flat_map(longer).collect();
+            with_kind.extend(more.take(kind.most as usize + 1));
+        }
+        all = with_kind;
     }
     all
 }
@@ -169,6 +183,9 @@ impl<'a> Fitting<'a> {
 
 /// A bit for each unit of a placement. GPUs have at most 12 units.
 fn units_of(place: Placement) -> u64 {
-    let below = |end: u32| 1_u64.checked_shl(end).map_or(u64::MAX, |bit| bit - 1);
-    below(place.end()) & !below(place.start)
+    units_below(place.end()) & !units_below(place.start)
+}
+
+fn units_below(end: u32) -> u64 {
+    1_u64.checked_shl(end).map_or(u64::MAX, |bit| bit - 1)
 }

@@ -76,29 +76,33 @@ impl FromStr for ProfileName {
     type Err = ProfileNameError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = || ProfileNameError(text.to_owned());
+        Self::read(text).ok_or_else(|| ProfileNameError(text.to_owned()))
+    }
+}
+
+impl ProfileName {
+    fn read(text: &str) -> Option<Self> {
         let body_end = text.find(['+', '-']).unwrap_or(text.len());
         let (body, mut rest) = text.split_at(body_end);
-        let (slices, memory) = match body.split_once('.') {
-            Some((slices, memory)) => (slices, Some(memory)),
+        let (slices, gigabytes) = match body.split_once('.') {
+            Some((slices, memory)) => (slices, Some(number_before(memory, "gb")?)),
             None => (body, None),
         };
-        let gigabytes = memory
-            .map(|memory| number_before(memory, "gb").ok_or_else(wrong))
-            .transpose()?;
-        let slices = number_before(slices, "g").ok_or_else(wrong)?;
+        let slices = number_before(slices, "g")?;
         let mut attributes = Vec::new();
         while !rest.is_empty() {
             let end = rest[1..].find(['+', '-']).map_or(rest.len(), |at| at + 1);
             let (attribute, others) = rest.split_at(end);
-            let is_letter = |c: char| c.is_ascii_lowercase() || c == '.' || c == ',';
-            if attribute.len() == 1 || !attribute[1..].chars().all(is_letter) {
-                return Err(wrong());
+            let word = &attribute[1..];
+            if word.is_empty()
+                || word.contains(|c: char| !c.is_ascii_lowercase() && !".,".contains(c))
+            {
+                return None;
             }
             attributes.push(attribute.to_owned());
             rest = others;
         }
-        Ok(Self {
+        Some(Self {
             slices,
             gigabytes,
             attributes,

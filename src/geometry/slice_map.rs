@@ -61,17 +61,10 @@ impl SliceMap {
     /// Its segments and free units, from left to right.
     pub fn cells(&self) -> Vec<Cell<'_>> {
         let unit = (WIDTH / self.units.max(1)).max(2) as usize;
-        let free = |unit_range: std::ops::Range<u32>| {
-            unit_range.map(|start| Cell {
-                placement: Placement::new(start, 1),
-                segment: None,
-                room: unit - 1,
-            })
-        };
         let mut cells = Vec::new();
         let mut next = 0;
         for segment in &self.segments {
-            cells.extend(free(next..segment.placement.start));
+            cells.extend((next..segment.placement.start).map(|start| Cell::free(start, unit - 1)));
             cells.push(Cell {
                 placement: segment.placement,
                 segment: Some(segment),
@@ -79,7 +72,7 @@ impl SliceMap {
             });
             next = segment.placement.end();
         }
-        cells.extend(free(next..self.units));
+        cells.extend((next..self.units).map(|start| Cell::free(start, unit - 1)));
         cells
     }
 }
@@ -95,6 +88,14 @@ pub struct Cell<'a> {
 }
 
 impl Cell<'_> {
+    fn free(start: u32, room: usize) -> Self {
+        Self {
+            placement: Placement::new(start, 1),
+            segment: None,
+            room,
+        }
+    }
+
     /// The label, filled up with blanks; `free` repeated for a free unit.
     pub fn text(&self, free: &str) -> String {
         match self.segment {

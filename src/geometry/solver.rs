@@ -172,10 +172,9 @@ pub fn arrange(
         lost = lost + search.choose(profile.id, placement);
     }
     // Large ones have the fewest choices. Equal ones become neighbours: their places rise.
-    search.items.sort_by_key(|profile| {
-        let size = profile.placements.first().map_or(0, |place| place.size);
-        (Reverse(size), profile.id)
-    });
+    search
+        .items
+        .sort_by_key(|profile| (Reverse(profile.size()), profile.id));
     search.descend(0, lost);
     search.best.map(|(score, placements)| Arrangement {
         placements,
@@ -256,31 +255,29 @@ impl Search<'_> {
             placement,
             standing: standing.position(|s| (s.profile, s.placement) == (profile, placement)),
         };
-        let destroys = |place: &FoundPlace, nth: usize, standing: &Existing| {
-            place.placement.overlaps(standing.placement) && place.standing != Some(nth)
-        };
-        let standing = self.standing.iter().enumerate();
-        let disruption = standing
-            .filter(|(nth, standing)| destroys(&place, *nth, standing))
-            .filter(|(nth, standing)| {
-                !self
+        let mut disruption = Disruption::NONE;
+        for (nth, standing) in self.standing.iter().enumerate() {
+            if place.destroys(nth, standing)
+                && !self
                     .chosen
                     .iter()
-                    .any(|other| destroys(other, *nth, standing))
-            })
-            .map(|(_, standing)| standing.disruption)
-            .sum();
+                    .any(|other| other.destroys(nth, standing))
+            {
+                disruption = disruption + standing.disruption;
+            }
+        }
         self.chosen.push(place);
         disruption
     }
 
+    /// Compares the chosen places with the best ones.
     fn judge(&mut self) {
-        let stays = |nth: usize| self.chosen.iter().any(|place| place.standing == Some(nth));
-        let standing = self.standing.iter().enumerate();
-        let gone: Disruption = standing
-            .filter(|(nth, _)| !stays(*nth))
-            .map(|(_, standing)| standing.disruption)
-            .sum();
+        let mut gone = Disruption::NONE;
+        for (nth, standing) in self.standing.iter().enumerate() {
+            if !self.chosen.iter().any(|place| place.standing == Some(nth)) {
+                gone = gone + standing.disruption;
+            }
+        }
         if self.is_beaten(gone) {
             return;
         }
@@ -326,6 +323,21 @@ pub(super) struct FoundPlace {
     pub(super) standing: Option<usize>,
 }
 
+impl FoundPlace {
+    /// True if the nth existing instance lies there and does not stay.
+    fn destroys(&self, nth: usize, existing: &Existing) -> bool {
+        self.placement.overlaps(existing.placement) && self.standing != Some(nth)
+    }
+
+    /// The disruption of giving it to a request of this entry.
+    fn cost(&self, entry: usize, keeping: &dyn Fn(usize, usize) -> Disruption) -> Disruption {
+        match self.standing {
+            Some(nth) => keeping(entry, nth),
+            None => Disruption::NONE,
+        }
+    }
+}
+
 /// Returns a placement for every request so that keeping the existing instances disrupts least, and that disruption.
 /// There are as many places of each profile as requests, and the pinned requests' own are among them.
 pub(super) fn assign(
@@ -336,36 +348,31 @@ pub(super) fn assign(
     let mut placements = vec![Placement::new(0, 0); requests.len()];
     let mut disruption = Disruption::NONE;
     let mut free: Vec<FoundPlace> = places.to_vec();
-    let cost = |entry, place: &FoundPlace| {
-        place
-            .standing
-            .map_or(Disruption::NONE, |s| keeping(entry, s))
-    };
     for (index, request) in requests.iter().enumerate() {
         let Some(at) = request.at else { continue };
-        let its =
-            |place: &FoundPlace| place.profile == request.profile && place.placement.start == at;
-        if let Some(position) = free.iter().position(its) {
+        let its = free
+            .iter()
+            .position(|place| place.profile == request.profile && place.placement.start == at);
+        if let Some(position) = its {
             let place = free.swap_remove(position);
             placements[index] = place.placement;
-            disruption = disruption + cost(request.entry, &place);
+            disruption = disruption + place.cost(request.entry, keeping);
         }
     }
     free.sort_unstable_by_key(|place| (place.profile, place.placement));
     for places in free.chunk_by(|a, b| a.profile == b.profile) {
-        let of_profile = |(_, request): &(usize, &Request)| {
-            request.at.is_none() && request.profile == places[0].profile
-        };
         let mut waiting: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        for (index, request) in requests.iter().enumerate().filter(of_profile) {
-            waiting.entry(request.entry).or_default().push(index);
+        for (index, request) in requests.iter().enumerate() {
+            if request.at.is_none() && request.profile == places[0].profile {
+                waiting.entry(request.entry).or_default().push(index);
+            }
         }
         let entries: Vec<usize> = waiting.keys().copied().collect();
         let counts: Vec<usize> = waiting.values().map(Vec::len).collect();
         let matching = Matching {
             places,
             entries: &entries,
-            cost: &cost,
+            keeping,
         };
         let (least, choices) = matching.best(counts);
         disruption = disruption + least;
@@ -379,13 +386,13 @@ pub(super) fn assign(
     (placements, disruption)
 }
 
-struct Matching<'a, F> {
+struct Matching<'a> {
     places: &'a [FoundPlace],
     entries: &'a [usize],
-    cost: &'a F,
+    keeping: &'a dyn Fn(usize, usize) -> Disruption,
 }
 
-impl<F: Fn(usize, &FoundPlace) -> Disruption> Matching<'_, F> {
+impl Matching<'_> {
     /// The entry for each place, and the total disruption. `counts` says how many requests of each
     /// entry there are; with equal disruption the earlier entry gets the lower place.
     fn best(&self, counts: Vec<usize>) -> (Disruption, Vec<usize>) {
@@ -396,8 +403,11 @@ impl<F: Fn(usize, &FoundPlace) -> Disruption> Matching<'_, F> {
                 .zip(&counts)
                 .flat_map(|(&entry, &count)| std::iter::repeat_n(entry, count))
                 .collect();
-            let pairs = order.iter().zip(self.places);
-            let disruption = pairs.map(|(&entry, place)| (self.cost)(entry, place)).sum();
+            let disruption = order
+                .iter()
+                .zip(self.places)
+                .map(|(&entry, place)| place.cost(entry, self.keeping))
+                .sum();
             return (disruption, order);
         }
         let mut known = BTreeMap::new();
@@ -427,7 +437,7 @@ impl<F: Fn(usize, &FoundPlace) -> Disruption> Matching<'_, F> {
             let mut then = left.clone();
             then[nth] -= 1;
             let (disruption, mut choices) = self.rest(depth + 1, then, known);
-            let disruption = disruption + (self.cost)(entry, place);
+            let disruption = disruption + place.cost(entry, self.keeping);
             if best.as_ref().is_none_or(|(least, _)| disruption < *least) {
                 choices.push(entry);
                 best = Some((disruption, choices));

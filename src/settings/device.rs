@@ -211,8 +211,6 @@ impl FromStr for Serve {
     type Err = WrongValue;
 
     fn from_str(text: &str) -> Result<Self, WrongValue> {
-        let is_odd = |c: char| c.is_whitespace() || c.is_control() || ":/,".contains(c);
-        let is_name = |name: &str| !name.is_empty() && !name.contains(is_odd);
         match (text, text.split_once(':')) {
             ("one-at-a-time", _) => Ok(Self::OneAtATime),
             ("all", _) => Ok(Self::All),
@@ -228,6 +226,12 @@ impl FromStr for Serve {
             _ => Err(WrongValue::Word(Self::WORDS)),
         }
     }
+}
+
+/// True if a text can name a user or a group.
+fn is_name(text: &str) -> bool {
+    !text.is_empty()
+        && !text.contains(|c: char| c.is_whitespace() || c.is_control() || ":/,".contains(c))
 }
 
 serde_as_text!(Serve);
@@ -283,7 +287,10 @@ impl Reported {
     /// Returns the value of a setting if it is not that of these settings.
     pub fn difference(&self, key: &SettingKey, settings: &Settings) -> Option<String> {
         let (_, control, answer) = self.rows().find(|(row, ..)| row.name == key.name)?;
-        (control.differs)(settings, answer).then(|| (control.read)(answer))?
+        if !(control.differs)(settings, answer) {
+            return None;
+        }
+        (control.read)(answer)
     }
 
     /// Returns the active thread percentage.

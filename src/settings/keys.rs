@@ -5,13 +5,15 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-use super::{ClientPriority, LimitAnswer, MemoryLimit, Settings, WrongValue};
+use super::device::ComputeMode;
+use super::{ClientPriority, LimitAnswer, MemoryLimit, Serve, Server, Settings, WrongValue};
 
 /// Every setting, in the order of the manual.
 pub const KEYS: &[SettingKey] = &[
     SettingKey {
         name: SERVE,
         form: SettingForm::Text,
+        words: Serve::WORDS,
         parse: |settings, text| set(&mut settings.serve, text.parse().map(Some)),
         show: |settings| shown_or(settings.serve.as_ref(), "the default"),
         update: Update::Plan,
@@ -19,6 +21,7 @@ pub const KEYS: &[SettingKey] = &[
     SettingKey {
         name: "server",
         form: SettingForm::Text,
+        words: Server::WORDS,
         parse: |settings, text| set(&mut settings.server, text.parse()),
         show: |settings| settings.server.to_string(),
         update: Update::Plan,
@@ -26,6 +29,7 @@ pub const KEYS: &[SettingKey] = &[
     SettingKey {
         name: ACTIVE_THREAD_PERCENTAGE,
         form: SettingForm::Number,
+        words: &[],
         parse: |settings, text| set(&mut settings.active_thread_percentage, text.parse()),
         show: |settings| settings.active_thread_percentage.to_string(),
         update: Update::Control(Control {
@@ -33,6 +37,7 @@ pub const KEYS: &[SettingKey] = &[
             arguments: &[],
             is_of_servers: true,
             is_universal: true,
+            is_silent_unless_set: false,
             value: |settings| settings.active_thread_percentage.to_string(),
             read: |line| Some(line.parse::<f64>().ok()?.to_string()),
             differs: |settings, answer| {
@@ -44,6 +49,7 @@ pub const KEYS: &[SettingKey] = &[
     SettingKey {
         name: PINNED_MEMORY_LIMIT,
         form: SettingForm::Text,
+        words: &[],
         parse: |settings, text| {
             set(
                 &mut settings.pinned_memory_limit,
@@ -57,6 +63,7 @@ pub const KEYS: &[SettingKey] = &[
             arguments: &["0"],
             is_of_servers: true,
             is_universal: false,
+            is_silent_unless_set: true,
             // 0 removes a limit, also of a running server (measured on drivers 535 to 615).
             value: |settings| {
                 let limit = settings.pinned_memory_limit;
@@ -74,6 +81,7 @@ pub const KEYS: &[SettingKey] = &[
     SettingKey {
         name: CLIENT_PRIORITY,
         form: SettingForm::Text,
+        words: ClientPriority::WORDS,
         parse: |settings, text| set(&mut settings.client_priority, text.parse()),
         show: |settings| settings.client_priority.to_string(),
         update: Update::Control(Control {
@@ -81,6 +89,7 @@ pub const KEYS: &[SettingKey] = &[
             arguments: &[],
             is_of_servers: false,
             is_universal: false,
+            is_silent_unless_set: false,
             value: |settings| settings.client_priority.number().to_string(),
             read: |line| {
                 let word = ClientPriority::WORDS.get(line.parse::<usize>().ok()?);
@@ -92,6 +101,7 @@ pub const KEYS: &[SettingKey] = &[
     SettingKey {
         name: "cpus",
         form: SettingForm::Text,
+        words: &[],
         parse: |settings, text| set(&mut settings.cpus, unless("all", text, str::parse)),
         show: |settings| shown_or(settings.cpus.as_ref(), "all"),
         update: Update::Restart,
@@ -99,6 +109,7 @@ pub const KEYS: &[SettingKey] = &[
     SettingKey {
         name: "nofile",
         form: SettingForm::WholeNumber,
+        words: &[],
         parse: |settings, text| set(&mut settings.nofile, number(FILES, text).map(Some)),
         show: |settings| shown_or(settings.nofile, "the default"),
         update: Update::Restart,
@@ -106,6 +117,7 @@ pub const KEYS: &[SettingKey] = &[
     SettingKey {
         name: COMPUTE_MODE,
         form: SettingForm::Text,
+        words: ComputeMode::WORDS,
         parse: |settings, text| set(&mut settings.compute_mode, text.parse().map(Some)),
         show: |settings| shown_or(settings.compute_mode, "as it was"),
         update: Update::Restart,
@@ -113,6 +125,7 @@ pub const KEYS: &[SettingKey] = &[
     SettingKey {
         name: "max-clients",
         form: SettingForm::WholeNumber,
+        words: &[],
         parse: |settings, text| {
             let most = unless("none", text, |text| number(CLIENTS, text));
             set(&mut settings.max_clients, most)
@@ -157,8 +170,13 @@ fn number<T>(range: RangeInclusive<T>, text: &str) -> Result<T, WrongValue>
 where
     T: FromStr + PartialOrd + Display,
 {
-    let number = text.parse().ok().filter(|number| range.contains(number));
-    number.ok_or_else(|| WrongValue::Range(format!("from {} to {}", range.start(), range.end())))
+    match text.parse() {
+        Ok(number) if range.contains(&number) => Ok(number),
+        _ => {
+            let (first, last) = (range.start(), range.end());
+            Err(WrongValue::Range(format!("from {first} to {last}")))
+        }
+    }
 }
 
 /// A setting of a device's daemon: a row of [`KEYS`].
@@ -168,6 +186,8 @@ pub struct SettingKey {
     pub name: &'static str,
     /// The form of its value in a profile.
     pub form: SettingForm,
+    /// The words that it takes, if it takes nothing else; `NAME` in one stands for any name.
+    words: &'static [&'static str],
     /// Puts a value into settings.
     pub parse: fn(&mut Settings, &str) -> Result<(), WrongValue>,
     /// Returns the value as text. Settings with the same text are the same.
@@ -207,10 +227,11 @@ pub struct Control {
     /// True if every control program has the commands. They are always sent then, and setting is answered as reading
     /// is. Others are sent only for a value that is not the default.
     pub is_universal: bool,
+    /// True if the control program answers nothing where nothing is set: `read` takes an empty text for that.
+    is_silent_unless_set: bool,
     /// Returns the value in the control program's form.
     pub value: fn(&Settings) -> String,
-    /// Reads a line of an answer, and shows the value; `None` if the line is no answer. An empty text is the answer of
-    /// a control program that says nothing where nothing is set.
+    /// Reads a line of an answer, and shows the value; `None` if the line is no answer.
     pub read: fn(&str) -> Option<String>,
     /// True if an answer cannot be that to these settings.
     pub differs: fn(&Settings, &str) -> bool,
@@ -224,7 +245,7 @@ impl Control {
             lines.pop_front();
             return Some(line.to_owned());
         }
-        (self.read)("").map(|_| String::new())
+        self.is_silent_unless_set.then(String::new)
     }
 }
 
@@ -237,13 +258,9 @@ impl SettingKey {
         }
     }
 
-    /// The words that it takes, if it takes nothing else; `NAME` in one stands for any name.
+    /// The words that it takes; none if it takes other values.
     pub fn words(&self) -> &'static [&'static str] {
-        // An empty text is no value of any setting: the refusal lists those that are.
-        match (self.parse)(&mut Settings::default(), "") {
-            Err(WrongValue::Word(words)) => words,
-            _ => &[],
-        }
+        self.words
     }
 
     /// True if it can change while the daemon runs.

@@ -138,19 +138,16 @@ impl FromStr for MemoryLimit {
         {
             return Err(format!("{number} is not a number"));
         }
-        let too_large = || format!("it is more than any device has ({}G)", MOST >> 10);
         // Exactly: a sum of binary fractions would not tell 0.1G from a whole number of MiB.
         let fraction = fraction.trim_end_matches('0');
         if fraction.len() > 10 {
             return Err(not_whole(text));
         }
         let scale = 10_u64.pow(u32::try_from(fraction.len()).unwrap_or(0));
-        // An empty part is 0.
-        let parse = |digits: &str| format!("0{digits}").parse::<u64>().ok();
-        let whole = parse(whole)
+        let whole = read_digits(whole)
             .filter(|whole| *whole <= MOST)
             .ok_or_else(too_large)?;
-        let scaled = parse(fraction).unwrap_or(0) << shift;
+        let scaled = read_digits(fraction).unwrap_or(0) << shift;
         if scaled % scale != 0 {
             return Err(not_whole(text));
         }
@@ -160,6 +157,15 @@ impl FromStr for MemoryLimit {
             mebibytes => Ok(Self { mebibytes }),
         }
     }
+}
+
+/// Reads digits; none are 0.
+fn read_digits(digits: &str) -> Option<u64> {
+    format!("0{digits}").parse().ok()
+}
+
+fn too_large() -> String {
+    format!("it is more than any device has ({}G)", MOST >> 10)
 }
 
 fn not_whole(text: &str) -> String {
