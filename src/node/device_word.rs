@@ -212,17 +212,16 @@ const MOST: usize = 8;
 
 /// Names the devices, or the nearest of many.
 fn devices(wanted: &str, known: &[String], kind: &str) -> String {
-    let index = wanted.to_ascii_lowercase();
-    let index = index.strip_prefix("gpu").filter(|index| is_index(index));
-    if let Some(index) = index {
+    let lower = wanted.to_ascii_lowercase();
+    if let Some(index) = lower.strip_prefix("gpu").filter(|index| is_index(index)) {
         return format!("--gpu {index} takes every device of GPU {index}");
     }
     if wanted.contains(',') {
         return format!("separate devices by blanks: {}", wanted.replace(',', " "));
     }
-    let near = nearest(wanted, known.iter().map(String::as_str));
-    let near = near.filter(|near| known.len() > MOST || near.contains(char::is_alphabetic));
-    let near = near.map(|near| format!("did you mean \"{near}\"? "));
+    let near = nearest(wanted, known.iter().map(String::as_str))
+        .filter(|near| known.len() > MOST || near.contains(char::is_alphabetic))
+        .map(|near| format!("did you mean \"{near}\"? "));
     let all = match known {
         [only] => format!("the only {kind} is {only}"),
         _ if known.len() <= MOST => {
@@ -274,14 +273,14 @@ pub enum NamePart {
 
 /// Returns the key by which names sort, so that `0.10` follows `0.9`.
 pub fn name_order(name: &str) -> Vec<NamePart> {
-    let is_digit = |c: char| c.is_ascii_digit();
     let mut parts = Vec::new();
     let mut rest = name;
     while let Some(first) = rest.chars().next() {
-        let end = rest.find(|c| is_digit(c) != is_digit(first));
+        let is_number = first.is_ascii_digit();
+        let end = rest.find(|c: char| c.is_ascii_digit() != is_number);
         let (part, tail) = rest.split_at(end.unwrap_or(rest.len()));
         parts.push(match part.parse() {
-            Ok(number) if is_digit(first) => NamePart::Number(number),
+            Ok(number) if is_number => NamePart::Number(number),
             _ => NamePart::Text(part.to_owned()),
         });
         rest = tail;

@@ -1,18 +1,19 @@
 //! The problems of a node, each with its remedy.
 
-use super::problem::{Problem, ProblemId, daemon_problem, drift};
+use super::problem::{Problem, ProblemId, changed_settings, daemon_problem};
 use super::{Client, DaemonState, LOST, Node, Served, Stray, Unmanaged};
 use crate::host::{Pid, Uid, user_name};
-use crate::mps::MpsProgram;
 use crate::settings::Serve;
 
 impl Node {
     /// Returns the problems that `status --exit-code` reports: those of these devices, or of all if none is named, and
     /// those of the node as a whole.
     pub fn problems(&self, devices: &[String]) -> Vec<Problem> {
-        let is_wanted = |name: &String| devices.is_empty() || devices.contains(name);
         let mut problems = self.device_problems();
-        problems.retain(|problem| problem.device.as_ref().is_some_and(is_wanted));
+        problems.retain(|problem| {
+            let device = problem.device.as_ref();
+            device.is_some_and(|name| is_wanted(name, devices))
+        });
         for daemon in &self.unmanaged {
             problems.extend(self.problems_of(daemon));
         }
@@ -20,23 +21,22 @@ impl Node {
             let goes_on = "`mig-mps up PROFILE` or `mig-mps down` goes on from there";
             Problem::new(ProblemId::ChangeInterrupted, what).with_remedy(goes_on)
         }));
-        let lost = if self.has_no_driver {
-            ProblemId::DriverSilent
-        } else {
-            ProblemId::GpuLost
-        };
-        let lost = self.lost.iter().map(|one| {
-            let problem = Problem::new(lost, &one.why);
-            match one.index {
+        // `status` lists these among what is hidden.
+        for lost in &self.lost {
+            let id = if self.has_no_driver {
+                ProblemId::DriverSilent
+            } else {
+                ProblemId::GpuLost
+            };
+            let problem = Problem::new(id, &lost.why).listed();
+            problems.push(match lost.index {
                 Some(_) => problem.with_remedy(LOST),
                 None => problem,
-            }
-        });
-        let unreadable = self.unreadable.iter();
-        let unreadable =
-            unreadable.map(|(_, what)| Problem::new(ProblemId::RecordUnreadable, what));
-        // `status` lists these among what is hidden.
-        problems.extend(lost.chain(unreadable).map(Problem::listed));
+            });
+        }
+        for (_, what) in &self.unreadable {
+            problems.push(Problem::new(ProblemId::RecordUnreadable, what).listed());
+        }
         problems
     }
 
@@ -44,8 +44,8 @@ impl Node {
         let mut problems = Vec::new();
         for served in &self.served {
             // During a change, record and daemon may differ.
-            let drift = drift(served).filter(|_| !self.is_changing());
-            let found = daemon_problem(self, served).into_iter().chain(drift);
+            let changed = changed_settings(served).filter(|_| !self.is_changing());
+            let found = daemon_problem(self, served).into_iter().chain(changed);
             problems.extend(found.map(|problem| problem.of(&served.record.name)));
         }
         for stray in &self.strays {
@@ -71,26 +71,31 @@ impl Node {
     fn shared(&self) -> Vec<Problem> {
         let mut shared = Vec::new();
         for device in self.devices() {
-            let ours = self.served.iter().filter_map(|served| {
-                let is_on_it = served.record.uuid == device.uuid && served.is_alive();
-                let daemon = served.record.daemon.filter(|_| is_on_it)?;
-                Some(format!("pid {} of mig-mps", daemon.pid))
-            });
-            let unmanaged = self.unmanaged.iter().filter(|daemon| {
-                daemon.program == MpsProgram::Control
-                    // A daemon that sees every GPU is reported once.
+            let mut daemons = Vec::new();
+            for served in &self.served {
+                if let Some(daemon) = served.record.daemon
+                    && served.record.uuid == device.uuid
+                    && served.is_alive()
+                {
+                    daemons.push(format!("pid {} of mig-mps", daemon.pid));
+                }
+            }
+            let mut first_unmanaged = None;
+            for daemon in &self.unmanaged {
+                // A daemon that sees every GPU is reported once.
+                if daemon.is_daemon()
                     && !daemon.sees_everything()
                     && daemon.devices.contains(&device.uuid)
-            });
-            let other = unmanaged.clone().next();
-            let unmanaged =
-                unmanaged.map(|daemon| format!("pid {}{}", daemon.pid, of_user(daemon.user)));
-            let daemons: Vec<String> = ours.chain(unmanaged).collect();
+                {
+                    daemons.push(format!("pid {}{}", daemon.pid, of_user(daemon.user)));
+                    first_unmanaged = first_unmanaged.or(Some(daemon));
+                }
+            }
             if daemons.len() > 1 {
                 let name = self.name_of(&device);
                 let what = format!("{} daemons serve it: {}", daemons.len(), daemons.join(", "));
-                let remedy = match other {
-                    Some(other) => end_of(other, "the unmanaged one"),
+                let remedy = match first_unmanaged {
+                    Some(daemon) => end_of(daemon, "the unmanaged one"),
                     None => format!("`mig-mps down {name}` ends one"),
                 };
                 let problem = Problem::new(ProblemId::SeveralDaemons, what).with_remedy(remedy);
@@ -124,30 +129,28 @@ impl Node {
 
     /// Returns the devices, or the node, on which a problem would not have been seen, with the reason.
     pub fn unchecked(&self, id: ProblemId, devices: &[String]) -> Vec<(Option<String>, String)> {
-        let is_wanted = |name: &String| devices.is_empty() || devices.contains(name);
         let served = self
             .served
             .iter()
-            .filter(|served| is_wanted(&served.record.name));
+            .filter(|served| is_wanted(&served.record.name, devices));
         if let Some(why) = self.unseen_daemons().filter(|_| id.is_of_daemons()) {
             return vec![(None, why.to_owned())];
         }
-        let on = |served: &Served, why: &str| (Some(served.record.name.clone()), why.to_owned());
         match id {
             ProblemId::DeviceHung | ProblemId::GpuFault => served
                 .filter(|served| served.state == DaemonState::Hidden)
-                .map(|served| on(served, "its daemon was not asked"))
+                .map(|served| unchecked_on(served, "its daemon was not asked"))
                 .collect(),
             ProblemId::SettingsChanged if self.is_changing() => {
                 vec![(None, "a change of the node is in progress".to_owned())]
             }
             ProblemId::SettingsChanged => served
                 .filter(|served| served.is_alive() && !served.is_read_back())
-                .map(|served| on(served, "its settings were not read back"))
+                .map(|served| unchecked_on(served, "its settings were not read back"))
                 .collect(),
             ProblemId::MemoryOverLimit => served
                 .filter(|served| served.is_alive() && served.hides_memory_over_limit())
-                .map(|served| on(served, "the memory of its clients is hidden"))
+                .map(|served| unchecked_on(served, "the memory of its clients is hidden"))
                 .collect(),
             ProblemId::OutsideMps
             | ProblemId::SeveralDaemons
@@ -163,7 +166,7 @@ impl Node {
                 .devices()
                 .filter(|device| !self.processes.contains_key(&device.uuid))
                 .map(|device| self.name_of(&device))
-                .filter(is_wanted)
+                .filter(|name| is_wanted(name, devices))
                 .map(|name| {
                     let why = "the driver shows who computes on it to root alone";
                     (Some(name), why.to_owned())
@@ -187,7 +190,6 @@ impl Node {
 
     /// Returns what is in order and still worth a line of `status`.
     pub fn remarks(&self, devices: &[String]) -> Vec<Problem> {
-        let wanted = |served: &&Served| devices.is_empty() || devices.contains(&served.record.name);
         let mut remarks: Vec<Problem> = self
             .under_way
             .iter()
@@ -199,22 +201,35 @@ impl Node {
         if devices.is_empty() {
             remarks.extend(self.unpartitioned());
         }
-        for served in self.served.iter().filter(wanted) {
-            let ended = "its server has ended; the next client starts another";
-            let ended = Problem::new(ProblemId::ServerEnded, ended);
-            let ended = served.has_lost_its_server().then_some(ended);
-            let most = served.most_clients(self.control_program());
-            let waiting = served.waiting.iter().map(|client| waits(client, served));
-            let found = ended.into_iter().chain(crowd(served, most)).chain(waiting);
-            remarks.extend(found.map(|remark| remark.of(&served.record.name)));
+        for served in &self.served {
+            let name = &served.record.name;
+            if is_wanted(name, devices) {
+                let found = self.remarks_on(served).into_iter();
+                remarks.extend(found.map(|remark| remark.of(name)));
+            }
         }
+        remarks
+    }
+
+    fn remarks_on(&self, served: &Served) -> Vec<Problem> {
+        let mut remarks = Vec::new();
+        if served.has_lost_its_server() {
+            let ended = "its server has ended; the next client starts another";
+            remarks.push(Problem::new(ProblemId::ServerEnded, ended));
+        }
+        remarks.extend(crowd(served, served.most_clients(self.control_program())));
+        remarks.extend(served.waiting.iter().map(|client| waits(client, served)));
         remarks
     }
 
     /// Describes the GPUs in MIG mode without a MIG device, as after a reboot.
     fn unpartitioned(&self) -> Option<Problem> {
-        let gpus = self.gpus.iter().filter(|gpu| gpu.has_nothing_in_mig_mode());
-        let indices: Vec<String> = gpus.map(|gpu| gpu.index.to_string()).collect();
+        let indices: Vec<String> = self
+            .gpus
+            .iter()
+            .filter(|gpu| gpu.has_nothing_in_mig_mode())
+            .map(|gpu| gpu.index.to_string())
+            .collect();
         let gpus = match indices.as_slice() {
             [] => return None,
             [one] => format!("GPU {one}"),
@@ -224,6 +239,15 @@ impl Node {
         let problem = Problem::new(ProblemId::NoMigDevices, what);
         Some(problem.with_remedy("`mig-mps up PROFILE` makes MIG devices"))
     }
+}
+
+/// True if the device with that name is one of these; all are if none is named.
+fn is_wanted(name: &String, devices: &[String]) -> bool {
+    devices.is_empty() || devices.contains(name)
+}
+
+fn unchecked_on(served: &Served, why: &str) -> (Option<String>, String) {
+    (Some(served.record.name.clone()), why.to_owned())
 }
 
 /// `` `echo quit | …` ends it``
@@ -284,33 +308,30 @@ fn over_limit(client: &Client, served: &Served) -> Option<Problem> {
 /// `pid 4712 (bob) waits until the programs of alice have exited: pid 4711`
 fn waits(client: &Client, served: &Served) -> Problem {
     let user = client.user.map_or_else(|| "somebody".to_owned(), user_name);
-    let what = format!(
-        "pid {} ({user}) waits until {}",
-        client.shown_pid(),
-        others_leave(served)
-    );
-    let sharing = "serve = \"all\" in the profile lets users share the device";
-    Problem::new(ProblemId::UserWaiting, what).with_remedy(sharing)
-}
-
-/// `the programs of alice have exited: pid 4711, 4713`
-fn others_leave(served: &Served) -> String {
-    let users = served.servers.iter().filter_map(|server| server.user);
-    let mut names: Vec<String> = users.map(user_name).collect();
-    names.dedup();
-    if names.is_empty() {
-        return "another user's server has started".to_owned();
-    }
-    let clients = served.clients.listed().iter();
-    let pids: Vec<String> = clients
+    let who = format!("pid {} ({user})", client.shown_pid());
+    let mut users: Vec<String> = served
+        .servers
+        .iter()
+        .filter_map(|server| Some(user_name(server.user?)))
+        .collect();
+    users.dedup();
+    let others = users.join(" and ");
+    let pids: Vec<String> = served
+        .clients
+        .listed()
+        .iter()
         .filter_map(|client| Some(client.pid?.to_string()))
         .collect();
-    let which = if pids.is_empty() {
-        String::new()
+    let what = if users.is_empty() {
+        format!("{who} waits until another user's server has started")
+    } else if pids.is_empty() {
+        format!("{who} waits until the programs of {others} have exited")
     } else {
-        format!(": pid {}", pids.join(", "))
+        let pids = pids.join(", ");
+        format!("{who} waits until the programs of {others} have exited: pid {pids}")
     };
-    format!("the programs of {} have exited{which}", names.join(" and "))
+    let sharing = "serve = \"all\" in the profile lets users share the device";
+    Problem::new(ProblemId::UserWaiting, what).with_remedy(sharing)
 }
 
 /// Describes a daemon that has all the clients that it can have (`most`), or more than `max-clients`.

@@ -339,9 +339,10 @@ pub fn restored(node: &Node, served: &Served) -> String {
 /// Describes a device that `heal` has given up.
 fn failing(served: &Served) -> Problem {
     let name = &served.record.name;
-    let (times, state) = match served.state {
-        DaemonState::Hung => (served.record.healed.len(), "hangs"),
-        _ => (served.record.healed.len(), "is dead"),
+    let times = served.record.healed.len();
+    let state = match served.state {
+        DaemonState::Hung => "hangs",
+        _ => "is dead",
     };
     let seen = format!("`heal` has started it {times} times within an hour, and it {state} again");
     Problem::new(ProblemId::DeviceFailing, seen).with_remedy(format!(
@@ -456,7 +457,7 @@ fn who_works(served: &Served) -> String {
 }
 
 /// Returns the settings of a daemon that somebody changed, as a problem.
-pub(super) fn drift(served: &Served) -> Option<Problem> {
+pub(super) fn changed_settings(served: &Served) -> Option<Problem> {
     if !served.record.finished {
         // A change is setting them.
         return None;

@@ -189,6 +189,11 @@ impl Served {
         self.waiting.iter().any(|client| client.pid == Some(pid))
     }
 
+    /// True if one of its servers or clients has that process id.
+    pub(super) fn has_program(&self, pid: Pid) -> bool {
+        self.servers.iter().any(|server| server.pid == pid) || self.clients.have(pid)
+    }
+
     /// True if its daemon runs, or may run.
     pub fn is_alive(&self) -> bool {
         self.state != DaemonState::Dead

@@ -8,7 +8,7 @@ use crate::catalog::Model;
 use crate::host::Pid;
 use crate::mps::ControlProgram;
 use crate::nvml::{NvmlError, Processes};
-use crate::state::{Created, DeviceKey, Journal, RunDir, Taken};
+use crate::state::{Created, DeviceKey, Journal, RunDir};
 
 /// A snapshot of the node.
 #[derive(Clone, Debug, Default)]
@@ -92,25 +92,31 @@ impl Node {
 
     /// Describes the GPU instances that a change destroyed and that do not exist now.
     pub fn missing_after(&self, journal: &Journal) -> Vec<String> {
-        let exists = |gpu: &Gpu, taken: &Taken| {
+        let mut missing = Vec::new();
+        for taken in &journal.taken {
+            let Some(gpu) = self.gpu(&taken.gpu) else {
+                continue;
+            };
             let mut instances = gpu.instances.iter();
-            instances.any(|one| one.placement == taken.placement && one.profile == taken.profile)
-        };
-        let missing = journal.taken.iter().filter_map(|taken| {
-            let gpu = self.gpu(&taken.gpu)?;
-            (!exists(gpu, taken))
-                .then(|| format!("GPU {} {} at {}", gpu.index, taken.name, taken.placement))
-        });
-        missing.collect()
+            if !instances
+                .any(|one| one.placement == taken.placement && one.profile == taken.profile)
+            {
+                let (index, name, placement) = (gpu.index, &taken.name, taken.placement);
+                missing.push(format!("GPU {index} {name} at {placement}"));
+            }
+        }
+        missing
     }
 
     /// Describes the changes that were killed half-way.
     pub fn interrupted(&self) -> Vec<String> {
-        let describe = |(_, journal): &(RunDir, Journal)| match self.missing_after(journal) {
-            missing if missing.is_empty() => format!("interrupted: {journal}"),
-            missing => format!("interrupted: {journal}; missing: {}", missing.join(", ")),
-        };
-        self.interrupted.iter().map(describe).collect()
+        self.interrupted
+            .iter()
+            .map(|(_, journal)| match self.missing_after(journal) {
+                missing if missing.is_empty() => format!("interrupted: {journal}"),
+                missing => format!("interrupted: {journal}; missing: {}", missing.join(", ")),
+            })
+            .collect()
     }
 
     /// True if a change is in progress, as far as the caller may know.
@@ -136,10 +142,9 @@ impl Node {
     /// Returns the device's record and daemon, if it has any: those that were made with its present UUID, else with an
     /// earlier one.
     pub fn served_on(&self, key: &DeviceKey) -> Option<&Served> {
-        let on_it = || self.served.iter().filter(|one| one.record.key == *key);
-        on_it()
-            .find(|one| one.is_there())
-            .or_else(|| on_it().next())
+        let mut served = self.served.iter().filter(|one| one.record.key == *key);
+        let present = served.clone().find(|one| one.is_there());
+        present.or_else(|| served.next())
     }
 
     /// True if a device was served in this boot and nobody is changing it: if it is gone, it is missed.
@@ -204,16 +209,19 @@ impl Node {
             return Vec::new();
         };
         let served = self.serving(uuid);
-        let known = |pid: Pid| {
-            let mut servers = served.iter().flat_map(|served| &served.servers);
-            let mut idle = self.strays.iter().filter(|stray| stray.is_idle());
-            servers.any(|server| server.pid == pid)
-                || served.is_some_and(|served| served.clients.have(pid))
+        let mut pids: Vec<Pid> = processes
+            .compute
+            .iter()
+            .map(|usage| Pid(usage.pid))
+            .collect();
+        pids.retain(|&pid| {
+            let mut strays = self.strays.iter();
+            let is_known = served.is_some_and(|served| served.has_program(pid))
                 || processes.clients.iter().any(|usage| usage.pid == pid.0)
-                || idle.any(|stray| stray.server.pid == pid)
-        };
-        let pids = processes.compute.iter().map(|usage| Pid(usage.pid));
-        pids.filter(|&pid| !known(pid)).collect()
+                || strays.any(|stray| stray.is_idle() && stray.server.pid == pid);
+            !is_known
+        });
+        pids
     }
 
     /// Returns the command by which root runs `mig-mps VERB NAME` as the user whose daemon serves the device.
@@ -252,25 +260,20 @@ impl Node {
     pub fn resolve(&self, words: &[String]) -> Result<Vec<String>, NoSuchDevice> {
         // By place; a device that was made again has its present UUID and the recorded one.
         let mut all: BTreeMap<_, (String, Vec<String>)> = BTreeMap::new();
-        let mut add = |gpu, key: &DeviceKey, name: &str, uuid: &str| {
-            let place = device_order(gpu, key, name);
-            let entry = all
-                .entry(place)
-                .or_insert_with(|| (name.to_owned(), Vec::new()));
-            entry.1.push(uuid.to_owned());
-        };
-        for device in self.devices() {
-            add(
-                Some(device.gpu),
-                &device.key,
-                &self.name_of(&device),
-                &device.uuid,
-            );
-        }
-        for served in &self.served {
+        let present = self.devices().map(|device| {
+            let name = self.name_of(&device);
+            let place = device_order(Some(device.gpu), &device.key, &name);
+            (place, name, device.uuid)
+        });
+        let recorded = self.served.iter().map(|served| {
             let record = &served.record;
             let gpu = self.gpu(&record.key.gpu).map(|gpu| gpu.index);
-            add(gpu.or(record.gpu), &record.key, &record.name, &record.uuid);
+            let place = device_order(gpu.or(record.gpu), &record.key, &record.name);
+            (place, record.name.clone(), record.uuid.clone())
+        });
+        for (place, name, uuid) in present.chain(recorded) {
+            let (_, uuids) = all.entry(place).or_insert_with(|| (name, Vec::new()));
+            uuids.push(uuid);
         }
         let mut names: Vec<String> = Vec::new();
         for word in words {
@@ -305,25 +308,25 @@ impl Node {
         let mut names: Vec<String> = devices.iter().map(|device| self.name_of(device)).collect();
         let lost = self.lost.iter().find(|lost| lost.index == Some(index));
         let is_unseen = self.has_no_driver || lost.is_some();
-        let is_on_it = |served: &&Served| match gpu {
-            Some(gpu) => gpu.uuid == served.record.key.gpu,
-            None => is_unseen && served.record.gpu == Some(index),
-        };
-        for served in self.served.iter().filter(is_on_it) {
-            if !names.contains(&served.record.name) {
-                names.push(served.record.name.clone());
+        for served in &self.served {
+            let record = &served.record;
+            let is_on_it = match gpu {
+                Some(gpu) => gpu.uuid == record.key.gpu,
+                None => is_unseen && record.gpu == Some(index),
+            };
+            if is_on_it && !names.contains(&record.name) {
+                names.push(record.name.clone());
             }
         }
         if let Some(lost) = lost.filter(|_| names.is_empty()) {
             return Err(NoSuchDevice::Lost(lost.why.clone()));
         }
         if names.is_empty() {
-            let gpus = self.gpus.iter().map(|gpu| gpu.index);
-            let recorded = self.served.iter().filter_map(|served| served.record.gpu);
-            let gpus: BTreeSet<u32> = gpus
-                .chain(recorded.filter(|_| self.has_no_driver))
-                .collect();
-            let gpus = gpus.into_iter().collect();
+            let mut known: BTreeSet<u32> = self.gpus.iter().map(|gpu| gpu.index).collect();
+            if self.has_no_driver {
+                known.extend(self.served.iter().filter_map(|served| served.record.gpu));
+            }
+            let gpus = known.into_iter().collect();
             return Err(if self.has_no_driver {
                 NoSuchDevice::NoneServedOn {
                     index,

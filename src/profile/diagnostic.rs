@@ -93,23 +93,16 @@ impl Source {
         })
     }
 
-    /// Rewords an error of a serde reader, with the nearest valid key for an unknown one.
+    /// Rewords an error of the YAML reader, with the nearest valid key for an unknown one.
     pub fn serde_error(self: &Arc<Self>, span: Span, message: &str) -> ProfileError {
-        let words: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
-        if message.starts_with("unknown field")
-            && let Some((unknown, known)) = words.split_first()
+        if let Some(unknown) = message.strip_prefix("unknown field `")
+            && let Some((key, known)) = unknown.split_once("`, expected one of ")
         {
-            // TOML's reader puts each word into backticks, YAML's only the first.
-            return match message.split_once("expected one of ") {
-                Some((_, listed)) if known.is_empty() => {
-                    let listed: Vec<&str> = listed.split(", ").collect();
-                    self.unknown_key(span, unknown, &listed)
-                }
-                _ => self.unknown_key(span, unknown, known),
-            };
+            let known: Vec<&str> = known.split(", ").collect();
+            return self.unknown_key(span, key, &known);
         }
-        if message.starts_with("missing field")
-            && let Some(key) = words.first()
+        if let Some(missing) = message.strip_prefix("missing field `")
+            && let Some((key, _)) = missing.split_once('`')
         {
             return self.error(span, format!("the key \"{key}\" is missing here"));
         }
@@ -125,8 +118,10 @@ fn in_plain_words(message: &str) -> String {
         ("expected a map", "expected a table"),
         ("expected a sequence", "expected a list"),
     ];
-    let fold = |said: String, (from, to): &(&str, &str)| said.replace(from, to);
-    let message = WORDS.iter().fold(message.to_owned(), fold);
+    let mut message = message.to_owned();
+    for (from, to) in WORDS {
+        message = message.replace(from, to);
+    }
     let Some((before, wanted)) = message.rsplit_once("expected ") else {
         return message;
     };

@@ -285,8 +285,10 @@ fn inline(mps: Option<&Table>, is_off: bool) -> Option<String> {
 /// A regular expression for exactly these names.
 pub fn regex_of(products: &BTreeSet<&str>) -> String {
     // A hyphen means nothing outside of brackets, and people read this.
-    let plain = |product: &&str| escape(product).replace(r"\-", "-");
-    let names: Vec<String> = products.iter().map(plain).collect();
+    let names: Vec<String> = products
+        .iter()
+        .map(|product| escape(product).replace(r"\-", "-"))
+        .collect();
     match names.as_slice() {
         [one] => format!("^{one}$"),
         names => format!("^({})$", names.join("|")),

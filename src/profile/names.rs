@@ -30,19 +30,22 @@ impl NameTemplate<'_> {
             .flat_map(str::chars)
             .take_while(char::is_ascii_digit)
             .collect();
-        let is_it = |digits: &str| {
-            let number: Option<u32> = digits.parse().ok();
-            number.is_some_and(|number| {
-                number.to_string() == digits && text.replace("{n}", digits) == name
-            })
-        };
         // What follows the number may begin with digits of its own.
-        (1..=digits.len()).any(|end| is_it(&digits[..end]))
+        (1..=digits.len()).any(|end| {
+            let number = &digits[..end];
+            is_number(number) && text.replace("{n}", number) == name
+        })
     }
 
     fn on(self, gpu: u32) -> String {
         self.0.replace("{gpu}", &gpu.to_string())
     }
+}
+
+/// True for a number as [`NameTemplate::fill`] writes it.
+fn is_number(digits: &str) -> bool {
+    let number: Result<u32, _> = digits.parse();
+    number.is_ok_and(|number| number.to_string() == digits)
 }
 
 /// The names given out on one node, each with whose it is.
@@ -76,10 +79,11 @@ impl Names {
 
 /// True if a text can name a device: it becomes a file name and a word on command lines.
 pub fn is_device_name(text: &str) -> bool {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     !text.is_empty()
         && text.len() <= 64
-        && text.chars().all(plain)
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
         && !text.starts_with(['.', '-'])
         && !text.starts_with("GPU-")
         && !text.starts_with("MIG-")

@@ -103,7 +103,7 @@ impl<'a> ProfileCheck<'a> {
         let gpus = self.tables(file, "gpu")?.unwrap_or_default();
         if gpus.is_empty() {
             let message = "the profile selects no GPU: it has no [[gpu]] block";
-            return Err(self.note(self.error(Span::default(), message)));
+            return self.refuse(Span::default(), message);
         }
         self.check_count(gpus.len(), MOST_BLOCKS, "[[gpu]] blocks")?;
         let mut blocks: Vec<Block> = Vec::new();
@@ -132,7 +132,7 @@ impl<'a> ProfileCheck<'a> {
     fn check_count(&self, count: usize, most: usize, what: &str) -> Result<(), Noted> {
         if count > most {
             let message = format!("the profile has {count} {what}: at most {most} are read");
-            return Err(self.note(self.error(Span::default(), message)));
+            return self.refuse(Span::default(), message);
         }
         Ok(())
     }
@@ -163,29 +163,30 @@ impl<'a> ProfileCheck<'a> {
         let (mig, name) = (self.flag(gpu, "mig"), self.name(gpu));
         let devices = self.tables(gpu, "devices")?;
         let is_whole = mig?.is_some_and(|(mig, _)| !mig);
-        let refuse = |span, message| self.error(span, message);
-        let error = match (is_whole, devices, name?) {
-            (true, Some(_), _) => refuse(span, "mig = false and devices exclude each other"),
+        match (is_whole, devices, name?) {
+            (true, Some(_), _) => self.refuse(span, "mig = false and devices exclude each other"),
             (true, None, name) => {
-                return Ok(Want::Whole(WholeGpu {
-                    settings: self.unnamed(name.as_ref(), settings.of_whole_gpu())?,
-                    name,
-                }));
+                let settings = self.unnamed(name.as_ref(), settings.of_whole_gpu())?;
+                Ok(Want::Whole(WholeGpu { settings, name }))
             }
-            (false, Some(_), Some((_, span))) => refuse(
-                span,
-                "a block with devices has no name of its own: name its devices",
-            ),
+            (false, Some(_), Some((_, span))) => {
+                let message = "a block with devices has no name of its own: name its devices";
+                self.refuse(span, message)
+            }
             (false, Some(devices), None) => {
-                let entries = devices.iter().map(|device| self.entry(settings, device));
                 // Each is checked, also after a wrong one.
-                let entries: Vec<Result<DeviceEntry, Noted>> = entries.collect();
-                return Ok(Want::Parts(entries.into_iter().collect::<Result<_, _>>()?));
+                let entries: Vec<Result<DeviceEntry, Noted>> = devices
+                    .iter()
+                    .map(|device| self.entry(settings, device))
+                    .collect();
+                Ok(Want::Parts(entries.into_iter().collect::<Result<_, _>>()?))
             }
-            (false, None, _) => refuse(span, "this block does not say what its GPUs become")
-                .with_hint("add devices = [ … ], or mig = false for the whole GPU"),
-        };
-        Err(self.note(error))
+            (false, None, _) => {
+                let error = self.error(span, "this block does not say what its GPUs become");
+                let hint = "add devices = [ … ], or mig = false for the whole GPU";
+                Err(self.note(error.with_hint(hint)))
+            }
+        }
     }
 
     fn entry(&self, defaults: &Inherited, device: &ProfileTable<'a>) -> Result<DeviceEntry, Noted> {
@@ -226,7 +227,7 @@ impl<'a> ProfileCheck<'a> {
         match (name, settings) {
             (Some((_, span)), None) => {
                 let message = "mps is false here: only a device with a daemon can have a name";
-                Err(self.note(self.error(*span, message)))
+                self.refuse(*span, message)
             }
             (_, settings) => Ok(settings),
         }
@@ -251,7 +252,7 @@ impl<'a> ProfileCheck<'a> {
             ),
             Some((count, _)) => return Ok(count),
         };
-        Err(self.note(self.error(span, message)))
+        self.refuse(span, message)
     }
 
     fn compute(
@@ -264,26 +265,32 @@ impl<'a> ProfileCheck<'a> {
             return Err(Noted);
         };
         let slices = profile.slices();
-        let parse = |(name, span): (&str, Span)| {
-            let parsed: Result<ComputeName, String> = name.parse();
-            let parsed = match parsed {
-                Ok(compute) if !compute.fits(slices) => Err(format!(
-                    "a {slices}g GPU instance has no {compute}: it has {}",
-                    fitting(slices)
-                )),
-                parsed => parsed,
-            };
-            self.keep(parsed.map_err(|error| self.error(span, error)))
-        };
-        let compute: Vec<Result<ComputeName, Noted>> = names.into_iter().map(parse).collect();
-        let compute: Vec<ComputeName> = compute.into_iter().collect::<Result<_, _>>()?;
+        // Each is checked, also after a wrong one.
+        let checked: Vec<Result<ComputeName, Noted>> = names
+            .into_iter()
+            .map(|(name, span)| self.compute_name(slices, name, span))
+            .collect();
+        let compute: Vec<ComputeName> = checked.into_iter().collect::<Result<_, _>>()?;
         let asked: u32 = compute.iter().map(|compute| compute.slices).sum();
         if asked > slices {
             let message =
                 format!("compute asks for {asked} slices of a GPU instance that has {slices}");
-            return Err(self.note(self.error(*span, message)));
+            return self.refuse(*span, message);
         }
         Ok(compute)
+    }
+
+    /// Reads the name of a compute instance in a GPU instance of so many slices.
+    fn compute_name(&self, slices: u32, name: &str, span: Span) -> Result<ComputeName, Noted> {
+        match name.parse::<ComputeName>() {
+            Ok(compute) if compute.fits(slices) => Ok(compute),
+            Ok(compute) => {
+                let known = fitting(slices);
+                let message = format!("a {slices}g GPU instance has no {compute}: it has {known}");
+                self.refuse(span, message)
+            }
+            Err(error) => self.refuse(span, error),
+        }
     }
 
     /// Returns the name of a device, if the table has one.
@@ -295,7 +302,7 @@ impl<'a> ProfileCheck<'a> {
         if !is_device_name(&name.replace("{gpu}", "0").replace("{n}", "0")) {
             let message = "not a device name: up to 64 letters, digits, \".\", \"_\" and \"-\", and {gpu} \
                  or {n}; it may not begin with \".\", \"-\", \"GPU-\" or \"MIG-\"";
-            return Err(self.note(self.error(span, message)));
+            return self.refuse(span, message);
         }
         Ok(Some((name.to_owned(), span)))
     }
@@ -334,6 +341,11 @@ impl<'a> ProfileCheck<'a> {
     /// Notes the mistake, if there is one, so that the check can go on.
     pub(super) fn keep<T>(&self, checked: Result<T, ProfileError>) -> Result<T, Noted> {
         checked.map_err(|error| self.note(error))
+    }
+
+    /// Notes a mistake.
+    pub(super) fn refuse<T>(&self, span: Span, message: impl Into<String>) -> Result<T, Noted> {
+        Err(self.note(self.error(span, message)))
     }
 
     pub(super) fn note(&self, mistake: ProfileError) -> Noted {
@@ -488,12 +500,14 @@ fn nearest_word(wrong: &WrongValue, text: &str) -> Option<String> {
         return None;
     };
     let name = text.split_once(':').map(|(_, name)| name);
-    let named = |word: &&str| match (word.split_once(':'), name) {
-        (Some((kind, _)), Some(name)) if !name.is_empty() => format!("{kind}:{name}"),
-        _ => (*word).to_owned(),
-    };
-    let words: Vec<String> = words.iter().map(named).collect();
-    nearest(text, words.iter().map(String::as_str)).map(str::to_owned)
+    let named: Vec<String> = words
+        .iter()
+        .map(|word| match (word.split_once(':'), name) {
+            (Some((kind, _)), Some(name)) if !name.is_empty() => format!("{kind}:{name}"),
+            _ => (*word).to_owned(),
+        })
+        .collect();
+    nearest(text, named.iter().map(String::as_str)).map(str::to_owned)
 }
 
 #[cfg(test)]

@@ -186,14 +186,14 @@ fn object(keys: &[ProfileKey]) -> Value {
 }
 
 fn of_kind(kind: KeyKind) -> Value {
-    let text = || json!({ "type": "string" });
-    let number = || json!({ "type": "integer", "minimum": 0, "maximum": u32::MAX });
     match kind {
-        KeyKind::Text => text(),
-        KeyKind::WholeNumber => number(),
+        KeyKind::Text => json!({ "type": "string" }),
+        KeyKind::WholeNumber => json!({ "type": "integer", "minimum": 0, "maximum": u32::MAX }),
         KeyKind::Flag => json!({ "type": "boolean" }),
-        KeyKind::Texts => json!({ "type": "array", "items": text() }),
-        KeyKind::WholeNumbers => json!({ "type": "array", "items": number() }),
+        KeyKind::Texts => json!({ "type": "array", "items": of_kind(KeyKind::Text) }),
+        KeyKind::WholeNumbers => {
+            json!({ "type": "array", "items": of_kind(KeyKind::WholeNumber) })
+        }
         KeyKind::Table(keys) => object(keys),
         KeyKind::Tables(keys) => json!({ "type": "array", "items": object(keys) }),
         KeyKind::Mps => {

@@ -31,7 +31,6 @@ impl PciAddress {
     /// Reads `17:00.0`, `0000:17:00.0` or `00000000:17:00.0`; the function is always 0.
     pub fn parse(text: &str) -> Option<Self> {
         let (address, function) = text.rsplit_once('.')?;
-        let hex = |part: &str| u32::from_str_radix(part, 16).ok();
         let mut parts = address.rsplit(':');
         let device = hex(parts.next()?)?;
         let bus = hex(parts.next()?)?;
@@ -42,6 +41,10 @@ impl PciAddress {
             device,
         })
     }
+}
+
+fn hex(digits: &str) -> Option<u32> {
+    u32::from_str_radix(digits, 16).ok()
 }
 
 impl Selector {
@@ -97,28 +100,27 @@ impl Selector {
         &self,
         mut earlier: impl Iterator<Item = &'a Self> + Clone,
     ) -> bool {
-        let by_index_alone = |other: &&Self| other.product.is_none() && !other.names_a_real_gpu();
         let taken: BTreeSet<u32> = earlier
             .clone()
-            .filter(by_index_alone)
+            .filter(|other| other.product.is_none() && !other.names_a_real_gpu())
             .flat_map(Self::indices)
             .collect();
-        let has_no_index_left = |indices: &Vec<u32>| indices.iter().all(|i| taken.contains(i));
-        self.index.as_ref().is_some_and(has_no_index_left)
+        let has_indices = self.index.is_some();
+        (has_indices && self.indices().all(|index| taken.contains(&index)))
             || earlier.any(|other| other.holds_wherever(self))
     }
 
     /// True if each key of `self` holds for every GPU that `other` selects.
     fn holds_wherever(&self, other: &Self) -> bool {
-        let has = |indices: &Vec<u32>| other.indices().all(|index| indices.contains(&index));
-        let is_same = |regex: &Regex, other: &Regex| regex.as_str() == other.as_str();
-        implied(self.index.as_ref(), other.index.as_ref(), |taken, _| {
-            has(taken)
-        }) && implied(self.product.as_ref(), other.product.as_ref(), is_same)
-            && implied(self.uuid.as_ref(), other.uuid.as_ref(), |taken, prefix| {
-                prefix.starts_with(taken)
-            })
-            && implied(self.pci, other.pci, |taken, address| taken == address)
+        implied(self.index.as_ref(), other.index.as_ref(), |own, others| {
+            others.iter().all(|index| own.contains(index))
+        }) && implied(
+            self.product.as_ref(),
+            other.product.as_ref(),
+            |own, others| own.as_str() == others.as_str(),
+        ) && implied(self.uuid.as_ref(), other.uuid.as_ref(), |own, others| {
+            others.starts_with(own)
+        }) && implied(self.pci, other.pci, |own, others| own == others)
     }
 }
 
@@ -148,57 +150,57 @@ impl<'a> ProfileCheck<'a> {
         let product = self.text(select, "product");
         let (uuid, pci) = (self.text(select, "uuid"), self.text(select, "pci"));
         let all = self.flag(select, "all");
-        let product = product.and_then(|product| {
-            let product = product.map(|(product, span)| self.keep(self.product(product, span)));
-            product.transpose()
+        let regex = product.and_then(|product| {
+            product
+                .map(|(product, span)| self.keep(self.product(product, span)))
+                .transpose()
         });
         let (index, uuid, pci) = (index?, uuid?, pci?);
-        let (product, all) = (product?, all?);
-        let refuse = |span: Span, message: &str| Err(self.note(self.error(span, message)));
-        let keys = [
-            index.is_some(),
-            product.is_some(),
-            uuid.is_some(),
-            pci.is_some(),
-        ];
-        match (all, keys.contains(&true)) {
-            (Some((false, span)), _) => {
-                return refuse(span, "all = false selects nothing: leave it out");
+        let (product, all) = (regex?, all?);
+        let has_keys = index.is_some() || product.is_some() || uuid.is_some() || pci.is_some();
+        match all {
+            Some((false, span)) => {
+                return self.refuse(span, "all = false selects nothing: leave it out");
             }
-            (Some((true, span)), true) => {
-                return refuse(
-                    span,
-                    "all = true selects every GPU: leave it out, or the other keys",
-                );
+            Some((true, span)) if has_keys => {
+                let message = "all = true selects every GPU: leave it out, or the other keys";
+                return self.refuse(span, message);
             }
-            (None, false) => {
+            None if !has_keys => {
                 let form = "select needs one of index, product, uuid, pci and all, or several";
-                return refuse(select.span, form);
+                return self.refuse(select.span, form);
             }
-            (Some((true, _)), false) | (None, true) => {}
+            Some((true, _)) | None => {}
         }
         if index.as_ref().is_some_and(Vec::is_empty) {
-            return refuse(
-                select.span,
-                "index = [] selects nothing: write GPU indices, or all = true",
-            );
+            let message = "index = [] selects nothing: write GPU indices, or all = true";
+            return self.refuse(select.span, message);
         }
         if let Some((uuid, span)) = uuid
             && !uuid.starts_with("GPU-")
         {
-            return refuse(span, "a GPU's UUID begins with \"GPU-\"");
+            return self.refuse(span, "a GPU's UUID begins with \"GPU-\"");
         }
-        let address = |(pci, span)| {
-            let message = "not a PCI address: expected one like \"0000:17:00.0\"";
-            let address = PciAddress::parse(pci);
-            address.ok_or_else(|| self.note(self.error(span, message)))
+        let pci = match pci {
+            Some((pci, span)) => Some(self.pci_address(pci, span)?),
+            None => None,
         };
         Ok(Selector {
             index: index.map(|index| index.into_iter().map(|(index, _)| index).collect()),
             product,
             uuid: uuid.map(|(uuid, _)| uuid.to_owned()),
-            pci: pci.map(address).transpose()?,
+            pci,
         })
+    }
+
+    fn pci_address(&self, pci: &str, span: Span) -> Result<PciAddress, Noted> {
+        match PciAddress::parse(pci) {
+            Some(address) => Ok(address),
+            None => {
+                let message = "not a PCI address: expected one like \"0000:17:00.0\"";
+                self.refuse(span, message)
+            }
+        }
     }
 
     fn product(&self, product: &str, span: Span) -> Result<Regex, ProfileError> {

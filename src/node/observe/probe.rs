@@ -319,18 +319,18 @@ impl Probe<'_> {
     /// True if the server was ready once: it is older than the finished record, or the daemon logged it.
     fn was_ready(&self, server: &Process) -> bool {
         let record = &self.served.record;
-        let recorded = self
-            .served
-            .run_dir
-            .recorded_at(&record.uuid)
-            .and_then(|at| at.elapsed().ok());
-        let is_older = server
-            .age()
-            .zip(recorded)
-            .is_some_and(|(age, recorded)| record.finished && age > recorded);
-        let logs = self.logs.as_ref().filter(|_| !is_older);
-        let log = logs.map(|logs| logs.end_of(LogFile::Control, LOG_END));
-        is_older || log.is_some_and(|log| logged_ready(&log, server.pid))
+        let recorded_at = self.served.run_dir.recorded_at(&record.uuid);
+        let recorded = recorded_at.and_then(|at| at.elapsed().ok());
+        if let (Some(age), Some(recorded)) = (server.age(), recorded)
+            && record.finished
+            && age > recorded
+        {
+            return true;
+        }
+        let Some(logs) = &self.logs else {
+            return false;
+        };
+        logged_ready(&logs.end_of(LogFile::Control, LOG_END), server.pid)
     }
 }
 
