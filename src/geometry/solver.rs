@@ -131,7 +131,7 @@ pub struct Arrangement {
 /// Returns the best placement for every request.
 ///
 /// An existing instance stays if a request of its profile gets its placement, and is destroyed otherwise.
-/// `keeping(entry, standing)` is the disruption of keeping that instance for a request of that entry: its
+/// `keeping(entry, existing)` is the disruption of keeping that instance for a request of that entry: its
 /// daemon may have to restart. Of all arrangements the one
 /// that disrupts least is chosen, then the one that leaves the largest free block, then the
 /// one with the lowest starts.
@@ -139,7 +139,7 @@ pub struct Arrangement {
 /// Returns `None` if no arrangement exists, whatever may be destroyed.
 pub fn arrange(
     offered: &[GpuInstanceProfile],
-    standing: &[Existing],
+    existing: &[Existing],
     requests: &[Request],
     keeping: &dyn Fn(usize, usize) -> Disruption,
 ) -> Option<Arrangement> {
@@ -150,7 +150,7 @@ pub fn arrange(
         return None;
     }
     let mut search = Search {
-        standing,
+        existing,
         requests,
         keeping,
         units: units(offered),
@@ -189,7 +189,7 @@ pub fn units(offered: &[GpuInstanceProfile]) -> u32 {
 }
 
 struct Search<'a> {
-    standing: &'a [Existing],
+    existing: &'a [Existing],
     requests: &'a [Request],
     keeping: &'a dyn Fn(usize, usize) -> Disruption,
     units: u32,
@@ -211,8 +211,8 @@ struct Score {
 }
 
 impl Search<'_> {
-    /// Places the items from `depth` on. `lost` is the disruption that the chosen ones do by lying on what
-    /// stands: it only grows.
+    /// Places the items from `depth` on. `lost` is the disruption that the chosen ones do by lying on
+    /// existing instances: it only grows.
     fn descend(&mut self, depth: usize, lost: Disruption) {
         if self.is_beaten(lost) {
             return;
@@ -249,21 +249,21 @@ impl Search<'_> {
 
     /// Adds a place to the chosen ones. Returns the disruption that it adds to theirs.
     fn choose(&mut self, profile: ProfileId, placement: Placement) -> Disruption {
-        let mut standing = self.standing.iter();
+        let mut existing = self.existing.iter();
         let place = FoundPlace {
             profile,
             placement,
-            standing: standing.position(|s| (s.profile, s.placement) == (profile, placement)),
+            existing: existing.position(|s| (s.profile, s.placement) == (profile, placement)),
         };
         let mut disruption = Disruption::NONE;
-        for (nth, standing) in self.standing.iter().enumerate() {
-            if place.destroys(nth, standing)
+        for (nth, existing) in self.existing.iter().enumerate() {
+            if place.destroys(nth, existing)
                 && !self
                     .chosen
                     .iter()
-                    .any(|other| other.destroys(nth, standing))
+                    .any(|other| other.destroys(nth, existing))
             {
-                disruption = disruption + standing.disruption;
+                disruption = disruption + existing.disruption;
             }
         }
         self.chosen.push(place);
@@ -273,9 +273,9 @@ impl Search<'_> {
     /// Compares the chosen places with the best ones.
     fn judge(&mut self) {
         let mut gone = Disruption::NONE;
-        for (nth, standing) in self.standing.iter().enumerate() {
-            if !self.chosen.iter().any(|place| place.standing == Some(nth)) {
-                gone = gone + standing.disruption;
+        for (nth, existing) in self.existing.iter().enumerate() {
+            if !self.chosen.iter().any(|place| place.existing == Some(nth)) {
+                gone = gone + existing.disruption;
             }
         }
         if self.is_beaten(gone) {
@@ -320,18 +320,18 @@ pub(super) struct FoundPlace {
     pub(super) profile: ProfileId,
     pub(super) placement: Placement,
     /// The existing instance that stays there.
-    pub(super) standing: Option<usize>,
+    pub(super) existing: Option<usize>,
 }
 
 impl FoundPlace {
     /// True if the nth existing instance lies there and does not stay.
     fn destroys(&self, nth: usize, existing: &Existing) -> bool {
-        self.placement.overlaps(existing.placement) && self.standing != Some(nth)
+        self.placement.overlaps(existing.placement) && self.existing != Some(nth)
     }
 
     /// The disruption of giving it to a request of this entry.
     fn cost(&self, entry: usize, keeping: &dyn Fn(usize, usize) -> Disruption) -> Disruption {
-        match self.standing {
+        match self.existing {
             Some(nth) => keeping(entry, nth),
             None => Disruption::NONE,
         }
@@ -396,7 +396,7 @@ impl Matching<'_> {
     /// The entry for each place, and the total disruption. `counts` says how many requests of each
     /// entry there are; with equal disruption the earlier entry gets the lower place.
     fn best(&self, counts: Vec<usize>) -> (Disruption, Vec<usize>) {
-        if self.entries.len() == 1 || self.places.iter().all(|place| place.standing.is_none()) {
+        if self.entries.len() == 1 || self.places.iter().all(|place| place.existing.is_none()) {
             let order: Vec<usize> = self
                 .entries
                 .iter()

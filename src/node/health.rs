@@ -242,8 +242,8 @@ impl Node {
 }
 
 /// True if the device with that name is one of these; all are if none is named.
-fn is_wanted(name: &String, devices: &[String]) -> bool {
-    devices.is_empty() || devices.contains(name)
+fn is_wanted(name: &str, devices: &[String]) -> bool {
+    devices.is_empty() || devices.iter().any(|device| device == name)
 }
 
 fn unchecked_on(served: &Served, why: &str) -> (Option<String>, String) {

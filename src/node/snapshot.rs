@@ -81,11 +81,11 @@ pub struct UnseenRunDir {
 impl Node {
     /// Returns an imaginary node with GPUs of these models at these indices: MIG off, no daemons.
     pub fn of_models<'a>(gpus: impl IntoIterator<Item = (u32, &'a Model)>) -> Self {
-        let gpus = gpus
-            .into_iter()
-            .map(|(index, model)| Gpu::of_model(index, model));
         Self {
-            gpus: gpus.collect(),
+            gpus: gpus
+                .into_iter()
+                .map(|(index, model)| Gpu::of_model(index, model))
+                .collect(),
             ..Self::default()
         }
     }

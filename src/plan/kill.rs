@@ -186,11 +186,11 @@ fn serving<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Serve
 }
 
 fn not_permitted(name: &str, owner: Option<Uid>, server: Option<Uid>) -> Obstacle {
-    let who: BTreeSet<Uid> = [Some(Uid::ROOT), owner, server]
+    let users: BTreeSet<Uid> = [Some(Uid::ROOT), owner, server]
         .into_iter()
         .flatten()
         .collect();
-    let who: Vec<String> = who.into_iter().map(user_name).collect();
+    let who: Vec<String> = users.into_iter().map(user_name).collect();
     let what = format!(
         "not enough privilege to end a client of {name}: only {} may control its server",
         who.join(" and ")

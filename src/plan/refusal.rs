@@ -134,8 +134,10 @@ impl fmt::Display for Misfit {
         if let (Some(map), Some(part)) = (&self.part, self.nearest.first()) {
             write!(f, "\n  {map}  {part}")?;
         }
-        let mut others = self.others.iter();
-        others.try_for_each(|other| write!(f, "\n{other}"))
+        for other in &self.others {
+            write!(f, "\n{other}")?;
+        }
+        Ok(())
     }
 }
 
@@ -348,8 +350,8 @@ pub(super) fn unknown_profile(profile: &Profile, gpu: &Gpu, part: &DeviceEntry) 
         .or(by_size)
         .map(|offer| offer.name.to_string())
         .or_else(|| {
-            let names = known.iter();
-            names
+            known
+                .iter()
                 .min_by_key(|name| strsim::damerau_levenshtein(name, &wanted))
                 .cloned()
         });
@@ -468,14 +470,14 @@ fn does_not_fit(
 
 /// `2 × 3g.40gb + 1g.10gb`
 fn sum(gpu: &Gpu, requests: &[Request]) -> String {
-    let mut terms = Vec::new();
+    let mut parts = Vec::new();
     for (profile, count) in count(requests.iter().map(|request| request.profile)) {
         let offer = gpu.profile(profile);
         let name = offer.map_or_else(|| profile.to_string(), |offer| offer.name.to_string());
-        terms.push(match count {
+        parts.push(match count {
             1 => name,
             _ => format!("{count} × {name}"),
         });
     }
-    terms.join(" + ")
+    parts.join(" + ")
 }

@@ -27,12 +27,12 @@ impl Profile {
     pub fn parse(path: &Path, text: String) -> Result<Self, ProfileError> {
         let source = Arc::new(Source::new(path, text));
         let (document, wrong) = DeTable::parse_recoverable(source.text());
-        let wrong = wrong.iter().map(|error| {
+        let mistakes = wrong.iter().map(|error| {
             let span = error.span().map(Span::from).unwrap_or_default();
             wrong_syntax(&source, span, error.message())
         });
         // The parser goes on after a mistake, but what it then reads may be wrong.
-        if let Some(error) = ProfileError::all(wrong.collect()) {
+        if let Some(error) = ProfileError::all(mistakes.collect()) {
             return Err(error);
         }
         let check = ProfileCheck::new(&source);
@@ -236,9 +236,10 @@ impl<'a> ProfileCheck<'a> {
     fn profile_name(&self, device: &ProfileTable<'a>) -> Result<(ProfileName, Span), Noted> {
         // A missing one is noted already.
         let (text, span) = self.text(device, "profile")?.ok_or(Noted)?;
-        let profile: Result<ProfileName, _> = text.parse();
-        let profile = profile.map_err(|error| self.error(span, error.to_string()));
-        Ok((self.keep(profile)?, span))
+        match text.parse::<ProfileName>() {
+            Ok(profile) => Ok((profile, span)),
+            Err(error) => self.refuse(span, error.to_string()),
+        }
     }
 
     fn count(&self, device: &ProfileTable<'a>) -> Result<u32, Noted> {

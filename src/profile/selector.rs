@@ -112,15 +112,15 @@ impl Selector {
 
     /// True if each key of `self` holds for every GPU that `other` selects.
     fn holds_wherever(&self, other: &Self) -> bool {
-        implied(self.index.as_ref(), other.index.as_ref(), |own, others| {
+        let index = implied(self.index.as_ref(), other.index.as_ref(), |own, others| {
             others.iter().all(|index| own.contains(index))
-        }) && implied(
-            self.product.as_ref(),
-            other.product.as_ref(),
-            |own, others| own.as_str() == others.as_str(),
-        ) && implied(self.uuid.as_ref(), other.uuid.as_ref(), |own, others| {
+        });
+        let (own, others) = (self.product.as_ref(), other.product.as_ref());
+        let product = implied(own.map(Regex::as_str), others.map(Regex::as_str), str::eq);
+        let uuid = implied(self.uuid.as_ref(), other.uuid.as_ref(), |own, others| {
             others.starts_with(own)
-        }) && implied(self.pci, other.pci, |own, others| own == others)
+        });
+        index && product && uuid && implied(self.pci, other.pci, |own, others| own == others)
     }
 }
 
@@ -215,9 +215,9 @@ impl<'a> ProfileCheck<'a> {
         }
         let regex = RegexBuilder::new(product).size_limit(LARGEST_REGEX).build();
         regex.map_err(|error| {
-            let error = error.to_string();
-            let why = error.lines().last().unwrap_or_default();
-            let why = why.trim_start_matches("error: ");
+            let text = error.to_string();
+            let last = text.lines().last().unwrap_or_default();
+            let why = last.trim_start_matches("error: ");
             self.error(span, format!("not a regular expression: {why}"))
         })
     }
