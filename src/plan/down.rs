@@ -174,13 +174,11 @@ fn destroy_instances(
         devices.retain(|device| wanted.selects(&node.name_of(device)));
         // A GPU instance without devices is meant only where everything is.
         let is_meant = wanted.means_all() || (count > 0 && devices.len() == count);
-        let is_whole = is_meant && is_made_by_us(node, gpu, instance, None);
-        let mut stays = !is_whole;
+        let goes = is_meant && is_made_by_us(node, gpu, instance, None);
         for compute in &instance.compute {
             let is_selected = devices.iter().any(|device| device.uuid == compute.uuid);
-            let made = Some(compute.placement);
-            if !is_whole && !(is_selected && is_made_by_us(node, gpu, instance, made)) {
-                stays = true;
+            let place = Some(compute.placement);
+            if !goes && !(is_selected && is_made_by_us(node, gpu, instance, place)) {
                 continue;
             }
             check_idle(node, run_dir, gpu, &compute.uuid)?;
@@ -190,7 +188,7 @@ fn destroy_instances(
             };
             steps.push(action.because(BECAUSE));
         }
-        if stays {
+        if !goes {
             staying.push(instance);
         } else if let Some(instance) = GpuInstance::of(gpu, instance) {
             steps.push(Action::DestroyGpuInstance(instance).because(BECAUSE));

@@ -194,12 +194,10 @@ impl<'a> ProfileCheck<'a> {
     }
 
     fn pci_address(&self, pci: &str, span: Span) -> Result<PciAddress, Noted> {
+        let message = "not a PCI address: expected one like \"0000:17:00.0\"";
         match PciAddress::parse(pci) {
             Some(address) => Ok(address),
-            None => {
-                let message = "not a PCI address: expected one like \"0000:17:00.0\"";
-                self.refuse(span, message)
-            }
+            None => self.refuse(span, message),
         }
     }
 

@@ -172,10 +172,11 @@ where
 {
     match text.parse() {
         Ok(number) if range.contains(&number) => Ok(number),
-        _ => {
-            let (first, last) = (range.start(), range.end());
-            Err(WrongValue::Range(format!("from {first} to {last}")))
-        }
+        _ => Err(WrongValue::Range(format!(
+            "from {} to {}",
+            range.start(),
+            range.end()
+        ))),
     }
 }
 
