@@ -47,20 +47,20 @@ impl DeviceArgs {
         value_name: &str,
         parse: impl Fn(&str) -> std::result::Result<T, E>,
     ) -> Result<(Self, Vec<T>)> {
-        let gpus = gpus.to_vec();
-        let words = first.filter(|_| gpus.is_empty());
-        if let Some(device) = words {
-            let words = vec![device.clone()];
-            return Ok((Self { words, gpus }, others.to_vec()));
+        let mut devices = Self {
+            words: Vec::new(),
+            gpus: gpus.to_vec(),
+        };
+        let Some(first) = first else {
+            return Err(usage(format!("{value_name} is missing"))
+                .hint(format!("write it after the option: --gpu N {value_name}")));
+        };
+        if gpus.is_empty() {
+            devices.words.push(first.clone());
+            return Ok((devices, others.to_vec()));
         }
-        let first = first.ok_or_else(|| {
-            usage(format!("{value_name} is missing"))
-                .hint(format!("write it after the option: --gpu N {value_name}"))
-        })?;
-        let first = parse(first).map_err(|error| usage(error.to_string()))?;
-        let words = Vec::new();
-        let values = [&[first], others].concat();
-        Ok((Self { words, gpus }, values))
+        let value = parse(first).map_err(|error| usage(error.to_string()))?;
+        Ok((devices, [&[value], others].concat()))
     }
 
     /// True if no device is named: the command is about all.
@@ -195,18 +195,18 @@ impl ProfileSource {
         match text {
             Ok(text) => {
                 let is_of_mig_parted = text.lines().any(|line| line.starts_with("mig-configs:"));
-                let profile = Profile::parse(shown, text);
-                profile.map_err(|error| misread(shown, is_of_mig_parted, error))
+                Profile::parse(shown, text).map_err(|error| misread(shown, is_of_mig_parted, error))
             }
             Err(error) => {
-                let hint = (error.kind() == ErrorKind::NotFound).then(|| near(path));
+                let is_missing = error.kind() == ErrorKind::NotFound;
                 let error = CommandError::from(ProfileError::Unreadable {
                     path: shown.to_owned(),
                     error,
                 });
-                Err(match hint {
-                    Some(hint) => error.hint(hint),
-                    None => error,
+                Err(if is_missing {
+                    error.hint(near(path))
+                } else {
+                    error
                 })
             }
         }
@@ -247,10 +247,10 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 /// Parses a duration in whole seconds.
 pub fn seconds(text: &str) -> Result<u32, String> {
     let duration = duration(text)?;
-    let whole = u32::try_from(duration.as_secs()).ok();
-    whole
-        .filter(|_| duration.subsec_nanos() == 0)
-        .ok_or_else(|| "expected whole seconds, and no more than 4294967295".to_owned())
+    match u32::try_from(duration.as_secs()) {
+        Ok(seconds) if duration.subsec_nanos() == 0 => Ok(seconds),
+        _ => Err("expected whole seconds, and no more than 4294967295".to_owned()),
+    }
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::client::{CDI_KIND, ClientLimits, SharedMemory, cdi_specification};
 use crate::error::{Context as _, Result};
 use crate::failure::ExitStatus;
 use crate::host::{Directories, Environment, Uid};
-use crate::node::{Node, Served, observe_records};
+use crate::node::{Node, observe_records};
 use crate::plan::{self, CdiChange, Plan, Refusal};
 use crate::profile::Profile;
 use crate::render::note;
@@ -47,8 +47,9 @@ pub fn refuse_other(profile: &Profile, environment: &Environment) -> Result<()> 
     if !matches!(profile.cdi, Some((true, _))) {
         return Ok(());
     }
-    let checked = CdiFile::of(&environment.host, CDI_KIND).check();
-    checked.context("cannot keep the CDI file current")
+    CdiFile::of(&environment.host, CDI_KIND)
+        .check()
+        .context("cannot keep the CDI file current")
 }
 
 /// Plans to apply a profile, with what becomes of the CDI file.
@@ -63,11 +64,11 @@ pub fn plan_up(
     if caller != Uid::ROOT {
         return Ok(plan);
     }
-    // One that cannot be read is refused before, or is not asked for.
-    let before = CdiFile::of(&environment.host, CDI_KIND).read();
-    let cdi = before
-        .ok()
-        .and_then(|before| change_of(environment, node, profile, &plan, before.as_ref()));
+    let cdi = match CdiFile::of(&environment.host, CDI_KIND).read() {
+        Ok(before) => change_of(environment, node, profile, &plan, before.as_ref()),
+        // It is refused before, or is not asked for.
+        Err(_) => None,
+    };
     Ok(Plan { cdi, ..plan })
 }
 
@@ -79,12 +80,14 @@ fn change_of(
     plan: &Plan,
     before: Option<&String>,
 ) -> Option<CdiChange> {
-    let removal = before.is_some().then_some(CdiChange::Remove);
     let is_wanted = profile.cdi.map_or(before.is_some(), |(wanted, _)| wanted);
-    let is_stopped = |served: &Served| plan.stops().any(|stop| stop.uuid == served.record.uuid);
     let starts = plan.starts().next().is_some();
-    if !is_wanted || !starts && node.served.iter().all(is_stopped) {
-        return removal;
+    let stops_all = node
+        .served
+        .iter()
+        .all(|served| plan.stops().any(|stop| stop.uuid == served.record.uuid));
+    if !is_wanted || (!starts && stops_all) {
+        return before.map(|_| CdiChange::Remove);
     }
     if starts || plan.stops().next().is_some() {
         return Some(CdiChange::Write);
@@ -135,26 +138,27 @@ fn update(
     // What a profile asks for that was not applied waits, but the file says what runs.
     let wanted = wanted.filter(|_| ending != Ending::Failed);
     let is_wanted = wanted.unwrap_or(before.is_some());
-    let text = || {
-        if is_wanted {
-            specification(environment, &observe_records(environment)?)
-        } else {
-            Ok(None)
-        }
-    };
-    if text()? == before {
+    if current_text(environment, is_wanted)? == before {
         return Ok(());
     }
     let _lock = match ending {
         Ending::Unchanged => Some(locked(environment, directories, LOCK_LIMIT)?),
         Ending::Done | Ending::Failed => None,
     };
-    let text = text()?;
+    let text = current_text(environment, is_wanted)?;
     if text.is_some() {
         remark_on(environment);
     }
-    let written = file.write(text.as_deref());
-    written.context("cannot keep the CDI file current")
+    file.write(text.as_deref())
+        .context("cannot keep the CDI file current")
+}
+
+/// Returns the text of the file for the devices as they are now; `None` if there must be no file.
+fn current_text(environment: &Environment, is_wanted: bool) -> Result<Option<String>> {
+    if !is_wanted {
+        return Ok(None);
+    }
+    specification(environment, &observe_records(environment)?)
 }
 
 /// Says what the specification cannot know.

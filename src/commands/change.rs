@@ -147,21 +147,34 @@ struct ChangeRun<'a> {
 }
 
 impl ChangeRun<'_> {
-    /// Observes and plans. The outer error is that nothing could be observed.
-    fn plan(&self) -> Result<Result<(Node, Plan), Refusal>> {
-        let node = self.observer.borrow_mut().observe(self.change.detail)?;
-        let plan = (self.change.planner)(&node, &self.state);
-        Ok(plan.map(|plan| match self.change.consent.force() {
-            Some(seconds) => (node, plan.by_force(seconds)),
-            None => (node, plan),
-        }))
+    fn observe(&self) -> Result<Node> {
+        Ok(self.observer.borrow_mut().observe(self.change.detail)?)
     }
 
-    /// Plans. If clients block planning itself, waits for them within `--drain`.
+    fn plan(&self, node: &Node) -> Result<Plan, Refusal> {
+        let plan = (self.change.planner)(node, &self.state)?;
+        Ok(match self.change.consent.force() {
+            Some(seconds) => plan.by_force(seconds),
+            None => plan,
+        })
+    }
+
+    /// Plans, and refuses a plan that clients are in the way of.
+    fn permitted_plan(&self, node: &Node) -> Result<Plan, Refusal> {
+        let plan = self.plan(node)?;
+        plan.permit(HINT)?;
+        Ok(plan)
+    }
+
+    /// Observes and plans. If clients block planning itself, waits for them within `--drain`.
     fn first_plan(&self) -> Result<(Node, Plan)> {
-        match self.plan()? {
-            Err(refusal) if self.drain.allows(&refusal) => self.drain.wait(|| self.plan()),
-            planned => Ok(planned?),
+        let node = self.observe()?;
+        match self.plan(&node) {
+            Ok(plan) => Ok((node, plan)),
+            Err(refusal) if self.drain.allows(&refusal) => {
+                self.drain.wait(|| self.observe(), |node| self.plan(node))
+            }
+            Err(refusal) => Err(refusal.into()),
         }
     }
 
@@ -182,19 +195,21 @@ impl ChangeRun<'_> {
         let (mut node, mut plan) = (observed, shown);
         let mut agreed: Option<Plan> = None;
         loop {
-            match plan.permit(HINT) {
-                Err(refusal) if !self.drain.allows(&refusal) => return Err(refusal.into()),
-                _ => {}
+            if let Err(refusal) = plan.permit(HINT)
+                && !self.drain.allows(&refusal)
+            {
+                return Err(refusal.into());
             }
             self.suit_daemons(&plan)?;
             if let Err(refusal) = self.wait_for_holders(&node, &plan) {
                 // They may be what another change has started meanwhile.
-                let (observed, now) = self.plan()??;
+                node = self.observe()?;
+                let now = self.plan(&node)?;
                 if now == plan {
                     return Err(refusal);
                 }
-                self.tell_of_change(&observed, &now)?;
-                (node, plan) = (observed, now);
+                self.tell_of_change(&node, &now)?;
+                plan = now;
                 continue;
             }
             if let Some(consent) = self.missing(&plan, agreed.as_ref()) {
@@ -207,7 +222,8 @@ impl ChangeRun<'_> {
             }
             (node, plan) = self.drained(node, plan)?;
             let lock = self.lock(&plan)?;
-            let (observed, now) = match self.plan()? {
+            let observed = self.observe()?;
+            let now = match self.plan(&observed) {
                 Err(refusal) if self.drain.allows(&refusal) => continue,
                 planned => planned?,
             };
@@ -266,17 +282,24 @@ impl ChangeRun<'_> {
         if plan.kill.as_ref().is_some_and(|kill| !kill.is_callers) {
             return Ok(None);
         }
-        let (environment, limit) = (self.change.context.environment, self.change.lock_limit);
-        let take = |limit| locked(environment, self.change.directories, limit);
-        let lock = match take(Duration::ZERO) {
+        let lock = match self.lock_within(Duration::ZERO) {
             // The change that has the lock may have to reset a GPU, which this process must not hold.
             Err(error) if error.status == ExitStatus::Refused => {
-                let waited = self.observer.borrow().aside(|| take(limit));
-                waited.unwrap_or_else(|_| take(limit))
+                let limit = self.change.lock_limit;
+                let waited = self.observer.borrow().aside(|| self.lock_within(limit));
+                waited.unwrap_or_else(|_| self.lock_within(limit))
             }
             taken => taken,
         };
         lock.map(Some)
+    }
+
+    fn lock_within(&self, limit: Duration) -> Result<Lock> {
+        locked(
+            self.change.context.environment,
+            self.change.directories,
+            limit,
+        )
     }
 
     /// The consent that a plan still wants, after another one was agreed to.
@@ -293,11 +316,9 @@ impl ChangeRun<'_> {
         if plan.permit(HINT).is_ok() {
             return Ok((node, plan));
         }
-        let permitted = || {
-            let planned = self.plan()?;
-            Ok(planned.and_then(|(node, plan)| plan.permit(HINT).map(|()| (node, plan))))
-        };
-        let (node, plan) = self.drain.wait(permitted)?;
+        let (node, plan) = self
+            .drain
+            .wait(|| self.observe(), |node| self.permitted_plan(node))?;
         self.show(&node, &plan)?;
         Ok((node, plan))
     }
@@ -310,16 +331,16 @@ impl ChangeRun<'_> {
 
     /// Waits a moment for those who keep a GPU from changing its MIG mode, before anything is touched.
     fn wait_for_holders(&self, node: &Node, plan: &Plan) -> Result<()> {
-        let environment = self.change.context.environment;
-        let waits = |held: &Held| {
-            note(&format!("{} waits for {}", held.title(), held.named()));
-        };
         if !self.held(node, plan).iter().any(|held| held.is_in_the_way) {
             return Ok(());
         }
-        let wait = || apply::wait_for_holders(environment, node, plan, self.change.allowed, waits);
+        let (environment, allowed) = (self.change.context.environment, self.change.allowed);
         // Another change may wait for the same GPUs, and for this process.
-        let waited = self.observer.borrow().aside(wait)?;
+        let waited = self.observer.borrow().aside(|| {
+            apply::wait_for_holders(environment, node, plan, allowed, |held| {
+                note(&format!("{} waits for {}", held.title(), held.named()));
+            })
+        })?;
         waited.map_err(|obstacle| Refusal::from(obstacle).into())
     }
 
@@ -381,23 +402,26 @@ impl ChangeRun<'_> {
 
     /// Returns the node after the change, and what is left to do if that is to be verified.
     fn read_back(&self) -> Result<(Node, Plan)> {
-        if self.change.verify {
-            return Ok(self.plan()??);
-        }
-        let node = self.observer.borrow_mut().observe(self.change.detail)?;
-        Ok((node, Plan::default()))
+        let node = self.observe()?;
+        let left_to_do = if self.change.verify {
+            self.plan(&node)?
+        } else {
+            Plan::default()
+        };
+        Ok((node, left_to_do))
     }
 
     /// A program that reads JSON, and a log of what nobody watches, get progress only if they ask for it.
     fn progress_form(&self) -> ProgressForm {
-        let form = self.change.consent.progress;
-        let is_read = self.change.consent.json && !is_watched();
-        let is_unwanted = is_read || is_quiet() || self.change.is_unattended;
-        form.unwrap_or(if is_unwanted {
+        if let Some(form) = self.change.consent.progress {
+            return form;
+        }
+        let is_for_a_program = self.change.consent.json && !is_watched();
+        if is_for_a_program || is_quiet() || self.change.is_unattended {
             ProgressForm::None
         } else {
             ProgressForm::Auto
-        })
+        }
     }
 
     /// Applies the plan. Returns what failed of daemons that run as other users, if all else was done.
@@ -481,8 +505,10 @@ impl Outcome {
         verified: Option<&[Verified]>,
     ) -> Result<()> {
         if consent.json {
-            let failed = self.failed.as_ref().map(Message::from);
-            let error = failed.or_else(|| self.after.as_ref().map(CommandError::message));
+            let error = match &self.failed {
+                Some(failed) => Some(Message::from(failed)),
+                None => self.after.as_ref().map(CommandError::message),
+            };
             let document = if consent.dry_run {
                 ChangeDocument::planned(&self.plan, &[])
             } else {

@@ -59,14 +59,15 @@ pub(super) struct Copy {
 /// of each copy's device.
 pub(super) fn spread(clients: &[usize], copies: usize) -> Vec<usize> {
     let mut load = clients.to_vec();
-    let place = |_| {
+    let mut placed = Vec::new();
+    for _ in 0..copies {
         let device = (0..load.len())
             .min_by_key(|device| load[*device])
             .unwrap_or_default();
         load[device] += 1;
-        device
-    };
-    (0..copies).map(place).collect()
+        placed.push(device);
+    }
+    placed
 }
 
 /// The time that copies get to exit after SIGTERM, and then after SIGKILL, where another one cannot be started.
@@ -101,7 +102,8 @@ struct RunningCopies {
     status: Option<ProgramStatus>,
 }
 
-/// Runs all copies, with their output line by line behind their numbers, and waits for them. Signals are forwarded.
+/// Runs all copies, with their output line by line behind their numbers, and waits for them. Signals are forwarded. If
+/// copies failed, exits with the status of the first one.
 pub(super) fn run(
     environment: &Environment,
     words: &[OsString],
@@ -129,7 +131,11 @@ pub(super) fn run(
     }
     attend(&mut running, &mut outputs, &forwarding)?;
     let statuses: Vec<ProgramStatus> = running.iter().filter_map(|copy| copy.status).collect();
-    summarise(copies, &statuses)
+    note_failures(copies, &statuses);
+    match statuses.into_iter().find(|status| !status.success()) {
+        None => Ok(ExitStatus::Done),
+        Some(failed) => std::process::exit(code(failed)),
+    }
 }
 
 fn start(words: &[OsString], copy: &Copy, forwarding: &Forwarding) -> Result<RunningCopies> {
@@ -139,8 +145,9 @@ fn start(words: &[OsString], copy: &Copy, forwarding: &Forwarding) -> Result<Run
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     // In a process group of its own, a copy gets each signal once.
-    let started = forwarding.start_child(command.process_group(0));
-    let child = started.map_err(|error| not_started(&command, &error))?;
+    let child = forwarding
+        .start_child(command.process_group(0))
+        .map_err(|error| not_started(&command, &error))?;
     let handle = ProcessHandle::open(Pid(child.id())).map_err(io::Error::from)?;
     Ok(RunningCopies {
         child,
@@ -216,25 +223,20 @@ fn end_all(running: &mut [RunningCopies], forwarding: &Forwarding) {
     }
 }
 
-/// Reports the copies that failed. If there are any, exits with the status of the first one.
-fn summarise(copies: &[Copy], statuses: &[ProgramStatus]) -> Result<ExitStatus> {
-    let failed: Vec<(usize, &ProgramStatus)> = statuses
-        .iter()
-        .enumerate()
-        .filter(|(_, status)| !status.success())
-        .collect();
-    for (number, status) in &failed {
-        note(&format!(
-            "[{number}] on {}: {status}",
-            copies[*number].device
-        ));
+/// Reports the copies that failed, and how many did not.
+fn note_failures(copies: &[Copy], statuses: &[ProgramStatus]) {
+    let count = copies.len();
+    let mut succeeded = count;
+    for (number, status) in statuses.iter().enumerate() {
+        if !status.success() {
+            note(&format!(
+                "[{number}] on {}: {status}",
+                copies[number].device
+            ));
+            succeeded -= 1;
+        }
     }
-    let (count, failures) = (copies.len(), failed.len());
-    note(&format!("{} of {count} copies succeeded", count - failures));
-    match failed.first() {
-        None => Ok(ExitStatus::Done),
-        Some((_, status)) => std::process::exit(code(**status)),
-    }
+    note(&format!("{succeeded} of {count} copies succeeded"));
 }
 
 /// Returns the exit status of a program as shells have it.

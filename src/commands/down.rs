@@ -13,8 +13,8 @@ use crate::error::{CommandError, Result, failed};
 use crate::failure::ExitStatus;
 use crate::host::ranges;
 use crate::node::{Device, Gpu, Lost, Node, lost_hint};
-use crate::nvml::GpuInstanceReading;
 use crate::plan::{self, Down, Plan, Refusal};
+use crate::render::format::count;
 use crate::render::{note, time_taken};
 use crate::state::{NodeFile, RunDir};
 
@@ -80,14 +80,17 @@ impl DownArgs {
             made.extend(&node.switched_on);
         }
         made.retain(|gpu| node.gpu(gpu).is_none());
-        let is_asked = |lost: &&Lost| {
+        if made.is_empty() {
+            return Vec::new();
+        }
+        let mut unread = node.lost.clone();
+        unread.retain(|lost| {
             let mut on_it = node.served.iter().filter(|served| {
                 served.record.gpu == lost.index && made.contains(&&served.record.key.gpu)
             });
             names.is_empty() || on_it.any(|served| names.contains(&served.record.name))
-        };
-        let lost = node.lost.iter().filter(|_| !made.is_empty());
-        lost.filter(is_asked).cloned().collect()
+        });
+        unread
     }
 }
 
@@ -159,15 +162,14 @@ struct Asked {
 impl Asked {
     /// The devices with these names and their GPUs, or everything if none is named.
     fn of(node: &Node, args: &DownArgs, names: &[String]) -> Self {
-        let is_asked = |device: &Device| names.is_empty() || names.contains(&node.name_of(device));
-        let devices: Vec<Device> = node.devices().filter(is_asked).collect();
-        let is_its = |gpu: &&Gpu| devices.iter().any(|device| device.key.gpu == gpu.uuid);
-        let gpus = node
-            .gpus
-            .iter()
-            .filter(|gpu| names.is_empty() || is_its(gpu));
+        let devices: Vec<Device> = node
+            .devices()
+            .filter(|device| names.is_empty() || names.contains(&node.name_of(device)))
+            .collect();
+        let mut gpus: Vec<String> = node.gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
+        gpus.retain(|gpu| names.is_empty() || devices.iter().any(|device| device.key.gpu == *gpu));
         Self {
-            gpus: gpus.map(|gpu| gpu.uuid.clone()).collect(),
+            gpus,
             devices: devices.into_iter().map(|device| device.uuid).collect(),
             unread: args.unread(node, names),
         }
@@ -252,8 +254,11 @@ fn remark_on_users_daemons(node: &Node) {
 
 /// Files that a user had put beside his daemon's are kept, and somebody must know where.
 fn remark_on_what_was_put_aside(run_dir: &RunDir) {
-    let left = run_dir.left();
-    let left: Vec<String> = left.iter().map(|path| path.display().to_string()).collect();
+    let left: Vec<String> = run_dir
+        .left()
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
     if !left.is_empty() {
         note(&format!(
             "These pipe directories hold files that are not the daemon's, and were put aside:\n  {}",
@@ -265,24 +270,27 @@ fn remark_on_what_was_put_aside(run_dir: &RunDir) {
 /// Names the instances of the devices asked for that `--destroy-mig` leaves alone, and those without a device if all
 /// were asked for.
 fn remark_on_what_stays(node: &Node, args: &DownArgs, asked: &[String]) {
-    let is_asked = |instance: &GpuInstanceReading| {
-        let mut compute = instance.compute.iter();
-        (args.devices.is_empty() && instance.compute.is_empty())
-            || compute.any(|compute| asked.contains(&compute.uuid))
-    };
-    let staying: Vec<String> = node
-        .gpus
-        .iter()
-        .flat_map(|gpu| gpu.instances.iter().map(move |instance| (gpu, instance)))
-        .filter(|(_, instance)| is_asked(instance))
-        .map(|(gpu, instance)| {
-            let name = gpu.profile(instance.profile).map_or_else(
-                || instance.profile.to_string(),
-                |profile| profile.name.to_string(),
-            );
-            format!("GPU {} {name} at {}", gpu.index, instance.placement)
-        })
-        .collect();
+    let mut staying = Vec::new();
+    for gpu in &node.gpus {
+        for instance in &gpu.instances {
+            let is_asked = if instance.compute.is_empty() {
+                args.devices.is_empty()
+            } else {
+                let mut compute = instance.compute.iter();
+                compute.any(|compute| asked.contains(&compute.uuid))
+            };
+            if is_asked {
+                let name = gpu.profile(instance.profile).map_or_else(
+                    || instance.profile.to_string(),
+                    |profile| profile.name.to_string(),
+                );
+                staying.push(format!(
+                    "GPU {} {name} at {}",
+                    gpu.index, instance.placement
+                ));
+            }
+        }
+    }
     if !staying.is_empty() {
         note(&format!(
             "These GPU instances stay: they are not known to be made by mig-mps, or hold other devices:\n  {}",
@@ -293,11 +301,11 @@ fn remark_on_what_stays(node: &Node, args: &DownArgs, asked: &[String]) {
 
 /// `--disable-mig` switches off what mig-mps switched on; a reboot in between forgets that.
 fn remark_on_modes_that_stay(node: &Node, asked: &[String]) {
-    let gpus = node.gpus.iter();
-    let staying = gpus.filter(|gpu| gpu.in_mig_mode() && asked.contains(&gpu.uuid));
-    let (used, unknown): (Vec<&Gpu>, Vec<&Gpu>) =
-        staying.partition(|gpu| !gpu.instances.is_empty());
-    let indices = |gpus: &[&Gpu]| ranges(&gpus.iter().map(|gpu| gpu.index).collect::<Vec<_>>());
+    let (used, unknown): (Vec<&Gpu>, Vec<&Gpu>) = node
+        .gpus
+        .iter()
+        .filter(|gpu| gpu.in_mig_mode() && asked.contains(&gpu.uuid))
+        .partition(|gpu| !gpu.instances.is_empty());
     if !used.is_empty() {
         let gpus = indices(&used);
         note(&format!(
@@ -314,34 +322,29 @@ fn remark_on_modes_that_stay(node: &Node, asked: &[String]) {
     }
 }
 
+fn indices(gpus: &[&Gpu]) -> String {
+    let indices: Vec<u32> = gpus.iter().map(|gpu| gpu.index).collect();
+    ranges(&indices)
+}
+
 fn report(plan: &Plan, took: Duration) -> String {
     let stopped = plan.interrupts().len();
     let cleared = plan.stops().filter(|stop| !stop.alive).count();
     let destroyed = plan.destroys().len();
     let switched = plan.switches(&[false, true]).len();
-    let part = |number: usize, singular: &str, plural: &str| {
-        (number > 0).then(|| format!("{number} {}", if number == 1 { singular } else { plural }))
-    };
-    let parts: Vec<String> = [
-        part(stopped, "daemon stopped", "daemons stopped"),
-        part(
-            cleared,
-            "dead daemon cleared away",
-            "dead daemons cleared away",
-        ),
-        part(
-            destroyed,
-            "GPU instance destroyed",
-            "GPU instances destroyed",
-        ),
-        (switched > 0).then(|| {
-            let s = if switched == 1 { "" } else { "s" };
-            format!("MIG mode off on {switched} GPU{s}")
-        }),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
+    let mut parts = Vec::new();
+    if stopped > 0 {
+        parts.push(count(stopped, "daemon") + " stopped");
+    }
+    if cleared > 0 {
+        parts.push(count(cleared, "dead daemon") + " cleared away");
+    }
+    if destroyed > 0 {
+        parts.push(count(destroyed, "GPU instance") + " destroyed");
+    }
+    if switched > 0 {
+        parts.push(format!("MIG mode off on {}", count(switched, "GPU")));
+    }
     match (parts.as_slice(), &plan.purge) {
         ([], None) => "Nothing to do: mig-mps serves no device here.".to_owned(),
         ([], Some(_)) => "Logs removed.".to_owned(),

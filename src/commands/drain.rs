@@ -4,7 +4,8 @@ use std::cell::OnceCell;
 use std::time::{Duration, Instant};
 
 use crate::error::Result;
-use crate::plan::Refusal;
+use crate::node::Node;
+use crate::plan::{Plan, Refusal};
 use crate::render::note;
 
 /// The interval between two snapshots.
@@ -33,24 +34,29 @@ impl Drain {
         in_use(refusal).is_some() && self.left().is_some()
     }
 
-    /// Plans until no client is in the way, or the time is over. The outer error of `plan` ends the wait.
-    pub(super) fn wait<T>(&self, plan: impl Fn() -> Result<Result<T, Refusal>>) -> Result<T> {
+    /// Observes and plans until no client is in the way, or the time is over.
+    pub(super) fn wait(
+        &self,
+        observe: impl Fn() -> Result<Node>,
+        plan: impl Fn(&Node) -> Result<Plan, Refusal>,
+    ) -> Result<(Node, Plan)> {
         self.begun.get_or_init(Instant::now);
-        let mut said = 0;
+        let mut reported = 0;
         loop {
-            let error = match plan()? {
-                Ok(plan) => return Ok(plan),
-                Err(error) => error,
+            let node = observe()?;
+            let refusal = match plan(&node) {
+                Ok(plan) => return Ok((node, plan)),
+                Err(refusal) => refusal,
             };
-            let (Some(waiting_for), Some(left)) = (in_use(&error), self.left()) else {
-                return Err(error.into());
+            let (Some(waiting_for), Some(left)) = (in_use(&refusal), self.left()) else {
+                return Err(refusal.into());
             };
-            if waiting_for != said {
+            if waiting_for != reported {
                 note(&format!(
-                    "{error}\nwaiting for at most {} s more",
+                    "{refusal}\nwaiting for at most {} s more",
                     left.as_secs().max(1)
                 ));
-                said = waiting_for;
+                reported = waiting_for;
             }
             // Only its server notices when a client exits.
             std::thread::sleep(POLL.min(left));
@@ -60,7 +66,7 @@ impl Drain {
     fn left(&self) -> Option<Duration> {
         let waited = self.begun.get().map(Instant::elapsed).unwrap_or_default();
         let left = self.limit.saturating_sub(waited);
-        (!left.is_zero()).then_some(left)
+        if left.is_zero() { None } else { Some(left) }
     }
 }
 

@@ -2,6 +2,8 @@
 //!
 //! Devices in containers, for `env` and `cdi`.
 
+use std::fmt::Write as _;
+
 use clap::{Args, ValueEnum};
 
 use super::Context;
@@ -74,11 +76,12 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let mut variables = device.variables(environment, &args.limits.limits())?;
     refuse_bytes(&variables)?;
     // A shell keeps what it was given for another device.
-    let left = own_limits().into_iter().filter(|limit| {
-        let is_set = variables.set.iter().any(|(name, _)| name == limit);
-        !is_set && !variables.unset.contains(limit)
-    });
-    variables.unset.extend(left.collect::<Vec<_>>());
+    for limit in own_limits() {
+        let is_set = variables.set.iter().any(|(name, _)| *name == limit);
+        if !is_set && !variables.unset.contains(&limit) {
+            variables.unset.push(limit);
+        }
+    }
     match args.format {
         Some(EnvFormat::Json) => print_json(&EnvDocument::of(device.name(), &variables))?,
         Some(EnvFormat::Dotenv) => print(&dotenv(variables)?)?,
@@ -94,10 +97,10 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
 /// Returns lines of `NAME=value`. Nothing is quoted: `docker run --env-file` takes quotes as a part of the value.
 fn dotenv(variables: Variables) -> Result<String> {
     let set = variables.set_alone();
-    let lines = set
-        .iter()
-        .map(|(name, value)| format!("{name}={}\n", value.display()));
-    let text: String = lines.collect();
+    let mut text = String::new();
+    for (name, value) in &set {
+        let _ = writeln!(text, "{name}={}", value.display());
+    }
     if text.lines().count() == set.len() {
         return Ok(text);
     }
@@ -196,12 +199,11 @@ impl<'n> Recorded<'n> {
             let error = usage(what);
             return Err(error.hint("name one device; mig-mps run --any takes one that is free"));
         };
-        let served = node.served_as(name);
-        let missing = || {
-            failed(format_args!("no daemon serves {name}"))
-                .hint("mig-mps up PROFILE starts daemons")
+        let Some(served) = node.served_as(name) else {
+            let error = failed(format_args!("no daemon serves {name}"));
+            return Err(error.hint("mig-mps up PROFILE starts daemons"));
         };
-        Ok(Self::of(served.ok_or_else(missing)?))
+        Ok(Self::of(served))
     }
 
     pub fn name(&self) -> &'n str {
@@ -277,14 +279,13 @@ pub(super) fn container_device(
 
 /// Returns the id of the group that a device serves. Without it a container's programs would run outside MPS.
 fn group_of(record: &DeviceRecord, name: &str) -> Result<u32> {
-    let missing = || {
+    group_named(name)?.ok_or_else(|| {
         failed(format_args!(
             "{} serves the group {name}, and this machine has no group of that name",
             record.name
         ))
         .hint("make the group again, or name another one in the profile, and apply it")
-    };
-    group_named(name)?.ok_or_else(missing)
+    })
 }
 
 /// Says what the text for containers cannot know.

@@ -33,8 +33,9 @@ pub(super) fn run(
     adopt_descendants()?;
     let forwarding = Forwarding::start(&environment.host, !std::io::stdin().is_terminal())?;
     let mut command = command(words, variables);
-    let started = forwarding.start_child(&mut command);
-    let program = started.map_err(|error| not_started(&command, &error))?;
+    let program = forwarding
+        .start_child(&mut command)
+        .map_err(|error| not_started(&command, &error))?;
     let handle = ProcessHandle::open(Pid(program.id())).map_err(std::io::Error::from)?;
     let guard = Guard {
         environment,
@@ -75,17 +76,16 @@ impl Guard<'_> {
     /// answer now: the program has done nothing wrong then.
     fn outside_mps(&self) -> BTreeSet<Pid> {
         let uuid = self.device.to_owned();
-        let read = self
+        let Ok(processes) = self
             .nvml
-            .supervise(move |session| session.read_processes(&uuid));
-        let Ok(processes) = read else {
+            .supervise(move |session| session.read_processes(&uuid))
+        else {
             return BTreeSet::new();
         };
-        let pids = |usages: &[Usage]| -> BTreeSet<Pid> {
-            usages.iter().map(|usage| Pid(usage.pid)).collect()
-        };
-        let (compute, clients) = (pids(&processes.compute), pids(&processes.clients));
-        let mut outside: BTreeSet<Pid> = compute.difference(&clients).copied().collect();
+        let mut outside = pids(&processes.compute);
+        for client in pids(&processes.clients) {
+            outside.remove(&client);
+        }
         if !outside.is_empty() {
             let table = self.environment.host.processes().unwrap_or_default();
             let own = table.descendants(Pid(std::process::id()));
@@ -128,17 +128,21 @@ impl Guard<'_> {
     fn left(&self, program: Pid) -> Vec<ProcessHandle> {
         let host = &self.environment.host;
         let table = host.processes().unwrap_or_default();
-        let own = table
-            .descendants(Pid(std::process::id()))
-            .into_iter()
-            .filter(|pid| *pid != program)
-            .filter_map(|pid| {
-                let started = table.get(pid)?.started;
-                host.open_process(pid, started).ok().flatten()
-            });
         // Nobody waits for the program meanwhile, so its pid is its own.
-        let program = ProcessHandle::open(program).ok();
-        let all = program.into_iter().chain(own);
-        all.filter(|process| !process.has_ended()).collect()
+        let mut left: Vec<ProcessHandle> = ProcessHandle::open(program).into_iter().collect();
+        for pid in table.descendants(Pid(std::process::id())) {
+            if pid != program
+                && let Some(process) = table.get(pid)
+                && let Ok(Some(handle)) = host.open_process(pid, process.started)
+            {
+                left.push(handle);
+            }
+        }
+        left.retain(|process| !process.has_ended());
+        left
     }
+}
+
+fn pids(usages: &[Usage]) -> BTreeSet<Pid> {
+    usages.iter().map(|usage| Pid(usage.pid)).collect()
 }

@@ -11,8 +11,9 @@ use crate::apply::OnFailure;
 use crate::error::{CommandError, Result};
 use crate::failure::ExitStatus;
 use crate::host::Environment;
-use crate::node::{Detail, Node, Problem, ProblemId, Served, observe};
+use crate::node::{Detail, Node, ProblemId, observe};
 use crate::plan::{self, Plan};
+use crate::render::format::count;
 use crate::render::json::ChangeDocument;
 use crate::render::{is_watched, note, print_json, print_lines};
 use crate::state::{DeviceRecord, RunDir};
@@ -120,10 +121,9 @@ fn left_to_another(
 
 /// `3 daemons started, 1 given up`
 fn total(started: usize, given_up: usize) -> String {
-    let s = if started == 1 { "" } else { "s" };
     let did = match started {
         0 => "Nothing to do".to_owned(),
-        _ => format!("{started} daemon{s} started"),
+        _ => count(started, "daemon") + " started",
     };
     match given_up {
         0 => did,
@@ -156,21 +156,21 @@ fn report(outcome: &Outcome) -> Result<usize> {
 
 /// Reports the devices that are given up, and those that are gone; returns the number of those that are given up.
 fn report_failing(node: &Node, names: &[String]) -> usize {
-    let is_meant = |served: &&Served| names.is_empty() || names.contains(&served.record.name);
-    let served = node.served.iter().filter(is_meant);
-    let failing: Vec<String> = served
-        .filter(|served| served.is_failing())
-        .map(|served| served.record.name.clone())
-        .collect();
-    let is_reported = |problem: &Problem| match &problem.device {
-        Some(name) => {
-            let is_absent = matches!(problem.id, ProblemId::DeviceGone | ProblemId::GpuLost);
-            is_absent || failing.contains(name)
+    let mut failing = Vec::new();
+    for served in &node.served {
+        let name = &served.record.name;
+        if served.is_failing() && (names.is_empty() || names.contains(name)) {
+            failing.push(name);
         }
-        None => false,
-    };
-    for problem in node.problems(names).iter().filter(|one| is_reported(one)) {
-        note(&problem.to_string());
+    }
+    for problem in node.problems(names) {
+        let Some(name) = &problem.device else {
+            continue;
+        };
+        let is_gone = matches!(problem.id, ProblemId::DeviceGone | ProblemId::GpuLost);
+        if is_gone || failing.contains(&name) {
+            note(&problem.to_string());
+        }
     }
     failing.len()
 }

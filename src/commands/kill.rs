@@ -11,7 +11,7 @@ use crate::error::{CommandError, Result, usage};
 use crate::failure::ExitStatus;
 use crate::host::{Environment, Pid, Uid};
 use crate::mps::Patience;
-use crate::node::{Client, Detail, Node, observe};
+use crate::node::{Detail, Node, observe};
 use crate::plan::{self, KillRequest, Plan, Refusal, Signal};
 use crate::render::note;
 use crate::state::RunDir;
@@ -54,8 +54,10 @@ pub struct KillArgs {
 }
 
 fn pid(text: &str) -> std::result::Result<u32, String> {
-    let pid = text.parse().ok().filter(|&pid| pid > 0);
-    pid.ok_or_else(|| "a process id is a whole number from 1; mig-mps status shows them".to_owned())
+    match text.parse() {
+        Ok(pid) if pid > 0 => Ok(pid),
+        _ => Err("a process id is a whole number from 1; mig-mps status shows them".to_owned()),
+    }
 }
 
 /// Ends the work of clients on a device.
@@ -96,22 +98,27 @@ pub fn run(args: &KillArgs, context: &Context<'_>) -> Result<ExitStatus> {
     Ok(ExitStatus::Done)
 }
 
-/// Nothing follows the device, which may be the client that is meant.
+/// The error if only one word is given: a device, or by mistake the pid of a client.
 fn no_pid(word: &str, environment: &Environment) -> CommandError {
-    let error = usage("mig-mps kill needs DEVICE and PID");
-    let node = pid(word)
-        .ok()
-        .and_then(|_| observe(environment, Detail::Status).ok());
-    let is_it = |client: &Client| client.pid.is_some_and(|pid| pid.to_string() == word);
-    let mut served = node.iter().flat_map(|node| &node.served);
-    let of = served.find(|served| served.clients.listed().iter().any(is_it));
-    error.hint(match of {
-        Some(served) => {
-            let name = &served.record.name;
-            format!("{word} is a client of {name}: mig-mps kill {name} {word}")
-        }
+    let hint = match device_with_client(word, environment) {
+        Some(name) => format!("{word} is a client of {name}: mig-mps kill {name} {word}"),
         None => format!("mig-mps kill {word} PID; mig-mps status shows the clients of each device"),
-    })
+    };
+    usage("mig-mps kill needs DEVICE and PID").hint(hint)
+}
+
+/// Returns the name of the device with a client that has this pid.
+fn device_with_client(word: &str, environment: &Environment) -> Option<String> {
+    pid(word).ok()?;
+    let node = observe(environment, Detail::Status).ok()?;
+    for served in &node.served {
+        for client in served.clients.listed() {
+            if client.pid.is_some_and(|pid| pid.to_string() == word) {
+                return Some(served.record.name.clone());
+            }
+        }
+    }
+    None
 }
 
 impl KillArgs {

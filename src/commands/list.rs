@@ -32,14 +32,16 @@ impl ListArgs {
                 node.names_on(index)?;
             }
         }
-        let gpus = node.gpus.iter().map(|gpu| {
+        let mut shown = Vec::new();
+        for gpu in &node.gpus {
             let mut devices = gpu.devices();
-            let is_meant = self.devices.is_empty() || self.devices.gpus.contains(&gpu.index);
-            devices.retain(|device| is_meant || names.contains(&node.name_of(device)));
-            (gpu, is_meant, devices)
-        });
-        let shown = gpus.filter(|(_, is_meant, devices)| *is_meant || !devices.is_empty());
-        Ok(shown.map(|(gpu, _, devices)| (gpu, devices)).collect())
+            let is_whole = self.devices.is_empty() || self.devices.gpus.contains(&gpu.index);
+            devices.retain(|device| is_whole || names.contains(&node.name_of(device)));
+            if is_whole || !devices.is_empty() {
+                shown.push((gpu, devices));
+            }
+        }
+        Ok(shown)
     }
 }
 

@@ -67,11 +67,13 @@ pub fn detail_for(profile: &Profile) -> Detail {
 /// Returns the directories of a change. Refuses a plain user those of another, before a plan of it is shown.
 pub fn own_directories(environment: &Environment, consent: &ConsentArgs) -> Result<Directories> {
     let directories = environment.directories()?;
-    let owner = RunDir::at(&directories.run).owner();
-    let is_anothers = |owner: &Uid| *owner != environment.caller && !environment.is_root();
-    let Some(owner) = owner.filter(|owner| is_anothers(owner) && !consent.dry_run) else {
-        return Ok(directories);
+    let owner = match RunDir::at(&directories.run).owner() {
+        Some(owner) if owner != environment.caller => owner,
+        _ => return Ok(directories),
     };
+    if environment.is_root() || consent.dry_run {
+        return Ok(directories);
+    }
     let as_owner = if owner == Uid::ROOT {
         as_root()
     } else {
@@ -101,11 +103,8 @@ pub fn locked(
     let logs = Directory::make(&directories.log, 0o755)
         .context("cannot use the log directory")
         .map_err(|error| error.hint("MIG_MPS_LOG_DIR may name another directory"))?;
-    let identity = |directory: &Directory| {
-        let meta = directory.stat_self()?;
-        Ok::<_, std::io::Error>((meta.st_dev, meta.st_ino))
-    };
-    if identity(&directory)? == identity(&logs)? {
+    let (run, log) = (directory.stat_self()?, logs.stat_self()?);
+    if (run.st_dev, run.st_ino) == (log.st_dev, log.st_ino) {
         // Both have a directory for each device.
         return Err(failed(format_args!(
             "cannot use {} as run directory and as log directory: they must differ",
@@ -113,18 +112,17 @@ pub fn locked(
         ))
         .hint("set MIG_MPS_RUN_DIR and MIG_MPS_LOG_DIR to different directories"));
     }
-    let waiting = |holder: &str| {
-        let seconds = limit.as_secs();
-        note(&format!(
-            "Waiting up to {seconds} s: {holder} is changing this node."
-        ));
-    };
     let lock = Lock::take(
         &environment.host,
         &directory,
         run_dir.lock(),
         limit,
-        waiting,
+        |holder| {
+            let seconds = limit.as_secs();
+            note(&format!(
+                "Waiting up to {seconds} s: {holder} is changing this node."
+            ));
+        },
     )?;
     refuse_newer(&run_dir)?;
     Ok(lock)
@@ -166,7 +164,9 @@ fn refuse_newer(run_dir: &RunDir) -> Result<()> {
 
 /// Prints the remarks on a plan and its profile, and warns of limits that do not do what they seem to.
 pub fn remark_on(node: &Node, plan: &Plan) {
-    plan.remarks.iter().for_each(|remark| note(remark));
+    for remark in &plan.remarks {
+        note(remark);
+    }
     let open = plan.with_open_limits(node.control_program());
     if !open.is_empty() {
         note(&format!(

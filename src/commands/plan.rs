@@ -34,8 +34,7 @@ pub struct PlanArgs {
 
 /// True if the profile serves users that a plain user's daemon cannot serve.
 fn is_for_root_alone(profile: &Profile) -> bool {
-    let mut serves = profile.serves.iter();
-    serves.any(|(serve, _)| *serve != Serve::Own)
+    profile.serves.iter().any(|(serve, _)| *serve != Serve::Own)
 }
 
 /// Shows what `up` would do, and what it would disrupt.
@@ -49,7 +48,7 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     } else {
         environment.caller
     };
-    up::check(&profile, environment, caller)?;
+    up::refuse_unknown_accounts(&profile, environment, caller)?;
     let run_dir = if is_roots {
         note("Planned as root would apply it: only root can serve other users.");
         environment.roots_run_dir()

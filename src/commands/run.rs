@@ -17,8 +17,8 @@ use super::copies::{self, Copy, Share};
 use super::env::Recorded;
 use super::{Context, guard};
 use crate::client::{
-    ClientLimits, ClientSlot, LocalRank, Map, NoneFree, NotReady, Variables, Wanted, devices_for,
-    free_devices, ready, refuse_unmapped,
+    ClientSlot, LocalRank, Map, NoneFree, NotReady, Variables, Wanted, devices_for, free_devices,
+    ready, refuse_unmapped,
 };
 use crate::error::{CommandError, Result, failed};
 use crate::failure::ExitStatus;
@@ -156,17 +156,8 @@ impl RunArgs {
         let mut found = Vec::new();
         let mut failed = None;
         for served in free_devices(&node, &wanted, environment.caller)? {
-            let checked = Recorded::of(served)
-                .variables_over_own(environment, &self.limits.limits())
-                .map_err(RunObstacle::from)
-                .and_then(|variables| {
-                    if self.no_check {
-                        return Ok(());
-                    }
-                    check(environment, &node, &served.record.name, &variables)
-                });
             // A device that fails is passed over while another one does not.
-            match checked {
+            match self.try_device(environment, &node, served) {
                 Ok(()) => found.push(served.clone()),
                 Err(obstacle) => failed = failed.or(Some(obstacle)),
             }
@@ -180,6 +171,22 @@ impl RunArgs {
         }
     }
 
+    /// Checks that the program can run on a device with its limits, and unless `--no-check` is given, that the device takes
+    /// it now.
+    fn try_device(
+        &self,
+        environment: &Environment,
+        node: &Node,
+        served: &Served,
+    ) -> Result<(), RunObstacle> {
+        let device = Recorded::of(served);
+        let variables = device.variables_over_own(environment, &self.limits.limits())?;
+        if self.no_check {
+            return Ok(());
+        }
+        check(environment, node, device.name(), &variables)
+    }
+
     /// Spreads copies over devices, each to the one with the fewest clients.
     fn spread(
         &self,
@@ -187,23 +194,25 @@ impl RunArgs {
         devices: &[Served],
         count: usize,
     ) -> Result<Vec<Copy>> {
-        let clients = devices.iter().map(|served| served.clients.listed().len());
-        let placed = copies::spread(&clients.collect::<Vec<_>>(), count);
-        let on = |device: usize| placed.iter().filter(|other| **other == device).count();
-        let copies = placed.iter().map(|&device| {
-            let limits = self.limits.limits();
-            let share = self.share.and_then(|share| share.of(on(device)));
-            let limits = ClientLimits {
-                threads: share.or(limits.threads),
-                ..limits
-            };
-            let device = Recorded::of(&devices[device]);
-            Ok(Copy {
+        let clients: Vec<usize> = devices
+            .iter()
+            .map(|served| served.clients.listed().len())
+            .collect();
+        let placed = copies::spread(&clients, count);
+        let mut copies = Vec::new();
+        for &position in &placed {
+            let on_device = placed.iter().filter(|other| **other == position).count();
+            let mut limits = self.limits.limits();
+            if let Some(percentage) = self.share.and_then(|share| share.of(on_device)) {
+                limits.threads = Some(percentage);
+            }
+            let device = Recorded::of(&devices[position]);
+            copies.push(Copy {
                 device: device.name().to_owned(),
                 variables: device.variables_over_own(environment, &limits)?,
-            })
-        });
-        copies.collect()
+            });
+        }
+        Ok(copies)
     }
 }
 
@@ -214,14 +223,13 @@ fn check(
     name: &str,
     variables: &Variables,
 ) -> Result<(), RunObstacle> {
-    let caller = |environment: &Environment, _: &Served| environment.caller;
     ready(
         environment,
         node,
         name,
         variables,
         ClientSlot::Needed,
-        caller,
+        |environment, _| environment.caller,
     )?;
     Ok(())
 }
@@ -380,9 +388,9 @@ impl DeviceWait {
                 Ok(done) => return Ok(done),
                 Err(obstacle) => obstacle,
             };
-            let until = self.until.filter(|_| obstacle.is_passing);
-            let Some(until) = until else {
-                return Err(obstacle.error);
+            let until = match self.until {
+                Some(until) if obstacle.is_passing => until,
+                _ => return Err(obstacle.error),
             };
             let left = until.saturating_duration_since(Instant::now());
             let cause = obstacle.error.to_string();

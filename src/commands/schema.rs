@@ -27,9 +27,11 @@ pub struct Document {
 
 /// Prints a JSON schema.
 pub fn run(args: &SchemaArgs, context: &Context<'_>) -> Result<ExitStatus> {
-    let mut documents = context.documents.iter();
-    let document = documents.find(|document| document.name == args.document);
-    let unknown = || usage(format_args!("no document \"{}\"", args.document));
-    print_json(&(document.ok_or_else(unknown)?.schema)())?;
-    Ok(ExitStatus::Done)
+    for document in context.documents {
+        if document.name == args.document {
+            print_json(&(document.schema)())?;
+            return Ok(ExitStatus::Done);
+        }
+    }
+    Err(usage(format_args!("no document \"{}\"", args.document)))
 }

@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::Context;
 use super::args::{DeviceArgs, duration};
-use crate::error::{CommandError, Context as _, Result, failed, usage};
+use crate::error::{Context as _, Result, failed, usage};
 use crate::failure::ExitStatus;
 use crate::host::Environment;
 use crate::node::{Detail, Node, Observer, observe};
@@ -109,13 +109,11 @@ fn watch(args: &StatusArgs, environment: &Environment, every: Duration) -> Resul
     if let Err(unknown) = args.devices.names(&seen) {
         // A device may be called 5: only a mistake tells that none was meant.
         let mut words = args.devices.words.iter();
-        let meant = words.rfind(|word| interval(word).is_ok());
-        let unknown = Err(unknown);
-        return match meant {
-            Some(meant) => {
-                unknown.context(format!("write the seconds after an =: --watch={meant}"))
+        return match words.rfind(|word| interval(word).is_ok()) {
+            Some(seconds) => {
+                Err(unknown).context(format!("write the seconds after an =: --watch={seconds}"))
             }
-            None => unknown.map_err(CommandError::from),
+            None => Err(unknown.into()),
         };
     }
     refuse_ambiguous(&args.devices.words)?;
@@ -148,8 +146,10 @@ fn watch(args: &StatusArgs, environment: &Environment, every: Duration) -> Resul
 /// Refuses `--watch 1` on a node with a device 1.
 fn refuse_ambiguous(devices: &[String]) -> Result<()> {
     let words: Vec<String> = std::env::args().collect();
-    let is_meant = |pair: &&[String]| pair[0] == "--watch" && interval(&pair[1]).is_ok();
-    let Some([_, word]) = words.windows(2).find(is_meant) else {
+    let Some([_, word]) = words
+        .windows(2)
+        .find(|pair| pair[0] == "--watch" && interval(&pair[1]).is_ok())
+    else {
         return Ok(());
     };
     if !devices.contains(word) {

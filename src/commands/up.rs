@@ -21,7 +21,7 @@ use crate::host::{
 };
 use crate::mps::{MAX_PIPE_DIR, MpsError};
 use crate::node::{Detail, Node, observe};
-use crate::plan::{self, Plan, Refusal, Start};
+use crate::plan::{self, Plan, Refusal};
 use crate::profile::{Profile, ProfileError, Span};
 use crate::render::{self, consequences, note, print, tell, verified};
 use crate::settings::Serve;
@@ -108,7 +108,7 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
 
 /// Refuses what cannot be applied by this user, before anything is planned. Returns the directories of the change.
 fn checked(args: &UpArgs, profile: &Profile, environment: &Environment) -> Result<Directories> {
-    check(profile, environment, environment.caller)?;
+    refuse_unknown_accounts(profile, environment, environment.caller)?;
     if args.verify {
         verify::prepare(environment)?;
     }
@@ -177,8 +177,9 @@ fn verified(
     let served = node
         .served
         .iter()
-        .filter(|served| served.run_dir.path() == own);
-    Ok(Some(verify::all(environment, node, served.collect())))
+        .filter(|served| served.run_dir.path() == own)
+        .collect();
+    Ok(Some(verify::all(environment, node, served)))
 }
 
 /// Shows what was checked, and returns the exit status.
@@ -231,8 +232,10 @@ pub fn record(profile: &Profile, directories: &Directories, node: &Node) -> Resu
 
 /// Explains the MPS default that surprises people, when daemons were started with it.
 fn remark(node: &Node, plan: &Plan) {
-    let is_one_at_a_time = |start: &&Start| *start.serve() == Serve::OneAtATime;
-    let one_at_a_time = plan.starts().filter(is_one_at_a_time).count();
+    let one_at_a_time = plan
+        .starts()
+        .filter(|start| *start.serve() == Serve::OneAtATime)
+        .count();
     let which = match one_at_a_time {
         0 => return,
         all if all == plan.starts().count() => "These devices serve".to_owned(),
@@ -250,29 +253,37 @@ fn remark(node: &Node, plan: &Plan) {
     ));
 }
 
-/// Refuses a profile that serves users or groups that this machine does not know, and shows its other mistakes on this
-/// node too. `caller` is the user who would apply it.
-pub fn check(
+/// Refuses a profile that serves users or groups that this machine does not know. Then it also plans for this node, to
+/// show the profile's other mistakes with them. `caller` is the user who would apply it.
+pub fn refuse_unknown_accounts(
     profile: &Profile,
     environment: &Environment,
     caller: Uid,
 ) -> Result<(), ProfileError> {
-    let unknown = profile
+    let mut mistakes: Vec<ProfileError> = profile
         .serves
         .iter()
-        .filter_map(|(serve, span)| unknown(profile, serve, *span));
-    let mut mistakes: Vec<ProfileError> = unknown.collect();
+        .filter_map(|(serve, span)| unknown(profile, serve, *span))
+        .collect();
     if !mistakes.is_empty() {
-        mistakes.extend(on_node(profile, environment, caller));
+        mistakes.extend(mistakes_of_plan(profile, environment, caller));
     }
     ProfileError::all(mistakes).map_or(Ok(()), Err)
 }
 
+pub use self::refuse_unknown_accounts as check;
+
 /// The mistakes that planning finds, if the node can be seen.
-fn on_node(profile: &Profile, environment: &Environment, caller: Uid) -> Option<ProfileError> {
+fn mistakes_of_plan(
+    profile: &Profile,
+    environment: &Environment,
+    caller: Uid,
+) -> Option<ProfileError> {
     let node = observe(environment, Detail::Offers).ok()?;
-    let directories = environment.directories();
-    let run_dir = directories.map_or_else(|_| environment.roots_run_dir(), |own| own.run);
+    let run_dir = match environment.directories() {
+        Ok(own) => own.run,
+        Err(_) => environment.roots_run_dir(),
+    };
     match plan::up(&node, profile, &RunDir::at(&run_dir), caller) {
         Err(Refusal::Profile(mistakes)) => Some(mistakes),
         _ => None,
@@ -306,8 +317,8 @@ pub fn missing(serve: &Serve) -> Option<(String, Option<String>)> {
         return None;
     }
     let names = names_in(list.as_ref());
-    let near = nearest(name, names.iter().map(String::as_str));
-    let hint = near.map(|near| format!("did you mean \"{what}:{near}\"?"));
+    let hint = nearest(name, names.iter().map(String::as_str))
+        .map(|near| format!("did you mean \"{what}:{near}\"?"));
     Some((said(what, name, &found), hint))
 }
 

@@ -33,14 +33,20 @@ pub fn run(args: &VerifyArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let node = observe_records(environment)?;
     let mut names = args.devices.names(&node)?;
     if names.is_empty() {
-        let all = node.served.iter();
-        names = all.map(|served| served.record.name.clone()).collect();
+        names = node
+            .served
+            .iter()
+            .map(|served| served.record.name.clone())
+            .collect();
     }
     if names.is_empty() {
         return Err(crate::commands::no_daemon(&node));
     }
-    let devices = names.iter().filter_map(|name| node.served_as(name));
-    let all = all(environment, &node, devices.collect());
+    let devices = names
+        .iter()
+        .filter_map(|name| node.served_as(name))
+        .collect();
+    let all = all(environment, &node, devices);
     if args.json {
         print_json(&VerifyDocument::of(&all))?;
     } else {
@@ -66,12 +72,12 @@ pub fn all(environment: &Environment, node: &Node, devices: Vec<&Served>) -> Vec
 
 /// Returns the exit status. A device that serves another user, or is for one, is no failure.
 pub fn status(verified: &[Verified]) -> ExitStatus {
-    let errors = || verified.iter().filter_map(|one| one.result.as_ref().err());
-    if errors().any(|error| !error.is_unchecked()) {
-        ExitStatus::Failed
-    } else if errors().next().is_some() {
-        ExitStatus::Refused
-    } else {
-        ExitStatus::Done
+    let mut status = ExitStatus::Done;
+    for error in verified.iter().filter_map(|one| one.result.as_ref().err()) {
+        if !error.is_unchecked() {
+            return ExitStatus::Failed;
+        }
+        status = ExitStatus::Refused;
     }
+    status
 }
