@@ -8,6 +8,7 @@ use crate::failure::Failure;
 use crate::host::{Host, Reader, Uid, caller, user_name};
 use crate::node::{Client, DaemonState, Served};
 use crate::settings::Serve;
+use crate::state::DeviceRecord;
 
 /// A user's programs cannot use a device, or not now.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -106,10 +107,10 @@ pub fn refuse_unmapped(host: &Host) -> Result<(), NoAccess> {
 /// Checks that programs of a user may become clients of a device now, as far as that can be seen. What is hidden is
 /// not held against it: the attach check tells.
 pub fn access(served: &Served, user: Uid) -> Result<(), NoAccess> {
-    let name = || served.record.name.clone();
     // A daemon that the user cannot reach does not seem to answer.
     check_user(served, user)?;
     check_state(served)?;
+    let record = &served.record;
     let clients = served.clients.listed();
     if served.state == DaemonState::Fault {
         let clients = match clients.len() {
@@ -118,18 +119,17 @@ pub fn access(served: &Served, user: Uid) -> Result<(), NoAccess> {
             count => format!("its {count} clients are"),
         };
         return Err(NoAccess::Faulty {
-            name: name(),
+            name: record.name.clone(),
             clients,
         });
     }
-    let is_shared = served
-        .record
-        .settings
-        .serve
-        .as_ref()
-        .is_some_and(Serve::is_shared);
-    let is_anothers = |client: &&Client| client.user.is_some_and(|theirs| theirs != user);
-    if let Some(other) = clients.iter().find(is_anothers).filter(|_| !is_shared) {
+    let is_shared = record.settings.serve.as_ref().is_some_and(Serve::is_shared);
+    let of_another_user = clients
+        .iter()
+        .find(|client| client.user.is_some_and(|theirs| theirs != user));
+    if let Some(other) = of_another_user
+        && !is_shared
+    {
         let others = clients.len() - 1;
         let more = match others {
             0 => String::new(),
@@ -137,7 +137,7 @@ pub fn access(served: &Served, user: Uid) -> Result<(), NoAccess> {
             _ => format!(" and {others} others"),
         };
         return Err(NoAccess::InUse {
-            name: name(),
+            name: record.name.clone(),
             user: other.user.map(user_name).unwrap_or_default(),
             clients: shown(other) + &more,
         });
@@ -145,7 +145,7 @@ pub fn access(served: &Served, user: Uid) -> Result<(), NoAccess> {
     let limit = served.client_limit.map(|limit| limit as usize);
     if limit.is_some_and(|limit| clients.len() >= limit) {
         return Err(NoAccess::Full {
-            name: name(),
+            name: record.name.clone(),
             count: clients.len(),
         });
     }
@@ -168,7 +168,6 @@ fn shown(client: &Client) -> String {
 
 fn check_state(served: &Served) -> Result<(), NoAccess> {
     let name = served.record.name.clone();
-    let problem = || served.problem.clone().unwrap_or_default();
     match served.state {
         DaemonState::Dead => Err(NoAccess::NotServed {
             name,
@@ -181,7 +180,7 @@ fn check_state(served: &Served) -> Result<(), NoAccess> {
         DaemonState::Hung => Err(NoAccess::Hung { name }),
         DaemonState::NoAnswer => Err(NoAccess::NoAnswer {
             name,
-            problem: problem(),
+            problem: served.problem.clone().unwrap_or_default(),
         }),
         DaemonState::Ready
         | DaemonState::NoServerYet
@@ -195,27 +194,30 @@ fn check_state(served: &Served) -> Result<(), NoAccess> {
 /// Checks that the daemon is for the user. Root is a client of no user's daemon: that daemon would end its server.
 pub(super) fn check_user(served: &Served, user: Uid) -> Result<(), NoAccess> {
     let record = &served.record;
-    let reserved = |clients: String| NoAccess::Reserved {
-        name: record.name.clone(),
-        clients,
-        user: user_name(user),
-    };
     let owner = record.daemon.and_then(|daemon| daemon.user);
     if let Some(Serve::User(_) | Serve::Own) = record.settings.serve
         && let Some(owner) = owner.filter(|owner| *owner != user)
     {
-        return Err(reserved(user_name(owner)));
+        return Err(reserved(record, user_name(owner), user));
     }
     let control = served.run_dir.pipe_dir(&record.uuid).join("control");
     let Some(closed) = Reader::of(user).is_kept_out_of(&control) else {
         return Ok(());
     };
     Err(match &record.settings.serve {
-        Some(Serve::Group(group)) => reserved(format!("{GROUP}{group}")),
+        Some(Serve::Group(group)) => reserved(record, format!("{GROUP}{group}"), user),
         _ => NoAccess::Closed {
             name: record.name.clone(),
             user: user_name(user),
             closed,
         },
     })
+}
+
+fn reserved(record: &DeviceRecord, clients: String, user: Uid) -> NoAccess {
+    NoAccess::Reserved {
+        name: record.name.clone(),
+        clients,
+        user: user_name(user),
+    }
 }

@@ -11,6 +11,7 @@ use crate::failure::{ExitStatus, Failure};
 use crate::geometry::ProfileName;
 use crate::host::Uid;
 use crate::node::{Device, Node, Served};
+use crate::state::DeviceRecord;
 
 /// The devices that a program takes.
 #[derive(Clone, Debug, Default)]
@@ -58,8 +59,9 @@ impl NoneFree {
             1 => return self.reasons[0].to_string(),
             count => format!("none of {count} devices takes a program now:"),
         }];
-        let reasons = self.reasons.iter().take(MOST);
-        lines.extend(reasons.map(|reason| format!("  {reason}")));
+        for reason in self.reasons.iter().take(MOST) {
+            lines.push(format!("  {reason}"));
+        }
         if self.reasons.len() > MOST {
             lines.push(format!("  and {} others", self.reasons.len() - MOST));
         }
@@ -75,15 +77,12 @@ pub fn free_devices<'n>(
     user: Uid,
 ) -> Result<Vec<&'n Served>, NoneFree> {
     let devices: Vec<Device> = node.devices().collect();
-    let of = |served: &Served| {
-        devices
-            .iter()
-            .find(|device| device.uuid == served.record.uuid)
-    };
     let mut free = Vec::new();
     let mut reasons = Vec::new();
     for served in &node.served {
-        let device = of(served);
+        let device = devices
+            .iter()
+            .find(|device| device.uuid == served.record.uuid);
         if !wanted.is_met(node, served, device) {
             continue;
         }
@@ -106,20 +105,29 @@ pub fn free_devices<'n>(
 impl Wanted {
     fn is_met(&self, node: &Node, served: &Served, device: Option<&Device>) -> bool {
         let record = &served.record;
-        let has_profile = |wanted: &ProfileName| {
-            let own = record.profile.as_deref().and_then(|own| own.parse().ok());
-            own.is_some_and(|own: ProfileName| own == *wanted || own.short() == *wanted)
-        };
-        let has_memory = |least: &u64| free_memory(node, served, device) >= Some(*least);
-        let is_product = |product: &Regex| {
-            let gpu = node.gpu(&record.key.gpu);
-            gpu.is_some_and(|gpu| product.is_match(&gpu.product))
-        };
-        (self.names.is_empty() || self.names.contains(&record.name))
-            && self.profile.as_ref().is_none_or(has_profile)
-            && self.free_memory.as_ref().is_none_or(has_memory)
-            && self.product.as_ref().is_none_or(is_product)
+        if !self.names.is_empty() && !self.names.contains(&record.name) {
+            return false;
+        }
+        if let Some(profile) = &self.profile
+            && !has_profile(record, profile)
+        {
+            return false;
+        }
+        if self.free_memory.is_some() && free_memory(node, served, device) < self.free_memory {
+            return false;
+        }
+        match (&self.product, node.gpu(&record.key.gpu)) {
+            (None, _) => true,
+            (Some(product), Some(gpu)) => product.is_match(&gpu.product),
+            (Some(_), None) => false,
+        }
     }
+}
+
+/// True if the device has this profile, whose name may be the short one.
+fn has_profile(record: &DeviceRecord, wanted: &ProfileName) -> bool {
+    let own: Option<ProfileName> = record.profile.as_deref().and_then(|own| own.parse().ok());
+    own.is_some_and(|own| own == *wanted || own.short() == *wanted)
 }
 
 /// Returns the free memory of a device in bytes; all of it if the driver hides how much is used.
@@ -137,9 +145,9 @@ fn free_memory(node: &Node, served: &Served, device: Option<&Device>) -> Option<
 /// Returns the recorded devices that would do and are for the user, without a view of their state: every rank of a program
 /// finds the same ones.
 pub fn devices_for<'n>(node: &'n Node, wanted: &Wanted, user: Uid) -> Vec<&'n Served> {
-    let served = node.served.iter();
-    let would_do = served.filter(|served| wanted.is_met(node, served, None));
-    would_do
+    node.served
+        .iter()
+        .filter(|served| wanted.is_met(node, served, None))
         .filter(|served| check_user(served, user).is_ok())
         .collect()
 }
@@ -218,8 +226,7 @@ fn none_of(all: usize) -> String {
 }
 
 fn names() -> String {
-    let names = LAUNCHERS.map(|(rank, _)| rank);
-    names.join(", ")
+    LAUNCHERS.map(|(rank, _)| rank).join(", ")
 }
 
 impl LocalRank {

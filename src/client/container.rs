@@ -65,8 +65,8 @@ impl ContainerDevice {
     pub fn text(&self, container: Container) -> Result<String, UnsafeValue> {
         let values = self.variables.iter().map(|(_, value)| value);
         for value in values.chain([&self.pipe]) {
-            let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-=".contains(c);
-            if !value.chars().all(is_plain) {
+            let mut characters = value.chars();
+            if !characters.all(|c| c.is_ascii_alphanumeric() || "/._-=".contains(c)) {
                 return Err(UnsafeValue(value.clone()));
             }
         }
@@ -166,10 +166,6 @@ fn edits(device: &ContainerDevice) -> Value {
         .iter()
         .map(|(name, value)| format!("{name}={value}"))
         .collect();
-    let mount = |path: &str, mode: &str| {
-        let options = [mode, "nosuid", "nodev", "noexec", "bind"];
-        json!({ "hostPath": path, "containerPath": path, "options": options })
-    };
     let mut mounts = vec![mount(&device.pipe, "ro")];
     if device.shares_files() {
         mounts.push(mount("/dev/shm", "rw"));
@@ -179,6 +175,12 @@ fn edits(device: &ContainerDevice) -> Value {
         edits["additionalGids"] = json!([group]);
     }
     edits
+}
+
+/// Returns a mount of a path of the host at the same path of the container.
+fn mount(path: &str, mode: &str) -> Value {
+    let options = [mode, "nosuid", "nodev", "noexec", "bind"];
+    json!({ "hostPath": path, "containerPath": path, "options": options })
 }
 
 #[cfg(test)]

@@ -118,37 +118,40 @@ pub fn own_memory(record: &DeviceRecord) -> Result<Option<MemoryLimit>, Unreadab
 /// of others does not concern it.
 fn read(text: &OsStr, uuid: &str) -> Result<Option<MemoryLimit>, UnreadableLimit> {
     let text = text.to_string_lossy();
-    let unreadable = |why: String| UnreadableLimit {
-        text: bounded(&text).into_owned(),
-        why,
-    };
     if text.is_empty() {
         return Ok(None);
     }
     let mut tightest: Option<MemoryLimit> = None;
     for entry in text.split(',') {
         let entry = entry.trim();
-        let divided = entry.split_once('=');
-        let (device, size) = divided
-            .ok_or_else(|| unreadable(format!("\"{entry}\" is not DEVICE=SIZE, as in 0=4G")))?;
+        let Some((device, size)) = entry.split_once('=') else {
+            let why = format!("\"{entry}\" is not DEVICE=SIZE, as in 0=4G");
+            return Err(unreadable(&text, why));
+        };
         let is_named = device.starts_with("GPU-") || device.starts_with("MIG-");
         let ordinal = device.parse::<u32>().ok();
         if ordinal.is_none() && !is_named {
-            return Err(unreadable(format!(
-                "\"{device}\" is no number and no UUID of a device"
-            )));
+            let why = format!("\"{device}\" is no number and no UUID of a device");
+            return Err(unreadable(&text, why));
         }
         // NVIDIA's manual writes MB.
         let limit: MemoryLimit = size
             .strip_suffix('B')
             .unwrap_or(size)
             .parse()
-            .map_err(&unreadable)?;
+            .map_err(|why| unreadable(&text, why))?;
         if ordinal == Some(0) || device == uuid {
             tightest = Some(tightest.map_or(limit, |other| other.min(limit)));
         }
     }
     Ok(tightest)
+}
+
+fn unreadable(text: &str, why: String) -> UnreadableLimit {
+    UnreadableLimit {
+        text: bounded(text).into_owned(),
+        why,
+    }
 }
 
 #[cfg(test)]

@@ -76,21 +76,9 @@ pub fn ready(
     slot: ClientSlot,
     user_of: impl Fn(&Environment, &Served) -> Uid,
 ) -> Result<Ready, NotReady> {
-    let observe = || {
-        let mut node = node.clone();
-        observe_device(environment, &mut node, name);
-        node.served.pop().ok_or_else(|| NoAccess::NotServed {
-            name: name.to_owned(),
-            state: "its record is gone",
-        })
-    };
-    let check = |served: &Served| match access(served, user_of(environment, served)) {
-        Err(NoAccess::Full { .. }) if slot == ClientSlot::NotNeeded => Ok(()),
-        answer => answer,
-    };
-    let device = observe()?;
-    check(&device)?;
+    let device = observed(environment, node, name)?;
     let user = user_of(environment, &device);
+    check_access(&device, user, slot)?;
     match attach_as(environment, &device.record, variables, user) {
         Ok(attached) => {
             let server = device.servers.first().map(|server| server.pid);
@@ -99,11 +87,29 @@ pub fn ready(
         Err(cause) => {
             // Another user's program may have come first, and a device that hangs shows it once it is asked.
             if let NotAttached::Late(_) | NotAttached::Failed(_) = cause {
-                check(&observe()?)?;
+                let device = observed(environment, node, name)?;
+                check_access(&device, user_of(environment, &device), slot)?;
             }
             let name = name.to_owned();
             Err(NotReady::NotAttached { name, cause })
         }
+    }
+}
+
+/// Returns the device as its processes and a control session show it now.
+fn observed(environment: &Environment, node: &Node, name: &str) -> Result<Served, NoAccess> {
+    let mut node = node.clone();
+    observe_device(environment, &mut node, name);
+    node.served.pop().ok_or_else(|| NoAccess::NotServed {
+        name: name.to_owned(),
+        state: "its record is gone",
+    })
+}
+
+fn check_access(served: &Served, user: Uid, slot: ClientSlot) -> Result<(), NoAccess> {
+    match access(served, user) {
+        Err(NoAccess::Full { .. }) if slot == ClientSlot::NotNeeded => Ok(()),
+        answer => answer,
     }
 }
 
@@ -272,11 +278,13 @@ fn read(output: &Output) -> Result<AttachResult, NotAttached> {
 /// True if a UUID without its prefix is the device's, or that of its GPU: older drivers have no other.
 fn is_of(record: &DeviceRecord, uuid: [u8; 16]) -> bool {
     let digits = digits(uuid);
-    let known = [&record.uuid, &record.key.gpu];
-    known.iter().any(|known| {
-        let known = known.split_once('-').map_or("", |(_, rest)| rest);
-        known.replace('-', "").eq_ignore_ascii_case(&digits)
-    })
+    for known in [&record.uuid, &record.key.gpu] {
+        let (_, known_digits) = known.split_once('-').unwrap_or_default();
+        if known_digits.replace('-', "").eq_ignore_ascii_case(&digits) {
+            return true;
+        }
+    }
+    false
 }
 
 fn digits(uuid: [u8; 16]) -> String {

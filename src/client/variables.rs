@@ -74,8 +74,11 @@ impl Variables {
             // One of another device would lift the limit of this one.
             unset.push(MEMORY);
         }
-        let limits = own_limits().into_iter().zip([threads, memory, priority]);
-        set.extend(limits.filter_map(|(name, value)| Some((name, value?.into()))));
+        for (name, value) in own_limits().into_iter().zip([threads, memory, priority]) {
+            if let Some(value) = value {
+                set.push((name, value.into()));
+            }
+        }
         Self { set, unset }
     }
 
