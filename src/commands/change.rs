@@ -295,11 +295,8 @@ impl ChangeRun<'_> {
     }
 
     fn lock_within(&self, limit: Duration) -> Result<Lock> {
-        locked(
-            self.change.context.environment,
-            self.change.directories,
-            limit,
-        )
+        let environment = self.change.context.environment;
+        locked(environment, self.change.directories, limit)
     }
 
     /// The consent that a plan still wants, after another one was agreed to.

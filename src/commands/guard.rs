@@ -129,16 +129,21 @@ impl Guard<'_> {
         let host = &self.environment.host;
         let table = host.processes().unwrap_or_default();
         // Nobody waits for the program meanwhile, so its pid is its own.
-        let mut left: Vec<ProcessHandle> = ProcessHandle::open(program).into_iter().collect();
+        let mut left = Vec::new();
+        if let Ok(handle) = ProcessHandle::open(program)
+            && !handle.has_ended()
+        {
+            left.push(handle);
+        }
         for pid in table.descendants(Pid(std::process::id())) {
             if pid != program
                 && let Some(process) = table.get(pid)
                 && let Ok(Some(handle)) = host.open_process(pid, process.started)
+                && !handle.has_ended()
             {
                 left.push(handle);
             }
         }
-        left.retain(|process| !process.has_ended());
         left
     }
 }
