@@ -1,6 +1,5 @@
 //! The program's command line: completions and `--help` come from here.
 
-use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -171,14 +170,6 @@ const SOURCES: Sources = Sources {
 
 /// The command line with everything that is made from other tables.
 pub fn command() -> clap::Command {
-    let list = |heading: &str, rows: Vec<(String, &str)>| {
-        let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-        let lines: Vec<String> = rows
-            .iter()
-            .map(|(name, meaning)| format!("  {name:width$}  {meaning}"))
-            .collect();
-        format!("{heading}:\n{}", lines.join("\n"))
-    };
     let environment = VARIABLES
         .iter()
         .map(|(name, meaning)| ((*name).to_owned(), *meaning))
@@ -189,8 +180,8 @@ pub fn command() -> clap::Command {
         .collect();
     let mut program = Cli::command().after_long_help(format!(
         "{}\n\n{}",
-        list("Environment", environment),
-        list("Exit status", statuses)
+        help_section("Environment", environment),
+        help_section("Exit status", statuses)
     ));
     for command in program.get_subcommands_mut() {
         if let Some(topics) = topics_of(command.get_name()) {
@@ -205,23 +196,36 @@ pub fn command() -> clap::Command {
             let about = command.and_then(clap::Command::get_about);
             PossibleValue::new(*name).help(about.cloned().unwrap_or_default())
         });
-    let is_command = |name: &str| TASKS.iter().any(|(_, commands)| commands.contains(&name));
     let topics = TOPICS
         .iter()
-        .filter(|topic| !is_command(topic.name))
+        .filter(|topic| {
+            !TASKS
+                .iter()
+                .any(|(_, commands)| commands.contains(&topic.name))
+        })
         .map(|topic| PossibleValue::new(topic.name).help(topic.about));
-    let subjects: Vec<PossibleValue> = commands.chain(topics).collect();
-    let subjects = PossibleValuesParser::new(subjects);
-    let documents = DOCUMENTS
-        .iter()
-        .map(|document| PossibleValue::new(document.name).help(document.about));
-    let documents = PossibleValuesParser::new(documents);
+    let subjects = PossibleValuesParser::new(commands.chain(topics).collect::<Vec<_>>());
+    let documents = PossibleValuesParser::new(
+        DOCUMENTS
+            .iter()
+            .map(|document| PossibleValue::new(document.name).help(document.about)),
+    );
     let program = program.mut_subcommand("schema", |schema| {
         schema.mut_arg("document", |document| document.value_parser(documents))
     });
     program.mut_subcommand("help", |help| {
         help.mut_arg("subject", |subject| subject.value_parser(subjects))
     })
+}
+
+/// Formats a part of the help: a line for each name, with its meaning.
+fn help_section(heading: &str, rows: Vec<(String, &str)>) -> String {
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let lines: Vec<String> = rows
+        .iter()
+        .map(|(name, meaning)| format!("  {name:width$}  {meaning}"))
+        .collect();
+    format!("{heading}:\n{}", lines.join("\n"))
 }
 
 /// The topics of the manual that a command's help refers to.
@@ -267,8 +271,9 @@ fn wants_json() -> bool {
 
 /// The words of the command line before those of a program of the user.
 fn own_words() -> Vec<String> {
-    let words = std::env::args_os().skip(1).take_while(|word| word != "--");
-    words
+    std::env::args_os()
+        .skip(1)
+        .take_while(|word| word != "--")
         .map(|word| word.to_string_lossy().into_owned())
         .collect()
 }
@@ -281,7 +286,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
     }
     // Help and version are no errors.
     if !error.use_stderr() {
-        return match render::printed(error.print()) {
+        return match render::finish_printing(error.print()) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => end(&error.into()),
         };
@@ -305,10 +310,9 @@ fn is_run() -> bool {
 
 /// True if this is the first word of the command line.
 fn is_first(word: &str) -> bool {
-    let mut words = std::env::args_os().skip(1);
-    let is_option = |word: &OsString| word.to_str().is_some_and(|word| OPTIONS.contains(&word));
-    words
-        .find(|word| !is_option(word))
+    std::env::args_os()
+        .skip(1)
+        .find(|word| word.to_str().is_none_or(|word| !OPTIONS.contains(&word)))
         .is_some_and(|first| first == word)
 }
 
@@ -317,11 +321,11 @@ const OPTIONS: [&str; 4] = ["-v", "--verbose", "-q", "--quiet"];
 
 /// Runs a helper. Helpers are no subcommands, so that help and completion do not show them.
 fn helper() -> Option<ExitCode> {
-    let words = || std::env::args_os().skip(1);
+    let words = std::env::args_os().skip(1);
     let result = if is_first(LAUNCH) {
-        helpers::launch(&helpers::LaunchArgs::parse_from(words())).map(|never| match never {})
+        helpers::launch(&helpers::LaunchArgs::parse_from(words)).map(|never| match never {})
     } else if is_first(ATTACH) {
-        helpers::attach(&helpers::AttachArgs::parse_from(words()))
+        helpers::attach(&helpers::AttachArgs::parse_from(words))
     } else {
         return None;
     };

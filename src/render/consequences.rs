@@ -166,16 +166,14 @@ pub(super) fn phrase(kill: &Kill) -> String {
 
 /// Describes these daemons and the command that stops each; empty if there are none.
 pub fn unmanaged_text(plan: &Plan) -> String {
-    let starts = plan.starts();
-    let all = starts.flat_map(|start| {
-        start
-            .beside
-            .iter()
-            .map(|daemon| (daemon, start.name.as_str()))
-    });
-    let all = grouped(all, |a, b| a.0 == b.0);
+    let mut beside = Vec::new();
+    for start in plan.starts() {
+        for daemon in &start.beside {
+            beside.push((daemon, start.name.as_str()));
+        }
+    }
     let mut out = String::new();
-    for group in &all {
+    for group in grouped(beside, |a, b| a.0 == b.0) {
         let daemon = group[0].0;
         let names: Vec<&str> = group.iter().map(|(_, name)| *name).collect();
         let user = daemon.user.as_deref().map(|user| format!(" of {user}"));
@@ -189,7 +187,7 @@ pub fn unmanaged_text(plan: &Plan) -> String {
         let (line, command) = (fitted(&line, width()), quit(&daemon.pipe_directory));
         let _ = writeln!(out, "{line}\n  {command}");
     }
-    if !all.is_empty() {
+    if !out.is_empty() {
         out.push_str("Two daemons on a device share it without knowing of each other.\n");
     }
     out
@@ -202,8 +200,10 @@ fn quit(pipe_directory: &Variable) -> String {
         Variable::Hidden => "CUDA_MPS_PIPE_DIRECTORY=ITS_DIRECTORY ".to_owned(),
         Variable::Is(path) => {
             let path = printable(path).replace('\'', r"'\''");
-            let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
-            let quote = if path.chars().all(is_plain) { "" } else { "'" };
+            let is_plain = path
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
+            let quote = if is_plain { "" } else { "'" };
             format!("CUDA_MPS_PIPE_DIRECTORY={quote}{path}{quote} ")
         }
     };

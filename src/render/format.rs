@@ -96,22 +96,26 @@ pub fn wrapped(text: &str, room: usize) -> Vec<String> {
     }
     lines.push(line);
     // A blank after the last column would start another line.
-    let trimmed = lines.iter().map(|line| line.trim_end_matches(' '));
-    trimmed.map(|line| line.replace(NO_BREAK, " ")).collect()
+    lines
+        .iter()
+        .map(|line| line.trim_end_matches(' ').replace(NO_BREAK, " "))
+        .collect()
 }
 
 /// Wraps each line that is too long; what follows its first part is indented more.
 pub fn fitted(text: &str, width: usize) -> String {
-    let line = |line: &str| {
-        let rest = line.trim_start_matches(' ');
-        let indent = &line[..line.len() - rest.len()];
-        if measure_text_width(line) <= width {
-            return line.to_owned();
-        }
-        let parts = wrapped(rest, width.saturating_sub(indent.len() + 2));
-        format!("{indent}{}", parts.join(&format!("\n{indent}  ")))
-    };
-    text.lines().map(line).collect::<Vec<_>>().join("\n")
+    let lines: Vec<String> = text.lines().map(|line| fitted_line(line, width)).collect();
+    lines.join("\n")
+}
+
+fn fitted_line(line: &str, width: usize) -> String {
+    if measure_text_width(line) <= width {
+        return line.to_owned();
+    }
+    let rest = line.trim_start_matches(' ');
+    let indent = &line[..line.len() - rest.len()];
+    let parts = wrapped(rest, width.saturating_sub(indent.len() + 2));
+    format!("{indent}{}", parts.join(&format!("\n{indent}  ")))
 }
 
 /// Wraps text behind its head, as lines indented to where it begins. A word that is too long there, such as a path,
@@ -150,12 +154,17 @@ fn escape(text: &str, is_escaped: fn(char) -> bool) -> Cow<'_, str> {
     if !text.contains(is_escaped) {
         return Cow::Borrowed(text);
     }
-    let escaped = |c: char| match c {
-        c if c.is_ascii() && is_escaped(c) => format!("\\x{:02x}", u32::from(c)),
-        c if is_escaped(c) => c.escape_unicode().to_string(),
-        c => c.to_string(),
-    };
-    text.chars().map(escaped).collect()
+    let mut escaped = String::new();
+    for c in text.chars() {
+        if !is_escaped(c) {
+            escaped.push(c);
+        } else if c.is_ascii() {
+            let _ = write!(escaped, "\\x{:02x}", u32::from(c));
+        } else {
+            escaped.extend(c.escape_unicode());
+        }
+    }
+    Cow::Owned(escaped)
 }
 
 /// Puts items that are alike into one group, in the order of each group's first item.

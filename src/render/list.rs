@@ -41,12 +41,9 @@ pub fn text(node: &Node, shown: &[(&Gpu, Vec<Device>)], profiles: bool, width: u
         if position > 0 {
             out.push('\n');
         }
-        let (first, indices) = (&group[0], group.iter().map(|card| card.gpu.index));
-        let title = format!(
-            "GPU {}  {}",
-            ranges(&indices.collect::<Vec<_>>()),
-            first.about
-        );
+        let first = &group[0];
+        let indices: Vec<u32> = group.iter().map(|card| card.gpu.index).collect();
+        let title = format!("GPU {}  {}", ranges(&indices), first.about);
         let _ = writeln!(out, "{}", style(title).bold());
         out.push_str(&indented(&identities(group)));
         out.push_str(&indented(&first.geometry));
@@ -87,14 +84,14 @@ impl Card<'_> {
 
 /// The UUID and PCI address of each GPU.
 fn identities(group: &[Card<'_>]) -> String {
-    let line = |card: &Card<'_>| {
-        let (index, uuid, pci) = (card.gpu.index, &card.gpu.uuid, &card.gpu.pci);
-        match group {
-            [_] => format!("{uuid}  {pci}\n"),
-            _ => format!("{index}  {uuid}  {pci}\n"),
+    let mut lines = String::new();
+    for card in group {
+        if group.len() > 1 {
+            let _ = write!(lines, "{}  ", card.gpu.index);
         }
-    };
-    group.iter().map(line).collect()
+        let _ = writeln!(lines, "{}  {}", card.gpu.uuid, card.gpu.pci);
+    }
+    lines
 }
 
 fn geometry(gpu: &Gpu) -> String {
@@ -110,14 +107,12 @@ fn geometry(gpu: &Gpu) -> String {
 
 fn about(gpu: &Gpu) -> String {
     let memory = shown_or(gpu.memory.map(|memory| gib(memory.total)), "hidden");
-    let on = |on| if on { "on" } else { "off" };
-    let mig = match gpu.mig {
-        None => "no MIG".to_owned(),
-        Some(mode) if mode.current == mode.pending => format!("MIG {}", on(mode.current)),
-        Some(mode) => {
-            let (now, then) = (on(mode.current), on(mode.pending));
-            format!("MIG {now}, {then} after a reset")
-        }
+    let mig = match gpu.mig.map(|mode| (mode.current, mode.pending)) {
+        None => "no MIG",
+        Some((true, true)) => "MIG on",
+        Some((false, false)) => "MIG off",
+        Some((true, false)) => "MIG on, off after a reset",
+        Some((false, true)) => "MIG off, on after a reset",
     };
     format!("{}  {memory} GiB  {mig}", gpu.product)
 }
@@ -153,22 +148,24 @@ fn devices<'a>(node: &Node, shown: impl Iterator<Item = &'a Device>, width: usiz
 
 /// Returns the GPU instances without a compute instance: CUDA does not see them, and they use slices.
 fn without_compute(gpu: &Gpu) -> String {
-    let empty = gpu
-        .instances
-        .iter()
-        .filter(|_| gpu.in_mig_mode())
-        .filter(|instance| instance.compute.is_empty());
-    let line = |instance: &GpuInstanceReading| {
-        let name = match gpu.profile(instance.profile) {
-            Some(profile) => profile.name.to_string(),
-            None => format!("profile {}", instance.profile),
-        };
-        let (id, placement) = (instance.id, instance.placement);
-        format!(
-            "GPU instance {id} ({name} at {placement}) has no compute instance: CUDA does not see it\n"
-        )
-    };
-    empty.map(line).collect()
+    let mut lines = String::new();
+    if !gpu.in_mig_mode() {
+        return lines;
+    }
+    for instance in &gpu.instances {
+        if instance.compute.is_empty() {
+            let name = match gpu.profile(instance.profile) {
+                Some(profile) => profile.name.to_string(),
+                None => format!("profile {}", instance.profile),
+            };
+            let (id, placement) = (instance.id, instance.placement);
+            let _ = writeln!(
+                lines,
+                "GPU instance {id} ({name} at {placement}) has no compute instance: CUDA does not see it"
+            );
+        }
+    }
+    lines
 }
 
 fn offers(gpu: &Gpu, width: usize) -> String {
@@ -342,32 +339,40 @@ impl Offer {
 impl ListDocument {
     /// Describes these GPUs with these of their devices.
     pub fn of(node: &Node, shown: &[(&node::Gpu, Vec<node::Device>)]) -> Self {
-        let gpus = shown.iter().map(|(gpu, devices)| {
-            let devices = devices.iter().map(|device| ListedDevice::of(node, device));
-            ListedGpu {
-                index: gpu.index,
-                uuid: gpu.uuid.clone(),
-                product: gpu.product.clone(),
-                pci: gpu.pci.clone(),
-                memory_total_bytes: gpu.memory.map(|memory| memory.total),
-                memory_used_bytes: gpu.memory.map(|memory| memory.used),
-                mig: gpu.mig.map(MigModeDocument::from),
-                placement_units: gpu.units(),
-                gpu_instances: gpu
-                    .instances
-                    .iter()
-                    .map(|instance| ListedInstance::of(gpu, instance))
-                    .collect(),
-                devices: devices.collect(),
-                profiles: gpu.profiles.iter().map(Offer::of).collect(),
-                hidden: gpu.hidden.iter().cloned().collect(),
-            }
-        });
         Self {
             version: VERSION,
             driver: node.driver.clone(),
-            gpus: gpus.collect(),
+            gpus: shown
+                .iter()
+                .map(|(gpu, devices)| ListedGpu::of(node, gpu, devices))
+                .collect(),
             hidden: node.hidden.clone(),
+        }
+    }
+}
+
+impl ListedGpu {
+    fn of(node: &Node, gpu: &node::Gpu, devices: &[node::Device]) -> Self {
+        Self {
+            index: gpu.index,
+            uuid: gpu.uuid.clone(),
+            product: gpu.product.clone(),
+            pci: gpu.pci.clone(),
+            memory_total_bytes: gpu.memory.map(|memory| memory.total),
+            memory_used_bytes: gpu.memory.map(|memory| memory.used),
+            mig: gpu.mig.map(MigModeDocument::from),
+            placement_units: gpu.units(),
+            gpu_instances: gpu
+                .instances
+                .iter()
+                .map(|instance| ListedInstance::of(gpu, instance))
+                .collect(),
+            devices: devices
+                .iter()
+                .map(|device| ListedDevice::of(node, device))
+                .collect(),
+            profiles: gpu.profiles.iter().map(Offer::of).collect(),
+            hidden: gpu.hidden.iter().cloned().collect(),
         }
     }
 }

@@ -1,4 +1,17 @@
 //! The two streams that the program prints to, its pager, and the trace of a command.
+//!
+//! | function | standard … | wrapped on a terminal | escaped | silenced by `-q` |
+//! |---|---|---|---|---|
+//! | `print` | output | no | no | no |
+//! | `print_lines` | output | yes | no | no |
+//! | `page` | output, on a terminal in a pager | no | no | no |
+//! | `note` | error | yes | yes | yes |
+//! | `note_always` | error | yes | yes | no |
+//! | `error` | error | yes | yes | no |
+//! | `tell` | error | yes | no | yes |
+//! | `say` | error | yes | no | no |
+//!
+//! What is not escaped here may have colours; who prints it escapes the text of others in it.
 
 use std::borrow::Cow;
 use std::env;
@@ -86,15 +99,15 @@ pub fn is_quiet() -> bool {
     IS_QUIET.load(Ordering::Relaxed)
 }
 
-/// Prints a message to standard error, unless only errors are wanted.
+/// Prints a message to standard error, wrapped and escaped; nothing with `-q`.
 pub fn note(text: &str) {
     if !is_quiet() {
-        insist(text);
+        note_always(text);
     }
 }
 
-/// Prints a message to standard error in any case.
-pub(super) fn insist(text: &str) {
+/// Prints a message to standard error, wrapped and escaped, also with `-q`.
+pub(super) fn note_always(text: &str) {
     say(&escaped_lines(&without_error_numbers(text)));
 }
 
@@ -106,7 +119,8 @@ pub(super) fn on_stderr(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Prints an error and its hints to standard error. Both may quote text of users: a log, an answer, a path.
+/// Prints an error and its hints to standard error, wrapped and escaped, also with `-q`. Both may quote text of users: a
+/// log, an answer, a path.
 pub fn error(text: &str, hints: &[String]) {
     tracing::error!("{text}");
     let head = style("error").red().bold().for_stderr();
@@ -117,14 +131,14 @@ pub fn error(text: &str, hints: &[String]) {
     }
 }
 
-/// Prints text that is safe for a terminal to standard error, unless only errors are wanted.
+/// Prints text that is safe for a terminal to standard error, wrapped and not escaped; nothing with `-q`.
 pub fn tell(text: &str) {
     if !is_quiet() {
         say(text);
     }
 }
 
-/// Prints text that is safe for a terminal to standard error in any case.
+/// Prints text that is safe for a terminal to standard error, wrapped and not escaped, also with `-q`.
 pub fn say(text: &str) {
     // If standard error is closed, there is nowhere to report it.
     let _ = writeln!(io::stderr(), "{}", on_stderr(text));
@@ -146,18 +160,18 @@ pub fn is_watched() -> bool {
     console::user_attended_stderr()
 }
 
-/// Prints lines to standard output, wrapped between words if it is a terminal.
+/// Prints lines to standard output, wrapped between words if it is a terminal, and not escaped.
 pub fn print_lines(lines: &str) -> Result<()> {
     print(&format!("{}\n", fitted(lines, width())))
 }
 
-/// Prints text to standard output.
+/// Prints text to standard output as it is.
 pub fn print(text: &str) -> Result<()> {
-    printed(io::stdout().write_all(text.as_bytes()))
+    finish_printing(io::stdout().write_all(text.as_bytes()))
 }
 
 /// Writes out what was printed to standard output. Returns an error if that or the printing failed.
-pub fn printed(result: io::Result<()>) -> Result<()> {
+pub fn finish_printing(result: io::Result<()>) -> Result<()> {
     match result.and_then(|()| io::stdout().flush()) {
         Ok(()) => Ok(()),
         // The reader has exited. A change goes on all the same.
@@ -171,7 +185,7 @@ pub fn printed(result: io::Result<()>) -> Result<()> {
 const PAGER: &str = "less";
 const LESS: &str = "FRX";
 
-/// Prints text, in a pager on a terminal.
+/// Prints text to standard output as it is, in a pager on a terminal.
 pub fn page(text: &str) -> Result<()> {
     if is_shown(text)? {
         return Ok(());
@@ -214,27 +228,30 @@ pub fn trace(on_stderr: bool, file: Option<File>) {
     if !on_stderr && file.is_none() {
         return;
     }
-    let filter = |targets: &[&'static str]| -> Targets {
-        let targets = targets.iter().map(|target| (*target, LevelFilter::DEBUG));
-        targets.collect()
-    };
     let terminal = on_stderr.then(|| {
         layer()
             .event_format(TraceForm { has_time: false })
             .with_writer(io::stderr)
-            .with_filter(filter(&TARGETS[..3]))
+            .with_filter(filter_of(&TARGETS[..3]))
     });
     let file = file.map(|file| {
         layer()
             .event_format(TraceForm { has_time: true })
             .with_writer(Mutex::new(file))
-            .with_filter(filter(&TARGETS))
+            .with_filter(filter_of(&TARGETS))
     });
     // It fails only where another one is set.
     let _ = tracing_subscriber::registry()
         .with(terminal)
         .with(file)
         .try_init();
+}
+
+fn filter_of(targets: &[&'static str]) -> Targets {
+    targets
+        .iter()
+        .map(|target| (*target, LevelFilter::DEBUG))
+        .collect()
 }
 
 /// A line for each event. Its text may quote others: a path, an answer.

@@ -75,19 +75,24 @@ fn kept(plan: &Plan) -> String {
 
 /// Describes maps without instances, now and then: a GPU in MIG mode can have none, too.
 fn empty(gpu: &GpuPlan) -> [&'static str; 2] {
-    let switches = |to| {
-        let mut actions = gpu.steps.iter().map(|step| &step.action);
-        actions.any(|action| matches!(action, Action::SwitchMig { on } if *on == to))
-    };
-    let described = |map: &SliceMap, is_off| match (map.segments().is_empty(), is_off) {
+    [
+        remark_if_empty(&gpu.before, switches_mig(gpu, true)),
+        remark_if_empty(&gpu.after, switches_mig(gpu, false)),
+    ]
+}
+
+fn remark_if_empty(map: &SliceMap, is_off: bool) -> &'static str {
+    match (map.segments().is_empty(), is_off) {
         (false, _) => "",
         (true, true) => ": MIG off",
         (true, false) => ": MIG on, no instances",
-    };
-    [
-        described(&gpu.before, switches(true)),
-        described(&gpu.after, switches(false)),
-    ]
+    }
+}
+
+fn switches_mig(gpu: &GpuPlan, to: bool) -> bool {
+    gpu.steps
+        .iter()
+        .any(|step| matches!(step.action, Action::SwitchMig { on } if on == to))
 }
 
 /// Formats a line of a plan in the colour of its sign, wrapped behind the sign.
@@ -98,8 +103,7 @@ fn change(line: &str) -> String {
         Some(b'~') => Style::new().yellow(),
         _ => Style::new(),
     };
-    let parts = wrapped(line, width().saturating_sub(INDENT.len()));
-    let parts: Vec<String> = parts
+    let parts: Vec<String> = wrapped(line, width().saturating_sub(INDENT.len()))
         .iter()
         .map(|part| style.apply_to(part).to_string())
         .collect();
@@ -176,11 +180,10 @@ fn heading(group: &[&GpuPlan]) -> String {
 fn lines(group: &[&GpuPlan]) -> Vec<String> {
     let first = group[0];
     let steps = &first.steps;
-    let daemons = |verbs: &[&str]| -> Vec<String> {
-        let lines = verbs.iter().flat_map(|verb| daemons(group, verb));
-        lines.collect()
-    };
-    let mut lines = daemons(&[STOP, END_HUNG, END_STRAY, CLEAN_UP]);
+    let mut lines = Vec::new();
+    for verb in [STOP, END_HUNG, END_STRAY, CLEAN_UP] {
+        lines.extend(daemons(group, verb));
+    }
     lines.extend(listed("- destroy", first.destroys()));
     for step in steps {
         if let Action::SwitchMig { on } = step.action {
@@ -188,10 +191,12 @@ fn lines(group: &[&GpuPlan]) -> Vec<String> {
             lines.push(format!("{verb} MIG mode ({})", step.because));
         }
     }
-    let created = steps.iter().filter_map(|step| created(step, steps));
-    lines.extend(listed("+ create", created));
+    let instances = steps.iter().filter_map(|step| created(step, steps));
+    lines.extend(listed("+ create", instances));
     lines.extend(first.compute_mode.map(mode));
-    lines.extend(daemons(&[START, SET, START_SERVER]));
+    for verb in [START, SET, START_SERVER] {
+        lines.extend(daemons(group, verb));
+    }
     if first.to_be_continued {
         let rest = "  its driver lists profiles only while MIG is on: the rest is planned then";
         lines.push(rest.to_owned());
@@ -209,23 +214,25 @@ const START_SERVER: &str = "+ start the server of";
 
 /// Returns the name of the device whose daemon changes, and the start of the line that names it.
 fn daemon<'a>(action: &'a Action, steps: &[Step]) -> Option<(&'static str, &'a str)> {
-    // A daemon whose hung server is killed goes on.
-    let is_healed = |start: &Start| {
-        steps.iter().any(|step| {
-            matches!(&step.action, Action::Stop(stop) if stop.name == start.name && stop.means == Means::Heal)
-        })
-    };
     Some(match action {
         Action::Stop(stop) if stop.means == Means::Heal => (END_HUNG, &stop.name),
         Action::Stop(stop) if stop.alive => (STOP, &stop.name),
         Action::Stop(stop) => (CLEAN_UP, &stop.name),
         Action::EndStray(stray) => (END_STRAY, &stray.name),
-        Action::Start(start) if is_healed(start) => (START_SERVER, &start.name),
+        Action::Start(start) if is_healed(start, steps) => (START_SERVER, &start.name),
         Action::Start(start) => (START, &start.name),
         Action::Set(set) => (SET, &set.name),
         Action::StartServer(server) => (START_SERVER, &server.name),
         _ => return None,
     })
+}
+
+/// True if the hung server of the daemon is ended, and the daemon itself goes on.
+fn is_healed(start: &Start, steps: &[Step]) -> bool {
+    steps
+        .iter()
+        .filter_map(|step| step.action.as_stop())
+        .any(|stop| stop.name == start.name && stop.means == Means::Heal)
 }
 
 /// Describes a change of compute mode. It affects programs outside MPS: none computes on a GPU in exclusive mode.
@@ -240,20 +247,19 @@ fn mode(change: ModeChange) -> String {
 
 /// Puts instances with the same reason on one line. Those of the profile have none.
 fn listed<'a>(verb: &str, parts: impl IntoIterator<Item = (&'a str, Part<'a>)>) -> Vec<String> {
-    let line = |group: Vec<(&str, Part<'_>)>| {
+    let mut lines = Vec::new();
+    for group in grouped(parts, |a, b| a.0 == b.0) {
         let because = match group[0].0 {
             "" => String::new(),
             because => format!(" ({because})"),
         };
-        let alike = grouped(group, |a, b| is_one_kind(&a.1, &b.1));
-        let kinds: Vec<String> = alike
+        let kinds: Vec<String> = grouped(group, |a, b| is_one_kind(&a.1, &b.1))
             .iter()
             .map(|parts| kept_together(&kind(parts)))
             .collect();
-        format!("{verb} {}{because}", kinds.join(", "))
-    };
-    let groups = grouped(parts, |a, b| a.0 == b.0);
-    groups.into_iter().map(line).collect()
+        lines.push(format!("{verb} {}{because}", kinds.join(", ")));
+    }
+    lines
 }
 
 fn is_one_kind(a: &Part<'_>, b: &Part<'_>) -> bool {
@@ -295,18 +301,13 @@ fn kind(parts: &[(&str, Part<'_>)]) -> String {
 
 /// Describes an instance that is created; none for the full compute instance of a new GPU instance.
 fn created<'a>(step: &'a Step, steps: &[Step]) -> Option<(&'a str, Part<'a>)> {
-    let is_new = |instance: &Placement| {
-        steps.iter().any(|other| {
-            matches!(&other.action, Action::CreateGpuInstance(new) if new.placement == *instance)
-        })
-    };
     match &step.action {
         Action::CreateGpuInstance(instance) => Some(("", Part::Gpu(instance))),
         Action::CreateComputeInstance {
             instance,
             compute: ComputeChoice::Slices { count, .. },
         } => Some(("", Part::Compute(format!("{count}c in {instance}")))),
-        Action::CreateComputeInstance { instance, .. } if !is_new(instance) => {
+        Action::CreateComputeInstance { instance, .. } if !is_new(*instance, steps) => {
             let what = format!("the full compute instance in {instance}");
             Some((&step.because, Part::Compute(what)))
         }
@@ -314,36 +315,44 @@ fn created<'a>(step: &'a Step, steps: &[Step]) -> Option<(&'a str, Part<'a>)> {
     }
 }
 
+/// True if the steps create the GPU instance at this placement.
+fn is_new(instance: Placement, steps: &[Step]) -> bool {
+    steps.iter().any(
+        |step| matches!(&step.action, Action::CreateGpuInstance(new) if new.placement == instance),
+    )
+}
+
 /// Puts daemons with this verb and the same reason on one line.
 fn daemons(group: &[&GpuPlan], verb: &str) -> Vec<String> {
-    // They start in the order in which their devices are created, and are shown from left to right.
-    let place = |step: &&Step| match &step.action {
-        Action::Start(start) => Some(start.place),
-        _ => None,
-    };
     let mut all: Vec<(&str, &str)> = Vec::new();
     for gpu in group {
+        // Daemons start in the order in which their devices are created, and are shown from left to right.
         let mut steps: Vec<&Step> = gpu.steps.iter().collect();
-        steps.sort_by_key(place);
+        steps.sort_by_key(|step| match &step.action {
+            Action::Start(start) => Some(start.place),
+            _ => None,
+        });
         for step in steps {
-            match daemon(&step.action, &gpu.steps) {
-                Some((own, name)) if own == verb => all.push((&step.because, name)),
-                _ => {}
+            if let Some((own, name)) = daemon(&step.action, &gpu.steps)
+                && own == verb
+            {
+                all.push((&step.because, name));
             }
         }
     }
     let mut groups = grouped(all, |a, b| a.0 == b.0);
     groups.sort_by_key(|group| group[0].0);
-    let line = |group: Vec<(&str, &str)>| {
+    let mut lines = Vec::new();
+    for group in groups {
         let names: Vec<&str> = group.iter().map(|(_, name)| *name).collect();
         let daemons = count(names.len(), "daemon");
-        let because = group[0].0;
-        let because = because.strip_prefix(ASKED_FOR).unwrap_or(because);
-        let because = match because.trim_start_matches("; ") {
+        let reason = group[0].0;
+        let reason = reason.strip_prefix(ASKED_FOR).unwrap_or(reason);
+        let because = match reason.trim_start_matches("; ") {
             "" => String::new(),
-            because => format!(" ({because})"),
+            reason => format!(" ({reason})"),
         };
-        format!("{verb} {daemons}{because}: {}", shortened(&names))
-    };
-    groups.into_iter().map(line).collect()
+        lines.push(format!("{verb} {daemons}{because}: {}", shortened(&names)));
+    }
+    lines
 }

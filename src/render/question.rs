@@ -8,7 +8,7 @@ use dialoguer::theme::{SimpleTheme, Theme};
 
 use super::consequences;
 use super::format::{indented, wrapped};
-use super::output::{insist, is_watched, say};
+use super::output::{is_watched, note_always, say};
 use crate::apply::Allowed;
 use crate::failure::{ExitStatus, Failure};
 use crate::plan::Plan;
@@ -51,8 +51,11 @@ pub fn answer<T>(
         match read(answer) {
             Ok(read) => return Ok(Some(read)),
             Err(why) => {
-                let lines = why.lines().flat_map(|line| wrapped(line, NARROWEST));
-                insist(&lines.collect::<Vec<_>>().join("\n"));
+                let lines: Vec<String> = why
+                    .lines()
+                    .flat_map(|line| wrapped(line, NARROWEST))
+                    .collect();
+                note_always(&lines.join("\n"));
             }
         }
     }
@@ -124,7 +127,7 @@ pub fn confirm(plan: &Plan, allowed: Allowed, consent: Consent) -> Result<bool, 
             _ => NoConsent::NobodyToAsk(disrupts),
         });
     }
-    insist(&format!("This will {disrupts}."));
+    note_always(&format!("This will {disrupts}."));
     let answer = agrees("Go on?").map_err(|error| NoConsent::Failed(error.to_string()))?;
     Ok(answer == Some(true))
 }

@@ -164,7 +164,9 @@ pub fn restore_terminal() {
 
 /// Returns the terminal's columns and rows. A new pseudo-terminal without a size has 0 of both.
 fn size() -> io::Result<(u16, u16)> {
-    let or = |size: u16, usual| if size == 0 { usual } else { size };
     let (columns, rows) = terminal::size()?;
-    Ok((or(columns, 80), or(rows, 24)))
+    Ok((
+        if columns == 0 { 80 } else { columns },
+        if rows == 0 { 24 } else { rows },
+    ))
 }

@@ -21,7 +21,7 @@ pub struct Column {
     /// Columns with higher ranks are hidden first; rank 0 stays.
     rank: u8,
     /// True if its cells change with time alone.
-    is_restless: bool,
+    changes_with_time: bool,
     /// The width below which its cells are not cut; `None` if they are never cut.
     least: Option<u16>,
 }
@@ -32,7 +32,7 @@ impl Column {
             title,
             right: false,
             rank,
-            is_restless: false,
+            changes_with_time: false,
             least: None,
         }
     }
@@ -45,9 +45,9 @@ impl Column {
     }
 
     /// Marks it as changing with time alone.
-    pub const fn restless(self) -> Self {
+    pub const fn changing_with_time(self) -> Self {
         Self {
-            is_restless: true,
+            changes_with_time: true,
             ..self
         }
     }
@@ -108,17 +108,18 @@ impl Table {
     }
 
     /// Returns the text of each row without the columns that change with time alone.
-    pub fn essences(&self) -> Vec<String> {
-        let lasting = |row: &Row| {
+    pub fn lasting_texts(&self) -> Vec<String> {
+        let mut texts = Vec::new();
+        for row in self.comfy.row_iter() {
             let cells: Vec<String> = row
                 .cell_iter()
                 .zip(&self.columns)
-                .filter(|(_, column)| !column.is_restless)
+                .filter(|(_, column)| !column.changes_with_time)
                 .map(|(cell, _)| cell.content())
                 .collect();
-            cells.join("\u{1f}")
-        };
-        self.comfy.row_iter().map(lasting).collect()
+            texts.push(cells.join("\u{1f}"));
+        }
+        texts
     }
 
     /// Formats the table in at most `width` characters. A line under it names the hidden columns, and the option that
@@ -126,9 +127,12 @@ impl Table {
     pub fn within(mut self, width: usize, option: &str) -> String {
         self.comfy
             .set_width(u16::try_from(width).unwrap_or(u16::MAX));
-        let columns = self.columns.iter().enumerate();
-        let mut hideable: Vec<(usize, &Column)> =
-            columns.filter(|(_, column)| column.rank > 0).collect();
+        let mut hideable: Vec<(usize, &Column)> = self
+            .columns
+            .iter()
+            .enumerate()
+            .filter(|(_, column)| column.rank > 0)
+            .collect();
         hideable.sort_by_key(|(_, column)| column.rank);
         let mut hidden = Vec::new();
         let mut text = trimmed(&self.comfy);
@@ -142,8 +146,8 @@ impl Table {
             text = trimmed(&self.comfy);
         }
         if !hidden.is_empty() {
-            let hidden = hidden.join(", ");
-            let remark = format!("{hidden} (widen the terminal, or use {option})");
+            let names = hidden.join(", ");
+            let remark = format!("{names} (widen the terminal, or use {option})");
             for line in behind(HIDDEN, &remark, width).lines() {
                 let _ = writeln!(text, "{}", style(line).dim());
             }

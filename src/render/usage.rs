@@ -78,6 +78,11 @@ impl<'a> UsageMistake<'a> {
         }
     }
 
+    /// The arguments of a list, in the form that `shown` makes of clap's.
+    fn arguments(&self, kind: ContextKind, shown: fn(&str) -> String) -> Vec<String> {
+        self.list(kind).iter().map(|word| shown(word)).collect()
+    }
+
     /// `--drain`, or `DEVICE`.
     fn argument(&self) -> String {
         self.text(ContextKind::InvalidArg)
@@ -106,13 +111,11 @@ impl<'a> UsageMistake<'a> {
                 format!("{}: unexpected word \"{argument}\"", self.name)
             }
             ErrorKind::MissingRequiredArgument => {
-                let missing = self.list(ContextKind::InvalidArg);
-                let missing: Vec<String> = missing.iter().map(|one| alternatives(one)).collect();
+                let missing = self.arguments(ContextKind::InvalidArg, alternatives);
                 format!("{} needs {}", self.name, missing.join(" and "))
             }
             ErrorKind::ArgumentConflict => {
-                let others = self.list(ContextKind::PriorArg);
-                let others: Vec<String> = others.iter().map(|one| plain(one)).collect();
+                let others = self.arguments(ContextKind::PriorArg, plain);
                 match others.as_slice() {
                     [] => format!("{argument} cannot be used here"),
                     [one] if *one == argument => format!("{argument} is given twice"),
@@ -178,8 +181,10 @@ impl<'a> UsageMistake<'a> {
                     .command
                     .get_subcommands()
                     .filter(|sub| !sub.is_hide_set());
-                let near = near(word, names.map(Command::get_name))
-                    .or_else(|| (self.name == "mig-mps").then(|| meant_by(word, OTHER_WORDS))?);
+                let near = match near(word, names.map(Command::get_name)) {
+                    None if self.name == "mig-mps" => meant_by(word, OTHER_WORDS),
+                    near => near,
+                };
                 Some(format!("did you mean {} {}?", self.name, near?))
             }
             ErrorKind::UnknownArgument => self.instead(),
@@ -193,19 +198,18 @@ impl<'a> UsageMistake<'a> {
     fn instead(&self) -> Option<String> {
         let argument = self.argument();
         if !argument.starts_with("--") {
-            let mut arguments = self.command.get_arguments();
-            if arguments.any(Arg::is_last_set) {
-                let mut arguments = self.command.get_arguments();
-                let device = arguments.find(|argument| argument.get_id() == "device");
-                let device = match device.map(Arg::is_positional) {
-                    Some(true) => " DEVICE",
-                    Some(false) => " [--device DEVICE]",
-                    None => "",
-                };
-                let name = &self.name;
-                return Some(format!("the program follows --: {name}{device} -- PROGRAM"));
+            if !self.command.get_arguments().any(Arg::is_last_set) {
+                return Some(self.usage());
             }
-            return Some(self.usage());
+            let mut arguments = self.command.get_arguments();
+            let device = arguments.find(|argument| argument.get_id() == "device");
+            let form = match device.map(Arg::is_positional) {
+                Some(true) => " DEVICE",
+                Some(false) => " [--device DEVICE]",
+                None => "",
+            };
+            let name = &self.name;
+            return Some(format!("the program follows --: {name}{form} -- PROGRAM"));
         }
         if self.is_misplaced() {
             return Some(format!(
@@ -310,8 +314,7 @@ const OTHER_TOPICS: &[(&str, &[&str])] = &[(
 
 /// Returns what has another word elsewhere.
 fn meant_by(word: &str, others: &[(&'static str, &[&str])]) -> Option<&'static str> {
-    let mut others = others.iter();
-    let (command, _) = others.find(|(_, words)| words.contains(&word))?;
+    let (command, _) = others.iter().find(|(_, words)| words.contains(&word))?;
     Some(command)
 }
 

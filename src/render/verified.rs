@@ -11,7 +11,7 @@ use crate::client::{NotReady, Verified};
 use crate::failure::Failure;
 use crate::host::user_name;
 
-/// Prints the outcome for each device: those that are well to standard output, the others as errors.
+/// Prints the outcome for each device: a line on standard output if a process became its client, and else an error.
 pub fn print(all: &[Verified]) -> Result<()> {
     for one in all {
         let name = &one.name;
@@ -32,11 +32,16 @@ pub fn print(all: &[Verified]) -> Result<()> {
     Ok(())
 }
 
-/// Notes how many devices are well: `32 devices verified`, `2 of 32 devices failed`.
+/// Notes how many devices were verified: `32 devices verified`, `2 of 32 devices failed`.
 pub fn note_total(all: &[Verified]) {
-    let errors = || all.iter().filter_map(|one| one.result.as_ref().err());
-    let unchecked = errors().filter(|error| error.is_unchecked()).count();
-    let failed = errors().count() - unchecked;
+    let (mut failed, mut unchecked) = (0, 0);
+    for error in all.iter().filter_map(|one| one.result.as_ref().err()) {
+        if error.is_unchecked() {
+            unchecked += 1;
+        } else {
+            failed += 1;
+        }
+    }
     let devices = count(all.len(), "device");
     note(&match (failed, unchecked) {
         (0, 0) => format!("{devices} verified"),
@@ -46,10 +51,11 @@ pub fn note_total(all: &[Verified]) {
     });
 }
 
-/// Prints those that are not well.
+/// Prints the errors alone.
 pub fn print_failures(all: &[Verified]) {
-    let failures = all.iter().filter_map(|one| one.result.as_ref().err());
-    failures.for_each(print_failure);
+    for cause in all.iter().filter_map(|one| one.result.as_ref().err()) {
+        print_failure(cause);
+    }
 }
 
 fn print_failure(cause: &NotReady) {

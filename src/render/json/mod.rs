@@ -129,14 +129,14 @@ pub struct EnvDocument {
 impl EnvDocument {
     /// Describes the environment of a device's clients.
     pub fn of(device: &str, variables: &Variables) -> Self {
-        let set = variables
-            .set
-            .iter()
-            .map(|(name, value)| (*name, value.to_string_lossy().into_owned()));
         Self {
             version: VERSION,
             device: device.to_owned(),
-            set: set.collect(),
+            set: variables
+                .set
+                .iter()
+                .map(|(name, value)| (*name, value.to_string_lossy().into_owned()))
+                .collect(),
             unset: variables.unset.clone(),
         }
     }

@@ -28,9 +28,13 @@ pub(super) struct Bars {
 impl Bars {
     pub(super) fn new(plan: &Plan) -> Self {
         let now = Instant::now();
-        let changed = plan.gpus.iter().filter(|gpu| !gpu.steps.is_empty());
-        let lines = changed.map(|gpu| (gpu.uuid.clone(), GpuLine::new(gpu, now)));
-        let lines = Arc::new(Mutex::new(lines.collect()));
+        let lines = plan
+            .gpus
+            .iter()
+            .filter(|gpu| !gpu.steps.is_empty())
+            .map(|gpu| (gpu.uuid.clone(), GpuLine::new(gpu, now)))
+            .collect();
+        let lines = Arc::new(Mutex::new(lines));
         let drawn = MultiProgress::new();
         let (sender, ended) = channel();
         let theirs = (Arc::clone(&lines), drawn.clone());
@@ -72,8 +76,10 @@ fn draw(lines: &Mutex<Vec<(String, GpuLine)>>, drawn: &MultiProgress, ended: &Re
                 shown.sort_by_key(|line| !line.is_busy());
                 shown.truncate(room);
             }
-            let texts = shown.iter().map(|line| line.text(now, columns.into()));
-            texts.collect()
+            shown
+                .iter()
+                .map(|line| line.text(now, columns.into()))
+                .collect()
         };
         while bars.len() < texts.len() {
             bars.push(drawn.add(ProgressBar::new_spinner().with_style(form.clone())));

@@ -30,25 +30,20 @@ pub struct Row<'a> {
 
 /// Returns the devices in the order of `list`; those that are gone come last.
 pub fn rows<'a>(node: &'a Node, devices: &[String]) -> Vec<Row<'a>> {
-    let served = node.served.iter().map(|served| {
+    let mut rows = Vec::new();
+    for served in &node.served {
         let record = &served.record;
-        // A device that was made again may have two records.
-        let is_its = |device: &Device| {
-            let its = node.served_on(&device.key);
-            device.key == record.key && its.is_some_and(|its| ptr::eq(its, served))
-        };
-        let device = node.devices().find(is_its);
+        let device = device_of(node, served);
         let uuid = device.as_ref().map_or(&record.uuid, |device| &device.uuid);
-        Row {
+        rows.push(Row {
             node,
             name: record.name.clone(),
             uuid: uuid.clone(),
             key: record.key.clone(),
             device,
             served: Some(served),
-        }
-    });
-    let mut rows: Vec<Row<'a>> = served.collect();
+        });
+    }
     for device in node.devices() {
         if node.served_on(&device.key).is_none() {
             rows.push(Row {
@@ -72,6 +67,15 @@ pub fn rows<'a>(node: &'a Node, devices: &[String]) -> Vec<Row<'a>> {
     rows
 }
 
+/// Returns the device of a record. A device that was made again may have two records, of which one has it.
+fn device_of(node: &Node, served: &Served) -> Option<Device> {
+    let key = &served.record.key;
+    if !ptr::eq(node.served_on(key)?, served) {
+        return None;
+    }
+    node.devices().find(|device| device.key == *key)
+}
+
 impl Row<'_> {
     pub fn gpu(&self) -> Option<&Gpu> {
         self.node.gpu(&self.key.gpu)
@@ -79,11 +83,11 @@ impl Row<'_> {
 
     /// Returns the index of its GPU, also of one that is lost.
     pub fn gpu_index(&self) -> Option<u32> {
-        let recorded = || {
-            let served = self.served.filter(|served| !served.is_gone())?;
-            served.record.gpu
-        };
-        self.gpu().map(|gpu| gpu.index).or_else(recorded)
+        match (self.gpu(), self.served) {
+            (Some(gpu), _) => Some(gpu.index),
+            (None, Some(served)) if !served.is_gone() => served.record.gpu,
+            (None, _) => None,
+        }
     }
 
     /// True if its device should be there.
@@ -227,7 +231,7 @@ const ALL: [StatusColumn; 18] = [
     StatusColumn {
         name: "since",
         help: "Time since its daemon was started",
-        column: Column::right("SINCE", 8).restless(),
+        column: Column::right("SINCE", 8).changing_with_time(),
         cell: |row| Some(age(since(row.alive()?))),
     },
     StatusColumn {
@@ -303,9 +307,9 @@ pub fn table(rows: &[Row<'_>], wanted: &[StatusColumn]) -> Table {
     for row in rows {
         let cells = columns
             .iter()
-            .map(|column| (column.cell)(row))
-            .map(|cell| cell.unwrap_or_else(|| "-".to_owned()));
-        table.row(cells.collect());
+            .map(|column| shown_or((column.cell)(row), "-"))
+            .collect();
+        table.row(cells);
     }
     table
 }

@@ -70,20 +70,18 @@ impl Status {
     /// Returns the status of these devices, or of all if none is named.
     pub fn of(node: &Node, devices: &[String]) -> Self {
         let rows = rows(node, devices);
-        let of_all = |wanted: fn(&Served) -> &[node::Client]| {
-            rows.iter()
-                .filter_map(|row| Some((row, row.served?)))
-                .flat_map(|(row, served)| {
-                    wanted(served)
-                        .iter()
-                        .map(|client| ClientDocument::of(row, client))
-                })
-                .collect()
-        };
+        let (mut clients, mut waiting) = (Vec::new(), Vec::new());
+        for row in &rows {
+            let Some(served) = row.served else { continue };
+            for client in served.clients.listed() {
+                clients.push(ClientDocument::of(row, client));
+            }
+            for client in &served.waiting {
+                waiting.push(ClientDocument::of(row, client));
+            }
+        }
         let problems = node.problems(devices);
         let is_all = node.detail.is_for_show();
-        let outside = node.outside_mps.iter();
-        let unmanaged = node.unmanaged.iter();
         Self {
             version: VERSION,
             driver: node.driver.clone(),
@@ -92,17 +90,19 @@ impl Status {
             } else {
                 Some(!problems.is_empty())
             },
-            clients: of_all(|served| served.clients.listed()),
-            waiting: of_all(|served| &served.waiting),
+            clients,
+            waiting,
             devices: rows.iter().map(DeviceDocument::of).collect(),
             outside_mps: (is_all && !node.has_no_driver).then(|| {
-                outside
+                node.outside_mps
+                    .iter()
                     .map(|outside| Outside::of(node, outside))
                     .filter(|outside| devices.is_empty() || devices.contains(&outside.device))
                     .collect()
             }),
             unmanaged: node.detail.reads_processes().then(|| {
-                unmanaged
+                node.unmanaged
+                    .iter()
                     .map(|unmanaged| UnmanagedDaemon::of(node, unmanaged))
                     .collect()
             }),

@@ -70,22 +70,29 @@ fn parts<'a>(gpu: &Gpu, rows: &'a [Row<'a>], width: usize) -> Option<Vec<MapPart
     }
     let map = gpu.slice_map();
     let unit = room / usize::try_from(map.units().max(1)).ok()?;
-    let part = |cell: &Cell<'_>| {
-        let is_here = |row: &&Row<'_>| {
-            let part = row.device.as_ref().and_then(|device| device.part.as_ref());
-            part.is_some_and(|part| part.placement == cell.placement)
-        };
-        let mut here = rows.iter().filter(is_here);
-        let size = usize::try_from(cell.placement.size).ok()?;
-        let part = MapPart {
-            room: (unit * size).checked_sub(1)?,
-            row: here.next(),
-            label: cell.segment.map_or_else(String::new, |of| of.label.clone()),
-            style: format::style(cell),
-        };
-        here.next().is_none().then_some(part)
+    map.cells()
+        .iter()
+        .map(|cell| part(cell, rows, unit))
+        .collect()
+}
+
+/// Returns the part of a cell, whose slices are `unit` characters wide; `None` if it has several devices.
+fn part<'a>(cell: &Cell<'_>, rows: &'a [Row<'a>], unit: usize) -> Option<MapPart<'a>> {
+    let mut here = rows.iter().filter(|row| {
+        let part = row.device.as_ref().and_then(|device| device.part.as_ref());
+        part.is_some_and(|part| part.placement == cell.placement)
+    });
+    let size = usize::try_from(cell.placement.size).ok()?;
+    let part = MapPart {
+        room: (unit * size).checked_sub(1)?,
+        row: here.next(),
+        label: cell.segment.map_or_else(String::new, |of| of.label.clone()),
+        style: format::style(cell),
     };
-    map.cells().iter().map(part).collect()
+    if here.next().is_some() {
+        return None;
+    }
+    Some(part)
 }
 
 /// A line of a picture: its name, and the text and the style of a device's part.
@@ -190,21 +197,16 @@ fn wrapped_at(text: &str, room: usize) -> Option<Vec<String>> {
 }
 
 fn bar(memory: Memory, room: usize) -> String {
-    let room = u64::try_from(room).unwrap_or(0);
-    let full = memory.used.min(memory.total) * room / memory.total.max(1);
     // Nothing is drawn of what the numbers show as 0.0, and a cell of anything more.
     let full = if memory.used < NOTHING {
         0
     } else {
-        full.max(1).min(room)
+        let cells = u64::try_from(room).unwrap_or(0);
+        let exact = memory.used.min(memory.total) * cells / memory.total.max(1);
+        usize::try_from(exact).unwrap_or(0).max(1).min(room)
     };
     let [used, free] = symbols().bar;
-    let times = |number: u64| usize::try_from(number).unwrap_or(0);
-    format!(
-        "{}{}",
-        used.repeat(times(full)),
-        free.repeat(times(room - full))
-    )
+    format!("{}{}", used.repeat(full), free.repeat(room - full))
 }
 
 fn in_gib(memory: Memory) -> String {
@@ -266,12 +268,12 @@ impl Marks {
     }
 
     /// Returns the mark in front of a line with this text.
-    pub(super) fn mark(&mut self, essence: &str) -> String {
-        self.now.insert(essence.to_owned());
+    pub(super) fn mark(&mut self, text: &str) -> String {
+        self.now.insert(text.to_owned());
         let is_new = self
             .before
             .as_ref()
-            .is_some_and(|before| !before.contains(essence));
+            .is_some_and(|before| !before.contains(text));
         if is_new {
             style("* ").yellow().bold().to_string()
         } else {

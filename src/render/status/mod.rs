@@ -125,10 +125,19 @@ fn clients(parts: &mut Parts<'_>, rows: &[Row<'_>]) {
 fn notices(parts: &mut Parts<'_>, node: &Node, devices: &[String]) {
     let problems = node.problems(devices);
     let remarks = node.remarks(devices);
-    let to_say = || problems.iter().filter(|problem| !problem.is_listed);
-    let is_outside = |problem: &&Problem| problem.id == ProblemId::OutsideMps;
-    let outside = problems.iter().filter(is_outside).count();
-    if to_say().next().is_some() || !remarks.is_empty() || outside > 0 {
+    let (mut sentences, mut outside, mut healed) = (Vec::new(), 0, 0);
+    for problem in &problems {
+        if !problem.is_listed {
+            sentences.push(problem.to_string());
+        }
+        if problem.id == ProblemId::OutsideMps {
+            outside += 1;
+        }
+        if is_cured_by_heal(problem, node) {
+            healed += 1;
+        }
+    }
+    if !sentences.is_empty() || !remarks.is_empty() || outside > 0 {
         parts.gap();
     }
     match outside {
@@ -140,18 +149,10 @@ fn notices(parts: &mut Parts<'_>, node: &Node, devices: &[String]) {
             "{outside} programs compute outside MPS: started with `mig-mps run DEVICE -- PROGRAM`, they become clients."
         )),
     }
-    for problem in to_say() {
-        parts.line_as(&problem.to_string(), &Style::new().red());
+    for sentence in sentences {
+        parts.line_as(&sentence, &Style::new().red());
     }
-    let is_healed = |problem: &&Problem| {
-        let served = problem
-            .device
-            .as_deref()
-            .and_then(|name| node.served_as(name));
-        let is_ill = matches!(problem.id, ProblemId::DaemonDead | ProblemId::DeviceHung);
-        is_ill && served.is_some_and(|served| is_healed(served, node))
-    };
-    if problems.iter().filter(is_healed).count() > 1 {
+    if healed > 1 {
         parts.line(
             "`mig-mps heal` cures all devices whose daemon has died or that hang without clients.",
         );
@@ -162,6 +163,16 @@ fn notices(parts: &mut Parts<'_>, node: &Node, devices: &[String]) {
     for hidden in node.unseen() {
         parts.line(&format!("not seen: {hidden}"));
     }
+}
+
+/// True for a daemon that has died, or a device that hangs, if `heal` restarts it.
+fn is_cured_by_heal(problem: &Problem, node: &Node) -> bool {
+    if !matches!(problem.id, ProblemId::DaemonDead | ProblemId::DeviceHung) {
+        return false;
+    }
+    let name = problem.device.as_deref();
+    let served = name.and_then(|name| node.served_as(name));
+    served.is_some_and(|served| is_healed(served, node))
 }
 
 /// The text under construction.
@@ -196,13 +207,13 @@ impl Parts<'_> {
 
     /// Adds a table; the option shows the columns that do not fit.
     fn table(&mut self, table: Table, option: &str) {
-        let mut essences = table.essences().into_iter();
+        let mut lasting = table.lasting_texts().into_iter();
         let drawn = table.within(self.width, option);
         for (number, line) in drawn.lines().enumerate() {
             // The head and the line about hidden columns say nothing about the node.
-            let essence = if number == 0 { None } else { essences.next() };
-            let mark = match (essence, &self.marks) {
-                (Some(essence), _) => self.mark(&essence),
+            let text = if number == 0 { None } else { lasting.next() };
+            let mark = match (text, &self.marks) {
+                (Some(text), _) => self.mark(&text),
                 (None, Some(_)) => " ".repeat(map::WIDTH),
                 (None, None) => String::new(),
             };
@@ -218,8 +229,10 @@ impl Parts<'_> {
         }
     }
 
-    fn mark(&mut self, essence: &str) -> String {
-        let mark = self.marks.as_mut().map(|marks| marks.mark(essence));
-        mark.unwrap_or_default()
+    fn mark(&mut self, text: &str) -> String {
+        match &mut self.marks {
+            Some(marks) => marks.mark(text),
+            None => String::new(),
+        }
     }
 }

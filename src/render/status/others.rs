@@ -18,26 +18,20 @@ pub(super) fn clients(rows: &[Row<'_>]) -> Table {
         Column::right("PID", 0),
         Column::left("USER", 0),
         Column::right("MEMORY GIB", 1),
-        Column::right("RUNNING", 2).restless(),
+        Column::right("RUNNING", 2).changing_with_time(),
         Column::left("COMMAND", 0).cut(20),
     ]);
-    let cells = |row: &Row<'_>, client: &Client, memory: String| {
-        vec![
-            row.name.clone(),
-            client.shown_pid(),
-            user(client.user),
-            memory,
-            shown_or(client.age.map(age), "?"),
-            shown_or(client.command.as_ref(), "hidden"),
-        ]
-    };
     for row in rows {
         let Some(served) = row.served else { continue };
-        let clients = served.clients.listed().iter();
-        for client in clients.clone().filter(|client| client.pid.is_some()) {
-            table.row(cells(row, client, shown_or(client.memory.map(gib), "?")));
+        let mut unseen = 0;
+        for client in served.clients.listed() {
+            if client.pid.is_some() {
+                let memory = shown_or(client.memory.map(gib), "?");
+                table.row(client_cells(row, client, memory));
+            } else {
+                unseen += 1;
+            }
         }
-        let unseen = clients.filter(|client| client.pid.is_none()).count();
         if unseen > 0 {
             table.row(vec![
                 row.name.clone(),
@@ -49,10 +43,21 @@ pub(super) fn clients(rows: &[Row<'_>]) -> Table {
             ]);
         }
         for client in &served.waiting {
-            table.row(cells(row, client, "waiting".to_owned()));
+            table.row(client_cells(row, client, "waiting".to_owned()));
         }
     }
     table
+}
+
+fn client_cells(row: &Row<'_>, client: &Client, memory: String) -> Vec<String> {
+    vec![
+        row.name.clone(),
+        client.shown_pid(),
+        user(client.user),
+        memory,
+        shown_or(client.age.map(age), "?"),
+        shown_or(client.command.as_ref(), "hidden"),
+    ]
 }
 
 /// Returns the table of programs outside MPS.
@@ -62,7 +67,7 @@ pub(super) fn outside(node: &Node, devices: &[String]) -> Table {
         Column::right("PID", 0),
         Column::left("USER", 0),
         Column::right("MEMORY GIB", 1),
-        Column::right("RUNNING", 2).restless(),
+        Column::right("RUNNING", 2).changing_with_time(),
         Column::left("COMMAND", 0).cut(12),
         Column::left("LIKELY CAUSE", 0).cut(30),
     ]);
@@ -93,7 +98,7 @@ pub(super) fn unmanaged(node: &Node) -> Table {
         Column::left("USER", 0),
         Column::left("SERVES", 0),
         Column::right("SERVER", 3),
-        Column::right("RUNNING", 4).restless(),
+        Column::right("RUNNING", 4).changing_with_time(),
         Column::left("PIPE DIRECTORY", 1),
         Column::left("CUDA_VISIBLE_DEVICES", 5),
     ]);
