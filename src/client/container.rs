@@ -65,8 +65,10 @@ impl ContainerDevice {
     pub fn text(&self, container: Container) -> Result<String, UnsafeValue> {
         let values = self.variables.iter().map(|(_, value)| value);
         for value in values.chain([&self.pipe]) {
-            let mut characters = value.chars();
-            if !characters.all(|c| c.is_ascii_alphanumeric() || "/._-=".contains(c)) {
+            let is_plain = value
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || "/._-=".contains(c));
+            if !is_plain {
                 return Err(UnsafeValue(value.clone()));
             }
         }

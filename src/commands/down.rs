@@ -102,8 +102,8 @@ pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if args.consent.force && !args.consent.dry_run && run_dir.has_unreadable() {
         // Daemons are ended whatever happened to the files of the whole node.
         let _lock = locked(environment, &directories, LOCK_LIMIT)?;
-        for said in run_dir.put_aside_unreadable()? {
-            note(&said);
+        for sentence in run_dir.put_aside_unreadable()? {
+            note(&sentence);
         }
     }
     let asked = RefCell::default();

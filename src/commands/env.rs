@@ -123,12 +123,16 @@ pub fn slurm_lines(variables: &Variables) -> String {
 
 /// Formats each variable with its value, or without one if it must not be set.
 fn lines(variables: &Variables, line: impl Fn(&str, Option<&str>) -> String) -> String {
-    let set = variables
-        .set
-        .iter()
-        .map(|(name, value)| line(name, Some(&value.to_string_lossy())));
-    let unset = variables.unset.iter().map(|name| line(name, None));
-    set.chain(unset).map(|line| line + "\n").collect()
+    let mut text = String::new();
+    for (name, value) in &variables.set {
+        text += &line(name, Some(&value.to_string_lossy()));
+        text.push('\n');
+    }
+    for name in &variables.unset {
+        text += &line(name, None);
+        text.push('\n');
+    }
+    text
 }
 
 impl EnvFormat {
@@ -164,8 +168,11 @@ impl ShellSyntax {
 
 /// Refuses paths that text for other programs cannot name.
 pub fn refuse_bytes(variables: &Variables) -> Result<()> {
-    let mut set = variables.set.iter();
-    let Some((name, value)) = set.find(|(_, value)| value.to_str().is_none()) else {
+    let Some((name, value)) = variables
+        .set
+        .iter()
+        .find(|(_, value)| value.to_str().is_none())
+    else {
         return Ok(());
     };
     let setting = match *name {

@@ -368,7 +368,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 pub struct DeviceWait {
     until: Option<Instant>,
     /// The obstacle that was reported last.
-    said: RefCell<String>,
+    reported: RefCell<String>,
 }
 
 impl DeviceWait {
@@ -376,7 +376,7 @@ impl DeviceWait {
     pub fn new(wait: Option<Duration>) -> Self {
         Self {
             until: wait.map(|wait| Instant::now() + wait),
-            said: RefCell::default(),
+            reported: RefCell::default(),
         }
     }
 
@@ -399,9 +399,9 @@ impl DeviceWait {
                 let error = CommandError::new(ExitStatus::WaitOver, what);
                 return Err(error.hint("wait longer, or use another device: mig-mps status"));
             }
-            if *self.said.borrow() != cause {
+            if *self.reported.borrow() != cause {
                 note(&format!("waiting: {cause}"));
-                self.said.replace(cause);
+                self.reported.replace(cause);
             }
             std::thread::sleep(pause.min(left));
             pause = (pause * 2).min(LONGEST_PAUSE);

@@ -94,9 +94,9 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
         }
         return Err(CommandError::from(error).in_document());
     }
-    let beside = consequences::unmanaged_text(plan);
-    if !beside.is_empty() {
-        tell(beside.trim_end());
+    let unmanaged = consequences::unmanaged_text(plan);
+    if !unmanaged.is_empty() {
+        tell(unmanaged.trim_end());
     }
     remark(node, plan);
     outcome.conclude(&[], &args.consent);
@@ -319,7 +319,7 @@ pub fn missing(serve: &Serve) -> Option<(String, Option<String>)> {
     let names = names_in(list.as_ref());
     let hint = nearest(name, names.iter().map(String::as_str))
         .map(|near| format!("did you mean \"{what}:{near}\"?"));
-    Some((said(what, name, &found), hint))
+    Some((unknown_account(what, name, &found), hint))
 }
 
 /// Refuses run and log directories that a served user cannot reach.
@@ -363,7 +363,7 @@ pub fn check_ways(profile: &Profile, directories: &Directories) -> Result<()> {
     Ok(())
 }
 
-fn said(what: &str, name: &str, found: &io::Result<bool>) -> String {
+fn unknown_account(what: &str, name: &str, found: &io::Result<bool>) -> String {
     match found {
         Err(error) => format!("cannot find out whether there is a {what} \"{name}\": {error}"),
         Ok(_) => format!("there is no {what} \"{name}\" on this machine"),

@@ -201,8 +201,10 @@ impl<'a> UsageMistake<'a> {
             if !self.command.get_arguments().any(Arg::is_last_set) {
                 return Some(self.usage());
             }
-            let mut arguments = self.command.get_arguments();
-            let device = arguments.find(|argument| argument.get_id() == "device");
+            let device = self
+                .command
+                .get_arguments()
+                .find(|argument| argument.get_id() == "device");
             let form = match device.map(Arg::is_positional) {
                 Some(true) => " DEVICE",
                 Some(false) => " [--device DEVICE]",
@@ -231,8 +233,9 @@ impl<'a> UsageMistake<'a> {
     fn option(&self) -> Option<&Arg> {
         let argument = self.argument();
         let name = argument.strip_prefix("--")?;
-        let mut options = self.command.get_arguments();
-        options.find(|option| option.get_long() == Some(name))
+        self.command
+            .get_arguments()
+            .find(|option| option.get_long() == Some(name))
     }
 
     /// True for an option of the command that stands before the command.

@@ -185,11 +185,13 @@ impl PlannedGpu {
 }
 
 fn slots(map: &SliceMap) -> Vec<PlannedSlot> {
-    let segments = map.segments().iter().map(|segment| PlannedSlot {
-        placement: segment.placement,
-        profile: segment.label.clone(),
-    });
-    segments.collect()
+    map.segments()
+        .iter()
+        .map(|segment| PlannedSlot {
+            placement: segment.placement,
+            profile: segment.label.clone(),
+        })
+        .collect()
 }
 
 impl PlannedKill {

@@ -449,7 +449,6 @@ pub struct UnmanagedDaemon {
 
 impl UnmanagedDaemon {
     pub fn of(node: &Node, unmanaged: &Unmanaged) -> Self {
-        let devices = unmanaged.devices.iter();
         Self {
             program: match unmanaged.program {
                 MpsProgram::Control => "control",
@@ -462,7 +461,11 @@ impl UnmanagedDaemon {
             environment_is_readable: unmanaged.pipe_directory != Variable::Hidden,
             pipe_directory: unmanaged.pipe_directory.value().map(str::to_owned),
             visible_devices: unmanaged.visible.value().map(str::to_owned),
-            devices: devices.map(|uuid| node.name_of_uuid(uuid)).collect(),
+            devices: unmanaged
+                .devices
+                .iter()
+                .map(|uuid| node.name_of_uuid(uuid))
+                .collect(),
             servers: unmanaged.servers.iter().map(ServerDocument::of).collect(),
             running_seconds: unmanaged.age.map(|age| age.as_secs()),
         }
