@@ -115,10 +115,12 @@ pub(super) fn run(
     for (number, copy) in copies.iter().enumerate() {
         match start(words, copy, &forwarding) {
             Ok(mut started) => {
-                let (stdout, stderr) = (started.child.stdout.take(), started.child.stderr.take());
-                let stdout = stdout.map(|pipe| CopyOutput::new(number, Target::Stdout, pipe));
-                let stderr = stderr.map(|pipe| CopyOutput::new(number, Target::Stderr, pipe));
-                outputs.extend(stdout.into_iter().chain(stderr));
+                if let Some(pipe) = started.child.stdout.take() {
+                    outputs.push(CopyOutput::new(number, Target::Stdout, pipe));
+                }
+                if let Some(pipe) = started.child.stderr.take() {
+                    outputs.push(CopyOutput::new(number, Target::Stderr, pipe));
+                }
                 running.push(started);
             }
             Err(error) => {

@@ -59,10 +59,7 @@ fn symbols_if(is_terminal: bool) -> Symbols {
     // Only the names of the variables are standard: POSIX has the first that is set count.
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
         .iter()
-        .find_map(|name| {
-            let value = std::env::var(name).ok();
-            value.filter(|value| !value.is_empty())
-        })
+        .find_map(|name| env::var(name).ok().filter(|value| !value.is_empty()))
         .unwrap_or_default()
         .to_ascii_uppercase();
     let has_lines = locale.contains("UTF-8") || locale.contains("UTF8");
@@ -83,7 +80,7 @@ fn symbols_if(is_terminal: bool) -> Symbols {
 
 /// True for a terminal that can only add lines.
 pub(super) fn is_dumb() -> bool {
-    std::env::var("TERM").as_deref() == Ok("dumb")
+    env::var("TERM").as_deref() == Ok("dumb")
 }
 
 /// True if only errors are wanted.
@@ -146,8 +143,8 @@ pub fn say(text: &str) {
 
 /// The width of the terminal, if standard output is one.
 pub fn terminal_width() -> Option<usize> {
-    let size = Term::stdout().size_checked();
-    size.map(|(_, columns)| columns.into())
+    let (_, columns) = Term::stdout().size_checked()?;
+    Some(columns.into())
 }
 
 /// The width for output. A program or a log gets every column.
@@ -228,13 +225,13 @@ pub fn trace(on_stderr: bool, file: Option<File>) {
     if !on_stderr && file.is_none() {
         return;
     }
-    let terminal = on_stderr.then(|| {
+    let to_stderr = on_stderr.then(|| {
         layer()
             .event_format(TraceForm { has_time: false })
             .with_writer(io::stderr)
             .with_filter(filter_of(&TARGETS[..3]))
     });
-    let file = file.map(|file| {
+    let to_file = file.map(|file| {
         layer()
             .event_format(TraceForm { has_time: true })
             .with_writer(Mutex::new(file))
@@ -242,8 +239,8 @@ pub fn trace(on_stderr: bool, file: Option<File>) {
     });
     // It fails only where another one is set.
     let _ = tracing_subscriber::registry()
-        .with(terminal)
-        .with(file)
+        .with(to_stderr)
+        .with(to_file)
         .try_init();
 }
 

@@ -59,10 +59,10 @@ pub fn rows<'a>(node: &'a Node, devices: &[String]) -> Vec<Row<'a>> {
     rows.retain(|row| devices.is_empty() || devices.contains(&row.name));
     let order: Vec<Device> = node.devices().collect();
     rows.sort_by_key(|row| {
-        let position = order
+        order
             .iter()
-            .position(|device| Some(device) == row.device.as_ref());
-        position.unwrap_or(order.len())
+            .position(|device| Some(device) == row.device.as_ref())
+            .unwrap_or(order.len())
     });
     rows
 }

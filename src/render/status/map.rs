@@ -126,35 +126,39 @@ fn picture(gpu: &Gpu, rows: &[Row<'_>], width: usize) -> Option<String> {
     let parts = parts(gpu, rows, width)?;
     let mut out = String::new();
     for (name, cell) in LINES {
-        let cells = parts.iter().map(|part| match part.row {
-            Some(row) => cell(row, part.room),
-            None => (String::new(), Style::new()),
-        });
-        line(&mut out, name, &parts, &cells.collect::<Vec<_>>())?;
-        if name.is_empty() {
-            let labels = parts.iter().map(|part| {
-                let free = if part.label.is_empty() && part.row.is_none() {
-                    part.room
-                } else {
-                    0
-                };
-                let profile = part.row.and_then(Row::profile);
-                let label = profile.unwrap_or_else(|| part.label.clone());
-                (
-                    format!("{label}{}", symbols().free.repeat(free)),
-                    part.style.clone(),
-                )
+        let mut cells = Vec::new();
+        for part in &parts {
+            cells.push(match part.row {
+                Some(row) => cell(row, part.room),
+                None => (String::new(), Style::new()),
             });
-            line(&mut out, "", &parts, &labels.collect::<Vec<_>>())?;
+        }
+        line(&mut out, name, &parts, &cells)?;
+        if name.is_empty() {
+            let labels: Vec<_> = parts.iter().map(MapPart::title).collect();
+            line(&mut out, "", &parts, &labels)?;
         }
     }
-    let sizes = parts.iter().map(|part| {
+    let mut sizes = Vec::new();
+    for part in &parts {
         let memory = part.row.and_then(Row::memory);
-        (memory.map_or_else(String::new, in_gib), Style::new())
-    });
+        sizes.push((memory.map_or_else(String::new, in_gib), Style::new()));
+    }
     // The bar says it, too: where there is no room for numbers there are none.
-    let _ = line(&mut out, "GiB", &parts, &sizes.collect::<Vec<_>>());
+    let _ = line(&mut out, "GiB", &parts, &sizes);
     Some(out)
+}
+
+impl MapPart<'_> {
+    /// Returns the profile, or the dots of a free part, in its style.
+    fn title(&self) -> (String, Style) {
+        let label = match self.row.and_then(Row::profile) {
+            Some(profile) => profile,
+            None if self.row.is_none() && self.label.is_empty() => symbols().free.repeat(self.room),
+            None => self.label.clone(),
+        };
+        (label, self.style.clone())
+    }
 }
 
 /// Adds a line, or several where words are wrapped; `None`, and nothing is added, if one does not fit.
