@@ -113,7 +113,7 @@ pub mod internals {
     pub mod plan {
         pub use crate::plan::{Action, GpuPlan, Place, Plan, Purge, Refusal, Start, up};
         pub mod check {
-            pub use crate::plan::virtual_node::{GpuArgument, against};
+            pub use crate::plan::virtual_node::{GpuArgument, check_on_gpus};
         }
     }
     pub mod profile {

@@ -120,7 +120,7 @@ pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
             }
         },
         // Stopping daemons, with --force also those with clients, is what was asked for.
-        needs_consent: &|plan| !plan.destroys().is_empty() || args.disable_mig,
+        needs_consent: &|plan| !plan.destroyed_instances().is_empty() || args.disable_mig,
         after: &|ending| cdi::keep_current(environment, &directories, None, ending),
         ..Change::new(context, &directories, &args.consent, &|node, run_dir| {
             let request = args.request(node)?;
@@ -255,7 +255,7 @@ fn remark_on_users_daemons(node: &Node) {
 /// Files that a user had put beside his daemon's are kept, and somebody must know where.
 fn remark_on_what_was_put_aside(run_dir: &RunDir) {
     let left: Vec<String> = run_dir
-        .left()
+        .set_aside()
         .iter()
         .map(|path| path.display().to_string())
         .collect();
@@ -328,10 +328,10 @@ fn indices(gpus: &[&Gpu]) -> String {
 }
 
 fn report(plan: &Plan, took: Duration) -> String {
-    let stopped = plan.interrupts().len();
+    let stopped = plan.stopped_daemons().len();
     let cleared = plan.stops().filter(|stop| !stop.alive).count();
-    let destroyed = plan.destroys().len();
-    let switched = plan.switches(&[false, true]).len();
+    let destroyed = plan.destroyed_instances().len();
+    let switched = plan.mig_switched().len();
     let mut parts = Vec::new();
     if stopped > 0 {
         parts.push(count(stopped, "daemon") + " stopped");

@@ -271,9 +271,6 @@ pub fn refuse_unknown_accounts(
     ProfileError::all(mistakes).map_or(Ok(()), Err)
 }
 
-/// The old name, for features/slurm/prolog.rs and features/metrics/mod.rs.
-pub use self::refuse_unknown_accounts as check;
-
 /// The mistakes that planning finds, if the node can be seen.
 fn mistakes_of_plan(
     profile: &Profile,

@@ -190,7 +190,7 @@ impl Plan {
     }
 
     /// The names of the devices whose running daemons stop.
-    pub fn interrupts(&self) -> Vec<&str> {
+    pub fn stopped_daemons(&self) -> Vec<&str> {
         self.stops()
             .filter(|stop| stop.is_noticed())
             .map(|stop| stop.name.as_str())
@@ -198,8 +198,8 @@ impl Plan {
     }
 
     /// The number of running daemons that restart unchanged.
-    pub fn restarts(&self) -> usize {
-        let mut stopped = self.interrupts();
+    pub fn count_restarted(&self) -> usize {
+        let mut stopped = self.stopped_daemons();
         stopped.retain(|name| {
             self.starts()
                 .any(|start| start.by.keeps_record() && start.name == *name)
@@ -209,10 +209,10 @@ impl Plan {
 
     /// The instances that are destroyed, as `GPU 0 3g.40gb at 4:4`; compute instances only where
     /// their GPU instance stays.
-    pub fn destroys(&self) -> Vec<String> {
+    pub fn destroyed_instances(&self) -> Vec<String> {
         let mut destroyed = Vec::new();
         for gpu in &self.gpus {
-            for (_, what) in gpu.destroys() {
+            for (_, what) in gpu.destroyed_instances() {
                 destroyed.push(format!("{} {what}", gpu.name()));
             }
         }
@@ -225,22 +225,26 @@ impl Plan {
             now.into_iter().any(|one| !shown.contains(&one))
         }
         let ended: Vec<&ClientOf> = shown.ended_clients().collect();
-        has_new(self.interrupts(), &shown.interrupts())
+        has_new(self.stopped_daemons(), &shown.stopped_daemons())
             || has_new(self.ended_clients(), &ended)
-            || has_new(self.destroys(), &shown.destroys())
-            || has_new(self.switches(&[false]), &shown.switches(&[false]))
+            || has_new(self.destroyed_instances(), &shown.destroyed_instances())
+            || has_new(self.mig_switched_off(), &shown.mig_switched_off())
     }
 
-    /// The indices of the GPUs whose MIG mode is switched, to one of these.
-    pub fn switches(&self, to: &[bool]) -> Vec<u32> {
-        self.gpus
-            .iter()
-            .filter(|gpu| {
-                gpu.actions()
-                    .any(|action| matches!(action, Action::SwitchMig { on } if to.contains(on)))
-            })
-            .filter_map(|gpu| gpu.index)
-            .collect()
+    /// The indices of the GPUs whose MIG mode is switched.
+    pub fn mig_switched(&self) -> Vec<u32> {
+        self.gpus_that(|action| matches!(action, Action::SwitchMig { .. }))
+    }
+
+    /// The indices of the GPUs whose MIG mode is switched off.
+    pub fn mig_switched_off(&self) -> Vec<u32> {
+        self.gpus_that(|action| matches!(action, Action::SwitchMig { on: false }))
+    }
+
+    /// The indices of the GPUs that have such an action.
+    fn gpus_that(&self, have: impl Fn(&Action) -> bool) -> Vec<u32> {
+        let gpus = self.gpus.iter().filter(|gpu| gpu.actions().any(&have));
+        gpus.filter_map(|gpu| gpu.index).collect()
     }
 
     /// Returns the plan of one GPU, and adds it if there is none. A record may name a GPU that is gone.
@@ -310,7 +314,7 @@ impl GpuPlan {
     }
 
     /// Returns the instances that are destroyed, each with its reason; compute instances only if their GPU instance stays.
-    pub fn destroys(&self) -> Vec<(&str, Part<'_>)> {
+    pub fn destroyed_instances(&self) -> Vec<(&str, Part<'_>)> {
         let mut destroyed = Vec::new();
         for step in &self.steps {
             let part = match &step.action {

@@ -267,7 +267,10 @@ mod tests {
                 "stop 1, start 1"
             ]
         );
-        assert_eq!((plan.restarts(), plan.destroys().len()), (3, 0));
+        assert_eq!(
+            (plan.count_restarted(), plan.destroyed_instances().len()),
+            (3, 0)
+        );
         let placement = crate::geometry::Placement::new(0, 2);
         let places: Vec<Place> = starts(&plan).iter().map(|start| start.place).collect();
         let part = |nth| Place::Mig { placement, nth };
@@ -324,7 +327,7 @@ mod tests {
         node.served[2].state = DaemonState::Dead;
         let plan = restart(&node, &run_dir(), &names(&["1"])).unwrap();
         assert_eq!(steps(&plan), ["start 1"]);
-        assert!(plan.interrupts().is_empty() && plan.restarts() == 0);
+        assert!(plan.stopped_daemons().is_empty() && plan.count_restarted() == 0);
         node.served[2].state = DaemonState::Fault;
         let plan = restart(&node, &run_dir(), &names(&["1"])).unwrap();
         // It may not end when it is only asked to.

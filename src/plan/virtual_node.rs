@@ -61,7 +61,7 @@ pub struct OnNode {
 /// The planner's [`Refusal`]; for a block that selects by UUID or PCI address, that of the first
 /// model where it fits on none. A [`ProfileError`] for blocks that
 /// partition and can select no model at all: a catch-all behind them would hide a typing error.
-pub fn against(profile: &Profile, gpus: &[GpuArgument]) -> Result<OnNode, Refusal> {
+pub fn check_on_gpus(profile: &Profile, gpus: &[GpuArgument]) -> Result<OnNode, Refusal> {
     refuse_other_models(profile, gpus)?;
     refuse_unknown_products(profile)?;
     let models = gpus
@@ -90,7 +90,7 @@ pub fn against(profile: &Profile, gpus: &[GpuArgument]) -> Result<OnNode, Refusa
         };
         let indices = (0..).zip(on_node.gpus.iter().map(|(model, _)| *model));
         let node = Node::of_models(indices);
-        let plan = judge(&node, &rest)?;
+        let plan = plan_on(&node, &rest)?;
         on_node.loose_limits = plan.loose_limits(&node);
         let mut shapes: BTreeMap<u32, Shape> = plan
             .gpus
@@ -124,7 +124,7 @@ fn models_of(
     let mut fits: Vec<&'static Model> = Vec::new();
     let mut refused = None;
     for gpu in gpus {
-        match alone(profile, block, gpu.model) {
+        match check_on_model(profile, block, gpu.model) {
             Ok(_) if fits.iter().any(|model| model.key == gpu.model.key) => {}
             Ok(_) => fits.push(gpu.model),
             Err(refusal) => refused = refused.or(Some(refusal)),
@@ -166,7 +166,11 @@ fn refuse_other_models(profile: &Profile, gpus: &[GpuArgument]) -> Result<(), Re
 }
 
 /// Judges one block on one model, on as many GPUs as it names by index.
-pub fn alone(profile: &Profile, block: &Block, model: &'static Model) -> Result<Shape, Refusal> {
+pub fn check_on_model(
+    profile: &Profile,
+    block: &Block,
+    model: &'static Model,
+) -> Result<Shape, Refusal> {
     let mut indices: Vec<u32> = block.select.indices().collect();
     indices.sort_unstable();
     indices.dedup();
@@ -190,7 +194,7 @@ pub fn alone(profile: &Profile, block: &Block, model: &'static Model) -> Result<
         serves: profile.serves.clone(),
     };
     let node = Node::of_models(indices.into_iter().map(|index| (index, model)));
-    let plan = judge(&node, &one)?;
+    let plan = plan_on(&node, &one)?;
     let gpu = plan.gpus.first();
     Ok(gpu.map_or_else(Shape::without_devices, Shape::of))
 }
@@ -295,13 +299,13 @@ pub(super) fn refuse_unknown_products(profile: &Profile) -> Result<(), ProfileEr
         matches!(block.want, Want::Parts(_))
             && !catalog::has_product(|name| block.select.may_select(name))
     });
-    let errors = wrong.map(|block| meets_none(profile, block, &[]));
+    let errors = wrong.map(|block| reaches_no_model(profile, block, &[]));
     ProfileError::all(errors.collect()).map_or(Ok(()), Err)
 }
 
 /// True if a GPU of that model can reach this block: it selects one, and none before it has taken
 /// all such GPUs.
-pub fn meets(block: &Block, earlier: &[Block], model: &Model) -> bool {
+pub fn may_reach(block: &Block, earlier: &[Block], model: &Model) -> bool {
     let products: Vec<&str> = match model.product_names.as_slice() {
         [] => vec![model.product()],
         names => names.iter().map(String::as_str).collect(),
@@ -316,7 +320,7 @@ pub fn meets(block: &Block, earlier: &[Block], model: &Model) -> bool {
 }
 
 /// The error of a block that selects no model that can be planned for.
-pub fn meets_none(profile: &Profile, block: &Block, earlier: &[Block]) -> ProfileError {
+pub fn reaches_no_model(profile: &Profile, block: &Block, earlier: &[Block]) -> ProfileError {
     let unknown: Vec<String> = catalog::incomplete()
         .iter()
         .filter(|model| {
@@ -329,7 +333,7 @@ pub fn meets_none(profile: &Profile, block: &Block, earlier: &[Block]) -> Profil
         .collect();
     let known = catalog::models()
         .iter()
-        .any(|model| meets(block, &[], model));
+        .any(|model| may_reach(block, &[], model));
     if known && !earlier.is_empty() {
         let message = "the blocks before this one take every model it could select";
         return profile.error(block.span, message);
@@ -354,7 +358,7 @@ pub fn meets_none(profile: &Profile, block: &Block, earlier: &[Block]) -> Profil
 const SOMEBODY: Uid = Uid(1000);
 
 /// Plans a profile for a virtual node.
-pub fn judge(node: &Node, profile: &Profile) -> Result<Plan, Refusal> {
+pub fn plan_on(node: &Node, profile: &Profile) -> Result<Plan, Refusal> {
     // The user who checks need not be the one who applies it: a profile that says "self" is a plain
     // user's, any other root's.
     let own = profile.serves.iter().any(|(serve, _)| *serve == Serve::Own);

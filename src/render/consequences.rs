@@ -71,8 +71,8 @@ fn held_by(held: &Held) -> String {
 /// Describes what a plan stops or destroys, as one phrase; empty if nothing.
 pub(super) fn disruptions(plan: &Plan, allowed: Allowed) -> String {
     let mut phrases = Vec::new();
-    let again = plan.restarts();
-    let stopped = plan.interrupts().len() - again;
+    let again = plan.count_restarted();
+    let stopped = plan.stopped_daemons().len() - again;
     let clients = plan.ended_clients().count();
     match &plan.kill {
         _ if clients == 0 => {}
@@ -85,18 +85,18 @@ pub(super) fn disruptions(plan: &Plan, allowed: Allowed) -> String {
             phrases.push(format!("{verb} {}", count(daemons, "daemon")));
         }
     }
-    let destroys = plan.destroys();
+    let destroys = plan.destroyed_instances();
     match destroys.as_slice() {
         [] => {}
         [one] => phrases.push(format!("destroy {one}")),
         _ => phrases.push(format!("destroy {}", count(destroys.len(), "instance"))),
     }
     // Switching MIG off may make a reset due; switching it on is part of partitioning.
-    let off = plan.switches(&[false]);
+    let off = plan.mig_switched_off();
     if !off.is_empty() {
         phrases.push(format!("switch MIG mode off on GPU {}", ranges(&off)));
     }
-    let switched = plan.switches(&[true, false]);
+    let switched = plan.mig_switched();
     if allowed.reset && !switched.is_empty() {
         phrases.push(format!("reset GPU {} if that is due", ranges(&switched)));
     }

@@ -184,7 +184,7 @@ fn lines(group: &[&GpuPlan]) -> Vec<String> {
     for verb in [STOP, END_HUNG, END_STRAY, CLEAN_UP] {
         lines.extend(daemons(group, verb));
     }
-    lines.extend(listed("- destroy", first.destroys()));
+    lines.extend(listed("- destroy", first.destroyed_instances()));
     for step in steps {
         if let Action::SwitchMig { on } = step.action {
             let verb = if on { "+ enable" } else { "- disable" };

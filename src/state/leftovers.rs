@@ -10,7 +10,7 @@ use crate::mps::SET_ASIDE;
 
 impl RunDir {
     /// Returns the pipe directories that were set aside because their users had put files into them.
-    pub fn left(&self) -> Vec<PathBuf> {
+    pub fn set_aside(&self) -> Vec<PathBuf> {
         let mut set_aside: Vec<PathBuf> = self
             .names_set_aside()
             .unwrap_or_default()

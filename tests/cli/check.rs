@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use mig_mps::internals::catalog;
-use mig_mps::internals::plan::check::{GpuArgument, against};
+use mig_mps::internals::plan::check::{GpuArgument, check_on_gpus};
 use mig_mps::internals::profile::Profile;
 use serde_json::json;
 
@@ -154,7 +154,7 @@ fn every_profile_of_every_model_fits_as_often_as_the_catalog_says() {
                 );
                 let profile = Profile::parse(Path::new("p.toml"), text).unwrap();
                 let gpu = GpuArgument { model, count: 1 };
-                against(&profile, &[gpu]).map(|on_node| on_node.gpus[0].1.clone().unwrap())
+                check_on_gpus(&profile, &[gpu]).map(|on_node| on_node.gpus[0].1.clone().unwrap())
             };
             let shape = fits(offer.most).unwrap();
             assert_eq!(

@@ -6,7 +6,7 @@ use std::path::Path;
 use mig_mps::internals::catalog::{self, Model};
 use mig_mps::internals::convert::{ImportOptions, MigDevice, import, mig_parted, pack};
 use mig_mps::internals::geometry::ComputeName;
-use mig_mps::internals::plan::check::{GpuArgument, against};
+use mig_mps::internals::plan::check::{GpuArgument, check_on_gpus};
 use mig_mps::internals::profile::Profile;
 use proptest::prelude::*;
 
@@ -18,7 +18,7 @@ type Geometry = Vec<(String, Vec<u32>)>;
 /// The geometry that a profile makes of one GPU of a model; `None` where it does not fit.
 fn geometry(profile: &str, model: &'static Model) -> Option<Geometry> {
     let profile = Profile::parse(Path::new("p.toml"), profile.to_owned()).unwrap();
-    let on_node = against(&profile, &[GpuArgument { model, count: 1 }]).ok()?;
+    let on_node = check_on_gpus(&profile, &[GpuArgument { model, count: 1 }]).ok()?;
     let shape = on_node.gpus[0].1.clone().unwrap();
     let mut instances: BTreeMap<u32, (String, Vec<u32>)> = BTreeMap::new();
     for device in shape.devices {

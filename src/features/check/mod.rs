@@ -13,7 +13,9 @@ use crate::commands::{Context, warn_of_loose_limits, warn_of_small_limits};
 use crate::error::{CommandError, Result};
 use crate::failure::{ExitStatus, Failure};
 use crate::plan::Refusal;
-use crate::plan::virtual_node::{GpuArgument, Shape, against, alone, meets, meets_none};
+use crate::plan::virtual_node::{
+    GpuArgument, Shape, check_on_gpus, check_on_model, may_reach, reaches_no_model,
+};
 use crate::profile::{Profile, ProfileError, Want};
 use crate::render::{print, print_json, width};
 
@@ -58,7 +60,7 @@ pub fn run(args: &CheckArgs, _context: &Context<'_>) -> Result<ExitStatus> {
     let profile = source.load()?;
     warn_of_small_limits(profile.memory_limits());
     if args.gpus.is_empty() {
-        let judged = against_all(&profile)?;
+        let judged = check_on_models(&profile)?;
         let error = unfit(&judged);
         if args.json {
             let error = error.as_ref().map(CommandError::message);
@@ -68,7 +70,7 @@ pub fn run(args: &CheckArgs, _context: &Context<'_>) -> Result<ExitStatus> {
         }
         return error.map_or(Ok(ExitStatus::Done), |error| Err(error.in_document()));
     }
-    let on_node = match against(&profile, &args.gpus) {
+    let on_node = match check_on_gpus(&profile, &args.gpus) {
         Ok(on_node) => on_node,
         Err(refusal) => {
             let mut error = CommandError::from(refusal);
@@ -136,24 +138,24 @@ pub struct BlockOnModel {
 ///
 /// # Errors
 /// A [`ProfileError`] for a block that partitions and can meet no model, and for a model that no block can meet.
-pub fn against_all(profile: &Profile) -> Result<Vec<BlockOnModel>, ProfileError> {
+pub fn check_on_models(profile: &Profile) -> Result<Vec<BlockOnModel>, ProfileError> {
     let models = models_of(profile)?;
     let mut judged = Vec::new();
     for (position, block) in profile.blocks.iter().enumerate() {
         let earlier = &profile.blocks[..position];
         let before = judged.len();
         for &model in &models {
-            if meets(block, earlier, model) {
+            if may_reach(block, earlier, model) {
                 judged.push(BlockOnModel {
                     block: position,
                     model,
-                    shape: alone(profile, block, model),
+                    shape: check_on_model(profile, block, model),
                 });
             }
         }
         // Any GPU can be a whole one, also of a model without MIG, which the catalog does not have.
         if judged.len() == before && matches!(block.want, Want::Parts(_)) {
-            return Err(meets_none(profile, block, earlier));
+            return Err(reaches_no_model(profile, block, earlier));
         }
     }
     for ((_, span), model) in profile.models.iter().zip(models) {

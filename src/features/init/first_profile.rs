@@ -12,7 +12,7 @@ use crate::mps::ControlProgram;
 use crate::node::{Gpu, Node};
 use crate::nvml::MigMode;
 use crate::plan::Refusal;
-use crate::plan::virtual_node::{GpuArgument, judge};
+use crate::plan::virtual_node::{GpuArgument, plan_on};
 use crate::profile::{
     DraftBlock, DraftDevices, DraftEntry, DraftProfile, DraftSelect, Profile, regex_of,
 };
@@ -418,7 +418,7 @@ impl EmptyNode {
 
     /// Plans a profile, as `up` would.
     pub fn accepts(&self, profile: &Profile) -> Result<(), Refusal> {
-        judge(&self.node, profile).map(|_| ())
+        plan_on(&self.node, profile).map(|_| ())
     }
 }
 

@@ -61,7 +61,7 @@ fn drift(
     observer: &mut Observer<'_>,
     environment: &Environment,
 ) -> Result<Option<Drift>> {
-    up::check(profile, environment, environment.caller)?;
+    up::refuse_unknown_accounts(profile, environment, environment.caller)?;
     let node = observer.observe(detail_for(profile))?;
     let run_dir = RunDir::at(&environment.directories()?.run);
     let plan = match cdi::plan_up(environment, &node, profile, &run_dir, environment.caller) {

@@ -98,7 +98,7 @@ pub(super) fn apply(context: &Context<'_>, job: &SlurmJob, directory: &Path) -> 
     };
     let environment = context.environment;
     let profile = ProfileSource::File(path).load()?;
-    up::check(&profile, environment, environment.caller)?;
+    up::refuse_unknown_accounts(&profile, environment, environment.caller)?;
     let directories = environment.directories()?;
     up::check_ways(&profile, &directories)?;
     let outcome = Change {
