@@ -170,18 +170,18 @@ const SOURCES: Sources = Sources {
 
 /// The command line with everything that is made from other tables.
 pub fn command() -> clap::Command {
-    let environment = VARIABLES
+    let environment: Vec<_> = VARIABLES
         .iter()
         .map(|(name, meaning)| ((*name).to_owned(), *meaning))
         .collect();
-    let statuses = ExitStatus::MEANINGS
+    let statuses: Vec<_> = ExitStatus::MEANINGS
         .iter()
         .map(|(status, meaning)| ((*status as u8).to_string(), *meaning))
         .collect();
     let mut program = Cli::command().after_long_help(format!(
         "{}\n\n{}",
-        help_section("Environment", environment),
-        help_section("Exit status", statuses)
+        help_section("Environment", &environment),
+        help_section("Exit status", &statuses)
     ));
     for command in program.get_subcommands_mut() {
         if let Some(topics) = topics_of(command.get_name()) {
@@ -219,7 +219,7 @@ pub fn command() -> clap::Command {
 }
 
 /// Formats a part of the help: a line for each name, with its meaning.
-fn help_section(heading: &str, rows: Vec<(String, &str)>) -> String {
+fn help_section(heading: &str, rows: &[(String, &str)]) -> String {
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let lines: Vec<String> = rows
         .iter()

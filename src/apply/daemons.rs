@@ -196,13 +196,12 @@ impl Shared<'_> {
         } else {
             Some(daemon.defaults()?.over(&record.settings))
         };
-        match first {
-            Some(user) => daemon.start_server(&record.settings, was.as_ref(), user)?,
-            None => {
-                daemon.configure(&record.settings, was.as_ref())?;
-                if record.settings.server == Server::Eager {
-                    daemon.await_server()?;
-                }
+        if let Some(user) = first {
+            daemon.start_server(&record.settings, was.as_ref(), user)?;
+        } else {
+            daemon.configure(&record.settings, was.as_ref())?;
+            if record.settings.server == Server::Eager {
+                daemon.await_server()?;
             }
         }
         record.finished = true;

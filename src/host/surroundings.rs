@@ -297,7 +297,7 @@ impl CgroupRoom {
         let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
         let path = groups.lines().find_map(|line| line.strip_prefix("0::/"));
         let tree = root.join("sys/fs/cgroup");
-        let mut room = Self::default();
+        let mut least = Self::default();
         for group in Path::new(path.unwrap_or_default()).ancestors() {
             let group = tree.join(group);
             let tasks = number_in(&group.join("pids.max")).map(|most| {
@@ -305,10 +305,10 @@ impl CgroupRoom {
                 most.saturating_sub(used)
             });
             let memory = number_in(&group.join("memory.max"));
-            room.tasks = [room.tasks, tasks].into_iter().flatten().min();
-            room.memory = [room.memory, memory].into_iter().flatten().min();
+            least.tasks = [least.tasks, tasks].into_iter().flatten().min();
+            least.memory = [least.memory, memory].into_iter().flatten().min();
         }
-        room
+        least
     }
 }
 

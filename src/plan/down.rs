@@ -178,7 +178,8 @@ fn destroy_instances(
         for compute in &instance.compute {
             let is_selected = devices.iter().any(|device| device.uuid == compute.uuid);
             let place = Some(compute.placement);
-            if !goes && !(is_selected && is_made_by_us(node, gpu, instance, place)) {
+            let goes = goes || is_selected && is_made_by_us(node, gpu, instance, place);
+            if !goes {
                 continue;
             }
             check_idle(node, run_dir, gpu, &compute.uuid)?;

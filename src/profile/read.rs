@@ -167,7 +167,7 @@ impl<'a> ProfileCheck<'a> {
             (true, Some(_), _) => self.refuse(span, "mig = false and devices exclude each other"),
             (true, None, name) => {
                 let settings = self.unnamed(name.as_ref(), settings.of_whole_gpu())?;
-                Ok(Want::Whole(WholeGpu { settings, name }))
+                Ok(Want::Whole(WholeGpu { name, settings }))
             }
             (false, Some(_), Some((_, span))) => {
                 let message = "a block with devices has no name of its own: name its devices";

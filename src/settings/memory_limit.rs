@@ -148,7 +148,7 @@ impl FromStr for MemoryLimit {
             .filter(|whole| *whole <= MOST)
             .ok_or_else(too_large)?;
         let scaled = read_digits(fraction).unwrap_or(0) << shift;
-        if scaled % scale != 0 {
+        if !scaled.is_multiple_of(scale) {
             return Err(not_whole(text));
         }
         match (whole << shift) + scaled / scale {
