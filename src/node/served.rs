@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use crate::host::{Environ, Pid, Process, StartTime, Uid, caller, is_plain, user_name};
 use crate::mps::{ControlProgram, MpsProgram};
 use crate::nvml::EXCLUSIVE_PROCESS;
@@ -102,6 +104,26 @@ pub enum DaemonState {
 }
 
 impl Served {
+    /// Returns a device with a record, of whose daemon nothing is known yet.
+    pub fn new(record: DeviceRecord, run_dir: &RunDir) -> Self {
+        Self {
+            is_given_up: record.is_given_up(Timestamp::now()),
+            record,
+            run_dir: run_dir.clone(),
+            presence: Presence::Unseen(Unseen::NoDriver),
+            is_abandoned: false,
+            state: DaemonState::Dead,
+            problem: None,
+            servers: Vec::new(),
+            clients: Clients::Partial(Vec::new()),
+            waiting: Vec::new(),
+            client_limit: None,
+            compute_mode: None,
+            answered: None,
+            log_growth: None,
+        }
+    }
+
     /// True if the device exists.
     pub fn is_there(&self) -> bool {
         self.presence == Presence::There

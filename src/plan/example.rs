@@ -82,52 +82,44 @@ fn served(name: &str, uuid: &str, gpu: &str, instance: Option<InstanceKey>) -> S
         "0.0.c1" => 2,
         _ => 3,
     };
-    Served {
-        record: DeviceRecord {
-            name: name.to_owned(),
-            key: DeviceKey {
-                gpu: gpu.to_owned(),
-                instance,
-            },
-            uuid: uuid.to_owned(),
-            gpu: None,
-            profile: None,
-            settings: Settings {
-                serve: Some(Serve::OneAtATime),
-                nofile: Some(4096),
-                ..Settings::default()
-            },
-            by_hand: Vec::new(),
-            compute_mode_before: None,
-            daemon: Some(DaemonId {
-                pid: Pid(100 + server),
-                start_time: StartTime(1),
-                user: None,
-                pid_namespace: None,
-            }),
-            finished: true,
-            boot_id: "boot".to_owned(),
-            since: Timestamp::UNIX_EPOCH,
-            restarts: 0,
-            healed: Vec::new(),
-            leaving: false,
+    let record = DeviceRecord {
+        name: name.to_owned(),
+        key: DeviceKey {
+            gpu: gpu.to_owned(),
+            instance,
         },
-        run_dir: run_dir(),
+        uuid: uuid.to_owned(),
+        gpu: None,
+        profile: None,
+        settings: Settings {
+            serve: Some(Serve::OneAtATime),
+            nofile: Some(4096),
+            ..Settings::default()
+        },
+        by_hand: Vec::new(),
+        compute_mode_before: None,
+        daemon: Some(DaemonId {
+            pid: Pid(100 + server),
+            start_time: StartTime(1),
+            user: None,
+            pid_namespace: None,
+        }),
+        finished: true,
+        boot_id: "boot".to_owned(),
+        since: Timestamp::UNIX_EPOCH,
+        restarts: 0,
+        healed: Vec::new(),
+        leaving: false,
+    };
+    Served {
         presence: Presence::There,
-        is_abandoned: false,
-        is_given_up: false,
         state: DaemonState::Ready,
-        problem: None,
         servers: vec![ServerProcess {
             pid: Pid(server),
             user: Some(ALICE),
         }],
         clients: Clients::Known(Vec::new()),
-        waiting: Vec::new(),
-        client_limit: None,
-        compute_mode: None,
-        answered: None,
-        log_growth: None,
+        ..Served::new(record, &run_dir())
     }
 }
 

@@ -272,42 +272,33 @@ impl Scene {
             assert_ne!(other.record.uuid, device.uuid);
         }
         let key: DeviceKey = device.key.clone();
+        let record = DeviceRecord {
+            name: name.to_owned(),
+            key,
+            uuid: device.uuid.clone(),
+            gpu: Some(device.gpu),
+            profile: None,
+            settings,
+            by_hand: Vec::new(),
+            compute_mode_before: None,
+            daemon: Some(DaemonId {
+                pid: Pid(1),
+                start_time: StartTime(1),
+                user: None,
+                pid_namespace: None,
+            }),
+            finished: true,
+            boot_id: "boot".to_owned(),
+            since: Timestamp::UNIX_EPOCH,
+            restarts: 0,
+            healed: Vec::new(),
+            leaving: false,
+        };
         self.node.served.push(Served {
-            record: DeviceRecord {
-                name: name.to_owned(),
-                key,
-                uuid: device.uuid.clone(),
-                gpu: Some(device.gpu),
-                profile: None,
-                settings,
-                by_hand: Vec::new(),
-                compute_mode_before: None,
-                daemon: Some(DaemonId {
-                    pid: Pid(1),
-                    start_time: StartTime(1),
-                    user: None,
-                    pid_namespace: None,
-                }),
-                finished: true,
-                boot_id: "boot".to_owned(),
-                since: Timestamp::UNIX_EPOCH,
-                restarts: 0,
-                healed: Vec::new(),
-                leaving: false,
-            },
-            run_dir: directories(),
             presence: Presence::There,
-            is_abandoned: false,
-            is_given_up: false,
             state: DaemonState::Ready,
-            problem: None,
-            servers: Vec::new(),
             clients: Clients::Known(Vec::new()),
-            waiting: Vec::new(),
-            client_limit: None,
-            compute_mode: None,
-            answered: None,
-            log_growth: None,
+            ..Served::new(record, &directories())
         });
     }
 }

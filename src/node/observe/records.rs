@@ -4,15 +4,11 @@ use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use jiff::Timestamp;
-
 use super::super::device_word::{Candidate, record_order, select};
 use super::probe::configured_logs;
 use crate::failure::Failure;
 use crate::host::{Environment, printable, steers};
-use crate::node::{
-    Clients, DaemonState, NoSuchDevice, Node, Presence, Served, Unseen, UnseenRunDir,
-};
+use crate::node::{NoSuchDevice, Node, Served, UnseenRunDir};
 use crate::state::{DeviceRecord, RunDir};
 
 /// Reads the records and journals of every run directory.
@@ -27,7 +23,7 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
         if !problems.is_empty() {
             let lost = run_dir.lost_records(&node.boot_id).into_iter();
             node.lost_records
-                .extend(lost.map(|record| served(record, false, &run_dir)));
+                .extend(lost.map(|record| Served::new(record, &run_dir)));
         }
         let problems = problems.iter().map(|problem| printable(problem));
         let unreadable = problems.map(|problem| (run_dir.clone(), problem));
@@ -114,27 +110,10 @@ fn add(record: DeviceRecord, is_abandoned: bool, run_dir: &RunDir, node: &mut No
         node.hidden.push(hidden);
         return;
     }
-    node.served.push(served(record, is_abandoned, run_dir));
-}
-
-/// A device with a record, of whose daemon nothing is known yet.
-pub(super) fn served(record: DeviceRecord, is_abandoned: bool, run_dir: &RunDir) -> Served {
-    Served {
-        is_given_up: record.is_given_up(Timestamp::now()),
-        record,
-        run_dir: run_dir.clone(),
-        presence: Presence::Unseen(Unseen::NoDriver),
+    node.served.push(Served {
         is_abandoned,
-        state: DaemonState::Dead,
-        problem: None,
-        servers: Vec::new(),
-        clients: Clients::Partial(Vec::new()),
-        waiting: Vec::new(),
-        client_limit: None,
-        compute_mode: None,
-        answered: None,
-        log_growth: None,
-    }
+        ..Served::new(record, run_dir)
+    });
 }
 
 /// The log directories of all daemons that run or ran.
