@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use super::served::LogGrowth;
 use super::{Client, DaemonState, LOST, Node, Served};
 use crate::settings::KEYS;
 
@@ -66,7 +65,7 @@ ids! {
             "no program reaches it, and programs run outside MPS"
             "`mig-mps restart DEVICE --force` starts another daemon; keep clean-up scripts out of the run directory"
         DeviceHung "device-hung"
-            "the daemon of a device waits for a client that died"
+            "the daemon of a device waits for a client that died, or can accept no connection"
             "every new client waits in cuInit for ever"
             "`mig-mps restart DEVICE` ends the server; give programs at least 64 open files (`ulimit -n`)"
         DeviceFailing "device-failing"
@@ -105,10 +104,6 @@ ids! {
             "the settings of a daemon are not the recorded ones"
             "limits that users rely on do not hold"
             "`mig-mps up PROFILE` sets them again"
-        LogGrowth "log-growth"
-            "a daemon writes its log without pause"
-            "it fills the disk, and most likely accepts no client"
-            "`mig-mps logs DEVICE` shows the line; `mig-mps restart DEVICE --force` starts another daemon"
         StrayServer "stray-server"
             "a server outlived its daemon"
             "it keeps its GPU memory, and its instance cannot be destroyed"
@@ -264,9 +259,6 @@ pub(super) fn daemon_problem(node: &Node, served: &Served) -> Option<Problem> {
     if let Some(problem) = absent(node, served) {
         return Some(problem);
     }
-    if let Some(growth) = served.log_growth.as_ref().filter(|_| served.is_alive()) {
-        return Some(logs_without_pause(growth, served, &pid));
-    }
     if served.is_failing() {
         return Some(failing(served));
     }
@@ -403,27 +395,6 @@ fn fault(served: &Served) -> Problem {
     };
     let seen = "a GPU fault: it serves again when all its clients have ended";
     Problem::new(ProblemId::GpuFault, seen).with_remedy(format!("`{remedy}` ends them"))
-}
-
-/// `its daemon (pid 4711) logs without pause: …`
-fn logs_without_pause(growth: &LogGrowth, served: &Served, pid: &str) -> Problem {
-    let (path, name) = (growth.path.display(), &served.record.name);
-    let (length, per_second) = (growth.length >> 10, growth.per_second >> 10);
-    let cause = if growth.accepts_nobody() {
-        format!(
-            "most likely its limit of open files is exhausted, and no program can join it; {}",
-            who_works(served)
-        )
-    } else {
-        format!("`mig-mps logs {name}` shows it")
-    };
-    let seen = format!(
-        "its daemon{pid} logs without pause: {path} has {length} KiB and grows by {per_second} KiB/s with \"{}\": \
-         {cause}",
-        growth.text
-    );
-    Problem::new(ProblemId::LogGrowth, seen)
-        .with_remedy(format!("`mig-mps restart {name} --force` starts another"))
 }
 
 /// Describes a device that hangs, its clients, and the remedy.

@@ -1,7 +1,7 @@
 //! A served device: its daemon, the programs on it, and daemons that are not managed.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -44,8 +44,6 @@ pub struct Served {
     pub compute_mode: Option<u32>,
     /// The daemon's current defaults for servers; `None` if it was not asked.
     pub answered: Option<Reported>,
-    /// The log that its daemon writes without pause. Read with `Detail::Status` alone.
-    pub log_growth: Option<LogGrowth>,
 }
 
 /// The presence of a recorded device on the node.
@@ -120,7 +118,6 @@ impl Served {
             client_limit: None,
             compute_mode: None,
             answered: None,
-            log_growth: None,
         }
     }
 
@@ -219,29 +216,6 @@ impl Served {
     /// True if its daemon runs, or may run.
     pub fn is_alive(&self) -> bool {
         self.state != DaemonState::Dead
-    }
-}
-
-/// Logged over and over by a daemon that may open no more files.
-pub(super) const CANNOT_ACCEPT: &str = "Unable to accept connection";
-
-/// A log that its daemon writes without pause.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LogGrowth {
-    /// The log.
-    pub path: PathBuf,
-    /// Its length in bytes.
-    pub length: u64,
-    /// Bytes that are added each second.
-    pub per_second: u64,
-    /// The line that the daemon repeats.
-    pub text: String,
-}
-
-impl LogGrowth {
-    /// True if its daemon accepts no clients.
-    pub fn accepts_nobody(&self) -> bool {
-        self.text == CANNOT_ACCEPT
     }
 }
 

@@ -52,7 +52,6 @@ fn the_doctor_does_not_know_of_daemons_that_cannot_be_seen() {
         "device-failing",
         "gpu-fault",
         "start-unfinished",
-        "log-growth",
         "change-under-way",
         "memory-limit",
         "daemon-files",

@@ -1,19 +1,13 @@
 //! Finds out the state of every recorded daemon: without asking it if possible.
-//!
-//! Finds logs that a daemon writes without pause, too. Measured: a daemon that may open no more files logs two lines for
-//! every attempt to accept a waiting connection, and tries again at once.
 
-use std::collections::BTreeSet;
 use std::num::NonZero;
 use std::thread::available_parallelism;
-use std::time::{Duration, Instant};
 
-use super::super::served::{CANNOT_ACCEPT, LogGrowth};
 use super::ask::answer_limit;
 use super::observer::Detail;
-use super::probe::{Answers, Probe, ProbeContext, configured_logs};
-use crate::host::{Environment, Pool, Process, ProcessTable, bounded, printable};
-use crate::mps::{ControlProgram, LogDir, LogFile, LogLine};
+use super::probe::{Answers, NO_MORE_FILES, Probe, ProbeContext, configured_logs};
+use crate::host::{Environment, Pool, Process, ProcessTable};
+use crate::mps::{ControlProgram, LogDir};
 use crate::node::{DaemonState, Gpu, Lost, Node, Presence, Served, Unseen};
 use crate::state::DeviceRecord;
 
@@ -42,7 +36,7 @@ pub(super) fn observe(
             _ => DaemonState::Starting,
         },
     };
-    let (mut probes, mut fresh) = (Vec::new(), Vec::new());
+    let mut probes = Vec::new();
     for served in &mut node.served {
         let daemon = context.check_process(served);
         context.fill_in_servers(served, daemon);
@@ -63,13 +57,14 @@ pub(super) fn observe(
             logs,
             answer: None,
         };
-        if detail.is_for_show() {
-            let written = probe.logs.as_ref().and_then(fresh_logs);
-            fresh.extend(written.map(|logs| (uuid.clone(), logs)));
-            // Only a session reads settings back.
-            if detail != Detail::Doctor && probe.fill_in_passively() {
-                continue;
-            }
+        if probe.accepts_nobody() {
+            probe.fill_in_hung();
+            probe.served.problem = Some(NO_MORE_FILES.to_owned());
+            continue;
+        }
+        // Only a session reads settings back.
+        if detail.is_for_show() && detail != Detail::Doctor && probe.fill_in_passively() {
+            continue;
         }
         // A plan needs current answers. A daemon that hung is not waited for again, whatever the detail.
         let last = answers.get(&uuid);
@@ -77,7 +72,6 @@ pub(super) fn observe(
         probes.push(probe);
     }
     *answers = ask_all(probes);
-    measure(&fresh, &mut node.served);
 }
 
 /// Opens the log directory of a daemon: the one that it was started with, or the default one.
@@ -155,118 +149,4 @@ fn ask_all(mut probes: Vec<Probe<'_>>) -> Answers {
         })
     });
     answered.into_iter().flatten().collect()
-}
-
-/// A log that grows without pause was written no longer ago than this.
-const FRESH: Duration = Duration::from_millis(500);
-
-/// Time between two readings of a log's length, and the most readings that follow each other.
-const INTERVAL: Duration = Duration::from_millis(50);
-const SAMPLES: u32 = 4;
-
-/// The least growth that counts, in bytes a second.
-const MIN_GROWTH: u64 = 64 << 10;
-
-/// The bytes that are read from the end of a log.
-const END: u64 = 4 << 10;
-/// The most different lines in it: whatever else fills a log writes more.
-const MAX_TEXTS: usize = 3;
-
-/// Opens the logs to measure them, if one was written a moment ago.
-pub(super) fn fresh_logs(logs: &LogDir) -> Option<LogDir> {
-    let written = |log| logs.mark(log)?.1.elapsed().ok();
-    let is_fresh = |log| written(log).is_some_and(|age| age < FRESH);
-    if !LogFile::ALL.into_iter().any(is_fresh) {
-        return None;
-    }
-    LogDir::open(logs.path()).ok()
-}
-
-/// Measures the logs of these devices that repeat themselves, all in the same interval. A daemon that gets no CPU for a
-/// while writes nothing meanwhile, so an interval without growth is followed by another one.
-pub(super) fn measure(fresh_logs: &[(String, LogDir)], served: &mut [Served]) {
-    let mut suspects: Vec<Suspect<'_>> = fresh_logs
-        .iter()
-        .flat_map(|(uuid, logs)| LogFile::ALL.map(|log| Suspect { uuid, logs, log }))
-        .filter(|suspect| suspect.repeated_text().is_some())
-        .collect();
-    for _ in 0..SAMPLES {
-        if suspects.is_empty() {
-            return;
-        }
-        let started = Instant::now();
-        let lengths: Vec<u64> = suspects.iter().map(Suspect::length).collect();
-        std::thread::sleep(INTERVAL);
-        let mut before = lengths.into_iter();
-        suspects.retain(|suspect| {
-            let before = before.next().unwrap_or_default();
-            let growth = suspect.growth_since(before, started);
-            let is_paused = growth.is_none();
-            if let Some(growth) = growth {
-                note(suspect.uuid, growth, served);
-            }
-            is_paused
-        });
-    }
-}
-
-/// Notes that a log grows without pause.
-fn note(uuid: &str, growth: LogGrowth, served: &mut [Served]) {
-    let served = served.iter_mut().find(|served| served.record.uuid == uuid);
-    let Some(served) = served else { return };
-    // Between two attempts it may seem idle.
-    if growth.accepts_nobody() && served.is_alive() {
-        served.state = DaemonState::Hung;
-    }
-    let known = served.log_growth.as_ref();
-    if known.is_none_or(|known| known.per_second < growth.per_second) {
-        served.log_growth = Some(growth);
-    }
-}
-
-/// A log that was written a moment ago.
-struct Suspect<'a> {
-    uuid: &'a str,
-    logs: &'a LogDir,
-    log: LogFile,
-}
-
-impl Suspect<'_> {
-    fn length(&self) -> u64 {
-        self.logs.length(self.log)
-    }
-
-    /// The line that fills the end of the log over and over, if one does.
-    fn repeated_text(&self) -> Option<String> {
-        let end = self.logs.end(self.log.name(), 0, END);
-        let lines: Vec<&str> = end.lines().collect();
-        // The first and the last line may be incomplete.
-        let texts: BTreeSet<String> = lines
-            .get(1..lines.len().saturating_sub(1))?
-            .iter()
-            .map(|line| printable(LogLine::parse(self.log, line).text.trim()))
-            .collect();
-        if texts.len() > MAX_TEXTS {
-            return None;
-        }
-        let text = texts.get(CANNOT_ACCEPT).or_else(|| texts.last())?;
-        Some(bounded(text).into_owned())
-    }
-
-    /// The growth of the log from this length on, if it has no pause.
-    fn growth_since(&self, before: u64, started: Instant) -> Option<LogGrowth> {
-        let length = self.length();
-        let grown = u128::from(length.saturating_sub(before));
-        let elapsed = started.elapsed().as_millis().max(1);
-        let per_second = u64::try_from(grown * 1000 / elapsed).ok()?;
-        if per_second < MIN_GROWTH {
-            return None;
-        }
-        Some(LogGrowth {
-            path: self.logs.path().join(self.log.name()),
-            length,
-            per_second,
-            text: self.repeated_text()?,
-        })
-    }
 }

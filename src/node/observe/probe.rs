@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 use super::observer::Detail;
 use crate::host::{Host, MpsPrograms, Pid, Process, ProcessTable, StartTime, Uid, caller};
 use crate::mps::{
-    ControlProgram, Daemon, DaemonStatus, LockHolder, LogDir, LogFile, is_daemon, logged_ready,
-    pending, servers_of,
+    ControlProgram, Daemon, DaemonStatus, LockHolder, LogDir, LogFile, LogLine, is_daemon,
+    logged_ready, pending, servers_of,
 };
 use crate::node::{Client, Clients, DaemonState, Served, ServerProcess};
 use crate::nvml::{Processes, Usage};
@@ -237,6 +237,19 @@ impl ProbeContext<'_> {
     }
 }
 
+/// The reason why a device hangs whose daemon may open no more files.
+pub(super) const NO_MORE_FILES: &str =
+    "its daemon has used up its limit of open files and accepts no connection";
+
+/// Measured: a daemon that may open no more files logs these two lines for every attempt to accept a waiting connection,
+/// and tries again at once.
+const ATTEMPT: &str = "Accepting connection...";
+const REFUSAL: &str = "Unable to accept connection";
+
+/// Such a log was written no longer ago than this, and has nothing else in so many bytes at its end.
+const FRESH: Duration = Duration::from_millis(500);
+const ATTEMPTS_END: u64 = 4 << 10;
+
 /// Returns the log directory that a daemon was started with. The environment of a user's daemon is not trusted.
 pub(super) fn configured_logs(daemon: &Process) -> Option<PathBuf> {
     let is_trusted = [Some(Uid::ROOT), Some(caller())].contains(&daemon.owner());
@@ -245,6 +258,26 @@ pub(super) fn configured_logs(daemon: &Process) -> Option<PathBuf> {
 }
 
 impl Probe<'_> {
+    /// True if the daemon may open no more files: it accepts no connection, and its log fills with the attempts.
+    pub(super) fn accepts_nobody(&self) -> bool {
+        let Some(logs) = &self.logs else { return false };
+        let written = logs
+            .mark(LogFile::Control)
+            .and_then(|(_, written)| written.elapsed().ok());
+        if written.is_none_or(|age| age > FRESH) {
+            return false;
+        }
+        let end = logs.end(LogFile::Control.name(), 0, ATTEMPTS_END);
+        let lines: Vec<&str> = end.lines().collect();
+        // The first and the last line may be incomplete.
+        let whole = lines.get(1..lines.len().saturating_sub(1));
+        end.len() as u64 == ATTEMPTS_END
+            && whole.unwrap_or_default().iter().all(|line| {
+                let line = LogLine::parse(LogFile::Control, line);
+                [ATTEMPT, REFUSAL].contains(&line.text.trim())
+            })
+    }
+
     /// True if the daemon has exited, or does within this time.
     pub(super) fn is_gone(&self, limit: Duration) -> bool {
         let process = self.context.host.process(self.daemon);

@@ -9,7 +9,7 @@ use testkit::{
 };
 
 use super::{Report, doctor, healthy};
-use crate::cli::hung::logs_without_pause;
+use crate::cli::hung::accepts_nobody;
 use crate::cli::sight::{beside, unmanaged_daemon};
 
 /// Asserts that `status` reports the same id for the device.
@@ -225,14 +225,14 @@ fn settings_are_read_back_or_shown_as_configured() {
 }
 
 #[test]
-fn a_log_that_grows_without_pause() {
-    let (sim, _waits) = logs_without_pause();
+fn a_daemon_that_accepts_nobody() {
+    let (sim, _waits) = accepts_nobody();
     let report = doctor(&sim, &[]);
     let command = report
-        .check("log-growth")
-        .is("fail", Some("0"), "logs without pause");
-    assert_eq!(command, "mig-mps restart 0 --force");
-    is_in_status(&sim, "problems", "log-growth", Some("0"));
+        .check("device-hung")
+        .is("fail", Some("0"), "accepts no connection");
+    assert_eq!(command, "mig-mps restart 0");
+    is_in_status(&sim, "problems", "device-hung", Some("0"));
 }
 
 /// Measured: SIGTERM ends the daemon of a device that hangs, and leaves its server.

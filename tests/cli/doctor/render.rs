@@ -29,7 +29,7 @@ fn problems_come_with_reason_and_command_and_the_rest_is_one_line_each() {
               why: its programs wait for it
       unknown 0.0: its settings were not read back [settings-changed]
               why: limits that users rely on do not hold
-      ok      memory-limit, limits-open, daemon-files, daemon-outdated, daemon-cgroup, zombies, unmanaged-daemons, default-leftovers, daemon-dead, earlier-boot, daemon-orphan, device-hung, device-failing, daemon-silent, daemon-not-asked, gpu-fault, start-unfinished, device-gone, log-growth, stray-server, outside-mps, memory-over-limit, several-daemons, sees-all-gpus, default-pipe-directory, change-interrupted, change-under-way, server-ended, too-many-clients, clients-full, user-waiting
+      ok      memory-limit, limits-open, daemon-files, daemon-outdated, daemon-cgroup, zombies, unmanaged-daemons, default-leftovers, daemon-dead, earlier-boot, daemon-orphan, device-hung, device-failing, daemon-silent, daemon-not-asked, gpu-fault, start-unfinished, device-gone, stray-server, outside-mps, memory-over-limit, several-daemons, sees-all-gpus, default-pipe-directory, change-interrupted, change-under-way, server-ended, too-many-clients, clients-full, user-waiting
 
     directories
       ok      run-directory, pipe-too-long, pipe-access, pipe-writable, by-name, leftover-directories, log-directory, disk-space, log-size, record-unreadable
