@@ -74,7 +74,7 @@ impl<'a> Change<'a> {
             consent,
             allowed: Allowed::default(),
             on_failure: OnFailure::RollBack,
-            detail: Detail::Clients,
+            detail: Detail::CLIENTS,
             planner,
             remark: &|_, _| {},
             needs_consent: &|_| true,

@@ -98,7 +98,7 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
 fn observe_daemons(environment: &Environment, run_dir: &RunDir) -> Result<Node> {
     refuse_newer(run_dir)?;
     // A plan asks every daemon, which takes time and adds to its log.
-    let node = observe(environment, Detail::Status)?;
+    let node = observe(environment, Detail::STATUS)?;
     if node.served.is_empty() && node.unseen_daemons().is_some() {
         return Err(no_daemon(&node));
     }
@@ -113,7 +113,7 @@ fn left_to_another(
 ) -> Result<ExitStatus> {
     note(&why.message().what);
     if args.json {
-        let node = observe(environment, Detail::Status)?;
+        let node = observe(environment, Detail::STATUS)?;
         print_json(&ChangeDocument::made(&Plan::default(), &node, None))?;
     }
     Ok(ExitStatus::Done)

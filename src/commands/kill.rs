@@ -110,7 +110,7 @@ fn no_pid(word: &str, environment: &Environment) -> CommandError {
 /// Returns the name of the device with a client that has this pid.
 fn device_with_client(word: &str, environment: &Environment) -> Option<String> {
     pid(word).ok()?;
-    let node = observe(environment, Detail::Status).ok()?;
+    let node = observe(environment, Detail::STATUS).ok()?;
     for served in &node.served {
         for client in served.clients.listed() {
             if client.pid.is_some_and(|pid| pid.to_string() == word) {

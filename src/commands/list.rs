@@ -47,7 +47,7 @@ impl ListArgs {
 
 /// Shows GPUs and their MIG devices.
 pub fn run(args: &ListArgs, context: &Context<'_>) -> Result<ExitStatus> {
-    let node = observe(context.environment, Detail::Offers)?;
+    let node = observe(context.environment, Detail::OFFERS)?;
     let shown = args.shown(&node)?;
     if args.json {
         print_json(&ListDocument::of(&node, &shown))?;

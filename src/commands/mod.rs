@@ -58,9 +58,9 @@ pub const LOCK_LIMIT: Duration = Duration::from_secs(10);
 /// The detail that a plan for the profile needs: the profiles of GPUs matter only if some are partitioned.
 pub fn detail_for(profile: &Profile) -> Detail {
     if profile.partitions() {
-        Detail::Plan
+        Detail::PLAN
     } else {
-        Detail::Settings
+        Detail::SETTINGS
     }
 }
 
@@ -223,7 +223,7 @@ pub fn pick_up_interrupted(environment: &Environment, directories: &Directories)
         return Ok(false);
     }
     let _lock = locked(environment, directories, LOCK_LIMIT)?;
-    let node = observe(environment, Detail::Geometry)?;
+    let node = observe(environment, Detail::GEOMETRY)?;
     if let Some(said) = apply::pick_up(environment, &run_dir, &node)? {
         note(&format!("{said} Continuing from the present state."));
     }

@@ -151,7 +151,7 @@ impl RunArgs {
 
     /// Returns at least one and at most `most` devices that take a client now, the best ones first.
     fn free(&self, environment: &Environment, most: usize) -> Result<Vec<Served>, RunObstacle> {
-        let node = observe(environment, Detail::Status).map_err(CommandError::from)?;
+        let node = observe(environment, Detail::STATUS).map_err(CommandError::from)?;
         let wanted = self.wanted.among(self.names(&node)?);
         let mut found = Vec::new();
         let mut failed = None;

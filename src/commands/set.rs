@@ -52,7 +52,7 @@ pub fn run(args: &SetArgs, context: &Context<'_>) -> Result<ExitStatus> {
     )?;
     let directories = own_directories(environment, &args.consent)?;
     let outcome = Change {
-        detail: Detail::Settings,
+        detail: Detail::SETTINGS,
         remark: &remark_on,
         ..Change::new(context, &directories, &args.consent, &|node, run_dir| {
             plan::set(node, run_dir, &devices.names(node)?, &settings)

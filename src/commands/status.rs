@@ -71,9 +71,9 @@ impl StatusArgs {
 
     fn detail(&self) -> Detail {
         if self.map {
-            Detail::Map
+            Detail::MAP
         } else {
-            Detail::Status
+            Detail::STATUS
         }
     }
 }

@@ -277,7 +277,7 @@ fn mistakes_of_plan(
     environment: &Environment,
     caller: Uid,
 ) -> Option<ProfileError> {
-    let node = observe(environment, Detail::Offers).ok()?;
+    let node = observe(environment, Detail::OFFERS).ok()?;
     let run_dir = match environment.directories() {
         Ok(own) => own.run,
         Err(_) => environment.roots_run_dir(),

@@ -32,15 +32,15 @@ pub struct Gpu {
     pub mig: Option<MigMode>,
     /// True if its MIG mode changes without a reset; `None` if that was not read.
     pub resetless: Option<bool>,
-    /// Its CUDA compute capability, such as 8.0; like the next two read with `Detail::Doctor` alone.
+    /// Its CUDA compute capability, such as 8.0; like the next two read with `Detail::facts`.
     pub capability: Option<(u32, u32)>,
     /// True if the driver keeps it initialised while nobody uses it.
     pub is_persistent: Option<bool>,
     /// All its GPU instances, those without MIG devices included; `None` if they are hidden.
     pub all_instances: Option<Vec<GpuInstanceReading>>,
-    /// The GPU instance profiles that it offers; with `Detail::Status` only those in use, without placements.
+    /// The GPU instance profiles that it offers; without `Detail::offers` only those in use, without placements.
     pub profiles: Vec<GpuInstanceProfile>,
-    /// Its GPU instances, by placement; with `Detail::Status` only those that hold MIG devices.
+    /// Its GPU instances, by placement; without `Detail::all_instances` only those that hold MIG devices.
     pub instances: Vec<GpuInstanceReading>,
     /// The reason its instances cannot be read, if there is one.
     pub hidden: Option<String>,

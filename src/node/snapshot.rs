@@ -15,7 +15,7 @@ use crate::state::{Created, DeviceKey, Journal, RunDir};
 pub struct Node {
     /// The driver's version.
     pub driver: String,
-    /// The CUDA version of the driver, 1000 × major + 10 × minor; read with `Detail::Doctor` alone.
+    /// The CUDA version of the driver, 1000 × major + 10 × minor; read with `Detail::facts`.
     pub cuda_version: Option<u32>,
     /// The id of the current boot.
     pub boot_id: String,
@@ -45,11 +45,11 @@ pub struct Node {
     pub hidden: Vec<String>,
     /// The GPUs that are lost or cannot be read.
     pub lost: Vec<Lost>,
-    /// MPS programs that mig-mps did not start. Read with `Detail::Status`, `Settings` and `Plan`.
+    /// MPS programs that mig-mps did not start. Read wherever processes are.
     pub unmanaged: Vec<Unmanaged>,
     /// Servers in the caller's run directory that outlived their daemons. Read wherever processes are.
     pub strays: Vec<Stray>,
-    /// Programs that compute outside MPS. Read with `Detail::Status` alone.
+    /// Programs that compute outside MPS. Read with `Detail::outside_mps`.
     pub outside_mps: Vec<OutsideMps>,
     /// The amount of detail that was read.
     pub detail: Detail,

@@ -63,7 +63,7 @@ impl Hand {
 
     pub(crate) fn observe(&self) -> Node {
         // What `status` reads is too little to plan with.
-        observe(&self.environment, Detail::Plan).unwrap()
+        observe(&self.environment, Detail::PLAN).unwrap()
     }
 
     pub(crate) fn run(&self, node: &Node, plan: &Plan, allowed: Allowed) -> Result<(), ApplyError> {

@@ -62,7 +62,7 @@ pub struct CompareArgs {
 pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     verify::prepare(environment)?;
-    let node = observe(environment, Detail::Status)?;
+    let node = observe(environment, Detail::STATUS)?;
     let served = match &args.device {
         Some(word) => Recorded::find(&node, word)?.served,
         None => free_devices(&node, &Wanted::default(), environment.caller)?[0],

@@ -47,7 +47,7 @@ enum ExportFormat {
 /// Prints the node as a profile.
 pub fn run(args: &ExportArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
-    let node = observe(environment, Detail::Offers)?;
+    let node = observe(environment, Detail::OFFERS)?;
     match args.format {
         ExportFormat::MigParted => {
             let (text, lost) = to_mig_parted(&node);

@@ -122,7 +122,7 @@ fn examined(args: &DoctorArgs, environment: &Environment) -> Result<Vec<Diagnosi
     } else {
         None
     };
-    let node = observe(environment, Detail::Doctor)?;
+    let node = observe(environment, Detail::DOCTOR)?;
     let devices = args.devices.names(&node)?;
     Ok(examine(&Examined::new(
         environment,

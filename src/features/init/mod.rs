@@ -118,7 +118,7 @@ fn node(args: &InitArgs, context: &Context<'_>) -> Result<EmptyNode> {
         return Ok(EmptyNode::of_models(&args.gpus));
     }
     let hint = "for GPUs of another machine name them: --gpu a100-80gb:8";
-    let node = observe(context.environment, Detail::Offers)
+    let node = observe(context.environment, Detail::OFFERS)
         .map_err(|error| CommandError::from(error).hint(hint))?;
     for hidden in &node.hidden {
         note(&format!("not seen: {hidden}"));

@@ -171,7 +171,7 @@ fn of_word(word: &str, logs: &Logs, environment: &Environment) -> Result<Vec<Dev
         Err(unknown @ NoSuchDevice::Unknown { .. }) => unknown,
         Err(ambiguous) => return Err(ambiguous.into()),
     };
-    let node = match observe(environment, Detail::Clients) {
+    let node = match observe(environment, Detail::CLIENTS) {
         Ok(node) => node,
         Err(error) => {
             note(&format!(

@@ -330,7 +330,7 @@ fn of_clients(metrics: &mut Metrics, node: &Node, devices: &[Named<'_>]) {
         "mig_mps_device_outside_mps_programs",
         "Programs that compute on a device without being clients of its daemon.",
         |row| {
-            let is_seen = node.detail.is_for_show() && !node.has_no_driver;
+            let is_seen = node.detail.outside_mps && !node.has_no_driver;
             let outside = node
                 .outside_mps
                 .iter()

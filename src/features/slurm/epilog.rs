@@ -32,7 +32,7 @@ pub(super) fn run(_args: &EpilogArgs, context: &Context<'_>) -> Result<ExitStatu
     if job.gpus.is_empty() {
         return Ok(ExitStatus::Done);
     }
-    let node = observe(context.environment, Detail::Status)?;
+    let node = observe(context.environment, Detail::STATUS)?;
     let leftovers = of_job(context, &node, &job);
     for one in &leftovers {
         let (id, device, pid) = (job.id, &one.device, one.pid);
@@ -62,7 +62,7 @@ pub(super) fn run(_args: &EpilogArgs, context: &Context<'_>) -> Result<ExitStatu
 /// Sets back what the job's user has changed in the daemons of its devices.
 fn set_back(context: &Context<'_>, job: &SlurmJob) -> Result<()> {
     let environment = context.environment;
-    let node = observe(environment, Detail::Geometry)?;
+    let node = observe(environment, Detail::GEOMETRY)?;
     let mut names = devices_of_job(environment, &node, job)?;
     names.retain(|name| can_be_set_by_users(&node, name));
     if names.is_empty() {
@@ -70,7 +70,7 @@ fn set_back(context: &Context<'_>, job: &SlurmJob) -> Result<()> {
     }
     let directories = environment.directories()?;
     let outcome = Change {
-        detail: Detail::Settings,
+        detail: Detail::SETTINGS,
         is_unattended: true,
         ..Change::new(context, &directories, &CONSENT, &|node, run_dir| {
             plan::set_back(node, run_dir, &names)

@@ -80,7 +80,7 @@ fn is_replaced(reason: &str) -> bool {
 fn problems(context: &Context<'_>) -> Result<Vec<String>> {
     let environment = context.environment;
     verification::prepare(environment)?;
-    let node = match observe(environment, Detail::Geometry) {
+    let node = match observe(environment, Detail::GEOMETRY) {
         Ok(node) => node,
         Err(error) => return Ok(vec![error.to_string()]),
     };

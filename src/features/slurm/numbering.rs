@@ -171,7 +171,7 @@ pub(super) struct GresArgs {
 pub(super) fn run(args: &GresArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let name = args.node.clone().map_or_else(node_name, checked_name)?;
     let environment = context.environment;
-    let node = observe(environment, Detail::Geometry)?;
+    let node = observe(environment, Detail::GEOMETRY)?;
     let devices = devices(environment, &node)?;
     if node.unseen_daemons().is_some() {
         return Err(crate::commands::no_daemon(&node));

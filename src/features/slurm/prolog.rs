@@ -56,7 +56,7 @@ fn prepare(args: &PrologArgs, context: &Context<'_>, job: &SlurmJob) -> Result<(
     }
     let environment = context.environment;
     verify::prepare(environment)?;
-    let node = observe(environment, Detail::Geometry)?;
+    let node = observe(environment, Detail::GEOMETRY)?;
     let names = devices_of_job(environment, &node, job)?;
     let not_ready = heal_devices(context, &names, &|node, served| {
         check_device(environment, job, node, served)

@@ -27,7 +27,7 @@ pub(super) fn run(_args: &TaskPrologArgs, context: &Context<'_>) -> Result<ExitS
         return Ok(ExitStatus::Done);
     }
     let environment = context.environment;
-    let node = observe(environment, Detail::Geometry)?;
+    let node = observe(environment, Detail::GEOMETRY)?;
     let names = devices_of_job(environment, &node, &job)?;
     let rank = variable("SLURM_LOCALID").and_then(|rank| rank.parse::<usize>().ok());
     let name = &names[rank.unwrap_or(0) % names.len()];

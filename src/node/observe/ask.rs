@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::observer::Detail;
 use super::probe::{EXIT_GRACE, Probe, Remembered, Seen};
 use crate::host::{Pid, RunError};
 use crate::mps::{DaemonStatus, LogFile, MpsError, ServerState, ServerStatus};
@@ -115,8 +114,7 @@ impl Probe<'_> {
             let pipe_dir = self.served.run_dir.pipe_dir(&self.served.record.uuid);
             return Err(MpsError::NoDaemon(pipe_dir));
         }
-        let with_defaults = self.context.detail != Detail::Clients;
-        let query = |servers: &[Pid]| daemon.query(servers, with_defaults, PATIENCE, self.limit);
+        let query = |servers: &[Pid]| daemon.query(servers, true, PATIENCE, self.limit);
         let glance = query(servers)?;
         let is_odd = |server: &ServerStatus| match server.state {
             None => true,

@@ -4,7 +4,7 @@ use std::num::NonZero;
 use std::thread::available_parallelism;
 
 use super::ask::answer_limit;
-use super::observer::Detail;
+use super::observer::{Ask, Detail};
 use super::probe::{Answers, NO_MORE_FILES, Probe, ProbeContext, configured_logs};
 use crate::host::{Environment, Pool, Process, ProcessTable};
 use crate::mps::{ControlProgram, LogDir};
@@ -24,7 +24,6 @@ pub(super) fn observe(
     fill_in_devices(node, program);
     let programs = environment.mps_programs().ok();
     let context = ProbeContext {
-        detail,
         program,
         programs: programs.as_ref(),
         host: &environment.host,
@@ -51,7 +50,7 @@ pub(super) fn observe(
             context,
             served,
             daemon,
-            may_ask: !is_a_users || matches!(detail, Detail::Settings | Detail::Plan),
+            may_ask: !is_a_users || detail.ask == Ask::EachAsItsUser,
             limit: answer_limit(1),
             processes: node.processes.get(&uuid),
             logs,
@@ -63,12 +62,12 @@ pub(super) fn observe(
             continue;
         }
         // Only a session reads settings back.
-        if detail.is_for_show() && detail != Detail::Doctor && probe.fill_in_passively() {
+        if detail.ask == Ask::IfNeeded && probe.fill_in_passively() {
             continue;
         }
         // A plan needs current answers. A daemon that hung is not waited for again, whatever the detail.
         let last = answers.get(&uuid);
-        probe.answer = last.filter(|last| detail.is_for_show() || last.glance.is_none());
+        probe.answer = last.filter(|last| detail.ask == Ask::IfNeeded || last.glance.is_none());
         probes.push(probe);
     }
     *answers = ask_all(probes);

@@ -11,28 +11,16 @@ use crate::nvml::{Code, Nvml, NvmlError, Processes, Session};
 const TRIES: u32 = 16;
 
 /// Reads every GPU; all its instances, or only those that hold MIG devices.
-pub(super) fn read_hardware(
-    nvml: Nvml,
-    detail: Detail,
-    all_instances: bool,
-    node: &mut Node,
-) -> Result<(), NvmlError> {
+pub(super) fn read_hardware(nvml: Nvml, detail: Detail, node: &mut Node) -> Result<(), NvmlError> {
     let (driver, count) =
         nvml.supervise(|session| Ok((session.driver_version()?, session.gpu_count()?)))?;
     node.driver = driver;
-    if detail == Detail::Doctor {
+    if detail.facts {
         node.cuda_version = nvml.supervise(Session::cuda_version).ok();
     }
     nvml.find(count)?;
     for index in 0..count {
-        let read = nvml.supervise(move |session| {
-            HardwareReader {
-                session,
-                detail,
-                all_instances,
-            }
-            .read(index)
-        });
+        let read = nvml.supervise(move |session| HardwareReader { session, detail }.read(index));
         match read {
             Ok(read) => {
                 node.gpus.push(read.gpu);
@@ -63,7 +51,6 @@ struct GpuSnapshot {
 struct HardwareReader<'a> {
     session: &'a Session,
     detail: Detail,
-    all_instances: bool,
 }
 
 impl HardwareReader<'_> {
@@ -81,10 +68,10 @@ impl HardwareReader<'_> {
     fn read_once(&self, index: u32) -> Result<GpuSnapshot, NvmlError> {
         let (session, detail) = (self.session, self.detail);
         let mut gpu = self.read_gpu(index)?;
-        if detail != Detail::Status && gpu.mig.is_some() {
+        if (detail.all_instances || detail.facts) && gpu.mig.is_some() {
             gpu.resetless = session.changes_without_reset(&gpu.uuid).ok();
         }
-        if detail == Detail::Doctor {
+        if detail.facts {
             self.read_facts(&mut gpu)?;
         }
         let mut processes = BTreeMap::new();
@@ -108,7 +95,7 @@ impl HardwareReader<'_> {
         if reads_processes && !gpu.in_mig_mode() {
             gpu.compute_mode = session.compute_mode(&gpu.uuid).ok();
         }
-        if detail.is_for_show() && !gpu.in_mig_mode() {
+        if detail.utilization && !gpu.in_mig_mode() {
             gpu.utilization = session.utilization(&gpu.uuid);
         }
         Ok(GpuSnapshot {
@@ -137,19 +124,19 @@ impl HardwareReader<'_> {
     /// Reads a GPU with all its instances and profiles, or with its MIG devices alone.
     fn read_gpu(&self, index: u32) -> Result<Gpu, NvmlError> {
         let session = self.session;
-        let reading = if self.all_instances {
+        let reading = if self.detail.all_instances {
             session.read_gpu(index)?
         } else {
             session.read_gpu_briefly(index)?
         };
         let in_mig_mode = reading.mig.is_some_and(|mode| mode.current);
-        let offers = if self.detail.reads_offers() || (self.all_instances && in_mig_mode) {
+        let offers = if self.detail.offers || (self.detail.all_instances && in_mig_mode) {
             session.offers(&reading)?
         } else {
             Vec::new()
         };
         let mut gpu = Gpu::new(reading, offers);
-        if self.detail == Detail::Offers {
+        if self.detail.free {
             for profile in &mut gpu.profiles {
                 profile.free = session.free(&gpu.uuid, profile.id);
             }
@@ -157,7 +144,7 @@ impl HardwareReader<'_> {
         if !in_mig_mode {
             return Ok(gpu);
         }
-        let instances = if self.all_instances {
+        let instances = if self.detail.all_instances {
             session.read_instances(&gpu.uuid, &gpu.profiles)
         } else {
             session.read_mig_devices(&gpu.uuid)
@@ -169,7 +156,7 @@ impl HardwareReader<'_> {
             }
             Err(error) => return Err(error),
         }
-        if !self.all_instances && !self.detail.reads_offers() {
+        if !self.detail.all_instances && !self.detail.offers {
             let ids = gpu.instances.iter().map(|instance| instance.profile);
             gpu.profiles = session.profiles_in_use(&gpu.uuid, &ids.collect())?;
         }

@@ -17,49 +17,98 @@ use crate::node::{Lost, Node};
 use crate::nvml::{Nvml, NvmlError, Watched};
 use crate::state::RunDir;
 
-/// The amount of detail of a snapshot.
+/// What a snapshot has beside the records, the GPUs with their MIG devices, and which daemons run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Detail {
-    /// GPUs, instances, and which daemons run; no profiles of GPUs whose MIG mode is off.
+pub struct Detail {
+    /// GPU instances without MIG devices.
+    pub all_instances: bool,
+    /// The profiles that every GPU offers, whatever its MIG mode and instances; without it only those in use.
+    pub offers: bool,
+    /// How many instances of each profile would fit now.
+    pub free: bool,
+    /// The processes on each device, servers, clients, and MPS programs that mig-mps does not manage.
+    pub ask: Ask,
+    /// Programs that compute outside MPS.
+    pub outside_mps: bool,
+    pub utilization: bool,
+    /// The facts about GPUs that only `doctor` needs.
+    pub facts: bool,
+}
+
+/// The daemons that are asked for their servers, clients and settings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ask {
+    /// None, and the processes on devices are not read.
     #[default]
-    Geometry,
-    /// Geometry, the profiles that every GPU offers, and how many instances of each would fit now.
-    Offers,
-    /// Geometry, servers, clients, the processes on each device, and MPS programs that mig-mps does not manage, but
-    /// only profiles in use. A control session costs the daemon log lines and 1 to 2 ms: one is opened only if NVML and
-    /// `/proc` leave a question open.
-    Status,
-    /// `Status`, and the profiles that every GPU offers: enough to draw a GPU with its free slices.
-    Map,
-    /// `Status`, with every daemon asked, all GPU instances, and the facts about GPUs that only `doctor` needs.
-    Doctor,
-    /// Geometry, servers and clients, with every daemon asked: enough to see which clients a change would disrupt.
-    Clients,
-    /// `Clients`, and the daemons' current settings: enough to plan changes of daemons.
-    Settings,
-    /// `Settings`, and the profiles that every GPU offers: enough to plan changes of instances.
-    Plan,
+    Nobody,
+    /// Those whose state NVML and `/proc` do not tell, and that have changed since their last answer: a control session
+    /// costs the daemon log lines and 1 to 2 ms.
+    IfNeeded,
+    /// Every daemon but those that root started for a user.
+    Each,
+    /// Those, too: root's sessions with them run as their user.
+    EachAsItsUser,
 }
 
 impl Detail {
-    /// True if the snapshot is for people to see: everything is read, and daemons are asked only if need be.
-    pub fn is_for_show(self) -> bool {
-        matches!(self, Self::Status | Self::Map | Self::Doctor)
-    }
-
-    /// True if GPUs are asked for all their profiles, whatever their MIG mode and instances.
-    pub(super) fn reads_offers(self) -> bool {
-        matches!(self, Self::Offers | Self::Map | Self::Plan)
-    }
+    /// Enough to find devices and the daemons that run.
+    pub const GEOMETRY: Self = Self {
+        all_instances: true,
+        offers: false,
+        free: false,
+        ask: Ask::Nobody,
+        outside_mps: false,
+        utilization: false,
+        facts: false,
+    };
+    /// Enough to list GPUs and what they offer.
+    pub const OFFERS: Self = Self {
+        offers: true,
+        free: true,
+        ..Self::GEOMETRY
+    };
+    /// Everything that people see.
+    pub const STATUS: Self = Self {
+        all_instances: false,
+        ask: Ask::IfNeeded,
+        outside_mps: true,
+        utilization: true,
+        ..Self::GEOMETRY
+    };
+    /// Enough to draw a GPU with its free slices, too.
+    pub const MAP: Self = Self {
+        offers: true,
+        ..Self::STATUS
+    };
+    /// Everything that can be wrong.
+    pub const DOCTOR: Self = Self {
+        ask: Ask::Each,
+        facts: true,
+        ..Self::STATUS
+    };
+    /// Enough to see which clients a change would disrupt.
+    pub const CLIENTS: Self = Self {
+        ask: Ask::Each,
+        ..Self::GEOMETRY
+    };
+    /// Enough to plan changes of daemons.
+    pub const SETTINGS: Self = Self {
+        ask: Ask::EachAsItsUser,
+        ..Self::GEOMETRY
+    };
+    /// Enough to plan changes of instances.
+    pub const PLAN: Self = Self {
+        offers: true,
+        ..Self::SETTINGS
+    };
 
     /// True if the processes on each device are read, and with them servers and clients.
     pub fn reads_processes(self) -> bool {
-        !matches!(self, Self::Geometry | Self::Offers)
+        self.ask != Ask::Nobody
     }
 }
 
-/// Retries of a snapshot during which records changed. A change of one device writes them at most this often. A planner
-/// holds the lock and needs none.
+/// Retries of a snapshot during which records changed. A change of one device writes them at most this often.
 const RETRIES: u32 = 4;
 
 /// The node cannot be read.
@@ -120,13 +169,11 @@ impl<'a> Observer<'a> {
 
     /// Takes a snapshot of the node.
     pub fn observe(&mut self, detail: Detail) -> Result<Node, ObserveError> {
-        if detail.is_for_show() {
-            for _ in 0..RETRIES {
-                let before = self.marks();
-                let node = self.observe_once(detail)?;
-                if self.marks() == before {
-                    return Ok(node);
-                }
+        for _ in 0..RETRIES {
+            let before = self.marks();
+            let node = self.observe_once(detail)?;
+            if self.marks() == before {
+                return Ok(node);
             }
         }
         self.observe_once(detail)
@@ -142,7 +189,7 @@ impl<'a> Observer<'a> {
         let environment = self.environment;
         // After an interrupted change, every instance may be one of its leftovers.
         let mut run_dirs = RunDir::all(environment).into_iter();
-        let all_instances = !detail.is_for_show() || run_dirs.any(|run_dir| run_dir.has_journal());
+        let all_instances = detail.all_instances || run_dirs.any(|run_dir| run_dir.has_journal());
         // NVML is opened while the records are read, and the hardware is read after them: a device is made
         // before its record.
         let opening = match (self.nvml, &self.failure) {
@@ -155,7 +202,11 @@ impl<'a> Observer<'a> {
             ..Node::default()
         };
         read_records(environment, &mut node);
-        self.read_driver(opening, all_instances, &mut node)?;
+        let read = Detail {
+            all_instances,
+            ..detail
+        };
+        self.read_driver(opening, read, &mut node)?;
         // Read last, so that it has every server that NVML lists.
         let table = environment.host.processes().map_err(ObserveError::Proc)?;
         unmanaged::find_unrecorded(environment, &table, &mut node);
@@ -167,7 +218,7 @@ impl<'a> Observer<'a> {
             }
             unmanaged::find(environment, &table, &mut node);
         }
-        if let Some(nvml) = self.nvml.filter(|_| detail.is_for_show()) {
+        if let Some(nvml) = self.nvml.filter(|_| detail.outside_mps) {
             outside_mps::find(&environment.host, &table, nvml, &mut node);
         }
         Ok(node)
@@ -177,7 +228,7 @@ impl<'a> Observer<'a> {
     fn read_driver(
         &mut self,
         opening: Option<Watched<Nvml>>,
-        all_instances: bool,
+        detail: Detail,
         node: &mut Node,
     ) -> Result<(), NvmlError> {
         let failure = match (&self.failure, opening) {
@@ -187,16 +238,13 @@ impl<'a> Observer<'a> {
                 let read = opened.and_then(|opened| {
                     self.nvml = self.nvml.or(opened);
                     match self.nvml {
-                        Some(nvml) => read_hardware(nvml, node.detail, all_instances, node),
+                        Some(nvml) => read_hardware(nvml, detail, node),
                         None => Ok(()),
                     }
                 });
                 let has_records = !node.served.is_empty();
-                let is_of_use = match node.detail {
-                    Detail::Doctor => true,
-                    Detail::Status | Detail::Map => has_records,
-                    _ => self.does_without_driver && has_records,
-                };
+                let is_of_use = detail.facts
+                    || has_records && (self.does_without_driver || detail.ask == Ask::IfNeeded);
                 match read {
                     Err(error) if is_of_use => {
                         let failure = error.to_string();
@@ -234,7 +282,7 @@ impl<'a> Observer<'a> {
 pub fn observe_records(environment: &Environment) -> Result<Node, ObserveError> {
     let mut node = Node {
         boot_id: environment.host.boot_id().map_err(ObserveError::Proc)?,
-        detail: Detail::Clients,
+        detail: Detail::CLIENTS,
         has_no_driver: true,
         ..Node::default()
     };

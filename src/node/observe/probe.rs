@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use super::observer::Detail;
 use crate::host::{Host, MpsPrograms, Pid, Process, ProcessTable, StartTime, Uid, caller};
 use crate::mps::{
     ControlProgram, Daemon, DaemonStatus, LockHolder, LogDir, LogFile, LogLine, is_daemon,
@@ -17,7 +16,6 @@ use crate::settings::Serve;
 /// The facts that the daemons of a snapshot have in common.
 #[derive(Clone, Copy)]
 pub(super) struct ProbeContext<'a> {
-    pub(super) detail: Detail,
     pub(super) program: ControlProgram,
     pub(super) programs: Option<&'a MpsPrograms>,
     pub(super) host: &'a Host,

@@ -4,7 +4,6 @@
 use std::path::{Path, PathBuf};
 
 use super::super::served::DEFAULT_PIPE_DIRECTORIES;
-use super::records::served;
 use crate::host::{Account, Environment, Host, MpsPrograms, Pid, Process, ProcessTable, claimed};
 use crate::mps::{Daemon, MpsProgram, is_daemon, servers_of};
 use crate::node::{DaemonState, Device, Node, Served, ServerProcess, Unmanaged, Variable};
@@ -261,7 +260,7 @@ fn add_lost(
         run_dir.pipe_dir(uuid),
         PathBuf::new(),
     );
-    let mut lost = served(record, false, run_dir);
+    let mut lost = Served::new(record, run_dir);
     lost.state = if daemon.has_socket() {
         DaemonState::Hidden
     } else {

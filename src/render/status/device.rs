@@ -81,7 +81,7 @@ impl Status {
             }
         }
         let problems = node.problems(devices);
-        let is_all = node.detail.is_for_show();
+        let is_all = node.detail.outside_mps;
         Self {
             version: VERSION,
             driver: node.driver.clone(),
