@@ -168,7 +168,7 @@ fn shown(client: &Client) -> String {
 
 fn check_state(served: &Served) -> Result<(), NoAccess> {
     let name = served.record.name.clone();
-    match served.state {
+    match &served.state {
         DaemonState::Dead => Err(NoAccess::NotServed {
             name,
             state: "its daemon is dead",
@@ -177,17 +177,22 @@ fn check_state(served: &Served) -> Result<(), NoAccess> {
             name,
             state: "the pipe directory of its daemon is gone",
         }),
-        DaemonState::Hung => Err(NoAccess::Hung { name }),
-        DaemonState::NoAnswer => Err(NoAccess::NoAnswer {
+        DaemonState::Hung(_) => Err(NoAccess::Hung { name }),
+        DaemonState::NoAnswer(why) => Err(NoAccess::NoAnswer {
             name,
-            problem: served.problem.clone().unwrap_or_default(),
+            problem: why.clone(),
+        }),
+        DaemonState::Stopped => Err(NoAccess::NoAnswer {
+            name,
+            problem: String::new(),
         }),
         DaemonState::Ready
         | DaemonState::NoServerYet
         | DaemonState::Starting
         | DaemonState::Fault
         | DaemonState::Busy
-        | DaemonState::Hidden => Ok(()),
+        | DaemonState::Hidden
+        | DaemonState::NotAsked(_) => Ok(()),
     }
 }
 

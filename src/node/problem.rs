@@ -262,27 +262,27 @@ pub(super) fn daemon_problem(node: &Node, served: &Served) -> Option<Problem> {
     if served.is_failing() {
         return Some(failing(served));
     }
-    let problem = match (served.state, &served.problem) {
-        (DaemonState::Dead, _) => return dead(node, served),
-        (DaemonState::Orphan, _) => Problem::new(
+    let problem = match &served.state {
+        DaemonState::Dead => return dead(node, served),
+        DaemonState::Orphan => Problem::new(
             ProblemId::DaemonOrphan,
             format!(
                 "its daemon{pid} lives and its pipe directory is gone, so no program reaches it"
             ),
         )
         .with_remedy(format!("`mig-mps restart {name} --force` starts another")),
-        (DaemonState::Hung, _) => hung(served),
-        (DaemonState::NoAnswer, Some(problem)) => Problem::new(
+        DaemonState::Hung(why) => hung(served, why),
+        DaemonState::NoAnswer(problem) => Problem::new(
             ProblemId::DaemonSilent,
             format!("its daemon{pid} does not answer: {problem}"),
         )
         .with_remedy(format!("`mig-mps restart {name} --force` starts another")),
-        (DaemonState::NoAnswer, None) => stopped(served, &pid),
-        (DaemonState::Hidden, Some(problem)) => Problem::new(
+        DaemonState::Stopped => stopped(served, &pid),
+        DaemonState::NotAsked(problem) => Problem::new(
             ProblemId::DaemonNotAsked,
             format!("its daemon{pid} cannot be asked: {problem}"),
         ),
-        (DaemonState::Fault, _) => fault(served),
+        DaemonState::Fault => fault(served),
         _ if served.mode_is_lost() => Problem::new(
             ProblemId::ComputeMode,
             "somebody has changed its GPU's compute mode, which was exclusive-process",
@@ -333,7 +333,7 @@ fn failing(served: &Served) -> Problem {
     let name = &served.record.name;
     let times = served.record.healed.len();
     let state = match served.state {
-        DaemonState::Hung => "hangs",
+        DaemonState::Hung(_) => "hangs",
         _ => "is dead",
     };
     let seen = format!("`heal` has started it {times} times within an hour, and it {state} again");
@@ -398,7 +398,7 @@ fn fault(served: &Served) -> Problem {
 }
 
 /// Describes a device that hangs, its clients, and the remedy.
-fn hung(served: &Served) -> Problem {
+fn hung(served: &Served, why: &str) -> Problem {
     let name = &served.record.name;
     let remedy = match served.clients.listed() {
         [] if served.clients.are_known() => format!("`mig-mps restart {name}` ends that"),
@@ -407,11 +407,10 @@ fn hung(served: &Served) -> Problem {
             "`mig-mps restart {name} --drain 5m` waits for them and ends that, --force ends them too"
         ),
     };
-    let why = match &served.problem {
-        Some(problem) => format!("{problem}, and every client waits for ever"),
-        None => "a client died while it connected, and every new one waits for ever".to_owned(),
-    };
-    let seen = format!("it hangs: {why}; {}", who_works(served));
+    let seen = format!(
+        "it hangs: {why}, and every new client waits for ever; {}",
+        who_works(served)
+    );
     Problem::new(ProblemId::DeviceHung, seen).with_remedy(remedy)
 }
 

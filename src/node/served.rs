@@ -30,8 +30,6 @@ pub struct Served {
     pub is_abandoned: bool,
     /// True if `heal` no longer starts it: it did so too often within the last hour.
     pub is_given_up: bool,
-    /// An answer that cannot be parsed, or the reason why it did not answer.
-    pub problem: Option<String>,
     /// Its servers: at most one, except while one user's server replaces another's.
     pub servers: Vec<ServerProcess>,
     /// Its clients. Its servers are known if they are.
@@ -77,7 +75,8 @@ impl fmt::Display for Unseen {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The state of a recorded daemon.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DaemonState {
     /// Its server accepts clients.
     Ready,
@@ -91,14 +90,28 @@ pub enum DaemonState {
     Busy,
     /// It runs, and was not asked: the caller may not, or did not need to.
     Hidden,
-    /// It waits for a client that has died, and every new client waits for it.
-    Hung,
-    /// It runs, and does not answer.
-    NoAnswer,
+    /// It runs, and could not be asked, for this reason.
+    NotAsked(String),
+    /// Every new client waits for ever, for this reason.
+    Hung(String),
+    /// A signal has stopped it.
+    Stopped,
+    /// It runs, and does not answer, or not as it should: for this reason.
+    NoAnswer(String),
     /// It runs, and its pipe directory is gone: no program can reach it.
     Orphan,
     /// It has exited; its record, and possibly files, are left.
     Dead,
+}
+
+impl DaemonState {
+    /// Returns the reason for the state, where it has one of its own.
+    pub fn why(&self) -> Option<&str> {
+        match self {
+            Self::NotAsked(why) | Self::Hung(why) | Self::NoAnswer(why) => Some(why),
+            _ => None,
+        }
+    }
 }
 
 impl Served {
@@ -111,7 +124,6 @@ impl Served {
             presence: Presence::Unseen(Unseen::NoDriver),
             is_abandoned: false,
             state: DaemonState::Dead,
-            problem: None,
             servers: Vec::new(),
             clients: Clients::Partial(Vec::new()),
             waiting: Vec::new(),
@@ -189,7 +201,7 @@ impl Served {
 
     /// True if it is down, and `heal` has given it up.
     pub fn is_failing(&self) -> bool {
-        self.is_given_up && matches!(self.state, DaemonState::Dead | DaemonState::Hung)
+        self.is_given_up && matches!(self.state, DaemonState::Dead | DaemonState::Hung(_))
     }
 
     /// True if its daemon was asked for its settings.

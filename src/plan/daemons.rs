@@ -145,7 +145,7 @@ impl Daemons {
         let because = match slot.served {
             None => match slot.device.and_then(|uuid| lost_on(planner, uuid)) {
                 Some(lost) => {
-                    let because = ailment(lost.state).unwrap_or_default();
+                    let because = ailment(&lost.state).unwrap_or_default();
                     self.stop(run_dir, lost, because);
                     because.to_owned()
                 }
@@ -255,9 +255,9 @@ pub(super) fn is_stuck(served: &Served) -> bool {
 /// The means to stop a daemon.
 fn means(served: &Served) -> Means {
     match served.state {
-        DaemonState::Hung => Means::Heal,
+        DaemonState::Hung(_) => Means::Heal,
         // No session reaches it.
-        DaemonState::Orphan | DaemonState::NoAnswer => Means::Signals,
+        DaemonState::Orphan | DaemonState::NoAnswer(_) | DaemonState::Stopped => Means::Signals,
         // A user's daemon may answer anything.
         _ if served.is_a_users() => Means::Signals,
         _ => Means::Session,
@@ -265,19 +265,19 @@ fn means(served: &Served) -> Means {
 }
 
 /// The reason to restart a daemon, if its state is one.
-pub(super) fn ailment(state: DaemonState) -> Option<&'static str> {
+pub(super) fn ailment(state: &DaemonState) -> Option<&'static str> {
     match state {
         DaemonState::Dead => Some("its daemon has died"),
         DaemonState::Orphan => Some("its pipe directory was removed"),
-        DaemonState::NoAnswer => Some("its daemon does not answer"),
-        DaemonState::Hung => Some("it hangs: every new client waits for ever"),
+        DaemonState::NoAnswer(_) | DaemonState::Stopped => Some("its daemon does not answer"),
+        DaemonState::Hung(_) => Some("it hangs: every new client waits for ever"),
         _ => None,
     }
 }
 
 /// The reason to start or restart the daemon of a slot.
 fn reason(served: &Served, slot: &Slot<'_>) -> Option<String> {
-    if let Some(ailment) = ailment(served.state) {
+    if let Some(ailment) = ailment(&served.state) {
         return Some(ailment.to_owned());
     }
     slot.difference(served).or_else(|| {
@@ -290,7 +290,10 @@ fn reason(served: &Served, slot: &Slot<'_>) -> Option<String> {
 fn is_unfinished_only(served: &Served, slot: &Slot<'_>) -> bool {
     let is_reachable = !matches!(
         served.state,
-        DaemonState::Orphan | DaemonState::NoAnswer | DaemonState::Hung
+        DaemonState::Orphan
+            | DaemonState::NoAnswer(_)
+            | DaemonState::Stopped
+            | DaemonState::Hung(_)
     );
     is_reachable && !served.record.finished && slot.difference(served).is_none()
 }
@@ -400,7 +403,7 @@ pub(super) fn check_ours(served: &Served, run_dir: &RunDir) -> Result<(), Obstac
 /// Refuses a daemon that takes no commands, or may not be asked.
 pub(super) fn check_answers(served: &Served) -> Result<(), Obstacle> {
     let name = &served.record.name;
-    if served.state == DaemonState::Hung {
+    if matches!(served.state, DaemonState::Hung(_)) {
         return Err(Obstacle::new(
             format!("the daemon of {name} hangs: it takes no commands and no new clients"),
             format!("mig-mps restart {name} ends that"),
@@ -415,9 +418,9 @@ pub(super) fn check_answers(served: &Served) -> Result<(), Obstacle> {
 /// The obstacle of a daemon with unknown clients: it is not touched.
 fn unknowable(served: &Served) -> Obstacle {
     let name = &served.record.name;
-    let (why, hint) = match served.state {
-        DaemonState::Hidden if served.problem.is_some() => (
-            served.problem.as_deref().unwrap_or_default(),
+    let (why, hint) = match &served.state {
+        DaemonState::NotAsked(why) => (
+            why.as_str(),
             "see why it does not start, and run this again".to_owned(),
         ),
         DaemonState::Orphan => (
@@ -430,11 +433,11 @@ fn unknowable(served: &Served) -> Obstacle {
              wait, or close it"
                 .to_owned(),
         ),
-        DaemonState::Hung => (
+        DaemonState::Hung(_) => (
             "it hangs, and the driver hides its clients",
             format!("mig-mps restart {name} --force ends its server, with whatever computes there"),
         ),
-        DaemonState::NoAnswer => (
+        DaemonState::NoAnswer(_) | DaemonState::Stopped => (
             "it does not answer",
             "check whether it is stopped or hangs; the kernel log may say".to_owned(),
         ),

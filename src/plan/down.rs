@@ -146,7 +146,7 @@ fn step_to_stop(served: &Served, force: Option<u32>) -> Step {
         stop.means = Means::Signals;
     }
     let because = match served.state {
-        DaemonState::Hung => ailment(served.state).unwrap_or_default(),
+        DaemonState::Hung(_) => ailment(&served.state).unwrap_or_default(),
         DaemonState::Dead => "its daemon is gone already",
         _ => ASKED_FOR,
     };

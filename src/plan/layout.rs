@@ -250,10 +250,13 @@ fn disruption_of_end(served: &Served, run_dir: &RunDir) -> Disruption {
 /// True if it may have clients that nobody can see.
 pub(super) fn is_unknowable(served: &Served) -> bool {
     match served.state {
-        DaemonState::Busy | DaemonState::Hidden | DaemonState::NoAnswer | DaemonState::Orphan => {
-            true
-        }
-        DaemonState::Hung => !served.clients.are_known(),
+        DaemonState::Busy
+        | DaemonState::Hidden
+        | DaemonState::NotAsked(_)
+        | DaemonState::NoAnswer(_)
+        | DaemonState::Stopped
+        | DaemonState::Orphan => true,
+        DaemonState::Hung(_) => !served.clients.are_known(),
         _ => false,
     }
 }

@@ -75,7 +75,7 @@ pub fn is_healed(served: &Served, node: &Node) -> bool {
     let record = &served.record;
     let is_down = match served.state {
         DaemonState::Dead => !record.leaving && record.boot_id == node.boot_id,
-        DaemonState::Hung => served.clients.are_none(),
+        DaemonState::Hung(_) => served.clients.are_none(),
         _ => false,
     };
     let may_be_there = served.is_there() || served.presence == Presence::Unseen(Unseen::NoDriver);
@@ -192,7 +192,7 @@ fn stop_before_restart(served: &Served) -> Stop {
             DaemonState::Orphan => {
                 obstacle.hint = format!("no program reaches it any more: {all_the_same}");
             }
-            DaemonState::NoAnswer | DaemonState::Hung => {
+            DaemonState::NoAnswer(_) | DaemonState::Stopped | DaemonState::Hung(_) => {
                 obstacle.hint = format!("{}; {all_the_same}", obstacle.hint);
             }
             _ => {}
@@ -202,7 +202,7 @@ fn stop_before_restart(served: &Served) -> Stop {
 }
 
 fn reason_to_restart(served: &Served) -> &'static str {
-    match served.state {
+    match &served.state {
         DaemonState::Dead if served.record.daemon.is_none() => {
             "an interrupted change has not started it"
         }
@@ -303,10 +303,10 @@ mod tests {
             (DaemonState::Fault, true),
             (DaemonState::Busy, false),
             (DaemonState::Hidden, false),
-            (DaemonState::NoAnswer, false),
+            (DaemonState::NoAnswer(String::new()), false),
             (DaemonState::Orphan, false),
         ] {
-            node.served[2].state = state;
+            node.served[2].state = state.clone();
             node.served[2].clients = if is_known {
                 Clients::Known(vec![one.clone()])
             } else {
@@ -315,7 +315,7 @@ mod tests {
             let plan = restart(&node, &run_dir(), &names(&["1"])).unwrap();
             let hint = plan.permit("").unwrap_err().hint().unwrap();
             let names_force = hint.contains("mig-mps restart 1 --force");
-            let is_out_of_reach = matches!(state, DaemonState::NoAnswer | DaemonState::Orphan);
+            let is_out_of_reach = matches!(state, DaemonState::NoAnswer(_) | DaemonState::Orphan);
             assert_eq!(names_force, is_out_of_reach, "{state:?}: {hint}");
             assert!(plan.by_force(1).permit("").is_ok(), "{state:?}");
         }

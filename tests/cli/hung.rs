@@ -237,7 +237,7 @@ fn a_daemon_that_accepts_nobody_is_named_by_one_status() {
     let problem = status["problems"][0]["what"].as_str().unwrap();
     assert_eq!(
         problem,
-        "it hangs: its daemon has used up its limit of open files and accepts no connection, and every client \
+        "it hangs: its daemon has used up its limit of open files and accepts no connection, and every new client \
          waits for ever; no client works; `mig-mps restart 0` ends that"
     );
     assert_eq!(status["problems"][0]["id"], "device-hung");

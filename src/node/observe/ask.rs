@@ -24,31 +24,19 @@ pub(super) fn answer_limit(daemons: u32) -> Duration {
 }
 
 impl Probe<'_> {
-    /// Asks the daemon, unless nothing has changed since its last answer; returns the answer if it may be used again.
-    pub(super) fn ask(&mut self) -> Option<Remembered> {
-        if self.process().is_some_and(|process| process.is_stopped) {
-            self.served.state = DaemonState::NoAnswer;
-            return None;
+    /// Finds out the state of the daemon, and asks it unless nothing has changed since its last answer. Returns the
+    /// answer, too, if it may be used again.
+    pub(super) fn ask(&mut self) -> (DaemonState, Option<Remembered>) {
+        if let Some(state) = self.state_without_session() {
+            return (state, None);
         }
-        if self.context.mps(self.served, None).is_covered() {
-            self.fill_in_no_answer("somebody has mounted a file system on its pipe directory");
-            return None;
-        }
-        if self.context.mps(self.served, None).is_closed_to_caller() {
-            // It serves others, who alone can tell whether it would take a client.
-            self.served.state = DaemonState::Hidden;
-            self.fill_in_processes();
-            return None;
-        }
-        if !self.may_ask {
-            self.fill_in_unasked();
-            return None;
-        }
-        self.context.programs?;
         // Taken before the session: what happens during it must change the next snapshot.
         let seen = self.see().filter(|_| self.served.record.finished);
-        if let Some(known) = self.reuse(seen.as_ref()) {
-            return Some(known);
+        let last = self.answer.filter(|last| seen.as_ref() == Some(&last.seen));
+        if let Some(last) = last
+            && let Some(state) = self.state_again(last)
+        {
+            return (state, Some(last.clone()));
         }
         let servers = self.servers();
         let mut servers: Vec<Pid> = servers.iter().map(|server| server.pid).collect();
@@ -58,22 +46,45 @@ impl Probe<'_> {
             }
             answer => answer,
         };
-        match answer {
-            Ok(mut glance) => {
-                self.drop_ended(&mut glance);
-                self.mark_starting(&mut glance);
-                self.fill_in(&glance);
-                let seen = seen.filter(|_| lasts(&glance))?;
-                let glance = Some(glance);
-                Some(Remembered { seen, glance })
+        let (state, answer, lasts) = match answer {
+            Ok(mut answer) => {
+                self.drop_ended(&mut answer);
+                self.mark_starting(&mut answer);
+                let lasts = lasts(&answer);
+                (self.state_by_answer(&answer), Some(answer), lasts)
             }
             Err(error) => {
-                self.fill_in_failure(error, &servers);
-                // A hang lasts, too.
-                let seen = seen.filter(|_| self.served.state == DaemonState::Hung)?;
-                Some(Remembered { seen, glance: None })
+                let state = self.state_by_failure(error, &servers);
+                let lasts = matches!(state, DaemonState::Hung(_));
+                (state, None, lasts)
             }
+        };
+        let remembered = seen.filter(|_| lasts);
+        (state, remembered.map(|seen| Remembered { seen, answer }))
+    }
+
+    /// Returns the state of a daemon that cannot or may not be asked.
+    fn state_without_session(&mut self) -> Option<DaemonState> {
+        if self.process().is_some_and(|process| process.is_stopped) {
+            return Some(DaemonState::Stopped);
         }
+        let daemon = self.context.mps(self.served, None);
+        if daemon.is_covered() {
+            let why = "somebody has mounted a file system on its pipe directory";
+            return Some(DaemonState::NoAnswer(why.to_owned()));
+        }
+        if daemon.is_closed_to_caller() {
+            // It serves others, who alone can tell whether it would take a client.
+            self.list_processes();
+            return Some(DaemonState::Hidden);
+        }
+        if !self.may_ask {
+            return Some(self.state_of_a_users());
+        }
+        if self.context.programs.is_none() {
+            return Some(self.served.state.clone());
+        }
+        None
     }
 
     /// Returns what can be seen without a session; `None` if the log cannot be read: a fault would stay unseen.
@@ -95,16 +106,14 @@ impl Probe<'_> {
         })
     }
 
-    /// Uses the last answer again if everything that can be seen without a session is unchanged.
-    fn reuse(&mut self, seen: Option<&Seen>) -> Option<Remembered> {
-        let known = self.answer.filter(|known| seen == Some(&known.seen))?;
-        match &known.glance {
-            Some(glance) => self.fill_in(glance),
-            // It may have recovered.
-            None if self.is_busy() == Some(false) => return None,
-            None => self.fill_in_hung(),
+    /// Returns the state by the last answer, since everything that can be seen without a session is unchanged; `None` if
+    /// the daemon hung and may have recovered.
+    fn state_again(&mut self, last: &Remembered) -> Option<DaemonState> {
+        match &last.answer {
+            Some(answer) => Some(self.state_by_answer(answer)),
+            None if self.is_busy() == Some(false) => None,
+            None => Some(self.hung()),
         }
-        Some(known.clone())
     }
 
     fn query(&self, servers: &mut Vec<Pid>) -> Result<DaemonStatus, MpsError> {
@@ -115,18 +124,18 @@ impl Probe<'_> {
             return Err(MpsError::NoDaemon(pipe_dir));
         }
         let query = |servers: &[Pid]| daemon.query(servers, true, PATIENCE, self.limit);
-        let glance = query(servers)?;
+        let answer = query(servers)?;
         let is_odd = |server: &ServerStatus| match server.state {
             None => true,
             // Its last client left between the two commands.
             Some(ServerState::Fault) => server.clients.is_empty(),
             Some(_) => false,
         };
-        if !glance.servers.iter().any(is_odd) {
-            return Ok(glance);
+        if !answer.servers.iter().any(is_odd) {
+            return Ok(answer);
         }
         // A server started meanwhile, and may have clients already.
-        *servers = glance.servers.iter().map(|server| server.pid).collect();
+        *servers = answer.servers.iter().map(|server| server.pid).collect();
         query(servers)
     }
 
@@ -145,9 +154,9 @@ impl Probe<'_> {
     }
 
     /// Removes servers that have ended. Measured: a killed server is listed for a moment, with a fault.
-    fn drop_ended(&self, glance: &mut DaemonStatus) {
+    fn drop_ended(&self, answer: &mut DaemonStatus) {
         let host = self.context.host;
-        glance.servers.retain(|server| {
+        answer.servers.retain(|server| {
             let process = host.process(server.pid);
             !host.has_ended(server.pid) && !process.is_some_and(|process| process.is_ending)
         });
@@ -155,11 +164,11 @@ impl Probe<'_> {
 
     /// Marks servers that are not ready yet. A control program without `get_server_status` lists a server as soon as its
     /// process exists.
-    fn mark_starting(&self, glance: &mut DaemonStatus) {
+    fn mark_starting(&self, answer: &mut DaemonStatus) {
         if self.context.program.has_server_status {
             return;
         }
-        for server in &mut glance.servers {
+        for server in &mut answer.servers {
             let process = self.context.host.process(server.pid);
             let starts = process.is_some_and(|process| self.is_starting(&process));
             if server.state == Some(ServerState::Active) && starts {
@@ -168,13 +177,8 @@ impl Probe<'_> {
         }
     }
 
-    fn fill_in_no_answer(&mut self, problem: impl Into<String>) {
-        self.served.state = DaemonState::NoAnswer;
-        self.served.problem = Some(problem.into());
-    }
-
-    /// Fills in the state of a daemon that did not answer.
-    fn fill_in_failure(&mut self, error: MpsError, servers: &[Pid]) {
+    /// Returns the state of a daemon that did not answer.
+    fn state_by_failure(&mut self, error: MpsError, servers: &[Pid]) -> DaemonState {
         match error {
             // Sessions that are queued behind one that hangs are reported as busy, too.
             MpsError::Busy { .. }
@@ -182,72 +186,56 @@ impl Probe<'_> {
                     && self.is_busy() == Some(true)
                     && !self.starts_a_server() =>
             {
-                self.fill_in_hung();
+                self.hung()
             }
             MpsError::Busy { .. } => {
-                self.served.state = DaemonState::Busy;
-                self.fill_in_servers(servers.iter().copied());
+                self.list_servers(servers.iter().copied());
+                DaemonState::Busy
             }
-            MpsError::NoDaemon(_) => self.fill_in_unreachable(),
-            MpsError::Program(RunError::Late { .. }) => {
-                if self.is_gone(EXIT_GRACE) {
-                    self.served.state = DaemonState::Dead;
-                } else if self.starts_a_server() {
-                    self.served.state = DaemonState::Starting;
-                    self.fill_in_processes();
-                } else if self.is_busy() == Some(false) {
-                    let limit = self.limit.as_secs();
-                    self.fill_in_no_answer(format!("it did not answer within {limit} s"));
-                } else {
-                    self.fill_in_hung();
-                }
-            }
-            // The control program did not start: the daemon stays hidden.
+            MpsError::NoDaemon(_) => self.state_without_socket(),
+            MpsError::Program(RunError::Late { .. }) => self.state_of_a_late_one(),
             error @ MpsError::Program(RunError::Start { .. }) => {
-                self.served.problem = Some(error.to_string());
+                DaemonState::NotAsked(error.to_string())
             }
-            error => self.fill_in_no_answer(error.to_string()),
+            error => DaemonState::NoAnswer(error.to_string()),
         }
     }
 
-    fn fill_in_unreachable(&mut self) {
+    fn state_of_a_late_one(&mut self) -> DaemonState {
+        if self.is_gone(EXIT_GRACE) {
+            DaemonState::Dead
+        } else if self.starts_a_server() {
+            self.list_processes();
+            DaemonState::Starting
+        } else if self.is_busy() == Some(false) {
+            let limit = self.limit.as_secs();
+            DaemonState::NoAnswer(format!("it did not answer within {limit} s"))
+        } else {
+            self.hung()
+        }
+    }
+
+    fn state_without_socket(&self) -> DaemonState {
         let finished = self.served.record.finished;
         let limit = if finished { END_LIMIT } else { EXIT_GRACE };
         if self.is_gone(limit) {
-            self.served.state = DaemonState::Dead;
+            DaemonState::Dead
         } else if !finished {
             // A daemon takes its lock before it listens.
-            self.served.state = DaemonState::Starting;
+            DaemonState::Starting
         } else if self.context.is_unreachable(self.served) {
             // Its directory was removed meanwhile.
-            self.served.state = DaemonState::Orphan;
+            DaemonState::Orphan
         } else {
-            self.fill_in_no_answer("no program reaches it by its socket");
+            DaemonState::NoAnswer("no program reaches it by its socket".to_owned())
         }
     }
 
-    /// Fills in the state of a daemon from its answers.
-    fn fill_in(&mut self, glance: &DaemonStatus) {
-        let servers = &glance.servers;
-        let has_server = |state| servers.iter().any(|server| server.state == Some(state));
-        let record = &self.served.record;
-        // A change of settings leaves the record unfinished for a moment, during which the server goes on.
-        self.served.state = if record.daemon.is_none() {
-            DaemonState::Starting
-        } else if has_server(ServerState::Fault) {
-            DaemonState::Fault
-        } else if has_server(ServerState::Active) {
-            DaemonState::Ready
-        } else if servers.is_empty() && record.finished {
-            DaemonState::NoServerYet
-        } else if !servers.is_empty() && servers.iter().all(|server| self.is_overdue(server.pid)) {
-            self.served.problem = Some("its server does not become ready".to_owned());
-            DaemonState::Hung
-        } else {
-            DaemonState::Starting
-        };
-        self.served.answered.clone_from(&glance.defaults);
-        self.fill_in_servers(servers.iter().map(|server| server.pid));
+    /// Returns the state by the daemon's answer, and lists its servers and clients.
+    fn state_by_answer(&mut self, answer: &DaemonStatus) -> DaemonState {
+        let servers = &answer.servers;
+        self.served.answered.clone_from(&answer.defaults);
+        self.list_servers(servers.iter().map(|server| server.pid));
         let mut clients: Vec<Client> = Vec::new();
         for server in servers {
             let pids = server.clients.iter();
@@ -258,12 +246,28 @@ impl Probe<'_> {
         } else {
             Clients::Partial(clients)
         };
+        let has_server = |state| servers.iter().any(|server| server.state == Some(state));
+        let record = &self.served.record;
+        // A change of settings leaves the record unfinished for a moment, during which the server goes on.
+        if record.daemon.is_none() {
+            DaemonState::Starting
+        } else if has_server(ServerState::Fault) {
+            DaemonState::Fault
+        } else if has_server(ServerState::Active) {
+            DaemonState::Ready
+        } else if servers.is_empty() && record.finished {
+            DaemonState::NoServerYet
+        } else if !servers.is_empty() && servers.iter().all(|server| self.is_overdue(server.pid)) {
+            DaemonState::Hung("its server does not become ready".to_owned())
+        } else {
+            DaemonState::Starting
+        }
     }
 }
 
 /// True if an answer stays valid until something else changes. A server that starts gives no sign when it is ready.
-fn lasts(glance: &DaemonStatus) -> bool {
+fn lasts(answer: &DaemonStatus) -> bool {
     let lasting = [Some(ServerState::Active), Some(ServerState::Fault)];
-    let mut servers = glance.servers.iter();
+    let mut servers = answer.servers.iter();
     servers.all(|server| lasting.contains(&server.state))
 }

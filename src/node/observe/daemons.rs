@@ -5,7 +5,7 @@ use std::thread::available_parallelism;
 
 use super::ask::answer_limit;
 use super::observer::{Ask, Detail};
-use super::probe::{Answers, NO_MORE_FILES, Probe, ProbeContext, configured_logs};
+use super::probe::{Answers, Probe, ProbeContext, configured_logs};
 use crate::host::{Environment, Pool, Process, ProcessTable};
 use crate::mps::{ControlProgram, LogDir};
 use crate::node::{DaemonState, Gpu, Lost, Node, Presence, Served, Unseen};
@@ -23,22 +23,24 @@ pub(super) fn observe(
     let program = node.control_program();
     fill_in_devices(node, program);
     let programs = environment.mps_programs().ok();
+    let unfinished = match node.under_way.as_slice() {
+        [] if node.may_be_changing => DaemonState::Hidden,
+        [] => DaemonState::Dead,
+        _ => DaemonState::Starting,
+    };
     let context = ProbeContext {
         program,
         programs: programs.as_ref(),
         host: &environment.host,
         table,
         boot_id: &node.boot_id,
-        unfinished: match node.under_way.as_slice() {
-            [] if node.may_be_changing => DaemonState::Hidden,
-            [] => DaemonState::Dead,
-            _ => DaemonState::Starting,
-        },
+        unfinished: &unfinished,
     };
     let mut probes = Vec::new();
     for served in &mut node.served {
-        let daemon = context.check_process(served);
-        context.fill_in_servers(served, daemon);
+        let (state, daemon) = context.process_state(served);
+        served.state = state;
+        context.list_servers(served, daemon);
         let Some(daemon) = daemon.filter(|_| detail.reads_processes()) else {
             continue;
         };
@@ -50,24 +52,21 @@ pub(super) fn observe(
             context,
             served,
             daemon,
+            // Only a session reads settings back.
+            may_guess: detail.ask == Ask::IfNeeded,
             may_ask: !is_a_users || detail.ask == Ask::EachAsItsUser,
             limit: answer_limit(1),
             processes: node.processes.get(&uuid),
             logs,
             answer: None,
         };
-        if probe.accepts_nobody() {
-            probe.fill_in_hung();
-            probe.served.problem = Some(NO_MORE_FILES.to_owned());
-            continue;
-        }
-        // Only a session reads settings back.
-        if detail.ask == Ask::IfNeeded && probe.fill_in_passively() {
+        if let Some(state) = probe.passive_state() {
+            probe.served.state = state;
             continue;
         }
         // A plan needs current answers. A daemon that hung is not waited for again, whatever the detail.
         let last = answers.get(&uuid);
-        probe.answer = last.filter(|last| detail.ask == Ask::IfNeeded || last.glance.is_none());
+        probe.answer = last.filter(|last| detail.ask == Ask::IfNeeded || last.answer.is_none());
         probes.push(probe);
     }
     *answers = ask_all(probes);
@@ -142,7 +141,8 @@ fn ask_all(mut probes: Vec<Probe<'_>>) -> Answers {
     let threads = probes.len().min(at_once).saturating_sub(1);
     let answered = Pool::with(threads, threads + 1, |pool| {
         pool.side_by_side(probes, |mut probe, _| {
-            let answer = probe.ask();
+            let (state, answer) = probe.ask();
+            probe.served.state = state;
             probe.find_waiting();
             Some((probe.served.record.uuid.clone(), answer?))
         })

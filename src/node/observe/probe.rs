@@ -22,7 +22,7 @@ pub(super) struct ProbeContext<'a> {
     pub(super) table: &'a ProcessTable,
     pub(super) boot_id: &'a str,
     /// The state of a device whose start has neither finished nor recorded a daemon.
-    pub(super) unfinished: DaemonState,
+    pub(super) unfinished: &'a DaemonState,
 }
 
 /// A recorded daemon that runs, and everything that is needed to find out its state.
@@ -30,6 +30,8 @@ pub(super) struct Probe<'a> {
     pub(super) context: ProbeContext<'a>,
     pub(super) served: &'a mut Served,
     pub(super) daemon: Pid,
+    /// True if NVML and `/proc` are enough where they leave no question open.
+    pub(super) may_guess: bool,
     /// True if the caller may open a control session with the daemon.
     pub(super) may_ask: bool,
     /// The time that it may take to answer.
@@ -49,8 +51,8 @@ pub(super) type Answers = BTreeMap<String, Remembered>;
 #[derive(Clone, Debug)]
 pub(super) struct Remembered {
     pub(super) seen: Seen,
-    /// The answer; `None` if the daemon hung.
-    pub(super) glance: Option<DaemonStatus>,
+    /// `None` if the daemon hung.
+    pub(super) answer: Option<DaemonStatus>,
 }
 
 /// The signs of a daemon that are visible without a control session.
@@ -79,9 +81,9 @@ impl ProbeContext<'_> {
 }
 
 impl ProbeContext<'_> {
-    /// Fills in the servers from the process table, which has them whatever the daemon's state. A control session may
-    /// tell more.
-    pub(super) fn fill_in_servers(self, served: &mut Served, daemon: Option<Pid>) {
+    /// Lists the servers in the process table, which has them whatever the daemon's state. A control session may tell
+    /// more.
+    pub(super) fn list_servers(self, served: &mut Served, daemon: Option<Pid>) {
         let recorded = served.record.daemon.map(|daemon| daemon.pid);
         let orphan = recorded.filter(|_| served.state == DaemonState::Orphan);
         let process = daemon.or(orphan).and_then(|pid| self.table.get(pid));
@@ -107,8 +109,8 @@ impl<'a> Probe<'a> {
             .collect()
     }
 
-    /// Fills in the servers, with their users.
-    pub(super) fn fill_in_servers(&mut self, pids: impl IntoIterator<Item = Pid>) {
+    /// Lists the servers, with their users.
+    pub(super) fn list_servers(&mut self, pids: impl IntoIterator<Item = Pid>) {
         let host = self.context.host;
         let server = |pid| ServerProcess {
             pid,
@@ -169,34 +171,36 @@ const LOG_END: u64 = 64 << 10;
 const START_LIMIT: Duration = Duration::from_secs(60);
 
 impl ProbeContext<'_> {
-    /// Sets the state of the recorded daemon as far as its process tells it; returns the pid if more can be found out.
+    /// Returns the state of the recorded daemon as far as its process tells it, and the pid if more can be found out.
     /// Only the recorded process counts: in a user's directory the user may hold any lock.
-    pub(super) fn check_process(self, served: &mut Served) -> Option<Pid> {
+    pub(super) fn process_state(self, served: &Served) -> (DaemonState, Option<Pid>) {
         let record = &served.record;
         if record.boot_id != self.boot_id {
-            return None;
+            return (DaemonState::Dead, None);
         }
         let Some(id) = record.daemon else {
-            return self.check_unrecorded(served);
+            return self.unrecorded_state(served);
         };
         if id.is_hidden(self.host) {
-            served.state = DaemonState::Hidden;
-            return None;
+            return (DaemonState::Hidden, None);
         }
-        id.running(self.host)?;
+        if id.running(self.host).is_none() {
+            return (DaemonState::Dead, None);
+        }
         if self.is_unreachable(served) {
             // A process closes its files before it exits.
-            if !self.ends_within(id.pid, id.start_time, EXIT_GRACE) {
-                served.state = DaemonState::Orphan;
-            }
-            return None;
+            return if self.ends_within(id.pid, id.start_time, EXIT_GRACE) {
+                (DaemonState::Dead, None)
+            } else {
+                (DaemonState::Orphan, None)
+            };
         }
-        served.state = if served.record.finished {
+        let state = if record.finished {
             DaemonState::Hidden
         } else {
             DaemonState::Starting
         };
-        Some(id.pid)
+        (state, Some(id.pid))
     }
 
     /// True if the process has exited or does within this time, or a while later if the kernel is ending it already.
@@ -210,22 +214,18 @@ impl ProbeContext<'_> {
         held.ends_within(limit) || is_ending() && held.ends_within(END_LIMIT)
     }
 
-    /// Handles a daemon that its start has not recorded yet.
-    fn check_unrecorded(self, served: &mut Served) -> Option<Pid> {
+    /// Returns the state of a daemon that its start has not recorded yet, and its pid.
+    fn unrecorded_state(self, served: &Served) -> (DaemonState, Option<Pid>) {
         let holder = match self.mps(served, None).lock_holder() {
             LockHolder::Process(pid) => self.host.process(pid).filter(is_daemon),
-            LockHolder::Unseen | LockHolder::Hidden => {
-                served.state = DaemonState::Hidden;
-                return None;
-            }
+            LockHolder::Unseen | LockHolder::Hidden => return (DaemonState::Hidden, None),
             LockHolder::Nobody => None,
         };
-        if holder.is_some() {
-            served.state = DaemonState::Starting;
-        } else if !served.record.finished {
-            served.state = self.unfinished;
+        match holder {
+            Some(holder) => (DaemonState::Starting, Some(holder.pid)),
+            None if served.record.finished => (DaemonState::Dead, None),
+            None => (self.unfinished.clone(), None),
         }
-        Some(holder?.pid)
     }
 
     /// True if the daemon's pipe directory is gone or was replaced.
@@ -236,7 +236,7 @@ impl ProbeContext<'_> {
 }
 
 /// The reason why a device hangs whose daemon may open no more files.
-pub(super) const NO_MORE_FILES: &str =
+const NO_MORE_FILES: &str =
     "its daemon has used up its limit of open files and accepts no connection";
 
 /// Measured: a daemon that may open no more files logs these two lines for every attempt to accept a waiting connection,
@@ -383,34 +383,37 @@ const TICK: Duration = Duration::from_millis(10);
 const LONG_LOG_END: u64 = 1 << 20;
 
 impl Probe<'_> {
-    /// Fills in the state of the daemon from NVML and `/proc`; returns false if it must be asked.
+    /// Returns the state of the daemon by NVML and `/proc`; `None` if it must be asked.
     ///
     /// A fault lasts hardly longer than the clients that met it, so a server that has long had a context and no
     /// clients is ready. A daemon must be asked if NVML does not list its server yet, if the server has clients, or if
     /// one has just arrived or left.
-    pub(super) fn fill_in_passively(&mut self) -> bool {
-        let Some(processes) = self.processes.filter(|_| self.served.record.finished) else {
-            return false;
-        };
+    pub(super) fn passive_state(&mut self) -> Option<DaemonState> {
+        if self.accepts_nobody() {
+            self.list_processes();
+            return Some(DaemonState::Hung(NO_MORE_FILES.to_owned()));
+        }
+        let finished = self.served.record.finished;
+        let processes = self.processes.filter(|_| finished && self.may_guess)?;
         let is_running = |process: &Process| !process.is_stopped && !process.is_ending;
         if !processes.clients.is_empty()
             || !self.process().is_some_and(is_running)
             || !self.context.mps(self.served, None).has_socket()
             || self.is_busy() != Some(false)
         {
-            return false;
+            return None;
         }
         let servers = self.servers();
-        self.served.state = match servers.as_slice() {
+        let state = match servers.as_slice() {
             [] if processes.compute.is_empty() => DaemonState::NoServerYet,
             [only] if is_running(only) && self.has_context(only.pid) && self.is_proven(only) => {
                 DaemonState::Ready
             }
-            _ => return false,
+            _ => return None,
         };
         self.served.clients = Clients::Known(Vec::new());
-        self.fill_in_servers(servers.iter().map(|server| server.pid));
-        true
+        self.list_servers(servers.iter().map(|server| server.pid));
+        Some(state)
     }
 
     /// True if a server that NVML lists without clients is ready: `up` found it so, or it is old, and nothing has
@@ -434,19 +437,18 @@ impl Probe<'_> {
         })
     }
 
-    /// Fills in the state of a daemon that hangs.
-    pub(super) fn fill_in_hung(&mut self) {
-        self.served.state = DaemonState::Hung;
-        self.fill_in_processes();
+    /// Returns the state of a daemon that hangs, and lists its processes.
+    pub(super) fn hung(&mut self) -> DaemonState {
+        self.list_processes();
+        DaemonState::Hung("a client died while it connected".to_owned())
     }
 
-    /// Fills in the state of a user's daemon, with which root opens no session. Its faults are taken from its log.
-    pub(super) fn fill_in_unasked(&mut self) {
-        self.fill_in_processes();
+    /// Returns the state of a user's daemon, with which root opens no session. Its faults are taken from its log.
+    pub(super) fn state_of_a_users(&mut self) -> DaemonState {
+        self.list_processes();
         if self.processes.is_none() {
             // Without the driver's lists its clients are unknown.
-            self.served.state = DaemonState::Hidden;
-            return;
+            return DaemonState::Hidden;
         }
         let servers = self.servers();
         let has_fault = |server: &&Process| {
@@ -454,10 +456,10 @@ impl Probe<'_> {
             logs.is_some_and(|logs| logs.has_fault(server.pid))
         };
         let has_socket = || self.context.mps(self.served, None).has_socket();
-        self.served.state = if !self.served.record.finished || !has_socket() {
+        if !self.served.record.finished || !has_socket() {
             DaemonState::Starting
         } else if self.is_busy() == Some(true) && !self.starts_a_server() {
-            DaemonState::Hung
+            self.hung()
         } else if servers.is_empty() {
             DaemonState::NoServerYet
         } else if !servers.iter().all(|server| self.has_context(server.pid)) {
@@ -466,13 +468,13 @@ impl Probe<'_> {
             DaemonState::Fault
         } else {
             DaemonState::Ready
-        };
+        }
     }
 
-    /// Fills in servers and clients from `/proc` and NVML.
-    pub(super) fn fill_in_processes(&mut self) {
+    /// Lists servers and clients by `/proc` and NVML.
+    pub(super) fn list_processes(&mut self) {
         let servers = self.servers();
-        self.fill_in_servers(servers.iter().map(|server| server.pid));
+        self.list_servers(servers.iter().map(|server| server.pid));
         let first = servers.first().map(|server| server.pid);
         let client = |usage: &Usage| {
             let pid = Some(Pid(usage.pid)).filter(|pid| pid.0 != 0);
