@@ -104,8 +104,7 @@ const fn mebibytes(bytes: u64) -> u64 {
 /// The log directories of the daemons of these directories.
 fn logs(node: &Node, directories: &Directories) -> Vec<PathBuf> {
     let run_dir = RunDir::at(&directories.run);
-    node.served
-        .iter()
+    node.served()
         .filter(|served| served.run_dir == run_dir)
         .map(|served| directories.log.join(&served.record.uuid))
         .collect()

@@ -113,8 +113,7 @@ pub(super) fn kill(
 fn daemon_of(kill: &Kill, context: &ApplyContext<'_>) -> Daemon {
     let served = context
         .node
-        .served
-        .iter()
+        .served()
         .find(|served| served.record.uuid == kill.uuid && served.run_dir == kill.run_dir);
     let logs = context.environment.logs_of(kill.run_dir.path());
     let daemon = Daemon::new(

@@ -106,8 +106,7 @@ impl<'a> Shared<'a> {
     pub(super) fn served(&self, uuid: &str) -> Option<&'a Served> {
         self.context
             .node
-            .served
-            .iter()
+            .served()
             .find(|served| served.record.uuid == uuid && served.run_dir == self.run_dir)
     }
 

@@ -76,19 +76,18 @@ pub fn free_devices<'n>(
     wanted: &Wanted,
     user: Uid,
 ) -> Result<Vec<&'n Served>, NoneFree> {
-    let devices: Vec<Device> = node.devices().collect();
     let mut free = Vec::new();
     let mut reasons = Vec::new();
-    for served in &node.served {
-        let device = devices
-            .iter()
-            .find(|device| device.uuid == served.record.uuid);
-        if !wanted.is_met(node, served, device) {
+    for device in &node.devices {
+        let Some(served) = &device.served else {
+            continue;
+        };
+        let memory = free_memory(node, device);
+        if !wanted.is_met(node, served) || memory < wanted.free_memory {
             continue;
         }
         match access(served, user) {
             Ok(()) => {
-                let memory = free_memory(node, served, device);
                 free.push((served.clients.listed().len(), Reverse(memory), served));
             }
             Err(reason) => reasons.push(reason),
@@ -103,7 +102,8 @@ pub fn free_devices<'n>(
 }
 
 impl Wanted {
-    fn is_met(&self, node: &Node, served: &Served, device: Option<&Device>) -> bool {
+    /// True but for the free memory, which records do not tell.
+    fn is_met(&self, node: &Node, served: &Served) -> bool {
         let record = &served.record;
         if !self.names.is_empty() && !self.names.contains(&record.name) {
             return false;
@@ -111,9 +111,6 @@ impl Wanted {
         if let Some(profile) = &self.profile
             && !has_profile(record, profile)
         {
-            return false;
-        }
-        if self.free_memory.is_some() && free_memory(node, served, device) < self.free_memory {
             return false;
         }
         match (&self.product, node.gpu(&record.key.gpu)) {
@@ -131,23 +128,22 @@ fn has_profile(record: &DeviceRecord, wanted: &ProfileName) -> bool {
 }
 
 /// Returns the free memory of a device in bytes; all of it if the driver hides how much is used.
-fn free_memory(node: &Node, served: &Served, device: Option<&Device>) -> Option<u64> {
-    let processes = node.processes.get(&served.record.uuid);
-    if let Some(memory) = processes.and_then(|processes| processes.memory) {
+fn free_memory(node: &Node, device: &Device) -> Option<u64> {
+    if let Some(memory) = device.processes.as_ref().and_then(|read| read.memory) {
         return Some(memory.total.saturating_sub(memory.used));
     }
-    match device?.part.as_ref() {
+    match &device.part {
+        _ if !device.is_there() => None,
         Some(part) => Some(part.memory_mib << 20),
-        None => Some(node.gpu(&served.record.key.gpu)?.memory?.total),
+        None => Some(node.gpu(&device.key.gpu)?.memory?.total),
     }
 }
 
 /// Returns the recorded devices that would do and are for the user, without a view of their state: every rank of a program
 /// finds the same ones.
 pub fn devices_for<'n>(node: &'n Node, wanted: &Wanted, user: Uid) -> Vec<&'n Served> {
-    node.served
-        .iter()
-        .filter(|served| wanted.is_met(node, served, None))
+    node.served()
+        .filter(|served| wanted.free_memory.is_none() && wanted.is_met(node, served))
         .filter(|served| check_user(served, user).is_ok())
         .collect()
 }

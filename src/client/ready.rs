@@ -100,7 +100,8 @@ pub fn ready(
 fn observed(environment: &Environment, node: &Node, name: &str) -> Result<Served, NoAccess> {
     let mut node = node.clone();
     observe_device(environment, &mut node, name);
-    node.served.pop().ok_or_else(|| NoAccess::NotServed {
+    let served = node.devices.pop().and_then(|device| device.served);
+    served.ok_or_else(|| NoAccess::NotServed {
         name: name.to_owned(),
         state: "its record is gone",
     })

@@ -83,8 +83,7 @@ fn change_of(
     let is_wanted = profile.cdi.map_or(before.is_some(), |(wanted, _)| wanted);
     let starts = plan.starts().next().is_some();
     let stops_all = node
-        .served
-        .iter()
+        .served()
         .all(|served| plan.stops().any(|stop| stop.uuid == served.record.uuid));
     if !is_wanted || (!starts && stops_all) {
         return before.map(|_| CdiChange::Remove);
@@ -171,7 +170,7 @@ fn remark_on(environment: &Environment) {
 fn specification(environment: &Environment, node: &Node) -> Result<Option<String>> {
     let mut names = BTreeSet::new();
     let mut devices = Vec::new();
-    for served in &node.served {
+    for served in node.served() {
         // A user's own device may be called as one of root's.
         if names.insert(&served.record.name) {
             devices.push(container_device(

@@ -85,7 +85,7 @@ impl DownArgs {
         }
         let mut unread = node.lost.clone();
         unread.retain(|lost| {
-            let mut on_it = node.served.iter().filter(|served| {
+            let mut on_it = node.served().filter(|served| {
                 served.record.gpu == lost.index && made.contains(&&served.record.key.gpu)
             });
             names.is_empty() || on_it.any(|served| names.contains(&served.record.name))
@@ -162,15 +162,15 @@ struct Asked {
 impl Asked {
     /// The devices with these names and their GPUs, or everything if none is named.
     fn of(node: &Node, args: &DownArgs, names: &[String]) -> Self {
-        let devices: Vec<Device> = node
-            .devices()
-            .filter(|device| names.is_empty() || names.contains(&node.name_of(device)))
+        let devices: Vec<&Device> = node
+            .present()
+            .filter(|device| names.is_empty() || names.contains(&device.name))
             .collect();
         let mut gpus: Vec<String> = node.gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
         gpus.retain(|gpu| names.is_empty() || devices.iter().any(|device| device.key.gpu == *gpu));
         Self {
             gpus,
-            devices: devices.into_iter().map(|device| device.uuid).collect(),
+            devices: devices.iter().map(|device| device.uuid.clone()).collect(),
             unread: args.unread(node, names),
         }
     }

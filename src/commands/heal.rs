@@ -99,7 +99,7 @@ fn observe_daemons(environment: &Environment, run_dir: &RunDir) -> Result<Node> 
     refuse_newer(run_dir)?;
     // A plan asks every daemon, which takes time and adds to its log.
     let node = observe(environment, Detail::STATUS)?;
-    if node.served.is_empty() && node.unseen_daemons().is_some() {
+    if node.served().next().is_none() && node.unseen_daemons().is_some() {
         return Err(no_daemon(&node));
     }
     Ok(node)
@@ -157,7 +157,7 @@ fn report(outcome: &Outcome) -> Result<usize> {
 /// Reports the devices that are given up, and those that are gone; returns the number of those that are given up.
 fn report_failing(node: &Node, names: &[String]) -> usize {
     let mut failing = Vec::new();
-    for served in &node.served {
+    for served in node.served() {
         let name = &served.record.name;
         if served.is_failing() && (names.is_empty() || names.contains(name)) {
             failing.push(name);

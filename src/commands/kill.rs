@@ -111,7 +111,7 @@ fn no_pid(word: &str, environment: &Environment) -> CommandError {
 fn device_with_client(word: &str, environment: &Environment) -> Option<String> {
     pid(word).ok()?;
     let node = observe(environment, Detail::STATUS).ok()?;
-    for served in &node.served {
+    for served in node.served() {
         for client in served.clients.listed() {
             if client.pid.is_some_and(|pid| pid.to_string() == word) {
                 return Some(served.record.name.clone());

@@ -25,7 +25,7 @@ pub struct ListArgs {
 
 impl ListArgs {
     /// The GPUs to show, and their devices to show; everything if nothing is named.
-    fn shown<'a>(&self, node: &'a Node) -> Result<Vec<(&'a Gpu, Vec<Device>)>, NoSuchDevice> {
+    fn shown<'a>(&self, node: &'a Node) -> Result<Vec<(&'a Gpu, Vec<&'a Device>)>, NoSuchDevice> {
         let names = node.resolve(&self.devices.words)?;
         for &index in &self.devices.gpus {
             if node.gpus.iter().all(|gpu| gpu.index != index) {
@@ -34,9 +34,9 @@ impl ListArgs {
         }
         let mut shown = Vec::new();
         for gpu in &node.gpus {
-            let mut devices = gpu.devices();
+            let mut devices: Vec<&Device> = node.devices_of(gpu).collect();
             let is_whole = self.devices.is_empty() || self.devices.gpus.contains(&gpu.index);
-            devices.retain(|device| is_whole || names.contains(&node.name_of(device)));
+            devices.retain(|device| is_whole || names.contains(&device.name));
             if is_whole || !devices.is_empty() {
                 shown.push((gpu, devices));
             }

@@ -139,7 +139,7 @@ impl RunArgs {
         let wanted = self.wanted.among(self.names(node)?);
         let devices = devices_for(node, &wanted, environment.caller);
         let rank = LocalRank::of(|name| std::env::var(name).ok())?;
-        let position = rank.device(devices.len(), node.served.len(), self.wanted.map())?;
+        let position = rank.device(devices.len(), node.served().count(), self.wanted.map())?;
         Ok(Recorded::of(devices[position]))
     }
 

@@ -175,8 +175,7 @@ fn verified(
     }
     let own = environment.directories()?.run;
     let served = node
-        .served
-        .iter()
+        .served()
         .filter(|served| served.run_dir.path() == own)
         .collect();
     Ok(Some(verify::all(environment, node, served)))

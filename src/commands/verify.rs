@@ -34,8 +34,7 @@ pub fn run(args: &VerifyArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let mut names = args.devices.names(&node)?;
     if names.is_empty() {
         names = node
-            .served
-            .iter()
+            .served()
             .map(|served| served.record.name.clone())
             .collect();
     }

@@ -1,10 +1,8 @@
-//! A GPU of a snapshot, and its devices.
+//! A GPU of a snapshot.
 
+use super::{Device, DevicePart};
 use crate::catalog::Model;
-use crate::geometry::{
-    self, ComputeInstanceId, GpuInstanceId, GpuInstanceProfile, Placement, ProfileId, Segment,
-    SliceMap,
-};
+use crate::geometry::{self, GpuInstanceProfile, Placement, ProfileId, Segment, SliceMap};
 use crate::nvml::{ComputeInstanceReading, GpuInstanceReading, GpuReading, Memory, MigMode};
 use crate::state::{DeviceKey, InstanceKey};
 
@@ -44,37 +42,6 @@ pub struct Gpu {
     pub instances: Vec<GpuInstanceReading>,
     /// The reason its instances cannot be read, if there is one.
     pub hidden: Option<String>,
-}
-
-/// A device that one MPS daemon can serve: a MIG device, or a whole GPU that is not in MIG mode.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Device {
-    /// Its identity in records.
-    pub key: DeviceKey,
-    /// `MIG-…` or `GPU-…`, as CUDA takes it.
-    pub uuid: String,
-    /// Its GPU's index.
-    pub gpu: u32,
-    /// `<gpu index>.<start of its placement>`, followed by `.c<n>` if several compute instances share a
-    /// GPU instance; of a whole GPU, its index.
-    pub default_name: String,
-    /// Its part of the GPU; `None` for a whole GPU.
-    pub part: Option<DevicePart>,
-}
-
-/// A MIG device's part of its GPU.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DevicePart {
-    pub gpu_instance: GpuInstanceId,
-    pub compute_instance: ComputeInstanceId,
-    /// `3g.40gb`, or `1c.3g.40gb` if the compute instance has only some of the SMs.
-    pub title: String,
-    /// The placement of the GPU instance.
-    pub placement: Placement,
-    /// The number of streaming multiprocessors.
-    pub multiprocessors: u32,
-    /// Memory of the GPU instance in MiB, shared by its compute instances.
-    pub memory_mib: u64,
 }
 
 impl Gpu {
@@ -152,16 +119,12 @@ impl Gpu {
             .collect()
     }
 
-    /// Returns its MIG devices, or itself if MIG mode is off.
+    /// Returns its MIG devices, or itself if MIG mode is off, by their default names.
     pub fn devices(&self) -> Vec<Device> {
         if !self.in_mig_mode() {
-            return vec![Device {
-                key: DeviceKey::whole(&self.uuid),
-                uuid: self.uuid.clone(),
-                gpu: self.index,
-                default_name: self.index.to_string(),
-                part: None,
-            }];
+            let key = DeviceKey::whole(&self.uuid);
+            let name = self.index.to_string();
+            return vec![Device::new(name, key, self.uuid.clone(), self.index)];
         }
         let mut devices = Vec::new();
         for instance in &self.instances {
@@ -170,18 +133,16 @@ impl Gpu {
             };
             for (nth, compute) in instance.compute.iter().enumerate() {
                 let of = instance.compute.len();
+                let name = self.default_name(instance.placement, nth, of);
+                let key = DeviceKey {
+                    gpu: self.uuid.clone(),
+                    instance: Some(InstanceKey {
+                        profile: instance.profile,
+                        placement: instance.placement,
+                        compute: compute.placement,
+                    }),
+                };
                 devices.push(Device {
-                    key: DeviceKey {
-                        gpu: self.uuid.clone(),
-                        instance: Some(InstanceKey {
-                            profile: instance.profile,
-                            placement: instance.placement,
-                            compute: compute.placement,
-                        }),
-                    },
-                    uuid: compute.uuid.clone(),
-                    gpu: self.index,
-                    default_name: self.default_name(instance.placement, nth, of),
                     part: Some(DevicePart {
                         gpu_instance: instance.id,
                         compute_instance: compute.id,
@@ -190,6 +151,7 @@ impl Gpu {
                         multiprocessors: compute.multiprocessors,
                         memory_mib: profile.memory_mib,
                     }),
+                    ..Device::new(name, key, compute.uuid.clone(), self.index)
                 });
             }
         }

@@ -1,7 +1,7 @@
 //! The problems of a node, each with its remedy.
 
 use super::problem::{Problem, ProblemId, changed_settings, daemon_problem};
-use super::{Client, DaemonState, LOST, Node, Served, Stray, Unmanaged};
+use super::{Client, LOST, Node, Served, Stray, Unmanaged};
 use crate::host::{Pid, Uid, user_name};
 use crate::settings::Serve;
 
@@ -42,24 +42,42 @@ impl Node {
 
     fn device_problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
-        for served in &self.served {
-            // During a change, record and daemon may differ.
-            let changed = changed_settings(served).filter(|_| !self.is_changing());
-            let found = daemon_problem(self, served).into_iter().chain(changed);
-            problems.extend(found.map(|problem| problem.of(&served.record.name)));
+        for device in &self.devices {
+            if let Some(served) = &device.served {
+                // During a change, record and daemon may differ.
+                let changed = changed_settings(served).filter(|_| !self.is_changing());
+                let found = daemon_problem(self, device, served)
+                    .into_iter()
+                    .chain(changed);
+                problems.extend(found.map(|problem| problem.of(&device.name)));
+            }
         }
-        for stray in &self.strays {
-            let name = self.name_of_uuid(&stray.uuid);
-            problems.push(describe_stray(stray, &name).of(&name));
+        for device in &self.devices {
+            let name = &device.name;
+            problems.extend(
+                device
+                    .strays
+                    .iter()
+                    .map(|stray| describe_stray(stray, name).of(name)),
+            );
         }
-        for outside in self.outside_mps.iter().filter(|outside| outside.is_served) {
-            let (name, cause) = (self.name_of_uuid(&outside.uuid), &outside.cause);
-            let what = format!("pid {} computes outside MPS: {cause}", outside.pid);
-            let remedy = format!("start it with `mig-mps run {name} -- PROGRAM`");
-            let problem = Problem::new(ProblemId::OutsideMps, what).with_remedy(remedy);
-            problems.push(problem.of(&name).listed());
+        for device in &self.devices {
+            let name = &device.name;
+            for outside in device
+                .outside_mps
+                .iter()
+                .filter(|outside| outside.is_served)
+            {
+                let what = format!(
+                    "pid {} computes outside MPS: {}",
+                    outside.pid, outside.cause
+                );
+                let remedy = format!("start it with `mig-mps run {name} -- PROGRAM`");
+                let problem = Problem::new(ProblemId::OutsideMps, what).with_remedy(remedy);
+                problems.push(problem.of(name).listed());
+            }
         }
-        for served in &self.served {
+        for served in self.served() {
             let over = served.clients_over_limit();
             problems.extend(over.filter_map(|client| over_limit(client, served)));
         }
@@ -70,36 +88,27 @@ impl Node {
     /// Finds the devices that several daemons serve.
     fn shared(&self) -> Vec<Problem> {
         let mut shared = Vec::new();
-        for device in self.devices() {
-            let mut daemons = Vec::new();
-            for served in &self.served {
-                if let Some(daemon) = served.record.daemon
-                    && served.record.uuid == device.uuid
-                    && served.is_alive()
-                {
-                    daemons.push(format!("pid {} of mig-mps", daemon.pid));
-                }
-            }
+        for device in self.present() {
+            let ours = device.serving().and_then(|served| served.record.daemon);
+            let ours = ours.map(|daemon| format!("pid {} of mig-mps", daemon.pid));
+            let mut daemons: Vec<String> = ours.into_iter().collect();
             let mut first_unmanaged = None;
             for daemon in &self.unmanaged {
                 // A daemon that sees every GPU is reported once.
-                if daemon.is_daemon()
-                    && !daemon.sees_everything()
-                    && daemon.devices.contains(&device.uuid)
-                {
+                if daemon.is_daemon() && !daemon.sees_everything() && daemon.serves(&device.name) {
                     daemons.push(format!("pid {}{}", daemon.pid, of_user(daemon.user)));
                     first_unmanaged = first_unmanaged.or(Some(daemon));
                 }
             }
             if daemons.len() > 1 {
-                let name = self.name_of(&device);
+                let name = &device.name;
                 let what = format!("{} daemons serve it: {}", daemons.len(), daemons.join(", "));
                 let remedy = match first_unmanaged {
                     Some(daemon) => end_of(daemon, "the unmanaged one"),
                     None => format!("`mig-mps down {name}` ends one"),
                 };
                 let problem = Problem::new(ProblemId::SeveralDaemons, what).with_remedy(remedy);
-                shared.push(problem.of(&name));
+                shared.push(problem.of(name));
             }
         }
         shared
@@ -109,7 +118,7 @@ impl Node {
     fn problems_of(&self, daemon: &Unmanaged) -> impl Iterator<Item = Problem> {
         let who = format!("unmanaged daemon {}{}", daemon.pid, of_user(daemon.user));
         let sees_everything = daemon.sees_everything().then(|| {
-            let alive = self.served.iter().filter(|served| served.is_alive());
+            let alive = self.served().filter(|served| served.is_alive());
             let also = match alive.count() {
                 0 => String::new(),
                 alive => format!(", also where daemons of mig-mps serve ({alive})"),
@@ -130,15 +139,14 @@ impl Node {
     /// Returns the devices, or the node, on which a problem would not have been seen, with the reason.
     pub fn unchecked(&self, id: ProblemId, devices: &[String]) -> Vec<(Option<String>, String)> {
         let served = self
-            .served
-            .iter()
+            .served()
             .filter(|served| is_wanted(&served.record.name, devices));
         if let Some(why) = self.unseen_daemons().filter(|_| id.is_of_daemons()) {
             return vec![(None, why.to_owned())];
         }
         match id {
             ProblemId::DeviceHung | ProblemId::GpuFault => served
-                .filter(|served| served.state == DaemonState::Hidden)
+                .filter(|served| served.state.is_hidden())
                 .map(|served| unchecked_on(served, "its daemon was not asked"))
                 .collect(),
             ProblemId::SettingsChanged if self.is_changing() => {
@@ -163,13 +171,11 @@ impl Node {
                 vec![(None, "the driver does not answer".to_owned())]
             }
             ProblemId::OutsideMps => self
-                .devices()
-                .filter(|device| !self.processes.contains_key(&device.uuid))
-                .map(|device| self.name_of(&device))
-                .filter(|name| is_wanted(name, devices))
-                .map(|name| {
+                .present()
+                .filter(|device| device.processes.is_none() && is_wanted(&device.name, devices))
+                .map(|device| {
                     let why = "the driver shows who computes on it to root alone";
-                    (Some(name), why.to_owned())
+                    (Some(device.name.clone()), why.to_owned())
                 })
                 .collect(),
             ProblemId::ChangeUnderWay | ProblemId::ChangeInterrupted if self.may_be_changing => {
@@ -201,7 +207,7 @@ impl Node {
         if devices.is_empty() {
             remarks.extend(self.unpartitioned());
         }
-        for served in &self.served {
+        for served in self.served() {
             let name = &served.record.name;
             if is_wanted(name, devices) {
                 let found = self.remarks_on(served).into_iter();

@@ -2,6 +2,7 @@
 //!
 //! [`observe()`] takes a [`Node`]. It changes nothing and takes no lock.
 
+mod device;
 mod device_word;
 mod gpu;
 mod health;
@@ -13,12 +14,12 @@ mod snapshot;
 use device_word::LOST;
 
 pub use crate::mps::MpsProgram;
+pub use device::{Device, DevicePart, Presence, Unseen};
 pub use device_word::{NoSuchDevice, lost_hint, record_order};
-pub use gpu::{Device, Gpu};
+pub use gpu::Gpu;
 pub use observe::{Detail, DeviceLogs, Logs, Observer, observe, observe_device, observe_records};
 pub use problem::{Problem, ProblemId, restored};
 pub use served::{
-    Client, Clients, DaemonState, OutsideMps, Presence, Served, ServerProcess, Stray, Unmanaged,
-    Unseen, Variable,
+    Client, Clients, DaemonState, OutsideMps, Served, ServerProcess, Stray, Unmanaged, Variable,
 };
 pub use snapshot::{Lost, Node, UnseenRunDir};

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Client, DaemonState, LOST, Node, Served};
+use super::{Client, DaemonState, Device, LOST, Node, Presence, Served};
 use crate::settings::KEYS;
 
 /// Makes the ids from a row each: the name, the id, the meaning, the reason why it matters, and the remedy in general.
@@ -252,11 +252,11 @@ impl Problem {
 }
 
 /// Returns the problem of a device's daemon, if there is one.
-pub(super) fn daemon_problem(node: &Node, served: &Served) -> Option<Problem> {
+pub(super) fn daemon_problem(node: &Node, device: &Device, served: &Served) -> Option<Problem> {
     let name = &served.record.name;
     let daemon = served.record.daemon;
     let pid = daemon.map_or_else(String::new, |daemon| format!(" (pid {})", daemon.pid));
-    if let Some(problem) = absent(node, served) {
+    if let Some(problem) = absent(node, device, served) {
         return Some(problem);
     }
     if served.is_failing() {
@@ -301,19 +301,19 @@ pub(super) fn daemon_problem(node: &Node, served: &Served) -> Option<Problem> {
 }
 
 /// Describes a device that is gone, or whose GPU is lost: its daemon is of no use, whatever its state.
-fn absent(node: &Node, served: &Served) -> Option<Problem> {
-    if let Some(why) = served.lost() {
+fn absent(node: &Node, device: &Device, served: &Served) -> Option<Problem> {
+    if let Some(why) = device.lost() {
         let seen = format!("its GPU cannot be read: {why}");
         return Some(Problem::new(ProblemId::GpuLost, seen).with_remedy(LOST));
     }
-    if !served.is_gone() || !node.misses(served) {
+    if !node.misses(served) {
         return None;
     }
-    let is_again = node.devices().any(|device| device.key == served.record.key);
-    let seen = match (is_again, served.is_alive()) {
-        (true, _) => "its device was made again, with another UUID",
-        (false, true) => "its device is gone, and its daemon runs",
-        (false, false) => "its device is gone",
+    let seen = match device.presence {
+        Presence::MadeAgain => "its device was made again, with another UUID",
+        Presence::Gone if served.is_alive() => "its device is gone, and its daemon runs",
+        Presence::Gone => "its device is gone",
+        Presence::There | Presence::Unseen(_) => return None,
     };
     Some(Problem::new(ProblemId::DeviceGone, seen).with_remedy(restored(node, served)))
 }

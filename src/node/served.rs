@@ -1,6 +1,5 @@
 //! A served device: its daemon, the programs on it, and daemons that are not managed.
 
-use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -22,8 +21,6 @@ pub struct Served {
     pub record: DeviceRecord,
     /// The run directory the record is in.
     pub run_dir: RunDir,
-    /// The presence of the device.
-    pub presence: Presence,
     /// The state of its daemon.
     pub state: DaemonState,
     /// True if its start was interrupted, and no change in progress will finish it.
@@ -42,37 +39,6 @@ pub struct Served {
     pub compute_mode: Option<u32>,
     /// The daemon's current defaults for servers; `None` if it was not asked.
     pub answered: Option<Reported>,
-}
-
-/// The presence of a recorded device on the node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Presence {
-    /// It exists, under the recorded UUID.
-    There,
-    /// It does not, or only under another UUID.
-    Gone,
-    /// It cannot be seen.
-    Unseen(Unseen),
-}
-
-/// The reason why a device cannot be seen.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unseen {
-    /// The driver does not answer.
-    NoDriver,
-    /// Its GPU is lost or cannot be read.
-    Lost(String),
-    /// The driver hides the instances of its GPU from the caller.
-    Hidden(String),
-}
-
-impl fmt::Display for Unseen {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoDriver => f.write_str("the driver does not answer"),
-            Self::Lost(why) | Self::Hidden(why) => f.write_str(why),
-        }
-    }
 }
 
 /// The state of a recorded daemon.
@@ -105,6 +71,11 @@ pub enum DaemonState {
 }
 
 impl DaemonState {
+    /// True if the daemon runs and was not asked.
+    pub fn is_hidden(&self) -> bool {
+        matches!(self, Self::Hidden | Self::NotAsked(_))
+    }
+
     /// Returns the reason for the state, where it has one of its own.
     pub fn why(&self) -> Option<&str> {
         match self {
@@ -121,7 +92,6 @@ impl Served {
             is_given_up: record.is_given_up(Timestamp::now()),
             record,
             run_dir: run_dir.clone(),
-            presence: Presence::Unseen(Unseen::NoDriver),
             is_abandoned: false,
             state: DaemonState::Dead,
             servers: Vec::new(),
@@ -130,24 +100,6 @@ impl Served {
             client_limit: None,
             compute_mode: None,
             answered: None,
-        }
-    }
-
-    /// True if the device exists.
-    pub fn is_there(&self) -> bool {
-        self.presence == Presence::There
-    }
-
-    /// True if the device is gone.
-    pub fn is_gone(&self) -> bool {
-        self.presence == Presence::Gone
-    }
-
-    /// Returns the reason why its GPU cannot be read.
-    pub fn lost(&self) -> Option<&str> {
-        match &self.presence {
-            Presence::Unseen(Unseen::Lost(why)) => Some(why),
-            _ => None,
         }
     }
 
@@ -310,7 +262,6 @@ impl Clients {
 /// A server in a pipe directory of mig-mps that outlived its daemon. It keeps its GPU memory until it is terminated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stray {
-    pub uuid: String,
     /// Its process.
     pub server: ServerProcess,
     /// Identifies the process together with the pid.
@@ -329,7 +280,6 @@ impl Stray {
 /// A program that computes on a device without being a client of a daemon.
 #[derive(Clone, Debug)]
 pub struct OutsideMps {
-    pub uuid: String,
     pub pid: Pid,
     /// Its user; `None` if hidden.
     pub user: Option<Uid>,
@@ -363,7 +313,7 @@ pub struct Unmanaged {
     pub is_orphan: bool,
     /// Its `CUDA_VISIBLE_DEVICES`.
     pub visible: Variable,
-    /// The UUIDs of the devices that it serves, as far as they are known.
+    /// The names of the devices that it serves, as far as they are known.
     pub devices: Vec<String>,
     pub servers: Vec<ServerProcess>,
 }
@@ -408,6 +358,11 @@ impl Unmanaged {
             Variable::Unset => true,
             Variable::Is(path) => DEFAULT_PIPE_DIRECTORIES.contains(&path.trim_end_matches('/')),
         }
+    }
+
+    /// True if it serves the device with that name.
+    pub fn serves(&self, name: &str) -> bool {
+        self.devices.iter().any(|device| device == name)
     }
 
     /// True if it is a daemon, and not a server without one.

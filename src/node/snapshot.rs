@@ -1,14 +1,13 @@
 //! The snapshot of a node.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::device_word::{Candidate, device_order, select};
-use super::{Detail, Device, Gpu, NoSuchDevice, OutsideMps, Served, Stray, Unmanaged};
+use super::{Detail, Device, Gpu, NoSuchDevice, Presence, Served, Unmanaged, Unseen};
 use crate::catalog::Model;
-use crate::host::Pid;
 use crate::mps::ControlProgram;
-use crate::nvml::{NvmlError, Processes};
-use crate::state::{Created, DeviceKey, Journal, RunDir};
+use crate::nvml::NvmlError;
+use crate::state::{Created, DeviceKey, DeviceRecord, Journal, RunDir};
 
 /// A snapshot of the node.
 #[derive(Clone, Debug, Default)]
@@ -21,10 +20,8 @@ pub struct Node {
     pub boot_id: String,
     /// Every GPU that the driver shows, by index.
     pub gpus: Vec<Gpu>,
-    /// Every device with a record in a run directory, in the order of [`device_order`].
-    pub served: Vec<Served>,
-    /// The processes that compute on each device, by its UUID. Devices whose lists are hidden are left out.
-    pub processes: BTreeMap<String, Processes>,
+    /// Every device that exists or has a record, in the order in which every command names devices.
+    pub devices: Vec<Device>,
     /// The GPU and compute instances that mig-mps made.
     pub created: Vec<Created>,
     /// Changes in progress.
@@ -47,10 +44,6 @@ pub struct Node {
     pub lost: Vec<Lost>,
     /// MPS programs that mig-mps did not start. Read wherever processes are.
     pub unmanaged: Vec<Unmanaged>,
-    /// Servers in the caller's run directory that outlived their daemons. Read wherever processes are.
-    pub strays: Vec<Stray>,
-    /// Programs that compute outside MPS. Read with `Detail::outside_mps`.
-    pub outside_mps: Vec<OutsideMps>,
     /// The amount of detail that was read.
     pub detail: Detail,
     /// The error of a driver that did not answer.
@@ -134,17 +127,129 @@ impl Node {
         self.gpus.iter().find(|gpu| gpu.uuid == uuid)
     }
 
-    /// Returns every device of every GPU.
-    pub fn devices(&self) -> impl Iterator<Item = Device> {
-        self.gpus.iter().flat_map(Gpu::devices)
+    /// Joins the devices of the GPUs with the records that are known.
+    pub fn join(&mut self) {
+        let known = std::mem::take(&mut self.devices).into_iter();
+        let mut records: Vec<Served> = known.filter_map(|device| device.served).collect();
+        let mut devices: Vec<Device> = self.gpus.iter().flat_map(Gpu::devices).collect();
+        for device in &mut devices {
+            let mut of_it = records.iter().map(|served| &served.record);
+            let nth = of_it
+                .clone()
+                .position(|record| record.key == device.key && record.uuid == device.uuid)
+                .or_else(|| of_it.position(|record| record.key == device.key));
+            if let Some(served) = nth.map(|nth| records.remove(nth)) {
+                if served.record.uuid != device.uuid {
+                    device.presence = Presence::MadeAgain;
+                }
+                device.name.clone_from(&served.record.name);
+                device.served = Some(served);
+            }
+        }
+        for served in records {
+            let presence = self.absent(&served.record);
+            devices.push(Device {
+                presence,
+                ..Device::recorded(served)
+            });
+        }
+        self.devices = devices;
+        self.name_devices();
+        let program = self.control_program();
+        for device in &mut self.devices {
+            let gpu = self.gpus.iter().find(|gpu| gpu.uuid == device.key.gpu);
+            if gpu.is_some() || device.is_gone() {
+                device.gpu = gpu.map(|gpu| gpu.index);
+            }
+            let is_whole = device.is_whole();
+            if let Some(served) = &mut device.served {
+                let of_gpu = served.most_clients(program).into_iter();
+                served.client_limit = of_gpu.chain(served.record.settings.max_clients).min();
+                served.compute_mode = gpu.filter(|_| is_whole).and_then(|gpu| gpu.compute_mode);
+            }
+        }
+        self.devices
+            .sort_by_cached_key(|device| device_order(device.gpu, &device.key, &device.name));
     }
 
-    /// Returns the device's record and daemon, if it has any: those that were made with its present UUID, else with an
-    /// earlier one.
-    pub fn served_on(&self, key: &DeviceKey) -> Option<&Served> {
-        let mut served = self.served.iter().filter(|one| one.record.key == *key);
-        let present = served.clone().find(|one| one.is_there());
-        present.or_else(|| served.next())
+    /// Gives each device without a record whose default name is a recorded one its UUID for a name.
+    fn name_devices(&mut self) {
+        let recorded: BTreeSet<String> = self
+            .served()
+            .map(|served| served.record.name.clone())
+            .collect();
+        for device in &mut self.devices {
+            if device.served.is_none() && recorded.contains(&device.name) {
+                device.name.clone_from(&device.uuid);
+            }
+        }
+    }
+
+    /// Returns the reason why a recorded device is not among those that the driver shows.
+    fn absent(&self, record: &DeviceRecord) -> Presence {
+        if self.has_no_driver {
+            return Presence::Unseen(Unseen::NoDriver);
+        }
+        if let Some(gpu) = self.gpu(&record.key.gpu) {
+            return match &gpu.hidden {
+                Some(why) => Presence::Unseen(Unseen::Hidden(why.clone())),
+                None => Presence::Gone,
+            };
+        }
+        // A lost GPU does not tell its UUID.
+        let its = self.lost.iter().find(|lost| lost.index == record.gpu);
+        match its.or(self.lost.first()) {
+            Some(lost) => Presence::Unseen(Unseen::Lost(lost.why.clone())),
+            None => Presence::Gone,
+        }
+    }
+
+    /// Returns the devices that exist.
+    pub fn present(&self) -> impl Iterator<Item = &Device> {
+        self.devices.iter().filter(|device| device.exists())
+    }
+
+    /// Returns the devices with these names, or all if none is named; those that do not exist come last.
+    pub fn shown(&self, names: &[String]) -> Vec<&Device> {
+        let mut shown: Vec<&Device> = self.devices.iter().collect();
+        shown.retain(|device| names.is_empty() || names.contains(&device.name));
+        shown.sort_by_key(|device| !device.exists());
+        shown
+    }
+
+    /// Returns the utilization of a device's GPU in percent. No driver reports it for MIG devices.
+    pub fn utilization(&self, device: &Device) -> Option<u32> {
+        let is_whole = device.is_whole() && device.exists();
+        self.gpu(&device.key.gpu).filter(|_| is_whole)?.utilization
+    }
+
+    /// Returns every record, with what is known of its daemon.
+    pub fn served(&self) -> impl Iterator<Item = &Served> {
+        self.devices
+            .iter()
+            .filter_map(|device| device.served.as_ref())
+    }
+
+    /// Returns the device with that name.
+    pub fn device(&self, name: &str) -> Option<&Device> {
+        self.devices.iter().find(|device| device.name == name)
+    }
+
+    /// Returns the devices of a GPU that exist.
+    pub fn devices_of(&self, gpu: &Gpu) -> impl Iterator<Item = &Device> {
+        let of_gpu = gpu.uuid.clone();
+        self.present()
+            .filter(move |device| device.key.gpu == of_gpu)
+    }
+
+    /// Returns the device with that key, if it exists.
+    pub fn device_at(&self, key: &DeviceKey) -> Option<&Device> {
+        self.present().find(|device| device.key == *key)
+    }
+
+    /// Returns the device with that present UUID.
+    pub fn device_with_uuid(&self, uuid: &str) -> Option<&Device> {
+        self.present().find(|device| device.uuid == uuid)
     }
 
     /// True if a device was served in this boot and nobody is changing it: if it is gone, it is missed.
@@ -167,9 +272,9 @@ impl Node {
         self.hidden.iter().cloned().chain(hidden).collect()
     }
 
-    /// Returns the served device with that name.
+    /// Returns the record with that name.
     pub fn served_as(&self, name: &str) -> Option<&Served> {
-        self.served.iter().find(|served| served.record.name == name)
+        self.device(name)?.served.as_ref()
     }
 
     /// Returns the reason why daemons may run that cannot be seen: a run directory cannot be read.
@@ -185,70 +290,21 @@ impl Node {
         self.unseen_daemons().is_some() || lost.any(|served| served.record.uuid == uuid)
     }
 
-    /// Returns the record of the device with this UUID if its daemon runs, or may run.
-    pub fn serving(&self, uuid: &str) -> Option<&Served> {
-        let mut served = self.served.iter();
-        served.find(|served| served.record.uuid == uuid && served.is_alive())
-    }
-
     /// The compute mode that a device had before a daemon of this boot changed it.
     pub fn mode_before(&self, uuid: &str, run_dir: &RunDir) -> Option<u32> {
-        let mut served = self.served.iter();
-        let earlier = served.find(|served| {
+        let earlier = self.served().find(|served| {
             let record = &served.record;
             record.uuid == uuid && record.boot_id == self.boot_id && served.run_dir == *run_dir
         });
         earlier?.record.compute_mode_before
     }
 
-    /// The processes that compute on a device and are neither servers nor clients of its daemon, nor idle servers that
-    /// outlived one. What they do there is outside the daemon's MPS: they are programs, or servers of unmanaged
-    /// daemons.
-    pub fn unaccounted_for(&self, uuid: &str) -> Vec<Pid> {
-        let Some(processes) = self.processes.get(uuid) else {
-            return Vec::new();
-        };
-        let served = self.serving(uuid);
-        let mut pids: Vec<Pid> = processes
-            .compute
-            .iter()
-            .map(|usage| Pid(usage.pid))
-            .collect();
-        pids.retain(|&pid| {
-            let mut strays = self.strays.iter();
-            let is_known = served.is_some_and(|served| served.has_program(pid))
-                || processes.clients.iter().any(|usage| usage.pid == pid.0)
-                || strays.any(|stray| stray.is_idle() && stray.server.pid == pid);
-            !is_known
-        });
-        pids
-    }
-
     /// Returns the command by which root runs `mig-mps VERB NAME` as the user whose daemon serves the device.
     pub fn managed_by(&self, name: &str, verb: &str) -> Option<String> {
-        let mut devices = self.devices();
-        let device = devices.find(|device| self.name_of(device) == name)?;
         self.unmanaged
             .iter()
-            .filter(|daemon| daemon.devices.contains(&device.uuid))
+            .filter(|daemon| daemon.serves(name))
             .find_map(|daemon| daemon.managed_by(&format!("{verb} {name}")))
-    }
-
-    /// Returns a device's recorded name, or its default name; its UUID if another device has that name.
-    pub fn name_of(&self, device: &Device) -> String {
-        let name = match self.served_on(&device.key) {
-            Some(served) => &served.record.name,
-            None if self.served_as(&device.default_name).is_some() => &device.uuid,
-            None => &device.default_name,
-        };
-        name.clone()
-    }
-
-    /// Returns the name of the device with this UUID, or the UUID if there is none.
-    pub fn name_of_uuid(&self, uuid: &str) -> String {
-        let mut devices = self.devices();
-        let device = devices.find(|device| device.uuid == uuid);
-        device.map_or_else(|| uuid.to_owned(), |device| self.name_of(&device))
     }
 
     /// Returns the reason why a record cannot be read.
@@ -258,29 +314,12 @@ impl Node {
 
     /// Returns the names of the devices that the words of a command line mean, each once.
     pub fn resolve(&self, words: &[String]) -> Result<Vec<String>, NoSuchDevice> {
-        // By place; a device that was made again has its present UUID and the recorded one.
-        let mut all: BTreeMap<_, (String, Vec<String>)> = BTreeMap::new();
-        let present = self.devices().map(|device| {
-            let name = self.name_of(&device);
-            let place = device_order(Some(device.gpu), &device.key, &name);
-            (place, name, device.uuid)
-        });
-        let recorded = self.served.iter().map(|served| {
-            let record = &served.record;
-            let gpu = self.gpu(&record.key.gpu).map(|gpu| gpu.index);
-            let place = device_order(gpu.or(record.gpu), &record.key, &record.name);
-            (place, record.name.clone(), record.uuid.clone())
-        });
-        for (place, name, uuid) in present.chain(recorded) {
-            let (_, uuids) = all.entry(place).or_insert_with(|| (name, Vec::new()));
-            uuids.push(uuid);
-        }
         let mut names: Vec<String> = Vec::new();
         for word in words {
-            let candidates = all.values().map(|(name, uuids)| Candidate {
-                value: name,
-                name: Some(name),
-                uuids: uuids.iter().map(String::as_str).collect(),
+            let candidates = self.devices.iter().map(|device| Candidate {
+                value: &device.name,
+                name: Some(&device.name),
+                uuids: device.uuids(),
             });
             let selected = select(word, candidates.collect()).map_err(|error| match error {
                 NoSuchDevice::Unknown { wanted, known } if self.has_no_driver => {
@@ -303,40 +342,32 @@ impl Node {
 
     /// Returns the names of the devices of the GPU with this index, those that are gone included; never none.
     pub fn names_on(&self, index: u32) -> Result<Vec<String>, NoSuchDevice> {
-        let gpu = self.gpus.iter().find(|gpu| gpu.index == index);
-        let devices = gpu.map(Gpu::devices).unwrap_or_default();
-        let mut names: Vec<String> = devices.iter().map(|device| self.name_of(device)).collect();
-        let lost = self.lost.iter().find(|lost| lost.index == Some(index));
-        let is_unseen = self.has_no_driver || lost.is_some();
-        for served in &self.served {
-            let record = &served.record;
-            let is_on_it = match gpu {
-                Some(gpu) => gpu.uuid == record.key.gpu,
-                None => is_unseen && record.gpu == Some(index),
-            };
-            if is_on_it && !names.contains(&record.name) {
-                names.push(record.name.clone());
-            }
+        let on_it = self
+            .devices
+            .iter()
+            .filter(|device| device.gpu == Some(index));
+        let names: Vec<String> = on_it.map(|device| device.name.clone()).collect();
+        if !names.is_empty() {
+            return Ok(names);
         }
-        if let Some(lost) = lost.filter(|_| names.is_empty()) {
+        if let Some(lost) = self.lost.iter().find(|lost| lost.index == Some(index)) {
             return Err(NoSuchDevice::Lost(lost.why.clone()));
         }
-        if names.is_empty() {
-            let mut known: BTreeSet<u32> = self.gpus.iter().map(|gpu| gpu.index).collect();
-            if self.has_no_driver {
-                known.extend(self.served.iter().filter_map(|served| served.record.gpu));
-            }
-            let gpus = known.into_iter().collect();
-            return Err(if self.has_no_driver {
-                NoSuchDevice::NoneServedOn {
-                    index,
-                    gpus,
-                    unread: self.unread(),
-                }
-            } else {
-                NoSuchDevice::OfGpu { index, gpus }
+        if self.has_no_driver {
+            let gpus: BTreeSet<u32> = self
+                .devices
+                .iter()
+                .filter_map(|device| device.gpu)
+                .collect();
+            return Err(NoSuchDevice::NoneServedOn {
+                index,
+                gpus: gpus.into_iter().collect(),
+                unread: self.unread(),
             });
         }
-        Ok(names)
+        Err(NoSuchDevice::OfGpu {
+            index,
+            gpus: self.gpus.iter().map(|gpu| gpu.index).collect(),
+        })
     }
 }

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::host::{Uid, as_root, caller};
 use crate::mps::{Means, Patience};
-use crate::node::{DaemonState, Gpu, Node, Served};
+use crate::node::{DaemonState, Device, Gpu, Node, Served};
 use crate::profile::{NameTemplate, Span};
 use crate::settings::{KEYS, Server, SettingKey, Settings, Update};
 use crate::state::RunDir;
@@ -118,8 +118,11 @@ impl Daemons {
             }
         }
         daemons.starts.sort_by_key(|(place, _)| *place);
-        for served in &planner.node.served {
-            if served.record.key.gpu != gpu.uuid || !concerns_us(served, planner.run_dir) {
+        for device in &planner.node.devices {
+            let Some(served) = &device.served else {
+                continue;
+            };
+            if device.key.gpu != gpu.uuid || !concerns_us(served, planner.run_dir) {
                 continue;
             }
             let because = match slots.iter().find(|slot| slot.is_served_by(served)) {
@@ -127,7 +130,7 @@ impl Daemons {
                 // A user may serve a device that the profile leaves without a daemon.
                 Some(_) if served.run_dir != *planner.run_dir => continue,
                 Some(_) => NO_DAEMON,
-                None if served.is_gone() => "its device is gone",
+                None if device.is_gone() => "its device is gone",
                 None => "not in the profile",
             };
             daemons.stop(planner.run_dir, served, because);
@@ -140,7 +143,8 @@ impl Daemons {
         let run_dir = planner.run_dir;
         let beside = slot
             .device
-            .map(|uuid| UnmanagedDaemon::on_device(planner.node, run_dir, uuid))
+            .and_then(|uuid| planner.node.device_with_uuid(uuid))
+            .map(|device| UnmanagedDaemon::on_device(planner.node, run_dir, device))
             .unwrap_or_default();
         let because = match slot.served {
             None => match slot.device.and_then(|uuid| lost_on(planner, uuid)) {
@@ -321,11 +325,11 @@ fn foreign_daemon(served: &Served) -> Obstacle {
 
 /// The obstacle that none of the daemons here is the caller's.
 pub(super) fn no_own_daemon(node: &Node, run_dir: &RunDir) -> Option<Obstacle> {
-    let first = node.served.first()?;
-    if node.served.iter().any(|served| served.run_dir == *run_dir) {
+    let first = node.served().next()?;
+    if node.served().any(|served| served.run_dir == *run_dir) {
         return None;
     }
-    let (served, daemons) = match node.served.len() {
+    let (served, daemons) = match node.served().count() {
         1 => ("1 device is".to_owned(), "a daemon"),
         count => (format!("{count} devices are"), "daemons"),
     };
@@ -380,8 +384,10 @@ pub(super) fn recorded<'a>(
     name: &str,
     verb: &str,
     missing: Obstacle,
-) -> Result<&'a Served, Obstacle> {
-    node.served_as(name).ok_or_else(|| {
+) -> Result<(&'a Device, &'a Served), Obstacle> {
+    let device = node.device(name);
+    let recorded = device.and_then(|device| Some((device, device.served.as_ref()?)));
+    recorded.ok_or_else(|| {
         unreadable(node, run_dir).unwrap_or_else(|| {
             let hint = node.managed_by(name, verb).unwrap_or(missing.hint);
             Obstacle { hint, ..missing }

@@ -8,7 +8,7 @@ use super::{
 use crate::geometry::SliceMap;
 use crate::host::Pid;
 use crate::mps::{Means, Patience};
-use crate::node::{DaemonState, Gpu, Node, Served, Stray};
+use crate::node::{DaemonState, Device, Gpu, Node, Served, Stray};
 use crate::state::RunDir;
 
 /// A request to take devices down.
@@ -51,7 +51,7 @@ pub fn down(node: &Node, run_dir: &RunDir, wanted: &Down) -> Result<Plan, Refusa
             check_ours(served, run_dir)?;
         }
     }
-    for served in &node.served {
+    for served in node.served() {
         if served.run_dir == *run_dir && wanted.selects(&served.record.name) {
             let steps = &mut plan.of_gpu(node, &served.record.key.gpu).steps;
             steps.push(step_to_stop(served, wanted.force));
@@ -84,9 +84,9 @@ fn purge(node: &Node, wanted: &Down, plan: &Plan) -> Purge {
         return Purge::All;
     }
     let selected = node
-        .devices()
-        .filter(|device| wanted.selects(&node.name_of(device)))
-        .map(|device| device.uuid);
+        .present()
+        .filter(|device| wanted.selects(&device.name))
+        .map(|device| device.uuid.clone());
     let stopped = plan.stops().map(|stop| stop.uuid.clone());
     Purge::Devices(selected.chain(stopped).collect())
 }
@@ -103,12 +103,9 @@ fn stop_lost(
     let mut is_one_known = false;
     for lost in &node.lost_records {
         let record = &lost.record;
-        let mut devices = node.devices();
-        let device = devices.find(|device| device.uuid == record.uuid);
+        let device = node.device_with_uuid(&record.uuid);
         let is_asked_for = wanted.selects(&record.name)
-            || device
-                .as_ref()
-                .is_some_and(|device| wanted.selects(&device.default_name));
+            || device.is_some_and(|device| wanted.selects(&device.name));
         if lost.run_dir != *run_dir || !is_asked_for {
             continue;
         }
@@ -122,8 +119,8 @@ fn stop_lost(
                 unasked: None,
                 ..Stop::of(lost)
             });
-            let gpu = device.map_or_else(|| record.uuid.clone(), |device| device.key.gpu);
-            let steps = &mut plan.of_gpu(node, &gpu).steps;
+            let gpu = device.map_or(&record.uuid, |device| &device.key.gpu);
+            let steps = &mut plan.of_gpu(node, gpu).steps;
             steps.push(stop.because("its record is missing or cannot be read"));
         }
     }
@@ -165,13 +162,13 @@ fn destroy_instances(
     let mut steps = Vec::new();
     let mut staying = Vec::new();
     for instance in &gpu.instances {
-        let mut devices = gpu.devices();
+        let mut devices: Vec<&Device> = node.devices_of(gpu).collect();
         devices.retain(|device| {
             let part = device.part.as_ref();
             part.is_some_and(|part| part.gpu_instance == instance.id)
         });
         let count = devices.len();
-        devices.retain(|device| wanted.selects(&node.name_of(device)));
+        devices.retain(|device| wanted.selects(&device.name));
         // A GPU instance without devices is meant only where everything is.
         let is_meant = wanted.means_all() || (count > 0 && devices.len() == count);
         let goes = is_meant && is_made_by_us(node, gpu, instance, None);
@@ -207,7 +204,7 @@ fn destroy_instances(
 /// Checks that no daemon of another run directory and no program outside MPS uses the instance: the driver would
 /// refuse half-way.
 fn check_idle(node: &Node, run_dir: &RunDir, gpu: &Gpu, uuid: &str) -> Result<(), Obstacle> {
-    let foreign = node.served.iter().find(|served| {
+    let foreign = node.served().find(|served| {
         served.record.uuid == uuid && served.is_alive() && served.run_dir != *run_dir
     });
     if let Some(served) = foreign {
@@ -223,7 +220,8 @@ fn check_idle(node: &Node, run_dir: &RunDir, gpu: &Gpu, uuid: &str) -> Result<()
     // The plan ends the daemons whose records are lost, or has been refused for them.
     let lost = node.lost_records.iter().flat_map(|lost| &lost.servers);
     let ended: Vec<Pid> = lost.map(|server| server.pid).collect();
-    let mut pids = node.unaccounted_for(uuid);
+    let device = node.device_with_uuid(uuid);
+    let mut pids = device.map(Device::unaccounted).unwrap_or_default();
     pids.retain(|pid| !ended.contains(pid));
     outside_mps(gpu, uuid, &pids, hint).map_or(Ok(()), Err)
 }
@@ -245,41 +243,36 @@ fn disable_mig(node: &Node, gpu: &Gpu, plan: &mut Plan) {
 }
 
 /// Adds the end of every idle stray on the devices that `is_meant` selects, before everything else.
-pub(super) fn end_idle_strays(node: &Node, plan: &mut Plan, is_meant: impl Fn(&Stray) -> bool) {
-    for stray in &node.strays {
-        if stray.is_idle() && is_meant(stray) {
-            end_stray(node, plan, stray);
+pub(super) fn end_idle_strays(node: &Node, plan: &mut Plan, is_meant: impl Fn(&Device) -> bool) {
+    for device in node.devices.iter().filter(|device| is_meant(device)) {
+        for stray in device.strays.iter().filter(|stray| stray.is_idle()) {
+            end_stray(node, plan, device, stray);
         }
     }
 }
 
 /// Adds the end of every stray on the selected devices. One that may have clients is ended only by force.
 fn end_strays(node: &Node, wanted: &Down, plan: &mut Plan) -> Result<(), Obstacle> {
-    for stray in &node.strays {
-        let name = node.name_of_uuid(&stray.uuid);
-        if !wanted.selects(&name) {
-            continue;
+    for device in &node.devices {
+        let name = &device.name;
+        for stray in device.strays.iter().filter(|_| wanted.selects(name)) {
+            if wanted.force.is_none() && !stray.is_idle() {
+                let pid = stray.server.pid;
+                return Err(Obstacle::new(
+                    format!("server {pid} of {name} outlived its daemon and may have clients"),
+                    format!("let them end first, or mig-mps down {name} --force"),
+                ));
+            }
+            end_stray(node, plan, device, stray);
         }
-        if wanted.force.is_none() && !stray.is_idle() {
-            let pid = stray.server.pid;
-            return Err(Obstacle::new(
-                format!("server {pid} of {name} outlived its daemon and may have clients"),
-                format!("let them end first, or mig-mps down {name} --force"),
-            ));
-        }
-        end_stray(node, plan, stray);
     }
     Ok(())
 }
 
-fn end_stray(node: &Node, plan: &mut Plan, stray: &Stray) {
-    let mut devices = node.devices();
-    let Some(device) = devices.find(|device| device.uuid == stray.uuid) else {
-        return;
-    };
+fn end_stray(node: &Node, plan: &mut Plan, device: &Device, stray: &Stray) {
     let end = Action::EndStray(EndStray {
-        name: node.name_of(&device),
-        uuid: stray.uuid.clone(),
+        name: device.name.clone(),
+        uuid: device.uuid.clone(),
         server: (stray.server.pid, stray.started),
     });
     let steps = &mut plan.of_gpu(node, &device.key.gpu).steps;

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::geometry::{ComputeInstanceId, ComputeProfileId, GpuInstanceId, Placement, ProfileId};
 use crate::host::{Pid, StartTime, Uid};
-use crate::node::{Client, Clients, DaemonState, Gpu, Node, Presence, Served, ServerProcess};
+use crate::node::{Client, Clients, DaemonState, Device, Gpu, Node, Served, ServerProcess};
 use crate::nvml::{ComputeInstanceReading, GpuInstanceReading, MigMode};
 use crate::settings::{Serve, Settings};
 use crate::state::{DaemonId, DeviceKey, DeviceRecord, InstanceKey, RunDir};
@@ -54,16 +54,24 @@ pub(super) fn node() -> Node {
             compute: at(number),
         })
     };
-    Node {
+    let devices = [
+        served("0.0.c0", "MIG-0", "GPU-0", part(0)),
+        served("0.0.c1", "MIG-1", "GPU-0", part(1)),
+        served("1", "GPU-1", "GPU-1", None),
+    ];
+    let mut node = Node {
         boot_id: "boot".to_owned(),
         gpus: vec![partitioned, gpu(1)],
-        served: vec![
-            served("0.0.c0", "MIG-0", "GPU-0", part(0)),
-            served("0.0.c1", "MIG-1", "GPU-0", part(1)),
-            served("1", "GPU-1", "GPU-1", None),
-        ],
+        devices: devices.into_iter().map(Device::recorded).collect(),
         ..Node::default()
-    }
+    };
+    node.join();
+    node
+}
+
+/// The record of the device that is the `nth` of the three.
+pub(super) fn nth(node: &mut Node, nth: usize) -> &mut Served {
+    node.devices[nth].served.as_mut().expect("all are served")
 }
 
 fn gpu(index: u32) -> Gpu {
@@ -112,7 +120,6 @@ fn served(name: &str, uuid: &str, gpu: &str, instance: Option<InstanceKey>) -> S
         leaving: false,
     };
     Served {
-        presence: Presence::There,
         state: DaemonState::Ready,
         servers: vec![ServerProcess {
             pid: Pid(server),

@@ -7,7 +7,7 @@ use super::refusal::{ClientOf, Obstacle, Refusal};
 use crate::geometry::{Placement, SliceMap};
 use crate::host::{Pid, user_name};
 use crate::mps::{ControlProgram, Patience};
-use crate::node::{Gpu, MpsProgram, Node, Variable};
+use crate::node::{Device, Gpu, Node, Variable};
 use crate::nvml::EXCLUSIVE_PROCESS;
 use crate::settings::MemoryLimit;
 use crate::state::RunDir;
@@ -407,11 +407,11 @@ pub struct UnmanagedDaemon {
 
 impl UnmanagedDaemon {
     /// Returns the unmanaged daemons of a device. One in our own pipe directory is taken over instead.
-    pub(super) fn on_device(node: &Node, run_dir: &RunDir, uuid: &str) -> Vec<Self> {
-        let pipe = run_dir.pipe_dir(uuid).display().to_string();
+    pub(super) fn on_device(node: &Node, run_dir: &RunDir, device: &Device) -> Vec<Self> {
+        let pipe = run_dir.pipe_dir(&device.uuid).display().to_string();
         let unmanaged = node.unmanaged.iter().filter(|unmanaged| {
-            unmanaged.program == MpsProgram::Control
-                && unmanaged.devices.iter().any(|device| device == uuid)
+            unmanaged.is_daemon()
+                && unmanaged.serves(&device.name)
                 && unmanaged.pipe_directory.value() != Some(&pipe)
         });
         unmanaged

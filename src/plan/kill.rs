@@ -7,7 +7,7 @@ use super::refusal::{no_client, too_old};
 use super::{ClientOf, Kill, Obstacle, Plan, Refusal, Signal, Victim};
 use crate::host::{Pid, Uid, as_root, user_name};
 use crate::mps::Patience;
-use crate::node::{Client, DaemonState, Node, Served};
+use crate::node::{Client, DaemonState, Device, Node, Served};
 use crate::settings::Serve;
 use crate::state::RunDir;
 
@@ -66,14 +66,14 @@ fn has_clients(node: &Node, name: &str, pids: &[Pid]) -> bool {
 pub fn kill(node: &Node, run_dir: &RunDir, request: &KillRequest<'_>) -> Result<Plan, Refusal> {
     too_old(node)?;
     let name = request.device;
-    let served = serving(node, run_dir, name)?;
+    let (device, served) = serving(node, run_dir, name)?;
     if request.caller == Uid::ROOT && served.is_a_users() {
         return Err(only_its_user(served, request.pids).into());
     }
     let mut victims: Vec<Victim> = Vec::new();
     for pid in present(request, served) {
         if victims.iter().all(|victim| victim.pid != pid) {
-            victims.push(victim(node, served, request, pid)?);
+            victims.push(victim(node, (device, served), request, pid)?);
         }
     }
     let kill = Kill {
@@ -112,7 +112,7 @@ fn present(request: &KillRequest<'_>, served: &Served) -> Vec<Pid> {
 
 fn victim(
     node: &Node,
-    served: &Served,
+    (device, served): (&Device, &Served),
     request: &KillRequest<'_>,
     pid: Pid,
 ) -> Result<Victim, Refusal> {
@@ -137,14 +137,13 @@ fn victim(
         pid,
         started: client.started,
         server: asked,
-        is_certain: is_certain(node, served, client, of),
+        is_certain: is_certain(device, client, of),
     })
 }
 
 /// True if more than a daemon's word makes a process a client.
-fn is_certain(node: &Node, served: &Served, client: &Client, user: Option<Uid>) -> bool {
-    let listed = node.processes.get(&served.record.uuid);
-    let is_listed = listed.is_some_and(|processes| {
+fn is_certain(device: &Device, client: &Client, user: Option<Uid>) -> bool {
+    let is_listed = device.processes.as_ref().is_some_and(|processes| {
         let mut clients = processes.clients.iter();
         clients.any(|usage| Some(Pid(usage.pid)) == client.pid)
     });
@@ -169,12 +168,16 @@ fn only_its_user(served: &Served, pids: &[Pid]) -> Obstacle {
 }
 
 /// Returns the served device of that name, if its daemon can list its clients.
-fn serving<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Served, Obstacle> {
+fn serving<'a>(
+    node: &'a Node,
+    run_dir: &RunDir,
+    name: &str,
+) -> Result<(&'a Device, &'a Served), Obstacle> {
     let missing = Obstacle::new(
         format!("{name} has no clients: no daemon of mig-mps serves it"),
         "mig-mps status shows who computes there",
     );
-    let served = recorded(node, run_dir, name, "kill", missing)?;
+    let (device, served) = recorded(node, run_dir, name, "kill", missing)?;
     if served.state == DaemonState::Dead {
         return Err(Obstacle::new(
             format!("the daemon of {name} has died, and its clients get CUDA error 806"),
@@ -182,7 +185,7 @@ fn serving<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Serve
         ));
     }
     check_answers(served)?;
-    Ok(served)
+    Ok((device, served))
 }
 
 fn not_permitted(name: &str, owner: Option<Uid>, server: Option<Uid>) -> Obstacle {
@@ -200,7 +203,7 @@ fn not_permitted(name: &str, owner: Option<Uid>, server: Option<Uid>) -> Obstacl
 
 #[cfg(test)]
 mod tests {
-    use super::super::example::{ALICE, BOB, client, node, run_dir};
+    use super::super::example::{ALICE, BOB, client, node, nth, run_dir};
     use super::*;
     use crate::host::StartTime;
     use crate::node::Clients;
@@ -208,7 +211,7 @@ mod tests {
     /// Two servers of one device, the second root's, with a client each.
     fn two_servers() -> Node {
         let mut node = node();
-        let served = &mut node.served[2];
+        let served = nth(&mut node, 2);
         let mut second = client(served, 12);
         second.server = Some(Pid(9));
         let first = client(served, 11);
@@ -276,11 +279,11 @@ mod tests {
             pids.collect::<Vec<_>>()
         };
         assert_eq!(left(&node), [Pid(11), Pid(12)]);
-        let mut clients = node.served[2].clients.listed().to_vec();
+        let mut clients = nth(&mut node, 2).clients.listed().to_vec();
         clients[0].started = Some(StartTime(5));
-        node.served[2].clients = Clients::Known(clients.clone());
+        nth(&mut node, 2).clients = Clients::Known(clients.clone());
         assert_eq!(left(&node), [Pid(12)]);
-        node.served[2].clients = Clients::Known(Vec::new());
+        nth(&mut node, 2).clients = Clients::Known(Vec::new());
         assert!(kill(&node, &run_dir(), &request).unwrap().is_empty());
         // Without a plan that was shown it is a mistake.
         request.shown = None;

@@ -9,7 +9,7 @@ use super::refusal::Obstacle;
 use super::up::Planner;
 use crate::geometry::{ComputeChoice, Disruption, GpuInstanceProfile, Placement, SliceMap};
 use crate::host::Pid;
-use crate::node::{DaemonState, Gpu, Node, Served};
+use crate::node::{DaemonState, Device, Gpu, Node, Served};
 use crate::nvml::{ComputeInstanceReading, GpuInstanceReading};
 use crate::state::{Created, DeviceKey, InstanceKey, RunDir};
 
@@ -188,7 +188,8 @@ impl<'a> InstanceUse<'a> {
                 let restart = served.map_or(Disruption::NONE, |served| {
                     disruption_of_end(served, run_dir)
                 });
-                let strangers = node.unaccounted_for(&compute.uuid);
+                let device = node.device_with_uuid(&compute.uuid);
+                let strangers = device.map(Device::unaccounted).unwrap_or_default();
                 let itself = Disruption {
                     clients: u32::try_from(strangers.len()).unwrap_or(u32::MAX),
                     compute_instances: 1,
@@ -228,8 +229,9 @@ pub(super) fn served_here<'a>(
     run_dir: &RunDir,
     key: &DeviceKey,
 ) -> Option<&'a Served> {
-    node.served_on(key)
-        .filter(|served| served.is_there() && concerns_us(served, run_dir))
+    let device = node.device_at(key).filter(|device| device.is_there())?;
+    let served = device.served.as_ref();
+    served.filter(|served| concerns_us(served, run_dir))
 }
 
 pub(super) fn concerns_us(served: &Served, run_dir: &RunDir) -> bool {

@@ -23,7 +23,7 @@ pub(super) fn switch(gpu: &Gpu, on: bool) -> Option<Step> {
 
 /// The programs outside MPS on a whole GPU: the mode switches only on an idle GPU.
 pub(super) fn in_the_way(node: &Node, gpu: &Gpu) -> Option<Obstacle> {
-    let busy = layout::list(&node.unaccounted_for(&gpu.uuid))?;
+    let busy = layout::list(&node.device_with_uuid(&gpu.uuid)?.unaccounted())?;
     let what = format!(
         "GPU {} ({}) computes for pid {busy}: the MIG mode of an idle GPU alone can be switched",
         gpu.index, gpu.product
@@ -109,7 +109,7 @@ fn is_switched(plan: &GpuPlan, gpu: &Gpu) -> bool {
 
 /// Daemons, servers, clients and all that computes: their ends are planned, or they are obstacles of their own.
 fn accounted_for(node: &Node) -> BTreeSet<Pid> {
-    let served = node.served.iter().chain(&node.lost_records);
+    let served = node.served().chain(&node.lost_records);
     let of_mps = served.flat_map(|served| {
         let daemon = served.record.daemon.map(|daemon| daemon.pid);
         let servers = served.servers.iter().map(|server| server.pid);
@@ -121,10 +121,12 @@ fn accounted_for(node: &Node) -> BTreeSet<Pid> {
             .filter_map(|client| client.pid);
         servers.chain(clients).chain(daemon)
     });
-    let strays = node.strays.iter().map(|stray| stray.server.pid);
+    let strays = node.devices.iter().flat_map(|device| &device.strays);
+    let strays = strays.map(|stray| stray.server.pid);
     let computing = node
-        .processes
-        .values()
+        .devices
+        .iter()
+        .filter_map(|device| device.processes.as_ref())
         .flat_map(|processes| &processes.compute)
         .map(|usage| Pid(usage.pid));
     of_mps.chain(strays).chain(computing).collect()

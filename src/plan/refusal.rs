@@ -257,7 +257,7 @@ fn its_clients(served: &Served) -> String {
 
 /// Returns the role of a process on this node, such as `is one of 0.1`, and a hint; `None` if it is not known.
 fn other_role(node: &Node, pid: Pid) -> Option<(String, String)> {
-    for served in &node.served {
+    for served in node.served() {
         let name = &served.record.name;
         if served.clients.have(pid) {
             let hint = format!("mig-mps kill {name} {pid}");
@@ -277,13 +277,15 @@ fn other_role(node: &Node, pid: Pid) -> Option<(String, String)> {
         let hint = format!("mig-mps restart {name} ends both and starts others");
         return Some((format!("is the {program} of {name}"), hint));
     }
-    for (uuid, processes) in &node.processes {
-        let name = node.name_of_uuid(uuid);
-        let served = node.serving(uuid);
+    for device in &node.devices {
+        let Some(processes) = &device.processes else {
+            continue;
+        };
+        let (name, served) = (&device.name, device.serving());
         let is_known = served.is_none_or(|served| served.clients.are_known());
         let how = if processes.clients.iter().any(|usage| usage.pid == pid.0) {
             "through an MPS daemon that mig-mps has not started"
-        } else if is_known && node.unaccounted_for(uuid).contains(&pid) {
+        } else if is_known && device.unaccounted().contains(&pid) {
             "outside MPS, where no daemon can end its work"
         } else {
             continue;

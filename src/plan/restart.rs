@@ -6,7 +6,7 @@ use super::{
     ASKED_FOR, Action, Obstacle, Place, Plan, Refusal, Start, StartedBy, Stop, UnmanagedDaemon,
     down,
 };
-use crate::node::{DaemonState, Gpu, Node, Presence, Served, Stray, Unseen, lost_hint, restored};
+use crate::node::{DaemonState, Device, Gpu, Node, Presence, Served, Unseen, lost_hint, restored};
 use crate::state::{InstanceKey, RunDir};
 
 /// Plans to restart the daemons of the devices with these names, with their present settings, including those set by
@@ -28,13 +28,16 @@ pub fn heal(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Ref
     if node.is_changing() {
         return Ok(Plan::default());
     }
-    let (ours, foreign): (Vec<&Served>, Vec<&Served>) = node
-        .served
+    let (ours, foreign): (Vec<&Device>, Vec<&Device>) = node
+        .devices
         .iter()
-        .filter(|served| names.is_empty() || names.contains(&served.record.name))
-        .filter(|served| is_healed(served, node))
-        .partition(|served| served.run_dir == *run_dir);
-    if let Some(served) = foreign.first() {
+        .filter(|device| names.is_empty() || names.contains(&device.name))
+        .filter(|device| is_healed(device, node))
+        .partition(|device| {
+            let served = device.served.as_ref();
+            served.is_some_and(|served| served.run_dir == *run_dir)
+        });
+    if let Some(served) = foreign.first().and_then(|device| device.served.as_ref()) {
         if !names.is_empty() {
             check_ours(served, run_dir)?;
         }
@@ -42,13 +45,10 @@ pub fn heal(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Ref
             return Err(obstacle.into());
         }
     }
-    let (names, uuids): (Vec<String>, Vec<&String>) = ours
-        .into_iter()
-        .map(|served| (served.record.name.clone(), &served.record.uuid))
-        .unzip();
+    let names: Vec<String> = ours.iter().map(|device| device.name.clone()).collect();
     let mut plan = again(node, run_dir, &names, StartedBy::Heal)?;
     // The server of a dead daemon keeps its GPU memory.
-    down::end_idle_strays(node, &mut plan, |stray| uuids.contains(&&stray.uuid));
+    down::end_idle_strays(node, &mut plan, |device| names.contains(&device.name));
     Ok(plan.with_compute_modes(node, run_dir))
 }
 
@@ -56,29 +56,32 @@ pub fn heal(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Ref
 pub fn mend(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Refusal> {
     let healed = heal(node, run_dir, names)?;
     let mut plan = healed.clone();
-    down::end_idle_strays(node, &mut plan, |stray| {
-        let is_meant = names.is_empty() || names.contains(&node.name_of_uuid(&stray.uuid));
-        is_meant && !node.is_changing() && !ends(&healed, stray)
+    down::end_idle_strays(node, &mut plan, |device| {
+        let is_meant = names.is_empty() || names.contains(&device.name);
+        is_meant && !node.is_changing() && !ends_strays(&healed, device)
     });
     plan.sort();
     Ok(plan)
 }
 
-/// True if the plan ends this server already.
-fn ends(plan: &Plan, stray: &Stray) -> bool {
+/// True if the plan ends the strays of this device already.
+fn ends_strays(plan: &Plan, device: &Device) -> bool {
     plan.steps()
-        .any(|step| matches!(&step.action, Action::EndStray(end) if end.uuid == stray.uuid))
+        .any(|step| matches!(&step.action, Action::EndStray(end) if end.uuid == device.uuid))
 }
 
 /// True if `heal` starts or restarts it.
-pub fn is_healed(served: &Served, node: &Node) -> bool {
+pub fn is_healed(device: &Device, node: &Node) -> bool {
+    let Some(served) = &device.served else {
+        return false;
+    };
     let record = &served.record;
     let is_down = match served.state {
         DaemonState::Dead => !record.leaving && record.boot_id == node.boot_id,
         DaemonState::Hung(_) => served.clients.are_none(),
         _ => false,
     };
-    let may_be_there = served.is_there() || served.presence == Presence::Unseen(Unseen::NoDriver);
+    let may_be_there = device.is_there() || device.presence == Presence::Unseen(Unseen::NoDriver);
     is_down && !served.is_given_up && may_be_there
 }
 
@@ -90,8 +93,8 @@ fn again(node: &Node, run_dir: &RunDir, names: &[String], by: StartedBy) -> Resu
         if names[..at].contains(name) {
             continue;
         }
-        let served = restartable(node, run_dir, name)?;
-        let (gpu, place) = place_of(node, served)?;
+        let (device, served) = restartable(node, run_dir, name)?;
+        let (gpu, place) = place_of(node, device, served)?;
         let because = reason_to_restart(served);
         if served.is_alive() {
             let stop = Action::Stop(stop_before_restart(served));
@@ -105,7 +108,7 @@ fn again(node: &Node, run_dir: &RunDir, names: &[String], by: StartedBy) -> Resu
             settings: served.record.settings.clone(),
             by_hand: by_hand.clone(),
             by,
-            beside: UnmanagedDaemon::on_device(node, run_dir, &served.record.uuid),
+            beside: UnmanagedDaemon::on_device(node, run_dir, device),
         });
         let because = match by_hand.as_slice() {
             [] => because.to_owned(),
@@ -121,33 +124,41 @@ fn again(node: &Node, run_dir: &RunDir, names: &[String], by: StartedBy) -> Resu
 }
 
 /// Returns the record of the device with that name, if it is ours.
-fn restartable<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Served, Obstacle> {
+fn restartable<'a>(
+    node: &'a Node,
+    run_dir: &RunDir,
+    name: &str,
+) -> Result<(&'a Device, &'a Served), Obstacle> {
     let missing = Obstacle::new(
         format!("{name} has no daemon of mig-mps to be started again"),
         "start it with mig-mps up and its profile",
     );
-    let served = recorded(node, run_dir, name, "restart", missing)?;
+    let (device, served) = recorded(node, run_dir, name, "restart", missing)?;
     check_ours(served, run_dir)?;
-    Ok(served)
+    Ok((device, served))
 }
 
 /// Returns the GPU and the place of a recorded device.
-fn place_of<'a>(node: &'a Node, served: &Served) -> Result<(&'a Gpu, Place), Obstacle> {
-    let key = &served.record.key;
+fn place_of<'a>(
+    node: &'a Node,
+    device: &Device,
+    served: &Served,
+) -> Result<(&'a Gpu, Place), Obstacle> {
+    let key = &device.key;
     let Some(gpu) = node.gpu(&key.gpu) else {
-        return Err(absent(node, served));
+        return Err(absent(node, device, served));
     };
     if key.instance.is_some() {
         visible(gpu)?;
     }
     let place = match key.instance {
-        _ if !served.is_there() => None,
+        _ if !device.is_there() => None,
         Some(key) => place_on(gpu, key),
         None => Some(Place::Whole),
     };
     match place {
         Some(place) => Ok((gpu, place)),
-        None => Err(absent(node, served)),
+        None => Err(absent(node, device, served)),
     }
 }
 
@@ -163,9 +174,9 @@ fn place_on(gpu: &Gpu, key: InstanceKey) -> Option<Place> {
 }
 
 /// The obstacle of a device that is gone or cannot be seen.
-fn absent(node: &Node, served: &Served) -> Obstacle {
-    let name = &served.record.name;
-    match &served.presence {
+fn absent(node: &Node, device: &Device, served: &Served) -> Obstacle {
+    let name = &device.name;
+    match &device.presence {
         Presence::Unseen(unseen) => Obstacle::new(
             format!("the device of {name} cannot be seen: {unseen}"),
             match unseen {
@@ -174,7 +185,7 @@ fn absent(node: &Node, served: &Served) -> Obstacle {
                 Unseen::Hidden(_) => "run it as root".to_owned(),
             },
         ),
-        Presence::There | Presence::Gone => Obstacle::new(
+        Presence::There | Presence::MadeAgain | Presence::Gone => Obstacle::new(
             format!("the device of {name} is gone: no daemon could serve it"),
             restored(node, served).replace('`', ""),
         ),
@@ -216,7 +227,7 @@ fn reason_to_restart(served: &Served) -> &'static str {
 mod tests {
     use std::path::Path;
 
-    use super::super::example::{client, names, node, run_dir};
+    use super::super::example::{client, names, node, nth, run_dir};
     use super::*;
     use crate::failure::Failure as _;
     use crate::mps::Patience;
@@ -280,11 +291,11 @@ mod tests {
     #[test]
     fn settings_stay_and_it_stays_known_which_were_set_by_hand() {
         let mut node = node();
-        node.served[2].record.by_hand = names(&["max-clients"]);
-        node.served[2].record.settings.max_clients = Some(4);
+        nth(&mut node, 2).record.by_hand = names(&["max-clients"]);
+        nth(&mut node, 2).record.settings.max_clients = Some(4);
         let plan = restart(&node, &run_dir(), &names(&["1"])).unwrap();
         let start = starts(&plan)[0];
-        assert_eq!(start.settings, node.served[2].record.settings);
+        assert_eq!(start.settings, nth(&mut node, 2).record.settings);
         assert!(start.by == StartedBy::Restart && start.by_hand == ["max-clients"]);
         let because: Vec<&str> = plan.steps().map(|step| step.because.as_str()).collect();
         assert_eq!(
@@ -296,7 +307,7 @@ mod tests {
     #[test]
     fn clients_are_in_the_way_unless_forced() {
         let mut node = node();
-        let one = client(&node.served[2], 4711);
+        let one = client(nth(&mut node, 2), 4711);
         for (state, is_known) in [
             (DaemonState::Ready, true),
             (DaemonState::Starting, true),
@@ -306,8 +317,8 @@ mod tests {
             (DaemonState::NoAnswer(String::new()), false),
             (DaemonState::Orphan, false),
         ] {
-            node.served[2].state = state.clone();
-            node.served[2].clients = if is_known {
+            nth(&mut node, 2).state = state.clone();
+            nth(&mut node, 2).clients = if is_known {
                 Clients::Known(vec![one.clone()])
             } else {
                 Clients::Partial(vec![one.clone()])
@@ -324,11 +335,11 @@ mod tests {
     #[test]
     fn the_dead_and_the_stuck_need_no_force() {
         let mut node = node();
-        node.served[2].state = DaemonState::Dead;
+        nth(&mut node, 2).state = DaemonState::Dead;
         let plan = restart(&node, &run_dir(), &names(&["1"])).unwrap();
         assert_eq!(steps(&plan), ["start 1"]);
         assert!(plan.stopped_daemons().is_empty() && plan.count_restarted() == 0);
-        node.served[2].state = DaemonState::Fault;
+        nth(&mut node, 2).state = DaemonState::Fault;
         let plan = restart(&node, &run_dir(), &names(&["1"])).unwrap();
         // It may not end when it is only asked to.
         assert!(plan.stops().all(|stop| stop.patience == Patience::AT_ONCE));
@@ -338,12 +349,12 @@ mod tests {
     #[test]
     fn what_has_no_place_or_is_somebody_elses_is_refused() {
         let mut node = node();
-        node.served[0].presence = Presence::Gone;
+        node.devices[0].presence = Presence::Gone;
         assert!(refused(&node, "0.0.c0").starts_with("the device of 0.0.c0 is gone"));
         node.gpus[0].hidden = Some("Insufficient Permissions".to_owned());
         assert!(refused(&node, "0.0.c1").contains("its instances cannot be seen"));
         assert!(refused(&node, "5").contains("no daemon of mig-mps"));
-        node.served[2].run_dir = RunDir::at(Path::new("/run/user/7/mig-mps"));
+        nth(&mut node, 2).run_dir = RunDir::at(Path::new("/run/user/7/mig-mps"));
         let elsewhere = refused(&node, "1");
         assert!(
             elsewhere.starts_with("device 1 is served by a daemon of /run/user/7/mig-mps"),

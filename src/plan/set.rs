@@ -3,7 +3,7 @@
 use super::daemons::{check_answers, check_ours, live_changes, recorded};
 use super::refusal::{no_program_starts, too_old};
 use super::{Obstacle, Plan, Refusal, Set, Step};
-use crate::node::{DaemonState, Node, Served, lost_hint};
+use crate::node::{DaemonState, Device, Node, Served, lost_hint};
 use crate::profile::SettingAssignment;
 use crate::state::RunDir;
 
@@ -20,8 +20,8 @@ pub fn set(
     too_old(node)?;
     let mut plan = Plan::default();
     for name in names {
-        let served = settable(node, run_dir, name)?;
-        if let Some(step) = step_to_set(node, served, assignments)? {
+        let (device, served) = settable(node, run_dir, name)?;
+        if let Some(step) = step_to_set(node, device, served, assignments)? {
             plan.of_gpu(node, &served.record.key.gpu).steps.push(step);
         }
     }
@@ -33,7 +33,7 @@ pub fn set(
 pub fn set_back(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Refusal> {
     let mut plan = Plan::default();
     for name in names {
-        let served = settable(node, run_dir, name)?;
+        let (_, served) = settable(node, run_dir, name)?;
         let record = &served.record;
         let changes = live_changes(served, &record.settings);
         if !changes.is_empty() {
@@ -48,6 +48,7 @@ pub fn set_back(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan,
 
 fn step_to_set(
     node: &Node,
+    device: &Device,
     served: &Served,
     assignments: &[SettingAssignment],
 ) -> Result<Option<Step>, Refusal> {
@@ -76,7 +77,7 @@ fn step_to_set(
     by_hand.sort_unstable();
     by_hand.dedup();
     let mut step = Set::step(served, settings, changes, by_hand);
-    let processes = node.processes.get(&record.uuid);
+    let processes = device.processes.as_ref();
     let memory = processes.and_then(|processes| processes.memory);
     if let (Some(limit), Some(memory)) = (new_limit, memory)
         && limit.bytes() > memory.total
@@ -88,14 +89,18 @@ fn step_to_set(
 }
 
 /// The device of that name, if its daemon takes settings.
-fn settable<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Served, Obstacle> {
+fn settable<'a>(
+    node: &'a Node,
+    run_dir: &RunDir,
+    name: &str,
+) -> Result<(&'a Device, &'a Served), Obstacle> {
     let missing = not_settable(name, "mig-mps does not serve it");
-    let served = recorded(node, run_dir, name, "set", missing)?;
-    if let Some(why) = served.lost() {
+    let (device, served) = recorded(node, run_dir, name, "set", missing)?;
+    if let Some(why) = device.lost() {
         let what = format!("the device of {name} cannot be seen: {why}");
         return Err(Obstacle::new(what, lost_hint()));
     }
-    if served.is_gone() {
+    if device.is_gone() {
         return Err(not_settable(name, "its device is gone"));
     }
     check_ours(served, run_dir)?;
@@ -109,7 +114,7 @@ fn settable<'a>(node: &'a Node, run_dir: &RunDir, name: &str) -> Result<&'a Serv
             "run mig-mps up with its profile, which goes on from there, or mig-mps restart",
         ));
     }
-    Ok(served)
+    Ok((device, served))
 }
 
 fn not_settable(name: &str, why: &str) -> Obstacle {

@@ -50,10 +50,8 @@ pub fn up(node: &Node, profile: &Profile, run_dir: &RunDir, caller: Uid) -> Resu
         remarks: planner.remarks(),
         ..Plan::default()
     };
-    down::end_idle_strays(node, &mut plan, |stray| {
-        let mut devices = node.devices();
-        let device = devices.find(|device| device.uuid == stray.uuid);
-        let gpu = device.and_then(|device| node.gpu(&device.key.gpu));
+    down::end_idle_strays(node, &mut plan, |device| {
+        let gpu = node.gpu(&device.key.gpu);
         gpu.is_some_and(|gpu| !planner.leaves_alone(gpu))
     });
     plan.sort();
@@ -419,7 +417,7 @@ impl Planner<'_> {
     /// Refuses a name that is recorded for a device of a GPU that is not seen. No other name in the profile helps if it is
     /// a default name.
     fn check_record_of(self, name: &str) -> Result<(), Obstacle> {
-        let mut ours = self.node.served.iter().filter(|served| {
+        let mut ours = self.node.served().filter(|served| {
             served.run_dir == *self.run_dir && self.node.gpu(&served.record.key.gpu).is_none()
         });
         let Some(served) = ours.find(|served| served.record.name == name) else {
@@ -441,12 +439,13 @@ impl Planner<'_> {
         let gpus = self.node.gpus.iter();
         let left_alone = gpus.filter(|gpu| self.leaves_alone(gpu));
         for device in left_alone.flat_map(Gpu::devices) {
-            if self.node.served_on(&device.key).is_none() {
+            let joined = self.node.device_at(&device.key);
+            if joined.is_none_or(|joined| joined.served.is_none()) {
                 // Default names differ from each other.
-                let _ = names.give(&device.default_name, "a device of another GPU");
+                let _ = names.give(&device.name, "a device of another GPU");
             }
         }
-        for served in &self.node.served {
+        for served in self.node.served() {
             let gpu = self.node.gpu(&served.record.key.gpu);
             if served.run_dir == *self.run_dir && gpu.is_none_or(|gpu| self.leaves_alone(gpu)) {
                 let name = &served.record.name;

@@ -19,7 +19,7 @@ const LEGEND: &str = "ID: the profile's number in nvidia-smi. SMS, GIB: of one i
                       FREE: how many more fit now. SLICES: where one can be.";
 
 /// Formats the GPUs, with their slice maps and MIG devices. Identical GPUs are shown together.
-pub fn text(node: &Node, shown: &[(&Gpu, Vec<Device>)], profiles: bool, width: usize) -> String {
+pub fn text(node: &Node, shown: &[(&Gpu, Vec<&Device>)], profiles: bool, width: usize) -> String {
     let mut out = String::new();
     if node.gpus.is_empty() {
         let _ = writeln!(out, "The driver ({}) shows no GPU.", node.driver);
@@ -48,8 +48,8 @@ pub fn text(node: &Node, shown: &[(&Gpu, Vec<Device>)], profiles: bool, width: u
         out.push_str(&indented(&identities(group)));
         out.push_str(&indented(&first.geometry));
         out.push_str(&indented(&first.offers));
-        let devices = group.iter().flat_map(|card| card.devices);
-        out.push_str(&indented(&self::devices(node, devices, room)));
+        let devices = group.iter().flat_map(|card| card.devices.iter().copied());
+        out.push_str(&indented(&self::devices(devices, room)));
         out.push_str(&indented(&first.without_compute));
     }
     if profiles && shown.iter().any(|(gpu, _)| !gpu.profiles.is_empty()) {
@@ -64,7 +64,7 @@ pub fn text(node: &Node, shown: &[(&Gpu, Vec<Device>)], profiles: bool, width: u
 /// A GPU to show.
 struct Card<'a> {
     gpu: &'a Gpu,
-    devices: &'a [Device],
+    devices: &'a [&'a Device],
     about: String,
     geometry: String,
     without_compute: String,
@@ -117,7 +117,7 @@ fn about(gpu: &Gpu) -> String {
     format!("{}  {memory} GiB  {mig}", gpu.product)
 }
 
-fn devices<'a>(node: &Node, shown: impl Iterator<Item = &'a Device>, width: usize) -> String {
+fn devices<'a>(shown: impl Iterator<Item = &'a Device>, width: usize) -> String {
     let mut table = Table::new(vec![
         Column::left("NAME", 0),
         Column::left("PROFILE", 0),
@@ -130,7 +130,7 @@ fn devices<'a>(node: &Node, shown: impl Iterator<Item = &'a Device>, width: usiz
     for device in shown {
         if let Some(part) = &device.part {
             table.row(vec![
-                node.name_of(device),
+                device.name.clone(),
                 part.title.clone(),
                 format!("{}/{}", part.gpu_instance, part.compute_instance),
                 part.placement.range(),
@@ -338,13 +338,13 @@ impl Offer {
 
 impl ListDocument {
     /// Describes these GPUs with these of their devices.
-    pub fn of(node: &Node, shown: &[(&node::Gpu, Vec<node::Device>)]) -> Self {
+    pub fn of(node: &Node, shown: &[(&node::Gpu, Vec<&node::Device>)]) -> Self {
         Self {
             version: VERSION,
             driver: node.driver.clone(),
             gpus: shown
                 .iter()
-                .map(|(gpu, devices)| ListedGpu::of(node, gpu, devices))
+                .map(|(gpu, devices)| ListedGpu::of(gpu, devices))
                 .collect(),
             hidden: node.hidden.clone(),
         }
@@ -352,7 +352,7 @@ impl ListDocument {
 }
 
 impl ListedGpu {
-    fn of(node: &Node, gpu: &node::Gpu, devices: &[node::Device]) -> Self {
+    fn of(gpu: &node::Gpu, devices: &[&node::Device]) -> Self {
         Self {
             index: gpu.index,
             uuid: gpu.uuid.clone(),
@@ -369,7 +369,7 @@ impl ListedGpu {
                 .collect(),
             devices: devices
                 .iter()
-                .map(|device| ListedDevice::of(node, device))
+                .map(|device| ListedDevice::of(device))
                 .collect(),
             profiles: gpu.profiles.iter().map(Offer::of).collect(),
             hidden: gpu.hidden.iter().cloned().collect(),
@@ -391,10 +391,10 @@ impl ListedInstance {
 }
 
 impl ListedDevice {
-    fn of(node: &Node, device: &node::Device) -> Self {
+    fn of(device: &node::Device) -> Self {
         let part = device.part.as_ref();
         Self {
-            name: node.name_of(device),
+            name: device.name.clone(),
             uuid: device.uuid.clone(),
             profile: part.map(|part| part.title.clone()),
             gpu_instance_id: part.map(|part| part.gpu_instance.0),

@@ -160,10 +160,12 @@ impl Scene {
                     ));
                 }
             }
-            for served in &node.served {
-                if served.record.key.gpu == gpu.uuid {
+            for device in &node.devices {
+                if let Some(served) = &device.served
+                    && served.record.key.gpu == gpu.uuid
+                {
                     let name = &served.record.name;
-                    let as_recorded = served.is_there()
+                    let as_recorded = device.is_there()
                         && served.record.finished
                         && matches!(served.state, DaemonState::Ready | DaemonState::NoServerYet);
                     let how = if as_recorded {
@@ -193,8 +195,7 @@ impl Scene {
     pub(crate) fn is_tidy(&self) {
         let node = self.hand.observe();
         let devices: BTreeSet<&str> = node
-            .served
-            .iter()
+            .served()
             .map(|served| served.record.uuid.as_str())
             .collect();
         for entry in self.sim.run_dir() {

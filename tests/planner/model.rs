@@ -23,11 +23,13 @@ pub(crate) fn named(key: &str) -> &'static Model {
 /// A node with GPUs of these models, all in MIG mode and empty.
 pub(crate) fn node(models: &[&Model]) -> Node {
     let gpus = (0..).zip(models);
-    Node {
+    let mut node = Node {
         boot_id: "boot".to_owned(),
         gpus: gpus.map(|(index, model)| gpu(model, index)).collect(),
         ..Node::default()
-    }
+    };
+    node.join();
+    node
 }
 
 fn gpu(model: &Model, index: u32) -> Gpu {

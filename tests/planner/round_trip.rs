@@ -151,7 +151,7 @@ proptest! {
         let again = made(&empty, &planned(&empty, &text).unwrap());
         let devices = |scene: &Scene| -> Vec<_> {
             let of = |served: &Served| (served.record.key.clone(), served.record.name.clone(), format!("{:?}", served.record.settings));
-            let mut all: Vec<_> = scene.node.served.iter().map(of).collect();
+            let mut all: Vec<_> = scene.node.served().map(of).collect();
             all.sort();
             all
         };
@@ -195,7 +195,7 @@ fn most_random_nodes_have_something_on_them() {
     let mut runner = TestRunner::deterministic();
     let nodes = (0..200).map(|_| some_node().new_tree(&mut runner).unwrap().current());
     let devices: Vec<usize> = nodes
-        .filter_map(|wanted| Some(standing(wanted)?.0.node.served.len()))
+        .filter_map(|wanted| Some(standing(wanted)?.0.node.served().count()))
         .collect();
     assert!(devices.len() > 150, "{}", devices.len());
     assert!(

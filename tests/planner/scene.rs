@@ -7,7 +7,7 @@ use mig_mps::internals::geometry::{
     ComputeChoice, ComputeInstanceId, ComputeProfileId, GpuInstanceId, Placement, ProfileId,
 };
 use mig_mps::internals::host::{Pid, StartTime, Uid};
-use mig_mps::internals::node::{Client, Clients, DaemonState, Device, Node, Presence, Served};
+use mig_mps::internals::node::{Client, Clients, DaemonState, Device, Node, Served};
 use mig_mps::internals::nvml::{ComputeInstanceReading, GpuInstanceReading, MigMode};
 use mig_mps::internals::plan::{self, Action, Place, Plan, Refusal, Start};
 use mig_mps::internals::profile::Profile;
@@ -82,13 +82,13 @@ impl Scene {
     pub(crate) fn serve(&mut self, device: &Device, clients: u32) {
         self.record(
             device,
-            &device.default_name,
+            &device.name,
             Settings {
                 serve: Some(mig_mps::internals::settings::Serve::OneAtATime),
                 ..Settings::default()
             },
         );
-        let served = self.node.served.last_mut().expect("just recorded");
+        let served = self.served(&device.uuid).expect("just recorded");
         let clients = (0..clients)
             .map(|number| Client {
                 pid: Some(Pid(1000 + number)),
@@ -134,17 +134,15 @@ impl Scene {
                     .iter()
                     .position(|c| c.placement == *compute);
                 let gone = instance.compute.remove(found.expect("it is there"));
-                let mut served = self.node.served.iter();
-                assert!(
-                    !served.any(|s| s.record.uuid == gone.uuid),
-                    "{gone:?} is served"
-                );
+                assert!(self.served(&gone.uuid).is_none(), "{gone:?} is served");
+                self.node.join();
             }
             Action::DestroyGpuInstance(gone) => {
                 let instance = self.at(gpu, gone.placement);
                 assert!(instance.compute.is_empty() && instance.profile == gone.profile);
                 let instances = &mut self.node.gpus[gpu].instances;
                 instances.retain(|instance| instance.placement != gone.placement);
+                self.node.join();
             }
             Action::SwitchMig { on } => {
                 assert!(self.node.gpus[gpu].instances.is_empty());
@@ -152,6 +150,7 @@ impl Scene {
                     current: *on,
                     pending: *on,
                 });
+                self.node.join();
             }
             Action::CreateGpuInstance(new) => self.create(gpu, new.profile, new.placement),
             Action::CreateComputeInstance { instance, compute } => {
@@ -159,15 +158,11 @@ impl Scene {
             }
             Action::Start(start) => self.start(gpu, start),
             Action::Set(set) => {
-                let mut served = self.node.served.iter_mut();
-                let of_it = |served: &&mut Served| served.record.uuid == set.uuid;
-                let served = served.find(of_it).expect("it is served");
+                let served = self.served(&set.uuid).expect("it is served");
                 served.record.settings = set.settings.clone();
             }
             Action::StartServer(start) => {
-                let mut served = self.node.served.iter_mut();
-                let of_it = |served: &&mut Served| served.record.uuid == start.uuid;
-                let served = served.find(of_it).expect("it is served");
+                let served = self.served(&start.uuid).expect("it is served");
                 assert_eq!(served.state, DaemonState::NoServerYet);
                 served.state = DaemonState::Ready;
             }
@@ -175,9 +170,21 @@ impl Scene {
     }
 
     fn stop(&mut self, uuid: &str) {
-        let before = self.node.served.len();
-        self.node.served.retain(|served| served.record.uuid != uuid);
-        assert_eq!(self.node.served.len(), before - 1, "{uuid}");
+        let mut devices = self.node.devices.iter_mut();
+        let is_it = |served: &Served| served.record.uuid == uuid;
+        let device = devices.find(|device| device.served.as_ref().is_some_and(is_it));
+        device.expect("it is served").served = None;
+        self.node.join();
+    }
+
+    /// The record of the device with that UUID.
+    fn served(&mut self, uuid: &str) -> Option<&mut Served> {
+        let served = self
+            .node
+            .devices
+            .iter_mut()
+            .filter_map(|device| device.served.as_mut());
+        served.into_iter().find(|served| served.record.uuid == uuid)
     }
 
     fn at(&mut self, gpu: usize, placement: Placement) -> &mut GpuInstanceReading {
@@ -208,6 +215,7 @@ impl Scene {
         reported
             .instances
             .sort_by_key(|instance| instance.placement);
+        self.node.join();
     }
 
     fn create_compute(&mut self, gpu: usize, placement: Placement, choice: ComputeChoice) {
@@ -247,6 +255,7 @@ impl Scene {
             multiprocessors: profile.multiprocessors,
         });
         instance.compute.sort_by_key(|compute| compute.placement);
+        self.node.join();
     }
 
     fn start(&mut self, gpu: usize, start: &Start) {
@@ -267,7 +276,7 @@ impl Scene {
     }
 
     fn record(&mut self, device: &Device, name: &str, settings: Settings) {
-        for other in &self.node.served {
+        for other in self.node.served() {
             assert_ne!(other.record.name, name);
             assert_ne!(other.record.uuid, device.uuid);
         }
@@ -276,7 +285,7 @@ impl Scene {
             name: name.to_owned(),
             key,
             uuid: device.uuid.clone(),
-            gpu: Some(device.gpu),
+            gpu: device.gpu,
             profile: None,
             settings,
             by_hand: Vec::new(),
@@ -294,12 +303,12 @@ impl Scene {
             healed: Vec::new(),
             leaving: false,
         };
-        self.node.served.push(Served {
-            presence: Presence::There,
+        self.node.devices.push(Device::recorded(Served {
             state: DaemonState::Ready,
             clients: Clients::Known(Vec::new()),
             ..Served::new(record, &directories())
-        });
+        }));
+        self.node.join();
     }
 }
 

@@ -123,9 +123,9 @@ fn refuse_in_use(node: &Node, served: &Served) -> Result<()> {
         .chain(&served.waiting)
         .map(Client::shown_pid);
     let outside = node
-        .outside_mps
-        .iter()
-        .filter(|outside| outside.uuid == served.record.uuid);
+        .device(name)
+        .into_iter()
+        .flat_map(|device| &device.outside_mps);
     let pids: Vec<String> = clients
         .chain(outside.map(|outside| outside.pid.to_string()))
         .collect();

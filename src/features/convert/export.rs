@@ -248,12 +248,12 @@ fn remarks(node: &Node, run_dir: &RunDir, gpus: &[&Gpu]) -> Vec<String> {
 /// The node with nothing on its GPUs: MIG mode as it is, no instances, no daemons.
 fn emptied(node: &Node) -> Node {
     let mut empty = node.clone();
-    empty.served.clear();
-    empty.processes.clear();
+    empty.devices.clear();
     empty.created.clear();
     for gpu in &mut empty.gpus {
         gpu.instances.clear();
     }
+    empty.join();
     empty
 }
 
@@ -312,12 +312,14 @@ pub(super) fn left_out(gpu: &Gpu) -> Option<String> {
 
 /// Returns the record of a device's daemon.
 pub(super) fn served<'a>(node: &'a Node, device: &Device) -> Option<&'a Served> {
-    node.served_on(&device.key)
-        .filter(|served| served.is_there())
+    let joined = node
+        .device_at(&device.key)
+        .filter(|device| device.is_there());
+    joined?.served.as_ref()
 }
 
 fn name<'a>(node: &'a Node, device: &'a Device) -> &'a str {
-    served(node, device).map_or(&device.default_name, |served| &served.record.name)
+    served(node, device).map_or(&device.name, |served| &served.record.name)
 }
 
 fn names<'a>(node: &'a Node, devices: &[&'a Device]) -> Vec<&'a str> {
@@ -412,7 +414,7 @@ impl Builder<'_> {
         let names = names(self.node, devices);
         if devices
             .iter()
-            .all(|device| name(self.node, device) == device.default_name)
+            .all(|device| name(self.node, device) == device.name)
         {
             return None;
         }

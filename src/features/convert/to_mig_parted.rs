@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use super::grouped;
 use super::mig_parted::{MigDevice, PackedInstance, pack};
-use crate::node::{Gpu, Node, Served};
+use crate::node::{Device, Gpu, Node};
 use crate::nvml::GpuInstanceReading;
 
 /// The name of the configuration, the one that mig-parted's own export gives.
@@ -26,7 +26,8 @@ pub fn to_mig_parted(node: &Node) -> (String, Vec<String>) {
         Some((config, gpu.index))
     });
     let groups = grouped(configs);
-    if node.served.iter().any(Served::is_there) {
+    let mut served = node.devices.iter().filter(|device| device.served.is_some());
+    if served.any(Device::is_there) {
         let what = "mig-parted knows nothing of MPS: names and settings of daemons are left out";
         notes.lost.push(what.to_owned());
     }

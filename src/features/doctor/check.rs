@@ -236,22 +236,20 @@ impl<'a> Examined<'a> {
     /// Returns the devices with a record that are to be examined.
     pub(super) fn served(&self) -> impl Iterator<Item = &'a Served> {
         self.node
-            .served
-            .iter()
+            .served()
             .filter(|served| self.is_wanted(&served.record.name))
     }
 
-    /// Returns the devices to examine that exist, with their names.
-    pub(super) fn devices(&self) -> impl Iterator<Item = (String, Device)> {
+    /// Returns the devices to examine that exist.
+    pub(super) fn devices(&self) -> impl Iterator<Item = &'a Device> {
         self.node
-            .devices()
-            .map(|device| (self.node.name_of(&device), device))
-            .filter(|(name, _)| self.is_wanted(name))
+            .present()
+            .filter(|device| self.is_wanted(&device.name))
     }
 
     /// Returns the GPUs of the devices to examine.
     pub(super) fn gpus(&self) -> impl Iterator<Item = &'a Gpu> {
-        let indices: Vec<u32> = self.devices().map(|(_, device)| device.gpu).collect();
+        let indices: Vec<u32> = self.devices().filter_map(|device| device.gpu).collect();
         self.node
             .gpus
             .iter()

@@ -149,7 +149,7 @@ fn log_directory(examined: &Examined<'_>) -> Vec<Finding> {
 fn pipe_length(examined: &Examined<'_>) -> Vec<Finding> {
     let run_dir = RunDir::at(&own(examined).run);
     let mut findings = Vec::new();
-    for (name, device) in examined.devices() {
+    for device in examined.devices() {
         let path = run_dir.pipe_dir(&device.uuid);
         let length = path.as_os_str().len();
         if length > MAX_PIPE_DIR {
@@ -159,7 +159,7 @@ fn pipe_length(examined: &Examined<'_>) -> Vec<Finding> {
             );
             findings.push(
                 Finding::fail(seen)
-                    .on(&name)
+                    .on(&device.name)
                     .run("export MIG_MPS_RUN_DIR=/run/mig-mps"),
             );
         }

@@ -185,7 +185,8 @@ fn compute_mode(examined: &Examined<'_>) -> Vec<Finding> {
         let (index, Some(mode)) = (gpu.index, gpu.compute_mode) else {
             continue;
         };
-        let served = examined.node.serving(&gpu.uuid);
+        let device = examined.node.device_with_uuid(&gpu.uuid);
+        let served = device.and_then(Device::serving);
         let is_set = served.is_some_and(|served| served.record.settings.compute_mode.is_some());
         let seen = format!("GPU {index}: {}", compute_mode_in_words(mode));
         let reset = format!("sudo nvidia-smi -i {index} -c DEFAULT");
@@ -394,10 +395,10 @@ fn device_nodes(examined: &Examined<'_>) -> Vec<Finding> {
 
 fn capability_nodes(examined: &Examined<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (name, device) in examined.devices() {
-        for capability in capabilities(examined, &device) {
+    for device in examined.devices() {
+        for capability in capabilities(examined, device) {
             if let Some(finding) = capability_node(examined, &capability) {
-                findings.push(finding.on(&name));
+                findings.push(finding.on(&device.name));
             }
         }
     }

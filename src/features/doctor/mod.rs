@@ -140,8 +140,7 @@ fn attach(args: &DoctorArgs, environment: &Environment) -> Result<Vec<AttachedDe
     // A device without a daemon has no record.
     let names = args.devices.names(&node).unwrap_or_default();
     let served = node
-        .served
-        .iter()
+        .served()
         .filter(|served| is_all || names.contains(&served.record.name));
     let verified = verify::all(environment, &node, served.collect());
     Ok(verified.into_iter().map(attached).collect())

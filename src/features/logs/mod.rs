@@ -184,9 +184,7 @@ fn of_word(word: &str, logs: &Logs, environment: &Environment) -> Result<Vec<Dev
     let Ok(names) = node.resolve(&[word.to_owned()]) else {
         return Err(unknown.into());
     };
-    let device = node
-        .devices()
-        .find(|device| names.contains(&node.name_of(device)));
+    let device = node.present().find(|device| names.contains(&device.name));
     let Some(device) = device else {
         return Err(unknown.into());
     };

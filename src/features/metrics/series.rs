@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt::{Display, Write as _};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::node::{Node, ProblemId, Served};
-use crate::render::status::{Row, ShownState, rows};
+use crate::node::{Device, Node, ProblemId, Served};
+use crate::render::status::ShownState;
 
 /// Alert rules, in YAML.
 pub const ALERTS: &str = include_str!("alerts.yml");
@@ -93,7 +93,7 @@ pub struct Drift {
 /// A device under a name that no other has: Prometheus refuses a sample that is given twice.
 struct Named<'a> {
     name: String,
-    row: Row<'a>,
+    device: &'a Device,
 }
 
 /// Returns the metrics of a node. Series of facts that are unknown are left out.
@@ -102,26 +102,26 @@ pub fn metrics(node: &Node, drift: Option<&Drift>) -> String {
     of_node(&mut metrics, node, drift);
     of_versions(&mut metrics, node);
     of_problems(&mut metrics, node);
-    let devices = named(rows(node, &[]));
-    of_devices(&mut metrics, &devices);
+    let devices = named(node.shown(&[]));
+    of_devices(&mut metrics, node, &devices);
     of_clients(&mut metrics, node, &devices);
-    of_memory(&mut metrics, &devices);
+    of_memory(&mut metrics, node, &devices);
     of_history(&mut metrics, &devices, drift);
     metrics.into_text()
 }
 
-fn named(rows: Vec<Row<'_>>) -> Vec<Named<'_>> {
+fn named(devices: Vec<&Device>) -> Vec<Named<'_>> {
     let mut taken = BTreeSet::new();
-    let mut devices = Vec::new();
-    for row in rows {
-        let is_free = taken.insert(row.name.clone());
-        let name = if is_free { &row.name } else { &row.uuid };
-        devices.push(Named {
+    let mut named = Vec::new();
+    for device in devices {
+        let is_free = taken.insert(device.name.clone());
+        let name = if is_free { &device.name } else { &device.uuid };
+        named.push(Named {
             name: name.clone(),
-            row,
+            device,
         });
     }
-    devices
+    named
 }
 
 fn of_node(metrics: &mut Metrics, node: &Node, drift: Option<&Drift>) {
@@ -220,23 +220,24 @@ fn of_problems(metrics: &mut Metrics, node: &Node) {
     );
 }
 
-fn of_devices(metrics: &mut Metrics, devices: &[Named<'_>]) {
+fn of_devices(metrics: &mut Metrics, node: &Node, devices: &[Named<'_>]) {
     metrics.add(
         "mig_mps_device_info",
         MetricKind::Gauge,
         "A device, with its UUID, GPU and profile, and the users that it serves.",
         |samples| {
-            for Named { name, row } in devices {
-                let gpu = row.gpu_index().map(|index| index.to_string());
-                let serve = row
+            for Named { name, device } in devices {
+                let gpu = device.gpu.map(|index| index.to_string());
+                let serve = device
                     .served
+                    .as_ref()
                     .map(|served| &served.record.settings.serve)
                     .and_then(|serve| Some(serve.as_ref()?.to_string()));
                 let labels = [
                     ("device", name.as_str()),
-                    ("uuid", &row.uuid),
+                    ("uuid", &device.uuid),
                     ("gpu", &gpu.unwrap_or_default()),
-                    ("profile", &row.profile().unwrap_or_default()),
+                    ("profile", device.profile().unwrap_or_default()),
                     ("serve", &serve.unwrap_or_default()),
                 ];
                 samples.push(&labels, 1);
@@ -248,8 +249,8 @@ fn of_devices(metrics: &mut Metrics, devices: &[Named<'_>]) {
         MetricKind::Gauge,
         "1 for the state that a device has, 0 for the others.",
         |samples| {
-            for Named { name, row } in devices {
-                let is = ShownState::of(row);
+            for Named { name, device } in devices {
+                let is = ShownState::of(node, device);
                 for state in ShownState::ALL {
                     let labels = [("device", name.as_str()), ("state", &state.to_string())];
                     samples.push(&labels, u8::from(state == is));
@@ -265,11 +266,11 @@ fn gauge(
     devices: &[Named<'_>],
     name: &'static str,
     help: &str,
-    value: impl Fn(&Row<'_>) -> Option<u64>,
+    value: impl Fn(&Device) -> Option<u64>,
 ) {
     metrics.add(name, MetricKind::Gauge, help, |samples| {
-        for Named { name, row } in devices {
-            if let Some(value) = value(row) {
+        for Named { name, device } in devices {
+            if let Some(value) = value(device) {
                 push(samples, name, value);
             }
         }
@@ -290,8 +291,8 @@ fn of_clients(metrics: &mut Metrics, node: &Node, devices: &[Named<'_>]) {
         devices,
         "mig_mps_device_clients",
         "MPS clients of a device.",
-        |row| {
-            let known = row.alive().filter(|_| row.is_known())?;
+        |device| {
+            let known = device.known()?;
             count(known.clients.listed().len())
         },
     );
@@ -300,15 +301,15 @@ fn of_clients(metrics: &mut Metrics, node: &Node, devices: &[Named<'_>]) {
         devices,
         "mig_mps_device_client_limit",
         "The most MPS clients that a device accepts, where that is known.",
-        |row| row.alive()?.client_limit.map(u64::from),
+        |device| device.alive()?.client_limit.map(u64::from),
     );
     gauge(
         metrics,
         devices,
         "mig_mps_device_clients_waiting",
         "Programs that wait in cuInit until those of another user have exited.",
-        |row| {
-            let known = row.alive().filter(|_| row.is_known())?;
+        |device| {
+            let known = device.known()?;
             count(known.waiting.len())
         },
     );
@@ -317,8 +318,8 @@ fn of_clients(metrics: &mut Metrics, node: &Node, devices: &[Named<'_>]) {
         devices,
         "mig_mps_device_clients_over_memory_limit",
         "MPS clients that use more memory than the device lets each client have.",
-        |row| {
-            let known = row.alive().filter(|_| row.is_known())?;
+        |device| {
+            let known = device.known()?;
             let mut clients = known.clients.listed().iter();
             let is_seen = clients.all(|client| client.memory.is_some());
             count(known.clients_over_limit().count()).filter(|_| is_seen)
@@ -329,39 +330,35 @@ fn of_clients(metrics: &mut Metrics, node: &Node, devices: &[Named<'_>]) {
         devices,
         "mig_mps_device_outside_mps_programs",
         "Programs that compute on a device without being clients of its daemon.",
-        |row| {
+        |device| {
             let is_seen = node.detail.outside_mps && !node.has_no_driver;
-            let outside = node
-                .outside_mps
-                .iter()
-                .filter(|outside| outside.uuid == row.uuid);
-            count(outside.count()).filter(|_| is_seen)
+            count(device.outside_mps.len()).filter(|_| is_seen)
         },
     );
 }
 
-fn of_memory(metrics: &mut Metrics, devices: &[Named<'_>]) {
+fn of_memory(metrics: &mut Metrics, node: &Node, devices: &[Named<'_>]) {
     gauge(
         metrics,
         devices,
         "mig_mps_device_memory_used_bytes",
         "Device memory in use.",
-        |row| Some(row.memory()?.used),
+        |device| Some(device.memory()?.used),
     );
     gauge(
         metrics,
         devices,
         "mig_mps_device_memory_size_bytes",
         "All device memory.",
-        |row| Some(row.memory()?.total),
+        |device| Some(device.memory()?.total),
     );
     metrics.add(
         "mig_mps_device_utilization_ratio",
         MetricKind::Gauge,
         "Share of the driver's last sampling period in which the GPU was busy; no driver reports it for MIG devices.",
         |samples| {
-            for Named { name, row } in devices {
-                if let Some(percent) = row.utilization() {
+            for Named { name, device } in devices {
+                if let Some(percent) = node.utilization(device) {
                     push(samples, name, f64::from(percent) / 100.0);
                 }
             }
@@ -375,22 +372,22 @@ fn of_history(metrics: &mut Metrics, devices: &[Named<'_>], drift: Option<&Drift
         devices,
         "mig_mps_device_drift",
         "1 if the daemon of a device is not as the profile says.",
-        |row| Some(drift?.devices.contains(&row.name).into()),
+        |device| Some(drift?.devices.contains(&device.name).into()),
     );
     gauge(
         metrics,
         devices,
         "mig_mps_device_last_change_timestamp_seconds",
         "The time at which mig-mps last changed a device, in seconds since 1970.",
-        |row| last_change(row.served?),
+        |device| last_change(device.served.as_ref()?),
     );
     metrics.add(
         "mig_mps_device_restarts_total",
         MetricKind::Counter,
         "Restarts of a device since up has made it, by restart, heal or up.",
         |samples| {
-            for Named { name, row } in devices {
-                if let Some(served) = row.served {
+            for Named { name, device } in devices {
+                if let Some(served) = &device.served {
                     push(samples, name, served.record.restarts);
                 }
             }

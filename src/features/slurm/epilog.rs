@@ -141,9 +141,9 @@ struct DeviceProcess {
 }
 
 impl DeviceProcess {
-    fn outside_mps(node: &Node, uuid: &str, pid: Pid) -> Self {
+    fn outside_mps(device: &str, pid: Pid) -> Self {
         Self {
-            device: node.name_of_uuid(uuid),
+            device: device.to_owned(),
             pid,
             started: None,
             is_client: false,
@@ -154,7 +154,7 @@ impl DeviceProcess {
 /// Returns the processes on all devices: clients, programs outside MPS, and unmanaged daemons with their servers.
 fn processes_on_devices(node: &Node) -> Vec<DeviceProcess> {
     let mut all = Vec::new();
-    for served in &node.served {
+    for served in node.served() {
         for client in served.clients.listed().iter().chain(&served.waiting) {
             if let Some(pid) = client.pid {
                 all.push(DeviceProcess {
@@ -166,15 +166,17 @@ fn processes_on_devices(node: &Node) -> Vec<DeviceProcess> {
             }
         }
     }
-    for program in &node.outside_mps {
-        all.push(DeviceProcess::outside_mps(node, &program.uuid, program.pid));
+    for device in &node.devices {
+        for program in &device.outside_mps {
+            all.push(DeviceProcess::outside_mps(&device.name, program.pid));
+        }
     }
     // A daemon of the job's own, and what pretends to be one.
     for unmanaged in &node.unmanaged {
-        if let Some(uuid) = unmanaged.devices.first() {
+        if let Some(device) = unmanaged.devices.first() {
             let servers = unmanaged.servers.iter().map(|server| server.pid);
             for pid in std::iter::once(unmanaged.pid).chain(servers) {
-                all.push(DeviceProcess::outside_mps(node, uuid, pid));
+                all.push(DeviceProcess::outside_mps(device, pid));
             }
         }
     }

@@ -86,20 +86,18 @@ fn problems(context: &Context<'_>) -> Result<Vec<String>> {
     };
     let mut problems: Vec<String> = node.lost.iter().map(|lost| lost.why.clone()).collect();
     let own = environment.roots_run_dir();
-    let (there, absent): (Vec<_>, Vec<_>) = node
-        .served
-        .iter()
-        .filter(|served| served.run_dir.path() == own)
-        .partition(|served| served.is_there());
-    for served in absent {
-        if served.is_gone() {
-            problems.push(format!("{}: its device is gone", served.record.name));
+    let mut names: Vec<String> = Vec::new();
+    for device in &node.devices {
+        let served = device.served.as_ref();
+        if !served.is_some_and(|served| served.run_dir.path() == own) {
+            continue;
+        }
+        if device.is_there() {
+            names.push(device.name.clone());
+        } else if device.is_gone() {
+            problems.push(format!("{}: its device is gone", device.name));
         }
     }
-    let names: Vec<String> = there
-        .iter()
-        .map(|served| served.record.name.clone())
-        .collect();
     let not_ready = heal_devices(context, &names, &|node, served| {
         verify(environment, node, served).result.err()
     })?;

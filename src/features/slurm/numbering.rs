@@ -26,13 +26,13 @@ pub(super) fn devices(environment: &Environment, node: &Node) -> Result<Vec<Gres
                 gpu.index
             ));
         }
-        for device in gpu.devices() {
-            let served = node.served_on(&device.key);
+        for device in node.devices_of(gpu) {
+            let served = device.served.as_ref();
             if let Some(served) = served.filter(|served| served.run_dir.path() == own) {
                 devices.push(GresDevice {
-                    name: node.name_of(&device),
-                    kind: kind(gpu, &device),
-                    files: device_files(environment, gpu, &device)?,
+                    name: device.name.clone(),
+                    kind: kind(gpu, device),
+                    files: device_files(environment, gpu, device)?,
                     only_for: match &served.record.settings.serve {
                         Some(serve @ (Serve::User(_) | Serve::Group(_))) => Some(serve.to_string()),
                         _ => None,
@@ -73,7 +73,7 @@ fn device_files(environment: &Environment, gpu: &Gpu, device: &Device) -> Result
     let [of_instance, of_compute] = files.ok_or_else(|| {
         failed(format_args!(
             "the driver's table of capability files lacks {}",
-            device.default_name
+            device.name
         ))
         .hint("load the driver's module anew, or reboot: the table is the kernel module's")
     })?;
@@ -138,10 +138,9 @@ pub(super) fn devices_of_job(
 }
 
 fn by_uuid(node: &Node, uuid: &str) -> Result<String> {
-    node.served
-        .iter()
-        .find(|served| served.record.uuid == uuid && served.is_there())
-        .map(|served| served.record.name.clone())
+    node.device_with_uuid(uuid)
+        .filter(|device| device.served.is_some() && device.is_there())
+        .map(|device| device.name.clone())
         .ok_or_else(|| {
             failed(format_args!("the job has {uuid}, which no daemon serves"))
                 .hint("mig-mps status shows the devices that have a daemon")

@@ -7,9 +7,8 @@ use super::ask::answer_limit;
 use super::observer::{Ask, Detail};
 use super::probe::{Answers, Probe, ProbeContext, configured_logs};
 use crate::host::{Environment, Pool, Process, ProcessTable};
-use crate::mps::{ControlProgram, LogDir};
-use crate::node::{DaemonState, Gpu, Lost, Node, Presence, Served, Unseen};
-use crate::state::DeviceRecord;
+use crate::mps::LogDir;
+use crate::node::{DaemonState, Node, Served};
 
 /// Fills in the state of every recorded daemon. `answers` are the daemons' last answers, and are replaced by the
 /// current ones.
@@ -21,7 +20,6 @@ pub(super) fn observe(
     answers: &mut Answers,
 ) {
     let program = node.control_program();
-    fill_in_devices(node, program);
     let programs = environment.mps_programs().ok();
     let unfinished = match node.under_way.as_slice() {
         [] if node.may_be_changing => DaemonState::Hidden,
@@ -37,7 +35,10 @@ pub(super) fn observe(
         unfinished: &unfinished,
     };
     let mut probes = Vec::new();
-    for served in &mut node.served {
+    for device in &mut node.devices {
+        let Some(served) = &mut device.served else {
+            continue;
+        };
         let (state, daemon) = context.process_state(served);
         served.state = state;
         context.list_servers(served, daemon);
@@ -56,7 +57,7 @@ pub(super) fn observe(
             may_guess: detail.ask == Ask::IfNeeded,
             may_ask: !is_a_users || detail.ask == Ask::EachAsItsUser,
             limit: answer_limit(1),
-            processes: node.processes.get(&uuid),
+            processes: device.processes.as_ref(),
             logs,
             answer: None,
         };
@@ -86,46 +87,6 @@ fn open_logs(
         )
     };
     LogDir::open(&configured_logs(daemon?).or_else(default)?).ok()
-}
-
-/// Fills in whether each recorded device exists, its GPU's compute mode and its limit of clients.
-fn fill_in_devices(node: &mut Node, program: ControlProgram) {
-    let devices: Vec<_> = node
-        .devices()
-        .map(|device| (device.key, device.uuid))
-        .collect();
-    for served in &mut node.served {
-        let record = &served.record;
-        let is_its = |(key, uuid): &(_, String)| *key == record.key && *uuid == record.uuid;
-        served.presence = if node.has_no_driver {
-            Presence::Unseen(Unseen::NoDriver)
-        } else if devices.iter().any(is_its) {
-            Presence::There
-        } else {
-            absent(record, &node.gpus, &node.lost)
-        };
-        let gpu = node.gpus.iter().find(|gpu| gpu.uuid == record.uuid);
-        served.compute_mode = gpu.and_then(|gpu| gpu.compute_mode);
-        let of_gpu = served.most_clients(program);
-        let max_clients = record.settings.max_clients;
-        served.client_limit = of_gpu.into_iter().chain(max_clients).min();
-    }
-}
-
-/// Returns the reason why a recorded device is not among those that the driver shows.
-fn absent(record: &DeviceRecord, gpus: &[Gpu], lost: &[Lost]) -> Presence {
-    if let Some(gpu) = gpus.iter().find(|gpu| gpu.uuid == record.key.gpu) {
-        return match &gpu.hidden {
-            Some(why) => Presence::Unseen(Unseen::Hidden(why.clone())),
-            None => Presence::Gone,
-        };
-    }
-    // A lost GPU does not tell its UUID.
-    let its = lost.iter().find(|lost| lost.index == record.gpu);
-    match its.or(lost.first()) {
-        Some(lost) => Presence::Unseen(Unseen::Lost(lost.why.clone())),
-        None => Presence::Gone,
-    }
 }
 
 /// Sessions that are open at once for each CPU. On a busy machine, more would make each other late.

@@ -10,8 +10,15 @@ use crate::nvml::{Code, Nvml, NvmlError, Processes, Session};
 /// 14 instances, GPU instances and compute instances together.
 const TRIES: u32 = 16;
 
-/// Reads every GPU; all its instances, or only those that hold MIG devices.
-pub(super) fn read_hardware(nvml: Nvml, detail: Detail, node: &mut Node) -> Result<(), NvmlError> {
+/// The processes that compute on each device, by its UUID. Devices whose lists are hidden are left out.
+pub(super) type ProcessLists = BTreeMap<String, Processes>;
+
+/// Reads every GPU, and the processes on its devices.
+pub(super) fn read_hardware(
+    nvml: Nvml,
+    detail: Detail,
+    node: &mut Node,
+) -> Result<ProcessLists, NvmlError> {
     let (driver, count) =
         nvml.supervise(|session| Ok((session.driver_version()?, session.gpu_count()?)))?;
     node.driver = driver;
@@ -19,12 +26,13 @@ pub(super) fn read_hardware(nvml: Nvml, detail: Detail, node: &mut Node) -> Resu
         node.cuda_version = nvml.supervise(Session::cuda_version).ok();
     }
     nvml.find(count)?;
+    let mut processes = ProcessLists::new();
     for index in 0..count {
         let read = nvml.supervise(move |session| HardwareReader { session, detail }.read(index));
         match read {
             Ok(read) => {
                 node.gpus.push(read.gpu);
-                node.processes.extend(read.processes);
+                processes.extend(read.processes);
                 node.hidden.extend(read.hidden);
             }
             // A GPU that is lost must not hide the others.
@@ -38,13 +46,13 @@ pub(super) fn read_hardware(nvml: Nvml, detail: Detail, node: &mut Node) -> Resu
             Err(error) => return Err(error),
         }
     }
-    Ok(())
+    Ok(processes)
 }
 
 /// A GPU, the processes on each of its devices, and descriptions of what could not be read.
 struct GpuSnapshot {
     gpu: Gpu,
-    processes: BTreeMap<String, Processes>,
+    processes: ProcessLists,
     hidden: Vec<String>,
 }
 
@@ -74,7 +82,7 @@ impl HardwareReader<'_> {
         if detail.facts {
             self.read_facts(&mut gpu)?;
         }
-        let mut processes = BTreeMap::new();
+        let mut processes = ProcessLists::new();
         let mut hidden = Vec::new();
         let reads_processes = detail.reads_processes();
         for device in gpu.devices().into_iter().filter(|_| reads_processes) {
@@ -85,7 +93,7 @@ impl HardwareReader<'_> {
                 Err(error) if error.code() == Some(Code::NO_PERMISSION) => {
                     hidden.push(format!(
                         "who computes on {}, which the driver shows to root alone",
-                        device.default_name
+                        device.name
                     ));
                 }
                 Err(error) if error.may_be_gone() => return Err(error),

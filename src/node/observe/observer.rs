@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use thiserror::Error;
 
-use super::hardware::read_hardware;
+use super::hardware::{ProcessLists, read_hardware};
 use super::probe::Answers;
 use super::records::{self, read_records};
 use super::{daemons, outside_mps, unmanaged};
@@ -206,7 +206,11 @@ impl<'a> Observer<'a> {
             all_instances,
             ..detail
         };
-        self.read_driver(opening, read, &mut node)?;
+        let mut processes = self.read_driver(opening, read, &mut node)?;
+        node.join();
+        for device in &mut node.devices {
+            device.processes = processes.remove(&device.uuid);
+        }
         // Read last, so that it has every server that NVML lists.
         let table = environment.host.processes().map_err(ObserveError::Proc)?;
         unmanaged::find_unrecorded(environment, &table, &mut node);
@@ -230,7 +234,7 @@ impl<'a> Observer<'a> {
         opening: Option<Watched<Nvml>>,
         detail: Detail,
         node: &mut Node,
-    ) -> Result<(), NvmlError> {
+    ) -> Result<ProcessLists, NvmlError> {
         let failure = match (&self.failure, opening) {
             (Some(failure), _) => failure.clone(),
             (None, opening) => {
@@ -239,10 +243,10 @@ impl<'a> Observer<'a> {
                     self.nvml = self.nvml.or(opened);
                     match self.nvml {
                         Some(nvml) => read_hardware(nvml, detail, node),
-                        None => Ok(()),
+                        None => Ok(ProcessLists::new()),
                     }
                 });
-                let has_records = !node.served.is_empty();
+                let has_records = !node.devices.is_empty();
                 let is_of_use = detail.facts
                     || has_records && (self.does_without_driver || detail.ask == Ask::IfNeeded);
                 match read {
@@ -266,7 +270,7 @@ impl<'a> Observer<'a> {
             why: failure.clone(),
         });
         node.hidden.push(failure);
-        Ok(())
+        Ok(ProcessLists::new())
     }
 
     /// Does `work` with NVML closed: a process that has NVML open keeps every GPU from being reset.
@@ -287,16 +291,18 @@ pub fn observe_records(environment: &Environment) -> Result<Node, ObserveError> 
         ..Node::default()
     };
     records::read_records(environment, &mut node);
+    node.join();
     Ok(node)
 }
 
 /// Finds out the state of one device's daemon, with its servers and clients, from its processes and a control session.
 /// The other devices are removed from the node.
 pub fn observe_device(environment: &Environment, node: &mut Node, name: &str) {
-    node.served.retain(|served| served.record.name == name);
+    node.devices.retain(|device| device.name == name);
     node.driver = environment.host.driver_version().unwrap_or_default();
-    let mut daemons = node.served.iter().filter_map(|served| served.record.daemon);
-    let table = match daemons.next() {
+    node.join();
+    let daemon = node.served().find_map(|served| served.record.daemon);
+    let table = match daemon {
         // A daemon that has exited has no family.
         Some(daemon) => environment.host.family(daemon.pid).unwrap_or_default(),
         None => ProcessTable::default(),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::host::{Host, Pid, Process, ProcessTable, Reader, caller, claimed, user_name};
 use crate::mps::{MpsProgram, is_daemon, serves_in};
-use crate::node::{Node, OutsideMps, Served, ServerProcess, Stray, Variable};
+use crate::node::{Device, Node, OutsideMps, Served, ServerProcess, Stray, Variable};
 use crate::nvml::{Nvml, Usage};
 use crate::state::RunDir;
 
@@ -14,37 +14,39 @@ use crate::state::RunDir;
 /// not enough: NVML makes its two lists one after the other.
 pub(super) fn find(host: &Host, table: &ProcessTable, nvml: Nvml, node: &mut Node) {
     // The second sample follows the last first one.
-    let suspects: Vec<(String, Vec<u32>)> = node
-        .processes
-        .keys()
-        .map(|uuid| (uuid.clone(), suspects(node, table, uuid)))
-        .filter(|(_, suspects)| !suspects.is_empty())
+    let suspects: Vec<Vec<Pid>> = node
+        .devices
+        .iter()
+        .map(|device| suspects(node, table, device))
         .collect();
-    let mut found = Vec::new();
-    for (uuid, suspects) in suspects {
-        let device = uuid.clone();
-        let Ok(second) = nvml.supervise(move |session| session.read_processes(&device)) else {
+    for (nth, suspects) in suspects.into_iter().enumerate() {
+        if suspects.is_empty() {
+            continue;
+        }
+        let device = &node.devices[nth];
+        let uuid = device.uuid.clone();
+        let Ok(second) = nvml.supervise(move |session| session.read_processes(&uuid)) else {
             // The device was destroyed meanwhile.
             continue;
         };
-        let lists = |usages: &[Usage], pid| usages.iter().any(|usage| usage.pid == pid);
-        let mut unseen = 0;
+        let lists = |usages: &[Usage], pid: Pid| usages.iter().any(|usage| usage.pid == pid.0);
+        let (mut found, mut unseen) = (Vec::new(), 0);
         for pid in suspects {
             if !lists(&second.compute, pid) || lists(&second.clients, pid) {
                 continue;
             }
-            match (table.get(Pid(pid)), host.process(Pid(pid))) {
+            match (table.get(pid), host.process(pid)) {
                 (Some(before), Some(now)) if before.started == now.started => {
-                    let usage = second.compute.iter().find(|usage| usage.pid == pid);
+                    let usage = second.compute.iter().find(|usage| usage.pid == pid.0);
                     let memory = usage.and_then(|usage| usage.memory);
-                    found.push(read(host, node, &uuid, &now, memory));
+                    found.push(read(host, node, device, &now, memory));
                 }
                 (None, None) => unseen += 1,
                 _ => {}
             }
         }
         if unseen > 0 {
-            let name = node.name_of_uuid(&uuid);
+            let name = &device.name;
             let (what, is, it) = match unseen {
                 1 => ("process", "is", "it"),
                 _ => ("processes", "are", "them"),
@@ -53,27 +55,28 @@ pub(super) fn find(host: &Host, table: &ProcessTable, nvml: Nvml, node: &mut Nod
                 "what {unseen} {what} on {name} {is}: /proc does not show {it}, so MPS servers cannot be distinguished from programs outside MPS"
             ));
         }
+        node.devices[nth].outside_mps = found;
     }
-    node.outside_mps = found;
 }
 
 /// Returns the processes that nobody accounts for and that are no MPS programs: the servers of an unmanaged daemon are
 /// not suspects.
-fn suspects(node: &Node, table: &ProcessTable, uuid: &str) -> Vec<u32> {
-    let is_mps = |pid: Pid| {
-        table
+fn suspects(node: &Node, table: &ProcessTable, device: &Device) -> Vec<Pid> {
+    let mut pids = device.unaccounted();
+    pids.retain(|&pid| {
+        !table
             .get(pid)
             .is_some_and(|process| is_mps(node, table, process))
-    };
-    let pids = node.unaccounted_for(uuid).into_iter();
-    pids.filter(|&pid| !is_mps(pid)).map(|pid| pid.0).collect()
+    });
+    pids
 }
 
 /// True for a daemon, a server of one, and a server without one. Any program can have their names; but a daemon is
 /// recorded or shown as unmanaged, and so is what pretends to be one.
 fn is_mps(node: &Node, table: &ProcessTable, process: &Process) -> bool {
     let is_of_daemon = is_daemon(process) || table.get(process.parent).is_some_and(is_daemon);
-    let mut strays = node.strays.iter().map(|stray| stray.server.pid);
+    let strays = node.devices.iter().flat_map(|device| &device.strays);
+    let mut strays = strays.map(|stray| stray.server.pid);
     let mut unmanaged = node.unmanaged.iter().map(|unmanaged| unmanaged.pid);
     MpsProgram::is_one(process)
         && (is_of_daemon
@@ -84,15 +87,16 @@ fn is_mps(node: &Node, table: &ProcessTable, process: &Process) -> bool {
 fn read(
     host: &Host,
     node: &Node,
-    uuid: &str,
+    device: &Device,
     process: &Process,
     memory: Option<u64>,
 ) -> OutsideMps {
-    let served = node.serving(uuid);
-    let mut devices = node.unmanaged.iter().flat_map(|daemon| &daemon.devices);
-    let has_unmanaged = devices.any(|device| device == uuid);
+    let served = device.serving();
+    let has_unmanaged = node
+        .unmanaged
+        .iter()
+        .any(|daemon| daemon.serves(&device.name));
     OutsideMps {
-        uuid: uuid.to_owned(),
         pid: process.pid,
         user: process.owner(),
         command: process.command(),
@@ -105,7 +109,7 @@ fn read(
                 "an unmanaged daemon serves this device, and it is not a client of that one"
                     .to_owned()
             }
-            None if node.may_be_served(uuid) => {
+            None if node.may_be_served(&device.uuid) => {
                 "unknown: whether a daemon serves this device cannot be seen".to_owned()
             }
             None => "no daemon serves this device".to_owned(),
@@ -157,7 +161,7 @@ fn wrong_pipe(node: &Node, served: &Served, pipe: &str) -> Option<String> {
     if is_pipe_of(served) {
         return None;
     }
-    let Some(other) = node.served.iter().find(|other| is_pipe_of(other)) else {
+    let Some(other) = node.served().find(|other| is_pipe_of(other)) else {
         return Some(format!("its pipe directory is {pipe}"));
     };
     let (name, is_alive) = (&other.record.name, other.is_alive());
@@ -175,53 +179,50 @@ const END_LIMIT: Duration = Duration::from_millis(200);
 /// Finds the strays of the caller's run directory in the process table.
 pub(super) fn find_strays(host: &Host, table: &ProcessTable, run_dir: &RunDir, node: &mut Node) {
     let until = Instant::now() + END_LIMIT;
-    let mut strays = Vec::new();
     for server in table.iter() {
         let has_daemon = || table.get(server.parent).is_some_and(is_daemon);
         if MpsProgram::of(server) != Some(MpsProgram::Server) || has_daemon() {
             continue;
         }
-        let mut devices = node.devices().map(|device| device.uuid);
-        let Some(uuid) = devices.find(|uuid| serves_in(server, &run_dir.pipe_dir(uuid))) else {
+        let mut devices = node.devices.iter_mut();
+        let Some(device) = devices
+            .find(|device| device.exists() && serves_in(server, &run_dir.pipe_dir(&device.uuid)))
+        else {
             continue;
         };
         // Any user can give a process this name and directory. A real stray has a context.
-        let processes = node.processes.get(&uuid);
-        let has_context = processes.map(|processes| {
-            processes
+        let has_context = match &device.processes {
+            Some(processes) => processes
                 .compute
                 .iter()
-                .any(|usage| usage.pid == server.pid.0)
-        });
-        if !has_context.unwrap_or(server.owner() == Some(caller())) {
-            continue;
-        }
+                .any(|usage| usage.pid == server.pid.0),
+            None => server.owner() == Some(caller()),
+        };
         // It may have exited since the table was read, or be about to.
-        let has_ended = match host.open_process(server.pid, server.started) {
+        let has_ended = || match host.open_process(server.pid, server.started) {
             Ok(Some(held)) => held.ends_by(until),
             Ok(None) => true,
             Err(_) => false,
         };
-        if !has_ended {
-            strays.push(Stray {
-                clients: clients(node, &uuid),
-                uuid,
+        if has_context && !has_ended() {
+            device.strays.push(Stray {
+                clients: clients(device),
                 server: ServerProcess::of(server),
                 started: server.started,
             });
         }
     }
-    node.strays = strays;
 }
 
 /// Returns the clients of a device that do not belong to the daemon that serves it now.
-fn clients(node: &Node, uuid: &str) -> Option<Vec<Pid>> {
-    let listed = node.processes.get(uuid)?.clients.iter();
-    let served = node.serving(uuid);
-    if served.is_some_and(|served| !served.clients.are_known()) {
-        return None;
+fn clients(device: &Device) -> Option<Vec<Pid>> {
+    let listed = device.processes.as_ref()?.clients.iter();
+    let mut pids: Vec<Pid> = listed.map(|usage| Pid(usage.pid)).collect();
+    if let Some(served) = device.serving() {
+        if !served.clients.are_known() {
+            return None;
+        }
+        pids.retain(|&pid| !served.clients.have(pid));
     }
-    let has = |pid: Pid| served.is_some_and(|served| served.clients.have(pid));
-    let pids = listed.map(|usage| Pid(usage.pid));
-    Some(pids.filter(|&pid| !has(pid)).collect())
+    Some(pids)
 }

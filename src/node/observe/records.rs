@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use super::super::device_word::{Candidate, record_order, select};
+use super::super::device_word::{Candidate, select};
 use super::probe::configured_logs;
 use crate::failure::Failure;
 use crate::host::{Environment, printable, steers};
-use crate::node::{NoSuchDevice, Node, Served, UnseenRunDir};
+use crate::node::{Device, NoSuchDevice, Node, Served, UnseenRunDir};
 use crate::state::{DeviceRecord, RunDir};
 
 /// Reads the records and journals of every run directory.
@@ -43,8 +43,6 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
     }
     let unreadable = node.unreadable.iter().map(|(_, problem)| problem.clone());
     node.hidden.extend(unreadable);
-    node.served
-        .sort_by_key(|served| record_order(&served.record));
 }
 
 /// Adds a run directory of which nothing can be read.
@@ -96,7 +94,7 @@ fn read_journal(environment: &Environment, run_dir: &RunDir, node: &mut Node) ->
 
 /// Adds a record, unless another run directory has one of this name or device: the system's directory comes first.
 fn add(record: DeviceRecord, is_abandoned: bool, run_dir: &RunDir, node: &mut Node) {
-    let known = node.served.iter().find(|served| {
+    let known = node.served().find(|served| {
         let same = served.record.name == record.name || served.record.key == record.key;
         same && served.run_dir != *run_dir
     });
@@ -110,10 +108,10 @@ fn add(record: DeviceRecord, is_abandoned: bool, run_dir: &RunDir, node: &mut No
         node.hidden.push(hidden);
         return;
     }
-    node.served.push(Served {
+    node.devices.push(Device::recorded(Served {
         is_abandoned,
         ..Served::new(record, run_dir)
-    });
+    }));
 }
 
 /// The log directories of all daemons that run or ran.
@@ -147,7 +145,8 @@ impl Logs {
             ..Node::default()
         };
         read_records(environment, &mut node);
-        let recorded = node.served.iter().map(|served| {
+        node.join();
+        let recorded = node.served().map(|served| {
             let record = &served.record;
             let default = environment
                 .logs_of(served.run_dir.path())

@@ -23,7 +23,7 @@ pub(super) fn find(environment: &Environment, table: &ProcessTable, node: &mut N
             MpsProgram::Control => is_daemon(process),
             MpsProgram::Server => !table.get(process.parent).is_some_and(is_daemon),
         };
-        let mut strays = node.strays.iter();
+        let mut strays = node.devices.iter().flat_map(|device| &device.strays);
         let is_managed =
             is_recorded(node, process) || strays.any(|stray| stray.server.pid == process.pid);
         if !is_shown || is_managed {
@@ -53,7 +53,7 @@ pub(super) fn find(environment: &Environment, table: &ProcessTable, node: &mut N
 
 /// True if a record names the process, or the daemon whose server it is.
 fn is_recorded(node: &Node, process: &Process) -> bool {
-    let mut recorded = node.served.iter().filter_map(|served| served.record.daemon);
+    let mut recorded = node.served().filter_map(|served| served.record.daemon);
     recorded.any(|daemon| {
         let itself = daemon.pid == process.pid && daemon.start_time == process.started;
         itself || daemon.pid == process.parent
@@ -151,18 +151,18 @@ fn devices(node: &Node, visible: &Variable, pids: &[u32]) -> Vec<String> {
         Variable::Hidden => false,
         Variable::Unset => true,
         Variable::Is(list) => list.split(',').map(str::trim).any(|word| {
-            let by_index = device.part.is_none() && word.parse() == Ok(device.gpu);
+            let by_index = device.part.is_none() && word.parse().ok() == device.gpu;
             by_index || word.len() > "MIG-".len() && device.uuid.starts_with(word)
         }),
     };
     let is_listed = |device: &Device| {
-        let processes = node.processes.get(&device.uuid).into_iter();
+        let processes = device.processes.iter();
         let mut usages = processes.flat_map(|processes| &processes.compute);
         usages.any(|usage| pids.contains(&usage.pid))
     };
-    node.devices()
+    node.present()
         .filter(|device| is_visible(device) || is_listed(device))
-        .map(|device| device.uuid)
+        .map(|device| device.name.clone())
         .collect()
 }
 
@@ -183,7 +183,11 @@ pub(super) fn find_unrecorded(environment: &Environment, table: &ProcessTable, n
         let boot_id = node.boot_id.clone();
         let is_its =
             |served: &&mut Served| served.run_dir == *run_dir && served.record.uuid == uuid;
-        match node.served.iter_mut().find(is_its) {
+        let mut served = node
+            .devices
+            .iter_mut()
+            .filter_map(|device| device.served.as_mut());
+        match served.find(is_its) {
             Some(served) => {
                 let record = &mut served.record;
                 let is_named = record.daemon.is_some() && record.boot_id == boot_id;
@@ -203,8 +207,7 @@ pub(super) fn find_unrecorded(environment: &Environment, table: &ProcessTable, n
 /// True if a record of this boot names the process.
 fn has_record(node: &Node, process: &Process) -> bool {
     let of_this_boot = node
-        .served
-        .iter()
+        .served()
         .filter(|served| served.record.boot_id == node.boot_id);
     let mut recorded = of_this_boot.filter_map(|served| served.record.daemon);
     recorded.any(|daemon| daemon.is(process))

@@ -7,7 +7,6 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::super::json::{VERSION, Version};
-use super::columns::{Row, rows};
 use crate::host::{Uid, user_name};
 use crate::node::{
     self, DaemonState, MpsProgram, Node, OutsideMps, Problem, Served, ServerProcess, Unmanaged,
@@ -69,16 +68,15 @@ impl From<Problem> for Remark {
 impl Status {
     /// Returns the status of these devices, or of all if none is named.
     pub fn of(node: &Node, devices: &[String]) -> Self {
-        let rows = rows(node, devices);
+        let shown = node.shown(devices);
         let (mut clients, mut waiting) = (Vec::new(), Vec::new());
-        for row in &rows {
-            let Some(served) = row.served else { continue };
-            for client in served.clients.listed() {
-                clients.push(ClientDocument::of(row, client));
-            }
-            for client in &served.waiting {
-                waiting.push(ClientDocument::of(row, client));
-            }
+        for device in &shown {
+            let Some(served) = &device.served else {
+                continue;
+            };
+            let of = |client| ClientDocument::of(&device.name, client);
+            clients.extend(served.clients.listed().iter().map(of));
+            waiting.extend(served.waiting.iter().map(of));
         }
         let problems = node.problems(devices);
         let is_all = node.detail.outside_mps;
@@ -92,20 +90,22 @@ impl Status {
             },
             clients,
             waiting,
-            devices: rows.iter().map(DeviceDocument::of).collect(),
+            devices: shown
+                .iter()
+                .map(|device| DeviceDocument::of(node, device))
+                .collect(),
             outside_mps: (is_all && !node.has_no_driver).then(|| {
-                node.outside_mps
-                    .iter()
-                    .map(|outside| Outside::of(node, outside))
-                    .filter(|outside| devices.is_empty() || devices.contains(&outside.device))
-                    .collect()
+                let mut all = Vec::new();
+                for device in &shown {
+                    let outside = device.outside_mps.iter();
+                    all.extend(outside.map(|outside| Outside::of(&device.name, outside)));
+                }
+                all
             }),
-            unmanaged: node.detail.reads_processes().then(|| {
-                node.unmanaged
-                    .iter()
-                    .map(|unmanaged| UnmanagedDaemon::of(node, unmanaged))
-                    .collect()
-            }),
+            unmanaged: node
+                .detail
+                .reads_processes()
+                .then(|| node.unmanaged.iter().map(UnmanagedDaemon::of).collect()),
             problems: problems.into_iter().map(Remark::from).collect(),
             remarks: node
                 .remarks(devices)
@@ -173,22 +173,20 @@ pub struct DeviceDocument {
 }
 
 impl DeviceDocument {
-    pub fn of(row: &Row<'_>) -> Self {
-        let served = row.served;
-        let alive = row.alive();
-        let known = alive.filter(|_| row.is_known());
-        let servers = alive.filter(|served| row.is_known() || served.state == DaemonState::Busy);
-        let memory = row.memory();
+    pub fn of(node: &Node, device: &node::Device) -> Self {
+        let served = device.served.as_ref();
+        let (alive, known, memory) = (device.alive(), device.known(), device.memory());
+        let servers = alive.filter(|served| known.is_some() || served.state == DaemonState::Busy);
         let record = served.map(|served| &served.record);
         let settings = record.map(|record| &record.settings);
         let pipe = served.map(|served| served.run_dir.pipe_dir(&served.record.uuid));
-        let part = row.device.as_ref().and_then(|device| device.part.as_ref());
+        let part = device.part.as_ref();
         Self {
-            name: row.name.clone(),
-            uuid: row.uuid.clone(),
-            gpu: row.gpu_index(),
+            name: device.name.clone(),
+            uuid: device.uuid.clone(),
+            gpu: device.gpu,
             profile: part.map(|part| part.title.clone()),
-            state: ShownState::of(row),
+            state: ShownState::of(node, device),
             serve: record.and_then(|record| Some(record.settings.serve.as_ref()?.to_string())),
             pipe_directory: pipe.map(|pipe| pipe.display().to_string()),
             daemon_pid: alive.and_then(|served| Some(served.record.daemon?.pid.0)),
@@ -212,7 +210,7 @@ impl DeviceDocument {
             problem: served.and_then(|served| Some(served.state.why()?.to_owned())),
             memory_used_bytes: memory.map(|memory| memory.used),
             memory_total_bytes: memory.map(|memory| memory.total),
-            utilization_percent: row.utilization(),
+            utilization_percent: node.utilization(device),
             since: alive.map(|served| served.record.since),
         }
     }
@@ -284,12 +282,12 @@ impl ShownState {
         Self::NoDaemon,
     ];
 
-    pub fn of(row: &Row<'_>) -> Self {
-        match row.served {
-            None if row.may_be_served() => Self::Hidden,
+    pub fn of(node: &Node, device: &node::Device) -> Self {
+        match &device.served {
+            None if node.may_be_served(&device.uuid) => Self::Hidden,
             None => Self::NoDaemon,
-            Some(served) if row.is_missed() && served.is_gone() => Self::NoDevice,
-            Some(served) if served.is_alive() && served.lost().is_some() => Self::GpuLost,
+            Some(served) if device.is_gone() && node.misses(served) => Self::NoDevice,
+            Some(served) if device.lost().is_some() && served.is_alive() => Self::GpuLost,
             Some(served) if served.is_failing() => Self::Failing,
             Some(served) => match &served.state {
                 DaemonState::Ready => Self::Ready,
@@ -370,9 +368,9 @@ pub struct ClientDocument {
 }
 
 impl ClientDocument {
-    pub fn of(row: &Row<'_>, client: &node::Client) -> Self {
+    pub fn of(device: &str, client: &node::Client) -> Self {
         Self {
-            device: row.name.clone(),
+            device: device.to_owned(),
             pid: client.pid.map(|pid| pid.0),
             owner: Owner::of(client.user),
             command: client.command.clone(),
@@ -405,9 +403,9 @@ pub struct Outside {
 }
 
 impl Outside {
-    pub fn of(node: &Node, outside: &OutsideMps) -> Self {
+    pub fn of(device: &str, outside: &OutsideMps) -> Self {
         Self {
-            device: node.name_of_uuid(&outside.uuid),
+            device: device.to_owned(),
             pid: outside.pid.0,
             owner: Owner::of(outside.user),
             command: outside.command.clone(),
@@ -448,7 +446,7 @@ pub struct UnmanagedDaemon {
 }
 
 impl UnmanagedDaemon {
-    pub fn of(node: &Node, unmanaged: &Unmanaged) -> Self {
+    pub fn of(unmanaged: &Unmanaged) -> Self {
         Self {
             program: match unmanaged.program {
                 MpsProgram::Control => "control",
@@ -461,11 +459,7 @@ impl UnmanagedDaemon {
             environment_is_readable: unmanaged.pipe_directory != Variable::Hidden,
             pipe_directory: unmanaged.pipe_directory.value().map(str::to_owned),
             visible_devices: unmanaged.visible.value().map(str::to_owned),
-            devices: unmanaged
-                .devices
-                .iter()
-                .map(|uuid| node.name_of_uuid(uuid))
-                .collect(),
+            devices: unmanaged.devices.clone(),
             servers: unmanaged.servers.iter().map(ServerDocument::of).collect(),
             running_seconds: unmanaged.age.map(|age| age.as_secs()),
         }

@@ -7,10 +7,10 @@ use console::{Style, measure_text_width, style};
 
 use super::super::format::{self, gib, indented, shown_or, wrapped};
 use super::super::output::symbols;
-use super::columns::{self, Row};
+use super::columns;
 use super::device::ShownState;
 use crate::geometry::Cell;
-use crate::node::Gpu;
+use crate::node::{Device, Gpu, Node};
 use crate::nvml::Memory;
 use crate::render::table::{Column, Table};
 
@@ -27,43 +27,39 @@ const NOTHING: u64 = (1 << 30) / 20;
 const BAR: usize = 20;
 
 /// Draws each GPU with its devices. A GPU whose parts are too narrow for their words is a list under a slice map.
-pub(super) fn text(rows: &[Row<'_>], width: usize) -> String {
+pub(super) fn text(node: &Node, devices: &[&Device], width: usize) -> String {
     let mut out = String::new();
-    for of_gpu in rows.chunk_by(|a, b| index(a) == index(b)) {
+    for of_gpu in devices.chunk_by(|a, b| a.key.gpu == b.key.gpu) {
         let gap = if out.is_empty() { "" } else { "\n" };
-        let Some(gpu) = of_gpu[0].gpu() else {
-            let _ = write!(out, "{gap}{}", list(of_gpu, width));
+        let Some(gpu) = node.gpu(&of_gpu[0].key.gpu) else {
+            let _ = write!(out, "{gap}{}", list(node, of_gpu, width));
             continue;
         };
         let title = format!("GPU {}  {}", gpu.index, gpu.product);
         let _ = writeln!(out, "{gap}{}", style(title).bold());
-        let drawn = picture(gpu, of_gpu, width.min(WIDEST));
-        out.push_str(&drawn.unwrap_or_else(|| beneath_map(gpu, of_gpu, width)));
+        let drawn = picture(node, gpu, of_gpu, width.min(WIDEST));
+        out.push_str(&drawn.unwrap_or_else(|| beneath_map(node, gpu, of_gpu, width)));
     }
     out
-}
-
-fn index(row: &Row<'_>) -> Option<u32> {
-    row.gpu().map(|gpu| gpu.index)
 }
 
 /// A column of a picture: a device, or a part of the GPU without one.
 struct MapPart<'a> {
     /// The number of characters between its borders.
     room: usize,
-    row: Option<&'a Row<'a>>,
+    device: Option<&'a Device>,
     /// The label of a GPU instance without a device to show.
     label: String,
     style: Style,
 }
 
 /// Returns the parts of a GPU from left to right; `None` if a GPU instance has several devices.
-fn parts<'a>(gpu: &Gpu, rows: &'a [Row<'a>], width: usize) -> Option<Vec<MapPart<'a>>> {
+fn parts<'a>(gpu: &Gpu, devices: &[&'a Device], width: usize) -> Option<Vec<MapPart<'a>>> {
     let room = width.checked_sub(MARGIN + 1)?;
     if !gpu.in_mig_mode() {
         return Some(vec![MapPart {
             room: room.saturating_sub(1).min(BAR * 2),
-            row: rows.first(),
+            device: devices.first().copied(),
             label: String::new(),
             style: Style::new(),
         }]);
@@ -72,20 +68,20 @@ fn parts<'a>(gpu: &Gpu, rows: &'a [Row<'a>], width: usize) -> Option<Vec<MapPart
     let unit = room / usize::try_from(map.units().max(1)).ok()?;
     map.cells()
         .iter()
-        .map(|cell| part(cell, rows, unit))
+        .map(|cell| part(cell, devices, unit))
         .collect()
 }
 
 /// Returns the part of a cell, whose slices are `unit` characters wide; `None` if it has several devices.
-fn part<'a>(cell: &Cell<'_>, rows: &'a [Row<'a>], unit: usize) -> Option<MapPart<'a>> {
-    let mut here = rows.iter().filter(|row| {
-        let part = row.device.as_ref().and_then(|device| device.part.as_ref());
+fn part<'a>(cell: &Cell<'_>, devices: &[&'a Device], unit: usize) -> Option<MapPart<'a>> {
+    let mut here = devices.iter().filter(|device| {
+        let part = device.part.as_ref();
         part.is_some_and(|part| part.placement == cell.placement)
     });
     let size = usize::try_from(cell.placement.size).ok()?;
     let part = MapPart {
         room: (unit * size).checked_sub(1)?,
-        row: here.next(),
+        device: here.next().copied(),
         label: cell.segment.map_or_else(String::new, |of| of.label.clone()),
         style: format::style(cell),
     };
@@ -96,40 +92,34 @@ fn part<'a>(cell: &Cell<'_>, rows: &'a [Row<'a>], unit: usize) -> Option<MapPart
 }
 
 /// A line of a picture: its name, and the text and the style of a device's part.
-type Line = (&'static str, fn(&Row<'_>, usize) -> (String, Style));
+type Line = (&'static str, fn(&Node, &Device, usize) -> (String, Style));
 
 const LINES: [Line; 4] = [
-    ("", |row, _| (row.name.clone(), Style::new().bold())),
-    ("state", |row, _| {
-        let state = ShownState::of(row);
+    ("", |_, device, _| {
+        (device.name.clone(), Style::new().bold())
+    }),
+    ("state", |node, device, _| {
+        let state = ShownState::of(node, device);
         (state.to_string(), columns::style(state))
     }),
-    ("clients", |row, _| {
-        (
-            row.alive().map_or_else(
-                || "-".to_owned(),
-                |served| columns::clients(served, row.is_known()),
-            ),
-            Style::new(),
-        )
+    ("clients", |_, device, _| {
+        (shown_or(columns::clients(device), "-"), Style::new())
     }),
-    ("memory", |row, room| {
-        (
-            shown_or(row.memory().map(|memory| bar(memory, room)), "?"),
-            Style::new(),
-        )
+    ("memory", |_, device, room| {
+        let bar = device.memory().map(|memory| bar(memory, room));
+        (shown_or(bar, "?"), Style::new())
     }),
 ];
 
 /// Draws a GPU; `None` if a word does not fit into its part.
-fn picture(gpu: &Gpu, rows: &[Row<'_>], width: usize) -> Option<String> {
-    let parts = parts(gpu, rows, width)?;
+fn picture(node: &Node, gpu: &Gpu, devices: &[&Device], width: usize) -> Option<String> {
+    let parts = parts(gpu, devices, width)?;
     let mut out = String::new();
     for (name, cell) in LINES {
         let mut cells = Vec::new();
         for part in &parts {
-            cells.push(match part.row {
-                Some(row) => cell(row, part.room),
+            cells.push(match part.device {
+                Some(device) => cell(node, device, part.room),
                 None => (String::new(), Style::new()),
             });
         }
@@ -141,7 +131,7 @@ fn picture(gpu: &Gpu, rows: &[Row<'_>], width: usize) -> Option<String> {
     }
     let mut sizes = Vec::new();
     for part in &parts {
-        let memory = part.row.and_then(Row::memory);
+        let memory = part.device.and_then(Device::memory);
         sizes.push((memory.map_or_else(String::new, in_gib), Style::new()));
     }
     // The bar says it, too: where there is no room for numbers there are none.
@@ -152,9 +142,11 @@ fn picture(gpu: &Gpu, rows: &[Row<'_>], width: usize) -> Option<String> {
 impl MapPart<'_> {
     /// Returns the profile, or the dots of a free part, in its style.
     fn title(&self) -> (String, Style) {
-        let label = match self.row.and_then(Row::profile) {
-            Some(profile) => profile,
-            None if self.row.is_none() && self.label.is_empty() => symbols().free.repeat(self.room),
+        let label = match self.device.and_then(Device::profile) {
+            Some(profile) => profile.to_owned(),
+            None if self.device.is_none() && self.label.is_empty() => {
+                symbols().free.repeat(self.room)
+            }
             None => self.label.clone(),
         };
         (label, self.style.clone())
@@ -217,16 +209,17 @@ fn in_gib(memory: Memory) -> String {
     format!("{}/{}", gib(memory.used), gib(memory.total))
 }
 
-fn beneath_map(gpu: &Gpu, rows: &[Row<'_>], width: usize) -> String {
+fn beneath_map(node: &Node, gpu: &Gpu, devices: &[&Device], width: usize) -> String {
     let map = if gpu.in_mig_mode() {
         format!("  {}\n", format::map(&gpu.slice_map()))
     } else {
         String::new()
     };
-    format!("{map}{}", indented(&list(rows, width.saturating_sub(2))))
+    let list = list(node, devices, width.saturating_sub(2));
+    format!("{map}{}", indented(&list))
 }
 
-fn list(rows: &[Row<'_>], width: usize) -> String {
+fn list(node: &Node, devices: &[&Device], width: usize) -> String {
     let mut table = Table::new(vec![
         Column::left("NAME", 0),
         Column::left("PROFILE", 2),
@@ -235,18 +228,16 @@ fn list(rows: &[Row<'_>], width: usize) -> String {
         Column::left("MEMORY", 1),
         Column::right("GIB", 3),
     ]);
-    for row in rows {
-        let state = ShownState::of(row);
-        let clients = row
-            .alive()
-            .map(|served| columns::clients(served, row.is_known()));
+    for device in devices {
+        let state = ShownState::of(node, device);
+        let memory = device.memory();
         table.row(vec![
-            row.name.clone(),
-            shown_or(row.profile(), "-"),
+            device.name.clone(),
+            shown_or(device.profile(), "-"),
             columns::style(state).apply_to(state).to_string(),
-            shown_or(clients, "-"),
-            shown_or(row.memory().map(|memory| bar(memory, BAR)), "?"),
-            shown_or(row.memory().map(in_gib), "?"),
+            shown_or(columns::clients(device), "-"),
+            shown_or(memory.map(|memory| bar(memory, BAR)), "?"),
+            shown_or(memory.map(in_gib), "?"),
         ]);
     }
     table.within(width, "--json")

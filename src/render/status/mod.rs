@@ -13,10 +13,10 @@ use console::Style;
 use super::format::wrapped;
 use super::output;
 use super::table::Table;
-use crate::node::{Gpu, Node, Problem, ProblemId};
+use crate::node::{Device, Gpu, Node, Problem, ProblemId};
 use crate::plan::is_healed;
 
-pub use columns::{Row, StatusColumn, rows};
+pub use columns::StatusColumn;
 pub use device::{ShownState, Status};
 pub(super) use map::Marks;
 pub use others::summary;
@@ -50,7 +50,7 @@ pub fn print(node: &Node, devices: &[String], view: View<'_>) -> Result<()> {
 
 /// Prints the status of these devices, or of all, after a change: of many only what is wrong with them.
 pub fn print_few(node: &Node, devices: &[String]) -> Result<()> {
-    if rows(node, devices).len() <= FEW {
+    if node.shown(devices).len() <= FEW {
         return print(node, devices, View::Table(&[]));
     }
     let mut parts = Parts {
@@ -76,8 +76,8 @@ pub(super) fn text(
         width: width.saturating_sub(gutter),
         marks,
     };
-    let rows = rows(node, devices);
-    if rows.is_empty() {
+    let shown = node.shown(devices);
+    if shown.is_empty() {
         if !node.unseen().is_empty() {
             parts.line("No device can be seen on this node.");
         } else if !node.gpus.iter().any(Gpu::has_nothing_in_mig_mode) {
@@ -85,13 +85,13 @@ pub(super) fn text(
         }
     } else {
         match view {
-            View::Table(columns) => parts.table(columns::table(&rows, columns), "--columns"),
-            View::Map => parts.picture(&map::text(&rows, parts.width)),
+            View::Table(columns) => parts.table(columns::table(node, &shown, columns), "--columns"),
+            View::Map => parts.picture(&map::text(node, &shown, parts.width)),
         }
         parts.gap();
-        clients(&mut parts, &rows);
+        clients(&mut parts, &shown);
     }
-    for table in [others::outside(node, devices), others::unmanaged(node)] {
+    for table in [others::outside(&shown), others::unmanaged(node)] {
         if !table.is_empty() {
             parts.gap();
             parts.table(table, "--json");
@@ -101,13 +101,13 @@ pub(super) fn text(
     parts.out
 }
 
-fn clients(parts: &mut Parts<'_>, rows: &[Row<'_>]) {
-    let unknown: Vec<&str> = rows
+fn clients(parts: &mut Parts<'_>, devices: &[&Device]) {
+    let unknown: Vec<&str> = devices
         .iter()
-        .filter(|row| row.is_unknown())
-        .map(|row| row.name.as_str())
+        .filter(|device| device.alive().is_some() && device.known().is_none())
+        .map(|device| device.name.as_str())
         .collect();
-    let clients = others::clients(rows);
+    let clients = others::clients(devices);
     if !clients.is_empty() {
         parts.table(clients, "--json");
     } else if unknown.is_empty() {
@@ -171,8 +171,8 @@ fn is_cured_by_heal(problem: &Problem, node: &Node) -> bool {
         return false;
     }
     let name = problem.device.as_deref();
-    let served = name.and_then(|name| node.served_as(name));
-    served.is_some_and(|served| is_healed(served, node))
+    let device = name.and_then(|name| node.device(name));
+    device.is_some_and(|device| is_healed(device, node))
 }
 
 /// The text under construction.

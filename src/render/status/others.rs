@@ -6,13 +6,13 @@ use std::time::Duration;
 use console::truncate_str;
 
 use super::super::format::{age, count, gib, shown_or, time_taken};
-use super::columns::{Row, pids, rows, user};
+use super::columns::{pids, user};
 use super::device::{ShownState, unmanaged_state};
-use crate::node::{Client, MpsProgram, Node, Variable};
+use crate::node::{Client, Device, MpsProgram, Node, Variable};
 use crate::render::table::{Column, Table};
 
 /// Returns the table of clients and waiting programs.
-pub(super) fn clients(rows: &[Row<'_>]) -> Table {
+pub(super) fn clients(devices: &[&Device]) -> Table {
     let mut table = Table::new(vec![
         Column::left("CLIENT OF", 0),
         Column::right("PID", 0),
@@ -21,20 +21,23 @@ pub(super) fn clients(rows: &[Row<'_>]) -> Table {
         Column::right("RUNNING", 2).changing_with_time(),
         Column::left("COMMAND", 0).cut(20),
     ]);
-    for row in rows {
-        let Some(served) = row.served else { continue };
+    for device in devices {
+        let Some(served) = &device.served else {
+            continue;
+        };
+        let name = &device.name;
         let mut unseen = 0;
         for client in served.clients.listed() {
             if client.pid.is_some() {
                 let memory = shown_or(client.memory.map(gib), "?");
-                table.row(client_cells(row, client, memory));
+                table.row(client_cells(name, client, memory));
             } else {
                 unseen += 1;
             }
         }
         if unseen > 0 {
             table.row(vec![
-                row.name.clone(),
+                name.clone(),
                 "hidden".to_owned(),
                 "?".to_owned(),
                 "?".to_owned(),
@@ -43,15 +46,15 @@ pub(super) fn clients(rows: &[Row<'_>]) -> Table {
             ]);
         }
         for client in &served.waiting {
-            table.row(client_cells(row, client, "waiting".to_owned()));
+            table.row(client_cells(name, client, "waiting".to_owned()));
         }
     }
     table
 }
 
-fn client_cells(row: &Row<'_>, client: &Client, memory: String) -> Vec<String> {
+fn client_cells(device: &str, client: &Client, memory: String) -> Vec<String> {
     vec![
-        row.name.clone(),
+        device.to_owned(),
         client.shown_pid(),
         user(client.user),
         memory,
@@ -61,7 +64,7 @@ fn client_cells(row: &Row<'_>, client: &Client, memory: String) -> Vec<String> {
 }
 
 /// Returns the table of programs outside MPS.
-pub(super) fn outside(node: &Node, devices: &[String]) -> Table {
+pub(super) fn outside(devices: &[&Device]) -> Table {
     let mut table = Table::new(vec![
         Column::left("OUTSIDE MPS", 0),
         Column::right("PID", 0),
@@ -71,20 +74,18 @@ pub(super) fn outside(node: &Node, devices: &[String]) -> Table {
         Column::left("COMMAND", 0).cut(12),
         Column::left("LIKELY CAUSE", 0).cut(30),
     ]);
-    for outside in &node.outside_mps {
-        let name = node.name_of_uuid(&outside.uuid);
-        if !devices.is_empty() && !devices.contains(&name) {
-            continue;
+    for device in devices {
+        for outside in &device.outside_mps {
+            table.row(vec![
+                device.name.clone(),
+                outside.pid.to_string(),
+                user(outside.user),
+                shown_or(outside.memory.map(gib), "?"),
+                shown_or(outside.age.map(age), "?"),
+                truncate_str(&outside.command, 30, "…").into_owned(),
+                outside.cause.clone(),
+            ]);
         }
-        table.row(vec![
-            name,
-            outside.pid.to_string(),
-            user(outside.user),
-            shown_or(outside.memory.map(gib), "?"),
-            shown_or(outside.age.map(age), "?"),
-            truncate_str(&outside.command, 30, "…").into_owned(),
-            outside.cause.clone(),
-        ]);
     }
     table
 }
@@ -103,12 +104,8 @@ pub(super) fn unmanaged(node: &Node) -> Table {
         Column::left("CUDA_VISIBLE_DEVICES", 5),
     ]);
     for unmanaged in &node.unmanaged {
-        let names: Vec<String> = unmanaged
-            .devices
-            .iter()
-            .map(|uuid| node.name_of_uuid(uuid))
-            .collect();
-        let served = match names.as_slice() {
+        let names = unmanaged.devices.as_slice();
+        let served = match names {
             [] if unmanaged.visible == Variable::Hidden => "?".to_owned(),
             [] => "-".to_owned(),
             [first, .., last] if names.len() > 4 => format!("{first} … {last} ({})", names.len()),
@@ -143,15 +140,16 @@ fn variable(variable: &Variable, unset: &str) -> String {
 
 /// Says in one line how many of these devices, or of all, are ready after a change.
 pub fn summary(node: &Node, devices: &[String], took: Duration) -> String {
-    let rows = rows(node, devices);
-    let gpus: BTreeSet<u32> = rows
+    let devices = node.shown(devices);
+    let gpus: BTreeSet<u32> = devices
         .iter()
-        .filter_map(|row| Some(row.gpu()?.index))
+        .filter_map(|device| Some(node.gpu(&device.key.gpu)?.index))
         .collect();
-    let served: Vec<&Row<'_>> = rows.iter().filter(|row| row.served.is_some()).collect();
-    let ready = served.iter().filter(|row| is_ready(row)).count();
+    let served = devices.iter().filter(|device| device.served.is_some());
+    let ready = served.clone().filter(|device| is_ready(node, device));
+    let (served, ready) = (served.count(), ready.count());
     let (gpus, took) = (count(gpus.len(), "GPU"), time_taken(took));
-    match (rows.len(), served.len(), ready) {
+    match (devices.len(), served, ready) {
         (0, ..) => format!("Done in {took}"),
         (all, 0, _) => format!(
             "{} on {gpus} in {took}, none with a daemon",
@@ -168,9 +166,9 @@ pub fn summary(node: &Node, devices: &[String], took: Duration) -> String {
 }
 
 /// True if it accepts clients. A lazy daemon starts its server for the first one.
-fn is_ready(row: &Row<'_>) -> bool {
+fn is_ready(node: &Node, device: &Device) -> bool {
     matches!(
-        ShownState::of(row),
+        ShownState::of(node, device),
         ShownState::Ready | ShownState::NoServerYet
     )
 }

@@ -1,0 +1,200 @@
+//! A device, with everything that is known of it.
+
+use std::fmt;
+
+use super::{OutsideMps, Served, Stray};
+use crate::geometry::{ComputeInstanceId, GpuInstanceId, Placement};
+use crate::host::Pid;
+use crate::nvml::{Memory, Processes};
+use crate::state::DeviceKey;
+
+/// A device that one MPS daemon can serve, which is a MIG device, or a whole GPU that is not in MIG mode. It exists, or has a
+/// record, or both.
+#[derive(Clone, Debug)]
+pub struct Device {
+    /// Its recorded name, else its default name: `<gpu index>.<start of its placement>`, followed by `.c<n>` if several
+    /// compute instances share a GPU instance; of a whole GPU, its index. Its UUID if another device has that name.
+    pub name: String,
+    /// Its identity in records.
+    pub key: DeviceKey,
+    /// `MIG-…` or `GPU-…`, as CUDA takes it: the present one, else the recorded one.
+    pub uuid: String,
+    /// Its GPU's index; `None` if that GPU is gone.
+    pub gpu: Option<u32>,
+    /// Its part of the GPU; `None` for a whole GPU, and for a device that does not exist or cannot be seen.
+    pub part: Option<DevicePart>,
+    pub presence: Presence,
+    /// Its record and daemon.
+    pub served: Option<Served>,
+    /// The processes that compute on it; `None` if they are hidden, or were not read.
+    pub processes: Option<Processes>,
+    /// Programs that compute on it outside MPS. Read with `Detail::outside_mps`.
+    pub outside_mps: Vec<OutsideMps>,
+    /// Servers in the caller's run directory that outlived its daemons. Read wherever processes are.
+    pub strays: Vec<Stray>,
+}
+
+/// A MIG device's part of its GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DevicePart {
+    pub gpu_instance: GpuInstanceId,
+    pub compute_instance: ComputeInstanceId,
+    /// `3g.40gb`, or `1c.3g.40gb` if the compute instance has only some of the SMs.
+    pub title: String,
+    /// The placement of the GPU instance.
+    pub placement: Placement,
+    /// The number of streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Memory of the GPU instance in MiB, shared by its compute instances.
+    pub memory_mib: u64,
+}
+
+/// The presence of a device on the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// It exists, and has the recorded UUID if it has a record.
+    There,
+    /// It exists, and was made again after its record: with another UUID.
+    MadeAgain,
+    /// It does not exist.
+    Gone,
+    /// It cannot be seen.
+    Unseen(Unseen),
+}
+
+/// The reason why a device cannot be seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unseen {
+    /// The driver does not answer.
+    NoDriver,
+    /// Its GPU is lost or cannot be read.
+    Lost(String),
+    /// The driver hides the instances of its GPU from the caller.
+    Hidden(String),
+}
+
+impl fmt::Display for Unseen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoDriver => f.write_str("the driver does not answer"),
+            Self::Lost(why) | Self::Hidden(why) => f.write_str(why),
+        }
+    }
+}
+
+impl Device {
+    /// Returns a device that exists, of which nothing else is known yet.
+    pub(super) fn new(name: String, key: DeviceKey, uuid: String, gpu: u32) -> Self {
+        Self {
+            name,
+            key,
+            uuid,
+            gpu: Some(gpu),
+            part: None,
+            presence: Presence::There,
+            served: None,
+            processes: None,
+            outside_mps: Vec::new(),
+            strays: Vec::new(),
+        }
+    }
+
+    /// Returns a device of which only the record is known.
+    pub fn recorded(served: Served) -> Self {
+        let record = &served.record;
+        Self {
+            presence: Presence::Unseen(Unseen::NoDriver),
+            gpu: record.gpu,
+            served: Some(served.clone()),
+            ..Self::new(
+                record.name.clone(),
+                record.key.clone(),
+                record.uuid.clone(),
+                0,
+            )
+        }
+    }
+
+    /// Returns its UUID, and the recorded one if it was made again.
+    pub(super) fn uuids(&self) -> Vec<&str> {
+        let mut uuids = vec![self.uuid.as_str()];
+        if let Some(served) = &self.served
+            && served.record.uuid != self.uuid
+        {
+            uuids.push(&served.record.uuid);
+        }
+        uuids
+    }
+
+    /// True if it exists.
+    pub fn exists(&self) -> bool {
+        matches!(self.presence, Presence::There | Presence::MadeAgain)
+    }
+
+    /// True if it exists, with the recorded UUID if it has a record.
+    pub fn is_there(&self) -> bool {
+        self.presence == Presence::There
+    }
+
+    /// True if the recorded device does not exist, or was made again.
+    pub fn is_gone(&self) -> bool {
+        matches!(self.presence, Presence::Gone | Presence::MadeAgain)
+    }
+
+    /// Returns the reason why its GPU cannot be read.
+    pub fn lost(&self) -> Option<&str> {
+        match &self.presence {
+            Presence::Unseen(Unseen::Lost(why)) => Some(why),
+            _ => None,
+        }
+    }
+
+    /// Returns its profile name, such as `3g.40gb`; `None` if it does not exist.
+    pub fn profile(&self) -> Option<&str> {
+        let title = self.part.as_ref().map_or("whole GPU", |part| &part.title);
+        Some(title).filter(|_| self.exists())
+    }
+
+    /// Returns its memory, if the driver tells it.
+    pub fn memory(&self) -> Option<Memory> {
+        self.processes.as_ref()?.memory
+    }
+
+    /// True for a whole GPU.
+    pub fn is_whole(&self) -> bool {
+        self.key.instance.is_none()
+    }
+
+    /// Returns its record if its daemon runs, or may run.
+    pub fn alive(&self) -> Option<&Served> {
+        self.served.as_ref().filter(|served| served.is_alive())
+    }
+
+    /// Returns its record if its servers and clients are known.
+    pub fn known(&self) -> Option<&Served> {
+        self.alive().filter(|served| served.clients.are_known())
+    }
+
+    /// Returns the record of the daemon that serves it under its present UUID, or may.
+    pub fn serving(&self) -> Option<&Served> {
+        self.alive()
+            .filter(|served| served.record.uuid == self.uuid)
+    }
+
+    /// The processes that compute on it and are neither servers nor clients of its daemon, nor idle servers that
+    /// outlived one. What they do there is outside the daemon's MPS: they are programs, or servers of unmanaged
+    /// daemons.
+    pub fn unaccounted(&self) -> Vec<Pid> {
+        let Some(processes) = &self.processes else {
+            return Vec::new();
+        };
+        let is_known = |pid: Pid| {
+            let mut strays = self.strays.iter();
+            self.serving().is_some_and(|served| served.has_program(pid))
+                || processes.clients.iter().any(|usage| usage.pid == pid.0)
+                || strays.any(|stray| stray.is_idle() && stray.server.pid == pid)
+        };
+        let pids = processes.compute.iter().map(|usage| Pid(usage.pid));
+        pids.filter(|&pid| !is_known(pid)).collect()
+    }
+}
