@@ -34,7 +34,7 @@ pub fn run(
     let node_record =
         NodeRecord::open(&run_dir, &context.node.boot_id).map_err(ApplyError::at_start)?;
     let environment = context.environment;
-    let nvml = if context.node.has_no_driver {
+    let nvml = if context.node.has_no_driver() {
         None
     } else {
         let nvml = Nvml::open(environment.nvml_library.as_deref()).map_err(ApplyError::at_start)?;

@@ -12,7 +12,7 @@ use crate::apply::{Allowed, OnFailure};
 use crate::error::{CommandError, Result, failed};
 use crate::failure::ExitStatus;
 use crate::host::ranges;
-use crate::node::{Device, Gpu, Lost, Node, lost_hint};
+use crate::node::{Device, Gpu, Node, lost_hint};
 use crate::plan::{self, Down, Plan, Refusal};
 use crate::render::format::count;
 use crate::render::{note, time_taken};
@@ -71,7 +71,7 @@ impl DownArgs {
 
     /// The GPUs with these devices, or of all, that cannot be read and have something that is to be destroyed or switched
     /// off.
-    fn unread(&self, node: &Node, names: &[String]) -> Vec<Lost> {
+    fn unread(&self, node: &Node, names: &[String]) -> Vec<(u32, String)> {
         let mut made: Vec<&String> = Vec::new();
         if self.destroys() {
             made.extend(node.created.iter().map(|created| &created.gpu));
@@ -83,12 +83,16 @@ impl DownArgs {
         if made.is_empty() {
             return Vec::new();
         }
-        let mut unread = node.lost.clone();
-        unread.retain(|lost| {
-            let mut on_it = node.served().filter(|served| {
-                served.record.gpu == lost.index && made.contains(&&served.record.key.gpu)
-            });
-            names.is_empty() || on_it.any(|served| names.contains(&served.record.name))
+        let mut unread: Vec<(u32, String)> = node
+            .lost_gpus()
+            .map(|(index, why)| (index, why.to_owned()))
+            .collect();
+        unread.retain(|(index, _)| {
+            let mut on_it = node
+                .devices
+                .iter()
+                .filter(|device| device.gpu == Some(*index) && made.contains(&&device.key.gpu));
+            names.is_empty() || on_it.any(|device| names.contains(&device.name))
         });
         unread
     }
@@ -156,7 +160,7 @@ struct Asked {
     /// The UUIDs of their GPUs.
     gpus: Vec<String>,
     /// GPUs that cannot be read, where something is to be destroyed or switched off.
-    unread: Vec<Lost>,
+    unread: Vec<(u32, String)>,
 }
 
 impl Asked {
@@ -180,8 +184,8 @@ impl Asked {
         if self.unread.is_empty() {
             return None;
         }
-        let gpus: Vec<u32> = self.unread.iter().filter_map(|lost| lost.index).collect();
-        let reasons: Vec<&str> = self.unread.iter().map(|lost| lost.why.as_str()).collect();
+        let gpus: Vec<u32> = self.unread.iter().map(|(index, _)| *index).collect();
+        let reasons: Vec<&str> = self.unread.iter().map(|(_, why)| why.as_str()).collect();
         let error = failed(format_args!(
             "what mig-mps made stays on GPU {}, which cannot be read: {}",
             ranges(&gpus),
@@ -204,8 +208,8 @@ fn summarize(args: &DownArgs, run_dir: &RunDir, outcome: &Outcome, asked: &Asked
     } else {
         remark_on_what_was_put_aside(run_dir);
     }
-    if node.has_no_driver {
-        let hidden = node.hidden.join("; ");
+    if node.has_no_driver() {
+        let hidden = node.hidden().join("; ");
         note(&format!(
             "Not seen: {hidden}. Compute modes stay as they are."
         ));

@@ -138,7 +138,7 @@ pub fn print_or_write(text: &str, file: Option<&Path>) -> Result<()> {
 
 /// Returns the error of a command that needs a daemon, on a node where none can be seen.
 pub fn no_daemon(node: &Node) -> CommandError {
-    if let Some((_, why)) = node.unreadable.first() {
+    if let Some((_, why)) = node.unreadable().next() {
         return failed(format_args!(
             "no device has a daemon that can be seen: {why}"
         ))

@@ -1,8 +1,6 @@
 //! A device, with everything that is known of it.
 
-use std::fmt;
-
-use super::{OutsideMps, Served, Stray};
+use super::{OutsideMps, Served, Stray, Unseen};
 use crate::geometry::{ComputeInstanceId, GpuInstanceId, Placement};
 use crate::host::Pid;
 use crate::nvml::{Memory, Processes};
@@ -50,7 +48,7 @@ pub struct DevicePart {
 }
 
 /// The presence of a device on the node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Presence {
     /// It exists, and has the recorded UUID if it has a record.
     There,
@@ -60,26 +58,6 @@ pub enum Presence {
     Gone,
     /// It cannot be seen.
     Unseen(Unseen),
-}
-
-/// The reason why a device cannot be seen.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unseen {
-    /// The driver does not answer.
-    NoDriver,
-    /// Its GPU is lost or cannot be read.
-    Lost(String),
-    /// The driver hides the instances of its GPU from the caller.
-    Hidden(String),
-}
-
-impl fmt::Display for Unseen {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoDriver => f.write_str("the driver does not answer"),
-            Self::Lost(why) | Self::Hidden(why) => f.write_str(why),
-        }
-    }
 }
 
 impl Device {
@@ -103,7 +81,7 @@ impl Device {
     pub fn recorded(served: Served) -> Self {
         let record = &served.record;
         Self {
-            presence: Presence::Unseen(Unseen::NoDriver),
+            presence: Presence::Unseen(Unseen::Driver(None)),
             gpu: record.gpu,
             served: Some(served.clone()),
             ..Self::new(
@@ -133,7 +111,7 @@ impl Device {
 
     /// True if it exists, with the recorded UUID if it has a record.
     pub fn is_there(&self) -> bool {
-        self.presence == Presence::There
+        matches!(self.presence, Presence::There)
     }
 
     /// True if the recorded device does not exist, or was made again.
@@ -144,7 +122,7 @@ impl Device {
     /// Returns the reason why its GPU cannot be read.
     pub fn lost(&self) -> Option<&str> {
         match &self.presence {
-            Presence::Unseen(Unseen::Lost(why)) => Some(why),
+            Presence::Unseen(Unseen::Gpu { why, .. }) => Some(why),
             _ => None,
         }
     }

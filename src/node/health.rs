@@ -1,7 +1,7 @@
 //! The problems of a node, each with its remedy.
 
 use super::problem::{Problem, ProblemId, changed_settings, daemon_problem};
-use super::{Client, LOST, Node, Served, Stray, Unmanaged};
+use super::{Client, LOST, Node, Served, Stray, Unmanaged, Unseen};
 use crate::host::{Pid, Uid, user_name};
 use crate::settings::Serve;
 
@@ -22,20 +22,18 @@ impl Node {
             Problem::new(ProblemId::ChangeInterrupted, what).with_remedy(goes_on)
         }));
         // `status` lists these among what is hidden.
-        for lost in &self.lost {
-            let id = if self.has_no_driver {
-                ProblemId::DriverSilent
-            } else {
-                ProblemId::GpuLost
+        for unseen in &self.unseen {
+            let id = match unseen {
+                Unseen::Driver(_) => ProblemId::DriverSilent,
+                Unseen::Gpu { .. } => ProblemId::GpuLost,
+                Unseen::Record { .. } | Unseen::RunDir { .. } => ProblemId::RecordUnreadable,
+                Unseen::Instances { .. } | Unseen::Journal(_) | Unseen::Other(_) => continue,
             };
-            let problem = Problem::new(id, &lost.why).listed();
-            problems.push(match lost.index {
-                Some(_) => problem.with_remedy(LOST),
-                None => problem,
+            let problem = Problem::new(id, unseen.to_string()).listed();
+            problems.push(match id {
+                ProblemId::GpuLost => problem.with_remedy(LOST),
+                _ => problem,
             });
-        }
-        for (_, what) in &self.unreadable {
-            problems.push(Problem::new(ProblemId::RecordUnreadable, what).listed());
         }
         problems
     }
@@ -166,7 +164,7 @@ impl Node {
             | ProblemId::TooManyClients
             | ProblemId::NoMigDevices
             | ProblemId::GpuLost
-                if self.has_no_driver =>
+                if self.has_no_driver() =>
             {
                 vec![(None, "the driver does not answer".to_owned())]
             }
@@ -178,7 +176,7 @@ impl Node {
                     (Some(device.name.clone()), why.to_owned())
                 })
                 .collect(),
-            ProblemId::ChangeUnderWay | ProblemId::ChangeInterrupted if self.may_be_changing => {
+            ProblemId::ChangeUnderWay | ProblemId::ChangeInterrupted if self.may_be_changing() => {
                 vec![(None, "the journal is hidden".to_owned())]
             }
             ProblemId::SeesAllGpus | ProblemId::DefaultPipeDirectory => self

@@ -10,11 +10,12 @@ mod observe;
 mod problem;
 mod served;
 mod snapshot;
+mod unseen;
 
 use device_word::LOST;
 
 pub use crate::mps::MpsProgram;
-pub use device::{Device, DevicePart, Presence, Unseen};
+pub use device::{Device, DevicePart, Presence};
 pub use device_word::{NoSuchDevice, lost_hint, record_order};
 pub use gpu::Gpu;
 pub use observe::{Detail, DeviceLogs, Logs, Observer, observe, observe_device, observe_records};
@@ -22,4 +23,5 @@ pub use problem::{Problem, ProblemId, restored};
 pub use served::{
     Client, Clients, DaemonState, OutsideMps, Served, ServerProcess, Stray, Unmanaged, Variable,
 };
-pub use snapshot::{Lost, Node, UnseenRunDir};
+pub use snapshot::Node;
+pub use unseen::Unseen;

@@ -6,7 +6,6 @@ use super::device_word::{Candidate, device_order, select};
 use super::{Detail, Device, Gpu, NoSuchDevice, Presence, Served, Unmanaged, Unseen};
 use crate::catalog::Model;
 use crate::mps::ControlProgram;
-use crate::nvml::NvmlError;
 use crate::state::{Created, DeviceKey, DeviceRecord, Journal, RunDir};
 
 /// A snapshot of the node.
@@ -26,49 +25,18 @@ pub struct Node {
     pub created: Vec<Created>,
     /// Changes in progress.
     pub under_way: Vec<Journal>,
-    /// True if the caller may not read a journal: a change is in progress, or was killed half-way.
-    pub may_be_changing: bool,
     /// Changes that were killed half-way, and the run directories with their journals.
     pub interrupted: Vec<(RunDir, Journal)>,
     /// The UUIDs of the GPUs whose MIG mode mig-mps switched on.
     pub switched_on: Vec<String>,
-    /// Device directories whose record cannot be read, with the reason: a daemon may use them.
-    pub unreadable: Vec<(RunDir, String)>,
-    /// The devices in such directories, as far as these tell what they are: for their end alone.
+    /// The devices whose records cannot be read, as far as their directories tell what they are: for their end alone.
     pub lost_records: Vec<Served>,
-    /// Run directories that cannot be read; they are in `unreadable`, too.
-    pub unseen_run_dirs: Vec<UnseenRunDir>,
-    /// Descriptions of everything that could not be read, `lost` included.
-    pub hidden: Vec<String>,
-    /// The GPUs that are lost or cannot be read.
-    pub lost: Vec<Lost>,
+    /// Everything that could not be seen.
+    pub unseen: Vec<Unseen>,
     /// MPS programs that mig-mps did not start. Read wherever processes are.
     pub unmanaged: Vec<Unmanaged>,
     /// The amount of detail that was read.
     pub detail: Detail,
-    /// The error of a driver that did not answer.
-    pub driver_error: Option<NvmlError>,
-    /// True if the driver did not answer: devices are known by their records alone.
-    pub has_no_driver: bool,
-}
-
-/// A GPU that is lost or cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lost {
-    /// Its index; `None` for all, because the driver does not answer.
-    pub index: Option<u32>,
-    /// The driver's error, which names the GPU.
-    pub why: String,
-}
-
-/// A run directory that cannot be read: daemons may run there that nobody sees.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnseenRunDir {
-    pub run_dir: RunDir,
-    /// The error, which names the directory.
-    pub why: String,
-    /// The remedy, if there is one.
-    pub hint: Option<String>,
 }
 
 impl Node {
@@ -114,7 +82,7 @@ impl Node {
 
     /// True if a change is in progress, as far as the caller may know.
     pub fn is_changing(&self) -> bool {
-        self.may_be_changing || !self.under_way.is_empty()
+        self.may_be_changing() || !self.under_way.is_empty()
     }
 
     /// Returns the features of the driver's MPS control program.
@@ -187,19 +155,28 @@ impl Node {
 
     /// Returns the reason why a recorded device is not among those that the driver shows.
     fn absent(&self, record: &DeviceRecord) -> Presence {
-        if self.has_no_driver {
-            return Presence::Unseen(Unseen::NoDriver);
+        let is_its = |unseen: &&Unseen| match unseen {
+            Unseen::Driver(_) => true,
+            Unseen::Instances { gpu, .. } => self
+                .gpu(&record.key.gpu)
+                .is_some_and(|own| own.index == *gpu),
+            _ => false,
+        };
+        if let Some(unseen) = self.unseen.iter().find(is_its) {
+            return Presence::Unseen(unseen.clone());
         }
-        if let Some(gpu) = self.gpu(&record.key.gpu) {
-            return match &gpu.hidden {
-                Some(why) => Presence::Unseen(Unseen::Hidden(why.clone())),
-                None => Presence::Gone,
-            };
+        if self.gpu(&record.key.gpu).is_some() {
+            return Presence::Gone;
         }
         // A lost GPU does not tell its UUID.
-        let its = self.lost.iter().find(|lost| lost.index == record.gpu);
-        match its.or(self.lost.first()) {
-            Some(lost) => Presence::Unseen(Unseen::Lost(lost.why.clone())),
+        let its = self
+            .lost_gpus()
+            .find(|(index, _)| record.gpu == Some(*index));
+        match its.or_else(|| self.lost_gpus().next()) {
+            Some((index, why)) => Presence::Unseen(Unseen::Gpu {
+                index,
+                why: why.to_owned(),
+            }),
             None => Presence::Gone,
         }
     }
@@ -257,31 +234,9 @@ impl Node {
         served.is_alive() || served.record.boot_id == self.boot_id && !self.is_changing()
     }
 
-    /// Describes everything that cannot be seen.
-    pub fn unseen(&self) -> Vec<String> {
-        let hidden = self
-            .gpus
-            .iter()
-            .filter(|gpu| gpu.hidden.is_some())
-            .map(|gpu| {
-                format!(
-                    "the MIG devices of GPU {}, which the driver shows to root alone",
-                    gpu.index
-                )
-            });
-        self.hidden.iter().cloned().chain(hidden).collect()
-    }
-
     /// Returns the record with that name.
     pub fn served_as(&self, name: &str) -> Option<&Served> {
         self.device(name)?.served.as_ref()
-    }
-
-    /// Returns the reason why daemons may run that cannot be seen: a run directory cannot be read.
-    pub fn unseen_daemons(&self) -> Option<&str> {
-        self.unseen_run_dirs
-            .first()
-            .map(|unseen| unseen.why.as_str())
     }
 
     /// True if a daemon may serve the device with this UUID, and its record cannot be read.
@@ -309,7 +264,7 @@ impl Node {
 
     /// Returns the reason why a record cannot be read.
     fn unread(&self) -> Option<String> {
-        self.unreadable.first().map(|(_, why)| why.clone())
+        self.unreadable().next().map(|(_, why)| why.to_owned())
     }
 
     /// Returns the names of the devices that the words of a command line mean, each once.
@@ -322,7 +277,7 @@ impl Node {
                 uuids: device.uuids(),
             });
             let selected = select(word, candidates.collect()).map_err(|error| match error {
-                NoSuchDevice::Unknown { wanted, known } if self.has_no_driver => {
+                NoSuchDevice::Unknown { wanted, known } if self.has_no_driver() => {
                     NoSuchDevice::NotServed {
                         wanted,
                         known,
@@ -350,10 +305,10 @@ impl Node {
         if !names.is_empty() {
             return Ok(names);
         }
-        if let Some(lost) = self.lost.iter().find(|lost| lost.index == Some(index)) {
-            return Err(NoSuchDevice::Lost(lost.why.clone()));
+        if let Some((_, why)) = self.lost_gpus().find(|(lost, _)| *lost == index) {
+            return Err(NoSuchDevice::Lost(why.to_owned()));
         }
-        if self.has_no_driver {
+        if self.has_no_driver() {
             let gpus: BTreeSet<u32> = self
                 .devices
                 .iter()

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::host::{Uid, as_root, caller};
 use crate::mps::{Means, Patience};
-use crate::node::{DaemonState, Device, Gpu, Node, Served};
+use crate::node::{DaemonState, Device, Gpu, Node, Served, Unseen};
 use crate::profile::{NameTemplate, Span};
 use crate::settings::{KEYS, Server, SettingKey, Settings, Update};
 use crate::state::RunDir;
@@ -352,14 +352,14 @@ pub(super) fn for_its_owner(of_root: &str) -> String {
 
 /// The obstacle of a run directory that cannot be read: a daemon there may serve any device.
 pub(super) fn unseen(node: &Node) -> Option<Obstacle> {
-    let unseen = node.unseen_run_dirs.first()?;
-    Some(Obstacle::new(
-        format!("{}: whether daemons run there is unknown", unseen.why),
-        unseen
-            .hint
-            .clone()
-            .unwrap_or_else(|| "mig-mps doctor checks directories and records".to_owned()),
-    ))
+    node.unseen.iter().find_map(|unseen| match unseen {
+        Unseen::RunDir { why, hint, .. } => Some(Obstacle::new(
+            format!("{why}: whether daemons run there is unknown"),
+            hint.clone()
+                .unwrap_or_else(|| "mig-mps doctor checks directories and records".to_owned()),
+        )),
+        _ => None,
+    })
 }
 
 /// A record that cannot be read may be that of a daemon that lives.
@@ -367,8 +367,7 @@ pub(super) fn unreadable(node: &Node, run_dir: &RunDir) -> Option<Obstacle> {
     if let Some(obstacle) = unseen(node) {
         return Some(obstacle);
     }
-    let mut unreadable = node.unreadable.iter();
-    let (_, problem) = unreadable.find(|(other, _)| other == run_dir)?;
+    let (_, problem) = node.unreadable().find(|(other, _)| *other == run_dir)?;
     Some(Obstacle::new(
         format!("{problem}: who uses the device is unknown"),
         "mig-mps up with its profile takes a living daemon over and writes the record anew; mig-mps down --force ends it, \

@@ -81,7 +81,8 @@ pub fn is_healed(device: &Device, node: &Node) -> bool {
         DaemonState::Hung(_) => served.clients.are_none(),
         _ => false,
     };
-    let may_be_there = device.is_there() || device.presence == Presence::Unseen(Unseen::NoDriver);
+    let may_be_there =
+        device.is_there() || matches!(device.presence, Presence::Unseen(Unseen::Driver(_)));
     is_down && !served.is_given_up && may_be_there
 }
 
@@ -178,11 +179,11 @@ fn absent(node: &Node, device: &Device, served: &Served) -> Obstacle {
     let name = &device.name;
     match &device.presence {
         Presence::Unseen(unseen) => Obstacle::new(
-            format!("the device of {name} cannot be seen: {unseen}"),
+            format!("the device of {name} cannot be seen: {}", unseen.why()),
             match unseen {
-                Unseen::NoDriver => "mig-mps doctor finds out why".to_owned(),
-                Unseen::Lost(_) => lost_hint(),
-                Unseen::Hidden(_) => "run it as root".to_owned(),
+                Unseen::Gpu { .. } => lost_hint(),
+                Unseen::Instances { .. } => "run it as root".to_owned(),
+                _ => "mig-mps doctor finds out why".to_owned(),
             },
         ),
         Presence::There | Presence::MadeAgain | Presence::Gone => Obstacle::new(
@@ -360,8 +361,10 @@ mod tests {
             elsewhere.starts_with("device 1 is served by a daemon of /run/user/7/mig-mps"),
             "{elsewhere}"
         );
-        node.unreadable
-            .push((run_dir(), "device.json: nonsense".to_owned()));
+        node.unseen.push(Unseen::Record {
+            run_dir: run_dir(),
+            why: "device.json: nonsense".to_owned(),
+        });
         assert!(refused(&node, "5").starts_with("device.json: nonsense"));
     }
 }

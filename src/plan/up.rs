@@ -11,7 +11,7 @@ use crate::catalog;
 use crate::geometry::SliceMap;
 use crate::host::{Uid, as_root};
 use crate::mps::ControlProgram;
-use crate::node::{Gpu, Lost, Node, lost_hint};
+use crate::node::{Gpu, Node, lost_hint};
 use crate::profile::{Block, DeviceEntry, Names, Profile, ProfileError, Span, Want, WholeGpu};
 use crate::settings::Serve;
 use crate::state::{DeviceKey, RunDir};
@@ -274,19 +274,19 @@ impl Planner<'_> {
     /// A GPU that a selector names may be one that is lost.
     pub(super) fn lost_gpu(self) -> Option<Obstacle> {
         let blocks = &self.profile.blocks;
-        let mut lost = self.node.lost.iter();
-        let named = lost.find(|lost| blocks.iter().any(|block| self.may_name(block, lost)))?;
+        let (_, why) = self
+            .node
+            .lost_gpus()
+            .find(|(index, _)| blocks.iter().any(|block| self.may_name(block, *index)))?;
         let hint = format!("{}; or leave it out of the profile", lost_hint());
-        Some(Obstacle::new(&named.why, hint))
+        Some(Obstacle::new(why, hint))
     }
 
-    fn may_name(self, block: &Block, lost: &Lost) -> bool {
+    fn may_name(self, block: &Block, lost: u32) -> bool {
         if block.select.names_one_gpu() {
             return !self.node.gpus.iter().any(|gpu| selects(block, gpu));
         }
-        let mut indices = block.select.indices();
-        lost.index
-            .is_some_and(|index| indices.any(|named| named == index))
+        block.select.indices().any(|named| named == lost)
     }
 
     /// A selector that names certain GPUs must find one, and the profile as a whole too. The first mistake shows the

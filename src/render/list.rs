@@ -11,7 +11,7 @@ use super::json::{VERSION, Version};
 use super::table::{Column, Table};
 use crate::geometry::{GpuInstanceProfile, Placement};
 use crate::host::ranges;
-use crate::node::{self, Device, Gpu, Node};
+use crate::node::{self, Device, Gpu, Node, Unseen};
 use crate::nvml::{self, GpuInstanceReading};
 
 /// The columns of `--profiles`, explained.
@@ -55,10 +55,19 @@ pub fn text(node: &Node, shown: &[(&Gpu, Vec<&Device>)], profiles: bool, width: 
     if profiles && shown.iter().any(|(gpu, _)| !gpu.profiles.is_empty()) {
         let _ = writeln!(out, "\n{}", wrapped(LEGEND, width).join("\n"));
     }
-    for hidden in &node.hidden {
+    for hidden in not_listed(node) {
         let _ = writeln!(out, "\nnot seen: {hidden}");
     }
     out
+}
+
+/// Describes what could not be seen and is said of no GPU.
+fn not_listed(node: &Node) -> Vec<String> {
+    let unseen = node.unseen.iter();
+    unseen
+        .filter(|unseen| !matches!(unseen, Unseen::Instances { .. }))
+        .map(Unseen::to_string)
+        .collect()
 }
 
 /// A GPU to show.
@@ -346,7 +355,7 @@ impl ListDocument {
                 .iter()
                 .map(|(gpu, devices)| ListedGpu::of(gpu, devices))
                 .collect(),
-            hidden: node.hidden.clone(),
+            hidden: not_listed(node),
         }
     }
 }

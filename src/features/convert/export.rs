@@ -226,7 +226,7 @@ fn remarks(node: &Node, run_dir: &RunDir, gpus: &[&Gpu]) -> Vec<String> {
             ));
         }
     }
-    remarks.extend(node.unreadable.iter().map(|(_, problem)| {
+    remarks.extend(node.unreadable().map(|(_, problem)| {
         format!("{problem}: its device is exported as one without a daemon, which may be wrong.")
     }));
     let reasons = node

@@ -370,7 +370,7 @@ fn findings(examined: &Examined<'_>, check: &Check) -> Vec<Finding> {
         }
         Judge::Reported(id) => reported_findings(examined, id),
     };
-    if examined.node.has_no_driver && check.needs_driver() && found.is_empty() {
+    if examined.node.has_no_driver() && check.needs_driver() && found.is_empty() {
         return vec![Finding::unknown("the driver does not answer")];
     }
     found

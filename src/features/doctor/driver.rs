@@ -93,7 +93,7 @@ fn kernel_module(examined: &Examined<'_>) -> Vec<Finding> {
 }
 
 fn nvml_library(examined: &Examined<'_>) -> Vec<Finding> {
-    match &examined.node.driver_error {
+    match examined.node.driver_error() {
         Some(error @ NvmlError::NotFound { .. }) => {
             vec![Finding::fail(error.to_string()).run("ldconfig -p | grep libnvidia-ml")]
         }
@@ -102,7 +102,7 @@ fn nvml_library(examined: &Examined<'_>) -> Vec<Finding> {
 }
 
 fn driver_silent(examined: &Examined<'_>) -> Vec<Finding> {
-    match &examined.node.driver_error {
+    match examined.node.driver_error() {
         None => vec![Finding::ok(examined.node.driver.as_str())],
         Some(NvmlError::NotFound { .. }) => {
             vec![Finding::unknown("it cannot be asked without libnvidia-ml")]

@@ -120,7 +120,7 @@ fn node(args: &InitArgs, context: &Context<'_>) -> Result<EmptyNode> {
     let hint = "for GPUs of another machine name them: --gpu a100-80gb:8";
     let node = observe(context.environment, Detail::OFFERS)
         .map_err(|error| CommandError::from(error).hint(hint))?;
-    for hidden in &node.hidden {
+    for hidden in node.hidden() {
         note(&format!("not seen: {hidden}"));
     }
     if node.gpus.is_empty() {

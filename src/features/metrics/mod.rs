@@ -47,7 +47,7 @@ pub fn run(args: &MetricsArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let mut observer = Observer::new(environment);
     let node = observer.observe(Detail::STATUS)?;
     let drift = match &profile {
-        Some(profile) if !node.has_no_driver => drift(profile, &mut observer, environment)?,
+        Some(profile) if !node.has_no_driver() => drift(profile, &mut observer, environment)?,
         _ => None,
     };
     let text = metrics(&node, drift.as_ref());

@@ -129,7 +129,7 @@ fn of_node(metrics: &mut Metrics, node: &Node, drift: Option<&Drift>) {
         metrics,
         "mig_mps_driver_answers",
         "1 if the NVIDIA driver answers; otherwise devices are known by their records alone.",
-        Some((!node.has_no_driver).into()),
+        Some((!node.has_no_driver()).into()),
     );
     gauge_of_node(
         metrics,
@@ -180,7 +180,7 @@ fn is_interrupted(node: &Node) -> Option<bool> {
 }
 
 fn sees_journals(node: &Node) -> bool {
-    !node.may_be_changing && node.unseen_daemons().is_none()
+    !node.may_be_changing() && node.unseen_daemons().is_none()
 }
 
 fn of_versions(metrics: &mut Metrics, node: &Node) {
@@ -195,7 +195,7 @@ fn of_versions(metrics: &mut Metrics, node: &Node) {
         MetricKind::Gauge,
         "The version of the NVIDIA driver.",
         |samples| {
-            if !node.has_no_driver {
+            if !node.has_no_driver() {
                 samples.push(&[("version", &node.driver)], 1);
             }
         },
@@ -331,7 +331,7 @@ fn of_clients(metrics: &mut Metrics, node: &Node, devices: &[Named<'_>]) {
         "mig_mps_device_outside_mps_programs",
         "Programs that compute on a device without being clients of its daemon.",
         |device| {
-            let is_seen = node.detail.outside_mps && !node.has_no_driver;
+            let is_seen = node.detail.outside_mps && !node.has_no_driver();
             count(device.outside_mps.len()).filter(|_| is_seen)
         },
     );

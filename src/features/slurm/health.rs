@@ -84,7 +84,7 @@ fn problems(context: &Context<'_>) -> Result<Vec<String>> {
         Ok(node) => node,
         Err(error) => return Ok(vec![error.to_string()]),
     };
-    let mut problems: Vec<String> = node.lost.iter().map(|lost| lost.why.clone()).collect();
+    let mut problems: Vec<String> = node.lost_gpus().map(|(_, why)| why.to_owned()).collect();
     let own = environment.roots_run_dir();
     let mut names: Vec<String> = Vec::new();
     for device in &node.devices {

@@ -22,7 +22,7 @@ pub(super) fn observe(
     let program = node.control_program();
     let programs = environment.mps_programs().ok();
     let unfinished = match node.under_way.as_slice() {
-        [] if node.may_be_changing => DaemonState::Hidden,
+        [] if node.may_be_changing() => DaemonState::Hidden,
         [] => DaemonState::Dead,
         _ => DaemonState::Starting,
     };

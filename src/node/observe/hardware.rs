@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::observer::Detail;
-use crate::node::{Gpu, Lost, Node};
+use crate::node::{Gpu, Node, Unseen};
 use crate::nvml::{Code, Nvml, NvmlError, Processes, Session};
 
 /// Attempts to read a GPU while another command destroys its devices: each that disappears costs one, and a GPU has up to
@@ -33,15 +33,14 @@ pub(super) fn read_hardware(
             Ok(read) => {
                 node.gpus.push(read.gpu);
                 processes.extend(read.processes);
-                node.hidden.extend(read.hidden);
+                node.unseen.extend(read.unseen);
             }
             // A GPU that is lost must not hide the others.
             Err(error) if error.code().is_some() => {
-                node.lost.push(Lost {
-                    index: Some(index),
+                node.unseen.push(Unseen::Gpu {
+                    index,
                     why: error.to_string(),
                 });
-                node.hidden.push(error.to_string());
             }
             Err(error) => return Err(error),
         }
@@ -49,11 +48,11 @@ pub(super) fn read_hardware(
     Ok(processes)
 }
 
-/// A GPU, the processes on each of its devices, and descriptions of what could not be read.
+/// A GPU, the processes on each of its devices, and what could not be read.
 struct GpuSnapshot {
     gpu: Gpu,
     processes: ProcessLists,
-    hidden: Vec<String>,
+    unseen: Vec<Unseen>,
 }
 
 struct HardwareReader<'a> {
@@ -83,7 +82,10 @@ impl HardwareReader<'_> {
             self.read_facts(&mut gpu)?;
         }
         let mut processes = ProcessLists::new();
-        let mut hidden = Vec::new();
+        let mut unseen = Vec::new();
+        if let Some(why) = gpu.hidden.clone() {
+            unseen.push(Unseen::Instances { gpu: index, why });
+        }
         let reads_processes = detail.reads_processes();
         for device in gpu.devices().into_iter().filter(|_| reads_processes) {
             match session.read_processes(&device.uuid) {
@@ -91,13 +93,16 @@ impl HardwareReader<'_> {
                     processes.insert(device.uuid, read);
                 }
                 Err(error) if error.code() == Some(Code::NO_PERMISSION) => {
-                    hidden.push(format!(
+                    unseen.push(Unseen::Other(format!(
                         "who computes on {}, which the driver shows to root alone",
                         device.name
-                    ));
+                    )));
                 }
                 Err(error) if error.may_be_gone() => return Err(error),
-                Err(error) => hidden.push(format!("processes of {}: {error}", device.uuid)),
+                Err(error) => {
+                    let hidden = format!("processes of {}: {error}", device.uuid);
+                    unseen.push(Unseen::Other(hidden));
+                }
             }
         }
         if reads_processes && !gpu.in_mig_mode() {
@@ -109,7 +114,7 @@ impl HardwareReader<'_> {
         Ok(GpuSnapshot {
             gpu,
             processes,
-            hidden,
+            unseen,
         })
     }
 

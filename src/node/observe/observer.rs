@@ -13,7 +13,7 @@ use super::records::{self, read_records};
 use super::{daemons, outside_mps, unmanaged};
 use crate::failure::Failure;
 use crate::host::{Environment, ProcessTable};
-use crate::node::{Lost, Node};
+use crate::node::{Node, Unseen};
 use crate::nvml::{Nvml, NvmlError, Watched};
 use crate::state::RunDir;
 
@@ -144,7 +144,7 @@ pub struct Observer<'a> {
     /// True if a node without an answer of the driver is better than none.
     does_without_driver: bool,
     /// The driver's failure, which is not waited for again.
-    failure: Option<String>,
+    failure: Option<NvmlError>,
 }
 
 impl<'a> Observer<'a> {
@@ -235,42 +235,37 @@ impl<'a> Observer<'a> {
         detail: Detail,
         node: &mut Node,
     ) -> Result<ProcessLists, NvmlError> {
-        let failure = match (&self.failure, opening) {
-            (Some(failure), _) => failure.clone(),
-            (None, opening) => {
-                let opened = opening.map(Watched::wait).transpose();
-                let read = opened.and_then(|opened| {
-                    self.nvml = self.nvml.or(opened);
-                    match self.nvml {
-                        Some(nvml) => read_hardware(nvml, detail, node),
-                        None => Ok(ProcessLists::new()),
-                    }
-                });
-                let has_records = !node.devices.is_empty();
-                let is_of_use = detail.facts
-                    || has_records && (self.does_without_driver || detail.ask == Ask::IfNeeded);
-                match read {
-                    Err(error) if is_of_use => {
-                        let failure = error.to_string();
-                        node.driver_error = Some(error);
-                        failure
-                    }
-                    read => return read,
-                }
-            }
+        let read = match &self.failure {
+            Some(known) => Err(known.clone()),
+            None => self.read_hardware(opening, detail, node),
+        };
+        let has_records = !node.devices.is_empty();
+        let is_of_use = detail.facts
+            || has_records && (self.does_without_driver || detail.ask == Ask::IfNeeded);
+        let failure = match read {
+            Err(failure) if is_of_use || self.failure.is_some() => failure,
+            read => return read,
         };
         if self.does_without_driver {
             self.failure = Some(failure.clone());
         }
         self.nvml = None;
-        node.has_no_driver = true;
-        let failure = format!("the GPUs, since the driver does not answer: {failure}");
-        node.lost.push(Lost {
-            index: None,
-            why: failure.clone(),
-        });
-        node.hidden.push(failure);
+        node.unseen.push(Unseen::Driver(Some(failure)));
         Ok(ProcessLists::new())
+    }
+
+    fn read_hardware(
+        &mut self,
+        opening: Option<Watched<Nvml>>,
+        detail: Detail,
+        node: &mut Node,
+    ) -> Result<ProcessLists, NvmlError> {
+        let opened = opening.map(Watched::wait).transpose()?;
+        self.nvml = self.nvml.or(opened);
+        match self.nvml {
+            Some(nvml) => read_hardware(nvml, detail, node),
+            None => Ok(ProcessLists::new()),
+        }
     }
 
     /// Does `work` with NVML closed: a process that has NVML open keeps every GPU from being reset.
@@ -287,7 +282,7 @@ pub fn observe_records(environment: &Environment) -> Result<Node, ObserveError> 
     let mut node = Node {
         boot_id: environment.host.boot_id().map_err(ObserveError::Proc)?,
         detail: Detail::CLIENTS,
-        has_no_driver: true,
+        unseen: vec![Unseen::Driver(None)],
         ..Node::default()
     };
     records::read_records(environment, &mut node);

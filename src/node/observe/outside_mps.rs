@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::host::{Host, Pid, Process, ProcessTable, Reader, caller, claimed, user_name};
 use crate::mps::{MpsProgram, is_daemon, serves_in};
-use crate::node::{Device, Node, OutsideMps, Served, ServerProcess, Stray, Variable};
+use crate::node::{Device, Node, OutsideMps, Served, ServerProcess, Stray, Unseen, Variable};
 use crate::nvml::{Nvml, Usage};
 use crate::state::RunDir;
 
@@ -51,9 +51,10 @@ pub(super) fn find(host: &Host, table: &ProcessTable, nvml: Nvml, node: &mut Nod
                 1 => ("process", "is", "it"),
                 _ => ("processes", "are", "them"),
             };
-            node.hidden.push(format!(
+            let hidden = format!(
                 "what {unseen} {what} on {name} {is}: /proc does not show {it}, so MPS servers cannot be distinguished from programs outside MPS"
-            ));
+            );
+            node.unseen.push(Unseen::Other(hidden));
         }
         node.devices[nth].outside_mps = found;
     }

@@ -8,14 +8,18 @@ use super::super::device_word::{Candidate, select};
 use super::probe::configured_logs;
 use crate::failure::Failure;
 use crate::host::{Environment, printable, steers};
-use crate::node::{Device, NoSuchDevice, Node, Served, UnseenRunDir};
+use crate::node::{Device, NoSuchDevice, Node, Served, Unseen};
 use crate::state::{DeviceRecord, RunDir};
 
 /// Reads the records and journals of every run directory.
 pub(super) fn read_records(environment: &Environment, node: &mut Node) {
     for run_dir in RunDir::all(environment) {
         if let Err(error) = run_dir.check_seen() {
-            add_unseen(run_dir, &error, node);
+            node.unseen.push(Unseen::RunDir {
+                run_dir,
+                why: printable(&error.to_string()),
+                hint: error.hint(),
+            });
             continue;
         }
         let (records, problems) = run_dir.records();
@@ -25,9 +29,11 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
             node.lost_records
                 .extend(lost.map(|record| Served::new(record, &run_dir)));
         }
-        let problems = problems.iter().map(|problem| printable(problem));
-        let unreadable = problems.map(|problem| (run_dir.clone(), problem));
-        node.unreadable.extend(unreadable);
+        node.unseen
+            .extend(problems.iter().map(|problem| Unseen::Record {
+                run_dir: run_dir.clone(),
+                why: printable(problem),
+            }));
         read_node_file(&run_dir, node);
         let is_changing = read_journal(environment, &run_dir, node);
         // Records that were unfinished before the journal was read and still are after it: no change works on them.
@@ -41,19 +47,6 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
             add(record, is_abandoned, &run_dir, node);
         }
     }
-    let unreadable = node.unreadable.iter().map(|(_, problem)| problem.clone());
-    node.hidden.extend(unreadable);
-}
-
-/// Adds a run directory of which nothing can be read.
-fn add_unseen(run_dir: RunDir, error: &io::Error, node: &mut Node) {
-    let why = printable(&error.to_string());
-    node.unreadable.push((run_dir.clone(), why.clone()));
-    node.unseen_run_dirs.push(UnseenRunDir {
-        run_dir,
-        why,
-        hint: error.hint(),
-    });
 }
 
 fn read_node_file(run_dir: &RunDir, node: &mut Node) {
@@ -63,8 +56,13 @@ fn read_node_file(run_dir: &RunDir, node: &mut Node) {
             node.switched_on.extend(file.switched_on);
         }
         Ok(_) => {}
-        Err(error) => node.hidden.push(printable(&error.to_string())),
+        Err(error) => node.unseen.push(unread(&error)),
     }
+}
+
+/// A file that cannot be read, as something unseen.
+fn unread(error: &io::Error) -> Unseen {
+    Unseen::Other(printable(&error.to_string()))
 }
 
 /// Reads the journal; returns false if no change is in progress in this run directory.
@@ -81,13 +79,9 @@ fn read_journal(environment: &Environment, run_dir: &RunDir, node: &mut Node) ->
         Ok(None) => return false,
         // Only its owner may read it.
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            node.may_be_changing = true;
-            node.hidden.push(printable(&format!(
-                "the change that is under way in {}, or was interrupted",
-                run_dir.path().display()
-            )));
+            node.unseen.push(Unseen::Journal(run_dir.path().to_owned()));
         }
-        Err(error) => node.hidden.push(printable(&error.to_string())),
+        Err(error) => node.unseen.push(unread(&error)),
     }
     true
 }
@@ -105,7 +99,7 @@ fn add(record: DeviceRecord, is_abandoned: bool, run_dir: &RunDir, node: &mut No
             record.name,
             known.run_dir.path().display()
         );
-        node.hidden.push(hidden);
+        node.unseen.push(Unseen::Other(hidden));
         return;
     }
     node.devices.push(Device::recorded(Served {
@@ -165,7 +159,7 @@ impl Logs {
         });
         let mut logs = Self {
             all: recorded.collect(),
-            hidden: node.hidden,
+            hidden: node.hidden(),
         };
         for dir in environment.log_dirs() {
             logs.add_unrecorded(&dir);

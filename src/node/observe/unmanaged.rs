@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::super::served::DEFAULT_PIPE_DIRECTORIES;
 use crate::host::{Account, Environment, Host, MpsPrograms, Pid, Process, ProcessTable, claimed};
 use crate::mps::{Daemon, MpsProgram, is_daemon, servers_of};
-use crate::node::{DaemonState, Device, Node, Served, ServerProcess, Unmanaged, Variable};
+use crate::node::{DaemonState, Device, Node, Served, ServerProcess, Unmanaged, Unseen, Variable};
 use crate::settings::Serve;
 use crate::state::{DaemonId, RunDir};
 
@@ -62,8 +62,10 @@ fn is_recorded(node: &Node, process: &Process) -> bool {
 
 /// True if the pipe directory lies in a run directory that cannot be read.
 fn is_unseen(node: &Node, pipe: &Path) -> bool {
-    let mut unseen = node.unseen_run_dirs.iter();
-    unseen.any(|unseen| pipe.starts_with(unseen.run_dir.path()))
+    node.unseen.iter().any(|unseen| match unseen {
+        Unseen::RunDir { run_dir, .. } => pipe.starts_with(run_dir.path()),
+        _ => false,
+    })
 }
 
 /// True if the process uses the pipe directory of a device whose record names it by now, or names no daemon while a
@@ -271,6 +273,8 @@ fn add_lost(
     };
     lost.servers = servers_of(table, process).map(ServerProcess::of).collect();
     node.lost_records.push(lost);
-    node.hidden.push(missing.clone());
-    node.unreadable.push((run_dir.clone(), missing));
+    node.unseen.push(Unseen::Record {
+        run_dir: run_dir.clone(),
+        why: missing,
+    });
 }

@@ -94,7 +94,7 @@ impl Status {
                 .iter()
                 .map(|device| DeviceDocument::of(node, device))
                 .collect(),
-            outside_mps: (is_all && !node.has_no_driver).then(|| {
+            outside_mps: (is_all && !node.has_no_driver()).then(|| {
                 let mut all = Vec::new();
                 for device in &shown {
                     let outside = device.outside_mps.iter();
@@ -112,7 +112,7 @@ impl Status {
                 .into_iter()
                 .map(Remark::from)
                 .collect(),
-            hidden: node.unseen(),
+            hidden: node.hidden(),
         }
     }
 }

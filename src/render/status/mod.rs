@@ -78,7 +78,7 @@ pub(super) fn text(
     };
     let shown = node.shown(devices);
     if shown.is_empty() {
-        if !node.unseen().is_empty() {
+        if !node.hidden().is_empty() {
             parts.line("No device can be seen on this node.");
         } else if !node.gpus.iter().any(Gpu::has_nothing_in_mig_mode) {
             parts.line("There is no device on this node.");
@@ -160,7 +160,7 @@ fn notices(parts: &mut Parts<'_>, node: &Node, devices: &[String]) {
     for remark in &remarks {
         parts.line(&remark.to_string());
     }
-    for hidden in node.unseen() {
+    for hidden in node.hidden() {
         parts.line(&format!("not seen: {hidden}"));
     }
 }
