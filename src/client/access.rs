@@ -20,11 +20,8 @@ pub enum NoAccess {
     Unmapped,
     #[error("no daemon serves {name}: {state}")]
     NotServed { name: String, state: &'static str },
-    /// Its clients would wait without end.
-    #[error("{name} hangs: every new client waits without end")]
-    Hung { name: String },
-    #[error("the daemon of {name} does not answer{}", colon(problem))]
-    NoAnswer { name: String, problem: String },
+    #[error("{name} takes no program: {why}")]
+    Down { name: String, why: String },
     /// Programs would run outside MPS.
     #[error("{user} may not enter {}, which leads to the daemon of {name}", closed.display())]
     Closed {
@@ -72,7 +69,7 @@ impl Failure for NoAccess {
                 "map them, as with unshare --map-root-user or the mapping of the container"
                     .to_owned()
             }
-            Self::NotServed { name, .. } | Self::Hung { name } | Self::NoAnswer { name, .. } => {
+            Self::NotServed { name, .. } | Self::Down { name, .. } => {
                 format!("mig-mps restart {name} starts a new daemon")
             }
             Self::Closed { .. } => {
@@ -152,14 +149,6 @@ pub fn access(served: &Served, user: Uid) -> Result<(), NoAccess> {
     Ok(())
 }
 
-/// `: problem`, if it is known.
-fn colon(problem: &str) -> String {
-    match problem.trim() {
-        "" => String::new(),
-        problem => format!(": {problem}"),
-    }
-}
-
 /// `pid 812 (python train.py)`
 fn shown(client: &Client) -> String {
     let command = client.command.as_deref().unwrap_or("hidden");
@@ -167,33 +156,16 @@ fn shown(client: &Client) -> String {
 }
 
 fn check_state(served: &Served) -> Result<(), NoAccess> {
-    let name = served.record.name.clone();
-    match &served.state {
-        DaemonState::Dead => Err(NoAccess::NotServed {
-            name,
-            state: "its daemon is dead",
-        }),
-        DaemonState::Orphan => Err(NoAccess::NotServed {
-            name,
-            state: "the pipe directory of its daemon is gone",
-        }),
-        DaemonState::Hung(_) => Err(NoAccess::Hung { name }),
-        DaemonState::NoAnswer(why) => Err(NoAccess::NoAnswer {
-            name,
-            problem: why.clone(),
-        }),
-        DaemonState::Stopped => Err(NoAccess::NoAnswer {
-            name,
-            problem: String::new(),
-        }),
-        DaemonState::Ready
-        | DaemonState::NoServerYet
-        | DaemonState::Starting
-        | DaemonState::Fault
-        | DaemonState::Busy
-        | DaemonState::Hidden
-        | DaemonState::NotAsked(_) => Ok(()),
-    }
+    let Some(ailment) = served.state.ailment() else {
+        return Ok(());
+    };
+    Err(NoAccess::Down {
+        name: served.record.name.clone(),
+        why: match &served.state {
+            DaemonState::NoAnswer(why) => format!("{ailment}: {why}"),
+            _ => ailment.to_owned(),
+        },
+    })
 }
 
 /// Checks that the daemon is for the user. Root is a client of no user's daemon: that daemon would end its server.

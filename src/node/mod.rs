@@ -10,6 +10,7 @@ mod observe;
 mod problem;
 mod served;
 mod snapshot;
+mod state;
 mod unseen;
 
 use device_word::LOST;
@@ -20,8 +21,7 @@ pub use device_word::{NoSuchDevice, lost_hint, record_order};
 pub use gpu::Gpu;
 pub use observe::{Detail, DeviceLogs, Logs, Observer, observe, observe_device, observe_records};
 pub use problem::{Problem, ProblemId, restored};
-pub use served::{
-    Client, Clients, DaemonState, OutsideMps, Served, ServerProcess, Stray, Unmanaged, Variable,
-};
+pub use served::{Client, Clients, OutsideMps, Served, ServerProcess, Stray, Unmanaged, Variable};
 pub use snapshot::Node;
+pub use state::{DaemonState, DeviceState};
 pub use unseen::Unseen;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::DaemonState;
 use crate::host::{Environ, Pid, Process, StartTime, Uid, caller, is_plain, user_name};
 use crate::mps::{ControlProgram, MpsProgram};
 use crate::nvml::EXCLUSIVE_PROCESS;
@@ -39,50 +40,6 @@ pub struct Served {
     pub compute_mode: Option<u32>,
     /// The daemon's current defaults for servers; `None` if it was not asked.
     pub answered: Option<Reported>,
-}
-
-/// The state of a recorded daemon.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DaemonState {
-    /// Its server accepts clients.
-    Ready,
-    /// It has no server: the first client starts one.
-    NoServerYet,
-    /// Its server is starting, or an `up` has not finished with it.
-    Starting,
-    /// Its server had a fatal GPU fault and waits until every client has exited.
-    Fault,
-    /// It runs, and another control session keeps it from answering.
-    Busy,
-    /// It runs, and was not asked: the caller may not, or did not need to.
-    Hidden,
-    /// It runs, and could not be asked, for this reason.
-    NotAsked(String),
-    /// Every new client waits for ever, for this reason.
-    Hung(String),
-    /// A signal has stopped it.
-    Stopped,
-    /// It runs, and does not answer, or not as it should: for this reason.
-    NoAnswer(String),
-    /// It runs, and its pipe directory is gone: no program can reach it.
-    Orphan,
-    /// It has exited; its record, and possibly files, are left.
-    Dead,
-}
-
-impl DaemonState {
-    /// True if the daemon runs and was not asked.
-    pub fn is_hidden(&self) -> bool {
-        matches!(self, Self::Hidden | Self::NotAsked(_))
-    }
-
-    /// Returns the reason for the state, where it has one of its own.
-    pub fn why(&self) -> Option<&str> {
-        match self {
-            Self::NotAsked(why) | Self::Hung(why) | Self::NoAnswer(why) => Some(why),
-            _ => None,
-        }
-    }
 }
 
 impl Served {

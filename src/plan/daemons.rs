@@ -149,7 +149,7 @@ impl Daemons {
         let because = match slot.served {
             None => match slot.device.and_then(|uuid| lost_on(planner, uuid)) {
                 Some(lost) => {
-                    let because = ailment(&lost.state).unwrap_or_default();
+                    let because = lost.state.ailment().unwrap_or_default();
                     self.stop(run_dir, lost, because);
                     because.to_owned()
                 }
@@ -268,20 +268,9 @@ fn means(served: &Served) -> Means {
     }
 }
 
-/// The reason to restart a daemon, if its state is one.
-pub(super) fn ailment(state: &DaemonState) -> Option<&'static str> {
-    match state {
-        DaemonState::Dead => Some("its daemon has died"),
-        DaemonState::Orphan => Some("its pipe directory was removed"),
-        DaemonState::NoAnswer(_) | DaemonState::Stopped => Some("its daemon does not answer"),
-        DaemonState::Hung(_) => Some("it hangs: every new client waits for ever"),
-        _ => None,
-    }
-}
-
 /// The reason to start or restart the daemon of a slot.
 fn reason(served: &Served, slot: &Slot<'_>) -> Option<String> {
-    if let Some(ailment) = ailment(&served.state) {
+    if let Some(ailment) = served.state.ailment() {
         return Some(ailment.to_owned());
     }
     slot.difference(served).or_else(|| {

@@ -1,6 +1,6 @@
 //! Plans `down`, and the end of servers that have outlived their daemons.
 
-use super::daemons::{ailment, check_ours, for_its_owner, no_own_daemon, unreadable};
+use super::daemons::{check_ours, for_its_owner, no_own_daemon, unreadable};
 use super::layout::{is_made_by_us, outside_mps};
 use super::{
     ASKED_FOR, Action, EndStray, GpuInstance, Obstacle, Plan, Purge, Refusal, Step, Stop, mig_mode,
@@ -143,7 +143,7 @@ fn step_to_stop(served: &Served, force: Option<u32>) -> Step {
         stop.means = Means::Signals;
     }
     let because = match served.state {
-        DaemonState::Hung(_) => ailment(&served.state).unwrap_or_default(),
+        DaemonState::Hung(_) => served.state.ailment().unwrap_or_default(),
         DaemonState::Dead => "its daemon is gone already",
         _ => ASKED_FOR,
     };

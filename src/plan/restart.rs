@@ -1,6 +1,6 @@
 //! Daemons that restart unchanged: asked for by hand, or because they have died or hang.
 
-use super::daemons::{ailment, check_ours, is_stuck, no_own_daemon, recorded};
+use super::daemons::{check_ours, is_stuck, no_own_daemon, recorded};
 use super::refusal::{too_old, visible};
 use super::{
     ASKED_FOR, Action, Obstacle, Place, Plan, Refusal, Start, StartedBy, Stop, UnmanagedDaemon,
@@ -220,7 +220,7 @@ fn reason_to_restart(served: &Served) -> &'static str {
         }
         DaemonState::Fault if is_stuck(served) => "a GPU fault that has not cleared",
         DaemonState::Fault => "a GPU fault",
-        state => ailment(state).unwrap_or(ASKED_FOR),
+        state => state.ailment().unwrap_or(ASKED_FOR),
     }
 }
 

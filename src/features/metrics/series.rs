@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::{Display, Write as _};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::node::{Device, Node, ProblemId, Served};
-use crate::render::status::ShownState;
+use crate::node::{Device, DeviceState, Node, ProblemId, Served};
 
 /// Alert rules, in YAML.
 pub const ALERTS: &str = include_str!("alerts.yml");
@@ -250,8 +249,8 @@ fn of_devices(metrics: &mut Metrics, node: &Node, devices: &[Named<'_>]) {
         "1 for the state that a device has, 0 for the others.",
         |samples| {
             for Named { name, device } in devices {
-                let is = ShownState::of(node, device);
-                for state in ShownState::ALL {
+                let is = node.state_of(device);
+                for state in DeviceState::ALL {
                     let labels = [("device", name.as_str()), ("state", &state.to_string())];
                     samples.push(&labels, u8::from(state == is));
                 }

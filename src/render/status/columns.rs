@@ -8,9 +8,8 @@ use console::Style;
 use jiff::Timestamp;
 
 use super::super::format::{age, gib, shown_or};
-use super::device::ShownState;
 use crate::host::{Uid, user_name};
-use crate::node::{Device, Node, Served, ServerProcess};
+use crate::node::{Device, DeviceState, Node, Served, ServerProcess};
 use crate::render::table::{Column, Table};
 use crate::settings::{ACTIVE_THREAD_PERCENTAGE, CLIENT_PRIORITY, KEYS, PINNED_MEMORY_LIMIT};
 
@@ -53,7 +52,7 @@ const ALL: [StatusColumn; 18] = [
         help: "State of its daemon",
         column: Column::left("STATE", 0),
         cell: |node, device| {
-            let state = ShownState::of(node, device);
+            let state = node.state_of(device);
             Some(style(state).apply_to(state).to_string())
         },
     },
@@ -276,16 +275,16 @@ fn since(served: &Served) -> Duration {
     Duration::try_from(Timestamp::now().duration_since(served.record.since)).unwrap_or_default()
 }
 
-pub fn style(state: ShownState) -> Style {
+pub fn style(state: DeviceState) -> Style {
     match state {
-        ShownState::Ready => Style::new().green(),
-        ShownState::Fault
-        | ShownState::Dead
-        | ShownState::Failing
-        | ShownState::Orphan
-        | ShownState::NoDevice
-        | ShownState::GpuLost => Style::new().red().bold(),
-        ShownState::NoDaemon | ShownState::NoServerYet => Style::new().dim(),
+        DeviceState::Ready => Style::new().green(),
+        DeviceState::Fault
+        | DeviceState::Dead
+        | DeviceState::Failing
+        | DeviceState::Orphan
+        | DeviceState::NoDevice
+        | DeviceState::GpuLost => Style::new().red().bold(),
+        DeviceState::NoDaemon | DeviceState::NoServerYet => Style::new().dim(),
         _ => Style::new().yellow(),
     }
 }

@@ -1,7 +1,5 @@
 //! `status --json` and its schema: devices, servers, clients and other programs.
 
-use std::fmt;
-
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -9,8 +7,8 @@ use serde::Serialize;
 use super::super::json::{VERSION, Version};
 use crate::host::{Uid, user_name};
 use crate::node::{
-    self, DaemonState, MpsProgram, Node, OutsideMps, Problem, Served, ServerProcess, Unmanaged,
-    Variable,
+    self, DaemonState, DeviceState, MpsProgram, Node, OutsideMps, Problem, Served, ServerProcess,
+    Unmanaged, Variable,
 };
 
 /// The output of `mig-mps status --json`.
@@ -130,7 +128,7 @@ pub struct DeviceDocument {
     /// The profile name, such as `3g.40gb` or `1c.3g.40gb`; null for a whole GPU.
     profile: Option<String>,
     /// The state of its daemon.
-    state: ShownState,
+    state: DeviceState,
     /// The setting `serve`: the users that its daemon serves.
     serve: Option<String>,
     /// The pipe directory: `CUDA_MPS_PIPE_DIRECTORY` of its clients.
@@ -186,7 +184,7 @@ impl DeviceDocument {
             uuid: device.uuid.clone(),
             gpu: device.gpu,
             profile: part.map(|part| part.title.clone()),
-            state: ShownState::of(node, device),
+            state: node.state_of(device),
             serve: record.and_then(|record| Some(record.settings.serve.as_ref()?.to_string())),
             pipe_directory: pipe.map(|pipe| pipe.display().to_string()),
             daemon_pid: alive.and_then(|served| Some(served.record.daemon?.pid.0)),
@@ -213,102 +211,6 @@ impl DeviceDocument {
             utilization_percent: node.utilization(device),
             since: alive.map(|served| served.record.since),
         }
-    }
-}
-
-/// The state of a daemon.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-#[schemars(rename = "state")]
-pub enum ShownState {
-    /// It would take a client now.
-    #[serde(rename = "ready")]
-    Ready,
-    /// The server starts with the first client.
-    #[serde(rename = "no server yet")]
-    NoServerYet,
-    /// Its server is starting, or a change is not finished.
-    #[serde(rename = "starting")]
-    Starting,
-    /// A fatal GPU fault, until every client has exited.
-    #[serde(rename = "fault")]
-    Fault,
-    /// Another control session is open, so that it does not answer.
-    #[serde(rename = "busy")]
-    Busy,
-    /// It runs, and the caller may not ask it; or whether it runs cannot be seen.
-    #[serde(rename = "hidden")]
-    Hidden,
-    /// It waits for a client that died, and so does every new client.
-    #[serde(rename = "hung")]
-    Hung,
-    /// It runs and does not answer.
-    #[serde(rename = "no answer")]
-    NoAnswer,
-    /// It runs, and its pipe directory was removed.
-    #[serde(rename = "orphan")]
-    Orphan,
-    /// It has ended.
-    #[serde(rename = "dead")]
-    Dead,
-    /// It is dead or hung, and `heal` has given it up.
-    #[serde(rename = "failing")]
-    Failing,
-    /// Its device is gone.
-    #[serde(rename = "no device")]
-    NoDevice,
-    /// It runs, and its GPU is lost or cannot be read.
-    #[serde(rename = "gpu lost")]
-    GpuLost,
-    /// mig-mps does not serve the device.
-    #[serde(rename = "no daemon")]
-    NoDaemon,
-}
-
-impl ShownState {
-    pub const ALL: [Self; 14] = [
-        Self::Ready,
-        Self::NoServerYet,
-        Self::Starting,
-        Self::Fault,
-        Self::Busy,
-        Self::Hidden,
-        Self::Hung,
-        Self::NoAnswer,
-        Self::Orphan,
-        Self::Dead,
-        Self::Failing,
-        Self::NoDevice,
-        Self::GpuLost,
-        Self::NoDaemon,
-    ];
-
-    pub fn of(node: &Node, device: &node::Device) -> Self {
-        match &device.served {
-            None if node.may_be_served(&device.uuid) => Self::Hidden,
-            None => Self::NoDaemon,
-            Some(served) if device.is_gone() && node.misses(served) => Self::NoDevice,
-            Some(served) if device.lost().is_some() && served.is_alive() => Self::GpuLost,
-            Some(served) if served.is_failing() => Self::Failing,
-            Some(served) => match &served.state {
-                DaemonState::Ready => Self::Ready,
-                DaemonState::NoServerYet => Self::NoServerYet,
-                DaemonState::Starting => Self::Starting,
-                DaemonState::Fault => Self::Fault,
-                DaemonState::Busy => Self::Busy,
-                DaemonState::Hidden | DaemonState::NotAsked(_) => Self::Hidden,
-                DaemonState::Hung(_) => Self::Hung,
-                DaemonState::NoAnswer(_) | DaemonState::Stopped => Self::NoAnswer,
-                DaemonState::Orphan => Self::Orphan,
-                DaemonState::Dead => Self::Dead,
-            },
-        }
-    }
-}
-
-/// The word in JSON.
-impl fmt::Display for ShownState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
     }
 }
 

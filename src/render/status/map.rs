@@ -8,7 +8,6 @@ use console::{Style, measure_text_width, style};
 use super::super::format::{self, gib, indented, shown_or, wrapped};
 use super::super::output::symbols;
 use super::columns;
-use super::device::ShownState;
 use crate::geometry::Cell;
 use crate::node::{Device, Gpu, Node};
 use crate::nvml::Memory;
@@ -99,7 +98,7 @@ const LINES: [Line; 4] = [
         (device.name.clone(), Style::new().bold())
     }),
     ("state", |node, device, _| {
-        let state = ShownState::of(node, device);
+        let state = node.state_of(device);
         (state.to_string(), columns::style(state))
     }),
     ("clients", |_, device, _| {
@@ -229,7 +228,7 @@ fn list(node: &Node, devices: &[&Device], width: usize) -> String {
         Column::right("GIB", 3),
     ]);
     for device in devices {
-        let state = ShownState::of(node, device);
+        let state = node.state_of(device);
         let memory = device.memory();
         table.row(vec![
             device.name.clone(),

@@ -17,7 +17,7 @@ use crate::node::{Device, Gpu, Node, Problem, ProblemId};
 use crate::plan::is_healed;
 
 pub use columns::StatusColumn;
-pub use device::{ShownState, Status};
+pub use device::Status;
 pub(super) use map::Marks;
 pub use others::summary;
 

@@ -7,8 +7,8 @@ use console::truncate_str;
 
 use super::super::format::{age, count, gib, shown_or, time_taken};
 use super::columns::{pids, user};
-use super::device::{ShownState, unmanaged_state};
-use crate::node::{Client, Device, MpsProgram, Node, Variable};
+use super::device::unmanaged_state;
+use crate::node::{Client, Device, DeviceState, MpsProgram, Node, Variable};
 use crate::render::table::{Column, Table};
 
 /// Returns the table of clients and waiting programs.
@@ -168,7 +168,7 @@ pub fn summary(node: &Node, devices: &[String], took: Duration) -> String {
 /// True if it accepts clients. A lazy daemon starts its server for the first one.
 fn is_ready(node: &Node, device: &Device) -> bool {
     matches!(
-        ShownState::of(node, device),
-        ShownState::Ready | ShownState::NoServerYet
+        node.state_of(device),
+        DeviceState::Ready | DeviceState::NoServerYet
     )
 }
