@@ -1,15 +1,15 @@
 //! The daemons that must start, change and stop on a GPU to serve its wanted devices.
 
 use super::action::SettingChange;
-use super::layout::{concerns_us, is_unknowable};
+use super::gate::{foreign_daemon, is_unknowable, unknowable};
+use super::layout::concerns_us;
 use super::up::Planner;
 use super::{
     Action, ClientOf, Obstacle, Place, Set, Start, StartServer, StartedBy, Step, Stop,
     UnmanagedDaemon, gpu_plan,
 };
-use crate::host::{Uid, as_root, caller};
 use crate::mps::{Means, Patience};
-use crate::node::{DaemonState, Device, Gpu, Node, Served, Unseen};
+use crate::node::{DaemonState, Gpu, Served};
 use crate::profile::{NameTemplate, Span};
 use crate::settings::{KEYS, Server, SettingKey, Settings, Update};
 use crate::state::RunDir;
@@ -297,151 +297,6 @@ fn settings_of(settings: &Settings, served: &Served) -> Settings {
         server: served.record.settings.server,
         ..settings.clone()
     }
-}
-
-/// A device served from another run directory is not ours to change.
-fn foreign_daemon(served: &Served) -> Obstacle {
-    let what = format!(
-        "device {} is served by a daemon of {}",
-        served.record.name,
-        served.run_dir.path().display()
-    );
-    Obstacle::new(
-        what,
-        for_its_owner("take that one down first, as its owner"),
-    )
-}
-
-/// The obstacle that none of the daemons here is the caller's.
-pub(super) fn no_own_daemon(node: &Node, run_dir: &RunDir) -> Option<Obstacle> {
-    let first = node.served().next()?;
-    if node.served().any(|served| served.run_dir == *run_dir) {
-        return None;
-    }
-    let (served, daemons) = match node.served().count() {
-        1 => ("1 device is".to_owned(), "a daemon"),
-        count => (format!("{count} devices are"), "daemons"),
-    };
-    let what = format!(
-        "none of the daemons here is yours: {served} served by {daemons} of {}",
-        first.run_dir.path().display()
-    );
-    Some(Obstacle::new(what, for_its_owner("run it as their owner")))
-}
-
-/// The remedy for a plain user, who finds no daemons but root's beside the own ones; root finds those of a directory that
-/// is not root's.
-pub(super) fn for_its_owner(of_root: &str) -> String {
-    if caller() == Uid::ROOT {
-        of_root.to_owned()
-    } else {
-        as_root()
-    }
-}
-
-/// The obstacle of a run directory that cannot be read: a daemon there may serve any device.
-pub(super) fn unseen(node: &Node) -> Option<Obstacle> {
-    node.unseen.iter().find_map(|unseen| match unseen {
-        Unseen::RunDir { why, hint, .. } => Some(Obstacle::new(
-            format!("{why}: whether daemons run there is unknown"),
-            hint.clone()
-                .unwrap_or_else(|| "mig-mps doctor checks directories and records".to_owned()),
-        )),
-        _ => None,
-    })
-}
-
-/// A record that cannot be read may be that of a daemon that lives.
-pub(super) fn unreadable(node: &Node, run_dir: &RunDir) -> Option<Obstacle> {
-    if let Some(obstacle) = unseen(node) {
-        return Some(obstacle);
-    }
-    let (_, problem) = node.unreadable().find(|(other, _)| *other == run_dir)?;
-    Some(Obstacle::new(
-        format!("{problem}: who uses the device is unknown"),
-        "mig-mps up with its profile takes a living daemon over and writes the record anew; mig-mps down --force ends it, \
-         with its clients",
-    ))
-}
-
-/// Returns the record of the device with this name, for `mig-mps VERB`; otherwise the reason why there is none, or
-/// `missing`. Another user's daemon may serve it.
-pub(super) fn recorded<'a>(
-    node: &'a Node,
-    run_dir: &RunDir,
-    name: &str,
-    verb: &str,
-    missing: Obstacle,
-) -> Result<(&'a Device, &'a Served), Obstacle> {
-    let device = node.device(name);
-    let recorded = device.and_then(|device| Some((device, device.served.as_ref()?)));
-    recorded.ok_or_else(|| {
-        unreadable(node, run_dir).unwrap_or_else(|| {
-            let hint = node.managed_by(name, verb).unwrap_or(missing.hint);
-            Obstacle { hint, ..missing }
-        })
-    })
-}
-
-/// Refuses a device whose daemon somebody else started: only they can change it.
-pub(super) fn check_ours(served: &Served, run_dir: &RunDir) -> Result<(), Obstacle> {
-    if served.run_dir == *run_dir {
-        return Ok(());
-    }
-    Err(Obstacle {
-        hint: for_its_owner("run it as its owner"),
-        ..foreign_daemon(served)
-    })
-}
-
-/// Refuses a daemon that takes no commands, or may not be asked.
-pub(super) fn check_answers(served: &Served) -> Result<(), Obstacle> {
-    let name = &served.record.name;
-    if matches!(served.state, DaemonState::Hung(_)) {
-        return Err(Obstacle::new(
-            format!("the daemon of {name} hangs: it takes no commands and no new clients"),
-            format!("mig-mps restart {name} ends that"),
-        ));
-    }
-    if is_unknowable(served) {
-        return Err(unknowable(served));
-    }
-    Ok(())
-}
-
-/// The obstacle of a daemon with unknown clients: it is not touched.
-fn unknowable(served: &Served) -> Obstacle {
-    let name = &served.record.name;
-    let (why, hint) = match &served.state {
-        DaemonState::NotAsked(why) => (
-            why.as_str(),
-            "see why it does not start, and run this again".to_owned(),
-        ),
-        DaemonState::Orphan => (
-            "its pipe directory was removed",
-            format!("end it with mig-mps down {name} --force"),
-        ),
-        DaemonState::Busy => (
-            "another control session is open",
-            "either another mig-mps is waiting for clients to exit, or somebody left nvidia-cuda-mps-control open: \
-             wait, or close it"
-                .to_owned(),
-        ),
-        DaemonState::Hung(_) => (
-            "it hangs, and the driver hides its clients",
-            format!("mig-mps restart {name} --force ends its server, with whatever computes there"),
-        ),
-        DaemonState::NoAnswer(_) | DaemonState::Stopped => (
-            "it does not answer",
-            "check whether it is stopped or hangs; the kernel log may say".to_owned(),
-        ),
-        _ => (
-            "it may not be asked",
-            for_its_owner("run this as its owner"),
-        ),
-    };
-    let what = format!("the daemon of {name} cannot be asked for its clients: {why}");
-    Obstacle::new(what, hint)
 }
 
 impl SettingChange {

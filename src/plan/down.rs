@@ -1,6 +1,6 @@
 //! Plans `down`, and the end of servers that have outlived their daemons.
 
-use super::daemons::{check_ours, for_its_owner, no_own_daemon, unreadable};
+use super::gate::{check_ours, for_its_owner, no_own_daemon, unreadable};
 use super::layout::{is_made_by_us, outside_mps};
 use super::{
     ASKED_FOR, Action, EndStray, GpuInstance, Obstacle, Plan, Purge, Refusal, Step, Stop, mig_mode,

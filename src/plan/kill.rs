@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::daemons::{check_answers, recorded};
+use super::gate::{Verb, gate};
 use super::refusal::{no_client, too_old};
 use super::{ClientOf, Kill, Obstacle, Plan, Refusal, Signal, Victim};
 use crate::host::{Pid, Uid, as_root, user_name};
@@ -66,7 +66,7 @@ fn has_clients(node: &Node, name: &str, pids: &[Pid]) -> bool {
 pub fn kill(node: &Node, run_dir: &RunDir, request: &KillRequest<'_>) -> Result<Plan, Refusal> {
     too_old(node)?;
     let name = request.device;
-    let (device, served) = serving(node, run_dir, name)?;
+    let (device, served) = gate(node, run_dir, name, Verb::Kill)?;
     if request.caller == Uid::ROOT && served.is_a_users() {
         return Err(only_its_user(served, request.pids).into());
     }
@@ -165,27 +165,6 @@ fn only_its_user(served: &Served, pids: &[Pid]) -> Obstacle {
             pids.join(" ")
         ),
     )
-}
-
-/// Returns the served device of that name, if its daemon can list its clients.
-fn serving<'a>(
-    node: &'a Node,
-    run_dir: &RunDir,
-    name: &str,
-) -> Result<(&'a Device, &'a Served), Obstacle> {
-    let missing = Obstacle::new(
-        format!("{name} has no clients: no daemon of mig-mps serves it"),
-        "mig-mps status shows who computes there",
-    );
-    let (device, served) = recorded(node, run_dir, name, "kill", missing)?;
-    if served.state == DaemonState::Dead {
-        return Err(Obstacle::new(
-            format!("the daemon of {name} has died, and its clients get CUDA error 806"),
-            format!("mig-mps restart {name} starts it again"),
-        ));
-    }
-    check_answers(served)?;
-    Ok((device, served))
 }
 
 fn not_permitted(name: &str, owner: Option<Uid>, server: Option<Uid>) -> Obstacle {

@@ -3,13 +3,14 @@
 
 use super::action::{Action, GpuInstance, Step};
 use super::daemons::{Daemons, Slot};
+use super::gate::is_unknowable;
 use super::gpu_plan::GpuPlan;
 use super::mig_mode;
 use super::refusal::Obstacle;
 use super::up::Planner;
 use crate::geometry::{ComputeChoice, Disruption, GpuInstanceProfile, Placement, SliceMap};
 use crate::host::Pid;
-use crate::node::{DaemonState, Device, Gpu, Node, Served};
+use crate::node::{Device, Gpu, Node, Served};
 use crate::nvml::{ComputeInstanceReading, GpuInstanceReading};
 use crate::state::{Created, DeviceKey, InstanceKey, RunDir};
 
@@ -246,20 +247,6 @@ fn disruption_of_end(served: &Served, run_dir: &RunDir) -> Disruption {
         clients: u32::try_from(clients).unwrap_or(u32::MAX),
         daemons: served.is_alive().into(),
         ..Disruption::NONE
-    }
-}
-
-/// True if it may have clients that nobody can see.
-pub(super) fn is_unknowable(served: &Served) -> bool {
-    match served.state {
-        DaemonState::Busy
-        | DaemonState::Hidden
-        | DaemonState::NotAsked(_)
-        | DaemonState::NoAnswer(_)
-        | DaemonState::Stopped
-        | DaemonState::Orphan => true,
-        DaemonState::Hung(_) => !served.clients.are_known(),
-        _ => false,
     }
 }
 

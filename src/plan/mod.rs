@@ -6,6 +6,7 @@ mod daemons;
 mod down;
 #[cfg(test)]
 mod example;
+mod gate;
 mod gpu_plan;
 mod kill;
 mod layout;

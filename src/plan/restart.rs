@@ -1,6 +1,7 @@
 //! Daemons that restart unchanged: asked for by hand, or because they have died or hang.
 
-use super::daemons::{check_ours, is_stuck, no_own_daemon, recorded};
+use super::daemons::is_stuck;
+use super::gate::{Verb, check_ours, gate, no_own_daemon};
 use super::refusal::{too_old, visible};
 use super::{
     ASKED_FOR, Action, Obstacle, Place, Plan, Refusal, Start, StartedBy, Stop, UnmanagedDaemon,
@@ -94,7 +95,7 @@ fn again(node: &Node, run_dir: &RunDir, names: &[String], by: StartedBy) -> Resu
         if names[..at].contains(name) {
             continue;
         }
-        let (device, served) = restartable(node, run_dir, name)?;
+        let (device, served) = gate(node, run_dir, name, Verb::Restart)?;
         let (gpu, place) = place_of(node, device, served)?;
         let because = reason_to_restart(served);
         if served.is_alive() {
@@ -122,21 +123,6 @@ fn again(node: &Node, run_dir: &RunDir, names: &[String], by: StartedBy) -> Resu
     }
     plan.sort();
     Ok(plan)
-}
-
-/// Returns the record of the device with that name, if it is ours.
-fn restartable<'a>(
-    node: &'a Node,
-    run_dir: &RunDir,
-    name: &str,
-) -> Result<(&'a Device, &'a Served), Obstacle> {
-    let missing = Obstacle::new(
-        format!("{name} has no daemon of mig-mps to be started again"),
-        "start it with mig-mps up and its profile",
-    );
-    let (device, served) = recorded(node, run_dir, name, "restart", missing)?;
-    check_ours(served, run_dir)?;
-    Ok((device, served))
 }
 
 /// Returns the GPU and the place of a recorded device.

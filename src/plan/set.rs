@@ -1,9 +1,10 @@
 //! Settings that `mig-mps set` changes.
 
-use super::daemons::{check_answers, check_ours, live_changes, recorded};
+use super::daemons::live_changes;
+use super::gate::{Verb, gate};
 use super::refusal::{no_program_starts, too_old};
 use super::{Obstacle, Plan, Refusal, Set, Step};
-use crate::node::{DaemonState, Device, Node, Served, lost_hint};
+use crate::node::{Device, Node, Served};
 use crate::profile::SettingAssignment;
 use crate::state::RunDir;
 
@@ -20,7 +21,7 @@ pub fn set(
     too_old(node)?;
     let mut plan = Plan::default();
     for name in names {
-        let (device, served) = settable(node, run_dir, name)?;
+        let (device, served) = gate(node, run_dir, name, Verb::Set)?;
         if let Some(step) = step_to_set(node, device, served, assignments)? {
             plan.of_gpu(node, &served.record.key.gpu).steps.push(step);
         }
@@ -33,7 +34,7 @@ pub fn set(
 pub fn set_back(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Refusal> {
     let mut plan = Plan::default();
     for name in names {
-        let (_, served) = settable(node, run_dir, name)?;
+        let (_, served) = gate(node, run_dir, name, Verb::Set)?;
         let record = &served.record;
         let changes = live_changes(served, &record.settings);
         if !changes.is_empty() {
@@ -86,40 +87,4 @@ fn step_to_set(
         step.because = format!("{because}; the device has {mib} MiB, so this limits nothing");
     }
     Ok(Some(step))
-}
-
-/// The device of that name, if its daemon takes settings.
-fn settable<'a>(
-    node: &'a Node,
-    run_dir: &RunDir,
-    name: &str,
-) -> Result<(&'a Device, &'a Served), Obstacle> {
-    let missing = not_settable(name, "mig-mps does not serve it");
-    let (device, served) = recorded(node, run_dir, name, "set", missing)?;
-    if let Some(why) = device.lost() {
-        let what = format!("the device of {name} cannot be seen: {why}");
-        return Err(Obstacle::new(what, lost_hint()));
-    }
-    if device.is_gone() {
-        return Err(not_settable(name, "its device is gone"));
-    }
-    check_ours(served, run_dir)?;
-    if served.state == DaemonState::Dead {
-        return Err(not_settable(name, "it has died"));
-    }
-    check_answers(served)?;
-    if !served.record.finished {
-        return Err(Obstacle::new(
-            format!("an interrupted change did not finish with the daemon of {name}"),
-            "run mig-mps up with its profile, which goes on from there, or mig-mps restart",
-        ));
-    }
-    Ok((device, served))
-}
-
-fn not_settable(name: &str, why: &str) -> Obstacle {
-    Obstacle::new(
-        format!("{name} has no daemon whose settings could be changed: {why}"),
-        "start it with mig-mps up and its profile",
-    )
 }

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::arrange::GpuRequest;
-use super::daemons::{Slot, unseen};
+use super::daemons::Slot;
+use super::gate::unseen;
 use super::layout::{self, InstanceUse, Layout};
 use super::refusal::{no_program_starts, too_old, visible};
 use super::{Misfit, Obstacle, Place, Plan, Refusal, down, mig_mode};

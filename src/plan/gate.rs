@@ -1,0 +1,240 @@
+//! The gate between a command and the daemon of a device: may it act on it?
+
+use super::Obstacle;
+use crate::host::{Uid, as_root, caller};
+use crate::node::{DaemonState, Device, Node, Served, Unseen, lost_hint};
+use crate::state::RunDir;
+
+/// A command that acts on the daemons of devices that the user named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verb {
+    Restart,
+    Set,
+    Kill,
+}
+
+/// Returns the device with that name and its record, if the command may act on its daemon; otherwise the reason why not.
+pub(super) fn gate<'a>(
+    node: &'a Node,
+    run_dir: &RunDir,
+    name: &str,
+    verb: Verb,
+) -> Result<(&'a Device, &'a Served), Obstacle> {
+    let device = node.device(name);
+    let Some((device, served)) = device.and_then(|found| Some((found, found.served.as_ref()?)))
+    else {
+        let missing = unreadable(node, run_dir);
+        return Err(missing.unwrap_or_else(|| verb.not_served(node, name)));
+    };
+    if verb == Verb::Set {
+        check_device(device)?;
+    }
+    // The clients of another daemon may be those of the caller.
+    if verb != Verb::Kill {
+        check_ours(served, run_dir)?;
+    }
+    // A restart cures every state.
+    if verb != Verb::Restart {
+        verb.check_state(served)?;
+    }
+    if verb == Verb::Set && !served.record.finished {
+        return Err(Obstacle::new(
+            format!("an interrupted change did not finish with the daemon of {name}"),
+            "run mig-mps up with its profile, which goes on from there, or mig-mps restart",
+        ));
+    }
+    Ok((device, served))
+}
+
+impl Verb {
+    /// The obstacle that no daemon of mig-mps serves the device. Another user's may.
+    fn not_served(self, node: &Node, name: &str) -> Obstacle {
+        let (verb, obstacle) = match self {
+            Self::Restart => (
+                "restart",
+                Obstacle::new(
+                    format!("{name} has no daemon of mig-mps to be started again"),
+                    START,
+                ),
+            ),
+            Self::Set => ("set", not_settable(name, "mig-mps does not serve it")),
+            Self::Kill => (
+                "kill",
+                Obstacle::new(
+                    format!("{name} has no clients: no daemon of mig-mps serves it"),
+                    "mig-mps status shows who computes there",
+                ),
+            ),
+        };
+        match node.managed_by(name, verb) {
+            Some(hint) => Obstacle { hint, ..obstacle },
+            None => obstacle,
+        }
+    }
+
+    /// Refuses a daemon that takes no commands, or may not be asked.
+    fn check_state(self, served: &Served) -> Result<(), Obstacle> {
+        let name = &served.record.name;
+        Err(match &served.state {
+            DaemonState::Dead if self == Self::Set => not_settable(name, "it has died"),
+            DaemonState::Dead => Obstacle::new(
+                format!("the daemon of {name} has died, and its clients get CUDA error 806"),
+                format!("mig-mps restart {name} starts it again"),
+            ),
+            DaemonState::Hung(_) => Obstacle::new(
+                format!("the daemon of {name} hangs: it takes no commands and no new clients"),
+                format!("mig-mps restart {name} ends that"),
+            ),
+            _ if is_unknowable(served) => unknowable(served),
+            _ => return Ok(()),
+        })
+    }
+}
+
+/// The remedy where no daemon of mig-mps serves a device.
+const START: &str = "start it with mig-mps up and its profile";
+
+fn not_settable(name: &str, why: &str) -> Obstacle {
+    Obstacle::new(
+        format!("{name} has no daemon whose settings could be changed: {why}"),
+        START,
+    )
+}
+
+/// Refuses a device that is gone or cannot be seen.
+fn check_device(device: &Device) -> Result<(), Obstacle> {
+    let name = &device.name;
+    if let Some(why) = device.lost() {
+        let what = format!("the device of {name} cannot be seen: {why}");
+        return Err(Obstacle::new(what, lost_hint()));
+    }
+    if device.is_gone() {
+        return Err(not_settable(name, "its device is gone"));
+    }
+    Ok(())
+}
+
+/// A device served from another run directory is not ours to change.
+pub(super) fn foreign_daemon(served: &Served) -> Obstacle {
+    let what = format!(
+        "device {} is served by a daemon of {}",
+        served.record.name,
+        served.run_dir.path().display()
+    );
+    Obstacle::new(
+        what,
+        for_its_owner("take that one down first, as its owner"),
+    )
+}
+
+/// The obstacle that none of the daemons here is the caller's.
+pub(super) fn no_own_daemon(node: &Node, run_dir: &RunDir) -> Option<Obstacle> {
+    let first = node.served().next()?;
+    if node.served().any(|served| served.run_dir == *run_dir) {
+        return None;
+    }
+    let (served, daemons) = match node.served().count() {
+        1 => ("1 device is".to_owned(), "a daemon"),
+        count => (format!("{count} devices are"), "daemons"),
+    };
+    let what = format!(
+        "none of the daemons here is yours: {served} served by {daemons} of {}",
+        first.run_dir.path().display()
+    );
+    Some(Obstacle::new(what, for_its_owner("run it as their owner")))
+}
+
+/// The remedy for a plain user, who finds no daemons but root's beside the own ones; root finds those of a directory that
+/// is not root's.
+pub(super) fn for_its_owner(of_root: &str) -> String {
+    if caller() == Uid::ROOT {
+        of_root.to_owned()
+    } else {
+        as_root()
+    }
+}
+
+/// The obstacle of a run directory that cannot be read: a daemon there may serve any device.
+pub(super) fn unseen(node: &Node) -> Option<Obstacle> {
+    node.unseen.iter().find_map(|unseen| match unseen {
+        Unseen::RunDir { why, hint, .. } => Some(Obstacle::new(
+            format!("{why}: whether daemons run there is unknown"),
+            hint.clone()
+                .unwrap_or_else(|| "mig-mps doctor checks directories and records".to_owned()),
+        )),
+        _ => None,
+    })
+}
+
+/// A record that cannot be read may be that of a daemon that lives.
+pub(super) fn unreadable(node: &Node, run_dir: &RunDir) -> Option<Obstacle> {
+    if let Some(obstacle) = unseen(node) {
+        return Some(obstacle);
+    }
+    let (_, problem) = node.unreadable().find(|(other, _)| *other == run_dir)?;
+    Some(Obstacle::new(
+        format!("{problem}: who uses the device is unknown"),
+        "mig-mps up with its profile takes a living daemon over and writes the record anew; mig-mps down --force ends it, \
+         with its clients",
+    ))
+}
+
+/// Refuses a device whose daemon somebody else started: only they can change it.
+pub(super) fn check_ours(served: &Served, run_dir: &RunDir) -> Result<(), Obstacle> {
+    if served.run_dir == *run_dir {
+        return Ok(());
+    }
+    Err(Obstacle {
+        hint: for_its_owner("run it as its owner"),
+        ..foreign_daemon(served)
+    })
+}
+
+/// The obstacle of a daemon with unknown clients: it is not touched.
+pub(super) fn unknowable(served: &Served) -> Obstacle {
+    let name = &served.record.name;
+    let (why, hint) = match &served.state {
+        DaemonState::NotAsked(why) => (
+            why.as_str(),
+            "see why it does not start, and run this again".to_owned(),
+        ),
+        DaemonState::Orphan => (
+            "its pipe directory was removed",
+            format!("end it with mig-mps down {name} --force"),
+        ),
+        DaemonState::Busy => (
+            "another control session is open",
+            "either another mig-mps is waiting for clients to exit, or somebody left nvidia-cuda-mps-control open: \
+             wait, or close it"
+                .to_owned(),
+        ),
+        DaemonState::Hung(_) => (
+            "it hangs, and the driver hides its clients",
+            format!("mig-mps restart {name} --force ends its server, with whatever computes there"),
+        ),
+        DaemonState::NoAnswer(_) | DaemonState::Stopped => (
+            "it does not answer",
+            "check whether it is stopped or hangs; the kernel log may say".to_owned(),
+        ),
+        _ => (
+            "it may not be asked",
+            for_its_owner("run this as its owner"),
+        ),
+    };
+    let what = format!("the daemon of {name} cannot be asked for its clients: {why}");
+    Obstacle::new(what, hint)
+}
+
+/// True if it may have clients that nobody can see.
+pub(super) fn is_unknowable(served: &Served) -> bool {
+    match served.state {
+        DaemonState::Busy
+        | DaemonState::Hidden
+        | DaemonState::NotAsked(_)
+        | DaemonState::NoAnswer(_)
+        | DaemonState::Stopped
+        | DaemonState::Orphan => true,
+        DaemonState::Hung(_) => !served.clients.are_known(),
+        _ => false,
+    }
+}
