@@ -80,16 +80,13 @@ impl Device {
     /// Returns a device of which only the record is known.
     pub fn recorded(served: Served) -> Self {
         let record = &served.record;
+        let (name, key, uuid) = (&record.name, &record.key, &record.uuid);
+        let device = Self::new(name.clone(), key.clone(), uuid.clone(), 0);
         Self {
-            presence: Presence::Unseen(Unseen::Driver(None)),
             gpu: record.gpu,
-            served: Some(served.clone()),
-            ..Self::new(
-                record.name.clone(),
-                record.key.clone(),
-                record.uuid.clone(),
-                0,
-            )
+            presence: Presence::Unseen(Unseen::Driver(None)),
+            served: Some(served),
+            ..device
         }
     }
 

@@ -89,7 +89,7 @@ fn problems(context: &Context<'_>) -> Result<Vec<String>> {
     let mut names: Vec<String> = Vec::new();
     for device in &node.devices {
         let served = device.served.as_ref();
-        if !served.is_some_and(|served| served.run_dir.path() == own) {
+        if served.is_none_or(|served| served.run_dir.path() != own) {
             continue;
         }
         if device.is_there() {

@@ -24,19 +24,18 @@ pub(super) fn answer_limit(daemons: u32) -> Duration {
 }
 
 impl Probe<'_> {
-    /// Finds out the state of the daemon, and asks it unless nothing has changed since its last answer. Returns the
-    /// answer, too, if it may be used again.
-    pub(super) fn ask(&mut self) -> (DaemonState, Option<Remembered>) {
+    /// Finds out the state of the daemon, and asks it unless nothing has changed since its last answer.
+    pub(super) fn ask(&mut self) -> DaemonState {
         if let Some(state) = self.state_without_session() {
-            return (state, None);
+            return state;
         }
         // Taken before the session: what happens during it must change the next snapshot.
         let seen = self.see().filter(|_| self.served.record.finished);
-        let last = self.answer.filter(|last| seen.as_ref() == Some(&last.seen));
-        if let Some(last) = last
-            && let Some(state) = self.state_again(last)
+        let last = self.last.take();
+        if let Some(last) = last.filter(|last| seen.as_ref() == Some(&last.seen))
+            && let Some(state) = self.state_again(&last)
         {
-            return (state, Some(last.clone()));
+            return state;
         }
         let servers = self.servers();
         let mut servers: Vec<Pid> = servers.iter().map(|server| server.pid).collect();
@@ -60,7 +59,11 @@ impl Probe<'_> {
             }
         };
         let remembered = seen.filter(|_| lasts);
-        (state, remembered.map(|seen| Remembered { seen, answer }))
+        Remembered::keep(
+            self.daemon,
+            remembered.map(|seen| Remembered { seen, answer }),
+        );
+        state
     }
 
     /// Returns the state of a daemon that cannot or may not be asked.

@@ -5,19 +5,17 @@ use std::thread::available_parallelism;
 
 use super::ask::answer_limit;
 use super::observer::{Ask, Detail};
-use super::probe::{Answers, Probe, ProbeContext, configured_logs};
+use super::probe::{Probe, ProbeContext, Remembered, configured_logs};
 use crate::host::{Environment, Pool, Process, ProcessTable};
 use crate::mps::LogDir;
 use crate::node::{DaemonState, Node, Served};
 
-/// Fills in the state of every recorded daemon. `answers` are the daemons' last answers, and are replaced by the
-/// current ones.
+/// Fills in the state of every recorded daemon.
 pub(super) fn observe(
     environment: &Environment,
     table: &ProcessTable,
     detail: Detail,
     node: &mut Node,
-    answers: &mut Answers,
 ) {
     let program = node.control_program();
     let programs = environment.mps_programs().ok();
@@ -45,7 +43,6 @@ pub(super) fn observe(
         let Some(daemon) = daemon.filter(|_| detail.reads_processes()) else {
             continue;
         };
-        let uuid = served.record.uuid.clone();
         // Root opens a session with a user's daemon only to change it: its answers are the user's.
         let is_a_users = environment.is_root() && served.is_a_users();
         let logs = open_logs(environment, table.get(daemon), served);
@@ -59,18 +56,17 @@ pub(super) fn observe(
             limit: answer_limit(1),
             processes: device.processes.as_ref(),
             logs,
-            answer: None,
+            last: None,
         };
         if let Some(state) = probe.passive_state() {
             probe.served.state = state;
             continue;
         }
         // A plan needs current answers. A daemon that hung is not waited for again, whatever the detail.
-        let last = answers.get(&uuid);
-        probe.answer = last.filter(|last| detail.ask == Ask::IfNeeded || last.answer.is_none());
+        probe.last = Remembered::of(probe.daemon).filter(|last| probe.may_guess || last.is_hang());
         probes.push(probe);
     }
-    *answers = ask_all(probes);
+    ask_all(probes);
 }
 
 /// Opens the log directory of a daemon: the one that it was started with, or the default one.
@@ -93,20 +89,17 @@ fn open_logs(
 const AT_ONCE: usize = 4;
 
 /// Asks daemons in parallel; each session is a child process with a time limit of its own.
-fn ask_all(mut probes: Vec<Probe<'_>>) -> Answers {
+fn ask_all(mut probes: Vec<Probe<'_>>) {
     let limit = answer_limit(u32::try_from(probes.len()).unwrap_or(u32::MAX));
     for probe in &mut probes {
         probe.limit = limit;
     }
     let at_once = AT_ONCE * available_parallelism().map_or(1, NonZero::get);
     let threads = probes.len().min(at_once).saturating_sub(1);
-    let answered = Pool::with(threads, threads + 1, |pool| {
+    Pool::with(threads, threads + 1, |pool| {
         pool.side_by_side(probes, |mut probe, _| {
-            let (state, answer) = probe.ask();
-            probe.served.state = state;
+            probe.served.state = probe.ask();
             probe.find_waiting();
-            Some((probe.served.record.uuid.clone(), answer?))
         })
     });
-    answered.into_iter().flatten().collect()
 }

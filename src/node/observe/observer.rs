@@ -8,7 +8,6 @@ use std::time::SystemTime;
 use thiserror::Error;
 
 use super::hardware::{ProcessLists, read_hardware};
-use super::probe::Answers;
 use super::records::{self, read_records};
 use super::{daemons, outside_mps, unmanaged};
 use crate::failure::Failure;
@@ -19,6 +18,10 @@ use crate::state::RunDir;
 
 /// What a snapshot has beside the records, the GPUs with their MIG devices, and which daemons run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is something that is read or not"
+)]
 pub struct Detail {
     /// GPU instances without MIG devices.
     pub all_instances: bool,
@@ -136,11 +139,10 @@ pub fn observe(environment: &Environment, detail: Detail) -> Result<Node, Observ
     Observer::new(environment).observe(detail)
 }
 
-/// Takes one snapshot after another, and asks only daemons that have changed.
+/// Takes one snapshot after another.
 pub struct Observer<'a> {
     environment: &'a Environment,
     nvml: Option<Nvml>,
-    answers: Answers,
     /// True if a node without an answer of the driver is better than none.
     does_without_driver: bool,
     /// The driver's failure, which is not waited for again.
@@ -148,12 +150,11 @@ pub struct Observer<'a> {
 }
 
 impl<'a> Observer<'a> {
-    /// Returns an observer that has asked no daemon yet.
+    /// Returns an observer that has not opened NVML yet.
     pub fn new(environment: &'a Environment) -> Self {
         Self {
             environment,
             nvml: None,
-            answers: Answers::default(),
             does_without_driver: false,
             failure: None,
         }
@@ -214,7 +215,7 @@ impl<'a> Observer<'a> {
         // Read last, so that it has every server that NVML lists.
         let table = environment.host.processes().map_err(ObserveError::Proc)?;
         unmanaged::find_unrecorded(environment, &table, &mut node);
-        daemons::observe(environment, &table, detail, &mut node, &mut self.answers);
+        daemons::observe(environment, &table, detail, &mut node);
         if detail.reads_processes() {
             if let Ok(directories) = environment.directories() {
                 let run_dir = RunDir::at(&directories.run);
@@ -302,5 +303,5 @@ pub fn observe_device(environment: &Environment, node: &mut Node, name: &str) {
         Some(daemon) => environment.host.family(daemon.pid).unwrap_or_default(),
         None => ProcessTable::default(),
     };
-    daemons::observe(environment, &table, node.detail, node, &mut Answers::new());
+    daemons::observe(environment, &table, node.detail, node);
 }

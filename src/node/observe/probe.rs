@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use crate::host::{Host, MpsPrograms, Pid, Process, ProcessTable, StartTime, Uid, caller};
@@ -40,11 +41,8 @@ pub(super) struct Probe<'a> {
     pub(super) processes: Option<&'a Processes>,
     pub(super) logs: Option<LogDir>,
     /// The daemon's last answer, if it may be used again.
-    pub(super) answer: Option<&'a Remembered>,
+    pub(super) last: Option<Remembered>,
 }
-
-/// The daemons' last answers, by the UUIDs of their devices.
-pub(super) type Answers = BTreeMap<String, Remembered>;
 
 /// An answer, and everything that could be seen without asking at that time. While that stays unchanged, so does the
 /// answer.
@@ -53,6 +51,33 @@ pub(super) struct Remembered {
     pub(super) seen: Seen,
     /// `None` if the daemon hung.
     pub(super) answer: Option<DaemonStatus>,
+}
+
+/// The last answers of daemons to this process, by the daemons' pids: in a command, whoever asks, one that hangs is waited
+/// for once.
+static REMEMBERED: Mutex<BTreeMap<Pid, Remembered>> = Mutex::new(BTreeMap::new());
+
+fn last_answers() -> MutexGuard<'static, BTreeMap<Pid, Remembered>> {
+    REMEMBERED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Remembered {
+    pub(super) fn of(daemon: Pid) -> Option<Self> {
+        last_answers().get(&daemon).cloned()
+    }
+
+    /// Keeps what a daemon has answered; forgets the last answer if there is none that may be used again.
+    pub(super) fn keep(daemon: Pid, remembered: Option<Self>) {
+        let mut all = last_answers();
+        match remembered {
+            Some(remembered) => all.insert(daemon, remembered),
+            None => all.remove(&daemon),
+        };
+    }
+
+    pub(super) fn is_hang(&self) -> bool {
+        self.answer.is_none()
+    }
 }
 
 /// The signs of a daemon that are visible without a control session.
