@@ -1,4 +1,4 @@
-//! Slurm's `scontrol` and `squeue`, and the Slurm job that a process belongs to.
+//! Slurm's `scontrol`, and the Slurm job that a process belongs to.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -65,22 +65,6 @@ impl Slurm {
     pub fn resume(&self, node: &str) -> Result<(), SlurmError> {
         let node = format!("NodeName={node}");
         ask(&self.scontrol, &["update", &node, "State=RESUME"]).map(drop)
-    }
-
-    /// Returns the ids of the jobs on a node, those that begin or end included.
-    pub fn jobs_on(&self, node: &str) -> Result<Vec<u32>, SlurmError> {
-        let squeue = self.scontrol.with_file_name("squeue");
-        let states = "--states=CF,R,S,CG";
-        let node = format!("--nodelist={node}");
-        let text = ask(&squeue, &["--noheader", &node, states, "--format=%A"])?;
-        text.split_whitespace()
-            .map(|id| {
-                id.parse().map_err(|_| SlurmError::Failed {
-                    program: squeue.display().to_string(),
-                    said: format!("{id:?} is not a job"),
-                })
-            })
-            .collect()
     }
 }
 

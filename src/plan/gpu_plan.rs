@@ -87,11 +87,6 @@ impl Plan {
         self.kill.is_some() || !self.steps().all(Step::is_of_mig)
     }
 
-    /// True if it creates or destroys instances, or switches MIG mode.
-    pub fn changes_geometry(&self) -> bool {
-        self.steps().any(Step::is_of_mig)
-    }
-
     /// Every step.
     pub fn steps(&self) -> impl Iterator<Item = &Step> {
         self.gpus.iter().flat_map(|gpu| &gpu.steps)

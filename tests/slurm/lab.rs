@@ -386,16 +386,15 @@ HealthCheckProgram={at}/health
 fn write_scripts(at: &Path) {
     let mig_mps = built().mig_mps.display();
     let scripts = [
-        ("prolog", "prolog --profile-from-feature=$PROFILES"),
+        ("prolog", "prolog"),
         ("epilog", "epilog"),
         ("task-prolog", "task-prolog"),
         ("health", "health"),
     ];
     for (name, words) in scripts {
         let at = at.display();
-        let text = format!(
-            "#!/bin/sh\nPROFILES={at}/profiles\n. {at}/$SLURMD_NODENAME.env\nexec {mig_mps} slurm {words}\n"
-        );
+        let text =
+            format!("#!/bin/sh\n. {at}/$SLURMD_NODENAME.env\nexec {mig_mps} slurm {words}\n");
         let path = format!("{at}/{name}");
         write_program(path, text);
     }

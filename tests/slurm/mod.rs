@@ -6,7 +6,6 @@
 mod begin;
 mod crowd;
 mod end;
-mod feature;
 mod reasons;
 
 mod lab;

@@ -47,8 +47,6 @@ pub struct SlurmJob {
     pub gpus: Vec<usize>,
     /// The same GPUs in `CUDA_VISIBLE_DEVICES`: a UUID where Slurm has detected it, else a number.
     pub visible: Vec<String>,
-    /// The features that it asks for.
-    pub constraints: String,
 }
 
 impl SlurmJob {
@@ -59,7 +57,6 @@ impl SlurmJob {
             user: Uid(number(&variable, "SLURM_JOB_UID")?),
             gpus: gpus(&variable, "SLURM_JOB_GPUS")?,
             visible: words(&variable),
-            constraints: variable("SLURM_JOB_CONSTRAINTS").unwrap_or_default(),
         })
     }
 
@@ -131,7 +128,7 @@ mod tests {
             found.map(|(_, value)| (*value).to_owned())
         };
         match of(&variable) {
-            Ok(job) => format!("{:?} {:?} {}", job.gpus, job.visible, job.constraints),
+            Ok(job) => format!("{:?} {:?}", job.gpus, job.visible),
             Err(error) => error.to_string(),
         }
     }
@@ -141,18 +138,17 @@ mod tests {
     #[test]
     fn a_job_is_read() {
         let read = |more: &[(&str, &str)]| job(|variable| SlurmJob::read(variable), more);
-        assert_eq!(read(&[]), "[] [] ");
+        assert_eq!(read(&[]), "[] []");
         let gpus = [
             ("SLURM_JOB_GPUS", "1,3"),
             ("CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b"),
-            ("SLURM_JOB_CONSTRAINTS", "balanced"),
         ];
-        assert_eq!(read(&gpus), "[1, 3] [\"MIG-a\", \"MIG-b\"] balanced");
+        assert_eq!(read(&gpus), "[1, 3] [\"MIG-a\", \"MIG-b\"]");
         let again = [
             ("SLURM_JOB_GPUS", "3,1,3"),
             ("CUDA_VISIBLE_DEVICES", "b,a,b"),
         ];
-        assert_eq!(read(&again), "[3, 1] [\"b\", \"a\"] ");
+        assert_eq!(read(&again), "[3, 1] [\"b\", \"a\"]");
         assert!(read(&[("SLURM_JOB_GPUS", "all")]).contains("not a number"));
         assert!(read(&[("SLURM_JOB_UID", "alice")]).contains("SLURM_JOB_UID"));
         let nothing = SlurmJob::read(|_| None).unwrap_err();
@@ -165,10 +161,10 @@ mod tests {
             let more = [("SLURM_JOB_GPUS", job_gpus), ("SLURM_STEP_GPUS", step)];
             job(|variable| SlurmJob::of_task(variable), &more)
         };
-        assert_eq!(task("", "2"), "[2] [] ");
-        assert_eq!(task("1,2", "2"), "[2] [] ");
-        assert_eq!(task("1,2", ""), "[1, 2] [] ");
-        assert_eq!(task("1,2", "5"), "[1, 2] [] ");
+        assert_eq!(task("", "2"), "[2] []");
+        assert_eq!(task("1,2", "2"), "[2] []");
+        assert_eq!(task("1,2", ""), "[1, 2] []");
+        assert_eq!(task("1,2", "5"), "[1, 2] []");
         let unnumbered = job(
             |variable| SlurmJob::of_task(variable),
             &[("SLURM_GPUS_ON_NODE", "1")],
