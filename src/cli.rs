@@ -25,12 +25,12 @@ use crate::host::{
     refuse_old_kernel,
 };
 use crate::profile::profile_schema;
+use crate::render;
 use crate::render::json::{
     ChangeDocument, EnvDocument, ErrorDocument, ListDocument, Message, PlanDocument,
     VerifyDocument, schema_of,
 };
 use crate::render::status::Status;
-use crate::render::{self, ProgressDocument};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Yellow.on_default().bold())
@@ -157,7 +157,6 @@ documents! {
     "env" "The output of env --format json" schema_of::<EnvDocument>;
     "check" "The output of check --json" schema_of::<CheckDocument>;
     "models" "The output of check --models --json" schema_of::<ModelsDocument>;
-    "progress" "A line of the output of --progress json" schema_of::<ProgressDocument<'_>>;
     "error" "The output of a command with --json that fails" schema_of::<ErrorDocument>;
 }
 

@@ -20,7 +20,7 @@ pub use output::{
     be_quiet, error, finish_printing, is_quiet, is_watched, note, page, print, print_lines, say,
     tell, terminal_width, trace, width,
 };
-pub use progress::{ProgressDocument, ProgressForm, progress};
+pub use progress::{ProgressForm, progress};
 pub use question::{Consent, Question, agrees, answer, can_ask, confirm};
 pub use screen::{Key, Screen, restore_terminal};
 pub use usage::usage_error;

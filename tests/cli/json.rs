@@ -86,17 +86,6 @@ fn what_each_command_prints_keeps_to_its_schema() {
     assert_eq!(planned["plan"]["changes"], true);
     assert_eq!(printed(&["up", profile, "--json"], "up")["changed"], true);
     assert_eq!(printed(&["up", profile, "--json"], "up")["changed"], false);
-    let again = ["up", profile, "--progress", "json", "--yes"];
-    sim.run(&["down", "--yes"]).ended(0);
-    let events = sim.run(&again).ended(0).stderr;
-    let events: Vec<&str> = events
-        .lines()
-        .filter(|line| line.starts_with('{'))
-        .collect();
-    assert_eq!(events.len(), 8, "{events:?}");
-    for line in events {
-        keeps_to(&serde_json::from_str(line).unwrap(), "progress");
-    }
     printed(&["list", "--json"], "list");
     printed(&["status", "--json"], "status");
     let set = ["set", "0.0", "active-thread-percentage=50", "--json"];

@@ -2,7 +2,6 @@
 
 use insta::assert_snapshot;
 use regex::Regex;
-use serde_json::Value;
 
 use testkit::{Dialogue, SMALL, Sim, assert_contains, by_anybody, terminal, tidy};
 
@@ -76,35 +75,6 @@ fn what_a_step_waits_for_is_named_once() {
     assert_eq!(waits.len(), 1, "{}", ran.stderr);
     assert_snapshot!(by_anybody(&tidy(waits[0])), @"GPU 0: enable MIG mode: waits for pid N (USER, /tmp/…/node/bin/simnode hold /tmp/…/node --gpu 0, session-1.scope)");
     drop(holder);
-}
-
-#[test]
-fn each_event_is_an_object_for_programs() {
-    let sim = Sim::with("a100-80gb", 1);
-    let path = sim.profile(SMALL);
-    let up = ["up", path.to_str().unwrap(), "--json", "--progress", "json"];
-    let ran = sim.run(&up).ended(0);
-    serde_json::from_str::<Value>(&ran.stdout).unwrap();
-    // Notes of the command itself stay text.
-    let events = ran.stderr.lines().filter(|line| line.starts_with('{'));
-    let events: Vec<Value> = events
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
-    let steps = events[0]["step_count"].as_u64().unwrap();
-    for step in 1..=steps {
-        let of_step: Vec<&Value> = events
-            .iter()
-            .filter(|event| event["step"] == step)
-            .collect();
-        let kinds: Vec<&str> = of_step
-            .iter()
-            .filter_map(|event| event["event"].as_str())
-            .collect();
-        assert_eq!(kinds, ["begin", "done"], "{events:?}");
-        assert!(of_step[0]["took_seconds"].is_null());
-        assert!(of_step[1]["took_seconds"].as_f64().unwrap() < 60.0);
-        assert_eq!(of_step[1]["gpu"], 0);
-    }
 }
 
 #[test]

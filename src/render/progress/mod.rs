@@ -1,7 +1,6 @@
 //! The progress of a change: a line for each GPU on a terminal, a line for each event elsewhere.
 
 mod bars;
-mod json;
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -15,9 +14,6 @@ use crate::apply::{Progress, StepOf};
 use crate::plan::{GpuPlan, Plan};
 
 use bars::Bars;
-use json::Json;
-
-pub use json::ProgressDocument;
 
 /// The form of progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -26,8 +22,6 @@ pub enum ProgressForm {
     Auto,
     /// A line for each step, with the time that it took
     Plain,
-    /// A JSON object for each event, on standard error
-    Json,
     /// None
     None,
 }
@@ -37,7 +31,6 @@ pub fn progress(plan: &Plan, form: ProgressForm) -> Box<dyn Progress> {
     match form {
         ProgressForm::Auto if is_watched() && !is_dumb() => Box::new(Bars::new(plan)),
         ProgressForm::Auto | ProgressForm::Plain => Box::new(Plain::default()),
-        ProgressForm::Json => Box::new(Json::default()),
         ProgressForm::None => Box::new(Silent),
     }
 }
