@@ -145,7 +145,7 @@ fn completes_settings(session: &mut Session) {
     session.lists("mig-mps set 0.0 ", &keys);
     session.lists(
         "mig-mps set 0.0 client-priority=",
-        &["below-normal", "default, now"],
+        &["below-normal", "default"],
     );
     let percentage = "set 0.0 active-thread-percentage=";
     let full = "<set><0.0><active-thread-percentage=100>";

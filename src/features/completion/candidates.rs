@@ -32,13 +32,11 @@ pub struct Sources {
 type Candidates = fn(&Words) -> Vec<(String, String)>;
 
 /// The values that are completed, by their names in help.
-const VALUES: [(&str, Candidates); 9] = [
+const VALUES: [(&str, Candidates); 7] = [
     ("DEVICE", devices),
     (PID, clients),
     (SETTING, settings),
     ("MODEL[:COUNT]", models),
-    ("INDICES", whole_gpus),
-    ("USERS", users),
     ("CONFIGURATION", configurations),
     (PROFILE, built_in_profiles),
     ("ID", explanations),
@@ -240,45 +238,31 @@ fn devices_before(words: &Words, environment: &Environment) -> Vec<(RunDir, Devi
     records
 }
 
-/// The settings of a running daemon, and the values of the one that is begun: words, the default, and the present one.
+/// The settings of a running daemon, and the values of the one that is begun: words, and the default.
 fn settings(words: &Words) -> Vec<(String, String)> {
     let mut live = KEYS.iter().filter(|key| key.is_live());
     let Some((name, _)) = words.current.split_once('=') else {
         let keys = live.map(|key| {
-            (
-                format!("{}=", key.name),
-                (words.sources.setting_meaning)(key.name),
-            )
+            let meaning = (words.sources.setting_meaning)(key.name);
+            (format!("{}=", key.name), meaning)
         });
         return keys.collect();
     };
     let Some(key) = live.find(|key| key.name == name) else {
         return Vec::new();
     };
-    let devices = devices_before(words, &Environment::read());
-    let present: BTreeSet<String> = devices
-        .iter()
-        .map(|(_, record)| (key.show)(&record.settings))
-        .collect();
     let default = (key.show)(&Settings::default());
     let mut values: Vec<String> = key.words().iter().map(ToString::to_string).collect();
-    for value in [&default].into_iter().chain(&present) {
-        if !values.contains(value) {
-            values.push(value.clone());
-        }
+    if !values.contains(&default) {
+        values.push(default.clone());
     }
-    let mut described = Vec::new();
-    for value in values {
-        let mut notes = Vec::new();
-        if value == default {
-            notes.push("default");
-        }
-        if present.contains(&value) {
-            notes.push("now");
-        }
-        described.push((format!("{name}={value}"), notes.join(", ")));
-    }
-    described
+    values
+        .into_iter()
+        .map(|value| {
+            let note = if value == default { "default" } else { "" };
+            (format!("{name}={value}"), note.to_owned())
+        })
+        .collect()
 }
 
 /// The GPU models of the catalog.
@@ -287,28 +271,6 @@ fn models(_: &Words) -> Vec<(String, String)> {
         .iter()
         .map(|model| (model.key.clone(), model.product_names.join(", ")))
         .collect()
-}
-
-/// The words for GPUs; their indices would need the driver.
-fn whole_gpus(_: &Words) -> Vec<(String, String)> {
-    let words = [("none", "partition every GPU"), ("all", "partition no GPU")];
-    words.map(described).into()
-}
-
-/// The words for users.
-fn users(_: &Words) -> Vec<(String, String)> {
-    let words = [
-        ("no", "one user at a time"),
-        ("yes", "every user at once"),
-        ("group:", "the members of a group at once"),
-        ("user:", "one user alone"),
-        ("self", "the user who applies the profile"),
-    ];
-    words.map(described).into()
-}
-
-fn described((value, meaning): (&str, &str)) -> (String, String) {
-    (value.to_owned(), meaning.to_owned())
 }
 
 /// The configurations of mig-parted's file that a word before the cursor names.
