@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use console::{Style, measure_text_width};
 
-use super::output::{Symbols, symbols, symbols_for_stderr};
 use crate::geometry::{Cell, ProfileName, SliceMap};
 use crate::host::steers;
 
@@ -190,23 +189,28 @@ pub fn shortened(names: &[&str]) -> String {
     }
 }
 
-/// Draws a map: a colour for each size of profile, and lines where the terminal has them.
+/// Stands between the parts of a picture.
+pub const BORDER: &str = "|";
+
+/// A free part of a GPU.
+pub const FREE: &str = ".";
+
+/// Draws a map: a colour for each size of profile.
 pub fn map(map: &SliceMap) -> String {
-    drawn(map, symbols(), style)
+    drawn(map, style)
 }
 
 /// Draws a map for standard error.
 pub fn map_for_stderr(map: &SliceMap) -> String {
-    drawn(map, symbols_for_stderr(), |cell| style(cell).for_stderr())
+    drawn(map, |cell| style(cell).for_stderr())
 }
 
-fn drawn(map: &SliceMap, symbols: Symbols, style: impl Fn(&Cell<'_>) -> Style) -> String {
-    let Symbols { border, free, .. } = symbols;
+fn drawn(map: &SliceMap, style: impl Fn(&Cell<'_>) -> Style) -> String {
     let mut drawn = String::new();
     for cell in map.cells() {
-        let _ = write!(drawn, "{border}{}", style(&cell).apply_to(cell.text(free)));
+        let _ = write!(drawn, "{BORDER}{}", style(&cell).apply_to(cell.text(FREE)));
     }
-    drawn.push_str(border);
+    drawn.push_str(BORDER);
     drawn
 }
 

@@ -35,49 +35,6 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use super::format::{escaped, escaped_lines, fitted};
 use crate::host::without_error_numbers;
 
-/// The characters of which pictures are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Symbols {
-    pub(super) border: &'static str,
-    /// A free part of a GPU.
-    pub(super) free: &'static str,
-    /// The used and the free part of a bar.
-    pub(super) bar: [&'static str; 2],
-}
-
-/// Returns line characters for standard output where the terminal and its locale have them, and ASCII elsewhere.
-pub(super) fn symbols() -> Symbols {
-    symbols_if(terminal_width().is_some())
-}
-
-/// Returns the characters for standard error.
-pub(super) fn symbols_for_stderr() -> Symbols {
-    symbols_if(is_watched())
-}
-
-fn symbols_if(is_terminal: bool) -> Symbols {
-    // Only the names of the variables are standard: POSIX has the first that is set count.
-    let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
-        .iter()
-        .find_map(|name| env::var(name).ok().filter(|value| !value.is_empty()))
-        .unwrap_or_default()
-        .to_ascii_uppercase();
-    let has_lines = locale.contains("UTF-8") || locale.contains("UTF8");
-    if has_lines && is_terminal && !is_dumb() {
-        Symbols {
-            border: "│",
-            free: "·",
-            bar: ["█", "░"],
-        }
-    } else {
-        Symbols {
-            border: "|",
-            free: ".",
-            bar: ["#", "-"],
-        }
-    }
-}
-
 /// True for a terminal that can only add lines.
 pub(super) fn is_dumb() -> bool {
     env::var("TERM").as_deref() == Ok("dumb")

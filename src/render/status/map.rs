@@ -5,8 +5,7 @@ use std::fmt::Write as _;
 
 use console::{Style, measure_text_width, style};
 
-use super::super::format::{self, gib, indented, shown_or, wrapped};
-use super::super::output::symbols;
+use super::super::format::{self, BORDER, FREE, gib, indented, shown_or, wrapped};
 use super::columns;
 use crate::geometry::Cell;
 use crate::node::{Device, Gpu, Node};
@@ -143,9 +142,7 @@ impl MapPart<'_> {
     fn title(&self) -> (String, Style) {
         let label = match self.device.and_then(Device::profile) {
             Some(profile) => profile.to_owned(),
-            None if self.device.is_none() && self.label.is_empty() => {
-                symbols().free.repeat(self.room)
-            }
+            None if self.device.is_none() && self.label.is_empty() => FREE.repeat(self.room),
             None => self.label.clone(),
         };
         (label, self.style.clone())
@@ -171,15 +168,9 @@ fn line(
         for ((part, (_, style)), lines) in parts.iter().zip(cells).zip(&wrapped) {
             let text = lines.get(nth).map_or("", String::as_str);
             let pad = part.room.saturating_sub(measure_text_width(text));
-            let _ = write!(
-                out,
-                "{}{}{:pad$}",
-                symbols().border,
-                style.apply_to(text),
-                ""
-            );
+            let _ = write!(out, "{}{}{:pad$}", BORDER, style.apply_to(text), "");
         }
-        let _ = writeln!(out, "{}", symbols().border);
+        let _ = writeln!(out, "{}", BORDER);
     }
     Some(())
 }
@@ -200,8 +191,7 @@ fn bar(memory: Memory, room: usize) -> String {
         let exact = memory.used.min(memory.total) * cells / memory.total.max(1);
         usize::try_from(exact).unwrap_or(0).max(1).min(room)
     };
-    let [used, free] = symbols().bar;
-    format!("{}{}", used.repeat(full), free.repeat(room - full))
+    format!("{}{}", "#".repeat(full), "-".repeat(room - full))
 }
 
 fn in_gib(memory: Memory) -> String {
