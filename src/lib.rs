@@ -96,9 +96,6 @@ pub mod internals {
             StartTime, Uid, Unit, Units, UnitsError, run,
         };
     }
-    pub mod logs {
-        pub use crate::features::logs::SessionGrouper;
-    }
     pub mod manual {
         pub use crate::features::manual::TOPICS;
     }

@@ -78,14 +78,13 @@ fn both_logs_are_shown_by_time_and_what_matters_is_marked_and_explained() {
     let ran = sim.run(&["logs", "0.0"]).ended(0);
     assert_snapshot!(ran.stdout, @"
        2026-11-19 23:59:59.900 control     689  NEW SERVER 696: Ready
-       2026-11-20 17:45:49.100 control     689  2 sessions: get_server_list ×2, get_server_status 696
     ~  2026-11-20 17:45:50.000 control     689  User did not send valid credentials
        2026-11-20 17:45:50.100 control     689  NEW CLIENT 777 from user 0: Server already exists
     ~  2026-11-20 17:45:51.000 control     689  User did not send valid credentials
     !! 2026-11-20 17:46:00.045 server      696  Client {PID: 777, Context: 1} encountered a fatal GPU error.
     !! 2026-11-20 17:46:00.045 server      696  Server is handling a fatal GPU error.
     ~  2026-11-20 17:46:01.000 server      696  Server failed to recevie command with status 806, assuming client {PID: 777, Context ID: 1} exit
-       2026-11-20 17:46:02.000 control     689  session: set_default_active_thread_percentage 200
+       2026-11-20 17:46:02.000 control     689  Cmd:set_default_active_thread_percentage 200
     !  2026-11-20 17:46:02.000 control     689  Invalid percentage, expected between (0.0, 100.0]
     !  2026-11-20 17:46:03.000 server      976  (Client) Invalid CUDA_VISIBLE_DEVICES.
        2026-11-20 17:46:04.000 server      696  A line of a driver to come
@@ -93,7 +92,7 @@ fn both_logs_are_shown_by_time_and_what_matters_is_marked_and_explained() {
     ");
     assert_snapshot!(ran.stderr, @"
 
-    Control sessions are put together: --sessions shows every line and answer.
+    Queries of control sessions are left out: --sessions shows them.
     ~  User did not send valid credentials (2 times)
         harmless: every start of a CUDA program leaves this line
     ~  Server failed to recevie command with status 806, assuming …
@@ -119,8 +118,6 @@ fn a_terminal_of_80_columns_gets_days_as_headings_and_lines_that_fit() {
        2026-11-19
        23:59:59.900 control     689  NEW SERVER 696: Ready
        2026-11-20
-       17:45:49.100 control     689  2 sessions: get_server_list ×2,
-                                     get_server_status 696
     ~  17:45:50.000 control     689  User did not send valid credentials
        17:45:50.100 control     689  NEW CLIENT 777 from user 0: Server already
                                      exists
@@ -131,15 +128,14 @@ fn a_terminal_of_80_columns_gets_days_as_headings_and_lines_that_fit() {
     ~  17:46:01.000 server      696  Server failed to recevie command with status
                                      806, assuming client {PID: 777, Context ID: 1}
                                      exit
-       17:46:02.000 control     689  session: set_default_active_thread_percentage
-                                     200
+       17:46:02.000 control     689  Cmd:set_default_active_thread_percentage 200
     !  17:46:02.000 control     689  Invalid percentage, expected between (0.0,
                                      100.0]
     !  17:46:03.000 server      976  (Client) Invalid CUDA_VISIBLE_DEVICES.
        17:46:04.000 server      696  A line of a driver to come
                     server             and what goes on from it
 
-    Control sessions are put together: --sessions shows every line and answer.
+    Queries of control sessions are left out: --sessions shows them.
     ~  User did not send valid credentials (2 times)
         harmless: every start of a CUDA program leaves this line
     ~  Server failed to recevie command with status 806, assuming …
@@ -174,7 +170,7 @@ fn one_log_a_number_of_lines_and_every_line() {
     assert_eq!(lines(&["--sessions"]).lines().count(), 19 + 6);
     assert_eq!(lines(&["-n", "all"]), lines(&[]));
     assert_eq!(lines(&["-n", "0"]), "");
-    // What is counted is what is shown: sessions are one line.
+    // What is counted is what is shown, without sessions.
     let all = lines(&[]);
     for number in 1..=all.lines().count() {
         let last: Vec<&str> = all.lines().rev().take(number).collect();
@@ -212,11 +208,10 @@ fn sessions_do_not_push_out_what_happened() {
     let began = "[2026-11-20 17:45:40.000 Control   689] NEW SERVER 696: Ready\n";
     let server = "[2026-11-20 17:45:41.000 Server   696] Server has started\n";
     let (sim, _) = ended(&format!("{began}{polled}"), server);
-    let shown = sim.run(&["logs", "0.0", "-n", "3"]).ended(0).stdout;
+    let shown = sim.run(&["logs", "0.0", "-n", "2"]).ended(0).stdout;
     assert_snapshot!(shown, @"
     2026-11-20 17:45:40.000 control     689  NEW SERVER 696: Ready
     2026-11-20 17:45:41.000 server      696  Server has started
-    2026-11-20 17:45:48.100 control     689  5000 sessions: get_server_list ×5000
     ");
 }
 
@@ -435,7 +430,7 @@ fn a_log_in_which_no_line_ends_is_not_said_to_be_empty() {
 
 /// A daemon's line, and one of the server's, in the middle of sessions.
 #[test]
-fn a_session_is_one_whatever_stands_between_its_lines() {
+fn what_stands_between_the_lines_of_a_session_is_shown() {
     let control = "\
 [2026-11-20 17:45:48.100 Control   689] NEW UI
 [2026-11-20 17:45:48.110 Control   689] Cmd:get_server_list
@@ -463,14 +458,11 @@ fn a_session_is_one_whatever_stands_between_its_lines() {
     let (sim, _) = ended(control, server);
     let ran = sim.run(&["logs", "0.0"]).ended(0);
     assert_snapshot!(ran.stdout, @"
-       2026-11-20 17:45:48.100 control     689  session: get_server_list, get_server_status 696, get_default_active_thread_percentage
     !! 2026-11-20 17:45:48.140 control     689  FAULT
-       2026-11-20 17:45:49.100 control     689  session: get_server_list
     !! 2026-11-20 17:45:49.110 server      696  Server is handling a fatal GPU error.
        2026-11-20 17:45:49.130 server      696  A line of a driver to come
-       2026-11-20 17:50:00.000 control     689  session: get_server_list
        2026-11-20 17:51:00.000 control     689  NEW CLIENT 777 from user 0: Server already exists
-       2026-11-20 17:52:00.000 control     689  session, continued: set_default_active_thread_percentage 30
+       2026-11-20 17:52:00.000 control     689  Cmd:set_default_active_thread_percentage 30
     ");
 }
 

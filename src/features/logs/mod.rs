@@ -1,10 +1,9 @@
 //! `mig-mps logs`
 //!
-//! Follows and merges the logs of daemons, and groups the control sessions in them.
+//! Follows and merges the logs of daemons, without their control sessions.
 
 mod follow;
 mod report;
-mod sessions;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,16 +16,14 @@ use crate::commands::args::{DeviceArgs, LineCount};
 use crate::error::{Context as _, Result, failed, usage};
 use crate::failure::ExitStatus;
 use crate::host::Environment;
-use crate::mps::{LogDir, LogFile, LogLine, LogTail};
+use crate::mps::{LineKind, LogDir, LogFile, LogLine, LogTail, is_query};
 use crate::node::{Detail, DeviceLogs, Logs, NoSuchDevice, observe};
 use crate::render::{note, print, tell, terminal_width};
 
 use follow::{FollowEvent, Follower, merge};
 use report::LogView;
-use sessions::LogEntry;
 
 pub use report::LogLineDocument;
-pub use sessions::SessionGrouper;
 
 /// Show the logs of a device's daemon and server
 ///
@@ -49,7 +46,7 @@ pub struct LogsArgs {
     /// Show only control.log, which the control daemon writes
     #[arg(long)]
     control: bool,
-    /// Show control sessions line by line, with every answer
+    /// Show the queries of control sessions, too, and the answers
     #[arg(long)]
     sessions: bool,
     /// Print JSON, one object per line
@@ -62,7 +59,7 @@ pub struct LogsArgs {
 /// The number of lines on a terminal.
 const ENOUGH: usize = 40;
 
-/// The number of entries that are written at once.
+/// The number of lines that are written at once.
 const CHUNK: usize = 4096;
 
 /// Shows the logs of devices' daemons.
@@ -106,13 +103,8 @@ fn show(device: &DeviceLogs, args: &LogsArgs, view: &mut LogView) -> Result<Exit
         Some(LineCount::All) => None,
         None => terminal_width().map(|_| ENOUGH),
     };
-    let mut output = LogOutput {
-        args,
-        title,
-        view,
-        grouper: SessionGrouper::default(),
-    };
-    // Lines of the files: fewer are shown where sessions are joined.
+    let mut output = LogOutput { args, title, view };
+    // Lines of the files: fewer are shown without sessions.
     let file_lines = output.lines_to_read(&dir, &logs, lines)?;
     if !args.follow {
         let tails = read(&dir, &logs, file_lines, false)?;
@@ -246,31 +238,34 @@ struct LogOutput<'a> {
     /// The device's name, or its UUID.
     title: &'a str,
     view: &'a mut LogView,
-    grouper: SessionGrouper,
 }
 
 impl LogOutput<'_> {
-    fn folds(&self) -> bool {
-        !self.args.sessions && !self.args.json
+    /// Removes the lines of control sessions, if they are not to be shown.
+    fn shown(&mut self, mut lines: Vec<LogLine>) -> Vec<LogLine> {
+        if !self.args.sessions && !self.args.json {
+            let count = lines.len();
+            lines.retain(|line| !is_query_or_answer(line));
+            self.view.leaves_out |= lines.len() < count;
+        }
+        lines
     }
 
     /// Returns the number of lines of each log that make the wanted number on the screen.
     fn lines_to_read(
-        &self,
+        &mut self,
         dir: &LogDir,
         logs: &[LogFile],
         lines: Option<usize>,
     ) -> Result<Option<usize>> {
-        let Some(lines) = lines.filter(|lines| self.folds() && *lines > 0) else {
+        let Some(lines) = lines.filter(|lines| *lines > 0) else {
             return Ok(lines);
         };
         let mut file_lines = lines;
         loop {
             let tails = read(dir, logs, Some(file_lines), self.args.follow)?;
             let is_all = tails.iter().all(|tail| has_all(tail, Some(file_lines)));
-            let entries = self.grouper.clone().take(merged(tails, Some(file_lines)));
-            // One more than wanted: the first may have more sessions than were read.
-            if is_all || entries.len() > lines {
+            if is_all || self.shown(merged(tails, Some(file_lines))).len() >= lines {
                 return Ok(Some(file_lines));
             }
             file_lines = file_lines.saturating_mul(8);
@@ -294,40 +289,23 @@ impl LogOutput<'_> {
         if is_empty && lines != Some(0) {
             note(&format!("{} has no lines yet.", dir.path().display()));
         }
-        let mut new = merged(tails, file_lines);
-        if self.args.json {
-            let skipped = skipped(new.len(), lines);
-            return self.show(new.split_off(skipped));
-        }
-        let mut entries = self.entries(new);
-        if !self.args.follow {
-            self.grouper.rest(&mut entries);
-        }
-        self.print(&entries[skipped(entries.len(), lines)..])
+        let mut new = self.shown(merged(tails, file_lines));
+        self.print(&new.split_off(skipped(new.len(), lines)))
     }
 
     /// Shows new lines.
     fn show(&mut self, lines: Vec<LogLine>) -> Result<()> {
-        if self.args.json {
-            for lines in lines.chunks(CHUNK) {
+        let lines = self.shown(lines);
+        self.print(&lines)
+    }
+
+    fn print(&mut self, lines: &[LogLine]) -> Result<()> {
+        for lines in lines.chunks(CHUNK) {
+            if self.args.json {
                 print(&LogLineDocument::lines(self.title, lines)?)?;
+            } else {
+                print(&self.view.text(lines))?;
             }
-            return Ok(());
-        }
-        let entries = self.entries(lines);
-        self.print(&entries)
-    }
-
-    fn entries(&mut self, lines: Vec<LogLine>) -> Vec<LogEntry> {
-        if !self.folds() {
-            return lines.into_iter().map(LogEntry::Line).collect();
-        }
-        self.grouper.take(lines)
-    }
-
-    fn print(&mut self, entries: &[LogEntry]) -> Result<()> {
-        for entries in entries.chunks(CHUNK) {
-            print(&self.view.text(entries))?;
         }
         let explanation = self.view.explanation();
         if !explanation.is_empty() {
@@ -337,7 +315,15 @@ impl LogOutput<'_> {
     }
 }
 
-/// The number of entries before the last `lines`.
+/// True for what control sessions write that change nothing: regular queries by `status` make up most of a control.log.
+fn is_query_or_answer(line: &LogLine) -> bool {
+    let command = line.text.trim().strip_prefix("Cmd:").map(str::trim);
+    line.file == LogFile::Control
+        && line.meaning().kind == LineKind::Chatter
+        && command.is_none_or(is_query)
+}
+
+/// The number of lines before the last `lines`.
 fn skipped(all: usize, lines: Option<usize>) -> usize {
     lines.map_or(0, |lines| all.saturating_sub(lines))
 }

@@ -9,7 +9,6 @@ use jiff::tz::TimeZone;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::sessions::{LogEntry, Sessions};
 use crate::mps::{LineKind, LogFile, LogLine};
 use crate::render::format::{escaped, shown_or, wrapped};
 use crate::render::json::line;
@@ -31,10 +30,8 @@ pub struct LogView {
     day: Option<Date>,
     /// The meanings of the lines shown, each once.
     meanings: Vec<Explained>,
-    /// True if sessions were merged.
-    has_sessions: bool,
-    /// True if that was explained.
-    said_sessions: bool,
+    /// True if lines of control sessions are not shown, and that was not said yet.
+    pub leaves_out: bool,
 }
 
 /// The meaning of a kind of line.
@@ -55,8 +52,7 @@ impl LogView {
             width,
             day: None,
             meanings: Vec::new(),
-            has_sessions: false,
-            said_sessions: false,
+            leaves_out: false,
         }
     }
 
@@ -65,14 +61,11 @@ impl LogView {
         self.day = None;
     }
 
-    /// Formats these lines and sessions.
-    pub fn text(&mut self, entries: &[LogEntry]) -> String {
+    /// Formats these lines.
+    pub fn text(&mut self, lines: &[LogLine]) -> String {
         let mut text = String::new();
-        for entry in entries {
-            match entry {
-                LogEntry::Line(line) => self.line(line, &mut text),
-                LogEntry::Sessions(sessions) => self.sessions(sessions, &mut text),
-            }
+        for line in lines {
+            self.line(line, &mut text);
         }
         text
     }
@@ -92,38 +85,6 @@ impl LogView {
         // A line without a head belongs to the one before it.
         let at = line.at.filter(|_| line.tag.is_some());
         self.row(meaning.kind, at, line.file, line.pid, &said, text);
-    }
-
-    fn sessions(&mut self, sessions: &Sessions, text: &mut String) {
-        const MOST: usize = 6;
-        self.has_sessions = true;
-        let commands = sessions.commands.iter().take(MOST);
-        let mut said: Vec<String> = commands
-            .map(|(command, times)| match times {
-                1 => command.to_string(),
-                times => format!("{command} ×{times}"),
-            })
-            .collect();
-        let more = sessions.commands.iter().len().saturating_sub(MOST);
-        if more > 0 {
-            said.push(format!("and {more} more"));
-        }
-        if said.is_empty() {
-            said.push("nothing asked".to_owned());
-        }
-        let said = said.join(", ");
-        let said = match sessions.count {
-            0 => format!("session, continued: {said}"),
-            1 => format!("session: {said}"),
-            count => format!("{count} sessions: {said}"),
-        };
-        let kind = if sessions.is_change {
-            LineKind::Ordinary
-        } else {
-            LineKind::Chatter
-        };
-        let (at, pid) = (sessions.at, sessions.pid);
-        self.row(kind, at, LogFile::Control, pid, &said, text);
     }
 
     fn row(
@@ -192,9 +153,8 @@ impl LogView {
     /// last, next to the prompt.
     pub fn explanation(&mut self) -> String {
         let mut text = String::new();
-        if self.has_sessions && !self.said_sessions {
-            self.said_sessions = true;
-            let said = "Control sessions are put together: --sessions shows every line and answer.";
+        if std::mem::take(&mut self.leaves_out) {
+            let said = "Queries of control sessions are left out: --sessions shows them.";
             let _ = writeln!(text, "{}", style(said).dim().for_stderr());
         }
         for kind in [
