@@ -70,10 +70,14 @@ impl StatusArgs {
     }
 
     fn detail(&self) -> Detail {
-        if self.map {
+        let detail = if self.map {
             Detail::MAP
         } else {
             Detail::STATUS
+        };
+        Detail {
+            utilization: self.json || status::may_show_utilization(self.view()),
+            ..detail
         }
     }
 }

@@ -119,24 +119,24 @@ impl Nvml {
         })
     }
 
-    /// Opens the first `count` GPUs in parallel. The driver opens a GPU at its first call, which takes 7 ms on an H200,
-    /// and 4 ms each for two at a time. Errors other than [`NvmlError::Hung`] are left to the next call.
-    pub fn find(self, count: u32) -> Result<(), NvmlError> {
+    /// Runs the task for each of the first `count` GPUs, side by side. The driver opens a GPU at its first call, which takes
+    /// 7 ms on an H200, and 4 ms each for two at a time.
+    pub fn of_each_gpu<T: Send + 'static>(
+        self,
+        count: u32,
+        task: impl Fn(&Session, u32) -> Result<T, NvmlError> + Copy + Send + 'static,
+    ) -> Vec<Result<T, NvmlError>> {
         let _open = OPEN.read().unwrap_or_else(PoisonError::into_inner);
-        let mut finders = Vec::new();
-        for index in 0..count {
-            match self.begin(move |session| session.device_at(index).map(drop)) {
-                Ok(finder) => finders.push(finder),
-                // Without a thread, the GPU is opened by its next call.
-                Err(_) => break,
-            }
-        }
-        for finder in finders {
-            if let Err(error @ NvmlError::Hung { .. }) = finder.wait() {
-                return Err(error);
-            }
-        }
-        Ok(())
+        let begin = |index| self.begin(move |session| task(session, index));
+        let begun: Vec<_> = (0..count).map(begin).collect();
+        begun
+            .into_iter()
+            .zip(0..)
+            .map(|(begun, index)| match begun {
+                Err(NvmlError::NoThread { .. }) => begin(index)?.wait(),
+                begun => begun?.wait(),
+            })
+            .collect()
     }
 
     /// Shuts the library down, calls `work`, and initialises the library again.

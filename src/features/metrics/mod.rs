@@ -45,7 +45,10 @@ pub fn run(args: &MetricsArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let profile = args.profile.as_ref().map(ProfileSource::load).transpose()?;
     let mut observer = Observer::new(environment);
-    let node = observer.observe(Detail::STATUS)?;
+    let node = observer.observe(Detail {
+        utilization: true,
+        ..Detail::STATUS
+    })?;
     let drift = match &profile {
         Some(profile) if !node.has_no_driver() => drift(profile, &mut observer, environment)?,
         _ => None,

@@ -25,10 +25,11 @@ pub(super) fn read_hardware(
     if detail.facts {
         node.cuda_version = nvml.supervise(Session::cuda_version).ok();
     }
-    nvml.find(count)?;
     let mut processes = ProcessLists::new();
-    for index in 0..count {
-        let read = nvml.supervise(move |session| HardwareReader { session, detail }.read(index));
+    let read = nvml.of_each_gpu(count, move |session, index| {
+        HardwareReader { session, detail }.read(index)
+    });
+    for (read, index) in read.into_iter().zip(0..) {
         match read {
             Ok(read) => {
                 node.gpus.push(read.gpu);

@@ -33,6 +33,7 @@ pub struct Detail {
     pub ask: Ask,
     /// Programs that compute outside MPS.
     pub outside_mps: bool,
+    /// The utilization of whole GPUs.
     pub utilization: bool,
     /// The facts about GPUs that only `doctor` needs.
     pub facts: bool,
@@ -70,12 +71,11 @@ impl Detail {
         free: true,
         ..Self::GEOMETRY
     };
-    /// Everything that people see.
+    /// Everything that people see, without the utilization: the driver takes 3 ms a GPU for that, one after another.
     pub const STATUS: Self = Self {
         all_instances: false,
         ask: Ask::IfNeeded,
         outside_mps: true,
-        utilization: true,
         ..Self::GEOMETRY
     };
     /// Enough to draw a GPU with its free slices, too.

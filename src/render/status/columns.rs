@@ -24,6 +24,9 @@ pub struct StatusColumn {
     cell: fn(&Node, &Device) -> Option<String>,
 }
 
+/// The head of the utilization.
+const UTIL: &str = "UTIL";
+
 /// The number of columns that are shown if none is named.
 const USUAL: usize = 14;
 
@@ -86,7 +89,7 @@ const ALL: [StatusColumn; 18] = [
     StatusColumn {
         name: "util",
         help: "Utilization of the GPU; n/a for MIG devices",
-        column: Column::right("UTIL", 7),
+        column: Column::right(UTIL, 7),
         cell: |node, device| {
             if !device.is_whole() {
                 return Some("n/a".to_owned());
@@ -207,6 +210,12 @@ pub fn table(node: &Node, devices: &[&Device], wanted: &[StatusColumn]) -> Table
         table.row(cells);
     }
     table
+}
+
+/// True if the table may have a column for the utilization at this width: cells make it only wider.
+pub fn may_show_utilization(wanted: &[StatusColumn], width: usize) -> bool {
+    let empty = table(&Node::default(), &[], wanted).within(width, "");
+    empty.lines().next().is_some_and(|head| head.contains(UTIL))
 }
 
 /// Returns the cell of a value that does not exist or is unknown.

@@ -48,6 +48,14 @@ pub fn print(node: &Node, devices: &[String], view: View<'_>) -> Result<()> {
     output::print(&text(node, devices, view, width, None))
 }
 
+/// True if a view may show the utilization of GPUs.
+pub fn may_show_utilization(view: View<'_>) -> bool {
+    match view {
+        View::Table(wanted) => columns::may_show_utilization(wanted, output::width()),
+        View::Map => false,
+    }
+}
+
 /// Prints the status of these devices, or of all, after a change: of many only what is wrong with them.
 pub fn print_few(node: &Node, devices: &[String]) -> Result<()> {
     if node.shown(devices).len() <= FEW {
