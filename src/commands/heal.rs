@@ -12,7 +12,7 @@ use crate::error::{CommandError, Result};
 use crate::failure::ExitStatus;
 use crate::host::Environment;
 use crate::node::{Detail, Node, ProblemId, observe};
-use crate::plan::{self, Plan};
+use crate::plan::{self, Action, Plan};
 use crate::render::format::count;
 use crate::render::json::ChangeDocument;
 use crate::render::{is_watched, note, print_json, print_lines};
@@ -20,8 +20,8 @@ use crate::state::{DeviceRecord, RunDir};
 
 /// Start daemons that died, and restart those that hang without clients
 ///
-/// For a timer that runs it every minute (see `mig-mps systemd`). Asks nothing and disrupts nobody. Does nothing while
-/// another change is in progress, and never starts what `down` has stopped. After five starts of a device within an
+/// For a timer that runs it every minute (see `mig-mps systemd`). Asks nothing and disrupts nobody. Also ends servers
+/// without clients that outlived their daemons. Does nothing while another change is in progress, and never starts what `down` has stopped. After five starts of a device within an
 /// hour it gives that device up: the state is then `failing`, and the exit status 3, until `restart` or `up` starts it.
 #[derive(Args, Debug)]
 pub struct HealArgs {
@@ -131,10 +131,14 @@ fn total(started: usize, given_up: usize) -> String {
     }
 }
 
-/// Prints a line for each device that was healed, and returns their number.
+/// Prints a line for each server that was ended and each device that was healed; returns the number of the devices.
 fn report(outcome: &Outcome) -> Result<usize> {
     let mut healed = 0;
     for step in outcome.plan.steps() {
+        if let Action::EndStray(end) = &step.action {
+            let (name, pid) = (&end.name, end.server.0);
+            print_lines(&format!("{name}: server {pid} outlived its daemon: ended"))?;
+        }
         let Some(start) = step.action.as_start() else {
             continue;
         };

@@ -274,7 +274,7 @@ fn describe_stray(stray: &Stray, name: &str) -> Problem {
     let pid = stray.server.pid;
     let user = of_user(stray.server.user);
     let remedy = match stray.clients.as_deref() {
-        Some([]) => format!("`up` or `mig-mps down {name}` ends it"),
+        Some([]) => format!("`mig-mps heal {name}` ends it"),
         Some(clients) => {
             let clients: Vec<String> = clients.iter().map(Pid::to_string).collect();
             format!(

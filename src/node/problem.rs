@@ -107,7 +107,7 @@ ids! {
         StrayServer "stray-server"
             "a server outlived its daemon"
             "it keeps its GPU memory, and its instance cannot be destroyed"
-            "`mig-mps down DEVICE` ends it"
+            "`mig-mps heal` ends it if it has no clients, `mig-mps down DEVICE --force` in any case"
         OutsideMps "outside-mps"
             "a program computes on a device without being a client of its daemon"
             "it takes turns with all clients, and no limit holds for it"

@@ -26,6 +26,6 @@ pub use gpu_plan::{GpuPlan, LooseLimits, ModeChange, Plan, UnmanagedDaemon};
 pub use kill::{KillRequest, device_of, kill};
 pub use mig_mode::Held;
 pub use refusal::{ClientOf, Misfit, Obstacle, Refusal};
-pub use restart::{heal, is_healed, mend, restart};
+pub use restart::{heal, is_healed, restart};
 pub use set::{set, set_back};
 pub use up::up;

@@ -20,8 +20,9 @@ pub fn restart(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, 
     Ok(plan.with_compute_modes(node, run_dir))
 }
 
-/// Plans to start the daemons that have died, and to restart those that hang and have no clients. Of the devices with
-/// these names, or of all if none is named; the others stay as they are, and so do all while a change is in progress.
+/// Plans to start the daemons that have died, to restart those that hang and have no clients, and to end servers without
+/// clients that outlived their daemons. Of the devices with these names, or of all if none is named; the others stay as
+/// they are, and so do all while a change is in progress.
 ///
 /// # Errors
 /// The daemon of a named device, or every daemon if none is named, is of another run directory and needs it.
@@ -46,29 +47,13 @@ pub fn heal(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Ref
             return Err(obstacle.into());
         }
     }
-    let names: Vec<String> = ours.iter().map(|device| device.name.clone()).collect();
-    let mut plan = again(node, run_dir, &names, StartedBy::Heal)?;
-    // The server of a dead daemon keeps its GPU memory.
-    down::end_idle_strays(node, &mut plan, |device| names.contains(&device.name));
-    Ok(plan.with_compute_modes(node, run_dir))
-}
-
-/// Plans what [`heal`] does, and the end of servers without clients that outlived their daemons.
-pub fn mend(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Refusal> {
-    let healed = heal(node, run_dir, names)?;
-    let mut plan = healed.clone();
+    let healed: Vec<String> = ours.iter().map(|device| device.name.clone()).collect();
+    let mut plan = again(node, run_dir, &healed, StartedBy::Heal)?;
     down::end_idle_strays(node, &mut plan, |device| {
-        let is_meant = names.is_empty() || names.contains(&device.name);
-        is_meant && !node.is_changing() && !ends_strays(&healed, device)
+        names.is_empty() || names.contains(&device.name)
     });
     plan.sort();
-    Ok(plan)
-}
-
-/// True if the plan ends the strays of this device already.
-fn ends_strays(plan: &Plan, device: &Device) -> bool {
-    plan.steps()
-        .any(|step| matches!(&step.action, Action::EndStray(end) if end.uuid == device.uuid))
+    Ok(plan.with_compute_modes(node, run_dir))
 }
 
 /// True if `heal` starts or restarts it.

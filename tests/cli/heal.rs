@@ -206,3 +206,25 @@ fn a_dry_run_ends_as_heal_would() {
     sim.run(&["heal"]).ended(3);
     assert_eq!(in_state(&sim.status(), "ready"), ["1"]);
 }
+
+/// `down` was ending the first device: it is not started, and its server keeps GPU memory.
+#[test]
+fn an_idle_server_is_ended_also_where_no_daemon_is_started() {
+    let sim = Sim::served("h200", 2, &whole(""));
+    sim.hang("0");
+    let device = sim.await_state("0", "hung");
+    terminate(&device["daemon_pid"]);
+    sim.edit("by-name/0/device.json", |record| {
+        record["leaving"] = true.into();
+    });
+    sim.kill_daemon("1");
+    let shown = sim.run(&["heal", "--dry-run"]).ended(0).stdout;
+    assert!(shown.find("GPU 0") < shown.find("GPU 1"), "{shown}");
+    let server = &device["servers"][0]["pid"];
+    assert!(is_alive(server));
+    let said = sim.run(&["heal"]).ended(0).stdout;
+    let ended = format!("0: server {server} outlived its daemon: ended\n");
+    assert!(said.starts_with(&ended), "{said}");
+    assert_contains(&said, "1: its daemon has died: healed");
+    assert!(!is_alive(server));
+}

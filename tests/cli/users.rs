@@ -131,13 +131,12 @@ fn beside_roots(sim: &Sim, args: &[&str]) -> Ran {
 fn a_forgotten_sudo_is_named_with_the_whole_command_line() {
     needs_root!();
     let sim = Sim::small();
-    let words: [&[&str]; 6] = [
+    let words: [&[&str]; 5] = [
         &["down"],
         &["down", "0.0", "--purge"],
         &["set", "0.0", "active-thread-percentage=50"],
         &["restart", "0.0", "--force"],
         &["heal", "0.0"],
-        &["doctor", "--fix"],
     ];
     let daemon = sim.device("0.0")["daemon_pid"].clone();
     for args in &words[..4] {

@@ -178,8 +178,6 @@ pub struct Examined<'a> {
     pub node: &'a Node,
     /// The devices to examine; all if none is named.
     pub devices: &'a [String],
-    /// The result of the attach check of each device; `None` if it was not made.
-    pub attached: Option<Vec<AttachedDevice>>,
     pub(super) surroundings: Surroundings,
     pub(super) processes: ProcessTable,
     /// The processes that have each GPU open, by its minor number.
@@ -189,38 +187,15 @@ pub struct Examined<'a> {
     pub(super) remarks: Vec<Problem>,
 }
 
-/// The result of the attach check of one device.
-#[derive(Clone, Debug)]
-pub struct AttachedDevice {
-    pub name: String,
-    pub result: AttachOutcome,
-}
-
-#[derive(Clone, Debug)]
-pub enum AttachOutcome {
-    /// A description of the client that the check was.
-    Attached(String),
-    /// The device serves others now and was left alone.
-    LeftAlone(String),
-    /// The error, and a remedy.
-    Failed(String, Option<String>),
-}
-
 impl<'a> Examined<'a> {
     /// Reads the rest of the machine.
-    pub fn new(
-        environment: &'a Environment,
-        node: &'a Node,
-        devices: &'a [String],
-        attached: Option<Vec<AttachedDevice>>,
-    ) -> Self {
+    pub fn new(environment: &'a Environment, node: &'a Node, devices: &'a [String]) -> Self {
         let minors: Vec<u32> = node.gpus.iter().filter_map(|gpu| gpu.minor).collect();
         let holders = environment.host.holders_of(&minors).unwrap_or_default();
         Self {
             environment,
             node,
             devices,
-            attached,
             surroundings: Surroundings::read(&environment.host),
             processes: environment.host.processes().unwrap_or_default(),
             holders: minors.into_iter().zip(holders).collect(),
@@ -319,12 +294,11 @@ pub fn explain(word: &str) -> Result<Explanation, Option<String>> {
 
 /// Returns every check, by subject.
 pub fn checks() -> Vec<Check> {
-    let tables: [&[Check]; 8] = [
+    let tables: [&[Check]; 7] = [
         driver::CHECKS,
         gpus::CHECKS,
         gpus::INSTANCE_CHECKS,
         daemons::CHECKS,
-        daemons::ATTACH_CHECKS,
         daemons::OTHERS_CHECKS,
         directories::CHECKS,
         surroundings::CHECKS,
@@ -349,11 +323,10 @@ const OF_DRIVER: [&str; 6] = [
     "too-many-clients",
 ];
 
-/// Makes every check; the attach check only if it was asked for.
+/// Makes every check.
 pub fn examine(examined: &Examined<'_>) -> Vec<Diagnosis> {
     checks()
         .into_iter()
-        .filter(|check| check.id != daemons::ID || examined.attached.is_some())
         .map(|check| Diagnosis {
             check,
             findings: findings(examined, &check),

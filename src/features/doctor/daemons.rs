@@ -1,8 +1,8 @@
-//! Daemons of mig-mps beyond what `status` reports, daemons of others, and the proof: does a process become a client?
+//! Daemons of mig-mps beyond what `status` reports, and daemons of others.
 
 use std::collections::BTreeMap;
 
-use super::check::{AttachOutcome, Check, Examined, Finding, Judge, Subject};
+use super::check::{Check, Examined, Finding, Judge, Subject};
 use crate::host::{Holder, Pid, Process};
 use crate::mps::ContextMemory;
 use crate::node::{Served, Unmanaged};
@@ -376,35 +376,4 @@ fn dynamic_mig(examined: &Examined<'_>) -> Vec<Finding> {
 
 fn enable_dynamic_mig(gates: &str) -> bool {
     gates.contains("DynamicMIG=true")
-}
-
-/// It starts a process for each device, and is not made unless it is asked for.
-pub(super) const ID: &str = "attach";
-
-pub(super) const ATTACH_CHECKS: &[Check] = &[Check {
-    id: ID,
-    subject: Subject::Daemons,
-    fault: "a new program does not become a client of a device",
-    why: "this is what users get: it fails, waits for ever, or runs outside MPS",
-    remedy: "see the other checks; `mig-mps verify DEVICE` makes this one alone",
-    judge: Judge::Records(attach),
-}];
-
-fn attach(examined: &Examined<'_>) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for one in examined.attached.iter().flatten() {
-        let finding = match &one.result {
-            AttachOutcome::Attached(how) => Finding::ok(how.as_str()),
-            AttachOutcome::LeftAlone(why) => Finding::unknown(why.as_str()),
-            AttachOutcome::Failed(why, remedy) => {
-                let seen = match remedy {
-                    Some(remedy) => format!("{why}: {remedy}"),
-                    None => why.clone(),
-                };
-                Finding::fail(seen).run(format!("mig-mps verify {}", one.name))
-            }
-        };
-        findings.push(finding.on(&one.name));
-    }
-    findings
 }

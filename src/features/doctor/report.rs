@@ -16,21 +16,30 @@ use crate::render::json::{VERSION, Version};
 /// The width of the verdicts, with the blanks around.
 const MARGIN: usize = 10;
 
-/// Prints the checks; of those that are ok only the ids, unless everything is wanted.
+/// Prints the checks that are not ok, or all.
 pub fn print(all: &[Diagnosis], is_verbose: bool) -> Result<()> {
     let mut report = Report {
         out: String::new(),
         room: render::width().saturating_sub(MARGIN),
     };
-    for of_subject in all.chunk_by(|a, b| a.check.subject == b.check.subject) {
-        report.subject(of_subject, is_verbose);
+    let is_shown = |one: &&Diagnosis| is_verbose || one.severity() != Severity::Ok;
+    let shown: Vec<&Diagnosis> = all.iter().filter(is_shown).collect();
+    for of_subject in shown.chunk_by(|a, b| a.check.subject == b.check.subject) {
+        report.subject(of_subject);
     }
-    let _ = writeln!(report.out, "\n{}", summary(all));
+    let _ = writeln!(
+        report.out,
+        "{}\nmig-mps verify shows whether programs become clients.",
+        summary(all)
+    );
     render::print(&report.out)
 }
 
 /// `70 checks: 1 fail, 2 warn, 1 unknown, 66 ok`
 fn summary(all: &[Diagnosis]) -> String {
+    if all.iter().all(|one| one.severity() == Severity::Ok) {
+        return format!("{} checks: all ok", all.len());
+    }
     let mut counts = Vec::new();
     for severity in Severity::ALL {
         let count = all.iter().filter(|one| one.severity() == severity).count();
@@ -47,21 +56,16 @@ struct Report {
 }
 
 impl Report {
-    fn subject(&mut self, checks: &[Diagnosis], is_verbose: bool) {
+    fn subject(&mut self, checks: &[&Diagnosis]) {
         let name = checks.first().map_or("", |one| one.check.subject.name());
-        let gap = if self.out.is_empty() { "" } else { "\n" };
-        let _ = writeln!(self.out, "{gap}{}", Style::new().bold().apply_to(name));
-        let mut passed = Vec::new();
+        let _ = writeln!(self.out, "{}", Style::new().bold().apply_to(name));
         for one in checks {
             match one.severity() {
-                Severity::Ok if is_verbose => self.passed(one),
-                Severity::Ok => passed.push(one.check.id),
+                Severity::Ok => self.passed(one),
                 _ => self.failed(one),
             }
         }
-        if !passed.is_empty() {
-            self.verdict(Severity::Ok, &passed.join(", "));
-        }
+        self.out.push('\n');
     }
 
     /// Adds a check that is ok, with everything that was seen.

@@ -63,29 +63,20 @@ fn a_daemon_without_its_pipe_directory() {
 #[test]
 fn a_device_that_hangs() {
     let sim = Sim::whole("");
-    // Not tried unless asked.
-    let checks = doctor(&sim, &[]).0["checks"].to_string();
-    assert!(!checks.contains("\"attach\""), "{checks}");
     sim.hang("0");
-    let report = doctor(&sim, &["--attach"]);
+    let report = doctor(&sim, &[]);
     let command = report
         .check("device-hung")
         .is("fail", Some("0"), "it hangs");
     assert_eq!(command, "mig-mps restart 0");
-    let command = report.check("attach").is("fail", Some("0"), "hangs");
-    assert_eq!(command, "mig-mps verify 0");
     is_in_status(&sim, "problems", "device-hung", Some("0"));
 }
 
 #[test]
-fn another_users_programs_are_left_alone_by_the_attach_check() {
+fn a_program_that_waits_for_another_users() {
     needs_root!();
     let sim = Sim::whole("");
     let first = sim.client("0");
-    let before = sim.device("0")["servers"].clone();
-    // As the user who is served, it disturbs nobody.
-    let report = doctor(&sim, &["--attach"]);
-    report.check("attach").is("ok", Some("0"), "attached in");
     let second = sim.app_of_nobody("0", &["hold"]);
     sim.await_event("client waits", 1);
     let report = doctor(&sim, &[]);
@@ -95,12 +86,6 @@ fn another_users_programs_are_left_alone_by_the_attach_check() {
         "(nobody) waits until the programs of root have exited",
     );
     is_in_status(&sim, "remarks", "user-waiting", Some("0"));
-    // The check would take its place behind root's programs.
-    let report = Report::after_any(&mut sim.by_other(&["doctor", "--attach", "--json"]));
-    report
-        .check("attach")
-        .is("unknown", Some("0"), "0 serves root now");
-    assert_eq!(sim.device("0")["servers"], before);
     assert!(first.finish().status.success());
     drop(second);
 }
@@ -534,7 +519,6 @@ fn a_device_that_heal_has_given_up() {
 fn a_plain_user_sees_less_and_is_not_misled() {
     needs_root!();
     let sim = Sim::whole("serve = \"user:nobody\"");
-    assert!(!doctor(&sim, &["--attach"]).ills().contains("attach"));
     // A user sees less, and is not misled.
     sim.run(&["down"]).ended(0);
     sim.up(&whole("serve = \"all\""), &["--yes"]).ended(0);

@@ -38,7 +38,7 @@ fn ids_and_errors_are_explained_without_a_node() {
 #[test]
 fn the_manual_lists_every_id() {
     let sim = healthy();
-    let report = doctor(&sim, &["--attach"]);
+    let report = doctor(&sim, &[]);
     let checks = report.0["checks"].as_array().unwrap().iter();
     let rows = checks.map(|check| {
         let (id, fault) = (&check["id"], &check["fault"]);
