@@ -42,13 +42,15 @@ pub struct Node {
 impl Node {
     /// Returns an imaginary node with GPUs of these models at these indices: MIG off, no daemons.
     pub fn of_models<'a>(gpus: impl IntoIterator<Item = (u32, &'a Model)>) -> Self {
-        Self {
+        let gpus = gpus.into_iter();
+        let mut node = Self {
             gpus: gpus
-                .into_iter()
                 .map(|(index, model)| Gpu::of_model(index, model))
                 .collect(),
             ..Self::default()
-        }
+        };
+        node.join();
+        node
     }
 
     /// Describes the GPU instances that a change destroyed and that do not exist now.

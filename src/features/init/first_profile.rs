@@ -361,11 +361,12 @@ impl EmptyNode {
             let group = groups.iter().find(|group| group.product == gpu.product);
             emptied(gpu, group.map_or(&[], |group| &group.profiles))
         });
-        let node = Node {
+        let mut node = Node {
             driver: node.driver.clone(),
             gpus: gpus.collect(),
             ..Node::default()
         };
+        node.join();
         Self {
             node,
             is_real: true,
