@@ -125,7 +125,6 @@ impl Node {
         }
         self.devices = devices;
         self.name_devices();
-        let program = self.control_program();
         for device in &mut self.devices {
             let gpu = self.gpus.iter().find(|gpu| gpu.uuid == device.key.gpu);
             if gpu.is_some() || device.is_gone() {
@@ -133,13 +132,25 @@ impl Node {
             }
             let is_whole = device.is_whole();
             if let Some(served) = &mut device.served {
-                let of_gpu = served.most_clients(program).into_iter();
-                served.client_limit = of_gpu.chain(served.record.settings.max_clients).min();
                 served.compute_mode = gpu.filter(|_| is_whole).and_then(|gpu| gpu.compute_mode);
             }
         }
+        self.limit_clients();
         self.devices
             .sort_by_cached_key(|device| device_order(device.gpu, &device.key, &device.name));
+    }
+
+    /// Fills in how many clients each device admits, which depends on the driver.
+    pub(super) fn limit_clients(&mut self) {
+        let program = self.control_program();
+        let served = self
+            .devices
+            .iter_mut()
+            .filter_map(|one| one.served.as_mut());
+        for served in served {
+            let of_gpu = served.most_clients(program).into_iter();
+            served.client_limit = of_gpu.chain(served.record.settings.max_clients).min();
+        }
     }
 
     /// Gives each device without a record whose default name is a recorded one its UUID for a name.

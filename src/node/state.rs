@@ -69,7 +69,7 @@ impl DaemonState {
     }
 }
 
-/// The state of a device, and the word that tables, JSON and metrics have for it.
+/// The state of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(rename = "state")]
 pub enum DeviceState {

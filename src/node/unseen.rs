@@ -1,4 +1,4 @@
-//! What a snapshot could not see.
+//! The parts of a node that a snapshot could not see.
 
 use std::fmt;
 use std::path::PathBuf;

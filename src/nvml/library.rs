@@ -127,14 +127,15 @@ impl Nvml {
         task: impl Fn(&Session, u32) -> Result<T, NvmlError> + Copy + Send + 'static,
     ) -> Vec<Result<T, NvmlError>> {
         let _open = OPEN.read().unwrap_or_else(PoisonError::into_inner);
-        let begin = |index| self.begin(move |session| task(session, index));
-        let begun: Vec<_> = (0..count).map(begin).collect();
-        begun
+        let start = |index| self.begin(move |session| task(session, index));
+        let tasks: Vec<_> = (0..count).map(start).collect();
+        tasks
             .into_iter()
             .zip(0..)
-            .map(|(begun, index)| match begun {
-                Err(NvmlError::NoThread { .. }) => begin(index)?.wait(),
-                begun => begun?.wait(),
+            .map(|(task, index)| match task {
+                // Without a thread it takes that of another GPU.
+                Err(NvmlError::NoThread { .. }) => start(index)?.wait(),
+                task => task?.wait(),
             })
             .collect()
     }

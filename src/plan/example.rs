@@ -4,7 +4,10 @@ use std::path::Path;
 
 use jiff::Timestamp;
 
-use crate::geometry::{ComputeInstanceId, ComputeProfileId, GpuInstanceId, Placement, ProfileId};
+use crate::geometry::{
+    ComputeInstanceId, ComputeProfileId, GpuInstanceId, GpuInstanceProfile, Placement, ProfileEnum,
+    ProfileId,
+};
 use crate::host::{Pid, StartTime, Uid};
 use crate::node::{Client, Clients, DaemonState, Device, Gpu, Node, Served, ServerProcess};
 use crate::nvml::{ComputeInstanceReading, GpuInstanceReading, MigMode};
@@ -40,6 +43,17 @@ pub(super) fn node() -> Node {
         current: true,
         pending: true,
     });
+    partitioned.profiles = vec![GpuInstanceProfile {
+        id: PROFILE,
+        query: ProfileEnum(1),
+        name: "2g.20gb".parse().expect("a profile name"),
+        slices: 2,
+        multiprocessors: 28,
+        memory_mib: 20_000,
+        most: 3,
+        free: None,
+        placements: vec![Placement::new(0, 2)],
+    }];
     partitioned.instances = vec![GpuInstanceReading {
         id: GpuInstanceId(3),
         profile: PROFILE,

@@ -251,7 +251,7 @@ fn a_daemon_that_accepts_nobody_is_named_by_one_status() {
 fn the_watch_names_a_daemon_that_accepts_nobody() {
     let (sim, _waits) = accepts_nobody();
     let mut watch = sim.dialogue("status --watch=0.2");
-    watch.await_text("accepts no connection");
+    watch.await_text("its daemon has used up its limit");
     watch.press("q");
     let _ = watch.end();
 }

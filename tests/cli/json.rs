@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use testkit::{SMALL, Sim, assert_contains, is_shipped, shell, without_gpu};
 
 /// The documents with a schema of their own; that of `up` is that of every command that changes the node.
-const DOCUMENTS: [&str; 13] = [
+const DOCUMENTS: [&str; 12] = [
     "list", "status", "logs", "doctor", "verify", "compare", "env", "plan", "up", "check",
-    "models", "progress", "error",
+    "models", "error",
 ];
 
 /// The other commands that change the node.
@@ -62,7 +62,7 @@ fn every_command_that_prints_json_has_a_schema() {
     let has_json = |command: &String| offered(&[command, "--jso"]).contains("--json");
     let mut with_json: BTreeSet<String> = offered(&[""]).into_iter().filter(has_json).collect();
     assert!(with_json.len() > 8, "{with_json:?}");
-    let documents = ["profile", "env", "models", "progress", "error"].map(str::to_owned);
+    let documents = ["profile", "env", "models", "error"].map(str::to_owned);
     with_json.extend(documents);
     assert_eq!(with_json, offered(&["schema", ""]));
 }
@@ -193,8 +193,6 @@ fn a_quantity_has_one_name_one_unit_and_one_type_in_all_documents() {
         "most",
         "free",
         "client_count",
-        "step",
-        "step_count",
         "clients_unseen",
         "hidden_processes",
         "client_limit",

@@ -49,7 +49,7 @@ fn what_is_wrong_is_said_for_each_device() {
     assert_eq!(device["result"], "failed");
     assert_eq!(
         device["error"]["what"],
-        "no daemon serves 1: its daemon is dead"
+        "1 takes no program: its daemon has died"
     );
 }
 

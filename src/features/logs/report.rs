@@ -30,8 +30,10 @@ pub struct LogView {
     day: Option<Date>,
     /// The meanings of the lines shown, each once.
     meanings: Vec<Explained>,
-    /// True if lines of control sessions are not shown, and that was not said yet.
+    /// True if lines of control sessions are not shown.
     pub leaves_out: bool,
+    /// True if that was said.
+    said_so: bool,
 }
 
 /// The meaning of a kind of line.
@@ -53,6 +55,7 @@ impl LogView {
             day: None,
             meanings: Vec::new(),
             leaves_out: false,
+            said_so: false,
         }
     }
 
@@ -153,7 +156,8 @@ impl LogView {
     /// last, next to the prompt.
     pub fn explanation(&mut self) -> String {
         let mut text = String::new();
-        if std::mem::take(&mut self.leaves_out) {
+        if self.leaves_out && !self.said_so {
+            self.said_so = true;
             let said = "Queries of control sessions are left out: --sessions shows them.";
             let _ = writeln!(text, "{}", style(said).dim().for_stderr());
         }

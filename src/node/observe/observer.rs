@@ -16,7 +16,7 @@ use crate::node::{Node, Unseen};
 use crate::nvml::{Nvml, NvmlError, Watched};
 use crate::state::RunDir;
 
-/// What a snapshot has beside the records, the GPUs with their MIG devices, and which daemons run.
+/// The parts of a snapshot beside the records, the GPUs with their MIG devices, and which daemons run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -27,7 +27,7 @@ pub struct Detail {
     pub all_instances: bool,
     /// The profiles that every GPU offers, whatever its MIG mode and instances; without it only those in use.
     pub offers: bool,
-    /// How many instances of each profile would fit now.
+    /// The number of instances of each profile that would fit now.
     pub free: bool,
     /// The processes on each device, servers, clients, and MPS programs that mig-mps does not manage.
     pub ask: Ask,
@@ -296,7 +296,7 @@ pub fn observe_records(environment: &Environment) -> Result<Node, ObserveError> 
 pub fn observe_device(environment: &Environment, node: &mut Node, name: &str) {
     node.devices.retain(|device| device.name == name);
     node.driver = environment.host.driver_version().unwrap_or_default();
-    node.join();
+    node.limit_clients();
     let daemon = node.served().find_map(|served| served.record.daemon);
     let table = match daemon {
         // A daemon that has exited has no family.

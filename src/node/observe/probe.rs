@@ -53,8 +53,7 @@ pub(super) struct Remembered {
     pub(super) answer: Option<DaemonStatus>,
 }
 
-/// The last answers of daemons to this process, by the daemons' pids: in a command, whoever asks, one that hangs is waited
-/// for once.
+/// The last answers of daemons to this process, by the daemons' pids: a command waits once for one that hangs.
 static REMEMBERED: Mutex<BTreeMap<Pid, Remembered>> = Mutex::new(BTreeMap::new());
 
 fn last_answers() -> MutexGuard<'static, BTreeMap<Pid, Remembered>> {

@@ -136,6 +136,7 @@ impl Logs {
         let mut node = Node {
             // If it is hidden, so are the daemons.
             boot_id: environment.host.boot_id().unwrap_or_default(),
+            unseen: vec![Unseen::Driver(None)],
             ..Node::default()
         };
         read_records(environment, &mut node);
@@ -159,7 +160,12 @@ impl Logs {
         });
         let mut logs = Self {
             all: recorded.collect(),
-            hidden: node.hidden(),
+            hidden: node
+                .unseen
+                .iter()
+                .filter(|unseen| !matches!(unseen, Unseen::Driver(_)))
+                .map(Unseen::to_string)
+                .collect(),
         };
         for dir in environment.log_dirs() {
             logs.add_unrecorded(&dir);

@@ -168,9 +168,9 @@ fn line(
         for ((part, (_, style)), lines) in parts.iter().zip(cells).zip(&wrapped) {
             let text = lines.get(nth).map_or("", String::as_str);
             let pad = part.room.saturating_sub(measure_text_width(text));
-            let _ = write!(out, "{}{}{:pad$}", BORDER, style.apply_to(text), "");
+            let _ = write!(out, "{BORDER}{}{:pad$}", style.apply_to(text), "");
         }
-        let _ = writeln!(out, "{}", BORDER);
+        let _ = writeln!(out, "{BORDER}");
     }
     Some(())
 }

@@ -14,7 +14,7 @@ fn ids_and_errors_are_explained_without_a_node() {
     };
     assert_snapshot!(explained("device-hung"), @"
     device-hung
-      meaning the daemon of a device waits for a client that died
+      meaning the daemon of a device waits for a client that died, or can accept no connection
       why     every new client waits in cuInit for ever
       remedy  `mig-mps restart DEVICE` ends the server; give programs at least 64 open files (`ulimit -n`)
     ");
