@@ -68,7 +68,12 @@ impl Session {
         self.identify(index).map(|(_, reading)| reading)
     }
 
-    /// Opens a GPU.
+    /// Opens a GPU, which makes later calls fast.
+    pub fn open(&self, index: u32) -> Result<(), NvmlError> {
+        self.device_at(index).map(drop)
+    }
+
+    /// Opens a GPU, and returns its handle.
     pub(super) fn device_at(&self, index: u32) -> Result<Device<'static>, NvmlError> {
         let call = "nvmlDeviceGetHandleByIndex_v2";
         let subject = format!("GPU {index}");

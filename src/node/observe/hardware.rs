@@ -26,10 +26,7 @@ pub(super) fn read_hardware(
         node.cuda_version = nvml.supervise(Session::cuda_version).ok();
     }
     let mut processes = ProcessLists::new();
-    let read = nvml.of_each_gpu(count, move |session, index| {
-        HardwareReader { session, detail }.read(index)
-    });
-    for (read, index) in read.into_iter().zip(0..) {
+    for (read, index) in read_gpus(nvml, detail, count)?.into_iter().zip(0..) {
         match read {
             Ok(read) => {
                 node.gpus.push(read.gpu);
@@ -47,6 +44,25 @@ pub(super) fn read_hardware(
         }
     }
     Ok(processes)
+}
+
+/// Reads the GPUs side by side, but for their offers: two H200s take 64 ms for these at a time, and 53 ms in turn.
+fn read_gpus(
+    nvml: Nvml,
+    detail: Detail,
+    count: u32,
+) -> Result<Vec<Result<GpuSnapshot, NvmlError>>, NvmlError> {
+    let read = move |session: &Session, index| HardwareReader { session, detail }.read(index);
+    if !detail.offers {
+        return Ok(nvml.of_each_gpu(count, read));
+    }
+    for opened in nvml.of_each_gpu(count, Session::open) {
+        if let Err(error @ NvmlError::Hung { .. }) = opened {
+            return Err(error);
+        }
+    }
+    let in_turn = (0..count).map(|index| nvml.supervise(move |session| read(session, index)));
+    Ok(in_turn.collect())
 }
 
 /// A GPU, the processes on each of its devices, and what could not be read.
