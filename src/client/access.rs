@@ -20,7 +20,7 @@ pub enum NoAccess {
     Unmapped,
     #[error("no daemon serves {name}: {state}")]
     NotServed { name: String, state: &'static str },
-    #[error("{name} takes no program: {why}")]
+    #[error("{name} accepts no programs: {why}")]
     Down { name: String, why: String },
     /// Programs would run outside MPS.
     #[error("{user} may not enter {}, which leads to the daemon of {name}", closed.display())]

@@ -355,8 +355,8 @@ fn any_is_the_one_with_the_fewest_clients_and_then_the_most_memory() {
     }
     assert_snapshot!(refused(&[]), @"
     error: none of 2 devices takes a program now:
-      0.0 takes no program: its daemon has died
-      0.2 takes no program: its daemon has died
+      0.0 accepts no programs: its daemon has died
+      0.2 accepts no programs: its daemon has died
     hint: mig-mps status shows the state of each device
     ");
     // Without a way to choose there is nothing to choose by.

@@ -49,7 +49,7 @@ fn what_is_wrong_is_said_for_each_device() {
     assert_eq!(device["result"], "failed");
     assert_eq!(
         device["error"]["what"],
-        "1 takes no program: its daemon has died"
+        "1 accepts no programs: its daemon has died"
     );
 }
 

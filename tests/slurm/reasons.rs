@@ -69,7 +69,7 @@ fn the_health_check_heals_a_device_that_hangs_once_its_clients_have_gone() {
     let lab = Lab::start(vec![Setup::new("h200", 1, WHOLE)], "");
     let client = lab.nodes[0].client("0");
     lab.nodes[0].hang("0");
-    let hangs = "0 takes no program: it hangs: every new client waits for ever";
+    let hangs = "0 accepts no programs: it hangs: every new client waits for ever";
     let found = lab.mig_mps(0, &["slurm", "health"]).ended(3);
     assert_eq!(found.stdout, format!("{hangs}\n"));
     assert_eq!(lab.node_state(0).1, format!("mig-mps: {hangs}"));

@@ -141,13 +141,13 @@ pub(super) const CONSENT: ConsentArgs = ConsentArgs {
     progress: None,
 };
 
-/// A device that takes no programs.
+/// A device that accepts no programs.
 pub(super) struct NotReadyDevice {
     pub(super) name: String,
     pub(super) cause: NotReady,
 }
 
-/// Returns the reason why a device takes no programs; `None` if it does.
+/// Returns the reason why a device accepts no programs; `None` if it does.
 type DeviceCheck<'a> = dyn Fn(&Node, &Served) -> Option<NotReady> + Sync + 'a;
 
 /// Checks the devices with these names, heals those that can be healed without disrupting anybody, and returns the others.
