@@ -32,7 +32,7 @@ pub struct LogView {
     meanings: Vec<Explained>,
     /// True if lines of control sessions are not shown.
     pub leaves_out: bool,
-    /// True if the reader was told so.
+    /// True once a note has said so.
     said_so: bool,
 }
 
