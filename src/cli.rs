@@ -17,7 +17,7 @@ use crate::features::check::{CheckDocument, ModelsDocument};
 use crate::features::compare::CompareDocument;
 use crate::features::completion::{Sources, complete};
 use crate::features::convert::mig_parted;
-use crate::features::doctor::{self, DoctorDocument};
+use crate::features::doctor::DoctorDocument;
 use crate::features::logs::LogLineDocument;
 use crate::features::manual::{TOPICS, setting_meaning};
 use crate::host::{
@@ -162,7 +162,6 @@ documents! {
 
 /// The values that completion offers and other features know.
 const SOURCES: Sources = Sources {
-    explanations: doctor::ids,
     configurations: mig_parted::configurations,
     setting_meaning,
 };

@@ -11,7 +11,7 @@ use crate::apply::OnFailure;
 use crate::error::{CommandError, Result};
 use crate::failure::ExitStatus;
 use crate::host::Environment;
-use crate::node::{Detail, Node, ProblemId, observe};
+use crate::node::{Detail, Node, observe};
 use crate::plan::{self, Action, Plan};
 use crate::render::format::count;
 use crate::render::json::ChangeDocument;
@@ -172,7 +172,7 @@ fn report_failing(node: &Node, names: &[String]) -> usize {
         let Some(name) = &problem.device else {
             continue;
         };
-        let is_gone = matches!(problem.id, ProblemId::DeviceGone | ProblemId::GpuLost);
+        let is_gone = matches!(problem.id, "device-gone" | "gpu-lost");
         if is_gone || failing.contains(&name) {
             note(&problem.to_string());
         }

@@ -2,12 +2,13 @@
 //!
 //! [`observe()`] takes a [`Node`]. It changes nothing and takes no lock.
 
+mod daemon_findings;
 mod device;
 mod device_word;
+mod fault;
+mod findings;
 mod gpu;
-mod health;
 mod observe;
-mod problem;
 mod served;
 mod snapshot;
 mod state;
@@ -16,11 +17,12 @@ mod unseen;
 use device_word::LOST;
 
 pub use crate::mps::MpsProgram;
+pub use daemon_findings::restored;
 pub use device::{Device, DevicePart, Presence};
 pub use device_word::{NoSuchDevice, lost_hint, record_order};
+pub use fault::{Fault, Finding, Severity, Subject};
 pub use gpu::Gpu;
 pub use observe::{Detail, DeviceLogs, Logs, Observer, observe, observe_device, observe_records};
-pub use problem::{Problem, ProblemId, restored};
 pub use served::{Client, Clients, OutsideMps, Served, ServerProcess, Stray, Unmanaged, Variable};
 pub use snapshot::Node;
 pub use state::{DaemonState, DeviceState};

@@ -13,15 +13,13 @@ use clap_complete::engine::{
 use crate::catalog::{self, BuiltIn};
 use crate::host::{Environment, user_name};
 use crate::mps::{MpsProgram, serves_in};
-use crate::node::record_order;
+use crate::node::{Fault, record_order};
 use crate::settings::{KEYS, Settings};
 use crate::state::{DeviceRecord, RunDir};
 
 /// The values that other features know.
 #[derive(Clone, Copy)]
 pub struct Sources {
-    /// The ids that `doctor --explain` takes, with their meanings.
-    pub explanations: fn() -> Vec<(String, String)>,
     /// The configurations in a file, if it is one of mig-parted.
     pub configurations: fn(&Path) -> Option<Vec<String>>,
     /// The meaning of a setting.
@@ -39,7 +37,7 @@ const VALUES: [(&str, Candidates); 7] = [
     ("MODEL[:COUNT]", models),
     ("CONFIGURATION", configurations),
     (PROFILE, built_in_profiles),
-    ("ID", explanations),
+    ("ID", faults),
 ];
 
 const PID: &str = "PID";
@@ -128,8 +126,11 @@ fn is_toml(path: &Path) -> bool {
             .is_some_and(|extension| extension == "toml")
 }
 
-fn explanations(words: &Words) -> Vec<(String, String)> {
-    (words.sources.explanations)()
+fn faults(_: &Words) -> Vec<(String, String)> {
+    Fault::all()
+        .iter()
+        .map(|fault| (fault.id.clone(), fault.meaning.clone()))
+        .collect()
 }
 
 fn built_in_profiles(_: &Words) -> Vec<(String, String)> {

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::check::{Check, Examined, Finding, Judge, Subject};
+use super::check::{Examined, Judge};
 use crate::host::{Holder, Pid, Process};
 use crate::mps::ContextMemory;
-use crate::node::{Served, Unmanaged};
+use crate::node::{Finding, Served, Unmanaged};
 
 /// Measured: with 64 a daemon works, with 20 its server does not start.
 const FEWEST_FILES: u64 = 64;
@@ -15,59 +15,16 @@ const FEW_FILES: u64 = 1024;
 /// The prefix of the scopes and slices in which mig-mps starts daemons.
 const OWN_UNITS: &str = "mig-mps";
 
-pub(super) const CHECKS: &[Check] = &[
-    Check {
-        id: "memory-limit",
-        subject: Subject::Daemons,
-        fault: "the memory limit of a device is too small for any program",
-        why: "a client's own context takes about 516 MiB of the limit on a whole H200: with less no program starts (error 2)",
-        remedy: "`mig-mps set DEVICE pinned-memory-limit=2G`",
-        judge: Judge::Records(memory_limit),
-    },
-    Check {
-        id: "limits-open",
-        subject: Subject::Daemons,
-        fault: "every local user can change the limits of a device",
-        why: "before driver 550, MPS takes settings from every user who reaches the daemon's socket; later it takes them from root and the \
-              daemon's owner alone",
-        remedy: "install driver 550 or newer, or close the pipe directory with `serve = \"user:NAME\"`",
-        judge: Judge::Records(open_limits),
-    },
-    Check {
-        id: "daemon-files",
-        subject: Subject::Daemons,
-        fault: "a daemon may open few files",
-        why: "with 20 no server starts, and each client takes some: a daemon without any accepts nobody and fills its log",
-        remedy: "set `nofile` in the profile, or raise `ulimit -n` before `mig-mps restart DEVICE`",
-        judge: Judge::Records(files),
-    },
-    Check {
-        id: "daemon-outdated",
-        subject: Subject::Daemons,
-        fault: "a daemon runs a program that was replaced",
-        why: "after an upgrade of the driver it cannot start servers of the new version",
-        remedy: "`mig-mps restart DEVICE`",
-        judge: Judge::Records(outdated),
-    },
-    Check {
-        id: "daemon-cgroup",
-        subject: Subject::Daemons,
-        fault: "a daemon belongs to a login session, a service or a job",
-        why: "systemd or the scheduler ends it with that",
-        remedy: "`mig-mps restart DEVICE` from where it is to live: under systemd as root it gets a scope of its own",
-        judge: Judge::Records(cgroup),
-    },
-    Check {
-        id: "zombies",
-        subject: Subject::Daemons,
-        fault: "MPS programs have ended, and neither their daemon nor the init process reaps them",
-        why: "naive scripts take them for running; each takes a process id",
-        remedy: "run an init process in the container (`docker run --init`)",
-        judge: Judge::Own(zombies),
-    },
+pub(super) const CHECKS: &[(&str, Judge)] = &[
+    ("memory-limit", memory_limit),
+    ("limits-open", open_limits),
+    ("daemon-files", files),
+    ("daemon-outdated", outdated),
+    ("daemon-cgroup", cgroup),
+    ("zombies", zombies),
 ];
 
-fn memory_limit(examined: &Examined<'_>) -> Vec<Finding> {
+fn memory_limit(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let branch = examined.branch();
     let mut findings = Vec::new();
     for served in examined.served() {
@@ -81,8 +38,8 @@ fn memory_limit(examined: &Examined<'_>) -> Vec<Finding> {
             .filter(|_| record.key.instance.is_none());
         let forbidden = gpu.and_then(|gpu| ContextMemory::forbids(limit, &gpu.product, branch));
         let finding = match (forbidden, ContextMemory::warns_of(limit)) {
-            (Some(why), _) => Finding::fail(why),
-            (None, Some(why)) => Finding::warn(why),
+            (Some(why), _) => Finding::fail(id, why),
+            (None, Some(why)) => Finding::warn(id, why),
             (None, None) => continue,
         };
         let set = format!("mig-mps set {name} pinned-memory-limit=2G");
@@ -91,15 +48,18 @@ fn memory_limit(examined: &Examined<'_>) -> Vec<Finding> {
     findings
 }
 
-fn open_limits(examined: &Examined<'_>) -> Vec<Finding> {
+fn open_limits(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let node = examined.node;
     let finding = if node.control_program().has_open_settings {
-        Finding::warn(format!(
-            "every local user can change its limits: the MPS of driver {} takes settings from everybody",
-            node.driver
-        ))
+        Finding::warn(
+            id,
+            format!(
+                "every local user can change its limits: the MPS of driver {} takes settings from everybody",
+                node.driver
+            ),
+        )
     } else if node.driver.is_empty() {
-        Finding::unknown("the driver's version is not known")
+        Finding::unknown(id, "the driver's version is not known")
     } else {
         return Vec::new();
     };
@@ -122,23 +82,24 @@ fn running<'a>(examined: &'a Examined<'_>) -> impl Iterator<Item = (&'a Served, 
     })
 }
 
-fn files(examined: &Examined<'_>) -> Vec<Finding> {
+fn files(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (served, process) in running(examined) {
         let name = &served.record.name;
         let finding = match process.open_files() {
-            None => Finding::unknown("its limit of open files is hidden"),
-            Some(many) if many >= FEW_FILES => Finding::ok(format!("{many} files")),
+            None => Finding::unknown(id, "its limit of open files is hidden"),
+            Some(many) if many >= FEW_FILES => Finding::ok(id, format!("{many} files")),
             // A restart would not change it.
-            Some(few) if served.record.settings.nofile == Some(few) => Finding::warn(format!(
-                "its daemon may open {few} files, as its profile says (nofile)"
-            )),
+            Some(few) if served.record.settings.nofile == Some(few) => Finding::warn(
+                id,
+                format!("its daemon may open {few} files, as its profile says (nofile)"),
+            ),
             Some(few) => {
                 let seen = format!("its daemon may open {few} files");
                 let finding = if few < FEWEST_FILES {
-                    Finding::fail(seen)
+                    Finding::fail(id, seen)
                 } else {
-                    Finding::warn(seen)
+                    Finding::warn(id, seen)
                 };
                 finding.run(format!("mig-mps restart {name} --drain 5m"))
             }
@@ -148,17 +109,20 @@ fn files(examined: &Examined<'_>) -> Vec<Finding> {
     findings
 }
 
-fn outdated(examined: &Examined<'_>) -> Vec<Finding> {
+fn outdated(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (served, process) in running(examined) {
         let name = &served.record.name;
         let finding = match process.is_replaced() {
-            None => Finding::unknown("the file of its program is hidden"),
-            Some(false) => Finding::ok("its program is the installed one"),
-            Some(true) => Finding::warn(format!(
-                "the program of its daemon (pid {}) was replaced since it was started",
-                process.pid
-            ))
+            None => Finding::unknown(id, "the file of its program is hidden"),
+            Some(false) => Finding::ok(id, "its program is the installed one"),
+            Some(true) => Finding::warn(
+                id,
+                format!(
+                    "the program of its daemon (pid {}) was replaced since it was started",
+                    process.pid
+                ),
+            )
             .run(format!("mig-mps restart {name} --drain 5m")),
         };
         findings.push(finding.on(name));
@@ -166,7 +130,7 @@ fn outdated(examined: &Examined<'_>) -> Vec<Finding> {
     findings
 }
 
-fn cgroup(examined: &Examined<'_>) -> Vec<Finding> {
+fn cgroup(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (served, process) in running(examined) {
         let name = &served.record.name;
@@ -178,12 +142,12 @@ fn cgroup(examined: &Examined<'_>) -> Vec<Finding> {
         }
         let seen = format!("its daemon (pid {}) ends with {unit}", process.pid);
         let show = format!("systemctl status {}", process.pid);
-        findings.push(Finding::warn(seen).on(name).run(show));
+        findings.push(Finding::warn(id, seen).on(name).run(show));
     }
     findings
 }
 
-fn zombies(examined: &Examined<'_>) -> Vec<Finding> {
+fn zombies(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let mut by_parent: BTreeMap<(Pid, bool), Vec<String>> = BTreeMap::new();
     for zombie in &examined.surroundings.zombies {
         let children = by_parent
@@ -203,14 +167,14 @@ fn zombies(examined: &Examined<'_>) -> Vec<Finding> {
         );
         if !is_neglected {
             // The program that started them reaps them when it pleases.
-            findings.push(Finding::ok(seen));
+            findings.push(Finding::ok(id, seen));
             continue;
         }
         let ps = format!(
             "ps -o pid,ppid,stat,args -p {parent},{}",
             children.join(",")
         );
-        findings.push(Finding::warn(seen).run(ps));
+        findings.push(Finding::warn(id, seen).run(ps));
     }
     findings
 }
@@ -242,59 +206,34 @@ const MANAGERS: [(&str, &str, &str); 4] = [
 /// Schedulers that hand out GPUs, and may do so by devices of mig-mps.
 const SCHEDULERS: [&str; 2] = ["slurmd", "kubelet"];
 
-pub(super) const OTHERS_CHECKS: &[Check] = &[
-    Check {
-        id: "unmanaged-daemons",
-        subject: Subject::Daemons,
-        fault: "an unmanaged daemon has lost its pipe directory, or an unmanaged server its daemon",
-        why: "no program reaches it, and it keeps its GPU memory",
-        remedy: "let its owner end it",
-        judge: Judge::Records(unmanaged),
-    },
-    Check {
-        id: "default-leftovers",
-        subject: Subject::Daemons,
-        fault: "the default pipe directory has the sockets, the lock or the pid file of a daemon that has ended",
-        why: "CUDA programs without a pipe directory of their own try it first, and a locked one keeps new daemons away",
-        remedy: "remove the directory",
-        judge: Judge::Own(default_leftovers),
-    },
-    Check {
-        id: "other-managers",
-        subject: Subject::Surroundings,
-        fault: "another tool manages MIG or MPS on this node",
-        why: "it undoes what mig-mps does, at the next boot at the latest",
-        remedy: "disable one of the two",
-        judge: Judge::Own(managers),
-    },
-    Check {
-        id: "dra-dynamic-mig",
-        subject: Subject::Surroundings,
-        fault: "NVIDIA's DRA driver for Kubernetes runs with DynamicMIG",
-        why: "when it starts, it destroys every MIG instance that it did not make, those of mig-mps included",
-        remedy: "set featureGates.DynamicMIG=false in the values of its Helm chart, or keep its pods off this node",
-        judge: Judge::Own(dynamic_mig),
-    },
+pub(super) const OTHERS_CHECKS: &[(&str, Judge)] = &[
+    ("unmanaged-daemons", unmanaged),
+    ("default-leftovers", default_leftovers),
+    ("other-managers", managers),
+    ("dra-dynamic-mig", dynamic_mig),
 ];
 
-fn unmanaged(examined: &Examined<'_>) -> Vec<Finding> {
+fn unmanaged(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for daemon in &examined.node.unmanaged {
         let (pid, command) = (daemon.pid, &daemon.command);
         findings.push(if !daemon.is_daemon() {
-            Finding::warn(format!("pid {pid} ({command}): it has no daemon"))
+            Finding::warn(id, format!("pid {pid} ({command}): it has no daemon"))
                 .run(format!("kill {pid}"))
         } else if daemon.is_orphan {
-            Finding::warn(format!("pid {pid} ({command}): its pipe directory is gone"))
-                .run(format!("kill {pid}"))
+            Finding::warn(
+                id,
+                format!("pid {pid} ({command}): its pipe directory is gone"),
+            )
+            .run(format!("kill {pid}"))
         } else {
-            Finding::ok(format!("pid {pid} ({command})"))
+            Finding::ok(id, format!("pid {pid} ({command})"))
         });
     }
     findings
 }
 
-fn default_leftovers(examined: &Examined<'_>) -> Vec<Finding> {
+fn default_leftovers(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let mut daemons = examined.node.unmanaged.iter();
     if daemons.any(Unmanaged::may_be_at_default) {
         return Vec::new();
@@ -303,14 +242,14 @@ fn default_leftovers(examined: &Examined<'_>) -> Vec<Finding> {
     for path in &examined.surroundings.default_directories {
         let path = path.display();
         findings.push(
-            Finding::warn(format!("{path} has files of a daemon that has ended"))
+            Finding::warn(id, format!("{path} has files of a daemon that has ended"))
                 .run(format!("sudo rm -r {path}")),
         );
     }
     findings
 }
 
-fn managers(examined: &Examined<'_>) -> Vec<Finding> {
+fn managers(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let enabled = &examined.surroundings.enabled_units;
     let mut findings = Vec::new();
     for (program, unit, about) in MANAGERS {
@@ -321,15 +260,16 @@ fn managers(examined: &Examined<'_>) -> Vec<Finding> {
             (false, false) => continue,
         };
         findings.push(
-            Finding::warn(format!("{program} {how}: {about}"))
+            Finding::warn(id, format!("{program} {how}: {about}"))
                 .run(format!("sudo systemctl disable --now {unit}")),
         );
     }
     for program in SCHEDULERS {
         if examined.runs(program) {
-            findings.push(Finding::ok(format!(
-                "{program} runs: it hands out GPUs as it was configured"
-            )));
+            findings.push(Finding::ok(
+                id,
+                format!("{program} runs: it hands out GPUs as it was configured"),
+            ));
         }
     }
     findings
@@ -342,7 +282,7 @@ const DRA_PLUGIN: &str = "gpu-kubelet-plu";
 const FEATURE_GATES: &str = "FEATURE_GATES";
 const FEATURE_GATES_OPTION: &str = "--feature-gates";
 
-fn dynamic_mig(examined: &Examined<'_>) -> Vec<Finding> {
+fn dynamic_mig(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let plugins = examined
         .processes
         .iter()
@@ -357,18 +297,21 @@ fn dynamic_mig(examined: &Examined<'_>) -> Vec<Finding> {
         let is_on = options.is_some_and(|(_, gates)| enable_dynamic_mig(gates))
             || variable.is_some_and(|gates| enable_dynamic_mig(gates));
         findings.push(if is_on {
-            Finding::fail(format!(
-                "pid {pid} (gpu-kubelet-plugin) runs with DynamicMIG"
-            ))
+            Finding::fail(
+                id,
+                format!("pid {pid} (gpu-kubelet-plugin) runs with DynamicMIG"),
+            )
         } else if environ.is_none() {
-            Finding::unknown(format!(
-                "pid {pid} (gpu-kubelet-plugin) runs, and its feature gates are hidden"
-            ))
+            Finding::unknown(
+                id,
+                format!("pid {pid} (gpu-kubelet-plugin) runs, and its feature gates are hidden"),
+            )
             .run("sudo mig-mps doctor")
         } else {
-            Finding::ok(format!(
-                "pid {pid} (gpu-kubelet-plugin) runs without DynamicMIG"
-            ))
+            Finding::ok(
+                id,
+                format!("pid {pid} (gpu-kubelet-plugin) runs without DynamicMIG"),
+            )
         });
     }
     findings

@@ -19,13 +19,12 @@ use crate::commands::Context;
 use crate::commands::args::DeviceArgs;
 use crate::error::{Result, usage};
 use crate::failure::ExitStatus;
-use crate::host::{Environment, bounded};
-use crate::node::{Detail, observe};
+use crate::host::{Environment, bounded, nearest};
+use crate::node::{Detail, Fault, Severity, observe};
 use crate::render::print_json;
 
-use check::{Diagnosis, Examined, Severity, examine, explain};
+use check::{Diagnosis, Examined, examine};
 
-pub use check::ids;
 pub use report::DoctorDocument;
 
 /// Find out why MIG or MPS does not work here
@@ -69,22 +68,18 @@ pub fn run(args: &DoctorArgs, context: &Context<'_>) -> Result<ExitStatus> {
 }
 
 fn explained(word: &str) -> Result<ExitStatus> {
-    match explain(word) {
-        Ok(explanation) => {
-            report::explain(&explanation)?;
-            Ok(ExitStatus::Done)
-        }
-        Err(near) => {
-            let near = near.map(|near| format!(" (did you mean \"{near}\"?)"));
-            let what = format!(
-                "no check or error is called \"{}\"{}",
-                bounded(word),
-                near.unwrap_or_default()
-            );
-            let error = usage(what);
-            Err(error.hint("mig-mps help diagnosis lists all"))
-        }
+    if let Some(fault) = Fault::all().iter().find(|fault| fault.id == word) {
+        report::explain(fault)?;
+        return Ok(ExitStatus::Done);
     }
+    let near = nearest(word, Fault::all().iter().map(|fault| fault.id.as_str()));
+    let near = near.map(|near| format!(" (did you mean \"{near}\"?)"));
+    let what = format!(
+        "no check or error is called \"{}\"{}",
+        bounded(word),
+        near.unwrap_or_default()
+    );
+    Err(usage(what).hint("mig-mps help diagnosis lists all"))
 }
 
 fn examined(args: &DoctorArgs, environment: &Environment) -> Result<Vec<Diagnosis>> {

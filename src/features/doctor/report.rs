@@ -7,8 +7,9 @@ use console::Style;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::check::{Diagnosis, Explanation, Finding, Severity};
-use crate::host::printable;
+use super::check::Diagnosis;
+use crate::host::{printable, without_needless_sudo};
+use crate::node::{Fault, Finding, Severity};
 use crate::render;
 use crate::render::format::wrapped;
 use crate::render::json::{VERSION, Version};
@@ -24,7 +25,7 @@ pub fn print(all: &[Diagnosis], is_verbose: bool) -> Result<()> {
     };
     let is_shown = |one: &&Diagnosis| is_verbose || one.severity() != Severity::Ok;
     let shown: Vec<&Diagnosis> = all.iter().filter(is_shown).collect();
-    for of_subject in shown.chunk_by(|a, b| a.check.subject == b.check.subject) {
+    for of_subject in shown.chunk_by(|a, b| a.fault.subject == b.fault.subject) {
         report.subject(of_subject);
     }
     let _ = writeln!(
@@ -57,7 +58,7 @@ struct Report {
 
 impl Report {
     fn subject(&mut self, checks: &[&Diagnosis]) {
-        let name = checks.first().map_or("", |one| one.check.subject.name());
+        let name = checks.first().map_or("", |one| one.fault.subject.name());
         let _ = writeln!(self.out, "{}", Style::new().bold().apply_to(name));
         for one in checks {
             match one.severity() {
@@ -72,8 +73,8 @@ impl Report {
     fn passed(&mut self, one: &Diagnosis) {
         let seen: Vec<String> = one.findings.iter().map(described).collect();
         let text = match seen.as_slice() {
-            [] => one.check.id.to_owned(),
-            seen => format!("{}: {}", one.check.id, seen.join("; ")),
+            [] => one.fault.id.clone(),
+            seen => format!("{}: {}", one.fault.id, seen.join("; ")),
         };
         self.verdict(Severity::Ok, &text);
     }
@@ -85,14 +86,14 @@ impl Report {
             .iter()
             .filter(|finding| finding.severity != Severity::Ok)
         {
-            let text = format!("{} [{}]", described(finding), one.check.id);
+            let text = format!("{} [{}]", described(finding), one.fault.id);
             self.verdict(finding.severity, &text);
-            if let Some(command) = &finding.command {
+            if let Some(command) = finding.command() {
                 // In one line, however long: it is there to be pasted.
                 let _ = writeln!(self.out, "{:MARGIN$}$ {}", "", printable(command));
             }
         }
-        for line in wrapped(&format!("why: {}", one.check.why), self.room) {
+        for line in wrapped(&format!("why: {}", one.fault.why), self.room) {
             let _ = writeln!(self.out, "{:MARGIN$}{line}", "");
         }
     }
@@ -124,12 +125,12 @@ fn described(finding: &Finding) -> String {
 }
 
 /// Prints an explanation.
-pub fn explain(one: &Explanation) -> Result<()> {
-    let mut text = format!("{}\n", one.id);
+pub fn explain(fault: &Fault) -> Result<()> {
+    let mut text = format!("{}\n", fault.id);
     let parts = [
-        ("meaning", &one.meaning),
-        ("why", &one.why),
-        ("remedy", &one.remedy),
+        ("meaning", &fault.meaning),
+        ("why", &fault.why),
+        ("remedy", &without_needless_sudo(&fault.remedy)),
     ];
     for (head, part) in parts {
         let room = render::width().saturating_sub(MARGIN);
@@ -196,13 +197,13 @@ impl DoctorDocument {
 
 impl Checked {
     fn of(one: &Diagnosis) -> Self {
-        let check = &one.check;
+        let fault = one.fault;
         Self {
-            id: check.id,
-            subject: check.subject.name(),
+            id: &fault.id,
+            subject: fault.subject.name(),
             severity: one.severity().name(),
-            fault: check.fault,
-            why: check.why,
+            fault: &fault.meaning,
+            why: &fault.why,
             findings: one.findings.iter().map(CheckedFinding::of).collect(),
         }
     }
@@ -214,7 +215,7 @@ impl CheckedFinding {
             device: finding.device.clone(),
             severity: finding.severity.name(),
             seen: finding.seen.clone(),
-            command: finding.command.clone(),
+            command: finding.command().map(str::to_owned),
         }
     }
 }

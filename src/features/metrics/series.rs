@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::{Display, Write as _};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::node::{Device, DeviceState, Node, ProblemId, Served};
+use crate::node::{Device, DeviceState, Fault, Node, Served, Severity};
 
 /// Alert rules, in YAML.
 pub const ALERTS: &str = include_str!("alerts.yml");
@@ -202,17 +202,23 @@ fn of_versions(metrics: &mut Metrics, node: &Node) {
 }
 
 fn of_problems(metrics: &mut Metrics, node: &Node) {
-    let reported = [node.problems(&[]), node.remarks(&[])].concat();
+    let findings = node.findings(&[]);
     metrics.add(
         "mig_mps_problems",
         MetricKind::Gauge,
         "Problems and remarks of status, by their id.",
         |samples| {
-            for &id in ProblemId::ALL {
-                let count = reported.iter().filter(|problem| problem.id == id).count();
+            for fault in Fault::all().iter().filter(|fault| fault.is_in_status) {
+                let (mut count, mut is_known) = (0, node.hides(fault).is_none());
+                for finding in findings.iter().filter(|finding| finding.id == fault.id) {
+                    match finding.severity {
+                        Severity::Unknown => is_known = false,
+                        _ => count += 1,
+                    }
+                }
                 // Where not all was checked, no problem is no proof that there is none.
-                if count > 0 || node.unchecked(id, &[]).is_empty() {
-                    samples.push(&[("id", id.name())], count);
+                if count > 0 || is_known {
+                    samples.push(&[("id", &fault.id)], count);
                 }
             }
         },

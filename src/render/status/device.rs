@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::super::json::{VERSION, Version};
 use crate::host::{Uid, user_name};
 use crate::node::{
-    self, DaemonState, DeviceState, MpsProgram, Node, OutsideMps, Problem, Served, ServerProcess,
+    self, DaemonState, DeviceState, Finding, MpsProgram, Node, OutsideMps, Served, ServerProcess,
     Unmanaged, Variable,
 };
 
@@ -53,10 +53,10 @@ struct Remark {
     what: String,
 }
 
-impl From<Problem> for Remark {
-    fn from(problem: Problem) -> Self {
+impl From<Finding> for Remark {
+    fn from(problem: Finding) -> Self {
         Self {
-            id: problem.id.name(),
+            id: problem.id,
             what: problem.what(),
             device: problem.device,
         }

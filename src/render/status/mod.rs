@@ -13,7 +13,7 @@ use console::Style;
 use super::format::wrapped;
 use super::output;
 use super::table::Table;
-use crate::node::{Device, Gpu, Node, Problem, ProblemId};
+use crate::node::{Device, Finding, Gpu, Node};
 use crate::plan::is_healed;
 
 pub use columns::StatusColumn;
@@ -138,7 +138,7 @@ fn notices(parts: &mut Parts<'_>, node: &Node, devices: &[String]) {
         if !problem.is_listed {
             sentences.push(problem.to_string());
         }
-        if problem.id == ProblemId::OutsideMps {
+        if problem.id == "outside-mps" {
             outside += 1;
         }
         if is_cured_by_heal(problem, node) {
@@ -174,8 +174,8 @@ fn notices(parts: &mut Parts<'_>, node: &Node, devices: &[String]) {
 }
 
 /// True for a daemon that has died, or a device that hangs, if `heal` restarts it.
-fn is_cured_by_heal(problem: &Problem, node: &Node) -> bool {
-    if !matches!(problem.id, ProblemId::DaemonDead | ProblemId::DeviceHung) {
+fn is_cured_by_heal(problem: &Finding, node: &Node) -> bool {
+    if !matches!(problem.id, "daemon-dead" | "device-hung") {
         return false;
     }
     let name = problem.device.as_deref();

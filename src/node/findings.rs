@@ -1,44 +1,60 @@
-//! The problems of a node, each with its remedy.
+//! The problems of a node and remarks on it, each with its remedy, and what is not known.
 
-use super::problem::{Problem, ProblemId, changed_settings, daemon_problem};
+use super::daemon_findings::{changed_settings, daemon_problem};
+use super::fault::{Finding, Severity};
 use super::{Client, LOST, Node, Served, Stray, Unmanaged, Unseen};
 use crate::host::{Pid, Uid, user_name};
 use crate::settings::Serve;
 
 impl Node {
-    /// Returns the problems that `status --exit-code` reports: those of these devices, or of all if none is named, and
-    /// those of the node as a whole.
-    pub fn problems(&self, devices: &[String]) -> Vec<Problem> {
-        let mut problems = self.device_problems();
-        problems.retain(|problem| {
-            let device = problem.device.as_ref();
-            device.is_some_and(|name| is_wanted(name, devices))
-        });
+    /// Returns what is wrong, worth knowing or not known: of these devices, or of all if none is named, and of the node
+    /// as a whole.
+    pub fn findings(&self, devices: &[String]) -> Vec<Finding> {
+        let mut found = self.device_problems();
         for daemon in &self.unmanaged {
-            problems.extend(self.problems_of(daemon));
+            found.extend(self.problems_of(daemon));
         }
-        problems.extend(self.interrupted().into_iter().map(|what| {
+        found.extend(self.interrupted().into_iter().map(|what| {
             let goes_on = "`mig-mps up PROFILE` or `mig-mps down` goes on from there";
-            Problem::new(ProblemId::ChangeInterrupted, what).with_remedy(goes_on)
+            Finding::fail("change-interrupted", what).with_remedy(goes_on)
         }));
-        // `status` lists these among what is hidden.
-        for unseen in &self.unseen {
-            let id = match unseen {
-                Unseen::Driver(_) => ProblemId::DriverSilent,
-                Unseen::Gpu { .. } => ProblemId::GpuLost,
-                Unseen::Record { .. } | Unseen::RunDir { .. } => ProblemId::RecordUnreadable,
-                Unseen::Instances { .. } | Unseen::Journal(_) | Unseen::Other(_) => continue,
-            };
-            let problem = Problem::new(id, unseen.to_string()).listed();
-            problems.push(match id {
-                ProblemId::GpuLost => problem.with_remedy(LOST),
-                _ => problem,
-            });
+        found.extend(self.unseen.iter().filter_map(not_seen));
+        for journal in &self.under_way {
+            let what = format!("a change is under way: {journal}");
+            found.push(Finding::warn("change-under-way", what));
         }
-        problems
+        if devices.is_empty() {
+            found.extend(self.unpartitioned());
+        }
+        for served in self.served() {
+            let remarks = self.remarks_on(served).into_iter();
+            found.extend(remarks.map(|remark| remark.on(&served.record.name)));
+        }
+        found.extend(self.unknown());
+        found.retain(|one| {
+            let device = one.device.as_ref();
+            device.is_none_or(|name| devices.is_empty() || devices.contains(name))
+        });
+        found
     }
 
-    fn device_problems(&self) -> Vec<Problem> {
+    /// Returns the findings that `status --exit-code` reports.
+    pub fn problems(&self, devices: &[String]) -> Vec<Finding> {
+        self.findings_of(Severity::Fail, devices)
+    }
+
+    /// Returns what is in order and still worth a line of `status`.
+    pub fn remarks(&self, devices: &[String]) -> Vec<Finding> {
+        self.findings_of(Severity::Warn, devices)
+    }
+
+    fn findings_of(&self, severity: Severity, devices: &[String]) -> Vec<Finding> {
+        let mut found = self.findings(devices);
+        found.retain(|one| one.severity == severity);
+        found
+    }
+
+    fn device_problems(&self) -> Vec<Finding> {
         let mut problems = Vec::new();
         for device in &self.devices {
             if let Some(served) = &device.served {
@@ -47,7 +63,7 @@ impl Node {
                 let found = daemon_problem(self, device, served)
                     .into_iter()
                     .chain(changed);
-                problems.extend(found.map(|problem| problem.of(&device.name)));
+                problems.extend(found.map(|problem| problem.on(&device.name)));
             }
         }
         for device in &self.devices {
@@ -56,7 +72,7 @@ impl Node {
                 device
                     .strays
                     .iter()
-                    .map(|stray| describe_stray(stray, name).of(name)),
+                    .map(|stray| describe_stray(stray, name).on(name)),
             );
         }
         for device in &self.devices {
@@ -71,8 +87,8 @@ impl Node {
                     outside.pid, outside.cause
                 );
                 let remedy = format!("start it with `mig-mps run {name} -- PROGRAM`");
-                let problem = Problem::new(ProblemId::OutsideMps, what).with_remedy(remedy);
-                problems.push(problem.of(name).listed());
+                let problem = Finding::fail("outside-mps", what).with_remedy(remedy);
+                problems.push(problem.on(name).listed());
             }
         }
         for served in self.served() {
@@ -84,7 +100,7 @@ impl Node {
     }
 
     /// Finds the devices that several daemons serve.
-    fn shared(&self) -> Vec<Problem> {
+    fn shared(&self) -> Vec<Finding> {
         let mut shared = Vec::new();
         for device in self.present() {
             let ours = device.serving().and_then(|served| served.record.daemon);
@@ -105,15 +121,15 @@ impl Node {
                     Some(daemon) => end_of(daemon, "the unmanaged one"),
                     None => format!("`mig-mps down {name}` ends one"),
                 };
-                let problem = Problem::new(ProblemId::SeveralDaemons, what).with_remedy(remedy);
-                shared.push(problem.of(name));
+                let problem = Finding::fail("several-daemons", what).with_remedy(remedy);
+                shared.push(problem.on(name));
             }
         }
         shared
     }
 
     /// Returns the problems of an unmanaged daemon.
-    fn problems_of(&self, daemon: &Unmanaged) -> impl Iterator<Item = Problem> {
+    fn problems_of(&self, daemon: &Unmanaged) -> impl Iterator<Item = Finding> {
         let who = format!("unmanaged daemon {}{}", daemon.pid, of_user(daemon.user));
         let sees_everything = daemon.sees_everything().then(|| {
             let alive = self.served().filter(|served| served.is_alive());
@@ -123,103 +139,54 @@ impl Node {
             };
             let what =
                 format!("{who} was started without CUDA_VISIBLE_DEVICES: it sees all GPUs{also}");
-            Problem::new(ProblemId::SeesAllGpus, what).with_remedy(end_of(daemon, "it"))
+            Finding::fail("sees-all-gpus", what).with_remedy(end_of(daemon, "it"))
         });
         let is_at_default = daemon.captures_others().then(|| {
             let what = format!(
                 "{who} uses the default pipe directory: CUDA programs without a pipe directory of their own become its clients"
             );
-            Problem::new(ProblemId::DefaultPipeDirectory, what).with_remedy(end_of(daemon, "it"))
+            Finding::fail("default-pipe-directory", what).with_remedy(end_of(daemon, "it"))
         });
         sees_everything.into_iter().chain(is_at_default)
     }
 
-    /// Returns the devices, or the node, on which a problem would not have been seen, with the reason.
-    pub fn unchecked(&self, id: ProblemId, devices: &[String]) -> Vec<(Option<String>, String)> {
-        let served = self
-            .served()
-            .filter(|served| is_wanted(&served.record.name, devices));
-        if let Some(why) = self.unseen_daemons().filter(|_| id.is_of_daemons()) {
-            return vec![(None, why.to_owned())];
+    /// Returns the faults that would not have been seen, with the reason.
+    fn unknown(&self) -> Vec<Finding> {
+        let mut unknown = Vec::new();
+        if self.is_changing() {
+            let why = "a change of the node is in progress";
+            unknown.push(Finding::unknown("settings-changed", why));
         }
-        match id {
-            ProblemId::DeviceHung | ProblemId::GpuFault => served
-                .filter(|served| served.state.is_hidden())
-                .map(|served| unchecked_on(served, "its daemon was not asked"))
-                .collect(),
-            ProblemId::SettingsChanged if self.is_changing() => {
-                vec![(None, "a change of the node is in progress".to_owned())]
+        if self.may_be_changing() {
+            for id in ["change-interrupted", "change-under-way"] {
+                unknown.push(Finding::unknown(id, "the journal is hidden"));
             }
-            ProblemId::SettingsChanged => served
-                .filter(|served| served.is_alive() && !served.is_read_back())
-                .map(|served| unchecked_on(served, "its settings were not read back"))
-                .collect(),
-            ProblemId::MemoryOverLimit => served
-                .filter(|served| served.is_alive() && served.hides_memory_over_limit())
-                .map(|served| unchecked_on(served, "the memory of its clients is hidden"))
-                .collect(),
-            ProblemId::OutsideMps
-            | ProblemId::SeveralDaemons
-            | ProblemId::ClientsFull
-            | ProblemId::TooManyClients
-            | ProblemId::NoMigDevices
-            | ProblemId::GpuLost
-                if self.has_no_driver() =>
-            {
-                vec![(None, "the driver does not answer".to_owned())]
-            }
-            ProblemId::OutsideMps => self
-                .present()
-                .filter(|device| device.processes.is_none() && is_wanted(&device.name, devices))
-                .map(|device| {
-                    let why = "the driver shows who computes on it to root alone";
-                    (Some(device.name.clone()), why.to_owned())
-                })
-                .collect(),
-            ProblemId::ChangeUnderWay | ProblemId::ChangeInterrupted if self.may_be_changing() => {
-                vec![(None, "the journal is hidden".to_owned())]
-            }
-            ProblemId::SeesAllGpus | ProblemId::DefaultPipeDirectory => self
-                .unmanaged
-                .iter()
-                .filter(|daemon| daemon.is_hidden())
-                .map(|daemon| {
-                    let why = format!("the environment of daemon {} is hidden", daemon.pid);
-                    (None, why)
-                })
-                .collect(),
-            _ => Vec::new(),
-        }
-    }
-
-    /// Returns what is in order and still worth a line of `status`.
-    pub fn remarks(&self, devices: &[String]) -> Vec<Problem> {
-        let mut remarks: Vec<Problem> = self
-            .under_way
-            .iter()
-            .map(|journal| {
-                let what = format!("a change is under way: {journal}");
-                Problem::new(ProblemId::ChangeUnderWay, what)
-            })
-            .collect();
-        if devices.is_empty() {
-            remarks.extend(self.unpartitioned());
         }
         for served in self.served() {
-            let name = &served.record.name;
-            if is_wanted(name, devices) {
-                let found = self.remarks_on(served).into_iter();
-                remarks.extend(found.map(|remark| remark.of(name)));
+            let found = unknown_of(served, self.is_changing()).into_iter();
+            unknown
+                .extend(found.map(|(id, why)| Finding::unknown(id, why).on(&served.record.name)));
+        }
+        for device in self.present() {
+            if device.processes.is_none() {
+                let why = "the driver shows who computes on it to root alone";
+                unknown.push(Finding::unknown("outside-mps", why).on(&device.name));
             }
         }
-        remarks
+        for daemon in self.unmanaged.iter().filter(|daemon| daemon.is_hidden()) {
+            let why = format!("the environment of daemon {} is hidden", daemon.pid);
+            for id in ["sees-all-gpus", "default-pipe-directory"] {
+                unknown.push(Finding::unknown(id, why.as_str()));
+            }
+        }
+        unknown
     }
 
-    fn remarks_on(&self, served: &Served) -> Vec<Problem> {
+    fn remarks_on(&self, served: &Served) -> Vec<Finding> {
         let mut remarks = Vec::new();
         if served.has_lost_its_server() {
             let ended = "its server has ended; the next client starts another";
-            remarks.push(Problem::new(ProblemId::ServerEnded, ended));
+            remarks.push(Finding::warn("server-ended", ended));
         }
         remarks.extend(crowd(served, served.most_clients(self.control_program())));
         remarks.extend(served.waiting.iter().map(|client| waits(client, served)));
@@ -227,7 +194,7 @@ impl Node {
     }
 
     /// Describes the GPUs in MIG mode without a MIG device, as after a reboot.
-    fn unpartitioned(&self) -> Option<Problem> {
+    fn unpartitioned(&self) -> Option<Finding> {
         let indices: Vec<String> = self
             .gpus
             .iter()
@@ -240,18 +207,40 @@ impl Node {
             several => format!("GPUs {}", several.join(", ")),
         };
         let what = format!("{gpus}: MIG is on and there is no MIG device");
-        let problem = Problem::new(ProblemId::NoMigDevices, what);
+        let problem = Finding::warn("no-mig-devices", what);
         Some(problem.with_remedy("`mig-mps up PROFILE` makes MIG devices"))
     }
 }
 
-/// True if the device with that name is one of these; all are if none is named.
-fn is_wanted(name: &str, devices: &[String]) -> bool {
-    devices.is_empty() || devices.iter().any(|device| device == name)
+/// Describes something that cannot be seen, if that is a problem. `status` lists it among what is hidden.
+fn not_seen(unseen: &Unseen) -> Option<Finding> {
+    let id = match unseen {
+        Unseen::Driver(_) => "driver-silent",
+        Unseen::Gpu { .. } => "gpu-lost",
+        Unseen::Record { .. } | Unseen::RunDir { .. } => "record-unreadable",
+        Unseen::Instances { .. } | Unseen::Journal(_) | Unseen::Other(_) => return None,
+    };
+    let problem = Finding::fail(id, unseen.to_string()).listed();
+    Some(match unseen {
+        Unseen::Gpu { .. } => problem.with_remedy(LOST),
+        _ => problem,
+    })
 }
 
-fn unchecked_on(served: &Served, why: &str) -> (Option<String>, String) {
-    (Some(served.record.name.clone()), why.to_owned())
+/// Returns the faults of a daemon that would not have been seen, with the reason.
+fn unknown_of(served: &Served, is_changing: bool) -> Vec<(&'static str, &'static str)> {
+    let mut unknown = Vec::new();
+    if served.state.is_hidden() {
+        let why = "its daemon was not asked";
+        unknown.extend([("device-hung", why), ("gpu-fault", why)]);
+    }
+    if served.is_alive() && !served.is_read_back() && !is_changing {
+        unknown.push(("settings-changed", "its settings were not read back"));
+    }
+    if served.is_alive() && served.hides_memory_over_limit() {
+        unknown.push(("memory-over-limit", "the memory of its clients is hidden"));
+    }
+    unknown
 }
 
 /// `` `echo quit | …` ends it``
@@ -270,7 +259,7 @@ fn of_user(user: Option<Uid>) -> String {
 }
 
 /// `server 4711 of alice outlived its daemon …`
-fn describe_stray(stray: &Stray, name: &str) -> Problem {
+fn describe_stray(stray: &Stray, name: &str) -> Finding {
     let pid = stray.server.pid;
     let user = of_user(stray.server.user);
     let remedy = match stray.clients.as_deref() {
@@ -285,11 +274,11 @@ fn describe_stray(stray: &Stray, name: &str) -> Problem {
         None => format!("whether it has clients is hidden; `mig-mps down {name} --force` ends it"),
     };
     let seen = format!("server {pid}{user} outlived its daemon and keeps its GPU memory");
-    Problem::new(ProblemId::StrayServer, seen).with_remedy(remedy)
+    Finding::fail("stray-server", seen).with_remedy(remedy)
 }
 
 /// `pid 4711 (alice) uses 6147 MiB, more than the limit of 2G: …`
-fn over_limit(client: &Client, served: &Served) -> Option<Problem> {
+fn over_limit(client: &Client, served: &Served) -> Option<Finding> {
     let (name, settings) = (&served.record.name, &served.record.settings);
     let (limit, mib) = (settings.pinned_memory_limit?, client.memory? >> 20);
     let user = client.user.map_or_else(|| "somebody".to_owned(), user_name);
@@ -305,12 +294,12 @@ fn over_limit(client: &Client, served: &Served) -> Option<Problem> {
         }
         (Some(pid), _) => format!("`mig-mps kill {name} {pid} --signal` ends it"),
     };
-    let problem = Problem::new(ProblemId::MemoryOverLimit, seen).with_remedy(ends);
-    Some(problem.of(name))
+    let problem = Finding::fail("memory-over-limit", seen).with_remedy(ends);
+    Some(problem.on(name))
 }
 
 /// `pid 4712 (bob) waits until the programs of alice have exited: pid 4711`
-fn waits(client: &Client, served: &Served) -> Problem {
+fn waits(client: &Client, served: &Served) -> Finding {
     let user = client.user.map_or_else(|| "somebody".to_owned(), user_name);
     let who = format!("pid {} ({user})", client.shown_pid());
     let mut users: Vec<String> = served
@@ -335,11 +324,11 @@ fn waits(client: &Client, served: &Served) -> Problem {
         format!("{who} waits until the programs of {others} have exited: pid {pids}")
     };
     let sharing = "serve = \"all\" in the profile lets users share the device";
-    Problem::new(ProblemId::UserWaiting, what).with_remedy(sharing)
+    Finding::warn("user-waiting", what).with_remedy(sharing)
 }
 
 /// Describes a daemon that has all the clients that it can have (`most`), or more than `max-clients`.
-fn crowd(served: &Served, most: Option<u32>) -> Option<Problem> {
+fn crowd(served: &Served, most: Option<u32>) -> Option<Finding> {
     if !served.clients.are_known() {
         return None;
     }
@@ -348,10 +337,10 @@ fn crowd(served: &Served, most: Option<u32>) -> Option<Problem> {
         && clients > meant
     {
         let more = format!("it has {clients} clients and is meant for {meant} (max-clients)");
-        return Some(Problem::new(ProblemId::TooManyClients, more));
+        return Some(Finding::warn("too-many-clients", more));
     }
     let full =
         "it has reached its limit of clients: another program's context fails with CUDA error 46";
     let is_full = most.is_some_and(|most| clients >= most);
-    is_full.then(|| Problem::new(ProblemId::ClientsFull, full))
+    is_full.then(|| Finding::warn("clients-full", full))
 }

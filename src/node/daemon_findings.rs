@@ -1,0 +1,200 @@
+//! The problem of one device's daemon, with its remedy.
+
+use super::fault::Finding;
+use super::{Client, DaemonState, Device, LOST, Node, Presence, Served};
+use crate::settings::KEYS;
+
+/// Returns the problem of a device's daemon, if there is one.
+pub(super) fn daemon_problem(node: &Node, device: &Device, served: &Served) -> Option<Finding> {
+    let name = &served.record.name;
+    let daemon = served.record.daemon;
+    let pid = daemon.map_or_else(String::new, |daemon| format!(" (pid {})", daemon.pid));
+    if let Some(problem) = absent(node, device, served) {
+        return Some(problem);
+    }
+    if served.is_failing() {
+        return Some(failing(served));
+    }
+    let problem = match &served.state {
+        DaemonState::Dead => return dead(node, served),
+        DaemonState::Orphan => Finding::fail(
+            "daemon-orphan",
+            format!(
+                "its daemon{pid} lives and its pipe directory is gone, so no program reaches it"
+            ),
+        )
+        .with_remedy(format!("`mig-mps restart {name} --force` starts another")),
+        DaemonState::Hung(why) => hung(served, why),
+        DaemonState::NoAnswer(problem) => Finding::fail(
+            "daemon-silent",
+            format!("its daemon{pid} does not answer: {problem}"),
+        )
+        .with_remedy(format!("`mig-mps restart {name} --force` starts another")),
+        DaemonState::Stopped => stopped(served, &pid),
+        DaemonState::NotAsked(problem) => Finding::fail(
+            "daemon-not-asked",
+            format!("its daemon{pid} cannot be asked: {problem}"),
+        ),
+        DaemonState::Fault => fault(served),
+        _ if served.mode_is_lost() => Finding::fail(
+            "compute-mode",
+            "somebody has changed its GPU's compute mode, which was exclusive-process",
+        )
+        .with_remedy(format!("`mig-mps restart {name}` sets it again")),
+        _ if served.is_abandoned => Finding::fail(
+            "start-unfinished",
+            "an interrupted change left it unfinished",
+        )
+        .with_remedy(format!(
+            "`up` continues, `mig-mps restart {name}` starts it again"
+        )),
+        _ => return None,
+    };
+    Some(problem)
+}
+
+/// Describes a device that is gone, or whose GPU is lost: its daemon is of no use, whatever its state.
+fn absent(node: &Node, device: &Device, served: &Served) -> Option<Finding> {
+    if let Some(why) = device.lost() {
+        let seen = format!("its GPU cannot be read: {why}");
+        return Some(Finding::fail("gpu-lost", seen).with_remedy(LOST));
+    }
+    if !node.misses(served) {
+        return None;
+    }
+    let seen = match device.presence {
+        Presence::MadeAgain => "its device was made again, with another UUID",
+        Presence::Gone if served.is_alive() => "its device is gone, and its daemon runs",
+        Presence::Gone => "its device is gone",
+        Presence::There | Presence::Unseen(_) => return None,
+    };
+    Some(Finding::fail("device-gone", seen).with_remedy(restored(node, served)))
+}
+
+/// Returns the remedy for a device that is gone.
+pub fn restored(node: &Node, served: &Served) -> String {
+    let name = &served.record.name;
+    let removes = format!("`mig-mps down {name}` removes what is left");
+    match node.gpu(&served.record.key.gpu) {
+        Some(_) => format!("`mig-mps up PROFILE` restores it, {removes}"),
+        None => removes,
+    }
+}
+
+/// Describes a device that `heal` has given up.
+fn failing(served: &Served) -> Finding {
+    let name = &served.record.name;
+    let times = served.record.healed.len();
+    let state = match served.state {
+        DaemonState::Hung(_) => "hangs",
+        _ => "is dead",
+    };
+    let seen = format!("`heal` has started it {times} times within an hour, and it {state} again");
+    Finding::fail("device-failing", seen).with_remedy(format!(
+        "`mig-mps logs {name}` may show the cause, `mig-mps restart {name}` starts it again"
+    ))
+}
+
+fn stopped(served: &Served, pid: &str) -> Finding {
+    let name = &served.record.name;
+    let seen = format!("its daemon{pid} is stopped (SIGSTOP)");
+    let daemon = served
+        .record
+        .daemon
+        .map(|daemon| format!(" {}", daemon.pid));
+    Finding::fail("daemon-stopped", seen).with_remedy(format!(
+        "`kill -CONT{}` resumes it, `mig-mps restart {name} --force` replaces it",
+        daemon.unwrap_or_default()
+    ))
+}
+
+fn dead(node: &Node, served: &Served) -> Option<Finding> {
+    if node.is_changing() {
+        // The change is stopping or restarting it.
+        return None;
+    }
+    let name = &served.record.name;
+    if served.record.boot_id != node.boot_id {
+        let seen = "its directory is from an earlier boot";
+        let remedy = format!("`up` starts it again, `mig-mps down {name}` removes it");
+        return Some(Finding::fail("earlier-boot", seen).with_remedy(remedy));
+    }
+    let what = match served.record.daemon {
+        Some(_) => "its daemon has died",
+        None => "an interrupted change has left it without a daemon",
+    };
+    let dead = Finding::fail("daemon-dead", what);
+    Some(dead.with_remedy(format!(
+        "`mig-mps restart {name}` starts it again, `mig-mps down {name}` removes what it left"
+    )))
+}
+
+fn fault(served: &Served) -> Finding {
+    let name = &served.record.name;
+    if served.clients.listed().is_empty() {
+        let seen = "a GPU fault whose clients have gone: it clears within a second or so";
+        return Finding::fail("gpu-fault", seen).with_remedy(format!(
+            "if it does not, `mig-mps restart {name}` starts another"
+        ));
+    }
+    let clients = served.clients.listed().iter();
+    let pids: Vec<String> = clients
+        .filter_map(|client| Some(client.pid?.to_string()))
+        .collect();
+    let remedy = if pids.is_empty() {
+        format!("mig-mps restart {name} --force")
+    } else {
+        format!("mig-mps kill {name} {} --signal", pids.join(" "))
+    };
+    let seen = "a GPU fault: it serves again when all its clients have ended";
+    Finding::fail("gpu-fault", seen).with_remedy(format!("`{remedy}` ends them"))
+}
+
+/// Describes a device that hangs, its clients, and the remedy.
+fn hung(served: &Served, why: &str) -> Finding {
+    let name = &served.record.name;
+    let remedy = match served.clients.listed() {
+        [] if served.clients.are_known() => format!("`mig-mps restart {name}` ends that"),
+        [] => format!("`mig-mps restart {name} --force` ends that, and terminates them"),
+        _ => format!(
+            "`mig-mps restart {name} --drain 5m` waits for them and ends that, --force ends them too"
+        ),
+    };
+    let seen = format!(
+        "it hangs: {why}, and every new client waits for ever; {}",
+        who_works(served)
+    );
+    Finding::fail("device-hung", seen).with_remedy(remedy)
+}
+
+/// `pid 4711, 4712 still work`
+fn who_works(served: &Served) -> String {
+    let clients = served.clients.listed().iter();
+    let pids: Vec<String> = clients.map(Client::shown_pid).collect();
+    match pids.as_slice() {
+        [] if served.clients.are_known() => "no client works".to_owned(),
+        [] => "whether clients still work is hidden".to_owned(),
+        [one] => format!("pid {one} still works"),
+        _ => format!("pids {} still work", pids.join(", ")),
+    }
+}
+
+/// Returns the settings of a daemon that somebody changed, as a problem.
+pub(super) fn changed_settings(served: &Served) -> Option<Finding> {
+    if !served.record.finished {
+        // A change is setting them.
+        return None;
+    }
+    let set = &served.record.settings;
+    let reported = served.answered.as_ref()?;
+    let changed: Vec<String> = KEYS
+        .iter()
+        .filter_map(|key| {
+            let is = reported.difference(key, set)?;
+            let (name, set) = (key.name, (key.show)(set));
+            Some(format!("{name} was set to {set} and is {is}"))
+        })
+        .collect();
+    let seen = format!("{}: somebody has changed it", changed.join("; "));
+    (!changed.is_empty()).then(|| Finding::fail("settings-changed", seen))
+}

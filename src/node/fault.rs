@@ -1,0 +1,267 @@
+//! The faults that a node can have, and what was found of them.
+
+use std::fmt;
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+
+use super::Node;
+use crate::cuda::CudaError;
+use crate::host::{is_plain, without_needless_sudo};
+
+/// Something that can be wrong: a row of `faults.toml`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fault {
+    /// The id, or the number of an error of CUDA. It never changes.
+    pub id: String,
+    pub subject: Subject,
+    #[serde(rename = "fault")]
+    pub meaning: String,
+    /// The reason why it matters; of an error, its causes.
+    pub why: String,
+    /// The remedy in general.
+    pub remedy: String,
+    /// True if `status` reports it.
+    #[serde(default, rename = "status")]
+    pub is_in_status: bool,
+    #[serde(default)]
+    needs: Vec<Source>,
+}
+
+/// The part of the node that a fault concerns, in the order of the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Subject {
+    Driver,
+    Gpus,
+    Daemons,
+    Directories,
+    Surroundings,
+    /// An error that programs get.
+    Cuda,
+}
+
+/// Something without which nothing is known of a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Source {
+    /// The records of every run directory.
+    Records,
+    /// The driver's answer.
+    Driver,
+}
+
+static FAULTS: LazyLock<Vec<Fault>> = LazyLock::new(|| {
+    #[derive(Deserialize)]
+    struct File {
+        fault: Vec<Fault>,
+    }
+    let file: File =
+        toml::from_str(include_str!("faults.toml")).expect("the file has a row for each fault");
+    let mut faults = file.fault;
+    for fault in &mut faults {
+        if let Ok(code) = fault.id.parse() {
+            fault.meaning = format!("CUDA {}: {}", CudaError(code), fault.meaning);
+        }
+    }
+    faults
+});
+
+impl Fault {
+    /// Returns every fault, by subject.
+    pub fn all() -> &'static [Self] {
+        &FAULTS
+    }
+}
+
+impl Subject {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Driver => "driver",
+            Self::Gpus => "gpus",
+            Self::Daemons => "daemons",
+            Self::Directories => "directories",
+            Self::Surroundings => "surroundings",
+            Self::Cuda => "cuda",
+        }
+    }
+}
+
+/// A verdict, from the best to the worst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    Ok,
+    /// It cannot be seen.
+    Unknown,
+    /// It works, and may not go on to.
+    Warn,
+    /// It does not work.
+    Fail,
+}
+
+impl Severity {
+    pub const ALL: [Self; 4] = [Self::Fail, Self::Warn, Self::Unknown, Self::Ok];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Unknown => "unknown",
+            Self::Warn => "warn",
+            Self::Fail => "fail",
+        }
+    }
+}
+
+/// A fact that concerns a fault, with its verdict.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The id of the fault.
+    pub id: &'static str,
+    pub severity: Severity,
+    /// The device's name; `None` if it concerns the node.
+    pub device: Option<String>,
+    /// The fact, as a sentence.
+    pub seen: String,
+    /// The remedy in words, with its commands in backticks.
+    pub remedy: Option<String>,
+    /// True if a table of `status` shows it already.
+    pub is_listed: bool,
+}
+
+/// `0.2: its daemon has died: … [daemon-dead]`
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(device) = &self.device {
+            write!(f, "{device}: ")?;
+        }
+        write!(f, "{} [{}]", self.what(), self.id)
+    }
+}
+
+impl Finding {
+    pub fn new(id: &'static str, severity: Severity, seen: impl Into<String>) -> Self {
+        debug_assert!(Fault::all().iter().any(|fault| fault.id == id), "{id}");
+        Self {
+            id,
+            severity,
+            device: None,
+            seen: seen.into(),
+            remedy: None,
+            is_listed: false,
+        }
+    }
+
+    pub fn ok(id: &'static str, seen: impl Into<String>) -> Self {
+        Self::new(id, Severity::Ok, seen)
+    }
+
+    /// A problem.
+    pub fn fail(id: &'static str, seen: impl Into<String>) -> Self {
+        Self::new(id, Severity::Fail, seen)
+    }
+
+    /// A remark.
+    pub fn warn(id: &'static str, seen: impl Into<String>) -> Self {
+        Self::new(id, Severity::Warn, seen)
+    }
+
+    pub fn unknown(id: &'static str, why: impl Into<String>) -> Self {
+        Self::new(id, Severity::Unknown, why)
+    }
+
+    /// Says which device it concerns.
+    pub fn on(self, device: &str) -> Self {
+        let device = Some(device.to_owned());
+        Self { device, ..self }
+    }
+
+    pub(super) fn with_remedy(self, remedy: impl Into<String>) -> Self {
+        let remedy = Some(remedy.into());
+        Self { remedy, ..self }
+    }
+
+    /// Adds a command as its remedy.
+    pub fn run(self, command: impl Into<String>) -> Self {
+        let command = without_needless_sudo(&command.into());
+        self.with_remedy(format!("`{command}`"))
+    }
+
+    /// Adds a command with a path that a user may have chosen, unless a shell would interpret the path.
+    pub fn run_with(self, path: &str, command: impl Into<String>) -> Self {
+        if is_plain(path) {
+            self.run(command)
+        } else {
+            self
+        }
+    }
+
+    pub(super) fn listed(self) -> Self {
+        Self {
+            is_listed: true,
+            ..self
+        }
+    }
+
+    /// Describes it with its remedy, in one sentence.
+    pub fn what(&self) -> String {
+        let Some(remedy) = &self.remedy else {
+            return self.seen.clone();
+        };
+        let is_divided = self.seen.contains(": ");
+        let mark = if is_divided { ";" } else { ":" };
+        format!("{}{mark} {remedy}", self.seen)
+    }
+
+    /// Returns the first command of the remedy that can be pasted as it is: it has several words, or is the whole remedy.
+    pub fn command(&self) -> Option<&str> {
+        let remedy = self.remedy.as_deref()?;
+        let mut quoted = remedy.split('`').skip(1).step_by(2);
+        quoted.find(|text| text.contains(' ') || text.len() + 2 == remedy.len())
+    }
+}
+
+impl Node {
+    /// Returns the reason why nothing is known of a fault here.
+    pub fn hides(&self, fault: &Fault) -> Option<&str> {
+        fault.needs.iter().find_map(|source| match source {
+            Source::Records => self.unseen_daemons(),
+            Source::Driver => self.has_no_driver().then_some("the driver does not answer"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_fault_is_described_in_full_under_an_id_of_its_own() {
+        let mut ids = BTreeSet::new();
+        for fault in Fault::all() {
+            for text in [&fault.meaning, &fault.why, &fault.remedy] {
+                assert!(!text.is_empty() && !text.ends_with('.'), "{fault:?}");
+            }
+            let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+            assert!(fault.id.chars().all(is_plain), "{fault:?}");
+            assert!(ids.insert(&fault.id), "{fault:?}");
+        }
+        assert!(Fault::all().is_sorted_by_key(|fault| fault.subject as u8));
+    }
+
+    #[test]
+    fn a_remedy_follows_in_the_same_sentence_and_gives_its_command() {
+        let old = Finding::fail("earlier-boot", "it is old").on("0.2");
+        let old = old.with_remedy("`up` starts it, `mig-mps down 0.2` removes it");
+        let text = "0.2: it is old: `up` starts it, `mig-mps down 0.2` removes it [earlier-boot]";
+        assert_eq!(old.to_string(), text);
+        assert_eq!(old.command(), Some("mig-mps down 0.2"));
+        let divided = Finding::fail("device-hung", "it hangs: so").with_remedy("end it");
+        assert_eq!(divided.what(), "it hangs: so; end it");
+        assert_eq!(divided.command(), None);
+        let short = Finding::fail("kernel-module", "it is old").run("reboot");
+        assert_eq!(short.command(), Some("reboot"));
+    }
+}
