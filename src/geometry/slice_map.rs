@@ -1,5 +1,8 @@
 use std::fmt;
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use super::solver::{arrange, units};
 use super::{Disruption, GpuInstanceProfile, Placement, ProfileName, Request};
 
@@ -8,17 +11,21 @@ use super::{Disruption, GpuInstanceProfile, Placement, ProfileName, Request};
 /// ```text
 /// |3g                     |2g         |1g   |.....|
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(transparent)]
 pub struct SliceMap {
+    #[serde(skip)]
     units: u32,
     segments: Vec<Segment>,
 }
 
-/// One occupied stretch of a [`SliceMap`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A GPU instance on the map of a GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Segment {
+    /// The placement.
     pub placement: Placement,
-    /// The text in it.
+    /// The profile name.
+    #[serde(rename = "profile")]
     pub label: String,
 }
 

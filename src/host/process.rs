@@ -19,13 +19,16 @@ use rustix::process::{
     Pid as RawPid, PidfdFlags, Signal, WaitOptions, getpid, pidfd_open, pidfd_send_signal,
     set_child_subreaper, wait,
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::files::field;
 use super::{Host, Uid, printable};
 
 /// A process id. Ids are reused: a process is identified by pid and [`StartTime`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(transparent)]
 pub struct Pid(pub u32);
 

@@ -4,6 +4,7 @@ use super::{OutsideMps, Served, Stray, Unseen};
 use crate::geometry::{ComputeInstanceId, GpuInstanceId, Placement};
 use crate::host::Pid;
 use crate::nvml::{Memory, Processes};
+use crate::settings::Serve;
 use crate::state::DeviceKey;
 
 /// A device that one MPS daemon can serve, which is a MIG device, or a whole GPU that is not in MIG mode. It exists, or has a
@@ -138,6 +139,11 @@ impl Device {
     /// True for a whole GPU.
     pub fn is_whole(&self) -> bool {
         self.key.instance.is_none()
+    }
+
+    /// Returns the users that its daemon serves, as recorded.
+    pub fn serve(&self) -> Option<&Serve> {
+        self.served.as_ref()?.record.settings.serve.as_ref()
     }
 
     /// Returns its record if its daemon runs, or may run.

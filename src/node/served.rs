@@ -4,6 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::{Serialize, Serializer};
 
 use super::DaemonState;
 use crate::host::{Environ, Pid, Process, StartTime, Uid, caller, is_plain, user_name};
@@ -140,11 +142,42 @@ impl Served {
     }
 }
 
+/// The user of a process, as documents have it.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Owner {
+    /// The user's name; null if hidden.
+    user: Option<String>,
+    /// The user's number; null if hidden.
+    uid: Option<u32>,
+}
+
+impl Owner {
+    pub fn of(uid: Option<Uid>) -> Self {
+        Self {
+            user: uid.map(user_name),
+            uid: uid.map(|uid| uid.0),
+        }
+    }
+}
+
+#[allow(clippy::ref_option, reason = "serde passes the field")]
+fn as_owner<S: Serializer>(uid: &Option<Uid>, serializer: S) -> Result<S::Ok, S::Error> {
+    Owner::of(*uid).serialize(serializer)
+}
+
+#[allow(clippy::ref_option, reason = "serde passes the field")]
+fn as_seconds<S: Serializer>(age: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    age.map(|age| age.as_secs()).serialize(serializer)
+}
+
 /// An MPS server.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ServerProcess {
+    /// The process id.
     pub pid: Pid,
     /// Its user; `None` if hidden.
+    #[serde(flatten, serialize_with = "as_owner")]
+    #[schemars(with = "Owner")]
     pub user: Option<Uid>,
 }
 
@@ -158,21 +191,28 @@ impl ServerProcess {
 }
 
 /// A program that computes through MPS.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Client {
-    /// Its process id; `None` if it is in a pid namespace that cannot be seen from here.
+    /// The process id; null if the daemon cannot see it, as in another pid namespace.
     pub pid: Option<Pid>,
     /// Identifies the process together with the pid; `None` if the process cannot be seen.
+    #[serde(skip)]
     pub started: Option<StartTime>,
     /// Its server; `None` for a program that waits for one.
+    #[serde(skip)]
     pub server: Option<Pid>,
     /// Its user; `None` if hidden.
+    #[serde(flatten, serialize_with = "as_owner")]
+    #[schemars(with = "Owner")]
     pub user: Option<Uid>,
-    /// Its command line; `None` if hidden.
+    /// The command line; null if hidden.
     pub command: Option<String>,
-    /// Device memory in use, in bytes; `None` if the driver does not report it.
+    /// Device memory in use; null if the driver does not report it.
+    #[serde(rename = "memory_used_bytes")]
     pub memory: Option<u64>,
-    /// Time since it was started.
+    /// Time since its start.
+    #[serde(rename = "running_seconds", serialize_with = "as_seconds")]
+    #[schemars(with = "Option<u64>")]
     pub age: Option<Duration>,
 }
 
@@ -235,20 +275,26 @@ impl Stray {
 }
 
 /// A program that computes on a device without being a client of a daemon.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct OutsideMps {
+    /// The process id.
     pub pid: Pid,
     /// Its user; `None` if hidden.
+    #[serde(flatten, serialize_with = "as_owner")]
+    #[schemars(with = "Owner")]
     pub user: Option<Uid>,
-    /// Its command line.
+    /// The command line.
     pub command: String,
-    /// Device memory in use, in bytes; `None` if the driver does not report it.
+    /// Device memory in use; null if the driver does not report it.
+    #[serde(rename = "memory_used_bytes")]
     pub memory: Option<u64>,
-    /// Time since it was started.
+    /// Time since its start.
+    #[serde(rename = "running_seconds", serialize_with = "as_seconds")]
+    #[schemars(with = "Option<u64>")]
     pub age: Option<Duration>,
-    /// True if a daemon serves the device: the program should be its client, and evades the limits of the others.
+    /// True if a daemon serves the device; the program is then one of the problems.
     pub is_served: bool,
-    /// The most likely reason.
+    /// The likely cause.
     pub cause: String,
 }
 
@@ -301,6 +347,13 @@ impl Variable {
             Self::Is(value) => Some(value),
             Self::Hidden | Self::Unset => None,
         }
+    }
+}
+
+/// Its value, or null.
+impl Serialize for Variable {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.value().serialize(serializer)
     }
 }
 

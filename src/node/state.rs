@@ -71,7 +71,6 @@ impl DaemonState {
 
 /// The state of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-#[schemars(rename = "state")]
 pub enum DeviceState {
     /// It would take a client now.
     #[serde(rename = "ready")]

@@ -3,6 +3,8 @@
 use std::fmt;
 
 use clap::ValueEnum;
+use schemars::JsonSchema;
+use serde::{Serialize, Serializer};
 
 use super::gpu_plan::UnmanagedDaemon;
 use super::refusal::{ClientOf, Obstacle};
@@ -18,10 +20,11 @@ use crate::state::RunDir;
 pub const ASKED_FOR: &str = "asked for";
 
 /// An action and its reason.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Step {
+    #[serde(flatten)]
     pub action: Action,
-    /// The reason, in a few words.
+    /// The reason.
     pub because: String,
 }
 
@@ -39,54 +42,73 @@ impl Step {
     }
 }
 
-/// An action of a plan.
-#[derive(Clone, Debug, PartialEq)]
+/// An action.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(tag = "action", rename_all = "kebab-case")]
 pub enum Action {
-    /// Stop a daemon and remove what mig-mps made for it; for a dead one only the latter.
+    /// Stop a daemon and remove what mig-mps made for it.
+    #[serde(rename = "stop-daemon")]
     Stop(Stop),
-    /// Destroy the compute instance there.
+    /// Destroy a compute instance.
     DestroyComputeInstance {
-        /// Where its GPU instance lies.
+        /// The placement of its GPU instance.
+        #[serde(rename = "gpu_instance_placement")]
         instance: Placement,
-        /// Where it lies in it.
+        /// Its placement in the GPU instance.
+        #[serde(rename = "placement")]
         compute: Placement,
     },
     /// Destroy a GPU instance.
     DestroyGpuInstance(GpuInstance),
-
-    /// Switch MIG mode on or off.
+    /// Switch MIG mode.
+    #[serde(rename = "switch-mig-mode")]
     SwitchMig {
         /// True for on.
         on: bool,
     },
-
-    /// Make a GPU instance.
+    /// Create a GPU instance.
     CreateGpuInstance(GpuInstance),
-
-    /// Make a compute instance in the GPU instance there.
+    /// Create a compute instance.
     CreateComputeInstance {
-        /// Where the GPU instance lies.
+        /// The placement of its GPU instance.
+        #[serde(rename = "gpu_instance_placement")]
         instance: Placement,
-        /// Which.
+        /// Compute slices; null for all that the GPU instance has.
+        #[serde(rename = "slices", serialize_with = "as_slices")]
+        #[schemars(with = "Option<u32>")]
         compute: ComputeChoice,
     },
-
-    /// Start a daemon for a device, and an eager server.
+    /// Start a daemon.
+    #[serde(rename = "start-daemon")]
     Start(Start),
     /// Change settings of a running daemon.
     Set(Set),
     /// Start the server of a daemon that has lost its own.
     StartServer(StartServer),
     /// End a server that has outlived its daemon.
+    #[serde(rename = "end-stray-server")]
     EndStray(EndStray),
 }
 
-/// A GPU instance to make or to destroy.
-#[derive(Clone, Debug, PartialEq)]
+fn as_slices<S: Serializer>(compute: &ComputeChoice, serializer: S) -> Result<S::Ok, S::Error> {
+    let slices = match compute {
+        ComputeChoice::Slices { count, .. } => Some(count),
+        ComputeChoice::Full | ComputeChoice::Exactly { .. } => None,
+    };
+    slices.serialize(serializer)
+}
+
+/// A GPU instance to create or to destroy.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct GpuInstance {
+    /// The id of its profile.
+    #[serde(skip)]
     pub profile: ProfileId,
-    /// Its profile's name.
+    /// The profile name.
+    #[serde(rename = "profile")]
+    #[schemars(with = "String")]
     pub name: ProfileName,
+    /// The placement.
     pub placement: Placement,
 }
 
@@ -125,28 +147,43 @@ impl fmt::Display for Part<'_> {
 }
 
 /// A server that has outlived its daemon.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct EndStray {
+    /// The device's name.
+    #[serde(rename = "device")]
     pub name: String,
+    #[serde(skip)]
     pub uuid: String,
-    /// Its process.
+    /// The process id.
+    #[serde(rename = "pid", serialize_with = "as_pid")]
+    #[schemars(with = "Pid")]
     pub server: (Pid, StartTime),
 }
 
+fn as_pid<S: Serializer>(server: &(Pid, StartTime), serializer: S) -> Result<S::Ok, S::Error> {
+    server.0.serialize(serializer)
+}
+
 /// A daemon to stop.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Stop {
+    /// The device's name.
+    #[serde(rename = "device")]
     pub name: String,
-    /// The UUID its directory is called by.
+    /// The device's UUID.
     pub uuid: String,
     /// The treatment of its clients.
+    #[serde(skip)]
     pub patience: Patience,
     /// The means by which it is stopped.
+    #[serde(skip)]
     pub means: Means,
-    /// True if it runs: stopping it disrupts its users.
+    /// True if the daemon runs.
     pub alive: bool,
+    #[serde(skip)]
     pub clients: Vec<ClientOf>,
     /// The reason why its clients are unknown, if they are.
+    #[serde(skip)]
     pub unasked: Option<Obstacle>,
 }
 
@@ -177,45 +214,70 @@ impl StartedBy {
 }
 
 /// A daemon to start.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Start {
+    /// The device's name.
+    #[serde(rename = "device")]
     pub name: String,
     /// Which device of the GPU.
+    #[serde(skip)]
     pub place: Place,
-    /// Its settings; `serve` is always set.
+    /// The setting `serve`: the users that it serves.
+    #[serde(rename = "serve", serialize_with = "as_serve")]
+    #[schemars(with = "String")]
     pub settings: Settings,
     /// The keys that `mig-mps set` has set, not a profile.
+    #[serde(skip)]
     pub by_hand: Vec<String>,
     /// The command that starts it.
+    #[serde(skip)]
     pub by: StartedBy,
-    /// The unmanaged daemons that also serve its device.
+    /// The daemons of others that also serve the device.
     pub beside: Vec<UnmanagedDaemon>,
 }
 
+fn as_serve<S: Serializer>(settings: &Settings, serializer: S) -> Result<S::Ok, S::Error> {
+    served_by(settings).serialize(serializer)
+}
+
+/// The users that a daemon with these settings serves.
+fn served_by(settings: &Settings) -> &Serve {
+    settings.serve.as_ref().unwrap_or(&Serve::OneAtATime)
+}
+
 /// Settings that change while a daemon runs. This disrupts nobody: programs that start afterwards get the new ones.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Set {
+    /// The device's name.
+    #[serde(rename = "device")]
     pub name: String,
     /// The UUID its directory is called by.
+    #[serde(skip)]
     pub uuid: String,
     /// All settings of the daemon afterwards.
+    #[serde(skip)]
     pub settings: Settings,
     /// The settings that change.
+    #[serde(rename = "settings")]
     pub changes: Vec<SettingChange>,
     /// The keys whose values come from `mig-mps set` and not from a profile.
+    #[serde(skip)]
     pub by_hand: Vec<String>,
-    /// Its clients, which keep their old settings.
+    /// The clients that keep their old settings.
+    #[serde(rename = "keep_old_values")]
     pub keep: Vec<ClientOf>,
 }
 
-/// A setting with its present and its wanted value.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A setting that changes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct SettingChange {
-    /// Its key in a profile.
+    /// The key in a profile.
     pub key: &'static str,
     /// The present value.
+    #[serde(rename = "from")]
     pub is: String,
-    /// The wanted value.
+    /// The new value.
+    #[serde(rename = "to")]
     pub wanted: String,
 }
 
@@ -226,19 +288,23 @@ impl fmt::Display for SettingChange {
 }
 
 /// An eager server to start again in its daemon.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct StartServer {
+    /// The device's name.
+    #[serde(rename = "device")]
     pub name: String,
     /// The UUID its directory is called by.
+    #[serde(skip)]
     pub uuid: String,
     /// The daemon's settings at that time.
+    #[serde(skip)]
     pub settings: Settings,
 }
 
 impl Start {
     /// The users that it serves.
     pub fn serve(&self) -> &Serve {
-        self.settings.serve.as_ref().unwrap_or(&Serve::OneAtATime)
+        served_by(&self.settings)
     }
 }
 

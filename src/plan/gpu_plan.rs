@@ -2,6 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use super::action::{Action, CdiChange, Kill, Part, Place, Purge, Set, Start, Step, Stop};
 use super::refusal::{ClientOf, Obstacle, Refusal};
 use crate::geometry::{Placement, SliceMap};
@@ -32,26 +35,30 @@ pub struct Plan {
 pub type LooseLimits = BTreeMap<(MemoryLimit, u64), Vec<String>>;
 
 /// The steps for one GPU, in order.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct GpuPlan {
-    /// Its index; `None` if the GPU cannot be seen, and only its record is left.
+    /// NVML's index; null if the GPU cannot be seen.
     pub index: Option<u32>,
+    /// The UUID, `GPU-…`.
     pub uuid: String,
-    /// Its product name; empty if the GPU cannot be seen.
+    /// The product name; empty if the GPU cannot be seen.
     pub product: String,
     /// Its instances now.
     pub before: SliceMap,
     /// Its instances afterwards.
     pub after: SliceMap,
-    /// The actions.
+    /// The actions, in their order.
     pub steps: Vec<Step>,
-    /// True if the driver lists its profiles only once MIG is on (old drivers): the rest is planned then.
+    /// True if the rest is planned once MIG is on.
+    // Old drivers list profiles only then.
     pub to_be_continued: bool,
     /// The obstacles that keep the plan from being applied.
+    #[serde(skip)]
     pub obstacles: Vec<Obstacle>,
-    /// The reset or reboot that is due, or may be.
+    /// The reset or reboot that is due, or may be; null if none is.
     pub due: Option<String>,
     /// The change of its compute mode by the daemons that start and stop.
+    #[serde(skip)]
     pub compute_mode: Option<ModeChange>,
 }
 
@@ -390,13 +397,15 @@ impl Plan {
     }
 }
 
-/// An unmanaged daemon that serves a device.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A daemon that mig-mps did not start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct UnmanagedDaemon {
+    /// The process id.
     pub pid: Pid,
-    /// Whose it is; `None` where that is hidden.
+    /// The user's name; null if hidden.
     pub user: Option<String>,
-    /// Its `CUDA_MPS_PIPE_DIRECTORY`.
+    /// The value of its `CUDA_MPS_PIPE_DIRECTORY`; null if unset or hidden.
+    #[schemars(with = "Option<String>")]
     pub pipe_directory: Variable,
 }
 

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
+use serde::Serialize;
 use thiserror::Error;
 
 use super::arrange::GpuRequest;
@@ -141,15 +143,17 @@ impl fmt::Display for Misfit {
     }
 }
 
-/// A client and the device it uses.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A client that a plan concerns.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ClientOf {
     /// The device's name.
     pub device: String,
-    /// Its process id; `None` if it is in a pid namespace that cannot be seen from here.
+    /// The process id; null if it cannot be seen, as in another pid namespace.
     pub pid: Option<Pid>,
+    /// The user's name.
+    #[schemars(with = "Option<String>")]
     pub user: String,
-    /// Its command line; `None` where that is hidden.
+    /// The command line; null if hidden.
     pub command: Option<String>,
 }
 

@@ -11,7 +11,9 @@ use super::super::format::{age, gib, shown_or};
 use crate::host::{Uid, user_name};
 use crate::node::{Device, DeviceState, Node, Served, ServerProcess};
 use crate::render::table::{Column, Table};
-use crate::settings::{ACTIVE_THREAD_PERCENTAGE, CLIENT_PRIORITY, KEYS, PINNED_MEMORY_LIMIT};
+use crate::settings::{
+    ACTIVE_THREAD_PERCENTAGE, CLIENT_PRIORITY, KEYS, PINNED_MEMORY_LIMIT, Serve,
+};
 
 /// A column of the table of devices.
 #[derive(Clone, Copy, Debug)]
@@ -119,18 +121,7 @@ const ALL: [StatusColumn; 18] = [
         name: "serve",
         help: "Users that its daemon serves",
         column: Column::left("SERVE", 9),
-        cell: |_, device| {
-            Some(
-                device
-                    .served
-                    .as_ref()?
-                    .record
-                    .settings
-                    .serve
-                    .as_ref()?
-                    .to_string(),
-            )
-        },
+        cell: |_, device| device.serve().map(Serve::to_string),
     },
     StatusColumn {
         name: "device",

@@ -5,10 +5,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::super::json::{VERSION, Version};
-use crate::host::{Uid, user_name};
 use crate::node::{
-    self, DaemonState, DeviceState, Finding, MpsProgram, Node, OutsideMps, Served, ServerProcess,
-    Unmanaged, Variable,
+    self, Client, DaemonState, DeviceState, Finding, MpsProgram, Node, OutsideMps, Owner, Served,
+    ServerProcess, Unmanaged, Variable,
 };
 
 /// The output of `mig-mps status --json`.
@@ -30,7 +29,7 @@ pub struct Status {
     /// Programs that wait in cuInit until another user's programs have exited.
     waiting: Vec<ClientDocument>,
     /// Programs that compute on a device without being clients of a daemon; null if they were not searched for.
-    outside_mps: Option<Vec<Outside>>,
+    outside_mps: Option<Vec<OutsideDocument>>,
     /// MPS daemons and servers that mig-mps did not start; null if they were not searched for.
     unmanaged: Option<Vec<UnmanagedDaemon>>,
     /// The problems of the devices and of the node.
@@ -43,7 +42,6 @@ pub struct Status {
 
 /// A problem or a remark.
 #[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "remark")]
 struct Remark {
     /// Its id, which `mig-mps doctor --explain` explains. Ids never change.
     id: &'static str,
@@ -72,7 +70,10 @@ impl Status {
             let Some(served) = &device.served else {
                 continue;
             };
-            let of = |client| ClientDocument::of(&device.name, client);
+            let of = |client: &Client| ClientDocument {
+                device: device.name.clone(),
+                client: client.clone(),
+            };
             clients.extend(served.clients.listed().iter().map(of));
             waiting.extend(served.waiting.iter().map(of));
         }
@@ -95,8 +96,10 @@ impl Status {
             outside_mps: (is_all && !node.has_no_driver()).then(|| {
                 let mut all = Vec::new();
                 for device in &shown {
-                    let outside = device.outside_mps.iter();
-                    all.extend(outside.map(|outside| Outside::of(&device.name, outside)));
+                    all.extend(device.outside_mps.iter().map(|program| OutsideDocument {
+                        device: device.name.clone(),
+                        program: program.clone(),
+                    }));
                 }
                 all
             }),
@@ -117,7 +120,6 @@ impl Status {
 
 /// A device and its daemon.
 #[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "device")]
 pub struct DeviceDocument {
     /// The name, which commands take.
     name: String,
@@ -136,7 +138,7 @@ pub struct DeviceDocument {
     /// The control daemon's process id.
     daemon_pid: Option<u32>,
     /// The servers; null if unknown.
-    servers: Option<Vec<ServerDocument>>,
+    servers: Option<Vec<ServerProcess>>,
     /// The number of clients; null if unknown.
     client_count: Option<usize>,
     /// The largest number of clients; null if unknown.
@@ -185,10 +187,10 @@ impl DeviceDocument {
             gpu: device.gpu,
             profile: part.map(|part| part.title.clone()),
             state: node.state_of(device),
-            serve: record.and_then(|record| Some(record.settings.serve.as_ref()?.to_string())),
+            serve: device.serve().map(ToString::to_string),
             pipe_directory: pipe.map(|pipe| pipe.display().to_string()),
             daemon_pid: alive.and_then(|served| Some(served.record.daemon?.pid.0)),
-            servers: servers.map(|served| served.servers.iter().map(ServerDocument::of).collect()),
+            servers: servers.map(|served| served.servers.clone()),
             client_count: known.map(|served| served.clients.listed().len()),
             client_limit: served.and_then(|served| served.client_limit),
             clients_unseen: known.map(|served| {
@@ -214,114 +216,26 @@ impl DeviceDocument {
     }
 }
 
-/// The user of a process.
-#[derive(Debug, Serialize, JsonSchema)]
-struct Owner {
-    /// The user's name; null if hidden.
-    user: Option<String>,
-    /// The user's number; null if hidden.
-    uid: Option<u32>,
-}
-
-impl Owner {
-    fn of(uid: Option<Uid>) -> Self {
-        Self {
-            user: uid.map(user_name),
-            uid: uid.map(|uid| uid.0),
-        }
-    }
-}
-
-/// An MPS server.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "server")]
-pub struct ServerDocument {
-    /// The process id.
-    pid: u32,
-    #[serde(flatten)]
-    owner: Owner,
-}
-
-impl ServerDocument {
-    pub fn of(server: &ServerProcess) -> Self {
-        Self {
-            pid: server.pid.0,
-            owner: Owner::of(server.user),
-        }
-    }
-}
-
 /// A client of a device, or a program that waits to become one.
 #[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "client")]
-pub struct ClientDocument {
+struct ClientDocument {
     /// The device's name.
     device: String,
-    /// The process id; null if the daemon cannot see it, as in another pid namespace.
-    pid: Option<u32>,
     #[serde(flatten)]
-    owner: Owner,
-    /// The command line; null if hidden.
-    command: Option<String>,
-    /// Device memory in use; null if the driver does not report it.
-    memory_used_bytes: Option<u64>,
-    /// Time since its start.
-    running_seconds: Option<u64>,
-}
-
-impl ClientDocument {
-    pub fn of(device: &str, client: &node::Client) -> Self {
-        Self {
-            device: device.to_owned(),
-            pid: client.pid.map(|pid| pid.0),
-            owner: Owner::of(client.user),
-            command: client.command.clone(),
-            memory_used_bytes: client.memory,
-            running_seconds: client.age.map(|age| age.as_secs()),
-        }
-    }
+    client: Client,
 }
 
 /// A program that computes outside MPS.
 #[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "outside")]
-pub struct Outside {
+struct OutsideDocument {
     /// The device's name.
-    pub device: String,
-    /// The process id.
-    pid: u32,
+    device: String,
     #[serde(flatten)]
-    owner: Owner,
-    /// The command line.
-    command: String,
-    /// Device memory in use; null if the driver does not report it.
-    memory_used_bytes: Option<u64>,
-    /// Time since its start.
-    running_seconds: Option<u64>,
-    /// True if a daemon serves the device; the program is then one of the problems.
-    is_served: bool,
-    /// The likely cause.
-    cause: String,
-}
-
-impl Outside {
-    pub fn of(device: &str, outside: &OutsideMps) -> Self {
-        Self {
-            device: device.to_owned(),
-            pid: outside.pid.0,
-            owner: Owner::of(outside.user),
-            command: outside.command.clone(),
-            memory_used_bytes: outside.memory,
-            running_seconds: outside.age.map(|age| age.as_secs()),
-            is_served: outside.is_served,
-            cause: outside.cause.clone(),
-        }
-    }
+    program: OutsideMps,
 }
 
 /// An MPS daemon or server that mig-mps did not start. It is never touched.
 #[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "unmanaged")]
 pub struct UnmanagedDaemon {
     /// `control`, or `server` for a server whose daemon is gone.
     program: &'static str,
@@ -342,7 +256,7 @@ pub struct UnmanagedDaemon {
     /// The names of the devices that it serves, as far as they are known.
     devices: Vec<String>,
     /// The servers of the daemon.
-    servers: Vec<ServerDocument>,
+    servers: Vec<ServerProcess>,
     /// Time since its start.
     running_seconds: Option<u64>,
 }
@@ -362,7 +276,7 @@ impl UnmanagedDaemon {
             pipe_directory: unmanaged.pipe_directory.value().map(str::to_owned),
             visible_devices: unmanaged.visible.value().map(str::to_owned),
             devices: unmanaged.devices.clone(),
-            servers: unmanaged.servers.iter().map(ServerDocument::of).collect(),
+            servers: unmanaged.servers.clone(),
             running_seconds: unmanaged.age.map(|age| age.as_secs()),
         }
     }
