@@ -14,7 +14,7 @@ use crate::config::{LOG, VARIABLES};
 use crate::error::{CommandError, Result};
 use crate::failure::ExitStatus;
 use crate::features::check::{CheckDocument, ModelsDocument};
-use crate::features::compare::CompareDocument;
+use crate::features::compare::Comparison;
 use crate::features::completion::{Sources, complete};
 use crate::features::convert::mig_parted;
 use crate::features::doctor::DoctorDocument;
@@ -153,7 +153,7 @@ documents! {
     "kill" "The output of kill --json" schema_of::<ChangeDocument>;
     "down" "The output of down --json" schema_of::<ChangeDocument>;
     "verify" "The output of verify --json" schema_of::<VerifyDocument>;
-    "compare" "The output of compare --json" schema_of::<CompareDocument<'_>>;
+    "compare" "The output of compare --json" schema_of::<Comparison>;
     "env" "The output of env --format json" schema_of::<EnvDocument>;
     "check" "The output of check --json" schema_of::<CheckDocument>;
     "models" "The output of check --models --json" schema_of::<ModelsDocument>;

@@ -19,12 +19,13 @@ use crate::host::{Environment, empty_directory};
 use crate::node::{Client, Detail, Node, Served, observe, observe_records};
 use crate::nvml::{EXCLUSIVE_PROCESS, Nvml};
 use crate::render::format::time_taken;
-use crate::render::{note, print, print_json};
+use crate::render::json::{VERSION, show};
+use crate::render::note;
 
-use report::{Compared, Comparison, Quantity, Way};
+use report::{Compared, Way};
 use trial::{Throughput, Trial, mixed};
 
-pub use report::CompareDocument;
+pub use report::Comparison;
 
 /// Compare a program's throughput outside MPS and as MPS clients
 ///
@@ -89,27 +90,30 @@ pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
         device: &served.record.uuid,
         outside: Variables::outside(&served.record, nowhere.path()),
         mps,
-        quantity: None,
+        first: None,
     };
     args.note_time();
-    let rows = measurements.make()?;
-    let compared = Comparison {
+    let comparisons = measurements.make()?;
+    let last_line = measurements.first.and_then(|first| first.line);
+    let comparison = Comparison {
+        version: VERSION,
         device: name.clone(),
         kind: kind(&node, served),
-        command: args
+        command_line: args
             .command
             .iter()
             .map(|word| word.to_string_lossy().into_owned())
             .collect(),
-        quantity: measurements.quantity.unwrap_or(Quantity::Runs),
+        quantity: if last_line.is_some() {
+            "rate"
+        } else {
+            "runs per second"
+        },
+        last_line,
         rounds: args.rounds,
-        rows,
+        comparisons,
     };
-    if args.json {
-        print_json(&CompareDocument::of(&compared))?;
-    } else {
-        print(&report::text(&compared))?;
-    }
+    show(&comparison, args.json)?;
     Ok(ExitStatus::Done)
 }
 
@@ -189,8 +193,8 @@ struct Measurements<'a> {
     device: &'a str,
     outside: Variables,
     mps: Variables,
-    /// `None` before the first measurement.
-    quantity: Option<Quantity>,
+    /// The first measurement.
+    first: Option<Throughput>,
 }
 
 impl Measurements<'_> {
@@ -201,8 +205,7 @@ impl Measurements<'_> {
             .iter()
             .map(|&copies| Compared {
                 copies,
-                outside: Way::default(),
-                mps: Way::default(),
+                ..Compared::default()
             })
             .collect();
         let rounds = self.args.rounds;
@@ -214,9 +217,9 @@ impl Measurements<'_> {
             for row in &mut rows {
                 for is_mps in [round % 2 == 0, round % 2 == 1] {
                     let (way, words) = if is_mps {
-                        (&mut row.mps, "as clients")
+                        (&mut row.with_mps, "as clients")
                     } else {
-                        (&mut row.outside, "outside MPS")
+                        (&mut row.without_mps, "outside MPS")
                     };
                     let copies = row.copies;
                     steps.begin(&format!("{copies} {words}, round {round} of {rounds}"));
@@ -226,6 +229,7 @@ impl Measurements<'_> {
                 }
             }
         }
+        rows.iter_mut().for_each(Compared::add_speed_up);
         Ok(rows)
     }
 
@@ -247,16 +251,15 @@ impl Measurements<'_> {
             time: self.args.seconds,
             by_runs: self.args.by_runs,
         };
-        let Throughput { value, line } = trial.run(&self.environment.interrupt, || {
-            way.memory = way.memory.max(self.memory_used());
+        let measured = trial.run(&self.environment.interrupt, || {
+            way.memory_used_bytes = way.memory_used_bytes.max(self.memory_used());
         })?;
-        let quantity = line.map_or(Quantity::Runs, Quantity::Rate);
-        let first = self.quantity.get_or_insert_with(|| quantity.clone());
-        if std::mem::discriminant(first) != std::mem::discriminant(&quantity) {
+        let first = self.first.get_or_insert_with(|| measured.clone());
+        if first.line.is_some() != measured.line.is_some() {
             let what = "the program ends its output with a number only in some measurements";
             return Err(mixed(what));
         }
-        Ok(value)
+        Ok(measured.value)
     }
 }
 

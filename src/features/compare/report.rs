@@ -3,15 +3,14 @@
 use std::fmt::Write as _;
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::render::format::{count, escaped, gib, shown_or};
-use crate::render::json::{VERSION, Version};
+use crate::render::json::{Report, Version};
 use crate::render::table::{Column, Table};
-use crate::render::width;
 
-/// The least, the mean and the greatest of some measurements.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// A quantity over all rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Spread {
     pub least: f64,
     pub mean: f64,
@@ -31,22 +30,19 @@ impl Spread {
     }
 }
 
-/// The quantity that is measured.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Quantity {
-    /// The number at the end of a program's last line, and one of these lines.
-    Rate(String),
-    /// Runs of the program per second.
-    Runs,
+fn as_spread<S: Serializer>(rounds: &[f64], serializer: S) -> Result<S::Ok, S::Error> {
+    Spread::of(rounds).serialize(serializer)
 }
 
-/// One way of running copies: outside MPS, or as clients.
-#[derive(Clone, Debug, Default)]
+/// Copies outside MPS, or as clients.
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub struct Way {
-    /// The sum over all copies, for each round.
+    /// The throughput of all copies together, over all rounds.
+    #[serde(serialize_with = "as_spread")]
+    #[schemars(with = "Spread")]
     pub throughput: Vec<f64>,
-    /// The most device memory in use, in bytes; `None` if the driver does not tell.
-    pub memory: Option<u64>,
+    /// The most device memory in use, that of the MPS server included; null if the driver does not tell.
+    pub memory_used_bytes: Option<u64>,
 }
 
 impl Way {
@@ -55,35 +51,45 @@ impl Way {
     }
 }
 
-/// Both ways of running a number of copies.
-#[derive(Clone, Debug)]
+/// A number of copies.
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 pub struct Compared {
     pub copies: u32,
-    pub outside: Way,
-    pub mps: Way,
+    pub without_mps: Way,
+    pub with_mps: Way,
+    /// The throughput as clients divided by that outside MPS, over all rounds.
+    #[serde(serialize_with = "as_spread")]
+    #[schemars(with = "Spread")]
+    pub speed_up: Vec<f64>,
 }
 
 impl Compared {
-    /// Returns the throughput as clients divided by that outside MPS, round by round.
-    pub fn speed_up(&self) -> Spread {
-        let rounds = self.mps.throughput.iter().zip(&self.outside.throughput);
-        let ratios: Vec<f64> = rounds.map(|(mps, outside)| mps / outside).collect();
-        Spread::of(&ratios)
+    /// Computes the speed-up once all rounds are measured.
+    pub fn add_speed_up(&mut self) {
+        let outside = &self.without_mps.throughput;
+        let rounds = self.with_mps.throughput.iter().zip(outside);
+        self.speed_up = rounds.map(|(mps, outside)| mps / outside).collect();
     }
 }
 
-/// A comparison on one device.
-#[derive(Debug)]
+/// The output of `mig-mps compare --json`.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "compare")]
 pub struct Comparison {
+    pub version: Version,
     /// The device's name.
     pub device: String,
     /// Its profile and GPU, such as `3g.40gb of NVIDIA A100-SXM4-80GB`.
+    #[serde(skip)]
     pub kind: String,
     /// The program and its arguments.
-    pub command: Vec<String>,
-    pub quantity: Quantity,
+    pub command_line: Vec<String>,
+    /// The quantity that `throughput` counts: `rate` for the number at the end of a program's last line, or `runs per second`.
+    pub quantity: &'static str,
+    /// A last line with a rate; null if runs are counted.
+    pub last_line: Option<String>,
     pub rounds: u32,
-    pub rows: Vec<Compared>,
+    pub comparisons: Vec<Compared>,
 }
 
 /// The widest bar, in characters.
@@ -92,20 +98,27 @@ const WIDEST: usize = 60;
 /// The most that is shown of a program's line, in characters.
 const LINE: usize = 40;
 
-/// Formats a comparison as a table and a bar chart.
-pub fn text(comparison: &Comparison) -> String {
-    let program = comparison.command.first().map_or("", String::as_str);
-    let measured = match &comparison.quantity {
-        Quantity::Rate(line) => format!("the number at the end of {:?}", end_of(line)),
-        Quantity::Runs => "runs per second".to_owned(),
-    };
-    let mut text = format!(
-        "{} ({}): {}, {} of each\nMeasured: {measured}, summed over the copies; the mean of all rounds\n\n",
-        comparison.device,
-        escaped(&comparison.kind),
-        escaped(program),
-        count(comparison.rounds as usize, "round"),
-    );
+impl Report for Comparison {
+    /// Formats it as a table and a bar chart.
+    fn text(&self, width: usize) -> String {
+        let program = self.command_line.first().map_or("", String::as_str);
+        let measured = match &self.last_line {
+            Some(line) => format!("the number at the end of {:?}", end_of(line)),
+            None => self.quantity.to_owned(),
+        };
+        format!(
+            "{} ({}): {}, {} of each\nMeasured: {measured}, summed over the copies; the mean of all rounds\n\n{}\n{}",
+            self.device,
+            escaped(&self.kind),
+            escaped(program),
+            count(self.rounds as usize, "round"),
+            table(&self.comparisons, width),
+            chart(&self.comparisons, width),
+        )
+    }
+}
+
+fn table(rows: &[Compared], width: usize) -> String {
     let mut table = Table::new(vec![
         Column::right("COPIES", 0),
         Column::right("OUTSIDE MPS", 0),
@@ -115,27 +128,30 @@ pub fn text(comparison: &Comparison) -> String {
         Column::right("GIB OUTSIDE", 2),
         Column::right("GIB AS CLIENTS", 2),
     ]);
-    for row in &comparison.rows {
-        let speed_up = row.speed_up();
+    for row in rows {
+        let speed_up = Spread::of(&row.speed_up);
         table.row(vec![
             row.copies.to_string(),
-            figure(row.outside.mean()),
-            figure(row.mps.mean()),
+            figure(row.without_mps.mean()),
+            figure(row.with_mps.mean()),
             times(speed_up.mean),
             format!("{} to {}", times(speed_up.least), times(speed_up.greatest)),
-            shown_or(row.outside.memory.map(gib), "n/a"),
-            shown_or(row.mps.memory.map(gib), "n/a"),
+            shown_or(row.without_mps.memory_used_bytes.map(gib), "n/a"),
+            shown_or(row.with_mps.memory_used_bytes.map(gib), "n/a"),
         ]);
     }
-    text += &table.within(width(), "--json");
-    text.push('\n');
+    table.within(width, "--json")
+}
+
+fn chart(rows: &[Compared], width: usize) -> String {
     let mut bars: Vec<(String, f64)> = Vec::new();
-    for row in &comparison.rows {
-        bars.push((format!("{:>4} outside", row.copies), row.outside.mean()));
-        bars.push(("     clients".to_owned(), row.mps.mean()));
+    for row in rows {
+        bars.push((format!("{:>4} outside", row.copies), row.without_mps.mean()));
+        bars.push(("     clients".to_owned(), row.with_mps.mean()));
     }
     let greatest = bars.iter().map(|(_, value)| *value).fold(0.0, f64::max);
-    let room = width().saturating_sub(24).clamp(10, WIDEST);
+    let room = width.saturating_sub(24).clamp(10, WIDEST);
+    let mut text = String::new();
     for (label, value) in bars {
         let bar = "#".repeat(length(value / greatest, room));
         let _ = writeln!(text, "{label} {bar} {}", figure(value));
@@ -183,125 +199,22 @@ fn times(ratio: f64) -> String {
     format!("{ratio:.decimals$}")
 }
 
-/// The output of `mig-mps compare --json`.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "compare")]
-pub struct CompareDocument<'a> {
-    version: Version,
-    /// The device's name.
-    device: &'a str,
-    /// The program and its arguments.
-    command_line: &'a [String],
-    /// The quantity that `throughput` counts: `rate` for the number at the end of a program's last line, or `runs per second`.
-    quantity: &'static str,
-    /// A last line with a rate; null if runs are counted.
-    last_line: Option<&'a str>,
-    rounds: u32,
-    comparisons: Vec<ComparedCopies>,
-}
-
-/// A number of copies.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "compared_copies")]
-struct ComparedCopies {
-    copies: u32,
-    without_mps: ComparedWay,
-    with_mps: ComparedWay,
-    /// The throughput as clients divided by that outside MPS, over all rounds.
-    speed_up: ComparedSpread,
-}
-
-/// Copies outside MPS, or as clients.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "compared_way")]
-struct ComparedWay {
-    /// The throughput of all copies together, over all rounds.
-    throughput: ComparedSpread,
-    /// The most device memory in use, that of the MPS server included; null if the driver does not tell.
-    memory_used_bytes: Option<u64>,
-}
-
-/// A quantity over all rounds.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "spread")]
-struct ComparedSpread {
-    least: f64,
-    mean: f64,
-    greatest: f64,
-}
-
-impl<'a> CompareDocument<'a> {
-    /// Describes a comparison.
-    pub fn of(comparison: &'a Comparison) -> Self {
-        Self {
-            version: VERSION,
-            device: &comparison.device,
-            command_line: &comparison.command,
-            quantity: match comparison.quantity {
-                Quantity::Rate(_) => "rate",
-                Quantity::Runs => "runs per second",
-            },
-            last_line: match &comparison.quantity {
-                Quantity::Rate(line) => Some(line),
-                Quantity::Runs => None,
-            },
-            rounds: comparison.rounds,
-            comparisons: comparison.rows.iter().map(ComparedCopies::of).collect(),
-        }
-    }
-}
-
-impl ComparedCopies {
-    fn of(compared: &Compared) -> Self {
-        Self {
-            copies: compared.copies,
-            without_mps: ComparedWay::of(&compared.outside),
-            with_mps: ComparedWay::of(&compared.mps),
-            speed_up: compared.speed_up().into(),
-        }
-    }
-}
-
-impl ComparedWay {
-    fn of(way: &Way) -> Self {
-        Self {
-            throughput: Spread::of(&way.throughput).into(),
-            memory_used_bytes: way.memory,
-        }
-    }
-}
-
-impl From<Spread> for ComparedSpread {
-    fn from(spread: Spread) -> Self {
-        Self {
-            least: spread.least,
-            mean: spread.mean,
-            greatest: spread.greatest,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_speed_up_is_that_of_each_round() {
-        let way = |throughput: &[f64]| Way {
-            throughput: throughput.to_vec(),
-            memory: None,
-        };
-        let compared = Compared {
-            copies: 8,
-            outside: way(&[10.0, 20.0]),
-            mps: way(&[30.0, 50.0]),
-        };
+        let mut compared = Compared::default();
+        compared.without_mps.throughput = vec![10.0, 20.0];
+        compared.with_mps.throughput = vec![30.0, 50.0];
+        compared.add_speed_up();
         let wanted = Spread {
             least: 2.5,
             mean: 2.75,
             greatest: 3.0,
         };
-        assert_eq!(compared.speed_up(), wanted);
+        assert_eq!(Spread::of(&compared.speed_up), wanted);
     }
 
     #[test]

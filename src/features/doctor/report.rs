@@ -19,7 +19,7 @@ const MARGIN: usize = 10;
 
 /// Prints the checks that are not ok, or all.
 pub fn print(all: &[Diagnosis], is_verbose: bool) -> Result<()> {
-    let mut report = Report {
+    let mut report = ReportText {
         out: String::new(),
         room: render::width().saturating_sub(MARGIN),
     };
@@ -51,12 +51,12 @@ fn summary(all: &[Diagnosis]) -> String {
     format!("{} checks: {}", all.len(), counts.join(", "))
 }
 
-struct Report {
+struct ReportText {
     out: String,
     room: usize,
 }
 
-impl Report {
+impl ReportText {
     fn subject(&mut self, checks: &[&Diagnosis]) {
         let name = checks.first().map_or("", |one| one.fault.subject.name());
         let _ = writeln!(self.out, "{}", Style::new().bold().apply_to(name));
@@ -154,7 +154,6 @@ pub struct DoctorDocument {
 
 /// A check that was made.
 #[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "checked")]
 struct Checked {
     /// Its id, which `mig-mps doctor --explain` explains. Ids never change.
     id: &'static str,
@@ -171,7 +170,6 @@ struct Checked {
 
 /// A fact that a check has found.
 #[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "finding")]
 struct CheckedFinding {
     /// The device's name; null if it is about the node.
     device: Option<String>,

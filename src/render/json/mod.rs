@@ -11,7 +11,7 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::print;
+use super::{print, width};
 use crate::client::Variables;
 use crate::failure::Failure;
 use crate::host::steers;
@@ -23,7 +23,6 @@ pub use plan::{ChangeDocument, PlanDocument};
 
 /// The version of the format. The format only grows; a change that breaks readers raises it.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
-#[schemars(rename = "version")]
 pub struct Version(u32);
 
 /// The version that this program prints.
@@ -35,6 +34,21 @@ pub fn schema_of<T: JsonSchema>() -> Value {
     SchemaGenerator::new(settings)
         .into_root_schema_for::<T>()
         .to_value()
+}
+
+/// What a command shows: text for people, JSON for programs.
+pub trait Report: Serialize + JsonSchema {
+    /// Formats it for people, at this width.
+    fn text(&self, width: usize) -> String;
+}
+
+/// Prints a report to standard output, as JSON or as text.
+pub fn show(report: &impl Report, as_json: bool) -> Result<()> {
+    if as_json {
+        print_json(report)
+    } else {
+        print(&report.text(width()))
+    }
 }
 
 /// Prints a document to standard output, as indented JSON.
@@ -76,7 +90,6 @@ pub struct ErrorDocument {
 
 /// A message with advice.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-#[schemars(rename = "message")]
 pub struct Message {
     /// The text, which may have several lines.
     pub what: String,
