@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::fmt;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::ProfileName;
 
@@ -16,7 +16,6 @@ use super::ProfileName;
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
-#[schemars(rename = "placement")]
 pub struct Placement {
     /// The first unit.
     pub start: u32,
@@ -60,7 +59,7 @@ impl fmt::Display for Placement {
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
         #[serde(transparent)]
         pub struct $name(pub u32);
 
@@ -162,27 +161,39 @@ pub struct ComputeInstanceProfile {
     pub placements: Vec<Placement>,
 }
 
-/// One profile that a GPU offers, as its driver reports it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A GPU instance profile.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct GpuInstanceProfile {
-    /// The number by which other calls name it.
+    /// The name, such as `3g.40gb`.
+    #[serde(rename = "profile")]
+    #[schemars(with = "String")]
+    pub name: ProfileName,
+    /// The number.
+    // It names the profile in all calls but the query.
+    #[serde(rename = "profile_id")]
     pub id: ProfileId,
     /// The number by which its properties are asked for.
+    #[serde(skip)]
     pub query: ProfileEnum,
-    /// Its name on this GPU, such as `3g.40gb`.
-    pub name: ProfileName,
     /// Compute slices.
     pub slices: u32,
     /// Streaming multiprocessors.
     pub multiprocessors: u32,
-    /// Memory in MiB. It differs between driver versions: show it, never match on it.
+    /// Device memory.
+    // It differs between driver versions: show it, never match on it.
+    #[serde(rename = "memory_total_bytes", serialize_with = "as_bytes")]
     pub memory_mib: u64,
-    /// The number that fits on an empty GPU, counted from the placements (`instanceCount` is wrong on A30).
+    /// The number that fits on an empty GPU.
+    // Counted from the placements: `instanceCount` is wrong on A30.
     pub most: u32,
-    /// The number that still fits now, by the driver; `None` if unknown.
+    /// The number that still fits now; null if unknown.
     pub free: Option<u32>,
-    /// Every place it may take.
+    /// Every placement it may take.
     pub placements: Vec<Placement>,
+}
+
+fn as_bytes<S: Serializer>(mib: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    (mib << 20).serialize(serializer)
 }
 
 impl GpuInstanceProfile {

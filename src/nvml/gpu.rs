@@ -8,6 +8,8 @@ use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper_sys::bindings::{
     nvmlComputeMode_enum_NVML_COMPUTEMODE_EXCLUSIVE_PROCESS, nvmlDevice_t, nvmlProcessInfo_t,
 };
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::library::{Symbol, handle, symbol};
 use super::{Code, NvmlError, Session};
@@ -172,11 +174,13 @@ impl Session {
     }
 }
 
-/// The MIG mode of a GPU. The two modes differ only while a reset or reboot is due (`nvml.h`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A MIG mode.
+// The two modes differ only while a reset or reboot is due (`nvml.h`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct MigMode {
+    /// True if MIG is on.
     pub current: bool,
-    /// The mode after the next reset.
+    /// True if MIG is on after the next reset.
     pub pending: bool,
 }
 

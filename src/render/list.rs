@@ -12,7 +12,7 @@ use super::table::{Column, Table};
 use crate::geometry::{GpuInstanceProfile, Placement};
 use crate::host::ranges;
 use crate::node::{self, Device, Gpu, Node, Unseen};
-use crate::nvml::{self, GpuInstanceReading};
+use crate::nvml::{GpuInstanceReading, MigMode};
 
 /// The columns of `--profiles`, explained.
 const LEGEND: &str = "ID: the profile's number in nvidia-smi. SMS, GIB: of one instance. MOST: on an empty GPU. \
@@ -223,7 +223,6 @@ pub struct ListDocument {
 
 /// A GPU.
 #[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "gpu")]
 struct ListedGpu {
     /// NVML's index, in PCI order.
     index: u32,
@@ -238,7 +237,7 @@ struct ListedGpu {
     /// Device memory in use; null if hidden.
     memory_used_bytes: Option<u64>,
     /// The MIG mode; null for a GPU without MIG.
-    mig: Option<MigModeDocument>,
+    mig: Option<MigMode>,
     /// The number of placement units.
     placement_units: u32,
     /// The GPU instances.
@@ -246,33 +245,13 @@ struct ListedGpu {
     /// The devices: MIG devices, or the whole GPU.
     devices: Vec<ListedDevice>,
     /// The GPU instance profiles that it offers.
-    profiles: Vec<Offer>,
+    profiles: Vec<GpuInstanceProfile>,
     /// The facts about it that are hidden from the caller, as sentences.
     hidden: Vec<String>,
 }
 
-/// A MIG mode.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "mig_mode")]
-struct MigModeDocument {
-    /// True if MIG is on.
-    current: bool,
-    /// True if MIG is on after the next reset.
-    pending: bool,
-}
-
-impl From<nvml::MigMode> for MigModeDocument {
-    fn from(mode: nvml::MigMode) -> Self {
-        Self {
-            current: mode.current,
-            pending: mode.pending,
-        }
-    }
-}
-
 /// A GPU instance.
 #[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "gpu_instance")]
 struct ListedInstance {
     /// Its id.
     gpu_instance_id: u32,
@@ -288,7 +267,6 @@ struct ListedInstance {
 
 /// A device.
 #[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "device")]
 struct ListedDevice {
     /// The name, which commands take.
     name: String,
@@ -306,43 +284,6 @@ struct ListedDevice {
     multiprocessors: Option<u32>,
     /// All device memory, as its profile has it; null for a whole GPU.
     memory_total_bytes: Option<u64>,
-}
-
-/// A GPU instance profile.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "offer")]
-pub struct Offer {
-    /// The name, such as `3g.40gb`.
-    profile: String,
-    /// The number.
-    profile_id: u32,
-    /// Compute slices.
-    slices: u32,
-    /// Streaming multiprocessors.
-    multiprocessors: u32,
-    /// Device memory.
-    memory_total_bytes: u64,
-    /// The number that fits on an empty GPU.
-    most: u32,
-    /// The number that still fits now; null if unknown.
-    free: Option<u32>,
-    /// Every placement it may take.
-    placements: Vec<Placement>,
-}
-
-impl Offer {
-    pub fn of(profile: &GpuInstanceProfile) -> Self {
-        Self {
-            profile: profile.name.to_string(),
-            profile_id: profile.id.0,
-            slices: profile.slices,
-            multiprocessors: profile.multiprocessors,
-            memory_total_bytes: profile.memory_mib << 20,
-            most: profile.most,
-            free: profile.free,
-            placements: profile.placements.clone(),
-        }
-    }
 }
 
 impl ListDocument {
@@ -369,7 +310,7 @@ impl ListedGpu {
             pci: gpu.pci.clone(),
             memory_total_bytes: gpu.memory.map(|memory| memory.total),
             memory_used_bytes: gpu.memory.map(|memory| memory.used),
-            mig: gpu.mig.map(MigModeDocument::from),
+            mig: gpu.mig,
             placement_units: gpu.units(),
             gpu_instances: gpu
                 .instances
@@ -380,7 +321,7 @@ impl ListedGpu {
                 .iter()
                 .map(|device| ListedDevice::of(device))
                 .collect(),
-            profiles: gpu.profiles.iter().map(Offer::of).collect(),
+            profiles: gpu.profiles.clone(),
             hidden: gpu.hidden.iter().cloned().collect(),
         }
     }

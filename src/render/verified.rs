@@ -76,7 +76,6 @@ pub struct VerifyDocument {
 
 /// A device that was checked.
 #[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "verified_device")]
 pub(super) struct VerifiedDevice {
     name: String,
     uuid: String,

@@ -17,6 +17,7 @@ use crate::plan::virtual_node::{
     GpuArgument, Shape, check_on_gpus, check_on_model, may_reach, reaches_no_model,
 };
 use crate::profile::{Profile, ProfileError, Want};
+use crate::render::json::show;
 use crate::render::{print, print_json, width};
 
 pub use models::ModelsDocument;
@@ -49,12 +50,8 @@ pub struct CheckArgs {
 /// Checks whether a profile fits, without a GPU.
 pub fn run(args: &CheckArgs, _context: &Context<'_>) -> Result<ExitStatus> {
     let Some(source) = &args.profile else {
-        let (models, incomplete) = (catalog::models(), catalog::incomplete());
-        if args.json {
-            print_json(&ModelsDocument::of(models, incomplete))?;
-        } else {
-            print(&models::text(models, incomplete, width()))?;
-        }
+        let models = ModelsDocument::of(catalog::models(), catalog::incomplete());
+        show(&models, args.json)?;
         return Ok(ExitStatus::Done);
     };
     let profile = source.load()?;

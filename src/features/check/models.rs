@@ -6,46 +6,48 @@ use console::style;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::catalog::{self, Evidence, Incomplete, Model};
+use crate::catalog::{Evidence, Incomplete, Model};
+use crate::geometry::GpuInstanceProfile;
 use crate::render::format::{fitted, shown_or, wrapped};
-use crate::render::json::{VERSION, Version};
-use crate::render::list::Offer;
+use crate::render::json::{Report, VERSION, Version};
 
-/// Formats every model, and those with incomplete data.
-pub fn text(models: &[Model], incomplete: &[Incomplete], width: usize) -> String {
-    let mut out = String::new();
-    for model in models {
-        let names: Vec<&str> = [&model.key]
-            .into_iter()
-            .chain(&model.aliases)
-            .map(String::as_str)
-            .collect();
-        let heading = format!(
-            "{}  {} GiB  profiles {}, placements {}",
-            style(names.join(", ")).bold(),
-            shown_or(model.memory_gib(), "?"),
-            model.profiles_known(),
-            model.placements_known()
+impl Report for ModelsDocument {
+    /// Formats every model, and those with incomplete data.
+    fn text(&self, width: usize) -> String {
+        let mut out = String::new();
+        for listed in &self.models {
+            let names: Vec<&str> = [&listed.model]
+                .into_iter()
+                .chain(&listed.aliases)
+                .map(String::as_str)
+                .collect();
+            let heading = format!(
+                "{}  {} GiB  profiles {}, placements {}",
+                style(names.join(", ")).bold(),
+                shown_or(listed.memory_total_bytes.map(|bytes| bytes >> 30), "?"),
+                listed.profiles_are,
+                listed.placements_are
+            );
+            let _ = writeln!(out, "{}", fitted(&heading, width));
+            out.push_str(&below(&short_names(&listed.profiles).join(" "), width));
+            out.push_str(&below(&products(&listed.products), width));
+        }
+        let _ = writeln!(out, "\nThe least sure of each model's facts:");
+        for (evidence, meaning) in Evidence::MEANINGS {
+            let _ = writeln!(out, "  {evidence:11}  {meaning}");
+        }
+        let _ = writeln!(
+            out,
+            "\nIncomplete models, with the data that nobody has published:"
         );
-        let _ = writeln!(out, "{}", fitted(&heading, width));
-        out.push_str(&below(&short_profiles(model).join(" "), width));
-        out.push_str(&below(&products(&model.product_names), width));
+        for incomplete in &self.incomplete {
+            let _ = writeln!(out, "{}", style(&incomplete.model).bold());
+            out.push_str(&below(&products(&incomplete.products), width));
+            let missing = format!("missing: {}", incomplete.missing.join(", "));
+            out.push_str(&below(&missing, width));
+        }
+        out
     }
-    let _ = writeln!(out, "\nThe least sure of each model's facts:");
-    for (evidence, meaning) in Evidence::MEANINGS {
-        let _ = writeln!(out, "  {evidence:11}  {meaning}");
-    }
-    let _ = writeln!(
-        out,
-        "\nIncomplete models, with the data that nobody has published:"
-    );
-    for model in incomplete {
-        let _ = writeln!(out, "{}", style(&model.key).bold());
-        out.push_str(&below(&products(&model.product_names), width));
-        let missing = format!("missing: {}", model.missing.join(", "));
-        out.push_str(&below(&missing, width));
-    }
-    out
 }
 
 /// Returns the text as indented lines.
@@ -64,11 +66,10 @@ fn products(names: &[String]) -> String {
     names.join(", ")
 }
 
-/// Returns a model's profiles by their shortest names.
-fn short_profiles(model: &Model) -> Vec<String> {
-    let offers = model.offers();
+/// Returns the shortest names of profiles.
+fn short_names(offers: &[GpuInstanceProfile]) -> Vec<String> {
     let mut names = Vec::new();
-    for offer in &offers {
+    for offer in offers {
         let short = offer.name.short();
         let chosen = short.choose(offers.iter().map(|other| (&other.name, other.id)));
         let is_clear = chosen == Some(offer.id);
@@ -90,7 +91,6 @@ pub struct ModelsDocument {
 
 /// A model of a GPU.
 #[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "model")]
 struct ListedModel {
     /// Its name for `--gpu`.
     model: String,
@@ -103,7 +103,7 @@ struct ListedModel {
     /// Device memory, as the product is sold; null if nobody has published it.
     memory_total_bytes: Option<u64>,
     /// The GPU instance profiles that it offers.
-    profiles: Vec<Offer>,
+    profiles: Vec<GpuInstanceProfile>,
     /// The certainty of the profiles: the source of the least certain.
     profiles_are: String,
     /// The certainty of the placements, likewise.
@@ -114,7 +114,6 @@ struct ListedModel {
 
 /// A model without all that a plan needs.
 #[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "incomplete_model")]
 struct IncompleteModel {
     /// The name of its entry.
     model: String,
@@ -128,14 +127,14 @@ struct IncompleteModel {
 
 impl ModelsDocument {
     /// Describes these models.
-    pub fn of(models: &[catalog::Model], incomplete: &[catalog::Incomplete]) -> Self {
+    pub fn of(models: &[Model], incomplete: &[Incomplete]) -> Self {
         let models = models.iter().map(|model| ListedModel {
             model: model.key.clone(),
             aliases: model.aliases.clone(),
             products: model.product_names.clone(),
             architecture: model.architecture.clone(),
             memory_total_bytes: model.memory_gib().map(|gib| gib << 30),
-            profiles: model.offers().iter().map(Offer::of).collect(),
+            profiles: model.offers(),
             profiles_are: model.profiles_known().to_string(),
             placements_are: model.placements_known().to_string(),
             notes: model.notes.clone(),

@@ -208,7 +208,6 @@ pub struct CheckDocument {
 
 /// A GPU of the imaginary node.
 #[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "gpu_on_node")]
 struct GpuOnNode {
     /// NVML's index, in PCI order.
     index: usize,
@@ -222,7 +221,6 @@ struct GpuOnNode {
 
 /// A block whose GPUs only a node can tell.
 #[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "block_elsewhere")]
 struct BlockElsewhere {
     /// The line of the block in the file.
     line: usize,
@@ -232,7 +230,6 @@ struct BlockElsewhere {
 
 /// A block on all models that it can select.
 #[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "block")]
 struct BlockDocument {
     /// The line of the block in the file.
     line: usize,
@@ -242,7 +239,6 @@ struct BlockDocument {
 
 /// A block on a model.
 #[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "block_on_model")]
 struct BlockOnOneModel {
     /// The model.
     model: String,
@@ -267,7 +263,6 @@ impl BlockOnOneModel {
 
 /// A device that there would be.
 #[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "planned_device")]
 struct PlannedDevice {
     /// The name; null without a daemon.
     name: Option<String>,

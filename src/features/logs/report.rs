@@ -228,41 +228,9 @@ pub struct LogLineDocument<'a> {
     /// The text.
     text: &'a str,
     /// The kind of the line.
-    kind: LogKind,
+    kind: LineKind,
     /// The meaning; null where the text says it all.
     meaning: Option<&'static str>,
-}
-
-/// The kind of a line.
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-#[schemars(rename = "log_kind")]
-enum LogKind {
-    /// Of a control session.
-    Session,
-    /// Harmless, and reads like an error.
-    Benign,
-    /// Of everyday operation.
-    Ordinary,
-    /// A client was refused.
-    Refusal,
-    /// A fault.
-    Fault,
-    /// Not known to this version.
-    Unknown,
-}
-
-impl From<LineKind> for LogKind {
-    fn from(kind: LineKind) -> Self {
-        match kind {
-            LineKind::Chatter => Self::Session,
-            LineKind::Benign => Self::Benign,
-            LineKind::Ordinary => Self::Ordinary,
-            LineKind::Refusal => Self::Refusal,
-            LineKind::Fault => Self::Fault,
-            LineKind::Unknown => Self::Unknown,
-        }
-    }
 }
 
 impl LogLineDocument<'_> {
@@ -280,7 +248,7 @@ impl LogLineDocument<'_> {
                 tag: logged.tag.as_deref(),
                 pid: logged.pid,
                 text: &logged.text,
-                kind: meaning.kind.into(),
+                kind: meaning.kind,
                 meaning: meaning.why,
             })?;
         }

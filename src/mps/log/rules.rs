@@ -3,20 +3,25 @@
 use std::sync::LazyLock;
 
 use regex::Regex;
+use schemars::JsonSchema;
+use serde::Serialize;
 
-/// The kind of a log line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The kind of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum LineKind {
-    /// A command or answer of a control session.
+    /// Of a control session.
+    #[serde(rename = "session")]
     Chatter,
-    /// It reads like an error but is harmless.
+    /// Harmless, and reads like an error.
     Benign,
-    /// Normal operation.
+    /// Of everyday operation.
     Ordinary,
-    /// Something was refused: a client, a setting, the start of a server.
+    /// A client was refused.
     Refusal,
-    /// A fatal GPU fault or one of its consequences.
+    /// A fault.
     Fault,
+    /// Not known to this version.
     Unknown,
 }
 
