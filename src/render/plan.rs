@@ -1,5 +1,6 @@
 //! A plan as text.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use console::{Style, style};
@@ -9,7 +10,7 @@ use super::format::{count, fitted, grouped, kept_together, map, shortened, wrapp
 use super::output::width;
 use crate::geometry::{ComputeChoice, Placement, SliceMap};
 use crate::host::ranges;
-use crate::mps::{Means, Patience};
+use crate::mps::Means;
 use crate::nvml::compute_mode_in_words;
 use crate::plan::{
     ASKED_FOR, Action, CdiChange, GpuPlan, ModeChange, Part, Plan, Purge, Start, Step,
@@ -134,34 +135,27 @@ fn alike(a: &GpuPlan, b: &GpuPlan) -> bool {
         && a.before == b.before
         && a.after == b.after
         && a.compute_mode == b.compute_mode
-        && nameless(a) == nameless(b)
+        && a.steps.len() == b.steps.len()
+        && a.steps
+            .iter()
+            .zip(&b.steps)
+            .all(|(a, b)| a.because == b.because && are_alike(&a.action, &b.action))
 }
 
-fn nameless(gpu: &GpuPlan) -> Vec<Step> {
-    let mut steps = gpu.steps.clone();
-    for step in &mut steps {
-        match &mut step.action {
-            Action::Start(start) => start.name.clear(),
-            Action::Stop(stop) => {
-                stop.name.clear();
-                stop.uuid.clear();
-                stop.clients.clear();
-                stop.patience = Patience::Idle;
-                stop.unasked = None;
-            }
-            Action::Set(set) => {
-                set.name.clear();
-                set.uuid.clear();
-                set.keep.clear();
-            }
-            Action::StartServer(server) => {
-                server.name.clear();
-                server.uuid.clear();
-            }
-            _ => {}
+/// True if both do the same to devices with other names and clients.
+fn are_alike(a: &Action, b: &Action) -> bool {
+    match (a, b) {
+        (Action::Stop(a), Action::Stop(b)) => a.means == b.means && a.alive == b.alive,
+        (Action::Start(a), Action::Start(b)) => {
+            let name = b.name.clone();
+            Start { name, ..a.clone() } == *b
         }
+        (Action::Set(a), Action::Set(b)) => {
+            a.settings == b.settings && a.changes == b.changes && a.by_hand == b.by_hand
+        }
+        (Action::StartServer(a), Action::StartServer(b)) => a.settings == b.settings,
+        _ => a == b,
     }
-    steps
 }
 
 fn heading(group: &[&GpuPlan]) -> String {
@@ -249,10 +243,7 @@ fn mode(change: ModeChange) -> String {
 fn listed<'a>(verb: &str, parts: impl IntoIterator<Item = (&'a str, Part<'a>)>) -> Vec<String> {
     let mut lines = Vec::new();
     for group in grouped(parts, |a, b| a.0 == b.0) {
-        let because = match group[0].0 {
-            "" => String::new(),
-            because => format!(" ({because})"),
-        };
+        let because = in_parentheses(group[0].0);
         let kinds: Vec<String> = grouped(group, |a, b| is_one_kind(&a.1, &b.1))
             .iter()
             .map(|parts| kept_together(&kind(parts)))
@@ -324,35 +315,34 @@ fn is_new(instance: Placement, steps: &[Step]) -> bool {
 
 /// Puts daemons with this verb and the same reason on one line.
 fn daemons(group: &[&GpuPlan], verb: &str) -> Vec<String> {
-    let mut all: Vec<(&str, &str)> = Vec::new();
+    let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for gpu in group {
         // Daemons start in the order in which their devices are created, and are shown from left to right.
         let mut steps: Vec<&Step> = gpu.steps.iter().collect();
-        steps.sort_by_key(|step| match &step.action {
-            Action::Start(start) => Some(start.place),
-            _ => None,
-        });
+        steps.sort_by_key(|step| step.action.as_start().map(|start| start.place));
         for step in steps {
             if let Some((own, name)) = daemon(&step.action, &gpu.steps)
                 && own == verb
             {
-                all.push((&step.because, name));
+                by_reason.entry(&step.because).or_default().push(name);
             }
         }
     }
-    let mut groups = grouped(all, |a, b| a.0 == b.0);
-    groups.sort_by_key(|group| group[0].0);
-    let mut lines = Vec::new();
-    for group in groups {
-        let names: Vec<&str> = group.iter().map(|(_, name)| *name).collect();
-        let daemons = count(names.len(), "daemon");
-        let reason = group[0].0;
-        let reason = reason.strip_prefix(ASKED_FOR).unwrap_or(reason);
-        let because = match reason.trim_start_matches("; ") {
-            "" => String::new(),
-            reason => format!(" ({reason})"),
-        };
-        lines.push(format!("{verb} {daemons}{because}: {}", shortened(&names)));
+    by_reason
+        .iter()
+        .map(|(because, names)| {
+            let daemons = count(names.len(), "daemon");
+            let because = in_parentheses(because);
+            format!("{verb} {daemons}{because}: {}", shortened(names))
+        })
+        .collect()
+}
+
+/// Formats the reason of a line; empty if the command itself asks for it.
+fn in_parentheses(because: &str) -> String {
+    let reason = because.strip_prefix(ASKED_FOR).unwrap_or(because);
+    match reason.trim_start_matches("; ") {
+        "" => String::new(),
+        reason => format!(" ({reason})"),
     }
-    lines
 }
