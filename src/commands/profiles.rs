@@ -7,7 +7,7 @@ use super::Context;
 use crate::catalog::BuiltIn;
 use crate::error::Result;
 use crate::failure::ExitStatus;
-use crate::render::{behind, print, width};
+use crate::render::{hanging, print, width};
 
 /// List the built-in profiles, or print one
 ///
@@ -39,7 +39,7 @@ fn list(profiles: &[BuiltIn], width: usize) -> String {
     let heading = format!("{:widest$}  DESCRIPTION\n", "NAME");
     let rows = profiles.iter().map(|profile| {
         let head = format!("{:widest$}  ", profile.name);
-        behind(&head, profile.summary(), width)
+        hanging(&head, profile.summary(), width)
     });
     [heading].into_iter().chain(rows).collect()
 }

@@ -5,6 +5,7 @@ use std::fmt::{Display, Write as _};
 use std::time::Duration;
 
 use console::{Style, measure_text_width};
+use textwrap::{Options, WordSplitter};
 
 use crate::geometry::{Cell, ProfileName, SliceMap};
 use crate::host::steers;
@@ -57,86 +58,61 @@ pub fn count(number: usize, noun: &str) -> String {
 }
 
 /// A blank at which no line ends.
-const NO_BREAK: char = '\u{a0}';
+pub const NO_BREAK: char = '\u{a0}';
 
 /// Makes text stay on one line where it is wrapped.
 pub fn kept_together(text: &str) -> String {
     text.replace(' ', &NO_BREAK.to_string())
 }
 
-/// Splits text behind blanks, but not within a command in backquotes.
-fn words(text: &str) -> Vec<&str> {
-    let mut words = Vec::new();
-    let (mut start, mut is_quoted) = (0, false);
-    for (at, c) in text.char_indices() {
-        if c == '`' {
-            is_quoted = !is_quoted;
-        } else if c == ' ' && !is_quoted {
-            words.push(&text[start..=at]);
-            start = at + 1;
-        }
+/// Wraps text between words. A longer word stays whole, and so does a command in backquotes. The first line stands behind
+/// `head`, and the others behind as many blanks as `indent` has.
+fn filled(head: &str, text: &str, indent: usize, width: usize) -> String {
+    let blanks = " ".repeat(indent);
+    let options = Options::new(width)
+        .initial_indent(head)
+        .subsequent_indent(&blanks)
+        .break_words(false)
+        .word_splitter(WordSplitter::NoHyphenation);
+    let mut parts: Vec<Cow<'_, str>> = text.split('`').map(Cow::Borrowed).collect();
+    for command in parts.iter_mut().skip(1).step_by(2) {
+        *command = Cow::Owned(kept_together(command));
     }
-    if start < text.len() {
-        words.push(&text[start..]);
-    }
-    words
+    textwrap::fill(&parts.join("`"), options).replace(NO_BREAK, " ")
 }
 
 /// Wraps the text between words at `room` characters. A longer word stays whole, and so does a command in backquotes.
 pub fn wrapped(text: &str, room: usize) -> Vec<String> {
-    let mut lines = Vec::new();
-    let mut line = String::new();
-    for word in words(text) {
-        let used = measure_text_width(&line);
-        if used > 0 && used + measure_text_width(word.trim_end()) > room {
-            lines.push(std::mem::take(&mut line));
-        }
-        line.push_str(word);
-    }
-    lines.push(line);
-    // A blank after the last column would start another line.
-    lines
-        .iter()
-        .map(|line| line.trim_end_matches(' ').replace(NO_BREAK, " "))
+    filled("", text, 0, room)
+        .split('\n')
+        .map(str::to_owned)
         .collect()
 }
 
 /// Wraps each line that is too long; what follows its first part is indented more.
 pub fn fitted(text: &str, width: usize) -> String {
-    let lines: Vec<String> = text.lines().map(|line| fitted_line(line, width)).collect();
+    let lines: Vec<String> = text
+        .lines()
+        .map(|line| {
+            let rest = line.trim_start_matches(' ');
+            let indent = line.len() - rest.len();
+            filled(&line[..indent], rest, indent + 2, width)
+        })
+        .collect();
     lines.join("\n")
 }
 
-fn fitted_line(line: &str, width: usize) -> String {
-    if measure_text_width(line) <= width {
-        return line.to_owned();
-    }
-    let rest = line.trim_start_matches(' ');
-    let indent = &line[..line.len() - rest.len()];
-    let parts = wrapped(rest, width.saturating_sub(indent.len() + 2));
-    format!("{indent}{}", parts.join(&format!("\n{indent}  ")))
-}
-
-/// Wraps text behind its head, as lines indented to where it begins. A word that is too long there, such as a path,
-/// is indented less.
-pub fn behind(head: &str, text: &str, width: usize) -> String {
+/// Wraps text behind its head, as lines indented to where it begins. Where that leaves too little room, the text is wrapped
+/// together with its head.
+pub fn hanging(head: &str, text: &str, width: usize) -> String {
     let indent = measure_text_width(head);
-    let Some(room) = width.checked_sub(indent).filter(|room| *room >= LEAST_ROOM) else {
+    if width < indent + LEAST_ROOM {
         return fitted(&format!("{head}{text}"), width) + "\n";
-    };
-    let parts = wrapped(text, room);
-    let mut out = String::new();
-    for (nth, part) in parts.iter().enumerate() {
-        let room = width.saturating_sub(measure_text_width(part));
-        let _ = match nth {
-            0 => writeln!(out, "{head}{part}"),
-            _ => writeln!(out, "{:1$}{part}", "", indent.min(room)),
-        };
     }
-    out
+    filled(head, text, indent, width) + "\n"
 }
 
-/// The least width of text behind a head. In less it is wrapped together with its head.
+/// The least width of text behind a head.
 const LEAST_ROOM: usize = 20;
 
 /// Escapes everything in text of others that could control the terminal.
@@ -254,15 +230,15 @@ mod tests {
     }
 
     #[test]
-    fn lines_behind_a_head_are_indented_and_long_words_less() {
+    fn lines_behind_a_head_are_indented_and_with_little_room_less() {
         let text = "starts daemons that died and restarts others";
         assert_eq!(
-            behind("  heal  ", text, 36),
+            hanging("  heal  ", text, 36),
             "  heal  starts daemons that died and\n        restarts others\n"
         );
         assert_eq!(
-            behind("at  ", "the path /run/mig-mps/devices/trainer", 30),
-            "at  the path\n  /run/mig-mps/devices/trainer\n"
+            hanging("  heal  ", text, 27),
+            "  heal  starts daemons that\n    died and restarts\n    others\n"
         );
     }
 

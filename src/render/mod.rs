@@ -14,7 +14,7 @@ pub mod table;
 mod usage;
 pub mod verified;
 
-pub use format::{behind, time_taken};
+pub use format::{hanging, time_taken};
 pub use json::print_json;
 pub use output::{
     be_quiet, error, finish_printing, is_quiet, is_watched, note, page, print, print_lines, say,

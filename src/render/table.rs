@@ -5,7 +5,7 @@ use comfy_table::{
 };
 use console::{measure_text_width, style};
 
-use super::format::behind;
+use super::format::hanging;
 
 /// A table that fits the terminal by hiding columns, not by breaking cells: half a UUID cannot be copied.
 pub struct Table {
@@ -148,7 +148,7 @@ impl Table {
         if !hidden.is_empty() {
             let names = hidden.join(", ");
             let remark = format!("{names} (widen the terminal, or use {option})");
-            for line in behind(HIDDEN, &remark, width).lines() {
+            for line in hanging(HIDDEN, &remark, width).lines() {
                 let _ = writeln!(text, "{}", style(line).dim());
             }
         }

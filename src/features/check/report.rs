@@ -14,7 +14,7 @@ use crate::host::ranges;
 use crate::plan::Refusal;
 use crate::plan::virtual_node::{OnNode, Shape, ShapeDevice};
 use crate::profile::Profile;
-use crate::render::format::{behind, count, fitted, grouped, indented, map, shortened, shown_or};
+use crate::render::format::{count, fitted, grouped, hanging, indented, map, shortened, shown_or};
 use crate::render::json::{Message, VERSION, Version};
 use crate::render::table::{Column, Table};
 
@@ -151,13 +151,13 @@ pub fn fleet(profile: &Profile, judged: &[BlockOnModel], width: usize) -> String
                 Err(refusal) => style(in_short(refusal)).red().to_string(),
             };
             let head = format!("  {:widest$}  ", one.model.key);
-            out.push_str(&behind(&head, &becomes, width));
+            out.push_str(&hanging(&head, &becomes, width));
         }
         for model in unjudged(profile, group[0].block) {
             let (key, lacks) = (&model.key, model.missing.join(", "));
             let head = format!("  {key:widest$}  ");
             let why = format!("not judged: nobody has published {lacks}");
-            out.push_str(&behind(&head, &why, width));
+            out.push_str(&hanging(&head, &why, width));
         }
     }
     let models: BTreeSet<&str> = judged.iter().map(|one| one.model.key.as_str()).collect();

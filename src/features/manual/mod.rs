@@ -10,7 +10,7 @@ use clap::{Args, Command};
 use crate::commands::Context;
 use crate::error::{Result, usage};
 use crate::failure::ExitStatus;
-use crate::render::{self, behind, page, print, terminal_width};
+use crate::render::{self, hanging, page, print, terminal_width};
 
 use text::markdown;
 
@@ -179,9 +179,9 @@ fn overview(program: &Command, tasks: &[(&str, &[&str])]) -> String {
         .max()
         .unwrap_or(0);
     let room = render::width();
-    let row = |name: &str, about: &str| behind(&format!("  {name:width$}  "), about, room);
+    let row = |name: &str, about: &str| hanging(&format!("  {name:width$}  "), about, room);
     let about = program.get_about().cloned().unwrap_or_default();
-    let mut text = behind("", &about.to_string(), room);
+    let mut text = hanging("", &about.to_string(), room);
     for (task, commands) in tasks {
         let _ = write!(text, "\n{task}:\n");
         for name in *commands {

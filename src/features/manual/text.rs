@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 
-use console::{Style, measure_text_width, style};
+use comfy_table::{ContentArrangement, ContentLineStyle, LineStyle, Table, TableStyle};
+use console::{Style, measure_text_width};
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
-use crate::render::format::{behind, kept_together, wrapped};
+use crate::render::format::{NO_BREAK, hanging, kept_together};
 
 /// The longest code that is not wrapped.
 const LONGEST_CODE: usize = 30;
@@ -46,7 +47,9 @@ struct Page {
     /// True after the first item of a list: no blank line stands between items.
     is_in_items: bool,
     inside: Inside,
-    table: Rows,
+    /// The rows of the table being read, and the last of them.
+    rows: Vec<Vec<String>>,
+    row: Vec<String>,
 }
 
 impl Page {
@@ -104,16 +107,15 @@ impl Page {
                 self.is_in_items = !self.lists.is_empty();
             }
             TagEnd::CodeBlock => self.code_block(),
-            TagEnd::TableHead => {
+            TagEnd::TableHead | TagEnd::TableRow => {
                 self.is_strong = false;
-                self.table.end_row();
+                self.rows.push(std::mem::take(&mut self.row));
             }
-            TagEnd::TableRow => self.table.end_row(),
-            TagEnd::TableCell => self.table.cell(std::mem::take(&mut self.text)),
+            TagEnd::TableCell => self.row.push(std::mem::take(&mut self.text)),
             TagEnd::Table => {
                 self.gap();
-                let rows = std::mem::take(&mut self.table);
-                self.out.push_str(&text(&rows, self.width));
+                let rows = std::mem::take(&mut self.rows);
+                self.out.push_str(&table(&rows, self.width));
             }
             _ => {}
         }
@@ -167,7 +169,7 @@ impl Page {
             (false, true) => "  ".repeat(depth + 1),
             (false, false) => "  ".repeat(depth) + &mark,
         };
-        self.out.push_str(&behind(&head, text.trim(), self.width));
+        self.out.push_str(&hanging(&head, text.trim(), self.width));
         self.is_in_items = !self.lists.is_empty();
     }
 
@@ -186,113 +188,27 @@ impl Page {
     }
 }
 
-/// The gap between two columns.
-const GAP: usize = 2;
+/// No lines but one below the titles, with a gap between columns.
+const STYLE: TableStyle = TableStyle::new()
+    .header_lines(ContentLineStyle::none().junction(' '))
+    .header_separator(LineStyle::none().fill('-').junction(' '))
+    .content_lines(ContentLineStyle::none().junction(' '));
 
-/// The rows of a table; the first one has the titles.
-#[derive(Default)]
-pub(super) struct Rows {
-    rows: Vec<Vec<String>>,
-    row: Vec<String>,
-}
-
-impl Rows {
-    pub(super) fn cell(&mut self, text: String) {
-        self.row.push(text);
+/// Formats a table, whose first row has the titles. Cells are wrapped if need be.
+fn table(rows: &[Vec<String>], width: usize) -> String {
+    let mut table = Table::new();
+    table
+        .load_style(STYLE)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_width(u16::try_from(width).unwrap_or(u16::MAX))
+        .set_header(rows.first().cloned().unwrap_or_default())
+        .add_rows(rows.iter().skip(1).cloned());
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 1));
     }
-
-    pub(super) fn end_row(&mut self) {
-        self.rows.push(std::mem::take(&mut self.row));
-    }
-}
-
-/// Formats a table with aligned columns, whose cells are wrapped if need be. If words do not fit, each row is a list.
-pub(super) fn text(rows: &Rows, width: usize) -> String {
-    let Some((titles, rows)) = rows.rows.split_first() else {
-        return String::new();
-    };
-    let Some(widths) = widths(titles, rows, width) else {
-        return lists(titles, rows, width);
-    };
-    let rule: Vec<String> = widths.iter().map(|width| "-".repeat(*width)).collect();
-    let all = [titles, rule.as_slice()]
-        .into_iter()
-        .chain(rows.iter().map(Vec::as_slice));
-    all.map(|cells| row(cells, &widths)).collect()
-}
-
-/// Returns the widths of the columns; `None` if a word is too long for them.
-fn widths(titles: &[String], rows: &[Vec<String>], width: usize) -> Option<Vec<usize>> {
-    let mut natural = vec![0; titles.len()];
-    let mut widths = vec![0; titles.len()];
-    for row in rows.iter().map(Vec::as_slice).chain([titles]) {
-        for (column, cell) in row.iter().enumerate().take(titles.len()) {
-            natural[column] = measure_text_width(cell).max(natural[column]);
-            widths[column] = longest_word(cell).max(widths[column]);
-        }
-    }
-    let gaps = GAP * titles.len().saturating_sub(1);
-    let mut left = width.checked_sub(gaps + widths.iter().sum::<usize>())?;
-    while left > 0 {
-        let growing = widths
-            .iter_mut()
-            .zip(&natural)
-            .filter(|(width, natural)| **width < **natural);
-        // The narrowest first: a short cell is not wrapped for a long one beside it.
-        let Some((narrowest, _)) = growing.min_by_key(|(width, _)| **width) else {
-            break;
-        };
-        *narrowest += 1;
-        left -= 1;
-    }
-    Some(widths)
-}
-
-/// Returns the width of the longest word.
-fn longest_word(text: &str) -> usize {
-    wrapped(text, 0)
-        .iter()
-        .map(|word| measure_text_width(word))
-        .max()
-        .unwrap_or(0)
-}
-
-/// Formats a row, in several lines if a cell is wrapped.
-fn row(cells: &[String], widths: &[usize]) -> String {
-    let cells: Vec<Vec<String>> = cells
-        .iter()
-        .zip(widths)
-        .map(|(cell, width)| wrapped(cell, *width))
-        .collect();
-    let height = cells.iter().map(Vec::len).max().unwrap_or(0);
     let mut out = String::new();
-    for nth in 0..height {
-        let mut line = String::new();
-        for (cell, width) in cells.iter().zip(widths) {
-            let text = cell.get(nth).map_or("", String::as_str);
-            let pad = width.saturating_sub(measure_text_width(text)) + GAP;
-            let _ = write!(line, "{text}{:pad$}", "");
-        }
-        let _ = writeln!(out, "{}", line.trim_end());
-    }
-    out
-}
-
-/// Formats each row as its first cell, and below it the others with their titles.
-fn lists(titles: &[String], rows: &[Vec<String>], width: usize) -> String {
-    let mut out = String::new();
-    for row in rows {
-        let mut cells = row.iter().zip(titles);
-        if let Some((first, _)) = cells.next() {
-            let _ = writeln!(out, "{}", style(wrapped(first, width).join("\n")).bold());
-        }
-        for (cell, title) in cells.filter(|(cell, _)| !cell.is_empty()) {
-            let head = match title.as_str() {
-                "" => "  ".to_owned(),
-                title => format!("  {title}: "),
-            };
-            out.push_str(&behind(&head, cell, width));
-        }
+    for line in table.lines() {
+        let _ = writeln!(out, "{}", line.trim_end().replace(NO_BREAK, " "));
     }
     out
 }
@@ -312,19 +228,15 @@ mod tests {
     }
 
     #[test]
-    fn tables_are_aligned_wrapped_or_turned_into_lists() {
+    fn tables_are_aligned_and_wrapped() {
         let source = "| key | meaning |\n|---|---|\n| `a` | what it is for |\n| `longer` | b |\n";
         assert_eq!(
             markdown(source, 40),
-            "key     meaning\n------  --------------\na       what it is for\nlonger  b\n"
+            "key     meaning\n------- ---------------\na       what it is for\nlonger  b\n"
         );
         assert_eq!(
-            markdown(source, 18),
-            "key     meaning\n------  ----------\na       what it is\n        for\nlonger  b\n"
-        );
-        assert_eq!(
-            markdown(source, 13),
-            "a\n  meaning:\n    what it\n    is for\nlonger\n  meaning: b\n"
+            markdown(source, 19),
+            "key     meaning\n------- -----------\na       what it is\n        for\nlonger  b\n"
         );
     }
 }
