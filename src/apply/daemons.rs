@@ -11,7 +11,7 @@ use super::rollback::Effect;
 use super::shared::{Shared, lock};
 use crate::host::{Account, Pid, Reader, Uid, group_named};
 use crate::mps::{Access, Daemon, LaunchOptions, Launched, Means, MpsProgram, Patience};
-use crate::nvml::{EXCLUSIVE_PROCESS, Session};
+use crate::nvml::{EXCLUSIVE_PROCESS, GpuHandle};
 use crate::plan::{EndStray, GpuPlan, Set, Start, StartServer, StartedBy};
 use crate::settings::{CpuChoice, Serve, Server, Settings};
 use crate::state::{DaemonId, DeviceKey, DeviceRecord, is_full};
@@ -225,7 +225,7 @@ impl Shared<'_> {
 
     /// True if a daemon has a server that has no GPU yet, and so no clients.
     fn starts_a_server(&self, record: &DeviceRecord) -> Result<bool, Cause> {
-        let processes = self.nvml_on(&record.uuid, Session::read_processes)?;
+        let processes = self.nvml_on(&record.uuid, GpuHandle::processes)?;
         let daemon = record.daemon.ok_or(Cause::NoDevice)?;
         let table = self.context.environment.host.processes()?;
         let has_one_without_gpu = table
@@ -378,7 +378,7 @@ impl Shared<'_> {
         let interrupt = &self.context.environment.interrupt;
         let begun = Instant::now();
         loop {
-            let read = self.nvml_on(uuid, Session::read_processes);
+            let read = self.nvml_on(uuid, GpuHandle::processes);
             let is_idle = read.is_ok_and(|processes| processes.clients.is_empty());
             if is_idle || begun.elapsed() >= limit || !interrupt.pause(INTERVAL) {
                 return;
@@ -448,7 +448,7 @@ impl Shared<'_> {
             record.compute_mode_before = None;
             return Ok(());
         }
-        let is = self.nvml_on(&record.key.gpu, Session::compute_mode)?;
+        let is = self.nvml_on(&record.key.gpu, GpuHandle::compute_mode)?;
         if is == EXCLUSIVE_PROCESS {
             return Ok(());
         }
@@ -466,7 +466,7 @@ impl Shared<'_> {
         if self.context.node.gpu(&record.key.gpu).is_none() {
             return Ok(());
         }
-        let is = self.nvml_on(&record.key.gpu, Session::compute_mode)?;
+        let is = self.nvml_on(&record.key.gpu, GpuHandle::compute_mode)?;
         if is != EXCLUSIVE_PROCESS {
             return Ok(());
         }
@@ -474,9 +474,7 @@ impl Shared<'_> {
     }
 
     fn set_mode(&self, record: &DeviceRecord, wanted: u32) -> Result<(), Cause> {
-        let found = self.nvml_on(&record.key.gpu, move |nvml, gpu| {
-            nvml.set_compute_mode(gpu, wanted)
-        })?;
+        let found = self.nvml_on(&record.key.gpu, move |gpu| gpu.set_compute_mode(wanted))?;
         if found == wanted {
             return Ok(());
         }

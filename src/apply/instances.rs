@@ -8,7 +8,7 @@ use super::gpu::{GpuRun, by_placement};
 use super::rollback::Effect;
 use crate::geometry::{ComputeChoice, ComputeInstanceProfile, Placement, ProfileId};
 use crate::host::Interrupt;
-use crate::nvml::{Code, ComputeInstanceReading, GpuInstanceReading, NvmlError, Session};
+use crate::nvml::{Code, ComputeInstanceReading, GpuHandle, GpuInstanceReading, NvmlError};
 use crate::plan::GpuInstance;
 use crate::state::{Created, Taken};
 
@@ -134,8 +134,8 @@ impl GpuRun<'_> {
         if is_ours {
             self.shared.node_record.add(&created)?;
         }
-        let made = self.in_use(&self.plan.uuid, move |nvml, gpu| {
-            nvml.create_gpu_instance(gpu, profile, placement)
+        let made = self.in_use(&self.plan.uuid, move |gpu| {
+            gpu.create_gpu_instance(profile, placement)
         });
         match made {
             Ok(id) => {
@@ -177,8 +177,8 @@ impl GpuRun<'_> {
                 offers.join(", ")
             ))
         })?;
-        let made = self.in_use(&self.plan.uuid, move |nvml, gpu| {
-            nvml.create_compute_instance(gpu, id, profile, at)
+        let made = self.in_use(&self.plan.uuid, move |gpu| {
+            gpu.create_compute_instance(id, profile, at)
         })?;
         if let Some(parent) = self.instances.get_mut(&instance) {
             parent.compute.push(made.clone());
@@ -192,9 +192,7 @@ impl GpuRun<'_> {
             return Ok(());
         };
         let id = reading.id;
-        self.in_use(&self.plan.uuid, move |nvml, gpu| {
-            nvml.destroy_gpu_instance(gpu, id)
-        })?;
+        self.in_use(&self.plan.uuid, move |gpu| gpu.destroy_gpu_instance(id))?;
         self.instances.remove(&placement);
         self.made.remove(&placement);
         Ok(())
@@ -209,8 +207,8 @@ impl GpuRun<'_> {
             return Ok(());
         };
         let (parent, id) = (parent.id, part.id);
-        self.in_use(&part.uuid, move |nvml, gpu| {
-            nvml.destroy_compute_instance(gpu, parent, id)
+        self.in_use(&part.uuid, move |gpu| {
+            gpu.destroy_compute_instance(parent, id)
         })?;
         if let Some(parent) = self.instances.get_mut(&instance) {
             parent.compute.retain(|other| other.placement != compute);
@@ -233,9 +231,7 @@ impl GpuRun<'_> {
         }
         let id = asked.id;
         let uuid = &self.plan.uuid;
-        let offered = self
-            .shared
-            .nvml_on(uuid, move |nvml, gpu| nvml.offered(gpu, id))?;
+        let offered = self.shared.nvml_on(uuid, move |gpu| gpu.offered(id))?;
         if let Some(asked) = self.instances.get_mut(&instance) {
             asked.offered.clone_from(&offered);
         }
@@ -245,9 +241,9 @@ impl GpuRun<'_> {
     /// Reads the instances from the hardware again, after a call with an unknown outcome.
     pub(super) fn reread_instances(&mut self) -> Result<(), Cause> {
         let profiles = self.gpu.map(|gpu| gpu.profiles.clone()).unwrap_or_default();
-        let instances = self.shared.nvml_on(&self.plan.uuid, move |nvml, gpu| {
-            nvml.read_instances(gpu, &profiles)
-        })?;
+        let instances = self
+            .shared
+            .nvml_on(&self.plan.uuid, move |gpu| gpu.instances(&profiles))?;
         self.instances = by_placement(instances);
         Ok(())
     }
@@ -271,7 +267,7 @@ impl GpuRun<'_> {
     fn in_use<T: Send + 'static>(
         &self,
         device: &str,
-        call: impl Fn(&Session, &str) -> Result<T, NvmlError> + Clone + Send + 'static,
+        call: impl Fn(&GpuHandle) -> Result<T, NvmlError> + Clone + Send + 'static,
     ) -> Result<T, Cause> {
         let answer = while_in_use(self.interrupt(), || {
             self.shared.nvml_on(&self.plan.uuid, call.clone())

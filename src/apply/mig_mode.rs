@@ -9,7 +9,7 @@ use super::rollback::Effect;
 use super::shared::{Allowed, Shared, StepOf};
 use crate::host::{Environment, Holders, Interrupt};
 use crate::node::Node;
-use crate::nvml::{Code, MigMode, NvmlError, Session};
+use crate::nvml::{Code, GpuHandle, MigMode, NvmlError};
 use crate::plan::{Held, Obstacle, Plan};
 
 impl GpuRun<'_> {
@@ -136,7 +136,7 @@ impl GpuRun<'_> {
             return Err(Cause::HasInstances);
         }
         let (shared, uuid) = (self.shared, &self.plan.uuid);
-        if from && !shared.nvml_on(uuid, Session::changes_without_reset)? {
+        if from && !shared.nvml_on(uuid, GpuHandle::changes_without_reset)? {
             return Err(Cause::NeedsReset);
         }
         let mut backoff = Backoff::new(self.interrupt());
@@ -175,12 +175,12 @@ impl GpuRun<'_> {
 
     fn set_mode(&self, on: bool) -> Result<Code, NvmlError> {
         self.shared
-            .nvml_on(&self.plan.uuid, move |nvml, gpu| nvml.set_mig_mode(gpu, on))
+            .nvml_on(&self.plan.uuid, move |gpu| gpu.set_mig_mode(on))
     }
 
     fn read_mode(&self) -> Result<MigMode, NvmlError> {
         let uuid = &self.plan.uuid;
-        self.shared.nvml_on(uuid, Session::read_mig_mode)
+        self.shared.nvml_on(uuid, GpuHandle::mig_mode)
     }
 }
 

@@ -8,7 +8,7 @@ use super::journal::{NodeRecord, OpenJournal};
 use crate::host::{Directories, Environment, Holder, Holders, MpsPrograms, Pid};
 use crate::mps::Daemon;
 use crate::node::{Gpu, Node, Served};
-use crate::nvml::{Nvml, NvmlError, Session};
+use crate::nvml::{GpuHandle, Nvml, NvmlError};
 use crate::plan::{Action, GpuPlan, Plan};
 use crate::state::{DeviceRecord, RunDir};
 
@@ -96,10 +96,9 @@ impl<'a> Shared<'a> {
     pub(super) fn nvml_on<T: Send + 'static>(
         &self,
         device: &str,
-        call: impl FnOnce(&Session, &str) -> Result<T, NvmlError> + Send + 'static,
+        call: impl FnOnce(&GpuHandle) -> Result<T, NvmlError> + Send + 'static,
     ) -> Result<T, NvmlError> {
-        let device = device.to_owned();
-        self.nvml()?.supervise(move |nvml| call(nvml, &device))
+        self.nvml()?.supervise_on(device, call)
     }
 
     /// The device with that UUID, if this run directory has its record.
@@ -148,7 +147,7 @@ impl<'a> Shared<'a> {
     /// The processes that use a GPU or MIG device, for an error message: those that NVML lists, then those that have
     /// the GPU's device node open. Omits what cannot be determined.
     pub(super) fn holders_of(&self, gpu: Option<&Gpu>, device: &str) -> Vec<Holder> {
-        let processes = self.nvml_on(device, Session::read_processes);
+        let processes = self.nvml_on(device, GpuHandle::processes);
         let mut holders: Vec<Holder> = processes
             .map(|processes| processes.compute)
             .unwrap_or_default()
@@ -166,7 +165,7 @@ impl<'a> Shared<'a> {
     /// The processes that have the GPU's device node open. The node's number may have changed with the
     /// MIG mode.
     pub(super) fn open_by(&self, gpu: Option<&Gpu>) -> Option<Holders> {
-        let minor = self.nvml_on(&gpu?.uuid, Session::minor_number);
+        let minor = self.nvml_on(&gpu?.uuid, GpuHandle::minor_number);
         self.context.environment.host.holders(minor.ok()?).ok()
     }
 }

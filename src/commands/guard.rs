@@ -14,7 +14,7 @@ use crate::error::{CommandError, Result};
 use crate::failure::ExitStatus;
 use crate::host::{Environment, Forwarding, Pid, ProcessHandle, adopt_descendants, reap};
 use crate::node::Served;
-use crate::nvml::{Nvml, Usage};
+use crate::nvml::{GpuHandle, Nvml, Usage};
 
 /// The time between two reports of the driver.
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -75,11 +75,7 @@ impl Guard<'_> {
     /// Returns the processes below this one that compute on the device and are no MPS clients. None if the driver does not
     /// answer now: the program has done nothing wrong then.
     fn outside_mps(&self) -> BTreeSet<Pid> {
-        let uuid = self.device.to_owned();
-        let Ok(processes) = self
-            .nvml
-            .supervise(move |session| session.read_processes(&uuid))
-        else {
+        let Ok(processes) = self.nvml.supervise_on(self.device, GpuHandle::processes) else {
             return BTreeSet::new();
         };
         let mut outside = pids(&processes.compute);

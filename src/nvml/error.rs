@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use nvml_wrapper::error::NvmlError as WrapperError;
+use nvml_wrapper_sys::bindings::nvmlReturn_t;
 use thiserror::Error;
 
 use crate::failure::Failure;
@@ -35,6 +36,8 @@ impl Code {
     pub const IN_USE: Self = Self(19);
     /// No room for the instance. nvml-wrapper does not know this code.
     pub const INSUFFICIENT_RESOURCES: Self = Self(23);
+    /// The driver does not know.
+    const UNKNOWN: Self = Self(999);
 }
 
 /// Shows the driver's description and the number.
@@ -157,7 +160,7 @@ impl NvmlError {
         }
     }
 
-    pub(super) fn at_init(library: &OsStr, error: &WrapperError) -> Self {
+    pub(super) fn at_init(library: &OsStr, error: WrapperError) -> Self {
         let library = library.to_string_lossy().into_owned();
         match error {
             WrapperError::LibloadingError(error) => Self::NotFound {
@@ -168,21 +171,24 @@ impl NvmlError {
         }
     }
 
-    pub(super) fn of(error: &WrapperError, call: &'static str, subject: &str) -> Self {
+    pub(super) fn of(error: WrapperError, call: &'static str, subject: &str) -> Self {
         if matches!(error, WrapperError::FailedToLoadSymbol(_)) {
             return Self::TooOld { call };
         }
         let subject = subject.to_owned();
-        match code_of(error) {
-            Some(code) => Self::Refused {
+        let is_unknown = matches!(error, WrapperError::Unknown);
+        let answer = error.to_string();
+        match Code(nvmlReturn_t::from(error)) {
+            // The number of errors that are not of NVML.
+            Code::UNKNOWN if !is_unknown => Self::Strange {
+                call,
+                subject,
+                answer,
+            },
+            code => Self::Refused {
                 call,
                 subject,
                 code,
-            },
-            None => Self::Strange {
-                call,
-                subject,
-                answer: error.to_string(),
             },
         }
     }
@@ -216,27 +222,4 @@ impl Failure for NvmlError {
         };
         Some(hint.to_owned())
     }
-}
-
-/// Returns the number of an error of nvml-wrapper.
-fn code_of(error: &WrapperError) -> Option<Code> {
-    Some(Code(match error {
-        WrapperError::Uninitialized => 1,
-        WrapperError::InvalidArg => 2,
-        WrapperError::NotSupported => 3,
-        WrapperError::NoPermission => 4,
-        WrapperError::NotFound => 6,
-        WrapperError::InsufficientSize(_) => 7,
-        WrapperError::DriverNotLoaded => 9,
-        WrapperError::Timeout => 10,
-        WrapperError::GpuLost => 15,
-        WrapperError::ResetRequired => 16,
-        WrapperError::OperatingSystem => 17,
-        WrapperError::LibRmVersionMismatch => 18,
-        WrapperError::InUse => 19,
-        WrapperError::InsufficientMemory => 20,
-        WrapperError::Unknown => 999,
-        WrapperError::UnexpectedVariant(code) => *code,
-        _ => return None,
-    }))
 }

@@ -2,16 +2,16 @@
 
 use std::ffi::c_uint;
 
-use nvml_wrapper::Device;
-use nvml_wrapper::enums::device::{DeviceArchitecture, SampleValue};
+use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::structs::device::FieldId;
+use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings::{
     nvmlComputeMode_enum_NVML_COMPUTEMODE_EXCLUSIVE_PROCESS, nvmlDevice_t, nvmlProcessInfo_t,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::library::{Symbol, handle, symbol};
+use super::session::{GpuHandle, Symbol, call, get, symbol};
 use super::{Code, NvmlError, Session};
 
 /// A GPU as NVML describes it.
@@ -44,133 +44,97 @@ pub struct Memory {
 impl Session {
     /// Returns the number of GPUs.
     pub fn gpu_count(&self) -> Result<u32, NvmlError> {
-        self.ask("nvmlDeviceGetCount_v2", "the driver", || {
-            self.library.device_count()
-        })
+        self.ask("nvmlDeviceGetCount_v2", "the driver", Nvml::device_count)
     }
 
     /// Returns the driver's version, such as `580.159.04`.
     pub fn driver_version(&self) -> Result<String, NvmlError> {
-        self.ask("nvmlSystemGetDriverVersion", "the driver", || {
-            self.library.sys_driver_version()
-        })
+        let call = "nvmlSystemGetDriverVersion";
+        self.ask(call, "the driver", Nvml::sys_driver_version)
+    }
+
+    /// Returns the CUDA version of the driver, 1000 × major + 10 × minor.
+    pub fn cuda_version(&self) -> Result<u32, NvmlError> {
+        let call = "nvmlSystemGetCudaDriverVersion";
+        let version = self.ask(call, "the driver", Nvml::sys_cuda_driver_version)?;
+        Ok(version.unsigned_abs())
     }
 
     pub fn read_gpu(&self, index: u32) -> Result<GpuReading, NvmlError> {
-        let (device, mut reading) = self.identify(index)?;
-        let subject = format!("GPU {index}");
-        let call = "nvmlDeviceGetMinorNumber";
-        reading.minor = self.ask(call, &subject, || device.minor_number()).ok();
-        reading.memory = self.memory(&device, &subject).ok();
-        Ok(reading)
+        let gpu = self.gpu_at(index)?;
+        let reading = gpu.identify(index)?;
+        Ok(GpuReading {
+            minor: gpu.minor_number().ok(),
+            memory: gpu.memory().ok(),
+            ..reading
+        })
     }
 
     /// Reads a GPU without its minor number and its memory.
     pub fn read_gpu_briefly(&self, index: u32) -> Result<GpuReading, NvmlError> {
-        self.identify(index).map(|(_, reading)| reading)
+        self.gpu_at(index)?.identify(index)
     }
 
     /// Opens a GPU, which makes later calls fast.
     pub fn open(&self, index: u32) -> Result<(), NvmlError> {
-        self.device_at(index).map(drop)
+        self.gpu_at(index).map(drop)
     }
+}
 
-    /// Opens a GPU, and returns its handle.
-    pub(super) fn device_at(&self, index: u32) -> Result<Device<'static>, NvmlError> {
-        let call = "nvmlDeviceGetHandleByIndex_v2";
-        let subject = format!("GPU {index}");
-        self.ask(call, &subject, || self.library.device_by_index(index))
-    }
-
-    fn identify(&self, index: u32) -> Result<(Device<'static>, GpuReading), NvmlError> {
-        let subject = format!("GPU {index}");
-        let device = self.device_at(index)?;
-        let uuid = self.ask("nvmlDeviceGetUUID", &subject, || device.uuid())?;
-        let product = self.ask("nvmlDeviceGetName", &subject, || device.name())?;
-        let pci = self.ask("nvmlDeviceGetPciInfo_v3", &subject, || device.pci_info())?;
-        let mig = self.mig_mode(&device, &subject)?;
+impl GpuHandle {
+    fn identify(&self, index: u32) -> Result<GpuReading, NvmlError> {
+        let uuid = self.ask("nvmlDeviceGetUUID", Device::uuid)?;
+        let product = self.ask("nvmlDeviceGetName", Device::name)?;
+        let pci = self.ask("nvmlDeviceGetPciInfo_v3", Device::pci_info)?;
         let bus_id = pci.bus_id.strip_prefix("0000").unwrap_or(&pci.bus_id);
-        let reading = GpuReading {
+        Ok(GpuReading {
             index,
             uuid,
             product,
             pci: bus_id.to_lowercase(),
             minor: None,
             memory: None,
-            mig,
-        };
-        Ok((device, reading))
+            mig: self.mig()?,
+        })
     }
 
     /// Returns the GPU utilization of the last sampling period in percent. The driver has none for MIG devices and for a
     /// GPU in MIG mode.
-    pub fn utilization(&self, gpu: &str) -> Option<u32> {
-        let device = self.device(gpu).ok()?;
+    pub fn utilization(&self) -> Option<u32> {
         let call = "nvmlDeviceGetUtilizationRates";
-        let rates = self.ask(call, gpu, || device.utilization_rates()).ok()?;
-        Some(rates.gpu)
+        Some(self.ask(call, Device::utilization_rates).ok()?.gpu)
     }
 
-    /// Returns the CUDA version of the driver, 1000 × major + 10 × minor.
-    pub fn cuda_version(&self) -> Result<u32, NvmlError> {
-        let version = self.ask("nvmlSystemGetCudaDriverVersion", "the driver", || {
-            self.library.sys_cuda_driver_version()
-        })?;
-        Ok(version.unsigned_abs())
-    }
-
-    /// Returns the CUDA compute capability of a GPU, such as 8.0.
-    pub fn compute_capability(&self, gpu: &str) -> Result<(u32, u32), NvmlError> {
-        let device = self.device(gpu)?;
+    /// Returns the CUDA compute capability, such as 8.0.
+    pub fn compute_capability(&self) -> Result<(u32, u32), NvmlError> {
         let call = "nvmlDeviceGetCudaComputeCapability";
-        let capability = self.ask(call, gpu, || device.cuda_compute_capability())?;
+        let capability = self.ask(call, Device::cuda_compute_capability)?;
         Ok((
             capability.major.unsigned_abs(),
             capability.minor.unsigned_abs(),
         ))
     }
 
-    /// True if the driver keeps a GPU initialised while nobody uses it.
-    pub fn is_persistent(&self, gpu: &str) -> Result<bool, NvmlError> {
-        let device = self.device(gpu)?;
-        let symbol = symbol!(self, nvmlDeviceGetPersistenceMode);
-        let mode = self.get(symbol, gpu, |function, mode| {
-            // SAFETY: the handle came from this library.
-            unsafe { function(handle(&device), mode) }
-        })?;
-        Ok(mode == 1)
+    /// True if the driver keeps the GPU initialised while nobody uses it.
+    pub fn is_persistent(&self) -> Result<bool, NvmlError> {
+        self.ask(
+            "nvmlDeviceGetPersistenceMode",
+            Device::is_in_persistent_mode,
+        )
     }
 
     /// Returns the number in `/dev/nvidia<minor>`, which may change with the MIG mode.
-    pub fn minor_number(&self, uuid: &str) -> Result<u32, NvmlError> {
-        let device = self.device(uuid)?;
-        self.ask("nvmlDeviceGetMinorNumber", uuid, || device.minor_number())
+    pub fn minor_number(&self) -> Result<u32, NvmlError> {
+        self.ask("nvmlDeviceGetMinorNumber", Device::minor_number)
     }
 
-    /// Returns the GPU or MIG device with this UUID.
-    pub(super) fn device(&self, uuid: &str) -> Result<Device<'static>, NvmlError> {
-        self.ask("nvmlDeviceGetHandleByUUID", uuid, || {
-            self.library.device_by_uuid(uuid)
+    /// Returns the memory of the GPU or MIG device.
+    fn memory(&self) -> Result<Memory, NvmlError> {
+        let info = self.ask("nvmlDeviceGetMemoryInfo_v2", Device::memory_info)?;
+        Ok(Memory {
+            total: info.total,
+            used: info.used,
         })
-    }
-
-    /// Returns the memory of a GPU or MIG device. Drivers before R510 have only the first version of the call, which
-    /// counts the driver's own share as used.
-    pub(super) fn memory(&self, device: &Device<'_>, subject: &str) -> Result<Memory, NvmlError> {
-        let call = "nvmlDeviceGetMemoryInfo_v2";
-        let (total, used) = match self.ask(call, subject, || device.memory_info()) {
-            Ok(info) => (info.total, info.used),
-            Err(NvmlError::TooOld { .. }) => {
-                let symbol = symbol!(self, nvmlDeviceGetMemoryInfo);
-                let info = self.get(symbol, subject, |function, info| {
-                    // SAFETY: the handle came from this library.
-                    unsafe { function(handle(device), info) }
-                })?;
-                (info.total, info.used)
-            }
-            Err(error) => return Err(error),
-        };
-        Ok(Memory { total, used })
     }
 }
 
@@ -187,68 +151,45 @@ pub struct MigMode {
 /// `NVML_FI_DEV_IS_RESETLESS_MIG_SUPPORTED`
 const FIELD_RESETLESS: u32 = 184;
 
-impl Session {
+impl GpuHandle {
     /// Sets the MIG mode. Returns `activationStatus`, the reason if the mode is pending and not active. The mode must be
     /// read back in any case.
     ///
     /// The call may reset the GPU, which may change handles and the minor number.
-    pub fn set_mig_mode(&self, gpu: &str, on: bool) -> Result<Code, NvmlError> {
-        let device = self.device(gpu)?;
-        let symbol = symbol!(self, nvmlDeviceSetMigMode);
-        let activation = self.get(symbol, gpu, |function, activation| {
-            // SAFETY: the handle came from this library.
-            unsafe { function(handle(&device), on.into(), activation) }
-        })?;
+    pub fn set_mig_mode(&self, on: bool) -> Result<Code, NvmlError> {
+        let activation = self.ask("nvmlDeviceSetMigMode", |device| device.set_mig_mode(on))?;
         Ok(Code(activation))
     }
 
-    /// Reads the MIG mode of a GPU: off if the GPU has no MIG.
-    pub fn read_mig_mode(&self, gpu: &str) -> Result<MigMode, NvmlError> {
-        let device = self.device(gpu)?;
-        Ok(self.mig_mode(&device, gpu)?.unwrap_or(MigMode {
+    /// Reads the MIG mode: off if the GPU has no MIG.
+    pub fn mig_mode(&self) -> Result<MigMode, NvmlError> {
+        Ok(self.mig()?.unwrap_or(MigMode {
             current: false,
             pending: false,
         }))
     }
 
-    /// True if the MIG mode changes without a reset. On drivers without this query the GPU's architecture decides: Hopper
-    /// and later need no reset (MIG user guide).
-    pub fn changes_without_reset(&self, gpu: &str) -> Result<bool, NvmlError> {
-        let device = self.device(gpu)?;
-        let field = self.ask("nvmlDeviceGetFieldValues", gpu, || {
-            device.field_values_for(&[FieldId(FIELD_RESETLESS)])
-        });
-        let value = field.ok().and_then(|values| values.into_iter().next());
-        if let Some(Ok(sample)) = value
-            && let Ok(value) = sample.value
-        {
-            return Ok(!matches!(
-                value,
-                SampleValue::U32(0) | SampleValue::U64(0) | SampleValue::I64(0)
-            ));
-        }
-        let call = "nvmlDeviceGetArchitecture";
-        let architecture = self.ask(call, gpu, || device.architecture())?;
-        Ok(matches!(
-            architecture,
-            DeviceArchitecture::Hopper
-                | DeviceArchitecture::Blackwell
-                | DeviceArchitecture::Unknown
-        ))
+    /// True if the MIG mode changes without a reset, as on Hopper and later GPUs (MIG user guide). False if the driver
+    /// does not say so of this GPU.
+    pub fn changes_without_reset(&self) -> Result<bool, NvmlError> {
+        let field = FieldId(FIELD_RESETLESS);
+        let call = "nvmlDeviceGetFieldValues";
+        let samples = self.ask(call, |device| device.field_values_for(&[field]))?;
+        Ok(samples.into_iter().flatten().any(|sample| {
+            matches!(
+                sample.value,
+                Ok(SampleValue::U32(1) | SampleValue::U64(1) | SampleValue::I64(1))
+            )
+        }))
     }
 
-    /// Returns `None` for a GPU without MIG.
-    pub(super) fn mig_mode(
-        &self,
-        device: &Device<'_>,
-        subject: &str,
-    ) -> Result<Option<MigMode>, NvmlError> {
-        match self.ask("nvmlDeviceGetMigMode", subject, || device.mig_mode()) {
+    /// Returns the MIG mode; `None` for a GPU without MIG.
+    fn mig(&self) -> Result<Option<MigMode>, NvmlError> {
+        match self.ask("nvmlDeviceGetMigMode", Device::mig_mode) {
             Ok(mode) => Ok(Some(MigMode {
                 current: mode.current == 1,
                 pending: mode.pending == 1,
             })),
-            Err(NvmlError::TooOld { .. }) => Ok(None),
             Err(error) if error.code() == Some(Code::NOT_SUPPORTED) => Ok(None),
             Err(error) => Err(error),
         }
@@ -269,26 +210,16 @@ pub fn compute_mode_in_words(mode: u32) -> &'static str {
     }
 }
 
-impl Session {
-    /// Reads NVML's number of a GPU's compute mode. Not supported in MIG mode.
-    pub fn compute_mode(&self, gpu: &str) -> Result<u32, NvmlError> {
-        let device = self.device(gpu)?;
-        let symbol = symbol!(self, nvmlDeviceGetComputeMode);
-        self.get(symbol, gpu, |function, mode| {
-            // SAFETY: the handle came from this library.
-            unsafe { function(handle(&device), mode) }
-        })
+impl GpuHandle {
+    /// Reads NVML's number of the compute mode. Not supported in MIG mode.
+    pub fn compute_mode(&self) -> Result<u32, NvmlError> {
+        get!(self.nvmlDeviceGetComputeMode())
     }
 
-    /// Sets a GPU's compute mode and reads it back. Needs root.
-    pub fn set_compute_mode(&self, gpu: &str, mode: u32) -> Result<u32, NvmlError> {
-        let device = self.device(gpu)?;
-        let symbol = symbol!(self, nvmlDeviceSetComputeMode);
-        self.call(symbol, gpu, |function| {
-            // SAFETY: the handle came from this library.
-            unsafe { function(handle(&device), mode) }
-        })?;
-        self.compute_mode(gpu)
+    /// Sets the compute mode and reads it back. Needs root.
+    pub fn set_compute_mode(&self, mode: u32) -> Result<u32, NvmlError> {
+        call!(self.nvmlDeviceSetComputeMode(mode))?;
+        self.compute_mode()
     }
 }
 
@@ -311,33 +242,25 @@ pub struct Usage {
     pub memory: Option<u64>,
 }
 
-impl Session {
-    /// Reads the processes of the GPU or MIG device with this UUID. The two lists are read one after the other and may
-    /// disagree.
-    pub fn read_processes(&self, uuid: &str) -> Result<Processes, NvmlError> {
-        let device = self.device(uuid)?;
-        let clients = symbol!(self, nvmlDeviceGetMPSComputeRunningProcesses_v3);
-        let clients = self.usages(clients, uuid, handle(&device))?;
-        let compute = symbol!(self, nvmlDeviceGetComputeRunningProcesses_v3);
+impl GpuHandle {
+    /// Reads the processes of the GPU or MIG device. The two lists are read one after the other and may disagree.
+    pub fn processes(&self) -> Result<Processes, NvmlError> {
+        let clients = symbol!(self.session, nvmlDeviceGetMPSComputeRunningProcesses_v3);
+        let compute = symbol!(self.session, nvmlDeviceGetComputeRunningProcesses_v3);
         Ok(Processes {
-            compute: self.usages(compute, uuid, handle(&device))?,
-            clients,
-            memory: self.memory(&device, uuid).ok(),
+            clients: self.usages(clients)?,
+            compute: self.usages(compute)?,
+            memory: self.memory().ok(),
         })
     }
 
     /// Reads a list, in one call unless there are more processes than expected.
-    fn usages(
-        &self,
-        symbol: Symbol<List>,
-        uuid: &str,
-        device: nvmlDevice_t,
-    ) -> Result<Vec<Usage>, NvmlError> {
+    fn usages(&self, symbol: Symbol<List>) -> Result<Vec<Usage>, NvmlError> {
         let mut room = EXPECTED;
         loop {
-            let listed = self.list(symbol, uuid, room, |function, count, found| {
-                // SAFETY: the handle came from this library, the pointers from this session.
-                unsafe { function(device, count, found) }
+            let listed = self.list(symbol, room, |function, count, found| {
+                // SAFETY: the handle came from this library; the buffer has room for `count` entries.
+                unsafe { function(self.raw, count, found) }
             });
             match listed {
                 // More processes may start before the next call.

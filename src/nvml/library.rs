@@ -1,22 +1,15 @@
 //! Loads NVML, opens a session with it, and limits the time of its calls: one that hangs is left behind in its thread.
 
-use std::ffi::{CStr, OsStr, OsString, c_char, c_uint};
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nvml_wrapper::error::NvmlError as WrapperError;
-use nvml_wrapper::{Device, Nvml as Library};
-use nvml_wrapper_sys::bindings::{
-    NvmlLib, nvmlComputeInstance_t, nvmlComputeInstanceInfo_t, nvmlComputeInstancePlacement_t,
-    nvmlComputeInstanceProfileInfo_t, nvmlDevice_t, nvmlDeviceAttributes_t, nvmlGpuInstance_t,
-    nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t, nvmlGpuInstanceProfileInfo_t,
-    nvmlGpuInstanceProfileInfo_v2_t, nvmlMemory_t, nvmlProcessInfo_t,
-};
+use nvml_wrapper::Nvml as Library;
 
-use super::{Code, NvmlError};
+use super::{Code, GpuHandle, NvmlError, Session};
 use crate::config::NVML_CALL_LIMIT;
 
 /// Held for reading while a task runs, and for writing while the library is [shut down](Nvml::while_shut_down).
@@ -27,20 +20,6 @@ static RUNNING: Mutex<Vec<(OsString, Watch)>> = Mutex::new(Vec::new());
 
 fn running() -> MutexGuard<'static, Vec<(OsString, Watch)>> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Starts a task with a library in another thread.
-fn begin<T: Send + 'static>(
-    name: OsString,
-    limit: Duration,
-    task: impl FnOnce(Watch) -> Result<T, NvmlError> + Send + 'static,
-) -> Result<Watched<T>, NvmlError> {
-    in_thread(limit, move |watch| {
-        running().push((name, watch.clone()));
-        let result = task(watch.clone());
-        running().retain(|(_, other)| !other.is(&watch));
-        result
-    })
 }
 
 /// Returns the error of a task that has made a call in this library and has not ended.
@@ -79,7 +58,7 @@ impl Nvml {
             let library = Library::builder()
                 .lib_path(&name)
                 .init()
-                .map_err(|error| NvmlError::at_init(&name, &error))?;
+                .map_err(|error| NvmlError::at_init(&name, error))?;
             Ok(Self {
                 library: Box::leak(Box::new(library)),
                 name: Box::leak(name.into_boxed_os_str()),
@@ -90,7 +69,22 @@ impl Nvml {
 
     /// Starts the threads for this number of concurrent calls, or none.
     pub fn reserve(calls: usize) -> Result<(), NvmlError> {
-        reserve(calls)
+        let mut free = free();
+        let mut made = Vec::new();
+        while free.len() + made.len() < calls {
+            match make_worker() {
+                Ok(worker) => made.push(worker),
+                Err(error) => {
+                    for (worker, thread) in made {
+                        let _ = worker.0.send(None);
+                        let _ = thread.join();
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        free.extend(made.into_iter().map(|(worker, _)| worker));
+        Ok(())
     }
 
     /// Returns the same library with another limit per call than [`NVML_CALL_LIMIT`].
@@ -107,6 +101,16 @@ impl Nvml {
         // Held by the waiting thread and not by the task, whose thread may hang.
         let _open = OPEN.read().unwrap_or_else(PoisonError::into_inner);
         self.begin(task)?.wait()
+    }
+
+    /// Runs a task in another thread, like [`supervise`](Self::supervise), on the GPU or MIG device with this UUID.
+    pub fn supervise_on<T: Send + 'static>(
+        self,
+        uuid: &str,
+        task: impl FnOnce(&GpuHandle) -> Result<T, NvmlError> + Send + 'static,
+    ) -> Result<T, NvmlError> {
+        let uuid = uuid.to_owned();
+        self.supervise(move |session| task(&session.gpu(&uuid)?))
     }
 
     /// Starts a task in another thread.
@@ -193,12 +197,12 @@ impl Watch {
     }
 
     /// True for a copy of the same watch.
-    pub(super) fn is(&self, other: &Self) -> bool {
+    fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.current, &other.current)
     }
 
     /// Returns the error of a task that has not ended, if it has made a call.
-    pub(super) fn hangs(&self) -> Option<NvmlError> {
+    fn hangs(&self) -> Option<NvmlError> {
         let call = self.lock().clone()?;
         Some(NvmlError::Hung {
             waited: call.since.elapsed(),
@@ -207,7 +211,7 @@ impl Watch {
         })
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Call>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Call>> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -222,28 +226,8 @@ struct Worker(Sender<Option<Task>>);
 /// The free workers. Threads are reused: a new one could exceed a limit of processes half-way through a change.
 static FREE: Mutex<Vec<Worker>> = Mutex::new(Vec::new());
 
-fn free() -> std::sync::MutexGuard<'static, Vec<Worker>> {
+fn free() -> MutexGuard<'static, Vec<Worker>> {
     FREE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Starts the threads for this number of concurrent calls, or none.
-pub(super) fn reserve(calls: usize) -> Result<(), NvmlError> {
-    let mut free = free();
-    let mut made = Vec::new();
-    while free.len() + made.len() < calls {
-        match make_worker() {
-            Ok(worker) => made.push(worker),
-            Err(error) => {
-                for (worker, thread) in made {
-                    let _ = worker.0.send(None);
-                    let _ = thread.join();
-                }
-                return Err(error);
-            }
-        }
-    }
-    free.extend(made.into_iter().map(|(worker, _)| worker));
-    Ok(())
 }
 
 fn make_worker() -> Result<(Worker, JoinHandle<()>), NvmlError> {
@@ -269,16 +253,19 @@ pub struct Watched<T> {
     answers: Receiver<Result<T, NvmlError>>,
 }
 
-/// Starts a task in another thread.
-pub(super) fn in_thread<T: Send + 'static>(
+/// Starts a task with a library in another thread.
+fn begin<T: Send + 'static>(
+    name: OsString,
     limit: Duration,
     task: impl FnOnce(Watch) -> Result<T, NvmlError> + Send + 'static,
 ) -> Result<Watched<T>, NvmlError> {
     let watch = Watch::default();
     let (answer, answers) = mpsc::channel();
-    let task_watch = watch.clone();
+    let own = watch.clone();
     let task: Task = Box::new(move |worker| {
-        let result = task(task_watch);
+        running().push((name, own.clone()));
+        let result = task(own.clone());
+        running().retain(|(_, other)| !other.is(&own));
         free().push(worker);
         // After its limit no thread waits for the task.
         let _ = answer.send(result);
@@ -332,203 +319,4 @@ impl<T> Watched<T> {
             };
         }
     }
-}
-
-/// The library inside a supervised task.
-pub struct Session {
-    pub(super) library: &'static Library,
-    watch: Watch,
-}
-
-impl Session {
-    pub(super) fn new(library: &'static Library, watch: Watch) -> Self {
-        Self { library, watch }
-    }
-
-    fn shut_down(&self) -> Result<(), NvmlError> {
-        self.call(symbol!(self, nvmlShutdown), "the driver", |function| {
-            // SAFETY: it takes no argument; no handle outlives a task, and no other task runs.
-            unsafe { function() }
-        })
-    }
-
-    fn initialise(&self) -> Result<(), NvmlError> {
-        self.call(symbol!(self, nvmlInit_v2), "the driver", |function| {
-            // SAFETY: it takes no argument.
-            unsafe { function() }
-        })
-    }
-
-    /// Returns the library's symbols. An older driver may lack any one.
-    pub(super) fn symbols(&self) -> &'static NvmlLib {
-        self.library.lib()
-    }
-
-    /// Makes a call through nvml-wrapper.
-    pub(super) fn ask<T>(
-        &self,
-        call: &'static str,
-        subject: &str,
-        work: impl FnOnce() -> Result<T, WrapperError>,
-    ) -> Result<T, NvmlError> {
-        self.watch.begin(call, subject);
-        let begun = Instant::now();
-        let answer = work().map_err(|error| NvmlError::of(&error, call, subject));
-        trace(call, subject, begun, answer.as_ref().err());
-        answer
-    }
-
-    /// Makes a call through a symbol of the library. `work` returns NVML's code.
-    pub(super) fn call<F>(
-        &self,
-        symbol: Symbol<F>,
-        subject: &str,
-        work: impl FnOnce(F) -> u32,
-    ) -> Result<(), NvmlError> {
-        let call = symbol.name;
-        let function = symbol.function.ok_or(NvmlError::TooOld { call })?;
-        self.watch.begin(call, subject);
-        let begun = Instant::now();
-        let answer = match Code(work(function)) {
-            Code::SUCCESS => Ok(()),
-            code => Err(NvmlError::Refused {
-                call,
-                subject: subject.to_owned(),
-                code,
-            }),
-        };
-        trace(call, subject, begun, answer.as_ref().err());
-        answer
-    }
-
-    /// Makes a call that writes a value. Its pointer is valid during `work`.
-    pub(super) fn get<F, T: Plain>(
-        &self,
-        symbol: Symbol<F>,
-        subject: &str,
-        work: impl FnOnce(F, *mut T) -> u32,
-    ) -> Result<T, NvmlError> {
-        let mut value = T::zeroed();
-        self.call(symbol, subject, |function| work(function, &raw mut value))?;
-        Ok(value)
-    }
-
-    /// Makes a call that writes the number of entries, which is `room` before, and the entries into a buffer with this
-    /// much room. Both pointers are valid during `work`.
-    pub(super) fn list<F, T: Plain>(
-        &self,
-        symbol: Symbol<F>,
-        subject: &str,
-        room: usize,
-        work: impl FnOnce(F, *mut c_uint, *mut T) -> u32,
-    ) -> Result<Vec<T>, NvmlError> {
-        let mut found = vec![T::zeroed(); room];
-        let mut count = c_uint::try_from(room).unwrap_or(c_uint::MAX);
-        self.call(symbol, subject, |function| {
-            work(function, &raw mut count, found.as_mut_ptr())
-        })?;
-        found.truncate(count as usize);
-        Ok(found)
-    }
-}
-
-/// Traces a call that has returned.
-fn trace(call: &str, subject: &str, begun: Instant, error: Option<&NvmlError>) {
-    let took = begun.elapsed().as_secs_f64() * 1000.0;
-    match error.and_then(NvmlError::code) {
-        None => tracing::debug!(target: "nvml", "{call} {subject} ({took:.1} ms)"),
-        Some(code) => tracing::debug!(target: "nvml", "{call} {subject}: {code} ({took:.1} ms)"),
-    }
-}
-
-/// Reads the driver's answers for the numbers 0, 1, 2 and so on, up to the first number that it does not know, and for at
-/// most this many numbers. Omits those that are not supported.
-pub(super) fn numbered<T>(
-    most: u32,
-    read: impl FnMut(u32) -> Result<T, NvmlError>,
-) -> impl Iterator<Item = Result<T, NvmlError>> {
-    (0..most)
-        .map(read)
-        .take_while(|answer| code_of(answer) != Some(Code::INVALID_ARGUMENT))
-        .filter(|answer| code_of(answer) != Some(Code::NOT_SUPPORTED))
-}
-
-fn code_of<T>(answer: &Result<T, NvmlError>) -> Option<Code> {
-    answer.as_ref().err().and_then(NvmlError::code)
-}
-
-/// A function of the library by its name. An older driver may lack it.
-#[derive(Clone, Copy)]
-pub(super) struct Symbol<F> {
-    pub(super) name: &'static str,
-    pub(super) function: Option<F>,
-}
-
-/// Returns the [`Symbol`] with this name, which is the name of the function too.
-macro_rules! symbol {
-    ($session:expr, $name:ident) => {
-        crate::nvml::library::Symbol {
-            name: stringify!($name),
-            function: $session.symbols().$name.as_ref().ok().copied(),
-        }
-    };
-}
-pub(super) use symbol;
-
-/// Data of C that a call fills.
-///
-/// # Safety
-/// All bytes of a value may be zero.
-pub(super) unsafe trait Plain: Copy {
-    fn zeroed() -> Self {
-        // SAFETY: every implementor promises it.
-        unsafe { std::mem::zeroed() }
-    }
-}
-
-macro_rules! plain {
-    ($($type:ty),+ $(,)?) => {
-        // SAFETY: a number, a pointer that is never followed here, or a struct of numbers and such pointers.
-        $(unsafe impl Plain for $type {})+
-    };
-}
-
-plain!(
-    c_uint,
-    nvmlComputeInstance_t,
-    nvmlComputeInstanceInfo_t,
-    nvmlComputeInstancePlacement_t,
-    nvmlComputeInstanceProfileInfo_t,
-    nvmlDevice_t,
-    nvmlDeviceAttributes_t,
-    nvmlGpuInstance_t,
-    nvmlGpuInstanceInfo_t,
-    nvmlGpuInstancePlacement_t,
-    nvmlGpuInstanceProfileInfo_t,
-    nvmlGpuInstanceProfileInfo_v2_t,
-    nvmlMemory_t,
-    nvmlProcessInfo_t,
-);
-
-/// Returns the handle inside a device of nvml-wrapper.
-pub(super) fn handle(device: &Device<'_>) -> nvmlDevice_t {
-    // SAFETY: the handle is only passed back to the library it came from, which is never unloaded.
-    unsafe { device.handle() }
-}
-
-/// Returns the version word of a struct: its size and the number of its version (`NVML_STRUCT_VERSION`).
-pub(super) fn version_of<T>(form: u32) -> u32 {
-    u32::try_from(size_of::<T>()).unwrap_or(u32::MAX) | form << 24
-}
-
-/// Reads a C string from a fixed buffer, which may lack a terminator.
-pub(super) fn text(buffer: &[c_char]) -> String {
-    let bytes: Vec<u8> = buffer
-        .iter()
-        .map(|c| c.cast_unsigned())
-        .chain([0])
-        .collect();
-    CStr::from_bytes_until_nul(&bytes)
-        .map(|text| text.to_string_lossy().into_owned())
-        .unwrap_or_default()
 }

@@ -10,10 +10,12 @@ mod gpu;
 mod instances;
 mod library;
 mod profiles;
+mod session;
 
 pub use error::{Code, NvmlError};
 pub use gpu::{
     EXCLUSIVE_PROCESS, GpuReading, Memory, MigMode, Processes, Usage, compute_mode_in_words,
 };
 pub use instances::{ComputeInstanceReading, GpuInstanceReading};
-pub use library::{Nvml, Session, Watched};
+pub use library::{Nvml, Watched};
+pub use session::{GpuHandle, Session};

@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use nvml_wrapper::Device;
-use nvml_wrapper_sys::bindings::nvmlGpuInstanceProfileInfo_v2_t;
+use nvml_wrapper_sys::bindings::nvmlGpuInstanceProfileInfo_v2_t as ProfileInfo;
 
-use super::library::{Plain, handle, numbered, symbol, text, version_of};
-use super::{Code, GpuReading, NvmlError, Session};
+use super::session::{GpuHandle, get, list, numbered, symbol, text, version_of};
+use super::{Code, GpuReading, NvmlError};
 use crate::geometry::{GpuInstanceProfile, Placement, ProfileEnum, ProfileId, ProfileName};
 
 /// The limit for profile queries of a driver that never answers `INVALID_ARGUMENT` (NVML 13.3 has 18 profiles).
@@ -22,26 +21,21 @@ fn known_offers() -> MutexGuard<'static, Offers> {
     OFFERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Session {
+impl GpuHandle {
     /// Returns the profiles with these ids, without placements and free counts. Not every driver has a call for one id, so
     /// profiles are queried until all are found.
     pub fn profiles_in_use(
         &self,
-        gpu: &str,
         ids: &BTreeSet<ProfileId>,
     ) -> Result<Vec<GpuInstanceProfile>, NvmlError> {
-        let device = self.device(gpu)?;
-        numbered(MOST_PROFILES, |query| {
-            self.bare_profile(&device, gpu, ProfileEnum(query))
-        })
-        .filter(|profile| !matches!(profile, Ok(profile) if !ids.contains(&profile.id)))
-        .take(ids.len())
-        .collect()
+        numbered(MOST_PROFILES, |query| self.bare_profile(ProfileEnum(query)))
+            .filter(|profile| !matches!(profile, Ok(profile) if !ids.contains(&profile.id)))
+            .take(ids.len())
+            .collect()
     }
 
-    /// Returns the profiles of a GPU with their placements; none for a GPU without MIG, and on older drivers while MIG is
-    /// off. This takes about 50 calls (10 ms on an H200). The result depends only on the GPU and its MIG mode, so it is
-    /// kept.
+    /// Returns the profiles of a GPU with their placements; none for a GPU without MIG, and on driver 535 while MIG is off.
+    /// This takes about 50 calls (10 ms on an H200). The result depends only on the GPU and its MIG mode, so it is kept.
     pub fn offers(&self, gpu: &GpuReading) -> Result<Vec<GpuInstanceProfile>, NvmlError> {
         let Some(mode) = gpu.mig else {
             return Ok(Vec::new());
@@ -50,10 +44,9 @@ impl Session {
         if let Some(offers) = known_offers().get(&key) {
             return Ok(offers.clone());
         }
-        let device = self.device(&gpu.uuid)?;
         let mut offers: Vec<GpuInstanceProfile> = numbered(MOST_PROFILES, |query| {
-            let mut profile = self.bare_profile(&device, &gpu.uuid, ProfileEnum(query))?;
-            profile.placements = self.placements(&device, &gpu.uuid, profile.id)?;
+            let mut profile = self.bare_profile(ProfileEnum(query))?;
+            profile.placements = self.placements(profile.id)?;
             profile.most = most(&profile.placements, profile.most);
             Ok(profile)
         })
@@ -63,40 +56,26 @@ impl Session {
         Ok(offers)
     }
 
-    /// Returns how many more instances of this profile fit now. Old drivers answer only while MIG is on.
-    pub fn free(&self, gpu: &str, profile: ProfileId) -> Option<u32> {
-        let device = self.device(gpu).ok()?;
-        let symbol = symbol!(self, nvmlDeviceGetGpuInstanceRemainingCapacity);
-        let free = self.get(symbol, gpu, |function, count| {
-            // SAFETY: the handle came from this library.
-            unsafe { function(handle(&device), profile.0, count) }
-        });
-        free.ok()
+    /// Returns how many more instances of this profile fit now. Driver 535 answers only while MIG is on.
+    pub fn free(&self, profile: ProfileId) -> Option<u32> {
+        get!(self.nvmlDeviceGetGpuInstanceRemainingCapacity(profile.0)).ok()
     }
 
     /// Reads a profile without its placements.
-    fn bare_profile(
-        &self,
-        device: &Device<'_>,
-        subject: &str,
-        query: ProfileEnum,
-    ) -> Result<GpuInstanceProfile, NvmlError> {
-        let (info, name) = match self.profile_v2(device, subject, query) {
-            Ok(info) => (info, text(&info.name)),
-            Err(NvmlError::TooOld { .. }) => {
-                let info = self.profile_v1(device, subject, query)?;
-                // Drivers without names of profiles.
-                let memory = self.memory(device, subject);
-                let total = memory.map_or(info.memorySizeMB << 20, |memory| memory.total);
-                let name = derived_name(query, info.sliceCount, info.memorySizeMB, total);
-                (info, name)
+    fn bare_profile(&self, query: ProfileEnum) -> Result<GpuInstanceProfile, NvmlError> {
+        let symbol = symbol!(self.session, nvmlDeviceGetGpuInstanceProfileInfoV);
+        let info = self.get(symbol, |function, info: *mut ProfileInfo| {
+            // SAFETY: the handle came from this library, and the version tells it the size of `info`.
+            unsafe {
+                (*info).version = version_of::<ProfileInfo>(2);
+                function(self.raw, query.0, info)
             }
-            Err(error) => return Err(error),
-        };
+        })?;
+        let name = text(&info.name);
         let name = name.strip_prefix("MIG ").unwrap_or(&name);
         let name: ProfileName = name.parse().map_err(|_| NvmlError::Strange {
-            call: "nvmlDeviceGetGpuInstanceProfileInfoV",
-            subject: subject.to_owned(),
+            call: symbol.name,
+            subject: self.subject.clone(),
             answer: format!("the profile name \"{name}\""),
         })?;
         Ok(GpuInstanceProfile {
@@ -112,64 +91,19 @@ impl Session {
         })
     }
 
-    fn profile_v2(
-        &self,
-        device: &Device<'_>,
-        subject: &str,
-        query: ProfileEnum,
-    ) -> Result<nvmlGpuInstanceProfileInfo_v2_t, NvmlError> {
-        type Info = nvmlGpuInstanceProfileInfo_v2_t;
-        let symbol = symbol!(self, nvmlDeviceGetGpuInstanceProfileInfoV);
-        self.get(symbol, subject, |function, info: *mut Info| {
-            // SAFETY: the handle came from this library, and the version tells it the size of `info`.
-            unsafe {
-                (*info).version = version_of::<Info>(2);
-                function(handle(device), query.0, info)
-            }
-        })
-    }
-
-    /// Reads a profile with the first version of the query, which has no name.
-    fn profile_v1(
-        &self,
-        device: &Device<'_>,
-        subject: &str,
-        query: ProfileEnum,
-    ) -> Result<nvmlGpuInstanceProfileInfo_v2_t, NvmlError> {
-        let symbol = symbol!(self, nvmlDeviceGetGpuInstanceProfileInfo);
-        let info = self.get(symbol, subject, |function, info| {
-            // SAFETY: the handle came from this library.
-            unsafe { function(handle(device), query.0, info) }
-        })?;
-        Ok(nvmlGpuInstanceProfileInfo_v2_t {
-            id: info.id,
-            sliceCount: info.sliceCount,
-            instanceCount: info.instanceCount,
-            multiprocessorCount: info.multiprocessorCount,
-            memorySizeMB: info.memorySizeMB,
-            ..Plain::zeroed()
-        })
-    }
-
-    fn placements(
-        &self,
-        device: &Device<'_>,
-        subject: &str,
-        profile: ProfileId,
-    ) -> Result<Vec<Placement>, NvmlError> {
-        let symbol = symbol!(self, nvmlDeviceGetGpuInstancePossiblePlacements_v2);
-        let counted = self.get(symbol, subject, |function, count| {
-            // SAFETY: a null buffer asks for the count (`nvml.h`).
-            unsafe { function(handle(device), profile.0, std::ptr::null_mut(), count) }
-        });
-        let count = match counted {
-            Err(error) if error.code() == Some(Code::NO_PERMISSION) => return Ok(Vec::new()),
-            counted => counted?,
-        };
-        let found = self.list(symbol, subject, count as usize, |function, count, found| {
-            // SAFETY: the handle came from this library; the buffer has room for `count` entries.
-            unsafe { function(handle(device), profile.0, found, count) }
-        })?;
+    /// Returns the possible placements of a profile, or none if the driver shows them only to root.
+    fn placements(&self, profile: ProfileId) -> Result<Vec<Placement>, NvmlError> {
+        let nowhere = std::ptr::null_mut();
+        let count =
+            match get!(self.nvmlDeviceGetGpuInstancePossiblePlacements_v2(profile.0, nowhere)) {
+                Err(error) if error.code() == Some(Code::NO_PERMISSION) => return Ok(Vec::new()),
+                counted => counted?,
+            };
+        let room = count as usize;
+        let found = list!(
+            self.nvmlDeviceGetGpuInstancePossiblePlacements_v2(profile.0),
+            room
+        )?;
         Ok(found
             .into_iter()
             .map(|place| Placement::new(place.start, place.size))
@@ -198,36 +132,9 @@ fn most(placements: &[Placement], reported: u32) -> u32 {
     }
 }
 
-/// Derives the name of a profile on drivers without the second version of the query (go-nvlib's formula, checked against
-/// every model of known size).
-fn derived_name(query: ProfileEnum, slices: u32, memory_mib: u64, total: u64) -> String {
-    let total_mib = (total >> 20).max(1);
-    let eighths = (memory_mib * 8).div_ceil(total_mib);
-    let gigabytes = (eighths * total.div_ceil(1 << 30) + 4) / 8;
-    let attribute = match query.0 {
-        7 | 8 => "+me",
-        10..=12 | 17 => "+gfx",
-        13 | 14 => "-me",
-        15 | 16 => "+me.all",
-        _ => "",
-    };
-    format!("{slices}g.{gigabytes}gb{attribute}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn derived_names_equal_those_of_newer_drivers() {
-        let h200 = 143_771 << 20;
-        let name = |query, slices, mib| derived_name(ProfileEnum(query), slices, mib, h200);
-        assert_eq!(name(0, 1, 16_384), "1g.18gb");
-        assert_eq!(name(7, 1, 16_384), "1g.18gb+me");
-        assert_eq!(name(9, 1, 33_280), "1g.35gb");
-        assert_eq!(name(2, 3, 71_424), "3g.71gb");
-        assert_eq!(name(4, 7, 143_360), "7g.141gb");
-    }
 
     #[test]
     fn as_many_fit_as_have_separate_placements() {

@@ -17,7 +17,7 @@ use crate::error::{CommandError, Result, failed, usage};
 use crate::failure::ExitStatus;
 use crate::host::{Environment, empty_directory};
 use crate::node::{Client, Detail, Node, Served, observe, observe_records};
-use crate::nvml::{EXCLUSIVE_PROCESS, Nvml};
+use crate::nvml::{EXCLUSIVE_PROCESS, GpuHandle, Nvml};
 use crate::render::format::time_taken;
 use crate::render::json::{VERSION, show};
 use crate::render::note;
@@ -235,10 +235,7 @@ impl Measurements<'_> {
 
     /// Returns the device memory in use, in bytes; `None` if the driver does not tell.
     fn memory_used(&self) -> Option<u64> {
-        let uuid = self.device.to_owned();
-        let read = self
-            .nvml
-            .supervise(move |session| session.read_processes(&uuid));
+        let read = self.nvml.supervise_on(self.device, GpuHandle::processes);
         Some(read.ok()?.memory?.used)
     }
 

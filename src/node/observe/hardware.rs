@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::observer::Detail;
 use crate::node::{Gpu, Node, Unseen};
-use crate::nvml::{Code, Nvml, NvmlError, Processes, Session};
+use crate::nvml::{Code, GpuHandle, Nvml, NvmlError, Processes, Session};
 
 /// Attempts to read a GPU while another command destroys its devices: each that disappears costs one, and a GPU has up to
 /// 14 instances, GPU instances and compute instances together.
@@ -33,8 +33,8 @@ pub(super) fn read_hardware(
                 processes.extend(read.processes);
                 node.unseen.extend(read.unseen);
             }
-            // A GPU that is lost must not hide the others.
-            Err(error) if error.code().is_some() => {
+            // A GPU that is lost must not hide the others, and all that an old driver can tell is shown.
+            Err(error) if error.code().is_some() || matches!(error, NvmlError::TooOld { .. }) => {
                 node.unseen.push(Unseen::Gpu {
                     index,
                     why: error.to_string(),
@@ -91,12 +91,12 @@ impl HardwareReader<'_> {
 
     fn read_once(&self, index: u32) -> Result<GpuSnapshot, NvmlError> {
         let (session, detail) = (self.session, self.detail);
-        let mut gpu = self.read_gpu(index)?;
+        let (handle, mut gpu) = self.read_gpu(index)?;
         if (detail.all_instances || detail.facts) && gpu.mig.is_some() {
-            gpu.resetless = session.changes_without_reset(&gpu.uuid).ok();
+            gpu.resetless = handle.changes_without_reset().ok();
         }
         if detail.facts {
-            self.read_facts(&mut gpu)?;
+            self.read_facts(&handle, &mut gpu)?;
         }
         let mut processes = ProcessLists::new();
         let mut unseen = Vec::new();
@@ -105,7 +105,10 @@ impl HardwareReader<'_> {
         }
         let reads_processes = detail.reads_processes();
         for device in gpu.devices().into_iter().filter(|_| reads_processes) {
-            match session.read_processes(&device.uuid) {
+            let read = session
+                .gpu(&device.uuid)
+                .and_then(|device| device.processes());
+            match read {
                 Ok(read) => {
                     processes.insert(device.uuid, read);
                 }
@@ -123,10 +126,10 @@ impl HardwareReader<'_> {
             }
         }
         if reads_processes && !gpu.in_mig_mode() {
-            gpu.compute_mode = session.compute_mode(&gpu.uuid).ok();
+            gpu.compute_mode = handle.compute_mode().ok();
         }
         if detail.utilization && !gpu.in_mig_mode() {
-            gpu.utilization = session.utilization(&gpu.uuid);
+            gpu.utilization = handle.utilization();
         }
         Ok(GpuSnapshot {
             gpu,
@@ -135,15 +138,14 @@ impl HardwareReader<'_> {
         })
     }
 
-    /// Reads the facts that `doctor` needs. An older driver may lack any one.
-    fn read_facts(&self, gpu: &mut Gpu) -> Result<(), NvmlError> {
-        let session = self.session;
-        gpu.minor = session.minor_number(&gpu.uuid).ok();
-        gpu.capability = session.compute_capability(&gpu.uuid).ok();
-        gpu.is_persistent = session.is_persistent(&gpu.uuid).ok();
+    /// Reads the facts that `doctor` needs.
+    fn read_facts(&self, handle: &GpuHandle, gpu: &mut Gpu) -> Result<(), NvmlError> {
+        gpu.minor = handle.minor_number().ok();
+        gpu.capability = handle.compute_capability().ok();
+        gpu.is_persistent = handle.is_persistent().ok();
         if gpu.in_mig_mode() {
-            let offers = session.offers(&session.read_gpu(gpu.index)?)?;
-            gpu.all_instances = match session.read_instances(&gpu.uuid, &offers) {
+            let offers = handle.offers(&self.session.read_gpu(gpu.index)?)?;
+            gpu.all_instances = match handle.instances(&offers) {
                 Err(error) if error.may_be_gone() => return Err(error),
                 instances => instances.ok(),
             };
@@ -152,7 +154,7 @@ impl HardwareReader<'_> {
     }
 
     /// Reads a GPU with all its instances and profiles, or with its MIG devices alone.
-    fn read_gpu(&self, index: u32) -> Result<Gpu, NvmlError> {
+    fn read_gpu(&self, index: u32) -> Result<(GpuHandle, Gpu), NvmlError> {
         let session = self.session;
         let reading = if self.detail.all_instances {
             session.read_gpu(index)?
@@ -160,24 +162,25 @@ impl HardwareReader<'_> {
             session.read_gpu_briefly(index)?
         };
         let in_mig_mode = reading.mig.is_some_and(|mode| mode.current);
+        let handle = session.gpu(&reading.uuid)?;
         let offers = if self.detail.offers || (self.detail.all_instances && in_mig_mode) {
-            session.offers(&reading)?
+            handle.offers(&reading)?
         } else {
             Vec::new()
         };
         let mut gpu = Gpu::new(reading, offers);
         if self.detail.free {
             for profile in &mut gpu.profiles {
-                profile.free = session.free(&gpu.uuid, profile.id);
+                profile.free = handle.free(profile.id);
             }
         }
         if !in_mig_mode {
-            return Ok(gpu);
+            return Ok((handle, gpu));
         }
         let instances = if self.detail.all_instances {
-            session.read_instances(&gpu.uuid, &gpu.profiles)
+            handle.instances(&gpu.profiles)
         } else {
-            session.read_mig_devices(&gpu.uuid)
+            handle.mig_devices()
         };
         match instances {
             Ok(instances) => gpu.instances = instances,
@@ -188,8 +191,8 @@ impl HardwareReader<'_> {
         }
         if !self.detail.all_instances && !self.detail.offers {
             let ids = gpu.instances.iter().map(|instance| instance.profile);
-            gpu.profiles = session.profiles_in_use(&gpu.uuid, &ids.collect())?;
+            gpu.profiles = handle.profiles_in_use(&ids.collect())?;
         }
-        Ok(gpu)
+        Ok((handle, gpu))
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::host::{Host, Pid, Process, ProcessTable, Reader, caller, claimed, user_name};
 use crate::mps::{MpsProgram, is_daemon, serves_in};
 use crate::node::{Device, Node, OutsideMps, Served, ServerProcess, Stray, Unseen, Variable};
-use crate::nvml::{Nvml, Usage};
+use crate::nvml::{GpuHandle, Nvml, Usage};
 use crate::state::RunDir;
 
 /// Finds the processes that compute, are no MPS servers, and are on no list of clients, in two samples. One sample is
@@ -24,8 +24,7 @@ pub(super) fn find(host: &Host, table: &ProcessTable, nvml: Nvml, node: &mut Nod
             continue;
         }
         let device = &node.devices[nth];
-        let uuid = device.uuid.clone();
-        let Ok(second) = nvml.supervise(move |session| session.read_processes(&uuid)) else {
+        let Ok(second) = nvml.supervise_on(&device.uuid, GpuHandle::processes) else {
             // The device was destroyed meanwhile.
             continue;
         };
