@@ -92,8 +92,8 @@ pub mod internals {
     }
     pub mod host {
         pub use crate::host::{
-            Directories, Environment, Holders, Host, MpsPrograms, NvidiaSmi, Pid, ResetError,
-            StartTime, Uid, Unit, Units, UnitsError, run,
+            Directories, Environment, Holders, Host, MpsPrograms, NvidiaSmi, Pid, StartTime,
+            ToolError, Uid, Unit, Units, run,
         };
     }
     pub mod manual {

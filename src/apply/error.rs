@@ -7,7 +7,7 @@ use regex::Regex;
 use thiserror::Error;
 
 use crate::failure::{ExitStatus, Failure};
-use crate::host::{EnvironmentError, Holder, MORE_PROCESSES, ResetError, RunError, UnitsError};
+use crate::host::{EnvironmentError, Holder, MORE_PROCESSES, RunError, ToolError};
 use crate::mps::MpsError;
 use crate::nvml::{Code, MigMode, NvmlError};
 
@@ -248,12 +248,12 @@ pub enum Cause {
     Mps(#[from] MpsError),
     /// A request to systemd failed.
     #[error(transparent)]
-    Units(#[from] UnitsError),
+    Units(#[from] ToolError),
     /// A process holds the GPU, so it cannot be reset.
     #[error("{error}: {}", held_by(holders, 0))]
     Reset {
         /// The error of nvidia-smi.
-        error: ResetError,
+        error: ToolError,
         /// The visible processes that hold it.
         holders: Vec<Holder>,
     },

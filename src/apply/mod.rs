@@ -5,7 +5,6 @@
 //! even that, the report says what is left over and what is missing. A journal in the run directory
 //! tells the next run of one that was killed.
 
-mod cdi_file;
 mod cleanup;
 mod daemons;
 mod error;
@@ -18,7 +17,6 @@ mod rollback;
 mod run;
 mod shared;
 
-pub use cdi_file::CdiFile;
 pub use cleanup::{has_large_logs, put_logs_aside};
 pub use error::ApplyError;
 pub use journal::{pick_up, read as read_journal, record_profile};

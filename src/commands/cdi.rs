@@ -1,18 +1,19 @@
 //! `mig-mps cdi`
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::PathBuf;
 
 use clap::Args;
+use serde::Deserialize;
 
 use super::change::Ending;
 use super::env::{container_device, remark};
 use super::{Context, LOCK_LIMIT, locked, print_or_write};
-use crate::apply::CdiFile;
 use crate::client::{CDI_KIND, ClientLimits, SharedMemory, cdi_specification};
 use crate::error::{Context as _, Result};
 use crate::failure::ExitStatus;
-use crate::host::{Directories, Environment, Uid};
+use crate::host::{Directories, Environment, OwnFile, Uid, caller, in_path, may_write};
 use crate::node::{Node, observe_records};
 use crate::plan::{self, CdiChange, Plan, Refusal};
 use crate::profile::Profile;
@@ -47,9 +48,33 @@ pub fn refuse_other(profile: &Profile, environment: &Environment) -> Result<()> 
     if !matches!(profile.cdi, Some((true, _))) {
         return Ok(());
     }
-    CdiFile::of(&environment.host, CDI_KIND)
-        .check()
-        .context("cannot keep the CDI file current")
+    check(&cdi_file(environment)).context("cannot keep the CDI file current")
+}
+
+/// Fails if the file could not be written: others could replace it, it is not of mig-mps, or the directory takes none.
+fn check(file: &OwnFile) -> io::Result<()> {
+    file.check()?;
+    if caller() == Uid::ROOT && file.directory.exists() && !may_write(&file.directory) {
+        let error = io::ErrorKind::ReadOnlyFilesystem.into();
+        return Err(in_path(&file.directory, &error));
+    }
+    Ok(())
+}
+
+/// The file by which container engines find this node's devices.
+fn cdi_file(environment: &Environment) -> OwnFile {
+    OwnFile {
+        directory: environment.host.cdi_dir(),
+        name: "mig-mps.json",
+        is_ours: |text| {
+            serde_json::from_str::<Specification>(text).is_ok_and(|found| found.kind == CDI_KIND)
+        },
+    }
+}
+
+#[derive(Deserialize)]
+struct Specification {
+    kind: String,
 }
 
 /// Plans to apply a profile, with what becomes of the CDI file.
@@ -64,7 +89,7 @@ pub fn plan_up(
     if caller != Uid::ROOT {
         return Ok(plan);
     }
-    let cdi = match CdiFile::of(&environment.host, CDI_KIND).read() {
+    let cdi = match cdi_file(environment).read() {
         Ok(before) => change_of(environment, node, profile, &plan, before.as_ref()),
         // It is refused before, or is not asked for.
         Err(_) => None,
@@ -132,7 +157,7 @@ fn update(
     wanted: Option<bool>,
     ending: Ending,
 ) -> Result<()> {
-    let file = CdiFile::of(&environment.host, CDI_KIND);
+    let file = cdi_file(environment);
     let before = file.read().context("cannot read the CDI file")?;
     // What a profile asks for that was not applied waits, but the file says what runs.
     let wanted = wanted.filter(|_| ending != Ending::Failed);
@@ -148,8 +173,11 @@ fn update(
     if text.is_some() {
         remark_on(environment);
     }
-    file.write(text.as_deref())
-        .context("cannot keep the CDI file current")
+    let kept = match text {
+        Some(text) => file.write(&text),
+        None => file.remove(),
+    };
+    kept.map(drop).context("cannot keep the CDI file current")
 }
 
 /// Returns the text of the file for the devices as they are now; `None` if there must be no file.

@@ -11,15 +11,14 @@ mod holders;
 mod interrupt;
 mod limits;
 mod lock;
-mod nvidia_smi;
+mod own_file;
 mod pool;
 mod process;
-#[cfg(test)]
-mod programs;
 mod slurm;
 mod spawn;
 mod surroundings;
 mod text;
+mod tool;
 mod units;
 mod user;
 mod walk;
@@ -38,7 +37,7 @@ pub use limits::{
     raise_open_files, raise_stack, take_limits_of_services,
 };
 pub use lock::Lock;
-pub use nvidia_smi::{NvidiaSmi, ResetError};
+pub use own_file::OwnFile;
 pub use pool::{Job, MORE_PROCESSES, Pool};
 pub use process::{
     Environ, Pid, Process, ProcessHandle, ProcessTable, StartTime, adopt_descendants, reap,
@@ -49,7 +48,8 @@ pub use surroundings::{Surroundings, file_system, may_open, may_write, refuse_ol
 pub use text::{
     bounded, is_plain, nearest, printable, quoted, ranges, steers, without_error_numbers,
 };
-pub use units::{Scopes, Unit, Units, UnitsError};
+pub use tool::{NvidiaSmi, ToolError};
+pub use units::{Scopes, Unit, Units};
 pub use user::{
     Account, Reader, TimeForUsers, Uid, as_root, caller, group_name, group_named, names_in,
     user_name, with_sudo, without_needless_sudo,

@@ -1,38 +1,18 @@
 //! Slurm's `scontrol`, and the Slurm job that a process belongs to.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use thiserror::Error;
-
-use super::nvidia_smi::{printed, system_command};
-use super::{Process, RunError, Uid, run};
-use crate::failure::Failure;
+use super::tool::Tool;
+use super::{Process, ToolError, Uid};
 
 /// The time limit of one request to Slurm's controller.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Slurm's controller, through its programs.
+/// Slurm's controller, through `scontrol`.
 #[derive(Clone, Debug)]
-pub struct Slurm {
-    scontrol: PathBuf,
-}
-
-/// A request to Slurm's controller that failed.
-#[derive(Debug, Error)]
-pub enum SlurmError {
-    #[error(transparent)]
-    Run(#[from] RunError),
-    #[error("{program} failed: {said}")]
-    Failed { program: String, said: String },
-}
-
-impl Failure for SlurmError {
-    fn hint(&self) -> Option<String> {
-        Some("scontrol ping shows whether Slurm's controller answers".to_owned())
-    }
-}
+pub struct Slurm(Tool);
 
 /// The state of a node in Slurm.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,45 +25,30 @@ pub struct SlurmNode {
 
 impl Slurm {
     pub fn at(scontrol: PathBuf) -> Self {
-        Self { scontrol }
+        Self(Tool::at(scontrol, "scontrol", &[]))
     }
 
     /// Returns the state of a node.
-    pub fn node(&self, name: &str) -> Result<SlurmNode, SlurmError> {
-        let text = ask(&self.scontrol, &["show", "node", name])?;
-        Ok(SlurmNode::parse(&text))
+    pub fn node(&self, name: &str) -> Result<SlurmNode, ToolError> {
+        let shown = self.0.run(&["show", "node", name], LIMIT)?;
+        Ok(SlurmNode::parse(&shown.stdout))
     }
 
     /// Keeps jobs from being started on a node; those that run there go on.
-    pub fn drain(&self, node: &str, reason: &str) -> Result<(), SlurmError> {
-        let node = format!("NodeName={node}");
-        let reason = format!("Reason={reason}");
-        ask(&self.scontrol, &["update", &node, "State=DRAIN", &reason]).map(drop)
+    pub fn drain(&self, node: &str, reason: &str) -> Result<(), ToolError> {
+        self.update(node, &["State=DRAIN", &format!("Reason={reason}")])
     }
 
     /// Lets jobs be started on a node again.
-    pub fn resume(&self, node: &str) -> Result<(), SlurmError> {
-        let node = format!("NodeName={node}");
-        ask(&self.scontrol, &["update", &node, "State=RESUME"]).map(drop)
+    pub fn resume(&self, node: &str) -> Result<(), ToolError> {
+        self.update(node, &["State=RESUME"])
     }
-}
 
-fn ask(program: &Path, words: &[&str]) -> Result<String, SlurmError> {
-    let mut command = system_command(program);
-    command.args(words);
-    for kept in ["SLURM_CONF", "SLURMD_NODENAME"] {
-        if let Some(value) = std::env::var_os(kept) {
-            command.env(kept, value);
-        }
+    fn update(&self, node: &str, values: &[&str]) -> Result<(), ToolError> {
+        let node = format!("NodeName={node}");
+        let words = [&["update", &node], values].concat();
+        self.0.run(&words, LIMIT).map(drop)
     }
-    let output = run(&command, "", LIMIT)?;
-    if output.status.success() {
-        return Ok(output.stdout);
-    }
-    Err(SlurmError::Failed {
-        program: program.display().to_string(),
-        said: printed(&output),
-    })
 }
 
 impl SlurmNode {

@@ -3,16 +3,14 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::PathBuf;
-use std::process::{Command, ExitStatus};
+use std::process::Command;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, de};
-use thiserror::Error;
 
-use super::nvidia_smi::{printed, system_command};
-use crate::failure::Failure;
-use crate::host::{Holders, Output, Pid, RunError, as_root, run};
+use super::tool::{Tool, printed};
+use super::{Holders, Output, Pid, ToolError};
 
 /// A monitoring service that is known to keep GPUs open. No other service is ever stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -68,79 +66,13 @@ impl<'de> Deserialize<'de> for Unit {
     }
 }
 
-/// A failed operation of systemd.
-#[derive(Debug, Error)]
-pub enum UnitsError {
-    /// The system has no systemd, like most containers.
-    #[error("systemd does not run here: {0}")]
-    NoSystemd(String),
-    /// `systemctl` refused.
-    #[error("systemctl {asked} ({status}) said: {said}")]
-    Refused {
-        asked: String,
-        status: ExitStatus,
-        said: String,
-    },
-    /// `systemctl` reported success, but the unit has another state.
-    #[error(
-        "systemctl {asked} ended without an error, and {unit} is {state}{}",
-        quoted(said)
-    )]
-    NotDone {
-        asked: String,
-        unit: Unit,
-        /// The `ActiveState`.
-        state: String,
-        said: String,
-    },
-    /// `systemctl` gave an unexpected answer.
-    #[error("systemctl {asked} answered {answer:?}")]
-    Strange { asked: String, answer: String },
-    /// `systemctl` could not be run to its end.
-    #[error("systemctl {asked}: {error}")]
-    Program { asked: String, error: RunError },
-}
-
-impl Failure for UnitsError {
-    fn hint(&self) -> Option<String> {
-        Some(match self {
-            Self::NoSystemd(_) => {
-                "stop the services that hold the GPU with the tool that started them; in a container, on the host"
-                    .to_owned()
-            }
-            Self::Refused { said, .. }
-                if said.contains("Access denied") || said.contains("authentication") =>
-            {
-                as_root()
-            }
-            Self::Refused { asked, .. } | Self::Strange { asked, .. } => {
-                format!("find out why systemctl {asked} fails, and run this again")
-            }
-            Self::NotDone { unit, .. } => {
-                format!("systemctl status {unit} shows what keeps it so; then run this again")
-            }
-            Self::Program { error, .. } => return error.hint(),
-        })
-    }
-}
-
-fn quoted(said: &str) -> String {
-    if said.is_empty() {
-        String::new()
-    } else {
-        format!("; it said: {said}")
-    }
-}
-
 /// systemd gives a unit 90 s to stop before it kills it, and 90 s to start.
 const CHANGE_LIMIT: Duration = Duration::from_secs(100);
 const SHOW_LIMIT: Duration = Duration::from_secs(10);
 
 /// systemd, through `systemctl`.
 #[derive(Clone, Debug)]
-pub struct Units {
-    program: PathBuf,
-}
+pub struct Units(Tool);
 
 /// The state of a unit in `systemctl show`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -165,12 +97,13 @@ impl Shown {
 
 impl Units {
     pub fn at(program: PathBuf) -> Self {
-        Self { program }
+        let options = &["--no-pager", "--no-ask-password"];
+        Self(Tool::at(program, "systemctl", options))
     }
 
     /// Returns the known monitoring units that are up and contain a holder, in the order in which to stop them. They are
     /// started again in reverse order.
-    pub fn holding(&self, holders: &Holders) -> Result<Vec<Unit>, UnitsError> {
+    pub fn holding(&self, holders: &Holders) -> Result<Vec<Unit>, ToolError> {
         let mut up = self.show(&Unit::ALL)?;
         up.retain(Shown::is_up);
         let holding: Vec<Unit> = up
@@ -190,48 +123,47 @@ impl Units {
     }
 
     /// True if a unit is active or starting.
-    pub fn is_up(&self, unit: Unit) -> Result<bool, UnitsError> {
+    pub fn is_up(&self, unit: Unit) -> Result<bool, ToolError> {
         Ok(self.show(&[unit])?.iter().any(Shown::is_up))
     }
 
     /// Stops a unit and checks the result. Succeeds if it is already stopped.
-    pub fn stop(&self, unit: Unit) -> Result<(), UnitsError> {
+    pub fn stop(&self, unit: Unit) -> Result<(), ToolError> {
         self.change("stop", unit, |shown| {
             matches!(shown.state.as_str(), "inactive" | "failed")
         })
     }
 
     /// Starts a unit and checks the result. Succeeds if it is already up.
-    pub fn start(&self, unit: Unit) -> Result<(), UnitsError> {
+    pub fn start(&self, unit: Unit) -> Result<(), ToolError> {
         self.change("start", unit, Shown::is_up)
     }
 
     /// Has systemd read its unit files anew.
-    pub fn reload(&self) -> Result<(), UnitsError> {
-        self.systemctl(&["daemon-reload"], CHANGE_LIMIT).map(drop)
+    pub fn reload(&self) -> Result<(), ToolError> {
+        self.0.run(&["daemon-reload"], CHANGE_LIMIT).map(drop)
     }
 
     /// Has units start at boot, and this one now, if systemd runs.
-    pub fn enable(&self, names: &[&str], now: &str) -> Result<(), UnitsError> {
-        self.systemctl(&[&["enable"], names].concat(), CHANGE_LIMIT)?;
+    pub fn enable(&self, names: &[&str], now: &str) -> Result<(), ToolError> {
+        self.0.run(&[&["enable"], names].concat(), CHANGE_LIMIT)?;
         self.at_once("start", now)
     }
 
     /// Undoes [`enable`](Self::enable). What the other units have started goes on.
-    pub fn disable(&self, names: &[&str], now: &str) -> Result<(), UnitsError> {
+    pub fn disable(&self, names: &[&str], now: &str) -> Result<(), ToolError> {
         self.at_once("stop", now)?;
         for name in names {
-            let done = self.systemctl(&["disable", name], CHANGE_LIMIT);
-            done.map(drop).or_else(unless_gone)?;
+            unless_gone(self.0.run(&["disable", name], CHANGE_LIMIT))?;
         }
         Ok(())
     }
 
     /// Starts or stops a unit, if systemd runs. While the image of a machine is made, it does not, but links can be made.
-    fn at_once(&self, verb: &str, name: &str) -> Result<(), UnitsError> {
-        match self.systemctl(&[verb, name], CHANGE_LIMIT) {
-            Err(UnitsError::NoSystemd(_)) => Ok(()),
-            Err(error) if verb == "stop" => unless_gone(error),
+    fn at_once(&self, verb: &str, name: &str) -> Result<(), ToolError> {
+        match self.0.run(&[verb, name], CHANGE_LIMIT) {
+            Err(ToolError::NoSystemd(_)) => Ok(()),
+            done if verb == "stop" => unless_gone(done),
             done => done.map(drop),
         }
     }
@@ -241,79 +173,48 @@ impl Units {
         verb: &str,
         unit: Unit,
         is_done: impl Fn(&Shown) -> bool,
-    ) -> Result<(), UnitsError> {
+    ) -> Result<(), ToolError> {
         // A unit that waits for the service that runs this program would wait for ever.
-        let mode = "--job-mode=ignore-dependencies";
-        let (asked, output) = match verb {
-            "start" => self.systemctl(&[verb, mode, unit.0], CHANGE_LIMIT)?,
-            _ => self.systemctl(&[verb, unit.0], CHANGE_LIMIT)?,
+        let words: &[&str] = match verb {
+            "start" => &[verb, "--job-mode=ignore-dependencies", unit.0],
+            _ => &[verb, unit.0],
         };
-        let unchanged = self
+        let said = printed(&self.0.run(words, CHANGE_LIMIT)?);
+        let Some(shown) = self
             .show(&[unit])?
             .into_iter()
-            .find(|shown| !is_done(shown));
-        match unchanged {
-            None => Ok(()),
-            Some(shown) => Err(UnitsError::NotDone {
-                asked,
-                unit,
-                state: shown.state,
-                said: printed(&output),
-            }),
+            .find(|shown| !is_done(shown))
+        else {
+            return Ok(());
+        };
+        let mut result = format!(", and {unit} is {}", shown.state);
+        if !said.is_empty() {
+            result += &format!("; it said: {said}");
         }
-    }
-
-    /// Returns the state of units. A unit that is also named by an alias is listed once, by its own name.
-    fn show(&self, units: &[Unit]) -> Result<Vec<Shown>, UnitsError> {
-        let mut arguments = vec!["show", "--property=Id,ActiveState,MainPID", "--"];
-        arguments.extend(units.iter().map(|unit| unit.0));
-        let (asked, output) = self.systemctl(&arguments, SHOW_LIMIT)?;
-        read(&output.stdout, units).ok_or(UnitsError::Strange {
-            asked,
-            answer: format!("{}{}", output.stdout, output.stderr),
+        Err(ToolError::NotDone {
+            asked: self.0.asked(words),
+            result,
+            unit: Some(unit),
         })
     }
 
-    fn systemctl(
-        &self,
-        arguments: &[&str],
-        limit: Duration,
-    ) -> Result<(String, Output), UnitsError> {
-        let asked = arguments.join(" ");
-        let mut command = system_command(&self.program);
-        command
-            .args(["--no-pager", "--no-ask-password"])
-            .args(arguments);
-        let output = match run(&command, "", limit) {
-            Ok(output) => output,
-            Err(error) => return Err(UnitsError::Program { asked, error }),
-        };
-        if output.status.success() {
-            return Ok((asked, output));
-        }
-        let said = printed(&output);
-        if said.contains("not been booted with systemd")
-            || said.contains("Failed to connect to bus")
-        {
-            return Err(UnitsError::NoSystemd(said));
-        }
-        Err(UnitsError::Refused {
-            asked,
-            status: output.status,
-            said,
+    /// Returns the state of units. A unit that is also named by an alias is listed once, by its own name.
+    fn show(&self, units: &[Unit]) -> Result<Vec<Shown>, ToolError> {
+        let mut arguments = vec!["show", "--property=Id,ActiveState,MainPID", "--"];
+        arguments.extend(units.iter().map(|unit| unit.0));
+        let output = self.0.run(&arguments, SHOW_LIMIT)?;
+        read(&output.stdout, units).ok_or_else(|| ToolError::Strange {
+            asked: self.0.asked(&arguments),
+            answer: format!("{}{}", output.stdout, output.stderr),
         })
     }
 }
 
 /// Takes a unit that systemd does not know for one that is stopped and disabled.
-fn unless_gone(error: UnitsError) -> Result<(), UnitsError> {
-    match error {
-        UnitsError::Refused { said, .. }
-            if said.contains("not loaded") || said.contains("does not exist") =>
-        {
-            Ok(())
-        }
-        error => Err(error),
+fn unless_gone(done: Result<Output, ToolError>) -> Result<(), ToolError> {
+    match done {
+        Err(error) if error.says(&["not loaded", "does not exist"]) => Ok(()),
+        done => done.map(drop),
     }
 }
 
@@ -398,7 +299,8 @@ mod tests {
     use std::fmt::Write as _;
 
     use super::*;
-    use crate::host::programs::Fake;
+    use crate::failure::Failure;
+    use crate::host::tool::Fake;
     use crate::host::{Holder, StartTime, as_root};
 
     #[test]
@@ -499,7 +401,7 @@ mod tests {
             "units-none",
             "echo \"System has not been booted with systemd as init system (PID 1). Can't operate.\" >&2; exit 1",
         );
-        assert!(matches!(none, UnitsError::NoSystemd(_)), "{none}");
+        assert!(matches!(none, ToolError::NoSystemd(_)), "{none}");
         let denied = ask(
             "units-denied",
             "echo 'Failed to stop nvidia-dcgm.service: Access denied' >&2; exit 4",

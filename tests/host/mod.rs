@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use mig_mps::internals::host::{Holders, Host, NvidiaSmi, ResetError, Unit, Units, UnitsError};
+use mig_mps::internals::host::{Holders, Host, NvidiaSmi, ToolError, Unit, Units};
 use mig_mps::internals::nvml::Nvml;
 use testkit::{TestNode, assert_contains, wait_until};
 
@@ -44,7 +44,7 @@ impl Machine {
         (mig.current, mig.pending)
     }
 
-    fn reset(&self) -> Result<(), ResetError> {
+    fn reset(&self) -> Result<(), ToolError> {
         self.nvidia_smi.reset("0000:07:00.0")
     }
 
@@ -162,7 +162,7 @@ fn what_the_programs_say_is_quoted() {
         .update(|state| state.policy.systemd = false)
         .unwrap();
     let none = machine.units.holding(&machine.holders()).unwrap_err();
-    assert!(matches!(none, UnitsError::NoSystemd(_)), "{none}");
+    assert!(matches!(none, ToolError::NoSystemd(_)), "{none}");
 }
 
 #[test]

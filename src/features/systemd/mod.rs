@@ -11,11 +11,13 @@ use crate::commands::Context;
 use crate::commands::args::ProfileSource;
 use crate::error::{Context as _, Result, failed};
 use crate::failure::ExitStatus;
-use crate::host::{Environment, UnitsError, as_root, only_root_can_change, write_files_into};
+use crate::host::{
+    Environment, OwnFile, ToolError, as_root, only_root_can_change, write_files_into,
+};
 use crate::profile::Profile;
 use crate::render::{note, print};
 
-use units::{HEAL_TIMER, SERVICE, UnitFile, UnitFiles, WRITTEN, unit_files};
+use units::{HEAL_TIMER, SERVICE, UnitFile, UnitFiles, unit_files};
 
 /// The program of a package.
 const PACKAGED_PROGRAM: &str = "/usr/bin/mig-mps";
@@ -51,9 +53,9 @@ pub struct SystemdArgs {
 pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let profile = args.profile.as_ref().map(ProfileSource::load).transpose()?;
-    let files = UnitFiles::of(&environment.host, WRITTEN);
+    let files = UnitFiles::of(&environment.host);
     if let Some(directory) = &args.package {
-        let units = unit_files(Path::new(PACKAGED_PROGRAM), &files.profile());
+        let units = unit_files(Path::new(PACKAGED_PROGRAM), &files.profile().path());
         let units: Vec<(String, Vec<u8>)> = units
             .iter()
             .map(UnitFile::packaged)
@@ -66,7 +68,7 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
         return Ok(ExitStatus::Done);
     }
     let program = std::env::current_exe().context("cannot tell the path of this program")?;
-    let units = unit_files(&program, &files.profile());
+    let units = unit_files(&program, &files.profile().path());
     if !args.install && !args.uninstall {
         print_units(&units, &files)?;
         return Ok(ExitStatus::Done);
@@ -88,7 +90,13 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
 fn print_units(units: &[UnitFile], files: &UnitFiles) -> Result<()> {
     let texts: Vec<String> = units
         .iter()
-        .map(|unit| format!("# {}\n{}", files.unit(unit.name).display(), unit.text))
+        .map(|unit| {
+            format!(
+                "# {}\n{}",
+                files.unit(unit.name).path().display(),
+                unit.text
+            )
+        })
         .collect();
     Ok(print(&texts.join("\n"))?)
 }
@@ -112,8 +120,7 @@ fn install(
     environment: &Environment,
 ) -> Result<()> {
     let text = profile.source.text();
-    let names: Vec<&str> = units.iter().map(|unit| unit.name).collect();
-    match files.check(&names, text) {
+    match files.check(units, text) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             return Err(failed(format_args!("{error}, and is not replaced")).hint(
                 "edit that file, then run systemctl reload mig-mps; or remove it, and run this again",
@@ -121,27 +128,19 @@ fn install(
         }
         checked => checked.context("cannot install the units")?,
     }
-    let is_new = files.write_profile(text);
-    tell(
-        is_new.context("cannot copy the profile")?,
-        "wrote",
-        &files.profile(),
-    );
+    let is_new = files
+        .write_profile(text)
+        .context("cannot copy the profile")?;
+    tell(is_new, &files.profile().path());
     // All three or none: a part of a package would go with it.
-    let same: Option<Vec<PathBuf>> = units
-        .iter()
-        .map(|unit| files.same_packaged(unit.name, &unit.text))
-        .collect();
+    let same: Option<Vec<PathBuf>> = units.iter().map(|unit| files.same_packaged(unit)).collect();
     for path in same.iter().flatten() {
-        tell(false, "wrote", path);
+        tell(false, path);
     }
     for unit in units.iter().filter(|_| same.is_none()) {
-        let is_new = files.write_unit(unit.name, &unit.text);
-        tell(
-            is_new.context("cannot write the unit")?,
-            "wrote",
-            &files.unit(unit.name),
-        );
+        let file = files.unit(unit.name);
+        let is_new = file.write(&unit.text).context("cannot write the unit")?;
+        tell(is_new, &file.path());
     }
     let systemctl = environment.units()?;
     tolerate(systemctl.reload())?;
@@ -161,20 +160,19 @@ fn uninstall(
     profile: Option<&Profile>,
     environment: &Environment,
 ) -> Result<()> {
-    let paths: Vec<PathBuf> = units.iter().map(|unit| files.unit(unit.name)).collect();
+    let own: Vec<OwnFile> = units.iter().map(|unit| files.unit(unit.name)).collect();
     let packaged: Vec<PathBuf> = units
         .iter()
         .filter_map(|unit| files.packaged(unit.name))
         .collect();
-    let is_installed = !packaged.is_empty() || paths.iter().any(|path| path.exists());
+    let is_installed = !packaged.is_empty() || own.iter().any(|file| file.path().exists());
     let systemctl = environment.units()?;
     if is_installed {
         tolerate(systemctl.disable(&[SERVICE, HEAL_TIMER], HEAL_TIMER))?;
     }
-    for (unit, path) in units.iter().zip(&paths) {
-        let was_there = files.remove_unit(unit.name);
-        if was_there.context("cannot remove the unit")? {
-            note(&format!("removed {}", path.display()));
+    for file in own {
+        if file.remove().context("cannot remove the unit")? {
+            note(&format!("removed {}", file.path().display()));
         }
     }
     for path in packaged {
@@ -186,7 +184,7 @@ fn uninstall(
         note("No unit of mig-mps is installed.");
     }
     let text = profile.map(|profile| profile.source.text());
-    let path = files.profile();
+    let path = files.profile().path();
     match files
         .remove_profile(text)
         .context("cannot remove the profile")?
@@ -198,18 +196,18 @@ fn uninstall(
     Ok(())
 }
 
-fn tell(is_new: bool, verb: &str, path: &Path) {
+fn tell(is_new: bool, path: &Path) {
     if is_new {
-        note(&format!("{verb} {}", path.display()));
+        note(&format!("wrote {}", path.display()));
     } else {
         note(&format!("{} is up to date", path.display()));
     }
 }
 
 /// Without systemd, as while the image of a machine is made, nothing has to read the files anew.
-fn tolerate(result: Result<(), UnitsError>) -> Result<()> {
+fn tolerate(result: Result<(), ToolError>) -> Result<()> {
     match result {
-        Err(UnitsError::NoSystemd(_)) => Ok(()),
+        Err(ToolError::NoSystemd(_)) => Ok(()),
         other => Ok(other?),
     }
 }

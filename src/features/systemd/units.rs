@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use crate::host::{Directory, Host, in_path, in_the_way};
+use crate::host::{Directory, Host, OwnFile, in_path};
 
 /// The first line of a unit that mig-mps wrote.
-pub const WRITTEN: &str = "# Written by mig-mps systemd, which replaces and removes it.";
+const WRITTEN: &str = "# Written by mig-mps systemd, which replaces and removes it.";
 
 /// The first line of a unit that a package installs.
 const PACKAGED: &str =
@@ -139,33 +139,30 @@ fn word(path: &Path) -> String {
     quoted
 }
 
-const PROFILE: &str = "profile.toml";
-const PUBLIC: u32 = 0o644;
-
 /// The files of an installation, in two directories of the administrator, and the units of a package.
 #[derive(Debug)]
 pub struct UnitFiles {
     units: PathBuf,
     packaged: PathBuf,
     settings: PathBuf,
-    /// The first line of our units, by which they are recognised.
-    mark: &'static str,
 }
 
 impl UnitFiles {
-    /// Returns the files of units that begin with this line.
-    pub fn of(host: &Host, mark: &'static str) -> Self {
+    pub fn of(host: &Host) -> Self {
         Self {
             units: host.units_dir(),
             packaged: host.packaged_units_dir(),
             settings: host.settings_dir(),
-            mark,
         }
     }
 
-    /// Returns the path of a unit.
-    pub fn unit(&self, name: &str) -> PathBuf {
-        self.units.join(name)
+    /// Returns the unit of this name.
+    pub fn unit(&self, name: &'static str) -> OwnFile {
+        OwnFile {
+            directory: self.units.clone(),
+            name,
+            is_ours: |text| text.starts_with(WRITTEN),
+        }
     }
 
     /// Returns the path of the unit of that name that a package has installed.
@@ -175,122 +172,68 @@ impl UnitFiles {
     }
 
     /// Returns the path of a package's unit if it does the same and is in force.
-    pub fn same_packaged(&self, name: &str, text: &str) -> Option<PathBuf> {
-        let path = self.packaged(name)?;
+    pub fn same_packaged(&self, unit: &UnitFile) -> Option<PathBuf> {
+        let path = self.packaged(unit.name)?;
         let theirs = fs::read_to_string(&path).ok()?;
-        let is_same = after_mark(&theirs) == after_mark(text);
-        (is_same && !self.unit(name).exists()).then_some(path)
+        let is_same = after_mark(&theirs) == after_mark(&unit.text);
+        (is_same && !self.unit(unit.name).path().exists()).then_some(path)
     }
 
-    /// Returns the path of the profile that is applied at boot.
-    pub fn profile(&self) -> PathBuf {
-        self.settings.join(PROFILE)
+    /// Returns the profile that is applied at boot.
+    pub fn profile(&self) -> OwnFile {
+        OwnFile {
+            directory: self.settings.clone(),
+            name: "profile.toml",
+            is_ours: |_| true,
+        }
     }
 
     /// Fails if a file of an installation is not one of mig-mps, or is another profile. Changes nothing.
-    pub fn check(&self, units: &[&str], profile: &str) -> io::Result<()> {
-        if let Some(directory) = open(&self.settings)? {
-            self.has_profile(&directory, profile)?;
-        }
-        if let Some(directory) = open(&self.units)? {
-            for name in units {
-                self.read_ours(&directory, name)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes a unit; returns false if it was there already. Refuses to replace one that mig-mps did not write.
-    pub fn write_unit(&self, name: &str, text: &str) -> io::Result<bool> {
-        let directory = Directory::make(&self.units, 0o755)?;
-        let before = self.read_ours(&directory, name)?;
-        if before.as_deref() == Some(text) {
-            return Ok(false);
-        }
-        directory.replace_file(name, &half_made(name), text.as_bytes(), PUBLIC)?;
-        Ok(true)
-    }
-
-    /// Removes a unit; returns false if there is none. Refuses to remove one that mig-mps did not write.
-    pub fn remove_unit(&self, name: &str) -> io::Result<bool> {
-        let Some(directory) = open(&self.units)? else {
-            return Ok(false);
-        };
-        let is_there = self.read_ours(&directory, name)?.is_some();
-        directory.remove_file(name)?;
-        Ok(is_there)
+    pub fn check(&self, units: &[UnitFile], profile: &str) -> io::Result<()> {
+        self.check_profile(profile)?;
+        units
+            .iter()
+            .try_for_each(|unit| self.unit(unit.name).check())
     }
 
     /// Writes the profile; returns false if it was there already. Refuses to replace another one, which is the
     /// administrator's.
     pub fn write_profile(&self, text: &str) -> io::Result<bool> {
-        let directory = Directory::make(&self.settings, 0o755)?;
-        if self.has_profile(&directory, text)? {
-            return Ok(false);
-        }
-        directory.replace_file(PROFILE, &half_made(PROFILE), text.as_bytes(), PUBLIC)?;
-        Ok(true)
+        self.check_profile(text)?;
+        self.profile().write(text)
     }
 
     /// Removes the profile if it is this one, and the directory if that is then empty; returns true if it did, false if
     /// another profile stays, and `None` if there is none.
     pub fn remove_profile(&self, text: Option<&str>) -> io::Result<Option<bool>> {
-        let Some(directory) = open(&self.settings)? else {
+        let Some(before) = self.profile().read()? else {
             return Ok(None);
         };
-        let Some(before) = directory.read_file(PROFILE)? else {
-            return Ok(None);
-        };
-        if text.is_none_or(|text| text.as_bytes() != before) {
+        if text != Some(before.as_str()) {
             return Ok(Some(false));
         }
-        directory.remove_file(PROFILE)?;
+        self.profile().remove()?;
         if let (Some(parent), Some(name)) = (self.settings.parent(), self.settings.file_name()) {
             Directory::open(parent)?.remove_dir_if_empty(name)?;
         }
         Ok(Some(true))
     }
 
-    /// True if this profile is there already. Fails if another one is.
-    fn has_profile(&self, directory: &Directory, text: &str) -> io::Result<bool> {
-        match directory.read_file(PROFILE)? {
-            Some(before) if before == text.as_bytes() => Ok(true),
-            Some(_) => {
+    /// Fails if there is another profile.
+    fn check_profile(&self, text: &str) -> io::Result<()> {
+        match self.profile().read()? {
+            Some(before) if before != text => {
                 let error = io::Error::new(io::ErrorKind::AlreadyExists, "it is another profile");
-                Err(in_path(&self.profile(), &error))
+                Err(in_path(&self.profile().path(), &error))
             }
-            None => Ok(false),
+            _ => Ok(()),
         }
-    }
-
-    /// Reads a unit; `None` if there is none.
-    fn read_ours(&self, directory: &Directory, name: &str) -> io::Result<Option<String>> {
-        let Some(bytes) = directory.read_file(name)? else {
-            return Ok(None);
-        };
-        let text = String::from_utf8_lossy(&bytes).into_owned();
-        if text.starts_with(self.mark) {
-            return Ok(Some(text));
-        }
-        let why = "mig-mps did not write it, and leaves it as it is";
-        Err(in_the_way(&self.unit(name), why))
-    }
-}
-
-fn open(path: &Path) -> io::Result<Option<Directory>> {
-    match Directory::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        opened => opened.map(Some),
     }
 }
 
 /// The text of a unit after its first line, which says where it is from.
 fn after_mark(text: &str) -> Option<&str> {
     Some(text.split_once('\n')?.1)
-}
-
-fn half_made(name: &str) -> String {
-    format!(".{name}.new")
 }
 
 #[cfg(test)]

@@ -1,0 +1,296 @@
+//! Programs of the system that mig-mps runs, and what they say when they refuse: `nvidia-smi` here, `systemctl` in
+//! [`units`](super::units), `scontrol` in [`slurm`](super::slurm).
+
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::{Output, RunError, Unit, as_root, run};
+use crate::failure::Failure;
+
+/// A program of the system.
+#[derive(Clone, Debug)]
+pub(super) struct Tool {
+    program: PathBuf,
+    /// Its name in errors.
+    name: &'static str,
+    /// The options of every request, which errors omit.
+    options: &'static [&'static str],
+}
+
+/// A request that a program of the system has not carried out.
+#[derive(Debug, Error)]
+pub enum ToolError {
+    /// The system has no systemd, like most containers.
+    #[error("systemd does not run here: {0}")]
+    NoSystemd(String),
+    /// The program refused.
+    #[error("{asked} ({status}) said: {said}")]
+    Refused {
+        asked: String,
+        status: ExitStatus,
+        said: String,
+    },
+    /// The program reported success, but the result is another one.
+    #[error("{asked} ended without an error{result}")]
+    NotDone {
+        asked: String,
+        result: String,
+        /// The unit that has another state, if the request was about one.
+        unit: Option<Unit>,
+    },
+    /// The program gave an unexpected answer.
+    #[error("{asked} answered {answer:?}")]
+    Strange { asked: String, answer: String },
+    /// The program could not be run to its end. At its limit it was killed, and the result is unknown.
+    #[error("{asked}: {error}")]
+    Program { asked: String, error: RunError },
+}
+
+/// Said by `nvidia-smi` if a process has the GPU open.
+const IN_USE: &[&str] = &[
+    "In use by another client",
+    "in use by another process",
+    "being used by",
+    "is in use",
+];
+
+const NO_SYSTEMD: &[&str] = &["not been booted with systemd", "Failed to connect to bus"];
+
+const NOT_PERMITTED: &[&str] = &[
+    "Insufficient Permissions",
+    "Access denied",
+    "authentication",
+];
+
+/// What programs say when they refuse, and the remedy.
+const REMEDIES: &[(&[&str], &str)] = &[
+    (
+        IN_USE,
+        "whatever has /dev/nvidiaN open must end first, containers included; persistence mode (nvidia-smi -pm 0) and the \
+         module nvidia_drm hold a GPU too",
+    ),
+    (
+        &["Not Supported"],
+        "this GPU cannot be reset from here, as in a virtual machine: reboot",
+    ),
+    (
+        &["slurm_"],
+        "scontrol ping shows whether Slurm's controller answers",
+    ),
+];
+
+fn says(said: &str, words: &[&str]) -> bool {
+    words.iter().any(|words| said.contains(words))
+}
+
+impl ToolError {
+    /// True if it was refused with one of these words.
+    pub(super) fn says(&self, words: &[&str]) -> bool {
+        matches!(self, Self::Refused { said, .. } if says(said, words))
+    }
+
+    /// True if a GPU was not reset because a process still used it.
+    pub fn is_in_use(&self) -> bool {
+        self.says(IN_USE)
+    }
+}
+
+impl Failure for ToolError {
+    fn hint(&self) -> Option<String> {
+        Some(match self {
+            _ if self.says(NOT_PERMITTED) => as_root(),
+            Self::NoSystemd(_) => {
+                "stop the services that hold the GPU with the tool that started them; in a container, on the host"
+                    .to_owned()
+            }
+            Self::Refused { asked, .. } | Self::Strange { asked, .. } => {
+                match REMEDIES.iter().find(|(words, _)| self.says(words)) {
+                    Some((_, remedy)) => (*remedy).to_owned(),
+                    None => format!("find out why {asked} fails, and run this again"),
+                }
+            }
+            Self::NotDone { unit, .. } => {
+                let unit = (*unit)?;
+                format!("systemctl status {unit} shows what keeps it so; then run this again")
+            }
+            Self::Program { error, .. } => return error.hint(),
+        })
+    }
+}
+
+impl Tool {
+    pub(super) fn at(
+        program: PathBuf,
+        name: &'static str,
+        options: &'static [&'static str],
+    ) -> Self {
+        Self {
+            program,
+            name,
+            options,
+        }
+    }
+
+    /// Returns a request as errors name it.
+    pub(super) fn asked(&self, words: &[&str]) -> String {
+        format!("{} {}", self.name, words.join(" "))
+    }
+
+    /// Runs the program to its end in a clean environment. Its output is parsed, so the locale is C.
+    pub(super) fn run(&self, words: &[&str], limit: Duration) -> Result<Output, ToolError> {
+        let mut command = Command::new(&self.program);
+        command.args(self.options).args(words);
+        command.env_clear().env("LC_ALL", "C").current_dir("/");
+        for kept in KEPT {
+            if let Some(value) = std::env::var_os(kept) {
+                command.env(kept, value);
+            }
+        }
+        let output = run(&command, "", limit).map_err(|error| ToolError::Program {
+            asked: self.asked(words),
+            error,
+        })?;
+        if output.status.success() {
+            return Ok(output);
+        }
+        let said = printed(&output);
+        if says(&said, NO_SYSTEMD) {
+            return Err(ToolError::NoSystemd(said));
+        }
+        Err(ToolError::Refused {
+            asked: self.asked(words),
+            status: output.status,
+            said,
+        })
+    }
+}
+
+/// The variables that programs keep; the last two are those of Slurm's programs.
+const KEPT: [&str; 5] = [
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "HOME",
+    "SLURM_CONF",
+    "SLURMD_NODENAME",
+];
+
+/// Returns the whole output of a program on one line, for an error.
+pub(super) fn printed(output: &Output) -> String {
+    let said = format!("{}\n{}", output.stdout, output.stderr);
+    let lines: Vec<_> = said
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
+    lines.join(" ")
+}
+
+/// The time that a reset may take: seconds for a single GPU, longer with a fabric manager.
+const RESET_LIMIT: Duration = Duration::from_secs(180);
+
+/// `nvidia-smi`, used only for resets, which NVML lacks.
+#[derive(Clone, Debug)]
+pub struct NvidiaSmi(Tool);
+
+impl NvidiaSmi {
+    pub fn at(program: PathBuf) -> Self {
+        Self(Tool::at(program, "nvidia-smi", &[]))
+    }
+
+    /// Resets a GPU, given by its bus id in the form of `/sys/bus/pci/devices`. This destroys all its GPU instances and
+    /// activates a pending MIG mode. No process may have the GPU open, including this one: see [`Nvml::while_shut_down`](crate::nvml::Nvml::while_shut_down).
+    pub fn reset(&self, pci: &str) -> Result<(), ToolError> {
+        let words = ["--gpu-reset", "-i", pci];
+        let said = printed(&self.0.run(&words, RESET_LIMIT)?);
+        if said.contains("was successfully reset") {
+            return Ok(());
+        }
+        Err(ToolError::NotDone {
+            asked: self.0.asked(&words),
+            result: format!(" and without saying that the GPU was reset: {said}"),
+            unit: None,
+        })
+    }
+}
+
+#[cfg(test)]
+pub(super) use tests::Fake;
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// A shell script in a temporary file, in the place of a program.
+    pub(in crate::host) struct Fake {
+        pub(in crate::host) path: PathBuf,
+    }
+
+    impl Fake {
+        pub(in crate::host) fn new(name: &str, script: &str) -> Self {
+            let name = format!("mig-mps-{name}-{}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            // Written by another process: while another test starts a program, a file that this process has open for
+            // writing cannot be executed (`ETXTBSY`).
+            let mut shell = Command::new("/bin/sh");
+            shell
+                .args(["-c", "cat >\"$0\"; chmod 755 \"$0\""])
+                .arg(&path);
+            let text = format!("#!/bin/sh\n{script}\n");
+            let output = run(&shell, &text, Duration::from_secs(20)).unwrap();
+            assert!(output.status.success(), "{output:?}");
+            assert!(fs::metadata(&path).unwrap().permissions().mode() & 0o111 != 0);
+            Self { path }
+        }
+    }
+
+    impl Drop for Fake {
+        fn drop(&mut self) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+
+    #[test]
+    fn only_its_own_report_counts() {
+        let smi = |name: &str, script: &str| {
+            let fake = Fake::new(name, script);
+            NvidiaSmi::at(fake.path.clone()).reset("0000:17:00.0")
+        };
+        let done = r#"[ "$*" = "--gpu-reset -i 0000:17:00.0" ] && echo "GPU 00000000:17:00.0 was successfully reset.""#;
+        smi("reset-done", done).unwrap();
+        let silent = smi("reset-silent", "echo All done.").unwrap_err();
+        assert!(
+            silent.to_string().ends_with("the GPU was reset: All done."),
+            "{silent}"
+        );
+        let busy = smi(
+            "reset-busy",
+            "echo 'The following GPUs could not be reset:'; echo '  GPU 00000000:17:00.0: In use by another client'; exit 255",
+        )
+        .unwrap_err();
+        assert!(busy.is_in_use());
+        assert_eq!(
+            busy.to_string(),
+            "nvidia-smi --gpu-reset -i 0000:17:00.0 (exit status: 255) said: The following GPUs could \
+             not be reset: GPU 00000000:17:00.0: In use by another client"
+        );
+        let older = smi(
+            "reset-older",
+            "echo 'GPU 00000000:C1:00.0 is currently in use by another process.' >&2; exit 1",
+        );
+        assert!(older.unwrap_err().is_in_use());
+        let never = NvidiaSmi::at("/no/nvidia-smi".into())
+            .reset("0000:17:00.0")
+            .unwrap_err();
+        assert!(
+            never.to_string().starts_with(
+                "nvidia-smi --gpu-reset -i 0000:17:00.0: cannot start /no/nvidia-smi: "
+            )
+        );
+    }
+}
