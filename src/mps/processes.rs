@@ -6,13 +6,15 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Flock, FlockType, Signal, fcntl_getlk};
+use serde::Serialize;
 
 use super::daemon::{LOCK_FILE, PID_FILE};
 use super::{Daemon, LaunchOptions, MpsError};
 use crate::host::{Directory, Host, Pid, Process, ProcessHandle, ProcessTable, Uid, user_name};
 
 /// The two programs of NVIDIA's MPS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum MpsProgram {
     /// A control daemon or a control session.
     Control,

@@ -23,9 +23,7 @@ pub use device_word::{NoSuchDevice, lost_hint, record_order};
 pub use fault::{Fault, Finding, Severity, Subject};
 pub use gpu::Gpu;
 pub use observe::{Detail, DeviceLogs, Logs, Observer, observe, observe_device, observe_records};
-pub use served::{
-    Client, Clients, OutsideMps, Owner, Served, ServerProcess, Stray, Unmanaged, Variable,
-};
+pub use served::{Client, Clients, OutsideMps, Served, ServerProcess, Stray, Unmanaged, Variable};
 pub use snapshot::Node;
 pub use state::{DaemonState, DeviceState};
 pub use unseen::Unseen;

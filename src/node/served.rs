@@ -144,25 +144,20 @@ impl Served {
 
 /// The user of a process, as documents have it.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct Owner {
+struct Owner {
     /// The user's name; null if hidden.
     user: Option<String>,
     /// The user's number; null if hidden.
     uid: Option<u32>,
 }
 
-impl Owner {
-    pub fn of(uid: Option<Uid>) -> Self {
-        Self {
-            user: uid.map(user_name),
-            uid: uid.map(|uid| uid.0),
-        }
-    }
-}
-
 #[allow(clippy::ref_option, reason = "serde passes the field")]
 fn as_owner<S: Serializer>(uid: &Option<Uid>, serializer: S) -> Result<S::Ok, S::Error> {
-    Owner::of(*uid).serialize(serializer)
+    Owner {
+        user: uid.map(user_name),
+        uid: uid.map(|uid| uid.0),
+    }
+    .serialize(serializer)
 }
 
 #[allow(clippy::ref_option, reason = "serde passes the field")]
@@ -298,27 +293,57 @@ pub struct OutsideMps {
     pub cause: String,
 }
 
-/// An MPS daemon that mig-mps has no record of, or a server without a daemon. It is shown and never touched.
-#[derive(Clone, Debug)]
+/// An MPS daemon or server that mig-mps did not start. It is never touched.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Unmanaged {
-    /// Daemon or server.
+    /// `control`, or `server` for a server whose daemon is gone.
+    #[schemars(with = "String")]
     pub program: MpsProgram,
+    /// The process id.
     pub pid: Pid,
-    /// Its user; `None` if hidden.
-    pub user: Option<Uid>,
-    /// Its command line.
-    pub command: String,
-    /// Time since it was started.
-    pub age: Option<Duration>,
-    /// Its `CUDA_MPS_PIPE_DIRECTORY`.
-    pub pipe_directory: Variable,
-    /// True if that directory is gone: no program can reach the daemon.
+    /// True if its pipe directory was removed.
+    // No program can reach the daemon then.
     pub is_orphan: bool,
-    /// Its `CUDA_VISIBLE_DEVICES`.
+    /// Its user; `None` if hidden.
+    #[serde(flatten, serialize_with = "as_owner")]
+    #[schemars(with = "Owner")]
+    pub user: Option<Uid>,
+    /// The command line.
+    pub command: String,
+    /// Its `CUDA_MPS_PIPE_DIRECTORY`.
+    #[serde(flatten, serialize_with = "as_pipe_directory")]
+    #[schemars(with = "PipeDirectory")]
+    pub pipe_directory: Variable,
+    /// The value of its `CUDA_VISIBLE_DEVICES`; null if unset or hidden.
+    #[serde(rename = "visible_devices")]
+    #[schemars(with = "Option<String>")]
     pub visible: Variable,
     /// The names of the devices that it serves, as far as they are known.
     pub devices: Vec<String>,
+    /// The servers of the daemon.
     pub servers: Vec<ServerProcess>,
+    /// Time since its start.
+    #[serde(rename = "running_seconds", serialize_with = "as_seconds")]
+    #[schemars(with = "Option<u64>")]
+    pub age: Option<Duration>,
+}
+
+/// The pipe directory of an unmanaged daemon, as documents have it.
+#[derive(Debug, Serialize, JsonSchema)]
+struct PipeDirectory {
+    /// True if its environment can be read; otherwise the next two are unknown.
+    environment_is_readable: bool,
+    /// The value of its `CUDA_MPS_PIPE_DIRECTORY`; null if unset or hidden.
+    #[schemars(with = "Option<String>")]
+    pipe_directory: Variable,
+}
+
+fn as_pipe_directory<S: Serializer>(pipe: &Variable, serializer: S) -> Result<S::Ok, S::Error> {
+    PipeDirectory {
+        environment_is_readable: *pipe != Variable::Hidden,
+        pipe_directory: pipe.clone(),
+    }
+    .serialize(serializer)
 }
 
 /// A variable in another process's environment.

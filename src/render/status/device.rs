@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::super::json::{VERSION, Version};
 use crate::node::{
-    self, Client, DaemonState, DeviceState, Finding, MpsProgram, Node, OutsideMps, Owner, Served,
-    ServerProcess, Unmanaged, Variable,
+    self, Client, DaemonState, DeviceState, Finding, Node, OutsideMps, Served, ServerProcess,
+    Unmanaged,
 };
 
 /// The output of `mig-mps status --json`.
@@ -31,7 +31,7 @@ pub struct Status {
     /// Programs that compute on a device without being clients of a daemon; null if they were not searched for.
     outside_mps: Option<Vec<OutsideDocument>>,
     /// MPS daemons and servers that mig-mps did not start; null if they were not searched for.
-    unmanaged: Option<Vec<UnmanagedDaemon>>,
+    unmanaged: Option<Vec<Unmanaged>>,
     /// The problems of the devices and of the node.
     problems: Vec<Remark>,
     /// Facts worth knowing that are no problems.
@@ -65,8 +65,12 @@ impl Status {
     /// Returns the status of these devices, or of all if none is named.
     pub fn of(node: &Node, devices: &[String]) -> Self {
         let shown = node.shown(devices);
-        let (mut clients, mut waiting) = (Vec::new(), Vec::new());
+        let (mut clients, mut waiting, mut outside) = (Vec::new(), Vec::new(), Vec::new());
         for device in &shown {
+            outside.extend(device.outside_mps.iter().map(|program| OutsideDocument {
+                device: device.name.clone(),
+                program: program.clone(),
+            }));
             let Some(served) = &device.served else {
                 continue;
             };
@@ -93,20 +97,11 @@ impl Status {
                 .iter()
                 .map(|device| DeviceDocument::of(node, device))
                 .collect(),
-            outside_mps: (is_all && !node.has_no_driver()).then(|| {
-                let mut all = Vec::new();
-                for device in &shown {
-                    all.extend(device.outside_mps.iter().map(|program| OutsideDocument {
-                        device: device.name.clone(),
-                        program: program.clone(),
-                    }));
-                }
-                all
-            }),
+            outside_mps: (is_all && !node.has_no_driver()).then_some(outside),
             unmanaged: node
                 .detail
                 .reads_processes()
-                .then(|| node.unmanaged.iter().map(UnmanagedDaemon::of).collect()),
+                .then(|| node.unmanaged.clone()),
             problems: problems.into_iter().map(Remark::from).collect(),
             remarks: node
                 .remarks(devices)
@@ -197,8 +192,8 @@ impl DeviceDocument {
                 let clients = served.clients.listed().iter();
                 clients.filter(|client| client.pid.is_none()).count()
             }),
-            active_thread_percentage: record
-                .map(|record| record.settings.active_thread_percentage.value()),
+            active_thread_percentage: settings
+                .map(|settings| settings.active_thread_percentage.value()),
             answered_active_thread_percentage: served
                 .and_then(|served| served.answered.as_ref()?.percentage()),
             settings_read_back: served.map(Served::is_read_back),
@@ -232,54 +227,6 @@ struct OutsideDocument {
     device: String,
     #[serde(flatten)]
     program: OutsideMps,
-}
-
-/// An MPS daemon or server that mig-mps did not start. It is never touched.
-#[derive(Debug, Serialize, JsonSchema)]
-pub struct UnmanagedDaemon {
-    /// `control`, or `server` for a server whose daemon is gone.
-    program: &'static str,
-    /// The process id.
-    pid: u32,
-    /// True if its pipe directory was removed.
-    is_orphan: bool,
-    #[serde(flatten)]
-    owner: Owner,
-    /// The command line.
-    command: String,
-    /// True if its environment can be read; otherwise the next two are unknown.
-    environment_is_readable: bool,
-    /// The value of its `CUDA_MPS_PIPE_DIRECTORY`; null if unset or hidden.
-    pipe_directory: Option<String>,
-    /// The value of its `CUDA_VISIBLE_DEVICES`; null if unset or hidden.
-    visible_devices: Option<String>,
-    /// The names of the devices that it serves, as far as they are known.
-    devices: Vec<String>,
-    /// The servers of the daemon.
-    servers: Vec<ServerProcess>,
-    /// Time since its start.
-    running_seconds: Option<u64>,
-}
-
-impl UnmanagedDaemon {
-    pub fn of(unmanaged: &Unmanaged) -> Self {
-        Self {
-            program: match unmanaged.program {
-                MpsProgram::Control => "control",
-                MpsProgram::Server => "server",
-            },
-            pid: unmanaged.pid.0,
-            is_orphan: unmanaged.is_orphan,
-            owner: Owner::of(unmanaged.user),
-            command: unmanaged.command.clone(),
-            environment_is_readable: unmanaged.pipe_directory != Variable::Hidden,
-            pipe_directory: unmanaged.pipe_directory.value().map(str::to_owned),
-            visible_devices: unmanaged.visible.value().map(str::to_owned),
-            devices: unmanaged.devices.clone(),
-            servers: unmanaged.servers.clone(),
-            running_seconds: unmanaged.age.map(|age| age.as_secs()),
-        }
-    }
 }
 
 /// Returns the state of an unmanaged daemon or server.
