@@ -59,8 +59,12 @@ impl fmt::Display for Placement {
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+        #[derive(
+            Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+            JsonSchema,
+        )]
         #[serde(transparent)]
+        #[schemars(inline)]
         pub struct $name(pub u32);
 
         impl fmt::Display for $name {
@@ -192,6 +196,7 @@ pub struct GpuInstanceProfile {
     pub placements: Vec<Placement>,
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes the field")]
 fn as_bytes<S: Serializer>(mib: &u64, serializer: S) -> Result<S::Ok, S::Error> {
     (mib << 20).serialize(serializer)
 }

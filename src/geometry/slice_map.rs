@@ -13,6 +13,7 @@ use super::{Disruption, GpuInstanceProfile, Placement, ProfileName, Request};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(transparent)]
+#[schemars(inline)]
 pub struct SliceMap {
     #[serde(skip)]
     units: u32,

@@ -30,6 +30,7 @@ use super::{Host, Uid, printable};
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(transparent)]
+#[schemars(inline)]
 pub struct Pid(pub u32);
 
 impl fmt::Display for Pid {

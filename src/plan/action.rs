@@ -100,6 +100,7 @@ fn as_slices<S: Serializer>(compute: &ComputeChoice, serializer: S) -> Result<S:
 
 /// A GPU instance to create or to destroy.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(inline)]
 pub struct GpuInstance {
     /// The id of its profile.
     #[serde(skip)]
@@ -148,6 +149,7 @@ impl fmt::Display for Part<'_> {
 
 /// A server that has outlived its daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(inline)]
 pub struct EndStray {
     /// The device's name.
     #[serde(rename = "device")]
@@ -166,6 +168,7 @@ fn as_pid<S: Serializer>(server: &(Pid, StartTime), serializer: S) -> Result<S::
 
 /// A daemon to stop.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(inline)]
 pub struct Stop {
     /// The device's name.
     #[serde(rename = "device")]
@@ -215,6 +218,7 @@ impl StartedBy {
 
 /// A daemon to start.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(inline)]
 pub struct Start {
     /// The device's name.
     #[serde(rename = "device")]
@@ -247,6 +251,7 @@ fn served_by(settings: &Settings) -> &Serve {
 
 /// Settings that change while a daemon runs. This disrupts nobody: programs that start afterwards get the new ones.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(inline)]
 pub struct Set {
     /// The device's name.
     #[serde(rename = "device")]
@@ -289,6 +294,7 @@ impl fmt::Display for SettingChange {
 
 /// An eager server to start again in its daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[schemars(inline)]
 pub struct StartServer {
     /// The device's name.
     #[serde(rename = "device")]
