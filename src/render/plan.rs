@@ -26,13 +26,10 @@ pub fn text(plan: &Plan) -> String {
         let first = group[0];
         let _ = writeln!(out, "{}", style(heading(&group)).bold());
         if first.before != first.after {
-            let (before, after) = (map(&first.before), map(&first.after));
-            let empty = empty(first);
-            let _ = writeln!(
-                out,
-                "  {before}  now{}\n  {after}  then{}",
-                empty[0], empty[1]
-            );
+            let now = remark_if_empty(&first.before, switches_mig(first, true));
+            let then = remark_if_empty(&first.after, switches_mig(first, false));
+            let _ = writeln!(out, "  {}  now{now}", map(&first.before));
+            let _ = writeln!(out, "  {}  then{then}", map(&first.after));
         }
         for line in lines(&group) {
             let _ = writeln!(out, "{}", change(&line));
@@ -74,19 +71,14 @@ fn kept(plan: &Plan) -> String {
     format!("{head}\n{}", clients.concat())
 }
 
-/// Describes maps without instances, now and then: a GPU in MIG mode can have none, too.
-fn empty(gpu: &GpuPlan) -> [&'static str; 2] {
-    [
-        remark_if_empty(&gpu.before, switches_mig(gpu, true)),
-        remark_if_empty(&gpu.after, switches_mig(gpu, false)),
-    ]
-}
-
+/// Describes a map without instances: a GPU in MIG mode can have none, too.
 fn remark_if_empty(map: &SliceMap, is_off: bool) -> &'static str {
-    match (map.segments().is_empty(), is_off) {
-        (false, _) => "",
-        (true, true) => ": MIG off",
-        (true, false) => ": MIG on, no instances",
+    if !map.is_empty() {
+        ""
+    } else if is_off {
+        ": MIG off"
+    } else {
+        ": MIG on, no instances"
     }
 }
 
