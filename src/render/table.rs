@@ -188,7 +188,7 @@ mod tests {
         let within = |width| table(Column::left("UUID", 2)).within(width, "--json");
         assert_eq!(
             within(20),
-            "NAME       PID\n0.0          7\ntrainer  12345\nhidden: uuid\n  (widen the\n  terminal, or use\n  --json)\n"
+            "NAME       PID\n0.0          7\ntrainer  12345\nhidden: uuid (widen\n  the terminal, or\n  use --json)\n"
         );
         let narrow = within(1);
         assert!(

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use clap::{Args, Command};
 
 use crate::commands::Context;
-use crate::error::{Result, usage};
+use crate::error::Result;
 use crate::failure::ExitStatus;
 use crate::render::{self, hanging, page, print, terminal_width};
 
@@ -132,28 +132,24 @@ pub struct HelpArgs {
 pub fn run(args: &HelpArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let mut program = (context.program)();
     program.build();
-    match &args.subject {
-        None => print(&overview(&program, context.tasks))?,
-        // A command that is called as a topic has its own help behind --help.
-        Some(subject) if is_topic(subject) => page(&chapter(subject)?)?,
-        Some(subject) => match program.find_subcommand_mut(subject) {
-            Some(command) => {
-                let help = command.render_long_help();
-                let text = if terminal_width().is_some() {
-                    help.ansi().to_string()
-                } else {
-                    help.to_string()
-                };
-                page(&text)?;
-            }
-            None => page(&chapter(subject)?)?,
-        },
+    let Some(subject) = &args.subject else {
+        print(&overview(&program, context.tasks))?;
+        return Ok(ExitStatus::Done);
+    };
+    // A command that is called as a topic has its own help behind --help.
+    if let Some(topic) = TOPICS.iter().find(|topic| topic.name == subject) {
+        let width = terminal_width().unwrap_or(USUAL_WIDTH);
+        page(&markdown(topic.text, width.min(WIDEST)))?;
+    } else if let Some(command) = program.find_subcommand_mut(subject) {
+        let help = command.render_long_help();
+        let text = if terminal_width().is_some() {
+            help.ansi().to_string()
+        } else {
+            help.to_string()
+        };
+        page(&text)?;
     }
     Ok(ExitStatus::Done)
-}
-
-fn is_topic(name: &str) -> bool {
-    TOPICS.iter().any(|topic| topic.name == name)
 }
 
 /// The width of a chapter that is not read on a terminal.
@@ -161,16 +157,6 @@ const USUAL_WIDTH: usize = 80;
 
 /// The widest lines that are read easily.
 const WIDEST: usize = 100;
-
-/// Formats a chapter for the terminal.
-fn chapter(name: &str) -> Result<String> {
-    let Some(topic) = TOPICS.iter().find(|topic| topic.name == name) else {
-        let error = usage(format_args!("no topic \"{name}\""));
-        return Err(error.hint("mig-mps help lists the topics"));
-    };
-    let width = terminal_width().unwrap_or(USUAL_WIDTH);
-    Ok(markdown(topic.text, width.min(WIDEST)))
-}
 
 fn overview(program: &Command, tasks: &[(&str, &[&str])]) -> String {
     let width = TOPICS

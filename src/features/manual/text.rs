@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use comfy_table::{ContentArrangement, ContentLineStyle, LineStyle, Table, TableStyle};
+use comfy_table::{
+    ColumnConstraint, ContentArrangement, ContentLineStyle, LineStyle, Table, TableStyle, Width,
+};
 use console::{Style, measure_text_width};
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
@@ -47,8 +49,9 @@ struct Page {
     /// True after the first item of a list: no blank line stands between items.
     is_in_items: bool,
     inside: Inside,
-    /// The rows of the table being read, and the last of them.
+    /// The rows of the table being read.
     rows: Vec<Vec<String>>,
+    /// The cells of the row being read.
     row: Vec<String>,
 }
 
@@ -111,7 +114,10 @@ impl Page {
                 self.is_strong = false;
                 self.rows.push(std::mem::take(&mut self.row));
             }
-            TagEnd::TableCell => self.row.push(std::mem::take(&mut self.text)),
+            TagEnd::TableCell => {
+                self.row.push(self.text.replace(NO_BREAK, " "));
+                self.text.clear();
+            }
             TagEnd::Table => {
                 self.gap();
                 let rows = std::mem::take(&mut self.rows);
@@ -194,7 +200,7 @@ const STYLE: TableStyle = TableStyle::new()
     .header_separator(LineStyle::none().fill('-').junction(' '))
     .content_lines(ContentLineStyle::none().junction(' '));
 
-/// Formats a table, whose first row has the titles. Cells are wrapped if need be.
+/// Formats a table, whose first row has the titles. Cells are wrapped between words: a name in one can be copied.
 fn table(rows: &[Vec<String>], width: usize) -> String {
     let mut table = Table::new();
     table
@@ -204,11 +210,19 @@ fn table(rows: &[Vec<String>], width: usize) -> String {
         .set_header(rows.first().cloned().unwrap_or_default())
         .add_rows(rows.iter().skip(1).cloned());
     for column in table.column_iter_mut() {
+        let longest = rows
+            .iter()
+            .filter_map(|row| row.get(column.index))
+            .flat_map(|cell| cell.split(' '))
+            .map(|word| measure_text_width(word) + 1)
+            .max();
+        let least = u16::try_from(longest.unwrap_or(0)).unwrap_or(u16::MAX);
         column.set_padding((0, 1));
+        column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(least)));
     }
     let mut out = String::new();
     for line in table.lines() {
-        let _ = writeln!(out, "{}", line.trim_end().replace(NO_BREAK, " "));
+        let _ = writeln!(out, "{}", line.trim_end());
     }
     out
 }
