@@ -7,7 +7,7 @@ use regex::Regex;
 use thiserror::Error;
 
 use crate::failure::{ExitStatus, Failure};
-use crate::host::{EnvironmentError, Holder, MORE_PROCESSES, RunError, ToolError};
+use crate::host::{EnvironmentError, Holder, MORE_PROCESSES, RunError, ToolError, count};
 use crate::mps::MpsError;
 use crate::nvml::{Code, MigMode, NvmlError};
 
@@ -191,15 +191,14 @@ impl fmt::Display for ApplyError {
             cut_short,
         } = self.rolled_back.as_ref();
         if !undone.is_empty() {
-            let count = undone.len();
-            let s = if count == 1 { "" } else { "s" };
+            let steps = count(undone.len(), "step");
             let gone = match clients {
                 0 => String::new(),
                 1 => ", but a client is gone".to_owned(),
                 _ => format!(", but {clients} clients are gone"),
             };
             lines.push(format!(
-                "what had been done before was undone ({count} step{s}){gone}"
+                "what had been done before was undone ({steps}){gone}"
             ));
         }
         for (word, things) in [

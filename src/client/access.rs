@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use crate::failure::Failure;
-use crate::host::{Host, Reader, Uid, caller, user_name};
+use crate::host::{Host, Reader, Uid, caller, count, user_name};
 use crate::node::{Client, DaemonState, Served};
 use crate::settings::Serve;
 use crate::state::DeviceRecord;
@@ -45,8 +45,8 @@ pub enum NoAccess {
         user: String,
         clients: String,
     },
-    #[error("{name} has {count} client{}, and takes no more", if *.count == 1 { "" } else { "s" })]
-    Full { name: String, count: usize },
+    #[error("{name} has {}, and takes no more", count(*.clients, "client"))]
+    Full { name: String, clients: usize },
 }
 
 /// The words before the name of a group.
@@ -143,7 +143,7 @@ pub fn access(served: &Served, user: Uid) -> Result<(), NoAccess> {
     if limit.is_some_and(|limit| clients.len() >= limit) {
         return Err(NoAccess::Full {
             name: record.name.clone(),
-            count: clients.len(),
+            clients: clients.len(),
         });
     }
     Ok(())

@@ -46,7 +46,8 @@ pub use slurm::{Slurm, SlurmNode};
 pub use spawn::{heed_child_signal, ignore_again};
 pub use surroundings::{Surroundings, file_system, may_open, may_write, refuse_old_kernel};
 pub use text::{
-    bounded, is_plain, nearest, printable, quoted, ranges, steers, without_error_numbers,
+    bounded, count, is_plain, listed, nearest, printable, quoted, ranges, steers,
+    without_error_numbers,
 };
 pub use tool::{NvidiaSmi, ToolError};
 pub use units::{Scopes, Unit, Units};

@@ -1,7 +1,7 @@
 //! Text that others chose: made safe for a terminal, short enough for a message, and compared with what they may have
 //! meant.
 
-use std::borrow::Cow;
+use std::borrow::{Borrow, Cow};
 
 /// The longest command line in a message, in characters. A process chooses its own command line, which must not push the
 /// rest of the message out of sight.
@@ -87,6 +87,22 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
         })
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
+}
+
+/// `1 client`, `3 clients`
+pub fn count(number: usize, noun: &str) -> String {
+    let s = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{s}")
+}
+
+/// `a, b and c`
+pub fn listed<S: Borrow<str>>(words: &[S], conjunction: &str) -> String {
+    match words {
+        [before @ .., last] if !before.is_empty() => {
+            format!("{} {conjunction} {}", before.join(", "), last.borrow())
+        }
+        _ => words.concat(),
+    }
 }
 
 /// Formats numbers as ranges: `0-3,6`.

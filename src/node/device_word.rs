@@ -6,7 +6,7 @@ use regex::Regex;
 use thiserror::Error;
 
 use crate::failure::{ExitStatus, Failure};
-use crate::host::{nearest, ranges};
+use crate::host::{listed, nearest, ranges};
 use crate::state::{DeviceKey, DeviceRecord};
 
 /// A device that a word can mean.
@@ -243,7 +243,7 @@ fn no_device_on(index: u32, gpus: &[u32]) -> String {
 /// `0.0, 0.2 or 0.4`, and not more than a line of names.
 fn list(names: &[String]) -> String {
     match names {
-        [all @ .., last] if all.len() < MOST => format!("{} or {last}", all.join(", ")),
+        few if few.len() <= MOST => listed(few, "or"),
         _ => format!(
             "{} or {} others",
             names[..MOST].join(", "),

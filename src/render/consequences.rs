@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::format::{count, fitted, grouped, shortened};
 use super::output::width;
 use crate::apply::Allowed;
-use crate::host::{printable, ranges};
+use crate::host::{listed, printable, quoted, ranges};
 use crate::node::Variable;
 use crate::plan::{Held, Kill, Plan, Signal};
 
@@ -100,11 +100,7 @@ pub(super) fn disruptions(plan: &Plan, allowed: Allowed) -> String {
     if allowed.reset && !switched.is_empty() {
         phrases.push(format!("reset GPU {} if that is due", ranges(&switched)));
     }
-    match phrases.split_last() {
-        Some((last, [])) => last.clone(),
-        Some((last, before)) => format!("{} and {last}", before.join(", ")),
-        None => String::new(),
-    }
+    listed(&phrases, "and")
 }
 
 /// Lists these clients, describes the effect, and counts the clients that go on.
@@ -199,12 +195,8 @@ fn quit(pipe_directory: &Variable) -> String {
         Variable::Unset => String::new(),
         Variable::Hidden => "CUDA_MPS_PIPE_DIRECTORY=ITS_DIRECTORY ".to_owned(),
         Variable::Is(path) => {
-            let path = printable(path).replace('\'', r"'\''");
-            let is_plain = path
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
-            let quote = if is_plain { "" } else { "'" };
-            format!("CUDA_MPS_PIPE_DIRECTORY={quote}{path}{quote} ")
+            let path = quoted(&printable(path));
+            format!("CUDA_MPS_PIPE_DIRECTORY={path} ")
         }
     };
     format!("echo quit | {variable}nvidia-cuda-mps-control")

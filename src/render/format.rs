@@ -8,6 +8,7 @@ use console::{Style, measure_text_width};
 use textwrap::{Options, WordSplitter};
 
 use crate::geometry::{Cell, ProfileName, SliceMap};
+pub use crate::host::count;
 use crate::host::steers;
 
 /// Formats bytes as GiB with one decimal: `9.5`, `139.8`.
@@ -49,12 +50,6 @@ pub fn shown_or(value: Option<impl Display>, none: &str) -> String {
 /// Puts two blanks before each line.
 pub fn indented(text: &str) -> String {
     text.lines().flat_map(|line| ["  ", line, "\n"]).collect()
-}
-
-/// `1 client`, `3 clients`
-pub fn count(number: usize, noun: &str) -> String {
-    let s = if number == 1 { "" } else { "s" };
-    format!("{number} {noun}{s}")
 }
 
 /// A blank at which no line ends.

@@ -8,7 +8,7 @@ use super::first_profile::{GroupSupply, Supply, TooManyJobs, gib_at_most};
 use super::partition;
 use crate::error::{CommandError, Context as _, Result, chosen, failed, usage};
 use crate::failure::ExitStatus;
-use crate::render::format::count;
+use crate::host::{count, listed};
 use crate::render::{self, Question, can_ask};
 use crate::settings::Serve;
 
@@ -93,10 +93,7 @@ impl Interview {
             .iter()
             .filter_map(|one| one.split(' ').next())
             .collect();
-        let flags = match flags.as_slice() {
-            [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
-            all => all.join(", "),
-        };
+        let flags = listed(&flags, "and");
         let defaults = self.missing.join(" ");
         Err(
             usage(format_args!("there is no terminal to ask on: give {flags}"))

@@ -8,7 +8,7 @@ use super::interview::{Interview, ended};
 use crate::commands::args::ProfileSource;
 use crate::error::{Context as _, Result, chosen, failed, usage};
 use crate::failure::ExitStatus;
-use crate::host::{Uid, caller, directory_of, may_write, write_new_text_to, write_text_to};
+use crate::host::{Uid, caller, directory_of, may_write, quoted, write_new_text_to, write_text_to};
 use crate::plan::virtual_node::GpuArgument;
 use crate::render::format::count;
 use crate::render::{agrees, note, print};
@@ -110,11 +110,5 @@ fn word_of(path: &Path) -> String {
         text if is_built_in || text.starts_with('-') => format!("./{text}"),
         text => text.to_owned(),
     };
-    let is_plain = text
-        .chars()
-        .all(|c| c.is_alphanumeric() || "._-/+:@%,".contains(c));
-    if is_plain {
-        return text;
-    }
-    format!("'{}'", text.replace('\'', "'\\''"))
+    quoted(&text)
 }
