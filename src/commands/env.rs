@@ -66,14 +66,14 @@ enum EnvFormat {
 pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let node = observe_records(environment)?;
-    let device = Recorded::find(&node, &args.device)?;
+    let served = served_by(&node, &args.device)?;
     if let Some(container) = args.format.and_then(EnvFormat::container) {
-        let device = container_device(environment, device.served, &args.limits.limits())?;
+        let device = container_device(environment, served, &args.limits.limits())?;
         remark(device.memory);
         print(&device.text(container).map_err(failed)?)?;
         return Ok(ExitStatus::Done);
     }
-    let mut variables = device.variables(environment, &args.limits.limits())?;
+    let mut variables = variables(served, environment, &args.limits.limits())?;
     refuse_bytes(&variables)?;
     // A shell keeps what it was given for another device.
     for limit in own_limits() {
@@ -83,7 +83,7 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
         }
     }
     match args.format {
-        Some(EnvFormat::Json) => print_json(&EnvDocument::of(device.name(), &variables))?,
+        Some(EnvFormat::Json) => print_json(&EnvDocument::of(&served.record.name, &variables))?,
         Some(EnvFormat::Dotenv) => print(&dotenv(variables)?)?,
         Some(_) => print(&slurm_lines(&variables))?,
         None => {
@@ -188,61 +188,47 @@ pub fn refuse_bytes(variables: &Variables) -> Result<()> {
     )))
 }
 
-/// A device with a record.
-pub struct Recorded<'n> {
-    pub served: &'n Served,
+/// Finds the one device with a record that a word means.
+pub fn served_by<'n>(node: &'n Node, word: &str) -> Result<&'n Served> {
+    let names = node.resolve(&[word.to_owned()])?;
+    let [name] = names.as_slice() else {
+        let what = format!("{word} means several devices: {}", names.join(", "));
+        let error = usage(what);
+        return Err(error.hint("name one device; mig-mps run --any takes one that is free"));
+    };
+    node.served_as(name).ok_or_else(|| {
+        failed(format_args!("no daemon serves {name}")).hint("mig-mps up PROFILE starts daemons")
+    })
 }
 
-impl<'n> Recorded<'n> {
-    pub fn of(served: &'n Served) -> Self {
-        Self { served }
-    }
+/// Returns the environment of a device's client that inherits the caller's. The caller's own memory limit holds, unless
+/// there is another one; refuses one that cannot be read.
+pub fn variables_over_own(
+    served: &Served,
+    environment: &Environment,
+    limits: &ClientLimits,
+) -> Result<Variables> {
+    let memory = match limits.memory {
+        None => {
+            // CUDA takes the tighter one.
+            let device = served.record.settings.pinned_memory_limit;
+            own_memory(&served.record)?.map(|own| device.map_or(own, |device| device.min(own)))
+        }
+        asked_for => asked_for,
+    };
+    variables(served, environment, &ClientLimits { memory, ..*limits })
+}
 
-    /// Finds the one device that a word means.
-    pub fn find(node: &'n Node, word: &str) -> Result<Self> {
-        let names = node.resolve(&[word.to_owned()])?;
-        let [name] = names.as_slice() else {
-            let what = format!("{word} means several devices: {}", names.join(", "));
-            let error = usage(what);
-            return Err(error.hint("name one device; mig-mps run --any takes one that is free"));
-        };
-        let Some(served) = node.served_as(name) else {
-            let error = failed(format_args!("no daemon serves {name}"));
-            return Err(error.hint("mig-mps up PROFILE starts daemons"));
-        };
-        Ok(Self::of(served))
-    }
-
-    pub fn name(&self) -> &'n str {
-        &self.served.record.name
-    }
-
-    /// Returns the environment of a client that inherits the caller's. The caller's own memory limit holds, unless there is
-    /// another one; refuses one that cannot be read.
-    pub fn variables_over_own(
-        &self,
-        environment: &Environment,
-        limits: &ClientLimits,
-    ) -> Result<Variables> {
-        let record = &self.served.record;
-        let memory = match limits.memory {
-            None => {
-                // CUDA takes the tighter one.
-                let device = record.settings.pinned_memory_limit;
-                own_memory(record)?.map(|own| device.map_or(own, |device| device.min(own)))
-            }
-            asked_for => asked_for,
-        };
-        self.variables(environment, &ClientLimits { memory, ..*limits })
-    }
-
-    /// Returns the environment of its clients. Refuses limits above those of the device.
-    pub fn variables(&self, environment: &Environment, limits: &ClientLimits) -> Result<Variables> {
-        let record = &self.served.record;
-        limits.check(&record.settings)?;
-        let logs = environment.logs_of(self.served.run_dir.path());
-        Ok(Variables::of(record, &self.served.run_dir, logs, limits))
-    }
+/// Returns the environment of a device's clients. Refuses limits above those of the device.
+pub fn variables(
+    served: &Served,
+    environment: &Environment,
+    limits: &ClientLimits,
+) -> Result<Variables> {
+    let record = &served.record;
+    limits.check(&record.settings)?;
+    let logs = environment.logs_of(served.run_dir.path());
+    Ok(Variables::of(record, &served.run_dir, logs, limits))
 }
 
 /// Returns a device as containers use it, with these limits for their programs.
@@ -252,7 +238,7 @@ pub(super) fn container_device(
     limits: &ClientLimits,
 ) -> Result<ContainerDevice> {
     let record = &served.record;
-    let variables = Recorded::of(served).variables(environment, limits)?;
+    let variables = variables(served, environment, limits)?;
     refuse_bytes(&variables)?;
     let mut pipe = None;
     let mut set = Vec::new();

@@ -14,7 +14,7 @@ use regex::Regex;
 
 use super::args::{LimitArgs, duration};
 use super::copies::{self, Copy, Share};
-use super::env::Recorded;
+use super::env::{served_by, variables_over_own};
 use super::{Context, guard};
 use crate::client::{
     ClientSlot, LocalRank, Map, NoneFree, NotReady, Variables, Wanted, devices_for, free_devices,
@@ -119,28 +119,28 @@ impl RunArgs {
         if self.choose.any {
             let mut free = patience.until(|| self.free(environment, 1))?;
             let served = free.remove(0);
-            let variables = Recorded::of(&served).variables_over_own(environment, &limits)?;
+            let variables = variables_over_own(&served, environment, &limits)?;
             return Ok((served, variables));
         }
         let node = observe_records(environment)?;
-        let device = if self.choose.by_rank {
+        let served = if self.choose.by_rank {
             self.by_rank(&node, environment)?
         } else {
-            Recorded::find(&node, self.device.as_deref().unwrap_or_default())?
+            served_by(&node, self.device.as_deref().unwrap_or_default())?
         };
-        let variables = device.variables_over_own(environment, &limits)?;
+        let variables = variables_over_own(served, environment, &limits)?;
         if !self.no_check {
-            patience.until(|| check(environment, &node, device.name(), &variables))?;
+            patience.until(|| check(environment, &node, served, &variables))?;
         }
-        Ok((device.served.clone(), variables))
+        Ok((served.clone(), variables))
     }
 
-    fn by_rank<'n>(&self, node: &'n Node, environment: &Environment) -> Result<Recorded<'n>> {
+    fn by_rank<'n>(&self, node: &'n Node, environment: &Environment) -> Result<&'n Served> {
         let wanted = self.wanted.among(self.names(node)?);
         let devices = devices_for(node, &wanted, environment.caller);
         let rank = LocalRank::of(|name| std::env::var(name).ok())?;
         let position = rank.device(devices.len(), node.served().count(), self.wanted.map())?;
-        Ok(Recorded::of(devices[position]))
+        Ok(devices[position])
     }
 
     /// Returns the names of the devices that are chosen from; none for all.
@@ -179,12 +179,11 @@ impl RunArgs {
         node: &Node,
         served: &Served,
     ) -> Result<(), RunObstacle> {
-        let device = Recorded::of(served);
-        let variables = device.variables_over_own(environment, &self.limits.limits())?;
+        let variables = variables_over_own(served, environment, &self.limits.limits())?;
         if self.no_check {
             return Ok(());
         }
-        check(environment, node, device.name(), &variables)
+        check(environment, node, served, &variables)
     }
 
     /// Spreads copies over devices, each to the one with the fewest clients.
@@ -206,10 +205,10 @@ impl RunArgs {
             if let Some(percentage) = self.share.and_then(|share| share.of(on_device)) {
                 limits.threads = Some(percentage);
             }
-            let device = Recorded::of(&devices[position]);
+            let served = &devices[position];
             copies.push(Copy {
-                device: device.name().to_owned(),
-                variables: device.variables_over_own(environment, &limits)?,
+                device: served.record.name.clone(),
+                variables: variables_over_own(served, environment, &limits)?,
             });
         }
         Ok(copies)
@@ -220,13 +219,13 @@ impl RunArgs {
 fn check(
     environment: &Environment,
     node: &Node,
-    name: &str,
+    served: &Served,
     variables: &Variables,
 ) -> Result<(), RunObstacle> {
     ready(
         environment,
         node,
-        name,
+        &served.record.name,
         variables,
         ClientSlot::Needed,
         |environment, _| environment.caller,

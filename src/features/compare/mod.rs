@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::client::{ClientLimits, ClientSlot, Variables, Wanted, free_devices, ready};
 use crate::commands::args::duration;
-use crate::commands::env::Recorded;
+use crate::commands::env::{served_by, variables};
 use crate::commands::{Context, verify};
 use crate::error::{CommandError, Result, failed, usage};
 use crate::failure::ExitStatus;
@@ -65,12 +65,12 @@ pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
     verify::prepare(environment)?;
     let node = observe(environment, Detail::STATUS)?;
     let served = match &args.device {
-        Some(word) => Recorded::find(&node, word)?.served,
+        Some(word) => served_by(&node, word)?,
         None => free_devices(&node, &Wanted::default(), environment.caller)?[0],
     };
     refuse_in_use(&node, served)?;
     args.refuse_too_many(served)?;
-    let mps = Recorded::of(served).variables(environment, &ClientLimits::default())?;
+    let mps = variables(served, environment, &ClientLimits::default())?;
     let name = &served.record.name;
     let records = observe_records(environment)?;
     ready(

@@ -7,7 +7,7 @@ use super::job::SlurmJob;
 use super::numbering::devices_of_job;
 use crate::client::ClientLimits;
 use crate::commands::Context;
-use crate::commands::env::{Recorded, refuse_bytes, slurm_lines};
+use crate::commands::env::{refuse_bytes, slurm_lines, variables, variables_over_own};
 use crate::error::{Result, failed};
 use crate::failure::ExitStatus;
 use crate::node::{Detail, observe};
@@ -36,11 +36,9 @@ pub(super) fn run(_args: &TaskPrologArgs, context: &Context<'_>) -> Result<ExitS
             .hint("mig-mps heal starts daemons that have died")
     })?;
     // The job's own limit holds; one that cannot be read must not keep its tasks from starting.
-    let device = Recorded::of(served);
     let limits = ClientLimits::default();
-    let variables = device
-        .variables_over_own(environment, &limits)
-        .or_else(|_| device.variables(environment, &limits))?;
+    let variables = variables_over_own(served, environment, &limits)
+        .or_else(|_| variables(served, environment, &limits))?;
     refuse_bytes(&variables)?;
     print(&slurm_lines(&variables))?;
     Ok(ExitStatus::Done)
