@@ -10,7 +10,7 @@ use super::drain::Drain;
 use super::{Context, LOCK_LIMIT, locked, pick_up_interrupted, refuse_newer};
 use crate::apply::{self, Allowed, ApplyContext, ApplyError, OnFailure};
 use crate::client::Verified;
-use crate::error::{CommandError, Context as _, Result, chosen};
+use crate::error::{CommandError, Context as _, Result, chosen, failed};
 use crate::failure::ExitStatus;
 use crate::host::{
     Directories, Lock, MpsPrograms, check_open_files, raise_memory, take_limits_of_services,
@@ -464,10 +464,9 @@ fn differs(rest: &Plan) -> CommandError {
             );
         }
     }
-    CommandError::new(
-        ExitStatus::Failed,
-        format_args!("the node was changed, and does not read back as the profile says: still to do:{steps}"),
-    )
+    failed(format_args!(
+        "the node was changed, and does not read back as the profile says: still to do:{steps}"
+    ))
     .hint(
         "nothing is undone: every step has reported success; run the same command again: it goes on from here",
     )

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use super::copies::code;
 use super::run::{command, not_started};
 use crate::client::Variables;
-use crate::error::{CommandError, Result};
+use crate::error::{Result, failed};
 use crate::failure::ExitStatus;
 use crate::host::{Environment, Forwarding, Pid, ProcessHandle, adopt_descendants, reap};
 use crate::node::Served;
@@ -54,10 +54,9 @@ pub(super) fn run(
             let name = &served.record.name;
             let what = guard.describe(*pid);
             guard.end_all(program.id());
-            return Err(CommandError::new(
-                ExitStatus::NotRun,
-                format!("{what} used {name} outside MPS, and the program was ended"),
-            )
+            return Err(failed(format_args!(
+                "{what} used {name} outside MPS, and the program was ended"
+            ))
             .hint("the program changes CUDA_MPS_PIPE_DIRECTORY, or starts others that do"));
         }
         suspects = seen;

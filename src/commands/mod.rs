@@ -149,17 +149,12 @@ pub fn no_daemon(node: &Node) -> CommandError {
 
 /// Refuses to change what a newer mig-mps recorded.
 fn refuse_newer(run_dir: &RunDir) -> Result<()> {
-    run_dir.refuse_newer().map_err(|error| {
-        if error.kind() == std::io::ErrorKind::Unsupported {
-            let hint = "change this node with the mig-mps that wrote it";
-            return failed(error).hint(hint);
+    match run_dir.refuse_newer() {
+        Err(error) if error.kind() == std::io::ErrorKind::Unsupported => {
+            Err(failed(error).hint("change this node with the mig-mps that wrote it"))
         }
-        let error: CommandError = error.into();
-        CommandError {
-            error: error.error.context("cannot use the run directory"),
-            ..error
-        }
-    })
+        checked => checked.context("cannot use the run directory"),
+    }
 }
 
 /// Prints the remarks on a plan and its profile, and warns of limits that do not do what they seem to.
