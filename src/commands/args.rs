@@ -110,6 +110,16 @@ pub struct ConsentArgs {
 }
 
 impl ConsentArgs {
+    /// The consent of an administrator who has set up changes that nobody watches.
+    pub const UNATTENDED: Self = Self {
+        dry_run: false,
+        yes: true,
+        drain: None,
+        force: false,
+        json: false,
+        progress: None,
+    };
+
     /// The time that clients get before they are ended; `None` without `--force`.
     pub fn force(&self) -> Option<u32> {
         self.force.then(|| self.drain.unwrap_or(AT_ONCE))

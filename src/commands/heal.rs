@@ -55,11 +55,8 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
     }
     let consent = ConsentArgs {
         dry_run: args.dry_run,
-        yes: true,
-        drain: None,
-        force: false,
         json: args.json,
-        progress: None,
+        ..ConsentArgs::UNATTENDED
     };
     let changed = Change {
         on_failure: OnFailure::GoOn,

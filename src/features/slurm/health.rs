@@ -132,14 +132,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 const MOST_HEALS: u32 = 3;
 
 /// The consent of an administrator who has named mig-mps in slurm.conf: changes that disrupt nobody.
-pub(super) const CONSENT: ConsentArgs = ConsentArgs {
-    dry_run: false,
-    yes: true,
-    drain: None,
-    force: false,
-    json: false,
-    progress: None,
-};
+pub(super) const CONSENT: ConsentArgs = ConsentArgs::UNATTENDED;
 
 /// A device that accepts no programs.
 pub(super) struct NotReadyDevice {
