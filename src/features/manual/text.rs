@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use comfy_table::{
     ColumnConstraint, ContentArrangement, ContentLineStyle, LineStyle, Table, TableStyle, Width,
 };
-use console::{Style, measure_text_width};
+use console::{Style, measure_text_width, strip_ansi_codes};
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
 use crate::render::format::{NO_BREAK, hanging, kept_together};
@@ -73,9 +73,7 @@ impl Page {
 
     fn start(&mut self, tag: &Tag<'_>) {
         match tag {
-            Tag::Heading { .. } | Tag::Strong | Tag::Emphasis | Tag::TableHead => {
-                self.is_strong = true;
-            }
+            Tag::Heading { .. } | Tag::Strong | Tag::Emphasis => self.is_strong = true,
             Tag::Image { .. } => self.inside = Inside::Picture,
             Tag::CodeBlock(_) => {
                 self.flush();
@@ -111,11 +109,12 @@ impl Page {
             }
             TagEnd::CodeBlock => self.code_block(),
             TagEnd::TableHead | TagEnd::TableRow => {
-                self.is_strong = false;
                 self.rows.push(std::mem::take(&mut self.row));
             }
             TagEnd::TableCell => {
-                self.row.push(self.text.replace(NO_BREAK, " "));
+                // Colours would count as text where the table is laid out.
+                let cell = strip_ansi_codes(&self.text).replace(NO_BREAK, " ");
+                self.row.push(cell);
                 self.text.clear();
             }
             TagEnd::Table => {
@@ -221,8 +220,12 @@ fn table(rows: &[Vec<String>], width: usize) -> String {
         column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(least)));
     }
     let mut out = String::new();
+    let mut style = Style::new().bold();
     for line in table.lines() {
-        let _ = writeln!(out, "{}", line.trim_end());
+        if line.starts_with('-') {
+            style = Style::new();
+        }
+        let _ = writeln!(out, "{}", style.apply_to(line.trim_end()));
     }
     out
 }
