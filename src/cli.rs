@@ -8,10 +8,11 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::commands::Context;
+use crate::commands::helpers::InternalCommand;
 use crate::commands::schema::Document;
-use crate::commands::{Context, helpers};
 use crate::config::{LOG, VARIABLES};
-use crate::error::{CommandError, Result};
+use crate::error::{CommandError, Context as _, Result};
 use crate::failure::ExitStatus;
 use crate::features::check::{CheckDocument, ModelsDocument};
 use crate::features::compare::Comparison;
@@ -52,6 +53,11 @@ pub struct Cli {
 }
 
 impl Command {
+    /// True if this process is to become a program of the user. Signals, limits and umask are then left as they are.
+    fn is_run(&self) -> bool {
+        matches!(self, Self::Run(_))
+    }
+
     /// False for what is made from files alone, as where packages are built.
     fn asks_the_node(&self) -> bool {
         !matches!(
@@ -239,7 +245,8 @@ fn topics_of(command: &str) -> Option<String> {
 /// Runs the program.
 pub fn main() -> ExitCode {
     let mut words = std::env::args_os().skip(1);
-    if words.next().is_some_and(|word| word == complete::COMPLETE) {
+    let first = words.next().unwrap_or_default();
+    if first == complete::COMPLETE {
         complete::run(command, SOURCES, words.collect());
         return ExitCode::SUCCESS;
     }
@@ -247,7 +254,22 @@ pub fn main() -> ExitCode {
     if let Err(error) = raise_stack() {
         return end(&error.into());
     }
+    // Helpers are no subcommands: they are in no help, and a daemon does not wait until all subcommands are made.
+    if first == LAUNCH || first == ATTACH {
+        reset_signals();
+        return match InternalCommand::parse().run() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => end(&error),
+        };
+    }
     run()
+}
+
+/// Resets signals before this process becomes anything that a daemon should not inherit.
+fn reset_signals() {
+    if let Err(error) = Host::at(Path::new("/")).reset_signals() {
+        render::note(&format!("cannot handle SIGCHLD and SIGXFSZ: {error}"));
+    }
 }
 
 fn end(error: &CommandError) -> ExitCode {
@@ -262,7 +284,7 @@ fn end(error: &CommandError) -> ExitCode {
     ExitCode::from(error.status as u8)
 }
 
-/// True if the command line has `--json`. Asked where it may not have been parsed yet.
+/// True if the command line has `--json`. It may not have been parsed.
 fn wants_json() -> bool {
     own_words().iter().any(|word| word == "--json")
 }
@@ -289,8 +311,10 @@ fn refuse(error: &clap::Error) -> ExitCode {
             Err(error) => end(&error.into()),
         };
     }
-    let Message { what, hints } = render::usage_error(error, &mut command(), &own_words());
-    let status = if is_run() {
+    let Message { what, hints } = render::usage_error(error);
+    let words = own_words();
+    let command = words.iter().find(|word| !word.starts_with('-'));
+    let status = if command.is_some_and(|command| command == "run") {
         ExitStatus::NotRun
     } else {
         ExitStatus::Usage
@@ -301,45 +325,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
     })
 }
 
-/// True if this process is to become a program of the user. Signals, limits and umask are then left as they are.
-fn is_run() -> bool {
-    is_first("run")
-}
-
-/// True if this is the first word of the command line.
-fn is_first(word: &str) -> bool {
-    std::env::args_os()
-        .skip(1)
-        .find(|word| word.to_str().is_none_or(|word| !OPTIONS.contains(&word)))
-        .is_some_and(|first| first == word)
-}
-
-/// The options of the program itself, which may stand before the subcommand.
-const OPTIONS: [&str; 4] = ["-v", "--verbose", "-q", "--quiet"];
-
-/// Runs a helper. Helpers are no subcommands, so that help and completion do not show them.
-fn helper() -> Option<ExitCode> {
-    let words = std::env::args_os().skip(1);
-    let result = if is_first(LAUNCH) {
-        helpers::launch(&helpers::LaunchArgs::parse_from(words)).map(|never| match never {})
-    } else if is_first(ATTACH) {
-        helpers::attach(&helpers::AttachArgs::parse_from(words))
-    } else {
-        return None;
-    };
-    Some(result.map_or_else(|error| end(&error), |()| ExitCode::SUCCESS))
-}
-
 fn run() -> ExitCode {
-    if !is_run()
-        && let Err(error) = Host::at(Path::new("/")).reset_signals()
-    {
-        render::note(&format!("cannot handle SIGCHLD and SIGXFSZ: {error}"));
-    }
-    // Before this process becomes anything that a daemon should not inherit.
-    if let Some(ended) = helper() {
-        return ended;
-    }
     let parsed = command()
         .try_get_matches()
         .and_then(|matches| <Cli as clap::FromArgMatches>::from_arg_matches(&matches));
@@ -347,6 +333,9 @@ fn run() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
+    if !cli.command.is_run() {
+        reset_signals();
+    }
     let environment = Environment::read();
     if let Err(error) = observe(&cli, &environment) {
         return end(&error);
@@ -375,16 +364,12 @@ fn observe(cli: &Cli, environment: &Environment) -> Result<()> {
         render::be_quiet();
     }
     let file = environment.trace.as_ref().map(|path| {
-        host::append_privately(path).map_err(|error| {
-            let error = CommandError::from(error);
-            CommandError {
+        host::append_privately(path)
+            .context(format_args!("cannot write the trace file of {LOG}"))
+            .map_err(|error| CommandError {
                 status: ExitStatus::Usage,
-                error: error
-                    .error
-                    .context(format!("cannot write the trace file of {LOG}")),
                 ..error
-            }
-        })
+            })
     });
     render::trace(cli.verbose, file.transpose()?);
     let version = env!("CARGO_PKG_VERSION");
@@ -398,19 +383,11 @@ fn observe(cli: &Cli, environment: &Environment) -> Result<()> {
 
 /// Prepares this process for the command.
 fn prepare(command: &Command, environment: &Environment) -> Result<()> {
-    if command.asks_the_node()
-        && let Err(error) = refuse_old_kernel()
-    {
-        let error = CommandError::from(error);
-        let status = if is_run() {
-            ExitStatus::NotRun
-        } else {
-            error.status
-        };
-        return Err(CommandError { status, ..error });
-    }
-    if is_run() {
+    if command.is_run() {
         return Ok(());
+    }
+    if command.asks_the_node() {
+        refuse_old_kernel()?;
     }
     raise_open_files()?;
     // Directories get the permissions they are made with, and daemons the umask they expect.

@@ -3,6 +3,7 @@
 
 use std::cmp::Reverse;
 
+use clap::ValueEnum;
 use regex::Regex;
 use thiserror::Error;
 
@@ -161,11 +162,11 @@ const LAUNCHERS: [(&str, &str); 7] = [
 ];
 
 /// The way in which ranks are spread over devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Map {
-    /// Neighbouring ranks share a device: 0 0 1 1 2 2.
+    /// Ranks 0 and 1 share the first device, 2 and 3 the second, and so on
     Block,
-    /// One after the other, and again from the first: 0 1 2 0 1 2.
+    /// Rank 0 on the first device, 1 on the second, and so on, and again from the first
     Cycle,
 }
 

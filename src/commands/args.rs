@@ -31,6 +31,15 @@ pub struct DeviceArgs {
     pub gpus: Vec<u32>,
 }
 
+/// Reads a whole number in a range.
+pub fn number<const LEAST: u32, const MOST: u32>(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(number) if (LEAST..=MOST).contains(&number) => Ok(number),
+        _ if MOST == u32::MAX => Err(format!("expected a number from {LEAST}")),
+        _ => Err(format!("expected a number from {LEAST} to {MOST}")),
+    }
+}
+
 /// Reads the index of a GPU.
 pub fn gpu_index(text: &str) -> std::result::Result<u32, &'static str> {
     text.parse()
@@ -39,28 +48,21 @@ pub fn gpu_index(text: &str) -> std::result::Result<u32, &'static str> {
 
 impl DeviceArgs {
     /// Returns the devices and the values of `set DEVICE VALUE…` or `set --gpu N VALUE…`, where the first word is a
-    /// value, too. `value_name` is the values' name in help.
+    /// value, too.
     pub fn and_values<T: Clone, E: Display>(
-        first: Option<&String>,
+        first: &str,
         gpus: &[u32],
         others: &[T],
-        value_name: &str,
         parse: impl Fn(&str) -> std::result::Result<T, E>,
     ) -> Result<(Self, Vec<T>)> {
-        let mut devices = Self {
-            words: Vec::new(),
-            gpus: gpus.to_vec(),
-        };
-        let Some(first) = first else {
-            return Err(usage(format!("{value_name} is missing"))
-                .hint(format!("write it after the option: --gpu N {value_name}")));
-        };
+        let gpus = gpus.to_vec();
         if gpus.is_empty() {
-            devices.words.push(first.clone());
-            return Ok((devices, others.to_vec()));
+            let words = vec![first.to_owned()];
+            return Ok((Self { words, gpus }, others.to_vec()));
         }
-        let value = parse(first).map_err(|error| usage(error.to_string()))?;
-        Ok((devices, [&[value], others].concat()))
+        let value = parse(first).map_err(usage)?;
+        let words = Vec::new();
+        Ok((Self { words, gpus }, [&[value], others].concat()))
     }
 
     /// True if no device is named: the command is about all.

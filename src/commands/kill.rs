@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use clap::Args;
 
 use super::Context;
-use super::args::{ConsentArgs, DeviceArgs, gpu_index};
+use super::args::{ConsentArgs, DeviceArgs, gpu_index, number};
 use super::change::Change;
 use crate::error::{CommandError, Result, usage};
 use crate::failure::ExitStatus;
@@ -29,8 +29,7 @@ use crate::state::RunDir;
 pub struct KillArgs {
     /// Device: its name, its UUID, or a unique prefix of either; of several that a glob matches, the one whose
     /// clients these are
-    #[arg(required_unless_present = "gpus")]
-    device: Option<String>,
+    device: String,
     /// Process ids of clients, as `status` shows them
     #[arg(value_name = "PID", value_parser = pid)]
     pids: Vec<u32>,
@@ -53,24 +52,18 @@ pub struct KillArgs {
     consent: ConsentArgs,
 }
 
-fn pid(text: &str) -> std::result::Result<u32, String> {
-    match text.parse() {
-        Ok(pid) if pid > 0 => Ok(pid),
-        _ => Err("a process id is a whole number from 1; mig-mps status shows them".to_owned()),
-    }
+/// Reads a process id.
+fn pid(text: &str) -> Result<u32, String> {
+    number::<1, { u32::MAX }>(text)
 }
 
 /// Ends the work of clients on a device.
 pub fn run(args: &KillArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
-    let (devices, pids) =
-        DeviceArgs::and_values(args.device.as_ref(), &args.gpus, &args.pids, "PID", pid)?;
+    let (devices, pids) = DeviceArgs::and_values(&args.device, &args.gpus, &args.pids, pid)?;
     let pids: Vec<Pid> = pids.into_iter().map(Pid).collect();
     if pids.is_empty() {
-        return Err(no_pid(
-            args.device.as_deref().unwrap_or_default(),
-            environment,
-        ));
+        return Err(no_pid(&args.device, environment));
     }
     environment.mps_programs()?;
     let shown = OnceCell::new();

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use regex::Regex;
 
-use super::args::{LimitArgs, duration};
+use super::args::{LimitArgs, duration, number};
 use super::copies::{self, Copy, Share};
 use super::env::{served_by, variables_over_own};
 use super::{Context, guard};
@@ -25,6 +25,7 @@ use crate::failure::ExitStatus;
 use crate::geometry::ProfileName;
 use crate::host::{
     Environment, Limits, MORE_PROCESSES, give_open_files, heed_child_signal, ignore_again,
+    refuse_old_kernel,
 };
 use crate::node::{Detail, Node, Served, observe, observe_records};
 use crate::render::note;
@@ -89,6 +90,7 @@ pub fn run(args: &RunArgs, context: &Context<'_>) -> Result<ExitStatus> {
 }
 
 fn start(args: &RunArgs, environment: &Environment) -> Result<ExitStatus> {
+    refuse_old_kernel()?;
     give_open_files()?;
     refuse_unmapped(&environment.host)?;
     // A caller that ignores SIGCHLD would take the exit status of the checks.
@@ -254,7 +256,7 @@ fn bind_near(environment: &Environment, served: &Served) -> Result<()> {
 }
 
 /// The most copies that one command runs of a program.
-const MOST_COPIES: i64 = 1024;
+const MOST_COPIES: u32 = 1024;
 
 /// The ways to choose a device, of which a command line has one at most.
 #[derive(Args, Debug)]
@@ -267,7 +269,7 @@ pub struct ChooseArgs {
     #[arg(long)]
     pub by_rank: bool,
     /// Run N copies of the program, spread over the devices that take it now
-    #[arg(short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_COPIES))]
+    #[arg(short = 'n', value_name = "N", value_parser = number::<1, MOST_COPIES>)]
     pub copies: Option<u32>,
 }
 
@@ -289,21 +291,23 @@ pub struct WantedArgs {
     #[arg(
         long,
         value_name = "REGEX",
+        value_parser = pattern,
         requires = "choosing",
         conflicts_with = "by_rank"
     )]
     product: Option<Regex>,
     /// Spread ranks over devices one after the other, or in blocks of neighbours [default: cycle]
     #[arg(long, requires = "by_rank")]
-    map: Option<MapWord>,
+    map: Option<Map>,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum MapWord {
-    /// Ranks 0 and 1 share the first device, 2 and 3 the second, and so on
-    Block,
-    /// Rank 0 on the first device, 1 on the second, and so on, and again from the first
-    Cycle,
+/// Reads a regular expression. Its errors have a picture of the place, and then the reason.
+fn pattern(text: &str) -> Result<Regex, String> {
+    Regex::new(text).map_err(|error| {
+        let error = error.to_string();
+        let reason = error.rsplit("error: ").next().unwrap_or_default();
+        format!("not a regular expression: {reason}")
+    })
 }
 
 impl WantedArgs {
@@ -318,10 +322,7 @@ impl WantedArgs {
     }
 
     pub fn map(&self) -> Map {
-        match self.map {
-            Some(MapWord::Block) => Map::Block,
-            Some(MapWord::Cycle) | None => Map::Cycle,
-        }
+        self.map.unwrap_or(Map::Cycle)
     }
 }
 

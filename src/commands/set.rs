@@ -7,6 +7,7 @@ use super::change::Change;
 use super::{Context, own_directories, remark_on};
 use crate::error::Result;
 use crate::failure::ExitStatus;
+use crate::host::listed;
 use crate::node::Detail;
 use crate::plan;
 use crate::profile::SettingAssignment;
@@ -22,8 +23,7 @@ use crate::render::note;
 )]
 pub struct SetArgs {
     /// Devices: a name, a UUID, a unique prefix of either, or a glob such as 'trainer-*'
-    #[arg(required_unless_present = "gpus")]
-    device: Option<String>,
+    device: String,
     #[arg(value_name = "KEY=VALUE", required_unless_present = "gpus", help = keys())]
     settings: Vec<SettingAssignment>,
     /// In place of DEVICE: every device of the GPU with index N
@@ -34,22 +34,15 @@ pub struct SetArgs {
 }
 
 fn keys() -> String {
-    let keys = SettingAssignment::keys();
-    let (last, others) = keys.split_last().unwrap_or((&"", &[]));
-    format!("Settings: {} or {last}", others.join(", "))
+    format!("Settings: {}", listed(&SettingAssignment::keys(), "or"))
 }
 
 /// Changes settings of a running daemon.
 pub fn run(args: &SetArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     environment.mps_programs()?;
-    let (devices, settings) = DeviceArgs::and_values(
-        args.device.as_ref(),
-        &args.gpus,
-        &args.settings,
-        "KEY=VALUE",
-        str::parse,
-    )?;
+    let (devices, settings) =
+        DeviceArgs::and_values(&args.device, &args.gpus, &args.settings, str::parse)?;
     let directories = own_directories(environment, &args.consent)?;
     let outcome = Change {
         detail: Detail::SETTINGS,

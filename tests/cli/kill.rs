@@ -119,7 +119,7 @@ fn a_process_that_takes_no_notice_is_sent_a_signal_if_asked() {
         .ended(0);
     assert_contains(&ran.stderr, "which was sent SIGTERM");
     let unknown = sim.run(&["kill", "0.2", &pid, "--signal=HUP"]).ended(2);
-    assert_contains(&unknown.stderr, "the values are TERM, KILL");
+    assert_contains(&unknown.stderr, "[possible values: TERM, KILL]");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::client::{ClientLimits, ClientSlot, Variables, Wanted, free_devices, ready};
-use crate::commands::args::duration;
+use crate::commands::args::{duration, number};
 use crate::commands::env::{served_by, variables};
 use crate::commands::{Context, verify};
 use crate::error::{CommandError, Result, failed, usage};
@@ -39,14 +39,14 @@ pub struct CompareArgs {
     device: Option<String>,
     /// Numbers of copies to compare, separated by commas
     #[arg(short = 'n', long, value_name = "N", value_delimiter = ',', default_values_t = [1, 2, 4, 8],
-        value_parser = clap::value_parser!(u32).range(1..=1000))]
+        value_parser = number::<1, 1000>)]
     copies: Vec<u32>,
     /// Time for one measurement: a program that ends sooner is started again, and one that keeps printing its
     /// throughput is ended
     #[arg(long, value_name = "DURATION", default_value = "10", value_parser = duration)]
     seconds: Duration,
     /// Number of measurements of each kind, which are averaged
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = number::<1, 1000>)]
     rounds: u32,
     /// Count runs, whatever the program prints
     #[arg(long)]

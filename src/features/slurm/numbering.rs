@@ -8,6 +8,7 @@ use clap::Args;
 use super::conf::{Gres, GresError, SlurmFiles, checked_name, node_name};
 use super::job::SlurmJob;
 use crate::commands::Context;
+use crate::commands::args::number;
 use crate::error::{Result, failed};
 use crate::failure::ExitStatus;
 use crate::host::Environment;
@@ -154,7 +155,7 @@ fn by_uuid(node: &Node, uuid: &str) -> Result<String> {
 #[derive(Args, Debug)]
 pub(super) struct GresArgs {
     /// Let N jobs share each device, as shards
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = number::<1, { u32::MAX }>)]
     shard: Option<u32>,
     /// Name one file of each device, as Slurm 22.05 needs it in a cluster with shards
     #[arg(long)]
