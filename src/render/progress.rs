@@ -166,8 +166,8 @@ const INTERVAL: Duration = Duration::from_millis(150);
 /// Lines on a terminal, one for each GPU, that change while the plan is run.
 struct Bars {
     running: Arc<Running>,
-    /// Each with the UUID of its GPU.
-    bars: Vec<(String, ProgressBar)>,
+    /// The line of each GPU, with the GPU's UUID.
+    gpus: Vec<(String, ProgressBar)>,
     drawn: MultiProgress,
     /// The thread that draws, and the sender whose end ends it. Without a thread nothing is drawn.
     drawing: Option<(Sender<()>, JoinHandle<()>)>,
@@ -177,27 +177,27 @@ impl Bars {
     fn new(plan: &Plan) -> Self {
         let running = Arc::new(Running::default());
         let drawn = MultiProgress::with_draw_target(ProgressDrawTarget::hidden());
-        let bars: Vec<(String, ProgressBar)> = plan
+        let gpus: Vec<(String, ProgressBar)> = plan
             .gpus
             .iter()
             .filter(|gpu| !gpu.steps.is_empty())
             .map(|gpu| (gpu.uuid.clone(), drawn.add(bar(gpu))))
             .collect();
         let (sender, ended) = channel();
-        let theirs = (Arc::clone(&running), bars.clone(), drawn.clone());
+        let theirs = (Arc::clone(&running), gpus.clone(), drawn.clone());
         let thread = Builder::new()
             .name("progress".to_owned())
             .spawn(move || draw(&theirs.0, &theirs.1, &theirs.2, &ended));
         Self {
             running,
-            bars,
+            gpus,
             drawn,
             drawing: thread.ok().map(|thread| (sender, thread)),
         }
     }
 
     fn bar_of(&self, gpu: &GpuPlan) -> Option<&ProgressBar> {
-        let (_, bar) = self.bars.iter().find(|(uuid, _)| *uuid == gpu.uuid)?;
+        let (_, bar) = self.gpus.iter().find(|(uuid, _)| *uuid == gpu.uuid)?;
         Some(bar)
     }
 }
@@ -273,7 +273,7 @@ impl Drop for Bars {
             drop(sender);
             let _ = thread.join();
         }
-        for (_, bar) in &self.bars {
+        for (_, bar) in &self.gpus {
             bar.finish_and_clear();
         }
     }
