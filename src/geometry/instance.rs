@@ -196,7 +196,7 @@ pub struct GpuInstanceProfile {
     pub placements: Vec<Placement>,
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes the field")]
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes it")]
 fn as_bytes<S: Serializer>(mib: &u64, serializer: S) -> Result<S::Ok, S::Error> {
     (mib << 20).serialize(serializer)
 }

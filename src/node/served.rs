@@ -151,7 +151,11 @@ struct Owner {
     uid: Option<u32>,
 }
 
-#[allow(clippy::ref_option, reason = "serde passes the field")]
+#[allow(
+    clippy::ref_option,
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes it"
+)]
 fn as_owner<S: Serializer>(uid: &Option<Uid>, serializer: S) -> Result<S::Ok, S::Error> {
     Owner {
         user: uid.map(user_name),
@@ -160,7 +164,7 @@ fn as_owner<S: Serializer>(uid: &Option<Uid>, serializer: S) -> Result<S::Ok, S:
     .serialize(serializer)
 }
 
-#[allow(clippy::ref_option, reason = "serde passes the field")]
+#[allow(clippy::ref_option, reason = "serde passes it")]
 fn as_seconds<S: Serializer>(age: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
     age.map(|age| age.as_secs()).serialize(serializer)
 }

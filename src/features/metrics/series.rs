@@ -215,7 +215,7 @@ const METRICS: [Metric; 21] = [
     Metric {
         name: "mig_mps_device_restarts_total",
         help: "Restarts of a device since up has made it, by restart, heal or up.",
-        values: Values::Devices(|_, device| Some(device.served.as_ref()?.record.restarts.into())),
+        values: Values::Devices(|_, device| Some(device.served.as_ref()?.record.restarts)),
     },
 ];
 
@@ -340,7 +340,7 @@ mod tests {
             drift: None,
             devices: Vec::new(),
         };
-        let some = Metric {
+        let with = Metric {
             name: "a_bytes",
             help: "Bytes.",
             values: Values::Labelled(|_, samples| {
@@ -353,12 +353,12 @@ mod tests {
 a_bytes 7
 a_bytes{device="a\"b\\c\nd",user="x"} 0.5
 "#;
-        assert_eq!(some.text(&facts), expected);
-        let none = Metric {
+        assert_eq!(with.text(&facts), expected);
+        let without = Metric {
             name: "b_total",
             help: "Nothing.",
             values: Values::Node(|_| None),
         };
-        assert_eq!(none.text(&facts), "");
+        assert_eq!(without.text(&facts), "");
     }
 }

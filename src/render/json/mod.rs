@@ -36,7 +36,7 @@ pub fn schema_of<T: JsonSchema>() -> Value {
         .to_value()
 }
 
-/// What a command shows: text for people, JSON for programs.
+/// The output of a command: text for people, JSON for programs.
 pub trait Report: Serialize + JsonSchema {
     /// Formats it for people, at this width.
     fn text(&self, width: usize) -> String;
