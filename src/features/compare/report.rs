@@ -107,7 +107,8 @@ impl Report for Comparison {
             None => self.quantity.to_owned(),
         };
         format!(
-            "{} ({}): {}, {} of each\nMeasured: {measured}, summed over the copies; the mean of all rounds\n\n{}\n{}",
+            "{} ({}): {}, {} of each\n\
+             Measured: {measured}, summed over the copies; the mean of all rounds\n\n{}\n{}",
             self.device,
             escaped(&self.kind),
             escaped(program),
