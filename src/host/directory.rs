@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Uid as RawUid, fchmod,
@@ -513,6 +513,13 @@ impl Removal<'_> {
             }
         }
     }
+}
+
+/// Returns the time of the last write.
+pub fn written(meta: &Stat) -> Option<SystemTime> {
+    let seconds = u64::try_from(meta.st_mtime).ok()?;
+    let nanoseconds = u32::try_from(meta.st_mtime_nsec).ok()?;
+    Some(SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds))
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ mod user;
 mod walk;
 
 pub use child::{Output, RunError, run, run_as};
-pub use directory::Directory;
+pub use directory::{Directory, written};
 pub use environment::{Directories, Environment, EnvironmentError, Host, MpsPrograms};
 pub use files::{
     directory_of, empty_directory, in_path, in_the_way, read_text_from, write_files_into,

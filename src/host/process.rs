@@ -118,12 +118,9 @@ impl Process {
         Ok(Self::parse(&String::from_utf8_lossy(&stat), directory))
     }
 
-    /// Parses a line of `/proc/PID/stat`. The name may contain any character, so fields are counted from the last
-    /// parenthesis.
+    /// Parses a line of `/proc/PID/stat`.
     fn parse(stat: &str, directory: PathBuf) -> Option<Self> {
-        let (head, tail) = stat.rsplit_once(')')?;
-        let (pid, name) = head.split_once(" (")?;
-        let fields: Vec<&str> = tail.split_whitespace().collect();
+        let (pid, name, fields) = fields_of(stat)?;
         let state = *fields.first()?;
         if matches!(state, "Z" | "X" | "x") {
             return None;
@@ -131,7 +128,7 @@ impl Process {
         let flags: u64 = fields.get(6)?.parse().ok()?;
         let started: u64 = fields.get(19)?.parse().ok()?;
         Some(Self {
-            pid: Pid(pid.parse().ok()?),
+            pid,
             parent: Pid(fields.get(1)?.parse().ok()?),
             started: StartTime(started.saturating_add_signed(-*BOOT_TIME_ADDED)),
             is_stopped: matches!(state, "T" | "t"),
@@ -294,6 +291,18 @@ impl Process {
     }
 }
 
+/// Splits a line of `/proc/PID/stat` into pid, name and the fields after it. The name may contain any character, so fields are
+/// counted from the last parenthesis.
+pub(super) fn fields_of(stat: &str) -> Option<(Pid, &str, Vec<&str>)> {
+    let (head, tail) = stat.rsplit_once(')')?;
+    let (pid, name) = head.split_once(" (")?;
+    Some((
+        Pid(pid.parse().ok()?),
+        name,
+        tail.split_whitespace().collect(),
+    ))
+}
+
 /// True if the process or thread with this directory is in one of the [`POLLS`]. `None` if that is hidden.
 fn is_polling(directory: &Path) -> Option<bool> {
     let line = fs::read_to_string(directory.join("syscall")).ok()?;
@@ -317,17 +326,12 @@ pub struct ProcessTable {
 
 impl ProcessTable {
     pub(super) fn read(proc: &Path) -> io::Result<Self> {
-        let mut processes = BTreeMap::new();
+        let mut pids = Vec::new();
         for entry in fs::read_dir(proc)? {
             let name = entry?.file_name();
-            let Some(pid) = name.to_str().and_then(|name| name.parse().ok()).map(Pid) else {
-                continue;
-            };
-            if let Some(process) = Process::read(proc, pid).or_else(unless_unread)? {
-                processes.insert(pid, process);
-            }
+            pids.extend(name.to_str().and_then(|name| name.parse().ok()).map(Pid));
         }
-        Ok(Self { processes })
+        Self::of(proc, pids.into_iter())
     }
 
     pub(super) fn of(proc: &Path, pids: impl Iterator<Item = Pid>) -> io::Result<Self> {

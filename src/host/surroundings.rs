@@ -1,6 +1,5 @@
 //! The rest of the machine, as far as MIG and MPS depend on it: kernel, control group, CPUs near a GPU, device files.
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -10,6 +9,7 @@ use rustix::io::Errno;
 use thiserror::Error;
 
 use super::files::field;
+use super::process::fields_of;
 use super::{Host, Pid, ProcessHandle, printable};
 use crate::failure::Failure;
 use crate::settings::Cpus;
@@ -140,27 +140,24 @@ fn names_in(directory: &Path) -> Vec<(PathBuf, String)> {
 
 /// Process tables leave zombies out.
 fn zombies(proc: &Path) -> Vec<Zombie> {
-    let mut zombies = Vec::new();
-    for (directory, name) in names_in(proc) {
-        let Ok(pid) = name.parse() else { continue };
-        let stat = fs::read(directory.join("stat")).unwrap_or_default();
-        let stat = String::from_utf8_lossy(&stat);
-        let Some((head, tail)) = stat.rsplit_once(')') else {
-            continue;
-        };
-        let name = head.split_once(" (").map_or("", |(_, name)| name);
-        let mut fields = tail.split_whitespace();
-        let is_zombie = fields.next() == Some("Z") && name.starts_with(MPS_PROGRAMS);
-        let parent = fields.next().and_then(|parent| parent.parse().ok());
-        if let Some(parent) = parent.filter(|_| is_zombie) {
-            zombies.push(Zombie {
-                pid: Pid(pid),
-                parent: Pid(parent),
-                is_neglected: reaps(&proc.join(format!("{parent}"))),
-            });
-        }
-    }
-    zombies
+    names_in(proc)
+        .into_iter()
+        .filter(|(_, name)| name.parse::<u32>().is_ok())
+        .filter_map(|(directory, _)| {
+            let stat = fs::read(directory.join("stat")).ok()?;
+            let stat = String::from_utf8_lossy(&stat);
+            let (pid, name, fields) = fields_of(&stat)?;
+            if fields.first() != Some(&"Z") || !name.starts_with(MPS_PROGRAMS) {
+                return None;
+            }
+            let parent = Pid(fields.get(1)?.parse().ok()?);
+            Some(Zombie {
+                pid,
+                parent,
+                is_neglected: reaps(&proc.join(parent.to_string())),
+            })
+        })
+        .collect()
 }
 
 /// True for an MPS program, which reaps its children, and for the init process of a machine or a container, which reaps
@@ -241,46 +238,34 @@ impl Host {
             .ok()?;
         Some(PathBuf::from(format!("/dev/nvidia-caps/nvidia-cap{minor}")))
     }
-}
 
-/// The minor numbers of the capability files of MIG instances, by the names that the driver gives them.
-#[derive(Debug)]
-pub struct Capabilities {
-    minors: BTreeMap<String, u32>,
-}
-
-impl Host {
-    /// Reads the driver's table of capability files.
-    pub fn capabilities(&self) -> io::Result<Capabilities> {
-        let text = std::fs::read_to_string(self.root.join("proc/driver/nvidia-caps/mig-minors"))?;
-        Ok(Capabilities::parse(&text))
+    /// Returns the device nodes of a GPU instance and of a compute instance of the GPU with this minor number, by the
+    /// driver's table; `None` if the table lacks one.
+    pub fn capability_files(
+        &self,
+        gpu: u32,
+        gpu_instance: u32,
+        compute: u32,
+    ) -> io::Result<Option<[String; 2]>> {
+        let table = fs::read_to_string(self.root.join("proc/driver/nvidia-caps/mig-minors"))?;
+        Ok(capability_files(&table, gpu, gpu_instance, compute))
     }
 }
 
-impl Capabilities {
-    fn parse(text: &str) -> Self {
-        let lines = text.lines().filter_map(|line| {
-            let (name, minor) = line.trim().rsplit_once(' ')?;
-            Some((name.to_owned(), minor.parse().ok()?))
-        });
-        Self {
-            minors: lines.collect(),
-        }
-    }
-
-    /// Returns the files of a GPU instance and of a compute instance of the GPU with this minor number.
-    pub fn files(&self, gpu: u32, gpu_instance: u32, compute: u32) -> Option<[String; 2]> {
-        let instance = format!("gpu{gpu}/gi{gpu_instance}");
-        Some([
-            self.file(&format!("{instance}/access"))?,
-            self.file(&format!("{instance}/ci{compute}/access"))?,
-        ])
-    }
-
-    fn file(&self, capability: &str) -> Option<String> {
-        let minor = self.minors.get(capability)?;
-        Some(format!("/dev/nvidia-caps/nvidia-cap{minor}"))
-    }
+/// Each line of the table has the name of a capability and the minor number of its device node.
+fn capability_files(table: &str, gpu: u32, gpu_instance: u32, compute: u32) -> Option<[String; 2]> {
+    let instance = format!("gpu{gpu}/gi{gpu_instance}");
+    let names = [
+        format!("{instance}/access"),
+        format!("{instance}/ci{compute}/access"),
+    ];
+    let [of_instance, of_compute] = names.map(|name| {
+        table.lines().find_map(|line| {
+            let minor: u32 = line.trim().strip_prefix(&name)?.trim().parse().ok()?;
+            Some(format!("/dev/nvidia-caps/nvidia-cap{minor}"))
+        })
+    });
+    Some([of_instance?, of_compute?])
 }
 
 /// The room that the control group of this process and the groups above it leave. Only version 2 of control groups is read.
@@ -383,8 +368,7 @@ mod tests {
 
     #[test]
     fn files_are_found_by_the_numbers_of_instances() {
-        let table = Capabilities::parse(TABLE);
-        let files = table.files(0, 0, 1).unwrap();
+        let files = capability_files(TABLE, 0, 0, 1).unwrap();
         assert_eq!(
             files,
             [
@@ -392,8 +376,8 @@ mod tests {
                 "/dev/nvidia-caps/nvidia-cap5"
             ]
         );
-        assert_eq!(table.files(0, 0, 2), None);
-        assert_eq!(table.files(1, 0, 0), None);
+        assert_eq!(capability_files(TABLE, 0, 0, 2), None);
+        assert_eq!(capability_files(TABLE, 1, 0, 0), None);
     }
 
     #[test]

@@ -65,23 +65,6 @@ const NOT_PERMITTED: &[&str] = &[
     "authentication",
 ];
 
-/// What programs say when they refuse, and the remedy.
-const REMEDIES: &[(&[&str], &str)] = &[
-    (
-        IN_USE,
-        "whatever has /dev/nvidiaN open must end first, containers included; persistence mode (nvidia-smi -pm 0) and the \
-         module nvidia_drm hold a GPU too",
-    ),
-    (
-        &["Not Supported"],
-        "this GPU cannot be reset from here, as in a virtual machine: reboot",
-    ),
-    (
-        &["slurm_"],
-        "scontrol ping shows whether Slurm's controller answers",
-    ),
-];
-
 fn says(said: &str, words: &[&str]) -> bool {
     words.iter().any(|words| said.contains(words))
 }
@@ -100,24 +83,31 @@ impl ToolError {
 
 impl Failure for ToolError {
     fn hint(&self) -> Option<String> {
-        Some(match self {
-            _ if self.says(NOT_PERMITTED) => as_root(),
+        let hint = match self {
+            _ if self.says(NOT_PERMITTED) => return Some(as_root()),
+            _ if self.says(IN_USE) => {
+                "whatever has /dev/nvidiaN open must end first, containers included; persistence \
+                 mode (nvidia-smi -pm 0) and the module nvidia_drm hold a GPU too"
+            }
+            _ if self.says(&["Not Supported"]) => {
+                "this GPU cannot be reset from here, as in a virtual machine: reboot"
+            }
+            _ if self.says(&["slurm_"]) => "scontrol ping shows whether Slurm's controller answers",
             Self::NoSystemd(_) => {
                 "stop the services that hold the GPU with the tool that started them; in a container, on the host"
-                    .to_owned()
             }
             Self::Refused { asked, .. } | Self::Strange { asked, .. } => {
-                match REMEDIES.iter().find(|(words, _)| self.says(words)) {
-                    Some((_, remedy)) => (*remedy).to_owned(),
-                    None => format!("find out why {asked} fails, and run this again"),
-                }
+                return Some(format!("find out why {asked} fails, and run this again"));
             }
             Self::NotDone { unit, .. } => {
                 let unit = (*unit)?;
-                format!("systemctl status {unit} shows what keeps it so; then run this again")
+                return Some(format!(
+                    "systemctl status {unit} shows what keeps it so; then run this again"
+                ));
             }
             Self::Program { error, .. } => return error.hint(),
-        })
+        };
+        Some(hint.to_owned())
     }
 }
 

@@ -144,11 +144,11 @@ impl GpuHandle {
         profile: ProfileId,
         at: Placement,
     ) -> Result<GpuInstanceId, NvmlError> {
-        let place = nvmlGpuInstancePlacement_t {
+        let placement = nvmlGpuInstancePlacement_t {
             start: at.start,
             size: at.size,
         };
-        let place = &raw const place;
+        let place = &raw const placement;
         let created = get!(self.nvmlDeviceCreateGpuInstanceWithPlacement(profile.0, place))?;
         let instance = self.with(created);
         match instance.read() {
@@ -186,11 +186,11 @@ impl GpuHandle {
     ) -> Result<ComputeInstanceReading, NvmlError> {
         let parent = self.instance(id)?;
         let created = if let Some(at) = at {
-            let place = nvmlComputeInstancePlacement_t {
+            let placement = nvmlComputeInstancePlacement_t {
                 start: at.start,
                 size: at.size,
             };
-            let place = &raw const place;
+            let place = &raw const placement;
             get!(parent.nvmlGpuInstanceCreateComputeInstanceWithPlacement(profile.0, place))?
         } else {
             get!(parent.nvmlGpuInstanceCreateComputeInstance(profile.0))?

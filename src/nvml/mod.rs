@@ -2,8 +2,8 @@
 //!
 //! [`Nvml::open`] loads the library once per process. NVML has no time limits and a broken GPU can make any call hang,
 //! so work runs in [`Nvml::supervise`]d tasks: each in another thread, which is abandoned when one of its calls exceeds
-//! its limit. Calls go through the library's symbol table, because the methods of nvml-wrapper panic on a symbol that an
-//! older driver lacks.
+//! its limit. Calls are made on a [`GpuHandle`], through nvml-wrapper where it has them. All others go through the fields of
+//! its symbol table, whose methods panic on a symbol that an older driver lacks.
 
 mod error;
 mod gpu;

@@ -11,13 +11,12 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::record::{DeviceKey, DeviceRecord, Journal, NodeFile};
-use crate::host::{Directory, Environment, Uid, caller, in_path, printable, steers, user_name};
+use crate::host::{
+    Directory, Environment, Uid, caller, in_path, printable, steers, user_name, written,
+};
 use crate::mps::SET_ASIDE;
 use crate::profile::is_device_name;
 use crate::settings::{Serve, Settings};
-
-/// Attempts to make a link: a process that removes the last other one also removes their directory.
-const TRIES: u32 = 20;
 
 pub(super) const RECORD: &str = "device.json";
 
@@ -234,22 +233,7 @@ impl RunDir {
         let directory = self.open()?;
         let device = directory.make_child(&record.uuid, 0o755)?;
         write(&device, RECORD, record, PUBLIC)?;
-        let new = format!(".{}.{HALF_MADE}", record.name);
-        let mut linked = link_by_name(&directory, record, &new);
-        for _ in 1..TRIES {
-            match &linked {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    linked = link_by_name(&directory, record, &new);
-                }
-                _ => break,
-            }
-        }
-        if linked.is_err()
-            && let Ok(Some(by_name)) = directory.child(BY_NAME)
-        {
-            let _ = by_name.remove_file(&new);
-        }
-        linked
+        link_by_name(&directory, record)
     }
 
     /// Removes what [`write_record`](Self::write_record) wrote; the pipe directory must be gone.
@@ -266,8 +250,7 @@ impl RunDir {
             // Left by a process that was killed while it wrote a new record.
             device.remove_file(half_made(RECORD))?;
         }
-        directory.remove_dir(&record.uuid)?;
-        directory.remove_dir_if_empty(BY_NAME)
+        directory.remove_dir(&record.uuid)
     }
 
     /// Fails if a newer mig-mps wrote any of the files: this program cannot know what they mean.
@@ -395,10 +378,7 @@ fn is_of(record: &DeviceRecord, directory: &str) -> bool {
 
 fn mark(directory: &Directory, name: &str) -> Option<(PathBuf, u64, SystemTime)> {
     let meta = directory.stat(name).ok()??;
-    let seconds = u64::try_from(meta.st_mtime).ok()?;
-    let nanoseconds = u32::try_from(meta.st_mtime_nsec).ok()?;
-    let written = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds);
-    Some((directory.path().join(name), meta.st_ino, written))
+    Some((directory.path().join(name), meta.st_ino, written(&meta)?))
 }
 
 /// The version of the format that this program writes, and the newest it reads. Files without a version were written
@@ -415,16 +395,21 @@ struct Versioned<'a, T> {
     content: &'a T,
 }
 
-/// Makes the link to a record by its device's name, first as `new`.
-fn link_by_name(directory: &Directory, record: &DeviceRecord, new: &str) -> io::Result<()> {
+/// Makes the link to a record by its device's name.
+fn link_by_name(directory: &Directory, record: &DeviceRecord) -> io::Result<()> {
     let target = Path::new("..").join(&record.uuid);
     let by_name = directory.make_child(BY_NAME, 0o755)?;
     if by_name.link(&record.name).is_some_and(|to| to == target) {
         return Ok(());
     }
-    by_name.remove_file(new)?;
-    by_name.make_link(&target, new)?;
-    by_name.rename(new, &by_name, &record.name)
+    let new = format!(".{}.{HALF_MADE}", record.name);
+    by_name.remove_file(&new)?;
+    by_name
+        .make_link(&target, &new)
+        .and_then(|()| by_name.rename(&new, &by_name, &record.name))
+        .inspect_err(|_| {
+            let _ = by_name.remove_file(&new);
+        })
 }
 
 #[derive(Deserialize)]
@@ -496,9 +481,11 @@ pub fn is_full(error: &io::Error) -> bool {
 }
 
 impl RunDir {
-    /// Keeps the reserve while there are devices, and removes it after the last one. A full disk has none.
+    /// Keeps the reserve while there are devices, and removes it after the last one, with the directory of links by name. A
+    /// full disk has no reserve.
     pub fn keep_reserve(&self) {
         let Ok(directory) = self.open() else { return };
+        let _ = directory.remove_dir_if_empty(BY_NAME);
         let is_used = !self.records().0.is_empty();
         if !is_used || (caller() == Uid::ROOT && make(&directory).is_err()) {
             let _ = remove(&directory);

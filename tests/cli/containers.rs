@@ -295,8 +295,8 @@ fn a_cdi_file_of_others_is_refused_before_anything_is_changed() {
         assert!(refused.stdout.is_empty(), "{refused:?}");
         assert_eq!(
             said(&sim, &refused),
-            "error: cannot keep the CDI file current: /var/run/cdi/mig-mps.json: mig-mps did not write it, and does not \
-             replace it\nhint: move /var/run/cdi/mig-mps.json away, and run this again\n"
+            "error: cannot keep the CDI file current: /var/run/cdi/mig-mps.json: mig-mps did not write it, and leaves \
+             it as it is\nhint: move /var/run/cdi/mig-mps.json away, and run this again\n"
         );
     }
     assert_eq!(sim.happened("nvmlDeviceSetMigMode"), 0);

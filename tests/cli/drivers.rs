@@ -1,10 +1,13 @@
 //! The same work with the control programs of an older and of a newer driver.
 
+use std::fs;
+use std::path::PathBuf;
+
 use insta::assert_snapshot;
 use serde_json::json;
 use simnode::node::ControlVersion;
 
-use testkit::{Sim, assert_contains, in_state, kill, needs_root, plain, wait_until, whole};
+use testkit::{Ran, Sim, assert_contains, in_state, kill, needs_root, plain, wait_until, whole};
 
 const PROFILE: &str = r#"
 [mps]
@@ -288,6 +291,50 @@ fn a_driver_before_535_is_refused_by_name_by_every_command_that_changes_the_node
         sim.run(&["down", "--force"]).ended(0);
         assert_eq!(sim.run_dir(), ["lock"]);
     }
+}
+
+/// Returns a copy of the node's NVML library without this call.
+fn library_without(sim: &Sim, call: &str) -> PathBuf {
+    let library = sim.node.dir().join("lib/libnvidia-ml.so.1");
+    let mut bytes = fs::read(library).unwrap();
+    let found: Vec<usize> = bytes
+        .windows(call.len())
+        .enumerate()
+        .filter(|(_, window)| *window == call.as_bytes())
+        .map(|(at, _)| at)
+        .collect();
+    for at in found {
+        bytes[at + call.len() - 1] = b'_';
+    }
+    let without = sim.node.dir().join("lib/older.so");
+    fs::write(&without, bytes).unwrap();
+    without
+}
+
+/// Drivers before R510 do not tell the names of profiles.
+#[test]
+fn a_call_that_an_older_driver_lacks_is_named() {
+    let sim = Sim::small();
+    let library = library_without(&sim, "nvmlDeviceGetGpuInstanceProfileInfoV");
+    let run = |args: &[&str]| {
+        let mut command = sim.command(args);
+        Ran::of(command.env("MIG_MPS_NVML_LIBRARY", &library))
+    };
+    let lacks =
+        "the driver is too old: its NVML library has no nvmlDeviceGetGpuInstanceProfileInfoV";
+    let list = run(&["list"]).ended(1);
+    assert_eq!(
+        plain(&list.stderr),
+        format!("error: {lacks}\nhint: mig-mps needs driver 535 or newer\n")
+    );
+    let status = run(&["status"]);
+    assert_contains(
+        &plain(&status.stdout),
+        &format!("not seen: the GPUs, since the driver does not answer: {lacks}"),
+    );
+    // The instances stay, and their record.
+    run(&["down", "--force"]).ended(0);
+    assert_eq!(sim.run_dir(), ["lock", "node.json"]);
 }
 
 #[test]

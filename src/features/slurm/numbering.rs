@@ -64,13 +64,14 @@ fn device_files(environment: &Environment, gpu: &Gpu, device: &Device) -> Result
     let Some(part) = &device.part else {
         return Ok(vec![of_gpu]);
     };
-    let table = environment.host.capabilities().map_err(|error| {
+    let (instance, compute) = (part.gpu_instance.0, part.compute_instance.0);
+    let files = environment.host.capability_files(minor, instance, compute);
+    let files = files.map_err(|error| {
         failed(format_args!(
             "cannot read the driver's table of capability files: {error}"
         ))
         .hint("mig-mps slurm needs the driver's /proc/driver/nvidia-caps: nvidia-modprobe loads the module")
     })?;
-    let files = table.files(minor, part.gpu_instance.0, part.compute_instance.0);
     let [of_instance, of_compute] = files.ok_or_else(|| {
         failed(format_args!(
             "the driver's table of capability files lacks {}",

@@ -6,13 +6,13 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use rustix::fs::{FileType, Gid, Mode, OFlags, Uid, fchown, ftruncate};
 
 use super::line::{KEPT, LOG_END, logged_fault};
 use super::{LogFile, LogLine};
-use crate::host::{Directory, Pid, in_path};
+use crate::host::{Directory, Pid, in_path, written};
 
 /// The most of a log that is read at once, in bytes and in lines. The owner of the directory may put anything there, and
 /// even an empty line takes a hundred bytes of memory.
@@ -79,10 +79,7 @@ impl LogDir {
     /// Returns the length of a log in bytes and the time of its last write, or `None` if they cannot be read.
     pub fn mark(&self, log: LogFile) -> Option<(u64, SystemTime)> {
         let meta = self.dir.stat(log.name()).ok()??;
-        let seconds = u64::try_from(meta.st_mtime).ok()?;
-        let nanoseconds = u32::try_from(meta.st_mtime_nsec).ok()?;
-        let written = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds);
-        Some((meta.st_size.cast_unsigned(), written))
+        Some((meta.st_size.cast_unsigned(), written(&meta)?))
     }
 
     /// Returns the last lines of a log after its first `from` bytes, without blank ones, or nothing if it cannot be read.

@@ -33,8 +33,8 @@ pub(super) fn read_hardware(
                 processes.extend(read.processes);
                 node.unseen.extend(read.unseen);
             }
-            // A GPU that is lost must not hide the others, and all that an old driver can tell is shown.
-            Err(error) if error.code().is_some() || matches!(error, NvmlError::TooOld { .. }) => {
+            // A GPU that is lost must not hide the others.
+            Err(error) if error.code().is_some() => {
                 node.unseen.push(Unseen::Gpu {
                     index,
                     why: error.to_string(),
