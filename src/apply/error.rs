@@ -425,8 +425,7 @@ impl Cause {
             cause if cause.lacks_processes() => Some(MORE_PROCESSES.to_owned()),
             Self::Nvml(error) => error.hint(),
             Self::Mps(error) => error.hint(),
-            Self::Units(error) => error.hint(),
-            Self::Reset { error, .. } => error.hint(),
+            Self::Units(error) | Self::Reset { error, .. } => error.hint(),
             Self::Environment(error) => error.hint(),
             Self::InUse { .. } => Some(
                 "let them end, and run this again: it goes on from here".to_owned(),

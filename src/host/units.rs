@@ -187,13 +187,10 @@ impl Units {
         else {
             return Ok(());
         };
-        let mut result = format!(", and {unit} is {}", shown.state);
-        if !said.is_empty() {
-            result += &format!("; it said: {said}");
-        }
+        let it_said = if said.is_empty() { "" } else { "; it said: " };
         Err(ToolError::NotDone {
             asked: self.0.asked(words),
-            result,
+            result: format!(", and {unit} is {}{it_said}{said}", shown.state),
             unit: Some(unit),
         })
     }
