@@ -13,7 +13,8 @@ mod selector;
 pub use block::{Block, DeviceEntry, Profile, SettingAssignment, Want, WholeGpu};
 pub use diagnostic::{ProfileError, Source, Span};
 pub use draft::{
-    Converted, DraftBlock, DraftDevices, DraftEntry, DraftProfile, DraftSelect, regex_of,
+    Converted, DraftBlock, DraftProfile, counted, default_setting, device_entry, mig_devices,
+    regex_of, settings_table, table,
 };
 pub use names::{NameTemplate, Names, is_device_name};
 pub use schema::profile_schema;

@@ -19,11 +19,10 @@ use crate::nvml::GpuInstanceReading;
 use crate::plan::virtual_node::Shape;
 use crate::plan::{self, Action, Plan};
 use crate::profile::{
-    Converted, DraftBlock, DraftDevices, DraftEntry, DraftProfile, DraftSelect, NameTemplate,
-    Profile,
+    Converted, DraftBlock, DraftProfile, NameTemplate, Profile, counted, default_setting,
+    device_entry, mig_devices, settings_table, table,
 };
 use crate::render::{note, print};
-use crate::settings::Settings;
 use crate::state::RunDir;
 
 /// Print this node as a profile
@@ -85,13 +84,24 @@ pub fn run(args: &ExportArgs, context: &Context<'_>) -> Result<ExitStatus> {
 /// instances alike differ in name or settings. What comes out has been planned for this node.
 pub fn export(node: &Node, run_dir: &RunDir, caller: Uid) -> Converted {
     let exporter = Exporter::of(node, run_dir, caller);
-    let pinned = exporter.pinned();
-    let mut draft = exporter.draft(exporter.unpinned_where_equal(&pinned));
-    if !exporter.only_starts_daemons(&draft) {
-        draft = exporter.draft(pinned);
+    let mut draft = exporter.draft(&exporter.pins());
+    let mut plan = exporter.plan(node, &draft);
+    if !plan.as_ref().is_ok_and(only_starts_daemons) {
+        draft = exporter.draft(&vec![true; exporter.groups.len()]);
+        plan = exporter.plan(node, &draft);
     }
-    let notes = exporter.notes(&draft);
+    let notes = match plan {
+        // A profile without blocks is none.
+        _ if draft.blocks.is_empty() => Vec::new(),
+        Ok(plan) => still_to_do(&plan),
+        Err(refusal) => vec![format!("up would refuse this profile here: {refusal}")],
+    };
     Converted { draft, notes }
+}
+
+fn only_starts_daemons(plan: &Plan) -> bool {
+    plan.steps()
+        .all(|step| matches!(step.action, Action::Start(_) | Action::StartServer(_)))
 }
 
 /// A node on its way to being a profile.
@@ -99,8 +109,8 @@ struct Exporter<'a> {
     node: &'a Node,
     run_dir: &'a RunDir,
     caller: Uid,
-    /// The GPUs that a profile can express.
-    gpus: Vec<&'a Gpu>,
+    /// The GPUs that a profile can express. GPUs alike share a block.
+    groups: Vec<Vec<&'a Gpu>>,
     /// The settings that most devices share.
     mps: Table,
 }
@@ -115,52 +125,48 @@ impl<'a> Exporter<'a> {
         let tables: Vec<Table> = gpus
             .iter()
             .flat_map(|gpu| gpu.devices())
-            .filter_map(|device| Some(table(&served(node, &device)?.record.settings)))
+            .filter_map(|device| Some(settings_table(&served(node, &device)?.record.settings)))
             .collect();
-        Self {
+        let mut exporter = Self {
             node,
             run_dir,
             caller,
-            gpus,
+            groups: Vec::new(),
             mps: shared(&tables),
-        }
+        };
+        let blocks = gpus
+            .into_iter()
+            .map(|gpu| (exporter.block(gpu, true, false), gpu));
+        let groups = grouped(blocks);
+        exporter.groups = groups.into_iter().map(|(_, gpus)| gpus).collect();
+        exporter
     }
 
-    /// The blocks with every placement pinned. GPUs alike share a block.
-    fn pinned(&self) -> Vec<DraftBlock> {
-        let blocks = self
-            .gpus
+    /// For each group of GPUs, true if the planner makes other devices on an empty one without pinned placements.
+    fn pins(&self) -> Vec<bool> {
+        let unpinned = self.draft(&vec![false; self.groups.len()]);
+        let plan = self
+            .plan(&emptied(self.node), &unpinned)
+            .unwrap_or_default();
+        self.groups
             .iter()
-            .map(|gpu| (gpu_block(self.node, gpu, &self.mps), gpu.index));
-        grouped(blocks)
-            .into_iter()
-            .map(|(block, indices)| block.of_gpus(indices))
+            .map(|gpus| !gpus.iter().all(|gpu| is_same(self.node, gpu, &plan)))
             .collect()
     }
 
-    /// The blocks without placements, where the planner makes the same devices on an empty GPU.
-    fn unpinned_where_equal(&self, pinned: &[DraftBlock]) -> Vec<DraftBlock> {
-        let unpinned: Vec<DraftBlock> = pinned.iter().map(DraftBlock::unpinned).collect();
-        let plan = self
-            .plan(&emptied(self.node), &self.draft(unpinned.clone()))
-            .unwrap_or_default();
-        let mut blocks = Vec::new();
-        for (pinned, unpinned) in pinned.iter().zip(unpinned) {
-            let is_equal = self
-                .gpus
-                .iter()
-                .filter(|gpu| unpinned.select.selects(gpu.index))
-                .all(|gpu| is_same(self.node, gpu, &plan));
-            blocks.push(if is_equal { unpinned } else { pinned.clone() });
-        }
-        blocks
-    }
-
-    fn draft(&self, blocks: Vec<DraftBlock>) -> DraftProfile {
+    /// The profile with the placements of those groups pinned.
+    fn draft(&self, pins: &[bool]) -> DraftProfile {
+        let blocks = self.groups.iter().zip(pins).map(|(gpus, &is_pinned)| {
+            let indices: Vec<u32> = gpus.iter().map(|gpu| gpu.index).collect();
+            DraftBlock {
+                select: table([("index", indices.into())]),
+                ..self.block(gpus[0], is_pinned, gpus.len() == 1)
+            }
+        });
         DraftProfile {
-            remarks: remarks(self.node, self.run_dir, &self.gpus),
+            remarks: remarks(self.node, self.run_dir, &self.groups.concat()),
             mps: self.mps.clone(),
-            blocks,
+            blocks: blocks.collect(),
             ..DraftProfile::default()
         }
     }
@@ -172,21 +178,21 @@ impl<'a> Exporter<'a> {
         plan::up(node, &profile, self.run_dir, self.caller).map_err(|refusal| refusal.to_string())
     }
 
-    fn only_starts_daemons(&self, draft: &DraftProfile) -> bool {
-        self.plan(self.node, draft).is_ok_and(|plan| {
-            plan.steps()
-                .all(|step| matches!(step.action, Action::Start(_) | Action::StartServer(_)))
-        })
-    }
-
-    /// The steps that `up` would still take, or its refusal.
-    fn notes(&self, draft: &DraftProfile) -> Vec<String> {
-        if draft.blocks.is_empty() {
-            return Vec::new();
-        }
-        match self.plan(self.node, draft) {
-            Ok(plan) => still_to_do(&plan),
-            Err(refusal) => vec![format!("up would refuse this profile here: {refusal}")],
+    /// Returns the block of a GPU without its selector. One that is alone has names with its index, and not `{gpu}`.
+    fn block(&self, gpu: &Gpu, is_pinned: bool, is_alone: bool) -> DraftBlock {
+        let mut builder = BlockBuilder {
+            node: self.node,
+            gpu,
+            mps: &self.mps,
+            is_pinned,
+            is_alone,
+            remarks: Vec::new(),
+        };
+        let want = builder.want();
+        DraftBlock {
+            remarks: builder.remarks,
+            select: Table::new(),
+            want,
         }
     }
 }
@@ -201,7 +207,7 @@ fn shared(tables: &[Table]) -> Table {
             counts.entry(value.to_string()).or_insert((0, value)).0 += 1;
         }
         let (_, most) = counts.into_values().max_by_key(|(count, _)| *count)?;
-        (by_default(key).as_ref() != Some(most)).then(|| (key.clone(), most.clone()))
+        (default_setting(key).as_ref() != Some(most)).then(|| (key.clone(), most.clone()))
     })
     .collect()
 }
@@ -296,7 +302,7 @@ fn still_to_do(plan: &Plan) -> Vec<String> {
 }
 
 /// Returns the reason why a profile cannot express a GPU.
-pub(super) fn left_out(gpu: &Gpu) -> Option<String> {
+fn left_out(gpu: &Gpu) -> Option<String> {
     if let Some(why) = &gpu.hidden {
         return Some(format!("its instances cannot be seen: {why}"));
     }
@@ -311,7 +317,7 @@ pub(super) fn left_out(gpu: &Gpu) -> Option<String> {
 }
 
 /// Returns the record of a device's daemon.
-pub(super) fn served<'a>(node: &'a Node, device: &Device) -> Option<&'a Served> {
+fn served<'a>(node: &'a Node, device: &Device) -> Option<&'a Served> {
     let joined = node
         .device_at(&device.key)
         .filter(|device| device.is_there());
@@ -326,61 +332,55 @@ fn names<'a>(node: &'a Node, devices: &[&'a Device]) -> Vec<&'a str> {
     devices.iter().map(|device| name(node, device)).collect()
 }
 
-/// Returns the block for one GPU, every placement pinned, with `{gpu}` in names and without the GPU's index. `mps` are the
-/// settings that its devices inherit.
-pub(super) fn gpu_block(node: &Node, gpu: &Gpu, mps: &Table) -> DraftBlock {
-    let devices = gpu.devices();
-    let mut builder = Builder {
-        node,
-        gpu,
-        mps,
-        remarks: Vec::new(),
-    };
-    let devices = match devices.as_slice() {
-        [whole] if whole.part.is_none() => DraftDevices::Whole {
-            name: builder.name(&[whole], 1).map(|(name, _)| name),
-            mps: served(node, whole).map(|_| builder.settings(&[whole])),
-        },
-        devices => DraftDevices::Instances(builder.entries(devices)),
-    };
-    DraftBlock {
-        remarks: builder.remarks,
-        select: DraftSelect::default(),
-        devices,
-    }
-}
-
-struct Builder<'a> {
+/// Builds the block of a GPU.
+struct BlockBuilder<'a> {
     node: &'a Node,
     gpu: &'a Gpu,
+    /// The settings that its devices inherit.
     mps: &'a Table,
+    is_pinned: bool,
+    /// True if the block is for this GPU alone.
+    is_alone: bool,
     remarks: Vec<String>,
 }
 
-impl Builder<'_> {
-    /// The entries for the GPU's instances: those without a number in the order of placements, then the others by the
-    /// names and numbers that a template counts from entry to entry.
-    fn entries(&mut self, devices: &[Device]) -> Vec<DraftEntry> {
-        let mut entries = Vec::new();
-        let mut numbered = Vec::new();
-        for instance in &self.gpu.instances {
-            match self.entry(instance, devices) {
-                Some((Some(number), entry)) => numbered.push((number, entry)),
-                Some((None, entry)) => entries.push(entry),
-                None => {}
+impl BlockBuilder<'_> {
+    fn want(&mut self) -> Table {
+        match self.gpu.devices().as_slice() {
+            [whole] if whole.part.is_none() => {
+                let mut want = table([("mig", false.into())]);
+                let name = self.name(&[whole], 1).map(|(name, _)| name);
+                want.extend(name.map(|name| ("name".to_owned(), name.into())));
+                let daemon = served(self.node, whole).map(|_| whole);
+                want.extend(self.settings(daemon.as_slice()));
+                want
             }
+            devices => mig_devices(self.entries(devices)),
         }
-        numbered.sort_by_key(|(number, entry)| (entry.name.clone(), *number));
-        entries.extend(numbered.into_iter().map(|(_, entry)| entry));
-        entries
     }
 
-    /// The entry for a GPU instance, and the number with which its devices' names begin.
+    /// The entries for the GPU's instances: those without a number in the order of placements, then the others by the
+    /// names and numbers that a template counts from entry to entry.
+    fn entries(&mut self, devices: &[Device]) -> Vec<Table> {
+        let instances = self.gpu.instances.iter();
+        let mut numbered: Vec<(Option<(String, u32)>, Table)> = instances
+            .filter_map(|instance| self.entry(instance, devices))
+            .collect();
+        numbered.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let entries: Vec<Table> = numbered.into_iter().map(|(_, entry)| entry).collect();
+        if self.is_pinned {
+            entries
+        } else {
+            counted(&entries)
+        }
+    }
+
+    /// The entry for a GPU instance; with its name and the number with which its devices' names begin, if that counts.
     fn entry(
         &mut self,
         instance: &GpuInstanceReading,
         devices: &[Device],
-    ) -> Option<(Option<u32>, DraftEntry)> {
+    ) -> Option<(Option<(String, u32)>, Table)> {
         let profile = self.gpu.profile(instance.profile)?;
         let (with_daemon, without): (Vec<&Device>, Vec<&Device>) = devices
             .iter()
@@ -397,16 +397,19 @@ impl Builder<'_> {
         };
         let remark = remark.map(|what| format!("The GPU instance at {at} {what}."));
         self.remarks.extend(remark);
-        let count = with_daemon.len() + without.len();
-        let (name, number) = self.name(&with_daemon, count).unzip();
         let compute = compute_slices(instance, profile.multiprocessors);
-        let entry = DraftEntry {
-            name,
-            at: Some(at),
-            mps: (!with_daemon.is_empty()).then(|| self.settings(&with_daemon)),
-            ..DraftEntry::plain(profile.name.clone(), compute)
-        };
-        Some((number.flatten(), entry))
+        let mut entry = device_entry(&profile.name, &compute);
+        if self.is_pinned {
+            entry.insert("at".to_owned(), at.into());
+        }
+        let name = self.name(&with_daemon, with_daemon.len() + without.len());
+        entry.extend(
+            name.iter()
+                .map(|(name, _)| ("name".to_owned(), name.as_str().into())),
+        );
+        entry.extend(self.settings(&with_daemon));
+        let numbered = name.and_then(|(name, number)| Some((name, number?)));
+        Some((numbered, entry))
     }
 
     /// The name of an entry of `count` devices that gives these their names; none where they have them by default.
@@ -425,11 +428,14 @@ impl Builder<'_> {
                 names.join(", ")
             ));
         }
+        if self.is_alone {
+            return shared;
+        }
         shared.map(|(name, number)| (with_gpu(&name, self.gpu.index), number))
     }
 
-    /// The settings of these devices that are not inherited.
-    fn settings(&mut self, devices: &[&Device]) -> Table {
+    /// The key `mps` for these devices with daemons: the settings that are not inherited, `false` without devices.
+    fn settings(&mut self, devices: &[&Device]) -> Option<(String, Value)> {
         let mut settings: Vec<Table> = devices
             .iter()
             .map(|device| self.own_settings(device))
@@ -441,44 +447,25 @@ impl Builder<'_> {
                 "The settings of {names} differ, which a profile cannot say."
             ));
         }
-        settings.into_iter().next().unwrap_or_default()
+        let value = match settings.into_iter().next() {
+            None => Value::from(false),
+            Some(settings) if settings.is_empty() => return None,
+            Some(settings) => Value::from(settings),
+        };
+        Some(("mps".to_owned(), value))
     }
 
     fn own_settings(&self, device: &Device) -> Table {
         let Some(served) = served(self.node, device) else {
             return Table::new();
         };
-        let mut settings = table(&served.record.settings);
+        let mut settings = settings_table(&served.record.settings);
         settings.retain(|key, value| {
-            let inherited = self.mps.get(key).cloned().or_else(|| by_default(key));
+            let inherited = self.mps.get(key).cloned().or_else(|| default_setting(key));
             inherited.as_ref() != Some(&*value)
         });
         settings
     }
-}
-
-/// Settings as a profile writes them.
-pub(super) fn table(settings: &Settings) -> Table {
-    let mut table = Table::try_from(settings).unwrap_or_default();
-    for (_, value) in &mut table {
-        if let Value::Float(number) = *value
-            && number.fract() == 0.0
-        {
-            // 50 and not 50.0
-            #[allow(
-                clippy::cast_possible_truncation,
-                reason = "it is a whole number up to 100"
-            )]
-            let whole = number as i64;
-            *value = Value::Integer(whole);
-        }
-    }
-    table
-}
-
-/// The value of a setting that a profile omits.
-pub(super) fn by_default(key: &str) -> Option<Value> {
-    table(&Settings::default()).remove(key)
 }
 
 /// The digits in a name, as byte ranges.
@@ -499,7 +486,7 @@ fn replaced(name: &str, number: &Range<usize>, word: &str) -> String {
 
 /// Returns a name that gives these names to devices of an entry of `count`, with the number of the first: that of a
 /// single one, or a template with `{n}`.
-pub(super) fn shared_name(names: &[&str], count: usize) -> Option<(String, Option<u32>)> {
+fn shared_name(names: &[&str], count: usize) -> Option<(String, Option<u32>)> {
     let first = names.first()?;
     if count == 1 {
         return Some(((*first).to_owned(), None));
@@ -517,7 +504,7 @@ pub(super) fn shared_name(names: &[&str], count: usize) -> Option<(String, Optio
 }
 
 /// Puts `{gpu}` into a name where the GPU's index stands last.
-pub(super) fn with_gpu(name: &str, gpu: u32) -> String {
+fn with_gpu(name: &str, gpu: u32) -> String {
     let index = gpu.to_string();
     let numbers = numbers(name);
     let last = numbers

@@ -15,8 +15,8 @@ use crate::failure::ExitStatus;
 use crate::geometry::ProfileName;
 use crate::host::{read_text_from, write_new_text_to};
 use crate::profile::{
-    Converted, DraftBlock, DraftDevices, DraftEntry, DraftProfile, DraftSelect, Profile,
-    ProfileError, Span, regex_of,
+    Converted, DraftBlock, DraftProfile, Profile, ProfileError, Span, counted, device_entry,
+    mig_devices, regex_of, table,
 };
 use crate::render::{note, print};
 
@@ -168,7 +168,7 @@ pub fn import(spec: &Spec, name: &str, options: ImportOptions) -> Result<Convert
     Ok(Converted {
         draft: DraftProfile {
             remarks,
-            name: Some(name.to_owned()),
+            keys: table([("name", name.into())]),
             blocks,
             ..DraftProfile::default()
         },
@@ -179,10 +179,10 @@ pub fn import(spec: &Spec, name: &str, options: ImportOptions) -> Result<Convert
 /// True if two entries may select the same GPU, for different devices.
 fn overlap(blocks: &[Imported<'_>]) -> bool {
     for (position, (entry, block)) in blocks.iter().enumerate() {
-        let devices = block.as_ref().map(|block| &block.devices);
+        let want = block.as_ref().map(|block| &block.want);
         for (later, block) in &blocks[position + 1..] {
-            let other_devices = block.as_ref().map(|block| &block.devices);
-            if devices != other_devices && entry.overlaps(later) {
+            let other_want = block.as_ref().map(|block| &block.want);
+            if want != other_want && entry.overlaps(later) {
                 return true;
             }
         }
@@ -255,8 +255,8 @@ fn block(
 ) -> Result<DraftBlock, ProfileError> {
     let mut remarks = Vec::new();
     let select = select(spec, entry, &mut remarks)?;
-    let devices = if entry.mig_enabled {
-        if select == DraftSelect::default() {
+    let want = if entry.mig_enabled {
+        if select.contains_key("all") {
             let why = "mig-parted passes over GPUs without MIG here; mig-mps refuses a node that has one:\n\
                        select by product or index there.";
             remarks.push(why.to_owned());
@@ -267,43 +267,43 @@ fn block(
             let why = "mig-parted only switches MIG off here; mig-mps also starts a daemon for the whole GPU.";
             remarks.push(why.to_owned());
         }
-        DraftDevices::Whole {
-            name: None,
-            mps: options.serve_whole.then(Table::new),
+        let mut want = table([("mig", false.into())]);
+        if !options.serve_whole {
+            want.insert("mps".to_owned(), false.into());
         }
+        want
     };
     Ok(DraftBlock {
         remarks,
         select,
-        devices,
+        want,
     })
 }
 
-/// The devices of an entry; `exact` names the slices of a compute instance that is smaller with mig-parted.
-fn instances(entry: &ConfigEntry, exact: bool) -> DraftDevices {
+/// The MIG devices of an entry; `exact` names the slices of a compute instance that is smaller with mig-parted.
+fn instances(entry: &ConfigEntry, exact: bool) -> Table {
     let smaller: Vec<&ProfileName> = smaller_with_mig_parted(entry).filter(|_| exact).collect();
     let entries = pack(&entry.mig_devices).into_iter().map(|one| {
         let mut compute = one.compute;
         if compute.is_empty() && smaller.contains(&&one.profile) {
             compute.push(one.profile.slices());
         }
-        DraftEntry::plain(one.profile, compute)
+        device_entry(&one.profile, &compute)
     });
-    DraftDevices::Instances(DraftEntry::counted(&entries.collect::<Vec<_>>()))
+    mig_devices(counted(&entries.collect::<Vec<_>>()))
 }
 
 fn select(
     spec: &Spec,
     entry: &ConfigEntry,
     remarks: &mut Vec<String>,
-) -> Result<DraftSelect, ProfileError> {
-    let index = match &entry.devices {
-        GpuChoice::All => None,
-        GpuChoice::Index(indices) => {
-            let indices: BTreeSet<u32> = indices.iter().copied().collect();
-            Some(indices.into_iter().collect())
-        }
-    };
+) -> Result<Table, ProfileError> {
+    let mut select = Table::new();
+    if let GpuChoice::Index(indices) = &entry.devices {
+        let indices: BTreeSet<u32> = indices.iter().copied().collect();
+        let indices: Vec<u32> = indices.into_iter().collect();
+        select.insert("index".to_owned(), indices.into());
+    }
     let mut products: BTreeSet<&str> = BTreeSet::new();
     for filter in entry.filter.iter().filter(|filter| filter.is_id()) {
         let found = filter.products();
@@ -325,8 +325,13 @@ fn select(
         let why = "A product name does not tell subsystem ids apart: other boards of that name are selected too.";
         remarks.push(why.to_owned());
     }
-    let product = (!products.is_empty()).then(|| regex_of(&products));
-    Ok(DraftSelect { index, product })
+    if !products.is_empty() {
+        select.insert("product".to_owned(), regex_of(&products).into());
+    }
+    if select.is_empty() {
+        return Ok(table([("all", true.into())]));
+    }
+    Ok(select)
 }
 
 impl ConfigEntry {

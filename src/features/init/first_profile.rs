@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use toml::{Table, Value};
+use toml::Table;
 
 use super::partition::{Aim, Partition, best, choices, partitions};
 use crate::catalog::{Model, of_product};
@@ -14,7 +14,7 @@ use crate::nvml::MigMode;
 use crate::plan::Refusal;
 use crate::plan::virtual_node::{GpuArgument, plan_on};
 use crate::profile::{
-    DraftBlock, DraftDevices, DraftEntry, DraftProfile, DraftSelect, Profile, regex_of,
+    DraftBlock, DraftProfile, Profile, device_entry, mig_devices, regex_of, table,
 };
 use crate::render::format::count;
 use crate::settings::Serve;
@@ -50,27 +50,29 @@ pub fn first_profile(node: &EmptyNode, answers: &Answers, choices: &[Choice<'_>]
         .iter()
         .map(|group| format!("{} × {}", group.indices.len(), group.product))
         .collect();
-    let mut mps = Table::new();
-    mps.insert("serve".to_owned(), Value::String(answers.serve.to_string()));
+    let models: Vec<String> = models(node, answers, choices).into_iter().collect();
+    let mut keys = Table::new();
+    if !models.is_empty() {
+        keys.insert("models".to_owned(), models.into());
+    }
     DraftProfile {
         remarks: vec![
             format!("Written by mig-mps init for {}.", gpus.join(", ")),
             "Change it as you need: mig-mps help profile explains every key.".to_owned(),
         ],
-        models: models(node, answers, choices),
+        keys,
         mps_remarks: vec![
             format!("{}.", served(&answers.serve)),
             "Values: one-at-a-time, all, group:NAME, user:NAME, self (mig-mps help security)."
                 .to_owned(),
         ],
-        mps,
+        mps: table([("serve", answers.serve.to_string().into())]),
         blocks: whole.into_iter().chain(parts).collect(),
-        ..DraftProfile::default()
     }
 }
 
 /// The models of the GPUs that the profile selects; none if the catalog lacks one.
-fn models(node: &EmptyNode, answers: &Answers, choices: &[Choice<'_>]) -> Vec<String> {
+fn models(node: &EmptyNode, answers: &Answers, choices: &[Choice<'_>]) -> BTreeSet<String> {
     let whole = node.groups.iter().filter(|group| {
         let mut indices = group.indices.iter();
         indices.any(|index| answers.whole.contains(index))
@@ -79,7 +81,7 @@ fn models(node: &EmptyNode, answers: &Answers, choices: &[Choice<'_>]) -> Vec<St
     let keys: Option<BTreeSet<String>> = groups
         .map(|group| group.model.map(|model| model.key.clone()))
         .collect();
-    keys.into_iter().flatten().collect()
+    keys.unwrap_or_default()
 }
 
 /// Describes in words which users a device serves.
@@ -96,19 +98,14 @@ fn served(serve: &Serve) -> String {
 }
 
 fn whole_block(answers: &Answers) -> DraftBlock {
+    let indices: Vec<u32> = answers.whole.iter().copied().collect();
     DraftBlock {
         remarks: vec![
             "Whole: one device that has all of the GPU, with a daemon (without one: mps = false)."
                 .to_owned(),
         ],
-        select: DraftSelect {
-            index: Some(answers.whole.iter().copied().collect()),
-            product: None,
-        },
-        devices: DraftDevices::Whole {
-            name: None,
-            mps: Some(Table::new()),
-        },
+        select: table([("index", indices.into())]),
+        want: table([("mig", false.into())]),
     }
 }
 
@@ -125,20 +122,21 @@ fn partitioned(node: &EmptyNode, choice: &Choice<'_>) -> DraftBlock {
     let mut entries = Vec::new();
     for (profile, count) in &choice.partition.counts {
         remarks.push(format!("  {}: {}", profile.name, group.describe(profile)));
-        entries.push(DraftEntry {
-            count: *count,
-            ..DraftEntry::plain(profile.name.clone(), Vec::new())
-        });
+        let mut entry = device_entry(&profile.name, &[]);
+        if *count > 1 {
+            entry.insert("count".to_owned(), (*count).into());
+        }
+        entries.push(entry);
     }
     DraftBlock {
         remarks,
         select: select(node, choice),
-        devices: DraftDevices::Instances(entries),
+        want: mig_devices(entries),
     }
 }
 
 /// By product, so that the profile is right for other nodes with such GPUs; by index where no name tells them apart.
-fn select(node: &EmptyNode, choice: &Choice<'_>) -> DraftSelect {
+fn select(node: &EmptyNode, choice: &Choice<'_>) -> Table {
     let group = choice.supply.group;
     let catalog = group.model.filter(|_| !node.is_real());
     let products: BTreeSet<&str> = match catalog {
@@ -146,15 +144,9 @@ fn select(node: &EmptyNode, choice: &Choice<'_>) -> DraftSelect {
         None => BTreeSet::from([group.product.as_str()]),
     };
     if products.is_empty() {
-        return DraftSelect {
-            index: Some(choice.supply.indices.clone()),
-            product: None,
-        };
+        return table([("index", choice.supply.indices.clone().into())]);
     }
-    DraftSelect {
-        index: None,
-        product: Some(regex_of(&products)),
-    }
+    table([("product", regex_of(&products).into())])
 }
 
 /// The GPUs of a node that may be partitioned.
