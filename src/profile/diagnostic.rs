@@ -80,7 +80,7 @@ impl Source {
     }
 
     /// The error of a key that is none of those known.
-    pub(super) fn unknown_key(
+    pub fn unknown_key(
         self: &Arc<Self>,
         span: impl Into<Span>,
         key: &str,
@@ -92,46 +92,6 @@ impl Source {
             None => format!("expected one of \"{}\"", known.join("\", \"")),
         })
     }
-
-    /// Rewords an error of the YAML reader, with the nearest valid key for an unknown one.
-    pub fn serde_error(self: &Arc<Self>, span: Span, message: &str) -> ProfileError {
-        if let Some(unknown) = message.strip_prefix("unknown field `")
-            && let Some((key, known)) = unknown.split_once("`, expected one of ")
-        {
-            let known: Vec<&str> = known.split(", ").collect();
-            return self.unknown_key(span, key, &known);
-        }
-        if let Some(missing) = message.strip_prefix("missing field `")
-            && let Some((key, _)) = missing.split_once('`')
-        {
-            return self.error(span, format!("the key \"{key}\" is missing here"));
-        }
-        self.error(span, in_plain_words(&message.replace('`', "\"")))
-    }
-}
-
-/// A reader's message without the names of Rust's types.
-fn in_plain_words(message: &str) -> String {
-    const WORDS: [(&str, &str); 4] = [
-        (": map,", ": table,"),
-        (": sequence,", ": list,"),
-        ("expected a map", "expected a table"),
-        ("expected a sequence", "expected a list"),
-    ];
-    let mut message = message.to_owned();
-    for (from, to) in WORDS {
-        message = message.replace(from, to);
-    }
-    let Some((before, wanted)) = message.rsplit_once("expected ") else {
-        return message;
-    };
-    let wanted = match wanted {
-        "f32" | "f64" => "a number",
-        "u8" | "u16" | "u32" | "u64" | "usize" | "i32" | "i64" => "a whole number",
-        name if name.starts_with("struct ") => "a table",
-        other => other,
-    };
-    format!("{before}expected {wanted}")
 }
 
 /// The error of an invalid profile. Exit status 2.

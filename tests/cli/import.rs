@@ -32,6 +32,8 @@ fn an_entry_that_a_later_one_covers_is_left_out() {
     let profile = imported(&config(entries), &[]).ended(0).stdout;
     assert_eq!(profile.matches("[[gpu]]").count(), 1, "{profile}");
     assert!(profile.contains("7g.80gb"), "{profile}");
+    // One block has no order.
+    assert!(!profile.contains("reversed"), "{profile}");
     // Not one that it only half covers.
     let hidden = refused(
         "- devices: all\n  mig-enabled: true\n  mig-devices: { 7g.80gb: 1 }\n\
@@ -49,19 +51,18 @@ fn nothing_is_said_of_compute_instances_of_one_kind() {
 }
 
 /// `ParseConfigFile` reads with `yaml.Unmarshal` of sigs.k8s.io/yaml, which is not strict: of equal keys go-yaml keeps the
-/// last, `resolve` takes `07` for octal and `7.0` for a number, which is 7 in JSON, and the second document is not read.
+/// last, and `resolve` takes `07` for octal and `yes` for true.
 #[test]
-fn numbers_keys_and_documents_are_read_as_mig_parted_reads_them() {
+fn numbers_and_keys_are_read_as_mig_parted_reads_them() {
     let plain = imported(
         &config("- devices: [2]\n  mig-enabled: true\n  mig-devices: { 1g.5gb: 7 }"),
         &[],
     );
     let plain = plain.ended(0).stdout;
     for entry in [
-        "- devices: [2]\n  mig-enabled: true\n  mig-devices: { 1g.5gb: 7.0 }",
-        "- devices: [2.0]\n  mig-enabled: yes\n  mig-devices: { 1g.5gb: 07 }",
+        "- devices: [2]\n  mig-enabled: yes\n  mig-devices: { 1g.5gb: 07 }",
         "- devices: [02]\n  mig-enabled: true\n  mig-devices: { 1g.5gb: 1, 1g.5gb: 7 }",
-        "- devices: [1]\n  devices: [2]\n  mig-enabled: ~\n  mig-enabled: true\n  mig-devices: { 1g.5gb: 7, 2g.10gb: ~ }",
+        "- devices: [1]\n  devices: [2]\n  mig-enabled: false\n  mig-enabled: true\n  mig-devices: { 1g.5gb: 7 }",
     ] {
         assert_eq!(
             imported(&config(entry), &[]).ended(0).stdout,
@@ -70,8 +71,13 @@ fn numbers_keys_and_documents_are_read_as_mig_parted_reads_them() {
         );
     }
     let first = config("- devices: [2]\n  mig-enabled: true\n  mig-devices: { 1g.5gb: 7 }");
-    let followed = format!("---\n{first}---\n[ this is not read\n");
-    assert_eq!(imported(&followed, &[]).ended(0).stdout, plain);
+    assert_eq!(
+        imported(&format!("---\n{first}"), &[]).ended(0).stdout,
+        plain
+    );
+    let several = format!("{first}---\n{first}");
+    let several = imported(&several, &[]).ended(2).stderr;
+    assert_contains(&several, "import reads a file with one document");
 
     let quoted = refused("- devices: [2]\n  mig-enabled: true\n  mig-devices: { 1g.5gb: \"7\" }");
     insta::assert_snapshot!(quoted, @r#"
@@ -91,8 +97,12 @@ fn numbers_keys_and_documents_are_read_as_mig_parted_reads_them() {
         let devices = refused(&format!("- devices: {wrong}\n  mig-enabled: false"));
         assert_contains(&devices, "expected \"all\" or a list of indices");
     }
-    let half = refused("- devices: [2]\n  mig-enabled: true\n  mig-devices: { 1g.5gb: 1.5 }");
-    assert_contains(&half, "expected a whole number");
+    for wrong in ["1.5", "7.0", "~"] {
+        let count = refused(&format!(
+            "- devices: [2]\n  mig-enabled: true\n  mig-devices: {{ 1g.5gb: {wrong} }}"
+        ));
+        assert_contains(&count, "expected a whole number");
+    }
     for wrong in ["1g.10gb+me,me", "1g.10gb+me+me", "1g.10gb+me-gfx"] {
         let twice = refused(&format!(
             "- devices: [2]\n  mig-enabled: true\n  mig-devices: {{ '{wrong}': 1 }}"
@@ -198,7 +208,7 @@ fn mistakes_in_an_entry_are_shown_with_their_line() {
       |                    ^
     ");
     insta::assert_snapshot!(refused("- devices: all\n  mig-enabled: true\n  mig-devices: [ 1g.5gb ]"), @"
-    error: standard input:6:20: expected mapping start
+    error: standard input:6:20: expected keys with values
       |
     6 |       mig-devices: [ 1g.5gb ]
       |                    ^
@@ -225,6 +235,17 @@ fn mistakes_in_filters_and_around_entries_are_shown_with_their_line() {
     2 | mig-configs: { c: [] }
       |                   ^
     "#);
-    imported("", &[]).ended(2);
-    imported("version: v1\nmig-configs: [", &[]).ended(2);
+    for (yaml, why) in [
+        ("", "not a configuration of mig-parted"),
+        (
+            "version: v1\nmig-configs: [",
+            "no YAML that import reads: unclosed bracket",
+        ),
+        ("version: v1\nmig-configs: 3\n", "expected keys with values"),
+        ("version: v1\nmig-configs: { c: 3 }\n", "expected a list"),
+        ("version: [1]\nmig-configs: {}\n", "expected a word"),
+        ("version: ~\nmig-configs: {}\n", "expected a word"),
+    ] {
+        assert_contains(&imported(yaml, &[]).ended(2).stderr, why);
+    }
 }

@@ -52,14 +52,18 @@ fn unreadable(path: &Path, error: &io::Error) -> CommandError {
 pub fn run(args: &ImportArgs, _context: &Context<'_>) -> Result<ExitStatus> {
     let (path, text) = read_text_from(&args.file);
     let text = text.map_err(|error| unreadable(path, &error))?;
-    let is_toml = path.extension().is_some_and(|end| end == "toml")
-        && !text.lines().any(|line| line.starts_with("mig-configs:"));
-    if is_toml {
-        let what = format!(
-            "{} is not a configuration of mig-parted (YAML)",
-            path.display()
+    if !text.contains("mig-configs") {
+        let shown = path.display();
+        let error = usage(format_args!(
+            "{shown} is not a configuration of mig-parted (YAML)"
+        ));
+        return Err(
+            error.hint(if path.extension().is_some_and(|end| end == "toml") {
+                "mig-mps up takes a profile (TOML) as it is"
+            } else {
+                "such a file has the keys version and mig-configs"
+            }),
         );
-        return Err(usage(what).hint("mig-mps up takes a profile (TOML) as it is"));
     }
     let spec = mig_parted::Spec::parse(path, text)?;
     let name = choose(args, path, &spec)?;
@@ -144,11 +148,9 @@ pub fn import(spec: &Spec, name: &str, options: ImportOptions) -> Result<Convert
     )];
     // mig-parted carries out one entry after the other, so that the last one for a GPU stays; of our
     // blocks the first one for a GPU has it.
-    if overlap(&blocks) {
+    let is_reversed = overlap(&blocks);
+    if is_reversed {
         blocks.reverse();
-        let why = "The entries overlap: mig-parted carries out one after the other and the last one for a\n\
-                   GPU stays. Here the first block that selects a GPU wins: the order is reversed.";
-        remarks.push(why.to_owned());
     }
     let mut kept: Vec<Imported<'_>> = Vec::new();
     for (entry, block) in blocks {
@@ -158,8 +160,13 @@ pub fn import(spec: &Spec, name: &str, options: ImportOptions) -> Result<Convert
     }
     check_left_out(spec, &kept)?;
     let notes = notes(entries, &kept, options);
-    remarks.extend(notes.iter().cloned());
     let blocks: Vec<DraftBlock> = kept.into_iter().filter_map(|(_, block)| block).collect();
+    if is_reversed && blocks.len() > 1 {
+        let why = "The entries overlap: mig-parted carries out one after the other and the last one for a\n\
+                   GPU stays. Here the first block that selects a GPU wins: the order is reversed.";
+        remarks.push(why.to_owned());
+    }
+    remarks.extend(notes.iter().cloned());
     if blocks.is_empty() {
         let first = entries.first().map_or(Span::default(), |entry| entry.span);
         let message = format!("\"{name}\" selects no GPU: there is nothing for a profile to say");

@@ -1,8 +1,8 @@
 //! mig-parted's configuration file: `version: v1` and named lists of entries, each with the GPUs it is
 //! for and the MIG devices they get (`api/spec/v1/spec.go` of NVIDIA/mig-parted).
 //!
-//! It is YAML as mig-parted reads it: go-yaml makes JSON of it, and Go's JSON reader fills the fields (`ParseConfigFile`, and
-//! `yaml.go` of sigs.k8s.io/yaml).
+//! mig-parted reads it with go-yaml, of YAML 1.1: `yes` is true, `010` is 8, and of equal keys the last one counts
+//! (`ParseConfigFile`, and `yaml.go` of sigs.k8s.io/yaml).
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_saphyr::options::DuplicateKeyPolicy;
-use serde_saphyr::{Location, Spanned};
+use serde_saphyr::{Error, Location, Spanned, UserMessageFormatter};
 
 use crate::catalog::{PciId, products_of};
 use crate::geometry::{ComputeName, ProfileName};
@@ -87,6 +87,20 @@ enum AllOrSome {
     Some(Vec<Count>),
 }
 
+/// A truth value. Nothing in quotes is one.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected true or false, without quotes")]
+enum Flag {
+    Is(bool),
+}
+
+/// A whole number. Nothing in quotes is one.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a whole number, without quotes")]
+enum Count {
+    Is(i64),
+}
+
 /// More of one MIG device than any GPU can have, by far.
 const MOST: i64 = 64;
 
@@ -109,8 +123,7 @@ impl Spec {
             duplicate_keys: DuplicateKeyPolicy::LastWins,
             legacy_octal_numbers: true,
         };
-        let document = first_document(source.text());
-        let file: SpecFile = serde_saphyr::from_str_with_options(document, options)
+        let file: SpecFile = serde_saphyr::from_str_with_options(source.text(), options)
             .map_err(|error| in_words(&source, &error))?;
         let mut spec = Self {
             source,
@@ -164,7 +177,7 @@ impl Spec {
     fn entry(&self, entry: Spanned<SpecEntry>) -> Result<ConfigEntry, ProfileError> {
         let at = entry.referenced;
         let entry = entry.value;
-        let Flag(mig_enabled) = entry.mig_enabled;
+        let Flag::Is(mig_enabled) = entry.mig_enabled;
         let devices = match entry.devices.value {
             AllOrSome::All(word) if word == "all" => GpuChoice::All,
             AllOrSome::All(word) => {
@@ -172,8 +185,10 @@ impl Spec {
                 return Err(self.error(entry.devices.referenced, message));
             }
             AllOrSome::Some(indices) => {
-                let indices: Result<Vec<u32>, _> =
-                    indices.iter().map(|index| u32::try_from(index.0)).collect();
+                let indices: Result<Vec<u32>, _> = indices
+                    .iter()
+                    .map(|Count::Is(index)| u32::try_from(*index))
+                    .collect();
                 GpuChoice::Index(indices.map_err(|_| {
                     let message = "devices: an index of a GPU cannot be negative or so large";
                     self.error(entry.devices.referenced, message)
@@ -209,7 +224,7 @@ impl Spec {
         let mut all = Vec::new();
         for (name, count) in devices.value {
             let at = count.referenced;
-            let Count(count) = count.value;
+            let Count::Is(count) = count.value;
             let device: MigDevice = name
                 .parse()
                 .map_err(|error: String| self.error(at, error))?;
@@ -252,13 +267,33 @@ fn bytes(number: Option<u64>) -> Option<usize> {
 }
 
 /// The YAML reader's error in our words.
-fn in_words(source: &Arc<Source>, error: &serde_saphyr::Error) -> ProfileError {
+fn in_words(source: &Arc<Source>, error: &Error) -> ProfileError {
+    let error = error.without_snippet();
     let at = error.location();
     let span = at.map_or_else(Span::default, |at| span(source, at));
-    let message = error.without_snippet().to_string();
-    // It ends with the place, which is shown anyway.
-    let message = message.split(" at line ").next().unwrap_or(&message);
-    source.serde_error(span, message)
+    let message = match error {
+        Error::SerdeUnknownField {
+            field, expected, ..
+        } => return source.unknown_key(span, field, expected),
+        Error::SerdeMissingField { field, .. } => format!("the key \"{field}\" is missing here"),
+        // It names the kind of YAML's events that it wants.
+        Error::Unexpected { expected, .. } => match *expected {
+            "mapping start" => "expected keys with values".to_owned(),
+            "sequence start" => "expected a list".to_owned(),
+            _ => "expected a word".to_owned(),
+        },
+        Error::NullIntoString { .. } => "expected a word".to_owned(),
+        Error::MultipleDocuments { .. } => "import reads a file with one document".to_owned(),
+        // The texts of `expecting`.
+        Error::Message { msg, .. } => msg.clone(),
+        other => {
+            let text = other.render_with_formatter(&UserMessageFormatter);
+            // It ends with the place, which is shown anyway.
+            let why = text.split(" at line ").next().unwrap_or(&text);
+            format!("this is no YAML that import reads: {why}")
+        }
+    };
+    source.error(span, message)
 }
 
 /// A word of `device-filter`: `0x20B210DE`, `0x20B210DE:0x147F10DE`.
@@ -475,78 +510,6 @@ pub(super) fn compute_slices(instance: &GpuInstanceReading, all: u32) -> Vec<u32
     }
 }
 
-/// A truth value. Nothing in quotes is one; null is false.
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(try_from = "Scalar")]
-pub(super) struct Flag(pub(super) bool);
-
-/// A whole number, which may be written `7.0`. Nothing in quotes is one; null is 0.
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(try_from = "Scalar")]
-pub(super) struct Count(pub(super) i64);
-
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "expected a single value")]
-enum Scalar {
-    Flag(bool),
-    Whole(i64),
-    Fraction(f64),
-    #[allow(dead_code, reason = "a text is refused, no matter which")]
-    Text(String),
-    Null(()),
-}
-
-impl TryFrom<Scalar> for Flag {
-    type Error = &'static str;
-
-    fn try_from(scalar: Scalar) -> Result<Self, Self::Error> {
-        match scalar {
-            Scalar::Flag(flag) => Ok(Self(flag)),
-            Scalar::Null(()) => Ok(Self(false)),
-            _ => Err("expected true or false, without quotes"),
-        }
-    }
-}
-
-impl TryFrom<Scalar> for Count {
-    type Error = &'static str;
-
-    fn try_from(scalar: Scalar) -> Result<Self, Self::Error> {
-        match scalar {
-            Scalar::Whole(number) => Ok(Self(number)),
-            #[allow(
-                clippy::cast_possible_truncation,
-                reason = "a number that is too large becomes the largest, and is refused as such"
-            )]
-            Scalar::Fraction(number) if number.fract() == 0.0 => Ok(Self(number as i64)),
-            Scalar::Null(()) => Ok(Self(0)),
-            _ => Err("expected a whole number, without quotes"),
-        }
-    }
-}
-
-/// Returns the text of the first document. go-yaml stops behind it, whatever follows.
-pub(super) fn first_document(text: &str) -> &str {
-    let mut has_begun = false;
-    let mut end = 0;
-    for line in text.split_inclusive('\n') {
-        if has_begun && (is_marker(line, "---") || is_marker(line, "...")) {
-            return &text[..end];
-        }
-        let content = line.trim_start();
-        let is_before =
-            content.is_empty() || content.starts_with(['#', '%']) || is_marker(line, "...");
-        has_begun |= !is_before;
-        end += line.len();
-    }
-    text
-}
-
-fn is_marker(line: &str, marker: &str) -> bool {
-    let rest = line.strip_prefix(marker);
-    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -625,25 +588,6 @@ mod tests {
             "all",
         ] {
             assert!(wrong.parse::<MigDevice>().is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn a_document_ends_at_the_next_marker() {
-        for (text, first) in [
-            ("a: 1\n", "a: 1\n"),
-            ("a: 1", "a: 1"),
-            ("", ""),
-            ("# x\n---\na: 1\n---\n}", "# x\n---\na: 1\n"),
-            (
-                "%YAML 1.1\n--- # x\na: 1\n...\n}",
-                "%YAML 1.1\n--- # x\na: 1\n",
-            ),
-            ("a: 1\n --- \n---b: 2\n", "a: 1\n --- \n---b: 2\n"),
-            ("--- 1\n--- 2\n", "--- 1\n"),
-            ("---", "---"),
-        ] {
-            assert_eq!(first_document(text), first, "{text:?}");
         }
     }
 }
