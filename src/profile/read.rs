@@ -11,7 +11,7 @@ use toml::de::{DeString, DeTable, DeValue};
 use super::block::{Block, DeviceEntry, Profile, Want, WholeGpu};
 use super::diagnostic::{ProfileError, Source, Span};
 use super::names::is_device_name;
-use super::schema::{PROFILE, ProfileTable, Written};
+use super::schema::{At, BlockTable, DeviceTable, Key, Mps, ProfileTable, Written};
 use crate::geometry::{ComputeName, ProfileName};
 use crate::host::nearest;
 use crate::settings::{
@@ -36,8 +36,9 @@ impl Profile {
             return Err(error);
         }
         let check = ProfileCheck::new(&source);
-        let file = check.table(Span::from(document.span()), document.get_ref(), PROFILE);
-        let read = check.profile(&file);
+        let span = Span::from(document.span());
+        let file = ProfileTable::of(&check, document.get_ref(), span);
+        let read = check.profile(file);
         let serves = check.serves.take();
         let (name, models, cdi, blocks) = check.finish(read)?;
         let mut profile = Self {
@@ -68,29 +69,27 @@ fn wrong_syntax(source: &Arc<Source>, span: Span, message: &str) -> ProfileError
 /// A profile's name, models, `cdi`, and blocks.
 type Parts = (
     Option<String>,
-    Vec<(String, Span)>,
-    Option<(bool, Span)>,
+    Vec<At<String>>,
+    Option<At<bool>>,
     Vec<Block>,
 );
 
 impl<'a> ProfileCheck<'a> {
-    fn profile(&self, file: &ProfileTable<'a>) -> Result<Parts, Noted> {
-        let name = self.text(file, "name");
-        let models = self.models(file);
-        let cdi = self.flag(file, "cdi");
-        let defaults = self.settings(&Inherited::default(), file);
-        let blocks = self.blocks(&defaults, file);
-        let name = name?.map(|(name, _)| name.to_owned());
-        Ok((name, models?, cdi?, blocks?))
+    fn profile(&self, file: ProfileTable<'a>) -> Result<Parts, Noted> {
+        let models = self.models(file.models);
+        let defaults = self.settings(&Inherited::default(), file.mps);
+        let blocks = self.blocks(&defaults, file.gpu);
+        let name = file.name?.map(|(name, _)| name.to_owned());
+        Ok((name, models?, file.cdi?, blocks?))
     }
 
-    fn models(&self, file: &ProfileTable<'a>) -> Result<Vec<(String, Span)>, Noted> {
-        let Some(models) = self.texts(file, "models")? else {
+    fn models(&self, models: Key<Vec<At<&str>>>) -> Result<Vec<At<String>>, Noted> {
+        let Some((models, span)) = models? else {
             return Ok(Vec::new());
         };
         if models.is_empty() {
             let hint = "leave it out for a profile that is for every model";
-            let error = self.error(file.span_of("models"), "models = [] names no model");
+            let error = self.error(span, "models = [] names no model");
             return Err(self.note(error.with_hint(hint)));
         }
         Ok(models
@@ -99,8 +98,12 @@ impl<'a> ProfileCheck<'a> {
             .collect())
     }
 
-    fn blocks(&self, defaults: &Inherited, file: &ProfileTable<'a>) -> Result<Vec<Block>, Noted> {
-        let gpus = self.tables(file, "gpu")?.unwrap_or_default();
+    fn blocks(
+        &self,
+        defaults: &Inherited,
+        gpus: Key<Vec<At<BlockTable<'a>>>>,
+    ) -> Result<Vec<Block>, Noted> {
+        let gpus = gpus?.map_or_else(Vec::new, |(gpus, _)| gpus);
         if gpus.is_empty() {
             let message = "the profile selects no GPU: it has no [[gpu]] block";
             return self.refuse(Span::default(), message);
@@ -108,7 +111,7 @@ impl<'a> ProfileCheck<'a> {
         self.check_count(gpus.len(), MOST_BLOCKS, "[[gpu]] blocks")?;
         let mut blocks: Vec<Block> = Vec::new();
         for gpu in gpus {
-            let Ok(block) = self.block(defaults, &gpu) else {
+            let Ok(block) = self.block(defaults, gpu) else {
                 continue;
             };
             if block
@@ -137,18 +140,14 @@ impl<'a> ProfileCheck<'a> {
         Ok(())
     }
 
-    fn block(&self, defaults: &Inherited, gpu: &ProfileTable<'a>) -> Result<Block, Noted> {
-        let settings = self.settings(defaults, gpu);
-        let select = self.table_in(gpu, "select");
-        let selector = match &select {
-            Ok(Some(select)) => self.selector(select),
-            // Noted already.
-            Ok(None) | Err(Noted) => Err(Noted),
-        };
-        let span = select.ok().flatten().map_or(gpu.span, |select| select.span);
-        let want = self.want(&settings, span, gpu);
+    fn block(&self, defaults: &Inherited, (gpu, span): At<BlockTable<'a>>) -> Result<Block, Noted> {
+        let settings = self.settings(defaults, gpu.mps);
+        let span = gpu.select.as_ref().map_or(span, |(_, span)| *span);
+        let select = gpu.select.and_then(|select| self.selector(select));
+        let (name, devices) = (self.name(gpu.name), gpu.devices);
+        let want = self.want(&settings, span, gpu.mig, name, devices);
         Ok(Block {
-            select: selector?,
+            select: select?,
             span,
             want: want?,
         })
@@ -158,10 +157,11 @@ impl<'a> ProfileCheck<'a> {
         &self,
         settings: &Inherited,
         span: Span,
-        gpu: &ProfileTable<'a>,
+        mig: Key<bool>,
+        name: Key<String>,
+        devices: Key<Vec<At<DeviceTable<'a>>>>,
     ) -> Result<Want, Noted> {
-        let (mig, name) = (self.flag(gpu, "mig"), self.name(gpu));
-        let devices = self.tables(gpu, "devices")?;
+        let devices = devices?;
         let is_whole = mig?.is_some_and(|(mig, _)| !mig);
         match (is_whole, devices, name?) {
             (true, Some(_), _) => self.refuse(span, "mig = false and devices exclude each other"),
@@ -173,11 +173,11 @@ impl<'a> ProfileCheck<'a> {
                 let message = "a block with devices has no name of its own: name its devices";
                 self.refuse(span, message)
             }
-            (false, Some(devices), None) => {
+            (false, Some((devices, _)), None) => {
                 // Each is checked, also after a wrong one.
                 let entries: Vec<Result<DeviceEntry, Noted>> = devices
-                    .iter()
-                    .map(|device| self.entry(settings, device))
+                    .into_iter()
+                    .map(|(device, _)| self.entry(settings, device))
                     .collect();
                 Ok(Want::Parts(entries.into_iter().collect::<Result<_, _>>()?))
             }
@@ -189,12 +189,13 @@ impl<'a> ProfileCheck<'a> {
         }
     }
 
-    fn entry(&self, defaults: &Inherited, device: &ProfileTable<'a>) -> Result<DeviceEntry, Noted> {
-        let (at, count) = (self.whole_number(device, "at"), self.count(device));
-        let profile = self.profile_name(device);
-        let compute = self.compute(profile.as_ref().ok(), device);
-        let name = self.name(device);
-        let settings = self.settings(defaults, device).in_mig(self);
+    fn entry(&self, defaults: &Inherited, device: DeviceTable<'a>) -> Result<DeviceEntry, Noted> {
+        let is_pinned = !matches!(device.at, Ok(None));
+        let count = self.count(device.count, is_pinned);
+        let profile = device.profile.and_then(|text| self.profile_name(text));
+        let compute = self.compute(profile.as_ref().ok(), device.compute);
+        let name = self.name(device.name);
+        let settings = self.settings(defaults, device.mps).in_mig(self);
         let (count, compute, name) = (count?, compute?, name?);
         let devices = count as usize * compute.len().max(1);
         if let Some((name, span)) = &name
@@ -205,7 +206,7 @@ impl<'a> ProfileCheck<'a> {
             let error = self.error(*span, message);
             self.note(error.with_hint("put {n} into the name"));
         }
-        let ((profile, span), at) = (profile?, at?.map(|(at, _)| at));
+        let ((profile, span), at) = (profile?, device.at?.map(|(at, _)| at));
         let settings = settings?;
         Ok(DeviceEntry {
             settings: self.unnamed(name.as_ref(), settings)?,
@@ -221,7 +222,7 @@ impl<'a> ProfileCheck<'a> {
     /// Refuses a name for a device without a daemon.
     fn unnamed(
         &self,
-        name: Option<&(String, Span)>,
+        name: Option<&At<String>>,
         settings: Option<Settings>,
     ) -> Result<Option<Settings>, Noted> {
         match (name, settings) {
@@ -233,18 +234,15 @@ impl<'a> ProfileCheck<'a> {
         }
     }
 
-    fn profile_name(&self, device: &ProfileTable<'a>) -> Result<(ProfileName, Span), Noted> {
-        // A missing one is noted already.
-        let (text, span) = self.text(device, "profile")?.ok_or(Noted)?;
+    fn profile_name(&self, (text, span): At<&str>) -> Result<At<ProfileName>, Noted> {
         match text.parse::<ProfileName>() {
             Ok(profile) => Ok((profile, span)),
             Err(error) => self.refuse(span, error.to_string()),
         }
     }
 
-    fn count(&self, device: &ProfileTable<'a>) -> Result<u32, Noted> {
-        let is_pinned = device.get("at").is_some();
-        let (message, span) = match self.whole_number(device, "count")? {
+    fn count(&self, count: Key<u32>, is_pinned: bool) -> Result<u32, Noted> {
+        let (message, span) = match count? {
             None => return Ok(1),
             Some((0, span)) => ("count = 0 asks for nothing: leave the entry out", span),
             Some((2.., span)) if is_pinned => (
@@ -258,10 +256,10 @@ impl<'a> ProfileCheck<'a> {
 
     fn compute(
         &self,
-        profile: Option<&(ProfileName, Span)>,
-        device: &ProfileTable<'a>,
+        profile: Option<&At<ProfileName>>,
+        names: Key<Vec<At<&str>>>,
     ) -> Result<Vec<ComputeName>, Noted> {
-        let names = self.texts(device, "compute")?.unwrap_or_default();
+        let names = names?.map_or_else(Vec::new, |(names, _)| names);
         let Some((profile, span)) = profile else {
             return Err(Noted);
         };
@@ -294,9 +292,9 @@ impl<'a> ProfileCheck<'a> {
         }
     }
 
-    /// Returns the name of a device, if the table has one.
-    fn name(&self, table: &ProfileTable<'a>) -> Result<Option<(String, Span)>, Noted> {
-        let Some((name, span)) = self.text(table, "name")? else {
+    /// Checks the name of a device, if it has one.
+    fn name(&self, name: Key<&str>) -> Key<String> {
+        let Some((name, span)) = name? else {
             return Ok(None);
         };
         // "0" stands for whatever number comes in.
@@ -327,7 +325,7 @@ pub(super) struct ProfileCheck<'a> {
 }
 
 /// The value is missing because of a mistake that has been noted.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Noted;
 
 impl<'a> ProfileCheck<'a> {
@@ -345,7 +343,11 @@ impl<'a> ProfileCheck<'a> {
     }
 
     /// Notes a mistake.
-    pub(super) fn refuse<T>(&self, span: Span, message: impl Into<String>) -> Result<T, Noted> {
+    pub(super) fn refuse<T>(
+        &self,
+        span: impl Into<Span>,
+        message: impl Into<String>,
+    ) -> Result<T, Noted> {
         Err(self.note(self.error(span, message)))
     }
 
@@ -398,26 +400,20 @@ impl Inherited {
 }
 
 impl<'a> ProfileCheck<'a> {
-    /// Returns the settings of a table within others.
-    pub(super) fn settings(&self, around: &Inherited, table: &ProfileTable<'a>) -> Inherited {
+    /// Returns the settings of a table within others, by its key `mps`.
+    fn settings(&self, around: &Inherited, mps: Key<Mps<'a>>) -> Inherited {
         let mut inherited = around.clone();
-        let Some(mps) = table.get("mps") else {
-            return inherited;
-        };
-        let span = mps.span().into();
-        inherited.off = None;
-        match mps.get_ref() {
-            DeValue::Boolean(false) => inherited.off = Some(span),
-            DeValue::Table(table) => {
+        match mps {
+            Ok(None) => return inherited,
+            Ok(Some((Mps::Off, span))) => inherited.off = Some(span),
+            Ok(Some((Mps::Settings(table), _))) => {
+                inherited.off = None;
                 for (name, value) in table {
                     // A wrong one is noted, and the others are checked.
                     let _ = self.setting(&mut inherited, name, value);
                 }
             }
-            _ => {
-                let error = self.error(span, "mps must be a table of settings, or false");
-                self.note(error);
-            }
+            Err(Noted) => inherited.off = None,
         }
         inherited
     }

@@ -1,182 +1,323 @@
-//! The form of a profile file: a table of keys for each of its tables. They check a file, and make its JSON schema.
+//! The form of a profile file: its tables with the kind and the meaning of each key. They read a file, and make its JSON
+//! schema.
 
 use serde_json::{Map, Value, json};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::diagnostic::{ProfileError, Source, Span};
+use super::diagnostic::Span;
 use super::read::{Noted, ProfileCheck};
 use crate::host::nearest;
 use crate::settings::{KEYS, SettingForm, SettingKey};
 
-/// A key of a table.
-#[derive(Debug)]
-pub(super) struct ProfileKey {
-    pub(super) name: &'static str,
-    pub(super) kind: KeyKind,
-    pub(super) is_required: bool,
-    /// Its meaning, for editors.
-    meaning: &'static str,
+/// A value with its place in the file.
+pub(super) type At<T> = (T, Span);
+
+/// A key of a table: its value if it has one; `Noted` for a wrong one.
+pub(super) type Key<T> = Result<Option<At<T>>, Noted>;
+
+/// A value of a profile as TOML has it.
+pub(super) type Written<'a> = &'a Spanned<DeValue<'a>>;
+
+/// Makes the tables of a file: each key with its kind, and in its comment its meaning, which editors show. A key whose kind
+/// is no `Option` is required.
+macro_rules! tables {
+    ($($(#[doc = $about:literal])+ $name:ident { $(#[doc = $meaning:literal] $key:ident: $kind:ty,)+ })+) => {$(
+        $(#[doc = $about])+
+        pub(super) struct $name<'a> {
+            $(#[doc = $meaning] pub(super) $key: Result<$kind, Noted>,)+
+        }
+
+        impl<'a> Kind<'a> for $name<'a> {
+            const ONE: &'static str = "a table";
+            const LIST: &'static str = "a list of tables";
+
+            fn schema() -> Value {
+                object(&[$((stringify!($key), $meaning, <$kind>::is_required(), <$kind>::schema())),+])
+            }
+
+            fn read(check: &ProfileCheck<'a>, value: Written<'a>) -> Option<Self> {
+                Some(Self::of(check, value.get_ref().as_table()?, value.span().into()))
+            }
+        }
+
+        impl<'a> $name<'a> {
+            /// Reads the table. The mistakes in it are noted.
+            pub(super) fn of(check: &ProfileCheck<'a>, table: &'a DeTable<'a>, span: Span) -> Self {
+                check.keys(span, table, &[$((stringify!($key), <$kind>::is_required())),+]);
+                Self { $($key: Field::get(check, table, stringify!($key)),)+ }
+            }
+        }
+    )+};
 }
 
-/// The kind of a key's value.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum KeyKind {
-    Text,
-    WholeNumber,
-    Flag,
-    Texts,
-    WholeNumbers,
-    Table(&'static [ProfileKey]),
-    Tables(&'static [ProfileKey]),
-    /// A table of the keys of [`KEYS`], or `false`.
-    Mps,
+tables! {
+    /// The file itself.
+    ProfileTable {
+        /// Name of the profile, shown by mig-mps status
+        name: Option<At<&'a str>>,
+        /// GPU models that the profile is for, as mig-mps check --models lists them
+        models: Option<At<Vec<At<&'a str>>>>,
+        /// Settings of every device's daemon, or false for devices without daemons
+        mps: Option<At<Mps<'a>>>,
+        /// true for a file by which container engines find the devices, /var/run/cdi/mig-mps.json; false for none
+        cdi: Option<At<bool>>,
+        /// Blocks: the first one that selects a GPU applies to it
+        gpu: Option<At<Vec<At<BlockTable<'a>>>>>,
+    }
+
+    /// A `[[gpu]]` block.
+    BlockTable {
+        /// GPUs of this block
+        select: At<SelectTable<'a>>,
+        /// false for the whole GPU as one device, without MIG
+        mig: Option<At<bool>>,
+        /// Name of the whole GPU's device
+        name: Option<At<&'a str>>,
+        /// Settings of this block's daemons, or false for devices without daemons
+        mps: Option<At<Mps<'a>>>,
+        /// MIG devices of each GPU; an empty list for MIG mode without instances
+        devices: Option<At<Vec<At<DeviceTable<'a>>>>>,
+    }
+
+    /// The selector of a block.
+    SelectTable {
+        /// Indices of GPUs
+        index: Option<At<Vec<At<u32>>>>,
+        /// Regular expression for the product name
+        product: Option<At<&'a str>>,
+        /// UUID of a GPU, or its unique prefix
+        uuid: Option<At<&'a str>>,
+        /// PCI address of a GPU, such as 0000:17:00.0
+        pci: Option<At<&'a str>>,
+        /// true for every GPU
+        all: Option<At<bool>>,
+    }
+
+    /// An entry of `devices`.
+    DeviceTable {
+        /// Name of the device; {gpu} is the GPU's index, {n} counts
+        name: Option<At<&'a str>>,
+        /// GPU instance profile, such as 3g, 3g.40gb or 1g+me
+        profile: At<&'a str>,
+        /// Start of its placement
+        at: Option<At<u32>>,
+        /// Number of such devices
+        count: Option<At<u32>>,
+        /// Compute instances that share the GPU instance, such as 1c, 2c
+        compute: Option<At<Vec<At<&'a str>>>>,
+        /// Settings of the device's daemon, or false for none
+        mps: Option<At<Mps<'a>>>,
+    }
 }
 
-impl KeyKind {
-    /// Describes a value of this kind.
-    pub(super) fn in_words(self) -> &'static str {
-        match self {
-            Self::Text => "a string",
-            Self::WholeNumber => "a whole number from 0 to 4294967295",
-            Self::Flag => "true or false",
-            Self::Texts => "a list of strings",
-            Self::WholeNumbers => "a list of whole numbers",
-            Self::Table(_) => "a table",
-            Self::Tables(_) => "a list of tables",
-            Self::Mps => "a table of settings, or false",
+/// A value of `mps`: settings, by the names of [`KEYS`].
+#[derive(Clone, Copy)]
+pub(super) enum Mps<'a> {
+    Off,
+    Settings(&'a DeTable<'a>),
+}
+
+/// A kind of value.
+trait Kind<'a>: Sized {
+    /// Describes a value.
+    const ONE: &'static str;
+    /// Describes a list of values.
+    const LIST: &'static str;
+
+    fn schema() -> Value;
+
+    /// Reads a value; `None` for one of another kind.
+    fn read(check: &ProfileCheck<'a>, value: Written<'a>) -> Option<Self>;
+}
+
+impl<'a> Kind<'a> for &'a str {
+    const ONE: &'static str = "a string";
+    const LIST: &'static str = "a list of strings";
+
+    fn schema() -> Value {
+        json!({ "type": "string" })
+    }
+
+    fn read(_: &ProfileCheck<'a>, value: Written<'a>) -> Option<Self> {
+        value.get_ref().as_str()
+    }
+}
+
+impl<'a> Kind<'a> for bool {
+    const ONE: &'static str = "true or false";
+    const LIST: &'static str = "a list of true or false";
+
+    fn schema() -> Value {
+        json!({ "type": "boolean" })
+    }
+
+    fn read(_: &ProfileCheck<'a>, value: Written<'a>) -> Option<Self> {
+        value.get_ref().as_bool()
+    }
+}
+
+impl<'a> Kind<'a> for u32 {
+    const ONE: &'static str = "a whole number from 0 to 4294967295";
+    const LIST: &'static str = "a list of whole numbers";
+
+    fn schema() -> Value {
+        json!({ "type": "integer", "minimum": 0, "maximum": Self::MAX })
+    }
+
+    fn read(_: &ProfileCheck<'a>, value: Written<'a>) -> Option<Self> {
+        let number = value.get_ref().as_integer()?;
+        Self::from_str_radix(number.as_str(), number.radix()).ok()
+    }
+}
+
+impl<'a> Kind<'a> for Mps<'a> {
+    const ONE: &'static str = "a table of settings, or false";
+    const LIST: &'static str = "a list of tables of settings";
+
+    fn schema() -> Value {
+        let settings: Map<String, Value> = KEYS
+            .iter()
+            .map(|key| (key.name.to_owned(), setting(key)))
+            .collect();
+        let table = json!({
+            "type": "object",
+            "properties": settings,
+            "additionalProperties": false,
+        });
+        json!({ "anyOf": [{ "const": false }, table] })
+    }
+
+    fn read(_: &ProfileCheck<'a>, value: Written<'a>) -> Option<Self> {
+        match value.get_ref() {
+            DeValue::Boolean(false) => Some(Self::Off),
+            value => value.as_table().map(Self::Settings),
         }
     }
 }
 
-const fn key(name: &'static str, kind: KeyKind, meaning: &'static str) -> ProfileKey {
-    ProfileKey {
-        name,
-        kind,
-        is_required: false,
-        meaning,
+/// The value of a key.
+trait Field<'a>: Sized {
+    /// True if a table cannot be without it.
+    fn is_required() -> bool {
+        false
+    }
+
+    fn schema() -> Value;
+
+    /// Returns what a table has under a key, or notes that this is of another kind.
+    fn get(check: &ProfileCheck<'a>, table: &'a DeTable<'a>, key: &str) -> Result<Self, Noted>;
+}
+
+impl<'a, T: Kind<'a>> Field<'a> for At<T> {
+    fn is_required() -> bool {
+        true
+    }
+
+    fn schema() -> Value {
+        T::schema()
+    }
+
+    fn get(check: &ProfileCheck<'a>, table: &'a DeTable<'a>, key: &str) -> Result<Self, Noted> {
+        // A missing one is noted with the other keys.
+        let value = table.get(key).ok_or(Noted)?;
+        match T::read(check, value) {
+            Some(read) => Ok((read, value.span().into())),
+            None => check.refuse(value.span(), format!("{key} must be {}", T::ONE)),
+        }
     }
 }
 
-const fn required(name: &'static str, kind: KeyKind, meaning: &'static str) -> ProfileKey {
-    ProfileKey {
-        is_required: true,
-        ..key(name, kind, meaning)
+impl<'a, T: Kind<'a>> Field<'a> for Option<At<T>> {
+    fn schema() -> Value {
+        T::schema()
+    }
+
+    fn get(check: &ProfileCheck<'a>, table: &'a DeTable<'a>, key: &str) -> Result<Self, Noted> {
+        let is_there = table.contains_key(key);
+        is_there.then(|| At::get(check, table, key)).transpose()
     }
 }
 
-/// The keys of the file itself.
-pub(super) const PROFILE: &[ProfileKey] = &[
-    key(
-        "name",
-        KeyKind::Text,
-        "Name of the profile, shown by mig-mps status",
-    ),
-    key(
-        "models",
-        KeyKind::Texts,
-        "GPU models that the profile is for, as mig-mps check --models lists them",
-    ),
-    key(
-        "mps",
-        KeyKind::Mps,
-        "Settings of every device's daemon, or false for devices without daemons",
-    ),
-    key(
-        "cdi",
-        KeyKind::Flag,
-        "true for a file by which container engines find the devices, /var/run/cdi/mig-mps.json; false for none",
-    ),
-    key(
-        "gpu",
-        KeyKind::Tables(GPU),
-        "Blocks: the first one that selects a GPU applies to it",
-    ),
-];
+impl<'a, T: Kind<'a>> Field<'a> for Option<At<Vec<At<T>>>> {
+    fn schema() -> Value {
+        json!({ "type": "array", "items": T::schema() })
+    }
 
-const GPU: &[ProfileKey] = &[
-    required("select", KeyKind::Table(SELECT), "GPUs of this block"),
-    key(
-        "mig",
-        KeyKind::Flag,
-        "false for the whole GPU as one device, without MIG",
-    ),
-    key("name", KeyKind::Text, "Name of the whole GPU's device"),
-    key(
-        "mps",
-        KeyKind::Mps,
-        "Settings of this block's daemons, or false for devices without daemons",
-    ),
-    key(
-        "devices",
-        KeyKind::Tables(DEVICE),
-        "MIG devices of each GPU; an empty list for MIG mode without instances",
-    ),
-];
+    /// Returns the right elements of a list; the wrong ones are noted.
+    fn get(check: &ProfileCheck<'a>, table: &'a DeTable<'a>, key: &str) -> Result<Self, Noted> {
+        let Some(value) = table.get(key) else {
+            return Ok(None);
+        };
+        let must = format!("{key} must be {}", T::LIST);
+        let Some(list) = value.get_ref().as_array() else {
+            let error = check.error(value.span(), must);
+            let written = check.source.written(value.span().into());
+            return Err(check.note(match T::read(check, value) {
+                None => error,
+                Some(_) if value.get_ref().is_table() && !written.starts_with('{') => {
+                    error.with_hint("double the brackets")
+                }
+                Some(_) => error.with_hint(format!("write {key} = [{written}]")),
+            }));
+        };
+        let mut elements = Vec::new();
+        for element in list.iter() {
+            match T::read(check, element) {
+                Some(read) => elements.push((read, element.span().into())),
+                None => {
+                    check.note(check.error(element.span(), must.as_str()));
+                }
+            }
+        }
+        if elements.is_empty() && !list.is_empty() {
+            return Err(Noted);
+        }
+        Ok(Some((elements, value.span().into())))
+    }
+}
 
-const SELECT: &[ProfileKey] = &[
-    key("index", KeyKind::WholeNumbers, "Indices of GPUs"),
-    key(
-        "product",
-        KeyKind::Text,
-        "Regular expression for the product name",
-    ),
-    key("uuid", KeyKind::Text, "UUID of a GPU, or its unique prefix"),
-    key(
-        "pci",
-        KeyKind::Text,
-        "PCI address of a GPU, such as 0000:17:00.0",
-    ),
-    key("all", KeyKind::Flag, "true for every GPU"),
-];
-
-const DEVICE: &[ProfileKey] = &[
-    key(
-        "name",
-        KeyKind::Text,
-        "Name of the device; {gpu} is the GPU's index, {n} counts",
-    ),
-    required(
-        "profile",
-        KeyKind::Text,
-        "GPU instance profile, such as 3g, 3g.40gb or 1g+me",
-    ),
-    key("at", KeyKind::WholeNumber, "Start of its placement"),
-    key("count", KeyKind::WholeNumber, "Number of such devices"),
-    key(
-        "compute",
-        KeyKind::Texts,
-        "Compute instances that share the GPU instance, such as 1c, 2c",
-    ),
-    key(
-        "mps",
-        KeyKind::Mps,
-        "Settings of the device's daemon, or false for none",
-    ),
-];
+impl ProfileCheck<'_> {
+    /// Notes the keys that a table should not have, and those that it should; with each key, true if it is required.
+    fn keys(&self, span: Span, table: &DeTable<'_>, keys: &[(&str, bool)]) {
+        let known: Vec<&str> = keys.iter().map(|(key, _)| *key).collect();
+        let mut meant = Vec::new();
+        for name in table.keys() {
+            let (name, span) = (name.get_ref(), name.span());
+            if !known.contains(&name.as_ref()) {
+                self.note(self.source.unknown_key(span, name, &known));
+                meant.extend(nearest(name, known.iter().copied()));
+            }
+        }
+        for (key, is_required) in keys {
+            if *is_required && !table.contains_key(*key) && !meant.contains(key) {
+                let message = format!("the key \"{key}\" is missing here");
+                self.note(self.error(span, message));
+            }
+        }
+    }
+}
 
 /// Returns the JSON schema of a profile file.
 pub fn profile_schema() -> Value {
-    let mut schema = object(PROFILE);
+    let mut schema = ProfileTable::schema();
     schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
     schema["title"] = json!("Profile of mig-mps");
     schema
 }
 
-fn object(keys: &[ProfileKey]) -> Value {
-    let properties: Map<String, Value> = keys
-        .iter()
-        .map(|key| {
-            let mut value = of_kind(key.kind);
-            value["description"] = json!(key.meaning);
-            (key.name.to_owned(), value)
-        })
-        .collect();
-    let required: Vec<&str> = keys
-        .iter()
-        .filter(|key| key.is_required)
-        .map(|key| key.name)
-        .collect();
+/// The schema of a table with these keys: name, meaning, true if it is required, and the schema of its value.
+fn object(keys: &[(&str, &str, bool, Value)]) -> Value {
+    let mut properties = Map::new();
+    let mut required = Vec::new();
+    for (key, meaning, is_required, schema) in keys {
+        let mut schema = schema.clone();
+        schema["description"] = json!(meaning.trim_start());
+        properties.insert((*key).to_owned(), schema);
+        if *is_required {
+            required.push(*key);
+        }
+    }
     json!({
         "type": "object",
         "properties": properties,
@@ -185,40 +326,14 @@ fn object(keys: &[ProfileKey]) -> Value {
     })
 }
 
-fn of_kind(kind: KeyKind) -> Value {
-    match kind {
-        KeyKind::Text => json!({ "type": "string" }),
-        KeyKind::WholeNumber => json!({ "type": "integer", "minimum": 0, "maximum": u32::MAX }),
-        KeyKind::Flag => json!({ "type": "boolean" }),
-        KeyKind::Texts => json!({ "type": "array", "items": of_kind(KeyKind::Text) }),
-        KeyKind::WholeNumbers => {
-            json!({ "type": "array", "items": of_kind(KeyKind::WholeNumber) })
-        }
-        KeyKind::Table(keys) => object(keys),
-        KeyKind::Tables(keys) => json!({ "type": "array", "items": object(keys) }),
-        KeyKind::Mps => {
-            let settings: Map<String, Value> = KEYS
-                .iter()
-                .map(|key| (key.name.to_owned(), setting(key)))
-                .collect();
-            let table = json!({
-                "type": "object",
-                "properties": settings,
-                "additionalProperties": false,
-            });
-            json!({ "anyOf": [{ "const": false }, table] })
-        }
-    }
-}
-
 fn setting(key: &SettingKey) -> Value {
     match key.form {
         SettingForm::Number => json!({ "type": "number" }),
         SettingForm::WholeNumber => json!({ "type": "integer" }),
-        SettingForm::Text if key.words().is_empty() => json!({ "type": "string" }),
+        SettingForm::Text if key.words.is_empty() => json!({ "type": "string" }),
         SettingForm::Text => {
             let patterns: Vec<String> = key
-                .words()
+                .words
                 .iter()
                 .map(|word| match word.split_once(':') {
                     Some((kind, _)) => format!("{kind}:.+"),
@@ -228,211 +343,4 @@ fn setting(key: &SettingKey) -> Value {
             json!({ "type": "string", "pattern": format!("^({})$", patterns.join("|")) })
         }
     }
-}
-
-/// A value of a profile as TOML has it.
-pub(super) type Written<'a> = &'a Spanned<DeValue<'a>>;
-
-/// A table with the keys that it may have. The mistakes in it are noted.
-pub(super) struct ProfileTable<'a> {
-    pub(super) span: Span,
-    keys: &'static [ProfileKey],
-    values: &'a DeTable<'a>,
-}
-
-impl<'a> ProfileCheck<'a> {
-    /// Checks the keys of a table.
-    pub(super) fn table(
-        &self,
-        span: Span,
-        table: &'a DeTable<'a>,
-        keys: &'static [ProfileKey],
-    ) -> ProfileTable<'a> {
-        let known: Vec<&str> = keys.iter().map(|key| key.name).collect();
-        let mut meant = Vec::new();
-        for name in table.keys() {
-            let (name, span) = (name.get_ref(), name.span());
-            if !known.contains(&name.as_ref()) {
-                self.note(self.source.unknown_key(span, name, &known));
-                meant.extend(nearest(name, known.iter().copied()));
-            }
-        }
-        for key in keys.iter().filter(|key| key.is_required) {
-            if !table.contains_key(key.name) && !meant.contains(&key.name) {
-                let message = format!("the key \"{}\" is missing here", key.name);
-                self.note(self.error(span, message));
-            }
-        }
-        ProfileTable {
-            span,
-            keys,
-            values: table,
-        }
-    }
-
-    /// Returns a key's string.
-    pub(super) fn text(
-        &self,
-        table: &ProfileTable<'a>,
-        name: &'static str,
-    ) -> Result<Option<(&'a str, Span)>, Noted> {
-        self.value(table, name, |value| value.as_str())
-    }
-
-    pub(super) fn flag(
-        &self,
-        table: &ProfileTable<'a>,
-        name: &'static str,
-    ) -> Result<Option<(bool, Span)>, Noted> {
-        self.value(table, name, DeValue::as_bool)
-    }
-
-    pub(super) fn whole_number(
-        &self,
-        table: &ProfileTable<'a>,
-        name: &'static str,
-    ) -> Result<Option<(u32, Span)>, Noted> {
-        self.value(table, name, whole_number)
-    }
-
-    pub(super) fn texts(
-        &self,
-        table: &ProfileTable<'a>,
-        name: &'static str,
-    ) -> Result<Option<Vec<(&'a str, Span)>>, Noted> {
-        self.values(table, name, |value| value.as_str())
-    }
-
-    pub(super) fn whole_numbers(
-        &self,
-        table: &ProfileTable<'a>,
-        name: &'static str,
-    ) -> Result<Option<Vec<(u32, Span)>>, Noted> {
-        self.values(table, name, whole_number)
-    }
-
-    /// Returns the table under a key.
-    pub(super) fn table_in(
-        &self,
-        table: &ProfileTable<'a>,
-        name: &'static str,
-    ) -> Result<Option<ProfileTable<'a>>, Noted> {
-        let found = self.value(table, name, DeValue::as_table)?;
-        let keys = table.keys_under(name);
-        Ok(found.map(|(found, span)| self.table(span, found, keys)))
-    }
-
-    /// Returns the tables under a key.
-    pub(super) fn tables(
-        &self,
-        table: &ProfileTable<'a>,
-        name: &'static str,
-    ) -> Result<Option<Vec<ProfileTable<'a>>>, Noted> {
-        let found = self.values(table, name, DeValue::as_table)?;
-        let keys = table.keys_under(name);
-        Ok(found.map(|found| {
-            let tables = found.into_iter();
-            tables
-                .map(|(found, span)| self.table(span, found, keys))
-                .collect()
-        }))
-    }
-
-    fn value<T>(
-        &self,
-        table: &ProfileTable<'a>,
-        name: &'static str,
-        read: impl Fn(&'a DeValue<'a>) -> Option<T>,
-    ) -> Result<Option<(T, Span)>, Noted> {
-        let Some(value) = table.get(name) else {
-            return Ok(None);
-        };
-        let found = read(value.get_ref()).ok_or_else(|| {
-            let error = self.wrong_kind(table, name, value);
-            self.note(match hint(table.key(name), value, self.source) {
-                Some(hint) => error.with_hint(hint),
-                None => error,
-            })
-        })?;
-        Ok(Some((found, value.span().into())))
-    }
-
-    /// Returns the right elements of a list; the wrong ones are noted.
-    fn values<T>(
-        &self,
-        table: &ProfileTable<'a>,
-        name: &'static str,
-        read: impl Fn(&'a DeValue<'a>) -> Option<T>,
-    ) -> Result<Option<Vec<(T, Span)>>, Noted> {
-        let Some((list, _)) = self.value(table, name, DeValue::as_array)? else {
-            return Ok(None);
-        };
-        let elements: Vec<(T, Span)> = list
-            .iter()
-            .filter_map(|element| {
-                let found = read(element.get_ref());
-                if found.is_none() {
-                    self.note(self.wrong_kind(table, name, element));
-                }
-                Some((found?, element.span().into()))
-            })
-            .collect();
-        if elements.is_empty() && !list.is_empty() {
-            return Err(Noted);
-        }
-        Ok(Some(elements))
-    }
-
-    fn wrong_kind(
-        &self,
-        table: &ProfileTable<'_>,
-        name: &'static str,
-        value: &Spanned<DeValue<'_>>,
-    ) -> ProfileError {
-        let kind = table.key(name).kind;
-        self.error(value.span(), format!("{name} must be {}", kind.in_words()))
-    }
-}
-
-/// Returns what was probably meant by one value instead of a list.
-fn hint(key: &ProfileKey, value: Written<'_>, source: &Source) -> Option<String> {
-    let written = source.written(value.span().into());
-    let is_one = match (key.kind, value.get_ref()) {
-        (KeyKind::Tables(_), DeValue::Table(_)) if !written.starts_with('{') => {
-            return Some("double the brackets".to_owned());
-        }
-        (KeyKind::Tables(_), DeValue::Table(_)) | (KeyKind::Texts, DeValue::String(_)) => true,
-        (KeyKind::WholeNumbers, value) => whole_number(value).is_some(),
-        _ => false,
-    };
-    is_one.then(|| format!("write {} = [{written}]", key.name))
-}
-
-impl<'a> ProfileTable<'a> {
-    pub(super) fn get(&self, name: &str) -> Option<Written<'a>> {
-        self.values.get(name)
-    }
-
-    /// The place of a key's value, or of the table.
-    pub(super) fn span_of(&self, name: &str) -> Span {
-        self.get(name)
-            .map_or(self.span, |value| value.span().into())
-    }
-
-    fn key(&self, name: &str) -> &'static ProfileKey {
-        let key = self.keys.iter().find(|key| key.name == name);
-        key.expect("a key of this table is asked for")
-    }
-
-    fn keys_under(&self, name: &str) -> &'static [ProfileKey] {
-        match self.key(name).kind {
-            KeyKind::Table(keys) | KeyKind::Tables(keys) => keys,
-            _ => &[],
-        }
-    }
-}
-
-fn whole_number(value: &DeValue<'_>) -> Option<u32> {
-    let number = value.as_integer()?;
-    u32::from_str_radix(number.as_str(), number.radix()).ok()
 }

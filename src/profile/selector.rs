@@ -4,7 +4,7 @@ use regex::{Regex, RegexBuilder};
 
 use super::diagnostic::{ProfileError, Span};
 use super::read::{Noted, ProfileCheck};
-use super::schema::ProfileTable;
+use super::schema::{At, SelectTable};
 
 /// Which GPUs a block selects: those for which all of its keys hold. Without a key (`all = true`) every GPU.
 #[derive(Clone, Debug, Default)]
@@ -143,22 +143,18 @@ fn implied<T>(key: Option<T>, other: Option<T>, follows: impl Fn(T, T) -> bool) 
 const LONGEST_PRODUCT: usize = 256;
 const LARGEST_REGEX: usize = 1 << 20;
 
-impl<'a> ProfileCheck<'a> {
+impl ProfileCheck<'_> {
     /// Checks the selector of a block.
-    pub(super) fn selector(&self, select: &ProfileTable<'a>) -> Result<Selector, Noted> {
-        let index = self.whole_numbers(select, "index");
-        let product = self.text(select, "product");
-        let (uuid, pci) = (self.text(select, "uuid"), self.text(select, "pci"));
-        let all = self.flag(select, "all");
-        let regex = product.and_then(|product| {
+    pub(super) fn selector(&self, (select, at): At<SelectTable<'_>>) -> Result<Selector, Noted> {
+        let regex = select.product.and_then(|product| {
             product
                 .map(|(product, span)| self.keep(self.product(product, span)))
                 .transpose()
         });
-        let (index, uuid, pci) = (index?, uuid?, pci?);
-        let (product, all) = (regex?, all?);
+        let index = select.index?.map(|(index, _)| index);
+        let (product, uuid, pci) = (regex?, select.uuid?, select.pci?);
         let has_keys = index.is_some() || product.is_some() || uuid.is_some() || pci.is_some();
-        match all {
+        match select.all? {
             Some((false, span)) => {
                 return self.refuse(span, "all = false selects nothing: leave it out");
             }
@@ -168,13 +164,13 @@ impl<'a> ProfileCheck<'a> {
             }
             None if !has_keys => {
                 let form = "select needs one of index, product, uuid, pci and all, or several";
-                return self.refuse(select.span, form);
+                return self.refuse(at, form);
             }
             Some((true, _)) | None => {}
         }
         if index.as_ref().is_some_and(Vec::is_empty) {
             let message = "index = [] selects nothing: write GPU indices, or all = true";
-            return self.refuse(select.span, message);
+            return self.refuse(at, message);
         }
         if let Some((uuid, span)) = uuid
             && !uuid.starts_with("GPU-")

@@ -188,7 +188,7 @@ pub struct SettingKey {
     /// The form of its value in a profile.
     pub form: SettingForm,
     /// The words that it takes, if it takes nothing else; `NAME` in one stands for any name.
-    words: &'static [&'static str],
+    pub words: &'static [&'static str],
     /// Puts a value into settings.
     pub parse: fn(&mut Settings, &str) -> Result<(), WrongValue>,
     /// Returns the value as text. Settings with the same text are the same.
@@ -257,11 +257,6 @@ impl SettingKey {
             Update::Control(control) => Some(control),
             _ => None,
         }
-    }
-
-    /// The words that it takes; none if it takes other values.
-    pub fn words(&self) -> &'static [&'static str] {
-        self.words
     }
 
     /// True if it can change while the daemon runs.

@@ -253,7 +253,7 @@ fn settings(words: &Words) -> Vec<(String, String)> {
         return Vec::new();
     };
     let default = (key.show)(&Settings::default());
-    let mut values: Vec<String> = key.words().iter().map(ToString::to_string).collect();
+    let mut values: Vec<String> = key.words.iter().map(ToString::to_string).collect();
     if !values.contains(&default) {
         values.push(default.clone());
     }
