@@ -170,32 +170,24 @@ fn gpu_index(word: &str) -> Option<u32> {
     (index < MOST_GPUS).then_some(index)
 }
 
-/// A number of jobs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct JobCount(pub(super) u32);
+/// A number of jobs, or of a layout.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Positive(pub(super) u32);
 
-impl FromStr for JobCount {
+impl FromStr for Positive {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text.parse() {
-            Ok(0) | Err(_) => Err("expected a number of jobs, 1 or more".to_owned()),
+            Ok(0) | Err(_) => Err("expected a number, 1 or more".to_owned()),
             Ok(number) => Ok(Self(number)),
         }
     }
 }
 
-impl JobCount {
-    /// ` each` for several.
-    pub(super) fn each(self) -> &'static str {
-        if self.0 == 1 { "" } else { " each" }
-    }
-}
-
-impl fmt::Display for JobCount {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&count(self.0 as usize, "job"))
-    }
+/// ` each` for several jobs.
+fn each(jobs: u32) -> &'static str {
+    if jobs == 1 { "" } else { " each" }
 }
 
 /// Jobs with the memory that each must have.
@@ -208,10 +200,10 @@ pub(super) struct WantedJobs {
 /// `3 jobs with 30 GiB each`
 impl fmt::Display for WantedJobs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let jobs = JobCount(self.jobs);
+        f.write_str(&count(self.jobs as usize, "job"))?;
         match self.memory.0 {
-            0 => jobs.fmt(f),
-            _ => write!(f, "{jobs} with {}{}", self.memory, jobs.each()),
+            0 => Ok(()),
+            _ => write!(f, " with {}{}", self.memory, each(self.jobs)),
         }
     }
 }
@@ -293,7 +285,7 @@ const JOBS_PER_GPU: u32 = 4;
 
 /// Asks for the jobs and their memory. Returns the devices that they need on each GPU.
 pub(super) fn ask<'a>(
-    given_jobs: Option<&JobCount>,
+    given_jobs: Option<&Positive>,
     given_memory: Option<&LeastMemory>,
     interview: &mut Interview,
     supply: &Supply<'a>,
@@ -324,9 +316,9 @@ pub(super) fn ask<'a>(
     let most = supply.most_memory(jobs).unwrap_or(0);
     let meaning = format!(
         "At least this much. {} can have up to {} GiB{}.",
-        JobCount(jobs),
+        count(jobs as usize, "job"),
         gib_at_most(most),
-        JobCount(jobs).each()
+        each(jobs)
     );
     let question = Question {
         text: "How much memory must each job have?",
@@ -417,8 +409,8 @@ fn too_many(supply: &Supply<'_>, wanted: WantedJobs, error: TooManyJobs) -> Comm
 /// `3 jobs with 19.5 GiB each`
 fn with_most_memory(supply: &Supply<'_>, jobs: u32) -> String {
     let memory = supply.most_memory(jobs).unwrap_or(0);
-    let jobs = JobCount(jobs);
-    format!("{jobs} with {} GiB{}", gib_at_most(memory), jobs.each())
+    let (most, each) = (gib_at_most(memory), each(jobs));
+    format!("{} with {most} GiB{each}", count(jobs as usize, "job"))
 }
 
 #[cfg(test)]

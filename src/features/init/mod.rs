@@ -20,7 +20,7 @@ use crate::render::{Question, note};
 use crate::settings::Serve;
 
 use first_profile::{Answers, Choice, EmptyNode, GroupSupply, Supply, first_profile};
-use interview::{Interview, JobCount, KeptWhole, LeastMemory, Users};
+use interview::{Interview, KeptWhole, LeastMemory, Positive, Users};
 use new_profile::NewProfile;
 use partition::{Aim, Partition};
 
@@ -42,7 +42,7 @@ pub struct InitArgs {
     whole: Option<KeptWhole>,
     /// Jobs to run at once, each on a device of its own
     #[arg(long, value_name = "NUMBER")]
-    jobs: Option<JobCount>,
+    jobs: Option<Positive>,
     /// Memory that each job must have, such as 10G, or any
     #[arg(long, value_name = "SIZE")]
     memory: Option<LeastMemory>,
@@ -51,28 +51,13 @@ pub struct InitArgs {
     serve: Option<Users>,
     /// Number of the layout to write; with several products one for each, such as 1,2
     #[arg(long, value_name = "NUMBER", value_delimiter = ',')]
-    layout: Vec<LayoutNumber>,
+    layout: Vec<Positive>,
     /// Do not ask: take the default of each question without an option
     #[arg(long, short)]
     yes: bool,
     /// Replace the file if it exists
     #[arg(long)]
     force: bool,
-}
-
-/// The number of a layout, from 1.
-#[derive(Clone, Copy, Debug)]
-struct LayoutNumber(usize);
-
-impl std::str::FromStr for LayoutNumber {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.parse() {
-            Ok(0) | Err(_) => Err("expected the number of a layout, 1 or more".to_owned()),
-            Ok(number) => Ok(Self(number)),
-        }
-    }
 }
 
 /// Writes a first profile.
@@ -229,7 +214,7 @@ fn choose<'a>(
 }
 
 fn choose_one<'a>(
-    given: Option<&LayoutNumber>,
+    given: Option<&Positive>,
     interview: &mut Interview,
     choices: &[(Aim, Partition<'a>)],
 ) -> Result<Partition<'a>> {
@@ -242,13 +227,12 @@ fn choose_one<'a>(
         form: "Number of the layout",
         default: "1",
     };
-    interview.answer("--layout", given, question, |number| {
+    interview.answer("--layout", given, question, |Positive(number)| {
         let most = choices.len();
-        match choices.get(number.0 - 1) {
+        match choices.get(*number as usize - 1) {
             Some((_, partition)) => Ok(partition.clone()),
             None => Err(usage(format_args!(
-                "there is no layout {}: write 1 to {most}",
-                number.0
+                "there is no layout {number}: write 1 to {most}"
             ))),
         }
     })
