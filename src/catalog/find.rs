@@ -46,12 +46,7 @@ pub fn incomplete() -> &'static [Incomplete] {
 
 /// True if some model, also one of which too little is known, has a product name with that property.
 pub fn has_product(is_it: impl Fn(&str) -> bool) -> bool {
-    let complete = models()
-        .iter()
-        .flat_map(|model| match model.product_names.as_slice() {
-            [] => vec![model.product()],
-            names => names.iter().map(String::as_str).collect(),
-        });
+    let complete = models().iter().flat_map(Model::products);
     let incomplete = incomplete().iter().flat_map(|model| &model.product_names);
     complete.chain(incomplete.map(String::as_str)).any(is_it)
 }

@@ -122,6 +122,14 @@ impl Model {
         first.map_or("NVIDIA Graphics Device", String::as_str)
     }
 
+    /// NVML's names for its boards, one at least.
+    pub fn products(&self) -> Vec<&str> {
+        match self.product_names.as_slice() {
+            [] => vec![self.product()],
+            names => names.iter().map(String::as_str).collect(),
+        }
+    }
+
     /// Its memory in GiB; where nobody has published that, what its largest profile is called by.
     pub fn memory_gib(&self) -> Option<u64> {
         let named = self.profiles.iter().filter_map(|p| p.name.gigabytes());

@@ -1,6 +1,5 @@
 //! Plans a profile without a GPU: runs the planner of `up` on GPUs of the catalog.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -8,7 +7,7 @@ use std::sync::Arc;
 use crate::catalog::{self, Model};
 use crate::geometry::{ComputeChoice, Placement, SliceMap};
 use crate::host::Uid;
-use crate::node::Node;
+use crate::node::{Gpu, Node};
 use crate::plan::{Action, GpuInstance, GpuPlan, LooseLimits, Place, Plan, Refusal};
 use crate::profile::{Block, Profile, ProfileError, Selector, Want};
 use crate::settings::{Serve, Settings};
@@ -67,52 +66,38 @@ pub fn check_on_gpus(profile: &Profile, gpus: &[GpuArgument]) -> Result<OnNode, 
     let models = gpus
         .iter()
         .flat_map(|gpu| (0..gpu.count).map(|_| gpu.model));
-    let mut on_node = OnNode {
-        gpus: models.map(|model| (model, None)).collect(),
-        elsewhere: Vec::new(),
-        loose_limits: LooseLimits::new(),
-        unmatched: Vec::new(),
-    };
+    let node = Node::of_models((0..).zip(models.clone()));
     let (real, seen): (Vec<_>, Vec<_>) = profile
         .blocks
         .iter()
         .enumerate()
         .partition(|(_, block)| block.select.names_a_real_gpu());
-    for (position, block) in &seen {
-        if !selects_one(block, &on_node) {
-            on_node.unmatched.push(*position);
-        }
-    }
-    if !seen.is_empty() {
-        let rest = Profile {
-            blocks: seen.into_iter().map(|(_, block)| block.clone()).collect(),
-            ..profile.clone()
-        };
-        let indices = (0..).zip(on_node.gpus.iter().map(|(model, _)| *model));
-        let node = Node::of_models(indices);
-        let plan = plan_on(&node, &rest)?;
-        on_node.loose_limits = plan.loose_limits(&node);
-        let mut shapes: BTreeMap<u32, Shape> = plan
-            .gpus
-            .iter()
-            .filter_map(|gpu| Some((gpu.index?, Shape::of(gpu))))
-            .collect();
-        for (index, (model, shape)) in (0..).zip(&mut on_node.gpus) {
-            *shape = shapes.remove(&index);
-            let mut blocks = rest.blocks.iter();
-            // A plan leaves out a GPU that is as its block asks.
-            if shape.is_none()
-                && blocks.any(|block| block.select.selects(index, "", model.product(), ""))
-            {
-                *shape = Some(Shape::without_devices());
-            }
-        }
-    }
+    let rest = Profile {
+        blocks: seen.iter().map(|(_, block)| (*block).clone()).collect(),
+        ..profile.clone()
+    };
+    let plan = if rest.blocks.is_empty() {
+        Plan::default()
+    } else {
+        plan_on(&node, &rest)?
+    };
+    let mut elsewhere = Vec::new();
     for (position, block) in real {
-        let fits = models_of(profile, block, gpus)?;
-        on_node.elsewhere.push((position, fits));
+        elsewhere.push((position, models_of(profile, block, gpus)?));
     }
-    Ok(on_node)
+    Ok(OnNode {
+        gpus: models
+            .zip(&node.gpus)
+            .map(|(model, gpu)| (model, shape_on(gpu, &rest, &plan)))
+            .collect(),
+        elsewhere,
+        loose_limits: plan.loose_limits(&node),
+        unmatched: seen
+            .iter()
+            .filter(|(_, block)| !node.gpus.iter().any(|gpu| selects(block, gpu)))
+            .map(|(position, _)| *position)
+            .collect(),
+    })
 }
 
 /// Returns the models on which a block fits that selects what only a real GPU has; a refusal if it fits on none.
@@ -136,9 +121,19 @@ fn models_of(
     }
 }
 
-fn selects_one(block: &Block, on_node: &OnNode) -> bool {
-    let mut gpus = (0..).zip(&on_node.gpus);
-    gpus.any(|(index, (model, _))| block.select.selects(index, "", model.product(), ""))
+/// Returns what becomes of a GPU; `None` if no block selects it.
+fn shape_on(gpu: &Gpu, profile: &Profile, plan: &Plan) -> Option<Shape> {
+    let planned = plan.gpus.iter().find(|plan| plan.index == Some(gpu.index));
+    // A plan leaves out a GPU that is as its block asks.
+    let is_selected = profile.blocks.iter().any(|block| selects(block, gpu));
+    planned
+        .map(Shape::of)
+        .or_else(|| is_selected.then(Shape::without_devices))
+}
+
+/// True if a block selects a GPU, which has neither UUID nor PCI address.
+fn selects(block: &Block, gpu: &Gpu) -> bool {
+    block.select.selects(gpu.index, "", &gpu.product, "")
 }
 
 /// Refuses GPUs that the profile says it is not for.
@@ -306,11 +301,7 @@ pub(super) fn refuse_unknown_products(profile: &Profile) -> Result<(), ProfileEr
 /// True if a GPU of that model can reach this block: it selects one, and none before it has taken
 /// all such GPUs.
 pub fn may_reach(block: &Block, earlier: &[Block], model: &Model) -> bool {
-    let products: Vec<&str> = match model.product_names.as_slice() {
-        [] => vec![model.product()],
-        names => names.iter().map(String::as_str).collect(),
-    };
-    products.iter().any(|product| {
+    model.products().iter().any(|product| {
         let selected = block.select.may_select(product);
         selected
             && !earlier
