@@ -296,7 +296,7 @@ fn keeping(
             fresh(&missing)
         } else {
             let taken: Vec<Placement> = kept.iter().map(|&n| parts[n].compute.placement).collect();
-            place_missing(&standing.instance.offered, &taken, missing)?
+            place_missing(&standing.instance.offered, &taken, &missing)?
         }
     };
     let start = |choice: &ComputeChoice| match choice {
@@ -327,7 +327,7 @@ fn keeping(
     })
 }
 
-/// The wanted slices that the kept compute instances do not have; `None` if one of these is not wanted.
+/// The wanted slices that the kept compute instances do not have, largest first; `None` if one of these is not wanted.
 fn missing(standing: &InstanceUse<'_>, kept: &[usize], wanted: &[u32]) -> Option<Vec<u32>> {
     let mut missing = wanted.to_vec();
     for &nth in kept {
@@ -342,58 +342,26 @@ fn missing(standing: &InstanceUse<'_>, kept: &[usize], wanted: &[u32]) -> Option
         let position = missing.iter().position(|wanted| wanted == slices)?;
         missing.swap_remove(position);
     }
+    missing.sort_unstable_by(|a, b| b.cmp(a));
     Some(missing)
 }
 
-/// Places for what is missing beside what stays; `None` where there are none, or where the driver
-/// does not tell which there are.
+/// Places for what is missing beside what is taken, largest first; `None` where there are none, or where the driver does not
+/// tell which there are.
 fn place_missing(
     offered: &[ComputeInstanceProfile],
     taken: &[Placement],
-    mut missing: Vec<u32>,
-) -> Option<Vec<ComputeChoice>> {
-    missing.sort_unstable_by(|a, b| b.cmp(a));
-    let mut chosen = Vec::new();
-    if !find_places(offered, taken, &missing, &mut chosen) {
-        return None;
-    }
-    let choices = missing.iter().zip(chosen);
-    Some(
-        choices
-            .map(|(&count, place)| ComputeChoice::Slices {
-                count,
-                at: Some(place.start),
-            })
-            .collect(),
-    )
-}
-
-fn find_places(
-    offered: &[ComputeInstanceProfile],
-    taken: &[Placement],
     missing: &[u32],
-    chosen: &mut Vec<Placement>,
-) -> bool {
-    let Some(&slices) = missing.get(chosen.len()) else {
-        return true;
+) -> Option<Vec<ComputeChoice>> {
+    let Some((&count, others)) = missing.split_first() else {
+        return Some(Vec::new());
     };
-    let Some(profile) = plain(offered, slices) else {
-        return false;
-    };
-    profile.placements.iter().any(|&candidate| {
-        let is_free = !taken
-            .iter()
-            .chain(chosen.iter())
-            .any(|other| other.overlaps(candidate));
-        if !is_free {
-            return false;
-        }
-        chosen.push(candidate);
-        let found = find_places(offered, taken, missing, chosen);
-        if !found {
-            chosen.pop();
-        }
-        found
+    let places = plain(offered, count)?.placements.iter();
+    let mut free = places.filter(|place| !taken.iter().any(|other| other.overlaps(**place)));
+    free.find_map(|&place| {
+        let beside = place_missing(offered, &[taken, &[place]].concat(), others)?;
+        let at = Some(place.start);
+        Some([vec![ComputeChoice::Slices { count, at }], beside].concat())
     })
 }
 
