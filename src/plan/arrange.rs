@@ -1,5 +1,7 @@
 //! The layout of a GPU that meets a request: GPU instances, and which compute instances of each stay or are made.
 
+use std::collections::BTreeMap;
+
 use super::action::Place;
 use super::daemons::Slot;
 use super::layout::{ComputeUse, InstanceUse, Layout, is_made_by_us};
@@ -92,28 +94,79 @@ impl<'a> GpuRequest<'a> {
         Ok(requests)
     }
 
-    /// Lays out the compute instances of a GPU instance that an entry keeps.
+    /// Returns the least disruptive compute instances for an entry in an existing GPU instance.
     fn compute(
         &self,
         standing: &InstanceUse<'a>,
         offer: &GpuInstanceProfile,
         entry: usize,
     ) -> ComputeLayout {
-        let staying = |part: usize, nth: usize| {
-            let part = &standing.parts[part];
-            let slot = self.slot(entry, standing.placement(), nth, Some(part));
-            match part.served {
-                Some(served) if slot.difference(served).is_some() => part.restart,
-                Some(served) if slot.changes(served).is_empty() => Disruption::NONE,
-                Some(_) => Disruption {
-                    changes: 1,
-                    ..Disruption::NONE
-                },
-                None => Disruption::NONE,
-            }
-        };
         let wanted = self.slices(entry);
-        layout(standing, &wanted, offer.multiprocessors, &staying)
+        let count = standing.parts.len();
+        let subsets = 0_u32..1 << count.min(16);
+        let layouts = subsets.filter_map(|subset| {
+            let kept: Vec<usize> = (0..count).filter(|nth| subset & 1 << nth != 0).collect();
+            let created = created(standing, &kept, &wanted, offer.multiprocessors)?;
+            Some(self.keeping(standing, entry, &kept, created))
+        });
+        // It is always possible to destroy every one.
+        layouts
+            .min_by_key(|layout| layout.disruption)
+            .unwrap_or_default()
+    }
+
+    /// The layout in which these existing compute instances stay, and others are created.
+    fn keeping(
+        &self,
+        standing: &InstanceUse<'a>,
+        entry: usize,
+        kept: &[usize],
+        created: Vec<ComputeChoice>,
+    ) -> ComputeLayout {
+        let mut starts: Vec<u32> = kept
+            .iter()
+            .map(|&part| standing.parts[part].compute.placement.start)
+            .collect();
+        starts.extend(created.iter().filter_map(|choice| match choice {
+            ComputeChoice::Slices { at, .. } => *at,
+            _ => None,
+        }));
+        starts.sort_unstable();
+        let mut layout = ComputeLayout {
+            created,
+            ..ComputeLayout::default()
+        };
+        for (position, part) in standing.parts.iter().enumerate() {
+            let disruption = if kept.contains(&position) {
+                let nth = starts.partition_point(|start| *start < part.compute.placement.start);
+                layout.kept.insert(nth, position);
+                self.staying(part, standing.placement(), entry, nth)
+            } else {
+                layout.destroyed.push(position);
+                part.disruption
+            };
+            layout.disruption = layout.disruption + disruption;
+        }
+        layout
+    }
+
+    /// The disruption of an existing compute instance that becomes the nth of an entry's GPU instance.
+    fn staying(
+        &self,
+        part: &ComputeUse<'a>,
+        placement: Placement,
+        entry: usize,
+        nth: usize,
+    ) -> Disruption {
+        let slot = self.slot(entry, placement, nth, Some(part));
+        match part.served {
+            Some(served) if slot.difference(served).is_some() => part.restart,
+            Some(served) if !slot.changes(served).is_empty() => Disruption {
+                changes: 1,
+                ..Disruption::NONE
+            },
+            _ => Disruption::NONE,
+        }
     }
 
     fn slices(&self, entry: usize) -> Vec<u32> {
@@ -173,7 +226,9 @@ impl<'a> GpuRequest<'a> {
             }
             layout.build(offer, placement, stays.is_some(), &compute.created);
             for nth in 0..self.parts[entry].compute.len().max(1) {
-                let existing = stays.and_then(|standing| compute.kept_as(nth, standing));
+                let existing = stays
+                    .zip(compute.kept.get(&nth))
+                    .map(|(standing, part)| &standing.parts[*part]);
                 let slot = self.slot(entry, placement, nth, existing);
                 layout.slots.push(slot);
             }
@@ -214,34 +269,21 @@ impl<'a> GpuRequest<'a> {
 }
 
 /// The changes to the compute instances of a GPU instance that stays.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct ComputeLayout {
-    /// The existing ones that stay, and the position of each afterwards.
-    pub(super) kept: Vec<(usize, usize)>,
+#[derive(Default)]
+struct ComputeLayout {
+    /// The existing ones that stay, by their positions afterwards.
+    kept: BTreeMap<usize, usize>,
     /// The existing ones that are destroyed.
-    pub(super) destroyed: Vec<usize>,
+    destroyed: Vec<usize>,
     /// The new ones, in order.
-    pub(super) created: Vec<ComputeChoice>,
+    created: Vec<ComputeChoice>,
     /// The disruption that this causes.
-    pub(super) disruption: Disruption,
-}
-
-impl ComputeLayout {
-    /// Returns the existing compute instance that becomes the nth, if one does.
-    fn kept_as<'s, 'a>(
-        &self,
-        nth: usize,
-        standing: &'s InstanceUse<'a>,
-    ) -> Option<&'s ComputeUse<'a>> {
-        let mut kept = self.kept.iter();
-        let (part, _) = kept.find(|(_, position)| *position == nth)?;
-        Some(&standing.parts[*part])
-    }
+    disruption: Disruption,
 }
 
 /// The compute instances of a new GPU instance: large ones first, so that the driver finds a place for
 /// each.
-pub(super) fn fresh(wanted: &[u32]) -> Vec<ComputeChoice> {
+fn fresh(wanted: &[u32]) -> Vec<ComputeChoice> {
     let mut sizes = wanted.to_vec();
     sizes.sort_unstable_by(|a, b| b.cmp(a));
     match sizes.as_slice() {
@@ -253,78 +295,25 @@ pub(super) fn fresh(wanted: &[u32]) -> Vec<ComputeChoice> {
     }
 }
 
-/// Returns the least disruptive way to the wanted compute instances: their slices, or the one with all
-/// SMs, `full`, if `wanted` is empty.
-///
-/// `staying(part, nth)` tells what happens to the daemon of a standing one that becomes the nth.
-pub(super) fn layout(
-    standing: &InstanceUse<'_>,
-    wanted: &[u32],
-    full: u32,
-    staying: &dyn Fn(usize, usize) -> Disruption,
-) -> ComputeLayout {
-    let count = standing.parts.len();
-    let subsets = 0_u32..1 << count.min(16);
-    let layouts = subsets.filter_map(|subset| {
-        let kept: Vec<usize> = (0..count).filter(|nth| subset & 1 << nth != 0).collect();
-        keeping(standing, &kept, wanted, full, staying)
-    });
-    // It is always possible to destroy every one.
-    layouts
-        .min_by_key(|layout| layout.disruption)
-        .unwrap_or_default()
-}
-
-fn keeping(
+/// Returns the compute instances to create beside the kept ones: those of the wanted slices, or the one with all SMs,
+/// `full`, if `wanted` is empty. Returns `None` if the kept ones cannot stay.
+fn created(
     standing: &InstanceUse<'_>,
     kept: &[usize],
     wanted: &[u32],
     full: u32,
-    staying: &dyn Fn(usize, usize) -> Disruption,
-) -> Option<ComputeLayout> {
+) -> Option<Vec<ComputeChoice>> {
     let parts = &standing.parts;
-    let created = if wanted.is_empty() {
-        let is_full = |&nth: &usize| parts[nth].compute.multiprocessors == full;
-        match kept {
-            [] => vec![ComputeChoice::Full],
-            [one] if is_full(one) => Vec::new(),
-            _ => return None,
-        }
-    } else {
-        let missing = missing(standing, kept, wanted)?;
-        if kept.is_empty() {
-            fresh(&missing)
-        } else {
-            let taken: Vec<Placement> = kept.iter().map(|&n| parts[n].compute.placement).collect();
-            place_missing(&standing.instance.offered, &taken, &missing)?
-        }
-    };
-    let start = |choice: &ComputeChoice| match choice {
-        ComputeChoice::Slices { at, .. } => *at,
-        _ => None,
-    };
-    let mut order: Vec<u32> = kept
-        .iter()
-        .map(|&nth| parts[nth].compute.placement.start)
-        .chain(created.iter().filter_map(start))
-        .collect();
-    order.sort_unstable();
-    let number = |nth: usize| {
-        let start = parts[nth].compute.placement.start;
-        order.iter().filter(|&&other| other < start).count()
-    };
-    let kept: Vec<(usize, usize)> = kept.iter().map(|&nth| (nth, number(nth))).collect();
-    let destroyed: Vec<usize> = (0..parts.len())
-        .filter(|nth| !kept.iter().any(|(kept, _)| kept == nth))
-        .collect();
-    let gone: Disruption = destroyed.iter().map(|&nth| parts[nth].disruption).sum();
-    let changed: Disruption = kept.iter().map(|&(part, nth)| staying(part, nth)).sum();
-    Some(ComputeLayout {
-        kept,
-        destroyed,
-        created,
-        disruption: gone + changed,
-    })
+    if kept.is_empty() {
+        return Some(fresh(wanted));
+    }
+    if wanted.is_empty() {
+        let is_full = kept.len() == 1 && parts[kept[0]].compute.multiprocessors == full;
+        return is_full.then(Vec::new);
+    }
+    let missing = missing(standing, kept, wanted)?;
+    let taken: Vec<Placement> = kept.iter().map(|&n| parts[n].compute.placement).collect();
+    place_missing(&standing.instance.offered, &taken, &missing)
 }
 
 /// The wanted slices that the kept compute instances do not have, largest first; `None` if one of these is not wanted.
