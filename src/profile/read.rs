@@ -11,7 +11,7 @@ use toml::de::{DeString, DeTable, DeValue};
 use super::block::{Block, DeviceEntry, Profile, Want, WholeGpu};
 use super::diagnostic::{ProfileError, Source, Span};
 use super::names::is_device_name;
-use super::schema::{At, BlockTable, DeviceTable, Key, Mps, ProfileTable, Written};
+use super::schema::{At, BlockTable, DeviceTable, KeyValue, Mps, ProfileTable, Written};
 use crate::geometry::{ComputeName, ProfileName};
 use crate::host::nearest;
 use crate::settings::{
@@ -36,19 +36,9 @@ impl Profile {
             return Err(error);
         }
         let check = ProfileCheck::new(&source);
-        let span = Span::from(document.span());
-        let file = ProfileTable::of(&check, document.get_ref(), span);
+        let file = ProfileTable::of(&check, document.get_ref(), document.span().into());
         let read = check.profile(file);
-        let serves = check.serves.take();
-        let (name, models, cdi, blocks) = check.finish(read)?;
-        let mut profile = Self {
-            source: Arc::clone(&source),
-            name,
-            models,
-            cdi,
-            serves,
-            blocks,
-        };
+        let mut profile = check.finish(read)?;
         profile.forget_overridden_serves();
         Ok(profile)
     }
@@ -66,24 +56,22 @@ fn wrong_syntax(source: &Arc<Source>, span: Span, message: &str) -> ProfileError
     error.with_hint(format!("write {meant}, or \"{word}\" for a string"))
 }
 
-/// A profile's name, models, `cdi`, and blocks.
-type Parts = (
-    Option<String>,
-    Vec<At<String>>,
-    Option<At<bool>>,
-    Vec<Block>,
-);
-
 impl<'a> ProfileCheck<'a> {
-    fn profile(&self, file: ProfileTable<'a>) -> Result<Parts, Noted> {
+    fn profile(&self, file: ProfileTable<'a>) -> Result<Profile, Noted> {
         let models = self.models(file.models);
         let defaults = self.settings(&Inherited::default(), file.mps);
         let blocks = self.blocks(&defaults, file.gpu);
-        let name = file.name?.map(|(name, _)| name.to_owned());
-        Ok((name, models?, file.cdi?, blocks?))
+        Ok(Profile {
+            source: Arc::clone(self.source),
+            name: file.name?.map(|(name, _)| name.to_owned()),
+            models: models?,
+            cdi: file.cdi?,
+            serves: self.serves.take(),
+            blocks: blocks?,
+        })
     }
 
-    fn models(&self, models: Key<Vec<At<&str>>>) -> Result<Vec<At<String>>, Noted> {
+    fn models(&self, models: KeyValue<Vec<At<&str>>>) -> Result<Vec<At<String>>, Noted> {
         let Some((models, span)) = models? else {
             return Ok(Vec::new());
         };
@@ -101,7 +89,7 @@ impl<'a> ProfileCheck<'a> {
     fn blocks(
         &self,
         defaults: &Inherited,
-        gpus: Key<Vec<At<BlockTable<'a>>>>,
+        gpus: KeyValue<Vec<At<BlockTable<'a>>>>,
     ) -> Result<Vec<Block>, Noted> {
         let gpus = gpus?.map_or_else(Vec::new, |(gpus, _)| gpus);
         if gpus.is_empty() {
@@ -157,9 +145,9 @@ impl<'a> ProfileCheck<'a> {
         &self,
         settings: &Inherited,
         span: Span,
-        mig: Key<bool>,
-        name: Key<String>,
-        devices: Key<Vec<At<DeviceTable<'a>>>>,
+        mig: KeyValue<bool>,
+        name: KeyValue<String>,
+        devices: KeyValue<Vec<At<DeviceTable<'a>>>>,
     ) -> Result<Want, Noted> {
         let devices = devices?;
         let is_whole = mig?.is_some_and(|(mig, _)| !mig);
@@ -241,7 +229,7 @@ impl<'a> ProfileCheck<'a> {
         }
     }
 
-    fn count(&self, count: Key<u32>, is_pinned: bool) -> Result<u32, Noted> {
+    fn count(&self, count: KeyValue<u32>, is_pinned: bool) -> Result<u32, Noted> {
         let (message, span) = match count? {
             None => return Ok(1),
             Some((0, span)) => ("count = 0 asks for nothing: leave the entry out", span),
@@ -257,7 +245,7 @@ impl<'a> ProfileCheck<'a> {
     fn compute(
         &self,
         profile: Option<&At<ProfileName>>,
-        names: Key<Vec<At<&str>>>,
+        names: KeyValue<Vec<At<&str>>>,
     ) -> Result<Vec<ComputeName>, Noted> {
         let names = names?.map_or_else(Vec::new, |(names, _)| names);
         let Some((profile, span)) = profile else {
@@ -293,7 +281,7 @@ impl<'a> ProfileCheck<'a> {
     }
 
     /// Checks the name of a device, if it has one.
-    fn name(&self, name: Key<&str>) -> Key<String> {
+    fn name(&self, name: KeyValue<&str>) -> KeyValue<String> {
         let Some((name, span)) = name? else {
             return Ok(None);
         };
@@ -401,7 +389,7 @@ impl Inherited {
 
 impl<'a> ProfileCheck<'a> {
     /// Returns the settings of a table within others, by its key `mps`.
-    fn settings(&self, around: &Inherited, mps: Key<Mps<'a>>) -> Inherited {
+    fn settings(&self, around: &Inherited, mps: KeyValue<Mps<'a>>) -> Inherited {
         let mut inherited = around.clone();
         match mps {
             Ok(None) => return inherited,

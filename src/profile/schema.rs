@@ -14,7 +14,7 @@ use crate::settings::{KEYS, SettingForm, SettingKey};
 pub(super) type At<T> = (T, Span);
 
 /// A key of a table: its value if it has one; `Noted` for a wrong one.
-pub(super) type Key<T> = Result<Option<At<T>>, Noted>;
+pub(super) type KeyValue<T> = Result<Option<At<T>>, Noted>;
 
 /// A value of a profile as TOML has it.
 pub(super) type Written<'a> = &'a Spanned<DeValue<'a>>;
@@ -123,7 +123,7 @@ trait Kind<'a>: Sized {
     /// Describes a value.
     const ONE: &'static str;
     /// Describes a list of values.
-    const LIST: &'static str;
+    const LIST: &'static str = "a list";
 
     fn schema() -> Value;
 
@@ -146,7 +146,6 @@ impl<'a> Kind<'a> for &'a str {
 
 impl<'a> Kind<'a> for bool {
     const ONE: &'static str = "true or false";
-    const LIST: &'static str = "a list of true or false";
 
     fn schema() -> Value {
         json!({ "type": "boolean" })
@@ -173,7 +172,6 @@ impl<'a> Kind<'a> for u32 {
 
 impl<'a> Kind<'a> for Mps<'a> {
     const ONE: &'static str = "a table of settings, or false";
-    const LIST: &'static str = "a list of tables of settings";
 
     fn schema() -> Value {
         let settings: Map<String, Value> = KEYS
