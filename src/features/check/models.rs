@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::catalog::{Evidence, Incomplete, Model};
 use crate::geometry::GpuInstanceProfile;
-use crate::render::format::{fitted, shown_or, wrapped};
+use crate::render::format::{fitted, indented, shown_or, wrapped};
 use crate::render::json::{Report, VERSION, Version};
 
 impl Report for ModelsDocument {
@@ -52,11 +52,7 @@ impl Report for ModelsDocument {
 
 /// Returns the text as indented lines.
 fn below(text: &str, width: usize) -> String {
-    let lines = wrapped(text, width.saturating_sub(2));
-    lines.iter().fold(String::new(), |mut text, line| {
-        let _ = writeln!(text, "  {line}");
-        text
-    })
+    indented(&wrapped(text, width.saturating_sub(2)).join("\n"))
 }
 
 fn products(names: &[String]) -> String {

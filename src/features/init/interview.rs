@@ -249,7 +249,6 @@ impl FromStr for LeastMemory {
 impl fmt::Display for LeastMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            0 => f.write_str("any memory"),
             mib if mib.is_multiple_of(1024) => write!(f, "{} GiB", mib >> 10),
             mib if mib < 1024 => write!(f, "{mib} MiB"),
             mib => {
