@@ -260,7 +260,7 @@ impl<'a, T: Kind<'a>> Field<'a> for Option<At<Vec<At<T>>>> {
             }));
         };
         let mut elements = Vec::new();
-        for element in list.iter() {
+        for element in list {
             match T::read(check, element) {
                 Some(read) => elements.push((read, element.span().into())),
                 None => {
