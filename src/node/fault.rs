@@ -1,4 +1,4 @@
-//! The faults that a node can have, and what was found of them.
+//! The faults that a node can have, and findings about them.
 
 use std::fmt;
 use std::sync::LazyLock;
