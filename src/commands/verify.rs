@@ -7,7 +7,7 @@ use super::args::DeviceArgs;
 use crate::client::{Verified, refuse_unmapped, verify};
 use crate::error::Result;
 use crate::failure::ExitStatus;
-use crate::host::{Environment, Pool, give_open_files};
+use crate::host::{Environment, Threads, give_open_files};
 use crate::node::{Node, Served, observe_records};
 use crate::render::json::VerifyDocument;
 use crate::render::{print_json, verified};
@@ -64,9 +64,8 @@ pub fn prepare(environment: &Environment) -> Result<()> {
 /// Checks these devices side by side.
 pub fn all(environment: &Environment, node: &Node, devices: Vec<&Served>) -> Vec<Verified> {
     let others = devices.len().saturating_sub(1);
-    Pool::with(others, devices.len(), |pool| {
-        pool.side_by_side(devices, |served, _| verify(environment, node, served))
-    })
+    Threads::beside(others, devices.len())
+        .side_by_side(devices, |served| verify(environment, node, served))
 }
 
 /// Returns the exit status. A device that serves another user, or is for one, is no failure.

@@ -18,6 +18,7 @@ mod slurm;
 mod spawn;
 mod surroundings;
 mod text;
+mod threads;
 mod tool;
 mod units;
 mod user;
@@ -49,6 +50,7 @@ pub use text::{
     bounded, count, is_plain, listed, nearest, printable, quoted, ranges, steers,
     without_error_numbers,
 };
+pub use threads::Threads;
 pub use tool::{NvidiaSmi, ToolError};
 pub use units::{Scopes, Unit, Units};
 pub use user::{

@@ -13,7 +13,7 @@ use crate::commands::change::{Change, Outcome};
 use crate::commands::{Context, verify as verification};
 use crate::error::{Result, failed};
 use crate::failure::ExitStatus;
-use crate::host::{Pool, SlurmNode, bounded, printable};
+use crate::host::{SlurmNode, Threads, bounded, printable};
 use crate::node::{Detail, Node, Served, observe, observe_records};
 use crate::plan;
 use crate::render::{note, print};
@@ -203,12 +203,11 @@ fn not_ready_devices(
         .filter_map(|name| node.served_as(name))
         .collect();
     let others = devices.len().saturating_sub(1);
-    let checked = Pool::with(others, devices.len(), |pool| {
-        pool.side_by_side(devices, |served, _| {
-            check(&node, served).map(|cause| NotReadyDevice {
-                name: served.record.name.clone(),
-                cause,
-            })
+    let threads = Threads::beside(others, devices.len());
+    let checked = threads.side_by_side(devices, |served| {
+        check(&node, served).map(|cause| NotReadyDevice {
+            name: served.record.name.clone(),
+            cause,
         })
     });
     Ok(checked

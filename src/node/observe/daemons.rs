@@ -6,7 +6,7 @@ use std::thread::available_parallelism;
 use super::ask::answer_limit;
 use super::observer::{Ask, Detail};
 use super::probe::{Probe, ProbeContext, Remembered, configured_logs};
-use crate::host::{Environment, Pool, Process, ProcessTable};
+use crate::host::{Environment, Process, ProcessTable, Threads};
 use crate::mps::LogDir;
 use crate::node::{DaemonState, Node, Served};
 
@@ -96,10 +96,8 @@ fn ask_all(mut probes: Vec<Probe<'_>>) {
     }
     let at_once = AT_ONCE * available_parallelism().map_or(1, NonZero::get);
     let threads = probes.len().min(at_once).saturating_sub(1);
-    Pool::with(threads, threads + 1, |pool| {
-        pool.side_by_side(probes, |mut probe, _| {
-            probe.served.state = probe.ask();
-            probe.find_waiting();
-        })
+    Threads::beside(threads, threads + 1).side_by_side(probes, |mut probe| {
+        probe.served.state = probe.ask();
+        probe.find_waiting();
     });
 }

@@ -1,0 +1,154 @@
+//! Threads for work that is done side by side, where the system has room for them.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{Builder, Scope, scope};
+
+/// The threads that may run beside the calling one. Work for which there is none is done by the thread that has it.
+#[derive(Debug)]
+pub struct Threads {
+    free: AtomicUsize,
+}
+
+impl Threads {
+    /// Allows this number of threads, or none if the system would then not allow `others` more child processes and
+    /// threads: the remaining processes are needed for child programs. So a limit of processes is reached before the
+    /// work, and not half-way.
+    pub fn beside(threads: usize, others: usize) -> Self {
+        let has_room = threads > 0 && has_room(threads + others);
+        Self {
+            free: AtomicUsize::new(if has_room { threads } else { 0 }),
+        }
+    }
+
+    /// Runs a job in a thread of the scope. Without a thread it runs at once.
+    pub fn start<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        job: impl FnOnce() + Send + 'scope,
+    ) {
+        // A thread that cannot be started does not give its job back.
+        let job = Arc::new(Mutex::new(Some(job)));
+        let theirs = Arc::clone(&job);
+        let is_started = self.take()
+            && Builder::new()
+                .spawn_scoped(scope, move || {
+                    run(&theirs);
+                    self.free.fetch_add(1, Ordering::Relaxed);
+                })
+                .is_ok();
+        if !is_started {
+            run(&job);
+        }
+    }
+
+    /// Works on all items side by side. Returns the results in the order of the items.
+    pub fn side_by_side<T: Send, R: Send>(
+        &self,
+        items: Vec<T>,
+        work: impl Fn(T) -> R + Sync,
+    ) -> Vec<R> {
+        let others = items.len().saturating_sub(1);
+        let items = Mutex::new(items.into_iter().enumerate());
+        let results = Mutex::new(Vec::new());
+        let work_on_the_rest = || {
+            while let Some((number, item)) = next(&items) {
+                let result = work(item);
+                lock(&results).push((number, result));
+            }
+        };
+        scope(|scope| {
+            for _ in 0..others {
+                self.start(scope, work_on_the_rest);
+            }
+            work_on_the_rest();
+        });
+        let mut results = std::mem::take(&mut *lock(&results));
+        results.sort_by_key(|(number, _)| *number);
+        results.into_iter().map(|(_, result)| result).collect()
+    }
+
+    fn take(&self) -> bool {
+        let taken = self
+            .free
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| {
+                free.checked_sub(1)
+            });
+        taken.is_ok()
+    }
+}
+
+/// Runs a job that has not run yet.
+fn run(job: &Mutex<Option<impl FnOnce()>>) {
+    let job = lock(job).take();
+    if let Some(job) = job {
+        job();
+    }
+}
+
+fn next<T>(items: &Mutex<impl Iterator<Item = T>>) -> Option<T> {
+    lock(items).next()
+}
+
+/// True if the system would start this number of threads or processes now.
+fn has_room(count: usize) -> bool {
+    let gate = Mutex::new(());
+    scope(|scope| {
+        let _closed = lock(&gate);
+        (0..count).all(|_| {
+            let thread = Builder::new().stack_size(16 << 10);
+            thread.spawn_scoped(scope, || drop(lock(&gate))).is_ok()
+        })
+    })
+}
+
+/// Locks a mutex. No work is done while one of these locks is held, so a panic leaves nothing half-done.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::catch_unwind;
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn the_caller_alone_does_everything_in_order() {
+        let order = Mutex::new(Vec::new());
+        let threads = Threads::beside(0, 0);
+        let results = threads.side_by_side(vec![1, 2], |number| {
+            scope(|scope| {
+                threads.start(scope, || lock(&order).push("at once"));
+                lock(&order).push("then");
+            });
+            number * 10
+        });
+        assert_eq!(results, [10, 20]);
+        assert_eq!(
+            order.into_inner().unwrap(),
+            ["at once", "then", "at once", "then"]
+        );
+    }
+
+    #[test]
+    fn work_is_done_at_once_while_there_are_threads() {
+        // Each waits for the other.
+        let (to_first, first) = mpsc::channel();
+        let (to_second, second) = mpsc::channel();
+        let items = vec![(to_second, first), (to_first, second)];
+        Threads::beside(1, 0).side_by_side(items, |(to, from)| {
+            to.send(()).unwrap();
+            from.recv().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_panic_of_a_thread_is_the_callers() {
+        let panics = || {
+            Threads::beside(1, 0).side_by_side(vec![1, 2], |number| assert_ne!(number, 1));
+        };
+        assert!(catch_unwind(panics).is_err());
+    }
+}
