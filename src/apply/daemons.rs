@@ -7,8 +7,7 @@ use jiff::Timestamp;
 
 use super::error::Cause;
 use super::gpu::GpuRun;
-use super::rollback::Effect;
-use super::shared::{Shared, lock};
+use super::shared::Shared;
 use crate::host::{Account, Pid, Reader, Uid, group_named};
 use crate::mps::{Access, Daemon, LaunchOptions, Launched, Means, MpsProgram, Patience};
 use crate::nvml::{EXCLUSIVE_PROCESS, GpuHandle};
@@ -114,8 +113,11 @@ impl Shared<'_> {
                 } else {
                     Means::Session
                 };
-                let ended = self.end_daemon(record, (Patience::Idle, means), true);
-                Err(cause.and(ended))
+                let request = StopRequest {
+                    means,
+                    ..StopRequest::IDLE
+                };
+                Err(cause.and(self.stop_daemon(record, request)))
             }
             // A daemon that was running may have clients.
             Err(cause) => Err(cause),
@@ -254,6 +256,25 @@ impl Shared<'_> {
     }
 }
 
+/// The way in which a daemon is stopped.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StopRequest {
+    pub(super) patience: Patience,
+    pub(super) means: Means,
+    /// The record stays, without the process, and the pipe directory too: the next daemon clears what this one leaves
+    /// there.
+    pub(super) keeps_record: bool,
+}
+
+impl StopRequest {
+    /// For a daemon without clients.
+    pub(super) const IDLE: Self = Self {
+        patience: Patience::Idle,
+        means: Means::Session,
+        keeps_record: false,
+    };
+}
+
 /// True if the plan starts the daemon of a record again, unchanged.
 pub(super) fn starts_again(plan: &GpuPlan, record: &DeviceRecord) -> bool {
     plan.steps
@@ -270,21 +291,28 @@ impl Shared<'_> {
         Ok(daemon.kill_server(host, stray.server)?)
     }
 
-    /// Stops a daemon. If the plan starts it again unchanged, its record stays, without the process, and its pipe
-    /// directory too: the next daemon clears what this one leaves there.
-    pub(super) fn end(
+    /// Stops a daemon if it runs, and removes what was made for it except its logs.
+    pub(super) fn stop_daemon(
         &self,
-        plan: &GpuPlan,
         record: &DeviceRecord,
-        how: (Patience, Means),
-        alone: bool,
+        request: StopRequest,
     ) -> Result<(), Cause> {
-        if !starts_again(plan, record) {
-            return self.end_daemon(record, how, alone);
+        if request.keeps_record {
+            self.end_process(record, request)?;
+            self.give_mode_back(record)?;
+            return self.write_without_daemon(record);
         }
-        self.end_process(record, how, alone)?;
-        self.give_mode_back(record)?;
-        self.write_without_daemon(record)
+        let has_record = matches!(self.run_dir.record(&record.uuid), Ok(Some(_)));
+        let is_marked = has_record && self.mark_leaving(record)?;
+        if let Err(cause) = self.end_process(record, request) {
+            let written = if is_marked {
+                self.run_dir.write_record(record)
+            } else {
+                Ok(())
+            };
+            return Err(cause.and(written.map_err(Cause::from)));
+        }
+        self.clear_away(&self.daemon(record), record)
     }
 
     /// Makes sure that a device whose daemon did not start has a record, so that the start can be retried.
@@ -304,28 +332,6 @@ impl Shared<'_> {
         })?)
     }
 
-    /// Stops a daemon if it runs, and removes what was made for it except its logs.
-    ///
-    /// With `alone`, waits until no other daemon is being stopped.
-    pub(super) fn end_daemon(
-        &self,
-        record: &DeviceRecord,
-        how: (Patience, Means),
-        alone: bool,
-    ) -> Result<(), Cause> {
-        let has_record = matches!(self.run_dir.record(&record.uuid), Ok(Some(_)));
-        let is_marked = has_record && self.mark_leaving(record)?;
-        if let Err(cause) = self.end_process(record, how, alone) {
-            let written = if is_marked {
-                self.run_dir.write_record(record)
-            } else {
-                Ok(())
-            };
-            return Err(cause.and(written.map_err(Cause::from)));
-        }
-        self.clear_away(&self.daemon(record), record)
-    }
-
     /// Records that a daemon leaves; returns false where the disk is full, which does not keep it.
     fn mark_leaving(&self, record: &DeviceRecord) -> Result<bool, Cause> {
         let marked = self.run_dir.write_record(&DeviceRecord {
@@ -339,12 +345,7 @@ impl Shared<'_> {
     }
 
     /// Stops a daemon's process if it runs, and every other process that serves in its directory.
-    pub(super) fn end_process(
-        &self,
-        record: &DeviceRecord,
-        (patience, means): (Patience, Means),
-        alone: bool,
-    ) -> Result<(), Cause> {
+    fn end_process(&self, record: &DeviceRecord, request: StopRequest) -> Result<(), Cause> {
         if record.boot_id != self.context.node.boot_id {
             return Ok(());
         }
@@ -356,6 +357,9 @@ impl Shared<'_> {
                 record.name
             )));
         }
+        let StopRequest {
+            patience, means, ..
+        } = request;
         let running = record.daemon.and_then(|id| id.running(host));
         if let Some(process) = running {
             if let (Patience::Force(seconds), Means::Signals | Means::Heal) = (patience, means)
@@ -363,7 +367,6 @@ impl Shared<'_> {
             {
                 self.wait_for_clients(&record.uuid, Duration::from_secs(seconds.into()));
             }
-            let _alone = alone.then(|| lock(&self.stopping));
             // This ends the servers in the directory too; a healed daemon stays.
             return Ok(daemon.stop(host, (process.pid, process.started), patience, means)?);
         }
@@ -403,10 +406,7 @@ impl GpuRun<'_> {
             by_hand: set.by_hand.clone(),
             ..before.clone()
         };
-        self.history.did(Effect::Set {
-            before: Box::new(before.clone()),
-            after: Box::new(after.clone()),
-        });
+        self.history.record_change(&after);
         // Somebody may have changed the daemon behind our back.
         let answered = served.answered.as_ref();
         let was = answered.map(|answered| answered.over(&before.settings));

@@ -311,9 +311,6 @@ pub enum Cause {
     /// A user or group of the profile does not exist.
     #[error("there is no {what} \"{name}\" on this machine")]
     NoAccount { what: &'static str, name: String },
-    /// The daemon that has the name was not stopped.
-    #[error("another daemon is still called \"{0}\": it was not stopped")]
-    NameInUse(String),
     /// Another reason, which nothing depends on.
     #[error("{0}")]
     Other(String),
@@ -450,7 +447,7 @@ impl Cause {
             ),
             Self::CleanupFailed { cause, .. } => cause.hint(),
             Self::File(error) => error.hint(),
-            Self::NoDevice | Self::NoInstance | Self::NameInUse(_) => {
+            Self::NoDevice | Self::NoInstance => {
                 Some("run the same command again: it plans anew".to_owned())
             }
             Self::NoAccount { what, .. } => Some(format!(

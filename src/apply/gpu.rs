@@ -1,19 +1,20 @@
-//! The run on one GPU: its steps in order, with daemons in parallel.
+//! The run on one GPU: its steps in order, with daemons in parallel. Daemons stop before, on all GPUs.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::thread::scope;
 
-use super::daemons::{DeviceNow, serve, user_beside_caller};
+use super::daemons::{DeviceNow, StopRequest, serve, starts_again, user_beside_caller};
 use super::error::{Cause, FailedStep};
-use super::rollback::{Effect, History};
-use super::shared::{Name, Shared, StepOf};
+use super::rollback::GpuState;
+use super::shared::{Shared, StepOf, lock};
 use crate::geometry::Placement;
-use crate::host::{Interrupt, Job, Pool};
+use crate::host::{Interrupt, Threads};
 use crate::mps::Patience;
 use crate::node::Gpu;
 use crate::nvml::GpuInstanceReading;
-use crate::plan::{Action, GpuPlan, Place, Set, Start, StartServer, Step, Stop};
-use crate::state::{DeviceKey, InstanceKey};
+use crate::plan::{Action, GpuPlan, Place, Set, Start, StartServer, Stop};
+use crate::state::{DeviceKey, DeviceRecord, InstanceKey};
 
 /// Runs the steps of one GPU in order. A daemon starts in the background as soon as its device exists,
 /// while the next instance is made.
@@ -22,66 +23,104 @@ pub(super) struct GpuRun<'a> {
     pub(super) plan: &'a GpuPlan,
     /// The GPU before the run; `None` if it is gone.
     pub(super) gpu: Option<&'a Gpu>,
-    /// The GPU instances that exist now, tracked without asking NVML: only this run changes them.
+    pub(super) before: GpuState,
+    /// True if MIG mode is on now, or a change to it is pending or may have been made. Like the instances it is tracked
+    /// without asking NVML: only this run changes them.
+    pub(super) mig: bool,
+    /// The GPU instances that exist now.
     pub(super) instances: BTreeMap<Placement, GpuInstanceReading>,
     /// The GPU instances that this run has made.
     pub(super) made: BTreeSet<Placement>,
+    /// The instances that a call with an unknown outcome may have made, in words, by the placement of the GPU instance.
+    pub(super) unknown: BTreeMap<Placement, String>,
     pub(super) history: Arc<History>,
+    /// The number of the next step.
+    next: usize,
     pub(super) rolling_back: bool,
-    /// True if MIG mode could not be switched off again: then there is no whole GPU to serve.
-    pub(super) stays_partitioned: bool,
 }
 
 impl<'a> GpuRun<'a> {
     pub(super) fn new(shared: &'a Shared<'a>, plan: &'a GpuPlan) -> Self {
-        let gpu = shared.context.node.gpu(&plan.uuid);
-        let instances = gpu.map(|gpu| gpu.instances.clone()).unwrap_or_default();
+        let before = GpuState::before(shared, plan);
         Self {
             shared,
             plan,
-            gpu,
-            instances: by_placement(instances),
+            gpu: shared.context.node.gpu(&plan.uuid),
+            mig: before.mig,
+            instances: before.instances.clone(),
             made: BTreeSet::new(),
-            history: Arc::default(),
+            unknown: BTreeMap::new(),
+            history: Arc::new(History {
+                daemons: Mutex::new(before.daemons.clone()),
+                ..History::default()
+            }),
+            before,
+            next: 0,
             rolling_back: false,
-            stays_partitioned: false,
         }
     }
 
-    /// Runs the steps.
-    pub(super) fn run(&mut self, pool: &Pool<'a>) {
-        let (shared, plan) = (self.shared, self.plan);
-        let steps: Vec<(usize, &'a Step)> = plan.steps.iter().enumerate().collect();
-        for steps in steps.chunk_by(|(_, a), (_, b)| a.action.goes_with(&b.action)) {
-            if shared.is_over() {
-                break;
-            }
-            let mut is_done = true;
-            if let Action::Stop(_) = &steps[0].1.action {
-                is_done = self.stops(steps, pool);
-            } else {
-                for &(number, step) in steps {
-                    let attempt = self.attempt(number);
-                    match &step.action {
-                        Action::Start(start) => {
-                            let device = self.device(start.place);
-                            pool.later(Box::new(move |_| {
-                                attempt.make(|attempt| attempt.start(start, device));
-                            }));
-                        }
-                        action => {
-                            is_done &= attempt.make(|attempt| self.step(action, attempt.step()));
+    /// The state now.
+    pub(super) fn state(&self) -> GpuState {
+        GpuState {
+            mig: self.mig,
+            instances: self.instances.clone(),
+            daemons: lock(&self.history.daemons).clone(),
+        }
+    }
+
+    /// Runs the steps up to the switch of the MIG mode. The daemons have stopped.
+    pub(super) fn run_to_mig_mode(&mut self, threads: &Threads) {
+        let switch = self
+            .plan
+            .steps
+            .iter()
+            .position(|step| matches!(step.action, Action::SwitchMig { .. }));
+        self.run_to(switch.map_or(0, |number| number + 1), threads);
+    }
+
+    /// Runs the rest of the steps.
+    pub(super) fn run_to_end(&mut self, threads: &Threads) {
+        self.run_to(self.plan.steps.len(), threads);
+    }
+
+    fn run_to(&mut self, end: usize, threads: &Threads) {
+        if self.history.has_failed() {
+            return;
+        }
+        let plan = self.plan;
+        scope(|scope| {
+            while self.next < end && !self.shared.must_stop() {
+                let attempt = self.attempt(self.next);
+                let action = &plan.steps[self.next].action;
+                self.next += 1;
+                match action {
+                    Action::Stop(_) => {}
+                    Action::Start(start) => {
+                        let device = self.device(start.place);
+                        threads.start(scope, move || {
+                            attempt.make(|attempt| attempt.start(start, device));
+                        });
+                    }
+                    action => {
+                        if attempt.make(|attempt| self.step(action, Some(attempt.step())))
+                            == Ended::Failed
+                        {
+                            return;
                         }
                     }
                 }
             }
-            if !is_done {
-                break;
-            }
-        }
-        for stop in plan.steps.iter().filter_map(|step| step.action.as_stop()) {
-            shared.names_in_use.keep(&stop.name);
-        }
+        });
+    }
+
+    /// The daemons that stop.
+    fn stops(&self) -> impl Iterator<Item = (Attempt<'a>, &'a Stop)> {
+        self.plan
+            .steps
+            .iter()
+            .enumerate()
+            .filter_map(|(number, step)| Some((self.attempt(number), step.action.as_stop()?)))
     }
 
     /// The steps that did not begin.
@@ -90,33 +129,9 @@ impl<'a> GpuRun<'a> {
             .steps
             .iter()
             .enumerate()
-            .filter(|(number, _)| !self.history.is_over(*number))
+            .filter(|(number, _)| !self.history.has_ended(*number))
             .map(|(_, step)| format!("{}: {}", self.title(), step.action))
             .collect()
-    }
-
-    /// Stops daemons: idle ones one after another, the others in parallel, since each waits for its
-    /// clients. Returns true if all have stopped.
-    fn stops(&self, steps: &[(usize, &'a Step)], pool: &Pool<'a>) -> bool {
-        let (idle, used): (Vec<_>, Vec<_>) = steps
-            .iter()
-            .filter_map(|&(number, step)| Some((self.attempt(number), step.action.as_stop()?)))
-            .partition(|(_, stop)| {
-                let served = self.shared.served(&stop.uuid);
-                served.is_none_or(|served| served.clients.are_none())
-            });
-        let before = self.history.failed();
-        let used = used.into_iter().map(|(attempt, stop)| -> Job<'a> {
-            Box::new(move |_| {
-                attempt.make(|attempt| attempt.stop(stop));
-            })
-        });
-        pool.urgently(used.collect(), || {
-            for (attempt, stop) in idle {
-                attempt.make(|attempt| attempt.stop(stop));
-            }
-        });
-        self.history.failed() == before
     }
 
     fn attempt(&self, number: usize) -> Attempt<'a> {
@@ -128,7 +143,8 @@ impl<'a> GpuRun<'a> {
         }
     }
 
-    fn step(&mut self, action: &Action, step: StepOf<'_>) -> Result<(), Cause> {
+    /// Runs an action that has a place among the others, as a step of the plan or of the rollback.
+    pub(super) fn step(&mut self, action: &Action, step: Option<StepOf<'_>>) -> Result<(), Cause> {
         match action {
             Action::SwitchMig { on } => self.switch_mig(*on, step),
             Action::CreateGpuInstance(instance) => self.create_gpu_instance(instance),
@@ -195,12 +211,43 @@ fn title(plan: &GpuPlan) -> String {
     }
 }
 
+/// Stops the daemons of these GPUs: idle ones one after another, since 8 stopped at once take 3.5 times as long; the others
+/// side by side, since each waits for its clients.
+pub(super) fn stop_daemons(runs: &[GpuRun<'_>], threads: &Threads) {
+    let (idle, used): (Vec<_>, Vec<_>) =
+        runs.iter()
+            .flat_map(GpuRun::stops)
+            .partition(|(attempt, stop)| {
+                let served = attempt.shared.served(&stop.uuid);
+                served.is_none_or(|served| served.clients.are_none())
+            });
+    let mut queues = vec![idle];
+    queues.extend(used.into_iter().map(|stop| vec![stop]));
+    threads.side_by_side(queues, |stops| {
+        for (attempt, stop) in stops {
+            attempt.make(|attempt| attempt.stop(stop));
+        }
+    });
+}
+
 /// A step that is about to run.
 struct Attempt<'a> {
     shared: &'a Shared<'a>,
     plan: &'a GpuPlan,
     number: usize,
     history: Arc<History>,
+}
+
+/// The end of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    Done,
+    NotBegun,
+    /// The user interrupted it: it was neither done nor refused.
+    Interrupted,
+    Failed,
+    /// It failed, and no other step depends on it.
+    FailedAlone,
 }
 
 impl<'a> Attempt<'a> {
@@ -211,76 +258,61 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Runs the step, unless the run is over; returns true if the run may continue.
-    fn make(self, work: impl FnOnce(&Self) -> Result<(), Cause>) -> bool {
-        if self.shared.is_over() {
-            return true;
+    /// Runs the step, unless the run must stop.
+    fn make(self, work: impl FnOnce(&Self) -> Result<(), Cause>) -> Ended {
+        if self.shared.must_stop() {
+            return Ended::NotBegun;
         }
         let step = self.step();
         let action = step.action();
         self.shared.progress.begin(step);
         let worked = work(&self);
         self.shared.progress.end(step, worked.is_ok());
-        match worked {
-            Ok(()) => self.history.over(self.number),
-            // The user interrupted it: it was neither done nor refused.
-            Err(Cause::Interrupted) => {}
-            Err(cause) => {
-                self.history.over(self.number);
-                let attempt = format!("{}: {action}", title(self.plan));
-                // A user can make her own daemon fail at will: that must not undo the daemons of others.
-                let failure = if let Some(user) = self.shared.user_of(action) {
-                    self.undo_change_of(action);
-                    FailedStep {
-                        attempt: format!("{attempt}, which runs as {user}"),
-                        cause,
-                        is_a_users: true,
-                    }
-                } else {
-                    self.shared.fail();
-                    FailedStep::new(attempt, cause)
-                };
-                let goes_on = failure.is_a_users;
-                self.history.did_not(self.number, failure);
-                return goes_on;
-            }
+        let Err(cause) = worked else {
+            self.history.record_end(self.number, None);
+            return Ended::Done;
+        };
+        if matches!(cause, Cause::Interrupted) {
+            return Ended::Interrupted;
         }
-        true
+        let mut failure = FailedStep::new(format!("{}: {action}", title(self.plan)), cause);
+        // A user can make her own daemon fail at will: that must not undo the daemons of others.
+        let ended = if let Some(user) = self.shared.user_of(action) {
+            self.undo_change_of(action);
+            failure.attempt = format!("{}, which runs as {user}", failure.attempt);
+            failure.is_a_users = true;
+            Ended::FailedAlone
+        } else {
+            self.shared.fail();
+            Ended::Failed
+        };
+        self.history.record_end(self.number, Some(failure));
+        ended
     }
 
     /// Restores the settings of a user's daemon after a failed change. If that fails too, the record stays
     /// unfinished and the next `up` continues.
     fn undo_change_of(&self, action: &Action) {
         let Action::Set(set) = action else { return };
-        if let Some((before, after)) = self.history.take_change(&set.uuid) {
-            let _ = self.shared.change_back(&before, &after.settings);
+        if let Some(served) = self.shared.served(&set.uuid) {
+            let _ = self.shared.change_back(&served.record, &set.settings);
+            self.history.record_change(&served.record);
         }
     }
 
     fn start(&self, start: &Start, device: Option<DeviceNow>) -> Result<(), Cause> {
-        let shared = self.shared;
         let device = device.ok_or(Cause::NoDevice)?;
-        match shared
-            .names_in_use
-            .wait_for(&start.name, || shared.is_over())
-        {
-            Name::Free => {}
-            Name::Kept => return Err(Cause::NameInUse(start.name.clone())),
-            Name::Pointless => return Err(Cause::Interrupted),
-        }
-        shared.start_daemon(device, start, &self.history)
+        self.shared.start_daemon(device, start, &self.history)
     }
 
     fn stop(&self, stop: &Stop) -> Result<(), Cause> {
         let served = self.shared.served(&stop.uuid);
         let Some(served) = served.or_else(|| self.shared.lost(&stop.uuid)) else {
-            self.shared.names_in_use.gone(&stop.name);
             return Ok(());
         };
-        let idle = served.clients.are_none();
         if let Patience::Force(seconds) = stop.patience
             && stop.patience != Patience::AT_ONCE
-            && !idle
+            && !served.clients.are_none()
         {
             let clients: Vec<String> = stop.clients.iter().map(ToString::to_string).collect();
             let clients = match clients.as_slice() {
@@ -291,19 +323,18 @@ impl<'a> Attempt<'a> {
             let others = format!("{clients}, for at most {seconds} s");
             self.shared.progress.waits(self.step(), &others);
         }
-        let ended = self
-            .shared
-            .end(self.plan, &served.record, (stop.patience, stop.means), idle);
+        let request = StopRequest {
+            patience: stop.patience,
+            means: stop.means,
+            keeps_record: starts_again(self.plan, &served.record),
+        };
+        let ended = self.shared.stop_daemon(&served.record, request);
         // A daemon whose directory could not be removed has stopped all the same.
-        let has_gone = ended.is_ok() || !self.shared.is_alive(&served.record);
-        if has_gone {
-            self.shared.names_in_use.gone(&stop.name);
-        }
-        if stop.alive && served.record.finished && has_gone {
-            let record = Box::new(served.record.clone());
-            let by_force = stop.patience != Patience::Idle;
-            let clients = if by_force { stop.clients.len() } else { 0 };
-            self.history.did(Effect::Stopped { record, clients });
+        let has_stopped = ended.is_ok() || !self.shared.is_alive(&served.record);
+        if stop.alive && has_stopped {
+            let is_by_force = served.record.finished && stop.patience != Patience::Idle;
+            let clients = if is_by_force { stop.clients.len() } else { 0 };
+            self.history.record_stop(&stop.uuid, clients);
         }
         ended
     }
@@ -328,11 +359,10 @@ impl Shared<'_> {
         history: &History,
     ) -> Result<(), Cause> {
         let (record, result) = self.bring_up_new(device, start);
-        let record = Box::new(record);
         let cause = match result {
             Ok(is_new) => {
                 if is_new {
-                    history.did(Effect::Started(record));
+                    history.record_start(record);
                 }
                 return Ok(());
             }
@@ -345,8 +375,67 @@ impl Shared<'_> {
         };
         if matches!(cause, Cause::CleanupFailed { .. }) {
             // The rollback tries again to stop it.
-            history.did(Effect::Started(record));
+            history.record_start(record);
         }
         Err(cause.and(kept))
+    }
+}
+
+/// The course of the run on one GPU. Several threads write it.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    /// The daemons that run now, by the UUIDs of their devices.
+    daemons: Mutex<BTreeMap<String, DeviceRecord>>,
+    /// The number of clients that were terminated with their daemons.
+    ended_clients: Mutex<usize>,
+    /// The plan's steps that succeeded or failed, by number.
+    ended: Mutex<BTreeMap<usize, Option<FailedStep>>>,
+}
+
+impl History {
+    fn record_start(&self, record: DeviceRecord) {
+        lock(&self.daemons).insert(record.uuid.clone(), record);
+    }
+
+    /// Records the settings of a daemon that runs.
+    pub(super) fn record_change(&self, record: &DeviceRecord) {
+        if let Some(daemon) = lock(&self.daemons).get_mut(&record.uuid) {
+            daemon.clone_from(record);
+        }
+    }
+
+    fn record_stop(&self, uuid: &str, clients: usize) {
+        lock(&self.daemons).remove(uuid);
+        *lock(&self.ended_clients) += clients;
+    }
+
+    pub(super) fn ended_clients(&self) -> usize {
+        *lock(&self.ended_clients)
+    }
+
+    /// True if a step has failed on which others depend.
+    fn has_failed(&self) -> bool {
+        lock(&self.ended)
+            .values()
+            .flatten()
+            .any(|failure| !failure.is_a_users)
+    }
+
+    /// Records that a step has succeeded or failed.
+    fn record_end(&self, step: usize, failure: Option<FailedStep>) {
+        lock(&self.ended).insert(step, failure);
+    }
+
+    /// True if the step has succeeded or failed.
+    fn has_ended(&self, step: usize) -> bool {
+        lock(&self.ended).contains_key(&step)
+    }
+
+    /// Takes the failures, in the plan's order.
+    pub(super) fn take_failures(&self) -> Vec<FailedStep> {
+        lock(&self.ended)
+            .values_mut()
+            .filter_map(Option::take)
+            .collect()
     }
 }

@@ -1,11 +1,11 @@
-//! GPU and compute instances: `create_` and `destroy_` record what they do, `make_` and `unmake_` only what NVML makes.
-//! Calls are tried again while the driver reports a GPU in use.
+//! GPU and compute instances: made, destroyed and tracked, and recorded as ours. Calls are tried again while the driver
+//! reports a GPU in use.
 
 use std::time::{Duration, Instant};
 
 use super::error::Cause;
 use super::gpu::{GpuRun, by_placement};
-use super::rollback::Effect;
+use super::rollback::compute_instance;
 use crate::geometry::{ComputeChoice, ComputeInstanceProfile, Placement, ProfileId};
 use crate::host::Interrupt;
 use crate::nvml::{Code, ComputeInstanceReading, GpuHandle, GpuInstanceReading, NvmlError};
@@ -13,125 +13,11 @@ use crate::plan::GpuInstance;
 use crate::state::{Created, Taken};
 
 impl GpuRun<'_> {
+    /// Makes a GPU instance. One of ours is recorded first: what a crash leaves behind is then known as ours.
     pub(super) fn create_gpu_instance(&mut self, instance: &GpuInstance) -> Result<(), Cause> {
-        let made = self.make_gpu_instance(instance, true);
-        if made.as_ref().err().is_none_or(Cause::may_have_worked) {
-            self.history.did(Effect::GpuInstance(instance.clone()));
-        }
-        made
-    }
-
-    pub(super) fn create_compute_instance(
-        &mut self,
-        instance: Placement,
-        compute: ComputeChoice,
-    ) -> Result<(), Cause> {
-        let parent = self.instances.get(&instance).ok_or(Cause::NoInstance)?;
-        // In a GPU instance that mig-mps did not make, only the compute instance is ours.
-        let whole = self.created(parent.profile, instance, None);
-        let note = |at| Created {
-            compute: Some(at),
-            ..whole.clone()
-        };
-        let offered = self.offered(instance)?;
-        let is_alone_ours = !self.made.contains(&instance);
-        let expected = expected_placement(compute, &offered)
-            .filter(|_| is_alone_ours)
-            .map(note);
-        if let Some(created) = &expected {
-            self.shared.node_record.add(created)?;
-        }
-        let made = self.make_compute_instance(instance, compute, &offered);
-        let at = made.as_ref().ok().map(|made| made.placement);
-        let may_stand = made.as_ref().err().is_none_or(Cause::may_have_worked);
-        if may_stand {
-            self.history.did(Effect::ComputeInstance {
-                instance,
-                compute: at,
-            });
-        }
-        let actual = at.filter(|_| is_alone_ours).map(note);
-        if expected != actual && (at.is_some() || !may_stand) {
-            // Its placement differs from the expected one, or it was not made.
-            self.shared
-                .node_record
-                .remove(|other| expected.as_ref() == Some(other));
-            if let Some(created) = actual {
-                self.shared.node_record.add(&created)?;
-            }
-        }
-        made.map(drop)
-    }
-
-    pub(super) fn destroy_gpu_instance(&mut self, instance: &GpuInstance) -> Result<(), Cause> {
-        let (profile, placement) = (instance.profile, instance.placement);
-        if !self.instances.contains_key(&placement) {
-            return Ok(());
-        }
-        self.shared.journal.taking(Taken {
-            gpu: self.plan.uuid.clone(),
-            profile,
-            name: instance.name.to_string(),
-            placement,
-        })?;
-        self.unmake_gpu_instance(placement)?;
-        let created = self.created(profile, placement, None);
-        self.history.did(Effect::GpuInstanceGone {
-            instance: instance.clone(),
-            ours: self.shared.node_record.has(&created),
-        });
-        // With what was made in it.
-        self.shared
-            .node_record
-            .remove(|created| created.gpu == self.plan.uuid && created.placement == placement);
-        Ok(())
-    }
-
-    pub(super) fn destroy_compute_instance(
-        &mut self,
-        instance: Placement,
-        compute: Placement,
-    ) -> Result<(), Cause> {
-        let Some((parent, part)) = self.find(instance, compute) else {
-            return Ok(());
-        };
-        let created = self.created(parent.profile, instance, Some(compute));
-        let profile = part.profile;
-        self.unmake_compute_instance(instance, compute)?;
-        self.history.did(Effect::ComputeInstanceGone {
-            instance,
-            profile,
-            compute,
-            ours: self.shared.node_record.has(&created),
-        });
-        self.shared.node_record.remove(|other| *other == created);
-        Ok(())
-    }
-
-    pub(super) fn created(
-        &self,
-        profile: ProfileId,
-        placement: Placement,
-        compute: Option<Placement>,
-    ) -> Created {
-        Created {
-            gpu: self.plan.uuid.clone(),
-            profile,
-            placement,
-            compute,
-        }
-    }
-
-    /// Makes a GPU instance and tracks it. One of ours is recorded first: what a crash leaves behind is then known as
-    /// ours.
-    pub(super) fn make_gpu_instance(
-        &mut self,
-        instance: &GpuInstance,
-        is_ours: bool,
-    ) -> Result<(), Cause> {
         let (profile, placement) = (instance.profile, instance.placement);
         let created = self.created(profile, placement, None);
-        if is_ours {
+        if self.becomes_ours(&created) {
             self.shared.node_record.add(&created)?;
         }
         let made = self.in_use(&self.plan.uuid, move |gpu| {
@@ -150,21 +36,68 @@ impl GpuRun<'_> {
                 self.instances.insert(placement, reading);
                 Ok(())
             }
+            Err(cause) if cause.may_have_worked() => {
+                self.unknown.insert(placement, instance.to_string());
+                Err(cause)
+            }
             Err(cause) => {
-                if !cause.may_have_worked() {
-                    self.shared.node_record.remove(|other| *other == created);
-                }
+                self.shared.node_record.remove(|other| *other == created);
                 Err(cause)
             }
         }
     }
 
-    pub(super) fn make_compute_instance(
+    /// True if mig-mps is recorded as the maker of an instance that it makes. Of a compute instance that depends on its
+    /// GPU instance: in one that mig-mps made it is not recorded. A rollback makes again for others what was theirs.
+    fn becomes_ours(&self, created: &Created) -> bool {
+        if self.rolling_back {
+            return self.shared.node_record.had(created);
+        }
+        created.compute.is_none() || !self.made.contains(&created.placement)
+    }
+
+    pub(super) fn create_compute_instance(
+        &mut self,
+        instance: Placement,
+        choice: ComputeChoice,
+    ) -> Result<(), Cause> {
+        let parent = self.instances.get(&instance).ok_or(Cause::NoInstance)?;
+        let profile = parent.profile;
+        let offered = self.offered(instance)?;
+        let at = expected_placement(choice, &offered);
+        let expected = at
+            .map(|at| self.created(profile, instance, Some(at)))
+            .filter(|created| self.becomes_ours(created));
+        if let Some(created) = &expected {
+            self.shared.node_record.add(created)?;
+        }
+        let made = self.make_compute_instance(instance, choice, &offered);
+        let actual = match &made {
+            Ok(at) => Some(self.created(profile, instance, Some(*at)))
+                .filter(|created| self.becomes_ours(created)),
+            Err(cause) if cause.may_have_worked() => {
+                let thing = at.map_or_else(
+                    || format!("a compute instance of the GPU instance at {instance}"),
+                    |at| compute_instance(at, instance),
+                );
+                self.unknown.insert(instance, thing);
+                expected.clone()
+            }
+            Err(_) => None,
+        };
+        self.shared
+            .node_record
+            .replace(expected.as_ref(), actual.as_ref())?;
+        made.map(drop)
+    }
+
+    /// Makes a compute instance and tracks it. Returns its placement.
+    fn make_compute_instance(
         &mut self,
         instance: Placement,
         choice: ComputeChoice,
         offered: &[ComputeInstanceProfile],
-    ) -> Result<ComputeInstanceReading, Cause> {
+    ) -> Result<Placement, Cause> {
         let parent = self.instances.get(&instance).ok_or(Cause::NoInstance)?;
         let id = parent.id;
         let (profile, at) = choice.among(offered).ok_or_else(|| {
@@ -180,25 +113,39 @@ impl GpuRun<'_> {
         let made = self.in_use(&self.plan.uuid, move |gpu| {
             gpu.create_compute_instance(id, profile, at)
         })?;
+        let placement = made.placement;
         if let Some(parent) = self.instances.get_mut(&instance) {
-            parent.compute.push(made.clone());
+            parent.compute.push(made);
             parent.compute.sort_by_key(|compute| compute.placement);
         }
-        Ok(made)
+        Ok(placement)
     }
 
-    pub(super) fn unmake_gpu_instance(&mut self, placement: Placement) -> Result<(), Cause> {
+    pub(super) fn destroy_gpu_instance(&mut self, instance: &GpuInstance) -> Result<(), Cause> {
+        let placement = instance.placement;
         let Some(reading) = self.instances.get(&placement) else {
             return Ok(());
         };
         let id = reading.id;
+        if !self.rolling_back {
+            self.shared.journal.taking(Taken {
+                gpu: self.plan.uuid.clone(),
+                profile: instance.profile,
+                name: instance.name.to_string(),
+                placement,
+            })?;
+        }
         self.in_use(&self.plan.uuid, move |gpu| gpu.destroy_gpu_instance(id))?;
         self.instances.remove(&placement);
         self.made.remove(&placement);
+        // With what was made in it.
+        self.shared
+            .node_record
+            .remove(|created| created.gpu == self.plan.uuid && created.placement == placement);
         Ok(())
     }
 
-    pub(super) fn unmake_compute_instance(
+    pub(super) fn destroy_compute_instance(
         &mut self,
         instance: Placement,
         compute: Placement,
@@ -206,6 +153,7 @@ impl GpuRun<'_> {
         let Some((parent, part)) = self.find(instance, compute) else {
             return Ok(());
         };
+        let created = self.created(parent.profile, instance, Some(compute));
         let (parent, id) = (parent.id, part.id);
         self.in_use(&part.uuid, move |gpu| {
             gpu.destroy_compute_instance(parent, id)
@@ -213,7 +161,22 @@ impl GpuRun<'_> {
         if let Some(parent) = self.instances.get_mut(&instance) {
             parent.compute.retain(|other| other.placement != compute);
         }
+        self.shared.node_record.remove(|other| *other == created);
         Ok(())
+    }
+
+    fn created(
+        &self,
+        profile: ProfileId,
+        placement: Placement,
+        compute: Option<Placement>,
+    ) -> Created {
+        Created {
+            gpu: self.plan.uuid.clone(),
+            profile,
+            placement,
+            compute,
+        }
     }
 
     /// Returns the compute instance profiles that a GPU instance offers. Asks once for each profile.
@@ -238,13 +201,18 @@ impl GpuRun<'_> {
         Ok(offered)
     }
 
-    /// Reads the instances from the hardware again, after a call with an unknown outcome.
-    pub(super) fn reread_instances(&mut self) -> Result<(), Cause> {
+    /// Reads from the hardware the GPU instances in which a call may have made something.
+    pub(super) fn reread_unknown(&mut self) -> Result<(), Cause> {
         let profiles = self.gpu.map(|gpu| gpu.profiles.clone()).unwrap_or_default();
         let instances = self
             .shared
             .nvml_on(&self.plan.uuid, move |gpu| gpu.instances(&profiles))?;
-        self.instances = by_placement(instances);
+        let now = by_placement(instances);
+        for placement in self.unknown.keys() {
+            if let Some(instance) = now.get(placement) {
+                self.instances.insert(*placement, instance.clone());
+            }
+        }
         Ok(())
     }
 

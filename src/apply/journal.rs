@@ -227,6 +227,8 @@ fn may_exist(created: &Created, node: &Node) -> bool {
 /// recorded on a full disk until the end of the run, which writes the rest once everything has ended.
 pub(super) struct NodeRecord {
     run_dir: RunDir,
+    /// The content before the run.
+    before: NodeFile,
     files: Mutex<Files>,
 }
 
@@ -266,6 +268,7 @@ impl NodeRecord {
         boot_id.clone_into(&mut file.boot_id);
         Ok(Self {
             run_dir: run_dir.clone(),
+            before: file.clone(),
             files: Mutex::new(Files {
                 written: file.clone(),
                 now: file,
@@ -273,9 +276,14 @@ impl NodeRecord {
         })
     }
 
-    /// True if mig-mps made it.
-    pub(super) fn has(&self, created: &Created) -> bool {
-        lock(&self.files).now.created.contains(created)
+    /// True if mig-mps had made it before the run.
+    pub(super) fn had(&self, created: &Created) -> bool {
+        self.before.created.contains(created)
+    }
+
+    /// True if mig-mps had switched that GPU's MIG mode on before the run.
+    pub(super) fn had_switched_on(&self, gpu: &str) -> bool {
+        has_switched_on(&self.before, gpu)
     }
 
     /// True if mig-mps switched that GPU's MIG mode on.
@@ -321,6 +329,41 @@ impl NodeRecord {
     pub(super) fn remove(&self, gone: impl Fn(&Created) -> bool) {
         let mut files = lock(&self.files);
         files.now.created.retain(|created| !gone(created));
+        let _ = files.write(&self.run_dir);
+    }
+
+    /// Records what was made instead of what was expected.
+    pub(super) fn replace(
+        &self,
+        expected: Option<&Created>,
+        actual: Option<&Created>,
+    ) -> io::Result<()> {
+        if expected == actual {
+            return Ok(());
+        }
+        self.remove(|other| Some(other) == expected);
+        actual.map_or(Ok(()), |created| self.add(created))
+    }
+
+    /// Restores after a rollback whose the instances of a GPU are. What was there before is whose it was, as far as it
+    /// stands; else what stands is ours.
+    pub(super) fn restore(
+        &self,
+        gpu: &str,
+        was_there: impl Fn(&Created) -> bool,
+        stands: impl Fn(&Created) -> bool,
+    ) {
+        let mut files = lock(&self.files);
+        let created = &mut files.now.created;
+        created.retain(|created| {
+            let is_made = stands(created) && !was_there(created);
+            created.gpu != gpu || is_made || self.had(created)
+        });
+        for earlier in &self.before.created {
+            if earlier.gpu == gpu && stands(earlier) && !created.contains(earlier) {
+                created.push(earlier.clone());
+            }
+        }
         let _ = files.write(&self.run_dir);
     }
 

@@ -1,11 +1,8 @@
 //! Switches MIG mode, and waits until the change is active. Looks at the GPUs before anything is touched.
 
-use std::io;
-
 use super::error::{Cause, Due};
 use super::gpu::GpuRun;
 use super::instances::Backoff;
-use super::rollback::Effect;
 use super::shared::{Allowed, Shared, StepOf};
 use crate::host::{Environment, Holders, Interrupt};
 use crate::node::Node;
@@ -17,62 +14,80 @@ impl GpuRun<'_> {
     ///
     /// NVML returns SUCCESS for a change that is only pending: the activation status and the mode that reads back
     /// tell the difference.
-    pub(super) fn switch_mig(&mut self, on: bool, step: StepOf<'_>) -> Result<(), Cause> {
-        if self
-            .gpu
-            .and_then(|gpu| gpu.mig)
-            .is_some_and(|mode| mode.current == on)
-        {
+    pub(super) fn switch_mig(&mut self, on: bool, step: Option<StepOf<'_>>) -> Result<(), Cause> {
+        let (record, uuid) = (&self.shared.node_record, &self.plan.uuid);
+        let was_ours = record.has_switched_on(uuid);
+        let mut is_ours = on;
+        if self.rolling_back {
+            is_ours = record.had_switched_on(uuid);
+            if self.is_switched_back(on)? {
+                return Ok(record.switched_on(uuid, is_ours)?);
+            }
+        } else if self.mig == on {
             // Another change is pending: cancel it.
             self.set_mode(on)?;
             if !on {
-                self.record_switched_on(false)?;
+                record.switched_on(uuid, false)?;
             }
             return Ok(());
         }
-        let was_ours = self.shared.node_record.has_switched_on(&self.plan.uuid);
-        if on {
+        if is_ours {
             // Recorded first: what a crash leaves behind is then known as ours.
-            self.record_switched_on(true)?;
+            record.switched_on(uuid, true)?;
         }
-        let switched = self.try_to_switch(on, was_ours, step);
-        if !self.history.has_switched() {
-            self.record_switched_on(was_ours)?;
+        let switched = self.try_to_switch(on, step);
+        if self.mig != on {
+            record.switched_on(uuid, was_ours)?;
         } else if switched.is_ok() {
-            self.record_switched_on(on)?;
+            record.switched_on(uuid, is_ours)?;
         }
         switched
     }
 
-    fn record_switched_on(&self, is_ours: bool) -> io::Result<()> {
-        let record = &self.shared.node_record;
-        record.switched_on(&self.plan.uuid, is_ours)
+    /// True if a rollback finds the mode that it wants, an error if it leaves the mode as it is.
+    fn is_switched_back(&mut self, on: bool) -> Result<bool, Cause> {
+        let mode = self.read_mode()?;
+        if mode.current == on {
+            self.mig = on;
+            return if mode.pending == on {
+                Ok(true)
+            } else {
+                Err(Cause::Pending)
+            };
+        }
+        // The former instances need the mode on, and an idle GPU switches at once; off leaves an Ampere GPU in need of
+        // a reset.
+        if !on && !self.instances.is_empty() {
+            return Err(Cause::HasInstances);
+        }
+        let uuid = &self.plan.uuid;
+        if !on && !self.shared.nvml_on(uuid, Session::changes_without_reset)? {
+            return Err(Cause::NeedsReset);
+        }
+        Ok(false)
     }
 
-    fn try_to_switch(&mut self, on: bool, was_ours: bool, step: StepOf<'_>) -> Result<(), Cause> {
+    fn try_to_switch(&mut self, on: bool, step: Option<StepOf<'_>>) -> Result<(), Cause> {
         let mut backoff = Backoff::new(self.interrupt());
-        let mut may_stop = self.shared.context.allowed.stop_holders;
+        let mut may_stop = self.shared.context.allowed.stop_holders && !self.rolling_back;
         loop {
             let activation = self.set_mode(on)?;
-            let mode = match self.read_mode() {
-                Ok(mode) => mode,
-                Err(error) => {
-                    self.history.did(Effect::MigMode { on, was_ours });
-                    return Err(error.into());
-                }
-            };
-            if mode.current == on {
-                self.history.did(Effect::MigMode { on, was_ours });
+            let mode = self.read_mode();
+            if mode.as_ref().is_ok_and(|mode| mode.current == on) {
+                self.mig = on;
                 self.instances.clear();
                 return Ok(());
             }
+            // What is unknown, or stays pending until a reset or reboot, is undone too.
+            if !self.rolling_back && (mode.is_err() || activation != Code::IN_USE) {
+                self.mig = on;
+            }
+            let mode = mode?;
             if activation != Code::IN_USE {
-                // It stays pending until a reset or reboot.
-                self.history.did(Effect::MigMode { on, was_ours });
                 return self.reset(on, activation, mode);
             }
             let open = self.shared.open_by(self.gpu).unwrap_or_default();
-            if let Some(holder) = open.seen.first() {
+            if let Some((step, holder)) = step.zip(open.seen.first()) {
                 self.shared.progress.waits(step, &holder.to_string());
             }
             let mut has_stopped = false;
@@ -96,7 +111,7 @@ impl GpuRun<'_> {
 
     /// Resets the GPU, if allowed, to activate a pending mode.
     fn reset(&mut self, on: bool, activation: Code, mode: MigMode) -> Result<(), Cause> {
-        if !self.shared.context.allowed.reset {
+        if self.rolling_back || !self.shared.context.allowed.reset {
             return Err(Cause::not_active(activation, mode, Due::Reset));
         }
         let pci = self.gpu.map(|gpu| gpu.pci.clone()).unwrap_or_default();
@@ -118,42 +133,6 @@ impl GpuRun<'_> {
         }
         self.instances.clear();
         Ok(())
-    }
-
-    /// Switches the mode back, if that needs no reset.
-    pub(super) fn switch_back(&mut self, from: bool) -> Result<(), Cause> {
-        let mode = self.read_mode()?;
-        if mode.current != from {
-            return if mode.pending == from {
-                Err(Cause::Pending)
-            } else {
-                Ok(())
-            };
-        }
-        // The former instances need the mode on, and an idle GPU switches at once; off leaves an Ampere GPU in need of
-        // a reset.
-        if from && !self.instances.is_empty() {
-            return Err(Cause::HasInstances);
-        }
-        let (shared, uuid) = (self.shared, &self.plan.uuid);
-        if from && !shared.nvml_on(uuid, GpuHandle::changes_without_reset)? {
-            return Err(Cause::NeedsReset);
-        }
-        let mut backoff = Backoff::new(self.interrupt());
-        loop {
-            let activation = self.set_mode(!from)?;
-            let mode = self.read_mode()?;
-            if mode.current != from {
-                self.instances.clear();
-                return Ok(());
-            }
-            if activation != Code::IN_USE {
-                return Err(Cause::not_active(activation, mode, Due::Reset));
-            }
-            if !backoff.wait() {
-                return Err(self.busy(!from, 0));
-            }
-        }
     }
 
     /// Gives up a change, because these many hidden processes and others use the GPU.

@@ -1,152 +1,313 @@
-//! The changes that a run has made to one GPU, and how they are undone, in reverse order.
+//! Undoes a run: the difference between a GPU before it and now is steps, which run as the steps of a plan do. What
+//! others have changed meanwhile stays.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, Mutex};
 
-use super::daemons::starts_again;
-use super::error::{Cause, FailedStep, RolledBack};
-use super::gpu::GpuRun;
-use super::shared::lock;
-use crate::geometry::{ComputeChoice, ComputeProfileId, Placement};
-use crate::host::Pool;
-use crate::mps::{Means, Patience};
-use crate::nvml::NvmlError;
-use crate::plan::GpuInstance;
-use crate::state::{DeviceKey, DeviceRecord};
+use super::daemons::{StopRequest, starts_again};
+use super::error::{Cause, RolledBack};
+use super::gpu::{GpuRun, by_placement};
+use super::shared::Shared;
+use crate::geometry::{ComputeChoice, ComputeProfileId, Placement, ProfileId};
+use crate::host::Threads;
+use crate::node::Gpu;
+use crate::nvml::{GpuInstanceReading, NvmlError};
+use crate::plan::{Action, GpuInstance, GpuPlan};
+use crate::state::{Created, DeviceKey, DeviceRecord};
 
-/// The results of the rollback, by the GPU's position in the plan and the order of the tries.
-pub(super) type Outcomes = Mutex<BTreeMap<(usize, usize), RolledBack>>;
+/// The state of a GPU, as far as a run changes it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct GpuState {
+    /// True if MIG mode is on.
+    pub(super) mig: bool,
+    pub(super) instances: BTreeMap<Placement, GpuInstanceReading>,
+    /// The daemons that run, by the UUIDs of their devices.
+    pub(super) daemons: BTreeMap<String, DeviceRecord>,
+}
 
-impl<'a> GpuRun<'a> {
-    /// Undoes the changes in reverse order.
-    pub(super) fn roll_back(mut self, place: usize, outcomes: &Arc<Outcomes>, pool: &Pool<'a>) {
-        self.rolling_back = true;
-        let mut came = RolledBack::default();
-        let mut done = self.history.take();
-        if !done.is_empty() {
-            self.shared.progress.undoes(self.plan);
+impl GpuState {
+    /// The state before the run.
+    pub(super) fn before(shared: &Shared<'_>, plan: &GpuPlan) -> Self {
+        let gpu = shared.context.node.gpu(&plan.uuid);
+        let mode = gpu.and_then(|gpu| gpu.mig);
+        Self {
+            mig: mode.is_some_and(|mode| mode.current),
+            instances: by_placement(gpu.map(|gpu| gpu.instances.clone()).unwrap_or_default()),
+            daemons: shared
+                .context
+                .node
+                .served()
+                .filter(|served| {
+                    served.run_dir == shared.run_dir
+                        && served.record.key.gpu == plan.uuid
+                        && served.is_alive()
+                })
+                .map(|served| (served.record.uuid.clone(), served.record.clone()))
+                .collect(),
         }
-        let mut hangs = false;
-        // Stopped daemons come first in every plan, so they remain last here and start again in parallel.
-        while let Some(step) = done.pop_if(|step| !matches!(step, Effect::Stopped { .. })) {
-            // Each call to a GPU that hangs takes as long as the first.
-            let result = if hangs {
-                Err(Cause::Other("not tried: the GPU hangs".to_owned()))
-            } else {
-                self.undo(&step)
+    }
+
+    fn parts(&self) -> BTreeSet<Part> {
+        let mut parts = BTreeSet::new();
+        for instance in self.instances.values() {
+            let whole = Part {
+                placement: instance.placement,
+                profile: instance.profile,
+                compute: None,
             };
-            hangs |= matches!(result, Err(Cause::Nvml(NvmlError::Hung { .. })));
-            self.stays_partitioned |= matches!(step, Effect::MigMode { on: true, .. })
-                && !matches!(result, Ok(()) | Err(Cause::Pending));
-            came.add(&self.title(), &step, result);
-        }
-        lock(outcomes).insert((place, 0), came);
-        let run = Arc::new(self);
-        for (number, step) in done.into_iter().enumerate() {
-            let (run, outcomes) = (Arc::clone(&run), Arc::clone(outcomes));
-            pool.later(Box::new(move |_| {
-                let mut came = RolledBack::default();
-                came.add(&run.title(), &step, run.start_again(&step));
-                lock(&outcomes).insert((place, number + 1), came);
+            parts.insert(whole);
+            parts.extend(instance.compute.iter().map(|compute| Part {
+                compute: Some(Reverse((compute.placement, compute.profile))),
+                ..whole
             }));
         }
+        parts
     }
 
-    fn undo(&mut self, step: &Effect) -> Result<(), Cause> {
-        match step {
-            Effect::MigMode { on, was_ours } => {
-                self.switch_back(*on)?;
-                let node_record = &self.shared.node_record;
-                Ok(node_record.switched_on(&self.plan.uuid, *was_ours)?)
+    /// True if it has that instance.
+    fn has(&self, created: &Created) -> bool {
+        self.parts().iter().any(|part| {
+            let compute = part.compute.map(|Reverse((placement, _))| placement);
+            (part.placement, part.profile, compute)
+                == (created.placement, created.profile, created.compute)
+        })
+    }
+
+    /// Returns the steps back to an earlier state of a GPU: daemons stop first and start last.
+    fn back_to(&self, before: &Self, gpu: &Gpu) -> Vec<StepBack> {
+        let mut steps = Vec::new();
+        for (uuid, now) in &self.daemons {
+            match before.daemons.get(uuid) {
+                Some(earlier) if earlier == now => {}
+                Some(earlier) if earlier.daemon == now.daemon => steps.push(StepBack::Set {
+                    earlier: Box::new(earlier.clone()),
+                    now: Box::new(now.clone()),
+                }),
+                _ => steps.push(StepBack::Stop(now.clone())),
             }
-            Effect::GpuInstance(instance) => {
-                let (profile, placement) = (instance.profile, instance.placement);
-                if !self.instances.contains_key(&placement) {
-                    self.reread_instances()?;
-                }
-                self.unmake_gpu_instance(placement)?;
-                let created = self.created(profile, placement, None);
-                self.shared.node_record.remove(|other| *other == created);
-                Ok(())
+        }
+        let (now, earlier) = (self.parts(), before.parts());
+        let destroyed = now.iter().rev().filter(|part| !earlier.contains(part));
+        let created = earlier.difference(&now);
+        let switch = (self.mig != before.mig).then_some(Action::SwitchMig { on: before.mig });
+        steps.extend(
+            destroyed
+                .filter_map(|part| part.destroyed(gpu))
+                .chain(switch)
+                .chain(created.filter_map(|part| part.created(gpu)))
+                .map(StepBack::Change),
+        );
+        for (uuid, earlier) in &before.daemons {
+            let now = self.daemons.get(uuid);
+            if earlier.finished && now.is_none_or(|now| now.daemon != earlier.daemon) {
+                steps.push(StepBack::Start(earlier.clone()));
             }
-            Effect::GpuInstanceGone { instance, ours } => self.make_gpu_instance(instance, *ours),
-            Effect::ComputeInstance { instance, compute } => match compute {
-                Some(compute) => self.remove(*instance, *compute),
-                None => self.remove_strays(*instance),
-            },
-            Effect::ComputeInstanceGone {
-                instance,
-                profile,
+        }
+        steps
+    }
+}
+
+/// A GPU instance, or a compute instance in one, in the order in which they are made again: a GPU instance before what is
+/// in it. They are destroyed in the reverse order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Part {
+    placement: Placement,
+    profile: ProfileId,
+    compute: Option<Reverse<(Placement, ComputeProfileId)>>,
+}
+
+impl Part {
+    /// Returns the action that destroys it; `None` for an unknown profile, which no plan makes or destroys.
+    fn destroyed(&self, gpu: &Gpu) -> Option<Action> {
+        Some(match self.compute {
+            None => Action::DestroyGpuInstance(self.gpu_instance(gpu)?),
+            Some(Reverse((compute, _))) => Action::DestroyComputeInstance {
+                instance: self.placement,
                 compute,
-                ours,
-            } => self.bring_part_back(*instance, *profile, *compute, *ours),
-            Effect::Started(record) => {
-                let shared = self.shared;
-                shared.end(self.plan, record, (Patience::Idle, Means::Session), true)
+            },
+        })
+    }
+
+    /// Returns the action that makes it as it was.
+    fn created(&self, gpu: &Gpu) -> Option<Action> {
+        Some(match self.compute {
+            None => Action::CreateGpuInstance(self.gpu_instance(gpu)?),
+            Some(Reverse((placement, profile))) => Action::CreateComputeInstance {
+                instance: self.placement,
+                compute: ComputeChoice::Exactly { profile, placement },
+            },
+        })
+    }
+
+    fn gpu_instance(&self, gpu: &Gpu) -> Option<GpuInstance> {
+        Some(GpuInstance {
+            profile: self.profile,
+            name: gpu.profile(self.profile)?.name.clone(),
+            placement: self.placement,
+        })
+    }
+}
+
+/// A step that undoes a part of a run.
+#[derive(Clone, Debug)]
+enum StepBack {
+    /// Changes the MIG mode or an instance.
+    Change(Action),
+    Stop(DeviceRecord),
+    Set {
+        earlier: Box<DeviceRecord>,
+        now: Box<DeviceRecord>,
+    },
+    Start(DeviceRecord),
+}
+
+impl StepBack {
+    /// True if the run has removed what the step makes again.
+    fn makes_again(&self) -> bool {
+        matches!(
+            self,
+            Self::Start(_)
+                | Self::Change(
+                    Action::SwitchMig { on: true }
+                        | Action::CreateGpuInstance(_)
+                        | Action::CreateComputeInstance { .. }
+                )
+        )
+    }
+}
+
+/// Names what the run has made, changed or removed.
+impl fmt::Display for StepBack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stop(record) | Self::Start(record) => write!(f, "daemon of {}", record.name),
+            Self::Set { now, .. } => write!(f, "changed settings of {}", now.name),
+            Self::Change(Action::SwitchMig { .. }) => f.write_str("MIG mode on"),
+            Self::Change(
+                Action::CreateGpuInstance(instance) | Action::DestroyGpuInstance(instance),
+            ) => instance.fmt(f),
+            Self::Change(
+                Action::DestroyComputeInstance {
+                    instance,
+                    compute: placement,
+                }
+                | Action::CreateComputeInstance {
+                    instance,
+                    compute: ComputeChoice::Exactly { placement, .. },
+                },
+            ) => f.write_str(&compute_instance(*placement, *instance)),
+            Self::Change(action) => action.fmt(f),
+        }
+    }
+}
+
+/// Names a compute instance.
+pub(super) fn compute_instance(compute: Placement, parent: Placement) -> String {
+    format!("compute instance {compute} of the GPU instance at {parent}")
+}
+
+impl GpuRun<'_> {
+    /// Begins to undo what the run has changed: stops the daemons that it has started.
+    pub(super) fn stop_started(&mut self) -> RolledBack {
+        self.rolling_back = true;
+        let mut rolled_back = RolledBack {
+            clients: self.history.ended_clients(),
+            ..RolledBack::default()
+        };
+        let steps = self.steps_back();
+        if !(steps.is_empty() && self.unknown.is_empty()) {
+            self.shared.progress.undoes(self.plan);
+        }
+        for step in steps {
+            if let StepBack::Stop(record) = &step {
+                let request = StopRequest {
+                    keeps_record: starts_again(self.plan, record),
+                    ..StopRequest::IDLE
+                };
+                let result = self.shared.stop_daemon(record, request);
+                rolled_back.add(&self.title(), &step, result);
             }
-            Effect::Stopped { .. } => self.start_again(step),
-            Effect::Set { before, after } => self.shared.change_back(before, &after.settings),
         }
+        rolled_back
     }
 
-    fn bring_part_back(
-        &mut self,
-        instance: Placement,
-        profile: ComputeProfileId,
-        placement: Placement,
-        ours: bool,
-    ) -> Result<(), Cause> {
-        let parent = self.instances.get(&instance).ok_or(Cause::NoInstance)?;
-        if ours {
-            let created = self.created(parent.profile, instance, Some(placement));
-            self.shared.node_record.add(&created)?;
-        }
-        let offered = self.offered(instance)?;
-        let as_it_was = ComputeChoice::Exactly { profile, placement };
-        self.make_compute_instance(instance, as_it_was, &offered)?;
-        Ok(())
+    fn steps_back(&self) -> Vec<StepBack> {
+        let gpu = self.gpu.cloned().unwrap_or_default();
+        self.state().back_to(&self.before, &gpu)
     }
 
-    fn remove(&mut self, instance: Placement, compute: Placement) -> Result<(), Cause> {
-        self.unmake_compute_instance(instance, compute)?;
-        self.shared.node_record.remove(|created| {
-            created.gpu == self.plan.uuid
-                && created.placement == instance
-                && created.compute == Some(compute)
-        });
-        Ok(())
-    }
-
-    /// Removes what a call with an unknown outcome may have made.
-    fn remove_strays(&mut self, instance: Placement) -> Result<(), Cause> {
-        let known = self.compute_placements(instance);
-        self.reread_instances()?;
-        for placement in self.compute_placements(instance) {
-            if !known.contains(&placement) {
-                self.remove(instance, placement)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn compute_placements(&self, instance: Placement) -> Vec<Placement> {
-        self.instances
-            .get(&instance)
+    /// Undoes the rest of what the run has changed.
+    pub(super) fn roll_back(
+        mut self,
+        mut rolled_back: RolledBack,
+        threads: &Threads,
+    ) -> RolledBack {
+        let mut hangs = self.read_unknown(&mut rolled_back);
+        let (starts, steps): (Vec<_>, Vec<_>) = self
+            .steps_back()
             .into_iter()
-            .flat_map(|parent| &parent.compute)
-            .map(|part| part.placement)
-            .collect()
+            .filter(|step| !matches!(step, StepBack::Stop(_)))
+            .partition(|step| matches!(step, StepBack::Start(_)));
+        for step in steps {
+            // Each call to a GPU that hangs takes as long as the first.
+            let result = match &step {
+                StepBack::Change(_) if hangs => {
+                    Err(Cause::Other("not tried: the GPU hangs".to_owned()))
+                }
+                StepBack::Change(action) => self.step(action, None),
+                StepBack::Set { earlier, now } => self.shared.change_back(earlier, &now.settings),
+                StepBack::Stop(_) | StepBack::Start(_) => Ok(()),
+            };
+            hangs |= result.as_ref().is_err_and(hung);
+            rolled_back.add(&self.title(), &step, result);
+        }
+        let started = threads.side_by_side(starts, |step| {
+            let result = match &step {
+                StepBack::Start(record) => self.start_again(record),
+                _ => Ok(()),
+            };
+            (step, result)
+        });
+        for (step, result) in started {
+            rolled_back.add(&self.title(), &step, result);
+        }
+        self.restore_ownership();
+        rolled_back
+    }
+
+    /// Reads from the hardware what calls with an unknown outcome may have made. Returns true if the GPU hangs.
+    fn read_unknown(&mut self, rolled_back: &mut RolledBack) -> bool {
+        if self.unknown.is_empty() {
+            return false;
+        }
+        let Err(cause) = self.reread_unknown() else {
+            self.unknown.clear();
+            return false;
+        };
+        for thing in self.unknown.values() {
+            rolled_back.cut_short = true;
+            let what = format!("{}: {thing}: {cause}", self.title());
+            rolled_back.stands.push(what);
+        }
+        hung(&cause)
+    }
+
+    /// Records whose the instances are: those that were there before are whose they were.
+    fn restore_ownership(&self) {
+        let now = self.state();
+        let gpu = &self.plan.uuid;
+        self.shared.node_record.restore(
+            gpu,
+            |created| self.before.has(created),
+            |created| now.has(created) || self.unknown.contains_key(&created.placement),
+        );
     }
 
     /// Starts a stopped daemon again.
-    fn start_again(&self, step: &Effect) -> Result<(), Cause> {
-        let Effect::Stopped { record, .. } = step else {
-            return Ok(());
-        };
+    fn start_again(&self, record: &DeviceRecord) -> Result<(), Cause> {
         let uuid = self.uuid_now(record).ok_or(Cause::NoDevice)?;
-        let restarted = self.shared.restart_daemon(record, &uuid);
-        match restarted {
+        match self.shared.restart_daemon(record, &uuid) {
             Err(cause) if starts_again(self.plan, record) => {
                 Err(cause.and(self.shared.keep_record(record)))
             }
@@ -157,7 +318,8 @@ impl<'a> GpuRun<'a> {
     /// The present UUID of a recorded device; `None` if it does not exist.
     fn uuid_now(&self, record: &DeviceRecord) -> Option<String> {
         let DeviceKey { instance, .. } = &record.key;
-        if instance.is_none() && self.stays_partitioned {
+        // Where MIG mode could not be switched off again, there is no whole GPU to serve.
+        if instance.is_none() && self.mig {
             return None;
         }
         // A caller who may not see instances cannot have changed any.
@@ -165,181 +327,344 @@ impl<'a> GpuRun<'a> {
         let Some(key) = instance.filter(|_| !is_hidden) else {
             return Some(record.uuid.clone());
         };
-        let parent = self.instances.get(&key.placement)?;
-        parent
+        self.instances
+            .get(&key.placement)?
             .compute
             .iter()
-            .find(|part| part.placement == key.compute)
-            .map(|part| part.uuid.clone())
+            .find(|compute| compute.placement == key.compute)
+            .map(|compute| compute.uuid.clone())
     }
+}
+
+fn hung(cause: &Cause) -> bool {
+    matches!(cause, Cause::Nvml(NvmlError::Hung { .. }))
 }
 
 impl RolledBack {
-    fn add(&mut self, gpu: &str, step: &Effect, result: Result<(), Cause>) {
-        if let Effect::Stopped { clients, .. } = step {
-            self.clients += clients;
-        }
-        self.cut_short |= matches!(&result, Err(cause) if !cause.is_final());
-        match result {
-            Ok(()) => self.undone.push(format!("{gpu}: {step}")),
-            Err(cause @ Cause::Pending) => self.stands.push(format!("{gpu}: MIG mode: {cause}")),
-            Err(cause) if step.took_away() => self.missing.push(format!("{gpu}: {step}: {cause}")),
-            Err(cause) => self.stands.push(format!("{gpu}: {step}: {cause}")),
-        }
-    }
-}
-
-/// A change that a run has made to a GPU, with what undoing it takes.
-#[derive(Debug)]
-pub(super) enum Effect {
-    /// MIG mode was switched, or the change is pending in the driver.
-    MigMode {
-        on: bool,
-        /// True if mig-mps had switched it on before.
-        was_ours: bool,
-    },
-    /// A GPU instance was made, or may have been.
-    GpuInstance(GpuInstance),
-    /// A GPU instance was destroyed.
-    GpuInstanceGone {
-        instance: GpuInstance,
-        /// True if mig-mps had made it.
-        ours: bool,
-    },
-    /// A compute instance was made, or may have been; then its placement is unknown.
-    ComputeInstance {
-        instance: Placement,
-        compute: Option<Placement>,
-    },
-    /// A compute instance was destroyed.
-    ComputeInstanceGone {
-        instance: Placement,
-        profile: ComputeProfileId,
-        compute: Placement,
-        /// True if mig-mps had made it in a GPU instance that it had not made.
-        ours: bool,
-    },
-    /// A daemon was started.
-    Started(Box<DeviceRecord>),
-    /// A daemon was ended.
-    Stopped {
-        record: Box<DeviceRecord>,
-        /// The number of clients that were terminated with it.
-        clients: usize,
-    },
-    /// Settings of a running daemon were changed, or may have been.
-    Set {
-        /// The record with the old settings.
-        before: Box<DeviceRecord>,
-        /// The record with the new settings.
-        after: Box<DeviceRecord>,
-    },
-}
-
-impl Effect {
-    /// True if it removed something, which is missing unless it is undone.
-    pub(super) fn took_away(&self) -> bool {
-        match self {
-            Self::MigMode { on, .. } => !on,
-            Self::GpuInstanceGone { .. }
-            | Self::ComputeInstanceGone { .. }
-            | Self::Stopped { .. } => true,
-            _ => false,
+    fn add(&mut self, gpu: &str, step: &StepBack, result: Result<(), Cause>) {
+        let Err(cause) = result else {
+            return self.undone.push(format!("{gpu}: {step}"));
+        };
+        self.cut_short |= !cause.is_final();
+        match cause {
+            Cause::Pending => self.stands.push(format!("{gpu}: MIG mode: {cause}")),
+            _ if step.makes_again() => self.missing.push(format!("{gpu}: {step}: {cause}")),
+            _ => self.stands.push(format!("{gpu}: {step}: {cause}")),
         }
     }
 }
 
-/// Names what was made or removed.
-impl fmt::Display for Effect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::MigMode { .. } => f.write_str("MIG mode on"),
-            Self::GpuInstance(instance) | Self::GpuInstanceGone { instance, .. } => instance.fmt(f),
-            Self::ComputeInstance {
-                instance,
-                compute: Some(compute),
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use proptest::collection::vec;
+    use proptest::prelude::{ProptestConfig, any};
+    use proptest::proptest;
+
+    use super::*;
+    use crate::geometry::{ComputeInstanceId, GpuInstanceId, GpuInstanceProfile, ProfileEnum};
+    use crate::host::{Pid, StartTime};
+    use crate::nvml::ComputeInstanceReading;
+    use crate::settings::Settings;
+    use crate::state::{DaemonId, InstanceKey};
+
+    const UNITS: u32 = 4;
+
+    /// A GPU with profiles of one unit and of two.
+    fn gpu() -> Gpu {
+        let profiles = [(1, "1g.10gb"), (2, "2g.20gb")].map(|(size, name)| GpuInstanceProfile {
+            id: ProfileId(size),
+            query: ProfileEnum(size),
+            name: name.parse().unwrap(),
+            slices: size,
+            multiprocessors: 14 * size,
+            memory_mib: 10_000,
+            most: UNITS / size,
+            free: None,
+            placements: vec![Placement::new(0, size)],
+        });
+        Gpu {
+            profiles: profiles.into(),
+            ..Gpu::default()
+        }
+    }
+
+    fn record(key: DeviceKey) -> DeviceRecord {
+        DeviceRecord {
+            name: "a".to_owned(),
+            uuid: format!("{key:?}"),
+            key,
+            gpu: Some(0),
+            profile: None,
+            settings: Settings::default(),
+            by_hand: Vec::new(),
+            compute_mode_before: None,
+            daemon: None,
+            finished: true,
+            boot_id: "boot".to_owned(),
+            since: Timestamp::UNIX_EPOCH,
+            restarts: 0,
+            healed: Vec::new(),
+            leaving: false,
+        }
+    }
+
+    fn daemon(number: u32) -> DaemonId {
+        DaemonId {
+            pid: Pid(number),
+            start_time: StartTime(1),
+            user: None,
+            pid_namespace: None,
+        }
+    }
+
+    fn nth<T>(items: Vec<T>, number: u8) -> Option<T> {
+        let count = items.len().max(1);
+        items.into_iter().nth(usize::from(number) % count)
+    }
+
+    /// A simulated GPU, which refuses what a real one refuses.
+    #[derive(Clone, Default)]
+    struct Simulated {
+        state: GpuState,
+        /// The number of daemons that it has had.
+        starts: u32,
+    }
+
+    impl Simulated {
+        fn devices(&self) -> Vec<DeviceKey> {
+            if !self.state.mig {
+                return vec![DeviceKey::whole("GPU-1")];
             }
-            | Self::ComputeInstanceGone {
-                instance, compute, ..
-            } => write!(
-                f,
-                "compute instance {compute} of the GPU instance at {instance}"
-            ),
-            Self::ComputeInstance {
-                instance,
-                compute: None,
-            } => write!(f, "a compute instance of the GPU instance at {instance}"),
-            Self::Started(record) | Self::Stopped { record, .. } => {
-                write!(f, "daemon of {}", record.name)
+            let key = |instance: &GpuInstanceReading, compute| DeviceKey {
+                gpu: "GPU-1".to_owned(),
+                instance: Some(InstanceKey {
+                    profile: instance.profile,
+                    placement: instance.placement,
+                    compute,
+                }),
+            };
+            self.state
+                .instances
+                .values()
+                .flat_map(|instance| {
+                    instance
+                        .compute
+                        .iter()
+                        .map(move |part| key(instance, part.placement))
+                })
+                .collect()
+        }
+
+        fn is_served(&self, instance: Placement, compute: Placement) -> bool {
+            self.state.daemons.values().any(|record| {
+                let key = record.key.instance;
+                key.is_some_and(|key| (key.placement, key.compute) == (instance, compute))
+            })
+        }
+
+        fn is_free(&self, at: Placement) -> bool {
+            !self.state.instances.keys().any(|other| other.overlaps(at))
+        }
+
+        fn carry_out(&mut self, step: &StepBack) {
+            let state = &mut self.state;
+            match step {
+                StepBack::Stop(record) => assert!(state.daemons.remove(&record.uuid).is_some()),
+                StepBack::Start(record) => {
+                    assert!(self.devices().contains(&record.key));
+                    self.starts += 1;
+                    let record = DeviceRecord {
+                        daemon: Some(daemon(self.starts)),
+                        ..record.clone()
+                    };
+                    let other = self.state.daemons.insert(record.uuid.clone(), record);
+                    assert!(other.is_none());
+                }
+                StepBack::Set { earlier, now } => {
+                    assert_eq!(state.daemons.get(&now.uuid), Some(&**now));
+                    state.daemons.insert(now.uuid.clone(), *earlier.clone());
+                }
+                StepBack::Change(action) => self.change(action),
             }
-            Self::Set { before, .. } => write!(f, "changed settings of {}", before.name),
+        }
+
+        fn change(&mut self, action: &Action) {
+            let state = &mut self.state;
+            match action {
+                Action::SwitchMig { on } => {
+                    assert!(state.instances.is_empty() && state.daemons.is_empty());
+                    state.mig = *on;
+                }
+                Action::CreateGpuInstance(instance) => {
+                    assert!(state.mig && self.is_free(instance.placement));
+                    let reading = GpuInstanceReading {
+                        id: GpuInstanceId(0),
+                        profile: instance.profile,
+                        placement: instance.placement,
+                        compute: Vec::new(),
+                        offered: Vec::new(),
+                    };
+                    self.state.instances.insert(instance.placement, reading);
+                }
+                Action::DestroyGpuInstance(instance) => {
+                    let gone = state.instances.remove(&instance.placement).unwrap();
+                    assert!(gone.compute.is_empty());
+                }
+                Action::CreateComputeInstance {
+                    instance,
+                    compute: ComputeChoice::Exactly { profile, placement },
+                } => {
+                    let parts = &mut state.instances.get_mut(instance).unwrap().compute;
+                    assert!(parts.iter().all(|part| part.placement != *placement));
+                    parts.push(ComputeInstanceReading {
+                        id: ComputeInstanceId(0),
+                        profile: *profile,
+                        uuid: String::new(),
+                        placement: *placement,
+                        slices: 1,
+                        multiprocessors: 14,
+                    });
+                    parts.sort_by_key(|part| part.placement);
+                }
+                Action::DestroyComputeInstance { instance, compute } => {
+                    assert!(!self.is_served(*instance, *compute));
+                    let parent = self.state.instances.get_mut(instance).unwrap();
+                    let count = parent.compute.len();
+                    parent.compute.retain(|part| part.placement != *compute);
+                    assert_eq!(parent.compute.len(), count - 1);
+                }
+                other => panic!("{other}"),
+            }
+        }
+
+        /// Takes the step that the numbers mean, if it is one.
+        fn go_on(&mut self, numbers: [u8; 3]) {
+            let step = self
+                .step_of_daemon(numbers)
+                .or_else(|| self.action(numbers).map(StepBack::Change));
+            if let Some(step) = step {
+                self.carry_out(&step);
+            }
+        }
+
+        fn step_of_daemon(&self, [kind, which, at]: [u8; 3]) -> Option<StepBack> {
+            let running = nth(self.state.daemons.values().cloned().collect(), which);
+            match kind % 8 {
+                0 => running.map(StepBack::Stop),
+                1 => nth(self.devices(), which)
+                    .map(record)
+                    .filter(|record| !self.state.daemons.contains_key(&record.uuid))
+                    .map(StepBack::Start),
+                2 => running.map(|now| StepBack::Set {
+                    earlier: Box::new(DeviceRecord {
+                        by_hand: vec![at.to_string()],
+                        ..now.clone()
+                    }),
+                    now: Box::new(now),
+                }),
+                _ => None,
+            }
+        }
+
+        fn action(&self, [kind, which, at]: [u8; 3]) -> Option<Action> {
+            let state = &self.state;
+            let instance = nth(state.instances.values().cloned().collect(), which);
+            let part = instance
+                .clone()
+                .and_then(|instance| nth(instance.compute, at));
+            match kind % 8 {
+                3 => nth(gpu().profiles, which)
+                    .map(|profile| GpuInstance {
+                        profile: profile.id,
+                        name: profile.name,
+                        placement: Placement::new(u32::from(at) % UNITS, profile.slices),
+                    })
+                    .filter(|made| state.mig && self.is_free(made.placement))
+                    .map(Action::CreateGpuInstance),
+                4 => instance
+                    .map(|parent| {
+                        let start = u32::from(at) % parent.placement.size;
+                        (parent, Placement::new(start, 1))
+                    })
+                    .filter(|(parent, at)| parent.compute.iter().all(|part| part.placement != *at))
+                    .map(|(parent, placement)| Action::CreateComputeInstance {
+                        instance: parent.placement,
+                        compute: ComputeChoice::Exactly {
+                            profile: ComputeProfileId(0),
+                            placement,
+                        },
+                    }),
+                5 => instance
+                    .zip(part)
+                    .map(|(parent, part)| (parent.placement, part.placement))
+                    .filter(|(parent, part)| !self.is_served(*parent, *part))
+                    .map(|(instance, compute)| Action::DestroyComputeInstance {
+                        instance,
+                        compute,
+                    }),
+                6 => {
+                    let whole = instance.filter(|instance| instance.compute.is_empty())?;
+                    let part = Part {
+                        placement: whole.placement,
+                        profile: whole.profile,
+                        compute: None,
+                    };
+                    part.destroyed(&gpu())
+                }
+                7 if state.instances.is_empty() && state.daemons.is_empty() => {
+                    Some(Action::SwitchMig { on: !state.mig })
+                }
+                _ => None,
+            }
+        }
+
+        /// Everything but the processes of daemons and the numbers of instances.
+        fn shown(&self) -> String {
+            let daemons: Vec<_> = self
+                .state
+                .daemons
+                .iter()
+                .map(|(uuid, record)| (uuid, &record.by_hand))
+                .collect();
+            let instances: Vec<_> = self
+                .state
+                .instances
+                .values()
+                .map(|instance| {
+                    let parts = instance.compute.iter().map(|part| part.placement);
+                    (
+                        instance.profile,
+                        instance.placement,
+                        parts.collect::<Vec<_>>(),
+                    )
+                })
+                .collect();
+            format!("{} {instances:?} {daemons:?}", self.state.mig)
         }
     }
-}
 
-/// The changes that a run has made to one GPU so far. Several threads write it.
-#[derive(Debug, Default)]
-pub(super) struct History {
-    done: Mutex<Vec<Effect>>,
-    /// The plan's steps that succeeded or failed.
-    over: Mutex<BTreeSet<usize>>,
-    /// The steps that failed.
-    failures: Mutex<BTreeMap<usize, FailedStep>>,
-}
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-impl History {
-    /// Records a change.
-    pub(super) fn did(&self, done: Effect) {
-        lock(&self.done).push(done);
-    }
-
-    /// True if the MIG mode was switched, or its change is pending.
-    pub(super) fn has_switched(&self) -> bool {
-        let done = lock(&self.done);
-        done.iter()
-            .any(|done| matches!(done, Effect::MigMode { .. }))
-    }
-
-    /// Takes all changes, in order.
-    pub(super) fn take(&self) -> Vec<Effect> {
-        std::mem::take(&mut *lock(&self.done))
-    }
-
-    /// Takes the change of a daemon's settings: the record before and after it.
-    pub(super) fn take_change(&self, uuid: &str) -> Option<(Box<DeviceRecord>, Box<DeviceRecord>)> {
-        let mut done = lock(&self.done);
-        let place = done.iter().rposition(
-            |effect| matches!(effect, Effect::Set { before, .. } if before.uuid == uuid),
-        )?;
-        match done.remove(place) {
-            Effect::Set { before, after } => Some((before, after)),
-            _ => None,
+        #[test]
+        fn from_any_prefix_of_a_run_the_steps_back_lead_to_the_state_before(
+            history in vec(any::<[u8; 3]>(), 0..60),
+            run in vec(any::<[u8; 3]>(), 0..30),
+        ) {
+            let mut simulated = Simulated::default();
+            for step in history {
+                simulated.go_on(step);
+            }
+            let before = simulated.clone();
+            for step in run {
+                simulated.go_on(step);
+                let mut undone = simulated.clone();
+                for step in simulated.state.back_to(&before.state, &gpu()) {
+                    undone.carry_out(&step);
+                }
+                assert_eq!(undone.shown(), before.shown());
+            }
         }
-    }
-
-    /// Records the failure of the step with that number.
-    pub(super) fn did_not(&self, step: usize, failure: FailedStep) {
-        lock(&self.failures).insert(step, failure);
-    }
-
-    /// The number of steps that have failed so far.
-    pub(super) fn failed(&self) -> usize {
-        lock(&self.failures).len()
-    }
-
-    /// Takes the failures, in the plan's order.
-    pub(super) fn take_failures(&self) -> Vec<FailedStep> {
-        let failures = std::mem::take(&mut *lock(&self.failures));
-        failures.into_values().collect()
-    }
-
-    /// Records that the step with that number has succeeded or failed.
-    pub(super) fn over(&self, step: usize) {
-        lock(&self.over).insert(step);
-    }
-
-    /// True if the step has succeeded or failed.
-    pub(super) fn is_over(&self, step: usize) -> bool {
-        lock(&self.over).contains(&step)
     }
 }

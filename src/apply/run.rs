@@ -1,19 +1,17 @@
-//! Applies a plan: all GPUs in parallel, then the rollback if a step failed.
+//! Applies a plan: stops its daemons, then changes all GPUs in parallel; then the rollback if a step failed.
 
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
 
 use super::cleanup::purge;
 use super::error::{ApplyError, FailedStep};
-use super::gpu::GpuRun;
+use super::gpu::{GpuRun, stop_daemons};
 use super::journal::{NodeRecord, OpenJournal, record_profile};
 use super::kill::kill;
 use super::mig_mode::held;
-use super::rollback::Outcomes;
-use super::shared::{ApplyContext, NamesInUse, OnFailure, Progress, Shared, lock};
-use crate::host::{ChangeInProgress, Pool};
+use super::shared::{ApplyContext, OnFailure, Progress, Shared};
+use crate::host::{ChangeInProgress, Threads};
 use crate::nvml::Nvml;
-use crate::plan::{GpuPlan, Plan};
+use crate::plan::Plan;
 use crate::state::RunDir;
 
 /// Applies a plan. The caller holds the node's lock.
@@ -53,24 +51,21 @@ pub fn run(
         journal,
         nvml,
         progress,
-        stop_here: AtomicBool::new(false),
-        stopping: Mutex::new(()),
-        names_in_use: NamesInUse::of(plan),
+        has_failed: AtomicBool::new(false),
         on_failure,
     };
-    let threads = threads_for(plan);
+    let most = threads_for(plan);
     // Each thread makes one call at a time, and one that hangs is lost.
-    let calls = threads + 1 + plan.gpus.len();
+    let calls = most + 1 + plan.gpus.len();
     // Each thread has one child at a time; each start leaves a daemon and a server.
-    let others = calls + threads + 1 + 2 * plan.starts().count();
-    Pool::with(threads, others, |pool| {
-        if pool.threads() > 0 && Nvml::reserve(calls).is_err() {
-            pool.close();
-        }
-        let result = carry_out(plan, &shared, &change, pool);
-        shared.run_dir.keep_reserve();
-        result
-    })
+    let others = calls + most + 1 + 2 * plan.starts().count();
+    let threads = Threads::beside(most, others);
+    if !threads.are_none() && Nvml::reserve(calls).is_err() {
+        threads.close();
+    }
+    let result = carry_out(plan, &shared, &change, &threads);
+    shared.run_dir.keep_reserve();
+    result
 }
 
 /// The number of threads that a plan keeps busy beside the caller's. More gain nothing: the driver makes one server
@@ -81,34 +76,36 @@ fn threads_for(plan: &Plan) -> usize {
     (plan.gpus.len() + daemons).saturating_sub(1).min(MOST)
 }
 
-/// Runs the plans of these GPUs at once.
-fn side_by_side<'a>(
-    gpus: Vec<&'a GpuPlan>,
-    shared: &'a Shared<'a>,
-    pool: &Pool<'a>,
-) -> Vec<GpuRun<'a>> {
-    let begun = gpus.into_iter().map(|gpu| GpuRun::new(shared, gpu));
-    pool.side_by_side(begun.collect(), |mut run, pool| {
-        run.run(pool);
+/// Runs the steps of each GPU.
+fn run_steps<'a>(plan: &'a Plan, shared: &'a Shared<'a>, threads: &Threads) -> Vec<GpuRun<'a>> {
+    // The driver may refuse the MIG mode of a GPU that others have open: all else is touched after that.
+    let context = shared.context;
+    let held = held(context.environment, context.node, plan, context.allowed);
+    let (mut first, mut rest): (Vec<_>, Vec<_>) = plan
+        .gpus
+        .iter()
+        .map(|gpu| GpuRun::new(shared, gpu))
+        .partition(|run| held.iter().any(|held| held.uuids.contains(&run.plan.uuid)));
+    stop_daemons(&first, threads);
+    first = threads.side_by_side(first, |mut run| {
+        run.run_to_mig_mode(threads);
+        run
+    });
+    stop_daemons(&rest, threads);
+    first.append(&mut rest);
+    threads.side_by_side(first, |mut run| {
+        run.run_to_end(threads);
         run
     })
 }
 
-fn carry_out<'a>(
-    plan: &'a Plan,
-    shared: &'a Shared<'a>,
+fn carry_out(
+    plan: &Plan,
+    shared: &Shared<'_>,
     change: &ChangeInProgress<'_>,
-    pool: &Pool<'a>,
+    threads: &Threads,
 ) -> Result<(), ApplyError> {
-    // The driver may refuse the MIG mode of a GPU that others have open: all else is touched after that.
-    let context = shared.context;
-    let held = held(context.environment, context.node, plan, context.allowed);
-    let (first, rest): (Vec<_>, Vec<_>) = plan
-        .gpus
-        .iter()
-        .partition(|gpu| held.iter().any(|held| held.uuids.contains(&gpu.uuid)));
-    let mut runs = side_by_side(first, shared, pool);
-    runs.extend(side_by_side(rest, shared, pool));
+    let runs = run_steps(plan, shared, threads);
     let environment = shared.context.environment;
     let mut error = ApplyError {
         failures: runs
@@ -126,7 +123,7 @@ fn carry_out<'a>(
             change.roll_back();
             // It may need the room.
             shared.run_dir.give_up_reserve();
-            roll_back(runs, &mut error, pool);
+            roll_back(runs, &mut error, threads);
         }
         OnFailure::RollBack => {}
         OnFailure::GoOn => {
@@ -159,22 +156,27 @@ fn carry_out<'a>(
 }
 
 /// Undoes what was done on each GPU, and adds the outcome to the error.
-fn roll_back<'a>(runs: Vec<GpuRun<'a>>, error: &mut ApplyError, pool: &Pool<'a>) {
+fn roll_back(runs: Vec<GpuRun<'_>>, error: &mut ApplyError, threads: &Threads) {
     if error
         .failures
         .iter()
         .any(|failure| failure.cause.lacks_processes())
     {
         // The rollback starts programs too.
-        pool.close();
+        threads.close();
     }
-    let outcomes: Arc<Outcomes> = Arc::default();
-    let theirs = Arc::clone(&outcomes);
-    pool.side_by_side(
-        runs.into_iter().enumerate().collect(),
-        move |(place, run), pool| run.roll_back(place, &theirs, pool),
-    );
-    for undone in std::mem::take(&mut *lock(&outcomes)).into_values() {
+    // Idle daemons stop one after another, on all GPUs.
+    let begun = runs
+        .into_iter()
+        .map(|mut run| {
+            let rolled_back = run.stop_started();
+            (run, rolled_back)
+        })
+        .collect();
+    let undone = threads.side_by_side(begun, |(run, rolled_back)| {
+        run.roll_back(rolled_back, threads)
+    });
+    for undone in undone {
         error.add(undone);
     }
 }

@@ -1,15 +1,14 @@
 //! The surroundings of a run, its permissions, the trait it reports to, and the state that its threads share.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::journal::{NodeRecord, OpenJournal};
 use crate::host::{Directories, Environment, Holder, Holders, MpsPrograms, Pid};
 use crate::mps::Daemon;
 use crate::node::{Gpu, Node, Served};
 use crate::nvml::{GpuHandle, Nvml, NvmlError};
-use crate::plan::{Action, GpuPlan, Plan};
+use crate::plan::{Action, GpuPlan};
 use crate::state::{DeviceRecord, RunDir};
 
 /// The surroundings in which a plan is applied.
@@ -80,10 +79,7 @@ pub(super) struct Shared<'a> {
     /// `None` if the driver did not answer when the plan was made.
     pub(super) nvml: Option<Nvml>,
     pub(super) progress: &'a dyn Progress,
-    pub(super) stop_here: AtomicBool,
-    /// Held while a daemon is stopped: 8 stopped at once take 3.5 times as long as one after another.
-    pub(super) stopping: Mutex<()>,
-    pub(super) names_in_use: NamesInUse,
+    pub(super) has_failed: AtomicBool,
     pub(super) on_failure: OnFailure,
 }
 
@@ -119,14 +115,14 @@ impl<'a> Shared<'a> {
     }
 
     /// True if another GPU's failure, or the user, makes going on pointless.
-    pub(super) fn is_over(&self) -> bool {
-        self.stop_here.load(Ordering::Relaxed) || self.context.environment.interrupt.is_asked()
+    pub(super) fn must_stop(&self) -> bool {
+        self.has_failed.load(Ordering::Relaxed) || self.context.environment.interrupt.is_asked()
     }
 
     /// Ends the run on every GPU, if a failure is to undo it.
     pub(super) fn fail(&self) {
         if self.on_failure == OnFailure::RollBack {
-            self.stop_here.store(true, Ordering::Relaxed);
+            self.has_failed.store(true, Ordering::Relaxed);
         }
     }
 
@@ -170,108 +166,7 @@ impl<'a> Shared<'a> {
     }
 }
 
-/// The names of the daemons that are still to stop. A name may move to another GPU once its daemon has stopped.
-pub(super) struct NamesInUse {
-    names: Mutex<NamesHeld>,
-    one_has_gone: Condvar,
-}
-
-#[derive(Default)]
-struct NamesHeld {
-    /// Those of daemons that have not stopped yet.
-    in_use: Vec<String>,
-    /// Those of daemons that this run does not stop any more.
-    kept: Vec<String>,
-}
-
-/// The outcome of a wait for a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Name {
-    Free,
-    /// The daemon that has it was not stopped.
-    Kept,
-    /// The run is over.
-    Pointless,
-}
-
-/// The interval at which a wait checks whether it is pointless.
-const INTERVAL: Duration = Duration::from_millis(100);
-
-impl NamesInUse {
-    pub(super) fn of(plan: &Plan) -> Self {
-        Self::new(plan.stops().map(|stop| stop.name.clone()).collect())
-    }
-
-    fn new(in_use: Vec<String>) -> Self {
-        let kept = Vec::new();
-        Self {
-            names: Mutex::new(NamesHeld { in_use, kept }),
-            one_has_gone: Condvar::new(),
-        }
-    }
-
-    /// Frees the name of a stopped daemon.
-    pub(super) fn gone(&self, name: &str) {
-        self.take(&mut lock(&self.names), name);
-    }
-
-    /// Ends every wait for the name of a daemon that this run does not stop any more.
-    pub(super) fn keep(&self, name: &str) {
-        let mut names = lock(&self.names);
-        if self.take(&mut names, name) {
-            names.kept.push(name.to_owned());
-        }
-    }
-
-    fn take(&self, names: &mut NamesHeld, name: &str) -> bool {
-        let position = names.in_use.iter().position(|other| other == name);
-        position.map(|position| names.in_use.swap_remove(position));
-        self.one_has_gone.notify_all();
-        position.is_some()
-    }
-
-    /// Waits until the name is free, its daemon is not stopped any more, or the wait becomes pointless.
-    pub(super) fn wait_for(&self, name: &str, is_pointless: impl Fn() -> bool) -> Name {
-        let mut names = lock(&self.names);
-        while names.in_use.iter().any(|other| other == name) {
-            if is_pointless() {
-                return Name::Pointless;
-            }
-            let waited = self.one_has_gone.wait_timeout(names, INTERVAL);
-            names = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        if names.kept.iter().any(|other| other == name) {
-            return Name::Kept;
-        }
-        Name::Free
-    }
-}
-
 /// Locks a mutex. A poisoned one is used all the same: what it guards is valid between operations.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// No command plans a start that waits for a stop which may fail without an end of the run: so this is no scene.
-    #[test]
-    fn nobody_waits_for_the_name_of_a_daemon_that_stays() {
-        let names = NamesInUse::new(vec!["a".to_owned(), "b".to_owned()]);
-        std::thread::scope(|scope| {
-            let a = scope.spawn(|| names.wait_for("a", || false));
-            let b = scope.spawn(|| names.wait_for("b", || false));
-            names.gone("a");
-            names.keep("b");
-            assert_eq!(a.join().unwrap(), Name::Free);
-            assert_eq!(b.join().unwrap(), Name::Kept);
-        });
-        // One that has stopped is not kept by the end of its GPU's run.
-        names.keep("a");
-        assert_eq!(names.wait_for("a", || false), Name::Free);
-        let over = NamesInUse::new(vec!["c".to_owned()]);
-        assert_eq!(over.wait_for("c", || true), Name::Pointless);
-    }
 }

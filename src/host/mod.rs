@@ -12,7 +12,6 @@ mod interrupt;
 mod limits;
 mod lock;
 mod own_file;
-mod pool;
 mod process;
 mod slurm;
 mod spawn;
@@ -39,7 +38,6 @@ pub use limits::{
 };
 pub use lock::Lock;
 pub use own_file::OwnFile;
-pub use pool::{Job, MORE_PROCESSES, Pool};
 pub use process::{
     Environ, Pid, Process, ProcessHandle, ProcessTable, StartTime, adopt_descendants, reap,
 };
@@ -50,7 +48,7 @@ pub use text::{
     bounded, count, is_plain, listed, nearest, printable, quoted, ranges, steers,
     without_error_numbers,
 };
-pub use threads::Threads;
+pub use threads::{MORE_PROCESSES, Threads};
 pub use tool::{NvidiaSmi, ToolError};
 pub use units::{Scopes, Unit, Units};
 pub use user::{

@@ -4,6 +4,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, Scope, scope};
 
+/// The remedy if the system starts no more threads or processes.
+pub const MORE_PROCESSES: &str =
+    "allow this user more processes (ulimit -u, pids.max of the cgroup), or end some";
+
 /// The threads that may run beside the calling one. Work for which there is none is done by the thread that has it.
 #[derive(Debug)]
 pub struct Threads {
@@ -19,6 +23,16 @@ impl Threads {
         Self {
             free: AtomicUsize::new(if has_room { threads } else { 0 }),
         }
+    }
+
+    /// True if there are none.
+    pub fn are_none(&self) -> bool {
+        self.free.load(Ordering::Relaxed) == 0
+    }
+
+    /// Allows no more threads.
+    pub fn close(&self) {
+        self.free.store(0, Ordering::Relaxed);
     }
 
     /// Runs a job in a thread of the scope. Without a thread it runs at once.

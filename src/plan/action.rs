@@ -358,14 +358,6 @@ impl Action {
             _ => None,
         }
     }
-
-    /// True if both stop, or both start, a daemon: those may run in parallel.
-    pub fn goes_with(&self, other: &Self) -> bool {
-        matches!(
-            (self, other),
-            (Self::Stop(_), Self::Stop(_)) | (Self::Start(_), Self::Start(_))
-        )
-    }
 }
 
 impl fmt::Display for Action {
