@@ -89,10 +89,8 @@ impl Shared<'_> {
         let daemon = self.daemon(record);
         daemon.check_path()?;
         let launch = self.launch_options(record)?;
-        let host = &self.context.environment.host;
         self.run_dir.write_record(record)?;
-        let launched = self.hold_mode(record);
-        let launched = match launched.and_then(|()| Ok(daemon.launch(host, &launch)?)) {
+        let launched = match self.launch(&daemon, &launch, record) {
             Ok(launched) => launched,
             // A process that the kernel cannot end keeps its record.
             Err(cause) if self.is_alive(record) => return Err(cause),
@@ -122,6 +120,17 @@ impl Shared<'_> {
             // A daemon that was running may have clients.
             Err(cause) => Err(cause),
         }
+    }
+
+    /// Launches a daemon on a GPU with the compute mode that it needs.
+    fn launch(
+        &self,
+        daemon: &Daemon,
+        launch: &LaunchOptions,
+        record: &mut DeviceRecord,
+    ) -> Result<Launched, Cause> {
+        self.hold_mode(record)?;
+        Ok(daemon.launch(&self.context.environment.host, launch)?)
     }
 
     /// The options with which a record's daemon is launched.
@@ -172,7 +181,8 @@ impl Shared<'_> {
         (user != Uid::ROOT).then(|| (who, Reader::User(user, vec![0])))
     }
 
-    /// Records the daemon, applies its settings, starts an eager server, and reads everything back.
+    /// Records the daemon before users can reach it, applies its settings, starts an eager server, and reads everything
+    /// back.
     fn configure(
         &self,
         daemon: &Daemon,
@@ -184,6 +194,7 @@ impl Shared<'_> {
         let (pid, is_new) = (process.pid, launched.is_new);
         record.daemon = Some(DaemonId::of(process, &self.context.environment.host));
         self.run_dir.write_record(record)?;
+        daemon.open_directory(&launch.access)?;
         daemon.verify(process, launch)?;
         let first = match record.settings.server {
             // A daemon that was running may have a server already.

@@ -248,7 +248,7 @@ impl Daemon {
 
     /// Opens the pipe directory to clients. Closes the lock file to them first: a user who can open it can take its lock
     /// as soon as the daemon has exited.
-    pub(super) fn open_directory(&self, access: &Access) -> Result<(), MpsError> {
+    pub fn open_directory(&self, access: &Access) -> Result<(), MpsError> {
         let device = self.device_directory()?;
         if access.user().is_none()
             && let Some(pipe) = device.child(self.pipe_name())?

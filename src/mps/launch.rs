@@ -1,4 +1,4 @@
-//! Starts a control daemon in a closed pipe directory, and opens that once the daemon is complete.
+//! Starts a control daemon in a closed pipe directory. That is opened once the daemon is complete and recorded.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -45,7 +45,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Starts the daemon for one device. Until it holds its lock, only its user can enter its pipe directory.
+    /// Starts the daemon for one device, and waits until it holds its lock. Only its user can enter its pipe directory
+    /// until that is opened with [`Self::open_directory`].
     ///
     /// An unrecorded daemon that already runs in the directory (left by an interrupted `up`) is adopted if it serves
     /// this device, and stopped otherwise. After a failed start its processes are ended.
@@ -55,7 +56,6 @@ impl Daemon {
         self.check_readers(wanted)?;
         let owner = wanted.access.owner();
         if let Some(process) = self.running(host, wanted)? {
-            self.open_directory(&wanted.access)?;
             return Ok(Launched {
                 process,
                 is_new: false,
@@ -64,10 +64,7 @@ impl Daemon {
         }
         let in_the_way = self.foreign_lock_holder(host, owner);
         self.clear(&wanted.access)?;
-        let launched = self
-            .start(host, wanted)
-            .and_then(|process| self.open_directory(&wanted.access).map(|()| process));
-        match launched {
+        match self.start(host, wanted) {
             Ok(process) => Ok(Launched {
                 process,
                 is_new: true,
