@@ -144,14 +144,13 @@ impl EndingClient<'_> {
         };
         let remaining = Duration::from_secs(seconds.into()).saturating_sub(begun.elapsed());
         if let Some(held) = &self.held {
-            return Ok(ends(held, remaining, self.interrupt));
+            return Ok(held.ends_before(remaining, self.interrupt));
         }
         let begun = Instant::now();
         while self.is_client()? {
-            if self.interrupt.is_asked() || begun.elapsed() >= remaining {
+            if begun.elapsed() >= remaining || !self.interrupt.pause(PAUSE) {
                 return Ok(false);
             }
-            std::thread::sleep(PAUSE);
         }
         Ok(true)
     }
@@ -186,7 +185,7 @@ impl EndingClient<'_> {
                         "its work is ended, but its process cannot be sent {name}: {error}"
                     )));
                 }
-                Ok(()) if ends(held, SIGNAL_LIMIT, self.interrupt) => sent = Some(name),
+                Ok(()) if held.ends_before(SIGNAL_LIMIT, self.interrupt) => sent = Some(name),
                 Ok(()) if self.interrupt.is_asked() => {
                     return Ok(Ended::interrupted(format!(
                         "its work is ended; its process was sent {name}, and still ran when this was interrupted"
@@ -240,16 +239,4 @@ fn number(signal: Signal) -> Number {
         Signal::Term => Number::TERM,
         Signal::Kill => Number::KILL,
     }
-}
-
-/// Waits for a process to exit; returns false on timeout or interrupt.
-fn ends(held: &ProcessHandle, limit: Duration, interrupt: &Interrupt) -> bool {
-    let begun = Instant::now();
-    // In slices: a signal that another thread gets does not end the wait.
-    while !interrupt.is_asked() && begun.elapsed() < limit {
-        if held.ends_within(A_MOMENT) {
-            return true;
-        }
-    }
-    held.has_ended()
 }

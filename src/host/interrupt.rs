@@ -1,19 +1,19 @@
 //! Ctrl-C and other signals: they stop a change at its next safe point, and `run` forwards them to its program.
 
 use std::collections::BTreeSet;
-use std::io;
+use std::io::{self, PipeReader};
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
-use signal_hook::flag;
 use signal_hook::iterator::Signals;
-use signal_hook::low_level::emulate_default_handler;
+use signal_hook::low_level::{emulate_default_handler, pipe};
 
-use super::process::raw_pid;
+use super::process::{is_one_ready, raw_pid};
 use super::spawn::ignore_again;
 use super::{Host, Pid};
 
@@ -31,7 +31,8 @@ pub struct Interrupt {
 
 #[derive(Debug, Default)]
 struct InterruptState {
-    asked: Arc<AtomicBool>,
+    /// Has something to read from the first signal on.
+    asked: OnceLock<PipeReader>,
     /// The callback was called.
     is_heard: AtomicBool,
     phase: Mutex<Phase>,
@@ -93,9 +94,11 @@ impl Interrupt {
                 state.heard.notify_all();
             }
         })?;
-        // Set by the signal handler itself, so that an interrupted call sees it.
+        let (asked, writer) = io::pipe()?;
+        let _ = self.state.asked.set(asked);
+        // Written to by the signal handler itself, so that an interrupted call sees it.
         for &signal in &heeded {
-            flag::register(signal, Arc::clone(&self.state.asked))?;
+            pipe::register(signal, writer.try_clone()?)?;
         }
         let _ = give.send(Signals::new(&heeded)?);
         Ok(())
@@ -103,7 +106,13 @@ impl Interrupt {
 
     /// True if the program was interrupted.
     pub fn is_asked(&self) -> bool {
-        self.state.asked.load(Ordering::Relaxed)
+        !self.pause(Duration::ZERO)
+    }
+
+    /// Returns what to poll for an interrupt; `None` where nobody listens for one.
+    pub fn poll_fd(&self) -> Option<PollFd<'_>> {
+        let asked = self.state.asked.get()?;
+        Some(PollFd::new(asked, PollFlags::IN))
     }
 
     /// Waits until a signal that has arrived is handled.
@@ -131,19 +140,7 @@ impl Interrupt {
 
     /// Waits for a time. Returns early, with `false`, on an interrupt.
     pub fn pause(&self, time: Duration) -> bool {
-        let until = Instant::now() + time;
-        let mut phase = self.state.lock();
-        loop {
-            if self.is_asked() {
-                return false;
-            }
-            let remaining = until.saturating_duration_since(Instant::now());
-            if remaining.is_zero() {
-                return true;
-            }
-            let waited = self.state.heard.wait_timeout(phase, remaining);
-            phase = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
+        !is_one_ready(self.poll_fd().as_mut_slice(), Instant::now() + time)
     }
 }
 

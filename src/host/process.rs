@@ -23,7 +23,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::files::field;
-use super::{Host, Uid, printable};
+use super::{Host, Interrupt, Uid, printable};
 
 /// A process id. Ids are reused: a process is identified by pid and [`StartTime`].
 #[derive(
@@ -472,24 +472,35 @@ impl ProcessHandle {
 
     /// The same until a deadline.
     pub fn ends_by(&self, until: Instant) -> bool {
-        loop {
-            let remaining = until.saturating_duration_since(Instant::now());
-            let Ok(timeout) = Timespec::try_from(remaining) else {
-                return false;
-            };
-            let mut watched = [self.poll_fd()];
-            match poll(&mut watched, Some(&timeout)) {
-                Ok(count) => return count > 0,
-                // A signal to this process means nothing for the other one.
-                Err(Errno::INTR) => {}
-                Err(_) => return false,
-            }
-        }
+        is_one_ready(&mut [self.poll_fd()], until)
+    }
+
+    /// Waits for the process to exit. Returns false on timeout, or on an interrupt.
+    pub fn ends_before(&self, limit: Duration, interrupt: &Interrupt) -> bool {
+        let mut watched = vec![self.poll_fd()];
+        watched.extend(interrupt.poll_fd());
+        is_one_ready(&mut watched, Instant::now() + limit) && self.has_ended()
     }
 
     /// True if the process has exited.
     pub fn has_ended(&self) -> bool {
         self.ends_within(Duration::ZERO)
+    }
+}
+
+/// Waits until there is something to read from one of these. Returns false on timeout.
+pub(super) fn is_one_ready(watched: &mut [PollFd<'_>], until: Instant) -> bool {
+    loop {
+        let remaining = until.saturating_duration_since(Instant::now());
+        let Ok(timeout) = Timespec::try_from(remaining) else {
+            return false;
+        };
+        match poll(watched, Some(&timeout)) {
+            Ok(count) => return count > 0,
+            // A signal to this process means nothing here.
+            Err(Errno::INTR) => {}
+            Err(_) => return false,
+        }
     }
 }
 
