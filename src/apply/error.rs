@@ -16,8 +16,8 @@ use crate::nvml::{Code, MigMode, NvmlError};
 pub struct ApplyError {
     /// The steps that failed.
     pub failures: Vec<FailedStep>,
-    /// True if all steps but the failed ones of other users' daemons were carried out.
-    pub is_rest_done: bool,
+    /// True if the plan has other steps than those that failed.
+    pub has_other_steps: bool,
     /// True if the user interrupted it.
     pub interrupted: bool,
     /// The result of the rollback.
@@ -177,7 +177,7 @@ impl fmt::Display for ApplyError {
                 }
             }
         }
-        if self.is_of_users_alone() && self.is_rest_done {
+        if self.is_of_users_alone() && self.has_other_steps {
             lines.push("everything else was done".to_owned());
         }
         if self.interrupted {

@@ -117,7 +117,7 @@ fn carry_out(
     };
     let is_to_be_undone =
         error.interrupted || error.failures.iter().any(|failure| !failure.is_a_users);
-    error.is_rest_done = !is_to_be_undone && plan.steps().count() > error.failures.len();
+    error.has_other_steps = plan.steps().count() > error.failures.len();
     match shared.on_failure {
         OnFailure::RollBack if is_to_be_undone => {
             change.roll_back();
