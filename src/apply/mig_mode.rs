@@ -61,7 +61,11 @@ impl GpuRun<'_> {
             return Err(Cause::HasInstances);
         }
         let uuid = &self.plan.uuid;
-        if !on && !self.shared.nvml_on(uuid, Session::changes_without_reset)? {
+        if !on
+            && !self
+                .shared
+                .nvml_on(uuid, GpuHandle::changes_without_reset)?
+        {
             return Err(Cause::NeedsReset);
         }
         Ok(false)
