@@ -18,6 +18,10 @@ pub fn usage_error(error: &Error) -> Message {
         }
         for line in paragraph.lines() {
             let tip = line.trim_start().trim_start_matches("tip: ");
+            // It is meant for programs that take words which begin with a dash.
+            if tip.starts_with("to pass ") {
+                continue;
+            }
             let tip = tip.replace("For more information", "for more information");
             hints.push(tip.trim_end_matches('.').to_owned());
         }
@@ -30,10 +34,14 @@ pub fn usage_error(error: &Error) -> Message {
         .lines()
         .map(str::trim)
         .collect();
-    Message {
-        what: lines.join(" "),
-        hints,
+    let mut what = lines.join(" ");
+    // With a similar value, the list of all is of no use.
+    if error.get(ContextKind::SuggestedValue).is_some()
+        && let Some(list) = what.find(" [possible values: ")
+    {
+        what.truncate(list);
     }
+    Message { what, hints }
 }
 
 /// The words that other programs have for what a command does, or that a topic explains.

@@ -11,29 +11,36 @@ use super::check::Diagnosis;
 use crate::host::{printable, without_needless_sudo};
 use crate::node::{Fault, Finding, Severity};
 use crate::render;
-use crate::render::format::wrapped;
+use crate::render::format::hanging;
 use crate::render::json::{VERSION, Version};
 
-/// The width of the verdicts, with the blanks around.
+/// The column in which text begins behind its verdict.
 const MARGIN: usize = 10;
 
 /// Prints the checks that are not ok, or all.
 pub fn print(all: &[Diagnosis], is_verbose: bool) -> Result<()> {
-    let mut report = ReportText {
-        out: String::new(),
-        room: render::width().saturating_sub(MARGIN),
-    };
-    let is_shown = |one: &&Diagnosis| is_verbose || one.severity() != Severity::Ok;
-    let shown: Vec<&Diagnosis> = all.iter().filter(is_shown).collect();
+    let shown: Vec<&Diagnosis> = all
+        .iter()
+        .filter(|one| is_verbose || one.severity() != Severity::Ok)
+        .collect();
+    let mut out = String::new();
     for of_subject in shown.chunk_by(|a, b| a.fault.subject == b.fault.subject) {
-        report.subject(of_subject);
+        let subject = of_subject[0].fault.subject.name();
+        let _ = writeln!(out, "{}", Style::new().bold().apply_to(subject));
+        for one in of_subject {
+            out += &match one.severity() {
+                Severity::Ok => passed(one),
+                _ => not_passed(one),
+            };
+        }
+        out.push('\n');
     }
     let _ = writeln!(
-        report.out,
+        out,
         "{}\nmig-mps verify shows whether programs become clients.",
         summary(all)
     );
-    render::print(&report.out)
+    render::print(&out)
 }
 
 /// `70 checks: 1 fail, 2 warn, 1 unknown, 66 ok`
@@ -51,68 +58,43 @@ fn summary(all: &[Diagnosis]) -> String {
     format!("{} checks: {}", all.len(), counts.join(", "))
 }
 
-struct ReportText {
-    out: String,
-    room: usize,
+/// Describes a check that is ok, with everything that was seen.
+fn passed(one: &Diagnosis) -> String {
+    let seen: Vec<String> = one.findings.iter().map(described).collect();
+    let text = match seen.as_slice() {
+        [] => one.fault.id.clone(),
+        seen => format!("{}: {}", one.fault.id, seen.join("; ")),
+    };
+    verdict(Severity::Ok, &text)
 }
 
-impl ReportText {
-    fn subject(&mut self, checks: &[&Diagnosis]) {
-        let name = checks.first().map_or("", |one| one.fault.subject.name());
-        let _ = writeln!(self.out, "{}", Style::new().bold().apply_to(name));
-        for one in checks {
-            match one.severity() {
-                Severity::Ok => self.passed(one),
-                _ => self.failed(one),
-            }
+/// Describes a check that is not ok: its worse findings, their commands, and the reason why they matter.
+fn not_passed(one: &Diagnosis) -> String {
+    let mut out = String::new();
+    for finding in &one.findings {
+        if finding.severity == Severity::Ok {
+            continue;
         }
-        self.out.push('\n');
+        let text = format!("{} [{}]", described(finding), one.fault.id);
+        out += &verdict(finding.severity, &text);
+        if let Some(command) = finding.command() {
+            // In one line, however long: it is there to be pasted.
+            let _ = writeln!(out, "{:MARGIN$}$ {}", "", printable(command));
+        }
     }
+    let why = format!("why: {}", one.fault.why);
+    out + &hanging(&" ".repeat(MARGIN), &why, render::width())
+}
 
-    /// Adds a check that is ok, with everything that was seen.
-    fn passed(&mut self, one: &Diagnosis) {
-        let seen: Vec<String> = one.findings.iter().map(described).collect();
-        let text = match seen.as_slice() {
-            [] => one.fault.id.clone(),
-            seen => format!("{}: {}", one.fault.id, seen.join("; ")),
-        };
-        self.verdict(Severity::Ok, &text);
-    }
-
-    /// Adds a check that is not ok: its worse findings, the reason why they matter, and the commands.
-    fn failed(&mut self, one: &Diagnosis) {
-        for finding in one
-            .findings
-            .iter()
-            .filter(|finding| finding.severity != Severity::Ok)
-        {
-            let text = format!("{} [{}]", described(finding), one.fault.id);
-            self.verdict(finding.severity, &text);
-            if let Some(command) = finding.command() {
-                // In one line, however long: it is there to be pasted.
-                let _ = writeln!(self.out, "{:MARGIN$}$ {}", "", printable(command));
-            }
-        }
-        for line in wrapped(&format!("why: {}", one.fault.why), self.room) {
-            let _ = writeln!(self.out, "{:MARGIN$}{line}", "");
-        }
-    }
-
-    fn verdict(&mut self, severity: Severity, text: &str) {
-        let style = match severity {
-            Severity::Ok => Style::new().green(),
-            Severity::Unknown => Style::new().dim(),
-            Severity::Warn => Style::new().yellow(),
-            Severity::Fail => Style::new().red().bold(),
-        };
-        let verdict = style.apply_to(format!("{:<7}", severity.name()));
-        for (nth, line) in wrapped(text, self.room).iter().enumerate() {
-            let _ = match nth {
-                0 => writeln!(self.out, "  {verdict} {line}"),
-                _ => writeln!(self.out, "{:MARGIN$}{line}", ""),
-            };
-        }
-    }
+fn verdict(severity: Severity, text: &str) -> String {
+    let style = match severity {
+        Severity::Ok => Style::new().green(),
+        Severity::Unknown => Style::new().dim(),
+        Severity::Warn => Style::new().yellow(),
+        Severity::Fail => Style::new().red().bold(),
+    };
+    let word = style.apply_to(format!("{:<7}", severity.name()));
+    hanging(&format!("  {word} "), text, render::width())
 }
 
 /// `0.2: its daemon has died`
@@ -126,18 +108,14 @@ fn described(finding: &Finding) -> String {
 
 /// Prints an explanation.
 pub fn explain(fault: &Fault) -> Result<()> {
-    let mut text = format!("{}\n", fault.id);
     let parts = [
         ("meaning", &fault.meaning),
         ("why", &fault.why),
         ("remedy", &without_needless_sudo(&fault.remedy)),
     ];
+    let mut text = format!("{}\n", fault.id);
     for (head, part) in parts {
-        let room = render::width().saturating_sub(MARGIN);
-        for (nth, line) in wrapped(part, room).iter().enumerate() {
-            let head = if nth == 0 { head } else { "" };
-            let _ = writeln!(text, "  {head:<8}{line}");
-        }
+        text += &hanging(&format!("  {head:<8}"), part, render::width());
     }
     render::print(&text)
 }
