@@ -138,8 +138,10 @@ impl DaemonId {
 
     /// True if this is the recorded process.
     pub fn is(&self, process: &Process) -> bool {
-        let is_users = self.user.is_none() || self.user == process.owner();
-        process.pid == self.pid && process.started == self.start_time && is_users
+        // The owner is read from the file system.
+        process.pid == self.pid
+            && process.started == self.start_time
+            && (self.user.is_none() || self.user == process.owner())
     }
 
     /// Returns the process if it still runs and can be seen.
