@@ -35,14 +35,17 @@ pub fn usage_error(error: &Error) -> Message {
         .map(str::trim)
         .collect();
     let mut what = lines.join(" ");
-    // With a similar value, the list of all is of no use.
-    if error.get(ContextKind::SuggestedValue).is_some()
-        && let Some(list) = what.find(" [possible values: ")
+    // With a similar value, the list of all is of no use, and a long one of little.
+    if let Some(list) = what.find(" [possible values: ")
+        && (error.get(ContextKind::SuggestedValue).is_some() || what.len() - list > LONG_LIST)
     {
         what.truncate(list);
     }
     Message { what, hints }
 }
+
+/// The length of a list of values that only help shows.
+const LONG_LIST: usize = 200;
 
 /// The words that other programs have for what a command does, or that a topic explains.
 const OTHER_WORDS: &[(&str, &[&str])] = &[
