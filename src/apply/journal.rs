@@ -345,8 +345,8 @@ impl NodeRecord {
         actual.map_or(Ok(()), |created| self.add(created))
     }
 
-    /// Restores after a rollback whose the instances of a GPU are. What was there before is whose it was, as far as it
-    /// stands; else what stands is ours.
+    /// Restores the ownership of a GPU's instances after a rollback: those from before keep their owner, and every other
+    /// that still exists is ours.
     pub(super) fn restore(
         &self,
         gpu: &str,

@@ -293,7 +293,7 @@ impl GpuRun<'_> {
         hung(&cause)
     }
 
-    /// Records whose the instances are: those that were there before are whose they were.
+    /// Records who owns the instances: those from before keep their owner.
     fn restore_ownership(&self) {
         let now = self.state();
         let gpu = &self.plan.uuid;

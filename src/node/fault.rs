@@ -94,7 +94,7 @@ pub enum Severity {
     Ok,
     /// It cannot be seen.
     Unknown,
-    /// It works, and may not go on to.
+    /// It works, and may stop working.
     Warn,
     /// It does not work.
     Fail,

@@ -40,18 +40,15 @@ impl Node {
 
     /// Returns the findings that `status --exit-code` reports.
     pub fn problems(&self, devices: &[String]) -> Vec<Finding> {
-        self.findings_of(Severity::Fail, devices)
+        self.problems_and_remarks(devices).0
     }
 
-    /// Returns what is in order and still worth a line of `status`.
-    pub fn remarks(&self, devices: &[String]) -> Vec<Finding> {
-        self.findings_of(Severity::Warn, devices)
-    }
-
-    fn findings_of(&self, severity: Severity, devices: &[String]) -> Vec<Finding> {
-        let mut found = self.findings(devices);
-        found.retain(|one| one.severity == severity);
-        found
+    /// Returns the problems, and what is in order and still worth a line of `status`.
+    pub fn problems_and_remarks(&self, devices: &[String]) -> (Vec<Finding>, Vec<Finding>) {
+        self.findings(devices)
+            .into_iter()
+            .filter(|one| matches!(one.severity, Severity::Fail | Severity::Warn))
+            .partition(|one| one.severity == Severity::Fail)
     }
 
     fn device_problems(&self) -> Vec<Finding> {

@@ -81,7 +81,7 @@ impl Status {
             clients.extend(served.clients.listed().iter().map(of));
             waiting.extend(served.waiting.iter().map(of));
         }
-        let problems = node.problems(devices);
+        let (problems, remarks) = node.problems_and_remarks(devices);
         let is_all = node.detail.outside_mps;
         Self {
             version: VERSION,
@@ -103,11 +103,7 @@ impl Status {
                 .reads_processes()
                 .then(|| node.unmanaged.clone()),
             problems: problems.into_iter().map(Remark::from).collect(),
-            remarks: node
-                .remarks(devices)
-                .into_iter()
-                .map(Remark::from)
-                .collect(),
+            remarks: remarks.into_iter().map(Remark::from).collect(),
             hidden: node.hidden(),
         }
     }

@@ -131,8 +131,7 @@ fn clients(parts: &mut Parts<'_>, devices: &[&Device]) {
 
 /// Adds the problems, the remarks, and what is hidden.
 fn notices(parts: &mut Parts<'_>, node: &Node, devices: &[String]) {
-    let problems = node.problems(devices);
-    let remarks = node.remarks(devices);
+    let (problems, remarks) = node.problems_and_remarks(devices);
     let (mut sentences, mut outside, mut healed) = (Vec::new(), 0, 0);
     for problem in &problems {
         if !problem.is_listed {
