@@ -201,7 +201,7 @@ pub struct DaemonStatus {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerStatus {
     pub pid: Pid,
-    /// `None` for a server that started during the session.
+    /// `None` for a server that started, ended or changed during the session.
     pub state: Option<ServerState>,
     /// The pids of its clients; `None` for one in a pid namespace that the daemon cannot see.
     pub clients: Vec<Option<Pid>>,
@@ -243,17 +243,21 @@ impl Daemon {
     ) -> Result<DaemonStatus, MpsError> {
         let mut commands = if with_defaults { queries() } else { Vec::new() };
         commands.push("get_server_list".to_owned());
+        let has_status = self.program.has_server_status;
         for child in children {
             // The answer separates the lists of pids.
-            commands.push(if self.program.has_server_status {
+            let status = if has_status {
                 format!("get_server_status {child}")
             } else {
                 LAST_COMMAND.to_owned()
-            });
+            };
+            commands.push(status.clone());
             commands.push(format!("get_client_list {child}"));
+            // Clients come and go, and faults happen, between two commands.
+            commands.extend(has_status.then_some(status));
         }
         let answer = self.session_within(&commands, patience, limit, allowed)?;
-        let read = DaemonStatus::read(&answer, children, with_defaults);
+        let read = DaemonStatus::read(&answer, children, has_status, with_defaults);
         let mut status = read.ok_or_else(|| answer.unexpected())?;
         self.add_logged(&mut status);
         Ok(status)
@@ -293,7 +297,12 @@ impl Daemon {
 
 impl DaemonStatus {
     /// Reads the answers to the commands of [`Daemon::query`].
-    fn read(answer: &Answer, children: &[Pid], with_defaults: bool) -> Option<Self> {
+    fn read(
+        answer: &Answer,
+        children: &[Pid],
+        has_status: bool,
+        with_defaults: bool,
+    ) -> Option<Self> {
         let mut lines: VecDeque<&str> = answer.lines.iter().map(String::as_str).collect();
         let defaults = if with_defaults {
             Some(Reported::read(&mut lines, answer.percentage)?)
@@ -301,7 +310,7 @@ impl DaemonStatus {
             None
         };
         Some(Self {
-            servers: read(lines, children)?,
+            servers: read(lines, children, has_status)?,
             defaults,
         })
     }
@@ -309,13 +318,17 @@ impl DaemonStatus {
     /// Reads what a control program has printed, for tests of any output.
     pub fn of_output(output: &str, children: &[Pid], with_defaults: bool) -> Option<Self> {
         let answer = Answer::read("", output, "").ok()?;
-        Self::read(&answer, children, with_defaults)
+        Self::read(&answer, children, true, with_defaults)
     }
 }
 
 /// Splits the answers, which nothing separates: pids up to the first state, then that server's clients up to the next
-/// state.
-fn read(mut lines: VecDeque<&str>, children: &[Pid]) -> Option<Vec<ServerStatus>> {
+/// state, which is that server's again if it `has_status`.
+fn read(
+    mut lines: VecDeque<&str>,
+    children: &[Pid],
+    has_status: bool,
+) -> Option<Vec<ServerStatus>> {
     let mut servers: Vec<ServerStatus> = pids(&mut lines)
         .into_iter()
         .map(|pid| ServerStatus {
@@ -325,31 +338,44 @@ fn read(mut lines: VecDeque<&str>, children: &[Pid]) -> Option<Vec<ServerStatus>
         })
         .collect();
     for child in children {
-        // A server that exits between the two commands has this answer to the second one.
+        // The answer about a server that has exited.
         let gone = format!("Server {child} not found");
         let state = match lines.pop_front()? {
-            "INITIALIZING" => Some(ServerState::Initializing),
-            "ACTIVE" => Some(ServerState::Active),
-            "FAULT" => Some(ServerState::Fault),
-            // Without get_server_status: the daemon answers nothing while a server starts, and faults are in the log.
-            answer if is_percentage(answer) => Some(ServerState::Active),
-            answer if answer == gone => None,
-            _ => return None,
+            line if line == gone => None,
+            line => Some(parse_state(line)?),
         };
         // The daemon says 0 for a pid that it cannot see.
         let clients = pids(&mut lines)
             .into_iter()
             .map(|pid| Some(pid).filter(|pid| pid.0 != 0))
             .collect();
+        let mut after = state;
         if lines.front().is_some_and(|line| *line == gone) {
-            lines.pop_front();
+            after = None;
+            while lines.front().is_some_and(|line| *line == gone) {
+                lines.pop_front();
+            }
+        } else if has_status {
+            after = Some(parse_state(lines.pop_front()?)?);
         }
         if let Some(server) = servers.iter_mut().find(|server| server.pid == *child) {
-            server.state = state;
+            server.state = state.filter(|_| after == state);
             server.clients = clients;
         }
     }
     lines.is_empty().then_some(servers)
+}
+
+/// Parses the state of a server.
+fn parse_state(line: &str) -> Option<ServerState> {
+    match line {
+        "INITIALIZING" => Some(ServerState::Initializing),
+        "ACTIVE" => Some(ServerState::Active),
+        "FAULT" => Some(ServerState::Fault),
+        // Without get_server_status: the daemon answers nothing while a server starts, and faults are in the log.
+        line if is_percentage(line) => Some(ServerState::Active),
+        _ => None,
+    }
 }
 
 fn pids(lines: &mut VecDeque<&str>) -> Vec<Pid> {
@@ -439,7 +465,7 @@ mod tests {
 
     fn read_text(text: &str, children: &[u32]) -> Option<Vec<ServerStatus>> {
         let children: Vec<Pid> = children.iter().copied().map(Pid).collect();
-        read(text.lines().collect(), &children)
+        read(text.lines().collect(), &children, true)
     }
 
     fn server(pid: u32, state: Option<ServerState>, clients: &[u32]) -> ServerStatus {
@@ -455,15 +481,15 @@ mod tests {
         let active = Some(ServerState::Active);
         assert_eq!(read_text("", &[]), Some(vec![]));
         assert_eq!(
-            read_text("466\nACTIVE\n", &[466]),
+            read_text("466\nACTIVE\nACTIVE\n", &[466]),
             Some(vec![server(466, active, &[])])
         );
         assert_eq!(
-            read_text("466\nACTIVE\n582\n581\n", &[466]),
+            read_text("466\nACTIVE\n582\n581\nACTIVE\n", &[466]),
             Some(vec![server(466, active, &[582, 581])])
         );
         assert_eq!(
-            read_text("1\n2\nACTIVE\n5\nFAULT\n6\n7\n", &[1, 2]),
+            read_text("1\n2\nACTIVE\n5\nACTIVE\nFAULT\n6\n7\nFAULT\n", &[1, 2]),
             Some(vec![
                 server(1, active, &[5]),
                 server(2, Some(ServerState::Fault), &[6, 7])
@@ -474,33 +500,45 @@ mod tests {
     #[test]
     fn a_server_that_came_or_went_meanwhile_is_no_mistake() {
         assert_eq!(read_text("466\n", &[]), Some(vec![server(466, None, &[])]));
-        let gone = "Server 9 not found\nServer 9 not found\n";
-        assert_eq!(read_text(gone, &[9]), Some(vec![]));
-        let went = "9\nACTIVE\nServer 9 not found\n";
+        let gone = "Server 9 not found\n".repeat(3);
+        assert_eq!(read_text(&gone, &[9]), Some(vec![]));
+        for went in [
+            "9\nACTIVE\nServer 9 not found\nServer 9 not found\n",
+            "9\nACTIVE\nServer 9 not found\n",
+        ] {
+            assert_eq!(read_text(went, &[9]), Some(vec![server(9, None, &[])]));
+        }
+        let one_gone = format!("8\nACTIVE\nACTIVE\n{gone}");
         assert_eq!(
-            read_text(went, &[9]),
-            Some(vec![server(9, Some(ServerState::Active), &[])])
-        );
-        let one_gone = "8\nACTIVE\nServer 9 not found\nServer 9 not found\n";
-        assert_eq!(
-            read_text(one_gone, &[8, 9]),
+            read_text(&one_gone, &[8, 9]),
             Some(vec![server(8, Some(ServerState::Active), &[])])
+        );
+    }
+
+    /// Its state and its clients are not of one moment then.
+    #[test]
+    fn a_server_that_changed_meanwhile_has_no_state() {
+        assert_eq!(
+            read_text("466\nACTIVE\n582\nFAULT\n", &[466]),
+            Some(vec![server(466, None, &[582])])
         );
     }
 
     #[test]
     fn a_program_without_get_server_status_lists_servers_and_clients_too() {
+        let read_text = |text: &str, child| read(text.lines().collect(), &[Pid(child)], false);
         assert_eq!(
-            read_text("466\n100.0\n582\n581\n", &[466]),
+            read_text("466\n100.0\n582\n581\n", 466),
             Some(vec![server(466, Some(ServerState::Active), &[582, 581])])
         );
-        assert_eq!(read_text("100.0\nServer 9 not found\n", &[9]), Some(vec![]));
+        assert_eq!(read_text("100.0\nServer 9 not found\n", 9), Some(vec![]));
     }
 
     #[test]
     fn an_unknown_answer_is_not_guessed_at() {
-        assert_eq!(read_text("466\nDROWSY\n", &[466]), None);
+        assert_eq!(read_text("466\nDROWSY\nDROWSY\n", &[466]), None);
         assert_eq!(read_text("466\nACTIVE\n5\nand more\n", &[466]), None);
+        assert_eq!(read_text("466\nACTIVE\n5\n", &[466]), None);
         assert_eq!(read_text("466\n", &[466]), None);
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use testkit::{Sim, assert_contains, in_state};
+use testkit::{Ran, Sim, assert_contains, in_state};
 
 #[test]
 fn a_fault_names_everybody_it_takes_with_it_and_is_over_when_they_have_gone() {
@@ -42,6 +42,28 @@ fn a_fault_names_everybody_it_takes_with_it_and_is_over_when_they_have_gone() {
     assert_eq!(sim.device("0.2")["servers"], before);
     assert!(sim.client("0.2").finish().status.success());
     assert!(neighbour.finish().status.success());
+}
+
+/// A fault that happens while the daemon is asked: its state from before and its clients from after are not shown together.
+#[test]
+fn a_fault_between_two_answers_is_asked_about_again() {
+    let sim = Sim::small();
+    let [healthy, faulty] = sim.faulty("0.2");
+    let healthy_pid = healthy.pid();
+    assert_eq!(healthy.finish().status.code(), Some(6));
+    let asked = sim.node.dir().join("asked");
+    let control = sim.control_script(&format!(
+        "input=$(cat)\nchange=\n\
+         case $input in *get_server_status*) [ -e {asked} ] || change='0,/^FAULT$/s//ACTIVE/'; touch {asked};; esac\n\
+         printf '%s\\n' \"$input\" | $real \"$@\" | sed \"$change\"",
+        asked = asked.display(),
+    ));
+    let mut status = sim.command(&["status", "--json"]);
+    let status = Ran::of(status.env("MIG_MPS_CONTROL", &control)).json();
+    assert!(asked.exists());
+    assert_eq!(in_state(&status, "fault"), ["0.2"], "{status:#}");
+    let clients = pids(&status);
+    assert!(clients.contains(&faulty.pid()) && !clients.contains(&healthy_pid));
 }
 
 fn pids(status: &Value) -> Vec<u32> {

@@ -270,7 +270,7 @@ fn with_times(mut lines: Vec<LogLine>) -> Vec<LogLine> {
     lines
 }
 
-/// The size in bytes at which a log is rotated. With a client connected, a query by `status` adds about 900 bytes to
+/// The size in bytes at which a log is rotated. With a client connected, a query by `status` adds about 1,000 bytes to
 /// control.log: one every 15 s fills the limit in a day and a half, so the log and its three older parts cover most of a
 /// week. On a node with 56 devices all logs together stay below 4 GiB.
 pub const LOG_LIMIT: u64 = 8 << 20;

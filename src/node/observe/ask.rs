@@ -15,6 +15,9 @@ const PATIENCE: Duration = Duration::from_millis(1500);
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 const LONGER_FOR_EACH: Duration = Duration::from_millis(25);
 
+/// Sessions after one during which a server changed.
+const RETRIES: u32 = 2;
+
 /// Time that a daemon's process may outlive its socket when it exits.
 const END_LIMIT: Duration = Duration::from_millis(500);
 
@@ -127,19 +130,22 @@ impl Probe<'_> {
             return Err(MpsError::NoDaemon(pipe_dir));
         }
         let query = |servers: &[Pid]| daemon.query(servers, true, PATIENCE, self.limit);
-        let answer = query(servers)?;
+        let mut answer = query(servers)?;
         let is_odd = |server: &ServerStatus| match server.state {
+            // It started or changed meanwhile, and its clients are not known.
             None => true,
-            // Its last client left between the two commands.
+            // It may have recovered.
             Some(ServerState::Fault) => server.clients.is_empty(),
             Some(_) => false,
         };
-        if !answer.servers.iter().any(is_odd) {
-            return Ok(answer);
+        for _ in 0..RETRIES {
+            if !answer.servers.iter().any(is_odd) {
+                break;
+            }
+            *servers = answer.servers.iter().map(|server| server.pid).collect();
+            answer = query(servers)?;
         }
-        // A server started meanwhile, and may have clients already.
-        *servers = answer.servers.iter().map(|server| server.pid).collect();
-        query(servers)
+        Ok(answer)
     }
 
     /// True if a daemon that did not answer in time has no sign of a hang: on a machine under load it may only have been

@@ -87,7 +87,7 @@ fn kill_signals_nobody_elses_process() {
     let service = sim.node.holder(&[0]);
     let server = sim.device("0")["servers"][0]["pid"].clone();
     let liar = sim.control_script(&format!(
-        "cat >/dev/null; echo 0; echo {server}; echo ACTIVE; echo {}; echo 100.0",
+        "cat >/dev/null; echo 0; echo {server}; echo ACTIVE; echo {}; echo ACTIVE; echo 100.0",
         service.pid()
     ));
     let pid = service.pid().to_string();
