@@ -79,14 +79,15 @@ impl Shared<'_> {
     /// True if a recorded daemon or one of its servers runs, or if that cannot be determined.
     pub(super) fn is_alive(&self, record: &DeviceRecord) -> bool {
         let host = &self.context.environment.host;
-        let count =
-            owner(record).and_then(|owner| Ok(self.daemon(record).count_processes(host, owner)?));
+        let count = self
+            .daemon_of(&record.uuid)
+            .count_processes(host, owner(record));
         count.map_or(true, |count| count > 0)
     }
 
     /// Starts or completes the daemon of a record; returns true if it is new, false if it was running.
     fn bring_up(&self, record: &mut DeviceRecord) -> Result<bool, Cause> {
-        let daemon = self.daemon(record);
+        let daemon = self.daemon_of(&record.uuid);
         daemon.check_path()?;
         let launch = self.launch_options(record)?;
         self.run_dir.write_record(record)?;
@@ -148,7 +149,7 @@ impl Shared<'_> {
             Serve::User(name) => {
                 let account = user(name)?;
                 let reader = Reader::User(account.uid, account.groups()?);
-                (Access::User(account), Some((name.clone(), reader)))
+                (Access::User(account.uid), Some((name.clone(), reader)))
             }
         };
         let cpus = match &record.settings.cpus {
@@ -261,9 +262,11 @@ impl Shared<'_> {
             return Ok(());
         }
         let user = self.first_user(serve(record))?;
-        Ok(self
-            .daemon(record)
-            .start_server(&step.settings, Some(&record.settings), user)?)
+        Ok(self.daemon_of(&record.uuid).start_server(
+            &step.settings,
+            Some(&record.settings),
+            user,
+        )?)
     }
 }
 
@@ -323,7 +326,7 @@ impl Shared<'_> {
             };
             return Err(cause.and(written.map_err(Cause::from)));
         }
-        self.clear_away(&self.daemon(record), record)
+        self.clear_away(&self.daemon_of(&record.uuid), record)
     }
 
     /// Makes sure that a device whose daemon did not start has a record, so that the start can be retried.
@@ -361,7 +364,7 @@ impl Shared<'_> {
             return Ok(());
         }
         let host = &self.context.environment.host;
-        let daemon = self.daemon(record);
+        let daemon = self.daemon_of(&record.uuid);
         if record.daemon.is_some_and(|id| id.is_hidden(host)) {
             return Err(Cause::Other(format!(
                 "the daemon of {} cannot be seen from here: it may run in another pid namespace",
@@ -383,7 +386,7 @@ impl Shared<'_> {
         }
         // An interrupted start may have left a daemon that it did not record.
         let spares_clients = patience == Patience::Idle;
-        Ok(daemon.end_unrecorded(host, owner(record)?, spares_clients)?)
+        Ok(daemon.end_unrecorded(host, owner(record), spares_clients)?)
     }
 
     /// Waits until the driver lists no clients on a device, or the time is over. The daemon still admits new ones.
@@ -447,7 +450,7 @@ impl Shared<'_> {
     }
 
     fn finish_change(&self, wanted: &DeviceRecord, was: &Settings) -> Result<(), Cause> {
-        self.daemon(wanted).set(&wanted.settings, was)?;
+        self.daemon_of(&wanted.uuid).set(&wanted.settings, was)?;
         Ok(self.run_dir.write_record(wanted)?)
     }
 
@@ -495,30 +498,18 @@ impl Shared<'_> {
     }
 }
 
-/// The owner of a recorded daemon.
-pub(super) fn owner(record: &DeviceRecord) -> Result<Uid, Cause> {
-    match serve(record) {
-        Serve::User(name) => Ok(user(&name)?.uid),
-        _ => Ok(crate::host::caller()),
-    }
+/// The user that a recorded daemon runs as.
+fn owner(record: &DeviceRecord) -> Uid {
+    record
+        .runs_as_its_user()
+        .unwrap_or_else(crate::host::caller)
 }
 
 /// The users that a recorded device serves. A record always has them.
-pub(super) fn serve(record: &DeviceRecord) -> Serve {
+fn serve(record: &DeviceRecord) -> Serve {
     record.settings.serve.clone().unwrap_or(Serve::OneAtATime)
 }
 
-/// The single user that a daemon serves and runs as, if that is not the caller.
-pub(super) fn user_beside_caller(serve: Serve) -> Option<String> {
-    match serve {
-        Serve::User(name) => {
-            let is_caller = user(&name).is_ok_and(|user| user.uid == crate::host::caller());
-            (!is_caller).then_some(name)
-        }
-        _ => None,
-    }
-}
-
-pub(super) fn user(name: &str) -> Result<Account, Cause> {
+fn user(name: &str) -> Result<Account, Cause> {
     Account::named(name)?.ok_or_else(|| Cause::nobody("user", name))
 }

@@ -16,8 +16,6 @@ use crate::nvml::{Code, MigMode, NvmlError};
 pub struct ApplyError {
     /// The steps that failed.
     pub failures: Vec<FailedStep>,
-    /// True if the plan has other steps than those that failed.
-    pub has_other_steps: bool,
     /// True if the user interrupted it.
     pub interrupted: bool,
     /// The result of the rollback.
@@ -33,8 +31,6 @@ pub struct FailedStep {
     pub attempt: String,
     /// The reason.
     pub cause: Cause,
-    /// True if it is about another user's daemon: the rest of the run continues without it.
-    pub is_a_users: bool,
 }
 
 /// The result of a rollback.
@@ -54,11 +50,7 @@ pub struct RolledBack {
 
 impl FailedStep {
     pub(super) fn new(attempt: String, cause: Cause) -> Self {
-        Self {
-            attempt,
-            cause,
-            is_a_users: false,
-        }
+        Self { attempt, cause }
     }
 }
 
@@ -103,14 +95,6 @@ impl ApplyError {
         self.interrupted && self.failures.is_empty()
     }
 
-    /// True if only daemons of other users have failed.
-    pub fn is_of_users_alone(&self) -> bool {
-        !self.interrupted
-            && self.not_begun.is_empty()
-            && !self.failures.is_empty()
-            && self.failures.iter().all(|failure| failure.is_a_users)
-    }
-
     fn fails_only(&self, kind: impl Fn(&Cause) -> bool) -> bool {
         !self.failures.is_empty() && self.failures.iter().all(|failure| kind(&failure.cause))
     }
@@ -148,9 +132,8 @@ impl Failure for ApplyError {
     fn hints(&self) -> Vec<String> {
         let mut hints: Vec<String> = Vec::new();
         let again = "run the same command again: it goes on from here".to_owned();
-        let unfinished = self.is_of_users_alone()
-            || !self.rolled_back.stands.is_empty()
-            || !self.rolled_back.missing.is_empty();
+        let unfinished =
+            !self.rolled_back.stands.is_empty() || !self.rolled_back.missing.is_empty();
         let kinds = self.kinds();
         let causes = kinds.iter().map(|(failure, _)| failure.cause.hint());
         for hint in causes.chain([unfinished.then_some(again)]).flatten() {
@@ -167,7 +150,7 @@ impl std::error::Error for ApplyError {}
 impl fmt::Display for ApplyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut lines = Vec::new();
-        for (FailedStep { attempt, cause, .. }, others) in self.kinds() {
+        for (FailedStep { attempt, cause }, others) in self.kinds() {
             lines.push(format!("{attempt}: {cause}"));
             match others.as_slice() {
                 [] => {}
@@ -176,9 +159,6 @@ impl fmt::Display for ApplyError {
                     lines.push(format!("and likewise {} more, to {last}", others.len()));
                 }
             }
-        }
-        if self.is_of_users_alone() && self.has_other_steps {
-            lines.push("everything else was done".to_owned());
         }
         if self.interrupted {
             lines.push("interrupted".to_owned());
@@ -415,9 +395,10 @@ impl Cause {
     pub(super) fn is_final(&self) -> bool {
         matches!(self, Self::NeedsReset | Self::HasInstances | Self::Pending)
     }
+}
 
-    /// Returns a remedy, if one is known.
-    pub fn hint(&self) -> Option<String> {
+impl Failure for Cause {
+    fn hint(&self) -> Option<String> {
         match self {
             cause if cause.lacks_processes() => Some(MORE_PROCESSES.to_owned()),
             Self::Nvml(error) => error.hint(),

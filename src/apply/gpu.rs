@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::thread::scope;
 
-use super::daemons::{DeviceNow, StopRequest, serve, starts_again, user_beside_caller};
+use super::daemons::{DeviceNow, StopRequest, starts_again};
 use super::error::{Cause, FailedStep};
 use super::rollback::GpuState;
 use super::shared::{Shared, StepOf, lock};
@@ -13,7 +13,7 @@ use crate::host::{Interrupt, Threads};
 use crate::mps::Patience;
 use crate::node::Gpu;
 use crate::nvml::GpuInstanceReading;
-use crate::plan::{Action, GpuPlan, Place, Set, Start, StartServer, Stop};
+use crate::plan::{Action, GpuPlan, Place, Start, Stop};
 use crate::state::{DeviceKey, DeviceRecord, InstanceKey};
 
 /// Runs the steps of one GPU in order. A daemon starts in the background as soon as its device exists,
@@ -246,8 +246,6 @@ enum Ended {
     /// The user interrupted it: it was neither done nor refused.
     Interrupted,
     Failed,
-    /// It failed, and no other step depends on it.
-    FailedAlone,
 }
 
 impl<'a> Attempt<'a> {
@@ -275,29 +273,10 @@ impl<'a> Attempt<'a> {
         if matches!(cause, Cause::Interrupted) {
             return Ended::Interrupted;
         }
-        let mut failure = FailedStep::new(format!("{}: {action}", title(self.plan)), cause);
-        // A user can make her own daemon fail at will: that must not undo the daemons of others.
-        let ended = if let Some(user) = self.shared.user_of(action) {
-            self.undo_change_of(action);
-            failure.attempt = format!("{}, which runs as {user}", failure.attempt);
-            failure.is_a_users = true;
-            Ended::FailedAlone
-        } else {
-            self.shared.fail();
-            Ended::Failed
-        };
+        self.shared.fail();
+        let failure = FailedStep::new(format!("{}: {action}", title(self.plan)), cause);
         self.history.record_end(self.number, Some(failure));
-        ended
-    }
-
-    /// Restores the settings of a user's daemon after a failed change. If that fails too, the record stays
-    /// unfinished and the next `up` continues.
-    fn undo_change_of(&self, action: &Action) {
-        let Action::Set(set) = action else { return };
-        if let Some(served) = self.shared.served(&set.uuid) {
-            let _ = self.shared.change_back(&served.record, &set.settings);
-            self.history.record_change(&served.record);
-        }
+        Ended::Failed
     }
 
     fn start(&self, start: &Start, device: Option<DeviceNow>) -> Result<(), Cause> {
@@ -341,17 +320,6 @@ impl<'a> Attempt<'a> {
 }
 
 impl Shared<'_> {
-    /// The user whose daemon an action concerns, if that is not the caller.
-    fn user_of(&self, action: &Action) -> Option<String> {
-        match action {
-            Action::Start(start) => user_beside_caller(start.serve().clone()),
-            Action::Set(Set { uuid, .. }) | Action::StartServer(StartServer { uuid, .. }) => {
-                user_beside_caller(serve(&self.served(uuid)?.record))
-            }
-            _ => None,
-        }
-    }
-
     fn start_daemon(
         &self,
         device: DeviceNow,
@@ -413,12 +381,9 @@ impl History {
         *lock(&self.ended_clients)
     }
 
-    /// True if a step has failed on which others depend.
+    /// True if a step has failed.
     fn has_failed(&self) -> bool {
-        lock(&self.ended)
-            .values()
-            .flatten()
-            .any(|failure| !failure.is_a_users)
+        lock(&self.ended).values().any(Option::is_some)
     }
 
     /// Records that a step has succeeded or failed.

@@ -111,18 +111,13 @@ pub(super) fn kill(
 
 /// The daemon whose clients are terminated.
 fn daemon_of(kill: &Kill, context: &ApplyContext<'_>) -> Daemon {
-    let served = context
-        .node
-        .served()
-        .find(|served| served.record.uuid == kill.uuid && served.run_dir == kill.run_dir);
     let logs = context.environment.logs_of(kill.run_dir.path());
-    let daemon = Daemon::new(
+    Daemon::new(
         context.programs.clone(),
         context.node.control_program(),
         kill.run_dir.pipe_dir(&kill.uuid),
         logs.unwrap_or_default().join(&kill.uuid),
-    );
-    daemon.serving(served.and_then(|served| served.record.settings.serve.as_ref()))
+    )
 }
 
 /// A client that is being terminated.

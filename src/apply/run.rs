@@ -115,9 +115,7 @@ fn carry_out(
         interrupted: environment.interrupt.is_asked(),
         ..ApplyError::default()
     };
-    let is_to_be_undone =
-        error.interrupted || error.failures.iter().any(|failure| !failure.is_a_users);
-    error.has_other_steps = plan.steps().count() > error.failures.len();
+    let is_to_be_undone = error.interrupted || !error.failures.is_empty();
     match shared.on_failure {
         OnFailure::RollBack if is_to_be_undone => {
             change.roll_back();

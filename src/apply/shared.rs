@@ -9,7 +9,7 @@ use crate::mps::Daemon;
 use crate::node::{Gpu, Node, Served};
 use crate::nvml::{GpuHandle, Nvml, NvmlError};
 use crate::plan::{Action, GpuPlan};
-use crate::state::{DeviceRecord, RunDir};
+use crate::state::RunDir;
 
 /// The surroundings in which a plan is applied.
 pub struct ApplyContext<'a> {
@@ -64,7 +64,7 @@ pub trait Progress: Sync {
 /// The reaction to a failed step or an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFailure {
-    /// Undo the run, unless only daemons of users other than the caller have failed.
+    /// Undo the run.
     RollBack,
     /// Leave the GPU as it is and continue with the others; stop on an interrupt.
     GoOn,
@@ -124,11 +124,6 @@ impl<'a> Shared<'a> {
         if self.on_failure == OnFailure::RollBack {
             self.has_failed.store(true, Ordering::Relaxed);
         }
-    }
-
-    pub(super) fn daemon(&self, record: &DeviceRecord) -> Daemon {
-        self.daemon_of(&record.uuid)
-            .serving(record.settings.serve.as_ref())
     }
 
     pub(super) fn daemon_of(&self, uuid: &str) -> Daemon {

@@ -168,14 +168,12 @@ fn check_state(served: &Served) -> Result<(), NoAccess> {
     })
 }
 
-/// Checks that the daemon is for the user. Root is a client of no user's daemon: that daemon would end its server.
+/// Checks that the daemon is for the user. Root is a client of no user's device: its program would replace the server of
+/// that user.
 pub(super) fn check_user(served: &Served, user: Uid) -> Result<(), NoAccess> {
     let record = &served.record;
-    let owner = record.daemon.and_then(|daemon| daemon.user);
-    if let Some(Serve::User(_) | Serve::Own) = record.settings.serve
-        && let Some(owner) = owner.filter(|owner| *owner != user)
-    {
-        return Err(reserved(record, user_name(owner), user));
+    if let Some(only) = record.only_user().filter(|only| *only != user) {
+        return Err(reserved(record, user_name(only), user));
     }
     let control = served.run_dir.pipe_dir(&record.uuid).join("control");
     let Some(closed) = Reader::of(user).is_kept_out_of(&control) else {

@@ -10,7 +10,7 @@ use crate::config::CUDA_LIBRARY;
 use crate::cuda::{AttachResult, CudaError};
 use crate::failure::Failure;
 use crate::host::{
-    ATTACH, Account, Environment, Limits, Output, Pid, RunError, Uid, bounded, caller, run_as,
+    ATTACH, Account, BecomeUser, Environment, Output, Pid, RunError, Uid, bounded, caller, run_as,
 };
 use crate::node::{Node, Served, observe_device};
 use crate::settings::Serve;
@@ -137,17 +137,15 @@ pub fn verify(environment: &Environment, node: &Node, served: &Served) -> Verifi
     }
 }
 
-/// Returns a user who can check a device without harm: a client of another user would make a user's daemon end
-/// its server, and replaces another user's idle server.
+/// Returns a user who can check a device without harm: a client of another user replaces an idle server.
 fn harmless_user(environment: &Environment, served: &Served) -> Uid {
     if !environment.is_root() {
         return environment.caller;
     }
     let record = &served.record;
-    let of_daemon = record.daemon.and_then(|daemon| daemon.user);
     let of_server = served.servers.first().and_then(|server| server.user);
     match &record.settings.serve {
-        Some(Serve::User(_) | Serve::Own) => of_daemon.unwrap_or(environment.caller),
+        Some(Serve::User(_) | Serve::Own) => record.only_user().unwrap_or(environment.caller),
         Some(Serve::All | Serve::Group(_)) => environment.caller,
         Some(Serve::OneAtATime) | None => of_server.unwrap_or_else(|| environment.server_user()),
     }
@@ -224,7 +222,7 @@ pub fn attach_as(
     user: Uid,
 ) -> Result<Attached, NotAttached> {
     let mut command = Command::new(&environment.helper);
-    command.args(limits(user).words(ATTACH)).env_clear();
+    command.arg(ATTACH).args(becoming(user).words()).env_clear();
     command.envs(
         KEPT.iter()
             .filter_map(|name| Some((name, std::env::var_os(name)?))),
@@ -253,18 +251,17 @@ pub fn attach_as(
     }
 }
 
-/// The limits of a process that runs as this user.
-fn limits(user: Uid) -> Limits {
+/// Returns the arguments by which the check becomes this user; none for the caller.
+fn becoming(user: Uid) -> BecomeUser {
     if user == caller() {
-        return Limits::default();
+        return BecomeUser::default();
     }
     let account = Account::of(user).ok().flatten();
-    Limits {
+    BecomeUser {
         uid: Some(user.0),
         // A user without an account has no group of its own.
         gid: Some(account.as_ref().map_or(user.0, |account| account.gid)),
         groups_of: account.map(|account| account.name),
-        ..Limits::default()
     }
 }
 

@@ -421,7 +421,7 @@ impl ChangeRun<'_> {
         }
     }
 
-    /// Applies the plan. Returns what failed of daemons that run as other users, if all else was done.
+    /// Applies the plan. Returns the failures of a change that nobody watches.
     fn apply(&self, node: &Node, plan: &Plan) -> Result<Option<ApplyError>> {
         if plan.is_empty() {
             return Ok(None);
@@ -443,7 +443,6 @@ impl ChangeRun<'_> {
         let progress = progress(plan, self.progress_form());
         match apply::run(plan, &context, progress.as_ref(), self.change.on_failure) {
             Ok(()) => Ok(None),
-            Err(error) if error.is_of_users_alone() && self.change.verify => Ok(Some(error)),
             Err(error) if self.change.is_unattended => Ok(Some(error)),
             Err(error) => Err(error.into()),
         }

@@ -256,7 +256,7 @@ fn remark_on_users_daemons(node: &Node) {
     }
 }
 
-/// Files that a user had put beside his daemon's are kept, and somebody must know where.
+/// Files that are not a daemon's are kept, and somebody must know where.
 fn remark_on_what_was_put_aside(run_dir: &RunDir) {
     let left: Vec<String> = run_dir
         .set_aside()
@@ -265,7 +265,7 @@ fn remark_on_what_was_put_aside(run_dir: &RunDir) {
         .collect();
     if !left.is_empty() {
         note(&format!(
-            "These pipe directories hold files that are not the daemon's, and were put aside:\n  {}",
+            "These pipe directories have other files than the daemon's, or belong to a user, and were put aside:\n  {}",
             left.join("\n  ")
         ));
     }

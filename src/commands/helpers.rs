@@ -1,5 +1,5 @@
-//! The programs that mig-mps starts of itself: `mig-mps launch` runs the control program as another user or within
-//! limits, and no other program; `mig-mps attach` initialises CUDA as a user and reports the result.
+//! The programs that mig-mps starts of itself: `mig-mps launch` runs the control program within limits, and no other
+//! program; `mig-mps attach` initialises CUDA as a user and reports the result.
 
 use std::os::unix::process::CommandExt;
 
@@ -7,7 +7,7 @@ use clap::Parser;
 
 use crate::cuda;
 use crate::error::{Context as _, Result};
-use crate::host::{Environment, Limits};
+use crate::host::{BecomeUser, Environment, Limits};
 use crate::mps::Invocation;
 use crate::render::print;
 
@@ -21,7 +21,7 @@ pub enum InternalCommand {
     },
     Attach {
         #[command(flatten)]
-        limits: Limits,
+        user: BecomeUser,
     },
 }
 
@@ -35,15 +35,15 @@ impl InternalCommand {
                 let error = invocation.command(&programs).exec();
                 Err(error).context(format!("cannot start {}", programs.control.display()))
             }
-            Self::Attach { limits } => attach(limits),
+            Self::Attach { user } => attach(user),
         }
     }
 }
 
 /// Initialises CUDA, which may never return, and prints the result as a line of JSON.
-fn attach(limits: &Limits) -> Result<()> {
+fn attach(user: &BecomeUser) -> Result<()> {
     let library = Environment::read().cuda_library;
-    limits.take()?;
+    user.take()?;
     let result = cuda::attach(library.as_deref());
     print(&(serde_json::to_string(&result).map_err(anyhow::Error::from)? + "\n"))?;
     Ok(())

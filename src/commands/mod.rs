@@ -60,7 +60,7 @@ pub fn detail_for(profile: &Profile) -> Detail {
     if profile.partitions() {
         Detail::PLAN
     } else {
-        Detail::SETTINGS
+        Detail::CLIENTS
     }
 }
 

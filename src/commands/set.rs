@@ -8,7 +8,6 @@ use super::{Context, own_directories, remark_on};
 use crate::error::Result;
 use crate::failure::ExitStatus;
 use crate::host::listed;
-use crate::node::Detail;
 use crate::plan;
 use crate::profile::SettingAssignment;
 use crate::render::note;
@@ -45,7 +44,6 @@ pub fn run(args: &SetArgs, context: &Context<'_>) -> Result<ExitStatus> {
         DeviceArgs::and_values(&args.device, &args.gpus, &args.settings, str::parse)?;
     let directories = own_directories(environment, &args.consent)?;
     let outcome = Change {
-        detail: Detail::SETTINGS,
         remark: &remark_on,
         ..Change::new(context, &directories, &args.consent, &|node, run_dir| {
             plan::set(node, run_dir, &devices.names(node)?, &settings)

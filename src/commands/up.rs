@@ -4,7 +4,6 @@
 //! another machine.
 
 use std::io;
-use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
@@ -14,10 +13,11 @@ use super::change::{Change, Outcome};
 use super::{Context, cdi, detail_for, locked, own_directories, remark_on, verify};
 use crate::apply::{self, Allowed};
 use crate::client::Verified;
-use crate::error::{CommandError, Context as _, Result};
+use crate::error::{CommandError, Context as _, Result, failed};
 use crate::failure::ExitStatus;
 use crate::host::{
-    Account, Directories, Environment, Reader, Uid, as_root, group_named, names_in, nearest,
+    Account, Directories, Environment, Reader, Uid, as_root, check_lists, group_named, names_in,
+    nearest,
 };
 use crate::mps::{MAX_PIPE_DIR, MpsError};
 use crate::node::{Detail, Node, observe};
@@ -319,42 +319,43 @@ pub fn missing(serve: &Serve) -> Option<(String, Option<String>)> {
     Some((unknown_account(what, name, &found), hint))
 }
 
-/// Refuses run and log directories that a served user cannot reach.
+/// Refuses run and log directories that a served user cannot reach, or into which one user cannot be let.
 pub fn check_ways(profile: &Profile, directories: &Directories) -> Result<()> {
     // A missing directory is made so that everybody can enter.
     let pipe = RunDir::at(&directories.run).pipe_dir("a-device");
-    let log = directories.log.join("a-device/control.log");
     for (serve, _) in &profile.serves {
-        let (who, reader, paths) = match serve {
+        let (who, reader) = match serve {
             Serve::User(name) => {
                 let Some(account) = Account::named(name)? else {
                     continue;
                 };
+                check_lists(&directories.run)
+                    .and_then(|()| check_lists(&directories.log))
+                    .map_err(|error| {
+                        let what = format_args!("cannot serve \"{serve}\": {error}");
+                        failed(what).hint(
+                            "set MIG_MPS_RUN_DIR and MIG_MPS_LOG_DIR to directories on tmpfs, ext4 or xfs, or serve a \
+                             group with that one member",
+                        )
+                    })?;
                 let reader = Reader::User(account.uid, account.groups()?);
-                (name.clone(), reader, vec![&pipe, &log])
+                (name.clone(), reader)
             }
             Serve::Group(name) => {
                 let Some(group) = group_named(name)? else {
                     continue;
                 };
-                (
-                    format!("the group {name}"),
-                    Reader::Group(group),
-                    vec![&pipe],
-                )
+                (format!("the group {name}"), Reader::Group(group))
             }
             _ => continue,
         };
-        for path in paths {
-            if let Some(closed) = reader.is_kept_out_of(path) {
-                let path = path.parent().and_then(Path::parent).unwrap_or(path);
-                return Err(MpsError::KeptOut {
-                    who,
-                    closed,
-                    path: path.to_owned(),
-                }
-                .into());
+        if let Some(closed) = reader.is_kept_out_of(&pipe) {
+            return Err(MpsError::KeptOut {
+                who,
+                closed,
+                path: directories.run.clone(),
             }
+            .into());
         }
     }
     Ok(())

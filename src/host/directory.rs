@@ -1,8 +1,8 @@
 //! Directories by their descriptors, so that no part of a path can be replaced by a link meanwhile.
 //!
 //! [`Directory::open`] walks from the root and accepts only directories that root or the caller controls. Their entries
-//! may belong to a user: [`Directory::child`] and the other methods follow no link and enter no mount, because a user's
-//! file system may hang every process that uses it.
+//! may belong to a user, as those of mig-mps 0.2: [`Directory::child`] and the other methods follow no link and enter no
+//! mount, because a user's file system may hang every process that uses it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Uid as RawUid, fchmod,
-    fchown, fstat, fstatvfs, mkdirat, openat, openat2, readlinkat, renameat, statat, symlinkat,
-    unlinkat,
+    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, fchmod, fchown, fstat,
+    fstatvfs, mkdirat, openat, openat2, readlinkat, renameat, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
+use super::acl::{self, Permission};
 use super::files::{Fault, belongs_to, read_limited, refused};
 use super::walk::{OTHERS_WRITE, Walk, walk};
 use super::{Uid, caller, in_path};
@@ -62,6 +62,17 @@ impl Directory {
         Ok(fstat(&self.fd)?)
     }
 
+    /// Fails if the directory belongs to another user than root and the caller.
+    pub fn check_owner(&self) -> io::Result<()> {
+        let owner = self.stat_self()?.st_uid;
+        if [Uid::ROOT, caller()].contains(&Uid(owner)) {
+            return Ok(());
+        }
+        let why = format!("it {}", belongs_to(owner));
+        let error = io::Error::new(io::ErrorKind::PermissionDenied, why);
+        Err(in_path(&self.path, &error))
+    }
+
     /// Returns the bytes and the files that there is room for on its file system.
     pub fn room(&self) -> io::Result<(u64, u64)> {
         let room = fstatvfs(&self.fd)?;
@@ -85,23 +96,34 @@ impl Directory {
         }))
     }
 
-    /// Opens or creates a subdirectory of the caller, and gives it this mode.
+    /// Opens or creates a subdirectory of the caller, and gives it this mode. Refuses an existing one of another owner, and
+    /// one that others can write to.
     pub fn make_child(&self, name: impl AsRef<OsStr>, mode: u32) -> io::Result<Self> {
-        self.make_child_of(name, mode, caller(), None)
+        self.child_for(name.as_ref(), Entrants::ByMode(mode))
     }
 
-    /// Opens or creates a subdirectory of `owner` and `group`, and gives it this mode. Refuses an existing one of another
-    /// owner, and one of the caller that others can write to. (Another owner may have opened theirs to others, which
-    /// must not block a start.) Only root creates directories for others.
+    /// The same for the members of a group.
     pub fn make_child_of(
         &self,
         name: impl AsRef<OsStr>,
         mode: u32,
-        owner: Uid,
-        group: Option<u32>,
+        group: u32,
     ) -> io::Result<Self> {
-        let name = name.as_ref();
-        let fd = make_directory(self.fd.as_fd(), name, mode, owner, group)
+        self.child_for(name.as_ref(), Entrants::Group(group, mode))
+    }
+
+    /// The same for one user and nobody else. Fails where the file system has no access control lists.
+    pub fn make_child_for(
+        &self,
+        name: impl AsRef<OsStr>,
+        user: Uid,
+        to: Permission,
+    ) -> io::Result<Self> {
+        self.child_for(name.as_ref(), Entrants::User(user, to))
+    }
+
+    fn child_for(&self, name: &OsStr, entrants: Entrants) -> io::Result<Self> {
+        let fd = make_directory(self.fd.as_fd(), name, entrants)
             .map_err(|error| self.at(name, error))?;
         let path = self.path.join(name);
         Ok(Self { fd, path })
@@ -119,6 +141,13 @@ impl Directory {
             Err(error) => Err(error),
         };
         self.named(name, meta)
+    }
+
+    /// Returns the path, inode and time of what is at a path in the directory, whose subdirectories on it only root and the
+    /// caller control.
+    pub fn mark(&self, path: &Path) -> Option<(PathBuf, u64, SystemTime)> {
+        let meta = statat(&self.fd, path, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        Some((self.path.join(path), meta.st_ino, written(&meta)?))
     }
 
     /// True if there is an entry of any type.
@@ -279,37 +308,46 @@ impl Directory {
     }
 }
 
-/// Opens or creates a subdirectory as [`Directory::make_child_of`] says.
-fn make_directory(
-    parent: BorrowedFd<'_>,
-    name: &OsStr,
-    mode: u32,
-    owner: Uid,
-    group: Option<u32>,
-) -> io::Result<OwnedFd> {
-    // No other user may enter before the owner is set. A directory of the caller is never closed to readers.
-    let is_callers = owner == caller() && group.is_none();
-    let first_mode = if is_callers { mode } else { 0o700 };
-    let is_new = match mkdirat(parent, name, Mode::from_raw_mode(first_mode)) {
-        Ok(()) => true,
-        Err(Errno::EXIST) => false,
-        Err(error) => return Err(error.into()),
+/// Those who may enter a directory of the caller.
+#[derive(Clone, Copy)]
+enum Entrants {
+    ByMode(u32),
+    Group(u32, u32),
+    User(Uid, Permission),
+}
+
+fn make_directory(parent: BorrowedFd<'_>, name: &OsStr, entrants: Entrants) -> io::Result<OwnedFd> {
+    // Nobody else may enter a new one before it has its group or its list.
+    let first_mode = match entrants {
+        Entrants::ByMode(mode) => mode,
+        Entrants::Group(..) | Entrants::User(..) => 0o700,
     };
+    match mkdirat(parent, name, Mode::from_raw_mode(first_mode)) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(error) => return Err(error.into()),
+    }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
     let fd = open_beneath(parent, name, flags)?;
     let meta = fstat(&fd)?;
-    if meta.st_uid != owner.0 {
-        if !is_new {
-            let why = format!("it {}", belongs_to(meta.st_uid));
-            return Err(refused(Fault::Foreign(meta.st_uid), why));
-        }
-        fchown(&fd, Some(RawUid::from_raw(owner.0)), None)?;
-    } else if !is_new && owner == caller() && meta.st_mode & OTHERS_WRITE != 0 {
+    if meta.st_uid != caller().0 {
+        let why = format!("it {}", belongs_to(meta.st_uid));
+        return Err(refused(Fault::Foreign(meta.st_uid), why));
+    }
+    if meta.st_mode & OTHERS_WRITE != 0 {
         return Err(refused(Fault::Writable, "others can write to it"));
     }
-    if let Some(group) = group.filter(|group| *group != meta.st_gid) {
-        fchown(&fd, None, Some(Gid::from_raw(group)))?;
-    }
+    let mode = match entrants {
+        Entrants::User(user, to) => {
+            acl::let_in(&fd, user, to)?;
+            return Ok(fd);
+        }
+        Entrants::Group(group, mode) if group != meta.st_gid => {
+            fchown(&fd, None, Some(Gid::from_raw(group)))?;
+            mode
+        }
+        Entrants::Group(_, mode) | Entrants::ByMode(mode) => mode,
+    };
+    acl::remove(&fd)?;
     // The umask may have removed bits, and the mode of an existing directory may differ.
     fchmod(&fd, Mode::from_raw_mode(mode))?;
     Ok(fd)

@@ -13,8 +13,7 @@ use thiserror::Error;
 
 use super::files::field;
 use super::{
-    Interrupt, NvidiaSmi, Pid, Process, ProcessTable, Scopes, Slurm, TimeForUsers, Uid, Units,
-    as_root, caller,
+    Interrupt, NvidiaSmi, Pid, Process, ProcessTable, Scopes, Slurm, Uid, Units, as_root, caller,
 };
 use crate::config::{
     CONTROL, CONTROL_PROGRAM, CUDA_LIBRARY, LOG, LOG_DIR, NVIDIA_SMI, NVIDIA_SMI_PROGRAM,
@@ -172,7 +171,7 @@ pub struct Environment {
     pub call_limit: Duration,
     /// The time limit of a purge.
     pub purge_limit: Duration,
-    /// `mig-mps` as the helper that starts daemons of other users.
+    /// `mig-mps` as the helper that runs programs within limits, or as another user.
     pub helper: PathBuf,
     control: Option<PathBuf>,
     nvidia_smi: Option<PathBuf>,
@@ -201,15 +200,14 @@ impl Directories {
     }
 }
 
-/// The programs of MPS, the search path by which they find each other, and the time that other users' may take.
+/// The programs of MPS, and the search path by which they find each other.
 #[derive(Clone, Debug, Default)]
 pub struct MpsPrograms {
     pub control: PathBuf,
     /// The daemon's `PATH`, in which it finds the server program.
     pub path: OsString,
-    /// `mig-mps` as the helper that becomes another user and then the control program.
+    /// `mig-mps` as the helper that takes limits and becomes the control program.
     pub helper: PathBuf,
-    pub time_for_users: TimeForUsers,
     /// The scopes of daemons, if systemd runs this machine.
     pub scopes: Option<Scopes>,
 }
@@ -343,7 +341,6 @@ impl Environment {
             control,
             path,
             helper: self.helper.clone(),
-            time_for_users: TimeForUsers::default(),
             scopes: self.scopes(),
         })
     }

@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -62,7 +63,9 @@ pub fn directory_of(path: &Path) -> &Path {
 
 /// Makes an empty directory that nobody else can enter. It is removed when it is dropped.
 pub fn empty_directory() -> io::Result<TempDir> {
-    TempDir::new()
+    tempfile::Builder::new()
+        .permissions(std::fs::Permissions::from_mode(0o700))
+        .tempdir()
 }
 
 /// Returns the value of a field in a file of `/proc` with a field per line, or `None` if it is hidden.

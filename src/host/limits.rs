@@ -1,7 +1,7 @@
-//! The limits of this process, and the user and limits of a program that the helper starts.
+//! The limits of this process, and the limits or the user of a program that a helper becomes.
 //!
 //! `CommandExt::uid` keeps root's groups, `CommandExt::groups` is unstable, and code between fork and exec has to be
-//! async-signal-safe. So a helper program changes user and limits, and then calls `exec`.
+//! async-signal-safe. So a helper program changes limits or its user, and then calls `exec` or CUDA.
 
 use std::ffi::CString;
 use std::path::Path;
@@ -20,21 +20,12 @@ use crate::failure::Failure;
 
 /// The hidden subcommand of `mig-mps` that applies limits and becomes the control program.
 pub const LAUNCH: &str = "launch";
-/// The hidden subcommand that applies limits and initialises CUDA.
+/// The hidden subcommand that becomes a user and initialises CUDA.
 pub const ATTACH: &str = "attach";
 
-/// The user and the limits of a program, which are arguments of the helper.
+/// The limits of a program, which are arguments of the helper.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// The user [default: the caller]
-    #[arg(long, requires = "gid")]
-    pub uid: Option<u32>,
-    /// The user's own group
-    #[arg(long, requires = "uid")]
-    pub gid: Option<u32>,
-    /// The user whose supplementary groups it gets [default: none]
-    #[arg(long, requires = "uid", value_name = "USER")]
-    pub groups_of: Option<String>,
     /// The CPUs [default: the caller's]
     #[arg(long, value_delimiter = ',')]
     pub cpus: Option<Vec<usize>>,
@@ -82,54 +73,36 @@ fn most_open_files() -> Option<u64> {
 }
 
 impl Limits {
-    /// Returns the uid and gid of another user.
-    pub fn user(&self) -> Option<(u32, u32)> {
-        self.uid.zip(self.gid)
-    }
-
-    /// Returns the arguments of a helper for these limits. The program's arguments come after them.
-    pub fn words(&self, helper: &str) -> Vec<String> {
+    /// Returns the arguments of the helper for these limits. The program's arguments come after them.
+    pub fn words(&self) -> Vec<String> {
         let cpus = self.cpus.as_ref().map(|cpus| {
             let numbers: Vec<String> = cpus.iter().map(usize::to_string).collect();
             numbers.join(",")
         });
-        let options = [
-            ("--uid", self.uid.map(|uid| uid.to_string())),
-            ("--gid", self.gid.map(|gid| gid.to_string())),
-            ("--groups-of", self.groups_of.clone()),
-            ("--cpus", cpus),
-            ("--files", self.files.map(|files| files.to_string())),
-        ];
-        let mut words = vec![helper.to_owned()];
-        for (name, value) in options {
-            words.extend(value.into_iter().flat_map(|value| [name.to_owned(), value]));
-        }
+        let files = self.files.map(|files| files.to_string());
+        let mut words = options([("--cpus", cpus), ("--files", files)]);
         words.extend(self.or_fewer.then(|| "--or-fewer".to_owned()));
         words
     }
 
-    /// Applies the limits to this process, privileged ones first. After an error the process must exit.
+    /// Applies the limits to this process. After an error the process must exit.
     pub fn take(&self) -> Result<(), LimitsError> {
         self.take_files()?;
-        if let Some(cpus) = &self.cpus {
-            let mut set = CpuSet::new();
-            for &cpu in cpus {
-                if cpu >= CpuSet::MAX_CPU {
-                    let why = format!(
-                        "there is no CPU {cpu}: Linux counts to {}",
-                        CpuSet::MAX_CPU - 1
-                    );
-                    return Err(LimitsError::Cpus(io::Error::other(why)));
-                }
-                set.set(cpu);
-            }
-            sched_setaffinity(None, &set).map_err(|error| LimitsError::Cpus(error.into()))?;
-        }
-        let Some((uid, gid)) = self.user() else {
+        let Some(cpus) = &self.cpus else {
             return Ok(());
         };
-        self.become_user(Uid::from_raw(uid), Gid::from_raw(gid))
-            .map_err(|error| LimitsError::User { uid, error })
+        let mut set = CpuSet::new();
+        for &cpu in cpus {
+            if cpu >= CpuSet::MAX_CPU {
+                let why = format!(
+                    "there is no CPU {cpu}: Linux counts to {}",
+                    CpuSet::MAX_CPU - 1
+                );
+                return Err(LimitsError::Cpus(io::Error::other(why)));
+            }
+            set.set(cpu);
+        }
+        sched_setaffinity(None, &set).map_err(|error| LimitsError::Cpus(error.into()))
     }
 
     fn take_files(&self) -> Result<(), LimitsError> {
@@ -153,6 +126,49 @@ impl Limits {
             files,
             error: error.into(),
         })
+    }
+}
+
+/// Returns the options that have a value, as arguments.
+fn options<const N: usize>(options: [(&str, Option<String>); N]) -> Vec<String> {
+    options
+        .into_iter()
+        .filter_map(|(name, value)| Some([name.to_owned(), value?]))
+        .flatten()
+        .collect()
+}
+
+/// The user as which the helper initialises CUDA, which are its arguments.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
+pub struct BecomeUser {
+    /// The user [default: the caller]
+    #[arg(long, requires = "gid")]
+    pub uid: Option<u32>,
+    /// The user's own group
+    #[arg(long, requires = "uid")]
+    pub gid: Option<u32>,
+    /// The user whose supplementary groups it gets [default: none]
+    #[arg(long, requires = "uid", value_name = "USER")]
+    pub groups_of: Option<String>,
+}
+
+impl BecomeUser {
+    /// Returns the arguments of the helper for this user.
+    pub fn words(&self) -> Vec<String> {
+        options([
+            ("--uid", self.uid.map(|uid| uid.to_string())),
+            ("--gid", self.gid.map(|gid| gid.to_string())),
+            ("--groups-of", self.groups_of.clone()),
+        ])
+    }
+
+    /// Becomes the user. After an error the process must exit.
+    pub fn take(&self) -> Result<(), LimitsError> {
+        let Some((uid, gid)) = self.uid.zip(self.gid) else {
+            return Ok(());
+        };
+        self.become_user(Uid::from_raw(uid), Gid::from_raw(gid))
+            .map_err(|error| LimitsError::User { uid, error })
     }
 
     fn become_user(&self, uid: Uid, gid: Gid) -> io::Result<()> {

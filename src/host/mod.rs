@@ -3,6 +3,7 @@
 //!
 //! All paths of the system are below one root, so that a test can provide another one.
 
+mod acl;
 mod child;
 mod directory;
 mod environment;
@@ -23,6 +24,7 @@ mod units;
 mod user;
 mod walk;
 
+pub use acl::{Permission, check_lists};
 pub use child::{Output, RunError, run, run_as};
 pub use directory::{Directory, written};
 pub use environment::{Directories, Environment, EnvironmentError, Host, MpsPrograms};
@@ -33,8 +35,8 @@ pub use files::{
 pub use holders::{Holder, Holders};
 pub use interrupt::{ChangeInProgress, Forwarding, Interrupt, Phase};
 pub use limits::{
-    ATTACH, LAUNCH, Limits, check_open_files, give_open_files, open_files, raise_memory,
-    raise_open_files, raise_stack, take_limits_of_services,
+    ATTACH, BecomeUser, LAUNCH, Limits, check_open_files, give_open_files, open_files,
+    raise_memory, raise_open_files, raise_stack, take_limits_of_services,
 };
 pub use lock::Lock;
 pub use own_file::OwnFile;
@@ -52,7 +54,7 @@ pub use threads::{MORE_PROCESSES, Threads};
 pub use tool::{NvidiaSmi, ToolError};
 pub use units::{Scopes, Unit, Units};
 pub use user::{
-    Account, Reader, TimeForUsers, Uid, as_root, caller, group_name, group_named, names_in,
-    user_name, with_sudo, without_needless_sudo,
+    Account, Reader, Uid, as_root, caller, group_name, group_named, names_in, user_name, with_sudo,
+    without_needless_sudo,
 };
 pub use walk::{append_privately, claimed, only_root_can_change};

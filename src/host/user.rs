@@ -1,16 +1,13 @@
 //! Users and groups, what a user may read, and commands for root as the caller has to type them.
 
-use std::collections::BTreeMap;
 use std::ffi::{CString, OsString};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 use std::{fmt, fs, io};
 
 use nix::unistd::Gid;
 use serde::{Deserialize, Serialize};
 
+use super::acl::AccessList;
 use super::quoted;
 use crate::config::{LOG_DIR, RUN_DIR};
 
@@ -53,8 +50,6 @@ pub struct Account {
     pub uid: Uid,
     pub gid: u32,
     pub name: String,
-    /// The user's own directory, as the system's table of users has it.
-    pub directory: PathBuf,
 }
 
 impl Account {
@@ -84,7 +79,6 @@ impl From<nix::unistd::User> for Account {
             uid: Uid(user.uid.as_raw()),
             gid: user.gid.as_raw(),
             name: user.name,
-            directory: user.dir,
         }
     }
 }
@@ -154,49 +148,17 @@ impl Reader {
         let parents: Vec<&Path> = path.ancestors().skip(1).collect();
         let closed = parents.into_iter().rev().find(|parent| {
             let meta = fs::metadata(parent);
-            meta.is_ok_and(|meta| !self.may_enter(meta.uid(), meta.gid(), meta.mode()))
+            meta.is_ok_and(|meta| !self.is_let_in(&AccessList::of(parent, &meta)))
         });
         closed.map(Path::to_owned)
     }
 
-    fn may_enter(&self, owner: u32, group: u32, mode: u32) -> bool {
-        let bit = match self {
-            Self::User(Uid::ROOT, _) => return true,
-            Self::User(uid, _) if uid.0 == owner => 0o100,
-            Self::User(_, groups) if groups.contains(&group) => 0o010,
-            Self::Group(members) if *members == group => 0o010,
-            Self::User(..) | Self::Group(_) => 0o001,
-        };
-        mode & bit != 0
-    }
-}
-
-/// The time that all waits for one user's processes may take together, beyond the first second of each.
-const TOTAL: Duration = Duration::from_secs(10);
-/// The time that every wait may take. A start or an answer takes less than half of it.
-const ALWAYS: Duration = Duration::from_secs(1);
-
-/// The time that the processes of other users have left in this command. A user can stop each of her processes, and
-/// delays nobody else for longer than this.
-#[derive(Clone, Debug, Default)]
-pub struct TimeForUsers(Arc<Mutex<BTreeMap<u32, Duration>>>);
-
-impl TimeForUsers {
-    /// Waits for a process of `user`, for at most the part of `limit` that this user has left.
-    pub fn wait<T>(&self, user: Uid, limit: Duration, wait: impl FnOnce(Duration) -> T) -> T {
-        let remaining = TOTAL.saturating_sub(self.add(user, Duration::ZERO));
-        let start = Instant::now();
-        let result = wait(limit.min(remaining.max(ALWAYS)));
-        self.add(user, start.elapsed().saturating_sub(ALWAYS));
-        result
-    }
-
-    /// Adds to the time spent for a user, and returns its total.
-    fn add(&self, user: Uid, spent: Duration) -> Duration {
-        let mut users = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let total = users.entry(user.0).or_default();
-        *total += spent;
-        *total
+    fn is_let_in(&self, list: &AccessList) -> bool {
+        match self {
+            Self::User(Uid::ROOT, _) => true,
+            Self::User(uid, groups) => list.lets_in(Some(*uid), groups),
+            Self::Group(group) => list.lets_in(None, &[*group]),
+        }
     }
 }
 
@@ -236,53 +198,4 @@ pub fn with_sudo() -> String {
         .chain(words)
         .collect();
     line.join(" ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_matching_permission_decides() {
-        let alice = Reader::User(Uid(1000), vec![1000, 50]);
-        for (owner, group, mode, may) in [
-            (1000, 0, 0o700, true),
-            (1000, 0, 0o077, false),
-            (0, 50, 0o710, true),
-            (0, 50, 0o701, false),
-            (0, 0, 0o711, true),
-            (0, 0, 0o700, false),
-        ] {
-            assert_eq!(
-                alice.may_enter(owner, group, mode),
-                may,
-                "{owner} {group} {mode:o}"
-            );
-        }
-        let root = Reader::User(Uid::ROOT, Vec::new());
-        assert!(root.may_enter(1000, 1000, 0o000));
-        let vision = Reader::Group(50);
-        assert!(vision.may_enter(0, 50, 0o750) && !vision.may_enter(0, 0, 0o750));
-    }
-
-    #[test]
-    fn long_waits_for_a_user_shorten_the_next_ones_and_nobody_elses() {
-        let time = TimeForUsers::default();
-        let (alice, bob) = (Uid(1000), Uid(1001));
-        let minute = Duration::from_secs(60);
-        assert_eq!(time.wait(alice, ALWAYS / 2, |limit| limit), ALWAYS / 2);
-        let first = time.wait(alice, minute, |limit| {
-            std::thread::sleep(ALWAYS * 2);
-            limit
-        });
-        assert_eq!(first, TOTAL);
-        let second = time.wait(alice, minute, |limit| limit);
-        assert!(
-            (ALWAYS..=TOTAL).contains(&second) && second + ALWAYS <= TOTAL,
-            "{second:?}"
-        );
-        time.0.lock().unwrap().insert(alice.0, TOTAL * 2);
-        assert_eq!(time.wait(alice, minute, |limit| limit), ALWAYS);
-        assert_eq!(time.wait(bob, minute, |limit| limit), TOTAL);
-    }
 }

@@ -47,9 +47,7 @@ impl Daemon {
         let commands = SettingCommand::all(None, settings, old);
         let start = [format!("start_server -uid {user}"), SERVER_LIST.to_owned()];
         let servers = self.send(&commands, start, READY_LIMIT)?;
-        self.wait_for_user(READY_LIMIT, |limit| {
-            self.await_active(servers.first().copied(), limit)
-        })
+        self.await_active(servers.first().copied())
     }
 
     /// Changes the settings of a running daemon and its servers, for clients that connect later. Every value is read
@@ -66,16 +64,14 @@ impl Daemon {
         let status = self.query(&servers, false, PATIENCE, ANSWER_LIMIT)?;
         for server in status.servers {
             if server.state == Some(ServerState::Initializing) {
-                return self.wait_for_user(READY_LIMIT, |limit| {
-                    self.await_active(Some(server.pid), limit)
-                });
+                return self.await_active(Some(server.pid));
             }
         }
         Ok(())
     }
 
     /// Waits until a server is ACTIVE.
-    fn await_active(&self, first: Option<Pid>, limit: Duration) -> Result<(), MpsError> {
+    fn await_active(&self, first: Option<Pid>) -> Result<(), MpsError> {
         let start = Instant::now();
         let mut server = first;
         loop {
@@ -83,14 +79,14 @@ impl Daemon {
             let Some(pid) = server else {
                 return Err(self.failure("the MPS server did not start"));
             };
-            let remaining = limit.saturating_sub(start.elapsed());
+            let remaining = READY_LIMIT.saturating_sub(start.elapsed());
             if remaining < LEAST_TIME {
-                let limit = limit.as_secs();
+                let limit = READY_LIMIT.as_secs();
                 return Err(
                     self.failure(format!("the MPS server {pid} is not ready after {limit} s"))
                 );
             }
-            let status = self.query_within(&[pid], false, (PATIENCE, limit), remaining)?;
+            let status = self.query(&[pid], false, PATIENCE.min(remaining / 2), remaining)?;
             match status.servers.iter().find(|server| server.pid == pid) {
                 Some(server)
                     if server.state == Some(ServerState::Active) && self.has_logged_ready(pid) =>

@@ -1,5 +1,6 @@
 //! A control daemon and its directories: made, opened to its users, removed.
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -7,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use std::{io, iter};
 
-use rustix::fs::{AtFlags, CWD, FileType, accessat};
+use rustix::fs::{AtFlags, CWD, accessat};
 use rustix::io::Errno;
 use thiserror::Error;
 
@@ -15,8 +16,7 @@ use super::launch::{Invocation, Task};
 use super::log::diagnose;
 use super::{Access, ControlProgram, LineKind, LogDir, LogFile, LogLine};
 use crate::failure::Failure;
-use crate::host::{self, Account, Directory, Limits, MpsPrograms, Output, RunError, Uid};
-use crate::settings::Serve;
+use crate::host::{self, Directory, Limits, MpsPrograms, Output, Permission, RunError, Uid};
 
 /// The control daemon of one device, running or not, by its directories.
 #[derive(Clone, Debug)]
@@ -24,8 +24,6 @@ pub struct Daemon {
     pub(super) programs: MpsPrograms,
     /// The features of the driver's control program.
     pub(super) program: ControlProgram,
-    /// The user that the daemon runs as; `None` if that is the caller.
-    user: Option<String>,
     pub(super) pipe: PathBuf,
     pub(super) log: PathBuf,
     /// The lengths of its logs when this value was made. Earlier lines are about something else.
@@ -44,20 +42,10 @@ impl Daemon {
         Self {
             programs,
             program,
-            user: None,
             pipe,
             log,
             marks,
         }
-    }
-
-    /// The same for a daemon that serves these users.
-    pub fn serving(self, serve: Option<&Serve>) -> Self {
-        let user = match serve {
-            Some(Serve::User(name)) => Some(name.clone()),
-            _ => None,
-        };
-        Self { user, ..self }
     }
 
     /// Opens the parent of the pipe directory, which only we can change.
@@ -65,16 +53,18 @@ impl Daemon {
         Directory::open(self.pipe.parent().unwrap_or(&self.pipe))
     }
 
-    /// Opens the pipe directory, which may belong to a user. Returns `None` if there is none.
+    /// Opens the pipe directory. Returns `None` if there is none, and refuses that of a user.
     pub(super) fn pipe_directory(&self) -> io::Result<Option<Directory>> {
-        match self.device_directory() {
-            Ok(device) => device.child(self.pipe_name()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
+        let pipe = match self.device_directory() {
+            Ok(device) => device.child(self.pipe_name())?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        pipe.iter().try_for_each(Directory::check_owner)?;
+        Ok(pipe)
     }
 
-    pub(super) fn pipe_name(&self) -> &std::ffi::OsStr {
+    pub(super) fn pipe_name(&self) -> &OsStr {
         self.pipe.file_name().unwrap_or_default()
     }
 
@@ -104,10 +94,9 @@ impl Daemon {
         pipe.is_err_and(|error| error.kind() == io::ErrorKind::CrossesDevices)
     }
 
-    /// Returns the command for a session, run as the daemon's user: root does not connect to sockets in a user's
-    /// directory.
-    pub(super) fn session_command(&self) -> Result<Command, MpsError> {
-        Ok(self.command(Task::Session, &self.limits_of_user()?))
+    /// Returns the command for a session.
+    pub(super) fn session_command(&self) -> Command {
+        self.command(Task::Session, &Limits::default())
     }
 
     /// Runs the control program to its end. Errors name it even if it is started through the helper.
@@ -148,18 +137,6 @@ impl Daemon {
         }
     }
 
-    /// Waits for the daemon or for a session. If they are another user's, that user's time in this command is the limit.
-    pub(super) fn wait_for_user<T>(
-        &self,
-        limit: Duration,
-        wait: impl FnOnce(Duration) -> Result<T, MpsError>,
-    ) -> Result<T, MpsError> {
-        match self.limits_of_user()?.user() {
-            Some((user, _)) => self.programs.time_for_users.wait(Uid(user), limit, wait),
-            None => wait(limit),
-        }
-    }
-
     /// Returns the command for a call of the control program.
     pub(super) fn command(&self, task: Task, limits: &Limits) -> Command {
         let invocation = Invocation {
@@ -167,24 +144,6 @@ impl Daemon {
             task,
         };
         invocation.command_within(limits, &self.programs)
-    }
-
-    /// Returns the limits with the daemon's user, if that is not the caller. The record alone says who that is: what is
-    /// in the place of the pipe directory may be the user's doing.
-    pub(super) fn limits_of_user(&self) -> Result<Limits, MpsError> {
-        let Some(name) = self.user.as_ref().filter(|_| host::caller() == Uid::ROOT) else {
-            return Ok(Limits::default());
-        };
-        let account = Account::named(name)?.ok_or_else(|| {
-            let what = format!("the daemon runs as {name}, and there is no such user");
-            io::Error::new(io::ErrorKind::NotFound, what)
-        })?;
-        let other = Some(account).filter(|account| account.uid != Uid::ROOT);
-        Ok(Limits {
-            uid: other.as_ref().map(|account| account.uid.0),
-            gid: other.as_ref().map(|account| account.gid),
-            ..Limits::default()
-        })
     }
 
     /// Returns the last `most` bytes of a log, or nothing if it cannot be read.
@@ -229,20 +188,14 @@ fn last_relevant(file: LogFile, mut lines: Vec<String>) -> Vec<String> {
 }
 
 impl Daemon {
-    /// Makes the log directory and the pipe directory, which only its owner can enter until the daemon holds its lock.
+    /// Makes the log directory and the pipe directory, which only the caller can enter until the daemon holds its lock.
     pub(super) fn make_directories(&self, access: &Access) -> Result<(), MpsError> {
         let logs = Directory::open(self.log.parent().unwrap_or(&self.log))?;
-        let name = self
-            .log
-            .file_name()
-            .and_then(|name| name.to_str())
-            .unwrap_or_default();
-        logs.detach_mounts(name)?;
-        move_foreign_logs(&logs, name, access.owner())?;
-        rename_non_files(&access.make_in(&logs, name, access.mode())?)?;
-        let device = self.device_directory()?;
-        device.detach_mounts(self.pipe_name())?;
-        access.make_in(&device, self.pipe_name(), 0o700)?;
+        let name = self.log.file_name().unwrap_or_default();
+        move_foreign_logs(&logs, name)?;
+        access.make_in(&logs, name, Permission::Read)?;
+        self.device_directory()?
+            .make_child(self.pipe_name(), 0o700)?;
         Ok(())
     }
 
@@ -250,43 +203,36 @@ impl Daemon {
     /// as soon as the daemon has exited.
     pub fn open_directory(&self, access: &Access) -> Result<(), MpsError> {
         let device = self.device_directory()?;
-        if access.user().is_none()
-            && let Some(pipe) = device.child(self.pipe_name())?
+        if let Some(pipe) = device.child(self.pipe_name())?
             && let Some(lock) = pipe.open_file(LOCK_FILE)?
         {
             lock.set_permissions(PermissionsExt::from_mode(0o600))?;
         }
-        access.make_in(&device, self.pipe_name(), access.mode())?;
+        access.make_in(&device, self.pipe_name(), Permission::Enter)?;
         Ok(())
     }
 
-    /// Returns the path of a log that is not a regular file, and its type.
-    pub(super) fn log_that_is_no_file(&self) -> Option<(PathBuf, &'static str)> {
-        let logs = LogDir::open(&self.log).ok()?;
-        LogFile::ALL.into_iter().find_map(|log| {
-            let meta = logs.directory().stat(log.name()).ok()??;
-            let kind = match FileType::from_raw_mode(meta.st_mode) {
-                FileType::RegularFile => return None,
-                FileType::Fifo => "a FIFO",
-                FileType::Symlink => "a symbolic link",
-                _ => "not a regular file",
-            };
-            Some((self.log.join(log.name()), kind))
-        })
-    }
-
-    /// Removes the files of daemons from the pipe directory, and the directory. Moves it away instead if its user keeps
-    /// other files there: those must not block us, and are not ours to remove.
+    /// Removes the files of daemons from the pipe directory, and the directory. Moves it away instead if there are others in
+    /// it, or if it belongs to a user: those must not block us, and are not ours to remove.
     pub fn remove_pipe_dir(&self) -> Result<(), MpsError> {
         let device = match self.device_directory() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             other => other?,
         };
         device.detach_mounts(self.pipe_name())?;
+        if self.is_foreign()? {
+            return Ok(self.move_away()?);
+        }
         let removed = self
             .remove_leftovers()
             .and_then(|()| device.remove_dir(self.pipe_name()));
         Ok(removed.or_else(|_| self.move_away())?)
+    }
+
+    /// True if the pipe directory is another user's, as up to mig-mps 0.2 where a device served one user.
+    pub(super) fn is_foreign(&self) -> io::Result<bool> {
+        let pipe = self.device_directory()?.stat(self.pipe_name())?;
+        Ok(pipe.is_some_and(|meta| meta.st_uid != host::caller().0))
     }
 
     /// Moves the pipe directory to [`SET_ASIDE`], where no records are read: a user could have forged one.
@@ -324,38 +270,18 @@ fn free_name(directory: &Directory, begin: &str) -> Option<String> {
 
 /// Renames a log directory that belongs to another user, who may have put links there for the next daemon to write
 /// through.
-fn move_foreign_logs(logs: &Directory, name: &str, owner: Uid) -> io::Result<()> {
+fn move_foreign_logs(logs: &Directory, name: &OsStr) -> io::Result<()> {
     let Some(meta) = logs.stat(name)? else {
         return Ok(());
     };
-    if Uid(meta.st_uid) == owner || host::caller() != Uid::ROOT {
+    if meta.st_uid == host::caller().0 || host::caller() != Uid::ROOT {
         return Ok(());
     }
-    match free_name(logs, &format!("{name}.of-{}", meta.st_uid)) {
+    let begin = format!("{}.of-{}", name.display(), meta.st_uid);
+    match free_name(logs, &begin) {
         Some(aside) => logs.rename(name, logs, aside),
         None => Ok(()),
     }
-}
-
-/// Renames logs that are not regular files: a daemon would wait for a reader of a FIFO. Fails if the directory's user
-/// has taken all new names.
-fn rename_non_files(logs: &Directory) -> io::Result<()> {
-    for name in LogFile::ALL.map(LogFile::name) {
-        let Some(meta) = logs.stat(name)? else {
-            continue;
-        };
-        if FileType::from_raw_mode(meta.st_mode) == FileType::RegularFile {
-            continue;
-        }
-        let Some(free) = free_name(logs, &format!("{name}.no-file")) else {
-            return Err(io::Error::other(format!(
-                "{path} is not a regular file, and no name is left to put it aside under: remove it, or {path}.no-file.*",
-                path = logs.path().join(name).display()
-            )));
-        };
-        logs.rename(name, logs, free)?;
-    }
-    Ok(())
 }
 
 /// The longest path of a pipe directory, in bytes. Measured on drivers 550 to 595: 87 work; with 88 the daemon exits
@@ -372,7 +298,7 @@ pub(super) const PID_FILE: &str = "nvidia-cuda-mps-control.pid";
 /// The files that a control daemon makes in its pipe directory. After a clean stop the first three remain.
 pub(super) const PIPE_FILES: [&str; 5] = [SOCKET, "control_privileged", LOCK_FILE, "log", PID_FILE];
 
-/// The subdirectory of a run directory for pipe directories in which users keep files of their own.
+/// The subdirectory of a run directory for pipe directories that mig-mps does not remove.
 pub const SET_ASIDE: &str = "left";
 
 /// A failed operation on a daemon.

@@ -13,8 +13,8 @@ use super::processes::{list_pids, serves_in};
 use super::{Daemon, LockHolder, MAX_PIPE_DIR, MpsError};
 use crate::config::CONTROL;
 use crate::host::{
-    self, Account, Directory, Host, LAUNCH, Limits, MpsPrograms, Output, Process, Reader, RunError,
-    Uid, caller, open_files, user_name,
+    Directory, Host, LAUNCH, Limits, MpsPrograms, Output, Permission, Process, Reader, Uid, caller,
+    open_files,
 };
 use crate::settings::{Cpus, NOFILE};
 
@@ -45,7 +45,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Starts the daemon for one device, and waits until it holds its lock. Only its user can enter its pipe directory
+    /// Starts the daemon for one device, and waits until it holds its lock. Only the caller can enter its pipe directory
     /// until that is opened with [`Self::open_directory`].
     ///
     /// An unrecorded daemon that already runs in the directory (left by an interrupted `up`) is adopted if it serves
@@ -54,7 +54,6 @@ impl Daemon {
         self.check_path()?;
         self.check_files()?;
         self.check_readers(wanted)?;
-        let owner = wanted.access.owner();
         if let Some(process) = self.running(host, wanted)? {
             return Ok(Launched {
                 process,
@@ -62,7 +61,7 @@ impl Daemon {
                 in_the_way: None,
             });
         }
-        let in_the_way = self.foreign_lock_holder(host, owner);
+        let in_the_way = self.foreign_lock_holder(host);
         self.clear(&wanted.access)?;
         match self.start(host, wanted) {
             Ok(process) => Ok(Launched {
@@ -70,20 +69,14 @@ impl Daemon {
                 is_new: true,
                 in_the_way,
             }),
-            Err(error) => Err(self.clean_up(host, owner, error, in_the_way)),
+            Err(error) => Err(self.clean_up(host, error, in_the_way)),
         }
     }
 
     /// Ends the processes of a failed start, and adds that to its error.
-    fn clean_up(
-        &self,
-        host: &Host,
-        owner: Uid,
-        mut error: MpsError,
-        in_the_way: Option<String>,
-    ) -> MpsError {
-        let found = self.count_processes(host, owner);
-        let (found, unended, unknown) = match (found, self.end_mps_processes(host, owner)) {
+    fn clean_up(&self, host: &Host, mut error: MpsError, in_the_way: Option<String>) -> MpsError {
+        let found = self.count_processes(host, caller());
+        let (found, unended, unknown) = match (found, self.end_mps_processes(host, caller())) {
             (Ok(found), Ok(unended)) => (found, unended, None),
             (Err(error), _) | (_, Err(error)) => (0, Vec::new(), Some(error)),
         };
@@ -111,14 +104,8 @@ impl Daemon {
 
     /// Makes the directories without any files of earlier daemons.
     fn clear(&self, access: &Access) -> Result<(), MpsError> {
-        let is_foreign = match self.pipe_directory() {
-            Ok(Some(pipe)) => pipe
-                .stat_self()
-                .is_ok_and(|meta| meta.st_uid != access.owner().0),
-            Ok(None) => false,
-            Err(_) => true,
-        };
-        if is_foreign {
+        // What cannot be opened is no directory of ours: a file system may be mounted there.
+        if self.is_foreign().unwrap_or(true) {
             self.remove_pipe_dir()?;
         }
         self.make_directories(access)?;
@@ -135,27 +122,14 @@ impl Daemon {
             device: wanted.device.clone(),
             log: self.log.clone(),
             multiuser: wanted.multiuser,
-            user_dir: wanted
-                .access
-                .user()
-                .map(|account| account.directory.clone()),
         });
-        let owner = wanted.access.owner();
-        let is_foreign = owner != caller();
-        let launcher = self.command(task, &self.limits(wanted)?);
-        // The user of the daemon owns the log directory and can make the start hang.
-        let output = self.wait_for_user(LAUNCH_LIMIT, |limit| {
-            self.run(&launcher, "", limit).map_err(|error| match error {
-                RunError::Late { .. } if is_foreign => self.blocked_start(&error, owner),
-                error => error.into(),
-            })
-        })?;
+        let output = self.run(&self.command(task, &limits(wanted)), "", LAUNCH_LIMIT)?;
         // The lock decides, not the exit status, which is 0 even for an unknown option.
         let start = Instant::now();
         loop {
             if let LockHolder::Process(pid) = self.lock_holder()
                 && let Some(process) = host.process(pid)
-                && process.owner() == Some(owner)
+                && process.owner() == Some(caller())
                 && serves_in(&process, &self.pipe)
             {
                 return Ok(process);
@@ -167,32 +141,15 @@ impl Daemon {
         }
     }
 
-    /// Returns the error for a start that the daemon's user may have blocked.
-    fn blocked_start(&self, error: &RunError, owner: Uid) -> MpsError {
-        let user = user_name(owner);
-        let why = match self.log_that_is_no_file() {
-            Some((log, kind)) => format!(
-                "{} is {kind} that {user} has put there, and a daemon that opens it may wait for ever",
-                log.display()
-            ),
-            None => format!("it runs as {user}, who can make its start hang"),
-        };
-        self.failure(format!("{error}: {why}"))
-    }
-
     /// Refuses directories that one of the readers cannot enter: CUDA would silently run without MPS.
     fn check_readers(&self, wanted: &LaunchOptions) -> Result<(), MpsError> {
-        // A daemon of a user writes its logs as that user.
-        let logs = wanted.access.user().map(|_| &self.log);
-        for path in [&self.pipe].into_iter().chain(logs) {
-            for (who, reader) in &wanted.readers {
-                if let Some(closed) = reader.is_kept_out_of(path) {
-                    return Err(MpsError::KeptOut {
-                        who: who.clone(),
-                        closed,
-                        path: path.clone(),
-                    });
-                }
+        for (who, reader) in &wanted.readers {
+            if let Some(closed) = reader.is_kept_out_of(&self.pipe) {
+                return Err(MpsError::KeptOut {
+                    who: who.clone(),
+                    closed,
+                    path: self.pipe.clone(),
+                });
             }
         }
         Ok(())
@@ -247,7 +204,7 @@ impl LaunchOptions {
     }
 }
 
-/// The users who may connect to a daemon, as the permissions of its directories.
+/// The users who may connect to a daemon, as the permissions of its directories. All belong to the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Every user of the node.
@@ -256,8 +213,8 @@ pub enum Access {
     Owner,
     /// The members of a group, by its gid.
     Group(u32),
-    /// Another user, who also runs the daemon.
-    User(Account),
+    /// One other user.
+    User(Uid),
 }
 
 impl Access {
@@ -269,31 +226,18 @@ impl Access {
         }
     }
 
-    /// Returns the other user who runs the daemon.
-    pub(super) fn user(&self) -> Option<&Account> {
-        match self {
-            Self::User(account) => Some(account),
-            _ => None,
-        }
-    }
-
-    /// The user who runs the daemon and owns its directories.
-    pub(super) fn owner(&self) -> Uid {
-        self.user().map_or_else(host::caller, |account| account.uid)
-    }
-
-    /// Makes a directory of the owner for them.
+    /// Makes a directory that they may enter, or read, and nobody else.
     pub(super) fn make_in(
         &self,
         parent: &Directory,
         name: impl AsRef<OsStr>,
-        mode: u32,
+        to: Permission,
     ) -> io::Result<Directory> {
-        let group = match self {
-            Self::Group(group) => Some(*group),
-            _ => self.user().map(|account| account.gid),
-        };
-        parent.make_child_of(name, mode, self.owner(), group)
+        match self {
+            Self::Group(group) => parent.make_child_of(name, self.mode(), *group),
+            Self::User(user) => parent.make_child_for(name, *user, to),
+            Self::Everybody | Self::Owner => parent.make_child(name, self.mode()),
+        }
     }
 }
 
@@ -314,26 +258,12 @@ impl Daemon {
         }
     }
 
-    /// Returns the user and the limits of the daemon, without those that the caller already has.
-    pub(super) fn limits(&self, wanted: &LaunchOptions) -> Result<Limits, MpsError> {
-        let files = wanted.nofile.unwrap_or(NOFILE);
-        let (current, _) = open_files();
-        let differs = current != Some(files);
-        Ok(Limits {
-            groups_of: wanted.access.user().map(|account| account.name.clone()),
-            cpus: wanted.cpus.as_ref().map(|cpus| cpus.numbers().collect()),
-            files: differs.then_some(files),
-            or_fewer: differs && wanted.nofile.is_none(),
-            ..self.limits_of_user()?
-        })
-    }
-
     /// Checks the user and the limits of the running daemon.
     pub fn verify(&self, process: &Process, wanted: &LaunchOptions) -> Result<(), MpsError> {
         let checks = [
             (
                 "its user",
-                Some(wanted.access.owner().to_string()),
+                Some(caller().to_string()),
                 process.owner().map(|uid| uid.to_string()),
             ),
             (
@@ -356,6 +286,18 @@ impl Daemon {
             }
         }
         Ok(())
+    }
+}
+
+/// Returns the limits of the daemon, without those that the caller already has.
+fn limits(wanted: &LaunchOptions) -> Limits {
+    let files = wanted.nofile.unwrap_or(NOFILE);
+    let (current, _) = open_files();
+    let differs = current != Some(files);
+    Limits {
+        cpus: wanted.cpus.as_ref().map(|cpus| cpus.numbers().collect()),
+        files: differs.then_some(files),
+        or_fewer: differs && wanted.nofile.is_none(),
     }
 }
 
@@ -392,36 +334,29 @@ pub struct DaemonTask {
     /// Let one server of root serve all users at once
     #[arg(long)]
     pub multiuser: bool,
-    /// `HOME` of the daemon's user, if that is not the caller
-    #[arg(long)]
-    pub user_dir: Option<PathBuf>,
 }
 
-/// The variable of the caller that every call keeps.
-const KEPT: &str = "LD_LIBRARY_PATH";
+/// The variables of the caller that every call keeps.
+const KEPT: [&str; 2] = ["HOME", "LD_LIBRARY_PATH"];
 
 impl Invocation {
-    /// Returns the command, run as the caller. Its environment is clean: servers inherit it, and the caller's `CUDA_*`
-    /// must not reach them.
+    /// Returns the command. Its environment is clean: servers inherit it, and the caller's `CUDA_*` must not reach them.
     pub fn command(&self, programs: &MpsPrograms) -> Command {
         let mut command = clean(&programs.control, programs);
         command
             .env("CUDA_MPS_PIPE_DIRECTORY", &self.pipe)
             .env("CUDA_MPS_PROTOCOL_VERSION", "2");
-        let mut user_dir = std::env::var_os("HOME");
         if let Task::Daemon(daemon) = &self.task {
             command
                 .arg("-d")
                 .args(daemon.multiuser.then_some(MULTIUSER))
                 .env("CUDA_VISIBLE_DEVICES", &daemon.device)
                 .env("CUDA_MPS_LOG_DIRECTORY", &daemon.log);
-            user_dir = daemon.user_dir.clone().map(Into::into).or(user_dir);
         }
-        command.envs(user_dir.map(|user_dir| ("HOME", user_dir)));
         command
     }
 
-    /// Returns the command, run as another user or with other limits, and a daemon in a scope of its own.
+    /// Returns the command within these limits, and a daemon in a scope of its own.
     pub(super) fn command_within(&self, limits: &Limits, programs: &MpsPrograms) -> Command {
         let command = self.limited_command(limits, programs);
         match (&self.task, &programs.scopes) {
@@ -438,7 +373,8 @@ impl Invocation {
         let mut command = clean(&programs.helper, programs);
         command
             .env(CONTROL, &programs.control)
-            .args(limits.words(LAUNCH))
+            .arg(LAUNCH)
+            .args(limits.words())
             .args(self.arguments());
         command
     }
@@ -452,9 +388,6 @@ impl Invocation {
                 words.extend(["daemon", "--device", &daemon.device, "--log"].map(Into::into));
                 words.push((&daemon.log).into());
                 words.extend(daemon.multiuser.then(|| "--multiuser".into()));
-                if let Some(user_dir) = &daemon.user_dir {
-                    words.extend(["--user-dir".into(), user_dir.into()]);
-                }
             }
         }
         words
@@ -464,6 +397,9 @@ impl Invocation {
 fn clean(program: &Path, programs: &MpsPrograms) -> Command {
     let mut command = Command::new(program);
     command.env_clear().env("PATH", &programs.path);
-    command.envs(std::env::var_os(KEPT).map(|value| (KEPT, value)));
+    command.envs(
+        KEPT.iter()
+            .filter_map(|name| Some((name, std::env::var_os(name)?))),
+    );
     command
 }

@@ -10,7 +10,9 @@ use serde::Serialize;
 
 use super::daemon::{LOCK_FILE, PID_FILE};
 use super::{Daemon, LaunchOptions, MpsError};
-use crate::host::{Directory, Host, Pid, Process, ProcessHandle, ProcessTable, Uid, user_name};
+use crate::host::{
+    Directory, Host, Pid, Process, ProcessHandle, ProcessTable, Uid, caller, user_name,
+};
 
 /// The two programs of NVIDIA's MPS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -255,14 +257,13 @@ fn pid_file(pipe: &Directory) -> io::Result<LockHolder> {
 const QUERY_LIMIT: Duration = Duration::from_secs(2);
 
 impl Daemon {
-    /// Returns the unrecorded daemon in the directory if it fits the options. Stops all others of its user.
+    /// Returns the unrecorded daemon in the directory if it fits the options. Stops all others of the caller.
     pub(super) fn running(
         &self,
         host: &Host,
         wanted: &LaunchOptions,
     ) -> Result<Option<Process>, MpsError> {
-        let owner = wanted.access.owner();
-        let daemons = self.mps_processes(host, owner, MpsProgram::Control)?;
+        let daemons = self.mps_processes(host, caller(), MpsProgram::Control)?;
         if let [one] = daemons.as_slice() {
             if wanted.fit(one)
                 && self.has_socket()
@@ -321,7 +322,7 @@ impl Daemon {
     }
 
     /// Describes a process that holds the lock and is not our daemon. Its lock does no harm: the file is removed next.
-    pub(super) fn foreign_lock_holder(&self, host: &Host, owner: Uid) -> Option<String> {
+    pub(super) fn foreign_lock_holder(&self, host: &Host) -> Option<String> {
         let pipe = self.pipe.display();
         match self.lock_holder() {
             LockHolder::Nobody => None,
@@ -332,7 +333,7 @@ impl Daemon {
                 let process = host.process(pid)?;
                 // A dead daemon leaves its pid file.
                 let holds =
-                    !self.is_daemon_here(&process, owner) && process.owner() != Some(Uid::ROOT);
+                    !self.is_daemon_here(&process, caller()) && process.owner() != Some(Uid::ROOT);
                 let user = process.owner().map_or_else(|| "?".to_owned(), user_name);
                 let name = process.program();
                 holds.then(|| format!("pid {pid} ({user}, {name}) held the lock in {pipe}"))

@@ -85,33 +85,6 @@ impl Daemon {
         patience: Duration,
         limit: Duration,
     ) -> Result<Answer, MpsError> {
-        self.wait_for_user(patience + limit, |allowed| {
-            self.session_within(commands, patience, limit, allowed)
-        })
-    }
-
-    fn busy(&self, since: Instant, later: Option<String>) -> MpsError {
-        MpsError::Busy {
-            pipe: self.pipe.clone(),
-            waited: since.elapsed(),
-            later,
-        }
-    }
-
-    /// The same in at most `allowed` altogether, which the caller takes from the user's time.
-    pub(super) fn session_within(
-        &self,
-        commands: &[String],
-        patience: Duration,
-        limit: Duration,
-        allowed: Duration,
-    ) -> Result<Answer, MpsError> {
-        // Some of the time is kept for the answer.
-        let patience = if allowed < patience + limit {
-            patience.min(allowed / 2)
-        } else {
-            patience
-        };
         let asked = commands.join("\n");
         let script = script(&asked) + "\n";
         let start = Instant::now();
@@ -128,10 +101,9 @@ impl Daemon {
         } else {
             limit
         };
-        let command = self.session_command()?;
+        let command = self.session_command();
         loop {
-            let remaining = tenths(limit.min(allowed.saturating_sub(start.elapsed())));
-            let output = match self.run(&command, &script, remaining) {
+            let output = match self.run(&command, &script, limit) {
                 Err(RunError::Late { .. }) if queues => {
                     return Err(self.busy(start, Some(changes.join("; "))));
                 }
@@ -150,11 +122,14 @@ impl Daemon {
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
-}
 
-/// Rounds a time to tenths of a second, for messages.
-fn tenths(time: Duration) -> Duration {
-    Duration::from_secs_f64((time.as_secs_f64() * 10.0).round() / 10.0)
+    fn busy(&self, since: Instant, later: Option<String>) -> MpsError {
+        MpsError::Busy {
+            pipe: self.pipe.clone(),
+            waited: since.elapsed(),
+            later,
+        }
+    }
 }
 
 /// True if a line is the answer to [`LAST_COMMAND`].
@@ -228,19 +203,6 @@ impl Daemon {
         patience: Duration,
         limit: Duration,
     ) -> Result<DaemonStatus, MpsError> {
-        self.wait_for_user(patience + limit, |allowed| {
-            self.query_within(children, with_defaults, (patience, limit), allowed)
-        })
-    }
-
-    /// The same in at most `allowed` altogether, which the caller takes from the user's time.
-    pub(super) fn query_within(
-        &self,
-        children: &[Pid],
-        with_defaults: bool,
-        (patience, limit): (Duration, Duration),
-        allowed: Duration,
-    ) -> Result<DaemonStatus, MpsError> {
         let mut commands = if with_defaults { queries() } else { Vec::new() };
         commands.push("get_server_list".to_owned());
         let has_status = self.program.has_server_status;
@@ -256,7 +218,7 @@ impl Daemon {
             // Clients come and go, and faults happen, between two commands.
             commands.extend(has_status.then_some(status));
         }
-        let answer = self.session_within(&commands, patience, limit, allowed)?;
+        let answer = self.session(&commands, patience, limit)?;
         let read = DaemonStatus::read(&answer, children, has_status, with_defaults);
         let mut status = read.ok_or_else(|| answer.unexpected())?;
         self.add_logged(&mut status);

@@ -93,8 +93,7 @@ impl Daemon {
             self.terminate_clients(&servers);
         }
         let (command, limit) = patience.quit();
-        let asked = self.wait_for_user(limit, |limit| self.quit(&held, &command, limit));
-        let (said, limit) = match asked {
+        let (said, limit) = match self.quit(&held, &command, limit) {
             Ok(Quit::Ended) => return self.ended(&kill_all_after(&servers, EXIT_LIMIT)),
             Ok(Quit::StillRuns { said, waited }) => (said, waited),
             Err(error) if patience == Patience::Idle => return Err(error),
@@ -176,7 +175,7 @@ impl Daemon {
         let mut said = String::new();
         while start.elapsed() < limit {
             let remaining = limit.saturating_sub(start.elapsed());
-            match self.run(&self.session_command()?, command, remaining) {
+            match self.run(&self.session_command(), command, remaining) {
                 Ok(output) => said = format!("{}{}", output.stdout, output.stderr),
                 // It still waits for a client.
                 Err(RunError::Late { .. }) => {}

@@ -4,7 +4,6 @@ use super::daemon_findings::{changed_settings, daemon_problem};
 use super::fault::{Finding, Severity};
 use super::{Client, LOST, Node, Served, Stray, Unmanaged, Unseen};
 use crate::host::{Pid, Uid, user_name};
-use crate::settings::Serve;
 
 impl Node {
     /// Returns what is wrong, worth knowing or not known: of these devices, or of all if none is named, and of the node
@@ -185,6 +184,15 @@ impl Node {
             let ended = "its server has ended; the next client starts another";
             remarks.push(Finding::warn("server-ended", ended));
         }
+        if let Some(user) = served.record.runs_as_its_user() {
+            let name = &served.record.name;
+            let seen = format!(
+                "its daemon runs as {}, as mig-mps 0.2 started it",
+                user_name(user)
+            );
+            let remedy = format!("`mig-mps restart {name}` starts one that runs as root");
+            remarks.push(Finding::warn("daemon-of-user", seen).with_remedy(remedy));
+        }
         remarks.extend(crowd(served, served.most_clients(self.control_program())));
         remarks.extend(served.waiting.iter().map(|client| waits(client, served)));
         remarks
@@ -284,12 +292,9 @@ fn over_limit(client: &Client, served: &Served) -> Option<Finding> {
          CUDA_MPS_PINNED_DEVICE_MEM_LIMIT lifts the limit, or it is older than the limit",
         client.shown_pid()
     );
-    let ends = match (client.pid, &settings.serve) {
-        (None, _) => format!("`mig-mps restart {name} --force` ends all its clients"),
-        (Some(pid), Some(Serve::User(user))) => {
-            format!("`runuser -u {user} -- mig-mps kill {name} {pid} --signal` ends it")
-        }
-        (Some(pid), _) => format!("`mig-mps kill {name} {pid} --signal` ends it"),
+    let ends = match client.pid {
+        None => format!("`mig-mps restart {name} --force` ends all its clients"),
+        Some(pid) => format!("`mig-mps kill {name} {pid} --signal` ends it"),
     };
     let problem = Finding::fail("memory-over-limit", seen).with_remedy(ends);
     Some(problem.on(name))

@@ -11,7 +11,7 @@ use super::DaemonState;
 use crate::host::{Environ, Pid, Process, StartTime, Uid, caller, is_plain, user_name};
 use crate::mps::{ControlProgram, MpsProgram};
 use crate::nvml::EXCLUSIVE_PROCESS;
-use crate::settings::{Reported, Serve, Server};
+use crate::settings::{Reported, Server};
 use crate::state::{DeviceRecord, RunDir};
 
 /// Memory that the driver lists for a client and MPS does not count against its limit: 2 MiB of a client on a whole H200, as
@@ -60,11 +60,6 @@ impl Served {
             compute_mode: None,
             answered: None,
         }
-    }
-
-    /// True if its daemon runs as a user that root chose (`serve = "user:NAME"`).
-    pub fn is_a_users(&self) -> bool {
-        matches!(self.record.settings.serve, Some(Serve::User(_)))
     }
 
     /// True if somebody changed the compute mode that was set for its daemon.

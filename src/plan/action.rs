@@ -16,8 +16,62 @@ use crate::nvml::GpuInstanceReading;
 use crate::settings::{Serve, Settings};
 use crate::state::RunDir;
 
-/// The reason of what the command itself asks for.
-pub const ASKED_FOR: &str = "asked for";
+/// The reason of a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reason {
+    /// `None` if the command itself asks for it.
+    what: Option<String>,
+    remark: Option<String>,
+}
+
+impl Reason {
+    /// The command itself asks for it.
+    pub(super) const ASKED_FOR: Self = Self {
+        what: None,
+        remark: None,
+    };
+
+    /// The same with a remark.
+    #[must_use]
+    pub(super) fn with(self, remark: impl Into<String>) -> Self {
+        Self {
+            remark: Some(remark.into()),
+            ..self
+        }
+    }
+
+    /// Returns what a plan has to say of it: nothing of what the command asks for.
+    pub fn in_plan(&self) -> String {
+        let parts = [self.what.as_deref(), self.remark.as_deref()];
+        let parts: Vec<&str> = parts.into_iter().flatten().collect();
+        parts.join("; ")
+    }
+}
+
+impl<T: Into<String>> From<T> for Reason {
+    fn from(what: T) -> Self {
+        Self {
+            what: Some(what.into()),
+            remark: None,
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.what.as_deref().unwrap_or("asked for"))?;
+        match &self.remark {
+            Some(remark) => write!(f, "; {remark}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Serialize for Reason {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
 
 /// An action and its reason.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
@@ -25,7 +79,8 @@ pub struct Step {
     #[serde(flatten)]
     pub action: Action,
     /// The reason.
-    pub because: String,
+    #[schemars(with = "String")]
+    pub because: Reason,
 }
 
 impl Step {
@@ -328,15 +383,18 @@ pub enum Place {
 }
 
 impl Place {
-    /// True if it is in the GPU instance at that placement.
-    pub(super) fn is_in(self, instance: Placement) -> bool {
-        matches!(self, Self::Mig { placement, .. } if placement == instance)
+    /// Where its GPU instance lies; `None` for the GPU itself.
+    pub fn placement(self) -> Option<Placement> {
+        match self {
+            Self::Mig { placement, .. } => Some(placement),
+            Self::Whole => None,
+        }
     }
 }
 
 impl Action {
     /// The step that takes this action.
-    pub(super) fn because(self, because: impl Into<String>) -> Step {
+    pub(super) fn because(self, because: impl Into<Reason>) -> Step {
         Step {
             action: self,
             because: because.into(),

@@ -191,6 +191,7 @@ impl<'a> GpuRequest<'a> {
             gpu: self.gpu.index,
             entry,
             place: Place::Mig { placement, nth },
+            profile: None,
             name,
             span,
             settings: part.settings.as_ref(),
@@ -225,12 +226,29 @@ impl<'a> GpuRequest<'a> {
                 layout.destroy_compute(standing, compute.destroyed.iter().copied(), because);
             }
             layout.build(offer, placement, stays.is_some(), &compute.created);
+            let mut created = compute.created;
+            created.sort_by_key(|choice| match choice {
+                ComputeChoice::Slices { at, .. } => *at,
+                _ => None,
+            });
+            let mut created = created.into_iter();
             for nth in 0..self.parts[entry].compute.len().max(1) {
                 let existing = stays
                     .zip(compute.kept.get(&nth))
-                    .map(|(standing, part)| &standing.parts[*part]);
-                let slot = self.slot(entry, placement, nth, existing);
-                layout.slots.push(slot);
+                    .map(|(standing, part)| (standing.instance, &standing.parts[*part]));
+                let profile = match existing {
+                    Some((instance, part)) => self.gpu.title(instance, Some(part.compute)),
+                    None => match created.next() {
+                        Some(ComputeChoice::Slices { count, .. }) => {
+                            format!("{count}c.{}", offer.name)
+                        }
+                        _ => offer.name.to_string(),
+                    },
+                };
+                layout.slots.push(Slot {
+                    profile: Some(profile),
+                    ..self.slot(entry, placement, nth, existing.map(|(_, part)| part))
+                });
             }
         }
         let segments = wanted.iter().map(|&(placement, entry)| Segment {

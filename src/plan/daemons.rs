@@ -2,12 +2,14 @@
 
 use super::action::SettingChange;
 use super::gate::{foreign_daemon, is_unknowable, unknowable};
+use super::gpu_plan::DeviceAfter;
 use super::layout::concerns_us;
 use super::up::Planner;
 use super::{
     Action, ClientOf, Obstacle, Place, Set, Start, StartServer, StartedBy, Step, Stop,
     UnmanagedDaemon, gpu_plan,
 };
+use crate::host::user_name;
 use crate::mps::{Means, Patience};
 use crate::node::{DaemonState, Gpu, Served};
 use crate::profile::{NameTemplate, Span};
@@ -27,6 +29,9 @@ pub(super) struct Slot<'a> {
 
     pub(super) place: Place,
 
+    /// `3g.40gb`, or `1c.3g.40gb` for a compute instance with a part of the SMs; `None` for a whole GPU.
+    pub(super) profile: Option<String>,
+
     /// The name that the profile gives, or the default one. A template until the names are given.
     pub(super) name: String,
 
@@ -44,6 +49,17 @@ pub(super) struct Slot<'a> {
 }
 
 impl Slot<'_> {
+    /// The device as it is afterwards.
+    pub(super) fn afterwards(&self) -> DeviceAfter {
+        DeviceAfter {
+            place: self.place,
+            profile: self.profile.clone(),
+            daemon: self
+                .settings
+                .map(|settings| (self.name.clone(), settings.clone())),
+        }
+    }
+
     pub(super) fn template(&self) -> NameTemplate<'_> {
         NameTemplate(&self.name)
     }
@@ -81,6 +97,12 @@ impl Slot<'_> {
         if record.settings.serve != settings.serve {
             let (is, wanted) = (serve_of(&record.settings), serve_of(settings));
             return Some(format!("serve is \"{is}\", not \"{wanted}\""));
+        }
+        if let Some(user) = record.runs_as_its_user() {
+            return Some(format!(
+                "its daemon runs as {}, not as root",
+                user_name(user)
+            ));
         }
         needs_restart(served, settings).or_else(|| {
             let because = "the GPU's compute mode is no longer exclusive-process";
@@ -259,11 +281,11 @@ pub(super) fn is_stuck(served: &Served) -> bool {
 /// The means to stop a daemon.
 fn means(served: &Served) -> Means {
     match served.state {
+        // It may answer anything.
+        _ if served.record.runs_as_its_user().is_some() => Means::Signals,
         DaemonState::Hung(_) => Means::Heal,
         // No session reaches it.
         DaemonState::Orphan | DaemonState::NoAnswer(_) | DaemonState::Stopped => Means::Signals,
-        // A user's daemon may answer anything.
-        _ if served.is_a_users() => Means::Signals,
         _ => Means::Session,
     }
 }

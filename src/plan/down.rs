@@ -3,7 +3,7 @@
 use super::gate::{check_ours, for_its_owner, no_own_daemon, unreadable};
 use super::layout::{is_made_by_us, outside_mps};
 use super::{
-    ASKED_FOR, Action, EndStray, GpuInstance, Obstacle, Plan, Purge, Refusal, Step, Stop, mig_mode,
+    Action, EndStray, GpuInstance, Obstacle, Plan, Purge, Reason, Refusal, Step, Stop, mig_mode,
 };
 use crate::geometry::SliceMap;
 use crate::host::Pid;
@@ -71,7 +71,7 @@ pub fn down(node: &Node, run_dir: &RunDir, wanted: &Down) -> Result<Plan, Refusa
     if wanted.purge {
         plan.purge = Some(purge(node, wanted, &plan));
     }
-    let plan = plan.with_compute_modes(node, run_dir);
+    let plan = plan.complete(node, run_dir);
     match no_own_daemon(node, run_dir) {
         Some(obstacle) if plan.is_empty() => Err(obstacle.into()),
         _ => Ok(plan),
@@ -143,9 +143,9 @@ fn step_to_stop(served: &Served, force: Option<u32>) -> Step {
         stop.means = Means::Signals;
     }
     let because = match served.state {
-        DaemonState::Hung(_) => served.state.ailment().unwrap_or_default(),
-        DaemonState::Dead => "its daemon is gone already",
-        _ => ASKED_FOR,
+        DaemonState::Hung(_) => served.state.ailment().unwrap_or_default().into(),
+        DaemonState::Dead => "its daemon is gone already".into(),
+        _ => Reason::ASKED_FOR,
     };
     Action::Stop(stop).because(because)
 }

@@ -1,7 +1,7 @@
 //! The gate between a command and the daemon of a device: may it act on it?
 
 use super::Obstacle;
-use crate::host::{Uid, as_root, caller};
+use crate::host::{Uid, as_root, caller, user_name};
 use crate::node::{DaemonState, Device, Node, Served, Unseen, lost_hint};
 use crate::state::RunDir;
 
@@ -86,7 +86,16 @@ impl Verb {
                 format!("mig-mps restart {name} ends that"),
             ),
             _ if is_unknowable(served) => unknowable(served),
-            _ => return Ok(()),
+            _ => match served.record.runs_as_its_user() {
+                Some(user) if caller() == Uid::ROOT => Obstacle::new(
+                    format!(
+                        "the daemon of {name} runs as {}, as mig-mps 0.2 started it: root opens no session with it",
+                        user_name(user)
+                    ),
+                    format!("mig-mps restart {name} starts one that runs as root"),
+                ),
+                _ => return Ok(()),
+            },
         })
     }
 }

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::action::{Action, CdiChange, Kill, Part, Place, Purge, Set, Start, Step, Stop};
+use super::action::{Action, CdiChange, Kill, Part, Place, Purge, Reason, Set, Start, Step, Stop};
 use super::refusal::{ClientOf, Obstacle, Refusal};
 use crate::geometry::{Placement, SliceMap};
 use crate::host::{Pid, user_name};
 use crate::mps::{ControlProgram, Patience};
 use crate::node::{Device, Gpu, Node, Variable};
 use crate::nvml::EXCLUSIVE_PROCESS;
-use crate::settings::MemoryLimit;
+use crate::settings::{MemoryLimit, Settings};
 use crate::state::RunDir;
 
 /// The steps that meet a request, by GPU.
@@ -28,6 +28,8 @@ pub struct Plan {
     pub cdi: Option<CdiChange>,
     /// Remarks on the profile: probable mistakes.
     pub remarks: Vec<String>,
+    /// The devices with clients that go on and keep everything that they have.
+    pub undisturbed: Vec<Undisturbed>,
 }
 
 /// Memory limits that limit nothing, each with the memory in MiB that is less, and the names of the devices that have that
@@ -47,6 +49,9 @@ pub struct GpuPlan {
     pub before: SliceMap,
     /// Its instances afterwards.
     pub after: SliceMap,
+    /// Its devices afterwards, from left to right; none if no profile says which.
+    #[serde(skip)]
+    pub devices: Vec<DeviceAfter>,
     /// The actions, in their order.
     pub steps: Vec<Step>,
     /// True if the rest is planned once MIG is on.
@@ -60,6 +65,26 @@ pub struct GpuPlan {
     /// The change of its compute mode by the daemons that start and stop.
     #[serde(skip)]
     pub compute_mode: Option<ModeChange>,
+}
+
+/// A device of a GPU after a plan.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeviceAfter {
+    pub place: Place,
+    /// `3g.40gb`, or `1c.3g.40gb` for a compute instance with a part of the SMs; `None` for a whole GPU.
+    pub profile: Option<String>,
+    /// Its name, and the settings of its daemon; `None` without one.
+    pub daemon: Option<(String, Settings)>,
+}
+
+/// A device whose programs a plan leaves alone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Undisturbed {
+    /// The device's name.
+    pub device: String,
+    /// The number of its clients.
+    #[serde(rename = "client_count")]
+    pub clients: usize,
 }
 
 /// A change of the compute mode, in NVML's numbers.
@@ -182,6 +207,7 @@ impl Plan {
         for gpu in &rest.gpus {
             if let Some(own) = self.gpus.iter_mut().find(|own| own.uuid == gpu.uuid) {
                 own.after = gpu.after.clone();
+                own.devices.clone_from(&gpu.devices);
                 own.steps.extend(gpu.steps.iter().cloned());
                 own.to_be_continued = gpu.to_be_continued;
                 own.compute_mode = gpu.compute_mode.or(own.compute_mode);
@@ -279,6 +305,7 @@ impl GpuPlan {
             product: gpu.product.clone(),
             before: gpu.slice_map(),
             after: gpu.slice_map(),
+            devices: Vec::new(),
             steps: Vec::new(),
             to_be_continued: false,
             obstacles: Vec::new(),
@@ -316,7 +343,7 @@ impl GpuPlan {
     }
 
     /// Returns the instances that are destroyed, each with its reason; compute instances only if their GPU instance stays.
-    pub fn destroyed_instances(&self) -> Vec<(&str, Part<'_>)> {
+    pub fn destroyed_instances(&self) -> Vec<(&Reason, Part<'_>)> {
         let mut destroyed = Vec::new();
         for step in &self.steps {
             let part = match &step.action {
@@ -328,7 +355,7 @@ impl GpuPlan {
                 }
                 _ => continue,
             };
-            destroyed.push((step.because.as_str(), part));
+            destroyed.push((&step.because, part));
         }
         destroyed
     }
@@ -439,11 +466,26 @@ pub(super) fn reason_to_start(beside: &[UnmanagedDaemon]) -> String {
 }
 
 impl Plan {
-    /// Adds to each GPU the change of its compute mode.
-    pub(super) fn with_compute_modes(mut self, node: &Node, run_dir: &RunDir) -> Self {
+    /// Adds what follows from the steps: the change of each GPU's compute mode, and the clients that go on.
+    pub(super) fn complete(mut self, node: &Node, run_dir: &RunDir) -> Self {
         for plan in &mut self.gpus {
             let gpu = node.gpu(&plan.uuid);
             plan.compute_mode = gpu.and_then(|gpu| mode_change(node, run_dir, gpu, plan));
+        }
+        if !self.gpus.is_empty() {
+            let uuids = self.stops().map(|stop| &stop.uuid);
+            let touched: BTreeSet<&String> =
+                uuids.chain(self.sets().map(|set| &set.uuid)).collect();
+            let untouched = node
+                .served()
+                .filter(|served| !touched.contains(&served.record.uuid));
+            self.undisturbed = untouched
+                .map(|served| Undisturbed {
+                    device: served.record.name.clone(),
+                    clients: served.clients.listed().len(),
+                })
+                .filter(|device| device.clients > 0)
+                .collect();
         }
         self
     }

@@ -8,7 +8,6 @@ use super::{ClientOf, Kill, Obstacle, Plan, Refusal, Signal, Victim};
 use crate::host::{Pid, Uid, as_root, user_name};
 use crate::mps::Patience;
 use crate::node::{Client, DaemonState, Device, Node, Served};
-use crate::settings::Serve;
 use crate::state::RunDir;
 
 /// A request to end the work of clients.
@@ -67,9 +66,6 @@ pub fn kill(node: &Node, run_dir: &RunDir, request: &KillRequest<'_>) -> Result<
     too_old(node)?;
     let name = request.device;
     let (device, served) = gate(node, run_dir, name, Verb::Kill)?;
-    if request.caller == Uid::ROOT && served.is_a_users() {
-        return Err(only_its_user(served, request.pids).into());
-    }
     let mut victims: Vec<Victim> = Vec::new();
     for pid in present(request, served) {
         if victims.iter().all(|victim| victim.pid != pid) {
@@ -148,23 +144,6 @@ fn is_certain(device: &Device, client: &Client, user: Option<Uid>) -> bool {
         clients.any(|usage| Some(Pid(usage.pid)) == client.pid)
     });
     is_listed || (client.user.is_some() && client.user == user)
-}
-
-/// Root ends no client of a user's daemon by a control session.
-fn only_its_user(served: &Served, pids: &[Pid]) -> Obstacle {
-    let name = &served.record.name;
-    let pids: Vec<String> = pids.iter().map(Pid::to_string).collect();
-    let user = match &served.record.settings.serve {
-        Some(Serve::User(user)) => user.as_str(),
-        _ => "USER",
-    };
-    Obstacle::new(
-        format!("the daemon of {name} is {user}'s: root opens no control session with it"),
-        format!(
-            "runuser -u {user} -- mig-mps kill {name} {}",
-            pids.join(" ")
-        ),
-    )
 }
 
 fn not_permitted(name: &str, owner: Option<Uid>, server: Option<Uid>) -> Obstacle {

@@ -4,7 +4,7 @@
 use super::action::{Action, GpuInstance, Step};
 use super::daemons::{Daemons, Slot};
 use super::gate::is_unknowable;
-use super::gpu_plan::GpuPlan;
+use super::gpu_plan::{DeviceAfter, GpuPlan};
 use super::mig_mode;
 use super::refusal::Obstacle;
 use super::up::Planner;
@@ -131,7 +131,8 @@ impl<'a> Layout<'a> {
         steps.extend(self.mode);
         let mut starts = daemons.starts;
         for build in &mut self.builds {
-            let its = starts.extract_if(.., |(place, _)| place.is_in(build.placement));
+            let its =
+                starts.extract_if(.., |(place, _)| place.placement() == Some(build.placement));
             build.steps.extend(its.map(|(_, step)| step));
         }
         steps.extend(starts.into_iter().map(|(_, step)| step));
@@ -139,8 +140,11 @@ impl<'a> Layout<'a> {
         // Last: what fails before them leaves nothing of theirs to undo.
         steps.extend(daemons.sets);
         steps.extend(daemons.servers);
+        let mut devices: Vec<DeviceAfter> = self.slots.iter().map(Slot::afterwards).collect();
+        devices.sort_by_key(|device| device.place);
         GpuPlan {
             after: self.after,
+            devices,
             steps,
             to_be_continued: self.to_be_continued,
             obstacles,

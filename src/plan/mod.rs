@@ -18,14 +18,16 @@ mod up;
 pub mod virtual_node;
 
 pub use action::{
-    ASKED_FOR, Action, CdiChange, EndStray, GpuInstance, Kill, Part, Place, Purge, Set, Signal,
-    Start, StartServer, StartedBy, Step, Stop, Victim,
+    Action, CdiChange, EndStray, GpuInstance, Kill, Part, Place, Purge, Reason, Set, Signal, Start,
+    StartServer, StartedBy, Step, Stop, Victim,
 };
 pub use down::{Down, down};
-pub use gpu_plan::{GpuPlan, LooseLimits, ModeChange, Plan, UnmanagedDaemon};
+pub use gpu_plan::{
+    DeviceAfter, GpuPlan, LooseLimits, ModeChange, Plan, Undisturbed, UnmanagedDaemon,
+};
 pub use kill::{KillRequest, device_of, kill};
 pub use mig_mode::Held;
 pub use refusal::{ClientOf, Misfit, Obstacle, Refusal};
 pub use restart::{heal, is_healed, restart};
-pub use set::{set, set_back};
+pub use set::set;
 pub use up::up;

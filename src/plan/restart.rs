@@ -4,8 +4,7 @@ use super::daemons::is_stuck;
 use super::gate::{Verb, check_ours, gate, no_own_daemon};
 use super::refusal::{too_old, visible};
 use super::{
-    ASKED_FOR, Action, Obstacle, Place, Plan, Refusal, Start, StartedBy, Stop, UnmanagedDaemon,
-    down,
+    Action, Obstacle, Place, Plan, Reason, Refusal, Start, StartedBy, Stop, UnmanagedDaemon, down,
 };
 use crate::node::{DaemonState, Device, Gpu, Node, Presence, Served, Unseen, lost_hint, restored};
 use crate::state::{InstanceKey, RunDir};
@@ -17,7 +16,7 @@ use crate::state::{InstanceKey, RunDir};
 /// `run_dir` has no record of a device, or the device is gone. [`Plan::permit`] refuses for clients.
 pub fn restart(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Refusal> {
     let plan = again(node, run_dir, names, StartedBy::Restart)?;
-    Ok(plan.with_compute_modes(node, run_dir))
+    Ok(plan.complete(node, run_dir))
 }
 
 /// Plans to start the daemons that have died, to restart those that hang and have no clients, and to end servers without
@@ -53,7 +52,7 @@ pub fn heal(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Ref
         names.is_empty() || names.contains(&device.name)
     });
     plan.sort();
-    Ok(plan.with_compute_modes(node, run_dir))
+    Ok(plan.complete(node, run_dir))
 }
 
 /// True if `heal` starts or restarts it.
@@ -86,7 +85,7 @@ fn again(node: &Node, run_dir: &RunDir, names: &[String], by: StartedBy) -> Resu
         if served.is_alive() {
             let stop = Action::Stop(stop_before_restart(served));
             let steps = &mut plan.of_gpu(node, &gpu.uuid).steps;
-            steps.push(stop.because(because));
+            steps.push(stop.because(because.clone()));
         }
         let by_hand = &served.record.by_hand;
         let start = Action::Start(Start {
@@ -98,8 +97,8 @@ fn again(node: &Node, run_dir: &RunDir, names: &[String], by: StartedBy) -> Resu
             beside: UnmanagedDaemon::on_device(node, run_dir, device),
         });
         let because = match by_hand.as_slice() {
-            [] => because.to_owned(),
-            keys => format!("{because}; {} as set by hand", keys.join(", ")),
+            [] => because,
+            keys => because.with(format!("{} as set by hand", keys.join(", "))),
         };
         starts.push((&gpu.uuid, start.because(because)));
     }
@@ -184,14 +183,14 @@ fn stop_before_restart(served: &Served) -> Stop {
     stop
 }
 
-fn reason_to_restart(served: &Served) -> &'static str {
+fn reason_to_restart(served: &Served) -> Reason {
     match &served.state {
         DaemonState::Dead if served.record.daemon.is_none() => {
-            "an interrupted change has not started it"
+            "an interrupted change has not started it".into()
         }
-        DaemonState::Fault if is_stuck(served) => "a GPU fault that has not cleared",
-        DaemonState::Fault => "a GPU fault",
-        state => state.ailment().unwrap_or(ASKED_FOR),
+        DaemonState::Fault if is_stuck(served) => "a GPU fault that has not cleared".into(),
+        DaemonState::Fault => "a GPU fault".into(),
+        state => state.ailment().map_or(Reason::ASKED_FOR, Reason::from),
     }
 }
 
@@ -269,7 +268,7 @@ mod tests {
         let start = starts(&plan)[0];
         assert_eq!(start.settings, nth(&mut node, 2).record.settings);
         assert!(start.by == StartedBy::Restart && start.by_hand == ["max-clients"]);
-        let because: Vec<&str> = plan.steps().map(|step| step.because.as_str()).collect();
+        let because: Vec<String> = plan.steps().map(|step| step.because.to_string()).collect();
         assert_eq!(
             because,
             ["asked for", "asked for; max-clients as set by hand"]

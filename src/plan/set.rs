@@ -27,24 +27,7 @@ pub fn set(
         }
     }
     plan.sort();
-    Ok(plan)
-}
-
-/// Plans to set back what somebody else has changed in the running daemons of devices. Settings made with `set` stay.
-pub fn set_back(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Refusal> {
-    let mut plan = Plan::default();
-    for name in names {
-        let (_, served) = gate(node, run_dir, name, Verb::Set)?;
-        let record = &served.record;
-        let changes = live_changes(served, &record.settings);
-        if !changes.is_empty() {
-            let (settings, by_hand) = (record.settings.clone(), record.by_hand.clone());
-            let step = Set::step(served, settings, changes, by_hand);
-            plan.of_gpu(node, &record.key.gpu).steps.push(step);
-        }
-    }
-    plan.sort();
-    Ok(plan)
+    Ok(plan.complete(node, run_dir))
 }
 
 fn step_to_set(
@@ -83,8 +66,9 @@ fn step_to_set(
     if let (Some(limit), Some(memory)) = (new_limit, memory)
         && limit.bytes() > memory.total
     {
-        let (because, mib) = (&step.because, memory.total >> 20);
-        step.because = format!("{because}; the device has {mib} MiB, so this limits nothing");
+        let mib = memory.total >> 20;
+        let remark = format!("the device has {mib} MiB, so this limits nothing");
+        step.because = step.because.with(remark);
     }
     Ok(Some(step))
 }

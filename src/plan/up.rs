@@ -56,7 +56,7 @@ pub fn up(node: &Node, profile: &Profile, run_dir: &RunDir, caller: Uid) -> Resu
         gpu.is_some_and(|gpu| !planner.leaves_alone(gpu))
     });
     plan.sort();
-    Ok(plan.with_compute_modes(node, run_dir))
+    Ok(plan.complete(node, run_dir))
 }
 
 /// The profile with the users that each device serves, by default those that the caller may serve.
@@ -175,6 +175,7 @@ impl<'a> Planner<'a> {
             gpu: gpu.index,
             entry: 0,
             place: Place::Whole,
+            profile: None,
             name,
             span,
             settings,

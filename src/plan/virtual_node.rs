@@ -5,12 +5,12 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::catalog::{self, Model};
-use crate::geometry::{ComputeChoice, Placement, SliceMap};
+use crate::geometry::SliceMap;
 use crate::host::Uid;
 use crate::node::{Gpu, Node};
-use crate::plan::{Action, GpuInstance, GpuPlan, LooseLimits, Place, Plan, Refusal};
+use crate::plan::{Action, DeviceAfter, GpuPlan, LooseLimits, Plan, Refusal};
 use crate::profile::{Block, Profile, ProfileError, Selector, Want};
-use crate::settings::{Serve, Settings};
+use crate::settings::Serve;
 use crate::state::RunDir;
 
 /// `--gpu MODEL[:COUNT]`
@@ -202,26 +202,7 @@ pub struct Shape {
     /// Its slices.
     pub map: SliceMap,
     /// Its devices, from left to right.
-    pub devices: Vec<ShapeDevice>,
-}
-
-/// A device that there would be.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ShapeDevice {
-    /// `3g.40gb`, or `1c.3g.40gb` for a compute instance with part of the SMs; `None` for a whole GPU.
-    pub profile: Option<String>,
-    /// Where its GPU instance lies; `None` for a whole GPU.
-    pub placement: Option<Placement>,
-    /// Its daemon, if it has one.
-    pub daemon: Option<ShapeDaemon>,
-}
-
-/// A daemon that would serve a device.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ShapeDaemon {
-    /// The device's name.
-    pub name: String,
-    pub settings: Settings,
+    pub devices: Vec<DeviceAfter>,
 }
 
 impl Shape {
@@ -235,56 +216,14 @@ impl Shape {
     }
 
     /// Returns the result of a plan for an empty GPU.
-    pub fn of(plan: &GpuPlan) -> Self {
-        let mut instances: Vec<&GpuInstance> = plan
-            .actions()
-            .filter_map(|action| match action {
-                Action::CreateGpuInstance(instance) => Some(instance),
-                _ => None,
-            })
-            .collect();
-        instances.sort_by_key(|instance| instance.placement);
-        let whole = ShapeDaemon::at(plan, Place::Whole).map(|daemon| ShapeDevice {
-            profile: None,
-            placement: None,
-            daemon: Some(daemon),
-        });
-        let in_mig = instances.into_iter().flat_map(|instance| {
-            let placement = instance.placement;
-            let compute = plan.actions().filter_map(move |action| match action {
-                Action::CreateComputeInstance { instance, compute } if *instance == placement => {
-                    Some(*compute)
-                }
-                _ => None,
-            });
-            compute.enumerate().map(move |(nth, compute)| ShapeDevice {
-                profile: Some(match compute {
-                    ComputeChoice::Slices { count, .. } => format!("{count}c.{}", instance.name),
-                    _ => instance.name.to_string(),
-                }),
-                placement: Some(placement),
-                daemon: ShapeDaemon::at(plan, Place::Mig { placement, nth }),
-            })
-        });
+    fn of(plan: &GpuPlan) -> Self {
         Self {
             is_mig: plan
                 .actions()
                 .any(|action| matches!(action, Action::SwitchMig { on: true })),
             map: plan.after.clone(),
-            devices: whole.into_iter().chain(in_mig).collect(),
+            devices: plan.devices.clone(),
         }
-    }
-}
-
-impl ShapeDaemon {
-    /// Returns the daemon that the plan starts at that place.
-    fn at(plan: &GpuPlan, place: Place) -> Option<Self> {
-        let mut starts = plan.actions().filter_map(Action::as_start);
-        let start = starts.find(|start| start.place == place)?;
-        Some(Self {
-            name: start.name.clone(),
-            settings: start.settings.clone(),
-        })
     }
 }
 

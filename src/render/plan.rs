@@ -12,9 +12,7 @@ use crate::geometry::{ComputeChoice, Placement, SliceMap};
 use crate::host::ranges;
 use crate::mps::Means;
 use crate::nvml::compute_mode_in_words;
-use crate::plan::{
-    ASKED_FOR, Action, CdiChange, GpuPlan, ModeChange, Part, Plan, Purge, Start, Step,
-};
+use crate::plan::{Action, CdiChange, GpuPlan, ModeChange, Part, Plan, Purge, Reason, Start, Step};
 
 /// Stands before the second and later parts of a wrapped line.
 const INDENT: &str = "    ";
@@ -56,7 +54,20 @@ pub fn text(plan: &Plan) -> String {
         None => out.push_str(&ended(plan)),
     }
     out.push_str(&kept(plan));
+    out.push_str(&undisturbed(plan));
     out
+}
+
+/// Says whose clients go on, and keep everything that they have.
+fn undisturbed(plan: &Plan) -> String {
+    let devices = plan.undisturbed.iter();
+    let names: Vec<&str> = devices.clone().map(|each| each.device.as_str()).collect();
+    if names.is_empty() {
+        return String::new();
+    }
+    let clients = count(devices.map(|each| each.clients).sum(), "client");
+    let text = format!("Undisturbed: {clients} on {}", shortened(&names));
+    fitted(&text, width()) + "\n"
 }
 
 /// Lists the clients that keep the settings they started with.
@@ -170,11 +181,13 @@ fn lines(group: &[&GpuPlan]) -> Vec<String> {
     for verb in [STOP, END_HUNG, END_STRAY, CLEAN_UP] {
         lines.extend(daemons(group, verb));
     }
-    lines.extend(listed("- destroy", first.destroyed_instances()));
+    let destroyed = first.destroyed_instances().into_iter();
+    let destroyed = destroyed.map(|(because, part)| (Some(because), part));
+    lines.extend(listed("- destroy", destroyed));
     for step in steps {
         if let Action::SwitchMig { on } = step.action {
             let verb = if on { "+ enable" } else { "- disable" };
-            lines.push(format!("{verb} MIG mode ({})", step.because));
+            lines.push(format!("{verb} MIG mode{}", in_parentheses(&step.because)));
         }
     }
     let instances = steps.iter().filter_map(|step| created(step, steps));
@@ -232,10 +245,13 @@ fn mode(change: ModeChange) -> String {
 }
 
 /// Puts instances with the same reason on one line. Those of the profile have none.
-fn listed<'a>(verb: &str, parts: impl IntoIterator<Item = (&'a str, Part<'a>)>) -> Vec<String> {
+fn listed<'a>(
+    verb: &str,
+    parts: impl IntoIterator<Item = (Option<&'a Reason>, Part<'a>)>,
+) -> Vec<String> {
     let mut lines = Vec::new();
     for group in grouped(parts, |a, b| a.0 == b.0) {
-        let because = in_parentheses(group[0].0);
+        let because = group[0].0.map_or_else(String::new, in_parentheses);
         let kinds: Vec<String> = grouped(group, |a, b| is_one_kind(&a.1, &b.1))
             .iter()
             .map(|parts| kept_together(&kind(parts)))
@@ -253,7 +269,7 @@ fn is_one_kind(a: &Part<'_>, b: &Part<'_>) -> bool {
 }
 
 /// `3g.40gb at slices 4-7`, `5 × 1g.10gb at slices 2-6`
-fn kind(parts: &[(&str, Part<'_>)]) -> String {
+fn kind(parts: &[(Option<&Reason>, Part<'_>)]) -> String {
     let (number, (_, first)) = (parts.len(), &parts[0]);
     let Part::Gpu(instance) = first else {
         return match number {
@@ -283,16 +299,16 @@ fn kind(parts: &[(&str, Part<'_>)]) -> String {
 }
 
 /// Describes an instance that is created; none for the full compute instance of a new GPU instance.
-fn created<'a>(step: &'a Step, steps: &[Step]) -> Option<(&'a str, Part<'a>)> {
+fn created<'a>(step: &'a Step, steps: &[Step]) -> Option<(Option<&'a Reason>, Part<'a>)> {
     match &step.action {
-        Action::CreateGpuInstance(instance) => Some(("", Part::Gpu(instance))),
+        Action::CreateGpuInstance(instance) => Some((None, Part::Gpu(instance))),
         Action::CreateComputeInstance {
             instance,
             compute: ComputeChoice::Slices { count, .. },
-        } => Some(("", Part::Compute(format!("{count}c in {instance}")))),
+        } => Some((None, Part::Compute(format!("{count}c in {instance}")))),
         Action::CreateComputeInstance { instance, .. } if !is_new(*instance, steps) => {
             let what = format!("the full compute instance in {instance}");
-            Some((&step.because, Part::Compute(what)))
+            Some((Some(&step.because), Part::Compute(what)))
         }
         _ => None,
     }
@@ -307,7 +323,7 @@ fn is_new(instance: Placement, steps: &[Step]) -> bool {
 
 /// Puts daemons with this verb and the same reason on one line.
 fn daemons(group: &[&GpuPlan], verb: &str) -> Vec<String> {
-    let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut by_reason: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for gpu in group {
         // Daemons start in the order in which their devices are created, and are shown from left to right.
         let mut steps: Vec<&Step> = gpu.steps.iter().collect();
@@ -316,7 +332,8 @@ fn daemons(group: &[&GpuPlan], verb: &str) -> Vec<String> {
             if let Some((own, name)) = daemon(&step.action, &gpu.steps)
                 && own == verb
             {
-                by_reason.entry(&step.because).or_default().push(name);
+                let because = in_parentheses(&step.because);
+                by_reason.entry(because).or_default().push(name);
             }
         }
     }
@@ -324,16 +341,14 @@ fn daemons(group: &[&GpuPlan], verb: &str) -> Vec<String> {
         .iter()
         .map(|(because, names)| {
             let daemons = count(names.len(), "daemon");
-            let because = in_parentheses(because);
             format!("{verb} {daemons}{because}: {}", shortened(names))
         })
         .collect()
 }
 
 /// Formats the reason of a line; empty if the command itself asks for it.
-fn in_parentheses(because: &str) -> String {
-    let reason = because.strip_prefix(ASKED_FOR).unwrap_or(because);
-    match reason.trim_start_matches("; ") {
+fn in_parentheses(because: &Reason) -> String {
+    match because.in_plan().as_str() {
         "" => String::new(),
         reason => format!(" ({reason})"),
     }

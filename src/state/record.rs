@@ -6,8 +6,8 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::geometry::{Placement, ProfileId};
-use crate::host::{Host, Pid, Process, StartTime, Uid, Unit, bounded};
-use crate::settings::Settings;
+use crate::host::{Account, Host, Pid, Process, StartTime, Uid, Unit, bounded};
+use crate::settings::{Serve, Settings};
 
 /// The time for which `heal` counts its starts.
 const HEALS_COUNT_FOR: SignedDuration = SignedDuration::from_hours(1);
@@ -95,6 +95,24 @@ fn is_zero(number: &u64) -> bool {
 impl DeviceRecord {
     /// The number of times that `heal` starts a daemon within an hour before it gives up.
     pub const MOST_HEALS: usize = 5;
+
+    /// Returns the single user that the device serves, if there is one and the account exists.
+    pub fn only_user(&self) -> Option<Uid> {
+        match self.settings.serve.as_ref()? {
+            Serve::User(name) => Some(Account::named(name).ok()??.uid),
+            Serve::Own => self.daemon?.user,
+            _ => None,
+        }
+    }
+
+    /// Returns the user that the daemon runs as, if mig-mps 0.2 started it for that user alone. Root opens no session with
+    /// such a daemon and looks at nothing that it has written.
+    pub fn runs_as_its_user(&self) -> Option<Uid> {
+        let is_a_users = matches!(self.settings.serve, Some(Serve::User(_)));
+        self.daemon?
+            .user
+            .filter(|user| is_a_users && *user != Uid::ROOT)
+    }
 
     /// Returns the times within the last hour at which `heal` started its daemon.
     pub fn recently_healed(&self, now: Timestamp) -> impl Iterator<Item = Timestamp> {

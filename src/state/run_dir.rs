@@ -11,12 +11,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::record::{DeviceKey, DeviceRecord, Journal, NodeFile};
-use crate::host::{
-    Directory, Environment, Uid, caller, in_path, printable, steers, user_name, written,
-};
+use crate::host::{Directory, Environment, Uid, caller, in_path, printable, steers, user_name};
 use crate::mps::SET_ASIDE;
 use crate::profile::is_device_name;
-use crate::settings::{Serve, Settings};
+use crate::settings::Settings;
 
 pub(super) const RECORD: &str = "device.json";
 
@@ -205,8 +203,8 @@ impl RunDir {
             .names()
             .unwrap_or_default()
             .iter()
-            .filter_map(|name| mark(&directory.child(name).ok()??, RECORD))
-            .chain(mark(&directory, JOURNAL))
+            .filter_map(|name| directory.mark(&Path::new(name).join(RECORD)))
+            .chain(directory.mark(Path::new(JOURNAL)))
             .collect();
         marks.sort();
         marks
@@ -214,8 +212,8 @@ impl RunDir {
 
     /// Returns the time at which a device's record was last written.
     pub fn recorded_at(&self, uuid: &str) -> Option<SystemTime> {
-        let device = self.open().ok()?.child(uuid).ok()??;
-        mark(&device, RECORD).map(|(_, _, time)| time)
+        let mark = self.open().ok()?.mark(&Path::new(uuid).join(RECORD));
+        mark.map(|(_, _, time)| time)
     }
 
     /// Writes a device's record and its link by name.
@@ -328,7 +326,7 @@ fn record_in(directory: &Directory, name: &str) -> io::Result<Option<DeviceRecor
     }
 }
 
-/// Returns a record with what the directory of a device tells: its name by the link, and its daemon's user.
+/// Returns a record with what the directory of a device tells: its name by the link.
 fn lost_record(directory: &Directory, uuid: String, boot_id: &str) -> DeviceRecord {
     let target = Path::new("..").join(&uuid);
     let by_name = directory.child(BY_NAME).ok().flatten();
@@ -340,20 +338,13 @@ fn lost_record(directory: &Directory, uuid: String, boot_id: &str) -> DeviceReco
             .filter_map(|name| name.into_string().ok())
             .find(|name| is_device_name(name) && by_name.link(name).as_ref() == Some(&target))
     });
-    let device = directory.child(&uuid).ok().flatten();
-    let pipe = device.and_then(|device| device.stat(PIPE).ok()?);
-    let owner = pipe.map(|meta| Uid(meta.st_uid));
-    let serve = owner.filter(|owner| *owner != caller());
     DeviceRecord {
         // The part behind the kind: a UUID is no name.
         name: name.unwrap_or_else(|| uuid["GPU-".len()..].to_owned()),
         key: DeviceKey::whole(&uuid),
         gpu: None,
         profile: None,
-        settings: Settings {
-            serve: serve.map(|owner| Serve::User(user_name(owner))),
-            ..Settings::default()
-        },
+        settings: Settings::default(),
         by_hand: Vec::new(),
         compute_mode_before: None,
         daemon: None,
@@ -374,11 +365,6 @@ fn is_device_uuid(name: &str) -> bool {
 
 fn is_of(record: &DeviceRecord, directory: &str) -> bool {
     record.uuid == directory && !record.uuid.contains(steers) && is_device_name(&record.name)
-}
-
-fn mark(directory: &Directory, name: &str) -> Option<(PathBuf, u64, SystemTime)> {
-    let meta = directory.stat(name).ok()??;
-    Some((directory.path().join(name), meta.st_ino, written(&meta)?))
 }
 
 /// The version of the format that this program writes, and the newest it reads. Files without a version were written

@@ -391,9 +391,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 fn a_process_that_cannot_be_opened_is_not_taken_for_gone() {
     needs_root!();
     let sim = Sim::with("h200", 1);
-    // This daemon is ended by signals, without a session.
-    let hers = testkit::whole("serve = \"user:nobody\"");
-    sim.up(&hers, &["--yes"]).ended(0);
+    sim.up(&testkit::whole(""), &["--yes"]).ended(0);
     let device = sim.device("0");
     let command = sim.command(&["down", "--force", "--yes"]);
     let mut down = Command::new("python3");

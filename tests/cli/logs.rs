@@ -10,7 +10,7 @@ use insta::assert_snapshot;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use testkit::{App, NOBODY, Ran, SMALL, Sim, assert_contains, needs_root, plain, shell, whole};
+use testkit::{App, NOBODY, Ran, SMALL, Sim, assert_contains, needs_root, plain, shell};
 
 /// Lines that an H200 wrote into its logs, cut short.
 const CONTROL: &str = "\
@@ -617,33 +617,6 @@ fn nobody_waits_for_the_lock() {
     lock.unlock().unwrap();
     assert!(!sim.up(SMALL, &[]).ended(0).stderr.contains("put aside"));
     assert!(size(&control) < 1 << 20);
-}
-
-/// In a directory that is a user's, root makes files of that user's alone, and writes through none of the user's
-/// links.
-#[test]
-fn logs_of_a_users_daemon_stay_the_users() {
-    needs_root!();
-    let sim = Sim::with("h200", 1);
-    let profile = whole("serve = \"user:nobody\"");
-    sim.up(&profile, &[]).ended(0);
-    let dir = dir_of(&sim, "0");
-    let control = dir.join("control.log");
-    assert_eq!(fs::metadata(&control).unwrap().uid(), NOBODY);
-    let target = sim.node.dir().join("target");
-    fs::write(&target, "a treasure").unwrap();
-    for name in ["control.log.new", "control.log.1", "control.log.2"] {
-        symlink(&target, dir.join(name)).unwrap();
-    }
-    fill(&control, "large");
-    sim.up(&profile, &[]).ended(0);
-    assert_eq!(fs::read_to_string(&target).unwrap(), "a treasure");
-    let older = fs::symlink_metadata(dir.join("control.log.1")).unwrap();
-    assert!(older.is_file() && older.uid() == NOBODY && older.len() > 8 << 20);
-    assert!(size(&control) < 1 << 20);
-    let ran = sim.run(&["logs", "0"]).ended(0);
-    assert!(ran.stdout.contains("large") && !ran.stdout.contains("treasure"));
-    assert_contains(&ran.stderr, "control.log.2: it is a link");
 }
 
 /// Anything the owner of a log directory puts in a log's place is left alone, and `up` says so and does the rest.

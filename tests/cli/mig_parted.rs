@@ -24,7 +24,7 @@ fn geometry(profile: &str, model: &'static Model) -> Option<Geometry> {
     for device in shape.devices {
         let named: MigDevice = device.profile.unwrap().parse().unwrap();
         let instance = instances
-            .entry(device.placement.unwrap().start)
+            .entry(device.place.placement().unwrap().start)
             .or_default();
         instance.0 = named.profile.to_string();
         instance.1.extend(named.compute);

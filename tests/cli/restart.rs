@@ -194,6 +194,7 @@ fn clients_are_refused_waited_for_or_ended() {
     GPU 0  NVIDIA A100-SXM4-80GB  GPU-…
       - stop 1 daemon: 0.2
       + start 1 daemon: 0.2
+    Undisturbed: 1 client on 0.0
 
     1 client would be disrupted (refused, unless --drain lets them exit in time or --force ends them):
       0.2: pid N (USER, /tmp/…/node/bin/cuda-app hold)

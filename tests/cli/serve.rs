@@ -118,7 +118,7 @@ fn a_users_device_keeps_others_out_and_they_are_seen() {
     let pipe = pipe.as_str().unwrap();
     let cause = format!("daemon may not enter {pipe}");
     assert_eq!(status["outside_mps"][0]["cause"], cause);
-    // Root's own programs get in, and find that her daemon may not start a server for them.
+    // Root gets in.
     assert_eq!(shell(format!("ls {pipe}")).ended(0).stderr, "");
 }
 

@@ -1,10 +1,13 @@
 //! Starts that were interrupted.
 
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use testkit::{Sim, in_state, whole};
+use testkit::{App, NOBODY, Sim, in_state, is_alive, needs_root, whole};
 
 /// Kills an `up` while the server of its only device starts.
 fn kill_up(sim: &Sim) {
@@ -43,4 +46,58 @@ fn one_that_an_interrupted_up_has_left_hanging_is_ended_at_once() {
         assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
         assert_eq!(sim.status()["problems"], json!([]));
     }
+}
+
+/// A directory opens when its daemon is recorded: nobody becomes a client of one that the next command does not know.
+#[test]
+fn a_client_that_connects_while_a_start_is_killed_is_of_a_recorded_daemon() {
+    needs_root!();
+    let mut joined = 0;
+    for step in [
+        "daemon start",
+        "set_default_active_thread_percentage",
+        "start_server",
+    ] {
+        let sim = Sim::with("h200", 1);
+        let uuid = sim.list()["gpus"][0]["uuid"].as_str().unwrap().to_owned();
+        let directory = sim.node.run_dir().join(&uuid);
+        let is_over = AtomicBool::new(false);
+        let client = std::thread::scope(|scope| {
+            // It tries all the time, and once more when the start is over.
+            let tries = scope.spawn(|| {
+                loop {
+                    let is_last = is_over.load(Ordering::SeqCst);
+                    let mut program = sim.node.program("cuda-app");
+                    program
+                        .arg("hold")
+                        .env("CUDA_MPS_PIPE_DIRECTORY", directory.join("pipe"))
+                        .uid(NOBODY)
+                        .gid(NOBODY);
+                    let mut app = App::start(program);
+                    if app.wait_up().ends_with("mps yes") {
+                        return Some(app);
+                    }
+                    if is_last {
+                        return None;
+                    }
+                }
+            });
+            sim.node.fault(step).kills().unwrap();
+            assert_eq!(sim.up(&whole(""), &["--yes"]).status, -1, "{step}");
+            is_over.store(true, Ordering::SeqCst);
+            tries.join().unwrap()
+        });
+        if let Some(client) = client {
+            joined += 1;
+            let record = fs::read(directory.join("device.json")).unwrap();
+            let record: Value = serde_json::from_slice(&record).unwrap();
+            assert!(is_alive(&record["daemon"]["pid"]), "{step}: {record:#}");
+            let refused = sim.run(&["down"]).ended(4).stderr;
+            assert!(refused.contains(&client.pid().to_string()), "{refused}");
+            assert!(client.finish().status.success());
+        }
+        sim.up(&whole(""), &["--yes"]).ended(0);
+        assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
+    }
+    assert!(joined > 0, "nobody came in");
 }

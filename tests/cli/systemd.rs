@@ -339,7 +339,8 @@ fn the_daemon_of_a_user_has_one_too() {
     let device = sim.device("0");
     let scope = cgroup(&sim, &device["daemon_pid"]);
     assert!(scope.starts_with("/mig.slice/mig-mps.slice/"), "{scope}");
-    let status = fs::read_to_string(format!("/proc/{}/status", device["daemon_pid"])).unwrap();
+    let server = &device["servers"][0]["pid"];
+    let status = fs::read_to_string(format!("/proc/{server}/status")).unwrap();
     assert_contains(&status, "Uid:\t65534\t65534");
 }
 

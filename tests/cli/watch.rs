@@ -1,6 +1,7 @@
 //! `status --watch`, in a terminal.
 
 use std::fs;
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use testkit::{Dialogue, SMALL, Sim, assert_contains, shell, terminal, terminate};
@@ -106,6 +107,29 @@ fn a_resize_marks_nothing() {
     // A change is still seen.
     sim.run(&["down", "0.0"]).ended(0);
     watch.await_text("* ");
+    watch.press("q");
+    ended(watch, 0);
+}
+
+/// The daemon is asked when its server has written a line; what it says then has been so before.
+#[test]
+fn a_value_that_is_not_read_back_has_not_changed() {
+    let sim = Sim::small();
+    let (mut watch, _) = started(&sim);
+    watch.await_texts(&["(100%)", "(100%)"]);
+    // What comes within a second of the start is taken for a line about that.
+    std::thread::sleep(Duration::from_millis(1500));
+    for log in fs::read_dir(sim.node.log_dir()).unwrap() {
+        let log = log.unwrap().path().join("server.log");
+        let mut log = fs::OpenOptions::new().append(true).open(log).unwrap();
+        log.write_all(b"a line\n").unwrap();
+    }
+    let asked = watch.await_text(" 100%");
+    let later = watch.await_text("(100%)");
+    assert!(
+        !asked.contains("* ") && !later.contains("* "),
+        "{asked}{later}"
+    );
     watch.press("q");
     ended(watch, 0);
 }

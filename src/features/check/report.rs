@@ -11,8 +11,8 @@ use super::BlockOnModel;
 use crate::catalog::{self, Incomplete, Model};
 use crate::geometry::Placement;
 use crate::host::ranges;
-use crate::plan::Refusal;
-use crate::plan::virtual_node::{OnNode, Shape, ShapeDevice};
+use crate::plan::virtual_node::{OnNode, Shape};
+use crate::plan::{DeviceAfter, Refusal};
 use crate::profile::Profile;
 use crate::render::format::{count, fitted, grouped, hanging, indented, map, shortened, shown_or};
 use crate::render::json::{Message, VERSION, Version};
@@ -85,8 +85,8 @@ fn alike(a: &(u32, &Model, Option<&Shape>), b: &(u32, &Model, Option<&Shape>)) -
 fn without_names(shape: &Shape) -> Shape {
     let mut shape = shape.clone();
     for device in &mut shape.devices {
-        if let Some(daemon) = &mut device.daemon {
-            daemon.name.clear();
+        if let Some((name, _)) = &mut device.daemon {
+            name.clear();
         }
     }
     shape
@@ -108,13 +108,13 @@ fn devices(shapes: &[&Shape], width: usize) -> String {
         let names: Vec<&str> = shapes
             .iter()
             .filter_map(|shape| shape.devices.get(nth)?.daemon.as_ref())
-            .map(|daemon| daemon.name.as_str())
+            .map(|(name, _)| name.as_str())
             .collect();
-        let settings = device.daemon.as_ref().map(|daemon| &daemon.settings);
+        let settings = device.daemon.as_ref().map(|(_, settings)| settings);
         let threads = settings.map(|settings| settings.active_thread_percentage);
         table.row(vec![
             shown_or(device.profile.as_ref(), "whole GPU"),
-            shown_or(device.placement.map(Placement::range), "-"),
+            shown_or(device.place.placement().map(Placement::range), "-"),
             shown_or(settings.and_then(|settings| settings.serve.as_ref()), "-"),
             shown_or(settings.map(|settings| settings.server), "-"),
             shown_or(threads.map(|threads| format!("{threads}%")), "-"),
@@ -279,13 +279,12 @@ struct PlannedDevice {
 }
 
 impl PlannedDevice {
-    fn of(device: &ShapeDevice) -> Self {
-        let daemon = device.daemon.as_ref();
-        let settings = daemon.map(|daemon| &daemon.settings);
+    fn of(device: &DeviceAfter) -> Self {
+        let settings = device.daemon.as_ref().map(|(_, settings)| settings);
         Self {
-            name: daemon.map(|daemon| daemon.name.clone()),
+            name: device.daemon.as_ref().map(|(name, _)| name.clone()),
             profile: device.profile.clone(),
-            placement: device.placement,
+            placement: device.place.placement(),
             serve: settings.and_then(|settings| Some(settings.serve.as_ref()?.to_string())),
             server: settings.map(|settings| settings.server.to_string()),
             active_thread_percentage: settings

@@ -16,7 +16,6 @@ use crate::failure::ExitStatus;
 use crate::host::Uid;
 use crate::node::{DaemonState, Detail, Device, Gpu, Node, Served, observe};
 use crate::nvml::GpuInstanceReading;
-use crate::plan::virtual_node::Shape;
 use crate::plan::{self, Action, Plan};
 use crate::profile::{
     Converted, DraftBlock, DraftProfile, NameTemplate, Profile, counted, default_setting,
@@ -273,10 +272,9 @@ fn is_same(node: &Node, gpu: &Gpu, plan: &Plan) -> bool {
     let Some(planned) = plan.gpus.iter().find(|plan| plan.index == Some(gpu.index)) else {
         return false;
     };
-    let shape = Shape::of(planned);
-    let made = shape.devices.iter().map(|made| {
-        let name = made.daemon.as_ref().map(|daemon| daemon.name.as_str());
-        (made.placement, name)
+    let made = planned.devices.iter().map(|made| {
+        let name = made.daemon.as_ref().map(|(name, _)| name.as_str());
+        (made.place.placement(), name)
     });
     planned.after == gpu.slice_map() && sorted(made) == sorted(present)
 }

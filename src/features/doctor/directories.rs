@@ -109,10 +109,7 @@ fn pipe_length(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
 fn users_of(served: &Served) -> Option<Reader> {
     let anybody = Reader::User(ANYBODY, vec![ANYBODY.0]);
     match &served.record.settings.serve {
-        Some(Serve::User(_) | Serve::Own) => {
-            let owner = served.record.daemon?.user?;
-            Some(Reader::of(owner))
-        }
+        Some(Serve::User(_) | Serve::Own) => Some(Reader::of(served.record.only_user()?)),
         Some(Serve::Group(group)) => Some(Reader::Group(group_named(group).ok()??)),
         Some(Serve::All | Serve::OneAtATime) | None => Some(anybody),
     }

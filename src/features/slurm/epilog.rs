@@ -8,22 +8,20 @@ use rustix::process::Signal as RawSignal;
 
 use super::health::{CONSENT, variable};
 use super::job::SlurmJob;
-use super::numbering::devices_of_job;
 use crate::commands::Context;
 use crate::commands::change::Change;
 use crate::error::{Result, failed};
 use crate::failure::ExitStatus;
 use crate::host::{Pid, StartTime, bounded};
 use crate::mps::Patience;
-use crate::node::{Detail, Node, Served, observe};
+use crate::node::{Detail, Node, observe};
 use crate::plan::{self, KillRequest, Plan, Signal};
 use crate::render::{note, print};
 
 /// Clean up after a job: for slurm.conf's Epilog
 ///
 /// Ends the programs that the job has left on devices, and names them. A process is the job's by its control group, or,
-/// where Slurm makes none, by its user and the job's id in its environment. Other jobs' programs stay. Settings that the
-/// job's user has changed in the daemons of its devices are set back.
+/// where Slurm makes none, by its user and the job's id in its environment. Other jobs' programs stay.
 #[derive(Args, Debug)]
 pub(super) struct EpilogArgs {}
 
@@ -42,10 +40,6 @@ pub(super) fn run(_args: &EpilogArgs, context: &Context<'_>) -> Result<ExitStatu
         ))?;
     }
     let stay = end(context, leftovers);
-    // A node is not taken out of service for a setting.
-    if let Err(error) = set_back(context, &job) {
-        note(&format!("settings are not checked: {error}"));
-    }
     match stay.first() {
         None => Ok(ExitStatus::Done),
         Some(one) => {
@@ -57,44 +51,6 @@ pub(super) fn run(_args: &EpilogArgs, context: &Context<'_>) -> Result<ExitStatu
             Err(error.hint("the node needs a reboot if the process stays: search the kernel log"))
         }
     }
-}
-
-/// Sets back what the job's user has changed in the daemons of its devices.
-fn set_back(context: &Context<'_>, job: &SlurmJob) -> Result<()> {
-    let environment = context.environment;
-    let node = observe(environment, Detail::GEOMETRY)?;
-    let mut names = devices_of_job(environment, &node, job)?;
-    names.retain(|name| can_be_set_by_users(&node, name));
-    if names.is_empty() {
-        return Ok(());
-    }
-    let directories = environment.directories()?;
-    let outcome = Change {
-        detail: Detail::SETTINGS,
-        is_unattended: true,
-        ..Change::new(context, &directories, &CONSENT, &|node, run_dir| {
-            plan::set_back(node, run_dir, &names)
-        })
-    }
-    .run()?;
-    let Some(outcome) = outcome else {
-        return Ok(());
-    };
-    for step in outcome.plan.steps() {
-        print(&format!(
-            "mig-mps: {}: set back: {}\n",
-            step.action, step.because
-        ))?;
-    }
-    match outcome.failed {
-        Some(failed) => Err(failed.into()),
-        None => Ok(()),
-    }
-}
-
-/// True for a daemon that runs as a user, who may change its settings. Those of other daemons are root's.
-fn can_be_set_by_users(node: &Node, name: &str) -> bool {
-    node.served_as(name).is_some_and(Served::is_a_users)
 }
 
 /// The time that the kernel may take to end the processes.

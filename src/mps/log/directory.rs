@@ -10,16 +10,17 @@ use std::time::SystemTime;
 
 use rustix::fs::{FileType, Gid, Mode, OFlags, Uid, fchown, ftruncate};
 
-use super::line::{KEPT, LOG_END, logged_fault};
+use super::line::KEPT;
 use super::{LogFile, LogLine};
-use crate::host::{Directory, Pid, in_path, written};
+use crate::host::{Directory, in_path, written};
 
-/// The most of a log that is read at once, in bytes and in lines. The owner of the directory may put anything there, and
+/// The most of a log that is read at once, in bytes and in lines. A user may write without end into server.log, and
 /// even an empty line takes a hundred bytes of memory.
 const MOST: u64 = 64 << 20;
 const MOST_LINES: usize = 1_000_000;
 
-/// The directory with a daemon's logs. It may belong to a user who puts anything there.
+/// The directory with a daemon's logs, which only root or the caller can change. The daemon's users can write to server.log
+/// all the same, through NVIDIA's FIFO.
 #[derive(Debug)]
 pub struct LogDir {
     dir: Directory,
@@ -40,12 +41,15 @@ pub struct LogTail {
 }
 
 impl LogDir {
-    /// Opens the directory. Errors name its path.
+    /// Opens the directory. Refuses one of a user, who could put anything there. Errors name its path.
     pub fn open(path: &Path) -> io::Result<Self> {
         let name = path.file_name().unwrap_or_default().to_owned();
         let parent = Directory::open(path.parent().unwrap_or(path))?;
         match parent.child(&name)? {
-            Some(dir) => Ok(Self { dir, parent, name }),
+            Some(dir) => {
+                dir.check_owner()?;
+                Ok(Self { dir, parent, name })
+            }
             None => Err(in_path(path, &io::ErrorKind::NotFound.into())),
         }
     }
@@ -105,11 +109,6 @@ impl LogDir {
             return end;
         }
         self.end(&log.older(1), 0, missing) + &end
-    }
-
-    /// True if a server has had a fatal fault and has not recovered.
-    pub fn has_fault(&self, server: Pid) -> bool {
-        logged_fault(&self.end_of(LogFile::Server, LOG_END), server)
     }
 
     /// Returns the last `most` bytes of a file after its first `from` bytes, or nothing if it cannot be read.
@@ -275,7 +274,7 @@ fn with_times(mut lines: Vec<LogLine>) -> Vec<LogLine> {
 /// week. On a node with 56 devices all logs together stay below 4 GiB.
 pub const LOG_LIMIT: u64 = 8 << 20;
 
-/// The most that is copied of a log's end, in bytes. The owner of the directory may have made a file of any size.
+/// The most that is copied of a log's end, in bytes. A user may have written without end into server.log.
 const MOST_COPIED: u64 = 4 * LOG_LIMIT;
 
 /// A log that was rotated.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::probe::{EXIT_GRACE, Probe, Remembered, Seen};
-use crate::host::{Pid, RunError};
+use crate::host::{Pid, RunError, Uid, caller};
 use crate::mps::{DaemonStatus, LogFile, MpsError, ServerState, ServerStatus};
 use crate::node::{Client, Clients, DaemonState};
 use crate::nvml::Usage;
@@ -84,8 +84,8 @@ impl Probe<'_> {
             self.list_processes();
             return Some(DaemonState::Hidden);
         }
-        if !self.may_ask {
-            return Some(self.state_of_a_users());
+        if caller() == Uid::ROOT && self.served.record.runs_as_its_user().is_some() {
+            return Some(self.state_without_asking());
         }
         if self.context.programs.is_none() {
             return Some(self.served.state.clone());

@@ -43,8 +43,6 @@ pub(super) fn observe(
         let Some(daemon) = daemon.filter(|_| detail.reads_processes()) else {
             continue;
         };
-        // Root opens a session with a user's daemon only to change it: its answers are the user's.
-        let is_a_users = environment.is_root() && served.is_a_users();
         let logs = open_logs(environment, table.get(daemon), served);
         let mut probe = Probe {
             context,
@@ -52,7 +50,6 @@ pub(super) fn observe(
             daemon,
             // Only a session reads settings back.
             may_guess: detail.ask == Ask::IfNeeded,
-            may_ask: !is_a_users || detail.ask == Ask::EachAsItsUser,
             limit: answer_limit(1),
             processes: device.processes.as_ref(),
             logs,

@@ -48,10 +48,8 @@ pub enum Ask {
     /// Those whose state NVML and `/proc` do not tell, and that have changed since their last answer: a control session
     /// costs the daemon log lines and 1 to 2 ms.
     IfNeeded,
-    /// Every daemon but those that root started for a user.
+    /// Every daemon.
     Each,
-    /// Those, too: root's sessions with them run as their user.
-    EachAsItsUser,
 }
 
 impl Detail {
@@ -89,20 +87,15 @@ impl Detail {
         facts: true,
         ..Self::STATUS
     };
-    /// Enough to see which clients a change would disrupt.
+    /// Enough to plan changes of daemons, with the clients that they would disrupt.
     pub const CLIENTS: Self = Self {
         ask: Ask::Each,
-        ..Self::GEOMETRY
-    };
-    /// Enough to plan changes of daemons.
-    pub const SETTINGS: Self = Self {
-        ask: Ask::EachAsItsUser,
         ..Self::GEOMETRY
     };
     /// Enough to plan changes of instances.
     pub const PLAN: Self = Self {
         offers: true,
-        ..Self::SETTINGS
+        ..Self::CLIENTS
     };
 
     /// True if the processes on each device are read, and with them servers and clients.

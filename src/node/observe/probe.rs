@@ -33,8 +33,6 @@ pub(super) struct Probe<'a> {
     pub(super) daemon: Pid,
     /// True if NVML and `/proc` are enough where they leave no question open.
     pub(super) may_guess: bool,
-    /// True if the caller may open a control session with the daemon.
-    pub(super) may_ask: bool,
     /// The time that it may take to answer.
     pub(super) limit: Duration,
     /// The processes on the device; `None` if hidden.
@@ -100,7 +98,6 @@ impl ProbeContext<'_> {
             served.run_dir.pipe_dir(&served.record.uuid),
             logs.map_or(PathBuf::new(), |logs| logs.path().to_owned()),
         )
-        .serving(served.record.settings.serve.as_ref())
     }
 }
 
@@ -196,7 +193,7 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 
 impl ProbeContext<'_> {
     /// Returns the state of the recorded daemon as far as its process tells it, and the pid if more can be found out.
-    /// Only the recorded process counts: in a user's directory the user may hold any lock.
+    /// Only the recorded process counts: any process can hold a lock.
     pub(super) fn process_state(self, served: &Served) -> (DaemonState, Option<Pid>) {
         let record = &served.record;
         if record.boot_id != self.boot_id {
@@ -272,7 +269,7 @@ const REFUSAL: &str = "Unable to accept connection";
 const FRESH: Duration = Duration::from_millis(500);
 const ATTEMPTS_END: u64 = 4 << 10;
 
-/// Returns the log directory that a daemon was started with. The environment of a user's daemon is not trusted.
+/// Returns the log directory that a daemon was started with. The environment of another user's daemon is not trusted.
 pub(super) fn configured_logs(daemon: &Process) -> Option<PathBuf> {
     let is_trusted = [Some(Uid::ROOT), Some(caller())].contains(&daemon.owner());
     let configured = daemon.environment_bytes("CUDA_MPS_LOG_DIRECTORY");
@@ -467,29 +464,16 @@ impl Probe<'_> {
         DaemonState::Hung("a client died while it connected".to_owned())
     }
 
-    /// Returns the state of a user's daemon, with which root opens no session. Its faults are taken from its log.
-    pub(super) fn state_of_a_users(&mut self) -> DaemonState {
+    /// Returns the state of a daemon that runs as its user, by NVML and `/proc` alone.
+    pub(super) fn state_without_asking(&mut self) -> DaemonState {
         self.list_processes();
         if self.processes.is_none() {
             // Without the driver's lists its clients are unknown.
-            return DaemonState::Hidden;
-        }
-        let servers = self.servers();
-        let has_fault = |server: &&Process| {
-            let logs = self.logs.as_ref();
-            logs.is_some_and(|logs| logs.has_fault(server.pid))
-        };
-        let has_socket = || self.context.mps(self.served, None).has_socket();
-        if !self.served.record.finished || !has_socket() {
-            DaemonState::Starting
+            DaemonState::Hidden
         } else if self.is_busy() == Some(true) && !self.starts_a_server() {
             self.hung()
-        } else if servers.is_empty() {
+        } else if self.servers().is_empty() {
             DaemonState::NoServerYet
-        } else if !servers.iter().all(|server| self.has_context(server.pid)) {
-            DaemonState::Starting
-        } else if servers.iter().any(has_fault) {
-            DaemonState::Fault
         } else {
             DaemonState::Ready
         }

@@ -4,10 +4,9 @@
 use std::path::{Path, PathBuf};
 
 use super::super::served::DEFAULT_PIPE_DIRECTORIES;
-use crate::host::{Account, Environment, Host, MpsPrograms, Pid, Process, ProcessTable, claimed};
+use crate::host::{Environment, Host, MpsPrograms, Pid, Process, ProcessTable, claimed};
 use crate::mps::{Daemon, MpsProgram, is_daemon, servers_of};
 use crate::node::{DaemonState, Device, Node, Served, ServerProcess, Unmanaged, Unseen, Variable};
-use crate::settings::Serve;
 use crate::state::{DaemonId, RunDir};
 
 /// Finds unmanaged daemons, and servers without a daemon, in the process table.
@@ -183,6 +182,8 @@ pub(super) fn find_unrecorded(environment: &Environment, table: &ProcessTable, n
             continue;
         };
         let boot_id = node.boot_id.clone();
+        let owner = run_dir.owner();
+        let is_owners = owner.is_some() && process.owner() == owner;
         let is_its =
             |served: &&mut Served| served.run_dir == *run_dir && served.record.uuid == uuid;
         let mut served = node
@@ -193,12 +194,13 @@ pub(super) fn find_unrecorded(environment: &Environment, table: &ProcessTable, n
             Some(served) => {
                 let record = &mut served.record;
                 let is_named = record.daemon.is_some() && record.boot_id == boot_id;
-                if !is_named && may_serve(process, record.settings.serve.as_ref(), run_dir) {
+                // Others may claim the directory.
+                if !is_named && is_owners {
                     record.daemon = Some(DaemonId::of(process, &environment.host));
                     record.boot_id = boot_id;
                 }
             }
-            None if process.owner() == run_dir.owner() => {
+            None if is_owners => {
                 add_lost(environment, table, process, (run_dir, &uuid), node);
             }
             None => {}
@@ -223,15 +225,6 @@ fn device_of<'a>(process: &Process, run_dirs: &'a [RunDir]) -> Option<(&'a RunDi
         .iter()
         .find(|run_dir| run_dir.pipe_dir(uuid) == pipe)?;
     Some((run_dir, uuid.to_owned()))
-}
-
-/// True if the process has the user of a daemon with this setting: others may claim the directory.
-fn may_serve(process: &Process, serve: Option<&Serve>, run_dir: &RunDir) -> bool {
-    let owner = match serve {
-        Some(Serve::User(name)) => Account::named(name).ok().flatten().map(|user| user.uid),
-        _ => run_dir.owner(),
-    };
-    owner.is_some() && process.owner() == owner
 }
 
 /// Adds the record that a daemon has lost.

@@ -9,7 +9,7 @@ use crate::client::Verified;
 use crate::host::{Holder, user_name};
 use crate::node::Node;
 use crate::nvml::compute_mode_in_words;
-use crate::plan::{CdiChange, ClientOf, GpuPlan, Held, Kill, Plan, Signal};
+use crate::plan::{CdiChange, ClientOf, GpuPlan, Held, Kill, Plan, Signal, Undisturbed};
 use crate::render::status::Status;
 
 /// The output of `mig-mps plan --json`.
@@ -29,6 +29,8 @@ pub struct PlanDocument {
     kill: Option<PlannedKill>,
     /// Remarks on the profile: probable mistakes, such as a block that selects no GPU.
     remarks: Vec<String>,
+    /// The devices with clients that go on and keep everything that they have.
+    undisturbed: Vec<Undisturbed>,
 }
 
 /// A GPU that changes.
@@ -115,6 +117,7 @@ impl PlanDocument {
             }),
             kill: plan.kill.as_ref().map(PlannedKill::of),
             remarks: plan.remarks.clone(),
+            undisturbed: plan.undisturbed.clone(),
         }
     }
 }

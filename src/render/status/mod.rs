@@ -220,7 +220,8 @@ impl Parts<'_> {
             // The head and the line about hidden columns say nothing about the node.
             let text = if number == 0 { None } else { lasting.next() };
             let mark = match (text, &self.marks) {
-                (Some(text), _) => self.mark(&text),
+                // A value that is not read back this time has not changed.
+                (Some(text), _) => self.mark(&text.replace(['(', ')'], "")),
                 (None, Some(_)) => " ".repeat(map::WIDTH),
                 (None, None) => String::new(),
             };

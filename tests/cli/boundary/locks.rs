@@ -21,20 +21,18 @@ fn a_lock_that_somebody_holds_means_nothing() {
         let lock = sim.pipe_link("0").join("control_lock");
         let mut holder = Command::new("python3");
         holder.args(["-c", HOLD]).arg(&lock).uid(NOBODY).gid(NOBODY);
-        if serve == HERS {
-            // In her own directory she may put another file there, and hold that.
-            fs::remove_file(&lock).unwrap();
-            File::create(&lock).unwrap();
-            fs::set_permissions(&lock, fs::Permissions::from_mode(0o666)).unwrap();
-        } else {
-            assert_eq!(
-                fs::metadata(&lock).unwrap().permissions().mode() & 0o777,
-                0o600
-            );
-        }
-        let mut holder = App::start(holder);
-        let is_held = if serve == HERS { "held" } else { "no" };
-        assert_eq!(holder.wait_up(), is_held);
+        let mode = fs::metadata(&lock).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let mut first = App::start(holder);
+        assert_eq!(first.wait_up(), "no");
+        // Nor does it if it can.
+        fs::remove_file(&lock).unwrap();
+        File::create(&lock).unwrap();
+        fs::set_permissions(&lock, fs::Permissions::from_mode(0o666)).unwrap();
+        let mut holder = Command::new("python3");
+        holder.args(["-c", HOLD]).arg(&lock).uid(NOBODY).gid(NOBODY);
+        let mut second = App::start(holder);
+        assert_eq!(second.wait_up(), "held");
         // The daemon lives, and is known by its process.
         assert_eq!(in_state(&sim.status(), "dead"), [""; 0]);
         sim.kill_daemon("0");

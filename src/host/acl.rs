@@ -1,0 +1,267 @@
+//! Access control lists of files (acl(5)): the users and groups beside the owner that a directory lets in.
+
+use std::fs::Metadata;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::fs::{XattrFlags, fremovexattr, fsetxattr, getxattr};
+use rustix::io::Errno;
+
+use super::{Uid, in_path};
+
+/// The extended attribute in which the kernel keeps the list, and the version of its format (`linux/posix_acl_xattr.h`).
+const ATTRIBUTE: &str = "system.posix_acl_access";
+const VERSION: u32 = 2;
+
+/// The bytes of the version and of an entry, and of the longest list that is read: 511 entries.
+const HEAD: usize = 4;
+const ENTRY: usize = 8;
+const MOST: usize = 4 << 10;
+
+/// The kinds of entries.
+const OWNER: u16 = 0x01;
+const USER: u16 = 0x02;
+const OWN_GROUP: u16 = 0x04;
+const GROUP: u16 = 0x08;
+const MASK: u16 = 0x10;
+const OTHERS: u16 = 0x20;
+
+/// The id of an entry that is about no single user or group.
+const NOBODY: u32 = u32::MAX;
+
+/// The permission to enter a directory.
+const ENTER: u16 = 0o1;
+
+/// The things that the list of a directory lets one user do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Permission {
+    /// Reach the entries whose names are known.
+    Enter,
+    /// List the entries, too.
+    Read,
+}
+
+impl Permission {
+    fn bits(self) -> u16 {
+        match self {
+            Self::Enter => ENTER,
+            Self::Read => 0o4 | ENTER,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    kind: u16,
+    permissions: u16,
+    id: u32,
+}
+
+/// The users and groups that may enter a directory.
+#[derive(Debug)]
+pub(super) struct AccessList {
+    owner: u32,
+    group: u32,
+    entries: Vec<Entry>,
+}
+
+impl AccessList {
+    /// Returns the list of a directory. One without a list has an equal one: its mode.
+    pub(super) fn of(path: &Path, meta: &Metadata) -> Self {
+        let mut bytes = [0; MOST];
+        let length = getxattr(path, ATTRIBUTE, &mut bytes[..]).unwrap_or(0);
+        Self {
+            owner: meta.uid(),
+            group: meta.gid(),
+            entries: read(&bytes[..length]).unwrap_or_else(|| of_mode(meta.mode())),
+        }
+    }
+
+    /// True if a process of this user, or any with the groups alone, may enter.
+    pub(super) fn lets_in(&self, user: Option<Uid>, groups: &[u32]) -> bool {
+        let of = |kind| self.entries.iter().filter(move |entry| entry.kind == kind);
+        let is_open = |entry: &Entry| entry.permissions & ENTER != 0;
+        let is_unmasked = of(MASK).all(is_open);
+        if user.is_some_and(|user| user.0 == self.owner) {
+            return of(OWNER).any(is_open);
+        }
+        if let Some(named) = of(USER).find(|entry| user == Some(Uid(entry.id))) {
+            return is_unmasked && is_open(named);
+        }
+        let own = of(OWN_GROUP).filter(|_| groups.contains(&self.group));
+        let others = of(GROUP).filter(|entry| groups.contains(&entry.id));
+        let mut theirs = own.chain(others).peekable();
+        if theirs.peek().is_some() {
+            return is_unmasked && theirs.any(is_open);
+        }
+        of(OTHERS).any(is_open)
+    }
+}
+
+/// Reads the value of the attribute. Returns `None` if there is none.
+fn read(bytes: &[u8]) -> Option<Vec<Entry>> {
+    let (version, entries) = bytes.split_at_checked(HEAD)?;
+    if version != VERSION.to_le_bytes() {
+        return None;
+    }
+    let entry = |entry: &[u8]| {
+        Some(Entry {
+            kind: u16::from_le_bytes(entry[..2].try_into().ok()?),
+            permissions: u16::from_le_bytes(entry[2..4].try_into().ok()?),
+            id: u32::from_le_bytes(entry[4..].try_into().ok()?),
+        })
+    };
+    entries.chunks_exact(ENTRY).map(entry).collect()
+}
+
+fn of_mode(mode: u32) -> Vec<Entry> {
+    [(OWNER, 6), (OWN_GROUP, 3), (OTHERS, 0)]
+        .map(|(kind, shift)| Entry {
+            kind,
+            permissions: u16::try_from(mode >> shift & 0o7).unwrap_or_default(),
+            id: NOBODY,
+        })
+        .to_vec()
+}
+
+/// Lets one user into a directory beside its owner, and nobody else. Mode and list change at once.
+pub(super) fn let_in(directory: impl AsFd, user: Uid, to: Permission) -> io::Result<()> {
+    let permissions = to.bits();
+    let entries = [
+        (OWNER, 0o7, NOBODY),
+        (USER, permissions, user.0),
+        (OWN_GROUP, 0, NOBODY),
+        (MASK, permissions, NOBODY),
+        (OTHERS, 0, NOBODY),
+    ];
+    let mut value = VERSION.to_le_bytes().to_vec();
+    for (kind, permissions, id) in entries {
+        value.extend(kind.to_le_bytes());
+        value.extend(permissions.to_le_bytes());
+        value.extend(id.to_le_bytes());
+    }
+    match fsetxattr(directory, ATTRIBUTE, &value, XattrFlags::empty()) {
+        Err(Errno::OPNOTSUPP) => Err(no_lists()),
+        set => Ok(set?),
+    }
+}
+
+/// Takes the list from a directory, which then has its mode alone.
+pub(super) fn remove(directory: impl AsFd) -> io::Result<()> {
+    match fremovexattr(directory, ATTRIBUTE) {
+        Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Fails if the file system of a directory, or of the nearest one above that exists, has no lists.
+pub fn check_lists(path: &Path) -> io::Result<()> {
+    let exists = path.ancestors().find(|path| path.exists());
+    let Some(directory) = exists else {
+        return Ok(());
+    };
+    match getxattr(directory, ATTRIBUTE, &mut [0_u8; HEAD][..]) {
+        Err(Errno::OPNOTSUPP) => Err(in_path(directory, &no_lists())),
+        _ => Ok(()),
+    }
+}
+
+fn no_lists() -> io::Error {
+    let why = "its file system has no access control lists, by which one user is let in";
+    io::Error::new(io::ErrorKind::Unsupported, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// Users that no machine has.
+    const ALICE: Uid = Uid(61_000);
+    const BOB: Uid = Uid(61_001);
+
+    /// A directory of root and of group 0.
+    fn list(entries: Vec<Entry>) -> AccessList {
+        AccessList {
+            owner: 0,
+            group: 0,
+            entries,
+        }
+    }
+
+    fn entry(kind: u16, permissions: u16, id: u32) -> Entry {
+        Entry {
+            kind,
+            permissions,
+            id,
+        }
+    }
+
+    #[test]
+    fn the_first_matching_permission_decides() {
+        for (owner, group, mode, may) in [
+            (ALICE.0, 0, 0o700, true),
+            (ALICE.0, 0, 0o077, false),
+            (0, 50, 0o710, true),
+            (0, 50, 0o701, false),
+            (0, 0, 0o711, true),
+            (0, 0, 0o700, false),
+        ] {
+            let list = AccessList {
+                owner,
+                group,
+                entries: of_mode(mode),
+            };
+            let answer = list.lets_in(Some(ALICE), &[ALICE.0, 50]);
+            assert_eq!(answer, may, "{owner} {group} {mode:o}");
+        }
+        let of_group = list(of_mode(0o710));
+        assert!(of_group.lets_in(None, &[0]) && !of_group.lets_in(None, &[50]));
+    }
+
+    #[test]
+    fn a_list_names_users_and_groups() {
+        let base = |mask| {
+            list(vec![
+                entry(OWNER, 7, NOBODY),
+                entry(USER, 1, ALICE.0),
+                entry(OWN_GROUP, 0, NOBODY),
+                entry(GROUP, 5, 50),
+                entry(MASK, mask, NOBODY),
+                entry(OTHERS, 0, NOBODY),
+            ])
+        };
+        let open = base(5);
+        assert!(open.lets_in(Some(ALICE), &[0]) && !open.lets_in(Some(BOB), &[0]));
+        assert!(open.lets_in(Some(BOB), &[0, 50]) && open.lets_in(None, &[50]));
+        let masked = base(4);
+        assert!(!masked.lets_in(Some(ALICE), &[]) && !masked.lets_in(Some(BOB), &[50]));
+        assert!(masked.lets_in(Some(Uid::ROOT), &[]));
+    }
+
+    #[test]
+    fn what_is_written_reads_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let open = std::fs::File::open(directory.path()).unwrap();
+        let closed = std::fs::Permissions::from_mode(0o700);
+        std::fs::set_permissions(directory.path(), closed).unwrap();
+        check_lists(directory.path()).unwrap();
+        let of = || AccessList::of(directory.path(), &open.metadata().unwrap());
+        assert!(!of().lets_in(Some(ALICE), &[]));
+        let_in(&open, ALICE, Permission::Enter).unwrap();
+        assert!(of().lets_in(Some(ALICE), &[]) && !of().lets_in(Some(BOB), &[0, BOB.0]));
+        assert_eq!(open.metadata().unwrap().mode() & 0o7777, 0o710);
+        remove(&open).unwrap();
+        remove(&open).unwrap();
+        assert!(!of().lets_in(Some(ALICE), &[]));
+    }
+
+    #[test]
+    fn a_list_of_another_form_is_none() {
+        assert_eq!(read(&[]), None);
+        assert_eq!(read(&3_u32.to_le_bytes()), None);
+    }
+}
