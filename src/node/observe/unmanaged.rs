@@ -174,8 +174,12 @@ pub(super) fn find_unrecorded(environment: &Environment, table: &ProcessTable, n
         return;
     }
     let run_dirs = RunDir::all(environment);
-    for process in table.iter().filter(|process| is_daemon(process)) {
-        if has_record(node, process) || !has_own_root(&environment.host, process) {
+    for process in table.iter().filter(|process| MpsProgram::is_one(process)) {
+        // The records first, since most processes are recorded: no file of a process is read for that.
+        if has_record(node, process)
+            || !is_daemon(process)
+            || !has_own_root(&environment.host, process)
+        {
             continue;
         }
         let Some((run_dir, uuid)) = device_of(process, &run_dirs) else {
@@ -208,13 +212,16 @@ pub(super) fn find_unrecorded(environment: &Environment, table: &ProcessTable, n
     }
 }
 
-/// True if a record of this boot names the process.
+/// True if a record of this boot names the process, or the daemon whose server it is.
 fn has_record(node: &Node, process: &Process) -> bool {
     let of_this_boot = node
         .served()
         .filter(|served| served.record.boot_id == node.boot_id);
     let mut recorded = of_this_boot.filter_map(|served| served.record.daemon);
-    recorded.any(|daemon| daemon.is(process))
+    recorded.any(|daemon| {
+        let itself = daemon.pid == process.pid && daemon.start_time == process.started;
+        itself || daemon.pid == process.parent
+    })
 }
 
 /// Returns the run directory and the UUID of the device whose pipe directory a process serves in.
