@@ -1,15 +1,18 @@
 //! The program's command line: completions and `--help` come from here.
 
+use std::ffi::OsStr;
 use std::path::Path;
 use std::process::ExitCode;
 
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::Context;
+use crate::commands::env::EnvArgs;
 use crate::commands::helpers::InternalCommand;
+use crate::commands::run::RunArgs;
 use crate::commands::schema::Document;
 use crate::config::{LOG, VARIABLES};
 use crate::error::{CommandError, Context as _, Result};
@@ -44,6 +47,13 @@ const STYLES: Styles = Styles::styled()
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
+    #[command(flatten)]
+    pub globals: Globals,
+}
+
+/// The options of every subcommand.
+#[derive(Debug, Args)]
+pub struct Globals {
     /// Show each NVML call, control command and program with its time, on standard error
     #[arg(short, long, global = true, conflicts_with = "quiet")]
     pub verbose: bool,
@@ -252,7 +262,7 @@ pub fn main() -> ExitCode {
     }
     // Before the command line is read, which takes a good part of a small stack.
     if let Err(error) = raise_stack() {
-        return end(&error.into());
+        return end_early(error.into());
     }
     // Helpers are no subcommands: they are in no help, and a daemon does not wait until all subcommands are made.
     if first == LAUNCH || first == ATTACH {
@@ -262,7 +272,7 @@ pub fn main() -> ExitCode {
             Err(error) => end(&error),
         };
     }
-    run()
+    run(&first)
 }
 
 /// Resets signals before this process becomes anything that a daemon should not inherit.
@@ -281,7 +291,24 @@ fn end(error: &CommandError) -> ExitCode {
     } else {
         render::error(&error.to_string(), &error.hints);
     }
-    ExitCode::from(error.status as u8)
+    exit(error.status)
+}
+
+fn exit(status: ExitStatus) -> ExitCode {
+    tracing::debug!("exit status {}", status as u8);
+    ExitCode::from(status as u8)
+}
+
+/// Ends the program with an error before its command has begun: `run` has not started its program.
+fn end_early(error: CommandError) -> ExitCode {
+    let words = own_words();
+    let command = words.iter().find(|word| !word.starts_with('-'));
+    let status = if command.is_some_and(|command| command == "run") {
+        ExitStatus::NotRun
+    } else {
+        error.status
+    };
+    end(&CommandError { status, ..error })
 }
 
 /// True if the command line has `--json`. It may not have been parsed.
@@ -312,24 +339,31 @@ fn refuse(error: &clap::Error) -> ExitCode {
         };
     }
     let Message { what, hints } = render::usage_error(error);
-    let words = own_words();
-    let command = words.iter().find(|word| !word.starts_with('-'));
-    let status = if command.is_some_and(|command| command == "run") {
-        ExitStatus::NotRun
-    } else {
-        ExitStatus::Usage
-    };
-    end(&CommandError {
+    end_early(CommandError {
         hints,
-        ..CommandError::new(status, what)
+        ..CommandError::new(ExitStatus::Usage, what)
     })
 }
 
-fn run() -> ExitCode {
-    let parsed = command()
-        .try_get_matches()
-        .and_then(|matches| <Cli as clap::FromArgMatches>::from_arg_matches(&matches));
-    let cli = match parsed {
+/// Parses the command line. `env` and `run`, which other programs call, do not wait until all subcommands are made.
+fn parse(first: &OsStr) -> Result<Cli, clap::Error> {
+    let alone = match first.to_str() {
+        Some("env") => Some(EnvArgs::augment_args(clap::Command::new("env"))),
+        Some("run") => Some(RunArgs::augment_args(clap::Command::new("run"))),
+        _ => None,
+    };
+    if let Some(alone) = alone {
+        let program = Globals::augment_args(clap::Command::new("mig-mps")).subcommand(alone);
+        // Mistakes and help need the whole command line.
+        if let Ok(matches) = program.try_get_matches() {
+            return Cli::from_arg_matches(&matches);
+        }
+    }
+    Cli::from_arg_matches(&command().try_get_matches()?)
+}
+
+fn run(first: &OsStr) -> ExitCode {
+    let cli = match parse(first) {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
@@ -337,11 +371,9 @@ fn run() -> ExitCode {
         reset_signals();
     }
     let environment = Environment::read();
-    if let Err(error) = observe(&cli, &environment) {
-        return end(&error);
-    }
-    if let Err(error) = prepare(&cli.command, &environment) {
-        return end(&error);
+    let prepared = observe(&cli, &environment).and_then(|()| prepare(&cli.command, &environment));
+    if let Err(error) = prepared {
+        return end_early(error);
     }
     let context = Context {
         environment: &environment,
@@ -350,17 +382,14 @@ fn run() -> ExitCode {
         tasks: TASKS,
     };
     match cli.command.run(&context) {
-        Ok(status) => {
-            tracing::debug!("exit status {}", status as u8);
-            ExitCode::from(status as u8)
-        }
+        Ok(status) => exit(status),
         Err(error) => end(&error),
     }
 }
 
 /// Starts the trace that was asked for, and leaves out what was not.
 fn observe(cli: &Cli, environment: &Environment) -> Result<()> {
-    if cli.quiet {
+    if cli.globals.quiet {
         render::be_quiet();
     }
     let file = environment.trace.as_ref().map(|path| {
@@ -371,7 +400,7 @@ fn observe(cli: &Cli, environment: &Environment) -> Result<()> {
                 ..error
             })
     });
-    render::trace(cli.verbose, file.transpose()?);
+    render::trace(cli.globals.verbose, file.transpose()?);
     let version = env!("CARGO_PKG_VERSION");
     tracing::debug!(
         "version {version}, user {}: {}",

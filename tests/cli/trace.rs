@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use regex::Regex;
 
-use testkit::{SMALL, Sim, assert_contains};
+use testkit::{Ran, SMALL, Sim, assert_contains};
 
 #[test]
 fn verbose_shows_calls_commands_and_programs_with_their_times() {
@@ -87,6 +87,20 @@ fn options_of_a_program_are_its_own() {
     assert_contains(&ran.stderr, "mps: ");
 }
 
+/// A trace file that cannot be written ends a command before it begins: `run` has its own status for that.
+#[test]
+fn without_its_trace_nothing_runs() {
+    let sim = Sim::small();
+    let place = sim.node.dir().join("place");
+    let touch = ["run", "0.2", "--", "touch", place.to_str().unwrap()];
+    for (args, status) in [(&touch[..], 125), (&["status"], 2)] {
+        let mut command = sim.command(args);
+        let ran = Ran::of(command.env("MIG_MPS_LOG", "/nowhere/trace")).ended(status);
+        assert_contains(&ran.stderr, "cannot write the trace file of MIG_MPS_LOG");
+    }
+    assert!(!place.exists());
+}
+
 #[test]
 fn the_trace_file_has_what_happened() {
     let sim = Sim::with("a100-80gb", 1);
@@ -112,6 +126,10 @@ fn the_trace_file_has_what_happened() {
     let longer = fs::read_to_string(&file).unwrap();
     let added = longer.strip_prefix(&text).unwrap();
     assert_contains(added, " error mig_mps: ");
+    assert!(
+        added.ends_with(" debug mig_mps: exit status 2\n"),
+        "{added}"
+    );
     // The daemons that were started did not get the variable.
     let pid = sim.device("0.2")["daemon_pid"].clone();
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap();
