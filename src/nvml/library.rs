@@ -113,6 +113,17 @@ impl Nvml {
         self.supervise(move |session| task(&session.gpu(&uuid)?))
     }
 
+    /// Starts a task in another thread, on the GPU or MIG device with this UUID. The library must not be shut down before
+    /// it was waited for.
+    pub fn start_on<T: Send + 'static>(
+        self,
+        uuid: &str,
+        task: impl FnOnce(&GpuHandle) -> Result<T, NvmlError> + Send + 'static,
+    ) -> Result<Watched<T>, NvmlError> {
+        let uuid = uuid.to_owned();
+        self.begin(move |session| task(&session.gpu(&uuid)?))
+    }
+
     /// Starts a task in another thread.
     fn begin<T: Send + 'static>(
         self,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::observer::Detail;
 use crate::node::{Gpu, Node, Unseen};
-use crate::nvml::{Code, GpuHandle, Nvml, NvmlError, Processes, Session};
+use crate::nvml::{Code, GpuHandle, Nvml, NvmlError, Processes, Session, Watched};
 
 /// Attempts to read a GPU while another command destroys its devices: each that disappears costs one, and a GPU has up to
 /// 14 instances, GPU instances and compute instances together.
@@ -63,6 +63,37 @@ fn read_gpus(
     }
     let in_turn = (0..count).map(|index| nvml.supervise(move |session| read(session, index)));
     Ok(in_turn.collect())
+}
+
+/// The utilization of each GPU, by its UUID.
+pub(super) type Utilizations = Vec<(String, Watched<Option<u32>>)>;
+
+/// Starts to read the utilization of whole GPUs.
+pub(super) fn start_utilizations(nvml: Nvml, node: &Node) -> Utilizations {
+    let whole = node.gpus.iter().filter(|gpu| !gpu.in_mig_mode());
+    whole
+        .filter_map(|gpu| {
+            let started = nvml.start_on(&gpu.uuid, |handle| Ok(handle.utilization()));
+            Some((gpu.uuid.clone(), started.ok()?))
+        })
+        .collect()
+}
+
+/// Waits for the utilization of GPUs.
+pub(super) fn finish_utilizations(started: Utilizations, node: &mut Node) {
+    for (uuid, reading) in started {
+        match reading.wait() {
+            Ok(percent) => {
+                for gpu in node.gpus.iter_mut().filter(|gpu| gpu.uuid == uuid) {
+                    gpu.utilization = percent;
+                }
+            }
+            Err(error) => {
+                let unseen = format!("the utilization of {uuid}: {error}");
+                node.unseen.push(Unseen::Other(unseen));
+            }
+        }
+    }
 }
 
 /// A GPU, the processes on each of its devices, and what could not be read.
@@ -127,9 +158,6 @@ impl HardwareReader<'_> {
         }
         if reads_processes && !gpu.in_mig_mode() {
             gpu.compute_mode = handle.compute_mode().ok();
-        }
-        if detail.utilization && !gpu.in_mig_mode() {
-            gpu.utilization = handle.utilization();
         }
         Ok(GpuSnapshot {
             gpu,

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use thiserror::Error;
 
-use super::hardware::{ProcessLists, read_hardware};
+use super::hardware::{ProcessLists, finish_utilizations, read_hardware, start_utilizations};
 use super::records::{self, read_records};
 use super::{daemons, outside_mps, unmanaged};
 use crate::failure::Failure;
@@ -201,6 +201,11 @@ impl<'a> Observer<'a> {
             ..detail
         };
         let mut processes = self.read_driver(opening, read, &mut node)?;
+        // The driver takes 3 ms for that of one GPU, one after another: daemons are asked meanwhile.
+        let utilizations = match self.nvml.filter(|_| detail.utilization) {
+            Some(nvml) => start_utilizations(nvml, &node),
+            None => Vec::new(),
+        };
         node.join();
         for device in &mut node.devices {
             device.processes = processes.remove(&device.uuid);
@@ -219,6 +224,7 @@ impl<'a> Observer<'a> {
         if let Some(nvml) = self.nvml.filter(|_| detail.outside_mps) {
             outside_mps::find(&environment.host, &table, nvml, &mut node);
         }
+        finish_utilizations(utilizations, &mut node);
         Ok(node)
     }
 
