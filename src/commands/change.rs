@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::args::{ConsentArgs, HINT};
 use super::drain::Drain;
-use super::{Context, LOCK_LIMIT, locked, pick_up_interrupted, refuse_newer};
+use super::{Context, LOCK_LIMIT, locked, pick_up_interrupted, refuse_newer, refuse_without_lists};
 use crate::apply::{self, Allowed, ApplyContext, ApplyError, OnFailure};
 use crate::client::Verified;
 use crate::error::{CommandError, Context as _, Result, chosen, failed};
@@ -123,6 +123,10 @@ impl<'a> Change<'a> {
                 after: after.err(),
                 took: Duration::ZERO,
             }));
+        }
+        // Where a change goes on after a failure, the start of that daemon fails alone.
+        if self.on_failure == OnFailure::RollBack {
+            refuse_without_lists(&plan, self.directories)?;
         }
         run.show(&node, &plan)?;
         if self.consent.dry_run {

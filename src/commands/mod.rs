@@ -29,14 +29,14 @@ use std::time::Duration;
 use crate::apply;
 use crate::error::{CommandError, Context as _, Result, failed};
 use crate::host::{
-    Directories, Directory, Environment, Lock, Uid, as_root, user_name, write_text_to,
+    Directories, Directory, Environment, Lock, Uid, as_root, check_lists, user_name, write_text_to,
 };
 use crate::mps::ContextMemory;
 use crate::node::{Detail, Node, observe};
-use crate::plan::{LooseLimits, Plan};
+use crate::plan::{LooseLimits, Plan, Start};
 use crate::profile::Profile;
 use crate::render::{note, print};
-use crate::settings::MemoryLimit;
+use crate::settings::{MemoryLimit, Serve};
 use crate::state::RunDir;
 
 use args::ConsentArgs;
@@ -157,6 +157,22 @@ fn refuse_newer(run_dir: &RunDir) -> Result<()> {
     }
 }
 
+/// Refuses to start the daemon of one user where nobody can be let into its directories.
+fn refuse_without_lists(plan: &Plan, directories: &Directories) -> Result<()> {
+    let mut serves = plan.starts().map(Start::serve);
+    let Some(serve) = serves.find(|serve| matches!(serve, Serve::User(_))) else {
+        return Ok(());
+    };
+    check_lists(&directories.run)
+        .and_then(|()| check_lists(&directories.log))
+        .map_err(|error| {
+            failed(format_args!("cannot serve \"{serve}\": {error}")).hint(
+                "set MIG_MPS_RUN_DIR and MIG_MPS_LOG_DIR to directories on tmpfs, ext4 or xfs, or serve a group with that \
+                 one member",
+            )
+        })
+}
+
 /// Prints the remarks on a plan and its profile, and warns of limits that do not do what they seem to.
 pub fn remark_on(node: &Node, plan: &Plan) {
     for remark in &plan.remarks {
@@ -165,7 +181,7 @@ pub fn remark_on(node: &Node, plan: &Plan) {
     let open = plan.with_open_limits(node.control_program());
     if !open.is_empty() {
         note(&format!(
-            "Every local user can change the limits of {}: the MPS of driver {} takes settings from everybody. From 550 on \
+            "Every user of {} can change its limits: the MPS of driver {} takes settings from everybody. From 550 on \
              it takes them from root and the daemon's owner alone.",
             open.join(", "),
             node.driver

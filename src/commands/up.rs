@@ -13,11 +13,10 @@ use super::change::{Change, Outcome};
 use super::{Context, cdi, detail_for, locked, own_directories, remark_on, verify};
 use crate::apply::{self, Allowed};
 use crate::client::Verified;
-use crate::error::{CommandError, Context as _, Result, failed};
+use crate::error::{CommandError, Context as _, Result};
 use crate::failure::ExitStatus;
 use crate::host::{
-    Account, Directories, Environment, Reader, Uid, as_root, check_lists, group_named, names_in,
-    nearest,
+    Account, Directories, Environment, Reader, Uid, as_root, group_named, names_in, nearest,
 };
 use crate::mps::{MAX_PIPE_DIR, MpsError};
 use crate::node::{Detail, Node, observe};
@@ -319,7 +318,7 @@ pub fn missing(serve: &Serve) -> Option<(String, Option<String>)> {
     Some((unknown_account(what, name, &found), hint))
 }
 
-/// Refuses run and log directories that a served user cannot reach, or into which one user cannot be let.
+/// Refuses a run directory that a served user cannot reach.
 pub fn check_ways(profile: &Profile, directories: &Directories) -> Result<()> {
     // A missing directory is made so that everybody can enter.
     let pipe = RunDir::at(&directories.run).pipe_dir("a-device");
@@ -329,15 +328,6 @@ pub fn check_ways(profile: &Profile, directories: &Directories) -> Result<()> {
                 let Some(account) = Account::named(name)? else {
                     continue;
                 };
-                check_lists(&directories.run)
-                    .and_then(|()| check_lists(&directories.log))
-                    .map_err(|error| {
-                        let what = format_args!("cannot serve \"{serve}\": {error}");
-                        failed(what).hint(
-                            "set MIG_MPS_RUN_DIR and MIG_MPS_LOG_DIR to directories on tmpfs, ext4 or xfs, or serve a \
-                             group with that one member",
-                        )
-                    })?;
                 let reader = Reader::User(account.uid, account.groups()?);
                 (name.clone(), reader)
             }

@@ -15,10 +15,10 @@ use super::{Uid, in_path};
 const ATTRIBUTE: &str = "system.posix_acl_access";
 const VERSION: u32 = 2;
 
-/// The bytes of the version and of an entry, and of the longest list that is read: 511 entries.
+/// The bytes of the version and of an entry, and of the longest value of an attribute (xattr(7)).
 const HEAD: usize = 4;
 const ENTRY: usize = 8;
-const MOST: usize = 4 << 10;
+const MOST: usize = 64 << 10;
 
 /// The kinds of entries.
 const OWNER: u16 = 0x01;
@@ -31,8 +31,9 @@ const OTHERS: u16 = 0x20;
 /// The id of an entry that is about no single user or group.
 const NOBODY: u32 = u32::MAX;
 
-/// The permission to enter a directory.
+/// The permissions to enter a directory, and to write.
 const ENTER: u16 = 0o1;
+const WRITE: u16 = 0o2;
 
 /// The things that the list of a directory lets one user do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,12 +71,10 @@ pub(super) struct AccessList {
 impl AccessList {
     /// Returns the list of a directory. One without a list has an equal one: its mode.
     pub(super) fn of(path: &Path, meta: &Metadata) -> Self {
-        let mut bytes = [0; MOST];
-        let length = getxattr(path, ATTRIBUTE, &mut bytes[..]).unwrap_or(0);
         Self {
             owner: meta.uid(),
             group: meta.gid(),
-            entries: read(&bytes[..length]).unwrap_or_else(|| of_mode(meta.mode())),
+            entries: entries_of(path).unwrap_or_else(|| of_mode(meta.mode())),
         }
     }
 
@@ -98,6 +97,36 @@ impl AccessList {
         }
         of(OTHERS).any(is_open)
     }
+}
+
+/// A user or a group that a list names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Named {
+    User(Uid),
+    Group(u32),
+}
+
+/// Returns the users and groups that the list of a file or directory, if it has one, lets write to it.
+pub(super) fn writers(path: &Path) -> Vec<Named> {
+    let entries = entries_of(path).unwrap_or_default();
+    let mask = entries.iter().find(|entry| entry.kind == MASK);
+    let mask = mask.map_or(0o7, |mask| mask.permissions);
+    entries
+        .iter()
+        .filter(|entry| entry.permissions & mask & WRITE != 0)
+        .filter_map(|entry| match entry.kind {
+            USER => Some(Named::User(Uid(entry.id))),
+            GROUP => Some(Named::Group(entry.id)),
+            _ => None,
+        })
+        .collect()
+}
+
+/// Returns the entries of a list, or `None` if there is none.
+fn entries_of(path: &Path) -> Option<Vec<Entry>> {
+    let mut bytes = vec![0; MOST];
+    let length = getxattr(path, ATTRIBUTE, &mut bytes[..]).ok()?;
+    read(&bytes[..length])
 }
 
 /// Reads the value of the attribute. Returns `None` if there is none.
@@ -254,6 +283,7 @@ mod tests {
         let_in(&open, ALICE, Permission::Enter).unwrap();
         assert!(of().lets_in(Some(ALICE), &[]) && !of().lets_in(Some(BOB), &[0, BOB.0]));
         assert_eq!(open.metadata().unwrap().mode() & 0o7777, 0o710);
+        assert_eq!(writers(directory.path()), []);
         remove(&open).unwrap();
         remove(&open).unwrap();
         assert!(!of().lets_in(Some(ALICE), &[]));

@@ -13,9 +13,10 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fchmod, fstat, mkdirat, openat, readlinkat};
 use rustix::io::Errno;
 
+use super::acl::{Named, writers};
 use super::directory::stay_local;
 use super::files::{Fault, belongs_to, of_part, place_of, refused};
-use super::{Directory, Uid, caller, group_name, in_path};
+use super::{Directory, Uid, caller, group_name, in_path, user_name};
 
 /// The most links that are followed in a path, as in the kernel.
 const MOST_LINKS: usize = 40;
@@ -133,7 +134,7 @@ pub(super) fn walk(path: &Path, walk: Walk) -> io::Result<OwnedFd> {
         }
         walked.push(&name);
         if matches!(walk, Walk::Ours | Walk::Make(_)) {
-            check(&meta, is_last).map_err(|why| of_part(&walked, &absolute, why))?;
+            check(&walked, &meta, is_last).map_err(|why| of_part(&walked, &absolute, why))?;
         }
         at = next;
     }
@@ -168,7 +169,7 @@ fn names(path: &Path) -> impl Iterator<Item = OsString> {
 }
 
 /// Refuses a directory in which another user could replace the next part of the path.
-fn check(meta: &Stat, is_last: bool) -> io::Result<()> {
+fn check(directory: &Path, meta: &Stat, is_last: bool) -> io::Result<()> {
     if FileType::from_raw_mode(meta.st_mode) != FileType::Directory {
         return Err(refused(Fault::NotADirectory, "it is not a directory"));
     }
@@ -180,18 +181,37 @@ fn check(meta: &Stat, is_last: bool) -> io::Result<()> {
     if meta.st_mode & STICKY != 0 && !is_last {
         return Ok(());
     }
+    refuse_writers(directory, meta)
+}
+
+/// Refuses what a user other than root and the caller can write to.
+fn refuse_writers(path: &Path, meta: &Stat) -> io::Result<()> {
     if meta.st_mode & OTHERS_WRITE != 0 {
         return Err(refused(Fault::Writable, "others can write to it"));
     }
-    // On Ubuntu the system group syslog can write to /var/log, and often a user's own group to the user's directory.
-    let is_trusted =
-        meta.st_gid < FIRST_USERS_GROUP || meta.st_gid == rustix::process::getegid().as_raw();
-    if meta.st_mode & GROUP_WRITES != 0 && !is_trusted {
-        let group = group_name(meta.st_gid);
-        let why = format!("the group {group} can write to it");
-        return Err(refused(Fault::Writable, why));
+    // Where there is an access control list, the mode has the list's mask in the place of the group.
+    let of_group = (meta.st_mode & GROUP_WRITES != 0).then_some(Named::Group(meta.st_gid));
+    for writer in of_group.into_iter().chain(writers(path)) {
+        if !is_trusted(writer) {
+            let who = match writer {
+                Named::User(user) => format!("the user {}", user_name(user)),
+                Named::Group(group) => format!("the group {}", group_name(group)),
+            };
+            return Err(refused(Fault::Writable, format!("{who} can write to it")));
+        }
     }
     Ok(())
+}
+
+/// True for root, the caller and groups of the system: on Ubuntu the group syslog can write to /var/log, and often a
+/// user's own group to the user's directory.
+fn is_trusted(writer: Named) -> bool {
+    match writer {
+        Named::User(user) => [Uid::ROOT, caller()].contains(&user),
+        Named::Group(group) => {
+            group < FIRST_USERS_GROUP || group == rustix::process::getegid().as_raw()
+        }
+    }
 }
 
 /// Opens a file to append to it, and makes it if it is not there.
@@ -254,11 +274,5 @@ pub fn only_root_can_change(program: &Path) -> io::Result<()> {
             ),
         ));
     }
-    if meta.st_mode & OTHERS_WRITE != 0 {
-        return Err(in_path(
-            &program,
-            &refused(Fault::Writable, "others can write to it"),
-        ));
-    }
-    Ok(())
+    refuse_writers(&program, &meta).map_err(|why| in_path(&program, &why))
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use super::HERS;
+use super::{HERS, let_nobody};
 use testkit::{NOBODY, Ran, Sim, assert_contains, has_python, needs_root, whole};
 
 /// Groups that are on no machine: of users, from 1000 on, and of the system.
@@ -125,6 +125,30 @@ fn a_lock_file_or_directory_of_a_users_is_not_followed() {
     let ran = Ran::of(sim.command(&up).env("MIG_MPS_RUN_DIR", link.join("run"))).ended(1);
     assert_contains(&ran.stderr, "it is a link that belongs to nobody");
     assert_eq!(sim.happened("daemon start"), 0);
+}
+
+/// A list can let a user or a group write where the mode of the directory does not show it.
+#[test]
+fn a_directory_that_a_list_lets_somebody_change_is_refused() {
+    needs_root!();
+    let sim = Sim::with("h200", 1);
+    let shared = sim.node.run_dir().with_file_name("g");
+    fs::create_dir(&shared).unwrap();
+    let profile = sim.profile(&whole(""));
+    let up = || {
+        let mut up = sim.command(&["up", profile.to_str().unwrap(), "--yes"]);
+        Ran::of(up.env("MIG_MPS_RUN_DIR", shared.join("run")))
+    };
+    let_nobody(&shared, 7);
+    let refused = up().ended(1).stderr;
+    assert_contains(&refused, "the user nobody can write to it");
+    let hint = format!("hint: chmod go-w {}", shared.display());
+    assert_contains(&refused, &hint);
+    // As the hint has it. The list's mask then lets nobody write.
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o755)).unwrap();
+    up().ended(0);
+    let mut down = sim.command(&["down"]);
+    let _ = Ran::of(down.env("MIG_MPS_RUN_DIR", shared.join("run"))).ended(0);
 }
 
 /// Who can write to a directory on the way can put another one in the place of what follows.

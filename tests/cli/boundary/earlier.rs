@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::json;
 use testkit::{
@@ -126,7 +127,7 @@ fn it_is_shown_and_the_next_up_replaces_it() {
     assert!(left.join("control").exists() && logs.join("control.log").exists());
     let down = sim.run(&["down"]).ended(0);
     assert_contains(&down.stderr, left.to_str().unwrap());
-    sim.run(&["down", "--purge"]).ended(0);
+    sim.run(&["down", "--purge", &uuid]).ended(0);
     assert_eq!(sim.run_dir(), ["lock"]);
     assert_eq!(fs::read_dir(sim.node.log_dir()).unwrap().count(), 0);
 }
@@ -161,6 +162,23 @@ fn restart_and_down_end_it_without_a_session() {
     earlier.sim.run(&["down"]).ended(0);
     assert!(!is_alive(earlier.daemon));
     assert_eq!(earlier.sim.happened("session open"), sessions);
+}
+
+/// Where root cannot let her into directories of its own, her daemon goes on.
+#[test]
+fn it_is_not_ended_where_it_cannot_be_replaced() {
+    needs_root!();
+    let earlier = Earlier::new();
+    let sim = &earlier.sim;
+    let (log, program) = (sim.node.log_dir().display(), sim.program());
+    // In a mount namespace of its own.
+    let script = format!("mount -t ramfs ramfs {log}; {program} restart 0 --yes");
+    let mut shell = Command::new("unshare");
+    shell.args(["-m", "--propagation", "private", "sh", "-ec", &script]);
+    let ran = Ran::of(shell.env_clear().envs(sim.node.env())).ended(1);
+    let said = format!("cannot serve \"user:nobody\": {log}: its file system has no access");
+    assert_contains(&ran.stderr, &said);
+    assert!(is_alive(earlier.daemon));
 }
 
 /// Nothing that she has put into her directories is followed, read or opened.

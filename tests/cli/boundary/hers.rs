@@ -12,7 +12,7 @@ use testkit::{
     needs_root, wait_until, whole,
 };
 
-use super::HERS;
+use super::{HERS, let_nobody};
 
 /// A shell script of hers, with the pipe directory of her device.
 fn by_her(sim: &Sim, script: &str) -> Command {
@@ -231,20 +231,7 @@ fn a_list_above_lets_her_in() {
     fs::set_permissions(run, fs::Permissions::from_mode(0o700)).unwrap();
     let refused = sim.up(&whole(HERS), &[]).ended(1);
     assert_contains(&refused.stderr, "nobody may not enter");
-    let entries = [
-        (1, 7, u32::MAX),
-        (2, 1, NOBODY),
-        (4, 0, u32::MAX),
-        (16, 1, u32::MAX),
-        (32, 0, u32::MAX),
-    ];
-    let mut list = 2_u32.to_le_bytes().to_vec();
-    for (kind, permissions, id) in entries {
-        list.extend([kind, 0, permissions, 0]);
-        list.extend(id.to_le_bytes());
-    }
-    let flags = rustix::fs::XattrFlags::empty();
-    rustix::fs::setxattr(run, "system.posix_acl_access", &list, flags).unwrap();
+    let_nobody(run, 1);
     sim.up(&whole(HERS), &[]).ended(0);
     let mut app = sim.app_of_nobody("0", &["hold"]);
     assert!(app.wait_up().ends_with("mps yes"));
