@@ -168,21 +168,27 @@ fn on_driver_535_everybody_changes_limits_and_up_and_doctor_say_so() {
         let said = sim.up(&whole(settings), &[]).ended(0).stderr;
         (sim, said)
     };
-    let warning = "Every local user can change the limits of 0: the MPS of driver 535.161.07 takes settings from everybody.";
+    let warning = "Every user of 0 can change its limits: the MPS of driver 535.161.07 takes settings from everybody.";
     let (sim, said) = with(ControlVersion::R535, LIMITED);
     assert_contains(&said, warning);
     let doctor = sim.run(&["doctor", "0"]).stdout;
-    assert_contains(&doctor, "warn    0: every local user can change its limits");
+    assert_contains(
+        &doctor,
+        "warn    0: every user of the device can change its limits",
+    );
     let said = sim
         .run(&["set", "0", "pinned-memory-limit=3G"])
         .ended(0)
         .stderr;
     assert_contains(&said, warning);
+    // One user alone is served: she can.
+    let hers = format!("serve = \"user:nobody\", {LIMITED}");
+    assert_contains(&with(ControlVersion::R535, &hers).1, warning);
     for (driver, settings) in [(ControlVersion::R535, ""), (ControlVersion::R550, LIMITED)] {
         let (sim, said) = with(driver, settings);
-        assert!(!said.contains("Every local user"), "{driver:?}: {said}");
+        assert!(!said.contains("Every user of"), "{driver:?}: {said}");
         let doctor = sim.run(&["doctor", "0"]).stdout;
-        assert!(!doctor.contains("every local user"), "{driver:?}: {doctor}");
+        assert!(!doctor.contains("every user of"), "{driver:?}: {doctor}");
     }
 }
 

@@ -54,7 +54,7 @@ fn open_limits(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
         Finding::warn(
             id,
             format!(
-                "every local user can change its limits: the MPS of driver {} takes settings from everybody",
+                "every user of the device can change its limits: the MPS of driver {} takes settings from everybody",
                 node.driver
             ),
         )
