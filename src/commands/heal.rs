@@ -49,7 +49,7 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
         let given_up = report_failing(&node, &names);
         // A timer writes a line into its journal only when something was done.
         if is_watched() {
-            note(&total(0, given_up));
+            note(&total(&Healed::default(), given_up));
         }
         return Ok(status(given_up));
     }
@@ -81,13 +81,17 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if args.json {
         outcome.report(&names, &consent, None)?;
     }
-    let healed = if args.json { 0 } else { report(&outcome)? };
+    let healed = if args.json {
+        Healed::default()
+    } else {
+        report(&outcome)?
+    };
     if let Some(error) = outcome.failed {
         return Err(CommandError::from(error).in_document());
     }
     let given_up = report_failing(&outcome.node, &names);
     if !args.json {
-        note(&total(healed, given_up));
+        note(&total(&healed, given_up));
     }
     Ok(status(given_up))
 }
@@ -117,25 +121,39 @@ fn left_to_another(
     Ok(ExitStatus::Done)
 }
 
-/// `3 daemons started, 1 given up`
-fn total(started: usize, given_up: usize) -> String {
-    let did = match started {
-        0 => "Nothing to do".to_owned(),
-        _ => count(started, "daemon") + " started",
-    };
-    match given_up {
-        0 => did,
-        _ => format!("{did}, {given_up} given up"),
-    }
+/// The numbers of daemons that were started, and of servers that were ended.
+#[derive(Default)]
+struct Healed {
+    started: usize,
+    ended: usize,
 }
 
-/// Prints a line for each server that was ended and each device that was healed; returns the number of the devices.
-fn report(outcome: &Outcome) -> Result<usize> {
-    let mut healed = 0;
+/// `3 daemons started, 1 server ended, 1 given up`
+fn total(healed: &Healed, given_up: usize) -> String {
+    let mut parts = Vec::new();
+    if healed.started > 0 {
+        parts.push(count(healed.started, "daemon") + " started");
+    }
+    if healed.ended > 0 {
+        parts.push(count(healed.ended, "server") + " ended");
+    }
+    if parts.is_empty() {
+        parts.push("Nothing to do".to_owned());
+    }
+    if given_up > 0 {
+        parts.push(format!("{given_up} given up"));
+    }
+    parts.join(", ")
+}
+
+/// Prints a line for each server that was ended and each device that was healed.
+fn report(outcome: &Outcome) -> Result<Healed> {
+    let mut healed = Healed::default();
     for step in outcome.plan.steps() {
         if let Action::EndStray(end) = &step.action {
             let (name, pid) = (&end.name, end.server.0);
             print_lines(&format!("{name}: server {pid} outlived its daemon: ended"))?;
+            healed.ended += 1;
         }
         let Some(start) = step.action.as_start() else {
             continue;
@@ -150,7 +168,7 @@ fn report(outcome: &Outcome) -> Result<usize> {
             print_lines(&format!(
                 "{name}: {because}: healed, daemon {pid} serves it ({times} of {most} times within an hour)"
             ))?;
-            healed += 1;
+            healed.started += 1;
         }
     }
     Ok(healed)

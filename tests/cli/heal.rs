@@ -222,9 +222,10 @@ fn an_idle_server_is_ended_also_where_no_daemon_is_started() {
     assert!(shown.find("GPU 0") < shown.find("GPU 1"), "{shown}");
     let server = &device["servers"][0]["pid"];
     assert!(is_alive(server));
-    let said = sim.run(&["heal"]).ended(0).stdout;
+    let ran = sim.run(&["heal"]).ended(0);
     let ended = format!("0: server {server} outlived its daemon: ended\n");
-    assert!(said.starts_with(&ended), "{said}");
-    assert_contains(&said, "1: its daemon has died: healed");
+    assert!(ran.stdout.starts_with(&ended), "{}", ran.stdout);
+    assert_contains(&ran.stdout, "1: its daemon has died: healed");
+    assert_eq!(ran.stderr, "1 daemon started, 1 server ended\n");
     assert!(!is_alive(server));
 }
