@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use insta::assert_snapshot;
 use rustix::process::Signal;
-use testkit::{App, Ran, Sim, assert_contains, is_alive, kill, wait_until};
+use testkit::{App, Ran, Sim, assert_contains, is_alive, kill, wait_until, whole};
 
 /// A program that is three times as fast as a client.
 const FASTER: &str = r#"case $CUDA_MPS_PIPE_DIRECTORY in
@@ -168,6 +168,18 @@ fn others_are_not_disturbed() {
     });
     assert!(alone.wait_up().ends_with("mps no"));
     refused().ended(4);
+}
+
+#[test]
+fn a_device_with_a_program_outside_mps_is_not_chosen() {
+    let sim = Sim::served("h200", 2, &whole(""));
+    let outside = sim.outside("0");
+    let options = ["compare", "-n", "1", "--seconds", "1", "--rounds", "1"];
+    let compared = sim
+        .run(&[&options[..], &["--json", "--", "true"]].concat())
+        .ended(0);
+    assert_eq!(compared.json()["device"], "1");
+    outside.finish();
 }
 
 #[test]

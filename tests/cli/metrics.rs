@@ -202,6 +202,17 @@ fn without_the_driver_only_what_records_tell_is_there() {
 }
 
 #[test]
+fn programs_outside_mps_are_not_counted_where_they_are_hidden() {
+    let sim = Sim::whole("");
+    let processes = "nvmlDeviceGetMPSComputeRunningProcesses_v3";
+    sim.node.fault(processes).every().fails(4).unwrap();
+    let text = metrics(&sim, &[]);
+    let counted = value(&text, "mig_mps_device_outside_mps_programs{device=\"0\"}");
+    assert_eq!(counted, None);
+    assert_eq!(state(&text, "0"), "ready");
+}
+
+#[test]
 fn a_change_in_progress_is_not_waited_for() {
     let sim = Sim::whole("");
     let lock = fs::File::open(sim.node.run_dir().join("lock")).unwrap();

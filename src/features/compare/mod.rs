@@ -66,7 +66,11 @@ pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let node = observe(environment, Detail::STATUS)?;
     let served = match &args.device {
         Some(word) => served_by(&node, word)?,
-        None => free_devices(&node, &Wanted::default(), environment.caller)?[0],
+        None => {
+            let free = free_devices(&node, &Wanted::default(), environment.caller)?;
+            let mut idle = free.iter().filter(|served| users(&node, served).is_empty());
+            idle.next().copied().unwrap_or(free[0])
+        }
     };
     refuse_in_use(&node, served)?;
     args.refuse_too_many(served)?;
@@ -117,22 +121,23 @@ pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
     Ok(ExitStatus::Done)
 }
 
+/// Returns the pids of the programs that use a device, as clients or outside MPS.
+fn users(node: &Node, served: &Served) -> Vec<String> {
+    let clients = served.clients.listed().iter().chain(&served.waiting);
+    let outside = node
+        .device(&served.record.name)
+        .into_iter()
+        .flat_map(|device| &device.outside_mps);
+    clients
+        .map(Client::shown_pid)
+        .chain(outside.map(|outside| outside.pid.to_string()))
+        .collect()
+}
+
 /// Refuses a device on which the program would not be alone, or could not run outside MPS.
 fn refuse_in_use(node: &Node, served: &Served) -> Result<()> {
     let name = &served.record.name;
-    let clients = served
-        .clients
-        .listed()
-        .iter()
-        .chain(&served.waiting)
-        .map(Client::shown_pid);
-    let outside = node
-        .device(name)
-        .into_iter()
-        .flat_map(|device| &device.outside_mps);
-    let pids: Vec<String> = clients
-        .chain(outside.map(|outside| outside.pid.to_string()))
-        .collect();
+    let pids = users(node, served);
     if !pids.is_empty() {
         let what = format!("{name} is in use: pid {}", pids.join(", "));
         let error = CommandError::new(ExitStatus::Refused, what);

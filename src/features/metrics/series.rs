@@ -175,7 +175,7 @@ const METRICS: [Metric; 21] = [
         name: "mig_mps_device_outside_mps_programs",
         help: "Programs that compute on a device without being clients of its daemon.",
         values: Values::Devices(|facts, device| {
-            let is_seen = facts.node.detail.outside_mps && !facts.node.has_no_driver();
+            let is_seen = facts.node.detail.outside_mps && device.processes.is_some();
             count(device.outside_mps.len()).filter(|_| is_seen)
         }),
     },
