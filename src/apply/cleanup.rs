@@ -48,8 +48,10 @@ fn remove_logs(
     let logs = Directory::open(&context.directories.log)?;
     let mut removed = Ok(());
     for name in logs.names()?.iter().filter_map(|name| name.to_str()) {
+        // `UUID.of-1001.1` is what a user owned.
+        let device = name.split('.').next().unwrap_or_default();
         let is_wanted = match devices {
-            Some(devices) => devices.iter().any(|device| device == name),
+            Some(devices) => devices.iter().any(|wanted| wanted == device),
             None => name.starts_with("GPU-") || name.starts_with("MIG-"),
         };
         if is_wanted && !run_dir.has_record(name) {

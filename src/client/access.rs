@@ -21,7 +21,12 @@ pub enum NoAccess {
     #[error("no daemon serves {name}: {state}")]
     NotServed { name: String, state: &'static str },
     #[error("{name} accepts no programs: {why}")]
-    Down { name: String, why: String },
+    Down {
+        name: String,
+        why: String,
+        /// True if the daemon takes no order to end.
+        needs_force: bool,
+    },
     /// Programs would run outside MPS.
     #[error("{user} may not enter {}, which leads to the daemon of {name}", closed.display())]
     Closed {
@@ -69,6 +74,11 @@ impl Failure for NoAccess {
                 "map them, as with unshare --map-root-user or the mapping of the container"
                     .to_owned()
             }
+            Self::Down {
+                name,
+                needs_force: true,
+                ..
+            } => format!("mig-mps restart {name} --force starts a new daemon"),
             Self::NotServed { name, .. } | Self::Down { name, .. } => {
                 format!("mig-mps restart {name} starts a new daemon")
             }
@@ -165,6 +175,7 @@ fn check_state(served: &Served) -> Result<(), NoAccess> {
             DaemonState::NoAnswer(why) => format!("{ailment}: {why}"),
             _ => ailment.to_owned(),
         },
+        needs_force: matches!(served.state, DaemonState::NoAnswer(_) | DaemonState::Orphan),
     })
 }
 
