@@ -31,7 +31,7 @@ impl ExitStatus {
         (Self::Usage, "wrong usage or bad profile"),
         (
             Self::Drift,
-            "not (yet) as the profile says: a reset or reboot is due, or a check finds something (plan and status with --exit-code, heal, doctor, slurm gres --check)",
+            "not (yet) as the profile says: a reset or reboot is due, or a check finds something (plan and status with --exit-code, heal, doctor, slurm gres --check, slurm health)",
         ),
         (
             Self::Refused,

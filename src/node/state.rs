@@ -90,7 +90,7 @@ pub enum DeviceState {
     /// It runs, and the caller may not ask it; or whether it runs cannot be seen.
     #[serde(rename = "hidden")]
     Hidden,
-    /// It waits for a client that died, and so does every new client.
+    /// Every new client waits for ever.
     #[serde(rename = "hung")]
     Hung,
     /// It runs and does not answer.
