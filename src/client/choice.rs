@@ -3,27 +3,53 @@
 
 use std::cmp::Reverse;
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use regex::Regex;
 use thiserror::Error;
 
-use super::access::{NoAccess, access, check_user};
+use super::ready::{NoAccess, access, check_user};
 use crate::failure::{ExitStatus, Failure};
 use crate::geometry::ProfileName;
 use crate::host::Uid;
 use crate::node::{Device, Node, Served};
+use crate::settings::MemoryLimit;
 use crate::state::DeviceRecord;
 
 /// The devices that a program takes.
-#[derive(Clone, Debug, Default)]
+#[derive(Args, Clone, Debug, Default)]
 pub struct Wanted {
     /// Their names; all if there are none.
-    pub names: Vec<String>,
-    pub profile: Option<ProfileName>,
-    /// The least free memory, in bytes.
-    pub free_memory: Option<u64>,
-    /// A match in the product name of their GPU.
-    pub product: Option<Regex>,
+    #[arg(skip)]
+    names: Vec<String>,
+    /// Only devices of this profile, such as 1g or 3g.40gb
+    #[arg(long, value_name = "PROFILE", requires = "choosing")]
+    profile: Option<ProfileName>,
+    /// Only devices with at least this much free memory, such as 10G
+    #[arg(
+        long,
+        value_name = "SIZE",
+        requires = "choosing",
+        conflicts_with = "by_rank"
+    )]
+    min_memory: Option<MemoryLimit>,
+    /// Only devices of GPUs whose product name has a match of this regular expression
+    #[arg(
+        long,
+        value_name = "REGEX",
+        value_parser = pattern,
+        requires = "choosing",
+        conflicts_with = "by_rank"
+    )]
+    product: Option<Regex>,
+}
+
+/// Reads a regular expression. Its errors have a picture of the place, and then the reason.
+fn pattern(text: &str) -> Result<Regex, String> {
+    Regex::new(text).map_err(|error| {
+        let error = error.to_string();
+        let reason = error.rsplit("error: ").next().unwrap_or_default();
+        format!("not a regular expression: {reason}")
+    })
 }
 
 /// No device takes a program now.
@@ -84,7 +110,7 @@ pub fn free_devices<'n>(
             continue;
         };
         let memory = free_memory(node, device);
-        if !wanted.is_met(node, served) || memory < wanted.free_memory {
+        if !wanted.is_met(node, served) || memory < wanted.min_memory.map(MemoryLimit::bytes) {
             continue;
         }
         match access(served, user) {
@@ -103,22 +129,27 @@ pub fn free_devices<'n>(
 }
 
 impl Wanted {
+    /// The same among the devices with these names.
+    #[must_use]
+    pub fn among(&self, names: Vec<String>) -> Self {
+        Self {
+            names,
+            ..self.clone()
+        }
+    }
+
     /// True but for the free memory, which records do not tell.
     fn is_met(&self, node: &Node, served: &Served) -> bool {
         let record = &served.record;
-        if !self.names.is_empty() && !self.names.contains(&record.name) {
-            return false;
-        }
-        if let Some(profile) = &self.profile
-            && !has_profile(record, profile)
-        {
-            return false;
-        }
-        match (&self.product, node.gpu(&record.key.gpu)) {
-            (None, _) => true,
-            (Some(product), Some(gpu)) => product.is_match(&gpu.product),
-            (Some(_), None) => false,
-        }
+        (self.names.is_empty() || self.names.contains(&record.name))
+            && self
+                .profile
+                .as_ref()
+                .is_none_or(|profile| has_profile(record, profile))
+            && self.product.as_ref().is_none_or(|product| {
+                node.gpu(&record.key.gpu)
+                    .is_some_and(|gpu| product.is_match(&gpu.product))
+            })
     }
 }
 
@@ -144,7 +175,7 @@ fn free_memory(node: &Node, device: &Device) -> Option<u64> {
 /// finds the same ones.
 pub fn devices_for<'n>(node: &'n Node, wanted: &Wanted, user: Uid) -> Vec<&'n Served> {
     node.served()
-        .filter(|served| wanted.free_memory.is_none() && wanted.is_met(node, served))
+        .filter(|served| wanted.min_memory.is_none() && wanted.is_met(node, served))
         .filter(|served| check_user(served, user).is_ok())
         .collect()
 }

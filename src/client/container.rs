@@ -49,20 +49,13 @@ pub struct ContainerDevice {
     pub user: Option<u32>,
     /// The group that a program must be in to reach the daemon.
     pub group: Option<u32>,
-    pub memory: SharedMemory,
-}
-
-/// A program that starts containers.
-#[derive(Clone, Copy, Debug)]
-pub enum Container {
-    Docker,
-    Podman,
-    Kubernetes,
+    /// True if the container must share `/dev/shm` with the host.
+    pub shares_files: bool,
 }
 
 impl ContainerDevice {
-    /// Returns the options or the part of a pod's specification by which a container uses the device.
-    pub fn text(&self, container: Container) -> Result<String, UnsafeValue> {
+    /// Refuses values that the text for a container cannot have.
+    fn refuse_unsafe(&self) -> Result<(), UnsafeValue> {
         let values = self.variables.iter().map(|(_, value)| value);
         for value in values.chain([&self.pipe]) {
             let is_plain = value
@@ -72,22 +65,14 @@ impl ContainerDevice {
                 return Err(UnsafeValue(value.clone()));
             }
         }
-        Ok(match container {
-            Container::Docker => self.options(&format!("--gpus device={}", self.uuid)),
-            Container::Podman => self.options(&format!("--device nvidia.com/gpu={}", self.uuid)),
-            Container::Kubernetes => self.pod(),
-        })
+        Ok(())
     }
 
-    /// True if the container must share `/dev/shm` with the host.
-    pub(super) fn shares_files(&self) -> bool {
-        self.memory == SharedMemory::Files
-    }
-
-    /// Returns options of `docker run` and `podman run`, on one line.
-    fn options(&self, gpu: &str) -> String {
-        let pipe = &self.pipe;
-        let mut text = format!("{gpu} --mount type=bind,src={pipe},dst={pipe},readonly");
+    /// Returns options of `docker run` and `podman run`, on one line; `gpu` is the one before the device's UUID.
+    pub fn options(&self, gpu: &str) -> Result<String, UnsafeValue> {
+        self.refuse_unsafe()?;
+        let Self { uuid, pipe, .. } = self;
+        let mut text = format!("{gpu}{uuid} --mount type=bind,src={pipe},dst={pipe},readonly");
         for (name, value) in &self.variables {
             let _ = write!(text, " --env {name}={value}");
         }
@@ -97,19 +82,20 @@ impl ContainerDevice {
         if let Some(group) = self.group {
             let _ = write!(text, " --group-add {group}");
         }
-        if self.shares_files() {
+        if self.shares_files {
             text.push_str(" --ipc host");
         }
-        text + "\n"
+        Ok(text + "\n")
     }
 
     /// Returns a part of a pod's specification, in YAML.
-    fn pod(&self) -> String {
+    pub fn pod(&self) -> Result<String, UnsafeValue> {
+        self.refuse_unsafe()?;
         let Self { name, pipe, .. } = self;
         let mut text = format!(
             "# A pod on device {name} of this node. NVIDIA's container runtime brings the GPU in.\nspec:\n  runtimeClassName: nvidia\n"
         );
-        if self.shares_files() {
+        if self.shares_files {
             text.push_str("  hostIPC: true\n");
         }
         if let Some(group) = self.group {
@@ -132,16 +118,12 @@ impl ContainerDevice {
             "    volumeMounts:\n    - name: mps\n      mountPath: {pipe}\n      readOnly: true\n\
              \x20 volumes:\n  - name: mps\n    hostPath:\n      path: {pipe}\n      type: Directory\n"
         );
-        text
+        Ok(text)
     }
 }
 
 /// The kind of the devices, before `=` in `--device mig-mps/device=NAME`.
 pub const CDI_KIND: &str = "mig-mps/device";
-
-const VERSION: &str = "0.5.0";
-/// The first version with `additionalGids`.
-const VERSION_WITH_GROUPS: &str = "0.7.0";
 
 /// Returns the specification of the devices, each by its name and by its UUID.
 pub fn cdi_specification(devices: &[ContainerDevice]) -> Value {
@@ -152,12 +134,9 @@ pub fn cdi_specification(devices: &[ContainerDevice]) -> Value {
             entries.push(json!({ "name": name, "containerEdits": edits }));
         }
     }
+    // The first version with `additionalGids` is 0.7.0.
     let has_groups = devices.iter().any(|device| device.group.is_some());
-    let version = if has_groups {
-        VERSION_WITH_GROUPS
-    } else {
-        VERSION
-    };
+    let version = if has_groups { "0.7.0" } else { "0.5.0" };
     json!({ "cdiVersion": version, "kind": CDI_KIND, "devices": entries })
 }
 
@@ -169,7 +148,7 @@ fn edits(device: &ContainerDevice) -> Value {
         .map(|(name, value)| format!("{name}={value}"))
         .collect();
     let mut mounts = vec![mount(&device.pipe, "ro")];
-    if device.shares_files() {
+    if device.shares_files {
         mounts.push(mount("/dev/shm", "rw"));
     }
     let mut edits = json!({ "env": variables, "mounts": mounts });

@@ -1,20 +1,217 @@
-//! The attach check: does a program of this user become a client of a device now?
+//! Does a device take a program of a user now? It may be for others, or full, or its daemon may be down; and where nothing of
+//! that is seen, the attach check tells whether a process of the user becomes its client.
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use thiserror::Error;
 
-use super::{ClientLimits, NoAccess, Variables, access};
+use super::{ClientLimits, Variables};
 use crate::config::CUDA_LIBRARY;
 use crate::cuda::{AttachResult, CudaError};
 use crate::failure::Failure;
 use crate::host::{
-    ATTACH, Account, BecomeUser, Environment, Output, Pid, RunError, Uid, bounded, caller, run_as,
+    ATTACH, Account, BecomeUser, Environment, Host, Output, Pid, Reader, RunError, Threads, Uid,
+    bounded, caller, count, run_as, user_name,
 };
-use crate::node::{Node, Served, observe_device};
+use crate::node::{Client, DaemonState, Node, Served, observe_device};
 use crate::settings::Serve;
 use crate::state::DeviceRecord;
+
+/// A user's programs cannot use a device, or not now.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum NoAccess {
+    #[error(
+        "the user or the group of this process is not mapped in its user namespace, and its cuInit would hang, with that of \
+         every later client"
+    )]
+    Unmapped,
+    #[error("no daemon serves {name}: {state}")]
+    NotServed { name: String, state: &'static str },
+    #[error("{name} accepts no programs: {why}")]
+    Down {
+        name: String,
+        why: String,
+        /// True if the daemon takes no order to end.
+        needs_force: bool,
+    },
+    /// Programs would run outside MPS.
+    #[error("{user} may not enter {}, which leads to the daemon of {name}", closed.display())]
+    Closed {
+        name: String,
+        user: String,
+        closed: PathBuf,
+    },
+    #[error("only {clients} may use {name}, and this is {user}")]
+    Reserved {
+        name: String,
+        clients: String,
+        user: String,
+    },
+    /// Its server had a fault, and takes no clients until those that it has are gone.
+    #[error("{name} recovers from a GPU fault, and takes no client until {clients} gone")]
+    Faulty { name: String, clients: String },
+    /// It serves one user at a time, and another one now.
+    #[error("{name} serves {user} now: {clients}")]
+    InUse {
+        name: String,
+        user: String,
+        clients: String,
+    },
+    #[error("{name} has {}, and takes no more", count(*.clients, "client"))]
+    Full { name: String, clients: usize },
+}
+
+/// The words before the name of a group.
+const GROUP: &str = "the group ";
+
+impl NoAccess {
+    /// True if it ends when other programs do.
+    pub fn is_passing(&self) -> bool {
+        matches!(
+            self,
+            Self::Faulty { .. } | Self::InUse { .. } | Self::Full { .. }
+        )
+    }
+}
+
+impl Failure for NoAccess {
+    fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::Unmapped => {
+                "map them, as with unshare --map-root-user or the mapping of the container"
+                    .to_owned()
+            }
+            Self::Down {
+                name,
+                needs_force: true,
+                ..
+            } => format!("mig-mps restart {name} --force starts a new daemon"),
+            Self::NotServed { name, .. } | Self::Down { name, .. } => {
+                format!("mig-mps restart {name} starts a new daemon")
+            }
+            Self::Closed { .. } => {
+                "let the user in, or start the daemon in another run directory".to_owned()
+            }
+            Self::Reserved { clients, .. } => {
+                let who = match clients.strip_prefix(GROUP) {
+                    Some(_) => "a user of that group".to_owned(),
+                    None if caller() == Uid::ROOT => {
+                        format!("that user (runuser -u {clients} -- COMMAND)")
+                    }
+                    None => format!("that user (sudo -u {clients} COMMAND)"),
+                };
+                format!("run it as {who}, or use another device: mig-mps status")
+            }
+            Self::Faulty { .. } | Self::InUse { .. } | Self::Full { .. } => {
+                "wait for it with --wait 5m, or use another device: mig-mps status".to_owned()
+            }
+        })
+    }
+}
+
+/// Refuses to initialise CUDA as a user without a name for the server.
+pub fn refuse_unmapped(host: &Host) -> Result<(), NoAccess> {
+    if host.caller_is_mapped() {
+        Ok(())
+    } else {
+        Err(NoAccess::Unmapped)
+    }
+}
+
+/// Checks that programs of a user may become clients of a device now, as far as that can be seen. What is hidden is
+/// not held against it: the attach check tells.
+pub fn access(served: &Served, user: Uid) -> Result<(), NoAccess> {
+    // A daemon that the user cannot reach does not seem to answer.
+    check_user(served, user)?;
+    check_state(served)?;
+    let record = &served.record;
+    let name = record.name.clone();
+    let clients = served.clients.listed();
+    if served.state == DaemonState::Fault {
+        let clients = match clients.len() {
+            0 => "its clients are".to_owned(),
+            1 => format!("{} is", shown(&clients[0])),
+            count => format!("its {count} clients are"),
+        };
+        return Err(NoAccess::Faulty { name, clients });
+    }
+    let is_shared = record.settings.serve.as_ref().is_some_and(Serve::is_shared);
+    if !is_shared
+        && let Some(other) = clients
+            .iter()
+            .find(|client| client.user.is_some_and(|theirs| theirs != user))
+    {
+        let others = clients.len() - 1;
+        let more = match others {
+            0 => String::new(),
+            1 => " and another client".to_owned(),
+            _ => format!(" and {others} others"),
+        };
+        return Err(NoAccess::InUse {
+            name,
+            user: other.user.map(user_name).unwrap_or_default(),
+            clients: shown(other) + &more,
+        });
+    }
+    match served.client_limit {
+        Some(limit) if clients.len() >= limit as usize => {
+            let clients = clients.len();
+            Err(NoAccess::Full { name, clients })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `pid 812 (python train.py)`
+fn shown(client: &Client) -> String {
+    let command = client.command.as_deref().unwrap_or("hidden");
+    format!("pid {} ({command})", client.shown_pid())
+}
+
+fn check_state(served: &Served) -> Result<(), NoAccess> {
+    let Some(ailment) = served.state.ailment() else {
+        return Ok(());
+    };
+    Err(NoAccess::Down {
+        name: served.record.name.clone(),
+        why: match &served.state {
+            DaemonState::NoAnswer(why) => format!("{ailment}: {why}"),
+            _ => ailment.to_owned(),
+        },
+        needs_force: matches!(served.state, DaemonState::NoAnswer(_) | DaemonState::Orphan),
+    })
+}
+
+/// Checks that the daemon is for the user. Root is a client of no user's device: its program would replace the server of
+/// that user.
+pub(super) fn check_user(served: &Served, user: Uid) -> Result<(), NoAccess> {
+    let record = &served.record;
+    if let Some(only) = record.only_user().filter(|only| *only != user) {
+        return Err(reserved(record, user_name(only), user));
+    }
+    let control = served.run_dir.pipe_dir(&record.uuid).join("control");
+    let Some(closed) = Reader::of(user).is_kept_out_of(&control) else {
+        return Ok(());
+    };
+    Err(match &record.settings.serve {
+        Some(Serve::Group(group)) => reserved(record, format!("{GROUP}{group}"), user),
+        _ => NoAccess::Closed {
+            name: record.name.clone(),
+            user: user_name(user),
+            closed,
+        },
+    })
+}
+
+fn reserved(record: &DeviceRecord, clients: String, user: Uid) -> NoAccess {
+    NoAccess::Reserved {
+        name: record.name.clone(),
+        clients,
+        user: user_name(user),
+    }
+}
 
 /// A device takes no new clients of a user.
 #[derive(Debug, Error)]
@@ -35,27 +232,27 @@ impl NotReady {
     pub fn is_unchecked(&self) -> bool {
         self.is_passing() || matches!(self, Self::NoAccess(NoAccess::Reserved { .. }))
     }
-
-    /// Returns the remedy, if one is known.
-    pub fn remedy(&self) -> Option<String> {
-        match self {
-            Self::NoAccess(error) => error.hint(),
-            Self::NotAttached { cause, .. } => cause.hint(),
-        }
-    }
 }
 
 impl Failure for NotReady {
     fn hint(&self) -> Option<String> {
-        let general = "mig-mps doctor finds known causes";
-        self.remedy().or_else(|| Some(general.to_owned()))
+        let known = match self {
+            Self::NoAccess(error) => error.hint(),
+            Self::NotAttached { cause, .. } => cause.hint(),
+        };
+        known.or_else(|| Some("mig-mps doctor finds known causes".to_owned()))
     }
 }
 
-/// A device takes new clients.
+/// A device takes new clients: a process became one.
 #[derive(Debug)]
 pub struct Ready {
-    pub attached: Attached,
+    pub user: Uid,
+    /// The SMs that it may use.
+    pub sm_count: u32,
+    /// The time that `cuInit` took.
+    pub time: Duration,
+    /// The server; `None` if there was none before.
     pub server: Option<Pid>,
 }
 
@@ -79,21 +276,17 @@ pub fn ready(
     let device = observed(environment, node, name)?;
     let user = user_of(environment, &device);
     check_access(&device, user, slot)?;
-    match attach_as(environment, &device.record, variables, user) {
-        Ok(attached) => {
-            let server = device.servers.first().map(|server| server.pid);
-            Ok(Ready { attached, server })
-        }
-        Err(cause) => {
-            // Another user's program may have come first, and a device that hangs shows it once it is asked.
-            if let NotAttached::Late(_) | NotAttached::Failed(_) = cause {
-                let device = observed(environment, node, name)?;
-                check_access(&device, user_of(environment, &device), slot)?;
-            }
-            let name = name.to_owned();
-            Err(NotReady::NotAttached { name, cause })
-        }
+    let cause = match attach_as(environment, &device, variables, user) {
+        Ok(ready) => return Ok(ready),
+        Err(cause) => cause,
+    };
+    // Another user's program may have come first, and a device that hangs shows it once it is asked.
+    if let NotAttached::Late(_) | NotAttached::Failed(_) = cause {
+        let device = observed(environment, node, name)?;
+        check_access(&device, user_of(environment, &device), slot)?;
     }
+    let name = name.to_owned();
+    Err(NotReady::NotAttached { name, cause })
 }
 
 /// Returns the device as its processes and a control session show it now.
@@ -122,19 +315,31 @@ pub struct Verified {
     pub result: Result<Ready, NotReady>,
 }
 
-/// Checks a recorded device without harm to anybody: it takes no client slot, and another user who is served now is left
-/// alone.
-pub fn verify(environment: &Environment, node: &Node, served: &Served) -> Verified {
-    let record = &served.record;
-    let logs = environment.logs_of(served.run_dir.path());
-    let variables = Variables::of(record, &served.run_dir, logs, &ClientLimits::default());
-    let slot = ClientSlot::NotNeeded;
-    let name = &record.name;
-    Verified {
-        name: name.clone(),
-        uuid: record.uuid.clone(),
-        result: ready(environment, node, name, &variables, slot, harmless_user),
-    }
+/// Checks recorded devices side by side without harm to anybody: as this user, or as one for each device, so that another
+/// user who is served now is left alone. That takes no client slot.
+pub fn verify(
+    environment: &Environment,
+    node: &Node,
+    devices: Vec<&Served>,
+    user: Option<Uid>,
+) -> Vec<Verified> {
+    let others = devices.len().saturating_sub(1);
+    Threads::beside(others, devices.len()).side_by_side(devices, |served| {
+        let record = &served.record;
+        let variables = Variables::of(environment, served, &ClientLimits::default());
+        Verified {
+            name: record.name.clone(),
+            uuid: record.uuid.clone(),
+            result: ready(
+                environment,
+                node,
+                &record.name,
+                &variables,
+                ClientSlot::NotNeeded,
+                |environment, served| user.unwrap_or_else(|| harmless_user(environment, served)),
+            ),
+        }
+    })
 }
 
 /// Returns a user who can check a device without harm: a client of another user replaces an idle server.
@@ -160,16 +365,6 @@ const CHECK: &str = "the attach check";
 
 /// The variables of the caller that the check keeps: programs of the caller would find libcuda by them.
 const KEPT: [&str; 2] = ["PATH", "LD_LIBRARY_PATH"];
-
-/// A process became an MPS client of a device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attached {
-    pub user: Uid,
-    /// The SMs that it may use.
-    pub sm_count: u32,
-    /// The time that `cuInit` took.
-    pub time: Duration,
-}
 
 /// No process becomes an MPS client of a device.
 #[derive(Debug, Error)]
@@ -215,12 +410,12 @@ impl Failure for NotAttached {
 
 /// Starts a process that initialises CUDA with these variables as this user, and ends it at its limit. It makes no
 /// context and takes no client slot.
-pub fn attach_as(
+fn attach_as(
     environment: &Environment,
-    record: &DeviceRecord,
+    device: &Served,
     variables: &Variables,
     user: Uid,
-) -> Result<Attached, NotAttached> {
+) -> Result<Ready, NotAttached> {
     let mut command = Command::new(&environment.helper);
     command.arg(ATTACH).args(becoming(user).words()).env_clear();
     command.envs(
@@ -240,13 +435,14 @@ pub fn attach_as(
         AttachResult::Initialised {
             is_client: false, ..
         } => Err(NotAttached::OutsideMps),
-        AttachResult::Initialised { uuid, .. } if !is_of(record, uuid) => {
+        AttachResult::Initialised { uuid, .. } if !is_of(&device.record, uuid) => {
             Err(NotAttached::AnotherDevice(spelled(uuid)))
         }
-        AttachResult::Initialised { sm_count, time, .. } => Ok(Attached {
+        AttachResult::Initialised { sm_count, time, .. } => Ok(Ready {
             user,
             sm_count,
             time,
+            server: device.servers.first().map(|server| server.pid),
         }),
     }
 }
@@ -276,13 +472,10 @@ fn read(output: &Output) -> Result<AttachResult, NotAttached> {
 /// True if a UUID without its prefix is the device's, or that of its GPU: older drivers have no other.
 fn is_of(record: &DeviceRecord, uuid: [u8; 16]) -> bool {
     let digits = digits(uuid);
-    for known in [&record.uuid, &record.key.gpu] {
-        let (_, known_digits) = known.split_once('-').unwrap_or_default();
-        if known_digits.replace('-', "").eq_ignore_ascii_case(&digits) {
-            return true;
-        }
-    }
-    false
+    [&record.uuid, &record.key.gpu].iter().any(|known| {
+        let (_, known) = known.split_once('-').unwrap_or_default();
+        known.replace('-', "").eq_ignore_ascii_case(&digits)
+    })
 }
 
 fn digits(uuid: [u8; 16]) -> String {

@@ -1,12 +1,155 @@
-//! The environment of a device's clients.
+//! The environment of a device's clients: the limits that a program takes on itself, the memory limit in the caller's own
+//! environment, and the variables.
 
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::ffi::{OsStr, OsString};
+use std::fmt::Display;
+use std::path::Path;
 
-use super::ClientLimits;
-use super::limits::MEMORY;
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use thiserror::Error;
+
+use crate::failure::{ExitStatus, Failure};
+use crate::host::{Environment, bounded};
 use crate::mps::MAX_PIPE_DIR;
-use crate::state::{DeviceRecord, RunDir};
+use crate::node::Served;
+use crate::settings::{ClientPriority, MemoryLimit, Percentage, Settings};
+use crate::state::DeviceRecord;
+
+/// The limits that a program sets for itself. They can only be tighter than those of its device.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct ClientLimits {
+    /// Share of the device's SMs that the program may use, in percent
+    #[arg(long, value_name = "PERCENT")]
+    pub threads: Option<Percentage>,
+    /// Device memory that the program may allocate, such as 4G or 512M
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<MemoryLimit>,
+    /// Priority of the program's work
+    #[arg(long, value_parser = priorities())]
+    pub priority: Option<ClientPriority>,
+}
+
+fn priorities() -> impl TypedValueParser<Value = ClientPriority> {
+    PossibleValuesParser::new(ClientPriority::WORDS).try_map(|word| word.parse())
+}
+
+/// A program's limit is above the one that its device has. CUDA would use the device's without a word.
+#[derive(Debug, Error)]
+#[error("{option} {wanted} is more than the device allows: its {key} is {allowed}")]
+pub struct TooMuch {
+    option: &'static str,
+    wanted: String,
+    key: &'static str,
+    allowed: String,
+}
+
+impl Failure for TooMuch {
+    fn status(&self) -> ExitStatus {
+        ExitStatus::Usage
+    }
+
+    fn hint(&self) -> Option<String> {
+        Some(format!(
+            "use {} {}, or let the device have more: mig-mps set DEVICE {}={}",
+            self.option, self.allowed, self.key, self.wanted
+        ))
+    }
+}
+
+impl ClientLimits {
+    /// Refuses limits above those of the device.
+    pub fn check(&self, settings: &Settings) -> Result<(), TooMuch> {
+        let allowed = settings.active_thread_percentage;
+        let threads = self.threads.filter(|wanted| *wanted > allowed);
+        refuse("--threads", "active-thread-percentage", threads, allowed)?;
+        if let Some(allowed) = settings.pinned_memory_limit {
+            let memory = self.memory.filter(|wanted| *wanted > allowed);
+            refuse("--memory", "pinned-memory-limit", memory, allowed)?;
+        }
+        let allowed = settings.client_priority;
+        let priority = self
+            .priority
+            .filter(|wanted| wanted.number() < allowed.number());
+        refuse("--priority", "client-priority", priority, allowed)
+    }
+}
+
+/// Refuses a limit that is more than the device allows, if there is one.
+fn refuse<T: Copy + Display>(
+    option: &'static str,
+    key: &'static str,
+    too_much: Option<T>,
+    allowed: T,
+) -> Result<(), TooMuch> {
+    match too_much {
+        None => Ok(()),
+        Some(wanted) => Err(TooMuch {
+            option,
+            wanted: wanted.to_string(),
+            key,
+            allowed: allowed.to_string(),
+        }),
+    }
+}
+
+/// The variable by which a program limits its own memory.
+///
+/// An entry for a device that the program does not see, or a text that CUDA cannot read, lifts the device's limit as well
+/// (measured on driver 580). So no program gets the caller's text.
+const MEMORY: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
+
+/// The caller's memory limit cannot be read.
+#[derive(Debug, Error)]
+#[error("cannot read {MEMORY}={text}: {why}")]
+pub struct UnreadableLimit {
+    text: String,
+    why: String,
+}
+
+impl Failure for UnreadableLimit {
+    fn hint(&self) -> Option<String> {
+        Some(format!(
+            "unset {MEMORY}; with this value CUDA would lift the memory limit of the device"
+        ))
+    }
+}
+
+/// Returns the limit that the caller's environment has for programs on this device.
+pub fn own_memory(record: &DeviceRecord) -> Result<Option<MemoryLimit>, UnreadableLimit> {
+    let text = std::env::var_os(MEMORY).unwrap_or_default();
+    read(&text, &record.uuid).map_err(|why| UnreadableLimit {
+        text: bounded(&text.to_string_lossy()).into_owned(),
+        why,
+    })
+}
+
+/// Reads `0=1G,1=512MB`, where a UUID may stand for a number. The program sees one device, which is number 0; what is said
+/// of others does not concern it.
+fn read(text: &OsStr, uuid: &str) -> Result<Option<MemoryLimit>, String> {
+    let text = text.to_string_lossy();
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let mut tightest: Option<MemoryLimit> = None;
+    for entry in text.split(',') {
+        let entry = entry.trim();
+        let Some((device, size)) = entry.split_once('=') else {
+            return Err(format!("\"{entry}\" is not DEVICE=SIZE, as in 0=4G"));
+        };
+        let is_named = device.starts_with("GPU-") || device.starts_with("MIG-");
+        let ordinal = device.parse::<u32>().ok();
+        if ordinal.is_none() && !is_named {
+            return Err(format!("\"{device}\" is no number and no UUID of a device"));
+        }
+        // NVIDIA's manual writes MB.
+        let limit: MemoryLimit = size.strip_suffix('B').unwrap_or(size).parse()?;
+        if ordinal == Some(0) || device == uuid {
+            tightest = Some(tightest.map_or(limit, |other| other.min(limit)));
+        }
+    }
+    Ok(tightest)
+}
 
 const THREADS: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 const PRIORITY: &str = "CUDA_MPS_CLIENT_PRIORITY";
@@ -15,10 +158,8 @@ const PRIORITY: &str = "CUDA_MPS_CLIENT_PRIORITY";
 /// version of the protocol, and a partition of another device.
 const SPOILING: [&str; 2] = ["CUDA_MPS_PROTOCOL_VERSION", "CUDA_MPS_SM_PARTITION"];
 
-/// Returns the variables by which a program limits itself.
-pub fn own_limits() -> [&'static str; 3] {
-    [THREADS, MEMORY, PRIORITY]
-}
+/// The variables by which a program limits itself.
+pub const OWN_LIMITS: [&str; 3] = [THREADS, MEMORY, PRIORITY];
 
 /// The environment variables of a client.
 #[derive(Debug)]
@@ -46,12 +187,9 @@ impl Variables {
     ///
     /// The pipe directory is named by the device's link, which survives a change of its UUID, unless that path is too long
     /// for a socket.
-    pub fn of(
-        record: &DeviceRecord,
-        run_dir: &RunDir,
-        logs: Option<PathBuf>,
-        limits: &ClientLimits,
-    ) -> Self {
+    pub fn of(environment: &Environment, served: &Served, limits: &ClientLimits) -> Self {
+        let (record, run_dir) = (&served.record, &served.run_dir);
+        let logs = environment.logs_of(run_dir.path());
         let by_name = run_dir.by_name(&record.name).join("pipe");
         let pipe = if by_name.as_os_str().len() <= MAX_PIPE_DIR {
             by_name
@@ -74,7 +212,7 @@ impl Variables {
             // One of another device would lift the limit of this one.
             unset.push(MEMORY);
         }
-        for (name, value) in own_limits().into_iter().zip([threads, memory, priority]) {
+        for (name, value) in OWN_LIMITS.into_iter().zip([threads, memory, priority]) {
             if let Some(value) = value {
                 set.push((name, value.into()));
             }
@@ -90,5 +228,37 @@ impl Variables {
             set.push((MEMORY, OsString::new()));
         }
         set
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_said_of_the_device_counts() {
+        let limit = |text: &str| {
+            read(OsStr::new(text), "MIG-1")
+                .unwrap()
+                .map(|limit| limit.to_string())
+        };
+        assert_eq!(limit("0=1G,1=512MB").as_deref(), Some("1G"));
+        assert_eq!(limit("0=2G, MIG-1=512MB").as_deref(), Some("512M"));
+        for none in ["", "1=4G", "5=4G", "MIG-2=4G", "GPU-7=512MB"] {
+            assert_eq!(limit(none), None, "{none}");
+        }
+        for wrong in [
+            "junk",
+            "0=2G,junk",
+            "0=2G,",
+            "0=",
+            "0=junk",
+            "x=2G",
+            "-1=2G",
+            "0=2",
+            "0=9999G",
+        ] {
+            assert!(read(OsStr::new(wrong), "MIG-1").is_err(), "{wrong}");
+        }
     }
 }

@@ -2,23 +2,19 @@
 
 use std::fmt::Display;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
-use std::str::FromStr;
+use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use jiff::fmt::friendly::SpanParser;
 
 use super::drain::AT_ONCE;
 use crate::catalog::BuiltIn;
-use crate::client::ClientLimits;
 use crate::error::{CommandError, Result, usage};
 use crate::host::{nearest, read_text_from};
 use crate::node::{NoSuchDevice, Node};
 use crate::profile::{Profile, ProfileError};
 use crate::render::ProgressForm;
-use crate::settings::{ClientPriority, MemoryLimit, Percentage};
 
 /// The devices of a command line.
 #[derive(Args, Debug)]
@@ -128,119 +124,69 @@ impl ConsentArgs {
     }
 }
 
-/// The limits of a program, for `run` and `env`.
-#[derive(Args, Debug)]
-pub struct LimitArgs {
-    /// Share of the device's SMs that the program may use, in percent
-    #[arg(long, value_name = "PERCENT")]
-    threads: Option<Percentage>,
-    /// Device memory that the program may allocate, such as 4G or 512M
-    #[arg(long, value_name = "SIZE")]
-    memory: Option<MemoryLimit>,
-    /// Priority of the program's work
-    #[arg(long, value_parser = priorities())]
-    priority: Option<ClientPriority>,
-}
+/// A number of lines of a log; `None` for all.
+pub type LineCount = Option<usize>;
 
-fn priorities() -> impl TypedValueParser<Value = ClientPriority> {
-    PossibleValuesParser::new(ClientPriority::WORDS).try_map(|word| word.parse())
-}
-
-impl LimitArgs {
-    pub fn limits(&self) -> ClientLimits {
-        ClientLimits {
-            threads: self.threads,
-            memory: self.memory,
-            priority: self.priority,
-        }
-    }
-}
-
-/// A number of lines of a log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LineCount {
-    All,
-    Last(usize),
-}
-
-impl FromStr for LineCount {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.parse() {
-            Ok(number) => Ok(Self::Last(number)),
-            Err(_) if text == "all" => Ok(Self::All),
-            Err(_) => Err("expected a number, or all".to_owned()),
-        }
+/// Reads a number of lines.
+pub fn line_count(text: &str) -> Result<LineCount, String> {
+    match text.parse() {
+        Ok(number) => Ok(Some(number)),
+        Err(_) if text == "all" => Ok(None),
+        Err(_) => Err("expected a number, or all".to_owned()),
     }
 }
 
 /// The profile of a command line: a file, `-`, or the name of a built-in one.
 #[derive(Clone, Debug)]
-pub enum ProfileSource {
-    File(PathBuf),
-    BuiltIn(BuiltIn),
-}
+pub struct ProfileSource(String);
 
-impl FromStr for ProfileSource {
-    type Err = std::convert::Infallible;
-
-    fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
-        Ok(match BuiltIn::named(text) {
-            Some(profile) => Self::BuiltIn(profile),
-            None => Self::File(text.into()),
-        })
+impl From<&str> for ProfileSource {
+    fn from(text: &str) -> Self {
+        Self(text.to_owned())
     }
 }
 
 impl ProfileSource {
     /// Reads and checks the profile.
     pub fn load(&self) -> Result<Profile> {
-        let path = match self {
-            Self::BuiltIn(profile) => {
-                let path = Path::new(profile.name);
-                return Ok(Profile::parse(path, profile.text.to_owned())?);
-            }
-            Self::File(path) => path,
-        };
+        let path = Path::new(&self.0);
+        if let Some(profile) = BuiltIn::named(&self.0) {
+            return Ok(Profile::parse(path, profile.text.to_owned())?);
+        }
         let (shown, text) = read_text_from(path);
-        match text {
-            Ok(text) => {
-                let is_of_mig_parted = text.lines().any(|line| line.starts_with("mig-configs:"));
-                Profile::parse(shown, text).map_err(|error| misread(shown, is_of_mig_parted, error))
-            }
+        let text = match text {
+            Ok(text) => text,
             Err(error) => {
                 let is_missing = error.kind() == ErrorKind::NotFound;
                 let error = CommandError::from(ProfileError::Unreadable {
                     path: shown.to_owned(),
                     error,
                 });
-                Err(if is_missing {
-                    error.hint(near(path))
+                return Err(if is_missing {
+                    error.hint(near(&self.0))
                 } else {
                     error
-                })
+                });
             }
-        }
+        };
+        let is_of_mig_parted = text.lines().any(|line| line.starts_with("mig-configs:"));
+        Profile::parse(shown, text).map_err(|error| {
+            let error = CommandError::from(error);
+            if !is_of_mig_parted {
+                return error;
+            }
+            let path = shown.display();
+            let what =
+                format!("{path} is a configuration of mig-parted (YAML), and not a profile (TOML)");
+            let hint = format!("mig-mps import {path} makes a profile of it");
+            CommandError::new(error.status, what).hint(hint)
+        })
     }
-}
-
-/// The error of a file that is no profile, and may be a configuration of mig-parted.
-fn misread(path: &Path, is_of_mig_parted: bool, error: ProfileError) -> CommandError {
-    let error = CommandError::from(error);
-    if !is_of_mig_parted {
-        return error;
-    }
-    let path = path.display();
-    let what = format!("{path} is a configuration of mig-parted (YAML), and not a profile (TOML)");
-    let hint = format!("mig-mps import {path} makes a profile of it");
-    CommandError::new(error.status, what).hint(hint)
 }
 
 /// Names the built-in profile that was probably meant instead of a missing file.
-fn near(path: &Path) -> String {
+fn near(word: &str) -> String {
     let names: Vec<&str> = BuiltIn::all().iter().map(|profile| profile.name).collect();
-    let word = path.to_string_lossy();
     match nearest(word.trim_end_matches(".toml"), names.iter().copied()) {
         Some(near) => format!("did you mean the built-in profile {near}?"),
         None => format!("the built-in profiles are {}", names.join(", ")),

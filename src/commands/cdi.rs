@@ -5,12 +5,12 @@ use std::io;
 use std::path::PathBuf;
 
 use clap::Args;
-use serde::Deserialize;
+use serde_json::Value;
 
 use super::change::Ending;
 use super::env::{container_device, remark};
 use super::{Context, LOCK_LIMIT, locked, print_or_write};
-use crate::client::{CDI_KIND, ClientLimits, SharedMemory, cdi_specification};
+use crate::client::{CDI_KIND, ClientLimits, cdi_specification};
 use crate::error::{Context as _, Result};
 use crate::failure::ExitStatus;
 use crate::host::{Directories, Environment, OwnFile, Uid, caller, in_path, may_write};
@@ -38,7 +38,7 @@ pub fn run(args: &CdiArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let Some(text) = specification(context.environment, &node)? else {
         return Err(crate::commands::no_daemon(&node));
     };
-    remark_on(context.environment);
+    remark(context.environment);
     print_or_write(&text, args.output.as_deref())?;
     Ok(ExitStatus::Done)
 }
@@ -48,17 +48,14 @@ pub fn refuse_other(profile: &Profile, environment: &Environment) -> Result<()> 
     if !matches!(profile.cdi, Some((true, _))) {
         return Ok(());
     }
-    check(&cdi_file(environment)).context("cannot keep the CDI file current")
-}
-
-/// Fails if the file could not be written: others could replace it, it is not of mig-mps, or the directory takes none.
-fn check(file: &OwnFile) -> io::Result<()> {
-    file.check()?;
+    // Others could replace it, it is not of mig-mps, or the directory takes none.
+    let file = cdi_file(environment);
+    let mut checked = file.check();
     if caller() == Uid::ROOT && file.directory.exists() && !may_write(&file.directory) {
         let error = io::ErrorKind::ReadOnlyFilesystem.into();
-        return Err(in_path(&file.directory, &error));
+        checked = checked.and(Err(in_path(&file.directory, &error)));
     }
-    Ok(())
+    checked.context("cannot keep the CDI file current")
 }
 
 /// The file by which container engines find this node's devices.
@@ -67,14 +64,9 @@ fn cdi_file(environment: &Environment) -> OwnFile {
         directory: environment.host.cdi_dir(),
         name: "mig-mps.json",
         is_ours: |text| {
-            serde_json::from_str::<Specification>(text).is_ok_and(|found| found.kind == CDI_KIND)
+            serde_json::from_str::<Value>(text).is_ok_and(|found| found["kind"] == CDI_KIND)
         },
     }
-}
-
-#[derive(Deserialize)]
-struct Specification {
-    kind: String,
 }
 
 /// Plans to apply a profile, with what becomes of the CDI file.
@@ -89,11 +81,10 @@ pub fn plan_up(
     if caller != Uid::ROOT {
         return Ok(plan);
     }
-    let cdi = match cdi_file(environment).read() {
-        Ok(before) => change_of(environment, node, profile, &plan, before.as_ref()),
-        // It is refused before, or is not asked for.
-        Err(_) => None,
-    };
+    // A file that cannot be read is refused before, or is not asked for.
+    let before = cdi_file(environment).read().ok();
+    let cdi =
+        before.and_then(|before| change_of(environment, node, profile, &plan, before.as_ref()));
     Ok(Plan { cdi, ..plan })
 }
 
@@ -171,7 +162,7 @@ fn update(
     };
     let text = current_text(environment, is_wanted)?;
     if text.is_some() {
-        remark_on(environment);
+        remark(environment);
     }
     let kept = match text {
         Some(text) => file.write(&text),
@@ -186,12 +177,6 @@ fn current_text(environment: &Environment, is_wanted: bool) -> Result<Option<Str
         return Ok(None);
     }
     specification(environment, &observe_records(environment)?)
-}
-
-/// Says what the specification cannot know.
-fn remark_on(environment: &Environment) {
-    let driver = environment.host.driver_version();
-    remark(SharedMemory::of_driver(driver.as_deref()));
 }
 
 /// Returns the specification of all devices with records; `None` if there are none.

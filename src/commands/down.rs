@@ -69,9 +69,9 @@ impl DownArgs {
         })
     }
 
-    /// The GPUs with these devices, or of all, that cannot be read and have something that is to be destroyed or switched
-    /// off.
-    fn unread(&self, node: &Node, names: &[String]) -> Vec<(u32, String)> {
+    /// The error if something that is to be destroyed or switched off stays, of these devices or of all, because its GPU
+    /// cannot be read.
+    fn unread(&self, node: &Node, names: &[String]) -> Option<CommandError> {
         let mut made: Vec<&String> = Vec::new();
         if self.destroys() {
             made.extend(node.created.iter().map(|created| &created.gpu));
@@ -81,20 +81,28 @@ impl DownArgs {
         }
         made.retain(|gpu| node.gpu(gpu).is_none());
         if made.is_empty() {
-            return Vec::new();
+            return None;
         }
-        let mut unread: Vec<(u32, String)> = node
-            .lost_gpus()
-            .map(|(index, why)| (index, why.to_owned()))
-            .collect();
-        unread.retain(|(index, _)| {
+        let (mut gpus, mut reasons) = (Vec::new(), Vec::new());
+        for (index, why) in node.lost_gpus() {
             let mut on_it = node
                 .devices
                 .iter()
-                .filter(|device| device.gpu == Some(*index) && made.contains(&&device.key.gpu));
-            names.is_empty() || on_it.any(|device| names.contains(&device.name))
-        });
-        unread
+                .filter(|device| device.gpu == Some(index) && made.contains(&&device.key.gpu));
+            if names.is_empty() || on_it.any(|device| names.contains(&device.name)) {
+                gpus.push(index);
+                reasons.push(why);
+            }
+        }
+        if gpus.is_empty() {
+            return None;
+        }
+        let error = failed(format_args!(
+            "what mig-mps made stays on GPU {}, which cannot be read: {}",
+            ranges(&gpus),
+            reasons.join("; ")
+        ));
+        Some(error.hint(format!("{}, and run this command again", lost_hint())))
     }
 }
 
@@ -119,7 +127,8 @@ pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
         on_failure: OnFailure::GoOn,
         does_without_driver: !args.destroys(),
         remark: &|_, plan| {
-            if may_need_reset(plan) {
+            // It switches MIG mode off on a GPU that needs a reset for that.
+            if plan.gpus.iter().any(|gpu| gpu.due.is_some()) {
                 note(RESET);
             }
         },
@@ -133,9 +142,9 @@ pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
         })
     }
     .run()?;
-    let asked = asked.into_inner();
+    let mut asked = asked.into_inner();
     if args.consent.dry_run
-        && let Some(unread) = asked.unread()
+        && let Some(unread) = &asked.unread
     {
         note(&unread.to_string());
     }
@@ -143,7 +152,7 @@ pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
         return Ok(ExitStatus::Done);
     };
     if !args.consent.dry_run {
-        outcome.after = asked.unread();
+        outcome.after = asked.unread.take();
     }
     summarize(args, &run_dir, &outcome, &asked)?;
     match outcome.after {
@@ -159,8 +168,8 @@ struct Asked {
     devices: Vec<String>,
     /// The UUIDs of their GPUs.
     gpus: Vec<String>,
-    /// GPUs that cannot be read, where something is to be destroyed or switched off.
-    unread: Vec<(u32, String)>,
+    /// The error if something stays because its GPU cannot be read.
+    unread: Option<CommandError>,
 }
 
 impl Asked {
@@ -177,21 +186,6 @@ impl Asked {
             devices: devices.iter().map(|device| device.uuid.clone()).collect(),
             unread: args.unread(node, names),
         }
-    }
-
-    /// The error if something stays because its GPU cannot be read.
-    fn unread(&self) -> Option<CommandError> {
-        if self.unread.is_empty() {
-            return None;
-        }
-        let gpus: Vec<u32> = self.unread.iter().map(|(index, _)| *index).collect();
-        let reasons: Vec<&str> = self.unread.iter().map(|(_, why)| why.as_str()).collect();
-        let error = failed(format_args!(
-            "what mig-mps made stays on GPU {}, which cannot be read: {}",
-            ranges(&gpus),
-            reasons.join("; ")
-        ));
-        Some(error.hint(format!("{}, and run this command again", lost_hint())))
     }
 }
 
@@ -237,11 +231,6 @@ fn remark_on_the_profile(run_dir: &RunDir) {
             "The next up of {name}, also at boot, makes them again, unless the profile is changed."
         ));
     }
-}
-
-/// True if it switches MIG mode off on a GPU that needs a reset for that.
-fn may_need_reset(plan: &Plan) -> bool {
-    plan.gpus.iter().any(|gpu| gpu.due.is_some())
 }
 
 /// Daemons that users run themselves are theirs to end.

@@ -7,9 +7,8 @@ use std::fmt::Write as _;
 use clap::{Args, ValueEnum};
 
 use super::Context;
-use super::args::LimitArgs;
 use crate::client::{
-    ClientLimits, Container, ContainerDevice, SharedMemory, Variables, own_limits, own_memory,
+    ClientLimits, ContainerDevice, OWN_LIMITS, SharedMemory, Variables, own_memory,
 };
 use crate::error::{Result, failed, usage};
 use crate::failure::ExitStatus;
@@ -18,7 +17,6 @@ use crate::node::{Node, Served, observe_records};
 use crate::render::json::EnvDocument;
 use crate::render::{note, print, print_json};
 use crate::settings::Serve;
-use crate::state::DeviceRecord;
 
 /// Print the environment variables of a device's clients
 ///
@@ -29,7 +27,7 @@ pub struct EnvArgs {
     /// Device: a name, a UUID, or a unique prefix of either
     device: String,
     #[command(flatten)]
-    limits: LimitArgs,
+    limits: ClientLimits,
     /// Shell that reads them [default: the one in SHELL]
     #[arg(long)]
     shell: Option<ShellSyntax>,
@@ -67,16 +65,21 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let node = observe_records(environment)?;
     let served = served_by(&node, &args.device)?;
-    if let Some(container) = args.format.and_then(EnvFormat::container) {
-        let device = container_device(environment, served, &args.limits.limits())?;
-        remark(device.memory);
-        print(&device.text(container).map_err(failed)?)?;
+    if let Some(format @ (EnvFormat::Docker | EnvFormat::Podman | EnvFormat::K8s)) = args.format {
+        let device = container_device(environment, served, &args.limits)?;
+        remark(environment);
+        let text = match format {
+            EnvFormat::Docker => device.options("--gpus device="),
+            EnvFormat::Podman => device.options("--device nvidia.com/gpu="),
+            _ => device.pod(),
+        };
+        print(&text.map_err(failed)?)?;
         return Ok(ExitStatus::Done);
     }
-    let mut variables = variables(served, environment, &args.limits.limits())?;
+    let mut variables = variables(served, environment, &args.limits)?;
     refuse_bytes(&variables)?;
     // A shell keeps what it was given for another device.
-    for limit in own_limits() {
+    for limit in OWN_LIMITS {
         let is_set = variables.set.iter().any(|(name, _)| *name == limit);
         if !is_set && !variables.unset.contains(&limit) {
             variables.unset.push(limit);
@@ -133,17 +136,6 @@ fn lines(variables: &Variables, line: impl Fn(&str, Option<&str>) -> String) -> 
         text.push('\n');
     }
     text
-}
-
-impl EnvFormat {
-    fn container(self) -> Option<Container> {
-        match self {
-            Self::Docker => Some(Container::Docker),
-            Self::Podman => Some(Container::Podman),
-            Self::K8s => Some(Container::Kubernetes),
-            Self::Json | Self::Dotenv | Self::Slurm => None,
-        }
-    }
 }
 
 impl ShellSyntax {
@@ -225,10 +217,8 @@ pub fn variables(
     environment: &Environment,
     limits: &ClientLimits,
 ) -> Result<Variables> {
-    let record = &served.record;
-    limits.check(&record.settings)?;
-    let logs = environment.logs_of(served.run_dir.path());
-    Ok(Variables::of(record, &served.run_dir, logs, limits))
+    limits.check(&served.record.settings)?;
+    Ok(Variables::of(environment, served, limits))
 }
 
 /// Returns a device as containers use it, with these limits for their programs.
@@ -255,7 +245,17 @@ pub(super) fn container_device(
     let (mut user, mut group) = (None, None);
     match &record.settings.serve {
         Some(Serve::User(name)) => user = Account::named(name)?.map(|account| account.uid.0),
-        Some(Serve::Group(name)) => group = Some(group_of(record, name)?),
+        Some(Serve::Group(name)) => {
+            // Without the group a container's programs would run outside MPS.
+            let id = group_named(name)?.ok_or_else(|| {
+                failed(format_args!(
+                    "{} serves the group {name}, and this machine has no group of that name",
+                    record.name
+                ))
+                .hint("make the group again, or name another one in the profile, and apply it")
+            })?;
+            group = Some(id);
+        }
         _ => {}
     }
     let driver = environment.host.driver_version();
@@ -266,24 +266,14 @@ pub(super) fn container_device(
         variables: set,
         user,
         group,
-        memory: SharedMemory::of_driver(driver.as_deref()),
-    })
-}
-
-/// Returns the id of the group that a device serves. Without it a container's programs would run outside MPS.
-fn group_of(record: &DeviceRecord, name: &str) -> Result<u32> {
-    group_named(name)?.ok_or_else(|| {
-        failed(format_args!(
-            "{} serves the group {name}, and this machine has no group of that name",
-            record.name
-        ))
-        .hint("make the group again, or name another one in the profile, and apply it")
+        shares_files: SharedMemory::of_driver(driver.as_deref()) == SharedMemory::Files,
     })
 }
 
 /// Says what the text for containers cannot know.
-pub(super) fn remark(memory: SharedMemory) {
-    if memory == SharedMemory::Unknown {
+pub(super) fn remark(environment: &Environment) {
+    let driver = environment.host.driver_version();
+    if SharedMemory::of_driver(driver.as_deref()) == SharedMemory::Unknown {
         note(
             "The driver's version cannot be read. Before driver 580 a container must share /dev/shm with the host (--ipc host).",
         );

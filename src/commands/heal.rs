@@ -11,7 +11,7 @@ use crate::apply::OnFailure;
 use crate::error::{CommandError, Result};
 use crate::failure::ExitStatus;
 use crate::host::Environment;
-use crate::node::{Detail, Node, observe};
+use crate::node::{Detail, Node, Served, observe};
 use crate::plan::{self, Action, Plan};
 use crate::render::format::count;
 use crate::render::json::ChangeDocument;
@@ -155,14 +155,10 @@ fn report(outcome: &Outcome) -> Result<Healed> {
             print_lines(&format!("{name}: server {pid} outlived its daemon: ended"))?;
             healed.ended += 1;
         }
-        let Some(start) = step.action.as_start() else {
-            continue;
-        };
-        let served = outcome.node.served_as(&start.name);
-        let Some(record) = served.map(|served| &served.record) else {
-            continue;
-        };
-        if let Some(daemon) = record.daemon.filter(|_| record.finished) {
+        if let Some(start) = step.action.as_start()
+            && let Some(Served { record, .. }) = outcome.node.served_as(&start.name)
+            && let Some(daemon) = record.daemon.filter(|_| record.finished)
+        {
             let (name, because, pid) = (&start.name, &step.because, daemon.pid);
             let (times, most) = (record.healed.len(), DeviceRecord::MOST_HEALS);
             print_lines(&format!(
@@ -184,11 +180,9 @@ fn report_failing(node: &Node, names: &[String]) -> usize {
         }
     }
     for problem in node.problems(names) {
-        let Some(name) = &problem.device else {
-            continue;
-        };
-        let is_gone = matches!(problem.id, "device-gone" | "gpu-lost");
-        if is_gone || failing.contains(&name) {
+        if let Some(name) = &problem.device
+            && (matches!(problem.id, "device-gone" | "gpu-lost") || failing.contains(&name))
+        {
             note(&problem.to_string());
         }
     }

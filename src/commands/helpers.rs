@@ -9,6 +9,7 @@ use crate::cuda;
 use crate::error::{Context as _, Result};
 use crate::host::{BecomeUser, Environment, Limits};
 use crate::mps::Invocation;
+use crate::render::json::line;
 use crate::render::print;
 
 #[derive(Debug, Parser)]
@@ -35,16 +36,13 @@ impl InternalCommand {
                 let error = invocation.command(&programs).exec();
                 Err(error).context(format!("cannot start {}", programs.control.display()))
             }
-            Self::Attach { user } => attach(user),
+            Self::Attach { user } => {
+                let library = Environment::read().cuda_library;
+                user.take()?;
+                // It may never return.
+                let result = cuda::attach(library.as_deref());
+                Ok(print(&line(&result)?)?)
+            }
         }
     }
-}
-
-/// Initialises CUDA, which may never return, and prints the result as a line of JSON.
-fn attach(user: &BecomeUser) -> Result<()> {
-    let library = Environment::read().cuda_library;
-    user.take()?;
-    let result = cuda::attach(library.as_deref());
-    print(&(serde_json::to_string(&result).map_err(anyhow::Error::from)? + "\n"))?;
-    Ok(())
 }

@@ -9,12 +9,11 @@ use super::args::{ConsentArgs, DeviceArgs, gpu_index, number};
 use super::change::Change;
 use crate::error::{CommandError, Result, usage};
 use crate::failure::ExitStatus;
-use crate::host::{Environment, Pid, Uid};
+use crate::host::{Environment, Pid};
 use crate::mps::Patience;
-use crate::node::{Detail, Node, observe};
-use crate::plan::{self, KillRequest, Plan, Refusal, Signal};
+use crate::node::{Detail, observe};
+use crate::plan::{self, KillRequest, Plan, Signal};
 use crate::render::note;
-use crate::state::RunDir;
 
 /// End a client's work on a device
 ///
@@ -74,8 +73,20 @@ pub fn run(args: &KillArgs, context: &Context<'_>) -> Result<ExitStatus> {
             Some(kill) => kill.name.clone(),
             None => plan::device_of(node, &devices.names(node)?, &pids)?,
         };
-        let request = (device.as_str(), pids.as_slice());
-        let plan = args.plan(node, run_dir, environment.caller, request, shown.get())?;
+        let served = node.served_as(&device);
+        let request = KillRequest {
+            device: &device,
+            pids: &pids,
+            signal: args.signal,
+            patience: match args.consent.drain {
+                Some(_) if !args.consent.force => Patience::Idle,
+                drain => Patience::Force(drain.unwrap_or(0)),
+            },
+            caller: environment.caller,
+            owner: served.and_then(|served| served.run_dir.owner()),
+            shown: shown.get(),
+        };
+        let plan = plan::kill(node, run_dir, &request)?;
         shown.get_or_init(|| plan.clone());
         Ok(plan)
     })
@@ -104,41 +115,15 @@ fn no_pid(word: &str, environment: &Environment) -> CommandError {
 fn device_with_client(word: &str, environment: &Environment) -> Option<String> {
     pid(word).ok()?;
     let node = observe(environment, Detail::STATUS).ok()?;
-    for served in node.served() {
-        for client in served.clients.listed() {
-            if client.pid.is_some_and(|pid| pid.to_string() == word) {
-                return Some(served.record.name.clone());
-            }
-        }
-    }
-    None
-}
-
-impl KillArgs {
-    fn plan(
-        &self,
-        node: &Node,
-        run_dir: &RunDir,
-        caller: Uid,
-        (device, pids): (&str, &[Pid]),
-        shown: Option<&Plan>,
-    ) -> Result<Plan, Refusal> {
-        let served = node.served_as(device);
-        let drain = self.consent.drain;
-        let request = KillRequest {
-            device,
-            pids,
-            signal: self.signal,
-            patience: match drain {
-                Some(_) if !self.consent.force => Patience::Idle,
-                _ => Patience::Force(drain.unwrap_or(0)),
-            },
-            caller,
-            owner: served.and_then(|served| served.run_dir.owner()),
-            shown,
-        };
-        plan::kill(node, run_dir, &request)
-    }
+    let served = node.served().find(|served| {
+        let mut pids = served
+            .clients
+            .listed()
+            .iter()
+            .filter_map(|client| client.pid);
+        pids.any(|pid| pid.to_string() == word)
+    })?;
+    Some(served.record.name.clone())
 }
 
 /// A client that has left between the plan and its turn is no mistake.

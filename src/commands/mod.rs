@@ -3,11 +3,10 @@
 pub mod args;
 pub mod cdi;
 pub mod change;
-mod copies;
+mod children;
 pub mod down;
 mod drain;
 pub mod env;
-mod guard;
 pub mod heal;
 pub mod helpers;
 pub mod kill;
@@ -67,13 +66,11 @@ pub fn detail_for(profile: &Profile) -> Detail {
 /// Returns the directories of a change. Refuses a plain user those of another, before a plan of it is shown.
 pub fn own_directories(environment: &Environment, consent: &ConsentArgs) -> Result<Directories> {
     let directories = environment.directories()?;
+    let is_allowed = environment.is_root() || consent.dry_run;
     let owner = match RunDir::at(&directories.run).owner() {
-        Some(owner) if owner != environment.caller => owner,
+        Some(owner) if owner != environment.caller && !is_allowed => owner,
         _ => return Ok(directories),
     };
-    if environment.is_root() || consent.dry_run {
-        return Ok(directories);
-    }
     let as_owner = if owner == Uid::ROOT {
         as_root()
     } else {
@@ -226,17 +223,17 @@ pub fn tell_of_interrupted(environment: &Environment) {
     }
 }
 
-/// Picks up what a killed change has left, and reports it. Returns true if there was one.
-pub fn pick_up_interrupted(environment: &Environment, directories: &Directories) -> Result<bool> {
+/// Picks up what a killed change has left, and reports it.
+pub fn pick_up_interrupted(environment: &Environment, directories: &Directories) -> Result<()> {
     let run_dir = RunDir::at(&directories.run);
     let journal = apply::read_journal(&run_dir).context("cannot use the run directory")?;
     if !journal.is_some_and(|journal| journal.is_of_the_dead(&environment.host)) {
-        return Ok(false);
+        return Ok(());
     }
     let _lock = locked(environment, directories, LOCK_LIMIT)?;
     let node = observe(environment, Detail::GEOMETRY)?;
     if let Some(said) = apply::pick_up(environment, &run_dir, &node)? {
         note(&format!("{said} Continuing from the present state."));
     }
-    Ok(true)
+    Ok(())
 }

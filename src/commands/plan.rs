@@ -9,7 +9,6 @@ use crate::error::Result;
 use crate::failure::ExitStatus;
 use crate::host::Uid;
 use crate::node::observe;
-use crate::profile::Profile;
 use crate::render::json::PlanDocument;
 use crate::render::{self, consequences, note, print, print_json};
 use crate::settings::Serve;
@@ -32,17 +31,14 @@ pub struct PlanArgs {
     exit_code: bool,
 }
 
-/// True if the profile serves users that a plain user's daemon cannot serve.
-fn is_for_root_alone(profile: &Profile) -> bool {
-    profile.serves.iter().any(|(serve, _)| *serve != Serve::Own)
-}
-
 /// Shows what `up` would do, and what it would disrupt.
 pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let profile = args.profile.load()?;
     cdi::refuse_other(&profile, environment)?;
-    let is_roots = !environment.is_root() && is_for_root_alone(&profile);
+    // A plain user's daemon serves nobody else.
+    let is_roots =
+        !environment.is_root() && profile.serves.iter().any(|(serve, _)| *serve != Serve::Own);
     let caller = if is_roots {
         Uid::ROOT
     } else {

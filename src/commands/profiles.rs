@@ -22,24 +22,18 @@ pub struct ProfilesArgs {
 
 /// Lists the built-in profiles, or prints one.
 pub fn run(args: &ProfilesArgs, _context: &Context<'_>) -> Result<ExitStatus> {
-    match args.name.as_deref().and_then(BuiltIn::named) {
-        Some(profile) => print(profile.text)?,
-        None => print(&list(&BuiltIn::all(), width()))?,
+    if let Some(profile) = args.name.as_deref().and_then(BuiltIn::named) {
+        print(profile.text)?;
+        return Ok(ExitStatus::Done);
     }
-    Ok(ExitStatus::Done)
-}
-
-/// Formats the list of built-in profiles.
-fn list(profiles: &[BuiltIn], width: usize) -> String {
-    let widest = profiles
-        .iter()
-        .map(|profile| profile.name.len())
-        .max()
-        .unwrap_or(0);
-    let heading = format!("{:widest$}  DESCRIPTION\n", "NAME");
-    let rows = profiles.iter().map(|profile| {
+    let profiles = BuiltIn::all();
+    let names = profiles.iter().map(|profile| profile.name.len());
+    let widest = names.max().unwrap_or(0);
+    let mut text = format!("{:widest$}  DESCRIPTION\n", "NAME");
+    for profile in profiles {
         let head = format!("{:widest$}  ", profile.name);
-        hanging(&head, profile.summary(), width)
-    });
-    [heading].into_iter().chain(rows).collect()
+        text += &hanging(&head, profile.summary(), width());
+    }
+    print(&text)?;
+    Ok(ExitStatus::Done)
 }

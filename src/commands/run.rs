@@ -1,7 +1,5 @@
 //! `mig-mps run`: the choice of a device, the wait until it takes a program, and the program.
 
-use std::cell::RefCell;
-use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::os::unix::process::CommandExt;
@@ -10,26 +8,23 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use regex::Regex;
 
-use super::args::{LimitArgs, duration, number};
-use super::copies::{self, Copy, Share};
+use super::Context;
+use super::args::{duration, number};
+use super::children::{self, Copy, Share};
 use super::env::{served_by, variables_over_own};
-use super::{Context, guard};
 use crate::client::{
-    ClientSlot, LocalRank, Map, NoneFree, NotReady, Variables, Wanted, devices_for, free_devices,
-    ready, refuse_unmapped,
+    ClientLimits, ClientSlot, LocalRank, Map, Variables, Wanted, devices_for, free_devices, ready,
+    refuse_unmapped,
 };
 use crate::error::{CommandError, Result, failed};
 use crate::failure::ExitStatus;
-use crate::geometry::ProfileName;
 use crate::host::{
     Environment, Limits, MORE_PROCESSES, give_open_files, heed_child_signal, ignore_again,
     refuse_old_kernel,
 };
 use crate::node::{Detail, Node, Served, observe, observe_records};
 use crate::render::note;
-use crate::settings::MemoryLimit;
 
 /// Run a program as an MPS client of a device
 ///
@@ -50,12 +45,15 @@ pub struct RunArgs {
     #[command(flatten)]
     choose: ChooseArgs,
     #[command(flatten)]
-    wanted: WantedArgs,
+    wanted: Wanted,
+    /// Spread ranks over devices one after the other, or in blocks of neighbours [default: cycle]
+    #[arg(long, requires = "by_rank")]
+    map: Option<Map>,
     /// Share of a device's SMs for each copy: 100 % / n, 200 % / n, or all, where n copies run on it
     #[arg(long, requires = "copies", conflicts_with = "threads")]
     share: Option<Share>,
     #[command(flatten)]
-    limits: LimitArgs,
+    limits: ClientLimits,
     /// Bind the program to the CPUs that are local to the device's GPU
     #[arg(long, conflicts_with = "copies")]
     bind: Option<Bind>,
@@ -95,33 +93,33 @@ fn start(args: &RunArgs, environment: &Environment) -> Result<ExitStatus> {
     refuse_unmapped(&environment.host)?;
     // A caller that ignores SIGCHLD would take the exit status of the checks.
     heed_child_signal()?;
-    let patience = DeviceWait::new(args.wait);
     if let Some(count) = args.choose.copies {
         let count = count as usize;
-        copies::refuse_too_many(count)?;
-        let devices = patience.until(|| args.free(environment, count))?;
+        children::refuse_too_many(count)?;
+        let devices = wait_until(args.wait, || args.free(environment, count))?;
         let copies = args.spread(environment, &devices, count)?;
-        return copies::run(environment, &args.command, &copies);
+        return children::run_copies(environment, &args.command, &copies);
     }
-    let (served, variables) = args.one(environment, &patience)?;
+    let (served, variables) = args.one(environment)?;
     if let Some(Bind::Near) = args.bind {
         bind_near(environment, &served)?;
     }
     if args.require_mps {
-        return guard::run(environment, &served, &args.command, &variables);
+        return children::run_guarded(environment, &served, &args.command, &variables);
     }
-    let never = become_it(&args.command, &variables)?;
-    match never {}
+    let mut command = command(&args.command, &variables);
+    ignore_again(&mut command);
+    let error = command.exec();
+    Err(not_started(&command, &error))
 }
 
 impl RunArgs {
     /// Returns the device that the program runs on, with its environment.
-    fn one(&self, environment: &Environment, patience: &DeviceWait) -> Result<(Served, Variables)> {
-        let limits = self.limits.limits();
+    fn one(&self, environment: &Environment) -> Result<(Served, Variables)> {
         if self.choose.any {
-            let mut free = patience.until(|| self.free(environment, 1))?;
+            let mut free = wait_until(self.wait, || self.free(environment, 1))?;
             let served = free.remove(0);
-            let variables = variables_over_own(&served, environment, &limits)?;
+            let variables = variables_over_own(&served, environment, &self.limits)?;
             return Ok((served, variables));
         }
         let node = observe_records(environment)?;
@@ -130,37 +128,37 @@ impl RunArgs {
         } else {
             served_by(&node, self.device.as_deref().unwrap_or_default())?
         };
-        let variables = variables_over_own(served, environment, &limits)?;
-        if !self.no_check {
-            patience.until(|| check(environment, &node, served, &variables))?;
-        }
+        let variables = wait_until(self.wait, || self.try_device(environment, &node, served))?;
         Ok((served.clone(), variables))
     }
 
     fn by_rank<'n>(&self, node: &'n Node, environment: &Environment) -> Result<&'n Served> {
-        let wanted = self.wanted.among(self.names(node)?);
+        let wanted = self.wanted.among(node.resolve(self.device.as_slice())?);
         let devices = devices_for(node, &wanted, environment.caller);
         let rank = LocalRank::of(|name| std::env::var(name).ok())?;
-        let position = rank.device(devices.len(), node.served().count(), self.wanted.map())?;
+        let position = rank.device(
+            devices.len(),
+            node.served().count(),
+            self.map.unwrap_or(Map::Cycle),
+        )?;
         Ok(devices[position])
-    }
-
-    /// Returns the names of the devices that are chosen from; none for all.
-    fn names(&self, node: &Node) -> Result<Vec<String>> {
-        let words: Vec<String> = self.device.iter().cloned().collect();
-        Ok(node.resolve(&words)?)
     }
 
     /// Returns at least one and at most `most` devices that take a client now, the best ones first.
     fn free(&self, environment: &Environment, most: usize) -> Result<Vec<Served>, RunObstacle> {
         let node = observe(environment, Detail::STATUS).map_err(CommandError::from)?;
-        let wanted = self.wanted.among(self.names(&node)?);
+        let names = node
+            .resolve(self.device.as_slice())
+            .map_err(CommandError::from)?;
+        let wanted = self.wanted.among(names);
         let mut found = Vec::new();
         let mut failed = None;
-        for served in free_devices(&node, &wanted, environment.caller)? {
+        let free = free_devices(&node, &wanted, environment.caller)
+            .map_err(|none| RunObstacle::new(none.is_passing(), none))?;
+        for served in free {
             // A device that fails is passed over while another one does not.
             match self.try_device(environment, &node, served) {
-                Ok(()) => found.push(served.clone()),
+                Ok(_) => found.push(served.clone()),
                 Err(obstacle) => failed = failed.or(Some(obstacle)),
             }
             if found.len() == most {
@@ -174,18 +172,26 @@ impl RunArgs {
     }
 
     /// Checks that the program can run on a device with its limits, and unless `--no-check` is given, that the device takes
-    /// it now.
+    /// it now. Returns its environment there.
     fn try_device(
         &self,
         environment: &Environment,
         node: &Node,
         served: &Served,
-    ) -> Result<(), RunObstacle> {
-        let variables = variables_over_own(served, environment, &self.limits.limits())?;
-        if self.no_check {
-            return Ok(());
+    ) -> Result<Variables, RunObstacle> {
+        let variables = variables_over_own(served, environment, &self.limits)?;
+        if !self.no_check {
+            ready(
+                environment,
+                node,
+                &served.record.name,
+                &variables,
+                ClientSlot::Needed,
+                |environment, _| environment.caller,
+            )
+            .map_err(|error| RunObstacle::new(error.is_passing(), error))?;
         }
-        check(environment, node, served, &variables)
+        Ok(variables)
     }
 
     /// Spreads copies over devices, each to the one with the fewest clients.
@@ -199,11 +205,11 @@ impl RunArgs {
             .iter()
             .map(|served| served.clients.listed().len())
             .collect();
-        let placed = copies::spread(&clients, count);
+        let placed = children::spread(&clients, count);
         let mut copies = Vec::new();
         for &position in &placed {
             let on_device = placed.iter().filter(|other| **other == position).count();
-            let mut limits = self.limits.limits();
+            let mut limits = self.limits;
             if let Some(percentage) = self.share.and_then(|share| share.of(on_device)) {
                 limits.threads = Some(percentage);
             }
@@ -215,24 +221,6 @@ impl RunArgs {
         }
         Ok(copies)
     }
-}
-
-/// Checks that a device takes a client of the caller.
-fn check(
-    environment: &Environment,
-    node: &Node,
-    served: &Served,
-    variables: &Variables,
-) -> Result<(), RunObstacle> {
-    ready(
-        environment,
-        node,
-        &served.record.name,
-        variables,
-        ClientSlot::Needed,
-        |environment, _| environment.caller,
-    )?;
-    Ok(())
 }
 
 /// Binds this process, and the program that it becomes, to the CPUs near the device's GPU.
@@ -273,59 +261,6 @@ pub struct ChooseArgs {
     pub copies: Option<u32>,
 }
 
-/// The devices that are chosen from.
-#[derive(Args, Debug)]
-pub struct WantedArgs {
-    /// Only devices of this profile, such as 1g or 3g.40gb
-    #[arg(long, value_name = "PROFILE", requires = "choosing")]
-    profile: Option<ProfileName>,
-    /// Only devices with at least this much free memory, such as 10G
-    #[arg(
-        long,
-        value_name = "SIZE",
-        requires = "choosing",
-        conflicts_with = "by_rank"
-    )]
-    min_memory: Option<MemoryLimit>,
-    /// Only devices of GPUs whose product name has a match of this regular expression
-    #[arg(
-        long,
-        value_name = "REGEX",
-        value_parser = pattern,
-        requires = "choosing",
-        conflicts_with = "by_rank"
-    )]
-    product: Option<Regex>,
-    /// Spread ranks over devices one after the other, or in blocks of neighbours [default: cycle]
-    #[arg(long, requires = "by_rank")]
-    map: Option<Map>,
-}
-
-/// Reads a regular expression. Its errors have a picture of the place, and then the reason.
-fn pattern(text: &str) -> Result<Regex, String> {
-    Regex::new(text).map_err(|error| {
-        let error = error.to_string();
-        let reason = error.rsplit("error: ").next().unwrap_or_default();
-        format!("not a regular expression: {reason}")
-    })
-}
-
-impl WantedArgs {
-    /// Returns the devices to choose from, which have these names or any.
-    pub fn among(&self, names: Vec<String>) -> Wanted {
-        Wanted {
-            names,
-            profile: self.profile.clone(),
-            free_memory: self.min_memory.map(MemoryLimit::bytes),
-            product: self.product.clone(),
-        }
-    }
-
-    pub fn map(&self) -> Map {
-        self.map.unwrap_or(Map::Cycle)
-    }
-}
-
 /// A reason why a program cannot start now.
 pub struct RunObstacle {
     /// True if it ends when other programs do.
@@ -333,30 +268,16 @@ pub struct RunObstacle {
     error: CommandError,
 }
 
+impl RunObstacle {
+    fn new(is_passing: bool, error: impl Into<CommandError>) -> Self {
+        let error = error.into();
+        Self { is_passing, error }
+    }
+}
+
 impl From<CommandError> for RunObstacle {
     fn from(error: CommandError) -> Self {
-        Self {
-            is_passing: false,
-            error,
-        }
-    }
-}
-
-impl From<NotReady> for RunObstacle {
-    fn from(error: NotReady) -> Self {
-        Self {
-            is_passing: error.is_passing(),
-            error: error.into(),
-        }
-    }
-}
-
-impl From<NoneFree> for RunObstacle {
-    fn from(error: NoneFree) -> Self {
-        Self {
-            is_passing: error.is_passing(),
-            error: error.into(),
-        }
+        Self::new(false, error)
     }
 }
 
@@ -364,48 +285,37 @@ impl From<NoneFree> for RunObstacle {
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// The time that a program waits for a device.
-pub struct DeviceWait {
-    until: Option<Instant>,
-    /// The obstacle that was reported last.
-    reported: RefCell<String>,
-}
-
-impl DeviceWait {
-    /// Without a time, nothing is waited for.
-    pub fn new(wait: Option<Duration>) -> Self {
-        Self {
-            until: wait.map(|wait| Instant::now() + wait),
-            reported: RefCell::default(),
+/// Attempts something until it succeeds, or the time of `--wait` is over, as long as the obstacle may pass. Without a time,
+/// nothing is waited for.
+fn wait_until<T>(
+    wait: Option<Duration>,
+    attempt: impl Fn() -> Result<T, RunObstacle>,
+) -> Result<T> {
+    let until = wait.map(|wait| Instant::now() + wait);
+    let mut reported = String::new();
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let obstacle = match attempt() {
+            Ok(done) => return Ok(done),
+            Err(obstacle) => obstacle,
+        };
+        let until = match until {
+            Some(until) if obstacle.is_passing => until,
+            _ => return Err(obstacle.error),
+        };
+        let left = until.saturating_duration_since(Instant::now());
+        let cause = obstacle.error.to_string();
+        if left.is_zero() {
+            let what = format!("the time of --wait is over: {cause}");
+            let error = CommandError::new(ExitStatus::WaitOver, what);
+            return Err(error.hint("wait longer, or use another device: mig-mps status"));
         }
-    }
-
-    /// Attempts something until it succeeds, as long as the obstacle may pass.
-    pub fn until<T>(&self, attempt: impl Fn() -> Result<T, RunObstacle>) -> Result<T> {
-        let mut pause = FIRST_PAUSE;
-        loop {
-            let obstacle = match attempt() {
-                Ok(done) => return Ok(done),
-                Err(obstacle) => obstacle,
-            };
-            let until = match self.until {
-                Some(until) if obstacle.is_passing => until,
-                _ => return Err(obstacle.error),
-            };
-            let left = until.saturating_duration_since(Instant::now());
-            let cause = obstacle.error.to_string();
-            if left.is_zero() {
-                let what = format!("the time of --wait is over: {cause}");
-                let error = CommandError::new(ExitStatus::WaitOver, what);
-                return Err(error.hint("wait longer, or use another device: mig-mps status"));
-            }
-            if *self.reported.borrow() != cause {
-                note(&format!("waiting: {cause}"));
-                self.reported.replace(cause);
-            }
-            std::thread::sleep(pause.min(left));
-            pause = (pause * 2).min(LONGEST_PAUSE);
+        if reported != cause {
+            note(&format!("waiting: {cause}"));
+            reported = cause;
         }
+        std::thread::sleep(pause.min(left));
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
@@ -419,14 +329,6 @@ pub fn command(words: &[OsString], variables: &Variables) -> Command {
         command.env_remove(name);
     }
     command
-}
-
-/// Becomes the program. Returns only if that fails.
-pub fn become_it(words: &[OsString], variables: &Variables) -> Result<Infallible> {
-    let mut command = command(words, variables);
-    ignore_again(&mut command);
-    let error = command.exec();
-    Err(not_started(&command, &error))
 }
 
 /// Returns the error for a program that does not start, as shells have it.

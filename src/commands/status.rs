@@ -11,8 +11,8 @@ use crate::error::{Context as _, Result, failed, usage};
 use crate::failure::ExitStatus;
 use crate::host::Environment;
 use crate::node::{Detail, Node, Observer, observe};
-use crate::render::status::{self, Status, StatusColumn, View};
-use crate::render::{Key, Screen, print_json};
+use crate::render::status::{self, Status, StatusColumn, View, may_show_utilization};
+use crate::render::{Screen, print_json};
 
 /// Show MPS servers and their clients
 ///
@@ -70,13 +70,13 @@ impl StatusArgs {
     }
 
     fn detail(&self) -> Detail {
-        let detail = if self.map {
-            Detail::MAP
+        let (detail, is_shown) = if self.map {
+            (Detail::MAP, false)
         } else {
-            Detail::STATUS
+            (Detail::STATUS, may_show_utilization(&self.columns))
         };
         Detail {
-            utilization: self.json || status::may_show_utilization(self.view()),
+            utilization: self.json || is_shown,
             ..detail
         }
     }
@@ -109,8 +109,8 @@ fn watch(args: &StatusArgs, environment: &Environment, every: Duration) -> Resul
     }
     let mut observer = Observer::new(environment);
     // What is wrong from the start is said where it stays to be read.
-    let mut seen = observer.observe(args.detail())?;
-    if let Err(unknown) = args.devices.names(&seen) {
+    let first = observer.observe(args.detail())?;
+    if let Err(unknown) = args.devices.names(&first) {
         // A device may be called 5: only a mistake tells that none was meant.
         let mut words = args.devices.words.iter();
         return match words.rfind(|word| interval(word).is_ok()) {
@@ -122,56 +122,41 @@ fn watch(args: &StatusArgs, environment: &Environment, every: Duration) -> Resul
     }
     refuse_ambiguous(&args.devices.words)?;
     let mut screen = Screen::take().context("cannot draw on the terminal")?;
-    let mut trouble: Option<String> = None;
+    let mut seen: Result<Node, String> = Ok(first);
     loop {
         let head = head(every);
-        match &trouble {
-            None => show(&mut screen, &head, &seen, args)?,
-            Some(trouble) => screen.trouble(&head, trouble)?,
+        match &seen {
+            Ok(node) => match args.devices.names(node) {
+                Ok(devices) => screen.status(&head, node, &devices, args.view())?,
+                Err(gone) => screen.trouble(&head, &gone.to_string())?,
+            },
+            Err(trouble) => screen.trouble(&head, trouble)?,
         }
         // Not with NVML open: that would keep every GPU from being reset.
-        let key = observer.aside(|| screen.wait(Instant::now() + every))??;
-        match key {
-            Key::Nothing => {}
-            Key::Quit => return Ok(ExitStatus::Done),
-            Key::Interrupt => return Ok(ExitStatus::Interrupted),
+        let quit = observer.aside(|| screen.wait(Instant::now() + every))??;
+        if let Some(status) = quit {
+            return Ok(status);
         }
-        match observer.observe(args.detail()) {
-            Ok(node) => {
-                seen = node;
-                trouble = None;
-            }
-            // The driver may be loaded anew: what is not there now may be there again.
-            Err(error) => trouble = Some(format!("{error}")),
-        }
+        // The driver may be loaded anew: what is not there now may be there again.
+        seen = observer
+            .observe(args.detail())
+            .map_err(|error| error.to_string());
     }
 }
 
 /// Refuses `--watch 1` on a node with a device 1.
 fn refuse_ambiguous(devices: &[String]) -> Result<()> {
     let words: Vec<String> = std::env::args().collect();
-    let Some([_, word]) = words
-        .windows(2)
-        .find(|pair| pair[0] == "--watch" && interval(&pair[1]).is_ok())
-    else {
+    let Some([_, word]) = words.windows(2).find(|pair| {
+        pair[0] == "--watch" && interval(&pair[1]).is_ok() && devices.contains(&pair[1])
+    }) else {
         return Ok(());
     };
-    if !devices.contains(word) {
-        return Ok(());
-    }
     let what = format!("--watch {word} can mean every {word} s, or device {word}");
     let error = usage(what);
     Err(error.hint(format!(
         "mig-mps status --watch={word}, or mig-mps status {word} --watch"
     )))
-}
-
-fn show(screen: &mut Screen, head: &str, node: &Node, args: &StatusArgs) -> Result<()> {
-    match args.devices.names(node) {
-        Ok(devices) => screen.status(head, node, &devices, args.view())?,
-        Err(gone) => screen.trouble(head, &gone.to_string())?,
-    }
-    Ok(())
 }
 
 fn head(every: Duration) -> String {

@@ -123,21 +123,16 @@ pub(super) fn kill_text(kill: &Kill) -> String {
     for victim in &kill.victims {
         let _ = writeln!(out, "  {}", victim.client);
     }
-    if kill.has_fault {
-        let _ = writeln!(
+    let _ = match kill.others {
+        _ if kill.has_fault => writeln!(
             out,
             "{} had a GPU fault: its clients' work has ended, and it serves again when all their processes have.",
             kill.name
-        );
-    } else {
-        match kill.others {
-            0 => {}
-            1 => out.push_str("1 other client goes on.\n"),
-            others => {
-                let _ = writeln!(out, "{others} other clients go on.");
-            }
-        }
-    }
+        ),
+        0 => Ok(()),
+        1 => writeln!(out, "1 other client goes on."),
+        others => writeln!(out, "{others} other clients go on."),
+    };
     fitted(&out, width()) + "\n"
 }
 

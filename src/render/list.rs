@@ -12,7 +12,7 @@ use super::table::{Column, Table};
 use crate::geometry::{GpuInstanceProfile, Placement};
 use crate::host::ranges;
 use crate::node::{self, Device, Gpu, Node, Unseen};
-use crate::nvml::{GpuInstanceReading, MigMode};
+use crate::nvml::MigMode;
 
 /// The columns of `--profiles`, explained.
 const LEGEND: &str = "ID: the profile's number in nvidia-smi. SMS, GIB: of one instance. MOST: on an empty GPU. \
@@ -28,29 +28,34 @@ pub fn text(node: &Node, shown: &[(&Gpu, Vec<&Device>)], profiles: bool, width: 
     let cards = shown.iter().map(|(gpu, devices)| Card {
         gpu,
         devices,
-        about: about(gpu),
-        geometry: geometry(gpu),
-        without_compute: without_compute(gpu),
-        offers: if profiles {
-            offers(gpu, room)
-        } else {
-            String::new()
-        },
+        texts: [
+            about(gpu),
+            geometry(gpu),
+            if profiles {
+                offers(gpu, room)
+            } else {
+                String::new()
+            },
+            without_compute(gpu),
+        ],
     });
-    for (position, group) in grouped(cards, Card::is_like).iter().enumerate() {
+    let groups = grouped(cards, |a, b| {
+        a.texts == b.texts && a.devices.is_empty() == b.devices.is_empty()
+    });
+    for (position, group) in groups.iter().enumerate() {
         if position > 0 {
             out.push('\n');
         }
-        let first = &group[0];
+        let [about, geometry, offers, without_compute] = &group[0].texts;
         let indices: Vec<u32> = group.iter().map(|card| card.gpu.index).collect();
-        let title = format!("GPU {}  {}", ranges(&indices), first.about);
+        let title = format!("GPU {}  {about}", ranges(&indices));
         let _ = writeln!(out, "{}", style(title).bold());
         out.push_str(&indented(&identities(group)));
-        out.push_str(&indented(&first.geometry));
-        out.push_str(&indented(&first.offers));
+        out.push_str(&indented(geometry));
+        out.push_str(&indented(offers));
         let devices = group.iter().flat_map(|card| card.devices.iter().copied());
         out.push_str(&indented(&self::devices(devices, room)));
-        out.push_str(&indented(&first.without_compute));
+        out.push_str(&indented(without_compute));
     }
     if profiles && shown.iter().any(|(gpu, _)| !gpu.profiles.is_empty()) {
         let _ = writeln!(out, "\n{}", wrapped(LEGEND, width).join("\n"));
@@ -74,21 +79,9 @@ fn not_listed(node: &Node) -> Vec<String> {
 struct Card<'a> {
     gpu: &'a Gpu,
     devices: &'a [&'a Device],
-    about: String,
-    geometry: String,
-    without_compute: String,
-    offers: String,
-}
-
-impl Card<'_> {
-    /// True if they differ only in their identities and those of their devices.
-    fn is_like(&self, other: &Self) -> bool {
-        self.devices.is_empty() == other.devices.is_empty()
-            && self.about == other.about
-            && self.geometry == other.geometry
-            && self.without_compute == other.without_compute
-            && self.offers == other.offers
-    }
+    /// Everything but the identities of the GPU and of its devices: what it is, its geometry, its offers, and its instances
+    /// without a device.
+    texts: [String; 4],
 }
 
 /// The UUID and PCI address of each GPU.
@@ -315,43 +308,34 @@ impl ListedGpu {
             gpu_instances: gpu
                 .instances
                 .iter()
-                .map(|instance| ListedInstance::of(gpu, instance))
+                .map(|instance| ListedInstance {
+                    gpu_instance_id: instance.id.0,
+                    profile: gpu
+                        .profile(instance.profile)
+                        .map(|profile| profile.name.to_string()),
+                    profile_id: instance.profile.0,
+                    placement: instance.placement,
+                    compute_instances: instance.compute.len(),
+                })
                 .collect(),
             devices: devices
                 .iter()
-                .map(|device| ListedDevice::of(device))
+                .map(|device| {
+                    let part = device.part.as_ref();
+                    ListedDevice {
+                        name: device.name.clone(),
+                        uuid: device.uuid.clone(),
+                        profile: part.map(|part| part.title.clone()),
+                        gpu_instance_id: part.map(|part| part.gpu_instance.0),
+                        compute_instance_id: part.map(|part| part.compute_instance.0),
+                        placement: part.map(|part| part.placement),
+                        multiprocessors: part.map(|part| part.multiprocessors),
+                        memory_total_bytes: part.map(|part| part.memory_mib << 20),
+                    }
+                })
                 .collect(),
             profiles: gpu.profiles.clone(),
             hidden: gpu.hidden.iter().cloned().collect(),
-        }
-    }
-}
-
-impl ListedInstance {
-    fn of(gpu: &node::Gpu, instance: &GpuInstanceReading) -> Self {
-        let profile = gpu.profile(instance.profile);
-        Self {
-            gpu_instance_id: instance.id.0,
-            profile: profile.map(|profile| profile.name.to_string()),
-            profile_id: instance.profile.0,
-            placement: instance.placement,
-            compute_instances: instance.compute.len(),
-        }
-    }
-}
-
-impl ListedDevice {
-    fn of(device: &node::Device) -> Self {
-        let part = device.part.as_ref();
-        Self {
-            name: device.name.clone(),
-            uuid: device.uuid.clone(),
-            profile: part.map(|part| part.title.clone()),
-            gpu_instance_id: part.map(|part| part.gpu_instance.0),
-            compute_instance_id: part.map(|part| part.compute_instance.0),
-            placement: part.map(|part| part.placement),
-            multiprocessors: part.map(|part| part.multiprocessors),
-            memory_total_bytes: part.map(|part| part.memory_mib << 20),
         }
     }
 }

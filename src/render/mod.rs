@@ -22,5 +22,5 @@ pub use output::{
 };
 pub use progress::{ProgressForm, progress};
 pub use question::{Consent, Question, agrees, answer, can_ask, confirm};
-pub use screen::{Key, Screen, restore_terminal};
+pub use screen::{Screen, restore_terminal};
 pub use usage::usage_error;

@@ -139,24 +139,12 @@ pub fn finish_printing(result: io::Result<()>) -> Result<()> {
 const PAGER: &str = "less";
 const LESS: &str = "FRX";
 
-/// Prints text to standard output as it is, in a pager on a terminal.
+/// Prints text to standard output as it is, on a terminal in a pager, unless there is none or `PAGER` is empty.
 pub fn page(text: &str) -> Result<()> {
-    if is_shown(text)? {
-        return Ok(());
-    }
-    print(text)
-}
-
-/// Shows a text in a pager on a terminal. Returns false if it must be printed instead: there is no terminal, no pager,
-/// or `PAGER` is empty.
-fn is_shown(text: &str) -> io::Result<bool> {
-    if !io::stdout().is_terminal() {
-        return Ok(false);
-    }
     let pager = env::var("PAGER").unwrap_or_else(|_| PAGER.to_owned());
     let mut words = pager.split_whitespace();
-    let Some(program) = words.next() else {
-        return Ok(false);
+    let Some(program) = words.next().filter(|_| io::stdout().is_terminal()) else {
+        return print(text);
     };
     let mut command = Command::new(program);
     command.args(words).stdin(Stdio::piped());
@@ -164,14 +152,14 @@ fn is_shown(text: &str) -> io::Result<bool> {
         command.env("LESS", LESS);
     }
     let Ok(mut child) = command.spawn() else {
-        return Ok(false);
+        return print(text);
     };
     if let Some(mut stdin) = child.stdin.take() {
         // The reader may quit before the end.
         let _ = stdin.write_all(text.as_bytes());
     }
     child.wait()?;
-    Ok(true)
+    Ok(())
 }
 
 /// The kinds of events, by target.

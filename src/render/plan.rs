@@ -118,16 +118,13 @@ fn change(line: &str) -> String {
 fn ended(plan: &Plan) -> String {
     let clients: Vec<String> = plan
         .ended_clients()
-        .map(|client| format!("\n  {client}"))
+        .map(|client| format!("  {client}\n"))
         .collect();
-    match clients.len() {
-        0 => String::new(),
-        number => format!(
-            "This ends {}:{}\n",
-            count(number, "client"),
-            clients.concat()
-        ),
+    if clients.is_empty() {
+        return String::new();
     }
+    let head = count(clients.len(), "client");
+    format!("This ends {head}:\n{}", clients.concat())
 }
 
 /// True if both get the same changes, apart from the names of devices.
@@ -252,34 +249,27 @@ fn listed<'a>(
     let mut lines = Vec::new();
     for group in grouped(parts, |a, b| a.0 == b.0) {
         let because = group[0].0.map_or_else(String::new, in_parentheses);
-        let kinds: Vec<String> = grouped(group, |a, b| is_one_kind(&a.1, &b.1))
-            .iter()
-            .map(|parts| kept_together(&kind(parts)))
-            .collect();
+        let kinds: Vec<String> = grouped(group, |a, b| match (&a.1, &b.1) {
+            (Part::Gpu(a), Part::Gpu(b)) => a.name == b.name,
+            (a, b) => a == b,
+        })
+        .iter()
+        .map(|parts| kept_together(&kind(parts)))
+        .collect();
         lines.push(format!("{verb} {}{because}", kinds.join(", ")));
     }
     lines
 }
 
-fn is_one_kind(a: &Part<'_>, b: &Part<'_>) -> bool {
-    match (a, b) {
-        (Part::Gpu(a), Part::Gpu(b)) => a.name == b.name,
-        _ => a == b,
-    }
-}
-
 /// `3g.40gb at slices 4-7`, `5 × 1g.10gb at slices 2-6`
 fn kind(parts: &[(Option<&Reason>, Part<'_>)]) -> String {
     let (number, (_, first)) = (parts.len(), &parts[0]);
-    let Part::Gpu(instance) = first else {
-        return match number {
-            1 => first.to_string(),
-            _ => format!("{number} × {first}"),
-        };
-    };
     if number == 1 {
-        return instance.to_string();
+        return first.to_string();
     }
+    let Part::Gpu(instance) = first else {
+        return format!("{number} × {first}");
+    };
     let mut placements: Vec<Placement> = parts
         .iter()
         .filter_map(|(_, part)| match part {

@@ -27,28 +27,18 @@ pub enum ProgressForm {
 
 /// Returns the receiver of the events of a plan's run.
 pub fn progress(plan: &Plan, form: ProgressForm) -> Box<dyn Progress> {
-    match form {
-        ProgressForm::Auto if is_watched() && !is_dumb() => Box::new(Bars::new(plan)),
-        ProgressForm::Auto | ProgressForm::Plain => Box::new(Plain::default()),
-        ProgressForm::None => Box::new(Silent),
+    let is_drawn = form == ProgressForm::Auto && is_watched() && !is_dumb();
+    let mut shown = PlanProgress {
+        is_plain: form != ProgressForm::None && !is_drawn,
+        running: Arc::default(),
+        gpus: BTreeMap::new(),
+        drawn: MultiProgress::with_draw_target(ProgressDrawTarget::hidden()),
+        drawing: None,
+    };
+    if is_drawn {
+        shown.begin_drawing(plan);
     }
-}
-
-/// Shows notes alone.
-struct Silent;
-
-impl Progress for Silent {
-    fn begin(&self, _step: StepOf<'_>) {}
-
-    fn waits(&self, _step: StepOf<'_>, _others: &str) {}
-
-    fn end(&self, _step: StepOf<'_>, _is_done: bool) {}
-
-    fn undoes(&self, _gpu: &GpuPlan) {}
-
-    fn note(&self, what: &str) {
-        note(what);
-    }
+    Box::new(shown)
 }
 
 /// The steps that run, by their GPU's UUID and their number.
@@ -66,33 +56,6 @@ struct RunningStep {
 }
 
 impl Running {
-    fn begin(&self, step: StepOf<'_>) {
-        let running = RunningStep {
-            action: step.action().to_string(),
-            begun: Instant::now(),
-            others: None,
-        };
-        self.with(|steps| steps.insert(key(step), running));
-    }
-
-    /// Returns true if it did not wait for the same before.
-    fn waits(&self, step: StepOf<'_>, others: &str) -> bool {
-        self.with(|steps| {
-            let Some(running) = steps.get_mut(&key(step)) else {
-                return false;
-            };
-            let is_new = running.others.as_deref() != Some(others);
-            running.others = Some(others.to_owned());
-            is_new
-        })
-    }
-
-    /// Returns the time that the step took.
-    fn end(&self, step: StepOf<'_>) -> Duration {
-        let ended = self.with(|steps| steps.remove(&key(step)));
-        ended.map_or(Duration::ZERO, |running| running.begun.elapsed())
-    }
-
     /// Describes the step of a GPU that runs for the longest time:
     /// `start the daemon of 0.3 and 2 more  1.2 s, waits for pid 4711 (alice, python train.py)`
     fn longest(&self, uuid: &str) -> String {
@@ -124,81 +87,38 @@ fn key(step: StepOf<'_>) -> (String, usize) {
     (step.gpu.uuid.clone(), step.number)
 }
 
-/// A line for each event.
-#[derive(Debug, Default)]
-struct Plain {
-    running: Running,
-}
-
-impl Progress for Plain {
-    fn begin(&self, step: StepOf<'_>) {
-        self.running.begin(step);
-    }
-
-    fn waits(&self, step: StepOf<'_>, others: &str) {
-        if self.running.waits(step, others) {
-            let (gpu, action) = (step.gpu.name(), step.action());
-            note(&format!("{gpu}: {action}: waits for {others}"));
-        }
-    }
-
-    fn end(&self, step: StepOf<'_>, is_done: bool) {
-        let took = time_taken(self.running.end(step));
-        // The error that follows says what failed.
-        if is_done {
-            let (gpu, action) = (step.gpu.name(), step.action());
-            note(&format!("{gpu}: {action} ({took})"));
-        }
-    }
-
-    fn undoes(&self, gpu: &GpuPlan) {
-        note(&format!("{}: undoing what was done", gpu.name()));
-    }
-
-    fn note(&self, what: &str) {
-        note(what);
-    }
-}
-
 /// The interval between two drawings. A change that takes less time draws nothing.
 const INTERVAL: Duration = Duration::from_millis(150);
 
-/// Lines on a terminal, one for each GPU, that change while the plan is run.
-struct Bars {
+/// The progress of a plan: a line for each event, a line on the terminal for each GPU that changes while the plan is run,
+/// or notes alone.
+struct PlanProgress {
+    /// True if each event is a line of its own.
+    is_plain: bool,
     running: Arc<Running>,
-    /// The line of each GPU, with the GPU's UUID.
-    gpus: Vec<(String, ProgressBar)>,
+    /// The line of each GPU that is drawn, with the GPU's UUID.
+    gpus: BTreeMap<String, ProgressBar>,
     drawn: MultiProgress,
     /// The thread that draws, and the sender whose end ends it. Without a thread nothing is drawn.
     drawing: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
-impl Bars {
-    fn new(plan: &Plan) -> Self {
-        let running = Arc::new(Running::default());
-        let drawn = MultiProgress::with_draw_target(ProgressDrawTarget::hidden());
-        let gpus: Vec<(String, ProgressBar)> = plan
-            .gpus
-            .iter()
-            .filter(|gpu| !gpu.steps.is_empty())
-            .map(|gpu| (gpu.uuid.clone(), drawn.add(bar(gpu))))
-            .collect();
+impl PlanProgress {
+    /// Starts the thread that draws a line for each GPU with steps.
+    fn begin_drawing(&mut self, plan: &Plan) {
+        for gpu in plan.gpus.iter().filter(|gpu| !gpu.steps.is_empty()) {
+            self.gpus.insert(gpu.uuid.clone(), self.drawn.add(bar(gpu)));
+        }
         let (sender, ended) = channel();
-        let theirs = (Arc::clone(&running), gpus.clone(), drawn.clone());
+        let theirs = (
+            Arc::clone(&self.running),
+            self.gpus.clone(),
+            self.drawn.clone(),
+        );
         let thread = Builder::new()
             .name("progress".to_owned())
             .spawn(move || draw(&theirs.0, &theirs.1, &theirs.2, &ended));
-        Self {
-            running,
-            gpus,
-            drawn,
-            drawing: thread.ok().map(|thread| (sender, thread)),
-        }
-    }
-
-    fn bar_of(&self, gpu: &GpuPlan) -> Option<&ProgressBar> {
-        let (_, bar) = self.gpus.iter().find(|(uuid, _)| *uuid == gpu.uuid)?;
-        Some(bar)
+        self.drawing = thread.ok().map(|thread| (sender, thread));
     }
 }
 
@@ -217,7 +137,7 @@ fn bar(gpu: &GpuPlan) -> ProgressBar {
 /// Draws the lines until the sender is gone.
 fn draw(
     running: &Running,
-    bars: &[(String, ProgressBar)],
+    bars: &BTreeMap<String, ProgressBar>,
     drawn: &MultiProgress,
     ended: &Receiver<()>,
 ) {
@@ -236,18 +156,39 @@ fn draw(
     }
 }
 
-impl Progress for Bars {
+impl Progress for PlanProgress {
     fn begin(&self, step: StepOf<'_>) {
-        self.running.begin(step);
+        let running = RunningStep {
+            action: step.action().to_string(),
+            begun: Instant::now(),
+            others: None,
+        };
+        self.running.with(|steps| steps.insert(key(step), running));
     }
 
     fn waits(&self, step: StepOf<'_>, others: &str) {
-        self.running.waits(step, others);
+        let is_new = self.running.with(|steps| {
+            let before = steps.get_mut(&key(step))?.others.replace(others.to_owned());
+            Some(before.as_deref() != Some(others))
+        });
+        if is_new == Some(true) && self.is_plain {
+            let (gpu, action) = (step.gpu.name(), step.action());
+            note(&format!("{gpu}: {action}: waits for {others}"));
+        }
     }
 
     fn end(&self, step: StepOf<'_>, is_done: bool) {
-        self.running.end(step);
-        let Some(bar) = self.bar_of(step.gpu).filter(|_| is_done) else {
+        let ended = self.running.with(|steps| steps.remove(&key(step)));
+        // The error that follows says what failed.
+        if !is_done {
+            return;
+        }
+        if self.is_plain {
+            let (gpu, action) = (step.gpu.name(), step.action());
+            let took = ended.map_or(Duration::ZERO, |running| running.begun.elapsed());
+            note(&format!("{gpu}: {action} ({})", time_taken(took)));
+        }
+        let Some(bar) = self.gpus.get(&step.gpu.uuid) else {
             return;
         };
         bar.inc(1);
@@ -257,7 +198,10 @@ impl Progress for Bars {
     }
 
     fn undoes(&self, gpu: &GpuPlan) {
-        if let Some(bar) = self.bar_of(gpu) {
+        if self.is_plain {
+            note(&format!("{}: undoing what was done", gpu.name()));
+        }
+        if let Some(bar) = self.gpus.get(&gpu.uuid) {
             bar.abandon_with_message("undoing what was done");
         }
     }
@@ -267,13 +211,13 @@ impl Progress for Bars {
     }
 }
 
-impl Drop for Bars {
+impl Drop for PlanProgress {
     fn drop(&mut self) {
         if let Some((sender, thread)) = self.drawing.take() {
             drop(sender);
             let _ = thread.join();
         }
-        for (_, bar) in &self.gpus {
+        for bar in self.gpus.values() {
             bar.finish_and_clear();
         }
     }

@@ -16,6 +16,7 @@ use crossterm::{execute, queue};
 
 use super::question::end_question;
 use super::status::{self, Marks, View};
+use crate::failure::ExitStatus;
 use crate::node::Node;
 
 /// True while the view has the terminal.
@@ -28,16 +29,6 @@ pub struct Screen {
     /// The first line that is shown if the text is longer than the screen.
     first: usize,
     text: String,
-}
-
-/// The request of the user.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Key {
-    /// Nothing within the time.
-    Nothing,
-    Quit,
-    /// To quit, with Ctrl-C.
-    Interrupt,
 }
 
 impl Screen {
@@ -110,19 +101,19 @@ impl Screen {
         out.flush()
     }
 
-    /// Waits until then for a key that quits; other keys scroll.
-    pub fn wait(&mut self, until: Instant) -> io::Result<Key> {
+    /// Waits until then for a key that quits, and returns the exit status for it; other keys scroll.
+    pub fn wait(&mut self, until: Instant) -> io::Result<Option<ExitStatus>> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             if !event::poll(left)? {
-                return Ok(Key::Nothing);
+                return Ok(None);
             }
             match event::read()? {
                 Event::Key(key) if key.kind != KeyEventKind::Release => match key.code {
                     KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
-                        return Ok(Key::Interrupt);
+                        return Ok(Some(ExitStatus::Interrupted));
                     }
-                    KeyCode::Char('q') | KeyCode::Esc => return Ok(Key::Quit),
+                    KeyCode::Char('q') | KeyCode::Esc => return Ok(Some(ExitStatus::Done)),
                     KeyCode::Down | KeyCode::Char('j') => self.scroll(1)?,
                     KeyCode::Up | KeyCode::Char('k') => self.scroll(-1)?,
                     KeyCode::PageDown | KeyCode::Char(' ') => self.scroll(10)?,
@@ -134,7 +125,7 @@ impl Screen {
                 _ => {}
             }
             if left == Duration::ZERO {
-                return Ok(Key::Nothing);
+                return Ok(None);
             }
         }
     }

@@ -17,12 +17,11 @@ pub fn print(all: &[Verified]) -> Result<()> {
         let name = &one.name;
         match &one.result {
             Ok(ready) => {
-                let attached = &ready.attached;
-                let (time, user) = (attached.time.as_millis(), user_name(attached.user));
+                let (time, user) = (ready.time.as_millis(), user_name(ready.user));
                 let server = ready.server.map(|pid| format!(", server {pid}"));
                 print_lines(&format!(
                     "{name}: attached in {time} ms as {user}, {} SMs{}",
-                    attached.sm_count,
+                    ready.sm_count,
                     server.unwrap_or_default()
                 ))?;
             }
@@ -34,20 +33,16 @@ pub fn print(all: &[Verified]) -> Result<()> {
 
 /// Notes how many devices were verified: `32 devices verified`, `2 of 32 devices failed`.
 pub fn note_total(all: &[Verified]) {
-    let (mut failed, mut unchecked) = (0, 0);
-    for error in all.iter().filter_map(|one| one.result.as_ref().err()) {
-        if error.is_unchecked() {
-            unchecked += 1;
-        } else {
-            failed += 1;
-        }
-    }
+    let (unchecked, failed): (Vec<_>, Vec<_>) = all
+        .iter()
+        .filter_map(|one| one.result.as_ref().err())
+        .partition(|error| error.is_unchecked());
     let devices = count(all.len(), "device");
-    note(&match (failed, unchecked) {
+    note(&match (failed.len(), unchecked.len()) {
         (0, 0) => format!("{devices} verified"),
-        (0, _) => format!("{} of {devices} verified", all.len() - unchecked),
-        (_, 0) => format!("{failed} of {devices} failed"),
-        _ => format!("{failed} of {devices} failed, {unchecked} not checked"),
+        (0, unchecked) => format!("{} of {devices} verified", all.len() - unchecked),
+        (failed, 0) => format!("{failed} of {devices} failed"),
+        (failed, unchecked) => format!("{failed} of {devices} failed, {unchecked} not checked"),
     });
 }
 
@@ -110,7 +105,6 @@ impl VerifiedDevice {
 
     fn of(one: &Verified) -> Self {
         let ready = one.result.as_ref().ok();
-        let attached = ready.map(|ready| &ready.attached);
         let error = one.result.as_ref().err();
         Self {
             name: one.name.clone(),
@@ -121,9 +115,9 @@ impl VerifiedDevice {
                 Some(error) if error.is_unchecked() => "reserved",
                 Some(_) => "failed",
             },
-            user: attached.map(|attached| user_name(attached.user)),
-            init_seconds: attached.map(|attached| attached.time.as_secs_f64()),
-            multiprocessors: attached.map(|attached| attached.sm_count),
+            user: ready.map(|ready| user_name(ready.user)),
+            init_seconds: ready.map(|ready| ready.time.as_secs_f64()),
+            multiprocessors: ready.map(|ready| ready.sm_count),
             server_pid: ready.and_then(|ready| ready.server).map(|pid| pid.0),
             error: error.map(Message::from),
         }

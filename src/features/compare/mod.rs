@@ -64,13 +64,12 @@ pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     verify::prepare(environment)?;
     let node = observe(environment, Detail::STATUS)?;
-    let served = match &args.device {
-        Some(word) => served_by(&node, word)?,
-        None => {
-            let free = free_devices(&node, &Wanted::default(), environment.caller)?;
-            let mut idle = free.iter().filter(|served| users(&node, served).is_empty());
-            idle.next().copied().unwrap_or(free[0])
-        }
+    let served = if let Some(word) = &args.device {
+        served_by(&node, word)?
+    } else {
+        let free = free_devices(&node, &Wanted::default(), environment.caller)?;
+        let mut idle = free.iter().filter(|served| users(&node, served).is_empty());
+        idle.next().copied().unwrap_or(free[0])
     };
     refuse_in_use(&node, served)?;
     args.refuse_too_many(served)?;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use super::interview::{Interview, ended};
-use crate::commands::args::ProfileSource;
+use crate::catalog::BuiltIn;
 use crate::error::{Context as _, Result, chosen, failed, usage};
 use crate::failure::ExitStatus;
 use crate::host::{Uid, caller, directory_of, may_write, quoted, write_new_text_to, write_text_to};
@@ -105,9 +105,8 @@ impl<'a> NewProfile<'a> {
 /// The file as a word of a command line: quoted if need be, and not the name of a built-in profile.
 fn word_of(path: &Path) -> String {
     let text = path.to_string_lossy();
-    let is_built_in = matches!(text.parse(), Ok(ProfileSource::BuiltIn(_)));
     let text = match text.as_ref() {
-        text if is_built_in || text.starts_with('-') => format!("./{text}"),
+        text if BuiltIn::named(text).is_some() || text.starts_with('-') => format!("./{text}"),
         text => text.to_owned(),
     };
     quoted(&text)

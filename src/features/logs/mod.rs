@@ -12,7 +12,7 @@ use std::path::Path;
 use clap::Args;
 
 use crate::commands::Context;
-use crate::commands::args::{DeviceArgs, LineCount};
+use crate::commands::args::{DeviceArgs, LineCount, line_count};
 use crate::error::{Context as _, Result, failed, usage};
 use crate::failure::ExitStatus;
 use crate::host::Environment;
@@ -38,7 +38,7 @@ pub struct LogsArgs {
     #[arg(long, short)]
     follow: bool,
     /// Number of last lines to show, or "all" [default: 40 on a terminal, else all]
-    #[arg(long, short = 'n', value_name = "N")]
+    #[arg(long, short = 'n', value_name = "N", value_parser = line_count)]
     lines: Option<LineCount>,
     /// Show only server.log, which the MPS server and its clients write
     #[arg(long, conflicts_with = "control")]
@@ -98,11 +98,9 @@ fn show(device: &DeviceLogs, args: &LogsArgs, view: &mut LogView) -> Result<Exit
     };
     let dir = open(path, title)?;
     let logs = readable(&dir, args)?;
-    let lines = match args.lines {
-        Some(LineCount::Last(number)) => Some(number),
-        Some(LineCount::All) => None,
-        None => terminal_width().map(|_| ENOUGH),
-    };
+    let lines = args
+        .lines
+        .unwrap_or_else(|| terminal_width().map(|_| ENOUGH));
     let mut output = LogOutput { args, title, view };
     // Lines of the files: fewer are shown without sessions.
     let file_lines = output.lines_to_read(&dir, &logs, lines)?;

@@ -7,14 +7,14 @@ use clap::Args;
 use super::conf::{SlurmFiles, node_name};
 use super::numbering::{device_of, devices};
 use crate::apply::OnFailure;
-use crate::client::{NotReady, verify};
+use crate::client::{NotReady, Verified, verify};
 use crate::commands::args::ConsentArgs;
 use crate::commands::change::{Change, Outcome};
 use crate::commands::{Context, verify as verification};
 use crate::error::{Result, failed};
 use crate::failure::ExitStatus;
-use crate::host::{SlurmNode, Threads, bounded, printable};
-use crate::node::{Detail, Node, Served, observe, observe_records};
+use crate::host::{SlurmNode, Uid, bounded, printable};
+use crate::node::{Detail, Node, observe, observe_records};
 use crate::plan;
 use crate::render::{note, print};
 
@@ -98,9 +98,7 @@ fn problems(context: &Context<'_>) -> Result<Vec<String>> {
             problems.push(format!("{}: its device is gone", device.name));
         }
     }
-    let not_ready = heal_devices(context, &names, &|node, served| {
-        verify(environment, node, served).result.err()
-    })?;
+    let not_ready = heal_devices(context, &names, None)?;
     problems.extend(not_ready.iter().map(|device| device.cause.to_string()));
     problems.extend(unknown_to_node(context, &node)?);
     Ok(problems)
@@ -140,21 +138,18 @@ pub(super) struct NotReadyDevice {
     pub(super) cause: NotReady,
 }
 
-/// Returns the reason why a device accepts no programs; `None` if it does.
-type DeviceCheck<'a> = dyn Fn(&Node, &Served) -> Option<NotReady> + Sync + 'a;
-
-/// Checks the devices with these names, heals those that can be healed without disrupting anybody, and returns the others.
-/// A device that is only in use is ready.
+/// Checks the devices with these names as this user, or as users that disturb nobody. Heals those that can be
+/// healed without disrupting anybody, and returns the others. A device that is only in use is ready.
 pub(super) fn heal_devices(
     context: &Context<'_>,
     names: &[String],
-    check: &DeviceCheck<'_>,
+    user: Option<Uid>,
 ) -> Result<Vec<NotReadyDevice>> {
     let until = Instant::now() + LIMIT;
     let mut heals = 0;
     let mut nothing_to_heal = false;
     loop {
-        let not_ready = not_ready_devices(context, names, check)?;
+        let not_ready = not_ready_devices(context, names, user)?;
         let is_over = heals == MOST_HEALS || Instant::now() >= until;
         if not_ready.is_empty() || nothing_to_heal || is_over {
             return Ok(not_ready);
@@ -191,30 +186,25 @@ fn heal_once(context: &Context<'_>, names: &[String]) -> Result<Option<Outcome>>
     Ok(outcome)
 }
 
-/// Checks the devices side by side.
 fn not_ready_devices(
     context: &Context<'_>,
     names: &[String],
-    check: &DeviceCheck<'_>,
+    user: Option<Uid>,
 ) -> Result<Vec<NotReadyDevice>> {
     let node = observe_records(context.environment)?;
-    let devices: Vec<&Served> = names
+    let devices = names
         .iter()
         .filter_map(|name| node.served_as(name))
         .collect();
-    let others = devices.len().saturating_sub(1);
-    let threads = Threads::beside(others, devices.len());
-    let checked = threads.side_by_side(devices, |served| {
-        check(&node, served).map(|cause| NotReadyDevice {
-            name: served.record.name.clone(),
-            cause,
-        })
-    });
-    Ok(checked
-        .into_iter()
-        .flatten()
-        .filter(|device| !device.cause.is_passing())
-        .collect())
+    let mut not_ready = Vec::new();
+    for Verified { name, result, .. } in verify(context.environment, &node, devices, user) {
+        if let Err(cause) = result
+            && !cause.is_passing()
+        {
+            not_ready.push(NotReadyDevice { name, cause });
+        }
+    }
+    Ok(not_ready)
 }
 
 /// Returns a variable of this process if it is set, and text.

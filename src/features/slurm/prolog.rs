@@ -5,12 +5,11 @@ use clap::Args;
 use super::health::{heal_devices, variable};
 use super::job::SlurmJob;
 use super::numbering::devices_of_job;
-use crate::client::{ClientLimits, ClientSlot, NotReady, Variables, ready};
 use crate::commands::{Context, verify};
 use crate::error::{CommandError, Context as _, Result};
 use crate::failure::ExitStatus;
-use crate::host::{Environment, printable};
-use crate::node::{Detail, Node, Served, observe};
+use crate::host::printable;
+use crate::node::{Detail, observe};
 use crate::render::print;
 
 /// Prepare the devices of a job that begins: for slurm.conf's Prolog
@@ -40,32 +39,9 @@ fn prepare(context: &Context<'_>, job: &SlurmJob) -> Result<()> {
     verify::prepare(environment)?;
     let node = observe(environment, Detail::GEOMETRY)?;
     let names = devices_of_job(environment, &node, job)?;
-    let not_ready = heal_devices(context, &names, &|node, served| {
-        check_device(environment, job, node, served)
-    })?;
+    let not_ready = heal_devices(context, &names, Some(job.user))?;
     match not_ready.into_iter().next() {
         None => Ok(()),
         Some(first) => Err(first.cause.into()),
     }
-}
-
-/// Becomes a client of a device as the job's user. Returns the reason if that fails.
-fn check_device(
-    environment: &Environment,
-    job: &SlurmJob,
-    node: &Node,
-    served: &Served,
-) -> Option<NotReady> {
-    let record = &served.record;
-    let logs = environment.logs_of(served.run_dir.path());
-    let variables = Variables::of(record, &served.run_dir, logs, &ClientLimits::default());
-    ready(
-        environment,
-        node,
-        &record.name,
-        &variables,
-        ClientSlot::NotNeeded,
-        |_, _| job.user,
-    )
-    .err()
 }

@@ -8,6 +8,7 @@ use console::Style;
 use jiff::Timestamp;
 
 use super::super::format::{age, gib, shown_or};
+use super::super::output::width;
 use crate::host::{Uid, user_name};
 use crate::node::{Device, DeviceState, Node, Served, ServerProcess};
 use crate::render::table::{Column, Table};
@@ -171,18 +172,12 @@ impl ValueEnum for StatusColumn {
     }
 }
 
-impl PartialEq for StatusColumn {
-    fn eq(&self, other: &Self) -> bool {
-        self.name == other.name
-    }
-}
-
 /// Returns the table of devices with these columns; with as many as fit if none is named.
 pub fn table(node: &Node, devices: &[&Device], wanted: &[StatusColumn]) -> Table {
     let mut columns: Vec<StatusColumn> = Vec::new();
     // A column that the user named is shown whatever the width, and once.
     for wanted in wanted {
-        if !columns.contains(wanted) {
+        if columns.iter().all(|column| column.name != wanted.name) {
             columns.push(StatusColumn {
                 column: wanted.column.kept(),
                 ..*wanted
@@ -203,9 +198,9 @@ pub fn table(node: &Node, devices: &[&Device], wanted: &[StatusColumn]) -> Table
     table
 }
 
-/// True if the table may have a column for the utilization at this width: cells make it only wider.
-pub fn may_show_utilization(wanted: &[StatusColumn], width: usize) -> bool {
-    let empty = table(&Node::default(), &[], wanted).within(width, "");
+/// True if the table may have a column for the utilization on this terminal: cells make it only wider.
+pub fn may_show_utilization(wanted: &[StatusColumn]) -> bool {
+    let empty = table(&Node::default(), &[], wanted).within(width(), "");
     empty.lines().next().is_some_and(|head| head.contains(UTIL))
 }
 

@@ -224,12 +224,3 @@ struct OutsideDocument {
     #[serde(flatten)]
     program: OutsideMps,
 }
-
-/// Returns the state of an unmanaged daemon or server.
-pub fn unmanaged_state(unmanaged: &Unmanaged) -> &'static str {
-    if unmanaged.is_orphan {
-        "orphan"
-    } else {
-        "unmanaged"
-    }
-}

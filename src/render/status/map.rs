@@ -35,8 +35,14 @@ pub(super) fn text(node: &Node, devices: &[&Device], width: usize) -> String {
         };
         let title = format!("GPU {}  {}", gpu.index, gpu.product);
         let _ = writeln!(out, "{gap}{}", style(title).bold());
-        let drawn = picture(node, gpu, of_gpu, width.min(WIDEST));
-        out.push_str(&drawn.unwrap_or_else(|| beneath_map(node, gpu, of_gpu, width)));
+        if let Some(drawn) = picture(node, gpu, of_gpu, width.min(WIDEST)) {
+            out.push_str(&drawn);
+            continue;
+        }
+        if gpu.in_mig_mode() {
+            let _ = writeln!(out, "  {}", format::map(&gpu.slice_map()));
+        }
+        out.push_str(&indented(&list(node, of_gpu, width.saturating_sub(2))));
     }
     out
 }
@@ -89,51 +95,51 @@ fn part<'a>(cell: &Cell<'_>, devices: &[&'a Device], unit: usize) -> Option<MapP
     Some(part)
 }
 
-/// A line of a picture: its name, and the text and the style of a device's part.
-type Line = (&'static str, fn(&Node, &Device, usize) -> (String, Style));
+/// A line of a picture: its name, and the text and the style of a part.
+type Line = (
+    &'static str,
+    fn(&Node, &MapPart<'_>) -> Option<(String, Style)>,
+);
 
-const LINES: [Line; 4] = [
-    ("", |_, device, _| {
-        (device.name.clone(), Style::new().bold())
+const LINES: [Line; 6] = [
+    ("", |_, part| {
+        Some((part.device?.name.clone(), Style::new().bold()))
     }),
-    ("state", |node, device, _| {
-        let state = node.state_of(device);
-        (state.to_string(), columns::style(state))
+    ("", |_, part| Some(part.title())),
+    ("state", |node, part| {
+        let state = node.state_of(part.device?);
+        Some((state.to_string(), columns::style(state)))
     }),
-    ("clients", |_, device, _| {
-        (shown_or(columns::clients(device), "-"), Style::new())
+    ("clients", |_, part| {
+        let clients = columns::clients(part.device?);
+        Some((shown_or(clients, "-"), Style::new()))
     }),
-    ("memory", |_, device, room| {
-        let bar = device.memory().map(|memory| bar(memory, room));
-        (shown_or(bar, "?"), Style::new())
+    ("memory", |_, part| {
+        let memory = part.device?.memory();
+        let bar = memory.map(|memory| bar(memory, part.room));
+        Some((shown_or(bar, "?"), Style::new()))
+    }),
+    (GIB, |_, part| {
+        Some((in_gib(part.device?.memory()?), Style::new()))
     }),
 ];
+
+/// The line that is left out where it does not fit: the bar says it, too.
+const GIB: &str = "GiB";
 
 /// Draws a GPU; `None` if a word does not fit into its part.
 fn picture(node: &Node, gpu: &Gpu, devices: &[&Device], width: usize) -> Option<String> {
     let parts = parts(gpu, devices, width)?;
     let mut out = String::new();
     for (name, cell) in LINES {
-        let mut cells = Vec::new();
-        for part in &parts {
-            cells.push(match part.device {
-                Some(device) => cell(node, device, part.room),
-                None => (String::new(), Style::new()),
-            });
-        }
-        line(&mut out, name, &parts, &cells)?;
-        if name.is_empty() {
-            let labels: Vec<_> = parts.iter().map(MapPart::title).collect();
-            line(&mut out, "", &parts, &labels)?;
+        let cells: Vec<(String, Style)> = parts
+            .iter()
+            .map(|part| cell(node, part).unwrap_or_default())
+            .collect();
+        if line(&mut out, name, &parts, &cells).is_none() && name != GIB {
+            return None;
         }
     }
-    let mut sizes = Vec::new();
-    for part in &parts {
-        let memory = part.device.and_then(Device::memory);
-        sizes.push((memory.map_or_else(String::new, in_gib), Style::new()));
-    }
-    // The bar says it, too: where there is no room for numbers there are none.
-    let _ = line(&mut out, "GiB", &parts, &sizes);
     Some(out)
 }
 
@@ -196,16 +202,6 @@ fn bar(memory: Memory, room: usize) -> String {
 
 fn in_gib(memory: Memory) -> String {
     format!("{}/{}", gib(memory.used), gib(memory.total))
-}
-
-fn beneath_map(node: &Node, gpu: &Gpu, devices: &[&Device], width: usize) -> String {
-    let map = if gpu.in_mig_mode() {
-        format!("  {}\n", format::map(&gpu.slice_map()))
-    } else {
-        String::new()
-    };
-    let list = list(node, devices, width.saturating_sub(2));
-    format!("{map}{}", indented(&list))
 }
 
 fn list(node: &Node, devices: &[&Device], width: usize) -> String {

@@ -16,7 +16,7 @@ use super::table::Table;
 use crate::node::{Device, Finding, Gpu, Node};
 use crate::plan::is_healed;
 
-pub use columns::StatusColumn;
+pub use columns::{StatusColumn, may_show_utilization};
 pub use device::Status;
 pub(super) use map::Marks;
 pub use others::summary;
@@ -46,14 +46,6 @@ pub fn print(node: &Node, devices: &[String], view: View<'_>) -> Result<()> {
         View::Map => output::terminal_width().unwrap_or(WIDTH_OF_PICTURES),
     };
     output::print(&text(node, devices, view, width, None))
-}
-
-/// True if a view may show the utilization of GPUs.
-pub fn may_show_utilization(view: View<'_>) -> bool {
-    match view {
-        View::Table(wanted) => columns::may_show_utilization(wanted, output::width()),
-        View::Map => false,
-    }
 }
 
 /// Prints the status of these devices, or of all, after a change: of many only what is wrong with them.

@@ -7,7 +7,6 @@ use console::truncate_str;
 
 use super::super::format::{age, count, gib, shown_or, time_taken};
 use super::columns::{pids, user};
-use super::device::unmanaged_state;
 use crate::node::{Client, Device, DeviceState, MpsProgram, Node, Variable};
 use crate::render::table::{Column, Table};
 
@@ -118,7 +117,12 @@ pub(super) fn unmanaged(node: &Node) -> Table {
         table.row(vec![
             program.to_owned(),
             unmanaged.pid.to_string(),
-            unmanaged_state(unmanaged).to_owned(),
+            if unmanaged.is_orphan {
+                "orphan"
+            } else {
+                "unmanaged"
+            }
+            .to_owned(),
             user(unmanaged.user),
             served,
             shown_or(pids(&unmanaged.servers), "-"),
@@ -146,7 +150,13 @@ pub fn summary(node: &Node, devices: &[String], took: Duration) -> String {
         .filter_map(|device| Some(node.gpu(&device.key.gpu)?.index))
         .collect();
     let served = devices.iter().filter(|device| device.served.is_some());
-    let ready = served.clone().filter(|device| is_ready(node, device));
+    // A lazy daemon starts its server for the first client.
+    let ready = served.clone().filter(|device| {
+        matches!(
+            node.state_of(device),
+            DeviceState::Ready | DeviceState::NoServerYet
+        )
+    });
     let (served, ready) = (served.count(), ready.count());
     let (gpus, took) = (count(gpus.len(), "GPU"), time_taken(took));
     match (devices.len(), served, ready) {
@@ -163,12 +173,4 @@ pub fn summary(node: &Node, devices: &[String], took: Duration) -> String {
             count(all, "device")
         ),
     }
-}
-
-/// True if it accepts clients. A lazy daemon starts its server for the first one.
-fn is_ready(node: &Node, device: &Device) -> bool {
-    matches!(
-        node.state_of(device),
-        DeviceState::Ready | DeviceState::NoServerYet
-    )
 }

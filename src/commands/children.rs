@@ -1,9 +1,11 @@
-//! Copies of a program on several devices, and their output, passed on line by line.
+//! Programs that run as children of mig-mps: copies on several devices, whose output is passed on line by line, and one that is
+//! ended if it computes outside MPS.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, IsTerminal, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ExitStatus as ProgramStatus, Stdio};
@@ -18,7 +20,12 @@ use super::run::{command, not_started};
 use crate::client::Variables;
 use crate::error::{Result, failed};
 use crate::failure::ExitStatus;
-use crate::host::{Environment, Forwarding, Pid, ProcessHandle, open_files, printable};
+use crate::host::{
+    Environment, Forwarding, Host, Pid, ProcessHandle, adopt_descendants, open_files, printable,
+    reap,
+};
+use crate::node::Served;
+use crate::nvml::{GpuHandle, Nvml, Usage};
 use crate::render::note;
 use crate::settings::Percentage;
 
@@ -70,7 +77,7 @@ pub(super) fn spread(clients: &[usize], copies: usize) -> Vec<usize> {
     placed
 }
 
-/// The time that copies get to exit after SIGTERM, and then after SIGKILL, where another one cannot be started.
+/// The time that processes get to exit after SIGTERM, and then after SIGKILL.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// The descriptors of a copy: two outputs and the process.
@@ -82,16 +89,13 @@ const OTHER_FILES: u64 = 40;
 /// Refuses copies for which this process may not open enough files.
 pub(super) fn refuse_too_many(copies: usize) -> Result<()> {
     let needed = copies as u64 * FILES_EACH + OTHER_FILES;
-    let (Some(allowed), _) = open_files() else {
-        return Ok(());
-    };
-    if needed <= allowed {
-        return Ok(());
+    match open_files() {
+        (Some(allowed), _) if needed > allowed => Err(failed(format_args!(
+            "{copies} copies need {needed} open files, and this process may have {allowed}"
+        ))
+        .hint(format!("ulimit -n {needed} allows as many"))),
+        _ => Ok(()),
     }
-    Err(failed(format_args!(
-        "{copies} copies need {needed} open files, and this process may have {allowed}"
-    ))
-    .hint(format!("ulimit -n {needed} allows as many")))
 }
 
 /// A copy that was started.
@@ -104,7 +108,7 @@ struct RunningCopies {
 
 /// Runs all copies, with their output line by line behind their numbers, and waits for them. Signals are forwarded. If
 /// copies failed, exits with the status of the first one.
-pub(super) fn run(
+pub(super) fn run_copies(
     environment: &Environment,
     words: &[OsString],
     copies: &[Copy],
@@ -116,10 +120,10 @@ pub(super) fn run(
         match start(words, copy, &forwarding) {
             Ok(mut started) => {
                 if let Some(pipe) = started.child.stdout.take() {
-                    outputs.push(CopyOutput::new(number, Target::Stdout, pipe));
+                    outputs.push(CopyOutput::new(number, io::stdout(), pipe));
                 }
                 if let Some(pipe) = started.child.stderr.take() {
-                    outputs.push(CopyOutput::new(number, Target::Stderr, pipe));
+                    outputs.push(CopyOutput::new(number, io::stderr(), pipe));
                 }
                 running.push(started);
             }
@@ -133,7 +137,16 @@ pub(super) fn run(
     }
     attend(&mut running, &mut outputs, &forwarding)?;
     let statuses: Vec<ProgramStatus> = running.iter().filter_map(|copy| copy.status).collect();
-    note_failures(copies, &statuses);
+    let count = copies.len();
+    let mut succeeded = count;
+    for (number, status) in statuses.iter().enumerate() {
+        if !status.success() {
+            let device = &copies[number].device;
+            note(&format!("[{number}] on {device}: {status}"));
+            succeeded -= 1;
+        }
+    }
+    note(&format!("{succeeded} of {count} copies succeeded"));
     match statuses.into_iter().find(|status| !status.success()) {
         None => Ok(ExitStatus::Done),
         Some(failed) => std::process::exit(code(failed)),
@@ -165,20 +178,11 @@ fn attend(
     forwarding: &Forwarding,
 ) -> Result<()> {
     loop {
-        let mut watched = Vec::new();
-        let (mut readable, mut exited) = (Vec::new(), Vec::new());
-        for (position, output) in outputs.iter().enumerate() {
-            if let Some(pipe) = output.poll_fd() {
-                readable.push(position);
-                watched.push(pipe);
-            }
-        }
-        for (position, copy) in running.iter().enumerate() {
-            if copy.status.is_none() {
-                exited.push(position);
-                watched.push(copy.handle.poll_fd());
-            }
-        }
+        let open = outputs.iter().filter_map(CopyOutput::poll_fd);
+        let begun = running.iter().filter(|copy| copy.status.is_none());
+        let mut watched: Vec<PollFd<'_>> = open
+            .chain(begun.map(|copy| copy.handle.poll_fd()))
+            .collect();
         if watched.is_empty() {
             return Ok(());
         }
@@ -186,14 +190,17 @@ fn attend(
             Err(Errno::INTR) => continue,
             polled => polled.map_err(io::Error::from)?,
         };
-        let mut is_ready = watched.iter().map(|watched| !watched.revents().is_empty());
-        readable.retain(|_| is_ready.next() == Some(true));
-        exited.retain(|_| is_ready.next() == Some(true));
-        for position in readable {
-            outputs[position].pass_on();
+        let events: Vec<PollFlags> = watched.iter().map(PollFd::revents).collect();
+        let mut is_ready = events.iter().map(|events| !events.is_empty());
+        for output in outputs.iter_mut().filter(|output| output.pipe.is_some()) {
+            if is_ready.next() == Some(true) {
+                output.pass_on();
+            }
         }
-        for position in exited {
-            running[position].wait(forwarding)?;
+        for copy in running.iter_mut().filter(|copy| copy.status.is_none()) {
+            if is_ready.next() == Some(true) {
+                copy.wait(forwarding)?;
+            }
         }
     }
 }
@@ -225,24 +232,8 @@ fn end_all(running: &mut [RunningCopies], forwarding: &Forwarding) {
     }
 }
 
-/// Reports the copies that failed, and how many did not.
-fn note_failures(copies: &[Copy], statuses: &[ProgramStatus]) {
-    let count = copies.len();
-    let mut succeeded = count;
-    for (number, status) in statuses.iter().enumerate() {
-        if !status.success() {
-            note(&format!(
-                "[{number}] on {}: {status}",
-                copies[number].device
-            ));
-            succeeded -= 1;
-        }
-    }
-    note(&format!("{succeeded} of {count} copies succeeded"));
-}
-
 /// Returns the exit status of a program as shells have it.
-pub(super) fn code(status: ProgramStatus) -> i32 {
+fn code(status: ProgramStatus) -> i32 {
     let by_signal = status.signal().map(|signal| 128 + signal);
     status.code().or(by_signal).unwrap_or(1)
 }
@@ -250,42 +241,36 @@ pub(super) fn code(status: ProgramStatus) -> i32 {
 /// The most of a line that is kept until its end comes, in bytes. A longer one is shown in pieces.
 const LINE: usize = 64 << 10;
 
-/// The output of this program to which an output of a copy is passed on.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Target {
-    Stdout,
-    Stderr,
-}
-
 /// An output of a copy.
-pub(super) struct CopyOutput {
+struct CopyOutput {
     /// The number of the copy.
     number: usize,
-    target: Target,
+    /// The output of this program to which it is passed on.
+    target: Box<dyn Write>,
     /// `None` once it is closed.
     pipe: Option<File>,
     lines: CopyLines,
 }
 
 impl CopyOutput {
-    pub(super) fn new(number: usize, target: Target, pipe: impl Into<OwnedFd>) -> Self {
+    fn new(number: usize, target: impl Write + 'static, pipe: impl Into<OwnedFd>) -> Self {
         Self {
             number,
-            target,
+            target: Box::new(target),
             pipe: Some(File::from(pipe.into())),
             lines: CopyLines::default(),
         }
     }
 
     /// Returns what to poll for output; `None` once it is closed.
-    pub(super) fn poll_fd(&self) -> Option<PollFd<'_>> {
+    fn poll_fd(&self) -> Option<PollFd<'_>> {
         let pipe = self.pipe.as_ref()?;
         Some(PollFd::new(pipe, PollFlags::IN))
     }
 
     /// Passes on what has come. Closes the pipe at its end, and where nobody reads what is passed on: the copy then gets
     /// SIGPIPE, as in a pipeline.
-    pub(super) fn pass_on(&mut self) {
+    fn pass_on(&mut self) {
         let mut buffer = [0; 16 << 10];
         let Some(pipe) = &mut self.pipe else { return };
         let lines = match pipe.read(&mut buffer) {
@@ -300,21 +285,9 @@ impl CopyOutput {
         for line in lines {
             let _ = writeln!(text, "[{}] {}", self.number, printable(&line));
         }
-        if self.target.write(&text).is_err() {
+        let written = self.target.write_all(text.as_bytes());
+        if written.and_then(|()| self.target.flush()).is_err() {
             self.pipe = None;
-        }
-    }
-}
-
-impl Target {
-    fn write(self, text: &str) -> io::Result<()> {
-        match self {
-            Self::Stdout => {
-                let mut stdout = io::stdout().lock();
-                stdout.write_all(text.as_bytes())?;
-                stdout.flush()
-            }
-            Self::Stderr => io::stderr().write_all(text.as_bytes()),
         }
     }
 }
@@ -374,6 +347,116 @@ impl CopyLines {
         self.begun = rest;
         piece
     }
+}
+
+/// The time between two reports of the driver.
+const INTERVAL: Duration = Duration::from_millis(250);
+
+/// Runs a program for `--require-mps`: stays beside it, and ends it if it computes outside MPS. Returns its exit status by
+/// exiting with it.
+pub(super) fn run_guarded(
+    environment: &Environment,
+    served: &Served,
+    words: &[OsString],
+    variables: &Variables,
+) -> Result<ExitStatus> {
+    let nvml = Nvml::open(environment.nvml_library.as_deref())?;
+    adopt_descendants()?;
+    let forwarding = Forwarding::start(&environment.host, !io::stdin().is_terminal())?;
+    let mut command = command(words, variables);
+    let program = forwarding
+        .start_child(&mut command)
+        .map_err(|error| not_started(&command, &error))?;
+    let handle = ProcessHandle::open(Pid(program.id())).map_err(io::Error::from)?;
+    let host = &environment.host;
+    let mut suspects = BTreeSet::new();
+    loop {
+        handle.ends_within(INTERVAL);
+        if let Some(status) = reap(Pid(program.id()))? {
+            std::process::exit(code(status));
+        }
+        // NVML makes its two lists one after the other: a client that has just come is on one of the two.
+        let seen = outside_mps(nvml, &served.record.uuid, host);
+        if let Some(pid) = seen.intersection(&suspects).next() {
+            let name = &served.record.name;
+            let process = host.process(*pid);
+            let command = process.map_or_else(|| "gone".to_owned(), |process| process.command());
+            end_guarded(host, Pid(program.id()));
+            return Err(failed(format_args!(
+                "pid {pid} ({command}) used {name} outside MPS, and the program was ended"
+            ))
+            .hint("the program changes CUDA_MPS_PIPE_DIRECTORY, or starts others that do"));
+        }
+        suspects = seen;
+    }
+}
+
+/// Returns the processes below this one that compute on the device and are no MPS clients. None if the driver does not
+/// answer now: the program has done nothing wrong then.
+fn outside_mps(nvml: Nvml, device: &str, host: &Host) -> BTreeSet<Pid> {
+    let Ok(processes) = nvml.supervise_on(device, GpuHandle::processes) else {
+        return BTreeSet::new();
+    };
+    let mut outside = pids(&processes.compute);
+    for client in pids(&processes.clients) {
+        outside.remove(&client);
+    }
+    if !outside.is_empty() {
+        let table = host.processes().unwrap_or_default();
+        let own = table.descendants(Pid(std::process::id()));
+        outside.retain(|pid| own.contains(pid));
+    }
+    outside
+}
+
+/// Ends the program and all processes that come from it: SIGTERM, and SIGKILL for those that do not exit.
+fn end_guarded(host: &Host, program: Pid) {
+    for signal in [Signal::TERM, Signal::KILL] {
+        let until = Instant::now() + LIMIT;
+        let mut signalled = BTreeSet::new();
+        loop {
+            let left = left(host, program);
+            let Some(first) = left.first() else {
+                return;
+            };
+            // One of these may have started another one.
+            for process in &left {
+                if signalled.insert(process.pid) {
+                    let _ = process.signal(signal);
+                }
+            }
+            if Instant::now() >= until {
+                break;
+            }
+            first.ends_within(INTERVAL);
+        }
+    }
+}
+
+/// Returns the program and the processes that come from it, as far as they have not exited.
+fn left(host: &Host, program: Pid) -> Vec<ProcessHandle> {
+    let table = host.processes().unwrap_or_default();
+    // Nobody waits for the program meanwhile, so its pid is its own.
+    let mut left = Vec::new();
+    if let Ok(handle) = ProcessHandle::open(program)
+        && !handle.has_ended()
+    {
+        left.push(handle);
+    }
+    for pid in table.descendants(Pid(std::process::id())) {
+        if pid != program
+            && let Some(process) = table.get(pid)
+            && let Ok(Some(handle)) = host.open_process(pid, process.started)
+            && !handle.has_ended()
+        {
+            left.push(handle);
+        }
+    }
+    left
+}
+
+fn pids(usages: &[Usage]) -> BTreeSet<Pid> {
+    usages.iter().map(|usage| Pid(usage.pid)).collect()
 }
 
 #[cfg(test)]
