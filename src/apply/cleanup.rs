@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use super::error::FailedStep;
-use super::shared::ApplyContext;
+use super::run::ApplyContext;
 use crate::host::{Directories, Directory, Environment};
 use crate::mps::{LogDir, needs_rotation, rotate};
 use crate::node::Node;
@@ -23,20 +23,14 @@ pub(super) fn purge(
         Purge::All => None,
         Purge::Devices(uuids) => Some(uuids.as_slice()),
     };
+    let set_aside = run_dir.remove_set_aside(devices, until);
+    let logs = remove_logs(devices, context, run_dir, until);
     [
-        (
-            "removing what users left in pipe directories",
-            run_dir.remove_set_aside(devices, until),
-        ),
-        (
-            "removing logs",
-            remove_logs(devices, context, run_dir, until),
-        ),
+        ("removing what users left in pipe directories", set_aside),
+        ("removing logs", logs),
     ]
     .into_iter()
-    .filter_map(|(attempt, removed)| {
-        Some(FailedStep::new(attempt.to_owned(), removed.err()?.into()))
-    })
+    .filter_map(|(attempt, removed)| Some(FailedStep::new(attempt, removed.err()?)))
 }
 
 fn remove_logs(

@@ -7,63 +7,42 @@ use jiff::Timestamp;
 
 use super::error::Cause;
 use super::gpu::GpuRun;
-use super::shared::Shared;
+use super::run::Shared;
 use crate::host::{Account, Pid, Reader, Uid, group_named};
 use crate::mps::{Access, Daemon, LaunchOptions, Launched, Means, MpsProgram, Patience};
 use crate::nvml::{EXCLUSIVE_PROCESS, GpuHandle};
-use crate::plan::{EndStray, GpuPlan, Set, Start, StartServer, StartedBy};
+use crate::plan::{EndStray, GpuPlan, Set, StartServer, served_by};
 use crate::settings::{CpuChoice, Serve, Server, Settings};
-use crate::state::{DaemonId, DeviceKey, DeviceRecord, is_full};
+use crate::state::{DaemonId, DeviceRecord, is_full};
 
-/// A device that exists, as its record describes it.
-pub(super) struct DeviceNow {
-    pub(super) key: DeviceKey,
-    pub(super) uuid: String,
-    /// Its GPU's index.
-    pub(super) gpu: Option<u32>,
-    /// `3g.40gb`; `None` for a whole GPU.
-    pub(super) profile: Option<String>,
+/// The way in which a daemon is stopped.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StopRequest {
+    pub(super) patience: Patience,
+    pub(super) means: Means,
+    /// The record stays, without the process, and the pipe directory too: the next daemon clears what this one leaves
+    /// there.
+    pub(super) keeps_record: bool,
+}
+
+impl StopRequest {
+    /// For a daemon without clients.
+    pub(super) const IDLE: Self = Self {
+        patience: Patience::Idle,
+        means: Means::Session,
+        keeps_record: false,
+    };
+}
+
+/// True if the plan starts the daemon of a record again, unchanged.
+pub(super) fn starts_again(plan: &GpuPlan, record: &DeviceRecord) -> bool {
+    plan.steps
+        .iter()
+        .filter_map(|step| step.action.as_start())
+        .any(|start| start.by.keeps_record() && start.name == record.name)
 }
 
 impl Shared<'_> {
-    /// Starts a daemon for a device, and an eager server; returns once everything has been read back. Returns the
-    /// record, and true if the daemon is new, false if it was running.
-    pub(super) fn bring_up_new(
-        &self,
-        device: DeviceNow,
-        start: &Start,
-    ) -> (DeviceRecord, Result<bool, Cause>) {
-        let now = Timestamp::now();
-        let before = self
-            .served(&device.uuid)
-            .map(|served| &served.record)
-            .filter(|record| record.boot_id == self.context.node.boot_id);
-        let mut healed = Vec::new();
-        if start.by == StartedBy::Heal {
-            healed.extend(before.iter().flat_map(|record| record.recently_healed(now)));
-            healed.push(now);
-        }
-        let mut record = DeviceRecord {
-            name: start.name.clone(),
-            compute_mode_before: self.context.node.mode_before(&device.uuid, &self.run_dir),
-            key: device.key,
-            uuid: device.uuid,
-            gpu: device.gpu,
-            profile: device.profile,
-            settings: start.settings.clone(),
-            by_hand: start.by_hand.clone(),
-            daemon: None,
-            finished: false,
-            boot_id: self.context.node.boot_id.clone(),
-            since: now,
-            restarts: before.map_or(0, |record| record.restarts + u64::from(record.finished)),
-            healed,
-            leaving: false,
-        };
-        let is_new = self.bring_up(&mut record);
-        (record, is_new)
-    }
-
     /// Starts a recorded daemon again. Its device may have been made again, and then has another UUID.
     pub(super) fn restart_daemon(&self, record: &DeviceRecord, uuid: &str) -> Result<(), Cause> {
         let mut record = DeviceRecord {
@@ -85,13 +64,17 @@ impl Shared<'_> {
         count.map_or(true, |count| count > 0)
     }
 
-    /// Starts or completes the daemon of a record; returns true if it is new, false if it was running.
-    fn bring_up(&self, record: &mut DeviceRecord) -> Result<bool, Cause> {
+    /// Starts or completes the daemon of a record, and an eager server; returns once everything has been read back, with
+    /// true if the daemon is new, false if it was running.
+    pub(super) fn bring_up(&self, record: &mut DeviceRecord) -> Result<bool, Cause> {
         let daemon = self.daemon_of(&record.uuid);
         daemon.check_path()?;
         let launch = self.launch_options(record)?;
         self.run_dir.write_record(record)?;
-        let launched = match self.launch(&daemon, &launch, record) {
+        let launched = self
+            .hold_mode(record)
+            .and_then(|()| Ok(daemon.launch(&self.context.environment.host, &launch)?));
+        let launched = match launched {
             Ok(launched) => launched,
             // A process that the kernel cannot end keeps its record.
             Err(cause) if self.is_alive(record) => return Err(cause),
@@ -123,21 +106,10 @@ impl Shared<'_> {
         }
     }
 
-    /// Launches a daemon on a GPU with the compute mode that it needs.
-    fn launch(
-        &self,
-        daemon: &Daemon,
-        launch: &LaunchOptions,
-        record: &mut DeviceRecord,
-    ) -> Result<Launched, Cause> {
-        self.hold_mode(record)?;
-        Ok(daemon.launch(&self.context.environment.host, launch)?)
-    }
-
     /// The options with which a record's daemon is launched.
     fn launch_options(&self, record: &DeviceRecord) -> Result<LaunchOptions, Cause> {
-        let serve = serve(record);
-        let (access, reader) = match &serve {
+        let serve = served_by(&record.settings);
+        let (access, reader) = match serve {
             Serve::OneAtATime => (Access::Everybody, self.first_reader()),
             Serve::All => (Access::Everybody, None),
             Serve::Own => (Access::Owner, None),
@@ -200,7 +172,7 @@ impl Shared<'_> {
         let first = match record.settings.server {
             // A daemon that was running may have a server already.
             Server::Eager if is_new || !self.has_server(pid)? => {
-                Some(self.first_user(serve(record))?)
+                Some(self.first_user(&record.settings)?)
             }
             Server::Eager | Server::Lazy => None,
         };
@@ -223,11 +195,11 @@ impl Shared<'_> {
     }
 
     /// The first user of an eager server.
-    pub(super) fn first_user(&self, serve: Serve) -> Result<Uid, Cause> {
-        Ok(match serve {
+    fn first_user(&self, settings: &Settings) -> Result<Uid, Cause> {
+        Ok(match served_by(settings) {
             // The shared server belongs to root.
             Serve::All | Serve::Group(_) => Uid::ROOT,
-            Serve::User(name) => user(&name)?.uid,
+            Serve::User(name) => user(name)?.uid,
             Serve::OneAtATime | Serve::Own => self.context.environment.server_user(),
         })
     }
@@ -261,48 +233,19 @@ impl Shared<'_> {
         if self.has_server(daemon.pid)? {
             return Ok(());
         }
-        let user = self.first_user(serve(record))?;
+        let user = self.first_user(&record.settings)?;
         Ok(self.daemon_of(&record.uuid).start_server(
             &step.settings,
             Some(&record.settings),
             user,
         )?)
     }
-}
 
-/// The way in which a daemon is stopped.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct StopRequest {
-    pub(super) patience: Patience,
-    pub(super) means: Means,
-    /// The record stays, without the process, and the pipe directory too: the next daemon clears what this one leaves
-    /// there.
-    pub(super) keeps_record: bool,
-}
-
-impl StopRequest {
-    /// For a daemon without clients.
-    pub(super) const IDLE: Self = Self {
-        patience: Patience::Idle,
-        means: Means::Session,
-        keeps_record: false,
-    };
-}
-
-/// True if the plan starts the daemon of a record again, unchanged.
-pub(super) fn starts_again(plan: &GpuPlan, record: &DeviceRecord) -> bool {
-    plan.steps
-        .iter()
-        .filter_map(|step| step.action.as_start())
-        .any(|start| start.by.keeps_record() && start.name == record.name)
-}
-
-impl Shared<'_> {
     /// Ends a server that has outlived its daemon.
     pub(super) fn end_stray(&self, stray: &EndStray) -> Result<(), Cause> {
         let host = &self.context.environment.host;
         let daemon = self.daemon_of(&stray.uuid);
-        Ok(daemon.kill_server(host, stray.server)?)
+        Ok(daemon.kill_server(host, (stray.pid, stray.started))?)
     }
 
     /// Stops a daemon if it runs, and removes what was made for it except its logs.
@@ -408,28 +351,7 @@ impl Shared<'_> {
         daemon.remove_pipe_dir()?;
         Ok(self.run_dir.remove_record(record)?)
     }
-}
 
-impl GpuRun<'_> {
-    /// Changes settings. Recorded before it begins: a change that fails half-way is undone too.
-    pub(super) fn set(&self, set: &Set) -> Result<(), Cause> {
-        let served = self.shared.served(&set.uuid).ok_or(Cause::NoDevice)?;
-        let before = &served.record;
-        let after = DeviceRecord {
-            settings: set.settings.clone(),
-            by_hand: set.by_hand.clone(),
-            ..before.clone()
-        };
-        self.history.record_change(&after);
-        // Somebody may have changed the daemon behind our back.
-        let answered = served.answered.as_ref();
-        let was = answered.map(|answered| answered.over(&before.settings));
-        self.shared
-            .change(&after, was.as_ref().unwrap_or(&before.settings))
-    }
-}
-
-impl Shared<'_> {
     /// Gives a running daemon the settings of a record. The record is unfinished until they read back, so that the
     /// next run completes a killed one.
     pub(super) fn change(&self, wanted: &DeviceRecord, was: &Settings) -> Result<(), Cause> {
@@ -498,16 +420,30 @@ impl Shared<'_> {
     }
 }
 
+impl GpuRun<'_> {
+    /// Changes settings. Recorded before it begins: a change that fails half-way is undone too.
+    pub(super) fn set(&self, set: &Set) -> Result<(), Cause> {
+        let served = self.shared.served(&set.uuid).ok_or(Cause::NoDevice)?;
+        let before = &served.record;
+        let after = DeviceRecord {
+            settings: set.settings.clone(),
+            by_hand: set.by_hand.clone(),
+            ..before.clone()
+        };
+        self.history.record_change(&after);
+        // Somebody may have changed the daemon behind our back.
+        let answered = served.answered.as_ref();
+        let was = answered.map(|answered| answered.over(&before.settings));
+        self.shared
+            .change(&after, was.as_ref().unwrap_or(&before.settings))
+    }
+}
+
 /// The user that a recorded daemon runs as.
 fn owner(record: &DeviceRecord) -> Uid {
     record
         .runs_as_its_user()
         .unwrap_or_else(crate::host::caller)
-}
-
-/// The users that a recorded device serves. A record always has them.
-fn serve(record: &DeviceRecord) -> Serve {
-    record.settings.serve.clone().unwrap_or(Serve::OneAtATime)
 }
 
 fn user(name: &str) -> Result<Account, Cause> {

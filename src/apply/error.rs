@@ -36,8 +36,8 @@ pub struct FailedStep {
 /// The result of a rollback.
 #[derive(Debug, Default)]
 pub struct RolledBack {
-    /// The changes that were undone.
-    pub undone: Vec<String>,
+    /// The number of changes that were undone.
+    pub undone: usize,
     /// The things that the run made and the rollback could not remove.
     pub stands: Vec<String>,
     /// The things that the run removed and the rollback could not make again.
@@ -49,8 +49,11 @@ pub struct RolledBack {
 }
 
 impl FailedStep {
-    pub(super) fn new(attempt: String, cause: Cause) -> Self {
-        Self { attempt, cause }
+    pub(super) fn new(attempt: impl Into<String>, cause: impl Into<Cause>) -> Self {
+        Self {
+            attempt: attempt.into(),
+            cause: cause.into(),
+        }
     }
 }
 
@@ -58,17 +61,14 @@ impl ApplyError {
     /// The error of a run that did not begin.
     pub(super) fn at_start(cause: impl Into<Cause>) -> Self {
         Self {
-            failures: vec![FailedStep::new(
-                "nothing was changed".to_owned(),
-                cause.into(),
-            )],
+            failures: vec![FailedStep::new("nothing was changed", cause)],
             ..Self::default()
         }
     }
 
     /// Adds the rollback of one GPU.
     pub(super) fn add(&mut self, undone: RolledBack) {
-        self.rolled_back.undone.extend(undone.undone);
+        self.rolled_back.undone += undone.undone;
         self.rolled_back.stands.extend(undone.stands);
         self.rolled_back.missing.extend(undone.missing);
         self.rolled_back.clients += undone.clients;
@@ -100,7 +100,7 @@ impl ApplyError {
     }
 
     /// Groups the failures by cause: 56 daemons that lack the same library are one message.
-    fn kinds(&self) -> Vec<(&FailedStep, Vec<&str>)> {
+    fn kinds(&self) -> Vec<(String, &FailedStep, Vec<&str>)> {
         let mut kinds: Vec<(String, &FailedStep, Vec<&str>)> = Vec::new();
         for failure in &self.failures {
             let kind = failure.cause.without_device();
@@ -110,9 +110,6 @@ impl ApplyError {
             }
         }
         kinds
-            .into_iter()
-            .map(|(_, failure, others)| (failure, others))
-            .collect()
     }
 }
 
@@ -135,7 +132,7 @@ impl Failure for ApplyError {
         let unfinished =
             !self.rolled_back.stands.is_empty() || !self.rolled_back.missing.is_empty();
         let kinds = self.kinds();
-        let causes = kinds.iter().map(|(failure, _)| failure.cause.hint());
+        let causes = kinds.iter().map(|(_, failure, _)| failure.cause.hint());
         for hint in causes.chain([unfinished.then_some(again)]).flatten() {
             if !hints.contains(&hint) {
                 hints.push(hint);
@@ -150,7 +147,7 @@ impl std::error::Error for ApplyError {}
 impl fmt::Display for ApplyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut lines = Vec::new();
-        for (FailedStep { attempt, cause }, others) in self.kinds() {
+        for (_, FailedStep { attempt, cause }, others) in self.kinds() {
             lines.push(format!("{attempt}: {cause}"));
             match others.as_slice() {
                 [] => {}
@@ -170,8 +167,8 @@ impl fmt::Display for ApplyError {
             clients,
             cut_short,
         } = self.rolled_back.as_ref();
-        if !undone.is_empty() {
-            let steps = count(undone.len(), "step");
+        if *undone > 0 {
+            let steps = count(*undone, "step");
             let gone = match clients {
                 0 => String::new(),
                 1 => ", but a client is gone".to_owned(),
@@ -215,8 +212,6 @@ pub enum Cause {
     /// MIG mode does not change while the GPU is in use.
     #[error("the GPU is in use: {}", held_by(holders, *hidden))]
     Busy {
-        /// The requested mode.
-        on: bool,
         /// The visible processes that use it.
         holders: Vec<Holder>,
         /// The number of processes that could not be inspected.
@@ -256,14 +251,11 @@ pub enum Cause {
     #[error("{0}")]
     File(#[from] std::io::Error),
     /// NVML accepted the MIG mode, but it is not active.
-    #[error("{}", not_active(*activation, *mode, due))]
+    #[error("{what}")]
     NotActive {
-        /// NVML's `activationStatus`.
-        activation: Code,
-        /// The mode as it reads now.
-        mode: MigMode,
-        /// The action that activates it.
-        due: Due,
+        what: String,
+        /// True if a reset may activate it, which the user has not allowed; false if a reboot is due.
+        awaits_reset: bool,
     },
     /// A start failed, and so did stopping what it had started.
     #[error("{cause}\nand what had been started could not be ended: {cleanup}")]
@@ -273,12 +265,9 @@ pub enum Cause {
         /// The reason for the failed stop.
         cleanup: Box<Cause>,
     },
-    /// MIG mode stays on: switching it off on this GPU needs a reset.
-    #[error("it is left on: to switch it off again, this GPU needs a reset")]
-    NeedsReset,
-    /// MIG mode stays on: the GPU has instances.
-    #[error("it is left on: there are instances")]
-    HasInstances,
+    /// MIG mode stays on, for this reason.
+    #[error("it is left on: {0}")]
+    LeftOn(&'static str),
     /// A change of the MIG mode stays pending.
     #[error("the change is pending: it becomes active with a reset of the GPU, or a reboot")]
     Pending,
@@ -297,28 +286,6 @@ pub enum Cause {
     /// The user interrupted the wait.
     #[error("interrupted")]
     Interrupted,
-}
-
-/// The action that activates a pending MIG mode.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Due {
-    /// A reset, which the user has not allowed.
-    Reset,
-    /// A reboot: the reset did not help, or failed like this.
-    Reboot(String),
-}
-
-fn not_active(activation: Code, mode: MigMode, due: &Due) -> String {
-    let pending = if mode.pending == mode.current {
-        "the driver has not taken the change"
-    } else {
-        "the driver has recorded the change as pending"
-    };
-    let text = format!("MIG mode is not active: {pending}: {activation}");
-    match due {
-        Due::Reset => text,
-        Due::Reboot(why) => format!("{text}; {why}"),
-    }
 }
 
 /// `held by pid 4711 (alice, python, session-3.scope)`
@@ -351,11 +318,21 @@ impl Cause {
         }
     }
 
-    pub(super) fn not_active(activation: Code, mode: MigMode, due: Due) -> Self {
+    /// The mode reads back like this after NVML's `activationStatus`, and after a reset that did not help, or failed, for
+    /// this reason.
+    pub(super) fn not_active(activation: Code, mode: MigMode, after_reset: Option<&str>) -> Self {
+        let pending = if mode.pending == mode.current {
+            "the driver has not taken the change"
+        } else {
+            "the driver has recorded the change as pending"
+        };
+        let what = format!("MIG mode is not active: {pending}: {activation}");
         Self::NotActive {
-            activation,
-            mode,
-            due,
+            awaits_reset: after_reset.is_none(),
+            what: match after_reset {
+                Some(why) => format!("{what}; {why}"),
+                None => what,
+            },
         }
     }
 
@@ -390,11 +367,6 @@ impl Cause {
             _ => false,
         }
     }
-
-    /// True if the rollback kept it on purpose: another try would keep it too.
-    pub(super) fn is_final(&self) -> bool {
-        matches!(self, Self::NeedsReset | Self::HasInstances | Self::Pending)
-    }
 }
 
 impl Failure for Cause {
@@ -409,7 +381,7 @@ impl Failure for Cause {
                 "let them end, and run this again: it goes on from here".to_owned(),
             ),
             Self::Busy { holders, .. } => Some(Holder::release(holders).to_owned()),
-            Self::NotActive { due: Due::Reset, .. } => Some(
+            Self::NotActive { awaits_reset: true, .. } => Some(
                 "run it again with --reset, which resets this one GPU, or reboot this machine and run it \
                  again; in a virtual machine only the reboot helps"
                     .to_owned(),
@@ -434,11 +406,7 @@ impl Failure for Cause {
             Self::NoAccount { what, .. } => Some(format!(
                 "make the {what}, or name another one in the profile"
             )),
-            Self::NeedsReset
-            | Self::HasInstances
-            | Self::Pending
-            | Self::Other(_)
-            | Self::Interrupted => None,
+            Self::LeftOn(_) | Self::Pending | Self::Other(_) | Self::Interrupted => None,
         }
     }
 }

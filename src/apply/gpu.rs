@@ -4,16 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::thread::scope;
 
-use super::daemons::{DeviceNow, StopRequest, starts_again};
+use jiff::Timestamp;
+
+use super::daemons::{StopRequest, starts_again};
 use super::error::{Cause, FailedStep};
 use super::rollback::GpuState;
-use super::shared::{Shared, StepOf, lock};
+use super::run::{Shared, StepOf, lock};
 use crate::geometry::Placement;
 use crate::host::{Interrupt, Threads};
 use crate::mps::Patience;
 use crate::node::Gpu;
 use crate::nvml::GpuInstanceReading;
-use crate::plan::{Action, GpuPlan, Place, Start, Stop};
+use crate::plan::{Action, GpuPlan, Place, Start, StartedBy, Stop};
 use crate::state::{DeviceKey, DeviceRecord, InstanceKey};
 
 /// Runs the steps of one GPU in order. A daemon starts in the background as soon as its device exists,
@@ -70,23 +72,19 @@ impl<'a> GpuRun<'a> {
     }
 
     /// Runs the steps up to the switch of the MIG mode. The daemons have stopped.
-    pub(super) fn run_to_mig_mode(&mut self, threads: &Threads) {
+    pub(super) fn run_to_mig_mode(self, threads: &Threads) -> Self {
         let switch = self
             .plan
             .steps
             .iter()
             .position(|step| matches!(step.action, Action::SwitchMig { .. }));
-        self.run_to(switch.map_or(0, |number| number + 1), threads);
+        self.run_to(switch.map_or(0, |number| number + 1), threads)
     }
 
-    /// Runs the rest of the steps.
-    pub(super) fn run_to_end(&mut self, threads: &Threads) {
-        self.run_to(self.plan.steps.len(), threads);
-    }
-
-    fn run_to(&mut self, end: usize, threads: &Threads) {
-        if self.history.has_failed() {
-            return;
+    /// Runs the steps up to one with this number.
+    pub(super) fn run_to(mut self, end: usize, threads: &Threads) -> Self {
+        if lock(&self.history.ended).values().any(Option::is_some) {
+            return self;
         }
         let plan = self.plan;
         scope(|scope| {
@@ -97,21 +95,24 @@ impl<'a> GpuRun<'a> {
                 match action {
                     Action::Stop(_) => {}
                     Action::Start(start) => {
-                        let device = self.device(start.place);
+                        let record = self.new_record(start);
                         threads.start(scope, move || {
-                            attempt.make(|attempt| attempt.start(start, device));
+                            attempt.make(|attempt| {
+                                let record = record.ok_or(Cause::NoDevice)?;
+                                let history = &attempt.history;
+                                attempt.shared.start_daemon(record, start, history)
+                            });
                         });
                     }
                     action => {
-                        if attempt.make(|attempt| self.step(action, Some(attempt.step())))
-                            == Ended::Failed
-                        {
+                        if !attempt.make(|attempt| self.step(action, Some(attempt.step))) {
                             return;
                         }
                     }
                 }
             }
         });
+        self
     }
 
     /// The daemons that stop.
@@ -125,20 +126,21 @@ impl<'a> GpuRun<'a> {
 
     /// The steps that did not begin.
     pub(super) fn not_begun(&self) -> Vec<String> {
-        self.plan
-            .steps
-            .iter()
-            .enumerate()
-            .filter(|(number, _)| !self.history.has_ended(*number))
-            .map(|(_, step)| format!("{}: {}", self.title(), step.action))
+        let ended = lock(&self.history.ended);
+        let steps = self.plan.steps.iter().enumerate();
+        steps
+            .filter(|(number, _)| !ended.contains_key(number))
+            .map(|(_, step)| format!("{}: {}", title(self.plan), step.action))
             .collect()
     }
 
     fn attempt(&self, number: usize) -> Attempt<'a> {
         Attempt {
             shared: self.shared,
-            plan: self.plan,
-            number,
+            step: StepOf {
+                gpu: self.plan,
+                number,
+            },
             history: Arc::clone(&self.history),
         }
     }
@@ -162,49 +164,47 @@ impl<'a> GpuRun<'a> {
         }
     }
 
-    fn device(&self, place: Place) -> Option<DeviceNow> {
-        let mut device = DeviceNow {
+    /// The record of a daemon that is to start; `None` if its device does not exist.
+    fn new_record(&self, start: &Start) -> Option<DeviceRecord> {
+        let mut record = DeviceRecord {
+            name: start.name.clone(),
             key: DeviceKey::whole(&self.plan.uuid),
             uuid: self.plan.uuid.clone(),
             gpu: self.plan.index,
             profile: None,
+            settings: start.settings.clone(),
+            by_hand: start.by_hand.clone(),
+            compute_mode_before: None,
+            daemon: None,
+            finished: false,
+            boot_id: self.shared.context.node.boot_id.clone(),
+            since: Timestamp::now(),
+            restarts: 0,
+            healed: Vec::new(),
+            leaving: false,
         };
-        let Place::Mig { placement, nth } = place else {
-            return Some(device);
-        };
-        let instance = self.instances.get(&placement)?;
-        let compute = instance.compute.get(nth)?;
-        device.key.instance = Some(InstanceKey {
-            profile: instance.profile,
-            placement,
-            compute: compute.placement,
-        });
-        device.uuid.clone_from(&compute.uuid);
-        device.profile = self.gpu.map(|gpu| gpu.title(instance, Some(compute)));
-        Some(device)
+        if let Place::Mig { placement, nth } = start.place {
+            let instance = self.instances.get(&placement)?;
+            let compute = instance.compute.get(nth)?;
+            record.key.instance = Some(InstanceKey {
+                profile: instance.profile,
+                placement,
+                compute: compute.placement,
+            });
+            record.uuid.clone_from(&compute.uuid);
+            record.profile = self.gpu.map(|gpu| gpu.title(instance, Some(compute)));
+        }
+        Some(record)
     }
 
     /// The interrupt that ends a wait; none during a rollback.
     pub(super) fn interrupt(&self) -> Option<&'a Interrupt> {
         (!self.rolling_back).then_some(&self.shared.context.environment.interrupt)
     }
-
-    pub(super) fn title(&self) -> String {
-        title(self.plan)
-    }
-}
-
-pub(super) fn by_placement(
-    instances: Vec<GpuInstanceReading>,
-) -> BTreeMap<Placement, GpuInstanceReading> {
-    instances
-        .into_iter()
-        .map(|instance| (instance.placement, instance))
-        .collect()
 }
 
 /// `GPU 0 (GPU-5f1c…)`
-fn title(plan: &GpuPlan) -> String {
+pub(super) fn title(plan: &GpuPlan) -> String {
     match plan.index {
         Some(_) => format!("{} ({})", plan.name(), plan.uuid),
         None => plan.name(),
@@ -233,55 +233,33 @@ pub(super) fn stop_daemons(runs: &[GpuRun<'_>], threads: &Threads) {
 /// A step that is about to run.
 struct Attempt<'a> {
     shared: &'a Shared<'a>,
-    plan: &'a GpuPlan,
-    number: usize,
+    step: StepOf<'a>,
     history: Arc<History>,
 }
 
-/// The end of a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ended {
-    Done,
-    NotBegun,
-    /// The user interrupted it: it was neither done nor refused.
-    Interrupted,
-    Failed,
-}
-
-impl<'a> Attempt<'a> {
-    fn step(&self) -> StepOf<'a> {
-        StepOf {
-            gpu: self.plan,
-            number: self.number,
-        }
-    }
-
-    /// Runs the step, unless the run must stop.
-    fn make(self, work: impl FnOnce(&Self) -> Result<(), Cause>) -> Ended {
+impl Attempt<'_> {
+    /// Runs the step, unless the run must stop; returns false if it failed.
+    fn make(self, work: impl FnOnce(&Self) -> Result<(), Cause>) -> bool {
         if self.shared.must_stop() {
-            return Ended::NotBegun;
+            return true;
         }
-        let step = self.step();
-        let action = step.action();
+        let step = self.step;
         self.shared.progress.begin(step);
         let worked = work(&self);
         self.shared.progress.end(step, worked.is_ok());
-        let Err(cause) = worked else {
-            self.history.record_end(self.number, None);
-            return Ended::Done;
+        let failure = match worked {
+            Ok(()) => None,
+            // It was neither done nor refused.
+            Err(Cause::Interrupted) => return true,
+            Err(cause) => {
+                self.shared.fail();
+                let attempt = format!("{}: {}", title(step.gpu), step.action());
+                Some(FailedStep::new(attempt, cause))
+            }
         };
-        if matches!(cause, Cause::Interrupted) {
-            return Ended::Interrupted;
-        }
-        self.shared.fail();
-        let failure = FailedStep::new(format!("{}: {action}", title(self.plan)), cause);
-        self.history.record_end(self.number, Some(failure));
-        Ended::Failed
-    }
-
-    fn start(&self, start: &Start, device: Option<DeviceNow>) -> Result<(), Cause> {
-        let device = device.ok_or(Cause::NoDevice)?;
-        self.shared.start_daemon(device, start, &self.history)
+        let is_done = failure.is_none();
+        lock(&self.history.ended).insert(step.number, failure);
+        is_done
     }
 
     fn stop(&self, stop: &Stop) -> Result<(), Cause> {
@@ -300,12 +278,12 @@ impl<'a> Attempt<'a> {
                 [first, ..] => format!("{} clients, among them {first}", clients.len()),
             };
             let others = format!("{clients}, for at most {seconds} s");
-            self.shared.progress.waits(self.step(), &others);
+            self.shared.progress.waits(self.step, &others);
         }
         let request = StopRequest {
             patience: stop.patience,
             means: stop.means,
-            keeps_record: starts_again(self.plan, &served.record),
+            keeps_record: starts_again(self.step.gpu, &served.record),
         };
         let ended = self.shared.stop_daemon(&served.record, request);
         // A daemon whose directory could not be removed has stopped all the same.
@@ -320,14 +298,28 @@ impl<'a> Attempt<'a> {
 }
 
 impl Shared<'_> {
+    /// Starts the daemon of a new record, and an eager server.
     fn start_daemon(
         &self,
-        device: DeviceNow,
+        mut record: DeviceRecord,
         start: &Start,
         history: &History,
     ) -> Result<(), Cause> {
-        let (record, result) = self.bring_up_new(device, start);
-        let cause = match result {
+        let node = self.context.node;
+        record.since = Timestamp::now();
+        record.compute_mode_before = node.mode_before(&record.uuid, &self.run_dir);
+        let served = self.served(&record.uuid);
+        if let Some(served) = served.filter(|served| served.record.boot_id == node.boot_id) {
+            let before = &served.record;
+            record.restarts = before.restarts + u64::from(before.finished);
+            if start.by == StartedBy::Heal {
+                record.healed = before.recently_healed(record.since).collect();
+            }
+        }
+        if start.by == StartedBy::Heal {
+            record.healed.push(record.since);
+        }
+        let cause = match self.bring_up(&mut record) {
             Ok(is_new) => {
                 if is_new {
                     history.record_start(record);
@@ -379,21 +371,6 @@ impl History {
 
     pub(super) fn ended_clients(&self) -> usize {
         *lock(&self.ended_clients)
-    }
-
-    /// True if a step has failed.
-    fn has_failed(&self) -> bool {
-        lock(&self.ended).values().any(Option::is_some)
-    }
-
-    /// Records that a step has succeeded or failed.
-    fn record_end(&self, step: usize, failure: Option<FailedStep>) {
-        lock(&self.ended).insert(step, failure);
-    }
-
-    /// True if the step has succeeded or failed.
-    fn has_ended(&self, step: usize) -> bool {
-        lock(&self.ended).contains_key(&step)
     }
 
     /// Takes the failures, in the plan's order.

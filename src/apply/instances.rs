@@ -4,11 +4,11 @@
 use std::time::{Duration, Instant};
 
 use super::error::Cause;
-use super::gpu::{GpuRun, by_placement};
+use super::gpu::GpuRun;
 use super::rollback::compute_instance;
 use crate::geometry::{ComputeChoice, ComputeInstanceProfile, Placement, ProfileId};
 use crate::host::Interrupt;
-use crate::nvml::{Code, ComputeInstanceReading, GpuHandle, GpuInstanceReading, NvmlError};
+use crate::nvml::{Code, GpuHandle, GpuInstanceReading, NvmlError};
 use crate::plan::GpuInstance;
 use crate::state::{Created, Taken};
 
@@ -62,21 +62,35 @@ impl GpuRun<'_> {
         choice: ComputeChoice,
     ) -> Result<(), Cause> {
         let parent = self.instances.get(&instance).ok_or(Cause::NoInstance)?;
-        let profile = parent.profile;
+        let (id, profile) = (parent.id, parent.profile);
         let offered = self.offered(instance)?;
-        let at = expected_placement(choice, &offered);
-        let expected = at
+        let (chosen, at) = choice
+            .among(&offered)
+            .ok_or_else(|| not_offered(choice, &offered))?;
+        let kind = chosen.id;
+        // The driver puts a compute instance that has only one place there.
+        let known = match chosen.placements.as_slice() {
+            [only] => Some(*only),
+            _ => at,
+        };
+        let expected = known
             .map(|at| self.created(profile, instance, Some(at)))
             .filter(|created| self.becomes_ours(created));
         if let Some(created) = &expected {
             self.shared.node_record.add(created)?;
         }
-        let made = self.make_compute_instance(instance, choice, &offered);
+        let made = self.in_use(&self.plan.uuid, move |gpu| {
+            gpu.create_compute_instance(id, kind, at)
+        });
+        if let (Ok(made), Some(parent)) = (&made, self.instances.get_mut(&instance)) {
+            parent.compute.push(made.clone());
+            parent.compute.sort_by_key(|compute| compute.placement);
+        }
         let actual = match &made {
-            Ok(at) => Some(self.created(profile, instance, Some(*at)))
+            Ok(made) => Some(self.created(profile, instance, Some(made.placement)))
                 .filter(|created| self.becomes_ours(created)),
             Err(cause) if cause.may_have_worked() => {
-                let thing = at.map_or_else(
+                let thing = known.map_or_else(
                     || format!("a compute instance of the GPU instance at {instance}"),
                     |at| compute_instance(at, instance),
                 );
@@ -89,36 +103,6 @@ impl GpuRun<'_> {
             .node_record
             .replace(expected.as_ref(), actual.as_ref())?;
         made.map(drop)
-    }
-
-    /// Makes a compute instance and tracks it. Returns its placement.
-    fn make_compute_instance(
-        &mut self,
-        instance: Placement,
-        choice: ComputeChoice,
-        offered: &[ComputeInstanceProfile],
-    ) -> Result<Placement, Cause> {
-        let parent = self.instances.get(&instance).ok_or(Cause::NoInstance)?;
-        let id = parent.id;
-        let (profile, at) = choice.among(offered).ok_or_else(|| {
-            let offers: Vec<String> = offered
-                .iter()
-                .map(|offer| format!("{}c (profile {})", offer.slices, offer.id))
-                .collect();
-            Cause::Other(format!(
-                "the GPU instance offers {}, and nothing for {choice:?}",
-                offers.join(", ")
-            ))
-        })?;
-        let made = self.in_use(&self.plan.uuid, move |gpu| {
-            gpu.create_compute_instance(id, profile, at)
-        })?;
-        let placement = made.placement;
-        if let Some(parent) = self.instances.get_mut(&instance) {
-            parent.compute.push(made);
-            parent.compute.sort_by_key(|compute| compute.placement);
-        }
-        Ok(placement)
     }
 
     pub(super) fn destroy_gpu_instance(&mut self, instance: &GpuInstance) -> Result<(), Cause> {
@@ -150,7 +134,11 @@ impl GpuRun<'_> {
         instance: Placement,
         compute: Placement,
     ) -> Result<(), Cause> {
-        let Some((parent, part)) = self.find(instance, compute) else {
+        let Some(parent) = self.instances.get(&instance) else {
+            return Ok(());
+        };
+        let mut parts = parent.compute.iter();
+        let Some(part) = parts.find(|part| part.placement == compute) else {
             return Ok(());
         };
         let created = self.created(parent.profile, instance, Some(compute));
@@ -201,35 +189,6 @@ impl GpuRun<'_> {
         Ok(offered)
     }
 
-    /// Reads from the hardware the GPU instances in which a call may have made something.
-    pub(super) fn reread_unknown(&mut self) -> Result<(), Cause> {
-        let profiles = self.gpu.map(|gpu| gpu.profiles.clone()).unwrap_or_default();
-        let instances = self
-            .shared
-            .nvml_on(&self.plan.uuid, move |gpu| gpu.instances(&profiles))?;
-        let now = by_placement(instances);
-        for placement in self.unknown.keys() {
-            if let Some(instance) = now.get(placement) {
-                self.instances.insert(*placement, instance.clone());
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns an existing compute instance after its GPU instance.
-    fn find(
-        &self,
-        instance: Placement,
-        compute: Placement,
-    ) -> Option<(&GpuInstanceReading, &ComputeInstanceReading)> {
-        let parent = self.instances.get(&instance)?;
-        let found = parent
-            .compute
-            .iter()
-            .find(|found| found.placement == compute)?;
-        Some((parent, found))
-    }
-
     /// Makes a call about the GPU, and retries it while the driver reports it in use. The error names the
     /// processes that use `device`.
     fn in_use<T: Send + 'static>(
@@ -253,17 +212,15 @@ impl GpuRun<'_> {
     }
 }
 
-/// The placement that a compute instance will get, if it is known beforehand.
-fn expected_placement(
-    choice: ComputeChoice,
-    offered: &[ComputeInstanceProfile],
-) -> Option<Placement> {
-    let (id, at) = choice.among(offered)?;
-    let chosen = offered.iter().find(|offer| offer.id == id)?;
-    match chosen.placements.as_slice() {
-        [only] => Some(*only),
-        _ => at,
-    }
+fn not_offered(choice: ComputeChoice, offered: &[ComputeInstanceProfile]) -> Cause {
+    let offers: Vec<String> = offered
+        .iter()
+        .map(|offer| format!("{}c (profile {})", offer.slices, offer.id))
+        .collect();
+    Cause::Other(format!(
+        "the GPU instance offers {}, and nothing for {choice:?}",
+        offers.join(", ")
+    ))
 }
 
 /// The time for which a call is retried that returns `IN_USE`: the driver releases an instance a moment after the

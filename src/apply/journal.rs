@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use jiff::Timestamp;
 
 use super::error::{ApplyError, Cause, FailedStep};
-use super::shared::lock;
+use super::run::lock;
 use crate::host::{Environment, Host, Pid, Process, StartTime, Unit};
 use crate::node::Node;
 use crate::state::{Created, Journal, NodeFile, RunDir, Taken, is_full};
@@ -87,56 +87,45 @@ impl OpenJournal {
     /// Starts the stopped units again, and removes the journal. A unit that does not start stays in it for
     /// the next run; with `is_done` false, all of it stays.
     pub(super) fn end(&self, environment: &Environment, is_done: bool) -> Vec<FailedStep> {
-        end(
-            &self.run_dir,
-            &mut lock(&self.journal),
-            environment,
-            is_done,
-        )
-    }
-}
-
-fn end(
-    run_dir: &RunDir,
-    journal: &mut Journal,
-    environment: &Environment,
-    is_done: bool,
-) -> Vec<FailedStep> {
-    let mut failures = Vec::new();
-    // In reverse order.
-    for unit in std::mem::take(&mut journal.units).into_iter().rev() {
-        let started = environment
-            .units()
-            .map_err(Cause::from)
-            .and_then(|units| Ok(units.start(unit)?));
-        if let Err(cause) = started {
-            journal.units.insert(0, unit);
-            failures.push(FailedStep::new(format!("starting {unit} again"), cause));
+        let mut journal = lock(&self.journal);
+        let mut failures = Vec::new();
+        // In reverse order.
+        for unit in std::mem::take(&mut journal.units).into_iter().rev() {
+            let started = environment
+                .units()
+                .map_err(Cause::from)
+                .and_then(|units| Ok(units.start(unit)?));
+            if let Err(cause) = started {
+                journal.units.insert(0, unit);
+                failures.push(FailedStep::new(format!("starting {unit} again"), cause));
+            }
         }
+        let closed = if is_done && journal.units.is_empty() {
+            self.run_dir.remove_journal()
+        } else {
+            self.run_dir.write_journal(&journal)
+        };
+        if let Err(error) = closed {
+            failures.push(FailedStep::new("closing the journal", error));
+        }
+        failures
     }
-    let closed = if is_done && journal.units.is_empty() {
-        run_dir.remove_journal()
-    } else {
-        run_dir.write_journal(journal)
-    };
-    if let Err(error) = closed {
-        failures.push(FailedStep::new(
-            "closing the journal".to_owned(),
-            error.into(),
-        ));
-    }
-    failures
 }
 
 /// Reads the journal of a change that is running, or was killed.
 pub fn read(run_dir: &RunDir) -> io::Result<Option<Journal>> {
-    run_dir.journal().map_err(|error| {
-        if error.kind() != io::ErrorKind::InvalidData {
-            return error;
-        }
-        let advice = "remove it, and make sure that the monitoring services it lists are running";
-        io::Error::new(error.kind(), format!("{error}: {advice}"))
-    })
+    let advice = "remove it, and make sure that the monitoring services it lists are running";
+    run_dir
+        .journal()
+        .map_err(|error| with_advice(error, advice))
+}
+
+/// Says of a file that cannot be understood what to do with it.
+fn with_advice(error: io::Error, advice: &str) -> io::Error {
+    if error.kind() != io::ErrorKind::InvalidData {
+        return error;
+    }
+    io::Error::new(error.kind(), format!("{error}: {advice}"))
 }
 
 /// Cleans up after a killed change: starts the units that it had stopped, removes vanished instances
@@ -176,7 +165,12 @@ pub fn pick_up(
         Err(error) if is_full(&error) => return Ok(Some(said)),
         forgotten => forgotten.map_err(ApplyError::at_start)?,
     }
-    let failures = end(run_dir, &mut journal, environment, true);
+    let journal = OpenJournal {
+        run_dir: run_dir.clone(),
+        journal: Mutex::new(journal),
+        may_lack: false,
+    };
+    let failures = journal.end(environment, true);
     if failures.is_empty() {
         return Ok(Some(said));
     }
@@ -196,7 +190,7 @@ fn forget_what_is_gone(run_dir: &RunDir, node: &Node) -> io::Result<()> {
         mode.is_none_or(|mode| mode.current || mode.pending)
     });
     file.created.retain(|created| may_exist(created, node));
-    if (&file.created, &file.switched_on) == (&before.created, &before.switched_on) {
+    if file == before {
         return Ok(());
     }
     run_dir.write_node(&file)
@@ -252,14 +246,10 @@ impl Files {
 
 impl NodeRecord {
     pub(super) fn open(run_dir: &RunDir, boot_id: &str) -> io::Result<Self> {
-        let mut file = run_dir.node().map_err(|error| {
-            if error.kind() != io::ErrorKind::InvalidData {
-                return error;
-            }
-            // The daemons' own records do not depend on it; only the ownership of instances is lost.
-            let advice = "remove it, and mig-mps forgets which instances it made";
-            io::Error::new(error.kind(), format!("{error}: {advice}"))
-        })?;
+        // The daemons' own records do not depend on it; only the ownership of instances is lost.
+        let advice = "remove it, and mig-mps forgets which instances it made";
+        let file = run_dir.node();
+        let mut file = file.map_err(|error| with_advice(error, advice))?;
         if file.boot_id != boot_id {
             // Instances do not survive a reboot, and anybody may have switched the mode on since.
             file.created.clear();

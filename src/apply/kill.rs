@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal as Number;
 
 use super::error::{ApplyError, Cause, FailedStep};
-use super::shared::{ApplyContext, Progress};
+use super::run::{ApplyContext, Progress};
 use crate::host::{Interrupt, ProcessHandle};
 use crate::mps::{Daemon, MpsError, Patience};
 use crate::plan::{Kill, Signal, Victim};
@@ -20,32 +20,14 @@ const A_MOMENT: Duration = Duration::from_millis(200);
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The outcome for a client, in words.
-struct Ended {
-    text: String,
-    /// True if the user interrupted it.
-    is_interrupted: bool,
+enum Ended {
+    Done(String),
+    /// The user interrupted it.
+    Interrupted(String),
 }
 
-impl Ended {
-    /// It left before it was terminated.
-    fn before() -> Self {
-        Self::done("it is no longer a client: nothing was done")
-    }
-
-    fn done(text: impl Into<String>) -> Self {
-        Self {
-            text: text.into(),
-            is_interrupted: false,
-        }
-    }
-
-    fn interrupted(text: impl Into<String>) -> Self {
-        Self {
-            text: text.into(),
-            is_interrupted: true,
-        }
-    }
-}
+/// The outcome for a client that left before it was terminated.
+const LEFT_BEFORE: &str = "it is no longer a client: nothing was done";
 
 /// Terminates clients one after another, and reports each once it has left its server's list. A failure does not keep
 /// the others from being terminated.
@@ -81,7 +63,7 @@ pub(super) fn kill(
             .is_ok_and(|client| matches!(client.exits_by_itself(begun), Ok(true)));
         let ended = match client {
             Err(cause) => Err(cause.into()),
-            Ok(_) if has_exited => Ok(Ended::before()),
+            Ok(_) if has_exited => Ok(Ended::Done(LEFT_BEFORE.to_owned())),
             _ if interrupt.is_asked() => {
                 let step = format!("end the work of {}", victim.client);
                 error.not_begun.push(step);
@@ -92,9 +74,10 @@ pub(super) fn kill(
         match ended {
             Ok(ended) => {
                 // The plan says who it is.
-                let device = &victim.client.device;
-                progress.note(&format!("{device}: pid {}: {}", victim.pid, ended.text));
-                error.interrupted |= ended.is_interrupted;
+                let (device, pid) = (&victim.client.device, victim.pid);
+                let (Ended::Done(text) | Ended::Interrupted(text)) = &ended;
+                progress.note(&format!("{device}: pid {pid}: {text}"));
+                error.interrupted |= matches!(ended, Ended::Interrupted(_));
             }
             Err(cause) => {
                 let failure = FailedStep::new(victim.client.to_string(), cause);
@@ -161,7 +144,7 @@ impl EndingClient<'_> {
             && let Err(error) = self.daemon.terminate_client(server, pid)
         {
             return match self.is_client() {
-                Ok(false) => Ok(Ended::before()),
+                Ok(false) => Ok(Ended::Done(LEFT_BEFORE.to_owned())),
                 _ => Err(error.into()),
             };
         }
@@ -169,9 +152,8 @@ impl EndingClient<'_> {
         if let (Some(signal), Some(held)) = (self.kill.signal, &self.held) {
             let name = signal.name();
             if self.interrupt.is_asked() && !held.ends_within(A_MOMENT) {
-                return Ok(Ended::interrupted(
-                    "its work is ended; its process was sent no signal, and still runs",
-                ));
+                let text = "its work is ended; its process was sent no signal, and still runs";
+                return Ok(Ended::Interrupted(text.to_owned()));
             }
             match held.signal(number(signal)) {
                 Err(_) if held.has_ended() => {}
@@ -182,7 +164,7 @@ impl EndingClient<'_> {
                 }
                 Ok(()) if held.ends_before(SIGNAL_LIMIT, self.interrupt) => sent = Some(name),
                 Ok(()) if self.interrupt.is_asked() => {
-                    return Ok(Ended::interrupted(format!(
+                    return Ok(Ended::Interrupted(format!(
                         "its work is ended; its process was sent {name}, and still ran when this was interrupted"
                     )));
                 }
@@ -212,19 +194,21 @@ impl EndingClient<'_> {
     /// The outcome for a client that the server has terminated, and that was sent this signal.
     fn outcome(&self, sent: Option<&str>, is_off: bool) -> Ended {
         if let Some(name) = sent {
-            Ended::done(format!(
+            Ended::Done(format!(
                 "its work is ended, and so is its process, which was sent {name}"
             ))
         } else if !is_off {
-            Ended::interrupted(
-                "its work is ended; whether its process notices was not waited for, and it was sent no signal",
+            Ended::Interrupted(
+                "its work is ended; whether its process notices was not waited for, and it was sent no signal"
+                    .to_owned(),
             )
         } else if self.still_runs() {
-            Ended::done(
-                "its work is ended: its CUDA calls fail with error 810 from now on, and its process was sent no signal",
+            Ended::Done(
+                "its work is ended: its CUDA calls fail with error 810 from now on, and its process was sent no signal"
+                    .to_owned(),
             )
         } else {
-            Ended::done("its work is ended, and its process has ended of itself")
+            Ended::Done("its work is ended, and its process has ended of itself".to_owned())
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Switches MIG mode, and waits until the change is active. Looks at the GPUs before anything is touched.
 
-use super::error::{Cause, Due};
+use super::error::Cause;
 use super::gpu::GpuRun;
 use super::instances::Backoff;
-use super::shared::{Allowed, Shared, StepOf};
+use super::run::{Allowed, StepOf};
 use crate::host::{Environment, Holders, Interrupt};
 use crate::node::Node;
 use crate::nvml::{Code, GpuHandle, MigMode, NvmlError};
@@ -58,7 +58,7 @@ impl GpuRun<'_> {
         // The former instances need the mode on, and an idle GPU switches at once; off leaves an Ampere GPU in need of
         // a reset.
         if !on && !self.instances.is_empty() {
-            return Err(Cause::HasInstances);
+            return Err(Cause::LeftOn("there are instances"));
         }
         let uuid = &self.plan.uuid;
         if !on
@@ -66,7 +66,9 @@ impl GpuRun<'_> {
                 .shared
                 .nvml_on(uuid, GpuHandle::changes_without_reset)?
         {
-            return Err(Cause::NeedsReset);
+            return Err(Cause::LeftOn(
+                "to switch it off again, this GPU needs a reset",
+            ));
         }
         Ok(false)
     }
@@ -97,26 +99,29 @@ impl GpuRun<'_> {
             let mut has_stopped = false;
             if !open.seen.is_empty() && may_stop {
                 may_stop = false;
-                has_stopped = self
-                    .shared
-                    .stop_units(&open)
-                    .map_err(|cause| cause.and(self.take_back(on)))?;
+                let stopped = self.stop_units(&open);
+                has_stopped = stopped.map_err(|cause| cause.and(self.take_back(on)))?;
             }
             // The driver releases a GPU a moment after the exit of its holder, and an nvidia-smi soon exits.
-            let tries_again = has_stopped || backoff.wait();
-            if !tries_again && self.interrupt().is_some_and(Interrupt::is_asked) {
-                return Err(Cause::Interrupted.and(self.take_back(on)));
+            if has_stopped || backoff.wait() {
+                continue;
             }
-            if !tries_again {
-                return Err(self.busy(on, open.hidden));
-            }
+            let cause = if self.interrupt().is_some_and(Interrupt::is_asked) {
+                Cause::Interrupted
+            } else {
+                Cause::Busy {
+                    holders: self.shared.holders_of(self.gpu, &self.plan.uuid),
+                    hidden: open.hidden,
+                }
+            };
+            return Err(cause.and(self.take_back(on)));
         }
     }
 
     /// Resets the GPU, if allowed, to activate a pending mode.
     fn reset(&mut self, on: bool, activation: Code, mode: MigMode) -> Result<(), Cause> {
         if self.rolling_back || !self.shared.context.allowed.reset {
-            return Err(Cause::not_active(activation, mode, Due::Reset));
+            return Err(Cause::not_active(activation, mode, None));
         }
         let pci = self.gpu.map(|gpu| gpu.pci.clone()).unwrap_or_default();
         let smi = self.shared.context.environment.nvidia_smi()?;
@@ -127,27 +132,16 @@ impl GpuRun<'_> {
                     holders: self.shared.holders_of(self.gpu, &self.plan.uuid),
                 });
             }
-            let due = Due::Reboot(error.to_string());
-            return Err(Cause::not_active(activation, mode, due));
+            let why = error.to_string();
+            return Err(Cause::not_active(activation, mode, Some(&why)));
         }
         let mode = self.read_mode()?;
         if mode.current != on {
-            let due = Due::Reboot("it was reset".to_owned());
-            return Err(Cause::not_active(activation, mode, due));
+            let why = Some("it was reset");
+            return Err(Cause::not_active(activation, mode, why));
         }
         self.instances.clear();
         Ok(())
-    }
-
-    /// Gives up a change, because these many hidden processes and others use the GPU.
-    fn busy(&self, on: bool, hidden: usize) -> Cause {
-        let holders = self.shared.holders_of(self.gpu, &self.plan.uuid);
-        let busy = Cause::Busy {
-            on,
-            holders,
-            hidden,
-        };
-        busy.and(self.take_back(on))
     }
 
     /// Cancels a pending change.
@@ -165,15 +159,13 @@ impl GpuRun<'_> {
         let uuid = &self.plan.uuid;
         self.shared.nvml_on(uuid, GpuHandle::mig_mode)
     }
-}
 
-impl Shared<'_> {
     /// Stops the known monitoring units among the holders of a GPU; returns false if there are none. The journal
     /// lists them before the first is stopped, and the run starts them again at its end.
-    pub(super) fn stop_units(&self, holders: &Holders) -> Result<bool, Cause> {
-        let units = self.context.environment.units()?;
+    fn stop_units(&self, holders: &Holders) -> Result<bool, Cause> {
+        let units = self.shared.context.environment.units()?;
         let holding = units.holding(holders)?;
-        self.journal.stopping(&holding)?;
+        self.shared.journal.stopping(&holding)?;
         for unit in &holding {
             units.stop(*unit)?;
         }

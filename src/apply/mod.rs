@@ -15,11 +15,9 @@ mod kill;
 mod mig_mode;
 mod rollback;
 mod run;
-mod shared;
 
 pub use cleanup::{has_large_logs, put_logs_aside};
 pub use error::ApplyError;
 pub use journal::{pick_up, read as read_journal, record_profile};
 pub use mig_mode::{held, wait_for_holders};
-pub use run::run;
-pub use shared::{Allowed, ApplyContext, OnFailure, Progress, StepOf};
+pub use run::{Allowed, ApplyContext, OnFailure, Progress, StepOf, run};

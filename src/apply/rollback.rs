@@ -7,8 +7,8 @@ use std::fmt;
 
 use super::daemons::{StopRequest, starts_again};
 use super::error::{Cause, RolledBack};
-use super::gpu::{GpuRun, by_placement};
-use super::shared::Shared;
+use super::gpu::{GpuRun, title};
+use super::run::Shared;
 use crate::geometry::{ComputeChoice, ComputeProfileId, Placement, ProfileId};
 use crate::host::Threads;
 use crate::node::Gpu;
@@ -33,7 +33,11 @@ impl GpuState {
         let mode = gpu.and_then(|gpu| gpu.mig);
         Self {
             mig: mode.is_some_and(|mode| mode.current),
-            instances: by_placement(gpu.map(|gpu| gpu.instances.clone()).unwrap_or_default()),
+            instances: gpu
+                .into_iter()
+                .flat_map(|gpu| &gpu.instances)
+                .map(|instance| (instance.placement, instance.clone()))
+                .collect(),
             daemons: shared
                 .context
                 .node
@@ -121,7 +125,7 @@ impl Part {
     /// Returns the action that destroys it; `None` for an unknown profile, which no plan makes or destroys.
     fn destroyed(&self, gpu: &Gpu) -> Option<Action> {
         Some(match self.compute {
-            None => Action::DestroyGpuInstance(self.gpu_instance(gpu)?),
+            None => Action::DestroyGpuInstance(GpuInstance::of(gpu, self.profile, self.placement)?),
             Some(Reverse((compute, _))) => Action::DestroyComputeInstance {
                 instance: self.placement,
                 compute,
@@ -132,19 +136,11 @@ impl Part {
     /// Returns the action that makes it as it was.
     fn created(&self, gpu: &Gpu) -> Option<Action> {
         Some(match self.compute {
-            None => Action::CreateGpuInstance(self.gpu_instance(gpu)?),
+            None => Action::CreateGpuInstance(GpuInstance::of(gpu, self.profile, self.placement)?),
             Some(Reverse((placement, profile))) => Action::CreateComputeInstance {
                 instance: self.placement,
                 compute: ComputeChoice::Exactly { profile, placement },
             },
-        })
-    }
-
-    fn gpu_instance(&self, gpu: &Gpu) -> Option<GpuInstance> {
-        Some(GpuInstance {
-            profile: self.profile,
-            name: gpu.profile(self.profile)?.name.clone(),
-            placement: self.placement,
         })
     }
 }
@@ -226,7 +222,7 @@ impl GpuRun<'_> {
                     ..StopRequest::IDLE
                 };
                 let result = self.shared.stop_daemon(record, request);
-                rolled_back.add(&self.title(), &step, result);
+                rolled_back.add(self.plan, &step, result);
             }
         }
         rolled_back
@@ -259,8 +255,8 @@ impl GpuRun<'_> {
                 StepBack::Set { earlier, now } => self.shared.change_back(earlier, &now.settings),
                 StepBack::Stop(_) | StepBack::Start(_) => Ok(()),
             };
-            hangs |= result.as_ref().is_err_and(hung);
-            rolled_back.add(&self.title(), &step, result);
+            hangs |= matches!(result, Err(Cause::Nvml(NvmlError::Hung { .. })));
+            rolled_back.add(self.plan, &step, result);
         }
         let started = threads.side_by_side(starts, |step| {
             let result = match &step {
@@ -270,9 +266,15 @@ impl GpuRun<'_> {
             (step, result)
         });
         for (step, result) in started {
-            rolled_back.add(&self.title(), &step, result);
+            rolled_back.add(self.plan, &step, result);
         }
-        self.restore_ownership();
+        // The instances from before keep their owner.
+        let now = self.state();
+        self.shared.node_record.restore(
+            &self.plan.uuid,
+            |created| self.before.has(created),
+            |created| now.has(created) || self.unknown.contains_key(&created.placement),
+        );
         rolled_back
     }
 
@@ -281,27 +283,29 @@ impl GpuRun<'_> {
         if self.unknown.is_empty() {
             return false;
         }
-        let Err(cause) = self.reread_unknown() else {
-            self.unknown.clear();
-            return false;
-        };
-        for thing in self.unknown.values() {
-            rolled_back.cut_short = true;
-            let what = format!("{}: {thing}: {cause}", self.title());
-            rolled_back.stands.push(what);
+        let profiles = self.gpu.map(|gpu| gpu.profiles.clone()).unwrap_or_default();
+        let read = self
+            .shared
+            .nvml_on(&self.plan.uuid, move |gpu| gpu.instances(&profiles));
+        match read {
+            Ok(instances) => {
+                for instance in instances {
+                    if self.unknown.contains_key(&instance.placement) {
+                        self.instances.insert(instance.placement, instance);
+                    }
+                }
+                self.unknown.clear();
+                false
+            }
+            Err(error) => {
+                for thing in self.unknown.values() {
+                    rolled_back.cut_short = true;
+                    let what = format!("{}: {thing}: {error}", title(self.plan));
+                    rolled_back.stands.push(what);
+                }
+                matches!(error, NvmlError::Hung { .. })
+            }
         }
-        hung(&cause)
-    }
-
-    /// Records who owns the instances: those from before keep their owner.
-    fn restore_ownership(&self) {
-        let now = self.state();
-        let gpu = &self.plan.uuid;
-        self.shared.node_record.restore(
-            gpu,
-            |created| self.before.has(created),
-            |created| now.has(created) || self.unknown.contains_key(&created.placement),
-        );
     }
 
     /// Starts a stopped daemon again.
@@ -336,16 +340,15 @@ impl GpuRun<'_> {
     }
 }
 
-fn hung(cause: &Cause) -> bool {
-    matches!(cause, Cause::Nvml(NvmlError::Hung { .. }))
-}
-
 impl RolledBack {
-    fn add(&mut self, gpu: &str, step: &StepBack, result: Result<(), Cause>) {
+    fn add(&mut self, plan: &GpuPlan, step: &StepBack, result: Result<(), Cause>) {
         let Err(cause) = result else {
-            return self.undone.push(format!("{gpu}: {step}"));
+            self.undone += 1;
+            return;
         };
-        self.cut_short |= !cause.is_final();
+        // What the rollback kept on purpose, another try would keep too.
+        self.cut_short |= !matches!(cause, Cause::LeftOn(_) | Cause::Pending);
+        let gpu = title(plan);
         match cause {
             Cause::Pending => self.stands.push(format!("{gpu}: MIG mode: {cause}")),
             _ if step.makes_again() => self.missing.push(format!("{gpu}: {step}: {cause}")),

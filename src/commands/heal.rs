@@ -151,7 +151,7 @@ fn report(outcome: &Outcome) -> Result<Healed> {
     let mut healed = Healed::default();
     for step in outcome.plan.steps() {
         if let Action::EndStray(end) = &step.action {
-            let (name, pid) = (&end.name, end.server.0);
+            let (name, pid) = (&end.name, end.pid);
             print_lines(&format!("{name}: server {pid} outlived its daemon: ended"))?;
             healed.ended += 1;
         }

@@ -126,7 +126,7 @@ impl ComputeChoice {
     pub fn among(
         self,
         offered: &[ComputeInstanceProfile],
-    ) -> Option<(ComputeProfileId, Option<Placement>)> {
+    ) -> Option<(&ComputeInstanceProfile, Option<Placement>)> {
         let chosen = match self {
             Self::Full => offered
                 .iter()
@@ -146,7 +146,7 @@ impl ComputeChoice {
             }
             _ => None,
         };
-        Some((chosen.id, place))
+        Some((chosen, place))
     }
 }
 

@@ -1,8 +1,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use thiserror::Error;
-
 /// A GPU instance profile's name: full (`3g.40gb`, `1g.10gb+me`) or short (`3g`, `1g+me`).
 ///
 /// A short name is the plain profile of that many slices on whatever GPU it meets: right on every
@@ -14,11 +12,6 @@ pub struct ProfileName {
     /// Attributes that it has beyond the plain one, or lacks: `+me`, `+gfx`, `+me.all`, `-me`.
     attributes: Vec<String>,
 }
-
-/// An invalid profile name.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("\"{0}\" is not a profile name: expected one like \"3g\", \"3g.40gb\" or \"1g+me\"")]
-pub struct ProfileNameError(String);
 
 impl ProfileName {
     /// Compute slices: the 3 of `3g.40gb`.
@@ -70,17 +63,7 @@ impl ProfileName {
             .min_by_key(|(name, _)| name.gigabytes)
             .map(|(_, offer)| offer)
     }
-}
 
-impl FromStr for ProfileName {
-    type Err = ProfileNameError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::read(text).ok_or_else(|| ProfileNameError(text.to_owned()))
-    }
-}
-
-impl ProfileName {
     fn read(text: &str) -> Option<Self> {
         let body_end = text.find(['+', '-']).unwrap_or(text.len());
         let (body, mut rest) = text.split_at(body_end);
@@ -106,6 +89,16 @@ impl ProfileName {
             slices,
             gigabytes,
             attributes,
+        })
+    }
+}
+
+impl FromStr for ProfileName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::read(text).ok_or_else(|| {
+            format!("\"{text}\" is not a profile name: expected one like \"3g\", \"3g.40gb\" or \"1g+me\"")
         })
     }
 }

@@ -3,7 +3,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::solver::{arrange, units};
+use super::solver::{arrange, find, units};
 use super::{Disruption, GpuInstanceProfile, Placement, ProfileName, Request};
 
 /// A GPU's placement units and who occupies them, drawn in characters.
@@ -119,12 +119,9 @@ pub fn slice_map(offered: &[GpuInstanceProfile], requests: &[Request]) -> Option
     let segments = requests
         .iter()
         .zip(found.placements)
-        .map(|(request, placement)| {
-            let profile = offered.iter().find(|offer| offer.id == request.profile);
-            Segment {
-                placement,
-                label: profile.map_or_else(String::new, |profile| profile.name.to_string()),
-            }
+        .filter_map(|(request, placement)| {
+            let label = find(offered, request.profile)?.name.to_string();
+            Some(Segment { placement, label })
         });
     Some(SliceMap::new(units(offered), segments.collect()))
 }

@@ -281,7 +281,7 @@ impl Search<'_> {
         if self.is_beaten(gone) {
             return;
         }
-        let (placements, kept) = assign(self.requests, &self.chosen, self.keeping);
+        let (placements, kept) = self.assign();
         let mut sorted = self.chosen.clone();
         sorted.sort_unstable_by_key(|place| place.placement);
         let (places, profiles): (Vec<_>, Vec<_>) = sorted
@@ -297,6 +297,51 @@ impl Search<'_> {
         if self.best.as_ref().is_none_or(|(best, _)| score < *best) {
             self.best = Some((score, placements));
         }
+    }
+
+    /// Returns a chosen place for every request so that keeping the existing instances disrupts least, and that
+    /// disruption. There are as many places of each profile as requests, and the pinned requests' own are among them.
+    fn assign(&self) -> (Vec<Placement>, Disruption) {
+        let (requests, keeping) = (self.requests, self.keeping);
+        let mut placements = vec![Placement::new(0, 0); requests.len()];
+        let mut disruption = Disruption::NONE;
+        let mut free = self.chosen.clone();
+        for (index, request) in requests.iter().enumerate() {
+            let Some(at) = request.at else { continue };
+            let its = free
+                .iter()
+                .position(|place| place.profile == request.profile && place.placement.start == at);
+            if let Some(position) = its {
+                let place = free.swap_remove(position);
+                placements[index] = place.placement;
+                disruption = disruption + place.cost(request.entry, keeping);
+            }
+        }
+        free.sort_unstable_by_key(|place| (place.profile, place.placement));
+        for places in free.chunk_by(|a, b| a.profile == b.profile) {
+            let mut waiting: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+            for (index, request) in requests.iter().enumerate() {
+                if request.at.is_none() && request.profile == places[0].profile {
+                    waiting.entry(request.entry).or_default().push(index);
+                }
+            }
+            let entries: Vec<usize> = waiting.keys().copied().collect();
+            let counts: Vec<usize> = waiting.values().map(Vec::len).collect();
+            let matching = Matching {
+                places,
+                entries: &entries,
+                keeping,
+            };
+            let (least, choices) = matching.best(counts);
+            disruption = disruption + least;
+            for (place, entry) in places.iter().zip(choices) {
+                // There are as many requests as places.
+                if let Some(requests) = waiting.get_mut(&entry) {
+                    placements[requests.remove(0)] = place.placement;
+                }
+            }
+        }
+        (placements, disruption)
     }
 }
 
@@ -316,11 +361,11 @@ mod tests;
 
 /// A placement found for a profile.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct FoundPlace {
-    pub(super) profile: ProfileId,
-    pub(super) placement: Placement,
+struct FoundPlace {
+    profile: ProfileId,
+    placement: Placement,
     /// The existing instance that stays there.
-    pub(super) existing: Option<usize>,
+    existing: Option<usize>,
 }
 
 impl FoundPlace {
@@ -336,54 +381,6 @@ impl FoundPlace {
             None => Disruption::NONE,
         }
     }
-}
-
-/// Returns a placement for every request so that keeping the existing instances disrupts least, and that disruption.
-/// There are as many places of each profile as requests, and the pinned requests' own are among them.
-pub(super) fn assign(
-    requests: &[Request],
-    places: &[FoundPlace],
-    keeping: &dyn Fn(usize, usize) -> Disruption,
-) -> (Vec<Placement>, Disruption) {
-    let mut placements = vec![Placement::new(0, 0); requests.len()];
-    let mut disruption = Disruption::NONE;
-    let mut free: Vec<FoundPlace> = places.to_vec();
-    for (index, request) in requests.iter().enumerate() {
-        let Some(at) = request.at else { continue };
-        let its = free
-            .iter()
-            .position(|place| place.profile == request.profile && place.placement.start == at);
-        if let Some(position) = its {
-            let place = free.swap_remove(position);
-            placements[index] = place.placement;
-            disruption = disruption + place.cost(request.entry, keeping);
-        }
-    }
-    free.sort_unstable_by_key(|place| (place.profile, place.placement));
-    for places in free.chunk_by(|a, b| a.profile == b.profile) {
-        let mut waiting: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        for (index, request) in requests.iter().enumerate() {
-            if request.at.is_none() && request.profile == places[0].profile {
-                waiting.entry(request.entry).or_default().push(index);
-            }
-        }
-        let entries: Vec<usize> = waiting.keys().copied().collect();
-        let counts: Vec<usize> = waiting.values().map(Vec::len).collect();
-        let matching = Matching {
-            places,
-            entries: &entries,
-            keeping,
-        };
-        let (least, choices) = matching.best(counts);
-        disruption = disruption + least;
-        for (place, entry) in places.iter().zip(choices) {
-            // There are as many requests as places.
-            if let Some(requests) = waiting.get_mut(&entry) {
-                placements[requests.remove(0)] = place.placement;
-            }
-        }
-    }
-    (placements, disruption)
 }
 
 struct Matching<'a> {

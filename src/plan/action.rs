@@ -11,58 +11,56 @@ use super::refusal::{ClientOf, Obstacle};
 use crate::geometry::{ComputeChoice, Placement, ProfileId, ProfileName};
 use crate::host::{Pid, StartTime};
 use crate::mps::{Means, Patience};
-use crate::node::{Gpu, Served};
-use crate::nvml::GpuInstanceReading;
+use crate::node::Gpu;
 use crate::settings::{Serve, Settings};
 use crate::state::RunDir;
 
 /// The reason of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason {
-    /// `None` if the command itself asks for it.
-    what: Option<String>,
-    remark: Option<String>,
+    /// True if the command itself asks for it; the text is then what else there is to say.
+    is_asked_for: bool,
+    text: String,
 }
 
 impl Reason {
     /// The command itself asks for it.
     pub(super) const ASKED_FOR: Self = Self {
-        what: None,
-        remark: None,
+        is_asked_for: true,
+        text: String::new(),
     };
 
     /// The same with a remark.
     #[must_use]
-    pub(super) fn with(self, remark: impl Into<String>) -> Self {
-        Self {
-            remark: Some(remark.into()),
-            ..self
+    pub(super) fn with(mut self, remark: &str) -> Self {
+        if !self.text.is_empty() {
+            self.text.push_str("; ");
         }
+        self.text.push_str(remark);
+        self
     }
 
     /// Returns what a plan has to say of it: nothing of what the command asks for.
-    pub fn in_plan(&self) -> String {
-        let parts = [self.what.as_deref(), self.remark.as_deref()];
-        let parts: Vec<&str> = parts.into_iter().flatten().collect();
-        parts.join("; ")
+    pub fn in_plan(&self) -> &str {
+        &self.text
     }
 }
 
 impl<T: Into<String>> From<T> for Reason {
     fn from(what: T) -> Self {
         Self {
-            what: Some(what.into()),
-            remark: None,
+            is_asked_for: false,
+            text: what.into(),
         }
     }
 }
 
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.what.as_deref().unwrap_or("asked for"))?;
-        match &self.remark {
-            Some(remark) => write!(f, "; {remark}"),
-            None => Ok(()),
+        match (self.is_asked_for, self.text.as_str()) {
+            (false, text) => f.write_str(text),
+            (true, "") => f.write_str("asked for"),
+            (true, text) => write!(f, "asked for; {text}"),
         }
     }
 }
@@ -169,12 +167,12 @@ pub struct GpuInstance {
 }
 
 impl GpuInstance {
-    /// Describes an existing one; `None` if its profile is unknown.
-    pub(super) fn of(gpu: &Gpu, instance: &GpuInstanceReading) -> Option<Self> {
+    /// Describes one of a GPU; `None` if its profile is unknown.
+    pub fn of(gpu: &Gpu, profile: ProfileId, placement: Placement) -> Option<Self> {
         Some(Self {
-            profile: instance.profile,
-            name: gpu.profile(instance.profile)?.name.clone(),
-            placement: instance.placement,
+            profile,
+            name: gpu.profile(profile)?.name.clone(),
+            placement,
         })
     }
 }
@@ -212,13 +210,10 @@ pub struct EndStray {
     #[serde(skip)]
     pub uuid: String,
     /// The process id.
-    #[serde(rename = "pid", serialize_with = "as_pid")]
-    #[schemars(with = "Pid")]
-    pub server: (Pid, StartTime),
-}
-
-fn as_pid<S: Serializer>(server: &(Pid, StartTime), serializer: S) -> Result<S::Ok, S::Error> {
-    server.0.serialize(serializer)
+    pub pid: Pid,
+    /// Identifies the process together with the pid.
+    #[serde(skip)]
+    pub started: StartTime,
 }
 
 /// A daemon to stop.
@@ -243,13 +238,6 @@ pub struct Stop {
     /// The reason why its clients are unknown, if they are.
     #[serde(skip)]
     pub unasked: Option<Obstacle>,
-}
-
-impl Stop {
-    /// True if it disrupts users of a running daemon. Nobody notices the end of a hung server without clients.
-    pub(super) fn is_noticed(&self) -> bool {
-        self.alive && (self.means != Means::Heal || !self.clients.is_empty())
-    }
 }
 
 /// The command that starts a daemon.
@@ -300,7 +288,7 @@ fn as_serve<S: Serializer>(settings: &Settings, serializer: S) -> Result<S::Ok, 
 }
 
 /// The users that a daemon with these settings serves.
-fn served_by(settings: &Settings) -> &Serve {
+pub fn served_by(settings: &Settings) -> &Serve {
     settings.serve.as_ref().unwrap_or(&Serve::OneAtATime)
 }
 
@@ -464,7 +452,7 @@ impl fmt::Display for Action {
                 write!(
                     f,
                     "end server {} of {}, which outlived its daemon",
-                    stray.server.0, stray.name
+                    stray.pid, stray.name
                 )
             }
         }
@@ -528,13 +516,6 @@ pub struct Victim {
     /// True if a signal may be sent to its process: its server's user owns it, or the driver lists it as a client. The
     /// daemon's word is not enough.
     pub is_certain: bool,
-}
-
-impl Victim {
-    pub(super) fn is_in(&self, served: &Served) -> bool {
-        let mut clients = served.clients.listed().iter();
-        clients.any(|client| client.pid == Some(self.pid) && client.started == self.started)
-    }
 }
 
 impl Kill {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::action::Place;
-use super::daemons::Slot;
+use super::daemons::{Slot, live_changes};
 use super::layout::{ComputeUse, InstanceUse, Layout, is_made_by_us};
 use super::refusal::{self, Refusal};
 use super::up::Planner;
@@ -12,7 +12,6 @@ use crate::geometry::{
     Request, Segment, SliceMap,
 };
 use crate::node::Gpu;
-use crate::nvml::ComputeInstanceReading;
 use crate::profile::{Block, DeviceEntry, ProfileError};
 
 /// The devices that a block of the profile wants of one GPU, and what their layout depends on.
@@ -33,7 +32,7 @@ impl<'a> GpuRequest<'a> {
             .iter()
             .map(|standing| geometry::Existing {
                 profile: standing.instance.profile,
-                placement: standing.placement(),
+                placement: standing.instance.placement,
                 disruption: standing.disruption(),
             })
             .collect();
@@ -140,7 +139,7 @@ impl<'a> GpuRequest<'a> {
             let disruption = if kept.contains(&position) {
                 let nth = starts.partition_point(|start| *start < part.compute.placement.start);
                 layout.kept.insert(nth, position);
-                self.staying(part, standing.placement(), entry, nth)
+                self.staying(part, standing.instance.placement, entry, nth)
             } else {
                 layout.destroyed.push(position);
                 part.disruption
@@ -161,11 +160,13 @@ impl<'a> GpuRequest<'a> {
         let slot = self.slot(entry, placement, nth, Some(part));
         match part.served {
             Some(served) if slot.difference(served).is_some() => part.restart,
-            Some(served) if !slot.changes(served).is_empty() => Disruption {
-                changes: 1,
+            Some(served) => Disruption {
+                changes: slot.settings.map_or(0, |settings| {
+                    u32::from(!live_changes(served, settings).is_empty())
+                }),
                 ..Disruption::NONE
             },
-            _ => Disruption::NONE,
+            None => Disruption::NONE,
         }
     }
 
@@ -195,7 +196,7 @@ impl<'a> GpuRequest<'a> {
             name,
             span,
             settings: part.settings.as_ref(),
-            device: existing.map(|existing| existing.compute.uuid.as_str()),
+            device: existing.and_then(|existing| existing.device),
             served: existing.and_then(|existing| existing.served),
         }
     }
@@ -211,7 +212,7 @@ impl<'a> GpuRequest<'a> {
         for &(placement, entry) in wanted {
             let offer = offers[entry];
             let stays = standing.iter().find(|standing| {
-                standing.placement() == placement && standing.instance.profile == offer.id
+                standing.instance.placement == placement && standing.instance.profile == offer.id
             });
             let compute = match stays {
                 Some(standing) => self.compute(standing, offer, entry),
@@ -255,22 +256,19 @@ impl<'a> GpuRequest<'a> {
             placement,
             label: offers[entry].name.to_string(),
         });
-        layout.after = SliceMap::new(self.gpu.units(), segments.collect());
+        let after = SliceMap::new(self.gpu.units(), segments.collect());
         for standing in standing {
-            if !kept.contains(&standing.placement()) {
-                let because = self.reason_to_destroy(standing, &layout.after);
+            if !kept.contains(&standing.instance.placement) {
+                let because = self.reason_to_destroy(standing, &after);
                 layout.destroy(standing, &because);
             }
         }
-        // The large ones first; a device can be used as soon as it is there.
-        layout
-            .builds
-            .sort_by_key(|build| (std::cmp::Reverse(build.placement.size), build.placement));
+        layout.plan.after = after;
     }
 
     fn reason_to_destroy(&self, standing: &InstanceUse<'_>, after: &SliceMap) -> String {
         let mut segments = after.segments().iter();
-        let instead = segments.find(|next| next.placement.overlaps(standing.placement()));
+        let instead = segments.find(|next| next.placement.overlaps(standing.instance.placement));
         let because = match instead {
             Some(next) => format!("{} at {} needs its place", next.label, next.placement),
             None if standing.parts.is_empty() => {
@@ -329,28 +327,23 @@ fn created(
         let is_full = kept.len() == 1 && parts[kept[0]].compute.multiprocessors == full;
         return is_full.then(Vec::new);
     }
-    let missing = missing(standing, kept, wanted)?;
-    let taken: Vec<Placement> = kept.iter().map(|&n| parts[n].compute.placement).collect();
-    place_missing(&standing.instance.offered, &taken, &missing)
-}
-
-/// The wanted slices that the kept compute instances do not have, largest first; `None` if one of these is not wanted.
-fn missing(standing: &InstanceUse<'_>, kept: &[usize], wanted: &[u32]) -> Option<Vec<u32>> {
     let mut missing = wanted.to_vec();
+    let mut taken = Vec::new();
     for &nth in kept {
-        let ComputeInstanceReading {
-            slices, profile, ..
-        } = standing.parts[nth].compute;
+        let compute = parts[nth].compute;
         // The one with all SMs can have as many slices as the plain one.
-        let plain = plain(&standing.instance.offered, *slices);
-        if plain.is_some_and(|plain| plain.id != *profile) {
+        let plain = plain(&standing.instance.offered, compute.slices);
+        if plain.is_some_and(|plain| plain.id != compute.profile) {
             return None;
         }
-        let position = missing.iter().position(|wanted| wanted == slices)?;
+        let position = missing
+            .iter()
+            .position(|wanted| *wanted == compute.slices)?;
         missing.swap_remove(position);
+        taken.push(compute.placement);
     }
     missing.sort_unstable_by(|a, b| b.cmp(a));
-    Some(missing)
+    place_missing(&standing.instance.offered, &taken, &missing)
 }
 
 /// Places for what is missing beside what is taken, largest first; `None` where there are none, or where the driver does not

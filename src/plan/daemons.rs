@@ -1,23 +1,25 @@
-//! The daemons that must start, change and stop on a GPU to serve its wanted devices.
+//! The daemons that must start, change and stop on a GPU to serve its wanted devices, and the settings that `mig-mps set`
+//! changes.
 
 use super::action::SettingChange;
-use super::gate::{foreign_daemon, is_unknowable, unknowable};
-use super::gpu_plan::DeviceAfter;
+use super::gate::{Verb, foreign_daemon, gate, unknowable};
+use super::gpu_plan::{self, DeviceAfter, GpuPlan};
 use super::layout::concerns_us;
+use super::refusal::{no_program_starts, too_old};
 use super::up::Planner;
 use super::{
-    Action, ClientOf, Obstacle, Place, Set, Start, StartServer, StartedBy, Step, Stop,
-    UnmanagedDaemon, gpu_plan,
+    Action, ClientOf, Obstacle, Place, Plan, Refusal, Set, Start, StartServer, StartedBy, Step,
+    Stop, UnmanagedDaemon,
 };
 use crate::host::user_name;
 use crate::mps::{Means, Patience};
-use crate::node::{DaemonState, Gpu, Served};
-use crate::profile::{NameTemplate, Span};
+use crate::node::{DaemonState, Device, Node, Served};
+use crate::profile::{NameTemplate, SettingAssignment, Span};
 use crate::settings::{KEYS, Server, SettingKey, Settings, Update};
 use crate::state::RunDir;
 
 /// The reason to stop the daemon of a device that stays.
-pub(super) const NO_DAEMON: &str = "the profile wants no daemon for it";
+const NO_DAEMON: &str = "the profile wants no daemon for it";
 
 /// A device that the profile asks for.
 pub(super) struct Slot<'a> {
@@ -41,10 +43,10 @@ pub(super) struct Slot<'a> {
     /// The settings of its daemon, with `serve` always set; `None` for no daemon.
     pub(super) settings: Option<&'a Settings>,
 
-    /// Its UUID, if the device is there and stays.
-    pub(super) device: Option<&'a str>,
+    /// The device, if it is there and stays.
+    pub(super) device: Option<&'a Device>,
 
-    /// Who serves it now, if the device is there and stays.
+    /// Who serves it now.
     pub(super) served: Option<&'a Served>,
 }
 
@@ -74,14 +76,6 @@ impl Slot<'_> {
         self.served.is_some_and(|own| {
             own.record.uuid == served.record.uuid && own.run_dir == served.run_dir
         })
-    }
-
-    /// Returns the settings that can change while its daemon runs, and must.
-    pub(super) fn changes(&self, served: &Served) -> Vec<SettingChange> {
-        match self.settings {
-            Some(settings) => live_changes(served, settings),
-            None => Vec::new(),
-        }
     }
 
     /// Returns a difference that needs a restart, in words.
@@ -118,33 +112,19 @@ fn serve_of(settings: &Settings) -> String {
     }
 }
 
-/// The steps for the daemons of one GPU.
-#[derive(Default)]
-pub(super) struct Daemons {
-    pub(super) stops: Vec<Step>,
-    pub(super) sets: Vec<Step>,
-    /// Servers of running daemons.
-    pub(super) servers: Vec<Step>,
-    /// From left to right.
-    pub(super) starts: Vec<(Place, Step)>,
-    pub(super) obstacles: Vec<Obstacle>,
-}
-
-impl Daemons {
-    /// Plans the daemons of a GPU's slots, which have their names.
-    pub(super) fn of(planner: Planner<'_>, gpu: &Gpu, slots: &[Slot<'_>]) -> Self {
-        let mut daemons = Self::default();
+impl GpuPlan {
+    /// Adds the daemons of the GPU's slots, which have their names.
+    pub(super) fn add_daemons(&mut self, planner: Planner<'_>, slots: &[Slot<'_>]) {
         for slot in slots {
             if let Some(settings) = slot.settings {
-                daemons.serve(planner, slot, settings);
+                self.serve(planner, slot, settings);
             }
         }
-        daemons.starts.sort_by_key(|(place, _)| *place);
         for device in &planner.node.devices {
             let Some(served) = &device.served else {
                 continue;
             };
-            if device.key.gpu != gpu.uuid || !concerns_us(served, planner.run_dir) {
+            if device.key.gpu != self.uuid || !concerns_us(served, planner.run_dir) {
                 continue;
             }
             let because = match slots.iter().find(|slot| slot.is_served_by(served)) {
@@ -155,9 +135,8 @@ impl Daemons {
                 None if device.is_gone() => "its device is gone",
                 None => "not in the profile",
             };
-            daemons.stop(planner.run_dir, served, because);
+            self.stop(planner.run_dir, served, because);
         }
-        daemons
     }
 
     /// Plans the daemon of one slot.
@@ -165,11 +144,10 @@ impl Daemons {
         let run_dir = planner.run_dir;
         let beside = slot
             .device
-            .and_then(|uuid| planner.node.device_with_uuid(uuid))
             .map(|device| UnmanagedDaemon::on_device(planner.node, run_dir, device))
             .unwrap_or_default();
         let because = match slot.served {
-            None => match slot.device.and_then(|uuid| lost_on(planner, uuid)) {
+            None => match slot.device.and_then(|device| lost_on(planner, device)) {
                 Some(lost) => {
                     let because = lost.state.ailment().unwrap_or_default();
                     self.stop(run_dir, lost, because);
@@ -183,7 +161,7 @@ impl Daemons {
             }
             Some(served) => {
                 let Some(because) = reason(served, slot) else {
-                    self.set(slot, settings, served);
+                    self.set(settings, served);
                     self.start_server(settings, served);
                     return;
                 };
@@ -201,17 +179,16 @@ impl Daemons {
             by: StartedBy::Up,
             beside,
         };
-        let step = Action::Start(start).because(because);
-        self.starts.push((slot.place, step));
+        self.steps.push(Action::Start(start).because(because));
     }
 
     /// Plans the settings that can change while the daemon runs.
-    fn set(&mut self, slot: &Slot<'_>, settings: &Settings, served: &Served) {
-        let changes = slot.changes(served);
+    fn set(&mut self, settings: &Settings, served: &Served) {
+        let changes = live_changes(served, settings);
         if !changes.is_empty() {
             let settings = settings_of(settings, served);
             let step = Set::step(served, settings, changes, Vec::new());
-            self.sets.push(step);
+            self.steps.push(step);
         }
     }
 
@@ -225,14 +202,14 @@ impl Daemons {
                 uuid: served.record.uuid.clone(),
                 settings: settings_of(settings, served),
             });
-            self.servers.push(start.because("it has ended"));
+            self.steps.push(start.because("it has ended"));
         }
     }
 
     fn stop(&mut self, run_dir: &RunDir, served: &Served, because: &str) {
         if served.run_dir == *run_dir {
             let stop = Action::Stop(Stop::of(served));
-            self.stops.push(stop.because(because));
+            self.steps.push(stop.because(because));
         } else {
             self.obstacles.push(foreign_daemon(served));
         }
@@ -241,10 +218,10 @@ impl Daemons {
 
 /// Returns the daemon of a device that has lost its record and its pipe directory. One that lost the record alone is taken
 /// over.
-fn lost_on<'a>(planner: Planner<'a>, uuid: &str) -> Option<&'a Served> {
+fn lost_on<'a>(planner: Planner<'a>, device: &Device) -> Option<&'a Served> {
     let mut lost = planner.node.lost_records.iter();
     lost.find(|lost| {
-        let is_its = lost.record.uuid == uuid && lost.run_dir == *planner.run_dir;
+        let is_its = lost.record.uuid == device.uuid && lost.run_dir == *planner.run_dir;
         is_its && lost.state == DaemonState::Orphan
     })
 }
@@ -263,7 +240,7 @@ impl Stop {
             means: means(served),
             alive: served.is_alive(),
             clients: ClientOf::all(served),
-            unasked: is_unknowable(served).then(|| unknowable(served)),
+            unasked: unknowable(served),
         }
     }
 }
@@ -303,14 +280,7 @@ fn reason(served: &Served, slot: &Slot<'_>) -> Option<String> {
 
 /// An interrupted start is finished where it stands.
 fn is_unfinished_only(served: &Served, slot: &Slot<'_>) -> bool {
-    let is_reachable = !matches!(
-        served.state,
-        DaemonState::Orphan
-            | DaemonState::NoAnswer(_)
-            | DaemonState::Stopped
-            | DaemonState::Hung(_)
-    );
-    is_reachable && !served.record.finished && slot.difference(served).is_none()
+    means(served) == Means::Session && !served.record.finished && slot.difference(served).is_none()
 }
 
 /// The settings of a daemon that goes on running: when its server starts does not change.
@@ -389,10 +359,72 @@ fn live_change(key: &SettingKey, served: &Served, wanted: &Settings) -> Option<S
 }
 
 /// Returns a setting that differs from the wanted one and needs a restart, in words.
-pub(super) fn needs_restart(served: &Served, wanted: &Settings) -> Option<String> {
+fn needs_restart(served: &Served, wanted: &Settings) -> Option<String> {
     KEYS.iter()
         .filter(|key| matches!(key.update, Update::Restart))
         .map(|key| SettingChange::of(key, &served.record.settings, wanted))
         .find(|change| change.is != change.wanted)
         .map(|change| change.to_string())
+}
+
+/// Plans new settings for the running daemons of devices; an empty plan if they have them.
+///
+/// # Errors
+/// No daemon of `run_dir` serves one, or its daemon takes no settings.
+pub fn set(
+    node: &Node,
+    run_dir: &RunDir,
+    names: &[String],
+    assignments: &[SettingAssignment],
+) -> Result<Plan, Refusal> {
+    too_old(node)?;
+    let mut plan = Plan::default();
+    for name in names {
+        let (device, served) = gate(node, run_dir, name, Verb::Set)?;
+        if let Some(step) = step_to_set(node, device, served, assignments)? {
+            plan.of_gpu(node, &served.record.key.gpu).steps.push(step);
+        }
+    }
+    Ok(plan.complete(node, run_dir))
+}
+
+fn step_to_set(
+    node: &Node,
+    device: &Device,
+    served: &Served,
+    assignments: &[SettingAssignment],
+) -> Result<Option<Step>, Refusal> {
+    let record = &served.record;
+    let mut settings = record.settings.clone();
+    for assignment in assignments {
+        assignment.change(&mut settings);
+    }
+    let present = record.settings.pinned_memory_limit;
+    let new_limit = settings
+        .pinned_memory_limit
+        .filter(|limit| present != Some(*limit));
+    if let Some(limit) = new_limit
+        && let Some(whole_gpu) = node.gpu(&record.uuid)
+        && let Some(what) = no_program_starts(node, whole_gpu, limit)
+    {
+        let obstacle = Obstacle::new(what, "give it more, or \"none\"");
+        return Err(Refusal::NotMeant(obstacle));
+    }
+    let changes = live_changes(served, &settings);
+    if changes.is_empty() {
+        return Ok(None);
+    }
+    let mut by_hand = record.by_hand.clone();
+    by_hand.extend(changes.iter().map(|change| change.key.to_owned()));
+    by_hand.sort_unstable();
+    by_hand.dedup();
+    let mut step = Set::step(served, settings, changes, by_hand);
+    if let (Some(limit), Some(memory)) = (new_limit, device.memory())
+        && limit.bytes() > memory.total
+    {
+        let mib = memory.total >> 20;
+        let remark = format!("the device has {mib} MiB, so this limits nothing");
+        step.because = step.because.with(&remark);
+    }
+    Ok(Some(step))
 }

@@ -1,14 +1,12 @@
 //! Plans `down`, and the end of servers that have outlived their daemons.
 
 use super::gate::{check_ours, for_its_owner, no_own_daemon, unreadable};
-use super::layout::{is_made_by_us, outside_mps};
-use super::{
-    Action, EndStray, GpuInstance, Obstacle, Plan, Purge, Reason, Refusal, Step, Stop, mig_mode,
-};
+use super::layout::{due, is_made_by_us, outside_mps};
+use super::{Action, GpuInstance, Obstacle, Plan, Purge, Reason, Refusal, Step, Stop};
 use crate::geometry::SliceMap;
 use crate::host::Pid;
 use crate::mps::{Means, Patience};
-use crate::node::{DaemonState, Device, Gpu, Node, Served, Stray};
+use crate::node::{DaemonState, Device, Gpu, Node, Served};
 use crate::state::RunDir;
 
 /// A request to take devices down.
@@ -67,11 +65,10 @@ pub fn down(node: &Node, run_dir: &RunDir, wanted: &Down) -> Result<Plan, Refusa
             }
         }
     }
-    plan.sort();
+    let mut plan = plan.complete(node, run_dir);
     if wanted.purge {
         plan.purge = Some(purge(node, wanted, &plan));
     }
-    let plan = plan.complete(node, run_dir);
     match no_own_daemon(node, run_dir) {
         Some(obstacle) if plan.is_empty() => Err(obstacle.into()),
         _ => Ok(plan),
@@ -161,19 +158,19 @@ fn destroy_instances(
     const BECAUSE: &str = "mig-mps made it";
     let mut steps = Vec::new();
     let mut staying = Vec::new();
+    let selected: Vec<&String> = node
+        .devices_of(gpu)
+        .filter(|device| wanted.selects(&device.name))
+        .map(|device| &device.uuid)
+        .collect();
     for instance in &gpu.instances {
-        let mut devices: Vec<&Device> = node.devices_of(gpu).collect();
-        devices.retain(|device| {
-            let part = device.part.as_ref();
-            part.is_some_and(|part| part.gpu_instance == instance.id)
-        });
-        let count = devices.len();
-        devices.retain(|device| wanted.selects(&device.name));
+        let parts = &instance.compute;
         // A GPU instance without devices is meant only where everything is.
-        let is_meant = wanted.means_all() || (count > 0 && devices.len() == count);
+        let is_meant = wanted.means_all()
+            || (!parts.is_empty() && parts.iter().all(|part| selected.contains(&&part.uuid)));
         let goes = is_meant && is_made_by_us(node, gpu, instance, None);
-        for compute in &instance.compute {
-            let is_selected = devices.iter().any(|device| device.uuid == compute.uuid);
+        for compute in parts {
+            let is_selected = selected.contains(&&compute.uuid);
             let place = Some(compute.placement);
             let goes = goes || is_selected && is_made_by_us(node, gpu, instance, place);
             if !goes {
@@ -188,7 +185,7 @@ fn destroy_instances(
         }
         if !goes {
             staying.push(instance);
-        } else if let Some(instance) = GpuInstance::of(gpu, instance) {
+        } else if let Some(instance) = GpuInstance::of(gpu, instance.profile, instance.placement) {
             steps.push(Action::DestroyGpuInstance(instance).because(BECAUSE));
         }
     }
@@ -236,18 +233,9 @@ fn disable_mig(node: &Node, gpu: &Gpu, plan: &mut Plan) {
     if gpu_plan.after.is_empty() {
         let off = Action::SwitchMig { on: false };
         gpu_plan.steps.push(off.because("mig-mps switched it on"));
-        gpu_plan.due = mig_mode::due(gpu, false);
+        gpu_plan.due = due(gpu, false);
     } else if gpu_plan.steps.is_empty() {
         plan.gpus.retain(|other| other.uuid != gpu.uuid);
-    }
-}
-
-/// Adds the end of every idle stray on the devices that `is_meant` selects, before everything else.
-pub(super) fn end_idle_strays(node: &Node, plan: &mut Plan, is_meant: impl Fn(&Device) -> bool) {
-    for device in node.devices.iter().filter(|device| is_meant(device)) {
-        for stray in device.strays.iter().filter(|stray| stray.is_idle()) {
-            end_stray(node, plan, device, stray);
-        }
     }
 }
 
@@ -263,18 +251,8 @@ fn end_strays(node: &Node, wanted: &Down, plan: &mut Plan) -> Result<(), Obstacl
                     format!("let them end first, or mig-mps down {name} --force"),
                 ));
             }
-            end_stray(node, plan, device, stray);
+            plan.end_stray(node, device, stray);
         }
     }
     Ok(())
-}
-
-fn end_stray(node: &Node, plan: &mut Plan, device: &Device, stray: &Stray) {
-    let end = Action::EndStray(EndStray {
-        name: device.name.clone(),
-        uuid: device.uuid.clone(),
-        server: (stray.server.pid, stray.started),
-    });
-    let steps = &mut plan.of_gpu(node, &device.key.gpu).steps;
-    steps.insert(0, end.because("it keeps its GPU memory"));
 }

@@ -85,9 +85,9 @@ impl Verb {
                 format!("the daemon of {name} hangs: it takes no commands and no new clients"),
                 format!("mig-mps restart {name} ends that"),
             ),
-            _ if is_unknowable(served) => unknowable(served),
-            _ => match served.record.runs_as_its_user() {
-                Some(user) if caller() == Uid::ROOT => Obstacle::new(
+            _ => match (unknowable(served), served.record.runs_as_its_user()) {
+                (Some(obstacle), _) => obstacle,
+                (None, Some(user)) if caller() == Uid::ROOT => Obstacle::new(
                     format!(
                         "the daemon of {name} runs as {}, as mig-mps 0.2 started it: root opens no session with it",
                         user_name(user)
@@ -177,15 +177,14 @@ pub(super) fn unseen(node: &Node) -> Option<Obstacle> {
 
 /// A record that cannot be read may be that of a daemon that lives.
 pub(super) fn unreadable(node: &Node, run_dir: &RunDir) -> Option<Obstacle> {
-    if let Some(obstacle) = unseen(node) {
-        return Some(obstacle);
-    }
-    let (_, problem) = node.unreadable().find(|(other, _)| *other == run_dir)?;
-    Some(Obstacle::new(
-        format!("{problem}: who uses the device is unknown"),
-        "mig-mps up with its profile takes a living daemon over and writes the record anew; mig-mps down --force ends it, \
-         with its clients",
-    ))
+    unseen(node).or_else(|| {
+        let (_, problem) = node.unreadable().find(|(other, _)| *other == run_dir)?;
+        Some(Obstacle::new(
+            format!("{problem}: who uses the device is unknown"),
+            "mig-mps up with its profile takes a living daemon over and writes the record anew; mig-mps down --force ends it, \
+             with its clients",
+        ))
+    })
 }
 
 /// Refuses a device whose daemon somebody else started: only they can change it.
@@ -199,8 +198,8 @@ pub(super) fn check_ours(served: &Served, run_dir: &RunDir) -> Result<(), Obstac
     })
 }
 
-/// The obstacle of a daemon with unknown clients: it is not touched.
-pub(super) fn unknowable(served: &Served) -> Obstacle {
+/// The obstacle of a daemon that may have clients that nobody can see: it is not touched.
+pub(super) fn unknowable(served: &Served) -> Option<Obstacle> {
     let name = &served.record.name;
     let (why, hint) = match &served.state {
         DaemonState::NotAsked(why) => (
@@ -217,7 +216,7 @@ pub(super) fn unknowable(served: &Served) -> Obstacle {
              wait, or close it"
                 .to_owned(),
         ),
-        DaemonState::Hung(_) => (
+        DaemonState::Hung(_) if !served.clients.are_known() => (
             "it hangs, and the driver hides its clients",
             format!("mig-mps restart {name} --force ends its server, with whatever computes there"),
         ),
@@ -225,25 +224,12 @@ pub(super) fn unknowable(served: &Served) -> Obstacle {
             "it does not answer",
             "check whether it is stopped or hangs; the kernel log may say".to_owned(),
         ),
-        _ => (
+        DaemonState::Hidden => (
             "it may not be asked",
             for_its_owner("run this as its owner"),
         ),
+        _ => return None,
     };
     let what = format!("the daemon of {name} cannot be asked for its clients: {why}");
-    Obstacle::new(what, hint)
-}
-
-/// True if it may have clients that nobody can see.
-pub(super) fn is_unknowable(served: &Served) -> bool {
-    match served.state {
-        DaemonState::Busy
-        | DaemonState::Hidden
-        | DaemonState::NotAsked(_)
-        | DaemonState::NoAnswer(_)
-        | DaemonState::Stopped
-        | DaemonState::Orphan => true,
-        DaemonState::Hung(_) => !served.clients.are_known(),
-        _ => false,
-    }
+    Some(Obstacle::new(what, hint))
 }

@@ -5,12 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::action::{Action, CdiChange, Kill, Part, Place, Purge, Reason, Set, Start, Step, Stop};
+use super::action::{
+    Action, CdiChange, EndStray, Kill, Part, Place, Purge, Reason, Set, Start, Step, Stop,
+};
 use super::refusal::{ClientOf, Obstacle, Refusal};
 use crate::geometry::{Placement, SliceMap};
 use crate::host::{Pid, user_name};
-use crate::mps::{ControlProgram, Patience};
-use crate::node::{Device, Gpu, Node, Variable};
+use crate::mps::{ControlProgram, Means, Patience};
+use crate::node::{Device, Gpu, Node, Stray, Variable};
 use crate::nvml::EXCLUSIVE_PROCESS;
 use crate::settings::{MemoryLimit, Settings};
 use crate::state::RunDir;
@@ -196,12 +198,6 @@ impl Plan {
         self.sets().flat_map(|set| &set.keep)
     }
 
-    /// Sorts the GPUs by index; those that are gone come last.
-    pub(super) fn sort(&mut self) {
-        self.gpus
-            .sort_by_key(|gpu| (gpu.index.is_none(), gpu.index));
-    }
-
     /// Appends a plan that continues this one.
     pub fn go_on_with(&mut self, rest: &Self) {
         for gpu in &rest.gpus {
@@ -220,7 +216,8 @@ impl Plan {
     /// The names of the devices whose running daemons stop.
     pub fn stopped_daemons(&self) -> Vec<&str> {
         self.stops()
-            .filter(|stop| stop.is_noticed())
+            // Nobody notices the end of a hung server without clients.
+            .filter(|stop| stop.alive && (stop.means != Means::Heal || !stop.clients.is_empty()))
             .map(|stop| stop.name.as_str())
             .collect()
     }
@@ -293,6 +290,26 @@ impl Plan {
                 self.gpus.len() - 1
             });
         &mut self.gpus[position]
+    }
+
+    /// Adds the end of every idle stray on the devices that `is_meant` selects, before everything else.
+    pub(super) fn end_idle_strays(&mut self, node: &Node, is_meant: impl Fn(&Device) -> bool) {
+        for device in node.devices.iter().filter(|device| is_meant(device)) {
+            for stray in device.strays.iter().filter(|stray| stray.is_idle()) {
+                self.end_stray(node, device, stray);
+            }
+        }
+    }
+
+    pub(super) fn end_stray(&mut self, node: &Node, device: &Device, stray: &Stray) {
+        let end = Action::EndStray(EndStray {
+            name: device.name.clone(),
+            uuid: device.uuid.clone(),
+            pid: stray.server.pid,
+            started: stray.started,
+        });
+        let steps = &mut self.of_gpu(node, &device.key.gpu).steps;
+        steps.insert(0, end.because("it keeps its GPU memory"));
     }
 }
 
@@ -373,15 +390,13 @@ impl Plan {
     /// # Errors
     /// [`Refusal::InTheWay`] or [`Refusal::InUse`], the latter with `hint` as the remedy.
     pub fn permit(&self, hint: &str) -> Result<(), Refusal> {
-        if let Some(obstacle) = self.gpus.iter().flat_map(|gpu| &gpu.obstacles).next() {
+        let obstacles = self.gpus.iter().flat_map(|gpu| &gpu.obstacles);
+        let unasked = self
+            .stops()
+            .filter(|stop| stop.patience == Patience::Idle)
+            .filter_map(|stop| stop.unasked.as_ref());
+        if let Some(obstacle) = obstacles.chain(unasked).next() {
             return Err(obstacle.clone().into());
-        }
-        for stop in self.stops() {
-            if let Some(obstacle) = &stop.unasked
-                && stop.patience == Patience::Idle
-            {
-                return Err(obstacle.clone().into());
-            }
         }
         let clients: Vec<ClientOf> = self.clients_in_the_way().cloned().collect();
         if clients.is_empty() {
@@ -419,6 +434,33 @@ impl Plan {
             {
                 stop.patience = Patience::Force(seconds);
             }
+        }
+        self
+    }
+
+    /// Sorts the GPUs by index, those that are gone last, and adds what follows from the steps: the change of each GPU's
+    /// compute mode, and the clients that go on.
+    pub(super) fn complete(mut self, node: &Node, run_dir: &RunDir) -> Self {
+        self.gpus
+            .sort_by_key(|gpu| (gpu.index.is_none(), gpu.index));
+        for plan in &mut self.gpus {
+            let gpu = node.gpu(&plan.uuid);
+            plan.compute_mode = gpu.and_then(|gpu| mode_change(node, run_dir, gpu, plan));
+        }
+        if !self.gpus.is_empty() {
+            let uuids = self.stops().map(|stop| &stop.uuid);
+            let touched: BTreeSet<&String> =
+                uuids.chain(self.sets().map(|set| &set.uuid)).collect();
+            let untouched = node
+                .served()
+                .filter(|served| !touched.contains(&served.record.uuid));
+            self.undisturbed = untouched
+                .map(|served| Undisturbed {
+                    device: served.record.name.clone(),
+                    clients: served.clients.listed().len(),
+                })
+                .filter(|device| device.clients > 0)
+                .collect();
         }
         self
     }
@@ -462,32 +504,6 @@ pub(super) fn reason_to_start(beside: &[UnmanagedDaemon]) -> String {
         [] => "no daemon yet".to_owned(),
         [pid] => format!("only an unmanaged daemon, pid {pid}, serves it"),
         _ => format!("only unmanaged daemons, pids {}, serve it", pids.join(", ")),
-    }
-}
-
-impl Plan {
-    /// Adds what follows from the steps: the change of each GPU's compute mode, and the clients that go on.
-    pub(super) fn complete(mut self, node: &Node, run_dir: &RunDir) -> Self {
-        for plan in &mut self.gpus {
-            let gpu = node.gpu(&plan.uuid);
-            plan.compute_mode = gpu.and_then(|gpu| mode_change(node, run_dir, gpu, plan));
-        }
-        if !self.gpus.is_empty() {
-            let uuids = self.stops().map(|stop| &stop.uuid);
-            let touched: BTreeSet<&String> =
-                uuids.chain(self.sets().map(|set| &set.uuid)).collect();
-            let untouched = node
-                .served()
-                .filter(|served| !touched.contains(&served.record.uuid));
-            self.undisturbed = untouched
-                .map(|served| Undisturbed {
-                    device: served.record.name.clone(),
-                    clients: served.clients.listed().len(),
-                })
-                .filter(|device| device.clients > 0)
-                .collect();
-        }
-        self
     }
 }
 

@@ -36,7 +36,11 @@ pub struct KillRequest<'a> {
 pub fn device_of(node: &Node, names: &[String], pids: &[Pid]) -> Result<String, Refusal> {
     let found = match names {
         [only] => Some(only),
-        several => several.iter().find(|name| has_clients(node, name, pids)),
+        several => several.iter().find(|name| {
+            let served = node.served_as(name);
+            pids.iter()
+                .all(|pid| served.is_some_and(|served| served.clients.have(*pid)))
+        }),
     };
     found.cloned().ok_or_else(|| {
         let pids: Vec<String> = pids.iter().map(Pid::to_string).collect();
@@ -50,12 +54,6 @@ pub fn device_of(node: &Node, names: &[String], pids: &[Pid]) -> Result<String, 
             "mig-mps status shows the clients of each device",
         ))
     })
-}
-
-fn has_clients(node: &Node, name: &str, pids: &[Pid]) -> bool {
-    let served = node.served_as(name);
-    pids.iter()
-        .all(|pid| served.is_some_and(|served| served.clients.have(*pid)))
 }
 
 /// Plans to terminate clients of a device, if the caller may.
@@ -100,7 +98,10 @@ fn present(request: &KillRequest<'_>, served: &Served) -> Vec<Pid> {
     {
         pids.retain(|pid| {
             let victim = kill.victims.iter().find(|victim| victim.pid == *pid);
-            victim.is_none_or(|victim| victim.is_in(served))
+            let mut clients = served.clients.listed().iter();
+            victim.is_none_or(|victim| {
+                clients.any(|one| one.pid == Some(*pid) && one.started == victim.started)
+            })
         });
     }
     pids
@@ -161,7 +162,7 @@ fn not_permitted(name: &str, owner: Option<Uid>, server: Option<Uid>) -> Obstacl
 
 #[cfg(test)]
 mod tests {
-    use super::super::example::{ALICE, BOB, client, node, nth, run_dir};
+    use super::super::tests::{ALICE, BOB, client, node, nth, run_dir};
     use super::*;
     use crate::host::StartTime;
     use crate::node::Clients;

@@ -1,49 +1,29 @@
-//! The plan of one GPU before its devices have names: its layout, the instances and their users, and the steps that make
-//! it.
+//! The plan of one GPU before its devices have names: the instances and their users, and the steps to its layout.
 
-use super::action::{Action, GpuInstance, Step};
-use super::daemons::{Daemons, Slot};
-use super::gate::is_unknowable;
-use super::gpu_plan::{DeviceAfter, GpuPlan};
-use super::mig_mode;
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use super::action::{Action, GpuInstance, Place};
+use super::daemons::Slot;
+use super::gate::unknowable;
+use super::gpu_plan::GpuPlan;
 use super::refusal::Obstacle;
 use super::up::Planner;
-use crate::geometry::{ComputeChoice, Disruption, GpuInstanceProfile, Placement, SliceMap};
+use crate::geometry::{ComputeChoice, Disruption, GpuInstanceProfile, Placement};
 use crate::host::Pid;
 use crate::node::{Device, Gpu, Node, Served};
 use crate::nvml::{ComputeInstanceReading, GpuInstanceReading};
-use crate::state::{Created, DeviceKey, InstanceKey, RunDir};
+use crate::state::{Created, RunDir};
 
 /// The wanted layout of a GPU, with the steps to it.
 pub(super) struct Layout<'a> {
     pub(super) gpu: &'a Gpu,
 
-    /// The switch of its MIG mode, if that differs.
-    pub(super) mode: Option<Step>,
-
-    /// True if its profiles are unknown until MIG mode is on.
-    pub(super) to_be_continued: bool,
-
-    /// The instances afterwards.
-    pub(super) after: SliceMap,
-
-    /// The steps that destroy: per GPU instance its compute instances, then it.
-    pub(super) destroys: Vec<Step>,
-
-    /// The steps that create, by GPU instance.
-    pub(super) builds: Vec<Build>,
+    /// The plan without its daemons. Its steps have no order among each other yet.
+    pub(super) plan: GpuPlan,
 
     /// The devices afterwards.
     pub(super) slots: Vec<Slot<'a>>,
-
-    /// The obstacles to destroying instances.
-    pub(super) obstacles: Vec<Obstacle>,
-}
-
-/// The steps that create a GPU instance, or compute instances in it.
-pub(super) struct Build {
-    pub(super) placement: Placement,
-    pub(super) steps: Vec<Step>,
 }
 
 impl<'a> Layout<'a> {
@@ -51,16 +31,30 @@ impl<'a> Layout<'a> {
     pub(super) fn of(gpu: &'a Gpu) -> Self {
         Self {
             gpu,
-            mode: None,
-            to_be_continued: false,
-            after: gpu.slice_map(),
-            destroys: Vec::new(),
-            builds: Vec::new(),
+            plan: GpuPlan::of(gpu),
             slots: Vec::new(),
-            obstacles: Vec::new(),
         }
     }
 
+    /// Adds the step that switches the GPU's MIG mode, if its current or its pending mode differs.
+    pub(super) fn switch_mig(&mut self, node: &Node, on: bool) {
+        let Some(mode) = self.gpu.mig else {
+            return;
+        };
+        let because = match (mode.current == on, on) {
+            (true, _) if mode.pending == on => return,
+            (true, _) => "an earlier change is pending, and a reset would carry it out",
+            (false, true) if mode.pending => "an earlier change is pending",
+            (false, true) => "the profile partitions this GPU",
+            (false, false) => "the profile wants this GPU whole",
+        };
+        let step = Action::SwitchMig { on }.because(because);
+        self.plan.steps.push(step);
+        self.plan.due = due(self.gpu, on);
+        self.plan.obstacles.extend(computes(node, self.gpu));
+    }
+
+    /// Adds the steps that create a GPU instance, or compute instances in one that stands.
     pub(super) fn build(
         &mut self,
         offer: &GpuInstanceProfile,
@@ -68,7 +62,6 @@ impl<'a> Layout<'a> {
         stands: bool,
         compute: &[ComputeChoice],
     ) {
-        let mut steps = Vec::new();
         let mut because = "its GPU instance is there without it";
         if !stands {
             because = "the profile asks for it";
@@ -77,15 +70,13 @@ impl<'a> Layout<'a> {
                 name: offer.name.clone(),
                 placement,
             };
-            steps.push(Action::CreateGpuInstance(instance).because(because));
+            let step = Action::CreateGpuInstance(instance).because(because);
+            self.plan.steps.push(step);
         }
-        steps.extend(compute.iter().map(|&compute| {
+        self.plan.steps.extend(compute.iter().map(|&compute| {
             let instance = placement;
             Action::CreateComputeInstance { instance, compute }.because(because)
         }));
-        if !steps.is_empty() {
-            self.builds.push(Build { placement, steps });
-        }
     }
 
     /// Adds the steps that destroy compute instances of a GPU instance, by their positions.
@@ -96,62 +87,110 @@ impl<'a> Layout<'a> {
         because: &str,
     ) {
         for part in gone.map(|nth| &standing.parts[nth]) {
-            self.obstacles.extend(part.in_the_way(self.gpu));
+            let (uuid, hint) = (&part.compute.uuid, "let them end first");
+            let in_the_way = outside_mps(self.gpu, uuid, &part.strangers, hint);
+            self.plan.obstacles.extend(in_the_way);
             let action = Action::DestroyComputeInstance {
-                instance: standing.placement(),
+                instance: standing.instance.placement,
                 compute: part.compute.placement,
             };
-            self.destroys.push(action.because(because));
+            self.plan.steps.push(action.because(because));
         }
     }
 
     /// Adds the steps that destroy a GPU instance and what is in it.
     pub(super) fn destroy(&mut self, standing: &InstanceUse<'_>, because: &str) {
+        let GpuInstanceReading {
+            profile, placement, ..
+        } = standing.instance;
         // Instances are found profile by profile: there is one.
-        if let Some(instance) = GpuInstance::of(self.gpu, standing.instance) {
+        if let Some(instance) = GpuInstance::of(self.gpu, *profile, *placement) {
             self.destroy_compute(standing, 0..standing.parts.len(), because);
-            let action = Action::DestroyGpuInstance(instance);
-            self.destroys.push(action.because(because));
+            let step = Action::DestroyGpuInstance(instance).because(because);
+            self.plan.steps.push(step);
         }
     }
 
-    /// The steps in their order: daemons end, instances go, the mode changes; then every device gets
-    /// its daemon as soon as it is there.
-    pub(super) fn finish(mut self, planner: Planner<'_>) -> GpuPlan {
-        let gpu = self.gpu;
-        let due = self.mode.as_ref().and_then(|step| match step.action {
-            Action::SwitchMig { on } => mig_mode::due(gpu, on),
-            _ => None,
-        });
-        let daemons = Daemons::of(planner, gpu, &self.slots);
-        let mut obstacles = self.obstacles;
-        obstacles.extend(daemons.obstacles);
-        let mut steps = daemons.stops;
-        steps.extend(self.destroys);
-        steps.extend(self.mode);
-        let mut starts = daemons.starts;
-        for build in &mut self.builds {
-            let its =
-                starts.extract_if(.., |(place, _)| place.placement() == Some(build.placement));
-            build.steps.extend(its.map(|(_, step)| step));
-        }
-        steps.extend(starts.into_iter().map(|(_, step)| step));
-        steps.extend(self.builds.into_iter().flat_map(|build| build.steps));
-        // Last: what fails before them leaves nothing of theirs to undo.
-        steps.extend(daemons.sets);
-        steps.extend(daemons.servers);
-        let mut devices: Vec<DeviceAfter> = self.slots.iter().map(Slot::afterwards).collect();
-        devices.sort_by_key(|device| device.place);
-        GpuPlan {
-            after: self.after,
-            devices,
-            steps,
-            to_be_continued: self.to_be_continued,
-            obstacles,
-            due,
-            ..GpuPlan::of(gpu)
+    /// Returns the plan with the daemons of the devices, which have their names, and its steps in their order.
+    pub(super) fn finish(self, planner: Planner<'_>) -> GpuPlan {
+        let mut plan = self.plan;
+        plan.devices = self.slots.iter().map(Slot::afterwards).collect();
+        plan.devices.sort_by_key(|device| device.place);
+        plan.add_daemons(planner, &self.slots);
+        let built: BTreeSet<Placement> = plan
+            .actions()
+            .filter_map(|action| match action {
+                Action::CreateGpuInstance(instance) => Some(instance.placement),
+                Action::CreateComputeInstance { instance, .. } => Some(*instance),
+                _ => None,
+            })
+            .collect();
+        plan.steps
+            .sort_by_key(|step| Rank::of(&step.action, &built));
+        plan
+    }
+}
+
+/// The order of the steps: daemons end, instances go, the mode changes; then every device gets its daemon as soon as it is
+/// there. Steps of one rank keep their order.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Stop,
+    Destroy,
+    SwitchMig,
+    /// The daemon of a device that stands.
+    Start(Place),
+    /// The instances at a placement, the large ones first, and then the daemons of their devices.
+    Build(Reverse<u32>, Placement, Option<Place>),
+    // What fails before these two leaves nothing of theirs to undo.
+    Set,
+    StartServer,
+}
+
+impl Rank {
+    /// The rank of a step. `built` are the GPU instances in which something is created.
+    fn of(action: &Action, built: &BTreeSet<Placement>) -> Self {
+        match action {
+            Action::Stop(_) | Action::EndStray(_) => Self::Stop,
+            Action::DestroyComputeInstance { .. } | Action::DestroyGpuInstance(_) => Self::Destroy,
+            Action::SwitchMig { .. } => Self::SwitchMig,
+            Action::Start(start) => match start.place.placement() {
+                Some(at) if built.contains(&at) => {
+                    Self::Build(Reverse(at.size), at, Some(start.place))
+                }
+                _ => Self::Start(start.place),
+            },
+            Action::CreateGpuInstance(GpuInstance { placement: at, .. })
+            | Action::CreateComputeInstance { instance: at, .. } => {
+                Self::Build(Reverse(at.size), *at, None)
+            }
+            Action::Set(_) => Self::Set,
+            Action::StartServer(_) => Self::StartServer,
         }
     }
+}
+
+/// The programs outside MPS on a whole GPU: the mode switches only on an idle GPU.
+fn computes(node: &Node, gpu: &Gpu) -> Option<Obstacle> {
+    let busy = list(&node.device_with_uuid(&gpu.uuid)?.unaccounted())?;
+    let what = format!(
+        "GPU {} ({}) computes for pid {busy}: the MIG mode of an idle GPU alone can be switched",
+        gpu.index, gpu.product
+    );
+    (!gpu.in_mig_mode()).then(|| Obstacle::new(what, "let them end first"))
+}
+
+/// The reset or reboot that a change of the mode needs, as far as it is known beforehand.
+pub(super) fn due(gpu: &Gpu, on: bool) -> Option<String> {
+    let mode = gpu.mig?;
+    if mode.current != on && mode.pending == on {
+        let pending =
+            "an earlier change of MIG mode is not active: a reset (up --reset) or a reboot is due";
+        return Some(pending.to_owned());
+    }
+    let resets = "MIG mode changes with a reset: an idle GPU is reset automatically, another one by up --reset, and in a virtual \
+         machine by a reboot";
+    (gpu.resetless == Some(false)).then(|| resets.to_owned())
 }
 
 /// An existing GPU instance and its users.
@@ -164,6 +203,7 @@ pub(super) struct InstanceUse<'a> {
 /// An existing compute instance and its users.
 pub(super) struct ComputeUse<'a> {
     pub(super) compute: &'a ComputeInstanceReading,
+    pub(super) device: Option<&'a Device>,
     /// Its daemon, if that is ours or alive.
     pub(super) served: Option<&'a Served>,
     /// The disruption of stopping that daemon.
@@ -181,19 +221,11 @@ impl<'a> InstanceUse<'a> {
         for instance in &gpu.instances {
             let mut parts = Vec::new();
             for compute in &instance.compute {
-                let key = DeviceKey {
-                    instance: Some(InstanceKey {
-                        profile: instance.profile,
-                        placement: instance.placement,
-                        compute: compute.placement,
-                    }),
-                    ..DeviceKey::whole(&gpu.uuid)
-                };
-                let served = served_here(node, run_dir, &key);
+                let device = node.device_with_uuid(&compute.uuid);
+                let served = device.and_then(|device| served_here(device, run_dir));
                 let restart = served.map_or(Disruption::NONE, |served| {
                     disruption_of_end(served, run_dir)
                 });
-                let device = node.device_with_uuid(&compute.uuid);
                 let strangers = device.map(Device::unaccounted).unwrap_or_default();
                 let itself = Disruption {
                     clients: u32::try_from(strangers.len()).unwrap_or(u32::MAX),
@@ -202,6 +234,7 @@ impl<'a> InstanceUse<'a> {
                 };
                 parts.push(ComputeUse {
                     compute,
+                    device,
                     served,
                     restart,
                     disruption: itself + restart,
@@ -211,10 +244,6 @@ impl<'a> InstanceUse<'a> {
             all.push(Self { instance, parts });
         }
         all
-    }
-
-    pub(super) fn placement(&self) -> Placement {
-        self.instance.placement
     }
 
     /// The disruption of destroying it.
@@ -229,13 +258,8 @@ impl<'a> InstanceUse<'a> {
 
 /// Returns the record of an existing device: ours, or that of another user's running daemon. The remains of another
 /// user's dead daemon are no obstacle, and not ours to remove.
-pub(super) fn served_here<'a>(
-    node: &'a Node,
-    run_dir: &RunDir,
-    key: &DeviceKey,
-) -> Option<&'a Served> {
-    let device = node.device_at(key).filter(|device| device.is_there())?;
-    let served = device.served.as_ref();
+pub(super) fn served_here<'a>(device: &'a Device, run_dir: &RunDir) -> Option<&'a Served> {
+    let served = device.served.as_ref().filter(|_| device.is_there());
     served.filter(|served| concerns_us(served, run_dir))
 }
 
@@ -245,7 +269,7 @@ pub(super) fn concerns_us(served: &Served, run_dir: &RunDir) -> bool {
 
 /// The disruption of stopping a daemon. One that cannot be asked may have a client.
 fn disruption_of_end(served: &Served, run_dir: &RunDir) -> Disruption {
-    let unasked = is_unknowable(served) || served.run_dir != *run_dir;
+    let unasked = served.run_dir != *run_dir || unknowable(served).is_some();
     let clients = served.clients.listed().len() + usize::from(unasked);
     Disruption {
         clients: u32::try_from(clients).unwrap_or(u32::MAX),
@@ -262,7 +286,7 @@ pub(super) fn outside_mps(gpu: &Gpu, uuid: &str, pids: &[Pid], hint: &str) -> Op
 }
 
 /// `4711, 4712`; `None` if there are none.
-pub(super) fn list(pids: &[Pid]) -> Option<String> {
+fn list(pids: &[Pid]) -> Option<String> {
     let words: Vec<String> = pids.iter().map(Pid::to_string).collect();
     (!words.is_empty()).then(|| words.join(", "))
 }
@@ -280,11 +304,4 @@ pub(super) fn is_made_by_us(
         placement: instance.placement,
         compute,
     })
-}
-
-impl ComputeUse<'_> {
-    pub(super) fn in_the_way(&self, gpu: &Gpu) -> Option<Obstacle> {
-        let uuid = &self.compute.uuid;
-        outside_mps(gpu, uuid, &self.strangers, "let them end first")
-    }
 }

@@ -1,48 +1,10 @@
-//! Switches of a GPU's MIG mode, and the processes that have such a GPU open.
+//! The processes that have a GPU open whose MIG mode a plan switches.
 
 use std::collections::BTreeSet;
 
-use super::{Action, GpuPlan, Obstacle, Plan, Step, layout};
+use super::{Action, GpuPlan, Obstacle, Plan};
 use crate::host::{Holder, Holders, Pid, ranges};
 use crate::node::{Gpu, Node};
-
-/// Returns the step that switches a GPU's MIG mode, if its current or its pending mode differs.
-pub(super) fn switch(gpu: &Gpu, on: bool) -> Option<Step> {
-    let mode = gpu.mig?;
-    if mode.current == on && mode.pending == on {
-        return None;
-    }
-    let because = match (mode.current == on, on) {
-        (true, _) => "an earlier change is pending, and a reset would carry it out",
-        (false, true) if mode.pending => "an earlier change is pending",
-        (false, true) => "the profile partitions this GPU",
-        (false, false) => "the profile wants this GPU whole",
-    };
-    Some(Action::SwitchMig { on }.because(because))
-}
-
-/// The programs outside MPS on a whole GPU: the mode switches only on an idle GPU.
-pub(super) fn in_the_way(node: &Node, gpu: &Gpu) -> Option<Obstacle> {
-    let busy = layout::list(&node.device_with_uuid(&gpu.uuid)?.unaccounted())?;
-    let what = format!(
-        "GPU {} ({}) computes for pid {busy}: the MIG mode of an idle GPU alone can be switched",
-        gpu.index, gpu.product
-    );
-    (!gpu.in_mig_mode()).then(|| Obstacle::new(what, "let them end first"))
-}
-
-/// The reset or reboot that a change of the mode needs, as far as it is known beforehand.
-pub(super) fn due(gpu: &Gpu, on: bool) -> Option<String> {
-    let mode = gpu.mig?;
-    if mode.current != on && mode.pending == on {
-        let pending =
-            "an earlier change of MIG mode is not active: a reset (up --reset) or a reboot is due";
-        return Some(pending.to_owned());
-    }
-    let resets = "MIG mode changes with a reset: an idle GPU is reset automatically, another one by up --reset, and in a virtual \
-         machine by a reboot";
-    (gpu.resetless == Some(false)).then(|| resets.to_owned())
-}
 
 /// GPUs whose MIG mode a plan switches, and the processes that have each open.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,9 +14,7 @@ pub struct Held {
     /// Their UUIDs.
     pub uuids: Vec<String>,
     /// The processes that have them open, without those that MPS accounts for.
-    pub holders: Vec<Holder>,
-    /// The number of processes that could not be inspected: each may hold them.
-    pub hidden: usize,
+    pub holders: Holders,
     /// True if the MIG mode cannot be switched before the holders end.
     pub is_in_the_way: bool,
 }
@@ -144,15 +104,12 @@ impl Held {
             gpus: vec![gpu.index],
             uuids: vec![gpu.uuid.clone()],
             is_in_the_way: is_held && gpu.resetless == Some(false),
-            holders: holders.seen,
-            hidden: holders.hidden,
+            holders,
         }
     }
 
     fn is_held_like(&self, other: &Self) -> bool {
-        self.holders == other.holders
-            && self.hidden == other.hidden
-            && self.is_in_the_way == other.is_in_the_way
+        self.holders == other.holders && self.is_in_the_way == other.is_in_the_way
     }
 
     /// Names the GPUs: `GPU 0-7`.
@@ -162,13 +119,13 @@ impl Held {
 
     /// Names the holders.
     pub fn named(&self) -> String {
-        let names: Vec<String> = self.holders.iter().map(Holder::to_string).collect();
+        let names: Vec<String> = self.holders.seen.iter().map(Holder::to_string).collect();
         names.join(", ")
     }
 
     /// Returns what to do about the holders.
     pub fn hint(&self) -> &'static str {
-        Holder::release(&self.holders)
+        Holder::release(&self.holders.seen)
     }
 
     /// The obstacle to the switch, if the holders are certain to be one.

@@ -4,8 +4,6 @@ mod action;
 mod arrange;
 mod daemons;
 mod down;
-#[cfg(test)]
-mod example;
 mod gate;
 mod gpu_plan;
 mod kill;
@@ -13,14 +11,16 @@ mod layout;
 mod mig_mode;
 mod refusal;
 mod restart;
-mod set;
+#[cfg(test)]
+mod tests;
 mod up;
 pub mod virtual_node;
 
 pub use action::{
     Action, CdiChange, EndStray, GpuInstance, Kill, Part, Place, Purge, Reason, Set, Signal, Start,
-    StartServer, StartedBy, Step, Stop, Victim,
+    StartServer, StartedBy, Step, Stop, Victim, served_by,
 };
+pub use daemons::set;
 pub use down::{Down, down};
 pub use gpu_plan::{
     DeviceAfter, GpuPlan, LooseLimits, ModeChange, Plan, Undisturbed, UnmanagedDaemon,
@@ -29,5 +29,4 @@ pub use kill::{KillRequest, device_of, kill};
 pub use mig_mode::Held;
 pub use refusal::{ClientOf, Misfit, Obstacle, Refusal};
 pub use restart::{heal, is_healed, restart};
-pub use set::set;
 pub use up::up;

@@ -44,7 +44,8 @@ pub enum Refusal {
 }
 
 /// Something that keeps a plan from being applied, and that no flag removes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{what}")]
 pub struct Obstacle {
     /// The obstacle and its location.
     pub what: String,
@@ -58,12 +59,6 @@ impl Obstacle {
             what: what.into(),
             hint: hint.into(),
         }
-    }
-}
-
-impl fmt::Display for Obstacle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.what.fmt(f)
     }
 }
 
@@ -97,16 +92,6 @@ pub struct Misfit {
 }
 
 impl Misfit {
-    /// Joins the misfits of several blocks.
-    pub(super) fn all(misfits: Vec<Self>) -> Option<Self> {
-        let mut misfits = misfits.into_iter();
-        let first = misfits.next()?;
-        Some(Self {
-            others: misfits.collect(),
-            ..first
-        })
-    }
-
     /// Describes it in one line, among other mistakes of the profile.
     pub(super) fn as_mistake(&self, profile: &Profile) -> ProfileError {
         let error = profile.error(self.span, self.why_not());

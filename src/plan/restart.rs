@@ -4,7 +4,7 @@ use super::daemons::is_stuck;
 use super::gate::{Verb, check_ours, gate, no_own_daemon};
 use super::refusal::{too_old, visible};
 use super::{
-    Action, Obstacle, Place, Plan, Reason, Refusal, Start, StartedBy, Stop, UnmanagedDaemon, down,
+    Action, Obstacle, Place, Plan, Reason, Refusal, Start, StartedBy, Stop, UnmanagedDaemon,
 };
 use crate::node::{DaemonState, Device, Gpu, Node, Presence, Served, Unseen, lost_hint, restored};
 use crate::state::{InstanceKey, RunDir};
@@ -29,29 +29,25 @@ pub fn heal(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Ref
     if node.is_changing() {
         return Ok(Plan::default());
     }
-    let (ours, foreign): (Vec<&Device>, Vec<&Device>) = node
+    let (ours, foreign): (Vec<&Served>, Vec<&Served>) = node
         .devices
         .iter()
         .filter(|device| names.is_empty() || names.contains(&device.name))
         .filter(|device| is_healed(device, node))
-        .partition(|device| {
-            let served = device.served.as_ref();
-            served.is_some_and(|served| served.run_dir == *run_dir)
-        });
-    if let Some(served) = foreign.first().and_then(|device| device.served.as_ref()) {
+        .filter_map(|device| device.served.as_ref())
+        .partition(|served| served.run_dir == *run_dir);
+    if let Some(served) = foreign.first() {
         if !names.is_empty() {
             check_ours(served, run_dir)?;
         }
-        if let Some(obstacle) = no_own_daemon(node, run_dir) {
-            return Err(obstacle.into());
-        }
+        no_own_daemon(node, run_dir).map_or(Ok(()), Err)?;
     }
-    let healed: Vec<String> = ours.iter().map(|device| device.name.clone()).collect();
+    let names_of_ours = ours.iter().map(|served| served.record.name.clone());
+    let healed: Vec<String> = names_of_ours.collect();
     let mut plan = again(node, run_dir, &healed, StartedBy::Heal)?;
-    down::end_idle_strays(node, &mut plan, |device| {
+    plan.end_idle_strays(node, |device| {
         names.is_empty() || names.contains(&device.name)
     });
-    plan.sort();
     Ok(plan.complete(node, run_dir))
 }
 
@@ -74,7 +70,6 @@ pub fn is_healed(device: &Device, node: &Node) -> bool {
 fn again(node: &Node, run_dir: &RunDir, names: &[String], by: StartedBy) -> Result<Plan, Refusal> {
     too_old(node)?;
     let mut plan = Plan::default();
-    let mut starts = Vec::new();
     for (at, name) in names.iter().enumerate() {
         if names[..at].contains(name) {
             continue;
@@ -82,9 +77,9 @@ fn again(node: &Node, run_dir: &RunDir, names: &[String], by: StartedBy) -> Resu
         let (device, served) = gate(node, run_dir, name, Verb::Restart)?;
         let (gpu, place) = place_of(node, device, served)?;
         let because = reason_to_restart(served);
+        let steps = &mut plan.of_gpu(node, &gpu.uuid).steps;
         if served.is_alive() {
             let stop = Action::Stop(stop_before_restart(served));
-            let steps = &mut plan.of_gpu(node, &gpu.uuid).steps;
             steps.push(stop.because(because.clone()));
         }
         let by_hand = &served.record.by_hand;
@@ -98,14 +93,15 @@ fn again(node: &Node, run_dir: &RunDir, names: &[String], by: StartedBy) -> Resu
         });
         let because = match by_hand.as_slice() {
             [] => because,
-            keys => because.with(format!("{} as set by hand", keys.join(", "))),
+            keys => because.with(&format!("{} as set by hand", keys.join(", "))),
         };
-        starts.push((&gpu.uuid, start.because(because)));
+        steps.push(start.because(because));
     }
-    for (gpu, step) in starts {
-        plan.of_gpu(node, gpu).steps.push(step);
+    for gpu in &mut plan.gpus {
+        // Every daemon ends before one starts.
+        gpu.steps
+            .sort_by_key(|step| step.action.as_start().is_some());
     }
-    plan.sort();
     Ok(plan)
 }
 
@@ -127,10 +123,9 @@ fn place_of<'a>(
         Some(key) => place_on(gpu, key),
         None => Some(Place::Whole),
     };
-    match place {
-        Some(place) => Ok((gpu, place)),
-        None => Err(absent(node, device, served)),
-    }
+    place
+        .map(|place| (gpu, place))
+        .ok_or_else(|| absent(node, device, served))
 }
 
 /// Returns the place of a MIG device, if the GPU has it.
@@ -198,7 +193,7 @@ fn reason_to_restart(served: &Served) -> Reason {
 mod tests {
     use std::path::Path;
 
-    use super::super::example::{client, names, node, nth, run_dir};
+    use super::super::tests::{client, names, node, nth, run_dir};
     use super::*;
     use crate::failure::Failure as _;
     use crate::mps::Patience;

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use super::arrange::GpuRequest;
 use super::daemons::Slot;
 use super::gate::unseen;
-use super::layout::{self, InstanceUse, Layout};
+use super::layout::{InstanceUse, Layout, served_here};
 use super::refusal::{no_program_starts, too_old, visible};
-use super::{Misfit, Obstacle, Place, Plan, Refusal, down, mig_mode};
+use super::{Misfit, Obstacle, Place, Plan, Refusal};
 use crate::catalog;
 use crate::geometry::SliceMap;
 use crate::host::{Uid, as_root};
@@ -15,7 +15,7 @@ use crate::mps::ControlProgram;
 use crate::node::{Gpu, Node, lost_hint};
 use crate::profile::{Block, DeviceEntry, Names, Profile, ProfileError, Span, Want, WholeGpu};
 use crate::settings::Serve;
-use crate::state::{DeviceKey, RunDir};
+use crate::state::RunDir;
 
 /// Plans to apply a profile, with daemons in `run_dir` run by `caller`.
 pub fn up(node: &Node, profile: &Profile, run_dir: &RunDir, caller: Uid) -> Result<Plan, Refusal> {
@@ -25,12 +25,8 @@ pub fn up(node: &Node, profile: &Profile, run_dir: &RunDir, caller: Uid) -> Resu
         run_dir,
     };
     too_old(node)?;
-    if let Some(obstacle) = unseen(node) {
-        return Err(obstacle.into());
-    }
-    if let Some(obstacle) = planner.lost_gpu() {
-        return Err(obstacle.into());
-    }
+    unseen(node).map_or(Ok(()), Err)?;
+    planner.lost_gpu().map_or(Ok(()), Err)?;
     let mut mistakes = planner.serve_mistakes(caller);
     mistakes.extend(planner.selector_mistakes());
     let (mut layouts, mut refusals) = planner.layouts();
@@ -51,11 +47,10 @@ pub fn up(node: &Node, profile: &Profile, run_dir: &RunDir, caller: Uid) -> Resu
         remarks: planner.remarks(),
         ..Plan::default()
     };
-    down::end_idle_strays(node, &mut plan, |device| {
+    plan.end_idle_strays(node, |device| {
         let gpu = node.gpu(&device.key.gpu);
         gpu.is_some_and(|gpu| !planner.leaves_alone(gpu))
     });
-    plan.sort();
     Ok(plan.complete(node, run_dir))
 }
 
@@ -99,10 +94,13 @@ fn refuse(
     if let Some(error) = ProfileError::all(mistakes) {
         return Err(error.into());
     }
-    match Misfit::all(misfits) {
-        Some(misfit) => Err(Refusal::Infeasible(Box::new(misfit))),
-        None => others.into_iter().next().map_or(Ok(()), Err),
+    let mut misfits = misfits.into_iter();
+    if let Some(first) = misfits.next() {
+        let others = misfits.collect();
+        let misfit = Misfit { others, ..first };
+        return Err(Refusal::Infeasible(Box::new(misfit)));
     }
+    others.into_iter().next().map_or(Ok(()), Err)
 }
 
 impl<'a> Planner<'a> {
@@ -112,12 +110,10 @@ impl<'a> Planner<'a> {
         let (mut layouts, mut refusals) = (Vec::new(), Vec::new());
         let mut refused_blocks: BTreeSet<usize> = BTreeSet::new();
         for gpu in &self.node.gpus {
-            let Some(block) = self.block_of(gpu) else {
+            let block = self.block_of(gpu);
+            let Some(block) = block.filter(|block| !refused_blocks.contains(block)) else {
                 continue;
             };
-            if refused_blocks.contains(&block) {
-                continue;
-            }
             match self.layout(gpu, &self.profile.blocks[block]) {
                 Ok(layout) => layouts.push(layout),
                 Err(refusal) => {
@@ -136,11 +132,6 @@ impl<'a> Planner<'a> {
             Want::Whole(whole) => self.whole(&mut layout, block, whole)?,
             Want::Parts(parts) => self.parts(&mut layout, block, parts)?,
         }
-        if layout.mode.is_some() {
-            layout
-                .obstacles
-                .extend(mig_mode::in_the_way(self.node, gpu));
-        }
         Ok(layout)
     }
 
@@ -156,7 +147,7 @@ impl<'a> Planner<'a> {
             for standing in InstanceUse::all(self.node, self.run_dir, gpu) {
                 layout.destroy(&standing, "the profile wants this GPU whole");
             }
-            layout.after = SliceMap::new(gpu.units(), Vec::new());
+            layout.plan.after = SliceMap::new(gpu.units(), Vec::new());
         }
         let settings = whole.settings.as_ref();
         if let Some(limit) = settings.and_then(|settings| settings.pinned_memory_limit)
@@ -165,12 +156,10 @@ impl<'a> Planner<'a> {
             let error = self.profile.error(block.span, why);
             return Err(error.with_hint("give it more, or \"none\"").into());
         }
-        layout.mode = mig_mode::switch(gpu, false);
-        let key = DeviceKey::whole(&gpu.uuid);
-        let (name, span) = match &whole.name {
-            Some((name, span)) => (name.clone(), *span),
-            None => (gpu.index.to_string(), block.span),
-        };
+        layout.switch_mig(self.node, false);
+        let device = self.node.device_with_uuid(&gpu.uuid);
+        let name = whole.name.clone();
+        let (name, span) = name.unwrap_or_else(|| (gpu.index.to_string(), block.span));
         layout.slots.push(Slot {
             gpu: gpu.index,
             entry: 0,
@@ -179,8 +168,8 @@ impl<'a> Planner<'a> {
             name,
             span,
             settings,
-            device: (!gpu.in_mig_mode()).then_some(gpu.uuid.as_str()),
-            served: layout::served_here(self.node, self.run_dir, &key),
+            device,
+            served: device.and_then(|device| served_here(device, self.run_dir)),
         });
         Ok(())
     }
@@ -198,13 +187,13 @@ impl<'a> Planner<'a> {
             return Err(error.with_hint("use mig = false for it").into());
         }
         visible(gpu)?;
-        layout.mode = mig_mode::switch(gpu, true);
+        layout.switch_mig(self.node, true);
         if gpu.profiles.is_empty() {
             if gpu.in_mig_mode() {
                 let what = format!("GPU {}: the driver lists no profiles for it", gpu.index);
                 return Err(Obstacle::new(what, "see what nvidia-smi mig -lgip says").into());
             }
-            layout.to_be_continued = true;
+            layout.plan.to_be_continued = true;
             return Ok(());
         }
         let request = GpuRequest {
@@ -295,10 +284,10 @@ impl Planner<'_> {
     /// GPUs.
     pub(super) fn selector_mistakes(self) -> Vec<ProfileError> {
         let gpus = &self.node.gpus;
-        let mut mistakes: Vec<(Span, String)> = Vec::new();
+        let mut mistakes = Vec::new();
         for block in &self.profile.blocks {
             if let Some(missing) = missing(block, gpus) {
-                mistakes.push((block.span, missing));
+                mistakes.push(self.profile.error(block.span, missing));
                 continue;
             }
             let selected = gpus.iter().filter(|gpu| selects(block, gpu)).count();
@@ -309,47 +298,84 @@ impl Planner<'_> {
                 }
                 _ => continue,
             };
-            mistakes.push((block.span, mistake.to_owned()));
+            mistakes.push(self.profile.error(block.span, mistake));
         }
         if mistakes.is_empty() && gpus.iter().all(|gpu| self.leaves_alone(gpu)) {
             let first = self.profile.blocks.first();
             let span = first.map_or(Span::default(), |block| block.span);
-            mistakes.push((span, "the profile selects no GPU of this node".to_owned()));
+            let message = "the profile selects no GPU of this node";
+            mistakes.push(self.profile.error(span, message));
         }
-        let mut errors = Vec::new();
-        for (span, message) in mistakes {
-            let error = self.profile.error(span, message);
-            errors.push(if errors.is_empty() {
-                error.with_hint(format!("this node has:\n  {}", lines_of(gpus).join("\n  ")))
-            } else {
-                error
-            });
+        if !mistakes.is_empty() {
+            let lines: Vec<String> = gpus
+                .iter()
+                .map(|gpu| format!("{} {} {} {}", gpu.index, gpu.product, gpu.uuid, gpu.pci))
+                .collect();
+            let first = mistakes.remove(0);
+            let first = first.with_hint(format!("this node has:\n  {}", lines.join("\n  ")));
+            mistakes.insert(0, first);
         }
-        errors
+        mistakes
     }
 
     /// Describes blocks that select no GPU here and no model that the catalog knows: probably by a typing error, which a
     /// block for all other GPUs hides.
     pub(super) fn remarks(self) -> Vec<String> {
-        let mut remarks = Vec::new();
-        for (position, block) in self.profile.blocks.iter().enumerate() {
-            let is_here = self.node.gpus.iter().any(|gpu| selects(block, gpu));
-            if !is_here && !catalog::has_product(|name| block.select.may_select(name)) {
-                remarks.push(format!(
-                    "{}: selects no GPU of this node, and no model that mig-mps knows",
-                    self.profile.heading(position)
-                ));
+        let blocks = self.profile.blocks.iter().enumerate();
+        blocks
+            .filter(|(_, block)| !self.node.gpus.iter().any(|gpu| selects(block, gpu)))
+            .filter(|(_, block)| !catalog::has_product(|name| block.select.may_select(name)))
+            .map(|(position, _)| self.profile.heading(position))
+            .map(|block| {
+                format!("{block}: selects no GPU of this node, and no model that mig-mps knows")
+            })
+            .collect()
+    }
+
+    /// Refuses a name that is recorded for a device of a GPU that is not seen. No other name in the profile helps if it is
+    /// a default name.
+    fn check_record_of(self, name: &str) -> Result<(), Obstacle> {
+        let mut ours = self.node.served().filter(|served| {
+            served.run_dir == *self.run_dir && self.node.gpu(&served.record.key.gpu).is_none()
+        });
+        let Some(served) = ours.find(|served| served.record.name == name) else {
+            return Ok(());
+        };
+        let (uuid, gpu) = (&served.record.uuid, &served.record.key.gpu);
+        let what = format!(
+            "\"{name}\" is the name of {uuid}, which is recorded as a device of {gpu}: no such GPU is seen here"
+        );
+        Err(Obstacle::new(
+            what,
+            format!("mig-mps down {name} stops its daemon, if that runs, and removes the record"),
+        ))
+    }
+
+    /// Devices of GPUs that the profile leaves alone keep their names, given or by default.
+    pub(super) fn names_of_others(self) -> Result<Names, Refusal> {
+        let mut names = Names::default();
+        let gpus = self.node.gpus.iter();
+        let left_alone = gpus.filter(|gpu| self.leaves_alone(gpu));
+        for device in left_alone.flat_map(Gpu::devices) {
+            let joined = self.node.device_at(&device.key);
+            if joined.is_none_or(|joined| joined.served.is_none()) {
+                // Default names differ from each other.
+                let _ = names.give(&device.name, "a device of another GPU");
             }
         }
-        remarks
+        for served in self.node.served() {
+            let gpu = self.node.gpu(&served.record.key.gpu);
+            if served.run_dir == *self.run_dir && gpu.is_none_or(|gpu| self.leaves_alone(gpu)) {
+                let name = &served.record.name;
+                let given = names.give(name, "a device of another GPU");
+                given.map_err(|_| {
+                    let what = format!("two devices are recorded as \"{name}\"");
+                    Obstacle::new(what, "take one down")
+                })?;
+            }
+        }
+        Ok(names)
     }
-}
-
-/// A line for each GPU.
-fn lines_of(gpus: &[Gpu]) -> Vec<String> {
-    gpus.iter()
-        .map(|gpu| format!("{} {} {} {}", gpu.index, gpu.product, gpu.uuid, gpu.pci))
-        .collect()
 }
 
 /// Names the indices of a selector that no GPU has.
@@ -364,7 +390,7 @@ fn missing(block: &Block, gpus: &[Gpu]) -> Option<String> {
     }
 }
 
-fn selects(block: &Block, gpu: &Gpu) -> bool {
+pub(super) fn selects(block: &Block, gpu: &Gpu) -> bool {
     let selector = &block.select;
     selector.selects(gpu.index, &gpu.uuid, &gpu.product, &gpu.pci)
 }
@@ -413,51 +439,4 @@ pub(super) fn name_all(
         slot.name = names.give_next(slot.template(), slot.gpu, &slot.title());
     }
     Ok(())
-}
-
-impl Planner<'_> {
-    /// Refuses a name that is recorded for a device of a GPU that is not seen. No other name in the profile helps if it is
-    /// a default name.
-    fn check_record_of(self, name: &str) -> Result<(), Obstacle> {
-        let mut ours = self.node.served().filter(|served| {
-            served.run_dir == *self.run_dir && self.node.gpu(&served.record.key.gpu).is_none()
-        });
-        let Some(served) = ours.find(|served| served.record.name == name) else {
-            return Ok(());
-        };
-        let (uuid, gpu) = (&served.record.uuid, &served.record.key.gpu);
-        let what = format!(
-            "\"{name}\" is the name of {uuid}, which is recorded as a device of {gpu}: no such GPU is seen here"
-        );
-        Err(Obstacle::new(
-            what,
-            format!("mig-mps down {name} stops its daemon, if that runs, and removes the record"),
-        ))
-    }
-
-    /// Devices of GPUs that the profile leaves alone keep their names, given or by default.
-    pub(super) fn names_of_others(self) -> Result<Names, Refusal> {
-        let mut names = Names::default();
-        let gpus = self.node.gpus.iter();
-        let left_alone = gpus.filter(|gpu| self.leaves_alone(gpu));
-        for device in left_alone.flat_map(Gpu::devices) {
-            let joined = self.node.device_at(&device.key);
-            if joined.is_none_or(|joined| joined.served.is_none()) {
-                // Default names differ from each other.
-                let _ = names.give(&device.name, "a device of another GPU");
-            }
-        }
-        for served in self.node.served() {
-            let gpu = self.node.gpu(&served.record.key.gpu);
-            if served.run_dir == *self.run_dir && gpu.is_none_or(|gpu| self.leaves_alone(gpu)) {
-                let name = &served.record.name;
-                let given = names.give(name, "a device of another GPU");
-                given.map_err(|_| {
-                    let what = format!("two devices are recorded as \"{name}\"");
-                    Obstacle::new(what, "take one down")
-                })?;
-            }
-        }
-        Ok(names)
-    }
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use super::up::selects;
 use crate::catalog::{self, Model};
 use crate::geometry::SliceMap;
 use crate::host::Uid;
@@ -126,14 +127,7 @@ fn shape_on(gpu: &Gpu, profile: &Profile, plan: &Plan) -> Option<Shape> {
     let planned = plan.gpus.iter().find(|plan| plan.index == Some(gpu.index));
     // A plan leaves out a GPU that is as its block asks.
     let is_selected = profile.blocks.iter().any(|block| selects(block, gpu));
-    planned
-        .map(Shape::of)
-        .or_else(|| is_selected.then(Shape::without_devices))
-}
-
-/// True if a block selects a GPU, which has neither UUID nor PCI address.
-fn selects(block: &Block, gpu: &Gpu) -> bool {
-    block.select.selects(gpu.index, "", &gpu.product, "")
+    is_selected.then(|| Shape::of(planned))
 }
 
 /// Refuses GPUs that the profile says it is not for.
@@ -190,8 +184,7 @@ pub fn check_on_model(
     };
     let node = Node::of_models(indices.into_iter().map(|index| (index, model)));
     let plan = plan_on(&node, &one)?;
-    let gpu = plan.gpus.first();
-    Ok(gpu.map_or_else(Shape::without_devices, Shape::of))
+    Ok(Shape::of(plan.gpus.first()))
 }
 
 /// The layout that a profile gives a virtual GPU.
@@ -206,23 +199,15 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The layout of a GPU without MIG mode and without a daemon.
-    fn without_devices() -> Self {
+    /// Returns the result of a plan for an empty GPU. Without one it has neither MIG mode nor a daemon.
+    fn of(plan: Option<&GpuPlan>) -> Self {
         Self {
-            is_mig: false,
-            map: SliceMap::new(0, Vec::new()),
-            devices: Vec::new(),
-        }
-    }
-
-    /// Returns the result of a plan for an empty GPU.
-    fn of(plan: &GpuPlan) -> Self {
-        Self {
-            is_mig: plan
-                .actions()
-                .any(|action| matches!(action, Action::SwitchMig { on: true })),
-            map: plan.after.clone(),
-            devices: plan.devices.clone(),
+            is_mig: plan.is_some_and(|plan| {
+                plan.actions()
+                    .any(|action| matches!(action, Action::SwitchMig { on: true }))
+            }),
+            map: plan.map_or_else(|| SliceMap::new(0, Vec::new()), |plan| plan.after.clone()),
+            devices: plan.map_or_else(Vec::new, |plan| plan.devices.clone()),
         }
     }
 }

@@ -225,7 +225,7 @@ impl<'a> ProfileCheck<'a> {
     fn profile_name(&self, (text, span): At<&str>) -> Result<At<ProfileName>, Noted> {
         match text.parse::<ProfileName>() {
             Ok(profile) => Ok((profile, span)),
-            Err(error) => self.refuse(span, error.to_string()),
+            Err(error) => self.refuse(span, error),
         }
     }
 

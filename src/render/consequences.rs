@@ -52,17 +52,17 @@ fn held_by(held: &Held) -> String {
         return format!("In the way: {obstacle}\n  {}", obstacle.hint);
     }
     let mut lines = Vec::new();
-    if !held.holders.is_empty() {
+    if !held.holders.seen.is_empty() {
         lines.push(format!(
             "{title} is held open by {}. If the driver does not switch its MIG mode meanwhile, nothing else is done.\n  {}",
             held.named(),
             held.hint()
         ));
     }
-    if held.hidden > 0 {
+    if held.holders.hidden > 0 {
         lines.push(format!(
             "{title} may be held open by {} of other users, which only root can inspect",
-            count(held.hidden, "program"),
+            count(held.holders.hidden, "program"),
         ));
     }
     lines.join("\n")

@@ -282,6 +282,7 @@ impl PlannedGpu {
                 .collect(),
             holders: held.map(|held| {
                 held.holders
+                    .seen
                     .iter()
                     .map(|holder| PlannedHolder {
                         pid: holder.pid.0,
@@ -292,7 +293,7 @@ impl PlannedGpu {
                     })
                     .collect()
             }),
-            hidden_processes: held.map_or(0, |held| held.hidden),
+            hidden_processes: held.map_or(0, |held| held.holders.hidden),
         }
     }
 }

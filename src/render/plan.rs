@@ -338,7 +338,7 @@ fn daemons(group: &[&GpuPlan], verb: &str) -> Vec<String> {
 
 /// Formats the reason of a line; empty if the command itself asks for it.
 fn in_parentheses(because: &Reason) -> String {
-    match because.in_plan().as_str() {
+    match because.in_plan() {
         "" => String::new(),
         reason => format!(" ({reason})"),
     }
