@@ -23,12 +23,9 @@ struct Cuda {
     library: Library,
 }
 
-/// An attribute of a device, by its number in `cuda.h`.
-#[derive(Clone, Copy)]
-enum Attribute {
-    MultiprocessorCount = 16,
-    MpsEnabled = 133,
-}
+/// The attributes of a device that are read, by their numbers in `cuda.h`.
+const MULTIPROCESSOR_COUNT: c_int = 16;
+const MPS_ENABLED: c_int = 133;
 
 /// The first device that the process sees.
 const FIRST: c_int = 0;
@@ -60,13 +57,13 @@ impl Cuda {
     }
 
     /// Reads an attribute of the first device.
-    fn attribute(&self, attribute: Attribute) -> Result<c_int, CudaError> {
+    fn attribute(&self, attribute: c_int) -> Result<c_int, CudaError> {
         // SAFETY: the signature is that of cuda.h.
         let get = unsafe { self.library.get::<GetAttribute>(b"cuDeviceGetAttribute\0") };
         let get = get.map_err(|_| CudaError::MISSING_FUNCTION)?;
         let mut value = 0;
         // SAFETY: the pointer is to a number that lives, and a device handle is an ordinal.
-        CudaError::check(unsafe { get(&raw mut value, attribute as c_int, FIRST) })?;
+        CudaError::check(unsafe { get(&raw mut value, attribute, FIRST) })?;
         Ok(value)
     }
 
@@ -171,10 +168,10 @@ fn initialise(cuda: &Cuda) -> Result<AttachResult, CudaError> {
     cuda.init()?;
     let time = start.elapsed();
     Ok(AttachResult::Initialised {
-        is_client: cuda.attribute(Attribute::MpsEnabled)? == 1,
+        is_client: cuda.attribute(MPS_ENABLED)? == 1,
         uuid: cuda.uuid()?,
         sm_count: cuda
-            .attribute(Attribute::MultiprocessorCount)?
+            .attribute(MULTIPROCESSOR_COUNT)?
             .try_into()
             .unwrap_or(0),
         time,

@@ -140,7 +140,7 @@ impl Shared<'_> {
             device: record.uuid.clone(),
             multiuser: serve.is_shared(),
             access,
-            readers: reader.into_iter().collect(),
+            reader,
             cpus,
             nofile: record.settings.nofile,
         })
@@ -217,10 +217,7 @@ impl Shared<'_> {
         let has_one_without_gpu = table
             .children(daemon.pid)
             .filter(|child| MpsProgram::is_one(child))
-            .any(|server| {
-                let mut users = processes.compute.iter();
-                users.all(|usage| usage.pid != server.pid.0)
-            });
+            .any(|server| !processes.have(server.pid));
         Ok(processes.clients.is_empty() && has_one_without_gpu)
     }
 

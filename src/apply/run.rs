@@ -11,7 +11,7 @@ use super::journal::{NodeRecord, OpenJournal, record_profile};
 use super::kill::kill;
 use super::mig_mode::held;
 use crate::host::{
-    ChangeInProgress, Directories, Environment, Holder, Holders, MpsPrograms, Pid, Threads,
+    ChangeInProgress, Directories, Environment, Holder, Holders, MpsPrograms, Threads,
 };
 use crate::mps::Daemon;
 use crate::node::{Gpu, Node, Served};
@@ -151,7 +151,7 @@ impl<'a> Shared<'a> {
             .map(|processes| processes.compute)
             .unwrap_or_default()
             .iter()
-            .filter_map(|usage| self.context.environment.host.holder(Pid(usage.pid)))
+            .filter_map(|usage| self.context.environment.host.holder(usage.pid))
             .collect();
         for holder in self.open_by(gpu).unwrap_or_default().seen {
             if holders.iter().all(|other| other.pid != holder.pid) {

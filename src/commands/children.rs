@@ -456,7 +456,7 @@ fn left(host: &Host, program: Pid) -> Vec<ProcessHandle> {
 }
 
 fn pids(usages: &[Usage]) -> BTreeSet<Pid> {
-    usages.iter().map(|usage| Pid(usage.pid)).collect()
+    usages.iter().map(|usage| usage.pid).collect()
 }
 
 #[cfg(test)]

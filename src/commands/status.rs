@@ -70,14 +70,11 @@ impl StatusArgs {
     }
 
     fn detail(&self) -> Detail {
-        let (detail, is_shown) = if self.map {
-            (Detail::MAP, false)
-        } else {
-            (Detail::STATUS, may_show_utilization(&self.columns))
-        };
         Detail {
-            utilization: self.json || is_shown,
-            ..detail
+            // A map draws the free slices, too.
+            offers: self.map,
+            utilization: self.json || !self.map && may_show_utilization(&self.columns),
+            ..Detail::STATUS
         }
     }
 }

@@ -196,8 +196,7 @@ pub(super) struct SettingCommand<'a> {
 
 /// Returns the commands that query a daemon's defaults.
 pub(super) fn queries() -> Vec<String> {
-    let queried = Reported::queried();
-    queried
+    Reported::queried()
         .map(|(_, control)| command(control, "get", None, None))
         .collect()
 }
@@ -307,37 +306,32 @@ pub struct ContextMemory {
 }
 
 /// Measured on whole GPUs; MIG devices have not been measured.
-const MEASURED: [ContextMemory; 1] = [
-    // With 516M a program started and had nothing left to allocate; with 400M its first allocation failed with error 2
-    // (driver 580.159.04).
-    ContextMemory {
-        product: "NVIDIA H200",
-        branch: 580,
-        mebibytes: 516,
-    },
-];
+// With 516M a program started and had nothing left to allocate; with 400M its first allocation failed with error 2
+// (driver 580.159.04).
+const MEASURED: ContextMemory = ContextMemory {
+    product: "NVIDIA H200",
+    branch: 580,
+    mebibytes: 516,
+};
 
 impl ContextMemory {
     /// Returns the reason why no program starts on a whole GPU with this limit, if its model and driver were measured.
     pub fn forbids(limit: MemoryLimit, product: &str, branch: Option<u32>) -> Option<String> {
-        let of_this = MEASURED
-            .iter()
-            .find(|one| one.product == product && Some(one.branch) == branch)?;
-        (limit.bytes() < of_this.mebibytes << 20).then(|| {
+        let is_this = product == MEASURED.product && branch == Some(MEASURED.branch);
+        (is_this && limit.bytes() < MEASURED.mebibytes << 20).then(|| {
             format!(
                 "no program starts with a pinned-memory-limit of {limit}: {}",
-                of_this.in_words()
+                MEASURED.in_words()
             )
         })
     }
 
     /// Returns a warning if perhaps no program starts with this limit on another GPU.
     pub fn warns_of(limit: MemoryLimit) -> Option<String> {
-        let most = MEASURED.iter().max_by_key(|one| one.mebibytes)?;
-        (limit.bytes() <= most.mebibytes << 20).then(|| {
+        (limit.bytes() <= MEASURED.mebibytes << 20).then(|| {
             format!(
                 "A pinned-memory-limit of {limit} may be too small for any program: {}.",
-                most.in_words()
+                MEASURED.in_words()
             )
         })
     }

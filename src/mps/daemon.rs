@@ -2,11 +2,11 @@
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use std::{io, iter};
 
 use rustix::fs::{AtFlags, CWD, accessat};
 use rustix::io::Errno;
@@ -16,7 +16,7 @@ use super::launch::{Invocation, Task};
 use super::log::diagnose;
 use super::{Access, ControlProgram, LineKind, LogDir, LogFile, LogLine};
 use crate::failure::Failure;
-use crate::host::{self, Directory, Limits, MpsPrograms, Output, Permission, RunError, Uid};
+use crate::host::{self, Directory, MpsPrograms, Output, Permission, RunError, Uid};
 
 /// The control daemon of one device, running or not, by its directories.
 #[derive(Clone, Debug)]
@@ -94,9 +94,13 @@ impl Daemon {
         pipe.is_err_and(|error| error.kind() == io::ErrorKind::CrossesDevices)
     }
 
-    /// Returns the command for a session.
-    pub(super) fn session_command(&self) -> Command {
-        self.command(Task::Session, &Limits::default())
+    /// Runs a control session to its end.
+    pub(super) fn run_session(&self, input: &str, limit: Duration) -> Result<Output, RunError> {
+        let session = Invocation {
+            pipe: self.pipe.clone(),
+            task: Task::Session,
+        };
+        self.run(&session.command(&self.programs), input, limit)
     }
 
     /// Runs the control program to its end. Errors name it even if it is started through the helper.
@@ -120,30 +124,18 @@ impl Daemon {
         }
         let pipe = self.pipe.display();
         let commands: Vec<&str> = input.lines().collect();
-        let commands = match commands.as_slice() {
+        let mut all = vec![match commands.as_slice() {
             [] => "start".to_owned(),
             commands => commands.join("; "),
-        };
-        let took = begun.elapsed().as_secs_f64() * 1000.0;
+        }];
         match ran {
-            Ok(output) => {
-                let said = output.stdout.lines().chain(output.stderr.lines());
-                let all: Vec<&str> = iter::once(commands.as_str()).chain(said).collect();
-                tracing::debug!(target: "mps", "{pipe}: {} ({took:.1} ms)", all.join(": "));
+            Ok(Output { stdout, stderr, .. }) => {
+                all.extend(stdout.lines().chain(stderr.lines()).map(str::to_owned));
             }
-            Err(error) => {
-                tracing::debug!(target: "mps", "{pipe}: {commands}: {error} ({took:.1} ms)");
-            }
+            Err(error) => all.push(error.to_string()),
         }
-    }
-
-    /// Returns the command for a call of the control program.
-    pub(super) fn command(&self, task: Task, limits: &Limits) -> Command {
-        let invocation = Invocation {
-            pipe: self.pipe.clone(),
-            task,
-        };
-        invocation.command_within(limits, &self.programs)
+        let took = begun.elapsed().as_secs_f64() * 1000.0;
+        tracing::debug!(target: "mps", "{pipe}: {} ({took:.1} ms)", all.join(": "));
     }
 
     /// Returns the last `most` bytes of a log, or nothing if it cannot be read.
@@ -159,8 +151,8 @@ impl Daemon {
         let [control_mark, server_mark] = self.marks;
         let (control, server) = match LogDir::open(&self.log) {
             Ok(logs) => (
-                logs.tail(LogFile::Control, control_mark, 200),
-                logs.tail(LogFile::Server, server_mark, 200),
+                logs.tail(LogFile::Control, control_mark),
+                logs.tail(LogFile::Server, server_mark),
             ),
             Err(_) => (Vec::new(), Vec::new()),
         };
@@ -175,24 +167,19 @@ impl Daemon {
             last_lines,
         }
     }
-}
 
-/// Returns the last lines of a log that are more than a query or harmless. Unknown lines are relevant: wording differs
-/// between drivers.
-fn last_relevant(file: LogFile, mut lines: Vec<String>) -> Vec<String> {
-    lines.retain(|line| {
-        let kind = LogLine::parse(file, line).meaning().kind;
-        !matches!(kind, LineKind::Chatter | LineKind::Benign)
-    });
-    lines.split_off(lines.len().saturating_sub(4))
-}
-
-impl Daemon {
     /// Makes the log directory and the pipe directory, which only the caller can enter until the daemon holds its lock.
     pub(super) fn make_directories(&self, access: &Access) -> Result<(), MpsError> {
         let logs = Directory::open(self.log.parent().unwrap_or(&self.log))?;
         let name = self.log.file_name().unwrap_or_default();
-        move_foreign_logs(&logs, name)?;
+        // Another user may have put links into it for the next daemon to write through.
+        if let Some(meta) = logs.stat(name)?
+            && meta.st_uid != host::caller().0
+            && host::caller() == Uid::ROOT
+            && let Some(aside) = free_name(&logs, &format!("{}.of-{}", name.display(), meta.st_uid))
+        {
+            logs.rename(name, &logs, aside)?;
+        }
         access.make_in(&logs, name, Permission::Read)?;
         self.device_directory()?
             .make_child(self.pipe_name(), 0o700)?;
@@ -261,27 +248,21 @@ impl Daemon {
     }
 }
 
+/// Returns the last lines of a log that are more than a query or harmless. Unknown lines are relevant: wording differs
+/// between drivers.
+fn last_relevant(file: LogFile, mut lines: Vec<String>) -> Vec<String> {
+    lines.retain(|line| {
+        let kind = LogLine::parse(file, line).meaning().kind;
+        !matches!(kind, LineKind::Chatter | LineKind::Benign)
+    });
+    lines.split_off(lines.len().saturating_sub(4))
+}
+
 /// Returns a name that begins so and is not taken.
 fn free_name(directory: &Directory, begin: &str) -> Option<String> {
     (1..=u16::MAX)
         .map(|number| format!("{begin}.{number}"))
         .find(|free| !directory.has(free))
-}
-
-/// Renames a log directory that belongs to another user, who may have put links there for the next daemon to write
-/// through.
-fn move_foreign_logs(logs: &Directory, name: &OsStr) -> io::Result<()> {
-    let Some(meta) = logs.stat(name)? else {
-        return Ok(());
-    };
-    if meta.st_uid == host::caller().0 || host::caller() != Uid::ROOT {
-        return Ok(());
-    }
-    let begin = format!("{}.of-{}", name.display(), meta.st_uid);
-    match free_name(logs, &begin) {
-        Some(aside) => logs.rename(name, logs, aside),
-        None => Ok(()),
-    }
 }
 
 /// The longest path of a pipe directory, in bytes. Measured on drivers 550 to 595: 87 work; with 88 the daemon exits

@@ -1,6 +1,6 @@
 //! Starts a control daemon in a closed pipe directory. That is opened once the daemon is complete and recorded.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -52,8 +52,25 @@ impl Daemon {
     /// this device, and stopped otherwise. After a failed start its processes are ended.
     pub fn launch(&self, host: &Host, wanted: &LaunchOptions) -> Result<Launched, MpsError> {
         self.check_path()?;
-        self.check_files()?;
-        self.check_readers(wanted)?;
+        // Root can raise any limit.
+        if let (_, Some(most)) = open_files()
+            && most < FEWEST_FILES
+            && caller() != Uid::ROOT
+        {
+            return Err(self.failure(format!(
+                "this user may have {most} files open, and an MPS daemon needs {FEWEST_FILES}: raise ulimit -n"
+            )));
+        }
+        // CUDA would silently run without MPS.
+        if let Some((who, reader)) = &wanted.reader
+            && let Some(closed) = reader.is_kept_out_of(&self.pipe)
+        {
+            return Err(MpsError::KeptOut {
+                who: who.clone(),
+                closed,
+                path: self.pipe.clone(),
+            });
+        }
         if let Some(process) = self.running(host, wanted)? {
             return Ok(Launched {
                 process,
@@ -118,12 +135,7 @@ impl Daemon {
 
     /// Runs the launcher, and waits for the daemon to hold its lock.
     fn start(&self, host: &Host, wanted: &LaunchOptions) -> Result<Process, MpsError> {
-        let task = Task::Daemon(DaemonTask {
-            device: wanted.device.clone(),
-            log: self.log.clone(),
-            multiuser: wanted.multiuser,
-        });
-        let output = self.run(&self.command(task, &limits(wanted)), "", LAUNCH_LIMIT)?;
+        let output = self.run(&self.start_command(wanted), "", LAUNCH_LIMIT)?;
         // The lock decides, not the exit status, which is 0 even for an unknown option.
         let start = Instant::now();
         loop {
@@ -141,15 +153,72 @@ impl Daemon {
         }
     }
 
-    /// Refuses directories that one of the readers cannot enter: CUDA would silently run without MPS.
-    fn check_readers(&self, wanted: &LaunchOptions) -> Result<(), MpsError> {
-        for (who, reader) in &wanted.readers {
-            if let Some(closed) = reader.is_kept_out_of(&self.pipe) {
-                return Err(MpsError::KeptOut {
-                    who: who.clone(),
-                    closed,
-                    path: self.pipe.clone(),
-                });
+    /// Returns the command that starts the daemon in a scope of its own. The helper applies limits and becomes the control
+    /// program.
+    fn start_command(&self, wanted: &LaunchOptions) -> Command {
+        let files = wanted.nofile.unwrap_or(NOFILE);
+        let differs = open_files().0 != Some(files);
+        // Without those that the caller already has.
+        let limits = Limits {
+            cpus: wanted.cpus.as_ref().map(|cpus| cpus.numbers().collect()),
+            files: differs.then_some(files),
+            or_fewer: differs && wanted.nofile.is_none(),
+        };
+        let programs = &self.programs;
+        let command = if limits == Limits::default() {
+            let invocation = Invocation {
+                pipe: self.pipe.clone(),
+                task: Task::Daemon(DaemonTask {
+                    device: wanted.device.clone(),
+                    log: self.log.clone(),
+                    multiuser: wanted.multiuser,
+                }),
+            };
+            invocation.command(programs)
+        } else {
+            let mut command = clean(&programs.helper, programs);
+            command
+                .env(CONTROL, &programs.control)
+                .arg(LAUNCH)
+                .args(limits.words())
+                .arg("--pipe")
+                .arg(&self.pipe)
+                .args(["daemon", "--device", &wanted.device, "--log"])
+                .arg(&self.log)
+                .args(wanted.multiuser.then_some("--multiuser"));
+            command
+        };
+        match &programs.scopes {
+            Some(scopes) => scopes.wrap(&wanted.device, &command),
+            None => command,
+        }
+    }
+
+    /// Checks the user and the limits of the running daemon.
+    pub fn verify(&self, process: &Process, wanted: &LaunchOptions) -> Result<(), MpsError> {
+        let checks = [
+            (
+                "its user",
+                Some(caller().to_string()),
+                process.owner().map(|uid| uid.to_string()),
+            ),
+            (
+                "cpus",
+                wanted.cpus.as_ref().map(Cpus::to_string),
+                process.cpus(),
+            ),
+            (
+                "nofile",
+                wanted.nofile.map(|files| files.to_string()),
+                process.open_files().map(|files| files.to_string()),
+            ),
+        ];
+        for (key, set, is) in checks {
+            if let Some(set) = set
+                && is.as_ref() != Some(&set)
+            {
+                let is = is.as_deref().unwrap_or("hidden");
+                return Err(self.failure(format!("{key} was set to {set} and reads back as {is}")));
             }
         }
         Ok(())
@@ -188,20 +257,11 @@ pub struct LaunchOptions {
     pub multiuser: bool,
     /// The users who may connect.
     pub access: Access,
-    /// Users and groups that must be able to enter the directories above, with their names.
-    pub readers: Vec<(String, Reader)>,
+    /// The user or group that must be able to enter the directories above, with its name.
+    pub reader: Option<(String, Reader)>,
     pub cpus: Option<Cpus>,
     /// The limit of open files; by default [`NOFILE`], or the system's limit if that is lower.
     pub nofile: Option<u64>,
-}
-
-impl LaunchOptions {
-    /// True if a daemon serves this device and as many users.
-    pub(super) fn fit(&self, daemon: &Process) -> bool {
-        let device = daemon.environment("CUDA_VISIBLE_DEVICES");
-        let is_multiuser = daemon.command().contains(MULTIUSER);
-        device.as_deref() == Some(&self.device) && is_multiuser == self.multiuser
-    }
 }
 
 /// The users who may connect to a daemon, as the permissions of its directories. All belong to the caller.
@@ -218,14 +278,6 @@ pub enum Access {
 }
 
 impl Access {
-    pub(super) fn mode(&self) -> u32 {
-        match self {
-            Self::Everybody => 0o755,
-            Self::Group(_) => 0o750,
-            Self::Owner | Self::User(_) => 0o700,
-        }
-    }
-
     /// Makes a directory that they may enter, or read, and nobody else.
     pub(super) fn make_in(
         &self,
@@ -234,9 +286,10 @@ impl Access {
         to: Permission,
     ) -> io::Result<Directory> {
         match self {
-            Self::Group(group) => parent.make_child_of(name, self.mode(), *group),
+            Self::Everybody => parent.make_child(name, 0o755),
+            Self::Owner => parent.make_child(name, 0o700),
+            Self::Group(group) => parent.make_child_of(name, 0o750, *group),
             Self::User(user) => parent.make_child_for(name, *user, to),
-            Self::Everybody | Self::Owner => parent.make_child(name, self.mode()),
         }
     }
 }
@@ -244,62 +297,6 @@ impl Access {
 /// The lowest limit of open files at which a daemon works. On an H200 it worked with 64; with 20 its server did not
 /// start and its log grew without pause.
 const FEWEST_FILES: u64 = 64;
-
-impl Daemon {
-    /// Refuses a limit of open files that is too low for a daemon. Root can raise any limit.
-    pub(super) fn check_files(&self) -> Result<(), MpsError> {
-        match open_files() {
-            (_, Some(most)) if most < FEWEST_FILES && caller() != Uid::ROOT => {
-                Err(self.failure(format!(
-                    "this user may have {most} files open, and an MPS daemon needs {FEWEST_FILES}: raise ulimit -n"
-                )))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Checks the user and the limits of the running daemon.
-    pub fn verify(&self, process: &Process, wanted: &LaunchOptions) -> Result<(), MpsError> {
-        let checks = [
-            (
-                "its user",
-                Some(caller().to_string()),
-                process.owner().map(|uid| uid.to_string()),
-            ),
-            (
-                "cpus",
-                wanted.cpus.as_ref().map(Cpus::to_string),
-                process.cpus(),
-            ),
-            (
-                "nofile",
-                wanted.nofile.map(|files| files.to_string()),
-                process.open_files().map(|files| files.to_string()),
-            ),
-        ];
-        for (key, set, is) in checks {
-            if let Some(set) = set
-                && is.as_ref() != Some(&set)
-            {
-                let is = is.as_deref().unwrap_or("hidden");
-                return Err(self.failure(format!("{key} was set to {set} and reads back as {is}")));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Returns the limits of the daemon, without those that the caller already has.
-fn limits(wanted: &LaunchOptions) -> Limits {
-    let files = wanted.nofile.unwrap_or(NOFILE);
-    let (current, _) = open_files();
-    let differs = current != Some(files);
-    Limits {
-        cpus: wanted.cpus.as_ref().map(|cpus| cpus.numbers().collect()),
-        files: differs.then_some(files),
-        or_fewer: differs && wanted.nofile.is_none(),
-    }
-}
 
 /// Lets one server of root serve all users at once.
 pub(super) const MULTIUSER: &str = "-multiuser-server";
@@ -354,43 +351,6 @@ impl Invocation {
                 .env("CUDA_MPS_LOG_DIRECTORY", &daemon.log);
         }
         command
-    }
-
-    /// Returns the command within these limits, and a daemon in a scope of its own.
-    pub(super) fn command_within(&self, limits: &Limits, programs: &MpsPrograms) -> Command {
-        let command = self.limited_command(limits, programs);
-        match (&self.task, &programs.scopes) {
-            (Task::Daemon(daemon), Some(scopes)) => scopes.wrap(&daemon.device, &command),
-            _ => command,
-        }
-    }
-
-    /// Returns the command for these limits. The helper applies them and becomes the control program.
-    fn limited_command(&self, limits: &Limits, programs: &MpsPrograms) -> Command {
-        if *limits == Limits::default() {
-            return self.command(programs);
-        }
-        let mut command = clean(&programs.helper, programs);
-        command
-            .env(CONTROL, &programs.control)
-            .arg(LAUNCH)
-            .args(limits.words())
-            .args(self.arguments());
-        command
-    }
-
-    /// Returns the arguments of the helper for this call.
-    fn arguments(&self) -> Vec<OsString> {
-        let mut words: Vec<OsString> = vec!["--pipe".into(), self.pipe.clone().into()];
-        match &self.task {
-            Task::Session => words.push("session".into()),
-            Task::Daemon(daemon) => {
-                words.extend(["daemon", "--device", &daemon.device, "--log"].map(Into::into));
-                words.push((&daemon.log).into());
-                words.extend(daemon.multiuser.then(|| "--multiuser".into()));
-            }
-        }
-        words
     }
 }
 

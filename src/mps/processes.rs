@@ -1,6 +1,5 @@
 //! The MPS processes of a pipe directory, found through /proc; the lock of a daemon; daemons without a record.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,6 +8,7 @@ use rustix::process::{Flock, FlockType, Signal, fcntl_getlk};
 use serde::Serialize;
 
 use super::daemon::{LOCK_FILE, PID_FILE};
+use super::launch::MULTIUSER;
 use super::{Daemon, LaunchOptions, MpsError};
 use crate::host::{
     Directory, Host, Pid, Process, ProcessHandle, ProcessTable, Uid, caller, user_name,
@@ -133,6 +133,106 @@ impl Daemon {
         }
         Ok(unended)
     }
+
+    /// Asks the kernel for the holder of the lock. Opens no control session, takes no lock and adds nothing to the logs.
+    pub fn lock_holder(&self) -> LockHolder {
+        use io::ErrorKind::{CrossesDevices, NotADirectory, NotFound};
+        let holder = self.pipe_directory().and_then(|pipe| match pipe {
+            Some(pipe) => holder(&pipe),
+            None => Ok(LockHolder::Nobody),
+        });
+        holder.unwrap_or_else(|error| match error.kind() {
+            // Something else is in its place: a file, or a file system that is mounted there.
+            CrossesDevices | NotADirectory | NotFound => LockHolder::Nobody,
+            _ => LockHolder::Hidden,
+        })
+    }
+
+    /// Returns the unrecorded daemon in the directory if it fits the options. Stops all others of the caller.
+    pub(super) fn running(
+        &self,
+        host: &Host,
+        wanted: &LaunchOptions,
+    ) -> Result<Option<Process>, MpsError> {
+        let daemons = self.mps_processes(host, caller(), MpsProgram::Control)?;
+        if let [one] = daemons.as_slice() {
+            let device = one.environment("CUDA_VISIBLE_DEVICES");
+            if device.as_ref() == Some(&wanted.device)
+                && one.command().contains(MULTIUSER) == wanted.multiuser
+                && self.has_socket()
+                && self.lock_holder() == LockHolder::Process(one.pid)
+            {
+                return Ok(Some(one.clone()));
+            }
+            self.refuse_clients(host, one)?;
+        }
+        let unended = end_all(&open_all(host, &daemons)?);
+        if unended.is_empty() {
+            return Ok(None);
+        }
+        Err(self.failure(format!(
+            "daemons that nobody recorded run in {} and do not end: {}",
+            self.pipe.display(),
+            list_pids(&unended)
+        )))
+    }
+
+    /// Returns an error if a daemon has clients, or if it has a server and does not tell its clients.
+    pub(super) fn refuse_clients(&self, host: &Host, daemon: &Process) -> Result<(), MpsError> {
+        let table = host.processes()?;
+        let servers: Vec<Pid> = servers_of(&table, daemon)
+            .map(|server| server.pid)
+            .collect();
+        let status = match self.query(&servers, false, QUERY_LIMIT, QUERY_LIMIT) {
+            Ok(status) => status,
+            Err(_) if servers.is_empty() => return Ok(()),
+            Err(error) => {
+                return Err(self.failure(format!(
+                    "a daemon that nobody recorded, pid {}, serves otherwise in {} and may have clients, for which it \
+                     cannot be asked: {error}",
+                    daemon.pid,
+                    self.pipe.display(),
+                )));
+            }
+        };
+        let clients: Vec<Option<Pid>> = status
+            .servers
+            .into_iter()
+            .flat_map(|server| server.clients)
+            .collect();
+        if clients.is_empty() {
+            return Ok(());
+        }
+        let mut pids: Vec<String> = clients.iter().flatten().map(Pid::to_string).collect();
+        let hidden = clients.len() - pids.len();
+        pids.extend((hidden > 0).then(|| format!("{hidden} hidden")));
+        Err(self.failure(format!(
+            "a daemon that nobody recorded, pid {}, serves otherwise in {} and has clients: {}",
+            daemon.pid,
+            self.pipe.display(),
+            pids.join(", ")
+        )))
+    }
+
+    /// Describes a process that holds the lock and is not our daemon. Its lock does no harm: the file is removed next.
+    pub(super) fn foreign_lock_holder(&self, host: &Host) -> Option<String> {
+        let pipe = self.pipe.display();
+        match self.lock_holder() {
+            LockHolder::Nobody => None,
+            LockHolder::Hidden => Some(format!(
+                "a process that cannot be seen from here held the lock in {pipe}"
+            )),
+            LockHolder::Process(pid) => {
+                let process = host.process(pid)?;
+                // A dead daemon leaves its pid file.
+                let holds =
+                    !self.is_daemon_here(&process, caller()) && process.owner() != Some(Uid::ROOT);
+                let user = process.owner().map_or_else(|| "?".to_owned(), user_name);
+                let name = process.program();
+                holds.then(|| format!("pid {pid} ({user}, {name}) held the lock in {pipe}"))
+            }
+        }
+    }
 }
 
 /// Opens the processes that are still there.
@@ -194,51 +294,23 @@ pub enum LockHolder {
     Nobody,
     /// A process, or the one in the daemon's pid file.
     Process(Pid),
-    /// A process in another pid namespace.
-    Unseen,
-    /// It cannot be read.
+    /// A process in another pid namespace, or it cannot be read.
     Hidden,
 }
 
-impl Daemon {
-    /// Asks the kernel for the holder of the lock. Opens no control session, takes no lock and adds nothing to the logs.
-    pub fn lock_holder(&self) -> LockHolder {
-        let holder = self.pipe_directory().and_then(|pipe| match pipe {
-            Some(pipe) => holder(&pipe),
-            None => Ok(LockHolder::Nobody),
-        });
-        match holder {
-            Ok(holder) => holder,
-            Err(error) if is_replaced(&error) => LockHolder::Nobody,
-            Err(_) => LockHolder::Hidden,
-        }
-    }
-}
-
-/// True if something else is in the place of the directory: a file, or a file system that is mounted there.
-fn is_replaced(error: &io::Error) -> bool {
-    use io::ErrorKind::{CrossesDevices, NotADirectory, NotFound};
-    matches!(error.kind(), CrossesDevices | NotADirectory | NotFound)
-}
-
 fn holder(pipe: &Directory) -> io::Result<LockHolder> {
-    match pipe.open_file(LOCK_FILE)? {
-        Some(lock) => Ok(record_lock(&lock)),
+    let Some(file) = pipe.open_file(LOCK_FILE)? else {
         // From driver 615 on the daemon locks its pid file with flock(2). Such a lock can only be tested by taking it,
         // which would disturb a start.
-        None => pid_file(pipe),
-    }
-}
-
-fn record_lock(file: &File) -> LockHolder {
-    match fcntl_getlk(file, &Flock::from(FlockType::WriteLock)) {
-        Ok(None) => LockHolder::Nobody,
-        Ok(Some(lock)) => match lock.pid.map(|pid| pid.as_raw_nonzero().get()) {
-            Some(pid) if pid > 0 => LockHolder::Process(Pid(pid.unsigned_abs())),
-            _ => LockHolder::Unseen,
-        },
-        Err(_) => LockHolder::Hidden,
-    }
+        return pid_file(pipe);
+    };
+    let Some(lock) = fcntl_getlk(file, &Flock::from(FlockType::WriteLock))? else {
+        return Ok(LockHolder::Nobody);
+    };
+    Ok(match lock.pid.map(|pid| pid.as_raw_nonzero().get()) {
+        Some(pid) if pid > 0 => LockHolder::Process(Pid(pid.unsigned_abs())),
+        _ => LockHolder::Hidden,
+    })
 }
 
 fn pid_file(pipe: &Directory) -> io::Result<LockHolder> {
@@ -255,89 +327,3 @@ fn pid_file(pipe: &Directory) -> io::Result<LockHolder> {
 
 /// The time that an unrecorded daemon may take to list its clients.
 const QUERY_LIMIT: Duration = Duration::from_secs(2);
-
-impl Daemon {
-    /// Returns the unrecorded daemon in the directory if it fits the options. Stops all others of the caller.
-    pub(super) fn running(
-        &self,
-        host: &Host,
-        wanted: &LaunchOptions,
-    ) -> Result<Option<Process>, MpsError> {
-        let daemons = self.mps_processes(host, caller(), MpsProgram::Control)?;
-        if let [one] = daemons.as_slice() {
-            if wanted.fit(one)
-                && self.has_socket()
-                && self.lock_holder() == LockHolder::Process(one.pid)
-            {
-                return Ok(Some(one.clone()));
-            }
-            self.refuse_clients(host, one)?;
-        }
-        let unended = end_all(&open_all(host, &daemons)?);
-        if unended.is_empty() {
-            return Ok(None);
-        }
-        Err(self.failure(format!(
-            "daemons that nobody recorded run in {} and do not end: {}",
-            self.pipe.display(),
-            list_pids(&unended)
-        )))
-    }
-
-    /// Returns an error if a daemon has clients, or if it has a server and does not tell its clients.
-    pub(super) fn refuse_clients(&self, host: &Host, daemon: &Process) -> Result<(), MpsError> {
-        let table = host.processes()?;
-        let servers: Vec<Pid> = servers_of(&table, daemon)
-            .map(|server| server.pid)
-            .collect();
-        let status = match self.query(&servers, false, QUERY_LIMIT, QUERY_LIMIT) {
-            Ok(status) => status,
-            Err(_) if servers.is_empty() => return Ok(()),
-            Err(error) => {
-                return Err(self.failure(format!(
-                    "a daemon that nobody recorded, pid {}, serves otherwise in {} and may have clients, for which it \
-                     cannot be asked: {error}",
-                    daemon.pid,
-                    self.pipe.display(),
-                )));
-            }
-        };
-        let clients: Vec<Option<Pid>> = status
-            .servers
-            .into_iter()
-            .flat_map(|server| server.clients)
-            .collect();
-        if clients.is_empty() {
-            return Ok(());
-        }
-        let mut pids: Vec<String> = clients.iter().flatten().map(Pid::to_string).collect();
-        let hidden = clients.len() - pids.len();
-        pids.extend((hidden > 0).then(|| format!("{hidden} hidden")));
-        Err(self.failure(format!(
-            "a daemon that nobody recorded, pid {}, serves otherwise in {} and has clients: {}",
-            daemon.pid,
-            self.pipe.display(),
-            pids.join(", ")
-        )))
-    }
-
-    /// Describes a process that holds the lock and is not our daemon. Its lock does no harm: the file is removed next.
-    pub(super) fn foreign_lock_holder(&self, host: &Host) -> Option<String> {
-        let pipe = self.pipe.display();
-        match self.lock_holder() {
-            LockHolder::Nobody => None,
-            LockHolder::Unseen | LockHolder::Hidden => Some(format!(
-                "a process that cannot be seen from here held the lock in {pipe}"
-            )),
-            LockHolder::Process(pid) => {
-                let process = host.process(pid)?;
-                // A dead daemon leaves its pid file.
-                let holds =
-                    !self.is_daemon_here(&process, caller()) && process.owner() != Some(Uid::ROOT);
-                let user = process.owner().map_or_else(|| "?".to_owned(), user_name);
-                let name = process.program();
-                holds.then(|| format!("pid {pid} ({user}, {name}) held the lock in {pipe}"))
-            }
-        }
-    }
-}

@@ -101,9 +101,8 @@ impl Daemon {
         } else {
             limit
         };
-        let command = self.session_command();
         loop {
-            let output = match self.run(&command, &script, limit) {
+            let output = match self.run_session(&script, limit) {
                 Err(RunError::Late { .. }) if queues => {
                     return Err(self.busy(start, Some(changes.join("; "))));
                 }
@@ -128,6 +127,68 @@ impl Daemon {
             pipe: self.pipe.clone(),
             waited: since.elapsed(),
             later,
+        }
+    }
+
+    /// Asks the daemon in one session for its servers, and for the state and clients of its child processes
+    /// `children`. With `with_defaults` also asks what it gives to new servers.
+    pub fn query(
+        &self,
+        children: &[Pid],
+        with_defaults: bool,
+        patience: Duration,
+        limit: Duration,
+    ) -> Result<DaemonStatus, MpsError> {
+        let mut commands = if with_defaults { queries() } else { Vec::new() };
+        commands.push("get_server_list".to_owned());
+        let has_status = self.program.has_server_status;
+        for child in children {
+            // The answer separates the lists of pids.
+            let status = if has_status {
+                format!("get_server_status {child}")
+            } else {
+                LAST_COMMAND.to_owned()
+            };
+            commands.push(status.clone());
+            commands.push(format!("get_client_list {child}"));
+            // Clients come and go, and faults happen, between two commands.
+            commands.extend(has_status.then_some(status));
+        }
+        let answer = self.session(&commands, patience, limit)?;
+        let read = DaemonStatus::read(&answer, children, has_status, with_defaults);
+        let mut status = read.ok_or_else(|| answer.unexpected())?;
+        self.add_logged(&mut status);
+        Ok(status)
+    }
+
+    /// Asks the daemon for the settings that it gives to new servers.
+    pub fn defaults(&self) -> Result<Reported, MpsError> {
+        let answer = self.session(&queries(), PATIENCE, ANSWER_LIMIT)?;
+        let mut lines = answer.lines.iter().map(String::as_str).collect();
+        Reported::read(&mut lines, answer.percentage)
+            .filter(|_| lines.is_empty())
+            .ok_or_else(|| answer.unexpected())
+    }
+
+    /// Adds what only server.log has: exact memory limits, and faults if the control program lacks
+    /// `get_server_status`.
+    fn add_logged(&self, status: &mut DaemonStatus) {
+        let defaults = status.defaults.as_mut();
+        let mut limited = defaults.filter(|defaults| defaults.memory_limit().is_some());
+        let wants_fault = !self.program.has_server_status;
+        if status.servers.is_empty() || limited.is_none() && !wants_fault {
+            return;
+        }
+        let log = self.log_end(LogFile::Server, LOG_END);
+        for server in &mut status.servers {
+            if let (Some(defaults), Some(bytes)) =
+                (limited.as_deref_mut(), logged_limit(&log, server.pid))
+            {
+                defaults.refine(bytes);
+            }
+            if wants_fault && server.state.is_some() && logged_fault(&log, server.pid) {
+                server.state = Some(ServerState::Fault);
+            }
         }
     }
 }
@@ -191,70 +252,6 @@ pub enum ServerState {
     Active,
     /// A fatal GPU fault happened: new clients are refused with error 807 until all clients have exited.
     Fault,
-}
-
-impl Daemon {
-    /// Asks the daemon in one session for its servers, and for the state and clients of its child processes
-    /// `children`. With `with_defaults` also asks what it gives to new servers.
-    pub fn query(
-        &self,
-        children: &[Pid],
-        with_defaults: bool,
-        patience: Duration,
-        limit: Duration,
-    ) -> Result<DaemonStatus, MpsError> {
-        let mut commands = if with_defaults { queries() } else { Vec::new() };
-        commands.push("get_server_list".to_owned());
-        let has_status = self.program.has_server_status;
-        for child in children {
-            // The answer separates the lists of pids.
-            let status = if has_status {
-                format!("get_server_status {child}")
-            } else {
-                LAST_COMMAND.to_owned()
-            };
-            commands.push(status.clone());
-            commands.push(format!("get_client_list {child}"));
-            // Clients come and go, and faults happen, between two commands.
-            commands.extend(has_status.then_some(status));
-        }
-        let answer = self.session(&commands, patience, limit)?;
-        let read = DaemonStatus::read(&answer, children, has_status, with_defaults);
-        let mut status = read.ok_or_else(|| answer.unexpected())?;
-        self.add_logged(&mut status);
-        Ok(status)
-    }
-
-    /// Asks the daemon for the settings that it gives to new servers.
-    pub fn defaults(&self) -> Result<Reported, MpsError> {
-        let answer = self.session(&queries(), PATIENCE, ANSWER_LIMIT)?;
-        let mut lines = answer.lines.iter().map(String::as_str).collect();
-        Reported::read(&mut lines, answer.percentage)
-            .filter(|_| lines.is_empty())
-            .ok_or_else(|| answer.unexpected())
-    }
-
-    /// Adds what only server.log has: exact memory limits, and faults if the control program lacks
-    /// `get_server_status`.
-    fn add_logged(&self, status: &mut DaemonStatus) {
-        let defaults = status.defaults.as_mut();
-        let mut limited = defaults.filter(|defaults| defaults.memory_limit().is_some());
-        let wants_fault = !self.program.has_server_status;
-        if status.servers.is_empty() || limited.is_none() && !wants_fault {
-            return;
-        }
-        let log = self.log_end(LogFile::Server, LOG_END);
-        for server in &mut status.servers {
-            if let (Some(defaults), Some(bytes)) =
-                (limited.as_deref_mut(), logged_limit(&log, server.pid))
-            {
-                defaults.refine(bytes);
-            }
-            if wants_fault && server.state.is_some() && logged_fault(&log, server.pid) {
-                server.state = Some(ServerState::Fault);
-            }
-        }
-    }
 }
 
 impl DaemonStatus {

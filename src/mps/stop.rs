@@ -78,27 +78,25 @@ impl Daemon {
         let Some(held) = host.open_process(daemon.0, daemon.1)? else {
             return self.ended(&kill_all_after(&servers, Duration::ZERO));
         };
-        match means {
-            Means::Session => {}
-            Means::Signals => return self.end_by_signals(host, held, servers),
-            Means::Heal => {
-                let unended = kill_all_after(&servers, Duration::ZERO);
-                if unended.is_empty() && self.session(&[], HEAL_LIMIT, HEAL_LIMIT).is_ok() {
-                    return Ok(());
-                }
-                return self.end_by_signals(host, held, servers);
-            }
+        if means == Means::Heal
+            && kill_all_after(&servers, Duration::ZERO).is_empty()
+            && self.session(&[], HEAL_LIMIT, HEAL_LIMIT).is_ok()
+        {
+            return Ok(());
+        }
+        if means != Means::Session {
+            return self.end_by_signals(host, held, servers);
         }
         if patience == Patience::AT_ONCE {
             self.terminate_clients(&servers);
         }
         let (command, limit) = patience.quit();
-        let (said, limit) = match self.quit(&held, &command, limit) {
-            Ok(Quit::Ended) => return self.ended(&kill_all_after(&servers, EXIT_LIMIT)),
-            Ok(Quit::StillRuns { said, waited }) => (said, waited),
+        let said = match self.quit(&held, &command, limit) {
+            Ok(None) => return self.ended(&kill_all_after(&servers, EXIT_LIMIT)),
+            Ok(Some(said)) => said,
             Err(error) if patience == Patience::Idle => return Err(error),
             // No client has to be spared.
-            Err(_) => (String::new(), limit),
+            Err(_) => String::new(),
         };
         let servers = self.servers(host, daemon.0)?;
         if patience == Patience::Idle && !servers.is_empty() {
@@ -169,13 +167,19 @@ impl Daemon {
         )))
     }
 
-    /// Asks the daemon to quit, and retries while that is refused.
-    fn quit(&self, held: &ProcessHandle, command: &str, limit: Duration) -> Result<Quit, MpsError> {
+    /// Asks the daemon to quit, and retries while that is refused. Returns the last words of the control program if it
+    /// has not ended within the limit.
+    fn quit(
+        &self,
+        held: &ProcessHandle,
+        command: &str,
+        limit: Duration,
+    ) -> Result<Option<String>, MpsError> {
         let start = Instant::now();
         let mut said = String::new();
         while start.elapsed() < limit {
             let remaining = limit.saturating_sub(start.elapsed());
-            match self.run(&self.session_command(), command, remaining) {
+            match self.run_session(command, remaining) {
                 Ok(output) => said = format!("{}{}", output.stdout, output.stderr),
                 // It still waits for a client.
                 Err(RunError::Late { .. }) => {}
@@ -183,21 +187,17 @@ impl Daemon {
             }
             // A refused session exits with status 0 and no output: only the process shows the result.
             if held.ends_within(EXIT_LIMIT) {
-                return Ok(Quit::Ended);
+                return Ok(None);
             }
             // The socket has gone: a retry cannot find it.
             if said.contains(NO_DAEMON) {
                 break;
             }
         }
-        let said = match said.trim() {
+        Ok(Some(match said.trim() {
             "" => String::new(),
             said => format!(": {said}"),
-        };
-        Ok(Quit::StillRuns {
-            said,
-            waited: limit,
-        })
+        }))
     }
 
     /// Terminates the clients that answer in time. The following quit ends the others.
@@ -222,38 +222,7 @@ impl Daemon {
             }
         }
     }
-}
 
-fn time_until(end: Instant) -> Duration {
-    end.saturating_duration_since(Instant::now())
-}
-
-/// The result of asking a daemon to quit.
-enum Quit {
-    Ended,
-    /// It has not ended within this time; with the last words of the control program.
-    StillRuns {
-        said: String,
-        waited: Duration,
-    },
-}
-
-/// The time that a server may take: it first finishes or drops the client's outstanding GPU work.
-const LIMIT: Duration = Duration::from_secs(60);
-
-/// The time that a terminated client may stay in its server's list. Measured: it leaves the list after 50 ms, with its
-/// process.
-const CLIENT_EXIT_LIMIT: Duration = Duration::from_secs(5);
-
-/// The same after the user has interrupted mig-mps.
-const EXIT_LIMIT_IF_INTERRUPTED: Duration = Duration::from_millis(300);
-
-/// The pause between two queries of the list. It doubles up to the longest, because each query adds to the daemon's
-/// log.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-
-impl Daemon {
     /// Ends a client's work on the GPU: from then on its CUDA calls fail with error 810. Its process and the other
     /// clients go on. Afterwards the process may be killed without harm to the server (MPS guide, "Troubleshooting").
     pub fn terminate_client(&self, server: Pid, client: Pid) -> Result<(), MpsError> {
@@ -314,6 +283,25 @@ impl Daemon {
             .any(|known| known.pid == server && known.clients.contains(&Some(client))))
     }
 }
+
+fn time_until(end: Instant) -> Duration {
+    end.saturating_duration_since(Instant::now())
+}
+
+/// The time that a server may take: it first finishes or drops the client's outstanding GPU work.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The time that a terminated client may stay in its server's list. Measured: it leaves the list after 50 ms, with its
+/// process.
+const CLIENT_EXIT_LIMIT: Duration = Duration::from_secs(5);
+
+/// The same after the user has interrupted mig-mps.
+const EXIT_LIMIT_IF_INTERRUPTED: Duration = Duration::from_millis(300);
+
+/// The pause between two queries of the list. It doubles up to the longest, because each query adds to the daemon's
+/// log.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Returns the programs that wait for a server of their user: those whose last line in the daemon's log says that they
 /// were pushed to the pending list.

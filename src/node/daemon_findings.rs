@@ -137,10 +137,7 @@ fn fault(served: &Served) -> Finding {
             "if it does not, `mig-mps restart {name}` starts another"
         ));
     }
-    let clients = served.clients.listed().iter();
-    let pids: Vec<String> = clients
-        .filter_map(|client| Some(client.pid?.to_string()))
-        .collect();
+    let pids = served.clients.pids();
     let remedy = if pids.is_empty() {
         format!("mig-mps restart {name} --force")
     } else {

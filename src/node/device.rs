@@ -91,17 +91,6 @@ impl Device {
         }
     }
 
-    /// Returns its UUID, and the recorded one if it was made again.
-    pub(super) fn uuids(&self) -> Vec<&str> {
-        let mut uuids = vec![self.uuid.as_str()];
-        if let Some(served) = &self.served
-            && served.record.uuid != self.uuid
-        {
-            uuids.push(&served.record.uuid);
-        }
-        uuids
-    }
-
     /// True if it exists.
     pub fn exists(&self) -> bool {
         matches!(self.presence, Presence::There | Presence::MadeAgain)
@@ -172,10 +161,10 @@ impl Device {
         let is_known = |pid: Pid| {
             let mut strays = self.strays.iter();
             self.serving().is_some_and(|served| served.has_program(pid))
-                || processes.clients.iter().any(|usage| usage.pid == pid.0)
+                || processes.have_client(pid)
                 || strays.any(|stray| stray.is_idle() && stray.server.pid == pid)
         };
-        let pids = processes.compute.iter().map(|usage| Pid(usage.pid));
+        let pids = processes.compute.iter().map(|usage| usage.pid);
         pids.filter(|&pid| !is_known(pid)).collect()
     }
 }

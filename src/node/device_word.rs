@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::failure::{ExitStatus, Failure};
 use crate::host::{listed, nearest, ranges};
-use crate::state::{DeviceKey, DeviceRecord};
+use crate::state::DeviceKey;
 
 /// A device that a word can mean.
 pub(super) struct Candidate<'a, T> {
@@ -101,24 +101,9 @@ pub enum NoSuchDevice {
         /// The names of all devices.
         known: Vec<String>,
     },
-    /// No record has this name or UUID, and nobody has looked for devices without one.
-    #[error("no daemon serves \"{wanted}\"{}", seen(unread.as_deref()))]
-    NotServed {
-        wanted: String,
-        /// The names of the devices with a record.
-        known: Vec<String>,
-        /// The reason why a record cannot be read.
-        unread: Option<String>,
-    },
-    /// No record is of a device of this GPU, and nobody has looked for GPUs.
-    #[error("no daemon serves a device of GPU {index}{}", seen(unread.as_deref()))]
-    NoneServedOn {
-        index: u32,
-        /// The indices of the GPUs in records.
-        gpus: Vec<u32>,
-        /// The reason why a record cannot be read.
-        unread: Option<String>,
-    },
+    /// No record has this name, UUID or GPU, and nobody has looked for devices without one.
+    #[error("{what}")]
+    NotServed { what: String, hint: String },
     /// There is no GPU with this index, or it has no device.
     #[error("{}", no_device_on(*index, gpus))]
     OfGpu {
@@ -139,6 +124,26 @@ pub enum NoSuchDevice {
     },
 }
 
+impl NoSuchDevice {
+    /// Returns the error for a name or a GPU of which no record is. `served` names those of records, if there are any;
+    /// `unread` is the reason why a record cannot be read.
+    pub(super) fn not_served(what: &str, served: Option<String>, unread: Option<&str>) -> Self {
+        let seen = unread.map_or_else(String::new, |why| format!(" that can be seen: {why}"));
+        let hint = match (unread, served) {
+            (Some(_), _) => "mig-mps doctor checks directories and records".to_owned(),
+            (None, Some(served)) => format!("{served}; mig-mps list shows all devices"),
+            (None, None) => {
+                "no device has a daemon: mig-mps up PROFILE starts daemons; mig-mps list shows the devices"
+                    .to_owned()
+            }
+        };
+        Self::NotServed {
+            what: format!("no daemon serves {what}{seen}"),
+            hint,
+        }
+    }
+}
+
 impl Failure for NoSuchDevice {
     fn status(&self) -> ExitStatus {
         ExitStatus::Usage
@@ -151,22 +156,7 @@ impl Failure for NoSuchDevice {
                     .to_owned()
             }
             Self::Unknown { wanted, known } => devices(wanted, known, "device"),
-            Self::NotServed {
-                unread: Some(_), ..
-            }
-            | Self::NoneServedOn {
-                unread: Some(_), ..
-            } => "mig-mps doctor checks directories and records".to_owned(),
-            Self::NotServed { known, .. } if known.is_empty() => NO_DAEMON.to_owned(),
-            Self::NotServed { wanted, known, .. } => {
-                let served = devices(wanted, known, "device with a daemon");
-                format!("{served}; mig-mps list shows all devices")
-            }
-            Self::NoneServedOn { gpus, .. } if gpus.is_empty() => NO_DAEMON.to_owned(),
-            Self::NoneServedOn { gpus, .. } => format!(
-                "GPU {} has daemons; mig-mps list shows all devices",
-                ranges(gpus)
-            ),
+            Self::NotServed { hint, .. } => hint.clone(),
             Self::OfGpu { index, gpus } if gpus.contains(index) => {
                 "mig-mps status shows the devices".to_owned()
             }
@@ -194,24 +184,15 @@ pub fn lost_hint() -> String {
     LOST.replace('`', "")
 }
 
-/// ` that can be seen: …`, or nothing if every record was read.
-fn seen(unread: Option<&str>) -> String {
-    unread.map_or_else(String::new, |why| format!(" that can be seen: {why}"))
-}
-
 fn is_index(word: &str) -> bool {
     word.parse::<u32>().is_ok()
 }
-
-/// The remedy where no device has a daemon.
-const NO_DAEMON: &str =
-    "no device has a daemon: mig-mps up PROFILE starts daemons; mig-mps list shows the devices";
 
 /// The most names of a message.
 const MOST: usize = 8;
 
 /// Names the devices, or the nearest of many.
-fn devices(wanted: &str, known: &[String], kind: &str) -> String {
+pub(super) fn devices(wanted: &str, known: &[String], kind: &str) -> String {
     let lower = wanted.to_ascii_lowercase();
     if let Some(index) = lower.strip_prefix("gpu").filter(|index| is_index(index)) {
         return format!("--gpu {index} takes every device of GPU {index}");
@@ -259,30 +240,16 @@ pub fn device_order(gpu: Option<u32>, key: &DeviceKey, name: &str) -> impl Ord +
     (gpu.is_none(), gpu, place, name_order(name))
 }
 
-/// The order of devices that are known by their records.
-pub fn record_order(record: &DeviceRecord) -> impl Ord + use<> {
-    device_order(record.gpu, &record.key, &record.name)
-}
-
-/// A run of digits or of other characters. Numbers sort before text.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-pub enum NamePart {
-    Number(u64),
-    Text(String),
-}
-
-/// Returns the key by which names sort, so that `0.10` follows `0.9`.
-pub fn name_order(name: &str) -> Vec<NamePart> {
+/// Returns the key by which names sort, so that `0.10` follows `0.9`: runs of digits, which sort before others as
+/// numbers, and runs of other characters.
+fn name_order(name: &str) -> Vec<Result<u64, String>> {
     let mut parts = Vec::new();
     let mut rest = name;
     while let Some(first) = rest.chars().next() {
         let is_number = first.is_ascii_digit();
         let end = rest.find(|c: char| c.is_ascii_digit() != is_number);
         let (part, tail) = rest.split_at(end.unwrap_or(rest.len()));
-        parts.push(match part.parse() {
-            Ok(number) if is_number => NamePart::Number(number),
-            _ => NamePart::Text(part.to_owned()),
-        });
+        parts.push(part.parse().map_err(|_| part.to_owned()));
         rest = tail;
     }
     parts

@@ -13,10 +13,14 @@ impl Node {
         for daemon in &self.unmanaged {
             found.extend(self.problems_of(daemon));
         }
-        found.extend(self.interrupted().into_iter().map(|what| {
+        for (_, journal) in &self.interrupted {
+            let what = match self.missing_after(journal) {
+                missing if missing.is_empty() => format!("interrupted: {journal}"),
+                missing => format!("interrupted: {journal}; missing: {}", missing.join(", ")),
+            };
             let goes_on = "`mig-mps up PROFILE` or `mig-mps down` goes on from there";
-            Finding::fail("change-interrupted", what).with_remedy(goes_on)
-        }));
+            found.push(Finding::fail("change-interrupted", what).with_remedy(goes_on));
+        }
         found.extend(self.unseen.iter().filter_map(not_seen));
         for journal in &self.under_way {
             let what = format!("a change is under way: {journal}");
@@ -63,13 +67,9 @@ impl Node {
             }
         }
         for device in &self.devices {
-            let name = &device.name;
-            problems.extend(
-                device
-                    .strays
-                    .iter()
-                    .map(|stray| describe_stray(stray, name).on(name)),
-            );
+            for stray in &device.strays {
+                problems.push(describe_stray(stray, &device.name));
+            }
         }
         for device in &self.devices {
             let name = &device.name;
@@ -137,7 +137,7 @@ impl Node {
                 format!("{who} was started without CUDA_VISIBLE_DEVICES: it sees all GPUs{also}");
             Finding::fail("sees-all-gpus", what).with_remedy(end_of(daemon, "it"))
         });
-        let is_at_default = daemon.captures_others().then(|| {
+        let is_at_default = (daemon.is_daemon() && daemon.is_at_default()).then(|| {
             let what = format!(
                 "{who} uses the default pipe directory: CUDA programs without a pipe directory of their own become its clients"
             );
@@ -159,9 +159,19 @@ impl Node {
             }
         }
         for served in self.served() {
-            let found = unknown_of(served, self.is_changing()).into_iter();
-            unknown
-                .extend(found.map(|(id, why)| Finding::unknown(id, why).on(&served.record.name)));
+            let mut hide = |id, why: &str| {
+                unknown.push(Finding::unknown(id, why).on(&served.record.name));
+            };
+            if served.state.is_hidden() {
+                hide("device-hung", "its daemon was not asked");
+                hide("gpu-fault", "its daemon was not asked");
+            }
+            if served.is_alive() && !served.is_read_back() && !self.is_changing() {
+                hide("settings-changed", "its settings were not read back");
+            }
+            if served.is_alive() && served.hides_memory_over_limit() {
+                hide("memory-over-limit", "the memory of its clients is hidden");
+            }
         }
         for device in self.present() {
             if device.processes.is_none() {
@@ -232,22 +242,6 @@ fn not_seen(unseen: &Unseen) -> Option<Finding> {
     })
 }
 
-/// Returns the faults of a daemon that would not have been seen, with the reason.
-fn unknown_of(served: &Served, is_changing: bool) -> Vec<(&'static str, &'static str)> {
-    let mut unknown = Vec::new();
-    if served.state.is_hidden() {
-        let why = "its daemon was not asked";
-        unknown.extend([("device-hung", why), ("gpu-fault", why)]);
-    }
-    if served.is_alive() && !served.is_read_back() && !is_changing {
-        unknown.push(("settings-changed", "its settings were not read back"));
-    }
-    if served.is_alive() && served.hides_memory_over_limit() {
-        unknown.push(("memory-over-limit", "the memory of its clients is hidden"));
-    }
-    unknown
-}
-
 /// `` `echo quit | …` ends it``
 fn end_of(daemon: &Unmanaged, it: &str) -> String {
     match daemon.quit_command() {
@@ -279,18 +273,18 @@ fn describe_stray(stray: &Stray, name: &str) -> Finding {
         None => format!("whether it has clients is hidden; `mig-mps down {name} --force` ends it"),
     };
     let seen = format!("server {pid}{user} outlived its daemon and keeps its GPU memory");
-    Finding::fail("stray-server", seen).with_remedy(remedy)
+    let problem = Finding::fail("stray-server", seen).with_remedy(remedy);
+    problem.on(name)
 }
 
 /// `pid 4711 (alice) uses 6147 MiB, more than the limit of 2G: …`
 fn over_limit(client: &Client, served: &Served) -> Option<Finding> {
     let (name, settings) = (&served.record.name, &served.record.settings);
     let (limit, mib) = (settings.pinned_memory_limit?, client.memory? >> 20);
-    let user = client.user.map_or_else(|| "somebody".to_owned(), user_name);
     let seen = format!(
-        "pid {} ({user}) uses {mib} MiB, more than the pinned-memory-limit of {limit}: its \
+        "{} uses {mib} MiB, more than the pinned-memory-limit of {limit}: its \
          CUDA_MPS_PINNED_DEVICE_MEM_LIMIT lifts the limit, or it is older than the limit",
-        client.shown_pid()
+        client.with_user()
     );
     let ends = match client.pid {
         None => format!("`mig-mps restart {name} --force` ends all its clients"),
@@ -302,8 +296,7 @@ fn over_limit(client: &Client, served: &Served) -> Option<Finding> {
 
 /// `pid 4712 (bob) waits until the programs of alice have exited: pid 4711`
 fn waits(client: &Client, served: &Served) -> Finding {
-    let user = client.user.map_or_else(|| "somebody".to_owned(), user_name);
-    let who = format!("pid {} ({user})", client.shown_pid());
+    let who = client.with_user();
     let mut users: Vec<String> = served
         .servers
         .iter()
@@ -311,12 +304,7 @@ fn waits(client: &Client, served: &Served) -> Finding {
         .collect();
     users.dedup();
     let others = users.join(" and ");
-    let pids: Vec<String> = served
-        .clients
-        .listed()
-        .iter()
-        .filter_map(|client| Some(client.pid?.to_string()))
-        .collect();
+    let pids = served.clients.pids();
     let what = if users.is_empty() {
         format!("{who} waits until another user's server has started")
     } else if pids.is_empty() {

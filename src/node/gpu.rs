@@ -73,10 +73,7 @@ impl Gpu {
             pci: "(catalog)".to_owned(),
             minor: None,
             memory,
-            mig: Some(MigMode {
-                current: false,
-                pending: false,
-            }),
+            mig: Some(MigMode::default()),
             profiles: model.offers(),
             ..Self::default()
         }

@@ -12,18 +12,16 @@ mod observe;
 mod served;
 mod snapshot;
 mod state;
-mod unseen;
 
 use device_word::LOST;
 
 pub use crate::mps::MpsProgram;
 pub use daemon_findings::restored;
 pub use device::{Device, DevicePart, Presence};
-pub use device_word::{NoSuchDevice, lost_hint, record_order};
+pub use device_word::{NoSuchDevice, device_order, lost_hint};
 pub use fault::{Fault, Finding, Severity, Subject};
 pub use gpu::Gpu;
 pub use observe::{Detail, DeviceLogs, Logs, Observer, observe, observe_device, observe_records};
 pub use served::{Client, Clients, OutsideMps, Served, ServerProcess, Stray, Unmanaged, Variable};
-pub use snapshot::Node;
+pub use snapshot::{Node, Unseen};
 pub use state::{DaemonState, DeviceState};
-pub use unseen::Unseen;

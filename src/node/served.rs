@@ -97,12 +97,7 @@ impl Served {
             .filter(|_| !is_changed)
             .map(|limit| limit.bytes() + NOT_COUNTED);
         let clients = self.clients.listed().iter();
-        clients.filter(move |client| {
-            client
-                .memory
-                .zip(most)
-                .is_some_and(|(used, most)| used > most)
-        })
+        clients.filter(move |client| most.is_some() && client.memory > most)
     }
 
     /// True if it is down, and `heal` has given it up.
@@ -216,6 +211,12 @@ impl Client {
         self.pid
             .map_or_else(|| "hidden".to_owned(), |pid| pid.to_string())
     }
+
+    /// `pid 4711 (alice)`
+    pub(super) fn with_user(&self) -> String {
+        let user = self.user.map_or_else(|| "somebody".to_owned(), user_name);
+        format!("pid {} ({user})", self.shown_pid())
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -242,6 +243,12 @@ impl Clients {
     /// True if there certainly are none.
     pub fn are_none(&self) -> bool {
         matches!(self, Self::Known(clients) if clients.is_empty())
+    }
+
+    /// Returns the process ids of the clients that were listed, as far as they are known, for a message.
+    pub fn pids(&self) -> Vec<String> {
+        let pids = self.listed().iter().filter_map(|client| client.pid);
+        pids.map(|pid| pid.to_string()).collect()
     }
 
     /// True if a client has that process id.
@@ -358,11 +365,10 @@ pub enum Variable {
 
 impl Variable {
     pub(super) fn of(environ: Option<&Environ>, name: &str) -> Self {
-        let Some(environ) = environ else {
-            return Self::Hidden;
-        };
-        let value = environ.get(name).cloned();
-        value.map_or(Self::Unset, Self::Is)
+        environ.map_or(Self::Hidden, |environ| {
+            let value = environ.get(name).cloned();
+            value.map_or(Self::Unset, Self::Is)
+        })
     }
 
     /// Returns its value, if it is set and can be read.
@@ -404,16 +410,6 @@ impl Unmanaged {
         self.program == MpsProgram::Control
     }
 
-    /// True if it is a daemon that such programs find.
-    pub fn captures_others(&self) -> bool {
-        self.is_daemon() && self.is_at_default()
-    }
-
-    /// True if it uses the default pipe directory, or its pipe directory is hidden.
-    pub fn may_be_at_default(&self) -> bool {
-        self.is_at_default() || self.pipe_directory == Variable::Hidden
-    }
-
     /// True if it is a daemon whose environment the caller may not read.
     pub fn is_hidden(&self) -> bool {
         self.is_daemon() && self.pipe_directory == Variable::Hidden
@@ -445,7 +441,7 @@ impl Unmanaged {
 
     /// True if it was started with every GPU of the node visible.
     pub fn sees_everything(&self) -> bool {
-        self.program == MpsProgram::Control && self.visible == Variable::Unset
+        self.is_daemon() && self.visible == Variable::Unset
     }
 }
 

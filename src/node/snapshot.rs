@@ -1,11 +1,15 @@
-//! The snapshot of a node.
+//! The snapshot of a node, and what it could not see.
 
 use std::collections::BTreeSet;
+use std::fmt;
+use std::path::PathBuf;
 
-use super::device_word::{Candidate, device_order, select};
-use super::{Detail, Device, Gpu, NoSuchDevice, Presence, Served, Unmanaged, Unseen};
+use super::device_word::{Candidate, device_order, devices, select};
+use super::{Detail, Device, Gpu, NoSuchDevice, Presence, Served, Unmanaged};
 use crate::catalog::Model;
+use crate::host::ranges;
 use crate::mps::ControlProgram;
+use crate::nvml::NvmlError;
 use crate::state::{Created, DeviceKey, DeviceRecord, Journal, RunDir};
 
 /// A snapshot of the node.
@@ -71,17 +75,6 @@ impl Node {
         missing
     }
 
-    /// Describes the changes that were killed half-way.
-    pub fn interrupted(&self) -> Vec<String> {
-        self.interrupted
-            .iter()
-            .map(|(_, journal)| match self.missing_after(journal) {
-                missing if missing.is_empty() => format!("interrupted: {journal}"),
-                missing => format!("interrupted: {journal}; missing: {}", missing.join(", ")),
-            })
-            .collect()
-    }
-
     /// True if a change is in progress, as far as the caller may know.
     pub fn is_changing(&self) -> bool {
         self.may_be_changing() || !self.under_way.is_empty()
@@ -124,8 +117,15 @@ impl Node {
             });
         }
         self.devices = devices;
-        self.name_devices();
+        let recorded: BTreeSet<String> = self
+            .served()
+            .map(|served| served.record.name.clone())
+            .collect();
         for device in &mut self.devices {
+            // Without a record it has its UUID for a name, where a record has its default name.
+            if device.served.is_none() && recorded.contains(&device.name) {
+                device.name.clone_from(&device.uuid);
+            }
             let gpu = self.gpus.iter().find(|gpu| gpu.uuid == device.key.gpu);
             if gpu.is_some() || device.is_gone() {
                 device.gpu = gpu.map(|gpu| gpu.index);
@@ -150,19 +150,6 @@ impl Node {
         for served in served {
             let of_gpu = served.most_clients(program).into_iter();
             served.client_limit = of_gpu.chain(served.record.settings.max_clients).min();
-        }
-    }
-
-    /// Gives each device without a record whose default name is a recorded one its UUID for a name.
-    fn name_devices(&mut self) {
-        let recorded: BTreeSet<String> = self
-            .served()
-            .map(|served| served.record.name.clone())
-            .collect();
-        for device in &mut self.devices {
-            if device.served.is_none() && recorded.contains(&device.name) {
-                device.name.clone_from(&device.uuid);
-            }
         }
     }
 
@@ -276,26 +263,29 @@ impl Node {
     }
 
     /// Returns the reason why a record cannot be read.
-    fn unread(&self) -> Option<String> {
-        self.unreadable().next().map(|(_, why)| why.to_owned())
+    fn unread(&self) -> Option<&str> {
+        self.unreadable().next().map(|(_, why)| why)
     }
 
     /// Returns the names of the devices that the words of a command line mean, each once.
     pub fn resolve(&self, words: &[String]) -> Result<Vec<String>, NoSuchDevice> {
         let mut names: Vec<String> = Vec::new();
         for word in words {
-            let candidates = self.devices.iter().map(|device| Candidate {
-                value: &device.name,
-                name: Some(&device.name),
-                uuids: device.uuids(),
+            let candidates = self.devices.iter().map(|device| {
+                // Another one if the device was made again.
+                let recorded = device.served.iter().map(|served| &served.record.uuid);
+                let uuids = std::iter::once(&device.uuid).chain(recorded);
+                Candidate {
+                    value: &device.name,
+                    name: Some(&device.name),
+                    uuids: uuids.map(String::as_str).collect(),
+                }
             });
             let selected = select(word, candidates.collect()).map_err(|error| match error {
                 NoSuchDevice::Unknown { wanted, known } if self.has_no_driver() => {
-                    NoSuchDevice::NotServed {
-                        wanted,
-                        known,
-                        unread: self.unread(),
-                    }
+                    let served = (!known.is_empty())
+                        .then(|| devices(&wanted, &known, "device with a daemon"));
+                    NoSuchDevice::not_served(&format!("\"{wanted}\""), served, self.unread())
                 }
                 error => error,
             })?;
@@ -327,15 +317,125 @@ impl Node {
                 .iter()
                 .filter_map(|device| device.gpu)
                 .collect();
-            return Err(NoSuchDevice::NoneServedOn {
-                index,
-                gpus: gpus.into_iter().collect(),
-                unread: self.unread(),
-            });
+            let gpus: Vec<u32> = gpus.into_iter().collect();
+            let served = (!gpus.is_empty()).then(|| format!("GPU {} has daemons", ranges(&gpus)));
+            let what = format!("a device of GPU {index}");
+            return Err(NoSuchDevice::not_served(&what, served, self.unread()));
         }
         Err(NoSuchDevice::OfGpu {
             index,
             gpus: self.gpus.iter().map(|gpu| gpu.index).collect(),
         })
+    }
+
+    /// Describes everything that could not be seen.
+    pub fn hidden(&self) -> Vec<String> {
+        self.unseen.iter().map(Unseen::to_string).collect()
+    }
+
+    /// True if the driver does not answer, or was not asked: devices are known by their records alone.
+    pub fn has_no_driver(&self) -> bool {
+        let mut unseen = self.unseen.iter();
+        unseen.any(|one| matches!(one, Unseen::Driver(_)))
+    }
+
+    /// Returns the error of a driver that does not answer.
+    pub fn driver_error(&self) -> Option<&NvmlError> {
+        self.unseen.iter().find_map(|one| match one {
+            Unseen::Driver(error) => error.as_ref(),
+            _ => None,
+        })
+    }
+
+    /// Returns the indices of the GPUs that are lost or cannot be read, with the driver's error.
+    pub fn lost_gpus(&self) -> impl Iterator<Item = (u32, &str)> {
+        self.unseen.iter().filter_map(|one| match one {
+            Unseen::Gpu { index, why } => Some((*index, why.as_str())),
+            _ => None,
+        })
+    }
+
+    /// Returns the run directories of records that cannot be read, with the reason.
+    pub fn unreadable(&self) -> impl Iterator<Item = (&RunDir, &str)> {
+        self.unseen.iter().filter_map(|one| match one {
+            Unseen::Record { run_dir, why } | Unseen::RunDir { run_dir, why, .. } => {
+                Some((run_dir, why.as_str()))
+            }
+            _ => None,
+        })
+    }
+
+    /// Returns the reason why daemons may run that cannot be seen: a run directory cannot be read.
+    pub fn unseen_daemons(&self) -> Option<&str> {
+        self.unseen.iter().find_map(|one| match one {
+            Unseen::RunDir { why, .. } => Some(why.as_str()),
+            _ => None,
+        })
+    }
+
+    /// True if a change is in progress that the caller may not see, or was killed half-way.
+    pub fn may_be_changing(&self) -> bool {
+        let mut unseen = self.unseen.iter();
+        unseen.any(|one| matches!(one, Unseen::Journal(_)))
+    }
+}
+
+/// Something that a snapshot could not see, or not all of it.
+#[derive(Clone, Debug)]
+pub enum Unseen {
+    /// The GPUs: the driver does not answer, or nobody has asked it.
+    Driver(Option<NvmlError>),
+    /// A GPU that is lost or cannot be read, with the driver's error, which names it.
+    Gpu { index: u32, why: String },
+    /// The instances of a GPU, with the driver's error.
+    Instances { gpu: u32, why: String },
+    /// The record of a device: a daemon may use it. The reason names the file.
+    Record { run_dir: RunDir, why: String },
+    /// A run directory, which the reason names: daemons may run there that nobody sees.
+    RunDir {
+        run_dir: RunDir,
+        why: String,
+        /// The remedy, if there is one.
+        hint: Option<String>,
+    },
+    /// The journal in this run directory: a change is in progress there, or was killed half-way.
+    Journal(PathBuf),
+    /// Anything else, described.
+    Other(String),
+}
+
+impl Unseen {
+    /// Returns the reason why a device cannot be seen.
+    pub fn why(&self) -> String {
+        match self {
+            Self::Driver(_) => "the driver does not answer".to_owned(),
+            Self::Instances { why, .. } => why.clone(),
+            other => other.to_string(),
+        }
+    }
+}
+
+/// Describes what is not seen: `the GPUs, since …`
+impl fmt::Display for Unseen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Driver(Some(error)) => {
+                write!(f, "the GPUs, since the driver does not answer: {error}")
+            }
+            Self::Driver(None) => f.write_str("the GPUs, since the driver was not asked"),
+            Self::Instances { gpu, .. } => write!(
+                f,
+                "the MIG devices of GPU {gpu}, which the driver shows to root alone"
+            ),
+            Self::Journal(path) => write!(
+                f,
+                "the change that is under way in {}, or was interrupted",
+                path.display()
+            ),
+            Self::Gpu { why, .. }
+            | Self::Record { why, .. }
+            | Self::RunDir { why, .. }
+            | Self::Other(why) => f.write_str(why),
+        }
     }
 }

@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use super::session::{GpuHandle, Symbol, call, get, symbol};
 use super::{Code, NvmlError, Session};
+use crate::host::Pid;
 
 /// A GPU as NVML describes it.
 #[derive(Clone, Debug)]
@@ -74,11 +75,6 @@ impl Session {
     pub fn read_gpu_briefly(&self, index: u32) -> Result<GpuReading, NvmlError> {
         self.gpu_at(index)?.identify(index)
     }
-
-    /// Opens a GPU, which makes later calls fast.
-    pub fn open(&self, index: u32) -> Result<(), NvmlError> {
-        self.gpu_at(index).map(drop)
-    }
 }
 
 impl GpuHandle {
@@ -136,22 +132,7 @@ impl GpuHandle {
             used: info.used,
         })
     }
-}
 
-/// A MIG mode.
-// The two modes differ only while a reset or reboot is due (`nvml.h`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct MigMode {
-    /// True if MIG is on.
-    pub current: bool,
-    /// True if MIG is on after the next reset.
-    pub pending: bool,
-}
-
-/// `NVML_FI_DEV_IS_RESETLESS_MIG_SUPPORTED`
-const FIELD_RESETLESS: u32 = 184;
-
-impl GpuHandle {
     /// Sets the MIG mode. Returns `activationStatus`, the reason if the mode is pending and not active. The mode must be
     /// read back in any case.
     ///
@@ -163,10 +144,7 @@ impl GpuHandle {
 
     /// Reads the MIG mode: off if the GPU has no MIG.
     pub fn mig_mode(&self) -> Result<MigMode, NvmlError> {
-        Ok(self.mig()?.unwrap_or(MigMode {
-            current: false,
-            pending: false,
-        }))
+        Ok(self.mig()?.unwrap_or_default())
     }
 
     /// True if the MIG mode changes without a reset, as on Hopper and later GPUs (MIG user guide). False if the driver
@@ -194,23 +172,7 @@ impl GpuHandle {
             Err(error) => Err(error),
         }
     }
-}
 
-/// `NVML_COMPUTEMODE_EXCLUSIVE_PROCESS`: only one process may have a context on the GPU.
-pub const EXCLUSIVE_PROCESS: u32 = nvmlComputeMode_enum_NVML_COMPUTEMODE_EXCLUSIVE_PROCESS;
-
-/// Names a compute mode as `nvidia-smi` does, in kebab-case.
-pub fn compute_mode_in_words(mode: u32) -> &'static str {
-    match mode {
-        0 => "default",
-        1 => "exclusive-thread",
-        2 => "prohibited",
-        EXCLUSIVE_PROCESS => "exclusive-process",
-        _ => "one that is unknown",
-    }
-}
-
-impl GpuHandle {
     /// Reads NVML's number of the compute mode. Not supported in MIG mode.
     pub fn compute_mode(&self) -> Result<u32, NvmlError> {
         get!(self.nvmlDeviceGetComputeMode())
@@ -221,28 +183,7 @@ impl GpuHandle {
         call!(self.nvmlDeviceSetComputeMode(mode))?;
         self.compute_mode()
     }
-}
 
-/// The processes that compute on a device, and its memory.
-#[derive(Clone, Debug, Default)]
-pub struct Processes {
-    /// All processes with a CUDA context: MPS servers, their clients, and programs outside MPS.
-    pub compute: Vec<Usage>,
-    /// The MPS clients among them.
-    pub clients: Vec<Usage>,
-    /// `None` if the driver hides it from the caller.
-    pub memory: Option<Memory>,
-}
-
-/// A process and the memory it uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Usage {
-    pub pid: u32,
-    /// In bytes; `None` if the driver hides it from the caller.
-    pub memory: Option<u64>,
-}
-
-impl GpuHandle {
     /// Reads the processes of the GPU or MIG device. The two lists are read one after the other and may disagree.
     pub fn processes(&self) -> Result<Processes, NvmlError> {
         let clients = symbol!(self.session, nvmlDeviceGetMPSComputeRunningProcesses_v3);
@@ -273,6 +214,64 @@ impl GpuHandle {
     }
 }
 
+/// A MIG mode.
+// The two modes differ only while a reset or reboot is due (`nvml.h`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct MigMode {
+    /// True if MIG is on.
+    pub current: bool,
+    /// True if MIG is on after the next reset.
+    pub pending: bool,
+}
+
+/// `NVML_FI_DEV_IS_RESETLESS_MIG_SUPPORTED`
+const FIELD_RESETLESS: u32 = 184;
+
+/// `NVML_COMPUTEMODE_EXCLUSIVE_PROCESS`: only one process may have a context on the GPU.
+pub const EXCLUSIVE_PROCESS: u32 = nvmlComputeMode_enum_NVML_COMPUTEMODE_EXCLUSIVE_PROCESS;
+
+/// Names a compute mode as `nvidia-smi` does, in kebab-case.
+pub fn compute_mode_in_words(mode: u32) -> &'static str {
+    match mode {
+        0 => "default",
+        1 => "exclusive-thread",
+        2 => "prohibited",
+        EXCLUSIVE_PROCESS => "exclusive-process",
+        _ => "one that is unknown",
+    }
+}
+
+/// The processes that compute on a device, and its memory.
+#[derive(Clone, Debug, Default)]
+pub struct Processes {
+    /// All processes with a CUDA context: MPS servers, their clients, and programs outside MPS.
+    pub compute: Vec<Usage>,
+    /// The MPS clients among them.
+    pub clients: Vec<Usage>,
+    /// `None` if the driver hides it from the caller.
+    pub memory: Option<Memory>,
+}
+
+impl Processes {
+    /// True if the process computes on the device.
+    pub fn have(&self, pid: Pid) -> bool {
+        self.compute.iter().any(|usage| usage.pid == pid)
+    }
+
+    /// True if the process is an MPS client.
+    pub fn have_client(&self, pid: Pid) -> bool {
+        self.clients.iter().any(|usage| usage.pid == pid)
+    }
+}
+
+/// A process and the memory it uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    pub pid: Pid,
+    /// In bytes; `None` if the driver hides it from the caller.
+    pub memory: Option<u64>,
+}
+
 /// A call that lists processes.
 type List = unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_t) -> u32;
 
@@ -287,7 +286,7 @@ const NOT_AVAILABLE: u64 = u64::MAX;
 
 fn usage(info: &nvmlProcessInfo_t) -> Usage {
     Usage {
-        pid: info.pid,
+        pid: Pid(info.pid),
         memory: Some(info.usedGpuMemory).filter(|&bytes| bytes != NOT_AVAILABLE),
     }
 }

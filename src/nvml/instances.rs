@@ -61,26 +61,20 @@ impl GpuHandle {
     ) -> Result<Vec<GpuInstanceReading>, NvmlError> {
         let mut instances = Vec::new();
         for profile in profiles {
-            for instance in self.instances_of(profile)? {
+            // `nvml.h` requires room for the profile's instanceCount, which is wrong on A30. There can never be more than
+            // one per placement.
+            let room = profile.placements.len().max(profile.most as usize).max(16);
+            let found = match list!(self.nvmlDeviceGetGpuInstances(profile.id.0), room) {
+                // MIG is off.
+                Err(error) if error.code() == Some(Code::NOT_SUPPORTED) => Vec::new(),
+                found => found?,
+            };
+            for instance in found {
                 instances.push(self.with(instance).read_all()?);
             }
         }
         instances.sort_by_key(|instance| instance.placement);
         Ok(instances)
-    }
-
-    fn instances_of(
-        &self,
-        profile: &GpuInstanceProfile,
-    ) -> Result<Vec<nvmlGpuInstance_t>, NvmlError> {
-        // `nvml.h` requires room for the profile's instanceCount, which is wrong on A30. There can never be more than one
-        // per placement.
-        let room = profile.placements.len().max(profile.most as usize).max(16);
-        match list!(self.nvmlDeviceGetGpuInstances(profile.id.0), room) {
-            // MIG is off.
-            Err(error) if error.code() == Some(Code::NOT_SUPPORTED) => Ok(Vec::new()),
-            found => found,
-        }
     }
 
     /// Returns the GPU instances that hold MIG devices, by placement, with these devices. Omits supported profiles, and
@@ -163,10 +157,8 @@ impl GpuHandle {
     /// # Errors
     /// `IN_USE` while it has a compute instance or a process uses it.
     pub fn destroy_gpu_instance(&self, id: GpuInstanceId) -> Result<(), NvmlError> {
-        match self.instance(id) {
-            Ok(instance) => instance.destroy(),
-            Err(error) => error.ok_if_gone(),
-        }
+        self.instance(id)
+            .map_or_else(NvmlError::ok_if_gone, |instance| instance.destroy())
     }
 
     /// Returns the compute instance profiles that a GPU instance supports.
@@ -211,13 +203,9 @@ impl GpuHandle {
         parent: GpuInstanceId,
         id: ComputeInstanceId,
     ) -> Result<(), NvmlError> {
-        let found = self
-            .instance(parent)
-            .and_then(|parent| parent.compute_instance(id));
-        match found {
-            Ok(instance) => instance.destroy(),
-            Err(error) => error.ok_if_gone(),
-        }
+        self.instance(parent)
+            .and_then(|parent| parent.compute_instance(id))
+            .map_or_else(NvmlError::ok_if_gone, |instance| instance.destroy())
     }
 }
 

@@ -27,7 +27,10 @@ fn unfinished(library: &OsStr) -> Option<NvmlError> {
     running()
         .iter()
         .filter(|(name, _)| *name == library)
-        .find_map(|(_, watch)| watch.hangs())
+        .find_map(|(_, watch)| {
+            let call = watch.lock().clone()?;
+            Some(call.hangs_for(call.since.elapsed()))
+        })
 }
 
 /// The loaded library. It is never unloaded: `nvmlShutdown` takes 17 ms and an exiting process does not need it.
@@ -130,7 +133,8 @@ impl Nvml {
         task: impl FnOnce(&Session) -> Result<T, NvmlError> + Send + 'static,
     ) -> Result<Watched<T>, NvmlError> {
         begin(self.name.to_owned(), self.limit, move |watch| {
-            task(&Session::new(self.library, watch))
+            let library = self.library;
+            task(&Session { library, watch })
         })
     }
 
@@ -197,6 +201,16 @@ struct Call {
     since: Instant,
 }
 
+impl Call {
+    fn hangs_for(&self, waited: Duration) -> NvmlError {
+        NvmlError::Hung {
+            waited,
+            call: self.name,
+            subject: self.subject.clone(),
+        }
+    }
+}
+
 impl Watch {
     /// Records the start of a call.
     pub(super) fn begin(&self, name: &'static str, subject: &str) {
@@ -205,21 +219,6 @@ impl Watch {
             subject: subject.to_owned(),
             since: Instant::now(),
         });
-    }
-
-    /// True for a copy of the same watch.
-    fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.current, &other.current)
-    }
-
-    /// Returns the error of a task that has not ended, if it has made a call.
-    fn hangs(&self) -> Option<NvmlError> {
-        let call = self.lock().clone()?;
-        Some(NvmlError::Hung {
-            waited: call.since.elapsed(),
-            call: call.name,
-            subject: call.subject,
-        })
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Call>> {
@@ -276,7 +275,7 @@ fn begin<T: Send + 'static>(
     let task: Task = Box::new(move |worker| {
         running().push((name, own.clone()));
         let result = task(own.clone());
-        running().retain(|(_, other)| !other.is(&own));
+        running().retain(|(_, other)| !Arc::ptr_eq(&other.current, &own.current));
         free().push(worker);
         // After its limit no thread waits for the task.
         let _ = answer.send(result);
@@ -320,13 +319,7 @@ impl<T> Watched<T> {
             };
             patience = match limit.checked_sub(call.since.elapsed()) {
                 Some(remaining) => remaining.max(Duration::from_millis(1)),
-                None => {
-                    return Err(NvmlError::Hung {
-                        call: call.name,
-                        subject: call.subject,
-                        waited: limit,
-                    });
-                }
+                None => return Err(call.hangs_for(limit)),
             };
         }
     }

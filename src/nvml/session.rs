@@ -1,12 +1,12 @@
 //! The calls of a task: through the library's symbol table, on handles of GPUs and instances.
 
-use std::ffi::{CStr, c_char, c_uint};
+use std::ffi::{c_char, c_uint};
 use std::time::Instant;
 
 use nvml_wrapper::error::NvmlError as WrapperError;
 use nvml_wrapper::{Device, Nvml as Library};
 use nvml_wrapper_sys::bindings::{
-    NvmlLib, nvmlComputeInstance_t, nvmlComputeInstanceInfo_t, nvmlComputeInstancePlacement_t,
+    nvmlComputeInstance_t, nvmlComputeInstanceInfo_t, nvmlComputeInstancePlacement_t,
     nvmlComputeInstanceProfileInfo_t, nvmlDevice_t, nvmlGpuInstance_t, nvmlGpuInstanceInfo_t,
     nvmlGpuInstancePlacement_t, nvmlGpuInstanceProfileInfo_v2_t, nvmlProcessInfo_t,
 };
@@ -17,15 +17,11 @@ use super::{Code, NvmlError};
 /// The library inside a supervised task.
 #[derive(Clone)]
 pub struct Session {
-    library: &'static Library,
-    watch: Watch,
+    pub(super) library: &'static Library,
+    pub(super) watch: Watch,
 }
 
 impl Session {
-    pub(super) fn new(library: &'static Library, watch: Watch) -> Self {
-        Self { library, watch }
-    }
-
     pub(super) fn shut_down(&self) -> Result<(), NvmlError> {
         self.call(symbol!(self, nvmlShutdown), "the driver", |function| {
             // SAFETY: it takes no argument; no handle outlives a task, and no other task runs.
@@ -48,8 +44,8 @@ impl Session {
         Ok(self.handle(&device, uuid.to_owned()))
     }
 
-    /// Returns the GPU with this index.
-    pub(super) fn gpu_at(&self, index: u32) -> Result<GpuHandle, NvmlError> {
+    /// Returns the GPU with this index, and opens it: that makes later calls fast.
+    pub fn gpu_at(&self, index: u32) -> Result<GpuHandle, NvmlError> {
         let subject = format!("GPU {index}");
         let device = self.ask("nvmlDeviceGetHandleByIndex_v2", &subject, |library| {
             library.device_by_index(index)
@@ -64,11 +60,6 @@ impl Session {
             raw: unsafe { device.handle() },
             subject,
         }
-    }
-
-    /// Returns the library's symbols. An older driver may lack any one.
-    pub(super) fn symbols(&self) -> &'static NvmlLib {
-        self.library.lib()
     }
 
     /// Makes a call through nvml-wrapper.
@@ -258,7 +249,7 @@ macro_rules! symbol {
     ($session:expr, $name:ident) => {
         crate::nvml::session::Symbol {
             name: stringify!($name),
-            function: $session.symbols().$name.as_ref().ok().copied(),
+            function: $session.library.lib().$name.as_ref().ok().copied(),
         }
     };
 }
@@ -303,12 +294,7 @@ pub(super) fn version_of<T>(form: u32) -> u32 {
 
 /// Reads a C string from a fixed buffer, which may lack a terminator.
 pub(super) fn text(buffer: &[c_char]) -> String {
-    let bytes: Vec<u8> = buffer
-        .iter()
-        .map(|c| c.cast_unsigned())
-        .chain([0])
-        .collect();
-    CStr::from_bytes_until_nul(&bytes)
-        .map(|text| text.to_string_lossy().into_owned())
-        .unwrap_or_default()
+    let bytes = buffer.iter().map(|c| c.cast_unsigned());
+    let text: Vec<u8> = bytes.take_while(|&byte| byte != 0).collect();
+    String::from_utf8_lossy(&text).into_owned()
 }

@@ -140,10 +140,11 @@ fn victim(
 
 /// True if more than a daemon's word makes a process a client.
 fn is_certain(device: &Device, client: &Client, user: Option<Uid>) -> bool {
-    let is_listed = device.processes.as_ref().is_some_and(|processes| {
-        let mut clients = processes.clients.iter();
-        clients.any(|usage| Some(Pid(usage.pid)) == client.pid)
-    });
+    let is_listed = device
+        .processes
+        .as_ref()
+        .zip(client.pid)
+        .is_some_and(|(processes, pid)| processes.have_client(pid));
     is_listed || (client.user.is_some() && client.user == user)
 }
 

@@ -88,7 +88,7 @@ fn accounted_for(node: &Node) -> BTreeSet<Pid> {
         .iter()
         .filter_map(|device| device.processes.as_ref())
         .flat_map(|processes| &processes.compute)
-        .map(|usage| Pid(usage.pid));
+        .map(|usage| usage.pid);
     of_mps.chain(strays).chain(computing).collect()
 }
 

@@ -228,12 +228,9 @@ pub(super) fn no_client(node: &Node, served: &Served, pid: Pid) -> Refusal {
 
 /// Names the clients of a device, as a hint.
 fn its_clients(served: &Served) -> String {
-    let (name, clients) = (&served.record.name, served.clients.listed());
-    let pids: Vec<String> = clients
-        .iter()
-        .filter_map(|client| Some(client.pid?.to_string()))
-        .collect();
-    let unseen = clients.len() - pids.len();
+    let (name, clients) = (&served.record.name, &served.clients);
+    let pids = clients.pids();
+    let unseen = clients.listed().len() - pids.len();
     match (unseen, pids.as_slice()) {
         (0, []) => "it has no clients".to_owned(),
         (0, pids) => format!("its clients are pid {}", pids.join(", ")),
@@ -272,7 +269,7 @@ fn other_role(node: &Node, pid: Pid) -> Option<(String, String)> {
         };
         let (name, served) = (&device.name, device.serving());
         let is_known = served.is_none_or(|served| served.clients.are_known());
-        let how = if processes.clients.iter().any(|usage| usage.pid == pid.0) {
+        let how = if processes.have_client(pid) {
             "through an MPS daemon that mig-mps has not started"
         } else if is_known && device.unaccounted().contains(&pid) {
             "outside MPS, where no daemon can end its work"

@@ -71,7 +71,7 @@ pub const KEYS: &[SettingKey] = &[
             },
             read: |line| match LimitAnswer::read(line) {
                 None if line.is_empty() => Some("none".to_owned()),
-                limit => Some(limit?.to_string()),
+                limit => Some(limit?.at_least().to_string()),
             },
             differs: |settings, answer| {
                 LimitAnswer::differs(LimitAnswer::read(answer), settings.pinned_memory_limit)

@@ -90,12 +90,6 @@ impl LimitAnswer {
     }
 }
 
-impl fmt::Display for LimitAnswer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.at_least().fmt(f)
-    }
-}
-
 /// The shortest spelling that [`from_str`](Self::from_str) reads: `20G`, `1536M`.
 impl fmt::Display for MemoryLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,6 +1,6 @@
 //! Values that records and profiles hold as text.
 
-use std::fmt;
+use thiserror::Error;
 
 /// Makes serde read and write a type as its text, by `FromStr` and `Display`.
 macro_rules! serde_as_text {
@@ -54,13 +54,16 @@ macro_rules! words {
 pub(super) use {serde_as_text, words};
 
 /// The reason why a text is no value of a setting.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum WrongValue {
     /// It is none of these words.
+    #[error("not one of \"{}\"", .0.join("\", \""))]
     Word(&'static [&'static str]),
     /// It is no number of this range: `from 1 to 1024`.
+    #[error("must be {0}")]
     Range(String),
     /// Another reason, in words.
+    #[error("{0}")]
     Other(String),
 }
 
@@ -74,18 +77,6 @@ impl WrongValue {
         }
     }
 }
-
-impl fmt::Display for WrongValue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Word(words) => write!(f, "not one of \"{}\"", words.join("\", \"")),
-            Self::Range(range) => write!(f, "must be {range}"),
-            Self::Other(why) => f.write_str(why),
-        }
-    }
-}
-
-impl std::error::Error for WrongValue {}
 
 impl From<String> for WrongValue {
     fn from(why: String) -> Self {

@@ -13,7 +13,7 @@ use clap_complete::engine::{
 use crate::catalog::{self, BuiltIn};
 use crate::host::{Environment, user_name};
 use crate::mps::{MpsProgram, serves_in};
-use crate::node::{Fault, record_order};
+use crate::node::{Fault, device_order};
 use crate::settings::{KEYS, Settings};
 use crate::state::{DeviceRecord, RunDir};
 
@@ -169,7 +169,7 @@ fn records(environment: &Environment) -> Vec<(RunDir, DeviceRecord)> {
             }
         }
     }
-    all.sort_by_cached_key(|(_, record)| record_order(record));
+    all.sort_by_cached_key(|(_, record)| device_order(record.gpu, &record.key, &record.name));
     all
 }
 

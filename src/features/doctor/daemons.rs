@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::check::{Examined, Judge};
 use crate::host::{Holder, Pid, Process};
 use crate::mps::ContextMemory;
-use crate::node::{Finding, Served, Unmanaged};
+use crate::node::{Finding, Served, Variable};
 
 /// Measured: with 64 a daemon works, with 20 its server does not start.
 const FEWEST_FILES: u64 = 64;
@@ -235,7 +235,7 @@ fn unmanaged(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
 
 fn default_leftovers(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let mut daemons = examined.node.unmanaged.iter();
-    if daemons.any(Unmanaged::may_be_at_default) {
+    if daemons.any(|one| one.is_at_default() || one.pipe_directory == Variable::Hidden) {
         return Vec::new();
     }
     let mut findings = Vec::new();

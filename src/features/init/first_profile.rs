@@ -422,10 +422,7 @@ fn emptied(gpu: &Gpu, profiles: &[GpuInstanceProfile]) -> Gpu {
         product: gpu.product.clone(),
         pci: gpu.pci.clone(),
         memory: gpu.memory,
-        mig: gpu.mig.map(|_| MigMode {
-            current: false,
-            pending: false,
-        }),
+        mig: gpu.mig.map(|_| MigMode::default()),
         profiles: profiles.to_vec(),
         ..Gpu::default()
     }

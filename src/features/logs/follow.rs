@@ -49,12 +49,12 @@ impl Follower {
             | WatchFlags::MOVE_SELF
             | WatchFlags::ONLYDIR;
         // By its descriptor: whatever is at the path now could hang this process.
-        inotify::add_watch(&watch, descriptor_path(dir.directory()), changes)
+        inotify::add_watch(&watch, descriptor_path(&dir.dir), changes)
             .map_err(|error| in_path(dir.path(), &error.into()))?;
         // While the directory is open, only its parent reports its removal. Without permission for the parent the
         // removal goes unnoticed.
         let removals = WatchFlags::DELETE | WatchFlags::MOVED_FROM | WatchFlags::ONLYDIR;
-        let _ = inotify::add_watch(&watch, descriptor_path(dir.parent()), removals);
+        let _ = inotify::add_watch(&watch, descriptor_path(&dir.parent), removals);
         let mut tails = Vec::new();
         let mut followed = Vec::new();
         for &log in logs {

@@ -203,8 +203,8 @@ fn readable(dir: &LogDir, args: &LogsArgs) -> Result<Vec<LogFile>> {
     let mut readable = Vec::new();
     let mut errors = Vec::new();
     for &log in wanted {
-        match dir.check_readable(log) {
-            Ok(()) => readable.push(log),
+        match dir.last(log, Some(0), false) {
+            Ok(_) => readable.push(log),
             Err(error) => errors.push(error),
         }
     }

@@ -23,9 +23,9 @@ const MOST_LINES: usize = 1_000_000;
 /// all the same, through NVIDIA's FIFO.
 #[derive(Debug)]
 pub struct LogDir {
-    dir: Directory,
+    pub(crate) dir: Directory,
     /// The parent directory, which only root and the caller control.
-    parent: Directory,
+    pub(crate) parent: Directory,
     /// The name of the directory in its parent.
     name: OsString,
 }
@@ -58,14 +58,6 @@ impl LogDir {
         self.dir.path()
     }
 
-    pub(crate) fn directory(&self) -> &Directory {
-        &self.dir
-    }
-
-    pub(crate) fn parent(&self) -> &Directory {
-        &self.parent
-    }
-
     /// True if the directory is still at the path where it was opened.
     pub(crate) fn is_in_place(&self) -> io::Result<bool> {
         let opened = self.dir.stat_self()?;
@@ -86,19 +78,17 @@ impl LogDir {
         Some((meta.st_size.cast_unsigned(), written(&meta)?))
     }
 
-    /// Returns the last lines of a log after its first `from` bytes, without blank ones, or nothing if it cannot be read.
-    pub fn tail(&self, log: LogFile, from: u64, lines: usize) -> Vec<String> {
+    /// Returns the last 200 lines of a log after its first `from` bytes, without blank ones, or nothing if it cannot be
+    /// read.
+    pub fn tail(&self, log: LogFile, from: u64) -> Vec<String> {
         const ENOUGH: u64 = 16 << 10;
         let text = self.end(log.name(), from, ENOUGH);
-        let kept: Vec<&str> = text
+        let mut lines: Vec<String> = text
             .lines()
             .filter(|line| !line.trim().is_empty())
+            .map(str::to_owned)
             .collect();
-        let skipped = kept.len().saturating_sub(lines);
-        kept[skipped..]
-            .iter()
-            .map(|&line| line.to_owned())
-            .collect()
+        lines.split_off(lines.len().saturating_sub(200))
     }
 
     /// Returns the last `most` bytes of a log, including its youngest older part if needed.
@@ -129,11 +119,6 @@ impl LogDir {
         let mut bytes = Vec::new();
         file.take(most).read_to_end(&mut bytes)?;
         Ok(bytes)
-    }
-
-    /// Checks that a log can be read, as far as it exists. Errors name the path.
-    pub fn check_readable(&self, log: LogFile) -> io::Result<()> {
-        self.last(log, Some(0), false).map(drop)
     }
 
     /// Returns the last lines of a log, including its older parts; all lines without a number. Omits an unfinished last
@@ -307,7 +292,7 @@ pub fn rotate(dir: &LogDir) -> Vec<io::Result<Rotation>> {
 pub fn needs_rotation(dir: &LogDir) -> bool {
     LogFile::ALL
         .into_iter()
-        .any(|log| match dir.directory().stat(log.name()) {
+        .any(|log| match dir.dir.stat(log.name()) {
             Ok(Some(meta)) => {
                 let is_file = FileType::from_raw_mode(meta.st_mode) == FileType::RegularFile;
                 !is_file || meta.st_size.cast_unsigned() > LOG_LIMIT
@@ -317,21 +302,27 @@ pub fn needs_rotation(dir: &LogDir) -> bool {
         })
 }
 
+/// Rotates a log that is over the limit.
 fn rotate_log(dir: &LogDir, log: LogFile) -> io::Result<Option<Rotation>> {
-    let Some((mut file, meta)) = open_large(dir, log)? else {
+    let Some(mut file) = dir.dir.open_file_with(log.name(), OFlags::RDWR)? else {
         return Ok(None);
     };
+    dir.check(log.name(), &file)?;
+    let meta = file.metadata()?;
+    if meta.len() <= LOG_LIMIT {
+        return Ok(None);
+    }
     // Under a name of its own first: an unfinished copy must not pass for a part of the log.
     let copy_name = format!("{}.new", log.name());
-    dir.directory().remove_file(&copy_name)?;
-    let copy = dir.directory().create_file(&copy_name, 0o600)?;
+    dir.dir.remove_file(&copy_name)?;
+    let copy = dir.dir.create_file(&copy_name, 0o600)?;
     let rotated = copy_end(&mut file, &copy)
         .and_then(|copied| copy_permissions(&copy, &meta).map(|()| copied))
         .map_err(|error| in_path(&dir.path().join(&copy_name), &error))
         .and_then(|copied| shift_parts(dir, log, &copy_name).map(|()| copied));
     if rotated.is_err() {
         // An unfinished copy is of no use, and the disk may be full.
-        let _ = dir.directory().remove_file(&copy_name);
+        let _ = dir.dir.remove_file(&copy_name);
     }
     let (left_out, kept) = rotated?;
     ftruncate(&file, 0).map_err(|error| in_path(&dir.path().join(log.name()), &error.into()))?;
@@ -343,19 +334,9 @@ fn rotate_log(dir: &LogDir, log: LogFile) -> io::Result<Option<Rotation>> {
     }))
 }
 
-/// Opens a log that is over the limit.
-fn open_large(dir: &LogDir, log: LogFile) -> io::Result<Option<(File, Metadata)>> {
-    let Some(file) = dir.directory().open_file_with(log.name(), OFlags::RDWR)? else {
-        return Ok(None);
-    };
-    dir.check(log.name(), &file)?;
-    let meta = file.metadata()?;
-    Ok((meta.len() > LOG_LIMIT).then_some((file, meta)))
-}
-
 /// Makes the copy the youngest of the older parts, and drops the oldest.
 fn shift_parts(dir: &LogDir, log: LogFile, copy: &str) -> io::Result<()> {
-    let dir = dir.directory();
+    let dir = &dir.dir;
     // Renaming fails if one of the names belongs to a directory.
     for number in (1..KEPT).rev() {
         if let Err(error) = dir.rename(log.older(number), dir, log.older(number + 1))

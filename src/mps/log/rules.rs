@@ -35,28 +35,28 @@ pub struct Meaning {
 
 /// The meaning of the lines that match a pattern. Patterns are loose: wording and spelling differ between drivers. The
 /// first match counts.
-pub(super) struct Rule {
-    pub(super) pattern: &'static str,
-    pub(super) meaning: Meaning,
+struct Rule {
+    pattern: &'static str,
+    meaning: Meaning,
 }
 
-pub(super) const fn chatter(pattern: &'static str) -> Rule {
+const fn chatter(pattern: &'static str) -> Rule {
     of(LineKind::Chatter, pattern)
 }
 
-pub(super) const fn benign(pattern: &'static str) -> Rule {
+const fn benign(pattern: &'static str) -> Rule {
     of(LineKind::Benign, pattern)
 }
 
-pub(super) const fn ordinary(pattern: &'static str) -> Rule {
+const fn ordinary(pattern: &'static str) -> Rule {
     of(LineKind::Ordinary, pattern)
 }
 
-pub(super) const fn refusal(pattern: &'static str) -> Rule {
+const fn refusal(pattern: &'static str) -> Rule {
     of(LineKind::Refusal, pattern)
 }
 
-pub(super) const fn fault(pattern: &'static str) -> Rule {
+const fn fault(pattern: &'static str) -> Rule {
     of(LineKind::Fault, pattern)
 }
 
@@ -67,7 +67,7 @@ const fn of(kind: LineKind, pattern: &'static str) -> Rule {
 
 impl Rule {
     /// Adds an explanation.
-    pub(super) const fn because(self, why: &'static str) -> Self {
+    const fn because(self, why: &'static str) -> Self {
         let meaning = Meaning {
             why: Some(why),
             ..self.meaning
@@ -76,43 +76,37 @@ impl Rule {
     }
 }
 
-struct Rules(Vec<(Regex, Meaning)>);
+/// Rules with their patterns compiled.
+type Compiled = LazyLock<Vec<(Regex, Meaning)>>;
 
-impl Rules {
-    fn of(rules: &[Rule]) -> Self {
-        let compiled = rules.iter().map(|rule| {
-            let pattern = Regex::new(rule.pattern).expect("the patterns are tested");
-            (pattern, rule.meaning)
-        });
-        Self(compiled.collect())
-    }
-
-    fn find(&self, text: &str) -> Option<Meaning> {
-        self.0
-            .iter()
-            .find(|(pattern, _)| pattern.is_match(text))
-            .map(|(_, meaning)| *meaning)
-    }
+fn compiled(rules: &[Rule]) -> Vec<(Regex, Meaning)> {
+    let compiled = rules.iter().map(|rule| {
+        let pattern = Regex::new(rule.pattern).expect("the patterns are tested");
+        (pattern, rule.meaning)
+    });
+    compiled.collect()
 }
 
 /// Returns the meaning of a line with this tag in its head.
 pub(super) fn meaning(tag: Option<&str>, text: &str) -> Meaning {
-    static BY_CONTROL: LazyLock<Rules> = LazyLock::new(|| Rules::of(CONTROL));
-    static BY_SERVER: LazyLock<Rules> = LazyLock::new(|| Rules::of(SERVER));
-    let rules = match tag {
-        None => None,
-        Some("Control") => Some(&*BY_CONTROL),
-        Some(_) => Some(&*BY_SERVER),
+    static BY_CONTROL: Compiled = LazyLock::new(|| compiled(CONTROL));
+    static BY_SERVER: Compiled = LazyLock::new(|| compiled(SERVER));
+    let rules: &[(Regex, Meaning)] = match tag {
+        None => &[],
+        Some("Control") => &BY_CONTROL,
+        Some(_) => &BY_SERVER,
     };
-    let known = rules.and_then(|rules| rules.find(text.trim()));
-    known.unwrap_or(Meaning {
+    let text = text.trim();
+    let known = rules.iter().find(|(pattern, _)| pattern.is_match(text));
+    let unknown = Meaning {
         kind: LineKind::Unknown,
         why: None,
-    })
+    };
+    known.map_or(unknown, |(_, meaning)| *meaning)
 }
 
 /// The messages of a daemon, under its own pid or that of a child process.
-pub(super) const CONTROL: &[Rule] = &[
+const CONTROL: &[Rule] = &[
     benign(r"^User did not send valid credentials")
         .because("harmless: every start of a CUDA program leaves this line"),
     benign(r"^Unable to (read new connection type information|accept connection)")
@@ -180,7 +174,7 @@ const VISIBLE_DEVICES: &str =
     "the client's CUDA_VISIBLE_DEVICES must be unset, 0, or this device's UUID";
 
 /// The messages of servers and clients, which the daemon writes into server.log.
-pub(super) const SERVER: &[Rule] = &[
+const SERVER: &[Rule] = &[
     benign(r"^Server failed to rec\w+ command with status 806, assuming client .* exit")
         .because(CLIENT_ENDED),
     benign(r"^Receive command failed, assuming client exit").because(CLIENT_ENDED),

@@ -1,11 +1,14 @@
-//! Finds out the state of a daemon in a control session.
+//! Finds out the state of every recorded daemon: without asking it if possible, else in a control session.
 
+use std::num::NonZero;
+use std::thread::available_parallelism;
 use std::time::Duration;
 
-use super::probe::{EXIT_GRACE, Probe, Remembered, Seen};
-use crate::host::{Pid, RunError, Uid, caller};
-use crate::mps::{DaemonStatus, LogFile, MpsError, ServerState, ServerStatus};
-use crate::node::{Client, Clients, DaemonState};
+use super::observer::{Ask, Detail};
+use super::probe::{EXIT_GRACE, Probe, ProbeContext, Remembered, Seen, last_answers, log_path};
+use crate::host::{Environment, Pid, ProcessTable, RunError, Threads, Uid, caller};
+use crate::mps::{DaemonStatus, LogDir, LogFile, MpsError, ServerState, ServerStatus, servers_of};
+use crate::node::{Client, Clients, DaemonState, Node, ServerProcess};
 use crate::nvml::Usage;
 
 /// Time to wait for another control session, before the daemon is called busy.
@@ -21,9 +24,88 @@ const RETRIES: u32 = 2;
 /// Time that a daemon's process may outlive its socket when it exits.
 const END_LIMIT: Duration = Duration::from_millis(500);
 
-/// Returns the time that a daemon may take to answer if so many are asked.
-pub(super) fn answer_limit(daemons: u32) -> Duration {
-    ANSWER_LIMIT + LONGER_FOR_EACH * daemons
+/// Fills in the state of every recorded daemon.
+pub(super) fn observe_daemons(
+    environment: &Environment,
+    table: &ProcessTable,
+    detail: Detail,
+    node: &mut Node,
+) {
+    let program = node.control_program();
+    let programs = environment.mps_programs().ok();
+    let unfinished = match node.under_way.as_slice() {
+        [] if node.may_be_changing() => DaemonState::Hidden,
+        [] => DaemonState::Dead,
+        _ => DaemonState::Starting,
+    };
+    let context = ProbeContext {
+        program,
+        programs: programs.as_ref(),
+        host: &environment.host,
+        table,
+        boot_id: &node.boot_id,
+        unfinished: &unfinished,
+    };
+    let mut probes = Vec::new();
+    for device in &mut node.devices {
+        let Some(served) = &mut device.served else {
+            continue;
+        };
+        let (state, daemon) = context.process_state(served);
+        let process = daemon.and_then(|pid| table.get(pid));
+        // The process table has the servers whatever the daemon's state. A control session may tell more.
+        served.servers = process
+            .into_iter()
+            .flat_map(|daemon| servers_of(table, daemon))
+            .map(ServerProcess::of)
+            .collect();
+        let may_answer = state != DaemonState::Orphan;
+        served.state = state;
+        let Some(daemon) = daemon.filter(|_| may_answer && detail.reads_processes()) else {
+            continue;
+        };
+        let logs = process
+            .and_then(|process| log_path(environment, Some(process), served))
+            .and_then(|path| LogDir::open(&path).ok());
+        // Only a session reads settings back.
+        let may_guess = detail.ask == Ask::IfNeeded;
+        let mut probe = Probe {
+            context,
+            served,
+            daemon,
+            may_guess,
+            limit: ANSWER_LIMIT,
+            processes: device.processes.as_ref(),
+            logs,
+            // A plan needs current answers. A daemon that hung is not waited for again, whatever the detail.
+            last: last_answers()
+                .get(&daemon)
+                .filter(|last| may_guess || last.answer.is_none())
+                .cloned(),
+        };
+        match probe.passive_state() {
+            Some(state) => probe.served.state = state,
+            None => probes.push(probe),
+        }
+    }
+    ask_all(probes);
+}
+
+/// Sessions that are open at once for each CPU. On a busy machine, more would make each other late.
+const AT_ONCE: usize = 4;
+
+/// Asks daemons in parallel; each session is a child process with a time limit of its own.
+fn ask_all(mut probes: Vec<Probe<'_>>) {
+    let daemons = u32::try_from(probes.len()).unwrap_or(u32::MAX);
+    for probe in &mut probes {
+        probe.limit += LONGER_FOR_EACH * daemons;
+    }
+    let at_once = AT_ONCE * available_parallelism().map_or(1, NonZero::get);
+    let threads = probes.len().min(at_once).saturating_sub(1);
+    Threads::beside(threads, threads + 1).side_by_side(probes, |mut probe| {
+        probe.served.state = probe.ask();
+        probe.find_waiting();
+    });
 }
 
 impl Probe<'_> {
@@ -61,11 +143,11 @@ impl Probe<'_> {
                 (state, None, lasts)
             }
         };
-        let remembered = seen.filter(|_| lasts);
-        Remembered::keep(
-            self.daemon,
-            remembered.map(|seen| Remembered { seen, answer }),
-        );
+        let mut last_answers = last_answers();
+        match seen.filter(|_| lasts) {
+            Some(seen) => last_answers.insert(self.daemon, Remembered { seen, answer }),
+            None => last_answers.remove(&self.daemon),
+        };
         state
     }
 
@@ -81,7 +163,7 @@ impl Probe<'_> {
         }
         if daemon.is_closed_to_caller() {
             // It serves others, who alone can tell whether it would take a client.
-            self.list_processes();
+            self.list_clients();
             return Some(DaemonState::Hidden);
         }
         if caller() == Uid::ROOT && self.served.record.runs_as_its_user().is_some() {
@@ -96,7 +178,7 @@ impl Probe<'_> {
     /// Returns what can be seen without a session; `None` if the log cannot be read: a fault would stay unseen.
     fn see(&self) -> Option<Seen> {
         let pids = |usages: &[Usage]| {
-            let mut pids: Vec<u32> = usages.iter().map(|usage| usage.pid).collect();
+            let mut pids: Vec<Pid> = usages.iter().map(|usage| usage.pid).collect();
             pids.sort_unstable();
             pids
         };
@@ -214,7 +296,7 @@ impl Probe<'_> {
         if self.is_gone(EXIT_GRACE) {
             DaemonState::Dead
         } else if self.starts_a_server() {
-            self.list_processes();
+            self.list_clients();
             DaemonState::Starting
         } else if self.is_busy() == Some(false) {
             let limit = self.limit.as_secs();

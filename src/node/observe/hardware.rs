@@ -52,11 +52,11 @@ fn read_gpus(
     detail: Detail,
     count: u32,
 ) -> Result<Vec<Result<GpuSnapshot, NvmlError>>, NvmlError> {
-    let read = move |session: &Session, index| HardwareReader { session, detail }.read(index);
+    let read = move |session: &Session, index| read(session, detail, index);
     if !detail.offers {
         return Ok(nvml.of_each_gpu(count, read));
     }
-    for opened in nvml.of_each_gpu(count, Session::open) {
+    for opened in nvml.of_each_gpu(count, |session, index| session.gpu_at(index).map(|_| ())) {
         if let Err(error @ NvmlError::Hung { .. }) = opened {
             return Err(error);
         }
@@ -103,124 +103,109 @@ struct GpuSnapshot {
     unseen: Vec<Unseen>,
 }
 
-struct HardwareReader<'a> {
-    session: &'a Session,
-    detail: Detail,
+/// Reads a GPU, again if a device disappears meanwhile: another command may be destroying it.
+fn read(session: &Session, detail: Detail, index: u32) -> Result<GpuSnapshot, NvmlError> {
+    for _ in 1..TRIES {
+        match read_once(session, detail, index) {
+            Err(error) if error.may_be_gone() => {}
+            read => return read,
+        }
+    }
+    read_once(session, detail, index)
 }
 
-impl HardwareReader<'_> {
-    /// Reads a GPU, again if a device disappears meanwhile: another command may be destroying it.
-    fn read(&self, index: u32) -> Result<GpuSnapshot, NvmlError> {
-        for _ in 1..TRIES {
-            match self.read_once(index) {
-                Err(error) if error.may_be_gone() => {}
-                read => return read,
-            }
-        }
-        self.read_once(index)
+fn read_once(session: &Session, detail: Detail, index: u32) -> Result<GpuSnapshot, NvmlError> {
+    let (handle, mut gpu) = read_gpu(session, detail, index)?;
+    if (detail.all_instances || detail.facts) && gpu.mig.is_some() {
+        gpu.resetless = handle.changes_without_reset().ok();
     }
-
-    fn read_once(&self, index: u32) -> Result<GpuSnapshot, NvmlError> {
-        let (session, detail) = (self.session, self.detail);
-        let (handle, mut gpu) = self.read_gpu(index)?;
-        if (detail.all_instances || detail.facts) && gpu.mig.is_some() {
-            gpu.resetless = handle.changes_without_reset().ok();
-        }
-        if detail.facts {
-            self.read_facts(&handle, &mut gpu)?;
-        }
-        let mut processes = ProcessLists::new();
-        let mut unseen = Vec::new();
-        if let Some(why) = gpu.hidden.clone() {
-            unseen.push(Unseen::Instances { gpu: index, why });
-        }
-        let reads_processes = detail.reads_processes();
-        for device in gpu.devices().into_iter().filter(|_| reads_processes) {
-            let read = session
-                .gpu(&device.uuid)
-                .and_then(|device| device.processes());
-            match read {
-                Ok(read) => {
-                    processes.insert(device.uuid, read);
-                }
-                Err(error) if error.code() == Some(Code::NO_PERMISSION) => {
-                    unseen.push(Unseen::Other(format!(
-                        "who computes on {}, which the driver shows to root alone",
-                        device.name
-                    )));
-                }
-                Err(error) if error.may_be_gone() => return Err(error),
-                Err(error) => {
-                    let hidden = format!("processes of {}: {error}", device.uuid);
-                    unseen.push(Unseen::Other(hidden));
-                }
-            }
-        }
-        if reads_processes && !gpu.in_mig_mode() {
-            gpu.compute_mode = handle.compute_mode().ok();
-        }
-        Ok(GpuSnapshot {
-            gpu,
-            processes,
-            unseen,
-        })
-    }
-
-    /// Reads the facts that `doctor` needs.
-    fn read_facts(&self, handle: &GpuHandle, gpu: &mut Gpu) -> Result<(), NvmlError> {
+    if detail.facts {
         gpu.minor = handle.minor_number().ok();
         gpu.capability = handle.compute_capability().ok();
         gpu.is_persistent = handle.is_persistent().ok();
         if gpu.in_mig_mode() {
-            let offers = handle.offers(&self.session.read_gpu(gpu.index)?)?;
+            let offers = handle.offers(&session.read_gpu(index)?)?;
             gpu.all_instances = match handle.instances(&offers) {
                 Err(error) if error.may_be_gone() => return Err(error),
                 instances => instances.ok(),
             };
         }
-        Ok(())
     }
-
-    /// Reads a GPU with all its instances and profiles, or with its MIG devices alone.
-    fn read_gpu(&self, index: u32) -> Result<(GpuHandle, Gpu), NvmlError> {
-        let session = self.session;
-        let reading = if self.detail.all_instances {
-            session.read_gpu(index)?
-        } else {
-            session.read_gpu_briefly(index)?
-        };
-        let in_mig_mode = reading.mig.is_some_and(|mode| mode.current);
-        let handle = session.gpu(&reading.uuid)?;
-        let offers = if self.detail.offers || (self.detail.all_instances && in_mig_mode) {
-            handle.offers(&reading)?
-        } else {
-            Vec::new()
-        };
-        let mut gpu = Gpu::new(reading, offers);
-        if self.detail.free {
-            for profile in &mut gpu.profiles {
-                profile.free = handle.free(profile.id);
+    let mut processes = ProcessLists::new();
+    let mut unseen = Vec::new();
+    if let Some(why) = gpu.hidden.clone() {
+        unseen.push(Unseen::Instances { gpu: index, why });
+    }
+    let reads_processes = detail.reads_processes();
+    for device in gpu.devices().into_iter().filter(|_| reads_processes) {
+        let read = session
+            .gpu(&device.uuid)
+            .and_then(|device| device.processes());
+        match read {
+            Ok(read) => {
+                processes.insert(device.uuid, read);
             }
-        }
-        if !in_mig_mode {
-            return Ok((handle, gpu));
-        }
-        let instances = if self.detail.all_instances {
-            handle.instances(&gpu.profiles)
-        } else {
-            handle.mig_devices()
-        };
-        match instances {
-            Ok(instances) => gpu.instances = instances,
             Err(error) if error.code() == Some(Code::NO_PERMISSION) => {
-                gpu.hidden = Some(error.to_string());
+                unseen.push(Unseen::Other(format!(
+                    "who computes on {}, which the driver shows to root alone",
+                    device.name
+                )));
             }
-            Err(error) => return Err(error),
+            Err(error) if error.may_be_gone() => return Err(error),
+            Err(error) => {
+                let hidden = format!("processes of {}: {error}", device.uuid);
+                unseen.push(Unseen::Other(hidden));
+            }
         }
-        if !self.detail.all_instances && !self.detail.offers {
-            let ids = gpu.instances.iter().map(|instance| instance.profile);
-            gpu.profiles = handle.profiles_in_use(&ids.collect())?;
-        }
-        Ok((handle, gpu))
     }
+    if reads_processes && !gpu.in_mig_mode() {
+        gpu.compute_mode = handle.compute_mode().ok();
+    }
+    Ok(GpuSnapshot {
+        gpu,
+        processes,
+        unseen,
+    })
+}
+
+/// Reads a GPU with all its instances and profiles, or with its MIG devices alone.
+fn read_gpu(session: &Session, detail: Detail, index: u32) -> Result<(GpuHandle, Gpu), NvmlError> {
+    let reading = if detail.all_instances {
+        session.read_gpu(index)?
+    } else {
+        session.read_gpu_briefly(index)?
+    };
+    let in_mig_mode = reading.mig.is_some_and(|mode| mode.current);
+    let handle = session.gpu(&reading.uuid)?;
+    let offers = if detail.offers || (detail.all_instances && in_mig_mode) {
+        handle.offers(&reading)?
+    } else {
+        Vec::new()
+    };
+    let mut gpu = Gpu::new(reading, offers);
+    if detail.free {
+        for profile in &mut gpu.profiles {
+            profile.free = handle.free(profile.id);
+        }
+    }
+    if !in_mig_mode {
+        return Ok((handle, gpu));
+    }
+    let instances = if detail.all_instances {
+        handle.instances(&gpu.profiles)
+    } else {
+        handle.mig_devices()
+    };
+    match instances {
+        Ok(instances) => gpu.instances = instances,
+        Err(error) if error.code() == Some(Code::NO_PERMISSION) => {
+            gpu.hidden = Some(error.to_string());
+        }
+        Err(error) => return Err(error),
+    }
+    if !detail.all_instances && !detail.offers {
+        let ids = gpu.instances.iter().map(|instance| instance.profile);
+        gpu.profiles = handle.profiles_in_use(&ids.collect())?;
+    }
+    Ok((handle, gpu))
 }

@@ -1,7 +1,6 @@
 //! Takes snapshots of the node.
 
 mod ask;
-mod daemons;
 mod hardware;
 mod observer;
 mod outside_mps;

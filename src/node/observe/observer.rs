@@ -7,9 +7,10 @@ use std::time::SystemTime;
 
 use thiserror::Error;
 
+use super::ask::observe_daemons;
 use super::hardware::{ProcessLists, finish_utilizations, read_hardware, start_utilizations};
-use super::records::{self, read_records};
-use super::{daemons, outside_mps, unmanaged};
+use super::records::{of_records, read_records};
+use super::{outside_mps, unmanaged};
 use crate::failure::Failure;
 use crate::host::{Environment, ProcessTable};
 use crate::node::{Node, Unseen};
@@ -75,11 +76,6 @@ impl Detail {
         ask: Ask::IfNeeded,
         outside_mps: true,
         ..Self::GEOMETRY
-    };
-    /// Enough to draw a GPU with its free slices, too.
-    pub const MAP: Self = Self {
-        offers: true,
-        ..Self::STATUS
     };
     /// Everything that can be wrong.
     pub const DOCTOR: Self = Self {
@@ -213,7 +209,7 @@ impl<'a> Observer<'a> {
         // Read last, so that it has every server that NVML lists.
         let table = environment.host.processes().map_err(ObserveError::Proc)?;
         unmanaged::find_unrecorded(environment, &table, &mut node);
-        daemons::observe(environment, &table, detail, &mut node);
+        observe_daemons(environment, &table, detail, &mut node);
         if detail.reads_processes() {
             if let Ok(directories) = environment.directories() {
                 let run_dir = RunDir::at(&directories.run);
@@ -235,10 +231,17 @@ impl<'a> Observer<'a> {
         detail: Detail,
         node: &mut Node,
     ) -> Result<ProcessLists, NvmlError> {
-        let read = match &self.failure {
-            Some(known) => Err(known.clone()),
-            None => self.read_hardware(opening, detail, node),
+        let opened = match (&self.failure, opening) {
+            (Some(known), _) => Err(known.clone()),
+            (None, Some(opening)) => opening.wait().map(Some),
+            (None, None) => Ok(self.nvml),
         };
+        let read = opened.and_then(|opened| {
+            self.nvml = opened;
+            opened.map_or(Ok(ProcessLists::new()), |nvml| {
+                read_hardware(nvml, detail, node)
+            })
+        });
         let has_records = !node.devices.is_empty();
         let is_of_use = detail.facts
             || has_records && (self.does_without_driver || detail.ask == Ask::IfNeeded);
@@ -254,20 +257,6 @@ impl<'a> Observer<'a> {
         Ok(ProcessLists::new())
     }
 
-    fn read_hardware(
-        &mut self,
-        opening: Option<Watched<Nvml>>,
-        detail: Detail,
-        node: &mut Node,
-    ) -> Result<ProcessLists, NvmlError> {
-        let opened = opening.map(Watched::wait).transpose()?;
-        self.nvml = self.nvml.or(opened);
-        match self.nvml {
-            Some(nvml) => read_hardware(nvml, detail, node),
-            None => Ok(ProcessLists::new()),
-        }
-    }
-
     /// Does `work` with NVML closed: a process that has NVML open keeps every GPU from being reset.
     pub fn aside<T>(&self, work: impl FnOnce() -> T) -> Result<T, ObserveError> {
         match self.nvml {
@@ -279,15 +268,8 @@ impl<'a> Observer<'a> {
 
 /// Reads the records alone, which says nothing about daemons.
 pub fn observe_records(environment: &Environment) -> Result<Node, ObserveError> {
-    let mut node = Node {
-        boot_id: environment.host.boot_id().map_err(ObserveError::Proc)?,
-        detail: Detail::CLIENTS,
-        unseen: vec![Unseen::Driver(None)],
-        ..Node::default()
-    };
-    records::read_records(environment, &mut node);
-    node.join();
-    Ok(node)
+    let boot_id = environment.host.boot_id().map_err(ObserveError::Proc)?;
+    Ok(of_records(environment, boot_id))
 }
 
 /// Finds out the state of one device's daemon, with its servers and clients, from its processes and a control session.
@@ -302,5 +284,5 @@ pub fn observe_device(environment: &Environment, node: &mut Node, name: &str) {
         Some(daemon) => environment.host.family(daemon.pid).unwrap_or_default(),
         None => ProcessTable::default(),
     };
-    daemons::observe(environment, &table, node.detail, node);
+    observe_daemons(environment, &table, node.detail, node);
 }

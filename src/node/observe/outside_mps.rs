@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::host::{Host, Pid, Process, ProcessTable, Reader, caller, claimed, user_name};
 use crate::mps::{MpsProgram, is_daemon, serves_in};
 use crate::node::{Device, Node, OutsideMps, Served, ServerProcess, Stray, Unseen, Variable};
-use crate::nvml::{GpuHandle, Nvml, Usage};
+use crate::nvml::{GpuHandle, Nvml};
 use crate::state::RunDir;
 
 /// Finds the processes that compute, are no MPS servers, and are on no list of clients, in two samples. One sample is
@@ -28,15 +28,14 @@ pub(super) fn find(host: &Host, table: &ProcessTable, nvml: Nvml, node: &mut Nod
             // The device was destroyed meanwhile.
             continue;
         };
-        let lists = |usages: &[Usage], pid: Pid| usages.iter().any(|usage| usage.pid == pid.0);
         let (mut found, mut unseen) = (Vec::new(), 0);
         for pid in suspects {
-            if !lists(&second.compute, pid) || lists(&second.clients, pid) {
+            if !second.have(pid) || second.have_client(pid) {
                 continue;
             }
             match (table.get(pid), host.process(pid)) {
                 (Some(before), Some(now)) if before.started == now.started => {
-                    let usage = second.compute.iter().find(|usage| usage.pid == pid.0);
+                    let usage = second.compute.iter().find(|usage| usage.pid == pid);
                     let memory = usage.and_then(|usage| usage.memory);
                     found.push(read(host, node, device, &now, memory));
                 }
@@ -192,10 +191,7 @@ pub(super) fn find_strays(host: &Host, table: &ProcessTable, run_dir: &RunDir, n
         };
         // Any user can give a process this name and directory. A real stray has a context.
         let has_context = match &device.processes {
-            Some(processes) => processes
-                .compute
-                .iter()
-                .any(|usage| usage.pid == server.pid.0),
+            Some(processes) => processes.have(server.pid),
             None => server.owner() == Some(caller()),
         };
         // It may have exited since the table was read, or be about to.
@@ -217,7 +213,7 @@ pub(super) fn find_strays(host: &Host, table: &ProcessTable, run_dir: &RunDir, n
 /// Returns the clients of a device that do not belong to the daemon that serves it now.
 fn clients(device: &Device) -> Option<Vec<Pid>> {
     let listed = device.processes.as_ref()?.clients.iter();
-    let mut pids: Vec<Pid> = listed.map(|usage| Pid(usage.pid)).collect();
+    let mut pids: Vec<Pid> = listed.map(|usage| usage.pid).collect();
     if let Some(served) = device.serving() {
         if !served.clients.are_known() {
             return None;

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use crate::host::{Host, MpsPrograms, Pid, Process, ProcessTable, StartTime, Uid, caller};
+use crate::host::{
+    Environment, Host, MpsPrograms, Pid, Process, ProcessTable, StartTime, Uid, caller,
+};
 use crate::mps::{
     ControlProgram, Daemon, DaemonStatus, LockHolder, LogDir, LogFile, LogLine, is_daemon,
     logged_ready, pending, servers_of,
@@ -54,35 +56,16 @@ pub(super) struct Remembered {
 /// The last answers of daemons to this process, by the daemons' pids: a command waits once for one that hangs.
 static REMEMBERED: Mutex<BTreeMap<Pid, Remembered>> = Mutex::new(BTreeMap::new());
 
-fn last_answers() -> MutexGuard<'static, BTreeMap<Pid, Remembered>> {
+pub(super) fn last_answers() -> MutexGuard<'static, BTreeMap<Pid, Remembered>> {
     REMEMBERED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Remembered {
-    pub(super) fn of(daemon: Pid) -> Option<Self> {
-        last_answers().get(&daemon).cloned()
-    }
-
-    /// Keeps what a daemon has answered; forgets the last answer if there is none that may be used again.
-    pub(super) fn keep(daemon: Pid, remembered: Option<Self>) {
-        let mut all = last_answers();
-        match remembered {
-            Some(remembered) => all.insert(daemon, remembered),
-            None => all.remove(&daemon),
-        };
-    }
-
-    pub(super) fn is_hang(&self) -> bool {
-        self.answer.is_none()
-    }
 }
 
 /// The signs of a daemon that are visible without a control session.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Seen {
     pub(super) processes: Vec<(Pid, StartTime)>,
-    pub(super) compute: Option<Vec<u32>>,
-    pub(super) clients: Option<Vec<u32>>,
+    pub(super) compute: Option<Vec<Pid>>,
+    pub(super) clients: Option<Vec<Pid>>,
     /// The length of its server.log, and the time of its last line: every fault, and every client that arrives or
     /// leaves, adds a line, and control sessions do not.
     pub(super) log: (u64, SystemTime),
@@ -99,20 +82,68 @@ impl ProbeContext<'_> {
             logs.map_or(PathBuf::new(), |logs| logs.path().to_owned()),
         )
     }
-}
 
-impl ProbeContext<'_> {
-    /// Lists the servers in the process table, which has them whatever the daemon's state. A control session may tell
-    /// more.
-    pub(super) fn list_servers(self, served: &mut Served, daemon: Option<Pid>) {
-        let recorded = served.record.daemon.map(|daemon| daemon.pid);
-        let orphan = recorded.filter(|_| served.state == DaemonState::Orphan);
-        let process = daemon.or(orphan).and_then(|pid| self.table.get(pid));
-        served.servers = process
-            .into_iter()
-            .flat_map(|daemon| servers_of(self.table, daemon))
-            .map(ServerProcess::of)
-            .collect();
+    /// Returns the state of the recorded daemon as far as its process tells it, and the pid if it runs and can be seen.
+    /// Only the recorded process counts: any process can hold a lock.
+    pub(super) fn process_state(self, served: &Served) -> (DaemonState, Option<Pid>) {
+        let record = &served.record;
+        if record.boot_id != self.boot_id {
+            return (DaemonState::Dead, None);
+        }
+        let Some(id) = record.daemon else {
+            return self.unrecorded_state(served);
+        };
+        if id.is_hidden(self.host) {
+            return (DaemonState::Hidden, None);
+        }
+        if id.running(self.host).is_none() {
+            return (DaemonState::Dead, None);
+        }
+        if self.is_unreachable(served) {
+            // A process closes its files before it exits.
+            return if self.ends_within(id.pid, id.start_time, EXIT_GRACE) {
+                (DaemonState::Dead, None)
+            } else {
+                (DaemonState::Orphan, Some(id.pid))
+            };
+        }
+        let state = if record.finished {
+            DaemonState::Hidden
+        } else {
+            DaemonState::Starting
+        };
+        (state, Some(id.pid))
+    }
+
+    /// True if the process has exited or does within this time, or a while later if the kernel is ending it already.
+    fn ends_within(self, pid: Pid, started: StartTime, limit: Duration) -> bool {
+        let held = match self.host.open_process(pid, started) {
+            Ok(Some(held)) => held,
+            Ok(None) => return true,
+            Err(_) => return false,
+        };
+        let is_ending = || self.host.process(pid).is_none_or(|now| now.is_ending);
+        held.ends_within(limit) || is_ending() && held.ends_within(END_LIMIT)
+    }
+
+    /// Returns the state of a daemon that its start has not recorded yet, and its pid.
+    fn unrecorded_state(self, served: &Served) -> (DaemonState, Option<Pid>) {
+        let holder = match self.mps(served, None).lock_holder() {
+            LockHolder::Process(pid) => self.host.process(pid).filter(is_daemon),
+            LockHolder::Hidden => return (DaemonState::Hidden, None),
+            LockHolder::Nobody => None,
+        };
+        match holder {
+            Some(holder) => (DaemonState::Starting, Some(holder.pid)),
+            None if served.record.finished => (DaemonState::Dead, None),
+            None => (self.unfinished.clone(), None),
+        }
+    }
+
+    /// True if the daemon's pipe directory is gone or was replaced.
+    pub(super) fn is_unreachable(self, served: &Served) -> bool {
+        let daemon = self.mps(served, None);
+        daemon.lock_holder() == LockHolder::Nobody && !daemon.is_covered()
     }
 }
 
@@ -145,7 +176,7 @@ impl<'a> Probe<'a> {
         let process = pid.and_then(|pid| self.context.host.process(pid));
         let usage = self.usages().find(|usage| {
             // A process may be on both lists, and have its memory on one alone.
-            Some(Pid(usage.pid)) == pid && usage.memory.is_some()
+            Some(usage.pid) == pid && usage.memory.is_some()
         });
         Client {
             pid,
@@ -164,119 +195,6 @@ impl<'a> Probe<'a> {
         processes.flat_map(|processes| processes.clients.iter().chain(&processes.compute))
     }
 
-    /// True if NVML lists the process among those that compute.
-    pub(super) fn has_context(&self, pid: Pid) -> bool {
-        let mut usages = self
-            .processes
-            .iter()
-            .flat_map(|processes| &processes.compute);
-        usages.any(|usage| usage.pid == pid.0)
-    }
-}
-
-/// Time that a process whose pipe directory is gone gets to exit, before it is called an orphan.
-pub(super) const EXIT_GRACE: Duration = Duration::from_millis(50);
-
-/// Time that the kernel gets to end a process: it took 290 ms on a machine under load, and a hung GPU can keep a process
-/// for ever.
-const END_LIMIT: Duration = Duration::from_secs(2);
-
-/// Samples of the threads of a daemon that may hang, and the time between them.
-const SAMPLES: u32 = 4;
-const SAMPLE_INTERVAL: Duration = Duration::from_millis(25);
-
-/// The bytes that are read from the end of a daemon's log.
-const LOG_END: u64 = 64 << 10;
-
-/// Time that a server may take to get its GPU: 0.3 s on an H200, and many start one after the other.
-const START_LIMIT: Duration = Duration::from_secs(60);
-
-impl ProbeContext<'_> {
-    /// Returns the state of the recorded daemon as far as its process tells it, and the pid if more can be found out.
-    /// Only the recorded process counts: any process can hold a lock.
-    pub(super) fn process_state(self, served: &Served) -> (DaemonState, Option<Pid>) {
-        let record = &served.record;
-        if record.boot_id != self.boot_id {
-            return (DaemonState::Dead, None);
-        }
-        let Some(id) = record.daemon else {
-            return self.unrecorded_state(served);
-        };
-        if id.is_hidden(self.host) {
-            return (DaemonState::Hidden, None);
-        }
-        if id.running(self.host).is_none() {
-            return (DaemonState::Dead, None);
-        }
-        if self.is_unreachable(served) {
-            // A process closes its files before it exits.
-            return if self.ends_within(id.pid, id.start_time, EXIT_GRACE) {
-                (DaemonState::Dead, None)
-            } else {
-                (DaemonState::Orphan, None)
-            };
-        }
-        let state = if record.finished {
-            DaemonState::Hidden
-        } else {
-            DaemonState::Starting
-        };
-        (state, Some(id.pid))
-    }
-
-    /// True if the process has exited or does within this time, or a while later if the kernel is ending it already.
-    fn ends_within(self, pid: Pid, started: StartTime, limit: Duration) -> bool {
-        let held = match self.host.open_process(pid, started) {
-            Ok(Some(held)) => held,
-            Ok(None) => return true,
-            Err(_) => return false,
-        };
-        let is_ending = || self.host.process(pid).is_none_or(|now| now.is_ending);
-        held.ends_within(limit) || is_ending() && held.ends_within(END_LIMIT)
-    }
-
-    /// Returns the state of a daemon that its start has not recorded yet, and its pid.
-    fn unrecorded_state(self, served: &Served) -> (DaemonState, Option<Pid>) {
-        let holder = match self.mps(served, None).lock_holder() {
-            LockHolder::Process(pid) => self.host.process(pid).filter(is_daemon),
-            LockHolder::Unseen | LockHolder::Hidden => return (DaemonState::Hidden, None),
-            LockHolder::Nobody => None,
-        };
-        match holder {
-            Some(holder) => (DaemonState::Starting, Some(holder.pid)),
-            None if served.record.finished => (DaemonState::Dead, None),
-            None => (self.unfinished.clone(), None),
-        }
-    }
-
-    /// True if the daemon's pipe directory is gone or was replaced.
-    pub(super) fn is_unreachable(self, served: &Served) -> bool {
-        let daemon = self.mps(served, None);
-        daemon.lock_holder() == LockHolder::Nobody && !daemon.is_covered()
-    }
-}
-
-/// The reason why a device hangs whose daemon may open no more files.
-const NO_MORE_FILES: &str =
-    "its daemon has used up its limit of open files and accepts no connection";
-
-/// Measured: a daemon that may open no more files logs these two lines for every attempt to accept a waiting connection,
-/// and tries again at once.
-const ATTEMPT: &str = "Accepting connection...";
-const REFUSAL: &str = "Unable to accept connection";
-
-/// Such a log was written no longer ago than this, and has nothing else in so many bytes at its end.
-const FRESH: Duration = Duration::from_millis(500);
-const ATTEMPTS_END: u64 = 4 << 10;
-
-/// Returns the log directory that a daemon was started with. The environment of another user's daemon is not trusted.
-pub(super) fn configured_logs(daemon: &Process) -> Option<PathBuf> {
-    let is_trusted = [Some(Uid::ROOT), Some(caller())].contains(&daemon.owner());
-    let configured = daemon.environment_bytes("CUDA_MPS_LOG_DIRECTORY");
-    configured.filter(|_| is_trusted).map(PathBuf::from)
-}
-
-impl Probe<'_> {
     /// True if the daemon may open no more files: it accepts no connection, and its log fills with the attempts.
     pub(super) fn accepts_nobody(&self) -> bool {
         let Some(logs) = &self.logs else { return false };
@@ -348,7 +266,7 @@ impl Probe<'_> {
     pub(super) fn starts_a_server(&self) -> bool {
         self.servers().iter().any(|server| {
             let is_up = match self.processes {
-                Some(_) => self.has_context(server.pid),
+                Some(processes) => processes.have(server.pid),
                 None => self.was_ready(server),
             };
             !is_up && server.age().is_none_or(|age| age < START_LIMIT)
@@ -384,26 +302,7 @@ impl Probe<'_> {
         };
         logged_ready(&logs.end_of(LogFile::Control, LOG_END), server.pid)
     }
-}
 
-/// The age at which a server counts as ready because NVML lists it: 200 times its start on an H200. NVML lists it as
-/// soon as it has its context.
-const PROVEN: Duration = Duration::from_secs(60);
-
-/// Time without new lines in the server's log: it recovers from a fault within about a second after its clients have
-/// exited, and NVML lists no clients meanwhile.
-const QUIET: Duration = Duration::from_secs(5);
-
-/// Delay after which the last line about a server that `up` found ready may be written: its daemon writes that log.
-const LOG_DELAY: Duration = Duration::from_secs(1);
-
-/// The precision of a process's age: the kernel reports it, and the time since boot, in hundredths of a second.
-const TICK: Duration = Duration::from_millis(10);
-
-/// The bytes that are read from the end of a daemon's log: half a day of a program that asks every ten seconds.
-const LONG_LOG_END: u64 = 1 << 20;
-
-impl Probe<'_> {
     /// Returns the state of the daemon by NVML and `/proc`; `None` if it must be asked.
     ///
     /// A fault lasts hardly longer than the clients that met it, so a server that has long had a context and no
@@ -411,7 +310,7 @@ impl Probe<'_> {
     /// one has just arrived or left.
     pub(super) fn passive_state(&mut self) -> Option<DaemonState> {
         if self.accepts_nobody() {
-            self.list_processes();
+            self.list_clients();
             return Some(DaemonState::Hung(NO_MORE_FILES.to_owned()));
         }
         let finished = self.served.record.finished;
@@ -427,13 +326,12 @@ impl Probe<'_> {
         let servers = self.servers();
         let state = match servers.as_slice() {
             [] if processes.compute.is_empty() => DaemonState::NoServerYet,
-            [only] if is_running(only) && self.has_context(only.pid) && self.is_proven(only) => {
+            [only] if is_running(only) && processes.have(only.pid) && self.is_proven(only) => {
                 DaemonState::Ready
             }
             _ => return None,
         };
         self.served.clients = Clients::Known(Vec::new());
-        self.list_servers(servers.iter().map(|server| server.pid));
         Some(state)
     }
 
@@ -458,15 +356,15 @@ impl Probe<'_> {
         })
     }
 
-    /// Returns the state of a daemon that hangs, and lists its processes.
+    /// Returns the state of a daemon that hangs, and lists its clients.
     pub(super) fn hung(&mut self) -> DaemonState {
-        self.list_processes();
+        self.list_clients();
         DaemonState::Hung("a client died while it connected".to_owned())
     }
 
     /// Returns the state of a daemon that runs as its user, by NVML and `/proc` alone.
     pub(super) fn state_without_asking(&mut self) -> DaemonState {
-        self.list_processes();
+        self.list_clients();
         if self.processes.is_none() {
             // Without the driver's lists its clients are unknown.
             DaemonState::Hidden
@@ -479,13 +377,11 @@ impl Probe<'_> {
         }
     }
 
-    /// Lists servers and clients by `/proc` and NVML.
-    pub(super) fn list_processes(&mut self) {
-        let servers = self.servers();
-        self.list_servers(servers.iter().map(|server| server.pid));
-        let first = servers.first().map(|server| server.pid);
+    /// Lists the clients by NVML.
+    pub(super) fn list_clients(&mut self) {
+        let first = self.served.servers.first().map(|server| server.pid);
         let client = |usage: &Usage| {
-            let pid = Some(Pid(usage.pid)).filter(|pid| pid.0 != 0);
+            let pid = Some(usage.pid).filter(|pid| pid.0 != 0);
             self.client(pid, first)
         };
         self.served.clients = match self.processes {
@@ -508,7 +404,7 @@ impl Probe<'_> {
         let log = logs.map_or_else(String::new, |logs| {
             logs.end_of(LogFile::Control, LONG_LOG_END)
         });
-        let computes = |pid: Pid| self.usages().any(|usage| usage.pid == pid.0);
+        let computes = |pid: Pid| self.usages().any(|usage| usage.pid == pid);
         let waiting = pending(&log)
             .into_iter()
             .filter(|(pid, _)| !served.clients.have(*pid) && !computes(*pid))
@@ -520,3 +416,67 @@ impl Probe<'_> {
         self.served.waiting = waiting;
     }
 }
+
+/// Time that a process whose pipe directory is gone gets to exit, before it is called an orphan.
+pub(super) const EXIT_GRACE: Duration = Duration::from_millis(50);
+
+/// Time that the kernel gets to end a process: it took 290 ms on a machine under load, and a hung GPU can keep a process
+/// for ever.
+const END_LIMIT: Duration = Duration::from_secs(2);
+
+/// Samples of the threads of a daemon that may hang, and the time between them.
+const SAMPLES: u32 = 4;
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(25);
+
+/// The bytes that are read from the end of a daemon's log.
+const LOG_END: u64 = 64 << 10;
+
+/// Time that a server may take to get its GPU: 0.3 s on an H200, and many start one after the other.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// The reason why a device hangs whose daemon may open no more files.
+const NO_MORE_FILES: &str =
+    "its daemon has used up its limit of open files and accepts no connection";
+
+/// Measured: a daemon that may open no more files logs these two lines for every attempt to accept a waiting connection,
+/// and tries again at once.
+const ATTEMPT: &str = "Accepting connection...";
+const REFUSAL: &str = "Unable to accept connection";
+
+/// Such a log was written no longer ago than this, and has nothing else in so many bytes at its end.
+const FRESH: Duration = Duration::from_millis(500);
+const ATTEMPTS_END: u64 = 4 << 10;
+
+/// Returns the log directory that a daemon was started with, or the default one. The environment of another user's
+/// daemon is not trusted.
+pub(super) fn log_path(
+    environment: &Environment,
+    daemon: Option<&Process>,
+    served: &Served,
+) -> Option<PathBuf> {
+    let configured = daemon
+        .filter(|daemon| [Some(Uid::ROOT), Some(caller())].contains(&daemon.owner()))
+        .and_then(|daemon| daemon.environment_bytes("CUDA_MPS_LOG_DIRECTORY"));
+    if let Some(configured) = configured {
+        return Some(configured.into());
+    }
+    let logs = environment.logs_of(served.run_dir.path())?;
+    Some(logs.join(&served.record.uuid))
+}
+
+/// The age at which a server counts as ready because NVML lists it: 200 times its start on an H200. NVML lists it as
+/// soon as it has its context.
+const PROVEN: Duration = Duration::from_secs(60);
+
+/// Time without new lines in the server's log: it recovers from a fault within about a second after its clients have
+/// exited, and NVML lists no clients meanwhile.
+const QUIET: Duration = Duration::from_secs(5);
+
+/// Delay after which the last line about a server that `up` found ready may be written: its daemon writes that log.
+const LOG_DELAY: Duration = Duration::from_secs(1);
+
+/// The precision of a process's age: the kernel reports it, and the time since boot, in hundredths of a second.
+const TICK: Duration = Duration::from_millis(10);
+
+/// The bytes that are read from the end of a daemon's log: half a day of a program that asks every ten seconds.
+const LONG_LOG_END: u64 = 1 << 20;

@@ -5,11 +5,25 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use super::super::device_word::{Candidate, select};
-use super::probe::configured_logs;
+use super::Detail;
+use super::probe::log_path;
 use crate::failure::Failure;
 use crate::host::{Environment, printable, steers};
 use crate::node::{Device, NoSuchDevice, Node, Served, Unseen};
 use crate::state::{DeviceRecord, RunDir};
+
+/// Returns a node of which the records alone are read.
+pub(super) fn of_records(environment: &Environment, boot_id: String) -> Node {
+    let mut node = Node {
+        boot_id,
+        detail: Detail::CLIENTS,
+        unseen: vec![Unseen::Driver(None)],
+        ..Node::default()
+    };
+    read_records(environment, &mut node);
+    node.join();
+    node
+}
 
 /// Reads the records and journals of every run directory.
 pub(super) fn read_records(environment: &Environment, node: &mut Node) {
@@ -34,7 +48,14 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
                 run_dir: run_dir.clone(),
                 why: printable(problem),
             }));
-        read_node_file(&run_dir, node);
+        match run_dir.node() {
+            Ok(file) if file.boot_id == node.boot_id => {
+                node.created.extend(file.created);
+                node.switched_on.extend(file.switched_on);
+            }
+            Ok(_) => {}
+            Err(error) => node.unseen.push(unread(&error)),
+        }
         let is_changing = read_journal(environment, &run_dir, node);
         // Records that were unfinished before the journal was read and still are after it: no change works on them.
         let again = if !is_changing && records.iter().any(|record| !record.finished) {
@@ -46,17 +67,6 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
             let is_abandoned = !record.finished && again.contains(&record);
             add(record, is_abandoned, &run_dir, node);
         }
-    }
-}
-
-fn read_node_file(run_dir: &RunDir, node: &mut Node) {
-    match run_dir.node() {
-        Ok(file) if file.boot_id == node.boot_id => {
-            node.created.extend(file.created);
-            node.switched_on.extend(file.switched_on);
-        }
-        Ok(_) => {}
-        Err(error) => node.unseen.push(unread(&error)),
     }
 }
 
@@ -133,29 +143,19 @@ impl Logs {
     /// Finds the logs of every run and log directory of the environment. This needs no driver: logs are read when
     /// something is wrong.
     pub fn read(environment: &Environment) -> Self {
-        let mut node = Node {
-            // If it is hidden, so are the daemons.
-            boot_id: environment.host.boot_id().unwrap_or_default(),
-            unseen: vec![Unseen::Driver(None)],
-            ..Node::default()
-        };
-        read_records(environment, &mut node);
-        node.join();
+        // If the boot's id is hidden, so are the daemons.
+        let node = of_records(environment, environment.host.boot_id().unwrap_or_default());
         let recorded = node.served().map(|served| {
             let record = &served.record;
-            let default = environment
-                .logs_of(served.run_dir.path())
-                .map(|logs| logs.join(&record.uuid));
             let daemon = record
                 .daemon
                 .filter(|_| record.boot_id == node.boot_id)
                 .and_then(|daemon| daemon.running(&environment.host));
-            let configured = daemon.as_ref().and_then(configured_logs);
             DeviceLogs {
                 name: Some(record.name.clone()),
                 uuid: record.uuid.clone(),
                 gpu: record.gpu,
-                path: configured.or(default),
+                path: log_path(environment, daemon.as_ref(), served),
             }
         });
         let mut logs = Self {

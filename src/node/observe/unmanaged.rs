@@ -23,8 +23,8 @@ pub(super) fn find(environment: &Environment, table: &ProcessTable, node: &mut N
             MpsProgram::Server => !table.get(process.parent).is_some_and(is_daemon),
         };
         let mut strays = node.devices.iter().flat_map(|device| &device.strays);
-        let is_managed =
-            is_recorded(node, process) || strays.any(|stray| stray.server.pid == process.pid);
+        let is_recorded = node.served().any(|served| is_named(served, process));
+        let is_managed = is_recorded || strays.any(|stray| stray.server.pid == process.pid);
         if !is_shown || is_managed {
             continue;
         }
@@ -40,10 +40,7 @@ pub(super) fn find(environment: &Environment, table: &ProcessTable, node: &mut N
             Variable::Unset => false,
         };
         // If it has exited meanwhile, a `down` may have removed its record first.
-        let still_runs = host
-            .process(process.pid)
-            .is_some_and(|now| now.started == process.started);
-        if !may_be_managed && still_runs {
+        if !may_be_managed && still_runs(host, process) {
             unmanaged.push(found);
         }
     }
@@ -51,12 +48,17 @@ pub(super) fn find(environment: &Environment, table: &ProcessTable, node: &mut N
 }
 
 /// True if a record names the process, or the daemon whose server it is.
-fn is_recorded(node: &Node, process: &Process) -> bool {
-    let mut recorded = node.served().filter_map(|served| served.record.daemon);
-    recorded.any(|daemon| {
+fn is_named(served: &Served, process: &Process) -> bool {
+    served.record.daemon.is_some_and(|daemon| {
         let itself = daemon.pid == process.pid && daemon.start_time == process.started;
         itself || daemon.pid == process.parent
     })
+}
+
+/// True if the process has not exited since the table was read.
+fn still_runs(host: &Host, process: &Process) -> bool {
+    let now = host.process(process.pid);
+    now.is_some_and(|now| now.started == process.started)
 }
 
 /// True if the pipe directory lies in a run directory that cannot be read.
@@ -71,20 +73,17 @@ fn is_unseen(node: &Node, pipe: &Path) -> bool {
 /// change is in progress: its start has not recorded it yet. Any process can claim the directory of a device that
 /// another one serves.
 fn may_be_started(environment: &Environment, process: &Process, pipe: &Path) -> bool {
-    let device = || pipe.parent()?.file_name()?.to_str();
-    let Some(uuid) = device() else { return false };
-    RunDir::all(environment).iter().any(|run_dir| {
-        if run_dir.pipe_dir(uuid) != pipe {
-            return false;
+    let run_dirs = RunDir::all(environment);
+    let Some((run_dir, uuid)) = device_at(pipe, &run_dirs) else {
+        return false;
+    };
+    let record = run_dir.record(uuid).ok().flatten();
+    record.is_some_and(|record| match record.daemon {
+        Some(daemon) => {
+            let is_recorded = daemon.is(process) || daemon.pid == process.parent;
+            is_recorded || daemon.is_hidden(&environment.host)
         }
-        let record = run_dir.record(uuid).ok().flatten();
-        record.is_some_and(|record| match record.daemon {
-            Some(daemon) => {
-                let is_recorded = daemon.is(process) || daemon.pid == process.parent;
-                is_recorded || daemon.is_hidden(&environment.host)
-            }
-            None => run_dir.has_journal(),
-        })
+        None => run_dir.has_journal(),
     })
 }
 
@@ -115,8 +114,8 @@ fn read(
         MpsProgram::Control => servers_of(table, process).map(ServerProcess::of).collect(),
         MpsProgram::Server => Vec::new(),
     };
-    let pids: Vec<u32> = std::iter::once(process.pid.0)
-        .chain(servers.iter().map(|server| server.pid.0))
+    let pids: Vec<Pid> = std::iter::once(process.pid)
+        .chain(servers.iter().map(|server| server.pid))
         .collect();
     let is_orphan = environ.is_some() && {
         let path = pipe_directory
@@ -147,7 +146,7 @@ pub(super) fn has_own_root(host: &Host, process: &Process) -> bool {
 }
 
 /// Returns the devices that are visible to a daemon, and those on which NVML lists its processes.
-fn devices(node: &Node, visible: &Variable, pids: &[u32]) -> Vec<String> {
+fn devices(node: &Node, visible: &Variable, pids: &[Pid]) -> Vec<String> {
     let is_visible = |device: &Device| match visible {
         Variable::Hidden => false,
         Variable::Unset => true,
@@ -157,9 +156,8 @@ fn devices(node: &Node, visible: &Variable, pids: &[u32]) -> Vec<String> {
         }),
     };
     let is_listed = |device: &Device| {
-        let processes = device.processes.iter();
-        let mut usages = processes.flat_map(|processes| &processes.compute);
-        usages.any(|usage| pids.contains(&usage.pid))
+        let processes = device.processes.as_ref();
+        processes.is_some_and(|processes| pids.iter().any(|&pid| processes.have(pid)))
     };
     node.present()
         .filter(|device| is_visible(device) || is_listed(device))
@@ -176,62 +174,45 @@ pub(super) fn find_unrecorded(environment: &Environment, table: &ProcessTable, n
     let run_dirs = RunDir::all(environment);
     for process in table.iter().filter(|process| MpsProgram::is_one(process)) {
         // The records first, since most processes are recorded: no file of a process is read for that.
-        if has_record(node, process)
-            || !is_daemon(process)
-            || !has_own_root(&environment.host, process)
-        {
+        let is_recorded = node
+            .served()
+            .any(|served| served.record.boot_id == node.boot_id && is_named(served, process));
+        if is_recorded || !is_daemon(process) || !has_own_root(&environment.host, process) {
             continue;
         }
-        let Some((run_dir, uuid)) = device_of(process, &run_dirs) else {
+        let pipe = process.environment_bytes("CUDA_MPS_PIPE_DIRECTORY");
+        let pipe = PathBuf::from(pipe.unwrap_or_default());
+        let Some((run_dir, uuid)) = device_at(&pipe, &run_dirs) else {
             continue;
         };
-        let boot_id = node.boot_id.clone();
+        // Others may claim the directory.
         let owner = run_dir.owner();
-        let is_owners = owner.is_some() && process.owner() == owner;
-        let is_its =
-            |served: &&mut Served| served.run_dir == *run_dir && served.record.uuid == uuid;
-        let mut served = node
+        if owner.is_none() || process.owner() != owner {
+            continue;
+        }
+        let served = node
             .devices
             .iter_mut()
-            .filter_map(|device| device.served.as_mut());
-        match served.find(is_its) {
-            Some(served) => {
-                let record = &mut served.record;
-                let is_named = record.daemon.is_some() && record.boot_id == boot_id;
-                // Others may claim the directory.
-                if !is_named && is_owners {
-                    record.daemon = Some(DaemonId::of(process, &environment.host));
-                    record.boot_id = boot_id;
-                }
-            }
-            None if is_owners => {
-                add_lost(environment, table, process, (run_dir, &uuid), node);
-            }
-            None => {}
+            .filter_map(|device| device.served.as_mut())
+            .find(|served| served.run_dir == *run_dir && served.record.uuid == uuid);
+        let Some(served) = served else {
+            add_lost(environment, table, process, (run_dir, uuid), node);
+            continue;
+        };
+        let record = &mut served.record;
+        if record.daemon.is_none() || record.boot_id != node.boot_id {
+            record.daemon = Some(DaemonId::of(process, &environment.host));
+            record.boot_id.clone_from(&node.boot_id);
         }
     }
 }
 
-/// True if a record of this boot names the process, or the daemon whose server it is.
-fn has_record(node: &Node, process: &Process) -> bool {
-    let of_this_boot = node
-        .served()
-        .filter(|served| served.record.boot_id == node.boot_id);
-    let mut recorded = of_this_boot.filter_map(|served| served.record.daemon);
-    recorded.any(|daemon| {
-        let itself = daemon.pid == process.pid && daemon.start_time == process.started;
-        itself || daemon.pid == process.parent
-    })
-}
-
-/// Returns the run directory and the UUID of the device whose pipe directory a process serves in.
-fn device_of<'a>(process: &Process, run_dirs: &'a [RunDir]) -> Option<(&'a RunDir, String)> {
-    let pipe = PathBuf::from(process.environment_bytes("CUDA_MPS_PIPE_DIRECTORY")?);
-    let uuid = pipe.parent().and_then(Path::file_name)?.to_str()?;
-    let run_dir = run_dirs
-        .iter()
-        .find(|run_dir| run_dir.pipe_dir(uuid) == pipe)?;
-    Some((run_dir, uuid.to_owned()))
+/// Returns the run directory and the UUID of the device with this pipe directory.
+fn device_at<'a>(pipe: &'a Path, run_dirs: &'a [RunDir]) -> Option<(&'a RunDir, &'a str)> {
+    let uuid = pipe.parent()?.file_name()?.to_str()?;
+    let mut run_dirs = run_dirs.iter();
+    let run_dir = run_dirs.find(|run_dir| run_dir.pipe_dir(uuid) == pipe)?;
+    Some((run_dir, uuid))
 }
 
 /// Adds the record that a daemon has lost.
@@ -243,11 +224,9 @@ fn add_lost(
     node: &mut Node,
 ) {
     let host = &environment.host;
-    let now = host.process(process.pid);
-    // A `down` may have ended it meanwhile, and removed its record before.
-    let still_runs = now.is_some_and(|now| now.started == process.started);
     let is_known = |lost: &Served| lost.run_dir == *run_dir && lost.record.uuid == uuid;
-    if !still_runs || node.lost_records.iter().any(is_known) {
+    // A `down` may have ended it meanwhile, and removed its record before.
+    if !still_runs(host, process) || node.lost_records.iter().any(is_known) {
         return;
     }
     let Some(mut record) = run_dir.lost_record(uuid, &node.boot_id) else {
