@@ -7,8 +7,7 @@ use std::sync::Mutex;
 use jiff::Timestamp;
 
 use super::error::{ApplyError, Cause, FailedStep};
-use super::run::lock;
-use crate::host::{Environment, Host, Pid, Process, StartTime, Unit};
+use crate::host::{Environment, Host, Pid, Process, StartTime, Unit, lock};
 use crate::node::Node;
 use crate::state::{Created, Journal, NodeFile, RunDir, Taken, is_full};
 

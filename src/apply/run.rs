@@ -2,7 +2,6 @@
 //! is given, the trait it reports to, and the state that its threads share.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::cleanup::purge;
 use super::error::{ApplyError, FailedStep};
@@ -151,7 +150,8 @@ impl<'a> Shared<'a> {
             .map(|processes| processes.compute)
             .unwrap_or_default()
             .iter()
-            .filter_map(|usage| self.context.environment.host.holder(usage.pid))
+            .filter_map(|usage| self.context.environment.host.process(usage.pid))
+            .map(|process| Holder::of(&process))
             .collect();
         for holder in self.open_by(gpu).unwrap_or_default().seen {
             if holders.iter().all(|other| other.pid != holder.pid) {
@@ -167,11 +167,6 @@ impl<'a> Shared<'a> {
         let minor = self.nvml_on(&gpu?.uuid, GpuHandle::minor_number);
         self.context.environment.host.holders(minor.ok()?).ok()
     }
-}
-
-/// Locks a mutex. A poisoned one is used all the same: what it guards is valid between operations.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Applies a plan. The caller holds the node's lock.
@@ -337,7 +332,8 @@ fn roll_back(runs: Vec<GpuRun<'_>>, error: &mut ApplyError, threads: &Threads) {
 fn finish(plan: &Plan, shared: &Shared<'_>) -> Vec<FailedStep> {
     let run_dir = &shared.run_dir;
     let mut failures = Vec::new();
-    if run_dir.records().0.is_empty()
+    let (records, _) = run_dir.records().unwrap_or_default();
+    if records.is_empty()
         && let Err(error) = record_profile(run_dir, &shared.context.node.boot_id, None)
     {
         failures.push(FailedStep::new("closing the record", error));

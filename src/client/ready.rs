@@ -2,7 +2,6 @@
 //! that is seen, the attach check tells whether a process of the user becomes its client.
 
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -13,7 +12,7 @@ use crate::cuda::{AttachResult, CudaError};
 use crate::failure::Failure;
 use crate::host::{
     ATTACH, Account, BecomeUser, Environment, Host, Output, Pid, Reader, RunError, Threads, Uid,
-    bounded, caller, count, run_as, user_name,
+    bounded, caller, clean_command, count, run_as, user_name,
 };
 use crate::node::{Client, DaemonState, Node, Served, observe_device};
 use crate::settings::Serve;
@@ -416,12 +415,8 @@ fn attach_as(
     variables: &Variables,
     user: Uid,
 ) -> Result<Ready, NotAttached> {
-    let mut command = Command::new(&environment.helper);
-    command.arg(ATTACH).args(becoming(user).words()).env_clear();
-    command.envs(
-        KEPT.iter()
-            .filter_map(|name| Some((name, std::env::var_os(name)?))),
-    );
+    let mut command = clean_command(&environment.helper, &KEPT);
+    command.arg(ATTACH).args(becoming(user).words());
     let library = environment.cuda_library.as_ref();
     command.envs(library.map(|library| (CUDA_LIBRARY, library)));
     command.envs(variables.set.iter().map(|(name, value)| (name, value)));

@@ -61,7 +61,7 @@ pub fn refuse_other(profile: &Profile, environment: &Environment) -> Result<()> 
 /// The file by which container engines find this node's devices.
 fn cdi_file(environment: &Environment) -> OwnFile {
     OwnFile {
-        directory: environment.host.cdi_dir(),
+        directory: environment.host.below("/var/run/cdi"),
         name: "mig-mps.json",
         is_ours: |text| {
             serde_json::from_str::<Value>(text).is_ok_and(|found| found["kind"] == CDI_KIND)

@@ -112,7 +112,7 @@ pub fn locked(
     let lock = Lock::take(
         &environment.host,
         &directory,
-        run_dir.lock(),
+        RunDir::LOCK,
         limit,
         |holder| {
             let seconds = limit.as_secs();

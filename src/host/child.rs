@@ -1,20 +1,19 @@
 //! Runs a program with a time limit, which ends it, and with a limit to its output.
 
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::process::{Signal, WaitOptions, kill_process, kill_process_group, waitpid};
 use thiserror::Error;
 
 use super::files::field;
-use super::process::raw_pid;
+use super::process::{is_one_ready, raw_pid};
 use super::spawn::{Child, spawn};
 use super::{Pid, ProcessHandle};
 use crate::failure::Failure;
@@ -75,6 +74,16 @@ impl Failure for RunError {
     }
 }
 
+/// Returns a command whose environment is empty but for these variables of the caller.
+pub fn clean_command(program: impl AsRef<OsStr>, kept: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.env_clear().envs(
+        kept.iter()
+            .filter_map(|name| Some((name, std::env::var_os(name)?))),
+    );
+    command
+}
+
 /// Runs a program to its end with `input` on its standard input. A program that exceeds `limit` or writes more than
 /// 1 MiB is killed, with all processes in its group.
 ///
@@ -98,13 +107,11 @@ fn trace(command: &Command, begun: Instant, ran: &Result<Output, RunError>) {
         .collect();
     let words = words.join(" ");
     let took = begun.elapsed().as_secs_f64() * 1000.0;
-    match ran {
-        Ok(output) => {
-            let status = output.status;
-            tracing::debug!(target: "program", "{words}: {status} ({took:.1} ms)");
-        }
-        Err(error) => tracing::debug!(target: "program", "{words}: {error} ({took:.1} ms)"),
-    }
+    let ended = match ran {
+        Ok(output) => output.status.to_string(),
+        Err(error) => error.to_string(),
+    };
+    tracing::debug!(target: "program", "{words}: {ended} ({took:.1} ms)");
 }
 
 /// The same with another name of the program in errors, for one that is started through the helper.
@@ -237,12 +244,7 @@ pub(super) fn exchange(child: Child, input: &str, limit: Duration) -> io::Result
         if watched.is_empty() {
             break;
         }
-        let remaining = deadline.saturating_duration_since(Instant::now());
-        let timeout = Timespec::try_from(remaining).map_err(io::Error::other)?;
-        match poll(&mut watched, Some(&timeout)) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
+        is_one_ready(&mut watched, deadline)?;
         let just_ended = alive
             && watched
                 .last()
@@ -299,35 +301,31 @@ impl Input<'_> {
     }
 }
 
-fn is_transient(kind: io::ErrorKind) -> bool {
-    matches!(kind, io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
-}
-
 /// An output of the child, read without blocking.
 struct Stream {
-    file: Option<File>,
+    file: Option<OwnedFd>,
     bytes: Vec<u8>,
 }
 
 impl Stream {
     fn of(pipe: OwnedFd) -> Self {
         Self {
-            file: Some(pipe.into()),
+            file: Some(pipe),
             bytes: Vec::new(),
         }
     }
 
     fn read(&mut self) -> io::Result<()> {
-        let Some(file) = &mut self.file else {
+        let Some(file) = &self.file else {
             return Ok(());
         };
         // No more at once: a program may write as fast as this is read.
-        let mut buffer = [0; 16 << 10];
-        match file.read(&mut buffer) {
+        let mut buffer = [0_u8; 16 << 10];
+        match rustix::io::read(file, &mut buffer) {
             Ok(0) => self.file = None,
             Ok(read) => self.bytes.extend_from_slice(&buffer[..read]),
-            Err(error) if is_transient(error.kind()) => {}
-            Err(error) => return Err(error),
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(error) => return Err(error.into()),
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, fchmod, fchown, fstat,
-    fstatvfs, mkdirat, openat, openat2, readlinkat, renameat, statat, symlinkat, unlinkat,
+    mkdirat, openat, openat2, readlinkat, renameat, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
@@ -22,7 +22,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use super::acl::{self, Permission};
 use super::files::{Fault, belongs_to, read_limited, refused};
 use super::walk::{OTHERS_WRITE, Walk, walk};
-use super::{Uid, caller, in_path};
+use super::{Access, Uid, caller, in_path};
 
 /// The most mounts that are detached from one entry.
 const MOST_MOUNTS: usize = 64;
@@ -39,6 +39,14 @@ impl Directory {
     /// `PermissionDenied` if another user could replace a part of the path.
     pub fn open(path: &Path) -> io::Result<Self> {
         Self::reached_by(Walk::Ours, path)
+    }
+
+    /// Opens such a directory; returns `None` if it does not exist.
+    pub fn open_if_there(path: &Path) -> io::Result<Option<Self>> {
+        match Self::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            opened => opened.map(Some),
+        }
     }
 
     /// Opens such a directory, or creates it with this mode, and missing parents with 0755.
@@ -64,25 +72,18 @@ impl Directory {
 
     /// Fails if the directory belongs to another user than root and the caller.
     pub fn check_owner(&self) -> io::Result<()> {
+        self.check_owner_among(&[Uid::ROOT, caller()])
+    }
+
+    /// Fails if the directory belongs to another user than these.
+    pub fn check_owner_among(&self, owners: &[Uid]) -> io::Result<()> {
         let owner = self.stat_self()?.st_uid;
-        if [Uid::ROOT, caller()].contains(&Uid(owner)) {
+        if owners.contains(&Uid(owner)) {
             return Ok(());
         }
         let why = format!("it {}", belongs_to(owner));
         let error = io::Error::new(io::ErrorKind::PermissionDenied, why);
         Err(in_path(&self.path, &error))
-    }
-
-    /// Returns the bytes and the files that there is room for on its file system.
-    pub fn room(&self) -> io::Result<(u64, u64)> {
-        let room = fstatvfs(&self.fd)?;
-        // Some file systems do not count files.
-        let files = if room.f_files == 0 {
-            u64::MAX
-        } else {
-            room.f_favail
-        };
-        Ok((room.f_bavail.saturating_mul(room.f_frsize), files))
     }
 
     /// Opens a subdirectory. Returns `None` if there is none.
@@ -96,34 +97,21 @@ impl Directory {
         }))
     }
 
-    /// Opens or creates a subdirectory of the caller, and gives it this mode. Refuses an existing one of another owner, and
-    /// one that others can write to.
-    pub fn make_child(&self, name: impl AsRef<OsStr>, mode: u32) -> io::Result<Self> {
-        self.child_for(name.as_ref(), Entrants::ByMode(mode))
+    /// Opens or creates a subdirectory of the caller that these users may enter. Refuses an existing one of another owner,
+    /// and one that others can write to. Fails for one user where the file system has no access control lists.
+    pub fn make_child(&self, name: impl AsRef<OsStr>, access: &Access) -> io::Result<Self> {
+        self.make_child_with(name, access, Permission::Enter)
     }
 
-    /// The same for the members of a group.
-    pub fn make_child_of(
+    /// The same, with what a single user may do there.
+    pub fn make_child_with(
         &self,
         name: impl AsRef<OsStr>,
-        mode: u32,
-        group: u32,
-    ) -> io::Result<Self> {
-        self.child_for(name.as_ref(), Entrants::Group(group, mode))
-    }
-
-    /// The same for one user and nobody else. Fails where the file system has no access control lists.
-    pub fn make_child_for(
-        &self,
-        name: impl AsRef<OsStr>,
-        user: Uid,
+        access: &Access,
         to: Permission,
     ) -> io::Result<Self> {
-        self.child_for(name.as_ref(), Entrants::User(user, to))
-    }
-
-    fn child_for(&self, name: &OsStr, entrants: Entrants) -> io::Result<Self> {
-        let fd = make_directory(self.fd.as_fd(), name, entrants)
+        let name = name.as_ref();
+        let fd = make_directory(self.fd.as_fd(), name, access, to)
             .map_err(|error| self.at(name, error))?;
         let path = self.path.join(name);
         Ok(Self { fd, path })
@@ -308,19 +296,17 @@ impl Directory {
     }
 }
 
-/// Those who may enter a directory of the caller.
-#[derive(Clone, Copy)]
-enum Entrants {
-    ByMode(u32),
-    Group(u32, u32),
-    User(Uid, Permission),
-}
-
-fn make_directory(parent: BorrowedFd<'_>, name: &OsStr, entrants: Entrants) -> io::Result<OwnedFd> {
-    // Nobody else may enter a new one before it has its group or its list.
-    let first_mode = match entrants {
-        Entrants::ByMode(mode) => mode,
-        Entrants::Group(..) | Entrants::User(..) => 0o700,
+fn make_directory(
+    parent: BorrowedFd<'_>,
+    name: &OsStr,
+    access: &Access,
+    to: Permission,
+) -> io::Result<OwnedFd> {
+    let (first_mode, mode) = match access {
+        Access::Everybody => (0o755, 0o755),
+        // Nobody else may enter a new one before it has its group or its list.
+        Access::Group(_) => (0o700, 0o750),
+        Access::Owner | Access::User(_) => (0o700, 0o700),
     };
     match mkdirat(parent, name, Mode::from_raw_mode(first_mode)) {
         Ok(()) | Err(Errno::EXIST) => {}
@@ -336,17 +322,16 @@ fn make_directory(parent: BorrowedFd<'_>, name: &OsStr, entrants: Entrants) -> i
     if meta.st_mode & OTHERS_WRITE != 0 {
         return Err(refused(Fault::Writable, "others can write to it"));
     }
-    let mode = match entrants {
-        Entrants::User(user, to) => {
-            acl::let_in(&fd, user, to)?;
+    match access {
+        Access::User(user) => {
+            acl::let_in(&fd, *user, to)?;
             return Ok(fd);
         }
-        Entrants::Group(group, mode) if group != meta.st_gid => {
-            fchown(&fd, None, Some(Gid::from_raw(group)))?;
-            mode
+        Access::Group(group) if *group != meta.st_gid => {
+            fchown(&fd, None, Some(Gid::from_raw(*group)))?;
         }
-        Entrants::Group(_, mode) | Entrants::ByMode(mode) => mode,
-    };
+        Access::Everybody | Access::Owner | Access::Group(_) => {}
+    }
     acl::remove(&fd)?;
     // The umask may have removed bits, and the mode of an existing directory may differ.
     fchmod(&fd, Mode::from_raw_mode(mode))?;
@@ -514,10 +499,8 @@ impl Removal<'_> {
             let path = self.top.path().join(self.name);
             let why = "there is more in it than can be removed in time; what was removed is gone, and the same \
                        command again goes on";
-            return Err(in_path(
-                &path,
-                &io::Error::new(io::ErrorKind::TimedOut, why),
-            ));
+            let error = io::Error::new(io::ErrorKind::TimedOut, why);
+            return Err(in_path(&path, &error));
         }
         parent.detach_mounts(name)?;
         let is_directory = match parent.stat(name)? {

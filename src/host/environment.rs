@@ -1,5 +1,6 @@
 //! The machine below its root, the directories and programs that the environment names, and the caller.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,7 @@ use crate::config::{
     CONTROL, CONTROL_PROGRAM, CUDA_LIBRARY, LOG, LOG_DIR, NVIDIA_SMI, NVIDIA_SMI_PROGRAM,
     NVML_CALL_LIMIT, NVML_LIBRARY, PURGE_LIMIT, ROOT, RUN_DIR, SCONTROL_PROGRAM, SERVER_PROGRAM,
     SYSTEM_LOG_DIR, SYSTEM_RUN_DIR, SYSTEMCTL, SYSTEMCTL_PROGRAM, SYSTEMD_RUN, SYSTEMD_RUN_PROGRAM,
+    VARIABLES,
 };
 use crate::failure::Failure;
 
@@ -88,39 +90,18 @@ impl Host {
             && self.root.join("run/systemd/system").is_dir()
     }
 
-    /// Returns the directory of the administrator's systemd units.
-    pub fn units_dir(&self) -> PathBuf {
-        self.root.join("etc/systemd/system")
-    }
-
-    /// Returns the directory of the systemd units that packages install.
-    pub fn packaged_units_dir(&self) -> PathBuf {
-        self.root.join("usr/lib/systemd/system")
-    }
-
-    /// Returns the directory of the administrator's settings of mig-mps.
-    pub fn settings_dir(&self) -> PathBuf {
-        self.root.join("etc/mig-mps")
-    }
-
-    /// Returns the directory in which container engines find the devices of running programs.
-    pub fn cdi_dir(&self) -> PathBuf {
-        self.root.join("var/run/cdi")
-    }
-
     /// True if the uid and gid of this process are mapped in its user namespace. `cuInit` of a client without a user
     /// hangs, and was seen to keep every later client waiting (measured on an H200).
     pub fn caller_is_mapped(&self) -> bool {
-        self.maps("uid_map", rustix::process::geteuid().as_raw())
-            && self.maps("gid_map", rustix::process::getegid().as_raw())
-    }
-
-    fn maps(&self, file: &str, id: u32) -> bool {
-        match std::fs::read_to_string(self.root.join("proc/self").join(file)) {
-            Ok(map) => is_mapped(&map, id),
-            // Without user namespaces there is no map.
-            Err(_) => true,
-        }
+        let uid = rustix::process::geteuid().as_raw();
+        let gid = rustix::process::getegid().as_raw();
+        [("uid_map", uid), ("gid_map", gid)]
+            .iter()
+            .all(|(file, id)| {
+                let map = std::fs::read_to_string(self.root.join("proc/self").join(file));
+                // Without user namespaces there is no map.
+                map.map_or(true, |map| is_mapped(&map, *id))
+            })
     }
 
     /// Handles SIGCHLD if it is ignored: a process that ignores it loses the exit status of its children. Handles SIGXFSZ,
@@ -173,12 +154,8 @@ pub struct Environment {
     pub purge_limit: Duration,
     /// `mig-mps` as the helper that runs programs within limits, or as another user.
     pub helper: PathBuf,
-    control: Option<PathBuf>,
-    nvidia_smi: Option<PathBuf>,
-    systemctl: Option<PathBuf>,
-    systemd_run: Option<PathBuf>,
-    run: Option<PathBuf>,
-    log: Option<PathBuf>,
+    /// The paths in the variables of mig-mps that are set.
+    set: BTreeMap<&'static str, PathBuf>,
     /// The trace file.
     pub trace: Option<PathBuf>,
     path: OsString,
@@ -235,12 +212,10 @@ impl Environment {
             purge_limit: PURGE_LIMIT,
             // Works even if the file was replaced meanwhile.
             helper: PathBuf::from("/proc/self/exe"),
-            control: path(CONTROL),
-            nvidia_smi: path(NVIDIA_SMI),
-            systemctl: path(SYSTEMCTL),
-            systemd_run: path(SYSTEMD_RUN),
-            run: path(RUN_DIR),
-            log: path(LOG_DIR),
+            set: VARIABLES
+                .into_iter()
+                .filter_map(|(name, _)| Some((name, path(name)?)))
+                .collect(),
             trace: path(LOG),
             path: variable("PATH").unwrap_or_else(|| "/usr/bin:/bin".into()),
         }
@@ -261,7 +236,7 @@ impl Environment {
 
     /// Returns the directories that changing commands use. Fails if a plain user's environment names none.
     pub fn directories(&self) -> Result<Directories, EnvironmentError> {
-        let run = match (&self.run, self.is_root()) {
+        let run = match (self.set.get(RUN_DIR), self.is_root()) {
             (Some(run), _) => run.clone(),
             (None, true) => PathBuf::from(SYSTEM_RUN_DIR),
             (None, false) => directory_in("XDG_RUNTIME_DIR")
@@ -278,7 +253,7 @@ impl Environment {
     }
 
     fn own_logs(&self) -> Result<PathBuf, EnvironmentError> {
-        match (&self.log, self.is_root()) {
+        match (self.set.get(LOG_DIR), self.is_root()) {
             (Some(log), _) => Ok(log.clone()),
             (None, true) => Ok(PathBuf::from(SYSTEM_LOG_DIR)),
             (None, false) => directory_in("XDG_STATE_HOME")
@@ -300,25 +275,23 @@ impl Environment {
     /// Returns the run directories that commands read: the system's and the caller's, or the one in `MIG_MPS_RUN_DIR`.
     /// Root reads none of a user: a user could write anything there.
     pub fn run_dirs(&self) -> Vec<PathBuf> {
-        if let Some(run) = &self.run {
-            return vec![run.clone()];
-        }
-        let own = self.directories().ok().filter(|_| !self.is_root());
-        [self.roots_run_dir()]
-            .into_iter()
-            .chain(own.map(|own| own.run))
-            .collect()
+        let own = self.directories().ok().map(|own| own.run);
+        let mut dirs: Vec<PathBuf> = [self.roots_run_dir()].into_iter().chain(own).collect();
+        dirs.dedup();
+        dirs
     }
 
     /// Returns the run directory of root's commands.
     pub fn roots_run_dir(&self) -> PathBuf {
-        self.run.clone().unwrap_or_else(|| SYSTEM_RUN_DIR.into())
+        let set = self.set.get(RUN_DIR).cloned();
+        set.unwrap_or_else(|| SYSTEM_RUN_DIR.into())
     }
 
     /// Returns the log directories that commands read: the system's and the caller's, or only the caller's if
     /// `MIG_MPS_RUN_DIR` is set.
     pub fn log_dirs(&self) -> Vec<PathBuf> {
-        let system = self.run.is_none().then(|| PathBuf::from(SYSTEM_LOG_DIR));
+        let is_set = self.set.contains_key(RUN_DIR);
+        let system = (!is_set).then(|| PathBuf::from(SYSTEM_LOG_DIR));
         let mut dirs: Vec<PathBuf> = system.into_iter().chain(self.own_logs().ok()).collect();
         dirs.dedup();
         dirs
@@ -327,7 +300,7 @@ impl Environment {
     /// Finds the programs of MPS. Fails with the one that is missing.
     pub fn mps_programs(&self) -> Result<MpsPrograms, EnvironmentError> {
         let missing = EnvironmentError::NoControlProgram;
-        let control = self.program(self.control.as_ref(), CONTROL, CONTROL_PROGRAM, missing)?;
+        let control = self.program(CONTROL, CONTROL_PROGRAM, missing)?;
         let mut path = self.path.clone();
         if find(SERVER_PROGRAM, &path).is_none() {
             let beside = control.parent().unwrap_or(Path::new("/"));
@@ -350,9 +323,9 @@ impl Environment {
         if !self.is_root() || !self.host.is_run_by_systemd() {
             return None;
         }
-        let set = self.systemd_run.clone();
-        let program = set.or_else(|| find(SYSTEMD_RUN_PROGRAM, &self.path))?;
-        Some(Scopes::by(program))
+        let set = self.set.get(SYSTEMD_RUN).cloned();
+        set.or_else(|| find(SYSTEMD_RUN_PROGRAM, &self.path))
+            .map(Scopes)
     }
 
     /// Finds the server program, as the daemon does.
@@ -364,17 +337,15 @@ impl Environment {
     /// Finds the program that resets GPUs.
     pub fn nvidia_smi(&self) -> Result<NvidiaSmi, EnvironmentError> {
         let missing = EnvironmentError::NoNvidiaSmi;
-        let set = self.nvidia_smi.as_ref();
-        let program = self.program(set, NVIDIA_SMI, NVIDIA_SMI_PROGRAM, missing)?;
-        Ok(NvidiaSmi::at(program))
+        self.program(NVIDIA_SMI, NVIDIA_SMI_PROGRAM, missing)
+            .map(NvidiaSmi::at)
     }
 
     /// Finds the program that stops and starts services.
     pub fn units(&self) -> Result<Units, EnvironmentError> {
         let missing = EnvironmentError::NoSystemctl;
-        let set = self.systemctl.as_ref();
-        let program = self.program(set, SYSTEMCTL, SYSTEMCTL_PROGRAM, missing)?;
-        Ok(Units::at(program))
+        self.program(SYSTEMCTL, SYSTEMCTL_PROGRAM, missing)
+            .map(Units::at)
     }
 
     /// Finds the program that speaks to Slurm's controller.
@@ -386,12 +357,11 @@ impl Environment {
     /// Returns the program that a variable was set to, or the one with this name in `PATH`.
     fn program(
         &self,
-        set: Option<&PathBuf>,
         variable: &'static str,
         name: &str,
         missing: EnvironmentError,
     ) -> Result<PathBuf, EnvironmentError> {
-        match set {
+        match self.set.get(variable) {
             Some(path) if is_program(path) => Ok(path.clone()),
             Some(path) => Err(EnvironmentError::WrongProgram {
                 variable,

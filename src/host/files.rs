@@ -1,28 +1,31 @@
-//! Reads and writes the files that a user names, and the errors that name a file with its fault and the remedy.
+//! Reads and writes the files that a user names or the administrator keeps, and the errors that name a file with its fault
+//! and the remedy.
 //!
 //! Their directory may belong to somebody who replaces its entries at any moment: a file is written beside its place and
 //! renamed, both in one open directory, and no link is followed.
 
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, RenameFlags, Stat, fstat, linkat, openat, renameat,
     renameat_with, statat, unlinkat,
 };
 use rustix::io::Errno;
 use tempfile::TempDir;
+use thiserror::Error;
 
+use super::process::is_one_ready;
 use super::user::may_be_unmapped;
 use super::walk::{Walk, walk};
-use super::{Uid, as_root, caller, user_name};
+use super::{Directory, Uid, as_root, caller, user_name};
 use crate::failure::Failure;
 
 /// The most that is read of a file, in bytes. Profiles and state files are smaller.
@@ -75,11 +78,16 @@ pub(super) fn field(file: impl AsRef<Path>, name: &str) -> Option<String> {
     Some(value.trim().to_owned())
 }
 
+/// Returns the number in a file of the kernel, or `None` if it is hidden or there is another word.
+pub(super) fn number_in(file: impl AsRef<Path>) -> Option<u64> {
+    std::fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
 /// The mode of a new file, which the umask may restrict.
 const PUBLIC: Mode = Mode::from_raw_mode(0o644);
 
 /// The time that the reader of a FIFO gets to read on, in seconds.
-const READER_LIMIT: i64 = 10;
+const READER_LIMIT: u64 = 10;
 
 /// The most names that are tried for a temporary file.
 const MOST_NAMES: usize = 1000;
@@ -114,7 +122,14 @@ pub(super) fn place_of(path: &Path) -> io::Result<(OwnedFd, &OsStr)> {
     }
     let beside = directory_of(path);
     let directory = walk(beside, Walk::Named).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => with_fault(beside, Fault::NoDirectory, &Errno::NOENT.into()),
+        ErrorKind::NotFound => {
+            let about = FileError {
+                text: io::Error::from(Errno::NOENT).to_string(),
+                path: Some(beside.to_owned()),
+                fault: Some(Fault::NoDirectory),
+            };
+            io::Error::new(ErrorKind::NotFound, about)
+        }
         _ => error,
     })?;
     Ok((directory, name))
@@ -170,18 +185,14 @@ fn write_in_place(directory: &OwnedFd, name: &OsStr, content: &[u8]) -> io::Resu
 }
 
 fn await_reader(file: &File) -> io::Result<()> {
-    let limit = Timespec {
-        tv_sec: READER_LIMIT,
-        tv_nsec: 0,
-    };
-    match poll(&mut [PollFd::new(file, PollFlags::OUT)], Some(&limit)) {
-        Ok(0) => Err(io::Error::new(
-            io::ErrorKind::TimedOut,
-            format!("nobody has read from it for {READER_LIMIT} seconds"),
-        )),
-        Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(error) => Err(error.into()),
+    let until = Instant::now() + Duration::from_secs(READER_LIMIT);
+    if is_one_ready(&mut [PollFd::new(file, PollFlags::OUT)], until)? {
+        return Ok(());
     }
+    Err(io::Error::new(
+        ErrorKind::TimedOut,
+        format!("nobody has read from it for {READER_LIMIT} seconds"),
+    ))
 }
 
 /// A file that gets its name when it is complete.
@@ -255,19 +266,12 @@ pub(super) enum Fault {
 }
 
 /// An error with the file that it is about.
-#[derive(Debug)]
+#[derive(Debug, Error)]
+#[error("{text}")]
 struct FileError {
     text: String,
     path: Option<PathBuf>,
     fault: Option<Fault>,
-}
-
-impl std::error::Error for FileError {}
-
-impl fmt::Display for FileError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
 }
 
 /// Adds the path to an error.
@@ -291,16 +295,6 @@ pub(super) fn of_part(part: &Path, whole: &Path, error: io::Error) -> io::Error 
     }
 }
 
-/// Notes the file and its fault, and keeps the words of the error.
-pub(super) fn with_fault(path: &Path, fault: Fault, error: &io::Error) -> io::Error {
-    let about = FileError {
-        text: error.to_string(),
-        path: Some(path.to_owned()),
-        fault: Some(fault),
-    };
-    io::Error::new(error.kind(), about)
-}
-
 pub(super) fn belongs_to(uid: u32) -> String {
     format!("belongs to {}", user_name(Uid(uid)))
 }
@@ -315,11 +309,6 @@ pub(super) fn refused(fault: Fault, why: impl Into<String>) -> io::Error {
     io::Error::new(ErrorKind::PermissionDenied, about)
 }
 
-/// A file of somebody else where mig-mps would write its own.
-pub fn in_the_way(path: &Path, why: &str) -> io::Error {
-    in_path(path, &refused(Fault::InTheWay, why))
-}
-
 fn known(error: &io::Error) -> Option<&FileError> {
     error.get_ref()?.downcast_ref()
 }
@@ -330,19 +319,7 @@ impl Failure for io::Error {
         let path = known.and_then(|known| known.path.as_ref());
         let shown = path.map_or_else(|| "the file".to_owned(), |path| path.display().to_string());
         let hint = match (known.and_then(|known| known.fault), self.kind()) {
-            (Some(Fault::Foreign(owner)), _) if may_be_unmapped(Uid(owner)) => {
-                format!(
-                    "run this outside the user namespace, which does not map the owner of {shown}"
-                )
-            }
-            (Some(Fault::Foreign(owner)), _) if caller() == Uid::ROOT => {
-                let owner = user_name(Uid(owner));
-                format!("chown root {shown}, if {owner} has no use for it; or choose another path")
-            }
-            (Some(Fault::Foreign(owner)), _) => {
-                let owner = user_name(Uid(owner));
-                format!("run this as {owner}, or choose a path of your own")
-            }
+            (Some(Fault::Foreign(owner)), _) => foreign_hint(Uid(owner), &shown),
             (Some(Fault::Writable), _) => format!("chmod go-w {shown}"),
             (Some(Fault::InTheWay), _) => format!("move {shown} away, and run this again"),
             (Some(Fault::Irregular), _) => "choose another path".to_owned(),
@@ -363,6 +340,84 @@ impl Failure for io::Error {
             _ => return None,
         };
         Some(hint)
+    }
+}
+
+/// A file that mig-mps keeps in a directory of the administrator: it writes, replaces and removes it. Another one in its
+/// place is left as it is.
+pub struct OwnFile {
+    pub directory: PathBuf,
+    pub name: &'static str,
+    /// True for the text of a file that mig-mps wrote.
+    pub is_ours: fn(&str) -> bool,
+}
+
+impl OwnFile {
+    pub fn path(&self) -> PathBuf {
+        self.directory.join(self.name)
+    }
+
+    /// Reads the file; `None` if there is none, or another one in its place.
+    pub fn read(&self) -> io::Result<Option<String>> {
+        Ok(self.found()?.filter(|text| (self.is_ours)(text)))
+    }
+
+    /// Fails if another file is in its place.
+    pub fn check(&self) -> io::Result<()> {
+        self.own().map(drop)
+    }
+
+    /// Writes the file; returns false if it has this text already. Refuses to replace another one.
+    pub fn write(&self, text: &str) -> io::Result<bool> {
+        let directory = Directory::make(&self.directory, 0o755)?;
+        if self.own()?.as_deref() == Some(text) {
+            return Ok(false);
+        }
+        // What reads files of such a directory goes by their ending.
+        let half_made = format!(".{}.new", self.name);
+        directory.replace_file(self.name, &half_made, text.as_bytes(), 0o644)?;
+        Ok(true)
+    }
+
+    /// Removes the file; returns false if there is none. Refuses to remove another one.
+    pub fn remove(&self) -> io::Result<bool> {
+        let is_there = self.own()?.is_some();
+        if is_there {
+            Directory::open(&self.directory)?.remove_file(self.name)?;
+        }
+        Ok(is_there)
+    }
+
+    /// Returns the text of the file, or of another one in its place.
+    fn found(&self) -> io::Result<Option<String>> {
+        let Some(directory) = Directory::open_if_there(&self.directory)? else {
+            return Ok(None);
+        };
+        let bytes = directory.read_file(self.name)?;
+        Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+    }
+
+    /// The same. Fails if it is another one.
+    fn own(&self) -> io::Result<Option<String>> {
+        match self.found()? {
+            Some(text) if !(self.is_ours)(&text) => {
+                let why = "mig-mps did not write it, and leaves it as it is";
+                Err(in_path(&self.path(), &refused(Fault::InTheWay, why)))
+            }
+            found => Ok(found),
+        }
+    }
+}
+
+/// Advice on a file of another user.
+fn foreign_hint(owner: Uid, shown: &str) -> String {
+    let name = user_name(owner);
+    if may_be_unmapped(owner) {
+        format!("run this outside the user namespace, which does not map the owner of {shown}")
+    } else if caller() == Uid::ROOT {
+        format!("chown root {shown}, if {name} has no use for it; or choose another path")
+    } else {
+        format!("run this as {name}, or choose a path of your own")
     }
 }
 

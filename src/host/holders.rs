@@ -82,18 +82,12 @@ impl Host {
         }
         Ok(all)
     }
-
-    /// Returns a process as a holder if it is visible.
-    pub fn holder(&self, pid: Pid) -> Option<Holder> {
-        self.process(pid).as_ref().map(Holder::of)
-    }
 }
 
 impl Holder {
     /// True if it belongs to a known monitoring service, which `--stop-holders` stops and starts again.
     pub fn is_monitoring(&self) -> bool {
-        let unit = self.unit.as_deref();
-        unit.is_some_and(|unit| Unit::named(unit).is_some())
+        self.unit.as_deref().and_then(Unit::named).is_some()
     }
 
     /// Returns what to do about the holders of a GPU.

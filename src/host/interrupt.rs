@@ -15,7 +15,7 @@ use signal_hook::low_level::{emulate_default_handler, pipe};
 
 use super::process::{is_one_ready, raw_pid};
 use super::spawn::ignore_again;
-use super::{Host, Pid};
+use super::{Host, Pid, lock};
 
 /// The time that the handling of a signal may take: the thread for it may not exist.
 const HEARING_LIMIT: Duration = Duration::from_secs(1);
@@ -53,25 +53,20 @@ pub enum Phase {
     Concluding,
 }
 
-/// A change in progress. The program does not exit at once from then on.
+/// A change that is being planned or in progress. Once it is in progress, the program does not exit at once.
 #[derive(Debug)]
 pub struct ChangeInProgress<'a> {
     interrupt: &'a Interrupt,
 }
 
-/// A change that is being planned.
-#[derive(Debug)]
-pub struct Planning<'a> {
-    interrupt: &'a Interrupt,
-}
-
-impl Drop for Planning<'_> {
-    /// Waits until a signal that arrived meanwhile is handled, which ends the program.
+impl Drop for ChangeInProgress<'_> {
+    /// Waits until a signal that arrived meanwhile is handled, which ends a planning program, and else names the phase.
     fn drop(&mut self) {
         let mut phase = self.interrupt.handled();
-        if *phase == Phase::Planning {
-            *phase = Phase::Free;
-        }
+        *phase = match *phase {
+            Phase::Free | Phase::Planning => Phase::Free,
+            Phase::Changing | Phase::RollingBack | Phase::Concluding => Phase::Concluding,
+        };
     }
 }
 
@@ -88,7 +83,7 @@ impl Interrupt {
             let Ok(mut signals) = take.recv() else { return };
             for _ in &mut signals {
                 // The lock is held meanwhile: no change begins while the program exits.
-                let phase = state.lock();
+                let phase = lock(&state.phase);
                 hear(*phase);
                 state.is_heard.store(true, Ordering::Relaxed);
                 state.heard.notify_all();
@@ -120,47 +115,35 @@ impl Interrupt {
         let state = &self.state;
         let waited = state
             .heard
-            .wait_timeout_while(state.lock(), HEARING_LIMIT, |_| {
+            .wait_timeout_while(lock(&state.phase), HEARING_LIMIT, |_| {
                 self.is_asked() && !state.is_heard.load(Ordering::Relaxed)
             });
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Notes that a change is being planned, until the value is dropped.
-    pub fn plan(&self) -> Planning<'_> {
-        *self.state.lock() = Phase::Planning;
-        Planning { interrupt: self }
+    pub fn plan(&self) -> ChangeInProgress<'_> {
+        *lock(&self.state.phase) = Phase::Planning;
+        ChangeInProgress { interrupt: self }
     }
 
     /// Starts a change.
     pub fn begin(&self) -> ChangeInProgress<'_> {
-        *self.state.lock() = Phase::Changing;
+        *lock(&self.state.phase) = Phase::Changing;
         ChangeInProgress { interrupt: self }
     }
 
     /// Waits for a time. Returns early, with `false`, on an interrupt.
     pub fn pause(&self, time: Duration) -> bool {
-        !is_one_ready(self.poll_fd().as_mut_slice(), Instant::now() + time)
+        let is_asked = is_one_ready(self.poll_fd().as_mut_slice(), Instant::now() + time);
+        !is_asked.unwrap_or(false)
     }
 }
 
 impl ChangeInProgress<'_> {
     /// Starts the rollback of the change.
     pub fn roll_back(&self) {
-        *self.interrupt.state.lock() = Phase::RollingBack;
-    }
-}
-
-impl Drop for ChangeInProgress<'_> {
-    /// Waits until a signal that arrived during the change is handled, which names its phase.
-    fn drop(&mut self) {
-        *self.interrupt.handled() = Phase::Concluding;
-    }
-}
-
-impl InterruptState {
-    fn lock(&self) -> MutexGuard<'_, Phase> {
-        self.phase.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.interrupt.state.phase) = Phase::RollingBack;
     }
 }
 
@@ -218,10 +201,6 @@ impl Forwarding {
     pub fn terminate(&self) {
         send(&lock(&self.children), Signal::TERM);
     }
-}
-
-fn lock(children: &Mutex<BTreeSet<Pid>>) -> MutexGuard<'_, BTreeSet<Pid>> {
-    children.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn send(children: &BTreeSet<Pid>, signal: Signal) {

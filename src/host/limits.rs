@@ -4,8 +4,8 @@
 //! async-signal-safe. So a helper program changes limits or its user, and then calls `exec` or CUDA.
 
 use std::ffi::CString;
+use std::io;
 use std::path::Path;
-use std::{fs, io};
 
 use clap::Args;
 use nix::unistd::{Gid, Uid, initgroups, setgid, setgroups, setuid};
@@ -15,6 +15,7 @@ use rustix::process::{
 use rustix::thread::{CpuSet, sched_setaffinity};
 use thiserror::Error;
 
+use super::files::number_in;
 use super::{Host, Pid, as_root};
 use crate::failure::Failure;
 
@@ -37,7 +38,7 @@ pub struct Limits {
     pub or_fewer: bool,
 }
 
-/// A limit that cannot be applied.
+/// A limit that cannot be applied, or one of this process that is too low.
 #[derive(Debug, Error)]
 pub enum LimitsError {
     #[error("the system does not allow {files} open files: {error}")]
@@ -46,12 +47,38 @@ pub enum LimitsError {
     Cpus(io::Error),
     #[error("cannot become user {uid}: {error}")]
     User { uid: u32, error: io::Error },
+    /// A memory limit is too low for a change, which would abort half-way.
+    #[error(
+        "{} is limited to {} KiB, and this needs {} KiB: it would end half-way",
+        limit.what, allowed >> 10, limit.needed >> 10
+    )]
+    LittleMemory {
+        limit: &'static ProcessMemory,
+        allowed: u64,
+    },
+    /// A daemon would inherit it from the shell, and it would end the daemon later.
+    #[error("a daemon would inherit a limit of {what}: {allowed} {unit}")]
+    Inherited {
+        what: &'static str,
+        allowed: u64,
+        unit: &'static str,
+        /// The letter for `ulimit`.
+        flag: char,
+    },
+    /// A daemon would inherit it from the shell, and be slow.
+    #[error("a daemon would inherit the priority of this shell: nice {0}")]
+    Nice(i32),
+    #[error("this process may have {0} files open, and needs {FEWEST_FILES}")]
+    FewFiles(u64),
 }
 
 impl Failure for LimitsError {
     fn hint(&self) -> Option<String> {
         Some(match self {
-            Self::Files { files, .. } if most_open_files().is_none_or(|most| *files > most) => {
+            // The kernel refuses what nobody may set with the same error as what only this user may not set.
+            Self::Files { files, .. }
+                if number_in("/proc/sys/fs/nr_open").is_none_or(|most| *files > most) =>
+            {
                 "sysctl fs.nr_open shows the most that the system allows".to_owned()
             }
             Self::Files { .. } => {
@@ -61,15 +88,20 @@ impl Failure for LimitsError {
             }
             Self::Cpus(_) => "lscpu shows the CPUs of this machine".to_owned(),
             Self::User { .. } => as_root(),
+            Self::LittleMemory { limit, .. } => format!(
+                "ulimit -{} {} allows as much; where the shell refuses that, the limit is in /etc/security/limits.conf or in \
+                 the systemd unit",
+                limit.flag,
+                limit.needed >> 10
+            ),
+            Self::Inherited { flag, .. } => format!(
+                "ulimit -{flag} unlimited lifts it; where the shell refuses that, the limit is in \
+                 /etc/security/limits.conf or in the systemd unit"
+            ),
+            Self::Nice(_) => "run it from a shell that was not started with nice".to_owned(),
+            Self::FewFiles(_) => format!("ulimit -n {FEWEST_FILES} allows as many"),
         })
     }
-}
-
-/// The highest limit of open files that anybody may set. The kernel refuses a higher one with the same error as one
-/// that only this user may not set.
-fn most_open_files() -> Option<u64> {
-    let most = fs::read_to_string("/proc/sys/fs/nr_open").ok()?;
-    most.trim().parse().ok()
 }
 
 impl Limits {
@@ -188,7 +220,7 @@ impl BecomeUser {
 
 /// A memory limit at which this program would abort at any point.
 #[derive(Debug)]
-struct ProcessMemory {
+pub struct ProcessMemory {
     resource: Resource,
     what: &'static str,
     /// The letter for `ulimit`.
@@ -228,31 +260,9 @@ static STACK: ProcessMemory = ProcessMemory {
     most: Some(8 << 20),
 };
 
-/// A memory limit is too low for a change, which would abort half-way.
-#[derive(Debug, Error)]
-#[error(
-    "{} is limited to {} KiB, and this needs {} KiB: it would end half-way",
-    limit.what, allowed >> 10, limit.needed >> 10
-)]
-pub struct TooLittleMemory {
-    limit: &'static ProcessMemory,
-    allowed: u64,
-}
-
-impl Failure for TooLittleMemory {
-    fn hint(&self) -> Option<String> {
-        Some(format!(
-            "ulimit -{} {} allows as much; where the shell refuses that, the limit is in /etc/security/limits.conf or in \
-             the systemd unit",
-            self.limit.flag,
-            self.limit.needed >> 10
-        ))
-    }
-}
-
 impl ProcessMemory {
     /// Raises the limit to the system's maximum if it is too low. Daemons inherit it, and need more than this program.
-    fn raise(&'static self) -> Result<(), TooLittleMemory> {
+    fn raise(&'static self) -> Result<(), LimitsError> {
         let limit = getrlimit(self.resource);
         if limit.current.is_none_or(|now| now >= self.needed) {
             return Ok(());
@@ -264,7 +274,7 @@ impl ProcessMemory {
         };
         let is_raised = setrlimit(self.resource, raised).is_ok();
         match if is_raised { wanted } else { limit.current } {
-            Some(allowed) if allowed < self.needed => Err(TooLittleMemory {
+            Some(allowed) if allowed < self.needed => Err(LimitsError::LittleMemory {
                 limit: self,
                 allowed,
             }),
@@ -274,49 +284,20 @@ impl ProcessMemory {
 }
 
 /// Raises the memory limits that are too low for a change. Fails if the system does not allow it.
-pub fn raise_memory() -> Result<(), TooLittleMemory> {
+pub fn raise_memory() -> Result<(), LimitsError> {
     [&ADDRESSES, &DATA, &STACK]
         .into_iter()
         .try_for_each(ProcessMemory::raise)
 }
 
 /// Raises the limit of the stack, without which this program cannot even read its arguments.
-pub fn raise_stack() -> Result<(), TooLittleMemory> {
+pub fn raise_stack() -> Result<(), LimitsError> {
     STACK.raise()
-}
-
-/// A limit that a daemon would inherit from the shell, and that would end or slow it later.
-#[derive(Debug, Error)]
-pub enum UnfitForDaemons {
-    #[error("a daemon would inherit a limit of {what}: {} {unit}", allowed / per)]
-    Limited {
-        what: &'static str,
-        allowed: u64,
-        unit: &'static str,
-        /// The size of a unit.
-        per: u64,
-        /// The letter for `ulimit`.
-        flag: char,
-    },
-    #[error("a daemon would inherit the priority of this shell: nice {0}")]
-    Nice(i32),
-}
-
-impl Failure for UnfitForDaemons {
-    fn hint(&self) -> Option<String> {
-        Some(match self {
-            Self::Limited { flag, .. } => format!(
-                "ulimit -{flag} unlimited lifts it; where the shell refuses that, the limit is in \
-                 /etc/security/limits.conf or in the systemd unit"
-            ),
-            Self::Nice(_) => "run it from a shell that was not started with nice".to_owned(),
-        })
-    }
 }
 
 /// Gives this process the limits and the priority that a service has, for the daemons that inherit them. Fails if the
 /// system does not allow it.
-pub fn take_limits_of_services() -> Result<(), UnfitForDaemons> {
+pub fn take_limits_of_services() -> Result<(), LimitsError> {
     let none = Rlimit {
         current: None,
         maximum: None,
@@ -335,11 +316,10 @@ pub fn take_limits_of_services() -> Result<(), UnfitForDaemons> {
         if let Some(allowed) = limit.current
             && setrlimit(resource, none).is_err()
         {
-            return Err(UnfitForDaemons::Limited {
+            return Err(LimitsError::Inherited {
                 what,
-                allowed,
+                allowed: allowed / per,
                 unit,
-                per,
                 flag,
             });
         }
@@ -350,29 +330,25 @@ pub fn take_limits_of_services() -> Result<(), UnfitForDaemons> {
         maximum: getrlimit(Resource::Core).maximum,
     };
     let _ = setrlimit(Resource::Core, no_core);
-    // Of this machine, whatever root directory another part of this program reads.
+    // Those of the first process of this machine, whatever root directory another part of this program reads.
     let first = Host::at(Path::new("/")).process(Pid(1));
-    if let Some(signals) = first.and_then(|first| first.pending_signals()) {
-        raise_pending_signals(signals);
+    if let Some(signals) = first.and_then(|first| first.limit("Max pending signals")) {
+        raise(Resource::Sigpending, signals);
     }
     match getpriority_process(None) {
         Ok(0) | Err(_) => Ok(()),
-        Ok(nice) => setpriority_process(None, 0).map_err(|_| UnfitForDaemons::Nice(nice)),
+        Ok(nice) => setpriority_process(None, 0).map_err(|_| LimitsError::Nice(nice)),
     }
 }
 
-/// Raises the limit of pending signals to that of the system's first process, or as far as is allowed.
-fn raise_pending_signals(signals: u64) {
-    let limit = getrlimit(Resource::Sigpending);
-    if limit.current.is_none_or(|now| now >= signals) {
+/// Raises a lower limit to `wanted`, or as far as its present maximum allows. Root can raise the maximum too.
+fn raise(resource: Resource, wanted: u64) {
+    let present = getrlimit(resource);
+    if present.current.is_none_or(|now| now >= wanted) {
         return;
     }
-    raise(Resource::Sigpending, limit.maximum, signals);
-}
-
-/// Raises a limit to `wanted`, or as far as its present maximum allows. Root can raise the maximum too.
-fn raise(resource: Resource, present: Option<u64>, wanted: u64) {
-    for maximum in [present.map(|present| present.max(wanted)), present] {
+    let most = present.maximum;
+    for maximum in [most.map(|most| most.max(wanted)), most] {
         let limit = Rlimit {
             current: Some(maximum.map_or(wanted, |maximum| maximum.min(wanted))),
             maximum,
@@ -389,26 +365,11 @@ const FILES: u64 = 4096;
 /// The lowest limit at which it works. With fewer, existing files could not be opened and would seem to be missing.
 pub const FEWEST_FILES: u64 = 64;
 
-/// The limit of open files of this process is too low.
-#[derive(Debug, Error)]
-#[error("this process may have {0} files open, and needs {FEWEST_FILES}")]
-pub struct TooFewFiles(u64);
-
-impl Failure for TooFewFiles {
-    fn hint(&self) -> Option<String> {
-        Some(format!("ulimit -n {FEWEST_FILES} allows as many"))
-    }
-}
-
 /// Raises the limit of open files of this process.
-pub fn raise_open_files() -> Result<(), TooFewFiles> {
-    let limit = getrlimit(Resource::Nofile);
-    if limit.current.is_none_or(|current| current >= FILES) {
-        return Ok(());
-    }
-    raise(Resource::Nofile, limit.maximum, FILES);
+pub fn raise_open_files() -> Result<(), LimitsError> {
+    raise(Resource::Nofile, FILES);
     match getrlimit(Resource::Nofile).current {
-        Some(few) if few < FEWEST_FILES => Err(TooFewFiles(few)),
+        Some(few) if few < FEWEST_FILES => Err(LimitsError::FewFiles(few)),
         _ => Ok(()),
     }
 }
@@ -418,7 +379,7 @@ const CLIENT_FILES: u64 = 1024;
 
 /// Raises the limit of open files, which programs that this process becomes keep, if an MPS client could not live with
 /// it. Measured on an H200: a client with 10, 24 or 26 hangs the device for everybody, and one with 48 works.
-pub fn give_open_files() -> Result<(), TooFewFiles> {
+pub fn give_open_files() -> Result<(), LimitsError> {
     let limit = getrlimit(Resource::Nofile);
     let Some(few) = limit.current.filter(|now| *now < FEWEST_FILES) else {
         return Ok(());
@@ -429,7 +390,7 @@ pub fn give_open_files() -> Result<(), TooFewFiles> {
         maximum: limit.maximum,
     };
     if raised < FEWEST_FILES || setrlimit(Resource::Nofile, wanted).is_err() {
-        return Err(TooFewFiles(few.max(raised)));
+        return Err(LimitsError::FewFiles(few.max(raised)));
     }
     Ok(())
 }

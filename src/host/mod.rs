@@ -12,9 +12,7 @@ mod holders;
 mod interrupt;
 mod limits;
 mod lock;
-mod own_file;
 mod process;
-mod slurm;
 mod spawn;
 mod surroundings;
 mod text;
@@ -25,11 +23,11 @@ mod user;
 mod walk;
 
 pub use acl::{Permission, check_lists};
-pub use child::{Output, RunError, run, run_as};
+pub use child::{Output, RunError, clean_command, run, run_as};
 pub use directory::{Directory, written};
 pub use environment::{Directories, Environment, EnvironmentError, Host, MpsPrograms};
 pub use files::{
-    directory_of, empty_directory, in_path, in_the_way, read_text_from, write_files_into,
+    OwnFile, directory_of, empty_directory, in_path, read_text_from, write_files_into,
     write_new_text_to, write_text_to,
 };
 pub use holders::{Holder, Holders};
@@ -39,22 +37,20 @@ pub use limits::{
     raise_memory, raise_open_files, raise_stack, take_limits_of_services,
 };
 pub use lock::Lock;
-pub use own_file::OwnFile;
 pub use process::{
     Environ, Pid, Process, ProcessHandle, ProcessTable, StartTime, adopt_descendants, reap,
 };
-pub use slurm::{Slurm, SlurmNode};
 pub use spawn::{heed_child_signal, ignore_again};
-pub use surroundings::{Surroundings, file_system, may_open, may_write, refuse_old_kernel};
+pub use surroundings::{CgroupRoom, file_system, may_open, may_write, refuse_old_kernel};
 pub use text::{
     bounded, count, is_plain, listed, nearest, printable, quoted, ranges, steers,
     without_error_numbers,
 };
-pub use threads::{MORE_PROCESSES, Threads};
-pub use tool::{NvidiaSmi, ToolError};
+pub use threads::{MORE_PROCESSES, Threads, lock};
+pub use tool::{NvidiaSmi, Slurm, ToolError};
 pub use units::{Scopes, Unit, Units};
 pub use user::{
-    Account, Reader, Uid, as_root, caller, group_name, group_named, names_in, user_name, with_sudo,
-    without_needless_sudo,
+    Access, Account, Reader, Uid, as_root, caller, group_name, group_named, names_in, user_name,
+    with_sudo, without_needless_sudo,
 };
 pub use walk::{append_privately, claimed, only_root_can_change};

@@ -184,12 +184,8 @@ impl Process {
             .collect()
     }
 
-    /// Returns the value of a variable at its start, or `None` if it was unset or is hidden.
-    pub fn environment(&self, variable: &str) -> Option<String> {
-        self.environ()?.remove(variable)
-    }
-
-    /// The same without replaced characters: for paths and comparisons, not for a terminal.
+    /// Returns the value of a variable at its start, or `None` if it was unset or is hidden: for paths and comparisons, not
+    /// for a terminal.
     pub fn environment_bytes(&self, variable: &str) -> Option<OsString> {
         let bytes = fs::read(self.directory.join("environ")).ok()?;
         bytes.split(|byte| *byte == 0).find_map(|entry| {
@@ -237,13 +233,8 @@ impl Process {
         self.limit("Max open files")
     }
 
-    /// Returns its limit of pending signals, or `None` if that is hidden.
-    pub(super) fn pending_signals(&self) -> Option<u64> {
-        self.limit("Max pending signals")
-    }
-
-    /// Returns a soft limit by the kernel's name for it.
-    fn limit(&self, name: &str) -> Option<u64> {
+    /// Returns a soft limit by the kernel's name for it, or `None` if that is hidden.
+    pub(super) fn limit(&self, name: &str) -> Option<u64> {
         let line = field(self.directory.join("limits"), name)?;
         line.split_whitespace().next()?.parse().ok()
     }
@@ -289,6 +280,20 @@ impl Process {
             / rustix::param::clock_ticks_per_second() as f64;
         std::time::Duration::try_from_secs_f64((uptime - started).max(0.0)).ok()
     }
+
+    /// True if the process belongs to this job of this user.
+    ///
+    /// Its control group decides, which no user can change. Where Slurm makes none, or the process has left it, the variable
+    /// decides with which the process was started. Any user can forge that one, so it counts for processes of the
+    /// job's own user alone.
+    pub fn is_of_slurm_job(&self, job: u32, user: Uid) -> bool {
+        let groups = fs::read_to_string(self.directory.join("cgroup")).unwrap_or_default();
+        if let Some(of_group) = job_of(&groups) {
+            return of_group == job;
+        }
+        let variable = self.environment_bytes("SLURM_JOB_ID");
+        self.owner() == Some(user) && variable.is_some_and(|id| id == job.to_string().as_str())
+    }
 }
 
 /// Splits a line of `/proc/PID/stat` into pid, name and the fields after it. The name may contain any character, so fields are
@@ -315,6 +320,21 @@ fn is_polling(directory: &Path) -> Option<bool> {
     )
 }
 
+/// Returns the job of `/slurm/uid_1000/job_7/step_0`, or of `/system.slice/slurmstepd.scope/job_7/step_0`.
+fn job_of(groups: &str) -> Option<u32> {
+    groups.lines().find_map(|line| {
+        let path = line.splitn(3, ':').nth(2)?;
+        // Elsewhere, as in /user.slice, users make groups with any name.
+        let is_slurms = path.starts_with("/slurm")
+            || (path.starts_with("/system.slice/") && path.contains("slurmstepd.scope/"));
+        if !is_slurms {
+            return None;
+        }
+        path.split('/')
+            .find_map(|part| part.strip_prefix("job_")?.parse().ok())
+    })
+}
+
 /// The variables of a process at its start, with [printable] values.
 pub type Environ = BTreeMap<String, String>;
 
@@ -337,8 +357,13 @@ impl ProcessTable {
     pub(super) fn of(proc: &Path, pids: impl Iterator<Item = Pid>) -> io::Result<Self> {
         let mut processes = BTreeMap::new();
         for pid in pids {
-            if let Some(process) = Process::read(proc, pid).or_else(unless_unread)? {
-                processes.insert(pid, process);
+            match Process::read(proc, pid) {
+                Ok(process) => processes.extend(process.map(|process| (pid, process))),
+                // It has exited, or `/proc` hides it.
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+                Err(error) if has_ended(&error) => {}
+                // Any other error, such as too many open files, must not make processes disappear.
+                Err(error) => return Err(error),
             }
         }
         Ok(Self { processes })
@@ -371,17 +396,6 @@ impl ProcessTable {
         self.processes
             .values()
             .filter(move |process| process.parent == parent)
-    }
-}
-
-/// Leaves out a process that has exited or that `/proc` hides. Any other error, such as too many open files, must not
-/// make processes disappear.
-fn unless_unread(error: io::Error) -> io::Result<Option<Process>> {
-    let is_hidden = error.kind() == io::ErrorKind::PermissionDenied;
-    if is_hidden || has_ended(&error) {
-        Ok(None)
-    } else {
-        Err(error)
     }
 }
 
@@ -472,14 +486,15 @@ impl ProcessHandle {
 
     /// The same until a deadline.
     pub fn ends_by(&self, until: Instant) -> bool {
-        is_one_ready(&mut [self.poll_fd()], until)
+        is_one_ready(&mut [self.poll_fd()], until).unwrap_or(false)
     }
 
     /// Waits for the process to exit. Returns false on timeout, or on an interrupt.
     pub fn ends_before(&self, limit: Duration, interrupt: &Interrupt) -> bool {
         let mut watched = vec![self.poll_fd()];
         watched.extend(interrupt.poll_fd());
-        is_one_ready(&mut watched, Instant::now() + limit) && self.has_ended()
+        let is_ready = is_one_ready(&mut watched, Instant::now() + limit);
+        is_ready.unwrap_or(false) && self.has_ended()
     }
 
     /// True if the process has exited.
@@ -488,18 +503,16 @@ impl ProcessHandle {
     }
 }
 
-/// Waits until there is something to read from one of these. Returns false on timeout.
-pub(super) fn is_one_ready(watched: &mut [PollFd<'_>], until: Instant) -> bool {
+/// Waits until one of these is ready. Returns false on timeout.
+pub(super) fn is_one_ready(watched: &mut [PollFd<'_>], until: Instant) -> io::Result<bool> {
     loop {
         let remaining = until.saturating_duration_since(Instant::now());
-        let Ok(timeout) = Timespec::try_from(remaining) else {
-            return false;
-        };
+        let timeout = Timespec::try_from(remaining).map_err(io::Error::other)?;
         match poll(watched, Some(&timeout)) {
-            Ok(count) => return count > 0,
+            Ok(count) => return Ok(count > 0),
             // A signal to this process means nothing here.
             Err(Errno::INTR) => {}
-            Err(_) => return false,
+            Err(error) => return Err(error.into()),
         }
     }
 }
@@ -596,5 +609,34 @@ mod tests {
         assert!(host.has_ended(pid));
         let gone = host.open_process(pid, started).unwrap();
         assert!(gone.is_none(), "it is gone");
+    }
+
+    #[test]
+    fn a_control_group_names_its_job() {
+        assert_eq!(
+            job_of("4:memory:/slurm/uid_1000/job_7/step_0/task_0"),
+            Some(7)
+        );
+        assert_eq!(
+            job_of("4:memory:/slurm_n1/uid_1000/job_8/step_batch"),
+            Some(8)
+        );
+        assert_eq!(
+            job_of("0::/system.slice/slurmstepd.scope/job_9/step_0/user"),
+            Some(9)
+        );
+        assert_eq!(
+            job_of("0::/system.slice/n1_slurmstepd.scope/job_10"),
+            Some(10)
+        );
+    }
+
+    #[test]
+    fn another_group_names_none() {
+        let made_by_a_user =
+            "0::/user.slice/user-1000.slice/user@1000.service/slurmstepd.scope/job_7";
+        assert_eq!(job_of(made_by_a_user), None);
+        assert_eq!(job_of("0::/\n4:memory:/system.slice/slurmd.service"), None);
+        assert_eq!(job_of(""), None);
     }
 }

@@ -159,7 +159,7 @@ fn isolate() -> rustix::io::Result<()> {
     leave_session_keyring()?;
     umask(Mode::from_raw_mode(UMASK));
     reset_signals();
-    unblock_signals();
+    let _ = SigSet::empty().thread_set_mask();
     close_on_exec_from(FIRST);
     Ok(())
 }
@@ -263,16 +263,6 @@ fn ignore(signals: u64) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Empties the signal mask.
-fn unblock_signals() {
-    // SAFETY: an all-zero set is valid, and both calls only touch it. They are async-signal-safe.
-    unsafe {
-        let mut none: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&raw mut none);
-        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
-    }
 }
 
 /// Marks all descriptors from `first` on to be closed by `exec`.

@@ -8,9 +8,9 @@ use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
 use rustix::io::Errno;
 use thiserror::Error;
 
-use super::files::field;
+use super::files::{field, number_in};
 use super::process::fields_of;
-use super::{Host, Pid, ProcessHandle, printable};
+use super::{Host, Pid, ProcessHandle, in_path, printable};
 use crate::failure::Failure;
 use crate::settings::Cpus;
 
@@ -37,31 +37,6 @@ const CONTAINER_MARKS: [(&str, &str); 3] = [
     ("run/.containerenv", "podman"),
     ("run/systemd/container", "systemd"),
 ];
-
-/// The machine around GPUs and daemons.
-#[derive(Clone, Debug, Default)]
-pub struct Surroundings {
-    /// MPS programs that have ended and that nobody has reaped.
-    pub zombies: Vec<Zombie>,
-    /// Default pipe directories with files of a daemon, which may have ended.
-    pub default_directories: Vec<PathBuf>,
-    /// `/dev/shm`; `None` if there is none.
-    pub shared_memory: Option<FileSystem>,
-    /// Shared memory of MPS servers that have ended.
-    pub leftover_memory: Vec<PathBuf>,
-    /// True if the machine has `NVSwitches`, which the fabric manager must set up.
-    pub has_nvswitch: bool,
-    /// The security label of this process, of `SELinux` or `AppArmor`; `None` without either.
-    pub label: Option<String>,
-    /// True if `SELinux` enforces its policy.
-    pub selinux_enforces: bool,
-    /// The room in the control group of this process.
-    pub cgroup: CgroupRoom,
-    /// The engine whose container this is.
-    pub container: Option<&'static str>,
-    /// The names of units that systemd starts at boot.
-    pub enabled_units: Vec<String>,
-}
 
 /// A process that has ended and that its parent has not reaped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,30 +77,88 @@ pub fn file_system(path: &Path) -> io::Result<FileSystem> {
     })
 }
 
-impl Surroundings {
-    /// Reads what is below the host's root.
-    pub fn read(host: &Host) -> Self {
-        let root = &host.root;
-        Self {
-            zombies: zombies(&root.join("proc")),
-            default_directories: default_directories(root),
-            shared_memory: file_system(&root.join("dev/shm")).ok(),
-            leftover_memory: leftover_memory(host),
-            has_nvswitch: root.join("dev/nvidia-nvswitch0").exists()
-                || root.join("dev/nvidia-nvswitchctl").exists(),
-            label: fs::read_to_string(root.join("proc/self/attr/current"))
-                .ok()
-                .map(|text| printable(text.trim_matches(['\0', '\n', ' '])))
-                .filter(|label| !label.is_empty()),
-            selinux_enforces: fs::read_to_string(root.join("sys/fs/selinux/enforce"))
-                .is_ok_and(|text| text.trim() == "1"),
-            cgroup: CgroupRoom::read(root),
-            container: CONTAINER_MARKS
-                .into_iter()
-                .find(|(mark, _)| root.join(mark).exists())
-                .map(|(_, engine)| engine),
-            enabled_units: enabled_units(&root.join("etc/systemd/system")),
-        }
+impl Host {
+    /// Returns the MPS programs that have ended and that nobody has reaped. Process tables leave them out.
+    pub fn zombies(&self) -> Vec<Zombie> {
+        let proc = self.root.join("proc");
+        names_in(&proc)
+            .into_iter()
+            .filter(|(_, name)| name.parse::<u32>().is_ok())
+            .filter_map(|(directory, _)| {
+                let stat = fs::read(directory.join("stat")).ok()?;
+                let stat = String::from_utf8_lossy(&stat);
+                let (pid, name, fields) = fields_of(&stat)?;
+                if fields.first() != Some(&"Z") || !name.starts_with(MPS_PROGRAMS) {
+                    return None;
+                }
+                let parent = Pid(fields.get(1)?.parse().ok()?);
+                Some(Zombie {
+                    pid,
+                    parent,
+                    is_neglected: reaps(&proc.join(parent.to_string())),
+                })
+            })
+            .collect()
+    }
+
+    /// Returns the default pipe directories with files of a daemon, which may have ended.
+    pub fn default_directories(&self) -> Vec<PathBuf> {
+        DEFAULT_PIPE_DIRECTORIES
+            .iter()
+            .filter(|path| has_daemon_files(&self.root.join(path)))
+            .map(|path| Path::new("/").join(path))
+            .collect()
+    }
+
+    /// Returns the shared memory of MPS servers that have ended.
+    pub fn leftover_memory(&self) -> Vec<PathBuf> {
+        let mut leftover: Vec<PathBuf> = names_in(&self.root.join("dev/shm"))
+            .into_iter()
+            .filter(|(_, name)| user_of_memory(name).is_some_and(|pid| !self.shows(pid)))
+            .map(|(_, name)| Path::new("/dev/shm").join(printable(&name)))
+            .collect();
+        leftover.sort();
+        leftover
+    }
+
+    /// True if the machine has `NVSwitches`, which the fabric manager must set up.
+    pub fn has_nvswitch(&self) -> bool {
+        self.root.join("dev/nvidia-nvswitch0").exists()
+            || self.root.join("dev/nvidia-nvswitchctl").exists()
+    }
+
+    /// Returns the security label of this process, of `SELinux` or `AppArmor`; `None` without either.
+    pub fn security_label(&self) -> Option<String> {
+        let text = fs::read_to_string(self.root.join("proc/self/attr/current")).ok()?;
+        let label = printable(text.trim_matches(['\0', '\n', ' ']));
+        (!label.is_empty()).then_some(label)
+    }
+
+    /// True if `SELinux` enforces its policy.
+    pub fn selinux_enforces(&self) -> bool {
+        fs::read_to_string(self.root.join("sys/fs/selinux/enforce"))
+            .is_ok_and(|text| text.trim() == "1")
+    }
+
+    /// Returns the engine whose container this is.
+    pub fn container(&self) -> Option<&'static str> {
+        CONTAINER_MARKS
+            .into_iter()
+            .find(|(mark, _)| self.root.join(mark).exists())
+            .map(|(_, engine)| engine)
+    }
+
+    /// Returns the names of units that systemd starts at boot: the entries of `*.wants` and `*.requires`.
+    pub fn enabled_units(&self) -> Vec<String> {
+        names_in(&self.root.join("etc/systemd/system"))
+            .into_iter()
+            .filter(|(path, _)| {
+                let kind = path.extension().and_then(OsStr::to_str);
+                matches!(kind, Some("wants" | "requires"))
+            })
+            .flat_map(|(path, _)| names_in(&path))
+            .map(|(_, name)| printable(&name))
+            .collect()
     }
 }
 
@@ -138,28 +171,6 @@ fn names_in(directory: &Path) -> Vec<(PathBuf, String)> {
         .collect()
 }
 
-/// Process tables leave zombies out.
-fn zombies(proc: &Path) -> Vec<Zombie> {
-    names_in(proc)
-        .into_iter()
-        .filter(|(_, name)| name.parse::<u32>().is_ok())
-        .filter_map(|(directory, _)| {
-            let stat = fs::read(directory.join("stat")).ok()?;
-            let stat = String::from_utf8_lossy(&stat);
-            let (pid, name, fields) = fields_of(&stat)?;
-            if fields.first() != Some(&"Z") || !name.starts_with(MPS_PROGRAMS) {
-                return None;
-            }
-            let parent = Pid(fields.get(1)?.parse().ok()?);
-            Some(Zombie {
-                pid,
-                parent,
-                is_neglected: reaps(&proc.join(parent.to_string())),
-            })
-        })
-        .collect()
-}
-
 /// True for an MPS program, which reaps its children, and for the init process of a machine or a container, which reaps
 /// those of others.
 fn reaps(process: &Path) -> bool {
@@ -169,28 +180,10 @@ fn reaps(process: &Path) -> bool {
         || fs::read_to_string(process.join("comm")).is_ok_and(|name| name.starts_with(MPS_PROGRAMS))
 }
 
-fn default_directories(root: &Path) -> Vec<PathBuf> {
-    DEFAULT_PIPE_DIRECTORIES
-        .iter()
-        .filter(|path| has_daemon_files(&root.join(path)))
-        .map(|path| Path::new("/").join(path))
-        .collect()
-}
-
 fn has_daemon_files(directory: &Path) -> bool {
     DAEMON_FILES
         .iter()
         .any(|file| fs::symlink_metadata(directory.join(file)).is_ok())
-}
-
-fn leftover_memory(host: &Host) -> Vec<PathBuf> {
-    let mut leftover: Vec<PathBuf> = names_in(&host.root.join("dev/shm"))
-        .into_iter()
-        .filter(|(_, name)| user_of_memory(name).is_some_and(|pid| !host.shows(pid)))
-        .map(|(_, name)| Path::new("/dev/shm").join(printable(&name)))
-        .collect();
-    leftover.sort();
-    leftover
 }
 
 /// Returns the process that a file of shared memory is named for.
@@ -199,33 +192,10 @@ fn user_of_memory(name: &str) -> Option<Pid> {
     Some(Pid(pid.split('.').next()?.parse().ok()?))
 }
 
-fn number_in(file: &Path) -> Option<u64> {
-    fs::read_to_string(file).ok()?.trim().parse().ok()
-}
-
-fn not_found(what: String) -> io::Error {
-    io::Error::new(io::ErrorKind::NotFound, what)
-}
-
-/// The entries of `*.wants` and `*.requires`.
-fn enabled_units(directory: &Path) -> Vec<String> {
-    let mut units: Vec<String> = names_in(directory)
-        .into_iter()
-        .filter(|(path, _)| {
-            let kind = path.extension().and_then(OsStr::to_str);
-            matches!(kind, Some("wants" | "requires"))
-        })
-        .flat_map(|(path, _)| names_in(&path))
-        .map(|(_, name)| printable(&name))
-        .collect();
-    units.sort();
-    units.dedup();
-    units
-}
-
 impl Host {
     /// Returns a path of the system below the host's root.
-    pub fn below(&self, path: &Path) -> PathBuf {
+    pub fn below(&self, path: impl AsRef<Path>) -> PathBuf {
+        let path = path.as_ref();
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
@@ -278,18 +248,19 @@ pub struct CgroupRoom {
 }
 
 impl CgroupRoom {
-    pub(super) fn read(root: &Path) -> Self {
+    /// Reads it below a root.
+    pub fn read(root: &Path) -> Self {
         let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
         let path = groups.lines().find_map(|line| line.strip_prefix("0::/"));
         let tree = root.join("sys/fs/cgroup");
         let mut least = Self::default();
         for group in Path::new(path.unwrap_or_default()).ancestors() {
             let group = tree.join(group);
-            let tasks = number_in(&group.join("pids.max")).map(|most| {
-                let used = number_in(&group.join("pids.current")).unwrap_or(0);
+            let tasks = number_in(group.join("pids.max")).map(|most| {
+                let used = number_in(group.join("pids.current")).unwrap_or(0);
                 most.saturating_sub(used)
             });
-            let memory = number_in(&group.join("memory.max"));
+            let memory = number_in(group.join("memory.max"));
             least.tasks = [least.tasks, tasks].into_iter().flatten().min();
             least.memory = [least.memory, memory].into_iter().flatten().min();
         }
@@ -330,31 +301,28 @@ impl Host {
         let address = self.pci_address(gpu)?;
         let path = self
             .root
-            .join("sys/bus/pci/devices")
-            .join(&address)
-            .join("local_cpulist");
-        let text = fs::read_to_string(&path).map_err(|error| {
-            io::Error::new(error.kind(), format!("{}: {error}", path.display()))
-        })?;
+            .join(format!("sys/bus/pci/devices/{address}/local_cpulist"));
+        let text = fs::read_to_string(&path).map_err(|error| in_path(&path, &error))?;
         text.trim().parse().map_err(|error: String| {
-            let what = format!("{}: {error}", path.display());
-            io::Error::new(io::ErrorKind::InvalidData, what)
+            in_path(&path, &io::Error::new(io::ErrorKind::InvalidData, error))
         })
     }
 
     /// Returns the PCI address of a GPU, such as `0000:17:00.0`, from the driver's files in `/proc`.
     fn pci_address(&self, gpu: &str) -> io::Result<String> {
         let gpus = self.root.join("proc/driver/nvidia/gpus");
-        let entries = fs::read_dir(&gpus)
-            .map_err(|error| not_found(format!("{}: {error}", gpus.display())))?;
-        entries
+        fs::read_dir(&gpus)
+            .map_err(|error| in_path(&gpus, &error))?
             .flatten()
             .find(|entry| {
                 let uuid = field(entry.path().join("information"), "GPU UUID:");
                 uuid.is_some_and(|uuid| uuid == gpu)
             })
             .and_then(|entry| entry.file_name().into_string().ok())
-            .ok_or_else(|| not_found(format!("{} does not list {gpu}", gpus.display())))
+            .ok_or_else(|| {
+                let what = format!("{} does not list {gpu}", gpus.display());
+                io::Error::new(io::ErrorKind::NotFound, what)
+            })
     }
 }
 

@@ -2,6 +2,9 @@
 //! meant.
 
 use std::borrow::{Borrow, Cow};
+use std::sync::LazyLock;
+
+use regex::Regex;
 
 /// The longest command line in a message, in characters. A process chooses its own command line, which must not push the
 /// rest of the message out of sight.
@@ -56,19 +59,10 @@ pub fn bounded(command: &str) -> Cow<'_, str> {
 
 /// Returns a message without the numbers that Rust adds to the system's words: `(os error 2)`.
 pub fn without_error_numbers(text: &str) -> Cow<'_, str> {
-    const NUMBER: &str = " (os error ";
-    if !text.contains(NUMBER) {
-        return Cow::Borrowed(text);
-    }
-    let mut parts = text.split(NUMBER);
-    let mut kept = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        match part.split_once(')') {
-            Some((number, rest)) if number.parse::<u32>().is_ok() => kept.push_str(rest),
-            _ => kept.extend([NUMBER, part]),
-        }
-    }
-    Cow::Owned(kept)
+    static NUMBER: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r" \(os error [0-9]+\)").expect("the pattern is a regular expression")
+    });
+    NUMBER.replace_all(text, "")
 }
 
 /// The word of `known` that `word` was probably meant to be.

@@ -44,7 +44,12 @@ impl Threads {
         // A thread that cannot be started does not give its job back.
         let job = Arc::new(Mutex::new(Some(job)));
         let theirs = Arc::clone(&job);
-        let is_started = self.take()
+        let taken = self
+            .free
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| {
+                free.checked_sub(1)
+            });
+        let is_started = taken.is_ok()
             && Builder::new()
                 .spawn_scoped(scope, move || {
                     run(&theirs);
@@ -81,15 +86,6 @@ impl Threads {
         results.sort_by_key(|(number, _)| *number);
         results.into_iter().map(|(_, result)| result).collect()
     }
-
-    fn take(&self) -> bool {
-        let taken = self
-            .free
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| {
-                free.checked_sub(1)
-            });
-        taken.is_ok()
-    }
 }
 
 /// Runs a job that has not run yet.
@@ -116,8 +112,8 @@ fn has_room(count: usize) -> bool {
     })
 }
 
-/// Locks a mutex. No work is done while one of these locks is held, so a panic leaves nothing half-done.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Locks a mutex. One that a panic has poisoned is used all the same: what it guards is valid between operations.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,13 +1,13 @@
-//! Programs of the system that mig-mps runs, and what they say when they refuse: `nvidia-smi` here, `systemctl` in
-//! [`units`](super::units), `scontrol` in [`slurm`](super::slurm).
+//! Programs of the system that mig-mps runs, and what they say when they refuse: `nvidia-smi` and `scontrol` here,
+//! `systemctl` in [`units`](super::units).
 
 use std::path::PathBuf;
-use std::process::{Command, ExitStatus};
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use thiserror::Error;
 
-use super::{Output, RunError, Unit, as_root, run};
+use super::{Output, RunError, Unit, as_root, clean_command, run};
 use crate::failure::Failure;
 
 /// A program of the system.
@@ -131,14 +131,8 @@ impl Tool {
 
     /// Runs the program to its end in a clean environment. Its output is parsed, so the locale is C.
     pub(super) fn run(&self, words: &[&str], limit: Duration) -> Result<Output, ToolError> {
-        let mut command = Command::new(&self.program);
-        command.args(self.options).args(words);
-        command.env_clear().env("LC_ALL", "C").current_dir("/");
-        for kept in KEPT {
-            if let Some(value) = std::env::var_os(kept) {
-                command.env(kept, value);
-            }
-        }
+        let mut command = clean_command(&self.program, &KEPT);
+        command.args(self.options).args(words).env("LC_ALL", "C");
         let output = run(&command, "", limit).map_err(|error| ToolError::Program {
             asked: self.asked(words),
             error,
@@ -206,6 +200,53 @@ impl NvidiaSmi {
     }
 }
 
+/// The time limit of one request to Slurm's controller.
+const SLURM_LIMIT: Duration = Duration::from_secs(20);
+
+/// Slurm's controller, through `scontrol`.
+#[derive(Clone, Debug)]
+pub struct Slurm(Tool);
+
+impl Slurm {
+    pub fn at(scontrol: PathBuf) -> Self {
+        Self(Tool::at(scontrol, "scontrol", &[]))
+    }
+
+    /// Returns the reason for which no job is started on a node, without the user and the time; `None` if jobs are started
+    /// there, or nobody gave one.
+    pub fn drain_reason(&self, node: &str) -> Result<Option<String>, ToolError> {
+        let shown = self.0.run(&["show", "node", node], SLURM_LIMIT)?;
+        Ok(drain_reason(&shown.stdout).map(str::to_owned))
+    }
+
+    /// Keeps jobs from being started on a node; those that run there go on.
+    pub fn drain(&self, node: &str, reason: &str) -> Result<(), ToolError> {
+        self.update(node, &["State=DRAIN", &format!("Reason={reason}")])
+    }
+
+    /// Lets jobs be started on a node again.
+    pub fn resume(&self, node: &str) -> Result<(), ToolError> {
+        self.update(node, &["State=RESUME"])
+    }
+
+    fn update(&self, node: &str, values: &[&str]) -> Result<(), ToolError> {
+        let node = format!("NodeName={node}");
+        let words = [&["update", &node], values].concat();
+        self.0.run(&words, SLURM_LIMIT).map(drop)
+    }
+}
+
+fn drain_reason(shown: &str) -> Option<&str> {
+    let mut lines = shown.lines().map(str::trim_start);
+    let mut states = lines.clone().filter_map(|line| line.strip_prefix("State="));
+    let state = states.next()?.split_whitespace().next()?;
+    if !state.split('+').any(|word| word == "DRAIN") {
+        return None;
+    }
+    let reason = lines.find_map(|line| line.strip_prefix("Reason="))?;
+    Some(reason.rsplit_once(" [").map_or(reason, |(own, _)| own))
+}
+
 #[cfg(test)]
 pub(super) use tests::Fake;
 
@@ -213,6 +254,7 @@ pub(super) use tests::Fake;
 mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
+    use std::process::Command;
 
     use super::*;
 
@@ -282,5 +324,23 @@ mod tests {
                 "nvidia-smi --gpu-reset -i 0000:17:00.0: cannot start /no/nvidia-smi: "
             )
         );
+    }
+
+    /// Slurm 22.05.8.
+    const SHOWN: &str = "NodeName=n1 Arch=x86_64 CoresPerSocket=1 
+   State=IDLE+DRAIN ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A
+   Partitions=all 
+   Reason=mig-mps: 0.4 hangs [root@2026-11-23T18:01:23]
+";
+
+    #[test]
+    fn a_drained_node_has_a_reason() {
+        assert_eq!(drain_reason(SHOWN), Some("mig-mps: 0.4 hangs"));
+    }
+
+    #[test]
+    fn a_node_that_takes_jobs_has_none() {
+        let shown = "NodeName=n1\n   State=MIXED ThreadsPerCore=1\n";
+        assert_eq!(drain_reason(shown), None);
     }
 }

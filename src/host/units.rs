@@ -106,19 +106,15 @@ impl Units {
     pub fn holding(&self, holders: &Holders) -> Result<Vec<Unit>, ToolError> {
         let mut up = self.show(&Unit::ALL)?;
         up.retain(Shown::is_up);
-        let holding: Vec<Unit> = up
-            .iter()
-            .filter(|shown| shown.holds(holders))
-            .map(|shown| shown.unit)
-            .collect();
+        let holds = |unit: Unit| {
+            up.iter()
+                .any(|shown| shown.unit == unit && shown.holds(holders))
+        };
         // A path unit has no process: it is stopped with the service that it restarts.
-        Ok(Unit::ALL
-            .into_iter()
-            .filter(|unit| {
-                let restarts_holder = unit.restarted().is_some_and(|unit| holding.contains(&unit));
-                let is_up = up.iter().any(|shown| shown.unit == *unit);
-                holding.contains(unit) || (is_up && restarts_holder)
-            })
+        Ok(up
+            .iter()
+            .map(|shown| shown.unit)
+            .filter(|unit| holds(*unit) || unit.restarted().is_some_and(holds))
             .collect())
     }
 
@@ -255,18 +251,12 @@ const SERVICE: &str = "mig-mps.service";
 ///
 /// A process stays in the cgroup of the service or login session that started it, and ends with it. A daemon must not.
 #[derive(Clone, Debug)]
-pub struct Scopes {
-    program: PathBuf,
-}
+pub struct Scopes(pub(super) PathBuf);
 
 impl Scopes {
-    pub(crate) fn by(program: PathBuf) -> Self {
-        Self { program }
-    }
-
     /// Returns a command that becomes `command` in a new scope. Its environment is that of `command`.
     pub fn wrap(&self, device: &str, command: &Command) -> Command {
-        let mut scoped = Command::new(&self.program);
+        let mut scoped = Command::new(&self.0);
         let variables = command.get_envs();
         scoped.env_clear();
         scoped.envs(variables.filter_map(|(name, value)| Some((name, value?))));

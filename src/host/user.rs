@@ -8,6 +8,7 @@ use nix::unistd::Gid;
 use serde::{Deserialize, Serialize};
 
 use super::acl::AccessList;
+use super::files::number_in;
 use super::quoted;
 use crate::config::{LOG_DIR, RUN_DIR};
 
@@ -35,11 +36,8 @@ pub fn caller() -> Uid {
 /// True if files of this user may be those of users that the namespace of this process does not map: the kernel shows them
 /// as the overflow user, who is `nobody` on most systems.
 pub(super) fn may_be_unmapped(uid: Uid) -> bool {
-    let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid")
-        .ok()
-        .and_then(|text| text.trim().parse().ok())
-        .unwrap_or(65534);
-    overflow == uid.0
+    let overflow = number_in("/proc/sys/kernel/overflowuid").unwrap_or(65534);
+    overflow == u64::from(uid.0)
         && fs::read_to_string("/proc/self/uid_map")
             .is_ok_and(|map| !map.split_whitespace().eq(["0", "0", "4294967295"]))
 }
@@ -115,6 +113,19 @@ pub fn group_name(gid: u32) -> String {
         .map_or_else(|| gid.to_string(), |group| group.name)
 }
 
+/// The users who may enter a directory, which belongs to the caller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Every user of the node.
+    Everybody,
+    /// The user who runs `mig-mps`.
+    Owner,
+    /// The members of a group, by its gid.
+    Group(u32),
+    /// One other user.
+    User(Uid),
+}
+
 /// A user or group that must be able to enter a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reader {
@@ -128,18 +139,13 @@ impl Reader {
     /// Returns the user with the groups of the user's processes.
     pub fn of(user: Uid) -> Self {
         if user == caller() {
-            return Self::caller();
+            let groups = rustix::process::getgroups().unwrap_or_default();
+            let all = std::iter::once(rustix::process::getegid()).chain(groups);
+            return Self::User(user, all.map(rustix::process::Gid::as_raw).collect());
         }
         let account = Account::of(user).ok().flatten();
         let groups = account.and_then(|account| account.groups().ok());
         Self::User(user, groups.unwrap_or_default())
-    }
-
-    /// Returns the user who runs this program.
-    pub fn caller() -> Self {
-        let groups = rustix::process::getgroups().unwrap_or_default();
-        let all = std::iter::once(rustix::process::getegid()).chain(groups);
-        Self::User(caller(), all.map(rustix::process::Gid::as_raw).collect())
     }
 
     /// Returns the topmost directory above `path` that the reader cannot enter. Without access to all of the directories
@@ -191,11 +197,9 @@ pub fn with_sudo() -> String {
     let words = std::env::args_os()
         .skip(1)
         .map(|word: OsString| quoted(&word.to_string_lossy()));
-    let line: Vec<String> = ["sudo".to_owned()]
-        .into_iter()
-        .chain(variables)
-        .chain(["mig-mps".to_owned()])
-        .chain(words)
-        .collect();
+    let mut line = vec!["sudo".to_owned()];
+    line.extend(variables);
+    line.push("mig-mps".to_owned());
+    line.extend(words);
     line.join(" ")
 }

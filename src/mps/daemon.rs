@@ -14,9 +14,9 @@ use thiserror::Error;
 
 use super::launch::{Invocation, Task};
 use super::log::diagnose;
-use super::{Access, ControlProgram, LineKind, LogDir, LogFile, LogLine};
+use super::{ControlProgram, LineKind, LogDir, LogFile, LogLine};
 use crate::failure::Failure;
-use crate::host::{self, Directory, MpsPrograms, Output, Permission, RunError, Uid};
+use crate::host::{self, Access, Directory, MpsPrograms, Output, Permission, RunError, Uid};
 
 /// The control daemon of one device, running or not, by its directories.
 #[derive(Clone, Debug)]
@@ -180,9 +180,9 @@ impl Daemon {
         {
             logs.rename(name, &logs, aside)?;
         }
-        access.make_in(&logs, name, Permission::Read)?;
+        logs.make_child_with(name, access, Permission::Read)?;
         self.device_directory()?
-            .make_child(self.pipe_name(), 0o700)?;
+            .make_child(self.pipe_name(), &Access::Owner)?;
         Ok(())
     }
 
@@ -195,7 +195,7 @@ impl Daemon {
         {
             lock.set_permissions(PermissionsExt::from_mode(0o600))?;
         }
-        access.make_in(&device, self.pipe_name(), Permission::Enter)?;
+        device.make_child(self.pipe_name(), access)?;
         Ok(())
     }
 
@@ -226,7 +226,7 @@ impl Daemon {
     pub(super) fn move_away(&self) -> io::Result<()> {
         let device = self.device_directory()?;
         let above = device.path().parent().unwrap_or(device.path());
-        let set_aside = Directory::open(above)?.make_child(SET_ASIDE, 0o755)?;
+        let set_aside = Directory::open(above)?.make_child(SET_ASIDE, &Access::Everybody)?;
         let name = device
             .path()
             .file_name()

@@ -1,7 +1,5 @@
 //! Starts a control daemon in a closed pipe directory. That is opened once the daemon is complete and recorded.
 
-use std::ffi::OsStr;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -13,7 +11,7 @@ use super::processes::{list_pids, serves_in};
 use super::{Daemon, LockHolder, MAX_PIPE_DIR, MpsError};
 use crate::config::CONTROL;
 use crate::host::{
-    Directory, Host, LAUNCH, Limits, MpsPrograms, Output, Permission, Process, Reader, Uid, caller,
+    Access, Host, LAUNCH, Limits, MpsPrograms, Output, Process, Reader, Uid, caller, clean_command,
     open_files,
 };
 use crate::settings::{Cpus, NOFILE};
@@ -255,43 +253,13 @@ pub struct LaunchOptions {
     pub device: String,
     /// One server of root serves all users at once.
     pub multiuser: bool,
-    /// The users who may connect.
+    /// The users who may connect, by the permissions of the daemon's directories.
     pub access: Access,
     /// The user or group that must be able to enter the directories above, with its name.
     pub reader: Option<(String, Reader)>,
     pub cpus: Option<Cpus>,
     /// The limit of open files; by default [`NOFILE`], or the system's limit if that is lower.
     pub nofile: Option<u64>,
-}
-
-/// The users who may connect to a daemon, as the permissions of its directories. All belong to the caller.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Every user of the node.
-    Everybody,
-    /// The user who runs `mig-mps`.
-    Owner,
-    /// The members of a group, by its gid.
-    Group(u32),
-    /// One other user.
-    User(Uid),
-}
-
-impl Access {
-    /// Makes a directory that they may enter, or read, and nobody else.
-    pub(super) fn make_in(
-        &self,
-        parent: &Directory,
-        name: impl AsRef<OsStr>,
-        to: Permission,
-    ) -> io::Result<Directory> {
-        match self {
-            Self::Everybody => parent.make_child(name, 0o755),
-            Self::Owner => parent.make_child(name, 0o700),
-            Self::Group(group) => parent.make_child_of(name, 0o750, *group),
-            Self::User(user) => parent.make_child_for(name, *user, to),
-        }
-    }
 }
 
 /// The lowest limit of open files at which a daemon works. On an H200 it worked with 64; with 20 its server did not
@@ -355,11 +323,7 @@ impl Invocation {
 }
 
 fn clean(program: &Path, programs: &MpsPrograms) -> Command {
-    let mut command = Command::new(program);
-    command.env_clear().env("PATH", &programs.path);
-    command.envs(
-        KEPT.iter()
-            .filter_map(|name| Some((name, std::env::var_os(name)?))),
-    );
+    let mut command = clean_command(program, &KEPT);
+    command.env("PATH", &programs.path);
     command
 }

@@ -16,7 +16,7 @@ mod stop;
 pub use configure::ContextMemory;
 pub use control_program::ControlProgram;
 pub use daemon::{Daemon, MAX_PIPE_DIR, MpsError, SET_ASIDE};
-pub use launch::{Access, Invocation, LaunchOptions, Launched};
+pub use launch::{Invocation, LaunchOptions, Launched};
 pub(crate) use log::split;
 pub use log::{LineKind, LogDir, LogFile, LogLine, LogTail, logged_ready, needs_rotation, rotate};
 pub use processes::{LockHolder, MpsProgram, is_daemon, servers_of, serves_in};

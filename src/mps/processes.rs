@@ -156,8 +156,8 @@ impl Daemon {
     ) -> Result<Option<Process>, MpsError> {
         let daemons = self.mps_processes(host, caller(), MpsProgram::Control)?;
         if let [one] = daemons.as_slice() {
-            let device = one.environment("CUDA_VISIBLE_DEVICES");
-            if device.as_ref() == Some(&wanted.device)
+            let device = one.environment_bytes("CUDA_VISIBLE_DEVICES");
+            if device.is_some_and(|device| device == wanted.device.as_str())
                 && one.command().contains(MULTIUSER) == wanted.multiuser
                 && self.has_socket()
                 && self.lock_holder() == LockHolder::Process(one.pid)

@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use nvml_wrapper::Nvml as Library;
 
 use super::{Code, GpuHandle, NvmlError, Session};
 use crate::config::NVML_CALL_LIMIT;
+use crate::host::lock;
 
 /// Held for reading while a task runs, and for writing while the library is [shut down](Nvml::while_shut_down).
 static OPEN: RwLock<()> = RwLock::new(());
@@ -18,17 +19,13 @@ static OPEN: RwLock<()> = RwLock::new(());
 /// The tasks that have not ended, also those that nobody waits for any more, with the library that each uses.
 static RUNNING: Mutex<Vec<(OsString, Watch)>> = Mutex::new(Vec::new());
 
-fn running() -> MutexGuard<'static, Vec<(OsString, Watch)>> {
-    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Returns the error of a task that has made a call in this library and has not ended.
 fn unfinished(library: &OsStr) -> Option<NvmlError> {
-    running()
+    lock(&RUNNING)
         .iter()
         .filter(|(name, _)| *name == library)
         .find_map(|(_, watch)| {
-            let call = watch.lock().clone()?;
+            let call = lock(&watch.current).clone()?;
             Some(call.hangs_for(call.since.elapsed()))
         })
 }
@@ -72,7 +69,7 @@ impl Nvml {
 
     /// Starts the threads for this number of concurrent calls, or none.
     pub fn reserve(calls: usize) -> Result<(), NvmlError> {
-        let mut free = free();
+        let mut free = lock(&FREE);
         let mut made = Vec::new();
         while free.len() + made.len() < calls {
             match make_worker() {
@@ -214,15 +211,11 @@ impl Call {
 impl Watch {
     /// Records the start of a call.
     pub(super) fn begin(&self, name: &'static str, subject: &str) {
-        *self.lock() = Some(Call {
+        *lock(&self.current) = Some(Call {
             name,
             subject: subject.to_owned(),
             since: Instant::now(),
         });
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Call>> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -235,10 +228,6 @@ struct Worker(Sender<Option<Task>>);
 
 /// The free workers. Threads are reused: a new one could exceed a limit of processes half-way through a change.
 static FREE: Mutex<Vec<Worker>> = Mutex::new(Vec::new());
-
-fn free() -> MutexGuard<'static, Vec<Worker>> {
-    FREE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn make_worker() -> Result<(Worker, JoinHandle<()>), NvmlError> {
     let (sender, tasks) = mpsc::channel::<Option<Task>>();
@@ -273,14 +262,14 @@ fn begin<T: Send + 'static>(
     let (answer, answers) = mpsc::channel();
     let own = watch.clone();
     let task: Task = Box::new(move |worker| {
-        running().push((name, own.clone()));
+        lock(&RUNNING).push((name, own.clone()));
         let result = task(own.clone());
-        running().retain(|(_, other)| !Arc::ptr_eq(&other.current, &own.current));
-        free().push(worker);
+        lock(&RUNNING).retain(|(_, other)| !Arc::ptr_eq(&other.current, &own.current));
+        lock(&FREE).push(worker);
         // After its limit no thread waits for the task.
         let _ = answer.send(result);
     });
-    let known = free().pop();
+    let known = lock(&FREE).pop();
     let worker = match known {
         Some(worker) => worker,
         None => make_worker()?.0,
@@ -314,7 +303,7 @@ impl<T> Watched<T> {
                 Err(RecvTimeoutError::Timeout) => {}
             }
             // Before its first call a task cannot hang.
-            let Some(call) = self.watch.lock().clone() else {
+            let Some(call) = lock(&self.watch.current).clone() else {
                 continue;
             };
             patience = match limit.checked_sub(call.since.elapsed()) {

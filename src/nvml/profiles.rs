@@ -1,13 +1,14 @@
 //! The GPU instance profiles that a GPU supports.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use nvml_wrapper_sys::bindings::nvmlGpuInstanceProfileInfo_v2_t as ProfileInfo;
 
 use super::session::{GpuHandle, get, list, numbered, symbol, text, version_of};
 use super::{Code, GpuReading, NvmlError};
 use crate::geometry::{GpuInstanceProfile, Placement, ProfileEnum, ProfileId, ProfileName};
+use crate::host::lock;
 
 /// The limit for profile queries of a driver that never answers `INVALID_ARGUMENT` (NVML 13.3 has 18 profiles).
 const MOST_PROFILES: u32 = 64;
@@ -16,10 +17,6 @@ type Offers = BTreeMap<(String, bool), Vec<GpuInstanceProfile>>;
 
 /// The profiles of GPUs, by UUID and MIG mode.
 static OFFERS: Mutex<Offers> = Mutex::new(BTreeMap::new());
-
-fn known_offers() -> MutexGuard<'static, Offers> {
-    OFFERS.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl GpuHandle {
     /// Returns the profiles with these ids, without placements and free counts. Not every driver has a call for one id, so
@@ -41,7 +38,7 @@ impl GpuHandle {
             return Ok(Vec::new());
         };
         let key = (gpu.uuid.clone(), mode.current);
-        if let Some(offers) = known_offers().get(&key) {
+        if let Some(offers) = lock(&OFFERS).get(&key) {
             return Ok(offers.clone());
         }
         let mut offers: Vec<GpuInstanceProfile> = numbered(MOST_PROFILES, |query| {
@@ -52,7 +49,7 @@ impl GpuHandle {
         })
         .collect::<Result<_, _>>()?;
         offers.sort_by_key(|profile| (profile.slices, profile.memory_mib, profile.id));
-        known_offers().insert(key, offers.clone());
+        lock(&OFFERS).insert(key, offers.clone());
         Ok(offers)
     }
 

@@ -5,7 +5,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use super::run_dir::{BY_NAME, HALF_MADE, JOURNAL, NODE, RECORD, RunDir, half_made};
+use super::run_dir::{
+    BY_NAME, HALF_MADE, JOURNAL, NODE, RECORD, RunDir, half_made, is_device_uuid,
+};
+use crate::host::Directory;
 use crate::mps::SET_ASIDE;
 
 impl RunDir {
@@ -27,7 +30,7 @@ impl RunDir {
 
     /// Removes the pipe directories of these devices, or of all, that were set aside. Stops at `until`.
     pub fn remove_set_aside(&self, devices: Option<&[String]>, until: Instant) -> io::Result<()> {
-        let Some(directory) = self.open_if_there()? else {
+        let Some(directory) = Directory::open_if_there(self.path())? else {
             return Ok(());
         };
         let Some(set_aside) = directory.child(SET_ASIDE)? else {
@@ -84,7 +87,7 @@ impl RunDir {
             // A directory that is shared with other programs keeps their files.
             if name == half_made(NODE).as_str() || name == half_made(JOURNAL).as_str() {
                 directory.remove_file(&name)?;
-            } else if is_of_a_device(&name)
+            } else if name.to_str().is_some_and(is_device_uuid)
                 && let Ok(Some(device)) = directory.child(&name)
             {
                 for file in device.names()?.iter().filter(|file| is_half_made(file)) {
@@ -118,12 +121,6 @@ fn is_pipe_dir_of(name: &OsStr, uuid: &str) -> bool {
     name.to_string_lossy()
         .strip_prefix(uuid)
         .is_some_and(|rest| rest.starts_with('.'))
-}
-
-/// True for the name of a device's directory.
-fn is_of_a_device(name: &OsStr) -> bool {
-    let name = name.as_encoded_bytes();
-    name.starts_with(b"GPU-") || name.starts_with(b"MIG-")
 }
 
 fn is_half_made(name: &OsStr) -> bool {

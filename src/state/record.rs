@@ -13,7 +13,7 @@ use crate::settings::{Serve, Settings};
 const HEALS_COUNT_FOR: SignedDuration = SignedDuration::from_hours(1);
 
 /// Identifies a device across boots: a MIG UUID is opaque and may change.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DeviceKey {
     /// The GPU's UUID.
     pub gpu: String,
@@ -43,7 +43,7 @@ pub struct InstanceKey {
 }
 
 /// `device.json`: the state of one device.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct DeviceRecord {
     pub name: String,
@@ -170,10 +170,8 @@ impl DaemonId {
     /// True if the process may run and cannot be seen: it is in another pid namespace, `/proc` hides it, or its owner is
     /// not the recorded one, as where a user namespace does not map the owner.
     pub fn is_hidden(&self, host: &Host) -> bool {
-        let own = host.pid_namespace();
-        let is_elsewhere =
-            self.pid_namespace.is_some() && own.is_some() && self.pid_namespace != own;
-        is_elsewhere
+        let namespaces = self.pid_namespace.zip(host.pid_namespace());
+        namespaces.is_some_and(|(its, own)| its != own)
             || match host.process(self.pid) {
                 Some(process) => process.started == self.start_time && !self.is(&process),
                 None => !host.has_ended(self.pid),

@@ -5,16 +5,15 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use jiff::Timestamp;
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, fallocate, fstatvfs};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::record::{DeviceKey, DeviceRecord, Journal, NodeFile};
-use crate::host::{Directory, Environment, Uid, caller, in_path, printable, steers, user_name};
+use crate::host::{Access, Directory, Environment, Uid, caller, in_path, printable, steers};
 use crate::mps::SET_ASIDE;
 use crate::profile::is_device_name;
-use crate::settings::Settings;
 
 pub(super) const RECORD: &str = "device.json";
 
@@ -25,8 +24,6 @@ pub(super) const JOURNAL: &str = "journal.json";
 pub(super) const BY_NAME: &str = "by-name";
 /// The pipe directory in a device's directory.
 const PIPE: &str = "pipe";
-/// The file whose lock allows changes.
-const LOCK: &str = "lock";
 
 /// The mode of files that every user may read, and of those that name a user's command line.
 const PUBLIC: u32 = 0o644;
@@ -39,6 +36,9 @@ pub struct RunDir {
 }
 
 impl RunDir {
+    /// The file whose lock allows changes.
+    pub const LOCK: &str = "lock";
+
     /// Returns the run directory at `path`, whether or not it exists.
     pub fn at(path: &Path) -> Self {
         Self {
@@ -59,18 +59,8 @@ impl RunDir {
     /// Creates the directory if it does not exist. Refuses one of another user.
     pub fn make(&self) -> io::Result<Directory> {
         let directory = Directory::make(&self.path, 0o755)?;
-        let owner = directory.stat_self()?.st_uid;
-        if owner == caller().0 {
-            return Ok(directory);
-        }
-        let what = format!("it belongs to {}", user_name(Uid(owner)));
-        let error = io::Error::new(io::ErrorKind::PermissionDenied, what);
-        Err(in_path(&self.path, &error))
-    }
-
-    /// Returns the name of the file whose lock allows changes.
-    pub fn lock(&self) -> &'static str {
-        LOCK
+        directory.check_owner_among(&[caller()])?;
+        Ok(directory)
     }
 
     /// Returns a device's pipe directory.
@@ -94,39 +84,17 @@ impl RunDir {
         Directory::open(&self.path)
     }
 
-    /// Opens the directory; `None` if it does not exist.
-    pub(super) fn open_if_there(&self) -> io::Result<Option<Directory>> {
-        match self.open() {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            opened => opened.map(Some),
-        }
-    }
-
     /// Reads a file of the directory; `None` if there is none.
     fn read<T: DeserializeOwned>(&self, name: &str) -> io::Result<Option<T>> {
-        match self.open_if_there()? {
-            Some(directory) => read(&directory, name),
-            None => Ok(None),
-        }
-    }
-
-    /// Fails if the directory exists and cannot be listed: whether daemons run there is unknown.
-    pub fn check_seen(&self) -> io::Result<()> {
-        match self.open_if_there()? {
-            Some(directory) => directory.names().map(drop),
-            None => Ok(()),
-        }
+        let directory = Directory::open_if_there(&self.path)?;
+        directory.map_or(Ok(None), |directory| read(&directory, name))
     }
 
     /// Returns every device record, and the errors of those that cannot be read: a record that cannot be parsed
-    /// is not a missing one.
-    pub fn records(&self) -> (Vec<DeviceRecord>, Vec<String>) {
+    /// is not a missing one. Fails if the directory exists and cannot be listed: whether daemons run there is unknown.
+    pub fn records(&self) -> io::Result<(Vec<DeviceRecord>, Vec<String>)> {
         let (mut records, mut problems) = (Vec::new(), Vec::new());
-        let read = self.read_records().unwrap_or_else(|error| {
-            problems.push(error.to_string());
-            Vec::new()
-        });
-        for (name, record) in read {
+        for (name, record) in self.read_records()? {
             match record {
                 Ok(record) if is_of(&record, &name) => records.push(record),
                 Ok(_) => {
@@ -137,12 +105,12 @@ impl RunDir {
                 Err(error) => problems.push(error.to_string()),
             }
         }
-        (records, problems)
+        Ok((records, problems))
     }
 
     /// Reads the record of every directory that has one.
     fn read_records(&self) -> io::Result<Vec<(String, io::Result<DeviceRecord>)>> {
-        let Some(directory) = self.open_if_there()? else {
+        let Some(directory) = Directory::open_if_there(&self.path)? else {
             return Ok(Vec::new());
         };
         Ok(directory
@@ -160,7 +128,7 @@ impl RunDir {
     /// Returns a record for each device whose own cannot be read, with what its directory tells: enough to end the daemon
     /// there, and to remove both.
     pub fn lost_records(&self, boot_id: &str) -> Vec<DeviceRecord> {
-        let (Ok(Some(directory)), Ok(read)) = (self.open_if_there(), self.read_records()) else {
+        let (Ok(directory), Ok(read)) = (self.open(), self.read_records()) else {
             return Vec::new();
         };
         read.into_iter()
@@ -187,16 +155,14 @@ impl RunDir {
 
     /// Returns the record of one device, if it has one.
     pub fn record(&self, uuid: &str) -> io::Result<Option<DeviceRecord>> {
-        match self.open_if_there()? {
-            Some(directory) => record_in(&directory, uuid),
-            None => Ok(None),
-        }
+        let directory = Directory::open_if_there(&self.path)?;
+        directory.map_or(Ok(None), |directory| record_in(&directory, uuid))
     }
 
     /// Returns the path, inode and time of each record and of the journal. A file is replaced when its content
     /// changes.
     pub fn marks(&self) -> Vec<(PathBuf, u64, SystemTime)> {
-        let Ok(Some(directory)) = self.open_if_there() else {
+        let Ok(directory) = self.open() else {
             return Vec::new();
         };
         let mut marks: Vec<_> = directory
@@ -229,7 +195,7 @@ impl RunDir {
 
     fn try_to_write_record(&self, record: &DeviceRecord) -> io::Result<()> {
         let directory = self.open()?;
-        let device = directory.make_child(&record.uuid, 0o755)?;
+        let device = directory.make_child(&record.uuid, &Access::Everybody)?;
         write(&device, RECORD, record, PUBLIC)?;
         link_by_name(&directory, record)
     }
@@ -342,23 +308,15 @@ fn lost_record(directory: &Directory, uuid: String, boot_id: &str) -> DeviceReco
         // The part behind the kind: a UUID is no name.
         name: name.unwrap_or_else(|| uuid["GPU-".len()..].to_owned()),
         key: DeviceKey::whole(&uuid),
-        gpu: None,
-        profile: None,
-        settings: Settings::default(),
-        by_hand: Vec::new(),
-        compute_mode_before: None,
-        daemon: None,
-        finished: false,
         boot_id: boot_id.to_owned(),
-        since: Timestamp::UNIX_EPOCH,
-        restarts: 0,
-        healed: Vec::new(),
         leaving: true,
         uuid,
+        ..DeviceRecord::default()
     }
 }
 
-fn is_device_uuid(name: &str) -> bool {
+/// True for the name of a device's directory.
+pub(super) fn is_device_uuid(name: &str) -> bool {
     let has_kind = name.starts_with("GPU-") || name.starts_with("MIG-");
     has_kind && !name.contains(steers)
 }
@@ -369,14 +327,14 @@ fn is_of(record: &DeviceRecord, directory: &str) -> bool {
 
 /// The version of the format that this program writes, and the newest it reads. Files without a version were written
 /// before there was one; they have the same format.
-const VERSION: u32 = 1;
+const VERSION: u64 = 1;
 
 /// The extension of a file before it is renamed into place.
 pub(super) const HALF_MADE: &str = "new";
 
 #[derive(Serialize)]
 struct Versioned<'a, T> {
-    version: u32,
+    version: u64,
     #[serde(flatten)]
     content: &'a T,
 }
@@ -384,7 +342,7 @@ struct Versioned<'a, T> {
 /// Makes the link to a record by its device's name.
 fn link_by_name(directory: &Directory, record: &DeviceRecord) -> io::Result<()> {
     let target = Path::new("..").join(&record.uuid);
-    let by_name = directory.make_child(BY_NAME, 0o755)?;
+    let by_name = directory.make_child(BY_NAME, &Access::Everybody)?;
     if by_name.link(&record.name).is_some_and(|to| to == target) {
         return Ok(());
     }
@@ -398,12 +356,6 @@ fn link_by_name(directory: &Directory, record: &DeviceRecord) -> io::Result<()> 
         })
 }
 
-#[derive(Deserialize)]
-struct FormatVersion {
-    #[serde(default)]
-    version: u32,
-}
-
 /// Reads a file. Returns `None` if there is none. Fails with `InvalidData` if its content is unexpected, and with
 /// `Unsupported` if a newer mig-mps wrote it.
 pub(super) fn read<T: DeserializeOwned>(
@@ -414,7 +366,8 @@ pub(super) fn read<T: DeserializeOwned>(
         return Ok(None);
     };
     let path = directory.path().join(name);
-    if let Ok(FormatVersion { version }) = serde_json::from_slice(&text)
+    if let Ok(content) = serde_json::from_slice::<Value>(&text)
+        && let Some(version) = content["version"].as_u64()
         && version > VERSION
     {
         let why = format!(
@@ -472,33 +425,30 @@ impl RunDir {
     pub fn keep_reserve(&self) {
         let Ok(directory) = self.open() else { return };
         let _ = directory.remove_dir_if_empty(BY_NAME);
-        let is_used = !self.records().0.is_empty();
-        if !is_used || (caller() == Uid::ROOT && make(&directory).is_err()) {
+        let (records, _) = self.records().unwrap_or_default();
+        if records.is_empty() || (caller() == Uid::ROOT && make(&directory).is_err()) {
             let _ = remove(&directory);
         }
     }
 
     /// Frees the reserve; returns true if there was one.
     pub fn give_up_reserve(&self) -> bool {
-        self.try_to_give_up_reserve().unwrap_or(false)
-    }
-
-    fn try_to_give_up_reserve(&self) -> io::Result<bool> {
-        let directory = self.open()?;
-        let is_there = directory.stat(RESERVE)?.is_some();
-        remove(&directory)?;
-        Ok(is_there)
+        self.open()
+            .is_ok_and(|directory| directory.has(RESERVE) && remove(&directory).is_ok())
     }
 }
 
 fn make(directory: &Directory) -> io::Result<()> {
     let is_new = directory.stat(RESERVE)?.is_none();
-    let (bytes, files) = directory.room()?;
-    if is_new && (bytes < 2 * u64::from(FILES) * BYTES_EACH || files < 2 * u64::from(FILES)) {
+    let room = fstatvfs(directory.fd())?;
+    let bytes = room.f_bavail.saturating_mul(room.f_frsize);
+    // Some file systems do not count files.
+    let has_few_files = room.f_files != 0 && room.f_favail < 2 * u64::from(FILES);
+    if is_new && (bytes < 2 * u64::from(FILES) * BYTES_EACH || has_few_files) {
         // It is not to take the last room.
         return Err(ErrorKind::StorageFull.into());
     }
-    let reserve = directory.make_child(RESERVE, 0o700)?;
+    let reserve = directory.make_child(RESERVE, &Access::Owner)?;
     for number in 0..FILES {
         let name = number.to_string();
         // One that was cut short by a kill has no size.

@@ -163,7 +163,7 @@ fn records(environment: &Environment) -> Vec<(RunDir, DeviceRecord)> {
     let mut names = BTreeSet::new();
     let mut all = Vec::new();
     for run_dir in RunDir::all(environment) {
-        for record in run_dir.records().0 {
+        for record in run_dir.records().unwrap_or_default().0 {
             if names.insert(record.name.clone()) {
                 all.push((run_dir.clone(), record));
             }

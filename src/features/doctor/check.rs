@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{daemons, directories, driver, gpus, surroundings};
-use crate::host::{Environment, Holders, ProcessTable, Surroundings};
+use crate::host::{Environment, Holders, ProcessTable};
 use crate::node::{Device, Fault, Finding, Gpu, Node, Served, Severity, Subject};
 
 /// A check of the fault with that id. Without findings all is well.
@@ -30,7 +30,6 @@ pub struct Examined<'a> {
     pub node: &'a Node,
     /// The devices to examine; all if none is named.
     pub devices: &'a [String],
-    pub(super) surroundings: Surroundings,
     pub(super) processes: ProcessTable,
     /// The processes that have each GPU open, by its minor number.
     holders: BTreeMap<u32, Holders>,
@@ -47,7 +46,6 @@ impl<'a> Examined<'a> {
             environment,
             node,
             devices,
-            surroundings: Surroundings::read(&environment.host),
             processes: environment.host.processes().unwrap_or_default(),
             holders: minors.into_iter().zip(holders).collect(),
             reported: node.findings(devices),

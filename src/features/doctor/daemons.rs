@@ -149,7 +149,7 @@ fn cgroup(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
 
 fn zombies(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let mut by_parent: BTreeMap<(Pid, bool), Vec<String>> = BTreeMap::new();
-    for zombie in &examined.surroundings.zombies {
+    for zombie in examined.environment.host.zombies() {
         let children = by_parent
             .entry((zombie.parent, zombie.is_neglected))
             .or_default();
@@ -239,7 +239,7 @@ fn default_leftovers(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> 
         return Vec::new();
     }
     let mut findings = Vec::new();
-    for path in &examined.surroundings.default_directories {
+    for path in examined.environment.host.default_directories() {
         let path = path.display();
         findings.push(
             Finding::warn(id, format!("{path} has files of a daemon that has ended"))
@@ -250,7 +250,7 @@ fn default_leftovers(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> 
 }
 
 fn managers(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
-    let enabled = &examined.surroundings.enabled_units;
+    let enabled = examined.environment.host.enabled_units();
     let mut findings = Vec::new();
     for (program, unit, about) in MANAGERS {
         let is_enabled = enabled.iter().any(|enabled| enabled == unit);

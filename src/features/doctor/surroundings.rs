@@ -1,7 +1,7 @@
 //! The machine around GPUs and daemons.
 
 use super::check::{Examined, Judge};
-use crate::host::open_files;
+use crate::host::{CgroupRoom, file_system, open_files};
 use crate::node::Finding;
 
 /// The first driver whose servers share memory without `/dev/shm`.
@@ -47,7 +47,7 @@ fn files(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
 }
 
 fn cgroup_limits(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
-    let room = examined.surroundings.cgroup;
+    let room = CgroupRoom::read(&examined.environment.host.below("/"));
     let mut findings = Vec::new();
     if let Some(few) = room.tasks.filter(|left| *left < WANTED_TASKS) {
         let seen = format!("{few} more processes and threads may be started");
@@ -69,20 +69,23 @@ fn shared_memory(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
         return vec![Finding::ok(id, format!("driver {branch} does not need it"))];
     }
     let df = "df -h /dev/shm";
-    let finding = match examined.surroundings.shared_memory {
-        None => Finding::fail(id, "/dev/shm is missing").run("sudo mount -t tmpfs tmpfs /dev/shm"),
-        Some(system) if system.is_read_only => Finding::fail(id, "/dev/shm is read-only").run(df),
-        Some(system) if system.free < SHARED_MEMORY => {
+    let host = &examined.environment.host;
+    let finding = match file_system(&host.below("/dev/shm")) {
+        Err(_) => {
+            Finding::fail(id, "/dev/shm is missing").run("sudo mount -t tmpfs tmpfs /dev/shm")
+        }
+        Ok(system) if system.is_read_only => Finding::fail(id, "/dev/shm is read-only").run(df),
+        Ok(system) if system.free < SHARED_MEMORY => {
             Finding::fail(id, format!("/dev/shm has {} MiB left", system.free >> 20)).run(df)
         }
-        Some(system) => Finding::ok(id, format!("{} MiB left", system.free >> 20)),
+        Ok(system) => Finding::ok(id, format!("{} MiB left", system.free >> 20)),
     };
     vec![finding]
 }
 
 fn leftover_memory(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for path in &examined.surroundings.leftover_memory {
+    for path in examined.environment.host.leftover_memory() {
         let path = path.display().to_string();
         let finding = Finding::warn(id, format!("{path} is of a server that has ended"));
         findings.push(finding.run_with(&path, format!("sudo rm {path}")));
@@ -91,7 +94,7 @@ fn leftover_memory(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
 }
 
 fn fabric_manager(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
-    if !examined.surroundings.has_nvswitch {
+    if !examined.environment.host.has_nvswitch() {
         return vec![Finding::ok(id, "no NVSwitch")];
     }
     if examined.runs("nv-fabricmanager") {
@@ -102,14 +105,14 @@ fn fabric_manager(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
 }
 
 fn security_module(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
-    let around = &examined.surroundings;
-    let Some(label) = &around.label else {
+    let host = &examined.environment.host;
+    let Some(label) = host.security_label() else {
         return vec![Finding::ok(id, "none")];
     };
     // AppArmor: `docker-default (enforce)`; SELinux: `system_u:system_r:container_t:s0`.
     let domain = label.split(':').nth(2);
     let is_confined = match domain {
-        Some(domain) => around.selinux_enforces && !domain.starts_with("unconfined"),
+        Some(domain) => host.selinux_enforces() && !domain.starts_with("unconfined"),
         None => label.ends_with("(enforce)"),
     };
     if !is_confined {
@@ -123,7 +126,7 @@ fn security_module(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
 }
 
 fn container(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
-    match examined.surroundings.container {
+    match examined.environment.host.container() {
         None => vec![Finding::ok(id, "no container")],
         Some(engine) => vec![Finding::warn(id, format!("this is a container ({engine})"))],
     }

@@ -13,7 +13,7 @@ use crate::commands::change::{Change, Outcome};
 use crate::commands::{Context, verify as verification};
 use crate::error::{Result, failed};
 use crate::failure::ExitStatus;
-use crate::host::{SlurmNode, Uid, bounded, printable};
+use crate::host::{Uid, bounded, printable};
 use crate::node::{Detail, Node, observe, observe_records};
 use crate::plan;
 use crate::render::{note, print};
@@ -47,9 +47,9 @@ pub(super) fn run(args: &HealthArgs, context: &Context<'_>) -> Result<ExitStatus
         print(&format!("{}\n", printable(problem)))?;
     }
     let (name, slurm) = (node_name()?, context.environment.slurm()?);
-    let node = slurm.node(&name)?;
+    let before = slurm.drain_reason(&name)?;
     if problems.is_empty() {
-        if args.resume && is_ours(&node) {
+        if args.resume && before.is_some_and(|reason| reason.starts_with(OURS)) {
             slurm.resume(&name)?;
             note(&format!("{name} takes jobs again"));
         }
@@ -57,19 +57,14 @@ pub(super) fn run(args: &HealthArgs, context: &Context<'_>) -> Result<ExitStatus
     }
     let reason = format!("{OURS}{}", problems.join("; "));
     let reason = bounded(&printable(&reason)).to_string();
-    match node.reason {
-        Some(of_others) if node.is_drained && !is_replaced(&of_others) => {
+    match before {
+        Some(of_others) if !is_replaced(&of_others) => {
             note(&format!("{name} is drained already: {of_others}"));
         }
-        Some(same) if node.is_drained && same == reason => {}
+        Some(same) if same == reason => {}
         _ => slurm.drain(&name, &reason)?,
     }
     Ok(ExitStatus::Drift)
-}
-
-fn is_ours(node: &SlurmNode) -> bool {
-    let reason = node.reason.as_deref().unwrap_or_default();
-    node.is_drained && reason.starts_with(OURS)
 }
 
 fn is_replaced(reason: &str) -> bool {

@@ -150,9 +150,9 @@ pub struct UnitFiles {
 impl UnitFiles {
     pub fn of(host: &Host) -> Self {
         Self {
-            units: host.units_dir(),
-            packaged: host.packaged_units_dir(),
-            settings: host.settings_dir(),
+            units: host.below("/etc/systemd/system"),
+            packaged: host.below("/usr/lib/systemd/system"),
+            settings: host.below("/etc/mig-mps"),
         }
     }
 

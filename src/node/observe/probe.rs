@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use crate::host::{
-    Environment, Host, MpsPrograms, Pid, Process, ProcessTable, StartTime, Uid, caller,
+    Environment, Host, MpsPrograms, Pid, Process, ProcessTable, StartTime, Uid, caller, lock,
 };
 use crate::mps::{
     ControlProgram, Daemon, DaemonStatus, LockHolder, LogDir, LogFile, LogLine, is_daemon,
@@ -57,7 +57,7 @@ pub(super) struct Remembered {
 static REMEMBERED: Mutex<BTreeMap<Pid, Remembered>> = Mutex::new(BTreeMap::new());
 
 pub(super) fn last_answers() -> MutexGuard<'static, BTreeMap<Pid, Remembered>> {
-    REMEMBERED.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&REMEMBERED)
 }
 
 /// The signs of a daemon that are visible without a control session.

@@ -28,15 +28,17 @@ pub(super) fn of_records(environment: &Environment, boot_id: String) -> Node {
 /// Reads the records and journals of every run directory.
 pub(super) fn read_records(environment: &Environment, node: &mut Node) {
     for run_dir in RunDir::all(environment) {
-        if let Err(error) = run_dir.check_seen() {
-            node.unseen.push(Unseen::RunDir {
-                run_dir,
-                why: printable(&error.to_string()),
-                hint: error.hint(),
-            });
-            continue;
-        }
-        let (records, problems) = run_dir.records();
+        let (records, problems) = match run_dir.records() {
+            Ok(read) => read,
+            Err(error) => {
+                node.unseen.push(Unseen::RunDir {
+                    run_dir,
+                    why: printable(&error.to_string()),
+                    hint: error.hint(),
+                });
+                continue;
+            }
+        };
         // A user chooses the names of directories in his own: they must not steer root's terminal.
         if !problems.is_empty() {
             let lost = run_dir.lost_records(&node.boot_id).into_iter();
@@ -59,7 +61,7 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
         let is_changing = read_journal(environment, &run_dir, node);
         // Records that were unfinished before the journal was read and still are after it: no change works on them.
         let again = if !is_changing && records.iter().any(|record| !record.finished) {
-            run_dir.records().0
+            run_dir.records().unwrap_or_default().0
         } else {
             Vec::new()
         };

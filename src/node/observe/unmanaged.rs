@@ -91,7 +91,7 @@ fn may_be_started(environment: &Environment, process: &Process, pipe: &Path) -> 
 /// yet.
 fn may_be_recorded(environment: &Environment, process: &Process) -> bool {
     RunDir::all(environment).iter().any(|run_dir| {
-        let (records, _) = run_dir.records();
+        let (records, _) = run_dir.records().unwrap_or_default();
         let mut daemons = records.iter().map(|record| record.daemon);
         daemons.any(|daemon| {
             daemon.is_none_or(|daemon| daemon.is(process) || daemon.pid == process.parent)
