@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::path::Path;
 use std::str::FromStr;
 use std::sync::LazyLock;
 
@@ -102,32 +101,8 @@ fn may_be(known: &[PciId], subsystem: Option<PciId>) -> bool {
 
 /// The reason why a word means no model.
 #[derive(Debug, Error)]
-pub enum UnknownModel {
-    #[error(
-        "too little is known of {}: nobody has published {}; on a machine with that GPU, NVML tells",
-        .0.key,
-        .0.missing.join(", ")
-    )]
-    Incomplete(&'static Incomplete),
-    #[error("\"{word}\" can be {}: write one of these", keys(candidates))]
-    Several {
-        word: String,
-        candidates: Vec<&'static Model>,
-    },
-    #[error("no model is called \"{0}\"{hint}; mig-mps check --models lists all", hint = near(.0))]
-    None(String),
-}
-
-fn near(word: &str) -> String {
-    let keys = models().iter().map(|model| model.key.as_str());
-    let near = nearest(word, keys).map(|near| format!(" (did you mean \"{near}\"?)"));
-    near.unwrap_or_default()
-}
-
-fn keys(models: &[&Model]) -> String {
-    let keys: Vec<&str> = models.iter().map(|model| model.key.as_str()).collect();
-    keys.join(", ")
-}
+#[error("{0}")]
+pub struct UnknownModel(String);
 
 /// Returns the model that a word means: its key or alias, or some of the words of one model's key or product name.
 /// Capital letters make no difference.
@@ -137,21 +112,31 @@ pub fn find(word: &str) -> Result<&'static Model, UnknownModel> {
         return Ok(model);
     }
     if let Some(model) = incomplete().iter().find(|model| model.key == lower) {
-        return Err(UnknownModel::Incomplete(model));
+        return Err(UnknownModel(format!(
+            "too little is known of {}: nobody has published {}; on a machine with that GPU, NVML tells",
+            model.key,
+            model.missing.join(", ")
+        )));
     }
     let wanted = words(&lower);
     let candidates: Vec<&Model> = models()
         .iter()
         .filter(|model| has_words(model, &wanted))
         .collect();
-    match candidates.as_slice() {
-        [] => Err(UnknownModel::None(word.to_owned())),
-        [one] => Ok(one),
-        _ => Err(UnknownModel::Several {
-            word: word.to_owned(),
-            candidates,
-        }),
+    if let [one] = candidates.as_slice() {
+        return Ok(one);
     }
+    let keys: Vec<&str> = candidates.iter().map(|model| model.key.as_str()).collect();
+    Err(UnknownModel(if keys.is_empty() {
+        let near = nearest(word, models().iter().map(|model| model.key.as_str()));
+        let near = near.map(|near| format!(" (did you mean \"{near}\"?)"));
+        format!(
+            "no model is called \"{word}\"{}; mig-mps check --models lists all",
+            near.unwrap_or_default()
+        )
+    } else {
+        format!("\"{word}\" can be {}: write one of these", keys.join(", "))
+    }))
 }
 
 /// True if one name of a model has all these words.
@@ -173,13 +158,7 @@ fn words(text: &str) -> Vec<String> {
 
 /// A PCI device or subsystem id as NVML gives it: `device << 16 | vendor`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PciId(u32);
-
-impl From<u32> for PciId {
-    fn from(id: u32) -> Self {
-        Self(id)
-    }
-}
+pub struct PciId(pub u32);
 
 impl FromStr for PciId {
     type Err = String;
@@ -223,15 +202,14 @@ impl BuiltIn {
     pub fn all() -> Vec<Self> {
         let mut all: Vec<Self> = PROFILES
             .files()
-            .filter_map(|file| Self::read(file.path(), file.contents_utf8()?))
+            .filter_map(|file| {
+                let name = file.path().file_name()?.to_str()?.strip_suffix(".toml")?;
+                let text = file.contents_utf8()?;
+                Some(Self { name, text })
+            })
             .collect();
         all.sort_by_key(|profile| profile.name);
         all
-    }
-
-    fn read(path: &'static Path, text: &'static str) -> Option<Self> {
-        let name = path.file_name()?.to_str()?.strip_suffix(".toml")?;
-        Some(Self { name, text })
     }
 
     /// Returns the built-in profile with that name.

@@ -79,24 +79,6 @@ struct ModelProfile {
     compute: Vec<Compute>,
 }
 
-impl ModelProfile {
-    fn offer(&self) -> GpuInstanceProfile {
-        let named = u64::from(self.name.gigabytes().unwrap_or(0)) << 10;
-        let Placements { starts, size } = &self.placements;
-        GpuInstanceProfile {
-            id: ProfileId(self.id),
-            query: ProfileEnum(self.nvml_enum),
-            name: self.name.clone(),
-            slices: self.slices,
-            multiprocessors: self.sm.unwrap_or(self.slices),
-            memory_mib: self.memory_mib.unwrap_or(named),
-            most: self.maximum,
-            free: None,
-            placements: starts.iter().map(|&s| Placement::new(s, *size)).collect(),
-        }
-    }
-}
-
 /// A compute instance profile.
 #[derive(Debug, Deserialize)]
 struct Compute {
@@ -142,7 +124,22 @@ impl Model {
     /// Unpublished facts do not decide what fits: the name gives the memory, and the number of slices the
     /// SMs.
     pub fn offers(&self) -> Vec<GpuInstanceProfile> {
-        self.profiles.iter().map(ModelProfile::offer).collect()
+        let offers = self.profiles.iter().map(|known| {
+            let named = u64::from(known.name.gigabytes().unwrap_or(0)) << 10;
+            let Placements { starts, size } = &known.placements;
+            GpuInstanceProfile {
+                id: ProfileId(known.id),
+                query: ProfileEnum(known.nvml_enum),
+                name: known.name.clone(),
+                slices: known.slices,
+                multiprocessors: known.sm.unwrap_or(known.slices),
+                memory_mib: known.memory_mib.unwrap_or(named),
+                most: known.maximum,
+                free: None,
+                placements: starts.iter().map(|&s| Placement::new(s, *size)).collect(),
+            }
+        });
+        offers.collect()
     }
 
     /// Returns the SMs of a profile; `None` if nobody has published them.
@@ -161,15 +158,9 @@ impl Model {
 
     /// True if the profile has two compute instances with all its slices: one with all SMs, and one with fewer.
     pub fn has_smaller_compute(&self, profile: &ProfileName) -> bool {
-        let mut profiles = self.profiles.iter();
-        profiles.any(|known| {
-            known.name == *profile
-                && known
-                    .compute
-                    .iter()
-                    .filter(|own| own.slices == known.slices)
-                    .count()
-                    > 1
+        self.profile(profile).is_some_and(|known| {
+            let compute = known.compute.iter();
+            compute.filter(|own| own.slices == known.slices).count() > 1
         })
     }
 

@@ -33,19 +33,15 @@ impl NameTemplate<'_> {
         // What follows the number may begin with digits of its own.
         (1..=digits.len()).any(|end| {
             let number = &digits[..end];
-            is_number(number) && text.replace("{n}", number) == name
+            // As it is written by `fill`.
+            let is_plain = matches!(number.parse::<u32>(), Ok(own) if own.to_string() == number);
+            is_plain && text.replace("{n}", number) == name
         })
     }
 
     fn on(self, gpu: u32) -> String {
         self.0.replace("{gpu}", &gpu.to_string())
     }
-}
-
-/// True for a number as [`NameTemplate::fill`] writes it.
-fn is_number(digits: &str) -> bool {
-    let number: Result<u32, _> = digits.parse();
-    number.is_ok_and(|number| number.to_string() == digits)
 }
 
 /// The names given out on one node, each with whose it is.

@@ -35,7 +35,11 @@ impl Profile {
         if let Some(error) = ProfileError::all(mistakes.collect()) {
             return Err(error);
         }
-        let check = ProfileCheck::new(&source);
+        let check = ProfileCheck {
+            source: &source,
+            serves: RefCell::default(),
+            mistakes: RefCell::default(),
+        };
         let file = ProfileTable::of(&check, document.get_ref(), document.span().into());
         let read = check.profile(file);
         let mut profile = check.finish(read)?;
@@ -132,55 +136,48 @@ impl<'a> ProfileCheck<'a> {
         let settings = self.settings(defaults, gpu.mps);
         let span = gpu.select.as_ref().map_or(span, |(_, span)| *span);
         let select = gpu.select.and_then(|select| self.selector(select));
-        let (name, devices) = (self.name(gpu.name), gpu.devices);
-        let want = self.want(&settings, span, gpu.mig, name, devices);
-        Ok(Block {
-            select: select?,
-            span,
-            want: want?,
-        })
-    }
-
-    fn want(
-        &self,
-        settings: &Inherited,
-        span: Span,
-        mig: KeyValue<bool>,
-        name: KeyValue<String>,
-        devices: KeyValue<Vec<At<DeviceTable<'a>>>>,
-    ) -> Result<Want, Noted> {
-        let devices = devices?;
-        let is_whole = mig?.is_some_and(|(mig, _)| !mig);
-        match (is_whole, devices, name?) {
-            (true, Some(_), _) => self.refuse(span, "mig = false and devices exclude each other"),
+        let (name, devices) = (self.name(gpu.name), gpu.devices?);
+        let is_whole = gpu.mig?.is_some_and(|(mig, _)| !mig);
+        let want = match (is_whole, devices, name?) {
+            (true, Some(_), _) => {
+                return self.refuse(span, "mig = false and devices exclude each other");
+            }
             (true, None, name) => {
                 let settings = self.unnamed(name.as_ref(), settings.of_whole_gpu())?;
-                Ok(Want::Whole(WholeGpu { name, settings }))
+                Want::Whole(WholeGpu { name, settings })
             }
             (false, Some(_), Some((_, span))) => {
                 let message = "a block with devices has no name of its own: name its devices";
-                self.refuse(span, message)
+                return self.refuse(span, message);
             }
             (false, Some((devices, _)), None) => {
                 // Each is checked, also after a wrong one.
                 let entries: Vec<Result<DeviceEntry, Noted>> = devices
                     .into_iter()
-                    .map(|(device, _)| self.entry(settings, device))
+                    .map(|(device, _)| self.entry(&settings, device))
                     .collect();
-                Ok(Want::Parts(entries.into_iter().collect::<Result<_, _>>()?))
+                Want::Parts(entries.into_iter().collect::<Result<_, _>>()?)
             }
             (false, None, _) => {
                 let error = self.error(span, "this block does not say what its GPUs become");
                 let hint = "add devices = [ … ], or mig = false for the whole GPU";
-                Err(self.note(error.with_hint(hint)))
+                return Err(self.note(error.with_hint(hint)));
             }
-        }
+        };
+        Ok(Block {
+            select: select?,
+            span,
+            want,
+        })
     }
 
     fn entry(&self, defaults: &Inherited, device: DeviceTable<'a>) -> Result<DeviceEntry, Noted> {
         let is_pinned = !matches!(device.at, Ok(None));
         let count = self.count(device.count, is_pinned);
-        let profile = device.profile.and_then(|text| self.profile_name(text));
+        let profile = device.profile.and_then(|(name, span)| {
+            let named = name.parse::<ProfileName>().map(|profile| (profile, span));
+            named.or_else(|error| self.refuse(span, error))
+        });
         let compute = self.compute(profile.as_ref().ok(), device.compute);
         let name = self.name(device.name);
         let settings = self.settings(defaults, device.mps).in_mig(self);
@@ -219,13 +216,6 @@ impl<'a> ProfileCheck<'a> {
                 self.refuse(*span, message)
             }
             (_, settings) => Ok(settings),
-        }
-    }
-
-    fn profile_name(&self, (text, span): At<&str>) -> Result<At<ProfileName>, Noted> {
-        match text.parse::<ProfileName>() {
-            Ok(profile) => Ok((profile, span)),
-            Err(error) => self.refuse(span, error),
         }
     }
 
@@ -272,7 +262,12 @@ impl<'a> ProfileCheck<'a> {
         match name.parse::<ComputeName>() {
             Ok(compute) if compute.fits(slices) => Ok(compute),
             Ok(compute) => {
-                let known = fitting(slices);
+                let known: Vec<String> = (1..=slices)
+                    .map(|slices| ComputeName { slices })
+                    .filter(|name| name.fits(slices))
+                    .map(|name| name.to_string())
+                    .collect();
+                let known = known.join(", ");
                 let message = format!("a {slices}g GPU instance has no {compute}: it has {known}");
                 self.refuse(span, message)
             }
@@ -295,16 +290,6 @@ impl<'a> ProfileCheck<'a> {
     }
 }
 
-/// The compute instances that fit into so many slices: `1c, 2c, 4c`.
-fn fitting(slices: u32) -> String {
-    let names: Vec<String> = (1..=slices)
-        .filter_map(|count| format!("{count}c").parse().ok())
-        .filter(|name: &ComputeName| name.fits(slices))
-        .map(|name| name.to_string())
-        .collect();
-    names.join(", ")
-}
-
 /// The state of a profile's checks.
 pub(super) struct ProfileCheck<'a> {
     pub(super) source: &'a Arc<Source>,
@@ -316,20 +301,7 @@ pub(super) struct ProfileCheck<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Noted;
 
-impl<'a> ProfileCheck<'a> {
-    pub(super) fn new(source: &'a Arc<Source>) -> Self {
-        Self {
-            source,
-            serves: RefCell::default(),
-            mistakes: RefCell::default(),
-        }
-    }
-
-    /// Notes the mistake, if there is one, so that the check can go on.
-    pub(super) fn keep<T>(&self, checked: Result<T, ProfileError>) -> Result<T, Noted> {
-        checked.map_err(|error| self.note(error))
-    }
-
+impl ProfileCheck<'_> {
     /// Notes a mistake.
     pub(super) fn refuse<T>(
         &self,
@@ -412,8 +384,8 @@ impl<'a> ProfileCheck<'a> {
         name: &Spanned<DeString<'_>>,
         value: Written<'_>,
     ) -> Result<(), Noted> {
-        let key = self.keep(self.key(name))?;
-        self.keep(self.set(key, value, &mut inherited.settings))?;
+        let key = self.key(name)?;
+        self.set(key, value, &mut inherited.settings)?;
         let span = value.span().into();
         if key.name == COMPUTE_MODE {
             inherited.compute_mode = Some(span);
@@ -426,11 +398,11 @@ impl<'a> ProfileCheck<'a> {
         Ok(())
     }
 
-    fn key(&self, name: &Spanned<DeString<'_>>) -> Result<&'static SettingKey, ProfileError> {
+    fn key(&self, name: &Spanned<DeString<'_>>) -> Result<&'static SettingKey, Noted> {
         let found = KEYS.iter().find(|key| key.name == name.get_ref());
         found.ok_or_else(|| {
             let known: Vec<&str> = KEYS.iter().map(|key| key.name).collect();
-            self.source.unknown_key(name.span(), name.get_ref(), &known)
+            self.note(self.source.unknown_key(name.span(), name.get_ref(), &known))
         })
     }
 
@@ -439,20 +411,20 @@ impl<'a> ProfileCheck<'a> {
         key: &SettingKey,
         value: Written<'_>,
         settings: &mut Settings,
-    ) -> Result<(), ProfileError> {
+    ) -> Result<(), Noted> {
         let text = text(key, value.get_ref()).map_err(|form| {
             let error = self.error(value.span(), format!("{} must be {form}", key.name));
-            match value.get_ref().as_str().and_then(number_in) {
+            self.note(match value.get_ref().as_str().and_then(number_in) {
                 Some(number) => error.with_hint(format!("write {} = {number}", key.name)),
                 None => error,
-            }
+            })
         })?;
         (key.parse)(settings, &text).map_err(|wrong| {
             let error = self.error(value.span(), wrong.of(key.name, &text));
-            match nearest_word(&wrong, &text) {
+            self.note(match nearest_word(&wrong, &text) {
                 Some(near) => error.with_hint(format!("did you mean \"{near}\"?")),
                 None => error,
-            }
+            })
         })
     }
 }

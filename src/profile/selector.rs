@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 
 use regex::{Regex, RegexBuilder};
 
-use super::diagnostic::{ProfileError, Span};
+use super::diagnostic::Span;
 use super::read::{Noted, ProfileCheck};
 use super::schema::{At, SelectTable};
 
@@ -58,15 +58,17 @@ impl Selector {
 
     /// True if it selects the GPU with these properties.
     pub fn selects(&self, index: u32, uuid: &str, product: &str, pci: &str) -> bool {
-        holds(self.index.as_ref(), |indices| indices.contains(&index))
-            && self.may_select(product)
-            && holds(self.uuid.as_ref(), |prefix| uuid.starts_with(prefix))
-            && holds(self.pci, |address| PciAddress::parse(pci) == Some(address))
+        let has_index = self.index.as_ref().is_none_or(|own| own.contains(&index));
+        let has_uuid = self.uuid.as_ref().is_none_or(|own| uuid.starts_with(own));
+        let has_address = self.pci.is_none() || self.pci == PciAddress::parse(pci);
+        has_index && has_uuid && has_address && self.may_select(product)
     }
 
     /// True if it can select a GPU of that product, whatever its index, UUID and PCI address are.
     pub fn may_select(&self, product: &str) -> bool {
-        holds(self.product.as_ref(), |regex| regex.is_match(product))
+        self.product
+            .as_ref()
+            .is_none_or(|regex| regex.is_match(product))
     }
 
     /// True if it selects every GPU of that product.
@@ -124,11 +126,6 @@ impl Selector {
     }
 }
 
-/// True without a key.
-fn holds<T>(key: Option<T>, test: impl Fn(T) -> bool) -> bool {
-    key.is_none_or(test)
-}
-
 /// True if the key is missing, or follows from the other selector's.
 fn implied<T>(key: Option<T>, other: Option<T>, follows: impl Fn(T, T) -> bool) -> bool {
     match (key, other) {
@@ -148,7 +145,7 @@ impl ProfileCheck<'_> {
     pub(super) fn selector(&self, (select, at): At<SelectTable<'_>>) -> Result<Selector, Noted> {
         let regex = select.product.and_then(|product| {
             product
-                .map(|(product, span)| self.keep(self.product(product, span)))
+                .map(|(product, span)| self.product(product, span))
                 .transpose()
         });
         let index = select.index?.map(|(index, _)| index);
@@ -177,10 +174,15 @@ impl ProfileCheck<'_> {
         {
             return self.refuse(span, "a GPU's UUID begins with \"GPU-\"");
         }
-        let pci = match pci {
-            Some((pci, span)) => Some(self.pci_address(pci, span)?),
-            None => None,
-        };
+        let pci = pci
+            .map(|(pci, span)| match PciAddress::parse(pci) {
+                Some(address) => Ok(address),
+                None => self.refuse(
+                    span,
+                    "not a PCI address: expected one like \"0000:17:00.0\"",
+                ),
+            })
+            .transpose()?;
         Ok(Selector {
             index: index.map(|index| index.into_iter().map(|(index, _)| index).collect()),
             product,
@@ -189,30 +191,21 @@ impl ProfileCheck<'_> {
         })
     }
 
-    fn pci_address(&self, pci: &str, span: Span) -> Result<PciAddress, Noted> {
-        let message = "not a PCI address: expected one like \"0000:17:00.0\"";
-        match PciAddress::parse(pci) {
-            Some(address) => Ok(address),
-            None => self.refuse(span, message),
-        }
-    }
-
-    fn product(&self, product: &str, span: Span) -> Result<Regex, ProfileError> {
+    fn product(&self, product: &str, span: Span) -> Result<Regex, Noted> {
         if product.is_empty() {
-            return Err(self
-                .error(span, "an empty product name matches every GPU")
-                .with_hint("write all = true for that"));
+            let error = self.error(span, "an empty product name matches every GPU");
+            return Err(self.note(error.with_hint("write all = true for that")));
         }
         if product.len() > LONGEST_PRODUCT {
             let message = format!("a product is at most {LONGEST_PRODUCT} bytes long");
-            return Err(self.error(span, message));
+            return self.refuse(span, message);
         }
         let regex = RegexBuilder::new(product).size_limit(LARGEST_REGEX).build();
-        regex.map_err(|error| {
+        regex.or_else(|error| {
             let text = error.to_string();
             let last = text.lines().last().unwrap_or_default();
             let why = last.trim_start_matches("error: ");
-            self.error(span, format!("not a regular expression: {why}"))
+            self.refuse(span, format!("not a regular expression: {why}"))
         })
     }
 }

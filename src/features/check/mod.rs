@@ -169,14 +169,13 @@ fn models_of(profile: &Profile) -> Result<Vec<&'static Model>, ProfileError> {
     if profile.models.is_empty() {
         return Ok(catalog::models().iter().collect());
     }
-    let named = profile.models.iter().map(|(word, span)| {
-        catalog::find(word).map_err(|unknown| profile.error(*span, unknown.to_string()))
-    });
     // All mistakes at once.
-    let (found, wrong): (Vec<_>, Vec<_>) = named.partition(Result::is_ok);
-    let wrong = wrong.into_iter().filter_map(Result::err);
-    match ProfileError::all(wrong.collect()) {
-        Some(error) => Err(error),
-        None => Ok(found.into_iter().flatten().collect()),
+    let (mut found, mut wrong) = (Vec::new(), Vec::new());
+    for (word, span) in &profile.models {
+        match catalog::find(word) {
+            Ok(model) => found.push(model),
+            Err(unknown) => wrong.push(profile.error(*span, unknown.to_string())),
+        }
     }
+    ProfileError::all(wrong).map_or(Ok(found), Err)
 }

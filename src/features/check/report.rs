@@ -11,8 +11,8 @@ use super::BlockOnModel;
 use crate::catalog::{self, Incomplete, Model};
 use crate::geometry::Placement;
 use crate::host::ranges;
+use crate::plan::Refusal;
 use crate::plan::virtual_node::{OnNode, Shape};
-use crate::plan::{DeviceAfter, Refusal};
 use crate::profile::Profile;
 use crate::render::format::{count, fitted, grouped, hanging, indented, map, shortened, shown_or};
 use crate::render::json::{Message, VERSION, Version};
@@ -92,6 +92,7 @@ fn without_names(shape: &Shape) -> Shape {
     shape
 }
 
+/// Formats the devices of GPUs with the same result, one at least.
 fn devices(shapes: &[&Shape], width: usize) -> String {
     let mut table = Table::new(vec![
         Column::left("PROFILE", 0),
@@ -101,10 +102,7 @@ fn devices(shapes: &[&Shape], width: usize) -> String {
         Column::right("THREADS", 3),
         Column::left("NAMES", 0),
     ]);
-    let Some(first) = shapes.first() else {
-        return String::new();
-    };
-    for (nth, device) in first.devices.iter().enumerate() {
+    for (nth, device) in shapes[0].devices.iter().enumerate() {
         let names: Vec<&str> = shapes
             .iter()
             .filter_map(|shape| shape.devices.get(nth)?.daemon.as_ref())
@@ -250,17 +248,6 @@ struct BlockOnOneModel {
     error: Option<Message>,
 }
 
-impl BlockOnOneModel {
-    fn of(one: &BlockOnModel) -> Self {
-        Self {
-            model: one.model.key.clone(),
-            fits: one.shape.is_ok(),
-            devices: one.shape.as_ref().ok().map(device_documents),
-            error: one.shape.as_ref().err().map(Message::from),
-        }
-    }
-}
-
 /// A device that there would be.
 #[derive(Debug, Serialize, JsonSchema)]
 struct PlannedDevice {
@@ -278,10 +265,10 @@ struct PlannedDevice {
     active_thread_percentage: Option<f64>,
 }
 
-impl PlannedDevice {
-    fn of(device: &DeviceAfter) -> Self {
+fn device_documents(shape: &Shape) -> Vec<PlannedDevice> {
+    let devices = shape.devices.iter().map(|device| {
         let settings = device.daemon.as_ref().map(|(_, settings)| settings);
-        Self {
+        PlannedDevice {
             name: device.daemon.as_ref().map(|(name, _)| name.clone()),
             profile: device.profile.clone(),
             placement: device.place.placement(),
@@ -290,11 +277,8 @@ impl PlannedDevice {
             active_thread_percentage: settings
                 .map(|settings| settings.active_thread_percentage.value()),
         }
-    }
-}
-
-fn device_documents(shape: &Shape) -> Vec<PlannedDevice> {
-    shape.devices.iter().map(PlannedDevice::of).collect()
+    });
+    devices.collect()
 }
 
 impl CheckDocument {
@@ -327,7 +311,7 @@ impl CheckDocument {
             .iter()
             .map(|(block, models)| BlockElsewhere {
                 line: profile.line(*block),
-                fits_on: models.iter().map(|model| model.key.as_str()).collect(),
+                fits_on: keys(models),
             });
         let unmatched = on_node.unmatched.iter().map(|block| profile.line(*block));
         Self {
@@ -340,12 +324,18 @@ impl CheckDocument {
 
     /// Describes each block on each model that it can select.
     pub fn on_models(profile: &Profile, judged: &[BlockOnModel], error: Option<Message>) -> Self {
-        let blocks = judged
-            .chunk_by(|a, b| a.block == b.block)
-            .map(|group| BlockDocument {
-                line: profile.line(group[0].block),
-                models: group.iter().map(BlockOnOneModel::of).collect(),
+        let blocks = judged.chunk_by(|a, b| a.block == b.block).map(|group| {
+            let models = group.iter().map(|one| BlockOnOneModel {
+                model: one.model.key.clone(),
+                fits: one.shape.is_ok(),
+                devices: one.shape.as_ref().ok().map(device_documents),
+                error: one.shape.as_ref().err().map(Message::from),
             });
+            BlockDocument {
+                line: profile.line(group[0].block),
+                models: models.collect(),
+            }
+        });
         Self {
             blocks: Some(blocks.collect()),
             ..Self::judged(error)

@@ -197,12 +197,16 @@ fn state(record: &DeviceRecord, environment: &Environment) -> &'static str {
     }
 }
 
-/// The processes that were started with the pipe directory of a device before them: its clients, and also a shell that
-/// exported it. Only a control session or NVML would tell them apart.
+/// The processes that were started with the pipe directory of a device that the words before the cursor name, or whose GPU
+/// they name: its clients, and also a shell that exported it. Only a control session or NVML would tell them apart.
 fn clients(words: &Words) -> Vec<(String, String)> {
     let environment = Environment::read();
-    let pipes: Vec<PathBuf> = devices_before(words, &environment)
+    let gpus = words.gpus();
+    let pipes: Vec<PathBuf> = records(&environment)
         .into_iter()
+        .filter(|(_, record)| {
+            words.names_device(record) || record.gpu.is_some_and(|gpu| gpus.contains(&gpu))
+        })
         .flat_map(|(run_dir, record)| {
             [
                 run_dir.pipe_dir(&record.uuid),
@@ -227,16 +231,6 @@ fn clients(words: &Words) -> Vec<(String, String)> {
         }
     }
     clients
-}
-
-/// The devices that the words before the cursor name, or whose GPU they name.
-fn devices_before(words: &Words, environment: &Environment) -> Vec<(RunDir, DeviceRecord)> {
-    let gpus = words.gpus();
-    let mut records = records(environment);
-    records.retain(|(_, record)| {
-        words.names_device(record) || record.gpu.is_some_and(|gpu| gpus.contains(&gpu))
-    });
-    records
 }
 
 /// The settings of a running daemon, and the values of the one that is begun: words, and the default.

@@ -7,7 +7,6 @@ use std::ops::Range;
 use clap::{Args, ValueEnum};
 use toml::{Table, Value};
 
-use super::grouped;
 use super::mig_parted::compute_slices;
 use super::to_mig_parted::to_mig_parted;
 use crate::commands::Context;
@@ -21,6 +20,7 @@ use crate::profile::{
     Converted, DraftBlock, DraftProfile, NameTemplate, Profile, counted, default_setting,
     device_entry, mig_devices, settings_table, table,
 };
+use crate::render::format::grouped;
 use crate::render::{note, print};
 use crate::state::RunDir;
 
@@ -85,7 +85,11 @@ pub fn export(node: &Node, run_dir: &RunDir, caller: Uid) -> Converted {
     let exporter = Exporter::of(node, run_dir, caller);
     let mut draft = exporter.draft(&exporter.pins());
     let mut plan = exporter.plan(node, &draft);
-    if !plan.as_ref().is_ok_and(only_starts_daemons) {
+    let only_starts_daemons = plan.as_ref().is_ok_and(|plan| {
+        plan.steps()
+            .all(|step| matches!(step.action, Action::Start(_) | Action::StartServer(_)))
+    });
+    if !only_starts_daemons {
         draft = exporter.draft(&vec![true; exporter.groups.len()]);
         plan = exporter.plan(node, &draft);
     }
@@ -96,11 +100,6 @@ pub fn export(node: &Node, run_dir: &RunDir, caller: Uid) -> Converted {
         Err(refusal) => vec![format!("up would refuse this profile here: {refusal}")],
     };
     Converted { draft, notes }
-}
-
-fn only_starts_daemons(plan: &Plan) -> bool {
-    plan.steps()
-        .all(|step| matches!(step.action, Action::Start(_) | Action::StartServer(_)))
 }
 
 /// A node on its way to being a profile.
@@ -136,8 +135,10 @@ impl<'a> Exporter<'a> {
         let blocks = gpus
             .into_iter()
             .map(|gpu| (exporter.block(gpu, true, false), gpu));
-        let groups = grouped(blocks);
-        exporter.groups = groups.into_iter().map(|(_, gpus)| gpus).collect();
+        exporter.groups = grouped(blocks, |(one, _), (other, _)| one == other)
+            .into_iter()
+            .map(|alike| alike.into_iter().map(|(_, gpu)| gpu).collect())
+            .collect();
         exporter
     }
 
@@ -238,7 +239,9 @@ fn remarks(node: &Node, run_dir: &RunDir, gpus: &[&Gpu]) -> Vec<String> {
         .gpus
         .iter()
         .filter_map(|gpu| Some((left_out(gpu)?, gpu.index.to_string())));
-    for (why, gpus) in grouped(reasons) {
+    for alike in grouped(reasons, |(one, _), (other, _)| one == other) {
+        let why = &alike[0].0;
+        let gpus: Vec<&str> = alike.iter().map(|(_, gpu)| gpu.as_str()).collect();
         remarks.push(match gpus.as_slice() {
             [one] => format!("GPU {one} is left out: {why}."),
             several => format!(
@@ -322,12 +325,13 @@ fn served<'a>(node: &'a Node, device: &Device) -> Option<&'a Served> {
     joined?.served.as_ref()
 }
 
-fn name<'a>(node: &'a Node, device: &'a Device) -> &'a str {
-    served(node, device).map_or(&device.name, |served| &served.record.name)
-}
-
+/// Returns the recorded names of devices, or their default ones.
 fn names<'a>(node: &'a Node, devices: &[&'a Device]) -> Vec<&'a str> {
-    devices.iter().map(|device| name(node, device)).collect()
+    let names = devices.iter().map(|device| match served(node, device) {
+        Some(served) => served.record.name.as_str(),
+        None => device.name.as_str(),
+    });
+    names.collect()
 }
 
 /// Builds the block of a GPU.
@@ -413,9 +417,10 @@ impl BlockBuilder<'_> {
     /// The name of an entry of `count` devices that gives these their names; none where they have them by default.
     fn name(&mut self, devices: &[&Device], count: usize) -> Option<(String, Option<u32>)> {
         let names = names(self.node, devices);
-        if devices
+        if names
             .iter()
-            .all(|device| name(self.node, device) == device.name)
+            .zip(devices)
+            .all(|(name, device)| *name == device.name)
         {
             return None;
         }

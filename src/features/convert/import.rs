@@ -1,16 +1,15 @@
 //! `mig-mps import`: mig-parted's configurations as profiles.
 
 use std::collections::BTreeSet;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use toml::Table;
 
-use super::mig_parted::{self, ConfigEntry, DeviceFilter, GpuChoice, Spec, pack};
+use super::mig_parted::{ConfigEntry, DeviceFilter, Spec, pack};
 use crate::catalog::{Model, models};
 use crate::commands::Context;
-use crate::error::{CommandError, Context as _, Result, usage};
+use crate::error::{Context as _, Result, usage};
 use crate::failure::ExitStatus;
 use crate::geometry::ProfileName;
 use crate::host::{read_text_from, write_new_text_to};
@@ -35,23 +34,17 @@ pub struct ImportArgs {
     /// Write the profile to this new file [default: standard output]
     #[arg(long, short, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     output: Option<PathBuf>,
-    /// Start a daemon for each GPU with mig-enabled: false [default: only switch MIG off]
-    #[arg(long)]
-    serve_whole: bool,
-    /// Make mig-parted's compute instances, also where they lack SMs [default: those with all SMs]
-    #[arg(long)]
-    exact: bool,
-}
-
-fn unreadable(path: &Path, error: &io::Error) -> CommandError {
-    usage(format_args!("cannot read {}: {error}", path.display()))
-        .hint("import reads a configuration of mig-parted (YAML)")
+    #[command(flatten)]
+    options: ImportOptions,
 }
 
 /// Converts a configuration of mig-parted to a profile.
 pub fn run(args: &ImportArgs, _context: &Context<'_>) -> Result<ExitStatus> {
     let (path, text) = read_text_from(&args.file);
-    let text = text.map_err(|error| unreadable(path, &error))?;
+    let text = text.map_err(|error| {
+        usage(format_args!("cannot read {}: {error}", path.display()))
+            .hint("import reads a configuration of mig-parted (YAML)")
+    })?;
     if !text.contains("mig-configs") {
         let shown = path.display();
         let error = usage(format_args!(
@@ -65,18 +58,16 @@ pub fn run(args: &ImportArgs, _context: &Context<'_>) -> Result<ExitStatus> {
             }),
         );
     }
-    let spec = mig_parted::Spec::parse(path, text)?;
+    let spec = Spec::parse(path, text)?;
     let name = choose(args, path, &spec)?;
-    let options = ImportOptions {
-        serve_whole: args.serve_whole,
-        exact: args.exact,
-    };
-    let imported = import(&spec, name, options)?;
+    let imported = import(&spec, name, args.options)?;
     let text = imported.draft.to_string();
     Profile::parse(Path::new("the imported profile"), text.clone())?;
     match &args.output {
         Some(path) => {
-            write_new(path, &text)?;
+            // An existing file may have been edited, and is not replaced.
+            write_new_text_to(path, &text)
+                .context(format_args!("cannot write {}", path.display()))?;
             note(&format!("wrote {}", path.display()));
         }
         None => print(&text)?,
@@ -87,7 +78,7 @@ pub fn run(args: &ImportArgs, _context: &Context<'_>) -> Result<ExitStatus> {
     Ok(ExitStatus::Done)
 }
 
-fn choose<'a>(args: &ImportArgs, path: &Path, spec: &'a mig_parted::Spec) -> Result<&'a str> {
+fn choose<'a>(args: &ImportArgs, path: &Path, spec: &'a Spec) -> Result<&'a str> {
     let path = path.display();
     let names: Vec<&str> = spec.configs.keys().map(String::as_str).collect();
     let list = names.join("\n  ");
@@ -108,17 +99,14 @@ fn choose<'a>(args: &ImportArgs, path: &Path, spec: &'a mig_parted::Spec) -> Res
     }
 }
 
-/// Writes a new file. An existing one may have been edited, and is not replaced.
-fn write_new(path: &Path, text: &str) -> Result<()> {
-    write_new_text_to(path, text).context(format_args!("cannot write {}", path.display()))
-}
-
 /// The way to take entries that a profile understands otherwise.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Args, Clone, Copy, Debug, Default)]
 pub struct ImportOptions {
-    /// Start daemons for GPUs with `mig-enabled: false`, of which mig-parted knows nothing.
+    /// Start a daemon for each GPU with mig-enabled: false [default: only switch MIG off]
+    #[arg(long)]
     pub serve_whole: bool,
-    /// Make the smaller compute instance where mig-parted makes that one.
+    /// Make mig-parted's compute instances, also where they lack SMs [default: those with all SMs]
+    #[arg(long)]
     pub exact: bool,
 }
 
@@ -185,16 +173,12 @@ pub fn import(spec: &Spec, name: &str, options: ImportOptions) -> Result<Convert
 
 /// True if two entries may select the same GPU, for different devices.
 fn overlap(blocks: &[Imported<'_>]) -> bool {
-    for (position, (entry, block)) in blocks.iter().enumerate() {
+    blocks.iter().enumerate().any(|(position, (entry, block))| {
         let want = block.as_ref().map(|block| &block.want);
-        for (later, block) in &blocks[position + 1..] {
-            let other_want = block.as_ref().map(|block| &block.want);
-            if want != other_want && entry.overlaps(later) {
-                return true;
-            }
-        }
-    }
-    false
+        blocks[position + 1..].iter().any(|(later, other)| {
+            want != other.as_ref().map(|other| &other.want) && entry.overlaps(later)
+        })
+    })
 }
 
 /// The differences between the profile and what mig-parted does.
@@ -245,11 +229,10 @@ fn check_left_out(spec: &Spec, kept: &[Imported<'_>]) -> Result<(), ProfileError
     for (position, (entry, block)) in kept.iter().enumerate() {
         let mut later = kept[position + 1..].iter();
         if block.is_none() && later.any(|(other, _)| entry.overlaps(other)) {
-            return Err(spec.refuse(
-                entry,
-                "without a block for these GPUs another one of this profile would select them",
-                "mig-mps list shows the product names of a node: give the other entries a device-filter",
-            ));
+            let message =
+                "without a block for these GPUs another one of this profile would select them";
+            let hint = "mig-mps list shows the product names of a node: give the other entries a device-filter";
+            return Err(spec.source.error(entry.span, message).with_hint(hint));
         }
     }
     Ok(())
@@ -306,7 +289,7 @@ fn select(
     remarks: &mut Vec<String>,
 ) -> Result<Table, ProfileError> {
     let mut select = Table::new();
-    if let GpuChoice::Index(indices) = &entry.devices {
+    if let Some(indices) = &entry.devices {
         let indices: BTreeSet<u32> = indices.iter().copied().collect();
         let indices: Vec<u32> = indices.into_iter().collect();
         select.insert("index".to_owned(), indices.into());
@@ -316,12 +299,11 @@ fn select(
         let found = filter.products();
         remarks.push(match found.as_slice() {
             [] => {
-                return Err(spec.refuse(
-                    entry,
-                    format!("the catalog has no product name for the device id {filter}"),
-                    "mig-mps list shows the product names of a node: take this id out of the file,\n\
-                     import the rest, and add a block with select = { product = \"^NAME$\" }",
-                ));
+                let message =
+                    format!("the catalog has no product name for the device id {filter}");
+                let hint = "mig-mps list shows the product names of a node: take this id out of the file,\n\
+                            import the rest, and add a block with select = { product = \"^NAME$\" }";
+                return Err(spec.source.error(entry.span, message).with_hint(hint));
             }
             [one] => format!("device-filter {filter}: {one}"),
             several => format!("device-filter {filter}: any of {}", several.join(", ")),
@@ -344,9 +326,9 @@ fn select(
 impl ConfigEntry {
     /// True if there is no GPU that it selects.
     pub(super) fn selects_nothing(&self) -> bool {
-        let is_listed = self.devices != GpuChoice::Index(Vec::new());
+        let has_indices = self.devices != Some(Vec::new());
         let by_id = self.filter.is_empty() || self.filter.iter().any(DeviceFilter::is_id);
-        !(is_listed && by_id)
+        !(has_indices && by_id)
     }
 
     /// True if it selects only GPUs that the catalog does not know.
@@ -356,7 +338,7 @@ impl ConfigEntry {
 
     /// True if both may select the same GPU.
     pub(super) fn overlaps(&self, other: &Self) -> bool {
-        if let (GpuChoice::Index(a), GpuChoice::Index(b)) = (&self.devices, &other.devices)
+        if let (Some(a), Some(b)) = (&self.devices, &other.devices)
             && !a.iter().any(|index| b.contains(index))
         {
             return false;
@@ -371,9 +353,9 @@ impl ConfigEntry {
     /// True if it selects every GPU that the other selects.
     pub(super) fn covers(&self, other: &Self) -> bool {
         let has_indices = match (&self.devices, &other.devices) {
-            (GpuChoice::All, _) => true,
-            (GpuChoice::Index(_), GpuChoice::All) => false,
-            (GpuChoice::Index(a), GpuChoice::Index(b)) => b.iter().all(|index| a.contains(index)),
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(a), Some(b)) => b.iter().all(|index| a.contains(index)),
         };
         // A filter that is no id selects nothing.
         let mut ids = other.filter.iter().filter(|filter| filter.is_id());

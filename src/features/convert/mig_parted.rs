@@ -37,21 +37,12 @@ pub struct ConfigEntry {
     pub span: Span,
     /// `device-filter`: GPUs of other models are passed over; empty for all models.
     pub filter: Vec<DeviceFilter>,
-    /// Which of the GPUs.
-    pub devices: GpuChoice,
+    /// The indices of its GPUs; `None` for all.
+    pub devices: Option<Vec<u32>>,
     /// True for MIG mode on.
     pub mig_enabled: bool,
     /// The MIG devices, each as often as it is wanted.
     pub mig_devices: Vec<MigDevice>,
-}
-
-/// `devices`
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum GpuChoice {
-    /// Every GPU.
-    All,
-    /// Those with these indices.
-    Index(Vec<u32>),
 }
 
 #[derive(Deserialize)]
@@ -160,16 +151,6 @@ impl Spec {
         Ok(spec)
     }
 
-    /// The refusal of an entry that a profile has no words for.
-    pub(super) fn refuse(
-        &self,
-        entry: &ConfigEntry,
-        message: impl Into<String>,
-        hint: &str,
-    ) -> ProfileError {
-        self.source.error(entry.span, message).with_hint(hint)
-    }
-
     fn error(&self, at: Location, message: impl Into<String>) -> ProfileError {
         self.source.error(span(&self.source, at), message)
     }
@@ -179,7 +160,7 @@ impl Spec {
         let entry = entry.value;
         let Flag::Is(mig_enabled) = entry.mig_enabled;
         let devices = match entry.devices.value {
-            AllOrSome::All(word) if word == "all" => GpuChoice::All,
+            AllOrSome::All(word) if word == "all" => None,
             AllOrSome::All(word) => {
                 let message = format!("devices: {word} is neither \"all\" nor a list of indices");
                 return Err(self.error(entry.devices.referenced, message));
@@ -189,7 +170,7 @@ impl Spec {
                     .iter()
                     .map(|Count::Is(index)| u32::try_from(*index))
                     .collect();
-                GpuChoice::Index(indices.map_err(|_| {
+                Some(indices.map_err(|_| {
                     let message = "devices: an index of a GPU cannot be negative or so large";
                     self.error(entry.devices.referenced, message)
                 })?)
@@ -306,24 +287,18 @@ pub struct DeviceFilter {
 
 impl DeviceFilter {
     pub(super) fn new(text: String) -> Self {
-        let (device, subsystem) = match text.split_once(':') {
-            Some((device, subsystem)) => (device, Some(subsystem)),
-            None => (text.as_str(), None),
-        };
-        let ids = match (number(device), subsystem.map(number)) {
-            (Some(device), None) => Some((device, None)),
-            (Some(device), Some(Some(subsystem))) => Some((device, Some(subsystem))),
-            _ => None,
+        let ids = match text.split_once(':') {
+            Some((device, subsystem)) => number(device).zip(number(subsystem).map(Some)),
+            None => number(&text).map(|device| (device, None)),
         };
         Self { text, ids }
     }
 
     /// The product names of its GPUs, as far as the catalog knows them.
     pub(super) fn products(&self) -> Vec<&'static str> {
-        match self.ids {
-            Some((device, subsystem)) => products_of(device, subsystem),
-            None => Vec::new(),
-        }
+        self.ids
+            .map(|(device, subsystem)| products_of(device, subsystem))
+            .unwrap_or_default()
     }
 
     pub(super) fn is_id(&self) -> bool {
@@ -343,7 +318,7 @@ fn number(text: &str) -> Option<PciId> {
     if text.starts_with('0') || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    text.parse::<u32>().ok().map(PciId::from)
+    text.parse().ok().map(PciId)
 }
 
 impl fmt::Display for DeviceFilter {

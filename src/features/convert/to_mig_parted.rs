@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::grouped;
 use super::mig_parted::{MigDevice, PackedInstance, pack};
 use crate::node::{Device, Gpu, Node};
 use crate::nvml::GpuInstanceReading;
+use crate::render::format::grouped;
 
 /// The name of the configuration, the one that mig-parted's own export gives.
 const NAME: &str = "current";
@@ -25,7 +25,7 @@ pub fn to_mig_parted(node: &Node) -> (String, Vec<String>) {
         let config = (gpu.in_mig_mode(), mig_devices(gpu, &mut notes));
         Some((config, gpu.index))
     });
-    let groups = grouped(configs);
+    let groups = grouped(configs, |(one, _), (other, _)| one == other);
     let mut served = node.devices.iter().filter(|device| device.served.is_some());
     if served.any(Device::is_there) {
         let what = "mig-parted knows nothing of MPS: names and settings of daemons are left out";
@@ -40,15 +40,17 @@ pub fn to_mig_parted(node: &Node) -> (String, Vec<String>) {
         let _ = writeln!(text, "# {line}.");
     }
     let _ = write!(text, "version: v1\nmig-configs:\n  {NAME}:\n");
-    for ((mig_enabled, mig_devices), indices) in groups {
+    for alike in groups {
+        let (mig_enabled, mig_devices) = &alike[0].0;
+        let indices: Vec<u32> = alike.iter().map(|(_, index)| *index).collect();
         let _ = writeln!(text, "    - devices: {indices:?}");
         let _ = writeln!(text, "      mig-enabled: {mig_enabled}");
         if !mig_devices.is_empty() {
             text.push_str("      mig-devices:\n");
-        } else if mig_enabled {
+        } else if *mig_enabled {
             text.push_str("      mig-devices: {}\n");
         }
-        for (name, count) in &mig_devices {
+        for (name, count) in mig_devices {
             let _ = writeln!(text, "        \"{name}\": {count}");
         }
     }
@@ -163,10 +165,13 @@ impl Notes {
             let what = "mig-parted has one name for both kinds of compute instance: an import makes them alike";
             self.lost.push(what.to_owned());
         }
-        for (kind, mut gpus) in grouped(self.namesakes.drain(..)) {
+        for alike in grouped(self.namesakes.drain(..), |(one, _), (other, _)| {
+            one == other
+        }) {
+            let kind = &alike[0].0;
+            let mut gpus: Vec<String> = alike.iter().map(|(_, gpu)| gpu.to_string()).collect();
             gpus.dedup();
             let (name, own, other) = (&kind.name, kind.multiprocessors, kind.other);
-            let gpus: Vec<String> = gpus.iter().map(u32::to_string).collect();
             let why = if kind.has_all() {
                 format!("all {own} SMs. mig-parted accepts it, and would make one with {other}")
             } else {

@@ -7,7 +7,43 @@ use crate::host::{Environment, Holders, ProcessTable};
 use crate::node::{Device, Fault, Finding, Gpu, Node, Served, Severity, Subject};
 
 /// A check of the fault with that id. Without findings all is well.
-pub(super) type Judge = fn(&'static str, &Examined<'_>) -> Vec<Finding>;
+#[derive(Clone, Copy)]
+pub(super) enum Judge {
+    Node(fn(&'static str, &Examined<'_>) -> Vec<Finding>),
+    /// Judges the node, and always finds something.
+    Always(fn(&'static str, &Examined<'_>) -> Finding),
+    /// Judges each GPU by itself.
+    Gpu(fn(&'static str, &Examined<'_>, &Gpu) -> Vec<Finding>),
+    /// Judges each device that exists. The findings are on it.
+    Device(fn(&'static str, &Examined<'_>, &Device) -> Vec<Finding>),
+    /// Judges each device with a record. The findings are on it.
+    Served(fn(&'static str, &Examined<'_>, &Served) -> Vec<Finding>),
+}
+
+impl Judge {
+    fn findings(self, id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
+        match self {
+            Self::Node(judge) => judge(id, examined),
+            Self::Always(judge) => vec![judge(id, examined)],
+            Self::Gpu(judge) => examined
+                .gpus()
+                .flat_map(|gpu| judge(id, examined, gpu))
+                .collect(),
+            Self::Device(judge) => examined
+                .devices()
+                .flat_map(|device| on(&device.name, judge(id, examined, device)))
+                .collect(),
+            Self::Served(judge) => examined
+                .served()
+                .flat_map(|served| on(&served.record.name, judge(id, examined, served)))
+                .collect(),
+        }
+    }
+}
+
+fn on(device: &str, findings: Vec<Finding>) -> impl Iterator<Item = Finding> {
+    findings.into_iter().map(move |finding| finding.on(device))
+}
 
 /// A fault that was searched for.
 #[derive(Clone, Debug)]
@@ -118,7 +154,7 @@ fn findings(examined: &Examined<'_>, fault: &'static Fault) -> Vec<Finding> {
     let id = fault.id.as_str();
     let check = CHECKS.into_iter().flatten().find(|(own, _)| *own == id);
     let mut found = match check {
-        Some((_, judge)) => judge(id, examined),
+        Some((_, judge)) => judge.findings(id, examined),
         None => examined.reported(id),
     };
     if let Some(why) = examined.node.hides(fault) {
@@ -127,12 +163,10 @@ fn findings(examined: &Examined<'_>, fault: &'static Fault) -> Vec<Finding> {
     found
 }
 
-const CHECKS: [&[(&str, Judge)]; 7] = [
+const CHECKS: [&[(&str, Judge)]; 5] = [
     driver::CHECKS,
     gpus::CHECKS,
-    gpus::INSTANCE_CHECKS,
     daemons::CHECKS,
-    daemons::OTHERS_CHECKS,
     directories::CHECKS,
     surroundings::CHECKS,
 ];

@@ -16,135 +16,117 @@ const FEW_FILES: u64 = 1024;
 const OWN_UNITS: &str = "mig-mps";
 
 pub(super) const CHECKS: &[(&str, Judge)] = &[
-    ("memory-limit", memory_limit),
-    ("limits-open", open_limits),
-    ("daemon-files", files),
-    ("daemon-outdated", outdated),
-    ("daemon-cgroup", cgroup),
-    ("zombies", zombies),
+    ("memory-limit", Judge::Served(memory_limit)),
+    ("limits-open", Judge::Served(open_limits)),
+    ("daemon-files", Judge::Served(files)),
+    ("daemon-outdated", Judge::Served(outdated)),
+    ("daemon-cgroup", Judge::Served(cgroup)),
+    ("zombies", Judge::Node(zombies)),
+    ("unmanaged-daemons", Judge::Node(unmanaged)),
+    ("default-leftovers", Judge::Node(default_leftovers)),
+    ("other-managers", Judge::Node(managers)),
+    ("dra-dynamic-mig", Judge::Node(dynamic_mig)),
 ];
 
-fn memory_limit(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
-    let branch = examined.branch();
-    let mut findings = Vec::new();
-    for served in examined.served() {
-        let (record, name) = (&served.record, &served.record.name);
-        let Some(limit) = record.settings.pinned_memory_limit else {
-            continue;
-        };
-        let gpu = examined
-            .node
-            .gpu(&record.key.gpu)
-            .filter(|_| record.key.instance.is_none());
-        let forbidden = gpu.and_then(|gpu| ContextMemory::forbids(limit, &gpu.product, branch));
-        let finding = match (forbidden, ContextMemory::warns_of(limit)) {
-            (Some(why), _) => Finding::fail(id, why),
-            (None, Some(why)) => Finding::warn(id, why),
-            (None, None) => continue,
-        };
-        let set = format!("mig-mps set {name} pinned-memory-limit=2G");
-        findings.push(finding.on(name).run(set));
-    }
-    findings
-}
-
-fn open_limits(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
-    let node = examined.node;
-    let finding = if node.control_program().has_open_settings {
-        Finding::warn(
-            id,
-            format!(
-                "every user of the device can change its limits: the MPS of driver {} takes settings from everybody",
-                node.driver
-            ),
-        )
-    } else if node.driver.is_empty() {
-        Finding::unknown(id, "the driver's version is not known")
-    } else {
+fn memory_limit(id: &'static str, examined: &Examined<'_>, served: &Served) -> Vec<Finding> {
+    let record = &served.record;
+    let Some(limit) = record.settings.pinned_memory_limit else {
         return Vec::new();
     };
-    let mut findings = Vec::new();
-    for served in examined.served().filter(|served| served.is_alive()) {
-        let (settings, name) = (&served.record.settings, &served.record.name);
-        if settings.limit_clients() && settings.open_to_others() {
-            findings.push(finding.clone().on(name));
-        }
+    let gpu = examined
+        .node
+        .gpu(&record.key.gpu)
+        .filter(|_| record.key.instance.is_none());
+    let forbidden =
+        gpu.and_then(|gpu| ContextMemory::forbids(limit, &gpu.product, examined.branch()));
+    let finding = match (forbidden, ContextMemory::warns_of(limit)) {
+        (Some(why), _) => Finding::fail(id, why),
+        (None, Some(why)) => Finding::warn(id, why),
+        (None, None) => return Vec::new(),
+    };
+    let set = format!("mig-mps set {} pinned-memory-limit=2G", record.name);
+    vec![finding.run(set)]
+}
+
+fn open_limits(id: &'static str, examined: &Examined<'_>, served: &Served) -> Vec<Finding> {
+    let (node, settings) = (examined.node, &served.record.settings);
+    if !(served.is_alive() && settings.limit_clients() && settings.open_to_others()) {
+        Vec::new()
+    } else if node.control_program().has_open_settings {
+        let seen = format!(
+            "every user of the device can change its limits: the MPS of driver {} takes settings from everybody",
+            node.driver
+        );
+        vec![Finding::warn(id, seen)]
+    } else if node.driver.is_empty() {
+        vec![Finding::unknown(id, "the driver's version is not known")]
+    } else {
+        Vec::new()
     }
-    findings
 }
 
-/// Returns the running daemons of mig-mps.
-fn running<'a>(examined: &'a Examined<'_>) -> impl Iterator<Item = (&'a Served, &'a Process)> + 'a {
-    examined.served().filter_map(|served| {
-        let daemon = served.record.daemon?;
-        let process = examined.processes.get(daemon.pid)?;
-        daemon.is(process).then_some((served, process))
-    })
+/// Returns the process of a daemon, if it runs.
+fn running<'e>(examined: &'e Examined<'_>, served: &Served) -> Option<&'e Process> {
+    let daemon = served.record.daemon?;
+    let process = examined.processes.get(daemon.pid)?;
+    daemon.is(process).then_some(process)
 }
 
-fn files(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for (served, process) in running(examined) {
-        let name = &served.record.name;
-        let finding = match process.open_files() {
-            None => Finding::unknown(id, "its limit of open files is hidden"),
-            Some(many) if many >= FEW_FILES => Finding::ok(id, format!("{many} files")),
-            // A restart would not change it.
-            Some(few) if served.record.settings.nofile == Some(few) => Finding::warn(
-                id,
-                format!("its daemon may open {few} files, as its profile says (nofile)"),
+fn files(id: &'static str, examined: &Examined<'_>, served: &Served) -> Vec<Finding> {
+    let Some(process) = running(examined, served) else {
+        return Vec::new();
+    };
+    let record = &served.record;
+    vec![match process.open_files() {
+        None => Finding::unknown(id, "its limit of open files is hidden"),
+        Some(many) if many >= FEW_FILES => Finding::ok(id, format!("{many} files")),
+        // A restart would not change it.
+        Some(few) if record.settings.nofile == Some(few) => Finding::warn(
+            id,
+            format!("its daemon may open {few} files, as its profile says (nofile)"),
+        ),
+        Some(few) => {
+            let seen = format!("its daemon may open {few} files");
+            let finding = if few < FEWEST_FILES {
+                Finding::fail(id, seen)
+            } else {
+                Finding::warn(id, seen)
+            };
+            finding.run(format!("mig-mps restart {} --drain 5m", record.name))
+        }
+    }]
+}
+
+fn outdated(id: &'static str, examined: &Examined<'_>, served: &Served) -> Vec<Finding> {
+    let Some(process) = running(examined, served) else {
+        return Vec::new();
+    };
+    vec![match process.is_replaced() {
+        None => Finding::unknown(id, "the file of its program is hidden"),
+        Some(false) => Finding::ok(id, "its program is the installed one"),
+        Some(true) => Finding::warn(
+            id,
+            format!(
+                "the program of its daemon (pid {}) was replaced since it was started",
+                process.pid
             ),
-            Some(few) => {
-                let seen = format!("its daemon may open {few} files");
-                let finding = if few < FEWEST_FILES {
-                    Finding::fail(id, seen)
-                } else {
-                    Finding::warn(id, seen)
-                };
-                finding.run(format!("mig-mps restart {name} --drain 5m"))
-            }
-        };
-        findings.push(finding.on(name));
-    }
-    findings
+        )
+        .run(format!("mig-mps restart {} --drain 5m", served.record.name)),
+    }]
 }
 
-fn outdated(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for (served, process) in running(examined) {
-        let name = &served.record.name;
-        let finding = match process.is_replaced() {
-            None => Finding::unknown(id, "the file of its program is hidden"),
-            Some(false) => Finding::ok(id, "its program is the installed one"),
-            Some(true) => Finding::warn(
-                id,
-                format!(
-                    "the program of its daemon (pid {}) was replaced since it was started",
-                    process.pid
-                ),
-            )
-            .run(format!("mig-mps restart {name} --drain 5m")),
-        };
-        findings.push(finding.on(name));
-    }
-    findings
-}
-
-fn cgroup(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for (served, process) in running(examined) {
-        let name = &served.record.name;
-        let Some(unit) = Holder::of(process).unit else {
-            continue;
-        };
-        if unit.starts_with(OWN_UNITS) {
-            continue;
+fn cgroup(id: &'static str, examined: &Examined<'_>, served: &Served) -> Vec<Finding> {
+    let Some(process) = running(examined, served) else {
+        return Vec::new();
+    };
+    match Holder::of(process).unit {
+        Some(unit) if !unit.starts_with(OWN_UNITS) => {
+            let seen = format!("its daemon (pid {}) ends with {unit}", process.pid);
+            let show = format!("systemctl status {}", process.pid);
+            vec![Finding::warn(id, seen).run(show)]
         }
-        let seen = format!("its daemon (pid {}) ends with {unit}", process.pid);
-        let show = format!("systemctl status {}", process.pid);
-        findings.push(Finding::warn(id, seen).on(name).run(show));
+        _ => Vec::new(),
     }
-    findings
 }
 
 fn zombies(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
@@ -179,39 +161,28 @@ fn zombies(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     findings
 }
 
-/// Tools that change MIG or start MPS by themselves: name of the program, name of the unit, description.
-const MANAGERS: [(&str, &str, &str); 4] = [
+/// Tools that change MIG or start MPS by themselves: name of the program, which is that of its service, and description.
+const MANAGERS: [(&str, &str); 4] = [
     (
         "nvidia-mig-manager",
-        "nvidia-mig-manager.service",
         "mig-parted's service, which applies a MIG configuration of its own at boot",
     ),
     (
         "nvidia-device-plugin",
-        "nvidia-device-plugin.service",
         "the device plugin of Kubernetes, which hands out the same devices",
     ),
     (
         "mps-control-daemon",
-        "mps-control-daemon.service",
         "the device plugin's manager of MPS daemons",
     ),
     (
         "nvidia-mps",
-        "nvidia-mps.service",
         "a service that starts an MPS daemon for all GPUs",
     ),
 ];
 
 /// Schedulers that hand out GPUs, and may do so by devices of mig-mps.
 const SCHEDULERS: [&str; 2] = ["slurmd", "kubelet"];
-
-pub(super) const OTHERS_CHECKS: &[(&str, Judge)] = &[
-    ("unmanaged-daemons", unmanaged),
-    ("default-leftovers", default_leftovers),
-    ("other-managers", managers),
-    ("dra-dynamic-mig", dynamic_mig),
-];
 
 fn unmanaged(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -252,9 +223,9 @@ fn default_leftovers(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> 
 fn managers(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let enabled = examined.environment.host.enabled_units();
     let mut findings = Vec::new();
-    for (program, unit, about) in MANAGERS {
-        let is_enabled = enabled.iter().any(|enabled| enabled == unit);
-        let how = match (examined.runs(program), is_enabled) {
+    for (program, about) in MANAGERS {
+        let unit = format!("{program}.service");
+        let how = match (examined.runs(program), enabled.contains(&unit)) {
             (true, _) => "runs",
             (false, true) => "starts at boot",
             (false, false) => continue,
@@ -291,11 +262,11 @@ fn dynamic_mig(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     for process in plugins {
         let pid = process.pid;
         let command = process.command();
-        let options = command.split_once(FEATURE_GATES_OPTION);
+        let (_, options) = command.split_once(FEATURE_GATES_OPTION).unzip();
         let environ = process.environ();
         let variable = environ.as_ref().and_then(|is| is.get(FEATURE_GATES));
-        let is_on = options.is_some_and(|(_, gates)| enable_dynamic_mig(gates))
-            || variable.is_some_and(|gates| enable_dynamic_mig(gates));
+        let mut gates = options.into_iter().chain(variable.map(String::as_str));
+        let is_on = gates.any(|gates| gates.contains("DynamicMIG=true"));
         findings.push(if is_on {
             Finding::fail(
                 id,
@@ -315,8 +286,4 @@ fn dynamic_mig(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
         });
     }
     findings
-}
-
-fn enable_dynamic_mig(gates: &str) -> bool {
-    gates.contains("DynamicMIG=true")
 }

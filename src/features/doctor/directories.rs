@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::check::{Examined, Judge};
 use crate::failure::Failure;
@@ -10,7 +10,7 @@ use crate::host::{
     Directories, Directory, Reader, Uid, file_system, group_named, may_write, printable,
 };
 use crate::mps::{LogDir, LogFile, MAX_PIPE_DIR};
-use crate::node::{Finding, Served};
+use crate::node::{Device, Finding, Served};
 use crate::settings::Serve;
 use crate::state::RunDir;
 
@@ -25,15 +25,15 @@ const LITTLE_SPACE: u64 = 64 << 20;
 const LARGE_LOG: u64 = 64 << 20;
 
 pub(super) const CHECKS: &[(&str, Judge)] = &[
-    ("run-directory", run_directory),
-    ("pipe-too-long", pipe_length),
-    ("pipe-access", pipe_access),
-    ("pipe-writable", pipe_writable),
-    ("by-name", by_name),
-    ("leftover-directories", leftovers),
-    ("log-directory", log_directory),
-    ("disk-space", disk_space),
-    ("log-size", log_size),
+    ("run-directory", Judge::Always(run_directory)),
+    ("pipe-too-long", Judge::Device(pipe_length)),
+    ("pipe-access", Judge::Served(pipe_access)),
+    ("pipe-writable", Judge::Served(pipe_writable)),
+    ("by-name", Judge::Node(by_name)),
+    ("leftover-directories", Judge::Node(leftovers)),
+    ("log-directory", Judge::Always(log_directory)),
+    ("disk-space", Judge::Node(disk_space)),
+    ("log-size", Judge::Served(log_size)),
 ];
 
 /// The directories of the caller, or those of root where the caller has none.
@@ -64,45 +64,31 @@ fn directory(id: &'static str, path: &Path) -> Finding {
     Finding::ok(id, shown.to_string())
 }
 
-fn run_directory(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
+fn run_directory(id: &'static str, examined: &Examined<'_>) -> Finding {
     match examined.environment.directories() {
-        Ok(directories) => vec![directory(id, &directories.run)],
-        Err(error) => vec![Finding::fail(
-            id,
-            format!("{error}: {}", error.hints().join("; ")),
-        )],
+        Ok(directories) => directory(id, &directories.run),
+        Err(error) => Finding::fail(id, format!("{error}: {}", error.hints().join("; "))),
     }
 }
 
-fn log_directory(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
+fn log_directory(id: &'static str, examined: &Examined<'_>) -> Finding {
     match examined.environment.directories() {
-        Ok(directories) => vec![directory(id, &directories.log)],
-        Err(_) => vec![Finding::unknown(
-            id,
-            "it belongs to the run directory, and there is none",
-        )],
+        Ok(directories) => directory(id, &directories.log),
+        Err(_) => Finding::unknown(id, "it belongs to the run directory, and there is none"),
     }
 }
 
-fn pipe_length(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
-    let run_dir = RunDir::at(&own(examined).run);
-    let mut findings = Vec::new();
-    for device in examined.devices() {
-        let path = run_dir.pipe_dir(&device.uuid);
-        let length = path.as_os_str().len();
-        if length > MAX_PIPE_DIR {
-            let seen = format!(
-                "{} has {length} bytes, and {MAX_PIPE_DIR} are the most",
-                path.display()
-            );
-            findings.push(
-                Finding::fail(id, seen)
-                    .on(&device.name)
-                    .run("export MIG_MPS_RUN_DIR=/run/mig-mps"),
-            );
-        }
+fn pipe_length(id: &'static str, examined: &Examined<'_>, device: &Device) -> Vec<Finding> {
+    let path = RunDir::at(&own(examined).run).pipe_dir(&device.uuid);
+    let length = path.as_os_str().len();
+    if length <= MAX_PIPE_DIR {
+        return Vec::new();
     }
-    findings
+    let seen = format!(
+        "{} has {length} bytes, and {MAX_PIPE_DIR} are the most",
+        path.display()
+    );
+    vec![Finding::fail(id, seen).run("export MIG_MPS_RUN_DIR=/run/mig-mps")]
 }
 
 /// Returns the users of a device.
@@ -115,49 +101,32 @@ fn users_of(served: &Served) -> Option<Reader> {
     }
 }
 
-/// Returns the daemons that run, and their pipe directories.
-fn pipes<'a>(examined: &Examined<'a>) -> impl Iterator<Item = (&'a Served, PathBuf)> {
-    examined
-        .served()
-        .filter(|served| served.is_alive())
-        .map(|served| (served, served.run_dir.pipe_dir(&served.record.uuid)))
-}
-
-fn pipe_access(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
-    let found = pipes(examined).filter_map(|(served, pipe)| {
-        let name = &served.record.name;
-        let Some(users) = users_of(served) else {
-            return Some(Finding::unknown(id, "its users are not known").on(name));
-        };
-        let closed = users.is_kept_out_of(&pipe.join("control"))?;
-        let closed = closed.display();
-        let seen = format!("its users may not enter {closed}");
-        Some(
-            Finding::fail(id, seen)
-                .on(name)
-                .run(format!("ls -ld {closed}")),
-        )
-    });
-    found.collect()
-}
-
-fn pipe_writable(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for (served, pipe) in pipes(examined) {
-        let Ok(meta) = fs::metadata(&pipe) else {
-            continue;
-        };
-        let mode = meta.mode() & 0o7777;
-        if mode & 0o002 != 0 {
-            let shown = pipe.display();
-            findings.push(
-                Finding::fail(id, format!("{shown} has mode {mode:04o}"))
-                    .on(&served.record.name)
-                    .run(format!("chmod go-w {shown}")),
-            );
-        }
+fn pipe_access(id: &'static str, _: &Examined<'_>, served: &Served) -> Vec<Finding> {
+    if !served.is_alive() {
+        return Vec::new();
     }
-    findings
+    let Some(users) = users_of(served) else {
+        return vec![Finding::unknown(id, "its users are not known")];
+    };
+    let pipe = served.run_dir.pipe_dir(&served.record.uuid);
+    let Some(closed) = users.is_kept_out_of(&pipe.join("control")) else {
+        return Vec::new();
+    };
+    let closed = closed.display();
+    let seen = format!("its users may not enter {closed}");
+    vec![Finding::fail(id, seen).run(format!("ls -ld {closed}"))]
+}
+
+fn pipe_writable(id: &'static str, _: &Examined<'_>, served: &Served) -> Vec<Finding> {
+    let pipe = served.run_dir.pipe_dir(&served.record.uuid);
+    match fs::metadata(&pipe).map(|meta| meta.mode() & 0o7777) {
+        Ok(mode) if served.is_alive() && mode & 0o002 != 0 => {
+            let shown = pipe.display();
+            let seen = format!("{shown} has mode {mode:04o}");
+            vec![Finding::fail(id, seen).run(format!("chmod go-w {shown}"))]
+        }
+        _ => Vec::new(),
+    }
 }
 
 fn by_name(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
@@ -173,17 +142,12 @@ fn by_name(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
             findings.push(Finding::fail(id, seen).on(&record.name).run(restart));
         }
     }
-    if examined.devices.is_empty() {
-        findings.extend(dangling(id, examined));
+    if !examined.devices.is_empty() {
+        return findings;
     }
-    findings
-}
-
-/// Finds the links of devices that have no record.
-fn dangling(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
+    // The links of devices that have no record.
     let links = own(examined).run.join("by-name");
     let entries = fs::read_dir(&links).into_iter().flatten().flatten();
-    let mut findings = Vec::new();
     for entry in entries.filter(|entry| !entry.path().exists()) {
         let path = printable(&entry.path().display().to_string());
         let finding = Finding::warn(id, format!("{path} leads nowhere"));
@@ -236,25 +200,20 @@ fn disk_space(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     findings
 }
 
-fn log_size(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for served in examined.served() {
-        let (record, run_dir) = (&served.record, served.run_dir.path());
-        let Some(logs) = examined.environment.logs_of(run_dir) else {
-            continue;
-        };
-        let Ok(logs) = LogDir::open(&logs.join(&record.uuid)) else {
-            continue;
-        };
-        for log in LogFile::ALL {
-            let length = logs.length(log);
-            if length >= LARGE_LOG {
-                let path = logs.path().join(log.name());
-                let seen = format!("{} has {} MiB", path.display(), length >> 20);
-                let show = format!("mig-mps logs {}", record.name);
-                findings.push(Finding::warn(id, seen).on(&record.name).run(show));
-            }
-        }
-    }
-    findings
+fn log_size(id: &'static str, examined: &Examined<'_>, served: &Served) -> Vec<Finding> {
+    let record = &served.record;
+    let logs = examined.environment.logs_of(served.run_dir.path());
+    let Some(Ok(logs)) = logs.map(|logs| LogDir::open(&logs.join(&record.uuid))) else {
+        return Vec::new();
+    };
+    LogFile::ALL
+        .into_iter()
+        .map(|log| (log, logs.length(log)))
+        .filter(|(_, length)| *length >= LARGE_LOG)
+        .map(|(log, length)| {
+            let path = logs.path().join(log.name());
+            let seen = format!("{} has {} MiB", path.display(), length >> 20);
+            Finding::warn(id, seen).run(format!("mig-mps logs {}", record.name))
+        })
+        .collect()
 }

@@ -18,85 +18,78 @@ const FIRST_WITH_VERSION: u32 = 580;
 /// The time that a program may take to tell it.
 const VERSION_LIMIT: Duration = Duration::from_secs(2);
 
-const RESTART_HINT: &str = "reboot, or unload and load the kernel module";
-
 pub(super) const CHECKS: &[(&str, Judge)] = &[
-    ("kernel-module", kernel_module),
-    ("nvml-library", nvml_library),
-    ("driver-silent", driver_silent),
-    ("driver-too-old", too_old),
-    ("libcuda", libcuda),
-    ("mps-programs", programs),
-    ("mps-versions", versions),
+    ("kernel-module", Judge::Always(kernel_module)),
+    ("nvml-library", Judge::Always(nvml_library)),
+    ("driver-silent", Judge::Always(driver_silent)),
+    ("driver-too-old", Judge::Always(too_old)),
+    ("libcuda", Judge::Always(libcuda)),
+    ("mps-programs", Judge::Always(programs)),
+    ("mps-versions", Judge::Node(versions)),
 ];
 
-fn kernel_module(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
+fn kernel_module(id: &'static str, examined: &Examined<'_>) -> Finding {
     let Some(loaded) = examined.environment.host.driver_version() else {
         let seen = "/proc/driver/nvidia/version is not there: the kernel module is not loaded";
-        return vec![Finding::fail(id, seen).run("sudo modprobe nvidia")];
+        return Finding::fail(id, seen).run("sudo modprobe nvidia");
     };
     let libraries = &examined.node.driver;
     if libraries.is_empty() || *libraries == loaded {
-        return vec![Finding::ok(id, loaded)];
+        return Finding::ok(id, loaded);
     }
-    let seen =
-        format!("the kernel module is {loaded}, the libraries are {libraries}: {RESTART_HINT}");
-    vec![Finding::fail(id, seen).run("sudo reboot")]
+    let seen = format!(
+        "the kernel module is {loaded}, the libraries are {libraries}: reboot, or unload and load the kernel module"
+    );
+    Finding::fail(id, seen).run("sudo reboot")
 }
 
-fn nvml_library(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
+fn nvml_library(id: &'static str, examined: &Examined<'_>) -> Finding {
     match examined.node.driver_error() {
         Some(error @ NvmlError::NotFound { .. }) => {
-            vec![Finding::fail(id, error.to_string()).run("ldconfig -p | grep libnvidia-ml")]
+            Finding::fail(id, error.to_string()).run("ldconfig -p | grep libnvidia-ml")
         }
-        _ => vec![Finding::ok(id, "loaded")],
+        _ => Finding::ok(id, "loaded"),
     }
 }
 
-fn driver_silent(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
+fn driver_silent(id: &'static str, examined: &Examined<'_>) -> Finding {
     match examined.node.driver_error() {
-        None => vec![Finding::ok(id, examined.node.driver.as_str())],
+        None => Finding::ok(id, examined.node.driver.as_str()),
         Some(NvmlError::NotFound { .. }) => {
-            vec![Finding::unknown(
-                id,
-                "it cannot be asked without libnvidia-ml",
-            )]
+            Finding::unknown(id, "it cannot be asked without libnvidia-ml")
         }
-        Some(error) => vec![Finding::fail(id, error.to_string()).run("sudo dmesg | grep NVRM")],
+        Some(error) => Finding::fail(id, error.to_string()).run("sudo dmesg | grep NVRM"),
     }
 }
 
-fn too_old(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
+fn too_old(id: &'static str, examined: &Examined<'_>) -> Finding {
     let driver = &examined.node.driver;
     if driver.is_empty() {
-        return vec![Finding::unknown(id, "the driver's version is not known")];
+        return Finding::unknown(id, "the driver's version is not known");
     }
     if !examined.node.control_program().is_too_old {
-        return vec![Finding::ok(id, driver.as_str())];
+        return Finding::ok(id, driver.as_str());
     }
     let first = ControlProgram::FIRST;
-    vec![Finding::fail(
+    Finding::fail(
         id,
         format!("driver {driver} is older than {first}, and mig-mps changes nothing with it"),
-    )]
+    )
 }
 
-fn libcuda(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
+fn libcuda(id: &'static str, examined: &Examined<'_>) -> Finding {
     match cuda::load(examined.environment.cuda_library.as_deref()) {
-        Ok(()) => vec![Finding::ok(id, "loaded")],
-        Err(error) => vec![Finding::fail(id, error).run("ldconfig -p | grep libcuda")],
+        Ok(()) => Finding::ok(id, "loaded"),
+        Err(error) => Finding::fail(id, error).run("ldconfig -p | grep libcuda"),
     }
 }
 
-fn programs(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
+fn programs(id: &'static str, examined: &Examined<'_>) -> Finding {
     match examined.environment.mps_programs() {
-        Ok(programs) => vec![Finding::ok(id, programs.control.display().to_string())],
+        Ok(programs) => Finding::ok(id, programs.control.display().to_string()),
         Err(error) => {
             let seen = format!("{error}: {}", error.hints().join("; "));
-            vec![
-                Finding::fail(id, seen)
-                    .run("command -v nvidia-cuda-mps-control nvidia-cuda-mps-server"),
-            ]
+            Finding::fail(id, seen).run("command -v nvidia-cuda-mps-control nvidia-cuda-mps-server")
         }
     }
 }

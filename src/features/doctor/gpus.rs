@@ -22,24 +22,22 @@ const VOLTA: (u32, u32) = (7, 0);
 const MOST_HOLDERS: usize = 3;
 
 pub(super) const CHECKS: &[(&str, Judge)] = &[
-    ("architecture", architecture),
-    ("mig-support", mig_support),
-    ("mig-pending", mig_pending),
-    ("gpu-held", held),
-    ("compute-mode", compute_mode),
-    ("persistence", persistence),
+    ("architecture", Judge::Gpu(architecture)),
+    ("mig-support", Judge::Gpu(mig_support)),
+    ("mig-pending", Judge::Gpu(mig_pending)),
+    ("gpu-held", Judge::Gpu(held)),
+    ("compute-mode", Judge::Node(compute_mode)),
+    ("persistence", Judge::Gpu(persistence)),
+    ("instance-without-device", Judge::Gpu(without_device)),
+    ("foreign-instances", Judge::Gpu(foreign)),
+    ("instances-missing", Judge::Gpu(missing)),
+    ("device-nodes", Judge::Node(device_nodes)),
+    ("capability-nodes", Judge::Device(capability_nodes)),
 ];
 
-fn architecture(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
-    examined
-        .gpus()
-        .map(|gpu| architecture_of(id, gpu))
-        .collect()
-}
-
-fn architecture_of(id: &'static str, gpu: &Gpu) -> Finding {
+fn architecture(id: &'static str, _: &Examined<'_>, gpu: &Gpu) -> Vec<Finding> {
     let (index, product) = (gpu.index, &gpu.product);
-    match gpu.capability {
+    vec![match gpu.capability {
         None => Finding::unknown(
             id,
             format!("GPU {index} does not tell its compute capability"),
@@ -56,30 +54,26 @@ fn architecture_of(id: &'static str, gpu: &Gpu) -> Finding {
             id,
             format!("GPU {index}: compute capability {}.{}", is.0, is.1),
         ),
-    }
+    }]
 }
 
-fn mig_support(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for gpu in examined.gpus() {
-        let (index, product) = (gpu.index, &gpu.product);
-        findings.push(match gpu.mig {
-            Some(mode) if mode.current => Finding::ok(id, format!("GPU {index}: MIG is on")),
-            Some(_) => Finding::ok(id, format!("GPU {index}: MIG is off")),
-            None if has_mig(product) => Finding::warn(
-                id,
-                format!(
-                    "GPU {index}: models of {product} have MIG, and driver {} offers none",
-                    examined.node.driver
-                ),
-            )
-            .run(format!(
-                "nvidia-smi -i {index} --query-gpu=mig.mode.current --format=csv"
-            )),
-            None => Finding::ok(id, format!("GPU {index}: {product} has no MIG")),
-        });
-    }
-    findings
+fn mig_support(id: &'static str, examined: &Examined<'_>, gpu: &Gpu) -> Vec<Finding> {
+    let (index, product) = (gpu.index, &gpu.product);
+    vec![match gpu.mig {
+        Some(mode) if mode.current => Finding::ok(id, format!("GPU {index}: MIG is on")),
+        Some(_) => Finding::ok(id, format!("GPU {index}: MIG is off")),
+        None if has_mig(product) => Finding::warn(
+            id,
+            format!(
+                "GPU {index}: models of {product} have MIG, and driver {} offers none",
+                examined.node.driver
+            ),
+        )
+        .run(format!(
+            "nvidia-smi -i {index} --query-gpu=mig.mode.current --format=csv"
+        )),
+        None => Finding::ok(id, format!("GPU {index}: {product} has no MIG")),
+    }]
 }
 
 /// True if the catalog has a model with this product name.
@@ -89,59 +83,51 @@ fn has_mig(product: &str) -> bool {
         .any(|model| model.product_names.iter().any(|name| name == product))
 }
 
-fn mig_pending(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for gpu in examined.gpus() {
-        let (index, Some(mode)) = (gpu.index, gpu.mig) else {
-            continue;
-        };
-        if mode.current == mode.pending {
-            continue;
-        }
-        let to = if mode.pending { "on" } else { "off" };
-        let how = match gpu.resetless {
-            Some(true) => "as soon as nobody has the GPU open",
-            _ => "with a reset of the GPU",
-        };
-        findings.push(
-            Finding::fail(id, format!("GPU {index}: MIG mode changes to {to} {how}"))
-                .run(format!("sudo nvidia-smi --gpu-reset -i {index}")),
-        );
+fn mig_pending(id: &'static str, _: &Examined<'_>, gpu: &Gpu) -> Vec<Finding> {
+    let (index, Some(mode)) = (gpu.index, gpu.mig) else {
+        return Vec::new();
+    };
+    if mode.current == mode.pending {
+        return Vec::new();
     }
-    findings
+    let to = if mode.pending { "on" } else { "off" };
+    let how = match gpu.resetless {
+        Some(true) => "as soon as nobody has the GPU open",
+        _ => "with a reset of the GPU",
+    };
+    vec![
+        Finding::fail(id, format!("GPU {index}: MIG mode changes to {to} {how}"))
+            .run(format!("sudo nvidia-smi --gpu-reset -i {index}")),
+    ]
 }
 
-fn held(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for gpu in examined.gpus() {
-        let index = gpu.index;
-        let waits = gpu.mig.is_some_and(|mode| mode.current != mode.pending);
-        findings.push(match examined.holders(gpu) {
-            None => Finding::unknown(id, format!("GPU {index}: its holders are not known")),
-            Some(holders) if !holders.seen.is_empty() => {
-                let seen = format!("GPU {index}: held open by {}", named(holders));
-                if waits {
-                    Finding::warn(
-                        id,
-                        format!("{seen}: its MIG mode cannot change until they end"),
-                    )
-                    .run("sudo mig-mps up PROFILE --stop-holders")
-                } else {
-                    Finding::ok(id, seen)
-                }
+fn held(id: &'static str, examined: &Examined<'_>, gpu: &Gpu) -> Vec<Finding> {
+    let index = gpu.index;
+    let waits = gpu.mig.is_some_and(|mode| mode.current != mode.pending);
+    vec![match examined.holders(gpu) {
+        None => Finding::unknown(id, format!("GPU {index}: its holders are not known")),
+        Some(holders) if !holders.seen.is_empty() => {
+            let seen = format!("GPU {index}: held open by {}", named(holders));
+            if waits {
+                Finding::warn(
+                    id,
+                    format!("{seen}: its MIG mode cannot change until they end"),
+                )
+                .run("sudo mig-mps up PROFILE --stop-holders")
+            } else {
+                Finding::ok(id, seen)
             }
-            Some(holders) if waits && holders.hidden > 0 => Finding::unknown(
-                id,
-                format!(
-                    "GPU {index}: {} processes are hidden, and each may hold it",
-                    holders.hidden
-                ),
-            )
-            .run(with_sudo()),
-            Some(_) => Finding::ok(id, format!("GPU {index}: nobody has it open")),
-        });
-    }
-    findings
+        }
+        Some(holders) if waits && holders.hidden > 0 => Finding::unknown(
+            id,
+            format!(
+                "GPU {index}: {} processes are hidden, and each may hold it",
+                holders.hidden
+            ),
+        )
+        .run(with_sudo()),
+        Some(_) => Finding::ok(id, format!("GPU {index}: nobody has it open")),
+    }]
 }
 
 fn named(holders: &Holders) -> String {
@@ -181,58 +167,52 @@ fn compute_mode(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     findings
 }
 
-fn persistence(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
-    let has_daemon = examined.runs("nvidia-persistenced");
-    let mut findings = Vec::new();
-    for gpu in examined.gpus() {
-        let index = gpu.index;
-        findings.push(match (gpu.is_persistent, examined.holders(gpu)) {
-            _ if has_daemon => Finding::ok(id, format!("GPU {index}: by nvidia-persistenced")),
-            (Some(true), _) => Finding::ok(id, format!("GPU {index}: persistence mode is on")),
-            (None, _) | (_, None) => Finding::unknown(id, format!("GPU {index}: not known")),
-            (_, Some(holders)) if !holders.seen.is_empty() => Finding::ok(id, format!(
-                "GPU {index}: by those who have it open"
-            )),
-            (_, Some(holders)) if holders.hidden > 0 => Finding::unknown(id, format!(
+fn persistence(id: &'static str, examined: &Examined<'_>, gpu: &Gpu) -> Vec<Finding> {
+    let index = gpu.index;
+    vec![match (gpu.is_persistent, examined.holders(gpu)) {
+        _ if examined.runs("nvidia-persistenced") => {
+            Finding::ok(id, format!("GPU {index}: by nvidia-persistenced"))
+        }
+        (Some(true), _) => Finding::ok(id, format!("GPU {index}: persistence mode is on")),
+        (None, _) | (_, None) => Finding::unknown(id, format!("GPU {index}: not known")),
+        (_, Some(holders)) if !holders.seen.is_empty() => {
+            Finding::ok(id, format!("GPU {index}: by those who have it open"))
+        }
+        (_, Some(holders)) if holders.hidden > 0 => Finding::unknown(
+            id,
+            format!(
                 "GPU {index}: {} processes are hidden, and each may hold it",
                 holders.hidden
-            )),
-            _ => Finding::warn(id, format!(
-                "GPU {index}: persistence mode is off, nvidia-persistenced does not run, and nobody has it open"
-            ))
-            .run("sudo systemctl enable --now nvidia-persistenced"),
-        });
-    }
-    findings
+            ),
+        ),
+        _ => Finding::warn(id, format!(
+            "GPU {index}: persistence mode is off, nvidia-persistenced does not run, and nobody has it open"
+        ))
+        .run("sudo systemctl enable --now nvidia-persistenced"),
+    }]
 }
 
-pub(super) const INSTANCE_CHECKS: &[(&str, Judge)] = &[
-    ("instance-without-device", without_device),
-    ("foreign-instances", foreign),
-    ("instances-missing", missing),
-    ("device-nodes", device_nodes),
-    ("capability-nodes", capability_nodes),
-];
-
-fn without_device(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for gpu in examined.gpus().filter(|gpu| gpu.in_mig_mode()) {
-        let index = gpu.index;
-        let Some(instances) = &gpu.all_instances else {
-            let seen = format!("GPU {index}: the driver shows its instances to root alone");
-            findings.push(Finding::unknown(id, seen).run(with_sudo()));
-            continue;
-        };
-        for one in instances.iter().filter(|one| one.compute.is_empty()) {
+fn without_device(id: &'static str, _: &Examined<'_>, gpu: &Gpu) -> Vec<Finding> {
+    if !gpu.in_mig_mode() {
+        return Vec::new();
+    }
+    let index = gpu.index;
+    let Some(instances) = &gpu.all_instances else {
+        let seen = format!("GPU {index}: the driver shows its instances to root alone");
+        return vec![Finding::unknown(id, seen).run(with_sudo())];
+    };
+    instances
+        .iter()
+        .filter(|one| one.compute.is_empty())
+        .map(|one| {
             let (instance, placement) = (one.id, one.placement);
             let seen = format!(
                 "GPU {index}: GPU instance {instance} at {placement} has no compute instance"
             );
             let destroy = format!("sudo nvidia-smi mig -i {index} -gi {instance} -dgi");
-            findings.push(Finding::warn(id, seen).run(destroy));
-        }
-    }
-    findings
+            Finding::warn(id, seen).run(destroy)
+        })
+        .collect()
 }
 
 /// True if mig-mps made this in the GPU instance: the instance itself, or a compute instance in it.
@@ -240,68 +220,58 @@ fn is_in(created: &Created, gpu: &Gpu, one: &GpuInstanceReading) -> bool {
     created.gpu == gpu.uuid && created.profile == one.profile && created.placement == one.placement
 }
 
-fn foreign(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for gpu in examined.gpus() {
-        let created = &examined.node.created;
-        let instances = gpu.all_instances.as_deref().unwrap_or_default();
-        let theirs: Vec<_> = instances
-            .iter()
-            .filter(|one| {
-                !created
-                    .iter()
-                    .any(|made| made.compute.is_none() && is_in(made, gpu, one))
-            })
-            .collect();
-        if theirs.is_empty() {
-            continue;
-        }
-        let is_mixed = instances
-            .iter()
-            .any(|one| created.iter().any(|made| is_in(made, gpu, one)));
-        let places: Vec<String> = theirs.iter().map(|one| one.placement.to_string()).collect();
-        let seen = format!(
-            "GPU {}: another tool made the instances at {}",
-            gpu.index,
-            places.join(", ")
-        );
-        findings.push(if is_mixed {
-            Finding::warn(id, seen).run("mig-mps list")
-        } else {
-            Finding::ok(id, seen)
-        });
+fn foreign(id: &'static str, examined: &Examined<'_>, gpu: &Gpu) -> Vec<Finding> {
+    let created = &examined.node.created;
+    let instances = gpu.all_instances.as_deref().unwrap_or_default();
+    let places: Vec<String> = instances
+        .iter()
+        .filter(|one| {
+            !created
+                .iter()
+                .any(|made| made.compute.is_none() && is_in(made, gpu, one))
+        })
+        .map(|one| one.placement.to_string())
+        .collect();
+    if places.is_empty() {
+        return Vec::new();
     }
-    findings
+    let is_mixed = instances
+        .iter()
+        .any(|one| created.iter().any(|made| is_in(made, gpu, one)));
+    let seen = format!(
+        "GPU {}: another tool made the instances at {}",
+        gpu.index,
+        places.join(", ")
+    );
+    vec![if is_mixed {
+        Finding::warn(id, seen).run("mig-mps list")
+    } else {
+        Finding::ok(id, seen)
+    }]
 }
 
-fn missing(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for gpu in examined.gpus() {
-        // With MIG off there is none.
-        let instances = match &gpu.all_instances {
-            Some(instances) => instances.as_slice(),
-            None if !gpu.in_mig_mode() => &[],
-            None => continue,
-        };
-        for created in &examined.node.created {
-            if created.gpu != gpu.uuid || exists(created, gpu, instances) {
-                continue;
-            }
+fn missing(id: &'static str, examined: &Examined<'_>, gpu: &Gpu) -> Vec<Finding> {
+    // With MIG off there is none.
+    let instances = match &gpu.all_instances {
+        Some(instances) => instances.as_slice(),
+        None if !gpu.in_mig_mode() => &[],
+        None => return Vec::new(),
+    };
+    examined
+        .node
+        .created
+        .iter()
+        .filter(|created| created.gpu == gpu.uuid && !exists(created, gpu, instances))
+        .map(|created| {
             let (index, placement) = (gpu.index, created.placement);
             let what = match created.compute {
                 None => "an instance",
                 Some(_) => "a compute instance",
             };
-            findings.push(
-                Finding::warn(
-                    id,
-                    format!("GPU {index}: mig-mps made {what} at {placement}, which is gone"),
-                )
-                .run("mig-mps list"),
-            );
-        }
-    }
-    findings
+            let seen = format!("GPU {index}: mig-mps made {what} at {placement}, which is gone");
+            Finding::warn(id, seen).run("mig-mps list")
+        })
+        .collect()
 }
 
 /// True if one of these instances of the GPU is the created one, or has the created compute instance.
@@ -336,27 +306,18 @@ fn device_nodes(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     findings
 }
 
-fn capability_nodes(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for device in examined.devices() {
-        for capability in capabilities(examined, device) {
-            if let Some(finding) = capability_node(id, examined, &capability) {
-                findings.push(finding.on(&device.name));
-            }
-        }
-    }
-    findings
-}
-
-/// The capabilities of a MIG device: of its GPU instance and of its compute instance.
-fn capabilities(examined: &Examined<'_>, device: &Device) -> Vec<String> {
+/// Judges the capabilities of a MIG device: of its GPU instance and of its compute instance.
+fn capability_nodes(id: &'static str, examined: &Examined<'_>, device: &Device) -> Vec<Finding> {
     let gpu = examined.node.gpu(&device.key.gpu);
     let Some((part, minor)) = device.part.as_ref().zip(gpu.and_then(|gpu| gpu.minor)) else {
         return Vec::new();
     };
     let instance = format!("gpu{minor}/mig/gi{}", part.gpu_instance);
-    let compute = format!("{instance}/ci{}/access", part.compute_instance);
-    vec![format!("{instance}/access"), compute]
+    let compute = format!("{instance}/ci{}", part.compute_instance);
+    [instance, compute]
+        .iter()
+        .filter_map(|one| capability_node(id, examined, &format!("{one}/access")))
+        .collect()
 }
 
 fn capability_node(id: &'static str, examined: &Examined<'_>, capability: &str) -> Option<Finding> {

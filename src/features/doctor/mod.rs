@@ -19,11 +19,11 @@ use crate::commands::Context;
 use crate::commands::args::DeviceArgs;
 use crate::error::{Result, usage};
 use crate::failure::ExitStatus;
-use crate::host::{Environment, bounded, nearest};
+use crate::host::{bounded, nearest};
 use crate::node::{Detail, Fault, Severity, observe};
 use crate::render::print_json;
 
-use check::{Diagnosis, Examined, examine};
+use check::{Examined, examine};
 
 pub use report::DoctorDocument;
 
@@ -53,7 +53,9 @@ pub fn run(args: &DoctorArgs, context: &Context<'_>) -> Result<ExitStatus> {
         return explained(word);
     }
     let environment = context.environment;
-    let all = examined(args, environment)?;
+    let node = observe(environment, Detail::DOCTOR)?;
+    let devices = args.devices.names(&node)?;
+    let all = examine(&Examined::new(environment, &node, &devices));
     if args.json {
         print_json(&DoctorDocument::of(&all))?;
     } else {
@@ -80,10 +82,4 @@ fn explained(word: &str) -> Result<ExitStatus> {
         near.unwrap_or_default()
     );
     Err(usage(what).hint("mig-mps help diagnosis lists all"))
-}
-
-fn examined(args: &DoctorArgs, environment: &Environment) -> Result<Vec<Diagnosis>> {
-    let node = observe(environment, Detail::DOCTOR)?;
-    let devices = args.devices.names(&node)?;
-    Ok(examine(&Examined::new(environment, &node, &devices)))
 }

@@ -163,24 +163,18 @@ impl DoctorDocument {
     /// Describes these checks.
     pub fn of(all: &[Diagnosis]) -> Self {
         let worst = all.iter().map(Diagnosis::severity).max();
+        let checks = all.iter().map(|one| Checked {
+            id: &one.fault.id,
+            subject: one.fault.subject.name(),
+            severity: one.severity().name(),
+            fault: &one.fault.meaning,
+            why: &one.fault.why,
+            findings: one.findings.iter().map(CheckedFinding::of).collect(),
+        });
         Self {
             version: VERSION,
             severity: worst.unwrap_or(Severity::Ok).name(),
-            checks: all.iter().map(Checked::of).collect(),
-        }
-    }
-}
-
-impl Checked {
-    fn of(one: &Diagnosis) -> Self {
-        let fault = one.fault;
-        Self {
-            id: &fault.id,
-            subject: fault.subject.name(),
-            severity: one.severity().name(),
-            fault: &fault.meaning,
-            why: &fault.why,
-            findings: one.findings.iter().map(CheckedFinding::of).collect(),
+            checks: checks.collect(),
         }
     }
 }

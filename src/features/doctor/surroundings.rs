@@ -21,29 +21,29 @@ const WANTED_MEMORY: u64 = 1 << 30;
 const SHARED_MEMORY: u64 = 64 << 20;
 
 pub(super) const CHECKS: &[(&str, Judge)] = &[
-    ("open-files", files),
-    ("cgroup-limits", cgroup_limits),
-    ("shared-memory", shared_memory),
-    ("leftover-shared-memory", leftover_memory),
-    ("fabric-manager", fabric_manager),
-    ("security-module", security_module),
-    ("container", container),
-    ("user-mapping", user_mapping),
+    ("open-files", Judge::Always(files)),
+    ("cgroup-limits", Judge::Node(cgroup_limits)),
+    ("shared-memory", Judge::Always(shared_memory)),
+    ("leftover-shared-memory", Judge::Node(leftover_memory)),
+    ("fabric-manager", Judge::Always(fabric_manager)),
+    ("security-module", Judge::Always(security_module)),
+    ("container", Judge::Always(container)),
+    ("user-mapping", Judge::Always(user_mapping)),
 ];
 
-fn files(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
+fn files(id: &'static str, examined: &Examined<'_>) -> Finding {
     let seen = match open_files() {
-        (_, None) => return vec![Finding::ok(id, "no limit")],
+        (_, None) => return Finding::ok(id, "no limit"),
         (_, Some(hard)) if hard >= WANTED_FILES => {
-            return vec![Finding::ok(id, format!("{hard} files"))];
+            return Finding::ok(id, format!("{hard} files"));
         }
         (_, Some(hard)) => format!("the hard limit is {hard} files"),
     };
     if examined.environment.is_root() {
         // Root raises it where a daemon is started.
-        return vec![Finding::ok(id, seen)];
+        return Finding::ok(id, seen);
     }
-    vec![Finding::warn(id, seen).run("ulimit -Hn")]
+    Finding::warn(id, seen).run("ulimit -Hn")
 }
 
 fn cgroup_limits(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
@@ -61,16 +61,16 @@ fn cgroup_limits(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     findings.into_iter().map(|found| found.run(show)).collect()
 }
 
-fn shared_memory(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
+fn shared_memory(id: &'static str, examined: &Examined<'_>) -> Finding {
     let Some(branch) = examined.branch() else {
-        return vec![Finding::unknown(id, "the driver's version is not known")];
+        return Finding::unknown(id, "the driver's version is not known");
     };
     if branch >= ANONYMOUS_MEMORY {
-        return vec![Finding::ok(id, format!("driver {branch} does not need it"))];
+        return Finding::ok(id, format!("driver {branch} does not need it"));
     }
     let df = "df -h /dev/shm";
     let host = &examined.environment.host;
-    let finding = match file_system(&host.below("/dev/shm")) {
+    match file_system(&host.below("/dev/shm")) {
         Err(_) => {
             Finding::fail(id, "/dev/shm is missing").run("sudo mount -t tmpfs tmpfs /dev/shm")
         }
@@ -79,8 +79,7 @@ fn shared_memory(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
             Finding::fail(id, format!("/dev/shm has {} MiB left", system.free >> 20)).run(df)
         }
         Ok(system) => Finding::ok(id, format!("{} MiB left", system.free >> 20)),
-    };
-    vec![finding]
+    }
 }
 
 fn leftover_memory(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
@@ -93,21 +92,21 @@ fn leftover_memory(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     findings
 }
 
-fn fabric_manager(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
+fn fabric_manager(id: &'static str, examined: &Examined<'_>) -> Finding {
     if !examined.environment.host.has_nvswitch() {
-        return vec![Finding::ok(id, "no NVSwitch")];
+        return Finding::ok(id, "no NVSwitch");
     }
     if examined.runs("nv-fabricmanager") {
-        return vec![Finding::ok(id, "it runs")];
+        return Finding::ok(id, "it runs");
     }
     let seen = "there are NVSwitches, and nv-fabricmanager does not run";
-    vec![Finding::fail(id, seen).run("sudo systemctl enable --now nvidia-fabricmanager")]
+    Finding::fail(id, seen).run("sudo systemctl enable --now nvidia-fabricmanager")
 }
 
-fn security_module(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
+fn security_module(id: &'static str, examined: &Examined<'_>) -> Finding {
     let host = &examined.environment.host;
     let Some(label) = host.security_label() else {
-        return vec![Finding::ok(id, "none")];
+        return Finding::ok(id, "none");
     };
     // AppArmor: `docker-default (enforce)`; SELinux: `system_u:system_r:container_t:s0`.
     let domain = label.split(':').nth(2);
@@ -116,28 +115,26 @@ fn security_module(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
         None => label.ends_with("(enforce)"),
     };
     if !is_confined {
-        return vec![Finding::ok(id, label.as_str())];
+        return Finding::ok(id, label.as_str());
     }
     let (module, show) = match domain {
         Some(_) => ("SELinux", "sudo ausearch -m avc -ts recent"),
         None => ("AppArmor", "sudo dmesg | grep -i apparmor"),
     };
-    vec![Finding::warn(id, format!("{module} confines this process: {label}")).run(show)]
+    Finding::warn(id, format!("{module} confines this process: {label}")).run(show)
 }
 
-fn container(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
+fn container(id: &'static str, examined: &Examined<'_>) -> Finding {
     match examined.environment.host.container() {
-        None => vec![Finding::ok(id, "no container")],
-        Some(engine) => vec![Finding::warn(id, format!("this is a container ({engine})"))],
+        None => Finding::ok(id, "no container"),
+        Some(engine) => Finding::warn(id, format!("this is a container ({engine})")),
     }
 }
 
-fn user_mapping(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
+fn user_mapping(id: &'static str, examined: &Examined<'_>) -> Finding {
     if examined.environment.host.caller_is_mapped() {
-        return vec![Finding::ok(id, "the user is mapped")];
+        return Finding::ok(id, "the user is mapped");
     }
-    vec![
-        Finding::fail(id, "the user or the group of this process is not mapped")
-            .run("cat /proc/self/uid_map"),
-    ]
+    Finding::fail(id, "the user or the group of this process is not mapped")
+        .run("cat /proc/self/uid_map")
 }

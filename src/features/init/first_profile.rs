@@ -5,27 +5,15 @@ use std::collections::BTreeSet;
 
 use toml::Table;
 
-use super::partition::{Aim, Partition, best, choices, partitions};
+use super::partition::{Aim, Partition, best_for, partitions};
 use crate::catalog::{Model, of_product};
 use crate::geometry::GpuInstanceProfile;
-use crate::mps::ControlProgram;
 use crate::node::{Gpu, Node};
 use crate::nvml::MigMode;
-use crate::plan::Refusal;
-use crate::plan::virtual_node::{GpuArgument, plan_on};
-use crate::profile::{
-    DraftBlock, DraftProfile, Profile, device_entry, mig_devices, regex_of, table,
-};
-use crate::render::format::count;
+use crate::plan::virtual_node::GpuArgument;
+use crate::profile::{DraftBlock, DraftProfile, device_entry, mig_devices, regex_of, table};
+use crate::render::format::{count, grouped};
 use crate::settings::Serve;
-
-/// The answers that do not lie in the chosen partitions.
-#[derive(Clone, Debug)]
-pub struct Answers {
-    /// The indices of the GPUs that stay whole.
-    pub whole: BTreeSet<u32>,
-    pub serve: Serve,
-}
 
 /// A partition chosen for the GPUs of a group.
 #[derive(Clone, Debug)]
@@ -34,23 +22,29 @@ pub struct Choice<'a> {
     pub partition: Partition<'a>,
 }
 
-impl Choice<'_> {
-    /// Returns the number of devices on all its GPUs.
-    pub fn devices(&self) -> u32 {
-        self.supply.devices(self.partition.instances())
-    }
-}
-
-/// Makes a profile with comments for its reader.
-pub fn first_profile(node: &EmptyNode, answers: &Answers, choices: &[Choice<'_>]) -> DraftProfile {
-    let whole = (!answers.whole.is_empty()).then(|| whole_block(answers));
+/// Makes a profile with comments for its reader. The GPUs with the indices `whole` are not partitioned.
+pub fn first_profile(
+    node: &EmptyNode,
+    whole: &BTreeSet<u32>,
+    serve: &Serve,
+    choices: &[Choice<'_>],
+) -> DraftProfile {
+    let indices: Vec<u32> = whole.iter().copied().collect();
+    let whole_block = (!whole.is_empty()).then(|| DraftBlock {
+        remarks: vec![
+            "Whole: one device that has all of the GPU, with a daemon (without one: mps = false)."
+                .to_owned(),
+        ],
+        select: table([("index", indices.into())]),
+        want: table([("mig", false.into())]),
+    });
     let parts = choices.iter().map(|choice| partitioned(node, choice));
     let gpus: Vec<String> = node
         .groups
         .iter()
         .map(|group| format!("{} × {}", group.indices.len(), group.product))
         .collect();
-    let models: Vec<String> = models(node, answers, choices).into_iter().collect();
+    let models: Vec<String> = models(node, whole, choices).into_iter().collect();
     let mut keys = Table::new();
     if !models.is_empty() {
         keys.insert("models".to_owned(), models.into());
@@ -62,22 +56,22 @@ pub fn first_profile(node: &EmptyNode, answers: &Answers, choices: &[Choice<'_>]
         ],
         keys,
         mps_remarks: vec![
-            format!("{}.", served(&answers.serve)),
+            format!("{}.", served(serve)),
             "Values: one-at-a-time, all, group:NAME, user:NAME, self (mig-mps help security)."
                 .to_owned(),
         ],
-        mps: table([("serve", answers.serve.to_string().into())]),
-        blocks: whole.into_iter().chain(parts).collect(),
+        mps: table([("serve", serve.to_string().into())]),
+        blocks: whole_block.into_iter().chain(parts).collect(),
     }
 }
 
 /// The models of the GPUs that the profile selects; none if the catalog lacks one.
-fn models(node: &EmptyNode, answers: &Answers, choices: &[Choice<'_>]) -> BTreeSet<String> {
-    let whole = node.groups.iter().filter(|group| {
-        let mut indices = group.indices.iter();
-        indices.any(|index| answers.whole.contains(index))
-    });
-    let groups = whole.chain(choices.iter().map(|choice| choice.supply.group));
+fn models(node: &EmptyNode, whole: &BTreeSet<u32>, choices: &[Choice<'_>]) -> BTreeSet<String> {
+    let with_whole = node
+        .groups
+        .iter()
+        .filter(|group| group.indices.iter().any(|index| whole.contains(index)));
+    let groups = with_whole.chain(choices.iter().map(|choice| choice.supply.group));
     let keys: Option<BTreeSet<String>> = groups
         .map(|group| group.model.map(|model| model.key.clone()))
         .collect();
@@ -94,18 +88,6 @@ fn served(serve: &Serve) -> String {
         Serve::Group(name) => format!("The members of the group {name} at once, in one server"),
         Serve::User(name) => format!("The user {name} alone"),
         Serve::Own => "The user who applies this profile, alone".to_owned(),
-    }
-}
-
-fn whole_block(answers: &Answers) -> DraftBlock {
-    let indices: Vec<u32> = answers.whole.iter().copied().collect();
-    DraftBlock {
-        remarks: vec![
-            "Whole: one device that has all of the GPU, with a daemon (without one: mps = false)."
-                .to_owned(),
-        ],
-        select: table([("index", indices.into())]),
-        want: table([("mig", false.into())]),
     }
 }
 
@@ -138,7 +120,7 @@ fn partitioned(node: &EmptyNode, choice: &Choice<'_>) -> DraftBlock {
 /// By product, so that the profile is right for other nodes with such GPUs; by index where no name tells them apart.
 fn select(node: &EmptyNode, choice: &Choice<'_>) -> Table {
     let group = choice.supply.group;
-    let catalog = group.model.filter(|_| !node.is_real());
+    let catalog = group.model.filter(|_| !node.is_real);
     let products: BTreeSet<&str> = match catalog {
         Some(model) => model.product_names.iter().map(String::as_str).collect(),
         None => BTreeSet::from([group.product.as_str()]),
@@ -181,22 +163,17 @@ impl<'a> Supply<'a> {
     pub fn of(node: &'a EmptyNode, whole: &BTreeSet<u32>) -> Self {
         let mut groups = Vec::new();
         for group in &node.groups {
-            let indices: Vec<u32> = group
-                .indices
-                .iter()
-                .copied()
-                .filter(|index| !whole.contains(index))
-                .collect();
-            let partitions = partitions(&group.profiles, 0);
-            if !indices.is_empty() && !partitions.is_empty() {
+            let mut indices = group.indices.clone();
+            indices.retain(|index| !whole.contains(index));
+            if !indices.is_empty() {
                 groups.push(GroupSupply {
                     group,
                     indices,
-                    partitions,
+                    partitions: Vec::new(),
                 });
             }
         }
-        Self { groups }
+        Self { groups }.with_memory(0)
     }
 
     /// The same with devices of so much memory alone; without the GPUs that have none.
@@ -266,7 +243,9 @@ impl<'a> Supply<'a> {
                 .filter(|(group, count)| *count < group.most());
             // The first one of equal ones.
             let next = growing.rev().max_by_key(|(group, count)| {
-                best(&group.partitions, *count + 1).map(Partition::least_memory_mib)
+                group
+                    .recommended(*count + 1)
+                    .map(Partition::least_memory_mib)
             });
             let Some((_, count)) = next else { break };
             *count += 1;
@@ -279,14 +258,23 @@ impl<'a> Supply<'a> {
 fn devices(divided: &[(GroupSupply<'_>, u32)]) -> u32 {
     divided
         .iter()
-        .map(|(group, count)| group.devices(group.best_count(*count)))
+        .filter_map(|(group, count)| Some(group.devices(group.recommended(*count)?.instances())))
         .sum()
 }
 
 impl<'a> GroupSupply<'a> {
-    /// Returns the partitions to choose from with at least so many devices on a GPU; the recommended one first.
+    /// Returns the partitions to choose from with at least so many devices on a GPU: the best for each aim that has one of
+    /// its own; the recommended one first.
     pub fn choices(&self, devices: u32) -> Vec<(Aim, Partition<'a>)> {
-        choices(&self.partitions, devices)
+        let mut choices: Vec<(Aim, Partition<'a>)> = Vec::new();
+        for aim in Aim::ALL {
+            if let Some(partition) = best_for(aim, &self.partitions, devices)
+                && choices.iter().all(|(_, other)| other != partition)
+            {
+                choices.push((aim, partition.clone()));
+            }
+        }
+        choices
     }
 
     /// Returns the most devices on one GPU.
@@ -300,16 +288,18 @@ impl<'a> GroupSupply<'a> {
         u32::try_from(self.indices.len()).unwrap_or(u32::MAX) * each
     }
 
-    fn best_count(&self, devices: u32) -> u32 {
-        best(&self.partitions, devices).map_or(0, Partition::instances)
+    /// Returns the recommended partition with at least so many devices on a GPU.
+    fn recommended(&self, devices: u32) -> Option<&Partition<'a>> {
+        best_for(Aim::Even, &self.partitions, devices)
     }
 }
 
 /// A node with MIG off and nothing on its GPUs, and these by product.
 #[derive(Clone, Debug)]
 pub struct EmptyNode {
-    node: Node,
-    is_real: bool,
+    pub node: Node,
+    /// True if it was made of a node, and not of catalog models.
+    pub is_real: bool,
     pub groups: Vec<GpuGroup>,
 }
 
@@ -333,25 +323,25 @@ pub struct GpuGroup {
 impl EmptyNode {
     /// Empties a copy of a node. Old drivers list profiles only while MIG is on: there the catalog knows them.
     pub fn of(node: &Node) -> Self {
-        let mut groups: Vec<GpuGroup> = Vec::new();
-        for gpu in &node.gpus {
-            let known = groups
-                .iter()
-                .position(|group| group.product == gpu.product)
-                .unwrap_or_else(|| {
-                    groups.push(GpuGroup::of(gpu));
-                    groups.len() - 1
-                });
-            let group = &mut groups[known];
-            group.indices.push(gpu.index);
-            if group.is_from_catalog && !gpu.profiles.is_empty() {
-                group.profiles.clone_from(&gpu.profiles);
-                group.is_from_catalog = false;
-            }
-        }
+        let groups: Vec<GpuGroup> = grouped(&node.gpus, |one, other| one.product == other.product)
+            .iter()
+            .map(|gpus| GpuGroup::of(gpus))
+            .collect();
         let gpus = node.gpus.iter().map(|gpu| {
             let group = groups.iter().find(|group| group.product == gpu.product);
-            emptied(gpu, group.map_or(&[], |group| &group.profiles))
+            Gpu {
+                index: gpu.index,
+                uuid: gpu.uuid.clone(),
+                product: gpu.product.clone(),
+                pci: gpu.pci.clone(),
+                memory: gpu.memory,
+                mig: gpu.mig.map(|_| MigMode {
+                    current: false,
+                    pending: false,
+                }),
+                profiles: group.map_or_else(Vec::new, |group| group.profiles.clone()),
+                ..Gpu::default()
+            }
         });
         let mut node = Node {
             driver: node.driver.clone(),
@@ -372,80 +362,44 @@ impl EmptyNode {
             .iter()
             .flat_map(|gpu| (0..gpu.count).map(|_| gpu.model));
         let node = Node::of_models((0..).zip(models.clone()));
-        let mut groups: Vec<GpuGroup> = Vec::new();
-        for (gpu, model) in node.gpus.iter().zip(models) {
-            let known = groups
-                .iter_mut()
-                .find(|group| group.model.is_some_and(|own| own.key == model.key));
-            if let Some(group) = known {
-                group.indices.push(gpu.index);
-                continue;
-            }
-            groups.push(GpuGroup {
-                model: Some(model),
-                indices: vec![gpu.index],
-                is_from_catalog: true,
-                ..GpuGroup::of(gpu)
-            });
-        }
+        let gpus = node.gpus.iter().zip(models);
+        let groups = grouped(gpus, |(_, one), (_, other)| one.key == other.key)
+            .into_iter()
+            .map(|alike| {
+                let (gpus, models): (Vec<&Gpu>, Vec<&Model>) = alike.into_iter().unzip();
+                GpuGroup {
+                    model: Some(models[0]),
+                    is_from_catalog: true,
+                    ..GpuGroup::of(&gpus)
+                }
+            })
+            .collect();
         Self {
             node,
             is_real: false,
             groups,
         }
     }
-
-    /// True if it was made of a node, and not of catalog models.
-    pub fn is_real(&self) -> bool {
-        self.is_real
-    }
-
-    pub fn control_program(&self) -> ControlProgram {
-        self.node.control_program()
-    }
-
-    /// The indices of all GPUs.
-    pub fn indices(&self) -> impl Iterator<Item = u32> {
-        self.node.gpus.iter().map(|gpu| gpu.index)
-    }
-
-    /// Plans a profile, as `up` would.
-    pub fn accepts(&self, profile: &Profile) -> Result<(), Refusal> {
-        plan_on(&self.node, profile).map(|_| ())
-    }
-}
-
-fn emptied(gpu: &Gpu, profiles: &[GpuInstanceProfile]) -> Gpu {
-    Gpu {
-        index: gpu.index,
-        uuid: gpu.uuid.clone(),
-        product: gpu.product.clone(),
-        pci: gpu.pci.clone(),
-        memory: gpu.memory,
-        mig: gpu.mig.map(|_| MigMode::default()),
-        profiles: profiles.to_vec(),
-        ..Gpu::default()
-    }
 }
 
 impl GpuGroup {
-    /// The group of a GPU's product, without a GPU.
-    fn of(gpu: &Gpu) -> Self {
-        let has_mig = gpu.mig.is_some();
-        let model = of_product(&gpu.product).filter(|_| has_mig);
-        let is_from_catalog = has_mig && gpu.profiles.is_empty();
+    /// The group of these GPUs, which are of one product.
+    fn of(gpus: &[&Gpu]) -> Self {
+        let first = gpus[0];
+        let has_mig = first.mig.is_some();
+        let model = of_product(&first.product).filter(|_| has_mig);
+        let listed = gpus.iter().find(|gpu| !gpu.profiles.is_empty());
         Self {
-            product: gpu.product.clone(),
+            product: first.product.clone(),
             model,
-            indices: Vec::new(),
-            memory_mib: gpu.memory.map(|memory| memory.total >> 20),
+            indices: gpus.iter().map(|gpu| gpu.index).collect(),
+            memory_mib: first.memory.map(|memory| memory.total >> 20),
             has_mig,
-            profiles: if is_from_catalog {
-                model.map(Model::offers).unwrap_or_default()
-            } else {
-                gpu.profiles.clone()
+            profiles: match listed {
+                Some(gpu) => gpu.profiles.clone(),
+                None => model.map(Model::offers).unwrap_or_default(),
             },
-            is_from_catalog,
+            is_from_catalog: has_mig && listed.is_none(),
         }
     }
 

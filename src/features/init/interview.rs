@@ -62,7 +62,11 @@ impl Interview {
         if self.asks() {
             let answer = render::answer(question, |text| {
                 let answer: T = text.parse()?;
-                check(&answer).map_err(|error| with_hints(&error))
+                check(&answer).map_err(|error| {
+                    [&[error.to_string()], error.hints.as_slice()]
+                        .concat()
+                        .join("\n  ")
+                })
             });
             return answer
                 .context("cannot ask on the terminal")?
@@ -100,11 +104,6 @@ impl Interview {
                 .hint(format!("the defaults, which --yes takes, are {defaults}")),
         )
     }
-}
-
-fn with_hints(error: &CommandError) -> String {
-    let hints = error.hints.iter().map(|hint| format!("\n  {hint}"));
-    format!("{error}{}", hints.collect::<String>())
 }
 
 /// The input ended instead of an answer.
@@ -190,21 +189,12 @@ fn each(jobs: u32) -> &'static str {
     if jobs == 1 { "" } else { " each" }
 }
 
-/// Jobs with the memory that each must have.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct WantedJobs {
-    pub(super) jobs: u32,
-    pub(super) memory: LeastMemory,
-}
-
 /// `3 jobs with 30 GiB each`
-impl fmt::Display for WantedJobs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&count(self.jobs as usize, "job"))?;
-        match self.memory.0 {
-            0 => Ok(()),
-            _ => write!(f, " with {}{}", self.memory, each(self.jobs)),
-        }
+fn described(jobs: u32, memory: LeastMemory) -> String {
+    let all = count(jobs as usize, "job");
+    match memory.0 {
+        0 => all,
+        _ => format!("{all} with {memory}{}", each(jobs)),
     }
 }
 
@@ -338,7 +328,7 @@ fn divide<'a>(
 ) -> Result<Vec<(GroupSupply<'a>, u32)>> {
     supply
         .divide(jobs, memory.0)
-        .map_err(|error| too_many(supply, WantedJobs { jobs, memory }, error))
+        .map_err(|error| too_many(supply, jobs, memory, error))
 }
 
 /// Explains that the memory asked for is a profile's by its name, and not what its devices have:
@@ -362,47 +352,44 @@ fn smaller_than_its_name(supply: &Supply<'_>, least_mib: u64) -> Option<String> 
 }
 
 /// The error of jobs that do not fit: the most devices that do, and the nearest jobs.
-fn too_many(supply: &Supply<'_>, wanted: WantedJobs, error: TooManyJobs) -> CommandError {
-    let least = wanted.memory.0;
-    let TooManyJobs {
-        jobs: most,
-        memory_mib,
-        largest_mib,
-    } = error;
+fn too_many(
+    supply: &Supply<'_>,
+    jobs: u32,
+    memory: LeastMemory,
+    error: TooManyJobs,
+) -> CommandError {
+    let (least, most) = (memory.0, error.jobs);
     let gpus = match supply.gpus() {
         1 => "this GPU".to_owned(),
         several => format!("these {several} GPUs"),
     };
     let why = match most {
-        0 => format!("the largest device has {} GiB", gib_at_most(largest_mib)),
+        0 => format!(
+            "the largest device has {} GiB",
+            gib_at_most(error.largest_mib)
+        ),
         _ if least == 0 => format!("{gpus} can have {most} devices"),
         _ => format!("{gpus} can have {most} devices with this much memory"),
     };
-    let does = if wanted.jobs == 1 { "does" } else { "do" };
+    let does = if jobs == 1 { "does" } else { "do" };
     let maps = partition::fullest(&supply.with_memory(least));
-    let error = CommandError::new(
-        ExitStatus::Infeasible,
-        format!("{wanted} {does} not fit: {why}{maps}"),
-    );
-    let error = match smaller_than_its_name(supply, least) {
-        Some(hint) => error.hint(hint),
-        None => error,
-    };
+    let what = format!("{} {does} not fit: {why}{maps}", described(jobs, memory));
     let mut nearest = Vec::new();
     if most > 0 {
-        let fewer = WantedJobs {
-            jobs: most,
-            ..wanted
-        };
-        nearest.push(fewer.to_string());
+        nearest.push(described(most, memory));
     }
-    if memory_mib.is_some() && least > 0 {
-        nearest.push(with_most_memory(supply, wanted.jobs));
+    if error.memory_mib.is_some() && least > 0 {
+        nearest.push(with_most_memory(supply, jobs));
     }
     if nearest.is_empty() {
         nearest.push(with_most_memory(supply, supply.most_jobs()));
     }
-    error.hint(format!("{} would fit", nearest.join(", or ")))
+    let nearest = format!("{} would fit", nearest.join(", or "));
+    let hints = smaller_than_its_name(supply, least).into_iter();
+    CommandError {
+        hints: hints.chain([nearest]).collect(),
+        ..CommandError::new(ExitStatus::Infeasible, what)
+    }
 }
 
 /// `3 jobs with 19.5 GiB each`

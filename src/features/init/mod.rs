@@ -2,26 +2,29 @@
 
 mod first_profile;
 mod interview;
-mod new_profile;
 mod partition;
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 
+use crate::catalog::BuiltIn;
 use crate::commands::{Context, up};
-use crate::error::{CommandError, Result, failed, usage};
+use crate::error::{CommandError, Context as _, Result, chosen, failed, usage};
 use crate::failure::ExitStatus;
+use crate::host::{Uid, caller, directory_of, may_write, quoted, write_new_text_to, write_text_to};
 use crate::node::{Detail, observe};
-use crate::plan::virtual_node::GpuArgument;
+use crate::plan::virtual_node::{GpuArgument, plan_on};
 use crate::profile::Profile;
-use crate::render::{Question, note};
+use crate::render::format::count;
+use crate::render::{Question, agrees, note, print};
 use crate::settings::Serve;
 
-use first_profile::{Answers, Choice, EmptyNode, GroupSupply, Supply, first_profile};
-use interview::{Interview, KeptWhole, LeastMemory, Positive, Users};
-use new_profile::NewProfile;
+use first_profile::{Choice, EmptyNode, GroupSupply, Supply, first_profile};
+use interview::{Interview, KeptWhole, LeastMemory, Positive, Users, ended};
 use partition::{Aim, Partition};
 
 /// Write a first profile by asking a few questions
@@ -80,18 +83,20 @@ pub fn run(args: &InitArgs, context: &Context<'_>) -> Result<ExitStatus> {
     interview.finish()?;
     let choices = choose(args, &mut interview, divided)?;
     note_left_out(&node, &whole, &choices);
-    let answers = Answers { whole, serve };
-    let text = first_profile(&node, &answers, &choices).to_string();
+    let text = first_profile(&node, &whole, &serve, &choices).to_string();
     // The planner of `up` has the last word, before anything is written.
-    node.accepts(&Profile::parse(Path::new("the new profile"), text.clone())?)?;
+    let profile = Profile::parse(Path::new("the new profile"), text.clone())?;
+    plan_on(&node.node, &profile)?;
     drop(planning);
     file.write(&text)?;
-    let parts: u32 = choices.iter().map(Choice::devices).sum();
+    let parts: u32 = choices
+        .iter()
+        .map(|choice| choice.supply.devices(choice.partition.instances()))
+        .sum();
     let gpus = choices.iter().map(|choice| choice.supply.indices.len());
-    let whole = answers.whole.len();
     file.say_next(
-        parts as usize + whole,
-        gpus.sum::<usize>() + whole,
+        parts as usize + whole.len(),
+        gpus.sum::<usize>() + whole.len(),
         &args.gpus,
     );
     Ok(ExitStatus::Done)
@@ -120,7 +125,7 @@ fn ask_whole(
     interview: &mut Interview,
     node: &EmptyNode,
 ) -> Result<BTreeSet<u32>> {
-    let all: BTreeSet<u32> = node.indices().collect();
+    let all: BTreeSet<u32> = node.node.gpus.iter().map(|gpu| gpu.index).collect();
     let nothing_fits = Supply::of(node, &BTreeSet::new()).groups.is_empty();
     let question = Question {
         text: "Which GPUs are to stay whole?",
@@ -164,28 +169,24 @@ fn ask_users(args: &InitArgs, interview: &mut Interview, node: &EmptyNode) -> Re
         form: "no, yes, group:NAME or user:NAME",
         default: "no",
     };
-    interview.answer("--serve", args.serve.as_ref(), question, |users| {
-        checked_users(node, users)
+    interview.answer("--serve", args.serve.as_ref(), question, |Users(serve)| {
+        // The users and the driver of another machine are not known here.
+        if !node.is_real {
+            return Ok(serve.clone());
+        }
+        if serve.is_shared() && !node.node.control_program().has_multiuser_server {
+            return Err(usage(
+                "this driver has no server for several users at once: \"no\" and \"user:NAME\" work",
+            ));
+        }
+        match up::missing(serve) {
+            Some((mistake, hint)) => Err(CommandError {
+                hints: hint.into_iter().collect(),
+                ..usage(mistake)
+            }),
+            None => Ok(serve.clone()),
+        }
     })
-}
-
-fn checked_users(node: &EmptyNode, Users(serve): &Users) -> Result<Serve> {
-    // The users and the driver of another machine are not known here.
-    if !node.is_real() {
-        return Ok(serve.clone());
-    }
-    if serve.is_shared() && !node.control_program().has_multiuser_server {
-        return Err(usage(format_args!(
-            "this driver has no server for several users at once: \"no\" and \"user:NAME\" work"
-        )));
-    }
-    match up::missing(serve) {
-        Some((mistake, hint)) => Err(CommandError {
-            hints: hint.into_iter().collect(),
-            ..usage(mistake)
-        }),
-        None => Ok(serve.clone()),
-    }
 }
 
 /// Lets the user choose a partition for each product.
@@ -252,4 +253,103 @@ fn note_left_out(node: &EmptyNode, whole: &BTreeSet<u32>, choices: &[Choice<'_>]
             ));
         }
     }
+}
+
+/// The place of a new profile.
+enum NewProfile<'a> {
+    StandardOutput,
+    File {
+        path: &'a Path,
+        /// True if the user agreed to replace it.
+        replaces: bool,
+    },
+}
+
+impl<'a> NewProfile<'a> {
+    /// Checks the place before the user answers questions, and asks whether to replace a file.
+    fn at(path: &'a Path, force: bool, interview: &Interview) -> Result<Self> {
+        if path == Path::new("-") {
+            return Ok(Self::StandardOutput);
+        }
+        let shown = path.display();
+        let beside = directory_of(path);
+        if path.is_dir() {
+            let error = usage(format_args!("{shown} is a directory"));
+            return Err(error.hint("name a file in it"));
+        }
+        if !beside.is_dir() {
+            let beside = beside.display();
+            let error = usage(format_args!("there is no directory {beside}"));
+            return Err(error.hint(format!("mkdir -p {beside}")));
+        }
+        if !may_write(beside) {
+            let message = format!("cannot write {shown}: no permission to write in its directory");
+            return Err(failed(message).hint("name another file"));
+        }
+        let exists = fs::symlink_metadata(path).is_ok();
+        if exists && !force {
+            if !interview.asks() {
+                let error = usage(format_args!("{shown} exists"));
+                return Err(error.hint("replace it with --force, or name another file"));
+            }
+            let question = format!("{shown} exists. Replace it?");
+            match agrees(&question).context("cannot ask on the terminal")? {
+                Some(true) => {}
+                Some(false) => {
+                    return Err(chosen(ExitStatus::Refused, "Nothing was written."));
+                }
+                None => return Err(ended()),
+            }
+        }
+        Ok(Self::File {
+            path,
+            replaces: exists || force,
+        })
+    }
+
+    fn write(&self, text: &str) -> Result<()> {
+        let Self::File { path, replaces } = self else {
+            print(text)?;
+            return Ok(());
+        };
+        let written = if *replaces {
+            write_text_to(path, text)
+        } else {
+            write_new_text_to(path, text)
+        };
+        written.context(format_args!("cannot write {}", path.display()))
+    }
+
+    /// Says what was written, and the next commands.
+    fn say_next(&self, devices: usize, gpus: usize, models: &[GpuArgument]) {
+        let Self::File { path, .. } = self else {
+            return;
+        };
+        let wrote = format!("{} on {}", count(devices, "device"), count(gpus, "GPU"));
+        let word = word_of(path);
+        let check = if models.is_empty() {
+            String::new()
+        } else {
+            let models = models.iter().fold(String::new(), |mut all, gpu| {
+                let _ = write!(all, " --gpu {}:{}", gpu.model.key, gpu.count);
+                all
+            });
+            format!("  mig-mps check {word}{models}\n")
+        };
+        let shown = path.display();
+        let sudo = if caller() == Uid::ROOT { "" } else { "sudo " };
+        note(&format!(
+            "\nWrote {shown}: {wrote}. Next:\n{check}  mig-mps plan {word}\n  {sudo}mig-mps up {word}"
+        ));
+    }
+}
+
+/// The file as a word of a command line: quoted if need be, and not the name of a built-in profile.
+fn word_of(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let text = match text.as_ref() {
+        text if BuiltIn::named(text).is_some() || text.starts_with('-') => format!("./{text}"),
+        text => text.to_owned(),
+    };
+    quoted(&text)
 }

@@ -32,7 +32,7 @@ pub enum Aim {
 }
 
 impl Aim {
-    const ALL: [Self; 5] = [
+    pub const ALL: [Self; 5] = [
         Self::Even,
         Self::Alike,
         Self::OneLarge,
@@ -76,26 +76,8 @@ pub fn partitions(offered: &[GpuInstanceProfile], least_memory_mib: u64) -> Vec<
         .collect()
 }
 
-/// Returns the best partition with at least so many instances; `None` if none has as many.
-pub fn best<'p, 'a>(all: &'p [Partition<'a>], instances: u32) -> Option<&'p Partition<'a>> {
-    best_for(Aim::Even, all, instances)
-}
-
-/// Returns the best partitions with at least so many instances, for each aim that has one of its own. The first one is
-/// [`best`].
-pub fn choices<'a>(all: &[Partition<'a>], instances: u32) -> Vec<(Aim, Partition<'a>)> {
-    let mut choices: Vec<(Aim, Partition<'a>)> = Vec::new();
-    for aim in Aim::ALL {
-        if let Some(partition) = best_for(aim, all, instances)
-            && choices.iter().all(|(_, other)| other != partition)
-        {
-            choices.push((aim, partition.clone()));
-        }
-    }
-    choices
-}
-
-fn best_for<'p, 'a>(
+/// Returns the partition with at least so many instances that is the best for an aim; `None` if none has as many.
+pub fn best_for<'p, 'a>(
     aim: Aim,
     all: &'p [Partition<'a>],
     instances: u32,
@@ -211,7 +193,7 @@ pub fn gpus(node: &EmptyNode) -> String {
                     " each"
                 };
                 // Of a real GPU, the driver is asked first.
-                let by = if group.is_from_catalog && node.is_real() {
+                let by = if group.is_from_catalog && node.is_real {
                     " by the catalog: this driver lists them only while MIG is on"
                 } else {
                     ""

@@ -78,7 +78,7 @@ pub fn run(args: &LogsArgs, context: &Context<'_>) -> Result<ExitStatus> {
                 let gap = if nth > 0 { "\n" } else { "" };
                 print(&format!("{gap}==> {} <==\n", device.title()))?;
             }
-            view.begin();
+            view.day = None;
             show(device, args, &mut view)?;
         }
         return Ok(ExitStatus::Done);
@@ -113,7 +113,10 @@ fn show(device: &DeviceLogs, args: &LogsArgs, view: &mut LogView) -> Result<Exit
     output.begin(tails, file_lines, lines, &open(path, title)?)?;
     loop {
         match follower.wait(io::stdout())? {
-            FollowEvent::Lines(new) => output.show(new)?,
+            FollowEvent::Lines(new) => {
+                let lines = output.shown(new);
+                output.print(&lines)?;
+            }
             FollowEvent::ReaderGone => return Ok(ExitStatus::Done),
             FollowEvent::DirectoryGone => {
                 return Err(
@@ -288,13 +291,8 @@ impl LogOutput<'_> {
             note(&format!("{} has no lines yet.", dir.path().display()));
         }
         let mut new = self.shown(merged(tails, file_lines));
-        self.print(&new.split_off(skipped(new.len(), lines)))
-    }
-
-    /// Shows new lines.
-    fn show(&mut self, lines: Vec<LogLine>) -> Result<()> {
-        let lines = self.shown(lines);
-        self.print(&lines)
+        let skipped = lines.map_or(0, |lines| new.len().saturating_sub(lines));
+        self.print(&new.split_off(skipped))
     }
 
     fn print(&mut self, lines: &[LogLine]) -> Result<()> {
@@ -319,11 +317,6 @@ fn is_query_or_answer(line: &LogLine) -> bool {
     line.file == LogFile::Control
         && line.meaning().kind == LineKind::Chatter
         && command.is_none_or(is_query)
-}
-
-/// The number of lines before the last `lines`.
-fn skipped(all: usize, lines: Option<usize>) -> usize {
-    lines.map_or(0, |lines| all.saturating_sub(lines))
 }
 
 /// True if the log has no more lines than were asked for.

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 use console::{Style, StyledObject, measure_text_width, style};
-use jiff::civil::{Date, DateTime};
+use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -23,11 +23,12 @@ const HEAD: usize = 3 + "17:34:04.858".len() + 1 + "control".len() + 1 + 7 + 2;
 const LEAST: usize = 20;
 
 /// Formats the lines of a daemon's logs, and remembers what it has shown and explained.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct LogView {
     /// The terminal's width; `None` without a terminal: then every line has its date, and none is wrapped.
     width: Option<usize>,
-    day: Option<Date>,
+    /// The day of the last line; `None` before the first line of a device.
+    pub day: Option<Date>,
     /// The meanings of the lines shown, each once.
     meanings: Vec<Explained>,
     /// True if lines of control sessions are not shown.
@@ -52,16 +53,8 @@ impl LogView {
     pub fn new(width: Option<usize>) -> Self {
         Self {
             width,
-            day: None,
-            meanings: Vec::new(),
-            leaves_out: false,
-            said_so: false,
+            ..Self::default()
         }
-    }
-
-    /// Begins the logs of another device.
-    pub fn begin(&mut self) {
-        self.day = None;
     }
 
     /// Formats these lines.
@@ -84,21 +77,9 @@ impl LogView {
             | (LogFile::Server, Some("Server" | "Other")) => String::new(),
             (_, Some(tag)) => format!("({tag}) "),
         };
-        let said = format!("{written_by}{}", line.text.trim_end());
+        let said = shortened(&format!("{written_by}{}", line.text.trim_end()));
         // A line without a head belongs to the one before it.
         let at = line.at.filter(|_| line.tag.is_some());
-        self.row(meaning.kind, at, line.file, line.pid, &said, text);
-    }
-
-    fn row(
-        &mut self,
-        kind: LineKind,
-        at: Option<DateTime>,
-        file: LogFile,
-        pid: Option<u32>,
-        said: &str,
-        text: &mut String,
-    ) {
         let (form, long) = match self.width {
             None => ("%Y-%m-%d %H:%M:%S%.3f", "2026-11-20 17:34:04.858".len()),
             Some(_) => ("%H:%M:%S%.3f", "17:34:04.858".len()),
@@ -109,8 +90,8 @@ impl LogView {
             let _ = writeln!(text, "{}", style(format!("   {}", at.date())).bold());
         }
         let time = shown_or(at.map(|at| at.strftime(form)), "");
-        let (pid, file) = (shown_or(pid, ""), file.name().trim_end_matches(".log"));
-        let said = shortened(said);
+        let file = line.file.name().trim_end_matches(".log");
+        let pid = shown_or(line.pid, "");
         let parts = match self.width {
             None => vec![said],
             Some(width) => wrapped(&said, width.saturating_sub(HEAD).max(LEAST)),
@@ -118,7 +99,7 @@ impl LogView {
         let room = self.width.unwrap_or(usize::MAX);
         for (nth, part) in parts.into_iter().enumerate() {
             let taken = measure_text_width(&part);
-            let said = match kind {
+            let said = match meaning.kind {
                 LineKind::Fault => style(part).red().bold(),
                 LineKind::Refusal => style(part).yellow(),
                 LineKind::Benign | LineKind::Chatter => style(part).dim(),
@@ -131,7 +112,7 @@ impl LogView {
                 continue;
             }
             let head = style(format!("{time:long$} {file:7} {pid:>7}")).dim();
-            let line = format!("{}{head}  {said}", mark(kind, Style::new()));
+            let line = format!("{}{head}  {said}", mark(meaning.kind, Style::new()));
             let _ = writeln!(text, "{}", line.trim_end());
         }
     }

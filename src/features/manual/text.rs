@@ -137,12 +137,8 @@ impl Page {
 
     fn code(&mut self, code: &str) {
         let is_short = measure_text_width(code) <= LONGEST_CODE;
-        if is_short {
-            let style = Style::new().green();
-            let _ = write!(self.text, "{}", style.apply_to(kept_together(code)));
-        } else {
-            self.styled(code, &Style::new().green());
-        }
+        let kept = is_short.then(|| kept_together(code));
+        self.styled(kept.as_deref().unwrap_or(code), &Style::new().green());
     }
 
     fn styled(&mut self, text: &str, style: &Style) {

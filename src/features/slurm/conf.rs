@@ -78,10 +78,8 @@ impl GresConf {
             let Some(name) = line.value("name") else {
                 continue;
             };
-            let count = match line.value("count") {
-                Some(count) => count.parse().map_err(|_| line.malformed(count))?,
-                None => 1,
-            };
+            let count = line.value("count").unwrap_or("1");
+            let count = count.parse().map_err(|_| line.malformed(count))?;
             match name.to_ascii_lowercase().as_str() {
                 "gpu" => match (line.value("multiplefiles"), line.value("file")) {
                     (Some(list), _) => conf.gpus.push(line.gres(line.expand(list)?, 1)),
@@ -93,10 +91,7 @@ impl GresConf {
                     (None, None) => conf.gpus.push(line.gres(Vec::new(), count)),
                 },
                 "shard" => {
-                    let files = match line.value("file") {
-                        Some(list) => line.expand(list)?,
-                        None => Vec::new(),
-                    };
+                    let files = line.expand(line.value("file").unwrap_or_default())?;
                     conf.shards.push(line.gres(files, count));
                 }
                 _ => {}

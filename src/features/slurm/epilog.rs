@@ -1,9 +1,9 @@
 //! `mig-mps slurm epilog`, and the programs that a job has left on devices.
 
 use std::cell::OnceCell;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use clap::Args;
 use rustix::process::Signal as RawSignal;
 
 use super::health::{CONSENT, variable};
@@ -12,29 +12,22 @@ use crate::commands::Context;
 use crate::commands::change::Change;
 use crate::error::{Result, failed};
 use crate::failure::ExitStatus;
-use crate::host::{Pid, StartTime, bounded};
+use crate::host::{Host, Pid, StartTime, bounded};
 use crate::mps::Patience;
 use crate::node::{Detail, Node, observe};
 use crate::plan::{self, KillRequest, Plan, Signal};
 use crate::render::{note, print};
 
-/// Clean up after a job: for slurm.conf's Epilog
-///
-/// Ends the programs that the job has left on devices, and names them. A process is the job's by its control group, or,
-/// where Slurm makes none, by its user and the job's id in its environment. Other jobs' programs stay.
-#[derive(Args, Debug)]
-pub(super) struct EpilogArgs {}
-
-pub(super) fn run(_args: &EpilogArgs, context: &Context<'_>) -> Result<ExitStatus> {
+/// Cleans up after a job.
+pub(super) fn run(context: &Context<'_>) -> Result<ExitStatus> {
     let job = SlurmJob::read(variable)?;
     if job.gpus.is_empty() {
         return Ok(ExitStatus::Done);
     }
     let node = observe(context.environment, Detail::STATUS)?;
-    let leftovers = of_job(context, &node, &job);
+    let leftovers = of_job(&context.environment.host, &node, &job);
     for one in &leftovers {
-        let (id, device, pid) = (job.id, &one.device, one.pid);
-        let command = &one.command;
+        let (id, device, pid, command) = (job.id, &one.device, one.pid, &one.command);
         print(&format!(
             "mig-mps: job {id} has left pid {pid} ({command}) on {device}: it is ended\n"
         ))?;
@@ -57,74 +50,58 @@ pub(super) fn run(_args: &EpilogArgs, context: &Context<'_>) -> Result<ExitStatu
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// A process that a job has left on a device.
-pub(super) struct Leftover {
-    pub(super) device: String,
-    pub(super) pid: Pid,
+struct Leftover {
+    device: String,
+    pid: Pid,
     started: StartTime,
-    pub(super) command: String,
+    command: String,
     /// False if it computes outside MPS.
     is_client: bool,
 }
 
-/// Finds the processes of the job, and no other's, on all devices: a program may have left those of its job.
-pub(super) fn of_job(context: &Context<'_>, node: &Node, job: &SlurmJob) -> Vec<Leftover> {
-    let mut found: Vec<Leftover> = Vec::new();
-    for one in processes_on_devices(node) {
-        let Some(process) = context.environment.host.process(one.pid) else {
-            continue;
+/// The processes of a job that were found, each once.
+struct Leftovers<'a> {
+    host: &'a Host,
+    job: &'a SlurmJob,
+    found: Vec<Leftover>,
+}
+
+impl Leftovers<'_> {
+    /// Adds a process on a device if it is the job's, and still the one that was seen.
+    fn add(&mut self, device: &str, pid: Pid, started: Option<StartTime>, is_client: bool) {
+        let Some(process) = self.host.process(pid) else {
+            return;
         };
-        let is_same = one.started.is_none_or(|started| started == process.started);
-        let is_new = found.iter().all(|known| known.pid != one.pid);
-        if is_same && is_new && process.is_of_slurm_job(job.id, job.user) {
-            found.push(Leftover {
-                device: one.device,
-                pid: one.pid,
+        let is_same = started.is_none_or(|started| started == process.started);
+        let is_new = self.found.iter().all(|known| known.pid != pid);
+        if is_same && is_new && process.is_of_slurm_job(self.job.id, self.job.user) {
+            self.found.push(Leftover {
+                device: device.to_owned(),
+                pid,
                 started: process.started,
                 command: bounded(&process.command()).to_string(),
-                is_client: one.is_client,
+                is_client,
             });
         }
     }
-    found
 }
 
-/// A process that uses a device.
-struct DeviceProcess {
-    device: String,
-    pid: Pid,
-    started: Option<StartTime>,
-    is_client: bool,
-}
-
-impl DeviceProcess {
-    fn outside_mps(device: &str, pid: Pid) -> Self {
-        Self {
-            device: device.to_owned(),
-            pid,
-            started: None,
-            is_client: false,
-        }
-    }
-}
-
-/// Returns the processes on all devices: clients, programs outside MPS, and unmanaged daemons with their servers.
-fn processes_on_devices(node: &Node) -> Vec<DeviceProcess> {
-    let mut all = Vec::new();
+/// Finds the processes of the job, and no other's, on all devices: a program may have left those of its job. They are
+/// clients, programs outside MPS, and unmanaged daemons with their servers.
+fn of_job(host: &Host, node: &Node, job: &SlurmJob) -> Vec<Leftover> {
+    let found = Vec::new();
+    let mut all = Leftovers { host, job, found };
     for served in node.served() {
         for client in served.clients.listed().iter().chain(&served.waiting) {
             if let Some(pid) = client.pid {
-                all.push(DeviceProcess {
-                    device: served.record.name.clone(),
-                    pid,
-                    started: client.started,
-                    is_client: client.server.is_some(),
-                });
+                let is_client = client.server.is_some();
+                all.add(&served.record.name, pid, client.started, is_client);
             }
         }
     }
     for device in &node.devices {
         for program in &device.outside_mps {
-            all.push(DeviceProcess::outside_mps(&device.name, program.pid));
+            all.add(&device.name, program.pid, None, false);
         }
     }
     // A daemon of the job's own, and what pretends to be one.
@@ -132,18 +109,16 @@ fn processes_on_devices(node: &Node) -> Vec<DeviceProcess> {
         if let Some(device) = unmanaged.devices.first() {
             let servers = unmanaged.servers.iter().map(|server| server.pid);
             for pid in std::iter::once(unmanaged.pid).chain(servers) {
-                all.push(DeviceProcess::outside_mps(device, pid));
+                all.add(device, pid, None, false);
             }
         }
     }
-    all
+    all.found
 }
 
 /// Ends the processes: clients by their server first, so that it is left in order. Returns those that stay.
-pub(super) fn end(context: &Context<'_>, leftovers: Vec<Leftover>) -> Vec<Leftover> {
-    let mut devices: Vec<&String> = leftovers.iter().map(|one| &one.device).collect();
-    devices.sort();
-    devices.dedup();
+fn end(context: &Context<'_>, leftovers: Vec<Leftover>) -> Vec<Leftover> {
+    let devices: BTreeSet<&String> = leftovers.iter().map(|one| &one.device).collect();
     for device in devices {
         let pids: Vec<Pid> = leftovers
             .iter()

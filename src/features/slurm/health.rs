@@ -94,7 +94,7 @@ fn problems(context: &Context<'_>) -> Result<Vec<String>> {
         }
     }
     let not_ready = heal_devices(context, &names, None)?;
-    problems.extend(not_ready.iter().map(|device| device.cause.to_string()));
+    problems.extend(not_ready.iter().map(|(_, cause)| cause.to_string()));
     problems.extend(unknown_to_node(context, &node)?);
     Ok(problems)
 }
@@ -127,19 +127,14 @@ const MOST_HEALS: u32 = 3;
 /// The consent of an administrator who has named mig-mps in slurm.conf: changes that disrupt nobody.
 pub(super) const CONSENT: ConsentArgs = ConsentArgs::UNATTENDED;
 
-/// A device that accepts no programs.
-pub(super) struct NotReadyDevice {
-    pub(super) name: String,
-    pub(super) cause: NotReady,
-}
-
 /// Checks the devices with these names as this user, or as users that disturb nobody. Heals those that can be
-/// healed without disrupting anybody, and returns the others. A device that is only in use is ready.
+/// healed without disrupting anybody, and returns the others, each with the reason why it accepts no programs. A device that
+/// is only in use is ready.
 pub(super) fn heal_devices(
     context: &Context<'_>,
     names: &[String],
     user: Option<Uid>,
-) -> Result<Vec<NotReadyDevice>> {
+) -> Result<Vec<(String, NotReady)>> {
     let until = Instant::now() + LIMIT;
     let mut heals = 0;
     let mut nothing_to_heal = false;
@@ -149,7 +144,7 @@ pub(super) fn heal_devices(
         if not_ready.is_empty() || nothing_to_heal || is_over {
             return Ok(not_ready);
         }
-        let names: Vec<String> = not_ready.iter().map(|device| device.name.clone()).collect();
+        let names: Vec<String> = not_ready.iter().map(|(name, _)| name.clone()).collect();
         match heal_once(context, &names) {
             Ok(Some(outcome)) if !outcome.is_unchanged => heals += 1,
             // Nothing can be healed, unless the prolog of another job has just done so.
@@ -185,7 +180,7 @@ fn not_ready_devices(
     context: &Context<'_>,
     names: &[String],
     user: Option<Uid>,
-) -> Result<Vec<NotReadyDevice>> {
+) -> Result<Vec<(String, NotReady)>> {
     let node = observe_records(context.environment)?;
     let devices = names
         .iter()
@@ -196,7 +191,7 @@ fn not_ready_devices(
         if let Err(cause) = result
             && !cause.is_passing()
         {
-            not_ready.push(NotReadyDevice { name, cause });
+            not_ready.push((name, cause));
         }
     }
     Ok(not_ready)

@@ -11,7 +11,6 @@ mod health;
 mod job;
 mod numbering;
 mod prolog;
-mod task_prolog;
 
 use clap::{Args, Subcommand};
 
@@ -35,9 +34,23 @@ pub struct SlurmArgs {
 #[derive(Debug, Subcommand)]
 enum SlurmCommand {
     Gres(numbering::GresArgs),
-    Prolog(prolog::PrologArgs),
-    TaskProlog(task_prolog::TaskPrologArgs),
-    Epilog(epilog::EpilogArgs),
+    /// Prepare the devices of a job that begins: for slurm.conf's Prolog
+    ///
+    /// Checks that each device of the job takes programs of its user, by becoming a client as that user. Heals a device
+    /// whose daemon died, or that hangs without clients. If a device is still not ready the job is not started, and Slurm
+    /// drains the node. A job without GPUs costs nothing.
+    Prolog,
+    /// Give a task the environment of its device: for Slurm's task prolog
+    ///
+    /// Prints the lines by which Slurm sets variables: the pipe directory of the step's device, and the device's UUID. With
+    /// several devices each task gets one by its rank on the node, in turn: an MPS client has one device.
+    /// If the device cannot be found out, the task is not started.
+    TaskProlog,
+    /// Clean up after a job: for slurm.conf's Epilog
+    ///
+    /// Ends the programs that the job has left on devices, and names them. A process is the job's by its control group, or,
+    /// where Slurm makes none, by its user and the job's id in its environment. Other jobs' programs stay.
+    Epilog,
     Health(health::HealthArgs),
 }
 
@@ -45,9 +58,9 @@ enum SlurmCommand {
 pub fn run(args: &SlurmArgs, context: &Context<'_>) -> Result<ExitStatus> {
     match &args.command {
         SlurmCommand::Gres(args) => numbering::run(args, context),
-        SlurmCommand::Prolog(args) => prolog::run(args, context),
-        SlurmCommand::TaskProlog(args) => task_prolog::run(args, context),
-        SlurmCommand::Epilog(args) => epilog::run(args, context),
+        SlurmCommand::Prolog => prolog::run(context),
+        SlurmCommand::TaskProlog => prolog::run_for_task(context),
+        SlurmCommand::Epilog => epilog::run(context),
         SlurmCommand::Health(args) => health::run(args, context),
     }
 }

@@ -13,6 +13,7 @@ use crate::error::{Result, failed};
 use crate::failure::ExitStatus;
 use crate::host::Environment;
 use crate::node::{Detail, Device, Gpu, Node, observe};
+use crate::render::format::grouped;
 use crate::render::{note, print};
 use crate::settings::Serve;
 
@@ -32,7 +33,10 @@ pub(super) fn devices(environment: &Environment, node: &Node) -> Result<Vec<Gres
             if let Some(served) = served.filter(|served| served.run_dir.path() == own) {
                 devices.push(GresDevice {
                     name: device.name.clone(),
-                    kind: kind(gpu, device),
+                    kind: match &device.part {
+                        Some(part) => part.title.clone(),
+                        None => type_name(&gpu.product),
+                    },
                     files: device_files(environment, gpu, device)?,
                     only_for: match &served.record.settings.serve {
                         Some(serve @ (Serve::User(_) | Serve::Group(_))) => Some(serve.to_string()),
@@ -43,13 +47,6 @@ pub(super) fn devices(environment: &Environment, node: &Node) -> Result<Vec<Gres
         }
     }
     Ok(devices)
-}
-
-fn kind(gpu: &Gpu, device: &Device) -> String {
-    match &device.part {
-        Some(part) => part.title.clone(),
-        None => type_name(&gpu.product),
-    }
 }
 
 fn device_files(environment: &Environment, gpu: &Gpu, device: &Device) -> Result<Vec<String>> {
@@ -188,12 +185,7 @@ pub(super) fn run(args: &GresArgs, context: &Context<'_>) -> Result<ExitStatus> 
     print(&format!(
         "# gres.conf\n{lines}\n# slurm.conf: append to the line of this node\n# NodeName={name} Gres={gres}\n"
     ))?;
-    remark(&devices);
-    Ok(ExitStatus::Done)
-}
-
-/// Warns of devices that do not take every job: the prolog of another user's job fails there.
-fn remark(devices: &[GresDevice]) {
+    // The prolog of another user's job fails there.
     for device in devices {
         if let Some(users) = &device.only_for {
             note(&format!(
@@ -203,6 +195,7 @@ fn remark(devices: &[GresDevice]) {
             ));
         }
     }
+    Ok(ExitStatus::Done)
 }
 
 /// Compares the files in use with the node.
@@ -290,16 +283,8 @@ impl GresDevice {
 }
 
 /// Returns the devices by type, in the order in which the types first appear: the order in which Slurm numbers them.
-fn by_type(devices: &[GresDevice]) -> Vec<&GresDevice> {
-    let kinds = type_counts(devices.iter().map(|device| Some(device.kind.as_str())));
-    kinds
-        .iter()
-        .flat_map(|(kind, _)| {
-            devices
-                .iter()
-                .filter(move |device| Some(&device.kind) == kind.as_ref())
-        })
-        .collect()
+fn by_type(devices: &[GresDevice]) -> Vec<Vec<&GresDevice>> {
+    grouped(devices, |one, other| one.kind == other.kind)
 }
 
 /// Returns the lines of gres.conf. With shards each device is named by one file: where `GresTypes` has `shard`, Slurm 22.05
@@ -311,7 +296,8 @@ pub fn gres_conf(
     one_file: bool,
 ) -> String {
     let mut text = String::new();
-    for device in by_type(devices) {
+    let devices = by_type(devices).concat();
+    for device in &devices {
         let files = if device.files.len() == 1 || one_file || shards.is_some() {
             format!("File={}", device.own_file())
         } else {
@@ -323,8 +309,8 @@ pub fn gres_conf(
             "NodeName={node} Name=gpu Type={kind} {files} # {comment}"
         );
     }
-    for device in by_type(devices) {
-        if let Some(shards) = shards {
+    if let Some(shards) = shards {
+        for device in &devices {
             let (comment, file) = (device.comment(), device.own_file());
             let _ = writeln!(
                 text,
@@ -337,10 +323,9 @@ pub fn gres_conf(
 
 /// Returns the value of `Gres=` in the node's line of slurm.conf.
 pub fn gres_string(devices: &[GresDevice], shards: Option<u32>) -> String {
-    let kinds = type_counts(devices.iter().map(|device| Some(device.kind.as_str())));
-    let mut parts: Vec<String> = kinds
-        .into_iter()
-        .map(|(kind, count)| format!("gpu:{}:{count}", kind.unwrap_or_default()))
+    let mut parts: Vec<String> = by_type(devices)
+        .iter()
+        .map(|alike| format!("gpu:{}:{}", alike[0].kind, alike.len()))
         .collect();
     if let Some(shards) = shards {
         parts.push(format!("shard:{}", shards as usize * devices.len()));
@@ -356,49 +341,23 @@ pub fn type_name(product: &str) -> String {
     )
 }
 
-/// Returns each type with its count, in the order of their first appearance.
-pub(super) fn type_counts<'a>(
-    types: impl Iterator<Item = Option<&'a str>>,
-) -> Vec<(Option<String>, usize)> {
-    let mut counts: Vec<(Option<String>, usize)> = Vec::new();
-    for kind in types {
-        match counts
-            .iter_mut()
-            .find(|(known, _)| known.as_deref() == kind)
-        {
-            Some((_, count)) => *count += 1,
-            None => counts.push((kind.map(str::to_owned), 1)),
-        }
-    }
-    counts
-}
-
 /// Puts GPUs into Slurm's order: by the types of the node's `Gres=`, and within a type as in gres.conf.
 ///
 /// # Errors
 /// There are several types, and `node_gres` is not known or lacks one.
-pub fn in_order(gpus: Vec<Gres>, node_gres: Option<&str>) -> Result<Vec<Gres>, GresError> {
-    let types = type_counts(gpus.iter().map(|gpu| gpu.kind.as_deref()));
-    if types.len() < 2 {
+pub fn in_order(mut gpus: Vec<Gres>, node_gres: Option<&str>) -> Result<Vec<Gres>, GresError> {
+    if gpus.iter().all(|gpu| gpu.kind == gpus[0].kind) {
         return Ok(gpus);
     }
     let node_gres = node_gres.ok_or(GresError::NoNodeLine)?;
-    let kinds: Vec<&str> = types_of(node_gres).collect();
     let mut ordered = Vec::with_capacity(gpus.len());
-    let mut gpus = gpus;
-    for kind in kinds {
-        let (of_kind, others): (Vec<Gres>, Vec<Gres>) = gpus
-            .into_iter()
-            .partition(|gpu| gpu.kind.as_deref() == Some(kind));
-        ordered.extend(of_kind);
-        gpus = others;
+    for kind in types_of(node_gres) {
+        ordered.extend(gpus.extract_if(.., |gpu| gpu.kind.as_deref() == Some(kind)));
     }
-    match gpus.first() {
+    match gpus.into_iter().next() {
         None => Ok(ordered),
-        Some(left) => Err(GresError::NotInNodeLine(
-            left.kind
-                .clone()
-                .unwrap_or_else(|| "without Type".to_owned()),
+        Some(Gres { kind, .. }) => Err(GresError::NotInNodeLine(
+            kind.unwrap_or_else(|| "without Type".to_owned()),
         )),
     }
 }

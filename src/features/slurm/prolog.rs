@@ -1,26 +1,19 @@
-//! `mig-mps slurm prolog`
-
-use clap::Args;
+//! `mig-mps slurm prolog` and `mig-mps slurm task-prolog`
 
 use super::health::{heal_devices, variable};
 use super::job::SlurmJob;
 use super::numbering::devices_of_job;
+use crate::client::ClientLimits;
+use crate::commands::env::{refuse_bytes, slurm_lines, variables, variables_over_own};
 use crate::commands::{Context, verify};
-use crate::error::{CommandError, Context as _, Result};
+use crate::error::{CommandError, Context as _, Result, failed};
 use crate::failure::ExitStatus;
 use crate::host::printable;
 use crate::node::{Detail, observe};
 use crate::render::print;
 
-/// Prepare the devices of a job that begins: for slurm.conf's Prolog
-///
-/// Checks that each device of the job takes programs of its user, by becoming a client as that user. Heals a device
-/// whose daemon died, or that hangs without clients. If a device is still not ready the job is not started, and Slurm
-/// drains the node. A job without GPUs costs nothing.
-#[derive(Args, Debug)]
-pub(super) struct PrologArgs {}
-
-pub(super) fn run(_args: &PrologArgs, context: &Context<'_>) -> Result<ExitStatus> {
+/// Prepares the devices of a job that begins.
+pub(super) fn run(context: &Context<'_>) -> Result<ExitStatus> {
     let job = SlurmJob::read(variable).map_err(CommandError::from);
     let prepared =
         job.and_then(|job| prepare(context, &job).context(format_args!("job {}", job.id)));
@@ -42,6 +35,30 @@ fn prepare(context: &Context<'_>, job: &SlurmJob) -> Result<()> {
     let not_ready = heal_devices(context, &names, Some(job.user))?;
     match not_ready.into_iter().next() {
         None => Ok(()),
-        Some(first) => Err(first.cause.into()),
+        Some((_, cause)) => Err(cause.into()),
     }
+}
+
+/// Gives a task the environment of its device.
+pub(super) fn run_for_task(context: &Context<'_>) -> Result<ExitStatus> {
+    let job = SlurmJob::of_task(variable)?;
+    if job.gpus.is_empty() {
+        return Ok(ExitStatus::Done);
+    }
+    let environment = context.environment;
+    let node = observe(environment, Detail::GEOMETRY)?;
+    let names = devices_of_job(environment, &node, &job)?;
+    let rank = variable("SLURM_LOCALID").and_then(|rank| rank.parse::<usize>().ok());
+    let name = &names[rank.unwrap_or(0) % names.len()];
+    let served = node.served_as(name).ok_or_else(|| {
+        failed(format_args!("no daemon serves {name} any more"))
+            .hint("mig-mps heal starts daemons that have died")
+    })?;
+    // The job's own limit holds; one that cannot be read must not keep its tasks from starting.
+    let limits = ClientLimits::default();
+    let variables = variables_over_own(served, environment, &limits)
+        .or_else(|_| variables(served, environment, &limits))?;
+    refuse_bytes(&variables)?;
+    print(&slurm_lines(&variables))?;
+    Ok(ExitStatus::Done)
 }

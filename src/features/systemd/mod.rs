@@ -17,7 +17,7 @@ use crate::host::{
 use crate::profile::Profile;
 use crate::render::{note, print};
 
-use units::{HEAL_TIMER, SERVICE, UnitFile, UnitFiles, unit_files};
+use units::{HEAL_TIMER, PACKAGED, SERVICE, UnitFile, UnitFiles, WRITTEN, unit_files};
 
 /// The program of a package.
 const PACKAGED_PROGRAM: &str = "/usr/bin/mig-mps";
@@ -53,12 +53,11 @@ pub struct SystemdArgs {
 pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let profile = args.profile.as_ref().map(ProfileSource::load).transpose()?;
-    let files = UnitFiles::of(&environment.host);
+    let files = UnitFiles(&environment.host);
     if let Some(directory) = &args.package {
-        let units = unit_files(Path::new(PACKAGED_PROGRAM), &files.profile().path());
-        let units: Vec<(String, Vec<u8>)> = units
-            .iter()
-            .map(UnitFile::packaged)
+        let program = Path::new(PACKAGED_PROGRAM);
+        let units: Vec<(String, Vec<u8>)> = unit_files(PACKAGED, program, &files.profile().path())
+            .into_iter()
             .map(|unit| (unit.name.to_owned(), unit.text.into_bytes()))
             .collect();
         write_files_into(directory, &units).context(format_args!(
@@ -68,9 +67,13 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
         return Ok(ExitStatus::Done);
     }
     let program = std::env::current_exe().context("cannot tell the path of this program")?;
-    let units = unit_files(&program, &files.profile().path());
+    let units = unit_files(WRITTEN, &program, &files.profile().path());
     if !args.install && !args.uninstall {
-        print_units(&units, &files)?;
+        let texts = units.iter().map(|unit| {
+            let path = files.unit(unit.name).path();
+            format!("# {}\n{}", path.display(), unit.text)
+        });
+        print(&texts.collect::<Vec<_>>().join("\n"))?;
         return Ok(ExitStatus::Done);
     }
     if !environment.is_root() {
@@ -87,20 +90,6 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
     Ok(ExitStatus::Done)
 }
 
-fn print_units(units: &[UnitFile], files: &UnitFiles) -> Result<()> {
-    let texts: Vec<String> = units
-        .iter()
-        .map(|unit| {
-            format!(
-                "# {}\n{}",
-                files.unit(unit.name).path().display(),
-                unit.text
-            )
-        })
-        .collect();
-    Ok(print(&texts.join("\n"))?)
-}
-
 /// Refuses a program that another user could replace: systemd runs it as root.
 fn check_program(program: &Path) -> Result<()> {
     only_root_can_change(program).map_err(|error| {
@@ -114,7 +103,7 @@ fn check_program(program: &Path) -> Result<()> {
 
 fn install(
     units: &[UnitFile],
-    files: &UnitFiles,
+    files: &UnitFiles<'_>,
     profile: &Profile,
     enable: bool,
     environment: &Environment,
@@ -156,7 +145,7 @@ fn install(
 
 fn uninstall(
     units: &[UnitFile],
-    files: &UnitFiles,
+    files: &UnitFiles<'_>,
     profile: Option<&Profile>,
     environment: &Environment,
 ) -> Result<()> {

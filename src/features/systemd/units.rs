@@ -7,10 +7,10 @@ use std::{fs, io};
 use crate::host::{Directory, Host, OwnFile, in_path};
 
 /// The first line of a unit that mig-mps wrote.
-const WRITTEN: &str = "# Written by mig-mps systemd, which replaces and removes it.";
+pub const WRITTEN: &str = "# Written by mig-mps systemd, which replaces and removes it.";
 
 /// The first line of a unit that a package installs.
-const PACKAGED: &str =
+pub const PACKAGED: &str =
     "# From the package mig-mps; a unit of this name in /etc/systemd/system replaces it.";
 
 /// The service that applies a profile at boot.
@@ -30,25 +30,8 @@ pub struct UnitFile {
     pub text: String,
 }
 
-impl UnitFile {
-    fn written(name: &'static str, text: &str) -> Self {
-        Self {
-            name,
-            text: format!("{WRITTEN}\n{text}"),
-        }
-    }
-
-    /// Returns the same unit for a package.
-    pub fn packaged(&self) -> Self {
-        Self {
-            name: self.name,
-            text: self.text.replacen(WRITTEN, PACKAGED, 1),
-        }
-    }
-}
-
-/// Returns the units that run `program` with `profile`.
-pub fn unit_files(program: &Path, profile: &Path) -> [UnitFile; 3] {
+/// Returns the units that run `program` with `profile`, with `mark` as their first line.
+pub fn unit_files(mark: &str, program: &Path, profile: &Path) -> [UnitFile; 3] {
     let heal = format!(
         "\
 [Unit]
@@ -64,10 +47,14 @@ LimitNOFILE=524288
         program = word(program)
     );
     [
-        UnitFile::written(SERVICE, &service(program, profile)),
-        UnitFile::written(HEAL_SERVICE, &heal),
-        UnitFile::written(HEAL_TIMER, TIMER),
+        (SERVICE, service(program, profile)),
+        (HEAL_SERVICE, heal),
+        (HEAL_TIMER, TIMER.to_owned()),
     ]
+    .map(|(name, text)| UnitFile {
+        name,
+        text: format!("{mark}\n{text}"),
+    })
 }
 
 /// The service needs its drain to stop, and the time that a node full of daemons takes.
@@ -140,26 +127,13 @@ fn word(path: &Path) -> String {
 }
 
 /// The files of an installation, in two directories of the administrator, and the units of a package.
-#[derive(Debug)]
-pub struct UnitFiles {
-    units: PathBuf,
-    packaged: PathBuf,
-    settings: PathBuf,
-}
+pub struct UnitFiles<'a>(pub &'a Host);
 
-impl UnitFiles {
-    pub fn of(host: &Host) -> Self {
-        Self {
-            units: host.below("/etc/systemd/system"),
-            packaged: host.below("/usr/lib/systemd/system"),
-            settings: host.below("/etc/mig-mps"),
-        }
-    }
-
+impl UnitFiles<'_> {
     /// Returns the unit of this name.
     pub fn unit(&self, name: &'static str) -> OwnFile {
         OwnFile {
-            directory: self.units.clone(),
+            directory: self.0.below("/etc/systemd/system"),
             name,
             is_ours: |text| text.starts_with(WRITTEN),
         }
@@ -167,7 +141,7 @@ impl UnitFiles {
 
     /// Returns the path of the unit of that name that a package has installed.
     pub fn packaged(&self, name: &str) -> Option<PathBuf> {
-        let path = self.packaged.join(name);
+        let path = self.0.below("/usr/lib/systemd/system").join(name);
         path.exists().then_some(path)
     }
 
@@ -182,7 +156,7 @@ impl UnitFiles {
     /// Returns the profile that is applied at boot.
     pub fn profile(&self) -> OwnFile {
         OwnFile {
-            directory: self.settings.clone(),
+            directory: self.0.below("/etc/mig-mps"),
             name: "profile.toml",
             is_ours: |_| true,
         }
@@ -213,7 +187,8 @@ impl UnitFiles {
             return Ok(Some(false));
         }
         self.profile().remove()?;
-        if let (Some(parent), Some(name)) = (self.settings.parent(), self.settings.file_name()) {
+        let directory = self.0.below("/etc/mig-mps");
+        if let (Some(parent), Some(name)) = (directory.parent(), directory.file_name()) {
             Directory::open(parent)?.remove_dir_if_empty(name)?;
         }
         Ok(Some(true))
