@@ -39,7 +39,9 @@ fn remove_logs(
     run_dir: &RunDir,
     until: Instant,
 ) -> io::Result<()> {
-    let logs = Directory::open(&context.directories.log)?;
+    let Some(logs) = Directory::open_if_there(&context.directories.log)? else {
+        return Ok(());
+    };
     let mut removed = Ok(());
     for name in logs.names()?.iter().filter_map(|name| name.to_str()) {
         // `UUID.of-1001.1` is what a user owned.

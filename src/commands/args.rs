@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::io::ErrorKind;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use jiff::fmt::friendly::SpanParser;
@@ -199,7 +199,10 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     let unit = if is_number { "s" } else { "" };
     SpanParser::new()
         .parse_unsigned_duration(format!("{text}{unit}"))
-        .map_err(|_| "expected a number of seconds, or one like 30s, 5m, 1h".to_owned())
+        .ok()
+        // The clock cannot be asked for a time beyond its end.
+        .filter(|duration| Instant::now().checked_add(*duration).is_some())
+        .ok_or_else(|| "expected a number of seconds, or one like 30s, 5m, 1h".to_owned())
 }
 
 /// Parses a duration in whole seconds.
@@ -233,7 +236,18 @@ mod tests {
 
     #[test]
     fn other_texts_are_refused() {
-        for text in ["", "-5", "-5m", "5m ago", "soon", "1:30", "5 parsecs", "s"] {
+        let beyond = "18446744073709551615";
+        for text in [
+            "",
+            "-5",
+            "-5m",
+            "5m ago",
+            "soon",
+            "1:30",
+            "5 parsecs",
+            "s",
+            beyond,
+        ] {
             let error = seconds(text).unwrap_err();
             assert!(error.contains("30s, 5m, 1h"), "{text}: {error}");
         }

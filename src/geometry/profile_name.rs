@@ -103,9 +103,11 @@ impl FromStr for ProfileName {
     }
 }
 
+/// Reads a number of at most four digits: more has no GPU, and sums of such numbers cannot overflow.
 fn number_before(text: &str, unit: &str) -> Option<u32> {
     let digits = text.strip_suffix(unit)?;
     let is_plain = digits.chars().all(|c| c.is_ascii_digit()) && !digits.starts_with('0');
+    let is_plain = is_plain && digits.len() <= 4;
     digits.parse().ok().filter(|_| is_plain)
 }
 
@@ -196,6 +198,8 @@ mod tests {
             "0g",
             "3",
             "3g.",
+            "10000g",
+            "3g.10000gb",
             "3g.gb",
             "3g.40",
             "3G.40GB",

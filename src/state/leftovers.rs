@@ -36,12 +36,13 @@ impl RunDir {
         let Some(set_aside) = directory.child(SET_ASIDE)? else {
             return Ok(());
         };
+        let mut removed = Ok(());
         for name in set_aside.names()? {
             if devices.is_none_or(|uuids| uuids.iter().any(|uuid| is_pipe_dir_of(&name, uuid))) {
-                set_aside.remove_all(&name, until)?;
+                removed = removed.and(set_aside.remove_all(&name, until));
             }
         }
-        directory.remove_dir_if_empty(SET_ASIDE)
+        removed.and(directory.remove_dir_if_empty(SET_ASIDE))
     }
 
     /// Renames the files of the whole node that cannot be read. Returns what to say of each.
