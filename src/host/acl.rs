@@ -15,9 +15,10 @@ use super::{Uid, in_path};
 const ATTRIBUTE: &str = "system.posix_acl_access";
 const VERSION: u32 = 2;
 
-/// The bytes of the version and of an entry, and of the longest value of an attribute (xattr(7)).
+/// The bytes of the version and of an entry, of a list that is not long, and of the longest value of an attribute (xattr(7)).
 const HEAD: usize = 4;
 const ENTRY: usize = 8;
+const FEW: usize = 512;
 const MOST: usize = 64 << 10;
 
 /// The kinds of entries.
@@ -124,9 +125,16 @@ pub(super) fn writers(path: &Path) -> Vec<Named> {
 
 /// Returns the entries of a list, or `None` if there is none.
 fn entries_of(path: &Path) -> Option<Vec<Entry>> {
-    let mut bytes = vec![0; MOST];
-    let length = getxattr(path, ATTRIBUTE, &mut bytes[..]).ok()?;
-    read(&bytes[..length])
+    let mut few = [0; FEW];
+    match getxattr(path, ATTRIBUTE, &mut few[..]) {
+        Ok(length) => read(&few[..length]),
+        Err(Errno::RANGE) => {
+            let mut bytes = vec![0; MOST];
+            let length = getxattr(path, ATTRIBUTE, &mut bytes[..]).ok()?;
+            read(&bytes[..length])
+        }
+        Err(_) => None,
+    }
 }
 
 /// Reads the value of the attribute. Returns `None` if there is none.
