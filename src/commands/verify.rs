@@ -31,20 +31,17 @@ pub fn run(args: &VerifyArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     prepare(environment)?;
     let node = observe_records(environment)?;
-    let mut names = args.devices.names(&node)?;
-    if names.is_empty() {
-        names = node
-            .served()
-            .map(|served| served.record.name.clone())
-            .collect();
-    }
-    if names.is_empty() {
-        return Err(crate::commands::no_daemon(&node));
-    }
-    let devices = names
+    let names = args.devices.names(&node)?;
+    let mut devices: Vec<&Served> = names
         .iter()
         .filter_map(|name| node.served_as(name))
         .collect();
+    if names.is_empty() {
+        devices = node.served().collect();
+    }
+    if devices.is_empty() {
+        return Err(crate::commands::no_daemon(&node));
+    }
     let all = all(environment, &node, devices);
     if args.json {
         print_json(&VerifyDocument::of(&all))?;
