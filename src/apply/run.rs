@@ -332,8 +332,7 @@ fn roll_back(runs: Vec<GpuRun<'_>>, error: &mut ApplyError, threads: &Threads) {
 fn finish(plan: &Plan, shared: &Shared<'_>) -> Vec<FailedStep> {
     let run_dir = &shared.run_dir;
     let mut failures = Vec::new();
-    let (records, _) = run_dir.records().unwrap_or_default();
-    if records.is_empty()
+    if run_dir.has_no_records()
         && let Err(error) = record_profile(run_dir, &shared.context.node.boot_id, None)
     {
         failures.push(FailedStep::new("closing the record", error));

@@ -108,6 +108,12 @@ impl RunDir {
         Ok((records, problems))
     }
 
+    /// True if no device has a record. One that cannot be read may be of a daemon that runs.
+    pub fn has_no_records(&self) -> bool {
+        self.records()
+            .is_ok_and(|(records, problems)| records.is_empty() && problems.is_empty())
+    }
+
     /// Reads the record of every directory that has one.
     fn read_records(&self) -> io::Result<Vec<(String, io::Result<DeviceRecord>)>> {
         let Some(directory) = Directory::open_if_there(&self.path)? else {
@@ -425,8 +431,7 @@ impl RunDir {
     pub fn keep_reserve(&self) {
         let Ok(directory) = self.open() else { return };
         let _ = directory.remove_dir_if_empty(BY_NAME);
-        let (records, _) = self.records().unwrap_or_default();
-        if records.is_empty() || (caller() == Uid::ROOT && make(&directory).is_err()) {
+        if self.has_no_records() || (caller() == Uid::ROOT && make(&directory).is_err()) {
             let _ = remove(&directory);
         }
     }

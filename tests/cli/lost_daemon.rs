@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::json;
 
-use testkit::{Ran, SMALL, Sim, assert_contains, in_state, is_alive, needs_root};
+use testkit::{Ran, SMALL, Sim, assert_contains, in_state, is_alive, needs_root, whole};
 
 /// A node whose device 0.2 has a working client; returns its directory too.
 fn serving() -> (Sim, testkit::App, PathBuf) {
@@ -161,4 +161,18 @@ fn a_daemon_whose_owner_is_not_mapped_is_hidden_and_stays() {
     }
     assert_eq!(sim.status()["problems"], json!([]));
     client.finish();
+}
+
+/// Its daemon may run, so the profile is still applied to that device.
+#[test]
+fn a_record_that_cannot_be_read_keeps_the_name_of_the_profile() {
+    let sim = Sim::served("h200", 2, &format!("name = \"both\"\n{}", whole("")));
+    let record = sim.uuid("1") + "/device.json";
+    fs::write(sim.node.run_dir().join(record), "{").unwrap();
+    sim.run(&["down", "0"]).ended(0);
+    let node = fs::read_to_string(sim.node.run_dir().join("node.json")).unwrap();
+    assert_contains(&node, "\"both\"");
+    sim.run(&["down", "--force", "--yes"]).ended(0);
+    let node = fs::read_to_string(sim.node.run_dir().join("node.json")).unwrap_or_default();
+    assert!(!node.contains("\"both\""), "{node}");
 }
