@@ -1,4 +1,4 @@
-//! Does a device take a program of a user now? It may be for others, or full, or its daemon may be down; and where nothing of
+//! The readiness of a device for a user's program: it may be for others, or full, or its daemon may be down. Where nothing of
 //! that is seen, the attach check tells whether a process of the user becomes its client.
 
 use std::path::PathBuf;
