@@ -354,7 +354,7 @@ fn parse(first: &OsStr) -> Result<Cli, clap::Error> {
     };
     if let Some(alone) = alone {
         let program = Globals::augment_args(clap::Command::new("mig-mps")).subcommand(alone);
-        // Mistakes and help need the whole command line.
+        // Errors and help come from the whole command line.
         if let Ok(matches) = program.try_get_matches() {
             return Cli::from_arg_matches(&matches);
         }

@@ -39,9 +39,7 @@ fn remove_logs(
     run_dir: &RunDir,
     until: Instant,
 ) -> io::Result<()> {
-    let Some(logs) = Directory::open_if_there(&context.directories.log)? else {
-        return Ok(());
-    };
+    let logs = Directory::open(&context.directories.log)?;
     let mut removed = Ok(());
     for name in logs.names()?.iter().filter_map(|name| name.to_str()) {
         // `UUID.of-1001.1` is what a user owned.

@@ -32,7 +32,7 @@ pub enum NoAccess {
     Down {
         name: String,
         why: String,
-        /// True if the daemon takes no order to end.
+        /// True if the daemon answers nobody, so that only force ends it.
         needs_force: bool,
     },
     /// Programs would run outside MPS.

@@ -200,7 +200,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     SpanParser::new()
         .parse_unsigned_duration(format!("{text}{unit}"))
         .ok()
-        // The clock cannot be asked for a time beyond its end.
+        // The clock must be able to hold the time at which it ends.
         .filter(|duration| Instant::now().checked_add(*duration).is_some())
         .ok_or_else(|| "expected a number of seconds, or one like 30s, 5m, 1h".to_owned())
 }

@@ -103,7 +103,7 @@ impl FromStr for ProfileName {
     }
 }
 
-/// Reads a number of at most four digits: more has no GPU, and sums of such numbers cannot overflow.
+/// Reads a number of at most four digits. No GPU has more, and sums of such numbers cannot overflow.
 fn number_before(text: &str, unit: &str) -> Option<u32> {
     let digits = text.strip_suffix(unit)?;
     let is_plain = digits.chars().all(|c| c.is_ascii_digit()) && !digits.starts_with('0');

@@ -163,7 +163,7 @@ fn not_permitted(name: &str, owner: Option<Uid>, server: Option<Uid>) -> Obstacl
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{ALICE, BOB, client, node, nth, run_dir};
+    use super::super::example::{ALICE, BOB, client, node, nth, run_dir};
     use super::*;
     use crate::host::StartTime;
     use crate::node::Clients;

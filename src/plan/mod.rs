@@ -4,6 +4,8 @@ mod action;
 mod arrange;
 mod daemons;
 mod down;
+#[cfg(test)]
+mod example;
 mod gate;
 mod gpu_plan;
 mod kill;
@@ -11,8 +13,6 @@ mod layout;
 mod mig_mode;
 mod refusal;
 mod restart;
-#[cfg(test)]
-mod tests;
 mod up;
 pub mod virtual_node;
 

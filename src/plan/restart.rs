@@ -193,7 +193,7 @@ fn reason_to_restart(served: &Served) -> Reason {
 mod tests {
     use std::path::Path;
 
-    use super::super::tests::{client, names, node, nth, run_dir};
+    use super::super::example::{client, names, node, nth, run_dir};
     use super::*;
     use crate::failure::Failure as _;
     use crate::mps::Patience;

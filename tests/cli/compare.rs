@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use insta::assert_snapshot;
 use rustix::process::Signal;
-use testkit::{App, Ran, Sim, assert_contains, is_alive, kill, wait_until, whole};
+use testkit::{App, Ran, Sim, TestNode, assert_contains, is_alive, kill, wait_until, whole};
 
 /// A program that is three times as fast as a client.
 const FASTER: &str = r#"case $CUDA_MPS_PIPE_DIRECTORY in
@@ -172,7 +172,10 @@ fn others_are_not_disturbed() {
 
 #[test]
 fn a_device_with_a_program_outside_mps_is_not_chosen() {
-    let sim = Sim::served("h200", 2, &whole(""));
+    // Device 0 has more free memory all the same.
+    let node = TestNode::builder().gpu("h200", 1).gpu("a30", 1).build();
+    let sim = Sim { node };
+    sim.up(&whole(""), &[]).ended(0);
     let outside = sim.outside("0");
     let options = ["compare", "-n", "1", "--seconds", "1", "--rounds", "1"];
     let compared = sim

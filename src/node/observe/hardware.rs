@@ -68,7 +68,7 @@ fn read_gpus(
 /// The utilization of each GPU, by its UUID.
 pub(super) type Utilizations = Vec<(String, Watched<Option<u32>>)>;
 
-/// Starts to read the utilization of whole GPUs.
+/// Starts to read the utilization of whole GPUs. It stays unknown where no thread can be had.
 pub(super) fn start_utilizations(nvml: Nvml, node: &Node) -> Utilizations {
     let whole = node.gpus.iter().filter(|gpu| !gpu.in_mig_mode());
     whole
