@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use testkit::copy_program;
+use testkit::{copy_program, is_root};
 
 use crate::interrupt;
 use crate::node::Node;
@@ -22,7 +22,7 @@ impl Place for Lent<'_> {
         "a MIG device of the named GPU".into()
     }
 
-    fn target(&self, root: &Path, _for_users: bool) -> Box<dyn Target> {
+    fn target(&self, root: &Path) -> Box<dyn Target> {
         if interrupt::is_wanted() {
             skip("the run was interrupted");
         }
@@ -39,6 +39,11 @@ impl Place for Lent<'_> {
             environment: self.node.environment.clone(),
             gpu: self.gpu.to_owned(),
         }))
+    }
+
+    /// A real machine's programs are everybody's, and root runs the rows.
+    fn has_users(&self, row: &str) -> bool {
+        self.node.is_real() || is_root(row)
     }
 
     fn is_mig(&self) -> bool {

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use nvml_wrapper_sys::bindings::nvmlDevice_t;
 use simnode::node::node_of;
-use testkit::{TestNode, built, copy_program};
+use testkit::{TestNode, built};
 
 use crate::raw::{Answer, Nvml};
 
@@ -62,16 +62,9 @@ impl Node {
         }
     }
 
-    /// A simulated one. Its programs are copied to where every user can run them.
+    /// A simulated one.
     pub(crate) fn simulated(node: &TestNode) -> Self {
         let bin = node.dir().join("bin");
-        for program in [CONTROL, "nvidia-cuda-mps-server", "cuda-app"] {
-            let own = bin.join(program);
-            if own.is_symlink() {
-                fs::remove_file(&own).expect("a link");
-                copy_program(built().programs.join(program), &own);
-            }
-        }
         // The dynamic linker takes two links to one file for one library, with the node of the first.
         let nvml = node.dir().join("lib/own.so");
         if !nvml.exists() {

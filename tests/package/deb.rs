@@ -151,6 +151,7 @@ fn link(program: &Path) {
             "-Ldependency={}",
             library.parent().unwrap().display()
         ))
+        .arg("-Cstrip=debuginfo")
         .arg(format!("--extern=mig_mps={}", library.display()))
         .arg("-o")
         .arg(program)
