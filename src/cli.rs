@@ -10,9 +10,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::Context;
-use crate::commands::env::EnvArgs;
 use crate::commands::helpers::InternalCommand;
-use crate::commands::run::RunArgs;
 use crate::commands::schema::Document;
 use crate::config::{LOG, VARIABLES};
 use crate::error::{CommandError, Context as _, Result};
@@ -100,6 +98,15 @@ macro_rules! subcommands {
                 match self {
                     $($(Self::$variant(args) => crate::$($module::)+run(args, context),)*)*
                 }
+            }
+
+            /// Makes the subcommand of this name alone, with what its own arguments say of it.
+            fn alone(name: &str) -> Option<clap::Command> {
+                $($(if name == stringify!($name) {
+                    let command = clap::Command::new(stringify!($name));
+                    return Some(crate::$($module::)+$args::augment_args(command));
+                })*)*
+                None
             }
         }
     };
@@ -345,13 +352,13 @@ fn refuse(error: &clap::Error) -> ExitCode {
     })
 }
 
-/// Parses the command line. `env` and `run`, which other programs call, do not wait until all subcommands are made.
+/// Parses the command line. A right one does not wait until all subcommands are made, but for those whose values come from
+/// other tables.
 fn parse(first: &OsStr) -> Result<Cli, clap::Error> {
-    let alone = match first.to_str() {
-        Some("env") => Some(EnvArgs::augment_args(clap::Command::new("env"))),
-        Some("run") => Some(RunArgs::augment_args(clap::Command::new("run"))),
-        _ => None,
-    };
+    let alone = first
+        .to_str()
+        .filter(|name| !["help", "schema"].contains(name))
+        .and_then(Command::alone);
     if let Some(alone) = alone {
         let program = Globals::augment_args(clap::Command::new("mig-mps")).subcommand(alone);
         // Errors and help come from the whole command line.
