@@ -62,7 +62,12 @@ pub fn without_error_numbers(text: &str) -> Cow<'_, str> {
     static NUMBER: LazyLock<Regex> = LazyLock::new(|| {
         Regex::new(r" \(os error [0-9]+\)").expect("the pattern is a regular expression")
     });
-    NUMBER.replace_all(text, "")
+    // Hardly any message has one, and the expression takes longer to make than most messages.
+    if text.contains(" (os error ") {
+        NUMBER.replace_all(text, "")
+    } else {
+        Cow::Borrowed(text)
+    }
 }
 
 /// The word of `known` that `word` was probably meant to be.

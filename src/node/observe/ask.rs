@@ -100,8 +100,12 @@ fn ask_all(mut probes: Vec<Probe<'_>>) {
     for probe in &mut probes {
         probe.limit += LONGER_FOR_EACH * daemons;
     }
-    let at_once = AT_ONCE * available_parallelism().map_or(1, NonZero::get);
-    let threads = probes.len().min(at_once).saturating_sub(1);
+    let others = probes.len().saturating_sub(1);
+    // The CPUs that this process may use are counted by files of its control group.
+    let threads = match others {
+        0 => 0,
+        _ => others.min(AT_ONCE * available_parallelism().map_or(1, NonZero::get) - 1),
+    };
     Threads::beside(threads, threads + 1).side_by_side(probes, |mut probe| {
         probe.served.state = probe.ask();
         probe.find_waiting();
