@@ -259,6 +259,11 @@ impl History {
         if what.starts_with("GPU 0: MIG is on and there is no MIG device") {
             return self.unpartitioned.iter().any(|span| span.at(time).may());
         }
+        if remark["id"] == "older-clients" {
+            // What a change sets is recorded before the daemon has it.
+            let until = self.command_at(time).map_or(time, |command| command.end);
+            return device.is_some_and(|device| device.has_older_clients(what, time, until));
+        }
         let is_true = |device: &Device| {
             if what.starts_with("its server has ended") {
                 return device.says("no server yet", time);
@@ -276,6 +281,22 @@ impl Device {
     fn says(&self, state: &str, time: Time) -> bool {
         let mut daemons = self.daemons.iter();
         daemons.any(|daemon| daemon.alive.at(time).may() && History::is_in(daemon, state, time))
+    }
+
+    /// True if each process that a text names may be a client since before a value was set, which was no later than `until`.
+    fn has_older_clients(&self, text: &str, time: Time, until: Time) -> bool {
+        let named = text.split_once("pid ").map_or("", |(_, named)| named);
+        let end = named.find(|c: char| !c.is_ascii_digit() && c != ',' && c != ' ');
+        let mut pids = named[..end.unwrap_or(named.len())].trim().split(", ");
+        let clients = self.daemons.iter().flat_map(|daemon| {
+            let clients = daemon.servers.iter().flat_map(|server| &server.clients);
+            clients.filter(move |(_, span)| {
+                let mut set = daemon.percentages.iter();
+                let is_older = set.any(|(at, _)| span.from.0 <= *at && *at <= until);
+                is_older && span.at(time).may()
+            })
+        });
+        pids.all(|pid| clients.clone().any(|(client, _)| client.to_string() == pid))
     }
 }
 

@@ -13,6 +13,11 @@ const DEVICE: &str = "MIG-a";
 /// faults at 450; the fault is over at 700. At 800 the percentage is 50. The daemon is killed at 900; `down` takes the
 /// record away at 1000 to 1100.
 fn history() -> History {
+    history_with(&[])
+}
+
+/// The same with more that happened.
+fn history_with(more: &[(Time, u32, &str, Value)]) -> History {
     let start = json!({ "directory": format!("/run/{DEVICE}/pipe"), "multiuser": false });
     let of_client = |client: u32| json!({ "server": 20, "client": client });
     let server = json!({ "server": 20 });
@@ -55,13 +60,14 @@ fn history() -> History {
         ),
         (1100, 1, did::ENDS, json!({ "number": 2, "status": 0 })),
     ];
+    let events = events.iter().chain(more);
     let events = events.map(|(time, pid, what, detail)| Event {
-        time,
-        pid,
-        what: what.to_owned(),
-        detail,
+        time: *time,
+        pid: *pid,
+        what: (*what).to_owned(),
+        detail: detail.clone(),
     });
-    History::of(&events)
+    History::of(&events.collect::<Vec<_>>())
 }
 
 /// A report of the device with those clients.
@@ -207,4 +213,39 @@ fn what_was_not_true_is_refused() {
     ] {
         assert!(!history.judge(&lie).is_empty(), "{lie:?}");
     }
+}
+
+/// A client comes at 210, the percentage is 70 at 250, and another client comes at 270.
+#[test]
+fn a_client_is_older_than_what_was_set_after_its_start() {
+    let admitted = |client: u32| json!({ "server": 20, "client": client });
+    let set = json!({ "answer": ["70.0"] });
+    let history = history_with(&[
+        (210, 20, "client admitted", admitted(40)),
+        (250, 10, "set_default_active_thread_percentage", set),
+        (270, 20, "client admitted", admitted(41)),
+    ]);
+    let said = |clients: &[u32], begin: Time, older: &str| {
+        let mut report = report(begin, begin + 5, "ready", clients);
+        let percentage = if begin < 250 { 100.0 } else { 70.0 };
+        for key in [
+            "active_thread_percentage",
+            "answered_active_thread_percentage",
+        ] {
+            report.said["devices"][0][key] = json!(percentage);
+        }
+        let remark = json!({ "device": "a", "id": "older-clients", "what": older });
+        report.said["remarks"] = json!([remark]);
+        history.judge(&report)
+    };
+    let one = "pid 40 (root) keeps active-thread-percentage 100, with which it started; programs";
+    assert_eq!(said(&[40, 41], 280, one), [""; 0]);
+    for lie in [
+        one.replace("40", "41"),
+        "2 clients keep the settings with which they started: pid 40, 41; programs".to_owned(),
+        "clients keep what they have".to_owned(),
+    ] {
+        assert_eq!(said(&[40, 41], 280, &lie).len(), 1, "{lie}");
+    }
+    assert_eq!(said(&[40], 220, one).len(), 1);
 }
