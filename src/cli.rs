@@ -21,7 +21,7 @@ use crate::features::completion::{Sources, complete};
 use crate::features::convert::mig_parted;
 use crate::features::doctor::DoctorDocument;
 use crate::features::logs::LogLineDocument;
-use crate::features::manual::{TOPICS, setting_meaning};
+use crate::features::manual::{TOPICS, first_screen, overview, setting_meaning};
 use crate::host::{
     self, ATTACH, Environment, Host, LAUNCH, Phase, raise_open_files, raise_stack,
     refuse_old_kernel,
@@ -74,6 +74,7 @@ impl Command {
                 | Self::Import(_)
                 | Self::Profiles(_)
                 | Self::Schema(_)
+                | Self::Explain(_)
                 | Self::Help(_)
                 | Self::Completions(_)
                 | Self::Man(_)
@@ -146,10 +147,13 @@ subcommands! {
         import Import features::convert::import ImportArgs
         export Export features::convert::export ExportArgs
         profiles Profiles commands::profiles ProfilesArgs
-        schema Schema commands::schema SchemaArgs
     }
     "Learn more": {
+        explain Explain features::doctor::explain ExplainArgs
         help Help features::manual HelpArgs
+    }
+    "For packages and editors": {
+        schema Schema commands::schema SchemaArgs
         completions Completions features::completion CompletionsArgs
         man Man features::manual::pages ManArgs
     }
@@ -215,7 +219,9 @@ pub fn command() -> clap::Command {
         .map(|name| {
             let command = program.find_subcommand(name);
             let about = command.and_then(clap::Command::get_about);
-            PossibleValue::new(*name).help(about.cloned().unwrap_or_default())
+            PossibleValue::new(*name)
+                .aliases(render::words_for(name))
+                .help(about.cloned().unwrap_or_default())
         });
     let topics = TOPICS
         .iter()
@@ -224,7 +230,11 @@ pub fn command() -> clap::Command {
                 .iter()
                 .any(|(_, commands)| commands.contains(&topic.name))
         })
-        .map(|topic| PossibleValue::new(topic.name).help(topic.about));
+        .map(|topic| {
+            PossibleValue::new(topic.name)
+                .aliases(render::words_for(&format!("help {}", topic.name)))
+                .help(topic.about)
+        });
     let subjects = PossibleValuesParser::new(commands.chain(topics).collect::<Vec<_>>());
     let documents = PossibleValuesParser::new(
         DOCUMENTS
@@ -334,13 +344,25 @@ fn own_words() -> Vec<String> {
 
 /// Ends the program with a mistake on the command line, or with the help that was asked for.
 fn refuse(error: &clap::Error) -> ExitCode {
-    // A program without a command shows its help.
+    let is_of_program = own_words().iter().all(|word| word.starts_with('-'));
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        error.exit();
+        if !is_of_program {
+            error.exit();
+        }
+        render::say(&first_screen(TASKS));
+        return ExitCode::from(ExitStatus::Usage as u8);
     }
     // Help and version are no errors.
     if !error.use_stderr() {
-        return match render::finish_printing(error.print()) {
+        let is_overview = is_of_program && error.kind() == ErrorKind::DisplayHelp;
+        let printed = if is_overview {
+            let mut program = command();
+            program.build();
+            render::print(&overview(&program, TASKS))
+        } else {
+            render::finish_printing(error.print())
+        };
+        return match printed {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => end(&error.into()),
         };

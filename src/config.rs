@@ -25,13 +25,15 @@ pub const SYSTEMD_RUN: &str = "MIG_MPS_SYSTEMD_RUN";
 pub const RUN_DIR: &str = "MIG_MPS_RUN_DIR";
 /// The log directory.
 pub const LOG_DIR: &str = "MIG_MPS_LOG_DIR";
+/// The directory of applied profiles.
+pub const STATE_DIR: &str = "MIG_MPS_STATE_DIR";
 /// The trace file.
 pub const LOG: &str = "MIG_MPS_LOG";
 /// The root of the system's paths.
 pub const ROOT: &str = "MIG_MPS_ROOT";
 
 /// Every variable with its meaning, for the help and the manual.
-pub const VARIABLES: [(&str, &str); 10] = [
+pub const VARIABLES: [(&str, &str); 11] = [
     (
         NVML_LIBRARY,
         "path of libnvidia-ml.so.1 [default: the dynamic linker finds it]",
@@ -65,6 +67,10 @@ pub const VARIABLES: [(&str, &str); 10] = [
         "directory of daemon logs [default: /var/log/mig-mps for root, $XDG_STATE_HOME/mig-mps for others]",
     ),
     (
+        STATE_DIR,
+        "directory of applied profiles [default: /var/lib/mig-mps for root, $XDG_STATE_HOME/mig-mps for others]",
+    ),
+    (
         LOG,
         "file to which every NVML call, control command and program is appended, with its time",
     ),
@@ -82,6 +88,7 @@ pub const SYSTEMCTL_PROGRAM: &str = "systemctl";
 pub const SYSTEMD_RUN_PROGRAM: &str = "systemd-run";
 pub const SCONTROL_PROGRAM: &str = "scontrol";
 
-/// The state and logs of root's daemons.
+/// The state and logs of root's daemons, and the profiles that root applied.
 pub const SYSTEM_RUN_DIR: &str = "/run/mig-mps";
 pub const SYSTEM_LOG_DIR: &str = "/var/log/mig-mps";
+pub const SYSTEM_STATE_DIR: &str = "/var/lib/mig-mps";

@@ -100,7 +100,7 @@ impl CudaError {
     }
 
     /// Returns NVIDIA's name, of the errors that a client may get.
-    fn name(self) -> Option<&'static str> {
+    pub fn name(self) -> Option<&'static str> {
         let name = match self {
             Self(2) => "CUDA_ERROR_OUT_OF_MEMORY",
             Self::DEVICE_UNAVAILABLE => "CUDA_ERROR_DEVICE_UNAVAILABLE",

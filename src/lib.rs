@@ -17,7 +17,7 @@
 //! - [`host`]: processes, users, files, limits; one root prefix
 //! - [`catalog`], [`profile`]: GPU models as data, the profile file
 //! - [`nvml`], [`mps`], [`cuda`]: the doors to the driver, to one MPS daemon, and to CUDA
-//! - [`state`]: the run directory
+//! - [`state`]: the run directory, and the profiles that were applied
 //! - [`node`]: the snapshot
 //! - [`plan`]: pure planning, also for GPUs that are not there
 //! - [`apply`]: runs a plan, with rollback

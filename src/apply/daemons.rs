@@ -50,6 +50,7 @@ impl Shared<'_> {
             daemon: None,
             finished: false,
             since: Timestamp::now(),
+            older_clients: Vec::new(),
             ..record.clone()
         };
         self.bring_up(&mut record).map(drop)
@@ -425,6 +426,7 @@ impl GpuRun<'_> {
         let after = DeviceRecord {
             settings: set.settings.clone(),
             by_hand: set.by_hand.clone(),
+            older_clients: served.older_clients(&set.settings),
             ..before.clone()
         };
         self.history.record_change(&after);

@@ -174,6 +174,7 @@ impl<'a> GpuRun<'a> {
             profile: None,
             settings: start.settings.clone(),
             by_hand: start.by_hand.clone(),
+            older_clients: Vec::new(),
             compute_mode_before: None,
             daemon: None,
             finished: false,

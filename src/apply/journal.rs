@@ -249,6 +249,7 @@ impl NodeRecord {
         let advice = "remove it, and mig-mps forgets which instances it made";
         let file = run_dir.node();
         let mut file = file.map_err(|error| with_advice(error, advice))?;
+        let written = file.clone();
         if file.boot_id != boot_id {
             // Instances do not survive a reboot, and anybody may have switched the mode on since.
             file.created.clear();
@@ -258,10 +259,7 @@ impl NodeRecord {
         Ok(Self {
             run_dir: run_dir.clone(),
             before: file.clone(),
-            files: Mutex::new(Files {
-                written: file.clone(),
-                now: file,
-            }),
+            files: Mutex::new(Files { now: file, written }),
         })
     }
 
@@ -364,19 +362,4 @@ impl NodeRecord {
 
 fn has_switched_on(file: &NodeFile, gpu: &str) -> bool {
     file.switched_on.iter().any(|uuid| uuid == gpu)
-}
-
-/// Records the applied profile in `node.json`.
-pub fn record_profile(
-    run_dir: &RunDir,
-    boot_id: &str,
-    profile: Option<String>,
-) -> std::io::Result<()> {
-    let mut file = run_dir.node()?;
-    if file.boot_id != boot_id {
-        file = NodeFile::default();
-    }
-    boot_id.clone_into(&mut file.boot_id);
-    file.profile = profile;
-    run_dir.write_node(&file)
 }

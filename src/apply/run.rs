@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::cleanup::purge;
 use super::error::{ApplyError, FailedStep};
 use super::gpu::{GpuRun, stop_daemons};
-use super::journal::{NodeRecord, OpenJournal, record_profile};
+use super::journal::{NodeRecord, OpenJournal};
 use super::kill::kill;
 use super::mig_mode::held;
 use crate::host::{
@@ -328,17 +328,10 @@ fn roll_back(runs: Vec<GpuRun<'_>>, error: &mut ApplyError, threads: &Threads) {
     }
 }
 
-/// Does what follows the last step: without devices no profile is applied, and a purge removes files.
+/// Does what follows the last step: a purge removes files.
 fn finish(plan: &Plan, shared: &Shared<'_>) -> Vec<FailedStep> {
-    let run_dir = &shared.run_dir;
-    let mut failures = Vec::new();
-    if run_dir.has_no_records()
-        && let Err(error) = record_profile(run_dir, &shared.context.node.boot_id, None)
-    {
-        failures.push(FailedStep::new("closing the record", error));
-    }
-    if let Some(purged) = &plan.purge {
-        failures.extend(purge(purged, shared.context, run_dir));
-    }
-    failures
+    plan.purge
+        .iter()
+        .flat_map(|purged| purge(purged, shared.context, &shared.run_dir))
+        .collect()
 }

@@ -22,6 +22,8 @@ pub struct Model {
     pub architecture: String,
     /// Memory of the whole GPU in MiB as NVML gives it, where it is known.
     pub memory_total_mib: Option<u64>,
+    /// SMs of the whole GPU, where they are known: no driver tells them.
+    pub sm_total: Option<u32>,
     /// Other facts about it.
     #[serde(default)]
     pub notes: Vec<String>,
@@ -121,8 +123,7 @@ impl Model {
 
     /// Every profile it offers, as a driver would report it.
     ///
-    /// Unpublished facts do not decide what fits: the name gives the memory, and the number of slices the
-    /// SMs.
+    /// Unpublished facts do not decide what fits: the name gives the memory.
     pub fn offers(&self) -> Vec<GpuInstanceProfile> {
         let offers = self.profiles.iter().map(|known| {
             let named = u64::from(known.name.gigabytes().unwrap_or(0)) << 10;
@@ -132,7 +133,7 @@ impl Model {
                 query: ProfileEnum(known.nvml_enum),
                 name: known.name.clone(),
                 slices: known.slices,
-                multiprocessors: known.sm.unwrap_or(known.slices),
+                multiprocessors: known.sm,
                 memory_mib: known.memory_mib.unwrap_or(named),
                 most: known.maximum,
                 free: None,
@@ -140,11 +141,6 @@ impl Model {
             }
         });
         offers.collect()
-    }
-
-    /// Returns the SMs of a profile; `None` if nobody has published them.
-    pub fn multiprocessors(&self, profile: &ProfileName) -> Option<u32> {
-        self.profile(profile)?.sm
     }
 
     /// Returns the memory of a profile in MiB; `None` if nobody has published it.

@@ -19,13 +19,13 @@ use crate::state::DeviceRecord;
 /// The limits that a program sets for itself. They can only be tighter than those of its device.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct ClientLimits {
-    /// Share of the device's SMs that the program may use, in percent
+    /// Active thread percentage of the program: the part of the device's SMs that it may use
     #[arg(long, value_name = "PERCENT")]
     pub threads: Option<Percentage>,
-    /// Device memory that the program may allocate, such as 4G or 512M
+    /// Pinned memory limit of the program, such as 4G or 512M
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<MemoryLimit>,
-    /// Priority of the program's work
+    /// Client priority of the program's work
     #[arg(long, value_parser = priorities())]
     pub priority: Option<ClientPriority>,
 }

@@ -1,6 +1,6 @@
 //! Arguments that several commands have: devices, consent, limits, profiles, durations.
 
-use std::fmt::Display;
+use std::fmt::{self, Display, Formatter};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -146,7 +146,23 @@ impl From<&str> for ProfileSource {
     }
 }
 
+impl Display for ProfileSource {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 impl ProfileSource {
+    /// Returns the absolute path of its file, the name of the built-in profile, or `standard input`.
+    pub fn origin(&self) -> String {
+        match self.0.as_str() {
+            "-" => "standard input".to_owned(),
+            name if BuiltIn::named(name).is_some() => name.to_owned(),
+            path => std::path::absolute(path)
+                .map_or_else(|_| path.to_owned(), |path| path.display().to_string()),
+        }
+    }
+
     /// Reads and checks the profile.
     pub fn load(&self) -> Result<Profile> {
         let path = Path::new(&self.0);

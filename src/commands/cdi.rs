@@ -69,15 +69,17 @@ fn cdi_file(environment: &Environment) -> OwnFile {
     }
 }
 
-/// Plans to apply a profile, with what becomes of the CDI file.
+/// Plans to apply a profile, with what becomes of daemons in no block, and of the CDI file.
 pub fn plan_up(
     environment: &Environment,
     node: &Node,
     profile: &Profile,
     run_dir: &RunDir,
     caller: Uid,
+    prune: bool,
 ) -> Result<Plan, Refusal> {
     let plan = plan::up(node, profile, run_dir, caller)?;
+    let plan = plan.without_block(node, profile, run_dir, prune);
     if caller != Uid::ROOT {
         return Ok(plan);
     }

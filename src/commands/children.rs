@@ -27,31 +27,29 @@ use crate::host::{
 use crate::node::Served;
 use crate::nvml::{GpuHandle, Nvml, Usage};
 use crate::render::note;
-use crate::settings::Percentage;
+use crate::settings::{DeviceSize, Oversubscription, Percentage};
 
-/// The share of a device's SMs that each of n copies gets (MPS guide, "Volta MPS Execution Resource Provisioning").
+/// The SMs of a device that each of n copies gets (MPS guide, "Volta MPS Execution Resource Provisioning").
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub(super) enum Share {
-    /// 100 % / n: copies that keep the device busy do not disturb each other
+pub(super) enum CopyShare {
+    /// As with share = n: copies that keep the device busy do not disturb each other
     Even,
-    /// 200 % / n: a copy may use what another one leaves
+    /// As with share = n and oversubscribe = 2: a copy may use what another one leaves
     Half,
     /// All SMs
     None,
 }
 
-impl Share {
-    /// Returns the share of one of these copies; `None` for all SMs.
-    pub(super) fn of(self, copies: usize) -> Option<Percentage> {
-        let whole = match self {
-            Self::Even => 100.0,
-            Self::Half => 200.0,
+impl CopyShare {
+    /// Returns the active thread percentage of one of these copies on a device; `None` for all SMs.
+    pub(super) fn of(self, copies: usize, device: DeviceSize) -> Option<Percentage> {
+        let oversubscribe = match self {
+            Self::Even => Oversubscription::NONE,
+            Self::Half => Oversubscription::TWICE,
             Self::None => return None,
         };
-        #[allow(clippy::cast_precision_loss, reason = "there are few copies")]
-        let share: f64 = whole / copies as f64;
-        // CUDA takes one decimal.
-        Percentage::new((share.min(100.0) * 10.0).floor() / 10.0)
+        let copies = u32::try_from(copies).unwrap_or(u32::MAX);
+        Some(device.threads(copies, oversubscribe))
     }
 }
 
@@ -472,10 +470,16 @@ mod tests {
 
     #[test]
     fn shares_are_those_of_nvidias_guide() {
-        let shares = |share: Share| [1, 2, 3, 8].map(|n| share.of(n).map(Percentage::value));
-        assert_eq!(shares(Share::Even), [100.0, 50.0, 33.3, 12.5].map(Some));
-        assert_eq!(shares(Share::Half), [100.0, 100.0, 66.6, 25.0].map(Some));
-        assert_eq!(shares(Share::None), [None; 4]);
+        let shares = |share: CopyShare| {
+            let of = |copies| share.of(copies, DeviceSize::default());
+            [1, 2, 3, 8].map(|copies| of(copies).map(Percentage::value))
+        };
+        assert_eq!(shares(CopyShare::Even), [100.0, 50.0, 33.3, 12.5].map(Some));
+        assert_eq!(
+            shares(CopyShare::Half),
+            [100.0, 100.0, 66.6, 25.0].map(Some)
+        );
+        assert_eq!(shares(CopyShare::None), [None; 4]);
     }
 
     #[test]

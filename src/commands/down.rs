@@ -11,12 +11,12 @@ use super::{Context, LOCK_LIMIT, cdi, locked, own_directories};
 use crate::apply::{Allowed, OnFailure};
 use crate::error::{CommandError, Result, failed};
 use crate::failure::ExitStatus;
-use crate::host::ranges;
+use crate::host::{Environment, ranges};
 use crate::node::{Device, Gpu, Node, lost_hint};
 use crate::plan::{self, Down, Plan, Refusal};
 use crate::render::format::count;
 use crate::render::{note, time_taken};
-use crate::state::{NodeFile, RunDir};
+use crate::state::{ProfileHistory, RunDir};
 
 /// Stop the daemons that `up` started
 ///
@@ -154,7 +154,13 @@ pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if !args.consent.dry_run {
         outcome.after = asked.unread.take();
     }
+    if !outcome.is_unchanged && run_dir.has_no_records() {
+        record_end(environment);
+    }
     summarize(args, &run_dir, &outcome, &asked)?;
+    if args.destroys() && !args.devices.is_empty() && !outcome.plan.is_empty() {
+        remark_on_the_profile(environment);
+    }
     match outcome.after {
         Some(error) => Err(error.in_document()),
         None => Ok(ExitStatus::Done),
@@ -189,6 +195,29 @@ impl Asked {
     }
 }
 
+/// Records that nothing is left of the applied profile. What was stopped stays so where that cannot be written.
+fn record_end(environment: &Environment) {
+    // systemd stops the service at a shutdown, too, and the profile is applied again at the next boot. It sets this variable
+    // for the commands that stop a service.
+    if std::env::var_os("SERVICE_RESULT").is_some() {
+        return;
+    }
+    let recorded = environment
+        .state_dir()
+        .map_err(CommandError::from)
+        .and_then(|directory| {
+            Ok(ProfileHistory::take_down(
+                &directory,
+                environment.called_by(),
+            )?)
+        });
+    if let Err(error) = recorded {
+        note(&format!(
+            "status will not show that the profile was taken down: {error}"
+        ));
+    }
+}
+
 /// Says what was done, and what stays.
 fn summarize(args: &DownArgs, run_dir: &RunDir, outcome: &Outcome, asked: &Asked) -> Result<()> {
     let (node, plan) = (&outcome.node, &outcome.plan);
@@ -214,21 +243,19 @@ fn summarize(args: &DownArgs, run_dir: &RunDir, outcome: &Outcome, asked: &Asked
     if args.disable_mig {
         remark_on_modes_that_stay(node, &asked.gpus);
     }
-    if args.destroys() && !args.devices.is_empty() && !plan.is_empty() {
-        remark_on_the_profile(run_dir);
-    }
     Ok(())
 }
 
 /// The profile brings back what was taken down by hand.
-fn remark_on_the_profile(run_dir: &RunDir) {
-    if let Ok(NodeFile {
-        profile: Some(name),
-        ..
-    }) = run_dir.node()
+fn remark_on_the_profile(environment: &Environment) {
+    let directory = environment.state_dir().ok();
+    let history = directory.and_then(|directory| ProfileHistory::at(&directory).ok());
+    if let Some(history) = history.filter(ProfileHistory::is_in_force)
+        && let Some(profile) = history.applied()
     {
         note(&format!(
-            "The next up of {name}, also at boot, makes them again, unless the profile is changed."
+            "The next up of {}, also at boot, makes them again, unless the profile is changed.",
+            profile.title()
         ));
     }
 }

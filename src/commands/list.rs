@@ -15,9 +15,9 @@ use crate::render::{list, print, print_json, width};
 pub struct ListArgs {
     #[command(flatten)]
     devices: DeviceArgs,
-    /// Also show what each GPU offers: profiles, placements, how many more fit
-    #[arg(long)]
-    profiles: bool,
+    /// Also show what each GPU offers: instance profiles, placements, how many more fit
+    #[arg(long, alias = "profiles")]
+    offers: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -52,7 +52,7 @@ pub fn run(args: &ListArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if args.json {
         print_json(&ListDocument::of(&node, &shown))?;
     } else {
-        print(&list::text(&node, &shown, args.profiles, width()))?;
+        print(&list::text(&node, &shown, args.offers, width()))?;
     }
     Ok(ExitStatus::Done)
 }

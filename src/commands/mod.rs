@@ -4,6 +4,7 @@ pub mod args;
 pub mod cdi;
 pub mod change;
 mod children;
+pub mod chosen;
 pub mod down;
 mod drain;
 pub mod env;
@@ -28,11 +29,12 @@ use std::time::Duration;
 use crate::apply;
 use crate::error::{CommandError, Context as _, Result, failed};
 use crate::host::{
-    Directories, Directory, Environment, Lock, Uid, as_root, check_lists, user_name, write_text_to,
+    Directories, Directory, Environment, Lock, Uid, as_root, check_lists, user_name,
+    write_new_text_to, write_text_to,
 };
 use crate::mps::ContextMemory;
 use crate::node::{Detail, Node, observe};
-use crate::plan::{LooseLimits, Plan, Start};
+use crate::plan::{Plan, Start};
 use crate::profile::Profile;
 use crate::render::{note, print};
 use crate::settings::{MemoryLimit, Serve};
@@ -125,6 +127,16 @@ pub fn locked(
     Ok(lock)
 }
 
+/// Writes text to a new file, which is named, or prints it. A file that exists may have been edited, and is not replaced.
+pub fn print_or_write_new(text: &str, file: Option<&Path>) -> Result<()> {
+    let Some(path) = file else {
+        return Ok(print(text)?);
+    };
+    write_new_text_to(path, text).context(format_args!("cannot write {}", path.display()))?;
+    note(&format!("wrote {}", path.display()));
+    Ok(())
+}
+
 /// Prints a text, or writes it to the file that the user named.
 pub fn print_or_write(text: &str, file: Option<&Path>) -> Result<()> {
     let Some(path) = file else {
@@ -185,26 +197,12 @@ pub fn remark_on(node: &Node, plan: &Plan) {
         ));
     }
     warn_of_small_limits(plan.memory_limits());
-    warn_of_loose_limits(&plan.loose_limits(node));
 }
 
 /// Warns of memory limits that may leave no program any memory.
 pub fn warn_of_small_limits(limits: BTreeSet<MemoryLimit>) {
     for warning in limits.into_iter().filter_map(ContextMemory::warns_of) {
         note(&warning);
-    }
-}
-
-/// Warns of memory limits that limit nothing.
-pub fn warn_of_loose_limits(loose: &LooseLimits) {
-    for ((limit, memory), devices) in loose {
-        let (devices, have) = match devices.as_slice() {
-            [one] => (one.clone(), "has"),
-            several => (several.join(", "), "have"),
-        };
-        note(&format!(
-            "A pinned-memory-limit of {limit} limits nothing on {devices}, which {have} {memory} MiB of memory."
-        ));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::args::ProfileSource;
+use super::chosen::ProfileArgs;
 use super::{Context, cdi, detail_for, refuse_newer, remark_on, tell_of_interrupted, up};
 use crate::apply::{self, Allowed};
 use crate::error::Result;
@@ -20,9 +20,11 @@ use crate::state::RunDir;
 /// clients that would lose their device, and what is in the way.
 #[derive(Args, Debug)]
 pub struct PlanArgs {
-    /// Profile to plan for: a TOML file, - for standard input, or a built-in profile
-    #[arg(value_hint = clap::ValueHint::FilePath)]
-    profile: ProfileSource,
+    #[command(flatten)]
+    profile: ProfileArgs,
+    /// Also stop the daemons of mig-mps on GPUs that no block of the profile selects
+    #[arg(long)]
+    prune: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -34,7 +36,7 @@ pub struct PlanArgs {
 /// Shows what `up` would do, and what it would disrupt.
 pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
-    let profile = args.profile.load()?;
+    let profile = args.profile.load(environment)?.profile;
     cdi::refuse_other(&profile, environment)?;
     // A plain user's daemon serves nobody else.
     let is_roots =
@@ -54,7 +56,8 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let run_dir = RunDir::at(&run_dir);
     refuse_newer(&run_dir)?;
     let node = observe(environment, detail_for(&profile))?;
-    let plan = cdi::plan_up(environment, &node, &profile, &run_dir, caller)?;
+    let plan = cdi::plan_up(environment, &node, &profile, &run_dir, caller, args.prune)?
+        .with_remarks_on_devices(&node);
     tell_of_interrupted(environment);
     remark_on(&node, &plan);
     let held = apply::held(environment, &node, &plan, Allowed::default());

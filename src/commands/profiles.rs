@@ -2,30 +2,62 @@
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
+use jiff::tz::TimeZone;
+use similar::TextDiff;
 
 use super::Context;
+use super::chosen::{HISTORY, UNREADABLE};
 use crate::catalog::BuiltIn;
-use crate::error::Result;
+use crate::error::{CommandError, Context as _, Result, failed};
 use crate::failure::ExitStatus;
-use crate::render::{hanging, print, width};
+use crate::render::format::shown_or;
+use crate::render::table::{Column, Table};
+use crate::render::{hanging, note, print, width};
+use crate::state::{AppliedProfile, ProfileHistory};
 
-/// List the built-in profiles, or print one
+/// List the built-in profiles, or print one; show the profiles that were applied
 ///
 /// Every command that takes a profile takes the name of a built-in one. To change one, print it into a
-/// file of your own.
+/// file of your own. The last ten profiles that were applied to this node are kept, with their text.
 #[derive(Args, Debug)]
 pub struct ProfilesArgs {
-    /// Profile to print
-    #[arg(value_parser = PossibleValuesParser::new(BuiltIn::all().iter().map(|profile| profile.name)))]
+    /// Built-in profile to print
+    #[arg(
+        group = "what",
+        value_parser = PossibleValuesParser::new(BuiltIn::all().iter().map(|profile| profile.name)),
+    )]
     name: Option<String>,
+    /// Print the profile that was applied last, as it was then
+    #[arg(long, group = "what")]
+    applied: bool,
+    /// List the profiles that were applied, the last one first; with N, print that one
+    #[arg(long, value_name = "N", group = "what")]
+    #[expect(
+        clippy::option_option,
+        reason = "an option whose value can be left out"
+    )]
+    history: Option<Option<u64>>,
+    /// Compare two profiles that were applied, by default the last two; one N with the last
+    #[arg(long, value_name = "N", num_args = 0..=2, group = "what")]
+    diff: Option<Vec<u64>>,
 }
 
-/// Lists the built-in profiles, or prints one.
-pub fn run(args: &ProfilesArgs, _context: &Context<'_>) -> Result<ExitStatus> {
-    if let Some(profile) = args.name.as_deref().and_then(BuiltIn::named) {
-        print(profile.text)?;
-        return Ok(ExitStatus::Done);
-    }
+/// Lists the built-in profiles, or prints one; shows the profiles that were applied.
+pub fn run(args: &ProfilesArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    let is_about_applied = args.applied || args.history.is_some() || args.diff.is_some();
+    let text = match &args.name {
+        _ if is_about_applied => {
+            let history = ProfileHistory::shown(context.environment);
+            of_applied(args, &history.context(UNREADABLE)?)?
+        }
+        Some(name) => BuiltIn::named(name).map_or_else(String::new, |profile| profile.text.into()),
+        None => list_of_built_in(),
+    };
+    print(&text)?;
+    Ok(ExitStatus::Done)
+}
+
+fn list_of_built_in() -> String {
     let profiles = BuiltIn::all();
     let names = profiles.iter().map(|profile| profile.name.len());
     let widest = names.max().unwrap_or(0);
@@ -34,6 +66,96 @@ pub fn run(args: &ProfilesArgs, _context: &Context<'_>) -> Result<ExitStatus> {
         let head = format!("{:widest$}  ", profile.name);
         text += &hanging(&head, profile.summary(), width());
     }
-    print(&text)?;
-    Ok(ExitStatus::Done)
+    text
+}
+
+/// Answers a question about the profiles that were applied.
+fn of_applied(args: &ProfilesArgs, history: &ProfileHistory) -> Result<String> {
+    let Some(((last, applied), before)) = last_two(history) else {
+        return Err(failed("no profile is recorded")
+            .hint("mig-mps up PROFILE applies one, and records it where it succeeds"));
+    };
+    let Some(numbers) = &args.diff else {
+        return match args.history {
+            Some(Some(number)) => Ok(numbered(history, number)?.text.clone()),
+            Some(None) => Ok(table(history).within(width(), "")),
+            None => Ok(applied.text.clone()),
+        };
+    };
+    let (from, to) = match (numbers.as_slice(), before) {
+        ([from, to], _) => (*from, *to),
+        ([from], _) => (*from, last),
+        (_, Some(before)) => (before, last),
+        _ => return Err(failed("no profile was applied before the present one").hint(HISTORY)),
+    };
+    let difference = difference(
+        (from, numbered(history, from)?),
+        (to, numbered(history, to)?),
+    );
+    if difference.is_empty() {
+        note("They have the same text.");
+    }
+    Ok(difference)
+}
+
+/// The last profile with its number, and the number of the one before it.
+fn last_two(history: &ProfileHistory) -> Option<((u64, &AppliedProfile), Option<u64>)> {
+    let mut numbered = history.numbered();
+    let last = numbered.next()?;
+    Some((last, numbered.next().map(|(number, _)| number)))
+}
+
+fn numbered(history: &ProfileHistory, wanted: u64) -> Result<&AppliedProfile> {
+    let mut all = history.numbered();
+    let found = all.find(|(number, _)| *number == wanted);
+    found
+        .map(|(_, profile)| profile)
+        .ok_or_else(|| not_kept(wanted))
+}
+
+fn not_kept(wanted: u64) -> CommandError {
+    failed(format_args!(
+        "no profile with the number {wanted} is recorded"
+    ))
+    .hint(HISTORY)
+}
+
+fn table(history: &ProfileHistory) -> Table {
+    let mut table = Table::new(vec![
+        Column::right("NUMBER", 0),
+        Column::left("APPLIED", 0),
+        Column::left("BY", 0),
+        Column::right("DEVICES", 0),
+        Column::left("NAME", 0),
+        Column::left("PATH", 0).cut(20),
+    ]);
+    for (number, profile) in history.numbered() {
+        table.row(vec![
+            number.to_string(),
+            time(profile),
+            profile.by.clone(),
+            profile.devices.to_string(),
+            shown_or(profile.name.as_ref(), "-"),
+            profile.path.clone(),
+        ]);
+    }
+    table
+}
+
+/// The time at which a profile was applied, where the machine is.
+fn time(profile: &AppliedProfile) -> String {
+    let at = profile.at.to_zoned(TimeZone::system());
+    at.strftime("%Y-%m-%d %H:%M:%S").to_string()
+}
+
+/// Compares two profiles as `diff -u` does; empty if they have the same text.
+fn difference(from: (u64, &AppliedProfile), to: (u64, &AppliedProfile)) -> String {
+    TextDiff::from_lines(from.1.text.as_str(), to.1.text.as_str())
+        .unified_diff()
+        .header(&heading(from), &heading(to))
+        .to_string()
+}
+
+fn heading((number, profile): (u64, &AppliedProfile)) -> String {
+    format!("{number}  {}  {}", profile.path, time(profile))
 }

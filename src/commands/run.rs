@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 
 use super::Context;
 use super::args::{duration, number};
-use super::children::{self, Copy, Share};
+use super::children::{self, Copy, CopyShare};
 use super::env::{served_by, variables_over_own};
 use crate::client::{
     ClientLimits, ClientSlot, LocalRank, Map, Variables, Wanted, devices_for, free_devices, ready,
@@ -25,6 +25,7 @@ use crate::host::{
 };
 use crate::node::{Detail, Node, Served, observe, observe_records};
 use crate::render::note;
+use crate::settings::DeviceSize;
 
 /// Run a program as an MPS client of a device
 ///
@@ -49,9 +50,9 @@ pub struct RunArgs {
     /// Spread ranks over devices one after the other, or in blocks of neighbours [default: cycle]
     #[arg(long, requires = "by_rank")]
     map: Option<Map>,
-    /// Share of a device's SMs for each copy: 100 % / n, 200 % / n, or all, where n copies run on it
+    /// SMs for each copy: an equal part, twice that, or all, where n copies run on a device
     #[arg(long, requires = "copies", conflicts_with = "threads")]
-    share: Option<Share>,
+    share: Option<CopyShare>,
     #[command(flatten)]
     limits: ClientLimits,
     /// Bind the program to the CPUs that are local to the device's GPU
@@ -118,7 +119,7 @@ impl RunArgs {
     fn one(&self, environment: &Environment) -> Result<(Served, Variables)> {
         if self.choose.any {
             let mut free = wait_until(self.wait, || self.free(environment, 1))?;
-            let served = free.remove(0);
+            let (served, _) = free.remove(0);
             let variables = variables_over_own(&served, environment, &self.limits)?;
             return Ok((served, variables));
         }
@@ -144,8 +145,12 @@ impl RunArgs {
         Ok(devices[position])
     }
 
-    /// Returns at least one and at most `most` devices that take a client now, the best ones first.
-    fn free(&self, environment: &Environment, most: usize) -> Result<Vec<Served>, RunObstacle> {
+    /// Returns at least one and at most `most` devices that take a client now, the best ones first, and their sizes.
+    fn free(
+        &self,
+        environment: &Environment,
+        most: usize,
+    ) -> Result<Vec<(Served, DeviceSize)>, RunObstacle> {
         let node = observe(environment, Detail::STATUS).map_err(CommandError::from)?;
         let names = node
             .resolve(self.device.as_slice())
@@ -158,7 +163,11 @@ impl RunArgs {
         for served in free {
             // A device that fails is passed over while another one does not.
             match self.try_device(environment, &node, served) {
-                Ok(_) => found.push(served.clone()),
+                Ok(_) => {
+                    let device = node.device(&served.record.name);
+                    let size = device.and_then(|device| node.size_of(device));
+                    found.push((served.clone(), size.unwrap_or_default()));
+                }
                 Err(obstacle) => failed = failed.or(Some(obstacle)),
             }
             if found.len() == most {
@@ -198,22 +207,22 @@ impl RunArgs {
     fn spread(
         &self,
         environment: &Environment,
-        devices: &[Served],
+        devices: &[(Served, DeviceSize)],
         count: usize,
     ) -> Result<Vec<Copy>> {
         let clients: Vec<usize> = devices
             .iter()
-            .map(|served| served.clients.listed().len())
+            .map(|(served, _)| served.clients.listed().len())
             .collect();
         let placed = children::spread(&clients, count);
         let mut copies = Vec::new();
         for &position in &placed {
             let on_device = placed.iter().filter(|other| **other == position).count();
+            let (served, size) = &devices[position];
             let mut limits = self.limits;
-            if let Some(percentage) = self.share.and_then(|share| share.of(on_device)) {
-                limits.threads = Some(percentage);
+            if let Some(share) = self.share.and_then(|share| share.of(on_device, *size)) {
+                limits.threads = Some(share);
             }
-            let served = &devices[position];
             copies.push(Copy {
                 device: served.record.name.clone(),
                 variables: variables_over_own(served, environment, &limits)?,

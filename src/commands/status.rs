@@ -7,12 +7,15 @@ use clap::Args;
 
 use super::Context;
 use super::args::{DeviceArgs, duration};
+use super::chosen::boot_profile;
 use crate::error::{Context as _, Result, failed, usage};
 use crate::failure::ExitStatus;
-use crate::host::Environment;
-use crate::node::{Detail, Node, Observer, observe};
+use crate::host::{Environment, printable, without_error_numbers};
+use crate::node::{Applied, Detail, Node, Observer};
+use crate::plan;
 use crate::render::status::{self, Status, StatusColumn, View, may_show_utilization};
 use crate::render::{Screen, print_json};
+use crate::state::{ProfileHistory, RunDir};
 
 /// Show MPS servers and their clients
 ///
@@ -85,7 +88,7 @@ pub fn run(args: &StatusArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if let Some(every) = args.watch {
         return watch(args, environment, every);
     }
-    let node = observe(environment, args.detail())?;
+    let node = observe(args, &mut Observer::new(environment), environment)?;
     let devices = args.devices.names(&node)?;
     if args.json {
         print_json(&Status::of(&node, &devices))?;
@@ -98,6 +101,54 @@ pub fn run(args: &StatusArgs, context: &Context<'_>) -> Result<ExitStatus> {
     Ok(ExitStatus::Done)
 }
 
+/// Takes a snapshot of the node, with the profile that was applied.
+fn observe(
+    args: &StatusArgs,
+    observer: &mut Observer<'_>,
+    environment: &Environment,
+) -> Result<Node> {
+    let mut node = observer.observe(args.detail())?;
+    // Columns that were asked for may be read by a program.
+    if args.columns.is_empty() {
+        node.applied = applied(environment, &node);
+    }
+    Ok(node)
+}
+
+/// Reads which profile was applied, and judges whether the node differs from it.
+fn applied(environment: &Environment, node: &Node) -> Applied {
+    let history = match ProfileHistory::shown(environment) {
+        Ok(history) => history,
+        Err(error) => {
+            let why = printable(&error.to_string());
+            return Applied::Unreadable(without_error_numbers(&why).into_owned());
+        }
+    };
+    let Some(profile) = history.applied() else {
+        return Applied::Nothing;
+    };
+    let at_boot = boot_profile(environment, Some(&history)).ok().flatten();
+    Applied::Known {
+        profile: Box::new(profile.clone()),
+        taken_down: history.taken_down().cloned(),
+        differs: differs(environment, node, &history),
+        is_default: at_boot.is_none_or(|text| text == profile.text),
+    }
+}
+
+/// Plans the applied profile on this snapshot; `None` where the caller could not apply it.
+fn differs(environment: &Environment, node: &Node, history: &ProfileHistory) -> Option<bool> {
+    let run_dir = RunDir::at(&environment.directories().ok()?.run);
+    let is_callers = run_dir
+        .owner()
+        .is_none_or(|owner| owner == environment.caller);
+    if !is_callers || !history.is_callers(environment) || !history.is_in_force() {
+        return None;
+    }
+    let profile = history.applied()?.profile().ok()?;
+    plan::differs(node, &profile, &run_dir, environment.caller)
+}
+
 /// Shows the status again and again until the user quits.
 fn watch(args: &StatusArgs, environment: &Environment, every: Duration) -> Result<ExitStatus> {
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
@@ -106,7 +157,7 @@ fn watch(args: &StatusArgs, environment: &Environment, every: Duration) -> Resul
     }
     let mut observer = Observer::new(environment);
     // What is wrong from the start is said where it stays to be read.
-    let first = observer.observe(args.detail())?;
+    let first = observe(args, &mut observer, environment)?;
     if let Err(unknown) = args.devices.names(&first) {
         // A device may be called 5: only a mistake tells that none was meant.
         let mut words = args.devices.words.iter();
@@ -135,9 +186,7 @@ fn watch(args: &StatusArgs, environment: &Environment, every: Duration) -> Resul
             return Ok(status);
         }
         // The driver may be loaded anew: what is not there now may be there again.
-        seen = observer
-            .observe(args.detail())
-            .map_err(|error| error.to_string());
+        seen = observe(args, &mut observer, environment).map_err(|error| error.to_string());
     }
 }
 

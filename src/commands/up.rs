@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::args::{ConsentArgs, ProfileSource};
+use super::args::ConsentArgs;
 use super::change::{Change, Outcome};
+use super::chosen::{ChosenProfile, ProfileArgs};
 use super::{Context, cdi, detail_for, locked, own_directories, remark_on, verify};
 use crate::apply::{self, Allowed};
 use crate::client::Verified;
-use crate::error::{CommandError, Context as _, Result};
+use crate::error::{CommandError, Result};
 use crate::failure::ExitStatus;
 use crate::host::{
     Account, Directories, Environment, Reader, Uid, as_root, group_named, names_in, nearest,
@@ -31,10 +32,10 @@ use crate::state::RunDir;
 /// Shows the plan, asks before anything running is disrupted, and reads the hardware back afterwards.
 /// Applying the same profile again does nothing.
 #[derive(Args, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "they are flags")]
 pub struct UpArgs {
-    /// Profile to apply: a TOML file, - for standard input, or a built-in profile
-    #[arg(value_hint = clap::ValueHint::FilePath)]
-    profile: ProfileSource,
+    #[command(flatten)]
+    profile: ProfileArgs,
     #[command(flatten)]
     consent: ConsentArgs,
     /// Reset a GPU whose MIG mode cannot be switched without a reset
@@ -44,6 +45,9 @@ pub struct UpArgs {
     /// while its MIG mode is switched, and start them again
     #[arg(long)]
     stop_holders: bool,
+    /// Also stop the daemons of mig-mps on GPUs that no block of the profile selects
+    #[arg(long)]
+    prune: bool,
     /// Check afterwards that programs become MPS clients of the devices, as `verify` does
     #[arg(long)]
     verify: bool,
@@ -52,20 +56,23 @@ pub struct UpArgs {
 /// Applies the profile to the node.
 pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
-    let profile = args.profile.load()?;
-    let directories = checked(args, &profile, environment)?;
+    let chosen = args.profile.load(environment)?;
+    let profile = &chosen.profile;
+    let directories = checked(args, profile, environment)?;
     let cdi = profile.cdi.map(|(wanted, _)| wanted);
     let outcome = Change {
         allowed: Allowed {
             reset: args.reset,
             stop_holders: args.stop_holders,
         },
-        detail: detail_for(&profile),
+        detail: detail_for(profile),
         remark: &remark_on,
         verify: true,
         after: &|ending| cdi::keep_current(environment, &directories, cdi, ending),
         ..Change::new(context, &directories, &args.consent, &|node, run_dir| {
-            cdi::plan_up(environment, node, &profile, run_dir, environment.caller)
+            let caller = environment.caller;
+            let plan = cdi::plan_up(environment, node, profile, run_dir, caller, args.prune)?;
+            Ok(plan.with_remarks_on_devices(node))
         })
     }
     .run()?;
@@ -73,12 +80,11 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
         return Ok(ExitStatus::Done);
     };
     if outcome.is_unchanged {
-        return unchanged(args, environment, &directories, outcome);
+        return unchanged(args, &chosen, environment, &directories, outcome);
     }
     let (node, plan) = (&outcome.node, &outcome.plan);
     if outcome.failed.is_none() {
-        record(&profile, &directories, node)
-            .context("the node is as the profile says, but its name cannot be noted")?;
+        chosen.record(environment, &directories, node, true);
         put_aside_under_lock(node, &directories, environment);
     }
     let mut all = None;
@@ -127,6 +133,7 @@ fn checked(args: &UpArgs, profile: &Profile, environment: &Environment) -> Resul
 /// Ends where there was nothing to do.
 fn unchanged(
     args: &UpArgs,
+    chosen: &ChosenProfile,
     environment: &Environment,
     directories: &Directories,
     outcome: Outcome,
@@ -141,6 +148,7 @@ fn unchanged(
         Some(_) => {}
     }
     if !args.consent.dry_run {
+        chosen.record(environment, directories, node, false);
         put_aside(node, directories, environment);
     }
     let all = verified(args, environment, node)?;
@@ -216,16 +224,6 @@ fn check_pipe_dirs(directories: &Directories) -> Result<()> {
         return Err(MpsError::PathTooLong(pipe).into());
     }
     Ok(())
-}
-
-/// Records which profile was applied.
-pub fn record(profile: &Profile, directories: &Directories, node: &Node) -> Result<()> {
-    let name = profile
-        .name
-        .clone()
-        .unwrap_or_else(|| profile.source.path().display().to_string());
-    let run_dir = RunDir::at(&directories.run);
-    Ok(apply::record_profile(&run_dir, &node.boot_id, Some(name))?)
 }
 
 /// Explains the MPS default that surprises people, when daemons were started with it.

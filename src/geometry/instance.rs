@@ -181,8 +181,8 @@ pub struct GpuInstanceProfile {
     pub query: ProfileEnum,
     /// Compute slices.
     pub slices: u32,
-    /// Streaming multiprocessors.
-    pub multiprocessors: u32,
+    /// Streaming multiprocessors; null if nobody has published them.
+    pub multiprocessors: Option<u32>,
     /// Device memory.
     // It differs between driver versions: show it, never match on it.
     #[serde(rename = "memory_total_bytes", serialize_with = "as_bytes")]

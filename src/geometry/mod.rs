@@ -6,6 +6,7 @@
 
 mod instance;
 mod nearest;
+mod partition;
 mod profile_name;
 mod slice_map;
 mod solver;
@@ -14,7 +15,8 @@ pub use instance::{
     ComputeChoice, ComputeInstanceId, ComputeInstanceProfile, ComputeProfileId, GpuInstanceId,
     GpuInstanceProfile, Placement, ProfileEnum, ProfileId,
 };
-pub use nearest::{Fitting, InstanceKind, fittings, nearest};
+pub use nearest::nearest;
+pub use partition::{Partition, Unused, partitions};
 pub use profile_name::{ComputeName, ProfileName};
 pub use slice_map::{Cell, Segment, SliceMap, slice_map};
 pub use solver::{Disruption, Existing, Request, arrange, count, units};

@@ -100,7 +100,7 @@ fn distance(a: &Counts<'_>, b: &Counts<'_>) -> u32 {
 }
 
 /// The number of instances in `a` that `b` does not have.
-fn beyond(a: &Counts<'_>, b: &Counts<'_>) -> u32 {
+pub(super) fn beyond(a: &Counts<'_>, b: &Counts<'_>) -> u32 {
     let mut number = 0;
     for (profile, count) in a {
         let other = b.iter().find(|(other, _)| other.id == profile.id);
@@ -110,25 +110,25 @@ fn beyond(a: &Counts<'_>, b: &Counts<'_>) -> u32 {
 }
 
 /// Instances that are interchangeable.
-pub struct InstanceKind<'a> {
-    pub profile: &'a GpuInstanceProfile,
+pub(super) struct InstanceKind<'a> {
+    pub(super) profile: &'a GpuInstanceProfile,
     /// The start of their placement, if pinned.
-    pub at: Option<u32>,
+    pub(super) at: Option<u32>,
     /// The most that are wanted.
-    pub most: u32,
+    pub(super) most: u32,
 }
 
 /// Instances that fit together, and every set of units they can occupy.
 #[derive(Clone)]
-pub struct Fitting<'a> {
-    pub requests: Vec<Request>,
-    pub counts: Counts<'a>,
+pub(super) struct Fitting<'a> {
+    pub(super) requests: Vec<Request>,
+    pub(super) counts: Counts<'a>,
     /// A bit for each unit.
     occupied: Vec<u64>,
 }
 
 /// Every way to put instances of these kinds together; the last one has the most of the first kind.
-pub fn fittings<'a>(kinds: &[InstanceKind<'a>]) -> Vec<Fitting<'a>> {
+pub(super) fn fittings<'a>(kinds: &[InstanceKind<'a>]) -> Vec<Fitting<'a>> {
     let mut all = vec![Fitting::nothing()];
     for kind in kinds {
         let mut with_kind = Vec::new();
@@ -142,7 +142,7 @@ pub fn fittings<'a>(kinds: &[InstanceKind<'a>]) -> Vec<Fitting<'a>> {
 }
 
 impl<'a> Fitting<'a> {
-    pub fn nothing() -> Self {
+    fn nothing() -> Self {
         Self {
             requests: Vec::new(),
             counts: Vec::new(),

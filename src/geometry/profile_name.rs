@@ -43,6 +43,11 @@ impl ProfileName {
         self.attributes.is_empty()
     }
 
+    /// True if both have the same attributes.
+    pub fn has_attributes_of(&self, other: &Self) -> bool {
+        self.attributes == other.attributes
+    }
+
     /// The same profile without its memory size.
     #[must_use]
     pub fn short(&self) -> Self {
@@ -98,6 +103,12 @@ impl FromStr for ProfileName {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Self::read(text).ok_or_else(|| {
+            // nvidia-smi writes `MIG 1g.10gb`, and people `1g.10GB`.
+            let near = text.trim().to_lowercase();
+            let near = near.trim_start_matches("mig ");
+            if Self::read(near).is_some() {
+                return format!("\"{text}\" is not a profile name: did you mean \"{near}\"?");
+            }
             format!("\"{text}\" is not a profile name: expected one like \"3g\", \"3g.40gb\" or \"1g+me\"")
         })
     }

@@ -14,13 +14,14 @@ use thiserror::Error;
 
 use super::files::field;
 use super::{
-    Interrupt, NvidiaSmi, Pid, Process, ProcessTable, Scopes, Slurm, Uid, Units, as_root, caller,
+    Interrupt, NvidiaSmi, OwnFile, Pid, Process, ProcessTable, Scopes, Slurm, Uid, Units, as_root,
+    caller, user_name,
 };
 use crate::config::{
     CONTROL, CONTROL_PROGRAM, CUDA_LIBRARY, LOG, LOG_DIR, NVIDIA_SMI, NVIDIA_SMI_PROGRAM,
     NVML_CALL_LIMIT, NVML_LIBRARY, PURGE_LIMIT, ROOT, RUN_DIR, SCONTROL_PROGRAM, SERVER_PROGRAM,
-    SYSTEM_LOG_DIR, SYSTEM_RUN_DIR, SYSTEMCTL, SYSTEMCTL_PROGRAM, SYSTEMD_RUN, SYSTEMD_RUN_PROGRAM,
-    VARIABLES,
+    STATE_DIR, SYSTEM_LOG_DIR, SYSTEM_RUN_DIR, SYSTEM_STATE_DIR, SYSTEMCTL, SYSTEMCTL_PROGRAM,
+    SYSTEMD_RUN, SYSTEMD_RUN_PROGRAM, VARIABLES,
 };
 use crate::failure::Failure;
 
@@ -42,6 +43,15 @@ impl Host {
     pub fn boot_id(&self) -> io::Result<String> {
         let id = std::fs::read_to_string(self.root.join("proc/sys/kernel/random/boot_id"))?;
         Ok(id.trim().to_owned())
+    }
+
+    /// Returns the profile that is applied at boot.
+    pub fn boot_profile(&self) -> OwnFile {
+        OwnFile {
+            directory: self.below("/etc/mig-mps"),
+            name: "profile.toml",
+            is_ours: |_| true,
+        }
     }
 
     /// Returns all visible processes.
@@ -230,6 +240,11 @@ impl Environment {
         user.map_or(self.caller, Uid)
     }
 
+    /// Returns the name of the user who called this: with `sudo`, not root's.
+    pub fn called_by(&self) -> String {
+        user_name(self.server_user())
+    }
+
     pub fn is_root(&self) -> bool {
         self.caller == Uid::ROOT
     }
@@ -256,11 +271,29 @@ impl Environment {
         match (self.set.get(LOG_DIR), self.is_root()) {
             (Some(log), _) => Ok(log.clone()),
             (None, true) => Ok(PathBuf::from(SYSTEM_LOG_DIR)),
-            (None, false) => directory_in("XDG_STATE_HOME")
-                .or_else(|| Some(directory_in("HOME")?.join(".local/state")))
-                .map(|state| state.join("mig-mps"))
-                .ok_or(EnvironmentError::NoStateDir),
+            (None, false) => users_state_dir(),
         }
+    }
+
+    /// Returns the directory of the profiles that the caller applied: it outlasts a reboot.
+    pub fn state_dir(&self) -> Result<PathBuf, EnvironmentError> {
+        if self.is_root() || self.set.contains_key(STATE_DIR) {
+            return Ok(self.roots_state_dir());
+        }
+        users_state_dir()
+    }
+
+    /// Returns the state directories that commands read: the caller's, and the system's unless `MIG_MPS_STATE_DIR` is set.
+    pub fn state_dirs(&self) -> Vec<PathBuf> {
+        let own = self.state_dir().ok().into_iter();
+        let mut dirs: Vec<PathBuf> = own.chain([self.roots_state_dir()]).collect();
+        dirs.dedup();
+        dirs
+    }
+
+    fn roots_state_dir(&self) -> PathBuf {
+        let set = self.set.get(STATE_DIR).cloned();
+        set.unwrap_or_else(|| self.host.below(SYSTEM_STATE_DIR))
     }
 
     /// Returns the log directory that belongs to a run directory, or `None` for another user's.
@@ -378,6 +411,14 @@ fn directory_in(variable: &str) -> Option<PathBuf> {
     Some(value.into())
 }
 
+/// Returns a plain user's directory for what outlasts a reboot.
+fn users_state_dir() -> Result<PathBuf, EnvironmentError> {
+    directory_in("XDG_STATE_HOME")
+        .or_else(|| Some(directory_in("HOME")?.join(".local/state")))
+        .map(|state| state.join("mig-mps"))
+        .ok_or(EnvironmentError::NoStateDir)
+}
+
 fn find(program: &str, path: &OsString) -> Option<PathBuf> {
     env::split_paths(path)
         .map(|directory| directory.join(program))
@@ -395,8 +436,10 @@ pub enum EnvironmentError {
     /// A plain user has no runtime directory.
     #[error("XDG_RUNTIME_DIR is not set: there is no private directory for this user's daemons")]
     NoRuntimeDir,
-    /// A plain user has no directory for logs.
-    #[error("neither XDG_STATE_HOME nor HOME is set: there is no directory for this user's logs")]
+    /// A plain user has no directory for what outlasts a reboot.
+    #[error(
+        "neither XDG_STATE_HOME nor HOME is set: there is no directory for this user's logs and profiles"
+    )]
     NoStateDir,
     #[error("{CONTROL_PROGRAM} is not in PATH")]
     NoControlProgram,

@@ -106,13 +106,13 @@ impl Holder {
     }
 
     pub fn of(process: &Process) -> Self {
-        let cgroup = fs::read_to_string(process.directory.join("cgroup"));
+        let groups = process.control_groups();
         Self {
             pid: process.pid,
             started: process.started,
             user: process.owner(),
             command: process.command(),
-            unit: cgroup.ok().and_then(|cgroup| unit_of(&cgroup)),
+            unit: groups.and_then(|groups| unit_of(&groups)),
         }
     }
 }

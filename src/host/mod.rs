@@ -21,6 +21,7 @@ mod tool;
 mod units;
 mod user;
 mod walk;
+mod workload;
 
 pub use acl::{Permission, check_lists};
 pub use child::{Output, RunError, clean_command, run, run_as};
@@ -43,7 +44,7 @@ pub use process::{
 pub use spawn::{heed_child_signal, ignore_again};
 pub use surroundings::{CgroupRoom, file_system, may_open, may_write, refuse_old_kernel};
 pub use text::{
-    bounded, count, is_plain, listed, nearest, printable, quoted, ranges, steers,
+    bounded, count, grouped, is_plain, listed, nearest, printable, quoted, ranges, steers,
     without_error_numbers,
 };
 pub use threads::{MORE_PROCESSES, Threads, lock};
@@ -54,3 +55,4 @@ pub use user::{
     with_sudo, without_needless_sudo,
 };
 pub use walk::{append_privately, claimed, only_root_can_change};
+pub use workload::Workload;

@@ -23,7 +23,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::files::field;
-use super::{Host, Interrupt, Uid, printable};
+use super::{Host, Interrupt, Uid, Workload, printable};
 
 /// A process id. Ids are reused: a process is identified by pid and [`StartTime`].
 #[derive(
@@ -86,6 +86,9 @@ const POLLS: &[i64] = &[];
 
 /// The most that is read of a command line, in bytes.
 const LONGEST_COMMAND_LINE: u64 = 4096;
+
+/// The most that is read of the control groups, in bytes. A path has at most 4096, and version 1 a dozen paths.
+const LONGEST_GROUPS: u64 = 64 << 10;
 
 /// `PF_EXITING` among them.
 const EXITING: u64 = 0x4;
@@ -281,20 +284,40 @@ impl Process {
         std::time::Duration::try_from_secs_f64((uptime - started).max(0.0)).ok()
     }
 
+    /// Returns the lines of its `/proc/PID/cgroup`, or `None` if they are hidden, or too long to be anything but a user's.
+    pub(super) fn control_groups(&self) -> Option<String> {
+        let mut lines = Vec::new();
+        let file = fs::File::open(self.directory.join("cgroup")).ok()?;
+        let read = file.take(LONGEST_GROUPS).read_to_end(&mut lines).ok()?;
+        ((read as u64) < LONGEST_GROUPS).then(|| String::from_utf8_lossy(&lines).into_owned())
+    }
+
+    /// Returns the job, pod or container that it belongs to, or `None` if that cannot be seen.
+    pub fn workload(&self) -> Option<Workload> {
+        Workload::of(&self.control_groups()?).filter(|found| found.is_any() || *SEES_ALL_GROUPS)
+    }
+
     /// True if the process belongs to this job of this user.
     ///
     /// Its control group decides, which no user can change. Where Slurm makes none, or the process has left it, the variable
     /// decides with which the process was started. Any user can forge that one, so it counts for processes of the
     /// job's own user alone.
     pub fn is_of_slurm_job(&self, job: u32, user: Uid) -> bool {
-        let groups = fs::read_to_string(self.directory.join("cgroup")).unwrap_or_default();
-        if let Some(of_group) = job_of(&groups) {
+        if let Some(of_group) = self.workload().and_then(|workload| workload.slurm_job) {
             return of_group == job;
         }
         let variable = self.environment_bytes("SLURM_JOB_ID");
         self.owner() == Some(user) && variable.is_some_and(|id| id == job.to_string().as_str())
     }
 }
+
+/// The inode of the namespace that has the whole tree of control groups (`PROC_CGROUP_INIT_INO` of Linux).
+const WHOLE_TREE: u64 = 0xEFFF_FFFB;
+
+/// True if this process sees the groups from the root on. In a container, neighbours seem to be in none.
+static SEES_ALL_GROUPS: LazyLock<bool> = LazyLock::new(|| {
+    fs::metadata("/proc/self/ns/cgroup").is_ok_and(|namespace| namespace.ino() == WHOLE_TREE)
+});
 
 /// Splits a line of `/proc/PID/stat` into pid, name and the fields after it. The name may contain any character, so fields are
 /// counted from the last parenthesis.
@@ -318,21 +341,6 @@ fn is_polling(directory: &Path) -> Option<bool> {
             .parse()
             .is_ok_and(|number: i64| POLLS.contains(&number)),
     )
-}
-
-/// Returns the job of `/slurm/uid_1000/job_7/step_0`, or of `/system.slice/slurmstepd.scope/job_7/step_0`.
-fn job_of(groups: &str) -> Option<u32> {
-    groups.lines().find_map(|line| {
-        let path = line.splitn(3, ':').nth(2)?;
-        // Elsewhere, as in /user.slice, users make groups with any name.
-        let is_slurms = path.starts_with("/slurm")
-            || (path.starts_with("/system.slice/") && path.contains("slurmstepd.scope/"));
-        if !is_slurms {
-            return None;
-        }
-        path.split('/')
-            .find_map(|part| part.strip_prefix("job_")?.parse().ok())
-    })
 }
 
 /// The variables of a process at its start, with [printable] values.
@@ -609,34 +617,5 @@ mod tests {
         assert!(host.has_ended(pid));
         let gone = host.open_process(pid, started).unwrap();
         assert!(gone.is_none(), "it is gone");
-    }
-
-    #[test]
-    fn a_control_group_names_its_job() {
-        assert_eq!(
-            job_of("4:memory:/slurm/uid_1000/job_7/step_0/task_0"),
-            Some(7)
-        );
-        assert_eq!(
-            job_of("4:memory:/slurm_n1/uid_1000/job_8/step_batch"),
-            Some(8)
-        );
-        assert_eq!(
-            job_of("0::/system.slice/slurmstepd.scope/job_9/step_0/user"),
-            Some(9)
-        );
-        assert_eq!(
-            job_of("0::/system.slice/n1_slurmstepd.scope/job_10"),
-            Some(10)
-        );
-    }
-
-    #[test]
-    fn another_group_names_none() {
-        let made_by_a_user =
-            "0::/user.slice/user-1000.slice/user@1000.service/slurmstepd.scope/job_7";
-        assert_eq!(job_of(made_by_a_user), None);
-        assert_eq!(job_of("0::/\n4:memory:/system.slice/slurmd.service"), None);
-        assert_eq!(job_of(""), None);
     }
 }

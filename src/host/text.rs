@@ -116,6 +116,21 @@ pub fn ranges(indices: &[u32]) -> String {
     ranges.join(",")
 }
 
+/// Puts items that are alike into one group, in the order of each group's first item.
+pub fn grouped<T>(
+    items: impl IntoIterator<Item = T>,
+    alike: impl Fn(&T, &T) -> bool,
+) -> Vec<Vec<T>> {
+    let mut groups: Vec<Vec<T>> = Vec::new();
+    for item in items {
+        match groups.iter_mut().find(|group| alike(&group[0], &item)) {
+            Some(group) => group.push(item),
+            None => groups.push(vec![item]),
+        }
+    }
+    groups
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

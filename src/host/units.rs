@@ -140,15 +140,15 @@ impl Units {
         self.0.run(&["daemon-reload"], CHANGE_LIMIT).map(drop)
     }
 
-    /// Has units start at boot, and this one now, if systemd runs.
-    pub fn enable(&self, names: &[&str], now: &str) -> Result<(), ToolError> {
+    /// Has units start at boot, and these now, if systemd runs.
+    pub fn enable(&self, names: &[&str], now: &[&str]) -> Result<(), ToolError> {
         self.0.run(&[&["enable"], names].concat(), CHANGE_LIMIT)?;
-        self.at_once("start", now)
+        now.iter().try_for_each(|name| self.at_once("start", name))
     }
 
     /// Undoes [`enable`](Self::enable). What the other units have started goes on.
-    pub fn disable(&self, names: &[&str], now: &str) -> Result<(), ToolError> {
-        self.at_once("stop", now)?;
+    pub fn disable(&self, names: &[&str], now: &[&str]) -> Result<(), ToolError> {
+        now.iter().try_for_each(|name| self.at_once("stop", name))?;
         for name in names {
             unless_gone(self.0.run(&["disable", name], CHANGE_LIMIT))?;
         }

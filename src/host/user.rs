@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::acl::AccessList;
 use super::files::number_in;
 use super::quoted;
-use crate::config::{LOG_DIR, RUN_DIR};
+use crate::config::{LOG_DIR, RUN_DIR, STATE_DIR};
 
 /// A user id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -190,10 +190,12 @@ pub fn without_needless_sudo(text: &str) -> String {
 /// Returns this command line with sudo in front, to be pasted into a shell: `sudo mig-mps up 'my profile.toml'`.
 pub fn with_sudo() -> String {
     // sudo takes no variable of the caller over.
-    let variables = [RUN_DIR, LOG_DIR].into_iter().filter_map(|name| {
-        let value = std::env::var_os(name).filter(|value| !value.is_empty())?;
-        Some(format!("{name}={}", quoted(&value.to_string_lossy())))
-    });
+    let variables = [RUN_DIR, LOG_DIR, STATE_DIR]
+        .into_iter()
+        .filter_map(|name| {
+            let value = std::env::var_os(name).filter(|value| !value.is_empty())?;
+            Some(format!("{name}={}", quoted(&value.to_string_lossy())))
+        });
     let words = std::env::args_os()
         .skip(1)
         .map(|word: OsString| quoted(&word.to_string_lossy()));

@@ -73,6 +73,15 @@ impl Fault {
     pub fn all() -> &'static [Self] {
         &FAULTS
     }
+
+    /// True if it has this id, or is the error of CUDA of this name, in the spelling of the driver's or of the runtime's
+    /// interface: `CUDA_ERROR_LAUNCH_FAILED`, `cudaErrorLaunchFailed`.
+    pub fn is_called(&self, word: &str) -> bool {
+        let plain = |name: &str| name.replace('_', "").to_lowercase();
+        let code = self.id.parse().ok().map(CudaError);
+        let name = code.and_then(CudaError::name);
+        self.id == word || name.is_some_and(|name| plain(name) == plain(word))
+    }
 }
 
 impl Subject {

@@ -78,10 +78,12 @@ impl Node {
                 .iter()
                 .filter(|outside| outside.is_served)
             {
-                let what = format!(
-                    "pid {} computes outside MPS: {}",
-                    outside.pid, outside.cause
-                );
+                let (pid, cause) = (outside.pid, &outside.cause);
+                let of = match &outside.workload {
+                    Some(workload) if workload.is_any() => format!(" ({workload})"),
+                    _ => String::new(),
+                };
+                let what = format!("pid {pid}{of} computes outside MPS: {cause}");
                 let remedy = format!("start it with `mig-mps run {name} -- PROGRAM`");
                 let problem = Finding::fail("outside-mps", what).with_remedy(remedy);
                 problems.push(problem.on(name).listed());
@@ -204,6 +206,7 @@ impl Node {
             remarks.push(Finding::warn("daemon-of-user", seen).with_remedy(remedy));
         }
         remarks.extend(crowd(served, served.most_clients(self.control_program())));
+        remarks.extend(older_clients(served));
         remarks.extend(served.waiting.iter().map(|client| waits(client, served)));
         remarks
     }
@@ -292,6 +295,38 @@ fn over_limit(client: &Client, served: &Served) -> Option<Finding> {
     };
     let problem = Finding::fail("memory-over-limit", seen).with_remedy(ends);
     Some(problem.on(name))
+}
+
+/// Describes the clients that started before a setting changed: `pid 4711 (alice) keeps active-thread-percentage 100`.
+fn older_clients(served: &Served) -> Option<Finding> {
+    let clients = served.clients.listed().iter();
+    let older: Vec<&Client> = clients
+        .filter(|client| !served.earlier_values(client).is_empty())
+        .collect();
+    let what = match older.as_slice() {
+        [] => return None,
+        [one] => {
+            let values = served.earlier_values(one).into_iter();
+            let values: Vec<String> = values
+                .map(|(key, value)| format!("{key} {value}"))
+                .collect();
+            format!(
+                "{} keeps {}, with which it started",
+                one.with_user(),
+                values.join(", ")
+            )
+        }
+        several => {
+            let pids: Vec<String> = several.iter().map(|client| client.shown_pid()).collect();
+            let count = pids.len();
+            format!(
+                "{count} clients keep the settings with which they started, not the present ones: pid {}",
+                pids.join(", ")
+            )
+        }
+    };
+    let remedy = "programs that start now get the present settings";
+    Some(Finding::warn("older-clients", what).with_remedy(remedy))
 }
 
 /// `pid 4712 (bob) waits until the programs of alice have exited: pid 4711`

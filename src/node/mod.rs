@@ -2,6 +2,7 @@
 //!
 //! [`observe()`] takes a [`Node`]. It changes nothing and takes no lock.
 
+mod applied;
 mod daemon_findings;
 mod device;
 mod device_word;
@@ -16,6 +17,7 @@ mod state;
 use device_word::LOST;
 
 pub use crate::mps::MpsProgram;
+pub use applied::Applied;
 pub use daemon_findings::restored;
 pub use device::{Device, DevicePart, Presence};
 pub use device_word::{NoSuchDevice, device_order, lost_hint};

@@ -1,5 +1,6 @@
 //! A served device: its daemon, the programs on it, and daemons that are not managed.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -8,11 +9,11 @@ use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
 use super::DaemonState;
-use crate::host::{Environ, Pid, Process, StartTime, Uid, caller, is_plain, user_name};
+use crate::host::{Environ, Pid, Process, StartTime, Uid, Workload, caller, is_plain, user_name};
 use crate::mps::{ControlProgram, MpsProgram};
 use crate::nvml::EXCLUSIVE_PROCESS;
-use crate::settings::{Reported, Server};
-use crate::state::{DeviceRecord, RunDir};
+use crate::settings::{KEYS, Reported, Server, Settings};
+use crate::state::{DeviceRecord, OlderClient, RunDir};
 
 /// Memory that the driver lists for a client and MPS does not count against its limit: 2 MiB of a client on a whole H200, as
 /// measured, and some for what other GPUs and drivers do.
@@ -84,6 +85,51 @@ impl Served {
         let mut clients = self.clients.listed().iter();
         self.record.settings.pinned_memory_limit.is_some()
             && !(self.clients.are_known() && clients.all(|client| client.memory.is_some()))
+    }
+
+    /// Returns the values that MPS gave a client when it started, by key, where they are not those of these settings.
+    pub fn other_values(&self, client: &Client, settings: &Settings) -> BTreeMap<String, String> {
+        let mut all_older = self.record.older_clients.iter();
+        let older = all_older.find(|older| {
+            client.pid == Some(older.pid) && client.started == Some(older.start_time)
+        });
+        let mut values = BTreeMap::new();
+        for key in KEYS.iter().filter(|key| key.control().is_some()) {
+            let kept = older.and_then(|older| older.values.get(key.name));
+            let value = kept.map_or_else(|| (key.show)(&self.record.settings), Clone::clone);
+            if value != (key.show)(settings) {
+                values.insert(key.name.to_owned(), value);
+            }
+        }
+        values
+    }
+
+    /// Returns the values that a client keeps from before a change of settings, by key.
+    pub fn earlier_values(&self, client: &Client) -> BTreeMap<String, String> {
+        self.other_values(client, &self.record.settings)
+    }
+
+    /// Returns the clients that keep other values than those of new settings.
+    pub fn older_clients(&self, settings: &Settings) -> Vec<OlderClient> {
+        let clients = self.clients.listed().iter();
+        clients
+            .filter_map(|client| {
+                Some(OlderClient {
+                    pid: client.pid?,
+                    start_time: client.started?,
+                    values: self.other_values(client, settings),
+                })
+            })
+            .filter(|older| !older.values.is_empty())
+            .collect()
+    }
+
+    /// True if a client uses more memory than the device lets each client have; `None` if that is not known.
+    pub fn is_over_limit(&self, client: &Client) -> Option<bool> {
+        self.record.settings.pinned_memory_limit?;
+        client.memory?;
+        let mut over = self.clients_over_limit();
+        Some(over.any(|other| other.pid == client.pid && other.started == client.started))
     }
 
     /// Returns the clients that use more memory than the device lets each client have.
@@ -196,6 +242,9 @@ pub struct Client {
     pub user: Option<Uid>,
     /// The command line; null if hidden.
     pub command: Option<String>,
+    /// The Slurm job, pod or container that it belongs to; null if that cannot be seen.
+    // Read with `Detail::outside_mps`.
+    pub workload: Option<Workload>,
     /// Device memory in use; null if the driver does not report it.
     #[serde(rename = "memory_used_bytes")]
     pub memory: Option<u64>,
@@ -286,6 +335,8 @@ pub struct OutsideMps {
     pub user: Option<Uid>,
     /// The command line.
     pub command: String,
+    /// The Slurm job, pod or container that it belongs to; null if that cannot be seen.
+    pub workload: Option<Workload>,
     /// Device memory in use; null if the driver does not report it.
     #[serde(rename = "memory_used_bytes")]
     pub memory: Option<u64>,

@@ -5,11 +5,12 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::device_word::{Candidate, device_order, devices, select};
-use super::{Detail, Device, Gpu, NoSuchDevice, Presence, Served, Unmanaged};
+use super::{Applied, Detail, Device, Gpu, NoSuchDevice, Presence, Served, Unmanaged};
 use crate::catalog::Model;
 use crate::host::ranges;
 use crate::mps::ControlProgram;
 use crate::nvml::NvmlError;
+use crate::settings::DeviceSize;
 use crate::state::{Created, DeviceKey, DeviceRecord, Journal, RunDir};
 
 /// A snapshot of the node.
@@ -39,6 +40,8 @@ pub struct Node {
     pub unseen: Vec<Unseen>,
     /// MPS programs that mig-mps did not start. Read wherever processes are.
     pub unmanaged: Vec<Unmanaged>,
+    /// The profile that was applied last. Read by `status`.
+    pub applied: Applied,
     /// The amount of detail that was read.
     pub detail: Detail,
 }
@@ -210,6 +213,20 @@ impl Node {
     /// Returns the device with that name.
     pub fn device(&self, name: &str) -> Option<&Device> {
         self.devices.iter().find(|device| device.name == name)
+    }
+
+    /// Returns the size of a device that can be seen.
+    pub fn size_of(&self, device: &Device) -> Option<DeviceSize> {
+        let gpu = self.gpu(&device.key.gpu)?;
+        let Some(key) = device.key.instance else {
+            return Some(gpu.size());
+        };
+        let mut instances = gpu.instances.iter();
+        let instance = instances.find(|instance| instance.placement == key.placement)?;
+        let offer = gpu.profile(key.profile)?;
+        let mut compute = instance.compute.iter();
+        let has_all_sms = compute.all(|one| Some(one.multiprocessors) >= offer.multiprocessors);
+        Some(gpu.instance_size(offer, instance.compute.len(), has_all_sms))
     }
 
     /// Returns the devices of a GPU that exist.

@@ -30,6 +30,8 @@ impl Code {
     pub const NOT_FOUND: Self = Self(6);
     /// The buffer is too small; the call wrote how large it should be.
     pub const INSUFFICIENT_SIZE: Self = Self(7);
+    /// The kernel module is not loaded.
+    const DRIVER_NOT_LOADED: Self = Self(9);
     /// A GPU must be reset first.
     pub const RESET_REQUIRED: Self = Self(16);
     /// A process uses it.
@@ -150,6 +152,11 @@ impl NvmlError {
     /// True if the call may have created something in spite of the error.
     pub fn may_have_worked(&self) -> bool {
         matches!(self, Self::LeftBehind { .. } | Self::Hung { .. })
+    }
+
+    /// True if this machine has no driver, or none that is loaded.
+    pub fn has_no_driver(&self) -> bool {
+        matches!(self, Self::NotFound { .. }) || self.code() == Some(Code::DRIVER_NOT_LOADED)
     }
 
     /// Returns the driver's code, if it gave one.

@@ -80,7 +80,7 @@ impl GpuHandle {
             query,
             name,
             slices: info.sliceCount,
-            multiprocessors: info.multiprocessorCount,
+            multiprocessors: Some(info.multiprocessorCount),
             memory_mib: info.memorySizeMB,
             most: info.instanceCount,
             free: None,

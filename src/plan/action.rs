@@ -40,6 +40,15 @@ impl Reason {
         self
     }
 
+    /// The same with what each client gets, if these settings have a share.
+    #[must_use]
+    pub(super) fn with_share(self, settings: &Settings) -> Self {
+        match settings.share_in_words() {
+            Some(words) => self.with(&words),
+            None => self,
+        }
+    }
+
     /// Returns what a plan has to say of it: nothing of what the command asks for.
     pub fn in_plan(&self) -> &str {
         &self.text

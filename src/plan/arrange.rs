@@ -1,5 +1,6 @@
 //! The layout of a GPU that meets a request: GPU instances, and which compute instances of each stay or are made.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::action::Place;
@@ -13,6 +14,7 @@ use crate::geometry::{
 };
 use crate::node::Gpu;
 use crate::profile::{Block, DeviceEntry, ProfileError};
+use crate::settings::Settings;
 
 /// The devices that a block of the profile wants of one GPU, and what their layout depends on.
 pub(super) struct GpuRequest<'a> {
@@ -20,12 +22,23 @@ pub(super) struct GpuRequest<'a> {
     pub(super) block: &'a Block,
     pub(super) parts: &'a [DeviceEntry],
     pub(super) gpu: &'a Gpu,
+    /// The settings of each entry on this GPU; none before `plan`.
+    pub(super) settings: Vec<Option<Cow<'a, Settings>>>,
 }
 
 impl<'a> GpuRequest<'a> {
     /// Adds the least disruptive way to meet the request.
-    pub(super) fn plan(&self, layout: &mut Layout<'a>) -> Result<(), Refusal> {
+    pub(super) fn plan(mut self, layout: &mut Layout<'a>) -> Result<(), Refusal> {
         let offers = self.offers()?;
+        for (part, offer) in self.parts.iter().zip(&offers) {
+            let compute = &part.compute;
+            let size = self
+                .gpu
+                .instance_size(offer, compute.len(), compute.is_empty());
+            let settings = part.settings.as_ref();
+            self.settings
+                .push(settings.map(|settings| settings.on(size)));
+        }
         let requests = self.requests(&offers)?;
         let standing = InstanceUse::all(self.planner.node, self.planner.run_dir, self.gpu);
         let bodies: Vec<geometry::Existing> = standing
@@ -41,7 +54,7 @@ impl<'a> GpuRequest<'a> {
                 self.compute(&standing[nth], offers[entry], entry)
                     .disruption
             })
-            .ok_or_else(|| refusal::no_arrangement(self, &requests))?;
+            .ok_or_else(|| refusal::no_arrangement(&self, &requests))?;
         let entries = requests.iter().map(|request| request.entry);
         let mut wanted: Vec<(Placement, usize)> =
             arrangement.placements.into_iter().zip(entries).collect();
@@ -161,7 +174,7 @@ impl<'a> GpuRequest<'a> {
         match part.served {
             Some(served) if slot.difference(served).is_some() => part.restart,
             Some(served) => Disruption {
-                changes: slot.settings.map_or(0, |settings| {
+                changes: slot.settings.as_deref().map_or(0, |settings| {
                     u32::from(!live_changes(served, settings).is_empty())
                 }),
                 ..Disruption::NONE
@@ -193,9 +206,11 @@ impl<'a> GpuRequest<'a> {
             entry,
             place: Place::Mig { placement, nth },
             profile: None,
+            multiprocessors: None,
+            memory_mib: None,
             name,
             span,
-            settings: part.settings.as_ref(),
+            settings: self.settings[entry].clone(),
             device: existing.and_then(|existing| existing.device),
             served: existing.and_then(|existing| existing.served),
         }
@@ -237,17 +252,17 @@ impl<'a> GpuRequest<'a> {
                 let existing = stays
                     .zip(compute.kept.get(&nth))
                     .map(|(standing, part)| (standing.instance, &standing.parts[*part]));
-                let profile = match existing {
-                    Some((instance, part)) => self.gpu.title(instance, Some(part.compute)),
-                    None => match created.next() {
-                        Some(ComputeChoice::Slices { count, .. }) => {
-                            format!("{count}c.{}", offer.name)
-                        }
-                        _ => offer.name.to_string(),
-                    },
+                let (profile, multiprocessors) = match existing {
+                    Some((instance, part)) => {
+                        let sms = part.compute.multiprocessors;
+                        (self.gpu.title(instance, Some(part.compute)), Some(sms))
+                    }
+                    None => to_be_created(offer, created.next()),
                 };
                 layout.slots.push(Slot {
                     profile: Some(profile),
+                    multiprocessors,
+                    memory_mib: Some(offer.memory_mib),
                     ..self.slot(entry, placement, nth, existing.map(|(_, part)| part))
                 });
             }
@@ -317,14 +332,14 @@ fn created(
     standing: &InstanceUse<'_>,
     kept: &[usize],
     wanted: &[u32],
-    full: u32,
+    full: Option<u32>,
 ) -> Option<Vec<ComputeChoice>> {
     let parts = &standing.parts;
     if kept.is_empty() {
         return Some(fresh(wanted));
     }
     if wanted.is_empty() {
-        let is_full = kept.len() == 1 && parts[kept[0]].compute.multiprocessors == full;
+        let is_full = kept.len() == 1 && Some(parts[kept[0]].compute.multiprocessors) == full;
         return is_full.then(Vec::new);
     }
     let mut missing = wanted.to_vec();
@@ -369,4 +384,16 @@ fn place_missing(
 fn plain(offered: &[ComputeInstanceProfile], slices: u32) -> Option<&ComputeInstanceProfile> {
     let of_size = offered.iter().filter(|profile| profile.slices == slices);
     of_size.min_by_key(|profile| profile.id)
+}
+
+/// Returns the name and the SMs of a device whose compute instance is to be made.
+fn to_be_created(
+    offer: &GpuInstanceProfile,
+    choice: Option<ComputeChoice>,
+) -> (String, Option<u32>) {
+    match choice {
+        // The driver tells its SMs when it is there.
+        Some(ComputeChoice::Slices { count, .. }) => (format!("{count}c.{}", offer.name), None),
+        _ => (offer.name.to_string(), offer.multiprocessors),
+    }
 }

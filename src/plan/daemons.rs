@@ -1,6 +1,8 @@
 //! The daemons that must start, change and stop on a GPU to serve its wanted devices, and the settings that `mig-mps set`
 //! changes.
 
+use std::borrow::Cow;
+
 use super::action::SettingChange;
 use super::gate::{Verb, foreign_daemon, gate, unknowable};
 use super::gpu_plan::{self, DeviceAfter, GpuPlan};
@@ -8,14 +10,14 @@ use super::layout::concerns_us;
 use super::refusal::{no_program_starts, too_old};
 use super::up::Planner;
 use super::{
-    Action, ClientOf, Obstacle, Place, Plan, Refusal, Set, Start, StartServer, StartedBy, Step,
-    Stop, UnmanagedDaemon,
+    Action, ClientOf, Obstacle, Place, Plan, Reason, Refusal, Set, Start, StartServer, StartedBy,
+    Step, Stop, UnmanagedDaemon,
 };
 use crate::host::user_name;
 use crate::mps::{Means, Patience};
 use crate::node::{DaemonState, Device, Node, Served};
 use crate::profile::{NameTemplate, SettingAssignment, Span};
-use crate::settings::{KEYS, Server, SettingKey, Settings, Update};
+use crate::settings::{KEYS, Oversubscription, Server, SettingKey, Settings, Update};
 use crate::state::RunDir;
 
 /// The reason to stop the daemon of a device that stays.
@@ -34,6 +36,12 @@ pub(super) struct Slot<'a> {
     /// `3g.40gb`, or `1c.3g.40gb` for a compute instance with a part of the SMs; `None` for a whole GPU.
     pub(super) profile: Option<String>,
 
+    /// Its SMs; `None` if they are not known.
+    pub(super) multiprocessors: Option<u32>,
+
+    /// Its memory in MiB; `None` if it is not known.
+    pub(super) memory_mib: Option<u64>,
+
     /// The name that the profile gives, or the default one. A template until the names are given.
     pub(super) name: String,
 
@@ -41,7 +49,7 @@ pub(super) struct Slot<'a> {
     pub(super) span: Span,
 
     /// The settings of its daemon, with `serve` always set; `None` for no daemon.
-    pub(super) settings: Option<&'a Settings>,
+    pub(super) settings: Option<Cow<'a, Settings>>,
 
     /// The device, if it is there and stays.
     pub(super) device: Option<&'a Device>,
@@ -56,8 +64,11 @@ impl Slot<'_> {
         DeviceAfter {
             place: self.place,
             profile: self.profile.clone(),
+            multiprocessors: self.multiprocessors,
+            memory_mib: self.memory_mib,
             daemon: self
                 .settings
+                .as_deref()
                 .map(|settings| (self.name.clone(), settings.clone())),
         }
     }
@@ -81,7 +92,7 @@ impl Slot<'_> {
     /// Returns a difference that needs a restart, in words.
     pub(super) fn difference(&self, served: &Served) -> Option<String> {
         let record = &served.record;
-        let Some(settings) = self.settings else {
+        let Some(settings) = self.settings.as_deref() else {
             return Some(NO_DAEMON.to_owned());
         };
         if !self.template().makes(self.gpu, &record.name) {
@@ -116,7 +127,7 @@ impl GpuPlan {
     /// Adds the daemons of the GPU's slots, which have their names.
     pub(super) fn add_daemons(&mut self, planner: Planner<'_>, slots: &[Slot<'_>]) {
         for slot in slots {
-            if let Some(settings) = slot.settings {
+            if let Some(settings) = slot.settings.as_deref() {
                 self.serve(planner, slot, settings);
             }
         }
@@ -161,7 +172,7 @@ impl GpuPlan {
             }
             Some(served) => {
                 let Some(because) = reason(served, slot) else {
-                    self.set(settings, served);
+                    self.set(settings, served, slot.device);
                     self.start_server(settings, served);
                     return;
                 };
@@ -179,15 +190,16 @@ impl GpuPlan {
             by: StartedBy::Up,
             beside,
         };
+        let because = Reason::from(because).with_share(settings);
         self.steps.push(Action::Start(start).because(because));
     }
 
     /// Plans the settings that can change while the daemon runs.
-    fn set(&mut self, settings: &Settings, served: &Served) {
+    fn set(&mut self, settings: &Settings, served: &Served, device: Option<&Device>) {
         let changes = live_changes(served, settings);
         if !changes.is_empty() {
             let settings = settings_of(settings, served);
-            let step = Set::step(served, settings, changes, Vec::new());
+            let step = Set::step(served, settings, changes, Vec::new(), device);
             self.steps.push(step);
         }
     }
@@ -302,37 +314,60 @@ impl SettingChange {
 }
 
 impl Set {
-    /// The step that makes these changes to a running daemon.
+    /// The step that makes these changes to the running daemon of a device.
     pub(super) fn step(
         served: &Served,
         settings: Settings,
         changes: Vec<SettingChange>,
         by_hand: Vec<String>,
+        device: Option<&Device>,
     ) -> Step {
-        let because: Vec<String> = changes
+        let words: Vec<String> = changes
             .iter()
             .map(|change| format!("{} from {} to {}", change.key, change.is, change.wanted))
             .collect();
+        let mut because = Reason::from(words.join("; ")).with_share(&settings);
+        let new_limit = settings
+            .pinned_memory_limit
+            .filter(|limit| served.record.settings.pinned_memory_limit != Some(*limit));
+        if let (Some(limit), Some(memory)) = (new_limit, device.and_then(Device::memory))
+            && limit.bytes() > memory.total
+        {
+            let mib = memory.total >> 20;
+            because = because.with(&format!("the device has {mib} MiB, so this limits nothing"));
+        }
         let set = Self {
             name: served.record.name.clone(),
             uuid: served.record.uuid.clone(),
+            keep: keep(&changes, served, &settings),
             settings,
-            keep: keep(&changes, served),
             changes,
             by_hand,
         };
-        Action::Set(set).because(because.join("; "))
+        Action::Set(set).because(because)
     }
 }
 
-/// The clients that keep their old settings; none for settings that MPS does not know.
-fn keep(changes: &[SettingChange], served: &Served) -> Vec<ClientOf> {
-    let mut controlled = KEYS.iter().filter(|key| key.control().is_some());
-    if controlled.any(|key| changes.iter().any(|change| change.key == key.name)) {
-        ClientOf::all(served)
-    } else {
-        Vec::new()
+/// The clients that keep other settings than these; none where only settings change that MPS does not know.
+fn keep(changes: &[SettingChange], served: &Served, wanted: &Settings) -> Vec<ClientOf> {
+    let controlled: Vec<&SettingKey> = KEYS
+        .iter()
+        .filter(|key| key.control().is_some())
+        .filter(|key| changes.iter().any(|change| change.key == key.name))
+        .collect();
+    if controlled.is_empty() {
+        return Vec::new();
     }
+    // Nobody knows which clients started after somebody else had changed the daemon.
+    let is = &served.record.settings;
+    let may_be_any = controlled
+        .iter()
+        .any(|key| (key.show)(is) == (key.show)(wanted));
+    let clients = served.clients.listed().iter();
+    clients
+        .filter(|client| may_be_any || !served.other_values(client, wanted).is_empty())
+        .map(|client| ClientOf::of(served, client))
+        .collect()
 }
 
 /// The settings of a daemon that differ from what they should be and can be changed while it runs: those recorded, or
@@ -396,12 +431,22 @@ fn step_to_set(
 ) -> Result<Option<Step>, Refusal> {
     let record = &served.record;
     let mut settings = record.settings.clone();
-    for assignment in assignments {
-        assignment.change(&mut settings);
+    SettingAssignment::change(assignments, &mut settings);
+    if settings.share.is_none() && settings.oversubscribe > Oversubscription::NONE {
+        let what = format!("{} has no share to oversubscribe", record.name);
+        let hint = format!(
+            "mig-mps set {} share=N oversubscribe={}, where N is the number of clients",
+            record.name, settings.oversubscribe
+        );
+        return Err(Refusal::NotMeant(Obstacle::new(what, hint)));
     }
+    // As `up` has found it, if it has.
+    let was = record.settings.share.map(|share| share.device);
+    let size = was.or_else(|| node.size_of(device)).unwrap_or_default();
+    let settings = settings.on(size).into_owned();
     let present = record.settings.pinned_memory_limit;
     let new_limit = settings
-        .pinned_memory_limit
+        .given_memory_limit()
         .filter(|limit| present != Some(*limit));
     if let Some(limit) = new_limit
         && let Some(whole_gpu) = node.gpu(&record.uuid)
@@ -415,16 +460,18 @@ fn step_to_set(
         return Ok(None);
     }
     let mut by_hand = record.by_hand.clone();
-    by_hand.extend(changes.iter().map(|change| change.key.to_owned()));
+    let set = changes.iter().filter(|change| {
+        let mut assignments = assignments.iter();
+        assignments.any(|one| one.sets(change.key))
+    });
+    by_hand.extend(set.map(|change| change.key.to_owned()));
     by_hand.sort_unstable();
     by_hand.dedup();
-    let mut step = Set::step(served, settings, changes, by_hand);
-    if let (Some(limit), Some(memory)) = (new_limit, device.memory())
-        && limit.bytes() > memory.total
-    {
-        let mib = memory.total >> 20;
-        let remark = format!("the device has {mib} MiB, so this limits nothing");
-        step.because = step.because.with(&remark);
-    }
-    Ok(Some(step))
+    Ok(Some(Set::step(
+        served,
+        settings,
+        changes,
+        by_hand,
+        Some(device),
+    )))
 }

@@ -48,7 +48,7 @@ pub(super) fn node() -> Node {
         query: ProfileEnum(1),
         name: "2g.20gb".parse().expect("a profile name"),
         slices: 2,
-        multiprocessors: 28,
+        multiprocessors: Some(28),
         memory_mib: 20_000,
         most: 3,
         free: None,
@@ -119,6 +119,7 @@ fn served(name: &str, uuid: &str, gpu: &str, instance: Option<InstanceKey>) -> S
             ..Settings::default()
         },
         by_hand: Vec::new(),
+        older_clients: Vec::new(),
         compute_mode_before: None,
         daemon: Some(DaemonId {
             pid: Pid(100 + server),
@@ -152,6 +153,7 @@ pub(super) fn client(served: &Served, pid: u32) -> Client {
         server: Some(served.servers[0].pid),
         user: Some(ALICE),
         command: Some("train".to_owned()),
+        workload: None,
         memory: None,
         age: None,
     }

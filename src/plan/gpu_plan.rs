@@ -1,6 +1,6 @@
 //! The plan, its part for one GPU, and the permission to apply it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -33,10 +33,6 @@ pub struct Plan {
     /// The devices with clients that go on and keep everything that they have.
     pub undisturbed: Vec<Undisturbed>,
 }
-
-/// Memory limits that limit nothing, each with the memory in MiB that is less, and the names of the devices that have that
-/// memory.
-pub type LooseLimits = BTreeMap<(MemoryLimit, u64), Vec<String>>;
 
 /// The steps for one GPU, in order.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
@@ -75,6 +71,10 @@ pub struct DeviceAfter {
     pub place: Place,
     /// `3g.40gb`, or `1c.3g.40gb` for a compute instance with a part of the SMs; `None` for a whole GPU.
     pub profile: Option<String>,
+    /// Its SMs; `None` if they are not known.
+    pub multiprocessors: Option<u32>,
+    /// Its memory in MiB; `None` if it is not known.
+    pub memory_mib: Option<u64>,
     /// Its name, and the settings of its daemon; `None` without one.
     pub daemon: Option<(String, Settings)>,
 }
@@ -156,8 +156,7 @@ impl Plan {
     pub fn memory_limits(&self) -> BTreeSet<MemoryLimit> {
         let starts = self.starts().map(|start| &start.settings);
         let all = starts.chain(self.sets().map(|set| &set.settings));
-        all.filter_map(|settings| settings.pinned_memory_limit)
-            .collect()
+        all.filter_map(Settings::given_memory_limit).collect()
     }
 
     /// The daemons that start or change with limits that every user of their device can lift, with this control program.
@@ -168,29 +167,6 @@ impl Plan {
             program.has_open_settings && settings.limit_clients() && settings.open_to_others()
         });
         all.map(|(name, _)| name.as_str()).collect()
-    }
-
-    /// The memory limits above the memory of their device.
-    pub fn loose_limits(&self, node: &Node) -> LooseLimits {
-        let mut loose = LooseLimits::new();
-        for plan in &self.gpus {
-            let Some(gpu) = node.gpu(&plan.uuid) else {
-                continue;
-            };
-            for start in plan.steps.iter().filter_map(|step| step.action.as_start()) {
-                let limit = start.settings.pinned_memory_limit;
-                let memory = plan.memory_mib(gpu, start.place);
-                if let Some((limit, memory)) = limit.zip(memory)
-                    && limit.bytes() > memory << 20
-                {
-                    loose
-                        .entry((limit, memory))
-                        .or_default()
-                        .push(start.name.clone());
-                }
-            }
-        }
-        loose
     }
 
     /// The clients that keep their old settings.
@@ -329,21 +305,6 @@ impl GpuPlan {
             due: None,
             compute_mode: None,
         }
-    }
-
-    /// Returns the memory of a device of this GPU that is there or is made; `None` if it is not known.
-    fn memory_mib(&self, gpu: &Gpu, place: Place) -> Option<u64> {
-        let Place::Mig { placement, .. } = place else {
-            return gpu.memory.map(|memory| memory.total >> 20);
-        };
-        let made = self.actions().find_map(|action| match action {
-            Action::CreateGpuInstance(made) if made.placement == placement => Some(made.profile),
-            _ => None,
-        });
-        let mut instances = gpu.instances.iter();
-        let existing = instances.find(|instance| instance.placement == placement);
-        let profile = made.or(existing.map(|instance| instance.profile))?;
-        Some(gpu.profile(profile)?.memory_mib)
     }
 
     /// The actions, in order.

@@ -4,6 +4,7 @@ mod action;
 mod arrange;
 mod daemons;
 mod down;
+mod drift;
 #[cfg(test)]
 mod example;
 mod gate;
@@ -11,7 +12,9 @@ mod gpu_plan;
 mod kill;
 mod layout;
 mod mig_mode;
+mod prune;
 mod refusal;
+mod remarks;
 mod restart;
 mod up;
 pub mod virtual_node;
@@ -22,9 +25,8 @@ pub use action::{
 };
 pub use daemons::set;
 pub use down::{Down, down};
-pub use gpu_plan::{
-    DeviceAfter, GpuPlan, LooseLimits, ModeChange, Plan, Undisturbed, UnmanagedDaemon,
-};
+pub use drift::differs;
+pub use gpu_plan::{DeviceAfter, GpuPlan, ModeChange, Plan, Undisturbed, UnmanagedDaemon};
 pub use kill::{KillRequest, device_of, kill};
 pub use mig_mode::Held;
 pub use refusal::{ClientOf, Misfit, Obstacle, Refusal};

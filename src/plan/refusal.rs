@@ -8,8 +8,11 @@ use serde::Serialize;
 use thiserror::Error;
 
 use super::arrange::GpuRequest;
+use crate::catalog;
 use crate::failure::{ExitStatus, Failure};
-use crate::geometry::{GpuInstanceProfile, Request, SliceMap, count, nearest, slice_map};
+use crate::geometry::{
+    self, GpuInstanceProfile, Partition, ProfileName, Request, SliceMap, count, nearest, slice_map,
+};
 use crate::host::{Pid, as_root, bounded, user_name};
 use crate::mps::{ContextMemory, ControlProgram};
 use crate::node::{Client, Gpu, NoSuchDevice, Node, Served};
@@ -293,7 +296,7 @@ pub(super) fn too_old(node: &Node) -> Result<(), Refusal> {
     let (driver, first) = (&node.driver, ControlProgram::FIRST);
     let what =
         format!("driver {driver} is too old: mig-mps changes a node with driver {first} or newer");
-    let hint = "install a newer driver; mig-mps list, status, check and down work with this one";
+    let hint = "install a newer driver; mig-mps list, status and down work with this one";
     Err(Refusal::NotMeant(Obstacle::new(what, hint)))
 }
 
@@ -317,39 +320,55 @@ pub(super) fn unknown_profile(profile: &Profile, gpu: &Gpu, part: &DeviceEntry) 
         .iter()
         .map(|offer| offer.name.to_string())
         .collect();
-    let wanted = part.profile.to_string();
-    let (index, product) = (gpu.index, &gpu.product);
+    let (index, product, wanted) = (gpu.index, &gpu.product, &part.profile);
     let message = format!("GPU {index} ({product}) has no profile \"{wanted}\"");
     let error = profile.error(part.span, message);
-    // The same slices on this model come nearest, then a size near it, then the most similar
-    // spelling.
-    let same = part.profile.short();
-    let slices = part.profile.slices();
-    let by_size = gpu
-        .profiles
-        .iter()
-        .filter(|offer| offer.name.is_plain() && part.profile.is_plain())
-        .filter(|_| part.profile.is_short())
-        .min_by_key(|offer| (offer.slices.abs_diff(slices), offer.slices));
-    let near = gpu
-        .profiles
-        .iter()
-        .find(|offer| offer.name.short() == same)
-        .or(by_size)
-        .map(|offer| offer.name.to_string())
-        .or_else(|| {
-            known
-                .iter()
-                .min_by_key(|name| strsim::damerau_levenshtein(name, &wanted))
-                .cloned()
-        });
-    match near {
+    match same_share(gpu, wanted) {
         Some(near) => error.with_hint(format!(
-            "did you mean \"{near}\"? It has {}",
+            "did you mean \"{}\"? It has {}",
+            near.name,
             known.join(", ")
         )),
         None => error,
     }
+}
+
+/// Returns the profile that is the same share of this GPU as one is of the models that have it, or nearest to that. Of a
+/// profile that no model has, the numbers in its name count.
+fn same_share<'g>(gpu: &'g Gpu, wanted: &ProfileName) -> Option<&'g GpuInstanceProfile> {
+    let shares: Vec<(u32, u32)> = catalog::models()
+        .iter()
+        .filter_map(|model| {
+            let offered = model.offers();
+            let all = offered.iter().map(|offer| (&offer.name, offer));
+            Some(share(&offered, wanted.choose(all)?))
+        })
+        .collect();
+    gpu.profiles.iter().min_by_key(|offer| {
+        let (memory, slices) = share(&gpu.profiles, offer);
+        let from_shares = shares
+            .iter()
+            .map(|other| (memory.abs_diff(other.0), slices.abs_diff(other.1)))
+            .min();
+        let gigabytes = offer.name.gigabytes().zip(wanted.gigabytes());
+        let distance = from_shares.unwrap_or_else(|| {
+            let difference = gigabytes.map_or(0, |(own, other)| own.abs_diff(other));
+            (offer.slices.abs_diff(wanted.slices()), difference)
+        });
+        (!offer.name.has_attributes_of(wanted), distance)
+    })
+}
+
+/// The size of a whole GPU in the numbers of [`share`]: a multiple of the slices and placement units of every model.
+const WHOLE: u32 = 840;
+
+/// Returns a profile's share of the memory and of the compute slices of a GPU.
+fn share(offered: &[GpuInstanceProfile], profile: &GpuInstanceProfile) -> (u32, u32) {
+    let slices = offered.iter().map(|offer| offer.slices).max().unwrap_or(1);
+    (
+        profile.size() * WHOLE / geometry::units(offered).max(1),
+        profile.slices * WHOLE / slices.max(1),
+    )
 }
 
 pub(super) fn check_start(
@@ -379,9 +398,9 @@ pub(super) fn too_many(
     offer: &GpuInstanceProfile,
     count: u32,
 ) -> Refusal {
-    let mut wanted = sum(wanted_gpu.gpu, before);
-    let plus = if wanted.is_empty() { "" } else { " + " };
-    wanted = format!("{wanted}{plus}{count} × {}", offer.name);
+    let mut wanted = partition_of(wanted_gpu.gpu, before);
+    wanted.counts.push((offer, count));
+    let wanted = wanted.to_string();
     let mut fitting = before.to_vec();
     let request = Request {
         profile: offer.id,
@@ -421,7 +440,12 @@ pub(super) fn no_arrangement(wanted_gpu: &GpuRequest<'_>, requests: &[Request]) 
     } else {
         "no arrangement of these placements exists".to_owned()
     };
-    does_not_fit(wanted_gpu, sum(gpu, requests), why, requests)
+    does_not_fit(
+        wanted_gpu,
+        partition_of(gpu, requests).to_string(),
+        why,
+        requests,
+    )
 }
 
 fn number(offer: &GpuInstanceProfile, count: u32) -> String {
@@ -451,21 +475,16 @@ fn does_not_fit(
         wanted,
         why,
         part: map,
-        nearest: near.iter().map(|requests| sum(gpu, requests)).collect(),
+        nearest: near
+            .iter()
+            .map(|requests| partition_of(gpu, requests).to_string())
+            .collect(),
         others: Vec::new(),
     }))
 }
 
-/// `2 × 3g.40gb + 1g.10gb`
-fn sum(gpu: &Gpu, requests: &[Request]) -> String {
-    let mut parts = Vec::new();
-    for (profile, count) in count(requests.iter().map(|request| request.profile)) {
-        let offer = gpu.profile(profile);
-        let name = offer.map_or_else(|| profile.to_string(), |offer| offer.name.to_string());
-        parts.push(match count {
-            1 => name,
-            _ => format!("{count} × {name}"),
-        });
-    }
-    parts.join(" + ")
+/// Returns the instances of requests on a GPU.
+fn partition_of<'g>(gpu: &'g Gpu, requests: &[Request]) -> Partition<'g> {
+    let profiles = requests.iter();
+    Partition::of(profiles.filter_map(|request| gpu.profile(request.profile)))
 }

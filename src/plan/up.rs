@@ -14,7 +14,7 @@ use crate::host::{Uid, as_root};
 use crate::mps::ControlProgram;
 use crate::node::{Gpu, Node, lost_hint};
 use crate::profile::{Block, DeviceEntry, Names, Profile, ProfileError, Span, Want, WholeGpu};
-use crate::settings::Serve;
+use crate::settings::{Serve, Settings};
 use crate::state::RunDir;
 
 /// Plans to apply a profile, with daemons in `run_dir` run by `caller`.
@@ -150,7 +150,9 @@ impl<'a> Planner<'a> {
             layout.plan.after = SliceMap::new(gpu.units(), Vec::new());
         }
         let settings = whole.settings.as_ref();
-        if let Some(limit) = settings.and_then(|settings| settings.pinned_memory_limit)
+        let settings = settings.map(|settings| settings.on(gpu.size()));
+        let limit = settings.as_deref().and_then(Settings::given_memory_limit);
+        if let Some(limit) = limit
             && let Some(why) = no_program_starts(self.node, gpu, limit)
         {
             let error = self.profile.error(block.span, why);
@@ -165,6 +167,8 @@ impl<'a> Planner<'a> {
             entry: 0,
             place: Place::Whole,
             profile: None,
+            multiprocessors: gpu.size().multiprocessors.map(|sms| sms.all),
+            memory_mib: gpu.memory.map(|memory| memory.total >> 20),
             name,
             span,
             settings,
@@ -201,6 +205,7 @@ impl<'a> Planner<'a> {
             block,
             parts,
             gpu,
+            settings: Vec::new(),
         };
         request.plan(layout)
     }

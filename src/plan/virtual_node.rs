@@ -1,15 +1,17 @@
-//! Plans a profile without a GPU: runs the planner of `up` on GPUs of the catalog.
+//! Plans a profile for GPUs with nothing on them: runs the planner of `up` on GPUs of the catalog, or on those of a node as if
+//! it were empty.
 
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use super::up::selects;
-use crate::catalog::{self, Model};
-use crate::geometry::SliceMap;
-use crate::host::Uid;
-use crate::node::{Gpu, Node};
-use crate::plan::{Action, DeviceAfter, GpuPlan, LooseLimits, Plan, Refusal};
+use crate::catalog::{self, Model, of_product};
+use crate::geometry::{GpuInstanceProfile, SliceMap};
+use crate::host::{Uid, grouped};
+use crate::node::{Gpu, Node, Unseen};
+use crate::nvml::MigMode;
+use crate::plan::{Action, DeviceAfter, GpuPlan, Plan, Refusal};
 use crate::profile::{Block, Profile, ProfileError, Selector, Want};
 use crate::settings::Serve;
 use crate::state::RunDir;
@@ -41,38 +43,185 @@ impl FromStr for GpuArgument {
     }
 }
 
-/// A profile judged on a node of certain GPUs.
-#[derive(Debug)]
-pub struct OnNode {
-    /// The model of each GPU, by index, and what becomes of it; `None` where no block selects it.
-    pub gpus: Vec<(&'static Model, Option<Shape>)>,
-    /// Blocks that select a GPU by what only a real one has, a UUID or PCI address: which models of
-    /// the node such a GPU can be of.
-    pub elsewhere: Vec<(usize, Vec<&'static Model>)>,
-    /// The memory limits above the memory of their device.
-    pub loose_limits: LooseLimits,
-    /// Blocks that select none of these GPUs.
-    pub unmatched: Vec<usize>,
+/// A node with MIG off and nothing on its GPUs, and these by product.
+#[derive(Clone, Debug)]
+pub struct EmptyNode {
+    pub node: Node,
+    /// True if it was made of a node, and not of catalog models.
+    pub is_real: bool,
+    pub groups: Vec<GpuGroup>,
 }
 
-/// Judges a profile on a node of these GPUs.
+/// The GPUs of one product.
+#[derive(Clone, Debug)]
+pub struct GpuGroup {
+    /// NVML's name.
+    pub product: String,
+    /// Its model, if the catalog has it.
+    pub model: Option<&'static Model>,
+    pub indices: Vec<u32>,
+    /// The memory of one GPU in MiB, if it is known.
+    pub memory_mib: Option<u64>,
+    pub has_mig: bool,
+    /// The profiles that one GPU offers; none if it has no MIG, or if nobody lists them.
+    pub profiles: Vec<GpuInstanceProfile>,
+    /// True if the profiles are the catalog's and not a driver's.
+    pub is_from_catalog: bool,
+}
+
+impl EmptyNode {
+    /// Empties a copy of a node. Old drivers list profiles only while MIG is on: there the catalog knows them.
+    pub fn of(node: &Node) -> Self {
+        let groups: Vec<GpuGroup> = grouped(&node.gpus, |one, other| one.product == other.product)
+            .iter()
+            .map(|gpus| GpuGroup::of(gpus))
+            .collect();
+        let gpus = node.gpus.iter().map(|gpu| {
+            let group = groups.iter().find(|group| group.product == gpu.product);
+            Gpu {
+                index: gpu.index,
+                uuid: gpu.uuid.clone(),
+                product: gpu.product.clone(),
+                pci: gpu.pci.clone(),
+                memory: gpu.memory,
+                mig: gpu.mig.map(|_| MigMode {
+                    current: false,
+                    pending: false,
+                }),
+                profiles: group.map_or_else(Vec::new, |group| group.profiles.clone()),
+                ..Gpu::default()
+            }
+        });
+        let mut lost = node.unseen.clone();
+        lost.retain(|unseen| matches!(unseen, Unseen::Gpu { .. }));
+        let mut node = Node {
+            driver: node.driver.clone(),
+            gpus: gpus.collect(),
+            unseen: lost,
+            ..Node::default()
+        };
+        node.join();
+        Self {
+            node,
+            is_real: true,
+            groups,
+        }
+    }
+
+    /// A node with GPUs of the catalog.
+    pub fn of_models(gpus: &[GpuArgument]) -> Self {
+        let models = gpus
+            .iter()
+            .flat_map(|gpu| (0..gpu.count).map(|_| gpu.model));
+        let node = Node::of_models((0..).zip(models.clone()));
+        let gpus = node.gpus.iter().zip(models);
+        let groups = grouped(gpus, |(_, one), (_, other)| one.key == other.key)
+            .into_iter()
+            .map(|alike| {
+                let (gpus, models): (Vec<&Gpu>, Vec<&Model>) = alike.into_iter().unzip();
+                GpuGroup {
+                    model: Some(models[0]),
+                    is_from_catalog: true,
+                    ..GpuGroup::of(&gpus)
+                }
+            })
+            .collect();
+        Self {
+            node,
+            is_real: false,
+            groups,
+        }
+    }
+
+    /// The models of its GPUs, as far as the catalog has them.
+    fn models(&self) -> impl Iterator<Item = &'static Model> {
+        self.groups.iter().filter_map(|group| group.model)
+    }
+
+    /// Returns the model of a GPU, if the catalog has it.
+    fn model_of(&self, gpu: &Gpu) -> Option<&'static Model> {
+        let mut groups = self.groups.iter();
+        groups
+            .find(|group| group.indices.contains(&gpu.index))?
+            .model
+    }
+}
+
+impl GpuGroup {
+    /// The group of these GPUs, which are of one product.
+    fn of(gpus: &[&Gpu]) -> Self {
+        let first = gpus[0];
+        let has_mig = first.mig.is_some();
+        let model = of_product(&first.product).filter(|_| has_mig);
+        // Some drivers show placements to root alone.
+        let listed = gpus.iter().find(|gpu| {
+            let mut offers = gpu.profiles.iter();
+            offers.any(|offer| !offer.placements.is_empty())
+        });
+        Self {
+            product: first.product.clone(),
+            model,
+            indices: gpus.iter().map(|gpu| gpu.index).collect(),
+            memory_mib: first.memory.map(|memory| memory.total >> 20),
+            has_mig,
+            profiles: match listed {
+                Some(gpu) => gpu.profiles.clone(),
+                None => model.map(Model::offers).unwrap_or_default(),
+            },
+            is_from_catalog: has_mig && listed.is_none(),
+        }
+    }
+}
+
+/// A profile judged on a node with nothing on its GPUs.
+#[derive(Debug)]
+pub struct OnNode {
+    /// True for the GPUs of this machine, false for GPUs of catalog models.
+    pub is_real: bool,
+    /// The GPUs, by index.
+    pub gpus: Vec<JudgedGpu>,
+    /// Blocks that select a GPU by what only a real one has, a UUID or PCI address: which models of
+    /// an imaginary node such a GPU can be of.
+    pub elsewhere: Vec<(usize, Vec<&'static Model>)>,
+    /// Blocks that select none of these GPUs.
+    pub unmatched: Vec<usize>,
+    /// Remarks on the devices that there would be.
+    pub remarks: Vec<String>,
+}
+
+/// A GPU that a profile was judged on.
+#[derive(Debug)]
+pub struct JudgedGpu {
+    /// NVML's index.
+    pub index: u32,
+    /// NVML's name.
+    pub product: String,
+    /// Its model, if the catalog has it.
+    pub model: Option<&'static Model>,
+    /// The layout that it gets; `None` where no block selects it.
+    pub shape: Option<Shape>,
+}
+
+/// Judges a profile on an imaginary node of these GPUs.
+pub fn check_on_gpus(profile: &Profile, gpus: &[GpuArgument]) -> Result<OnNode, Refusal> {
+    check_on_node(profile, &EmptyNode::of_models(gpus))
+}
+
+/// Judges a profile on a node, whatever is on its GPUs now.
 ///
 /// # Errors
-/// The planner's [`Refusal`]; for a block that selects by UUID or PCI address, that of the first
+/// The planner's [`Refusal`]; for a block that selects by UUID or PCI address, on an imaginary node that of the first
 /// model where it fits on none. A [`ProfileError`] for blocks that
 /// partition and can select no model at all: a catch-all behind them would hide a typing error.
-pub fn check_on_gpus(profile: &Profile, gpus: &[GpuArgument]) -> Result<OnNode, Refusal> {
-    refuse_other_models(profile, gpus)?;
-    refuse_unknown_products(profile)?;
-    let models = gpus
-        .iter()
-        .flat_map(|gpu| (0..gpu.count).map(|_| gpu.model));
-    let node = Node::of_models((0..).zip(models.clone()));
-    let (real, seen): (Vec<_>, Vec<_>) = profile
+pub fn check_on_node(profile: &Profile, empty: &EmptyNode) -> Result<OnNode, Refusal> {
+    let node = &empty.node;
+    refuse_other_models(profile, empty)?;
+    refuse_unknown_products(profile, node)?;
+    let (seen, elsewhere): (Vec<_>, Vec<_>) = profile
         .blocks
         .iter()
         .enumerate()
-        .partition(|(_, block)| block.select.names_a_real_gpu());
+        .partition(|(_, block)| empty.is_real || !block.select.names_a_real_gpu());
     let rest = Profile {
         blocks: seen.iter().map(|(_, block)| (*block).clone()).collect(),
         ..profile.clone()
@@ -80,39 +229,42 @@ pub fn check_on_gpus(profile: &Profile, gpus: &[GpuArgument]) -> Result<OnNode, 
     let plan = if rest.blocks.is_empty() {
         Plan::default()
     } else {
-        plan_on(&node, &rest)?
+        plan_on(node, &rest)?
     };
-    let mut elsewhere = Vec::new();
-    for (position, block) in real {
-        elsewhere.push((position, models_of(profile, block, gpus)?));
+    let mut fits = Vec::new();
+    for (position, block) in elsewhere {
+        fits.push((position, models_of(profile, block, empty)?));
     }
+    let gpus = node.gpus.iter().map(|gpu| JudgedGpu {
+        index: gpu.index,
+        product: gpu.product.clone(),
+        model: empty.model_of(gpu),
+        shape: shape_on(gpu, &rest, &plan),
+    });
     Ok(OnNode {
-        gpus: models
-            .zip(&node.gpus)
-            .map(|(model, gpu)| (model, shape_on(gpu, &rest, &plan)))
-            .collect(),
-        elsewhere,
-        loose_limits: plan.loose_limits(&node),
+        is_real: empty.is_real,
+        gpus: gpus.collect(),
+        elsewhere: fits,
         unmatched: seen
             .iter()
             .filter(|(_, block)| !node.gpus.iter().any(|gpu| selects(block, gpu)))
             .map(|(position, _)| *position)
             .collect(),
+        remarks: plan.remarks_on_devices(node),
     })
 }
 
-/// Returns the models on which a block fits that selects what only a real GPU has; a refusal if it fits on none.
+/// Returns the models of an imaginary node on which a block fits that selects what only a real GPU has; a refusal if it fits
+/// on none.
 fn models_of(
     profile: &Profile,
     block: &Block,
-    gpus: &[GpuArgument],
+    empty: &EmptyNode,
 ) -> Result<Vec<&'static Model>, Refusal> {
-    let mut fits: Vec<&'static Model> = Vec::new();
-    let mut refused = None;
-    for gpu in gpus {
-        match check_on_model(profile, block, gpu.model) {
-            Ok(_) if fits.iter().any(|model| model.key == gpu.model.key) => {}
-            Ok(_) => fits.push(gpu.model),
+    let (mut fits, mut refused) = (Vec::new(), None);
+    for model in empty.models() {
+        match check_on_model(profile, block, model) {
+            Ok(_) => fits.push(model),
             Err(refusal) => refused = refused.or(Some(refusal)),
         }
     }
@@ -131,7 +283,7 @@ fn shape_on(gpu: &Gpu, profile: &Profile, plan: &Plan) -> Option<Shape> {
 }
 
 /// Refuses GPUs that the profile says it is not for.
-fn refuse_other_models(profile: &Profile, gpus: &[GpuArgument]) -> Result<(), Refusal> {
+fn refuse_other_models(profile: &Profile, empty: &EmptyNode) -> Result<(), Refusal> {
     let Some((_, span)) = profile.models.first() else {
         return Ok(());
     };
@@ -141,25 +293,26 @@ fn refuse_other_models(profile: &Profile, gpus: &[GpuArgument]) -> Result<(), Re
         .filter_map(|(word, _)| catalog::find(word).ok())
         .map(|model| model.key.as_str())
         .collect();
-    let other = gpus
-        .iter()
-        .find(|gpu| !meant.contains(&gpu.model.key.as_str()));
+    let other = empty
+        .models()
+        .find(|model| !meant.contains(&model.key.as_str()));
     let Some(other) = other.filter(|_| meant.len() == profile.models.len()) else {
         return Ok(());
     };
-    let message = format!("the profile is not for {}", other.model.key);
+    let message = format!("the profile is not for {}", other.key);
     let error = profile.error(*span, message);
     Err(error
         .with_hint("add it to models, or leave models out")
         .into())
 }
 
-/// Judges one block on one model, on as many GPUs as it names by index.
+/// Judges one block on one model, on as many GPUs as it names by index. Returns what becomes of one, and remarks on its
+/// devices.
 pub fn check_on_model(
     profile: &Profile,
     block: &Block,
     model: &'static Model,
-) -> Result<Shape, Refusal> {
+) -> Result<(Shape, Vec<String>), Refusal> {
     let mut indices: Vec<u32> = block.select.indices().collect();
     indices.sort_unstable();
     indices.dedup();
@@ -184,7 +337,10 @@ pub fn check_on_model(
     };
     let node = Node::of_models(indices.into_iter().map(|index| (index, model)));
     let plan = plan_on(&node, &one)?;
-    Ok(Shape::of(plan.gpus.first()))
+    let unused = plan.unused(&node).into_iter();
+    let mut remarks: Vec<String> = unused.map(|(_, unused)| unused.to_string()).collect();
+    remarks.extend(plan.loose_limits());
+    Ok((Shape::of(plan.gpus.first()), remarks))
 }
 
 /// The layout that a profile gives a virtual GPU.
@@ -192,6 +348,8 @@ pub fn check_on_model(
 pub struct Shape {
     /// True if it is in MIG mode.
     pub is_mig: bool,
+    /// True if nothing can be said: neither the driver, as it is now, nor the catalog lists its profiles.
+    pub is_unknown: bool,
     /// Its slices.
     pub map: SliceMap,
     /// Its devices, from left to right.
@@ -206,17 +364,20 @@ impl Shape {
                 plan.actions()
                     .any(|action| matches!(action, Action::SwitchMig { on: true }))
             }),
+            is_unknown: plan.is_some_and(|plan| plan.to_be_continued),
             map: plan.map_or_else(|| SliceMap::new(0, Vec::new()), |plan| plan.after.clone()),
             devices: plan.map_or_else(Vec::new, |plan| plan.devices.clone()),
         }
     }
 }
 
-/// Refuses blocks that partition GPUs of no model that the catalog knows.
-pub(super) fn refuse_unknown_products(profile: &Profile) -> Result<(), ProfileError> {
+/// Refuses blocks that partition GPUs neither of this node nor of a model that the catalog knows.
+fn refuse_unknown_products(profile: &Profile, node: &Node) -> Result<(), ProfileError> {
     let wrong = profile.blocks.iter().filter(|block| {
+        let may_select = |product: &str| block.select.may_select(product);
         matches!(block.want, Want::Parts(_))
-            && !catalog::has_product(|name| block.select.may_select(name))
+            && !node.gpus.iter().any(|gpu| may_select(&gpu.product))
+            && !catalog::has_product(may_select)
     });
     let errors = wrong.map(|block| reaches_no_model(profile, block, &[]));
     ProfileError::all(errors.collect()).map_or(Ok(()), Err)

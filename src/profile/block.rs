@@ -8,7 +8,7 @@ use super::diagnostic::{ProfileError, Source, Span};
 use super::selector::Selector;
 use crate::geometry::{ComputeName, ProfileName};
 use crate::host::nearest;
-use crate::settings::{KEYS, MemoryLimit, Serve, SettingKey, Settings};
+use crate::settings::{KEYS, MemoryLimit, SHARE, Serve, SettingKey, Settings, key_of_option};
 
 /// A checked profile file.
 #[derive(Clone, Debug)]
@@ -141,10 +141,19 @@ impl SettingAssignment {
         live.map(|key| key.name).collect()
     }
 
-    /// Puts the value into settings.
-    pub fn change(&self, settings: &mut Settings) {
-        let checked = (self.key.parse)(settings, &self.value);
-        debug_assert_eq!(checked, Ok(()));
+    /// Puts the values into settings; a share first, since the others take the place of what it decides.
+    pub fn change(assignments: &[Self], settings: &mut Settings) {
+        let (shares, others): (Vec<&Self>, Vec<&Self>) =
+            assignments.iter().partition(|one| one.sets(SHARE));
+        for one in shares.into_iter().chain(others) {
+            let checked = (one.key.parse)(settings, &one.value);
+            debug_assert_eq!(checked, Ok(()));
+        }
+    }
+
+    /// True if it gives a value to the setting with that name.
+    pub fn sets(&self, key: &str) -> bool {
+        self.key.name == key
     }
 }
 
@@ -157,6 +166,11 @@ impl FromStr for SettingAssignment {
             .filter(|(name, _)| !name.is_empty())
             .ok_or_else(|| "a setting is written KEY=VALUE".to_owned())?;
         let Some(key) = KEYS.iter().find(|key| key.name == name) else {
+            if let Some(key) = key_of_option(name) {
+                return Err(format!(
+                    "there is no setting {name}: it is called {key} here"
+                ));
+            }
             let live = Self::keys();
             return Err(match nearest(name, live.iter().copied()) {
                 Some(near) => format!("there is no setting {name}: did you mean {near}?"),
@@ -207,6 +221,16 @@ mod tests {
                 "client-priority = \"7\" is not one of \"normal\", \"below-normal\"",
             ),
             ("max-clients=0", "max-clients must be from 1 to 1024"),
+            ("share=0", "share must be from 1 to 1024"),
+            ("oversubscribe=0.5", "oversubscribe must be from 1 to 1024"),
+            (
+                "threads=5",
+                "there is no setting threads: it is called active-thread-percentage here",
+            ),
+            (
+                "memory=4G",
+                "there is no setting memory: it is called pinned-memory-limit here",
+            ),
             (
                 "active-threads-percentage=5",
                 "there is no setting active-threads-percentage: did you mean active-thread-percentage?",
@@ -229,15 +253,18 @@ mod tests {
     #[test]
     fn what_is_said_is_what_is_set() {
         let mut settings = Settings::default();
-        for text in [
+        let mut set = |texts: &[&str]| {
+            let parsed = texts.iter().map(|text| text.parse().unwrap());
+            let assignments: Vec<SettingAssignment> = parsed.collect();
+            SettingAssignment::change(&assignments, &mut settings);
+            settings.clone()
+        };
+        let set_to = set(&[
             "active-thread-percentage=33.3",
             "pinned-memory-limit=1.5G",
             "client-priority=below-normal",
             "max-clients=8",
-        ] {
-            let assignment: SettingAssignment = text.parse().unwrap();
-            assignment.change(&mut settings);
-        }
+        ]);
         let wanted = Settings {
             active_thread_percentage: "33.3".parse().unwrap(),
             pinned_memory_limit: "1536M".parse().ok(),
@@ -245,9 +272,12 @@ mod tests {
             max_clients: Some(8),
             ..Settings::default()
         };
-        assert_eq!(settings, wanted);
-        let none: SettingAssignment = "pinned-memory-limit=none".parse().unwrap();
-        none.change(&mut settings);
-        assert_eq!(settings.pinned_memory_limit, None);
+        assert_eq!(set_to, wanted);
+        assert_eq!(set(&["pinned-memory-limit=none"]).pinned_memory_limit, None);
+        // Whatever the order, the others take the place of what a share decides.
+        let shared = set(&["max-clients=6", "share=4"]);
+        assert_eq!(shared.max_clients, Some(6));
+        assert!(shared.share.unwrap().decides("active-thread-percentage"));
+        assert!(!shared.share.unwrap().decides("max-clients"));
     }
 }

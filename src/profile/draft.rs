@@ -7,7 +7,7 @@ use regex::escape;
 use toml::{Table, Value};
 
 use crate::geometry::{ComputeName, ProfileName};
-use crate::settings::Settings;
+use crate::settings::{PINNED_MEMORY_LIMIT, SHARE, Settings};
 
 /// A profile made of another tool's file, or of a node.
 #[derive(Clone, Debug)]
@@ -101,6 +101,13 @@ pub fn settings_table(settings: &Settings) -> Table {
             )]
             let whole = number as i64;
             *value = Value::Integer(whole);
+        }
+    }
+    if let Some(share) = &settings.share {
+        table.insert(SHARE.to_owned(), Value::from(i64::from(share.clients)));
+        table.retain(|key, _| !share.decides(key));
+        if settings.pinned_memory_limit.is_none() && !share.decides(PINNED_MEMORY_LIMIT) {
+            table.insert(PINNED_MEMORY_LIMIT.to_owned(), Value::from("none"));
         }
     }
     table

@@ -15,7 +15,8 @@ use super::schema::{At, BlockTable, DeviceTable, KeyValue, Mps, ProfileTable, Wr
 use crate::geometry::{ComputeName, ProfileName};
 use crate::host::nearest;
 use crate::settings::{
-    COMPUTE_MODE, KEYS, SERVE, Serve, SettingForm, SettingKey, Settings, WrongValue,
+    COMPUTE_MODE, KEYS, OVERSUBSCRIBE, SERVE, SHARE, Serve, SettingForm, SettingKey, Settings,
+    WrongValue, key_of_option,
 };
 
 /// Far more than any fleet needs, and planned in an instant.
@@ -368,14 +369,32 @@ impl<'a> ProfileCheck<'a> {
             Ok(Some((Mps::Off, span))) => inherited.off = Some(span),
             Ok(Some((Mps::Settings(table), _))) => {
                 inherited.off = None;
-                for (name, value) in table {
+                // The others in its table take the place of what a share decides.
+                let (share, others): (Vec<_>, Vec<_>) =
+                    table.iter().partition(|(name, _)| SHARE == name.get_ref());
+                for &(name, value) in share.iter().chain(&others) {
                     // A wrong one is noted, and the others are checked.
                     let _ = self.setting(&mut inherited, name, value);
+                }
+                if share.is_empty() && inherited.settings.share.is_none() {
+                    self.refuse_oversubscription(table);
                 }
             }
             Err(Noted) => inherited.off = None,
         }
         inherited
+    }
+
+    /// Refuses a factor for devices without a share.
+    fn refuse_oversubscription(&self, table: &DeTable<'_>) {
+        if let Some(value) = table.get(OVERSUBSCRIBE) {
+            let error = self.error(
+                value.span(),
+                "oversubscribe is for a device that has a share",
+            );
+            let hint = "write share = N beside it, the number of clients";
+            self.note(error.with_hint(hint));
+        }
     }
 
     fn setting(
@@ -402,7 +421,11 @@ impl<'a> ProfileCheck<'a> {
         let found = KEYS.iter().find(|key| key.name == name.get_ref());
         found.ok_or_else(|| {
             let known: Vec<&str> = KEYS.iter().map(|key| key.name).collect();
-            self.note(self.source.unknown_key(name.span(), name.get_ref(), &known))
+            let error = self.source.unknown_key(name.span(), name.get_ref(), &known);
+            self.note(match key_of_option(name.get_ref()) {
+                Some(key) => error.with_hint(format!("{} is called {key} here", name.get_ref())),
+                None => error,
+            })
         })
     }
 
@@ -414,8 +437,8 @@ impl<'a> ProfileCheck<'a> {
     ) -> Result<(), Noted> {
         let text = text(key, value.get_ref()).map_err(|form| {
             let error = self.error(value.span(), format!("{} must be {form}", key.name));
-            self.note(match value.get_ref().as_str().and_then(number_in) {
-                Some(number) => error.with_hint(format!("write {} = {number}", key.name)),
+            self.note(match rewritten(key, value.get_ref()) {
+                Some(value) => error.with_hint(format!("write {} = {value}", key.name)),
                 None => error,
             })
         })?;
@@ -443,6 +466,18 @@ fn text(key: &SettingKey, value: &DeValue<'_>) -> Result<String, &'static str> {
         (SettingForm::Number, _) => Err("a number"),
         (SettingForm::WholeNumber, _) => Err("a whole number"),
     }
+}
+
+/// Returns how a value of another form is written: `"50%"` as `50`, and `4` as `"4G"`.
+fn rewritten(key: &SettingKey, value: &DeValue<'_>) -> Option<String> {
+    if let Some(text) = value.as_str() {
+        return number_in(text).map(|number| number.to_string());
+    }
+    let number = value.as_integer()?.as_str();
+    [number.to_owned(), format!("{number}G")]
+        .into_iter()
+        .find(|text| (key.parse)(&mut Settings::default(), text).is_ok())
+        .map(|text| format!("\"{text}\""))
 }
 
 /// Returns the number of a string such as `50%`.

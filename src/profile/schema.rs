@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::diagnostic::Span;
+use super::diagnostic::{ProfileError, Span};
 use super::read::{Noted, ProfileCheck};
 use crate::host::nearest;
 use crate::settings::{KEYS, SettingForm, SettingKey};
@@ -20,9 +20,9 @@ pub(super) type KeyValue<T> = Result<Option<At<T>>, Noted>;
 pub(super) type Written<'a> = &'a Spanned<DeValue<'a>>;
 
 /// Makes the tables of a file: each key with its kind, and in its comment its meaning, which editors show. A key whose kind
-/// is no `Option` is required.
+/// is no `Option` is required. Behind the name stand the examples of one and of a list.
 macro_rules! tables {
-    ($($(#[doc = $about:literal])+ $name:ident { $(#[doc = $meaning:literal] $key:ident: $kind:ty,)+ })+) => {$(
+    ($($(#[doc = $about:literal])+ $name:ident $examples:tt { $(#[doc = $meaning:literal] $key:ident: $kind:ty,)+ })+) => {$(
         $(#[doc = $about])+
         pub(super) struct $name<'a> {
             $(#[doc = $meaning] pub(super) $key: Result<$kind, Noted>,)+
@@ -31,6 +31,7 @@ macro_rules! tables {
         impl<'a> Kind<'a> for $name<'a> {
             const ONE: &'static str = "a table";
             const LIST: &'static str = "a list of tables";
+            const EXAMPLES: [&'static str; 2] = $examples;
 
             fn schema() -> Value {
                 object(&[$((stringify!($key), $meaning, <$kind>::is_required(), <$kind>::schema())),+])
@@ -53,7 +54,7 @@ macro_rules! tables {
 
 tables! {
     /// The file itself.
-    ProfileTable {
+    ProfileTable ["", ""] {
         /// Name of the profile, shown by mig-mps status
         name: Option<At<&'a str>>,
         /// GPU models that the profile is for, as mig-mps check --models lists them
@@ -67,7 +68,7 @@ tables! {
     }
 
     /// A `[[gpu]]` block.
-    BlockTable {
+    BlockTable ["", ""] {
         /// GPUs of this block
         select: At<SelectTable<'a>>,
         /// false for the whole GPU as one device, without MIG
@@ -81,7 +82,7 @@ tables! {
     }
 
     /// The selector of a block.
-    SelectTable {
+    SelectTable ["{ all = true }", ""] {
         /// Indices of GPUs
         index: Option<At<Vec<At<u32>>>>,
         /// Regular expression for the product name
@@ -95,7 +96,7 @@ tables! {
     }
 
     /// An entry of `devices`.
-    DeviceTable {
+    DeviceTable ["", "[ { profile = \"3g\" } ]"] {
         /// Name of the device; {gpu} is the GPU's index, {n} counts
         name: Option<At<&'a str>>,
         /// GPU instance profile, such as 3g, 3g.40gb or 1g+me
@@ -124,6 +125,8 @@ trait Kind<'a>: Sized {
     const ONE: &'static str;
     /// Describes a list of values.
     const LIST: &'static str = "a list";
+    /// A value, and a list of values, as they are written; empty if that says no more than their descriptions.
+    const EXAMPLES: [&'static str; 2] = [""; 2];
 
     fn schema() -> Value;
 
@@ -159,6 +162,7 @@ impl<'a> Kind<'a> for bool {
 impl<'a> Kind<'a> for u32 {
     const ONE: &'static str = "a whole number from 0 to 4294967295";
     const LIST: &'static str = "a list of whole numbers";
+    const EXAMPLES: [&'static str; 2] = ["", "[0, 1, 2]"];
 
     fn schema() -> Value {
         json!({ "type": "integer", "minimum": 0, "maximum": Self::MAX })
@@ -219,10 +223,11 @@ impl<'a, T: Kind<'a>> Field<'a> for At<T> {
     fn get(check: &ProfileCheck<'a>, table: &'a DeTable<'a>, key: &str) -> Result<Self, Noted> {
         // A missing one is noted with the other keys.
         let value = table.get(key).ok_or(Noted)?;
-        match T::read(check, value) {
-            Some(read) => Ok((read, value.span().into())),
-            None => check.refuse(value.span(), format!("{key} must be {}", T::ONE)),
-        }
+        let Some(read) = T::read(check, value) else {
+            let error = check.error(value.span(), format!("{key} must be {}", T::ONE));
+            return Err(check.note(with_example(error, key, T::EXAMPLES[0])));
+        };
+        Ok((read, value.span().into()))
     }
 }
 
@@ -252,7 +257,7 @@ impl<'a, T: Kind<'a>> Field<'a> for Option<At<Vec<At<T>>>> {
             let error = check.error(value.span(), must);
             let written = check.source.written(value.span().into());
             return Err(check.note(match T::read(check, value) {
-                None => error,
+                None => with_example(error, key, T::EXAMPLES[1]),
                 Some(_) if value.get_ref().is_table() && !written.starts_with('{') => {
                     error.with_hint("double the brackets")
                 }
@@ -261,17 +266,26 @@ impl<'a, T: Kind<'a>> Field<'a> for Option<At<Vec<At<T>>>> {
         };
         let mut elements = Vec::new();
         for element in list {
-            match T::read(check, element) {
-                Some(read) => elements.push((read, element.span().into())),
-                None => {
-                    check.note(check.error(element.span(), must.as_str()));
-                }
+            if let Some(read) = T::read(check, element) {
+                elements.push((read, element.span().into()));
+            } else {
+                let error = check.error(element.span(), must.as_str());
+                check.note(with_example(error, key, T::EXAMPLES[1]));
             }
         }
         if elements.is_empty() && !list.is_empty() {
             return Err(Noted);
         }
         Ok(Some((elements, value.span().into())))
+    }
+}
+
+/// Adds how a key is written.
+fn with_example(error: ProfileError, key: &str, example: &str) -> ProfileError {
+    if example.is_empty() {
+        error
+    } else {
+        error.with_hint(format!("such as {key} = {example}"))
     }
 }
 

@@ -5,11 +5,12 @@ use std::fmt::{Display, Write as _};
 use std::time::Duration;
 
 use console::{Style, measure_text_width};
+use jiff::Timestamp;
 use textwrap::{Options, WordSplitter};
 
 use crate::geometry::{Cell, ProfileName, SliceMap};
-pub use crate::host::count;
 use crate::host::steers;
+pub use crate::host::{count, grouped};
 
 /// Formats bytes as GiB with one decimal: `9.5`, `139.8`.
 pub fn gib(bytes: u64) -> String {
@@ -31,6 +32,12 @@ pub fn age(duration: Duration) -> String {
     } else {
         format!("{seconds}s")
     }
+}
+
+/// Formats a time by its age: `2h5m ago`.
+pub fn ago(at: Timestamp) -> String {
+    let elapsed = Duration::try_from(Timestamp::now().duration_since(at));
+    format!("{} ago", age(elapsed.unwrap_or_default()))
 }
 
 /// Formats the time that something took: `45 ms`, `1.4 s`, `3m12s`.
@@ -135,21 +142,6 @@ fn escape(text: &str, is_escaped: fn(char) -> bool) -> Cow<'_, str> {
         }
     }
     Cow::Owned(escaped)
-}
-
-/// Puts items that are alike into one group, in the order of each group's first item.
-pub fn grouped<T>(
-    items: impl IntoIterator<Item = T>,
-    alike: impl Fn(&T, &T) -> bool,
-) -> Vec<Vec<T>> {
-    let mut groups: Vec<Vec<T>> = Vec::new();
-    for item in items {
-        match groups.iter_mut().find(|group| alike(&group[0], &item)) {
-            Some(group) => group.push(item),
-            None => groups.push(vec![item]),
-        }
-    }
-    groups
 }
 
 /// Formats a list of names; of a long one, the first four names and the last.

@@ -14,7 +14,7 @@ use crate::host::ranges;
 use crate::node::{self, Device, Gpu, Node, Unseen};
 use crate::nvml::MigMode;
 
-/// The columns of `--profiles`, explained.
+/// The columns of `--offers`, explained.
 const LEGEND: &str = "ID: the profile's number in nvidia-smi. SMS, GIB: of one instance. MOST: on an empty GPU. \
                       FREE: how many more fit now. SLICES: where one can be.";
 
@@ -188,7 +188,7 @@ fn offers(gpu: &Gpu, width: usize) -> String {
         table.row(vec![
             profile.name.to_string(),
             profile.id.to_string(),
-            profile.multiprocessors.to_string(),
+            shown_or(profile.multiprocessors, "?"),
             gib(profile.memory_mib << 20),
             profile.most.to_string(),
             shown_or(profile.free, "?"),

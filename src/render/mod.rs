@@ -23,4 +23,4 @@ pub use output::{
 pub use progress::{ProgressForm, progress};
 pub use question::{Consent, Question, agrees, answer, can_ask, confirm};
 pub use screen::{Screen, restore_terminal};
-pub use usage::usage_error;
+pub use usage::{command_for, usage_error, words_for};

@@ -24,6 +24,8 @@ pub struct Column {
     changes_with_time: bool,
     /// The width below which its cells are not cut; `None` if they are never cut.
     least: Option<u16>,
+    /// True if it is left out where no row has a value.
+    is_for_values: bool,
 }
 
 impl Column {
@@ -34,6 +36,7 @@ impl Column {
             rank,
             changes_with_time: false,
             least: None,
+            is_for_values: false,
         }
     }
 
@@ -48,6 +51,14 @@ impl Column {
     pub const fn changing_with_time(self) -> Self {
         Self {
             changes_with_time: true,
+            ..self
+        }
+    }
+
+    /// Leaves it out of a table in which no row has a value.
+    pub const fn for_values(self) -> Self {
+        Self {
+            is_for_values: true,
             ..self
         }
     }
@@ -122,17 +133,30 @@ impl Table {
         texts
     }
 
+    /// True if a row has a value in this column.
+    fn has_values(&self, position: usize) -> bool {
+        let mut cells = self
+            .comfy
+            .row_iter()
+            .filter_map(|row| row.cell_iter().nth(position));
+        cells.any(|cell| ![NONE, UNKNOWN].contains(&cell.content().as_str()))
+    }
+
     /// Formats the table in at most `width` characters. A line under it names the hidden columns, and the option that
     /// shows them.
     pub fn within(mut self, width: usize, option: &str) -> String {
         self.comfy
             .set_width(u16::try_from(width).unwrap_or(u16::MAX));
-        let mut hideable: Vec<(usize, &Column)> = self
-            .columns
-            .iter()
-            .enumerate()
-            .filter(|(_, column)| column.rank > 0)
-            .collect();
+        let mut hideable: Vec<(usize, &Column)> = Vec::new();
+        for (position, column) in self.columns.iter().enumerate() {
+            if column.is_for_values && !self.has_values(position) {
+                if let Some(drawn) = self.comfy.column_mut(position) {
+                    drawn.set_constraint(ColumnConstraint::Hidden);
+                }
+            } else if column.rank > 0 {
+                hideable.push((position, column));
+            }
+        }
         hideable.sort_by_key(|(_, column)| column.rank);
         let mut hidden = Vec::new();
         let mut text = trimmed(&self.comfy);
@@ -155,6 +179,10 @@ impl Table {
         text
     }
 }
+
+/// Stand in cells for a value that does not exist, and for one that is unknown.
+pub const NONE: &str = "-";
+pub const UNKNOWN: &str = "?";
 
 /// Returns the lines of a table without blanks at their ends.
 fn trimmed(table: &Comfy) -> String {
@@ -195,6 +223,23 @@ mod tests {
             narrow.starts_with("NAME\n0.0\ntrainer\nhidden:\n  uuid,\n  pid\n"),
             "{narrow}"
         );
+    }
+
+    #[test]
+    fn a_column_for_values_is_left_out_without_one() {
+        let within = |last: &str, width| {
+            let mut table = table(Column::left("JOB", 1).for_values());
+            table.row(vec!["0.1".into(), "8".into(), last.into()]);
+            table.within(width, "--json")
+        };
+        assert!(within("7.0", 40).contains("\n0.1          8  7.0\n"));
+        let mut none = Table::new(vec![
+            Column::left("NAME", 0),
+            Column::left("JOB", 1).for_values(),
+        ]);
+        none.row(vec!["0.0".into(), NONE.into()]);
+        none.row(vec!["0.1".into(), UNKNOWN.into()]);
+        assert_eq!(none.within(2, "--json"), "NAME\n0.0\n0.1\n");
     }
 
     #[test]

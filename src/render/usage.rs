@@ -4,6 +4,7 @@ use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::json::Message;
+use crate::settings::option_of_key;
 
 /// Describes a mistake on the command line. Of clap's paragraphs the first is the error, and the others are its hints.
 pub fn usage_error(error: &Error) -> Message {
@@ -26,8 +27,14 @@ pub fn usage_error(error: &Error) -> Message {
             hints.push(tip.trim_end_matches('.').to_owned());
         }
     }
-    if let Some(command) = other_word(error) {
+    if let Some(hint) = option_for_setting(error) {
+        hints.insert(0, hint);
+    }
+    if let Some(command) = wrong_word(error).and_then(command_for) {
         hints.insert(0, format!("did you mean mig-mps {command}?"));
+    }
+    if let Some(hint) = other_option(error) {
+        hints.insert(0, hint.to_owned());
     }
     let lines: Vec<&str> = what
         .trim_start_matches("error: ")
@@ -47,7 +54,7 @@ pub fn usage_error(error: &Error) -> Message {
 /// The length of a list of values that only help shows.
 const LONG_LIST: usize = 200;
 
-/// The words that other programs have for what a command does, or that a topic explains.
+/// The words that other programs have for what a command does, and those that a topic of the manual explains.
 const OTHER_WORDS: &[(&str, &[&str])] = &[
     ("up", &["apply", "start", "create"]),
     ("down", &["stop", "delete", "destroy", "remove", "rm"]),
@@ -56,34 +63,124 @@ const OTHER_WORDS: &[(&str, &[&str])] = &[
     ("run", &["exec"]),
     ("plan", &["diff"]),
     ("check", &["validate", "lint"]),
-    ("doctor --explain", &["explain"]),
+    ("logs", &["log"]),
+    ("explain", &["error", "errors"]),
     ("--version", &["version"]),
     (
-        "help running",
+        "help containers",
         &[
+            "container",
             "docker",
             "podman",
-            "container",
-            "containers",
+            "apptainer",
+            "pod",
+            "pods",
             "kubernetes",
             "k8s",
-            "mpi",
         ],
     ),
+    ("help running", &["mpi", "mpirun", "srun", "pipes"]),
+    ("help glossary", &["words", "mps", "mig", "slice", "slices"]),
+    ("help profile", &["settings", "configuration"]),
 ];
 
-/// Returns the command for a word of other programs that stands in place of one of ours.
-fn other_word(error: &Error) -> Option<&'static str> {
+/// Returns the words of other programs for a command, such as `up` or `help running`.
+pub fn words_for(command: &str) -> &'static [&'static str] {
+    let row = OTHER_WORDS.iter().find(|(ours, _)| *ours == command);
+    row.map_or(&[], |(_, words)| words)
+}
+
+/// Returns the command that does what another program has this word for.
+pub fn command_for(word: &str) -> Option<&'static str> {
+    let (command, _) = OTHER_WORDS
+        .iter()
+        .find(|(_, words)| words.contains(&word))?;
+    Some(command)
+}
+
+/// Returns the option of `run` and `env` for a setting that is typed as an option of theirs.
+fn option_for_setting(error: &Error) -> Option<String> {
+    let (typed, usage) = unknown_option(error)?;
+    if !["mig-mps run ", "mig-mps env "]
+        .iter()
+        .any(|command| usage.contains(command))
+    {
+        return None;
+    }
+    let name = typed.trim_start_matches('-').split('=').next()?;
+    let option = option_of_key(name)?;
+    Some(format!("{name} is called --{option} here"))
+}
+
+/// Returns the word that stands in place of one of ours.
+fn wrong_word(error: &Error) -> Option<&str> {
     let kind = match error.kind() {
         ErrorKind::InvalidSubcommand => ContextKind::InvalidSubcommand,
         ErrorKind::InvalidValue => ContextKind::InvalidValue,
         _ => return None,
     };
-    let Some(ContextValue::String(word)) = error.get(kind) else {
-        return None;
-    };
-    let (command, _) = OTHER_WORDS
+    match error.get(kind) {
+        Some(ContextValue::String(word)) => Some(word),
+        _ => None,
+    }
+}
+
+/// The options of other programs: the form of usage in which the option is wrong, its spellings, and our way.
+const OTHER_OPTIONS: &[(&str, &[&str], &str)] = &[
+    (
+        "PROFILE",
+        &["-f", "--file", "-p", "--profile"],
+        "the profile is named without an option",
+    ),
+    (
+        "mig-mps up ",
+        &["-n"],
+        "--dry-run shows the plan and changes nothing",
+    ),
+    (
+        "DEVICE",
+        &["-d", "--device", "--name"],
+        "the device is named without an option",
+    ),
+    ("[DEVICE]...", &["-a", "--all"], "'*' takes every device"),
+    (
+        "mig-mps status ",
+        &["-w", "--wide"],
+        "--columns all shows every column",
+    ),
+    (
+        "mig-mps logs ",
+        &["--tail", "--head"],
+        "-n N shows the last N lines",
+    ),
+    (
+        "mig-mps ",
+        &["-o", "--output", "--format"],
+        "--json prints JSON, where a command has it",
+    ),
+];
+
+/// Returns what does here what an unknown option does in other programs.
+fn other_option(error: &Error) -> Option<&'static str> {
+    let (typed, usage) = unknown_option(error)?;
+    let (.., hint) = OTHER_OPTIONS
         .iter()
-        .find(|(_, words)| words.contains(&word.as_str()))?;
-    Some(command)
+        .find(|(form, options, _)| usage.contains(form) && options.contains(&typed))?;
+    Some(hint)
+}
+
+/// Returns an option that the command lacks, and the usage of the command.
+fn unknown_option(error: &Error) -> Option<(&str, String)> {
+    if error.kind() != ErrorKind::UnknownArgument {
+        return None;
+    }
+    match (
+        error.get(ContextKind::InvalidArg),
+        error.get(ContextKind::Usage),
+    ) {
+        (Some(ContextValue::String(typed)), Some(ContextValue::StyledStr(usage))) => {
+            Some((typed, usage.to_string()))
+        }
+        _ => None,
+    }
 }

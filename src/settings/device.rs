@@ -1,12 +1,16 @@
 //! The settings of a device, and those that its daemon reports.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::keys::{ACTIVE_THREAD_PERCENTAGE, Control, KEYS, PINNED_MEMORY_LIMIT, SettingKey};
+use super::keys::{
+    ACTIVE_THREAD_PERCENTAGE, Control, KEYS, MAX_CLIENTS, PINNED_MEMORY_LIMIT, SettingKey,
+};
+use super::share::{DeviceSize, Oversubscription, Share, in_words};
 use super::text::{serde_as_text, words};
 use super::{CpuChoice, LimitAnswer, MemoryLimit, WrongValue};
 
@@ -18,7 +22,14 @@ pub struct Settings {
     pub serve: Option<Serve>,
     /// The time at which the MPS server starts.
     pub server: Server,
-    /// The share of the device's SMs that one client may use.
+    /// The number of clients that the device is meant for, each with an equal part of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share: Option<Share>,
+    /// The factor by which SMs are given out more than once, beside `share`.
+    #[serde(skip_serializing_if = "Oversubscription::is_none")]
+    pub oversubscribe: Oversubscription,
+    /// The part of the device's SMs that one client may use, in percent. Like the memory limit it follows from `share` unless
+    /// somebody has given it.
     pub active_thread_percentage: Percentage,
     /// The device memory that each client may allocate; no limit by default.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,6 +64,57 @@ impl Settings {
             || self.client_priority != ClientPriority::Normal
     }
 
+    /// Sets the number of clients that share the device, or removes it. Whatever a share decides is then as if nobody had
+    /// given it; what somebody has given stays without one.
+    pub(super) fn share_among(&mut self, clients: Option<u32>) {
+        let share = clients.map(Share::among);
+        let Some(deciding) = share.or(self.share) else {
+            return;
+        };
+        if deciding.decides(ACTIVE_THREAD_PERCENTAGE) {
+            self.active_thread_percentage = Percentage::FULL;
+        }
+        if deciding.decides(PINNED_MEMORY_LIMIT) {
+            self.pinned_memory_limit = None;
+        }
+        if deciding.decides(MAX_CLIENTS) {
+            self.max_clients = clients;
+        }
+        if share.is_none() {
+            self.oversubscribe = Oversubscription::NONE;
+        }
+        self.share = share;
+    }
+
+    /// Returns the settings on a device of this size: what `share` decides follows from it.
+    pub fn on(&self, device: DeviceSize) -> Cow<'_, Self> {
+        let Some(share) = self.share else {
+            return Cow::Borrowed(self);
+        };
+        let mut settings = self.clone();
+        if share.decides(ACTIVE_THREAD_PERCENTAGE) {
+            settings.active_thread_percentage = device.threads(share.clients, self.oversubscribe);
+        }
+        if share.decides(PINNED_MEMORY_LIMIT) {
+            settings.pinned_memory_limit = device.memory_of_each(share.clients);
+        }
+        settings.share = Some(Share { device, ..share });
+        Cow::Owned(settings)
+    }
+
+    /// Describes what each client gets by `share`, and what of the device is in no share; `None` without a share.
+    pub fn share_in_words(&self) -> Option<String> {
+        in_words(self)
+    }
+
+    /// Returns the memory limit that somebody has given: not one that follows from `share`.
+    pub fn given_memory_limit(&self) -> Option<MemoryLimit> {
+        let follows = self
+            .share
+            .is_some_and(|share| share.decides(PINNED_MEMORY_LIMIT));
+        self.pinned_memory_limit.filter(|_| !follows)
+    }
+
     /// True if users who do not own the daemon can enter its pipe directory.
     pub fn open_to_others(&self) -> bool {
         self.serve != Some(Serve::Own)
@@ -64,6 +126,8 @@ impl Default for Settings {
         Self {
             serve: None,
             server: Server::Eager,
+            share: None,
+            oversubscribe: Oversubscription::NONE,
             active_thread_percentage: Percentage::FULL,
             pinned_memory_limit: None,
             client_priority: ClientPriority::Normal,
@@ -137,6 +201,19 @@ impl Percentage {
     /// decimal: what is less cannot be read back.
     pub fn new(value: f64) -> Option<Self> {
         (0.1..=100.0).contains(&value).then_some(Self(value))
+    }
+
+    /// Returns so many tenths of a percent, from 1 to 1000.
+    pub(super) fn of_tenths(tenths: u32) -> Self {
+        Self(f64::from(tenths.clamp(1, 1000)) / 10.0)
+    }
+
+    /// Returns the tenths of a percent, rounded down.
+    pub(super) fn tenths(self) -> u32 {
+        // Slightly more, for what is not exact in binary.
+        let most = self.0 * 10.0 + 0.001;
+        let tenths = (1..=1000).rev().find(|&tenths| f64::from(tenths) <= most);
+        tenths.unwrap_or(1)
     }
 
     /// True if the control program's answer, which has one decimal, is another percentage.

@@ -6,7 +6,10 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use super::device::ComputeMode;
-use super::{ClientPriority, LimitAnswer, MemoryLimit, Serve, Server, Settings, WrongValue};
+use super::{
+    ClientPriority, LimitAnswer, MemoryLimit, Oversubscription, Serve, Server, Settings, Share,
+    WrongValue,
+};
 
 /// Every setting, in the order of the manual.
 pub const KEYS: &[SettingKey] = &[
@@ -27,10 +30,37 @@ pub const KEYS: &[SettingKey] = &[
         update: Update::Plan,
     },
     SettingKey {
+        name: SHARE,
+        form: SettingForm::WholeNumber,
+        words: &[],
+        parse: |settings, text| {
+            settings.share_among(unless("none", text, |text| number(CLIENTS, text))?);
+            Ok(())
+        },
+        show: |settings| shown_or(settings.share.map(|share| share.clients), "none"),
+        update: Update::Record,
+    },
+    SettingKey {
+        name: OVERSUBSCRIBE,
+        form: SettingForm::Number,
+        words: &[],
+        parse: |settings, text| {
+            let factor = unless("none", text, str::parse);
+            let factor = factor.map(|factor| factor.unwrap_or(Oversubscription::NONE));
+            set(&mut settings.oversubscribe, factor)
+        },
+        show: |settings| settings.oversubscribe.to_string(),
+        update: Update::Record,
+    },
+    SettingKey {
         name: ACTIVE_THREAD_PERCENTAGE,
         form: SettingForm::Number,
         words: &[],
-        parse: |settings, text| set(&mut settings.active_thread_percentage, text.parse()),
+        parse: |settings, text| {
+            set(&mut settings.active_thread_percentage, text.parse())?;
+            give(settings, |share| share.threads_are_given = true);
+            Ok(())
+        },
         show: |settings| settings.active_thread_percentage.to_string(),
         update: Update::Control(Control {
             word: "active_thread_percentage",
@@ -51,10 +81,10 @@ pub const KEYS: &[SettingKey] = &[
         form: SettingForm::Text,
         words: &[],
         parse: |settings, text| {
-            set(
-                &mut settings.pinned_memory_limit,
-                unless("none", text, str::parse),
-            )
+            let limit = unless("none", text, str::parse);
+            set(&mut settings.pinned_memory_limit, limit)?;
+            give(settings, |share| share.memory_is_given = true);
+            Ok(())
         },
         show: |settings| shown_or(settings.pinned_memory_limit, "none"),
         update: Update::Control(Control {
@@ -123,12 +153,14 @@ pub const KEYS: &[SettingKey] = &[
         update: Update::Restart,
     },
     SettingKey {
-        name: "max-clients",
+        name: MAX_CLIENTS,
         form: SettingForm::WholeNumber,
         words: &[],
         parse: |settings, text| {
             let most = unless("none", text, |text| number(CLIENTS, text));
-            set(&mut settings.max_clients, most)
+            set(&mut settings.max_clients, most)?;
+            give(settings, |share| share.max_clients_is_given = true);
+            Ok(())
         },
         show: |settings| shown_or(settings.max_clients, "none"),
         update: Update::Record,
@@ -140,6 +172,28 @@ pub const COMPUTE_MODE: &str = "compute-mode";
 pub const ACTIVE_THREAD_PERCENTAGE: &str = "active-thread-percentage";
 pub const PINNED_MEMORY_LIMIT: &str = "pinned-memory-limit";
 pub const CLIENT_PRIORITY: &str = "client-priority";
+pub const SHARE: &str = "share";
+pub const OVERSUBSCRIBE: &str = "oversubscribe";
+pub const MAX_CLIENTS: &str = "max-clients";
+
+/// The options by which a program that `run` starts tightens a setting for itself.
+const OPTIONS: [(&str, &str); 3] = [
+    ("threads", ACTIVE_THREAD_PERCENTAGE),
+    ("memory", PINNED_MEMORY_LIMIT),
+    ("priority", CLIENT_PRIORITY),
+];
+
+/// Returns the setting for which `run` has the option with that name.
+pub fn key_of_option(option: &str) -> Option<&'static str> {
+    let (_, key) = OPTIONS.iter().find(|(name, _)| *name == option)?;
+    Some(key)
+}
+
+/// Returns the option that `run` has for a setting.
+pub fn option_of_key(name: &str) -> Option<&'static str> {
+    let (option, _) = OPTIONS.iter().find(|(_, key)| *key == name)?;
+    Some(option)
+}
 
 /// Up to well above the most clients of a device with any known driver: 48, and 60 from CUDA 13.1.
 const CLIENTS: RangeInclusive<u32> = 1..=1024;
@@ -150,6 +204,13 @@ const FILES: RangeInclusive<u64> = 256..=1 << 30;
 fn set<T>(field: &mut T, value: Result<T, impl Into<WrongValue>>) -> Result<(), WrongValue> {
     *field = value.map_err(Into::into)?;
     Ok(())
+}
+
+/// Marks a value as given, in place of what follows from a share.
+fn give(settings: &mut Settings, mark: impl FnOnce(&mut Share)) {
+    if let Some(share) = &mut settings.share {
+        mark(share);
+    }
 }
 
 /// Shows a value, or the word for none.
@@ -322,6 +383,8 @@ mod tests {
         for (key, value) in KEYS.iter().zip([
             "group:vision",
             "lazy",
+            "4",
+            "1.5",
             "33.3",
             "1536M",
             "below-normal",

@@ -16,6 +16,13 @@ pub struct MemoryLimit {
 const MOST: u64 = 1 << 20;
 
 impl MemoryLimit {
+    /// Returns the limit of so many MiB, if there can be such a limit.
+    pub fn of_mebibytes(mebibytes: u64) -> Option<Self> {
+        (1..=MOST)
+            .contains(&mebibytes)
+            .then_some(Self { mebibytes })
+    }
+
     /// Returns the form for the control program: `1536M`.
     pub fn in_mebibytes(self) -> String {
         format!("{}M", self.mebibytes)

@@ -4,13 +4,16 @@ mod cpus;
 mod device;
 mod keys;
 mod memory_limit;
+mod share;
 mod text;
 
 pub use cpus::{CpuChoice, Cpus};
 pub use device::{ClientPriority, NOFILE, Percentage, Reported, Serve, Server, Settings};
 pub use keys::{
-    ACTIVE_THREAD_PERCENTAGE, CLIENT_PRIORITY, COMPUTE_MODE, Control, KEYS, PINNED_MEMORY_LIMIT,
-    SERVE, SettingForm, SettingKey, Update,
+    ACTIVE_THREAD_PERCENTAGE, CLIENT_PRIORITY, COMPUTE_MODE, Control, KEYS, MAX_CLIENTS,
+    OVERSUBSCRIBE, PINNED_MEMORY_LIMIT, SERVE, SHARE, SettingForm, SettingKey, Update,
+    key_of_option, option_of_key,
 };
 pub use memory_limit::{LimitAnswer, MemoryLimit};
+pub use share::{DeviceSize, FOLLOW_A_SHARE, Multiprocessors, Oversubscription, Share};
 pub use text::WrongValue;

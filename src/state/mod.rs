@@ -1,10 +1,12 @@
-//! The run directory: records of devices, the journal of a change, the applied profile, the lock.
+//! The run directory: records of devices, the journal of a change, the lock; and the profiles that were applied.
 
+mod history;
 mod leftovers;
 mod record;
 mod run_dir;
 
+pub use history::{AppliedProfile, ProfileHistory, TakenDown};
 pub use record::{
-    Created, DaemonId, DeviceKey, DeviceRecord, InstanceKey, Journal, NodeFile, Taken,
+    Created, DaemonId, DeviceKey, DeviceRecord, InstanceKey, Journal, NodeFile, OlderClient, Taken,
 };
 pub use run_dir::{RunDir, is_full};

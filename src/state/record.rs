@@ -1,5 +1,6 @@
 //! The content of the files of a run directory.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use jiff::{SignedDuration, Timestamp};
@@ -62,6 +63,9 @@ pub struct DeviceRecord {
     /// The keys of the settings that `mig-mps set` changed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub by_hand: Vec<String>,
+    /// The clients that started before a setting changed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub older_clients: Vec<OlderClient>,
     /// The GPU's compute mode before this daemon changed it, by NVML's number. It is restored when the daemon stops.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute_mode_before: Option<u32>,
@@ -128,6 +132,17 @@ impl DeviceRecord {
     }
 }
 
+/// A client that was there when a setting changed: it keeps the values that it started with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct OlderClient {
+    pub pid: Pid,
+    /// The start time of that process, in clock ticks since boot.
+    pub start_time: StartTime,
+    /// Its values by key, as text, where they are not those of the device's settings.
+    pub values: BTreeMap<String, String>,
+}
+
 /// A control daemon's identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -183,8 +198,6 @@ impl DaemonId {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct NodeFile {
-    /// The name or path of the applied profile.
-    pub profile: Option<String>,
     /// The boot in which `created` were made: instances do not survive a boot.
     pub boot_id: String,
     /// The instances that mig-mps made and has not destroyed.

@@ -26,7 +26,7 @@ pub(super) const BY_NAME: &str = "by-name";
 const PIPE: &str = "pipe";
 
 /// The mode of files that every user may read, and of those that name a user's command line.
-const PUBLIC: u32 = 0o644;
+pub(super) const PUBLIC: u32 = 0o644;
 const PRIVATE: u32 = 0o600;
 
 /// A run directory: the state of what mig-mps made.
@@ -282,7 +282,7 @@ impl RunDir {
     /// Replaces `node.json`, or removes it if it would be empty.
     pub fn write_node(&self, node: &NodeFile) -> io::Result<()> {
         let directory = self.open()?;
-        if node.created.is_empty() && node.switched_on.is_empty() && node.profile.is_none() {
+        if node.created.is_empty() && node.switched_on.is_empty() {
             return directory.remove_file(NODE);
         }
         write(&directory, NODE, node, PUBLIC)

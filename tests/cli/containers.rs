@@ -322,6 +322,7 @@ fn a_cdi_directory_that_is_refused_concerns_those_who_asked_for_it() {
     assert_eq!(document["changed"], true);
     assert_eq!(document["error"], Value::Null);
     assert_snapshot!(said(&sim, &up), @r#"
+    GPU 0: 1 × 3g.40gb + 2 × 1g.10gb uses 70 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
     cannot read the CDI file: /var/run/cdi: others can write to it
     2 of these devices serve one user at a time: a second user's program waits in cuInit until the first user's programs have exited. serve = "all" lets users share.
     "#);

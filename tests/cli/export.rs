@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use testkit::{Ran, Sim, assert_contains, plain};
+use testkit::{Ran, Sim, WHOLE, assert_contains, plain};
 
 fn said(ran: &Ran) -> String {
     plain(&format!("{}{}", ran.stdout, ran.stderr))
@@ -12,6 +12,23 @@ fn said(ran: &Ran) -> String {
 fn is_as_there(sim: &Sim, profile: &str) -> bool {
     let ran = sim.up(profile, &["--dry-run"]).ended(0);
     ran.stderr.contains("Nothing to do")
+}
+
+#[test]
+fn it_is_written_to_a_new_file() {
+    let sim = Sim::served("h200", 1, WHOLE);
+    let printed = sim.run(&["export"]).ended(0).stdout;
+    let file = sim.node.dir().join("exported.toml");
+    let words = ["export", "-o", file.to_str().unwrap()];
+    let ran = sim.run(&words).ended(0);
+    assert_eq!(ran.stdout, "");
+    assert_eq!(ran.stderr, format!("wrote {}\n", file.display()));
+    assert_eq!(fs::read_to_string(&file).unwrap(), printed);
+    // It may have been edited.
+    fs::write(&file, "edited").unwrap();
+    let refused = sim.run(&words).ended(1);
+    assert_contains(&refused.stderr, "File exists");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "edited");
 }
 
 #[test]

@@ -98,6 +98,7 @@ fn monitoring_services_are_no_obstacle_where_they_are_stopped() {
     sim.node.service(DCGM);
     let ran = sim.up(SMALL, &["--yes"]).ended(4);
     assert_snapshot!(held_by_root(&ran.stderr), @"
+    GPU 0-1: 2g.20gb + 1g.10gb uses 42 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
     GPU 0-1 waits for pid N (root, simnode serve /tmp/…/node nvidia-dcgm.service, nvidia-dcgm.service)
     error: cannot switch the MIG mode of GPU 0-1: held open by pid N (root, simnode serve /tmp/…/node nvidia-dcgm.service, nvidia-dcgm.service)
     hint: --stop-holders stops them meanwhile, and starts them again

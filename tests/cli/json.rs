@@ -117,6 +117,7 @@ fn what_each_command_prints_keeps_to_its_schema() {
     let compare = [&["compare", "--device", "0.2"], &program[..]].concat();
     printed(&compare, "compare");
     printed(&["check", profile, "--json"], "check");
+    printed(&["check", profile, "--json", "--models"], "check");
     let gpus = ["check", profile, "--json", "--gpu", "h100-80gb-sxm:2"];
     printed(&gpus, "check");
     printed(&["check", "--models", "--json"], "models");
@@ -196,6 +197,9 @@ fn a_quantity_has_one_name_one_unit_and_one_type_in_all_documents() {
         "clients_unseen",
         "hidden_processes",
         "client_limit",
+        "max_clients",
+        "share",
+        "slurm_job",
         "copies",
         "rounds",
         // Of a ratio, or of what the document's "quantity" says.
@@ -287,7 +291,7 @@ fn an_error_is_an_object() {
         "expected a number from 1",
     );
     // The document of check has its error.
-    for gpu in [&["--gpu", "a100-80gb"][..], &[]] {
+    for gpu in [&["--gpu", "a100-80gb"][..], &["--models"], &[]] {
         let args = [&["check", too_large, "--json"], gpu].concat();
         let ran = sim.run(&args).ended(5);
         let document: Value = serde_json::from_str(&ran.stdout).unwrap();

@@ -62,34 +62,76 @@ fn chapters_are_refilled_for_the_terminal_and_for_a_pipe() {
 #[test]
 fn a_chapter_is_text_and_not_markdown() {
     let shown = without_gpu(&["help", "checking"], "").ended(0).stdout;
-    assert_snapshot!(shown, @"
-    Checking without a GPU
+    assert_snapshot!(shown, @r#"
+    Checking profiles
 
-    mig-mps check shows how a profile partitions GPUs that this machine does not
-    have. It uses the planner of up and the catalog of GPU models, and needs no
-    driver and no root: run it in the tests of the repository that keeps your
-    profiles.
+    mig-mps check shows whether profiles fit, and what becomes of each GPU. It plans
+    as up does, on GPUs with nothing on them; it changes nothing and needs no root.
 
-      $ mig-mps check balanced --gpu a100-80gb:7 --gpu h200
-      GPU 0-6  a100-80gb  NVIDIA A100-SXM4-80GB
-        |1g   |1g   |2g.20gb    |3g.40gb                |
-        PROFILE  AT   SERVE          SERVER  THREADS  NAMES
-        1g.10gb  0    one-at-a-time  eager      100%  0.0, 1.0, 2.0, 3.0 … 6.0
-        1g.10gb  1    one-at-a-time  eager      100%  0.1, 1.1, 2.1, 3.1 … 6.1
-        2g.20gb  2-3  one-at-a-time  eager      100%  0.2, 1.2, 2.2, 3.2 … 6.2
-        3g.40gb  4-7  one-at-a-time  eager      100%  0.4, 1.4, 2.4, 3.4 … 6.4
-      GPU 7  h200-141gb-sxm  NVIDIA H200
-        |1g   |1g   |2g.35gb    |3g.71gb                |
-      [6 more lines]
+    On a node with GPUs it judges these, and whether the users and groups of the
+    profile exist. plan shows what would change there. With --gpu it judges an
+    imaginary node of the catalog's models, for which it needs no driver:
 
-    Without --gpu, each block is judged on every model that its selector can match,
-    or on those that the profile names with models. check --models lists the models,
-    how certain each entry is, and the models of which too little is known.
+    $ mig-mps check balanced --gpu a100-80gb
+    GPU 0  a100-80gb  NVIDIA A100-SXM4-80GB
+      |1g   |1g   |2g.20gb    |3g.40gb                |
+      PROFILE  AT   SMS   GIB  SERVE          SERVER  THREADS  LIMIT  CLIENTS  NAMES
+      1g.10gb  0     14   9.5  one-at-a-time  eager      100%      -        -  0.0
+      1g.10gb  1     14   9.5  one-at-a-time  eager      100%      -        -  0.1
+      2g.20gb  2-3   28  19.5  one-at-a-time  eager      100%      -        -  0.2
+      3g.40gb  4-7   42  39.2  one-at-a-time  eager      100%      -        -  0.4
+    It fits: 4 devices on 1 GPU.
+
+    LIMIT is pinned-memory-limit, CLIENTS is max-clients; ? is what only a driver
+    knows.
+
+    With --models, and where there is no GPU, it judges each block on every model
+    that its selector can match, or on those that the profile names with models.
+    check --models alone lists the models, how certain each entry is, and the models
+    of which too little is known.
+
+    Remarks
+
+    A remark does not change the exit status. There is one where a layout leaves a
+    part of its GPU unused and another has an instance at least as large for each of
+    its own. It names the nearest one that uses the most:
+
+      $ mig-mps check quarters.toml --gpu a100-80gb:4 | tail -n 1
+      It fits: 16 devices on 4 GPUs.
+      GPU 0-3: 4 × 1g.20gb uses 56 of 98 SMs; 3 × 2g.20gb + 1 × 1g.20gb uses all
+
+    Where nobody has published a model's SMs, compute slices are compared, and where
+    all of these are in use, memory slices, of which a 1g may have two. Equal
+    devices that have all compute slices get no remark. plan, up and init say the
+    same of instances that they make. A memory limit above the memory of its device
+    gets a remark, too.
+
+    A block that selects no GPU is named: it may be for other nodes. One that
+    partitions GPUs whose product neither this node nor the catalog has is an error,
+    since a block with all = true would hide a typing error.
+
+    In a repository of profiles
+
+    check takes several profiles, and its exit status is the highest of theirs: 2
+    for a mistake, 5 for what does not fit (exit-status). This script is a test of a
+    repository that has a directory for each kind of node, named for its GPUs, such
+    as a100-80gb:4 or h200:8:
+
+      #!/bin/sh
+      # Judges the profiles in each directory on a node of the GPUs in its name.
+      status=0
+      for node in */; do
+        mig-mps check --gpu "${node%/}" "$node"*.toml || status=$?
+      done
+      exit $status
+
+    It needs the program alone. Profiles that say with models what they are for need
+    no directories: mig-mps check --models *.toml.
 
     To try commands as well, use a simulated node: cargo sim … in a clone of the
     repository is mig-mps … on a node whose NVML library and MPS programs are
     simulated.
-    ");
+    "#);
 }
 
 #[test]
@@ -144,7 +186,7 @@ fn what_a_terminal_shows_of_devices_is_not_cut() {
     assert_fits(&sim.in_80_columns(&format!("up {profile} --yes")));
     for subcommand in [
         "list",
-        "list --profiles",
+        "list --offers",
         "status",
         "verify",
         "heal",
@@ -212,7 +254,7 @@ fn identical_gpus_stay_together_whatever_their_devices_are_called() {
     assert!(listed.starts_with("GPU 0-1  NVIDIA A100"), "{listed}");
     assert!(listed.contains("trainer-0") && listed.contains("trainer-1"));
     // What a GPU offers stands under its map.
-    let offers = sim.run(&["list", "--profiles"]).ended(0).stdout;
+    let offers = sim.run(&["list", "--offers"]).ended(0).stdout;
     let at = |what: &str| offers.find(what).unwrap();
     assert!(
         at("|3g.40gb") < at("OFFERS") && at("OFFERS") < at("NAME "),

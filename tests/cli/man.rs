@@ -3,17 +3,10 @@ use std::fs;
 
 use testkit::{Sim, assert_contains, without_gpu};
 
-/// The subcommands that the program's help lists.
 fn subcommands() -> BTreeSet<String> {
-    let help = without_gpu(&["--help"], "").ended(0).stdout;
-    let (_, listed) = help.split_once("Commands:\n").unwrap();
-    let (listed, _) = listed.split_once("\n\n").unwrap();
-    let names = listed
-        .lines()
-        .filter_map(|line| line.strip_prefix("  "))
-        .filter(|line| !line.starts_with(' '))
-        .map(|line| line.split_whitespace().next().unwrap().to_owned());
-    names.collect()
+    let program = mig_mps::cli::command();
+    let names = program.get_subcommands().map(clap::Command::get_name);
+    names.map(str::to_owned).collect()
 }
 
 #[test]

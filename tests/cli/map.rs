@@ -14,6 +14,8 @@ fn a_gpu_whose_parts_are_too_narrow_for_words_is_a_list() {
     "#;
     sim.up(profile, &[]).ended(0);
     assert_snapshot!(plain(&sim.in_80_columns("status --map").stdout), @"
+    profile profile.toml, applied N ago by USER
+
     GPU 0  NVIDIA A100-SXM4-80GB
       |1g   |1g   |1g   |1g   |1g   |1g   |1g   |.....|
       NAME                 PROFILE  STATE  CLIENTS  MEMORY                    GIB
@@ -35,6 +37,8 @@ fn a_gpu_whose_parts_are_too_narrow_for_words_is_a_list() {
     "#;
     sim.up(profile, &["--yes"]).ended(0);
     assert_snapshot!(plain(&sim.in_80_columns("status --map").stdout), @"
+    profile profile.toml, applied N ago by USER
+
     GPU 0  NVIDIA A100-SXM4-80GB
       |3g.40gb                |.....|.....|.....|.....|
       NAME    PROFILE     STATE  CLIENTS  MEMORY                     GIB

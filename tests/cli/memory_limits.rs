@@ -200,14 +200,39 @@ fn a_limit_above_the_memory_of_a_device_gets_a_remark() {
     let path = sim.profile(profile).display().to_string();
     let remark = |ran: Ran| plain(&ran.ended(0).stderr);
     assert_snapshot!(remark(sim.run(&["plan", &path])), @"
+    GPU 0-1: 3g.40gb + 1g.10gb uses 56 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
     A pinned-memory-limit of 20G limits nothing on 0.0, 1.0, which have 9728 MiB of memory.
     ");
     let check = sim.run(&["check", &path, "--gpu", "a100-80gb"]);
     assert_snapshot!(remark(check), @"
+    GPU 0: 3g.40gb + 1g.10gb uses 56 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
     A pinned-memory-limit of 20G limits nothing on 0.0, which has 9728 MiB of memory.
     ");
     let up = sim.up(profile, &[]).ended(0).stderr;
     assert_contains(&up, "limits nothing");
+    // Also where it changes under a running daemon, where no GPU is named, and on this node as it is.
+    let more = format!(
+        "models = [\"a100-80gb\"]\n{}",
+        profile.replace("20G", "30G")
+    );
+    let more = sim.profile(&more);
+    let more = more.to_str().unwrap();
+    let plan = sim.run(&["plan", more]).ended(0).stdout;
+    assert_contains(
+        &plan,
+        "from 20G to 30G; the device has 9728 MiB, so this limits nothing): 0.0, 1.0\n",
+    );
+    for (option, devices) in [
+        (&[][..], "0.0, 1.0, which have 9728 MiB"),
+        (&["--models"], "0.0, which has 9728 MiB"),
+    ] {
+        let args = [&["check", more], option].concat();
+        let said = sim.run(&args).ended(0).stderr;
+        assert_contains(
+            &said,
+            &format!("A pinned-memory-limit of 30G limits nothing on {devices} of memory."),
+        );
+    }
     let whole = whole("pinned-memory-limit = \"100G\"");
     let up = sim.up(&whole, &["--force", "--yes"]).ended(0).stderr;
     assert_contains(

@@ -1,5 +1,6 @@
 //! `metrics`: the status as Prometheus reads it, judged by promtool and by a real Prometheus.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -220,11 +221,143 @@ fn a_change_in_progress_is_not_waited_for() {
     assert_eq!(state(&metrics(&sim, &[]), "0"), "ready");
 }
 
+#[test]
+fn the_drift_is_written_alone() {
+    let sim = Sim::with("h200", 1);
+    let text = whole("active-thread-percentage = 50");
+    let path = sim.profile(&text);
+    let profile = path.to_str().unwrap();
+    sim.run(&["up", profile]).ended(0);
+    let samples = |text: &str| {
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let as_it_is = ["mig_mps_drift 0", "mig_mps_device_drift{device=\"0\"} 0"];
+    let named = metrics(&sim, &["--drift", profile]);
+    assert_eq!(samples(&named), as_it_is);
+    // Together, the two files have no series twice.
+    let mut both = samples(&metrics(&sim, &[]));
+    both.extend(samples(&named));
+    let series: BTreeSet<&str> = both
+        .iter()
+        .map(|line| line.rsplit_once(' ').unwrap().0)
+        .collect();
+    assert_eq!(series.len(), both.len(), "{both:#?}");
+    // The profile of the boot is the one that is meant without a name.
+    sim.prepare("etc/mig-mps/profile.toml", &text);
+    assert_eq!(samples(&metrics(&sim, &["--drift"])), as_it_is);
+    sim.run(&["set", "0", "active-thread-percentage=25"])
+        .ended(0);
+    let text = metrics(&sim, &["--drift"]);
+    has(&text, "mig_mps_drift", 1.0);
+    has(&text, "mig_mps_device_drift{device=\"0\"}", 1.0);
+    // Unknown is no series.
+    sim.node.fault("nvmlInit_v2").every().fails(9).unwrap();
+    let ran = sim.run(&["metrics", "--drift"]).ended(0);
+    assert_eq!(ran.stdout, "");
+    assert_contains(
+        &ran.stderr,
+        "whether the node is as the profile says is unknown",
+    );
+}
+
+#[test]
+fn the_limits_of_clients_are_those_of_the_daemon() {
+    let sim = Sim::whole("active-thread-percentage = 33.3, pinned-memory-limit = \"1536M\"");
+    let [ratio, memory, read_back] = [
+        "client_active_thread_ratio",
+        "client_memory_limit_bytes",
+        "settings_read_back",
+    ]
+    .map(|name| format!("mig_mps_device_{name}{{device=\"0\"}}"));
+    let limits = || {
+        let text = metrics(&sim, &[]);
+        [&ratio, &memory, &read_back].map(|series| value(&text, series))
+    };
+    let in_mebibytes = |count: u32| Some(f64::from(count) * 1_048_576.0);
+    let configured = [Some(0.333), in_mebibytes(1536)];
+    assert_eq!(limits(), [configured[0], configured[1], Some(0.0)]);
+    // A client makes the daemon be asked.
+    let client = sim.client("0");
+    assert_eq!(limits(), [configured[0], configured[1], Some(1.0)]);
+    let commands = "set_default_active_thread_percentage 70\nset_default_device_pinned_mem_limit 0 512M\n\
+                    get_default_active_thread_percentage\n";
+    sim.ask("0", commands);
+    assert_eq!(limits(), [Some(0.7), in_mebibytes(512), Some(1.0)]);
+    client.finish();
+    // No limit is no series, and a dead daemon limits nobody.
+    let sim = Sim::whole("");
+    let text = metrics(&sim, &[]);
+    has(&text, &ratio, 1.0);
+    assert_eq!(value(&text, &memory), None);
+    sim.kill_daemon("0");
+    assert_eq!(value(&metrics(&sim, &[]), &ratio), None);
+}
+
+#[test]
+fn clients_are_counted_by_user_and_workload() {
+    needs_root!();
+    let sim = Sim::whole("serve = \"all\"");
+    let clients = [(); 3].map(|()| sim.client("0"));
+    let mut hers = sim.app_of_nobody("0", &["hold"]);
+    assert!(hers.wait_up().ends_with("mps yes"));
+    let id = "9ec39b91f3d70e1beff50a308f77067065ea6be0d91a3378375056cd4422cf3d";
+    let uid = "6dbbf17e-94e1-4b10-8555-9bfe510c25d5";
+    let put = |pid: u32, group: &str| sim.node.node().show_in_cgroup(pid, group).unwrap();
+    put(clients[0].pid(), "/slurm/uid_0/job_7/step_0");
+    put(clients[1].pid(), "/slurm/uid_0/job_7/step_1");
+    put(hers.pid(), &format!("/kubepods/pod{uid}/{id}"));
+    let text = metrics(&sim, &[]);
+    let of = |name: &str, user: &str, job: &str, pod: &str| {
+        format!(
+            "mig_mps_device_user_{name}{{device=\"0\",user=\"{user}\",slurm_job=\"{job}\",pod_uid=\"{pod}\",container_id=\"\"}}"
+        )
+    };
+    has(&text, &of("clients", "root", "7", ""), 2.0);
+    has(&text, &of("clients", "root", "", ""), 1.0);
+    has(&text, &of("clients", "nobody", "", uid), 1.0);
+    let memory = "memory_used_bytes";
+    let one = value(&text, &of(memory, "root", "", "")).unwrap();
+    assert!(one > 0.0);
+    has(&text, &of(memory, "root", "7", ""), 2.0 * one);
+    has(&text, &of(memory, "nobody", "", uid), one);
+    // In a container and in no pod, the container is named.
+    put(hers.pid(), &format!("/system.slice/docker-{id}.scope"));
+    let in_container =
+        of("clients", "nobody", "", "").replace("container_id=\"", &format!("container_id=\"{id}"));
+    has(&metrics(&sim, &[]), &in_container, 1.0);
+}
+
+/// The query of the manual, as Prometheus understands it.
+#[test]
+fn the_name_of_a_pod_comes_from_kube_state_metrics() {
+    if !has_promtool("the_name_of_a_pod_comes_from_kube_state_metrics") {
+        return;
+    }
+    let manual = TOPICS.iter().find(|topic| topic.name == "monitoring");
+    let (_, query) = manual.unwrap().text.split_once("```promql\n").unwrap();
+    let (query, _) = query.split_once("```").unwrap();
+    let query = query.replace('\n', " ").replace('\'', "''");
+    let tests = format!(
+        "evaluation_interval: 1m\ntests:\n  - interval: 1m\n    input_series:\n\
+         \x20     - {{ series: 'mig_mps_device_user_clients{{device=\"0\",user=\"alice\",pod_uid=\"u-1\"}}', values: '2' }}\n\
+         \x20     - {{ series: 'mig_mps_device_user_clients{{device=\"0\",user=\"bob\",slurm_job=\"7\"}}', values: '1' }}\n\
+         \x20     - {{ series: 'kube_pod_info{{uid=\"u-1\",namespace=\"ml\",pod=\"train-0\",node=\"n1\"}}', values: '1' }}\n\
+         \x20   promql_expr_test:\n      - expr: '{query}'\n        eval_time: 0m\n        exp_samples:\n\
+         \x20         - labels: '{{device=\"0\",user=\"alice\",pod_uid=\"u-1\",namespace=\"ml\",pod=\"train-0\"}}'\n            value: 2\n"
+    );
+    let sim = Sim::with("h200", 1);
+    fs::write(sim.node.dir().join("query.yml"), tests).unwrap();
+    let mut promtool = Command::new("promtool");
+    promtool.args(["test", "rules", "query.yml"]);
+    Ran::of(promtool.current_dir(sim.node.dir())).ended(0);
+}
+
 /// A whole GPU has more than a MIG device.
 #[test]
 fn a_device_has_as_many_series_as_the_manual_says() {
     let sim = Sim::with("h200", 1);
-    let path = sim.profile(&whole(""));
+    let path = sim.profile(&whole("pinned-memory-limit = \"10G\""));
     let profile = path.to_str().unwrap();
     sim.run(&["up", profile]).ended(0);
     let text = metrics(&sim, &["--profile", profile]);
@@ -264,6 +397,7 @@ fn promtool_finds_no_fault() {
     sim.run(&["up", path.to_str().unwrap(), "--yes"]).ended(0);
     let client = sim.client("1");
     promtool_takes(&metrics(&sim, &["--profile", path.to_str().unwrap()]));
+    promtool_takes(&metrics(&sim, &["--drift", path.to_str().unwrap()]));
     client.finish();
     let sim = Sim::small();
     promtool_takes(&metrics(&sim, &[]));

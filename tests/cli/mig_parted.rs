@@ -19,7 +19,7 @@ type Geometry = Vec<(String, Vec<u32>)>;
 fn geometry(profile: &str, model: &'static Model) -> Option<Geometry> {
     let profile = Profile::parse(Path::new("p.toml"), profile.to_owned()).unwrap();
     let on_node = check_on_gpus(&profile, &[GpuArgument { model, count: 1 }]).ok()?;
-    let shape = on_node.gpus[0].1.clone().unwrap();
+    let shape = on_node.gpus[0].shape.clone().unwrap();
     let mut instances: BTreeMap<u32, (String, Vec<u32>)> = BTreeMap::new();
     for device in shape.devices {
         let named: MigDevice = device.profile.unwrap().parse().unwrap();

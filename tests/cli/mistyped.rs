@@ -2,7 +2,7 @@
 
 use insta::assert_snapshot;
 
-use testkit::{SMALL, Sim, WHOLE, assert_contains};
+use testkit::{SMALL, Sim, WHOLE, assert_contains, without_gpu};
 
 use crate::cli::sight::{beside, unmanaged_daemon};
 
@@ -23,21 +23,67 @@ fn the_words_of_other_programs_lead_to_ours() {
         ("ps", "status"),
         ("top", "status"),
         ("show", "status"),
-        ("explain", "doctor --explain"),
         ("version", "--version"),
+        ("docker", "help containers"),
     ] {
         let said = said(&sim, word);
         let hint = format!("hint: did you mean mig-mps {meant}?\n");
         assert!(said.contains(&hint), "{word}: {said}");
     }
-    let docker = said(&sim, "help docker");
-    assert_contains(&docker, "hint: did you mean mig-mps help running?\n");
     let misspelt = said(&sim, "statsu");
     assert_contains(&misspelt, "a similar subcommand exists: 'status'\n");
-    for word in ["pipes", "mps"] {
-        let said = said(&sim, &format!("help {word}"));
-        assert!(!said.contains("did you mean"), "{word}: {said}");
+}
+
+#[test]
+fn help_knows_the_words_of_others() {
+    let help = |word: &str| without_gpu(&["help", word], "").ended(0).stdout;
+    for (word, ours) in [
+        ("docker", "containers"),
+        ("pod", "containers"),
+        ("pipes", "running"),
+        ("mps", "glossary"),
+        ("apply", "up"),
+    ] {
+        assert_eq!(help(word), help(ours), "{word}");
     }
+}
+
+#[test]
+fn a_word_is_found_in_the_manual_and_in_the_help_of_commands() {
+    let search = |word: &str| without_gpu(&["help", "--search", word], "");
+    let found = search("podman").ended(0).stdout;
+    assert_contains(&found, "mig-mps env --help\n");
+    assert_contains(&found, "mig-mps help containers\n");
+    for part in found.split("\n\n") {
+        let (title, lines) = part.split_once('\n').unwrap();
+        assert!(lines.to_lowercase().contains("podman"), "{title}: {lines}");
+    }
+    assert_eq!(search("PODMAN").ended(0).stdout, found);
+    // A word of every chapter fills no screens.
+    let most = search("device").ended(0).stdout;
+    assert!(most.lines().count() < 7 * 60, "{most}");
+    assert_contains(&most, "more lines\n");
+    assert_snapshot!(search("zebra").ended(1).stderr, @r#"
+    error: no command and no topic has "zebra"
+    hint: mig-mps help lists all commands and topics
+    "#);
+}
+
+/// Shown on a small terminal without scrolling.
+#[test]
+fn without_a_command_the_commands_are_shown_by_task() {
+    let sim = Sim::with("h200", 1);
+    let ran = sim.shown("", "", 80).ended(2);
+    let shown = ran.stdout.replace('\r', "");
+    assert!(shown.lines().count() <= 22, "{shown}");
+    let program = mig_mps::cli::command();
+    for command in program.get_subcommands() {
+        assert_contains(&shown, command.get_name());
+    }
+    assert_contains(&shown, "New here: list, init, plan, up, status\n");
+    // An incomplete subcommand shows its own.
+    let slurm = sim.run(&["slurm"]).ended(2);
+    assert_contains(&slurm.stderr, "Usage: mig-mps slurm");
 }
 
 #[test]
@@ -52,8 +98,8 @@ fn a_usage_error_shows_what_can_be_typed() {
     hint: for more information, try '--help'
     ");
     assert_snapshot!(said(&sim, "check"), @"
-    error: the following required arguments were not provided: <PROFILE>
-    hint: usage: mig-mps check [OPTIONS] <PROFILE>
+    error: the following required arguments were not provided: <PROFILE>...
+    hint: usage: mig-mps check [OPTIONS] <PROFILE>...
                  mig-mps check [OPTIONS] --models
     hint: for more information, try '--help'
     ");
@@ -66,9 +112,8 @@ fn a_usage_error_shows_what_can_be_typed() {
     for (command, form) in [
         (
             "compare cuda-app run 1",
-            "compare [OPTIONS] -- <COMMAND>...",
+            "compare [OPTIONS] [DEVICE] -- <COMMAND>...",
         ),
-        ("compare 0 -- true", "compare [OPTIONS] -- <COMMAND>..."),
         ("run 0 true", "run [OPTIONS] <DEVICE> -- <COMMAND>..."),
     ] {
         let said = said(&sim, command);

@@ -156,10 +156,10 @@ devices = []
     insta::assert_snapshot!(ran.stdout, @"
     GPU 0  a100-80gb  NVIDIA A100-SXM4-80GB
       |1g   |1g   |.....|.....|3g.40gb                |
-      PROFILE  AT   SERVE          SERVER  THREADS  NAMES
-      1g.10gb  0    one-at-a-time  eager      100%  0.0
-      1g.10gb  1    one-at-a-time  eager      100%  0.1
-      3g.40gb  4-7  -              -             -  no daemon
+      PROFILE  AT   SMS   GIB  SERVE          SERVER  THREADS  LIMIT  CLIENTS  NAMES
+      1g.10gb  0     14   9.5  one-at-a-time  eager      100%      -        -  0.0
+      1g.10gb  1     14   9.5  one-at-a-time  eager      100%      -        -  0.1
+      3g.40gb  4-7   42  39.2  -              -             -      -        -  no daemon
     GPU 1  a100-80gb  NVIDIA A100-SXM4-80GB
       the whole GPU, without a daemon
     GPU 2  a100-80gb  NVIDIA A100-SXM4-80GB

@@ -23,6 +23,7 @@ fn shown(sim: &Sim, command: &str) -> String {
     let changes = [
         (r"(GPU|MIG)-…", "$1-5f1c…"),
         (r"\bpid \d+", "pid 4711"),
+        (r"applied \w+ ago", "applied 2h5m ago"),
         (r"-CONT \d+", "-CONT 4711"),
         (r"CLIENT OF +PID", "CLIENT OF   PID"),
         (r"(?m)^(\d\.\d) +\d{3,7}  ", "$1        4711  "),

@@ -27,8 +27,7 @@ fn built_in_profiles_go_by_their_names() {
     sim.run(&["check", "balanced"]).ended(0);
     sim.run(&["plan", "balanced"]).ended(0);
     sim.run(&["up", "balanced", "--yes"]).ended(0);
-    let node = std::fs::read_to_string(sim.node.run_dir().join("node.json")).unwrap();
-    assert!(node.contains("\"balanced\""), "{node}");
+    assert_eq!(sim.status()["applied_profile"]["path"], "balanced");
 }
 
 #[test]

@@ -130,17 +130,16 @@ fn the_readme_is_short_and_lists_every_topic() {
 
 #[test]
 fn help_lists_every_command_and_topic() {
-    let listed = without_gpu(&["--help"], "").ended(0).stdout;
-    let (_, commands) = listed.split_once("Commands:\n").unwrap();
-    let (commands, _) = commands.split_once("\n\n").unwrap();
-    let commands = commands
-        .lines()
-        .filter(|line| line.starts_with("  ") && !line.starts_with("   "));
-    let commands: Vec<&str> = commands
-        .map(|line| line.split_whitespace().next().unwrap())
+    let program = mig_mps::cli::command();
+    let commands: Vec<&str> = program
+        .get_subcommands()
+        .map(clap::Command::get_name)
         .collect();
     assert!(commands.contains(&"up"), "{commands:?}");
     let help = without_gpu(&["help"], "").ended(0).stdout;
+    for words in [&["--help"][..], &["-h"], &["-q", "--help"]] {
+        assert_eq!(without_gpu(words, "").ended(0).stdout, help, "{words:?}");
+    }
     for name in commands
         .iter()
         .copied()

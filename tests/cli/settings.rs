@@ -171,7 +171,7 @@ fn mistakes_in_settings() {
     error: profile.toml:4:31: pinned-memory-limit must be a string
       |
     4 | mps = { pinned-memory-limit = 512 }
-      |                               ^^^
+      |                               ^^^ write pinned-memory-limit = "512G"
     error: profile.toml:4:9: unknown key "pinned-memory-limt"
       |
     4 | mps = { pinned-memory-limt = "1G" }

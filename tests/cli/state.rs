@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use testkit::{Ran, Sim, assert_contains, in_state, is_alive, needs_root};
+use testkit::{ONE_EACH, Ran, Sim, assert_contains, in_state, is_alive, needs_root};
 
 const DEVICES: [&str; 4] = ["1", "left", "right-0", "right-1"];
 
@@ -123,10 +123,10 @@ fn a_journal_of_a_program_without_versions_is_taken_up() {
 #[test]
 fn the_state_of_a_newer_program_is_left_alone() {
     let sim = Sim::with("h200", 2);
-    let text = "[[gpu]]\nselect = { all = true }\nmig = false\n";
+    let text = ONE_EACH;
     sim.up(text, &[]).ended(0);
-    let (device, node) = (record_of(&sim, "1"), sim.node.run_dir().join("node.json"));
-    let pid = sim.device("1")["daemon_pid"].clone();
+    let (device, node) = (record_of(&sim, "1.0"), sim.node.run_dir().join("node.json"));
+    let pid = sim.device("1.0")["daemon_pid"].clone();
     for file in [device, node] {
         let written = fs::read_to_string(&file).unwrap();
         let newer = written.replace("\"version\": 1", "\"version\": 2");
@@ -139,9 +139,9 @@ fn the_state_of_a_newer_program_is_left_alone() {
             &["up", profile][..],
             &["up", profile, "--dry-run"],
             &["down", "--force", "--yes"],
-            &["down", "--purge", "0"],
-            &["set", "0", "active-thread-percentage=50"],
-            &["restart", "0", "--force"],
+            &["down", "--purge", "0.0"],
+            &["set", "0.0", "active-thread-percentage=50"],
+            &["restart", "0.0", "--force"],
         ] {
             let ran = sim.run(args).ended(1);
             assert!(ran.stderr.contains(said), "{args:?}: {}", ran.stderr);
@@ -165,8 +165,7 @@ fn a_journal_names_each_unit_once() {
     needs_root!();
     let sim = Sim::whole("");
     sim.node.service("nvidia-dcgm.service");
-    let boot = fs::read_to_string(sim.node.run_dir().join("node.json")).unwrap();
-    let boot: Value = serde_json::from_str(&boot).unwrap();
+    let boot = read(&record_of(&sim, "0"));
     let journal = json!({
         "command": "mig-mps up",
         "since": "2026-11-24T20:00:00Z",

@@ -13,9 +13,11 @@ fn servers_and_clients_are_shown() {
     let second = sim.client("0.2");
     let ran = sim.run(&["status"]).ended(0);
     assert_snapshot!(ran.tidy(), @"
-    NAME  GPU  PROFILE  STATE  USER  CLIENTS  THREADS  MEMORY GIB  UTIL  DAEMON  SERVER  SINCE  SERVE  DEVICE
-    0.0  0  2g.20gb  ready  USER  0  (100%)  0.0/19.5  n/a  N  N  Ns  SERVE  MIG-…
-    0.2  0  1g.10gb  ready  USER  2  100%  2.2/9.5  n/a  N  N  Ns  SERVE  MIG-…
+    profile profile.toml, applied N ago by USER
+
+    NAME  GPU  PROFILE  STATE  USER  CLIENTS  THREADS  LIMIT  MEMORY GIB  UTIL  DAEMON  SERVER  SINCE  SERVE  DEVICE
+    0.0  0  2g.20gb  ready  USER  0  (100%)  (none)  0.0/19.5  n/a  N  N  Ns  SERVE  MIG-…
+    0.2  0  1g.10gb  ready  USER  2  100%  none  2.2/9.5  n/a  N  N  Ns  SERVE  MIG-…
 
     CLIENT OF  PID  USER  MEMORY GIB  RUNNING  COMMAND
     0.2  N  USER  2.1  Ns  /tmp/…/node/bin/cuda-app hold --alloc 2048
@@ -115,8 +117,18 @@ fn a_narrow_terminal_leaves_columns_out_and_says_so() {
     for line in ran.stdout.lines() {
         assert!(console::measure_text_width(line.trim_end()) <= 80, "{line}");
     }
-    let text = ran.stdout.replace("\r\n", " ");
-    assert_contains(&text, "hidden: device, serve, since, ");
+    let words: Vec<&str> = ran.stdout.split_whitespace().collect();
+    let text = words.join(" ");
+    assert_contains(&text, "hidden: daemon, server, device, serve, since");
+    let heads = ran
+        .stdout
+        .lines()
+        .find(|line| line.starts_with("NAME"))
+        .unwrap();
+    assert!(
+        heads.contains("THREADS  ") && heads.contains("LIMIT"),
+        "{heads}"
+    );
     assert_contains(&text, "(widen the terminal, or use --columns)");
 }
 

@@ -1,4 +1,4 @@
-//! `systemd`: units that apply a profile at boot and heal daemons; and daemons in scopes of their own.
+//! `systemd`: units that apply a profile at boot, heal daemons and write metrics; and daemons in scopes of their own.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,6 +15,14 @@ const NAMES: [&str; 3] = [
     "mig-mps.service",
     "mig-mps-heal.service",
     "mig-mps-heal.timer",
+];
+
+/// Those that write metrics.
+const OF_METRICS: [&str; 4] = [
+    "mig-mps-metrics.service",
+    "mig-mps-metrics.timer",
+    "mig-mps-drift.service",
+    "mig-mps-drift.timer",
 ];
 
 fn etc(sim: &Sim, name: &str) -> PathBuf {
@@ -46,9 +54,14 @@ fn said(sim: &Sim, text: &str) -> String {
         .replace(root.to_str().unwrap(), "")
 }
 
-/// Runs a command line of a unit, as systemd does.
+/// Runs a command line of the service that applies the profile, as systemd does.
 fn execute(sim: &Sim, key: &str) -> Ran {
-    let text = fs::read_to_string(unit(sim, "mig-mps.service")).unwrap();
+    execute_in(sim, NAMES[0], key)
+}
+
+/// The same of another service.
+fn execute_in(sim: &Sim, service: &str, key: &str) -> Ran {
+    let text = fs::read_to_string(unit(sim, service)).unwrap();
     let line = text
         .lines()
         .find_map(|line| line.strip_prefix(key))
@@ -126,14 +139,116 @@ fn systemd_takes_the_units() {
         return;
     }
     let sim = Sim::with("h200", 1);
-    systemd(&sim, &whole(""), &["--install"]).ended(0);
+    // A path that has to be quoted.
+    let args = ["--install", "--metrics", "/var/lib/node exporter/100%"];
+    systemd(&sim, &whole(""), &args).ended(0);
+    let names = NAMES.iter().chain(&OF_METRICS);
     let mut verify = Command::new("systemd-analyze");
     verify
         .arg("verify")
-        .args(NAMES.map(|name| unit(&sim, name)));
+        .args(names.map(|name| unit(&sim, name)));
     let ran = Ran::of(&mut verify).ended(0);
     // It prints what it does not understand, and what is missing.
     assert_eq!(format!("{}{}", ran.stdout, ran.stderr), "");
+}
+
+#[test]
+fn the_units_of_the_metrics_are_printed() {
+    let sim = Sim::with("h200", 1);
+    let ran = systemd(&sim, &whole(""), &["--metrics", "/var/lib/node_exporter"]).ended(0);
+    let text = said(&sim, &ran.stdout);
+    let (_, text) = text
+        .split_once("# /etc/systemd/system/mig-mps-metrics.service\n")
+        .unwrap();
+    assert_snapshot!(text, @"
+    # Written by mig-mps systemd, which replaces and removes it.
+    [Unit]
+    Description=Write metrics of MPS devices
+
+    [Service]
+    Type=oneshot
+    ExecStart=/usr/local/bin/mig-mps metrics --output /var/lib/node_exporter/mig-mps.prom
+    TimeoutStartSec=1min
+    LimitNOFILE=524288
+
+    # /etc/systemd/system/mig-mps-metrics.timer
+    # Written by mig-mps systemd, which replaces and removes it.
+    [Unit]
+    Description=Write metrics of MPS devices every minute
+
+    [Timer]
+    OnBootSec=1min
+    OnUnitInactiveSec=1min
+    AccuracySec=5s
+
+    [Install]
+    WantedBy=timers.target
+
+    # /etc/systemd/system/mig-mps-drift.service
+    # Written by mig-mps systemd, which replaces and removes it.
+    [Unit]
+    Description=Compare MIG partitions and MPS daemons with their profile
+    After=mig-mps.service
+
+    [Service]
+    Type=oneshot
+    ExecStart=/usr/local/bin/mig-mps metrics --drift /etc/mig-mps/profile.toml --output /var/lib/node_exporter/mig-mps-drift.prom
+    TimeoutStartSec=5min
+    LimitNOFILE=524288
+
+    # /etc/systemd/system/mig-mps-drift.timer
+    # Written by mig-mps systemd, which replaces and removes it.
+    [Unit]
+    Description=Compare MIG partitions and MPS daemons with their profile every ten minutes
+
+    [Timer]
+    OnBootSec=10min
+    OnUnitInactiveSec=10min
+    AccuracySec=1min
+
+    [Install]
+    WantedBy=timers.target
+    ");
+}
+
+#[test]
+fn timers_write_metrics_and_drift() {
+    needs_root!();
+    let sim = Sim::with("h200", 1);
+    let files = sim.node.dir().join("collected");
+    fs::create_dir(&files).unwrap();
+    let with_metrics = [
+        "--install",
+        "--enable",
+        "--metrics",
+        files.to_str().unwrap(),
+    ];
+    let ran = systemd(&sim, &whole(""), &with_metrics).ended(0);
+    assert_contains(
+        &ran.stderr,
+        "enabled mig-mps.service, mig-mps-heal.timer, mig-mps-metrics.timer and mig-mps-drift.timer",
+    );
+    let wanted = |name: &str| unit(&sim, "timers.target.wants").join(name);
+    assert!(wanted("mig-mps-metrics.timer").is_symlink());
+    assert!(wanted("mig-mps-drift.timer").is_symlink());
+    execute_in(&sim, "mig-mps-metrics.service", "ExecStart=").ended(0);
+    execute_in(&sim, "mig-mps-drift.service", "ExecStart=").ended(0);
+    let [metrics, drift] = ["mig-mps.prom", "mig-mps-drift.prom"]
+        .map(|name| fs::read_to_string(files.join(name)).unwrap());
+    assert_contains(&metrics, "mig_mps_driver_answers 1\n");
+    assert!(!metrics.contains("drift"), "{metrics}");
+    assert_contains(&drift, "mig_mps_drift 1\n");
+    execute(&sim, "ExecStart=").ended(0);
+    execute_in(&sim, "mig-mps-drift.service", "ExecStart=").ended(0);
+    let drift = fs::read_to_string(files.join("mig-mps-drift.prom")).unwrap();
+    assert_contains(&drift, "mig_mps_drift 0\n");
+    // Without the option they stay as they are.
+    let ran = systemd(&sim, &whole(""), &["--install"]).ended(0);
+    assert!(!ran.stderr.contains("metrics"), "{ran:?}");
+    systemd(&sim, &whole(""), &["--uninstall"]).ended(0);
+    assert!(OF_METRICS.iter().all(|name| !unit(&sim, name).exists()));
+    assert!(!wanted("mig-mps-metrics.timer").is_symlink());
+    assert!(!wanted("mig-mps-drift.timer").is_symlink());
 }
 
 #[test]

@@ -18,11 +18,11 @@ fn every_device_gets_a_daemon_and_a_server_that_is_ready() {
       + enable MIG mode (the profile partitions this GPU)
       + create 2g.20gb at slices 0-1, 1g.10gb at slice 2
       + start 4 daemons (no daemon yet): 0.0, 0.2, 1.0, 1.2
-    NAME  GPU  PROFILE  STATE  USER  CLIENTS  THREADS  MEMORY GIB  UTIL  DAEMON  SERVER  SINCE  SERVE  DEVICE
-    0.0  0  2g.20gb  ready  USER  0  100%  0.0/19.5  n/a  N  N  Ns  SERVE  MIG-…
-    0.2  0  1g.10gb  ready  USER  0  100%  0.0/9.5  n/a  N  N  Ns  SERVE  MIG-…
-    1.0  1  2g.20gb  ready  USER  0  100%  0.0/19.5  n/a  N  N  Ns  SERVE  MIG-…
-    1.2  1  1g.10gb  ready  USER  0  100%  0.0/9.5  n/a  N  N  Ns  SERVE  MIG-…
+    NAME  GPU  PROFILE  STATE  USER  CLIENTS  THREADS  LIMIT  MEMORY GIB  UTIL  DAEMON  SERVER  SINCE  SERVE  DEVICE
+    0.0  0  2g.20gb  ready  USER  0  100%  none  0.0/19.5  n/a  N  N  Ns  SERVE  MIG-…
+    0.2  0  1g.10gb  ready  USER  0  100%  none  0.0/9.5  n/a  N  N  Ns  SERVE  MIG-…
+    1.0  1  2g.20gb  ready  USER  0  100%  none  0.0/19.5  n/a  N  N  Ns  SERVE  MIG-…
+    1.2  1  1g.10gb  ready  USER  0  100%  none  0.0/9.5  n/a  N  N  Ns  SERVE  MIG-…
 
     No clients.
     ");
@@ -92,6 +92,7 @@ fn a_dry_run_shows_the_plan_and_changes_nothing() {
       + start 4 daemons (no daemon yet): 0.0, 0.2, 1.0, 1.2
 
     GPU 0-1: MIG mode changes with a reset: an idle GPU is reset automatically, another one by up --reset, and in a virtual machine by a reboot
+    GPU 0-1: 2g.20gb + 1g.10gb uses 42 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
     ");
     assert_eq!(sim.list()["gpus"][0]["mig"]["current"], false);
     assert!(!sim.node.run_dir().exists());
@@ -387,9 +388,9 @@ devices = [ { profile = "3g", count = 2 }, { profile = "1g" } ]
       |
     3 | select = { all = true }
       |          ^^^^^^^^^^^^^^
-    GPU 0 (NVIDIA A100-SXM4-80GB): 2 × 3g.40gb + 1g.10gb does not fit: it needs 9 of 8 memory slices
+    GPU 0 (NVIDIA A100-SXM4-80GB): 2 × 3g.40gb + 1 × 1g.10gb does not fit: it needs 9 of 8 memory slices
       |3g.40gb                |3g.40gb                |  2 × 3g.40gb
-    hint: 2 × 3g.40gb, or 4g.40gb + 3g.40gb, or 3g.40gb + 2g.20gb + 2 × 1g.10gb would fit
+    hint: 2 × 3g.40gb, or 4g.40gb + 3g.40gb, or 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb would fit
     ");
     assert_eq!(sim.list()["gpus"][0]["mig"]["current"], false);
     assert!(!sim.node.run_dir().exists());

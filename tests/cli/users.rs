@@ -105,6 +105,7 @@ fn a_plain_user_cannot_partition_and_nothing_is_left() {
     let ran = Ran::of(&mut sim.by_nobody(&["up", profile.to_str().unwrap()])).ended(1);
     let said = plain(&ran.stderr.replace(profile.to_str().unwrap(), "PROFILE"));
     assert_snapshot!(said, @"
+    GPU 0: 2g.20gb + 1g.10gb uses 42 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
     error: GPU 0 (GPU-…): enable MIG mode: GPU-…: nvmlDeviceSetMigMode: Insufficient Permissions (4)
     hint: run it as root: sudo mig-mps up PROFILE
     ");

@@ -50,7 +50,7 @@ impl Walk<'_> {
     /// Shows what mig-mps finds.
     pub(crate) fn read(&self) -> Checked {
         self.run(&["--version"], 0)?;
-        self.run(&["list", "--profiles"], 0)?;
+        self.run(&["list", "--offers"], 0)?;
         self.run(&["status"], 0)?;
         Ok(())
     }
@@ -325,7 +325,8 @@ impl Walk<'_> {
         command
             .args(arguments)
             .env("MIG_MPS_RUN_DIR", self.dir.join("run"))
-            .env("MIG_MPS_LOG_DIR", self.dir.join("log"));
+            .env("MIG_MPS_LOG_DIR", self.dir.join("log"))
+            .env("MIG_MPS_STATE_DIR", self.dir.join("state"));
         command
     }
 }

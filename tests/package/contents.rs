@@ -94,8 +94,12 @@ fn files_and_modes() {
     }
     others.sort_unstable();
     assert_snapshot!(others.join("\n"), @"
+    -rw-r--r-- /usr/lib/systemd/system/mig-mps-drift.service
+    -rw-r--r-- /usr/lib/systemd/system/mig-mps-drift.timer
     -rw-r--r-- /usr/lib/systemd/system/mig-mps-heal.service
     -rw-r--r-- /usr/lib/systemd/system/mig-mps-heal.timer
+    -rw-r--r-- /usr/lib/systemd/system/mig-mps-metrics.service
+    -rw-r--r-- /usr/lib/systemd/system/mig-mps-metrics.timer
     -rw-r--r-- /usr/lib/systemd/system/mig-mps.service
     -rw-r--r-- /usr/share/bash-completion/completions/mig-mps
     -rw-r--r-- /usr/share/doc/mig-mps/CHANGELOG.md

@@ -70,7 +70,7 @@ fn its_profiles_fit() {
     };
     let ran = installed(
         package,
-        "for profile in /usr/share/mig-mps/profiles/*.toml; do mig-mps check $profile; done",
+        "mig-mps check --quiet --models /usr/share/mig-mps/profiles/*.toml",
     )
     .ended(0);
     assert_eq!(ran.stderr, "");
@@ -85,13 +85,13 @@ fn systemd_takes_its_units_and_enables_none() {
     };
     let ran = installed(
         package,
-        "cd /usr/lib/systemd/system; systemd-analyze verify ./mig-mps.service ./mig-mps-heal.service ./mig-mps-heal.timer
-         systemctl is-enabled mig-mps.service mig-mps-heal.timer || true",
+        "cd /usr/lib/systemd/system; systemd-analyze verify ./mig-mps*
+         systemctl is-enabled mig-mps.service mig-mps*.timer || true",
     )
     .ended(0);
     assert_eq!(
         (ran.stdout.as_str(), ran.stderr.as_str()),
-        ("disabled\ndisabled\n", "")
+        ("disabled\n".repeat(4).as_str(), "")
     );
 }
 
@@ -120,9 +120,42 @@ fn the_units_of_the_package_are_used() {
     /usr/lib/systemd/system/mig-mps.service stays: a package has it
     /usr/lib/systemd/system/mig-mps-heal.service stays: a package has it
     /usr/lib/systemd/system/mig-mps-heal.timer stays: a package has it
+    /usr/lib/systemd/system/mig-mps-metrics.service stays: a package has it
+    /usr/lib/systemd/system/mig-mps-metrics.timer stays: a package has it
+    /usr/lib/systemd/system/mig-mps-drift.service stays: a package has it
+    /usr/lib/systemd/system/mig-mps-drift.timer stays: a package has it
     removed /etc/mig-mps/profile.toml
     disabled
     no profile
+    ");
+}
+
+#[test]
+fn the_units_of_its_metrics_are_used_and_go_with_it() {
+    let test = "the_units_of_its_metrics_are_used_and_go_with_it";
+    let Some(package) = package(test, &["systemctl"]) else {
+        return;
+    };
+    let script = "exec 2>&1
+        mig-mps systemd balanced --install --enable --metrics /var/lib/prometheus/node-exporter 2>&1 | grep -v profile
+        ls /etc/systemd/system | grep '^mig-mps' || echo 'no unit in /etc'
+        systemctl is-enabled mig-mps-metrics.timer mig-mps-drift.timer
+        dpkg --remove mig-mps >/dev/null
+        ls /etc/systemd/system/timers.target.wants 2>/dev/null | grep mig-mps || echo 'no timer'";
+    let ran = installed(package, script).ended(0);
+    assert_snapshot!(ran.stdout, @"
+    /usr/lib/systemd/system/mig-mps.service is up to date
+    /usr/lib/systemd/system/mig-mps-heal.service is up to date
+    /usr/lib/systemd/system/mig-mps-heal.timer is up to date
+    /usr/lib/systemd/system/mig-mps-metrics.service is up to date
+    /usr/lib/systemd/system/mig-mps-metrics.timer is up to date
+    /usr/lib/systemd/system/mig-mps-drift.service is up to date
+    /usr/lib/systemd/system/mig-mps-drift.timer is up to date
+    enabled mig-mps.service, mig-mps-heal.timer, mig-mps-metrics.timer and mig-mps-drift.timer
+    no unit in /etc
+    enabled
+    enabled
+    no timer
     ");
 }
 

@@ -60,7 +60,7 @@ fn without_daemons_it_goes_without_a_word() {
     let Some(package) = package("without_daemons_it_goes_without_a_word") else {
         return;
     };
-    let script = "mkdir -p /var/log/mig-mps/x
+    let script = "mkdir -p /var/log/mig-mps/x /var/lib/mig-mps
         mig-mps systemd balanced --install 2>/dev/null
         systemctl --quiet enable mig-mps.service mig-mps-heal.timer
         dpkg --remove mig-mps >/dev/null

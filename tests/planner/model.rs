@@ -60,7 +60,7 @@ fn offer(profile: &Profile) -> GpuInstanceProfile {
         query: ProfileEnum(profile.nvml_enum),
         name: profile.name.parse().expect("a profile name"),
         slices: profile.slices,
-        multiprocessors: profile.sm,
+        multiprocessors: Some(profile.sm),
         memory_mib: profile.memory_mib,
         most: profile.maximum,
         free: None,

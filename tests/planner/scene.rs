@@ -96,6 +96,7 @@ impl Scene {
                 server: None,
                 user: None,
                 command: None,
+                workload: None,
                 memory: None,
                 age: None,
             })
@@ -289,6 +290,7 @@ impl Scene {
             profile: None,
             settings,
             by_hand: Vec::new(),
+            older_clients: Vec::new(),
             compute_mode_before: None,
             daemon: Some(DaemonId {
                 pid: Pid(1),

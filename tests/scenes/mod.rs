@@ -27,10 +27,10 @@ macro_rules! scenes {
 }
 
 scenes! {
-    commands: check export import init list mistakes;
+    commands: check export first_use import init list mistakes share;
     documents: operating profiles readme running;
-    messages: clients convert daemons devices directories driver limits mig plan profile programs ready reset run slurm systemd
-        usage;
+    messages: clients convert daemons devices directories driver history limits mig plan profile programs ready reset run slurm
+        systemd usage;
 }
 
 fn root() -> &'static Path {

@@ -1,4 +1,4 @@
-//! `mig-mps check`, on a node of imaginary GPUs or on every model of the catalog.
+//! `mig-mps check`, on this node, on a node of imaginary GPUs or on every model of the catalog.
 
 mod models;
 mod report;
@@ -6,85 +6,243 @@ mod report;
 use std::collections::BTreeSet;
 
 use clap::Args;
+use console::style;
 
 use crate::catalog::{self, Model};
 use crate::commands::args::ProfileSource;
-use crate::commands::{Context, warn_of_loose_limits, warn_of_small_limits};
+use crate::commands::{Context, up, warn_of_small_limits};
 use crate::error::{CommandError, Result};
 use crate::failure::{ExitStatus, Failure};
+use crate::host::{Environment, Uid};
+use crate::node::{Detail, observe};
 use crate::plan::Refusal;
 use crate::plan::virtual_node::{
-    GpuArgument, Shape, check_on_gpus, check_on_model, may_reach, reaches_no_model,
+    EmptyNode, GpuArgument, Shape, check_on_model, check_on_node, may_reach, reaches_no_model,
 };
 use crate::profile::{Profile, ProfileError, Want};
+use crate::render::format::grouped;
 use crate::render::json::show;
-use crate::render::{print, print_json, width};
+use crate::render::{self, note, print, print_json, width};
+use crate::settings::Serve;
 
 pub use models::ModelsDocument;
 pub use report::CheckDocument;
 
-/// Check whether a profile fits, without a GPU
+/// Check whether profiles fit this machine's GPUs, or others
 ///
-/// Plans it as `up` would, on GPUs of the catalog; made for the tests of a repository of profiles. Needs
-/// no driver, no root and no run directory.
+/// Plans each as `up` would, on empty GPUs: those of this machine, or others of which none is needed here. Needs no root
+/// and no run directory, and without GPUs no driver: made for the tests of a repository of profiles, too. Of several
+/// profiles, the highest exit status counts.
 #[derive(Args, Debug)]
 #[command(
-    override_usage = "mig-mps check [OPTIONS] <PROFILE>\n       mig-mps check [OPTIONS] --models"
+    override_usage = "mig-mps check [OPTIONS] <PROFILE>...\n       mig-mps check [OPTIONS] --models"
 )]
 pub struct CheckArgs {
-    /// Profile to check: a TOML file, - for standard input, or a built-in profile
-    #[arg(value_hint = clap::ValueHint::FilePath, required_unless_present = "models")]
-    profile: Option<ProfileSource>,
-    /// Check it on a node of these GPUs, in the order of their indices, such as a100-80gb:8
-    /// [default: the models that the profile is for]
+    /// Profiles to check: TOML files, - for standard input, or built-in profiles
+    #[arg(value_name = "PROFILE", value_hint = clap::ValueHint::FilePath, required_unless_present = "models")]
+    profiles: Vec<ProfileSource>,
+    /// Check them on a node of these GPUs, in the order of their indices, such as a100-80gb:8
+    /// [default: the GPUs of this machine, or without any --models]
     #[arg(long = "gpu", value_name = "MODEL[:COUNT]", conflicts_with = "models")]
     gpus: Vec<GpuArgument>,
-    /// List the models, and how certain each entry is
-    #[arg(long, conflicts_with = "profile")]
+    /// Check them on all models that they are for; without a profile, list the models, and how
+    /// certain each entry is
+    #[arg(long)]
     models: bool,
-    /// Print JSON
+    /// Print JSON: a document for each profile
     #[arg(long)]
     json: bool,
 }
 
-/// Checks whether a profile fits, without a GPU.
-pub fn run(args: &CheckArgs, _context: &Context<'_>) -> Result<ExitStatus> {
-    let Some(source) = &args.profile else {
+/// Checks whether profiles fit.
+pub fn run(args: &CheckArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    if args.profiles.is_empty() {
         let models = ModelsDocument::of(catalog::models(), catalog::incomplete());
         show(&models, args.json)?;
         return Ok(ExitStatus::Done);
-    };
-    let profile = source.load()?;
-    warn_of_small_limits(profile.memory_limits());
-    if args.gpus.is_empty() {
-        let judged = check_on_models(&profile)?;
-        let error = unfit(&judged);
-        if args.json {
-            let error = error.as_ref().map(CommandError::message);
-            print_json(&CheckDocument::on_models(&profile, &judged, error))?;
-        } else {
-            print(&report::fleet(&profile, &judged, width()))?;
-        }
-        return error.map_or(Ok(ExitStatus::Done), |error| Err(error.in_document()));
     }
-    let on_node = match check_on_gpus(&profile, &args.gpus) {
-        Ok(on_node) => on_node,
-        Err(refusal) => {
-            let mut error = CommandError::from(refusal);
-            if args.json {
-                print_json(&CheckDocument::judged(Some(error.message())))?;
-                error = error.in_document();
+    let environment = context.environment;
+    if let [source] = args.profiles.as_slice() {
+        let profile = source.load()?;
+        let gpus = Gpus::of(args, environment)?;
+        check(source, &profile, &gpus, environment, args.json)?;
+        return Ok(ExitStatus::Done);
+    }
+    let gpus = Gpus::of(args, environment)?;
+    let mut worst = ExitStatus::Done;
+    for source in &args.profiles {
+        if !args.json {
+            print(&format!("{}\n", style(format!("{source}:")).bold()))?;
+        }
+        let loaded = source.load();
+        let checked =
+            loaded.and_then(|profile| check(source, &profile, &gpus, environment, args.json));
+        let Err(error) = checked else {
+            continue;
+        };
+        if args.json && !error.is_in_document {
+            let document = CheckDocument::judged(source, &gpus, Some(error.message()));
+            print_json(&document)?;
+        }
+        render::error(&error.to_string(), &error.hints);
+        if error.status as u8 > worst as u8 {
+            worst = error.status;
+        }
+    }
+    Ok(worst)
+}
+
+/// The GPUs that profiles are judged on.
+enum Gpus {
+    /// Those of this machine, or of an imaginary one.
+    OfNode(Box<EmptyNode>),
+    /// Every model of the catalog that a profile is for.
+    OfCatalog,
+}
+
+impl Gpus {
+    /// Returns those that the user named, or else those of this machine. Without any it says so, and returns those of the
+    /// catalog.
+    fn of(args: &CheckArgs, environment: &Environment) -> Result<Self> {
+        if args.models {
+            return Ok(Self::OfCatalog);
+        }
+        if !args.gpus.is_empty() {
+            return Ok(Self::OfNode(Box::new(EmptyNode::of_models(&args.gpus))));
+        }
+        let why = match observe(environment, Detail::OFFERS) {
+            Ok(node) if node.gpus.is_empty() && node.lost_gpus().next().is_none() => {
+                format!("the driver ({}) shows none", node.driver)
             }
-            return Err(error);
+            Ok(node) => {
+                for (_, why) in node.lost_gpus() {
+                    note(&format!("not judged: {why}"));
+                }
+                return Ok(Self::OfNode(Box::new(EmptyNode::of(&node))));
+            }
+            Err(error) if error.has_no_driver() => error.to_string(),
+            Err(error) => {
+                let hint =
+                    "to judge without this machine's GPUs give --models, or --gpu MODEL:COUNT";
+                return Err(CommandError::from(error).hint(hint));
+            }
+        };
+        note(&format!(
+            "No GPU is seen here, so the models of the catalog are judged: {why}."
+        ));
+        Ok(Self::OfCatalog)
+    }
+}
+
+/// Checks whether one profile fits, and shows how.
+fn check(
+    source: &ProfileSource,
+    profile: &Profile,
+    gpus: &Gpus,
+    environment: &Environment,
+    as_json: bool,
+) -> Result<()> {
+    let models = models_of(profile)?;
+    warn_of_small_limits(profile.memory_limits());
+    let checked = match gpus {
+        Gpus::OfCatalog => {
+            let judged = check_on_models(profile, &models)?;
+            let error = unfit(&judged);
+            let remarks = remarks_on_models(&judged);
+            Checked {
+                text: report::fleet(profile, &judged, width()),
+                document: CheckDocument::judged(
+                    source,
+                    gpus,
+                    error.as_ref().map(CommandError::message),
+                )
+                .on_models(profile, &judged, &remarks),
+                remarks,
+                error,
+            }
+        }
+        Gpus::OfNode(empty) => {
+            let judged = refuse_unknown_accounts(profile, empty, environment)
+                .map_err(Refusal::from)
+                .and_then(|()| check_on_node(profile, empty));
+            match judged {
+                Ok(on_node) => Checked {
+                    text: report::node(profile, &on_node, width()),
+                    document: CheckDocument::judged(source, gpus, None).on_node(profile, &on_node),
+                    remarks: on_node.remarks,
+                    error: None,
+                },
+                Err(refusal) => {
+                    let error = CommandError::from(refusal);
+                    Checked {
+                        text: String::new(),
+                        document: CheckDocument::judged(source, gpus, Some(error.message())),
+                        remarks: Vec::new(),
+                        error: Some(error),
+                    }
+                }
+            }
         }
     };
-    warn_of_loose_limits(&on_node.loose_limits);
-    if args.json {
-        print_json(&CheckDocument::on_node(&profile, &on_node))?;
-    } else {
-        print(&report::node(&profile, &on_node, width()))?;
+    checked.show(as_json)
+}
+
+/// A profile that was checked.
+struct Checked {
+    text: String,
+    document: CheckDocument,
+    remarks: Vec<String>,
+    /// The reason why it does not fit.
+    error: Option<CommandError>,
+}
+
+impl Checked {
+    fn show(self, as_json: bool) -> Result<()> {
+        if as_json {
+            print_json(&self.document)?;
+        } else {
+            print(&self.text)?;
+            for remark in &self.remarks {
+                note(remark);
+            }
+        }
+        self.error.map_or(Ok(()), |error| Err(error.in_document()))
     }
-    Ok(ExitStatus::Done)
+}
+
+/// Refuses a profile for this machine that serves users or groups that it does not know.
+fn refuse_unknown_accounts(
+    profile: &Profile,
+    empty: &EmptyNode,
+    environment: &Environment,
+) -> Result<(), ProfileError> {
+    if !empty.is_real {
+        return Ok(());
+    }
+    let is_own = profile.serves.iter().any(|(serve, _)| *serve == Serve::Own);
+    let caller = if is_own {
+        environment.caller
+    } else {
+        Uid::ROOT
+    };
+    up::refuse_unknown_accounts(profile, environment, caller)
+}
+
+/// Returns the remarks on a profile, each once with the models that it is about.
+fn remarks_on_models(judged: &[BlockOnModel]) -> Vec<String> {
+    let all = judged.iter().flat_map(|one| {
+        let remarks = one.remarks.iter();
+        remarks.map(|remark| (remark, one.model.key.as_str()))
+    });
+    grouped(all, |(one, _), (other, _)| one == other)
+        .into_iter()
+        .map(|alike| {
+            let remark = alike[0].0;
+            let models: BTreeSet<&str> = alike.into_iter().map(|(_, model)| model).collect();
+            let models: Vec<&str> = models.into_iter().collect();
+            format!("{}: {remark}", models.join(", "))
+        })
+        .collect()
 }
 
 fn model_keys<'a>(judged: impl Iterator<Item = &'a BlockOnModel>) -> BTreeSet<&'a str> {
@@ -129,24 +287,33 @@ pub struct BlockOnModel {
     pub model: &'static Model,
     /// The result for such a GPU, or the reason for none.
     pub shape: Result<Shape, Refusal>,
+    /// Remarks on its devices.
+    pub remarks: Vec<String>,
 }
 
-/// Judges each block on every model that the profile is for and the block can meet.
+/// Judges each block on those of the models that it can meet.
 ///
 /// # Errors
 /// A [`ProfileError`] for a block that partitions and can meet no model, and for a model that no block can meet.
-pub fn check_on_models(profile: &Profile) -> Result<Vec<BlockOnModel>, ProfileError> {
-    let models = models_of(profile)?;
+fn check_on_models(
+    profile: &Profile,
+    models: &[&'static Model],
+) -> Result<Vec<BlockOnModel>, ProfileError> {
     let mut judged = Vec::new();
     for (position, block) in profile.blocks.iter().enumerate() {
         let earlier = &profile.blocks[..position];
         let before = judged.len();
-        for &model in &models {
+        for &model in models {
             if may_reach(block, earlier, model) {
+                let (shape, remarks) = match check_on_model(profile, block, model) {
+                    Ok((shape, remarks)) => (Ok(shape), remarks),
+                    Err(refusal) => (Err(refusal), Vec::new()),
+                };
                 judged.push(BlockOnModel {
                     block: position,
                     model,
-                    shape: check_on_model(profile, block, model),
+                    shape,
+                    remarks,
                 });
             }
         }

@@ -7,29 +7,31 @@ use console::style;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::BlockOnModel;
+use super::{BlockOnModel, Gpus};
 use crate::catalog::{self, Incomplete, Model};
+use crate::commands::args::ProfileSource;
 use crate::geometry::Placement;
 use crate::host::ranges;
-use crate::plan::Refusal;
-use crate::plan::virtual_node::{OnNode, Shape};
+use crate::plan::virtual_node::{JudgedGpu, OnNode, Shape};
+use crate::plan::{DeviceAfter, Refusal};
 use crate::profile::Profile;
-use crate::render::format::{count, fitted, grouped, hanging, indented, map, shortened, shown_or};
+use crate::render::format::{
+    count, fitted, gib, grouped, hanging, indented, map, shortened, shown_or,
+};
 use crate::render::json::{Message, VERSION, Version};
 use crate::render::table::{Column, Table};
+use crate::settings::Settings;
 
-/// Formats the result of a profile on an imaginary node; GPUs with the same result are shown together.
+/// Formats the result of a profile on a node; GPUs with the same result are shown together.
 pub fn node(profile: &Profile, on_node: &OnNode, width: usize) -> String {
     let mut out = String::new();
-    let gpus = (0..)
-        .zip(&on_node.gpus)
-        .map(|(index, (model, shape))| (index, *model, shape.as_ref()));
-    for group in grouped(gpus, alike) {
-        let indices: Vec<u32> = group.iter().map(|(index, ..)| *index).collect();
-        let (indices, (_, model, shape)) = (ranges(&indices), group[0]);
-        let heading = format!("GPU {indices}  {}  {}", model.key, model.product());
+    for group in grouped(&on_node.gpus, |a, b| alike(a, b)) {
+        let indices: Vec<u32> = group.iter().map(|gpu| gpu.index).collect();
+        let key = group[0].model.map(|model| format!("{}  ", model.key));
+        let (key, product) = (key.unwrap_or_default(), &group[0].product);
+        let heading = format!("GPU {}  {key}{product}", ranges(&indices));
         let _ = writeln!(out, "{}", style(heading).bold());
-        let Some(shape) = shape else {
+        let Some(shape) = &group[0].shape else {
             let whether = match on_node.elsewhere.as_slice() {
                 [] => "no block selects it: it is not touched",
                 _ => "not touched, unless a block selects it by UUID or PCI address",
@@ -37,7 +39,11 @@ pub fn node(profile: &Profile, on_node: &OnNode, width: usize) -> String {
             let _ = writeln!(out, "  {whether}");
             continue;
         };
-        if shape.is_mig {
+        if shape.is_unknown {
+            let why = "not judged: the driver does not list its profiles, which it may do for root or while MIG is \
+                       on, and the catalog lacks them";
+            out.push_str(&hanging("  ", why, width));
+        } else if shape.is_mig {
             let _ = writeln!(out, "  {}", map(&shape.map));
         } else if shape.devices.is_empty() {
             let _ = writeln!(out, "  the whole GPU, without a daemon");
@@ -45,7 +51,7 @@ pub fn node(profile: &Profile, on_node: &OnNode, width: usize) -> String {
         if shape.devices.is_empty() {
             continue;
         }
-        let shapes: Vec<&Shape> = group.iter().filter_map(|(.., shape)| *shape).collect();
+        let shapes: Vec<&Shape> = group.iter().filter_map(|gpu| gpu.shape.as_ref()).collect();
         out.push_str(&indented(&devices(&shapes, width.saturating_sub(2))));
     }
     for (block, models) in &on_node.elsewhere {
@@ -56,21 +62,42 @@ pub fn node(profile: &Profile, on_node: &OnNode, width: usize) -> String {
         );
         let _ = writeln!(out, "{}", fitted(&line, width));
     }
-    for block in &on_node.unmatched {
-        let line = format!("{}: selects none of these GPUs", profile.heading(*block));
+    for &block in &on_node.unmatched {
+        let line = unmatched(profile, block, on_node.is_real);
         let _ = writeln!(out, "{}", fitted(&line, width));
     }
     let shapes: Vec<&Shape> = on_node
         .gpus
         .iter()
-        .filter_map(|(_, shape)| shape.as_ref())
+        .filter_map(|gpu| gpu.shape.as_ref())
+        .filter(|shape| !shape.is_unknown)
         .collect();
     if !shapes.is_empty() {
         let devices = shapes.iter().map(|shape| shape.devices.len()).sum();
         let (devices, gpus) = (count(devices, "device"), count(shapes.len(), "GPU"));
-        let _ = writeln!(out, "It fits: {devices} on {gpus}.");
+        let it_fits = if on_node.is_real {
+            "It fits this node"
+        } else {
+            "It fits"
+        };
+        let _ = writeln!(out, "{it_fits}: {devices} on {gpus}.");
     }
     out
+}
+
+/// Names a block that selects no GPU of a node. A product that no model has either is probably a typing error.
+fn unmatched(profile: &Profile, block: usize, is_real: bool) -> String {
+    let (heading, select) = (profile.heading(block), &profile.blocks[block].select);
+    let none = if is_real {
+        "selects no GPU of this node"
+    } else {
+        "selects none of these GPUs"
+    };
+    if catalog::has_product(|product| select.may_select(product)) {
+        format!("{heading}: {none}")
+    } else {
+        format!("{heading}: {none}, and no model that mig-mps knows")
+    }
 }
 
 fn keys(models: &[&'static Model]) -> Vec<&'static str> {
@@ -78,8 +105,10 @@ fn keys(models: &[&'static Model]) -> Vec<&'static str> {
 }
 
 /// True if both have the same result, apart from the names of devices.
-fn alike(a: &(u32, &Model, Option<&Shape>), b: &(u32, &Model, Option<&Shape>)) -> bool {
-    a.1.key == b.1.key && a.2.map(without_names) == b.2.map(without_names)
+fn alike(a: &JudgedGpu, b: &JudgedGpu) -> bool {
+    let model_of = |gpu: &JudgedGpu| gpu.model.map(|model| model.key.as_str());
+    let is_same_card = a.product == b.product && model_of(a) == model_of(b);
+    is_same_card && a.shape.as_ref().map(without_names) == b.shape.as_ref().map(without_names)
 }
 
 fn without_names(shape: &Shape) -> Shape {
@@ -96,10 +125,14 @@ fn without_names(shape: &Shape) -> Shape {
 fn devices(shapes: &[&Shape], width: usize) -> String {
     let mut table = Table::new(vec![
         Column::left("PROFILE", 0),
-        Column::left("AT", 1),
-        Column::left("SERVE", 2),
-        Column::left("SERVER", 3),
-        Column::right("THREADS", 3),
+        Column::left("AT", 4),
+        Column::right("SMS", 1),
+        Column::right("GIB", 1),
+        Column::left("SERVE", 3),
+        Column::left("SERVER", 5),
+        Column::right("THREADS", 2),
+        Column::right("LIMIT", 2),
+        Column::right("CLIENTS", 2),
         Column::left("NAMES", 0),
     ]);
     for (nth, device) in shapes[0].devices.iter().enumerate() {
@@ -110,12 +143,18 @@ fn devices(shapes: &[&Shape], width: usize) -> String {
             .collect();
         let settings = device.daemon.as_ref().map(|(_, settings)| settings);
         let threads = settings.map(|settings| settings.active_thread_percentage);
+        let limit = settings.and_then(|settings| settings.pinned_memory_limit);
+        let clients = settings.and_then(|settings| settings.max_clients);
         table.row(vec![
             shown_or(device.profile.as_ref(), "whole GPU"),
             shown_or(device.place.placement().map(Placement::range), "-"),
+            shown_or(device.multiprocessors, "?"),
+            shown_or(device.memory_mib.map(|mib| gib(mib << 20)), "?"),
             shown_or(settings.and_then(|settings| settings.serve.as_ref()), "-"),
             shown_or(settings.map(|settings| settings.server), "-"),
             shown_or(threads.map(|threads| format!("{threads}%")), "-"),
+            shown_or(limit, "-"),
+            shown_or(clients, "-"),
             if names.is_empty() {
                 "no daemon".to_owned()
             } else {
@@ -123,14 +162,36 @@ fn devices(shapes: &[&Shape], width: usize) -> String {
             },
         ]);
     }
-    table.within(width, "--json")
+    let mut text = table.within(width, "--json");
+    for group in grouped(shapes[0].devices.iter().filter_map(share), PartialEq::eq) {
+        let _ = writeln!(text, "{}", fitted(&group[0], width));
+    }
+    text
+}
+
+/// Describes what each client gets of a device with a share.
+fn share(device: &DeviceAfter) -> Option<String> {
+    let (_, settings) = device.daemon.as_ref()?;
+    let profile = device.profile.as_deref().unwrap_or("whole GPU");
+    let (clients, words) = (settings.share?.clients, settings.share_in_words()?);
+    Some(format!("{profile}, share = {clients}: {words}"))
 }
 
 /// Formats the result of each block on each model that it can select.
 pub fn fleet(profile: &Profile, judged: &[BlockOnModel], width: usize) -> String {
     let mut out = String::new();
-    for group in judged.chunk_by(|a, b| a.block == b.block) {
-        let _ = writeln!(out, "{}", style(profile.heading(group[0].block)).bold());
+    for block in 0..profile.blocks.len() {
+        let _ = writeln!(out, "{}", style(profile.heading(block)).bold());
+        let group: Vec<&BlockOnModel> = judged.iter().filter(|one| one.block == block).collect();
+        if group.is_empty() {
+            let none = if profile.models.is_empty() {
+                "no model of the catalog reaches this block: the catalog has only GPUs with MIG"
+            } else {
+                "none of the models that the profile is for reaches this block"
+            };
+            out.push_str(&hanging("  ", none, width));
+            continue;
+        }
         let is_whole = group
             .iter()
             .all(|one| one.shape.as_ref().is_ok_and(|shape| !shape.is_mig));
@@ -151,7 +212,7 @@ pub fn fleet(profile: &Profile, judged: &[BlockOnModel], width: usize) -> String
             let head = format!("  {:widest$}  ", one.model.key);
             out.push_str(&hanging(&head, &becomes, width));
         }
-        for model in unjudged(profile, group[0].block) {
+        for model in unjudged(profile, block) {
             let (key, lacks) = (&model.key, model.missing.join(", "));
             let head = format!("  {key:widest$}  ");
             let why = format!("not judged: nobody has published {lacks}");
@@ -160,7 +221,8 @@ pub fn fleet(profile: &Profile, judged: &[BlockOnModel], width: usize) -> String
     }
     let models: BTreeSet<&str> = judged.iter().map(|one| one.model.key.as_str()).collect();
     if judged.iter().all(|one| one.shape.is_ok()) && !models.is_empty() {
-        let _ = writeln!(out, "It fits {}.", count(models.len(), "model"));
+        let models = count(models.len(), "model");
+        let _ = writeln!(out, "It fits {models} of the catalog.");
     }
     out
 }
@@ -190,27 +252,46 @@ fn in_short(refusal: &Refusal) -> String {
 #[schemars(rename = "check")]
 pub struct CheckDocument {
     version: Version,
+    /// The profile, as the command line names it.
+    profile: String,
+    /// The GPUs that it was judged on.
+    judged_on: JudgedOn,
     /// True if the profile fits.
     fits: bool,
-    /// With `--gpu`: the GPUs of the imaginary node; else null.
+    /// The GPUs of the node; null if it was judged on models.
     gpus: Option<Vec<GpuOnNode>>,
-    /// With `--gpu`: the blocks that select by UUID or PCI address, which only a node can tell; else null.
+    /// On an imaginary node the blocks that select by UUID or PCI address, which only a real one can tell; null if it was
+    /// judged on models.
     blocks_by_uuid_or_pci: Option<Vec<BlockElsewhere>>,
-    /// With `--gpu`: the lines of the blocks that select none of these GPUs; else null.
+    /// The lines of the blocks that select none of these GPUs or models; null if there is an error.
     unmatched_blocks: Option<Vec<usize>>,
-    /// Without `--gpu`: each block on each model that it can select; else null.
+    /// Each block on each model that it can select; null if it was judged on a node.
     blocks: Option<Vec<BlockDocument>>,
+    /// Remarks: a layout that leaves a part of a GPU unused, a limit that limits nothing.
+    remarks: Vec<String>,
     /// The reason why the profile does not fit; null if it does.
     error: Option<Message>,
 }
 
-/// A GPU of the imaginary node.
+/// The GPUs that a profile was judged on.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+enum JudgedOn {
+    /// Those of this machine.
+    ThisNode,
+    /// Those that `--gpu` names.
+    Gpus,
+    /// Every model of the catalog that it is for.
+    Models,
+}
+
+/// A GPU of the node.
 #[derive(Debug, Serialize, JsonSchema)]
 struct GpuOnNode {
     /// NVML's index, in PCI order.
-    index: usize,
-    /// The model.
-    model: String,
+    index: u32,
+    /// The model; null if the catalog lacks it.
+    model: Option<String>,
     /// The product name.
     product: String,
     /// The devices that there would be; null if no block selects the GPU.
@@ -257,12 +338,24 @@ struct PlannedDevice {
     profile: Option<String>,
     /// The placement of its GPU instance; null for a whole GPU.
     placement: Option<Placement>,
+    /// Streaming multiprocessors; null if unknown.
+    multiprocessors: Option<u32>,
+    /// Device memory; null if unknown.
+    memory_total_bytes: Option<u64>,
     /// The setting `serve`: the users that its daemon serves; null without a daemon.
     serve: Option<String>,
     /// The setting `server`; null without a daemon.
     server: Option<String>,
     /// The setting `active-thread-percentage`; null without a daemon.
     active_thread_percentage: Option<f64>,
+    /// The setting `pinned-memory-limit`; null without a daemon, and for no limit.
+    pinned_memory_limit_bytes: Option<u64>,
+    /// The setting `max-clients`; null if it is not set.
+    max_clients: Option<u32>,
+    /// The setting `share`; null without a share.
+    share: Option<u32>,
+    /// The part of each client by `share`, in words; null without a share.
+    each_client: Option<String>,
 }
 
 fn device_documents(shape: &Shape) -> Vec<PlannedDevice> {
@@ -272,10 +365,17 @@ fn device_documents(shape: &Shape) -> Vec<PlannedDevice> {
             name: device.daemon.as_ref().map(|(name, _)| name.clone()),
             profile: device.profile.clone(),
             placement: device.place.placement(),
+            multiprocessors: device.multiprocessors,
+            memory_total_bytes: device.memory_mib.map(|mib| mib << 20),
             serve: settings.and_then(|settings| Some(settings.serve.as_ref()?.to_string())),
             server: settings.map(|settings| settings.server.to_string()),
             active_thread_percentage: settings
                 .map(|settings| settings.active_thread_percentage.value()),
+            pinned_memory_limit_bytes: settings
+                .and_then(|settings| Some(settings.pinned_memory_limit?.bytes())),
+            max_clients: settings.and_then(|settings| settings.max_clients),
+            share: settings.and_then(|settings| Some(settings.share?.clients)),
+            each_client: settings.and_then(Settings::share_in_words),
         }
     });
     devices.collect()
@@ -283,29 +383,33 @@ fn device_documents(shape: &Shape) -> Vec<PlannedDevice> {
 
 impl CheckDocument {
     /// Describes a profile that does not fit, or fits as described by the other functions.
-    pub fn judged(error: Option<Message>) -> Self {
+    pub(super) fn judged(profile: &ProfileSource, gpus: &Gpus, error: Option<Message>) -> Self {
         Self {
             version: VERSION,
+            profile: profile.to_string(),
+            judged_on: match gpus {
+                Gpus::OfNode(node) if node.is_real => JudgedOn::ThisNode,
+                Gpus::OfNode(_) => JudgedOn::Gpus,
+                Gpus::OfCatalog => JudgedOn::Models,
+            },
             fits: error.is_none(),
             gpus: None,
             blocks_by_uuid_or_pci: None,
             unmatched_blocks: None,
             blocks: None,
+            remarks: Vec::new(),
             error,
         }
     }
 
-    /// Describes a profile on an imaginary node.
-    pub fn on_node(profile: &Profile, on_node: &OnNode) -> Self {
-        let mut gpus = Vec::new();
-        for (index, (model, shape)) in on_node.gpus.iter().enumerate() {
-            gpus.push(GpuOnNode {
-                index,
-                model: model.key.clone(),
-                product: model.product().to_owned(),
-                devices: shape.as_ref().map(device_documents),
-            });
-        }
+    /// Adds what becomes of the GPUs of a node.
+    pub fn on_node(self, profile: &Profile, on_node: &OnNode) -> Self {
+        let gpus = on_node.gpus.iter().map(|gpu| GpuOnNode {
+            index: gpu.index,
+            model: gpu.model.map(|model| model.key.clone()),
+            product: gpu.product.clone(),
+            devices: gpu.shape.as_ref().map(device_documents),
+        });
         let elsewhere = on_node
             .elsewhere
             .iter()
@@ -315,15 +419,16 @@ impl CheckDocument {
             });
         let unmatched = on_node.unmatched.iter().map(|block| profile.line(*block));
         Self {
-            gpus: Some(gpus),
+            gpus: Some(gpus.collect()),
             blocks_by_uuid_or_pci: Some(elsewhere.collect()),
             unmatched_blocks: Some(unmatched.collect()),
-            ..Self::judged(None)
+            remarks: on_node.remarks.clone(),
+            ..self
         }
     }
 
-    /// Describes each block on each model that it can select.
-    pub fn on_models(profile: &Profile, judged: &[BlockOnModel], error: Option<Message>) -> Self {
+    /// Adds each block on each model that it can select.
+    pub fn on_models(self, profile: &Profile, judged: &[BlockOnModel], remarks: &[String]) -> Self {
         let blocks = judged.chunk_by(|a, b| a.block == b.block).map(|group| {
             let models = group.iter().map(|one| BlockOnOneModel {
                 model: one.model.key.clone(),
@@ -336,9 +441,14 @@ impl CheckDocument {
                 models: models.collect(),
             }
         });
+        let unmatched = (0..profile.blocks.len())
+            .filter(|block| judged.iter().all(|one| one.block != *block))
+            .map(|block| profile.line(block));
         Self {
+            unmatched_blocks: Some(unmatched.collect()),
             blocks: Some(blocks.collect()),
-            ..Self::judged(error)
+            remarks: remarks.to_vec(),
+            ..self
         }
     }
 }

@@ -35,8 +35,11 @@ pub use report::Comparison;
 #[derive(Args, Debug)]
 pub struct CompareArgs {
     /// Device: a name, a UUID, or a unique prefix of either [default: one that nobody uses]
-    #[arg(long)]
+    #[arg(value_name = "DEVICE", conflicts_with = "by_option")]
     device: Option<String>,
+    /// The same, as it was written before 0.3
+    #[arg(long = "device", hide = true, value_name = "DEVICE")]
+    by_option: Option<String>,
     /// Numbers of copies to compare, separated by commas
     #[arg(short = 'n', long, value_name = "N", value_delimiter = ',', default_values_t = [1, 2, 4, 8],
         value_parser = number::<1, 1000>)]
@@ -64,7 +67,7 @@ pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     verify::prepare(environment)?;
     let node = observe(environment, Detail::STATUS)?;
-    let served = if let Some(word) = &args.device {
+    let served = if let Some(word) = args.device.as_ref().or(args.by_option.as_ref()) {
         served_by(&node, word)?
     } else {
         let free = free_devices(&node, &Wanted::default(), environment.caller)?;

@@ -2,14 +2,15 @@
 //! them.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use toml::{Table, Value};
 
 use super::mig_parted::compute_slices;
+use super::names::{shared_name, with_gpu};
 use super::to_mig_parted::to_mig_parted;
-use crate::commands::Context;
+use crate::commands::{Context, print_or_write_new};
 use crate::error::{Result, failed};
 use crate::failure::ExitStatus;
 use crate::host::Uid;
@@ -17,11 +18,12 @@ use crate::node::{DaemonState, Detail, Device, Gpu, Node, Served, observe};
 use crate::nvml::GpuInstanceReading;
 use crate::plan::{self, Action, Plan};
 use crate::profile::{
-    Converted, DraftBlock, DraftProfile, NameTemplate, Profile, counted, default_setting,
-    device_entry, mig_devices, settings_table, table,
+    Converted, DraftBlock, DraftProfile, Profile, counted, default_setting, device_entry,
+    mig_devices, settings_table, table,
 };
 use crate::render::format::grouped;
-use crate::render::{note, print};
+use crate::render::note;
+use crate::settings::{FOLLOW_A_SHARE, SHARE};
 use crate::state::RunDir;
 
 /// Print this node as a profile
@@ -32,6 +34,9 @@ pub struct ExportArgs {
     /// Output format
     #[arg(long, value_enum, default_value_t = ExportFormat::Toml)]
     format: ExportFormat,
+    /// Write to this new file [default: standard output]
+    #[arg(long, short, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    output: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -49,7 +54,7 @@ pub fn run(args: &ExportArgs, context: &Context<'_>) -> Result<ExitStatus> {
     match args.format {
         ExportFormat::MigParted => {
             let (text, lost) = to_mig_parted(&node);
-            print(&text)?;
+            print_or_write_new(&text, args.output.as_deref())?;
             for lost in lost {
                 note(&format!("{lost}."));
             }
@@ -68,7 +73,7 @@ pub fn run(args: &ExportArgs, context: &Context<'_>) -> Result<ExitStatus> {
                         .hint("mig-mps init writes a first profile"),
                 );
             }
-            print(&exported.draft.to_string())?;
+            print_or_write_new(&exported.draft.to_string(), args.output.as_deref())?;
             for remark in exported.notes {
                 note(&remark);
             }
@@ -463,79 +468,17 @@ impl BlockBuilder<'_> {
             return Table::new();
         };
         let mut settings = settings_table(&served.record.settings);
+        let share = settings.get(SHARE).cloned();
+        let starts_anew = share.as_ref() != self.mps.get(SHARE);
         settings.retain(|key, value| {
-            let inherited = self.mps.get(key).cloned().or_else(|| default_setting(key));
+            // Beside a share, even a default says that it does not follow from the share.
+            let is_given = share.is_some() && FOLLOW_A_SHARE.contains(&key);
+            let outer = self.mps.get(key).filter(|_| !(is_given && starts_anew));
+            let inherited = outer
+                .cloned()
+                .or_else(|| default_setting(key).filter(|_| !is_given));
             inherited.as_ref() != Some(&*value)
         });
         settings
-    }
-}
-
-/// The digits in a name, as byte ranges.
-fn numbers(name: &str) -> Vec<Range<usize>> {
-    let mut numbers: Vec<Range<usize>> = Vec::new();
-    for (at, _) in name.match_indices(|c: char| c.is_ascii_digit()) {
-        match numbers.last_mut() {
-            Some(number) if number.end == at => number.end += 1,
-            _ => numbers.push(at..at + 1),
-        }
-    }
-    numbers
-}
-
-fn replaced(name: &str, number: &Range<usize>, word: &str) -> String {
-    format!("{}{word}{}", &name[..number.start], &name[number.end..])
-}
-
-/// Returns a name that gives these names to devices of an entry of `count`, with the number of the first: that of a
-/// single one, or a template with `{n}`.
-fn shared_name(names: &[&str], count: usize) -> Option<(String, Option<u32>)> {
-    let first = names.first()?;
-    if count == 1 {
-        return Some(((*first).to_owned(), None));
-    }
-    for number in numbers(first) {
-        let template = replaced(first, &number, "{n}");
-        if names
-            .iter()
-            .all(|name| NameTemplate(&template).makes(0, name))
-        {
-            return Some((template, first[number].parse().ok()));
-        }
-    }
-    None
-}
-
-/// Puts `{gpu}` into a name where the GPU's index stands last.
-fn with_gpu(name: &str, gpu: u32) -> String {
-    let index = gpu.to_string();
-    let numbers = numbers(name);
-    let last = numbers
-        .iter()
-        .rfind(|number| name[(*number).clone()] == index);
-    last.map_or_else(|| name.to_owned(), |number| replaced(name, number, "{gpu}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_is_traced_back_to_the_template_that_could_have_given_it() {
-        assert_eq!(with_gpu("trainer-3", 3), "trainer-{gpu}");
-        assert_eq!(with_gpu("node0-0", 0), "node0-{gpu}");
-        assert_eq!(with_gpu("s-1-{n}", 1), "s-{gpu}-{n}");
-        assert_eq!(with_gpu("trainer-13", 3), "trainer-13");
-        let shared = |names: &[&str]| shared_name(names, names.len());
-        assert_eq!(shared(&["one7"]), Some(("one7".to_owned(), None)));
-        let numbered = Some(("w0-{n}".to_owned(), Some(4)));
-        assert_eq!(shared(&["w0-4", "w0-5"]), numbered);
-        assert_eq!(
-            shared_name(&["w-4"], 2),
-            Some(("w-{n}".to_owned(), Some(4)))
-        );
-        for other in [&["a0", "a01"][..], &["a0", "b1"], &["a", "b"], &[]] {
-            assert_eq!(shared(other), None, "{other:?}");
-        }
     }
 }

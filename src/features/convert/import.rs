@@ -8,16 +8,16 @@ use toml::Table;
 
 use super::mig_parted::{ConfigEntry, DeviceFilter, Spec, pack};
 use crate::catalog::{Model, models};
-use crate::commands::Context;
-use crate::error::{Context as _, Result, usage};
+use crate::commands::{Context, print_or_write_new};
+use crate::error::{Result, usage};
 use crate::failure::ExitStatus;
 use crate::geometry::ProfileName;
-use crate::host::{read_text_from, write_new_text_to};
+use crate::host::read_text_from;
 use crate::profile::{
     Converted, DraftBlock, DraftProfile, Profile, ProfileError, Span, counted, device_entry,
     mig_devices, regex_of, table,
 };
-use crate::render::{note, print};
+use crate::render::note;
 
 /// Convert a configuration of mig-parted to a profile
 ///
@@ -63,15 +63,7 @@ pub fn run(args: &ImportArgs, _context: &Context<'_>) -> Result<ExitStatus> {
     let imported = import(&spec, name, args.options)?;
     let text = imported.draft.to_string();
     Profile::parse(Path::new("the imported profile"), text.clone())?;
-    match &args.output {
-        Some(path) => {
-            // An existing file may have been edited, and is not replaced.
-            write_new_text_to(path, &text)
-                .context(format_args!("cannot write {}", path.display()))?;
-            note(&format!("wrote {}", path.display()));
-        }
-        None => print(&text)?,
-    }
+    print_or_write_new(&text, args.output.as_deref())?;
     for remark in imported.notes {
         note(&remark);
     }

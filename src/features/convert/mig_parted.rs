@@ -478,9 +478,9 @@ pub fn pack(devices: &[MigDevice]) -> Vec<PackedInstance> {
 }
 
 /// Returns the slices of the compute instances; none for a single one that has all SMs.
-pub(super) fn compute_slices(instance: &GpuInstanceReading, all: u32) -> Vec<u32> {
+pub(super) fn compute_slices(instance: &GpuInstanceReading, all: Option<u32>) -> Vec<u32> {
     match instance.compute.as_slice() {
-        [one] if one.multiprocessors >= all => Vec::new(),
+        [one] if Some(one.multiprocessors) >= all => Vec::new(),
         several => several.iter().map(|compute| compute.slices).collect(),
     }
 }

@@ -3,4 +3,5 @@
 pub mod export;
 pub mod import;
 pub mod mig_parted;
+mod names;
 pub mod to_mig_parted;

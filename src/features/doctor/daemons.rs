@@ -30,7 +30,7 @@ pub(super) const CHECKS: &[(&str, Judge)] = &[
 
 fn memory_limit(id: &'static str, examined: &Examined<'_>, served: &Served) -> Vec<Finding> {
     let record = &served.record;
-    let Some(limit) = record.settings.pinned_memory_limit else {
+    let Some(limit) = record.settings.given_memory_limit() else {
         return Vec::new();
     };
     let gpu = examined

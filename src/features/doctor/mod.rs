@@ -9,6 +9,7 @@ mod check;
 mod daemons;
 mod directories;
 mod driver;
+pub mod explain;
 mod gpus;
 mod report;
 mod surroundings;
@@ -17,10 +18,9 @@ use clap::Args;
 
 use crate::commands::Context;
 use crate::commands::args::DeviceArgs;
-use crate::error::{Result, usage};
+use crate::error::Result;
 use crate::failure::ExitStatus;
-use crate::host::{bounded, nearest};
-use crate::node::{Detail, Fault, Severity, observe};
+use crate::node::{Detail, Severity, observe};
 use crate::render::print_json;
 
 use check::{Examined, examine};
@@ -42,15 +42,15 @@ pub struct DoctorArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Explain the id of a check or problem, or the number of a CUDA error
-    #[arg(long, value_name = "ID", conflicts_with_all = ["words", "gpus", "all", "json"])]
+    /// The same as `mig-mps explain`, which this was before 0.3
+    #[arg(long, hide = true, value_name = "ID", conflicts_with_all = ["words", "gpus", "all", "json"])]
     explain: Option<String>,
 }
 
 /// Examines the node.
 pub fn run(args: &DoctorArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if let Some(word) = &args.explain {
-        return explained(word);
+        return explain::explain(word);
     }
     let environment = context.environment;
     let node = observe(environment, Detail::DOCTOR)?;
@@ -67,19 +67,4 @@ pub fn run(args: &DoctorArgs, context: &Context<'_>) -> Result<ExitStatus> {
     } else {
         ExitStatus::Done
     })
-}
-
-fn explained(word: &str) -> Result<ExitStatus> {
-    if let Some(fault) = Fault::all().iter().find(|fault| fault.id == word) {
-        report::explain(fault)?;
-        return Ok(ExitStatus::Done);
-    }
-    let near = nearest(word, Fault::all().iter().map(|fault| fault.id.as_str()));
-    let near = near.map(|near| format!(" (did you mean \"{near}\"?)"));
-    let what = format!(
-        "no check or error is called \"{}\"{}",
-        bounded(word),
-        near.unwrap_or_default()
-    );
-    Err(usage(what).hint("mig-mps help diagnosis lists all"))
 }

@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::check::Diagnosis;
-use crate::host::{printable, without_needless_sudo};
-use crate::node::{Fault, Finding, Severity};
+use crate::host::printable;
+use crate::node::{Finding, Severity};
 use crate::render;
 use crate::render::format::hanging;
 use crate::render::json::{VERSION, Version};
@@ -106,20 +106,6 @@ fn described(finding: &Finding) -> String {
     }
 }
 
-/// Prints an explanation.
-pub fn explain(fault: &Fault) -> Result<()> {
-    let parts = [
-        ("meaning", &fault.meaning),
-        ("why", &fault.why),
-        ("remedy", &without_needless_sudo(&fault.remedy)),
-    ];
-    let mut text = format!("{}\n", fault.id);
-    for (head, part) in parts {
-        text += &hanging(&format!("  {head:<8}"), part, render::width());
-    }
-    render::print(&text)
-}
-
 /// The output of `mig-mps doctor --json`.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "doctor")]
@@ -133,7 +119,7 @@ pub struct DoctorDocument {
 /// A check that was made.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Checked {
-    /// Its id, which `mig-mps doctor --explain` explains. Ids never change.
+    /// Its id, which `mig-mps explain` explains. Ids never change.
     id: &'static str,
     /// The part of the node: `driver`, `gpus`, `daemons`, `directories` or `surroundings`.
     subject: &'static str,

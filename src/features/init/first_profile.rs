@@ -5,14 +5,11 @@ use std::collections::BTreeSet;
 
 use toml::Table;
 
-use super::partition::{Aim, Partition, best_for, partitions};
-use crate::catalog::{Model, of_product};
-use crate::geometry::GpuInstanceProfile;
-use crate::node::{Gpu, Node};
-use crate::nvml::MigMode;
-use crate::plan::virtual_node::GpuArgument;
+use super::partition::{Aim, best_for};
+use crate::geometry::{GpuInstanceProfile, Partition, partitions};
+use crate::plan::virtual_node::{EmptyNode, GpuGroup};
 use crate::profile::{DraftBlock, DraftProfile, device_entry, mig_devices, regex_of, table};
-use crate::render::format::{count, grouped};
+use crate::render::format::count;
 use crate::settings::Serve;
 
 /// A partition chosen for the GPUs of a group.
@@ -103,7 +100,7 @@ fn partitioned(node: &EmptyNode, choice: &Choice<'_>) -> DraftBlock {
     }
     let mut entries = Vec::new();
     for (profile, count) in &choice.partition.counts {
-        remarks.push(format!("  {}: {}", profile.name, group.describe(profile)));
+        remarks.push(format!("  {}: {}", profile.name, facts(group, profile)));
         let mut entry = device_entry(&profile.name, &[]);
         if *count > 1 {
             entry.insert("count".to_owned(), (*count).into());
@@ -294,130 +291,15 @@ impl<'a> GroupSupply<'a> {
     }
 }
 
-/// A node with MIG off and nothing on its GPUs, and these by product.
-#[derive(Clone, Debug)]
-pub struct EmptyNode {
-    pub node: Node,
-    /// True if it was made of a node, and not of catalog models.
-    pub is_real: bool,
-    pub groups: Vec<GpuGroup>,
-}
-
-/// The GPUs of one product.
-#[derive(Clone, Debug)]
-pub struct GpuGroup {
-    /// NVML's name.
-    pub product: String,
-    /// Its model, if the catalog has it.
-    pub model: Option<&'static Model>,
-    pub indices: Vec<u32>,
-    /// The memory of one GPU in MiB, if it is known.
-    pub memory_mib: Option<u64>,
-    pub has_mig: bool,
-    /// The profiles that one GPU offers; none if it has no MIG, or if nobody lists them.
-    pub profiles: Vec<GpuInstanceProfile>,
-    /// True if the profiles are the catalog's and not a driver's.
-    pub is_from_catalog: bool,
-}
-
-impl EmptyNode {
-    /// Empties a copy of a node. Old drivers list profiles only while MIG is on: there the catalog knows them.
-    pub fn of(node: &Node) -> Self {
-        let groups: Vec<GpuGroup> = grouped(&node.gpus, |one, other| one.product == other.product)
-            .iter()
-            .map(|gpus| GpuGroup::of(gpus))
-            .collect();
-        let gpus = node.gpus.iter().map(|gpu| {
-            let group = groups.iter().find(|group| group.product == gpu.product);
-            Gpu {
-                index: gpu.index,
-                uuid: gpu.uuid.clone(),
-                product: gpu.product.clone(),
-                pci: gpu.pci.clone(),
-                memory: gpu.memory,
-                mig: gpu.mig.map(|_| MigMode {
-                    current: false,
-                    pending: false,
-                }),
-                profiles: group.map_or_else(Vec::new, |group| group.profiles.clone()),
-                ..Gpu::default()
-            }
-        });
-        let mut node = Node {
-            driver: node.driver.clone(),
-            gpus: gpus.collect(),
-            ..Node::default()
-        };
-        node.join();
-        Self {
-            node,
-            is_real: true,
-            groups,
-        }
-    }
-
-    /// A node with GPUs of the catalog.
-    pub fn of_models(gpus: &[GpuArgument]) -> Self {
-        let models = gpus
-            .iter()
-            .flat_map(|gpu| (0..gpu.count).map(|_| gpu.model));
-        let node = Node::of_models((0..).zip(models.clone()));
-        let gpus = node.gpus.iter().zip(models);
-        let groups = grouped(gpus, |(_, one), (_, other)| one.key == other.key)
-            .into_iter()
-            .map(|alike| {
-                let (gpus, models): (Vec<&Gpu>, Vec<&Model>) = alike.into_iter().unzip();
-                GpuGroup {
-                    model: Some(models[0]),
-                    is_from_catalog: true,
-                    ..GpuGroup::of(&gpus)
-                }
-            })
-            .collect();
-        Self {
-            node,
-            is_real: false,
-            groups,
-        }
-    }
-}
-
-impl GpuGroup {
-    /// The group of these GPUs, which are of one product.
-    fn of(gpus: &[&Gpu]) -> Self {
-        let first = gpus[0];
-        let has_mig = first.mig.is_some();
-        let model = of_product(&first.product).filter(|_| has_mig);
-        let listed = gpus.iter().find(|gpu| !gpu.profiles.is_empty());
-        Self {
-            product: first.product.clone(),
-            model,
-            indices: gpus.iter().map(|gpu| gpu.index).collect(),
-            memory_mib: first.memory.map(|memory| memory.total >> 20),
-            has_mig,
-            profiles: match listed {
-                Some(gpu) => gpu.profiles.clone(),
-                None => model.map(Model::offers).unwrap_or_default(),
-            },
-            is_from_catalog: has_mig && listed.is_none(),
-        }
-    }
-
-    /// Describes what a device of that profile has: `19.6 GiB, 28 SMs`.
-    pub fn describe(&self, profile: &GpuInstanceProfile) -> String {
-        let name = &profile.name;
-        let published = self.model.filter(|_| self.is_from_catalog);
-        let is_known = published.is_none_or(|model| model.memory_mib(name).is_some());
-        let sms = match published {
-            Some(model) => model.multiprocessors(name),
-            None => Some(profile.multiprocessors),
-        };
-        let about = if is_known { "" } else { "about " };
-        let gib = gib_at_most(profile.memory_mib);
-        match sms {
-            Some(sms) => format!("{about}{gib} GiB, {sms} SMs"),
-            None => format!("{about}{gib} GiB, SMs unknown"),
-        }
+/// Describes what a device of a profile has: `19.6 GiB, 28 SMs`.
+pub fn facts(group: &GpuGroup, profile: &GpuInstanceProfile) -> String {
+    let published = group.model.filter(|_| group.is_from_catalog);
+    let is_known = published.is_none_or(|model| model.memory_mib(&profile.name).is_some());
+    let about = if is_known { "" } else { "about " };
+    let gib = gib_at_most(profile.memory_mib);
+    match profile.multiprocessors {
+        Some(sms) => format!("{about}{gib} GiB, {sms} SMs"),
+        None => format!("{about}{gib} GiB, SMs unknown"),
     }
 }
 
@@ -490,10 +372,10 @@ mod tests {
             [
                 "7g.80gb",
                 "4g.40gb + 3g.40gb",
-                "3g.40gb + 2 × 2g.20gb",
-                "3 × 2g.20gb + 1g.20gb",
+                "1 × 3g.40gb + 2 × 2g.20gb",
+                "3 × 2g.20gb + 1 × 1g.20gb",
                 "2 × 2g.20gb + 3 × 1g.10gb",
-                "2g.20gb + 5 × 1g.10gb",
+                "1 × 2g.20gb + 5 × 1g.10gb",
                 "7 × 1g.10gb",
             ]
         );

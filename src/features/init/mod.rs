@@ -15,17 +15,18 @@ use crate::catalog::BuiltIn;
 use crate::commands::{Context, up};
 use crate::error::{CommandError, Context as _, Result, chosen, failed, usage};
 use crate::failure::ExitStatus;
+use crate::geometry::Partition;
 use crate::host::{Uid, caller, directory_of, may_write, quoted, write_new_text_to, write_text_to};
 use crate::node::{Detail, observe};
-use crate::plan::virtual_node::{GpuArgument, plan_on};
+use crate::plan::virtual_node::{EmptyNode, GpuArgument, plan_on};
 use crate::profile::Profile;
 use crate::render::format::count;
 use crate::render::{Question, agrees, note, print};
 use crate::settings::Serve;
 
-use first_profile::{Choice, EmptyNode, GroupSupply, Supply, first_profile};
+use first_profile::{Choice, GroupSupply, Supply, first_profile};
 use interview::{Interview, KeptWhole, LeastMemory, Positive, Users, ended};
-use partition::{Aim, Partition};
+use partition::Aim;
 
 /// Write a first profile by asking a few questions
 ///
@@ -86,9 +87,12 @@ pub fn run(args: &InitArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let text = first_profile(&node, &whole, &serve, &choices).to_string();
     // The planner of `up` has the last word, before anything is written.
     let profile = Profile::parse(Path::new("the new profile"), text.clone())?;
-    plan_on(&node.node, &profile)?;
+    let plan = plan_on(&node.node, &profile)?;
     drop(planning);
     file.write(&text)?;
+    for remark in plan.remarks_on_devices(&node.node) {
+        note(&remark);
+    }
     let parts: u32 = choices
         .iter()
         .map(|choice| choice.supply.devices(choice.partition.instances()))

@@ -1,23 +1,15 @@
-//! Ways to partition a GPU for a number of jobs, to choose from.
+//! The ways to partition a GPU that are offered for a number of jobs.
 
 use std::cmp::Reverse;
 use std::fmt::{self, Write as _};
 
 use console::style;
 
-use super::first_profile::{EmptyNode, GpuGroup, GroupSupply, Supply, gib_at_most};
-use crate::geometry::{
-    Fitting, GpuInstanceProfile, InstanceKind, Request, SliceMap, fittings, slice_map,
-};
+use super::first_profile::{GroupSupply, Supply, facts, gib_at_most};
+use crate::geometry::{Partition, partitions};
 use crate::host::ranges;
+use crate::plan::virtual_node::{EmptyNode, GpuGroup};
 use crate::render::format::{count, kept_together, map_for_stderr, wrapped};
-
-/// Instances that fit on one GPU together.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Partition<'a> {
-    /// Each profile with the number of its instances, the largest first.
-    pub counts: Vec<(&'a GpuInstanceProfile, u32)>,
-}
 
 /// The aim that a partition is the best for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +31,16 @@ impl Aim {
         Self::ManySizes,
         Self::Most,
     ];
+
+    /// Returns the figure that is to be large for this aim, before the score counts.
+    fn figure(self, partition: &Partition<'_>) -> u32 {
+        match self {
+            Self::Even | Self::Alike => 0,
+            Self::OneLarge => partition.most_slices(),
+            Self::ManySizes => sizes(partition),
+            Self::Most => partition.instances(),
+        }
+    }
 }
 
 impl fmt::Display for Aim {
@@ -53,29 +55,6 @@ impl fmt::Display for Aim {
     }
 }
 
-/// Returns every way to partition a GPU into instances with so much memory each. Profiles with attributes, such as
-/// `+me`, are left out: there is a plain one of each size.
-pub fn partitions(offered: &[GpuInstanceProfile], least_memory_mib: u64) -> Vec<Partition<'_>> {
-    let mut usable: Vec<&GpuInstanceProfile> = offered
-        .iter()
-        .filter(|profile| profile.name.is_plain() && profile.memory_mib >= least_memory_mib)
-        .collect();
-    usable.sort_by_key(|profile| Reverse((profile.slices, profile.memory_mib)));
-    let kinds: Vec<InstanceKind<'_>> = usable
-        .into_iter()
-        .map(|profile| InstanceKind {
-            profile,
-            at: None,
-            most: profile.most,
-        })
-        .collect();
-    fittings(&kinds)
-        .into_iter()
-        .filter(|fitting| !fitting.requests.is_empty())
-        .map(|Fitting { counts, .. }| Partition { counts })
-        .collect()
-}
-
 /// Returns the partition with at least so many instances that is the best for an aim; `None` if none has as many.
 pub fn best_for<'p, 'a>(
     aim: Aim,
@@ -85,94 +64,34 @@ pub fn best_for<'p, 'a>(
     all.iter()
         .filter(|one| one.instances() >= instances)
         .filter(|one| aim != Aim::Alike || one.counts.len() == 1)
-        .max_by_key(|one| (one.figure(aim), one.score()))
+        .max_by_key(|one| (aim.figure(one), score(one)))
 }
 
-impl Partition<'_> {
-    /// Returns the number of instances.
-    pub fn instances(&self) -> u32 {
-        self.counts.iter().map(|(_, count)| count).sum()
-    }
-
-    /// Returns the figure that is to be large for this aim, before the score counts.
-    fn figure(&self, aim: Aim) -> u32 {
-        match aim {
-            Aim::Even | Aim::Alike => 0,
-            Aim::OneLarge => self.most_slices(),
-            Aim::ManySizes => self.sizes(),
-            Aim::Most => self.instances(),
-        }
-    }
-
-    /// Returns the memory of the instance that has the least, in MiB.
-    pub fn least_memory_mib(&self) -> u64 {
-        let memory = self.counts.iter().map(|(profile, _)| profile.memory_mib);
-        memory.min().unwrap_or(0)
-    }
-
-    /// Returns the map of a GPU with these instances, in the places that the planner chooses on an empty one.
-    pub fn map(&self, offered: &[GpuInstanceProfile]) -> Option<SliceMap> {
-        let requests = self.counts.iter().flat_map(|(profile, count)| {
-            let request = Request {
-                profile: profile.id,
-                at: None,
-                entry: 0,
-            };
-            std::iter::repeat_n(request, *count as usize)
-        });
-        slice_map(offered, &requests.collect::<Vec<_>>())
-    }
-
-    /// The order of partitions for jobs that are alike; more is better. By slices, since SMs are not published for every
-    /// model.
-    fn score(&self) -> impl Ord + use<> {
-        let slices = self.counts.iter().map(|(profile, _)| profile.slices);
-        (
-            slices.min(),
-            self.least_memory_mib(),
-            self.sum(|profile| profile.slices.into()),
-            Reverse(self.instances()),
-            Reverse(self.counts.len()),
-            Reverse(self.most_slices()),
-            self.sum(|profile| profile.memory_mib),
-        )
-    }
-
-    /// Returns the sum over all instances.
-    fn sum(&self, of_one: fn(&GpuInstanceProfile) -> u64) -> u64 {
-        self.counts
-            .iter()
-            .map(|(profile, count)| of_one(profile) * u64::from(*count))
-            .sum()
-    }
-
-    fn most_slices(&self) -> u32 {
-        let slices = self.counts.iter().map(|(profile, _)| profile.slices);
-        slices.max().unwrap_or(0)
-    }
-
-    /// The number of different sizes. The largest come first, so that equal ones are neighbours.
-    fn sizes(&self) -> u32 {
-        let sizes = self
-            .counts
-            .chunk_by(|(a, _), (b, _)| a.slices == b.slices)
-            .count();
-        u32::try_from(sizes).unwrap_or(u32::MAX)
-    }
+/// The order of partitions for jobs that are alike; more is better. By slices, since SMs are not published for every
+/// model.
+fn score(partition: &Partition<'_>) -> impl Ord + use<> {
+    let counts = &partition.counts;
+    let memory = counts
+        .iter()
+        .map(|(profile, count)| profile.memory_mib * u64::from(*count));
+    (
+        counts.iter().map(|(profile, _)| profile.slices).min(),
+        partition.least_memory_mib(),
+        partition.slices(),
+        Reverse(partition.instances()),
+        Reverse(counts.len()),
+        Reverse(partition.most_slices()),
+        memory.sum::<u64>(),
+    )
 }
 
-/// `3 × 2g.20gb + 1g.20gb`
-impl fmt::Display for Partition<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (nth, (profile, count)) in self.counts.iter().enumerate() {
-            let plus = if nth == 0 { "" } else { " + " };
-            match count {
-                1 => write!(f, "{plus}{}", profile.name)?,
-                _ => write!(f, "{plus}{count} × {}", profile.name)?,
-            }
-        }
-        Ok(())
-    }
+/// Returns the number of different sizes. The largest come first, so that equal ones are neighbours.
+fn sizes(partition: &Partition<'_>) -> u32 {
+    let sizes = partition
+        .counts
+        .chunk_by(|(a, _), (b, _)| a.slices == b.slices)
+        .count();
+    u32::try_from(sizes).unwrap_or(u32::MAX)
 }
 
 /// Formats the GPUs that a profile is made for.
@@ -233,7 +152,7 @@ pub fn describe(supply: &GroupSupply<'_>, choices: &[(Aim, Partition<'_>)]) -> S
             .counts
             .iter()
             .map(|(profile, count)| {
-                let facts = group.describe(profile);
+                let facts = facts(group, profile);
                 kept_together(&format!("{count} × {} ({facts})", profile.name))
             })
             .collect();

@@ -6,11 +6,13 @@ mod text;
 use std::fmt::Write as _;
 
 use clap::{Args, Command};
+use console::strip_ansi_codes;
 
 use crate::commands::Context;
-use crate::error::Result;
+use crate::error::{Result, failed};
 use crate::failure::ExitStatus;
-use crate::render::{self, hanging, page, print, terminal_width};
+use crate::host::bounded;
+use crate::render::{self, command_for, hanging, page, print, terminal_width};
 
 use text::markdown;
 
@@ -37,11 +39,16 @@ macro_rules! topic {
 }
 
 /// Every topic, in the order of the manual.
-pub const TOPICS: [Topic; 18] = [
+pub const TOPICS: [Topic; 22] = [
     topic!(
         "security",
         "What users of a device can do to each other and to root",
         ["up", "down", "restart"]
+    ),
+    topic!(
+        "auditing",
+        "What root's commands do with processes and files of users",
+        []
     ),
     topic!(
         "profile",
@@ -51,7 +58,7 @@ pub const TOPICS: [Topic; 18] = [
     topic!(
         "changing",
         "How a node is changed, and who is disrupted",
-        ["plan", "up", "down", "set", "restart"]
+        ["plan", "up", "down", "set", "restart", "profiles"]
     ),
     topic!(
         "boot",
@@ -71,8 +78,14 @@ pub const TOPICS: [Topic; 18] = [
     topic!(
         "running",
         "How programs use devices",
-        ["run", "env", "cdi", "verify", "compare"]
+        ["run", "env", "verify"]
     ),
+    topic!(
+        "containers",
+        "Devices in containers: Docker, podman, Kubernetes",
+        ["cdi", "env"]
+    ),
+    topic!("comparing", "What MPS is worth to a program", ["compare"]),
     topic!("slurm", "Devices for Slurm jobs", ["slurm"]),
     topic!("clients", "How a client is ended", ["kill", "status"]),
     topic!(
@@ -80,7 +93,11 @@ pub const TOPICS: [Topic; 18] = [
         "What the daemons write, and what it means",
         ["logs"]
     ),
-    topic!("checking", "Profiles and commands without a GPU", ["check"]),
+    topic!(
+        "checking",
+        "Whether profiles fit, here and without a GPU",
+        ["check", "plan"]
+    ),
     topic!(
         "mig-parted",
         "Import from and export to mig-parted",
@@ -101,13 +118,14 @@ pub const TOPICS: [Topic; 18] = [
     topic!(
         "troubleshooting",
         "What goes wrong, and the remedy",
-        ["status", "logs", "restart", "kill"]
+        ["status", "logs", "explain", "restart", "kill"]
     ),
     topic!(
         "diagnosis",
         "Checks that doctor makes, with their ids",
-        ["doctor", "status"]
+        ["doctor", "explain", "status"]
     ),
+    topic!("glossary", "The words of MIG, MPS and mig-mps", ["list"]),
 ];
 
 /// The meaning of a setting, from the table of the chapter `profile`; empty if it is not there.
@@ -126,20 +144,29 @@ pub struct HelpArgs {
     /// Command, or topic of the manual
     #[arg(value_name = "COMMAND|TOPIC")]
     subject: Option<String>,
+    /// Show where the manual and the help of commands have WORD
+    #[arg(long, value_name = "WORD", conflicts_with = "subject")]
+    search: Option<String>,
 }
 
-/// Shows the help of a command, a chapter of the manual, or a list of both.
+/// Shows the help of a command, a chapter of the manual, a list of both, or where they have a word.
 pub fn run(args: &HelpArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let mut program = (context.program)();
     program.build();
+    if let Some(word) = &args.search {
+        page(&search(word, &mut program)?)?;
+        return Ok(ExitStatus::Done);
+    }
     let Some(subject) = &args.subject else {
         print(&overview(&program, context.tasks))?;
         return Ok(ExitStatus::Done);
     };
+    let subject = command_for(subject).map_or(subject.as_str(), |ours| {
+        ours.strip_prefix("help ").unwrap_or(ours)
+    });
     // A command that is called as a topic has its own help behind --help.
     if let Some(topic) = TOPICS.iter().find(|topic| topic.name == subject) {
-        let width = terminal_width().unwrap_or(USUAL_WIDTH);
-        page(&markdown(topic.text, width.min(WIDEST)))?;
+        page(&markdown(topic.text, reading_width()))?;
     } else if let Some(command) = program.find_subcommand_mut(subject) {
         let help = command.render_long_help();
         let text = if terminal_width().is_some() {
@@ -158,7 +185,25 @@ const USUAL_WIDTH: usize = 80;
 /// The widest lines that are read easily.
 const WIDEST: usize = 100;
 
-fn overview(program: &Command, tasks: &[(&str, &[&str])]) -> String {
+fn reading_width() -> usize {
+    terminal_width().unwrap_or(USUAL_WIDTH).min(WIDEST)
+}
+
+/// The commands by task, without what each does: what the program shows if it is called without a command.
+pub fn first_screen(tasks: &[(&str, &[&str])]) -> String {
+    let width = tasks.iter().map(|(task, _)| task.len()).max().unwrap_or(0);
+    let room = reading_width();
+    let mut text =
+        "Usage: mig-mps COMMAND\n\nNew here: list, init, plan, up, status\n\n".to_owned();
+    for (task, commands) in tasks {
+        text += &hanging(&format!("  {task:width$}  "), &commands.join(", "), room);
+    }
+    text + "\nmig-mps help says what each does, mig-mps help COMMAND how it is used,\n\
+            and mig-mps help --search WORD where the manual has a word."
+}
+
+/// The commands by task, the options of all, and the topics of the manual.
+pub fn overview(program: &Command, tasks: &[(&str, &[&str])]) -> String {
     let width = TOPICS
         .iter()
         .map(|topic| topic.name.len())
@@ -168,6 +213,7 @@ fn overview(program: &Command, tasks: &[(&str, &[&str])]) -> String {
     let row = |name: &str, about: &str| hanging(&format!("  {name:width$}  "), about, room);
     let about = program.get_about().cloned().unwrap_or_default();
     let mut text = hanging("", &about.to_string(), room);
+    text.push_str("\nUsage: mig-mps [OPTIONS] COMMAND\n\nNew here: list, init, plan, up, status\n");
     for (task, commands) in tasks {
         let _ = write!(text, "\n{task}:\n");
         for name in *commands {
@@ -179,10 +225,61 @@ fn overview(program: &Command, tasks: &[(&str, &[&str])]) -> String {
             text.push_str(&row(name, &about.to_string()));
         }
     }
+    text.push_str("\nOptions of every command:\n");
+    for option in program.get_arguments() {
+        let (Some(short), Some(long)) = (option.get_short(), option.get_long()) else {
+            continue;
+        };
+        let help = option.get_help().cloned().unwrap_or_default();
+        text.push_str(&row(&format!("-{short}, --{long}"), &help.to_string()));
+    }
     text.push_str("\nTopics of the manual:\n");
     for topic in &TOPICS {
         text.push_str(&row(topic.name, topic.about));
     }
-    text.push_str("\nmig-mps help COMMAND and mig-mps help TOPIC show more.\n");
+    text.push_str(
+        "\nmig-mps help COMMAND and mig-mps help TOPIC show more;\n\
+         mig-mps help --search WORD finds a word.\n",
+    );
     text
+}
+
+/// The most lines that are shown of a chapter, or of the help of a command.
+const SHOWN_LINES: usize = 5;
+
+/// Finds a word in the help of commands and in the manual.
+fn search(word: &str, program: &mut Command) -> Result<String> {
+    let helps = program.get_subcommands_mut().map(|command| {
+        let help = command.render_long_help().to_string();
+        (format!("mig-mps {} --help", command.get_name()), help)
+    });
+    let chapters = TOPICS.iter().map(|topic| {
+        let title = format!("mig-mps help {}", topic.name);
+        (title, markdown(topic.text, reading_width()))
+    });
+    let wanted = word.to_lowercase();
+    let mut found = Vec::new();
+    for (title, text) in helps.chain(chapters) {
+        let text = strip_ansi_codes(&text);
+        let lines: Vec<&str> = text
+            .lines()
+            .filter(|line| line.to_lowercase().contains(&wanted))
+            .collect();
+        if lines.is_empty() {
+            continue;
+        }
+        let mut part = format!("{title}\n");
+        for line in lines.iter().take(SHOWN_LINES) {
+            let _ = writeln!(part, "  {}", line.trim());
+        }
+        if lines.len() > SHOWN_LINES {
+            let _ = writeln!(part, "  and {} more lines", lines.len() - SHOWN_LINES);
+        }
+        found.push(part);
+    }
+    if found.is_empty() {
+        let what = format!("no command and no topic has \"{}\"", bounded(word));
+        return Err(failed(what).hint("mig-mps help lists all commands and topics"));
+    }
+    Ok(found.join("\n"))
 }

@@ -3,26 +3,27 @@
 mod series;
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::path::PathBuf;
 
 use clap::Args;
 
 use crate::commands::args::ProfileSource;
 use crate::commands::{Context, cdi, detail_for, print_or_write, up};
-use crate::error::Result;
+use crate::error::{Result, usage};
 use crate::failure::ExitStatus;
 use crate::host::Environment;
-use crate::node::{Detail, Observer};
+use crate::node::{Detail, Node, Observer};
 use crate::profile::Profile;
 use crate::render::{note, print};
 use crate::state::RunDir;
 
-use series::{ALERTS, Drift, metrics};
+use series::{ALERTS, Drift, drift_metrics, metrics};
 
 /// Print metrics of devices in the text format of Prometheus
 ///
-/// Made for the textfile collector of Prometheus' node exporter: a timer runs it with --output FILE. What is unknown has no
-/// series; it is never 0. Changes nothing and takes no lock.
+/// Made for the textfile collector of Prometheus' node exporter: a timer runs it with --output FILE (`mig-mps systemd
+/// --metrics DIR`). What is unknown has no series; it is never 0. Changes nothing and takes no lock.
 #[derive(Args, Debug)]
 pub struct MetricsArgs {
     /// Write to this file instead of standard output, replacing it at once
@@ -31,8 +32,15 @@ pub struct MetricsArgs {
     /// Also report whether the node is as this profile says; asks every daemon
     #[arg(long, value_name = "PROFILE", value_hint = clap::ValueHint::FilePath)]
     profile: Option<ProfileSource>,
+    /// Report the drift from PROFILE alone [default: /etc/mig-mps/profile.toml]
+    #[arg(long, value_name = "PROFILE", conflicts_with = "profile", value_hint = clap::ValueHint::FilePath)]
+    #[expect(
+        clippy::option_option,
+        reason = "an option whose value can be left out"
+    )]
+    drift: Option<Option<ProfileSource>>,
     /// Print alert rules for these metrics instead
-    #[arg(long, conflicts_with_all = ["output", "profile"])]
+    #[arg(long, conflicts_with_all = ["output", "profile", "drift"])]
     rules: bool,
 }
 
@@ -43,42 +51,79 @@ pub fn run(args: &MetricsArgs, context: &Context<'_>) -> Result<ExitStatus> {
         return Ok(ExitStatus::Done);
     }
     let environment = context.environment;
-    let profile = args.profile.as_ref().map(ProfileSource::load).transpose()?;
     let mut observer = Observer::new(environment);
-    let node = observer.observe(Detail {
-        utilization: true,
-        ..Detail::STATUS
-    })?;
-    let drift = match &profile {
-        Some(profile) if !node.has_no_driver() => drift(profile, &mut observer, environment)?,
-        _ => None,
+    let text = if let Some(profile) = &args.drift {
+        let profile = profile_or_that_of_boot(profile.as_ref(), environment)?;
+        let drift = drift(&profile, &mut observer, environment)?;
+        drift.map_or_else(String::new, |(node, drift)| drift_metrics(&node, &drift))
+    } else {
+        let profile = args.profile.as_ref().map(ProfileSource::load).transpose()?;
+        let node = observer.observe(Detail {
+            utilization: true,
+            ..Detail::STATUS
+        })?;
+        let drift = match &profile {
+            Some(profile) if !node.has_no_driver() => drift(profile, &mut observer, environment)?,
+            _ => None,
+        };
+        metrics(&node, drift.as_ref().map(|(_, drift)| drift))
     };
-    let text = metrics(&node, drift.as_ref());
     print_or_write(&text, args.output.as_deref())?;
     Ok(ExitStatus::Done)
 }
 
-/// Plans the profile; `None` if it cannot be planned, which is no reason to go without the other metrics.
+fn profile_or_that_of_boot(
+    named: Option<&ProfileSource>,
+    environment: &Environment,
+) -> Result<Profile> {
+    if let Some(named) = named {
+        return named.load();
+    }
+    let boot = environment.host.boot_profile().path();
+    if matches!(boot.try_exists(), Ok(false)) {
+        return Err(usage(format_args!(
+            "there is no profile to compare the node with: {} does not exist",
+            boot.display()
+        ))
+        .hint("name one: mig-mps metrics --drift PROFILE"));
+    }
+    ProfileSource::from(&*boot.to_string_lossy()).load()
+}
+
+/// Plans the profile on a new snapshot, which it returns, too. `None` if it cannot be planned: the drift is then unknown,
+/// and other metrics are shown all the same.
 fn drift(
     profile: &Profile,
     observer: &mut Observer<'_>,
     environment: &Environment,
-) -> Result<Option<Drift>> {
+) -> Result<Option<(Node, Drift)>> {
     up::refuse_unknown_accounts(profile, environment, environment.caller)?;
-    let node = observer.observe(detail_for(profile))?;
+    let node = match observer.observe(detail_for(profile)) {
+        Ok(node) => node,
+        Err(error) => {
+            note_unknown(error);
+            return Ok(None);
+        }
+    };
     let run_dir = RunDir::at(&environment.directories()?.run);
-    let plan = match cdi::plan_up(environment, &node, profile, &run_dir, environment.caller) {
+    let caller = environment.caller;
+    let plan = match cdi::plan_up(environment, &node, profile, &run_dir, caller, false) {
         Ok(plan) => plan,
         Err(refusal) => {
-            note(&format!(
-                "whether the node is as the profile says is unknown: {refusal}"
-            ));
+            note_unknown(refusal);
             return Ok(None);
         }
     };
     let devices: BTreeSet<String> = plan.devices().map(str::to_owned).collect();
-    Ok(Some(Drift {
+    let drift = Drift {
         is_any: plan.has_changes(),
         devices,
-    }))
+    };
+    Ok(Some((node, drift)))
+}
+
+fn note_unknown(why: impl Display) {
+    note(&format!(
+        "whether the node is as the profile says is unknown: {why}"
+    ));
 }

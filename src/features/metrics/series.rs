@@ -1,11 +1,12 @@
 //! The series of metrics, the text format of Prometheus, and alert rules.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Display, Write as _};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::node::{Device, DeviceState, Fault, Node, Served, Severity};
-use crate::settings::Serve;
+use crate::host::user_name;
+use crate::node::{Client, Device, DeviceState, Fault, Node, Served, Severity};
+use crate::settings::{Reported, Serve};
 
 /// Alert rules, in YAML.
 pub const ALERTS: &str = include_str!("alerts.yml");
@@ -74,11 +75,15 @@ enum Values {
     Node(fn(&Facts<'_>) -> Option<u64>),
     /// One for each device.
     Devices(fn(&Facts<'_>, &Device) -> Option<u64>),
+    /// One for each device: the ratio of a percentage.
+    Percentages(fn(&Facts<'_>, &Device) -> Option<f64>),
+    /// One for each user and workload with clients on a device.
+    Users(fn(&ClientSum) -> Option<u64>),
     /// Some with labels of their own.
     Labelled(fn(&Facts<'_>, &mut Samples)),
 }
 
-const METRICS: [Metric; 21] = [
+const METRICS: &[Metric] = &[
     Metric {
         name: "mig_mps_driver_answers",
         help: "1 if the NVIDIA driver answers; otherwise devices are known by their records alone.",
@@ -93,11 +98,6 @@ const METRICS: [Metric; 21] = [
         name: "mig_mps_change_interrupted",
         help: "1 if a change was interrupted; the next up or down continues it.",
         values: Values::Node(|facts| by_journals(facts.node, !facts.node.interrupted.is_empty())),
-    },
-    Metric {
-        name: "mig_mps_drift",
-        help: "1 if the node is not as the profile says.",
-        values: Values::Node(|facts| Some(facts.drift?.is_any.into())),
     },
     Metric {
         name: "mig_mps_unmanaged_daemons",
@@ -172,6 +172,35 @@ const METRICS: [Metric; 21] = [
         }),
     },
     Metric {
+        name: "mig_mps_device_client_active_thread_ratio",
+        help: "Share of a device's SMs that each MPS client may use.",
+        values: Values::Percentages(|_, device| {
+            let served = device.alive()?;
+            let answered = served.answered.as_ref().and_then(Reported::percentage);
+            Some(answered.unwrap_or(served.record.settings.active_thread_percentage.value()))
+        }),
+    },
+    Metric {
+        name: "mig_mps_device_client_memory_limit_bytes",
+        help: "The most device memory that each MPS client may allocate, where there is a limit.",
+        values: Values::Devices(|_, device| memory_limit(device.alive()?)),
+    },
+    Metric {
+        name: "mig_mps_device_settings_read_back",
+        help: "1 if the daemon of a device was asked for these limits, 0 if they are those configured.",
+        values: Values::Devices(|_, device| Some(device.alive()?.is_read_back().into())),
+    },
+    Metric {
+        name: "mig_mps_device_user_clients",
+        help: "MPS clients of a device by user, and by Slurm job, pod or container.",
+        values: Values::Users(|sum| Some(sum.clients)),
+    },
+    Metric {
+        name: "mig_mps_device_user_memory_used_bytes",
+        help: "Device memory that the MPS clients of a user, Slurm job, pod or container use.",
+        values: Values::Users(|sum| sum.memory),
+    },
+    Metric {
         name: "mig_mps_device_outside_mps_programs",
         help: "Programs that compute on a device without being clients of its daemon.",
         values: Values::Devices(|facts, device| {
@@ -192,20 +221,7 @@ const METRICS: [Metric; 21] = [
     Metric {
         name: "mig_mps_device_utilization_ratio",
         help: "Share of the driver's last sampling period in which the GPU was busy; no driver reports it for MIG devices.",
-        values: Values::Labelled(|facts, samples| {
-            for Named { name, device } in &facts.devices {
-                if let Some(percent) = facts.node.utilization(device) {
-                    samples.push_for(name, f64::from(percent) / 100.0);
-                }
-            }
-        }),
-    },
-    Metric {
-        name: "mig_mps_device_drift",
-        help: "1 if the daemon of a device is not as the profile says.",
-        values: Values::Devices(|facts, device| {
-            Some(facts.drift?.devices.contains(&device.name).into())
-        }),
+        values: Values::Percentages(|facts, device| facts.node.utilization(device).map(f64::from)),
     },
     Metric {
         name: "mig_mps_device_last_change_timestamp_seconds",
@@ -219,14 +235,43 @@ const METRICS: [Metric; 21] = [
     },
 ];
 
+/// Those of the drift.
+const DRIFT: &[Metric] = &[
+    Metric {
+        name: "mig_mps_drift",
+        help: "1 if the node is not as the profile says.",
+        values: Values::Node(|facts| Some(facts.drift?.is_any.into())),
+    },
+    Metric {
+        name: "mig_mps_device_drift",
+        help: "1 if the daemon of a device is not as the profile says.",
+        values: Values::Devices(|facts, device| {
+            Some(facts.drift?.devices.contains(&device.name).into())
+        }),
+    },
+];
+
 /// Returns the metrics of a node. One without samples is left out.
 pub fn metrics(node: &Node, drift: Option<&Drift>) -> String {
-    let facts = Facts {
-        node,
-        drift,
-        devices: named(node.shown(&[])),
-    };
-    METRICS.iter().map(|metric| metric.text(&facts)).collect()
+    let facts = Facts::of(node, drift);
+    let all = METRICS.iter().chain(DRIFT);
+    all.map(|metric| metric.text(&facts)).collect()
+}
+
+/// Returns those of the drift alone.
+pub fn drift_metrics(node: &Node, drift: &Drift) -> String {
+    let facts = Facts::of(node, Some(drift));
+    DRIFT.iter().map(|metric| metric.text(&facts)).collect()
+}
+
+impl<'a> Facts<'a> {
+    fn of(node: &'a Node, drift: Option<&'a Drift>) -> Self {
+        Self {
+            node,
+            drift,
+            devices: named(node.shown(&[])),
+        }
+    }
 }
 
 impl Metric {
@@ -246,6 +291,22 @@ impl Metric {
                 for Named { name, device } in &facts.devices {
                     if let Some(value) = value(facts, device) {
                         samples.push_for(name, value);
+                    }
+                }
+            }
+            Values::Percentages(value) => {
+                for Named { name, device } in &facts.devices {
+                    if let Some(percentage) = value(facts, device) {
+                        samples.push_for(name, ratio(percentage));
+                    }
+                }
+            }
+            Values::Users(value) => {
+                for Named { name, device } in &facts.devices {
+                    for (user, sum) in by_user(device) {
+                        if let Some(value) = value(&sum) {
+                            samples.push(&user.labels(name), value);
+                        }
                     }
                 }
             }
@@ -323,6 +384,80 @@ fn describe_devices(facts: &Facts<'_>, samples: &mut Samples) {
     }
 }
 
+/// Rounds to what a percentage with four decimals says: 33.3 % is 0.333, and not 0.33299999999999996.
+fn ratio(percentage: f64) -> f64 {
+    (percentage * 1e4).round() / 1e6
+}
+
+/// Returns the memory limit that the daemon has answered with if it is another, since answers are rounded.
+fn memory_limit(served: &Served) -> Option<u64> {
+    let settings = &served.record.settings;
+    let answered = served.answered.as_ref();
+    let limit = match answered.filter(|answered| answered.has_other_memory_limit(settings)) {
+        Some(other) => other.memory_limit()?.at_least(),
+        None => settings.pinned_memory_limit?,
+    };
+    Some(limit.bytes())
+}
+
+/// The clients of one user and one workload on a device.
+struct ClientSum {
+    clients: u64,
+    /// The memory that they use; `None` if that of one is unknown.
+    memory: Option<u64>,
+}
+
+/// The users and workloads of a client. What is unknown is empty, and so is the container in a pod, which lasts longer than
+/// its containers.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct ClientUser {
+    name: String,
+    slurm_job: String,
+    pod_uid: String,
+    container_id: String,
+}
+
+impl ClientUser {
+    fn of(client: &Client) -> Self {
+        let name = client.user.map(user_name);
+        let workload = client.workload.clone().unwrap_or_default();
+        let job = workload.slurm_job.map(|job| job.to_string());
+        let is_in_pod = workload.pod_uid.is_some();
+        let container = workload.container_id.filter(|_| !is_in_pod);
+        Self {
+            name: name.unwrap_or_default(),
+            slurm_job: job.unwrap_or_default(),
+            pod_uid: workload.pod_uid.unwrap_or_default(),
+            container_id: container.unwrap_or_default(),
+        }
+    }
+
+    fn labels<'a>(&'a self, device: &'a str) -> [(&'a str, &'a str); 5] {
+        [
+            ("device", device),
+            ("user", &self.name),
+            ("slurm_job", &self.slurm_job),
+            ("pod_uid", &self.pod_uid),
+            ("container_id", &self.container_id),
+        ]
+    }
+}
+
+/// Sums up the clients of a device.
+fn by_user(device: &Device) -> BTreeMap<ClientUser, ClientSum> {
+    let mut sums = BTreeMap::new();
+    let known = device.known().into_iter();
+    for client in known.flat_map(|served| served.clients.listed()) {
+        let sum = sums.entry(ClientUser::of(client)).or_insert(ClientSum {
+            clients: 0,
+            memory: Some(0),
+        });
+        sum.clients += 1;
+        sum.memory = sum.memory.zip(client.memory).map(|(sum, own)| sum + own);
+    }
+    sums
+}
+
 fn last_change(served: &Served) -> Option<u64> {
     let at: SystemTime = served.run_dir.recorded_at(&served.record.uuid)?;
     Some(at.duration_since(UNIX_EPOCH).ok()?.as_secs())
@@ -331,6 +466,23 @@ fn last_change(served: &Served) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_manual_has_each_metric_once() {
+        let manual = include_str!("../../manual/monitoring.md");
+        let (_, section) = manual.split_once("\n## Metrics\n").unwrap();
+        let (section, _) = section.split_once("\n## ").unwrap();
+        for metric in METRICS.iter().chain(DRIFT) {
+            let name = format!("`{}`", metric.name);
+            assert_eq!(section.matches(&name).count(), 1, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_ratio_has_no_digits_that_its_percentage_lacks() {
+        let ratios = [100.0, 33.3, 0.1, 29.0].map(|percentage| ratio(percentage).to_string());
+        assert_eq!(ratios, ["1", "0.333", "0.001", "0.29"]);
+    }
 
     #[test]
     fn a_metric_has_help_type_and_samples_or_is_left_out() {

@@ -38,6 +38,7 @@ pub(super) fn devices(environment: &Environment, node: &Node) -> Result<Vec<Gres
                         None => type_name(&gpu.product),
                     },
                     files: device_files(environment, gpu, device)?,
+                    share: served.record.settings.share.map(|share| share.clients),
                     only_for: match &served.record.settings.serve {
                         Some(serve @ (Serve::User(_) | Serve::Group(_))) => Some(serve.to_string()),
                         _ => None,
@@ -152,7 +153,7 @@ fn by_uuid(node: &Node, uuid: &str) -> Result<String> {
 /// its Gres=, so both lines belong together.
 #[derive(Args, Debug)]
 pub(super) struct GresArgs {
-    /// Let N jobs share each device, as shards
+    /// Let N jobs share each device, as shards [default: the share of each device that has one]
     #[arg(long, value_name = "N", value_parser = number::<1, { u32::MAX }>)]
     shard: Option<u32>,
     /// Name one file of each device, as Slurm 22.05 needs it in a cluster with shards
@@ -226,8 +227,8 @@ fn check(args: &GresArgs, name: &str, devices: &[GresDevice]) -> Result<ExitStat
             differences.push(format!("{}: gres.conf lacks it", device.name));
         }
     }
-    if let Some(shards) = args.shard {
-        let wanted = u64::from(shards) * devices.len() as u64;
+    let wanted = count_shards(devices, args.shard);
+    if wanted > 0 {
         let is: u64 = conf.shards.iter().map(|shards| shards.count).sum();
         if is != wanted {
             differences.push(format!(
@@ -263,6 +264,8 @@ pub struct GresDevice {
     pub kind: String,
     /// The device files that its programs open: those of the GPU, of the GPU instance, and of the compute instance.
     pub files: Vec<String>,
+    /// The number of clients that each have an equal part of it, if it is shared so.
+    pub share: Option<u32>,
     /// The users whose programs the device takes, if it does not take everybody's: `user:alice`.
     pub only_for: Option<String>,
 }
@@ -271,6 +274,11 @@ impl GresDevice {
     /// Returns the file that no other device has.
     pub fn own_file(&self) -> &str {
         self.files.last().map_or("", String::as_str)
+    }
+
+    /// Returns the number of its shards: the one that is asked for on every device, or that of its share.
+    fn shards(&self, asked_for: Option<u32>) -> Option<u32> {
+        asked_for.or(self.share)
     }
 
     /// Returns the comment on a line of gres.conf.
@@ -287,6 +295,12 @@ fn by_type(devices: &[GresDevice]) -> Vec<Vec<&GresDevice>> {
     grouped(devices, |one, other| one.kind == other.kind)
 }
 
+/// Returns the number of the shards of all devices.
+fn count_shards(devices: &[GresDevice], asked_for: Option<u32>) -> u64 {
+    let shards = devices.iter().filter_map(|device| device.shards(asked_for));
+    shards.map(u64::from).sum()
+}
+
 /// Returns the lines of gres.conf. With shards each device is named by one file: where `GresTypes` has `shard`, Slurm 22.05
 /// counts every file of `MultipleFiles` as a GPU.
 pub fn gres_conf(
@@ -296,9 +310,10 @@ pub fn gres_conf(
     one_file: bool,
 ) -> String {
     let mut text = String::new();
+    let one_file = one_file || count_shards(devices, shards) > 0;
     let devices = by_type(devices).concat();
     for device in &devices {
-        let files = if device.files.len() == 1 || one_file || shards.is_some() {
+        let files = if device.files.len() == 1 || one_file {
             format!("File={}", device.own_file())
         } else {
             format!("MultipleFiles={}", device.files.join(","))
@@ -309,8 +324,8 @@ pub fn gres_conf(
             "NodeName={node} Name=gpu Type={kind} {files} # {comment}"
         );
     }
-    if let Some(shards) = shards {
-        for device in &devices {
+    for device in &devices {
+        if let Some(shards) = device.shards(shards) {
             let (comment, file) = (device.comment(), device.own_file());
             let _ = writeln!(
                 text,
@@ -327,8 +342,9 @@ pub fn gres_string(devices: &[GresDevice], shards: Option<u32>) -> String {
         .iter()
         .map(|alike| format!("gpu:{}:{}", alike[0].kind, alike.len()))
         .collect();
-    if let Some(shards) = shards {
-        parts.push(format!("shard:{}", shards as usize * devices.len()));
+    let shards = count_shards(devices, shards);
+    if shards > 0 {
+        parts.push(format!("shard:{shards}"));
     }
     parts.join(",")
 }
@@ -384,6 +400,7 @@ mod tests {
             name: name.to_owned(),
             kind: kind.to_owned(),
             files: files.iter().map(|&file| file.to_owned()).collect(),
+            share: None,
             only_for: None,
         }
     }
@@ -427,6 +444,21 @@ mod tests {
             gres_string(&devices()[2..], Some(4)),
             "gpu:1g.10gb:1,gpu:nvidia_h200:1,shard:8"
         );
+    }
+
+    #[test]
+    fn a_device_with_a_share_has_as_many_shards() {
+        let [mut small, large, _, whole] = devices();
+        small.share = Some(4);
+        let devices = [small, large, whole];
+        assert_snapshot!(gres_conf("n1", &devices, None, false), @r"
+        NodeName=n1 Name=gpu Type=1g.10gb File=/dev/nvidia-caps/nvidia-cap67 # 0.0
+        NodeName=n1 Name=gpu Type=3g.40gb File=/dev/nvidia-caps/nvidia-cap22 # 0.4
+        NodeName=n1 Name=gpu Type=nvidia_h200 File=/dev/nvidia1 # 1
+        NodeName=n1 Name=shard Count=4 File=/dev/nvidia-caps/nvidia-cap67 # 0.0
+        ");
+        let of = |asked_for| gres_string(&devices, asked_for);
+        assert!(of(None).ends_with(",shard:4") && of(Some(2)).ends_with(",shard:6"));
     }
 
     #[test]

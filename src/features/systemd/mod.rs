@@ -12,21 +12,23 @@ use crate::commands::args::ProfileSource;
 use crate::error::{Context as _, Result, failed};
 use crate::failure::ExitStatus;
 use crate::host::{
-    Environment, OwnFile, ToolError, as_root, only_root_can_change, write_files_into,
+    Environment, OwnFile, ToolError, as_root, listed, only_root_can_change, steers,
+    write_files_into,
 };
 use crate::profile::Profile;
 use crate::render::{note, print};
 
-use units::{HEAL_TIMER, PACKAGED, SERVICE, UnitFile, UnitFiles, WRITTEN, unit_files};
+use units::{NAMES, PACKAGED, Paths, SERVICE, UnitFile, UnitFiles, WRITTEN, timers, unit_files};
 
-/// The program of a package.
+/// The program of a package, and the directory of Debian's node exporter.
 const PACKAGED_PROGRAM: &str = "/usr/bin/mig-mps";
+const PACKAGED_METRICS: &str = "/var/lib/prometheus/node-exporter";
 
 /// Print or install systemd units that apply a profile at boot and heal daemons
 ///
 /// MIG instances and daemons do not survive a reboot. mig-mps.service applies the profile at boot, before Slurm,
 /// container engines and DCGM start, and stops the daemons at shutdown. mig-mps-heal.timer runs `heal` every minute.
-/// Nothing else stays running. With a profile and no option it prints the units.
+/// Nothing else stays running. Without --install it prints the units.
 #[derive(Args, Debug)]
 #[command(
     override_usage = "mig-mps systemd [OPTIONS] <PROFILE>\n       mig-mps systemd [OPTIONS] --uninstall [PROFILE]"
@@ -41,12 +43,23 @@ pub struct SystemdArgs {
     /// Also enable the service and start the timer; the service itself starts at the next boot
     #[arg(long, requires = "install")]
     enable: bool,
+    /// Also write metrics to this directory of a node exporter, by two timers
+    #[arg(long, value_name = "DIR", value_parser = directory, value_hint = clap::ValueHint::DirPath, conflicts_with = "uninstall")]
+    metrics: Option<PathBuf>,
     /// Disable and remove the units; daemons go on, and a profile other than PROFILE stays
     #[arg(long, conflicts_with = "install")]
     uninstall: bool,
     /// Directory for the units of a package that has this program in /usr/bin; created if it does not exist
-    #[arg(long, value_name = "DIR", hide = true, conflicts_with_all = ["profile", "install", "uninstall"])]
+    #[arg(long, value_name = "DIR", hide = true, conflicts_with_all = ["profile", "install", "metrics", "uninstall"])]
     package: Option<PathBuf>,
+}
+
+/// Reads a directory that means the same to systemd, in a unit of whole lines.
+fn directory(text: &str) -> std::result::Result<PathBuf, &'static str> {
+    if text.contains(steers) {
+        return Err("expected the path of a directory without control characters");
+    }
+    std::path::absolute(text).map_err(|_| "expected the path of a directory")
 }
 
 /// Prints, installs or removes the units.
@@ -55,9 +68,14 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let profile = args.profile.as_ref().map(ProfileSource::load).transpose()?;
     let files = UnitFiles(&environment.host);
     if let Some(directory) = &args.package {
-        let program = Path::new(PACKAGED_PROGRAM);
-        let units: Vec<(String, Vec<u8>)> = unit_files(PACKAGED, program, &files.profile().path())
+        let paths = Paths {
+            program: Path::new(PACKAGED_PROGRAM),
+            profile: &files.profile().path(),
+            metrics: Some(Path::new(PACKAGED_METRICS)),
+        };
+        let units: Vec<(String, Vec<u8>)> = unit_files(PACKAGED, paths)
             .into_iter()
+            .flatten()
             .map(|unit| (unit.name.to_owned(), unit.text.into_bytes()))
             .collect();
         write_files_into(directory, &units).context(format_args!(
@@ -67,9 +85,14 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
         return Ok(ExitStatus::Done);
     }
     let program = std::env::current_exe().context("cannot tell the path of this program")?;
-    let units = unit_files(WRITTEN, &program, &files.profile().path());
+    let paths = Paths {
+        program: &program,
+        profile: &files.profile().path(),
+        metrics: args.metrics.as_deref(),
+    };
+    let units = unit_files(WRITTEN, paths);
     if !args.install && !args.uninstall {
-        let texts = units.iter().map(|unit| {
+        let texts = units.iter().flatten().map(|unit| {
             let path = files.unit(unit.name).path();
             format!("# {}\n{}", path.display(), unit.text)
         });
@@ -80,7 +103,7 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
         return Err(failed("only root can install units").hint(as_root()));
     }
     if args.uninstall {
-        uninstall(&units, &files, profile.as_ref(), environment)?;
+        uninstall(&files, profile.as_ref(), environment)?;
         return Ok(ExitStatus::Done);
     }
     if let Some(profile) = &profile {
@@ -102,14 +125,14 @@ fn check_program(program: &Path) -> Result<()> {
 }
 
 fn install(
-    units: &[UnitFile],
+    groups: &[Vec<UnitFile>],
     files: &UnitFiles<'_>,
     profile: &Profile,
     enable: bool,
     environment: &Environment,
 ) -> Result<()> {
     let text = profile.source.text();
-    match files.check(units, text) {
+    match files.check(groups.iter().flatten(), text) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             return Err(failed(format_args!("{error}, and is not replaced")).hint(
                 "edit that file, then run systemctl reload mig-mps; or remove it, and run this again",
@@ -121,21 +144,27 @@ fn install(
         .write_profile(text)
         .context("cannot copy the profile")?;
     tell(is_new, &files.profile().path());
-    // All three or none: a part of a package would go with it.
-    let same: Option<Vec<PathBuf>> = units.iter().map(|unit| files.same_packaged(unit)).collect();
-    for path in same.iter().flatten() {
-        tell(false, path);
-    }
-    for unit in units.iter().filter(|_| same.is_none()) {
-        let file = files.unit(unit.name);
-        let is_new = file.write(&unit.text).context("cannot write the unit")?;
-        tell(is_new, &file.path());
+    for units in groups {
+        // All or none: a part of a package would go with it.
+        let same: Option<Vec<PathBuf>> =
+            units.iter().map(|unit| files.same_packaged(unit)).collect();
+        for path in same.iter().flatten() {
+            tell(false, path);
+        }
+        for unit in units.iter().filter(|_| same.is_none()) {
+            let file = files.unit(unit.name);
+            let is_new = file.write(&unit.text).context("cannot write the unit")?;
+            tell(is_new, &file.path());
+        }
     }
     let systemctl = environment.units()?;
     tolerate(systemctl.reload())?;
     if enable {
-        systemctl.enable(&[SERVICE, HEAL_TIMER], HEAL_TIMER)?;
-        note(&format!("enabled {SERVICE} and {HEAL_TIMER}"));
+        let names: Vec<&str> = groups.iter().flatten().map(|unit| unit.name).collect();
+        let timers = timers(&names);
+        let enabled = [&[SERVICE], timers.as_slice()].concat();
+        systemctl.enable(&enabled, &timers)?;
+        note(&format!("enabled {}", listed(&enabled, "and")));
         note("systemctl start mig-mps applies the profile now, without a reboot");
     } else {
         note("mig-mps systemd … --install --enable enables them");
@@ -144,20 +173,20 @@ fn install(
 }
 
 fn uninstall(
-    units: &[UnitFile],
     files: &UnitFiles<'_>,
     profile: Option<&Profile>,
     environment: &Environment,
 ) -> Result<()> {
-    let own: Vec<OwnFile> = units.iter().map(|unit| files.unit(unit.name)).collect();
-    let packaged: Vec<PathBuf> = units
-        .iter()
-        .filter_map(|unit| files.packaged(unit.name))
+    let own: Vec<OwnFile> = NAMES.into_iter().map(|name| files.unit(name)).collect();
+    let packaged: Vec<PathBuf> = NAMES
+        .into_iter()
+        .filter_map(|name| files.packaged(name))
         .collect();
     let is_installed = !packaged.is_empty() || own.iter().any(|file| file.path().exists());
     let systemctl = environment.units()?;
     if is_installed {
-        tolerate(systemctl.disable(&[SERVICE, HEAL_TIMER], HEAL_TIMER))?;
+        let timers = timers(&NAMES);
+        tolerate(systemctl.disable(&[&[SERVICE], timers.as_slice()].concat(), &timers))?;
     }
     for file in own {
         if file.remove().context("cannot remove the unit")? {

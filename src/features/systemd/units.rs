@@ -1,4 +1,4 @@
-//! The units by which systemd applies a profile at boot and heals daemons, and their files.
+//! The units by which systemd applies a profile at boot, heals daemons and writes metrics, and their files.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -15,10 +15,6 @@ pub const PACKAGED: &str =
 
 /// The service that applies a profile at boot.
 pub const SERVICE: &str = "mig-mps.service";
-/// The timer of `heal`.
-pub const HEAL_TIMER: &str = "mig-mps-heal.timer";
-/// The service that the timer starts.
-const HEAL_SERVICE: &str = "mig-mps-heal.service";
 
 /// The time that clients get to exit when the service stops, in seconds.
 const DRAIN: u32 = 60;
@@ -30,31 +26,144 @@ pub struct UnitFile {
     pub text: String,
 }
 
-/// Returns the units that run `program` with `profile`, with `mark` as their first line.
-pub fn unit_files(mark: &str, program: &Path, profile: &Path) -> [UnitFile; 3] {
-    let heal = format!(
-        "\
-[Unit]
-Description=Start MPS daemons that died, and cure devices that hang
-After={SERVICE}
+/// A command that systemd runs again and again: a service and its timer.
+struct Task {
+    service: &'static str,
+    timer: &'static str,
+    description: &'static str,
+    /// True if it waits while the profile is being applied.
+    waits: bool,
+    limit: &'static str,
+    timer_description: &'static str,
+    every: &'static str,
+    accuracy: &'static str,
+}
 
+const HEAL: Task = Task {
+    service: "mig-mps-heal.service",
+    timer: "mig-mps-heal.timer",
+    description: "Start MPS daemons that died, and cure devices that hang",
+    waits: true,
+    limit: "5min",
+    timer_description: "Heal MPS daemons every minute",
+    every: "1min",
+    accuracy: "5s",
+};
+
+const METRICS: Task = Task {
+    service: "mig-mps-metrics.service",
+    timer: "mig-mps-metrics.timer",
+    description: "Write metrics of MPS devices",
+    waits: false,
+    limit: "1min",
+    timer_description: "Write metrics of MPS devices every minute",
+    every: "1min",
+    accuracy: "5s",
+};
+
+/// Asks every daemon, which adds to its log: less often than the others.
+const DRIFT: Task = Task {
+    service: "mig-mps-drift.service",
+    timer: "mig-mps-drift.timer",
+    description: "Compare MIG partitions and MPS daemons with their profile",
+    waits: true,
+    limit: "5min",
+    timer_description: "Compare MIG partitions and MPS daemons with their profile every ten minutes",
+    every: "10min",
+    accuracy: "1min",
+};
+
+/// The names of all units.
+pub const NAMES: [&str; 7] = [
+    SERVICE,
+    HEAL.service,
+    HEAL.timer,
+    METRICS.service,
+    METRICS.timer,
+    DRIFT.service,
+    DRIFT.timer,
+];
+
+/// Returns the timers among these units.
+pub fn timers<'a>(names: &[&'a str]) -> Vec<&'a str> {
+    let is_timer = |name: &&str| name.strip_suffix(".timer").is_some();
+    names.iter().copied().filter(is_timer).collect()
+}
+
+/// The program and the files that units name.
+#[derive(Clone, Copy)]
+pub struct Paths<'a> {
+    pub program: &'a Path,
+    /// The profile that is applied at boot.
+    pub profile: &'a Path,
+    /// The directory that metrics are written to; `None` for no metrics.
+    pub metrics: Option<&'a Path>,
+}
+
+/// Returns the units, with `mark` as their first line, in groups that are installed as a whole: the profile's, and those of
+/// the metrics.
+pub fn unit_files(mark: &str, paths: Paths<'_>) -> Vec<Vec<UnitFile>> {
+    let (program, profile) = (word(paths.program), word(paths.profile));
+    let mut groups = vec![vec![(SERVICE, service(paths.program, paths.profile))]];
+    groups[0].extend(HEAL.units(&format!("{program} heal")));
+    if let Some(directory) = paths.metrics {
+        let [metrics, drift] =
+            ["mig-mps.prom", "mig-mps-drift.prom"].map(|file| word(&directory.join(file)));
+        let metrics = format!("{program} metrics --output {metrics}");
+        let drift = format!("{program} metrics --drift {profile} --output {drift}");
+        groups.push([METRICS.units(&metrics), DRIFT.units(&drift)].concat());
+    }
+    groups
+        .into_iter()
+        .map(|units| {
+            let files = units.into_iter().map(|(name, text)| UnitFile {
+                name,
+                text: format!("{mark}\n{text}"),
+            });
+            files.collect()
+        })
+        .collect()
+}
+
+impl Task {
+    /// Returns the names and texts of its units.
+    fn units(&self, command: &str) -> [(&'static str, String); 2] {
+        let after = if self.waits {
+            format!("After={SERVICE}\n")
+        } else {
+            String::new()
+        };
+        let service = format!(
+            "\
+[Unit]
+Description={}
+{after}
 [Service]
 Type=oneshot
-ExecStart={program} heal
-TimeoutStartSec=5min
+ExecStart={command}
+TimeoutStartSec={}
 LimitNOFILE=524288
 ",
-        program = word(program)
-    );
-    [
-        (SERVICE, service(program, profile)),
-        (HEAL_SERVICE, heal),
-        (HEAL_TIMER, TIMER.to_owned()),
-    ]
-    .map(|(name, text)| UnitFile {
-        name,
-        text: format!("{mark}\n{text}"),
-    })
+            self.description, self.limit
+        );
+        let (every, accuracy) = (self.every, self.accuracy);
+        let timer = format!(
+            "\
+[Unit]
+Description={}
+
+[Timer]
+OnBootSec={every}
+OnUnitInactiveSec={every}
+AccuracySec={accuracy}
+
+[Install]
+WantedBy=timers.target
+",
+            self.timer_description
+        );
+        [(self.service, service), (self.timer, timer)]
+    }
 }
 
 /// The service needs its drain to stop, and the time that a node full of daemons takes.
@@ -87,19 +196,6 @@ WantedBy=multi-user.target
         stop_limit = DRAIN + 120,
     )
 }
-
-const TIMER: &str = "\
-[Unit]
-Description=Heal MPS daemons every minute
-
-[Timer]
-OnBootSec=1min
-OnUnitInactiveSec=1min
-AccuracySec=5s
-
-[Install]
-WantedBy=timers.target
-";
 
 /// Quotes a path for a command line of systemd, which has variables and specifiers.
 fn word(path: &Path) -> String {
@@ -155,19 +251,17 @@ impl UnitFiles<'_> {
 
     /// Returns the profile that is applied at boot.
     pub fn profile(&self) -> OwnFile {
-        OwnFile {
-            directory: self.0.below("/etc/mig-mps"),
-            name: "profile.toml",
-            is_ours: |_| true,
-        }
+        self.0.boot_profile()
     }
 
     /// Fails if a file of an installation is not one of mig-mps, or is another profile. Changes nothing.
-    pub fn check(&self, units: &[UnitFile], profile: &str) -> io::Result<()> {
+    pub fn check<'u>(
+        &self,
+        mut units: impl Iterator<Item = &'u UnitFile>,
+        profile: &str,
+    ) -> io::Result<()> {
         self.check_profile(profile)?;
-        units
-            .iter()
-            .try_for_each(|unit| self.unit(unit.name).check())
+        units.try_for_each(|unit| self.unit(unit.name).check())
     }
 
     /// Writes the profile; returns false if it was there already. Refuses to replace another one, which is the

@@ -18,7 +18,7 @@ fn a100() -> Vec<GpuInstanceProfile> {
         query: ProfileEnum(0),
         name: name.parse().unwrap(),
         slices: 1,
-        multiprocessors: 14,
+        multiprocessors: Some(14),
         memory_mib: 0,
         most,
         free: None,

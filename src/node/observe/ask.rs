@@ -45,6 +45,7 @@ pub(super) fn observe_daemons(
         table,
         boot_id: &node.boot_id,
         unfinished: &unfinished,
+        reads_workloads: detail.outside_mps,
     };
     let mut probes = Vec::new();
     for device in &mut node.devices {

@@ -32,7 +32,7 @@ pub struct Detail {
     pub free: bool,
     /// The processes on each device, servers, clients, and MPS programs that mig-mps does not manage.
     pub ask: Ask,
-    /// Programs that compute outside MPS.
+    /// Programs that compute outside MPS, and the workloads of clients.
     pub outside_mps: bool,
     /// The utilization of whole GPUs.
     pub utilization: bool,
@@ -112,6 +112,16 @@ pub enum ObserveError {
     /// `/proc` cannot be read: running daemons could not be distinguished from dead ones.
     #[error("cannot read /proc: {0}")]
     Proc(std::io::Error),
+}
+
+impl ObserveError {
+    /// True if there is no driver to ask here, as on a machine that builds or tests.
+    pub fn has_no_driver(&self) -> bool {
+        match self {
+            Self::Nvml(error) => error.has_no_driver(),
+            Self::Proc(_) => true,
+        }
+    }
 }
 
 impl Failure for ObserveError {

@@ -99,6 +99,7 @@ fn read(
         pid: process.pid,
         user: process.owner(),
         command: process.command(),
+        workload: process.workload(),
         memory,
         age: process.age(),
         is_served: served.is_some() || has_unmanaged,

@@ -26,6 +26,8 @@ pub(super) struct ProbeContext<'a> {
     pub(super) boot_id: &'a str,
     /// The state of a device whose start has neither finished nor recorded a daemon.
     pub(super) unfinished: &'a DaemonState,
+    /// True if the jobs, pods and containers of clients are read.
+    pub(super) reads_workloads: bool,
 }
 
 /// A recorded daemon that runs, and everything that is needed to find out its state.
@@ -184,6 +186,10 @@ impl<'a> Probe<'a> {
             server,
             user: process.as_ref().and_then(Process::owner),
             command: process.as_ref().map(Process::command),
+            workload: process
+                .as_ref()
+                .filter(|_| self.context.reads_workloads)
+                .and_then(Process::workload),
             memory: usage.and_then(|usage| usage.memory),
             age: process.as_ref().and_then(Process::age),
         }

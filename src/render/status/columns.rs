@@ -31,7 +31,7 @@ pub struct StatusColumn {
 const UTIL: &str = "UTIL";
 
 /// The number of columns that are shown if none is named.
-const USUAL: usize = 14;
+const USUAL: usize = 15;
 
 /// All columns: the usual ones in the order in which they are shown, and those that are only shown if named.
 const ALL: [StatusColumn; 18] = [
@@ -44,7 +44,7 @@ const ALL: [StatusColumn; 18] = [
     StatusColumn {
         name: "gpu",
         help: "Index of its GPU",
-        column: Column::right("GPU", 5),
+        column: Column::right("GPU", 6),
         cell: |_, device| device.gpu.map(|index| index.to_string()),
     },
     StatusColumn {
@@ -65,7 +65,7 @@ const ALL: [StatusColumn; 18] = [
     StatusColumn {
         name: "user",
         help: "Users of its servers",
-        column: Column::left("USER", 3),
+        column: Column::left("USER", 4),
         cell: |_, device| Some(users(device.alive()?).unwrap_or_else(|| unknown(device))),
     },
     StatusColumn {
@@ -77,8 +77,14 @@ const ALL: [StatusColumn; 18] = [
     StatusColumn {
         name: "threads",
         help: "Active thread percentage, in parentheses if not read back",
-        column: Column::right("THREADS", 6),
+        column: Column::right("THREADS", 3),
         cell: |_, device| setting(device, ACTIVE_THREAD_PERCENTAGE, "%"),
+    },
+    StatusColumn {
+        name: "limit",
+        help: "Pinned memory limit of a client, in parentheses if not read back",
+        column: Column::right("LIMIT", 2),
+        cell: |_, device| setting(device, PINNED_MEMORY_LIMIT, ""),
     },
     StatusColumn {
         name: "memory",
@@ -103,13 +109,13 @@ const ALL: [StatusColumn; 18] = [
     StatusColumn {
         name: "daemon",
         help: "Process id of its daemon",
-        column: Column::right("DAEMON", 2),
+        column: Column::right("DAEMON", 12),
         cell: |_, device| Some(device.alive()?.record.daemon?.pid.to_string()),
     },
     StatusColumn {
         name: "server",
         help: "Process ids of its servers",
-        column: Column::right("SERVER", 1),
+        column: Column::right("SERVER", 11),
         cell: |_, device| Some(pids(&device.alive()?.servers).unwrap_or_else(|| unknown(device))),
     },
     StatusColumn {
@@ -129,12 +135,6 @@ const ALL: [StatusColumn; 18] = [
         help: "UUID of the device",
         column: Column::left("DEVICE", 10),
         cell: |_, device| Some(device.uuid.clone()),
-    },
-    StatusColumn {
-        name: "limit",
-        help: "Most device memory of a client, in parentheses if not read back",
-        column: Column::right("LIMIT", 0),
-        cell: |_, device| setting(device, PINNED_MEMORY_LIMIT, ""),
     },
     StatusColumn {
         name: "priority",

@@ -1,10 +1,13 @@
 //! `status --json` and its schema: devices, servers, clients and other programs.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::super::json::{VERSION, Version};
+use super::profile::ProfileDocument;
 use crate::node::{
     self, Client, DaemonState, DeviceState, Finding, Node, OutsideMps, Served, ServerProcess,
     Unmanaged,
@@ -22,12 +25,14 @@ pub struct Status {
     /// True if there is a problem; null if none was found, and not everything was read. `status` reads everything, and
     /// with `--exit-code` its exit status is then 3.
     degraded: Option<bool>,
+    /// The profile that was applied last; null if none is recorded, and in the status after a change.
+    applied_profile: Option<ProfileDocument>,
     /// The devices with a daemon, and those without.
     devices: Vec<DeviceDocument>,
     /// The clients of these devices.
     clients: Vec<ClientDocument>,
     /// Programs that wait in cuInit until another user's programs have exited.
-    waiting: Vec<ClientDocument>,
+    waiting: Vec<WaitingDocument>,
     /// Programs that compute on a device without being clients of a daemon; null if they were not searched for.
     outside_mps: Option<Vec<OutsideDocument>>,
     /// MPS daemons and servers that mig-mps did not start; null if they were not searched for.
@@ -43,7 +48,7 @@ pub struct Status {
 /// A problem or a remark.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Remark {
-    /// Its id, which `mig-mps doctor --explain` explains. Ids never change.
+    /// Its id, which `mig-mps explain` explains. Ids never change.
     id: &'static str,
     /// The device's name; null if it is about the node.
     device: Option<String>,
@@ -74,12 +79,12 @@ impl Status {
             let Some(served) = &device.served else {
                 continue;
             };
-            let of = |client: &Client| ClientDocument {
+            let listed = served.clients.listed().iter();
+            clients.extend(listed.map(|client| ClientDocument::of(served, client)));
+            waiting.extend(served.waiting.iter().map(|client| WaitingDocument {
                 device: device.name.clone(),
                 client: client.clone(),
-            };
-            clients.extend(served.clients.listed().iter().map(of));
-            waiting.extend(served.waiting.iter().map(of));
+            }));
         }
         let (problems, remarks) = node.problems_and_remarks(devices);
         let is_all = node.detail.outside_mps;
@@ -91,6 +96,7 @@ impl Status {
             } else {
                 Some(!problems.is_empty())
             },
+            applied_profile: ProfileDocument::of(node),
             clients,
             waiting,
             devices: shown
@@ -124,6 +130,8 @@ pub struct DeviceDocument {
     state: DeviceState,
     /// The setting `serve`: the users that its daemon serves.
     serve: Option<String>,
+    /// The setting `share`: the number of clients that each have an equal part of the device; null without one.
+    share: Option<u32>,
     /// The pipe directory: `CUDA_MPS_PIPE_DIRECTORY` of its clients.
     pipe_directory: Option<String>,
     /// The control daemon's process id.
@@ -179,6 +187,7 @@ impl DeviceDocument {
             profile: part.map(|part| part.title.clone()),
             state: node.state_of(device),
             serve: device.serve().map(ToString::to_string),
+            share: settings.and_then(|settings| Some(settings.share?.clients)),
             pipe_directory: pipe.map(|pipe| pipe.display().to_string()),
             daemon_pid: alive.and_then(|served| Some(served.record.daemon?.pid.0)),
             servers: servers.map(|served| served.servers.clone()),
@@ -207,9 +216,33 @@ impl DeviceDocument {
     }
 }
 
-/// A client of a device, or a program that waits to become one.
+/// A client of a device.
 #[derive(Debug, Serialize, JsonSchema)]
 struct ClientDocument {
+    /// The device's name.
+    device: String,
+    #[serde(flatten)]
+    client: Client,
+    /// True if it uses more memory than the device lets each client have; null if that is not known, or there is no limit.
+    is_over_memory_limit: Option<bool>,
+    /// The values, by setting, that it keeps from before a change.
+    earlier_settings: BTreeMap<String, String>,
+}
+
+impl ClientDocument {
+    fn of(served: &Served, client: &Client) -> Self {
+        Self {
+            device: served.record.name.clone(),
+            client: client.clone(),
+            is_over_memory_limit: served.is_over_limit(client),
+            earlier_settings: served.earlier_values(client),
+        }
+    }
+}
+
+/// A program that waits to become a client.
+#[derive(Debug, Serialize, JsonSchema)]
+struct WaitingDocument {
     /// The device's name.
     device: String,
     #[serde(flatten)]

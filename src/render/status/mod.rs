@@ -4,13 +4,14 @@ mod columns;
 mod device;
 mod map;
 mod others;
+mod profile;
 
 use std::fmt::Write as _;
 
 use anyhow::Result;
 use console::Style;
 
-use super::format::wrapped;
+use super::format::{ago, wrapped};
 use super::output;
 use super::table::Table;
 use crate::node::{Device, Finding, Gpu, Node};
@@ -76,6 +77,12 @@ pub(super) fn text(
         width: width.saturating_sub(gutter),
         marks,
     };
+    if let Some(line) = profile::line(node, ago) {
+        // Its age alone is no change.
+        let lasting = profile::line(node, |_| String::new());
+        parts.line_with(&line, &lasting.unwrap_or_default(), &Style::new());
+        parts.gap();
+    }
     let shown = node.shown(devices);
     if shown.is_empty() {
         if !node.hidden().is_empty() {
@@ -190,9 +197,13 @@ impl Parts<'_> {
         self.line_as(line, &Style::new());
     }
 
-    /// Adds a line in this style, wrapped at the width.
     fn line_as(&mut self, line: &str, style: &Style) {
-        let mark = self.mark(line);
+        self.line_with(line, line, style);
+    }
+
+    /// Adds a line in this style, wrapped at the width. It has changed if `lasting` has.
+    fn line_with(&mut self, line: &str, lasting: &str, style: &Style) {
+        let mark = self.mark(lasting);
         let gutter = console::measure_text_width(&mark);
         let room = self.width.saturating_sub(INDENT.len());
         for (nth, part) in wrapped(line, room).iter().enumerate() {

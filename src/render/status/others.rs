@@ -7,19 +7,44 @@ use console::truncate_str;
 
 use super::super::format::{age, count, gib, shown_or, time_taken};
 use super::columns::{pids, user};
-use crate::node::{Client, Device, DeviceState, MpsProgram, Node, Variable};
-use crate::render::table::{Column, Table};
+use crate::host::Workload;
+use crate::node::{Client, Device, DeviceState, MpsProgram, Node, Served, Variable};
+use crate::render::table::{Column, NONE, Table, UNKNOWN};
 
-/// Returns the table of clients and waiting programs.
+/// The column of jobs, pods and containers, where a program belongs to one.
+const WORKLOAD: Column = Column::left("WORKLOAD", 1).for_values();
+
+fn workload(of: Option<&Workload>) -> String {
+    match of {
+        None => UNKNOWN.to_owned(),
+        Some(none) if !none.is_any() => NONE.to_owned(),
+        Some(workload) => workload.to_string(),
+    }
+}
+
+/// Returns the table of clients and waiting programs, with notes where there are any.
 pub(super) fn clients(devices: &[&Device]) -> Table {
-    let mut table = Table::new(vec![
+    let mut served = devices.iter().filter_map(|device| device.served.as_ref());
+    let has_notes = served.any(|served| {
+        let mut clients = served.clients.listed().iter();
+        clients.any(|client| !note(served, client).is_empty())
+    });
+    let mut columns = vec![
         Column::left("CLIENT OF", 0),
         Column::right("PID", 0),
         Column::left("USER", 0),
         Column::right("MEMORY GIB", 1),
         Column::right("RUNNING", 2).changing_with_time(),
+        WORKLOAD,
         Column::left("COMMAND", 0).cut(20),
-    ]);
+    ];
+    if has_notes {
+        columns.insert(NOTE_AT, Column::left("NOTE", 0));
+    }
+    let mut table = ClientTable {
+        has_notes,
+        table: Table::new(columns),
+    };
     for device in devices {
         let Some(served) = &device.served else {
             continue;
@@ -29,26 +54,57 @@ pub(super) fn clients(devices: &[&Device]) -> Table {
         for client in served.clients.listed() {
             if client.pid.is_some() {
                 let memory = shown_or(client.memory.map(gib), "?");
-                table.row(client_cells(name, client, memory));
+                table.row(client_cells(name, client, memory), note(served, client));
             } else {
                 unseen += 1;
             }
         }
         if unseen > 0 {
-            table.row(vec![
+            let cells = vec![
                 name.clone(),
                 "hidden".to_owned(),
                 "?".to_owned(),
                 "?".to_owned(),
                 "?".to_owned(),
+                UNKNOWN.to_owned(),
                 format!("{unseen} in containers whose pids the daemon cannot see"),
-            ]);
+            ];
+            table.row(cells, String::new());
         }
         for client in &served.waiting {
-            table.row(client_cells(name, client, "waiting".to_owned()));
+            let cells = client_cells(name, client, "waiting".to_owned());
+            table.row(cells, String::new());
         }
     }
-    table
+    table.table
+}
+
+/// The table of clients, which has a column of notes only if there are any.
+struct ClientTable {
+    has_notes: bool,
+    table: Table,
+}
+
+/// The position of the notes: before the command, which is cut.
+const NOTE_AT: usize = 5;
+
+impl ClientTable {
+    fn row(&mut self, mut cells: Vec<String>, note: String) {
+        if self.has_notes {
+            cells.insert(NOTE_AT, note);
+        }
+        self.table.row(cells);
+    }
+}
+
+/// Marks a client above its memory limit, and one that started before the present settings.
+fn note(served: &Served, client: &Client) -> String {
+    let is_over = served.is_over_limit(client) == Some(true);
+    let is_older = !served.earlier_values(client).is_empty();
+    let mut notes = Vec::new();
+    notes.extend(is_over.then_some("above limit"));
+    notes.extend(is_older.then_some("earlier settings"));
+    notes.join(", ")
 }
 
 fn client_cells(device: &str, client: &Client, memory: String) -> Vec<String> {
@@ -58,6 +114,7 @@ fn client_cells(device: &str, client: &Client, memory: String) -> Vec<String> {
         user(client.user),
         memory,
         shown_or(client.age.map(age), "?"),
+        workload(client.workload.as_ref()),
         shown_or(client.command.as_ref(), "hidden"),
     ]
 }
@@ -70,6 +127,7 @@ pub(super) fn outside(devices: &[&Device]) -> Table {
         Column::left("USER", 0),
         Column::right("MEMORY GIB", 1),
         Column::right("RUNNING", 2).changing_with_time(),
+        WORKLOAD,
         Column::left("COMMAND", 0).cut(12),
         Column::left("LIKELY CAUSE", 0).cut(30),
     ]);
@@ -81,6 +139,7 @@ pub(super) fn outside(devices: &[&Device]) -> Table {
                 user(outside.user),
                 shown_or(outside.memory.map(gib), "?"),
                 shown_or(outside.age.map(age), "?"),
+                workload(outside.workload.as_ref()),
                 truncate_str(&outside.command, 30, "…").into_owned(),
                 outside.cause.clone(),
             ]);

@@ -1,4 +1,4 @@
-//! `doctor --explain`, and the manual's list of ids.
+//! `explain`, and the manual's list of ids.
 
 use insta::assert_snapshot;
 
@@ -7,11 +7,7 @@ use testkit::{is_shipped, without_gpu};
 
 #[test]
 fn ids_and_errors_are_explained_without_a_node() {
-    let explained = |id: &str| {
-        without_gpu(&["doctor", "--explain", id], "")
-            .ended(0)
-            .stdout
-    };
+    let explained = |id: &str| without_gpu(&["explain", id], "").ended(0).stdout;
     assert_snapshot!(explained("device-hung"), @"
     device-hung
       meaning the daemon of a device waits for a client that died, or can accept no connection
@@ -24,9 +20,16 @@ fn ids_and_errors_are_explained_without_a_node() {
       why     the daemon has ended and left its socket, is ending, or may not be reached from this container; the user is another one than the server's; or the client may open too few files (10)
       remedy  `mig-mps status DEVICE`; `mig-mps restart DEVICE`; `ulimit -n 1024`
     ");
-    let unknown = without_gpu(&["doctor", "--explain", "deamon-dead"], "")
-        .ended(2)
-        .stderr;
+    for name in [
+        "CUDA_ERROR_MPS_CONNECTION_FAILED",
+        "cudaErrorMpsConnectionFailed",
+    ] {
+        assert_eq!(explained(name), explained("805"), "{name}");
+    }
+    // As it was called before 0.3.
+    let before = without_gpu(&["doctor", "--explain", "805"], "").ended(0);
+    assert_eq!(before.stdout, explained("805"));
+    let unknown = without_gpu(&["explain", "deamon-dead"], "").ended(2).stderr;
     assert_snapshot!(unknown, @r#"
     error: no check or error is called "deamon-dead" (did you mean "daemon-dead"?)
     hint: mig-mps help diagnosis lists all
@@ -91,7 +94,7 @@ fn a_report_has_every_fault_in_the_order_of_the_manual() {
 /// The nearest id of a long word is not looked for letter by letter, and the word does not fill the screen.
 #[test]
 fn a_word_of_any_length_is_answered() {
-    let ran = without_gpu(&["doctor", "--explain", &"x".repeat(100_000)], "").ended(2);
+    let ran = without_gpu(&["explain", &"x".repeat(100_000)], "").ended(2);
     assert!(ran.stderr.len() < 1000, "{} bytes", ran.stderr.len());
     assert!(
         ran.stderr

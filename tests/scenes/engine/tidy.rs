@@ -46,13 +46,14 @@ impl Tidy {
     /// Puts names in the place of the pids and times of a table. Columns are made as wide as they are then.
     fn table(&self, lines: &mut [String]) {
         static GAP: LazyLock<Regex> = LazyLock::new(|| Regex::new(" {2,}").unwrap());
-        let Some(head) = lines.first().cloned() else {
+        let is_head = |line: &String| {
+            GAP.split(line)
+                .any(|column| ["DAEMON", "PID"].contains(&column))
+        };
+        let Some(head) = lines.iter().find(|line| is_head(line)).cloned() else {
             return;
         };
         let columns: Vec<&str> = GAP.split(&head).collect();
-        if !["DAEMON", "PID"].iter().any(|pid| columns.contains(pid)) {
-            return;
-        }
         let named = |(cell, column): (&str, &&str)| match *column {
             "PID" | "DAEMON" | "SERVER" if cell.parse::<u32>().is_ok() => self.of_pid(cell).into(),
             "SINCE" | "RUNNING" if cell.ends_with('s') => "[TIME]".into(),
@@ -86,10 +87,11 @@ impl Tidy {
         /// Where a pid stands.
         static PID: LazyLock<Regex> =
             LazyLock::new(|| Regex::new(r"\b(pid|process|server|kill \S+) (\d+)\b").unwrap());
-        static RULES: LazyLock<[(Regex, &str); 2]> = LazyLock::new(|| {
+        static RULES: LazyLock<[(Regex, &str); 3]> = LazyLock::new(|| {
             [
                 (r"\b(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{27}", "$1-[UUID]"),
                 (r"(?m) in [0-9.]+ m?s( as |$)", " in [TIME]$1"),
+                (r"\b(applied|down) \w+ ago\b", "$1 [TIME] ago"),
             ]
             .map(|(from, to)| (Regex::new(from).unwrap(), to))
         });

@@ -1,0 +1,163 @@
+//! The profile of `up` and `plan`: one that is named, the one of the boot, or one that was applied before. What was applied
+//! is recorded for the next time.
+
+use std::path::Path;
+
+use clap::Args;
+use jiff::Timestamp;
+
+use super::args::ProfileSource;
+use super::{LOCK_LIMIT, locked};
+use crate::error::{CommandError, Context as _, Result, failed, usage};
+use crate::host::{Directories, Environment};
+use crate::node::Node;
+use crate::profile::Profile;
+use crate::render::format::ago;
+use crate::render::note;
+use crate::state::{AppliedProfile, ProfileHistory};
+
+/// The profile of a command line, which may leave it out.
+#[derive(Args, Debug)]
+pub struct ProfileArgs {
+    /// Profile to apply: a TOML file, - for standard input, or a built-in profile
+    ///
+    /// Without it, /etc/mig-mps/profile.toml is taken, or else the profile that was applied last.
+    #[arg(value_hint = clap::ValueHint::FilePath)]
+    profile: Option<ProfileSource>,
+    /// Take the profile that was applied before the present one
+    #[arg(long, conflicts_with = "profile")]
+    previous: bool,
+}
+
+/// A profile, and where its text is from.
+pub struct ChosenProfile {
+    pub profile: Profile,
+    /// The path of its file, the name of a built-in profile, or `standard input`.
+    path: String,
+}
+
+impl ProfileArgs {
+    /// Reads and checks the profile. Says which it is if the command line does not.
+    pub fn load(&self, environment: &Environment) -> Result<ChosenProfile> {
+        if let Some(source) = &self.profile {
+            return Ok(ChosenProfile {
+                profile: source.load()?,
+                path: source.origin(),
+            });
+        }
+        let history = ProfileHistory::of_changes(environment);
+        if self.previous {
+            let history = history.context(UNREADABLE)?;
+            return history.previous().map_or_else(
+                || Err(failed("no profile was applied before the present one").hint(HISTORY)),
+                again,
+            );
+        }
+        if let Some(text) = boot_profile(environment, history.as_ref().ok())? {
+            let path = environment.host.boot_profile().path();
+            note(&format!("Profile: {}", path.display()));
+            return Ok(ChosenProfile {
+                profile: Profile::parse(&path, text)?,
+                path: path.display().to_string(),
+            });
+        }
+        history
+            .context(UNREADABLE)?
+            .applied()
+            .map_or_else(|| Err(none_named()), again)
+    }
+}
+
+/// The failure of a command that needs the history.
+pub const UNREADABLE: &str = "cannot tell which profiles were applied";
+/// The hint where a profile is not in the history.
+pub const HISTORY: &str = "mig-mps profiles --history lists the profiles that were applied";
+
+/// Returns the text of the profile that is applied at boot, if it is to be taken where none is named: before what root
+/// applied, and after what a plain user applied.
+pub fn boot_profile(
+    environment: &Environment,
+    history: Option<&ProfileHistory>,
+) -> Result<Option<String>> {
+    let has_own =
+        history.is_some_and(|history| history.is_in_force() && history.is_callers(environment));
+    if has_own && !environment.is_root() {
+        return Ok(None);
+    }
+    let text = environment.host.boot_profile().read();
+    text.context("cannot read the profile that is applied at boot")
+}
+
+/// Takes a profile that was applied, as it was then.
+fn again(applied: &AppliedProfile) -> Result<ChosenProfile> {
+    let (title, at) = (applied.title(), ago(applied.at));
+    note(&format!("Profile: {title}, applied {at} by {}", applied.by));
+    Ok(ChosenProfile {
+        profile: applied.profile()?,
+        path: applied.path.clone(),
+    })
+}
+
+fn none_named() -> CommandError {
+    usage("no profile is named, and none was applied or is in /etc/mig-mps/profile.toml").hint(
+        "name a file or a built-in profile: mig-mps profiles lists those, mig-mps init writes a file",
+    )
+}
+
+impl ChosenProfile {
+    /// Records the profile as applied, under the lock of the change, or under one of its own if nothing has changed. Where it
+    /// was applied already, the record then stays. A change that has succeeded does not fail here.
+    pub fn record(
+        &self,
+        environment: &Environment,
+        directories: &Directories,
+        node: &Node,
+        has_changed: bool,
+    ) {
+        let recorded = environment
+            .state_dir()
+            .map_err(CommandError::from)
+            .and_then(|directory| {
+                if !has_changed && self.is_applied(&directory) {
+                    return Ok(());
+                }
+                let _lock = (!has_changed)
+                    .then(|| locked(environment, directories, LOCK_LIMIT))
+                    .transpose()?;
+                let applied = self.applied(environment, directories, node);
+                Ok(ProfileHistory::record(&directory, applied)?)
+            });
+        if let Err(error) = recorded {
+            note(&format!(
+                "The node is as the profile says. The profile could not be recorded, so status and up --previous do not know it: {error}"
+            ));
+        }
+    }
+
+    fn is_applied(&self, directory: &Path) -> bool {
+        ProfileHistory::at(directory).is_ok_and(|history| {
+            let applied = history.applied();
+            history.is_in_force()
+                && applied.is_some_and(|applied| applied.text == self.profile.source.text())
+        })
+    }
+
+    fn applied(
+        &self,
+        environment: &Environment,
+        directories: &Directories,
+        node: &Node,
+    ) -> AppliedProfile {
+        let own = node
+            .served()
+            .filter(|served| served.run_dir.path() == directories.run);
+        AppliedProfile {
+            name: self.profile.name.clone(),
+            path: self.path.clone(),
+            at: Timestamp::now(),
+            by: environment.called_by(),
+            devices: own.count(),
+            text: self.profile.source.text().to_owned(),
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! The profile that was applied to a node.
+
+use crate::state::{AppliedProfile, TakenDown};
+
+/// The profile that was applied last, as far as it is known.
+#[derive(Clone, Debug, Default)]
+pub enum Applied {
+    /// Nobody has asked.
+    #[default]
+    NotRead,
+    /// None is recorded.
+    Nothing,
+    /// It cannot be read, with the reason.
+    Unreadable(String),
+    Known {
+        profile: Box<AppliedProfile>,
+        taken_down: Option<TakenDown>,
+        /// True if the node differs from it; `None` if that was not judged.
+        differs: Option<bool>,
+        /// True if `plan` and `up` take it where no profile is named.
+        is_default: bool,
+    },
+}

@@ -1,0 +1,62 @@
+//! The devices on GPUs that no block of a profile selects any more.
+
+use std::collections::BTreeSet;
+
+use super::up::selects;
+use super::{Action, Plan, Stop};
+use crate::host::{count, ranges};
+use crate::node::{Gpu, Node, Served};
+use crate::profile::Profile;
+use crate::state::RunDir;
+
+impl Plan {
+    /// Adds the end of the daemons on GPUs that no block of the profile selects, or without `prune` a remark on them.
+    #[must_use]
+    pub fn without_block(
+        mut self,
+        node: &Node,
+        profile: &Profile,
+        run_dir: &RunDir,
+        prune: bool,
+    ) -> Self {
+        let in_no_block = in_no_block(node, profile, run_dir);
+        if !prune {
+            self.remarks.extend(remark(&in_no_block));
+            return self;
+        }
+        for (gpu, served) in in_no_block {
+            let stop = Action::Stop(Stop::of(served)).because("in no block of the profile");
+            self.of_gpu(node, &gpu.uuid).steps.push(stop);
+        }
+        self.complete(node, run_dir)
+    }
+}
+
+/// The daemons on GPUs that are there and in no block. A GPU that is lost may be in one.
+fn in_no_block<'a>(
+    node: &'a Node,
+    profile: &Profile,
+    run_dir: &RunDir,
+) -> Vec<(&'a Gpu, &'a Served)> {
+    node.served()
+        .filter(|served| served.run_dir == *run_dir)
+        .filter_map(|served| Some((node.gpu(&served.record.key.gpu)?, served)))
+        .filter(|(gpu, _)| !profile.blocks.iter().any(|block| selects(block, gpu)))
+        .collect()
+}
+
+fn remark(in_no_block: &[(&Gpu, &Served)]) -> Option<String> {
+    let indices: BTreeSet<u32> = in_no_block.iter().map(|(gpu, _)| gpu.index).collect();
+    let indices: Vec<u32> = indices.into_iter().collect();
+    let gpus = if indices.len() == 1 { "GPU" } else { "GPUs" };
+    let devices = count(in_no_block.len(), "device");
+    let (are, them) = match in_no_block.len() {
+        0 => return None,
+        1 => ("is", "it"),
+        _ => ("are", "them"),
+    };
+    Some(format!(
+        "{devices} of mig-mps on {gpus} {} {are} in no block; up --prune stops {them}",
+        ranges(&indices)
+    ))
+}

@@ -1,0 +1,306 @@
+//! The profiles that were applied: they outlast a reboot, and the files that they were read from.
+
+use std::ffi::OsStr;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::run_dir::{PUBLIC, read, write};
+use crate::host::{Directory, Environment, caller, printable};
+use crate::profile::{Profile, ProfileError};
+
+/// The file in a state directory.
+const FILE: &str = "profiles.json";
+
+/// The number of profiles that are kept: the applied one, and nine before it.
+const MOST: usize = 10;
+
+/// The most bytes of their texts together. JSON may double them, and a file of more than 1 MiB is not read.
+const MOST_TEXT: usize = 400 << 10;
+
+/// A profile that was applied.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct AppliedProfile {
+    /// The name that it gives itself.
+    pub name: Option<String>,
+    /// The path of its file, the name of a built-in profile, or `standard input`.
+    pub path: String,
+    pub at: Timestamp,
+    /// The name of the user who applied it.
+    pub by: String,
+    /// The number of devices that had a daemon then.
+    pub devices: usize,
+    pub text: String,
+}
+
+impl AppliedProfile {
+    /// Returns its name, or that of its file; of the file that is applied at boot, the path.
+    pub fn title(&self) -> &str {
+        let path = Path::new(&self.path);
+        let file = path.file_name().and_then(OsStr::to_str);
+        match (&self.name, file) {
+            (Some(name), _) => name,
+            (None, Some(file)) if !path.ends_with("etc/mig-mps/profile.toml") => file,
+            _ => &self.path,
+        }
+    }
+
+    /// Reads and checks its text.
+    pub fn profile(&self) -> Result<Profile, ProfileError> {
+        Profile::parse(Path::new(&self.path), self.text.clone())
+    }
+}
+
+/// The end of an applied profile: its last device was taken down.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct TakenDown {
+    pub at: Timestamp,
+    /// The name of the user who did it.
+    pub by: String,
+}
+
+/// The content of the file.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct Content {
+    /// The number of the last one. They count up from 1.
+    last_number: u64,
+    /// The last one first.
+    applied: Vec<AppliedProfile>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    taken_down: Option<TakenDown>,
+}
+
+/// The profiles that were applied to the devices of one user.
+#[derive(Clone, Debug)]
+pub struct ProfileHistory {
+    directory: PathBuf,
+    content: Content,
+}
+
+impl ProfileHistory {
+    /// Reads the history in a state directory, which need not exist.
+    pub fn at(directory: &Path) -> io::Result<Self> {
+        let opened = Directory::open_if_there(directory)?;
+        let content = opened.map_or(Ok(None), |opened| read::<Content>(&opened, FILE))?;
+        let mut content = content.unwrap_or_default();
+        // Root's is shown to every user. Who applied a profile has chosen its name and path.
+        for profile in &mut content.applied {
+            profile.name = profile.name.as_deref().map(printable);
+            profile.path = printable(&profile.path);
+        }
+        Ok(Self {
+            directory: directory.to_owned(),
+            content,
+        })
+    }
+
+    /// Reads the history that concerns the caller: of the caller's own devices if a profile is applied to them, else of
+    /// root's.
+    pub fn shown(environment: &Environment) -> io::Result<Self> {
+        let mut all = Vec::new();
+        for directory in environment.state_dirs() {
+            all.push(Self::at(&directory)?);
+        }
+        let best = all.iter().position(Self::is_in_force);
+        let best = best.or_else(|| all.iter().position(|one| one.applied().is_some()));
+        Ok(all.swap_remove(best.unwrap_or_default()))
+    }
+
+    /// Reads the history that the caller's own changes continue: the caller's if there is one, else root's.
+    pub fn of_changes(environment: &Environment) -> io::Result<Self> {
+        if let Ok(own) = environment.state_dir() {
+            let own = Self::at(&own)?;
+            if own.applied().is_some() {
+                return Ok(own);
+            }
+        }
+        Self::shown(environment)
+    }
+
+    /// True if it is of the caller's own devices.
+    pub fn is_callers(&self, environment: &Environment) -> bool {
+        environment
+            .state_dir()
+            .is_ok_and(|own| own == self.directory)
+    }
+
+    /// True if a profile is applied, and its devices were not all taken down.
+    pub fn is_in_force(&self) -> bool {
+        self.applied().is_some() && self.content.taken_down.is_none()
+    }
+
+    /// Returns the profile that was applied last.
+    pub fn applied(&self) -> Option<&AppliedProfile> {
+        self.content.applied.first()
+    }
+
+    /// Returns the one that was applied before it.
+    pub fn previous(&self) -> Option<&AppliedProfile> {
+        self.content.applied.get(1)
+    }
+
+    /// Returns every profile with its number, the last one first.
+    pub fn numbered(&self) -> impl Iterator<Item = (u64, &AppliedProfile)> {
+        let numbers = (0..=self.content.last_number).rev();
+        numbers.zip(&self.content.applied)
+    }
+
+    /// Returns who took the last device of the applied profile down, and when.
+    pub fn taken_down(&self) -> Option<&TakenDown> {
+        self.content.taken_down.as_ref()
+    }
+
+    /// Adds a profile that was applied to the history in a directory. One of the same text as the last one takes its
+    /// place.
+    pub fn record(directory: &Path, new: AppliedProfile) -> io::Result<()> {
+        if new.text.len() > MOST_TEXT {
+            let why = format!("it is larger than {} KiB", MOST_TEXT >> 10);
+            return Err(io::Error::new(ErrorKind::InvalidInput, why));
+        }
+        let opened = Directory::make(directory, 0o755)?;
+        opened.check_owner_among(&[caller()])?;
+        let mut history = match Self::at(directory) {
+            // What is damaged must not keep later profiles from being recorded.
+            Err(error) if error.kind() == ErrorKind::InvalidData => {
+                opened.rename(FILE, &opened, format!("{FILE}.unreadable"))?;
+                Self::at(directory)?
+            }
+            found => found?,
+        };
+        let applied = &mut history.content.applied;
+        match applied.first_mut() {
+            Some(last) if last.text == new.text => *last = new,
+            _ => {
+                applied.insert(0, new);
+                history.content.last_number += 1;
+            }
+        }
+        while applied.len() > MOST || text_bytes(applied) > MOST_TEXT {
+            applied.pop();
+        }
+        history.content.taken_down = None;
+        history.write(&opened)
+    }
+
+    /// Notes that the last device of the applied profile was taken down by this user.
+    pub fn take_down(directory: &Path, by: String) -> io::Result<()> {
+        let mut history = Self::at(directory)?;
+        if !history.is_in_force() {
+            return Ok(());
+        }
+        let at = Timestamp::now();
+        history.content.taken_down = Some(TakenDown { at, by });
+        history.write(&Directory::open(directory)?)
+    }
+
+    fn write(&self, opened: &Directory) -> io::Result<()> {
+        write(opened, FILE, &self.content, PUBLIC)?;
+        // It is to outlast a crash of the machine.
+        match opened.open_file(FILE)? {
+            Some(file) => file.sync_all(),
+            None => Ok(()),
+        }
+    }
+}
+
+fn text_bytes(profiles: &[AppliedProfile]) -> usize {
+    profiles.iter().map(|profile| profile.text.len()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn profile(text: &str) -> AppliedProfile {
+        AppliedProfile {
+            name: None,
+            path: "/etc/lab.toml".to_owned(),
+            at: Timestamp::UNIX_EPOCH,
+            by: "alice".to_owned(),
+            devices: 3,
+            text: text.to_owned(),
+        }
+    }
+
+    fn texts(history: &ProfileHistory) -> Vec<(u64, usize)> {
+        let all = history.numbered();
+        all.map(|(number, one)| (number, one.text.len())).collect()
+    }
+
+    #[test]
+    fn ten_profiles_are_kept_and_fewer_large_ones() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = root.path().join("state");
+        for length in 1..=12 {
+            ProfileHistory::record(&directory, profile(&"#".repeat(length))).unwrap();
+        }
+        let history = ProfileHistory::at(&directory).unwrap();
+        assert_eq!(texts(&history).len(), MOST);
+        assert_eq!(texts(&history)[0], (12, 12));
+        assert_eq!(texts(&history)[9], (3, 3));
+        // All that is escaped still fits.
+        let large = "\"".repeat(MOST_TEXT / 2);
+        ProfileHistory::record(&directory, profile(&large)).unwrap();
+        ProfileHistory::record(&directory, profile(&format!("{large}\""))).unwrap();
+        let history = ProfileHistory::at(&directory).unwrap();
+        assert_eq!(texts(&history), [(14, MOST_TEXT / 2 + 1)]);
+        let larger = profile(&"#".repeat(MOST_TEXT + 1));
+        let error = ProfileHistory::record(&directory, larger).unwrap_err();
+        assert_eq!(error.to_string(), "it is larger than 400 KiB");
+        assert_eq!(texts(&ProfileHistory::at(&directory).unwrap()).len(), 1);
+    }
+
+    #[test]
+    fn the_same_text_again_takes_the_place_of_the_last() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = root.path();
+        for text in ["a", "b", "b"] {
+            ProfileHistory::record(directory, profile(text)).unwrap();
+        }
+        let by = "bob".to_owned();
+        ProfileHistory::take_down(directory, by).unwrap();
+        let history = ProfileHistory::at(directory).unwrap();
+        assert_eq!(texts(&history), [(2, 1), (1, 1)]);
+        assert!(!history.is_in_force());
+        assert_eq!(history.taken_down().unwrap().by, "bob");
+        ProfileHistory::record(directory, profile("b")).unwrap();
+        assert!(ProfileHistory::at(directory).unwrap().is_in_force());
+    }
+
+    #[test]
+    fn a_damaged_file_is_put_aside_and_a_newer_one_is_left_alone() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = root.path();
+        let file = directory.join(FILE);
+        std::fs::write(&file, "{").unwrap();
+        assert_eq!(
+            ProfileHistory::at(directory).unwrap_err().kind(),
+            ErrorKind::InvalidData
+        );
+        ProfileHistory::record(directory, profile("a")).unwrap();
+        assert!(directory.join("profiles.json.unreadable").exists());
+        let newer = std::fs::read_to_string(&file).unwrap();
+        let newer = newer.replace("\"version\": 1", "\"version\": 2");
+        std::fs::write(&file, &newer).unwrap();
+        let error = ProfileHistory::record(directory, profile("b")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), newer);
+    }
+
+    #[test]
+    fn a_profile_is_called_by_its_name_or_its_file() {
+        let mut one = profile("");
+        assert_eq!(one.title(), "lab.toml");
+        one.path = "/etc/mig-mps/profile.toml".to_owned();
+        assert_eq!(one.title(), "/etc/mig-mps/profile.toml");
+        one.path = "standard input".to_owned();
+        assert_eq!(one.title(), "standard input");
+        one.name = Some("training".to_owned());
+        assert_eq!(one.title(), "training");
+    }
+}
