@@ -10,6 +10,7 @@ use crate::failure::{ExitStatus, Failure};
 use crate::host::{EnvironmentError, Holder, MORE_PROCESSES, RunError, ToolError, count};
 use crate::mps::MpsError;
 use crate::nvml::{Code, MigMode, NvmlError};
+use crate::state::Missing;
 
 /// The error of an incomplete run.
 #[derive(Debug, Default)]
@@ -31,6 +32,10 @@ pub struct FailedStep {
     pub attempt: String,
     /// The reason.
     pub cause: Cause,
+    /// The index of its GPU, if it is a step of one.
+    pub gpu: Option<u32>,
+    /// The device whose daemon did not start.
+    pub device: Option<String>,
 }
 
 /// The result of a rollback.
@@ -53,6 +58,8 @@ impl FailedStep {
         Self {
             attempt: attempt.into(),
             cause: cause.into(),
+            gpu: None,
+            device: None,
         }
     }
 }
@@ -73,6 +80,41 @@ impl ApplyError {
         self.rolled_back.missing.extend(undone.missing);
         self.rolled_back.clients += undone.clients;
         self.rolled_back.cut_short |= undone.cut_short;
+    }
+
+    /// Adds the outcome of a later run.
+    #[must_use]
+    pub fn and(mut self, later: Self) -> Self {
+        self.failures.extend(later.failures);
+        self.not_begun.extend(later.not_begun);
+        self.interrupted |= later.interrupted;
+        self.add(*later.rolled_back);
+        self
+    }
+
+    /// True if it was not interrupted, and GPUs are the reason: what the others needed was done.
+    pub fn is_of_some_gpus(&self) -> bool {
+        !self.interrupted && self.failures.iter().any(|failure| failure.gpu.is_some())
+    }
+
+    /// Returns what is missing since its step failed, once for each device or GPU.
+    pub fn missing(&self) -> Vec<Missing> {
+        let of_gpus = self.failures.iter().filter(|one| one.gpu.is_some());
+        of_gpus
+            .map(|failure| {
+                let FailedStep { attempt, cause, .. } = failure;
+                let why = match failure.device {
+                    Some(_) => cause.to_string(),
+                    None => format!("{attempt}: {cause}"),
+                };
+                Missing {
+                    gpu: failure.gpu,
+                    device: failure.device.clone(),
+                    why: why.replace('\n', " "),
+                    hint: cause.hint(),
+                }
+            })
+            .collect()
     }
 
     /// True if only a reset or a reboot is missing (exit status 3).
@@ -147,7 +189,7 @@ impl std::error::Error for ApplyError {}
 impl fmt::Display for ApplyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut lines = Vec::new();
-        for (_, FailedStep { attempt, cause }, others) in self.kinds() {
+        for (_, FailedStep { attempt, cause, .. }, others) in self.kinds() {
             lines.push(format!("{attempt}: {cause}"));
             match others.as_slice() {
                 [] => {}

@@ -83,7 +83,7 @@ impl<'a> GpuRun<'a> {
 
     /// Runs the steps up to one with this number.
     pub(super) fn run_to(mut self, end: usize, threads: &Threads) -> Self {
-        if lock(&self.history.ended).values().any(Option::is_some) {
+        if self.history.has_failed() {
             return self;
         }
         let plan = self.plan;
@@ -132,6 +132,19 @@ impl<'a> GpuRun<'a> {
             .filter(|(number, _)| !ended.contains_key(number))
             .map(|(_, step)| format!("{}: {}", title(self.plan), step.action))
             .collect()
+    }
+
+    /// True if a step failed, unless the GPU is no better as it was: where no daemon ran before, those that do not start are
+    /// missing alone.
+    pub(super) fn is_to_be_undone(&self) -> bool {
+        let ended = lock(&self.history.ended);
+        let failed = ended.iter().filter(|(_, failure)| failure.is_some());
+        let mut actions = failed.map(|(number, _)| &self.plan.steps[*number].action);
+        if self.before.daemons.is_empty() {
+            actions.any(|action| action.as_start().is_none())
+        } else {
+            actions.next().is_some()
+        }
     }
 
     fn attempt(&self, number: usize) -> Attempt<'a> {
@@ -255,7 +268,11 @@ impl Attempt<'_> {
             Err(cause) => {
                 self.shared.fail();
                 let attempt = format!("{}: {}", title(step.gpu), step.action());
-                Some(FailedStep::new(attempt, cause))
+                Some(FailedStep {
+                    gpu: step.gpu.index,
+                    device: step.action().as_start().map(|start| start.name.clone()),
+                    ..FailedStep::new(attempt, cause)
+                })
             }
         };
         let is_done = failure.is_none();
@@ -372,6 +389,11 @@ impl History {
 
     pub(super) fn ended_clients(&self) -> usize {
         *lock(&self.ended_clients)
+    }
+
+    /// True if a step failed.
+    pub(super) fn has_failed(&self) -> bool {
+        lock(&self.ended).values().any(Option::is_some)
     }
 
     /// Takes the failures, in the plan's order.

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use super::error::{ApplyError, Cause, FailedStep};
 use crate::host::{Environment, Host, Pid, Process, StartTime, Unit, lock};
 use crate::node::Node;
-use crate::state::{Created, Journal, NodeFile, RunDir, Taken, is_full};
+use crate::state::{Created, Journal, Missing, NodeFile, RunDir, Taken, is_full};
 
 /// The journal of a running change: written before its first step, removed at the end.
 pub(super) struct OpenJournal {
@@ -254,6 +254,7 @@ impl NodeRecord {
             // Instances do not survive a reboot, and anybody may have switched the mode on since.
             file.created.clear();
             file.switched_on.clear();
+            file.missing.clear();
         }
         boot_id.clone_into(&mut file.boot_id);
         Ok(Self {
@@ -362,4 +363,20 @@ impl NodeRecord {
 
 fn has_switched_on(file: &NodeFile, gpu: &str) -> bool {
     file.switched_on.iter().any(|uuid| uuid == gpu)
+}
+
+/// Records in `node.json` the parts of the applied profile that were left out, unless it has them.
+pub fn record_missing(run_dir: &RunDir, boot_id: &str, missing: &[Missing]) -> io::Result<()> {
+    let mut file = run_dir.node()?;
+    if file.boot_id != boot_id {
+        file = NodeFile {
+            boot_id: boot_id.to_owned(),
+            ..NodeFile::default()
+        };
+    }
+    if file.missing != missing {
+        file.missing = missing.to_vec();
+        run_dir.write_node(&file)?;
+    }
+    Ok(())
 }

@@ -18,6 +18,6 @@ mod run;
 
 pub use cleanup::{has_large_logs, put_logs_aside};
 pub use error::ApplyError;
-pub use journal::{pick_up, read as read_journal};
+pub use journal::{pick_up, read as read_journal, record_missing};
 pub use mig_mode::{held, wait_for_holders};
 pub use run::{Allowed, ApplyContext, OnFailure, Progress, StepOf, run};

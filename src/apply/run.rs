@@ -73,6 +73,8 @@ pub trait Progress: Sync {
 pub enum OnFailure {
     /// Undo the run.
     RollBack,
+    /// Undo what was done on that GPU, and continue with the others; undo the run on an interrupt.
+    LeaveOut,
     /// Leave the GPU as it is and continue with the others; stop on an interrupt.
     GoOn,
 }
@@ -259,29 +261,34 @@ fn carry_out(
 ) -> Result<(), ApplyError> {
     let runs = run_steps(plan, shared, threads);
     let environment = shared.context.environment;
+    let interrupted = environment.interrupt.is_asked();
+    let has_failed = runs.iter().any(|run| run.history.has_failed());
+    let (undone, kept): (Vec<_>, Vec<_>) =
+        runs.into_iter().partition(|run| match shared.on_failure {
+            OnFailure::RollBack => interrupted || has_failed,
+            OnFailure::LeaveOut => interrupted || run.is_to_be_undone(),
+            OnFailure::GoOn => false,
+        });
     let mut error = ApplyError {
-        failures: runs
+        failures: undone
             .iter()
+            .chain(&kept)
             .flat_map(|run| run.history.take_failures())
             .collect(),
-        interrupted: environment.interrupt.is_asked(),
+        interrupted,
         ..ApplyError::default()
     };
-    let is_to_be_undone = error.interrupted || !error.failures.is_empty();
-    match shared.on_failure {
-        OnFailure::RollBack if is_to_be_undone => {
-            change.roll_back();
-            // It may need the room.
-            shared.run_dir.give_up_reserve();
-            roll_back(runs, &mut error, threads);
-        }
-        OnFailure::RollBack => {}
-        OnFailure::GoOn => {
-            error
-                .not_begun
-                .extend(runs.iter().flat_map(GpuRun::not_begun));
-            error.interrupted &= !error.not_begun.is_empty();
-        }
+    if shared.on_failure == OnFailure::GoOn {
+        error
+            .not_begun
+            .extend(kept.iter().flat_map(GpuRun::not_begun));
+        error.interrupted &= !error.not_begun.is_empty();
+    }
+    if !undone.is_empty() {
+        change.roll_back();
+        // It may need the room.
+        shared.run_dir.give_up_reserve();
+        roll_back(undone, &mut error, threads);
     }
     let ledger = shared.node_record.write_rest();
     let is_done = !error.rolled_back.cut_short && ledger.is_ok();

@@ -15,7 +15,7 @@ use crate::error::{Context as _, Result};
 use crate::failure::ExitStatus;
 use crate::host::{Directories, Environment, OwnFile, Uid, caller, in_path, may_write};
 use crate::node::{Node, observe_records};
-use crate::plan::{self, CdiChange, Plan, Refusal};
+use crate::plan::{self, CdiChange, LeftOut, Plan, Refusal};
 use crate::profile::Profile;
 use crate::render::note;
 use crate::state::RunDir;
@@ -69,7 +69,8 @@ fn cdi_file(environment: &Environment) -> OwnFile {
     }
 }
 
-/// Plans to apply a profile, with what becomes of daemons in no block, and of the CDI file.
+/// Plans to apply a profile, with what becomes of daemons in no block, and of the CDI file; with `left_out` the part of it
+/// that can be applied.
 pub fn plan_up(
     environment: &Environment,
     node: &Node,
@@ -77,8 +78,12 @@ pub fn plan_up(
     run_dir: &RunDir,
     caller: Uid,
     prune: bool,
+    left_out: Option<&mut LeftOut>,
 ) -> Result<Plan, Refusal> {
-    let plan = plan::up(node, profile, run_dir, caller)?;
+    let plan = match left_out {
+        None => plan::up(node, profile, run_dir, caller)?,
+        Some(left_out) => plan::up_in_part(node, profile, run_dir, caller, left_out)?,
+    };
     let plan = plan.without_block(node, profile, run_dir, prune);
     if caller != Uid::ROOT {
         return Ok(plan);

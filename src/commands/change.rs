@@ -1,5 +1,5 @@
 //! The one way in which commands change the node: observe, plan, show, get consent, wait for clients, lock, observe
-//! and plan again, apply, read back, and the outcome.
+//! and plan again, apply, read back.
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
@@ -7,20 +7,20 @@ use std::time::{Duration, Instant};
 
 use super::args::{ConsentArgs, HINT};
 use super::drain::Drain;
+use super::outcome::Outcome;
 use super::{Context, LOCK_LIMIT, locked, pick_up_interrupted, refuse_newer, refuse_without_lists};
 use crate::apply::{self, Allowed, ApplyContext, ApplyError, OnFailure};
-use crate::client::Verified;
 use crate::error::{CommandError, Context as _, Result, chosen, failed};
 use crate::failure::ExitStatus;
 use crate::host::{
     Directories, Lock, MpsPrograms, check_open_files, raise_memory, take_limits_of_services,
 };
 use crate::node::{Detail, Node, Observer};
-use crate::plan::{Held, Plan, Refusal};
-use crate::render::json::{ChangeDocument, Message};
+use crate::plan::{Held, LeftOut, Plan, Refusal};
+use crate::render::json::ChangeDocument;
 use crate::render::{
     self, Consent, ProgressForm, confirm, consequences, is_quiet, is_watched, note, print,
-    print_json, progress, status,
+    print_json, progress,
 };
 use crate::state::RunDir;
 
@@ -35,6 +35,8 @@ pub struct Change<'a> {
     pub on_failure: OnFailure,
     pub detail: Detail,
     pub planner: &'a Planner<'a>,
+    /// The parts of a profile that are left out, so that the rest is applied; `None` for all or nothing.
+    pub left_out: Option<&'a RefCell<LeftOut>>,
     /// Notes shown with a plan.
     pub remark: &'a dyn Fn(&Node, &Plan),
     /// False if the plan does only what the command's own name asks for.
@@ -76,6 +78,7 @@ impl<'a> Change<'a> {
             on_failure: OnFailure::RollBack,
             detail: Detail::CLIENTS,
             planner,
+            left_out: None,
             remark: &|_, _| {},
             needs_consent: &|_| true,
             does_without_driver: false,
@@ -156,11 +159,23 @@ impl ChangeRun<'_> {
     }
 
     fn plan(&self, node: &Node) -> Result<Plan, Refusal> {
-        let plan = (self.change.planner)(node, &self.state)?;
-        Ok(match self.change.consent.force() {
-            Some(seconds) => plan.by_force(seconds),
-            None => plan,
-        })
+        loop {
+            let plan = (self.change.planner)(node, &self.state)?;
+            let plan = match self.change.consent.force() {
+                Some(seconds) => plan.by_force(seconds),
+                None => plan,
+            };
+            // The names of a GPU that is left out are not free for others: all is planned again.
+            if !self.leave_out(|left_out| left_out.add_refused(&plan, HINT)) {
+                return Ok(plan);
+            }
+        }
+    }
+
+    /// Leaves more out; returns false if there is no more, or nothing may be left out.
+    fn leave_out(&self, more: impl FnOnce(&mut LeftOut) -> bool) -> bool {
+        let left_out = self.change.left_out;
+        left_out.is_some_and(|left_out| more(&mut left_out.borrow_mut()))
     }
 
     /// Plans, and refuses a plan that clients are in the way of.
@@ -174,6 +189,13 @@ impl ChangeRun<'_> {
     fn first_plan(&self) -> Result<(Node, Plan)> {
         let node = self.observe()?;
         match self.plan(&node) {
+            // Holders may end before a change, and where the plan is only shown nobody waits for them.
+            Ok(plan) if self.change.consent.dry_run => {
+                let held = self.held(&node, &plan);
+                let is_less = self.leave_out(|left_out| left_out.add_held(&held));
+                let plan = if is_less { self.plan(&node)? } else { plan };
+                Ok((node, plan))
+            }
             Ok(plan) => Ok((node, plan)),
             Err(refusal) if self.drain.allows(&refusal) => {
                 self.drain.wait(|| self.observe(), |node| self.plan(node))
@@ -205,15 +227,8 @@ impl ChangeRun<'_> {
                 return Err(refusal.into());
             }
             self.suit_daemons(&plan)?;
-            if let Err(refusal) = self.wait_for_holders(&node, &plan) {
-                // They may be what another change has started meanwhile.
-                node = self.observe()?;
-                let now = self.plan(&node)?;
-                if now == plan {
-                    return Err(refusal);
-                }
-                self.tell_of_change(&node, &now)?;
-                plan = now;
+            if let Some(changed) = self.while_held(&node, &plan)? {
+                (node, plan) = changed;
                 continue;
             }
             if let Some(consent) = self.missing(&plan, agreed.as_ref()) {
@@ -240,7 +255,10 @@ impl ChangeRun<'_> {
                 }
                 permitted => permitted?,
             }
-            self.wait_for_holders(&node, &now)?;
+            if let Some(changed) = self.while_held(&node, &now)? {
+                (node, plan) = changed;
+                continue;
+            }
             if now == plan {
                 return Ok((lock, node, now));
             }
@@ -252,26 +270,32 @@ impl ChangeRun<'_> {
         }
     }
 
-    /// Shows the plan that another change of the node has led to.
+    /// Shows the plan that another change of the node has led to, or holders of a GPU that is left out.
     fn tell_of_change(&self, node: &Node, now: &Plan) -> Result<()> {
-        if now.is_empty() {
-            note("Nothing is left to do: the node has changed meanwhile.");
-            return Ok(());
+        match self.change.left_out {
+            // The outcome says what is left out.
+            Some(_) if now.is_empty() => return Ok(()),
+            Some(_) => note("The plan is now:"),
+            None if now.is_empty() => {
+                note("Nothing is left to do: the node has changed meanwhile.");
+                return Ok(());
+            }
+            None => note("The node has changed meanwhile. The plan is now:"),
         }
-        note("The node has changed meanwhile. The plan is now:");
         self.show(node, now)
     }
 
     /// Makes this process fit for starting the daemons of a plan, and those that a rollback starts again. Where a change
     /// goes on after a failure, the start of one daemon may fail alone.
     fn suit_daemons(&self, plan: &Plan) -> Result<()> {
-        let may_roll_back = self.change.on_failure == OnFailure::RollBack;
+        let may_roll_back = self.change.on_failure != OnFailure::GoOn;
         let starts =
             plan.starts().next().is_some() || (may_roll_back && plan.stops().next().is_some());
         if starts {
             take_limits_of_services()?;
         }
-        for start in plan.starts().filter(|_| may_roll_back) {
+        let is_all_or_nothing = self.change.on_failure == OnFailure::RollBack;
+        for start in plan.starts().filter(|_| is_all_or_nothing) {
             if let Some(files) = start.settings.nofile {
                 let doing = format_args!("start the daemon of {}", start.name);
                 check_open_files(files).context(doing)?;
@@ -330,6 +354,25 @@ impl ChangeRun<'_> {
         apply::held(environment, node, plan, self.change.allowed)
     }
 
+    /// Waits for those who hold GPUs. Returns the node and the plan for it if that has changed meanwhile, or if GPUs that
+    /// are held are left out.
+    fn while_held(&self, node: &Node, plan: &Plan) -> Result<Option<(Node, Plan)>> {
+        let Err(refusal) = self.wait_for_holders(node, plan) else {
+            return Ok(None);
+        };
+        let held = self.held(node, plan);
+        self.leave_out(|left_out| left_out.add_held(&held));
+        // They may be what another change has started meanwhile.
+        let node = self.observe()?;
+        let now = self.plan(&node)?;
+        if now != *plan {
+            self.tell_of_change(&node, &now)?;
+        } else if self.change.left_out.is_none() {
+            return Err(refusal);
+        }
+        Ok(Some((node, now)))
+    }
+
     /// Waits a moment for those who keep a GPU from changing its MIG mode, before anything is touched.
     fn wait_for_holders(&self, node: &Node, plan: &Plan) -> Result<()> {
         if !self.held(node, plan).iter().any(|held| held.is_in_the_way) {
@@ -367,9 +410,17 @@ impl ChangeRun<'_> {
         let begun = Instant::now();
         let (mut node, mut plan) = (node, plan);
         let mut carried_out = plan.clone();
+        let mut failed: Option<ApplyError> = None;
         // Twice only where a driver lists profiles after MIG has been switched on.
         loop {
-            let failed = self.apply(&node, &plan)?;
+            let failed_now = self.apply(&node, &plan)?;
+            if let Some(error) = &failed_now {
+                self.leave_out(|left_out| left_out.add_failed(&error.missing()));
+            }
+            failed = match (failed, failed_now) {
+                (Some(before), Some(now)) => Some(before.and(now)),
+                (before, now) => before.or(now),
+            };
             let (after, rest) = self.read_back().map_err(|error| {
                 if carried_out.is_empty() {
                     error
@@ -448,6 +499,9 @@ impl ChangeRun<'_> {
         match apply::run(plan, &context, progress.as_ref(), self.change.on_failure) {
             Ok(()) => Ok(None),
             Err(error) if self.change.is_unattended => Ok(Some(error)),
+            Err(error) if self.change.left_out.is_some() && error.is_of_some_gpus() => {
+                Ok(Some(error))
+            }
             Err(error) => Err(error.into()),
         }
     }
@@ -473,61 +527,4 @@ fn differs(rest: &Plan) -> CommandError {
     .hint(
         "nothing is undone: every step has reported success; run the same command again: it goes on from here",
     )
-}
-
-/// The outcome of a change.
-pub struct Outcome {
-    /// Nobody else changes anything until this is dropped.
-    #[expect(dead_code, reason = "it is held, not read")]
-    pub lock: Option<Lock>,
-    /// True if the node was as wanted from the start.
-    pub is_unchanged: bool,
-    /// The actions that were carried out; none if somebody else had done them meanwhile.
-    pub plan: Plan,
-    /// The node afterwards.
-    pub node: Node,
-    /// The failures, if everything else was done.
-    pub failed: Option<ApplyError>,
-    /// The failure of what follows the change.
-    pub after: Option<CommandError>,
-    /// The time that the change took, without questions and waits for clients.
-    pub took: Duration,
-}
-
-impl Outcome {
-    /// Shows the devices with these names, or all, as they are after the change. The document also has the devices that
-    /// were checked.
-    pub fn report(
-        &self,
-        devices: &[String],
-        consent: &ConsentArgs,
-        verified: Option<&[Verified]>,
-    ) -> Result<()> {
-        if consent.json {
-            let error = match &self.failed {
-                Some(failed) => Some(Message::from(failed)),
-                None => self.after.as_ref().map(CommandError::message),
-            };
-            let document = if consent.dry_run {
-                ChangeDocument::planned(&self.plan, &[])
-            } else {
-                ChangeDocument::made(&self.plan, &self.node, error)
-            };
-            return Ok(print_json(&match verified {
-                Some(all) => document.with_verified(all),
-                None => document,
-            })?);
-        }
-        if is_quiet() {
-            return Ok(());
-        }
-        Ok(status::print_few(&self.node, devices)?)
-    }
-
-    /// Ends the run with one line: how many of these devices, or of all, are ready.
-    pub fn conclude(&self, devices: &[String], consent: &ConsentArgs) {
-        if !consent.json && !self.is_unchanged {
-            note(&status::summary(&self.node, devices, self.took));
-        }
-    }
 }

@@ -8,13 +8,14 @@ use jiff::Timestamp;
 
 use super::args::ProfileSource;
 use super::{LOCK_LIMIT, locked};
+use crate::apply;
 use crate::error::{CommandError, Context as _, Result, failed, usage};
 use crate::host::{Directories, Environment};
 use crate::node::Node;
 use crate::profile::Profile;
 use crate::render::format::ago;
 use crate::render::note;
-use crate::state::{AppliedProfile, ProfileHistory};
+use crate::state::{AppliedProfile, Missing, ProfileHistory, RunDir};
 
 /// The profile of a command line, which may leave it out.
 #[derive(Args, Debug)]
@@ -105,31 +106,38 @@ fn none_named() -> CommandError {
 }
 
 impl ChosenProfile {
-    /// Records the profile as applied, under the lock of the change, or under one of its own if nothing has changed. Where it
-    /// was applied already, the record then stays. A change that has succeeded does not fail here.
+    /// Records the profile as applied, and what of it is missing, under the lock of the change, or under one of its own if
+    /// nothing has changed. Where it was applied already, the record then stays. A change that has succeeded does not fail
+    /// here.
     pub fn record(
         &self,
         environment: &Environment,
         directories: &Directories,
         node: &Node,
+        missing: &[Missing],
         has_changed: bool,
     ) {
         let recorded = environment
             .state_dir()
             .map_err(CommandError::from)
-            .and_then(|directory| {
-                if !has_changed && self.is_applied(&directory) {
+            .and_then(|state_dir| {
+                let run_dir = RunDir::at(&directories.run);
+                let is_recorded = !has_changed
+                    && self.is_applied(&state_dir)
+                    && is_missing(missing, &run_dir, node);
+                if is_recorded {
                     return Ok(());
                 }
                 let _lock = (!has_changed)
                     .then(|| locked(environment, directories, LOCK_LIMIT))
                     .transpose()?;
+                apply::record_missing(&run_dir, &node.boot_id, missing)?;
                 let applied = self.applied(environment, directories, node);
-                Ok(ProfileHistory::record(&directory, applied)?)
+                Ok(ProfileHistory::record(&state_dir, applied)?)
             });
         if let Err(error) = recorded {
             note(&format!(
-                "The node is as the profile says. The profile could not be recorded, so status and up --previous do not know it: {error}"
+                "The profile was applied. It could not be recorded, so status and up --previous do not know it: {error}"
             ));
         }
     }
@@ -160,4 +168,15 @@ impl ChosenProfile {
             text: self.profile.source.text().to_owned(),
         }
     }
+}
+
+/// True if this is what is recorded as missing since this boot.
+fn is_missing(missing: &[Missing], run_dir: &RunDir, node: &Node) -> bool {
+    let file = run_dir.node().unwrap_or_default();
+    let recorded = if file.boot_id == node.boot_id {
+        file.missing
+    } else {
+        Vec::new()
+    };
+    recorded == missing
 }

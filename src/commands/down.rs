@@ -6,9 +6,10 @@ use std::time::Duration;
 use clap::Args;
 
 use super::args::{ConsentArgs, DeviceArgs};
-use super::change::{Change, Outcome};
+use super::change::Change;
+use super::outcome::Outcome;
 use super::{Context, LOCK_LIMIT, cdi, locked, own_directories};
-use crate::apply::{Allowed, OnFailure};
+use crate::apply::{self, Allowed, OnFailure};
 use crate::error::{CommandError, Result, failed};
 use crate::failure::ExitStatus;
 use crate::host::{Environment, ranges};
@@ -155,7 +156,7 @@ pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
         outcome.after = asked.unread.take();
     }
     if !outcome.is_unchanged && run_dir.has_no_records() {
-        record_end(environment);
+        record_end(environment, &run_dir, &outcome.node);
     }
     summarize(args, &run_dir, &outcome, &asked)?;
     if args.destroys() && !args.devices.is_empty() && !outcome.plan.is_empty() {
@@ -196,7 +197,7 @@ impl Asked {
 }
 
 /// Records that nothing is left of the applied profile. What was stopped stays so where that cannot be written.
-fn record_end(environment: &Environment) {
+fn record_end(environment: &Environment, run_dir: &RunDir, node: &Node) {
     // systemd stops the service at a shutdown, too, and the profile is applied again at the next boot. It sets this variable
     // for the commands that stop a service.
     if std::env::var_os("SERVICE_RESULT").is_some() {
@@ -206,6 +207,7 @@ fn record_end(environment: &Environment) {
         .state_dir()
         .map_err(CommandError::from)
         .and_then(|directory| {
+            apply::record_missing(run_dir, &node.boot_id, &[])?;
             Ok(ProfileHistory::take_down(
                 &directory,
                 environment.called_by(),

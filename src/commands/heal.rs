@@ -5,7 +5,8 @@ use std::time::Duration;
 use clap::Args;
 
 use super::args::{ConsentArgs, DeviceArgs};
-use super::change::{Change, Outcome};
+use super::change::Change;
+use super::outcome::Outcome;
 use super::{Context, no_daemon, refuse_newer};
 use crate::apply::OnFailure;
 use crate::error::{CommandError, Result};

@@ -12,6 +12,7 @@ pub mod heal;
 pub mod helpers;
 pub mod kill;
 pub mod list;
+pub mod outcome;
 pub mod plan;
 pub mod profiles;
 pub mod restart;

@@ -56,8 +56,16 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let run_dir = RunDir::at(&run_dir);
     refuse_newer(&run_dir)?;
     let node = observe(environment, detail_for(&profile))?;
-    let plan = cdi::plan_up(environment, &node, &profile, &run_dir, caller, args.prune)?
-        .with_remarks_on_devices(&node);
+    let plan = cdi::plan_up(
+        environment,
+        &node,
+        &profile,
+        &run_dir,
+        caller,
+        args.prune,
+        None,
+    )?
+    .with_remarks_on_devices(&node);
     tell_of_interrupted(environment);
     remark_on(&node, &plan);
     let held = apply::held(environment, &node, &plan, Allowed::default());

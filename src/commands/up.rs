@@ -3,25 +3,28 @@
 //! Before anything is touched it checks the users and groups that a profile names. Not on loading: the profile may be for
 //! another machine.
 
+use std::cell::RefCell;
 use std::io;
 use std::time::Duration;
 
 use clap::Args;
 
 use super::args::ConsentArgs;
-use super::change::{Change, Outcome};
-use super::chosen::{ChosenProfile, ProfileArgs};
+use super::change::Change;
+use super::chosen::ProfileArgs;
+use super::outcome::Outcome;
 use super::{Context, cdi, detail_for, locked, own_directories, remark_on, verify};
-use crate::apply::{self, Allowed};
+use crate::apply::{self, Allowed, OnFailure};
 use crate::client::Verified;
 use crate::error::{CommandError, Result};
 use crate::failure::ExitStatus;
 use crate::host::{
     Account, Directories, Environment, Reader, Uid, as_root, group_named, names_in, nearest,
+    report_ready,
 };
 use crate::mps::{MAX_PIPE_DIR, MpsError};
 use crate::node::{Detail, Node, observe};
-use crate::plan::{self, Plan, Refusal};
+use crate::plan::{self, LeftOut, Plan, Refusal};
 use crate::profile::{Profile, ProfileError, Span};
 use crate::render::{self, consequences, note, print, tell, verified};
 use crate::settings::Serve;
@@ -48,6 +51,9 @@ pub struct UpArgs {
     /// Also stop the daemons of mig-mps on GPUs that no block of the profile selects
     #[arg(long)]
     prune: bool,
+    /// Leave out what cannot be applied, name it, apply the rest, and exit with 1
+    #[arg(long, conflicts_with = "drain")]
+    keep_going: bool,
     /// Check afterwards that programs become MPS clients of the devices, as `verify` does
     #[arg(long)]
     verify: bool,
@@ -57,48 +63,35 @@ pub struct UpArgs {
 pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let chosen = args.profile.load(environment)?;
-    let profile = &chosen.profile;
-    let directories = checked(args, profile, environment)?;
-    let cdi = profile.cdi.map(|(wanted, _)| wanted);
-    let outcome = Change {
-        allowed: Allowed {
-            reset: args.reset,
-            stop_holders: args.stop_holders,
-        },
-        detail: detail_for(profile),
-        remark: &remark_on,
-        verify: true,
-        after: &|ending| cdi::keep_current(environment, &directories, cdi, ending),
-        ..Change::new(context, &directories, &args.consent, &|node, run_dir| {
-            let caller = environment.caller;
-            let plan = cdi::plan_up(environment, node, profile, run_dir, caller, args.prune)?;
-            Ok(plan.with_remarks_on_devices(node))
-        })
-    }
-    .run()?;
-    let Some(outcome) = outcome else {
+    let directories = checked(args, &chosen.profile, environment)?;
+    let Some(mut outcome) = change(args, context, &chosen.profile, &directories)? else {
         return Ok(ExitStatus::Done);
     };
+    let missing = outcome.missing();
+    if !args.consent.dry_run
+        && let Some(in_part) = outcome.in_part()
+    {
+        // It has the failures, too.
+        outcome.failed = None;
+        if let Some(second) = outcome.after.replace(in_part) {
+            note(&second.to_string());
+        }
+    }
     if outcome.is_unchanged {
-        return unchanged(args, &chosen, environment, &directories, outcome);
+        if !args.consent.dry_run {
+            chosen.record(environment, &directories, &outcome.node, &missing, false);
+        }
+        return unchanged(args, environment, &directories, outcome);
     }
     let (node, plan) = (&outcome.node, &outcome.plan);
-    if outcome.failed.is_none() {
-        chosen.record(environment, &directories, node, true);
-        put_aside_under_lock(node, &directories, environment);
-    }
+    chosen.record(environment, &directories, node, &missing, true);
+    put_aside_under_lock(node, &directories, environment);
     let mut all = None;
-    if outcome.failed.is_none() && args.consent.json {
+    if args.consent.json {
         // The document has the result.
         all = verified(args, environment, node)?;
     }
     outcome.report(&[], &args.consent, all.as_deref())?;
-    if let Some(error) = outcome.failed {
-        if let Some(second) = &outcome.after {
-            note(&second.to_string());
-        }
-        return Err(CommandError::from(error).in_document());
-    }
     let unmanaged = consequences::unmanaged_text(plan);
     if !unmanaged.is_empty() {
         tell(unmanaged.trim_end());
@@ -111,9 +104,49 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
     ended(args, outcome.after, all.as_deref())
 }
 
+/// Changes the node; `None` if the plan was only to be shown.
+fn change(
+    args: &UpArgs,
+    context: &Context<'_>,
+    profile: &Profile,
+    directories: &Directories,
+) -> Result<Option<Outcome>> {
+    let environment = context.environment;
+    let cdi = profile.cdi.map(|(wanted, _)| wanted);
+    let left_out = args
+        .keep_going
+        .then(|| RefCell::new(LeftOut::unserved(unserved(profile))));
+    Change {
+        allowed: Allowed {
+            reset: args.reset,
+            stop_holders: args.stop_holders,
+        },
+        on_failure: if args.keep_going {
+            OnFailure::LeaveOut
+        } else {
+            OnFailure::RollBack
+        },
+        detail: detail_for(profile),
+        left_out: left_out.as_ref(),
+        remark: &remark_on,
+        verify: true,
+        after: &|ending| cdi::keep_current(environment, directories, cdi, ending),
+        ..Change::new(context, directories, &args.consent, &|node, run_dir| {
+            let mut left_out = left_out.as_ref().map(RefCell::borrow_mut);
+            let (prune, left_out) = (args.prune, left_out.as_deref_mut());
+            let caller = environment.caller;
+            let plan = cdi::plan_up(environment, node, profile, run_dir, caller, prune, left_out)?;
+            Ok(plan.with_remarks_on_devices(node))
+        })
+    }
+    .run()
+}
+
 /// Refuses what cannot be applied by this user, before anything is planned. Returns the directories of the change.
 fn checked(args: &UpArgs, profile: &Profile, environment: &Environment) -> Result<Directories> {
-    refuse_unknown_accounts(profile, environment, environment.caller)?;
+    if !args.keep_going {
+        refuse_unknown_accounts(profile, environment, environment.caller)?;
+    }
     if args.verify {
         verify::prepare(environment)?;
     }
@@ -124,7 +157,8 @@ fn checked(args: &UpArgs, profile: &Profile, environment: &Environment) -> Resul
         environment.mps_programs()?;
     }
     check_pipe_dirs(&directories)?;
-    if environment.is_root() {
+    // Where the rest is applied, the daemon of a user who cannot reach it fails alone.
+    if environment.is_root() && !args.keep_going {
         check_ways(profile, &directories)?;
     }
     Ok(directories)
@@ -133,7 +167,6 @@ fn checked(args: &UpArgs, profile: &Profile, environment: &Environment) -> Resul
 /// Ends where there was nothing to do.
 fn unchanged(
     args: &UpArgs,
-    chosen: &ChosenProfile,
     environment: &Environment,
     directories: &Directories,
     outcome: Outcome,
@@ -141,14 +174,15 @@ fn unchanged(
     let node = &outcome.node;
     remark_on(node, &outcome.plan);
     match outcome.plan.cdi {
-        None => note("Nothing to do: the node is as the profile says."),
-        Some(_) if args.consent.dry_run && args.consent.json => {}
-        Some(_) if args.consent.dry_run => print(&render::plan::text(&outcome.plan))?,
+        None if outcome.plan.missing.is_empty() => {
+            note("Nothing to do: the node is as the profile says.");
+        }
+        _ if args.consent.dry_run && args.consent.json => {}
+        _ if args.consent.dry_run => print(&render::plan::text(&outcome.plan))?,
         Some(change) if outcome.after.is_none() => note(cdi::done(change)),
-        Some(_) => {}
+        _ => {}
     }
     if !args.consent.dry_run {
-        chosen.record(environment, directories, node, false);
         put_aside(node, directories, environment);
     }
     let all = verified(args, environment, node)?;
@@ -165,10 +199,16 @@ fn ended(
     all: Option<&[Verified]>,
 ) -> Result<ExitStatus> {
     let status = conclude(args, all)?;
-    match after {
-        None => Ok(status),
-        Some(error) => Err(error.in_document()),
+    if let Some(error) = after {
+        return Err(error.in_document());
     }
+    if status == ExitStatus::Done
+        && !args.consent.dry_run
+        && let Err(error) = report_ready()
+    {
+        note(&format!("cannot report to systemd: {error}"));
+    }
+    Ok(status)
 }
 
 /// Checks the devices if asked.
@@ -247,6 +287,17 @@ fn remark(node: &Node, plan: &Plan) {
         "{which} one user at a time: a second user's program waits in cuInit until the first user's \
          programs have exited.{how_to_share}"
     ));
+}
+
+/// Returns the values of `serve` whose user or group is not known on this machine, with the reason and a hint.
+fn unserved(profile: &Profile) -> Vec<(Serve, String, Option<String>)> {
+    let serves = profile.serves.iter();
+    serves
+        .filter_map(|(serve, _)| {
+            let (why, hint) = missing(serve)?;
+            Some((serve.clone(), why, hint))
+        })
+        .collect()
 }
 
 /// Refuses a profile that serves users or groups that this machine does not know. Then it also plans for this node, to

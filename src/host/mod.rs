@@ -49,7 +49,7 @@ pub use text::{
 };
 pub use threads::{MORE_PROCESSES, Threads, lock};
 pub use tool::{NvidiaSmi, Slurm, ToolError};
-pub use units::{Scopes, Unit, Units};
+pub use units::{Scopes, Unit, Units, report_ready};
 pub use user::{
     Access, Account, Reader, Uid, as_root, caller, group_name, group_named, names_in, user_name,
     with_sudo, without_needless_sudo,

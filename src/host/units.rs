@@ -1,10 +1,13 @@
 //! systemd: the services that hold GPUs open, and the scopes of daemons.
 
 use std::ffi::{OsStr, OsString};
-use std::fmt;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
+use std::{env, fmt, io};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, de};
@@ -64,6 +67,23 @@ impl<'de> Deserialize<'de> for Unit {
         Self::named(&name)
             .ok_or_else(|| de::Error::custom(format!("{name} is not a known monitoring unit")))
     }
+}
+
+/// The longest wait for systemd to take a message.
+const REPORT_LIMIT: Duration = Duration::from_secs(5);
+
+/// Reports to systemd that the service is up, if this process is one of `Type=notify`.
+pub fn report_ready() -> io::Result<()> {
+    let Some(socket) = env::var_os("NOTIFY_SOCKET") else {
+        return Ok(());
+    };
+    let address = match socket.as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(&socket)?,
+    };
+    let own = UnixDatagram::unbound()?;
+    own.set_write_timeout(Some(REPORT_LIMIT))?;
+    own.send_to_addr(b"READY=1", &address).map(drop)
 }
 
 /// systemd gives a unit 90 s to stop before it kills it, and 90 s to start.

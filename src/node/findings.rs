@@ -4,6 +4,7 @@ use super::daemon_findings::{changed_settings, daemon_problem};
 use super::fault::{Finding, Severity};
 use super::{Client, LOST, Node, Served, Stray, Unmanaged, Unseen};
 use crate::host::{Pid, Uid, user_name};
+use crate::state::Missing;
 
 impl Node {
     /// Returns what is wrong, worth knowing or not known: of these devices, or of all if none is named, and of the node
@@ -28,6 +29,12 @@ impl Node {
         }
         if devices.is_empty() {
             found.extend(self.unpartitioned());
+        }
+        for finding in self.missing.iter().filter_map(|one| self.left_out(one)) {
+            // GPUs that the same processes hold have the same reason.
+            if !found.contains(&finding) {
+                found.push(finding);
+            }
         }
         for served in self.served() {
             let remarks = self.remarks_on(served).into_iter();
@@ -209,6 +216,21 @@ impl Node {
         remarks.extend(older_clients(served));
         remarks.extend(served.waiting.iter().map(|client| waits(client, served)));
         remarks
+    }
+
+    /// Describes a part of the applied profile that was left out; `None` if its daemon was started since.
+    fn left_out(&self, missing: &Missing) -> Option<Finding> {
+        let device = missing.device.as_deref();
+        if device.is_some_and(|name| self.served_as(name).is_some()) {
+            return None;
+        }
+        let seen = format!("not as the applied profile says: {}", missing.why);
+        let remedy = "mend that, and `mig-mps up PROFILE` goes on from there";
+        let finding = Finding::warn("profile-incomplete", seen).with_remedy(remedy);
+        Some(match device {
+            Some(name) => finding.on(name),
+            None => finding,
+        })
     }
 
     /// Describes the GPUs in MIG mode without a MIG device, as after a reboot.

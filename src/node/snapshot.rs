@@ -11,7 +11,7 @@ use crate::host::ranges;
 use crate::mps::ControlProgram;
 use crate::nvml::NvmlError;
 use crate::settings::DeviceSize;
-use crate::state::{Created, DeviceKey, DeviceRecord, Journal, RunDir};
+use crate::state::{Created, DeviceKey, DeviceRecord, Journal, Missing, RunDir};
 
 /// A snapshot of the node.
 #[derive(Clone, Debug, Default)]
@@ -34,6 +34,8 @@ pub struct Node {
     pub interrupted: Vec<(RunDir, Journal)>,
     /// The UUIDs of the GPUs whose MIG mode mig-mps switched on.
     pub switched_on: Vec<String>,
+    /// The parts of applied profiles that were left out.
+    pub missing: Vec<Missing>,
     /// The devices whose records cannot be read, as far as their directories tell what they are: for their end alone.
     pub lost_records: Vec<Served>,
     /// Everything that could not be seen.
@@ -298,13 +300,20 @@ impl Node {
                     uuids: uuids.map(String::as_str).collect(),
                 }
             });
-            let selected = select(word, candidates.collect()).map_err(|error| match error {
-                NoSuchDevice::Unknown { wanted, known } if self.has_no_driver() => {
-                    let served = (!known.is_empty())
-                        .then(|| devices(&wanted, &known, "device with a daemon"));
-                    NoSuchDevice::not_served(&format!("\"{wanted}\""), served, self.unread())
+            let selected = select(word, candidates.collect()).map_err(|error| {
+                let (wanted, known) = match error {
+                    NoSuchDevice::Unknown { wanted, known } => (wanted, known),
+                    other => return other,
+                };
+                if let Some(why) = self.lost_of(&wanted) {
+                    return NoSuchDevice::Lost(why.to_owned());
                 }
-                error => error,
+                if !self.has_no_driver() {
+                    return NoSuchDevice::Unknown { wanted, known };
+                }
+                let served =
+                    (!known.is_empty()).then(|| devices(&wanted, &known, "device with a daemon"));
+                NoSuchDevice::not_served(&format!("\"{wanted}\""), served, self.unread())
             })?;
             for name in selected {
                 if !names.contains(name) {
@@ -325,7 +334,7 @@ impl Node {
         if !names.is_empty() {
             return Ok(names);
         }
-        if let Some((_, why)) = self.lost_gpus().find(|(lost, _)| *lost == index) {
+        if let Some(why) = self.lost_of(&index.to_string()) {
             return Err(NoSuchDevice::Lost(why.to_owned()));
         }
         if self.has_no_driver() {
@@ -370,6 +379,13 @@ impl Node {
             Unseen::Gpu { index, why } => Some((*index, why.as_str())),
             _ => None,
         })
+    }
+
+    /// Returns the driver's error for the lost GPU of the device with this default name.
+    fn lost_of(&self, name: &str) -> Option<&str> {
+        let index: u32 = name.split('.').next()?.parse().ok()?;
+        let mut lost = self.lost_gpus();
+        lost.find_map(|(one, why)| (one == index).then_some(why))
     }
 
     /// Returns the run directories of records that cannot be read, with the reason.

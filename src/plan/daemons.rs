@@ -89,15 +89,25 @@ impl Slot<'_> {
         })
     }
 
+    /// True if the record has the name of the slot.
+    fn is_called(&self, served: &Served) -> bool {
+        self.template().makes(self.gpu, &served.record.name)
+    }
+
+    /// Describes the change of the name.
+    fn rename(&self, served: &Served) -> String {
+        let wanted = self.template().fill(self.gpu, 0);
+        format!("it is renamed from {} to {wanted}", served.record.name)
+    }
+
     /// Returns a difference that needs a restart, in words.
     pub(super) fn difference(&self, served: &Served) -> Option<String> {
         let record = &served.record;
         let Some(settings) = self.settings.as_deref() else {
             return Some(NO_DAEMON.to_owned());
         };
-        if !self.template().makes(self.gpu, &record.name) {
-            let wanted = self.template().fill(self.gpu, 0);
-            return Some(format!("it is renamed from {} to {wanted}", record.name));
+        if !self.is_called(served) {
+            return Some(self.rename(served));
         }
         if record.settings.serve != settings.serve {
             let (is, wanted) = (serve_of(&record.settings), serve_of(settings));
@@ -153,6 +163,14 @@ impl GpuPlan {
     /// Plans the daemon of one slot.
     fn serve(&mut self, planner: Planner<'_>, slot: &Slot<'_>, settings: &Settings) {
         let run_dir = planner.run_dir;
+        if planner.unserved(settings).is_some() {
+            // Its present daemon goes on, unless another device may get its name.
+            let ours = slot.served.filter(|served| served.run_dir == *run_dir);
+            if let Some(served) = ours.filter(|served| !slot.is_called(served)) {
+                self.stop(run_dir, served, &slot.rename(served));
+            }
+            return;
+        }
         let beside = slot
             .device
             .map(|device| UnmanagedDaemon::on_device(planner.node, run_dir, device))

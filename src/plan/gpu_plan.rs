@@ -15,7 +15,7 @@ use crate::mps::{ControlProgram, Means, Patience};
 use crate::node::{Device, Gpu, Node, Stray, Variable};
 use crate::nvml::EXCLUSIVE_PROCESS;
 use crate::settings::{MemoryLimit, Settings};
-use crate::state::RunDir;
+use crate::state::{Missing, RunDir};
 
 /// The steps that meet a request, by GPU.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -28,8 +28,10 @@ pub struct Plan {
     pub kill: Option<Kill>,
     /// The change of the CDI file, which follows everything else.
     pub cdi: Option<CdiChange>,
-    /// Remarks on the profile: probable mistakes.
+    /// Remarks on the profile: probable mistakes, and GPUs that are lost.
     pub remarks: Vec<String>,
+    /// The parts of the profile that are left out.
+    pub missing: Vec<Missing>,
     /// The devices with clients that go on and keep everything that they have.
     pub undisturbed: Vec<Undisturbed>,
 }
@@ -176,6 +178,7 @@ impl Plan {
 
     /// Appends a plan that continues this one.
     pub fn go_on_with(&mut self, rest: &Self) {
+        self.missing.clone_from(&rest.missing);
         for gpu in &rest.gpus {
             if let Some(own) = self.gpus.iter_mut().find(|own| own.uuid == gpu.uuid) {
                 own.after = gpu.after.clone();

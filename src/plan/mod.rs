@@ -1,5 +1,6 @@
 //! Plans: turns a node and a request into ordered actions, each with its reason. Pure: no I/O.
 
+mod absent;
 mod action;
 mod arrange;
 mod daemons;
@@ -11,6 +12,7 @@ mod gate;
 mod gpu_plan;
 mod kill;
 mod layout;
+mod left_out;
 mod mig_mode;
 mod prune;
 mod refusal;
@@ -28,7 +30,8 @@ pub use down::{Down, down};
 pub use drift::differs;
 pub use gpu_plan::{DeviceAfter, GpuPlan, ModeChange, Plan, Undisturbed, UnmanagedDaemon};
 pub use kill::{KillRequest, device_of, kill};
+pub use left_out::LeftOut;
 pub use mig_mode::Held;
 pub use refusal::{ClientOf, Misfit, Obstacle, Refusal};
 pub use restart::{heal, is_healed, restart};
-pub use up::up;
+pub use up::{up, up_in_part};

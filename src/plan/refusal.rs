@@ -46,6 +46,19 @@ pub enum Refusal {
     },
 }
 
+impl Refusal {
+    /// Describes it without the lines of the profile and the map.
+    pub(super) fn in_one_line(&self) -> String {
+        let text = match self {
+            Self::Profile(error) => error.message(),
+            Self::Infeasible(misfit) => misfit.why_not(),
+            other => other.to_string(),
+        };
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        lines.join(" ")
+    }
+}
+
 /// Something that keeps a plan from being applied, and that no flag removes.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{what}")]

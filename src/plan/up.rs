@@ -7,12 +7,11 @@ use super::daemons::Slot;
 use super::gate::unseen;
 use super::layout::{InstanceUse, Layout, served_here};
 use super::refusal::{no_program_starts, too_old, visible};
-use super::{Misfit, Obstacle, Place, Plan, Refusal};
-use crate::catalog;
+use super::{LeftOut, Misfit, Obstacle, Place, Plan, Refusal, served_by};
 use crate::geometry::SliceMap;
 use crate::host::{Uid, as_root};
 use crate::mps::ControlProgram;
-use crate::node::{Gpu, Node, lost_hint};
+use crate::node::{Device, Gpu, Node};
 use crate::profile::{Block, DeviceEntry, Names, Profile, ProfileError, Span, Want, WholeGpu};
 use crate::settings::{Serve, Settings};
 use crate::state::RunDir;
@@ -23,35 +22,44 @@ pub fn up(node: &Node, profile: &Profile, run_dir: &RunDir, caller: Uid) -> Resu
         node,
         profile: &with_serve(profile, caller),
         run_dir,
+        left_out: None,
     };
-    too_old(node)?;
-    unseen(node).map_or(Ok(()), Err)?;
-    planner.lost_gpu().map_or(Ok(()), Err)?;
-    let mut mistakes = planner.serve_mistakes(caller);
-    mistakes.extend(planner.selector_mistakes());
-    let (mut layouts, mut refusals) = planner.layouts();
-    let slots = layouts.iter_mut().flat_map(|layout| &mut layout.slots);
-    match planner.names_of_others() {
-        Ok(mut names) => {
-            let given = name_all(planner, &mut names, slots.collect());
-            refusals.extend(given.err());
-        }
-        Err(refusal) => refusals.push(refusal),
+    planner.plan(caller)
+}
+
+/// Plans to apply the part of a profile that can be applied. Adds the GPUs to `left_out` for which it cannot.
+///
+/// # Errors
+/// The refusal is about the profile as a whole or about the node, or no GPU would be left.
+pub fn up_in_part(
+    node: &Node,
+    profile: &Profile,
+    run_dir: &RunDir,
+    caller: Uid,
+    left_out: &mut LeftOut,
+) -> Result<Plan, Refusal> {
+    let wanted = &with_serve(profile, caller);
+    let is_first = left_out.has_no_gpu();
+    let (_, refusals) = Planner {
+        node,
+        profile: wanted,
+        run_dir,
+        left_out: Some(&*left_out),
     }
-    refuse(profile, mistakes, refusals)?;
-    let gpus = layouts.into_iter().map(|layout| layout.finish(planner));
-    let mut plan = Plan {
-        gpus: gpus
-            .filter(|gpu| !gpu.steps.is_empty() || !gpu.obstacles.is_empty())
-            .collect(),
-        remarks: planner.remarks(),
-        ..Plan::default()
+    .layouts();
+    for (gpu, refusal) in refusals {
+        left_out.add(gpu, &refusal);
+    }
+    let planner = Planner {
+        node,
+        profile: wanted,
+        run_dir,
+        left_out: Some(&*left_out),
     };
-    plan.end_idle_strays(node, |device| {
-        let gpu = node.gpu(&device.key.gpu);
-        gpu.is_some_and(|gpu| !planner.leaves_alone(gpu))
-    });
-    Ok(plan.complete(node, run_dir))
+    if is_first && node.gpus.iter().all(|gpu| planner.leaves_alone(gpu)) {
+        return up(node, profile, run_dir, caller);
+    }
+    planner.plan(caller)
 }
 
 /// The profile with the users that each device serves, by default those that the caller may serve.
@@ -104,9 +112,44 @@ fn refuse(
 }
 
 impl<'a> Planner<'a> {
-    /// Plans each GPU, without the names of its devices. Returns what refuses it too: a block's refusal is that of the
-    /// first of its GPUs.
-    fn layouts(self) -> (Vec<Layout<'a>>, Vec<Refusal>) {
+    fn plan(self, caller: Uid) -> Result<Plan, Refusal> {
+        let node = self.node;
+        too_old(node)?;
+        unseen(node).map_or(Ok(()), Err)?;
+        self.lost_gpu().map_or(Ok(()), Err)?;
+        let mut mistakes = self.serve_mistakes(caller);
+        mistakes.extend(self.selector_mistakes());
+        let (mut layouts, refusals) = self.layouts();
+        let mut refusals: Vec<Refusal> = refusals.into_iter().map(|(_, refusal)| refusal).collect();
+        let slots = layouts.iter_mut().flat_map(|layout| &mut layout.slots);
+        match self.names_of_others() {
+            Ok(mut names) => {
+                let given = name_all(self, &mut names, slots.collect());
+                refusals.extend(given.err());
+            }
+            Err(refusal) => refusals.push(refusal),
+        }
+        refuse(self.profile, mistakes, refusals)?;
+        let missing = self.missing(&layouts);
+        let gpus = layouts.into_iter().map(|layout| layout.finish(self));
+        let mut plan = Plan {
+            gpus: gpus
+                .filter(|gpu| !gpu.steps.is_empty() || !gpu.obstacles.is_empty())
+                .collect(),
+            remarks: self.remarks(),
+            missing,
+            ..Plan::default()
+        };
+        plan.end_idle_strays(node, |device| {
+            let gpu = node.gpu(&device.key.gpu);
+            gpu.is_some_and(|gpu| !self.leaves_alone(gpu))
+        });
+        Ok(plan.complete(node, self.run_dir))
+    }
+
+    /// Plans each GPU, without the names of its devices. Returns what refuses it too, with the GPU's index: a block's
+    /// refusal is that of the first of its GPUs, unless GPUs are left out one by one.
+    fn layouts(self) -> (Vec<Layout<'a>>, Vec<(u32, Refusal)>) {
         let (mut layouts, mut refusals) = (Vec::new(), Vec::new());
         let mut refused_blocks: BTreeSet<usize> = BTreeSet::new();
         for gpu in &self.node.gpus {
@@ -117,8 +160,10 @@ impl<'a> Planner<'a> {
             match self.layout(gpu, &self.profile.blocks[block]) {
                 Ok(layout) => layouts.push(layout),
                 Err(refusal) => {
-                    refusals.push(refusal);
-                    refused_blocks.insert(block);
+                    refusals.push((gpu.index, refusal));
+                    if self.left_out.is_none() {
+                        refused_blocks.insert(block);
+                    }
                 }
             }
         }
@@ -217,16 +262,33 @@ pub(super) struct Planner<'a> {
     pub(super) node: &'a Node,
     pub(super) profile: &'a Profile,
     pub(super) run_dir: &'a RunDir,
+    /// The parts that are left out; `None` where the profile is applied as a whole or not at all.
+    pub(super) left_out: Option<&'a LeftOut>,
 }
 
 impl Planner<'_> {
-    /// The position of the block that selects a GPU: the first one wins.
+    /// The position of the block that selects a GPU: the first one wins. None selects a GPU that is left out.
     fn block_of(self, gpu: &Gpu) -> Option<usize> {
+        if self
+            .left_out
+            .is_some_and(|left_out| left_out.has(gpu.index))
+        {
+            return None;
+        }
         let mut blocks = self.profile.blocks.iter();
         blocks.position(|block| selects(block, gpu))
     }
 
-    fn leaves_alone(self, gpu: &Gpu) -> bool {
+    /// Returns the reason why a device is left without a daemon, and the remedy.
+    pub(super) fn unserved(self, settings: &Settings) -> Option<(String, Option<String>)> {
+        let (left_out, serve) = (self.left_out?, served_by(settings));
+        left_out.reason(serve).or_else(|| {
+            self.no_server_for(serve)
+                .map(|(why, hint)| (why, Some(hint)))
+        })
+    }
+
+    pub(super) fn leaves_alone(self, gpu: &Gpu) -> bool {
         self.block_of(gpu).is_none()
     }
 
@@ -252,89 +314,29 @@ impl Planner<'_> {
                 mistakes.push(self.profile.error(*span, message).with_hint(hint));
                 continue;
             }
-            if serve.is_shared() && !self.node.control_program().has_multiuser_server {
-                let since = ControlProgram::FIRST_MULTIUSER;
-                let message = format!(
-                    "\"{serve}\" is not possible here: driver {} has no multi-user server",
-                    self.node.driver
-                );
-                let hint = format!(
-                    "it needs driver {since} or newer; \"one-at-a-time\" and \"user:NAME\" work with any"
-                );
+            if let Some((message, hint)) = self.no_server_for(serve)
+                && self.left_out.is_none()
+            {
                 mistakes.push(self.profile.error(*span, message).with_hint(hint));
             }
         }
         mistakes
     }
 
-    /// A GPU that a selector names may be one that is lost.
-    pub(super) fn lost_gpu(self) -> Option<Obstacle> {
-        let blocks = &self.profile.blocks;
-        let (_, why) = self
-            .node
-            .lost_gpus()
-            .find(|(index, _)| blocks.iter().any(|block| self.may_name(block, *index)))?;
-        let hint = format!("{}; or leave it out of the profile", lost_hint());
-        Some(Obstacle::new(why, hint))
-    }
-
-    fn may_name(self, block: &Block, lost: u32) -> bool {
-        if block.select.names_one_gpu() {
-            return !self.node.gpus.iter().any(|gpu| selects(block, gpu));
+    /// Returns the reason why the driver cannot serve these users, and the remedy.
+    fn no_server_for(self, serve: &Serve) -> Option<(String, String)> {
+        if !serve.is_shared() || self.node.control_program().has_multiuser_server {
+            return None;
         }
-        block.select.indices().any(|named| named == lost)
-    }
-
-    /// A selector that names certain GPUs must find one, and the profile as a whole too. The first mistake shows the
-    /// GPUs.
-    pub(super) fn selector_mistakes(self) -> Vec<ProfileError> {
-        let gpus = &self.node.gpus;
-        let mut mistakes = Vec::new();
-        for block in &self.profile.blocks {
-            if let Some(missing) = missing(block, gpus) {
-                mistakes.push(self.profile.error(block.span, missing));
-                continue;
-            }
-            let selected = gpus.iter().filter(|gpu| selects(block, gpu)).count();
-            let mistake = match selected {
-                0 if block.select.names_a_gpu() => "this selects a GPU that is not there",
-                2.. if block.select.names_one_gpu() => {
-                    "several GPUs have UUIDs with this prefix: write more of it"
-                }
-                _ => continue,
-            };
-            mistakes.push(self.profile.error(block.span, mistake));
-        }
-        if mistakes.is_empty() && gpus.iter().all(|gpu| self.leaves_alone(gpu)) {
-            let first = self.profile.blocks.first();
-            let span = first.map_or(Span::default(), |block| block.span);
-            let message = "the profile selects no GPU of this node";
-            mistakes.push(self.profile.error(span, message));
-        }
-        if !mistakes.is_empty() {
-            let lines: Vec<String> = gpus
-                .iter()
-                .map(|gpu| format!("{} {} {} {}", gpu.index, gpu.product, gpu.uuid, gpu.pci))
-                .collect();
-            let first = mistakes.remove(0);
-            let first = first.with_hint(format!("this node has:\n  {}", lines.join("\n  ")));
-            mistakes.insert(0, first);
-        }
-        mistakes
-    }
-
-    /// Describes blocks that select no GPU here and no model that the catalog knows: probably by a typing error, which a
-    /// block for all other GPUs hides.
-    pub(super) fn remarks(self) -> Vec<String> {
-        let blocks = self.profile.blocks.iter().enumerate();
-        blocks
-            .filter(|(_, block)| !self.node.gpus.iter().any(|gpu| selects(block, gpu)))
-            .filter(|(_, block)| !catalog::has_product(|name| block.select.may_select(name)))
-            .map(|(position, _)| self.profile.heading(position))
-            .map(|block| {
-                format!("{block}: selects no GPU of this node, and no model that mig-mps knows")
-            })
-            .collect()
+        let since = ControlProgram::FIRST_MULTIUSER;
+        let message = format!(
+            "\"{serve}\" is not possible here: driver {} has no multi-user server",
+            self.node.driver
+        );
+        let hint = format!(
+            "it needs driver {since} or newer; \"one-at-a-time\" and \"user:NAME\" work with any"
+        );
+        Some((message, hint))
     }
 
     /// Refuses a name that is recorded for a device of a GPU that is not seen. No other name in the profile helps if it is
@@ -347,8 +349,10 @@ impl Planner<'_> {
             return Ok(());
         };
         let (uuid, gpu) = (&served.record.uuid, &served.record.key.gpu);
+        let lost = self.node.device(name).and_then(Device::lost);
+        let why = lost.unwrap_or("no such GPU is seen here");
         let what = format!(
-            "\"{name}\" is the name of {uuid}, which is recorded as a device of {gpu}: no such GPU is seen here"
+            "\"{name}\" is the name of {uuid}, which is recorded as a device of {gpu}: {why}"
         );
         Err(Obstacle::new(
             what,
@@ -380,18 +384,6 @@ impl Planner<'_> {
             }
         }
         Ok(names)
-    }
-}
-
-/// Names the indices of a selector that no GPU has.
-fn missing(block: &Block, gpus: &[Gpu]) -> Option<String> {
-    let mut indices: BTreeSet<u32> = block.select.indices().collect();
-    indices.retain(|index| !gpus.iter().any(|gpu| gpu.index == *index));
-    let missing: Vec<String> = indices.iter().map(u32::to_string).collect();
-    match missing.as_slice() {
-        [] => None,
-        [one] => Some(format!("there is no GPU {one}")),
-        several => Some(format!("there are no GPUs {}", several.join(", "))),
     }
 }
 

@@ -19,6 +19,7 @@ use crate::host::{steers, user_name};
 use crate::node::Node;
 use crate::nvml::compute_mode_in_words;
 use crate::plan::{CdiChange, ClientOf, GpuPlan, Held, Obstacle, Plan, Signal, Undisturbed};
+use crate::state::Missing;
 
 pub use super::list::ListDocument;
 pub use super::verified::VerifyDocument;
@@ -172,8 +173,10 @@ pub struct PlanDocument {
     cdi: Option<&'static str>,
     /// The clients whose work is ended; null if there is nothing of the kind to do.
     kill: Option<PlannedKill>,
-    /// Remarks on the profile: probable mistakes, such as a block that selects no GPU.
+    /// Remarks on the profile: probable mistakes, such as a block that selects no GPU; and lost GPUs that stay as they are.
     remarks: Vec<String>,
+    /// The parts of the profile that `up --keep-going` leaves out.
+    missing: Vec<Missing>,
     /// The devices with clients that go on and keep everything that they have.
     undisturbed: Vec<Undisturbed>,
 }
@@ -255,6 +258,7 @@ impl PlanDocument {
                 others: kill.others,
             }),
             remarks: plan.remarks.clone(),
+            missing: plan.missing.clone(),
             undisturbed: plan.undisturbed.clone(),
         }
     }

@@ -21,7 +21,7 @@ const LEGEND: &str = "ID: the profile's number in nvidia-smi. SMS, GIB: of one i
 /// Formats the GPUs, with their slice maps and MIG devices. Identical GPUs are shown together.
 pub fn text(node: &Node, shown: &[(&Gpu, Vec<&Device>)], profiles: bool, width: usize) -> String {
     let mut out = String::new();
-    if node.gpus.is_empty() {
+    if node.gpus.is_empty() && node.lost_gpus().next().is_none() {
         let _ = writeln!(out, "The driver ({}) shows no GPU.", node.driver);
     }
     let room = width.saturating_sub(2);
@@ -60,8 +60,12 @@ pub fn text(node: &Node, shown: &[(&Gpu, Vec<&Device>)], profiles: bool, width: 
     if profiles && shown.iter().any(|(gpu, _)| !gpu.profiles.is_empty()) {
         let _ = writeln!(out, "\n{}", wrapped(LEGEND, width).join("\n"));
     }
-    for hidden in not_listed(node) {
-        let _ = writeln!(out, "\nnot seen: {hidden}");
+    let hidden = not_listed(node);
+    if !hidden.is_empty() && !out.is_empty() {
+        out.push('\n');
+    }
+    for hidden in hidden {
+        let _ = writeln!(out, "not seen: {hidden}");
     }
     out
 }

@@ -55,7 +55,20 @@ pub fn text(plan: &Plan) -> String {
     }
     out.push_str(&kept(plan));
     out.push_str(&undisturbed(plan));
+    out.push_str(&left_out(plan));
     out
+}
+
+/// Says what of the profile is left out.
+fn left_out(plan: &Plan) -> String {
+    let mut lines: Vec<String> = plan
+        .missing
+        .iter()
+        .map(|missing| fitted(&format!("Left out: {missing}"), width()) + "\n")
+        .collect();
+    // GPUs that the same processes hold have the same reason.
+    lines.dedup();
+    lines.concat()
 }
 
 /// Says whose clients go on, and keep everything that they have.

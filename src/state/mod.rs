@@ -7,6 +7,7 @@ mod run_dir;
 
 pub use history::{AppliedProfile, ProfileHistory, TakenDown};
 pub use record::{
-    Created, DaemonId, DeviceKey, DeviceRecord, InstanceKey, Journal, NodeFile, OlderClient, Taken,
+    Created, DaemonId, DeviceKey, DeviceRecord, InstanceKey, Journal, Missing, NodeFile,
+    OlderClient, Taken,
 };
 pub use run_dir::{RunDir, is_full};

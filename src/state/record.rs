@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use jiff::{SignedDuration, Timestamp};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::geometry::{Placement, ProfileId};
@@ -206,6 +207,32 @@ pub struct NodeFile {
     /// The UUIDs of the GPUs whose MIG mode mig-mps switched on.
     #[serde(default)]
     pub switched_on: Vec<String>,
+    /// The parts of the applied profile that were left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<Missing>,
+}
+
+/// A part of a profile that was left out so that the rest could be applied.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Missing {
+    /// The index of its GPU; null if that is not known.
+    pub gpu: Option<u32>,
+    /// The device's name; null if it is the whole GPU.
+    pub device: Option<String>,
+    /// The reason, as a sentence.
+    pub why: String,
+    /// The remedy; null if none is known.
+    pub hint: Option<String>,
+}
+
+/// `trainer: there is no user "alice" on this machine`
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(device) = &self.device {
+            write!(f, "{device}: ")?;
+        }
+        f.write_str(&self.why)
+    }
 }
 
 /// An instance that mig-mps made.

@@ -282,7 +282,7 @@ impl RunDir {
     /// Replaces `node.json`, or removes it if it would be empty.
     pub fn write_node(&self, node: &NodeFile) -> io::Result<()> {
         let directory = self.open()?;
-        if node.created.is_empty() && node.switched_on.is_empty() {
+        if node.created.is_empty() && node.switched_on.is_empty() && node.missing.is_empty() {
             return directory.remove_file(NODE);
         }
         write(&directory, NODE, node, PUBLIC)

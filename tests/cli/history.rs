@@ -318,7 +318,7 @@ fn a_profile_that_cannot_be_recorded_fails_nothing() {
     let up = ["up", path.to_str().unwrap()];
     // Nothing can be made there.
     let ran = elsewhere(&up, "/proc/state").ended(0);
-    let said = "The node is as the profile says. The profile could not be recorded, so status and up --previous do not know it: /proc/state: ";
+    let said = "The profile was applied. It could not be recorded, so status and up --previous do not know it: /proc/state: ";
     assert_contains(&ran.stderr, said);
     let open = file(&sim, "open");
     fs::create_dir(&open).unwrap();

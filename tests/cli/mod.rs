@@ -32,6 +32,7 @@ mod ignored;
 mod import;
 mod init;
 mod json;
+mod keep_going;
 mod kill;
 mod last_step;
 mod late;

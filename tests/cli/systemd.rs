@@ -82,14 +82,19 @@ fn the_units_are_printed() {
     [Unit]
     Description=MIG partitions and MPS daemons
     ConditionPathExists=/etc/mig-mps/profile.toml
-    After=nvidia-persistenced.service nvidia-fabricmanager.service
+    After=nvidia-persistenced.service nvidia-fabricmanager.service nss-user-lookup.target
     Before=slurmd.service docker.service containerd.service kubelet.service nvidia-dcgm.service
+    StartLimitIntervalSec=90min
+    StartLimitBurst=5
 
-    # Without a sandbox: the daemons would inherit it.
+    # Without a sandbox: the daemons would inherit it. Not oneshot: systemd before 244 starts no such service again.
     [Service]
-    Type=oneshot
+    Type=notify
     RemainAfterExit=yes
-    ExecStart=/usr/local/bin/mig-mps up /etc/mig-mps/profile.toml --yes --stop-holders --reset
+    ExecStart=/usr/local/bin/mig-mps up /etc/mig-mps/profile.toml --yes --stop-holders --reset --keep-going
+    Restart=on-failure
+    RestartSec=1min
+    RestartPreventExitStatus=2 3 5 130
     ExecReload=/usr/local/bin/mig-mps up /etc/mig-mps/profile.toml --yes
     ExecStop=/usr/local/bin/mig-mps down --yes --drain 60 --force
     TimeoutStartSec=15min
@@ -345,6 +350,60 @@ fn without_systemd_the_files_are_written_all_the_same() {
     assert!(unit(&sim, NAMES[0]).exists());
     systemd(&sim, &whole(""), &["--uninstall"]).ended(0);
     assert!(!unit(&sim, NAMES[0]).exists());
+}
+
+/// Runs `systemctl` of the node.
+fn systemctl(sim: &Sim, args: &[&str]) -> Ran {
+    Ran::of(sim.node.program("systemctl").args(args))
+}
+
+/// True if systemd would start the service again after this exit status.
+fn is_tried_again(sim: &Sim, status: i32) -> bool {
+    let text = fs::read_to_string(unit(sim, "mig-mps.service")).unwrap();
+    let last = text
+        .lines()
+        .find_map(|line| line.strip_prefix("RestartPreventExitStatus="))
+        .unwrap();
+    assert!(text.contains("\nRestart=on-failure\n"), "{text}");
+    status != 0 && !last.split(' ').any(|last| last == status.to_string())
+}
+
+/// Tried again after a cause that may end by itself, such as a holder of a GPU, and not after a mistake.
+#[test]
+fn on_a_bad_day_the_service_serves_what_it_can_and_is_tried_again() {
+    needs_root!();
+    let sim = Sim::with("a100-80gb", 2);
+    systemd(&sim, SMALL, &["--install", "--enable"]).ended(0);
+    let holder = sim.node.holder(&[1]);
+    systemctl(&sim, &["start", "mig-mps"]).ended(1);
+    assert_contains(&systemctl(&sim, &["status", "mig-mps"]).stdout, "failed");
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
+    let ran = execute(&sim, "ExecStart=");
+    assert_contains(
+        &ran.stderr,
+        "cannot switch the MIG mode of GPU 1: held open by",
+    );
+    assert!(is_tried_again(&sim, ran.status), "{ran:?}");
+    holder.finish();
+    systemctl(&sim, &["start", "mig-mps"]).ended(0);
+    assert_eq!(
+        systemctl(&sim, &["is-active", "mig-mps"]).stdout,
+        "active\n"
+    );
+    assert_eq!(in_state(&sim.status(), "ready").len(), 4);
+    systemctl(&sim, &["stop", "mig-mps"]).ended(0);
+    for (profile, status) in [
+        ("[[gpu]]\n", 2),
+        (
+            "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"1g\", count = 8 } ]\n",
+            5,
+        ),
+    ] {
+        fs::write(self::profile(&sim), profile).unwrap();
+        let ran = execute(&sim, "ExecStart=").ended(status);
+        assert!(!is_tried_again(&sim, ran.status), "{ran:?}");
+        systemctl(&sim, &["start", "mig-mps"]).ended(1);
+    }
 }
 
 #[test]

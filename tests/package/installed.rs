@@ -178,6 +178,6 @@ fn units_of_an_earlier_installation_stay_in_force() {
     assert_snapshot!(ran.stdout, @"
     enabled
     /etc/systemd/system/mig-mps-heal.service:ExecStart=/usr/local/bin/mig-mps heal
-    /etc/systemd/system/mig-mps.service:ExecStart=/usr/local/bin/mig-mps up /etc/mig-mps/profile.toml --yes --stop-holders --reset
+    /etc/systemd/system/mig-mps.service:ExecStart=/usr/local/bin/mig-mps up /etc/mig-mps/profile.toml --yes --stop-holders --reset --keep-going
     ");
 }

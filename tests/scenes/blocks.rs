@@ -9,10 +9,14 @@ use regex::Regex;
 use crate::scenes::engine::{Part, Stage, matches, parse};
 use crate::scenes::root;
 
-/// The programs of a block that are ours: the others are not there, or are not what it is about.
-const OURS: [&str; 5] = [
+/// The commands of a block that are ours: the others are not there, or are not what it is about.
+const OURS: [&str; 9] = [
     "mig-mps ",
     "sudo mig-mps ",
+    "systemctl is-active ",
+    "sudo systemctl reset-failed ",
+    "sudo systemctl start mig-mps",
+    "sudo systemctl stop mig-mps",
     "cargo sim ",
     "eval ",
     "./train",

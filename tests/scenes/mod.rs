@@ -28,9 +28,9 @@ macro_rules! scenes {
 
 scenes! {
     commands: check export first_use import init list mistakes share;
-    documents: operating profiles readme running;
-    messages: clients convert daemons devices directories driver history limits mig plan profile programs ready reset run slurm
-        systemd usage;
+    documents: operating profiles readme running upgrades;
+    messages: clients convert daemons devices directories driver history left_out limits mig plan profile programs ready reset
+        run slurm systemd usage;
 }
 
 fn root() -> &'static Path {

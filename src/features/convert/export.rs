@@ -51,6 +51,9 @@ enum ExportFormat {
 pub fn run(args: &ExportArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let node = observe(environment, Detail::OFFERS)?;
+    for (_, why) in node.lost_gpus() {
+        note(&format!("left out: {why}"));
+    }
     match args.format {
         ExportFormat::MigParted => {
             let (text, lost) = to_mig_parted(&node);

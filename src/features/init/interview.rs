@@ -122,6 +122,11 @@ pub(super) enum KeptWhole {
 const MOST_GPUS: u32 = 1 << 16;
 
 impl KeptWhole {
+    /// True if it names this GPU.
+    pub(super) fn names(&self, index: u32) -> bool {
+        matches!(self, Self::Indices(wanted) if wanted.contains(&index))
+    }
+
     /// The GPUs of a node that it means.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ use crate::error::{CommandError, Context as _, Result, chosen, failed, usage};
 use crate::failure::ExitStatus;
 use crate::geometry::Partition;
 use crate::host::{Uid, caller, directory_of, may_write, quoted, write_new_text_to, write_text_to};
-use crate::node::{Detail, observe};
+use crate::node::{Detail, lost_hint, observe};
 use crate::plan::virtual_node::{EmptyNode, GpuArgument, plan_on};
 use crate::profile::Profile;
 use crate::render::format::count;
@@ -117,6 +117,9 @@ fn node(args: &InitArgs, context: &Context<'_>) -> Result<EmptyNode> {
     for hidden in node.hidden() {
         note(&format!("not seen: {hidden}"));
     }
+    if let (true, Some((_, why))) = (node.gpus.is_empty(), node.lost_gpus().next()) {
+        return Err(failed(why).hint(lost_hint()));
+    }
     if node.gpus.is_empty() {
         let message = format!("the driver ({}) shows no GPU", node.driver);
         return Err(failed(message).hint(hint));
@@ -139,7 +142,13 @@ fn ask_whole(
         default: if nothing_fits { "all" } else { "none" },
     };
     interview.answer("--whole", args.whole.as_ref(), question, |whole| {
-        whole.among(&all).map_err(usage)
+        whole.among(&all).map_err(|absent| {
+            let mut lost = node.node.lost_gpus();
+            match lost.find(|(index, _)| whole.names(*index)) {
+                Some((_, why)) => usage(why).hint(lost_hint()),
+                None => usage(absent),
+            }
+        })
     })
 }
 

@@ -39,7 +39,7 @@ macro_rules! topic {
 }
 
 /// Every topic, in the order of the manual.
-pub const TOPICS: [Topic; 22] = [
+pub const TOPICS: [Topic; 23] = [
     topic!(
         "security",
         "What users of a device can do to each other and to root",
@@ -64,6 +64,11 @@ pub const TOPICS: [Topic; 22] = [
         "boot",
         "What happens at boot, healing, and fleets",
         ["systemd", "heal"]
+    ),
+    topic!(
+        "upgrades",
+        "Upgrades of mig-mps, the driver and the kernel",
+        ["systemd", "down"]
     ),
     topic!(
         "monitoring",

@@ -107,7 +107,7 @@ fn drift(
     };
     let run_dir = RunDir::at(&environment.directories()?.run);
     let caller = environment.caller;
-    let plan = match cdi::plan_up(environment, &node, profile, &run_dir, caller, false) {
+    let plan = match cdi::plan_up(environment, &node, profile, &run_dir, caller, false, None) {
         Ok(plan) => plan,
         Err(refusal) => {
             note_unknown(refusal);

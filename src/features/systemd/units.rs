@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use crate::failure::ExitStatus;
 use crate::host::{Directory, Host, OwnFile, in_path};
 
 /// The first line of a unit that mig-mps wrote.
@@ -18,6 +19,15 @@ pub const SERVICE: &str = "mig-mps.service";
 
 /// The time that clients get to exit when the service stops, in seconds.
 const DRAIN: u32 = 60;
+
+/// The exit statuses of `up` that another try does not mend: wrong usage or a bad profile, a reboot that is due, more than
+/// fits, and an interrupt.
+const FINAL: [ExitStatus; 4] = [
+    ExitStatus::Usage,
+    ExitStatus::Drift,
+    ExitStatus::Infeasible,
+    ExitStatus::Interrupted,
+];
 
 /// A unit file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -166,21 +176,28 @@ WantedBy=timers.target
     }
 }
 
-/// The service needs its drain to stop, and the time that a node full of daemons takes.
+/// The service needs its drain to stop, and the time that a node full of daemons takes. It is tried 5 times, which takes at
+/// most 80 minutes.
 fn service(program: &Path, profile: &Path) -> String {
+    let last = FINAL.map(|status| (status as u8).to_string()).join(" ");
     format!(
         "\
 [Unit]
 Description=MIG partitions and MPS daemons
 ConditionPathExists={condition}
-After=nvidia-persistenced.service nvidia-fabricmanager.service
+After=nvidia-persistenced.service nvidia-fabricmanager.service nss-user-lookup.target
 Before=slurmd.service docker.service containerd.service kubelet.service nvidia-dcgm.service
+StartLimitIntervalSec=90min
+StartLimitBurst=5
 
-# Without a sandbox: the daemons would inherit it.
+# Without a sandbox: the daemons would inherit it. Not oneshot: systemd before 244 starts no such service again.
 [Service]
-Type=oneshot
+Type=notify
 RemainAfterExit=yes
-ExecStart={program} up {profile} --yes --stop-holders --reset
+ExecStart={program} up {profile} --yes --stop-holders --reset --keep-going
+Restart=on-failure
+RestartSec=1min
+RestartPreventExitStatus={last}
 ExecReload={program} up {profile} --yes
 ExecStop={program} down --yes --drain {DRAIN} --force
 TimeoutStartSec=15min

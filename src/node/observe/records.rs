@@ -54,6 +54,7 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
             Ok(file) if file.boot_id == node.boot_id => {
                 node.created.extend(file.created);
                 node.switched_on.extend(file.switched_on);
+                node.missing.extend(file.missing);
             }
             Ok(_) => {}
             Err(error) => node.unseen.push(unread(&error)),

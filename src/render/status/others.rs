@@ -204,11 +204,13 @@ fn variable(variable: &Variable, unset: &str) -> String {
 /// Says in one line how many of these devices, or of all, are ready after a change.
 pub fn summary(node: &Node, devices: &[String], took: Duration) -> String {
     let devices = node.shown(devices);
+    let served = devices.iter().filter(|device| device.served.is_some());
+    let is_one_served = served.clone().next().is_some();
     let gpus: BTreeSet<u32> = devices
         .iter()
+        .filter(|device| device.served.is_some() == is_one_served)
         .filter_map(|device| Some(node.gpu(&device.key.gpu)?.index))
         .collect();
-    let served = devices.iter().filter(|device| device.served.is_some());
     // A lazy daemon starts its server for the first client.
     let ready = served.clone().filter(|device| {
         matches!(

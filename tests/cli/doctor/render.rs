@@ -28,7 +28,7 @@ fn problems_come_with_reason_and_command() {
       warn    this is a container (docker) [container]
               why: holders outside cannot be seen, MIG cannot be changed without privileges, and daemons end with the container
 
-    74 checks: 1 fail, 1 warn, 1 unknown, 71 ok
+    75 checks: 1 fail, 1 warn, 1 unknown, 72 ok
     mig-mps verify shows whether programs become clients.
     ");
     assert_eq!(ran.stderr, "");

@@ -1,0 +1,113 @@
+//! The outcome of a change, and its report.
+
+use std::time::Duration;
+
+use super::args::ConsentArgs;
+use crate::apply::ApplyError;
+use crate::client::Verified;
+use crate::error::{CommandError, Result, failed};
+use crate::failure::Failure;
+use crate::host::Lock;
+use crate::node::Node;
+use crate::plan::Plan;
+use crate::render::json::{ChangeDocument, Message};
+use crate::render::{is_quiet, note, print_json, status};
+use crate::state::Missing;
+
+/// The outcome of a change.
+pub struct Outcome {
+    /// Nobody else changes anything until this is dropped.
+    #[expect(dead_code, reason = "it is held, not read")]
+    pub lock: Option<Lock>,
+    /// True if the node was as wanted from the start.
+    pub is_unchanged: bool,
+    /// The actions that were carried out; none if somebody else had done them meanwhile.
+    pub plan: Plan,
+    /// The node afterwards.
+    pub node: Node,
+    /// The failures, if everything else was done.
+    pub failed: Option<ApplyError>,
+    /// The failure of what follows the change.
+    pub after: Option<CommandError>,
+    /// The time that the change took, without questions and waits for clients.
+    pub took: Duration,
+}
+
+impl Outcome {
+    /// Returns the parts of the profile that were left out, each once.
+    pub fn missing(&self) -> Vec<Missing> {
+        let mut missing = self.plan.missing.clone();
+        for failed in self.failed.iter().flat_map(ApplyError::missing) {
+            if !missing.contains(&failed) {
+                missing.push(failed);
+            }
+        }
+        missing
+    }
+
+    /// Returns the error of a profile of which parts were left out.
+    pub fn in_part(&self) -> Option<CommandError> {
+        let missing = &self.plan.missing;
+        let mut lines: Vec<String> = missing.iter().map(Missing::to_string).collect();
+        let mut hints: Vec<String> = missing.iter().filter_map(|one| one.hint.clone()).collect();
+        if let Some(run) = &self.failed {
+            // The error of the run says what was undone, too.
+            let failures = run.missing();
+            lines.retain(|line| failures.iter().all(|failure| failure.to_string() != *line));
+            lines.extend(run.to_string().lines().map(str::to_owned));
+            hints.extend(run.hints());
+        }
+        if lines.is_empty() {
+            return None;
+        }
+        lines.dedup();
+        let again = "mig-mps status names what is missing; the same command goes on from here";
+        hints.push(again.to_owned());
+        let mut error = failed(format_args!(
+            "the profile is applied in part, without this:\n  {}",
+            lines.join("\n  ")
+        ));
+        for hint in hints {
+            if !error.hints.contains(&hint) {
+                error.hints.push(hint);
+            }
+        }
+        Some(error)
+    }
+
+    /// Shows the devices with these names, or all, as they are after the change. The document also has the devices that
+    /// were checked.
+    pub fn report(
+        &self,
+        devices: &[String],
+        consent: &ConsentArgs,
+        verified: Option<&[Verified]>,
+    ) -> Result<()> {
+        if consent.json {
+            let error = match &self.failed {
+                Some(failed) => Some(Message::from(failed)),
+                None => self.after.as_ref().map(CommandError::message),
+            };
+            let document = if consent.dry_run {
+                ChangeDocument::planned(&self.plan, &[])
+            } else {
+                ChangeDocument::made(&self.plan, &self.node, error)
+            };
+            return Ok(print_json(&match verified {
+                Some(all) => document.with_verified(all),
+                None => document,
+            })?);
+        }
+        if is_quiet() {
+            return Ok(());
+        }
+        Ok(status::print_few(&self.node, devices)?)
+    }
+
+    /// Ends the run with one line: how many of these devices, or of all, are ready.
+    pub fn conclude(&self, devices: &[String], consent: &ConsentArgs) {
+        if !consent.json && !self.is_unchanged {
+            note(&status::summary(&self.node, devices, self.took));
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The parts of a profile that are left out so that the rest can be applied.
+
+use std::collections::BTreeMap;
+
+use super::{Held, Plan, Refusal};
+use crate::failure::Failure;
+use crate::settings::Serve;
+use crate::state::Missing;
+
+/// The GPUs that a plan leaves as they are, and the users for whose devices it starts no daemon.
+#[derive(Clone, Debug, Default)]
+pub struct LeftOut {
+    /// By the index of the GPU.
+    gpus: BTreeMap<u32, Missing>,
+    /// Values of `serve` that are not possible on this machine, each with the reason and the remedy.
+    unserved: Vec<(Serve, String, Option<String>)>,
+}
+
+impl LeftOut {
+    /// Leaves out daemons alone: those with these values of `serve`, for these reasons.
+    pub fn unserved(unserved: Vec<(Serve, String, Option<String>)>) -> Self {
+        Self {
+            gpus: BTreeMap::new(),
+            unserved,
+        }
+    }
+
+    pub(super) fn has(&self, gpu: u32) -> bool {
+        self.gpus.contains_key(&gpu)
+    }
+
+    pub(super) fn has_no_gpu(&self) -> bool {
+        self.gpus.is_empty()
+    }
+
+    /// The GPUs, by index.
+    pub(super) fn gpus(&self) -> impl Iterator<Item = &Missing> {
+        self.gpus.values()
+    }
+
+    /// Returns the reason why there are no daemons for these users, and the remedy.
+    pub(super) fn reason(&self, serve: &Serve) -> Option<(String, Option<String>)> {
+        let mut unserved = self.unserved.iter();
+        let (_, why, hint) = unserved.find(|(one, ..)| one == serve)?;
+        Some((why.clone(), hint.clone()))
+    }
+
+    /// Leaves a GPU out; returns false if it is left out already.
+    pub(super) fn add(&mut self, gpu: u32, refusal: &Refusal) -> bool {
+        let missing = Missing {
+            gpu: Some(gpu),
+            device: None,
+            why: refusal.in_one_line(),
+            hint: refusal.hint(),
+        };
+        self.insert(gpu, missing)
+    }
+
+    fn insert(&mut self, gpu: u32, missing: Missing) -> bool {
+        let is_new = !self.has(gpu);
+        self.gpus.entry(gpu).or_insert(missing);
+        is_new
+    }
+
+    /// Leaves out the GPUs of a plan whose part may not be applied; returns false if there is none. The remedy for clients
+    /// in the way is `hint`.
+    pub fn add_refused(&mut self, plan: &Plan, hint: &str) -> bool {
+        let mut is_one_new = false;
+        for gpu in &plan.gpus {
+            let alone = Plan {
+                gpus: vec![gpu.clone()],
+                ..Plan::default()
+            };
+            if let (Some(index), Err(refusal)) = (gpu.index, alone.permit(hint)) {
+                is_one_new |= self.add(index, &refusal);
+            }
+        }
+        is_one_new
+    }
+
+    /// Leaves out the GPUs that others hold; returns false if there is none.
+    pub fn add_held(&mut self, held: &[Held]) -> bool {
+        let mut is_one_new = false;
+        for held in held {
+            let Some(obstacle) = held.obstacle() else {
+                continue;
+            };
+            let refusal = Refusal::from(obstacle);
+            for gpu in &held.gpus {
+                is_one_new |= self.add(*gpu, &refusal);
+            }
+        }
+        is_one_new
+    }
+
+    /// Leaves out the GPUs on which something failed; returns false if there is none.
+    pub fn add_failed(&mut self, failed: &[Missing]) -> bool {
+        let mut is_one_new = false;
+        for missing in failed {
+            if let Some(gpu) = missing.gpu {
+                is_one_new |= self.insert(gpu, missing.clone());
+            }
+        }
+        is_one_new
+    }
+}
