@@ -81,7 +81,7 @@ impl DeviceArgs {
 }
 
 /// The hint about clients in the way.
-pub const HINT: &str = "wait for them with --drain SECONDS, or end them with --force";
+pub const HINT: &str = "wait for them with --drain DURATION, or end them with --force";
 
 /// The flags of every command that changes the node.
 #[derive(Args, Debug)]
@@ -93,10 +93,10 @@ pub struct ConsentArgs {
     /// Do not ask before something that runs is disrupted
     #[arg(long, short)]
     pub yes: bool,
-    /// Wait up to SECONDS for clients in the way to exit (30, 30s, 5m); new ones are still admitted
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    /// Wait up to DURATION, such as 5m, for clients in the way to exit; new ones are still admitted
+    #[arg(long, value_name = "DURATION", value_parser = seconds)]
     pub drain: Option<u32>,
-    /// End clients in the way; with --drain, refuse new ones and end the rest after SECONDS
+    /// End clients in the way; with --drain, refuse new ones and end the rest after DURATION
     #[arg(long)]
     pub force: bool,
     /// Print the plan and the outcome as JSON

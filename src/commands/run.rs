@@ -34,14 +34,14 @@ use crate::settings::DeviceSize;
 /// signals and the exit status are the program's own.
 #[derive(Args, Debug)]
 #[command(
-    override_usage = "mig-mps run [OPTIONS] <DEVICE> -- <COMMAND>...\n       mig-mps run [OPTIONS] <--any|--by-rank|-n N> [DEVICE] -- <COMMAND>..."
+    override_usage = "mig-mps run [OPTIONS] <DEVICE> -- <PROGRAM>...\n       mig-mps run [OPTIONS] <--any|--by-rank|-n N> [DEVICE] -- <PROGRAM>..."
 )]
 pub struct RunArgs {
     /// Device: a name, a UUID, or a unique prefix of either; where a device is chosen, also a glob
     #[arg(required_unless_present = "choosing")]
     device: Option<String>,
     /// Program to run, and its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
     #[command(flatten)]
     choose: ChooseArgs,
@@ -266,7 +266,7 @@ pub struct ChooseArgs {
     #[arg(long)]
     pub by_rank: bool,
     /// Run N copies of the program, spread over the devices that take it now
-    #[arg(short = 'n', value_name = "N", value_parser = number::<1, MOST_COPIES>)]
+    #[arg(short = 'n', long, value_name = "N", value_parser = number::<1, MOST_COPIES>)]
     pub copies: Option<u32>,
 }
 

@@ -12,7 +12,8 @@ use signal_hook::consts::{SIGCHLD, SIGXFSZ};
 use signal_hook::flag;
 use thiserror::Error;
 
-use super::files::field;
+use super::files::{directory_of, field};
+use super::walk::only_root_can_change;
 use super::{
     Interrupt, NvidiaSmi, OwnFile, Pid, Process, ProcessTable, Scopes, Slurm, Uid, Units, as_root,
     caller, user_name,
@@ -24,6 +25,9 @@ use crate::config::{
     SYSTEMD_RUN, SYSTEMD_RUN_PROGRAM, VARIABLES,
 };
 use crate::failure::Failure;
+
+/// The search path of programs without `PATH`.
+const USUAL: &str = "/usr/bin:/bin";
 
 /// The system below one root directory.
 #[derive(Clone, Debug)]
@@ -50,6 +54,7 @@ impl Host {
         OwnFile {
             directory: self.below("/etc/mig-mps"),
             name: "profile.toml",
+            mode: 0o644,
             is_ours: |_| true,
         }
     }
@@ -227,7 +232,7 @@ impl Environment {
                 .filter_map(|(name, _)| Some((name, path(name)?)))
                 .collect(),
             trace: path(LOG),
-            path: variable("PATH").unwrap_or_else(|| "/usr/bin:/bin".into()),
+            path: variable("PATH").unwrap_or_else(|| USUAL.into()),
         }
     }
 
@@ -385,6 +390,22 @@ impl Environment {
     pub fn slurm(&self) -> Result<Slurm, EnvironmentError> {
         let program = find(SCONTROL_PROGRAM, &self.path);
         program.map(Slurm::at).ok_or(EnvironmentError::NoScontrol)
+    }
+
+    /// Returns the directories of `PATH` with programs of MPS and Slurm that root can trust, but for those in which programs
+    /// without `PATH` search.
+    pub fn unusual_program_directories(&self) -> Vec<PathBuf> {
+        let programs = [CONTROL_PROGRAM, SERVER_PROGRAM, SCONTROL_PROGRAM];
+        let mut directories: Vec<PathBuf> = programs
+            .iter()
+            .filter_map(|name| find(name, &self.path))
+            .filter(|program| program.is_absolute() && only_root_can_change(program).is_ok())
+            .map(|program| directory_of(&program).to_owned())
+            .filter(|directory| !USUAL.split(':').any(|usual| directory == Path::new(usual)))
+            .collect();
+        directories.sort();
+        directories.dedup();
+        directories
     }
 
     /// Returns the program that a variable was set to, or the one with this name in `PATH`.

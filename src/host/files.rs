@@ -348,6 +348,8 @@ impl Failure for io::Error {
 pub struct OwnFile {
     pub directory: PathBuf,
     pub name: &'static str,
+    /// Its permissions when it is written.
+    pub mode: u32,
     /// True for the text of a file that mig-mps wrote.
     pub is_ours: fn(&str) -> bool,
 }
@@ -367,15 +369,19 @@ impl OwnFile {
         self.own().map(drop)
     }
 
-    /// Writes the file; returns false if it has this text already. Refuses to replace another one.
+    /// Writes the file; returns false if it has this text already, and can be run if it is a program. Refuses to replace
+    /// another one.
     pub fn write(&self, text: &str) -> io::Result<bool> {
         let directory = Directory::make(&self.directory, 0o755)?;
-        if self.own()?.as_deref() == Some(text) {
+        let is_same = self.own()?.as_deref() == Some(text);
+        let runs = self.mode & 0o111;
+        let meta = directory.stat(self.name)?;
+        if is_same && meta.is_some_and(|meta| meta.st_mode & runs == runs) {
             return Ok(false);
         }
         // What reads files of such a directory goes by their ending.
         let half_made = format!(".{}.new", self.name);
-        directory.replace_file(self.name, &half_made, text.as_bytes(), 0o644)?;
+        directory.replace_file(self.name, &half_made, text.as_bytes(), self.mode)?;
         Ok(true)
     }
 

@@ -90,8 +90,17 @@ impl Holder {
         self.unit.as_deref().and_then(Unit::named).is_some()
     }
 
+    /// True for Slurm's daemon on a node.
+    pub fn is_slurmd(&self) -> bool {
+        let program = self.command.split_whitespace().next();
+        program.is_some_and(|program| Path::new(program).ends_with("slurmd"))
+    }
+
     /// Returns what to do about the holders of a GPU.
     pub fn release(holders: &[Self]) -> &'static str {
+        if holders.iter().any(Self::is_slurmd) {
+            return "stop slurmd, and run this again; mig-mps help slurm names the settings with which it keeps GPUs open";
+        }
         let known = holders.iter().filter(|holder| holder.is_monitoring());
         match (holders.len(), known.count()) {
             (0, _) => {

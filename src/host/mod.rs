@@ -54,5 +54,5 @@ pub use user::{
     Access, Account, Reader, Uid, as_root, caller, group_name, group_named, names_in, user_name,
     with_sudo, without_needless_sudo,
 };
-pub use walk::{append_privately, claimed, only_root_can_change};
+pub use walk::{append_privately, claimed, closed_to_others, only_root_can_change};
 pub use workload::Workload;

@@ -276,3 +276,11 @@ pub fn only_root_can_change(program: &Path) -> io::Result<()> {
     }
     refuse_writers(&program, &meta).map_err(|why| in_path(&program, &why))
 }
+
+/// Returns the part of the path to a program that keeps users other than its owner and group from running it.
+pub fn closed_to_others(program: &Path) -> Option<PathBuf> {
+    let program = fs::canonicalize(program).ok()?;
+    let is_closed = |part: &Path| fs::metadata(part).is_ok_and(|meta| meta.mode() & 0o001 == 0);
+    let mut parts = program.ancestors();
+    parts.find(|part| is_closed(part)).map(Path::to_owned)
+}

@@ -181,7 +181,7 @@ fn it_can_be_tried_waited_for_and_read_by_programs() {
     waiting for at most 1 s more
     error: 1 client is still running:
       0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
-    hint: wait for them with --drain SECONDS, or end them with --force
+    hint: wait for them with --drain DURATION, or end them with --force
     ");
     assert_eq!(sim.device("0.2")["client_count"], 2);
     let ended = [

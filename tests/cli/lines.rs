@@ -127,10 +127,6 @@ fn a_chapter_is_text_and_not_markdown() {
 
     It needs the program alone. Profiles that say with models what they are for need
     no directories: mig-mps check --models *.toml.
-
-    To try commands as well, use a simulated node: cargo sim … in a clone of the
-    repository is mig-mps … on a node whose NVML library and MPS programs are
-    simulated.
     "#);
 }
 

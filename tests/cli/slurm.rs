@@ -7,7 +7,7 @@ use std::process::Command;
 
 use insta::assert_snapshot;
 
-use testkit::{NOBODY, Ran, Sim, assert_contains, needs_root};
+use testkit::{NOBODY, Ran, Sim, assert_contains, built, needs_root};
 
 const MIXED: &str = r#"
 [mps]
@@ -136,6 +136,150 @@ fn a_plain_users_health_check_drains_nothing() {
     let by_root = health(&mut slurm(&sim, &["health"])).ended(0);
     assert_eq!(by_root.stdout, "");
     assert!(!fs::read_to_string(&asked).unwrap().contains("DRAIN"));
+}
+
+/// Runs `slurm install` for the node's own directory.
+fn install(sim: &Sim, words: &[&str]) -> Ran {
+    let directory = sim.node.dir().join("scripts");
+    let mut command = slurm(sim, &["install", "--dir", directory.to_str().unwrap()]);
+    command.args(words);
+    Ran::of(&mut command)
+}
+
+/// Text without the paths of this test.
+fn said(sim: &Sim, text: &str) -> String {
+    text.replace(built().mig_mps.to_str().unwrap(), "/usr/local/bin/mig-mps")
+        .replace(sim.node.dir().to_str().unwrap(), "/node")
+}
+
+#[test]
+fn what_slurm_needs_is_installed_and_printed() {
+    needs_root!();
+    let sim = Sim::served("a100-80gb", 2, MIXED);
+    let trial = install(&sim, &["--dry-run"]).ended(0);
+    assert!(!sim.node.dir().join("scripts").exists());
+    let ran = install(&sim, &["--shard", "2"]).ended(0);
+    assert_snapshot!(said(&sim, &ran.stderr), @"
+    wrote /node/scripts/mig-mps-prolog
+    wrote /node/scripts/mig-mps-epilog
+    wrote /node/scripts/mig-mps-task-prolog
+    wrote /node/scripts/mig-mps-health
+    Restart slurmctld and slurmd when their files have these lines.
+    ");
+    assert_snapshot!(said(&sim, &ran.stdout), @"
+    # slurm.conf
+    GresTypes=gpu,shard
+    Prolog=/node/scripts/mig-mps-prolog
+    Epilog=/node/scripts/mig-mps-epilog
+    TaskProlog=/node/scripts/mig-mps-task-prolog
+    HealthCheckProgram=/node/scripts/mig-mps-health
+    HealthCheckInterval=300
+    HealthCheckNodeState=ANY
+    BatchStartTimeout=60
+
+    # gres.conf
+    NodeName=n1 Name=gpu Type=1g.10gb File=/dev/nvidia-caps/nvidia-cap67 # 0.0
+    NodeName=n1 Name=gpu Type=1g.10gb File=/dev/nvidia-caps/nvidia-cap76 # 0.1
+    NodeName=n1 Name=gpu Type=3g.40gb File=/dev/nvidia-caps/nvidia-cap22 # trainer
+    NodeName=n1 Name=gpu Type=nvidia_a100-sxm4-80gb File=/dev/nvidia1 # 1
+    NodeName=n1 Name=shard Count=2 File=/dev/nvidia-caps/nvidia-cap67 # 0.0
+    NodeName=n1 Name=shard Count=2 File=/dev/nvidia-caps/nvidia-cap76 # 0.1
+    NodeName=n1 Name=shard Count=2 File=/dev/nvidia-caps/nvidia-cap22 # trainer
+    NodeName=n1 Name=shard Count=2 File=/dev/nvidia1 # 1
+
+    # slurm.conf: append to the line of this node
+    # NodeName=n1 Gres=gpu:1g.10gb:2,gpu:3g.40gb:1,gpu:nvidia_a100-sxm4-80gb:1,shard:8
+    ");
+    let prolog = sim.node.dir().join("scripts/mig-mps-prolog");
+    let text = fs::read_to_string(&prolog).unwrap();
+    assert_contains(&trial.stdout, &text);
+    assert_snapshot!(said(&sim, &text), @r#"
+    #!/bin/sh
+    # Written by mig-mps slurm install, which replaces this file.
+    export PATH="${PATH:-/usr/bin:/bin}":/node/bin
+    [ -n "$SLURM_CONF" ] || export SLURM_CONF=/node/slurm.conf
+    exec /usr/local/bin/mig-mps slurm prolog
+    "#);
+    let mode = || fs::metadata(&prolog).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(), 0o755);
+    // With its lines in place nothing is left to say or to write, but for a script that cannot be run.
+    write(&sim, "slurm.conf", ran.stdout.split("\n\n").next().unwrap());
+    fs::set_permissions(&prolog, fs::Permissions::from_mode(0o644)).unwrap();
+    let again = install(&sim, &["--shard", "2"]).ended(0);
+    assert!(again.stdout.starts_with("# gres.conf\n"), "{again:?}");
+    assert_contains(&again.stderr, "wrote ");
+    assert_eq!(again.stderr.matches(" is up to date").count(), 3);
+    assert_eq!(mode(), 0o755);
+}
+
+#[test]
+fn a_script_of_the_site_is_never_replaced() {
+    needs_root!();
+    let sim = Sim::served("a100-80gb", 2, MIXED);
+    let scripts = sim.node.dir().join("scripts");
+    fs::create_dir(&scripts).unwrap();
+    fs::write(scripts.join("mig-mps-epilog"), "#!/bin/sh\n").unwrap();
+    let refused = install(&sim, &[]).ended(1);
+    assert_snapshot!(said(&sim, &refused.stderr), @"
+    error: cannot install Slurm's scripts: /node/scripts/mig-mps-epilog: mig-mps did not write it, and leaves it as it is
+    hint: move /node/scripts/mig-mps-epilog away, and run this again
+    ");
+    assert_eq!(fs::read_dir(&scripts).unwrap().count(), 1);
+    fs::remove_file(scripts.join("mig-mps-epilog")).unwrap();
+    fs::create_dir(sim.node.dir().join("epilog.d")).unwrap();
+    let (dir, theirs) = (sim.node.dir().display(), "#!/bin/sh\nlogger begins\n");
+    write(&sim, "prolog", theirs);
+    let conf = format!("GresTypes=gpu\nProlog={dir}/prolog\nEpilog={dir}/epilog.d/*\n");
+    write(&sim, "slurm.conf", &conf);
+    let ran = install(&sim, &[]).ended(0);
+    let of_conf = ran.stdout.split("\n\n").next().unwrap();
+    assert_snapshot!(said(&sim, of_conf), @"
+    # slurm.conf
+    # Prolog=/node/prolog stays. Let that script end with:
+    #   exec /node/scripts/mig-mps-prolog
+    # Epilog=/node/epilog.d/* stays. Link ours into that directory:
+    #   ln -s /node/scripts/mig-mps-epilog /node/epilog.d/
+    TaskProlog=/node/scripts/mig-mps-task-prolog
+    HealthCheckProgram=/node/scripts/mig-mps-health
+    HealthCheckInterval=300
+    HealthCheckNodeState=ANY
+    BatchStartTimeout=60
+    ");
+    let kept = fs::read_to_string(sim.node.dir().join("prolog")).unwrap();
+    assert_eq!(kept, theirs);
+    // As it says.
+    let calls = format!("{theirs}exec {dir}/scripts/mig-mps-prolog\n");
+    write(&sim, "prolog", &calls);
+    let link = sim.node.dir().join("epilog.d/mig-mps-epilog");
+    std::os::unix::fs::symlink(scripts.join("mig-mps-epilog"), link).unwrap();
+    assert!(!install(&sim, &[]).ended(0).stdout.contains("stays"));
+}
+
+/// slurm.conf names one health check for all nodes.
+#[test]
+fn a_node_without_gpus_stays_in_service() {
+    needs_root!();
+    let sim = Sim::with("h200", 1);
+    let scontrol = sim.program_script("scontrol", "echo 'NodeName=n1 State=IDLE Reason=none'");
+    let health = || {
+        let path = scontrol.parent().unwrap().display().to_string();
+        let mut command = slurm(&sim, &["health"]);
+        command.env("PATH", format!("{path}:/usr/bin:/bin"));
+        Ran::of(command.env("MIG_MPS_NVML_LIBRARY", "/none/libnvidia-ml.so.1"))
+    };
+    health().ended(0);
+    write(
+        &sim,
+        "gres.conf",
+        "NodeName=n2 Name=gpu File=/dev/nvidia0\n",
+    );
+    health().ended(0);
+    write(
+        &sim,
+        "gres.conf",
+        "NodeName=n1 Name=gpu File=/dev/nvidia0\n",
+    );
+    assert_contains(&health().ended(3).stdout, "/none/libnvidia-ml.so.1");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Keeps the order of the source tree: which file may import which, how long files may be, and which words its text
-//! does without.
+//! does without; and how wide the examples of the manual are.
 
+mod documents;
 mod rules;
 mod sources;
 mod words;
@@ -16,6 +17,25 @@ fn root() -> &'static Path {
 fn the_house_is_in_order() {
     let faults = rules::faults(&sources::rust(root()));
     assert!(faults.is_empty(), "\n  {}\n", faults.join("\n  "));
+}
+
+#[test]
+fn examples_fit_a_terminal() {
+    let texts = sources::text(root());
+    let shown = texts
+        .iter()
+        .filter(|(path, _)| path.starts_with("src/manual/") || *path == "README.md");
+    let lines: String = shown
+        .flat_map(|(path, text)| {
+            let wide = documents::wide_lines(text).into_iter();
+            wide.map(move |line| format!("  {path}:{line}\n"))
+        })
+        .collect();
+    assert!(
+        lines.is_empty(),
+        "wider than {} columns:\n{lines}",
+        documents::COLUMNS
+    );
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::fs;
 
 use regex::Regex;
 
-use crate::scenes::engine::{Part, Stage, matches, parse};
+use crate::scenes::engine::{Part, QUESTION, Stage, matches, parse};
 use crate::scenes::root;
 
 /// The commands of a block that are ours: the others are not there, or are not what it is about.
@@ -40,7 +40,14 @@ fn documents() -> Vec<(String, String)> {
 
 /// The blocks of a document: the commands, each with the lines that it prints.
 fn blocks(text: &str) -> impl Iterator<Item = Vec<Part>> {
-    text.split("```console\n").skip(1).map(|block| {
+    // A command goes on in the line below a backslash.
+    let text = Regex::new(r" \\\n *").unwrap().replace_all(text, " ");
+    let blocks: Vec<String> = text
+        .split("```console\n")
+        .skip(1)
+        .map(str::to_owned)
+        .collect();
+    blocks.into_iter().map(|block| {
         let (block, _) = block.split_once("```").unwrap();
         let mut parts: Vec<Part> = Vec::new();
         for line in block.lines() {
@@ -68,7 +75,9 @@ fn every_block_is_played_or_says_why_not() {
             .filter_map(|part| Some((part.head.strip_prefix(word)?, part)));
         named.collect::<Vec<_>>()
     };
-    let (played, left) = (named("block "), named("leave "));
+    let mut played = named("block ");
+    played.extend(named("screen "));
+    let left = named("leave ");
     assert!(
         left.iter().all(|(_, part)| !part.body.is_empty()),
         "{left:#?}"
@@ -87,8 +96,16 @@ fn every_block_is_played_or_says_why_not() {
     assert_eq!(listed.collect::<BTreeSet<_>>(), there);
 }
 
+/// Where output of a block is seen.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SeenIn {
+    Pipe,
+    /// A terminal of 80 columns, where questions are answered as the block has it.
+    Terminal,
+}
+
 /// Plays the block of a document that begins with a command.
-pub(crate) fn play(stage: &mut Stage, document: &str, first: &str) {
+pub(crate) fn play(stage: &mut Stage, document: &str, first: &str, seen_in: SeenIn) {
     let documents = documents();
     let (_, text) = documents
         .iter()
@@ -106,7 +123,11 @@ pub(crate) fn play(stage: &mut Stage, document: &str, first: &str) {
         return;
     }
     for part in ours {
-        let ran = stage.run("", &here(&part.head));
+        let command = here(&part.head);
+        let ran = match seen_in {
+            SeenIn::Pipe => stage.run("", &command),
+            SeenIn::Terminal => stage.run_in_terminal(&command, answer(&part.body)),
+        };
         let (status, said) = (ran.status, stage.said(&ran));
         let fails = part.body.iter().any(|line| line.starts_with("error: "));
         assert_eq!(
@@ -123,6 +144,12 @@ pub(crate) fn play(stage: &mut Stage, document: &str, first: &str) {
             part.head
         );
     }
+}
+
+/// The text that is typed at a question that a block shows.
+fn answer(body: &[String]) -> Option<&str> {
+    let answer = body.iter().find_map(|line| line.split_once(QUESTION));
+    answer.map(|(_, answer)| answer)
 }
 
 /// The command as it is typed on a simulated node by root.

@@ -28,7 +28,7 @@ macro_rules! scenes {
 
 scenes! {
     commands: check export first_use import init list mistakes share;
-    documents: operating profiles readme running upgrades;
+    documents: operating profiles readme recipes running upgrades;
     messages: clients convert daemons devices directories driver history left_out limits mig plan profile programs ready reset
         run slurm systemd usage;
 }

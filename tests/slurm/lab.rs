@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use testkit::{Ran, Sim, TestNode, built, can_run, eventually, write_program};
+use testkit::{Ran, Sim, TestNode, can_run, eventually, write_program};
 
 /// The time that the processes of a cluster may take to end.
 const END: Duration = Duration::from_secs(60);
@@ -116,7 +116,7 @@ impl Lab {
             slurm_conf(&at, controller, types, &lines, more),
         )
         .unwrap();
-        write_scripts(&at);
+        write_scripts(&at, &setups[0].sim);
         let dev = write_devices(&at, &gres);
         let names: Vec<String> = (1..=setups.len()).map(|nth| format!("n{nth}")).collect();
         let daemons = start_daemons(&at, &dev, &names);
@@ -382,22 +382,38 @@ HealthCheckProgram={at}/health
     )
 }
 
-/// Writes the scripts that slurm.conf names, which the manual shows. Here each finds its simulated node first.
-fn write_scripts(at: &Path) {
-    let mig_mps = built().mig_mps.display();
-    let scripts = [
-        ("prolog", "prolog"),
-        ("epilog", "epilog"),
-        ("task-prolog", "task-prolog"),
-        ("health", "health"),
-    ];
-    for (name, words) in scripts {
-        let at = at.display();
+/// Installs the scripts, and writes those of the site, which slurm.conf names and which end with them. Here each finds its
+/// simulated node first.
+fn write_scripts(at: &Path, sim: &Sim) {
+    let conf = at.join("slurm.conf");
+    let installed = at.join("installed");
+    let install = || {
+        let words = ["slurm", "install", "--dir", installed.to_str().unwrap()];
+        let mut command = sim.command(&words);
+        command.args(["--node", "n1"]).env("SLURM_CONF", &conf);
+        Ran::of(&mut command).ended(0)
+    };
+    // What slurm.conf names is the site's.
+    assert_eq!(
+        install()
+            .stdout
+            .matches(" stays. Let that script end with:")
+            .count(),
+        4
+    );
+    for name in ["prolog", "epilog", "task-prolog", "health"] {
+        let (at, installed) = (at.display(), installed.display());
         let text =
-            format!("#!/bin/sh\n. {at}/$SLURMD_NODENAME.env\nexec {mig_mps} slurm {words}\n");
-        let path = format!("{at}/{name}");
-        write_program(path, text);
+            format!("#!/bin/sh\n. {at}/$SLURMD_NODENAME.env\nexec {installed}/mig-mps-{name}\n");
+        write_program(format!("{at}/{name}"), text);
     }
+    let again = install();
+    assert_eq!(
+        again.stderr.matches(" is up to date").count(),
+        4,
+        "{again:?}"
+    );
+    assert!(!again.stdout.contains("stays"), "{again:?}");
 }
 
 /// Makes the device files of all nodes in a directory that is to become `/dev`. slurmd 22.05 gives a job no GPU whose file is

@@ -58,7 +58,7 @@ pub struct CompareArgs {
     #[arg(long)]
     json: bool,
     /// Program to run, and its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
 }
 

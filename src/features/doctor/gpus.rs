@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::check::{Examined, Judge};
 use crate::catalog;
-use crate::host::{Holders, caller, may_open, user_name, with_sudo};
+use crate::host::{Holder, Holders, caller, may_open, user_name, with_sudo};
 use crate::node::{Device, Finding, Gpu};
 use crate::nvml::{EXCLUSIVE_PROCESS, GpuInstanceReading, compute_mode_in_words};
 use crate::state::Created;
@@ -113,7 +113,11 @@ fn held(id: &'static str, examined: &Examined<'_>, gpu: &Gpu) -> Vec<Finding> {
                     id,
                     format!("{seen}: its MIG mode cannot change until they end"),
                 )
-                .run("sudo mig-mps up PROFILE --stop-holders")
+                .run(if holders.seen.iter().any(Holder::is_slurmd) {
+                    "sudo systemctl stop slurmd"
+                } else {
+                    "sudo mig-mps up PROFILE --stop-holders"
+                })
             } else {
                 Finding::ok(id, seen)
             }

@@ -39,7 +39,7 @@ macro_rules! topic {
 }
 
 /// Every topic, in the order of the manual.
-pub const TOPICS: [Topic; 23] = [
+pub const TOPICS: [Topic; 24] = [
     topic!(
         "security",
         "What users of a device can do to each other and to root",
@@ -61,8 +61,13 @@ pub const TOPICS: [Topic; 23] = [
         ["plan", "up", "down", "set", "restart", "profiles"]
     ),
     topic!(
+        "recipes",
+        "A class, a GPU out of service, roll back, leave no trace, Ansible",
+        ["up", "down", "profiles"]
+    ),
+    topic!(
         "boot",
-        "What happens at boot, healing, and fleets",
+        "What happens at boot, and healing",
         ["systemd", "heal"]
     ),
     topic!(

@@ -22,7 +22,7 @@ use series::{ALERTS, Drift, drift_metrics, metrics};
 
 /// Print metrics of devices in the text format of Prometheus
 ///
-/// Made for the textfile collector of Prometheus' node exporter: a timer runs it with --output FILE (`mig-mps systemd
+/// Made for the textfile collector of Prometheus' node exporter: a timer runs it with -o FILE (`mig-mps systemd
 /// --metrics DIR`). What is unknown has no series; it is never 0. Changes nothing and takes no lock.
 #[derive(Args, Debug)]
 pub struct MetricsArgs {

@@ -9,7 +9,7 @@ use thiserror::Error;
 use super::health::variable;
 use crate::error::{CommandError, Context as _, Result, failed, usage};
 use crate::failure::Failure;
-use crate::host::{printable, read_text_from};
+use crate::host::{Host, printable, read_text_from};
 
 /// An entry for a generic resource: a GPU, or the shards of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -176,6 +176,23 @@ pub fn gres_of_node(text: &str, node: &str) -> Option<String> {
     found
 }
 
+/// Returns the values of a key of slurm.conf that stands alone on its line. Slurm takes some keys on several lines.
+pub(super) fn settings(text: &str, key: &str) -> Vec<String> {
+    let mut values = Vec::new();
+    for (number, line) in &joined(text) {
+        let Ok(line) = Line::parse(*number, line) else {
+            continue;
+        };
+        match line.pairs.first() {
+            Some((name, value)) if name.eq_ignore_ascii_case(key) => {
+                values.push((*value).to_owned());
+            }
+            _ => {}
+        }
+    }
+    values
+}
+
 /// Returns the lines without comments, continued lines joined, each with its number.
 fn joined(text: &str) -> Vec<(usize, String)> {
     let mut lines: Vec<(usize, String)> = Vec::new();
@@ -277,23 +294,29 @@ const DEEPEST: usize = 4;
 
 /// The files of one directory.
 pub(super) struct SlurmFiles {
-    slurm_conf: PathBuf,
+    pub(super) slurm_conf: PathBuf,
     pub(super) gres_conf: PathBuf,
+    /// True if programs find them without a variable.
+    pub(super) is_usual: bool,
 }
 
 impl SlurmFiles {
     /// Finds the files: by the variable that Slurm sets for its prologs, or where slurmd finds them.
-    pub(super) fn find() -> Self {
+    pub(super) fn find(host: &Host) -> Self {
+        let [first, second] = DIRECTORIES.map(|dir| host.below(dir).join("slurm.conf"));
         let set = variable("SLURM_CONF").map(PathBuf::from);
-        let mut installed = DIRECTORIES
-            .iter()
-            .map(|dir| Path::new(dir).join("slurm.conf"));
-        let slurm_conf = set
-            .or_else(|| installed.find(|path| path.exists()))
-            .unwrap_or_else(|| "/etc/slurm/slurm.conf".into());
+        let is_usual = set
+            .as_ref()
+            .is_none_or(|set| [&first, &second].contains(&set));
+        let slurm_conf = match set {
+            Some(set) => set,
+            None if second.exists() && !first.exists() => second,
+            None => first,
+        };
         Self {
             gres_conf: slurm_conf.with_file_name("gres.conf"),
             slurm_conf,
+            is_usual,
         }
     }
 
@@ -309,6 +332,15 @@ impl SlurmFiles {
         let mut text = String::new();
         self.read_into(&self.slurm_conf, DEEPEST, &mut text)?;
         Ok(gres_of_node(&text, node))
+    }
+
+    /// Returns the text of slurm.conf with the files that it includes; nothing if there is no slurm.conf yet.
+    pub(super) fn text(&self) -> Result<String> {
+        let mut text = String::new();
+        if self.slurm_conf.exists() {
+            self.read_into(&self.slurm_conf, DEEPEST, &mut text)?;
+        }
+        Ok(text)
     }
 
     fn read_into(&self, path: &Path, depth: usize, all: &mut String) -> Result<()> {

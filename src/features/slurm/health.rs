@@ -78,6 +78,8 @@ fn problems(context: &Context<'_>) -> Result<Vec<String>> {
     verification::prepare(environment)?;
     let node = match observe(environment, Detail::GEOMETRY) {
         Ok(node) => node,
+        // slurm.conf names one health check for all nodes, also for those without GPUs.
+        Err(_) if !has_gpus(context)? => return Ok(Vec::new()),
         Err(error) => return Ok(vec![error.to_string()]),
     };
     let mut problems: Vec<String> = node.lost_gpus().map(|(_, why)| why.to_owned()).collect();
@@ -100,9 +102,19 @@ fn problems(context: &Context<'_>) -> Result<Vec<String>> {
     Ok(problems)
 }
 
+/// True if Slurm gives jobs GPUs of this node.
+fn has_gpus(context: &Context<'_>) -> Result<bool> {
+    let files = SlurmFiles::find(&context.environment.host);
+    if !files.gres_conf.exists() {
+        return Ok(false);
+    }
+    let conf = files.gres_of(&node_name()?)?;
+    Ok(conf.detects || !conf.gpus.is_empty())
+}
+
 /// Describes the first entry of gres.conf without a device: a job could be given it.
 fn unknown_to_node(context: &Context<'_>, node: &Node) -> Result<Option<String>> {
-    let files = SlurmFiles::find();
+    let files = SlurmFiles::find(&context.environment.host);
     if !files.gres_conf.exists() {
         return Ok(None);
     }

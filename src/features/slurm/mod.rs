@@ -2,12 +2,13 @@
 //!
 //! Slurm: its configuration of generic resources (GRES), and the variables that it gives to prologs and tasks.
 //!
-//! All of it was tried with Slurm 22.05.8. Slurm numbers the GPUs of a node by their place in its own list: gres.conf's
-//! entries, ordered by the types in the `Gres=` of the node's line in slurm.conf.
+//! All of it was tried with Slurm 22.05.8, and most with 24.11.5. Slurm numbers the GPUs of a node by their place in its
+//! own list: gres.conf's entries, ordered by the types in the `Gres=` of the node's line in slurm.conf.
 
 mod conf;
 mod epilog;
 mod health;
+mod install;
 mod job;
 mod numbering;
 mod prolog;
@@ -24,7 +25,7 @@ pub use job::SlurmJob;
 /// Give devices to Slurm jobs
 ///
 /// Prints Slurm's configuration of the devices, and is called by Slurm when a job begins and ends. Slurm takes no
-/// arguments for its prologs: name scripts of two lines, as the manual shows.
+/// arguments for its prologs: `slurm install` writes scripts without.
 #[derive(Args, Debug)]
 pub struct SlurmArgs {
     #[command(subcommand)]
@@ -33,6 +34,7 @@ pub struct SlurmArgs {
 
 #[derive(Debug, Subcommand)]
 enum SlurmCommand {
+    Install(install::InstallArgs),
     Gres(numbering::GresArgs),
     /// Prepare the devices of a job that begins: for slurm.conf's Prolog
     ///
@@ -57,6 +59,7 @@ enum SlurmCommand {
 /// Runs the part of the integration that is named.
 pub fn run(args: &SlurmArgs, context: &Context<'_>) -> Result<ExitStatus> {
     match &args.command {
+        SlurmCommand::Install(args) => install::run(args, context),
         SlurmCommand::Gres(args) => numbering::run(args, context),
         SlurmCommand::Prolog => prolog::run(context),
         SlurmCommand::TaskProlog => prolog::run_for_task(context),

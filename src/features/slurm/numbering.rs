@@ -106,7 +106,7 @@ pub(super) fn devices_of_job(
         return uuids.into_iter().map(|uuid| by_uuid(node, uuid)).collect();
     }
     let devices = devices(environment, node)?;
-    let (files, name) = (SlurmFiles::find(), node_name()?);
+    let (files, name) = (SlurmFiles::find(&environment.host), node_name()?);
     let conf = files.gres_of(&name)?;
     if conf.detects {
         return Err(failed(
@@ -147,12 +147,9 @@ fn by_uuid(node: &Node, uuid: &str) -> Result<String> {
         })
 }
 
-/// Print the lines of gres.conf and slurm.conf for the devices of this node
-///
-/// A device's Type is its profile name, or the product of a whole GPU. Slurm numbers the GPUs of a node by the types in
-/// its Gres=, so both lines belong together.
+/// The lines to print.
 #[derive(Args, Debug)]
-pub(super) struct GresArgs {
+pub(super) struct LineArgs {
     /// Let N jobs share each device, as shards [default: the share of each device that has one]
     #[arg(long, value_name = "N", value_parser = number::<1, { u32::MAX }>)]
     shard: Option<u32>,
@@ -162,46 +159,84 @@ pub(super) struct GresArgs {
     /// Name of the node in Slurm [default: that of this slurmd, or of the host]
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
+}
+
+/// Print the lines of gres.conf and slurm.conf for the devices of this node
+///
+/// A device's Type is its profile name, or the product of a whole GPU. Slurm numbers the GPUs of a node by the types in
+/// its Gres=, so both lines belong together.
+#[derive(Args, Debug)]
+pub(super) struct GresArgs {
+    #[command(flatten)]
+    lines: LineArgs,
     /// Compare with the files in use; the exit status is 3 if they differ
     #[arg(long)]
     check: bool,
 }
 
 pub(super) fn run(args: &GresArgs, context: &Context<'_>) -> Result<ExitStatus> {
-    let name = args.node.clone().map_or_else(node_name, checked_name)?;
-    let environment = context.environment;
-    let node = observe(environment, Detail::GEOMETRY)?;
-    let devices = devices(environment, &node)?;
-    if node.unseen_daemons().is_some() {
-        return Err(crate::commands::no_daemon(&node));
-    }
     if args.check {
-        return check(args, &name, &devices);
+        let (name, _, devices) = args.lines.read(context)?;
+        let files = SlurmFiles::find(&context.environment.host);
+        return check(&args.lines, &files, &name, &devices);
     }
-    if devices.is_empty() {
-        return Err(crate::commands::no_daemon(&node));
-    }
-    let lines = gres_conf(&name, &devices, args.shard, args.one_file);
-    let gres = gres_string(&devices, args.shard);
-    print(&format!(
-        "# gres.conf\n{lines}\n# slurm.conf: append to the line of this node\n# NodeName={name} Gres={gres}\n"
-    ))?;
-    // The prolog of another user's job fails there.
-    for device in devices {
-        if let Some(users) = &device.only_for {
-            note(&format!(
-                "{} takes only programs of {users}: Slurm gives it to any user's job, and drains the node when that job \
-                 cannot use it. Give the device serve = \"one-at-a-time\" or \"all\", or leave out its lines.",
-                device.name
-            ));
-        }
-    }
+    print(&args.lines.printed(context)?.text)?;
     Ok(ExitStatus::Done)
 }
 
+/// The lines of a node for gres.conf and slurm.conf.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    pub(super) text: String,
+    pub(super) has_shards: bool,
+}
+
+impl LineArgs {
+    /// Returns the name of the node in Slurm, the node, and its devices.
+    fn read(&self, context: &Context<'_>) -> Result<(String, Node, Vec<GresDevice>)> {
+        let name = self.node.clone().map_or_else(node_name, checked_name)?;
+        let node = observe(context.environment, Detail::GEOMETRY)?;
+        let devices = devices(context.environment, &node)?;
+        if node.unseen_daemons().is_some() {
+            return Err(crate::commands::no_daemon(&node));
+        }
+        Ok((name, node, devices))
+    }
+
+    /// Returns the lines to print. Warns of devices that are not for everybody.
+    pub(super) fn printed(&self, context: &Context<'_>) -> Result<Lines> {
+        let (name, node, devices) = self.read(context)?;
+        if devices.is_empty() {
+            return Err(crate::commands::no_daemon(&node));
+        }
+        // The prolog of another user's job fails there.
+        for device in &devices {
+            if let Some(users) = &device.only_for {
+                note(&format!(
+                    "{} takes only programs of {users}: Slurm gives it to any user's job, and drains the node when that \
+                     job cannot use it. Give the device serve = \"one-at-a-time\" or \"all\", or leave out its lines.",
+                    device.name
+                ));
+            }
+        }
+        let lines = gres_conf(&name, &devices, self.shard, self.one_file);
+        let gres = gres_string(&devices, self.shard);
+        Ok(Lines {
+            text: format!(
+                "# gres.conf\n{lines}\n# slurm.conf: append to the line of this node\n# NodeName={name} Gres={gres}\n"
+            ),
+            has_shards: count_shards(&devices, self.shard) > 0,
+        })
+    }
+}
+
 /// Compares the files in use with the node.
-fn check(args: &GresArgs, name: &str, devices: &[GresDevice]) -> Result<ExitStatus> {
-    let files = SlurmFiles::find();
+fn check(
+    args: &LineArgs,
+    files: &SlurmFiles,
+    name: &str,
+    devices: &[GresDevice],
+) -> Result<ExitStatus> {
     let conf = files.gres_of(name)?;
     let mut differences = Vec::new();
     if conf.detects {

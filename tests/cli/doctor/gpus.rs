@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
 use simnode::node::ComputeMode;
 
 use super::{doctor, healthy};
-use testkit::{NOBODY, Ran, Sim, as_typed, needs_root, whole};
+use testkit::{App, NOBODY, Ran, Sim, as_typed, copy_program, needs_root, whole};
 
 fn whole_gpus() -> Sim {
     Sim::served("h200", 2, &whole(""))
@@ -70,6 +71,24 @@ fn a_mig_mode_that_waits_and_who_is_in_the_way() {
     assert_eq!(command, as_typed("sudo mig-mps up PROFILE --stop-holders"));
     drop(holder);
     assert!(!doctor(&sim, &[]).ills().contains("gpu-held"));
+}
+
+/// `--stop-holders` stops no slurmd.
+#[test]
+fn slurms_daemon_is_stopped_by_hand() {
+    let sim = Sim::with("a100-80gb", 1);
+    let slurmd = sim.node.dir().join("slurmd");
+    copy_program(sim.node.dir().join("bin/simnode"), &slurmd);
+    let mut command = Command::new(&slurmd);
+    command.env_clear().envs(sim.node.env());
+    command.arg("hold").arg(sim.node.dir()).args(["--gpu", "0"]);
+    let mut holder = App::start(command);
+    let _ = holder.wait_up();
+    set(&sim, |state| state.gpus[0].mig.pending = true);
+    let command = doctor(&sim, &[])
+        .check("gpu-held")
+        .is("warn", None, "slurmd hold");
+    assert_eq!(command, as_typed("sudo systemctl stop slurmd"));
 }
 
 #[test]

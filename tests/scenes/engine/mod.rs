@@ -6,9 +6,11 @@ use std::path::Path;
 
 pub(crate) use file::{Part, matches, parse};
 use file::{is_line, written};
-pub(crate) use stage::Stage;
+pub(crate) use stage::{QUESTION, Stage};
 
 use testkit::Ran;
+
+use crate::scenes::blocks::{self, SeenIn};
 
 mod file;
 mod stage;
@@ -88,7 +90,8 @@ fn take(part: &Part, stage: &mut Option<Stage>, file: &str) -> Option<Ran> {
             }
             return Some(ran);
         }
-        "block" => crate::scenes::blocks::play(stage, first, second),
+        "block" => blocks::play(stage, first, second, SeenIn::Pipe),
+        "screen" => blocks::play(stage, first, second, SeenIn::Terminal),
         "profile" => stage.profile(rest, &part.text()),
         "file" => stage.file(rest, &part.text()),
         "policy" => stage.policy(first, second),

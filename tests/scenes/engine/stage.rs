@@ -11,13 +11,17 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use testkit::{
-    App, NOBODY, Ran, Sim, TestNode, is_alive, shell, stop, without_pidfd, write_program,
+    App, Dialogue, NOBODY, Ran, Sim, TestNode, is_alive, shell, stop, terminal, without_pidfd,
+    write_program,
 };
 
 use super::tidy::Tidy;
 
 /// The longest time that something is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The end of a question.
+pub(crate) const QUESTION: &str = "[y/N]: ";
 
 /// Types the answer to a question, and returns the whole conversation.
 type Answer = Box<dyn FnOnce(&str) -> Ran>;
@@ -146,9 +150,29 @@ impl Stage {
             "old-kernel" => without_pidfd(&mut command),
             _ => panic!("there is no way to run a line called {way}"),
         }
+        self.watched(|| Ran::of(&mut command))
+    }
+
+    /// Runs a line in a terminal of 80 columns, and answers its question.
+    pub(crate) fn run_in_terminal(&mut self, line: &str, answer: Option<&str>) -> Ran {
+        let line = format!("stty rows 24 cols 80; {}", self.in_scene(line));
+        let command = self.placed(terminal(line));
+        self.watched(|| {
+            let mut dialogue = Dialogue::start(command);
+            if let Some(answer) = answer {
+                dialogue.await_text(QUESTION);
+                dialogue.press(&format!("{answer}\r"));
+            }
+            dialogue.end()
+        })
+    }
+
+    /// Runs a program, and sees that it does not change what it must not.
+    fn watched(&self, run: impl FnOnce() -> Ran) -> Ran {
         let (before, touched) = (self.kept(), self.touched());
-        let ran = Ran::of(&mut command);
-        if ran.status != 0 && !CHANGES.iter().any(|words| ran.stderr.contains(words)) {
+        let ran = run();
+        let said = format!("{}{}", ran.stdout, ran.stderr);
+        if ran.status != 0 && !CHANGES.iter().any(|words| said.contains(words)) {
             let mut changed = self.kept();
             changed.retain(|what, is| before.get(what) != Some(is));
             assert!(
@@ -173,7 +197,7 @@ impl Stage {
         let words = line.strip_prefix("mig-mps ").expect("a subcommand");
         let words = self.with_values(words);
         let mut dialogue = self.sim.dialogue(&words);
-        dialogue.await_text("[y/N]: ");
+        dialogue.await_text(QUESTION);
         self.asked = Some(Box::new(move |keys| {
             dialogue.press(keys);
             dialogue.end()
@@ -194,9 +218,19 @@ impl Stage {
 
     /// A shell with a line, in the directory of the scene, whose programs come first.
     fn shell(&mut self, line: &str) -> Command {
-        let line = format!("PATH=$PWD:$PATH; {}", self.with_values(line));
         let mut command = Command::new("/bin/sh");
-        command.args(["-c", &line]).current_dir(dir(&self.sim));
+        command.args(["-c", &self.in_scene(line)]);
+        self.placed(command)
+    }
+
+    /// A line as a shell runs it in the directory of the scene.
+    fn in_scene(&mut self, line: &str) -> String {
+        format!("PATH=$PWD:$PATH; {}", self.with_values(line))
+    }
+
+    /// Places a command on the node, in the directory of the scene.
+    fn placed(&self, mut command: Command) -> Command {
+        command.current_dir(dir(&self.sim));
         command.env_clear().envs(self.sim.node.env());
         command
     }

@@ -1,0 +1,307 @@
+//! `mig-mps slurm install`: the scripts that Slurm runs, and the lines of slurm.conf and gres.conf.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::conf::{SlurmFiles, settings};
+use super::numbering::{LineArgs, Lines};
+use crate::commands::Context;
+use crate::error::{Context as _, Result, failed};
+use crate::failure::ExitStatus;
+use crate::host::{
+    Environment, OwnFile, as_root, closed_to_others, directory_of, is_plain, only_root_can_change,
+    printable, quoted, read_text_from,
+};
+use crate::render::{note, print};
+
+/// Write the scripts that Slurm runs, and print the lines of its configuration
+///
+/// Writes mig-mps-prolog, -epilog, -task-prolog and -health, and prints what slurm.conf lacks to run them, with the lines
+/// of `slurm gres`. Slurm's own files stay as they are, and so does every script that mig-mps did not write: where
+/// slurm.conf names another one, the output says how that one calls ours.
+#[derive(Args, Debug)]
+pub(super) struct InstallArgs {
+    /// Directory of the scripts; created if it does not exist [default: /etc/slurm]
+    #[arg(long, value_name = "DIR", value_parser = directory, value_hint = clap::ValueHint::DirPath)]
+    dir: Option<PathBuf>,
+    /// Print the scripts too, and write nothing
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    lines: LineArgs,
+}
+
+/// Reads a directory that slurm.conf can name without quotes.
+fn directory(text: &str) -> std::result::Result<PathBuf, &'static str> {
+    match std::path::absolute(text) {
+        Ok(path) if path.to_str().is_some_and(is_plain) => Ok(path),
+        _ => Err(
+            "expected the path of a directory, of letters, digits, \"/\", \".\", \"_\" and \"-\"",
+        ),
+    }
+}
+
+/// The first lines of a script. They are how mig-mps knows its own.
+const HEAD: &str = "#!/bin/sh\n# Written by mig-mps slurm install, which replaces this file.\n";
+
+/// A script, by its key in slurm.conf and its name among mig-mps's subcommands of `slurm`.
+struct Script {
+    key: &'static str,
+    command: &'static str,
+    name: &'static str,
+}
+
+const SCRIPTS: [Script; 4] = [
+    Script {
+        key: "Prolog",
+        command: "prolog",
+        name: "mig-mps-prolog",
+    },
+    Script {
+        key: "Epilog",
+        command: "epilog",
+        name: "mig-mps-epilog",
+    },
+    Script {
+        key: "TaskProlog",
+        command: "task-prolog",
+        name: "mig-mps-task-prolog",
+    },
+    Script {
+        key: "HealthCheckProgram",
+        command: "health",
+        name: "mig-mps-health",
+    },
+];
+
+/// Other lines, which stay as they are if slurm.conf has them.
+const OTHERS: [(&str, &str); 3] = [
+    ("HealthCheckInterval", "300"),
+    ("HealthCheckNodeState", "ANY"),
+    ("BatchStartTimeout", "60"),
+];
+
+const CANNOT: &str = "cannot install Slurm's scripts";
+
+/// Writes the scripts, unless this is a trial, and prints the lines.
+pub(super) fn run(args: &InstallArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    let environment = context.environment;
+    if !environment.is_root() && !args.dry_run {
+        return Err(failed("only root can install Slurm's scripts").hint(as_root()));
+    }
+    let program = std::env::current_exe().context("cannot tell the path of this program")?;
+    check_program(&program)?;
+    let directory = match &args.dir {
+        Some(directory) => directory.clone(),
+        None => environment.host.below("/etc/slurm"),
+    };
+    let files = SlurmFiles::find(&environment.host);
+    let conf = files.text()?;
+    let gres = match args.lines.printed(context) {
+        Ok(lines) => lines,
+        Err(error) if error.status == ExitStatus::Usage => return Err(error),
+        // The scripts of a node that has no devices yet, or of an image.
+        Err(error) => {
+            note(&format!("No lines of gres.conf yet: {error}."));
+            note("mig-mps slurm gres prints them once mig-mps up has made the devices.");
+            Lines::default()
+        }
+    };
+    // All or none.
+    for script in &SCRIPTS {
+        script.file(&directory).check().context(CANNOT)?;
+    }
+    let missing = missing(&conf, &directory, gres.has_shards);
+    if !missing.is_empty() {
+        print(&format!("# slurm.conf\n{missing}\n"))?;
+    }
+    print(&gres.text)?;
+    let variables = variables(environment, &files);
+    for script in &SCRIPTS {
+        let (file, command) = (script.file(&directory), script.command);
+        let program = quoted(&program.display().to_string());
+        let text = format!("{HEAD}{variables}exec {program} slurm {command}\n");
+        let path = file.path();
+        let path = path.display();
+        if args.dry_run {
+            print(&format!("# {path}\n{text}\n"))?;
+        } else if file.write(&text).context(CANNOT)? {
+            note(&format!("wrote {path}"));
+        } else {
+            note(&format!("{path} is up to date"));
+        }
+    }
+    if !args.dry_run {
+        note("Restart slurmctld and slurmd when their files have these lines.");
+    }
+    Ok(ExitStatus::Done)
+}
+
+/// Refuses a program that another user could replace, since Slurm runs it as root, and one that a job's user cannot run.
+fn check_program(program: &Path) -> Result<()> {
+    let hint = "install -m 755 mig-mps /usr/local/bin/, and run that";
+    let shown = program.display();
+    only_root_can_change(program).map_err(|error| {
+        failed(format_args!(
+            "Slurm would run {shown} as root, and another user can change it: {error}"
+        ))
+        .hint(hint)
+    })?;
+    if let Some(part) = closed_to_others(program) {
+        return Err(failed(format_args!(
+            "Slurm would run {shown} as the users of jobs, and {} is closed to them",
+            part.display()
+        ))
+        .hint(hint));
+    }
+    Ok(())
+}
+
+/// Returns the lines of a script that set variables: Slurm runs it almost without.
+fn variables(environment: &Environment, files: &SlurmFiles) -> String {
+    let mut text = String::new();
+    let directories = environment.unusual_program_directories();
+    if !directories.is_empty() {
+        let list = directories.iter().map(|one| one.display().to_string());
+        let list = quoted(&list.collect::<Vec<_>>().join(":"));
+        let _ = writeln!(text, "export PATH=\"${{PATH:-/usr/bin:/bin}}\":{list}");
+    }
+    if !files.is_usual {
+        let conf = std::path::absolute(&files.slurm_conf);
+        let conf = conf.unwrap_or_else(|_| files.slurm_conf.clone());
+        let conf = quoted(&conf.display().to_string());
+        let _ = writeln!(text, "[ -n \"$SLURM_CONF\" ] || export SLURM_CONF={conf}");
+    }
+    text
+}
+
+/// Returns the lines that slurm.conf lacks, with remarks on scripts of the site.
+fn missing(conf: &str, directory: &Path, has_shards: bool) -> String {
+    let mut lines = gres_types(conf, has_shards);
+    for script in &SCRIPTS {
+        let (key, path) = (script.key, script.file(directory).path());
+        let ours = path.display();
+        let named = settings(conf, key);
+        if named.is_empty() {
+            let _ = writeln!(lines, "{key}={ours}");
+        } else if let Some(theirs) = named.first()
+            && !named.iter().any(|theirs| runs(theirs, &path))
+        {
+            let how = if is_pattern(theirs) {
+                let directory = directory_of(Path::new(theirs)).display();
+                format!("Link ours into that directory:\n#   ln -s {ours} {directory}/")
+            } else {
+                format!("Let that script end with:\n#   exec {ours}")
+            };
+            let _ = writeln!(lines, "# {key}={} stays. {how}", printable(theirs));
+        }
+    }
+    for (key, value) in OTHERS {
+        if settings(conf, key).is_empty() {
+            let _ = writeln!(lines, "{key}={value}");
+        }
+    }
+    lines
+}
+
+/// Returns the line of the types of resources, if one is missing.
+fn gres_types(conf: &str, has_shards: bool) -> String {
+    let before = settings(conf, "GresTypes");
+    let mut types: Vec<&str> = before.iter().flat_map(|list| list.split(',')).collect();
+    let count = types.len();
+    for wanted in ["gpu", "shard"] {
+        if (wanted == "gpu" || has_shards) && !types.contains(&wanted) {
+            types.push(wanted);
+        }
+    }
+    match (types.len() > count, before.first()) {
+        (false, _) => String::new(),
+        (true, None) => format!("GresTypes={}\n", types.join(",")),
+        (true, Some(before)) => format!(
+            "GresTypes={} # in place of {}\n",
+            printable(&types.join(",")),
+            printable(before)
+        ),
+    }
+}
+
+/// True for a pattern that stands for several scripts.
+fn is_pattern(value: &str) -> bool {
+    value.contains(['*', '?', '['])
+}
+
+/// True if a value of slurm.conf is this script, or a script or a directory of the site that runs it.
+fn runs(value: &str, script: &Path) -> bool {
+    let value = Path::new(value);
+    let name = script.file_name().unwrap_or_default();
+    if value == script || (value.is_relative() && value == Path::new(name)) {
+        return true;
+    }
+    if value.to_str().is_some_and(is_pattern) {
+        return directory_of(value).join(name).exists();
+    }
+    let (_, text) = read_text_from(value);
+    let script = script.display().to_string();
+    text.is_ok_and(|text| text.contains(&script))
+}
+
+impl Script {
+    fn file(&self, directory: &Path) -> OwnFile {
+        OwnFile {
+            directory: directory.to_owned(),
+            name: self.name,
+            mode: 0o755,
+            is_ours: |text| text.starts_with(HEAD),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+
+    use super::*;
+
+    fn lines(conf: &str, has_shards: bool) -> String {
+        missing(conf, Path::new("/etc/slurm"), has_shards)
+    }
+
+    #[test]
+    fn an_empty_file_lacks_every_line() {
+        assert_snapshot!(lines("", true), @r"
+        GresTypes=gpu,shard
+        Prolog=/etc/slurm/mig-mps-prolog
+        Epilog=/etc/slurm/mig-mps-epilog
+        TaskProlog=/etc/slurm/mig-mps-task-prolog
+        HealthCheckProgram=/etc/slurm/mig-mps-health
+        HealthCheckInterval=300
+        HealthCheckNodeState=ANY
+        BatchStartTimeout=60
+        ");
+    }
+
+    #[test]
+    fn lines_of_the_site_stay() {
+        let conf = "GresTypes=nic\nprolog=/no/prolog\nEpilog=/no/epilog.d/*\nTaskProlog=/etc/slurm/mig-mps-task-prolog\n\
+                    HealthCheckInterval=60\nBatchStartTimeout=10";
+        assert_snapshot!(lines(conf, false), @r"
+        GresTypes=nic,gpu # in place of nic
+        # Prolog=/no/prolog stays. Let that script end with:
+        #   exec /etc/slurm/mig-mps-prolog
+        # Epilog=/no/epilog.d/* stays. Link ours into that directory:
+        #   ln -s /etc/slurm/mig-mps-epilog /no/epilog.d/
+        HealthCheckProgram=/etc/slurm/mig-mps-health
+        HealthCheckNodeState=ANY
+        ");
+    }
+
+    #[test]
+    fn nothing_is_missing_twice() {
+        let all = lines("", true);
+        assert_eq!(lines(&all, true), "");
+        let two = "Prolog=/site/prolog\nProlog=mig-mps-prolog\n";
+        assert!(!lines(two, false).contains("# Prolog="));
+    }
+}
