@@ -280,12 +280,13 @@ impl Environment {
         }
     }
 
-    /// Returns the directory of the profiles that the caller applied: it outlasts a reboot.
+    /// Returns the directory of the profiles that the caller applied here: it outlasts a reboot. Several machines may share
+    /// what is in a user's `$HOME`.
     pub fn state_dir(&self) -> Result<PathBuf, EnvironmentError> {
         if self.is_root() || self.set.contains_key(STATE_DIR) {
             return Ok(self.roots_state_dir());
         }
-        users_state_dir()
+        Ok(users_state_dir()?.join(host_name()))
     }
 
     /// Returns the state directories that commands read: the caller's, and the system's unless `MIG_MPS_STATE_DIR` is set.
@@ -430,6 +431,15 @@ impl Environment {
 fn directory_in(variable: &str) -> Option<PathBuf> {
     let value = env::var_os(variable).filter(|value| !value.is_empty())?;
     Some(value.into())
+}
+
+/// Returns the name of this machine, as a name of a file.
+pub fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    match name.trim() {
+        "" | "." | ".." => "localhost".to_owned(),
+        name => name.replace('/', "-"),
+    }
 }
 
 /// Returns a plain user's directory for what outlasts a reboot.

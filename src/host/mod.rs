@@ -26,7 +26,7 @@ mod workload;
 pub use acl::{Permission, check_lists};
 pub use child::{Output, RunError, clean_command, run, run_as};
 pub use directory::{Directory, written};
-pub use environment::{Directories, Environment, EnvironmentError, Host, MpsPrograms};
+pub use environment::{Directories, Environment, EnvironmentError, Host, MpsPrograms, host_name};
 pub use files::{
     OwnFile, directory_of, empty_directory, in_path, read_text_from, write_files_into,
     write_new_text_to, write_text_to,

@@ -32,9 +32,10 @@ impl<'a> GpuRequest<'a> {
         let offers = self.offers()?;
         for (part, offer) in self.parts.iter().zip(&offers) {
             let compute = &part.compute;
-            let size = self
-                .gpu
-                .instance_size(offer, compute.len(), compute.is_empty());
+            let size = || {
+                let gpu = self.gpu;
+                gpu.instance_size(offer, compute.len(), compute.is_empty())
+            };
             let settings = part.settings.as_ref();
             self.settings
                 .push(settings.map(|settings| settings.on(size)));

@@ -460,7 +460,7 @@ fn step_to_set(
     }
     // As `up` has found it, if it has.
     let was = record.settings.share.map(|share| share.device);
-    let size = was.or_else(|| node.size_of(device)).unwrap_or_default();
+    let size = || was.or_else(|| node.size_of(device)).unwrap_or_default();
     let settings = settings.on(size).into_owned();
     let present = record.settings.pinned_memory_limit;
     let new_limit = settings

@@ -73,7 +73,7 @@ pub struct DeviceAfter {
     pub place: Place,
     /// `3g.40gb`, or `1c.3g.40gb` for a compute instance with a part of the SMs; `None` for a whole GPU.
     pub profile: Option<String>,
-    /// Its SMs; `None` if they are not known.
+    /// Its SMs; `None` if they are not known. The planner leaves out those of a whole GPU.
     pub multiprocessors: Option<u32>,
     /// Its memory in MiB; `None` if it is not known.
     pub memory_mib: Option<u64>,

@@ -195,7 +195,7 @@ impl<'a> Planner<'a> {
             layout.plan.after = SliceMap::new(gpu.units(), Vec::new());
         }
         let settings = whole.settings.as_ref();
-        let settings = settings.map(|settings| settings.on(gpu.size()));
+        let settings = settings.map(|settings| settings.on(|| gpu.size()));
         let limit = settings.as_deref().and_then(Settings::given_memory_limit);
         if let Some(limit) = limit
             && let Some(why) = no_program_starts(self.node, gpu, limit)
@@ -212,7 +212,7 @@ impl<'a> Planner<'a> {
             entry: 0,
             place: Place::Whole,
             profile: None,
-            multiprocessors: gpu.size().multiprocessors.map(|sms| sms.all),
+            multiprocessors: None,
             memory_mib: gpu.memory.map(|memory| memory.total >> 20),
             name,
             span,

@@ -279,7 +279,7 @@ fn shape_on(gpu: &Gpu, profile: &Profile, plan: &Plan) -> Option<Shape> {
     let planned = plan.gpus.iter().find(|plan| plan.index == Some(gpu.index));
     // A plan leaves out a GPU that is as its block asks.
     let is_selected = profile.blocks.iter().any(|block| selects(block, gpu));
-    is_selected.then(|| Shape::of(planned))
+    is_selected.then(|| Shape::of(planned, Some(gpu)))
 }
 
 /// Refuses GPUs that the profile says it is not for.
@@ -340,7 +340,7 @@ pub fn check_on_model(
     let unused = plan.unused(&node).into_iter();
     let mut remarks: Vec<String> = unused.map(|(_, unused)| unused.to_string()).collect();
     remarks.extend(plan.loose_limits());
-    Ok((Shape::of(plan.gpus.first()), remarks))
+    Ok((Shape::of(plan.gpus.first(), node.gpus.first()), remarks))
 }
 
 /// The layout that a profile gives a virtual GPU.
@@ -358,7 +358,12 @@ pub struct Shape {
 
 impl Shape {
     /// Returns the result of a plan for an empty GPU. Without one it has neither MIG mode nor a daemon.
-    fn of(plan: Option<&GpuPlan>) -> Self {
+    fn of(plan: Option<&GpuPlan>, gpu: Option<&Gpu>) -> Self {
+        let mut devices = plan.map_or_else(Vec::new, |plan| plan.devices.clone());
+        for device in devices.iter_mut().filter(|device| device.profile.is_none()) {
+            let sms = gpu.and_then(|gpu| gpu.size().multiprocessors);
+            device.multiprocessors = sms.map(|sms| sms.all);
+        }
         Self {
             is_mig: plan.is_some_and(|plan| {
                 plan.actions()
@@ -366,7 +371,7 @@ impl Shape {
             }),
             is_unknown: plan.is_some_and(|plan| plan.to_be_continued),
             map: plan.map_or_else(|| SliceMap::new(0, Vec::new()), |plan| plan.after.clone()),
-            devices: plan.map_or_else(Vec::new, |plan| plan.devices.clone()),
+            devices,
         }
     }
 }

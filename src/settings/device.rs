@@ -86,11 +86,12 @@ impl Settings {
         self.share = share;
     }
 
-    /// Returns the settings on a device of this size: what `share` decides follows from it.
-    pub fn on(&self, device: DeviceSize) -> Cow<'_, Self> {
+    /// Returns the settings on a device of a size that is asked for if need be: what `share` decides follows from it.
+    pub fn on(&self, size: impl FnOnce() -> DeviceSize) -> Cow<'_, Self> {
         let Some(share) = self.share else {
             return Cow::Borrowed(self);
         };
+        let device = size();
         let mut settings = self.clone();
         if share.decides(ACTIVE_THREAD_PERCENTAGE) {
             settings.active_thread_percentage = device.threads(share.clients, self.oversubscribe);

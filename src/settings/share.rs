@@ -305,7 +305,7 @@ mod tests {
             (key.unwrap().parse)(&mut settings, value).unwrap();
         }
         let size = DeviceSize::of_gpu(Some(sms), Some(memory));
-        settings.on(size).into_owned()
+        settings.on(|| size).into_owned()
     }
 
     fn said(sms: Multiprocessors, keys: &[(&str, &str)]) -> String {
@@ -411,7 +411,7 @@ mod tests {
     fn of_a_device_of_unknown_size_each_gets_its_percentage() {
         let mut settings = Settings::default();
         settings.share_among(Some(3));
-        let settings = settings.on(DeviceSize::default());
+        let settings = settings.on(DeviceSize::default);
         assert_eq!(settings.active_thread_percentage.to_string(), "33.3");
         assert_eq!(settings.pinned_memory_limit, None);
         assert_eq!(

@@ -224,6 +224,23 @@ fn what_a_layout_leaves_unused_is_said_once_for_each_kind_of_gpu_and_is_no_error
     assert!(!even.stderr.contains("uses"), "{}", even.stderr);
 }
 
+/// On the whole catalog almost every model would have a remark of its own.
+#[test]
+fn remarks_on_many_models_are_counted() {
+    let ones = "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"1g\", count = 4 } ]\n";
+    let ran = check(ones, &["--models"]).ended(0);
+    let lines: Vec<&str> = ran.stderr.lines().collect();
+    assert_eq!(
+        lines[0],
+        "a100-40gb, a800-40gb: 4 × 1g.5gb uses 56 of 98 SMs; 1 × 3g.20gb + 4 × 1g.5gb uses all"
+    );
+    let judged = check(ones, &["--models", "--json"]).json();
+    let others = judged["remarks"].as_array().unwrap().len() - 1;
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    let counted = format!("line 2: {{ all = true }}: {others} more remarks for other models");
+    assert!(lines[1].starts_with(&counted), "{lines:?}");
+}
+
 #[test]
 fn a_size_that_a_gpu_lacks_is_answered_with_the_same_share_of_it() {
     for (model, wanted, near) in [

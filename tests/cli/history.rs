@@ -31,13 +31,20 @@ fn file(sim: &Sim, name: &str) -> PathBuf {
     sim.node.dir().join(name)
 }
 
+fn host_name() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    name.trim().to_owned()
+}
+
 /// The history of the user who runs the tests.
 fn history(sim: &Sim) -> PathBuf {
     if rustix::process::geteuid().is_root() {
         return sim.machine(FILE);
     }
     let own = sim.node.dir().parent().unwrap();
-    own.join(".local/state/mig-mps/profiles.json")
+    own.join(".local/state/mig-mps")
+        .join(host_name())
+        .join("profiles.json")
 }
 
 /// A reboot stops the service, and starts it again.
@@ -383,4 +390,7 @@ fn a_plain_user_has_a_history_beside_roots() {
         (&json!("of-1"), &json!("nobody"))
     );
     assert_eq!(sim.status()["applied_profile"]["name"], "of-0");
+    // Another machine with the same `$HOME` has a history of its own.
+    let state = sim.node.run_dir().with_file_name("nobody/state/mig-mps");
+    assert!(state.join(host_name()).join("profiles.json").exists());
 }

@@ -148,7 +148,7 @@ fn check(
         Gpus::OfCatalog => {
             let judged = check_on_models(profile, &models)?;
             let error = unfit(&judged);
-            let remarks = remarks_on_models(&judged);
+            let remarks = remarks_on_models(judged.iter());
             Checked {
                 text: report::fleet(profile, &judged, width()),
                 document: CheckDocument::judged(
@@ -157,7 +157,7 @@ fn check(
                     error.as_ref().map(CommandError::message),
                 )
                 .on_models(profile, &judged, &remarks),
-                remarks,
+                remarks: shortened(profile, &judged),
                 error,
             }
         }
@@ -229,8 +229,8 @@ fn refuse_unknown_accounts(
 }
 
 /// Returns the remarks on a profile, each once with the models that it is about.
-fn remarks_on_models(judged: &[BlockOnModel]) -> Vec<String> {
-    let all = judged.iter().flat_map(|one| {
+fn remarks_on_models<'a>(judged: impl Iterator<Item = &'a BlockOnModel>) -> Vec<String> {
+    let all = judged.flat_map(|one| {
         let remarks = one.remarks.iter();
         remarks.map(|remark| (remark, one.model.key.as_str()))
     });
@@ -243,6 +243,24 @@ fn remarks_on_models(judged: &[BlockOnModel]) -> Vec<String> {
             format!("{}: {remark}", models.join(", "))
         })
         .collect()
+}
+
+/// Returns the remarks for people: where almost every model has its own on a block, the first and the number of the others.
+fn shortened(profile: &Profile, judged: &[BlockOnModel]) -> Vec<String> {
+    let mut shown = Vec::new();
+    for (block, _) in profile.blocks.iter().enumerate() {
+        let mut remarks = remarks_on_models(judged.iter().filter(|one| one.block == block));
+        let others = remarks.len().saturating_sub(1);
+        if others > 2 {
+            remarks.truncate(1);
+            remarks.push(format!(
+                "{}: {others} more remarks for other models: check --gpu MODEL shows those for one, and --json all",
+                profile.heading(block)
+            ));
+        }
+        shown.extend(remarks);
+    }
+    shown
 }
 
 fn model_keys<'a>(judged: impl Iterator<Item = &'a BlockOnModel>) -> BTreeSet<&'a str> {

@@ -9,7 +9,7 @@ use thiserror::Error;
 use super::health::variable;
 use crate::error::{CommandError, Context as _, Result, failed, usage};
 use crate::failure::Failure;
-use crate::host::{Host, printable, read_text_from};
+use crate::host::{Host, host_name, printable, read_text_from};
 
 /// An entry for a generic resource: a GPU, or the shards of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -382,9 +382,8 @@ fn unreadable(path: &Path, error: &io::Error) -> CommandError {
 pub(super) fn node_name() -> Result<String> {
     let name = variable("SLURMD_NODENAME");
     checked_name(name.unwrap_or_else(|| {
-        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let short = name.trim().split('.').next();
-        short.unwrap_or_default().to_owned()
+        let name = host_name();
+        name.split('.').next().unwrap_or_default().to_owned()
     }))
 }
 
