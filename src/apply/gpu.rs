@@ -134,8 +134,7 @@ impl<'a> GpuRun<'a> {
             .collect()
     }
 
-    /// True if a step failed, unless the GPU is no better as it was: where no daemon ran before, those that do not start are
-    /// missing alone.
+    /// True if a step failed. A daemon that does not start is no reason where none ran before: going back would help nobody.
     pub(super) fn is_to_be_undone(&self) -> bool {
         let ended = lock(&self.history.ended);
         let failed = ended.iter().filter(|(_, failure)| failure.is_some());
@@ -145,6 +144,12 @@ impl<'a> GpuRun<'a> {
         } else {
             actions.next().is_some()
         }
+    }
+
+    /// True if a daemon of a device with this name ran before.
+    pub(super) fn had_name(&self, name: &str) -> bool {
+        let mut before = self.before.daemons.values();
+        before.any(|record| record.name == name)
     }
 
     fn attempt(&self, number: usize) -> Attempt<'a> {

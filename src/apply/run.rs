@@ -4,8 +4,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::cleanup::purge;
-use super::error::{ApplyError, FailedStep};
-use super::gpu::{GpuRun, stop_daemons};
+use super::error::{ApplyError, Cause, FailedStep};
+use super::gpu::{GpuRun, stop_daemons, title};
 use super::journal::{NodeRecord, OpenJournal};
 use super::kill::kill;
 use super::mig_mode::held;
@@ -263,18 +263,20 @@ fn carry_out(
     let environment = shared.context.environment;
     let interrupted = environment.interrupt.is_asked();
     let has_failed = runs.iter().any(|run| run.history.has_failed());
-    let (undone, kept): (Vec<_>, Vec<_>) =
+    let (mut undone, mut kept): (Vec<_>, Vec<_>) =
         runs.into_iter().partition(|run| match shared.on_failure {
             OnFailure::RollBack => interrupted || has_failed,
             OnFailure::LeaveOut => interrupted || run.is_to_be_undone(),
             OnFailure::GoOn => false,
         });
+    let mut failures: Vec<FailedStep> = undone
+        .iter()
+        .chain(&kept)
+        .flat_map(|run| run.history.take_failures())
+        .collect();
+    failures.extend(undo_namesakes(&mut undone, &mut kept));
     let mut error = ApplyError {
-        failures: undone
-            .iter()
-            .chain(&kept)
-            .flat_map(|run| run.history.take_failures())
-            .collect(),
+        failures,
         interrupted,
         ..ApplyError::default()
     };
@@ -307,6 +309,36 @@ fn carry_out(
         return Ok(());
     }
     Err(error)
+}
+
+/// Undoes a GPU, too, if a device there has got the name of one that comes back elsewhere. Returns the reasons.
+fn undo_namesakes<'a>(undone: &mut Vec<GpuRun<'a>>, kept: &mut Vec<GpuRun<'a>>) -> Vec<FailedStep> {
+    let mut reasons = Vec::new();
+    // What comes back there may have the name of a third.
+    while let Some((position, name)) = namesake(undone, kept) {
+        let run = kept.remove(position);
+        let why = format!("a device of another GPU keeps the name {name}");
+        reasons.push(FailedStep {
+            gpu: run.plan.index,
+            ..FailedStep::new(title(run.plan), Cause::Other(why))
+        });
+        undone.push(run);
+    }
+    reasons
+}
+
+/// Finds a GPU with such a device: its position in `kept`, and the name.
+fn namesake(undone: &[GpuRun<'_>], kept: &[GpuRun<'_>]) -> Option<(usize, String)> {
+    let is_back = |name: &str| undone.iter().any(|run| run.had_name(name));
+    kept.iter().enumerate().find_map(|(position, run)| {
+        let mut starts = run
+            .plan
+            .steps
+            .iter()
+            .filter_map(|step| step.action.as_start());
+        let start = starts.find(|start| is_back(&start.name))?;
+        Some((position, start.name.clone()))
+    })
 }
 
 /// Undoes what was done on each GPU, and adds the outcome to the error.

@@ -83,6 +83,10 @@ impl DeviceArgs {
 /// The hint about clients in the way.
 pub const HINT: &str = "wait for them with --drain DURATION, or end them with --force";
 
+/// The hint about clients in the way where nobody waits for them.
+pub const HINT_WITHOUT_WAIT: &str =
+    "end them with --force; or wait for them with --drain DURATION, without --keep-going";
+
 /// The flags of every command that changes the node.
 #[derive(Args, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "they are flags")]

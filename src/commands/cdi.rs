@@ -79,13 +79,13 @@ pub fn plan_up(
     run_dir: &RunDir,
     caller: Uid,
     prune: bool,
-    left_out: Option<&mut LeftOut>,
+    mut left_out: Option<&mut LeftOut>,
 ) -> Result<Plan, Refusal> {
-    let plan = match left_out {
+    let plan = match left_out.as_deref_mut() {
         None => plan::up(node, profile, run_dir, caller)?,
         Some(left_out) => plan::up_in_part(node, profile, run_dir, caller, left_out)?,
     };
-    let plan = plan.without_block(node, profile, run_dir, prune);
+    let plan = plan.without_block(node, profile, run_dir, prune, left_out.as_deref());
     if caller != Uid::ROOT {
         return Ok(plan);
     }

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use super::args::{ConsentArgs, HINT};
+use super::args::{ConsentArgs, HINT, HINT_WITHOUT_WAIT};
 use super::drain::Drain;
 use super::outcome::Outcome;
 use super::{Context, LOCK_LIMIT, locked, pick_up_interrupted, refuse_newer, refuse_without_lists};
@@ -166,7 +166,7 @@ impl ChangeRun<'_> {
                 None => plan,
             };
             // The names of a GPU that is left out are not free for others: all is planned again.
-            if !self.leave_out(|left_out| left_out.add_refused(&plan, HINT)) {
+            if !self.leave_out(|left_out| left_out.add_refused(&plan, HINT_WITHOUT_WAIT)) {
                 return Ok(plan);
             }
         }
@@ -360,8 +360,7 @@ impl ChangeRun<'_> {
         let Err(refusal) = self.wait_for_holders(node, plan) else {
             return Ok(None);
         };
-        let held = self.held(node, plan);
-        self.leave_out(|left_out| left_out.add_held(&held));
+        self.leave_out(|left_out| left_out.add_held(&self.held(node, plan)));
         // They may be what another change has started meanwhile.
         let node = self.observe()?;
         let now = self.plan(&node)?;
@@ -411,6 +410,9 @@ impl ChangeRun<'_> {
         let (mut node, mut plan) = (node, plan);
         let mut carried_out = plan.clone();
         let mut failed: Option<ApplyError> = None;
+        if let Some(left_out) = self.change.left_out {
+            left_out.borrow_mut().begin();
+        }
         // Twice only where a driver lists profiles after MIG has been switched on.
         loop {
             let failed_now = self.apply(&node, &plan)?;
@@ -496,12 +498,11 @@ impl ChangeRun<'_> {
             allowed: self.change.allowed,
         };
         let progress = progress(plan, self.progress_form());
+        let goes_on = self.change.left_out.is_some();
         match apply::run(plan, &context, progress.as_ref(), self.change.on_failure) {
             Ok(()) => Ok(None),
             Err(error) if self.change.is_unattended => Ok(Some(error)),
-            Err(error) if self.change.left_out.is_some() && error.is_of_some_gpus() => {
-                Ok(Some(error))
-            }
+            Err(error) if goes_on && error.is_of_some_gpus() => Ok(Some(error)),
             Err(error) => Err(error.into()),
         }
     }

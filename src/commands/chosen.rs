@@ -117,6 +117,7 @@ impl ChosenProfile {
         missing: &[Missing],
         has_changed: bool,
     ) {
+        let missing: Vec<Missing> = missing.iter().map(Missing::for_everybody).collect();
         let recorded = environment
             .state_dir()
             .map_err(CommandError::from)
@@ -124,14 +125,14 @@ impl ChosenProfile {
                 let run_dir = RunDir::at(&directories.run);
                 let is_recorded = !has_changed
                     && self.is_applied(&state_dir)
-                    && is_missing(missing, &run_dir, node);
+                    && is_missing(&missing, &run_dir, node);
                 if is_recorded {
                     return Ok(());
                 }
                 let _lock = (!has_changed)
                     .then(|| locked(environment, directories, LOCK_LIMIT))
                     .transpose()?;
-                apply::record_missing(&run_dir, &node.boot_id, missing)?;
+                apply::record_missing(&run_dir, &node.boot_id, &missing)?;
                 let applied = self.applied(environment, directories, node);
                 Ok(ProfileHistory::record(&state_dir, applied)?)
             });

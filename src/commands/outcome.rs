@@ -64,7 +64,7 @@ impl Outcome {
         let again = "mig-mps status names what is missing; the same command goes on from here";
         hints.push(again.to_owned());
         let mut error = failed(format_args!(
-            "the profile is applied in part, without this:\n  {}",
+            "the profile was applied in part; left out:\n  {}",
             lines.join("\n  ")
         ));
         for hint in hints {

@@ -68,14 +68,21 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
         return Ok(ExitStatus::Done);
     };
     let missing = outcome.missing();
-    if !args.consent.dry_run
-        && let Some(in_part) = outcome.in_part()
-    {
-        // It has the failures, too.
-        outcome.failed = None;
-        if let Some(second) = outcome.after.replace(in_part) {
-            note(&second.to_string());
+    if !args.consent.dry_run {
+        if let Some(in_part) = outcome.in_part() {
+            // It has the failures, too.
+            outcome.failed = None;
+            if let Some(second) = outcome.after.replace(in_part) {
+                note(&second.to_string());
+            }
         }
+        outcome.plan.missing.clone_from(&missing);
+        // The node was read before this is recorded. In text the error says it.
+        outcome.node.missing = if args.consent.json {
+            missing.clone()
+        } else {
+            Vec::new()
+        };
     }
     if outcome.is_unchanged {
         if !args.consent.dry_run {

@@ -15,8 +15,8 @@ use thiserror::Error;
 use super::files::{directory_of, field};
 use super::walk::only_root_can_change;
 use super::{
-    Interrupt, NvidiaSmi, OwnFile, Pid, Process, ProcessTable, Scopes, Slurm, Uid, Units, as_root,
-    caller, user_name,
+    Directory, Interrupt, NvidiaSmi, OwnFile, Pid, Process, ProcessTable, Scopes, Slurm, Uid,
+    Units, as_root, caller, user_name,
 };
 use crate::config::{
     CONTROL, CONTROL_PROGRAM, CUDA_LIBRARY, LOG, LOG_DIR, NVIDIA_SMI, NVIDIA_SMI_PROGRAM,
@@ -393,8 +393,8 @@ impl Environment {
         program.map(Slurm::at).ok_or(EnvironmentError::NoScontrol)
     }
 
-    /// Returns the directories of `PATH` with programs of MPS and Slurm that root can trust, but for those in which programs
-    /// without `PATH` search.
+    /// Returns the directories of `PATH` with programs of MPS and Slurm, but for those in which programs without `PATH`
+    /// search. Only root can change these programs, and the directories: a user's may have a link to such a program.
     pub fn unusual_program_directories(&self) -> Vec<PathBuf> {
         let programs = [CONTROL_PROGRAM, SERVER_PROGRAM, SCONTROL_PROGRAM];
         let mut directories: Vec<PathBuf> = programs
@@ -402,6 +402,7 @@ impl Environment {
             .filter_map(|name| find(name, &self.path))
             .filter(|program| program.is_absolute() && only_root_can_change(program).is_ok())
             .map(|program| directory_of(&program).to_owned())
+            .filter(|directory| Directory::open(directory).is_ok())
             .filter(|directory| !USUAL.split(':').any(|usual| directory == Path::new(usual)))
             .collect();
         directories.sort();

@@ -76,7 +76,7 @@ pub(super) fn select<T>(
 }
 
 /// Returns the pattern of a word with `*`, `?` or `[…]`.
-fn glob(word: &str) -> Option<Regex> {
+pub fn glob(word: &str) -> Option<Regex> {
     if !word.contains(['*', '?', '[']) {
         return None;
     }

@@ -30,7 +30,7 @@ impl Node {
         if devices.is_empty() {
             found.extend(self.unpartitioned());
         }
-        for finding in self.missing.iter().filter_map(|one| self.left_out(one)) {
+        for finding in self.missing.iter().map(Self::left_out) {
             // GPUs that the same processes hold have the same reason.
             if !found.contains(&finding) {
                 found.push(finding);
@@ -218,19 +218,15 @@ impl Node {
         remarks
     }
 
-    /// Describes a part of the applied profile that was left out; `None` if its daemon was started since.
-    fn left_out(&self, missing: &Missing) -> Option<Finding> {
-        let device = missing.device.as_deref();
-        if device.is_some_and(|name| self.served_as(name).is_some()) {
-            return None;
-        }
+    /// Describes a part of the applied profile that was left out. A daemon from before may go on in its place.
+    fn left_out(missing: &Missing) -> Finding {
         let seen = format!("not as the applied profile says: {}", missing.why);
         let remedy = "mend that, and `mig-mps up PROFILE` goes on from there";
         let finding = Finding::warn("profile-incomplete", seen).with_remedy(remedy);
-        Some(match device {
+        match &missing.device {
             Some(name) => finding.on(name),
             None => finding,
-        })
+        }
     }
 
     /// Describes the GPUs in MIG mode without a MIG device, as after a reboot.

@@ -20,7 +20,7 @@ pub use crate::mps::MpsProgram;
 pub use applied::Applied;
 pub use daemon_findings::restored;
 pub use device::{Device, DevicePart, Presence};
-pub use device_word::{NoSuchDevice, device_order, lost_hint};
+pub use device_word::{NoSuchDevice, device_order, glob, lost_hint};
 pub use fault::{Fault, Finding, Severity, Subject};
 pub use gpu::Gpu;
 pub use observe::{Detail, DeviceLogs, Logs, Observer, observe, observe_device, observe_records};

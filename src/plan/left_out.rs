@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Held, Plan, Refusal};
+use super::{Held, Obstacle, Plan, Refusal};
 use crate::failure::Failure;
 use crate::settings::Serve;
 use crate::state::Missing;
@@ -14,15 +14,26 @@ pub struct LeftOut {
     gpus: BTreeMap<u32, Missing>,
     /// Values of `serve` that are not possible on this machine, each with the reason and the remedy.
     unserved: Vec<(Serve, String, Option<String>)>,
+    /// True once the rest is being applied. Before that, a GPU must be left.
+    has_begun: bool,
 }
 
 impl LeftOut {
     /// Leaves out daemons alone: those with these values of `serve`, for these reasons.
     pub fn unserved(unserved: Vec<(Serve, String, Option<String>)>) -> Self {
         Self {
-            gpus: BTreeMap::new(),
             unserved,
+            ..Self::default()
         }
+    }
+
+    /// Notes that the rest is being applied: from here on no GPU needs to be left.
+    pub fn begin(&mut self) {
+        self.has_begun = true;
+    }
+
+    pub(super) fn has_begun(&self) -> bool {
+        self.has_begun
     }
 
     pub(super) fn has(&self, gpu: u32) -> bool {
@@ -31,6 +42,19 @@ impl LeftOut {
 
     pub(super) fn has_no_gpu(&self) -> bool {
         self.gpus.is_empty()
+    }
+
+    /// Returns the refusal of a profile of which no GPU is left: each reason once.
+    pub(super) fn refusal(&self) -> Refusal {
+        let (mut reasons, mut hints): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
+        for missing in self.gpus() {
+            let hint = missing.hint.as_deref();
+            reasons.push(&missing.why);
+            hints.extend(hint.filter(|hint| !hints.contains(hint)));
+        }
+        // GPUs that the same processes hold have the same reason.
+        reasons.dedup();
+        Obstacle::new(reasons.join("\n  "), hints.join("; ")).into()
     }
 
     /// The GPUs, by index.

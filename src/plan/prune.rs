@@ -3,14 +3,15 @@
 use std::collections::BTreeSet;
 
 use super::up::selects;
-use super::{Action, Plan, Stop};
+use super::{Action, LeftOut, Plan, Stop};
 use crate::host::{count, ranges};
 use crate::node::{Gpu, Node, Served};
 use crate::profile::Profile;
 use crate::state::RunDir;
 
 impl Plan {
-    /// Adds the end of the daemons on GPUs that no block of the profile selects, or without `prune` a remark on them.
+    /// Adds the end of the daemons on GPUs that no block of the profile selects and that are not left out, or without `prune`
+    /// a remark on them.
     #[must_use]
     pub fn without_block(
         mut self,
@@ -18,6 +19,7 @@ impl Plan {
         profile: &Profile,
         run_dir: &RunDir,
         prune: bool,
+        left_out: Option<&LeftOut>,
     ) -> Self {
         let in_no_block = in_no_block(node, profile, run_dir);
         if !prune {
@@ -25,6 +27,9 @@ impl Plan {
             return self;
         }
         for (gpu, served) in in_no_block {
+            if left_out.is_some_and(|left_out| left_out.has(gpu.index)) {
+                continue;
+            }
             let stop = Action::Stop(Stop::of(served)).because("in no block of the profile");
             self.of_gpu(node, &gpu.uuid).steps.push(stop);
         }

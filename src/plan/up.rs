@@ -30,7 +30,7 @@ pub fn up(node: &Node, profile: &Profile, run_dir: &RunDir, caller: Uid) -> Resu
 /// Plans to apply the part of a profile that can be applied. Adds the GPUs to `left_out` for which it cannot.
 ///
 /// # Errors
-/// The refusal is about the profile as a whole or about the node, or no GPU would be left.
+/// The refusal is about the profile as a whole or about the node, or no GPU would be left to begin with.
 pub fn up_in_part(
     node: &Node,
     profile: &Profile,
@@ -40,15 +40,22 @@ pub fn up_in_part(
 ) -> Result<Plan, Refusal> {
     let wanted = &with_serve(profile, caller);
     let is_first = left_out.has_no_gpu();
-    let (_, refusals) = Planner {
-        node,
-        profile: wanted,
-        run_dir,
-        left_out: Some(&*left_out),
-    }
-    .layouts();
-    for (gpu, refusal) in refusals {
-        left_out.add(gpu, &refusal);
+    loop {
+        let planner = Planner {
+            node,
+            profile: wanted,
+            run_dir,
+            left_out: Some(&*left_out),
+        };
+        let (layouts, mut refusals) = planner.layouts();
+        refusals.extend(planner.namesakes(&layouts));
+        let more = refusals.iter();
+        // One that is left out may keep the name of another.
+        if !more.fold(false, |is_new, (gpu, refusal)| {
+            left_out.add(*gpu, refusal) || is_new
+        }) {
+            break;
+        }
     }
     let planner = Planner {
         node,
@@ -56,8 +63,12 @@ pub fn up_in_part(
         run_dir,
         left_out: Some(&*left_out),
     };
-    if is_first && node.gpus.iter().all(|gpu| planner.leaves_alone(gpu)) {
+    let is_none_left = node.gpus.iter().all(|gpu| planner.leaves_alone(gpu));
+    if is_none_left && is_first {
         return up(node, profile, run_dir, caller);
+    }
+    if is_none_left && !left_out.has_begun() {
+        return Err(left_out.refusal());
     }
     planner.plan(caller)
 }
@@ -358,6 +369,26 @@ impl Planner<'_> {
             what,
             format!("mig-mps down {name} stops its daemon, if that runs, and removes the record"),
         ))
+    }
+
+    /// The GPUs with a device that would get a name which one of a GPU that is left out keeps.
+    fn namesakes(self, layouts: &[Layout<'_>]) -> Vec<(u32, Refusal)> {
+        let keeps = |name: &str| {
+            let served = self.node.served_as(name)?;
+            let gpu = self.node.gpu(&served.record.key.gpu)?;
+            (served.run_dir == *self.run_dir && self.left_out?.has(gpu.index)).then_some(())
+        };
+        let slots = layouts.iter().flat_map(|layout| &layout.slots);
+        let slots = slots.filter(|slot| !slot.template().is_numbered());
+        slots
+            .filter_map(|slot| {
+                let name = slot.template().fill(slot.gpu, 0);
+                keeps(&name)?;
+                let why = format!("a device of another GPU keeps the name {name}");
+                let hint = "mend what keeps that GPU as it is";
+                Some((slot.gpu, Obstacle::new(why, hint).into()))
+            })
+            .collect()
     }
 
     /// Devices of GPUs that the profile leaves alone keep their names, given or by default.

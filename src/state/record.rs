@@ -225,6 +225,24 @@ pub struct Missing {
     pub hint: Option<String>,
 }
 
+impl Missing {
+    /// The same without the processes in its reason: their command lines are not for every user.
+    #[must_use]
+    pub fn for_everybody(&self) -> Self {
+        let why = match self.why.split_once("pid ") {
+            None => self.why.clone(),
+            Some((before, _)) => match before.trim_end().strip_suffix(':') {
+                Some(what) => what.to_owned(),
+                None => format!("{}other programs", before.trim_end_matches('(')),
+            },
+        };
+        Self {
+            why,
+            ..self.clone()
+        }
+    }
+}
+
 /// `trainer: there is no user "alice" on this machine`
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

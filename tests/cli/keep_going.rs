@@ -10,7 +10,7 @@ use testkit::{ONE_EACH, Ran, SMALL, Sim, TestNode, assert_contains, in_state, ne
 const KEEP_GOING: [&str; 2] = ["--yes", "--keep-going"];
 
 /// The beginning of the error.
-const IN_PART: &str = "error: the profile is applied in part, without this:\n  ";
+const IN_PART: &str = "error: the profile was applied in part; left out:\n  ";
 
 /// The remarks of `status` on what is missing: the device and the sentence.
 fn missing(sim: &Sim) -> Vec<(Value, String)> {
@@ -189,14 +189,53 @@ fn a_gpu_that_fails_is_put_back_alone() {
     assert_eq!(document["changed"], true, "{document:#}");
     let error = document["error"]["what"].as_str().unwrap();
     assert_contains(error, "create ");
+    let left_out = document["plan"]["missing"].as_array().unwrap();
+    assert_eq!(left_out.len(), 1, "{document:#}");
+    assert_contains(left_out[0]["why"].as_str().unwrap(), "create ");
     let ready = in_state(&sim.status(), "ready");
     assert_eq!(ready.len(), 2, "{ready:?}");
     let failed = usize::from(ready[0].starts_with("0."));
     let state = sim.node.node().state().unwrap();
     assert!(state.gpus[failed].instances.is_empty());
     assert_eq!(missing(&sim).len(), 1);
-    sim.up(SMALL, &["--yes"]).ended(0);
+    let ran = sim.up(SMALL, &["--yes"]).ended(0);
+    assert!(!ran.stdout.contains("profile-incomplete"), "{ran:?}");
     assert_eq!(in_state(&sim.status(), "ready").len(), 4);
+}
+
+/// A name that has gone from one GPU to another would be there twice.
+#[test]
+fn gpus_that_exchange_names_are_put_back_together() {
+    let profile = |size: &str, names: [&str; 2]| -> String {
+        let block = |gpu: usize| {
+            format!(
+                "[[gpu]]\nselect = {{ index = [{gpu}] }}\ndevices = [ {{ profile = \"{size}\", name = \"{}\" }} ]\n",
+                names[gpu]
+            )
+        };
+        block(0) + &block(1)
+    };
+    let sim = Sim::served("a100-80gb", 2, &profile("2g", ["a", "b"]));
+    sim.node
+        .fault("nvmlDeviceCreateGpuInstanceWithPlacement")
+        .nth(1)
+        .fails(999)
+        .unwrap();
+    let exchanged = profile("3g", ["b", "a"]);
+    let ran = sim.up(&exchanged, &KEEP_GOING).ended(1);
+    assert_contains(&ran.stderr, "a device of another GPU keeps the name ");
+    assert_eq!(in_state(&sim.status(), "ready"), ["a", "b"]);
+    for (name, gpu) in [("a", 0), ("b", 1)] {
+        let device = sim.device(name);
+        assert_eq!(
+            (&device["gpu"], &device["profile"]),
+            (&json!(gpu), &json!("2g.20gb"))
+        );
+    }
+    assert_eq!(missing(&sim).len(), 2);
+    sim.up(&exchanged, &KEEP_GOING).ended(0);
+    assert_eq!(sim.device("a")["gpu"], 1);
+    is_complete(&sim);
 }
 
 #[test]
@@ -280,6 +319,27 @@ fn a_profile_that_fits_no_gpu_is_refused_all_the_same() {
     assert!(!sim.node.run_dir().exists());
 }
 
+/// Nothing is left to apply: nothing is recorded as applied.
+#[test]
+fn a_profile_whose_gpus_are_all_in_the_way_is_refused() {
+    let sim = Sim::served("a100-80gb", 1, SMALL);
+    let client = sim.client("0.2");
+    let applied = sim.run(&["profiles", "--applied"]).ended(0).stdout;
+    let ran = sim.up(ONE_EACH, &KEEP_GOING).ended(4);
+    assert_contains(&ran.stderr, "error: 1 client is still running: 0.2: pid");
+    assert_eq!(sim.run(&["profiles", "--applied"]).stdout, applied);
+    is_complete(&sim);
+    client.finish();
+    // The same of a GPU that is held.
+    let sim = Sim::with("a100-80gb", 1);
+    let holder = sim.node.holder(&[0]);
+    let ran = sim.up(SMALL, &KEEP_GOING).ended(4);
+    assert_contains(&ran.stderr, "error: cannot switch the MIG mode of GPU 0");
+    let none = sim.run(&["profiles", "--applied"]).stderr;
+    assert_contains(&none, "no profile is recorded");
+    holder.finish();
+}
+
 #[test]
 fn a_gpu_in_use_keeps_its_devices_and_their_names() {
     let of_size = |count: usize| {
@@ -303,6 +363,23 @@ fn a_gpu_in_use_keeps_its_devices_and_their_names() {
     let other = devices.iter().find(|device| device["gpu"] == 1).unwrap();
     assert_eq!(other["profile"], "3g.40gb", "{status:#}");
     client.finish();
+}
+
+#[test]
+fn a_device_in_no_block_and_in_use_is_not_pruned() {
+    let sim = Sim::served("a100-80gb", 3, SMALL);
+    let client = sim.client("1.0");
+    let first = ONE_EACH.replace("all = true", "index = [0]");
+    let ran = sim
+        .up(&first, &["--yes", "--keep-going", "--prune"])
+        .ended(1);
+    assert_contains(&ran.stderr, "1 client is still running: 1.0: pid ");
+    let ready = in_state(&sim.status(), "ready");
+    assert_eq!(ready, ["0.0", "1.0", "1.2"]);
+    client.finish();
+    sim.up(&first, &["--yes", "--keep-going", "--prune"])
+        .ended(0);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0"]);
 }
 
 #[test]
@@ -344,4 +421,45 @@ fn systemd_hears_of_success_alone() {
     assert_eq!(heard(&[], &twice), (2, vec![]));
     assert_eq!(heard(&KEEP_GOING, &twice), (1, vec![]));
     assert_eq!(heard(&[], &whole("")), (0, b"READY=1".to_vec()));
+}
+
+/// Its neighbour cannot have the name that a GPU in use keeps.
+#[test]
+fn a_name_that_a_gpu_in_use_keeps_is_given_to_nobody_else() {
+    let named = |names: [&str; 3]| {
+        let blocks = names.iter().enumerate().map(|(gpu, name)| {
+            format!("[[gpu]]\nselect = {{ index = [{gpu}] }}\nmig = false\nname = \"{name}\"\n")
+        });
+        blocks.collect::<String>()
+    };
+    let sim = Sim::served("h200", 3, &named(["a", "b", "c"]));
+    let client = sim.client("a");
+    let ran = sim.up(&named(["d", "a", "e"]), &KEEP_GOING).ended(1);
+    assert_contains(&ran.stderr, "1 client is still running: a: pid ");
+    assert_contains(&ran.stderr, "a device of another GPU keeps the name a\n");
+    assert_eq!(in_state(&sim.status(), "ready"), ["a", "b", "e"]);
+    // Other users see no command line.
+    let said = missing(&sim)[0].1.clone();
+    assert!(
+        said.contains("1 client is still running: a; mend"),
+        "{said}"
+    );
+    client.finish();
+    sim.up(&named(["d", "a", "e"]), &KEEP_GOING).ended(0);
+    assert_eq!(in_state(&sim.status(), "ready"), ["d", "a", "e"]);
+    is_complete(&sim);
+}
+
+/// The daemon from before goes on, and that is not what the profile says.
+#[test]
+fn a_daemon_for_somebody_else_is_not_what_was_asked_for() {
+    needs_root!();
+    let sim = Sim::served("h200", 1, &whole("serve = \"user:nobody\""));
+    let profile = whole("serve = \"user:nobdy\"");
+    is_left_out(
+        &sim,
+        &profile,
+        "0: there is no user \"nobdy\" on this machine\n",
+    );
+    assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
 }

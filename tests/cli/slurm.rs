@@ -1,13 +1,13 @@
 //! `slurm gres`, and the parts of `slurm` that need no Slurm; `tests/slurm` has the rest.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use insta::assert_snapshot;
 
-use testkit::{NOBODY, Ran, Sim, assert_contains, built, needs_root};
+use testkit::{NOBODY, Ran, SMALL, Sim, assert_contains, built, needs_root};
 
 const MIXED: &str = r#"
 [mps]
@@ -212,6 +212,31 @@ fn what_slurm_needs_is_installed_and_printed() {
     assert_eq!(mode(), 0o755);
 }
 
+/// root's scripts search no directory that a user controls, also if root's program is linked there.
+#[test]
+fn a_users_directory_is_not_in_the_path_of_scripts() {
+    needs_root!();
+    let sim = Sim::served("a100-80gb", 1, SMALL);
+    let theirs = sim.node.dir().join("theirs");
+    fs::create_dir(&theirs).unwrap();
+    let control = "nvidia-cuda-mps-control";
+    symlink(
+        sim.node.dir().join("bin").join(control),
+        theirs.join(control),
+    )
+    .unwrap();
+    let path_of_scripts = || {
+        let directory = sim.node.dir().join("scripts");
+        let words = ["install", "--dry-run", "--dir", directory.to_str().unwrap()];
+        let mut command = slurm(&sim, &words);
+        let ran = Ran::of(command.env("PATH", format!("{}:/usr/bin:/bin", theirs.display())));
+        ran.ended(0).stdout.matches("/theirs\n").count()
+    };
+    assert_eq!(path_of_scripts(), 4);
+    chown(&theirs, Some(NOBODY), None).unwrap();
+    assert_eq!(path_of_scripts(), 0);
+}
+
 #[test]
 fn a_script_of_the_site_is_never_replaced() {
     needs_root!();
@@ -250,8 +275,9 @@ fn a_script_of_the_site_is_never_replaced() {
     // As it says.
     let calls = format!("{theirs}exec {dir}/scripts/mig-mps-prolog\n");
     write(&sim, "prolog", &calls);
-    let link = sim.node.dir().join("epilog.d/mig-mps-epilog");
-    std::os::unix::fs::symlink(scripts.join("mig-mps-epilog"), link).unwrap();
+    // Slurm runs what the pattern stands for, under any name.
+    let link = sim.node.dir().join("epilog.d/90-mig-mps");
+    symlink(scripts.join("mig-mps-epilog"), link).unwrap();
     assert!(!install(&sim, &[]).ended(0).stdout.contains("stays"));
 }
 
@@ -267,6 +293,11 @@ fn a_node_without_gpus_stays_in_service() {
         command.env("PATH", format!("{path}:/usr/bin:/bin"));
         Ran::of(command.env("MIG_MPS_NVML_LIBRARY", "/none/libnvidia-ml.so.1"))
     };
+    // Without slurm.conf it is not known whether there are some.
+    assert_contains(&health().ended(3).stdout, "/none/libnvidia-ml.so.1");
+    write(&sim, "slurm.conf", "NodeName=n1 Gres=gpu:1\n");
+    assert_contains(&health().ended(3).stdout, "/none/libnvidia-ml.so.1");
+    write(&sim, "slurm.conf", "NodeName=n1\n");
     health().ended(0);
     write(
         &sim,
@@ -462,7 +493,7 @@ fn a_program_of_the_job_that_is_called_like_mps_is_ended_as_well() {
         ("nvidia-cuda-mps-server", "unmanaged"),
     ] {
         let program = sim.node.dir().join(name);
-        std::os::unix::fs::symlink(sim.node.dir().join("bin/cuda-app"), &program).unwrap();
+        symlink(sim.node.dir().join("bin/cuda-app"), &program).unwrap();
         let mut command = sim.node.program(&format!("../{name}"));
         command
             .arg("hold")

@@ -84,7 +84,7 @@ fn the_units_are_printed() {
     ConditionPathExists=/etc/mig-mps/profile.toml
     After=nvidia-persistenced.service nvidia-fabricmanager.service nss-user-lookup.target
     Before=slurmd.service docker.service containerd.service kubelet.service nvidia-dcgm.service
-    StartLimitIntervalSec=90min
+    StartLimitIntervalSec=30min
     StartLimitBurst=5
 
     # Without a sandbox: the daemons would inherit it. Not oneshot: systemd before 244 starts no such service again.
@@ -94,7 +94,7 @@ fn the_units_are_printed() {
     ExecStart=/usr/local/bin/mig-mps up /etc/mig-mps/profile.toml --yes --stop-holders --reset --keep-going
     Restart=on-failure
     RestartSec=1min
-    RestartPreventExitStatus=2 3 5 130
+    RestartPreventExitStatus=2 3 5
     ExecReload=/usr/local/bin/mig-mps up /etc/mig-mps/profile.toml --yes
     ExecStop=/usr/local/bin/mig-mps down --yes --drain 60 --force
     TimeoutStartSec=15min

@@ -102,13 +102,17 @@ fn problems(context: &Context<'_>) -> Result<Vec<String>> {
     Ok(problems)
 }
 
-/// True if Slurm gives jobs GPUs of this node.
+/// True if Slurm gives jobs GPUs of this node, or if that is not known, since there is no slurm.conf where it is looked for.
 fn has_gpus(context: &Context<'_>) -> Result<bool> {
     let files = SlurmFiles::find(&context.environment.host);
-    if !files.gres_conf.exists() {
-        return Ok(false);
+    if !files.slurm_conf.exists() {
+        return Ok(true);
     }
-    let conf = files.gres_of(&node_name()?)?;
+    let name = node_name()?;
+    if !files.gres_conf.exists() {
+        return Ok(files.gres_string_of(&name)?.is_some());
+    }
+    let conf = files.gres_of(&name)?;
     Ok(conf.detects || !conf.gpus.is_empty())
 }
 

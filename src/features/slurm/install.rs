@@ -1,6 +1,8 @@
 //! `mig-mps slurm install`: the scripts that Slurm runs, and the lines of slurm.conf and gres.conf.
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -14,6 +16,7 @@ use crate::host::{
     Environment, OwnFile, as_root, closed_to_others, directory_of, is_plain, only_root_can_change,
     printable, quoted, read_text_from,
 };
+use crate::node::glob;
 use crate::render::{note, print};
 
 /// Write the scripts that Slurm runs, and print the lines of its configuration
@@ -99,6 +102,7 @@ pub(super) fn run(args: &InstallArgs, context: &Context<'_>) -> Result<ExitStatu
     };
     let files = SlurmFiles::find(&environment.host);
     let conf = files.text()?;
+    check_directory(&conf, &directory)?;
     let gres = match args.lines.printed(context) {
         Ok(lines) => lines,
         Err(error) if error.status == ExitStatus::Usage => return Err(error),
@@ -159,6 +163,22 @@ fn check_program(program: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a directory whose scripts slurm.conf names by a pattern: Slurm would run all of ours as prologs, or as epilogs.
+fn check_directory(conf: &str, directory: &Path) -> Result<()> {
+    for script in &SCRIPTS {
+        let others = || SCRIPTS.iter().filter(|other| other.key != script.key);
+        for value in settings(conf, script.key) {
+            let is_there = is_pattern(&value) && directory_of(Path::new(&value)) == directory;
+            if is_there && others().any(|other| takes(&value, other.name.as_ref())) {
+                let (key, value) = (script.key, printable(&value));
+                let what = format_args!("{key}={value} would run all four scripts of mig-mps");
+                return Err(failed(what).hint("choose another directory with --dir"));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Returns the lines of a script that set variables: Slurm runs it almost without.
 fn variables(environment: &Environment, files: &SlurmFiles) -> String {
     let mut text = String::new();
@@ -191,7 +211,13 @@ fn missing(conf: &str, directory: &Path, has_shards: bool) -> String {
         {
             let how = if is_pattern(theirs) {
                 let directory = directory_of(Path::new(theirs)).display();
-                format!("Link ours into that directory:\n#   ln -s {ours} {directory}/")
+                if takes(theirs, script.name.as_ref()) {
+                    format!("Link ours into that directory:\n#   ln -s {ours} {directory}/")
+                } else {
+                    format!(
+                        "Link ours into that directory, under a NAME that fits:\n#   ln -s {ours} {directory}/NAME"
+                    )
+                }
             } else {
                 format!("Let that script end with:\n#   exec {ours}")
             };
@@ -232,15 +258,36 @@ fn is_pattern(value: &str) -> bool {
     value.contains(['*', '?', '['])
 }
 
+/// True if a pattern stands for a script of this name, too.
+fn takes(pattern: &str, name: &OsStr) -> bool {
+    let names = Path::new(pattern).file_name().and_then(OsStr::to_str);
+    let names = names.and_then(glob);
+    names
+        .zip(name.to_str())
+        .is_some_and(|(names, name)| names.is_match(name))
+}
+
+/// True if this script, or a link to it, is among those for which a pattern stands.
+fn has(pattern: &str, script: &Path) -> bool {
+    let Ok(script) = fs::canonicalize(script) else {
+        return false;
+    };
+    let entries = fs::read_dir(directory_of(Path::new(pattern)));
+    entries.into_iter().flatten().flatten().any(|entry| {
+        takes(pattern, &entry.file_name())
+            && fs::canonicalize(entry.path()).is_ok_and(|path| path == script)
+    })
+}
+
 /// True if a value of slurm.conf is this script, or a script or a directory of the site that runs it.
 fn runs(value: &str, script: &Path) -> bool {
+    if is_pattern(value) {
+        return has(value, script);
+    }
     let value = Path::new(value);
     let name = script.file_name().unwrap_or_default();
     if value == script || (value.is_relative() && value == Path::new(name)) {
         return true;
-    }
-    if value.to_str().is_some_and(is_pattern) {
-        return directory_of(value).join(name).exists();
     }
     let (_, text) = read_text_from(value);
     let script = script.display().to_string();
@@ -295,6 +342,26 @@ mod tests {
         HealthCheckProgram=/etc/slurm/mig-mps-health
         HealthCheckNodeState=ANY
         ");
+    }
+
+    #[test]
+    fn a_link_has_a_name_that_fits_the_pattern() {
+        let lines = lines("Epilog=/no/epilog.d/*.sh\n", false);
+        assert!(
+            lines.contains("\n#   ln -s /etc/slurm/mig-mps-epilog /no/epilog.d/NAME\n"),
+            "{lines}"
+        );
+    }
+
+    #[test]
+    fn a_directory_of_which_slurm_runs_all_is_refused() {
+        let is_refused =
+            |conf: &str, directory: &str| check_directory(conf, Path::new(directory)).is_err();
+        let conf = "Prolog=/etc/slurm/prolog.d/*\n";
+        assert!(is_refused(conf, "/etc/slurm/prolog.d"));
+        assert!(!is_refused(conf, "/etc/slurm"));
+        assert!(!is_refused("Prolog=/etc/slurm/prolog*\n", "/etc/slurm"));
+        assert!(!is_refused("Prolog=/etc/slurm/mig-mps-p*\n", "/etc/slurm"));
     }
 
     #[test]

@@ -20,14 +20,9 @@ pub const SERVICE: &str = "mig-mps.service";
 /// The time that clients get to exit when the service stops, in seconds.
 const DRAIN: u32 = 60;
 
-/// The exit statuses of `up` that another try does not mend: wrong usage or a bad profile, a reboot that is due, more than
-/// fits, and an interrupt.
-const FINAL: [ExitStatus; 4] = [
-    ExitStatus::Usage,
-    ExitStatus::Drift,
-    ExitStatus::Infeasible,
-    ExitStatus::Interrupted,
-];
+/// The exit statuses of `up` that another try does not mend: wrong usage or a bad profile, a reboot that is due, and more
+/// than fits.
+const FINAL: [ExitStatus; 3] = [ExitStatus::Usage, ExitStatus::Drift, ExitStatus::Infeasible];
 
 /// A unit file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -176,8 +171,8 @@ WantedBy=timers.target
     }
 }
 
-/// The service needs its drain to stop, and the time that a node full of daemons takes. It is tried 5 times, which takes at
-/// most 80 minutes.
+/// The service needs its drain to stop, and the time that a node full of daemons takes. Tries that fail at once
+/// end after the fifth; one that reached its limit of time is made again as long as the machine runs.
 fn service(program: &Path, profile: &Path) -> String {
     let last = FINAL.map(|status| (status as u8).to_string()).join(" ");
     format!(
@@ -187,7 +182,7 @@ Description=MIG partitions and MPS daemons
 ConditionPathExists={condition}
 After=nvidia-persistenced.service nvidia-fabricmanager.service nss-user-lookup.target
 Before=slurmd.service docker.service containerd.service kubelet.service nvidia-dcgm.service
-StartLimitIntervalSec=90min
+StartLimitIntervalSec=30min
 StartLimitBurst=5
 
 # Without a sandbox: the daemons would inherit it. Not oneshot: systemd before 244 starts no such service again.

@@ -37,7 +37,7 @@ pub(crate) struct Stage {
 /// Words of errors that say that something is changed.
 const CHANGES: [&str; 5] = [
     "still there: ",
-    "the profile is applied in part",
+    "the profile was applied in part",
     "nothing is undone",
     "what mig-mps made stays",
     "starting nvidia-dcgm.service again",
