@@ -367,7 +367,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
             Err(error) => end(&error.into()),
         };
     }
-    let Message { what, hints } = render::usage_error(error);
+    let Message { what, hints } = render::usage_error(error, &mut command());
     end_early(CommandError {
         hints,
         ..CommandError::new(ExitStatus::Usage, what)

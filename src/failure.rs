@@ -35,7 +35,7 @@ impl ExitStatus {
         ),
         (
             Self::Refused,
-            "refused because something runs, or another change is under way",
+            "refused because something runs, or another change is under way; verify: a device that serves others was not checked",
         ),
         (
             Self::Infeasible,

@@ -3,7 +3,7 @@
 use super::error::Cause;
 use super::gpu::GpuRun;
 use super::instances::Backoff;
-use super::run::{Allowed, StepOf};
+use super::run::{Allowed, OnFailure, StepOf};
 use crate::host::{Environment, Holders, Interrupt};
 use crate::node::Node;
 use crate::nvml::{Code, GpuHandle, MigMode, NvmlError};
@@ -174,8 +174,15 @@ impl GpuRun<'_> {
 }
 
 /// Finds the processes that hold GPUs whose MIG mode the plan switches. Those that cannot be looked at count as held by
-/// nobody: the switch itself finds out.
-pub fn held(environment: &Environment, node: &Node, plan: &Plan, allowed: Allowed) -> Vec<Held> {
+/// nobody: the switch itself finds out. What is undone after a failure brings no client back, so none is ended before a
+/// switch that may fail; a change that goes on ends them for its own sake.
+pub fn held(
+    environment: &Environment,
+    node: &Node,
+    plan: &Plan,
+    allowed: Allowed,
+    on_failure: OnFailure,
+) -> Vec<Held> {
     let (gpus, minors): (Vec<_>, Vec<u32>) = plan
         .switched(node)
         .into_iter()
@@ -185,24 +192,28 @@ pub fn held(environment: &Environment, node: &Node, plan: &Plan, allowed: Allowe
         return Vec::new();
     }
     let holders = environment.host.holders_of(&minors).unwrap_or_default();
-    plan.held(node, gpus.into_iter().zip(holders), allowed.stop_holders)
+    let holders = gpus.into_iter().zip(holders);
+    let mut held = plan.held(node, holders, allowed.stop_holders);
+    if on_failure != OnFailure::GoOn {
+        held.iter_mut().for_each(Held::spare_clients);
+    }
+    held
 }
 
-/// Waits until no holder is in the way of the plan: an `nvidia-smi` soon exits. Calls `waits` before the first wait.
+/// Waits until no holder is in the way: an `nvidia-smi` soon exits. `find` finds the present ones, and `waits` is called
+/// before the first wait.
 ///
 /// # Errors
 /// The obstacle that remains.
 pub fn wait_for_holders(
     environment: &Environment,
-    node: &Node,
-    plan: &Plan,
-    allowed: Allowed,
+    find: impl Fn() -> Vec<Held>,
     waits: impl FnOnce(&Held),
 ) -> Result<(), Obstacle> {
     let mut backoff = Backoff::new(Some(&environment.interrupt));
     let mut waits = Some(waits);
     loop {
-        let held = held(environment, node, plan, allowed);
+        let held = find();
         let Some(first) = held.iter().find(|held| held.is_in_the_way) else {
             return Ok(());
         };

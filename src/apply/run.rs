@@ -237,7 +237,8 @@ fn threads_for(plan: &Plan) -> usize {
 fn run_steps<'a>(plan: &'a Plan, shared: &'a Shared<'a>, threads: &Threads) -> Vec<GpuRun<'a>> {
     // The driver may refuse the MIG mode of a GPU that others have open: all else is touched after that.
     let context = shared.context;
-    let held = held(context.environment, context.node, plan, context.allowed);
+    let (node, on_failure) = (context.node, shared.on_failure);
+    let held = held(context.environment, node, plan, context.allowed, on_failure);
     let (mut first, mut rest): (Vec<_>, Vec<_>) = plan
         .gpus
         .iter()

@@ -128,8 +128,7 @@ pub fn find(word: &str) -> Result<&'static Model, UnknownModel> {
     }
     let keys: Vec<&str> = candidates.iter().map(|model| model.key.as_str()).collect();
     Err(UnknownModel(if keys.is_empty() {
-        let near = nearest(word, models().iter().map(|model| model.key.as_str()));
-        let near = near.map(|near| format!(" (did you mean \"{near}\"?)"));
+        let near = near(word, &wanted).map(|near| format!(" (did you mean \"{near}\"?)"));
         format!(
             "no model is called \"{word}\"{}; mig-mps check --models lists all",
             near.unwrap_or_default()
@@ -137,6 +136,15 @@ pub fn find(word: &str) -> Result<&'static Model, UnknownModel> {
     } else {
         format!("\"{word}\" can be {}: write one of these", keys.join(", "))
     }))
+}
+
+/// Returns the model that was probably meant: one of whose words none is missing, or else one that is nearly spelled so.
+fn near(word: &str, wanted: &[String]) -> Option<&'static str> {
+    let keys = || models().iter().map(|model| model.key.as_str());
+    keys()
+        .filter(|key| words(key).iter().all(|word| wanted.contains(word)))
+        .max_by_key(|key| key.len())
+        .or_else(|| nearest(word, keys()))
 }
 
 /// True if one name of a model has all these words.

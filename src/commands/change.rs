@@ -2,15 +2,14 @@
 //! and plan again, apply, read back.
 
 use std::cell::RefCell;
-use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use super::args::{ConsentArgs, HINT, HINT_WITHOUT_WAIT};
 use super::drain::Drain;
-use super::outcome::Outcome;
+use super::outcome::{Outcome, differs};
 use super::{Context, LOCK_LIMIT, locked, pick_up_interrupted, refuse_newer, refuse_without_lists};
 use crate::apply::{self, Allowed, ApplyContext, ApplyError, OnFailure};
-use crate::error::{CommandError, Context as _, Result, chosen, failed};
+use crate::error::{Context as _, Result, chosen};
 use crate::failure::ExitStatus;
 use crate::host::{
     Directories, Lock, MpsPrograms, check_open_files, raise_memory, take_limits_of_services,
@@ -136,7 +135,8 @@ impl<'a> Change<'a> {
             if self.consent.json {
                 print_json(&ChangeDocument::planned(&plan, &run.held(&node, &plan)))?;
             } else {
-                print(&consequences::text(&plan, &run.held(&node, &plan)))?;
+                let held = run.held(&node, &plan);
+                print(&consequences::text(&plan, &held, self.on_failure))?;
             }
             return Ok(None);
         }
@@ -210,6 +210,12 @@ impl ChangeRun<'_> {
         let is_wanted = consent.dry_run || !is_quiet();
         if is_wanted && !consent.json && !self.change.is_unattended {
             print(&render::plan::text(plan))?;
+            if !consent.dry_run {
+                // Those that are in the way are waited for, and named then.
+                let mut held = self.held(node, plan);
+                held.retain(|held| held.stay && !held.is_in_the_way);
+                print(&consequences::held_text(&held, self.change.on_failure))?;
+            }
         }
         Ok(())
     }
@@ -232,9 +238,7 @@ impl ChangeRun<'_> {
                 continue;
             }
             if let Some(consent) = self.missing(&plan, agreed.as_ref()) {
-                if (self.change.needs_consent)(&plan)
-                    && !confirm(&plan, self.change.allowed, consent)?
-                {
+                if !self.is_agreed(&plan, consent)? {
                     return Err(chosen(ExitStatus::Refused, "Nothing was changed."));
                 }
                 agreed = Some(plan.clone());
@@ -268,6 +272,15 @@ impl ChangeRun<'_> {
             }
             plan = now;
         }
+    }
+
+    /// Gets consent for a plan; returns false if the user declines.
+    fn is_agreed(&self, plan: &Plan, consent: Consent) -> Result<bool> {
+        if !(self.change.needs_consent)(plan) {
+            return Ok(true);
+        }
+        let waits = consequences::waits_text(plan, self.drain.remaining());
+        Ok(confirm(plan, self.change.allowed, consent, &waits)?)
     }
 
     /// Shows the plan that another change of the node has led to, or holders of a GPU that is left out.
@@ -351,7 +364,8 @@ impl ChangeRun<'_> {
     /// Finds who holds the GPUs whose MIG mode the plan switches.
     fn held(&self, node: &Node, plan: &Plan) -> Vec<Held> {
         let environment = self.change.context.environment;
-        apply::held(environment, node, plan, self.change.allowed)
+        let (allowed, on_failure) = (self.change.allowed, self.change.on_failure);
+        apply::held(environment, node, plan, allowed, on_failure)
     }
 
     /// Waits for those who hold GPUs. Returns the node and the plan for it if that has changed meanwhile, or if GPUs that
@@ -377,10 +391,11 @@ impl ChangeRun<'_> {
         if !self.held(node, plan).iter().any(|held| held.is_in_the_way) {
             return Ok(());
         }
-        let (environment, allowed) = (self.change.context.environment, self.change.allowed);
+        let environment = self.change.context.environment;
         // Another change may wait for the same GPUs, and for this process.
         let waited = self.observer.borrow().aside(|| {
-            apply::wait_for_holders(environment, node, plan, allowed, |held| {
+            let find = || self.held(node, plan);
+            apply::wait_for_holders(environment, find, |held| {
                 note(&format!("{} waits for {}", held.title(), held.named()));
             })
         })?;
@@ -506,26 +521,4 @@ impl ChangeRun<'_> {
             Err(error) => Err(error.into()),
         }
     }
-}
-
-/// The node differs from the profile after a run that reported no error.
-fn differs(rest: &Plan) -> CommandError {
-    let mut steps = String::new();
-    for gpu in &rest.gpus {
-        for step in &gpu.steps {
-            let _ = write!(
-                steps,
-                "\n  {}: {}: {}",
-                gpu.name(),
-                step.action,
-                step.because
-            );
-        }
-    }
-    failed(format_args!(
-        "the node was changed, and does not read back as the profile says: still to do:{steps}"
-    ))
-    .hint(
-        "nothing is undone: every step has reported success; run the same command again: it goes on from here",
-    )
 }

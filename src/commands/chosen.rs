@@ -49,12 +49,14 @@ impl ProfileArgs {
         let history = ProfileHistory::of_changes(environment);
         if self.previous {
             let history = history.context(UNREADABLE)?;
-            return history.previous().map_or_else(
+            return history.numbered().nth(1).map_or_else(
                 || Err(failed("no profile was applied before the present one").hint(HISTORY)),
                 again,
             );
         }
-        if let Some(text) = boot_profile(environment, history.as_ref().ok())? {
+        let at_boot = ProfileHistory::boot_profile(history.as_ref().ok(), environment);
+        let at_boot = at_boot.context("cannot read the profile that is applied at boot")?;
+        if let Some(text) = at_boot {
             let path = environment.host.boot_profile().path();
             note(&format!("Profile: {}", path.display()));
             return Ok(ChosenProfile {
@@ -64,7 +66,8 @@ impl ProfileArgs {
         }
         history
             .context(UNREADABLE)?
-            .applied()
+            .numbered()
+            .next()
             .map_or_else(|| Err(none_named()), again)
     }
 }
@@ -74,25 +77,17 @@ pub const UNREADABLE: &str = "cannot tell which profiles were applied";
 /// The hint where a profile is not in the history.
 pub const HISTORY: &str = "mig-mps profiles --history lists the profiles that were applied";
 
-/// Returns the text of the profile that is applied at boot, if it is to be taken where none is named: before what root
-/// applied, and after what a plain user applied.
-pub fn boot_profile(
-    environment: &Environment,
-    history: Option<&ProfileHistory>,
-) -> Result<Option<String>> {
-    let has_own =
-        history.is_some_and(|history| history.is_in_force() && history.is_callers(environment));
-    if has_own && !environment.is_root() {
-        return Ok(None);
-    }
-    let text = environment.host.boot_profile().read();
-    text.context("cannot read the profile that is applied at boot")
-}
-
 /// Takes a profile that was applied, as it was then.
-fn again(applied: &AppliedProfile) -> Result<ChosenProfile> {
-    let (title, at) = (applied.title(), ago(applied.at));
-    note(&format!("Profile: {title}, applied {at} by {}", applied.by));
+fn again((number, applied): (u64, &AppliedProfile)) -> Result<ChosenProfile> {
+    let (path, at, by) = (&applied.path, ago(applied.at), &applied.by);
+    let what = match &applied.name {
+        // Profiles that are copied from each other have one name.
+        Some(name) => format!("{name} ({path})"),
+        None => path.clone(),
+    };
+    note(&format!(
+        "Profile: number {number}, {what}, applied {at} by {by}"
+    ));
     Ok(ChosenProfile {
         profile: applied.profile()?,
         path: applied.path.clone(),
@@ -166,6 +161,7 @@ impl ChosenProfile {
             at: Timestamp::now(),
             by: environment.called_by(),
             devices: own.count(),
+            boot_id: Some(node.boot_id.clone()),
             text: self.profile.source.text().to_owned(),
         }
     }

@@ -119,7 +119,7 @@ pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
             note(&sentence);
         }
     }
-    let asked = RefCell::default();
+    let asked: RefCell<Asked> = RefCell::default();
     let outcome = Change {
         allowed: Allowed {
             reset: args.reset,
@@ -127,10 +127,13 @@ pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
         },
         on_failure: OnFailure::GoOn,
         does_without_driver: !args.destroys(),
-        remark: &|_, plan| {
+        remark: &|node, plan| {
             // It switches MIG mode off on a GPU that needs a reset for that.
             if plan.gpus.iter().any(|gpu| gpu.due.is_some()) {
                 note(RESET);
+            }
+            if args.disable_mig {
+                remark_on_modes_that_stay(node, plan, &asked.borrow().gpus);
             }
         },
         // Stopping daemons, with --force also those with clients, is what was asked for.
@@ -242,8 +245,9 @@ fn summarize(args: &DownArgs, run_dir: &RunDir, outcome: &Outcome, asked: &Asked
     if args.destroys() {
         remark_on_what_stays(node, args, &asked.devices);
     }
-    if args.disable_mig {
-        remark_on_modes_that_stay(node, &asked.gpus);
+    // A plan that was shown said it before.
+    if args.disable_mig && outcome.is_unchanged {
+        remark_on_modes_that_stay(node, plan, &asked.gpus);
     }
     Ok(())
 }
@@ -321,32 +325,38 @@ fn remark_on_what_stays(node: &Node, args: &DownArgs, asked: &[String]) {
     }
 }
 
-/// `--disable-mig` switches off what mig-mps switched on; a reboot in between forgets that.
-fn remark_on_modes_that_stay(node: &Node, asked: &[String]) {
+/// Names the GPUs that `--disable-mig` leaves in MIG mode: it switches off what mig-mps switched on, and a reboot in
+/// between forgets that.
+fn remark_on_modes_that_stay(node: &Node, plan: &Plan, asked: &[String]) {
+    let off = plan.mig_switched_off();
     let (used, unknown): (Vec<&Gpu>, Vec<&Gpu>) = node
         .gpus
         .iter()
         .filter(|gpu| gpu.in_mig_mode() && asked.contains(&gpu.uuid))
-        .partition(|gpu| !gpu.instances.is_empty());
+        .filter(|gpu| !off.contains(&gpu.index))
+        .partition(|gpu| {
+            let planned = plan.gpus.iter().find(|plan| plan.uuid == gpu.uuid);
+            planned.map_or(!gpu.instances.is_empty(), |plan| !plan.after.is_empty())
+        });
     if !used.is_empty() {
-        let gpus = indices(&used);
-        note(&format!(
-            "GPU {gpus} stays in MIG mode: there are instances."
-        ));
+        note(&format!("{}: there are instances.", stays(&used)));
     }
-    if let Some(first) = unknown.first() {
+    if !unknown.is_empty() {
+        let indices: Vec<String> = unknown.iter().map(|gpu| gpu.index.to_string()).collect();
         note(&format!(
-            "GPU {} stays in MIG mode: it is not known that mig-mps switched it on, as after a reboot. \
-             nvidia-smi -i {} -mig 0 switches it off.",
-            indices(&unknown),
-            first.index
+            "{}: it is not known that mig-mps switched it on, as after a reboot. `nvidia-smi -i {} -mig 0` switches it off \
+             afterwards.",
+            stays(&unknown),
+            indices.join(",")
         ));
     }
 }
 
-fn indices(gpus: &[&Gpu]) -> String {
+/// `GPU 0 stays in MIG mode`, `GPU 0-2 stay in MIG mode`
+fn stays(gpus: &[&Gpu]) -> String {
     let indices: Vec<u32> = gpus.iter().map(|gpu| gpu.index).collect();
-    ranges(&indices)
+    let verb = if gpus.len() == 1 { "stays" } else { "stay" };
+    format!("GPU {} {verb} in MIG mode", ranges(&indices))
 }
 
 fn report(plan: &Plan, took: Duration) -> String {

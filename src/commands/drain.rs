@@ -11,6 +11,9 @@ use crate::render::note;
 /// The interval between two snapshots.
 const POLL: Duration = Duration::from_millis(500);
 
+/// The hint about clients that have not exited in time.
+const OVER: &str = "the time of --drain is over: give them more of it, or end them with --force";
+
 /// The time that clients get before `--force` ends them: `quit -t` takes whole seconds.
 pub(super) const AT_ONCE: u32 = 1;
 
@@ -49,11 +52,11 @@ impl Drain {
                 Err(refusal) => refusal,
             };
             let (Some(waiting_for), Some(left)) = (in_use(&refusal), self.left()) else {
-                return Err(refusal.into());
+                return Err(over(refusal).into());
             };
             if waiting_for != reported {
                 note(&format!(
-                    "{refusal}\nwaiting for at most {} s more",
+                    "{refusal}\nwaiting up to {} s more",
                     left.as_secs().max(1)
                 ));
                 reported = waiting_for;
@@ -64,9 +67,24 @@ impl Drain {
     }
 
     fn left(&self) -> Option<Duration> {
+        Some(self.remaining()).filter(|left| !left.is_zero())
+    }
+
+    /// The rest of the time.
+    pub(super) fn remaining(&self) -> Duration {
         let waited = self.begun.get().map(Instant::elapsed).unwrap_or_default();
-        let left = self.limit.saturating_sub(waited);
-        if left.is_zero() { None } else { Some(left) }
+        self.limit.saturating_sub(waited)
+    }
+}
+
+/// Says what helps where clients are still in the way when the time is over.
+fn over(refusal: Refusal) -> Refusal {
+    match refusal {
+        Refusal::InUse { clients, .. } => Refusal::InUse {
+            clients,
+            hint: OVER.to_owned(),
+        },
+        other => other,
     }
 }
 

@@ -11,7 +11,7 @@ use crate::error::{CommandError, Result, usage};
 use crate::failure::ExitStatus;
 use crate::host::{Environment, Pid};
 use crate::mps::Patience;
-use crate::node::{Detail, observe};
+use crate::node::{Detail, Node, observe};
 use crate::plan::{self, KillRequest, Plan, Signal};
 use crate::render::note;
 
@@ -102,19 +102,31 @@ pub fn run(args: &KillArgs, context: &Context<'_>) -> Result<ExitStatus> {
     Ok(ExitStatus::Done)
 }
 
-/// The error if only one word is given: a device, or by mistake the pid of a client.
+/// The error if only one word is given: a device, or by mistake a pid.
 fn no_pid(word: &str, environment: &Environment) -> CommandError {
-    let hint = match device_with_client(word, environment) {
-        Some(name) => format!("{word} is a client of {name}: mig-mps kill {name} {word}"),
-        None => format!("mig-mps kill {word} PID; mig-mps status shows the clients of each device"),
+    let what = "mig-mps kill needs DEVICE and PID";
+    let is_pid = pid(word).is_ok();
+    let node = is_pid.then(|| observe(environment, Detail::STATUS));
+    let (name, is_device) = match &node {
+        Some(Ok(node)) => (device_with_client(word, node), node.device(word).is_some()),
+        _ => (None, true),
     };
-    usage("mig-mps kill needs DEVICE and PID").hint(hint)
+    match name {
+        Some(name) => usage(what).hint(format!(
+            "{word} is a client of {name}: mig-mps kill {name} {word}"
+        )),
+        None if is_device => usage(what).hint(format!(
+            "mig-mps kill {word} PID; mig-mps status shows the clients of each device"
+        )),
+        None => usage(format!(
+            "{what}: no device is called {word}, and status shows no client with that pid"
+        ))
+        .hint("mig-mps status shows the clients of each device"),
+    }
 }
 
 /// Returns the name of the device with a client that has this pid.
-fn device_with_client(word: &str, environment: &Environment) -> Option<String> {
-    pid(word).ok()?;
-    let node = observe(environment, Detail::STATUS).ok()?;
+fn device_with_client(word: &str, node: &Node) -> Option<String> {
     let served = node.served().find(|served| {
         let mut pids = served
             .clients

@@ -1,5 +1,6 @@
 //! The outcome of a change, and its report.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::args::ConsentArgs;
@@ -110,4 +111,26 @@ impl Outcome {
             note(&status::summary(&self.node, devices, self.took));
         }
     }
+}
+
+/// The node differs from the profile after a run that reported no error.
+pub fn differs(rest: &Plan) -> CommandError {
+    let mut steps = String::new();
+    for gpu in &rest.gpus {
+        for step in &gpu.steps {
+            let _ = write!(
+                steps,
+                "\n  {}: {}: {}",
+                gpu.name(),
+                step.action,
+                step.because
+            );
+        }
+    }
+    failed(format_args!(
+        "the node was changed, and does not read back as the profile says: still to do:{steps}"
+    ))
+    .hint(
+        "nothing is undone: every step has reported success; run the same command again: it goes on from here",
+    )
 }

@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::chosen::ProfileArgs;
 use super::{Context, cdi, detail_for, refuse_newer, remark_on, tell_of_interrupted, up};
-use crate::apply::{self, Allowed};
+use crate::apply::{self, Allowed, OnFailure};
 use crate::error::Result;
 use crate::failure::ExitStatus;
 use crate::host::Uid;
@@ -68,14 +68,15 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     .with_remarks_on_devices(&node);
     tell_of_interrupted(environment);
     remark_on(&node, &plan);
-    let held = apply::held(environment, &node, &plan, Allowed::default());
+    let on_failure = OnFailure::RollBack;
+    let held = apply::held(environment, &node, &plan, Allowed::default(), on_failure);
     if args.json {
         print_json(&PlanDocument::of(&plan, &held))?;
     } else if !plan.has_changes() {
         note("Nothing to do: the node is as the profile says.");
     } else {
         print(&render::plan::text(&plan))?;
-        print(&consequences::text(&plan, &held))?;
+        print(&consequences::text(&plan, &held, on_failure))?;
     }
     if args.exit_code && plan.has_changes() {
         return Ok(ExitStatus::Drift);

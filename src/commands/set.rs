@@ -15,7 +15,8 @@ use crate::render::note;
 /// Change settings of a running daemon
 ///
 /// Programs that start afterwards get the new settings; clients keep what they started with. The
-/// change is recorded: `plan` shows how it differs from the profile, and `up` reverts it.
+/// change lasts until the next `up`, and `plan` shows how it differs from the profile. To keep it, write it
+/// into the profile.
 #[derive(Args, Debug)]
 #[command(
     override_usage = "mig-mps set [OPTIONS] <DEVICE> <KEY=VALUE>...\n       mig-mps set [OPTIONS] --gpu <N> <KEY=VALUE>..."

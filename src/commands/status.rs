@@ -7,7 +7,6 @@ use clap::Args;
 
 use super::Context;
 use super::args::{DeviceArgs, duration};
-use super::chosen::boot_profile;
 use crate::error::{Context as _, Result, failed, usage};
 use crate::failure::ExitStatus;
 use crate::host::{Environment, printable, without_error_numbers};
@@ -127,12 +126,16 @@ fn applied(environment: &Environment, node: &Node) -> Applied {
     let Some(profile) = history.applied() else {
         return Applied::Nothing;
     };
-    let at_boot = boot_profile(environment, Some(&history)).ok().flatten();
+    let at_boot = ProfileHistory::boot_profile(Some(&history), environment);
     Applied::Known {
         profile: Box::new(profile.clone()),
         taken_down: history.taken_down().cloned(),
         differs: differs(environment, node, &history),
-        is_default: at_boot.is_none_or(|text| text == profile.text),
+        is_of_earlier_boot: profile
+            .boot_id
+            .as_ref()
+            .is_some_and(|boot_id| *boot_id != node.boot_id),
+        is_default: !matches!(at_boot, Ok(Some(text)) if text != profile.text),
     }
 }
 

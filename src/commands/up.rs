@@ -23,7 +23,7 @@ use crate::host::{
     report_ready,
 };
 use crate::mps::{MAX_PIPE_DIR, MpsError};
-use crate::node::{Detail, Node, observe};
+use crate::node::{Detail, Node, Served, observe};
 use crate::plan::{self, LeftOut, Plan, Refusal};
 use crate::profile::{Profile, ProfileError, Span};
 use crate::render::{self, consequences, note, print, tell, verified};
@@ -88,7 +88,9 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
         if !args.consent.dry_run {
             chosen.record(environment, &directories, &outcome.node, &missing, false);
         }
-        return unchanged(args, environment, &directories, outcome);
+        let status = unchanged(args, environment, &directories, outcome)?;
+        remark_on_boot(args, environment, &chosen.profile);
+        return Ok(status);
     }
     let (node, plan) = (&outcome.node, &outcome.plan);
     chosen.record(environment, &directories, node, &missing, true);
@@ -105,6 +107,7 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
     }
     remark(node, plan);
     outcome.conclude(&[], &args.consent);
+    remark_on_boot(args, environment, &chosen.profile);
     if !args.consent.json {
         all = verified(args, environment, node)?;
     }
@@ -273,8 +276,15 @@ fn check_pipe_dirs(directories: &Directories) -> Result<()> {
     Ok(())
 }
 
-/// Explains the MPS default that surprises people, when daemons were started with it.
+/// Explains the MPS default that surprises people, when the first daemons of a node were started with it.
 fn remark(node: &Node, plan: &Plan) {
+    let is_started = |served: &Served| {
+        let mut starts = plan.starts();
+        starts.any(|start| start.name == served.record.name)
+    };
+    if plan.stops().next().is_some() || !node.served().all(is_started) {
+        return;
+    }
     let one_at_a_time = plan
         .starts()
         .filter(|start| *start.serve() == Serve::OneAtATime)
@@ -294,6 +304,25 @@ fn remark(node: &Node, plan: &Plan) {
         "{which} one user at a time: a second user's program waits in cuInit until the first user's \
          programs have exited.{how_to_share}"
     ));
+}
+
+/// Says that the next boot brings another profile, and how this one is kept. A plain user's daemons are not those of the boot.
+fn remark_on_boot(args: &UpArgs, environment: &Environment, profile: &Profile) {
+    let host = &environment.host;
+    let is_shown = !args.consent.dry_run && !args.consent.json && environment.is_root();
+    if !is_shown || !host.applies_profile_at_boot() {
+        return;
+    }
+    let at_boot = host.boot_profile();
+    if let Ok(Some(text)) = at_boot.read()
+        && text != profile.source.text()
+    {
+        let path = at_boot.path();
+        let path = path.display();
+        note(&format!(
+            "At boot, another profile is applied, {path}: `mig-mps profiles --applied | sudo tee {path}` keeps this one."
+        ));
+    }
 }
 
 /// Returns the values of `serve` whose user or group is not known on this machine, with the reason and a hint.

@@ -15,8 +15,8 @@ use crate::render::{print_json, verified};
 /// Check that programs become MPS clients of devices
 ///
 /// For each device a process initialises CUDA as a user that the daemon serves, and asks CUDA whether it is an
-/// MPS client. It takes no client slot and makes no context. A device that serves another user now is left
-/// alone.
+/// MPS client. It takes no client slot and makes no context. A device that serves another user now, or is for
+/// another user, is left alone: if none fails, the exit status is 4 then.
 #[derive(Args, Debug)]
 pub struct VerifyArgs {
     #[command(flatten)]

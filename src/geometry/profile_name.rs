@@ -109,7 +109,7 @@ impl FromStr for ProfileName {
             if Self::read(near).is_some() {
                 return format!("\"{text}\" is not a profile name: did you mean \"{near}\"?");
             }
-            format!("\"{text}\" is not a profile name: expected one like \"3g\", \"3g.40gb\" or \"1g+me\"")
+            format!("\"{text}\" is not a profile name: expected one like \"3g\", \"3g.40gb\" or \"1g+me\" (mig-mps list --offers)")
         })
     }
 }

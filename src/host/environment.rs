@@ -59,6 +59,12 @@ impl Host {
         }
     }
 
+    /// True if the service that applies that profile is enabled.
+    pub fn applies_profile_at_boot(&self) -> bool {
+        self.below("/etc/systemd/system/multi-user.target.wants/mig-mps.service")
+            .is_symlink()
+    }
+
     /// Returns all visible processes.
     pub fn processes(&self) -> io::Result<ProcessTable> {
         ProcessTable::read(&self.root.join("proc"))

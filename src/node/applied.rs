@@ -17,6 +17,8 @@ pub enum Applied {
         taken_down: Option<TakenDown>,
         /// True if the node differs from it; `None` if that was not judged.
         differs: Option<bool>,
+        /// True if nothing was applied since the machine was booted.
+        is_of_earlier_boot: bool,
         /// True if `plan` and `up` take it where no profile is named.
         is_default: bool,
     },

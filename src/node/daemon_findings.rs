@@ -76,7 +76,7 @@ pub fn restored(node: &Node, served: &Served) -> String {
     let name = &served.record.name;
     let removes = format!("`mig-mps down {name}` removes what is left");
     match node.gpu(&served.record.key.gpu) {
-        Some(_) => format!("`mig-mps up PROFILE` restores it, {removes}"),
+        Some(_) => format!("`{}` restores it, {removes}", node.up_command()),
         None => removes,
     }
 }
@@ -169,7 +169,7 @@ fn who_works(served: &Served) -> String {
     let clients = served.clients.listed().iter();
     let pids: Vec<String> = clients.map(Client::shown_pid).collect();
     match pids.as_slice() {
-        [] if served.clients.are_known() => "no client works".to_owned(),
+        [] if served.clients.are_known() => "it has no clients".to_owned(),
         [] => "whether clients still work is hidden".to_owned(),
         [one] => format!("pid {one} still works"),
         _ => format!("pids {} still work", pids.join(", ")),
@@ -177,7 +177,7 @@ fn who_works(served: &Served) -> String {
 }
 
 /// Returns the settings of a daemon that somebody changed, as a problem.
-pub(super) fn changed_settings(served: &Served) -> Option<Finding> {
+pub(super) fn changed_settings(node: &Node, served: &Served) -> Option<Finding> {
     if !served.record.finished {
         // A change is setting them.
         return None;
@@ -192,6 +192,10 @@ pub(super) fn changed_settings(served: &Served) -> Option<Finding> {
             Some(format!("{name} was set to {set} and is {is}"))
         })
         .collect();
+    if changed.is_empty() {
+        return None;
+    }
     let seen = format!("{}: somebody has changed it", changed.join("; "));
-    (!changed.is_empty()).then(|| Finding::fail("settings-changed", seen))
+    let remedy = format!("`{}` sets it again", node.up_command());
+    Some(Finding::fail("settings-changed", seen).with_remedy(remedy))
 }

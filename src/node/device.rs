@@ -2,7 +2,7 @@
 
 use super::{OutsideMps, Served, Stray, Unseen};
 use crate::geometry::{ComputeInstanceId, GpuInstanceId, Placement};
-use crate::host::Pid;
+use crate::host::{Holder, Pid, listed};
 use crate::nvml::{Memory, Processes};
 use crate::settings::Serve;
 use crate::state::DeviceKey;
@@ -29,6 +29,8 @@ pub struct Device {
     pub processes: Option<Processes>,
     /// Programs that compute on it outside MPS. Read with `Detail::outside_mps`.
     pub outside_mps: Vec<OutsideMps>,
+    /// The processes of [`unaccounted`](Self::unaccounted) that `/proc` shows. Read wherever processes are.
+    pub strangers: Vec<Holder>,
     /// Servers in the caller's run directory that outlived its daemons. Read wherever processes are.
     pub strays: Vec<Stray>,
 }
@@ -74,6 +76,7 @@ impl Device {
             served: None,
             processes: None,
             outside_mps: Vec::new(),
+            strangers: Vec::new(),
             strays: Vec::new(),
         }
     }
@@ -166,5 +169,19 @@ impl Device {
         };
         let pids = processes.compute.iter().map(|usage| usage.pid);
         pids.filter(|&pid| !is_known(pid)).collect()
+    }
+
+    /// Describes some of those processes, such as `pid 4711 (alice, python train.py, session-3.scope)`; `None` for none.
+    pub fn describe(&self, pids: &[Pid]) -> Option<String> {
+        let words: Vec<String> = pids
+            .iter()
+            .map(|pid| {
+                let mut strangers = self.strangers.iter();
+                strangers
+                    .find(|stranger| stranger.pid == *pid)
+                    .map_or_else(|| format!("pid {pid}"), Holder::to_string)
+            })
+            .collect();
+        (!words.is_empty()).then(|| listed(&words, "and"))
     }
 }

@@ -167,7 +167,7 @@ impl Failure for NoSuchDevice {
             },
             Self::Lost(_) => lost_hint(),
             Self::Ambiguous { wanted, .. } if is_index(wanted) => format!(
-                "name one device; a command that takes several has --gpu {wanted} for all of GPU {wanted}"
+                "name one device, or all of GPU {wanted} with --gpu {wanted} where several can be given"
             ),
             Self::Ambiguous { wanted, .. } => {
                 format!("name one device; a command that takes several also takes '{wanted}*'")
@@ -194,7 +194,14 @@ const MOST: usize = 8;
 /// Names the devices, or the nearest of many.
 pub(super) fn devices(wanted: &str, known: &[String], kind: &str) -> String {
     let lower = wanted.to_ascii_lowercase();
-    if let Some(index) = lower.strip_prefix("gpu").filter(|index| is_index(index)) {
+    let index = lower.strip_prefix("gpu");
+    // More digits are the beginning of a UUID.
+    let index = index.map(|rest| rest.trim_start_matches('-'));
+    let index = index.filter(|index| is_index(index) && index.len() < 4);
+    if lower == "all" {
+        return "'*' takes every device".to_owned();
+    }
+    if let Some(index) = index {
         return format!("--gpu {index} takes every device of GPU {index}");
     }
     if wanted.contains(',') {

@@ -2,7 +2,7 @@
 
 use super::daemon_findings::{changed_settings, daemon_problem};
 use super::fault::{Finding, Severity};
-use super::{Client, LOST, Node, Served, Stray, Unmanaged, Unseen};
+use super::{Applied, Client, LOST, Node, Served, Stray, Unmanaged, Unseen};
 use crate::host::{Pid, Uid, user_name};
 use crate::state::Missing;
 
@@ -30,7 +30,7 @@ impl Node {
         if devices.is_empty() {
             found.extend(self.unpartitioned());
         }
-        for finding in self.missing.iter().map(Self::left_out) {
+        for finding in self.missing.iter().map(|missing| self.left_out(missing)) {
             // GPUs that the same processes hold have the same reason.
             if !found.contains(&finding) {
                 found.push(finding);
@@ -66,7 +66,7 @@ impl Node {
         for device in &self.devices {
             if let Some(served) = &device.served {
                 // During a change, record and daemon may differ.
-                let changed = changed_settings(served).filter(|_| !self.is_changing());
+                let changed = changed_settings(self, served).filter(|_| !self.is_changing());
                 let found = daemon_problem(self, device, served)
                     .into_iter()
                     .chain(changed);
@@ -219,9 +219,9 @@ impl Node {
     }
 
     /// Describes a part of the applied profile that was left out. A daemon from before may go on in its place.
-    fn left_out(missing: &Missing) -> Finding {
+    fn left_out(&self, missing: &Missing) -> Finding {
         let seen = format!("not as the applied profile says: {}", missing.why);
-        let remedy = "mend that, and `mig-mps up PROFILE` goes on from there";
+        let remedy = format!("mend that, and `{}` goes on from there", self.up_command());
         let finding = Finding::warn("profile-incomplete", seen).with_remedy(remedy);
         match &missing.device {
             Some(name) => finding.on(name),
@@ -229,8 +229,16 @@ impl Node {
         }
     }
 
-    /// Describes the GPUs in MIG mode without a MIG device, as after a reboot.
+    /// Describes the GPUs in MIG mode without a MIG device, as after a reboot. Where the profile was taken down, they are as
+    /// somebody wanted them.
     fn unpartitioned(&self) -> Option<Finding> {
+        if let Applied::Known {
+            taken_down: Some(_),
+            ..
+        } = &self.applied
+        {
+            return None;
+        }
         let indices: Vec<String> = self
             .gpus
             .iter()
@@ -244,7 +252,7 @@ impl Node {
         };
         let what = format!("{gpus}: MIG is on and there is no MIG device");
         let problem = Finding::warn("no-mig-devices", what);
-        Some(problem.with_remedy("`mig-mps up PROFILE` makes MIG devices"))
+        Some(problem.with_remedy(format!("`{}` makes MIG devices", self.up_command())))
     }
 }
 

@@ -44,6 +44,8 @@ pub struct Node {
     pub unmanaged: Vec<Unmanaged>,
     /// The profile that was applied last. Read by `status`.
     pub applied: Applied,
+    /// True if `up` without a profile makes it again as it was. Read wherever processes are.
+    pub has_default_profile: bool,
     /// The amount of detail that was read.
     pub detail: Detail,
 }
@@ -60,6 +62,15 @@ impl Node {
         };
         node.join();
         node
+    }
+
+    /// Returns the command that makes what is missing.
+    pub fn up_command(&self) -> &'static str {
+        if self.has_default_profile {
+            "mig-mps up"
+        } else {
+            "mig-mps up PROFILE"
+        }
     }
 
     /// Describes the GPU instances that a change destroyed and that do not exist now.

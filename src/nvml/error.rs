@@ -32,6 +32,8 @@ impl Code {
     pub const INSUFFICIENT_SIZE: Self = Self(7);
     /// The kernel module is not loaded.
     const DRIVER_NOT_LOADED: Self = Self(9);
+    /// A GPU has fallen off its bus.
+    const GPU_IS_LOST: Self = Self(15);
     /// A GPU must be reset first.
     pub const RESET_REQUIRED: Self = Self(16);
     /// A process uses it.
@@ -42,10 +44,10 @@ impl Code {
     const UNKNOWN: Self = Self(999);
 }
 
-/// Shows the driver's description and the number.
-impl fmt::Display for Code {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = match self.0 {
+impl Code {
+    /// Returns the driver's description.
+    fn text(self) -> &'static str {
+        match self.0 {
             0 => "Success",
             1 => "Uninitialized",
             2 => "Invalid Argument",
@@ -64,8 +66,24 @@ impl fmt::Display for Code {
             23 => "Insufficient Resources",
             999 => "Unknown Error",
             _ => "NVML error",
-        };
-        write!(f, "{text} ({})", self.0)
+        }
+    }
+}
+
+/// Shows the driver's description and the number.
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.text(), self.0)
+    }
+}
+
+/// `GPU 0: nvmlDeviceSetMigMode: Not Supported (3)`; a lost GPU is said to be lost in plain words first.
+fn refusal(subject: &str, call: &str, code: Code) -> String {
+    match code {
+        Code::GPU_IS_LOST if subject.starts_with("GPU ") => {
+            format!("{subject} is lost ({call}: {}, {})", code.text(), code.0)
+        }
+        _ => format!("{subject}: {call}: {code}"),
     }
 }
 
@@ -83,7 +101,7 @@ pub enum NvmlError {
     #[error("the driver is too old: its NVML library has no {call}")]
     TooOld { call: &'static str },
     /// The driver answered with an error.
-    #[error("{subject}: {call}: {code}")]
+    #[error("{}", refusal(subject, call, *code))]
     Refused {
         call: &'static str,
         /// The GPU or instance.

@@ -359,6 +359,13 @@ pub struct StartServer {
     pub settings: Settings,
 }
 
+impl Stop {
+    /// True if it has clients, or may have some that nobody can see.
+    pub(super) fn may_have_clients(&self) -> bool {
+        !self.clients.is_empty() || self.unasked.is_some()
+    }
+}
+
 impl Start {
     /// The users that it serves.
     pub fn serve(&self) -> &Serve {

@@ -20,6 +20,9 @@ use crate::profile::{NameTemplate, SettingAssignment, Span};
 use crate::settings::{KEYS, Oversubscription, Server, SettingKey, Settings, Update};
 use crate::state::RunDir;
 
+/// The reason to start the daemon of a device that takes the place of others.
+const NEW_INSTANCE: &str = "new instance";
+
 /// The reason to stop the daemon of a device that stays.
 const NO_DAEMON: &str = "the profile wants no daemon for it";
 
@@ -89,6 +92,11 @@ impl Slot<'_> {
         })
     }
 
+    /// True if its instance is to be made.
+    fn is_new_instance(&self) -> bool {
+        self.device.is_none() && self.place.placement().is_some()
+    }
+
     /// True if the record has the name of the slot.
     fn is_called(&self, served: &Served) -> bool {
         self.template().makes(self.gpu, &served.record.name)
@@ -136,32 +144,43 @@ fn serve_of(settings: &Settings) -> String {
 impl GpuPlan {
     /// Adds the daemons of the GPU's slots, which have their names.
     pub(super) fn add_daemons(&mut self, planner: Planner<'_>, slots: &[Slot<'_>]) {
+        let uuid = self.uuid.clone();
+        let present = planner.node.devices.iter().filter_map(|device| {
+            let served = device.served.as_ref()?;
+            let is_here = device.key.gpu == uuid && concerns_us(served, planner.run_dir);
+            let slot = slots.iter().find(|slot| slot.is_served_by(served));
+            is_here.then_some((device, served, slot))
+        });
+        let replaces = present
+            .clone()
+            .any(|(device, _, slot)| slot.is_none() && device.is_there() && !device.is_whole());
         for slot in slots {
             if let Some(settings) = slot.settings.as_deref() {
-                self.serve(planner, slot, settings);
+                self.serve(planner, slot, settings, replaces);
             }
         }
-        for device in &planner.node.devices {
-            let Some(served) = &device.served else {
-                continue;
-            };
-            if device.key.gpu != self.uuid || !concerns_us(served, planner.run_dir) {
-                continue;
-            }
-            let because = match slots.iter().find(|slot| slot.is_served_by(served)) {
+        for (device, served, slot) in present {
+            let because = match slot {
                 Some(slot) if slot.settings.is_some() => continue,
                 // A user may serve a device that the profile leaves without a daemon.
                 Some(_) if served.run_dir != *planner.run_dir => continue,
                 Some(_) => NO_DAEMON,
                 None if device.is_gone() => "its device is gone",
-                None => "not in the profile",
+                None if device.is_whole() => "not in the profile",
+                None => "its instance is destroyed",
             };
             self.stop(planner.run_dir, served, because);
         }
     }
 
-    /// Plans the daemon of one slot.
-    fn serve(&mut self, planner: Planner<'_>, slot: &Slot<'_>, settings: &Settings) {
+    /// Plans the daemon of one slot. `replaces` tells if other devices of the GPU make room.
+    fn serve(
+        &mut self,
+        planner: Planner<'_>,
+        slot: &Slot<'_>,
+        settings: &Settings,
+        replaces: bool,
+    ) {
         let run_dir = planner.run_dir;
         if planner.unserved(settings).is_some() {
             // Its present daemon goes on, unless another device may get its name.
@@ -182,6 +201,7 @@ impl GpuPlan {
                     self.stop(run_dir, lost, because);
                     because.to_owned()
                 }
+                None if replaces && slot.is_new_instance() => NEW_INSTANCE.to_owned(),
                 None => gpu_plan::reason_to_start(&beside),
             },
             Some(served) if served.run_dir != *run_dir => {

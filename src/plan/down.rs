@@ -6,7 +6,7 @@ use super::{Action, GpuInstance, Obstacle, Plan, Purge, Reason, Refusal, Step, S
 use crate::geometry::SliceMap;
 use crate::host::Pid;
 use crate::mps::{Means, Patience};
-use crate::node::{DaemonState, Device, Gpu, Node, Served};
+use crate::node::{DaemonState, Gpu, Node, Served};
 use crate::state::RunDir;
 
 /// A request to take devices down.
@@ -213,14 +213,16 @@ fn check_idle(node: &Node, run_dir: &RunDir, gpu: &Gpu, uuid: &str) -> Result<()
         let hint = for_its_owner("have its owner take it down first, or leave --destroy-mig out");
         return Err(Obstacle::new(what, hint));
     }
-    let hint = "let them end first, or leave --destroy-mig out";
+    let hint = "let them end first, or end them: --force ends only clients of daemons; or leave --destroy-mig out";
     // The plan ends the daemons whose records are lost, or has been refused for them.
     let lost = node.lost_records.iter().flat_map(|lost| &lost.servers);
     let ended: Vec<Pid> = lost.map(|server| server.pid).collect();
-    let device = node.device_with_uuid(uuid);
-    let mut pids = device.map(Device::unaccounted).unwrap_or_default();
+    let Some(device) = node.device_with_uuid(uuid) else {
+        return Ok(());
+    };
+    let mut pids = device.unaccounted();
     pids.retain(|pid| !ended.contains(pid));
-    outside_mps(gpu, uuid, &pids, hint).map_or(Ok(()), Err)
+    outside_mps(gpu, device, &pids, hint).map_or(Ok(()), Err)
 }
 
 /// Plans to switch off the MIG mode that mig-mps switched on, if no instance remains.

@@ -228,9 +228,11 @@ impl Plan {
         fn has_new<T: PartialEq>(now: impl IntoIterator<Item = T>, shown: &[T]) -> bool {
             now.into_iter().any(|one| !shown.contains(&one))
         }
-        let ended: Vec<&ClientOf> = shown.ended_clients().collect();
+        // One that waited may have become a client.
+        let ended = shown.ended_clients();
+        let ended: Vec<(&str, Option<Pid>)> = ended.map(ClientOf::identity).collect();
         has_new(self.stopped_daemons(), &shown.stopped_daemons())
-            || has_new(self.ended_clients(), &ended)
+            || has_new(self.ended_clients().map(ClientOf::identity), &ended)
             || has_new(self.destroyed_instances(), &shown.destroyed_instances())
             || has_new(self.mig_switched_off(), &shown.mig_switched_off())
     }
@@ -394,7 +396,7 @@ impl Plan {
     pub fn by_force(mut self, seconds: u32) -> Self {
         for step in self.gpus.iter_mut().flat_map(|gpu| &mut gpu.steps) {
             if let Action::Stop(stop) = &mut step.action
-                && (!stop.clients.is_empty() || stop.unasked.is_some())
+                && stop.may_have_clients()
             {
                 stop.patience = Patience::Force(seconds);
             }

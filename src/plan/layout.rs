@@ -45,7 +45,7 @@ impl<'a> Layout<'a> {
             (true, _) if mode.pending == on => return,
             (true, _) => "an earlier change is pending, and a reset would carry it out",
             (false, true) if mode.pending => "an earlier change is pending",
-            (false, true) => "the profile partitions this GPU",
+            (false, true) => "the profile asks for it",
             (false, false) => "the profile wants this GPU whole",
         };
         let step = Action::SwitchMig { on }.because(because);
@@ -87,8 +87,9 @@ impl<'a> Layout<'a> {
         because: &str,
     ) {
         for part in gone.map(|nth| &standing.parts[nth]) {
-            let (uuid, hint) = (&part.compute.uuid, "let them end first");
-            let in_the_way = outside_mps(self.gpu, uuid, &part.strangers, hint);
+            let in_the_way = part
+                .device
+                .and_then(|device| outside_mps(self.gpu, device, &part.strangers, END_FIRST));
             self.plan.obstacles.extend(in_the_way);
             let action = Action::DestroyComputeInstance {
                 instance: standing.instance.placement,
@@ -172,13 +173,17 @@ impl Rank {
 
 /// The programs outside MPS on a whole GPU: the mode switches only on an idle GPU.
 fn computes(node: &Node, gpu: &Gpu) -> Option<Obstacle> {
-    let busy = list(&node.device_with_uuid(&gpu.uuid)?.unaccounted())?;
+    let device = node.device_with_uuid(&gpu.uuid)?;
+    let busy = device.describe(&device.unaccounted())?;
     let what = format!(
-        "GPU {} ({}) computes for pid {busy}: the MIG mode of an idle GPU alone can be switched",
+        "GPU {} ({}) computes for {busy} outside MPS: the MIG mode of an idle GPU alone can be switched",
         gpu.index, gpu.product
     );
-    (!gpu.in_mig_mode()).then(|| Obstacle::new(what, "let them end first"))
+    (!gpu.in_mig_mode()).then(|| Obstacle::new(what, END_FIRST))
 }
+
+/// The remedy for programs outside MPS.
+const END_FIRST: &str = "let them end first, or end them: --force ends only clients of daemons";
 
 /// The reset or reboot that a change of the mode needs, as far as it is known beforehand.
 pub(super) fn due(gpu: &Gpu, on: bool) -> Option<String> {
@@ -270,7 +275,8 @@ pub(super) fn concerns_us(served: &Served, run_dir: &RunDir) -> bool {
 /// The disruption of stopping a daemon. One that cannot be asked may have a client.
 fn disruption_of_end(served: &Served, run_dir: &RunDir) -> Disruption {
     let unasked = served.run_dir != *run_dir || unknowable(served).is_some();
-    let clients = served.clients.listed().len() + usize::from(unasked);
+    let programs = served.clients.listed().len() + served.waiting.len();
+    let clients = programs + usize::from(unasked);
     Disruption {
         clients: u32::try_from(clients).unwrap_or(u32::MAX),
         daemons: served.is_alive().into(),
@@ -279,16 +285,20 @@ fn disruption_of_end(served: &Served, run_dir: &RunDir) -> Disruption {
 }
 
 /// Programs that compute on a device outside MPS: the driver would refuse to destroy it.
-pub(super) fn outside_mps(gpu: &Gpu, uuid: &str, pids: &[Pid], hint: &str) -> Option<Obstacle> {
-    let (index, pids) = (gpu.index, list(pids)?);
-    let what = format!("GPU {index}: pid {pids} uses {uuid} outside MPS");
+pub(super) fn outside_mps(
+    gpu: &Gpu,
+    device: &Device,
+    pids: &[Pid],
+    hint: &str,
+) -> Option<Obstacle> {
+    let verb = if pids.len() == 1 { "uses" } else { "use" };
+    let what = format!(
+        "GPU {}: {} {verb} {} outside MPS",
+        gpu.index,
+        device.describe(pids)?,
+        device.name
+    );
     Some(Obstacle::new(what, hint))
-}
-
-/// `4711, 4712`; `None` if there are none.
-fn list(pids: &[Pid]) -> Option<String> {
-    let words: Vec<String> = pids.iter().map(Pid::to_string).collect();
-    (!words.is_empty()).then(|| words.join(", "))
 }
 
 /// True if mig-mps made this GPU instance, or that compute instance in it.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Action, GpuPlan, Obstacle, Plan};
 use crate::host::{Holder, Holders, Pid, ranges};
+use crate::mps::Patience;
 use crate::node::{Gpu, Node};
 
 /// GPUs whose MIG mode a plan switches, and the processes that have each open.
@@ -15,8 +16,27 @@ pub struct Held {
     pub uuids: Vec<String>,
     /// The processes that have them open, without those that MPS accounts for.
     pub holders: Holders,
-    /// True if the MIG mode cannot be switched before the holders end.
+    /// True if the MIG mode cannot be switched before the holders end, or is not to be tried.
     pub is_in_the_way: bool,
+    /// The cost of the steps before the switch.
+    pub cost: Cost,
+    /// True if some of the holders keep the GPUs open during the switch.
+    pub stay: bool,
+    /// True if the switch is certain to fail then; otherwise the driver decides.
+    needs_reset: bool,
+}
+
+/// The cost of the steps that come before a switch on the same GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cost {
+    /// There are none.
+    Nothing,
+    /// All of it can be put back: daemons, instances.
+    Undoable,
+    /// Clients exit before.
+    Clients,
+    /// Clients are ended.
+    EndedClients,
 }
 
 /// The unit of the fabric manager, which holds all GPUs and lets go of one that is reset.
@@ -48,7 +68,12 @@ impl Plan {
             if holders == Holders::default() {
                 continue;
             }
-            let held = Held::of(gpu, holders, stops_holders);
+            let cost = self
+                .gpus
+                .iter()
+                .find(|plan| plan.uuid == gpu.uuid)
+                .map_or(Cost::Nothing, Cost::of);
+            let held = Held::of(gpu, holders, stops_holders, cost);
             match all.iter_mut().find(|other| other.is_held_like(&held)) {
                 Some(other) => {
                     other.gpus.extend(held.gpus);
@@ -65,6 +90,19 @@ impl Plan {
 fn is_switched(plan: &GpuPlan, gpu: &Gpu) -> bool {
     plan.actions()
         .any(|action| matches!(action, Action::SwitchMig { on } if *on != gpu.in_mig_mode()))
+}
+
+impl Cost {
+    fn of(plan: &GpuPlan) -> Self {
+        let costs = plan.actions().map(|action| match action {
+            Action::Stop(stop) if !stop.may_have_clients() => Self::Undoable,
+            Action::Stop(stop) if stop.patience == Patience::Idle => Self::Clients,
+            Action::Stop(_) => Self::EndedClients,
+            Action::DestroyComputeInstance { .. } | Action::DestroyGpuInstance(_) => Self::Undoable,
+            _ => Self::Nothing,
+        });
+        costs.max().unwrap_or(Self::Nothing)
+    }
 }
 
 /// Daemons, servers, clients and all that computes: their ends are planned, or they are obstacles of their own.
@@ -95,21 +133,32 @@ fn accounted_for(node: &Node) -> BTreeSet<Pid> {
 impl Held {
     /// Only where the switch resets the GPU, all who have it open are known to be in its way; on other GPUs the driver
     /// decides.
-    fn of(gpu: &Gpu, holders: Holders, stops_holders: bool) -> Self {
-        let is_held = holders.seen.iter().any(|holder| {
+    fn of(gpu: &Gpu, holders: Holders, stops_holders: bool, cost: Cost) -> Self {
+        let stay = holders.seen.iter().any(|holder| {
             let is_stopped = stops_holders && holder.is_monitoring();
             !is_stopped && holder.unit.as_deref() != Some(FABRIC_MANAGER)
         });
+        let needs_reset = gpu.resetless == Some(false);
         Self {
             gpus: vec![gpu.index],
             uuids: vec![gpu.uuid.clone()],
-            is_in_the_way: is_held && gpu.resetless == Some(false),
+            is_in_the_way: stay && needs_reset,
+            cost,
+            stay,
+            needs_reset,
             holders,
         }
     }
 
+    /// Keeps clients from being ended for a switch that the driver may then refuse.
+    pub fn spare_clients(&mut self) {
+        self.is_in_the_way |= self.stay && self.cost == Cost::EndedClients;
+    }
+
     fn is_held_like(&self, other: &Self) -> bool {
-        self.holders == other.holders && self.is_in_the_way == other.is_in_the_way
+        self.holders == other.holders
+            && self.is_in_the_way == other.is_in_the_way
+            && self.cost == other.cost
     }
 
     /// Names the GPUs: `GPU 0-7`.
@@ -130,11 +179,14 @@ impl Held {
 
     /// The obstacle to the switch, if the holders are certain to be one.
     pub fn obstacle(&self) -> Option<Obstacle> {
-        let what = format!(
-            "cannot switch the MIG mode of {}: held open by {}",
-            self.title(),
-            self.named()
-        );
+        let (title, named) = (self.title(), self.named());
+        let what = if self.needs_reset {
+            format!("cannot switch the MIG mode of {title}: held open by {named}")
+        } else {
+            format!(
+                "the driver may refuse to switch the MIG mode of {title}, and no client is ended for that: held open by {named}"
+            )
+        };
         self.is_in_the_way.then(|| Obstacle::new(what, self.hint()))
     }
 }

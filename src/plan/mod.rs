@@ -31,7 +31,7 @@ pub use drift::differs;
 pub use gpu_plan::{DeviceAfter, GpuPlan, ModeChange, Plan, Undisturbed, UnmanagedDaemon};
 pub use kill::{KillRequest, device_of, kill};
 pub use left_out::LeftOut;
-pub use mig_mode::Held;
+pub use mig_mode::{Cost, Held};
 pub use refusal::{ClientOf, Misfit, Obstacle, Refusal};
 pub use restart::{heal, is_healed, restart};
 pub use up::{up, up_in_part};

@@ -156,6 +156,10 @@ pub struct ClientOf {
     pub user: String,
     /// The command line; null if hidden.
     pub command: Option<String>,
+    /// True if it waits in `cuInit` until another user's programs have exited: it is no client yet, and ends with the
+    /// daemon, too.
+    #[serde(skip)]
+    pub waits: bool,
 }
 
 impl fmt::Display for ClientOf {
@@ -165,15 +169,36 @@ impl fmt::Display for ClientOf {
         };
         let command = self.command.as_deref().unwrap_or("hidden");
         let (device, user) = (&self.device, &self.user);
-        write!(f, "{device}: pid {pid} ({user}, {})", bounded(command))
+        let waits = if self.waits {
+            ", which waits in cuInit"
+        } else {
+            ""
+        };
+        write!(
+            f,
+            "{device}: pid {pid} ({user}, {}){waits}",
+            bounded(command)
+        )
     }
 }
 
 impl ClientOf {
-    /// Every client of a device.
+    /// Every client of a device, and every program that waits to become one.
     pub(super) fn all(served: &Served) -> Vec<Self> {
         let clients = served.clients.listed().iter();
-        clients.map(|client| Self::of(served, client)).collect()
+        let waiting = served.waiting.iter().map(|client| Self {
+            waits: true,
+            ..Self::of(served, client)
+        });
+        clients
+            .map(|client| Self::of(served, client))
+            .chain(waiting)
+            .collect()
+    }
+
+    /// Returns its device and process, which stay the same when one that waited becomes a client.
+    pub(super) fn identity(&self) -> (&str, Option<Pid>) {
+        (&self.device, self.pid)
     }
 
     /// One client of a device.
@@ -182,6 +207,7 @@ impl ClientOf {
             device: served.record.name.clone(),
             pid: client.pid,
             command: client.command.clone(),
+            waits: false,
             user: client.user.map_or_else(|| "?".to_owned(), user_name),
         }
     }

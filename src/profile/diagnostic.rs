@@ -52,6 +52,27 @@ impl Source {
         &self.path
     }
 
+    /// Returns the first key of a text that has keys as YAML has them, and none as TOML has them.
+    pub fn yaml_key(&self) -> Option<Span> {
+        if self.text.contains('=') {
+            return None;
+        }
+        let mut start = 0;
+        for line in self.text.split_inclusive('\n') {
+            let indent = line.len() - line.trim_start_matches([' ', '-']).len();
+            if let Some((key, _)) = line[indent..].split_once(':')
+                && !key.is_empty()
+                && key
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || "-_".contains(c))
+            {
+                return Some((start + indent..start + indent + key.len()).into());
+            }
+            start += line.len();
+        }
+        None
+    }
+
     /// Returns the text of a span.
     pub fn written(&self, span: Span) -> &str {
         let start = floor_char(&self.text, span.start);

@@ -28,6 +28,12 @@ impl Profile {
     pub fn parse(path: &Path, text: String) -> Result<Self, ProfileError> {
         let source = Arc::new(Source::new(path, text));
         let (document, wrong) = DeTable::parse_recoverable(source.text());
+        if let Some(span) = source.yaml_key().filter(|_| !wrong.is_empty()) {
+            let error = source.error(span, "a profile is TOML, and this seems to be YAML");
+            return Err(error.with_hint(
+                "write KEY = VALUE; mig-mps import reads configurations of mig-parted",
+            ));
+        }
         let mistakes = wrong.iter().map(|error| {
             let span = error.span().map(Span::from).unwrap_or_default();
             wrong_syntax(&source, span, error.message())

@@ -296,7 +296,11 @@ impl ProfileCheck<'_> {
         let mut meant = Vec::new();
         for name in table.keys() {
             let (name, span) = (name.get_ref(), name.span());
-            if !known.contains(&name.as_ref()) {
+            let is_setting = || KEYS.iter().any(|key| key.name == &**name);
+            if !known.contains(&name.as_ref()) && known.contains(&"mps") && is_setting() {
+                let error = self.error(span, format!("unknown key \"{name}\""));
+                self.note(error.with_hint(format!("write mps = {{ {name} = … }}")));
+            } else if !known.contains(&name.as_ref()) {
                 self.note(self.source.unknown_key(span, name, &known));
                 meant.extend(nearest(name, known.iter().copied()));
             }

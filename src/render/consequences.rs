@@ -1,16 +1,18 @@
 //! The disruptions and obstacles of a plan: clients that a kill terminates, unmanaged daemons on devices.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
-use super::format::{count, fitted, grouped, shortened};
+use super::format::{count, fitted, grouped, shortened, time_limit};
 use super::output::width;
-use crate::apply::Allowed;
+use crate::apply::{Allowed, OnFailure};
 use crate::host::{listed, printable, quoted, ranges};
 use crate::node::Variable;
-use crate::plan::{Held, Kill, Plan, Signal};
+use crate::plan::{Cost, Held, Kill, Plan, Signal};
 
-/// Lists the clients that a plan disrupts, and its obstacles; empty if there are none.
-pub fn text(plan: &Plan, held: &[Held]) -> String {
+/// Lists the clients that a plan disrupts, and its obstacles; empty if there are none. `on_failure` is what follows where
+/// the driver refuses to switch the MIG mode of a GPU that is held.
+pub fn text(plan: &Plan, held: &[Held], on_failure: OnFailure) -> String {
     let mut out = String::new();
     let clients: Vec<_> = plan.clients_in_the_way().collect();
     if !clients.is_empty() {
@@ -36,25 +38,59 @@ pub fn text(plan: &Plan, held: &[Held]) -> String {
     for obstacle in obstacles.chain(unasked) {
         let _ = writeln!(out, "\nIn the way: {obstacle}\n  {}", obstacle.hint);
     }
-    for held in held {
-        let _ = writeln!(out, "\n{}", held_by(held));
+    if !out.is_empty() {
+        out = fitted(&out, width()) + "\n";
     }
-    if out.is_empty() {
-        return out;
+    out + &held_text(held, on_failure)
+}
+
+/// Describes the processes that hold GPUs; empty if there are none.
+pub fn held_text(held: &[Held], on_failure: OnFailure) -> String {
+    held.iter()
+        .map(|held| fitted(&format!("\n{}", held_by(held, on_failure)), width()) + "\n")
+        .collect()
+}
+
+/// Lists the clients that a plan waits for, up to this time; empty if there are none.
+pub fn waits_text(plan: &Plan, limit: Duration) -> String {
+    let clients: Vec<String> = plan
+        .clients_in_the_way()
+        .map(|client| format!("\n  {client}"))
+        .collect();
+    if clients.is_empty() {
+        return String::new();
     }
-    fitted(&out, width()) + "\n"
+    format!(
+        "This waits up to {} for {} to exit:{}",
+        time_limit(limit),
+        count(clients.len(), "client"),
+        clients.concat()
+    )
 }
 
 /// Describes the processes that hold GPUs whose MIG mode is switched.
-fn held_by(held: &Held) -> String {
+fn held_by(held: &Held, on_failure: OnFailure) -> String {
     let title = held.title();
     if let Some(obstacle) = held.obstacle() {
         return format!("In the way: {obstacle}\n  {}", obstacle.hint);
     }
     let mut lines = Vec::new();
     if !held.holders.seen.is_empty() {
+        let then = match (on_failure, held.cost) {
+            (OnFailure::GoOn, _) => "that mode stays, and the rest is done",
+            (OnFailure::LeaveOut, _) => "it is left as it was",
+            (OnFailure::RollBack, Cost::Nothing) => "nothing else is done",
+            (OnFailure::RollBack, _) => {
+                "its daemons and instances are put back, and nothing else is done"
+            }
+        };
+        let spared = if held.stay && held.cost == Cost::Clients && on_failure != OnFailure::GoOn {
+            " While it is held, --force ends no client on it."
+        } else {
+            ""
+        };
         lines.push(format!(
-            "{title} is held open by {}. If the driver does not switch its MIG mode meanwhile, nothing else is done.\n  {}",
+            "{title} is held open by {}. If the driver does not switch its MIG mode meanwhile, {then}.{spared}\n  {}",
             held.named(),
             held.hint()
         ));

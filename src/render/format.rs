@@ -34,6 +34,17 @@ pub fn age(duration: Duration) -> String {
     }
 }
 
+/// Formats a limit of time without units that are zero: `30s`, `10m`, `1h`.
+pub fn time_limit(limit: Duration) -> String {
+    let age = age(limit);
+    ["0s", "0m", "0h"]
+        .iter()
+        .filter_map(|zero| age.strip_suffix(zero))
+        .find(|rest| rest.ends_with(char::is_alphabetic))
+        .unwrap_or(&age)
+        .to_owned()
+}
+
 /// Formats a time by its age: `2h5m ago`.
 pub fn ago(at: Timestamp) -> String {
     let elapsed = Duration::try_from(Timestamp::now().duration_since(at));
@@ -242,6 +253,12 @@ mod tests {
     fn lines_and_tabs_may_stay() {
         assert_eq!(escaped_lines("a\n\tb"), "a\n\tb");
         assert_eq!(escaped_lines("a\r\n\u{7}"), "a\\x0d\n\\x07");
+    }
+
+    #[test]
+    fn limits_have_no_zeros() {
+        let shown = [10, 100, 600, 4200, 3600, 86_400].map(|s| time_limit(Duration::from_secs(s)));
+        assert_eq!(shown, ["10s", "1m40s", "10m", "1h10m", "1h", "1d"]);
     }
 
     #[test]

@@ -115,8 +115,14 @@ pub enum Consent {
     AskAgain,
 }
 
-/// Gets consent for a plan. A plan that disrupts nothing needs none. Returns false if the user declines.
-pub fn confirm(plan: &Plan, allowed: Allowed, consent: Consent) -> Result<bool, NoConsent> {
+/// Gets consent for a plan, and says first what it waits for. A plan that disrupts nothing needs none. Returns false if the
+/// user declines.
+pub fn confirm(
+    plan: &Plan,
+    allowed: Allowed,
+    consent: Consent,
+    waits: &str,
+) -> Result<bool, NoConsent> {
     let disrupts = consequences::disruptions(plan, allowed);
     if disrupts.is_empty() || consent == Consent::Given {
         return Ok(true);
@@ -126,6 +132,9 @@ pub fn confirm(plan: &Plan, allowed: Allowed, consent: Consent) -> Result<bool, 
             Consent::AskAgain => NoConsent::Outgrown(disrupts),
             _ => NoConsent::NobodyToAsk(disrupts),
         });
+    }
+    if !waits.is_empty() {
+        note_always(waits);
     }
     note_always(&format!("This will {disrupts}."));
     let answer = agrees("Go on?").map_err(|error| NoConsent::Failed(error.to_string()))?;

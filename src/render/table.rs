@@ -147,14 +147,14 @@ impl Table {
     pub fn within(mut self, width: usize, option: &str) -> String {
         self.comfy
             .set_width(u16::try_from(width).unwrap_or(u16::MAX));
-        let mut hideable: Vec<(usize, &Column)> = Vec::new();
+        let mut hideable: Vec<(usize, Column)> = Vec::new();
         for (position, column) in self.columns.iter().enumerate() {
             if column.is_for_values && !self.has_values(position) {
                 if let Some(drawn) = self.comfy.column_mut(position) {
                     drawn.set_constraint(ColumnConstraint::Hidden);
                 }
             } else if column.rank > 0 {
-                hideable.push((position, column));
+                hideable.push((position, *column));
             }
         }
         hideable.sort_by_key(|(_, column)| column.rank);
@@ -163,20 +163,48 @@ impl Table {
         while text.lines().any(|line| measure_text_width(line) > width)
             && let Some((position, column)) = hideable.pop()
         {
-            if let Some(drawn) = self.comfy.column_mut(position) {
-                drawn.set_constraint(ColumnConstraint::Hidden);
-            }
-            hidden.push(column.title.to_lowercase());
+            self.constrain(position, ColumnConstraint::Hidden);
+            hidden.push((position, column));
             text = trimmed(&self.comfy);
         }
+        text = self.with_what_fits(&mut hidden, width, text);
         if !hidden.is_empty() {
-            let names = hidden.join(", ");
+            let names = hidden.iter().map(|(_, column)| column.title.to_lowercase());
+            let names = names.collect::<Vec<_>>().join(", ");
             let remark = format!("{names} (widen the terminal, or use {option})");
             for line in hanging(HIDDEN, &remark, width).lines() {
                 let _ = writeln!(text, "{}", style(line).dim());
             }
         }
         text
+    }
+
+    /// Shows hidden columns again, the last one first, that fit beside the others: a wider one may have been hidden after
+    /// them. Returns the text.
+    fn with_what_fits(
+        &mut self,
+        hidden: &mut Vec<(usize, Column)>,
+        width: usize,
+        mut text: String,
+    ) -> String {
+        for nth in (0..hidden.len()).rev() {
+            let (position, _) = hidden[nth];
+            self.constrain(position, ColumnConstraint::ContentWidth);
+            let wider = trimmed(&self.comfy);
+            if wider.lines().all(|line| measure_text_width(line) <= width) {
+                hidden.remove(nth);
+                text = wider;
+            } else {
+                self.constrain(position, ColumnConstraint::Hidden);
+            }
+        }
+        text
+    }
+
+    fn constrain(&mut self, position: usize, constraint: ColumnConstraint) {
+        if let Some(drawn) = self.comfy.column_mut(position) {
+            drawn.set_constraint(constraint);
+        }
     }
 }
 
@@ -222,6 +250,21 @@ mod tests {
         assert!(
             narrow.starts_with("NAME\n0.0\ntrainer\nhidden:\n  uuid,\n  pid\n"),
             "{narrow}"
+        );
+    }
+
+    #[test]
+    fn a_column_that_was_hidden_before_a_wider_one_is_shown_where_it_fits() {
+        let mut table = Table::new(vec![
+            Column::left("NAME", 0),
+            Column::left("USERS", 1),
+            Column::right("GPU", 2),
+        ]);
+        table.row(vec!["0.0".into(), "one-at-a-time".into(), "0".into()]);
+        let shown = table.within(18, "--json");
+        assert!(
+            shown.starts_with("NAME  GPU\n0.0     0\nhidden: users"),
+            "{shown}"
         );
     }
 

@@ -1,19 +1,22 @@
 //! Mistakes on the command line, in clap's words.
 
-use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Command, Error};
 
 use super::json::Message;
 use crate::settings::option_of_key;
 
-/// Describes a mistake on the command line. Of clap's paragraphs the first is the error, and the others are its hints.
-pub fn usage_error(error: &Error) -> Message {
+/// Describes a mistake on the command line of the program. Of clap's paragraphs the first is the error, and the others are
+/// its hints.
+pub fn usage_error(error: &Error, program: &mut Command) -> Message {
     let text = error.to_string();
     let mut paragraphs = text.trim_end().split("\n\n");
     let what = paragraphs.next().unwrap_or_default();
     let mut hints = Vec::new();
     for paragraph in paragraphs {
         if let Some(forms) = paragraph.strip_prefix("Usage: ") {
+            let whole = whole_usage(program, forms);
+            let forms = whole.as_deref().unwrap_or(forms);
             hints.push(format!("usage: {}", forms.replace('\n', "\n      ")));
             continue;
         }
@@ -27,10 +30,13 @@ pub fn usage_error(error: &Error) -> Message {
             hints.push(tip.trim_end_matches('.').to_owned());
         }
     }
+    let other_word = wrong_word(error).and_then(command_for);
+    // It is similar in letters alone.
+    hints.retain(|hint| other_word.is_none() || !hint.contains("similar subcommand"));
     if let Some(hint) = option_for_setting(error) {
         hints.insert(0, hint);
     }
-    if let Some(command) = wrong_word(error).and_then(command_for) {
+    if let Some(command) = other_word {
         hints.insert(0, format!("did you mean mig-mps {command}?"));
     }
     if let Some(hint) = other_option(error) {
@@ -51,12 +57,31 @@ pub fn usage_error(error: &Error) -> Message {
     Message { what, hints }
 }
 
+/// Returns the usage of a subcommand. In an error, clap leaves out what does not go with the words that it has understood.
+fn whole_usage(program: &mut Command, forms: &str) -> Option<String> {
+    program.build();
+    let mut command = program;
+    for word in forms.split_whitespace().skip(1) {
+        if command.find_subcommand(word).is_none() {
+            break;
+        }
+        command = command.find_subcommand_mut(word)?;
+    }
+    let usage = command.render_usage().to_string();
+    Some(usage.strip_prefix("Usage: ")?.trim_end().to_owned())
+}
+
 /// The length of a list of values that only help shows.
 const LONG_LIST: usize = 200;
 
 /// The words that other programs have for what a command does, and those that a topic of the manual explains.
 const OTHER_WORDS: &[(&str, &[&str])] = &[
     ("up", &["apply", "start", "create"]),
+    (
+        "up --previous",
+        &["rollback", "roll-back", "undo", "revert"],
+    ),
+    ("profiles --history", &["history"]),
     ("down", &["stop", "delete", "destroy", "remove", "rm"]),
     ("status", &["show", "ps", "top", "info", "get"]),
     ("list", &["ls", "gpus", "devices"]),
@@ -80,14 +105,27 @@ const OTHER_WORDS: &[(&str, &[&str])] = &[
         ],
     ),
     ("help running", &["mpi", "mpirun", "srun", "pipes"]),
+    (
+        "help troubleshooting",
+        &["slow", "performance", "hang", "hangs"],
+    ),
+    ("explain device-hung", &["hang", "hangs", "hung"]),
     ("help glossary", &["words", "mps", "mig", "slice", "slices"]),
     ("help profile", &["settings", "configuration"]),
 ];
 
-/// Returns the words of other programs for a command, such as `up` or `help running`.
-pub fn words_for(command: &str) -> &'static [&'static str] {
-    let row = OTHER_WORDS.iter().find(|(ours, _)| *ours == command);
-    row.map_or(&[], |(_, words)| words)
+/// Returns the words of other programs for a command, such as `up` or `help running`, with those for its options.
+pub fn words_for(command: &str) -> Vec<&'static str> {
+    let is_its = |ours: &str| {
+        ours.strip_prefix(command)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with(" --"))
+    };
+    OTHER_WORDS
+        .iter()
+        .filter(|(ours, _)| is_its(ours))
+        .flat_map(|(_, words)| *words)
+        .copied()
+        .collect()
 }
 
 /// Returns the command that does what another program has this word for.
@@ -138,6 +176,14 @@ const OTHER_OPTIONS: &[(&str, &[&str], &str)] = &[
         "--dry-run shows the plan and changes nothing",
     ),
     (
+        "mig-mps up ",
+        &["--rollback", "--undo", "--revert"],
+        "--previous takes the profile before the present one",
+    ),
+    ("mig-mps up ", &["--wait"], WAIT),
+    ("mig-mps down ", &["--wait"], WAIT),
+    ("mig-mps restart ", &["--wait"], WAIT),
+    (
         "DEVICE",
         &["-d", "--device", "--name"],
         "the device is named without an option",
@@ -159,6 +205,9 @@ const OTHER_OPTIONS: &[(&str, &[&str], &str)] = &[
         "--json prints JSON, where a command has it",
     ),
 ];
+
+/// The option that is called `--wait` elsewhere, and in `run`.
+const WAIT: &str = "--drain 5m waits for clients in the way";
 
 /// Returns what does here what an unknown option does in other programs.
 fn other_option(error: &Error) -> Option<&'static str> {

@@ -33,6 +33,9 @@ pub struct AppliedProfile {
     pub by: String,
     /// The number of devices that had a daemon then.
     pub devices: usize,
+    /// The id of the boot in which it was applied; `None` if an older mig-mps recorded it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_id: Option<String>,
     pub text: String,
 }
 
@@ -122,6 +125,33 @@ impl ProfileHistory {
         Self::shown(environment)
     }
 
+    /// Returns the text of the profile that is applied at boot, if it is to be taken where none is named: before what root
+    /// applied, and after what a plain user applied.
+    pub fn boot_profile(
+        history: Option<&Self>,
+        environment: &Environment,
+    ) -> io::Result<Option<String>> {
+        let has_own =
+            history.is_some_and(|history| history.is_in_force() && history.is_callers(environment));
+        if has_own && !environment.is_root() {
+            return Ok(None);
+        }
+        environment.host.boot_profile().read()
+    }
+
+    /// True if `up` without a profile has one, and it is the one that was applied last, if any was.
+    pub fn is_default(environment: &Environment) -> bool {
+        let Ok(history) = Self::of_changes(environment) else {
+            return false;
+        };
+        let applied = history.applied().map(|applied| applied.text.as_str());
+        match Self::boot_profile(Some(&history), environment) {
+            Ok(Some(at_boot)) => applied.is_none_or(|applied| applied == at_boot),
+            Ok(None) => applied.is_some(),
+            Err(_) => false,
+        }
+    }
+
     /// True if it is of the caller's own devices.
     pub fn is_callers(&self, environment: &Environment) -> bool {
         environment
@@ -137,11 +167,6 @@ impl ProfileHistory {
     /// Returns the profile that was applied last.
     pub fn applied(&self) -> Option<&AppliedProfile> {
         self.content.applied.first()
-    }
-
-    /// Returns the one that was applied before it.
-    pub fn previous(&self) -> Option<&AppliedProfile> {
-        self.content.applied.get(1)
     }
 
     /// Returns every profile with its number, the last one first.
@@ -223,6 +248,7 @@ mod tests {
             at: Timestamp::UNIX_EPOCH,
             by: "alice".to_owned(),
             devices: 3,
+            boot_id: None,
             text: text.to_owned(),
         }
     }

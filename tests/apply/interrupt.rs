@@ -162,7 +162,7 @@ fn nothing_has_been_changed_it_ends_at_once() {
     let app = sim.client("0.2");
     // Waiting for a client.
     let mut down = sim.talk(&["down", "--drain", "600"]);
-    down.await_text("waiting for at most");
+    down.await_text("waiting up to");
     down.signal(Signal::INT);
     let _ = down.end().ended(130);
     drop(app);
@@ -197,7 +197,7 @@ fn nohup_is_respected() {
     let app = sim.client("0.2");
     let down = sim.command(&["down", "--drain", "600"]);
     let mut down = Dialogue::start(under(&["nohup"], &down));
-    down.await_text("waiting for at most");
+    down.await_text("waiting up to");
     down.signal(Signal::HUP);
     app.finish();
     let _ = down.end().ended(0);

@@ -65,7 +65,7 @@ fn json_has_the_plan_that_was_carried_out() {
     let mut up = command.spawn().unwrap();
     let mut said = BufReader::new(up.stderr.take().unwrap());
     let mut line = String::new();
-    while !line.contains("waiting for at most") {
+    while !line.contains("waiting up to") {
         line.clear();
         assert_ne!(said.read_line(&mut line).unwrap(), 0);
     }

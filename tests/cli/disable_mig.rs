@@ -38,8 +38,8 @@ fn what_down_says_is_about_the_gpus_asked_for() {
       |.....|.....|.....|.....|.....|.....|1g  |.....|  then
       - stop 1 daemon: 1.0
       - destroy 3g.71gb at slices 0-3 (mig-mps made it)
-    1 daemon stopped, 1 GPU instance destroyed in N s
     GPU 1 stays in MIG mode: there are instances.
+    1 daemon stopped, 1 GPU instance destroyed in N s
     The next up of profile.toml, also at boot, makes them again, unless the profile is changed.
     ");
 }
@@ -121,6 +121,24 @@ fn disable_mig_says_where_the_mode_stays() {
         &ran.stderr,
         "GPU 0 stays in MIG mode: it is not known that mig-mps switched it on",
     );
+}
+
+/// Before the question, with one command for all.
+#[test]
+fn where_the_mode_stays_is_said_before_the_question() {
+    let sim = Sim::served("a100-80gb", 2, SMALL);
+    sim.node.reboot();
+    sim.up(SMALL, &[]).ended(0);
+    let stays = "GPU 0-1 stay in MIG mode: it is not known that mig-mps switched it on, as after a reboot. \
+                 `nvidia-smi -i 0,1 -mig 0` switches it off afterwards.\n";
+    let ran = sim.run(&["down", "--disable-mig"]).ended(4);
+    assert_contains(&ran.stderr, stays);
+    assert_contains(&ran.stderr, "there is no terminal to ask on");
+    let ran = sim.run(&["down", "--disable-mig", "--yes"]).ended(0);
+    assert_eq!(ran.stderr.matches(stays).count(), 1, "{}", ran.stderr);
+    // Nothing is left to do, and that is still so.
+    let ran = sim.run(&["down", "--disable-mig", "--yes"]).ended(0);
+    assert_contains(&ran.stderr, stays);
 }
 
 #[test]

@@ -2,7 +2,7 @@ use std::fs;
 
 use rustix::process::Signal;
 
-use testkit::{ONE_EACH, Ran, SMALL, Sim, assert_contains, in_state, is_alive, wait_until};
+use testkit::{ONE_EACH, Ran, SMALL, Sim, assert_contains, in_state, is_alive, user, wait_until};
 
 #[test]
 fn daemons_are_ended_and_what_was_made_is_removed() {
@@ -51,7 +51,7 @@ fn clients_are_never_ended_unasked() {
     sim.run(&["down"]).ended(4);
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
     let drained = sim.run(&["down", "--drain", "1"]).ended(4);
-    assert_contains(&drained.stderr, "waiting for at most 1 s more");
+    assert_contains(&drained.stderr, "waiting up to 1 s more");
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
     // The server has not even heard of it.
     let finished = app.finish();
@@ -63,7 +63,7 @@ fn drain_waits_for_the_last_client_and_admits_others_meanwhile() {
     let sim = Sim::small();
     let first = sim.client("0.2");
     let mut down = sim.talk(&["down", "--drain", "60"]);
-    down.await_text("waiting for");
+    down.await_text("waiting up to");
     let second = sim.client("0.2");
     assert!(first.finish().status.success());
     assert!(second.finish().status.success());
@@ -93,7 +93,7 @@ fn a_gpu_is_taken_out_of_service_when_its_programs_have_ended() {
     let sim = Sim::served("a100-80gb", 2, SMALL);
     let (neighbour, client) = (sim.client("0.2"), sim.client("1.2"));
     let mut down = sim.talk(&["down", "--gpu", "1", "--drain", "1h"]);
-    let waits = down.await_text("waiting for at most 3");
+    let waits = down.await_text("waiting up to 3");
     assert_contains(&waits, &format!("1.2: pid {}", client.pid()));
     assert_eq!(in_state(&sim.status(), "ready").len(), 4);
     assert!(client.finish().status.success());
@@ -207,10 +207,16 @@ fn destroy_mig_destroys_what_mig_mps_made_and_nothing_else() {
 fn a_program_outside_mps_keeps_its_instance() {
     let sim = Sim::small();
     let app = sim.outside("0.2");
-    let uuid = sim.uuid("0.2");
-    let ran = sim.run(&["down", "--destroy-mig", "--yes"]).ended(4);
-    let outside = format!("pid {} uses {uuid} outside MPS", app.pid());
-    assert_contains(&ran.stderr, &outside);
+    let named = format!("GPU 0: pid {} ({}, ", app.pid(), user());
+    for ran in [
+        sim.run(&["down", "--destroy-mig", "--yes"]),
+        sim.up(ONE_EACH, &["--yes", "--force"]),
+    ] {
+        let refused = ran.ended(4).stderr;
+        assert_contains(&refused, &named);
+        assert_contains(&refused, ") uses 0.2 outside MPS\n");
+        assert_contains(&refused, "--force ends only clients of daemons");
+    }
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
     app.finish();
     sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);

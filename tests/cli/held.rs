@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 
-use testkit::{Ran, SMALL, Sim, assert_contains, in_state, needs_root, tidy, user};
+use testkit::{Ran, SMALL, Sim, assert_contains, in_state, needs_root, tidy, user, whole};
 
 const DCGM: &str = "nvidia-dcgm.service";
 
@@ -135,6 +135,51 @@ fn where_the_driver_decides_a_held_gpu_comes_first() {
     holder.finish();
     sim.up(SMALL, &["--yes"]).ended(0);
     assert_eq!(in_state(&sim.status(), "ready").len(), 16);
+}
+
+/// Before the question, in the words of the plan; and what they say is what happens.
+#[test]
+fn up_shows_who_holds_its_gpus() {
+    let sim = Sim::served("h100-80gb-sxm", 1, &whole(""));
+    let _holder = sim.node.holder(&[0]);
+    let doubt = below(&plan(&sim, SMALL, &[]));
+    assert_contains(
+        &doubt,
+        "meanwhile, its daemons and instances are put back, and nothing else is done.\n",
+    );
+    let ran = sim.up(SMALL, &[]).ended(4);
+    assert_eq!(below(&ran), doubt);
+    assert_contains(&ran.stderr, "this would stop 1 daemon, and");
+    let ran = sim.up(SMALL, &["--yes"]).ended(4);
+    assert_contains(&ran.stderr, "was undone");
+    assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
+}
+
+/// A rollback brings no client back.
+#[test]
+fn no_client_is_ended_for_a_switch_that_the_driver_may_refuse() {
+    let sim = Sim::served("h100-80gb-sxm", 1, &whole(""));
+    sim.node.service(DCGM);
+    let client = sim.client("0");
+    assert_contains(
+        &plan(&sim, SMALL, &[]).stdout,
+        "nothing else is done. While it is held, --force ends no client on it.\n",
+    );
+    let ran = sim.up(SMALL, &["--yes", "--force"]).ended(4);
+    assert_contains(
+        &ran.stderr,
+        "the MIG mode of GPU 0, and no client is ended for that: held open by pid ",
+    );
+    assert_contains(&ran.stderr, "hint: --stop-holders stops them meanwhile");
+    assert_eq!(sim.happened("nvmlDeviceSetMigMode"), 0);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
+    // What is asked for by itself is done.
+    let dry = sim.run(&["down", "--force", "--dry-run"]).ended(0);
+    assert_contains(&dry.stdout, "This ends 1 client:");
+    sim.up(SMALL, &["--yes", "--force", "--stop-holders"])
+        .ended(0);
+    assert_eq!(in_state(&sim.status(), "ready").len(), 2);
+    assert!(!client.finish().status.success());
 }
 
 /// An `nvidia-smi` that runs at that moment fails nothing.

@@ -98,13 +98,17 @@ fn the_profile_that_was_applied_outlasts_its_file_and_a_reboot() {
     sim.node.reboot();
     assert_eq!(
         line(&sim),
-        "profile large.toml, applied N ago by USER; the node differs: `mig-mps plan`"
+        "profile large.toml, applied N ago by USER; nothing was applied since the boot: `mig-mps up`"
     );
     let ran = sim.run(&["plan", "--exit-code"]).ended(3);
-    let said = "Profile: large.toml, applied N ago by USER\n";
-    assert!(plain(&ran.stderr).starts_with(said), "{}", ran.stderr);
+    let path = file(&sim, "large.toml");
+    let said = format!(
+        "Profile: number 2, {}, applied N ago by USER\n",
+        path.display()
+    );
+    assert!(plain(&ran.stderr).starts_with(&said), "{}", ran.stderr);
     let ran = sim.run(&["up", "--yes"]).ended(0);
-    assert!(plain(&ran.stderr).starts_with(said), "{}", ran.stderr);
+    assert!(plain(&ran.stderr).starts_with(&said), "{}", ran.stderr);
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0"]);
     assert_eq!(
         sim.run(&["profiles", "--applied"]).ended(0).stdout,
@@ -117,7 +121,9 @@ fn the_profile_that_was_applied_outlasts_its_file_and_a_reboot() {
 fn the_profile_before_can_be_applied_again() {
     let sim = twice();
     let ran = sim.run(&["up", "--previous", "--yes"]).ended(0);
-    assert_contains(&ran.stderr, "Profile: small.toml, applied ");
+    let path = file(&sim, "small.toml");
+    let said = format!("Profile: number 1, {}, applied ", path.display());
+    assert_contains(&ran.stderr, &said);
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
     assert_eq!(
         listed(&sim),
@@ -278,6 +284,24 @@ fn what_was_taken_down_is_said() {
     sim.run(&["up", "--yes"]).ended(0);
     assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
     assert_eq!(listed(&sim), ["1 profile.toml"]);
+}
+
+/// Where they were taken away on purpose, no MIG device is missed; after a reboot they are, and `up` needs no profile.
+#[test]
+fn mig_devices_are_missed_unless_they_were_taken_down() {
+    let sim = Sim::small();
+    sim.node.reboot();
+    assert_eq!(
+        sim.status()["remarks"][0]["what"],
+        "GPU 0: MIG is on and there is no MIG device; `mig-mps up` makes MIG devices"
+    );
+    sim.run(&["up", "--yes"]).ended(0);
+    assert_eq!(line(&sim), "profile profile.toml, applied N ago by USER");
+    sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
+    let status = sim.status();
+    assert_eq!(status["remarks"], json!([]), "{status:#}");
+    sim.run(&["up", "--yes"]).ended(0);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn a_hung_device_is_never_called_ready() {
     assert_eq!(in_state(&status, "hung"), ["0"], "{status:#}");
     let problem = status["problems"][0]["what"].as_str().unwrap();
     assert!(problem.starts_with("it hangs: "), "{problem}");
-    assert_contains(problem, "no client works; `mig-mps restart 0` ends that");
+    assert_contains(problem, "it has no clients; `mig-mps restart 0` ends that");
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn a_daemon_that_accepts_nobody_is_named_by_one_status() {
     assert_eq!(
         problem,
         "it hangs: its daemon has used up its limit of open files and accepts no connection, and every new client \
-         waits for ever; no client works; `mig-mps restart 0` ends that"
+         waits for ever; it has no clients; `mig-mps restart 0` ends that"
     );
     assert_eq!(status["problems"][0]["id"], "device-hung");
     sim.run(&["restart", "0", "--force", "--yes"]).ended(0);

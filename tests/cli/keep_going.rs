@@ -64,7 +64,7 @@ fn a_lost_gpu_leaves_the_others_served_until_it_is_found_again() {
     let ran = sim.up(&profile, &["--yes"]).ended(4);
     assert_contains(&ran.stderr, "up --keep-going applies the rest");
     assert_eq!(daemons(&sim), [] as [Value; 0]);
-    let why = "GPU 1: nvmlDeviceGetHandleByIndex_v2: GPU is lost (15)\n";
+    let why = "GPU 1 is lost (nvmlDeviceGetHandleByIndex_v2: GPU is lost, 15)\n";
     is_left_out(&sim, &profile, why);
     let served = daemons(&sim);
     assert_eq!(
@@ -88,18 +88,18 @@ fn a_lost_gpu_is_missed_by_a_block_for_all() {
     let sim = Sim::with("h100-80gb-sxm", 2);
     sim.node.node().lose_gpu(1).unwrap();
     let ran = sim.up(SMALL, &["--yes"]).ended(0);
-    assert_contains(&ran.stderr, "GPU is lost (15): this GPU stays as it is\n");
+    assert_contains(&ran.stderr, "GPU is lost, 15): this GPU stays as it is\n");
     is_left_out(
         &sim,
         SMALL,
-        "GPU 1: nvmlDeviceGetHandleByIndex_v2: GPU is lost",
+        "GPU 1 is lost (nvmlDeviceGetHandleByIndex_v2: GPU is lost",
     );
     sim.node.node().lose_gpu(0).unwrap();
     // Nothing would be left.
     let ran = sim.up(SMALL, &KEEP_GOING).ended(4);
     assert_contains(
         &ran.stderr,
-        "error: GPU 0: nvmlDeviceGetHandleByIndex_v2: GPU is lost",
+        "error: GPU 0 is lost (nvmlDeviceGetHandleByIndex_v2: GPU is lost",
     );
     let by_address = whole("").replace("all = true", "pci = \"0000:99:00.0\"");
     let ran = sim.up(&by_address, &[]).ended(4);
@@ -389,7 +389,7 @@ fn the_plan_says_what_is_left_out() {
     let path = sim.profile(SMALL);
     let up = ["up", path.to_str().unwrap(), "--keep-going", "--dry-run"];
     let shown = sim.run(&up).ended(0).stdout;
-    let why = "GPU 1: nvmlDeviceGetHandleByIndex_v2: GPU is lost (15)";
+    let why = "GPU 1 is lost (nvmlDeviceGetHandleByIndex_v2: GPU is lost, 15)";
     assert!(shown.contains(&format!("\nLeft out: {why}\n")), "{shown}");
     let document = sim.run(&[&up[..], &["--json"]].concat()).json();
     let hint = "dmesg | grep NVRM may say why; reset the GPU or reboot";

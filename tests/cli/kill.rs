@@ -178,10 +178,10 @@ fn it_can_be_tried_waited_for_and_read_by_programs() {
     1 other client goes on.
     1 client is still running:
       0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
-    waiting for at most 1 s more
+    waiting up to 1 s more
     error: 1 client is still running:
       0.2: pid CLIENT (USER, /tmp/…/node/bin/cuda-app hold)
-    hint: wait for them with --drain DURATION, or end them with --force
+    hint: the time of --drain is over: give them more of it, or end them with --force
     ");
     assert_eq!(sim.device("0.2")["client_count"], 2);
     let ended = [
@@ -202,7 +202,7 @@ fn it_can_be_tried_waited_for_and_read_by_programs() {
     // One that exits in the time that it has is left alone.
     let pid = other.pid().to_string();
     let mut kill = sim.talk(&["kill", "0.2", &pid, "--drain", "60", "--yes"]);
-    kill.await_text("waiting for at most");
+    kill.await_text("waiting up to");
     assert!(other.finish().status.success());
     let rest = kill.end().ended(0).stdout;
     assert_contains(&rest, "it is no longer a client: nothing was done");

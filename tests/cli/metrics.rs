@@ -182,6 +182,7 @@ fn drift_is_reported_for_a_profile() {
         "whether the node is as the profile says is unknown",
     );
     assert_eq!(value(&ran.stdout, "mig_mps_drift"), None);
+    has(&ran.stdout, "mig_mps_drift_known", 0.0);
     assert_eq!(state(&ran.stdout, "0"), "ready");
 }
 
@@ -232,7 +233,11 @@ fn the_drift_is_written_alone() {
         let lines = text.lines().filter(|line| !line.starts_with('#'));
         lines.map(str::to_owned).collect::<Vec<_>>()
     };
-    let as_it_is = ["mig_mps_drift 0", "mig_mps_device_drift{device=\"0\"} 0"];
+    let as_it_is = [
+        "mig_mps_drift_known 1",
+        "mig_mps_drift 0",
+        "mig_mps_device_drift{device=\"0\"} 0",
+    ];
     let named = metrics(&sim, &["--drift", profile]);
     assert_eq!(samples(&named), as_it_is);
     // Together, the two files have no series twice.
@@ -251,13 +256,38 @@ fn the_drift_is_written_alone() {
     let text = metrics(&sim, &["--drift"]);
     has(&text, "mig_mps_drift", 1.0);
     has(&text, "mig_mps_device_drift{device=\"0\"}", 1.0);
-    // Unknown is no series.
+    // Unknown is no series of the drift, and a fresh file says so.
     sim.node.fault("nvmlInit_v2").every().fails(9).unwrap();
     let ran = sim.run(&["metrics", "--drift"]).ended(0);
-    assert_eq!(ran.stdout, "");
+    assert_eq!(samples(&ran.stdout), ["mig_mps_drift_known 0"]);
     assert_contains(
         &ran.stderr,
         "whether the node is as the profile says is unknown",
+    );
+}
+
+/// The alert for a lost GPU reads the series that such a GPU has, and that of the drift says why there is none.
+#[test]
+fn a_lost_gpu_is_counted_and_its_drift_is_unknown() {
+    let sim = Sim::served("h200", 2, &whole(""));
+    let lost = "mig_mps_problems{id=\"gpu-lost\"}";
+    has(&metrics(&sim, &[]), lost, 0.0);
+    sim.node.node().lose_gpu(1).unwrap();
+    let text = metrics(&sim, &[]);
+    assert!(value(&text, lost) > Some(0.0), "{text}");
+    assert_eq!(
+        (state(&text, "0"), state(&text, "1")),
+        ("ready".into(), "gpu lost".into())
+    );
+    let path = sim.profile("[[gpu]]\nselect = { index = [0, 1] }\nmig = false\n");
+    let ran = sim
+        .run(&["metrics", "--drift", path.to_str().unwrap()])
+        .ended(0);
+    has(&ran.stdout, "mig_mps_drift_known", 0.0);
+    assert_eq!(value(&ran.stdout, "mig_mps_drift"), None);
+    assert_contains(
+        &ran.stderr,
+        "whether the node is as the profile says is unknown: ",
     );
 }
 

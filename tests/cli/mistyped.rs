@@ -25,10 +25,16 @@ fn the_words_of_other_programs_lead_to_ours() {
         ("show", "status"),
         ("version", "--version"),
         ("docker", "help containers"),
+        ("rollback", "up --previous"),
+        ("undo", "up --previous"),
+        ("history", "profiles --history"),
+        ("slow", "help troubleshooting"),
     ] {
         let said = said(&sim, word);
         let hint = format!("hint: did you mean mig-mps {meant}?\n");
         assert!(said.contains(&hint), "{word}: {said}");
+        // It is similar to others in letters alone.
+        assert!(!said.contains("similar"), "{word}: {said}");
     }
     let misspelt = said(&sim, "statsu");
     assert_contains(&misspelt, "a similar subcommand exists: 'status'\n");
@@ -43,6 +49,10 @@ fn help_knows_the_words_of_others() {
         ("pipes", "running"),
         ("mps", "glossary"),
         ("apply", "up"),
+        ("rollback", "up"),
+        ("history", "profiles"),
+        ("performance", "troubleshooting"),
+        ("hang", "troubleshooting"),
     ] {
         assert_eq!(help(word), help(ours), "{word}");
     }
@@ -67,6 +77,32 @@ fn a_word_is_found_in_the_manual_and_in_the_help_of_commands() {
     error: no command and no topic has "zebra"
     hint: mig-mps help lists all commands and topics
     "#);
+}
+
+/// Every `change` has the letters of `hang`.
+#[test]
+fn words_are_found_by_their_beginning_and_titles_come_first() {
+    let search = |word: &str| without_gpu(&["help", "--search", word], "").ended(0).stdout;
+    let hang = search("hang");
+    let beginning = regex::Regex::new(r"(?i)\bhang").unwrap();
+    let lines = hang.lines().filter(|line| line.starts_with("  "));
+    for line in lines.filter(|line| !line.ends_with(" more lines")) {
+        assert!(beginning.is_match(line), "{line}");
+    }
+    for (word, first) in [
+        ("hang", "mig-mps help troubleshooting\n  A device hangs\n"),
+        ("slow", "mig-mps help troubleshooting\n  A job is slow\n"),
+        ("performance", "mig-mps help troubleshooting\n"),
+        ("undo", "mig-mps up --previous\n"),
+        ("history", "mig-mps profiles --history\n"),
+        ("Slurm", "mig-mps slurm --help\n"),
+    ] {
+        let found = search(word);
+        assert!(found.starts_with(first), "{word}: {found}");
+    }
+    // Signs are no patterns.
+    assert_contains(&search("--drain"), "--drain <DURATION>");
+    without_gpu(&["help", "--search", "a.*b"], "").ended(1);
 }
 
 /// Shown on a small terminal without scrolling.

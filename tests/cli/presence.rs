@@ -156,7 +156,7 @@ fn destroy(sim: &Sim) {
 fn a_device_that_is_gone_has_one_remedy_everywhere_and_it_works() {
     let sim = Sim::small();
     destroy(&sim);
-    let remedy = "its device is gone: `mig-mps up PROFILE` restores it, \
+    let remedy = "its device is gone: `mig-mps up` restores it, \
                   `mig-mps down 0.2` removes what is left";
     let status = sim.status();
     assert_eq!(sim.device("0.2")["state"], "no device");
@@ -166,10 +166,10 @@ fn a_device_that_is_gone_has_one_remedy_everywhere_and_it_works() {
     assert!(!text.contains("mig-mps heal"), "{text}");
     let doctor = sim.run(&["doctor", "0.2"]).ended(3).stdout;
     assert_contains(&doctor, "its device is gone [device-gone]");
-    assert_contains(&doctor, "$ mig-mps up PROFILE\n");
+    assert_contains(&doctor, "$ mig-mps up\n");
     assert!(!doctor.contains("[daemon-dead]"), "{doctor}");
     let restart = sim.run(&["restart", "0.2", "--yes"]);
-    assert_contains(&restart.stderr, "mig-mps up PROFILE restores it");
+    assert_contains(&restart.stderr, "mig-mps up restores it");
     let healed = sim.run(&["heal"]).ended(0);
     assert_contains(&healed.stderr, remedy);
     let plan = sim.up(SMALL, &["--dry-run"]).ended(0).stdout;
@@ -218,7 +218,7 @@ fn a_device_that_was_made_again_with_another_uuid_has_one_name() {
         assert_eq!(device["state"], "no device", "{device:#}");
         let what = problem(&status, name);
         let wanted = format!(
-            "its device was made again, with another UUID: `mig-mps up PROFILE` restores it, \
+            "its device was made again, with another UUID: `mig-mps up` restores it, \
              `mig-mps down {name}` removes what is left"
         );
         assert_eq!(what, wanted);

@@ -119,7 +119,7 @@ fn the_question_comes_before_the_wait_and_once() {
     restart.await_text("This will restart 1 daemon.");
     restart.await_text("Go on?");
     restart.press("y\r");
-    restart.await_text("waiting for at most");
+    restart.await_text("waiting up to");
     assert!(client.finish().status.success());
     let done = restart.end().ended(0).stdout;
     assert_eq!(done.matches("This will").count(), 1, "{done}");
@@ -136,7 +136,7 @@ fn the_time_at_the_question_is_not_waited() {
     // All of the time that it would wait passes.
     std::thread::sleep(std::time::Duration::from_millis(1100));
     restart.press("y\r");
-    restart.await_text("waiting for at most 1 s more");
+    restart.await_text("waiting up to 1 s more");
     restart.end().ended(4);
 }
 
@@ -152,14 +152,14 @@ fn a_client_that_comes_at_the_question_is_waited_for() {
     let mut restart = ask("1");
     let client = sim.client("0.2");
     restart.press("y\r");
-    restart.await_text("waiting for at most");
+    restart.await_text("waiting up to");
     restart.end().ended(4);
 
     assert!(client.finish().status.success());
     let mut restart = ask("600");
     let client = sim.client("0.2");
     restart.press("y\r");
-    restart.await_text("waiting for at most");
+    restart.await_text("waiting up to");
     assert!(client.finish().status.success());
     let done = restart.end().ended(0).stdout;
     assert_eq!(done.matches("This will").count(), 1, "{done}");
@@ -202,10 +202,10 @@ fn clients_are_refused_waited_for_or_ended() {
     let late = sim
         .run(&["restart", "0.2", "--drain", "1", "--yes"])
         .ended(4);
-    assert_contains(&late.stderr, "waiting for at most 1 s more");
+    assert_contains(&late.stderr, "waiting up to 1 s more");
     assert_eq!(sim.device("0.2")["daemon_pid"], before);
     let mut restart = sim.talk(&["restart", "0.2", "--drain", "600", "--yes"]);
-    restart.await_text("waiting for at most");
+    restart.await_text("waiting up to");
     assert!(client.finish().status.success());
     restart.end().ended(0);
     assert_ne!(sim.device("0.2")["daemon_pid"], before);

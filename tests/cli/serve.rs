@@ -2,8 +2,9 @@
 
 use std::os::unix::process::CommandExt;
 
+use regex::Regex;
 use serde_json::{Value, json};
-use testkit::{App, NOBODY, Ran, Sim, needs_root, shell, wait_until, whole};
+use testkit::{App, NOBODY, Ran, Sim, assert_contains, needs_root, shell, wait_until, whole};
 
 /// The second user, with a group of the same name: both are on every machine.
 const DAEMON: u32 = 1;
@@ -72,6 +73,31 @@ fn one_at_a_time_lets_the_second_user_wait() {
     assert_eq!(users(&status, "clients"), ["daemon"]);
     assert_eq!(users(&status, "waiting"), [""; 0]);
     assert_eq!(status["devices"][0]["servers"][0]["uid"], DAEMON);
+}
+
+/// Who waits ends with the daemon as a client does.
+#[test]
+fn a_program_that_waits_is_named_where_its_daemon_ends() {
+    needs_root!();
+    let (sim, pipe) = served("one-at-a-time");
+    let mut first = program(&sim, NOBODY, &pipe);
+    joins(&mut first);
+    let second = program(&sim, DAEMON, &pipe);
+    wait_until("the second user waits", || {
+        users(&sim.status(), "waiting") == ["daemon"]
+    });
+    let path = sim.profile(testkit::SMALL).display().to_string();
+    let plan = sim.run(&["plan", &path]).ended(0).stdout;
+    assert_contains(&plan, "\n2 clients would be disrupted ");
+    let waits = Regex::new(&format!(
+        r"\n  0: pid {} \(daemon, .*\), which waits in cuInit\n",
+        second.pid()
+    ))
+    .unwrap();
+    assert!(waits.is_match(&plan), "{plan}");
+    let ran = sim.run(&["restart", "0", "--force", "--yes"]).ended(0);
+    assert_contains(&ran.stdout, "This ends 2 clients:\n");
+    assert!(waits.is_match(&ran.stdout), "{}", ran.stdout);
 }
 
 #[test]

@@ -95,12 +95,39 @@ devices = [
     # NodeName=n1 Gres=gpu:1g.10gb:1,gpu:2g.20gb:1,gpu:3g.40gb:1,shard:6
     ");
     assert_snapshot!(printed.stderr, @r#"
-    team takes only programs of group:users: Slurm gives it to any user's job, and drains the node when that job cannot use it. Give the device serve = "one-at-a-time" or "all", or leave out its lines.
-    nobodys takes only programs of user:nobody: Slurm gives it to any user's job, and drains the node when that job cannot use it. Give the device serve = "one-at-a-time" or "all", or leave out its lines.
+    Only programs of group:users can use team: Slurm gives such a device to any user's job, and drains the node when that job cannot use it. Keep the jobs of others out of the node's partition (AllowGroups=users, or AllowAccounts=), set serve to "one-at-a-time" or "all", or leave out these lines.
+    Only programs of user:nobody can use nobodys: Slurm gives such a device to any user's job, and drains the node when that job cannot use it. Keep the jobs of others out of the node's partition (AllowAccounts=), set serve to "one-at-a-time" or "all", or leave out these lines.
     "#);
     // The comments are no difference.
     write_as_printed(&sim);
     Ran::of(&mut slurm(&sim, &["gres", "--check"])).ended(0);
+}
+
+/// A class of seven is one warning, and the lines of one node are not those of its equals.
+#[test]
+fn gres_warns_once_of_a_group_and_of_lines_for_several_nodes() {
+    needs_root!();
+    let sim = Sim::with("a100-80gb", 1);
+    let class = "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"1g\", count = 7, name = \"class-{n}\", \
+                 mps = { serve = \"group:users\" } } ]\n";
+    let _ = sim.up(class, &[]).ended(0);
+    let of = |node: &str| Ran::of(&mut slurm(&sim, &["gres", "--node", node])).ended(0);
+    let one = of("n1").stderr;
+    assert_eq!(one.lines().count(), 1, "{one}");
+    assert!(
+        one.starts_with("Only programs of group:users can use class-0 … class-6 (7): "),
+        "{one}"
+    );
+    let several = of("n[1-4]").stderr;
+    let remark = several.strip_prefix(&one).unwrap();
+    assert!(
+        remark.starts_with("The nvidia-cap files of equal nodes can"),
+        "{remark}"
+    );
+    // The files of whole GPUs have the numbers of the GPUs.
+    let sim = Sim::whole("");
+    let whole = Ran::of(&mut slurm(&sim, &["gres", "--node", "n[1-4]"])).ended(0);
+    assert_eq!(whole.stderr, "");
 }
 
 /// To a plain user other users' devices seem broken.

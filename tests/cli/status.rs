@@ -18,6 +18,7 @@ fn servers_and_clients_are_shown() {
     NAME  GPU  PROFILE  STATE  USER  CLIENTS  THREADS  LIMIT  MEMORY GIB  UTIL  DAEMON  SERVER  SINCE  SERVE  DEVICE
     0.0  0  2g.20gb  ready  USER  0  (100%)  (none)  0.0/19.5  n/a  N  N  Ns  SERVE  MIG-…
     0.2  0  1g.10gb  ready  USER  2  100%  none  2.2/9.5  n/a  N  N  Ns  SERVE  MIG-…
+    (…): as configured; the daemon was not asked.
 
     CLIENT OF  PID  USER  MEMORY GIB  RUNNING  COMMAND
     0.2  N  USER  2.1  Ns  /tmp/…/node/bin/cuda-app hold --alloc 2048
@@ -119,14 +120,16 @@ fn a_narrow_terminal_leaves_columns_out_and_says_so() {
     }
     let words: Vec<&str> = ran.stdout.split_whitespace().collect();
     let text = words.join(" ");
-    assert_contains(&text, "hidden: daemon, server, device, serve, since");
+    assert_contains(&text, "hidden: daemon, server, device, util, since");
     let heads = ran
         .stdout
         .lines()
         .find(|line| line.starts_with("NAME"))
         .unwrap();
     assert!(
-        heads.contains("THREADS  ") && heads.contains("LIMIT"),
+        ["THREADS", "LIMIT", "SERVE"]
+            .iter()
+            .all(|head| heads.contains(head)),
         "{heads}"
     );
     assert_contains(&text, "(widen the terminal, or use --columns)");

@@ -8,7 +8,8 @@ use std::process::Command;
 use insta::assert_snapshot;
 use serde_json::Value;
 use testkit::{
-    Ran, SMALL, Sim, assert_contains, built, can_run, in_state, is_root, needs_root, skip, whole,
+    ONE_EACH, Ran, SMALL, Sim, assert_contains, built, can_run, in_state, is_root, needs_root,
+    skip, whole,
 };
 
 const NAMES: [&str; 3] = [
@@ -366,6 +367,32 @@ fn is_tried_again(sim: &Sim, status: i32) -> bool {
         .unwrap();
     assert!(text.contains("\nRestart=on-failure\n"), "{text}");
     status != 0 && !last.split(' ').any(|last| last == status.to_string())
+}
+
+/// Else the next boot undoes what was applied.
+#[test]
+fn up_says_that_the_next_boot_brings_another_profile() {
+    needs_root!();
+    let sim = Sim::with("a100-80gb", 1);
+    let up = |text: &str| sim.up(text, &["--yes"]).ended(0).stderr;
+    let is_said = |stderr: &str| stderr.contains("At boot, another profile is applied, ");
+    systemd(&sim, SMALL, &["--install"]).ended(0);
+    assert!(!is_said(&up(ONE_EACH)), "the service is not enabled");
+    systemd(&sim, SMALL, &["--install", "--enable"]).ended(0);
+    // Though there is nothing to do.
+    let shown = up(ONE_EACH);
+    assert!(is_said(&shown), "{shown}");
+    let path = profile(&sim);
+    let keeps = format!(
+        "`mig-mps profiles --applied | sudo tee {}` keeps this one.\n",
+        path.display()
+    );
+    assert_contains(&shown, &keeps);
+    assert!(is_said(&up(&format!("# Another.\n{ONE_EACH}"))));
+    assert!(!is_said(&up(SMALL)));
+    let applied = sim.run(&["profiles", "--applied"]).ended(0).stdout;
+    fs::write(&path, applied).unwrap();
+    assert!(!is_said(&up(SMALL)));
 }
 
 /// Tried again after a cause that may end by itself, such as a holder of a GPU, and not after a mistake.

@@ -15,7 +15,7 @@ fn every_device_gets_a_daemon_and_a_server_that_is_ready() {
     GPU 0-1  NVIDIA A100-SXM4-80GB
       |.....|.....|.....|.....|.....|.....|.....|.....|  now: MIG off
       |2g.20gb  |1g  |.....|.....|.....|.....|.....|  then
-      + enable MIG mode (the profile partitions this GPU)
+      + enable MIG mode (the profile asks for it)
       + create 2g.20gb at slices 0-1, 1g.10gb at slice 2
       + start 4 daemons (no daemon yet): 0.0, 0.2, 1.0, 1.2
     NAME  GPU  PROFILE  STATE  USER  CLIENTS  THREADS  LIMIT  MEMORY GIB  UTIL  DAEMON  SERVER  SINCE  SERVE  DEVICE
@@ -90,7 +90,7 @@ fn a_dry_run_shows_the_plan_and_changes_nothing() {
     GPU 0-1  NVIDIA A100-SXM4-80GB
       |.....|.....|.....|.....|.....|.....|.....|.....|  now: MIG off
       |2g.20gb    |1g   |.....|.....|.....|.....|.....|  then
-      + enable MIG mode (the profile partitions this GPU)
+      + enable MIG mode (the profile asks for it)
       + create 2g.20gb at slices 0-1, 1g.10gb at slice 2
       + start 4 daemons (no daemon yet): 0.0, 0.2, 1.0, 1.2
 
@@ -211,10 +211,10 @@ devices = [ { profile = "7g" } ]
     GPU 0  NVIDIA A100-SXM4-80GB  GPU-…
       |2g.20gb    |1g   |.....|.....|.....|.....|.....|  now
       |7g.80gb                                        |  then
-      - stop 2 daemons (not in the profile): 0.0, 0.2
+      - stop 2 daemons (its instance is destroyed): 0.0, 0.2
       - destroy 2g.20gb at slices 0-1, 1g.10gb at slice 2 (7g.80gb at slices 0-7 needs its place)
       + create 7g.80gb at slices 0-7
-      + start 1 daemon (no daemon yet): 0.0
+      + start 1 daemon (new instance): 0.0
     error: this would stop 2 daemons and destroy 2 instances, and there is no terminal to ask on
     hint: agree beforehand with --yes
     ");
@@ -270,10 +270,10 @@ devices = [ { profile = "3g" }, { profile = "2g" }, { profile = "1g", count = 2 
     GPU 0  NVIDIA A100-SXM4-80GB  GPU-…
       |3g.40gb  |3g.40gb  |  now
       |1g  |1g  |2g.20gb  |3g.40gb  |  then
-      - stop 1 daemon (not in the profile): 0.0
+      - stop 1 daemon (its instance is destroyed): 0.0
       - destroy 3g.40gb at slices 0-3 (1g.10gb at slice 0 needs its place)
       + create 2g.20gb at slices 2-3, 2 × 1g.10gb at slices 0-1
-      + start 3 daemons (no daemon yet): 0.0, 0.1, 0.2
+      + start 3 daemons (new instance): 0.0, 0.1, 0.2
 
     1 client would be disrupted (refused, unless --drain lets them exit in time or --force ends them):
       0.0: pid N (USER, /tmp/…/node/bin/cuda-app hold)
@@ -295,10 +295,10 @@ fn clients_in_the_way_are_waited_for() {
     let client = sim.client("0.0");
     let other = "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"7g\" } ]\n";
     let ran = sim.up(other, &["--yes", "--drain", "1"]).ended(4);
-    assert_contains(&ran.stderr, "waiting for at most 1 s more");
+    assert_contains(&ran.stderr, "waiting up to 1 s more");
     let path = sim.profile(other);
     let mut up = sim.talk(&["up", path.to_str().unwrap(), "--yes", "--drain", "600"]);
-    up.await_text("waiting for at most");
+    up.await_text("waiting up to");
     assert!(client.finish().status.success());
     up.end().ended(0);
     assert_eq!(sim.device("0.0")["profile"], "7g.80gb");

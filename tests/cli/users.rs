@@ -26,6 +26,14 @@ fn root_is_informed_that_users_take_turns() {
     assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
     assert_eq!(sim.device("0")["serve"], "all");
     sim.up_does_nothing(&all);
+    // Once for each node is enough.
+    let again = sim.up(WHOLE, &["--yes"]).ended(0);
+    assert_eq!(sim.device("0")["serve"], "one-at-a-time");
+    assert!(
+        !again.stderr.contains("one user at a time"),
+        "{}",
+        again.stderr
+    );
 }
 
 #[test]

@@ -180,7 +180,7 @@ impl Walk<'_> {
         let mut down = self.command(&["down", "--drain", "60"]);
         let mut down = Running::start(&mut down, &Notes::default());
         let mut said = String::new();
-        while !said.contains("waiting for at most") {
+        while !said.contains("waiting up to") {
             said.push_str(&down.error_line());
         }
         let client = client.end();

@@ -114,9 +114,9 @@ fn held(id: &'static str, examined: &Examined<'_>, gpu: &Gpu) -> Vec<Finding> {
                     format!("{seen}: its MIG mode cannot change until they end"),
                 )
                 .run(if holders.seen.iter().any(Holder::is_slurmd) {
-                    "sudo systemctl stop slurmd"
+                    "sudo systemctl stop slurmd".to_owned()
                 } else {
-                    "sudo mig-mps up PROFILE --stop-holders"
+                    format!("sudo {} --stop-holders", examined.node.up_command())
                 })
             } else {
                 Finding::ok(id, seen)
@@ -248,7 +248,7 @@ fn foreign(id: &'static str, examined: &Examined<'_>, gpu: &Gpu) -> Vec<Finding>
         places.join(", ")
     );
     vec![if is_mixed {
-        Finding::warn(id, seen).run("mig-mps list")
+        Finding::warn(id, seen).run("mig-mps plan")
     } else {
         Finding::ok(id, seen)
     }]
@@ -273,7 +273,7 @@ fn missing(id: &'static str, examined: &Examined<'_>, gpu: &Gpu) -> Vec<Finding>
                 Some(_) => "a compute instance",
             };
             let seen = format!("GPU {index}: mig-mps made {what} at {placement}, which is gone");
-            Finding::warn(id, seen).run("mig-mps list")
+            Finding::warn(id, seen).run(examined.node.up_command())
         })
         .collect()
 }

@@ -50,7 +50,7 @@ pub struct DoctorArgs {
 /// Examines the node.
 pub fn run(args: &DoctorArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if let Some(word) = &args.explain {
-        return explain::explain(word);
+        return explain::explain(std::slice::from_ref(word));
     }
     let environment = context.environment;
     let node = observe(environment, Detail::DOCTOR)?;

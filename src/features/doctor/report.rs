@@ -43,16 +43,24 @@ pub fn print(all: &[Diagnosis], is_verbose: bool) -> Result<()> {
     render::print(&out)
 }
 
-/// `70 checks: 1 fail, 2 warn, 1 unknown, 66 ok`
+/// `70 checks: 1 fail (4 findings), 2 warn, 1 unknown, 66 ok`
 fn summary(all: &[Diagnosis]) -> String {
     if all.iter().all(|one| one.severity() == Severity::Ok) {
         return format!("{} checks: all ok", all.len());
     }
     let mut counts = Vec::new();
     for severity in Severity::ALL {
-        let count = all.iter().filter(|one| one.severity() == severity).count();
-        if count > 0 {
-            counts.push(format!("{count} {}", severity.name()));
+        let alike = all.iter().filter(|one| one.severity() == severity);
+        let count = alike.clone().count();
+        let findings = alike.flat_map(|one| &one.findings);
+        let lines = findings.filter(|finding| finding.severity == severity);
+        match (count, lines.count()) {
+            (0, _) => {}
+            // Each is a line of the report.
+            (_, lines) if lines > count && severity != Severity::Ok => {
+                counts.push(format!("{count} {} ({lines} findings)", severity.name()));
+            }
+            _ => counts.push(format!("{count} {}", severity.name())),
         }
     }
     format!("{} checks: {}", all.len(), counts.join(", "))
@@ -68,7 +76,8 @@ fn passed(one: &Diagnosis) -> String {
     verdict(Severity::Ok, &text)
 }
 
-/// Describes a check that is not ok: its worse findings, their commands, and the reason why they matter.
+/// Describes a check that is not ok: its worse findings, their commands, and the reason why they matter if there is a
+/// fault.
 fn not_passed(one: &Diagnosis) -> String {
     let mut out = String::new();
     for finding in &one.findings {
@@ -81,6 +90,9 @@ fn not_passed(one: &Diagnosis) -> String {
             // In one line, however long: it is there to be pasted.
             let _ = writeln!(out, "{:MARGIN$}$ {}", "", printable(command));
         }
+    }
+    if one.severity() == Severity::Unknown {
+        return out;
     }
     let why = format!("why: {}", one.fault.why);
     out + &hanging(&" ".repeat(MARGIN), &why, render::width())

@@ -1,19 +1,19 @@
 //! The manual, a Markdown file per topic, embedded in the program; and `mig-mps help`, which shows it.
 
 pub mod pages;
+mod search;
 mod text;
 
 use std::fmt::Write as _;
 
 use clap::{Args, Command};
-use console::strip_ansi_codes;
 
 use crate::commands::Context;
-use crate::error::{Result, failed};
+use crate::error::Result;
 use crate::failure::ExitStatus;
-use crate::host::bounded;
 use crate::render::{self, command_for, hanging, page, print, terminal_width};
 
+use search::search;
 use text::markdown;
 
 /// A chapter of the manual.
@@ -154,8 +154,13 @@ pub struct HelpArgs {
     /// Command, or topic of the manual
     #[arg(value_name = "COMMAND|TOPIC")]
     subject: Option<String>,
-    /// Show where the manual and the help of commands have WORD
-    #[arg(long, value_name = "WORD", conflicts_with = "subject")]
+    /// Show where the manual and the help of commands have words that begin with WORD
+    #[arg(
+        long,
+        value_name = "WORD",
+        allow_hyphen_values = true,
+        conflicts_with = "subject"
+    )]
     search: Option<String>,
 }
 
@@ -171,9 +176,7 @@ pub fn run(args: &HelpArgs, context: &Context<'_>) -> Result<ExitStatus> {
         print(&overview(&program, context.tasks))?;
         return Ok(ExitStatus::Done);
     };
-    let subject = command_for(subject).map_or(subject.as_str(), |ours| {
-        ours.strip_prefix("help ").unwrap_or(ours)
-    });
+    let subject = command_for(subject).map_or(subject.as_str(), subject_of);
     // A command that is called as a topic has its own help behind --help.
     if let Some(topic) = TOPICS.iter().find(|topic| topic.name == subject) {
         page(&markdown(topic.text, reading_width()))?;
@@ -187,6 +190,12 @@ pub fn run(args: &HelpArgs, context: &Context<'_>) -> Result<ExitStatus> {
         page(&text)?;
     }
     Ok(ExitStatus::Done)
+}
+
+/// Returns the command or the topic that a command line is about: `up` of `up --previous`, `running` of `help running`.
+fn subject_of(ours: &str) -> &str {
+    let rest = ours.strip_prefix("help ").unwrap_or(ours);
+    rest.split(' ').next().unwrap_or(rest)
 }
 
 /// The width of a chapter that is not read on a terminal.
@@ -252,44 +261,4 @@ pub fn overview(program: &Command, tasks: &[(&str, &[&str])]) -> String {
          mig-mps help --search WORD finds a word.\n",
     );
     text
-}
-
-/// The most lines that are shown of a chapter, or of the help of a command.
-const SHOWN_LINES: usize = 5;
-
-/// Finds a word in the help of commands and in the manual.
-fn search(word: &str, program: &mut Command) -> Result<String> {
-    let helps = program.get_subcommands_mut().map(|command| {
-        let help = command.render_long_help().to_string();
-        (format!("mig-mps {} --help", command.get_name()), help)
-    });
-    let chapters = TOPICS.iter().map(|topic| {
-        let title = format!("mig-mps help {}", topic.name);
-        (title, markdown(topic.text, reading_width()))
-    });
-    let wanted = word.to_lowercase();
-    let mut found = Vec::new();
-    for (title, text) in helps.chain(chapters) {
-        let text = strip_ansi_codes(&text);
-        let lines: Vec<&str> = text
-            .lines()
-            .filter(|line| line.to_lowercase().contains(&wanted))
-            .collect();
-        if lines.is_empty() {
-            continue;
-        }
-        let mut part = format!("{title}\n");
-        for line in lines.iter().take(SHOWN_LINES) {
-            let _ = writeln!(part, "  {}", line.trim());
-        }
-        if lines.len() > SHOWN_LINES {
-            let _ = writeln!(part, "  and {} more lines", lines.len() - SHOWN_LINES);
-        }
-        found.push(part);
-    }
-    if found.is_empty() {
-        let what = format!("no command and no topic has \"{}\"", bounded(word));
-        return Err(failed(what).hint("mig-mps help lists all commands and topics"));
-    }
-    Ok(found.join("\n"))
 }

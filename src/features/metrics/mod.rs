@@ -2,7 +2,6 @@
 
 mod series;
 
-use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::path::PathBuf;
 
@@ -54,8 +53,8 @@ pub fn run(args: &MetricsArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let mut observer = Observer::new(environment);
     let text = if let Some(profile) = &args.drift {
         let profile = profile_or_that_of_boot(profile.as_ref(), environment)?;
-        let drift = drift(&profile, &mut observer, environment)?;
-        drift.map_or_else(String::new, |(node, drift)| drift_metrics(&node, &drift))
+        let (node, drift) = drift(&profile, &mut observer, environment)?;
+        drift_metrics(&node, &drift)
     } else {
         let profile = args.profile.as_ref().map(ProfileSource::load).transpose()?;
         let node = observer.observe(Detail {
@@ -63,10 +62,11 @@ pub fn run(args: &MetricsArgs, context: &Context<'_>) -> Result<ExitStatus> {
             ..Detail::STATUS
         })?;
         let drift = match &profile {
-            Some(profile) if !node.has_no_driver() => drift(profile, &mut observer, environment)?,
-            _ => None,
+            Some(_) if node.has_no_driver() => Some(Drift::Unknown),
+            Some(profile) => Some(drift(profile, &mut observer, environment)?.1),
+            None => None,
         };
-        metrics(&node, drift.as_ref().map(|(_, drift)| drift))
+        metrics(&node, drift.as_ref())
     };
     print_or_write(&text, args.output.as_deref())?;
     Ok(ExitStatus::Done)
@@ -90,36 +90,34 @@ fn profile_or_that_of_boot(
     ProfileSource::from(&*boot.to_string_lossy()).load()
 }
 
-/// Plans the profile on a new snapshot, which it returns, too. `None` if it cannot be planned: the drift is then unknown,
-/// and other metrics are shown all the same.
+/// Plans the profile on a new snapshot, which it returns, too. Where that fails, the drift is unknown, and other metrics are
+/// shown all the same.
 fn drift(
     profile: &Profile,
     observer: &mut Observer<'_>,
     environment: &Environment,
-) -> Result<Option<(Node, Drift)>> {
+) -> Result<(Node, Drift)> {
     up::refuse_unknown_accounts(profile, environment, environment.caller)?;
     let node = match observer.observe(detail_for(profile)) {
         Ok(node) => node,
         Err(error) => {
             note_unknown(error);
-            return Ok(None);
+            return Ok((Node::default(), Drift::Unknown));
         }
     };
     let run_dir = RunDir::at(&environment.directories()?.run);
     let caller = environment.caller;
-    let plan = match cdi::plan_up(environment, &node, profile, &run_dir, caller, false, None) {
-        Ok(plan) => plan,
+    let drift = match cdi::plan_up(environment, &node, profile, &run_dir, caller, false, None) {
+        Ok(plan) => Drift::Known {
+            is_any: plan.has_changes(),
+            devices: plan.devices().map(str::to_owned).collect(),
+        },
         Err(refusal) => {
             note_unknown(refusal);
-            return Ok(None);
+            Drift::Unknown
         }
     };
-    let devices: BTreeSet<String> = plan.devices().map(str::to_owned).collect();
-    let drift = Drift {
-        is_any: plan.has_changes(),
-        devices,
-    };
-    Ok(Some((node, drift)))
+    Ok((node, drift))
 }
 
 fn note_unknown(why: impl Display) {

@@ -40,13 +40,17 @@ fn escaped(value: &str) -> String {
     value.replace('\n', r"\n")
 }
 
-/// The differences between the node and a profile.
+/// The drift of the node from a profile.
 #[derive(Debug)]
-pub struct Drift {
-    /// True if there is any.
-    pub is_any: bool,
-    /// The names of the devices whose daemons differ.
-    pub devices: BTreeSet<String>,
+pub enum Drift {
+    /// The two could not be compared.
+    Unknown,
+    Known {
+        /// True if they differ.
+        is_any: bool,
+        /// The names of the devices whose daemons differ.
+        devices: BTreeSet<String>,
+    },
 }
 
 /// A device under a name that no other has: Prometheus refuses a sample that is given twice.
@@ -58,6 +62,7 @@ struct Named<'a> {
 /// The facts that metrics show.
 struct Facts<'a> {
     node: &'a Node,
+    /// `None` if no profile was named.
     drift: Option<&'a Drift>,
     devices: Vec<Named<'a>>,
 }
@@ -238,15 +243,24 @@ const METRICS: &[Metric] = &[
 /// Those of the drift.
 const DRIFT: &[Metric] = &[
     Metric {
+        name: "mig_mps_drift_known",
+        help: "1 if the node could be compared with the profile; otherwise the drift has no series.",
+        values: Values::Node(|facts| Some(matches!(facts.drift?, Drift::Known { .. }).into())),
+    },
+    Metric {
         name: "mig_mps_drift",
         help: "1 if the node is not as the profile says.",
-        values: Values::Node(|facts| Some(facts.drift?.is_any.into())),
+        values: Values::Node(|facts| match facts.drift? {
+            Drift::Known { is_any, .. } => Some((*is_any).into()),
+            Drift::Unknown => None,
+        }),
     },
     Metric {
         name: "mig_mps_device_drift",
         help: "1 if the daemon of a device is not as the profile says.",
-        values: Values::Devices(|facts, device| {
-            Some(facts.drift?.devices.contains(&device.name).into())
+        values: Values::Devices(|facts, device| match facts.drift? {
+            Drift::Known { devices, .. } => Some(devices.contains(&device.name).into()),
+            Drift::Unknown => None,
         }),
     },
 ];
@@ -475,6 +489,28 @@ mod tests {
         for metric in METRICS.iter().chain(DRIFT) {
             let name = format!("`{}`", metric.name);
             assert_eq!(section.matches(&name).count(), 1, "{name}");
+        }
+    }
+
+    /// A state that somebody adds is put into a rule, or is fine.
+    #[test]
+    fn every_state_has_an_alert_or_is_fine() {
+        let fine = [
+            DeviceState::Ready,
+            DeviceState::NoServerYet,
+            DeviceState::Starting,
+            DeviceState::Busy,
+            DeviceState::Hidden,
+            DeviceState::NoDaemon,
+        ];
+        let (_, states) = ALERTS.split_once("state=~\"").unwrap();
+        let (states, _) = states.split_once('"').unwrap();
+        for state in DeviceState::ALL {
+            let word = state.to_string();
+            // A problem that concerns devices without a daemon, too, is counted by its id.
+            let problem = format!("id=\"{}\"", word.replace(' ', "-"));
+            let has_alert = states.split('|').any(|one| one == word) || ALERTS.contains(&problem);
+            assert_eq!(has_alert, !fine.contains(&state), "{word}");
         }
     }
 

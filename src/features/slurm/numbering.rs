@@ -11,7 +11,7 @@ use crate::commands::Context;
 use crate::commands::args::number;
 use crate::error::{Result, failed};
 use crate::failure::ExitStatus;
-use crate::host::Environment;
+use crate::host::{Environment, listed};
 use crate::node::{Detail, Device, Gpu, Node, observe};
 use crate::render::format::grouped;
 use crate::render::{note, print};
@@ -209,15 +209,16 @@ impl LineArgs {
         if devices.is_empty() {
             return Err(crate::commands::no_daemon(&node));
         }
-        // The prolog of another user's job fails there.
-        for device in &devices {
-            if let Some(users) = &device.only_for {
-                note(&format!(
-                    "{} takes only programs of {users}: Slurm gives it to any user's job, and drains the node when that \
-                     job cannot use it. Give the device serve = \"one-at-a-time\" or \"all\", or leave out its lines.",
-                    device.name
-                ));
-            }
+        let of_few = devices.iter().filter(|device| device.only_for.is_some());
+        for devices in grouped(of_few, |one, other| one.only_for == other.only_for) {
+            warn_of(&devices);
+        }
+        let has_instances = devices.iter().any(|device| device.files.len() > 1);
+        if has_instances && name.contains(['[', ',']) {
+            note(
+                "The nvidia-cap files of equal nodes can have other numbers: mig-mps slurm gres on each of these nodes prints \
+                 its lines of gres.conf. Its Gres= is the same where GPUs and profile are.",
+            );
         }
         let lines = gres_conf(&name, &devices, self.shard, self.one_file);
         let gres = gres_string(&devices, self.shard);
@@ -228,6 +229,32 @@ impl LineArgs {
             has_shards: count_shards(&devices, self.shard) > 0,
         })
     }
+}
+
+/// The most devices that a warning names.
+const MOST_NAMED: usize = 4;
+
+/// Warns of the devices of one user or group. The prolog of another user's job fails there.
+fn warn_of(devices: &[&GresDevice]) {
+    let Some(users) = &devices[0].only_for else {
+        return;
+    };
+    let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
+    let names = match names.as_slice() {
+        [first, .., last] if names.len() > MOST_NAMED => {
+            format!("{first} … {last} ({})", names.len())
+        }
+        few => listed(few, "and"),
+    };
+    let others = match users.strip_prefix("group:") {
+        Some(group) => format!("AllowGroups={group}, or AllowAccounts="),
+        None => "AllowAccounts=".to_owned(),
+    };
+    note(&format!(
+        "Only programs of {users} can use {names}: Slurm gives such a device to any user's job, and drains the node when \
+         that job cannot use it. Keep the jobs of others out of the node's partition ({others}), set serve to \
+         \"one-at-a-time\" or \"all\", or leave out these lines."
+    ));
 }
 
 /// Compares the files in use with the node.

@@ -12,10 +12,10 @@ use super::hardware::{ProcessLists, finish_utilizations, read_hardware, start_ut
 use super::records::{of_records, read_records};
 use super::{outside_mps, unmanaged};
 use crate::failure::Failure;
-use crate::host::{Environment, ProcessTable};
+use crate::host::{Environment, Holder, ProcessTable};
 use crate::node::{Node, Unseen};
 use crate::nvml::{Nvml, NvmlError, Watched};
-use crate::state::RunDir;
+use crate::state::{ProfileHistory, RunDir};
 
 /// The parts of a snapshot beside the records, the GPUs with their MIG devices, and which daemons run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -198,6 +198,8 @@ impl<'a> Observer<'a> {
         };
         let mut node = Node {
             boot_id: environment.host.boot_id().map_err(ObserveError::Proc)?,
+            has_default_profile: detail.reads_processes()
+                && ProfileHistory::is_default(environment),
             detail,
             ..Node::default()
         };
@@ -226,6 +228,11 @@ impl<'a> Observer<'a> {
                 outside_mps::find_strays(&environment.host, &table, &run_dir, &mut node);
             }
             unmanaged::find(environment, &table, &mut node);
+            for device in &mut node.devices {
+                let pids = device.unaccounted();
+                let processes = pids.iter().filter_map(|pid| table.get(*pid));
+                device.strangers = processes.map(Holder::of).collect();
+            }
         }
         if let Some(nvml) = self.nvml.filter(|_| detail.outside_mps) {
             outside_mps::find(&environment.host, &table, nvml, &mut node);

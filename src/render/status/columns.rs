@@ -44,7 +44,7 @@ const ALL: [StatusColumn; 18] = [
     StatusColumn {
         name: "gpu",
         help: "Index of its GPU",
-        column: Column::right("GPU", 6),
+        column: Column::right("GPU", 7),
         cell: |_, device| device.gpu.map(|index| index.to_string()),
     },
     StatusColumn {
@@ -65,7 +65,7 @@ const ALL: [StatusColumn; 18] = [
     StatusColumn {
         name: "user",
         help: "Users of its servers",
-        column: Column::left("USER", 4),
+        column: Column::left("USER", 5),
         cell: |_, device| Some(users(device.alive()?).unwrap_or_else(|| unknown(device))),
     },
     StatusColumn {
@@ -98,7 +98,7 @@ const ALL: [StatusColumn; 18] = [
     StatusColumn {
         name: "util",
         help: "Utilization of the GPU; n/a for MIG devices",
-        column: Column::right(UTIL, 7),
+        column: Column::right(UTIL, 9),
         cell: |node, device| {
             if !device.is_whole() {
                 return Some("n/a".to_owned());
@@ -127,7 +127,7 @@ const ALL: [StatusColumn; 18] = [
     StatusColumn {
         name: "serve",
         help: "Users that its daemon serves",
-        column: Column::left("SERVE", 9),
+        column: Column::left("SERVE", 4),
         cell: |_, device| device.serve().map(Serve::to_string),
     },
     StatusColumn {
@@ -196,6 +196,30 @@ pub fn table(node: &Node, devices: &[&Device], wanted: &[StatusColumn]) -> Table
         table.row(cells);
     }
     table
+}
+
+/// The columns whose cells are in parentheses if they were not read back, by their titles and the keys of their settings.
+const READ_BACK: [(&str, &str); 2] = [
+    ("THREADS", ACTIVE_THREAD_PERCENTAGE),
+    ("LIMIT", PINNED_MEMORY_LIMIT),
+];
+
+/// Explains the signs in a table of these devices that has these titles; `None` where it has no such sign.
+pub fn legend(devices: &[&Device], titles: &str) -> Option<String> {
+    let has = |title: &str| titles.split_whitespace().any(|one| one == title);
+    let is_configured = devices.iter().any(|device| {
+        READ_BACK.iter().any(|(title, key)| {
+            has(title) && setting(device, key, "").is_some_and(|cell| cell.starts_with('('))
+        })
+    });
+    let has_most = has("CLIENTS")
+        && devices
+            .iter()
+            .any(|device| clients(device).is_some_and(|cell| cell.contains('/')));
+    let mut signs = Vec::new();
+    signs.extend(is_configured.then_some("(…): as configured; the daemon was not asked."));
+    signs.extend(has_most.then_some("n/m: n clients of m at most."));
+    (!signs.is_empty()).then(|| signs.join(" "))
 }
 
 /// True if the table may have a column for the utilization on this terminal: cells make it only wider.

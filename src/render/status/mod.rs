@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use anyhow::Result;
 use console::Style;
 
-use super::format::{ago, wrapped};
+use super::format::{ago, hanging, wrapped};
 use super::output;
 use super::table::Table;
 use crate::node::{Device, Finding, Gpu, Node};
@@ -77,10 +77,11 @@ pub(super) fn text(
         width: width.saturating_sub(gutter),
         marks,
     };
-    if let Some(line) = profile::line(node, ago) {
+    let profile = profile::line(node, ago);
+    if let Some(line) = &profile {
         // Its age alone is no change.
         let lasting = profile::line(node, |_| String::new());
-        parts.line_with(&line, &lasting.unwrap_or_default(), &Style::new());
+        parts.line_with(line, &lasting.unwrap_or_default(), &Style::new());
         parts.gap();
     }
     let shown = node.shown(devices);
@@ -92,7 +93,14 @@ pub(super) fn text(
         }
     } else {
         match view {
-            View::Table(columns) => parts.table(columns::table(node, &shown, columns), "--columns"),
+            View::Table(columns) => {
+                let titles = parts.table(columns::table(node, &shown, columns), "--columns");
+                // A program reads the columns that it has named, and a change has just read back what it shows.
+                let legend = columns::legend(&shown, &titles).filter(|_| profile.is_some());
+                if let Some(legend) = legend {
+                    parts.legend(&legend);
+                }
+            }
             View::Map => parts.picture(&map::text(node, &shown, parts.width)),
         }
         parts.gap();
@@ -149,14 +157,14 @@ fn notices(parts: &mut Parts<'_>, node: &Node, devices: &[String]) {
     match outside {
         0 => {}
         1 => parts.line(
-            "1 program computes outside MPS: started with `mig-mps run DEVICE -- PROGRAM`, it becomes a client.",
+            "1 program computes outside MPS and takes turns with all clients: started with `mig-mps run DEVICE -- PROGRAM`, it becomes a client.",
         ),
         _ => parts.line(&format!(
-            "{outside} programs compute outside MPS: started with `mig-mps run DEVICE -- PROGRAM`, they become clients."
+            "{outside} programs compute outside MPS and take turns with all clients: started with `mig-mps run DEVICE -- PROGRAM`, they become clients."
         )),
     }
-    for sentence in sentences {
-        parts.line_as(&sentence, &Style::new().red());
+    for sentence in &sentences {
+        parts.line_as(sentence, &Style::new().red());
     }
     if healed > 1 {
         parts.line(
@@ -167,7 +175,10 @@ fn notices(parts: &mut Parts<'_>, node: &Node, devices: &[String]) {
         parts.line(&remark.to_string());
     }
     for hidden in node.hidden() {
-        parts.line(&format!("not seen: {hidden}"));
+        // The problems of its devices say it.
+        if !sentences.iter().any(|sentence| sentence.contains(&hidden)) {
+            parts.line(&format!("not seen: {hidden}"));
+        }
     }
 }
 
@@ -215,8 +226,21 @@ impl Parts<'_> {
         }
     }
 
-    /// Adds a table; the option shows the columns that do not fit.
-    fn table(&mut self, table: Table, option: &str) {
+    /// Adds a line that explains others, and says nothing about the node.
+    fn legend(&mut self, line: &str) {
+        let gutter = if self.marks.is_some() { map::WIDTH } else { 0 };
+        for part in hanging("", line, self.width).lines() {
+            let _ = writeln!(
+                self.out,
+                "{:gutter$}{}",
+                "",
+                Style::new().dim().apply_to(part)
+            );
+        }
+    }
+
+    /// Adds a table; the option shows the columns that do not fit. Returns the line with the titles.
+    fn table(&mut self, table: Table, option: &str) -> String {
         let mut lasting = table.lasting_texts().into_iter();
         let drawn = table.within(self.width, option);
         for (number, line) in drawn.lines().enumerate() {
@@ -230,6 +254,7 @@ impl Parts<'_> {
             };
             let _ = writeln!(self.out, "{mark}{line}");
         }
+        drawn.lines().next().unwrap_or_default().to_owned()
     }
 
     fn picture(&mut self, picture: &str) {

@@ -50,7 +50,7 @@ impl ProfileDocument {
 
 /// Describes the profile of a node in one line, with each time in words; `None` if there is nothing to say.
 pub(super) fn line(node: &Node, ago: fn(Timestamp) -> String) -> Option<String> {
-    let (profile, taken_down, differs, is_default) = match &node.applied {
+    let (profile, taken_down, differs, is_of_earlier_boot, is_default) = match &node.applied {
         Applied::NotRead => return None,
         Applied::Nothing if node.devices.is_empty() => return None,
         Applied::Nothing => return Some("no profile is recorded".to_owned()),
@@ -59,8 +59,9 @@ pub(super) fn line(node: &Node, ago: fn(Timestamp) -> String) -> Option<String> 
             profile,
             taken_down,
             differs,
+            is_of_earlier_boot,
             is_default,
-        } => (profile, taken_down, differs, is_default),
+        } => (profile, taken_down, differs, is_of_earlier_boot, is_default),
     };
     let applied = format!(
         "profile {}, applied {} by {}",
@@ -72,13 +73,16 @@ pub(super) fn line(node: &Node, ago: fn(Timestamp) -> String) -> Option<String> 
         format!(", taken down {} by {}", ago(end.at), end.by)
     });
     let difference = match (differs, is_default) {
+        (Some(true), _) if *is_of_earlier_boot => {
+            "; nothing was applied since the boot: `mig-mps up`"
+        }
         (Some(true), true) => "; the node differs: `mig-mps plan`",
         // Another profile is applied at boot.
         (Some(true), false) => "; the node differs: `mig-mps profiles --applied | mig-mps plan -`",
         (Some(false), _) => "",
         // What is taken down is not compared.
         (None, _) if taken_down.is_some() => "",
-        (None, _) => "; whether the node differs is unknown",
+        (None, _) => "; it is not known if the node differs",
     };
     Some(format!("{applied}{end}{difference}"))
 }

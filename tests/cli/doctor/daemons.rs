@@ -193,7 +193,7 @@ fn settings_are_read_back_or_shown_as_configured() {
         Some("0"),
         "active-thread-percentage was set to 25 and is 70",
     );
-    assert_eq!(command, "");
+    assert_eq!(command, "mig-mps up");
     // A client makes `status` ask.
     let client = sim.client("0");
     assert_eq!(cells(&sim), ["70%!=25%", "2G", "normal"]);
@@ -336,11 +336,13 @@ fn a_device_that_is_gone() {
     let command = report
         .check("device-gone")
         .is("fail", Some("0.2"), "its device is gone");
-    assert_eq!(command, "mig-mps up PROFILE");
+    assert_eq!(command, "mig-mps up");
     is_in_status(&sim, "problems", "device-gone", Some("0.2"));
-    report
-        .check("instances-missing")
-        .is("warn", None, "GPU 0: mig-mps made an instance at");
+    let command =
+        report
+            .check("instances-missing")
+            .is("warn", None, "GPU 0: mig-mps made an instance at");
+    assert_eq!(command, "mig-mps up");
 }
 
 #[test]

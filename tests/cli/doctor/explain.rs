@@ -26,6 +26,11 @@ fn ids_and_errors_are_explained_without_a_node() {
     ] {
         assert_eq!(explained(name), explained("805"), "{name}");
     }
+    // As status shows several, and in the words of others.
+    let both = without_gpu(&["explain", "device-hung", "805"], "").ended(0);
+    let one_after_the_other = format!("{}\n{}", explained("device-hung"), explained("805"));
+    assert_eq!(both.stdout, one_after_the_other);
+    assert_eq!(explained("hang"), explained("device-hung"));
     // As it was called before 0.3.
     let before = without_gpu(&["doctor", "--explain", "805"], "").ended(0);
     assert_eq!(before.stdout, explained("805"));

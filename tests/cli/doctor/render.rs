@@ -22,7 +22,6 @@ fn problems_come_with_reason_and_command() {
               $ kill -CONT PID
               why: its programs wait for it
       unknown 0.0: its settings were not read back [settings-changed]
-              why: limits that users rely on do not hold
 
     surroundings
       warn    this is a container (docker) [container]
@@ -38,6 +37,19 @@ fn problems_come_with_reason_and_command() {
         verbose.lines().count() > ran.stdout.lines().count() + 20,
         "{verbose}"
     );
+}
+
+/// A check that fails for several devices has several lines.
+#[test]
+fn the_summary_counts_what_stands_above_it() {
+    let sim = healthy();
+    for name in ["0.0", "1.0"] {
+        stop(&sim.device(name)["daemon_pid"]);
+    }
+    let ran = sim.run(&["doctor"]).ended(3);
+    let lines = ran.stdout.lines();
+    assert_eq!(lines.filter(|line| line.starts_with("  fail ")).count(), 2);
+    assert_contains(&ran.stdout, "75 checks: 1 fail (2 findings), ");
 }
 
 #[test]

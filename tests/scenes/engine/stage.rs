@@ -194,9 +194,8 @@ impl Stage {
 
     /// Runs a subcommand in a terminal, up to its question.
     pub(crate) fn ask(&mut self, line: &str) {
-        let words = line.strip_prefix("mig-mps ").expect("a subcommand");
-        let words = self.with_values(words);
-        let mut dialogue = self.sim.dialogue(&words);
+        let line = self.in_scene(line);
+        let mut dialogue = Dialogue::start(self.placed(terminal(line)));
         dialogue.await_text(QUESTION);
         self.asked = Some(Box::new(move |keys| {
             dialogue.press(keys);

@@ -1,0 +1,129 @@
+//! `mig-mps help --search`: where the manual and the help of commands have a word.
+
+use std::fmt::Write as _;
+
+use clap::Command;
+use console::strip_ansi_codes;
+use regex::{Regex, RegexBuilder};
+
+use super::text::markdown;
+use super::{TOPICS, reading_width, subject_of};
+use crate::error::{CommandError, Result, failed};
+use crate::host::bounded;
+use crate::render::command_for;
+
+/// The most lines that are shown of a chapter, or of the help of a command.
+const SHOWN_LINES: usize = 5;
+
+/// A chapter, or the help of a command.
+struct Searched {
+    /// The name of the topic or of the command.
+    name: String,
+    /// The command line that shows it.
+    command: String,
+    /// The line that describes it in the overview.
+    about: String,
+    /// The titles of its sections.
+    titles: Vec<String>,
+    text: String,
+}
+
+impl Searched {
+    fn all(program: &mut Command) -> Vec<Self> {
+        let helps = program.get_subcommands_mut().map(|command| {
+            let name = command.get_name().to_owned();
+            let about = command.get_about().cloned().unwrap_or_default();
+            Self {
+                command: format!("mig-mps {name} --help"),
+                about: about.to_string(),
+                titles: Vec::new(),
+                text: command.render_long_help().to_string(),
+                name,
+            }
+        });
+        let chapters = TOPICS.iter().map(|topic| {
+            let titles = topic.text.lines();
+            let titles = titles.filter_map(|line| line.strip_prefix("## "));
+            let text = markdown(topic.text, reading_width());
+            Self {
+                name: topic.name.to_owned(),
+                command: format!("mig-mps help {}", topic.name),
+                about: topic.about.to_owned(),
+                titles: titles.map(|title| title.replace('`', "")).collect(),
+                text: strip_ansi_codes(&text).into_owned(),
+            }
+        });
+        helps.chain(chapters).collect()
+    }
+
+    /// True if its name, its description or the title of a section has the word.
+    fn is_about(&self, word: &Regex) -> bool {
+        let mut titles = self.titles.iter().chain([&self.name, &self.about]);
+        titles.any(|title| word.is_match(title))
+    }
+
+    /// Returns the lines with the word, titles first.
+    fn lines_with(&self, word: &Regex) -> Vec<&str> {
+        let lines = self.text.lines().map(str::trim);
+        let (titles, others): (Vec<&str>, Vec<&str>) = lines
+            .filter(|line| word.is_match(line))
+            .partition(|line| self.titles.iter().any(|title| title == *line));
+        [titles, others].concat()
+    }
+}
+
+/// Finds a word at the beginning of words in the manual and in the help of commands. First comes what the words of other
+/// programs mean here, then what is about the word.
+pub(super) fn search(word: &str, program: &mut Command) -> Result<String> {
+    let beginning = format!(r"(?:^|[^\p{{L}}\p{{N}}]){}", regex::escape(word));
+    let beginning = RegexBuilder::new(&beginning)
+        .case_insensitive(true)
+        .build()
+        // It is too long for an expression, and so for every line.
+        .map_err(|_| nowhere(word))?;
+    let ours = command_for(&word.to_lowercase());
+    let mut found = Vec::new();
+    for searched in Searched::all(program) {
+        let ours = ours.filter(|ours| subject_of(ours) == searched.name);
+        let lines = searched.lines_with(&beginning);
+        if lines.is_empty() && ours.is_none() {
+            continue;
+        }
+        let rank = match ours {
+            Some(_) => 0,
+            None if searched.is_about(&beginning) => 1,
+            None => 2,
+        };
+        let command = match ours.filter(|ours| ours.contains(" --")) {
+            Some(ours) => format!("mig-mps {ours}"),
+            None => searched.command.clone(),
+        };
+        found.push((rank, part(&command, &lines, &searched.about)));
+    }
+    if found.is_empty() {
+        return Err(nowhere(word));
+    }
+    found.sort_by_key(|(rank, _)| *rank);
+    let parts: Vec<String> = found.into_iter().map(|(_, part)| part).collect();
+    Ok(parts.join("\n"))
+}
+
+fn nowhere(word: &str) -> CommandError {
+    let what = format!("no command and no topic has \"{}\"", bounded(word));
+    failed(what).hint("mig-mps help lists all commands and topics")
+}
+
+/// Shows some lines below the command that shows all, or what that is about.
+fn part(command: &str, lines: &[&str], about: &str) -> String {
+    let mut part = format!("{command}\n");
+    if lines.is_empty() {
+        let _ = writeln!(part, "  {about}");
+    }
+    for line in lines.iter().take(SHOWN_LINES) {
+        let _ = writeln!(part, "  {line}");
+    }
+    if lines.len() > SHOWN_LINES {
+        let _ = writeln!(part, "  and {} more lines", lines.len() - SHOWN_LINES);
+    }
+    part
+}
