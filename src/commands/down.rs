@@ -161,7 +161,7 @@ pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if !outcome.is_unchanged && run_dir.has_no_records() {
         record_end(environment, &run_dir, &outcome.node);
     }
-    summarize(args, &run_dir, &outcome, &asked)?;
+    summarize(args, environment, &run_dir, &outcome, &asked)?;
     if args.destroys() && !args.devices.is_empty() && !outcome.plan.is_empty() {
         remark_on_the_profile(environment);
     }
@@ -224,10 +224,16 @@ fn record_end(environment: &Environment, run_dir: &RunDir, node: &Node) {
 }
 
 /// Says what was done, and what stays.
-fn summarize(args: &DownArgs, run_dir: &RunDir, outcome: &Outcome, asked: &Asked) -> Result<()> {
+fn summarize(
+    args: &DownArgs,
+    environment: &Environment,
+    run_dir: &RunDir,
+    outcome: &Outcome,
+    asked: &Asked,
+) -> Result<()> {
     let (node, plan) = (&outcome.node, &outcome.plan);
     if args.consent.json {
-        outcome.report(&[], &args.consent, None)?;
+        outcome.report(environment, &[], &args.consent, None)?;
     } else {
         note(&report(plan, outcome.took));
     }

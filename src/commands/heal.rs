@@ -80,7 +80,7 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
     };
     let names = args.devices.names(&outcome.node)?;
     if args.json {
-        outcome.report(&names, &consent, None)?;
+        outcome.report(context.environment, &names, &consent, None)?;
     }
     let healed = if args.json {
         Healed::default()

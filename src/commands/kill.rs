@@ -96,7 +96,7 @@ pub fn run(args: &KillArgs, context: &Context<'_>) -> Result<ExitStatus> {
             remark_on_who_has_left(shown, &outcome.plan);
         }
         if args.consent.json {
-            outcome.report(&[], &args.consent, None)?;
+            outcome.report(context.environment, &[], &args.consent, None)?;
         }
     }
     Ok(ExitStatus::Done)

@@ -4,11 +4,12 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::args::ConsentArgs;
+use super::status::applied;
 use crate::apply::ApplyError;
 use crate::client::Verified;
 use crate::error::{CommandError, Result, failed};
 use crate::failure::Failure;
-use crate::host::Lock;
+use crate::host::{Environment, Lock};
 use crate::node::Node;
 use crate::plan::Plan;
 use crate::render::json::{ChangeDocument, Message};
@@ -80,6 +81,7 @@ impl Outcome {
     /// were checked.
     pub fn report(
         &self,
+        environment: &Environment,
         devices: &[String],
         consent: &ConsentArgs,
         verified: Option<&[Verified]>,
@@ -92,7 +94,7 @@ impl Outcome {
             let document = if consent.dry_run {
                 ChangeDocument::planned(&self.plan, &[])
             } else {
-                ChangeDocument::made(&self.plan, &self.node, error)
+                ChangeDocument::made(&self.plan, &self.with_applied(environment), error)
             };
             return Ok(print_json(&match verified {
                 Some(all) => document.with_verified(all),
@@ -103,6 +105,14 @@ impl Outcome {
             return Ok(());
         }
         Ok(status::print_few(&self.node, devices)?)
+    }
+
+    /// Returns the node with the profile that is applied to it now: that is recorded after the node was read.
+    fn with_applied(&self, environment: &Environment) -> Node {
+        Node {
+            applied: applied(environment, &self.node),
+            ..self.node.clone()
+        }
     }
 
     /// Ends the run with one line: how many of these devices, or of all, are ready.

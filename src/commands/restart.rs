@@ -39,7 +39,7 @@ pub fn run(args: &RestartArgs, context: &Context<'_>) -> Result<ExitStatus> {
     .run()?;
     if let Some(outcome) = outcome {
         let names = args.devices.names(&outcome.node)?;
-        outcome.report(&names, &args.consent, None)?;
+        outcome.report(context.environment, &names, &args.consent, None)?;
         outcome.conclude(&names, &args.consent);
     }
     Ok(ExitStatus::Done)

@@ -57,7 +57,7 @@ pub fn run(args: &SetArgs, context: &Context<'_>) -> Result<ExitStatus> {
         }
         Some(outcome) => {
             let names = devices.names(&outcome.node)?;
-            outcome.report(&names, &args.consent, None)?;
+            outcome.report(context.environment, &names, &args.consent, None)?;
             outcome.conclude(&names, &args.consent);
         }
         None => {}

@@ -115,7 +115,7 @@ fn observe(
 }
 
 /// Reads which profile was applied, and judges whether the node differs from it.
-fn applied(environment: &Environment, node: &Node) -> Applied {
+pub(super) fn applied(environment: &Environment, node: &Node) -> Applied {
     let history = match ProfileHistory::shown(environment) {
         Ok(history) => history,
         Err(error) => {

@@ -100,7 +100,7 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
         // The document has the result.
         all = verified(args, environment, node)?;
     }
-    outcome.report(&[], &args.consent, all.as_deref())?;
+    outcome.report(environment, &[], &args.consent, all.as_deref())?;
     let unmanaged = consequences::unmanaged_text(plan);
     if !unmanaged.is_empty() {
         tell(unmanaged.trim_end());
@@ -197,7 +197,7 @@ fn unchanged(
     }
     let all = verified(args, environment, node)?;
     if !args.consent.dry_run || args.consent.json {
-        outcome.report(&[], &args.consent, all.as_deref())?;
+        outcome.report(environment, &[], &args.consent, all.as_deref())?;
     }
     ended(args, outcome.after, all.as_deref())
 }

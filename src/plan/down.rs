@@ -210,10 +210,12 @@ fn check_idle(node: &Node, run_dir: &RunDir, gpu: &Gpu, uuid: &str) -> Result<()
             gpu.index,
             served.run_dir.path().display()
         );
-        let hint = for_its_owner("have its owner take it down first, or leave --destroy-mig out");
+        let hint = for_its_owner(
+            "have its owner take it down first, or leave out --destroy-mig and --disable-mig",
+        );
         return Err(Obstacle::new(what, hint));
     }
-    let hint = "let them end first, or end them: --force ends only clients of daemons; or leave --destroy-mig out";
+    let hint = "let them end first, or end them: --force ends only clients of daemons; or leave out --destroy-mig and --disable-mig";
     // The plan ends the daemons whose records are lost, or has been refused for them.
     let lost = node.lost_records.iter().flat_map(|lost| &lost.servers);
     let ended: Vec<Pid> = lost.map(|server| server.pid).collect();

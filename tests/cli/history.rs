@@ -418,3 +418,20 @@ fn a_plain_user_has_a_history_beside_roots() {
     let state = sim.node.run_dir().with_file_name("nobody/state/mig-mps");
     assert!(state.join(host_name()).join("profiles.json").exists());
 }
+
+/// The document of a change has the profile that the change has applied.
+#[test]
+fn a_document_of_a_change_has_the_profile() {
+    let sim = Sim::with("a100-80gb", 1);
+    let path = sim.profile(SMALL);
+    let up = sim
+        .run(&["up", path.to_str().unwrap(), "--yes", "--json"])
+        .json();
+    let profile = &up["status"]["applied_profile"];
+    assert_eq!(profile["path"], path.to_str().unwrap());
+    assert_eq!(profile["differs"], false);
+    assert_eq!(*profile, sim.status()["applied_profile"]);
+    let down = sim.run(&["down", "--json"]).json();
+    let taken_down = &down["status"]["applied_profile"]["taken_down_at"];
+    assert!(taken_down.is_string(), "{down:#}");
+}

@@ -364,6 +364,9 @@ fn check_finds_each_difference() {
     gres.conf has 0 shards, and should have 8
     slurm.conf has Gres=gpu:1g.10gb:2,gpu:3g.40gb:1,gpu:nvidia_a100-sxm4-80gb:1, and should have Gres=gpu:1g.10gb:2,gpu:3g.40gb:1,gpu:nvidia_a100-sxm4-80gb:1,shard:8
     ");
+    // Where the node has another name, nothing else is said.
+    let differs = check(&["--node", "n9"]).ended(3);
+    assert_snapshot!(differs.stdout, @"slurm.conf has no line of n9 with Gres=: --node names the node as Slurm does");
 }
 
 #[test]

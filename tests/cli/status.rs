@@ -18,7 +18,7 @@ fn servers_and_clients_are_shown() {
     NAME  GPU  PROFILE  STATE  USER  CLIENTS  THREADS  LIMIT  MEMORY GIB  UTIL  DAEMON  SERVER  SINCE  SERVE  DEVICE
     0.0  0  2g.20gb  ready  USER  0  (100%)  (none)  0.0/19.5  n/a  N  N  Ns  SERVE  MIG-…
     0.2  0  1g.10gb  ready  USER  2  100%  none  2.2/9.5  n/a  N  N  Ns  SERVE  MIG-…
-    (…): as configured; the daemon was not asked.
+    (…): as configured; mig-mps plan asks the daemon.
 
     CLIENT OF  PID  USER  MEMORY GIB  RUNNING  COMMAND
     0.2  N  USER  2.1  Ns  /tmp/…/node/bin/cuda-app hold --alloc 2048

@@ -300,7 +300,12 @@ fn check(
     }
     let wanted = gres_string(devices, args.shard);
     match files.gres_string_of(name)? {
-        None => differences.push(format!("slurm.conf has no line of {name} with Gres=")),
+        // Then the node may have another name there, and all the rest follows from that.
+        None => {
+            differences = vec![format!(
+                "slurm.conf has no line of {name} with Gres=: --node names the node as Slurm does"
+            )];
+        }
         Some(gres) if gres != wanted => {
             differences.push(format!(
                 "slurm.conf has Gres={gres}, and should have Gres={wanted}"

@@ -109,6 +109,16 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if let Some(profile) = &profile {
         check_program(&program)?;
         install(&units, &files, profile, args.enable, environment)?;
+        if let Some(directory) = args
+            .metrics
+            .as_ref()
+            .filter(|directory| !directory.is_dir())
+        {
+            let directory = directory.display();
+            note(&format!(
+                "There is no directory {directory}, so no metrics are written: mkdir -p {directory}"
+            ));
+        }
     }
     Ok(ExitStatus::Done)
 }

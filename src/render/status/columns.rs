@@ -217,7 +217,7 @@ pub fn legend(devices: &[&Device], titles: &str) -> Option<String> {
             .iter()
             .any(|device| clients(device).is_some_and(|cell| cell.contains('/')));
     let mut signs = Vec::new();
-    signs.extend(is_configured.then_some("(…): as configured; the daemon was not asked."));
+    signs.extend(is_configured.then_some("(…): as configured; mig-mps plan asks the daemon."));
     signs.extend(has_most.then_some("n/m: n clients of m at most."));
     (!signs.is_empty()).then(|| signs.join(" "))
 }
