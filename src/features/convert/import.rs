@@ -196,7 +196,7 @@ fn notes(entries: &[ConfigEntry], kept: &[Imported<'_>], options: ImportOptions)
             .map(ProfileName::to_string)
             .collect();
         notes.extend(full.iter().map(|name| {
-            format!("{name} gets the compute instance with all its SMs; mig-parted makes one with fewer (--exact does too).")
+            format!("{name} gets the compute instance with all its SMs; where there is another, as on an H100, mig-parted makes that (--exact does too).")
         }));
     }
     notes
