@@ -20,10 +20,12 @@ use crate::features::compare::Comparison;
 use crate::features::completion::{Sources, complete};
 use crate::features::convert::mig_parted;
 use crate::features::doctor::DoctorDocument;
+#[cfg(feature = "kubernetes")]
+use crate::features::kubernetes::{self, DevicePluginArgs};
 use crate::features::logs::LogLineDocument;
 use crate::features::manual::{TOPICS, first_screen, overview, setting_meaning};
 use crate::host::{
-    self, ATTACH, Environment, Host, LAUNCH, Phase, raise_open_files, raise_stack,
+    self, ATTACH, Environment, Host, KEEP, LAUNCH, Phase, raise_open_files, raise_stack,
     refuse_old_kernel,
 };
 use crate::profile::profile_schema;
@@ -282,7 +284,7 @@ pub fn main() -> ExitCode {
         return end_early(error.into());
     }
     // Helpers are no subcommands: they are in no help, and a daemon does not wait until all subcommands are made.
-    if first == LAUNCH || first == ATTACH {
+    if [LAUNCH, ATTACH, KEEP].iter().any(|helper| first == *helper) {
         reset_signals();
         return match InternalCommand::parse().run() {
             Ok(()) => ExitCode::SUCCESS,
@@ -290,6 +292,19 @@ pub fn main() -> ExitCode {
         };
     }
     run(&first)
+}
+
+/// Runs the program mig-mps-device-plugin.
+#[cfg(feature = "kubernetes")]
+pub fn device_plugin() -> ExitCode {
+    let args = DevicePluginArgs::parse();
+    reset_signals();
+    let prepared = refuse_old_kernel().map_err(CommandError::from);
+    let prepared = prepared.and_then(|()| Ok(raise_open_files()?));
+    match prepared.and_then(|()| kubernetes::run(&args, Environment::read())) {
+        Ok(status) => exit(status),
+        Err(error) => end(&error),
+    }
 }
 
 /// Resets signals before this process becomes anything that a daemon should not inherit.

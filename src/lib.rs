@@ -74,6 +74,10 @@ pub mod internals {
         pub use crate::features::convert::mig_parted::{self, MigDevice, pack};
         pub use crate::features::convert::to_mig_parted::to_mig_parted;
     }
+    #[cfg(feature = "kubernetes")]
+    pub mod kubernetes {
+        pub use crate::features::kubernetes::v1beta1;
+    }
     pub mod mps {
         pub use crate::mps::{DaemonStatus, LogFile, LogLine};
     }

@@ -8,6 +8,7 @@ mod completion;
 mod fuzz;
 mod host;
 mod house;
+mod kubernetes;
 mod package;
 mod planner;
 mod scenes;

@@ -274,6 +274,11 @@ impl LocalRank {
         })
     }
 
+    /// Returns the number of ranks on the node if this is the first of more than `count`.
+    pub fn crowd(self, count: usize) -> Option<usize> {
+        self.size.filter(|size| self.rank == 0 && *size > count)
+    }
+
     /// Returns the position of the rank's device among `count`, which are chosen from `all`.
     pub fn device(self, count: usize, all: usize, map: Map) -> Result<usize, NoRank> {
         let rank = self.rank;

@@ -37,7 +37,7 @@ impl SharedMemory {
 }
 
 /// A device as containers use it.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerDevice {
     pub name: String,
     pub uuid: String,

@@ -8,8 +8,10 @@ mod choice;
 mod container;
 mod ready;
 mod variables;
+mod visible;
 
-pub use choice::{LocalRank, Map, Wanted, devices_for, free_devices};
+pub use choice::{LocalRank, Map, NoRank, Wanted, devices_for, free_devices};
 pub use container::{CDI_KIND, ContainerDevice, SharedMemory, cdi_specification};
 pub use ready::{ClientSlot, NotReady, Verified, ready, refuse_unmapped, verify};
-pub use variables::{ClientLimits, OWN_LIMITS, Variables, own_memory};
+pub use variables::{ClientOptions, Variables};
+pub use visible::visible_devices;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::{ClientLimits, Variables};
+use super::{ClientOptions, Variables};
 use crate::config::CUDA_LIBRARY;
 use crate::cuda::{AttachResult, CudaError};
 use crate::failure::Failure;
@@ -14,7 +14,7 @@ use crate::host::{
     ATTACH, Account, BecomeUser, Environment, Host, Output, Pid, Reader, RunError, Threads, Uid,
     bounded, caller, clean_command, count, run_as, user_name,
 };
-use crate::node::{Client, DaemonState, Node, Served, observe_device};
+use crate::node::{ANSWER_LIMIT, Client, DaemonState, Node, Served, observe_without_driver};
 use crate::settings::Serve;
 use crate::state::DeviceRecord;
 
@@ -291,7 +291,8 @@ pub fn ready(
 /// Returns the device as its processes and a control session show it now.
 fn observed(environment: &Environment, node: &Node, name: &str) -> Result<Served, NoAccess> {
     let mut node = node.clone();
-    observe_device(environment, &mut node, name);
+    node.devices.retain(|device| device.name == name);
+    observe_without_driver(environment, &mut node, ANSWER_LIMIT);
     let served = node.devices.pop().and_then(|device| device.served);
     served.ok_or_else(|| NoAccess::NotServed {
         name: name.to_owned(),
@@ -325,7 +326,7 @@ pub fn verify(
     let others = devices.len().saturating_sub(1);
     Threads::beside(others, devices.len()).side_by_side(devices, |served| {
         let record = &served.record;
-        let variables = Variables::of(environment, served, &ClientLimits::default());
+        let variables = Variables::of(environment, served, &ClientOptions::default());
         Verified {
             name: record.name.clone(),
             uuid: record.uuid.clone(),

@@ -4,6 +4,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::path::Path;
+use std::str::FromStr;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -13,12 +14,13 @@ use crate::failure::{ExitStatus, Failure};
 use crate::host::{Environment, bounded};
 use crate::mps::MAX_PIPE_DIR;
 use crate::node::Served;
-use crate::settings::{ClientPriority, MemoryLimit, Percentage, Settings};
+use crate::settings::{ClientPriority, MemoryLimit, Percentage, Settings, Visible, WrongValue};
 use crate::state::DeviceRecord;
 
-/// The limits that a program sets for itself. They can only be tighter than those of its device.
+/// The limits that a program sets for itself, which can only be tighter than those of its device, and the form in which it
+/// sees the device.
 #[derive(Args, Clone, Copy, Debug, Default)]
-pub struct ClientLimits {
+pub struct ClientOptions {
     /// Active thread percentage of the program: the part of the device's SMs that it may use
     #[arg(long, value_name = "PERCENT")]
     pub threads: Option<Percentage>,
@@ -26,12 +28,19 @@ pub struct ClientLimits {
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<MemoryLimit>,
     /// Client priority of the program's work
-    #[arg(long, value_parser = priorities())]
+    #[arg(long, value_parser = words::<ClientPriority>(ClientPriority::WORDS))]
     pub priority: Option<ClientPriority>,
+    /// Name of the device for the program: its UUID, or number 0 [default: the device's setting]
+    #[arg(long, value_parser = words::<Visible>(Visible::WORDS))]
+    pub visible: Option<Visible>,
 }
 
-fn priorities() -> impl TypedValueParser<Value = ClientPriority> {
-    PossibleValuesParser::new(ClientPriority::WORDS).try_map(|word| word.parse())
+/// Reads one of these words.
+fn words<T>(words: &'static [&'static str]) -> impl TypedValueParser<Value = T>
+where
+    T: FromStr<Err = WrongValue> + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(words).try_map(|word| word.parse())
 }
 
 /// A program's limit is above the one that its device has. CUDA would use the device's without a word.
@@ -57,7 +66,12 @@ impl Failure for TooMuch {
     }
 }
 
-impl ClientLimits {
+impl ClientOptions {
+    /// Returns the form in which a program sees a device.
+    pub fn visible(&self, device: &Settings) -> Visible {
+        self.visible.unwrap_or(device.visible)
+    }
+
     /// Refuses limits above those of the device.
     pub fn check(&self, settings: &Settings) -> Result<(), TooMuch> {
         let allowed = settings.active_thread_percentage;
@@ -115,8 +129,38 @@ impl Failure for UnreadableLimit {
     }
 }
 
-/// Returns the limit that the caller's environment has for programs on this device.
-pub fn own_memory(record: &DeviceRecord) -> Result<Option<MemoryLimit>, UnreadableLimit> {
+impl ClientOptions {
+    /// Adds the limits that the caller's environment has for programs on a device, where no other is asked for. One that is
+    /// above the device's limits nothing, and neither does a percentage or a priority that cannot be read (measured on
+    /// driver 580).
+    pub fn over_own(self, record: &DeviceRecord) -> Result<Self, UnreadableLimit> {
+        let device = &record.settings;
+        let own = |name| std::env::var(name).unwrap_or_default();
+        let threads = own(THREADS)
+            .parse()
+            .ok()
+            .filter(|own| *own < device.active_thread_percentage);
+        let priority = ClientPriority::of_number(&own(PRIORITY))
+            .filter(|own| own.number() > device.client_priority.number());
+        let memory = match self.memory {
+            // CUDA takes the tighter one.
+            None => own_memory(record)?.map(|own| {
+                let device = device.pinned_memory_limit;
+                device.map_or(own, |device| device.min(own))
+            }),
+            asked_for => asked_for,
+        };
+        Ok(Self {
+            threads: self.threads.or(threads),
+            memory,
+            priority: self.priority.or(priority),
+            ..self
+        })
+    }
+}
+
+/// Returns the memory limit that the caller's environment has for programs on this device.
+fn own_memory(record: &DeviceRecord) -> Result<Option<MemoryLimit>, UnreadableLimit> {
     let text = std::env::var_os(MEMORY).unwrap_or_default();
     read(&text, &record.uuid).map_err(|why| UnreadableLimit {
         text: bounded(&text.to_string_lossy()).into_owned(),
@@ -154,12 +198,17 @@ fn read(text: &OsStr, uuid: &str) -> Result<Option<MemoryLimit>, String> {
 const THREADS: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 const PRIORITY: &str = "CUDA_MPS_CLIENT_PRIORITY";
 
-/// Variables with which a program would not be a client of the daemon, or not of the server that it should have: another
-/// version of the protocol, and a partition of another device.
-const SPOILING: [&str; 2] = ["CUDA_MPS_PROTOCOL_VERSION", "CUDA_MPS_SM_PARTITION"];
+/// Variables that no program inherits: with another version of the protocol, or a partition of another device, it would not
+/// be a client of the server that it should have; with a percentage for each context it could exceed its own; and one device
+/// has no order.
+const SPOILING: [&str; 4] = [
+    "CUDA_MPS_PROTOCOL_VERSION",
+    "CUDA_MPS_SM_PARTITION",
+    "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING",
+    "CUDA_DEVICE_ORDER",
+];
 
-/// The variables by which a program limits itself.
-pub const OWN_LIMITS: [&str; 3] = [THREADS, MEMORY, PRIORITY];
+const LOGS: &str = "CUDA_MPS_LOG_DIRECTORY";
 
 /// The environment variables of a client.
 #[derive(Debug)]
@@ -173,7 +222,7 @@ impl Variables {
     /// Returns the variables of a program on a device outside MPS: its pipe directory is an empty one.
     pub fn outside(record: &DeviceRecord, nowhere: &Path) -> Self {
         let mut unset = SPOILING.to_vec();
-        unset.push("CUDA_MPS_LOG_DIRECTORY");
+        unset.extend([LOGS, THREADS, MEMORY, PRIORITY]);
         Self {
             set: vec![
                 ("CUDA_MPS_PIPE_DIRECTORY", nowhere.into()),
@@ -187,7 +236,7 @@ impl Variables {
     ///
     /// The pipe directory is named by the device's link, which survives a change of its UUID, unless that path is too long
     /// for a socket.
-    pub fn of(environment: &Environment, served: &Served, limits: &ClientLimits) -> Self {
+    pub fn of(environment: &Environment, served: &Served, options: &ClientOptions) -> Self {
         let (record, run_dir) = (&served.record, &served.run_dir);
         let logs = environment.logs_of(run_dir.path());
         let by_name = run_dir.by_name(&record.name).join("pipe");
@@ -196,28 +245,38 @@ impl Variables {
         } else {
             run_dir.pipe_dir(&record.uuid)
         };
-        let mut set: Vec<(&'static str, OsString)> = vec![("CUDA_MPS_PIPE_DIRECTORY", pipe.into())];
-        set.extend(logs.map(|logs| ("CUDA_MPS_LOG_DIRECTORY", logs.join(&record.uuid).into())));
-        set.push(("CUDA_VISIBLE_DEVICES", record.uuid.clone().into()));
-        let threads = limits.threads.map(|threads| threads.value().to_string());
+        let visible = match options.visible(&record.settings) {
+            Visible::Uuid => record.uuid.clone(),
+            Visible::Index => "0".to_owned(),
+        };
+        let threads = options.threads.map(|threads| threads.value().to_string());
         // The program sees one device, which is number 0.
-        let memory = limits
+        let memory = options
             .memory
             .map(|memory| format!("0={}", memory.in_mebibytes()));
-        let priority = limits
+        let priority = options
             .priority
             .map(|priority| priority.number().to_string());
-        let mut unset = SPOILING.to_vec();
-        if memory.is_none() {
-            // One of another device would lift the limit of this one.
-            unset.push(MEMORY);
+        let mut variables = Self {
+            set: vec![("CUDA_MPS_PIPE_DIRECTORY", pipe.into())],
+            unset: SPOILING.to_vec(),
+        };
+        let logs = logs.map(|logs| logs.join(&record.uuid).into());
+        variables.add(LOGS, logs);
+        variables.add("CUDA_VISIBLE_DEVICES", Some(visible.into()));
+        variables.add(THREADS, threads.map(OsString::from));
+        variables.add(MEMORY, memory.map(OsString::from));
+        variables.add(PRIORITY, priority.map(OsString::from));
+        variables
+    }
+
+    /// Sets a variable, or leaves no value that the program would inherit: a memory limit of another device would lift the
+    /// one of this device.
+    fn add(&mut self, name: &'static str, value: Option<OsString>) {
+        match value {
+            Some(value) => self.set.push((name, value)),
+            None => self.unset.push(name),
         }
-        for (name, value) in OWN_LIMITS.into_iter().zip([threads, memory, priority]) {
-            if let Some(value) = value {
-                set.push((name, value.into()));
-            }
-        }
-        Self { set, unset }
     }
 
     /// Returns what to set where nothing can be unset. An empty memory limit limits nothing (measured on driver 580), and

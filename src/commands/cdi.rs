@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::change::Ending;
 use super::env::{container_device, remark};
 use super::{Context, LOCK_LIMIT, locked, print_or_write};
-use crate::client::{CDI_KIND, ClientLimits, cdi_specification};
+use crate::client::{CDI_KIND, ClientOptions, cdi_specification};
 use crate::error::{Context as _, Result};
 use crate::failure::ExitStatus;
 use crate::host::{Directories, Environment, OwnFile, Uid, caller, in_path, may_write};
@@ -197,7 +197,7 @@ fn specification(environment: &Environment, node: &Node) -> Result<Option<String
             devices.push(container_device(
                 environment,
                 served,
-                &ClientLimits::default(),
+                &ClientOptions::default(),
             )?);
         }
     }

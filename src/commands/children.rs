@@ -21,8 +21,8 @@ use crate::client::Variables;
 use crate::error::{Result, failed};
 use crate::failure::ExitStatus;
 use crate::host::{
-    Environment, Forwarding, Host, Pid, ProcessHandle, adopt_descendants, open_files, printable,
-    reap,
+    Environment, Forwarding, Host, Pid, ProcessHandle, adopt_descendants, end_with_caller,
+    open_files, printable, reap,
 };
 use crate::node::Served;
 use crate::nvml::{GpuHandle, Nvml, Usage};
@@ -104,18 +104,55 @@ struct RunningCopies {
     status: Option<ProgramStatus>,
 }
 
-/// Runs all copies, with their output line by line behind their numbers, and waits for them. Signals are forwarded. If
-/// copies failed, exits with the status of the first one.
+/// Ends this process with the exit status of a program.
+pub(super) fn end_as(code: i32) -> Result<ExitStatus> {
+    match code {
+        0 => Ok(ExitStatus::Done),
+        code => std::process::exit(code),
+    }
+}
+
+/// The programs that the kernel kills when this process ends, however it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EndWithCaller {
+    No,
+    Yes,
+}
+
+/// Runs a program and waits for it. Signals are forwarded. Returns its exit status.
+pub(super) fn run_beside(
+    environment: &Environment,
+    words: &[OsString],
+    variables: &Variables,
+) -> Result<i32> {
+    let forwarding = Forwarding::start(&environment.host, !io::stdin().is_terminal())?;
+    let mut command = command(words, variables);
+    end_with_caller(&mut command);
+    let mut program = forwarding
+        .start_child(&mut command)
+        .map_err(|error| not_started(&command, &error))?;
+    let handle = ProcessHandle::open(Pid(program.id())).map_err(io::Error::from)?;
+    while !handle.ends_within(LONG) {}
+    forwarding.remove(program.id());
+    Ok(code(program.wait()?))
+}
+
+/// An interval after which a program is waited for once more.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// Runs all copies, with their output line by line behind their numbers, and waits for them. Signals are forwarded.
+/// Returns the exit status of the first one that failed.
 pub(super) fn run_copies(
     environment: &Environment,
     words: &[OsString],
     copies: &[Copy],
-) -> Result<ExitStatus> {
+    ends_with_caller: EndWithCaller,
+) -> Result<i32> {
     let forwarding = Forwarding::start(&environment.host, true)?;
     let mut running = Vec::new();
     let mut outputs = Vec::new();
     for (number, copy) in copies.iter().enumerate() {
-        match start(words, copy, &forwarding) {
+        match start(words, copy, &forwarding, ends_with_caller) {
             Ok(mut started) => {
                 if let Some(pipe) = started.child.stdout.take() {
                     outputs.push(CopyOutput::new(number, io::stdout(), pipe));
@@ -146,13 +183,21 @@ pub(super) fn run_copies(
     }
     note(&format!("{succeeded} of {count} copies succeeded"));
     match statuses.into_iter().find(|status| !status.success()) {
-        None => Ok(ExitStatus::Done),
-        Some(failed) => std::process::exit(code(failed)),
+        None => Ok(0),
+        Some(failed) => Ok(code(failed)),
     }
 }
 
-fn start(words: &[OsString], copy: &Copy, forwarding: &Forwarding) -> Result<RunningCopies> {
+fn start(
+    words: &[OsString],
+    copy: &Copy,
+    forwarding: &Forwarding,
+    ends_with_caller: EndWithCaller,
+) -> Result<RunningCopies> {
     let mut command = command(words, &copy.variables);
+    if ends_with_caller == EndWithCaller::Yes {
+        end_with_caller(&mut command);
+    }
     command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -350,18 +395,21 @@ impl CopyLines {
 /// The time between two reports of the driver.
 const INTERVAL: Duration = Duration::from_millis(250);
 
-/// Runs a program for `--require-mps`: stays beside it, and ends it if it computes outside MPS. Returns its exit status by
-/// exiting with it.
+/// Runs a program for `--require-mps`: stays beside it, and ends it if it computes outside MPS. Returns its exit status.
 pub(super) fn run_guarded(
     environment: &Environment,
     served: &Served,
     words: &[OsString],
     variables: &Variables,
-) -> Result<ExitStatus> {
+    ends_with_caller: EndWithCaller,
+) -> Result<i32> {
     let nvml = Nvml::open(environment.nvml_library.as_deref())?;
     adopt_descendants()?;
     let forwarding = Forwarding::start(&environment.host, !io::stdin().is_terminal())?;
     let mut command = command(words, variables);
+    if ends_with_caller == EndWithCaller::Yes {
+        end_with_caller(&mut command);
+    }
     let program = forwarding
         .start_child(&mut command)
         .map_err(|error| not_started(&command, &error))?;
@@ -371,7 +419,7 @@ pub(super) fn run_guarded(
     loop {
         handle.ends_within(INTERVAL);
         if let Some(status) = reap(Pid(program.id()))? {
-            std::process::exit(code(status));
+            return Ok(code(status));
         }
         // NVML makes its two lists one after the other: a client that has just come is on one of the two.
         let seen = outside_mps(nvml, &served.record.uuid, host);

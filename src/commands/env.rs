@@ -7,9 +7,7 @@ use std::fmt::Write as _;
 use clap::{Args, ValueEnum};
 
 use super::Context;
-use crate::client::{
-    ClientLimits, ContainerDevice, OWN_LIMITS, SharedMemory, Variables, own_memory,
-};
+use crate::client::{ClientOptions, ContainerDevice, SharedMemory, Variables};
 use crate::error::{Result, failed, usage};
 use crate::failure::ExitStatus;
 use crate::host::{Account, Environment, group_named, quoted};
@@ -27,7 +25,7 @@ pub struct EnvArgs {
     /// Device: a name, a UUID, or a unique prefix of either
     device: String,
     #[command(flatten)]
-    limits: ClientLimits,
+    options: ClientOptions,
     /// Shell that reads them [default: the one in SHELL]
     #[arg(long)]
     shell: Option<ShellSyntax>,
@@ -66,7 +64,7 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let node = observe_records(environment)?;
     let served = served_by(&node, &args.device)?;
     if let Some(format @ (EnvFormat::Docker | EnvFormat::Podman | EnvFormat::K8s)) = args.format {
-        let device = container_device(environment, served, &args.limits)?;
+        let device = container_device(environment, served, &args.options)?;
         remark(environment);
         let text = match format {
             EnvFormat::Docker => device.options("--gpus device="),
@@ -76,15 +74,8 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
         print(&text.map_err(failed)?)?;
         return Ok(ExitStatus::Done);
     }
-    let mut variables = variables(served, environment, &args.limits)?;
+    let variables = variables(served, environment, &args.options)?;
     refuse_bytes(&variables)?;
-    // A shell keeps what it was given for another device.
-    for limit in OWN_LIMITS {
-        let is_set = variables.set.iter().any(|(name, _)| *name == limit);
-        if !is_set && !variables.unset.contains(&limit) {
-            variables.unset.push(limit);
-        }
-    }
     match args.format {
         Some(EnvFormat::Json) => print_json(&EnvDocument::of(&served.record.name, &variables))?,
         Some(EnvFormat::Dotenv) => print(&dotenv(variables)?)?,
@@ -193,42 +184,34 @@ pub fn served_by<'n>(node: &'n Node, word: &str) -> Result<&'n Served> {
     })
 }
 
-/// Returns the environment of a device's client that inherits the caller's. The caller's own memory limit holds, unless
-/// there is another one; refuses one that cannot be read.
+/// Returns the environment of a device's client that inherits the caller's. The caller's own limits hold, unless there are
+/// others; refuses a memory limit that cannot be read.
 pub fn variables_over_own(
     served: &Served,
     environment: &Environment,
-    limits: &ClientLimits,
+    options: &ClientOptions,
 ) -> Result<Variables> {
-    let memory = match limits.memory {
-        None => {
-            // CUDA takes the tighter one.
-            let device = served.record.settings.pinned_memory_limit;
-            own_memory(&served.record)?.map(|own| device.map_or(own, |device| device.min(own)))
-        }
-        asked_for => asked_for,
-    };
-    variables(served, environment, &ClientLimits { memory, ..*limits })
+    variables(served, environment, &options.over_own(&served.record)?)
 }
 
 /// Returns the environment of a device's clients. Refuses limits above those of the device.
 pub fn variables(
     served: &Served,
     environment: &Environment,
-    limits: &ClientLimits,
+    options: &ClientOptions,
 ) -> Result<Variables> {
-    limits.check(&served.record.settings)?;
-    Ok(Variables::of(environment, served, limits))
+    options.check(&served.record.settings)?;
+    Ok(Variables::of(environment, served, options))
 }
 
-/// Returns a device as containers use it, with these limits for their programs.
-pub(super) fn container_device(
+/// Returns a device as containers use it, with these options of their programs.
+pub fn container_device(
     environment: &Environment,
     served: &Served,
-    limits: &ClientLimits,
+    options: &ClientOptions,
 ) -> Result<ContainerDevice> {
     let record = &served.record;
-    let variables = variables(served, environment, limits)?;
+    let variables = variables(served, environment, options)?;
     refuse_bytes(&variables)?;
     let mut pipe = None;
     let mut set = Vec::new();

@@ -1,10 +1,12 @@
 //! The programs that mig-mps starts of itself: `mig-mps launch` runs the control program within limits, and no other
-//! program; `mig-mps attach` initialises CUDA as a user and reports the result.
+//! program; `mig-mps attach` initialises CUDA as a user and reports the result; `mig-mps keep` keeps the daemon of a device for
+//! the programs of `run --private`.
 
 use std::os::unix::process::CommandExt;
 
 use clap::Parser;
 
+use super::keeper::KeepArgs;
 use crate::cuda;
 use crate::error::{Context as _, Result};
 use crate::host::{BecomeUser, Environment, Limits};
@@ -24,6 +26,7 @@ pub enum InternalCommand {
         #[command(flatten)]
         user: BecomeUser,
     },
+    Keep(KeepArgs),
 }
 
 impl InternalCommand {
@@ -43,6 +46,7 @@ impl InternalCommand {
                 let result = cuda::attach(library.as_deref());
                 Ok(print(&line(&result)?)?)
             }
+            Self::Keep(args) => args.run(),
         }
     }
 }

@@ -11,21 +11,22 @@ use clap::{Args, ValueEnum};
 
 use super::Context;
 use super::args::{duration, number};
-use super::children::{self, Copy, CopyShare};
+use super::children::{self, Copy, CopyShare, EndWithCaller};
 use super::env::{served_by, variables_over_own};
+use super::private::PrivateDevice;
 use crate::client::{
-    ClientLimits, ClientSlot, LocalRank, Map, Variables, Wanted, devices_for, free_devices, ready,
-    refuse_unmapped,
+    ClientOptions, ClientSlot, LocalRank, Map, NoRank, Variables, Wanted, devices_for,
+    free_devices, ready, refuse_unmapped, visible_devices,
 };
-use crate::error::{CommandError, Result, failed};
+use crate::error::{CommandError, Result, failed, usage};
 use crate::failure::ExitStatus;
 use crate::host::{
-    Environment, Limits, MORE_PROCESSES, give_open_files, heed_child_signal, ignore_again,
+    self, Environment, Limits, MORE_PROCESSES, give_open_files, heed_child_signal, ignore_again,
     refuse_old_kernel,
 };
-use crate::node::{Detail, Node, Served, observe, observe_records};
+use crate::node::{Detail, Device, Node, Served, observe, observe_records};
 use crate::render::note;
-use crate::settings::DeviceSize;
+use crate::settings::{DeviceSize, Visible};
 
 /// Run a program as an MPS client of a device
 ///
@@ -34,11 +35,11 @@ use crate::settings::DeviceSize;
 /// signals and the exit status are the program's own.
 #[derive(Args, Debug)]
 #[command(
-    override_usage = "mig-mps run [OPTIONS] <DEVICE> -- <PROGRAM>...\n       mig-mps run [OPTIONS] <--any|--by-rank|-n N> [DEVICE] -- <PROGRAM>..."
+    override_usage = "mig-mps run [OPTIONS] <DEVICE> -- <PROGRAM>...\n       mig-mps run [OPTIONS] <--any|--by-rank|-n N> [DEVICE] -- <PROGRAM>...\n       mig-mps run [OPTIONS] --private [-n N] -- <PROGRAM>..."
 )]
 pub struct RunArgs {
     /// Device: a name, a UUID, or a unique prefix of either; where a device is chosen, also a glob
-    #[arg(required_unless_present = "choosing")]
+    #[arg(required_unless_present_any = ["choosing", "private"])]
     device: Option<String>,
     /// Program to run, and its arguments
     #[arg(last = true, required = true, value_name = "PROGRAM")]
@@ -48,13 +49,23 @@ pub struct RunArgs {
     #[command(flatten)]
     wanted: Wanted,
     /// Spread ranks over devices one after the other, or in blocks of neighbours [default: cycle]
-    #[arg(long, requires = "by_rank")]
+    #[arg(long, requires = "ranked")]
     map: Option<Map>,
     /// SMs for each copy: an equal part, twice that, or all, where n copies run on a device
     #[arg(long, requires = "copies", conflicts_with = "threads")]
     share: Option<CopyShare>,
     #[command(flatten)]
-    limits: ClientLimits,
+    options: ClientOptions,
+    /// Start MPS daemons of the caller's own for this program alone, and end them with it
+    ///
+    /// For the devices that the caller's environment names, or those that Slurm has given to the job; without root. The
+    /// ranks of a program on a node share the daemons, each on the device of its rank.
+    #[arg(
+        long,
+        group = "ranked",
+        conflicts_with_all = ["device", "any", "by_rank", "profile", "min_memory", "product", "wait", "no_check"]
+    )]
+    private: bool,
     /// Bind the program to the CPUs that are local to the device's GPU
     #[arg(long, conflicts_with = "copies")]
     bind: Option<Bind>,
@@ -94,19 +105,23 @@ fn start(args: &RunArgs, environment: &Environment) -> Result<ExitStatus> {
     refuse_unmapped(&environment.host)?;
     // A caller that ignores SIGCHLD would take the exit status of the checks.
     heed_child_signal()?;
-    if let Some(count) = args.choose.copies {
-        let count = count as usize;
-        children::refuse_too_many(count)?;
+    if args.private {
+        return args.run_privately(environment);
+    }
+    if let Some(count) = args.copies()? {
         let devices = wait_until(args.wait, || args.free(environment, count))?;
-        let copies = args.spread(environment, &devices, count)?;
-        return children::run_copies(environment, &args.command, &copies);
+        let copies = args.spread(&devices, count)?;
+        let code = children::run_copies(environment, &args.command, &copies, EndWithCaller::No)?;
+        return children::end_as(code);
     }
     let (served, variables) = args.one(environment)?;
     if let Some(Bind::Near) = args.bind {
         bind_near(environment, &served)?;
     }
     if args.require_mps {
-        return children::run_guarded(environment, &served, &args.command, &variables);
+        let (words, bound) = (&args.command, EndWithCaller::No);
+        let code = children::run_guarded(environment, &served, words, &variables, bound)?;
+        return children::end_as(code);
     }
     let mut command = command(&args.command, &variables);
     ignore_again(&mut command);
@@ -119,8 +134,8 @@ impl RunArgs {
     fn one(&self, environment: &Environment) -> Result<(Served, Variables)> {
         if self.choose.any {
             let mut free = wait_until(self.wait, || self.free(environment, 1))?;
-            let (served, _) = free.remove(0);
-            let variables = variables_over_own(&served, environment, &self.limits)?;
+            let Target { served, .. } = free.remove(0);
+            let variables = variables_over_own(&served, environment, &self.options)?;
             return Ok((served, variables));
         }
         let node = observe_records(environment)?;
@@ -136,21 +151,92 @@ impl RunArgs {
     fn by_rank<'n>(&self, node: &'n Node, environment: &Environment) -> Result<&'n Served> {
         let wanted = self.wanted.among(node.resolve(self.device.as_slice())?);
         let devices = devices_for(node, &wanted, environment.caller);
+        let all = node.served().count();
         let rank = LocalRank::of(|name| std::env::var(name).ok())?;
-        let position = rank.device(
-            devices.len(),
-            node.served().count(),
-            self.map.unwrap_or(Map::Cycle),
-        )?;
-        Ok(devices[position])
+        Ok(devices[self.position(rank, devices.len(), all)?])
     }
 
-    /// Returns at least one and at most `most` devices that take a client now, the best ones first, and their sizes.
-    fn free(
+    /// Returns the position of a rank's device among `count` of `all`.
+    fn position(&self, rank: LocalRank, count: usize, all: usize) -> Result<usize> {
+        let position = rank.device(count, all, self.map.unwrap_or(Map::Cycle))?;
+        if let Some(ranks) = rank.crowd(count)
+            && std::env::vars_os().any(|(name, _)| name.to_string_lossy().contains("NCCL"))
+        {
+            let devices = host::count(count, "device");
+            note(&format!(
+                "{ranks} ranks share {devices}, and NCCL takes one rank on each: it fails with \"Duplicate GPU detected\". \
+                 Start a rank for each device, or let the ranks communicate by gloo or MPI."
+            ));
+        }
+        Ok(position)
+    }
+
+    /// Runs the program, or its copies, on devices whose daemons run for these alone, and ends the daemons afterwards.
+    fn run_privately(&self, environment: &Environment) -> Result<ExitStatus> {
+        let copies = self.copies()?;
+        let node = observe(environment, Detail::GEOMETRY)?;
+        let variable = |name: &str| std::env::var(name).ok();
+        let mut devices = visible_devices(&node, variable)?;
+        if let Some(count) = copies {
+            devices.truncate(count);
+        } else {
+            let position = match LocalRank::of(variable) {
+                Err(NoRank::NotSet) if self.map.is_none() => {
+                    note_others(&devices);
+                    0
+                }
+                rank => self.position(rank?, devices.len(), devices.len())?,
+            };
+            devices = vec![devices[position]];
+        }
+        let joined = PrivateDevice::join(environment, &devices)?;
+        let code = self.run_on(environment, &node, &joined, copies);
+        // Before this process ends, which drops nothing.
+        drop(joined);
+        children::end_as(code?)
+    }
+
+    /// Runs the program on the first private device, or copies on all. Returns the exit status.
+    fn run_on(
         &self,
         environment: &Environment,
-        most: usize,
-    ) -> Result<Vec<(Served, DeviceSize)>, RunObstacle> {
+        node: &Node,
+        devices: &[PrivateDevice],
+        copies: Option<usize>,
+    ) -> Result<i32> {
+        let (words, bound) = (&self.command, EndWithCaller::Yes);
+        let mut targets = Vec::new();
+        let mut first = None;
+        for device in devices {
+            let variables = self.try_device(&device.environment, &device.node, &device.served);
+            first = first.or(Some(variables.map_err(|obstacle| obstacle.error)?));
+            targets.push(Target::of(node, &device.environment, &device.served));
+        }
+        if let Some(count) = copies {
+            let copies = self.spread(&targets, count)?;
+            return children::run_copies(environment, words, &copies, bound);
+        }
+        let (Some(variables), Some(device)) = (first, devices.first()) else {
+            return Ok(0);
+        };
+        if let Some(Bind::Near) = self.bind {
+            bind_near(environment, &device.served)?;
+        }
+        if self.require_mps {
+            return children::run_guarded(environment, &device.served, words, &variables, bound);
+        }
+        children::run_beside(environment, words, &variables)
+    }
+
+    /// Returns the number of copies that were asked for, if this process may open enough files.
+    fn copies(&self) -> Result<Option<usize>> {
+        let copies = self.choose.copies.map(|copies| copies as usize);
+        copies.map_or(Ok(()), children::refuse_too_many)?;
+        Ok(copies)
+    }
+
+    /// Returns at least one and at most `most` devices that take a client now, the best ones first.
+    fn free(&self, environment: &Environment, most: usize) -> Result<Vec<Target>, RunObstacle> {
         let node = observe(environment, Detail::STATUS).map_err(CommandError::from)?;
         let names = node
             .resolve(self.device.as_slice())
@@ -163,11 +249,7 @@ impl RunArgs {
         for served in free {
             // A device that fails is passed over while another one does not.
             match self.try_device(environment, &node, served) {
-                Ok(_) => {
-                    let device = node.device(&served.record.name);
-                    let size = device.and_then(|device| node.size_of(device));
-                    found.push((served.clone(), size.unwrap_or_default()));
-                }
+                Ok(_) => found.push(Target::of(&node, environment, served)),
                 Err(obstacle) => failed = failed.or(Some(obstacle)),
             }
             if found.len() == most {
@@ -188,7 +270,10 @@ impl RunArgs {
         node: &Node,
         served: &Served,
     ) -> Result<Variables, RunObstacle> {
-        let variables = variables_over_own(served, environment, &self.limits)?;
+        let variables = variables_over_own(served, environment, &self.options)?;
+        if self.no_check && self.options.visible(&served.record.settings) == Visible::Index {
+            return Err(unchecked_index(&served.record.name).into());
+        }
         if !self.no_check {
             ready(
                 environment,
@@ -204,32 +289,68 @@ impl RunArgs {
     }
 
     /// Spreads copies over devices, each to the one with the fewest clients.
-    fn spread(
-        &self,
-        environment: &Environment,
-        devices: &[(Served, DeviceSize)],
-        count: usize,
-    ) -> Result<Vec<Copy>> {
+    fn spread(&self, devices: &[Target], count: usize) -> Result<Vec<Copy>> {
         let clients: Vec<usize> = devices
             .iter()
-            .map(|(served, _)| served.clients.listed().len())
+            .map(|target| target.served.clients.listed().len())
             .collect();
         let placed = children::spread(&clients, count);
         let mut copies = Vec::new();
         for &position in &placed {
             let on_device = placed.iter().filter(|other| **other == position).count();
-            let (served, size) = &devices[position];
-            let mut limits = self.limits;
-            if let Some(share) = self.share.and_then(|share| share.of(on_device, *size)) {
-                limits.threads = Some(share);
-            }
+            let target = &devices[position];
+            let mut options = self.options;
+            let share = self
+                .share
+                .and_then(|share| share.of(on_device, target.size));
+            options.threads = share.or(options.threads);
             copies.push(Copy {
-                device: served.record.name.clone(),
-                variables: variables_over_own(served, environment, &limits)?,
+                device: target.served.record.name.clone(),
+                variables: variables_over_own(&target.served, &target.environment, &options)?,
             });
         }
         Ok(copies)
     }
+}
+
+/// Says that a program gets one of several devices.
+fn note_others(devices: &[&Device]) {
+    if let [first, _, ..] = devices {
+        let count = devices.len();
+        note(&format!(
+            "The program gets {} alone, of {count} devices: -n {count} or a launcher starts one on each.",
+            first.name
+        ));
+    }
+}
+
+/// A device that programs run on.
+struct Target {
+    /// The environment in which its daemon is found.
+    environment: Environment,
+    served: Served,
+    size: DeviceSize,
+}
+
+impl Target {
+    /// Describes a device of a node that was observed.
+    fn of(node: &Node, environment: &Environment, served: &Served) -> Self {
+        let device = node.device_at(&served.record.key);
+        let size = device.and_then(|device| node.size_of(device));
+        Self {
+            environment: environment.clone(),
+            served: served.clone(),
+            size: size.unwrap_or_default(),
+        }
+    }
+}
+
+/// Without the check, a program could start on the node's first GPU outside MPS, if the daemon is gone.
+fn unchecked_index(name: &str) -> CommandError {
+    usage(format_args!(
+        "a program on {name} gets CUDA_VISIBLE_DEVICES=0, and does not start unchecked: where the daemon is gone, that is the node's first GPU"
+    ))
+    .hint("leave out --no-check, or use --visible uuid")
 }
 
 /// Binds this process, and the program that it becomes, to the CPUs near the device's GPU.
@@ -263,7 +384,7 @@ pub struct ChooseArgs {
     #[arg(long)]
     pub any: bool,
     /// Take the device of this process's rank on the node, under MPI or in a Slurm step
-    #[arg(long)]
+    #[arg(long, group = "ranked")]
     pub by_rank: bool,
     /// Run N copies of the program, spread over the devices that take it now
     #[arg(short = 'n', long, value_name = "N", value_parser = number::<1, MOST_COPIES>)]

@@ -8,6 +8,8 @@ pub mod completion;
 pub mod convert;
 pub mod doctor;
 pub mod init;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 pub mod logs;
 pub mod manual;
 pub mod metrics;

@@ -148,6 +148,11 @@ pub fn run_as(
     }
 }
 
+/// Starts a program that goes on by itself, in a session of its own; nobody reads what it prints.
+pub fn start_apart(command: &Command) -> io::Result<()> {
+    start(command).map(drop)
+}
+
 /// The time to retry a start that the system refuses: other child processes exit soon.
 const CROWDED: Duration = Duration::from_millis(500);
 

@@ -82,7 +82,7 @@ impl Host {
 
     /// Returns a process and its children, if it is visible. Cheaper than [`processes`](Self::processes) where the kernel
     /// lists children.
-    pub fn family(&self, pid: Pid) -> io::Result<ProcessTable> {
+    fn family(&self, pid: Pid) -> io::Result<ProcessTable> {
         let proc = self.root.join("proc");
         let mut family = vec![pid];
         for task in std::fs::read_dir(proc.join(format!("{pid}/task")))?.flatten() {
@@ -93,6 +93,16 @@ impl Host {
             family.extend(children.split_whitespace().flat_map(str::parse).map(Pid));
         }
         ProcessTable::of(&proc, family.into_iter())
+    }
+
+    /// Returns these processes and their children, as far as they are visible.
+    pub fn families(&self, pids: impl IntoIterator<Item = Pid>) -> ProcessTable {
+        let mut families = ProcessTable::default();
+        for pid in pids {
+            // A process that has exited has no family.
+            families.add(self.family(pid).unwrap_or_default());
+        }
+        families
     }
 
     /// Returns the version of the kernel's part of the driver, such as `580.159.04`; `None` if it is hidden.
@@ -271,6 +281,22 @@ impl Environment {
         };
         let log = self.own_logs()?;
         Ok(Directories { run, log })
+    }
+
+    /// Returns the variables of mig-mps that name paths, for a process that is to find the same ones.
+    pub fn named_paths(&self) -> &BTreeMap<&'static str, PathBuf> {
+        &self.set
+    }
+
+    /// Returns the environment of daemons that have a directory of their own. Their logs are in it too, unless the caller names
+    /// another directory for them.
+    #[must_use]
+    pub fn within(&self, directory: &Path) -> Self {
+        let mut environment = self.clone();
+        environment.set.insert(RUN_DIR, directory.to_owned());
+        let logs = environment.set.entry(LOG_DIR);
+        logs.or_insert_with(|| directory.join("log"));
+        environment
     }
 
     /// Returns the same, or the system's for a user whose environment names none. Only root can write there.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::{emulate_default_handler, pipe};
 
@@ -145,6 +146,14 @@ impl ChangeInProgress<'_> {
     pub fn roll_back(&self) {
         *lock(&self.interrupt.state.phase) = Phase::RollingBack;
     }
+}
+
+/// Makes this process go on at the signals that end a program or a session. Its children have the default actions.
+pub fn outlast_signals() -> io::Result<()> {
+    for signal in FORWARDED {
+        flag::register(signal, Arc::default())?;
+    }
+    Ok(())
 }
 
 /// The signals that are passed on.

@@ -23,6 +23,8 @@ use crate::failure::Failure;
 pub const LAUNCH: &str = "launch";
 /// The hidden subcommand that becomes a user and initialises CUDA.
 pub const ATTACH: &str = "attach";
+/// The hidden subcommand that keeps the daemon of a device while programs of `run --private` use it.
+pub const KEEP: &str = "keep";
 
 /// The limits of a program, which are arguments of the helper.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]

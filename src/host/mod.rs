@@ -24,7 +24,7 @@ mod walk;
 mod workload;
 
 pub use acl::{Permission, check_lists};
-pub use child::{Output, RunError, clean_command, run, run_as};
+pub use child::{Output, RunError, clean_command, run, run_as, start_apart};
 pub use directory::{Directory, written};
 pub use environment::{Directories, Environment, EnvironmentError, Host, MpsPrograms, host_name};
 pub use files::{
@@ -32,16 +32,16 @@ pub use files::{
     write_new_text_to, write_text_to,
 };
 pub use holders::{Holder, Holders};
-pub use interrupt::{ChangeInProgress, Forwarding, Interrupt, Phase};
+pub use interrupt::{ChangeInProgress, Forwarding, Interrupt, Phase, outlast_signals};
 pub use limits::{
-    ATTACH, BecomeUser, LAUNCH, Limits, check_open_files, give_open_files, open_files,
+    ATTACH, BecomeUser, KEEP, LAUNCH, Limits, check_open_files, give_open_files, open_files,
     raise_memory, raise_open_files, raise_stack, take_limits_of_services,
 };
 pub use lock::Lock;
 pub use process::{
     Environ, Pid, Process, ProcessHandle, ProcessTable, StartTime, adopt_descendants, reap,
 };
-pub use spawn::{heed_child_signal, ignore_again};
+pub use spawn::{end_with_caller, heed_child_signal, ignore_again};
 pub use surroundings::{CgroupRoom, file_system, may_open, may_write, refuse_old_kernel};
 pub use text::{
     bounded, count, grouped, is_plain, listed, nearest, printable, quoted, ranges, steers,

@@ -294,7 +294,10 @@ impl Process {
 
     /// Returns the job, pod or container that it belongs to, or `None` if that cannot be seen.
     pub fn workload(&self) -> Option<Workload> {
-        Workload::of(&self.control_groups()?).filter(|found| found.is_any() || *SEES_ALL_GROUPS)
+        let found = Workload::of(&self.control_groups()?)
+            .filter(|found| found.is_any() || *SEES_ALL_GROUPS)?;
+        // The root is above `proc/PID`.
+        Some(found.with_pod_name(self.directory.ancestors().nth(2)?))
     }
 
     /// True if the process belongs to this job of this user.
@@ -375,6 +378,11 @@ impl ProcessTable {
             }
         }
         Ok(Self { processes })
+    }
+
+    /// Adds the processes of another table.
+    pub(super) fn add(&mut self, other: Self) {
+        self.processes.extend(other.processes);
     }
 
     pub fn get(&self, pid: Pid) -> Option<&Process> {

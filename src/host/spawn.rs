@@ -21,7 +21,7 @@ use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal};
 use rustix::fs::{Mode, OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{setsid, umask};
+use rustix::process::{getppid, set_parent_process_death_signal, setsid, umask};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
 use super::Pid;
@@ -252,6 +252,22 @@ pub fn ignore_again(command: &mut Command) {
     }
     // SAFETY: the closure makes system calls alone.
     unsafe { command.pre_exec(move || ignore(ignored)) };
+}
+
+/// Makes the kernel kill a program of the user when this process ends, however it ends. To be started by the first thread.
+pub fn end_with_caller(command: &mut Command) {
+    let caller = rustix::process::getpid();
+    let bind = move || {
+        set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+        // It may have ended before.
+        if getppid() == Some(caller) {
+            Ok(())
+        } else {
+            Err(Errno::SRCH.into())
+        }
+    };
+    // SAFETY: the closure makes system calls alone.
+    unsafe { command.pre_exec(bind) };
 }
 
 /// Ignores the signals whose bits are set.

@@ -309,7 +309,7 @@ impl Host {
     }
 
     /// Returns the PCI address of a GPU, such as `0000:17:00.0`, from the driver's files in `/proc`.
-    fn pci_address(&self, gpu: &str) -> io::Result<String> {
+    pub fn pci_address(&self, gpu: &str) -> io::Result<String> {
         let gpus = self.root.join("proc/driver/nvidia/gpus");
         fs::read_dir(&gpus)
             .map_err(|error| in_path(&gpus, &error))?

@@ -1,6 +1,8 @@
 //! The Slurm job, the pod or the container that a process belongs to, by its control groups.
 
 use std::fmt;
+use std::fs;
+use std::path::Path;
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -17,6 +19,8 @@ pub struct Workload {
     pub slurm_step: Option<String>,
     /// The UID of the Kubernetes pod.
     pub pod_uid: Option<String>,
+    /// The namespace and the name of the pod, such as `default/trainer`; null if they are unknown.
+    pub pod_name: Option<String>,
     /// The id of the container; of containers in a container, the outermost.
     pub container_id: Option<String>,
 }
@@ -24,7 +28,10 @@ pub struct Workload {
 /// The number of digits that a table shows of a pod's UID and of a container's id.
 const SHORT: usize = 8;
 
-/// `slurm 7.0`, `pod 6dbbf17e`, `container 9ec39b91`; nothing for a process of none of these.
+/// The directory in which the kubelet makes one for the logs of each pod: `NAMESPACE_NAME_UID`.
+const POD_LOGS: &str = "var/log/pods";
+
+/// `slurm 7.0`, `pod default/trainer`, `pod 6dbbf17e`, `container 9ec39b91`; nothing for a process of none of these.
 impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.slurm_job, &self.pod_uid, &self.container_id) {
@@ -32,7 +39,10 @@ impl fmt::Display for Workload {
                 Some(step) => write!(f, "slurm {job}.{step}"),
                 None => write!(f, "slurm {job}"),
             },
-            (None, Some(uid), _) => write!(f, "pod {uid:.SHORT$}"),
+            (None, Some(uid), _) => match &self.pod_name {
+                Some(name) => write!(f, "pod {name}"),
+                None => write!(f, "pod {uid:.SHORT$}"),
+            },
             (None, None, Some(id)) => write!(f, "container {id:.SHORT$}"),
             (None, None, None) => Ok(()),
         }
@@ -64,6 +74,19 @@ impl Workload {
         match found {
             Some(nth) => Some(all.swap_remove(nth)),
             None => is_known.then(Self::default),
+        }
+    }
+
+    /// Adds the name of the pod, if the kubelet of the machine below this root has made a directory for its logs.
+    pub(super) fn with_pod_name(self, root: &Path) -> Self {
+        let name = self.pod_uid.as_ref().and_then(|uid| {
+            let entries = fs::read_dir(root.join(POD_LOGS)).ok()?.flatten();
+            let mut names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+            names.find_map(|name| name_of_pod(&name, uid))
+        });
+        Self {
+            pod_name: name,
+            ..self
         }
     }
 
@@ -152,6 +175,15 @@ fn pod(part: &str) -> Option<String> {
     is_uid.then_some(uid)
 }
 
+/// Returns `NAMESPACE/NAME` if the directory of logs is of the pod with this UID.
+fn name_of_pod(directory: &str, uid: &str) -> Option<String> {
+    let (pod, _) = directory
+        .rsplit_once('_')
+        .filter(|(_, of_pod)| *of_pod == uid)?;
+    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-._".contains(c);
+    pod.chars().all(is_plain).then(|| pod.replacen('_', "/", 1))
+}
+
 /// Returns the engine and the id of a container: of `docker-ID.scope`, `cri-containerd-ID.scope`, `crio-ID.scope`,
 /// `libpod-ID.scope`, `libpod-payload-ID`, `…:cri-containerd:ID`, and of `ID` alone.
 fn container(part: &str) -> Option<(&str, &str)> {
@@ -237,6 +269,15 @@ mod tests {
             ("0::/slurm/uid_1000/job_x/step_0", ""),
             ("0::/slurm/uid_1000/job_7/step_\u{1b}[2J", "7."),
         ]);
+    }
+
+    #[test]
+    fn the_logs_of_a_pod_tell_its_name() {
+        let name = |directory: &str| name_of_pod(&directory.replace("UID", UID), UID);
+        assert_eq!(name("ml_train-0_UID").as_deref(), Some("ml/train-0"));
+        for other in ["ml_train-0_UIE", "UID", "ml_train-0", "ml_\u{1b}[2J_UID"] {
+            assert_eq!(name(other), None, "{other}");
+        }
     }
 
     #[test]

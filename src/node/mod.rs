@@ -23,7 +23,10 @@ pub use device::{Device, DevicePart, Presence};
 pub use device_word::{NoSuchDevice, device_order, glob, lost_hint};
 pub use fault::{Fault, Finding, Severity, Subject};
 pub use gpu::Gpu;
-pub use observe::{Detail, DeviceLogs, Logs, Observer, observe, observe_device, observe_records};
+pub use observe::{
+    ANSWER_LIMIT, Detail, DeviceLogs, Logs, Observer, observe, observe_records,
+    observe_without_driver,
+};
 pub use served::{Client, Clients, OutsideMps, Served, ServerProcess, Stray, Unmanaged, Variable};
 pub use snapshot::{Node, Unseen};
 pub use state::{DaemonState, DeviceState};

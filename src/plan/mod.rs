@@ -14,6 +14,7 @@ mod kill;
 mod layout;
 mod left_out;
 mod mig_mode;
+mod private;
 mod prune;
 mod refusal;
 mod remarks;
@@ -32,6 +33,7 @@ pub use gpu_plan::{DeviceAfter, GpuPlan, ModeChange, Plan, Undisturbed, Unmanage
 pub use kill::{KillRequest, device_of, kill};
 pub use left_out::LeftOut;
 pub use mig_mode::{Cost, Held};
+pub use private::private;
 pub use refusal::{ClientOf, Misfit, Obstacle, Refusal};
 pub use restart::{heal, is_healed, restart};
 pub use up::{up, up_in_part};

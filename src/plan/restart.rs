@@ -129,7 +129,7 @@ fn place_of<'a>(
 }
 
 /// Returns the place of a MIG device, if the GPU has it.
-fn place_on(gpu: &Gpu, key: InstanceKey) -> Option<Place> {
+pub(super) fn place_on(gpu: &Gpu, key: InstanceKey) -> Option<Place> {
     let placement = key.placement;
     let mut instances = gpu.instances.iter();
     let instance = instances

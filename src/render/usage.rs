@@ -93,17 +93,9 @@ const OTHER_WORDS: &[(&str, &[&str])] = &[
     ("--version", &["version"]),
     (
         "help containers",
-        &[
-            "container",
-            "docker",
-            "podman",
-            "apptainer",
-            "pod",
-            "pods",
-            "kubernetes",
-            "k8s",
-        ],
+        &["container", "docker", "podman", "apptainer"],
     ),
+    ("help kubernetes", &["pod", "pods", "kubelet", "k8s"]),
     ("help running", &["mpi", "mpirun", "srun", "pipes"]),
     (
         "help troubleshooting",

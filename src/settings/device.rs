@@ -50,6 +50,9 @@ pub struct Settings {
     /// as the system lets the caller have.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nofile: Option<u64>,
+    /// The form in which programs see the device in `CUDA_VISIBLE_DEVICES`.
+    #[serde(skip_serializing_if = "Visible::is_default")]
+    pub visible: Visible,
 }
 
 /// The number of open files that a daemon gets by default. A server with many clients needs 16384 and more, as in
@@ -136,7 +139,32 @@ impl Default for Settings {
             compute_mode: None,
             max_clients: None,
             nofile: None,
+            visible: Visible::Uuid,
         }
+    }
+}
+
+/// The value of `CUDA_VISIBLE_DEVICES` that programs get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Visible {
+    /// The device's UUID: where the daemon is gone, the program is still on its own device.
+    Uuid,
+    /// `0`, for programs that read the variable as numbers: where the daemon is gone, that is the node's first GPU.
+    Index,
+}
+
+words!(Visible {
+    Uuid = "uuid",
+    Index = "index",
+});
+
+impl Visible {
+    #[allow(
+        clippy::trivially_copy_pass_by_ref,
+        reason = "serde passes it like this"
+    )]
+    fn is_default(&self) -> bool {
+        *self == Self::Uuid
     }
 }
 
@@ -161,6 +189,12 @@ impl ClientPriority {
             Self::Normal => 0,
             Self::BelowNormal => 1,
         }
+    }
+
+    /// Returns the priority with that number.
+    pub fn of_number(text: &str) -> Option<Self> {
+        let mut all = [Self::Normal, Self::BelowNormal].into_iter();
+        all.find(|priority| priority.number().to_string() == text)
     }
 }
 

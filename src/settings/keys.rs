@@ -8,7 +8,7 @@ use std::str::FromStr;
 use super::device::ComputeMode;
 use super::{
     ClientPriority, LimitAnswer, MemoryLimit, Oversubscription, Serve, Server, Settings, Share,
-    WrongValue,
+    Visible, WrongValue,
 };
 
 /// Every setting, in the order of the manual.
@@ -165,6 +165,14 @@ pub const KEYS: &[SettingKey] = &[
         show: |settings| shown_or(settings.max_clients, "none"),
         update: Update::Record,
     },
+    SettingKey {
+        name: VISIBLE,
+        form: SettingForm::Text,
+        words: Visible::WORDS,
+        parse: |settings, text| set(&mut settings.visible, text.parse()),
+        show: |settings| settings.visible.to_string(),
+        update: Update::Record,
+    },
 ];
 
 pub const SERVE: &str = "serve";
@@ -175,6 +183,7 @@ pub const CLIENT_PRIORITY: &str = "client-priority";
 pub const SHARE: &str = "share";
 pub const OVERSUBSCRIBE: &str = "oversubscribe";
 pub const MAX_CLIENTS: &str = "max-clients";
+const VISIBLE: &str = "visible";
 
 /// The options by which a program that `run` starts tightens a setting for itself.
 const OPTIONS: [(&str, &str); 3] = [
@@ -392,6 +401,7 @@ mod tests {
             "4096",
             "exclusive-process",
             "8",
+            "index",
         ]) {
             assert_ne!((key.show)(&settings), value);
             assert_eq!((key.parse)(&mut settings, value), Ok(()));

@@ -424,15 +424,15 @@ fn the_cdi_file_has_the_form_of_its_schema() {
 }
 
 /// A node whose devices are there for podman's containers.
-struct Engine {
-    sim: Sim,
+pub(crate) struct Engine {
+    pub(crate) sim: Sim,
     /// podman in namespaces of its own, with the node's CDI files.
     script: String,
 }
 
 impl Engine {
     /// On a node with this profile; `None` if there is no podman.
-    fn of(test: &str, profile: &str) -> Option<Self> {
+    pub(crate) fn of(test: &str, profile: &str) -> Option<Self> {
         let has_podman = ["podman", "runc", "unshare"].iter().all(|program| {
             let version = Command::new(program).arg("--version").output();
             version.is_ok_and(|output| output.status.success())
@@ -465,7 +465,7 @@ impl Engine {
     }
 
     /// A container with these options that runs these words.
-    fn run(&self, options: &[&str], words: &[&str]) -> Command {
+    pub(crate) fn run(&self, options: &[&str], words: &[&str]) -> Command {
         let root = self.sim.node.dir().join("podman/rootfs");
         let mut command = Command::new("unshare");
         command.args(["--mount", "--propagation", "private", "sh", "-c"]);

@@ -340,7 +340,7 @@ fn clients_are_counted_by_user_and_workload() {
     let text = metrics(&sim, &[]);
     let of = |name: &str, user: &str, job: &str, pod: &str| {
         format!(
-            "mig_mps_device_user_{name}{{device=\"0\",user=\"{user}\",slurm_job=\"{job}\",pod_uid=\"{pod}\",container_id=\"\"}}"
+            "mig_mps_device_user_{name}{{device=\"0\",user=\"{user}\",slurm_job=\"{job}\",pod_uid=\"{pod}\",pod_name=\"\",container_id=\"\"}}"
         )
     };
     has(&text, &of("clients", "root", "7", ""), 2.0);
@@ -351,6 +351,10 @@ fn clients_are_counted_by_user_and_workload() {
     assert!(one > 0.0);
     has(&text, &of(memory, "root", "7", ""), 2.0 * one);
     has(&text, &of(memory, "nobody", "", uid), one);
+    // The kubelet's logs tell the name of the pod.
+    fs::create_dir_all(sim.machine(&format!("var/log/pods/ml_train-0_{uid}"))).unwrap();
+    let named = of("clients", "nobody", "", uid).replace("pod_name=\"", "pod_name=\"ml/train-0");
+    has(&metrics(&sim, &[]), &named, 1.0);
     // In a container and in no pod, the container is named.
     put(hers.pid(), &format!("/system.slice/docker-{id}.scope"));
     let in_container =

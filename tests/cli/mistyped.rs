@@ -45,7 +45,7 @@ fn help_knows_the_words_of_others() {
     let help = |word: &str| without_gpu(&["help", word], "").ended(0).stdout;
     for (word, ours) in [
         ("docker", "containers"),
-        ("pod", "containers"),
+        ("pod", "kubernetes"),
         ("pipes", "running"),
         ("mps", "glossary"),
         ("apply", "up"),

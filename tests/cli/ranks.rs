@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use testkit::{Ran, Sim, can_run};
+use testkit::{Ran, Sim, WHOLE, can_run, launched};
 
 const SEVENTHS: &str =
     "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"1g\", count = 7 } ]\n";
@@ -33,14 +33,11 @@ fn fourteen_ranks_of_open_mpi_are_two_on_each_of_seven_devices() {
     }
     let sim = seven();
     for map in [&[][..], &["--map", "block"]] {
-        let mig_mps = sim.command(&[]).get_program().to_owned();
-        let mut mpirun = Command::new("mpirun");
-        mpirun.args(["--allow-run-as-root", "--oversubscribe", "-n", "14"]);
-        mpirun.arg(mig_mps).args(["run", "--by-rank"]).args(map);
-        mpirun.args(["--", "cuda-app", "run", "600"]);
-        mpirun.env_clear().envs(sim.node.env());
-        mpirun.stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut mpirun = mpirun.spawn().unwrap();
+        let program = ["--", "cuda-app", "run", "600"];
+        let one = sim.command(&[&["run", "--by-rank"], map, &program].concat());
+        let launcher = "mpirun --allow-run-as-root --oversubscribe -n 14";
+        let mut mpirun = launched(launcher, &one);
+        let mut mpirun = mpirun.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(mpirun.stdout.take().unwrap()).lines();
         for _ in 0..14 {
             let line = lines.next().unwrap().unwrap();
@@ -58,6 +55,25 @@ fn fourteen_ranks_of_open_mpi_are_two_on_each_of_seven_devices() {
         testkit::shell(format!("kill {}", mpirun.id())).ended(0);
         mpirun.wait().unwrap();
     }
+}
+
+#[test]
+fn torchrun_starts_a_rank_on_each_device() {
+    let test = "torchrun_starts_a_rank_on_each_device";
+    let has_torchrun = Command::new("torchrun").arg("--help").output().is_ok();
+    if !can_run(test, has_torchrun, "install python3-torch") {
+        return;
+    }
+    let sim = Sim::served("h200", 2, WHOLE);
+    let shown = "echo rank $LOCAL_RANK in $CUDA_MPS_PIPE_DIRECTORY; exec cuda-app run 1";
+    let one = sim.command(&["run", "--by-rank", "--", "sh", "-c", shown]);
+    let launcher = "torchrun --standalone --no_python --redirects 1 --tee 1 --nproc_per_node 2";
+    let ran = Ran::of(&mut launched(launcher, &one)).ended(0);
+    for rank in ["0", "1"] {
+        let line = format!("rank {rank} in {}\n", sim.pipe_link(rank).display());
+        assert!(ran.stdout.contains(&line), "{line}: {ran:?}");
+    }
+    assert_eq!(ran.stdout.matches("mps yes").count(), 2, "{ran:?}");
 }
 
 /// Runs a process of a rank that prints the pipe directory it is given.

@@ -261,8 +261,10 @@ fn env_has_formats_for_other_programs() {
     export CUDA_VISIBLE_DEVICES=UUID
     unset CUDA_MPS_PROTOCOL_VERSION
     unset CUDA_MPS_SM_PARTITION
-    unset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT
+    unset CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING
+    unset CUDA_DEVICE_ORDER
     unset CUDA_MPS_ACTIVE_THREAD_PERCENTAGE
+    unset CUDA_MPS_PINNED_DEVICE_MEM_LIMIT
     unset CUDA_MPS_CLIENT_PRIORITY
     ");
     assert_snapshot!(sim.run(&["env", "0.7"]).ended(2).stderr, @r#"

@@ -26,6 +26,9 @@ const OF_METRICS: [&str; 4] = [
     "mig-mps-drift.timer",
 ];
 
+/// The one of the device plugin.
+const PLUGIN: &str = "mig-mps-device-plugin.service";
+
 fn etc(sim: &Sim, name: &str) -> PathBuf {
     sim.node.dir().join("root/etc").join(name)
 }
@@ -146,9 +149,14 @@ fn systemd_takes_the_units() {
     }
     let sim = Sim::with("h200", 1);
     // A path that has to be quoted.
-    let args = ["--install", "--metrics", "/var/lib/node exporter/100%"];
+    let args = [
+        "--install",
+        "--kubernetes",
+        "--metrics",
+        "/var/lib/node exporter/100%",
+    ];
     systemd(&sim, &whole(""), &args).ended(0);
-    let names = NAMES.iter().chain(&OF_METRICS);
+    let names = NAMES.iter().chain(&OF_METRICS).chain(&[PLUGIN]);
     let mut verify = Command::new("systemd-analyze");
     verify
         .arg("verify")
@@ -255,6 +263,46 @@ fn timers_write_metrics_and_drift() {
     assert!(OF_METRICS.iter().all(|name| !unit(&sim, name).exists()));
     assert!(!wanted("mig-mps-metrics.timer").is_symlink());
     assert!(!wanted("mig-mps-drift.timer").is_symlink());
+}
+
+#[test]
+fn the_unit_of_the_device_plugin_comes_and_goes() {
+    needs_root!();
+    let sim = Sim::with("h200", 1);
+    let ran = systemd(&sim, &whole(""), &["--kubernetes"]).ended(0);
+    let text = said(&sim, &ran.stdout);
+    let (_, text) = text.split_once(&format!("system/{PLUGIN}\n")).unwrap();
+    assert_snapshot!(text, @"
+    # Written by mig-mps systemd, which replaces and removes it.
+    [Unit]
+    Description=Offer MPS devices to the kubelet
+    After=mig-mps.service
+    StartLimitIntervalSec=0
+
+    [Service]
+    ExecStart=/usr/local/bin/mig-mps-device-plugin
+    Restart=always
+    RestartSec=5s
+    RestartPreventExitStatus=2 4
+    LimitNOFILE=524288
+
+    [Install]
+    WantedBy=multi-user.target
+    ");
+    let install = ["--install", "--enable", "--kubernetes"];
+    let ran = systemd(&sim, &whole(""), &install).ended(0);
+    assert_contains(
+        &ran.stderr,
+        "enabled mig-mps.service, mig-mps-heal.timer and mig-mps-device-plugin.service",
+    );
+    let wanted = unit(&sim, "multi-user.target.wants").join(PLUGIN);
+    assert!(wanted.is_symlink());
+    // It starts at once, and waits for a kubelet.
+    let is_active = || systemctl(&sim, &["is-active", PLUGIN]).stdout;
+    assert_eq!(is_active(), "active\n");
+    systemd(&sim, &whole(""), &["--uninstall"]).ended(0);
+    assert_ne!(is_active(), "active\n");
+    assert!(!unit(&sim, PLUGIN).exists() && !wanted.is_symlink());
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The Slurm job, pod or container of a program, by its control group, as users see it.
 
+use std::fs;
+
 use serde_json::{Value, json};
 use testkit::{App, Sim, assert_contains};
 
@@ -33,6 +35,11 @@ fn line<'a>(table: &'a str, app: &App) -> &'a str {
     lines.find(|line| line.contains(&pid)).unwrap()
 }
 
+/// The name of a client's pod.
+fn of_pod(sim: &Sim, client: &App) -> Value {
+    workload(&sim.status(), "clients", client)["pod_name"].clone()
+}
+
 #[test]
 fn a_client_has_the_job_the_pod_or_the_container_of_its_group() {
     let sim = Sim::whole("");
@@ -45,8 +52,7 @@ fn a_client_has_the_job_the_pod_or_the_container_of_its_group() {
     put(&sim, container, &format!("/system.slice/docker-{ID}.scope"));
     let status = sim.status();
     let of = |app: &App| workload(&status, "clients", app);
-    let none =
-        json!({ "slurm_job": null, "slurm_step": null, "pod_uid": null, "container_id": null });
+    let none = json!({ "slurm_job": null, "slurm_step": null, "pod_uid": null, "pod_name": null, "container_id": null });
     let with = |key: &str, value: Value| {
         let mut all = none.clone();
         all[key] = value;
@@ -65,6 +71,11 @@ fn a_client_has_the_job_the_pod_or_the_container_of_its_group() {
     assert_contains(line(&text, job), "  slurm 7.0           ");
     assert_contains(line(&text, pod), "  pod 6dbbf17e        ");
     assert_contains(line(&text, container), "  container 9ec39b91  ");
+    // The kubelet's logs tell the name of the pod.
+    fs::create_dir_all(sim.machine(&format!("var/log/pods/ml_train-0_{UID}/main"))).unwrap();
+    assert_eq!(of_pod(&sim, pod), "ml/train-0");
+    let named = sim.run(&["status"]).ended(0).stdout;
+    assert_contains(line(&named, pod), "  pod ml/train-0      ");
     assert_contains(line(&text, other), "  -                   ");
     let text = sim.in_80_columns("status").stdout;
     assert_contains(&text, "WORKLOAD");

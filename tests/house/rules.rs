@@ -23,7 +23,7 @@ const FLOORS: [&[&str]; 15] = [
     &["commands"],
     &[FEATURES],
     &["cli"],
-    &["main"],
+    &["main", "device_plugin"],
 ];
 
 /// The features. They know nothing of each other, and nothing but the command line knows them.
@@ -41,6 +41,9 @@ const PRINTING: &str = "render";
 /// Where unsafe code may be.
 const UNSAFE: [&str; 3] = ["src/nvml/", "src/cuda.rs", "src/host/spawn.rs"];
 
+/// The file that no person writes, or reads.
+const GENERATED: &str = "src/features/kubernetes/v1beta1.rs";
+
 /// The most lines of code in a file. `.clippy.toml` has the most lines of a function.
 const FILE_LINES: usize = 450;
 
@@ -53,7 +56,7 @@ pub(crate) fn faults(sources: &Sources) -> Vec<String> {
         let code = code(text);
         let room = room(file);
         let mut add = |fault: String| faults.push(format!("{file} {fault}"));
-        if code.lines().count() > FILE_LINES {
+        if code.lines().count() > FILE_LINES && file != GENERATED {
             add(format!("has more than {FILE_LINES} lines of code"));
         }
         if room != "lib" && floor(room).is_none() {

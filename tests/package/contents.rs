@@ -29,15 +29,17 @@ fn glibc(program: &Path) -> BTreeSet<Version> {
 }
 
 #[test]
-fn the_program_runs_with_an_old_glibc() {
-    let test = "the_program_runs_with_an_old_glibc";
+fn the_programs_run_with_an_old_glibc() {
+    let test = "the_programs_run_with_an_old_glibc";
     let Some(package) = Package::get(test).filter(|_| has(test, "readelf")) else {
         return;
     };
-    let versions = glibc(&package.files.join("usr/bin/mig-mps"));
-    assert!(versions.contains(&(2, 17)), "{versions:?}");
-    let newest = *versions.last().unwrap();
-    assert!(newest <= version(GLIBC), "{versions:?}");
+    for program in ["usr/bin/mig-mps", "usr/bin/mig-mps-device-plugin"] {
+        let versions = glibc(&package.files.join(program));
+        assert!(versions.contains(&(2, 17)), "{program} {versions:?}");
+        let newest = *versions.last().unwrap();
+        assert!(newest <= version(GLIBC), "{program} {versions:?}");
+    }
     // glibc's dynamic linker loads NVML; a static program has none.
     let mut readelf = Command::new("readelf");
     let program = package.files.join("usr/bin/mig-mps");
@@ -94,6 +96,7 @@ fn files_and_modes() {
     }
     others.sort_unstable();
     assert_snapshot!(others.join("\n"), @"
+    -rw-r--r-- /usr/lib/systemd/system/mig-mps-device-plugin.service
     -rw-r--r-- /usr/lib/systemd/system/mig-mps-drift.service
     -rw-r--r-- /usr/lib/systemd/system/mig-mps-drift.timer
     -rw-r--r-- /usr/lib/systemd/system/mig-mps-heal.service
@@ -109,6 +112,7 @@ fn files_and_modes() {
     -rw-r--r-- /usr/share/fish/vendor_completions.d/mig-mps.fish
     -rw-r--r-- /usr/share/zsh/vendor-completions/_mig-mps
     -rwxr-xr-x /usr/bin/mig-mps
+    -rwxr-xr-x /usr/bin/mig-mps-device-plugin
     ");
     assert_eq!(profiles, names("profiles"));
     for page in ["mig-mps", "mig-mps-up", "mig-mps-status"] {

@@ -102,7 +102,11 @@ fn build(at: &Path) -> PathBuf {
         }
     }
     let program = target.join("release/mig-mps");
-    link(&program);
+    link("main.rs", &program);
+    link(
+        "device_plugin.rs",
+        &target.join("release/mig-mps-device-plugin"),
+    );
     let (program, made) = (program.display(), target.join("package"));
     shell(format!("{program} man --dir {}/man", made.display())).ended(0);
     shell(format!(
@@ -134,8 +138,8 @@ fn newest_library() -> PathBuf {
         .expect("cargo built the crate")
 }
 
-/// Links the program for the old glibc from the crates of this build, which cargo would build once more.
-fn link(program: &Path) {
+/// Links a program for the old glibc from the crates of this build, which cargo would build once more.
+fn link(source: &str, program: &Path) {
     let arch = env::consts::ARCH;
     let linker = program.with_file_name("linker");
     let script = format!(
@@ -155,7 +159,7 @@ fn link(program: &Path) {
         .arg(format!("--extern=mig_mps={}", library.display()))
         .arg("-o")
         .arg(program)
-        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/src/main.rs"));
+        .arg(format!("{}/src/{source}", env!("CARGO_MANIFEST_DIR")));
     Ran::of(&mut rustc).ended(0);
     fs::remove_file(linker).unwrap();
 }

@@ -86,12 +86,12 @@ fn systemd_takes_its_units_and_enables_none() {
     let ran = installed(
         package,
         "cd /usr/lib/systemd/system; systemd-analyze verify ./mig-mps*
-         systemctl is-enabled mig-mps.service mig-mps*.timer || true",
+         systemctl is-enabled mig-mps.service mig-mps-device-plugin.service mig-mps*.timer || true",
     )
     .ended(0);
     assert_eq!(
         (ran.stdout.as_str(), ran.stderr.as_str()),
-        ("disabled\n".repeat(4).as_str(), "")
+        ("disabled\n".repeat(5).as_str(), "")
     );
 }
 
@@ -124,6 +124,7 @@ fn the_units_of_the_package_are_used() {
     /usr/lib/systemd/system/mig-mps-metrics.timer stays: a package has it
     /usr/lib/systemd/system/mig-mps-drift.service stays: a package has it
     /usr/lib/systemd/system/mig-mps-drift.timer stays: a package has it
+    /usr/lib/systemd/system/mig-mps-device-plugin.service stays: a package has it
     removed /etc/mig-mps/profile.toml
     disabled
     no profile
@@ -131,17 +132,18 @@ fn the_units_of_the_package_are_used() {
 }
 
 #[test]
-fn the_units_of_its_metrics_are_used_and_go_with_it() {
-    let test = "the_units_of_its_metrics_are_used_and_go_with_it";
+fn the_units_of_metrics_and_plugin_are_used_and_go_with_it() {
+    let test = "the_units_of_metrics_and_plugin_are_used_and_go_with_it";
     let Some(package) = package(test, &["systemctl"]) else {
         return;
     };
     let script = "exec 2>&1
-        mig-mps systemd balanced --install --enable --metrics /var/lib/prometheus/node-exporter 2>&1 | grep -v profile
+        mig-mps systemd balanced --install --enable --kubernetes --metrics /var/lib/prometheus/node-exporter 2>&1 | grep -v profile
         ls /etc/systemd/system | grep '^mig-mps' || echo 'no unit in /etc'
-        systemctl is-enabled mig-mps-metrics.timer mig-mps-drift.timer
+        systemctl is-enabled mig-mps-metrics.timer mig-mps-drift.timer mig-mps-device-plugin.service
+        mig-mps-device-plugin --list
         dpkg --remove mig-mps >/dev/null
-        ls /etc/systemd/system/timers.target.wants 2>/dev/null | grep mig-mps || echo 'no timer'";
+        ls /etc/systemd/system/*.wants 2>/dev/null | grep '^mig-mps' || echo 'no unit'";
     let ran = installed(package, script).ended(0);
     assert_snapshot!(ran.stdout, @"
     /usr/lib/systemd/system/mig-mps.service is up to date
@@ -151,11 +153,14 @@ fn the_units_of_its_metrics_are_used_and_go_with_it() {
     /usr/lib/systemd/system/mig-mps-metrics.timer is up to date
     /usr/lib/systemd/system/mig-mps-drift.service is up to date
     /usr/lib/systemd/system/mig-mps-drift.timer is up to date
-    enabled mig-mps.service, mig-mps-heal.timer, mig-mps-metrics.timer and mig-mps-drift.timer
+    /usr/lib/systemd/system/mig-mps-device-plugin.service is up to date
+    enabled mig-mps.service, mig-mps-heal.timer, mig-mps-metrics.timer, mig-mps-drift.timer and mig-mps-device-plugin.service
     no unit in /etc
     enabled
     enabled
-    no timer
+    enabled
+    RESOURCE  DEVICE  SHARES  HEALTH
+    no unit
     ");
 }
 

@@ -10,9 +10,10 @@ use crate::scenes::engine::{Part, QUESTION, Stage, matches, parse};
 use crate::scenes::root;
 
 /// The commands of a block that are ours: the others are not there, or are not what it is about.
-const OURS: [&str; 9] = [
+const OURS: [&str; 10] = [
     "mig-mps ",
     "sudo mig-mps ",
+    "sudo mig-mps-device-plugin ",
     "systemctl is-active ",
     "sudo systemctl reset-failed ",
     "sudo systemctl start mig-mps",

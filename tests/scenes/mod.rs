@@ -29,8 +29,8 @@ macro_rules! scenes {
 scenes! {
     commands: check export first_use import init list mistakes share;
     documents: operating profiles readme recipes running upgrades;
-    messages: clients convert daemons devices directories driver history left_out limits mig plan profile programs ready reset
-        run slurm systemd usage;
+    messages: clients convert daemons devices directories driver history left_out limits mig plan private profile programs ready
+        reset run slurm systemd usage;
 }
 
 fn root() -> &'static Path {

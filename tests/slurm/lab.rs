@@ -23,6 +23,9 @@ const END: Duration = Duration::from_secs(60);
 /// The users of the jobs, which every Linux has.
 pub(crate) const USERS: [(&str, u32); 3] = [("daemon", 1), ("bin", 2), ("sys", 3)];
 
+/// The scripts that slurm.conf names.
+const SCRIPTS: [&str; 4] = ["prolog", "epilog", "task-prolog", "health"];
+
 /// A node of the cluster before it starts.
 pub(crate) struct Setup {
     pub(crate) sim: Sim,
@@ -31,6 +34,8 @@ pub(crate) struct Setup {
     pub(crate) shard: Option<u32>,
     /// More for its line in slurm.conf.
     pub(crate) more: &'static str,
+    /// False if nobody serves its devices once Slurm knows them.
+    pub(crate) has_daemons: bool,
 }
 
 impl Setup {
@@ -40,6 +45,14 @@ impl Setup {
             profile,
             shard: None,
             more: "",
+            has_daemons: true,
+        }
+    }
+
+    pub(crate) fn without_daemons(self) -> Self {
+        Self {
+            has_daemons: false,
+            ..self
         }
     }
 
@@ -103,6 +116,9 @@ impl Lab {
             write_environment(&at, &name, &setup.sim.node);
             let (conf, node_gres) = printed(setup, &name, has_shards);
             gres.push_str(&conf);
+            if !setup.has_daemons {
+                setup.sim.run(&["down", "--yes"]).ended(0);
+            }
             let (port, more) = (ports[nth + 1].number, setup.more);
             let _ = writeln!(
                 lines,
@@ -116,7 +132,11 @@ impl Lab {
             slurm_conf(&at, controller, types, &lines, more),
         )
         .unwrap();
-        write_scripts(&at, &setups[0].sim);
+        if setups.iter().all(|setup| setup.has_daemons) {
+            write_scripts(&at, &setups[0].sim);
+        } else {
+            write_empty_scripts(&at);
+        }
         let dev = write_devices(&at, &gres);
         let names: Vec<String> = (1..=setups.len()).map(|nth| format!("n{nth}")).collect();
         let daemons = start_daemons(&at, &dev, &names);
@@ -401,7 +421,7 @@ fn write_scripts(at: &Path, sim: &Sim) {
             .count(),
         4
     );
-    for name in ["prolog", "epilog", "task-prolog", "health"] {
+    for name in SCRIPTS {
         let (at, installed) = (at.display(), installed.display());
         let text =
             format!("#!/bin/sh\n. {at}/$SLURMD_NODENAME.env\nexec {installed}/mig-mps-{name}\n");
@@ -414,6 +434,13 @@ fn write_scripts(at: &Path, sim: &Sim) {
         "{again:?}"
     );
     assert!(!again.stdout.contains("stays"), "{again:?}");
+}
+
+/// Writes scripts that do nothing, for a cluster without daemons.
+fn write_empty_scripts(at: &Path) {
+    for name in SCRIPTS {
+        write_program(at.join(name), "#!/bin/sh\n");
+    }
 }
 
 /// Makes the device files of all nodes in a directory that is to become `/dev`. slurmd 22.05 gives a job no GPU whose file is

@@ -6,6 +6,7 @@
 mod begin;
 mod crowd;
 mod end;
+mod private;
 mod reasons;
 
 mod lab;

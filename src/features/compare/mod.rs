@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::client::{ClientLimits, ClientSlot, Variables, Wanted, free_devices, ready};
+use crate::client::{ClientOptions, ClientSlot, Variables, Wanted, free_devices, ready};
 use crate::commands::args::{duration, number};
 use crate::commands::env::{served_by, variables};
 use crate::commands::{Context, verify};
@@ -76,7 +76,7 @@ pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
     };
     refuse_in_use(&node, served)?;
     args.refuse_too_many(served)?;
-    let mps = variables(served, environment, &ClientLimits::default())?;
+    let mps = variables(served, environment, &ClientOptions::default())?;
     let name = &served.record.name;
     let records = observe_records(environment)?;
     ready(

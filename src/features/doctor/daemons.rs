@@ -161,6 +161,9 @@ fn zombies(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     findings
 }
 
+/// Keeps the device plugin of NVIDIA's GPU Operator, with its manager of MPS daemons, off a node.
+const WITHOUT_PLUGIN: &str = "kubectl label node NODE nvidia.com/gpu.deploy.device-plugin=false";
+
 /// Tools that change MIG or start MPS by themselves: name of the program, which is that of its service, and description.
 const MANAGERS: [(&str, &str); 4] = [
     (
@@ -169,7 +172,7 @@ const MANAGERS: [(&str, &str); 4] = [
     ),
     (
         "nvidia-device-plugin",
-        "the device plugin of Kubernetes, which hands out the same devices",
+        "NVIDIA's device plugin of Kubernetes, which hands out the same devices",
     ),
     (
         "mps-control-daemon",
@@ -181,8 +184,11 @@ const MANAGERS: [(&str, &str); 4] = [
     ),
 ];
 
+/// Those that run in pods, unless there is a service for one.
+const PODS: [&str; 2] = ["nvidia-device-plugin", "mps-control-daemon"];
+
 /// Schedulers that hand out GPUs, and may do so by devices of mig-mps.
-const SCHEDULERS: [&str; 2] = ["slurmd", "kubelet"];
+const SCHEDULERS: [&str; 3] = ["slurmd", "kubelet", "mig-mps-device-plugin"];
 
 fn unmanaged(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -225,15 +231,18 @@ fn managers(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (program, about) in MANAGERS {
         let unit = format!("{program}.service");
-        let how = match (examined.runs(program), enabled.contains(&unit)) {
+        let is_unit = enabled.contains(&unit);
+        let how = match (examined.runs(program), is_unit) {
             (true, _) => "runs",
             (false, true) => "starts at boot",
             (false, false) => continue,
         };
-        findings.push(
-            Finding::warn(id, format!("{program} {how}: {about}"))
-                .run(format!("sudo systemctl disable --now {unit}")),
-        );
+        let remedy = if !is_unit && PODS.contains(&program) {
+            WITHOUT_PLUGIN.to_owned()
+        } else {
+            format!("sudo systemctl disable --now {unit}")
+        };
+        findings.push(Finding::warn(id, format!("{program} {how}: {about}")).run(remedy));
     }
     for program in SCHEDULERS {
         if examined.runs(program) {

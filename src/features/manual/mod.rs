@@ -39,7 +39,7 @@ macro_rules! topic {
 }
 
 /// Every topic, in the order of the manual.
-pub const TOPICS: [Topic; 24] = [
+pub const TOPICS: [Topic; 25] = [
     topic!(
         "security",
         "What users of a device can do to each other and to root",
@@ -94,6 +94,11 @@ pub const TOPICS: [Topic; 24] = [
         "containers",
         "Devices in containers: Docker, podman, Kubernetes",
         ["cdi", "env"]
+    ),
+    topic!(
+        "kubernetes",
+        "Shares of devices for pods, by a device plugin of the kubelet",
+        ["systemd", "env"]
     ),
     topic!("comparing", "What MPS is worth to a program", ["compare"]),
     topic!("slurm", "Devices for Slurm jobs", ["slurm"]),

@@ -428,6 +428,7 @@ struct ClientUser {
     name: String,
     slurm_job: String,
     pod_uid: String,
+    pod_name: String,
     container_id: String,
 }
 
@@ -442,16 +443,18 @@ impl ClientUser {
             name: name.unwrap_or_default(),
             slurm_job: job.unwrap_or_default(),
             pod_uid: workload.pod_uid.unwrap_or_default(),
+            pod_name: workload.pod_name.unwrap_or_default(),
             container_id: container.unwrap_or_default(),
         }
     }
 
-    fn labels<'a>(&'a self, device: &'a str) -> [(&'a str, &'a str); 5] {
+    fn labels<'a>(&'a self, device: &'a str) -> [(&'a str, &'a str); 6] {
         [
             ("device", device),
             ("user", &self.name),
             ("slurm_job", &self.slurm_job),
             ("pod_uid", &self.pod_uid),
+            ("pod_name", &self.pod_name),
             ("container_id", &self.container_id),
         ]
     }

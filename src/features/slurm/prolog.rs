@@ -3,7 +3,7 @@
 use super::health::{heal_devices, variable};
 use super::job::SlurmJob;
 use super::numbering::devices_of_job;
-use crate::client::ClientLimits;
+use crate::client::ClientOptions;
 use crate::commands::env::{refuse_bytes, slurm_lines, variables, variables_over_own};
 use crate::commands::{Context, verify};
 use crate::error::{CommandError, Context as _, Result, failed};
@@ -55,7 +55,7 @@ pub(super) fn run_for_task(context: &Context<'_>) -> Result<ExitStatus> {
             .hint("mig-mps heal starts daemons that have died")
     })?;
     // The job's own limit holds; one that cannot be read must not keep its tasks from starting.
-    let limits = ClientLimits::default();
+    let limits = ClientOptions::default();
     let variables = variables_over_own(served, environment, &limits)
         .or_else(|_| variables(served, environment, &limits))?;
     refuse_bytes(&variables)?;

@@ -18,21 +18,26 @@ use crate::host::{
 use crate::profile::Profile;
 use crate::render::{note, print};
 
-use units::{NAMES, PACKAGED, Paths, SERVICE, UnitFile, UnitFiles, WRITTEN, timers, unit_files};
+use units::{
+    NAMES, PACKAGED, PLUGIN_PROGRAM, Paths, SERVICE, UnitFile, UnitFiles, WRITTEN, started,
+    unit_files,
+};
 
-/// The program of a package, and the directory of Debian's node exporter.
+/// The programs of a package, and the directory of Debian's node exporter.
 const PACKAGED_PROGRAM: &str = "/usr/bin/mig-mps";
+const PACKAGED_PLUGIN: &str = "/usr/bin/mig-mps-device-plugin";
 const PACKAGED_METRICS: &str = "/var/lib/prometheus/node-exporter";
 
 /// Print or install systemd units that apply a profile at boot and heal daemons
 ///
 /// MIG instances and daemons do not survive a reboot. mig-mps.service applies the profile at boot, before Slurm,
 /// container engines and DCGM start, and stops the daemons at shutdown. mig-mps-heal.timer runs `heal` every minute.
-/// Nothing else stays running. Without --install it prints the units.
+/// Nothing else stays running, but for the device plugin. Without --install it prints the units.
 #[derive(Args, Debug)]
 #[command(
     override_usage = "mig-mps systemd [OPTIONS] <PROFILE>\n       mig-mps systemd [OPTIONS] --uninstall [PROFILE]"
 )]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option")]
 pub struct SystemdArgs {
     /// Profile to apply at boot: a TOML file, - for standard input, or a built-in profile
     #[arg(value_hint = clap::ValueHint::FilePath, required_unless_present_any = ["uninstall", "package"])]
@@ -40,17 +45,20 @@ pub struct SystemdArgs {
     /// Write the units, and copy the profile to /etc/mig-mps/profile.toml if there is none
     #[arg(long)]
     install: bool,
-    /// Also enable the service and start the timer; the service itself starts at the next boot
+    /// Also enable the service and start the others; the service itself starts at the next boot
     #[arg(long, requires = "install")]
     enable: bool,
     /// Also write metrics to this directory of a node exporter, by two timers
     #[arg(long, value_name = "DIR", value_parser = directory, value_hint = clap::ValueHint::DirPath, conflicts_with = "uninstall")]
     metrics: Option<PathBuf>,
+    /// Also offer devices to the kubelet, by mig-mps-device-plugin beside this program
+    #[arg(long, conflicts_with = "uninstall")]
+    kubernetes: bool,
     /// Disable and remove the units; daemons go on, and a profile other than PROFILE stays
     #[arg(long, conflicts_with = "install")]
     uninstall: bool,
     /// Directory for the units of a package that has this program in /usr/bin; created if it does not exist
-    #[arg(long, value_name = "DIR", hide = true, conflicts_with_all = ["profile", "install", "metrics", "uninstall"])]
+    #[arg(long, value_name = "DIR", hide = true, conflicts_with_all = ["profile", "install", "metrics", "kubernetes", "uninstall"])]
     package: Option<PathBuf>,
 }
 
@@ -68,27 +76,21 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let profile = args.profile.as_ref().map(ProfileSource::load).transpose()?;
     let files = UnitFiles(&environment.host);
     if let Some(directory) = &args.package {
-        let paths = Paths {
-            program: Path::new(PACKAGED_PROGRAM),
-            profile: &files.profile().path(),
-            metrics: Some(Path::new(PACKAGED_METRICS)),
-        };
-        let units: Vec<(String, Vec<u8>)> = unit_files(PACKAGED, paths)
-            .into_iter()
-            .flatten()
-            .map(|unit| (unit.name.to_owned(), unit.text.into_bytes()))
-            .collect();
-        write_files_into(directory, &units).context(format_args!(
-            "cannot write units to {}",
-            directory.display()
-        ))?;
+        write_packaged(directory, &files)?;
         return Ok(ExitStatus::Done);
     }
     let program = std::env::current_exe().context("cannot tell the path of this program")?;
+    let plugin = program.with_file_name(PLUGIN_PROGRAM);
+    if args.kubernetes && !plugin.exists() {
+        return Err(failed(format_args!("{} does not exist", plugin.display())).hint(
+            "cargo install --locked --path . --features kubernetes builds it; it belongs beside mig-mps",
+        ));
+    }
     let paths = Paths {
         program: &program,
         profile: &files.profile().path(),
         metrics: args.metrics.as_deref(),
+        plugin: args.kubernetes.then_some(plugin.as_path()),
     };
     let units = unit_files(WRITTEN, paths);
     if !args.install && !args.uninstall {
@@ -108,6 +110,7 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
     }
     if let Some(profile) = &profile {
         check_program(&program)?;
+        paths.plugin.map_or(Ok(()), check_program)?;
         install(&units, &files, profile, args.enable, environment)?;
         if let Some(directory) = args
             .metrics
@@ -121,6 +124,23 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
         }
     }
     Ok(ExitStatus::Done)
+}
+
+/// Writes the units of a package into a directory.
+fn write_packaged(directory: &Path, files: &UnitFiles<'_>) -> Result<()> {
+    let paths = Paths {
+        program: Path::new(PACKAGED_PROGRAM),
+        profile: &files.profile().path(),
+        metrics: Some(Path::new(PACKAGED_METRICS)),
+        plugin: Some(Path::new(PACKAGED_PLUGIN)),
+    };
+    let units: Vec<(String, Vec<u8>)> = unit_files(PACKAGED, paths)
+        .into_iter()
+        .flatten()
+        .map(|unit| (unit.name.to_owned(), unit.text.into_bytes()))
+        .collect();
+    let unwritable = format!("cannot write units to {}", directory.display());
+    write_files_into(directory, &units).context(unwritable)
 }
 
 /// Refuses a program that another user could replace: systemd runs it as root.
@@ -171,9 +191,9 @@ fn install(
     tolerate(systemctl.reload())?;
     if enable {
         let names: Vec<&str> = groups.iter().flatten().map(|unit| unit.name).collect();
-        let timers = timers(&names);
-        let enabled = [&[SERVICE], timers.as_slice()].concat();
-        systemctl.enable(&enabled, &timers)?;
+        let started = started(&names);
+        let enabled = [&[SERVICE], started.as_slice()].concat();
+        systemctl.enable(&enabled, &started)?;
         note(&format!("enabled {}", listed(&enabled, "and")));
         note("systemctl start mig-mps applies the profile now, without a reboot");
     } else {
@@ -195,8 +215,8 @@ fn uninstall(
     let is_installed = !packaged.is_empty() || own.iter().any(|file| file.path().exists());
     let systemctl = environment.units()?;
     if is_installed {
-        let timers = timers(&NAMES);
-        tolerate(systemctl.disable(&[&[SERVICE], timers.as_slice()].concat(), &timers))?;
+        let started = started(&NAMES);
+        tolerate(systemctl.disable(&[&[SERVICE], started.as_slice()].concat(), &started))?;
     }
     for file in own {
         if file.remove().context("cannot remove the unit")? {

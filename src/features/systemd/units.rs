@@ -78,8 +78,14 @@ const DRIFT: Task = Task {
     accuracy: "1min",
 };
 
+/// The service of the device plugin of Kubernetes.
+pub const PLUGIN: &str = "mig-mps-device-plugin.service";
+
+/// The name of its program, which lies beside that of mig-mps.
+pub const PLUGIN_PROGRAM: &str = "mig-mps-device-plugin";
+
 /// The names of all units.
-pub const NAMES: [&str; 7] = [
+pub const NAMES: [&str; 8] = [
     SERVICE,
     HEAL.service,
     HEAL.timer,
@@ -87,12 +93,14 @@ pub const NAMES: [&str; 7] = [
     METRICS.timer,
     DRIFT.service,
     DRIFT.timer,
+    PLUGIN,
 ];
 
-/// Returns the timers among these units.
-pub fn timers<'a>(names: &[&'a str]) -> Vec<&'a str> {
-    let is_timer = |name: &&str| name.strip_suffix(".timer").is_some();
-    names.iter().copied().filter(is_timer).collect()
+/// Returns the units among these that start at once where they are enabled: the timers and the plugin. `mig-mps.service`
+/// starts at the next boot, and the timers start the others.
+pub fn started<'a>(names: &[&'a str]) -> Vec<&'a str> {
+    let is_started = |name: &&str| *name == PLUGIN || name.strip_suffix(".timer").is_some();
+    names.iter().copied().filter(is_started).collect()
 }
 
 /// The program and the files that units name.
@@ -103,10 +111,12 @@ pub struct Paths<'a> {
     pub profile: &'a Path,
     /// The directory that metrics are written to; `None` for no metrics.
     pub metrics: Option<&'a Path>,
+    /// The program of the device plugin; `None` for none.
+    pub plugin: Option<&'a Path>,
 }
 
-/// Returns the units, with `mark` as their first line, in groups that are installed as a whole: the profile's, and those of
-/// the metrics.
+/// Returns the units, with `mark` as their first line, in groups that are installed as a whole: the profile's, those of the
+/// metrics, and that of the device plugin.
 pub fn unit_files(mark: &str, paths: Paths<'_>) -> Vec<Vec<UnitFile>> {
     let (program, profile) = (word(paths.program), word(paths.profile));
     let mut groups = vec![vec![(SERVICE, service(paths.program, paths.profile))]];
@@ -117,6 +127,9 @@ pub fn unit_files(mark: &str, paths: Paths<'_>) -> Vec<Vec<UnitFile>> {
         let metrics = format!("{program} metrics --output {metrics}");
         let drift = format!("{program} metrics --drift {profile} --output {drift}");
         groups.push([METRICS.units(&metrics), DRIFT.units(&drift)].concat());
+    }
+    if let Some(plugin) = paths.plugin {
+        groups.push(vec![(PLUGIN, plugin_service(plugin))]);
     }
     groups
         .into_iter()
@@ -206,6 +219,31 @@ WantedBy=multi-user.target
         program = word(program),
         profile = word(profile),
         stop_limit = DRAIN + 120,
+    )
+}
+
+/// The plugin waits for the kubelet by itself. A second one of it on this node, and a mistake on its command line, are final.
+fn plugin_service(program: &Path) -> String {
+    let last = [ExitStatus::Usage, ExitStatus::Refused].map(|status| (status as u8).to_string());
+    format!(
+        "\
+[Unit]
+Description=Offer MPS devices to the kubelet
+After={SERVICE}
+StartLimitIntervalSec=0
+
+[Service]
+ExecStart={program}
+Restart=always
+RestartSec=5s
+RestartPreventExitStatus={last}
+LimitNOFILE=524288
+
+[Install]
+WantedBy=multi-user.target
+",
+        program = word(program),
+        last = last.join(" "),
     )
 }
 

@@ -15,7 +15,7 @@ use crate::nvml::Usage;
 const PATIENCE: Duration = Duration::from_millis(1500);
 
 /// Time that a daemon may take to answer, and what each daemon that is asked adds to it: they share the CPUs.
-const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+pub const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 const LONGER_FOR_EACH: Duration = Duration::from_millis(25);
 
 /// Sessions after one during which a server changed.
@@ -24,11 +24,12 @@ const RETRIES: u32 = 2;
 /// Time that a daemon's process may outlive its socket when it exits.
 const END_LIMIT: Duration = Duration::from_millis(500);
 
-/// Fills in the state of every recorded daemon.
+/// Fills in the state of every recorded daemon. One may take up to `limit` to answer.
 pub(super) fn observe_daemons(
     environment: &Environment,
     table: &ProcessTable,
     detail: Detail,
+    limit: Duration,
     node: &mut Node,
 ) {
     let program = node.control_program();
@@ -75,7 +76,7 @@ pub(super) fn observe_daemons(
             served,
             daemon,
             may_guess,
-            limit: ANSWER_LIMIT,
+            limit,
             processes: device.processes.as_ref(),
             logs,
             // A plan needs current answers. A daemon that hung is not waited for again, whatever the detail.

@@ -8,5 +8,6 @@ mod probe;
 mod records;
 mod unmanaged;
 
-pub use observer::{Detail, Observer, observe, observe_device, observe_records};
+pub use ask::ANSWER_LIMIT;
+pub use observer::{Detail, Observer, observe, observe_records, observe_without_driver};
 pub use records::{DeviceLogs, Logs};

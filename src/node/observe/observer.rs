@@ -3,16 +3,16 @@
 //! Devices can be looked at without the driver: programs start often, and soon.
 
 use std::path::PathBuf;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use thiserror::Error;
 
-use super::ask::observe_daemons;
+use super::ask::{ANSWER_LIMIT, observe_daemons};
 use super::hardware::{ProcessLists, finish_utilizations, read_hardware, start_utilizations};
 use super::records::{of_records, read_records};
 use super::{outside_mps, unmanaged};
 use crate::failure::Failure;
-use crate::host::{Environment, Holder, ProcessTable};
+use crate::host::{Environment, Holder};
 use crate::node::{Node, Unseen};
 use crate::nvml::{Nvml, NvmlError, Watched};
 use crate::state::{ProfileHistory, RunDir};
@@ -221,7 +221,7 @@ impl<'a> Observer<'a> {
         // Read last, so that it has every server that NVML lists.
         let table = environment.host.processes().map_err(ObserveError::Proc)?;
         unmanaged::find_unrecorded(environment, &table, &mut node);
-        observe_daemons(environment, &table, detail, &mut node);
+        observe_daemons(environment, &table, detail, ANSWER_LIMIT, &mut node);
         if detail.reads_processes() {
             if let Ok(directories) = environment.directories() {
                 let run_dir = RunDir::at(&directories.run);
@@ -289,17 +289,12 @@ pub fn observe_records(environment: &Environment) -> Result<Node, ObserveError> 
     Ok(of_records(environment, boot_id))
 }
 
-/// Finds out the state of one device's daemon, with its servers and clients, from its processes and a control session.
-/// The other devices are removed from the node.
-pub fn observe_device(environment: &Environment, node: &mut Node, name: &str) {
-    node.devices.retain(|device| device.name == name);
+/// Finds out the states of a node's daemons without the driver, from their processes and control sessions, in each of which
+/// a daemon may take up to `limit` to answer. Servers and clients are found, too.
+pub fn observe_without_driver(environment: &Environment, node: &mut Node, limit: Duration) {
     node.driver = environment.host.driver_version().unwrap_or_default();
     node.limit_clients();
-    let daemon = node.served().find_map(|served| served.record.daemon);
-    let table = match daemon {
-        // A daemon that has exited has no family.
-        Some(daemon) => environment.host.family(daemon.pid).unwrap_or_default(),
-        None => ProcessTable::default(),
-    };
-    observe_daemons(environment, &table, node.detail, node);
+    let daemons = node.served().filter_map(|served| served.record.daemon);
+    let table = environment.host.families(daemons.map(|daemon| daemon.pid));
+    observe_daemons(environment, &table, node.detail, limit, node);
 }

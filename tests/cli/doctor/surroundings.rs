@@ -205,9 +205,19 @@ fn other_tools_that_manage_the_node() {
     );
     let sim = healthy();
     let _plugin = sim.process("nvidia-device-plugin");
-    doctor(&sim, &[])
-        .check("other-managers")
-        .is("warn", None, "nvidia-device-plugin runs");
+    let command =
+        doctor(&sim, &[])
+            .check("other-managers")
+            .is("warn", None, "nvidia-device-plugin runs");
+    assert_eq!(
+        command,
+        "kubectl label node NODE nvidia.com/gpu.deploy.device-plugin=false"
+    );
+    let sim = healthy();
+    let _own = sim.process("mig-mps-device-plugin");
+    let report = doctor(&sim, &[]);
+    let check = report.check("other-managers");
+    check.is("ok", None, "mig-mps-device-plugin runs");
     let sim = healthy();
     let _scheduler = sim.process("slurmd");
     doctor(&sim, &[])

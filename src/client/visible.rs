@@ -1,0 +1,227 @@
+//! The devices that a program of the caller would see without MPS: those in `CUDA_VISIBLE_DEVICES`, or those that Slurm has
+//! given to the job.
+
+use thiserror::Error;
+
+use crate::failure::{ExitStatus, Failure};
+use crate::host::bounded;
+use crate::node::{Device, Gpu, Node};
+
+const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
+
+/// The variables that name the devices, the first one that is set: Slurm's have the numbers of device files.
+const VARIABLES: [&str; 3] = [VISIBLE, "SLURM_STEP_GPUS", "SLURM_JOB_GPUS"];
+
+/// The words for no device: CUDA's, and Slurm's for a job without GPUs.
+const NONE: [&str; 3] = ["", "-1", "NoDevFiles"];
+
+/// It cannot be found out which devices the caller may use.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum NotVisible {
+    #[error("the driver shows no device")]
+    NoDevice,
+    #[error("{variable} is \"{value}\", which names no device")]
+    Empty {
+        variable: &'static str,
+        value: String,
+    },
+    #[error("{variable} has \"{word}\", and there is no such device")]
+    Unknown {
+        variable: &'static str,
+        word: String,
+    },
+    #[error("{variable} has the number {number}, which names no device where a GPU is in MIG mode")]
+    Mig {
+        variable: &'static str,
+        number: usize,
+    },
+    #[error("{VISIBLE} has the number {0}, and the GPUs differ: CUDA numbers the fastest first")]
+    Order(usize),
+}
+
+impl Failure for NotVisible {
+    fn status(&self) -> ExitStatus {
+        ExitStatus::Usage
+    }
+
+    fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::NoDevice => "mig-mps doctor finds out why a GPU is not seen",
+            Self::Empty { .. } => "ask Slurm for a GPU, or set CUDA_VISIBLE_DEVICES to one",
+            Self::Unknown { .. } => "mig-mps list shows the devices",
+            Self::Mig { .. } => "set CUDA_VISIBLE_DEVICES to UUIDs: mig-mps list shows them",
+            Self::Order(_) => "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or CUDA_VISIBLE_DEVICES to UUIDs",
+        };
+        Some(hint.to_owned())
+    }
+}
+
+/// Returns the devices that a program of the caller may use, each once and in their order; all if no variable names some.
+pub fn visible_devices(
+    node: &Node,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<Vec<&Device>, NotVisible> {
+    let mut set = VARIABLES
+        .iter()
+        .filter_map(|name| Some((*name, variable(name)?)));
+    let Some((name, value)) = set.next() else {
+        let all: Vec<&Device> = node.present().collect();
+        return if all.is_empty() {
+            Err(NotVisible::NoDevice)
+        } else {
+            Ok(all)
+        };
+    };
+    let is_in_order = variable("CUDA_DEVICE_ORDER").as_deref() == Some("PCI_BUS_ID");
+    let mut found: Vec<&Device> = Vec::new();
+    for word in value.split(',').map(str::trim) {
+        // CUDA reads no further, either.
+        if NONE.contains(&word) {
+            break;
+        }
+        let named = match word.parse() {
+            Ok(number) => numbered(node, name, number, is_in_order)?,
+            Err(_) => of_uuid(node, word),
+        };
+        if named.is_empty() {
+            return Err(NotVisible::Unknown {
+                variable: name,
+                word: bounded(word).into_owned(),
+            });
+        }
+        for device in named {
+            if !found.iter().any(|known| known.uuid == device.uuid) {
+                found.push(device);
+            }
+        }
+    }
+    if found.is_empty() {
+        return Err(NotVisible::Empty {
+            variable: name,
+            value: bounded(&value).into_owned(),
+        });
+    }
+    Ok(found)
+}
+
+/// Returns the GPU with a number: in CUDA's order, or with this number in the name of its file.
+fn numbered<'n>(
+    node: &'n Node,
+    variable: &'static str,
+    number: usize,
+    is_in_order: bool,
+) -> Result<Vec<&'n Device>, NotVisible> {
+    if node.gpus.iter().any(Gpu::in_mig_mode) {
+        return Err(NotVisible::Mig { variable, number });
+    }
+    let is_of_cuda = variable == VISIBLE;
+    let first = node.gpus.first().map(|gpu| &gpu.product);
+    if is_of_cuda && !is_in_order && node.gpus.iter().any(|gpu| Some(&gpu.product) != first) {
+        return Err(NotVisible::Order(number));
+    }
+    let gpu = if is_of_cuda || node.gpus.iter().any(|gpu| gpu.minor.is_none()) {
+        node.gpus.get(number)
+    } else {
+        let mut gpus = node.gpus.iter();
+        gpus.find(|gpu| gpu.minor.is_some_and(|minor| minor as usize == number))
+    };
+    Ok(gpu.map_or_else(Vec::new, |gpu| node.devices_of(gpu).collect()))
+}
+
+/// Returns the device whose UUID begins so, or the MIG devices of that GPU. A beginning of several names none.
+fn of_uuid<'n>(node: &'n Node, word: &str) -> Vec<&'n Device> {
+    let is_uuid = ["GPU-", "MIG-"].iter().any(|kind| word.starts_with(kind));
+    let begin_so: Vec<&Device> = node
+        .present()
+        .filter(|device| {
+            is_uuid && (device.uuid.starts_with(word) || device.key.gpu.starts_with(word))
+        })
+        .collect();
+    let mut gpus: Vec<&str> = begin_so
+        .iter()
+        .map(|device| device.key.gpu.as_str())
+        .collect();
+    gpus.dedup();
+    let is_of_one_gpu = word.starts_with("GPU-") && gpus.len() == 1;
+    if begin_so.len() == 1 || is_of_one_gpu {
+        begin_so
+    } else {
+        Vec::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog;
+
+    fn node(models: &[&str]) -> Node {
+        let models = models.iter().map(|key| catalog::named(key).unwrap());
+        let mut node = Node::of_models((0..).zip(models));
+        for (gpu, minor) in node.gpus.iter_mut().zip([1, 0]) {
+            gpu.uuid = format!("GPU-{}{}", gpu.index, gpu.index);
+            gpu.minor = Some(minor);
+        }
+        node.devices.clear();
+        node.join();
+        node
+    }
+
+    fn seen(node: &Node, variables: &[(&str, &str)]) -> Result<String, NotVisible> {
+        let devices = visible_devices(node, |name| {
+            let mut found = variables.iter().filter(|(known, _)| *known == name);
+            found.next().map(|(_, value)| (*value).to_owned())
+        })?;
+        let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
+        Ok(names.join(" "))
+    }
+
+    #[test]
+    fn devices_are_seen_as_cuda_and_slurm_name_them() {
+        let two = node(&["h200-141gb-sxm", "h200-141gb-sxm"]);
+        let seen = |variables: &[_]| seen(&two, variables);
+        assert_eq!(seen(&[]).unwrap(), "0 1");
+        for (value, names) in [
+            ("1", "1"),
+            ("1,0", "1 0"),
+            ("GPU-1", "1"),
+            ("GPU-11, GPU-0,1", "1 0"),
+            ("0,-1,1", "0"),
+        ] {
+            let visible = [("CUDA_VISIBLE_DEVICES", value), ("SLURM_JOB_GPUS", "0")];
+            assert_eq!(seen(&visible).unwrap(), names, "{value}");
+        }
+        let slurm = [("SLURM_JOB_GPUS", "0,1"), ("SLURM_STEP_GPUS", "0")];
+        assert_eq!(seen(&slurm).unwrap(), "1");
+        for wrong in ["2", "GPU-", "gpu", "1.5", "GPU-7"] {
+            let error = seen(&[("CUDA_VISIBLE_DEVICES", wrong)]).unwrap_err();
+            assert!(matches!(error, NotVisible::Unknown { .. }), "{wrong}");
+        }
+        for none in ["", "-1", "NoDevFiles"] {
+            let error = seen(&[("CUDA_VISIBLE_DEVICES", none)]).unwrap_err();
+            assert!(matches!(error, NotVisible::Empty { .. }), "{none}");
+        }
+    }
+
+    #[test]
+    fn a_number_of_slurm_that_no_file_has_is_no_other_gpu() {
+        let mut two = node(&["h200-141gb-sxm", "h200-141gb-sxm"]);
+        two.gpus[0].minor = Some(4);
+        assert_eq!(seen(&two, &[("SLURM_JOB_GPUS", "4")]).unwrap(), "0");
+        let error = seen(&two, &[("SLURM_JOB_GPUS", "1")]).unwrap_err();
+        assert!(matches!(error, NotVisible::Unknown { .. }), "{error}");
+        // Where the driver does not tell the files.
+        two.gpus[0].minor = None;
+        assert_eq!(seen(&two, &[("SLURM_JOB_GPUS", "1")]).unwrap(), "1");
+    }
+
+    #[test]
+    fn numbers_mean_nothing_where_gpus_differ() {
+        let two = node(&["h200-141gb-sxm", "a100-80gb"]);
+        let visible = ("CUDA_VISIBLE_DEVICES", "1");
+        assert_eq!(seen(&two, &[visible]), Err(NotVisible::Order(1)));
+        let in_order = ("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+        assert_eq!(seen(&two, &[visible, in_order]).unwrap(), "1");
+        assert_eq!(seen(&node(&[]), &[]), Err(NotVisible::NoDevice));
+    }
+}

@@ -1,0 +1,266 @@
+//! Keeps a resource registered at the kubelet.
+//!
+//! A kubelet that starts removes every socket of its plugins, and knows no plugin. It also forgets one whose stream of
+//! devices ends. So the socket is made anew and registered whenever one of these has happened, without end.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::net::UnixListener;
+use tokio::sync::watch::Receiver;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::{Endpoint, Server};
+
+use super::offer::Offers;
+use super::plugin::{OPTIONS, Plugin, Streams};
+use super::v1beta1::RegisterRequest;
+use super::v1beta1::device_plugin_server::DevicePluginServer;
+use super::v1beta1::registration_client::RegistrationClient;
+use crate::host::{Host, bounded, printable};
+use crate::render::note;
+
+/// The version of the protocol.
+const VERSION: &str = "v1beta1";
+
+/// The time between two looks at the kubelet's socket.
+pub const TICK: Duration = Duration::from_millis(500);
+
+/// The time that a registration may take: the kubelet calls the plugin meanwhile, and gives up after 10 s.
+const REGISTRATION_LIMIT: Duration = Duration::from_secs(15);
+
+/// The time that the kubelet may take to open its stream after a registration.
+const STREAM_LIMIT: Duration = Duration::from_secs(10);
+
+/// The pauses between registrations that fail, or do not last.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// The calls that the kubelet may have open on one connection.
+const CALLS: u32 = 64;
+
+/// The directory of the kubelet's plugins.
+#[derive(Clone, Debug)]
+pub struct Kubelet {
+    pub plugins: PathBuf,
+}
+
+impl Kubelet {
+    /// Returns that of a kubelet with this directory.
+    pub fn of(directory: &Path) -> Self {
+        Self {
+            plugins: directory.join("device-plugins"),
+        }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.plugins.join("kubelet.sock")
+    }
+
+    /// Removes a socket of this program, such as one that a plugin left that was killed.
+    pub fn remove(&self, endpoint: &str) {
+        let path = self.plugins.join(endpoint);
+        if fs::symlink_metadata(&path).is_ok_and(|found| found.file_type().is_socket()) {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Returns the name of the socket with this number. That of a resource may be too long for a socket's path.
+pub fn endpoint(number: usize) -> String {
+    format!("mig-mps-{number}.sock")
+}
+
+/// Tells one socket from another that was made later under its name: inode numbers are used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mark(u64, u64, i64, i64);
+
+impl Mark {
+    fn of(path: &Path) -> Option<Self> {
+        let found = fs::symlink_metadata(path).ok()?;
+        Some(Self(
+            found.dev(),
+            found.ino(),
+            found.ctime(),
+            found.ctime_nsec(),
+        ))
+    }
+}
+
+/// A socket at which the plugin serves.
+struct Socket {
+    path: PathBuf,
+    mark: Option<Mark>,
+    streams: Receiver<Streams>,
+    serving: JoinHandle<Result<(), tonic::transport::Error>>,
+}
+
+impl Socket {
+    /// Makes the socket anew, and serves there.
+    fn serve(plugin: Plugin, kubelet: &Kubelet, endpoint: &str) -> io::Result<Self> {
+        kubelet.remove(endpoint);
+        let path = kubelet.plugins.join(endpoint);
+        let listener = UnixListener::bind(&path)?;
+        let (mark, streams) = (Mark::of(&path), plugin.streams());
+        let serving = Server::builder()
+            .max_concurrent_streams(CALLS)
+            .serve_with_incoming(
+                DevicePluginServer::new(plugin),
+                UnixListenerStream::new(listener),
+            );
+        Ok(Self {
+            path,
+            mark,
+            streams,
+            serving: tokio::spawn(serving),
+        })
+    }
+
+    /// True if the kubelet reaches the plugin there.
+    fn is_there(&self) -> bool {
+        Mark::of(&self.path) == self.mark && !self.serving.is_finished()
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+/// Serves a resource at a socket and keeps it registered, without end.
+pub async fn keep_registered(
+    resource: String,
+    host: Host,
+    kubelet: Kubelet,
+    endpoint: String,
+    offers: Receiver<Offers>,
+) {
+    let mut socket: Option<Socket> = None;
+    let mut pause = FIRST_PAUSE;
+    let mut said = String::new();
+    // Says each thing once, until another one has happened.
+    let mut say = |what: String| {
+        if said != what {
+            note(&format!("{resource}: {what}"));
+            said = what;
+        }
+    };
+    loop {
+        let Some(mark) = Mark::of(&kubelet.socket()) else {
+            say("waits for the kubelet".to_owned());
+            sleep(TICK).await;
+            continue;
+        };
+        socket = socket.filter(Socket::is_there);
+        let serving = if let Some(serving) = &socket {
+            serving
+        } else {
+            let plugin = Plugin::new(resource.clone(), host.clone(), offers.clone());
+            match Socket::serve(plugin, &kubelet, &endpoint) {
+                Ok(new) => socket.insert(new),
+                Err(error) => {
+                    say(format!("cannot make the socket {endpoint}: {error}"));
+                    rest(&mut pause, &kubelet, mark).await;
+                    continue;
+                }
+            }
+        };
+        let begun = Instant::now();
+        let before = *serving.streams.borrow();
+        if let Err(why) = register(&resource, &kubelet, &endpoint).await {
+            say(format!("the kubelet does not register it: {why}"));
+            rest(&mut pause, &kubelet, mark).await;
+            continue;
+        }
+        say("registered".to_owned());
+        let ended = until_lost(serving, before, &kubelet, mark).await;
+        say(ended.to_owned());
+        if begun.elapsed() > LONGEST_PAUSE {
+            pause = FIRST_PAUSE;
+        }
+        if Mark::of(&kubelet.socket()) == Some(mark) && serving.is_there() {
+            rest(&mut pause, &kubelet, mark).await;
+        }
+    }
+}
+
+/// Waits, and longer the next time, but not longer than until the kubelet has another socket.
+async fn rest(pause: &mut Duration, kubelet: &Kubelet, mark: Mark) {
+    let until = Instant::now() + *pause;
+    *pause = LONGEST_PAUSE.min(*pause * 2);
+    while Instant::now() < until {
+        if Mark::of(&kubelet.socket()) != Some(mark) {
+            *pause = FIRST_PAUSE;
+            return;
+        }
+        sleep(TICK.min(until - Instant::now())).await;
+    }
+}
+
+/// Registers the resource. The kubelet calls the plugin before it answers.
+async fn register(resource: &str, kubelet: &Kubelet, endpoint: &str) -> Result<(), String> {
+    let request = RegisterRequest {
+        version: VERSION.to_owned(),
+        endpoint: endpoint.to_owned(),
+        resource_name: resource.to_owned(),
+        options: Some(OPTIONS),
+    };
+    let registering = async {
+        let path = format!("unix:{}", kubelet.socket().display());
+        let channel = Endpoint::from_shared(path).map_err(|error| error.to_string())?;
+        let channel = channel.connect().await.map_err(|error| said_by(&error))?;
+        let mut client = RegistrationClient::new(channel);
+        let answer = client.register(request).await;
+        answer
+            .map(drop)
+            .map_err(|status| bounded(&printable(status.message())).into_owned())
+    };
+    match timeout(REGISTRATION_LIMIT, registering).await {
+        Ok(registered) => registered,
+        Err(_) => Err(format!(
+            "no answer within {} s",
+            REGISTRATION_LIMIT.as_secs()
+        )),
+    }
+}
+
+/// Returns the words of the error that is behind an error of tonic.
+fn said_by(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => said_by(source),
+        None => error.to_string(),
+    }
+}
+
+/// Waits until the registration is lost, and says by what.
+async fn until_lost(
+    serving: &Socket,
+    before: Streams,
+    kubelet: &Kubelet,
+    mark: Mark,
+) -> &'static str {
+    let registered = Instant::now();
+    loop {
+        let streams = *serving.streams.borrow();
+        if Mark::of(&kubelet.socket()) != Some(mark) {
+            return "the kubelet starts anew";
+        }
+        if !serving.is_there() {
+            return "the socket was removed";
+        }
+        if streams.open == 0 && streams.ended > before.ended {
+            return "the kubelet has closed the stream of devices";
+        }
+        if streams.open == 0 && registered.elapsed() > STREAM_LIMIT {
+            return "the kubelet has not asked for devices";
+        }
+        let mut changes = serving.streams.clone();
+        changes.mark_unchanged();
+        let _ = timeout(TICK, changes.changed()).await;
+    }
+}

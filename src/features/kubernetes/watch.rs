@@ -1,0 +1,342 @@
+//! Finds out what there is to offer, again and again.
+//!
+//! The daemons are watched without the driver: their records, processes and logs, and a control session where these have
+//! changed. The driver is asked less often, in a process of its own: it may hang, and a process that has it open keeps
+//! GPUs from being reset.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::process::Command;
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch::{Receiver, Sender, channel};
+
+use super::offer::{Offered, Offers, resource};
+use crate::client::{ClientOptions, ContainerDevice};
+use crate::commands::env::container_device;
+use crate::error::{Context as _, Result};
+use crate::host::{Environment, Host, Pid, RunError, count, listed, lock, run};
+use crate::node::{
+    Detail, Device, DeviceState, Node, Presence, observe, observe_records, observe_without_driver,
+};
+use crate::render::{note, print};
+use crate::state::DeviceRecord;
+
+/// The time between two looks at the daemons, unless the first one takes longer.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// The time that a daemon may take to answer, which is one or two milliseconds for a real one. A daemon may hang while
+/// another one is waited for, and each may be asked twice: the kubelet knows it within 5 s.
+const ANSWER_LIMIT: Duration = Duration::from_secs(1);
+
+/// The time between two questions to the driver, unless devices have changed, and the time that an answer may take.
+const HARDWARE_PERIOD: Duration = Duration::from_secs(30);
+const HARDWARE_LIMIT: Duration = Duration::from_secs(20);
+
+/// The UUIDs of devices that no program can use, as the driver sees it, each with the reason; or the reason why it says
+/// nothing.
+type Hardware = Result<BTreeMap<String, String>, String>;
+
+/// Asks the driver. It may never answer.
+fn read_hardware(environment: &Environment) -> Hardware {
+    let detail = Detail {
+        all_instances: false,
+        ..Detail::GEOMETRY
+    };
+    let node = observe(environment, detail).map_err(|error| error.to_string())?;
+    let ill = node.devices.iter().filter_map(|device| {
+        let served = device.served.as_ref()?;
+        let why = match &device.presence {
+            Presence::There => return None,
+            Presence::MadeAgain => "the device was made again".to_owned(),
+            Presence::Gone => "the device does not exist".to_owned(),
+            Presence::Unseen(unseen) => unseen.why(),
+        };
+        Some((served.record.uuid.clone(), why))
+    });
+    Ok(ill.collect())
+}
+
+/// Asks the driver in another process, within a limit. The kernel may not end a process that hangs in the driver: `stuck`
+/// is then its pid, and none is started beside it.
+fn ask_hardware(environment: &Environment, stuck: &mut Option<Pid>) -> Hardware {
+    let late = || Err(format!("no answer within {} s", HARDWARE_LIMIT.as_secs()));
+    if stuck.is_some_and(|pid| !environment.host.has_ended(pid)) {
+        return late();
+    }
+    *stuck = None;
+    let mut helper = Command::new(&environment.helper);
+    helper.arg("--hardware").envs(std::env::vars_os());
+    match run(&helper, "", HARDWARE_LIMIT) {
+        Ok(output) => serde_json::from_str(&output.stdout)
+            .unwrap_or_else(|_| Err(output.stderr.trim().to_owned())),
+        Err(RunError::Unkillable { pid, .. }) => {
+            *stuck = Some(pid);
+            late()
+        }
+        Err(_) => late(),
+    }
+}
+
+/// Prints what the driver says, for the plugin that has started this process.
+pub fn report_hardware(environment: &Environment) -> Result<()> {
+    let hardware = serde_json::to_string(&read_hardware(environment));
+    Ok(print(&hardware.unwrap_or_default())?)
+}
+
+/// The facts about a device that change with its record alone.
+struct Known {
+    record: DeviceRecord,
+    numa_node: Option<i64>,
+    container: Result<ContainerDevice, String>,
+}
+
+/// Finds out what there is to offer.
+pub struct Watch<'a> {
+    environment: &'a Environment,
+    hardware: Arc<Mutex<Hardware>>,
+    known: BTreeMap<String, Known>,
+    /// The last offers.
+    offers: Offers,
+}
+
+impl<'a> Watch<'a> {
+    pub fn new(environment: &'a Environment) -> Self {
+        Self {
+            environment,
+            hardware: Arc::new(Mutex::new(Ok(BTreeMap::new()))),
+            known: BTreeMap::new(),
+            offers: Offers::default(),
+        }
+    }
+
+    /// Returns the offers once, the driver asked first.
+    pub fn once(mut self) -> Result<Offers> {
+        *lock(&self.hardware) = ask_hardware(self.environment, &mut None);
+        self.observe()?;
+        Ok(self.offers)
+    }
+
+    /// Takes a snapshot of the daemons, and makes the offers of it. A daemon of which nothing has changed since its last
+    /// answer is not asked.
+    fn observe(&mut self) -> Result<()> {
+        let mut node = observe_records(self.environment)?;
+        node.detail = Detail {
+            outside_mps: false,
+            ..Detail::STATUS
+        };
+        observe_without_driver(self.environment, &mut node, ANSWER_LIMIT);
+        let hardware = lock(&self.hardware).clone();
+        // What `down` is about to take is no longer offered.
+        let served: Vec<_> = node
+            .devices
+            .iter()
+            .filter_map(|device| Some((device, device.served.as_ref()?)))
+            .filter(|(_, served)| !served.record.leaving)
+            .collect();
+        let records: Vec<_> = served.iter().map(|(_, served)| &served.record).collect();
+        let mut offers = Offers::default();
+        for (device, served) in &served {
+            let record = &served.record;
+            let resource = match resource(record, &records) {
+                Ok(resource) => resource,
+                Err(why) => {
+                    offers.refused.push((record.name.clone(), why));
+                    continue;
+                }
+            };
+            // A group that is missing may be made.
+            let is_known = |known: &Known| known.record == *record && known.container.is_ok();
+            if !self.known.get(&record.uuid).is_some_and(is_known) {
+                let limits = ClientOptions::default();
+                let container = container_device(self.environment, served, &limits);
+                let known = Known {
+                    record: record.clone(),
+                    numa_node: numa_node_near(&self.environment.host, &record.key.gpu),
+                    container: container.map_err(|error| error.to_string()),
+                };
+                self.known.insert(record.uuid.clone(), known);
+            }
+            let known = &self.known[&record.uuid];
+            let by_driver = match &hardware {
+                Ok(ill) => ill.get(&record.uuid).cloned(),
+                Err(why) => Some(format!("the driver does not answer: {why}")),
+            };
+            offers.devices.push(Offered {
+                name: record.name.clone(),
+                resource,
+                shares: record.settings.share.map_or(1, |share| share.clients),
+                ill: by_driver.or_else(|| self.ill(&node, device)),
+                numa_node: known.numa_node,
+                container: known.container.clone(),
+            });
+        }
+        self.known
+            .retain(|uuid, _| records.iter().any(|record| record.uuid == *uuid));
+        self.offers = offers;
+        Ok(())
+    }
+
+    /// Returns the reason why the daemon of a device takes no clients. One that cannot be asked for a moment is as it was.
+    fn ill(&self, node: &Node, device: &Device) -> Option<String> {
+        let state = node.state_of(device);
+        match state {
+            DeviceState::Ready | DeviceState::NoServerYet => None,
+            DeviceState::Busy | DeviceState::Hidden => {
+                let mut before = self.offers.devices.iter();
+                match before.find(|offered| offered.name == device.name) {
+                    Some(offered) => offered.ill.clone(),
+                    None => Some("its daemon has not been asked yet".to_owned()),
+                }
+            }
+            _ => {
+                let served = device.served.as_ref();
+                let ailment = served.and_then(|served| served.state.ailment());
+                let by_state = || format!("its state is \"{state}\"");
+                Some(ailment.map_or_else(by_state, str::to_owned))
+            }
+        }
+    }
+
+    /// Passes each change of the offers on, until nobody takes them.
+    fn go_on(mut self, to: &Sender<Offers>, devices_changed: &mpsc::Sender<()>) {
+        while !to.is_closed() {
+            let begun = Instant::now();
+            let before = self.offers.clone();
+            if let Err(error) = self.observe() {
+                // What is not seen is not taken for healthy.
+                for offered in &mut self.offers.devices {
+                    offered.ill = Some(format!("its daemon cannot be seen: {error}"));
+                }
+            }
+            if self.offers != before {
+                tell(&before, &self.offers);
+                if names(&before) != names(&self.offers) && devices_changed.send(()).is_err() {
+                    return;
+                }
+                let _ = to.send(self.offers.clone());
+            }
+            thread::sleep(PERIOD.saturating_sub(begun.elapsed()));
+        }
+    }
+}
+
+/// Returns the NUMA node that the GPU with this UUID is near; `None` if the machine has one alone, or does not tell.
+fn numa_node_near(host: &Host, gpu: &str) -> Option<i64> {
+    let address = host.pci_address(gpu).ok()?;
+    let path = host.below(format!("/sys/bus/pci/devices/{address}/numa_node"));
+    let node: i64 = fs::read_to_string(path).ok()?.trim().parse().ok()?;
+    // The kernel says -1 where it does not know.
+    (node >= 0).then_some(node)
+}
+
+fn names(offers: &Offers) -> Vec<&str> {
+    let devices = offers.devices.iter();
+    devices.map(|offered| offered.name.as_str()).collect()
+}
+
+/// Says what has changed: a line for each resource, and one for each device whose health did.
+fn tell(before: &Offers, now: &Offers) {
+    let all = before.devices.iter().chain(&now.devices);
+    let resources: BTreeSet<&str> = all.map(|offered| offered.resource.as_str()).collect();
+    for resource in resources {
+        let [was, is] = [before, now].map(|offers| summary(offers, resource));
+        if was != is {
+            note(&format!("{resource}: {is}"));
+        }
+    }
+    for offered in &now.devices {
+        let mut earlier = before.devices.iter();
+        let was = earlier.find(|earlier| earlier.name == offered.name);
+        match (&offered.ill, was.map(|was| &was.ill)) {
+            (Some(why), was) if was != Some(&offered.ill) => {
+                note(&format!("{} is unhealthy: {why}", offered.name));
+            }
+            (None, Some(Some(_))) => note(&format!("{} is healthy", offered.name)),
+            _ => {}
+        }
+    }
+    for (name, why) in now
+        .refused
+        .iter()
+        .filter(|one| !before.refused.contains(one))
+    {
+        note(&format!("{name} is not offered: {why}"));
+    }
+}
+
+/// `8 shares of 0.4 and 0.5`
+fn summary(offers: &Offers, resource: &str) -> String {
+    let (mut shares, mut names) = (0, Vec::new());
+    for offered in offers.of(resource) {
+        shares += offered.shares as usize;
+        names.push(offered.name.as_str());
+    }
+    match names.as_slice() {
+        [] => "no device".to_owned(),
+        names => format!("{} of {}", count(shares, "share"), listed(names, "and")),
+    }
+}
+
+/// Watches the node in threads of their own; the first offers are there when it returns.
+pub fn start_watching(environment: Environment) -> Result<Receiver<Offers>> {
+    let environment: &'static Environment = Box::leak(Box::new(environment));
+    let (to, offers) = channel(Offers::default());
+    let (devices_changed, changes) = mpsc::channel();
+    let mut watch = Watch::new(environment);
+    let mut stuck = None;
+    *lock(&watch.hardware) = ask_hardware(environment, &mut stuck);
+    let hardware = Arc::clone(&watch.hardware);
+    start("driver", move || {
+        watch_hardware(environment, &hardware, &changes, stuck);
+    })?;
+    watch.observe()?;
+    tell(&Offers::default(), &watch.offers);
+    let _ = to.send(watch.offers.clone());
+    start("daemons", move || watch.go_on(&to, &devices_changed))?;
+    Ok(offers)
+}
+
+fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+    let thread = thread::Builder::new().name(name.to_owned()).spawn(work);
+    thread.map(drop).context("cannot watch the node")
+}
+
+/// Asks the driver at times, and when devices have changed, but not while a change may have to reset GPUs.
+fn watch_hardware(
+    environment: &Environment,
+    hardware: &Mutex<Hardware>,
+    changes: &mpsc::Receiver<()>,
+    mut stuck: Option<Pid>,
+) {
+    loop {
+        match changes.recv_timeout(HARDWARE_PERIOD) {
+            Ok(()) | Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Err(mpsc::RecvTimeoutError::Disconnected) => return,
+        }
+        while observe_records(environment).is_ok_and(|node| !node.under_way.is_empty()) {
+            thread::sleep(PERIOD);
+        }
+        // The answer is for all changes until now.
+        while changes.try_recv().is_ok() {}
+        let seen = ask_hardware(environment, &mut stuck);
+        *lock(hardware) = seen;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_process_alone_hangs_in_the_driver() {
+        let own = Pid(std::process::id());
+        let mut stuck = Some(own);
+        let hardware = ask_hardware(&Environment::read(), &mut stuck);
+        assert_eq!(hardware, Err("no answer within 20 s".to_owned()));
+        assert_eq!(stuck, Some(own));
+    }
+}

@@ -1,0 +1,611 @@
+//! `run --private`: daemons that run for one program, or for the ranks of one, and end with it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use testkit::{
+    App, Dialogue, NOBODY, Ran, Sim, assert_contains, can_run, is_alive, kill, launched,
+    needs_root, terminal, wait_until,
+};
+
+/// The directory in which the node's private directories are.
+fn place(sim: &Sim) -> &Path {
+    sim.node.run_dir().parent().unwrap()
+}
+
+/// `mig-mps run --private` with these words behind it.
+fn private(sim: &Sim, words: &[&str]) -> Command {
+    let mut command = sim.command(&[&["run", "--private"], words].concat());
+    command
+        .env("TMPDIR", place(sim))
+        .env_remove("MIG_MPS_LOG_DIR");
+    command
+}
+
+/// The same with a program that is a client and holds on.
+fn holding(sim: &Sim, words: &[&str]) -> App {
+    let mut app = App::start(private(sim, &[words, &["--", "cuda-app", "hold"]].concat()));
+    let up = app.wait_up();
+    assert!(up.ends_with("mps yes"), "{up}");
+    app
+}
+
+fn directories(place: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(place).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    paths
+        .filter(|path| {
+            path.file_name()
+                .unwrap()
+                .to_string_lossy()
+                .starts_with("mig-mps-")
+        })
+        .collect()
+}
+
+/// The processes on the node with such a command line.
+fn processes(sim: &Sim, wanted: &str) -> Vec<u32> {
+    let of_node = sim.node.dir().to_str().unwrap();
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| {
+        let text = |file: &str| {
+            let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+            String::from_utf8_lossy(&bytes).replace('\0', " ")
+        };
+        text("environ").contains(of_node) && text("cmdline").contains(wanted) && is_alive(pid)
+    })
+    .collect()
+}
+
+fn daemons(sim: &Sim) -> usize {
+    processes(sim, "nvidia-cuda-mps-control -d").len()
+}
+
+fn keepers(sim: &Sim) -> Vec<u32> {
+    processes(sim, " keep --device ")
+}
+
+/// Everything that private daemons have left: their directories, and processes.
+fn left(sim: &Sim) -> Vec<String> {
+    let mut left: Vec<String> = directories(place(sim))
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
+    for program in ["nvidia-cuda-mps-", " keep --device "] {
+        let pids = processes(sim, program);
+        left.extend(pids.iter().map(|pid| format!("{program}{pid}")));
+    }
+    left
+}
+
+/// Sees that `run` has waited for the end of its daemons. The process that kept them may need a moment more.
+#[track_caller]
+fn nothing_is_left(sim: &Sim) {
+    assert!(directories(place(sim)).is_empty());
+    assert!(processes(sim, "nvidia-cuda-mps-").is_empty());
+    wait_until("the keeper ends", || keepers(sim).is_empty());
+}
+
+/// The time in which nothing is left, whatever has happened.
+const LIMIT: Duration = Duration::from_secs(10);
+
+#[track_caller]
+fn nothing_is_left_soon(sim: &Sim) {
+    let begun = Instant::now();
+    wait_until("nothing is left", || left(sim).is_empty());
+    let took = begun.elapsed();
+    // A machine with much else to do may take longer, which the programs cannot help.
+    assert!(took < 3 * LIMIT, "{took:?}");
+}
+
+#[test]
+fn a_program_has_a_daemon_of_its_own_that_ends_with_it() {
+    let sim = Sim::with("h200", 2);
+    let app = holding(&sim, &["--threads", "25", "--memory", "2G"]);
+    let directories = directories(place(&sim));
+    let [directory] = directories.as_slice() else {
+        panic!("{directories:?}");
+    };
+    assert_eq!(
+        fs::metadata(directory).unwrap().permissions().mode() & 0o777,
+        0o700
+    );
+    assert_eq!((daemons(&sim), keepers(&sim).len()), (1, 1));
+    // Others see it as a daemon of somebody.
+    let status = sim.run(&["status"]).ended(0).stdout;
+    assert_contains(&status, "UNMANAGED");
+    let ended = app.finish();
+    assert!(ended.status.success(), "{}", ended.output);
+    assert_contains(&ended.output, " sm 32 free 1901MiB ");
+    // At once: `run` waits for that.
+    nothing_is_left(&sim);
+}
+
+#[test]
+fn the_exit_status_is_the_programs() {
+    let sim = Sim::with("h200", 1);
+    let run = |words: &[&str]| Ran::of(&mut private(&sim, &[&["--"], words].concat()));
+    let _ = run(&["sh", "-c", "exit 3"]).ended(3);
+    let _ = run(&["sh", "-c", "kill -TERM $$"]).ended(143);
+    let _ = run(&["no-such-program"]).ended(127);
+    let ran = run(&[
+        "sh",
+        "-c",
+        "echo $CUDA_MPS_LOG_DIRECTORY $CUDA_VISIBLE_DEVICES",
+    ])
+    .ended(0);
+    let words: Vec<&str> = ran.stdout.split_whitespace().collect();
+    assert!(
+        words[0].ends_with(&format!("/log/{}", words[1])),
+        "{words:?}"
+    );
+    let mut guarded = private(&sim, &["--require-mps", "--", "env"]);
+    guarded.args(["CUDA_MPS_PIPE_DIRECTORY=/nowhere", "cuda-app", "run", "600"]);
+    assert_contains(&Ran::of(&mut guarded).ended(125).stderr, "outside MPS");
+    nothing_is_left(&sim);
+}
+
+#[test]
+fn the_devices_are_those_that_the_caller_may_see() {
+    let sim = Sim::with("h200", 3);
+    let uuids: Vec<String> = (0..3).map(|index| sim.uuid(&index.to_string())).collect();
+    let seen = |variables: &[(&str, &str)], words: &[&str]| {
+        let show = ["--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"];
+        let mut command = private(&sim, &[words, &show].concat());
+        let ran = Ran::of(command.envs(variables.iter().copied())).ended(0);
+        let lines: BTreeSet<usize> = ran
+            .stdout
+            .lines()
+            .map(|line| {
+                let uuid = line.rsplit(' ').next().unwrap();
+                uuids.iter().position(|known| known == uuid).unwrap()
+            })
+            .collect();
+        lines.into_iter().collect::<Vec<_>>()
+    };
+    assert_eq!(seen(&[], &[]), [0]);
+    assert_eq!(seen(&[("CUDA_VISIBLE_DEVICES", "2,1")], &[]), [2]);
+    assert_eq!(seen(&[("CUDA_VISIBLE_DEVICES", &uuids[1])], &[]), [1]);
+    assert_eq!(
+        seen(&[("CUDA_VISIBLE_DEVICES", "1,2")], &["-n", "4"]),
+        [1, 2]
+    );
+    assert_eq!(seen(&[], &["-n", "2"]), [0, 1]);
+    let rank = [("SLURM_LOCALID", "4"), ("CUDA_VISIBLE_DEVICES", "1,2")];
+    assert_eq!(seen(&rank, &[]), [1]);
+    let block = [("LOCAL_RANK", "2"), ("LOCAL_WORLD_SIZE", "3")];
+    assert_eq!(seen(&block, &["--map", "block"]), [2]);
+    nothing_is_left(&sim);
+}
+
+#[test]
+fn copies_share_the_devices() {
+    let sim = Sim::with("h200", 2);
+    let mut command = private(
+        &sim,
+        &["-n", "6", "--share", "even", "--", "cuda-app", "run", "1"],
+    );
+    let ran = Ran::of(&mut command).ended(0);
+    assert_eq!(ran.stdout.matches("mps yes").count(), 6, "{ran:?}");
+    assert_eq!(ran.stdout.matches(" sm 44 ").count(), 6, "{ran:?}");
+    assert_contains(&ran.stderr, "6 of 6 copies succeeded");
+    assert_eq!(sim.happened("server ready"), 2);
+    nothing_is_left(&sim);
+}
+
+#[test]
+fn a_mig_device_has_one_too() {
+    let sim = Sim::small();
+    let uuid = sim.uuid("0.2");
+    sim.run(&["down"]).ended(0);
+    let mut command = private(&sim, &["--", "cuda-app", "run", "0"]);
+    let ran = Ran::of(command.env("CUDA_VISIBLE_DEVICES", &uuid)).ended(0);
+    assert!(
+        ran.stdout.contains("MIG 1g.10gb") && ran.stdout.contains("mps yes"),
+        "{ran:?}"
+    );
+    nothing_is_left(&sim);
+}
+
+/// A small launcher: it gives each rank what torchrun gives it.
+fn launch(sim: &Sim, rank: usize, ranks: usize, words: &[&str]) -> Command {
+    let mut command = private(sim, words);
+    let (rank, ranks) = (rank.to_string(), ranks.to_string());
+    command
+        .env("LOCAL_RANK", &rank)
+        .env("RANK", &rank)
+        .env("LOCAL_WORLD_SIZE", &ranks)
+        .env("WORLD_SIZE", &ranks)
+        .env("MASTER_ADDR", "localhost");
+    command
+}
+
+#[test]
+fn ranks_share_daemons_until_the_last_one_has_left() {
+    let sim = Sim::with("h200", 2);
+    let start = |rank| App::start(launch(&sim, rank, 4, &["--", "cuda-app", "hold"]));
+    let mut ranks: Vec<App> = (0..4).map(start).collect();
+    for rank in &mut ranks {
+        let up = rank.wait_up();
+        assert!(up.ends_with("mps yes"), "{up}");
+    }
+    assert_eq!((daemons(&sim), sim.happened("server ready")), (2, 2));
+    // Rank 0 has started the keeper of its device, and rank 2 goes on without it.
+    let last = ranks.pop().unwrap();
+    let second = ranks.pop().unwrap();
+    for rank in ranks {
+        assert!(rank.finish().status.success());
+    }
+    assert_eq!(daemons(&sim), 2);
+    for rank in [second, last] {
+        let ended = rank.finish();
+        assert!(
+            ended.status.success() && ended.output.contains("done"),
+            "{ended:?}"
+        );
+    }
+    nothing_is_left(&sim);
+}
+
+#[test]
+fn nccl_is_warned_of_more_ranks_than_devices() {
+    let sim = Sim::with("h200", 1);
+    let run = |rank, variable: Option<&str>| {
+        let mut command = launch(&sim, rank, 2, &["--", "true"]);
+        command.envs(variable.map(|name| (name, "1")));
+        Ran::of(&mut command).ended(0).stderr
+    };
+    let warning = "2 ranks share 1 device, and NCCL takes one rank on each";
+    assert_contains(&run(0, Some("TORCH_NCCL_ASYNC_ERROR_HANDLING")), warning);
+    assert_eq!(run(1, Some("NCCL_DEBUG")), "");
+    assert_eq!(run(0, None), "");
+}
+
+#[test]
+fn eight_ranks_of_open_mpi_share_two_daemons() {
+    let test = "eight_ranks_of_open_mpi_share_two_daemons";
+    let has_mpi = Command::new("mpirun").arg("--version").output().is_ok();
+    if !can_run(test, has_mpi, "install openmpi-bin") {
+        return;
+    }
+    let sim = Sim::with("h200", 2);
+    let words = ["--", "cuda-app", "run", "1"];
+    let one = private(&sim, &words);
+    let launcher = "mpirun --allow-run-as-root --oversubscribe -n 8";
+    let ran = Ran::of(&mut launched(launcher, &one)).ended(0);
+    assert_eq!(ran.stdout.matches("mps yes").count(), 8, "{ran:?}");
+    assert_eq!(sim.happened("server ready"), 2, "{ran:?}");
+    nothing_is_left(&sim);
+}
+
+/// torchrun sets a variable of NCCL's for its ranks.
+#[test]
+fn four_ranks_of_torchrun_share_two_daemons_and_are_warned() {
+    let test = "four_ranks_of_torchrun_share_two_daemons_and_are_warned";
+    let has_torchrun = Command::new("torchrun").arg("--help").output().is_ok();
+    if !can_run(test, has_torchrun, "install python3-torch") {
+        return;
+    }
+    let sim = Sim::with("h200", 2);
+    let one = private(&sim, &["--", "cuda-app", "run", "1"]);
+    let launcher = "torchrun --standalone --no_python --redirects 1 --tee 1 --nproc_per_node 4";
+    let ran = Ran::of(&mut launched(launcher, &one)).ended(0);
+    assert_eq!(ran.stdout.matches("mps yes").count(), 4, "{ran:?}");
+    assert_eq!(sim.happened("server ready"), 2, "{ran:?}");
+    let warning = "4 ranks share 2 devices, and NCCL takes one rank on each";
+    assert_eq!(ran.stderr.matches(warning).count(), 1, "{ran:?}");
+    nothing_is_left(&sim);
+}
+
+/// A rank that fails, and a job that is cancelled: mpirun ends the others.
+#[test]
+fn what_mpirun_ends_leaves_nothing() {
+    let has_mpi = Command::new("mpirun").arg("--version").output().is_ok();
+    if !can_run(
+        "what_mpirun_ends_leaves_nothing",
+        has_mpi,
+        "install openmpi-bin",
+    ) {
+        return;
+    }
+    let sim = Sim::with("h200", 2);
+    let script = "[ $OMPI_COMM_WORLD_RANK != 1 ] || exit 7; exec cuda-app run 600";
+    let one = private(&sim, &["--", "sh", "-c", script]);
+    let launcher = "mpirun --allow-run-as-root --oversubscribe -n 4";
+    let _ = Ran::of(&mut launched(launcher, &one)).ended(7);
+    nothing_is_left_soon(&sim);
+}
+
+#[test]
+fn signals_reach_the_program() {
+    let sim = Sim::with("h200", 1);
+    let script = "trap 'echo heard; exit 5' TERM; echo up; while :; do sleep 0.05; done";
+    for words in [&[][..], &["-n", "1"]] {
+        let mut command = private(&sim, &[words, &["--", "sh", "-c", script]].concat());
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = App::start(command);
+        assert_contains(&child.wait_up(), "up");
+        testkit::shell(format!("kill -TERM {}", child.pid())).ended(0);
+        let ended = child.finish();
+        assert_eq!(ended.status.code(), Some(5));
+        assert_contains(&ended.output, "heard");
+        nothing_is_left(&sim);
+    }
+}
+
+/// The program ends as well, and so do copies.
+#[test]
+fn nothing_is_left_where_mig_mps_is_killed() {
+    let sim = Sim::with("h200", 1);
+    for words in [&[][..], &["-n", "3"], &["--require-mps"]] {
+        let program = [words, &["--", "cuda-app", "run", "600"]].concat();
+        let mut app = App::start(private(&sim, &program));
+        assert!(app.wait_up().ends_with("mps yes"));
+        let programs = || {
+            let mut found = processes(&sim, "cuda-app run 600");
+            found.retain(|pid| *pid != app.pid());
+            found
+        };
+        assert!(!programs().is_empty());
+        kill(app.pid());
+        wait_until("the programs end", || programs().is_empty());
+        nothing_is_left_soon(&sim);
+    }
+}
+
+/// At any moment of the start.
+#[test]
+fn nothing_is_left_where_mig_mps_is_killed_early() {
+    let sim = Sim::with("h200", 1);
+    for milliseconds in [5, 20, 50, 100, 200, 400] {
+        let mut child: Child = private(&sim, &["--", "cuda-app", "run", "600"])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(milliseconds));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        nothing_is_left_soon(&sim);
+        assert!(processes(&sim, "cuda-app run").is_empty());
+    }
+}
+
+#[test]
+fn a_program_does_without_a_killed_keeper_and_the_last_one_ends_the_daemon() {
+    let sim = Sim::with("h200", 1);
+    let first = holding(&sim, &[]);
+    let second = holding(&sim, &[]);
+    let keepers = keepers(&sim);
+    assert_eq!(keepers.len(), 1);
+    // It outlasts what ends a session.
+    for signal in ["TERM", "INT", "HUP"] {
+        testkit::shell(format!("kill -{signal} {}", keepers[0])).ended(0);
+    }
+    assert_eq!(daemons(&sim), 1);
+    kill(keepers[0]);
+    assert!(first.finish().status.success());
+    assert_eq!(daemons(&sim), 1);
+    assert!(second.finish().status.success());
+    nothing_is_left_soon(&sim);
+}
+
+#[test]
+fn what_all_killed_ones_have_left_is_ended_by_the_next() {
+    let sim = Sim::with("h200", 2);
+    let app = holding(&sim, &[]);
+    for keeper in keepers(&sim) {
+        kill(keeper);
+    }
+    kill(app.pid());
+    assert_eq!(daemons(&sim), 1);
+    let stale = directories(place(&sim));
+    // Another device's program does not disturb those that run.
+    let other = {
+        let mut command = private(&sim, &["--", "cuda-app", "hold"]);
+        command.env("CUDA_VISIBLE_DEVICES", "1");
+        let mut other = App::start(command);
+        other.wait_up();
+        other
+    };
+    assert_eq!(daemons(&sim), 1);
+    assert!(!stale[0].exists());
+    let mine = holding(&sim, &[]);
+    assert_eq!(daemons(&sim), 2);
+    for app in [other, mine] {
+        assert!(app.finish().status.success());
+    }
+    nothing_is_left(&sim);
+}
+
+/// A user may give a run directory such a name.
+#[test]
+fn daemons_of_a_run_directory_are_left_alone() {
+    let sim = Sim::with("h200", 2);
+    let own = place(&sim).join("mig-mps-own");
+    let mut up = sim.command(&["up", "whole-gpu", "--yes"]);
+    let _ = Ran::of(up.env("MIG_MPS_RUN_DIR", &own)).ended(0);
+    assert_eq!(daemons(&sim), 2);
+    let mut command = private(&sim, &["--", "true"]);
+    let refused = Ran::of(&mut command).ended(125).stderr;
+    assert_contains(&refused, "0 has an MPS daemon already: pid ");
+    assert_eq!(daemons(&sim), 2);
+    assert_eq!(directories(place(&sim)), [own]);
+}
+
+#[test]
+fn a_daemon_whose_record_cannot_be_read_keeps_its_directory() {
+    let sim = Sim::with("h200", 2);
+    let app = holding(&sim, &[]);
+    let stale = directories(place(&sim)).remove(0);
+    fs::write(stale.join(sim.uuid("0")).join("device.json"), "{").unwrap();
+    for keeper in keepers(&sim) {
+        kill(keeper);
+    }
+    kill(app.pid());
+    let mut other = private(&sim, &["--", "true"]);
+    let _ = Ran::of(other.env("CUDA_VISIBLE_DEVICES", "1")).ended(0);
+    assert_eq!(daemons(&sim), 1);
+    assert_eq!(directories(place(&sim)), [stale]);
+}
+
+/// There they could replace it.
+#[test]
+fn a_place_that_others_can_change_is_passed_over() {
+    let sim = Sim::with("h200", 1);
+    let open = place(&sim).join("open");
+    fs::create_dir(&open).unwrap();
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
+    let show = ["--", "sh", "-c", "echo $CUDA_MPS_PIPE_DIRECTORY"];
+    let mut command = private(&sim, &show);
+    let ran = Ran::of(command.env("XDG_RUNTIME_DIR", &open)).ended(0);
+    let next = place(&sim).join("mig-mps-");
+    assert!(ran.stdout.starts_with(next.to_str().unwrap()), "{ran:?}");
+    assert!(directories(&open).is_empty());
+    nothing_is_left(&sim);
+}
+
+#[test]
+fn a_daemon_that_dies_or_hangs_leaves_nothing_either() {
+    let sim = Sim::with("h200", 1);
+    let app = holding(&sim, &[]);
+    kill(processes(&sim, "nvidia-cuda-mps-control -d")[0]);
+    app.finish();
+    nothing_is_left_soon(&sim);
+
+    let app = holding(&sim, &[]);
+    let pipe = directories(place(&sim))[0].join("by-name/0/pipe");
+    let mut starved = sim.node.program("cuda-app");
+    starved
+        .args(["run", "0"])
+        .env("CUDA_MPS_PIPE_DIRECTORY", pipe);
+    let _ = Ran::of(&mut testkit::under(
+        &["prlimit", "--nofile=24:24"],
+        &starved,
+    ));
+    sim.await_event("device wedged", 1);
+    app.finish();
+    nothing_is_left_soon(&sim);
+}
+
+/// A program that goes on without its parent has no MPS then.
+#[test]
+fn a_client_that_outlives_the_program_loses_its_daemon() {
+    let sim = Sim::with("h200", 1);
+    let script = "cuda-app run 600 > $0 & while ! grep -qs up $0; do sleep 0.02; done";
+    let said = sim.node.dir().join("said");
+    let said = said.to_str().unwrap();
+    let _ = Ran::of(&mut private(&sim, &["--", "sh", "-c", script, said])).ended(0);
+    nothing_is_left_soon(&sim);
+    wait_until("it notices", || {
+        fs::read_to_string(said).unwrap().contains(" err 8")
+    });
+}
+
+#[test]
+fn job_steps_do_not_meet_and_take_no_turns() {
+    let sim = Sim::with("h200", 1);
+    let step = |step: &str, words: &[&str]| {
+        let mut command = private(&sim, words);
+        command.env("SLURM_JOB_ID", "7").env("SLURM_STEP_ID", step);
+        command
+    };
+    let mut first = App::start(step("0", &["--", "cuda-app", "hold"]));
+    assert!(first.wait_up().ends_with("mps yes"));
+    let same = Ran::of(&mut step("0", &["--", "cuda-app", "run", "0"])).ended(0);
+    assert_contains(&same.stdout, "mps yes");
+    let other = Ran::of(&mut step("1", &["--", "true"])).ended(125).stderr;
+    assert_contains(&other, "0 has an MPS daemon already: pid ");
+    assert_contains(&other, "run them in one job step");
+    first.finish();
+    nothing_is_left(&sim);
+}
+
+#[test]
+fn a_plain_user_needs_no_root() {
+    needs_root!();
+    let sim = Sim::with("h200", 1);
+    let own = place(&sim).join("n");
+    fs::create_dir(&own).unwrap();
+    std::os::unix::fs::chown(&own, Some(NOBODY), Some(NOBODY)).unwrap();
+    let mut command = sim.by_nobody(&["run", "--private", "--", "cuda-app", "hold"]);
+    command.env("XDG_RUNTIME_DIR", &own);
+    let mut app = App::start(command);
+    let up = app.wait_up();
+    assert!(up.ends_with("mps yes"), "{up}");
+    assert_contains(&up, &format!("uid {NOBODY} "));
+    let directory = &directories(&own)[0];
+    assert_eq!(fs::metadata(directory).unwrap().uid(), NOBODY);
+    // Root has a daemon of its own then: nobody's is not root's.
+    assert!(app.finish().status.success());
+    assert!(directories(&own).is_empty());
+    nothing_is_left(&sim);
+}
+
+/// Another user can take the name of the socket, and gets nothing by it.
+#[test]
+fn a_stranger_on_the_socket_is_named() {
+    needs_root!();
+    if !testkit::has_python("a_stranger_on_the_socket_is_named") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    let name = format!("mig-mps 0 -.- {}", sim.uuid("0"));
+    let script = "import os, socket, sys, time\nos.setgid(65534); os.setuid(65534)\n\
+        s = socket.socket(socket.AF_UNIX); s.bind('\\0' + sys.argv[1]); s.listen()\n\
+        print('up', flush=True); time.sleep(600)";
+    let mut python = Command::new("python3");
+    python.args(["-c", script, &name]);
+    let mut stranger = App::start(python);
+    assert_eq!(stranger.wait_up(), "up");
+    let refused = Ran::of(&mut private(&sim, &["--", "true"]))
+        .ended(125)
+        .stderr;
+    let said = format!("error: pid {} of nobody has the socket", stranger.pid());
+    assert!(refused.starts_with(&said), "{refused}");
+    kill(stranger.pid());
+    nothing_is_left(&sim);
+}
+
+/// Somebody who only connects is no program of this user.
+#[test]
+fn a_stranger_who_joins_does_not_keep_a_daemon() {
+    needs_root!();
+    if !testkit::has_python("a_stranger_who_joins_does_not_keep_a_daemon") {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    let app = holding(&sim, &[]);
+    let name = format!("mig-mps 0 -.- {}", sim.uuid("0"));
+    let script = "import os, socket, sys, time\nos.setgid(65534); os.setuid(65534)\n\
+        s = socket.socket(socket.AF_UNIX); s.connect('\\0' + sys.argv[1])\n\
+        print(len(s.recv(100)), flush=True); time.sleep(600)";
+    let mut python = Command::new("python3");
+    python.args(["-c", script, &name]);
+    let mut stranger = App::start(python);
+    // It is sent nothing, and its connection is closed.
+    assert_eq!(stranger.wait_up(), "0");
+    assert!(app.finish().status.success());
+    nothing_is_left(&sim);
+    kill(stranger.pid());
+}
+
+/// Ctrl-C in a terminal goes to the program and to mig-mps, and the keeper is in another session.
+#[test]
+fn ctrl_c_ends_the_program_and_then_the_daemon() {
+    let sim = Sim::with("h200", 1);
+    let (place, program) = (place(&sim).display(), sim.program());
+    let hearing = "stty noflsh; exec /usr/bin/env --default-signal=INT,TERM,HUP -u MIG_MPS_LOG_DIR";
+    let run = format!("{hearing} TMPDIR={place} {program} run --private -- cuda-app run 600");
+    let mut terminal = terminal(run);
+    terminal.env_clear().envs(sim.node.env());
+    let mut talk = Dialogue::start(terminal);
+    talk.await_text("mps yes");
+    talk.press("\u{3}");
+    let _ = talk.end().ended(130);
+    nothing_is_left(&sim);
+}

@@ -1,0 +1,77 @@
+//! The program beside mig-mps: what a build without it does without, and its own words.
+
+use std::process::Command;
+
+use insta::assert_snapshot;
+use testkit::{Ran, Sim, repository};
+
+use super::command;
+
+/// The crates that the plugin alone needs.
+const OF_PLUGIN: [&str; 5] = ["h2", "hyper", "prost", "tokio", "tonic"];
+
+fn tree(features: &[&str]) -> Vec<String> {
+    let mut tree = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    tree.args([
+        "tree",
+        "--package",
+        "mig-mps",
+        "--edges",
+        "normal",
+        "--prefix",
+        "none",
+    ]);
+    tree.args(["--format", "{p}", "--locked", "--offline"])
+        .args(features);
+    let ran = Ran::of(tree.current_dir(repository())).ended(0);
+    let names = ran.stdout.lines().filter_map(|line| line.split(' ').next());
+    names.map(str::to_owned).collect()
+}
+
+#[test]
+fn mig_mps_needs_no_async_runtime() {
+    let without = tree(&[]);
+    assert!(without.iter().any(|name| name == "clap"), "{without:?}");
+    let with = tree(&["--features", "kubernetes"]);
+    for name in OF_PLUGIN.map(str::to_owned) {
+        assert!(!without.contains(&name), "{name}");
+        assert!(with.contains(&name), "{name}");
+    }
+}
+
+/// Text whose lines have no blanks at their ends.
+fn without_blanks(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+    lines.join("\n")
+}
+
+#[test]
+fn its_help_says_what_it_is() {
+    let sim = Sim::with("h200", 1);
+    let help = Ran::of(command(&sim).arg("--help")).ended(0);
+    assert_snapshot!(without_blanks(&help.stdout), @"
+    Offer devices of mig-mps to the kubelet of this node
+
+    A pod asks for one share of a resource: mig-mps.io/1g.10gb, or the name that the profile gives to
+    devices. Runs until SIGTERM, follows the kubelet and every change of the node, and changes nothing.
+    It is described by `mig-mps help kubernetes`; `mig-mps systemd --kubernetes` makes a service of it.
+
+    Usage: mig-mps-device-plugin [OPTIONS]
+
+    Options:
+          --kubelet <DIR>
+              Directory of the kubelet
+
+              [default: /var/lib/kubelet]
+
+          --list
+              Print the resources and their devices, and exit
+
+      -h, --help
+              Print help (see a summary with '-h')
+
+      -V, --version
+              Print version
+    ");
+    Ran::of(command(&sim).arg("--nothing")).ended(2);
+}

@@ -1,0 +1,187 @@
+//! Devices that come, go, fall ill and recover while the plugin runs.
+
+use std::fs;
+use std::time::Instant;
+
+use testkit::{Sim, WHOLE, assert_contains, kill, wait_until, whole};
+
+use super::kubelet::Kubelet;
+use super::{Plugin, SHARED, SHARES, SMALL, command, shared};
+
+const GPU: &str = "mig-mps.io/gpu";
+const HEALTHY: [&str; 1] = ["mig-mps.io/gpu 0::0 Healthy"];
+const ILL: [&str; 1] = ["mig-mps.io/gpu 0::0 Unhealthy"];
+
+/// Waits until the kubelet knows these shares, and says after how long.
+fn follows(kubelet: &Kubelet, shares: &[&str], what: &str) {
+    let begun = Instant::now();
+    kubelet.await_shares(shares);
+    let took = begun.elapsed().as_secs_f64();
+    println!("{what}: {took:.1} s");
+}
+
+#[test]
+fn a_daemon_that_died_is_unhealthy_until_it_is_healed() {
+    let sim = shared();
+    let kubelet = Kubelet::on(&sim);
+    let plugin = Plugin::on(&sim);
+    kubelet.await_shares(&SHARES);
+    sim.kill_daemon("0.0");
+    let mut ill = SHARES.map(str::to_owned);
+    for share in &mut ill[..2] {
+        *share = share.replace("Healthy", "Unhealthy");
+    }
+    follows(&kubelet, &ill.each_ref().map(String::as_str), "died");
+    let refused = kubelet.allocate(SMALL, &["0.0::0"]).unwrap_err();
+    assert_eq!(
+        refused.message(),
+        "device 0.0 is not healthy: its daemon has died"
+    );
+    kubelet.allocate(SMALL, &["0.1::0"]).unwrap();
+    sim.run(&["heal"]).ended(0);
+    follows(&kubelet, &SHARES, "healed");
+    plugin.await_line("0.0 is unhealthy: its daemon has died", 1);
+    plugin.await_line("0.0 is healthy", 1);
+    kubelet.allocate(SMALL, &["0.0::0"]).unwrap();
+}
+
+#[test]
+fn a_device_that_hangs_is_unhealthy_until_it_is_restarted() {
+    let sim = Sim::whole("");
+    let kubelet = Kubelet::on(&sim);
+    let plugin = Plugin::on(&sim);
+    kubelet.await_shares(&HEALTHY);
+    sim.hang("0");
+    follows(&kubelet, &ILL, "hung");
+    plugin.await_line(
+        "0 is unhealthy: it hangs: every new client waits for ever",
+        1,
+    );
+    sim.run(&["restart", "0"]).ended(0);
+    follows(&kubelet, &HEALTHY, "restarted");
+}
+
+/// A client with a fault: newcomers fail until all have exited.
+#[test]
+fn a_device_after_a_fault_is_unhealthy_until_its_clients_have_exited() {
+    let sim = Sim::whole("");
+    let kubelet = Kubelet::on(&sim);
+    let _plugin = Plugin::on(&sim);
+    kubelet.await_shares(&HEALTHY);
+    let clients = sim.faulty("0");
+    follows(&kubelet, &ILL, "fault");
+    drop(clients);
+    follows(&kubelet, &HEALTHY, "recovered");
+}
+
+#[test]
+fn a_lost_gpu_and_a_driver_that_fails_are_unhealthy() {
+    let sim = Sim::whole("");
+    sim.node
+        .fault("nvmlDeviceGetHandleByIndex_v2")
+        .fails(15)
+        .unwrap();
+    let kubelet = Kubelet::on(&sim);
+    let plugin = Plugin::on(&sim);
+    kubelet.await_shares(&ILL);
+    assert_contains(&plugin.said(), "0 is unhealthy: GPU 0 is lost");
+    drop(plugin);
+    // The driver is asked by another process: the plugin goes on.
+    let sim = Sim::whole("");
+    sim.node.fault("nvmlInit_v2").fails(999).unwrap();
+    let kubelet = Kubelet::on(&sim);
+    let plugin = Plugin::on(&sim);
+    kubelet.await_shares(&ILL);
+    assert_contains(
+        &plugin.said(),
+        "0 is unhealthy: the driver does not answer: ",
+    );
+}
+
+#[test]
+fn up_and_down_are_followed_without_a_restart() {
+    let sim = shared();
+    let kubelet = Kubelet::on(&sim);
+    let plugin = Plugin::on(&sim);
+    kubelet.await_shares(&SHARES);
+    sim.run(&["down", "0.0"]).ended(0);
+    follows(&kubelet, &SHARES[2..], "down");
+    plugin.await_line("mig-mps.io/1g.10gb: 2 shares of 0.1", 1);
+    sim.up(SHARED, &[]).ended(0);
+    follows(&kubelet, &SHARES, "up");
+    // Another profile, with another resource.
+    sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
+    kubelet.await_shares(&[]);
+    plugin.await_line("mig-mps.io/trainer: no device", 1);
+    let halves =
+        "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"3g\", count = 2 } ]\n";
+    sim.up(halves, &[]).ended(0);
+    kubelet.await_shares(&[
+        "mig-mps.io/3g.40gb 0.0::0 Healthy",
+        "mig-mps.io/3g.40gb 0.4::0 Healthy",
+    ]);
+    // The resources that have gone stay registered, with no share, until their devices come back.
+    assert!(kubelet.plugin(SMALL).is_connected);
+}
+
+/// The number of shares changes with the setting.
+#[test]
+fn a_change_of_share_is_followed() {
+    let sim = Sim::whole("share = 2");
+    let kubelet = Kubelet::on(&sim);
+    let _plugin = Plugin::on(&sim);
+    kubelet.await_shares(&["mig-mps.io/gpu 0::0 Healthy", "mig-mps.io/gpu 0::1 Healthy"]);
+    sim.up(&whole(""), &[]).ended(0);
+    kubelet.await_shares(&HEALTHY);
+}
+
+/// A kubelet waits for Allocate with every pod of its node.
+#[test]
+fn an_answer_does_not_wait_for_a_daemon() {
+    let sim = Sim::whole("");
+    let kubelet = Kubelet::on(&sim);
+    // The control program says that it was called, and then waits until it may go on, or the node is gone.
+    let dir = sim.node.dir();
+    let (called, go_on) = (dir.join("called"), dir.join("go-on"));
+    let script = format!(
+        "if [ -e {dir}/slow ]; then touch {}; while [ -e {dir}/slow ] && ! [ -e {} ]; do sleep 0.05; done; fi; exec $real \"$@\"",
+        called.display(),
+        go_on.display(),
+        dir = dir.display(),
+    );
+    let control = sim.control_script(&script);
+    let _plugin = Plugin::start(&sim, command(&sim).env("MIG_MPS_CONTROL", control));
+    kubelet.await_shares(&HEALTHY);
+    fs::write(dir.join("slow"), "").unwrap();
+    let client = sim.client("0");
+    wait_until("the daemon is asked", || called.exists());
+    let answer = kubelet.allocate(GPU, &["0::0"]);
+    assert!(!go_on.exists());
+    // On a slow machine the daemon may have been given up before.
+    if let Err(refused) = answer {
+        assert_eq!(
+            refused.message(),
+            "device 0 is not healthy: its daemon does not answer"
+        );
+    }
+    fs::write(&go_on, "").unwrap();
+    client.finish();
+    kubelet.await_shares(&HEALTHY);
+}
+
+/// Daemons are asked where something has changed, and nothing is written.
+#[test]
+fn an_idle_daemon_is_left_alone() {
+    let sim = Sim::served("h200", 2, WHOLE);
+    let kubelet = Kubelet::on(&sim);
+    let _plugin = Plugin::on(&sim);
+    kubelet.await_shares(&["mig-mps.io/gpu 0::0 Healthy", "mig-mps.io/gpu 1::0 Healthy"]);
+    let daemon = sim.device("1")["daemon_pid"].clone();
+    let before = (sim.happened("session open"), sim.run_dir());
+    kill(&daemon);
+    kubelet.await_shares(&[
+        "mig-mps.io/gpu 0::0 Healthy",
+        "mig-mps.io/gpu 1::0 Unhealthy",
+    ]);
+    assert_eq!((sim.happened("session open"), sim.run_dir()), before);
+}
