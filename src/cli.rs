@@ -15,6 +15,7 @@ use crate::commands::schema::Document;
 use crate::config::{LOG, VARIABLES};
 use crate::error::{CommandError, Context as _, Result};
 use crate::failure::ExitStatus;
+use crate::features::advise::AdviceDocument;
 use crate::features::check::{CheckDocument, ModelsDocument};
 use crate::features::compare::Comparison;
 use crate::features::completion::{Sources, complete};
@@ -72,7 +73,8 @@ impl Command {
     fn asks_the_node(&self) -> bool {
         !matches!(
             self,
-            Self::Check(_)
+            Self::Advise(_)
+                | Self::Check(_)
                 | Self::Import(_)
                 | Self::Profiles(_)
                 | Self::Schema(_)
@@ -145,6 +147,7 @@ subcommands! {
     }
     "Write profiles": {
         init Init features::init InitArgs
+        advise Advise features::advise AdviseArgs
         check Check features::check CheckArgs
         import Import features::convert::import ImportArgs
         export Export features::convert::export ExportArgs
@@ -183,6 +186,7 @@ documents! {
     "down" "The output of down --json" schema_of::<ChangeDocument>;
     "verify" "The output of verify --json" schema_of::<VerifyDocument>;
     "compare" "The output of compare --json" schema_of::<Comparison>;
+    "advise" "The output of advise --json" schema_of::<AdviceDocument>;
     "env" "The output of env --format json" schema_of::<EnvDocument>;
     "check" "The output of check --json" schema_of::<CheckDocument>;
     "models" "The output of check --models --json" schema_of::<ModelsDocument>;

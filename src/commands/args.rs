@@ -10,10 +10,10 @@ use jiff::fmt::friendly::SpanParser;
 
 use super::drain::AT_ONCE;
 use crate::catalog::BuiltIn;
-use crate::error::{CommandError, Result, usage};
+use crate::error::{CommandError, Context as _, Result, usage};
 use crate::host::{nearest, read_text_from};
 use crate::node::{NoSuchDevice, Node};
-use crate::profile::{Profile, ProfileError};
+use crate::profile::{Profile, ProfileError, Wanted};
 use crate::render::ProgressForm;
 
 /// The devices of a command line.
@@ -211,6 +211,13 @@ fn near(word: &str) -> String {
         Some(near) => format!("did you mean the built-in profile {near}?"),
         None => format!("the built-in profiles are {}", names.join(", ")),
     }
+}
+
+/// Reads a file of what programs want, and of figures.
+pub fn read_wanted(path: &Path) -> Result<Wanted> {
+    let (shown, text) = read_text_from(path);
+    let text = text.context(format_args!("cannot read {}", shown.display()))?;
+    Ok(Wanted::parse(shown, text)?)
 }
 
 /// Parses a duration such as `30s`, `5m` or `1h30m`; a number alone counts seconds.

@@ -2,6 +2,7 @@
 //!
 //! A feature imports any room below, and no other feature. Only the command line knows it.
 
+pub mod advise;
 pub mod check;
 pub mod compare;
 pub mod completion;

@@ -66,6 +66,16 @@ impl SliceMap {
         self.units
     }
 
+    /// The number of units in the largest free block.
+    pub fn largest_free(&self) -> u32 {
+        let cells = self.cells();
+        let blocks = cells.split(|cell| cell.segment.is_some());
+        let longest = blocks.map(<[Cell<'_>]>::len).max();
+        longest
+            .and_then(|units| u32::try_from(units).ok())
+            .unwrap_or(0)
+    }
+
     /// Its segments and free units, from left to right.
     pub fn cells(&self) -> Vec<Cell<'_>> {
         let unit = (WIDTH / self.units.max(1)).max(2) as usize;

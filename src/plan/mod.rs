@@ -2,6 +2,7 @@
 
 mod absent;
 mod action;
+pub mod advice;
 mod arrange;
 mod daemons;
 mod down;

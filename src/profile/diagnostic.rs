@@ -73,6 +73,18 @@ impl Source {
         None
     }
 
+    /// Returns an error of the parser, in our words.
+    pub fn wrong_syntax(self: &Arc<Self>, span: Span, message: &str) -> ProfileError {
+        let word = self.written(span).trim();
+        let meant = match word.to_ascii_lowercase().as_str() {
+            "on" | "yes" | "true" => "true",
+            "off" | "no" | "false" => "false",
+            _ => return self.error(span, message.replace('`', "\"")),
+        };
+        let error = self.error(span, format!("{word} is no value: it is {meant} in TOML"));
+        error.with_hint(format!("write {meant}, or \"{word}\" for a string"))
+    }
+
     /// Returns the text of a span.
     pub fn written(&self, span: Span) -> &str {
         let start = floor_char(&self.text, span.start);

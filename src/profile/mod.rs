@@ -9,6 +9,7 @@ mod names;
 mod read;
 mod schema;
 mod selector;
+mod wanted;
 
 pub use block::{Block, DeviceEntry, Profile, SettingAssignment, Want, WholeGpu};
 pub use diagnostic::{ProfileError, Source, Span};
@@ -19,3 +20,4 @@ pub use draft::{
 pub use names::{NameTemplate, Names, is_device_name};
 pub use schema::profile_schema;
 pub use selector::Selector;
+pub use wanted::{Amount, MeasuredDevice, Measurement, Sharing, Wanted, WantedProgram};

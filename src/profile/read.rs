@@ -26,45 +26,47 @@ const MOST_DEVICES: usize = 10_000;
 impl Profile {
     /// Checks a profile's text; `path` is for messages only.
     pub fn parse(path: &Path, text: String) -> Result<Self, ProfileError> {
-        let source = Arc::new(Source::new(path, text));
-        let (document, wrong) = DeTable::parse_recoverable(source.text());
-        if let Some(span) = source.yaml_key().filter(|_| !wrong.is_empty()) {
-            let error = source.error(span, "a profile is TOML, and this seems to be YAML");
-            return Err(error.with_hint(
-                "write KEY = VALUE; mig-mps import reads configurations of mig-parted",
-            ));
-        }
-        let mistakes = wrong.iter().map(|error| {
-            let span = error.span().map(Span::from).unwrap_or_default();
-            wrong_syntax(&source, span, error.message())
-        });
-        // The parser goes on after a mistake, but what it then reads may be wrong.
-        if let Some(error) = ProfileError::all(mistakes.collect()) {
-            return Err(error);
-        }
-        let check = ProfileCheck {
-            source: &source,
-            serves: RefCell::default(),
-            mistakes: RefCell::default(),
-        };
-        let file = ProfileTable::of(&check, document.get_ref(), document.span().into());
-        let read = check.profile(file);
-        let mut profile = check.finish(read)?;
+        let mut profile = read_file(path, text, &|check, table, span| {
+            check.profile(ProfileTable::of(check, table, span))
+        })?;
         profile.forget_overridden_serves();
         Ok(profile)
     }
 }
 
-/// An error of the parser, in our words.
-fn wrong_syntax(source: &Arc<Source>, span: Span, message: &str) -> ProfileError {
-    let word = source.written(span).trim();
-    let meant = match word.to_ascii_lowercase().as_str() {
-        "on" | "yes" | "true" => "true",
-        "off" | "no" | "false" => "false",
-        _ => return source.error(span, message.replace('`', "\"")),
+/// The part of the reader of a file that knows its tables.
+type ReadTable<'r, T> =
+    &'r dyn for<'a> Fn(&ProfileCheck<'a>, &'a DeTable<'a>, Span) -> Result<T, Noted>;
+
+/// Reads a file, and returns what it says or all mistakes in it; `path` is for messages only.
+pub(super) fn read_file<T>(
+    path: &Path,
+    text: String,
+    read: ReadTable<'_, T>,
+) -> Result<T, ProfileError> {
+    let source = Arc::new(Source::new(path, text));
+    let (document, wrong) = DeTable::parse_recoverable(source.text());
+    if let Some(span) = source.yaml_key().filter(|_| !wrong.is_empty()) {
+        let error = source.error(span, "this seems to be YAML, and must be TOML");
+        return Err(
+            error.with_hint("write KEY = VALUE; mig-mps import reads configurations of mig-parted")
+        );
+    }
+    let mistakes = wrong.iter().map(|error| {
+        let span = error.span().map(Span::from).unwrap_or_default();
+        source.wrong_syntax(span, error.message())
+    });
+    // The parser goes on after a mistake, but what it then reads may be wrong.
+    if let Some(error) = ProfileError::all(mistakes.collect()) {
+        return Err(error);
+    }
+    let check = ProfileCheck {
+        source: &source,
+        serves: RefCell::default(),
+        mistakes: RefCell::default(),
     };
-    let error = source.error(span, format!("{word} is no value: it is {meant} in TOML"));
-    error.with_hint(format!("write {meant}, or \"{word}\" for a string"))
+    let read = read(&check, document.get_ref(), document.span().into());
+    check.finish(read)
 }
 
 impl<'a> ProfileCheck<'a> {

@@ -110,6 +110,77 @@ tables! {
         /// Settings of the device's daemon, or false for none
         mps: Option<At<Mps<'a>>>,
     }
+
+    /// A file of what programs want, and of figures.
+    WantedTable ["", ""] {
+        /// Programs, with what each wants
+        program: Option<At<Vec<At<ProgramTable<'a>>>>>,
+        /// Figures of programs on devices
+        measured: Option<At<Vec<At<MeasuredTable<'a>>>>>,
+    }
+
+    /// A `[[program]]`.
+    ProgramTable ["", ""] {
+        /// Name of the program in the figures
+        name: At<&'a str>,
+        /// Throughput of all its copies together
+        rate: Option<At<f64>>,
+        /// Number of copies
+        copies: Option<At<u32>>,
+        /// Least memory of each copy, such as 10G
+        memory: Option<At<&'a str>>,
+        /// Largest latency in milliseconds
+        latency_ms: Option<At<f64>>,
+        /// false for a device for each copy, true for any other program, or the names of others
+        share: Option<At<Companions<'a>>>,
+    }
+
+    /// A `[[measured]]`: copies of a program on one device.
+    MeasuredTable ["", ""] {
+        /// Name of the program
+        program: At<&'a str>,
+        /// GPU: a model of the catalog, or NVML's name
+        gpu: At<&'a str>,
+        /// Instance profile, or whole for a GPU without MIG
+        device: At<&'a str>,
+        /// Active thread percentage of each copy
+        threads: Option<At<f64>>,
+        /// Number of copies
+        copies: At<u32>,
+        /// Throughput of all copies together
+        throughput: At<f64>,
+        /// runs if the throughput is that of runs of the program, and not of its own figure
+        counts: Option<At<&'a str>>,
+        /// Device memory of all copies together, such as 9.5G
+        memory: Option<At<&'a str>>,
+        /// Latency in milliseconds
+        latency_ms: Option<At<f64>>,
+    }
+}
+
+/// A value of `share` of a program: the other programs that may share a device with it.
+pub(super) enum Companions<'a> {
+    Any(bool),
+    Named(Vec<&'a str>),
+}
+
+impl<'a> Kind<'a> for Companions<'a> {
+    const ONE: &'static str = "true, false or a list of names";
+
+    fn schema() -> Value {
+        json!({ "anyOf": [{ "type": "boolean" }, { "type": "array", "items": { "type": "string" } }] })
+    }
+
+    fn read(_: &ProfileCheck<'a>, value: Written<'a>) -> Option<Self> {
+        match value.get_ref() {
+            DeValue::Boolean(any) => Some(Self::Any(*any)),
+            DeValue::Array(names) => {
+                let names = names.iter().map(|name| name.get_ref().as_str());
+                names.collect::<Option<_>>().map(Self::Named)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// A value of `mps`: settings, by the names of [`KEYS`].
@@ -171,6 +242,23 @@ impl<'a> Kind<'a> for u32 {
     fn read(_: &ProfileCheck<'a>, value: Written<'a>) -> Option<Self> {
         let number = value.get_ref().as_integer()?;
         Self::from_str_radix(number.as_str(), number.radix()).ok()
+    }
+}
+
+impl<'a> Kind<'a> for f64 {
+    const ONE: &'static str = "a number above 0";
+
+    fn schema() -> Value {
+        json!({ "type": "number", "exclusiveMinimum": 0 })
+    }
+
+    fn read(_: &ProfileCheck<'a>, value: Written<'a>) -> Option<Self> {
+        let number = match value.get_ref() {
+            DeValue::Integer(number) if number.radix() == 10 => number.as_str().parse().ok(),
+            DeValue::Float(number) => number.as_str().parse().ok(),
+            _ => None,
+        };
+        number.filter(|number: &f64| number.is_finite() && *number > 0.0)
     }
 }
 

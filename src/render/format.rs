@@ -19,6 +19,18 @@ pub fn gib(bytes: u64) -> String {
     format!("{gib:.1}")
 }
 
+/// Formats a number with three digits or more.
+pub fn figure(value: f64) -> String {
+    let decimals = match value {
+        100.0.. => 0,
+        10.0.. => 1,
+        1.0.. => 2,
+        0.1.. => 3,
+        _ => 4,
+    };
+    format!("{value:.decimals$}")
+}
+
 /// Formats the two largest units of a duration: `45s`, `3m12s`, `2h5m`, `4d3h`.
 pub fn age(duration: Duration) -> String {
     let seconds = duration.as_secs();
@@ -207,6 +219,12 @@ pub fn style(cell: &Cell<'_>) -> Style {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn figures_have_three_digits() {
+        let shown = [86616.4, 123.4, 12.34, 1.234, 0.1234, 0.01234].map(figure);
+        assert_eq!(shown, ["86616", "123", "12.3", "1.23", "0.123", "0.0123"]);
+    }
 
     #[test]
     fn long_lines_are_wrapped_between_words_and_short_ones_are_not() {

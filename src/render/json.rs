@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use anyhow::Result;
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 use super::status::Status;
@@ -37,6 +37,17 @@ pub fn schema_of<T: JsonSchema>() -> Value {
     SchemaGenerator::new(settings)
         .into_root_schema_for::<T>()
         .to_value()
+}
+
+/// Serializes milliseconds as seconds.
+#[allow(clippy::ref_option, reason = "serde passes a reference")]
+pub fn as_seconds<S: Serializer>(
+    milliseconds: &Option<f64>,
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    milliseconds
+        .map(|milliseconds| milliseconds / 1000.0)
+        .serialize(serializer)
 }
 
 /// The output of a command: text for people, JSON for programs.

@@ -244,7 +244,7 @@ impl Percentage {
     }
 
     /// Returns the tenths of a percent, rounded down.
-    pub(super) fn tenths(self) -> u32 {
+    pub fn tenths(self) -> u32 {
         // Slightly more, for what is not exact in binary.
         let most = self.0 * 10.0 + 0.001;
         let tenths = (1..=1000).rev().find(|&tenths| f64::from(tenths) <= most);

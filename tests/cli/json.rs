@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use testkit::{SMALL, Sim, assert_contains, is_shipped, shell, without_gpu};
 
 /// The documents with a schema of their own; that of `up` is that of every command that changes the node.
-const DOCUMENTS: [&str; 12] = [
-    "list", "status", "logs", "doctor", "verify", "compare", "env", "plan", "up", "check",
-    "models", "error",
+const DOCUMENTS: [&str; 13] = [
+    "list", "status", "logs", "doctor", "verify", "compare", "advise", "env", "plan", "up",
+    "check", "models", "error",
 ];
 
 /// The other commands that change the node.
@@ -87,6 +87,18 @@ fn what_each_command_prints_keeps_to_its_schema() {
     assert_eq!(printed(&["up", profile, "--json"], "up")["changed"], true);
     assert_eq!(printed(&["up", profile, "--json"], "up")["changed"], false);
     printed(&["list", "--json"], "list");
+    let wanted = sim.node.dir().join("wanted.toml");
+    let figures = "[[measured]]\nprogram = \"a\"\ngpu = \"a100-80gb\"\ndevice = \"2g\"\ncopies = 2\nthroughput = 5\n";
+    fs::write(
+        &wanted,
+        format!("[[program]]\nname = \"a\"\nrate = 9\n{figures}"),
+    )
+    .unwrap();
+    let advice = printed(&["advise", wanted.to_str().unwrap(), "--json"], "advise");
+    assert_eq!(
+        (&advice["slices"], &advice["programs"][0]["rate"]),
+        (&json!(4), &json!(10.0))
+    );
     printed(&["status", "--json"], "status");
     let set = ["set", "0.0", "active-thread-percentage=50", "--json"];
     let made = printed(&set, "up");
@@ -202,6 +214,14 @@ fn a_quantity_has_one_name_one_unit_and_one_type_in_all_documents() {
         "slurm_job",
         "copies",
         "rounds",
+        "largest_free_block",
+        "least_gpus",
+        "least_slices",
+        "undivided_gpus",
+        "wanted_copies",
+        // In the unit of what was measured.
+        "rate",
+        "wanted_rate",
         // Of a ratio, or of what the document's "quantity" says.
         "least",
         "mean",

@@ -1,5 +1,6 @@
 //! Runs the real program on simulated nodes and looks at what a user sees.
 
+mod advise;
 mod beside;
 mod boundary;
 mod check;

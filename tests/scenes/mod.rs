@@ -27,10 +27,10 @@ macro_rules! scenes {
 }
 
 scenes! {
-    commands: check export first_use import init list mistakes share;
+    commands: advise check export first_use import init list mistakes share;
     documents: operating profiles readme recipes running upgrades;
-    messages: clients convert daemons devices directories driver history left_out limits mig plan private profile programs ready
-        reset run slurm systemd usage;
+    messages: advise clients convert daemons devices directories driver history left_out limits mig plan private profile programs
+        ready reset run slurm systemd usage;
 }
 
 fn root() -> &'static Path {

@@ -1,9 +1,11 @@
 //! `mig-mps compare`
 
 mod report;
+mod save;
 mod trial;
 
 use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -21,8 +23,10 @@ use crate::nvml::{EXCLUSIVE_PROCESS, GpuHandle, Nvml};
 use crate::render::format::time_taken;
 use crate::render::json::{VERSION, show};
 use crate::render::note;
+use crate::settings::Percentage;
 
 use report::{Compared, Way};
+use save::Save;
 use trial::{Throughput, Trial, mixed};
 
 pub use report::Comparison;
@@ -30,8 +34,8 @@ pub use report::Comparison;
 /// Compare a program's throughput outside MPS and as MPS clients
 ///
 /// Runs several copies of the program at once, alternately outside MPS and as clients of a device. If the last
-/// line of its output ends in a number, that is the copy's throughput; otherwise its runs are counted. A device
-/// that others use is refused.
+/// line of its output ends in a number, that is the copy's throughput; otherwise its runs are counted. A line
+/// of `latency_ms` and a number is its latency. A device that others use is refused.
 #[derive(Args, Debug)]
 pub struct CompareArgs {
     /// Device: a name, a UUID, or a unique prefix of either [default: one that nobody uses]
@@ -54,6 +58,15 @@ pub struct CompareArgs {
     /// Count runs, whatever the program prints
     #[arg(long)]
     by_runs: bool,
+    /// Active thread percentage of each client
+    #[arg(long, value_name = "PERCENT")]
+    threads: Option<Percentage>,
+    /// Append the figures of clients to FILE, for mig-mps advise
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    save: Option<PathBuf>,
+    /// Name of the program in FILE [default: the name of its file]
+    #[arg(long, value_name = "NAME", requires = "save")]
+    program: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -67,16 +80,14 @@ pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     verify::prepare(environment)?;
     let node = observe(environment, Detail::STATUS)?;
-    let served = if let Some(word) = args.device.as_ref().or(args.by_option.as_ref()) {
-        served_by(&node, word)?
-    } else {
-        let free = free_devices(&node, &Wanted::default(), environment.caller)?;
-        let mut idle = free.iter().filter(|served| users(&node, served).is_empty());
-        idle.next().copied().unwrap_or(free[0])
-    };
+    let served = args.served(&node, environment)?;
     refuse_in_use(&node, served)?;
     args.refuse_too_many(served)?;
-    let mps = variables(served, environment, &ClientOptions::default())?;
+    let options = ClientOptions {
+        threads: args.threads,
+        ..ClientOptions::default()
+    };
+    let mps = variables(served, environment, &options)?;
     let name = &served.record.name;
     let records = observe_records(environment)?;
     ready(
@@ -88,6 +99,11 @@ pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
         |environment, _| environment.caller,
     )?;
 
+    let save = args
+        .save
+        .as_deref()
+        .map(|path| Save::to(path, args.program_name(), &node, served, args.threads));
+    let mut save = save.transpose()?;
     let nowhere = empty_directory()?;
     let mut measurements = Measurements {
         args,
@@ -99,17 +115,19 @@ pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
         first: None,
     };
     args.note_time();
-    let comparisons = measurements.make()?;
+    let mut comparisons = args.rows();
+    let made = measurements.make(&mut comparisons);
+    // Also what was measured before an interrupt, or a failure.
+    if let Some(save) = &mut save {
+        save.append(&comparisons, measurements.counts_runs())?;
+    }
+    made?;
     let last_line = measurements.first.and_then(|first| first.line);
     let comparison = Comparison {
         version: VERSION,
         device: name.clone(),
         kind: kind(&node, served),
-        command_line: args
-            .command
-            .iter()
-            .map(|word| word.to_string_lossy().into_owned())
-            .collect(),
+        command_line: args.command_line(),
         quantity: if last_line.is_some() {
             "rate"
         } else {
@@ -163,6 +181,23 @@ fn kind(node: &Node, served: &Served) -> String {
 }
 
 impl CompareArgs {
+    /// Returns the device to measure on.
+    fn served<'n>(&self, node: &'n Node, environment: &Environment) -> Result<&'n Served> {
+        if let Some(word) = self.device.as_ref().or(self.by_option.as_ref()) {
+            return served_by(node, word);
+        }
+        let free = free_devices(node, &Wanted::default(), environment.caller)?;
+        let mut idle = free.iter().filter(|served| users(node, served).is_empty());
+        Ok(idle.next().copied().unwrap_or(free[0]))
+    }
+
+    fn command_line(&self) -> Vec<String> {
+        let words = self.command.iter();
+        words
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect()
+    }
+
     /// Says beforehand how long it will take.
     fn note_time(&self) {
         let count = 2 * self.rounds * u32::try_from(self.copies.len()).unwrap_or(u32::MAX);
@@ -173,6 +208,24 @@ impl CompareArgs {
             time_taken(each),
             time_taken(all)
         ));
+    }
+
+    fn rows(&self) -> Vec<Compared> {
+        self.copies
+            .iter()
+            .map(|&copies| Compared {
+                copies,
+                ..Compared::default()
+            })
+            .collect()
+    }
+
+    fn program_name(&self) -> String {
+        let word = self.command.first().map(Path::new);
+        let name = word.and_then(Path::file_name).unwrap_or_default();
+        self.program
+            .clone()
+            .unwrap_or_else(|| name.to_string_lossy().into_owned())
     }
 
     fn refuse_too_many(&self, served: &Served) -> Result<()> {
@@ -205,23 +258,21 @@ struct Measurements<'a> {
 }
 
 impl Measurements<'_> {
-    fn make(&mut self) -> Result<Vec<Compared>> {
-        let mut rows: Vec<Compared> = self
-            .args
-            .copies
-            .iter()
-            .map(|&copies| Compared {
-                copies,
-                ..Compared::default()
-            })
-            .collect();
+    /// True if the program prints no rate, or none that counts.
+    fn counts_runs(&self) -> bool {
+        self.first
+            .as_ref()
+            .is_some_and(|first| first.line.is_none())
+    }
+
+    fn make(&mut self, rows: &mut [Compared]) -> Result<()> {
         let rounds = self.args.rounds;
         let steps = Steps::new(2 * rows.len() * rounds as usize);
         // Until it is dropped, an interrupt ends the copies first.
         let interrupt = self.environment.interrupt.clone();
         let _change = interrupt.begin();
         for round in 1..=rounds {
-            for row in &mut rows {
+            for row in &mut *rows {
                 for is_mps in [round % 2 == 0, round % 2 == 1] {
                     let (way, words) = if is_mps {
                         (&mut row.with_mps, "as clients")
@@ -237,7 +288,7 @@ impl Measurements<'_> {
             }
         }
         rows.iter_mut().for_each(Compared::add_speed_up);
-        Ok(rows)
+        Ok(())
     }
 
     /// Returns the device memory in use, in bytes; `None` if the driver does not tell.
@@ -258,6 +309,11 @@ impl Measurements<'_> {
         let measured = trial.run(&self.environment.interrupt, || {
             way.memory_used_bytes = way.memory_used_bytes.max(self.memory_used());
         })?;
+        way.latency_ms = measured
+            .latency_ms
+            .into_iter()
+            .chain(way.latency_ms)
+            .reduce(f64::max);
         let first = self.first.get_or_insert_with(|| measured.clone());
         if first.line.is_some() != measured.line.is_some() {
             let what = "the program ends its output with a number only in some measurements";

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
-use crate::render::format::{count, escaped, gib, shown_or};
-use crate::render::json::{Report, Version};
-use crate::render::table::{Column, Table};
+use crate::render::format::{count, escaped, figure, gib, shown_or};
+use crate::render::json::{Report, Version, as_seconds};
+use crate::render::table::{Column, NONE, Table};
 
 /// A quantity over all rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
@@ -43,6 +43,10 @@ pub struct Way {
     pub throughput: Vec<f64>,
     /// The most device memory in use, that of the MPS server included; null if the driver does not tell.
     pub memory_used_bytes: Option<u64>,
+    /// The largest latency that a copy has printed; null if none has.
+    #[serde(rename = "latency_seconds", serialize_with = "as_seconds")]
+    #[schemars(with = "Option<f64>")]
+    pub latency_ms: Option<f64>,
 }
 
 impl Way {
@@ -128,6 +132,8 @@ fn table(rows: &[Compared], width: usize) -> String {
         Column::left("RANGE", 1),
         Column::right("GIB OUTSIDE", 2),
         Column::right("GIB AS CLIENTS", 2),
+        Column::right("MS OUTSIDE", 3).for_values(),
+        Column::right("MS AS CLIENTS", 3).for_values(),
     ]);
     for row in rows {
         let speed_up = Spread::of(&row.speed_up);
@@ -139,6 +145,8 @@ fn table(rows: &[Compared], width: usize) -> String {
             format!("{} to {}", times(speed_up.least), times(speed_up.greatest)),
             shown_or(row.without_mps.memory_used_bytes.map(gib), "n/a"),
             shown_or(row.with_mps.memory_used_bytes.map(gib), "n/a"),
+            shown_or(row.without_mps.latency_ms, NONE),
+            shown_or(row.with_mps.latency_ms, NONE),
         ]);
     }
     table.within(width, "--json")
@@ -182,18 +190,6 @@ fn length(share: f64, room: usize) -> usize {
     length.max(1)
 }
 
-/// Formats a number with three digits or more.
-fn figure(value: f64) -> String {
-    let decimals = match value {
-        100.0.. => 0,
-        10.0.. => 1,
-        1.0.. => 2,
-        0.1.. => 3,
-        _ => 4,
-    };
-    format!("{value:.decimals$}")
-}
-
 /// Formats a ratio.
 fn times(ratio: f64) -> String {
     let decimals = if ratio < 10.0 { 2 } else { 1 };
@@ -216,12 +212,6 @@ mod tests {
             greatest: 3.0,
         };
         assert_eq!(Spread::of(&compared.speed_up), wanted);
-    }
-
-    #[test]
-    fn figures_have_three_digits() {
-        let shown = [86616.4, 123.4, 12.34, 1.234, 0.1234, 0.01234].map(figure);
-        assert_eq!(shown, ["86616", "123", "12.3", "1.23", "0.123", "0.0123"]);
     }
 
     #[test]

@@ -51,6 +51,8 @@ pub(super) struct Throughput {
     pub(super) value: f64,
     /// The line with the program's rate; `None` if its runs are counted.
     pub(super) line: Option<String>,
+    /// The largest latency that was printed.
+    pub(super) latency_ms: Option<f64>,
 }
 
 /// A copy of the program.
@@ -60,6 +62,8 @@ struct TrialCopy {
     child: Mutex<Option<Child>>,
     has_rate: AtomicBool,
     has_failed: AtomicBool,
+    /// The latency that it has printed last.
+    latency_ms: Mutex<Option<f64>>,
     /// The time at which it got SIGTERM.
     ended: Mutex<Option<Instant>>,
 }
@@ -141,8 +145,7 @@ impl Trial<'_> {
                 return Err(program_failed(self.words, &run));
             }
             if let Some(value) = rate_in(&run.line).filter(|_| !self.by_runs) {
-                let line = Some(run.line);
-                return Ok(Some(Throughput { value, line }));
+                return Ok(Some(copy.throughput(value, Some(run.line))));
             }
             if is_ended {
                 return Ok(None);
@@ -151,7 +154,7 @@ impl Trial<'_> {
             let elapsed = begun.elapsed();
             if elapsed >= self.time {
                 let value = runs / elapsed.as_secs_f64();
-                return Ok(Some(Throughput { value, line: None }));
+                return Ok(Some(copy.throughput(value, None)));
             }
         }
     }
@@ -201,6 +204,14 @@ struct OutputLines {
 }
 
 impl TrialCopy {
+    fn throughput(&self, value: f64, line: Option<String>) -> Throughput {
+        Throughput {
+            value,
+            line,
+            latency_ms: *lock(&self.latency_ms),
+        }
+    }
+
     /// Reads the output until the program has exited, and a moment longer.
     fn follow(&self, output: PipeReader, held: &ProcessHandle) -> io::Result<TrialRun> {
         let mut output = Some(output);
@@ -260,7 +271,9 @@ impl TrialCopy {
     fn take_line(&self, lines: &mut OutputLines) {
         let line = std::mem::take(&mut lines.begun);
         let text = String::from_utf8_lossy(&line);
-        if !text.trim().is_empty() {
+        if let Some(latency) = latency_in(&text) {
+            *lock(&self.latency_ms) = Some(latency);
+        } else if !text.trim().is_empty() {
             text.trim().clone_into(&mut lines.last);
             let has_rate = rate_in(&lines.last).is_some();
             self.has_rate.store(has_rate, Ordering::Relaxed);
@@ -314,6 +327,14 @@ fn rate_in(line: &str) -> Option<f64> {
     (rate.is_finite() && rate > 0.0).then_some(rate)
 }
 
+/// Returns the latency in milliseconds of a line that says it.
+fn latency_in(line: &str) -> Option<f64> {
+    let latency = line.trim().strip_prefix("latency_ms")?;
+    latency
+        .starts_with(char::is_whitespace)
+        .then(|| rate_in(latency))?
+}
+
 /// Returns the error for a program that does not succeed.
 fn program_failed(words: &[OsString], run: &TrialRun) -> CommandError {
     let program = words
@@ -337,8 +358,16 @@ fn sum(copies: Vec<Throughput>) -> Result<Throughput> {
             "some copies end their output with a number, and others do not",
         ));
     }
+    let latency_ms = copies
+        .iter()
+        .filter_map(|copy| copy.latency_ms)
+        .reduce(f64::max);
     let line = copies.into_iter().find_map(|copy| copy.line);
-    Ok(Throughput { value, line })
+    Ok(Throughput {
+        value,
+        line,
+        latency_ms,
+    })
 }
 
 /// Returns the error for a program that does not always print a rate.
@@ -357,6 +386,15 @@ mod tests {
             Some(10790.9)
         );
         assert_eq!(rate_in("1e3"), Some(1000.0));
+        assert_eq!(latency_in("latency_ms 12.5\n"), Some(12.5));
+        for none in [
+            "latency_ms",
+            "latency_ms fast",
+            "latency_ms12",
+            "p99 latency_ms 3",
+        ] {
+            assert_eq!(latency_in(none), None, "{none}");
+        }
         for none in ["done", "", "870 it/s", "loss nan", "0", "-3", "inf"] {
             assert_eq!(rate_in(none), None, "{none}");
         }

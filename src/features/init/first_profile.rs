@@ -46,19 +46,28 @@ pub fn first_profile(
     if !models.is_empty() {
         keys.insert("models".to_owned(), models.into());
     }
-    DraftProfile {
+    let draft = DraftProfile {
         remarks: vec![
             format!("Written by mig-mps init for {}.", gpus.join(", ")),
             "Change it as you need: mig-mps help profile explains every key.".to_owned(),
         ],
         keys,
+        blocks: whole_block.into_iter().chain(parts).collect(),
+        ..DraftProfile::default()
+    };
+    with_users(draft, serve)
+}
+
+/// Adds the users that the devices of a profile serve.
+pub fn with_users(draft: DraftProfile, serve: &Serve) -> DraftProfile {
+    DraftProfile {
         mps_remarks: vec![
             format!("{}.", served(serve)),
             "Values: one-at-a-time, all, group:NAME, user:NAME, self (mig-mps help security)."
                 .to_owned(),
         ],
         mps: table([("serve", serve.to_string().into())]),
-        blocks: whole_block.into_iter().chain(parts).collect(),
+        ..draft
     }
 }
 

@@ -1,5 +1,6 @@
 //! `mig-mps init`
 
+mod figures;
 mod first_profile;
 mod interview;
 mod partition;
@@ -24,7 +25,8 @@ use crate::render::format::count;
 use crate::render::{Question, agrees, note, print};
 use crate::settings::Serve;
 
-use first_profile::{Choice, GroupSupply, Supply, first_profile};
+use figures::Want;
+use first_profile::{Choice, GroupSupply, Supply, first_profile, with_users};
 use interview::{Interview, KeptWhole, LeastMemory, Positive, Users, ended};
 use partition::Aim;
 
@@ -56,6 +58,18 @@ pub struct InitArgs {
     /// Number of the layout to write; with several products one for each, such as 1,2
     #[arg(long, value_name = "NUMBER", value_delimiter = ',')]
     layout: Vec<Positive>,
+    /// Figures of programs, as compare --save writes them: asks how much of each is to run, instead of about jobs
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath,
+        conflicts_with_all = ["whole", "jobs", "memory", "layout"])]
+    measured: Vec<PathBuf>,
+    /// Amount of a program with figures: copies such as bert=3x, a rate such as bert=500, or bert=none
+    #[arg(
+        long,
+        value_name = "PROGRAM=AMOUNT",
+        value_delimiter = ',',
+        requires = "measured"
+    )]
+    want: Vec<Want>,
     /// Do not ask: take the default of each question without an option
     #[arg(long, short)]
     yes: bool,
@@ -71,6 +85,17 @@ pub fn run(args: &InitArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let file = NewProfile::at(&args.file, args.force, &interview)?;
     let node = node(args, context)?;
     interview.show(partition::gpus(&node).trim_end());
+    if !args.measured.is_empty() {
+        let advice = figures::ask(&args.measured, &args.want, &mut interview, &node)?;
+        let serve = ask_users(args, &mut interview, &node)?;
+        interview.finish()?;
+        let text = with_users(advice.profile(&node), &serve).to_string();
+        write(&text, &node, &file)?;
+        drop(planning);
+        let devices = advice.gpus.iter().map(|gpu| gpu.devices.len());
+        file.say_next(devices.sum(), advice.gpus.len(), &args.gpus);
+        return Ok(ExitStatus::Done);
+    }
     let whole = ask_whole(args, &mut interview, &node)?;
     let supply = Supply::of(&node, &whole);
     let divided = if supply.groups.is_empty() {
@@ -85,14 +110,8 @@ pub fn run(args: &InitArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let choices = choose(args, &mut interview, divided)?;
     note_left_out(&node, &whole, &choices);
     let text = first_profile(&node, &whole, &serve, &choices).to_string();
-    // The planner of `up` has the last word, before anything is written.
-    let profile = Profile::parse(Path::new("the new profile"), text.clone())?;
-    let plan = plan_on(&node.node, &profile)?;
+    write(&text, &node, &file)?;
     drop(planning);
-    file.write(&text)?;
-    for remark in plan.remarks_on_devices(&node.node) {
-        note(&remark);
-    }
     let parts: u32 = choices
         .iter()
         .map(|choice| choice.supply.devices(choice.partition.instances()))
@@ -104,6 +123,17 @@ pub fn run(args: &InitArgs, context: &Context<'_>) -> Result<ExitStatus> {
         &args.gpus,
     );
     Ok(ExitStatus::Done)
+}
+
+/// Writes a profile that the planner of `up` accepts, and its remarks.
+fn write(text: &str, node: &EmptyNode, file: &NewProfile<'_>) -> Result<()> {
+    let profile = Profile::parse(Path::new("the new profile"), text.to_owned())?;
+    let plan = plan_on(&node.node, &profile)?;
+    file.write(text)?;
+    for remark in plan.remarks_on_devices(&node.node) {
+        note(&remark);
+    }
+    Ok(())
 }
 
 /// The GPUs to write a profile for.

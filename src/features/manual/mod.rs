@@ -39,7 +39,7 @@ macro_rules! topic {
 }
 
 /// Every topic, in the order of the manual.
-pub const TOPICS: [Topic; 25] = [
+pub const TOPICS: [Topic; 26] = [
     topic!(
         "security",
         "What users of a device can do to each other and to root",
@@ -101,6 +101,11 @@ pub const TOPICS: [Topic; 25] = [
         ["systemd", "env"]
     ),
     topic!("comparing", "What MPS is worth to a program", ["compare"]),
+    topic!(
+        "advise",
+        "The smallest hardware for programs, by measurements",
+        ["compare", "init"]
+    ),
     topic!("slurm", "Devices for Slurm jobs", ["slurm"]),
     topic!("clients", "How a client is ended", ["kill", "status"]),
     topic!(

@@ -1,0 +1,96 @@
+//! The file to which figures are appended.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use crate::catalog::of_product;
+use crate::error::{Context as _, Result, usage};
+use crate::host::{append_privately, count};
+use crate::node::{Node, Served};
+use crate::profile::{MeasuredDevice, Measurement};
+use crate::render::note;
+use crate::settings::Percentage;
+
+use super::report::{Compared, Spread};
+
+/// A file, and what stands in all figures that are appended to it.
+pub(super) struct Save {
+    path: PathBuf,
+    file: File,
+    program: String,
+    gpu: String,
+    device: MeasuredDevice,
+    threads: Percentage,
+}
+
+impl Save {
+    /// Opens the file before anything is measured.
+    pub(super) fn to(
+        path: &Path,
+        program: String,
+        node: &Node,
+        served: &Served,
+        threads: Option<Percentage>,
+    ) -> Result<Self> {
+        let record = &served.record;
+        let device = record.profile.as_deref().map_or(Ok(MeasuredDevice::Whole), |profile| {
+            profile.parse().map_err(|_| {
+                usage(format_args!(
+                    "{} is a compute instance ({profile}): figures are saved of whole GPU instances alone",
+                    record.name
+                ))
+                .hint("compare without --save, or on a device that has its GPU instance alone")
+            })
+        })?;
+        let product = node
+            .gpu(&record.key.gpu)
+            .map_or("", |gpu| gpu.product.as_str());
+        let file = append_privately(path).context("cannot save figures")?;
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            program,
+            gpu: of_product(product)
+                .map_or(product, |model| &model.key)
+                .to_owned(),
+            device,
+            threads: threads.unwrap_or(record.settings.active_thread_percentage),
+        })
+    }
+
+    /// Appends the figures of clients, as far as they were measured. Where several rounds were made, these are means.
+    pub(super) fn append(&mut self, rows: &[Compared], counts_runs: bool) -> Result<()> {
+        let measured = rows
+            .iter()
+            .filter(|row| !row.with_mps.throughput.is_empty());
+        let figures = measured.map(|row| {
+            let way = &row.with_mps;
+            let measurement = Measurement {
+                program: self.program.clone(),
+                gpu: self.gpu.clone(),
+                device: self.device.clone(),
+                threads: self.threads,
+                copies: row.copies,
+                throughput: Spread::of(&way.throughput).mean,
+                counts_runs,
+                memory_mib: way.memory_used_bytes.map(|bytes| bytes.div_ceil(1 << 20)),
+                latency_ms: way.latency_ms,
+                is_interpolated: false,
+            };
+            format!("{measurement}\n")
+        });
+        let figures: Vec<String> = figures.collect();
+        if figures.is_empty() {
+            return Ok(());
+        }
+        let path = self.path.display();
+        let written = self.file.write_all(figures.concat().as_bytes());
+        written.context(format_args!("cannot write {path}"))?;
+        note(&format!(
+            "Saved {} to {path}.",
+            count(figures.len(), "measurement")
+        ));
+        Ok(())
+    }
+}

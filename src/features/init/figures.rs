@@ -1,0 +1,143 @@
+//! A first profile by figures that were measured: how much of each program is to run, and the smallest layout for it.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use super::interview::Interview;
+use crate::commands::args::read_wanted;
+use crate::error::{Result, usage};
+use crate::host::listed;
+use crate::plan::advice::{Advice, advise};
+use crate::plan::virtual_node::EmptyNode;
+use crate::profile::{Amount, Sharing, Wanted, WantedProgram};
+use crate::render::Question;
+
+/// The amount of a program that is to run: `3x` for copies, `500` for a rate, or `none`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct HowMuch(Option<Amount>);
+
+impl FromStr for HowMuch {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let amount = match text.strip_suffix('x') {
+            _ if text == "none" => return Ok(Self(None)),
+            Some(copies) => copies
+                .parse()
+                .ok()
+                .filter(|copies| *copies > 0)
+                .map(Amount::Copies),
+            None => {
+                let rate = text.parse().ok();
+                rate.filter(|rate: &f64| rate.is_finite() && *rate > 0.0)
+                    .map(Amount::Rate)
+            }
+        };
+        let wrong = "expected copies such as 3x, a rate such as 500, or none";
+        amount
+            .map(|amount| Self(Some(amount)))
+            .ok_or_else(|| wrong.to_owned())
+    }
+}
+
+/// `--want PROGRAM=AMOUNT`
+#[derive(Clone, Debug)]
+pub(super) struct Want {
+    program: String,
+    amount: HowMuch,
+}
+
+impl FromStr for Want {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some((program, amount)) = text.rsplit_once('=') else {
+            return Err(format!("\"{text}\" is not PROGRAM=AMOUNT, as in bert=3x"));
+        };
+        Ok(Self {
+            program: program.to_owned(),
+            amount: amount.parse()?,
+        })
+    }
+}
+
+/// Asks how much of each program with figures is to run. Returns the smallest layout for that.
+pub(super) fn ask(
+    files: &[PathBuf],
+    given: &[Want],
+    interview: &mut Interview,
+    node: &EmptyNode,
+) -> Result<Advice> {
+    let mut wanted = Wanted::default();
+    for file in files {
+        wanted.measured.extend(read_wanted(file)?.measured);
+    }
+    let mut names: Vec<String> = wanted
+        .measured
+        .iter()
+        .map(|row| row.program.clone())
+        .collect();
+    names.sort();
+    names.dedup();
+    if let Some(want) = given.iter().find(|want| !names.contains(&want.program)) {
+        let what = format!("--want names {}, which has no figures", want.program);
+        let hint = match names.as_slice() {
+            [] => "compare --save FILE measures programs".to_owned(),
+            names => format!("there are figures of {}", listed(names, "and")),
+        };
+        return Err(usage(what).hint(hint));
+    }
+    for name in &names {
+        let question = Question {
+            text: &format!("How much of {name} is to run?"),
+            meaning: "Copies, or a rate of all its copies together, in what was measured.",
+            form: "Copies such as 3x, a rate such as 500, or none",
+            default: "1x",
+        };
+        let own = given.iter().find(|want| want.program == *name);
+        let amount =
+            interview.answer("--want", own.map(|want| &want.amount), question, |amount| {
+                Ok(amount.0)
+            })?;
+        wanted.programs.extend(amount.map(|amount| WantedProgram {
+            name: name.clone(),
+            amount,
+            memory_mib: 0,
+            latency_ms: None,
+            sharing: Sharing::Own,
+        }));
+    }
+    let missing = names
+        .iter()
+        .filter(|name| given.iter().all(|want| want.program != **name));
+    let defaults: Vec<String> = missing.map(|name| format!("{name}=1x")).collect();
+    interview.finish_with("--want", &defaults.join(","))?;
+    if wanted.programs.is_empty() {
+        let error = usage("no program is to run");
+        return Err(
+            error.hint("compare --save FILE measures programs, and --want says how much of each")
+        );
+    }
+    let counts = node
+        .groups
+        .iter()
+        .map(|group| u32::try_from(group.indices.len()));
+    let counts: Vec<u32> = counts.map(|count| count.unwrap_or(u32::MAX)).collect();
+    Ok(advise(node, &counts, &wanted, false)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_copies_rates_or_none() {
+        let read = |text: &str| text.parse::<HowMuch>();
+        assert_eq!(read("3x"), Ok(HowMuch(Some(Amount::Copies(3)))));
+        assert_eq!(read("2.5"), Ok(HowMuch(Some(Amount::Rate(2.5)))));
+        assert_eq!(read("none"), Ok(HowMuch(None)));
+        for wrong in ["", "x", "0x", "0", "-1", "inf", "1.5x"] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! The two questions that prices of devices and loads answer exactly: the cheapest way to meet a demand, and the loads that
+//! are worth most together on one device.
+
+use super::problem::{Demand, Load, PARTS, Problem, common_divisor};
+use super::relaxation::Range;
+use super::simplex::GAIN;
+
+/// The most steps of a demand in which its least cost is computed.
+const MOST_STEPS: u32 = 1024;
+
+/// The most states of one search.
+const MOST_STATES: u64 = 20_000;
+
+/// The gain that makes something worth finding: more than a step of the simplex method, so that it is not found again.
+const FOUND: f64 = 2.0 * GAIN;
+
+/// A demand is met by this much, since supplies are not exact in binary.
+pub(super) const NEARLY: f64 = 1e-9;
+
+/// The supplies of a demand in steps, each rounded up: costs in steps are never too high.
+pub(super) struct Steps {
+    supplies: Vec<u32>,
+    all: u32,
+}
+
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "from 0 to the steps of a demand"
+)]
+fn rounded_up(part: f64, all: u32, tolerance: f64) -> u32 {
+    (part.min(1.0) * f64::from(all) - tolerance).ceil().max(0.0) as u32
+}
+
+impl Steps {
+    /// Chooses the number of steps with which the least is added in rounding.
+    pub(super) fn of(demand: &Demand) -> Self {
+        let supplies = |all: u32| {
+            demand
+                .offers
+                .iter()
+                .map(move |offer| rounded_up(offer.supply, all, 1e-7))
+        };
+        let error = |all: &u32| {
+            let exact = demand
+                .offers
+                .iter()
+                .map(|offer| offer.supply.min(1.0) * f64::from(*all));
+            supplies(*all)
+                .zip(exact)
+                .map(|(steps, exact)| f64::from(steps) / exact)
+                .fold(1.0, f64::max)
+        };
+        let all = (1..=MOST_STEPS)
+            .min_by(|one, other| error(one).total_cmp(&(error(other) + 1e-9)))
+            .unwrap_or(1);
+        Self {
+            supplies: supplies(all).collect(),
+            all,
+        }
+    }
+
+    pub(super) fn work(&self) -> u64 {
+        u64::from(self.all) * self.supplies.len() as u64
+    }
+
+    /// Returns the least cost of each number of steps.
+    fn costs(&self, prices: &[f64]) -> Vec<f64> {
+        let mut costs = vec![0.0; self.all as usize + 1];
+        for step in 1..costs.len() {
+            let least = self
+                .supplies
+                .iter()
+                .zip(prices)
+                .map(|(supply, price)| price + costs[step.saturating_sub(*supply as usize)]);
+            costs[step] = least.fold(f64::INFINITY, f64::min);
+        }
+        costs
+    }
+}
+
+/// The search for the cheapest numbers of offers that meet a demand.
+pub(super) struct Covering<'a> {
+    demand: &'a Demand,
+    steps: &'a Steps,
+    /// The price of each offer.
+    prices: &'a [f64],
+    /// The least and the most of each offer.
+    ranges: &'a [Range],
+    /// The offers, the cheapest for its supply first.
+    order: Vec<usize>,
+    /// Its price for a supply of 1.
+    per_supply: f64,
+    costs: Vec<f64>,
+    counts: Vec<u32>,
+    pub(super) best: Option<Vec<u32>>,
+    /// The cost that is to be undercut, then that of the best; and the least that is possible.
+    pub(super) least: f64,
+    pub(super) states: u64,
+}
+
+impl<'a> Covering<'a> {
+    /// Searches for numbers of offers, at least and at most so many of each, that cost less than a limit.
+    pub(super) fn search(
+        (demand, steps): (&'a Demand, &'a Steps),
+        prices: &'a [f64],
+        ranges: &'a [Range],
+        limit: f64,
+    ) -> Self {
+        let mut order: Vec<usize> = (0..prices.len()).collect();
+        let per_supply = |nth: usize| prices[nth] / demand.offers[nth].supply;
+        order.sort_by(|one, other| per_supply(*one).total_cmp(&per_supply(*other)));
+        let mut covering = Self {
+            demand,
+            steps,
+            prices,
+            ranges,
+            per_supply: order.first().map_or(0.0, |nth| per_supply(*nth)),
+            order,
+            costs: steps.costs(prices),
+            counts: ranges.iter().map(|(least, _)| *least).collect(),
+            best: None,
+            least: limit,
+            states: 0,
+        };
+        let (mut cost, mut left) = (0.0, 1.0);
+        for ((least, _), (price, offer)) in ranges.iter().zip(prices.iter().zip(&demand.offers)) {
+            cost += f64::from(*least) * price;
+            left -= f64::from(*least) * offer.supply;
+        }
+        covering.descend(0, left, cost);
+        if covering.states > MOST_STATES {
+            covering.least = covering.least.min(cost + covering.least_of(left));
+        }
+        covering
+    }
+
+    /// Returns the least cost of what is left of the demand: in steps, or by the offer that is cheapest for its supply.
+    fn least_of(&self, left: f64) -> f64 {
+        let in_steps = self.costs[rounded_up(left, self.steps.all, 1e-5) as usize];
+        in_steps.max((left - NEARLY) * self.per_supply)
+    }
+
+    fn descend(&mut self, from: usize, left: f64, cost: f64) {
+        self.states += 1;
+        if self.states > MOST_STATES || cost + self.least_of(left) > self.least - FOUND {
+            return;
+        }
+        if left <= NEARLY {
+            self.least = cost;
+            self.best = Some(self.counts.clone());
+            return;
+        }
+        for place in from..self.order.len() {
+            let nth = self.order[place];
+            if self.counts[nth] < self.ranges[nth].1 {
+                self.counts[nth] += 1;
+                self.descend(
+                    place,
+                    left - self.demand.offers[nth].supply,
+                    cost + self.prices[nth],
+                );
+                self.counts[nth] -= 1;
+            }
+        }
+    }
+}
+
+/// A load that does not fill a device, and its price.
+struct Item {
+    load: Load,
+    needs: Needs,
+    memory_mib: u64,
+    price: f64,
+}
+
+/// The parts of a load and its memory, in units that are rounded down.
+type Needs = [usize; 2];
+
+/// The most units of memory of a device.
+const MEMORY: u64 = 128;
+
+/// The search for the loads that are worth most together on a device of a size.
+pub(super) struct Filling<'a> {
+    problem: &'a Problem,
+    memory_mib: u64,
+    /// The loads of each program.
+    programs: Vec<Vec<Item>>,
+    /// The most that the programs from each on are worth in each room, by each need alone and whatever their friends.
+    worths: [Vec<Vec<f64>>; 2],
+    /// Loads that are not to be found again.
+    known: &'a [&'a [Load]],
+    chosen: Vec<Load>,
+    pub(super) best: Option<Vec<Load>>,
+    /// The worth that is to be exceeded, then that of the best.
+    worth: f64,
+    /// The most that loads can be worth.
+    most: f64,
+    states: u64,
+}
+
+impl<'a> Filling<'a> {
+    /// Searches for loads that are worth more than a limit.
+    pub(super) fn search(
+        problem: &'a Problem,
+        size: usize,
+        price: impl Fn(Load) -> f64,
+        known: &'a [&'a [Load]],
+        limit: f64,
+    ) -> Self {
+        let memory_mib = problem.sizes[size].memory_mib;
+        let memory_unit = memory_mib.div_ceil(MEMORY).max(1);
+        let in_units = |mib: u64| usize::try_from(mib / memory_unit).unwrap_or(0);
+        let mut programs: Vec<Vec<Item>> = Vec::new();
+        let mut unit = PARTS;
+        for (demand, of) in problem.demands.iter().enumerate() {
+            let mut items = Vec::new();
+            for (offer, of) in of.offers.iter().enumerate() {
+                let load = Load { demand, offer };
+                if of.size == size && of.parts < PARTS && price(load) > FOUND {
+                    unit = common_divisor(unit, of.parts);
+                    items.push(Item {
+                        load,
+                        // A load alone fits, whatever its memory.
+                        needs: [of.parts as usize, in_units(of.memory_mib.min(memory_mib))],
+                        memory_mib: of.memory_mib,
+                        price: price(load),
+                    });
+                }
+            }
+            if !items.is_empty() {
+                programs.push(items);
+            }
+        }
+        for item in programs.iter_mut().flatten() {
+            item.needs[0] /= unit as usize;
+        }
+        let room = [(PARTS / unit) as usize, in_units(memory_mib)];
+        let mut filling = Self {
+            problem,
+            memory_mib,
+            worths: [0, 1].map(|need| worths(&programs, need, room[need])),
+            programs,
+            known,
+            chosen: Vec::new(),
+            best: None,
+            worth: limit,
+            most: limit,
+            states: 0,
+        };
+        filling.descend(0, room, 0, 0.0);
+        if filling.states > MOST_STATES {
+            filling.most = filling.most.max(filling.bound(0, &room));
+        }
+        filling
+    }
+
+    /// Returns the most that loads can be worth.
+    pub(super) fn most(&self) -> f64 {
+        self.worth.max(self.most)
+    }
+
+    pub(super) fn work(&self) -> u64 {
+        let items: usize = self.programs.iter().map(Vec::len).sum();
+        let rooms: usize = self.worths.iter().map(|worths| worths[0].len()).sum();
+        self.states * 8 + (items * rooms) as u64
+    }
+
+    fn bound(&self, next: usize, room: &Needs) -> f64 {
+        let worths = self.worths.iter().zip(room);
+        worths
+            .map(|(worths, room)| worths[next][*room])
+            .fold(f64::INFINITY, f64::min)
+    }
+
+    fn descend(&mut self, from: usize, room: Needs, memory_mib: u64, worth: f64) {
+        self.states += 1;
+        if worth > self.worth + FOUND && !self.known.contains(&self.chosen.as_slice()) {
+            self.worth = worth;
+            self.best = Some(self.chosen.clone());
+        }
+        for next in from..self.programs.len() {
+            if self.states > MOST_STATES || worth + self.bound(next, &room) <= self.worth + FOUND {
+                return;
+            }
+            let program = self.programs[next][0].load.demand;
+            let friends = &self.problem.demands[program].friends;
+            if !self
+                .chosen
+                .iter()
+                .all(|other| friends.contains(&other.demand))
+            {
+                continue;
+            }
+            for nth in 0..self.programs[next].len() {
+                let item = &self.programs[next][nth];
+                let memory = memory_mib + item.memory_mib;
+                let fits = item
+                    .needs
+                    .iter()
+                    .zip(&room)
+                    .all(|(need, room)| need <= room);
+                if !fits || memory > self.memory_mib && !self.chosen.is_empty() {
+                    continue;
+                }
+                let room = [0, 1].map(|need| room[need] - item.needs[need]);
+                let worth = worth + item.price;
+                if worth + self.bound(next + 1, &room) > self.worth + FOUND {
+                    self.chosen.push(item.load);
+                    self.descend(next + 1, room, memory, worth);
+                    self.chosen.pop();
+                }
+            }
+        }
+    }
+}
+
+/// Returns the most that the programs from each on are worth together in each room, by one need.
+fn worths(programs: &[Vec<Item>], need: usize, all: usize) -> Vec<Vec<f64>> {
+    let mut worths = vec![vec![0.0; all + 1]];
+    for items in programs.iter().rev() {
+        let after = &worths[worths.len() - 1];
+        let worth = |room: usize| {
+            let fits = items.iter().filter(|item| item.needs[need] <= room);
+            let with = fits.map(|item| item.price + after[room - item.needs[need]]);
+            with.fold(after[room], f64::max)
+        };
+        worths.push((0..=all).map(worth).collect());
+    }
+    worths.reverse();
+    worths
+}

@@ -1,0 +1,356 @@
+//! The linear program of all GPUs: layouts have devices, devices have loads, and choices of loads meet demands. Any number may
+//! be taken of each, also a part. Layouts are known; fillings of shared devices and choices are found as prices ask for them.
+
+use std::collections::BTreeMap;
+
+use super::knapsack::{Covering, Filling, Steps};
+use super::problem::{Load, PARTS, Problem};
+use super::simplex::{Column, Simplex};
+
+/// The cost that is to be least, and what a solution must keep.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Goal {
+    /// True if slices are counted, in units of which all layouts have a whole number; and not GPUs.
+    pub(super) by_slices: bool,
+    /// The most GPUs.
+    pub(super) gpus: u32,
+    /// The least size of a free block on one of the GPUs.
+    pub(super) free: u32,
+}
+
+/// A unit of the linear program.
+#[derive(Clone, Debug)]
+pub(super) enum Unit {
+    /// A GPU with a layout.
+    Gpu(usize),
+    /// A device of a size that programs share.
+    Shared(usize, Vec<Load>),
+    /// A number of each offer that meets a demand.
+    Choice(usize, Vec<u32>),
+}
+
+/// Something that a limit is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Counted {
+    Unit(usize),
+    Load(Load),
+}
+
+/// A limit to a number: at least, or at most.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Limit {
+    Least(u32),
+    Most(u32),
+}
+
+pub(super) type Limits = Vec<(Counted, Limit)>;
+
+/// The solution of a linear program.
+pub(super) struct Relaxed {
+    /// No solution costs less; infinite if there is none.
+    pub(super) bound: f64,
+    /// The number of each unit.
+    pub(super) numbers: Vec<f64>,
+    /// False if demands are not met, although it is not proven that they cannot be.
+    pub(super) is_met: bool,
+}
+
+pub(super) struct Relaxation<'a> {
+    pub(super) problem: &'a Problem,
+    pub(super) units: Vec<Unit>,
+    slices_unit: u32,
+    /// True for sizes of devices that programs share.
+    is_shared: Vec<bool>,
+    steps: Vec<Steps>,
+    /// The row of each load that does not fill a device.
+    loads: BTreeMap<Load, usize>,
+    /// The first rows of demands and of groups, and those of all GPUs and of the free block.
+    demands: usize,
+    groups: usize,
+    /// The work that was done, in multiplications or so, and the most that may be.
+    pub(super) work: u64,
+    most_work: u64,
+}
+
+impl<'a> Relaxation<'a> {
+    pub(super) fn new(problem: &'a Problem, most_work: u64) -> Self {
+        let mut loads = BTreeMap::new();
+        let mut is_shared = vec![false; problem.sizes.len()];
+        for (demand, of) in problem.demands.iter().enumerate() {
+            let offers = of.offers.iter().enumerate();
+            for (offer, of) in offers.filter(|(_, offer)| offer.parts < PARTS) {
+                loads.insert(Load { demand, offer }, problem.sizes.len() + loads.len());
+                is_shared[of.size] = true;
+            }
+        }
+        let demands = problem.sizes.len() + loads.len();
+        Self {
+            problem,
+            units: (0..problem.layouts.len()).map(Unit::Gpu).collect(),
+            is_shared,
+            slices_unit: problem.slices_unit().max(1),
+            steps: problem.demands.iter().map(Steps::of).collect(),
+            loads,
+            demands,
+            groups: demands + problem.demands.len(),
+            work: 0,
+            most_work,
+        }
+    }
+
+    /// The row of a load: that of its device, if it fills one.
+    fn row(&self, load: Load) -> usize {
+        self.loads
+            .get(&load)
+            .copied()
+            .unwrap_or(self.problem.offer(load).size)
+    }
+
+    /// Returns what a unit costs, and what it adds to each row.
+    fn column(&self, unit: &Unit, goal: &Goal) -> Column {
+        let all = self.groups + self.problem.gpus.len();
+        let mut entries = Vec::new();
+        let mut cost = 0.0;
+        match unit {
+            Unit::Gpu(layout) => {
+                let layout = &self.problem.layouts[*layout];
+                let counts = layout
+                    .counts
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, count)| **count > 0);
+                entries.extend(counts.map(|(size, count)| (size, f64::from(*count))));
+                entries.extend([(self.groups + layout.group, -1.0), (all, -1.0)]);
+                if layout.free >= goal.free {
+                    entries.push((all + 1, 1.0));
+                }
+                cost = if goal.by_slices {
+                    f64::from(self.problem.slices(&layout.counts) / self.slices_unit)
+                } else {
+                    1.0
+                };
+            }
+            Unit::Shared(size, loads) => {
+                entries.push((*size, -1.0));
+                entries.extend(loads.iter().map(|load| (self.loads[load], 1.0)));
+            }
+            Unit::Choice(demand, counts) => {
+                entries.push((self.demands + demand, 1.0));
+                for (offer, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+                    let row = self.row(Load {
+                        demand: *demand,
+                        offer,
+                    });
+                    match entries.iter_mut().find(|(other, _)| *other == row) {
+                        Some((_, entry)) => *entry -= f64::from(*count),
+                        None => entries.push((row, -f64::from(*count))),
+                    }
+                }
+            }
+        }
+        Column { cost, entries }
+    }
+
+    fn least(&self, goal: &Goal) -> Vec<f64> {
+        let mut least = vec![0.0; self.demands];
+        least.extend(self.problem.demands.iter().map(|_| 1.0));
+        least.extend(self.problem.gpus.iter().map(|gpus| -f64::from(*gpus)));
+        least.extend([-f64::from(goal.gpus), f64::from(u8::from(goal.free > 0))]);
+        least
+    }
+
+    /// Solves it with limits.
+    pub(super) fn solve(&mut self, goal: &Goal, limits: &Limits) -> Relaxed {
+        let mut program = Program::new(self, goal, limits);
+        loop {
+            let most_work = self.most_work.saturating_sub(self.work);
+            if !program.simplex.minimize(&program.columns, most_work) {
+                self.work += program.simplex.work;
+                return Relaxed {
+                    bound: 0.0,
+                    numbers: Vec::new(),
+                    is_met: false,
+                };
+            }
+            let (found, lack) = self.found(&program);
+            if found.is_empty() {
+                return self.relaxed(&program, lack);
+            }
+            for unit in found {
+                program.add(self.column(&unit, goal), self.units.len());
+                self.units.push(unit);
+            }
+        }
+    }
+
+    /// Returns the units that make it cheaper, and by how much the prices may be too high altogether.
+    fn found(&mut self, program: &Program) -> (Vec<Unit>, f64) {
+        let prices = &program.simplex.prices;
+        let mut found = Vec::new();
+        let (mut worths, mut lack) = (0.0, 0.0);
+        for (nth, demand) in self.problem.demands.iter().enumerate() {
+            let price = |offer| prices[self.row(Load { demand: nth, offer })].max(0.0);
+            let own: Vec<f64> = (0..demand.offers.len()).map(price).collect();
+            let worth = prices[self.demands + nth];
+            let ranges = &program.bounds.loads[nth];
+            let steps = &self.steps[nth];
+            let covering = Covering::search((demand, steps), &own, ranges, worth);
+            self.work += covering.states * 8 + steps.work();
+            worths += covering.least.min(worth);
+            lack += worth - covering.least.min(worth);
+            found.extend(covering.best.map(|counts| Unit::Choice(nth, counts)));
+        }
+        // At this part of their prices no loads are worth more than their device.
+        let mut part: f64 = 1.0;
+        for size in (0..self.problem.sizes.len()).filter(|size| self.is_shared[*size]) {
+            let limited = program.bounds.upper_limits();
+            let known = limited.filter_map(|(unit, _)| match &self.units[unit] {
+                Unit::Shared(of, loads) if *of == size => Some(loads.as_slice()),
+                _ => None,
+            });
+            let known: Vec<&[Load]> = known.collect();
+            let price = |load| prices[self.loads[&load]];
+            let limit = prices[size].max(0.0);
+            let mut filling = Filling::search(self.problem, size, price, &known, limit);
+            self.work += filling.work();
+            if filling.most() > limit {
+                part = part.min(limit / filling.most());
+            }
+            found.extend(filling.best.take().map(|loads| Unit::Shared(size, loads)));
+        }
+        (found, lack + (1.0 - part) * worths)
+    }
+
+    fn relaxed(&mut self, program: &Program, lack: f64) -> Relaxed {
+        let simplex = &program.simplex;
+        self.work += simplex.work;
+        let worth: f64 = program
+            .least
+            .iter()
+            .zip(&simplex.prices)
+            .map(|(least, price)| least * price.max(0.0))
+            .sum();
+        let bound = (program.cost + worth - lack).max(0.0);
+        let mut numbers = vec![0.0; self.units.len()];
+        for (unit, number) in program
+            .units
+            .iter()
+            .zip(simplex.numbers(program.columns.len()))
+        {
+            numbers[*unit] += number;
+        }
+        for (unit, (least, _)) in &program.bounds.units {
+            numbers[*unit] += f64::from(*least);
+        }
+        let is_met = simplex.shortfall() < 1e-4;
+        Relaxed {
+            bound,
+            numbers,
+            is_met,
+        }
+    }
+}
+
+/// The least and the most of something.
+pub(super) type Range = (u32, u32);
+
+const ANY: Range = (0, u32::MAX);
+
+/// All limits together.
+struct Bounds {
+    /// Those of each offer, for each demand.
+    loads: Vec<Vec<Range>>,
+    units: BTreeMap<usize, Range>,
+}
+
+/// The columns that limits allow.
+struct Program {
+    columns: Vec<Column>,
+    /// The unit of each column.
+    units: Vec<usize>,
+    least: Vec<f64>,
+    simplex: Simplex,
+    bounds: Bounds,
+    /// The cost of the least of each unit.
+    cost: f64,
+}
+
+impl Bounds {
+    fn of(problem: &Problem, limits: &Limits) -> Self {
+        let demands = problem.demands.iter();
+        let mut bounds = Self {
+            loads: demands
+                .map(|demand| vec![ANY; demand.offers.len()])
+                .collect(),
+            units: BTreeMap::new(),
+        };
+        for (counted, limit) in limits {
+            let (least, most) = match counted {
+                Counted::Load(load) => &mut bounds.loads[load.demand][load.offer],
+                Counted::Unit(unit) => bounds.units.entry(*unit).or_insert(ANY),
+            };
+            match limit {
+                Limit::Least(count) => *least = (*least).max(*count),
+                Limit::Most(count) => *most = (*most).min(*count),
+            }
+        }
+        bounds
+    }
+
+    /// True if a choice is within them.
+    fn allow(&self, unit: &Unit) -> bool {
+        let Unit::Choice(demand, counts) = unit else {
+            return true;
+        };
+        let mut own = counts.iter().zip(&self.loads[*demand]);
+        own.all(|(count, (least, most))| (least..=most).contains(&count))
+    }
+
+    /// The units that have a limit from above, with what they may have beyond their least.
+    fn upper_limits(&self) -> impl Iterator<Item = (usize, u32)> {
+        let limited = self.units.iter().filter(|(_, (_, most))| *most < u32::MAX);
+        limited.map(|(unit, (least, most))| (*unit, most - least))
+    }
+}
+
+impl Program {
+    fn new(relaxation: &Relaxation<'_>, goal: &Goal, limits: &Limits) -> Self {
+        let bounds = Bounds::of(relaxation.problem, limits);
+        let mut rows = relaxation.least(goal);
+        let mut cost = 0.0;
+        for (unit, (least, _)) in &bounds.units {
+            let column = relaxation.column(&relaxation.units[*unit], goal);
+            for (row, entry) in column.entries {
+                rows[row] -= f64::from(*least) * entry;
+            }
+            cost += f64::from(*least) * column.cost;
+        }
+        let mut own_rows = BTreeMap::new();
+        for (unit, most) in bounds.upper_limits() {
+            own_rows.insert(unit, rows.len());
+            rows.push(-f64::from(most));
+        }
+        let mut program = Self {
+            columns: Vec::new(),
+            units: Vec::new(),
+            simplex: Simplex::new(&rows),
+            least: rows,
+            cost,
+            bounds,
+        };
+        for (nth, unit) in relaxation.units.iter().enumerate() {
+            if program.bounds.allow(unit) {
+                let mut column = relaxation.column(unit, goal);
+                let own = own_rows.get(&nth);
+                column.entries.extend(own.map(|row| (*row, -1.0)));
+                program.add(column, nth);
+            }
+        }
+        program
+    }
+
+    fn add(&mut self, column: Column, unit: usize) {
+        self.columns.push(column);
+        self.units.push(unit);
+    }
+}

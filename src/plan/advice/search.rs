@@ -1,0 +1,411 @@
+//! The smallest hardware that meets all demands: fewest GPUs, then fewest slices, then the largest free block.
+//!
+//! The linear program of all GPUs ([`Relaxation`]) proves how much is needed at least. Where it takes parts of something, the
+//! search sets a limit: at least the next whole number first, then less than that. So what it does not find does not exist,
+//! unless it has done too much work. Work is counted, and not time: the answer is always the same.
+//!
+//! A general solver of integer programs would need every filling of a device that programs share as a column, of which there are
+//! far too many; and those in Rust do not tell the prices by which the few that matter are found.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::knapsack::NEARLY;
+use super::problem::{FilledDevice, Load, PARTS, Problem};
+use super::relaxation::{Counted, Goal, Limit, Limits, Relaxation, Relaxed, Unit};
+
+/// The work of the whole search, about a second's worth. A first solution may take four times as much.
+const WORK: u64 = 1_500_000_000;
+
+/// Numbers that differ by less are equal.
+const EQUAL: f64 = 1e-3;
+
+/// A first solution takes the next whole numbers of an eighth at once of what is not whole. Where it is not the best, others
+/// are tried.
+const PARTS_AT_ONCE: [usize; 4] = [8, 4, 2, 16];
+
+/// Devices on GPUs: the group of each, and its devices.
+type Gpus = Vec<(usize, Vec<FilledDevice>)>;
+
+/// GPUs with devices, on which everything wanted runs.
+#[derive(Clone, Debug)]
+pub(super) struct Solution {
+    pub(super) gpus: Gpus,
+    pub(super) slices: u32,
+    /// The largest free block on one of these GPUs.
+    pub(super) free: u32,
+    /// The number of GPUs that was proven to be needed, and of slices on that many GPUs as the solution has.
+    pub(super) least_gpus: u32,
+    pub(super) least_slices: u32,
+    /// True if no solution with as many GPUs and slices has a larger free block.
+    pub(super) is_proven: bool,
+}
+
+/// The result of a search.
+pub(super) enum Found<T> {
+    Solution(T),
+    /// There is none.
+    None,
+    /// None was found before a limit was reached.
+    Unknown,
+}
+
+/// Returns the smallest hardware.
+pub(super) fn smallest(problem: &Problem) -> Found<Solution> {
+    let mut search = Search::new(problem);
+    let (mut gpus, least_gpus) = match search.fewest_gpus() {
+        (Some(gpus), least) => (gpus, least),
+        (None, least) if least > problem.gpus.iter().sum() => return Found::None,
+        (None, _) => return Found::Unknown,
+    };
+    let unit = problem.slices_unit();
+    let mut goal = Goal {
+        by_slices: true,
+        gpus: length(&gpus),
+        free: 0,
+    };
+    let (fewer, least_slices) = search.least(&goal, search.slices(&gpus) / unit - 1);
+    gpus = fewer.unwrap_or(gpus);
+    let slices = search.slices(&gpus);
+    let least_slices = (least_slices * unit).max(least_gpus * search.smallest());
+    let mut is_proven = least_gpus >= length(&gpus) && least_slices >= slices;
+    let mut free = search.free(&gpus);
+    let blocks = problem.layouts.iter().map(|layout| layout.free);
+    let larger: BTreeSet<u32> = blocks.filter(|block| *block > free).collect();
+    for block in larger.into_iter().rev() {
+        goal.free = block;
+        match search.within(&goal, slices / unit) {
+            Found::Solution(found) => {
+                (gpus, free) = (found, block);
+                break;
+            }
+            Found::None => {}
+            Found::Unknown => is_proven = false,
+        }
+    }
+    Found::Solution(Solution {
+        gpus,
+        slices,
+        free,
+        least_gpus,
+        least_slices,
+        is_proven,
+    })
+}
+
+/// Returns the fewest GPUs that are known to do.
+pub(super) fn fewest_gpus(problem: &Problem) -> Option<u32> {
+    let (gpus, _) = Search::new(problem).fewest_gpus();
+    gpus.map(|gpus| length(&gpus))
+}
+
+fn length<T>(list: &[T]) -> u32 {
+    u32::try_from(list.len()).unwrap_or(u32::MAX)
+}
+
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a number of GPUs or slices"
+)]
+fn whole(number: f64) -> u32 {
+    number.max(0.0) as u32
+}
+
+/// Returns what a number is beyond a whole one.
+fn part(number: f64) -> f64 {
+    number - number.floor()
+}
+
+struct Search<'a> {
+    problem: &'a Problem,
+    relaxation: Relaxation<'a>,
+    /// The work after which a search ends.
+    budget: u64,
+}
+
+impl<'a> Search<'a> {
+    fn new(problem: &'a Problem) -> Self {
+        Self {
+            problem,
+            relaxation: Relaxation::new(problem, 4 * WORK),
+            budget: 0,
+        }
+    }
+
+    /// Returns the fewest GPUs, and how many are needed whatever is chosen.
+    fn fewest_gpus(&mut self) -> (Option<Gpus>, u32) {
+        let all = self.problem.gpus.iter().sum();
+        self.least(
+            &Goal {
+                by_slices: false,
+                gpus: all,
+                free: 0,
+            },
+            all,
+        )
+    }
+
+    /// Returns the solution that costs least, and the cost that was proven to be needed. One that costs more than a limit does
+    /// not count.
+    fn least(&mut self, goal: &Goal, most: u32) -> (Option<Gpus>, u32) {
+        let root = self.relaxation.solve(goal, &Limits::new());
+        let mut least = whole((root.bound - EQUAL).ceil()).clamp(1, most + 1);
+        if least > most {
+            return (None, least);
+        }
+        let mut best = None;
+        let mut limit = most + 1;
+        for part in PARTS_AT_ONCE {
+            let gpus = self.dive(goal, part);
+            let cost = gpus.as_ref().map_or(limit, |gpus| self.cost(goal, gpus));
+            if cost < limit {
+                (best, limit) = (gpus, cost);
+            }
+            if limit == least || self.relaxation.work > WORK {
+                break;
+            }
+        }
+        let (mut cost, mut is_proven) = (least, true);
+        while cost < limit {
+            match self.within(goal, cost) {
+                Found::Solution(gpus) => return (Some(gpus), least),
+                Found::None => cost += 1,
+                Found::Unknown => {
+                    is_proven = false;
+                    cost += 1 + cost / 32;
+                }
+            }
+            if is_proven {
+                least = cost;
+            }
+        }
+        (best, least)
+    }
+
+    /// Takes the next whole numbers of a part of what is not whole, until all are whole.
+    fn dive(&mut self, goal: &Goal, part_at_once: usize) -> Option<Gpus> {
+        let mut limits = Limits::new();
+        loop {
+            let relaxed = self.relaxation.solve(goal, &limits);
+            let mut parts = self.parts(&relaxed);
+            if !relaxed.is_met || parts.is_empty() {
+                return self.gpus(&relaxed).filter(|_| relaxed.is_met);
+            }
+            parts.sort_by(|(_, one), (_, other)| part(*other).total_cmp(&part(*one)));
+            parts.truncate(1 + parts.len() / part_at_once);
+            let least = |(counted, number)| (counted, Limit::Least(whole(number) + 1));
+            limits.extend(parts.into_iter().map(least));
+        }
+    }
+
+    /// Searches for a solution that costs no more than a limit. It takes at most half of the work that is left.
+    fn within(&mut self, goal: &Goal, most: u32) -> Found<Gpus> {
+        let work = self.relaxation.work;
+        self.budget = work + WORK.saturating_sub(work) / 2;
+        let mut is_complete = true;
+        match self.descend(goal, f64::from(most), &mut Vec::new(), &mut is_complete) {
+            Some(gpus) => Found::Solution(gpus),
+            None if is_complete => Found::None,
+            None => Found::Unknown,
+        }
+    }
+
+    fn descend(
+        &mut self,
+        goal: &Goal,
+        most: f64,
+        limits: &mut Limits,
+        is_complete: &mut bool,
+    ) -> Option<Gpus> {
+        if self.relaxation.work > self.budget {
+            *is_complete = false;
+            return None;
+        }
+        let relaxed = self.relaxation.solve(goal, limits);
+        if relaxed.bound > most + EQUAL {
+            return None;
+        }
+        if !relaxed.is_met {
+            *is_complete = false;
+            return None;
+        }
+        let parts = self.parts(&relaxed).into_iter();
+        // The one that lacks least to the next whole number.
+        let next = parts.max_by(|(_, one), (_, other)| part(*one).total_cmp(&part(*other)));
+        let Some((counted, number)) = next else {
+            let gpus = self.gpus(&relaxed);
+            *is_complete &= gpus.is_some();
+            return gpus;
+        };
+        for limit in [Limit::Least(whole(number) + 1), Limit::Most(whole(number))] {
+            limits.push((counted, limit));
+            let found = self.descend(goal, most, limits, is_complete);
+            limits.pop();
+            if found.is_some() || self.relaxation.work > self.budget {
+                *is_complete &= found.is_some();
+                return found;
+            }
+        }
+        None
+    }
+
+    /// Returns the numbers that are not whole.
+    fn parts(&self, relaxed: &Relaxed) -> Vec<(Counted, f64)> {
+        let units = self
+            .relaxation
+            .units
+            .iter()
+            .zip(&relaxed.numbers)
+            .enumerate();
+        let units = units.filter(|(_, (unit, _))| !matches!(unit, Unit::Choice(..)));
+        let units = units.map(|(nth, (_, number))| (Counted::Unit(nth), *number));
+        let loads = self.loads(relaxed).into_iter();
+        let all = units.chain(loads.map(|(load, number)| (Counted::Load(load), number)));
+        all.filter(|(_, number)| (EQUAL..1.0 - EQUAL).contains(&part(*number)))
+            .collect()
+    }
+
+    fn cost(&self, goal: &Goal, gpus: &Gpus) -> u32 {
+        if goal.by_slices {
+            self.slices(gpus) / self.problem.slices_unit()
+        } else {
+            length(gpus)
+        }
+    }
+
+    /// Returns the number of each load.
+    fn loads(&self, relaxed: &Relaxed) -> BTreeMap<Load, f64> {
+        let mut numbers = BTreeMap::new();
+        for (unit, number) in self.relaxation.units.iter().zip(&relaxed.numbers) {
+            let Unit::Choice(demand, counts) = unit else {
+                continue;
+            };
+            for (offer, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+                let demand = *demand;
+                *numbers.entry(Load { demand, offer }).or_insert(0.0) += number * f64::from(*count);
+            }
+        }
+        numbers
+    }
+
+    /// Returns the whole number of each load, without what is not needed; `None` if demands are not met.
+    fn needed(&self, relaxed: &Relaxed) -> Option<BTreeMap<Load, u32>> {
+        let loads = self.loads(relaxed).into_iter();
+        let mut needed: BTreeMap<Load, u32> = loads
+            .map(|(load, number)| (load, whole(number + 0.5)))
+            .collect();
+        let mut supplies = vec![0.0; self.problem.demands.len()];
+        for (load, count) in &needed {
+            supplies[load.demand] += f64::from(*count) * self.problem.offer(*load).supply;
+        }
+        for (load, count) in needed.iter_mut().rev() {
+            let supply = self.problem.offer(*load).supply;
+            while *count > 0 && supplies[load.demand] - supply > 1.0 - NEARLY {
+                *count -= 1;
+                supplies[load.demand] -= supply;
+            }
+        }
+        let mut supplies = supplies.iter();
+        supplies
+            .all(|supply| *supply > 1.0 - 2.0 * NEARLY)
+            .then_some(needed)
+    }
+
+    /// Returns the devices of each size for loads; `None` if there are too few.
+    fn devices(
+        &self,
+        relaxed: &Relaxed,
+        mut needed: BTreeMap<Load, u32>,
+    ) -> Option<Vec<Vec<FilledDevice>>> {
+        let mut devices = vec![Vec::new(); self.problem.sizes.len()];
+        for (load, count) in &mut needed {
+            let offer = self.problem.offer(*load);
+            if offer.parts >= PARTS {
+                let device = FilledDevice {
+                    size: offer.size,
+                    loads: vec![*load],
+                };
+                let count = std::mem::take(count) as usize;
+                devices[offer.size].extend(std::iter::repeat_n(device, count));
+            }
+        }
+        for (unit, count) in self.whole_units(relaxed) {
+            let Unit::Shared(size, loads) = unit else {
+                continue;
+            };
+            for _ in 0..count {
+                let mut loads = loads.clone();
+                loads.retain(|load| match needed.get_mut(load) {
+                    None | Some(0) => false,
+                    Some(needed) => {
+                        *needed -= 1;
+                        true
+                    }
+                });
+                if !loads.is_empty() {
+                    devices[*size].push(FilledDevice { size: *size, loads });
+                }
+            }
+        }
+        needed
+            .values()
+            .all(|needed| *needed == 0)
+            .then_some(devices)
+    }
+
+    /// Puts everything on GPUs, where the numbers of all units are whole.
+    fn gpus(&self, relaxed: &Relaxed) -> Option<Gpus> {
+        let mut devices = self.devices(relaxed, self.needed(relaxed)?)?;
+        let mut gpus = Gpus::new();
+        for (unit, count) in self.whole_units(relaxed) {
+            let Unit::Gpu(layout) = unit else { continue };
+            let layout = &self.problem.layouts[*layout];
+            for _ in 0..count {
+                let mut own = Vec::new();
+                for (devices, count) in devices.iter_mut().zip(&layout.counts) {
+                    own.extend(devices.split_off(devices.len().saturating_sub(*count as usize)));
+                }
+                if !own.is_empty() {
+                    gpus.push((layout.group, own));
+                }
+            }
+        }
+        devices.iter().all(Vec::is_empty).then_some(gpus)
+    }
+
+    fn whole_units(&self, relaxed: &Relaxed) -> impl Iterator<Item = (&Unit, u32)> {
+        let units = self.relaxation.units.iter().zip(&relaxed.numbers);
+        units.map(|(unit, number)| (unit, whole(number + 0.5)))
+    }
+
+    fn slices(&self, gpus: &Gpus) -> u32 {
+        let devices = gpus.iter().flat_map(|(_, devices)| devices);
+        devices
+            .map(|device| self.problem.sizes[device.size].slices)
+            .sum()
+    }
+
+    /// Returns the slices of the smallest layout.
+    fn smallest(&self) -> u32 {
+        let layouts = self.problem.layouts.iter();
+        let slices = layouts.map(|layout| self.problem.slices(&layout.counts));
+        slices.min().unwrap_or(0)
+    }
+
+    /// Returns the largest free block on one of these GPUs.
+    fn free(&self, gpus: &Gpus) -> u32 {
+        let blocks = gpus.iter().filter_map(|(group, devices)| {
+            let mut counts = vec![0; self.problem.sizes.len()];
+            for device in devices {
+                counts[device.size] += 1;
+            }
+            let mut layouts = self.problem.layouts.iter();
+            Some(
+                layouts
+                    .find(|layout| layout.group == *group && layout.counts == counts)?
+                    .free,
+            )
+        });
+        blocks.max().unwrap_or(0)
+    }
+}

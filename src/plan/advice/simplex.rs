@@ -1,0 +1,189 @@
+//! A linear program with few rows: the revised simplex method, with the inverse of the basis kept as it is.
+
+/// A change that is not above this is none.
+const TINY: f64 = 1e-9;
+
+/// A reduced cost that is worth a step.
+pub(super) const GAIN: f64 = 1e-7;
+
+/// The cost of each unit by which a row falls short.
+pub(super) const SHORT: f64 = 1e5;
+
+/// A number by which rows are relaxed.
+const HAIR: f64 = 1e-6;
+
+/// Something of which any number may be taken: what one costs, and what it adds to rows.
+#[derive(Clone, Debug)]
+pub(super) struct Column {
+    pub(super) cost: f64,
+    pub(super) entries: Vec<(usize, f64)>,
+}
+
+/// The variable of a row of the basis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Basic {
+    Column(usize),
+    /// The number by which a row is beyond its least.
+    Surplus,
+    /// The number by which a row falls short of its least.
+    Shortfall,
+}
+
+/// The cheapest numbers of columns with which every row reaches its least.
+pub(super) struct Simplex {
+    /// The inverse of the basis, row by row.
+    inverse: Vec<f64>,
+    basis: Vec<Basic>,
+    values: Vec<f64>,
+    /// The price of each row.
+    pub(super) prices: Vec<f64>,
+    /// The work that was done, in multiplications or so.
+    pub(super) work: u64,
+}
+
+impl Simplex {
+    pub(super) fn new(least: &[f64]) -> Self {
+        let rows = least.len();
+        let mut simplex = Self {
+            inverse: vec![0.0; rows * rows],
+            basis: Vec::new(),
+            values: Vec::new(),
+            prices: Vec::new(),
+            work: 0,
+        };
+        let mut hair = HAIR;
+        for (row, least) in least.iter().enumerate() {
+            // Rows that differ by a hair keep the method from going in circles.
+            hair += 0.618 * HAIR;
+            if hair > 2.0 * HAIR {
+                hair -= HAIR;
+            }
+            let falls_short = *least > 0.0;
+            simplex.inverse[row * rows + row] = if falls_short { 1.0 } else { -1.0 };
+            simplex.prices.push(if falls_short { SHORT } else { 0.0 });
+            simplex.basis.push(if falls_short {
+                Basic::Shortfall
+            } else {
+                Basic::Surplus
+            });
+            simplex
+                .values
+                .push(if falls_short { *least } else { hair - least });
+        }
+        simplex
+    }
+
+    /// Returns the cost of a column beyond what it is worth by the prices.
+    pub(super) fn reduced(&self, column: &Column) -> f64 {
+        let worth = column
+            .entries
+            .iter()
+            .map(|(row, entry)| self.prices[*row] * entry);
+        column.cost - worth.sum::<f64>()
+    }
+
+    /// Goes on until no column makes it cheaper. Returns false if that takes too much work.
+    pub(super) fn minimize(&mut self, columns: &[Column], most_work: u64) -> bool {
+        while self.work <= most_work {
+            self.work += 4 * columns.len() as u64;
+            let mut best = (-GAIN, None);
+            for (nth, column) in columns.iter().enumerate() {
+                let reduced = self.reduced(column);
+                if reduced < best.0 {
+                    best = (
+                        reduced,
+                        Some((Basic::Column(nth), column.entries.as_slice())),
+                    );
+                }
+            }
+            let mut surplus = [(0, -1.0)];
+            if let Some(row) = (0..self.prices.len())
+                .min_by(|one, other| self.prices[*one].total_cmp(&self.prices[*other]))
+                && self.prices[row] < best.0
+            {
+                surplus[0].0 = row;
+                best = (self.prices[row], Some((Basic::Surplus, surplus.as_slice())));
+            }
+            let (reduced, Some((basic, entries))) = best else {
+                return true;
+            };
+            if !self.enter(basic, entries, reduced) {
+                return false;
+            }
+        }
+        false
+    }
+
+    fn enter(&mut self, basic: Basic, entries: &[(usize, f64)], reduced: f64) -> bool {
+        let rows = self.values.len();
+        let inverse = &self.inverse;
+        let change = |row: usize| -> f64 {
+            entries
+                .iter()
+                .map(|(of, entry)| inverse[row * rows + of] * entry)
+                .sum()
+        };
+        let changes: Vec<f64> = (0..rows).map(change).collect();
+        let mut leaving: Option<(f64, usize)> = None;
+        for (row, change) in changes
+            .iter()
+            .enumerate()
+            .filter(|(_, change)| **change > TINY)
+        {
+            let ratio = self.values[row] / change;
+            if leaving.is_none_or(|(least, other)| {
+                ratio < least - 1e-12 || ratio < least + 1e-12 && *change > changes[other]
+            }) {
+                leaving = Some((ratio, row));
+            }
+        }
+        let Some((ratio, leaving)) = leaving else {
+            return false;
+        };
+        for (value, change) in self.values.iter_mut().zip(&changes) {
+            *value = (*value - ratio * change).max(0.0);
+        }
+        self.values[leaving] = ratio;
+        self.basis[leaving] = basic;
+        // Most entries of the inverse are zero.
+        let own = &mut self.inverse[leaving * rows..][..rows];
+        for entry in &mut *own {
+            *entry /= changes[leaving];
+        }
+        let pivot = own.iter().copied().enumerate();
+        let pivot: Vec<(usize, f64)> = pivot.filter(|(_, entry)| *entry != 0.0).collect();
+        for (row, change) in changes.iter().enumerate() {
+            if row != leaving && *change != 0.0 {
+                let own = &mut self.inverse[row * rows..][..rows];
+                for (of, entry) in &pivot {
+                    own[*of] -= change * entry;
+                }
+                self.work += pivot.len() as u64;
+            }
+        }
+        for (row, entry) in pivot {
+            self.prices[row] += reduced * entry;
+        }
+        self.work += rows as u64;
+        true
+    }
+
+    /// Returns the number of each column, of so many.
+    pub(super) fn numbers(&self, columns: usize) -> Vec<f64> {
+        let mut numbers = vec![0.0; columns];
+        for (basic, value) in self.basis.iter().zip(&self.values) {
+            if let Basic::Column(nth) = basic {
+                numbers[*nth] += value;
+            }
+        }
+        numbers
+    }
+
+    /// Returns what all rows fall short together.
+    pub(super) fn shortfall(&self) -> f64 {
+        let rows = self.basis.iter().zip(&self.values);
+        rows.filter(|(basic, _)| **basic == Basic::Shortfall)
+            .map(|(_, value)| value)
+            .sum()
+    }
+}

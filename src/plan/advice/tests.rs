@@ -1,0 +1,410 @@
+//! The search against brute force, and what must hold of every answer.
+
+use std::collections::BTreeSet;
+
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+use super::problem::{FilledDevice, PARTS};
+use super::search::{Found, smallest};
+use super::*;
+use crate::plan::virtual_node::{check_on_gpus, plan_on};
+use crate::profile::Profile;
+use crate::settings::Percentage;
+
+/// Nodes that are small enough for brute force.
+const NODES: [&[&str]; 3] = [&["a30:3"], &["a100-80gb:2"], &["a30:1", "a100-80gb:1"]];
+
+/// Sizes of devices on each of their models, the whole GPU among them.
+const SIZES: [&[(&str, &str)]; 3] = [
+    &[
+        ("a30", "1g.6gb"),
+        ("a30", "2g.12gb"),
+        ("a30", "4g.24gb"),
+        ("a30", "whole"),
+    ],
+    &[
+        ("a100-80gb", "2g.20gb"),
+        ("a100-80gb", "3g.40gb"),
+        ("a100-80gb", "4g.40gb"),
+        ("a100-80gb", "whole"),
+    ],
+    &[
+        ("a30", "2g.12gb"),
+        ("a30", "whole"),
+        ("a100-80gb", "3g.40gb"),
+        ("a100-80gb", "2g.20gb"),
+    ],
+];
+
+/// Demands of programs, and their figures.
+#[derive(Clone, Debug)]
+struct Case {
+    node: usize,
+    wanted: Wanted,
+}
+
+fn measurement(
+    program: usize,
+    size: (&str, &str),
+    threads: f64,
+    copies: u32,
+    throughput: u32,
+) -> Measurement {
+    Measurement {
+        program: format!("p{program}"),
+        gpu: size.0.to_owned(),
+        device: size.1.parse().unwrap(),
+        threads: Percentage::new(threads).unwrap(),
+        copies,
+        throughput: f64::from(throughput),
+        counts_runs: false,
+        memory_mib: Some(2048 * u64::from(copies)),
+        latency_ms: None,
+        is_interpolated: false,
+    }
+}
+
+/// Figures of one program: for some sizes, threads and copies a throughput.
+fn figures() -> impl Strategy<Value = Vec<(usize, usize, u32, u32)>> {
+    vec((0..4_usize, 0..3_usize, 1..4_u32, 1..12_u32), 1..5)
+}
+
+fn cases(programs: std::ops::Range<usize>) -> impl Strategy<Value = Case> {
+    let program = (figures(), option::of(1..5_u32), 3..25_u32, 0..3_usize);
+    (0..NODES.len(), vec(program, programs)).prop_map(|(node, programs)| {
+        let mut wanted = Wanted::default();
+        for (nth, (figures, copies, rate, sharing)) in programs.into_iter().enumerate() {
+            for (size, threads, copies, throughput) in figures {
+                let threads = [100.0, 50.0, 25.0][threads];
+                let size = SIZES[node][size];
+                wanted
+                    .measured
+                    .push(measurement(nth, size, threads, copies, throughput));
+            }
+            wanted.programs.push(WantedProgram {
+                name: format!("p{nth}"),
+                amount: copies.map_or(Amount::Rate(f64::from(rate)), Amount::Copies),
+                memory_mib: 0,
+                latency_ms: None,
+                sharing: [
+                    Sharing::Own,
+                    Sharing::Any,
+                    Sharing::With(vec!["p0".to_owned()]),
+                ][sharing]
+                    .clone(),
+            });
+        }
+        Case { node, wanted }
+    })
+}
+
+impl Case {
+    fn empty(&self) -> EmptyNode {
+        let gpus: Vec<_> = NODES[self.node]
+            .iter()
+            .map(|gpu| gpu.parse().unwrap())
+            .collect();
+        EmptyNode::of_models(&gpus)
+    }
+
+    fn counts(&self) -> Vec<u32> {
+        self.empty()
+            .groups
+            .iter()
+            .map(|group| number(group.indices.len()))
+            .collect()
+    }
+
+    fn problem(&self) -> Problem {
+        let node = self.empty();
+        let rows = self.wanted.programs.iter();
+        let rows =
+            rows.map(|program| usable(&node, program, &self.wanted.measured, false).unwrap());
+        let request = Request {
+            node: &node,
+            wanted: &self.wanted.programs,
+            rows: rows.collect(),
+        };
+        request.problem(&self.counts(), |_| true)
+    }
+
+    fn advice(&self) -> Option<Advice> {
+        match advise(&self.empty(), &self.counts(), &self.wanted, false) {
+            Ok(advice) => Some(advice),
+            Err(NoAdvice::TooFew { .. }) => None,
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+/// Supplies of demands in millionths, no more than all.
+type Supplies = Vec<u32>;
+
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "up to a million"
+)]
+fn millionths(supply: f64) -> u32 {
+    (supply.min(1.0) * 1e6).round() as u32
+}
+
+/// Every sum of supplies that a device can have.
+fn on_device(problem: &Problem, size: usize) -> BTreeSet<Supplies> {
+    let mut all = BTreeSet::new();
+    let mut open: Vec<(usize, Vec<(usize, usize)>)> = vec![(0, Vec::new())];
+    while let Some((from, loads)) = open.pop() {
+        let mut supplies = vec![0; problem.demands.len()];
+        for (demand, offer) in &loads {
+            supplies[*demand] = millionths(problem.demands[*demand].offers[*offer].supply);
+        }
+        all.insert(supplies);
+        for demand in from..problem.demands.len() {
+            for (nth, offer) in problem.demands[demand].offers.iter().enumerate() {
+                let with = |(other, nth): &(usize, usize)| &problem.demands[*other].offers[*nth];
+                let parts: u32 = loads.iter().map(|load| with(load).parts).sum();
+                let memory: u64 = loads.iter().map(|load| with(load).memory_mib).sum();
+                let are_friends = |(other, _): &(usize, usize)| {
+                    problem.demands[*other].friends.contains(&demand)
+                        && problem.demands[demand].friends.contains(other)
+                };
+                let fits = loads.is_empty()
+                    || parts + offer.parts <= PARTS
+                        && memory + offer.memory_mib <= problem.sizes[size].memory_mib;
+                if offer.size == size && fits && loads.iter().all(are_friends) {
+                    let loads = [loads.as_slice(), &[(demand, nth)]].concat();
+                    open.push((demand + 1, loads));
+                }
+            }
+        }
+    }
+    all
+}
+
+fn sum(one: &Supplies, other: &Supplies) -> Supplies {
+    let both = one.iter().zip(other);
+    both.map(|(one, other)| (one + other).min(1_000_000))
+        .collect()
+}
+
+/// Every sum of supplies that a GPU of a group can have, with its slices and its free block.
+fn on_gpu(problem: &Problem, group: usize) -> BTreeSet<(Supplies, u32, u32)> {
+    let mut all = BTreeSet::new();
+    for layout in problem
+        .layouts
+        .iter()
+        .filter(|layout| layout.group == group)
+    {
+        let mut sums = BTreeSet::from([vec![0; problem.demands.len()]]);
+        let mut slices = 0;
+        for (size, count) in layout.counts.iter().enumerate() {
+            let device = on_device(problem, size);
+            for _ in 0..*count {
+                slices += problem.sizes[size].slices;
+                sums = sums
+                    .iter()
+                    .flat_map(|one| device.iter().map(move |other| sum(one, other)))
+                    .collect();
+            }
+        }
+        all.extend(sums.into_iter().map(|sum| (sum, slices, layout.free)));
+    }
+    all
+}
+
+/// The fewest GPUs, then the fewest slices, then the largest free block, by trying everything.
+fn brute(problem: &Problem) -> Option<(u32, u32, u32)> {
+    let gpus: Vec<_> = (0..problem.gpus.len())
+        .map(|group| on_gpu(problem, group))
+        .collect();
+    let none = (
+        vec![0; problem.gpus.len()],
+        vec![0; problem.demands.len()],
+        0,
+        0,
+    );
+    let mut states = BTreeSet::from([none]);
+    for number in 1..=problem.gpus.iter().sum() {
+        let mut next = BTreeSet::new();
+        for (used, supplies, slices, free) in &states {
+            for (group, all) in gpus
+                .iter()
+                .enumerate()
+                .filter(|(group, _)| used[*group] < problem.gpus[*group])
+            {
+                let mut used: Vec<u32> = used.clone();
+                used[group] += 1;
+                for (more, of_gpu, block) in all {
+                    next.insert((
+                        used.clone(),
+                        sum(supplies, more),
+                        slices + of_gpu,
+                        *free.max(block),
+                    ));
+                }
+            }
+        }
+        // Supplies are rounded to millionths, a few times.
+        let met = next
+            .iter()
+            .filter(|(_, supplies, _, _)| supplies.iter().all(|supply| *supply >= 999_990));
+        let best = met
+            .map(|(_, _, slices, free)| (*slices, std::cmp::Reverse(*free)))
+            .min();
+        if let Some((slices, free)) = best {
+            return Some((number, slices, free.0));
+        }
+        states = next;
+    }
+    None
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nothing_is_smaller_than_the_answer(case in cases(1..4)) {
+        let problem = case.problem();
+        let found = match smallest(&problem) {
+            Found::Solution(solution) => {
+                prop_assert!(solution.is_proven);
+                let gpus = number(solution.gpus.len());
+                prop_assert_eq!((solution.least_gpus, solution.least_slices), (gpus, solution.slices));
+                Some((gpus, solution.slices, solution.free))
+            }
+            Found::None => None,
+            Found::Unknown => return Err(TestCaseError::fail("a limit was reached")),
+        };
+        prop_assert_eq!(found, brute(&problem));
+    }
+
+    #[test]
+    fn every_demand_is_met_and_no_device_is_overfull(case in cases(1..5)) {
+        let problem = case.problem();
+        let Found::Solution(solution) = smallest(&problem) else { return Ok(()) };
+        let mut supplies = vec![0.0; problem.demands.len()];
+        for FilledDevice { size, loads } in solution.gpus.iter().flat_map(|(_, devices)| devices) {
+            let offers = loads.iter().map(|load| &problem.demands[load.demand].offers[load.offer]);
+            prop_assert!(offers.clone().all(|offer| offer.size == *size));
+            prop_assert!(offers.map(|offer| offer.parts).sum::<u32>() <= PARTS);
+            for load in loads {
+                supplies[load.demand] += problem.demands[load.demand].offers[load.offer].supply;
+                let others = loads.iter().filter(|other| other.demand != load.demand);
+                let friends = others.map(|other| problem.demands[other.demand].friends.contains(&load.demand));
+                prop_assert_eq!(friends.filter(|is_friend| *is_friend).count(), loads.len() - 1);
+            }
+        }
+        prop_assert!(supplies.iter().all(|supply| *supply > 1.0 - 1e-6), "{:?}", supplies);
+    }
+
+    /// The profile fits, and has a client of each copy whose figures are in the answer.
+    #[test]
+    fn the_profile_is_planned_and_has_room_for_every_copy(case in cases(1..4)) {
+        let Some(advice) = case.advice() else { return Ok(()) };
+        let node = case.empty();
+        let text = advice.profile(&node).to_string();
+        let profile = Profile::parse("p.toml".as_ref(), text.clone()).map_err(|error| TestCaseError::fail(error.to_string()))?;
+        let plan = plan_on(&node.node, &profile).map_err(|error| TestCaseError::fail(format!("{text}{error}")))?;
+        let gpus: Vec<_> = NODES[case.node].iter().map(|gpu| gpu.parse().unwrap()).collect();
+        prop_assert!(check_on_gpus(&profile, &gpus).is_ok());
+        let planned = plan.gpus.iter().map(|gpu| gpu.devices.len()).sum::<usize>();
+        prop_assert_eq!(planned, advice.gpus.iter().map(|gpu| gpu.devices.len()).sum::<usize>());
+        for program in &case.wanted.programs {
+            let rows = advice.gpus.iter().flat_map(|gpu| &gpu.devices).flat_map(|device| &device.programs);
+            let rows = rows.filter(|row| row.program == program.name);
+            prop_assert!(rows.clone().all(|row| case.wanted.measured.contains(row)));
+            let (rate, copies) = rows.fold((0.0, 0), |(rate, copies), row| (rate + row.throughput, copies + row.copies));
+            let is_met = match program.amount {
+                Amount::Rate(wanted) => rate > wanted - 1e-6,
+                Amount::Copies(wanted) => copies >= wanted,
+            };
+            prop_assert!(is_met);
+        }
+    }
+
+    #[test]
+    fn more_never_needs_fewer_gpus(case in cases(1..4), program in 0..3_usize, more in 1..4_u32) {
+        let mut larger = case.clone();
+        let program = program % larger.wanted.programs.len();
+        let amount = &mut larger.wanted.programs[program].amount;
+        *amount = match *amount {
+            Amount::Rate(rate) => Amount::Rate(rate + f64::from(more)),
+            Amount::Copies(copies) => Amount::Copies(copies + more),
+        };
+        if let Some(more) = larger.advice() {
+            let less = case.advice().map(|less| less.gpus.len());
+            prop_assert!(less.is_some_and(|less| less <= more.gpus.len()));
+        }
+    }
+
+    #[test]
+    fn names_and_order_change_nothing(case in cases(2..5), turn in 1..4_usize) {
+        let mut other = case.clone();
+        let turn = turn % other.wanted.programs.len();
+        other.wanted.programs.rotate_left(turn);
+        other.wanted.measured.reverse();
+        // Of figures for the same, the latest counts.
+        let key = |row: &Measurement| (row.program.clone(), row.gpu.clone(), row.device.clone(), row.threads.to_string(), row.copies);
+        let keys: Vec<_> = case.wanted.measured.iter().map(key).collect();
+        prop_assume!((1..keys.len()).all(|nth| !keys[..nth].contains(&keys[nth])));
+        let renamed = |name: &mut String| *name = name.replace('p', "other-");
+        other.wanted.programs.iter_mut().for_each(|program| {
+            renamed(&mut program.name);
+            if let Sharing::With(names) = &mut program.sharing {
+                names.iter_mut().for_each(renamed);
+            }
+        });
+        other.wanted.measured.iter_mut().for_each(|row| renamed(&mut row.program));
+        let size = |case: &Case| case.advice().map(|advice| (advice.gpus.len(), advice.slices, advice.free, advice.undivided));
+        prop_assert_eq!(size(&case), size(&other));
+    }
+}
+
+#[test]
+fn only_measured_figures_count_unless_others_are_asked_for() {
+    let node = EmptyNode::of_models(&["a100-80gb:2".parse().unwrap()]);
+    let row =
+        |size, copies, throughput| measurement(0, ("a100-80gb", size), 100.0, copies, throughput);
+    let wanted = |sharing| WantedProgram {
+        name: "p0".to_owned(),
+        amount: Amount::Rate(60.0),
+        memory_mib: 0,
+        latency_ms: None,
+        sharing,
+    };
+    let measured = [
+        row("2g.20gb", 1, 20),
+        row("2g.20gb", 4, 50),
+        row("4g.40gb", 1, 40),
+    ];
+    let figures = |interpolates| {
+        let usable = usable(&node, &wanted(Sharing::Own), &measured, interpolates).unwrap();
+        let shown = usable.into_iter().map(|figure| {
+            let row = figure.measured;
+            (
+                row.device.to_string(),
+                row.copies,
+                row.throughput.to_string(),
+                row.is_interpolated,
+            )
+        });
+        shown.collect::<Vec<_>>()
+    };
+    assert_eq!(figures(false).len(), 3);
+    let added: Vec<_> = figures(true).split_off(3);
+    let named = |size: &str, copies, throughput: &str| {
+        (size.to_owned(), copies, throughput.to_owned(), true)
+    };
+    assert_eq!(
+        added,
+        [
+            named("3g.40gb", 1, "30"),
+            named("2g.20gb", 2, "30"),
+            named("2g.20gb", 3, "40")
+        ]
+    );
+    let alone = usable(&node, &wanted(Sharing::Alone), &measured, true).unwrap();
+    assert!(alone.iter().all(|figure| figure.measured.copies == 1));
+}

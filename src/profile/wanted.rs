@@ -1,0 +1,327 @@
+//! Demands of programs, and figures that were measured: the file that `advise` reads and `compare --save` appends to.
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use toml::Value;
+
+use super::diagnostic::ProfileError;
+use super::read::{Noted, ProfileCheck, read_file};
+use super::schema::{At, Companions, KeyValue, MeasuredTable, ProgramTable, WantedTable};
+use crate::geometry::ProfileName;
+use crate::settings::{MemoryLimit, Percentage};
+
+/// Programs with what each wants, and figures.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    pub programs: Vec<WantedProgram>,
+    pub measured: Vec<Measurement>,
+}
+
+/// The demand of a program.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WantedProgram {
+    pub name: String,
+    pub amount: Amount,
+    /// The least memory of each copy; 0 for any.
+    pub memory_mib: u64,
+    pub latency_ms: Option<f64>,
+    pub sharing: Sharing,
+}
+
+/// An amount of a program.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Amount {
+    /// A throughput of all its copies together.
+    Rate(f64),
+    Copies(u32),
+}
+
+/// The programs that may share a device with one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// None, and no other copy of it.
+    Alone,
+    /// Its own copies.
+    Own,
+    /// Its own copies, and any other program.
+    Any,
+    /// Its own copies, and the programs with these names.
+    With(Vec<String>),
+}
+
+/// Figures of copies of a program that ran on one device at the same time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measurement {
+    pub program: String,
+    /// A model of the catalog, or NVML's name.
+    pub gpu: String,
+    pub device: MeasuredDevice,
+    /// The active thread percentage of each copy.
+    pub threads: Percentage,
+    pub copies: u32,
+    /// The throughput of all copies together.
+    pub throughput: f64,
+    /// True if it counts runs of the program, and not what the program printed.
+    pub counts_runs: bool,
+    /// The device memory of all copies together, if it is known.
+    pub memory_mib: Option<u64>,
+    pub latency_ms: Option<f64>,
+    /// True if it was computed from two others.
+    pub is_interpolated: bool,
+}
+
+/// A size of device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MeasuredDevice {
+    /// A GPU without MIG.
+    Whole,
+    Instance(ProfileName),
+}
+
+const WHOLE: &str = "whole";
+const RUNS: &str = "runs";
+
+impl fmt::Display for MeasuredDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole => f.write_str(WHOLE),
+            Self::Instance(profile) => profile.fmt(f),
+        }
+    }
+}
+
+impl FromStr for MeasuredDevice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            WHOLE => Ok(Self::Whole),
+            name => name.parse().map(Self::Instance),
+        }
+    }
+}
+
+/// The table for a file of figures.
+impl fmt::Display for Measurement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let quoted = |text: &str| Value::from(text);
+        writeln!(f, "[[measured]]\nprogram = {}", quoted(&self.program))?;
+        writeln!(f, "gpu = {}", quoted(&self.gpu))?;
+        writeln!(f, "device = \"{}\"", self.device)?;
+        if self.threads != Percentage::FULL {
+            writeln!(f, "threads = {}", self.threads)?;
+        }
+        writeln!(f, "copies = {}", self.copies)?;
+        writeln!(f, "throughput = {:.6}", self.throughput)?;
+        if self.counts_runs {
+            writeln!(f, "counts = \"{RUNS}\"")?;
+        }
+        if let Some(mib) = self.memory_mib {
+            writeln!(f, "memory = \"{mib}M\"")?;
+        }
+        self.latency_ms
+            .map_or(Ok(()), |latency| writeln!(f, "latency_ms = {latency}"))
+    }
+}
+
+impl Wanted {
+    /// Reads a file of programs and figures; `path` is for messages only.
+    pub fn parse(path: &Path, text: String) -> Result<Self, ProfileError> {
+        read_file(path, text, &|check, table, span| {
+            let file = WantedTable::of(check, table, span);
+            let programs = every(check, file.program, ProfileCheck::wanted_program);
+            let measured = every(check, file.measured, ProfileCheck::measurement);
+            let (programs, measured) = (programs?, measured?);
+            for (nth, (program, span)) in programs.iter().enumerate() {
+                if programs[..nth]
+                    .iter()
+                    .any(|(earlier, _)| earlier.name == program.name)
+                {
+                    let message = format!("\"{}\" is wanted twice", program.name);
+                    return check.refuse(*span, message);
+                }
+            }
+            Ok(Self {
+                programs: programs.into_iter().map(|(program, _)| program).collect(),
+                measured: measured.into_iter().map(|(measured, _)| measured).collect(),
+            })
+        })
+    }
+}
+
+/// Reads every element of a list, also after a wrong one.
+fn every<'a, T, U>(
+    check: &ProfileCheck<'a>,
+    list: KeyValue<Vec<At<T>>>,
+    read: impl Fn(&ProfileCheck<'a>, T) -> Result<At<U>, Noted>,
+) -> Result<Vec<At<U>>, Noted> {
+    let list = list?.map_or_else(Vec::new, |(list, _)| list);
+    let elements: Vec<Result<At<U>, Noted>> = list
+        .into_iter()
+        .map(|(element, _)| read(check, element))
+        .collect();
+    elements.into_iter().collect()
+}
+
+impl<'a> ProfileCheck<'a> {
+    fn wanted_program(&self, table: ProgramTable<'a>) -> Result<At<WantedProgram>, Noted> {
+        let memory = self.mebibytes(table.memory);
+        let copies = self.copies(table.copies);
+        let sharing = table.share.map(|share| match share {
+            None => Sharing::Own,
+            Some((Companions::Any(true), _)) => Sharing::Any,
+            Some((Companions::Any(false), _)) => Sharing::Alone,
+            Some((Companions::Named(names), _)) => {
+                Sharing::With(names.into_iter().map(str::to_owned).collect())
+            }
+        });
+        let (name, span) = table.name?;
+        let amount = match (table.rate?, copies?) {
+            (Some((rate, _)), None) => Amount::Rate(rate),
+            (None, Some(copies)) => Amount::Copies(copies),
+            _ => {
+                let error = self.error(span, format!("\"{name}\" wants either a rate or copies"));
+                return Err(self.note(error.with_hint("write one: rate = 500, or copies = 4")));
+            }
+        };
+        let program = WantedProgram {
+            name: name.to_owned(),
+            amount,
+            memory_mib: memory?.unwrap_or(0),
+            latency_ms: table.latency_ms?.map(|(latency, _)| latency),
+            sharing: sharing?,
+        };
+        Ok((program, span))
+    }
+
+    #[allow(clippy::needless_pass_by_value, reason = "as every reader of a table")]
+    fn measurement(&self, table: MeasuredTable<'a>) -> Result<At<Measurement>, Noted> {
+        let memory = self.mebibytes(table.memory);
+        let copies = self.copies(table.copies.map(Some));
+        let device = table.device.and_then(|(text, span)| {
+            text.parse().or_else(|error: String| {
+                self.refuse(
+                    span,
+                    format!("{error}, or \"{WHOLE}\" for a GPU without MIG"),
+                )
+            })
+        });
+        let threads = table.threads.and_then(|threads| {
+            let Some((threads, span)) = threads else {
+                return Ok(Percentage::FULL);
+            };
+            let percentage = Percentage::new(threads);
+            percentage.map_or_else(|| self.refuse(span, "threads must be from 0.1 to 100"), Ok)
+        });
+        let counts = table.counts.and_then(|counts| match counts {
+            None => Ok(false),
+            Some((RUNS, _)) => Ok(true),
+            Some((_, span)) => {
+                let message =
+                    format!("counts can be \"{RUNS}\" alone: leave it out for other figures");
+                self.refuse(span, message)
+            }
+        });
+        let (program, span) = table.program?;
+        let measurement = Measurement {
+            program: program.to_owned(),
+            gpu: table.gpu?.0.to_owned(),
+            device: device?,
+            threads: threads?,
+            copies: copies?.ok_or(Noted)?,
+            throughput: table.throughput?.0,
+            counts_runs: counts?,
+            memory_mib: memory?,
+            latency_ms: table.latency_ms?.map(|(latency, _)| latency),
+            is_interpolated: false,
+        };
+        Ok((measurement, span))
+    }
+
+    fn mebibytes(&self, size: KeyValue<&str>) -> Result<Option<u64>, Noted> {
+        let Some((text, span)) = size? else {
+            return Ok(None);
+        };
+        let size: Result<MemoryLimit, String> = text.parse();
+        size.map(|size| Some(size.bytes() >> 20))
+            .or_else(|error| self.refuse(span, error))
+    }
+
+    fn copies(&self, copies: KeyValue<u32>) -> Result<Option<u32>, Noted> {
+        match copies? {
+            Some((0, span)) => self.refuse(span, "copies must be 1 or more"),
+            copies => Ok(copies.map(|(copies, _)| copies)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_measurement_is_read_as_it_was_written() {
+        let measured = Measurement {
+            program: "bert \"large\"".to_owned(),
+            gpu: "NVIDIA X1".to_owned(),
+            device: MeasuredDevice::Whole,
+            threads: Percentage::new(12.5).unwrap(),
+            copies: 4,
+            throughput: 1234.5,
+            counts_runs: true,
+            memory_mib: Some(9728),
+            latency_ms: Some(0.25),
+            is_interpolated: false,
+        };
+        let plain = Measurement {
+            device: MeasuredDevice::Instance("3g.40gb".parse().unwrap()),
+            threads: Percentage::FULL,
+            counts_runs: false,
+            memory_mib: None,
+            latency_ms: None,
+            ..measured.clone()
+        };
+        let text = format!("{measured}\n{plain}");
+        let read = Wanted::parse(Path::new("figures.toml"), text).unwrap();
+        assert_eq!(read.measured, [measured, plain]);
+    }
+
+    #[test]
+    fn every_mistake_is_shown_in_file_order() {
+        let text = r#"
+[[program]]
+name = "a"
+rate = 0
+[[program]]
+name = "b"
+memory = "lots"
+[[program]]
+name = "c"
+copies = 0
+share = "c"
+[[measured]]
+program = "a"
+gpu = "a30"
+device = "3h"
+threads = 101
+copies = 1
+throughput = 1
+counts = "x"
+"#;
+        let error = Wanted::parse(Path::new("w.toml"), text.to_owned()).unwrap_err();
+        let lines = error.to_string();
+        let places = lines
+            .lines()
+            .filter_map(|line| line.strip_prefix("w.toml:")?.split_once(": "));
+        let places: Vec<&str> = places.map(|(at, _)| at).collect();
+        assert_eq!(
+            places,
+            [
+                "4:8", "6:8", "7:10", "10:10", "11:9", "15:10", "16:11", "19:10"
+            ],
+            "{lines}"
+        );
+    }
+}
