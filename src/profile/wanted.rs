@@ -114,7 +114,9 @@ impl fmt::Display for Measurement {
             writeln!(f, "threads = {}", self.threads)?;
         }
         writeln!(f, "copies = {}", self.copies)?;
-        writeln!(f, "throughput = {:.6}", self.throughput)?;
+        // Without digits that mean nothing.
+        let throughput = (self.throughput * 1e6).round() / 1e6;
+        writeln!(f, "throughput = {throughput}")?;
         if self.counts_runs {
             writeln!(f, "counts = \"{RUNS}\"")?;
         }

@@ -71,6 +71,13 @@ fn scenario(data: &Value, number: usize) -> String {
     text
 }
 
+/// The number of GPUs of an answer.
+fn used(answer: &Value) -> usize {
+    let gpus = answer["gpus"].as_array().unwrap().iter();
+    gpus.map(|gpus| gpus["indices"].as_array().unwrap().len())
+        .sum()
+}
+
 /// The published deployments of the six scenarios take 2, 3, 5, 7, 13 and 16 GPUs.
 #[test]
 fn no_scenario_needs_more_gpus_than_a_published_deployment() {
@@ -83,10 +90,7 @@ fn no_scenario_needs_more_gpus_than_a_published_deployment() {
         let answer = without_gpu(&["advise", "-", "--gpu", "a100-80gb", "--json"], &question);
         let taken = begun.elapsed();
         let answer = answer.ended(0).json();
-        let used = answer["gpus"].as_array().unwrap().iter();
-        let used: usize = used
-            .map(|gpus| gpus["indices"].as_array().unwrap().len())
-            .sum();
+        let used = used(&answer);
         println!(
             "scenario {}: {used} GPUs, {} slices, {taken:?}",
             number + 1,
@@ -170,10 +174,7 @@ fn twelve_programs_on_64_gpus() {
         );
         let taken = begun.elapsed();
         let answer = answer.ended(0).json();
-        let used = answer["gpus"].as_array().unwrap().iter();
-        let used: usize = used
-            .map(|gpus| gpus["indices"].as_array().unwrap().len())
-            .sum();
+        let used = used(&answer);
         println!(
             "power {power}: {used} GPUs, {} slices, {taken:?}",
             answer["slices"]
@@ -225,10 +226,7 @@ fn twelve_programs_share_64_whole_gpus() {
         let begun = Instant::now();
         let options = ["advise", "-", "--gpu", "h100-80gb-sxm:64", "--json"];
         let answer = without_gpu(&options, &question).ended(0).json();
-        let used = answer["gpus"].as_array().unwrap().iter();
-        let used: usize = used
-            .map(|gpus| gpus["indices"].as_array().unwrap().len())
-            .sum();
+        let used = used(&answer);
         let least = answer["least_gpus"].as_u64().unwrap();
         println!(
             "efficiency {efficiency}: {used} GPUs, {least} at least, {:?}",
@@ -267,7 +265,7 @@ fn what_was_measured_is_asked_for_and_applied() {
     let saved = fs::read_to_string(figures).unwrap();
     for part in [
         "program = \"web\"\ngpu = \"a100-80gb\"\n",
-        "copies = 3\nthroughput = 90.0",
+        "copies = 3\nthroughput = 90\n",
         "latency_ms = 4.5\n",
         "memory = \"",
     ] {
@@ -312,7 +310,7 @@ fn threads_of_clients_are_saved() {
         "program = \"sh\"",
         "device = \"whole\"",
         "threads = 25\n",
-        "throughput = 25.0",
+        "throughput = 25\n",
         "counts = \"runs\"\n",
     ] {
         assert_contains(&saved, part);

@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use testkit::{
-    App, Dialogue, NOBODY, Ran, Sim, assert_contains, can_run, is_alive, kill, launched,
-    needs_root, terminal, wait_until,
+    App, Dialogue, NOBODY, Ran, Sim, assert_contains, can_run, kill, launched, needs_root,
+    terminal, wait_until,
 };
 
 /// The directory in which the node's private directories are.
@@ -47,27 +47,12 @@ fn directories(place: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The processes on the node with such a command line.
-fn processes(sim: &Sim, wanted: &str) -> Vec<u32> {
-    let of_node = sim.node.dir().to_str().unwrap();
-    let entries = fs::read_dir("/proc").unwrap().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(|pid| {
-        let text = |file: &str| {
-            let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-            String::from_utf8_lossy(&bytes).replace('\0', " ")
-        };
-        text("environ").contains(of_node) && text("cmdline").contains(wanted) && is_alive(pid)
-    })
-    .collect()
-}
-
 fn daemons(sim: &Sim) -> usize {
-    processes(sim, "nvidia-cuda-mps-control -d").len()
+    sim.node.processes("nvidia-cuda-mps-control -d").len()
 }
 
 fn keepers(sim: &Sim) -> Vec<u32> {
-    processes(sim, " keep --device ")
+    sim.node.processes(" keep --device ")
 }
 
 /// Everything that private daemons have left: their directories, and processes.
@@ -77,7 +62,7 @@ fn left(sim: &Sim) -> Vec<String> {
         .map(|path| path.display().to_string())
         .collect();
     for program in ["nvidia-cuda-mps-", " keep --device "] {
-        let pids = processes(sim, program);
+        let pids = sim.node.processes(program);
         left.extend(pids.iter().map(|pid| format!("{program}{pid}")));
     }
     left
@@ -87,7 +72,7 @@ fn left(sim: &Sim) -> Vec<String> {
 #[track_caller]
 fn nothing_is_left(sim: &Sim) {
     assert!(directories(place(sim)).is_empty());
-    assert!(processes(sim, "nvidia-cuda-mps-").is_empty());
+    assert!(sim.node.processes("nvidia-cuda-mps-").is_empty());
     wait_until("the keeper ends", || keepers(sim).is_empty());
 }
 
@@ -347,7 +332,7 @@ fn nothing_is_left_where_mig_mps_is_killed() {
         let mut app = App::start(private(&sim, &program));
         assert!(app.wait_up().ends_with("mps yes"));
         let programs = || {
-            let mut found = processes(&sim, "cuda-app run 600");
+            let mut found = sim.node.processes("cuda-app run 600");
             found.retain(|pid| *pid != app.pid());
             found
         };
@@ -371,7 +356,7 @@ fn nothing_is_left_where_mig_mps_is_killed_early() {
         child.kill().unwrap();
         child.wait().unwrap();
         nothing_is_left_soon(&sim);
-        assert!(processes(&sim, "cuda-app run").is_empty());
+        assert!(sim.node.processes("cuda-app run").is_empty());
     }
 }
 
@@ -473,7 +458,7 @@ fn a_place_that_others_can_change_is_passed_over() {
 fn a_daemon_that_dies_or_hangs_leaves_nothing_either() {
     let sim = Sim::with("h200", 1);
     let app = holding(&sim, &[]);
-    kill(processes(&sim, "nvidia-cuda-mps-control -d")[0]);
+    kill(sim.node.processes("nvidia-cuda-mps-control -d")[0]);
     app.finish();
     nothing_is_left_soon(&sim);
 

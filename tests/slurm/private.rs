@@ -1,8 +1,6 @@
 //! `run --private` in jobs: their daemons run as the job's user, and end with the step.
 
-use std::fs;
-
-use testkit::{assert_contains, is_alive};
+use testkit::assert_contains;
 
 use crate::slurm::lab::{Lab, Setup, USERS, can_start};
 
@@ -10,19 +8,8 @@ const WHOLE: &str = "[[gpu]]\nselect = { all = true }\nmig = false\n";
 
 /// The processes of MPS on a node, and those that keep daemons.
 fn processes(lab: &Lab) -> Vec<u32> {
-    let of_node = lab.nodes[0].node.dir().to_str().unwrap().to_owned();
-    let entries = fs::read_dir("/proc").unwrap().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(|pid| {
-        let text = |file: &str| {
-            let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-            String::from_utf8_lossy(&bytes).replace('\0', " ")
-        };
-        let command = text("cmdline");
-        let is_one = command.contains("nvidia-cuda-mps-") || command.contains(" keep --device ");
-        is_one && text("environ").contains(&of_node) && is_alive(pid)
-    })
-    .collect()
+    let of_node = |words| lab.nodes[0].node.processes(words);
+    [of_node("nvidia-cuda-mps-"), of_node(" keep --device ")].concat()
 }
 
 fn lab() -> Lab {
