@@ -15,7 +15,7 @@ use crate::commands::schema::Document;
 use crate::config::{LOG, VARIABLES};
 use crate::error::{CommandError, Context as _, Result};
 use crate::failure::ExitStatus;
-use crate::features::advise::AdviceDocument;
+use crate::features::advise::{AdviceDocument, smallest_layout};
 use crate::features::check::{CheckDocument, ModelsDocument};
 use crate::features::compare::Comparison;
 use crate::features::completion::{Sources, complete};
@@ -428,6 +428,7 @@ fn run(first: &OsStr) -> ExitCode {
         program: &command,
         documents: DOCUMENTS,
         tasks: TASKS,
+        smallest_layout,
     };
     match cli.command.run(&context) {
         Ok(status) => exit(status),

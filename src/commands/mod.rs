@@ -37,8 +37,9 @@ use crate::host::{
 };
 use crate::mps::ContextMemory;
 use crate::node::{Detail, Node, observe};
+use crate::plan::virtual_node::EmptyNode;
 use crate::plan::{Plan, Start};
-use crate::profile::Profile;
+use crate::profile::{DraftProfile, Profile, Wanted};
 use crate::render::{note, print};
 use crate::settings::{MemoryLimit, Serve};
 use crate::state::RunDir;
@@ -54,6 +55,8 @@ pub struct Context<'a> {
     pub documents: &'a [schema::Document],
     /// The subcommands that help lists, by task.
     pub tasks: &'a [(&'a str, &'a [&'a str])],
+    /// The profile of the smallest layout on a node for what is wanted.
+    pub smallest_layout: fn(&EmptyNode, &Wanted) -> Result<DraftProfile>,
 }
 
 /// The time to wait for another change.

@@ -2,7 +2,6 @@
 
 mod absent;
 mod action;
-pub mod advice;
 mod arrange;
 mod daemons;
 mod down;

@@ -1,6 +1,12 @@
 //! `mig-mps advise`
 
+mod advice;
+mod figures;
+mod profile;
 mod report;
+mod solver;
+#[cfg(test)]
+mod tests;
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -14,12 +20,12 @@ use crate::error::{CommandError, Context as _, Result, failed, usage};
 use crate::failure::ExitStatus;
 use crate::host::write_text_to;
 use crate::node::{Detail, observe};
-use crate::plan::advice::{ANY_NUMBER, Advice, advise};
 use crate::plan::virtual_node::{EmptyNode, GpuArgument, plan_on};
-use crate::profile::{Profile, Sharing, Wanted};
+use crate::profile::{DraftProfile, Profile, Sharing, Wanted};
 use crate::render::json::show;
 use crate::render::note;
 
+use advice::{ANY_NUMBER, Advice, advise, number};
 pub use report::AdviceDocument;
 
 /// Find the smallest hardware that runs programs, by figures measured with compare
@@ -89,6 +95,17 @@ pub fn run(args: &AdviseArgs, context: &Context<'_>) -> Result<ExitStatus> {
     Ok(ExitStatus::Done)
 }
 
+/// Returns the profile of the smallest layout on a node.
+pub fn smallest_layout(node: &EmptyNode, wanted: &Wanted) -> Result<DraftProfile> {
+    Ok(advise(node, &counts(node), wanted, false)?.profile(node))
+}
+
+/// Returns the number of GPUs in each group.
+fn counts(node: &EmptyNode) -> Vec<u32> {
+    let groups = node.groups.iter();
+    groups.map(|group| number(group.indices.len())).collect()
+}
+
 /// Reads what is wanted, and all figures.
 fn read(wanted: &Path, measured: &[PathBuf]) -> Result<Wanted> {
     let mut all = read_wanted(wanted)?;
@@ -137,8 +154,7 @@ impl AdviseArgs {
             return Err(failed(message).hint(hint));
         }
         let node = EmptyNode::of(&node);
-        let counts = node.groups.iter().map(|group| number(group.indices.len()));
-        let counts = counts.collect();
+        let counts = counts(&node);
         Ok((node, counts))
     }
 
@@ -179,10 +195,6 @@ impl AdviseArgs {
         }
         (!needed.is_empty()).then(|| node_of(&needed, |gpu| gpu.count.unwrap_or(1)))
     }
-}
-
-fn number(length: usize) -> u32 {
-    u32::try_from(length).unwrap_or(u32::MAX)
 }
 
 fn node_of(models: &[GpuNumber], count: impl Fn(&GpuNumber) -> u32) -> EmptyNode {

@@ -9,12 +9,13 @@ use serde::Serialize;
 
 use crate::geometry::{Placement, Segment, SliceMap};
 use crate::host::ranges;
-use crate::plan::advice::{Advice, AdvisedDevice, AdvisedGpu};
 use crate::plan::virtual_node::{EmptyNode, GpuGroup};
 use crate::profile::{Amount, Measurement, Wanted};
 use crate::render::format::{count, escaped, figure, gib, grouped, hanging, map, shown_or};
 use crate::render::json::{Report, VERSION, Version, as_seconds};
 use crate::render::table::{Column, NONE, Table};
+
+use super::advice::{Advice, AdvisedDevice, AdvisedGpu};
 
 /// The output of `mig-mps advise --json`.
 #[derive(Debug, Serialize, JsonSchema)]

@@ -7,8 +7,6 @@ use super::interview::Interview;
 use crate::commands::args::read_wanted;
 use crate::error::{Result, usage};
 use crate::host::listed;
-use crate::plan::advice::{Advice, advise};
-use crate::plan::virtual_node::EmptyNode;
 use crate::profile::{Amount, Sharing, Wanted, WantedProgram};
 use crate::render::Question;
 
@@ -61,13 +59,8 @@ impl FromStr for Want {
     }
 }
 
-/// Asks how much of each program with figures is to run. Returns the smallest layout for that.
-pub(super) fn ask(
-    files: &[PathBuf],
-    given: &[Want],
-    interview: &mut Interview,
-    node: &EmptyNode,
-) -> Result<Advice> {
+/// Asks how much of each program with figures is to run.
+pub(super) fn ask(files: &[PathBuf], given: &[Want], interview: &mut Interview) -> Result<Wanted> {
     let mut wanted = Wanted::default();
     for file in files {
         wanted.measured.extend(read_wanted(file)?.measured);
@@ -118,12 +111,7 @@ pub(super) fn ask(
             error.hint("compare --save FILE measures programs, and --want says how much of each")
         );
     }
-    let counts = node
-        .groups
-        .iter()
-        .map(|group| u32::try_from(group.indices.len()));
-    let counts: Vec<u32> = counts.map(|count| count.unwrap_or(u32::MAX)).collect();
-    Ok(advise(node, &counts, &wanted, false)?)
+    Ok(wanted)
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use crate::geometry::Partition;
 use crate::host::{Uid, caller, directory_of, may_write, quoted, write_new_text_to, write_text_to};
 use crate::node::{Detail, lost_hint, observe};
 use crate::plan::virtual_node::{EmptyNode, GpuArgument, plan_on};
-use crate::profile::Profile;
+use crate::profile::{DraftProfile, Profile};
 use crate::render::format::count;
 use crate::render::{Question, agrees, note, print};
 use crate::settings::Serve;
@@ -86,14 +86,13 @@ pub fn run(args: &InitArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let node = node(args, context)?;
     interview.show(partition::gpus(&node).trim_end());
     if !args.measured.is_empty() {
-        let advice = figures::ask(&args.measured, &args.want, &mut interview, &node)?;
+        let wanted = figures::ask(&args.measured, &args.want, &mut interview)?;
+        let layout = (context.smallest_layout)(&node, &wanted)?;
         let serve = ask_users(args, &mut interview, &node)?;
         interview.finish()?;
-        let text = with_users(advice.profile(&node), &serve).to_string();
-        write(&text, &node, &file)?;
+        let devices = write(with_users(layout, &serve), &node, &file)?;
         drop(planning);
-        let devices = advice.gpus.iter().map(|gpu| gpu.devices.len());
-        file.say_next(devices.sum(), advice.gpus.len(), &args.gpus);
+        file.say_next(&devices, &args.gpus);
         return Ok(ExitStatus::Done);
     }
     let whole = ask_whole(args, &mut interview, &node)?;
@@ -109,31 +108,23 @@ pub fn run(args: &InitArgs, context: &Context<'_>) -> Result<ExitStatus> {
     interview.finish()?;
     let choices = choose(args, &mut interview, divided)?;
     note_left_out(&node, &whole, &choices);
-    let text = first_profile(&node, &whole, &serve, &choices).to_string();
-    write(&text, &node, &file)?;
+    let profile = first_profile(&node, &whole, &serve, &choices);
+    let devices = write(profile, &node, &file)?;
     drop(planning);
-    let parts: u32 = choices
-        .iter()
-        .map(|choice| choice.supply.devices(choice.partition.instances()))
-        .sum();
-    let gpus = choices.iter().map(|choice| choice.supply.indices.len());
-    file.say_next(
-        parts as usize + whole.len(),
-        gpus.sum::<usize>() + whole.len(),
-        &args.gpus,
-    );
+    file.say_next(&devices, &args.gpus);
     Ok(ExitStatus::Done)
 }
 
-/// Writes a profile that the planner of `up` accepts, and its remarks.
-fn write(text: &str, node: &EmptyNode, file: &NewProfile<'_>) -> Result<()> {
-    let profile = Profile::parse(Path::new("the new profile"), text.to_owned())?;
+/// Writes a profile that the planner of `up` accepts, and its remarks. Returns the number of its devices on each GPU.
+fn write(draft: DraftProfile, node: &EmptyNode, file: &NewProfile<'_>) -> Result<Vec<usize>> {
+    let text = draft.to_string();
+    let profile = Profile::parse(Path::new("the new profile"), text.clone())?;
     let plan = plan_on(&node.node, &profile)?;
-    file.write(text)?;
+    file.write(&text)?;
     for remark in plan.remarks_on_devices(&node.node) {
         note(&remark);
     }
-    Ok(())
+    Ok(plan.gpus.iter().map(|gpu| gpu.devices.len()).collect())
 }
 
 /// The GPUs to write a profile for.
@@ -363,12 +354,13 @@ impl<'a> NewProfile<'a> {
         written.context(format_args!("cannot write {}", path.display()))
     }
 
-    /// Says what was written, and the next commands.
-    fn say_next(&self, devices: usize, gpus: usize, models: &[GpuArgument]) {
+    /// Says what was written, so many devices on each GPU, and the next commands.
+    fn say_next(&self, devices: &[usize], models: &[GpuArgument]) {
         let Self::File { path, .. } = self else {
             return;
         };
-        let wrote = format!("{} on {}", count(devices, "device"), count(gpus, "GPU"));
+        let gpus = count(devices.len(), "GPU");
+        let wrote = format!("{} on {gpus}", count(devices.iter().sum(), "device"));
         let word = word_of(path);
         let check = if models.is_empty() {
             String::new()

@@ -4,23 +4,23 @@
 use std::collections::BTreeMap;
 
 use super::knapsack::{Covering, Filling, Steps};
-use super::problem::{Load, PARTS, Problem};
 use super::simplex::{Column, Simplex};
+use super::{Load, PARTS, Problem};
 
 /// The cost that is to be least, and what a solution must keep.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Goal {
+pub struct Goal {
     /// True if slices are counted, in units of which all layouts have a whole number; and not GPUs.
-    pub(super) by_slices: bool,
+    pub by_slices: bool,
     /// The most GPUs.
-    pub(super) gpus: u32,
+    pub gpus: u32,
     /// The least size of a free block on one of the GPUs.
-    pub(super) free: u32,
+    pub free: u32,
 }
 
 /// A unit of the linear program.
 #[derive(Clone, Debug)]
-pub(super) enum Unit {
+pub enum Unit {
     /// A GPU with a layout.
     Gpu(usize),
     /// A device of a size that programs share.
@@ -31,33 +31,33 @@ pub(super) enum Unit {
 
 /// Something that a limit is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Counted {
+pub enum Counted {
     Unit(usize),
     Load(Load),
 }
 
 /// A limit to a number: at least, or at most.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Limit {
+pub enum Limit {
     Least(u32),
     Most(u32),
 }
 
-pub(super) type Limits = Vec<(Counted, Limit)>;
+pub type Limits = Vec<(Counted, Limit)>;
 
 /// The solution of a linear program.
-pub(super) struct Relaxed {
+pub struct Relaxed {
     /// No solution costs less; infinite if there is none.
-    pub(super) bound: f64,
+    pub bound: f64,
     /// The number of each unit.
-    pub(super) numbers: Vec<f64>,
+    pub numbers: Vec<f64>,
     /// False if demands are not met, although it is not proven that they cannot be.
-    pub(super) is_met: bool,
+    pub is_met: bool,
 }
 
-pub(super) struct Relaxation<'a> {
-    pub(super) problem: &'a Problem,
-    pub(super) units: Vec<Unit>,
+pub struct Relaxation<'a> {
+    pub problem: &'a Problem,
+    pub units: Vec<Unit>,
     slices_unit: u32,
     /// True for sizes of devices that programs share.
     is_shared: Vec<bool>,
@@ -68,12 +68,12 @@ pub(super) struct Relaxation<'a> {
     demands: usize,
     groups: usize,
     /// The work that was done, in multiplications or so, and the most that may be.
-    pub(super) work: u64,
+    pub work: u64,
     most_work: u64,
 }
 
 impl<'a> Relaxation<'a> {
-    pub(super) fn new(problem: &'a Problem, most_work: u64) -> Self {
+    pub fn new(problem: &'a Problem, most_work: u64) -> Self {
         let mut loads = BTreeMap::new();
         let mut is_shared = vec![false; problem.sizes.len()];
         for (demand, of) in problem.demands.iter().enumerate() {
@@ -160,7 +160,7 @@ impl<'a> Relaxation<'a> {
     }
 
     /// Solves it with limits.
-    pub(super) fn solve(&mut self, goal: &Goal, limits: &Limits) -> Relaxed {
+    pub fn solve(&mut self, goal: &Goal, limits: &Limits) -> Relaxed {
         let mut program = Program::new(self, goal, limits);
         loop {
             let most_work = self.most_work.saturating_sub(self.work);
@@ -252,7 +252,7 @@ impl<'a> Relaxation<'a> {
 }
 
 /// The least and the most of something.
-pub(super) type Range = (u32, u32);
+pub type Range = (u32, u32);
 
 const ANY: Range = (0, u32::MAX);
 

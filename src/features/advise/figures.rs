@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use super::Figure;
-use super::memory_of;
+use super::advice::memory_of;
 use crate::geometry::ProfileName;
 use crate::plan::virtual_node::{EmptyNode, GpuGroup};
 use crate::profile::{Amount, MeasuredDevice, Measurement, Sharing, WantedProgram};
@@ -70,8 +69,15 @@ impl fmt::Display for Unusable {
     }
 }
 
+/// Figures of a program on a device of one of the groups.
+#[derive(Clone, Debug)]
+pub struct Figure {
+    pub group: usize,
+    pub measured: Measurement,
+}
+
 /// Returns the figures that can be used for a program.
-pub(super) fn usable(
+pub fn usable(
     node: &EmptyNode,
     program: &WantedProgram,
     measured: &[Measurement],

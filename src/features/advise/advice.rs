@@ -1,15 +1,5 @@
 //! The smallest hardware for programs, by measured figures.
 
-mod figures;
-mod knapsack;
-mod problem;
-mod profile;
-mod relaxation;
-mod search;
-mod simplex;
-#[cfg(test)]
-mod tests;
-
 use thiserror::Error;
 
 use crate::failure::{ExitStatus, Failure};
@@ -18,10 +8,10 @@ use crate::host::count;
 use crate::plan::virtual_node::{EmptyNode, GpuGroup};
 use crate::profile::{Amount, MeasuredDevice, Measurement, Sharing, Wanted, WantedProgram};
 
-pub use figures::Unusable;
-use figures::usable;
-use problem::{Demand, Layout, Offer, PARTS, Problem, Size};
-use search::{Found, Solution, fewest_gpus, smallest};
+use super::figures::{Figure, Unusable, usable};
+use super::solver::{
+    Demand, Found, Layout, Offer, PARTS, Problem, Size, Solution, fewest_gpus, smallest,
+};
 
 /// The number of GPUs where as many may be had as are needed.
 pub const ANY_NUMBER: u32 = 1024;
@@ -145,21 +135,14 @@ pub fn advise(
 }
 
 /// Programs with the figures that can be used for each.
-struct Request<'a> {
-    node: &'a EmptyNode,
-    wanted: &'a [WantedProgram],
-    rows: Vec<Vec<Figure>>,
-}
-
-/// Figures of a program on a device of one of the groups.
-#[derive(Clone, Debug)]
-struct Figure {
-    group: usize,
-    measured: Measurement,
+pub struct Request<'a> {
+    pub node: &'a EmptyNode,
+    pub wanted: &'a [WantedProgram],
+    pub rows: Vec<Vec<Figure>>,
 }
 
 /// A size of device of a group.
-struct Candidate<'a> {
+pub struct Candidate<'a> {
     group: usize,
     /// `None` for a whole GPU.
     profile: Option<&'a GpuInstanceProfile>,
@@ -186,7 +169,7 @@ impl Candidate<'_> {
 }
 
 /// Returns the memory of a whole GPU in MiB; without a limit if nobody has published it.
-fn memory_of(group: &GpuGroup) -> u64 {
+pub fn memory_of(group: &GpuGroup) -> u64 {
     let published = group.model.and_then(crate::catalog::Model::memory_gib);
     group
         .memory_mib
@@ -235,7 +218,7 @@ impl<'a> Request<'a> {
     }
 
     /// The problem with those sizes of devices that may be used.
-    fn problem(&self, gpus: &[u32], may_use: impl Fn(&Candidate<'a>) -> bool) -> Problem {
+    pub fn problem(&self, gpus: &[u32], may_use: impl Fn(&Candidate<'a>) -> bool) -> Problem {
         let sizes: Vec<Candidate<'a>> = self.sizes().into_iter().filter(may_use).collect();
         let mut layouts = Vec::new();
         for (nth, group) in self.node.groups.iter().enumerate() {
@@ -350,7 +333,7 @@ impl AdvisedDevice {
 }
 
 /// Returns a number of things in a list.
-fn number(length: usize) -> u32 {
+pub fn number(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX)
 }
 

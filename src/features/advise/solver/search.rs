@@ -10,8 +10,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::knapsack::NEARLY;
-use super::problem::{FilledDevice, Load, PARTS, Problem};
 use super::relaxation::{Counted, Goal, Limit, Limits, Relaxation, Relaxed, Unit};
+use super::{FilledDevice, Load, PARTS, Problem};
 
 /// The work of the whole search, about a second's worth. A first solution may take four times as much.
 const WORK: u64 = 1_500_000_000;
@@ -28,20 +28,20 @@ type Gpus = Vec<(usize, Vec<FilledDevice>)>;
 
 /// GPUs with devices, on which everything wanted runs.
 #[derive(Clone, Debug)]
-pub(super) struct Solution {
-    pub(super) gpus: Gpus,
-    pub(super) slices: u32,
+pub struct Solution {
+    pub gpus: Gpus,
+    pub slices: u32,
     /// The largest free block on one of these GPUs.
-    pub(super) free: u32,
+    pub free: u32,
     /// The number of GPUs that was proven to be needed, and of slices on that many GPUs as the solution has.
-    pub(super) least_gpus: u32,
-    pub(super) least_slices: u32,
+    pub least_gpus: u32,
+    pub least_slices: u32,
     /// True if no solution with as many GPUs and slices has a larger free block.
-    pub(super) is_proven: bool,
+    pub is_proven: bool,
 }
 
 /// The result of a search.
-pub(super) enum Found<T> {
+pub enum Found<T> {
     Solution(T),
     /// There is none.
     None,
@@ -50,7 +50,7 @@ pub(super) enum Found<T> {
 }
 
 /// Returns the smallest hardware.
-pub(super) fn smallest(problem: &Problem) -> Found<Solution> {
+pub fn smallest(problem: &Problem) -> Found<Solution> {
     let mut search = Search::new(problem);
     let (mut gpus, least_gpus) = match search.fewest_gpus() {
         (Some(gpus), least) => (gpus, least),
@@ -93,7 +93,7 @@ pub(super) fn smallest(problem: &Problem) -> Found<Solution> {
 }
 
 /// Returns the fewest GPUs that are known to do.
-pub(super) fn fewest_gpus(problem: &Problem) -> Option<u32> {
+pub fn fewest_gpus(problem: &Problem) -> Option<u32> {
     let (gpus, _) = Search::new(problem).fewest_gpus();
     gpus.map(|gpus| length(&gpus))
 }

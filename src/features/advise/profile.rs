@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use toml::{Table, Value};
 
-use super::{Advice, AdvisedDevice, AdvisedGpu};
+use super::advice::{Advice, AdvisedDevice, AdvisedGpu, number};
 use crate::geometry::{Partition, SliceMap};
 use crate::host::grouped;
 use crate::plan::virtual_node::{EmptyNode, GpuGroup};
@@ -73,7 +73,7 @@ fn block(indices: &[u32], gpu: &AdvisedGpu, group: &GpuGroup) -> DraftBlock {
             format!("{}-{{gpu}}-{{n}}", device.name()).into(),
         );
         if alike.len() > 1 {
-            entry.insert("count".to_owned(), Value::from(super::number(alike.len())));
+            entry.insert("count".to_owned(), Value::from(number(alike.len())));
         }
         entry.insert("mps".to_owned(), device.settings().into());
         entries.push(entry);
@@ -150,7 +150,7 @@ impl AdvisedDevice {
             .map(|row| row.threads.value())
             .fold(0.0, f64::max);
         if self.copies() > 1 || threads < 100.0 {
-            settings.insert(ACTIVE_THREAD_PERCENTAGE.to_owned(), number(threads));
+            settings.insert(ACTIVE_THREAD_PERCENTAGE.to_owned(), percentage(threads));
         }
         if self.programs.len() > 1 {
             // Not equal parts: each program has its own need.
@@ -174,7 +174,7 @@ impl AdvisedDevice {
 }
 
 /// A number as people write it: 50 and not 50.0.
-fn number(value: f64) -> Value {
+fn percentage(value: f64) -> Value {
     let text = value.to_string();
     text.parse::<i64>()
         .map_or(Value::Float(value), Value::Integer)

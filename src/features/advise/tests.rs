@@ -6,11 +6,11 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-use super::problem::{FilledDevice, PARTS};
-use super::search::{Found, smallest};
-use super::*;
-use crate::plan::virtual_node::{check_on_gpus, plan_on};
-use crate::profile::Profile;
+use super::advice::*;
+use super::figures::usable;
+use super::solver::{FilledDevice, Found, PARTS, Problem, smallest};
+use crate::plan::virtual_node::{EmptyNode, check_on_gpus, plan_on};
+use crate::profile::{Amount, Measurement, Profile, Sharing, Wanted, WantedProgram};
 use crate::settings::Percentage;
 
 /// Nodes that are small enough for brute force.

@@ -1,9 +1,9 @@
 //! The two questions that prices of devices and loads answer exactly: the cheapest way to meet a demand, and the loads that
 //! are worth most together on one device.
 
-use super::problem::{Demand, Load, PARTS, Problem, common_divisor};
 use super::relaxation::Range;
 use super::simplex::GAIN;
+use super::{Demand, Load, PARTS, Problem, common_divisor};
 
 /// The most steps of a demand in which its least cost is computed.
 const MOST_STEPS: u32 = 1024;
@@ -15,10 +15,10 @@ const MOST_STATES: u64 = 20_000;
 const FOUND: f64 = 2.0 * GAIN;
 
 /// A demand is met by this much, since supplies are not exact in binary.
-pub(super) const NEARLY: f64 = 1e-9;
+pub const NEARLY: f64 = 1e-9;
 
 /// The supplies of a demand in steps, each rounded up: costs in steps are never too high.
-pub(super) struct Steps {
+pub struct Steps {
     supplies: Vec<u32>,
     all: u32,
 }
@@ -34,7 +34,7 @@ fn rounded_up(part: f64, all: u32, tolerance: f64) -> u32 {
 
 impl Steps {
     /// Chooses the number of steps with which the least is added in rounding.
-    pub(super) fn of(demand: &Demand) -> Self {
+    pub fn of(demand: &Demand) -> Self {
         let supplies = |all: u32| {
             demand
                 .offers
@@ -60,7 +60,7 @@ impl Steps {
         }
     }
 
-    pub(super) fn work(&self) -> u64 {
+    pub fn work(&self) -> u64 {
         u64::from(self.all) * self.supplies.len() as u64
     }
 
@@ -80,7 +80,7 @@ impl Steps {
 }
 
 /// The search for the cheapest numbers of offers that meet a demand.
-pub(super) struct Covering<'a> {
+pub struct Covering<'a> {
     demand: &'a Demand,
     steps: &'a Steps,
     /// The price of each offer.
@@ -93,15 +93,15 @@ pub(super) struct Covering<'a> {
     per_supply: f64,
     costs: Vec<f64>,
     counts: Vec<u32>,
-    pub(super) best: Option<Vec<u32>>,
+    pub best: Option<Vec<u32>>,
     /// The cost that is to be undercut, then that of the best; and the least that is possible.
-    pub(super) least: f64,
-    pub(super) states: u64,
+    pub least: f64,
+    pub states: u64,
 }
 
 impl<'a> Covering<'a> {
     /// Searches for numbers of offers, at least and at most so many of each, that cost less than a limit.
-    pub(super) fn search(
+    pub fn search(
         (demand, steps): (&'a Demand, &'a Steps),
         prices: &'a [f64],
         ranges: &'a [Range],
@@ -181,7 +181,7 @@ type Needs = [usize; 2];
 const MEMORY: u64 = 128;
 
 /// The search for the loads that are worth most together on a device of a size.
-pub(super) struct Filling<'a> {
+pub struct Filling<'a> {
     problem: &'a Problem,
     memory_mib: u64,
     /// The loads of each program.
@@ -191,7 +191,7 @@ pub(super) struct Filling<'a> {
     /// Loads that are not to be found again.
     known: &'a [&'a [Load]],
     chosen: Vec<Load>,
-    pub(super) best: Option<Vec<Load>>,
+    pub best: Option<Vec<Load>>,
     /// The worth that is to be exceeded, then that of the best.
     worth: f64,
     /// The most that loads can be worth.
@@ -201,7 +201,7 @@ pub(super) struct Filling<'a> {
 
 impl<'a> Filling<'a> {
     /// Searches for loads that are worth more than a limit.
-    pub(super) fn search(
+    pub fn search(
         problem: &'a Problem,
         size: usize,
         price: impl Fn(Load) -> f64,
@@ -256,11 +256,11 @@ impl<'a> Filling<'a> {
     }
 
     /// Returns the most that loads can be worth.
-    pub(super) fn most(&self) -> f64 {
+    pub fn most(&self) -> f64 {
         self.worth.max(self.most)
     }
 
-    pub(super) fn work(&self) -> u64 {
+    pub fn work(&self) -> u64 {
         let items: usize = self.programs.iter().map(Vec::len).sum();
         let rooms: usize = self.worths.iter().map(|worths| worths[0].len()).sum();
         self.states * 8 + (items * rooms) as u64

@@ -4,19 +4,19 @@
 const TINY: f64 = 1e-9;
 
 /// A reduced cost that is worth a step.
-pub(super) const GAIN: f64 = 1e-7;
+pub const GAIN: f64 = 1e-7;
 
 /// The cost of each unit by which a row falls short.
-pub(super) const SHORT: f64 = 1e5;
+pub const SHORT: f64 = 1e5;
 
 /// A number by which rows are relaxed.
 const HAIR: f64 = 1e-6;
 
 /// Something of which any number may be taken: what one costs, and what it adds to rows.
 #[derive(Clone, Debug)]
-pub(super) struct Column {
-    pub(super) cost: f64,
-    pub(super) entries: Vec<(usize, f64)>,
+pub struct Column {
+    pub cost: f64,
+    pub entries: Vec<(usize, f64)>,
 }
 
 /// The variable of a row of the basis.
@@ -30,19 +30,19 @@ enum Basic {
 }
 
 /// The cheapest numbers of columns with which every row reaches its least.
-pub(super) struct Simplex {
+pub struct Simplex {
     /// The inverse of the basis, row by row.
     inverse: Vec<f64>,
     basis: Vec<Basic>,
     values: Vec<f64>,
     /// The price of each row.
-    pub(super) prices: Vec<f64>,
+    pub prices: Vec<f64>,
     /// The work that was done, in multiplications or so.
-    pub(super) work: u64,
+    pub work: u64,
 }
 
 impl Simplex {
-    pub(super) fn new(least: &[f64]) -> Self {
+    pub fn new(least: &[f64]) -> Self {
         let rows = least.len();
         let mut simplex = Self {
             inverse: vec![0.0; rows * rows],
@@ -74,7 +74,7 @@ impl Simplex {
     }
 
     /// Returns the cost of a column beyond what it is worth by the prices.
-    pub(super) fn reduced(&self, column: &Column) -> f64 {
+    pub fn reduced(&self, column: &Column) -> f64 {
         let worth = column
             .entries
             .iter()
@@ -83,7 +83,7 @@ impl Simplex {
     }
 
     /// Goes on until no column makes it cheaper. Returns false if that takes too much work.
-    pub(super) fn minimize(&mut self, columns: &[Column], most_work: u64) -> bool {
+    pub fn minimize(&mut self, columns: &[Column], most_work: u64) -> bool {
         while self.work <= most_work {
             self.work += 4 * columns.len() as u64;
             let mut best = (-GAIN, None);
@@ -169,7 +169,7 @@ impl Simplex {
     }
 
     /// Returns the number of each column, of so many.
-    pub(super) fn numbers(&self, columns: usize) -> Vec<f64> {
+    pub fn numbers(&self, columns: usize) -> Vec<f64> {
         let mut numbers = vec![0.0; columns];
         for (basic, value) in self.basis.iter().zip(&self.values) {
             if let Basic::Column(nth) = basic {
@@ -180,7 +180,7 @@ impl Simplex {
     }
 
     /// Returns what all rows fall short together.
-    pub(super) fn shortfall(&self) -> f64 {
+    pub fn shortfall(&self) -> f64 {
         let rows = self.basis.iter().zip(&self.values);
         rows.filter(|(basic, _)| **basic == Basic::Shortfall)
             .map(|(_, value)| value)
