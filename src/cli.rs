@@ -15,7 +15,7 @@ use crate::commands::schema::Document;
 use crate::config::{LOG, VARIABLES};
 use crate::error::{CommandError, Context as _, Result};
 use crate::failure::ExitStatus;
-use crate::features::advise::{AdviceDocument, smallest_layout};
+use crate::features::advise::{Advice, smallest_layout};
 use crate::features::check::{CheckDocument, ModelsDocument};
 use crate::features::compare::Comparison;
 use crate::features::completion::{Sources, complete};
@@ -186,7 +186,7 @@ documents! {
     "down" "The output of down --json" schema_of::<ChangeDocument>;
     "verify" "The output of verify --json" schema_of::<VerifyDocument>;
     "compare" "The output of compare --json" schema_of::<Comparison>;
-    "advise" "The output of advise --json" schema_of::<AdviceDocument>;
+    "advise" "The output of advise --json" schema_of::<Advice>;
     "env" "The output of env --format json" schema_of::<EnvDocument>;
     "check" "The output of check --json" schema_of::<CheckDocument>;
     "models" "The output of check --models --json" schema_of::<ModelsDocument>;

@@ -36,7 +36,7 @@ use crate::host::{
     write_new_text_to, write_text_to,
 };
 use crate::mps::ContextMemory;
-use crate::node::{Detail, Node, observe};
+use crate::node::{Detail, Node, lost_hint, observe};
 use crate::plan::virtual_node::EmptyNode;
 use crate::plan::{Plan, Start};
 use crate::profile::{DraftProfile, Profile, Wanted};
@@ -61,6 +61,24 @@ pub struct Context<'a> {
 
 /// The time to wait for another change.
 pub const LOCK_LIMIT: Duration = Duration::from_secs(10);
+
+/// Returns this node as if nothing was on its GPUs, for those who plan on it or, with `--gpu`, on another.
+pub fn empty_node(environment: &Environment) -> Result<EmptyNode> {
+    let hint = "for GPUs of another machine name them: --gpu a100-80gb:8";
+    let node = observe(environment, Detail::OFFERS)
+        .map_err(|error| CommandError::from(error).hint(hint))?;
+    for hidden in node.hidden() {
+        note(&format!("not seen: {hidden}"));
+    }
+    if let (true, Some((_, why))) = (node.gpus.is_empty(), node.lost_gpus().next()) {
+        return Err(failed(why).hint(lost_hint()));
+    }
+    if node.gpus.is_empty() {
+        let message = format!("the driver ({}) shows no GPU", node.driver);
+        return Err(failed(message).hint(hint));
+    }
+    Ok(EmptyNode::of(&node))
+}
 
 /// The detail that a plan for the profile needs: the profiles of GPUs matter only if some are partitioned.
 pub fn detail_for(profile: &Profile) -> Detail {

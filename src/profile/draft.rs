@@ -90,19 +90,6 @@ pub fn counted(entries: &[Table]) -> Vec<Table> {
 /// Settings as a profile writes them.
 pub fn settings_table(settings: &Settings) -> Table {
     let mut table = Table::try_from(settings).unwrap_or_default();
-    for (_, value) in &mut table {
-        if let Value::Float(number) = *value
-            && number.fract() == 0.0
-        {
-            // 50 and not 50.0
-            #[allow(
-                clippy::cast_possible_truncation,
-                reason = "it is a whole number up to 100"
-            )]
-            let whole = number as i64;
-            *value = Value::Integer(whole);
-        }
-    }
     if let Some(share) = &settings.share {
         table.insert(SHARE.to_owned(), Value::from(i64::from(share.clients)));
         table.retain(|key, _| !share.decides(key));
@@ -199,6 +186,8 @@ fn inline(table: &Table) -> String {
 fn pair(key: &str, value: &Value) -> String {
     match value {
         Value::Table(table) => format!("{key} = {}", inline(table)),
+        // 50 and not 50.0
+        Value::Float(number) => format!("{key} = {number}"),
         value => format!("{key} = {value}"),
     }
 }

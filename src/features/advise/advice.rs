@@ -1,423 +1,235 @@
-//! The smallest hardware for programs, by measured figures.
+//! The smallest hardware for programs: the output of `advise`.
 
-use thiserror::Error;
+use schemars::JsonSchema;
+use serde::Serialize;
 
-use crate::failure::{ExitStatus, Failure};
-use crate::geometry::{GpuInstanceProfile, ProfileName, partitions};
-use crate::host::count;
+use crate::geometry::{Partition, ProfileName, SliceMap};
+use crate::host::grouped;
 use crate::plan::virtual_node::{EmptyNode, GpuGroup};
-use crate::profile::{Amount, MeasuredDevice, Measurement, Sharing, Wanted, WantedProgram};
+use crate::profile::{Amount, MeasuredDevice, Measurement, Wanted};
+use crate::render::json::{VERSION, Version, as_seconds};
+use crate::settings::Percentage;
 
-use super::figures::{Figure, Unusable, usable};
-use super::solver::{
-    Demand, Found, Layout, Offer, PARTS, Problem, Size, Solution, fewest_gpus, smallest,
-};
+use super::request::Request;
+use super::solver::{FilledDevice, Solution};
 
-/// The number of GPUs where as many may be had as are needed.
-pub const ANY_NUMBER: u32 = 1024;
-
-/// Devices on GPUs, on which all programs run.
-#[derive(Clone, Debug)]
+/// The output of `mig-mps advise --json`.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "advise")]
 pub struct Advice {
-    /// The GPUs, those of each group together.
-    pub gpus: Vec<AdvisedGpu>,
-    /// The compute slices of all devices.
+    version: Version,
+    /// The GPUs that are used; those with the same devices together.
+    pub gpus: Vec<AdvisedGpus>,
+    /// The indices of the GPUs that are left over.
+    pub unused: Vec<u32>,
+    /// The compute slices of all devices; a whole GPU has all of its slices.
     pub slices: u32,
-    /// The largest free block on one of the GPUs, in placement units.
-    pub free: u32,
+    /// The placement units of the largest free block on one of the GPUs that are used.
+    pub largest_free_block: u32,
+    /// True if nothing better exists: fewer GPUs, then fewer slices, then a larger free block.
+    pub is_proven: bool,
     /// The number of GPUs that is needed whatever is chosen.
     pub least_gpus: u32,
     /// The number of slices that is needed on as many GPUs.
     pub least_slices: u32,
-    /// True if nothing better exists: fewer GPUs, then fewer slices, then a larger free block.
-    pub is_proven: bool,
-    /// The number of GPUs if each was one device; `None` if a program has no figures for that.
-    pub undivided: Option<u32>,
+    /// The number of GPUs if each was one device; null if a program has no figures for that.
+    pub undivided_gpus: Option<u32>,
+    pub programs: Vec<Supply>,
+    /// The profile that makes these devices.
+    pub profile: String,
 }
 
-/// The devices of a GPU.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AdvisedGpu {
-    /// The position of its group in the node.
-    pub group: usize,
+/// GPUs with the same devices.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct AdvisedGpus {
+    pub indices: Vec<u32>,
+    /// The model in the catalog.
+    pub model: Option<String>,
+    /// NVML's name.
+    pub product: String,
+    /// The slice map; null for a whole GPU.
+    pub map: Option<SliceMap>,
     pub devices: Vec<AdvisedDevice>,
 }
 
-/// A device, and the programs on it.
-#[derive(Clone, Debug, PartialEq)]
+/// A device.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct AdvisedDevice {
-    /// Its instance profile; `None` for a whole GPU.
+    /// Its instance profile; null for a whole GPU.
+    #[schemars(with = "Option<String>")]
     pub profile: Option<ProfileName>,
-    /// For each program the figures that it is expected to have.
-    pub programs: Vec<Measurement>,
+    /// Its programs, with the figures that each is expected to have.
+    pub programs: Vec<AdvisedProgram>,
 }
 
-/// The reason why there is no advice.
-#[derive(Debug, Error)]
-pub enum NoAdvice {
-    #[error("no figures can be used: {}", listed_below(.0))]
-    Unusable(Vec<Unusable>),
-    #[error("{} do not fit on {}: no layout has what all want", count(*programs, "program"), count(*gpus, "GPU"))]
-    TooFew {
-        programs: usize,
-        gpus: usize,
-        /// The number of GPUs that would do, if that is known.
-        needed: Option<u32>,
-    },
-    /// A limit was reached.
-    #[error("no layout was found, and it is not proven that there is none")]
-    NotFound,
+/// Copies of a program on a device.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct AdvisedProgram {
+    pub program: String,
+    pub copies: u32,
+    /// The active thread percentage of each copy.
+    #[serde(rename = "active_thread_percentage")]
+    #[schemars(with = "f64")]
+    pub threads: Percentage,
+    /// True if other programs of the device have more: each copy needs `run --threads`.
+    pub limits_itself: bool,
+    /// The throughput of all copies together.
+    pub rate: f64,
+    /// The device memory of all copies together; null if it was not measured.
+    pub memory_used_bytes: Option<u64>,
+    /// Null if it was not measured.
+    #[serde(rename = "latency_seconds", serialize_with = "as_seconds")]
+    #[schemars(with = "Option<f64>")]
+    pub latency_ms: Option<f64>,
+    /// True if it was computed from two measurements.
+    pub is_interpolated: bool,
 }
 
-fn listed_below(programs: &[Unusable]) -> String {
-    let lines: Vec<String> = programs.iter().map(ToString::to_string).collect();
-    lines.join("\n  ")
+/// The demand of a program, and its supply.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Supply {
+    pub program: String,
+    /// Null if copies are wanted.
+    pub wanted_rate: Option<f64>,
+    /// Null if a rate is wanted.
+    pub wanted_copies: Option<u32>,
+    rate: f64,
+    copies: u32,
 }
 
-impl Failure for NoAdvice {
-    fn status(&self) -> ExitStatus {
-        match self {
-            Self::Unusable(_) | Self::TooFew { .. } => ExitStatus::Infeasible,
-            Self::NotFound => ExitStatus::Failed,
-        }
-    }
-
-    fn hint(&self) -> Option<String> {
-        match self {
-            Self::Unusable(_) => Some(
-                "measure them: mig-mps compare --save FILE --program NAME -- COMMAND".to_owned(),
-            ),
-            Self::TooFew { needed, .. } => Some(format!(
-                "{} would do; or lower a rate, raise a largest latency, or let programs share devices",
-                count((*needed)? as usize, "GPU")
-            )),
-            Self::NotFound => {
-                Some("leave out figures of devices that are not to be used".to_owned())
-            }
-        }
-    }
-}
-
-/// Returns the smallest hardware for programs, on so many GPUs of each group of a node. Figures between measured ones are
-/// used only if `interpolates` is true.
-pub fn advise(
-    node: &EmptyNode,
-    gpus: &[u32],
-    wanted: &Wanted,
-    interpolates: bool,
-) -> Result<Advice, NoAdvice> {
-    let mut rows = Vec::new();
-    let mut unusable = Vec::new();
-    for program in &wanted.programs {
-        match usable(node, program, &wanted.measured, interpolates) {
-            Ok(figures) => rows.push(figures),
-            Err(why) => unusable.push(why),
-        }
-    }
-    if !unusable.is_empty() {
-        return Err(NoAdvice::Unusable(unusable));
-    }
-    let request = Request {
-        node,
-        wanted: &wanted.programs,
-        rows,
-    };
-    let problem = request.problem(gpus, |_| true);
-    match smallest(&problem) {
-        Found::Solution(solution) => Ok(request.advice(&problem, solution)),
-        Found::None => Err(NoAdvice::TooFew {
-            programs: wanted.programs.len(),
-            gpus: gpus.iter().sum::<u32>() as usize,
-            needed: fewest_gpus(&request.problem(&request.any_number(), |_| true)),
-        }),
-        Found::Unknown => Err(NoAdvice::NotFound),
-    }
-}
-
-/// Programs with the figures that can be used for each.
-pub struct Request<'a> {
-    pub node: &'a EmptyNode,
-    pub wanted: &'a [WantedProgram],
-    pub rows: Vec<Vec<Figure>>,
-}
-
-/// A size of device of a group.
-pub struct Candidate<'a> {
-    group: usize,
-    /// `None` for a whole GPU.
-    profile: Option<&'a GpuInstanceProfile>,
-    slices: u32,
-    /// The slices of the whole GPU.
-    all: u32,
-    memory_mib: u64,
-}
-
-impl Candidate<'_> {
-    /// True if it is all of a GPU.
-    fn is_undivided(&self) -> bool {
-        self.slices == self.all
-    }
-
-    fn is_of(&self, figure: &Figure) -> bool {
-        let is_same = match (&figure.measured.device, self.profile) {
-            (MeasuredDevice::Whole, None) => true,
-            (MeasuredDevice::Instance(name), Some(profile)) => *name == profile.name,
-            _ => false,
-        };
-        is_same && figure.group == self.group
-    }
-}
-
-/// Returns the memory of a whole GPU in MiB; without a limit if nobody has published it.
-pub fn memory_of(group: &GpuGroup) -> u64 {
-    let published = group.model.and_then(crate::catalog::Model::memory_gib);
-    group
-        .memory_mib
-        .or(published.map(|gib| gib << 10))
-        .unwrap_or(u64::MAX >> 1)
-}
-
-/// Returns the compute slices of a whole GPU.
-fn slices_of(group: &GpuGroup) -> u32 {
-    let slices = group.profiles.iter().map(|profile| profile.slices);
-    slices.max().unwrap_or(1)
-}
-
-impl<'a> Request<'a> {
-    fn any_number(&self) -> Vec<u32> {
-        vec![ANY_NUMBER; self.node.groups.len()]
-    }
-
-    /// The sizes of devices that programs have figures for.
-    fn sizes(&self) -> Vec<Candidate<'a>> {
-        let mut sizes = Vec::new();
-        for (nth, group) in self.node.groups.iter().enumerate() {
-            let all = slices_of(group);
-            let whole = Candidate {
-                group: nth,
-                profile: None,
-                slices: all,
-                all,
-                memory_mib: memory_of(group),
+impl Advice {
+    /// Puts a solution into words and figures, on a node with as many GPUs of each product as it needs.
+    pub fn of(
+        request: &Request<'_>,
+        solution: &Solution,
+        wanted: &Wanted,
+        node: &EmptyNode,
+    ) -> Self {
+        let gpus = AdvisedGpus::all(request, solution, node);
+        let programs = wanted.programs.iter().map(|program| {
+            let all = gpus.iter().flat_map(|gpus| {
+                let programs = gpus.devices.iter().flat_map(|device| &device.programs);
+                gpus.indices.iter().flat_map(move |_| programs.clone())
+            });
+            let own = all.filter(|one| one.program == program.name);
+            let (wanted_rate, wanted_copies) = match program.amount {
+                Amount::Rate(rate) => (Some(rate), None),
+                Amount::Copies(copies) => (None, Some(copies)),
             };
-            let plain = group
-                .profiles
-                .iter()
-                .filter(|profile| profile.name.is_plain());
-            let instances = plain.map(|profile| Candidate {
-                group: nth,
-                profile: Some(profile),
-                slices: profile.slices,
-                all,
-                memory_mib: profile.memory_mib,
-            });
-            sizes.extend(instances.chain([whole]));
-        }
-        sizes.retain(|size| self.rows.iter().flatten().any(|figure| size.is_of(figure)));
-        sizes
-    }
-
-    /// The problem with those sizes of devices that may be used.
-    pub fn problem(&self, gpus: &[u32], may_use: impl Fn(&Candidate<'a>) -> bool) -> Problem {
-        let sizes: Vec<Candidate<'a>> = self.sizes().into_iter().filter(may_use).collect();
-        let mut layouts = Vec::new();
-        for (nth, group) in self.node.groups.iter().enumerate() {
-            layouts.extend(layouts_of(nth, group, &sizes));
-        }
-        let demands = self.wanted.iter().zip(&self.rows).enumerate();
-        Problem {
-            gpus: gpus.to_vec(),
-            layouts,
-            demands: demands
-                .map(|(nth, (program, rows))| {
-                    let friends =
-                        (0..self.wanted.len()).filter(|other| self.are_friends(nth, *other));
-                    demand(program, rows, friends.collect(), &sizes)
-                })
-                .collect(),
-            sizes: sizes
-                .iter()
-                .map(|size| Size {
-                    slices: size.slices,
-                    memory_mib: size.memory_mib,
-                })
-                .collect(),
-        }
-    }
-
-    /// True if two programs may share a device.
-    fn are_friends(&self, one: usize, other: usize) -> bool {
-        let (one, other) = (&self.wanted[one], &self.wanted[other]);
-        let takes = |one: &WantedProgram, other: &WantedProgram| match &one.sharing {
-            Sharing::Any => true,
-            Sharing::With(names) => names.contains(&other.name),
-            Sharing::Alone | Sharing::Own => false,
-        };
-        one.name != other.name && takes(one, other) && takes(other, one)
-    }
-
-    fn advice(&self, problem: &Problem, solution: Solution) -> Advice {
-        let sizes = self.sizes();
-        let mut gpus: Vec<AdvisedGpu> = Vec::new();
-        for (group, devices) in solution.gpus {
-            let mut devices: Vec<AdvisedDevice> = devices
-                .into_iter()
-                .map(|device| AdvisedDevice {
-                    profile: sizes[device.size]
-                        .profile
-                        .map(|profile| profile.name.clone()),
-                    programs: device
-                        .loads
-                        .iter()
-                        .map(|load| {
-                            self.rows[load.demand][problem.offer(*load).row]
-                                .measured
-                                .clone()
-                        })
-                        .collect(),
-                })
-                .collect();
-            let slices = |device: &AdvisedDevice| device.profile.as_ref().map(ProfileName::slices);
-            devices.sort_by(|one, other| {
-                slices(other)
-                    .cmp(&slices(one))
-                    .then(one.order().cmp(&other.order()))
-            });
-            gpus.push(AdvisedGpu { group, devices });
-        }
-        // Those that are alike are neighbours.
-        gpus.sort_by_key(|gpu| {
-            let order: Vec<_> = gpu.devices.iter().map(AdvisedDevice::order).collect();
-            (
-                gpu.group,
-                std::cmp::Reverse(order.len()),
-                format!("{order:?}"),
-            )
+            Supply {
+                program: program.name.clone(),
+                wanted_rate,
+                wanted_copies,
+                rate: own.clone().map(|one| one.rate).sum(),
+                copies: own.map(|one| one.copies).sum(),
+            }
         });
-        Advice {
-            gpus,
+        let mut unused: Vec<u32> = node.node.gpus.iter().map(|gpu| gpu.index).collect();
+        unused.retain(|index| gpus.iter().all(|gpus| !gpus.indices.contains(index)));
+        Self {
+            version: VERSION,
+            unused,
             slices: solution.slices,
-            free: solution.free,
+            largest_free_block: solution.free,
+            is_proven: solution.is_proven,
             least_gpus: solution.least_gpus,
             least_slices: solution.least_slices,
-            is_proven: solution.is_proven,
-            undivided: self.undivided(),
+            undivided_gpus: request.undivided(),
+            programs: programs.collect(),
+            profile: super::profile::draft(&gpus, node).to_string(),
+            gpus,
         }
     }
 
-    /// Returns the number of GPUs if each is one device; `None` if a program has no figures for that.
-    fn undivided(&self) -> Option<u32> {
-        let problem = self.problem(&self.any_number(), Candidate::is_undivided);
-        let can_be_met = problem
-            .demands
+    /// Returns the number of GPUs that are used.
+    pub fn used(&self) -> usize {
+        self.gpus.iter().map(|gpus| gpus.indices.len()).sum()
+    }
+}
+
+impl AdvisedGpus {
+    /// Gives the GPUs of a solution their places in a node.
+    pub fn all(request: &Request<'_>, solution: &Solution, node: &EmptyNode) -> Vec<Self> {
+        let group_of = |nth: usize| {
+            let product = &request.node.groups[nth].product;
+            let mut groups = node.groups.iter();
+            groups.find(|group| group.product == *product)
+        };
+        grouped(&solution.gpus, |one, other| one == other)
+            .into_iter()
+            .scan(vec![0; request.node.groups.len()], |used, alike| {
+                let (nth, devices) = alike[0];
+                let group = group_of(*nth)?;
+                let indices = group.indices.iter().skip(used[*nth]).take(alike.len());
+                used[*nth] += alike.len();
+                Some(Self::of(
+                    request,
+                    group,
+                    indices.copied().collect(),
+                    devices,
+                ))
+            })
+            .collect()
+    }
+
+    fn of(
+        request: &Request<'_>,
+        group: &GpuGroup,
+        indices: Vec<u32>,
+        devices: &[FilledDevice],
+    ) -> Self {
+        let devices = devices
             .iter()
-            .all(|demand| !demand.offers.is_empty());
-        can_be_met.then(|| fewest_gpus(&problem))?
+            .map(|device| AdvisedDevice::of(request, device));
+        let devices: Vec<AdvisedDevice> = devices.collect();
+        let profiles = devices.iter().map(|device| {
+            let name = device.profile.as_ref()?;
+            group.profiles.iter().find(|profile| profile.name == *name)
+        });
+        let profiles: Option<Vec<_>> = profiles.collect();
+        Self {
+            indices,
+            model: group.model.map(|model| model.key.clone()),
+            product: group.product.clone(),
+            map: profiles.and_then(|all| Partition::of(all.into_iter()).map(&group.profiles)),
+            devices,
+        }
     }
 }
 
 impl AdvisedDevice {
-    /// The order of devices of one size on a GPU.
-    fn order(&self) -> (String, Vec<(&str, u32, String)>) {
-        let programs = self.programs.iter();
-        let programs =
-            programs.map(|row| (row.program.as_str(), row.copies, row.threads.to_string()));
-        (
-            self.profile
-                .as_ref()
-                .map(ToString::to_string)
-                .unwrap_or_default(),
-            programs.collect(),
-        )
-    }
-}
-
-/// Returns a number of things in a list.
-pub fn number(length: usize) -> u32 {
-    u32::try_from(length).unwrap_or(u32::MAX)
-}
-
-/// Returns every layout of a GPU with devices of these sizes.
-fn layouts_of(nth: usize, group: &GpuGroup, sizes: &[Candidate<'_>]) -> Vec<Layout> {
-    let own = || sizes.iter().filter(|size| size.group == nth);
-    let offered: Vec<GpuInstanceProfile> = own().filter_map(|size| size.profile.cloned()).collect();
-    let counts = |count: &dyn Fn(&Candidate<'_>) -> u32| {
-        let counts = sizes
-            .iter()
-            .map(|size| if size.group == nth { count(size) } else { 0 });
-        counts.collect::<Vec<u32>>()
-    };
-    let mut layouts: Vec<Layout> = partitions(&offered, 0)
-        .into_iter()
-        .map(|partition| Layout {
-            group: nth,
-            counts: counts(&|size| {
-                let mut own = partition.counts.iter();
-                let found =
-                    own.find(|(profile, _)| size.profile.is_some_and(|size| size.id == profile.id));
-                found.map_or(0, |(_, count)| *count)
-            }),
-            free: partition
-                .map(&group.profiles)
-                .map_or(0, |map| map.largest_free()),
-        })
-        .collect();
-    if own().any(|size| size.profile.is_none()) {
-        let counts = counts(&|size| u32::from(size.profile.is_none()));
-        layouts.push(Layout {
-            group: nth,
-            counts,
-            free: 0,
-        });
-    }
-    layouts
-}
-
-/// Returns what a program wants, with those of its figures that no others make needless.
-fn demand(
-    program: &WantedProgram,
-    rows: &[Figure],
-    friends: Vec<usize>,
-    sizes: &[Candidate<'_>],
-) -> Demand {
-    let mut offers: Vec<Offer> = Vec::new();
-    for (row, figure) in rows.iter().enumerate() {
-        let Some(size) = sizes.iter().position(|size| size.is_of(figure)) else {
-            continue;
-        };
-        let measured = &figure.measured;
-        let tenths = measured
-            .threads
-            .tenths()
-            .saturating_mul(measured.copies)
-            .min(PARTS);
-        let wanted_mib = program.memory_mib * u64::from(measured.copies);
-        offers.push(Offer {
-            size,
-            parts: if friends.is_empty() { PARTS } else { tenths },
-            memory_mib: measured.memory_mib.unwrap_or(0).max(wanted_mib),
-            supply: match program.amount {
-                Amount::Rate(rate) => measured.throughput / rate,
-                Amount::Copies(copies) => f64::from(measured.copies) / f64::from(copies),
+    fn of(request: &Request<'_>, device: &FilledDevice) -> Self {
+        let rows = device.loads.iter().map(|load| request.measured(*load));
+        let threads = rows.clone().map(|row| row.threads.value());
+        let most = threads.fold(0.0, f64::max);
+        Self {
+            profile: match &request.problem.sizes[device.size].device {
+                MeasuredDevice::Whole => None,
+                MeasuredDevice::Instance(name) => Some(name.clone()),
             },
-            row,
-        });
+            programs: rows
+                .map(|row| AdvisedProgram::of(row, row.threads.value() < most))
+                .collect(),
+        }
     }
-    // Of equal ones, the first.
-    let all = offers.clone();
-    offers.retain(|one| {
-        !all.iter().any(|other| {
-            let is_as_good = other.size == one.size
-                && other.parts <= one.parts
-                && (other.memory_mib <= one.memory_mib || one.parts == PARTS)
-                && other.supply >= one.supply;
-            let is_better = other.parts < one.parts || other.supply > one.supply;
-            is_as_good && other.row != one.row && (is_better || other.row < one.row)
-        })
-    });
-    let per_slice = |offer: &Offer| {
-        offer.supply / (f64::from(sizes[offer.size].slices) * f64::from(offer.parts))
-    };
-    offers.sort_by(|one, other| per_slice(other).total_cmp(&per_slice(one)));
-    Demand { offers, friends }
+
+    /// Returns the number of copies of all its programs.
+    pub fn copies(&self) -> u32 {
+        self.programs.iter().map(|one| one.copies).sum()
+    }
+}
+
+impl AdvisedProgram {
+    fn of(row: &Measurement, limits_itself: bool) -> Self {
+        Self {
+            program: row.program.clone(),
+            copies: row.copies,
+            threads: row.threads,
+            limits_itself,
+            rate: row.throughput,
+            memory_used_bytes: row.memory_mib.map(|mib| mib << 20),
+            latency_ms: row.latency_ms,
+            is_interpolated: row.is_interpolated,
+        }
+    }
 }

@@ -1,73 +1,10 @@
 //! The figures that can be used for a program: those of these GPUs that keep its limits.
 
-use std::fmt;
-
-use super::advice::memory_of;
-use crate::geometry::ProfileName;
+use crate::catalog;
 use crate::plan::virtual_node::{EmptyNode, GpuGroup};
 use crate::profile::{Amount, MeasuredDevice, Measurement, Sharing, WantedProgram};
 
-/// A program without figures that can be used, and the reason.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unusable {
-    pub program: String,
-    why: Why,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Why {
-    NoFigures,
-    OtherGpus(Vec<String>),
-    /// None for a device that these GPUs can have.
-    NoSuchDevice,
-    Mixed,
-    NoLatency,
-    TooSlow(String),
-    SeveralCopies,
-    TooLittleMemory,
-}
-
-impl fmt::Display for Unusable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let program = &self.program;
-        match &self.why {
-            Why::NoFigures => write!(f, "{program} has no figures"),
-            Why::OtherGpus(gpus) => {
-                write!(f, "{program} has figures for {} alone", gpus.join(", "))
-            }
-            Why::NoSuchDevice => write!(
-                f,
-                "{program} has no figures for a device that these GPUs can have"
-            ),
-            Why::Mixed => {
-                write!(
-                    f,
-                    "{program} has figures that count its runs, and others that do not"
-                )
-            }
-            Why::NoLatency => write!(
-                f,
-                "{program} has a largest latency, and no figures with a latency"
-            ),
-            Why::TooSlow(least) => write!(
-                f,
-                "{program} has a latency of {least} ms or more in all figures"
-            ),
-            Why::SeveralCopies => {
-                write!(
-                    f,
-                    "{program} shares no device, and has no figures for a single copy"
-                )
-            }
-            Why::TooLittleMemory => {
-                write!(
-                    f,
-                    "{program} has no figures for a device with enough memory for its copies"
-                )
-            }
-        }
-    }
-}
+use super::request::{memory_of, plain};
 
 /// Figures of a program on a device of one of the groups.
 #[derive(Clone, Debug)]
@@ -77,60 +14,83 @@ pub struct Figure {
 }
 
 /// Returns the figures that can be used for a program.
+///
+/// # Errors
+/// Says what its figures lack, to be read after its name.
 pub fn usable(
     node: &EmptyNode,
     program: &WantedProgram,
     measured: &[Measurement],
     interpolates: bool,
-) -> Result<Vec<Figure>, Unusable> {
-    let because = |why| Unusable {
-        program: program.name.clone(),
-        why,
-    };
-    let all: Vec<&Measurement> = measured
-        .iter()
-        .filter(|row| row.program == program.name)
-        .collect();
+) -> Result<Vec<Figure>, String> {
+    let all = measured.iter().filter(|row| row.program == program.name);
+    let all: Vec<&Measurement> = all.collect();
     if all.is_empty() {
-        return Err(because(Why::NoFigures));
+        return Err("has no figures".to_owned());
     }
     let mut figures = on_these_gpus(node, &all).ok_or_else(|| {
-        let mut gpus: Vec<String> = all.iter().map(|row| row.gpu.clone()).collect();
-        gpus.sort();
+        let mut gpus: Vec<&str> = all.iter().map(|row| row.gpu.as_str()).collect();
+        gpus.sort_unstable();
         gpus.dedup();
-        because(Why::OtherGpus(gpus))
+        format!("has figures for {} alone", gpus.join(", "))
     })?;
-    let runs = figures
-        .iter()
-        .filter(|figure| figure.measured.counts_runs)
-        .count();
-    if matches!(program.amount, Amount::Rate(_)) && runs > 0 && runs < figures.len() {
-        return Err(because(Why::Mixed));
+    let counts_runs = |figure: &Figure| figure.measured.counts_runs;
+    let is_mixed = figures.iter().any(counts_runs) && !figures.iter().all(counts_runs);
+    if is_mixed && matches!(program.amount, Amount::Rate(_)) {
+        return Err("has figures that count its runs, and others that do not".to_owned());
     }
     if interpolates {
         figures.extend(between_sizes(node, &figures));
         figures.extend(between_copies(&figures));
     }
-    keep(&mut figures, |_| true).ok_or_else(|| because(Why::NoSuchDevice))?;
-    if let Some(most) = program.latency_ms {
-        keep(&mut figures, |row| row.measured.latency_ms.is_some())
-            .ok_or_else(|| because(Why::NoLatency))?;
-        let latencies = figures
-            .iter()
-            .filter_map(|figure| figure.measured.latency_ms);
-        let least = latencies.fold(f64::INFINITY, f64::min).to_string();
-        keep(&mut figures, |row| {
-            row.measured.latency_ms.is_some_and(|own| own <= most)
-        })
-        .ok_or_else(|| because(Why::TooSlow(least)))?;
+    let figures = kept(
+        figures,
+        |_| true,
+        || "has no figures for a device that these GPUs can have",
+    )?;
+    let figures = within_latency(figures, program)?;
+    let figures = kept(
+        figures,
+        |row| program.sharing != Sharing::Alone || row.measured.copies == 1,
+        || "shares no device, and has no figures for a single copy",
+    )?;
+    kept(
+        figures,
+        |row| has_memory(node, program, row),
+        || "has no figures for a device with enough memory for its copies",
+    )
+}
+
+/// Keeps those figures for which a condition holds.
+///
+/// # Errors
+/// The reason why there are none.
+fn kept<T: Into<String>>(
+    mut figures: Vec<Figure>,
+    is_kept: impl Fn(&Figure) -> bool,
+    otherwise: impl FnOnce() -> T,
+) -> Result<Vec<Figure>, String> {
+    figures.retain(is_kept);
+    if figures.is_empty() {
+        return Err(otherwise().into());
     }
-    if program.sharing == Sharing::Alone {
-        keep(&mut figures, |row| row.measured.copies == 1)
-            .ok_or_else(|| because(Why::SeveralCopies))?;
-    }
-    keep(&mut figures, |row| has_memory(node, program, row))
-        .ok_or_else(|| because(Why::TooLittleMemory))?;
     Ok(figures)
+}
+
+fn within_latency(figures: Vec<Figure>, program: &WantedProgram) -> Result<Vec<Figure>, String> {
+    let Some(most) = program.latency_ms else {
+        return Ok(figures);
+    };
+    let latencies = figures.iter().filter_map(|row| row.measured.latency_ms);
+    let least = latencies.min_by(f64::total_cmp);
+    kept(
+        figures,
+        |row| row.measured.latency_ms.is_some_and(|own| own <= most),
+        || match least {
+            Some(least) => format!("has a latency of {least} ms or more in all figures"),
+            None => "has a largest latency, and no figures with a latency".to_owned(),
+        },
+    )
 }
 
 /// Returns the figures of devices that these GPUs can have; `None` if all are of other GPUs.
@@ -138,12 +98,12 @@ fn on_these_gpus(node: &EmptyNode, all: &[&Measurement]) -> Option<Vec<Figure>> 
     let mut figures: Vec<Figure> = Vec::new();
     let mut is_of_these = false;
     for row in all {
-        for (group, of) in node.groups.iter().enumerate() {
-            if !is_of(row, of) {
+        for (nth, group) in node.groups.iter().enumerate() {
+            if !is_of(row, group) {
                 continue;
             }
             is_of_these = true;
-            let Some(device) = device_of(row, of) else {
+            let Some(device) = device_of(row, group) else {
                 continue;
             };
             let measured = Measurement {
@@ -151,24 +111,20 @@ fn on_these_gpus(node: &EmptyNode, all: &[&Measurement]) -> Option<Vec<Figure>> 
                 ..(*row).clone()
             };
             // Of figures for the same, the latest.
-            figures.retain(|earlier| {
-                earlier.group != group || !is_alike(&earlier.measured, &measured)
+            figures
+                .retain(|earlier| earlier.group != nth || !is_alike(&earlier.measured, &measured));
+            figures.push(Figure {
+                group: nth,
+                measured,
             });
-            figures.push(Figure { group, measured });
         }
     }
     is_of_these.then_some(figures)
 }
 
-/// Keeps those figures for which a condition holds; `None` if there are none.
-fn keep(figures: &mut Vec<Figure>, is_kept: impl Fn(&Figure) -> bool) -> Option<()> {
-    figures.retain(is_kept);
-    (!figures.is_empty()).then_some(())
-}
-
 /// True if figures are of a GPU of this group.
 fn is_of(row: &Measurement, group: &GpuGroup) -> bool {
-    let named = crate::catalog::find(&row.gpu).ok();
+    let named = catalog::find(&row.gpu).ok();
     row.gpu == group.product
         || named.is_some_and(|named| group.model.is_some_and(|model| model.key == named.key))
 }
@@ -178,11 +134,7 @@ fn device_of(row: &Measurement, group: &GpuGroup) -> Option<MeasuredDevice> {
     let MeasuredDevice::Instance(name) = &row.device else {
         return Some(MeasuredDevice::Whole);
     };
-    let plain = group
-        .profiles
-        .iter()
-        .filter(|profile| profile.name.is_plain());
-    let found = name.choose(plain.map(|profile| (&profile.name, &profile.name)));
+    let found = name.choose(plain(group).map(|profile| (&profile.name, &profile.name)));
     found.cloned().map(MeasuredDevice::Instance)
 }
 
@@ -196,102 +148,88 @@ fn has_memory(node: &EmptyNode, program: &WantedProgram, figure: &Figure) -> boo
     let group = &node.groups[figure.group];
     let row = &figure.measured;
     let has = match &row.device {
-        MeasuredDevice::Whole => memory_of(group),
-        MeasuredDevice::Instance(name) => memory_of_instance(group, name),
+        MeasuredDevice::Whole => Some(memory_of(group)),
+        MeasuredDevice::Instance(name) => plain(group)
+            .find(|profile| profile.name == *name)
+            .map(|profile| profile.memory_mib),
     };
     let wanted = program.memory_mib.saturating_mul(u64::from(row.copies));
-    wanted <= has && (!row.is_interpolated || row.memory_mib.unwrap_or(0) <= has)
-}
-
-fn memory_of_instance(group: &GpuGroup, name: &ProfileName) -> u64 {
-    let mut profiles = group.profiles.iter();
-    profiles
-        .find(|profile| profile.name == *name)
-        .map_or(0, |profile| profile.memory_mib)
+    let used = row.memory_mib.filter(|_| row.is_interpolated).unwrap_or(0);
+    has.is_some_and(|has| wanted.max(used) <= has)
 }
 
 /// Returns figures for the instance profiles between two that were measured with as many copies.
 fn between_sizes(node: &EmptyNode, figures: &[Figure]) -> Vec<Figure> {
-    let slices = |figure: &Figure| match &figure.measured.device {
+    let slices = |row: &Measurement| match &row.device {
         MeasuredDevice::Whole => None,
         MeasuredDevice::Instance(name) => Some(name.slices()),
     };
-    let alike = |one: &Figure, other: &Figure| {
-        let (a, b) = (&one.measured, &other.measured);
-        one.group == other.group && a.threads == b.threads && a.copies == b.copies
+    let alike = |one: &Measurement, other: &Measurement| {
+        one.threads == other.threads && one.copies == other.copies
     };
-    let mut between = Vec::new();
-    for (low, high) in neighbours(figures, slices, alike) {
-        for profile in &node.groups[low.group].profiles {
-            let device = MeasuredDevice::Instance(profile.name.clone());
-            let (Some(from), Some(to)) = (slices(low), slices(high)) else {
-                continue;
-            };
-            if profile.name.is_plain() && (from + 1..to).contains(&profile.slices) {
-                let figure = interpolated(low, high, [from, profile.slices, to]);
-                between.push(Figure {
-                    measured: Measurement { device, ..figure },
-                    ..low.clone()
-                });
-            }
-        }
-    }
-    between
+    let pairs = neighbours(figures, slices, alike);
+    let between = pairs.flat_map(|(low, high, [from, to])| {
+        let profiles = plain(&node.groups[low.group]);
+        let between = profiles.filter(move |profile| (from + 1..to).contains(&profile.slices));
+        between.map(move |profile| {
+            let mut figure = interpolated(low, high, [from, profile.slices, to]);
+            figure.measured.device = MeasuredDevice::Instance(profile.name.clone());
+            figure
+        })
+    });
+    between.collect()
 }
 
 /// Returns figures for the numbers of copies between two that were measured on the same device.
 fn between_copies(figures: &[Figure]) -> Vec<Figure> {
-    let copies = |figure: &Figure| Some(figure.measured.copies);
-    let alike = |one: &Figure, other: &Figure| {
-        let (a, b) = (&one.measured, &other.measured);
-        one.group == other.group && a.device == b.device && a.threads == b.threads
+    let alike = |one: &Measurement, other: &Measurement| {
+        one.device == other.device && one.threads == other.threads
     };
-    let mut between = Vec::new();
-    for (low, high) in neighbours(figures, copies, alike) {
-        let (from, to) = (low.measured.copies, high.measured.copies);
-        for copies in from + 1..to {
-            let figure = interpolated(low, high, [from, copies, to]);
-            between.push(Figure {
-                measured: Measurement { copies, ..figure },
-                ..low.clone()
-            });
-        }
-    }
-    between
+    let pairs = neighbours(figures, |row| Some(row.copies), alike);
+    let between = pairs.flat_map(|(low, high, [from, to])| {
+        (from + 1..to).map(move |copies| {
+            let mut figure = interpolated(low, high, [from, copies, to]);
+            figure.measured.copies = copies;
+            figure
+        })
+    });
+    between.collect()
 }
 
-/// Returns the pairs of figures that are alike but for one quantity, with none between them.
+/// Returns the pairs of figures that are alike but for one quantity, with none between them, and that quantity of both.
 fn neighbours(
     figures: &[Figure],
-    quantity: impl Fn(&Figure) -> Option<u32>,
-    alike: impl Fn(&Figure, &Figure) -> bool,
-) -> Vec<(&Figure, &Figure)> {
-    let mut pairs = Vec::new();
-    for low in figures {
-        let next = figures
+    quantity: impl Fn(&Measurement) -> Option<u32>,
+    alike: impl Fn(&Measurement, &Measurement) -> bool,
+) -> impl Iterator<Item = (&Figure, &Figure, [u32; 2])> {
+    figures.iter().filter_map(move |low| {
+        let from = quantity(&low.measured)?;
+        let others = figures
             .iter()
-            .filter(|high| {
-                alike(low, high) && quantity(high) > quantity(low) && quantity(low).is_some()
-            })
-            .min_by_key(|high| quantity(high));
-        pairs.extend(next.map(|high| (low, high)));
-    }
-    pairs
+            .filter(|other| low.group == other.group && alike(&low.measured, &other.measured));
+        let larger = others.filter_map(|high| Some((high, quantity(&high.measured)?)));
+        let (high, to) = larger
+            .filter(|(_, to)| *to > from)
+            .min_by_key(|(_, to)| *to)?;
+        Some((low, high, [from, to]))
+    })
 }
 
 /// Returns the figures at a place between two others: the throughput on the line between theirs, and the larger memory and
 /// latency.
-fn interpolated(low: &Figure, high: &Figure, [from, at, to]: [u32; 3]) -> Measurement {
+fn interpolated(low: &Figure, high: &Figure, [from, at, to]: [u32; 3]) -> Figure {
+    let group = low.group;
     let (low, high) = (&low.measured, &high.measured);
     let part = f64::from(at - from) / f64::from(to - from);
-    Measurement {
-        throughput: low.throughput + part * (high.throughput - low.throughput),
-        memory_mib: low.memory_mib.max(high.memory_mib),
-        latency_ms: match (low.latency_ms, high.latency_ms) {
-            (Some(low), Some(high)) => Some(low.max(high)),
-            _ => None,
+    let latencies = low.latency_ms.zip(high.latency_ms);
+    Figure {
+        group,
+        measured: Measurement {
+            throughput: low.throughput + part * (high.throughput - low.throughput),
+            memory_mib: low.memory_mib.max(high.memory_mib),
+            latency_ms: latencies.map(|(low, high)| low.max(high)),
+            is_interpolated: true,
+            ..low.clone()
         },
-        is_interpolated: true,
-        ..low.clone()
     }
 }

@@ -4,6 +4,7 @@ mod advice;
 mod figures;
 mod profile;
 mod report;
+mod request;
 mod solver;
 #[cfg(test)]
 mod tests;
@@ -14,19 +15,20 @@ use std::str::FromStr;
 use clap::Args;
 
 use crate::catalog::Model;
-use crate::commands::Context;
 use crate::commands::args::read_wanted;
-use crate::error::{CommandError, Context as _, Result, failed, usage};
+use crate::commands::{Context, empty_node};
+use crate::error::{Context as _, Result, usage};
 use crate::failure::ExitStatus;
 use crate::host::write_text_to;
-use crate::node::{Detail, observe};
 use crate::plan::virtual_node::{EmptyNode, GpuArgument, plan_on};
 use crate::profile::{DraftProfile, Profile, Sharing, Wanted};
 use crate::render::json::show;
 use crate::render::note;
 
-use advice::{ANY_NUMBER, Advice, advise, number};
-pub use report::AdviceDocument;
+pub use advice::Advice;
+use advice::AdvisedGpus;
+use request::{ANY_NUMBER, Request};
+use solver::Solution;
 
 /// Find the smallest hardware that runs programs, by figures measured with compare
 ///
@@ -75,20 +77,20 @@ impl FromStr for GpuNumber {
 /// Finds the smallest hardware, and writes its profile.
 pub fn run(args: &AdviseArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let wanted = read(&args.wanted, &args.measured)?;
-    let (node, counts) = args.gpus(context)?;
-    let mut advice = advise(&node, &counts, &wanted, args.interpolate)?;
-    let node = args.needed(&mut advice).unwrap_or(node);
-    let text = advice.profile(&node).to_string();
+    let node = args.node(context)?;
+    let request = Request::new(&node, &args.counts(&node), &wanted, args.interpolate)?;
+    let solution = request.smallest()?;
+    let needed = args.needed(&node, &solution);
+    let needed = needed.as_ref().unwrap_or(&node);
+    let advice = Advice::of(&request, &solution, &wanted, needed);
     // The planner of `up` has the last word.
-    let profile = Profile::parse(Path::new("the new profile"), text.clone())?;
-    plan_on(&node.node, &profile)?;
+    let profile = Profile::parse(Path::new("the new profile"), advice.profile.clone())?;
+    plan_on(&needed.node, &profile)?;
     if let Some(path) = &args.output {
-        write_text_to(path, &text).context(format_args!("cannot write {}", path.display()))?;
+        let written = write_text_to(path, &advice.profile);
+        written.context(format_args!("cannot write {}", path.display()))?;
     }
-    show(
-        &AdviceDocument::of(&advice, &node, &wanted, text),
-        args.json,
-    )?;
+    show(&advice, args.json)?;
     if let Some(path) = &args.output {
         note(&format!("Wrote {}.", path.display()));
     }
@@ -97,13 +99,20 @@ pub fn run(args: &AdviseArgs, context: &Context<'_>) -> Result<ExitStatus> {
 
 /// Returns the profile of the smallest layout on a node.
 pub fn smallest_layout(node: &EmptyNode, wanted: &Wanted) -> Result<DraftProfile> {
-    Ok(advise(node, &counts(node), wanted, false)?.profile(node))
+    let request = Request::new(node, &counts(node), wanted, false)?;
+    let gpus = AdvisedGpus::all(&request, &request.smallest()?, node);
+    Ok(profile::draft(&gpus, node))
 }
 
 /// Returns the number of GPUs in each group.
 fn counts(node: &EmptyNode) -> Vec<u32> {
     let groups = node.groups.iter();
     groups.map(|group| number(group.indices.len())).collect()
+}
+
+/// Returns a number of things in a list.
+fn number(length: usize) -> u32 {
+    u32::try_from(length).unwrap_or(u32::MAX)
 }
 
 /// Reads what is wanted, and all figures.
@@ -117,11 +126,11 @@ fn read(wanted: &Path, measured: &[PathBuf]) -> Result<Wanted> {
         all.measured.extend(read_wanted(path)?.measured);
     }
     for program in &all.programs {
-        if let Sharing::With(names) = &program.sharing
-            && let Some(name) = names
-                .iter()
-                .find(|name| all.programs.iter().all(|other| other.name != **name))
-        {
+        let Sharing::With(names) = &program.sharing else {
+            continue;
+        };
+        let is_wanted = |name: &&String| all.programs.iter().any(|other| other.name == **name);
+        if let Some(name) = names.iter().find(|name| !is_wanted(name)) {
             let what = format!(
                 "{} is to share devices with {name}, which is not wanted",
                 program.name
@@ -133,77 +142,48 @@ fn read(wanted: &Path, measured: &[PathBuf]) -> Result<Wanted> {
 }
 
 impl AdviseArgs {
-    /// Returns the GPUs that may be used, and their number in each group.
-    fn gpus(&self, context: &Context<'_>) -> Result<(EmptyNode, Vec<u32>)> {
-        if !self.gpus.is_empty() {
-            let models = self.models();
-            let counts = models
-                .iter()
-                .map(|gpu| gpu.count.unwrap_or(ANY_NUMBER))
-                .collect();
-            return Ok((node_of(&models, |gpu| gpu.count.unwrap_or(1)), counts));
+    /// Returns the node whose GPUs may be used.
+    fn node(&self, context: &Context<'_>) -> Result<EmptyNode> {
+        if self.gpus.is_empty() {
+            return empty_node(context.environment);
         }
-        let hint = "for GPUs of another machine name them: --gpu a100-80gb:8";
-        let node = observe(context.environment, Detail::OFFERS)
-            .map_err(|error| CommandError::from(error).hint(hint))?;
-        for hidden in node.hidden() {
-            note(&format!("not seen: {hidden}"));
-        }
-        if node.gpus.is_empty() {
-            let message = format!("the driver ({}) shows no GPU", node.driver);
-            return Err(failed(message).hint(hint));
-        }
-        let node = EmptyNode::of(&node);
-        let counts = counts(&node);
-        Ok((node, counts))
-    }
-
-    /// The models that were named, each once.
-    fn models(&self) -> Vec<GpuNumber> {
-        let mut models: Vec<GpuNumber> = Vec::new();
-        for gpu in &self.gpus {
-            match models
-                .iter_mut()
-                .find(|earlier| earlier.model.key == gpu.model.key)
-            {
-                Some(earlier) => {
-                    earlier.count = earlier.count.zip(gpu.count).map(|(one, other)| one + other);
-                }
-                None => models.push(gpu.clone()),
-            }
-        }
-        models
-    }
-
-    /// Returns a node with as many GPUs of the named models as an advice needs, and gives the GPUs of the advice their
-    /// groups in it; `None` if no models were named.
-    fn needed(&self, advice: &mut Advice) -> Option<EmptyNode> {
-        let mut needed: Vec<GpuNumber> = Vec::new();
-        for (group, gpu) in self.models().into_iter().enumerate() {
-            let used = advice.gpus.iter().filter(|gpu| gpu.group == group);
-            let count = gpu.count.unwrap_or(number(used.count()));
-            if count == 0 {
-                continue;
-            }
-            for gpu in advice.gpus.iter_mut().filter(|gpu| gpu.group == group) {
-                gpu.group = needed.len();
-            }
-            needed.push(GpuNumber {
-                count: Some(count),
-                ..gpu
-            });
-        }
-        (!needed.is_empty()).then(|| node_of(&needed, |gpu| gpu.count.unwrap_or(1)))
-    }
-}
-
-fn node_of(models: &[GpuNumber], count: impl Fn(&GpuNumber) -> u32) -> EmptyNode {
-    let gpus: Vec<GpuArgument> = models
-        .iter()
-        .map(|gpu| GpuArgument {
+        let named = self.gpus.iter().map(|gpu| GpuArgument {
             model: gpu.model,
-            count: count(gpu),
-        })
-        .collect();
-    EmptyNode::of_models(&gpus)
+            count: gpu.count.unwrap_or(1),
+        });
+        Ok(EmptyNode::of_models(&named.collect::<Vec<_>>()))
+    }
+
+    /// Returns the number of GPUs that may be used of each group.
+    fn counts(&self, node: &EmptyNode) -> Vec<u32> {
+        if self.gpus.is_empty() {
+            return counts(node);
+        }
+        let models = node.groups.iter().filter_map(|group| group.model);
+        models
+            .map(|model| self.count_of(model).unwrap_or(ANY_NUMBER))
+            .collect()
+    }
+
+    /// Returns the number of GPUs of a model; `None` for as many as are needed.
+    fn count_of(&self, model: &Model) -> Option<u32> {
+        let named = self.gpus.iter().filter(|gpu| gpu.model.key == model.key);
+        named.map(|gpu| gpu.count).sum()
+    }
+
+    /// Returns a node with as many GPUs of the named models as a solution needs; `None` if no models were named.
+    fn needed(&self, node: &EmptyNode, solution: &Solution) -> Option<EmptyNode> {
+        if self.gpus.is_empty() {
+            return None;
+        }
+        let mut needed = Vec::new();
+        for (nth, group) in node.groups.iter().enumerate() {
+            let model = group.model?;
+            let used = solution.gpus.iter().filter(|(group, _)| *group == nth);
+            let count = self.count_of(model).unwrap_or(number(used.count()));
+            needed.push(GpuArgument { model, count });
+        }
+        needed.retain(|gpus| gpus.count > 0);
+        Some(EmptyNode::of_models(&needed))
+    }
 }

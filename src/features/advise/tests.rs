@@ -6,9 +6,11 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-use super::advice::*;
+use super::advice::{Advice, AdvisedProgram};
 use super::figures::usable;
+use super::request::{NoAdvice, Request};
 use super::solver::{FilledDevice, Found, PARTS, Problem, smallest};
+use super::{counts, number};
 use crate::plan::virtual_node::{EmptyNode, check_on_gpus, plan_on};
 use crate::profile::{Amount, Measurement, Profile, Sharing, Wanted, WantedProgram};
 use crate::settings::Percentage;
@@ -109,33 +111,28 @@ impl Case {
         EmptyNode::of_models(&gpus)
     }
 
-    fn counts(&self) -> Vec<u32> {
-        self.empty()
-            .groups
-            .iter()
-            .map(|group| number(group.indices.len()))
-            .collect()
-    }
-
     fn problem(&self) -> Problem {
         let node = self.empty();
-        let rows = self.wanted.programs.iter();
-        let rows =
-            rows.map(|program| usable(&node, program, &self.wanted.measured, false).unwrap());
-        let request = Request {
-            node: &node,
-            wanted: &self.wanted.programs,
-            rows: rows.collect(),
-        };
-        request.problem(&self.counts(), |_| true)
+        let request = Request::new(&node, &counts(&node), &self.wanted, false);
+        request.unwrap().problem
     }
 
     fn advice(&self) -> Option<Advice> {
-        match advise(&self.empty(), &self.counts(), &self.wanted, false) {
-            Ok(advice) => Some(advice),
+        let node = self.empty();
+        let request = Request::new(&node, &counts(&node), &self.wanted, false).unwrap();
+        match request.smallest() {
+            Ok(solution) => Some(Advice::of(&request, &solution, &self.wanted, &node)),
             Err(NoAdvice::TooFew { .. }) => None,
             Err(other) => panic!("{other}"),
         }
+    }
+
+    fn is_measured(&self, one: &AdvisedProgram) -> bool {
+        let mut rows = self.wanted.measured.iter();
+        rows.any(|row| {
+            let figures = (&row.program, row.copies, row.threads, row.throughput);
+            (&one.program, one.copies, one.threads, one.rate) == figures
+        })
     }
 }
 
@@ -304,18 +301,25 @@ proptest! {
     fn the_profile_is_planned_and_has_room_for_every_copy(case in cases(1..4)) {
         let Some(advice) = case.advice() else { return Ok(()) };
         let node = case.empty();
-        let text = advice.profile(&node).to_string();
-        let profile = Profile::parse("p.toml".as_ref(), text.clone()).map_err(|error| TestCaseError::fail(error.to_string()))?;
-        let plan = plan_on(&node.node, &profile).map_err(|error| TestCaseError::fail(format!("{text}{error}")))?;
+        let profile = Profile::parse("p.toml".as_ref(), advice.profile.clone());
+        let profile = profile.map_err(|error| TestCaseError::fail(error.to_string()))?;
+        let plan = plan_on(&node.node, &profile);
+        let plan = plan.map_err(|error| TestCaseError::fail(format!("{}{error}", advice.profile)))?;
         let gpus: Vec<_> = NODES[case.node].iter().map(|gpu| gpu.parse().unwrap()).collect();
         prop_assert!(check_on_gpus(&profile, &gpus).is_ok());
         let planned = plan.gpus.iter().map(|gpu| gpu.devices.len()).sum::<usize>();
-        prop_assert_eq!(planned, advice.gpus.iter().map(|gpu| gpu.devices.len()).sum::<usize>());
+        let devices = advice.gpus.iter().map(|gpus| gpus.indices.len() * gpus.devices.len());
+        prop_assert_eq!(planned, devices.sum::<usize>());
         for program in &case.wanted.programs {
-            let rows = advice.gpus.iter().flat_map(|gpu| &gpu.devices).flat_map(|device| &device.programs);
-            let rows = rows.filter(|row| row.program == program.name);
-            prop_assert!(rows.clone().all(|row| case.wanted.measured.contains(row)));
-            let (rate, copies) = rows.fold((0.0, 0), |(rate, copies), row| (rate + row.throughput, copies + row.copies));
+            let (mut rate, mut copies) = (0.0, 0);
+            for gpus in &advice.gpus {
+                let all = gpus.devices.iter().flat_map(|device| &device.programs);
+                for one in all.filter(|one| one.program == program.name) {
+                    prop_assert!(case.is_measured(one));
+                    rate += one.rate * f64::from(number(gpus.indices.len()));
+                    copies += one.copies * number(gpus.indices.len());
+                }
+            }
             let is_met = match program.amount {
                 Amount::Rate(wanted) => rate > wanted - 1e-6,
                 Amount::Copies(wanted) => copies >= wanted,
@@ -334,8 +338,8 @@ proptest! {
             Amount::Copies(copies) => Amount::Copies(copies + more),
         };
         if let Some(more) = larger.advice() {
-            let less = case.advice().map(|less| less.gpus.len());
-            prop_assert!(less.is_some_and(|less| less <= more.gpus.len()));
+            let less = case.advice().map(|less| less.used());
+            prop_assert!(less.is_some_and(|less| less <= more.used()));
         }
     }
 
@@ -357,7 +361,7 @@ proptest! {
             }
         });
         other.wanted.measured.iter_mut().for_each(|row| renamed(&mut row.program));
-        let size = |case: &Case| case.advice().map(|advice| (advice.gpus.len(), advice.slices, advice.free, advice.undivided));
+        let size = |case: &Case| case.advice().map(|advice| (advice.used(), advice.slices, advice.largest_free_block, advice.undivided_gpus));
         prop_assert_eq!(size(&case), size(&other));
     }
 }

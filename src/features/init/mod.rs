@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use crate::catalog::BuiltIn;
-use crate::commands::{Context, up};
+use crate::commands::{Context, empty_node, up};
 use crate::error::{CommandError, Context as _, Result, chosen, failed, usage};
 use crate::failure::ExitStatus;
 use crate::geometry::Partition;
 use crate::host::{Uid, caller, directory_of, may_write, quoted, write_new_text_to, write_text_to};
-use crate::node::{Detail, lost_hint, observe};
+use crate::node::lost_hint;
 use crate::plan::virtual_node::{EmptyNode, GpuArgument, plan_on};
 use crate::profile::{DraftProfile, Profile};
 use crate::render::format::count;
@@ -90,7 +90,7 @@ pub fn run(args: &InitArgs, context: &Context<'_>) -> Result<ExitStatus> {
         let layout = (context.smallest_layout)(&node, &wanted)?;
         let serve = ask_users(args, &mut interview, &node)?;
         interview.finish()?;
-        let devices = write(with_users(layout, &serve), &node, &file)?;
+        let devices = write(&with_users(layout, &serve), &node, &file)?;
         drop(planning);
         file.say_next(&devices, &args.gpus);
         return Ok(ExitStatus::Done);
@@ -109,14 +109,14 @@ pub fn run(args: &InitArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let choices = choose(args, &mut interview, divided)?;
     note_left_out(&node, &whole, &choices);
     let profile = first_profile(&node, &whole, &serve, &choices);
-    let devices = write(profile, &node, &file)?;
+    let devices = write(&profile, &node, &file)?;
     drop(planning);
     file.say_next(&devices, &args.gpus);
     Ok(ExitStatus::Done)
 }
 
 /// Writes a profile that the planner of `up` accepts, and its remarks. Returns the number of its devices on each GPU.
-fn write(draft: DraftProfile, node: &EmptyNode, file: &NewProfile<'_>) -> Result<Vec<usize>> {
+fn write(draft: &DraftProfile, node: &EmptyNode, file: &NewProfile<'_>) -> Result<Vec<usize>> {
     let text = draft.to_string();
     let profile = Profile::parse(Path::new("the new profile"), text.clone())?;
     let plan = plan_on(&node.node, &profile)?;
@@ -132,20 +132,7 @@ fn node(args: &InitArgs, context: &Context<'_>) -> Result<EmptyNode> {
     if !args.gpus.is_empty() {
         return Ok(EmptyNode::of_models(&args.gpus));
     }
-    let hint = "for GPUs of another machine name them: --gpu a100-80gb:8";
-    let node = observe(context.environment, Detail::OFFERS)
-        .map_err(|error| CommandError::from(error).hint(hint))?;
-    for hidden in node.hidden() {
-        note(&format!("not seen: {hidden}"));
-    }
-    if let (true, Some((_, why))) = (node.gpus.is_empty(), node.lost_gpus().next()) {
-        return Err(failed(why).hint(lost_hint()));
-    }
-    if node.gpus.is_empty() {
-        let message = format!("the driver ({}) shows no GPU", node.driver);
-        return Err(failed(message).hint(hint));
-    }
-    Ok(EmptyNode::of(&node))
+    empty_node(context.environment)
 }
 
 fn ask_whole(

@@ -10,9 +10,13 @@ pub use search::{Found, Solution, fewest_gpus, smallest};
 /// The parts of a device: tenths of a percent.
 pub const PARTS: u32 = 1000;
 
+use crate::profile::MeasuredDevice;
+
 /// A size of devices on the GPUs of a group: an instance profile, or the whole GPU.
 #[derive(Clone, Debug)]
 pub struct Size {
+    pub group: usize,
+    pub device: MeasuredDevice,
     pub slices: u32,
     pub memory_mib: u64,
 }
@@ -49,7 +53,7 @@ pub struct Demand {
 }
 
 /// Layouts that GPUs can have, and what programs want.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Problem {
     pub sizes: Vec<Size>,
     /// The number of GPUs of each group.

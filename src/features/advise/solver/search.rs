@@ -29,6 +29,7 @@ type Gpus = Vec<(usize, Vec<FilledDevice>)>;
 /// GPUs with devices, on which everything wanted runs.
 #[derive(Clone, Debug)]
 pub struct Solution {
+    /// In order, so that those that are alike are neighbours.
     pub gpus: Gpus,
     pub slices: u32,
     /// The largest free block on one of these GPUs.
@@ -82,6 +83,10 @@ pub fn smallest(problem: &Problem) -> Found<Solution> {
             Found::Unknown => is_proven = false,
         }
     }
+    for (_, devices) in &mut gpus {
+        devices.sort();
+    }
+    gpus.sort();
     Found::Solution(Solution {
         gpus,
         slices,

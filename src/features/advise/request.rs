@@ -1,0 +1,311 @@
+//! Programs with the figures that can be used for each, as a problem of the solver.
+
+use std::cmp::Reverse;
+
+use thiserror::Error;
+
+use crate::catalog::Model;
+use crate::failure::{ExitStatus, Failure};
+use crate::geometry::{GpuInstanceProfile, partitions};
+use crate::host::count;
+use crate::plan::virtual_node::{EmptyNode, GpuGroup};
+use crate::profile::{Amount, MeasuredDevice, Measurement, Sharing, Wanted, WantedProgram};
+
+use super::figures::{Figure, usable};
+use super::solver::{
+    Demand, Found, Layout, Load, Offer, PARTS, Problem, Size, Solution, fewest_gpus, smallest,
+};
+
+/// The number of GPUs where as many may be had as are needed.
+pub const ANY_NUMBER: u32 = 1024;
+
+/// The reason why there is no advice.
+#[derive(Debug, Error)]
+pub enum NoAdvice {
+    /// For each program without figures what they lack.
+    #[error("no figures can be used: {}", .0.join("\n  "))]
+    Unusable(Vec<String>),
+    #[error("{} do not fit on {}: no layout has what all want", count(*programs, "program"), count(*gpus, "GPU"))]
+    TooFew {
+        programs: usize,
+        gpus: usize,
+        /// The number of GPUs that would do, if that is known.
+        needed: Option<u32>,
+    },
+    /// A limit was reached.
+    #[error("no layout was found, and it is not proven that there is none")]
+    NotFound,
+}
+
+impl Failure for NoAdvice {
+    fn status(&self) -> ExitStatus {
+        match self {
+            Self::Unusable(_) | Self::TooFew { .. } => ExitStatus::Infeasible,
+            Self::NotFound => ExitStatus::Failed,
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Unusable(_) => Some(
+                "measure them: mig-mps compare --save FILE --program NAME -- COMMAND".to_owned(),
+            ),
+            Self::TooFew { needed, .. } => Some(format!(
+                "{} would do; or lower a rate, raise a largest latency, or let programs share devices",
+                count((*needed)? as usize, "GPU")
+            )),
+            Self::NotFound => {
+                Some("leave out figures of devices that are not to be used".to_owned())
+            }
+        }
+    }
+}
+
+/// Programs on the GPUs of a node, and the figures that can be used for each.
+pub struct Request<'a> {
+    pub node: &'a EmptyNode,
+    wanted: &'a [WantedProgram],
+    figures: Vec<Vec<Figure>>,
+    pub problem: Problem,
+}
+
+impl<'a> Request<'a> {
+    /// Asks for the smallest hardware on so many GPUs of each group. Figures between measured ones are used only if
+    /// `interpolates` is true.
+    pub fn new(
+        node: &'a EmptyNode,
+        gpus: &[u32],
+        wanted: &'a Wanted,
+        interpolates: bool,
+    ) -> Result<Self, NoAdvice> {
+        let mut figures = Vec::new();
+        let mut unusable = Vec::new();
+        for program in &wanted.programs {
+            match usable(node, program, &wanted.measured, interpolates) {
+                Ok(usable) => figures.push(usable),
+                Err(why) => unusable.push(format!("{} {why}", program.name)),
+            }
+        }
+        if !unusable.is_empty() {
+            return Err(NoAdvice::Unusable(unusable));
+        }
+        let mut request = Self {
+            node,
+            wanted: &wanted.programs,
+            figures,
+            problem: Problem::default(),
+        };
+        request.problem = request.problem_on(gpus, request.sizes());
+        Ok(request)
+    }
+
+    pub fn smallest(&self) -> Result<Solution, NoAdvice> {
+        match smallest(&self.problem) {
+            Found::Solution(solution) => Ok(solution),
+            Found::None => Err(NoAdvice::TooFew {
+                programs: self.wanted.len(),
+                gpus: self.problem.gpus.iter().sum::<u32>() as usize,
+                needed: fewest_gpus(&self.problem_on(&self.any_number(), self.sizes())),
+            }),
+            Found::Unknown => Err(NoAdvice::NotFound),
+        }
+    }
+
+    /// Returns the number of GPUs that are needed if each is one device; `None` if a program has no figures for that, or
+    /// if it is not known.
+    pub fn undivided(&self) -> Option<u32> {
+        let mut sizes = self.sizes();
+        sizes.retain(|size| size.slices == slices_of(&self.node.groups[size.group]));
+        let problem = self.problem_on(&self.any_number(), sizes);
+        let mut demands = problem.demands.iter();
+        let can_be_met = demands.all(|demand| !demand.offers.is_empty());
+        can_be_met.then(|| fewest_gpus(&problem))?
+    }
+
+    /// Returns the measurement that a load rests on.
+    pub fn measured(&self, load: Load) -> &Measurement {
+        &self.figures[load.demand][self.problem.offer(load).row].measured
+    }
+
+    fn any_number(&self) -> Vec<u32> {
+        vec![ANY_NUMBER; self.node.groups.len()]
+    }
+
+    /// The sizes of devices that programs have figures for; the largest of each group first.
+    fn sizes(&self) -> Vec<Size> {
+        let mut sizes = Vec::new();
+        for (nth, group) in self.node.groups.iter().enumerate() {
+            sizes.push(Size {
+                group: nth,
+                device: MeasuredDevice::Whole,
+                slices: slices_of(group),
+                memory_mib: memory_of(group),
+            });
+            let mut instances: Vec<Size> = plain(group)
+                .map(|profile| Size {
+                    group: nth,
+                    device: MeasuredDevice::Instance(profile.name.clone()),
+                    slices: profile.slices,
+                    memory_mib: profile.memory_mib,
+                })
+                .collect();
+            instances.sort_by_key(|size| Reverse((size.slices, size.memory_mib)));
+            sizes.extend(instances);
+        }
+        sizes.retain(|size| {
+            self.figures
+                .iter()
+                .flatten()
+                .any(|figure| size.is_of(figure))
+        });
+        sizes
+    }
+
+    fn problem_on(&self, gpus: &[u32], sizes: Vec<Size>) -> Problem {
+        let groups = self.node.groups.iter().enumerate();
+        let programs = self.wanted.iter().zip(&self.figures);
+        Problem {
+            gpus: gpus.to_vec(),
+            layouts: groups
+                .flat_map(|(nth, group)| layouts_of(nth, group, &sizes))
+                .collect(),
+            demands: programs
+                .map(|(program, figures)| self.demand(program, figures, &sizes))
+                .collect(),
+            sizes,
+        }
+    }
+
+    /// Returns what a program wants, with those of its figures that no others make needless.
+    fn demand(&self, program: &WantedProgram, figures: &[Figure], sizes: &[Size]) -> Demand {
+        let others = self.wanted.iter().enumerate();
+        let friends: Vec<usize> = others
+            .filter(|(_, other)| takes(program, other) && takes(other, program))
+            .map(|(nth, _)| nth)
+            .collect();
+        let mut offers: Vec<Offer> = Vec::new();
+        for (row, figure) in figures.iter().enumerate() {
+            let Some(size) = sizes.iter().position(|size| size.is_of(figure)) else {
+                continue;
+            };
+            let measured = &figure.measured;
+            let tenths = measured.threads.tenths().saturating_mul(measured.copies);
+            let wanted_mib = program.memory_mib * u64::from(measured.copies);
+            offers.push(Offer {
+                size,
+                parts: if friends.is_empty() {
+                    PARTS
+                } else {
+                    tenths.min(PARTS)
+                },
+                memory_mib: measured.memory_mib.unwrap_or(0).max(wanted_mib),
+                supply: match program.amount {
+                    Amount::Rate(rate) => measured.throughput / rate,
+                    Amount::Copies(copies) => f64::from(measured.copies) / f64::from(copies),
+                },
+                row,
+            });
+        }
+        // Of equal ones, the first.
+        let all = offers.clone();
+        offers.retain(|one| {
+            !all.iter().any(|other| {
+                let is_as_good = other.size == one.size
+                    && other.parts <= one.parts
+                    && (other.memory_mib <= one.memory_mib || one.parts == PARTS)
+                    && other.supply >= one.supply;
+                let is_better = other.parts < one.parts || other.supply > one.supply;
+                is_as_good && other.row != one.row && (is_better || other.row < one.row)
+            })
+        });
+        let per_slice = |offer: &Offer| {
+            offer.supply / (f64::from(sizes[offer.size].slices) * f64::from(offer.parts))
+        };
+        offers.sort_by(|one, other| per_slice(other).total_cmp(&per_slice(one)));
+        Demand { offers, friends }
+    }
+}
+
+impl Size {
+    fn is_of(&self, figure: &Figure) -> bool {
+        self.group == figure.group && self.device == figure.measured.device
+    }
+}
+
+/// True if a program may share a device with another.
+fn takes(program: &WantedProgram, other: &WantedProgram) -> bool {
+    program.name != other.name
+        && match &program.sharing {
+            Sharing::Any => true,
+            Sharing::With(names) => names.contains(&other.name),
+            Sharing::Alone | Sharing::Own => false,
+        }
+}
+
+/// The instance profiles of a GPU without attributes.
+pub fn plain(group: &GpuGroup) -> impl Iterator<Item = &GpuInstanceProfile> {
+    let profiles = group.profiles.iter();
+    profiles.filter(|profile| profile.name.is_plain())
+}
+
+/// Returns the memory of a whole GPU in MiB; without a limit if nobody has published it.
+pub fn memory_of(group: &GpuGroup) -> u64 {
+    let published = group.model.and_then(Model::memory_gib);
+    group
+        .memory_mib
+        .or(published.map(|gib| gib << 10))
+        .unwrap_or(u64::MAX >> 1)
+}
+
+/// Returns the compute slices of a whole GPU.
+fn slices_of(group: &GpuGroup) -> u32 {
+    let slices = group.profiles.iter().map(|profile| profile.slices);
+    slices.max().unwrap_or(1)
+}
+
+/// Returns every layout of a GPU with devices of these sizes.
+fn layouts_of(nth: usize, group: &GpuGroup, sizes: &[Size]) -> Vec<Layout> {
+    let is_used = |device: &MeasuredDevice| {
+        let mut own = sizes.iter().filter(|size| size.group == nth);
+        own.any(|size| size.device == *device)
+    };
+    let counts = |count: &dyn Fn(&MeasuredDevice) -> u32| {
+        let counts = sizes.iter().map(|size| {
+            if size.group == nth {
+                count(&size.device)
+            } else {
+                0
+            }
+        });
+        counts.collect()
+    };
+    let offered: Vec<GpuInstanceProfile> = plain(group)
+        .filter(|profile| is_used(&MeasuredDevice::Instance(profile.name.clone())))
+        .cloned()
+        .collect();
+    let mut layouts: Vec<Layout> = partitions(&offered, 0)
+        .into_iter()
+        .map(|partition| Layout {
+            group: nth,
+            counts: counts(&|device| {
+                let mut own = partition.counts.iter();
+                let is_it = |profile: &GpuInstanceProfile| {
+                    *device == MeasuredDevice::Instance(profile.name.clone())
+                };
+                own.find(|(profile, _)| is_it(profile))
+                    .map_or(0, |(_, count)| *count)
+            }),
+            free: partition
+                .map(&group.profiles)
+                .map_or(0, |map| map.largest_free()),
+        })
+        .collect();
+    if is_used(&MeasuredDevice::Whole) {
+        layouts.push(Layout {
+            group: nth,
+            counts: counts(&|device| u32::from(*device == MeasuredDevice::Whole)),
+            free: 0,
+        });
+    }
+    layouts
+}
