@@ -57,6 +57,9 @@ pub(crate) mod state;
 /// The items that tests of this package use. Everything else is private, so the compiler reports what nothing uses.
 #[doc(hidden)]
 pub mod internals {
+    pub mod advise {
+        pub use crate::features::advise::smallest_layout;
+    }
     pub mod apply {
         pub use crate::apply::{
             Allowed, ApplyContext, ApplyError, OnFailure, Progress, StepOf, pick_up, run,
@@ -114,11 +117,11 @@ pub mod internals {
     pub mod plan {
         pub use crate::plan::{Action, GpuPlan, Place, Plan, Purge, Refusal, Start, up};
         pub mod check {
-            pub use crate::plan::virtual_node::{GpuArgument, check_on_gpus};
+            pub use crate::plan::virtual_node::{EmptyNode, GpuArgument, check_on_gpus, plan_on};
         }
     }
     pub mod profile {
-        pub use crate::profile::{Profile, Want};
+        pub use crate::profile::{Profile, Want, WantedPrograms};
     }
     pub mod settings {
         pub use crate::settings::{Serve, Server, Settings};

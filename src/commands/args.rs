@@ -13,7 +13,7 @@ use crate::catalog::BuiltIn;
 use crate::error::{CommandError, Context as _, Result, usage};
 use crate::host::{nearest, read_text_from};
 use crate::node::{NoSuchDevice, Node};
-use crate::profile::{Profile, ProfileError, Wanted};
+use crate::profile::{Profile, ProfileError, WantedPrograms};
 use crate::render::ProgressForm;
 
 /// The devices of a command line.
@@ -214,10 +214,10 @@ fn near(word: &str) -> String {
 }
 
 /// Reads a file of what programs want, and of figures.
-pub fn read_wanted(path: &Path) -> Result<Wanted> {
+pub fn read_wanted(path: &Path) -> Result<WantedPrograms> {
     let (shown, text) = read_text_from(path);
     let text = text.context(format_args!("cannot read {}", shown.display()))?;
-    Ok(Wanted::parse(shown, text)?)
+    Ok(WantedPrograms::parse(shown, text)?)
 }
 
 /// Parses a duration such as `30s`, `5m` or `1h30m`; a number alone counts seconds.

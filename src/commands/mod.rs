@@ -39,7 +39,7 @@ use crate::mps::ContextMemory;
 use crate::node::{Detail, Node, lost_hint, observe};
 use crate::plan::virtual_node::EmptyNode;
 use crate::plan::{Plan, Start};
-use crate::profile::{DraftProfile, Profile, Wanted};
+use crate::profile::{DraftProfile, Profile, WantedPrograms};
 use crate::render::{note, print};
 use crate::settings::{MemoryLimit, Serve};
 use crate::state::RunDir;
@@ -56,7 +56,7 @@ pub struct Context<'a> {
     /// The subcommands that help lists, by task.
     pub tasks: &'a [(&'a str, &'a [&'a str])],
     /// The profile of the smallest layout on a node for what is wanted.
-    pub smallest_layout: fn(&EmptyNode, &Wanted) -> Result<DraftProfile>,
+    pub smallest_layout: fn(&EmptyNode, &WantedPrograms) -> Result<DraftProfile>,
 }
 
 /// The time to wait for another change.

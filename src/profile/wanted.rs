@@ -10,11 +10,11 @@ use super::diagnostic::ProfileError;
 use super::read::{Noted, ProfileCheck, read_file};
 use super::schema::{At, Companions, KeyValue, MeasuredTable, ProgramTable, WantedTable};
 use crate::geometry::ProfileName;
-use crate::settings::{MemoryLimit, Percentage};
+use crate::settings::{CLIENTS, MemoryLimit, Percentage};
 
 /// Programs with what each wants, and figures.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted {
+pub struct WantedPrograms {
     pub programs: Vec<WantedProgram>,
     pub measured: Vec<Measurement>,
 }
@@ -80,6 +80,11 @@ pub enum MeasuredDevice {
     Instance(ProfileName),
 }
 
+/// True if a text can name a program: it stands in figures, in tables and in the remarks of a profile.
+pub fn is_program_name(text: &str) -> bool {
+    !text.is_empty() && !text.contains(char::is_control)
+}
+
 const WHOLE: &str = "whole";
 const RUNS: &str = "runs";
 
@@ -128,7 +133,7 @@ impl fmt::Display for Measurement {
     }
 }
 
-impl Wanted {
+impl WantedPrograms {
     /// Reads a file of programs and figures; `path` is for messages only.
     pub fn parse(path: &Path, text: String) -> Result<Self, ProfileError> {
         read_file(path, text, &|check, table, span| {
@@ -169,8 +174,9 @@ fn every<'a, T, U>(
 
 impl<'a> ProfileCheck<'a> {
     fn wanted_program(&self, table: ProgramTable<'a>) -> Result<At<WantedProgram>, Noted> {
+        let name = table.name.and_then(|name| self.program_name(name));
         let memory = self.mebibytes(table.memory);
-        let copies = self.copies(table.copies);
+        let copies = self.copies(table.copies, u32::MAX);
         let sharing = table.share.map(|share| match share {
             None => Sharing::Own,
             Some((Companions::Any(true), _)) => Sharing::Any,
@@ -179,7 +185,7 @@ impl<'a> ProfileCheck<'a> {
                 Sharing::With(names.into_iter().map(str::to_owned).collect())
             }
         });
-        let (name, span) = table.name?;
+        let (name, span) = name?;
         let amount = match (table.rate?, copies?) {
             (Some((rate, _)), None) => Amount::Rate(rate),
             (None, Some(copies)) => Amount::Copies(copies),
@@ -200,14 +206,14 @@ impl<'a> ProfileCheck<'a> {
 
     #[allow(clippy::needless_pass_by_value, reason = "as every reader of a table")]
     fn measurement(&self, table: MeasuredTable<'a>) -> Result<At<Measurement>, Noted> {
+        let program = table.program.and_then(|name| self.program_name(name));
         let memory = self.mebibytes(table.memory);
-        let copies = self.copies(table.copies.map(Some));
+        let copies = self.copies(table.copies.map(Some), *CLIENTS.end());
         let device = table.device.and_then(|(text, span)| {
-            text.parse().or_else(|error: String| {
-                self.refuse(
-                    span,
-                    format!("{error}, or \"{WHOLE}\" for a GPU without MIG"),
-                )
+            text.parse().map_err(|error: String| {
+                let error = self.error(span, error);
+                let hint = format!("or \"{WHOLE}\" for a GPU without MIG");
+                self.note(error.with_hint(hint))
             })
         });
         let threads = table.threads.and_then(|threads| {
@@ -222,11 +228,11 @@ impl<'a> ProfileCheck<'a> {
             Some((RUNS, _)) => Ok(true),
             Some((_, span)) => {
                 let message =
-                    format!("counts can be \"{RUNS}\" alone: leave it out for other figures");
+                    format!("counts can only be \"{RUNS}\": leave it out for other figures");
                 self.refuse(span, message)
             }
         });
-        let (program, span) = table.program?;
+        let (program, span) = program?;
         let measurement = Measurement {
             program: program.to_owned(),
             gpu: table.gpu?.0.to_owned(),
@@ -242,6 +248,17 @@ impl<'a> ProfileCheck<'a> {
         Ok((measurement, span))
     }
 
+    fn program_name<'t>(&self, name: At<&'t str>) -> Result<At<&'t str>, Noted> {
+        let (text, span) = name;
+        if is_program_name(text) {
+            return Ok(name);
+        }
+        self.refuse(
+            span,
+            "a program needs a name, and one without control characters",
+        )
+    }
+
     fn mebibytes(&self, size: KeyValue<&str>) -> Result<Option<u64>, Noted> {
         let Some((text, span)) = size? else {
             return Ok(None);
@@ -251,9 +268,12 @@ impl<'a> ProfileCheck<'a> {
             .or_else(|error| self.refuse(span, error))
     }
 
-    fn copies(&self, copies: KeyValue<u32>) -> Result<Option<u32>, Noted> {
+    fn copies(&self, copies: KeyValue<u32>, most: u32) -> Result<Option<u32>, Noted> {
         match copies? {
             Some((0, span)) => self.refuse(span, "copies must be 1 or more"),
+            Some((copies, span)) if copies > most => {
+                self.refuse(span, format!("a device takes {most} copies at most"))
+            }
             copies => Ok(copies.map(|(copies, _)| copies)),
         }
     }
@@ -286,7 +306,7 @@ mod tests {
             ..measured.clone()
         };
         let text = format!("{measured}\n{plain}");
-        let read = Wanted::parse(Path::new("figures.toml"), text).unwrap();
+        let read = WantedPrograms::parse(Path::new("figures.toml"), text).unwrap();
         assert_eq!(read.measured, [measured, plain]);
     }
 
@@ -304,15 +324,15 @@ name = "c"
 copies = 0
 share = "c"
 [[measured]]
-program = "a"
+program = "a\nb"
 gpu = "a30"
 device = "3h"
 threads = 101
-copies = 1
+copies = 1025
 throughput = 1
 counts = "x"
 "#;
-        let error = Wanted::parse(Path::new("w.toml"), text.to_owned()).unwrap_err();
+        let error = WantedPrograms::parse(Path::new("w.toml"), text.to_owned()).unwrap_err();
         let lines = error.to_string();
         let places = lines
             .lines()
@@ -321,7 +341,7 @@ counts = "x"
         assert_eq!(
             places,
             [
-                "4:8", "6:8", "7:10", "10:10", "11:9", "15:10", "16:11", "19:10"
+                "4:8", "6:8", "7:10", "10:10", "11:9", "13:11", "15:10", "16:11", "17:10", "19:10"
             ],
             "{lines}"
         );

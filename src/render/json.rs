@@ -39,14 +39,14 @@ pub fn schema_of<T: JsonSchema>() -> Value {
         .to_value()
 }
 
-/// Serializes milliseconds as seconds.
+/// Serializes milliseconds as seconds, to the nanosecond: without digits that only come from the division.
 #[allow(clippy::ref_option, reason = "serde passes a reference")]
 pub fn as_seconds<S: Serializer>(
     milliseconds: &Option<f64>,
     serializer: S,
 ) -> std::result::Result<S::Ok, S::Error> {
     milliseconds
-        .map(|milliseconds| milliseconds / 1000.0)
+        .map(|milliseconds| (milliseconds * 1e6).round() / 1e9)
         .serialize(serializer)
 }
 

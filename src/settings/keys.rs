@@ -205,7 +205,7 @@ pub fn option_of_key(name: &str) -> Option<&'static str> {
 }
 
 /// Up to well above the most clients of a device with any known driver: 48, and 60 from CUDA 13.1.
-const CLIENTS: RangeInclusive<u32> = 1..=1024;
+pub const CLIENTS: RangeInclusive<u32> = 1..=1024;
 
 /// From enough for a daemon with one server and a few clients, to the limit of Linux by default (`fs.nr_open`).
 const FILES: RangeInclusive<u64> = 256..=1 << 30;

@@ -10,7 +10,7 @@ mod text;
 pub use cpus::{CpuChoice, Cpus};
 pub use device::{ClientPriority, NOFILE, Percentage, Reported, Serve, Server, Settings, Visible};
 pub use keys::{
-    ACTIVE_THREAD_PERCENTAGE, CLIENT_PRIORITY, COMPUTE_MODE, Control, KEYS, MAX_CLIENTS,
+    ACTIVE_THREAD_PERCENTAGE, CLIENT_PRIORITY, CLIENTS, COMPUTE_MODE, Control, KEYS, MAX_CLIENTS,
     OVERSUBSCRIBE, PINNED_MEMORY_LIMIT, SERVE, SHARE, SettingForm, SettingKey, Update,
     key_of_option, option_of_key,
 };

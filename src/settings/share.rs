@@ -194,8 +194,13 @@ impl DeviceSize {
 
     /// Returns the memory limit with which so many clients can all have what it allows. The context of a client is in it.
     pub(super) fn memory_of_each(self, clients: u32) -> Option<MemoryLimit> {
+        MemoryLimit::of_mebibytes(self.mib_of_each(clients)?)
+    }
+
+    /// Returns the memory that each of so many clients can have, in MiB.
+    pub fn mib_of_each(self, clients: u32) -> Option<u64> {
         let each = self.memory? / u64::from(clients.max(1));
-        MemoryLimit::of_mebibytes(each.saturating_sub(NOT_COUNTED))
+        Some(each.saturating_sub(NOT_COUNTED))
     }
 }
 

@@ -1,7 +1,8 @@
 //! `advise`: the smallest hardware for programs, and the figures that it rests on.
 
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Instant;
 
@@ -240,7 +241,7 @@ fn twelve_programs_share_64_whole_gpus() {
 }
 
 /// A program that is slower with more copies, and prints its latency.
-const PROGRAM: &str = "echo latency_ms 4.5; echo per_s 30";
+const PROGRAM: &str = "echo latency_ms 4.5; echo latency_ms 2; echo per_s 30";
 
 fn compare(sim: &Sim, options: &[&str], script: &str) -> Ran {
     let fixed = ["compare", "--rounds", "1", "--seconds", "0"];
@@ -264,7 +265,7 @@ fn what_was_measured_is_asked_for_and_applied() {
     }
     let saved = fs::read_to_string(figures).unwrap();
     for part in [
-        "program = \"web\"\ngpu = \"a100-80gb\"\n",
+        "program = \"web\"\ngpu = \"NVIDIA A100-SXM4-80GB\"\n",
         "copies = 3\nthroughput = 90\n",
         "latency_ms = 4.5\n",
         "memory = \"",
@@ -296,6 +297,9 @@ fn what_was_measured_is_asked_for_and_applied() {
 fn threads_of_clients_are_saved() {
     let sim = Sim::whole("");
     let figures = sim.node.dir().join("figures.toml");
+    // An editor has left no newline at its end.
+    fs::write(&figures, "# by hand").unwrap();
+    fs::set_permissions(&figures, Permissions::from_mode(0o600)).unwrap();
     let figures = figures.to_str().unwrap();
     let options = ["-n", "1", "--threads", "25", "--save", figures];
     compare(
@@ -307,7 +311,8 @@ fn threads_of_clients_are_saved() {
     compare(&sim, &[&options[..], &["--by-runs"]].concat(), "true").ended(0);
     let saved = fs::read_to_string(figures).unwrap();
     for part in [
-        "program = \"sh\"",
+        "# by hand\n[[measured]]\nprogram = \"sh\"\n",
+        "\n\n[[measured]]\n",
         "device = \"whole\"",
         "threads = 25\n",
         "throughput = 25\n",

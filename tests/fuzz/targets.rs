@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
+use mig_mps::internals::advise::smallest_layout;
 use mig_mps::internals::convert::{ImportOptions, import, mig_parted};
 use mig_mps::internals::host::Pid;
 use mig_mps::internals::mps::{DaemonStatus, LogFile, LogLine};
-use mig_mps::internals::profile::Profile;
+use mig_mps::internals::plan::check::{EmptyNode, plan_on};
+use mig_mps::internals::profile::{Profile, WantedPrograms};
 use mig_mps::internals::slurm::{GresConf, SlurmJob, gres_of_node};
 use mig_mps::internals::state::DeviceRecord;
 
@@ -13,13 +15,14 @@ use mig_mps::internals::state::DeviceRecord;
 pub(crate) type Target = fn(&[u8]);
 
 /// All targets, by the names of their directories of seeds.
-pub(crate) const TARGETS: [(&str, Target); 6] = [
+pub(crate) const TARGETS: [(&str, Target); 7] = [
     ("profile", profile),
     ("mig-parted", mig_parted_file),
     ("control", control),
     ("logs", logs),
     ("record", record),
     ("slurm", slurm),
+    ("wanted", wanted),
 ];
 
 /// A profile, and its mistakes as they are shown.
@@ -96,4 +99,23 @@ pub(crate) fn slurm(bytes: &[u8]) {
         found.map(|(_, value)| (*value).to_owned())
     };
     let _ = SlurmJob::of_task(variable);
+}
+
+/// Programs with what they want, and figures. The profile of a layout for these is one that `up` can plan.
+pub(crate) fn wanted(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes).into_owned();
+    match WantedPrograms::parse(Path::new("wanted.toml"), text) {
+        Err(error) => assert!(!error.to_string().is_empty()),
+        // The commands refuse to plan for no program.
+        Ok(wanted) if wanted.programs.is_empty() => {}
+        Ok(wanted) => {
+            let gpus = ["a30:2", "a100-80gb:2"].map(|gpu| gpu.parse().expect("they are known"));
+            let node = EmptyNode::of_models(&gpus);
+            if let Ok(layout) = smallest_layout(&node, &wanted) {
+                let profile = Profile::parse(Path::new("advised.toml"), layout.to_string());
+                let profile = profile.expect("an advice is a profile");
+                plan_on(&node.node, &profile).expect("it fits");
+            }
+        }
+    }
 }

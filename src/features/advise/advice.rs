@@ -6,11 +6,11 @@ use serde::Serialize;
 use crate::geometry::{Partition, ProfileName, SliceMap};
 use crate::host::grouped;
 use crate::plan::virtual_node::{EmptyNode, GpuGroup};
-use crate::profile::{Amount, MeasuredDevice, Measurement, Wanted};
+use crate::profile::{Amount, MeasuredDevice, Measurement, WantedPrograms};
 use crate::render::json::{VERSION, Version, as_seconds};
 use crate::settings::Percentage;
 
-use super::request::Request;
+use super::request::AdviceRequest;
 use super::solver::{FilledDevice, Solution};
 
 /// The output of `mig-mps advise --json`.
@@ -28,13 +28,13 @@ pub struct Advice {
     pub largest_free_block: u32,
     /// True if nothing better exists: fewer GPUs, then fewer slices, then a larger free block.
     pub is_proven: bool,
-    /// The number of GPUs that is needed whatever is chosen.
+    /// No layout has fewer GPUs.
     pub least_gpus: u32,
-    /// The number of slices that is needed on as many GPUs.
+    /// No layout with as many GPUs has fewer slices.
     pub least_slices: u32,
-    /// The number of GPUs if each was one device; null if a program has no figures for that.
+    /// The number of GPUs that would do if each was one device; null if a program has no figures for that.
     pub undivided_gpus: Option<u32>,
-    pub programs: Vec<Supply>,
+    pub programs: Vec<ProgramSupply>,
     /// The profile that makes these devices.
     pub profile: String,
 }
@@ -87,7 +87,7 @@ pub struct AdvisedProgram {
 
 /// The demand of a program, and its supply.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct Supply {
+pub struct ProgramSupply {
     pub program: String,
     /// Null if copies are wanted.
     pub wanted_rate: Option<f64>,
@@ -100,9 +100,9 @@ pub struct Supply {
 impl Advice {
     /// Puts a solution into words and figures, on a node with as many GPUs of each product as it needs.
     pub fn of(
-        request: &Request<'_>,
+        request: &AdviceRequest<'_>,
         solution: &Solution,
-        wanted: &Wanted,
+        wanted: &WantedPrograms,
         node: &EmptyNode,
     ) -> Self {
         let gpus = AdvisedGpus::all(request, solution, node);
@@ -116,7 +116,7 @@ impl Advice {
                 Amount::Rate(rate) => (Some(rate), None),
                 Amount::Copies(copies) => (None, Some(copies)),
             };
-            Supply {
+            ProgramSupply {
                 program: program.name.clone(),
                 wanted_rate,
                 wanted_copies,
@@ -149,7 +149,7 @@ impl Advice {
 
 impl AdvisedGpus {
     /// Gives the GPUs of a solution their places in a node.
-    pub fn all(request: &Request<'_>, solution: &Solution, node: &EmptyNode) -> Vec<Self> {
+    pub fn all(request: &AdviceRequest<'_>, solution: &Solution, node: &EmptyNode) -> Vec<Self> {
         let group_of = |nth: usize| {
             let product = &request.node.groups[nth].product;
             let mut groups = node.groups.iter();
@@ -173,7 +173,7 @@ impl AdvisedGpus {
     }
 
     fn of(
-        request: &Request<'_>,
+        request: &AdviceRequest<'_>,
         group: &GpuGroup,
         indices: Vec<u32>,
         devices: &[FilledDevice],
@@ -198,7 +198,7 @@ impl AdvisedGpus {
 }
 
 impl AdvisedDevice {
-    fn of(request: &Request<'_>, device: &FilledDevice) -> Self {
+    fn of(request: &AdviceRequest<'_>, device: &FilledDevice) -> Self {
         let rows = device.loads.iter().map(|load| request.measured(*load));
         let threads = rows.clone().map(|row| row.threads.value());
         let most = threads.fold(0.0, f64::max);

@@ -3,6 +3,7 @@
 use crate::catalog;
 use crate::plan::virtual_node::{EmptyNode, GpuGroup};
 use crate::profile::{Amount, MeasuredDevice, Measurement, Sharing, WantedProgram};
+use crate::settings::DeviceSize;
 
 use super::request::{memory_of, plain};
 
@@ -32,7 +33,7 @@ pub fn usable(
         let mut gpus: Vec<&str> = all.iter().map(|row| row.gpu.as_str()).collect();
         gpus.sort_unstable();
         gpus.dedup();
-        format!("has figures for {} alone", gpus.join(", "))
+        format!("has figures only for {}", gpus.join(", "))
     })?;
     let counts_runs = |figure: &Figure| figure.measured.counts_runs;
     let is_mixed = figures.iter().any(counts_runs) && !figures.iter().all(counts_runs);
@@ -46,7 +47,7 @@ pub fn usable(
     let figures = kept(
         figures,
         |_| true,
-        || "has no figures for a device that these GPUs can have",
+        || "has no figures for a whole GPU or a plain instance profile of these GPUs",
     )?;
     let figures = within_latency(figures, program)?;
     let figures = kept(
@@ -88,7 +89,7 @@ fn within_latency(figures: Vec<Figure>, program: &WantedProgram) -> Result<Vec<F
         |row| row.measured.latency_ms.is_some_and(|own| own <= most),
         || match least {
             Some(least) => format!("has a latency of {least} ms or more in all figures"),
-            None => "has a largest latency, and no figures with a latency".to_owned(),
+            None => "has a limit on latency, and no figures with a latency".to_owned(),
         },
     )
 }
@@ -99,7 +100,7 @@ fn on_these_gpus(node: &EmptyNode, all: &[&Measurement]) -> Option<Vec<Figure>> 
     let mut is_of_these = false;
     for row in all {
         for (nth, group) in node.groups.iter().enumerate() {
-            if !is_of(row, group) {
+            if !is_of(row, group, node.is_real) {
                 continue;
             }
             is_of_these = true;
@@ -122,11 +123,14 @@ fn on_these_gpus(node: &EmptyNode, all: &[&Measurement]) -> Option<Vec<Figure>> 
     is_of_these.then_some(figures)
 }
 
-/// True if figures are of a GPU of this group.
-fn is_of(row: &Measurement, group: &GpuGroup) -> bool {
-    let named = catalog::find(&row.gpu).ok();
+/// True if figures are of a GPU of this group. A model stands for its products, which are not equally fast: the figures of
+/// one are not used for another that is there.
+fn is_of(row: &Measurement, group: &GpuGroup, is_real: bool) -> bool {
+    let is_other_product = is_real && catalog::of_product(&row.gpu).is_some();
     row.gpu == group.product
-        || named.is_some_and(|named| group.model.is_some_and(|model| model.key == named.key))
+        || !is_other_product
+            && catalog::find(&row.gpu)
+                .is_ok_and(|named| group.model.is_some_and(|model| model.key == named.key))
 }
 
 /// Returns the device of figures as a GPU of this group has it, by its full name.
@@ -143,19 +147,24 @@ fn is_alike(one: &Measurement, other: &Measurement) -> bool {
     one.device == other.device && one.threads == other.threads && one.copies == other.copies
 }
 
-/// True if a device has the memory that the copies want, and that they were seen to use.
+/// True if a device has the memory that the copies want, by the limits of its share, and that they were seen to use.
 fn has_memory(node: &EmptyNode, program: &WantedProgram, figure: &Figure) -> bool {
     let group = &node.groups[figure.group];
     let row = &figure.measured;
-    let has = match &row.device {
-        MeasuredDevice::Whole => Some(memory_of(group)),
-        MeasuredDevice::Instance(name) => plain(group)
-            .find(|profile| profile.name == *name)
-            .map(|profile| profile.memory_mib),
+    let (has, size) = match &row.device {
+        MeasuredDevice::Whole => {
+            let has = memory_of(group);
+            (has, DeviceSize::of_gpu(None, Some(has)))
+        }
+        MeasuredDevice::Instance(name) => {
+            let profile = plain(group).find(|profile| profile.name == *name);
+            let has = profile.map_or(0, |profile| profile.memory_mib);
+            (has, DeviceSize::of_instance(None, has, 1))
+        }
     };
-    let wanted = program.memory_mib.saturating_mul(u64::from(row.copies));
     let used = row.memory_mib.filter(|_| row.is_interpolated).unwrap_or(0);
-    has.is_some_and(|has| wanted.max(used) <= has)
+    let each = size.mib_of_each(row.copies);
+    used <= has && each.is_none_or(|each| program.memory_mib <= each)
 }
 
 /// Returns figures for the instance profiles between two that were measured with as many copies.
@@ -231,5 +240,103 @@ fn interpolated(low: &Figure, high: &Figure, [from, at, to]: [u32; 3]) -> Figure
             is_interpolated: true,
             ..low.clone()
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::measurement;
+    use super::*;
+
+    #[test]
+    fn only_measured_figures_count_unless_others_are_asked_for() {
+        let node = EmptyNode::of_models(&["a100-80gb:2".parse().unwrap()]);
+        let row = |size, copies, throughput| {
+            measurement(0, ("a100-80gb", size), 100.0, copies, throughput)
+        };
+        let wanted = |sharing| WantedProgram {
+            name: "p0".to_owned(),
+            amount: Amount::Rate(60.0),
+            memory_mib: 0,
+            latency_ms: None,
+            sharing,
+        };
+        let measured = [
+            row("2g.20gb", 1, 20),
+            row("2g.20gb", 4, 50),
+            row("4g.40gb", 1, 40),
+        ];
+        let figures = |interpolates| {
+            let usable = usable(&node, &wanted(Sharing::Own), &measured, interpolates).unwrap();
+            let shown = usable.into_iter().map(|figure| {
+                let row = figure.measured;
+                (
+                    row.device.to_string(),
+                    row.copies,
+                    row.throughput.to_string(),
+                    row.is_interpolated,
+                )
+            });
+            shown.collect::<Vec<_>>()
+        };
+        assert_eq!(figures(false).len(), 3);
+        let added: Vec<_> = figures(true).split_off(3);
+        let named = |size: &str, copies, throughput: &str| {
+            (size.to_owned(), copies, throughput.to_owned(), true)
+        };
+        assert_eq!(
+            added,
+            [
+                named("3g.40gb", 1, "30"),
+                named("2g.20gb", 2, "30"),
+                named("2g.20gb", 3, "40")
+            ]
+        );
+        let alone = usable(&node, &wanted(Sharing::Alone), &measured, true).unwrap();
+        assert!(alone.iter().all(|figure| figure.measured.copies == 1));
+    }
+
+    /// 4,958 MiB are the limit of a quarter of 2g.20gb, of which the server keeps a part.
+    #[test]
+    fn each_copy_may_have_the_memory_that_it_wants() {
+        let node = EmptyNode::of_models(&["a100-80gb:1".parse().unwrap()]);
+        let measured = [measurement(0, ("a100-80gb", "2g.20gb"), 100.0, 4, 50)];
+        let has_enough = |memory_mib| {
+            let wanted = WantedProgram {
+                name: "p0".to_owned(),
+                amount: Amount::Copies(4),
+                memory_mib,
+                latency_ms: None,
+                sharing: Sharing::Own,
+            };
+            usable(&node, &wanted, &measured, false).is_ok()
+        };
+        assert!(has_enough(4958));
+        assert!(!has_enough(4959));
+    }
+
+    /// Products of a model are not equally fast.
+    #[test]
+    fn figures_of_another_product_are_not_used_on_a_node() {
+        let mut node = EmptyNode::of_models(&["a100-80gb:1".parse().unwrap()]);
+        let wanted = WantedProgram {
+            name: "p0".to_owned(),
+            amount: Amount::Copies(1),
+            memory_mib: 0,
+            latency_ms: None,
+            sharing: Sharing::Own,
+        };
+        let of_product = |gpu| measurement(0, (gpu, "2g"), 100.0, 1, 5);
+        let names = [
+            "a100-80gb",
+            "NVIDIA A100-SXM4-80GB",
+            "NVIDIA A100 80GB PCIe",
+        ];
+        let are_used = |node: &EmptyNode| {
+            names.map(|gpu| usable(node, &wanted, &[of_product(gpu)], false).is_ok())
+        };
+        assert_eq!(are_used(&node), [true, true, true]);
+        node.is_real = true;
+        assert_eq!(are_used(&node), [true, true, false]);
     }
 }

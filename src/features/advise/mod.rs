@@ -21,13 +21,13 @@ use crate::error::{Context as _, Result, usage};
 use crate::failure::ExitStatus;
 use crate::host::write_text_to;
 use crate::plan::virtual_node::{EmptyNode, GpuArgument, plan_on};
-use crate::profile::{DraftProfile, Profile, Sharing, Wanted};
+use crate::profile::{DraftProfile, Profile, Sharing, WantedPrograms};
 use crate::render::json::show;
 use crate::render::note;
 
 pub use advice::Advice;
 use advice::AdvisedGpus;
-use request::{ANY_NUMBER, Request};
+use request::{ANY_NUMBER, AdviceRequest};
 use solver::Solution;
 
 /// Find the smallest hardware that runs programs, by figures measured with compare
@@ -78,7 +78,7 @@ impl FromStr for GpuNumber {
 pub fn run(args: &AdviseArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let wanted = read(&args.wanted, &args.measured)?;
     let node = args.node(context)?;
-    let request = Request::new(&node, &args.counts(&node), &wanted, args.interpolate)?;
+    let request = AdviceRequest::new(&node, &args.counts(&node), &wanted, args.interpolate)?;
     let solution = request.smallest()?;
     let needed = args.needed(&node, &solution);
     let needed = needed.as_ref().unwrap_or(&node);
@@ -86,20 +86,18 @@ pub fn run(args: &AdviseArgs, context: &Context<'_>) -> Result<ExitStatus> {
     // The planner of `up` has the last word.
     let profile = Profile::parse(Path::new("the new profile"), advice.profile.clone())?;
     plan_on(&needed.node, &profile)?;
+    show(&advice, args.json)?;
     if let Some(path) = &args.output {
         let written = write_text_to(path, &advice.profile);
         written.context(format_args!("cannot write {}", path.display()))?;
-    }
-    show(&advice, args.json)?;
-    if let Some(path) = &args.output {
         note(&format!("Wrote {}.", path.display()));
     }
     Ok(ExitStatus::Done)
 }
 
 /// Returns the profile of the smallest layout on a node.
-pub fn smallest_layout(node: &EmptyNode, wanted: &Wanted) -> Result<DraftProfile> {
-    let request = Request::new(node, &counts(node), wanted, false)?;
+pub fn smallest_layout(node: &EmptyNode, wanted: &WantedPrograms) -> Result<DraftProfile> {
+    let request = AdviceRequest::new(node, &counts(node), wanted, false)?;
     let gpus = AdvisedGpus::all(&request, &request.smallest()?, node);
     Ok(profile::draft(&gpus, node))
 }
@@ -116,11 +114,11 @@ fn number(length: usize) -> u32 {
 }
 
 /// Reads what is wanted, and all figures.
-fn read(wanted: &Path, measured: &[PathBuf]) -> Result<Wanted> {
+fn read(wanted: &Path, measured: &[PathBuf]) -> Result<WantedPrograms> {
     let mut all = read_wanted(wanted)?;
     if all.programs.is_empty() {
-        let error = usage(format_args!("{} wants no program", wanted.display()));
-        return Err(error.hint("it needs a [[program]] for each: mig-mps help advise"));
+        let error = usage("no program is wanted");
+        return Err(error.hint("the file needs a [[program]] for each: mig-mps help advise"));
     }
     for path in measured {
         all.measured.extend(read_wanted(path)?.measured);
@@ -132,7 +130,7 @@ fn read(wanted: &Path, measured: &[PathBuf]) -> Result<Wanted> {
         let is_wanted = |name: &&String| all.programs.iter().any(|other| other.name == **name);
         if let Some(name) = names.iter().find(|name| !is_wanted(name)) {
             let what = format!(
-                "{} is to share devices with {name}, which is not wanted",
+                "\"{}\" is to share devices with \"{name}\", which has no [[program]]",
                 program.name
             );
             return Err(usage(what).hint("share has the names of other programs of the file"));

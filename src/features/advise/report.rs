@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use console::style;
 
 use crate::geometry::{Placement, Segment, SliceMap};
-use crate::host::ranges;
+use crate::host::{listed, ranges};
 use crate::render::format::{count, escaped, figure, gib, grouped, hanging, map, shown_or};
 use crate::render::json::Report;
 use crate::render::table::{Column, NONE, Table};
@@ -30,22 +30,22 @@ impl Report for Advice {
 impl Advice {
     /// Says how many GPUs are used, and how sure it is that no fewer would do.
     fn conclusion(&self) -> String {
-        let gpus = |number: u32| count(number as usize, "GPU");
-        let slices = |number: u32| count(number as usize, "slice");
-        let what = format!("{}, {}", count(self.used(), "GPU"), slices(self.slices));
+        let gpus = count(self.used(), "GPU");
+        let slices = count(self.slices as usize, "slice");
         if self.is_proven {
-            return format!("{what}: no layout has fewer");
+            return format!("{gpus}, {slices}: no layout has fewer");
         }
         let mut proven = if self.least_gpus as usize == self.used() {
             "no layout has fewer GPUs".to_owned()
         } else {
-            format!("{} are needed at least", gpus(self.least_gpus))
+            let least = count(self.least_gpus as usize, "GPU");
+            format!("every layout has at least {least}")
         };
         if self.least_slices < self.slices {
-            let least = slices(self.least_slices);
-            let _ = write!(proven, ", and {least} are needed at least on so many GPUs");
+            let least = count(self.least_slices as usize, "slice");
+            let _ = write!(proven, ", and on as many GPUs, at least {least}");
         }
-        format!("{what}, and perhaps not the best layout: {proven}")
+        format!("{gpus}, {slices}, perhaps not the best layout: {proven}")
     }
 
     fn devices(&self) -> impl Iterator<Item = &AdvisedDevice> {
@@ -62,38 +62,35 @@ impl Advice {
             let block = count(self.largest_free_block as usize, "memory slice");
             free.push(format!("a block of {block} on a GPU in use"));
         }
+        for gpus in self.gpus.iter().filter(|gpus| gpus.map.is_none()) {
+            let left: u32 = gpus.devices.iter().map(AdvisedDevice::tenths_left).sum();
+            if left > 0 {
+                let percent = f64::from(left) / 10.0;
+                let of = ranges(&gpus.indices);
+                free.push(format!("{percent}% of the SMs of GPU {of}"));
+            }
+        }
         if free.is_empty() {
             free.push("nothing".to_owned());
         }
-        let mut remarks = vec![format!("Left over: {}.", free.join(", and "))];
+        let mut remarks = vec![format!("Left over: {}.", listed(&free, "and"))];
         match self.undivided_gpus {
             _ if self.devices().all(|device| device.profile.is_none()) => {}
             Some(gpus) => remarks.push(format!(
-                "With undivided GPUs, {} would be needed.",
+                "With undivided GPUs, {} would do.",
                 count(gpus as usize, "GPU")
             )),
             None => remarks.push(
-                "With undivided GPUs: not known, since a program has no figures for them."
+                "With undivided GPUs: unknown, since a program has no figures for a whole GPU."
                     .to_owned(),
             ),
         }
         for device in self.devices().filter(|device| device.programs.len() > 1) {
-            let names = device.programs.iter().map(|one| one.program.as_str());
-            let names: Vec<&str> = names.collect();
-            remarks.push(format!(
-                "{} were measured apart: beside each other they may be slower.",
-                names.join(" and ")
-            ));
+            remarks.extend(device.remarks());
         }
-        let programs = || self.devices().flat_map(|device| &device.programs);
-        remarks.extend(programs().filter(|one| one.limits_itself).map(|one| {
-            format!(
-                "Start {} with mig-mps run --threads {}.",
-                one.program, one.threads
-            )
-        }));
-        if programs().any(|one| one.is_interpolated) {
-            remarks.push("* computed from two measurements, and not measured".to_owned());
+        let mut programs = self.devices().flat_map(|device| &device.programs);
+        if programs.any(|one| one.is_interpolated) {
+            remarks.push("* interpolated between two measurements".to_owned());
         }
         let mut seen = BTreeSet::new();
         remarks.retain(|remark| seen.insert(remark.clone()));
@@ -114,6 +111,7 @@ impl Advice {
         for program in &self.programs {
             let mut wanted = match (program.wanted_rate, program.wanted_copies) {
                 (Some(rate), _) => figure(rate),
+                (None, Some(1)) => "1 copy".to_owned(),
                 (None, copies) => format!("{} copies", copies.unwrap_or(0)),
             };
             let all = self.gpus.iter().flat_map(|gpus| {
@@ -126,6 +124,9 @@ impl Advice {
                 let device = shown_or(profile.as_ref(), "whole");
                 let rate: f64 = alike.iter().map(|(_, one)| one.rate).sum();
                 let mark = if one.is_interpolated { "*" } else { "" };
+                let marked = |figure: Option<String>| {
+                    shown_or(figure.map(|figure| format!("{mark}{figure}")), NONE)
+                };
                 table.row(vec![
                     escaped(&program.program).into_owned(),
                     format!("{} × {device}", alike.len()),
@@ -133,8 +134,8 @@ impl Advice {
                     format!("{}%", one.threads),
                     format!("{mark}{}", figure(rate)),
                     std::mem::take(&mut wanted),
-                    shown_or(one.memory_used_bytes.map(gib), NONE),
-                    shown_or(one.latency_ms.map(|ms| format!("{ms} ms")), NONE),
+                    marked(one.memory_used_bytes.map(gib)),
+                    marked(one.latency_ms.map(|ms| format!("{} ms", figure(ms)))),
                 ]);
             }
         }
@@ -176,6 +177,43 @@ impl AdvisedGpus {
             }
         });
         SliceMap::new(kinds.units(), segments.collect())
+    }
+}
+
+impl AdvisedDevice {
+    /// Returns the part of its SMs that no program has, in tenths of a percent.
+    fn tenths_left(&self) -> u32 {
+        let programs = self.programs.iter();
+        let taken = programs.map(|one| one.threads.tenths().saturating_mul(one.copies));
+        1000_u32.saturating_sub(taken.sum())
+    }
+
+    /// Says what to know of the programs that share it.
+    fn remarks(&self) -> Vec<String> {
+        let names: Vec<_> = self
+            .programs
+            .iter()
+            .map(|one| escaped(&one.program))
+            .collect();
+        let names = listed(&names, "and");
+        let mut remarks = vec![format!(
+            "{names} were measured alone, and may be slower together."
+        )];
+        for one in &self.programs {
+            let program = escaped(&one.program);
+            if one.limits_itself {
+                remarks.push(format!(
+                    "On a device of {names}, start {program} with mig-mps run --threads {}.",
+                    one.threads
+                ));
+            }
+            if one.memory_used_bytes.is_none() {
+                remarks.push(format!(
+                    "The memory of {program} is unknown, and counts as none."
+                ));
+            }
+        }
+        remarks
     }
 }
 

@@ -9,11 +9,11 @@ use crate::failure::{ExitStatus, Failure};
 use crate::geometry::{GpuInstanceProfile, partitions};
 use crate::host::count;
 use crate::plan::virtual_node::{EmptyNode, GpuGroup};
-use crate::profile::{Amount, MeasuredDevice, Measurement, Sharing, Wanted, WantedProgram};
+use crate::profile::{Amount, MeasuredDevice, Measurement, Sharing, WantedProgram, WantedPrograms};
 
 use super::figures::{Figure, usable};
 use super::solver::{
-    Demand, Found, Layout, Load, Offer, PARTS, Problem, Size, Solution, fewest_gpus, smallest,
+    Demand, Found, GpuLayout, Load, Offer, PARTS, Problem, Size, Solution, fewest_gpus, smallest,
 };
 
 /// The number of GPUs where as many may be had as are needed.
@@ -23,11 +23,10 @@ pub const ANY_NUMBER: u32 = 1024;
 #[derive(Debug, Error)]
 pub enum NoAdvice {
     /// For each program without figures what they lack.
-    #[error("no figures can be used: {}", .0.join("\n  "))]
+    #[error("{}", .0.join("\n"))]
     Unusable(Vec<String>),
-    #[error("{} do not fit on {}: no layout has what all want", count(*programs, "program"), count(*gpus, "GPU"))]
+    #[error("the programs do not fit on {}", count(*gpus, "GPU"))]
     TooFew {
-        programs: usize,
         gpus: usize,
         /// The number of GPUs that would do, if that is known.
         needed: Option<u32>,
@@ -47,35 +46,39 @@ impl Failure for NoAdvice {
 
     fn hint(&self) -> Option<String> {
         match self {
-            Self::Unusable(_) => Some(
-                "measure them: mig-mps compare --save FILE --program NAME -- COMMAND".to_owned(),
-            ),
-            Self::TooFew { needed, .. } => Some(format!(
-                "{} would do; or lower a rate, raise a largest latency, or let programs share devices",
-                count((*needed)? as usize, "GPU")
-            )),
-            Self::NotFound => {
-                Some("leave out figures of devices that are not to be used".to_owned())
+            Self::Unusable(_) => {
+                Some("measure more: mig-mps compare DEVICE --save FILE -- PROGRAM".to_owned())
             }
+            Self::TooFew { needed, .. } => {
+                let otherwise = "want less, allow more latency, or let programs share devices";
+                Some(needed.map_or_else(
+                    || otherwise.to_owned(),
+                    |gpus| format!("{} would do; or {otherwise}", count(gpus as usize, "GPU")),
+                ))
+            }
+            Self::NotFound => Some(
+                "check the units of rates, or leave out figures of devices that are not to be used"
+                    .to_owned(),
+            ),
         }
     }
 }
 
 /// Programs on the GPUs of a node, and the figures that can be used for each.
-pub struct Request<'a> {
+pub struct AdviceRequest<'a> {
     pub node: &'a EmptyNode,
     wanted: &'a [WantedProgram],
     figures: Vec<Vec<Figure>>,
     pub problem: Problem,
 }
 
-impl<'a> Request<'a> {
-    /// Asks for the smallest hardware on so many GPUs of each group. Figures between measured ones are used only if
+impl<'a> AdviceRequest<'a> {
+    /// Asks for the smallest hardware for one program or more, on so many GPUs of each group. Figures between measured ones are used only if
     /// `interpolates` is true.
     pub fn new(
         node: &'a EmptyNode,
         gpus: &[u32],
-        wanted: &'a Wanted,
+        wanted: &'a WantedPrograms,
         interpolates: bool,
     ) -> Result<Self, NoAdvice> {
         let mut figures = Vec::new();
@@ -103,7 +106,6 @@ impl<'a> Request<'a> {
         match smallest(&self.problem) {
             Found::Solution(solution) => Ok(solution),
             Found::None => Err(NoAdvice::TooFew {
-                programs: self.wanted.len(),
                 gpus: self.problem.gpus.iter().sum::<u32>() as usize,
                 needed: fewest_gpus(&self.problem_on(&self.any_number(), self.sizes())),
             }),
@@ -111,8 +113,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Returns the number of GPUs that are needed if each is one device; `None` if a program has no figures for that, or
-    /// if it is not known.
+    /// Returns the number of GPUs that would do if each was one device; `None` if a program has no figures for that, or
+    /// if no such number is known.
     pub fn undivided(&self) -> Option<u32> {
         let mut sizes = self.sizes();
         sizes.retain(|size| size.slices == slices_of(&self.node.groups[size.group]));
@@ -200,7 +202,8 @@ impl<'a> Request<'a> {
                 },
                 memory_mib: measured.memory_mib.unwrap_or(0).max(wanted_mib),
                 supply: match program.amount {
-                    Amount::Rate(rate) => measured.throughput / rate,
+                    // Not infinite for a rate next to nothing.
+                    Amount::Rate(rate) => (measured.throughput / rate).min(1e9),
                     Amount::Copies(copies) => f64::from(measured.copies) / f64::from(copies),
                 },
                 row,
@@ -264,7 +267,7 @@ fn slices_of(group: &GpuGroup) -> u32 {
 }
 
 /// Returns every layout of a GPU with devices of these sizes.
-fn layouts_of(nth: usize, group: &GpuGroup, sizes: &[Size]) -> Vec<Layout> {
+fn layouts_of(nth: usize, group: &GpuGroup, sizes: &[Size]) -> Vec<GpuLayout> {
     let is_used = |device: &MeasuredDevice| {
         let mut own = sizes.iter().filter(|size| size.group == nth);
         own.any(|size| size.device == *device)
@@ -283,9 +286,9 @@ fn layouts_of(nth: usize, group: &GpuGroup, sizes: &[Size]) -> Vec<Layout> {
         .filter(|profile| is_used(&MeasuredDevice::Instance(profile.name.clone())))
         .cloned()
         .collect();
-    let mut layouts: Vec<Layout> = partitions(&offered, 0)
+    let mut layouts: Vec<GpuLayout> = partitions(&offered, 0)
         .into_iter()
-        .map(|partition| Layout {
+        .map(|partition| GpuLayout {
             group: nth,
             counts: counts(&|device| {
                 let mut own = partition.counts.iter();
@@ -301,7 +304,7 @@ fn layouts_of(nth: usize, group: &GpuGroup, sizes: &[Size]) -> Vec<Layout> {
         })
         .collect();
     if is_used(&MeasuredDevice::Whole) {
-        layouts.push(Layout {
+        layouts.push(GpuLayout {
             group: nth,
             counts: counts(&|device| u32::from(*device == MeasuredDevice::Whole)),
             free: 0,

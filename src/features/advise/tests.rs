@@ -7,12 +7,12 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::advice::{Advice, AdvisedProgram};
-use super::figures::usable;
-use super::request::{NoAdvice, Request};
+use super::request::{AdviceRequest, NoAdvice};
 use super::solver::{FilledDevice, Found, PARTS, Problem, smallest};
 use super::{counts, number};
 use crate::plan::virtual_node::{EmptyNode, check_on_gpus, plan_on};
-use crate::profile::{Amount, Measurement, Profile, Sharing, Wanted, WantedProgram};
+use crate::profile::{Amount, Measurement, Profile, Sharing, WantedProgram, WantedPrograms};
+use crate::render::json::Report;
 use crate::settings::Percentage;
 
 /// Nodes that are small enough for brute force.
@@ -44,10 +44,10 @@ const SIZES: [&[(&str, &str)]; 3] = [
 #[derive(Clone, Debug)]
 struct Case {
     node: usize,
-    wanted: Wanted,
+    wanted: WantedPrograms,
 }
 
-fn measurement(
+pub fn measurement(
     program: usize,
     size: (&str, &str),
     threads: f64,
@@ -76,7 +76,7 @@ fn figures() -> impl Strategy<Value = Vec<(usize, usize, u32, u32)>> {
 fn cases(programs: std::ops::Range<usize>) -> impl Strategy<Value = Case> {
     let program = (figures(), option::of(1..5_u32), 3..25_u32, 0..3_usize);
     (0..NODES.len(), vec(program, programs)).prop_map(|(node, programs)| {
-        let mut wanted = Wanted::default();
+        let mut wanted = WantedPrograms::default();
         for (nth, (figures, copies, rate, sharing)) in programs.into_iter().enumerate() {
             for (size, threads, copies, throughput) in figures {
                 let threads = [100.0, 50.0, 25.0][threads];
@@ -113,13 +113,13 @@ impl Case {
 
     fn problem(&self) -> Problem {
         let node = self.empty();
-        let request = Request::new(&node, &counts(&node), &self.wanted, false);
+        let request = AdviceRequest::new(&node, &counts(&node), &self.wanted, false);
         request.unwrap().problem
     }
 
     fn advice(&self) -> Option<Advice> {
         let node = self.empty();
-        let request = Request::new(&node, &counts(&node), &self.wanted, false).unwrap();
+        let request = AdviceRequest::new(&node, &counts(&node), &self.wanted, false).unwrap();
         match request.smallest() {
             Ok(solution) => Some(Advice::of(&request, &solution, &self.wanted, &node)),
             Err(NoAdvice::TooFew { .. }) => None,
@@ -285,7 +285,9 @@ proptest! {
         for FilledDevice { size, loads } in solution.gpus.iter().flat_map(|(_, devices)| devices) {
             let offers = loads.iter().map(|load| &problem.demands[load.demand].offers[load.offer]);
             prop_assert!(offers.clone().all(|offer| offer.size == *size));
-            prop_assert!(offers.map(|offer| offer.parts).sum::<u32>() <= PARTS);
+            prop_assert!(offers.clone().map(|offer| offer.parts).sum::<u32>() <= PARTS);
+            let memory = offers.map(|offer| offer.memory_mib).sum::<u64>();
+            prop_assert!(loads.len() == 1 || memory <= problem.sizes[*size].memory_mib);
             for load in loads {
                 supplies[load.demand] += problem.demands[load.demand].offers[load.offer].supply;
                 let others = loads.iter().filter(|other| other.demand != load.demand);
@@ -366,49 +368,84 @@ proptest! {
     }
 }
 
-#[test]
-fn only_measured_figures_count_unless_others_are_asked_for() {
-    let node = EmptyNode::of_models(&["a100-80gb:2".parse().unwrap()]);
-    let row =
-        |size, copies, throughput| measurement(0, ("a100-80gb", size), 100.0, copies, throughput);
-    let wanted = |sharing| WantedProgram {
-        name: "p0".to_owned(),
-        amount: Amount::Rate(60.0),
+/// The answer for programs that want a rate each, and may share devices.
+fn advice_of(gpus: &[&str], rates: &[u32], figures: &[Measurement]) -> Advice {
+    let gpus: Vec<_> = gpus.iter().map(|gpu| gpu.parse().unwrap()).collect();
+    let node = EmptyNode::of_models(&gpus);
+    let programs = rates.iter().enumerate().map(|(nth, rate)| WantedProgram {
+        name: format!("p{nth}"),
+        amount: Amount::Rate(f64::from(*rate)),
         memory_mib: 0,
         latency_ms: None,
-        sharing,
+        sharing: Sharing::Any,
+    });
+    let measured = figures.iter().map(|figure| Measurement {
+        memory_mib: None,
+        ..figure.clone()
+    });
+    let wanted = WantedPrograms {
+        programs: programs.collect(),
+        measured: measured.collect(),
     };
-    let measured = [
-        row("2g.20gb", 1, 20),
-        row("2g.20gb", 4, 50),
-        row("4g.40gb", 1, 40),
+    let request = AdviceRequest::new(&node, &counts(&node), &wanted, false).unwrap();
+    Advice::of(&request, &request.smallest().unwrap(), &wanted, &node)
+}
+
+/// The search went down without end where a demand was met more than once.
+#[test]
+fn a_demand_that_is_met_twice_ends_the_search() {
+    let figures = [
+        measurement(0, ("a100-80gb", "4g.40gb"), 100.0, 2, 2),
+        measurement(1, ("a100-80gb", "1g.20gb"), 100.0, 4, 31),
+        measurement(2, ("a100-80gb", "3g.40gb"), 100.0, 2, 59),
     ];
-    let figures = |interpolates| {
-        let usable = usable(&node, &wanted(Sharing::Own), &measured, interpolates).unwrap();
-        let shown = usable.into_iter().map(|figure| {
-            let row = figure.measured;
-            (
-                row.device.to_string(),
-                row.copies,
-                row.throughput.to_string(),
-                row.is_interpolated,
-            )
-        });
-        shown.collect::<Vec<_>>()
-    };
-    assert_eq!(figures(false).len(), 3);
-    let added: Vec<_> = figures(true).split_off(3);
-    let named = |size: &str, copies, throughput: &str| {
-        (size.to_owned(), copies, throughput.to_owned(), true)
-    };
+    let advice = advice_of(&["a100-80gb:9"], &[10, 18, 100], &figures);
+    assert_eq!((advice.used(), advice.slices), (5, 27));
+    assert!(advice.is_proven);
+}
+
+/// The cost of a demand was unknown where some of its loads were ruled out.
+#[test]
+fn many_small_loads_leave_nothing_unproven() {
+    let figures = [
+        measurement(0, ("a100-80gb", "1g.20gb"), 15.0, 2, 2),
+        measurement(1, ("a100-80gb", "1g.20gb"), 35.0, 1, 4),
+        measurement(1, ("a100-80gb", "1g.20gb"), 25.0, 1, 3),
+        measurement(1, ("a100-80gb", "1g.20gb"), 100.0, 4, 11),
+        measurement(1, ("a100-80gb", "1g.20gb"), 25.0, 3, 8),
+        measurement(1, ("a100-80gb", "1g.20gb"), 50.0, 1, 6),
+        measurement(1, ("h100-80gb-sxm", "1g.10gb"), 100.0, 4, 10),
+    ];
+    let advice = advice_of(&["h100-80gb-sxm:6", "a100-80gb:6"], &[2, 163], &figures);
     assert_eq!(
-        added,
+        (advice.used(), advice.slices, advice.largest_free_block),
+        (3, 17, 2)
+    );
+    assert!(advice.is_proven);
+}
+
+#[test]
+fn an_answer_says_how_far_from_proven_it_is() {
+    let figures = [measurement(0, ("a100-80gb", "2g.20gb"), 100.0, 1, 10)];
+    let mut advice = advice_of(&["a100-80gb:4"], &[60], &figures);
+    let mut first_line = |is_proven, least_gpus, least_slices| {
+        (advice.is_proven, advice.least_gpus, advice.least_slices) =
+            (is_proven, least_gpus, least_slices);
+        advice.text(80).lines().next().unwrap().to_owned()
+    };
+    let lines = [
+        first_line(true, 2, 12),
+        first_line(false, 2, 12),
+        first_line(false, 2, 11),
+        first_line(false, 1, 7),
+    ];
+    assert_eq!(
+        lines,
         [
-            named("3g.40gb", 1, "30"),
-            named("2g.20gb", 2, "30"),
-            named("2g.20gb", 3, "40")
+            "2 GPUs, 12 slices: no layout has fewer",
+            "2 GPUs, 12 slices, perhaps not the best layout: no layout has fewer GPUs",
+            "2 GPUs, 12 slices, perhaps not the best layout: no layout has fewer GPUs, and on as many GPUs, at least 11 slices",
+            "2 GPUs, 12 slices, perhaps not the best layout: every layout has at least 1 GPU, and on as many GPUs, at least 7 slices",
         ]
     );
-    let alone = usable(&node, &wanted(Sharing::Alone), &measured, true).unwrap();
-    assert!(alone.iter().all(|figure| figure.measured.copies == 1));
 }

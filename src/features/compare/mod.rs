@@ -99,11 +99,7 @@ pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
         |environment, _| environment.caller,
     )?;
 
-    let save = args
-        .save
-        .as_deref()
-        .map(|path| Save::to(path, args.program_name(), &node, served, args.threads));
-    let mut save = save.transpose()?;
+    let save = args.open_save(&node, served)?;
     let nowhere = empty_directory()?;
     let mut measurements = Measurements {
         args,
@@ -118,10 +114,12 @@ pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let mut comparisons = args.rows();
     let made = measurements.make(&mut comparisons);
     // Also what was measured before an interrupt, or a failure.
-    if let Some(save) = &mut save {
-        save.append(&comparisons, measurements.counts_runs())?;
+    let saved = save.map_or(Ok(()), |mut save| {
+        save.append(&comparisons, measurements.counts_runs())
+    });
+    if let Err(error) = made {
+        return Err(saved.err().unwrap_or(error));
     }
-    made?;
     let last_line = measurements.first.and_then(|first| first.line);
     let comparison = Comparison {
         version: VERSION,
@@ -138,7 +136,8 @@ pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
         comparisons,
     };
     show(&comparison, args.json)?;
-    Ok(ExitStatus::Done)
+    // Figures that could not be saved are at least shown.
+    saved.map(|()| ExitStatus::Done)
 }
 
 /// Returns the pids of the programs that use a device, as clients or outside MPS.
@@ -226,6 +225,14 @@ impl CompareArgs {
         self.program
             .clone()
             .unwrap_or_else(|| name.to_string_lossy().into_owned())
+    }
+
+    fn open_save(&self, node: &Node, served: &Served) -> Result<Option<Save>> {
+        let save = self
+            .save
+            .as_deref()
+            .map(|path| Save::to(path, self.program_name(), node, served, self.threads));
+        save.transpose()
     }
 
     fn refuse_too_many(&self, served: &Served) -> Result<()> {

@@ -145,8 +145,8 @@ fn table(rows: &[Compared], width: usize) -> String {
             format!("{} to {}", times(speed_up.least), times(speed_up.greatest)),
             shown_or(row.without_mps.memory_used_bytes.map(gib), "n/a"),
             shown_or(row.with_mps.memory_used_bytes.map(gib), "n/a"),
-            shown_or(row.without_mps.latency_ms, NONE),
-            shown_or(row.with_mps.latency_ms, NONE),
+            shown_or(row.without_mps.latency_ms.map(figure), NONE),
+            shown_or(row.with_mps.latency_ms.map(figure), NONE),
         ]);
     }
     table.within(width, "--json")

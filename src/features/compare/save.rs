@@ -4,11 +4,10 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use crate::catalog::of_product;
 use crate::error::{Context as _, Result, usage};
 use crate::host::{append_privately, count};
 use crate::node::{Node, Served};
-use crate::profile::{MeasuredDevice, Measurement};
+use crate::profile::{MeasuredDevice, Measurement, is_program_name};
 use crate::render::note;
 use crate::settings::Percentage;
 
@@ -33,14 +32,18 @@ impl Save {
         served: &Served,
         threads: Option<Percentage>,
     ) -> Result<Self> {
+        if !is_program_name(&program) {
+            let what = format!("figures cannot be saved of a program that is called \"{program}\"");
+            return Err(usage(what).hint("give it a name: --program NAME"));
+        }
         let record = &served.record;
         let device = record.profile.as_deref().map_or(Ok(MeasuredDevice::Whole), |profile| {
             profile.parse().map_err(|_| {
                 usage(format_args!(
-                    "{} is a compute instance ({profile}): figures are saved of whole GPU instances alone",
+                    "{} is a compute instance ({profile}): figures are saved only of whole GPU instances",
                     record.name
                 ))
-                .hint("compare without --save, or on a device that has its GPU instance alone")
+                .hint("compare without --save, or on a device that is a whole GPU instance")
             })
         })?;
         let product = node
@@ -51,9 +54,7 @@ impl Save {
             path: path.to_owned(),
             file,
             program,
-            gpu: of_product(product)
-                .map_or(product, |model| &model.key)
-                .to_owned(),
+            gpu: product.to_owned(),
             device,
             threads: threads.unwrap_or(record.settings.active_thread_percentage),
         })
@@ -78,14 +79,20 @@ impl Save {
                 latency_ms: way.latency_ms,
                 is_interpolated: false,
             };
-            format!("{measurement}\n")
+            measurement.to_string()
         });
         let figures: Vec<String> = figures.collect();
         if figures.is_empty() {
             return Ok(());
         }
         let path = self.path.display();
-        let written = self.file.write_all(figures.concat().as_bytes());
+        // Also after a last line without an end, they begin on a line of their own.
+        let before = match self.file.metadata() {
+            Ok(metadata) if metadata.len() == 0 => "",
+            _ => "\n",
+        };
+        let text = format!("{before}{}", figures.join("\n"));
+        let written = self.file.write_all(text.as_bytes());
         written.context(format_args!("cannot write {path}"))?;
         note(&format!(
             "Saved {} to {path}.",

@@ -62,7 +62,7 @@ struct TrialCopy {
     child: Mutex<Option<Child>>,
     has_rate: AtomicBool,
     has_failed: AtomicBool,
-    /// The latency that it has printed last.
+    /// The largest latency that it has printed.
     latency_ms: Mutex<Option<f64>>,
     /// The time at which it got SIGTERM.
     ended: Mutex<Option<Instant>>,
@@ -272,7 +272,8 @@ impl TrialCopy {
         let line = std::mem::take(&mut lines.begun);
         let text = String::from_utf8_lossy(&line);
         if let Some(latency) = latency_in(&text) {
-            *lock(&self.latency_ms) = Some(latency);
+            let mut largest = lock(&self.latency_ms);
+            *largest = Some(largest.map_or(latency, |largest| largest.max(latency)));
         } else if !text.trim().is_empty() {
             text.trim().clone_into(&mut lines.last);
             let has_rate = rate_in(&lines.last).is_some();

@@ -7,7 +7,7 @@ use super::interview::Interview;
 use crate::commands::args::read_wanted;
 use crate::error::{Result, usage};
 use crate::host::listed;
-use crate::profile::{Amount, Sharing, Wanted, WantedProgram};
+use crate::profile::{Amount, Sharing, WantedProgram, WantedPrograms};
 use crate::render::Question;
 
 /// The amount of a program that is to run: `3x` for copies, `500` for a rate, or `none`.
@@ -40,12 +40,12 @@ impl FromStr for HowMuch {
 
 /// `--want PROGRAM=AMOUNT`
 #[derive(Clone, Debug)]
-pub(super) struct Want {
+pub(super) struct WantedAmount {
     program: String,
     amount: HowMuch,
 }
 
-impl FromStr for Want {
+impl FromStr for WantedAmount {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -60,8 +60,12 @@ impl FromStr for Want {
 }
 
 /// Asks how much of each program with figures is to run.
-pub(super) fn ask(files: &[PathBuf], given: &[Want], interview: &mut Interview) -> Result<Wanted> {
-    let mut wanted = Wanted::default();
+pub(super) fn ask(
+    files: &[PathBuf],
+    given: &[WantedAmount],
+    interview: &mut Interview,
+) -> Result<WantedPrograms> {
+    let mut wanted = WantedPrograms::default();
     for file in files {
         wanted.measured.extend(read_wanted(file)?.measured);
     }
@@ -73,7 +77,7 @@ pub(super) fn ask(files: &[PathBuf], given: &[Want], interview: &mut Interview) 
     names.sort();
     names.dedup();
     if let Some(want) = given.iter().find(|want| !names.contains(&want.program)) {
-        let what = format!("--want names {}, which has no figures", want.program);
+        let what = format!("--want names \"{}\", which has no figures", want.program);
         let hint = match names.as_slice() {
             [] => "compare --save FILE measures programs".to_owned(),
             names => format!("there are figures of {}", listed(names, "and")),
@@ -81,9 +85,12 @@ pub(super) fn ask(files: &[PathBuf], given: &[Want], interview: &mut Interview) 
         return Err(usage(what).hint(hint));
     }
     for name in &names {
+        if given.iter().filter(|want| want.program == *name).count() > 1 {
+            return Err(usage(format_args!("--want names \"{name}\" twice")));
+        }
         let question = Question {
             text: &format!("How much of {name} is to run?"),
-            meaning: "Copies, or a rate of all its copies together, in what was measured.",
+            meaning: "Copies, or a throughput of all its copies together, in the unit of its figures.",
             form: "Copies such as 3x, a rate such as 500, or none",
             default: "1x",
         };

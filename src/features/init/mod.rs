@@ -25,7 +25,7 @@ use crate::render::format::count;
 use crate::render::{Question, agrees, note, print};
 use crate::settings::Serve;
 
-use figures::Want;
+use figures::WantedAmount;
 use first_profile::{Choice, GroupSupply, Supply, first_profile, with_users};
 use interview::{Interview, KeptWhole, LeastMemory, Positive, Users, ended};
 use partition::Aim;
@@ -69,7 +69,7 @@ pub struct InitArgs {
         value_delimiter = ',',
         requires = "measured"
     )]
-    want: Vec<Want>,
+    want: Vec<WantedAmount>,
     /// Do not ask: take the default of each question without an option
     #[arg(long, short)]
     yes: bool,

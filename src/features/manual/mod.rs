@@ -104,7 +104,7 @@ pub const TOPICS: [Topic; 26] = [
     topic!(
         "advise",
         "The smallest hardware for programs, by measurements",
-        ["compare", "init"]
+        ["advise", "compare", "init"]
     ),
     topic!("slurm", "Devices for Slurm jobs", ["slurm"]),
     topic!("clients", "How a client is ended", ["kill", "status"]),

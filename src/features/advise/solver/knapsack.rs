@@ -2,6 +2,7 @@
 //! are worth most together on one device.
 
 use super::relaxation::Range;
+use super::search::whole;
 use super::simplex::GAIN;
 use super::{Demand, Load, PARTS, Problem, common_divisor};
 
@@ -18,7 +19,7 @@ const FOUND: f64 = 2.0 * GAIN;
 pub const NEARLY: f64 = 1e-9;
 
 /// The supplies of a demand in steps, each rounded up: costs in steps are never too high.
-pub struct Steps {
+pub struct SupplySteps {
     supplies: Vec<u32>,
     all: u32,
 }
@@ -32,7 +33,7 @@ fn rounded_up(part: f64, all: u32, tolerance: f64) -> u32 {
     (part.min(1.0) * f64::from(all) - tolerance).ceil().max(0.0) as u32
 }
 
-impl Steps {
+impl SupplySteps {
     /// Chooses the number of steps with which the least is added in rounding.
     pub fn of(demand: &Demand) -> Self {
         let supplies = |all: u32| {
@@ -64,15 +65,13 @@ impl Steps {
         u64::from(self.all) * self.supplies.len() as u64
     }
 
-    /// Returns the least cost of each number of steps.
-    fn costs(&self, prices: &[f64]) -> Vec<f64> {
+    /// Returns the least cost of each number of steps with some offers.
+    fn costs(&self, prices: &[f64], offers: &[usize]) -> Vec<f64> {
         let mut costs = vec![0.0; self.all as usize + 1];
         for step in 1..costs.len() {
-            let least = self
-                .supplies
+            let least = offers
                 .iter()
-                .zip(prices)
-                .map(|(supply, price)| price + costs[step.saturating_sub(*supply as usize)]);
+                .map(|nth| prices[*nth] + costs[step.saturating_sub(self.supplies[*nth] as usize)]);
             costs[step] = least.fold(f64::INFINITY, f64::min);
         }
         costs
@@ -82,15 +81,13 @@ impl Steps {
 /// The search for the cheapest numbers of offers that meet a demand.
 pub struct Covering<'a> {
     demand: &'a Demand,
-    steps: &'a Steps,
+    steps: &'a SupplySteps,
     /// The price of each offer.
     prices: &'a [f64],
     /// The least and the most of each offer.
     ranges: &'a [Range],
-    /// The offers, the cheapest for its supply first.
+    /// The offers of which there may be more than the least, the cheapest for its supply first.
     order: Vec<usize>,
-    /// Its price for a supply of 1.
-    per_supply: f64,
     costs: Vec<f64>,
     counts: Vec<u32>,
     pub best: Option<Vec<u32>>,
@@ -102,12 +99,13 @@ pub struct Covering<'a> {
 impl<'a> Covering<'a> {
     /// Searches for numbers of offers, at least and at most so many of each, that cost less than a limit.
     pub fn search(
-        (demand, steps): (&'a Demand, &'a Steps),
+        (demand, steps): (&'a Demand, &'a SupplySteps),
         prices: &'a [f64],
         ranges: &'a [Range],
         limit: f64,
     ) -> Self {
-        let mut order: Vec<usize> = (0..prices.len()).collect();
+        let may_be_more = |nth: &usize| ranges[*nth].0 < ranges[*nth].1;
+        let mut order: Vec<usize> = (0..prices.len()).filter(may_be_more).collect();
         let per_supply = |nth: usize| prices[nth] / demand.offers[nth].supply;
         order.sort_by(|one, other| per_supply(*one).total_cmp(&per_supply(*other)));
         let mut covering = Self {
@@ -115,9 +113,8 @@ impl<'a> Covering<'a> {
             steps,
             prices,
             ranges,
-            per_supply: order.first().map_or(0.0, |nth| per_supply(*nth)),
+            costs: steps.costs(prices, &order),
             order,
-            costs: steps.costs(prices),
             counts: ranges.iter().map(|(least, _)| *least).collect(),
             best: None,
             least: limit,
@@ -128,41 +125,65 @@ impl<'a> Covering<'a> {
             cost += f64::from(*least) * price;
             left -= f64::from(*least) * offer.supply;
         }
-        covering.descend(0, left, cost);
+        let least = cost + covering.in_steps(left).max(covering.in_parts(0, left));
+        if least <= limit - FOUND {
+            covering.descend(0, left, cost);
+        }
         if covering.states > MOST_STATES {
-            covering.least = covering.least.min(cost + covering.least_of(left));
+            covering.least = covering.least.min(least);
         }
         covering
     }
 
-    /// Returns the least cost of what is left of the demand: in steps, or by the offer that is cheapest for its supply.
-    fn least_of(&self, left: f64) -> f64 {
-        let in_steps = self.costs[rounded_up(left, self.steps.all, 1e-5) as usize];
-        in_steps.max((left - NEARLY) * self.per_supply)
+    /// Returns the least cost of what is left of the demand, in steps.
+    fn in_steps(&self, left: f64) -> f64 {
+        self.costs[rounded_up(left, self.steps.all, 1e-5) as usize]
     }
 
-    fn descend(&mut self, from: usize, left: f64, cost: f64) {
-        self.states += 1;
-        if self.states > MOST_STATES || cost + self.least_of(left) > self.least - FOUND {
-            return;
+    /// Returns the least cost of what is left of the demand with the offers from a place on, or with parts of some.
+    fn in_parts(&self, from: usize, left: f64) -> f64 {
+        let (mut cost, mut left) = (0.0, left - NEARLY);
+        for nth in &self.order[from..] {
+            let supply = self.demand.offers[*nth].supply;
+            let more = f64::from(self.ranges[*nth].1 - self.counts[*nth]);
+            let number = more.min(left / supply);
+            cost += number.max(0.0) * self.prices[*nth];
+            if number < more {
+                return cost;
+            }
+            left -= number * supply;
         }
+        if left > 0.0 { f64::INFINITY } else { cost }
+    }
+
+    /// Tries every number of the offer at a place, the most that is of use first.
+    fn descend(&mut self, place: usize, left: f64, cost: f64) {
         if left <= NEARLY {
             self.least = cost;
             self.best = Some(self.counts.clone());
             return;
         }
-        for place in from..self.order.len() {
-            let nth = self.order[place];
-            if self.counts[nth] < self.ranges[nth].1 {
-                self.counts[nth] += 1;
-                self.descend(
-                    place,
-                    left - self.demand.offers[nth].supply,
-                    cost + self.prices[nth],
-                );
-                self.counts[nth] -= 1;
+        let Some(nth) = self.order.get(place).copied() else {
+            return;
+        };
+        let (supply, least) = (self.demand.offers[nth].supply, self.counts[nth]);
+        let enough = whole(((left - NEARLY) / supply).ceil()).min(self.ranges[nth].1 - least);
+        for more in (0..=enough).rev() {
+            let left = left - f64::from(more) * supply;
+            let cost = cost + f64::from(more) * self.prices[nth];
+            let in_parts = cost + self.in_parts(place + 1, left);
+            self.states += 1;
+            let limit = self.least - FOUND;
+            // Below what is enough, fewer of it cost even more.
+            if self.states > MOST_STATES || more < enough && in_parts > limit {
+                break;
+            }
+            if in_parts.max(cost + self.in_steps(left)) <= limit {
+                self.counts[nth] = least + more;
+                self.descend(place + 1, left, cost);
             }
         }
+        self.counts[nth] = least;
     }
 }
 

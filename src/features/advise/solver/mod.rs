@@ -5,12 +5,12 @@ mod relaxation;
 mod search;
 mod simplex;
 
+use crate::profile::MeasuredDevice;
+
 pub use search::{Found, Solution, fewest_gpus, smallest};
 
 /// The parts of a device: tenths of a percent.
 pub const PARTS: u32 = 1000;
-
-use crate::profile::MeasuredDevice;
 
 /// A size of devices on the GPUs of a group: an instance profile, or the whole GPU.
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ pub struct Size {
 
 /// Devices that one GPU can have at once.
 #[derive(Clone, Debug)]
-pub struct Layout {
+pub struct GpuLayout {
     pub group: usize,
     /// The number of devices of each size.
     pub counts: Vec<u32>,
@@ -59,7 +59,7 @@ pub struct Problem {
     /// The number of GPUs of each group.
     pub gpus: Vec<u32>,
     /// Every layout, also those to which something could be added.
-    pub layouts: Vec<Layout>,
+    pub layouts: Vec<GpuLayout>,
     pub demands: Vec<Demand>,
 }
 
@@ -80,6 +80,18 @@ pub struct FilledDevice {
 impl Problem {
     pub fn offer(&self, load: Load) -> &Offer {
         &self.demands[load.demand].offers[load.offer]
+    }
+
+    /// Returns the problem of programs that share no device with others.
+    fn apart(&self) -> Self {
+        let mut apart = self.clone();
+        for demand in &mut apart.demands {
+            demand.friends.clear();
+            for offer in &mut demand.offers {
+                offer.parts = PARTS;
+            }
+        }
+        apart
     }
 
     /// Returns the slices of so many devices of each size.

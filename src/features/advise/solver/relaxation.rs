@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use super::knapsack::{Covering, Filling, Steps};
-use super::simplex::{Column, Simplex};
+use super::knapsack::{Covering, Filling, SupplySteps};
+use super::simplex::{LpColumn, Simplex};
 use super::{Load, PARTS, Problem};
 
 /// The cost that is to be least, and what a solution must keep.
@@ -18,9 +18,9 @@ pub struct Goal {
     pub free: u32,
 }
 
-/// A unit of the linear program.
+/// An activity of the linear program: something of which a number is taken.
 #[derive(Clone, Debug)]
-pub enum Unit {
+pub enum Activity {
     /// A GPU with a layout.
     Gpu(usize),
     /// A device of a size that programs share.
@@ -32,7 +32,7 @@ pub enum Unit {
 /// Something that a limit is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counted {
-    Unit(usize),
+    Activity(usize),
     Load(Load),
 }
 
@@ -49,7 +49,7 @@ pub type Limits = Vec<(Counted, Limit)>;
 pub struct Relaxed {
     /// No solution costs less; infinite if there is none.
     pub bound: f64,
-    /// The number of each unit.
+    /// The number of each activity.
     pub numbers: Vec<f64>,
     /// False if demands are not met, although it is not proven that they cannot be.
     pub is_met: bool,
@@ -57,11 +57,11 @@ pub struct Relaxed {
 
 pub struct Relaxation<'a> {
     pub problem: &'a Problem,
-    pub units: Vec<Unit>,
+    pub activities: Vec<Activity>,
     slices_unit: u32,
     /// True for sizes of devices that programs share.
     is_shared: Vec<bool>,
-    steps: Vec<Steps>,
+    steps: Vec<SupplySteps>,
     /// The row of each load that does not fill a device.
     loads: BTreeMap<Load, usize>,
     /// The first rows of demands and of groups, and those of all GPUs and of the free block.
@@ -86,10 +86,10 @@ impl<'a> Relaxation<'a> {
         let demands = problem.sizes.len() + loads.len();
         Self {
             problem,
-            units: (0..problem.layouts.len()).map(Unit::Gpu).collect(),
+            activities: (0..problem.layouts.len()).map(Activity::Gpu).collect(),
             is_shared,
             slices_unit: problem.slices_unit().max(1),
-            steps: problem.demands.iter().map(Steps::of).collect(),
+            steps: problem.demands.iter().map(SupplySteps::of).collect(),
             loads,
             demands,
             groups: demands + problem.demands.len(),
@@ -106,13 +106,13 @@ impl<'a> Relaxation<'a> {
             .unwrap_or(self.problem.offer(load).size)
     }
 
-    /// Returns what a unit costs, and what it adds to each row.
-    fn column(&self, unit: &Unit, goal: &Goal) -> Column {
+    /// Returns what an activity costs, and what it adds to each row.
+    fn column(&self, activity: &Activity, goal: &Goal) -> LpColumn {
         let all = self.groups + self.problem.gpus.len();
         let mut entries = Vec::new();
         let mut cost = 0.0;
-        match unit {
-            Unit::Gpu(layout) => {
+        match activity {
+            Activity::Gpu(layout) => {
                 let layout = &self.problem.layouts[*layout];
                 let counts = layout
                     .counts
@@ -130,11 +130,11 @@ impl<'a> Relaxation<'a> {
                     1.0
                 };
             }
-            Unit::Shared(size, loads) => {
+            Activity::Shared(size, loads) => {
                 entries.push((*size, -1.0));
                 entries.extend(loads.iter().map(|load| (self.loads[load], 1.0)));
             }
-            Unit::Choice(demand, counts) => {
+            Activity::Choice(demand, counts) => {
                 entries.push((self.demands + demand, 1.0));
                 for (offer, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
                     let row = self.row(Load {
@@ -148,7 +148,7 @@ impl<'a> Relaxation<'a> {
                 }
             }
         }
-        Column { cost, entries }
+        LpColumn { cost, entries }
     }
 
     fn least(&self, goal: &Goal) -> Vec<f64> {
@@ -162,29 +162,31 @@ impl<'a> Relaxation<'a> {
     /// Solves it with limits.
     pub fn solve(&mut self, goal: &Goal, limits: &Limits) -> Relaxed {
         let mut program = Program::new(self, goal, limits);
+        let mut bound: f64 = 0.0;
         loop {
             let most_work = self.most_work.saturating_sub(self.work);
             if !program.simplex.minimize(&program.columns, most_work) {
                 self.work += program.simplex.work;
                 return Relaxed {
-                    bound: 0.0,
+                    bound,
                     numbers: Vec::new(),
                     is_met: false,
                 };
             }
             let (found, lack) = self.found(&program);
+            bound = bound.max(program.worth() - lack);
             if found.is_empty() {
-                return self.relaxed(&program, lack);
+                return self.relaxed(&program, bound);
             }
-            for unit in found {
-                program.add(self.column(&unit, goal), self.units.len());
-                self.units.push(unit);
+            for activity in found {
+                program.add(self.column(&activity, goal), self.activities.len());
+                self.activities.push(activity);
             }
         }
     }
 
-    /// Returns the units that make it cheaper, and by how much the prices may be too high altogether.
-    fn found(&mut self, program: &Program) -> (Vec<Unit>, f64) {
+    /// Returns the activities that make it cheaper, and by how much the prices may be too high altogether.
+    fn found(&mut self, program: &Program) -> (Vec<Activity>, f64) {
         let prices = &program.simplex.prices;
         let mut found = Vec::new();
         let (mut worths, mut lack) = (0.0, 0.0);
@@ -198,14 +200,14 @@ impl<'a> Relaxation<'a> {
             self.work += covering.states * 8 + steps.work();
             worths += covering.least.min(worth);
             lack += worth - covering.least.min(worth);
-            found.extend(covering.best.map(|counts| Unit::Choice(nth, counts)));
+            found.extend(covering.best.map(|counts| Activity::Choice(nth, counts)));
         }
         // At this part of their prices no loads are worth more than their device.
         let mut part: f64 = 1.0;
         for size in (0..self.problem.sizes.len()).filter(|size| self.is_shared[*size]) {
             let limited = program.bounds.upper_limits();
-            let known = limited.filter_map(|(unit, _)| match &self.units[unit] {
-                Unit::Shared(of, loads) if *of == size => Some(loads.as_slice()),
+            let known = limited.filter_map(|(activity, _)| match &self.activities[activity] {
+                Activity::Shared(of, loads) if *of == size => Some(loads.as_slice()),
                 _ => None,
             });
             let known: Vec<&[Load]> = known.collect();
@@ -216,37 +218,52 @@ impl<'a> Relaxation<'a> {
             if filling.most() > limit {
                 part = part.min(limit / filling.most());
             }
-            found.extend(filling.best.take().map(|loads| Unit::Shared(size, loads)));
+            found.extend(
+                filling
+                    .best
+                    .take()
+                    .map(|loads| Activity::Shared(size, loads)),
+            );
         }
         (found, lack + (1.0 - part) * worths)
     }
 
-    fn relaxed(&mut self, program: &Program, lack: f64) -> Relaxed {
+    fn relaxed(&mut self, program: &Program, bound: f64) -> Relaxed {
         let simplex = &program.simplex;
         self.work += simplex.work;
-        let worth: f64 = program
-            .least
-            .iter()
-            .zip(&simplex.prices)
-            .map(|(least, price)| least * price.max(0.0))
-            .sum();
-        let bound = (program.cost + worth - lack).max(0.0);
-        let mut numbers = vec![0.0; self.units.len()];
-        for (unit, number) in program
-            .units
+        let mut numbers = vec![0.0; self.activities.len()];
+        for (activity, number) in program
+            .activities
             .iter()
             .zip(simplex.numbers(program.columns.len()))
         {
-            numbers[*unit] += number;
+            numbers[*activity] += number;
         }
-        for (unit, (least, _)) in &program.bounds.units {
-            numbers[*unit] += f64::from(*least);
+        for (activity, (least, _)) in &program.bounds.activities {
+            numbers[*activity] += f64::from(*least);
         }
+        self.without_surplus(&mut numbers);
         let is_met = simplex.shortfall() < 1e-4;
         Relaxed {
             bound,
             numbers,
             is_met,
+        }
+    }
+
+    /// Lowers the numbers of the choices of each demand to 1 in all. Only then does a limit to the loads of each choice limit
+    /// those of all choices.
+    fn without_surplus(&self, numbers: &mut [f64]) {
+        let mut all = vec![0.0; self.problem.demands.len()];
+        for (activity, number) in self.activities.iter().zip(&*numbers) {
+            if let Activity::Choice(demand, _) = activity {
+                all[*demand] += number;
+            }
+        }
+        for (activity, number) in self.activities.iter().zip(numbers) {
+            if let Activity::Choice(demand, _) = activity {
+                *number /= all[*demand].max(1.0);
+            }
         }
     }
 }
@@ -260,18 +277,18 @@ const ANY: Range = (0, u32::MAX);
 struct Bounds {
     /// Those of each offer, for each demand.
     loads: Vec<Vec<Range>>,
-    units: BTreeMap<usize, Range>,
+    activities: BTreeMap<usize, Range>,
 }
 
 /// The columns that limits allow.
 struct Program {
-    columns: Vec<Column>,
-    /// The unit of each column.
-    units: Vec<usize>,
+    columns: Vec<LpColumn>,
+    /// The activity of each column.
+    activities: Vec<usize>,
     least: Vec<f64>,
     simplex: Simplex,
     bounds: Bounds,
-    /// The cost of the least of each unit.
+    /// The cost of the least of each activity.
     cost: f64,
 }
 
@@ -282,12 +299,12 @@ impl Bounds {
             loads: demands
                 .map(|demand| vec![ANY; demand.offers.len()])
                 .collect(),
-            units: BTreeMap::new(),
+            activities: BTreeMap::new(),
         };
         for (counted, limit) in limits {
             let (least, most) = match counted {
                 Counted::Load(load) => &mut bounds.loads[load.demand][load.offer],
-                Counted::Unit(unit) => bounds.units.entry(*unit).or_insert(ANY),
+                Counted::Activity(activity) => bounds.activities.entry(*activity).or_insert(ANY),
             };
             match limit {
                 Limit::Least(count) => *least = (*least).max(*count),
@@ -298,18 +315,21 @@ impl Bounds {
     }
 
     /// True if a choice is within them.
-    fn allow(&self, unit: &Unit) -> bool {
-        let Unit::Choice(demand, counts) = unit else {
+    fn allow(&self, activity: &Activity) -> bool {
+        let Activity::Choice(demand, counts) = activity else {
             return true;
         };
         let mut own = counts.iter().zip(&self.loads[*demand]);
         own.all(|(count, (least, most))| (least..=most).contains(&count))
     }
 
-    /// The units that have a limit from above, with what they may have beyond their least.
+    /// The activities that have a limit from above, with what they may have beyond their least.
     fn upper_limits(&self) -> impl Iterator<Item = (usize, u32)> {
-        let limited = self.units.iter().filter(|(_, (_, most))| *most < u32::MAX);
-        limited.map(|(unit, (least, most))| (*unit, most - least))
+        let limited = self
+            .activities
+            .iter()
+            .filter(|(_, (_, most))| *most < u32::MAX);
+        limited.map(|(activity, (least, most))| (*activity, most - least))
     }
 }
 
@@ -318,29 +338,29 @@ impl Program {
         let bounds = Bounds::of(relaxation.problem, limits);
         let mut rows = relaxation.least(goal);
         let mut cost = 0.0;
-        for (unit, (least, _)) in &bounds.units {
-            let column = relaxation.column(&relaxation.units[*unit], goal);
+        for (activity, (least, _)) in &bounds.activities {
+            let column = relaxation.column(&relaxation.activities[*activity], goal);
             for (row, entry) in column.entries {
                 rows[row] -= f64::from(*least) * entry;
             }
             cost += f64::from(*least) * column.cost;
         }
         let mut own_rows = BTreeMap::new();
-        for (unit, most) in bounds.upper_limits() {
-            own_rows.insert(unit, rows.len());
+        for (activity, most) in bounds.upper_limits() {
+            own_rows.insert(activity, rows.len());
             rows.push(-f64::from(most));
         }
         let mut program = Self {
             columns: Vec::new(),
-            units: Vec::new(),
+            activities: Vec::new(),
             simplex: Simplex::new(&rows),
             least: rows,
             cost,
             bounds,
         };
-        for (nth, unit) in relaxation.units.iter().enumerate() {
-            if program.bounds.allow(unit) {
-                let mut column = relaxation.column(unit, goal);
+        for (nth, activity) in relaxation.activities.iter().enumerate() {
+            if program.bounds.allow(activity) {
+                let mut column = relaxation.column(activity, goal);
                 let own = own_rows.get(&nth);
                 column.entries.extend(own.map(|row| (*row, -1.0)));
                 program.add(column, nth);
@@ -349,8 +369,17 @@ impl Program {
         program
     }
 
-    fn add(&mut self, column: Column, unit: usize) {
+    /// Returns what all that is needed is worth by the prices.
+    fn worth(&self) -> f64 {
+        let rows = self.least.iter().zip(&self.simplex.prices);
+        self.cost
+            + rows
+                .map(|(least, price)| least * price.max(0.0))
+                .sum::<f64>()
+    }
+
+    fn add(&mut self, column: LpColumn, activity: usize) {
         self.columns.push(column);
-        self.units.push(unit);
+        self.activities.push(activity);
     }
 }

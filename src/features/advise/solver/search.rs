@@ -5,23 +5,23 @@
 //! unless it has done too much work. Work is counted, and not time: the answer is always the same.
 //!
 //! A general solver of integer programs would need every filling of a device that programs share as a column, of which there are
-//! far too many; and those in Rust do not tell the prices by which the few that matter are found.
+//! far too many; and those in Rust do not give the dual prices by which the few that matter are found.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::knapsack::NEARLY;
-use super::relaxation::{Counted, Goal, Limit, Limits, Relaxation, Relaxed, Unit};
+use super::relaxation::{Activity, Counted, Goal, Limit, Limits, Relaxation, Relaxed};
 use super::{FilledDevice, Load, PARTS, Problem};
 
-/// The work of the whole search, about a second's worth. A first solution may take four times as much.
-const WORK: u64 = 1_500_000_000;
+/// The work of the whole search, less than a second's worth. A first solution may take three times as much.
+const WORK: u64 = 1_100_000_000;
 
 /// Numbers that differ by less are equal.
 const EQUAL: f64 = 1e-3;
 
-/// A first solution takes the next whole numbers of an eighth at once of what is not whole. Where it is not the best, others
+/// A first solution takes the next whole numbers of a quarter at once of what is not whole. Where it is not the best, others
 /// are tried.
-const PARTS_AT_ONCE: [usize; 4] = [8, 4, 2, 16];
+const PARTS_AT_ONCE: [usize; 4] = [4, 8, 2, 16];
 
 /// Devices on GPUs: the group of each, and its devices.
 type Gpus = Vec<(usize, Vec<FilledDevice>)>;
@@ -37,7 +37,7 @@ pub struct Solution {
     /// The number of GPUs that was proven to be needed, and of slices on that many GPUs as the solution has.
     pub least_gpus: u32,
     pub least_slices: u32,
-    /// True if no solution with as many GPUs and slices has a larger free block.
+    /// True if no solution has fewer GPUs, as many and fewer slices, or as many of both and a larger free block.
     pub is_proven: bool,
 }
 
@@ -52,7 +52,7 @@ pub enum Found<T> {
 
 /// Returns the smallest hardware.
 pub fn smallest(problem: &Problem) -> Found<Solution> {
-    let mut search = Search::new(problem);
+    let mut search = BranchAndBound::new(problem);
     let (mut gpus, least_gpus) = match search.fewest_gpus() {
         (Some(gpus), least) => (gpus, least),
         (None, least) if least > problem.gpus.iter().sum() => return Found::None,
@@ -66,17 +66,18 @@ pub fn smallest(problem: &Problem) -> Found<Solution> {
     };
     let (fewer, least_slices) = search.least(&goal, search.slices(&gpus) / unit - 1);
     gpus = fewer.unwrap_or(gpus);
+    goal.gpus = length(&gpus);
     let slices = search.slices(&gpus);
     let least_slices = (least_slices * unit).max(least_gpus * search.smallest());
     let mut is_proven = least_gpus >= length(&gpus) && least_slices >= slices;
-    let mut free = search.free(&gpus);
+    let free = search.free(&gpus);
     let blocks = problem.layouts.iter().map(|layout| layout.free);
     let larger: BTreeSet<u32> = blocks.filter(|block| *block > free).collect();
     for block in larger.into_iter().rev() {
         goal.free = block;
         match search.within(&goal, slices / unit) {
             Found::Solution(found) => {
-                (gpus, free) = (found, block);
+                gpus = found;
                 break;
             }
             Found::None => {}
@@ -88,9 +89,9 @@ pub fn smallest(problem: &Problem) -> Found<Solution> {
     }
     gpus.sort();
     Found::Solution(Solution {
+        slices: search.slices(&gpus),
+        free: search.free(&gpus),
         gpus,
-        slices,
-        free,
         least_gpus,
         least_slices,
         is_proven,
@@ -99,7 +100,7 @@ pub fn smallest(problem: &Problem) -> Found<Solution> {
 
 /// Returns the fewest GPUs that are known to do.
 pub fn fewest_gpus(problem: &Problem) -> Option<u32> {
-    let (gpus, _) = Search::new(problem).fewest_gpus();
+    let (gpus, _) = BranchAndBound::new(problem).fewest_gpus();
     gpus.map(|gpus| length(&gpus))
 }
 
@@ -112,7 +113,7 @@ fn length<T>(list: &[T]) -> u32 {
     clippy::cast_sign_loss,
     reason = "a number of GPUs or slices"
 )]
-fn whole(number: f64) -> u32 {
+pub fn whole(number: f64) -> u32 {
     number.max(0.0) as u32
 }
 
@@ -121,18 +122,18 @@ fn part(number: f64) -> f64 {
     number - number.floor()
 }
 
-struct Search<'a> {
+struct BranchAndBound<'a> {
     problem: &'a Problem,
     relaxation: Relaxation<'a>,
     /// The work after which a search ends.
     budget: u64,
 }
 
-impl<'a> Search<'a> {
+impl<'a> BranchAndBound<'a> {
     fn new(problem: &'a Problem) -> Self {
         Self {
             problem,
-            relaxation: Relaxation::new(problem, 4 * WORK),
+            relaxation: Relaxation::new(problem, 3 * WORK),
             budget: 0,
         }
     }
@@ -140,14 +141,20 @@ impl<'a> Search<'a> {
     /// Returns the fewest GPUs, and how many are needed whatever is chosen.
     fn fewest_gpus(&mut self) -> (Option<Gpus>, u32) {
         let all = self.problem.gpus.iter().sum();
-        self.least(
-            &Goal {
-                by_slices: false,
-                gpus: all,
-                free: 0,
-            },
-            all,
-        )
+        let goal = Goal {
+            by_slices: false,
+            gpus: all,
+            free: 0,
+        };
+        let (found, least) = self.least(&goal, all);
+        if found.as_ref().map_or(all + 1, |gpus| length(gpus)) <= least {
+            return (found, least);
+        }
+        // If programs share no devices, a solution is found at once.
+        let apart = self.problem.apart();
+        let (other, _) = BranchAndBound::new(&apart).least(&goal, all);
+        let both = found.into_iter().chain(other);
+        (both.min_by_key(Vec::len), least)
     }
 
     /// Returns the solution that costs least, and the cost that was proven to be needed. One that costs more than a limit does
@@ -171,7 +178,7 @@ impl<'a> Search<'a> {
             }
         }
         let (mut cost, mut is_proven) = (least, true);
-        while cost < limit {
+        while cost < limit && self.relaxation.work < WORK {
             match self.within(goal, cost) {
                 Found::Solution(gpus) => return (Some(gpus), least),
                 Found::None => cost += 1,
@@ -238,7 +245,10 @@ impl<'a> Search<'a> {
         // The one that lacks least to the next whole number.
         let next = parts.max_by(|(_, one), (_, other)| part(*one).total_cmp(&part(*other)));
         let Some((counted, number)) = next else {
-            let gpus = self.gpus(&relaxed);
+            // Where prices are not exact, it may cost more.
+            let gpus = self
+                .gpus(&relaxed)
+                .filter(|gpus| f64::from(self.cost(goal, gpus)) <= most);
             *is_complete &= gpus.is_some();
             return gpus;
         };
@@ -256,18 +266,18 @@ impl<'a> Search<'a> {
 
     /// Returns the numbers that are not whole.
     fn parts(&self, relaxed: &Relaxed) -> Vec<(Counted, f64)> {
-        let units = self
-            .relaxation
-            .units
-            .iter()
-            .zip(&relaxed.numbers)
-            .enumerate();
-        let units = units.filter(|(_, (unit, _))| !matches!(unit, Unit::Choice(..)));
-        let units = units.map(|(nth, (_, number))| (Counted::Unit(nth), *number));
-        let loads = self.loads(relaxed).into_iter();
-        let all = units.chain(loads.map(|(load, number)| (Counted::Load(load), number)));
-        all.filter(|(_, number)| (EQUAL..1.0 - EQUAL).contains(&part(*number)))
-            .collect()
+        let mut parts = Vec::new();
+        let activities = self.relaxation.activities.iter().zip(&relaxed.numbers);
+        for (nth, (activity, number)) in activities.enumerate() {
+            if !matches!(activity, Activity::Choice(..)) {
+                parts.push((Counted::Activity(nth), *number));
+            }
+        }
+        for (load, number) in self.loads(relaxed) {
+            parts.push((Counted::Load(load), number));
+        }
+        parts.retain(|(_, number)| (EQUAL..1.0 - EQUAL).contains(&part(*number)));
+        parts
     }
 
     fn cost(&self, goal: &Goal, gpus: &Gpus) -> u32 {
@@ -281,8 +291,8 @@ impl<'a> Search<'a> {
     /// Returns the number of each load.
     fn loads(&self, relaxed: &Relaxed) -> BTreeMap<Load, f64> {
         let mut numbers = BTreeMap::new();
-        for (unit, number) in self.relaxation.units.iter().zip(&relaxed.numbers) {
-            let Unit::Choice(demand, counts) = unit else {
+        for (activity, number) in self.relaxation.activities.iter().zip(&relaxed.numbers) {
+            let Activity::Choice(demand, counts) = activity else {
                 continue;
             };
             for (offer, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
@@ -334,8 +344,8 @@ impl<'a> Search<'a> {
                 devices[offer.size].extend(std::iter::repeat_n(device, count));
             }
         }
-        for (unit, count) in self.whole_units(relaxed) {
-            let Unit::Shared(size, loads) = unit else {
+        for (activity, count) in self.whole_activities(relaxed) {
+            let Activity::Shared(size, loads) = activity else {
                 continue;
             };
             for _ in 0..count {
@@ -358,12 +368,14 @@ impl<'a> Search<'a> {
             .then_some(devices)
     }
 
-    /// Puts everything on GPUs, where the numbers of all units are whole.
+    /// Puts everything on GPUs, where the numbers of all activities are whole.
     fn gpus(&self, relaxed: &Relaxed) -> Option<Gpus> {
         let mut devices = self.devices(relaxed, self.needed(relaxed)?)?;
         let mut gpus = Gpus::new();
-        for (unit, count) in self.whole_units(relaxed) {
-            let Unit::Gpu(layout) = unit else { continue };
+        for (activity, count) in self.whole_activities(relaxed) {
+            let Activity::Gpu(layout) = activity else {
+                continue;
+            };
             let layout = &self.problem.layouts[*layout];
             for _ in 0..count {
                 let mut own = Vec::new();
@@ -378,9 +390,9 @@ impl<'a> Search<'a> {
         devices.iter().all(Vec::is_empty).then_some(gpus)
     }
 
-    fn whole_units(&self, relaxed: &Relaxed) -> impl Iterator<Item = (&Unit, u32)> {
-        let units = self.relaxation.units.iter().zip(&relaxed.numbers);
-        units.map(|(unit, number)| (unit, whole(number + 0.5)))
+    fn whole_activities(&self, relaxed: &Relaxed) -> impl Iterator<Item = (&Activity, u32)> {
+        let activities = self.relaxation.activities.iter().zip(&relaxed.numbers);
+        activities.map(|(activity, number)| (activity, whole(number + 0.5)))
     }
 
     fn slices(&self, gpus: &Gpus) -> u32 {

@@ -14,7 +14,7 @@ const HAIR: f64 = 1e-6;
 
 /// Something of which any number may be taken: what one costs, and what it adds to rows.
 #[derive(Clone, Debug)]
-pub struct Column {
+pub struct LpColumn {
     pub cost: f64,
     pub entries: Vec<(usize, f64)>,
 }
@@ -22,7 +22,7 @@ pub struct Column {
 /// The variable of a row of the basis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Basic {
-    Column(usize),
+    LpColumn(usize),
     /// The number by which a row is beyond its least.
     Surplus,
     /// The number by which a row falls short of its least.
@@ -31,7 +31,7 @@ enum Basic {
 
 /// The cheapest numbers of columns with which every row reaches its least.
 pub struct Simplex {
-    /// The inverse of the basis, row by row.
+    /// The inverse of the basis, column by column.
     inverse: Vec<f64>,
     basis: Vec<Basic>,
     values: Vec<f64>,
@@ -74,7 +74,7 @@ impl Simplex {
     }
 
     /// Returns the cost of a column beyond what it is worth by the prices.
-    pub fn reduced(&self, column: &Column) -> f64 {
+    pub fn reduced(&self, column: &LpColumn) -> f64 {
         let worth = column
             .entries
             .iter()
@@ -83,7 +83,7 @@ impl Simplex {
     }
 
     /// Goes on until no column makes it cheaper. Returns false if that takes too much work.
-    pub fn minimize(&mut self, columns: &[Column], most_work: u64) -> bool {
+    pub fn minimize(&mut self, columns: &[LpColumn], most_work: u64) -> bool {
         while self.work <= most_work {
             self.work += 4 * columns.len() as u64;
             let mut best = (-GAIN, None);
@@ -92,7 +92,7 @@ impl Simplex {
                 if reduced < best.0 {
                     best = (
                         reduced,
-                        Some((Basic::Column(nth), column.entries.as_slice())),
+                        Some((Basic::LpColumn(nth), column.entries.as_slice())),
                     );
                 }
             }
@@ -116,24 +116,21 @@ impl Simplex {
 
     fn enter(&mut self, basic: Basic, entries: &[(usize, f64)], reduced: f64) -> bool {
         let rows = self.values.len();
-        let inverse = &self.inverse;
-        let change = |row: usize| -> f64 {
-            entries
-                .iter()
-                .map(|(of, entry)| inverse[row * rows + of] * entry)
-                .sum()
-        };
-        let changes: Vec<f64> = (0..rows).map(change).collect();
+        let mut changes = vec![0.0; rows];
+        for (of, entry) in entries {
+            let column = &self.inverse[of * rows..][..rows];
+            for (change, own) in changes.iter_mut().zip(column) {
+                *change += own * entry;
+            }
+        }
         let mut leaving: Option<(f64, usize)> = None;
-        for (row, change) in changes
-            .iter()
-            .enumerate()
-            .filter(|(_, change)| **change > TINY)
-        {
+        for (row, change) in changes.iter().enumerate() {
             let ratio = self.values[row] / change;
-            if leaving.is_none_or(|(least, other)| {
-                ratio < least - 1e-12 || ratio < least + 1e-12 && *change > changes[other]
-            }) {
+            if *change > TINY
+                && leaving.is_none_or(|(least, other)| {
+                    ratio < least - 1e-12 || ratio < least + 1e-12 && *change > changes[other]
+                })
+            {
                 leaving = Some((ratio, row));
             }
         }
@@ -145,26 +142,21 @@ impl Simplex {
         }
         self.values[leaving] = ratio;
         self.basis[leaving] = basic;
-        // Most entries of the inverse are zero.
-        let own = &mut self.inverse[leaving * rows..][..rows];
-        for entry in &mut *own {
-            *entry /= changes[leaving];
-        }
-        let pivot = own.iter().copied().enumerate();
-        let pivot: Vec<(usize, f64)> = pivot.filter(|(_, entry)| *entry != 0.0).collect();
-        for (row, change) in changes.iter().enumerate() {
-            if row != leaving && *change != 0.0 {
-                let own = &mut self.inverse[row * rows..][..rows];
-                for (of, entry) in &pivot {
-                    own[*of] -= change * entry;
+        let pivot = std::mem::take(&mut changes[leaving]);
+        self.work += rows as u64;
+        for (of, price) in self.prices.iter_mut().enumerate() {
+            let column = &mut self.inverse[of * rows..][..rows];
+            // Most entries of the inverse are zero.
+            if column[leaving] != 0.0 {
+                let entry = column[leaving] / pivot;
+                for (own, change) in column.iter_mut().zip(&changes) {
+                    *own -= change * entry;
                 }
-                self.work += pivot.len() as u64;
+                column[leaving] = entry;
+                *price += reduced * entry;
+                self.work += rows as u64;
             }
         }
-        for (row, entry) in pivot {
-            self.prices[row] += reduced * entry;
-        }
-        self.work += rows as u64;
         true
     }
 
@@ -172,7 +164,7 @@ impl Simplex {
     pub fn numbers(&self, columns: usize) -> Vec<f64> {
         let mut numbers = vec![0.0; columns];
         for (basic, value) in self.basis.iter().zip(&self.values) {
-            if let Basic::Column(nth) = basic {
+            if let Basic::LpColumn(nth) = basic {
                 numbers[*nth] += value;
             }
         }
