@@ -149,6 +149,17 @@ impl WantedPrograms {
                     let message = format!("\"{}\" is wanted twice", program.name);
                     return check.refuse(*span, message);
                 }
+                if let Sharing::With(names) = &program.sharing
+                    && let Some(name) = names
+                        .iter()
+                        .find(|name| programs.iter().all(|(other, _)| other.name != **name))
+                {
+                    let message = format!(
+                        "\"{}\" is to share devices with \"{name}\", which has no [[program]]",
+                        program.name
+                    );
+                    return check.refuse(*span, message);
+                }
             }
             Ok(Self {
                 programs: programs.into_iter().map(|(program, _)| program).collect(),

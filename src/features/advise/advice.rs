@@ -150,26 +150,25 @@ impl Advice {
 impl AdvisedGpus {
     /// Gives the GPUs of a solution their places in a node.
     pub fn all(request: &AdviceRequest<'_>, solution: &Solution, node: &EmptyNode) -> Vec<Self> {
-        let group_of = |nth: usize| {
-            let product = &request.node.groups[nth].product;
+        let mut all = Vec::new();
+        let mut used = vec![0; request.node.groups.len()];
+        for alike in grouped(&solution.gpus, |one, other| one == other) {
+            let (nth, devices) = alike[0];
+            let product = &request.node.groups[*nth].product;
             let mut groups = node.groups.iter();
-            groups.find(|group| group.product == *product)
-        };
-        grouped(&solution.gpus, |one, other| one == other)
-            .into_iter()
-            .scan(vec![0; request.node.groups.len()], |used, alike| {
-                let (nth, devices) = alike[0];
-                let group = group_of(*nth)?;
-                let indices = group.indices.iter().skip(used[*nth]).take(alike.len());
-                used[*nth] += alike.len();
-                Some(Self::of(
-                    request,
-                    group,
-                    indices.copied().collect(),
-                    devices,
-                ))
-            })
-            .collect()
+            let Some(group) = groups.find(|group| group.product == *product) else {
+                continue;
+            };
+            let indices = group.indices.iter().skip(used[*nth]).take(alike.len());
+            used[*nth] += alike.len();
+            all.push(Self::of(
+                request,
+                group,
+                indices.copied().collect(),
+                devices,
+            ));
+        }
+        all
     }
 
     fn of(
@@ -178,15 +177,17 @@ impl AdvisedGpus {
         indices: Vec<u32>,
         devices: &[FilledDevice],
     ) -> Self {
-        let devices = devices
+        let devices: Vec<AdvisedDevice> = devices
             .iter()
-            .map(|device| AdvisedDevice::of(request, device));
-        let devices: Vec<AdvisedDevice> = devices.collect();
-        let profiles = devices.iter().map(|device| {
-            let name = device.profile.as_ref()?;
-            group.profiles.iter().find(|profile| profile.name == *name)
-        });
-        let profiles: Option<Vec<_>> = profiles.collect();
+            .map(|device| AdvisedDevice::of(request, device))
+            .collect();
+        let profiles: Option<Vec<_>> = devices
+            .iter()
+            .map(|device| {
+                let name = device.profile.as_ref()?;
+                group.profiles.iter().find(|profile| profile.name == *name)
+            })
+            .collect();
         Self {
             indices,
             model: group.model.map(|model| model.key.clone()),

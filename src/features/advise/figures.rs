@@ -41,39 +41,36 @@ pub fn usable(
         return Err("has figures that count its runs, and others that do not".to_owned());
     }
     if interpolates {
-        figures.extend(between_sizes(node, &figures));
-        figures.extend(between_copies(&figures));
+        let between = [between_sizes(node, &figures), between_copies(&figures)];
+        figures.extend(between.concat());
     }
     let figures = kept(
         figures,
         |_| true,
-        || "has no figures for a whole GPU or a plain instance profile of these GPUs",
+        "has no figures for a whole GPU or a plain instance profile of these GPUs",
     )?;
     let figures = within_latency(figures, program)?;
     let figures = kept(
         figures,
         |row| program.sharing != Sharing::Alone || row.measured.copies == 1,
-        || "shares no device, and has no figures for a single copy",
+        "shares no device, and has no figures for a single copy",
     )?;
     kept(
         figures,
         |row| has_memory(node, program, row),
-        || "has no figures for a device with enough memory for its copies",
+        "has no figures for a device with enough memory for its copies",
     )
 }
 
-/// Keeps those figures for which a condition holds.
-///
-/// # Errors
-/// The reason why there are none.
-fn kept<T: Into<String>>(
+/// Keeps those figures for which a condition holds. If there are none, says what the figures lack.
+fn kept(
     mut figures: Vec<Figure>,
     is_kept: impl Fn(&Figure) -> bool,
-    otherwise: impl FnOnce() -> T,
+    lack: &str,
 ) -> Result<Vec<Figure>, String> {
     figures.retain(is_kept);
     if figures.is_empty() {
-        return Err(otherwise().into());
+        return Err(lack.to_owned());
     }
     Ok(figures)
 }
@@ -83,14 +80,14 @@ fn within_latency(figures: Vec<Figure>, program: &WantedProgram) -> Result<Vec<F
         return Ok(figures);
     };
     let latencies = figures.iter().filter_map(|row| row.measured.latency_ms);
-    let least = latencies.min_by(f64::total_cmp);
+    let lack = match latencies.min_by(f64::total_cmp) {
+        Some(least) => format!("has a latency of {least} ms or more in all figures"),
+        None => "has a limit on latency, and no figures with a latency".to_owned(),
+    };
     kept(
         figures,
         |row| row.measured.latency_ms.is_some_and(|own| own <= most),
-        || match least {
-            Some(least) => format!("has a latency of {least} ms or more in all figures"),
-            None => "has a limit on latency, and no figures with a latency".to_owned(),
-        },
+        &lack,
     )
 }
 
@@ -162,6 +159,7 @@ fn has_memory(node: &EmptyNode, program: &WantedProgram, figure: &Figure) -> boo
             (has, DeviceSize::of_instance(None, has, 1))
         }
     };
+    // Copies that were measured did fit; the computed ones may not.
     let used = row.memory_mib.filter(|_| row.is_interpolated).unwrap_or(0);
     let each = size.mib_of_each(row.copies);
     used <= has && each.is_none_or(|each| program.memory_mib <= each)

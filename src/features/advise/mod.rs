@@ -21,7 +21,7 @@ use crate::error::{Context as _, Result, usage};
 use crate::failure::ExitStatus;
 use crate::host::write_text_to;
 use crate::plan::virtual_node::{EmptyNode, GpuArgument, plan_on};
-use crate::profile::{DraftProfile, Profile, Sharing, WantedPrograms};
+use crate::profile::{DraftProfile, Profile, WantedPrograms};
 use crate::render::json::show;
 use crate::render::note;
 
@@ -33,8 +33,8 @@ use solver::Solution;
 /// Find the smallest hardware that runs programs, by figures measured with compare
 ///
 /// Finds the layout with the fewest GPUs on which each program has what it wants, then the one with the fewest
-/// slices, then the one with the largest free block, and writes it as a profile. Uses only figures that were
-/// measured. Changes nothing on the node.
+/// slices, then the one with the largest free block. Writes it as a profile with --output. Changes nothing on the
+/// node.
 #[derive(Args, Debug)]
 pub struct AdviseArgs {
     /// File that says what programs want, or - for standard input
@@ -122,19 +122,6 @@ fn read(wanted: &Path, measured: &[PathBuf]) -> Result<WantedPrograms> {
     }
     for path in measured {
         all.measured.extend(read_wanted(path)?.measured);
-    }
-    for program in &all.programs {
-        let Sharing::With(names) = &program.sharing else {
-            continue;
-        };
-        let is_wanted = |name: &&String| all.programs.iter().any(|other| other.name == **name);
-        if let Some(name) = names.iter().find(|name| !is_wanted(name)) {
-            let what = format!(
-                "\"{}\" is to share devices with \"{name}\", which has no [[program]]",
-                program.name
-            );
-            return Err(usage(what).hint("share has the names of other programs of the file"));
-        }
     }
     Ok(all)
 }

@@ -12,17 +12,18 @@ use crate::render::json::Report;
 use crate::render::table::{Column, NONE, Table};
 
 use super::advice::{Advice, AdvisedDevice, AdvisedGpus, AdvisedProgram};
+use super::solver::PARTS;
 
 impl Report for Advice {
     fn text(&self, width: usize) -> String {
         let mut text = format!("{}\n\n", self.conclusion());
-        self.gpus
-            .iter()
-            .for_each(|gpus| text.push_str(&gpus.text()));
+        for gpus in &self.gpus {
+            text.push_str(&gpus.text());
+        }
         let _ = write!(text, "\n{}\n", self.table(width));
-        self.remarks()
-            .iter()
-            .for_each(|remark| text.push_str(&hanging("", remark, width)));
+        for remark in self.remarks() {
+            text.push_str(&hanging("", &remark, width));
+        }
         text
     }
 }
@@ -66,8 +67,13 @@ impl Advice {
             let left: u32 = gpus.devices.iter().map(AdvisedDevice::tenths_left).sum();
             if left > 0 {
                 let percent = f64::from(left) / 10.0;
-                let of = ranges(&gpus.indices);
-                free.push(format!("{percent}% of the SMs of GPU {of}"));
+                let each = if gpus.indices.len() > 1 {
+                    "each of "
+                } else {
+                    ""
+                };
+                let indices = ranges(&gpus.indices);
+                free.push(format!("{percent}% of the SMs of {each}GPU {indices}"));
             }
         }
         if free.is_empty() {
@@ -185,7 +191,7 @@ impl AdvisedDevice {
     fn tenths_left(&self) -> u32 {
         let programs = self.programs.iter();
         let taken = programs.map(|one| one.threads.tenths().saturating_mul(one.copies));
-        1000_u32.saturating_sub(taken.sum())
+        PARTS.saturating_sub(taken.sum())
     }
 
     /// Says what to know of the programs that share it.
@@ -209,7 +215,7 @@ impl AdvisedDevice {
             }
             if one.memory_used_bytes.is_none() {
                 remarks.push(format!(
-                    "The memory of {program} is unknown, and counts as none."
+                    "The memory that {program} uses was not measured: it may not fit beside others."
                 ));
             }
         }

@@ -73,8 +73,8 @@ pub struct AdviceRequest<'a> {
 }
 
 impl<'a> AdviceRequest<'a> {
-    /// Asks for the smallest hardware for one program or more, on so many GPUs of each group. Figures between measured ones are used only if
-    /// `interpolates` is true.
+    /// Chooses the figures that can be used for each program, on so many GPUs of each group. Figures between measured ones
+    /// are used only if `interpolates` is true.
     pub fn new(
         node: &'a EmptyNode,
         gpus: &[u32],
@@ -268,45 +268,43 @@ fn slices_of(group: &GpuGroup) -> u32 {
 
 /// Returns every layout of a GPU with devices of these sizes.
 fn layouts_of(nth: usize, group: &GpuGroup, sizes: &[Size]) -> Vec<GpuLayout> {
-    let is_used = |device: &MeasuredDevice| {
-        let mut own = sizes.iter().filter(|size| size.group == nth);
-        own.any(|size| size.device == *device)
-    };
-    let counts = |count: &dyn Fn(&MeasuredDevice) -> u32| {
-        let counts = sizes.iter().map(|size| {
-            if size.group == nth {
-                count(&size.device)
-            } else {
-                0
-            }
-        });
-        counts.collect()
-    };
     let offered: Vec<GpuInstanceProfile> = plain(group)
-        .filter(|profile| is_used(&MeasuredDevice::Instance(profile.name.clone())))
+        .filter(|profile| {
+            let device = MeasuredDevice::Instance(profile.name.clone());
+            sizes
+                .iter()
+                .any(|size| size.group == nth && size.device == device)
+        })
         .cloned()
         .collect();
     let mut layouts: Vec<GpuLayout> = partitions(&offered, 0)
         .into_iter()
         .map(|partition| GpuLayout {
             group: nth,
-            counts: counts(&|device| {
-                let mut own = partition.counts.iter();
-                let is_it = |profile: &GpuInstanceProfile| {
-                    *device == MeasuredDevice::Instance(profile.name.clone())
-                };
-                own.find(|(profile, _)| is_it(profile))
-                    .map_or(0, |(_, count)| *count)
-            }),
+            counts: sizes
+                .iter()
+                .map(|size| match &size.device {
+                    MeasuredDevice::Instance(name) if size.group == nth => partition
+                        .counts
+                        .iter()
+                        .find(|(profile, _)| profile.name == *name)
+                        .map_or(0, |(_, count)| *count),
+                    _ => 0,
+                })
+                .collect(),
             free: partition
                 .map(&group.profiles)
                 .map_or(0, |map| map.largest_free()),
         })
         .collect();
-    if is_used(&MeasuredDevice::Whole) {
+    let whole: Vec<u32> = sizes
+        .iter()
+        .map(|size| u32::from(size.group == nth && size.device == MeasuredDevice::Whole))
+        .collect();
+    if whole.contains(&1) {
         layouts.push(GpuLayout {
             group: nth,
-            counts: counts(&|device| u32::from(*device == MeasuredDevice::Whole)),
+            counts: whole,
             free: 0,
         });
     }
