@@ -4,12 +4,14 @@
 //! here ([`Variables`]), and two questions are answered before a program starts ([`ready()`]): may this user's programs use
 //! the device now, and does CUDA really take them as MPS clients?
 
+mod admission;
 mod choice;
 mod container;
 mod ready;
 mod variables;
 mod visible;
 
+pub use admission::{GONE, refuse_unready};
 pub use choice::{LocalRank, Map, NoRank, Wanted, devices_for, free_devices};
 pub use container::{CDI_KIND, ContainerDevice, SharedMemory, cdi_specification};
 pub use ready::{ClientSlot, NotReady, Verified, ready, refuse_unmapped, verify};

@@ -69,7 +69,7 @@ fn resources_are_sizes_and_names() {
     kubelet.await_shares(&SHARES);
     let plugin = kubelet.plugin(SMALL);
     assert!(plugin.options.get_preferred_allocation_available);
-    assert!(!plugin.options.pre_start_required);
+    assert!(plugin.options.pre_start_required);
 }
 
 #[test]
@@ -302,7 +302,7 @@ fn an_outside_kubelet_understands_it() {
     let said = ran.stdout.replace(run_dir, "/run/mig-mps");
     assert_snapshot!(said.replace(&sim.uuid("1"), "UUID"), @r#"
     register v1beta1 mig-mps.io/gpu
-    options [(2, 1)]
+    options [(1, 1), (2, 1)]
     device 0::0 Healthy numa [[]]
     device 0::1 Healthy numa [[]]
     device 1::0 Healthy numa [[(1, 1)]]

@@ -3,10 +3,11 @@
 use std::fs;
 use std::time::Instant;
 
-use testkit::{Sim, WHOLE, assert_contains, kill, wait_until, whole};
+use testkit::{Sim, WHOLE, assert_contains, kill, stop, wait_until, whole};
+use tonic::Code;
 
 use super::kubelet::Kubelet;
-use super::{Plugin, SHARED, SHARES, SMALL, command, shared};
+use super::{Plugin, SHARED, SHARES, SMALL, TRAINER, command, shared};
 
 const GPU: &str = "mig-mps.io/gpu";
 const HEALTHY: [&str; 1] = ["mig-mps.io/gpu 0::0 Healthy"];
@@ -20,6 +21,15 @@ fn follows(kubelet: &Kubelet, shares: &[&str], what: &str) {
     println!("{what}: {took:.1} s");
 }
 
+/// All shares while the daemon of the first device is dead.
+const FIRST_ILL: [&str; 5] = [
+    "mig-mps.io/1g.10gb 0.0::0 Unhealthy",
+    "mig-mps.io/1g.10gb 0.0::1 Unhealthy",
+    SHARES[2],
+    SHARES[3],
+    SHARES[4],
+];
+
 #[test]
 fn a_daemon_that_died_is_unhealthy_until_it_is_healed() {
     let sim = shared();
@@ -27,11 +37,7 @@ fn a_daemon_that_died_is_unhealthy_until_it_is_healed() {
     let plugin = Plugin::on(&sim);
     kubelet.await_shares(&SHARES);
     sim.kill_daemon("0.0");
-    let mut ill = SHARES.map(str::to_owned);
-    for share in &mut ill[..2] {
-        *share = share.replace("Healthy", "Unhealthy");
-    }
-    follows(&kubelet, &ill.each_ref().map(String::as_str), "died");
+    follows(&kubelet, &FIRST_ILL, "died");
     let refused = kubelet.allocate(SMALL, &["0.0::0"]).unwrap_err();
     assert_eq!(
         refused.message(),
@@ -43,6 +49,94 @@ fn a_daemon_that_died_is_unhealthy_until_it_is_healed() {
     plugin.await_line("0.0 is unhealthy: its daemon has died", 1);
     plugin.await_line("0.0 is healthy", 1);
     kubelet.allocate(SMALL, &["0.0::0"]).unwrap();
+}
+
+/// The words by which a container's start is refused.
+fn refused_start(kubelet: &Kubelet, resource: &str, share: &str) -> String {
+    let refused = kubelet.start_container(resource, &[share]).unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    refused.message().to_owned()
+}
+
+/// A kubelet starts a container again without Allocate, a second after its program has ended.
+#[test]
+fn a_container_waits_until_its_daemon_is_there_again() {
+    let sim = shared();
+    let kubelet = Kubelet::on(&sim);
+    let _plugin = Plugin::on(&sim);
+    kubelet.await_shares(&SHARES);
+    kubelet.allocate(SMALL, &["0.0::0"]).unwrap();
+    kubelet.start_container(SMALL, &["0.0::0"]).unwrap();
+    // Before the kubelet knows of its death, and after.
+    sim.kill_daemon("0.0");
+    let died = "device 0.0 is not healthy: its daemon has died";
+    assert_eq!(refused_start(&kubelet, SMALL, "0.0::0"), died);
+    kubelet.await_shares(&FIRST_ILL);
+    assert_eq!(refused_start(&kubelet, SMALL, "0.0::0"), died);
+    kubelet.start_container(SMALL, &["0.1::0"]).unwrap();
+    sim.run(&["heal"]).ended(0);
+    kubelet.await_shares(&SHARES);
+    kubelet.start_container(SMALL, &["0.0::0"]).unwrap();
+}
+
+#[test]
+fn no_container_starts_on_a_device_that_takes_no_client() {
+    let sim = shared();
+    let kubelet = Kubelet::on(&sim);
+    let _plugin = Plugin::on(&sim);
+    kubelet.await_shares(&SHARES);
+    stop(&sim.device("trainer-0")["daemon_pid"]);
+    assert_eq!(
+        refused_start(&kubelet, TRAINER, "trainer-0::0"),
+        "device trainer-0 is not healthy: its daemon is stopped by a signal"
+    );
+    fs::remove_dir_all(sim.pipe("0.1")).unwrap();
+    assert_eq!(
+        refused_start(&kubelet, SMALL, "0.1::0"),
+        "device 0.1 is not healthy: its pipe directory was removed"
+    );
+    sim.hang("0.0");
+    wait_until("all shares are unhealthy", || {
+        let shares = kubelet.shares();
+        shares.len() == 5 && shares.iter().all(|share| share.ends_with("Unhealthy"))
+    });
+    assert_eq!(
+        refused_start(&kubelet, SMALL, "0.0::0"),
+        "device 0.0 is not healthy: it hangs: every new client waits for ever"
+    );
+    sim.run(&["down", "--force", "--yes"]).ended(0);
+    let gone = "device 0.0 is not healthy: mig-mps no longer serves it";
+    assert_eq!(refused_start(&kubelet, SMALL, "0.0::0"), gone);
+    kubelet.await_shares(&[]);
+    assert_eq!(refused_start(&kubelet, SMALL, "0.0::0"), gone);
+}
+
+/// The last offers are older than the death of the daemon: the plugin is busy with its question.
+#[test]
+fn a_start_is_refused_while_the_plugin_waits_for_a_daemon() {
+    let sim = Sim::whole("");
+    let kubelet = Kubelet::on(&sim);
+    let dir = sim.node.dir();
+    let (called, go_on) = (dir.join("called"), dir.join("go-on"));
+    let script = format!(
+        "if [ -e {dir}/slow ]; then touch {}; while ! [ -e {} ]; do sleep 0.05; done; fi; exec $real \"$@\"",
+        called.display(),
+        go_on.display(),
+        dir = dir.display(),
+    );
+    let control = sim.control_script(&script);
+    let _plugin = Plugin::start(&sim, command(&sim).env("MIG_MPS_CONTROL", control));
+    kubelet.await_shares(&HEALTHY);
+    fs::write(dir.join("slow"), "").unwrap();
+    let client = sim.client("0");
+    wait_until("the daemon is asked", || called.exists());
+    sim.kill_daemon("0");
+    assert_eq!(
+        refused_start(&kubelet, GPU, "0::0"),
+        "device 0 is not healthy: its daemon has died"
+    );
+    fs::write(&go_on, "").unwrap();
+    drop(client);
 }
 
 #[test]

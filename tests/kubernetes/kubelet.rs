@@ -16,7 +16,7 @@ use mig_mps::internals::kubernetes::v1beta1::registration_server::{
 use mig_mps::internals::kubernetes::v1beta1::{
     AllocateRequest, ContainerAllocateRequest, ContainerAllocateResponse,
     ContainerPreferredAllocationRequest, Device, DevicePluginOptions, Empty,
-    PreferredAllocationRequest, RegisterRequest,
+    PreStartContainerRequest, PreferredAllocationRequest, RegisterRequest,
 };
 use testkit::{Sim, eventually};
 use tokio::net::UnixListener;
@@ -227,6 +227,21 @@ impl Kubelet {
         let mut responses = response.into_inner().container_responses;
         assert_eq!(responses.len(), 1);
         Ok(responses.remove(0))
+    }
+
+    /// Asks whether a container with these shares may start, as before every start of it, the first one included. It asks
+    /// only a plugin that wants that.
+    #[track_caller]
+    pub(crate) fn start_container(&self, resource: &str, shares: &[&str]) -> Result<(), Status> {
+        let mut plugin = self.plugin(resource);
+        if !plugin.options.pre_start_required {
+            return Ok(());
+        }
+        let request = PreStartContainerRequest {
+            devices_ids: shares.iter().map(|share| (*share).to_owned()).collect(),
+        };
+        let answer = self.wait(async move { plugin.client.pre_start_container(request).await });
+        answer.map(drop)
     }
 
     /// Asks which of these shares a container is to have.

@@ -113,14 +113,14 @@ async fn serve(kubelet: Kubelet, environment: Environment) -> Result<()> {
         lock = lock(&kubelet) => lock?,
         () = &mut ended => return Ok(()),
     };
-    let host = environment.host.clone();
+    let environment: &'static Environment = Box::leak(Box::new(environment));
     let mut offers = start_watching(environment)?;
     let mut served = BTreeSet::new();
     loop {
         for resource in new_resources(&mut offers, &served) {
             let plugin = keep_registered(
                 resource.clone(),
-                host.clone(),
+                environment,
                 kubelet.clone(),
                 endpoint(served.len()),
                 offers.clone(),

@@ -43,6 +43,7 @@ impl Offers {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Offered {
     pub name: String,
+    pub uuid: String,
     /// `mig-mps.io/1g.10gb`
     pub resource: String,
     /// The number of containers that can have it at once.

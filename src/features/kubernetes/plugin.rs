@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::pin::Pin;
+use std::time::Duration;
 
 use tokio::sync::watch::{Receiver, Sender, channel};
 use tokio_stream::wrappers::WatchStream;
@@ -17,13 +18,17 @@ use super::v1beta1::{
     PreStartContainerRequest, PreStartContainerResponse, PreferredAllocationRequest,
     PreferredAllocationResponse,
 };
-use crate::host::Host;
+use crate::client::{GONE, refuse_unready};
+use crate::host::Environment;
+
+/// The time for which a container waits for a change of the node before it is refused. The kubelet tries again.
+const CHANGE_LIMIT: Duration = Duration::from_millis(500);
 
 /// The plugin of one resource.
 #[derive(Clone)]
 pub struct Plugin {
     pub resource: String,
-    pub host: Host,
+    pub environment: &'static Environment,
     pub offers: Receiver<Offers>,
     streams: Sender<Streams>,
 }
@@ -49,11 +54,15 @@ impl Drop for OpenStream {
 }
 
 impl Plugin {
-    pub fn new(resource: String, host: Host, offers: Receiver<Offers>) -> Self {
+    pub fn new(
+        resource: String,
+        environment: &'static Environment,
+        offers: Receiver<Offers>,
+    ) -> Self {
         let (streams, _) = channel(Streams::default());
         Self {
             resource,
-            host,
+            environment,
             offers,
             streams,
         }
@@ -73,6 +82,24 @@ impl Plugin {
         Err(Status::invalid_argument(format!(
             "a container can have one share of {resource}, and not {shares}: they could be of different GPUs"
         )))
+    }
+
+    /// Refuses a share of a device that would not take a client now. A container that the kubelet starts again has asked for
+    /// nothing: it would run outside MPS, and keep doing so.
+    async fn refuse_unready(&self, share: &str) -> Result<(), Status> {
+        let name = device_of(share);
+        let offers = self.offers.borrow().clone();
+        let mut devices = offers.of(&self.resource);
+        let Some(offered) = devices.find(|offered| offered.name == name) else {
+            return Err(unhealthy(name, GONE));
+        };
+        let (environment, uuid) = (self.environment, offered.uuid.clone());
+        // The last offers may be a second old.
+        let now = move || refuse_unready(environment, &uuid, CHANGE_LIMIT);
+        let now = tokio::task::spawn_blocking(now).await;
+        let now = now.map_err(|error| Status::internal(error.to_string()))?;
+        let seen = offered.ill.as_deref().map_or(Ok(()), Err);
+        now.and(seen).map_err(|why| unhealthy(name, why))
     }
 
     /// Chooses the share of a device of which the most shares are free.
@@ -163,7 +190,7 @@ impl DevicePlugin for Plugin {
                     "mig-mps serves no share {share:?} of {resource} on this node"
                 )));
             };
-            let answer = offered.answer(&self.host);
+            let answer = offered.answer(&self.environment.host);
             container_responses.push(answer.map_err(Status::failed_precondition)?);
         }
         Ok(Response::new(AllocateResponse {
@@ -173,14 +200,21 @@ impl DevicePlugin for Plugin {
 
     async fn pre_start_container(
         &self,
-        _: Request<PreStartContainerRequest>,
+        request: Request<PreStartContainerRequest>,
     ) -> Result<Response<PreStartContainerResponse>, Status> {
+        for share in &request.get_ref().devices_ids {
+            self.refuse_unready(share).await?;
+        }
         Ok(Response::new(PreStartContainerResponse {}))
     }
 }
 
+fn unhealthy(name: &str, why: &str) -> Status {
+    Status::failed_precondition(format!("device {name} is not healthy: {why}"))
+}
+
 /// The options of the plugin.
 pub const OPTIONS: DevicePluginOptions = DevicePluginOptions {
-    pre_start_required: false,
+    pre_start_required: true,
     get_preferred_allocation_available: true,
 };

@@ -21,7 +21,7 @@ use super::plugin::{OPTIONS, Plugin, Streams};
 use super::v1beta1::RegisterRequest;
 use super::v1beta1::device_plugin_server::DevicePluginServer;
 use super::v1beta1::registration_client::RegistrationClient;
-use crate::host::{Host, bounded, printable};
+use crate::host::{Environment, bounded, printable};
 use crate::render::note;
 
 /// The version of the protocol.
@@ -135,7 +135,7 @@ impl Drop for Socket {
 /// Serves a resource at a socket and keeps it registered, without end.
 pub async fn keep_registered(
     resource: String,
-    host: Host,
+    environment: &'static Environment,
     kubelet: Kubelet,
     endpoint: String,
     offers: Receiver<Offers>,
@@ -160,7 +160,7 @@ pub async fn keep_registered(
         let serving = if let Some(serving) = &socket {
             serving
         } else {
-            let plugin = Plugin::new(resource.clone(), host.clone(), offers.clone());
+            let plugin = Plugin::new(resource.clone(), environment, offers.clone());
             match Socket::serve(plugin, &kubelet, &endpoint) {
                 Ok(new) => socket.insert(new),
                 Err(error) => {

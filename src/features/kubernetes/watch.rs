@@ -167,6 +167,7 @@ impl<'a> Watch<'a> {
             };
             offers.devices.push(Offered {
                 name: record.name.clone(),
+                uuid: record.uuid.clone(),
                 resource,
                 shares: record.settings.share.map_or(1, |share| share.clients),
                 ill: by_driver.or_else(|| self.ill(&node, device)),
@@ -282,8 +283,7 @@ fn summary(offers: &Offers, resource: &str) -> String {
 }
 
 /// Watches the node in threads of their own; the first offers are there when it returns.
-pub fn start_watching(environment: Environment) -> Result<Receiver<Offers>> {
-    let environment: &'static Environment = Box::leak(Box::new(environment));
+pub fn start_watching(environment: &'static Environment) -> Result<Receiver<Offers>> {
     let (to, offers) = channel(Offers::default());
     let (devices_changed, changes) = mpsc::channel();
     let mut watch = Watch::new(environment);

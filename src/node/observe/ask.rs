@@ -61,7 +61,7 @@ pub(super) fn observe_daemons(
             .flat_map(|daemon| servers_of(table, daemon))
             .map(ServerProcess::of)
             .collect();
-        let may_answer = state != DaemonState::Orphan;
+        let may_answer = ![DaemonState::Orphan, DaemonState::Stopped].contains(&state);
         served.state = state;
         let Some(daemon) = daemon.filter(|_| may_answer && detail.reads_processes()) else {
             continue;
@@ -159,9 +159,6 @@ impl Probe<'_> {
 
     /// Returns the state of a daemon that cannot or may not be asked.
     fn state_without_session(&mut self) -> Option<DaemonState> {
-        if self.process().is_some_and(|process| process.is_stopped) {
-            return Some(DaemonState::Stopped);
-        }
         let daemon = self.context.mps(self.served, None);
         if daemon.is_covered() {
             let why = "somebody has mounted a file system on its pipe directory";

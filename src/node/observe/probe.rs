@@ -98,9 +98,9 @@ impl ProbeContext<'_> {
         if id.is_hidden(self.host) {
             return (DaemonState::Hidden, None);
         }
-        if id.running(self.host).is_none() {
+        let Some(process) = id.running(self.host) else {
             return (DaemonState::Dead, None);
-        }
+        };
         if self.is_unreachable(served) {
             // A process closes its files before it exits.
             return if self.ends_within(id.pid, id.start_time, EXIT_GRACE) {
@@ -109,7 +109,9 @@ impl ProbeContext<'_> {
                 (DaemonState::Orphan, Some(id.pid))
             };
         }
-        let state = if record.finished {
+        let state = if process.is_stopped {
+            DaemonState::Stopped
+        } else if record.finished {
             DaemonState::Hidden
         } else {
             DaemonState::Starting
@@ -136,6 +138,7 @@ impl ProbeContext<'_> {
             LockHolder::Nobody => None,
         };
         match holder {
+            Some(holder) if holder.is_stopped => (DaemonState::Stopped, Some(holder.pid)),
             Some(holder) => (DaemonState::Starting, Some(holder.pid)),
             None if served.record.finished => (DaemonState::Dead, None),
             None => (self.unfinished.clone(), None),

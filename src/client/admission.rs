@@ -1,0 +1,67 @@
+//! The last check before a container starts on a device: by the device's record and processes. No daemon is asked, because the
+//! engine waits for the answer.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::host::Environment;
+use crate::node::{DaemonState, Detail, Unseen, observe_records, observe_without_driver};
+
+/// The pause between two checks of a device that a change is working on.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The reason of a device without a record.
+pub const GONE: &str = "mig-mps no longer serves it";
+
+/// A device takes no new programs now: they would run outside MPS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Unready {
+    why: &'static str,
+    /// True if a change of the node is in progress, after which the device may be ready.
+    is_passing: bool,
+}
+
+/// Refuses the device with this UUID if its daemon would not take a client now, with the reason, such as "its daemon has
+/// died". What cannot be seen is not held against it. A change in progress is waited for within the limit.
+pub fn refuse_unready(
+    environment: &Environment,
+    uuid: &str,
+    limit: Duration,
+) -> Result<(), &'static str> {
+    let end = Instant::now() + limit;
+    loop {
+        match check(environment, uuid) {
+            Err(unready) if unready.is_passing && Instant::now() < end => thread::sleep(PAUSE),
+            checked => return checked.map_err(|unready| unready.why),
+        }
+    }
+}
+
+fn check(environment: &Environment, uuid: &str) -> Result<(), Unready> {
+    let Ok(mut node) = observe_records(environment) else {
+        return Ok(());
+    };
+    let is_passing = !node.under_way.is_empty();
+    let refused = |why| Err(Unready { why, is_passing });
+    node.detail = Detail::GEOMETRY;
+    node.devices.retain(|device| device.uuid == uuid);
+    observe_without_driver(environment, &mut node, Duration::ZERO);
+    let Some(served) = node.served().next() else {
+        let hides_records =
+            |unseen: &Unseen| matches!(unseen, Unseen::RunDir { .. } | Unseen::Record { .. });
+        return if node.unseen.iter().any(hides_records) {
+            Ok(())
+        } else {
+            refused(GONE)
+        };
+    };
+    match (&served.state, served.state.ailment()) {
+        _ if served.record.leaving => refused("mig-mps is taking it down"),
+        (DaemonState::Starting, _) => Err(Unready {
+            why: "its daemon is starting",
+            is_passing: true,
+        }),
+        (_, Some(ailment)) => refused(ailment),
+        (_, None) => Ok(()),
+    }
+}
