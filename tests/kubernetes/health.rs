@@ -155,6 +155,18 @@ fn a_device_that_hangs_is_unhealthy_until_it_is_restarted() {
     follows(&kubelet, &HEALTHY, "restarted");
 }
 
+/// Its processes, its log and its record stay as they were.
+#[test]
+fn a_daemon_that_takes_no_program_any_more_is_unhealthy() {
+    let sim = Sim::whole("");
+    let kubelet = Kubelet::on(&sim);
+    let _plugin = Plugin::on(&sim);
+    kubelet.await_shares(&HEALTHY);
+    sim.node.fault("daemon accept").hangs().unwrap();
+    let _waits = sim.app("0", &["hold"]);
+    follows(&kubelet, &ILL, "takes no program");
+}
+
 /// A client with a fault: newcomers fail until all have exited.
 #[test]
 fn a_device_after_a_fault_is_unhealthy_until_its_clients_have_exited() {

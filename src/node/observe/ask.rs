@@ -2,12 +2,16 @@
 
 use std::num::NonZero;
 use std::thread::available_parallelism;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::observer::{Ask, Detail};
-use super::probe::{EXIT_GRACE, Probe, ProbeContext, Remembered, Seen, last_answers, log_path};
+use super::probe::{
+    EXIT_GRACE, LOG_END, Probe, ProbeContext, Remembered, Seen, last_answers, log_path,
+};
 use crate::host::{Environment, Pid, ProcessTable, RunError, Threads, Uid, caller};
-use crate::mps::{DaemonStatus, LogDir, LogFile, MpsError, ServerState, ServerStatus, servers_of};
+use crate::mps::{
+    DaemonStatus, LogDir, LogFile, MpsError, ServerState, ServerStatus, pending, servers_of,
+};
 use crate::node::{Client, Clients, DaemonState, Node, ServerProcess};
 use crate::nvml::Usage;
 
@@ -123,7 +127,8 @@ impl Probe<'_> {
         // Taken before the session: what happens during it must change the next snapshot.
         let seen = self.see().filter(|_| self.served.record.finished);
         let last = self.last.take();
-        if let Some(last) = last.filter(|last| seen.as_ref() == Some(&last.seen))
+        let last = last.and_then(|last| last.while_current(seen.as_ref(), Instant::now()));
+        if let Some(last) = last
             && let Some(state) = self.state_again(&last)
         {
             return state;
@@ -151,7 +156,10 @@ impl Probe<'_> {
         };
         let mut last_answers = last_answers();
         match seen.filter(|_| lasts) {
-            Some(seen) => last_answers.insert(self.daemon, Remembered { seen, answer }),
+            Some(seen) => {
+                let at = Instant::now();
+                last_answers.insert(self.daemon, Remembered { at, seen, answer })
+            }
             None => last_answers.remove(&self.daemon),
         };
         state
@@ -186,24 +194,26 @@ impl Probe<'_> {
             pids
         };
         let processes = std::iter::once(self.process()?).chain(self.servers());
+        let logs = self.logs.as_ref()?;
         Some(Seen {
             processes: processes
                 .map(|process| (process.pid, process.started))
                 .collect(),
             compute: self.processes.map(|processes| pids(&processes.compute)),
             clients: self.processes.map(|processes| pids(&processes.clients)),
-            log: self.logs.as_ref()?.mark(LogFile::Server)?,
+            log: logs.mark(LogFile::Server)?,
+            waiting: pending(&logs.end_of(LogFile::Control, LOG_END)),
             recorded: self.served.run_dir.recorded_at(&self.served.record.uuid),
         })
     }
 
     /// Returns the state by the last answer, since everything that can be seen without a session is unchanged; `None` if
-    /// the daemon hung and may have recovered.
+    /// the daemon may hang now, or hung and may have recovered.
     fn state_again(&mut self, last: &Remembered) -> Option<DaemonState> {
-        match &last.answer {
-            Some(answer) => Some(self.state_by_answer(answer)),
-            None if self.is_busy() == Some(false) => None,
-            None => Some(self.hung()),
+        match (&last.answer, self.is_busy()) {
+            (Some(_), Some(true)) | (None, Some(false)) => None,
+            (Some(answer), _) => Some(self.state_by_answer(answer)),
+            (None, _) => Some(self.hung()),
         }
     }
 
@@ -364,4 +374,43 @@ fn lasts(answer: &DaemonStatus) -> bool {
     let lasting = [Some(ServerState::Active), Some(ServerState::Fault)];
     let mut servers = answer.servers.iter();
     servers.all(|server| lasting.contains(&server.state))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::StartTime;
+    use std::time::SystemTime;
+
+    fn seen(processes: &[u32]) -> Seen {
+        let process = |pid: &u32| (Pid(*pid), StartTime(1));
+        Seen {
+            processes: processes.iter().map(process).collect(),
+            compute: None,
+            clients: None,
+            log: (0, SystemTime::UNIX_EPOCH),
+            waiting: Vec::new(),
+            recorded: None,
+        }
+    }
+
+    #[test]
+    fn an_answer_counts_for_half_a_minute_and_a_hang_until_something_changes() {
+        let at = Instant::now();
+        let counts = |answer: Option<DaemonStatus>, seconds: u64, processes: &[u32]| {
+            let last = Remembered {
+                at,
+                seen: seen(&[7]),
+                answer,
+            };
+            let now = at + Duration::from_secs(seconds);
+            last.while_current(Some(&seen(processes)), now).is_some()
+        };
+        let answer = || Some(DaemonStatus::default());
+        assert!(counts(answer(), 29, &[7]));
+        assert!(!counts(answer(), 30, &[7]));
+        assert!(!counts(answer(), 0, &[7, 8]));
+        assert!(counts(None, 3600, &[7]));
+        assert!(!counts(None, 0, &[8]));
+    }
 }

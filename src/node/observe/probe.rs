@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::host::{
     Environment, Host, MpsPrograms, Pid, Process, ProcessTable, StartTime, Uid, caller, lock,
@@ -50,9 +50,23 @@ pub(super) struct Probe<'a> {
 /// answer.
 #[derive(Clone, Debug)]
 pub(super) struct Remembered {
+    pub(super) at: Instant,
     pub(super) seen: Seen,
     /// `None` if the daemon hung.
     pub(super) answer: Option<DaemonStatus>,
+}
+
+/// The time for which an answer counts. A daemon may stop answering without any other sign, and a session adds about 100 bytes
+/// to its log.
+const ANSWER_LASTS: Duration = Duration::from_secs(30);
+
+impl Remembered {
+    /// Returns the answer while it counts: nothing that can be seen has changed since. A daemon that hung is not asked again
+    /// because of the time.
+    pub(super) fn while_current(self, seen: Option<&Seen>, now: Instant) -> Option<Self> {
+        let is_old = self.answer.is_some() && now.duration_since(self.at) >= ANSWER_LASTS;
+        (seen == Some(&self.seen) && !is_old).then_some(self)
+    }
 }
 
 /// The last answers of daemons to this process, by the daemons' pids: a command waits once for one that hangs.
@@ -71,6 +85,8 @@ pub(super) struct Seen {
     /// The length of its server.log, and the time of its last line: every fault, and every client that arrives or
     /// leaves, adds a line, and control sessions do not.
     pub(super) log: (u64, SystemTime),
+    /// The programs that the daemon keeps waiting, by its log.
+    pub(super) waiting: Vec<(Pid, Uid)>,
     /// The time of its record: `set` and `up` change the answers.
     pub(super) recorded: Option<SystemTime>,
 }
@@ -438,7 +454,7 @@ const SAMPLES: u32 = 4;
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(25);
 
 /// The bytes that are read from the end of a daemon's log.
-const LOG_END: u64 = 64 << 10;
+pub(super) const LOG_END: u64 = 64 << 10;
 
 /// Time that a server may take to get its GPU: 0.3 s on an H200, and many start one after the other.
 const START_LIMIT: Duration = Duration::from_secs(60);
