@@ -1,8 +1,8 @@
 //! The program's command line: completions and `--help` come from here.
 
 use std::ffi::OsStr;
+use std::io::{self, Write};
 use std::path::Path;
-use std::process::ExitCode;
 
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::builder::{PossibleValue, PossibleValuesParser};
@@ -26,8 +26,8 @@ use crate::features::kubernetes::{self, DevicePluginArgs};
 use crate::features::logs::LogLineDocument;
 use crate::features::manual::{TOPICS, first_screen, overview, setting_meaning};
 use crate::host::{
-    self, ATTACH, Environment, Host, KEEP, LAUNCH, Phase, raise_open_files, raise_stack,
-    refuse_old_kernel,
+    self, ATTACH, Environment, Host, KEEP, LAUNCH, Phase, end_process, raise_open_files,
+    raise_stack, refuse_old_kernel,
 };
 use crate::profile::profile_schema;
 use crate::render;
@@ -276,12 +276,21 @@ fn topics_of(command: &str) -> Option<String> {
 }
 
 /// Runs the program.
-pub fn main() -> ExitCode {
+pub fn main() -> ! {
+    end_with(run_command_line())
+}
+
+fn end_with(status: ExitStatus) -> ! {
+    let _ = io::stdout().flush();
+    end_process(status as i32)
+}
+
+fn run_command_line() -> ExitStatus {
     let mut words = std::env::args_os().skip(1);
     let first = words.next().unwrap_or_default();
     if first == complete::COMPLETE {
         complete::run(command, SOURCES, words.collect());
-        return ExitCode::SUCCESS;
+        return ExitStatus::Done;
     }
     // Before the command line is read, which takes a good part of a small stack.
     if let Err(error) = raise_stack() {
@@ -291,7 +300,7 @@ pub fn main() -> ExitCode {
     if [LAUNCH, ATTACH, KEEP].iter().any(|helper| first == *helper) {
         reset_signals();
         return match InternalCommand::parse().run() {
-            Ok(()) => ExitCode::SUCCESS,
+            Ok(()) => ExitStatus::Done,
             Err(error) => end(&error),
         };
     }
@@ -300,7 +309,12 @@ pub fn main() -> ExitCode {
 
 /// Runs the program mig-mps-device-plugin.
 #[cfg(feature = "kubernetes")]
-pub fn device_plugin() -> ExitCode {
+pub fn device_plugin() -> ! {
+    end_with(run_device_plugin())
+}
+
+#[cfg(feature = "kubernetes")]
+fn run_device_plugin() -> ExitStatus {
     let args = DevicePluginArgs::parse();
     reset_signals();
     let prepared = refuse_old_kernel().map_err(CommandError::from);
@@ -318,7 +332,7 @@ fn reset_signals() {
     }
 }
 
-fn end(error: &CommandError) -> ExitCode {
+fn end(error: &CommandError) -> ExitStatus {
     if wants_json() && !error.is_in_document {
         let _ = ErrorDocument::print(error.message(), error.status as u8);
     }
@@ -330,13 +344,13 @@ fn end(error: &CommandError) -> ExitCode {
     exit(error.status)
 }
 
-fn exit(status: ExitStatus) -> ExitCode {
+fn exit(status: ExitStatus) -> ExitStatus {
     tracing::debug!("exit status {}", status as u8);
-    ExitCode::from(status as u8)
+    status
 }
 
 /// Ends the program with an error before its command has begun: `run` has not started its program.
-fn end_early(error: CommandError) -> ExitCode {
+fn end_early(error: CommandError) -> ExitStatus {
     let words = own_words();
     let command = words.iter().find(|word| !word.starts_with('-'));
     let status = if command.is_some_and(|command| command == "run") {
@@ -362,14 +376,14 @@ fn own_words() -> Vec<String> {
 }
 
 /// Ends the program with a mistake on the command line, or with the help that was asked for.
-fn refuse(error: &clap::Error) -> ExitCode {
+fn refuse(error: &clap::Error) -> ExitStatus {
     let is_of_program = own_words().iter().all(|word| word.starts_with('-'));
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         if !is_of_program {
             error.exit();
         }
         render::say(&first_screen(TASKS));
-        return ExitCode::from(ExitStatus::Usage as u8);
+        return ExitStatus::Usage;
     }
     // Help and version are no errors.
     if !error.use_stderr() {
@@ -382,7 +396,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
             render::finish_printing(error.print())
         };
         return match printed {
-            Ok(()) => ExitCode::SUCCESS,
+            Ok(()) => ExitStatus::Done,
             Err(error) => end(&error.into()),
         };
     }
@@ -410,7 +424,7 @@ fn parse(first: &OsStr) -> Result<Cli, clap::Error> {
     Cli::from_arg_matches(&command().try_get_matches()?)
 }
 
-fn run(first: &OsStr) -> ExitCode {
+fn run(first: &OsStr) -> ExitStatus {
     let cli = match parse(first) {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
@@ -486,7 +500,7 @@ fn interrupted(phase: Phase) {
             if phase == Phase::Planning {
                 render::note("Interrupted: nothing was changed.");
             }
-            std::process::exit(ExitStatus::Interrupted as i32)
+            end_process(ExitStatus::Interrupted as i32)
         }
         Phase::Changing => render::note("interrupted: stopping at the next safe point"),
         Phase::RollingBack => {

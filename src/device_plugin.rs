@@ -1,7 +1,5 @@
 //! The program mig-mps-device-plugin: the same as `main` of mig-mps.
 
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
+fn main() {
     mig_mps::cli::device_plugin()
 }

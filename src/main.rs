@@ -1,7 +1,5 @@
 //! The program: parse, dispatch, exit status.
 
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
+fn main() {
     mig_mps::cli::main()
 }

@@ -21,8 +21,8 @@ use crate::client::Variables;
 use crate::error::{Result, failed};
 use crate::failure::ExitStatus;
 use crate::host::{
-    Environment, Forwarding, Host, Pid, ProcessHandle, adopt_descendants, end_with_caller,
-    open_files, printable, reap,
+    Environment, Forwarding, Host, Pid, ProcessHandle, adopt_descendants, end_process,
+    end_with_caller, open_files, printable, reap,
 };
 use crate::node::Served;
 use crate::nvml::{GpuHandle, Nvml, Usage};
@@ -108,7 +108,7 @@ struct RunningCopies {
 pub(super) fn end_as(code: i32) -> Result<ExitStatus> {
     match code {
         0 => Ok(ExitStatus::Done),
-        code => std::process::exit(code),
+        code => end_process(code),
     }
 }
 

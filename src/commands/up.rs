@@ -4,7 +4,7 @@
 //! another machine.
 
 use std::cell::RefCell;
-use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
@@ -16,7 +16,7 @@ use super::outcome::Outcome;
 use super::{Context, cdi, detail_for, locked, own_directories, remark_on, verify};
 use crate::apply::{self, Allowed, OnFailure};
 use crate::client::Verified;
-use crate::error::{CommandError, Result};
+use crate::error::{CommandError, Result, failed};
 use crate::failure::ExitStatus;
 use crate::host::{
     Account, Directories, Environment, Reader, Uid, as_root, group_named, names_in, nearest,
@@ -325,33 +325,36 @@ fn remark_on_boot(args: &UpArgs, environment: &Environment, profile: &Profile) {
     }
 }
 
-/// Returns the values of `serve` whose user or group is not known on this machine, with the reason and a hint.
+/// Returns the values of `serve` whose user or group this machine does not know, or cannot find now, with the reason and
+/// a hint.
 fn unserved(profile: &Profile) -> Vec<(Serve, String, Option<String>)> {
     let serves = profile.serves.iter();
     serves
         .filter_map(|(serve, _)| {
-            let (why, hint) = missing(serve)?;
+            let (why, hint) = missing(serve).unwrap_or_else(|error| {
+                Some((error.to_string(), error.hints.into_iter().next()))
+            })?;
             Some((serve.clone(), why, hint))
         })
         .collect()
 }
 
 /// Refuses a profile that serves users or groups that this machine does not know. Then it also plans for this node, to
-/// show the profile's other mistakes with them. `caller` is the user who would apply it.
+/// show the profile's other mistakes with them. `caller` is the user who would apply it. If the name service does not
+/// answer, the profile is not to blame: the exit status is another one.
 pub fn refuse_unknown_accounts(
     profile: &Profile,
     environment: &Environment,
     caller: Uid,
-) -> Result<(), ProfileError> {
-    let mut mistakes: Vec<ProfileError> = profile
-        .serves
-        .iter()
-        .filter_map(|(serve, span)| unknown(profile, serve, *span))
-        .collect();
+) -> Result<()> {
+    let mut mistakes = Vec::new();
+    for (serve, span) in &profile.serves {
+        mistakes.extend(unknown(profile, serve, *span)?);
+    }
     if !mistakes.is_empty() {
         mistakes.extend(mistakes_of_plan(profile, environment, caller));
     }
-    ProfileError::all(mistakes).map_or(Ok(()), Err)
+    Ok(ProfileError::all(mistakes).map_or(Ok(()), Err)?)
 }
 
 /// The mistakes that planning finds, if the node can be seen.
@@ -372,35 +375,47 @@ fn mistakes_of_plan(
 }
 
 /// The mistake of serving a user or a group that this machine does not know.
-fn unknown(profile: &Profile, serve: &Serve, span: Span) -> Option<ProfileError> {
-    let (mistake, hint) = missing(serve)?;
+fn unknown(profile: &Profile, serve: &Serve, span: Span) -> Result<Option<ProfileError>> {
+    let Some((mistake, hint)) = missing(serve)? else {
+        return Ok(None);
+    };
     let error = profile.error(span, mistake);
-    Some(match hint {
+    Ok(Some(match hint {
         Some(hint) => error.with_hint(hint),
         None => error,
-    })
+    }))
 }
 
-/// Describes the user or group that this machine does not know, and names a similar one.
-pub fn missing(serve: &Serve) -> Option<(String, Option<String>)> {
+/// Describes the user or group that this machine does not know, and names a similar one. Fails if the name service does
+/// not answer.
+pub fn missing(serve: &Serve) -> Result<Option<(String, Option<String>)>> {
     let (what, name, found, list) = match serve {
         Serve::User(name) => {
             let found = Account::named(name).map(|account| account.is_some());
-            ("user", name, found, "/etc/passwd")
+            ("user", name, found, "passwd")
         }
         Serve::Group(name) => {
             let found = group_named(name).map(|group| group.is_some());
-            ("group", name, found, "/etc/group")
+            ("group", name, found, "group")
         }
-        _ => return None,
+        _ => return Ok(None),
     };
-    if matches!(found, Ok(true)) {
-        return None;
+    match found {
+        Ok(true) => Ok(None),
+        Ok(false) => {
+            let names = names_in(Path::new("/etc").join(list).as_ref());
+            let hint = nearest(name, names.iter().map(String::as_str))
+                .map(|near| format!("did you mean \"{what}:{near}\"?"));
+            let why = format!("there is no {what} \"{name}\" on this machine");
+            Ok(Some((why, hint)))
+        }
+        Err(error) => Err(failed(format_args!(
+            "cannot find out whether there is a {what} \"{name}\": {error}"
+        ))
+        .hint(format!(
+            "run `getent {list} {name}`: when it answers, run this again"
+        ))),
     }
-    let names = names_in(list.as_ref());
-    let hint = nearest(name, names.iter().map(String::as_str))
-        .map(|near| format!("did you mean \"{what}:{near}\"?"));
-    Some((unknown_account(what, name, &found), hint))
 }
 
 /// Refuses a run directory that a served user cannot reach.
@@ -434,13 +449,6 @@ pub fn check_ways(profile: &Profile, directories: &Directories) -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn unknown_account(what: &str, name: &str, found: &io::Result<bool>) -> String {
-    match found {
-        Err(error) => format!("cannot find out whether there is a {what} \"{name}\": {error}"),
-        Ok(_) => format!("there is no {what} \"{name}\" on this machine"),
-    }
 }
 
 /// Rotates large logs if there are any, under a lock of its own.

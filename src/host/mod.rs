@@ -3,6 +3,7 @@
 //!
 //! All paths of the system are below one root, so that a test can provide another one.
 
+mod accounts;
 mod acl;
 mod child;
 mod directory;
@@ -23,6 +24,7 @@ mod user;
 mod walk;
 mod workload;
 
+pub use accounts::{Account, group_name, group_named, names_in, user_name};
 pub use acl::{Permission, check_lists};
 pub use child::{Output, RunError, clean_command, run, run_as, start_apart};
 pub use directory::{Directory, written};
@@ -47,12 +49,9 @@ pub use text::{
     bounded, count, grouped, is_plain, listed, nearest, printable, quoted, ranges, steers,
     without_error_numbers,
 };
-pub use threads::{MORE_PROCESSES, Threads, lock};
+pub use threads::{MORE_PROCESSES, Threads, end_process, lock};
 pub use tool::{NvidiaSmi, Slurm, ToolError};
 pub use units::{Scopes, Unit, Units, report_ready};
-pub use user::{
-    Access, Account, Reader, Uid, as_root, caller, group_name, group_named, names_in, user_name,
-    with_sudo, without_needless_sudo,
-};
+pub use user::{Access, Reader, Uid, as_root, caller, with_sudo, without_needless_sudo};
 pub use walk::{append_privately, claimed, closed_to_others, only_root_can_change};
 pub use workload::Workload;

@@ -1,12 +1,12 @@
-//! Users and groups, what a user may read, and commands for root as the caller has to type them.
+//! Users, what a user may read, and commands for root as the caller has to type them.
 
-use std::ffi::{CString, OsString};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::{fmt, fs, io};
+use std::{fmt, fs};
 
-use nix::unistd::Gid;
 use serde::{Deserialize, Serialize};
 
+use super::accounts::Account;
 use super::acl::AccessList;
 use super::files::number_in;
 use super::quoted;
@@ -40,77 +40,6 @@ pub(super) fn may_be_unmapped(uid: Uid) -> bool {
     overflow == u64::from(uid.0)
         && fs::read_to_string("/proc/self/uid_map")
             .is_ok_and(|map| !map.split_whitespace().eq(["0", "0", "4294967295"]))
-}
-
-/// A user account of this system.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Account {
-    pub uid: Uid,
-    pub gid: u32,
-    pub name: String,
-}
-
-impl Account {
-    /// Returns the user with this name, or `None` if there is none. Fails if, for example, a directory service does not
-    /// answer.
-    pub fn named(name: &str) -> io::Result<Option<Self>> {
-        Ok(nix::unistd::User::from_name(name)?.map(Self::from))
-    }
-
-    /// Returns the user with this uid, or `None` if there is none.
-    pub fn of(uid: Uid) -> io::Result<Option<Self>> {
-        let user = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid.0))?;
-        Ok(user.map(Self::from))
-    }
-
-    /// Returns the groups of the user's processes.
-    pub fn groups(&self) -> io::Result<Vec<u32>> {
-        let name = CString::new(self.name.as_str())?;
-        let groups = nix::unistd::getgrouplist(&name, Gid::from_raw(self.gid))?;
-        Ok(groups.into_iter().map(Gid::as_raw).collect())
-    }
-}
-
-impl From<nix::unistd::User> for Account {
-    fn from(user: nix::unistd::User) -> Self {
-        Self {
-            uid: Uid(user.uid.as_raw()),
-            gid: user.gid.as_raw(),
-            name: user.name,
-        }
-    }
-}
-
-/// Returns the names in a file like `/etc/passwd`, for suggestions. Names of a directory service are not included.
-pub fn names_in(file: &Path) -> Vec<String> {
-    std::fs::read_to_string(file)
-        .unwrap_or_default()
-        .lines()
-        .filter_map(|line| line.split_once(':'))
-        .map(|(name, _)| name.to_owned())
-        .collect()
-}
-
-/// Returns the id of the group with this name, or `None` if there is none.
-pub fn group_named(name: &str) -> io::Result<Option<u32>> {
-    let group = nix::unistd::Group::from_name(name)?;
-    Ok(group.map(|group| group.gid.as_raw()))
-}
-
-/// Returns the name of a user, or the uid if there is none.
-pub fn user_name(uid: Uid) -> String {
-    nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid.0))
-        .ok()
-        .flatten()
-        .map_or_else(|| uid.to_string(), |user| user.name)
-}
-
-/// Returns the name of a group, or the gid if there is none.
-pub fn group_name(gid: u32) -> String {
-    nix::unistd::Group::from_gid(Gid::from_raw(gid))
-        .ok()
-        .flatten()
-        .map_or_else(|| gid.to_string(), |group| group.name)
 }
 
 /// The users who may enter a directory, which belongs to the caller.

@@ -51,6 +51,7 @@ mod metrics;
 mod mig_parted;
 mod mig_parted_files;
 mod mistyped;
+mod name_service;
 mod no_daemon;
 mod no_driver;
 mod old_kernel;

@@ -163,8 +163,7 @@ fn check(
         }
         Gpus::OfNode(empty) => {
             let judged = refuse_unknown_accounts(profile, empty, environment)
-                .map_err(Refusal::from)
-                .and_then(|()| check_on_node(profile, empty));
+                .and_then(|()| Ok(check_on_node(profile, empty)?));
             match judged {
                 Ok(on_node) => Checked {
                     text: report::node(profile, &on_node, width()),
@@ -172,15 +171,12 @@ fn check(
                     remarks: on_node.remarks,
                     error: None,
                 },
-                Err(refusal) => {
-                    let error = CommandError::from(refusal);
-                    Checked {
-                        text: String::new(),
-                        document: CheckDocument::judged(source, gpus, Some(error.message())),
-                        remarks: Vec::new(),
-                        error: Some(error),
-                    }
-                }
+                Err(error) => Checked {
+                    text: String::new(),
+                    document: CheckDocument::judged(source, gpus, Some(error.message())),
+                    remarks: Vec::new(),
+                    error: Some(error),
+                },
             }
         }
     };
@@ -215,7 +211,7 @@ fn refuse_unknown_accounts(
     profile: &Profile,
     empty: &EmptyNode,
     environment: &Environment,
-) -> Result<(), ProfileError> {
+) -> Result<()> {
     if !empty.is_real {
         return Ok(());
     }

@@ -97,7 +97,11 @@ fn drift(
     observer: &mut Observer<'_>,
     environment: &Environment,
 ) -> Result<(Node, Drift)> {
-    up::refuse_unknown_accounts(profile, environment, environment.caller)?;
+    let looked_up = up::refuse_unknown_accounts(profile, environment, environment.caller);
+    let no_answer = match looked_up {
+        Err(error) if error.status == ExitStatus::Failed => Some(error),
+        other => other.map(|()| None)?,
+    };
     let node = match observer.observe(detail_for(profile)) {
         Ok(node) => node,
         Err(error) => {
@@ -105,6 +109,10 @@ fn drift(
             return Ok((Node::default(), Drift::Unknown));
         }
     };
+    if let Some(error) = no_answer {
+        note_unknown(error);
+        return Ok((node, Drift::Unknown));
+    }
     let run_dir = RunDir::at(&environment.directories()?.run);
     let caller = environment.caller;
     let drift = match cdi::plan_up(environment, &node, profile, &run_dir, caller, false, None) {

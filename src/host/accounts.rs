@@ -1,0 +1,273 @@
+//! Users and groups of this system by name and by id.
+//!
+//! A name service (LDAP, sssd) may answer late or never, and a lookup cannot be interrupted. So each lookup runs in its own
+//! thread, which is abandoned when the time for it is over. A process may then end only by [`end_process`]: a module of the
+//! name service may keep the usual way waiting.
+//!
+//! [`end_process`]: super::end_process
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::path::Path;
+use std::sync::{Condvar, LazyLock, Mutex, PoisonError};
+use std::thread::Builder;
+use std::time::{Duration, Instant};
+use std::{fs, io};
+
+use nix::unistd::{Gid, Group, User, getgrouplist};
+
+use super::{Uid, lock};
+
+/// The time after which an account is looked up again, and after which lookups have all their time again. Only a process
+/// that runs for long does either.
+const VALID_FOR: Duration = Duration::from_secs(60);
+
+/// The time that all lookups for one purpose may take together.
+struct Patience {
+    limit: Duration,
+    /// The first wait, and the time of all waits since then.
+    spent: Mutex<Option<(Instant, Duration)>>,
+}
+
+/// For names that are only shown. The number is shown instead.
+static FOR_DISPLAY: Patience = Patience::of(Duration::from_secs(1));
+
+/// For users and groups by which something is decided.
+static FOR_DECISIONS: Patience = Patience::of(Duration::from_secs(15));
+
+impl Patience {
+    const fn of(limit: Duration) -> Self {
+        Self {
+            limit,
+            spent: Mutex::new(None),
+        }
+    }
+
+    fn left(&self) -> Duration {
+        let spent = lock(&self.spent).filter(|(since, _)| since.elapsed() < VALID_FOR);
+        self.limit
+            .saturating_sub(spent.map_or(Duration::ZERO, |(_, time)| time))
+    }
+
+    fn spend(&self, time: Duration) {
+        let mut spent = lock(&self.spent);
+        let (since, before) = spent
+            .filter(|(since, _)| since.elapsed() < VALID_FOR)
+            .unwrap_or((Instant::now(), Duration::ZERO));
+        *spent = Some((since, before + time));
+    }
+}
+
+/// Lookups of one kind: each key is looked up once.
+struct Lookups<K: 'static, V: 'static> {
+    find: fn(&K) -> nix::Result<V>,
+    begun: Mutex<BTreeMap<K, Lookup<V>>>,
+    answered: Condvar,
+}
+
+enum Lookup<V> {
+    Running,
+    Answered { at: Instant, answer: nix::Result<V> },
+}
+
+impl<V: Clone> Lookup<V> {
+    /// Returns the answer, if there is one that is still valid.
+    fn answer(&self) -> Option<io::Result<V>> {
+        match self {
+            Self::Answered { at, answer } if at.elapsed() < VALID_FOR => {
+                Some(answer.clone().map_err(io::Error::from))
+            }
+            _ => None,
+        }
+    }
+}
+
+static USERS_BY_ID: Lookups<Uid, Option<Account>> = Lookups::by(|uid| {
+    let user = User::from_uid(nix::unistd::Uid::from_raw(uid.0))?;
+    Ok(user.map(Account::from))
+});
+
+static USERS_BY_NAME: Lookups<String, Option<Account>> =
+    Lookups::by(|name| Ok(User::from_name(name)?.map(Account::from)));
+
+static GROUPS_BY_ID: Lookups<u32, Option<String>> = Lookups::by(|gid| {
+    let group = Group::from_gid(Gid::from_raw(*gid))?;
+    Ok(group.map(|group| group.name))
+});
+
+static GROUPS_BY_NAME: Lookups<String, Option<u32>> = Lookups::by(|name| {
+    let group = Group::from_name(name)?;
+    Ok(group.map(|group| group.gid.as_raw()))
+});
+
+/// The groups of users, by name and primary group.
+static GROUPS_OF_USERS: Lookups<(CString, u32), Vec<u32>> = Lookups::by(|(name, gid)| {
+    let groups = getgrouplist(name, Gid::from_raw(*gid))?;
+    Ok(groups.into_iter().map(Gid::as_raw).collect())
+});
+
+impl<K: Clone + Ord + Send, V: Clone + Send> Lookups<K, V> {
+    const fn by(find: fn(&K) -> nix::Result<V>) -> Self {
+        Self {
+            find,
+            begun: Mutex::new(BTreeMap::new()),
+            answered: Condvar::new(),
+        }
+    }
+
+    /// Returns the answer to a lookup, which is waited for as long as the patience lasts.
+    fn answer(&'static self, key: &K, patience: &Patience) -> io::Result<V> {
+        let left = patience.left();
+        let mut begun = lock(&self.begun);
+        if let Some(answer) = begun.get(key).and_then(Lookup::answer) {
+            return answer;
+        }
+        if !matches!(begun.get(key), Some(Lookup::Running)) {
+            if left.is_zero() {
+                return Err(no_answer());
+            }
+            self.start(key.clone())?;
+            begun.insert(key.clone(), Lookup::Running);
+        }
+        let start = Instant::now();
+        let is_running =
+            |begun: &mut BTreeMap<K, Lookup<V>>| matches!(begun.get(key), Some(Lookup::Running));
+        let waited = self.answered.wait_timeout_while(begun, left, is_running);
+        let (begun, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        patience.spend(start.elapsed());
+        let answer = begun.get(key).and_then(Lookup::answer);
+        answer.unwrap_or_else(|| Err(no_answer()))
+    }
+
+    /// Starts a lookup in a thread. The caller has locked the lookups.
+    fn start(&'static self, key: K) -> io::Result<()> {
+        let lookup = move || {
+            let answer = (self.find)(&key);
+            let at = Instant::now();
+            lock(&self.begun).insert(key, Lookup::Answered { at, answer });
+            self.answered.notify_all();
+        };
+        Builder::new().spawn(lookup).map(drop)
+    }
+}
+
+fn no_answer() -> io::Error {
+    let what = "the name service (LDAP, sssd) does not answer";
+    io::Error::new(io::ErrorKind::TimedOut, what)
+}
+
+/// A user account of this system.
+///
+/// `Ok(None)` says that the name service knows no such account. An error says that it does not answer, or cannot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Account {
+    pub uid: Uid,
+    pub gid: u32,
+    pub name: String,
+}
+
+impl Account {
+    /// Returns the user with this name, or `None` if there is none.
+    pub fn named(name: &str) -> io::Result<Option<Self>> {
+        USERS_BY_NAME.answer(&name.to_owned(), &FOR_DECISIONS)
+    }
+
+    /// Returns the user with this uid, or `None` if there is none.
+    pub fn of(uid: Uid) -> io::Result<Option<Self>> {
+        USERS_BY_ID.answer(&uid, &FOR_DECISIONS)
+    }
+
+    /// Returns the groups of the user's processes.
+    pub fn groups(&self) -> io::Result<Vec<u32>> {
+        let name = CString::new(self.name.as_str())?;
+        GROUPS_OF_USERS.answer(&(name, self.gid), &FOR_DECISIONS)
+    }
+}
+
+impl From<User> for Account {
+    fn from(user: User) -> Self {
+        Self {
+            uid: Uid(user.uid.as_raw()),
+            gid: user.gid.as_raw(),
+            name: user.name,
+        }
+    }
+}
+
+/// Returns the id of the group with this name, or `None` if there is none.
+pub fn group_named(name: &str) -> io::Result<Option<u32>> {
+    GROUPS_BY_NAME.answer(&name.to_owned(), &FOR_DECISIONS)
+}
+
+/// Returns the name of a user, or the uid if there is none.
+pub fn user_name(uid: Uid) -> String {
+    static LOCAL: LazyLock<BTreeMap<u32, String>> = LazyLock::new(|| names_by_id("/etc/passwd"));
+    let name = LOCAL.get(&uid.0).cloned().or_else(|| {
+        let account = USERS_BY_ID.answer(&uid, &FOR_DISPLAY).ok()??;
+        Some(account.name)
+    });
+    name.unwrap_or_else(|| uid.to_string())
+}
+
+/// Returns the name of a group, or the gid if there is none.
+pub fn group_name(gid: u32) -> String {
+    static LOCAL: LazyLock<BTreeMap<u32, String>> = LazyLock::new(|| names_by_id("/etc/group"));
+    let name = LOCAL.get(&gid).cloned();
+    name.or_else(|| GROUPS_BY_ID.answer(&gid, &FOR_DISPLAY).ok()?)
+        .unwrap_or_else(|| gid.to_string())
+}
+
+/// Returns the names in a file like `/etc/passwd` by their ids, which cost no lookup.
+fn names_by_id(file: &str) -> BTreeMap<u32, String> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let names = text.lines().filter_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next().filter(|name| !name.is_empty())?;
+        let id = fields.nth(1)?.parse().ok()?;
+        Some((id, name.to_owned()))
+    });
+    // The first of two names is the one that libc finds.
+    names.rev().collect()
+}
+
+/// Returns the names in a file like `/etc/passwd`, for suggestions. Names of a directory service are not included.
+pub fn names_in(file: &Path) -> Vec<String> {
+    std::fs::read_to_string(file)
+        .unwrap_or_default()
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, _)| name.to_owned())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn lookups_without_an_answer_take_their_time_once() {
+        static ASKED: AtomicUsize = AtomicUsize::new(0);
+        static LOOKUPS: Lookups<&str, usize> = Lookups::by(|key| {
+            ASKED.fetch_add(1, Ordering::Relaxed);
+            if *key == "hangs" {
+                loop {
+                    std::thread::park();
+                }
+            }
+            Ok(key.len())
+        });
+        let patience = Patience::of(Duration::from_millis(50));
+        assert_eq!(LOOKUPS.answer(&"known", &patience).unwrap(), 5);
+        for key in ["hangs", "hangs", "later"] {
+            let error = LOOKUPS.answer(&key, &patience).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{key}");
+        }
+        // Known answers cost no time.
+        assert_eq!(LOOKUPS.answer(&"known", &patience).unwrap(), 5);
+        assert_eq!(ASKED.load(Ordering::Relaxed), 2);
+        let another = Patience::of(Duration::from_secs(60));
+        assert_eq!(LOOKUPS.answer(&"later", &another).unwrap(), 5);
+    }
+}

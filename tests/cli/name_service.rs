@@ -1,0 +1,76 @@
+//! A name service that never answers (LDAP or sssd on a bad day).
+
+use std::process::Command;
+
+use testkit::{
+    NOBODY, Ran, Sim, WHOLE, assert_contains, built, copy_program, in_state, needs_root, under,
+    whole,
+};
+
+/// The command in a mount namespace in which only a name service that never answers may know [`NOBODY`] and users without
+/// an account.
+fn in_silence(sim: &Sim, command: &Command) -> Command {
+    let module = built().programs.join("examples/libsilent_names.so");
+    // A directory of LD_LIBRARY_PATH.
+    copy_program(module, sim.node.dir().join("lib/libnss_silent.so.2"));
+    let script = format!(
+        "cd {}; echo 'passwd: files silent\ngroup: files silent' > nsswitch.conf
+         for file in passwd group; do
+             grep -v ':{NOBODY}:' /etc/$file > $file; mount --bind $file /etc/$file
+         done
+         mount --bind nsswitch.conf /etc/nsswitch.conf; exec timeout 300 \"$0\" \"$@\"",
+        sim.node.dir().display()
+    );
+    let namespace = [
+        "unshare",
+        "-m",
+        "--propagation",
+        "private",
+        "sh",
+        "-ec",
+        &script,
+    ];
+    under(&namespace, command)
+}
+
+fn ran_in_silence(sim: &Sim, args: &[&str]) -> Ran {
+    Ran::of(&mut in_silence(sim, &sim.command(args)))
+}
+
+#[test]
+fn a_client_without_a_name_is_shown_with_its_number() {
+    needs_root!();
+    let sim = Sim::whole("serve = \"all\"");
+    let mut client = sim.app_of_nobody("0", &["hold"]);
+    client.wait_up();
+    assert_contains(&sim.run(&["status"]).ended(0).stdout, "nobody");
+    let number = NOBODY.to_string();
+    assert_contains(&ran_in_silence(&sim, &["status"]).ended(0).stdout, &number);
+    let status = ran_in_silence(&sim, &["status", "--json"]).json();
+    assert_eq!(in_state(&status, "ready"), ["0"]);
+    let metrics = ran_in_silence(&sim, &["metrics"]).ended(0).stdout;
+    assert_contains(&metrics, &format!("user=\"{number}\""));
+    let report = ran_in_silence(&sim, &["doctor", "--json"]);
+    assert_contains(&report.stdout, "\"checks\"");
+    let refused = ran_in_silence(&sim, &["down"]).ended(4);
+    assert_contains(&refused.stderr, &number);
+    ran_in_silence(&sim, &["down", "--force", "--yes"]).ended(0);
+    assert!(in_state(&sim.status(), "ready").is_empty());
+}
+
+#[test]
+fn up_changes_nothing_if_it_cannot_find_the_user() {
+    needs_root!();
+    let sim = Sim::served("h200", 1, WHOLE);
+    let before = sim.device("0")["daemon"].clone();
+    for (what, name) in [("user", "alice"), ("group", "vision")] {
+        let profile = sim.profile(&whole(&format!("serve = \"{what}:{name}\"")));
+        let up = ["up", profile.to_str().unwrap(), "--yes"];
+        let refused = ran_in_silence(&sim, &up).ended(1);
+        let why = format!(
+            "error: cannot find out whether there is a {what} \"{name}\": the name service (LDAP, sssd) does not answer"
+        );
+        assert_contains(&refused.stderr, &why);
+        assert_eq!(sim.device("0")["daemon"], before);
+    }
+}
