@@ -449,11 +449,13 @@ fn becoming(user: Uid) -> BecomeUser {
         return BecomeUser::default();
     }
     let account = Account::of(user).ok().flatten();
+    // A user without an account has no group of its own.
+    let gid = account.as_ref().map_or(user.0, |account| account.gid);
+    let groups = account.and_then(|account| account.groups().ok());
     BecomeUser {
         uid: Some(user.0),
-        // A user without an account has no group of its own.
-        gid: Some(account.as_ref().map_or(user.0, |account| account.gid)),
-        groups_of: account.map(|account| account.name),
+        gid: Some(gid),
+        groups: groups.unwrap_or_else(|| vec![gid]),
     }
 }
 

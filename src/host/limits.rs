@@ -3,12 +3,11 @@
 //! `CommandExt::uid` keeps root's groups, `CommandExt::groups` is unstable, and code between fork and exec has to be
 //! async-signal-safe. So a helper program changes limits or its user, and then calls `exec` or CUDA.
 
-use std::ffi::CString;
 use std::io;
 use std::path::Path;
 
 use clap::Args;
-use nix::unistd::{Gid, Uid, initgroups, setgid, setgroups, setuid};
+use nix::unistd::{Gid, Uid, setgid, setgroups, setuid};
 use rustix::process::{
     Resource, Rlimit, getpriority_process, getrlimit, setpriority_process, setrlimit,
 };
@@ -109,10 +108,7 @@ impl Failure for LimitsError {
 impl Limits {
     /// Returns the arguments of the helper for these limits. The program's arguments come after them.
     pub fn words(&self) -> Vec<String> {
-        let cpus = self.cpus.as_ref().map(|cpus| {
-            let numbers: Vec<String> = cpus.iter().map(usize::to_string).collect();
-            numbers.join(",")
-        });
+        let cpus = self.cpus.as_ref().map(|cpus| with_commas(cpus));
         let files = self.files.map(|files| files.to_string());
         let mut words = options([("--cpus", cpus), ("--files", files)]);
         words.extend(self.or_fewer.then(|| "--or-fewer".to_owned()));
@@ -163,6 +159,11 @@ impl Limits {
     }
 }
 
+fn with_commas(numbers: &[impl ToString]) -> String {
+    let numbers: Vec<String> = numbers.iter().map(ToString::to_string).collect();
+    numbers.join(",")
+}
+
 /// Returns the options that have a value, as arguments.
 fn options<const N: usize>(options: [(&str, Option<String>); N]) -> Vec<String> {
     options
@@ -181,9 +182,9 @@ pub struct BecomeUser {
     /// The user's own group
     #[arg(long, requires = "uid")]
     pub gid: Option<u32>,
-    /// The user whose supplementary groups it gets [default: none]
-    #[arg(long, requires = "uid", value_name = "USER")]
-    pub groups_of: Option<String>,
+    /// The groups of the user's processes, which the caller has looked up: a name service may not answer
+    #[arg(long, requires = "uid", value_delimiter = ',')]
+    pub groups: Vec<u32>,
 }
 
 impl BecomeUser {
@@ -192,7 +193,7 @@ impl BecomeUser {
         options([
             ("--uid", self.uid.map(|uid| uid.to_string())),
             ("--gid", self.gid.map(|gid| gid.to_string())),
-            ("--groups-of", self.groups_of.clone()),
+            ("--groups", self.uid.map(|_| with_commas(&self.groups))),
         ])
     }
 
@@ -206,10 +207,8 @@ impl BecomeUser {
     }
 
     fn become_user(&self, uid: Uid, gid: Gid) -> io::Result<()> {
-        match &self.groups_of {
-            Some(name) => initgroups(&CString::new(name.as_str())?, gid)?,
-            None => setgroups(&[gid])?,
-        }
+        let groups: Vec<Gid> = self.groups.iter().copied().map(Gid::from_raw).collect();
+        setgroups(&groups)?;
         setgid(gid)?;
         setuid(uid)?;
         // The process must not be able to become root again.
