@@ -39,6 +39,16 @@ pub fn read_text_from(path: &Path) -> (&Path, io::Result<String>) {
     (path, File::open(path).and_then(read_text))
 }
 
+/// Reads text from a file of another program. Refuses a FIFO: nobody may ever write to it.
+pub fn read_configuration(path: &Path) -> io::Result<String> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    if FileType::from_raw_mode(fstat(&file)?.st_mode) == FileType::Fifo {
+        return Err(irregular("it is a FIFO"));
+    }
+    read_text(File::from(file))
+}
+
 /// Reads text of at most 1 MiB. Fails with `InvalidData` if there is more, or if it is not UTF-8.
 fn read_text(file: impl Read) -> io::Result<String> {
     String::from_utf8(read_limited(file)?)

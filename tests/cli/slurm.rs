@@ -7,7 +7,7 @@ use std::process::Command;
 
 use insta::assert_snapshot;
 
-use testkit::{NOBODY, Ran, SMALL, Sim, assert_contains, built, needs_root};
+use testkit::{NOBODY, Ran, SMALL, Sim, assert_contains, built, needs_root, shell};
 
 const MIXED: &str = r#"
 [mps]
@@ -367,6 +367,28 @@ fn check_finds_each_difference() {
     // Where the node has another name, nothing else is said.
     let differs = check(&["--node", "n9"]).ended(3);
     assert_snapshot!(differs.stdout, @"slurm.conf has no line of n9 with Gres=: --node names the node as Slurm does");
+}
+
+/// Who opens one without a writer waits for ever.
+#[test]
+fn a_fifo_is_not_read() {
+    needs_root!();
+    let sim = Sim::served("a100-80gb", 2, MIXED);
+    for name in ["gres.conf", "nodes.conf", "slurm.conf"] {
+        write_as_printed(&sim);
+        let path = sim.node.dir().join(name);
+        fs::remove_file(&path).unwrap();
+        shell(format!("mkfifo {}", path.display())).ended(0);
+        let refused = Ran::of(&mut slurm(&sim, &["gres", "--check"])).ended(1);
+        let why = format!("error: cannot read {}: it is a FIFO", path.display());
+        assert_contains(&refused.stderr, &why);
+        fs::remove_file(path).unwrap();
+    }
+    let prolog = sim.node.dir().join("prolog");
+    shell(format!("mkfifo {}", prolog.display())).ended(0);
+    write(&sim, "slurm.conf", &format!("Prolog={}\n", prolog.display()));
+    let installed = install(&sim, &[]).ended(0);
+    assert_contains(&installed.stdout, "Let that script end with:");
 }
 
 #[test]

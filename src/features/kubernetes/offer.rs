@@ -5,7 +5,7 @@ use std::fs;
 
 use super::v1beta1::{self as api, ContainerAllocateResponse, Mount};
 use crate::client::{CDI_KIND, ContainerDevice};
-use crate::host::{Host, read_text_from};
+use crate::host::{Host, read_configuration};
 use crate::state::DeviceRecord;
 
 /// The domain of the resources.
@@ -152,7 +152,7 @@ fn cdi_files(host: &Host) -> Vec<String> {
         .into_iter()
         .flat_map(|directory| fs::read_dir(host.below(directory)).into_iter().flatten());
     entries
-        .filter_map(|entry| read_text_from(&entry.ok()?.path()).1.ok())
+        .filter_map(|entry| read_configuration(&entry.ok()?.path()).ok())
         .collect()
 }
 

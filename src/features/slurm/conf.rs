@@ -9,7 +9,7 @@ use thiserror::Error;
 use super::health::variable;
 use crate::error::{CommandError, Context as _, Result, failed, usage};
 use crate::failure::Failure;
-use crate::host::{Host, host_name, printable, read_text_from};
+use crate::host::{Host, host_name, printable, read_configuration};
 
 /// An entry for a generic resource: a GPU, or the shards of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -322,9 +322,9 @@ impl SlurmFiles {
 
     /// Reads the entries of gres.conf for a node.
     pub(super) fn gres_of(&self, node: &str) -> Result<GresConf> {
-        let (shown, text) = read_text_from(&self.gres_conf);
-        let text = text.map_err(|error| unreadable(shown, &error))?;
-        GresConf::parse(&text, node).context(shown.display())
+        let path = &self.gres_conf;
+        let text = read_configuration(path).map_err(|error| unreadable(path, &error))?;
+        GresConf::parse(&text, node).context(path.display())
     }
 
     /// Returns the `Gres=` of the node's line in slurm.conf, with the files that it includes.
@@ -344,8 +344,7 @@ impl SlurmFiles {
     }
 
     fn read_into(&self, path: &Path, depth: usize, all: &mut String) -> Result<()> {
-        let (shown, text) = read_text_from(path);
-        let text = text.map_err(|error| unreadable(shown, &error))?;
+        let text = read_configuration(path).map_err(|error| unreadable(path, &error))?;
         for line in text.lines() {
             let mut words = line.split_whitespace();
             let is_include = words
@@ -357,7 +356,7 @@ impl SlurmFiles {
                     all.push('\n');
                 }
                 Some(_) if depth == 0 => {
-                    let shown = shown.display();
+                    let shown = path.display();
                     return Err(failed(format_args!(
                         "{shown}: files include each other, or more than {DEEPEST} deep"
                     ))

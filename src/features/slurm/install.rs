@@ -14,7 +14,7 @@ use crate::error::{Context as _, Result, failed};
 use crate::failure::ExitStatus;
 use crate::host::{
     Environment, OwnFile, as_root, closed_to_others, directory_of, is_plain, only_root_can_change,
-    printable, quoted, read_text_from,
+    printable, quoted, read_configuration,
 };
 use crate::node::glob;
 use crate::render::{note, print};
@@ -289,9 +289,8 @@ fn runs(value: &str, script: &Path) -> bool {
     if value == script || (value.is_relative() && value == Path::new(name)) {
         return true;
     }
-    let (_, text) = read_text_from(value);
     let script = script.display().to_string();
-    text.is_ok_and(|text| text.contains(&script))
+    read_configuration(value).is_ok_and(|text| text.contains(&script))
 }
 
 impl Script {
