@@ -26,7 +26,7 @@ use crate::features::kubernetes::{self, DevicePluginArgs};
 use crate::features::logs::LogLineDocument;
 use crate::features::manual::{TOPICS, first_screen, overview, setting_meaning};
 use crate::host::{
-    self, ATTACH, Environment, Host, KEEP, LAUNCH, Phase, end_process, raise_open_files,
+    self, ADMIT, ATTACH, Environment, Host, KEEP, LAUNCH, Phase, end_process, raise_open_files,
     raise_stack, refuse_old_kernel,
 };
 use crate::profile::profile_schema;
@@ -297,7 +297,10 @@ fn run_command_line() -> ExitStatus {
         return end_early(error.into());
     }
     // Helpers are no subcommands: they are in no help, and a daemon does not wait until all subcommands are made.
-    if [LAUNCH, ATTACH, KEEP].iter().any(|helper| first == *helper) {
+    if [LAUNCH, ATTACH, KEEP, ADMIT]
+        .iter()
+        .any(|helper| first == *helper)
+    {
         reset_signals();
         return match InternalCommand::parse().run() {
             Ok(()) => ExitStatus::Done,

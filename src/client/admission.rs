@@ -10,6 +10,9 @@ use crate::node::{DaemonState, Detail, Unseen, observe_records, observe_without_
 /// The pause between two checks of a device that a change is working on.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// The time for which a container of an engine waits for a change of the node.
+pub const ADMISSION_LIMIT: Duration = Duration::from_secs(5);
+
 /// The reason of a device without a record.
 pub const GONE: &str = "mig-mps no longer serves it";
 

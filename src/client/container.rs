@@ -1,9 +1,14 @@
 //! A device in a container, and the Container Device Interface: a file of devices that container engines take by name.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use thiserror::Error;
+
+use super::admission::ADMISSION_LIMIT;
+use crate::config::{ROOT, RUN_DIR};
+use crate::host::ADMIT;
 
 /// The first driver whose servers share memory without `/dev/shm`.
 const ANONYMOUS_MEMORY: u32 = 580;
@@ -41,6 +46,8 @@ impl SharedMemory {
 pub struct ContainerDevice {
     pub name: String,
     pub uuid: String,
+    /// The run directory that its record is in.
+    pub run_dir: PathBuf,
     /// The pipe directory on the host, and in the container.
     pub pipe: String,
     /// The variables of a client.
@@ -125,11 +132,41 @@ impl ContainerDevice {
 /// The kind of the devices, before `=` in `--device mig-mps/device=NAME`.
 pub const CDI_KIND: &str = "mig-mps/device";
 
+/// The program that an engine runs before it starts a container, to have a device checked.
+#[derive(Clone, Debug)]
+pub struct AdmissionHook {
+    /// The path of mig-mps.
+    pub program: PathBuf,
+    /// The directory in the place of `/`, if there is one.
+    pub root: Option<PathBuf>,
+}
+
+impl AdmissionHook {
+    /// Returns the hook for a device. The engine ends it after the time limit.
+    fn of(&self, device: &ContainerDevice) -> Value {
+        let root = self.root.as_ref().map(|root| (ROOT, root));
+        let variables = [(RUN_DIR, &device.run_dir)].into_iter().chain(root);
+        let variables: Vec<String> = variables
+            .map(|(name, path)| format!("{name}={}", path.display()))
+            .collect();
+        json!({
+            "hookName": "createRuntime",
+            "path": self.program,
+            "args": ["mig-mps", ADMIT, device.name, device.uuid],
+            "env": variables,
+            "timeout": ADMISSION_LIMIT.as_secs() * 3,
+        })
+    }
+}
+
 /// Returns the specification of the devices, each by its name and by its UUID.
-pub fn cdi_specification(devices: &[ContainerDevice]) -> Value {
+pub fn cdi_specification(devices: &[ContainerDevice], hook: Option<&AdmissionHook>) -> Value {
     let mut entries: Vec<Value> = Vec::new();
     for device in devices {
-        let edits = edits(device);
+        let mut edits = edits(device);
+        if let Some(hook) = hook {
+            edits["hooks"] = json!([hook.of(device)]);
+        }
         for name in [&device.name, &device.uuid] {
             entries.push(json!({ "name": name, "containerEdits": edits }));
         }

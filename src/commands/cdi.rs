@@ -10,10 +10,13 @@ use serde_json::Value;
 use super::change::Ending;
 use super::env::{container_device, remark};
 use super::{Context, LOCK_LIMIT, locked, print_or_write};
-use crate::client::{CDI_KIND, ClientOptions, cdi_specification};
+use crate::client::{AdmissionHook, CDI_KIND, ClientOptions, cdi_specification};
+use crate::config::ROOT;
 use crate::error::{Context as _, Result};
 use crate::failure::ExitStatus;
-use crate::host::{Directories, Environment, OwnFile, Uid, caller, in_path, may_write};
+use crate::host::{
+    Directories, Environment, OwnFile, Uid, caller, in_path, may_write, only_root_can_change,
+};
 use crate::node::{Node, observe_records};
 use crate::plan::{self, CdiChange, LeftOut, Plan, Refusal};
 use crate::profile::Profile;
@@ -35,7 +38,7 @@ pub struct CdiArgs {
 /// Prints or writes the specification of all devices.
 pub fn run(args: &CdiArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let node = observe_records(context.environment)?;
-    let Some(text) = specification(context.environment, &node)? else {
+    let Some(text) = specification(context.environment, &node, None)? else {
         return Err(crate::commands::no_daemon(&node));
     };
     remark(context.environment);
@@ -115,7 +118,7 @@ fn change_of(
     if starts || plan.stops().next().is_some() {
         return Some(CdiChange::Write);
     }
-    match specification(environment, node) {
+    match specification(environment, node, before.map(String::as_str)) {
         Ok(text) if text.as_ref() == before => None,
         // If it cannot be made, writing it tells why.
         _ => Some(CdiChange::Write),
@@ -161,14 +164,21 @@ fn update(
     // What a profile asks for that was not applied waits, but the file says what runs.
     let wanted = wanted.filter(|_| ending != Ending::Failed);
     let is_wanted = wanted.unwrap_or(before.is_some());
-    if current_text(environment, is_wanted)? == before {
+    let current = || {
+        let node = is_wanted
+            .then(|| observe_records(environment))
+            .transpose()?;
+        let text = node.map(|node| specification(environment, &node, before.as_deref()));
+        text.map_or(Ok(None), |text| text)
+    };
+    if current()? == before {
         return Ok(());
     }
     let _lock = match ending {
         Ending::Unchanged => Some(locked(environment, directories, LOCK_LIMIT)?),
         Ending::Done | Ending::Failed => None,
     };
-    let text = current_text(environment, is_wanted)?;
+    let text = current()?;
     if text.is_some() {
         remark(environment);
     }
@@ -179,16 +189,13 @@ fn update(
     kept.map(drop).context("cannot keep the CDI file current")
 }
 
-/// Returns the text of the file for the devices as they are now; `None` if there must be no file.
-fn current_text(environment: &Environment, is_wanted: bool) -> Result<Option<String>> {
-    if !is_wanted {
-        return Ok(None);
-    }
-    specification(environment, &observe_records(environment)?)
-}
-
-/// Returns the specification of all devices with records; `None` if there are none.
-fn specification(environment: &Environment, node: &Node) -> Result<Option<String>> {
+/// Returns the specification of all devices with records, to replace the file with the text `before`; `None` if there are
+/// none.
+fn specification(
+    environment: &Environment,
+    node: &Node,
+    before: Option<&str>,
+) -> Result<Option<String>> {
     let mut names = BTreeSet::new();
     let mut devices = Vec::new();
     for served in node.served() {
@@ -204,5 +211,25 @@ fn specification(environment: &Environment, node: &Node) -> Result<Option<String
     if devices.is_empty() {
         return Ok(None);
     }
-    Ok(Some(format!("{:#}\n", cdi_specification(&devices))))
+    let hook = admission_hook(environment, before);
+    let specification = cdi_specification(&devices, hook.as_ref());
+    Ok(Some(format!("{specification:#}\n")))
+}
+
+/// Returns the hook by which engines have a device checked. Its program is that of the file with the text `before`: several
+/// copies of mig-mps do the same. `None` if other users could replace the program, which engines may run as root.
+fn admission_hook(environment: &Environment, before: Option<&str>) -> Option<AdmissionHook> {
+    let before = before.and_then(|text| serde_json::from_str::<Value>(text).ok());
+    let known = before.and_then(|file| {
+        let path = file["devices"][0]["containerEdits"]["hooks"][0]["path"].as_str();
+        path.map(PathBuf::from)
+    });
+    let program = known
+        .into_iter()
+        .chain(std::env::current_exe().ok())
+        .find(|program| only_root_can_change(program).is_ok())?;
+    Some(AdmissionHook {
+        program,
+        root: environment.named_paths().get(ROOT).cloned(),
+    })
 }

@@ -245,6 +245,7 @@ pub fn container_device(
     Ok(ContainerDevice {
         name: record.name.clone(),
         uuid: record.uuid.clone(),
+        run_dir: served.run_dir.path().to_owned(),
         pipe: pipe.unwrap_or_default(),
         variables: set,
         user,

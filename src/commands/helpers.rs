@@ -1,14 +1,15 @@
 //! The programs that mig-mps starts of itself: `mig-mps launch` runs the control program within limits, and no other
 //! program; `mig-mps attach` initialises CUDA as a user and reports the result; `mig-mps keep` keeps the daemon of a device for
-//! the programs of `run --private`.
+//! the programs of `run --private`; container engines run `mig-mps admit` before they start a container.
 
 use std::os::unix::process::CommandExt;
 
 use clap::Parser;
 
 use super::keeper::KeepArgs;
+use crate::client::{ADMISSION_LIMIT, refuse_unready};
 use crate::cuda;
-use crate::error::{Context as _, Result};
+use crate::error::{Context as _, Result, failed};
 use crate::host::{BecomeUser, Environment, Limits};
 use crate::mps::Invocation;
 use crate::render::json::line;
@@ -27,6 +28,11 @@ pub enum InternalCommand {
         user: BecomeUser,
     },
     Keep(KeepArgs),
+    /// Fails if the daemon of the device would not take a client now.
+    Admit {
+        name: String,
+        uuid: String,
+    },
 }
 
 impl InternalCommand {
@@ -47,6 +53,12 @@ impl InternalCommand {
                 Ok(print(&line(&result)?)?)
             }
             Self::Keep(args) => args.run(),
+            Self::Admit { name, uuid } => {
+                let admitted = refuse_unready(&Environment::read(), uuid, ADMISSION_LIMIT);
+                admitted.map_err(|why| {
+                    failed(format_args!("device {name} takes no programs now: {why}"))
+                })
+            }
         }
     }
 }

@@ -24,6 +24,8 @@ pub const LAUNCH: &str = "launch";
 pub const ATTACH: &str = "attach";
 /// The hidden subcommand that keeps the daemon of a device while programs of `run --private` use it.
 pub const KEEP: &str = "keep";
+/// The hidden subcommand that a container engine runs before it starts a container.
+pub const ADMIT: &str = "admit";
 
 /// The limits of a program, which are arguments of the helper.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]

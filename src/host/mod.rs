@@ -36,7 +36,7 @@ pub use files::{
 pub use holders::{Holder, Holders};
 pub use interrupt::{ChangeInProgress, Forwarding, Interrupt, Phase, outlast_signals};
 pub use limits::{
-    ATTACH, BecomeUser, KEEP, LAUNCH, Limits, check_open_files, give_open_files, open_files,
+    ADMIT, ATTACH, BecomeUser, KEEP, LAUNCH, Limits, check_open_files, give_open_files, open_files,
     raise_memory, raise_open_files, raise_stack, take_limits_of_services,
 };
 pub use lock::Lock;

@@ -2,12 +2,16 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
-use testkit::{App, NOBODY, Ran, Sim, assert_contains, can_run, is_root, needs_root, shell};
+use testkit::{
+    App, NOBODY, Ran, Running, Sim, assert_contains, can_run, copy_program, is_root, needs_root,
+    shell, stop, under, wait_until,
+};
 
 const PROFILE: &str = r#"
 cdi = true
@@ -423,6 +427,132 @@ fn the_cdi_file_has_the_form_of_its_schema() {
     assert!(!validator.is_valid(&wrong));
 }
 
+/// The hook that an engine runs before it starts a container with this device, as the engine runs it.
+fn hook(sim: &Sim, device: &str) -> Command {
+    let cdi = cdi(sim);
+    let mut devices = cdi["devices"].as_array().unwrap().iter();
+    let edits = &devices.find(|entry| entry["name"] == device).unwrap()["containerEdits"];
+    let hook = &edits["hooks"][0];
+    assert_eq!(hook["hookName"], "createRuntime");
+    let words = |key: &str| {
+        let words = hook[key].as_array().unwrap().iter();
+        words.map(|word| word.as_str().unwrap().to_owned())
+    };
+    let mut command = Command::new(hook["path"].as_str().unwrap());
+    command.args(words("args").skip(1)).env_clear().envs(
+        words("env")
+            .map(|variable| {
+                let (name, value) = variable.split_once('=').unwrap();
+                (name.to_owned(), value.to_owned())
+            })
+            .collect::<Vec<_>>(),
+    );
+    command
+}
+
+/// The words by which the hook refuses a device.
+fn refused(mut hook: Command) -> String {
+    let ran = Ran::of(&mut hook).ended(1);
+    assert_eq!(ran.stdout, "");
+    ran.stderr
+}
+
+/// CUDA says nothing to a program that finds no daemon.
+#[test]
+fn no_container_starts_on_a_device_that_takes_no_client() {
+    needs_root!();
+    let sim = node();
+    let mut admitted = hook(&sim, "trainer");
+    Ran::of(&mut admitted).ended(0);
+    Ran::of(&mut hook(&sim, &sim.uuid("trainer"))).ended(0);
+    sim.kill_daemon("trainer");
+    assert_eq!(
+        refused(hook(&sim, "trainer")),
+        "error: device trainer takes no programs now: its daemon has died\n"
+    );
+    Ran::of(&mut hook(&sim, "0.1")).ended(0);
+    stop(&sim.device("0.1")["daemon_pid"]);
+    assert_eq!(
+        refused(hook(&sim, "0.1")),
+        "error: device 0.1 takes no programs now: its daemon is stopped by a signal\n"
+    );
+    fs::remove_dir_all(sim.pipe("nobodys")).unwrap();
+    assert_eq!(
+        refused(hook(&sim, "nobodys")),
+        "error: device nobodys takes no programs now: its pipe directory was removed\n"
+    );
+    sim.run(&["heal"]).ended(0);
+    Ran::of(&mut hook(&sim, "trainer")).ended(0);
+    // An engine may have read the file before.
+    let hooks = ["trainer", "0.1"].map(|device| hook(&sim, device));
+    sim.run(&["down", "--force", "--yes"]).ended(0);
+    assert_eq!(
+        hooks.map(refused),
+        ["trainer", "0.1"].map(|device| format!(
+            "error: device {device} takes no programs now: mig-mps no longer serves it\n"
+        ))
+    );
+}
+
+/// Of rootless engines, whose hooks run in a user namespace: root is nobody there.
+#[test]
+fn a_hook_that_cannot_see_the_daemon_refuses_nothing() {
+    needs_root!();
+    let sim = node();
+    sim.kill_daemon("trainer");
+    assert_contains(&refused(hook(&sim, "trainer")), "its daemon has died");
+    let hook = hook(&sim, "trainer");
+    let mut in_namespace = under(&["unshare", "--user", "--map-root-user"], &hook);
+    let ran = Ran::of(in_namespace.uid(NOBODY).gid(NOBODY));
+    if can_run(
+        "a_hook_that_cannot_see_the_daemon_refuses_nothing",
+        !ran.stderr.contains("unshare"),
+        "users cannot make user namespaces",
+    ) {
+        ran.ended(0);
+    }
+}
+
+/// `set` and `restart` take a moment.
+#[test]
+fn a_container_waits_for_a_change() {
+    needs_root!();
+    let sim = node();
+    // The daemon is stopped, and the next one has not been started.
+    let held = sim.node.fault("daemon start").waits().unwrap();
+    let mut restart = Running(sim.spawn(&["restart", "trainer", "--yes"]));
+    wait_until("the daemon is stopped", || {
+        sim.device("trainer")["state"] == "starting"
+    });
+    let mut hook = Running(hook(&sim, "trainer").spawn().unwrap());
+    drop(held);
+    assert!(hook.0.wait().unwrap().success());
+    assert!(restart.0.wait().unwrap().success());
+}
+
+/// Several copies of the program do the same, and users may replace one that is theirs.
+#[test]
+fn the_hook_is_a_program_that_only_root_can_change() {
+    needs_root!();
+    let sim = node();
+    let own = hook(&sim, "trainer").get_program().to_owned();
+    let copy = sim.node.dir().join("mig-mps");
+    copy_program(&own, &copy);
+    let text = fs::read_to_string(cdi_file(&sim)).unwrap();
+    let [own, copied] = [Path::new(&own), &copy].map(|path| path.display().to_string());
+    let of_copy = text.replace(&own, &copied);
+    fs::write(cdi_file(&sim), &of_copy).unwrap();
+    sim.up_does_nothing(PROFILE);
+    assert_eq!(fs::read_to_string(cdi_file(&sim)).unwrap(), of_copy);
+    std::os::unix::fs::chown(&copy, Some(NOBODY), None).unwrap();
+    sim.up(PROFILE, &[]).ended(0);
+    assert_eq!(fs::read_to_string(cdi_file(&sim)).unwrap(), text);
+    fs::write(cdi_file(&sim), &of_copy).unwrap();
+    fs::remove_file(&copy).unwrap();
+    sim.up(PROFILE, &[]).ended(0);
+    assert_eq!(fs::read_to_string(cdi_file(&sim)).unwrap(), text);
+}
+
 /// A node whose devices are there for podman's containers.
 pub(crate) struct Engine {
     pub(crate) sim: Sim,
@@ -532,6 +662,30 @@ fn a_container_is_a_client_of_its_device() {
     let mut alone = App::start(engine.run(&options[..2], &["cuda-app", "hold"]));
     assert!(alone.wait_up().ends_with("mps no"));
     alone.finish();
+}
+
+#[test]
+fn an_engine_starts_nothing_outside_mps() {
+    let Some(engine) = Engine::of("an_engine_starts_nothing_outside_mps", PROFILE) else {
+        return;
+    };
+    let sim = &engine.sim;
+    let gpu = format!("nvidia.com/gpu={}", sim.uuid("trainer"));
+    let options = ["--device", &gpu, "--device", "mig-mps/device=trainer"];
+    let run = || Ran::of(&mut engine.run(&options, &["cuda-app", "run", "0"]));
+    sim.kill_daemon("trainer");
+    let refused = run();
+    assert_eq!((refused.status != 0, refused.stdout.as_str()), (true, ""));
+    assert_contains(
+        &refused.stderr,
+        "device trainer takes no programs now: its daemon has died",
+    );
+    sim.run(&["heal"]).ended(0);
+    assert_contains(&run().ended(0).stdout, "mps yes");
+    sim.run(&["down", "trainer"]).ended(0);
+    let refused = run();
+    assert_eq!((refused.status != 0, refused.stdout.as_str()), (true, ""));
+    assert_contains(&refused.stderr, "mig-mps/device=trainer");
 }
 
 #[test]
