@@ -29,7 +29,7 @@ struct Patience {
     spent: Mutex<Option<(Instant, Duration)>>,
 }
 
-/// For names that are only shown. The number is shown instead.
+/// For names that are only shown: without an answer the number is.
 static FOR_DISPLAY: Patience = Patience::of(Duration::from_secs(1));
 
 /// For users and groups by which something is decided.

@@ -74,3 +74,40 @@ fn up_changes_nothing_if_it_cannot_find_the_user() {
         assert_eq!(sim.device("0")["daemon"], before);
     }
 }
+
+#[test]
+fn a_device_whose_user_cannot_be_found_is_left_out_and_drift_is_unknown() {
+    needs_root!();
+    let sim = Sim::with("h200", 2);
+    let profile = sim.profile(
+        "[[gpu]]\nselect = { index = [0] }\nmig = false\nmps = { serve = \"all\" }\n\
+         [[gpu]]\nselect = { all = true }\nmig = false\nmps = { serve = \"user:alice\" }\n",
+    );
+    let profile = profile.to_str().unwrap();
+    let why = "cannot find out whether there is a user \"alice\": the name service";
+    let up = ran_in_silence(&sim, &["up", profile, "--yes", "--keep-going"]).ended(1);
+    assert_contains(&up.stderr, why);
+    assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
+    let metrics = ran_in_silence(&sim, &["metrics", "--drift", profile]).ended(0);
+    assert_contains(&metrics.stderr, why);
+    assert_contains(&metrics.stdout, "mig_mps_drift_known 0\n");
+}
+
+#[test]
+fn programs_jobs_and_shells_do_not_wait_for_it() {
+    needs_root!();
+    let sim = Sim::whole("serve = \"all\"");
+    let mut client = sim.app_of_nobody("0", &["hold"]);
+    client.wait_up();
+    ran_in_silence(&sim, &["run", "0", "--", "true"]).ended(0);
+    ran_in_silence(&sim, &["env", "0"]).ended(0);
+    ran_in_silence(&sim, &["verify"]).ended(0);
+    for words in ["prolog", "epilog", "task-prolog"] {
+        let mut job = sim.command(&["slurm", words]);
+        job.env("SLURM_JOB_ID", "7").env("SLURM_JOB_UID", "70001");
+        Ran::of(&mut in_silence(&sim, &job)).ended(0);
+    }
+    let pid = client.pid().to_string();
+    let completed = ran_in_silence(&sim, &["__complete", "mig-mps", "kill", "0", ""]).ended(0);
+    assert_contains(&completed.stdout, &pid);
+}

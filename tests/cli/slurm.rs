@@ -386,7 +386,11 @@ fn a_fifo_is_not_read() {
     }
     let prolog = sim.node.dir().join("prolog");
     shell(format!("mkfifo {}", prolog.display())).ended(0);
-    write(&sim, "slurm.conf", &format!("Prolog={}\n", prolog.display()));
+    write(
+        &sim,
+        "slurm.conf",
+        &format!("Prolog={}\n", prolog.display()),
+    );
     let installed = install(&sim, &[]).ended(0);
     assert_contains(&installed.stdout, "Let that script end with:");
 }

@@ -17,8 +17,9 @@ use crate::render::print;
 /// The first word of a completion. It is not a subcommand, so that help and completion do not show it.
 pub const COMPLETE: &str = "__complete";
 
-/// The time after which there are no candidates: a file system may hang, and a directory may be huge.
-const LIMIT: Duration = Duration::from_secs(1);
+/// The time after which there are no candidates: a file system may hang, and a directory may be huge. A name service that
+/// does not answer takes half of it.
+const LIMIT: Duration = Duration::from_secs(2);
 
 /// The stack of the thread that completes, as large as that of the first thread usually is.
 const STACK: usize = 8 << 20;
