@@ -23,19 +23,19 @@ use super::{Uid, lock};
 const VALID_FOR: Duration = Duration::from_secs(60);
 
 /// The time that all lookups for one purpose may take together.
-struct Patience {
+struct LookupTime {
     limit: Duration,
     /// The first wait, and the time of all waits since then.
     spent: Mutex<Option<(Instant, Duration)>>,
 }
 
 /// For names that are only shown: without an answer the number is.
-static FOR_DISPLAY: Patience = Patience::of(Duration::from_secs(1));
+static FOR_DISPLAY: LookupTime = LookupTime::of(Duration::from_secs(1));
 
 /// For users and groups by which something is decided.
-static FOR_DECISIONS: Patience = Patience::of(Duration::from_secs(15));
+static FOR_DECISIONS: LookupTime = LookupTime::of(Duration::from_secs(15));
 
-impl Patience {
+impl LookupTime {
     const fn of(limit: Duration) -> Self {
         Self {
             limit,
@@ -61,7 +61,7 @@ impl Patience {
 /// Lookups of one kind: each key is looked up once.
 struct Lookups<K: 'static, V: 'static> {
     find: fn(&K) -> nix::Result<V>,
-    begun: Mutex<BTreeMap<K, Lookup<V>>>,
+    of_keys: Mutex<BTreeMap<K, Lookup<V>>>,
     answered: Condvar,
 }
 
@@ -110,32 +110,33 @@ impl<K: Clone + Ord + Send, V: Clone + Send> Lookups<K, V> {
     const fn by(find: fn(&K) -> nix::Result<V>) -> Self {
         Self {
             find,
-            begun: Mutex::new(BTreeMap::new()),
+            of_keys: Mutex::new(BTreeMap::new()),
             answered: Condvar::new(),
         }
     }
 
-    /// Returns the answer to a lookup, which is waited for as long as the patience lasts.
-    fn answer(&'static self, key: &K, patience: &Patience) -> io::Result<V> {
-        let left = patience.left();
-        let mut begun = lock(&self.begun);
-        if let Some(answer) = begun.get(key).and_then(Lookup::answer) {
+    /// Returns the answer to a lookup, for which it waits as long as there is time.
+    fn answer(&'static self, key: &K, time: &LookupTime) -> io::Result<V> {
+        let left = time.left();
+        let mut lookups = lock(&self.of_keys);
+        if let Some(answer) = lookups.get(key).and_then(Lookup::answer) {
             return answer;
         }
-        if !matches!(begun.get(key), Some(Lookup::Running)) {
+        if !matches!(lookups.get(key), Some(Lookup::Running)) {
             if left.is_zero() {
                 return Err(no_answer());
             }
             self.start(key.clone())?;
-            begun.insert(key.clone(), Lookup::Running);
+            lookups.insert(key.clone(), Lookup::Running);
         }
         let start = Instant::now();
-        let is_running =
-            |begun: &mut BTreeMap<K, Lookup<V>>| matches!(begun.get(key), Some(Lookup::Running));
-        let waited = self.answered.wait_timeout_while(begun, left, is_running);
-        let (begun, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        patience.spend(start.elapsed());
-        let answer = begun.get(key).and_then(Lookup::answer);
+        let is_running = |lookups: &mut BTreeMap<K, Lookup<V>>| {
+            matches!(lookups.get(key), Some(Lookup::Running))
+        };
+        let waited = self.answered.wait_timeout_while(lookups, left, is_running);
+        let (lookups, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        time.spend(start.elapsed());
+        let answer = lookups.get(key).and_then(Lookup::answer);
         answer.unwrap_or_else(|| Err(no_answer()))
     }
 
@@ -144,7 +145,7 @@ impl<K: Clone + Ord + Send, V: Clone + Send> Lookups<K, V> {
         let lookup = move || {
             let answer = (self.find)(&key);
             let at = Instant::now();
-            lock(&self.begun).insert(key, Lookup::Answered { at, answer });
+            lock(&self.of_keys).insert(key, Lookup::Answered { at, answer });
             self.answered.notify_all();
         };
         Builder::new().spawn(lookup).map(drop)
@@ -258,16 +259,16 @@ mod tests {
             }
             Ok(key.len())
         });
-        let patience = Patience::of(Duration::from_millis(50));
-        assert_eq!(LOOKUPS.answer(&"known", &patience).unwrap(), 5);
+        let time = LookupTime::of(Duration::from_millis(50));
+        assert_eq!(LOOKUPS.answer(&"known", &time).unwrap(), 5);
         for key in ["hangs", "hangs", "later"] {
-            let error = LOOKUPS.answer(&key, &patience).unwrap_err();
+            let error = LOOKUPS.answer(&key, &time).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{key}");
         }
         // Known answers cost no time.
-        assert_eq!(LOOKUPS.answer(&"known", &patience).unwrap(), 5);
+        assert_eq!(LOOKUPS.answer(&"known", &time).unwrap(), 5);
         assert_eq!(ASKED.load(Ordering::Relaxed), 2);
-        let another = Patience::of(Duration::from_secs(60));
+        let another = LookupTime::of(Duration::from_secs(60));
         assert_eq!(LOOKUPS.answer(&"later", &another).unwrap(), 5);
     }
 }

@@ -39,7 +39,7 @@ pub fn read_text_from(path: &Path) -> (&Path, io::Result<String>) {
     (path, File::open(path).and_then(read_text))
 }
 
-/// Reads text from a file of another program. Refuses a FIFO: nobody may ever write to it.
+/// Reads text from a file of another program. Refuses a FIFO, which may never have a writer.
 pub fn read_configuration(path: &Path) -> io::Result<String> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = rustix::fs::open(path, flags, Mode::empty())?;

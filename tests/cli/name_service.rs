@@ -94,20 +94,31 @@ fn a_device_whose_user_cannot_be_found_is_left_out_and_drift_is_unknown() {
 }
 
 #[test]
-fn programs_jobs_and_shells_do_not_wait_for_it() {
+fn programs_and_shells_do_not_wait_for_it() {
     needs_root!();
     let sim = Sim::whole("serve = \"all\"");
     let mut client = sim.app_of_nobody("0", &["hold"]);
     client.wait_up();
     ran_in_silence(&sim, &["run", "0", "--", "true"]).ended(0);
-    ran_in_silence(&sim, &["env", "0"]).ended(0);
     ran_in_silence(&sim, &["verify"]).ended(0);
-    for words in ["prolog", "epilog", "task-prolog"] {
-        let mut job = sim.command(&["slurm", words]);
-        job.env("SLURM_JOB_ID", "7").env("SLURM_JOB_UID", "70001");
-        Ran::of(&mut in_silence(&sim, &job)).ended(0);
-    }
     let pid = client.pid().to_string();
     let completed = ran_in_silence(&sim, &["__complete", "mig-mps", "kill", "0", ""]).ended(0);
     assert_contains(&completed.stdout, &pid);
+}
+
+#[test]
+fn the_way_to_a_device_needs_no_lookup() {
+    needs_root!();
+    let sim = Sim::whole("serve = \"user:nobody\"");
+    let without_lookups = |mut command: Command| {
+        command.env("NO_LOOKUPS", "1");
+        Ran::of(&mut in_silence(&sim, &command)).ended(0);
+    };
+    without_lookups(sim.command(&["env", "0"]));
+    without_lookups(sim.command(&["run", "--no-check", "0", "--", "true"]));
+    for words in ["prolog", "epilog", "task-prolog"] {
+        let mut job = sim.command(&["slurm", words]);
+        job.env("SLURM_JOB_ID", "7").env("SLURM_JOB_UID", "70001");
+        without_lookups(job);
+    }
 }
