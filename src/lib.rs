@@ -79,7 +79,7 @@ pub mod internals {
     }
     #[cfg(feature = "kubernetes")]
     pub mod kubernetes {
-        pub use crate::features::kubernetes::v1beta1;
+        pub use crate::features::kubernetes::{v1, v1beta1};
     }
     pub mod mps {
         pub use crate::mps::{DaemonStatus, LogFile, LogLine};

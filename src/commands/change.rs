@@ -206,6 +206,11 @@ impl ChangeRun<'_> {
 
     fn show(&self, node: &Node, plan: &Plan) -> Result<()> {
         (self.change.remark)(node, plan);
+        if let Some(why) = &node.pods_unknown
+            && plan.takes_devices()
+        {
+            note(&format!("Which pods hold shares is unknown: {why}."));
+        }
         let consent = self.change.consent;
         let is_wanted = consent.dry_run || !is_quiet();
         if is_wanted && !consent.json && !self.change.is_unattended {

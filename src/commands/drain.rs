@@ -80,18 +80,19 @@ impl Drain {
 /// Says what helps where clients are still in the way when the time is over.
 fn over(refusal: Refusal) -> Refusal {
     match refusal {
-        Refusal::InUse { clients, .. } => Refusal::InUse {
+        Refusal::InUse { clients, pods, .. } => Refusal::InUse {
             clients,
+            pods,
             hint: OVER.to_owned(),
         },
         other => other,
     }
 }
 
-/// The number of clients that are in the way.
+/// The number of clients and pods that are in the way.
 fn in_use(refusal: &Refusal) -> Option<usize> {
     match refusal {
-        Refusal::InUse { clients, .. } => Some(clients.len()),
+        Refusal::InUse { clients, pods, .. } => Some(clients.len() + pods.len()),
         _ => None,
     }
 }

@@ -37,6 +37,9 @@ pub struct Served {
     pub clients: Clients,
     /// Programs that wait in `cuInit` until those of another user have exited.
     pub waiting: Vec<Client>,
+    /// The pods that hold a share, and of which no program is a client, by namespace and name. Read with the clients'
+    /// workloads.
+    pub idle_pods: Vec<String>,
     /// The most clients that it accepts, or `max-clients` if that is less; `None` if neither is known.
     pub client_limit: Option<u32>,
     /// Its GPU's compute mode by NVML's number; `None` on a MIG device, and if it was not read.
@@ -57,6 +60,7 @@ impl Served {
             servers: Vec::new(),
             clients: Clients::Partial(Vec::new()),
             waiting: Vec::new(),
+            idle_pods: Vec::new(),
             client_limit: None,
             compute_mode: None,
             answered: None,
@@ -243,7 +247,7 @@ pub struct Client {
     /// The command line; null if hidden.
     pub command: Option<String>,
     /// The Slurm job, pod or container that it belongs to; null if that cannot be seen.
-    // Read with `Detail::outside_mps`.
+    // Read with `Detail::outside_mps`, and where every daemon is asked.
     pub workload: Option<Workload>,
     /// Device memory in use; null if the driver does not report it.
     #[serde(rename = "memory_used_bytes")]

@@ -40,6 +40,8 @@ pub struct Node {
     pub lost_records: Vec<Served>,
     /// Everything that could not be seen.
     pub unseen: Vec<Unseen>,
+    /// The reason why the pods that hold shares are not known; `None` if they are, or there is no device plugin.
+    pub pods_unknown: Option<String>,
     /// MPS programs that mig-mps did not start. Read wherever processes are.
     pub unmanaged: Vec<Unmanaged>,
     /// The profile that was applied last. Read by `status`.

@@ -6,8 +6,9 @@ use clap::ValueEnum;
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
+use super::disrupted::{ClientOf, IdlePod};
 use super::gpu_plan::UnmanagedDaemon;
-use super::refusal::{ClientOf, Obstacle};
+use super::refusal::Obstacle;
 use crate::geometry::{ComputeChoice, Placement, ProfileId, ProfileName};
 use crate::host::{Pid, StartTime};
 use crate::mps::{Means, Patience};
@@ -244,6 +245,9 @@ pub struct Stop {
     pub alive: bool,
     #[serde(skip)]
     pub clients: Vec<ClientOf>,
+    /// The pods that lose their share although they run nothing there.
+    #[serde(skip)]
+    pub pods: Vec<IdlePod>,
     /// The reason why its clients are unknown, if they are.
     #[serde(skip)]
     pub unasked: Option<Obstacle>,
@@ -360,9 +364,9 @@ pub struct StartServer {
 }
 
 impl Stop {
-    /// True if it has clients, or may have some that nobody can see.
+    /// True if it has clients, or may have some: unseen ones, or programs that pods start at any moment.
     pub(super) fn may_have_clients(&self) -> bool {
-        !self.clients.is_empty() || self.unasked.is_some()
+        !self.clients.is_empty() || !self.pods.is_empty() || self.unasked.is_some()
     }
 }
 

@@ -10,8 +10,8 @@ use super::layout::concerns_us;
 use super::refusal::{no_program_starts, too_old};
 use super::up::Planner;
 use super::{
-    Action, ClientOf, Obstacle, Place, Plan, Reason, Refusal, Set, Start, StartServer, StartedBy,
-    Step, Stop, UnmanagedDaemon,
+    Action, ClientOf, IdlePod, Obstacle, Place, Plan, Reason, Refusal, Set, Start, StartServer,
+    StartedBy, Step, Stop, UnmanagedDaemon,
 };
 use crate::host::user_name;
 use crate::mps::{Means, Patience};
@@ -290,6 +290,7 @@ impl Stop {
             means: means(served),
             alive: served.is_alive(),
             clients: ClientOf::all(served),
+            pods: IdlePod::all(served),
             unasked: unknowable(served),
         }
     }

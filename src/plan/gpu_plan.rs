@@ -8,7 +8,8 @@ use serde::Serialize;
 use super::action::{
     Action, CdiChange, EndStray, Kill, Part, Place, Purge, Reason, Set, Start, Step, Stop,
 };
-use super::refusal::{ClientOf, Obstacle, Refusal};
+use super::disrupted::{ClientOf, IdlePod};
+use super::refusal::{Obstacle, Refusal};
 use crate::geometry::{Placement, SliceMap};
 use crate::host::{Pid, user_name};
 use crate::mps::{ControlProgram, Means, Patience};
@@ -233,8 +234,14 @@ impl Plan {
         let ended: Vec<(&str, Option<Pid>)> = ended.map(ClientOf::identity).collect();
         has_new(self.stopped_daemons(), &shown.stopped_daemons())
             || has_new(self.ended_clients().map(ClientOf::identity), &ended)
+            || has_new(self.pods(), &shown.pods().collect::<Vec<_>>())
             || has_new(self.destroyed_instances(), &shown.destroyed_instances())
             || has_new(self.mig_switched_off(), &shown.mig_switched_off())
+    }
+
+    /// The pods that lose their share.
+    fn pods(&self) -> impl Iterator<Item = &IdlePod> {
+        self.stops().flat_map(|stop| &stop.pods)
     }
 
     /// The indices of the GPUs whose MIG mode is switched.
@@ -365,11 +372,13 @@ impl Plan {
             return Err(obstacle.clone().into());
         }
         let clients: Vec<ClientOf> = self.clients_in_the_way().cloned().collect();
-        if clients.is_empty() {
+        let pods: Vec<IdlePod> = self.pods_in_the_way().cloned().collect();
+        if clients.is_empty() && pods.is_empty() {
             return Ok(());
         }
         Err(Refusal::InUse {
             clients,
+            pods,
             hint: hint.to_owned(),
         })
     }
@@ -377,6 +386,20 @@ impl Plan {
     /// The clients that must exit before the plan may be applied.
     pub fn clients_in_the_way(&self) -> impl Iterator<Item = &ClientOf> {
         self.clients(|patience| patience == Patience::Idle)
+    }
+
+    /// The pods that must give up their shares before the plan may be applied.
+    pub fn pods_in_the_way(&self) -> impl Iterator<Item = &IdlePod> {
+        let stops = self.stops().filter(|stop| stop.patience == Patience::Idle);
+        stops.flat_map(|stop| &stop.pods)
+    }
+
+    /// True if it takes a device from pods that may hold it: all but a restart does.
+    pub fn takes_devices(&self) -> bool {
+        self.stops().any(|stop| {
+            let mut starts = self.starts();
+            !starts.any(|start| start.by.keeps_record() && start.name == stop.name)
+        })
     }
 
     /// The clients that are terminated, not waited for.

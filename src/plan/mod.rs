@@ -4,6 +4,7 @@ mod absent;
 mod action;
 mod arrange;
 mod daemons;
+mod disrupted;
 mod down;
 mod drift;
 #[cfg(test)]
@@ -27,6 +28,7 @@ pub use action::{
     StartServer, StartedBy, Step, Stop, Victim, served_by,
 };
 pub use daemons::set;
+pub use disrupted::{ClientOf, IdlePod};
 pub use down::{Down, down};
 pub use drift::differs;
 pub use gpu_plan::{DeviceAfter, GpuPlan, ModeChange, Plan, Undisturbed, UnmanagedDaemon};
@@ -34,6 +36,6 @@ pub use kill::{KillRequest, device_of, kill};
 pub use left_out::LeftOut;
 pub use mig_mode::{Cost, Held};
 pub use private::private;
-pub use refusal::{ClientOf, Misfit, Obstacle, Refusal};
+pub use refusal::{Misfit, Obstacle, Refusal};
 pub use restart::{heal, is_healed, restart};
 pub use up::{up, up_in_part};

@@ -3,19 +3,18 @@
 
 use std::fmt;
 
-use schemars::JsonSchema;
-use serde::Serialize;
 use thiserror::Error;
 
 use super::arrange::GpuRequest;
+use super::disrupted::{ClientOf, IdlePod, POD_HINT, in_use};
 use crate::catalog;
 use crate::failure::{ExitStatus, Failure};
 use crate::geometry::{
     self, GpuInstanceProfile, Partition, ProfileName, Request, SliceMap, count, nearest, slice_map,
 };
-use crate::host::{Pid, as_root, bounded, user_name};
+use crate::host::{Pid, as_root};
 use crate::mps::{ContextMemory, ControlProgram};
-use crate::node::{Client, Gpu, NoSuchDevice, Node, Served};
+use crate::node::{Gpu, NoSuchDevice, Node, Served};
 use crate::profile::{DeviceEntry, Profile, ProfileError, Span};
 use crate::settings::MemoryLimit;
 
@@ -37,11 +36,12 @@ pub enum Refusal {
     /// Something in use would have to go. Exit status 4.
     #[error("{0}")]
     InTheWay(Obstacle),
-    /// Clients would be disrupted. Exit status 4.
-    #[error("{}", in_use(clients))]
+    /// Clients, or pods that hold a share, would be disrupted. Exit status 4.
+    #[error("{}", in_use(clients, pods))]
     InUse {
         clients: Vec<ClientOf>,
-        /// The remedy.
+        pods: Vec<IdlePod>,
+        /// The remedy for clients.
         hint: String,
     },
 }
@@ -144,84 +144,6 @@ impl fmt::Display for Misfit {
     }
 }
 
-/// A client that a plan concerns.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct ClientOf {
-    /// The device's name.
-    pub device: String,
-    /// The process id; null if it cannot be seen, as in another pid namespace.
-    pub pid: Option<Pid>,
-    /// The user's name.
-    #[schemars(with = "Option<String>")]
-    pub user: String,
-    /// The command line; null if hidden.
-    pub command: Option<String>,
-    /// True if it waits in `cuInit` until another user's programs have exited: it is no client yet, and ends with the
-    /// daemon, too.
-    #[serde(skip)]
-    pub waits: bool,
-}
-
-impl fmt::Display for ClientOf {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(pid) = self.pid else {
-            return write!(f, "{}: a process in another pid namespace", self.device);
-        };
-        let command = self.command.as_deref().unwrap_or("hidden");
-        let (device, user) = (&self.device, &self.user);
-        let waits = if self.waits {
-            ", which waits in cuInit"
-        } else {
-            ""
-        };
-        write!(
-            f,
-            "{device}: pid {pid} ({user}, {}){waits}",
-            bounded(command)
-        )
-    }
-}
-
-impl ClientOf {
-    /// Every client of a device, and every program that waits to become one.
-    pub(super) fn all(served: &Served) -> Vec<Self> {
-        let clients = served.clients.listed().iter();
-        let waiting = served.waiting.iter().map(|client| Self {
-            waits: true,
-            ..Self::of(served, client)
-        });
-        clients
-            .map(|client| Self::of(served, client))
-            .chain(waiting)
-            .collect()
-    }
-
-    /// Returns its device and process, which stay the same when one that waited becomes a client.
-    pub(super) fn identity(&self) -> (&str, Option<Pid>) {
-        (&self.device, self.pid)
-    }
-
-    /// One client of a device.
-    pub(super) fn of(served: &Served, client: &Client) -> Self {
-        Self {
-            device: served.record.name.clone(),
-            pid: client.pid,
-            command: client.command.clone(),
-            waits: false,
-            user: client.user.map_or_else(|| "?".to_owned(), user_name),
-        }
-    }
-}
-
-fn in_use(clients: &[ClientOf]) -> String {
-    let count = match clients.len() {
-        1 => "1 client is".to_owned(),
-        n => format!("{n} clients are"),
-    };
-    let lines = clients.iter().map(|client| format!("\n  {client}"));
-    format!("{count} still running:{}", lines.collect::<String>())
-}
-
 impl Failure for Refusal {
     fn status(&self) -> ExitStatus {
         match self {
@@ -244,6 +166,7 @@ impl Failure for Refusal {
                 (!remedies.is_empty()).then(|| remedies.join("; "))
             }
             Self::NotMeant(obstacle) | Self::InTheWay(obstacle) => Some(obstacle.hint.clone()),
+            Self::InUse { clients, .. } if clients.is_empty() => Some(POD_HINT.to_owned()),
             Self::InUse { hint, .. } => Some(hint.clone()),
         }
     }

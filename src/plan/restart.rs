@@ -160,7 +160,11 @@ fn absent(node: &Node, device: &Device, served: &Served) -> Obstacle {
 
 /// Returns the stop of a daemon that starts again. A hint names the command that needs no answer from it.
 fn stop_before_restart(served: &Served) -> Stop {
-    let mut stop = Stop::of(served);
+    // The next daemon has the same pipe directory.
+    let mut stop = Stop {
+        pods: Vec::new(),
+        ..Stop::of(served)
+    };
     let name = &stop.name;
     if let Some(obstacle) = &mut stop.unasked {
         let all_the_same =

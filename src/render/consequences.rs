@@ -25,6 +25,17 @@ pub fn text(plan: &Plan, held: &[Held], on_failure: OnFailure) -> String {
     for client in clients {
         let _ = writeln!(out, "  {client}");
     }
+    let pods: Vec<_> = plan.pods_in_the_way().collect();
+    if !pods.is_empty() {
+        let _ = writeln!(
+            out,
+            "\n{} would lose a share (refused, unless --drain lets them end in time or --force takes it from them):",
+            count(pods.len(), "pod"),
+        );
+    }
+    for pod in pods {
+        let _ = writeln!(out, "  {pod}");
+    }
     let dues = plan
         .gpus
         .iter()
@@ -53,18 +64,25 @@ pub fn held_text(held: &[Held], on_failure: OnFailure) -> String {
 
 /// Lists the clients that a plan waits for, up to this time; empty if there are none.
 pub fn waits_text(plan: &Plan, limit: Duration) -> String {
-    let clients: Vec<String> = plan
+    let clients = plan
         .clients_in_the_way()
-        .map(|client| format!("\n  {client}"))
+        .map(|client| format!("\n  {client}"));
+    let pods = plan.pods_in_the_way().map(|pod| format!("\n  {pod}"));
+    let (clients, pods): (Vec<String>, Vec<String>) = (clients.collect(), pods.collect());
+    let counts = [(&clients, "client"), (&pods, "pod")];
+    let counts = counts.iter().filter(|(lines, _)| !lines.is_empty());
+    let counts: Vec<String> = counts
+        .map(|(lines, word)| count(lines.len(), word))
         .collect();
-    if clients.is_empty() {
+    if counts.is_empty() {
         return String::new();
     }
     format!(
-        "This waits up to {} for {} to exit:{}",
+        "This waits up to {} for {} to exit:{}{}",
         time_limit(limit),
-        count(clients.len(), "client"),
-        clients.concat()
+        counts.join(" and "),
+        clients.concat(),
+        pods.concat()
     )
 }
 

@@ -18,7 +18,9 @@ use crate::failure::Failure;
 use crate::host::{steers, user_name};
 use crate::node::Node;
 use crate::nvml::compute_mode_in_words;
-use crate::plan::{CdiChange, ClientOf, GpuPlan, Held, Obstacle, Plan, Signal, Undisturbed};
+use crate::plan::{
+    CdiChange, ClientOf, GpuPlan, Held, IdlePod, Obstacle, Plan, Signal, Undisturbed,
+};
 use crate::state::Missing;
 
 pub use super::list::ListDocument;
@@ -201,6 +203,8 @@ struct PlannedGpu {
     compute_mode: Option<ComputeModeChange>,
     /// The clients that lose their device.
     disrupts: Vec<ClientOf>,
+    /// The pods that lose their share of a device, and of which no program is a client there.
+    idle_pods: Vec<IdlePod>,
     /// The reasons why the plan cannot be applied as it is.
     obstacles: Vec<Message>,
     /// The processes that have the GPU open although its MIG mode is switched; null if it is not, or nobody has.
@@ -287,7 +291,11 @@ impl PlannedGpu {
                 from: change.from.map(compute_mode_in_words),
                 to: compute_mode_in_words(change.to),
             }),
-            disrupts: stops.flat_map(|stop| stop.clients.clone()).collect(),
+            disrupts: stops
+                .clone()
+                .flat_map(|stop| stop.clients.clone())
+                .collect(),
+            idle_pods: stops.flat_map(|stop| stop.pods.clone()).collect(),
             obstacles: gpu
                 .obstacles
                 .iter()

@@ -8,6 +8,6 @@ mod run_dir;
 pub use history::{AppliedProfile, ProfileHistory, TakenDown};
 pub use record::{
     Created, DaemonId, DeviceKey, DeviceRecord, InstanceKey, Journal, Missing, NodeFile,
-    OlderClient, Taken,
+    OlderClient, PodShare, PodsFile, Taken,
 };
 pub use run_dir::{RunDir, is_full};

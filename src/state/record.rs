@@ -268,6 +268,37 @@ pub struct Created {
     pub compute: Option<Placement>,
 }
 
+/// `pods.json`: the pods that hold shares of devices, as the kubelet lists them to the device plugin.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct PodsFile {
+    /// The boot in which it was written.
+    pub boot_id: String,
+    /// The time at which the kubelet listed them.
+    pub at: Timestamp,
+    pub pods: Vec<PodShare>,
+}
+
+/// The time for which `pods.json` counts: the plugin writes it every few seconds, and a kubelet restarts within half a minute.
+const PODS_COUNT_FOR: SignedDuration = SignedDuration::from_secs(60);
+
+impl PodsFile {
+    /// True if the pods may be others by now.
+    pub fn is_stale(&self, boot_id: &str, now: Timestamp) -> bool {
+        self.boot_id != boot_id || self.at > now || now.duration_since(self.at) > PODS_COUNT_FOR
+    }
+}
+
+/// A share of a device that a container of a pod holds, whether or not a program uses it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct PodShare {
+    /// The namespace and the name of the pod, such as `default/trainer`.
+    pub pod: String,
+    /// The UUID of the device.
+    pub device: String,
+}
+
 /// `journal.json`: a change in progress. If its process has exited, the change was killed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::record::{DeviceKey, DeviceRecord, Journal, NodeFile};
+use super::record::{DeviceKey, DeviceRecord, Journal, NodeFile, PodsFile};
 use crate::host::{Access, Directory, Environment, Uid, caller, in_path, printable, steers};
 use crate::mps::SET_ASIDE;
 use crate::profile::is_device_name;
@@ -21,6 +21,7 @@ pub(super) const RECORD: &str = "device.json";
 pub(super) const RESERVE: &str = "reserve";
 pub(super) const NODE: &str = "node.json";
 pub(super) const JOURNAL: &str = "journal.json";
+pub(super) const PODS: &str = "pods.json";
 pub(super) const BY_NAME: &str = "by-name";
 /// The pipe directory in a device's directory.
 const PIPE: &str = "pipe";
@@ -272,6 +273,23 @@ impl RunDir {
     /// Removes the journal.
     pub fn remove_journal(&self) -> io::Result<()> {
         self.open()?.remove_file(JOURNAL)
+    }
+
+    /// Returns the pods that hold shares; `None` if no device plugin has written them.
+    pub fn pods(&self) -> io::Result<Option<PodsFile>> {
+        let mut file: Option<PodsFile> = self.read(PODS)?;
+        for share in file.iter_mut().flat_map(|file| &mut file.pods) {
+            share.pod = printable(&share.pod);
+        }
+        Ok(file)
+    }
+
+    /// Replaces `pods.json`. Without a run directory there is no device.
+    pub fn write_pods(&self, pods: &PodsFile) -> io::Result<()> {
+        match Directory::open_if_there(&self.path)? {
+            Some(directory) => write(&directory, PODS, pods, PUBLIC),
+            None => Ok(()),
+        }
     }
 
     /// Returns the content of `node.json`, or its default if there is none.

@@ -9,6 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use mig_mps::internals::kubernetes::v1::pod_resources_lister_server::{
+    PodResourcesLister, PodResourcesListerServer,
+};
+use mig_mps::internals::kubernetes::v1::{
+    ContainerDevices, ContainerResources, ListPodResourcesRequest, ListPodResourcesResponse,
+    PodResources,
+};
 use mig_mps::internals::kubernetes::v1beta1::device_plugin_client::DevicePluginClient;
 use mig_mps::internals::kubernetes::v1beta1::registration_server::{
     Registration, RegistrationServer,
@@ -53,6 +60,8 @@ struct Shared {
     plugins: Mutex<BTreeMap<String, Registered>>,
     /// The number of registrations, those that were refused included.
     registrations: Mutex<usize>,
+    /// The pods that hold shares: name, resource and share.
+    pods: Mutex<Vec<[String; 3]>>,
     /// The error of every registration from now on.
     refusal: Mutex<Option<String>>,
 }
@@ -63,7 +72,7 @@ pub(crate) struct Kubelet {
     runtime: Handle,
     _ends_runtime: mpsc::Sender<()>,
     shared: Arc<Shared>,
-    serving: Option<JoinHandle<()>>,
+    serving: Vec<JoinHandle<()>>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -90,7 +99,7 @@ impl Kubelet {
             runtime: take.recv().unwrap(),
             _ends_runtime: ends,
             shared: Arc::default(),
-            serving: None,
+            serving: Vec::new(),
         }
     }
 
@@ -123,25 +132,37 @@ impl Kubelet {
         for name in self.sockets() {
             fs::remove_file(self.path(&name)).unwrap();
         }
+        let pods = self.directory.with_file_name("pod-resources");
+        fs::create_dir_all(&pods).unwrap();
+        let pods = pods.join("kubelet.sock");
+        let _ = fs::remove_file(&pods);
         let (path, directory) = (self.path("kubelet.sock"), self.directory.clone());
-        let shared = Arc::clone(&self.shared);
+        let (shared, lister) = (Arc::clone(&self.shared), Lister(Arc::clone(&self.shared)));
         let (ready, is_ready) = mpsc::channel();
-        self.serving = Some(self.runtime.spawn(async move {
-            let listener = UnixListener::bind(path).unwrap();
+        let pods_ready = ready.clone();
+        let listing = self.runtime.spawn(async move {
+            let incoming = UnixListenerStream::new(UnixListener::bind(pods).unwrap());
+            pods_ready.send(()).unwrap();
+            let service = PodResourcesListerServer::new(lister);
+            let server = Server::builder().serve_with_incoming(service, incoming);
+            server.await.unwrap();
+        });
+        let registering = self.runtime.spawn(async move {
+            let incoming = UnixListenerStream::new(UnixListener::bind(path).unwrap());
             ready.send(()).unwrap();
             let service = RegistrationServer::new(Registrar { directory, shared });
-            let incoming = UnixListenerStream::new(listener);
-            Server::builder()
-                .serve_with_incoming(service, incoming)
-                .await
-                .unwrap();
-        }));
-        is_ready.recv_timeout(LIMIT).unwrap();
+            let server = Server::builder().serve_with_incoming(service, incoming);
+            server.await.unwrap();
+        });
+        self.serving = vec![listing, registering];
+        for _ in &self.serving {
+            is_ready.recv_timeout(LIMIT).unwrap();
+        }
     }
 
     /// Ends it, with all its connections. Its socket stays, as after a crash.
     pub(crate) fn end(&mut self) {
-        if let Some(serving) = self.serving.take() {
+        for serving in self.serving.drain(..) {
             serving.abort();
         }
         for (_, plugin) in std::mem::take(&mut *locked(&self.shared.plugins)) {
@@ -161,6 +182,16 @@ impl Kubelet {
     /// Refuses registrations with these words from now on, or takes them again.
     pub(crate) fn refuse(&self, words: Option<&str>) {
         *locked(&self.shared.refusal) = words.map(str::to_owned);
+    }
+
+    /// Has a pod hold a share of a resource, whether or not it runs a program.
+    pub(crate) fn admit(&self, pod: &str, resource: &str, share: &str) {
+        locked(&self.shared.pods).push([pod, resource, share].map(str::to_owned));
+    }
+
+    /// Forgets a pod.
+    pub(crate) fn delete(&self, pod: &str) {
+        locked(&self.shared.pods).retain(|[name, ..]| name != pod);
     }
 
     /// The number of registrations so far.
@@ -279,6 +310,38 @@ impl Drop for Kubelet {
 struct Registrar {
     directory: PathBuf,
     shared: Arc<Shared>,
+}
+
+/// The service that lists pods with their devices.
+struct Lister(Arc<Shared>);
+
+#[tonic::async_trait]
+impl PodResourcesLister for Lister {
+    async fn list(
+        &self,
+        _: Request<ListPodResourcesRequest>,
+    ) -> Result<Response<ListPodResourcesResponse>, Status> {
+        let pods = locked(&self.0.pods);
+        let pods = pods.iter().map(|[pod, resource, share]| {
+            let (namespace, name) = pod.split_once('/').unwrap();
+            let devices = ContainerDevices {
+                resource_name: resource.clone(),
+                device_ids: vec![share.clone()],
+            };
+            let container = ContainerResources {
+                name: "main".to_owned(),
+                devices: vec![devices],
+            };
+            PodResources {
+                name: name.to_owned(),
+                namespace: namespace.to_owned(),
+                containers: vec![container],
+            }
+        });
+        Ok(Response::new(ListPodResourcesResponse {
+            pod_resources: pods.collect(),
+        }))
+    }
 }
 
 /// Connects to a socket, for which it waits as long as a kubelet does.

@@ -5,6 +5,7 @@ mod beside;
 mod container;
 mod health;
 mod kubelet;
+mod pods;
 mod registration;
 
 use std::fs::{self, File};

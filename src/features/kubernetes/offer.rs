@@ -9,7 +9,7 @@ use crate::host::{Host, read_configuration};
 use crate::state::DeviceRecord;
 
 /// The domain of the resources.
-const DOMAIN: &str = "mig-mps.io";
+pub const DOMAIN: &str = "mig-mps.io";
 
 /// The resource of whole GPUs that have no name of their own.
 const WHOLE: &str = "gpu";

@@ -43,10 +43,12 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// The calls that the kubelet may have open on one connection.
 const CALLS: u32 = 64;
 
-/// The directory of the kubelet's plugins.
+/// The directories of a kubelet.
 #[derive(Clone, Debug)]
 pub struct Kubelet {
     pub plugins: PathBuf,
+    /// The socket at which it lists the pods with their devices.
+    pub pods: PathBuf,
 }
 
 impl Kubelet {
@@ -54,6 +56,7 @@ impl Kubelet {
     pub fn of(directory: &Path) -> Self {
         Self {
             plugins: directory.join("device-plugins"),
+            pods: directory.join("pod-resources/kubelet.sock"),
         }
     }
 
@@ -230,7 +233,7 @@ async fn register(resource: &str, kubelet: &Kubelet, endpoint: &str) -> Result<(
 }
 
 /// Returns the words of the error that is behind an error of tonic.
-fn said_by(error: &dyn std::error::Error) -> String {
+pub fn said_by(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(source) => said_by(source),
         None => error.to_string(),

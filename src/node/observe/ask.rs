@@ -50,7 +50,7 @@ pub(super) fn observe_daemons(
         table,
         boot_id: &node.boot_id,
         unfinished: &unfinished,
-        reads_workloads: detail.outside_mps,
+        reads_workloads: detail.reads_workloads(),
     };
     let mut probes = Vec::new();
     for device in &mut node.devices {

@@ -4,6 +4,7 @@ mod ask;
 mod hardware;
 mod observer;
 mod outside_mps;
+mod pods;
 mod probe;
 mod records;
 mod unmanaged;

@@ -10,7 +10,7 @@ use thiserror::Error;
 use super::ask::{ANSWER_LIMIT, observe_daemons};
 use super::hardware::{ProcessLists, finish_utilizations, read_hardware, start_utilizations};
 use super::records::{of_records, read_records};
-use super::{outside_mps, unmanaged};
+use super::{outside_mps, pods, unmanaged};
 use crate::failure::Failure;
 use crate::host::{Environment, Holder};
 use crate::node::{Node, Unseen};
@@ -97,6 +97,11 @@ impl Detail {
     /// True if the processes on each device are read, and with them servers and clients.
     pub fn reads_processes(self) -> bool {
         self.ask != Ask::Nobody
+    }
+
+    /// True if the job, pod or container of each client is read.
+    pub(super) fn reads_workloads(self) -> bool {
+        self.outside_mps || self.ask == Ask::Each
     }
 }
 
@@ -222,6 +227,9 @@ impl<'a> Observer<'a> {
         let table = environment.host.processes().map_err(ObserveError::Proc)?;
         unmanaged::find_unrecorded(environment, &table, &mut node);
         observe_daemons(environment, &table, detail, ANSWER_LIMIT, &mut node);
+        if detail.reads_workloads() {
+            pods::find_idle(environment, &mut node);
+        }
         if detail.reads_processes() {
             if let Ok(directories) = environment.directories() {
                 let run_dir = RunDir::at(&directories.run);
