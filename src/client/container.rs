@@ -1,7 +1,8 @@
 //! A device in a container, and the Container Device Interface: a file of devices that container engines take by name.
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use thiserror::Error;
@@ -127,6 +128,52 @@ impl ContainerDevice {
         );
         Ok(text)
     }
+}
+
+/// Variables in which the options of container engines may stand.
+const OPTIONS_OF_ENGINES: [&str; 5] = [
+    "APPTAINER_BIND",
+    "APPTAINER_BINDPATH",
+    "SINGULARITY_BIND",
+    "SINGULARITY_BINDPATH",
+    "ENROOT_MOUNTS",
+];
+
+/// Returns the name of the container engine that a command line starts, with what it needs so that the programs in the
+/// container find a device's daemon in this run directory; `None` for another program, or one that has it.
+pub fn missing_for_container(
+    words: &[OsString],
+    device: &str,
+    run_dir: &Path,
+) -> Option<(String, String)> {
+    let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+    let engine = words.first()?.rsplit('/').next()?.to_owned();
+    let directory = run_dir.display().to_string();
+    let starts = |verbs: &[&str]| words.iter().any(|word| verbs.contains(&&**word));
+    let missing = match engine.as_str() {
+        "apptainer" | "singularity" if starts(&["exec", "run", "shell", "start"]) => {
+            format!("--bind {directory}")
+        }
+        "enroot" if starts(&["start"]) => format!(
+            "--mount {directory}:{directory} --env CUDA_MPS_PIPE_DIRECTORY --env CUDA_VISIBLE_DEVICES"
+        ),
+        "srun" if words.iter().any(|word| word.starts_with("--container-")) => {
+            format!("--container-mounts={directory}:{directory}")
+        }
+        "docker" | "podman" | "nerdctl" if starts(&["run", "create"]) => {
+            let format = if engine == "podman" {
+                engine.as_str()
+            } else {
+                "docker"
+            };
+            format!("the options of: mig-mps env {device} --format {format}")
+        }
+        _ => return None,
+    };
+    let options = OPTIONS_OF_ENGINES.map(|name| std::env::var(name).unwrap_or_default());
+    let has_it = words.iter().any(|word| word.contains(&directory))
+        || options.iter().any(|option| option.contains(&directory));
+    (!has_it).then_some((engine, missing))
 }
 
 /// The kind of the devices, before `=` in `--device mig-mps/device=NAME`.

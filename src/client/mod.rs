@@ -7,13 +7,17 @@
 mod admission;
 mod choice;
 mod container;
+mod device_use;
 mod ready;
 mod variables;
 mod visible;
 
 pub use admission::{ADMISSION_LIMIT, GONE, refuse_unready};
 pub use choice::{LocalRank, Map, NoRank, Wanted, devices_for, free_devices};
-pub use container::{AdmissionHook, CDI_KIND, ContainerDevice, SharedMemory, cdi_specification};
+pub use container::{
+    AdmissionHook, CDI_KIND, ContainerDevice, SharedMemory, cdi_specification, missing_for_container,
+};
+pub use device_use::{DeviceUse, LeftMps};
 pub use ready::{ClientSlot, NotReady, Verified, ready, refuse_unmapped, verify};
 pub use variables::{ClientOptions, Variables};
 pub use visible::visible_devices;

@@ -90,8 +90,13 @@ impl Failure for NoAccess {
             Self::NotServed { name, .. } | Self::Down { name, .. } => {
                 format!("mig-mps restart {name} starts a new daemon")
             }
-            Self::Closed { .. } => {
-                "let the user in, or start the daemon in another run directory".to_owned()
+            Self::Closed { closed, .. } => {
+                let command = format!("chmod o+x {}", closed.display());
+                let who = match caller() {
+                    Uid::ROOT => "let users in",
+                    _ => "ask root to let you in",
+                };
+                format!("{who} ({command}), or start the daemon in another run directory")
             }
             Self::Reserved { clients, .. } => {
                 let who = match clients.strip_prefix(GROUP) {
@@ -190,8 +195,7 @@ pub(super) fn check_user(served: &Served, user: Uid) -> Result<(), NoAccess> {
     if let Some(only) = record.only_user().filter(|only| *only != user) {
         return Err(reserved(record, user_name(only), user));
     }
-    let control = served.run_dir.pipe_dir(&record.uuid).join("control");
-    let Some(closed) = Reader::of(user).is_kept_out_of(&control) else {
+    let Some(closed) = served.closed_to(&Reader::of(user)) else {
         return Ok(());
     };
     Err(match &record.settings.serve {
@@ -327,19 +331,38 @@ pub fn verify(
     Threads::beside(others, devices.len()).side_by_side(devices, |served| {
         let record = &served.record;
         let variables = Variables::of(environment, served, &ClientOptions::default());
+        let result = ready(
+            environment,
+            node,
+            &record.name,
+            &variables,
+            ClientSlot::NotNeeded,
+            |environment, served| user.unwrap_or_else(|| harmless_user(environment, served)),
+        );
         Verified {
             name: record.name.clone(),
             uuid: record.uuid.clone(),
-            result: ready(
-                environment,
-                node,
-                &record.name,
-                &variables,
-                ClientSlot::NotNeeded,
-                |environment, served| user.unwrap_or_else(|| harmless_user(environment, served)),
-            ),
+            result: result
+                .and_then(|ready| check_users(served).map(|()| ready).map_err(Into::into)),
         }
     })
+}
+
+/// Checks that the users of the device may enter its directories. Root may enter any.
+fn check_users(served: &Served) -> Result<(), NoAccess> {
+    let users = served.users();
+    let Some(closed) = users.and_then(|users| served.closed_to(&users)) else {
+        return Ok(());
+    };
+    let record = &served.record;
+    let user = match &record.settings.serve {
+        Some(Serve::User(name)) => name.clone(),
+        Some(Serve::Group(name)) => format!("{GROUP}{name}"),
+        Some(Serve::Own) => record.only_user().map(user_name).unwrap_or_default(),
+        Some(Serve::All | Serve::OneAtATime) | None => "its users".to_owned(),
+    };
+    let name = record.name.clone();
+    Err(NoAccess::Closed { name, user, closed })
 }
 
 /// Returns a user who can check a device without harm: a client of another user replaces an idle server.

@@ -17,15 +17,15 @@ use rustix::io::Errno;
 use rustix::process::{Pid as RawPid, Signal, kill_process_group};
 
 use super::run::{command, not_started};
-use crate::client::Variables;
+use crate::client::{DeviceUse, LeftMps, Variables};
 use crate::error::{Result, failed};
 use crate::failure::ExitStatus;
 use crate::host::{
     Environment, Forwarding, Host, Pid, ProcessHandle, adopt_descendants, end_process,
-    end_with_caller, open_files, printable, reap,
+    end_with_caller, open_files, printable, reap, reap_all,
 };
-use crate::node::Served;
-use crate::nvml::{GpuHandle, Nvml, Usage};
+use crate::node::{Served, observe_records};
+use crate::nvml::Nvml;
 use crate::render::note;
 use crate::settings::{DeviceSize, Oversubscription, Percentage};
 
@@ -421,47 +421,43 @@ pub(super) fn run_guarded(
         if let Some(status) = reap(Pid(program.id()))? {
             return Ok(code(status));
         }
-        // NVML makes its two lists one after the other: a client that has just come is on one of the two.
-        let seen = outside_mps(nvml, &served.record.uuid, host);
+        // If the driver does not answer now, the program has done nothing wrong.
+        let used = DeviceUse::read(nvml, &served.record.uuid).unwrap_or_default();
+        let seen = used.own_outside_mps(host);
         if let Some(pid) = seen.intersection(&suspects).next() {
-            let name = &served.record.name;
-            let process = host.process(*pid);
-            let command = process.map_or_else(|| "gone".to_owned(), |process| process.command());
+            let node = observe_records(environment)?;
+            let left = LeftMps::new(host, &node, served, *pid, "the program was ended");
             end_guarded(host, Pid(program.id()));
-            return Err(failed(format_args!(
-                "pid {pid} ({command}) used {name} outside MPS, and the program was ended"
-            ))
-            .hint("the program changes CUDA_MPS_PIPE_DIRECTORY, or starts others that do"));
+            return Err(left.into());
         }
         suspects = seen;
     }
 }
 
-/// Returns the processes below this one that compute on the device and are no MPS clients. None if the driver does not
-/// answer now: the program has done nothing wrong then.
-fn outside_mps(nvml: Nvml, device: &str, host: &Host) -> BTreeSet<Pid> {
-    let Ok(processes) = nvml.supervise_on(device, GpuHandle::processes) else {
-        return BTreeSet::new();
-    };
-    let mut outside = pids(&processes.compute);
-    for client in pids(&processes.clients) {
-        outside.remove(&client);
-    }
-    if !outside.is_empty() {
-        let table = host.processes().unwrap_or_default();
-        let own = table.descendants(Pid(std::process::id()));
-        outside.retain(|pid| own.contains(pid));
-    }
-    outside
-}
-
 /// Ends the program and all processes that come from it: SIGTERM, and SIGKILL for those that do not exit.
 fn end_guarded(host: &Host, program: Pid) {
+    // Nobody waits for the program meanwhile, so its pid is its own.
+    end_all_of(|| {
+        let mut running = descendants(host);
+        running.retain(|process| process.pid != program);
+        running.extend(ProcessHandle::open(program));
+        running
+    });
+}
+
+/// Ends everything that comes from this process, in the same way, and takes its exit statuses.
+pub fn end_descendants(host: &Host) {
+    end_all_of(|| descendants(host));
+    let _ = reap_all();
+}
+
+fn end_all_of(running: impl Fn() -> Vec<ProcessHandle>) {
     for signal in [Signal::TERM, Signal::KILL] {
         let until = Instant::now() + LIMIT;
         let mut signalled = BTreeSet::new();
         loop {
-            let left = left(host, program);
+            let mut left = running();
+            left.retain(|process| !process.has_ended());
             let Some(first) = left.first() else {
                 return;
             };
@@ -479,30 +475,14 @@ fn end_guarded(host: &Host, program: Pid) {
     }
 }
 
-/// Returns the program and the processes that come from it, as far as they have not exited.
-fn left(host: &Host, program: Pid) -> Vec<ProcessHandle> {
+/// Returns the processes that come from this one.
+fn descendants(host: &Host) -> Vec<ProcessHandle> {
     let table = host.processes().unwrap_or_default();
-    // Nobody waits for the program meanwhile, so its pid is its own.
-    let mut left = Vec::new();
-    if let Ok(handle) = ProcessHandle::open(program)
-        && !handle.has_ended()
-    {
-        left.push(handle);
-    }
-    for pid in table.descendants(Pid(std::process::id())) {
-        if pid != program
-            && let Some(process) = table.get(pid)
-            && let Ok(Some(handle)) = host.open_process(pid, process.started)
-            && !handle.has_ended()
-        {
-            left.push(handle);
-        }
-    }
-    left
-}
-
-fn pids(usages: &[Usage]) -> BTreeSet<Pid> {
-    usages.iter().map(|usage| usage.pid).collect()
+    let pids = table.descendants(Pid(std::process::id())).into_iter();
+    let started = pids.filter_map(|pid| table.get(pid));
+    started
+        .filter_map(|process| host.open_process(process.pid, process.started).ok()?)
+        .collect()
 }
 
 #[cfg(test)]

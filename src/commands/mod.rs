@@ -3,7 +3,7 @@
 pub mod args;
 pub mod cdi;
 pub mod change;
-mod children;
+pub mod children;
 pub mod chosen;
 pub mod down;
 mod drain;

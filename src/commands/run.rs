@@ -16,7 +16,7 @@ use super::env::{served_by, variables_over_own};
 use super::private::PrivateDevice;
 use crate::client::{
     ClientOptions, ClientSlot, LocalRank, Map, NoRank, Variables, Wanted, devices_for,
-    free_devices, ready, refuse_unmapped, visible_devices,
+    free_devices, missing_for_container, ready, refuse_unmapped, visible_devices,
 };
 use crate::error::{CommandError, Result, failed, usage};
 use crate::failure::ExitStatus;
@@ -111,10 +111,14 @@ fn start(args: &RunArgs, environment: &Environment) -> Result<ExitStatus> {
     if let Some(count) = args.copies()? {
         let devices = wait_until(args.wait, || args.free(environment, count))?;
         let copies = args.spread(&devices, count)?;
+        if let Some(first) = devices.first() {
+            args.note_container(&first.served);
+        }
         let code = children::run_copies(environment, &args.command, &copies, EndWithCaller::No)?;
         return children::end_as(code);
     }
     let (served, variables) = args.one(environment)?;
+    args.note_container(&served);
     if let Some(Bind::Near) = args.bind {
         bind_near(environment, &served)?;
     }
@@ -146,6 +150,17 @@ impl RunArgs {
         };
         let variables = wait_until(self.wait, || self.try_device(environment, &node, served))?;
         Ok((served.clone(), variables))
+    }
+
+    /// Says what a container needs, in which programs would run outside MPS.
+    fn note_container(&self, served: &Served) {
+        let (name, run_dir) = (&served.record.name, served.run_dir.path());
+        if let Some((engine, missing)) = missing_for_container(&self.command, name, run_dir) {
+            note(&format!(
+                "A container of {engine} does not have {}, and its programs run outside MPS without it. Add {missing}",
+                run_dir.display()
+            ));
+        }
     }
 
     fn by_rank<'n>(&self, node: &'n Node, environment: &Environment) -> Result<&'n Served> {
@@ -223,7 +238,13 @@ impl RunArgs {
             bind_near(environment, &device.served)?;
         }
         if self.require_mps {
-            return children::run_guarded(environment, &device.served, words, &variables, bound);
+            return children::run_guarded(
+                &device.environment,
+                &device.served,
+                words,
+                &variables,
+                bound,
+            );
         }
         children::run_beside(environment, words, &variables)
     }

@@ -16,7 +16,8 @@ use crate::render::{print_json, verified};
 ///
 /// For each device a process initialises CUDA as a user that the daemon serves, and asks CUDA whether it is an
 /// MPS client. It takes no client slot and makes no context. A device that serves another user now, or is for
-/// another user, is left alone: if none fails, the exit status is 4 then.
+/// another user, is left alone: if none fails, the exit status is 4 then. Root's check fails for a device whose
+/// users may not enter its directories.
 #[derive(Args, Debug)]
 pub struct VerifyArgs {
     #[command(flatten)]

@@ -13,6 +13,7 @@ mod holders;
 mod interrupt;
 mod limits;
 mod lock;
+mod mounts;
 mod process;
 mod spawn;
 mod surroundings;
@@ -40,8 +41,10 @@ pub use limits::{
     raise_memory, raise_open_files, raise_stack, take_limits_of_services,
 };
 pub use lock::Lock;
+pub use mounts::MountedDirectory;
 pub use process::{
     Environ, Pid, Process, ProcessHandle, ProcessTable, StartTime, adopt_descendants, reap,
+    reap_all,
 };
 pub use spawn::{end_with_caller, heed_child_signal, ignore_again};
 pub use surroundings::{CgroupRoom, file_system, may_open, may_write, refuse_old_kernel};

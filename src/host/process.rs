@@ -540,14 +540,19 @@ pub fn adopt_descendants() -> io::Result<()> {
 
 /// Waits for all children that have exited. Returns the exit status of this one if it is among them.
 pub fn reap(child: Pid) -> io::Result<Option<ExitStatus>> {
-    let mut found = None;
+    let exited = reap_all()?.into_iter();
+    let mut of_child = exited.filter(|(pid, _)| Some(*pid) == raw_pid(child));
+    Ok(of_child.next().map(|(_, status)| status))
+}
+
+/// Waits for all children that have exited. Returns their exit statuses.
+pub fn reap_all() -> io::Result<Vec<(RawPid, ExitStatus)>> {
+    let mut exited = Vec::new();
     loop {
         match wait(WaitOptions::NOHANG) {
-            Ok(Some((pid, status))) if Some(pid) == raw_pid(child) => {
-                found = Some(ExitStatus::from_raw(status.as_raw()));
-            }
-            Ok(Some(_)) | Err(Errno::INTR) => {}
-            Ok(None) | Err(Errno::CHILD) => return Ok(found),
+            Ok(Some((pid, status))) => exited.push((pid, ExitStatus::from_raw(status.as_raw()))),
+            Err(Errno::INTR) => {}
+            Ok(None) | Err(Errno::CHILD) => return Ok(exited),
             Err(error) => return Err(error.into()),
         }
     }

@@ -3,7 +3,7 @@
 use super::daemon_findings::{changed_settings, daemon_problem};
 use super::fault::{Finding, Severity};
 use super::{Applied, Client, LOST, Node, Served, Stray, Unmanaged, Unseen};
-use crate::host::{Pid, Uid, user_name};
+use crate::host::{Pid, Uid, caller, user_name};
 use crate::state::Missing;
 
 impl Node {
@@ -85,14 +85,8 @@ impl Node {
                 .iter()
                 .filter(|outside| outside.is_served)
             {
-                let (pid, cause) = (outside.pid, &outside.cause);
-                let of = match &outside.workload {
-                    Some(workload) if workload.is_any() => format!(" ({workload})"),
-                    _ => String::new(),
-                };
-                let what = format!("pid {pid}{of} computes outside MPS: {cause}");
-                let remedy = format!("start it with `mig-mps run {name} -- PROGRAM`");
-                let problem = Finding::fail("outside-mps", what).with_remedy(remedy);
+                let problem = Finding::fail("outside-mps", outside.seen())
+                    .with_remedy(outside.remedy(device, caller()));
                 problems.push(problem.on(name).listed());
             }
         }

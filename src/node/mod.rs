@@ -10,6 +10,7 @@ mod fault;
 mod findings;
 mod gpu;
 mod observe;
+mod outside_cause;
 mod served;
 mod snapshot;
 mod state;
@@ -27,6 +28,7 @@ pub use observe::{
     ANSWER_LIMIT, Detail, DeviceLogs, Logs, Observer, observe, observe_records,
     observe_without_driver,
 };
+pub use outside_cause::OutsideCause;
 pub use served::{Client, Clients, OutsideMps, Served, ServerProcess, Stray, Unmanaged, Variable};
 pub use snapshot::{Node, Unseen};
 pub use state::{DaemonState, DeviceState};

@@ -1,19 +1,25 @@
 //! A served device: its daemon, the programs on it, and daemons that are not managed.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
-use super::DaemonState;
-use crate::host::{Environ, Pid, Process, StartTime, Uid, Workload, caller, is_plain, user_name};
+use super::{DaemonState, OutsideCause};
+use crate::host::{
+    Environ, Pid, Process, Reader, StartTime, Uid, Workload, caller, group_named, is_plain,
+    user_name,
+};
 use crate::mps::{ControlProgram, MpsProgram};
 use crate::nvml::EXCLUSIVE_PROCESS;
-use crate::settings::{KEYS, Reported, Server, Settings};
+use crate::settings::{KEYS, Reported, Serve, Server, Settings};
 use crate::state::{DeviceRecord, OlderClient, RunDir};
+
+/// A user without rights of its own.
+const ANYBODY: Uid = Uid(65534);
 
 /// Memory that the driver lists for a client and MPS does not count against its limit: 2 MiB of a client on a whole H200, as
 /// measured, and some for what other GPUs and drivers do.
@@ -174,6 +180,29 @@ impl Served {
     /// True if one of its servers or clients has that process id.
     pub(super) fn has_program(&self, pid: Pid) -> bool {
         self.servers.iter().any(|server| server.pid == pid) || self.clients.have(pid)
+    }
+
+    /// Returns the users of the device, or `None` if there is no user or group of that name.
+    pub fn users(&self) -> Option<Reader> {
+        match &self.record.settings.serve {
+            Some(Serve::User(_) | Serve::Own) => Some(Reader::of(self.record.only_user()?)),
+            Some(Serve::Group(group)) => Some(Reader::Group(group_named(group).ok()??)),
+            Some(Serve::All | Serve::OneAtATime) | None => {
+                Some(Reader::User(ANYBODY, vec![ANYBODY.0]))
+            }
+        }
+    }
+
+    /// Returns the topmost directory above the daemon's socket that this reader may not enter.
+    pub fn closed_to(&self, reader: &Reader) -> Option<PathBuf> {
+        let pipe = self.run_dir.pipe_dir(&self.record.uuid);
+        reader.is_kept_out_of(&pipe.join("control"))
+    }
+
+    /// True if the device is for programs of this user, as far as settings and directories tell.
+    pub(super) fn takes(&self, user: Uid) -> bool {
+        let is_for_user = self.record.only_user().is_none_or(|only| only == user);
+        is_for_user && self.closed_to(&Reader::of(user)).is_none()
     }
 
     /// True if its daemon runs, or may run.
@@ -341,6 +370,11 @@ pub struct OutsideMps {
     pub command: String,
     /// The Slurm job, pod or container that it belongs to; null if that cannot be seen.
     pub workload: Option<Workload>,
+    /// The systemd service that it belongs to; null if there is none, or it cannot be seen.
+    pub unit: Option<String>,
+    /// systemd has started this process itself.
+    #[serde(skip)]
+    pub is_main: bool,
     /// Device memory in use; null if the driver does not report it.
     #[serde(rename = "memory_used_bytes")]
     pub memory: Option<u64>,
@@ -351,7 +385,8 @@ pub struct OutsideMps {
     /// True if a daemon serves the device; the program is then one of the problems.
     pub is_served: bool,
     /// The likely cause.
-    pub cause: String,
+    #[schemars(with = "String")]
+    pub cause: OutsideCause,
 }
 
 /// An MPS daemon or server that mig-mps did not start. It is never touched.

@@ -133,7 +133,7 @@ fn a_program_outside_mps_is_named_with_its_pod() {
     let status = sim.status();
     assert_eq!(workload(&status, "outside_mps", &outside)["pod_uid"], UID);
     let what = status["problems"][0]["what"].as_str().unwrap();
-    assert_contains(what, "(pod 6dbbf17e) computes outside MPS: ");
+    assert_contains(what, ", pod 6dbbf17e) computes outside MPS: ");
     let text = sim.run(&["status"]).ended(0).stdout;
     assert_contains(line(&text, &outside), "  pod 6dbbf17e  ");
 }

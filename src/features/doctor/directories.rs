@@ -6,16 +6,10 @@ use std::path::Path;
 
 use super::check::{Examined, Judge};
 use crate::failure::Failure;
-use crate::host::{
-    Directories, Directory, Reader, Uid, file_system, group_named, may_write, printable,
-};
+use crate::host::{Directories, Directory, file_system, may_write, printable};
 use crate::mps::{LogDir, LogFile, MAX_PIPE_DIR};
 use crate::node::{Device, Finding, Served};
-use crate::settings::Serve;
 use crate::state::RunDir;
-
-/// A user without rights of its own.
-const ANYBODY: Uid = Uid(65534);
 
 /// With less a record or a log line may not be written; and some room for the logs of a day.
 const NO_SPACE: u64 = 4 << 20;
@@ -91,25 +85,14 @@ fn pipe_length(id: &'static str, examined: &Examined<'_>, device: &Device) -> Ve
     vec![Finding::fail(id, seen).run("export MIG_MPS_RUN_DIR=/run/mig-mps")]
 }
 
-/// Returns the users of a device.
-fn users_of(served: &Served) -> Option<Reader> {
-    let anybody = Reader::User(ANYBODY, vec![ANYBODY.0]);
-    match &served.record.settings.serve {
-        Some(Serve::User(_) | Serve::Own) => Some(Reader::of(served.record.only_user()?)),
-        Some(Serve::Group(group)) => Some(Reader::Group(group_named(group).ok()??)),
-        Some(Serve::All | Serve::OneAtATime) | None => Some(anybody),
-    }
-}
-
 fn pipe_access(id: &'static str, _: &Examined<'_>, served: &Served) -> Vec<Finding> {
     if !served.is_alive() {
         return Vec::new();
     }
-    let Some(users) = users_of(served) else {
+    let Some(users) = served.users() else {
         return vec![Finding::unknown(id, "its users are not known")];
     };
-    let pipe = served.run_dir.pipe_dir(&served.record.uuid);
-    let Some(closed) = users.is_kept_out_of(&pipe.join("control")) else {
+    let Some(closed) = served.closed_to(&users) else {
         return Vec::new();
     };
     let closed = closed.display();

@@ -1,12 +1,11 @@
 //! Finds programs that compute outside MPS, and servers that outlived their daemons. CUDA falls back to that without a
 //! message if it finds no daemon.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::host::{Host, Pid, Process, ProcessTable, Reader, caller, claimed, user_name};
+use crate::host::{Holder, Host, Pid, Process, ProcessTable, caller, is_plain};
 use crate::mps::{MpsProgram, is_daemon, serves_in};
-use crate::node::{Device, Node, OutsideMps, Served, ServerProcess, Stray, Unseen, Variable};
+use crate::node::{Device, Node, OutsideCause, OutsideMps, ServerProcess, Stray, Unseen};
 use crate::nvml::{GpuHandle, Nvml};
 use crate::state::RunDir;
 
@@ -100,77 +99,29 @@ fn read(
         user: process.owner(),
         command: process.command(),
         workload: process.workload(),
+        unit: Holder::of(process)
+            .unit
+            .filter(|unit| is_system_service(unit)),
+        is_main: process.parent == INIT,
         memory,
         age: process.age(),
         is_served: served.is_some() || has_unmanaged,
         cause: match served {
-            Some(served) => cause(host, node, served, process),
-            None if has_unmanaged => {
-                "an unmanaged daemon serves this device, and it is not a client of that one"
-                    .to_owned()
-            }
-            None if node.may_be_served(&device.uuid) => {
-                "unknown: whether a daemon serves this device cannot be seen".to_owned()
-            }
-            None => "no daemon serves this device".to_owned(),
+            Some(served) => OutsideCause::find(host, node, served, process),
+            None if has_unmanaged => OutsideCause::UnmanagedDaemon,
+            None if node.may_be_served(&device.uuid) => OutsideCause::MayBeServed,
+            None => OutsideCause::NoDaemon,
         },
     }
 }
 
-/// Returns the most likely reason why a program on a served device is not its daemon's client.
-fn cause(host: &Host, node: &Node, served: &Served, process: &Process) -> String {
-    let environ = process.environ();
-    let pipe = match Variable::of(environ.as_ref(), "CUDA_MPS_PIPE_DIRECTORY") {
-        Variable::Hidden => return "unknown: its environment is hidden".to_owned(),
-        Variable::Unset => return "CUDA_MPS_PIPE_DIRECTORY is not set".to_owned(),
-        Variable::Is(pipe) => pipe,
-    };
-    if let Variable::Is(version) = Variable::of(environ.as_ref(), "CUDA_MPS_PROTOCOL_VERSION")
-        && version != "2"
-    {
-        return format!("CUDA_MPS_PROTOCOL_VERSION is {version}, and the daemon speaks 2");
-    }
-    if let Some(cause) = wrong_pipe(node, served, &pipe) {
-        return cause;
-    }
-    let control = served.run_dir.pipe_dir(&served.record.uuid).join("control");
-    if let Some(user) = process.owner()
-        && let Some(closed) = Reader::User(user, process.groups()).is_kept_out_of(&control)
-    {
-        return format!("{} may not enter {}", user_name(user), closed.display());
-    }
-    let daemon = served
-        .record
-        .daemon
-        .and_then(|daemon| host.process(daemon.pid));
-    if daemon.is_some_and(|daemon| process.started.0 < daemon.started.0) {
-        return "it started before the daemon".to_owned();
-    }
-    "unknown: its pipe directory is the right one".to_owned()
-}
+/// The process that starts services.
+const INIT: Pid = Pid(1);
 
-/// Describes the program's pipe directory if it is not that of the device's daemon.
-fn wrong_pipe(node: &Node, served: &Served, pipe: &str) -> Option<String> {
-    let given = Path::new(pipe);
-    let real = claimed(given);
-    let is_pipe_of = |served: &Served| {
-        let directory = served.run_dir.pipe_dir(&served.record.uuid);
-        given == directory
-            || matches!((&real, claimed(&directory)), (Ok(Some(real)), Ok(Some(directory))) if *real == directory)
-    };
-    if is_pipe_of(served) {
-        return None;
-    }
-    let Some(other) = node.served().find(|other| is_pipe_of(other)) else {
-        return Some(format!("its pipe directory is {pipe}"));
-    };
-    let (name, is_alive) = (&other.record.name, other.is_alive());
-    let state = if is_alive {
-        ""
-    } else {
-        ", whose daemon is dead"
-    };
-    Some(format!("its pipe directory is that of {name}{state}"))
+/// True for a service that is not a user's whole session, `user@1000.service`.
+fn is_system_service(unit: &str) -> bool {
+    let name = unit.strip_suffix(".service");
+    name.is_some_and(|name| !name.starts_with("user@") && is_plain(&name.replace('@', "")))
 }
 
 /// The time in which a server ends when its daemon has been killed.

@@ -139,28 +139,32 @@ fn clients(parts: &mut Parts<'_>, devices: &[&Device]) {
 /// Adds the problems, the remarks, and what is hidden.
 fn notices(parts: &mut Parts<'_>, node: &Node, devices: &[String]) {
     let (problems, remarks) = node.problems_and_remarks(devices);
-    let (mut sentences, mut outside, mut healed) = (Vec::new(), 0, 0);
+    let (mut sentences, mut outside, mut healed) = (Vec::new(), Vec::new(), 0);
     for problem in &problems {
         if !problem.is_listed {
             sentences.push(problem.to_string());
         }
         if problem.id == "outside-mps" {
-            outside += 1;
+            outside.push(problem);
         }
         if is_cured_by_heal(problem, node) {
             healed += 1;
         }
     }
-    if !sentences.is_empty() || !remarks.is_empty() || outside > 0 {
+    if !sentences.is_empty() || !remarks.is_empty() || !outside.is_empty() {
         parts.gap();
     }
-    match outside {
-        0 => {}
-        1 => parts.line(
-            "1 program computes outside MPS and takes turns with all clients: started with `mig-mps run DEVICE -- PROGRAM`, it becomes a client.",
-        ),
-        _ => parts.line(&format!(
-            "{outside} programs compute outside MPS and take turns with all clients: started with `mig-mps run DEVICE -- PROGRAM`, they become clients."
+    match outside.as_slice() {
+        [] => {}
+        [one] => {
+            let remedy = one.remedy.as_deref().unwrap_or_default();
+            parts.line(&format!(
+                "1 program computes outside MPS and takes turns with all clients; {remedy}"
+            ));
+        }
+        several => parts.line(&format!(
+            "{} programs compute outside MPS and take turns with all clients; `mig-mps doctor` has the remedies",
+            several.len()
         )),
     }
     for sentence in &sentences {

@@ -125,11 +125,11 @@ pub(super) fn outside(devices: &[&Device]) -> Table {
         Column::left("OUTSIDE MPS", 0),
         Column::right("PID", 0),
         Column::left("USER", 0),
-        Column::right("MEMORY GIB", 1),
+        Column::right("MEMORY GIB", 0),
         Column::right("RUNNING", 2).changing_with_time(),
         WORKLOAD,
         Column::left("COMMAND", 0).cut(12),
-        Column::left("LIKELY CAUSE", 0).cut(30),
+        Column::left("LIKELY CAUSE", 0).cut(20),
     ]);
     for device in devices {
         for outside in &device.outside_mps {
@@ -141,7 +141,7 @@ pub(super) fn outside(devices: &[&Device]) -> Table {
                 shown_or(outside.age.map(age), "?"),
                 workload(outside.workload.as_ref()),
                 truncate_str(&outside.command, 30, "…").into_owned(),
-                outside.cause.clone(),
+                outside.cause.to_string(),
             ]);
         }
     }

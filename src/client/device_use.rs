@@ -1,0 +1,84 @@
+//! The processes that use a device while a program runs: MPS clients, and others.
+
+use std::collections::BTreeSet;
+
+use thiserror::Error;
+
+use crate::failure::Failure;
+use crate::host::{Host, Pid, Process, bounded};
+use crate::node::{Node, OutsideCause, Served};
+use crate::nvml::{GpuHandle, Nvml, Usage};
+
+/// The processes that compute on a device at one moment.
+#[derive(Debug, Default)]
+pub struct DeviceUse {
+    pub clients: BTreeSet<Pid>,
+    /// The processes that are no clients: MPS servers and programs outside MPS. NVML makes its two lists one after the
+    /// other, so a client that has just come may be among them once.
+    pub others: BTreeSet<Pid>,
+    /// In bytes; `None` if the driver hides it from the caller.
+    pub memory_used: Option<u64>,
+}
+
+impl DeviceUse {
+    /// Asks the driver. Returns `None` if it does not answer now, or hides the processes from the caller.
+    pub fn read(nvml: Nvml, device: &str) -> Option<Self> {
+        let processes = nvml.supervise_on(device, GpuHandle::processes).ok()?;
+        let pids = |usages: &[Usage]| usages.iter().map(|usage| usage.pid).collect();
+        let clients: BTreeSet<Pid> = pids(&processes.clients);
+        let mut others: BTreeSet<Pid> = pids(&processes.compute);
+        others.retain(|pid| !clients.contains(pid));
+        Some(Self {
+            clients,
+            others,
+            memory_used: processes.memory.map(|memory| memory.used),
+        })
+    }
+
+    /// Returns the processes below this one that compute outside MPS.
+    pub fn own_outside_mps(&self, host: &Host) -> BTreeSet<Pid> {
+        if self.others.is_empty() {
+            return BTreeSet::new();
+        }
+        let table = host.processes().unwrap_or_default();
+        let own = table.descendants(Pid(std::process::id()));
+        self.others.intersection(&own).copied().collect()
+    }
+}
+
+/// A program that was to be an MPS client computes outside MPS.
+#[derive(Debug, Error)]
+#[error("pid {pid} ({command}) used {name} outside MPS, and {ended}")]
+pub struct LeftMps {
+    pid: Pid,
+    command: String,
+    name: String,
+    /// The consequence, such as `the program was ended`.
+    ended: &'static str,
+    cause: OutsideCause,
+}
+
+impl LeftMps {
+    pub fn new(host: &Host, node: &Node, served: &Served, pid: Pid, ended: &'static str) -> Self {
+        let process = host.process(pid);
+        let command = process.as_ref().map(Process::command);
+        Self {
+            pid,
+            command: command.map_or_else(
+                || "gone".to_owned(),
+                |command| bounded(&command).into_owned(),
+            ),
+            name: served.record.name.clone(),
+            ended,
+            cause: process.map_or(OutsideCause::Unknown, |process| {
+                OutsideCause::find(host, node, served, &process)
+            }),
+        }
+    }
+}
+
+impl Failure for LeftMps {
+    fn hint(&self) -> Option<String> {
+        Some(self.cause.hint(&self.name))
+    }
+}

@@ -1,0 +1,370 @@
+//! The reason why a program computes on a device without being a client of its daemon, and the remedy for its owner.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::{Serialize, Serializer};
+
+use super::{Device, Node, OutsideMps, Served, Variable};
+use crate::host::{
+    Host, MountedDirectory, Pid, Process, Reader, Uid, Workload, bounded, claimed, user_name,
+};
+use crate::nvml::EXCLUSIVE_PROCESS;
+
+/// The most likely reason why a program is not a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OutsideCause {
+    NoDaemon,
+    /// Records are hidden.
+    MayBeServed,
+    UnmanagedDaemon,
+    HiddenEnvironment,
+    HiddenMounts,
+    NotSet {
+        is_in_container: bool,
+    },
+    Protocol(String),
+    /// The pipe directory is none of mig-mps.
+    OtherDirectory(String),
+    OtherDevice {
+        name: String,
+        is_alive: bool,
+    },
+    /// The mount namespace of the program has another directory at this path, or none.
+    NotMounted {
+        pipe: String,
+        run_dir: PathBuf,
+    },
+    /// The program's mount namespace has the directory of an earlier daemon.
+    Removed(String),
+    Closed {
+        user: Uid,
+        directory: PathBuf,
+    },
+    OlderThanDaemon,
+    Unknown,
+}
+
+impl fmt::Display for OutsideCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoDaemon => "no daemon serves this device",
+            Self::MayBeServed => "unknown: whether a daemon serves this device cannot be seen",
+            Self::UnmanagedDaemon => {
+                "an unmanaged daemon serves this device, and it is not a client of that one"
+            }
+            Self::HiddenEnvironment => "unknown: its environment is hidden",
+            Self::HiddenMounts => "unknown: its mount namespace is hidden",
+            Self::NotSet {
+                is_in_container: true,
+            } => "CUDA_MPS_PIPE_DIRECTORY is not set in its container",
+            Self::NotSet { .. } => "CUDA_MPS_PIPE_DIRECTORY is not set",
+            Self::Protocol(version) => {
+                return write!(
+                    f,
+                    "CUDA_MPS_PROTOCOL_VERSION is {version}, and the daemon speaks 2"
+                );
+            }
+            Self::OtherDirectory(pipe) => return write!(f, "its pipe directory is {pipe}"),
+            Self::OtherDevice { name, is_alive } => {
+                let dead = if *is_alive {
+                    ""
+                } else {
+                    ", whose daemon is dead"
+                };
+                return write!(f, "its pipe directory is that of {name}{dead}");
+            }
+            Self::NotMounted { pipe, .. } => {
+                return write!(
+                    f,
+                    "its mount namespace (a container) does not have the directory {pipe}"
+                );
+            }
+            Self::Removed(pipe) => {
+                return write!(
+                    f,
+                    "its mount namespace (a container) has a removed directory as {pipe}"
+                );
+            }
+            Self::Closed { user, directory } => {
+                let user = user_name(*user);
+                return write!(f, "{user} may not enter {}", directory.display());
+            }
+            Self::OlderThanDaemon => "it started before the daemon",
+            Self::Unknown => "unknown: its pipe directory is the right one",
+        })
+    }
+}
+
+impl Serialize for OutsideCause {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl OutsideCause {
+    /// Finds the reason for a program on a served device.
+    pub fn find(host: &Host, node: &Node, served: &Served, process: &Process) -> Self {
+        let view = View::of(host, process);
+        let environ = process.environ();
+        let pipe = match Variable::of(environ.as_ref(), "CUDA_MPS_PIPE_DIRECTORY") {
+            Variable::Hidden => return Self::HiddenEnvironment,
+            Variable::Unset => {
+                let is_in_container = matches!(view, View::OtherMounts { .. });
+                return Self::NotSet { is_in_container };
+            }
+            Variable::Is(pipe) => pipe,
+        };
+        if let Variable::Is(version) = Variable::of(environ.as_ref(), "CUDA_MPS_PROTOCOL_VERSION")
+            && version != "2"
+        {
+            return Self::Protocol(version);
+        }
+        if let Some(cause) = view.wrong_pipe(node, served, &pipe) {
+            return cause;
+        }
+        let directory = served.run_dir.pipe_dir(&served.record.uuid);
+        if let Some(user) = process.owner()
+            && let Some(closed) = served.closed_to(&Reader::User(user, process.groups()))
+            // A container has the directory without those above it.
+            && (closed == directory || matches!(view, View::Ours))
+        {
+            return Self::Closed {
+                user,
+                directory: closed,
+            };
+        }
+        let daemon = served
+            .record
+            .daemon
+            .and_then(|daemon| host.process(daemon.pid));
+        if daemon.is_some_and(|daemon| process.started.0 < daemon.started.0) {
+            return Self::OlderThanDaemon;
+        }
+        Self::Unknown
+    }
+
+    /// Returns advice for a user who has started the program with `mig-mps run` or `mig-mps compare`.
+    pub fn hint(&self, device: &str) -> String {
+        let variable = match self {
+            Self::Protocol(_) => "CUDA_MPS_PROTOCOL_VERSION",
+            Self::NotSet {
+                is_in_container: false,
+            }
+            | Self::OtherDirectory(_)
+            | Self::OtherDevice { .. } => "CUDA_MPS_PIPE_DIRECTORY",
+            _ => return format!("{self}; {}", self.remedy(device).replace('`', "")),
+        };
+        format!("the program changes {variable}, or starts others that do")
+    }
+
+    /// Returns what the owner of the program can do, for a device that serves her.
+    pub fn remedy(&self, device: &str) -> String {
+        match self {
+            Self::NotMounted { run_dir, .. } => format!(
+                "bind {0} into the container (`apptainer exec --bind {0}`); `mig-mps help containers` shows it for other engines",
+                run_dir.display()
+            ),
+            Self::NotSet {
+                is_in_container: true,
+            } => format!(
+                "give the container the options of `mig-mps env {device} --format docker`; `mig-mps help containers` shows it for other engines"
+            ),
+            Self::Removed(_) => {
+                "start the container again, since the directory was made again with the device"
+                    .to_owned()
+            }
+            Self::Unknown => {
+                format!("`mig-mps verify {device}` tells whether a program becomes a client now")
+            }
+            _ => format!("start it with `mig-mps run {device} -- PROGRAM`"),
+        }
+    }
+}
+
+impl OutsideMps {
+    /// `pid 4711 (alice, python train.py, 6147 MiB, slurm 7.0) computes outside MPS: …`
+    pub(super) fn seen(&self) -> String {
+        let mut facts = vec![
+            self.user
+                .map_or_else(|| "user hidden".to_owned(), user_name),
+            bounded(&self.command).into_owned(),
+        ];
+        facts.push(match self.memory {
+            Some(bytes) => format!("{} MiB", bytes >> 20),
+            None => "memory hidden".to_owned(),
+        });
+        let workload = self.workload.as_ref().filter(|workload| workload.is_any());
+        facts.extend(workload.map(Workload::to_string));
+        let unit = self.unit.as_ref().filter(|_| workload.is_none());
+        facts.extend(unit.cloned());
+        let (pid, facts, cause) = (self.pid, facts.join(", "), &self.cause);
+        format!("pid {pid} ({facts}) computes outside MPS: {cause}")
+    }
+
+    /// Returns what this user can do about the program.
+    pub(super) fn remedy(&self, device: &Device, reader: Uid) -> String {
+        let name = &device.name;
+        if self.user == Some(reader) {
+            let is_for_reader = device.serving().is_none_or(|served| served.takes(reader));
+            let remedy = if is_for_reader {
+                self.cause.remedy(name)
+            } else {
+                format!(
+                    "{name} does not serve {}: use another device",
+                    user_name(reader)
+                )
+            };
+            return match reader {
+                Uid::ROOT => format!("{remedy}; {} ends it", self.end()),
+                _ => remedy,
+            };
+        }
+        if reader != Uid::ROOT {
+            let owner = self.user.map_or_else(|| "its owner".to_owned(), user_name);
+            return format!("only {owner} or root can end it");
+        }
+        let is_shared = |served: &Served| served.compute_mode != Some(EXCLUSIVE_PROCESS);
+        let prevented = if device.is_whole() && device.serving().is_some_and(is_shared) {
+            "; compute-mode = \"exclusive-process\" in the profile prevents it"
+        } else {
+            ""
+        };
+        format!("{} ends it{prevented}", self.end())
+    }
+
+    /// Returns how root ends the program: by whatever would start it again.
+    fn end(&self) -> String {
+        let workload = self.workload.clone().unwrap_or_default();
+        match (workload.slurm_job, workload.pod_uid, workload.container_id) {
+            (Some(job), ..) => format!("`scancel {job}`"),
+            (None, Some(uid), _) => match workload
+                .pod_name
+                .as_deref()
+                .and_then(|name| name.split_once('/'))
+            {
+                Some((namespace, pod)) => {
+                    format!("`kubectl delete pod {pod} --namespace {namespace}`")
+                }
+                None => format!("deleting the pod {uid}"),
+            },
+            (None, None, Some(id)) => format!("stopping the container {id:.12}"),
+            (None, None, None) => match &self.unit {
+                Some(unit) if self.is_main => format!("`systemctl stop {unit}`"),
+                _ => format!("`kill {}`", self.pid),
+            },
+        }
+    }
+}
+
+/// The file system as a process sees it.
+enum View<'p> {
+    Ours,
+    /// The same mounts below another root directory.
+    OtherRoot(PathBuf),
+    OtherMounts {
+        process: &'p Process,
+        /// This process.
+        own: Process,
+    },
+    Hidden,
+}
+
+impl<'p> View<'p> {
+    fn of(host: &Host, process: &'p Process) -> Self {
+        let own = host.process(Pid(std::process::id()));
+        let Some(own) = own else { return Self::Hidden };
+        match (own.root(), process.root()) {
+            (Some(ours), Some(theirs)) if ours == theirs => Self::Ours,
+            (Some((ours, _)), Some((theirs, root))) if ours == theirs => Self::OtherRoot(root),
+            (Some(_), Some(_)) => Self::OtherMounts { process, own },
+            _ => Self::Hidden,
+        }
+    }
+
+    /// Describes a pipe directory that is not the one of the device's daemon.
+    fn wrong_pipe(&self, node: &Node, served: &Served, pipe: &str) -> Option<OutsideCause> {
+        let given = Path::new(pipe);
+        let is_pipe_of: Box<dyn Fn(&Served) -> bool> = match self {
+            Self::Hidden => return Some(OutsideCause::HiddenMounts),
+            Self::Ours | Self::OtherRoot(_) => {
+                let root = match self {
+                    Self::OtherRoot(root) => root.as_path(),
+                    _ => Path::new("/"),
+                };
+                let seen = root.join(given.strip_prefix("/").unwrap_or(given));
+                let real = claimed(&seen);
+                Box::new(move |served| {
+                    let directory = served.run_dir.pipe_dir(&served.record.uuid);
+                    seen == directory
+                        || matches!((&real, claimed(&directory)), (Ok(Some(real)), Ok(Some(directory))) if *real == directory)
+                })
+            }
+            Self::OtherMounts { process, own } => {
+                let seen: Option<Vec<MountedDirectory>> = spellings(node, given)
+                    .iter()
+                    .map(|path| process.directory_at(path))
+                    .collect();
+                let Some(seen) = seen else {
+                    return Some(OutsideCause::HiddenMounts);
+                };
+                if seen.iter().any(MountedDirectory::is_removed) {
+                    return Some(OutsideCause::Removed(pipe.to_owned()));
+                }
+                Box::new(move |served| {
+                    let mut directories = forms(served).into_iter().map(|form| {
+                        let real = real_form(served, &form);
+                        own.directory_at(&real)
+                    });
+                    directories.any(|directory| directory.is_some_and(|own| seen.contains(&own)))
+                })
+            }
+        };
+        if is_pipe_of(served) {
+            return None;
+        }
+        if let Some(other) = node.served().find(|other| is_pipe_of(other)) {
+            return Some(OutsideCause::OtherDevice {
+                name: other.record.name.clone(),
+                is_alive: other.is_alive(),
+            });
+        }
+        let pipe = pipe.to_owned();
+        let mut all = node.served();
+        let named = all.find(|served| forms(served).iter().any(|form| form == given));
+        Some(match (self, named) {
+            (Self::Ours, _) | (_, None) => OutsideCause::OtherDirectory(pipe),
+            (_, Some(served)) => OutsideCause::NotMounted {
+                pipe,
+                run_dir: served.run_dir.path().to_owned(),
+            },
+        })
+    }
+}
+
+/// Returns the paths by which programs name the pipe directory of a device.
+fn forms(served: &Served) -> [PathBuf; 2] {
+    let (run_dir, record) = (&served.run_dir, &served.record);
+    [
+        run_dir.pipe_dir(&record.uuid),
+        run_dir.by_name(&record.name).join("pipe"),
+    ]
+}
+
+/// Returns a path in the run directory of a device without the links that lead to that directory.
+fn real_form(served: &Served, path: &Path) -> PathBuf {
+    let run_dir = served.run_dir.path();
+    match (std::fs::canonicalize(run_dir), path.strip_prefix(run_dir)) {
+        (Ok(real), Ok(rest)) => real.join(rest),
+        _ => path.to_owned(),
+    }
+}
+
+/// Returns a path as it was given, and as it is below the real run directory.
+fn spellings(node: &Node, given: &Path) -> Vec<PathBuf> {
+    let real = node.served().map(|served| real_form(served, given));
+    let mut all = vec![given.to_owned()];
+    all.extend(real.filter(|real| real != given));
+    all.dedup();
+    all
+}

@@ -1,0 +1,243 @@
+//! A program outside MPS, as the administrator, its owner and others see it.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use testkit::{App, NOBODY, Ran, Sim, assert_contains, needs_root, whole, write_program};
+
+/// A program of `nobody` that computes outside MPS.
+fn stranger(sim: &Sim, name: &str) -> App {
+    let mut command = sim.node.program("cuda-app");
+    command.arg("hold").uid(NOBODY).gid(NOBODY);
+    command.env("CUDA_VISIBLE_DEVICES", sim.uuid(name));
+    command.env("CUDA_MPS_PIPE_DIRECTORY", "/nowhere");
+    let mut app = App::start(command);
+    assert!(app.wait_up().ends_with("mps no"));
+    app
+}
+
+/// The problem that `status` reports, with its remedy.
+#[track_caller]
+fn problem(command: &mut Command) -> String {
+    let status = Ran::of(command).json();
+    let problems = status["problems"].as_array().unwrap().iter();
+    let mut found = problems.filter(|problem| problem["id"] == "outside-mps");
+    let problem = found.next().unwrap_or_else(|| panic!("{status:#}"));
+    problem["what"].as_str().unwrap().to_owned()
+}
+
+fn to_root(sim: &Sim) -> String {
+    problem(&mut sim.command(&["status", "--json"]))
+}
+
+#[test]
+fn root_is_told_who_it_is_and_how_to_end_and_prevent_it() {
+    needs_root!();
+    let sim = Sim::whole("");
+    let app = stranger(&sim, "0");
+    let (pid, what) = (app.pid(), to_root(&sim));
+    assert!(what.starts_with(&format!("pid {pid} (nobody, ")), "{what}");
+    assert_contains(
+        &what,
+        "cuda-app hold, 516 MiB) computes outside MPS: its pipe directory is /nowhere; ",
+    );
+    let remedy = format!(
+        "`kill {pid}` ends it; compute-mode = \"exclusive-process\" in the profile prevents it"
+    );
+    assert!(what.ends_with(&remedy), "{what}");
+    assert_contains(
+        &sim.run(&["doctor"]).ended(3).stdout,
+        &format!("$ kill {pid}\n"),
+    );
+    assert_contains(
+        &sim.run(&["status"]).ended(0).stdout,
+        &format!("1 program computes outside MPS and takes turns with all clients; {remedy}"),
+    );
+    let second = stranger(&sim, "0");
+    assert_contains(
+        &sim.run(&["status"]).ended(0).stdout,
+        "2 programs compute outside MPS and take turns with all clients; `mig-mps doctor` has the remedies",
+    );
+    drop(second);
+    let shown = sim.in_80_columns("status").stdout;
+    let (_, table) = shown.split_once("OUTSIDE MPS").unwrap();
+    assert_contains(table.lines().next().unwrap(), "MEMORY GIB");
+}
+
+/// The driver refuses the mode on GPUs in MIG mode.
+#[test]
+fn nothing_prevents_it_on_a_mig_device() {
+    needs_root!();
+    let sim = Sim::small();
+    let app = stranger(&sim, "0.2");
+    let what = to_root(&sim);
+    assert!(
+        what.ends_with(&format!("; `kill {}` ends it", app.pid())),
+        "{what}"
+    );
+}
+
+#[test]
+fn what_has_a_supervisor_is_ended_by_it() {
+    needs_root!();
+    let sim = Sim::whole("");
+    let app = stranger(&sim, "0");
+    let pid = app.pid();
+    let id = "9ec39b91f3d70e1beff50a308f77067065ea6be0d91a3378375056cd4422cf3d";
+    let kill = format!("`kill {pid}` ends it");
+    for (group, remedy) in [
+        (
+            "/slurm/uid_0/job_7/step_0/task_0".to_owned(),
+            "slurm 7.0) computes outside MPS: its pipe directory is /nowhere; `scancel 7` ends it",
+        ),
+        (
+            format!("/system.slice/docker-{id}.scope"),
+            "stopping the container 9ec39b91f3d7 ends it",
+        ),
+        // It was not started by systemd itself: others may be in the service, such as those of cron.
+        ("/system.slice/cron.service".to_owned(), kill.as_str()),
+        (
+            "/user.slice/user-1000.slice/user@1000.service/app.slice/x.service".to_owned(),
+            kill.as_str(),
+        ),
+    ] {
+        sim.node.node().show_in_cgroup(pid, &group).unwrap();
+        assert_contains(&to_root(&sim), remedy);
+    }
+    sim.node
+        .node()
+        .show_in_cgroup(pid, "/system.slice/train@1.service")
+        .unwrap();
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (before, after) = stat.split_once(") S ").unwrap();
+    let (_, after) = after.split_once(' ').unwrap();
+    sim.fake_proc(pid, "stat", &format!("{before}) S 1 {after}"));
+    let what = to_root(&sim);
+    assert_contains(&what, "MiB, train@1.service) computes");
+    assert_contains(&what, "; `systemctl stop train@1.service` ends it");
+}
+
+#[test]
+fn the_owner_is_told_what_she_can_do() {
+    needs_root!();
+    let sim = Sim::whole("");
+    let app = stranger(&sim, "0");
+    let status = ["status", "--json"];
+    let to_owner = || problem(&mut sim.by_other(&status));
+    assert!(
+        to_owner().ends_with("; start it with `mig-mps run 0 -- PROGRAM`"),
+        "{}",
+        to_owner()
+    );
+    // Another user can do nothing.
+    let mut other = sim.by_other(&status);
+    let what = problem(other.uid(1).gid(1));
+    assert!(what.ends_with("only nobody or root can end it"), "{what}");
+    drop(app);
+    // The device of somebody else.
+    sim.up(&whole("serve = \"user:daemon\""), &["--yes"])
+        .ended(0);
+    let app = stranger(&sim, "0");
+    assert!(
+        to_owner().ends_with("; 0 does not serve nobody: use another device"),
+        "{}",
+        to_owner()
+    );
+    drop(app);
+    // A directory above keeps her out.
+    sim.up(&whole(""), &["--yes"]).ended(0);
+    let app = stranger(&sim, "0");
+    fs::set_permissions(sim.node.run_dir(), fs::Permissions::from_mode(0o750)).unwrap();
+    assert_contains(&to_root(&sim), &format!("`kill {}` ends it", app.pid()));
+}
+
+/// Root becomes a client of any device, and its users are shut out all the same.
+#[test]
+fn a_device_whose_users_are_shut_out_is_not_verified() {
+    needs_root!();
+    let sim = Sim::whole("");
+    sim.run(&["verify"]).ended(0);
+    fs::set_permissions(sim.node.run_dir(), fs::Permissions::from_mode(0o750)).unwrap();
+    let run_dir = sim.node.run_dir().display().to_string();
+    let ran = sim.run(&["verify"]).ended(1);
+    assert_contains(
+        &ran.stderr,
+        &format!(
+            "error: its users may not enter {run_dir}, which leads to the daemon of 0\nhint: let users in (chmod o+x {run_dir})"
+        ),
+    );
+    let json = sim.run(&["verify", "--json"]).ended(1).stdout;
+    assert_contains(&json, "\"result\": \"failed\"");
+    // Those of a group, and a user.
+    fs::set_permissions(sim.node.run_dir(), fs::Permissions::from_mode(0o755)).unwrap();
+    for (serve, who) in [
+        ("user:nobody", "nobody"),
+        ("group:daemon", "the group daemon"),
+    ] {
+        sim.up(&whole(&format!("serve = \"{serve}\"")), &["--yes"])
+            .ended(0);
+        sim.run(&["verify"]).ended(0);
+        fs::set_permissions(sim.node.run_dir(), fs::Permissions::from_mode(0o750)).unwrap();
+        let ran = sim.run(&["verify"]).ended(1);
+        assert_contains(
+            &ran.stderr,
+            &format!("error: {who} may not enter {run_dir}"),
+        );
+        fs::set_permissions(sim.node.run_dir(), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+}
+
+#[test]
+fn run_says_what_a_container_needs() {
+    let sim = Sim::small();
+    let run_dir = sim.node.run_dir().display().to_string();
+    let says = |words: &[&str]| {
+        for engine in ["apptainer", "docker", "enroot", "podman", "srun"] {
+            write_program(sim.node.dir().join("bin").join(engine), "#!/bin/sh\n");
+        }
+        sim.run(&[&["run", "0.2", "--"], words].concat())
+            .ended(0)
+            .stderr
+    };
+    for (words, missing) in [
+        (
+            &["apptainer", "exec", "--nv", "image", "true"][..],
+            format!("Add --bind {run_dir}\n"),
+        ),
+        (
+            &["enroot", "start", "image", "true"],
+            format!("Add --mount {run_dir}:{run_dir} --env CUDA_MPS_PIPE_DIRECTORY"),
+        ),
+        (
+            &["srun", "--container-image=x", "true"],
+            format!("Add --container-mounts={run_dir}:{run_dir}\n"),
+        ),
+        (
+            &["docker", "run", "image"],
+            "Add the options of: mig-mps env 0.2 --format docker\n".to_owned(),
+        ),
+        (
+            &["podman", "run", "image"],
+            "Add the options of: mig-mps env 0.2 --format podman\n".to_owned(),
+        ),
+    ] {
+        let said = says(words);
+        assert_contains(
+            &said,
+            &format!(
+                "does not have {run_dir}, and its programs run outside MPS without it. {missing}"
+            ),
+        );
+    }
+    let bound = format!("--bind={run_dir}");
+    for words in [
+        &["apptainer", "exec", &bound, "image", "true"][..],
+        &["apptainer", "pull", "image"],
+        &["srun", "true"],
+        &["true"],
+    ] {
+        assert_eq!(says(words), "", "{words:?}");
+    }
+}
