@@ -15,7 +15,8 @@ mod visible;
 pub use admission::{ADMISSION_LIMIT, GONE, refuse_unready};
 pub use choice::{LocalRank, Map, NoRank, Wanted, devices_for, free_devices};
 pub use container::{
-    AdmissionHook, CDI_KIND, ContainerDevice, SharedMemory, cdi_specification, missing_for_container,
+    AdmissionHook, CDI_KIND, ContainerDevice, SharedMemory, cdi_specification,
+    missing_for_container,
 };
 pub use device_use::{DeviceUse, LeftMps};
 pub use ready::{ClientSlot, NotReady, Verified, ready, refuse_unmapped, verify};

@@ -241,7 +241,7 @@ fn twelve_programs_share_64_whole_gpus() {
 }
 
 /// A program that is slower with more copies, and prints its latency.
-const PROGRAM: &str = "echo latency_ms 4.5; echo latency_ms 2; echo per_s 30";
+const PROGRAM: &str = "cuda-app run 0.8; echo latency_ms 4.5; echo latency_ms 2; echo per_s 30";
 
 fn compare(sim: &Sim, options: &[&str], script: &str) -> Ran {
     let fixed = ["compare", "--rounds", "1", "--seconds", "0"];
@@ -305,10 +305,15 @@ fn threads_of_clients_are_saved() {
     compare(
         &sim,
         &options,
-        "echo ${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-100}",
+        "cuda-app run 0.8; echo ${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-100}",
     )
     .ended(0);
-    compare(&sim, &[&options[..], &["--by-runs"]].concat(), "true").ended(0);
+    compare(
+        &sim,
+        &[&options[..], &["--by-runs"]].concat(),
+        "cuda-app run 0.8",
+    )
+    .ended(0);
     let saved = fs::read_to_string(figures).unwrap();
     for part in [
         "# by hand\n[[measured]]\nprogram = \"sh\"\n",
@@ -330,7 +335,7 @@ fn an_interrupt_saves_what_was_measured() {
     let (figures, marks) = (dir.join("figures.toml"), dir.join("marks"));
     fs::create_dir(&marks).unwrap();
     let script = format!(
-        "touch {0}/$$; [ $(ls {0} | wc -l) -gt 2 ] && exec sleep 600; echo 7",
+        "touch {0}/$$; [ $(ls {0} | wc -l) -gt 2 ] && exec sleep 600; cuda-app run 0.8; echo 7",
         marks.display()
     );
     let save = [

@@ -50,8 +50,11 @@ fn the_rate_that_a_program_prints() {
        8 outside #################### 80.0
          clients ############################################################ 244
     "#);
-    // It says beforehand how long it will take.
-    assert_snapshot!(ran.stderr, @"24 measurements of up to 10.0 s each: up to 4m0s in all, or longer where one run of the program takes longer. Ctrl-C ends them.");
+    // It says beforehand how long it will take, and afterwards that the program does not use the GPU.
+    assert_snapshot!(ran.stderr, @r"
+    24 measurements of up to 10.0 s each: up to 4m0s in all, or longer where one run of the program takes longer. Ctrl-C ends them.
+    In some measurements the driver listed no copy on 0: the program ended too soon, or did not use the GPU. These figures do not show what MPS is worth.
+    ");
     let json = compare(&sim, &["-n", "2", "--rounds", "2", "--json"], FASTER).json();
     let compared = &json["comparisons"][0];
     assert_eq!(json["quantity"], "rate");
@@ -224,9 +227,137 @@ fn what_a_program_leaves_behind_holds_nothing_up() {
     let pids = std::fs::read_to_string(&marks).unwrap();
     for pid in pids.split_whitespace() {
         assert!(is_alive(pid), "{pid} would have held it up");
+        assert!(is_alive(pid), "{pid} would have held it up");
         kill(pid);
     }
     assert_eq!(json["comparisons"][0]["speed_up"]["mean"], 1.0, "{json:#}");
+}
+
+/// A session of its own does not keep a program: it would use the device in the next measurement.
+#[test]
+fn what_uses_the_device_in_another_session_is_ended() {
+    let sim = Sim::whole("");
+    let script = "setsid cuda-app run 600 >&- 2>&- & cuda-app run 0.5; echo 5";
+    let options = ["-n", "1", "--rounds", "2", "--seconds", "0", "--json"];
+    compare(&sim, &options, script).ended(0);
+    assert_eq!(sim.node.processes("cuda-app run 600"), [0; 0]);
+    assert_eq!(sim.happened("client start"), 8);
+}
+
+/// The workers of a launcher outlive it, and heed no SIGTERM.
+#[test]
+fn what_is_left_of_a_run_ends_before_the_next_one() {
+    let sim = Sim::whole("");
+    let marks = sim.node.dir().join("left");
+    let script = format!(
+        "for pid in $(cat {marks} 2>/dev/null); do kill -0 $pid 2>/dev/null && exit 3; done; \
+         sh -c 'trap \"\" TERM; echo $$ >>{marks}; exec sleep 600' >/dev/null 2>&1 & \
+         until [ -s {marks} ]; do sleep 0.01; done; exit 0",
+        marks = marks.display()
+    );
+    // Several runs for each measurement.
+    let options = ["-n", "1", "--rounds", "1", "--seconds", "0.3", "--json"];
+    compare(&sim, &options, &script).ended(0);
+    let pids = std::fs::read_to_string(&marks).unwrap();
+    assert!(pids.lines().count() >= 2, "{pids}");
+    for pid in pids.split_whitespace() {
+        assert!(!is_alive(pid), "{pid}");
+    }
+}
+
+#[test]
+fn a_program_that_ignores_sigterm_is_killed() {
+    let sim = Sim::whole("");
+    let marks = sim.node.dir().join("ran");
+    let script = format!(
+        "echo $$ >>{}; trap '' TERM; while :; do echo 5; sleep 0.1; done",
+        marks.display()
+    );
+    let options = ["-n", "1", "--rounds", "1", "--seconds", "0.2", "--json"];
+    let json = compare(&sim, &options, &script).json();
+    assert_eq!(json["comparisons"][0]["speed_up"]["mean"], 1.0, "{json:#}");
+    for pid in std::fs::read_to_string(&marks).unwrap().split_whitespace() {
+        assert!(!is_alive(pid), "{pid}");
+    }
+}
+
+/// `compare` of a program that uses the device, in a shell that has done something before. Its figures are to be saved.
+fn compare_after(sim: &Sim, before: &str, program: &str) -> (Ran, String) {
+    let figures = sim.node.dir().join("figures.toml");
+    let file = figures.to_str().unwrap();
+    let options = [
+        "-n",
+        "1",
+        "--rounds",
+        "1",
+        "--seconds",
+        "0.6",
+        "--save",
+        file,
+    ];
+    let ran = compare(sim, &options, &format!("{before}; {program}"));
+    let saved = std::fs::read_to_string(&figures).unwrap();
+    (ran, saved)
+}
+
+const LEAVES: &str = "unset CUDA_MPS_PIPE_DIRECTORY";
+
+/// Also one that is too short to be seen twice, and one that a launcher starts in a session of its own.
+#[test]
+fn a_program_that_leaves_mps_is_not_compared() {
+    let sim = Sim::whole("");
+    for program in [
+        "cuda-app run 0.8",
+        "cuda-app run 0.1",
+        "setsid cuda-app run 0.8; true",
+        "(cuda-app run 0.8 & exec true); sleep 1",
+    ] {
+        let (ran, saved) = compare_after(&sim, LEAVES, program);
+        let said = ran.ended(1).stderr;
+        assert_contains(
+            &said,
+            ") used 0 outside MPS, and the comparison was ended\nhint: the program changes CUDA_MPS_PIPE_DIRECTORY",
+        );
+        assert_eq!(saved, "", "{program}");
+    }
+    let clients = sim.status()["clients"].as_array().unwrap().len();
+    assert_eq!(clients, 0);
+}
+
+/// The other side: what was to be outside MPS is a client.
+#[test]
+fn a_program_that_enters_mps_is_not_compared() {
+    let sim = Sim::whole("");
+    let enters = format!("export CUDA_MPS_PIPE_DIRECTORY={}", sim.pipe("0"));
+    for program in ["cuda-app run 0.8", "cuda-app run 0.1"] {
+        let (ran, saved) = compare_after(&sim, &enters, program);
+        assert_contains(
+            &ran.ended(1).stderr,
+            ") used 0 as an MPS client, and was to run outside MPS\nhint: the program changes",
+        );
+        assert_eq!(saved, "", "{program}");
+    }
+}
+
+#[test]
+fn a_program_that_does_not_use_the_device_is_not_saved() {
+    let sim = Sim::whole("");
+    let (ran, saved) = compare_after(&sim, "true", "echo 5");
+    let ran = ran.ended(1);
+    assert_contains(&ran.stdout, "AS CLIENTS");
+    assert_contains(&ran.stderr, "the driver listed no copy on 0");
+    assert_contains(&ran.stderr, "cannot save the figures of 1 copy");
+    assert_eq!(saved, "");
+    let json = compare(&sim, &["-n", "1", "--rounds", "1", "--json"], "echo 5");
+    assert_eq!(
+        json.json()["comparisons"][0]["with_mps"]["seen_on_device"],
+        false
+    );
+    // One that does is saved.
+    let (ran, saved) = compare_after(&sim, "true", "cuda-app run 0.8; echo 5");
+    let ran = ran.ended(0);
+    assert!(!ran.stderr.contains("listed no copy"), "{}", ran.stderr);
+    assert_contains(&saved, "throughput = 5\n");
 }
 
 /// Ctrl-C ends it, too, while something of the program's that no signal reaches has its output.

@@ -33,7 +33,7 @@ fn to_root(sim: &Sim) -> String {
 }
 
 #[test]
-fn root_is_told_who_it_is_and_how_to_end_and_prevent_it() {
+fn root_sees_who_it_is_and_how_to_end_and_prevent_it() {
     needs_root!();
     let sim = Sim::whole("");
     let app = stranger(&sim, "0");
@@ -120,7 +120,7 @@ fn what_has_a_supervisor_is_ended_by_it() {
 }
 
 #[test]
-fn the_owner_is_told_what_she_can_do() {
+fn the_owner_sees_what_she_can_do() {
     needs_root!();
     let sim = Sim::whole("");
     let app = stranger(&sim, "0");

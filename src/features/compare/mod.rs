@@ -3,6 +3,7 @@
 mod report;
 mod save;
 mod trial;
+mod witness;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -14,12 +15,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::client::{ClientOptions, ClientSlot, Variables, Wanted, free_devices, ready};
 use crate::commands::args::{duration, number};
 use crate::commands::env::{served_by, variables};
-use crate::commands::{Context, verify};
+use crate::commands::{Context, children, verify};
 use crate::error::{CommandError, Result, failed, usage};
 use crate::failure::ExitStatus;
-use crate::host::{Environment, empty_directory};
+use crate::host::{Environment, adopt_descendants, empty_directory};
 use crate::node::{Client, Detail, Node, Served, observe, observe_records};
-use crate::nvml::{EXCLUSIVE_PROCESS, GpuHandle, Nvml};
+use crate::nvml::EXCLUSIVE_PROCESS;
 use crate::render::format::time_taken;
 use crate::render::json::{VERSION, show};
 use crate::render::note;
@@ -28,6 +29,7 @@ use crate::settings::Percentage;
 use report::{Compared, Way};
 use save::Save;
 use trial::{Throughput, Trial, mixed};
+use witness::{Sightings, Witness};
 
 pub use report::Comparison;
 
@@ -101,11 +103,12 @@ pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
 
     let save = args.open_save(&node, served)?;
     let nowhere = empty_directory()?;
+    // What a copy leaves behind can be ended then.
+    adopt_descendants()?;
     let mut measurements = Measurements {
         args,
         environment,
-        nvml: Nvml::open(environment.nvml_library.as_deref())?,
-        device: &served.record.uuid,
+        witness: Witness::new(environment, &node, served)?,
         outside: Variables::outside(&served.record, nowhere.path()),
         mps,
         first: None,
@@ -136,8 +139,26 @@ pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
         comparisons,
     };
     show(&comparison, args.json)?;
+    note_unseen(&comparison);
     // Figures that could not be saved are at least shown.
     saved.map(|()| ExitStatus::Done)
+}
+
+/// Says that copies may not have run as they were to.
+fn note_unseen(comparison: &Comparison) {
+    let name = &comparison.device;
+    let rows = comparison.comparisons.iter();
+    let mut seen = rows.flat_map(|row| [row.without_mps.is_seen(), row.with_mps.is_seen()]);
+    if seen.clone().any(|seen| seen == Some(false)) {
+        note(&format!(
+            "In some measurements the driver listed no copy on {name}: the program ended too soon, or did not use the GPU. \
+             These figures do not show what MPS is worth."
+        ));
+    } else if seen.any(|seen| seen.is_none()) {
+        note(&format!(
+            "Whether the copies were MPS clients was not checked: the driver shows who computes on {name} to root only."
+        ));
+    }
 }
 
 /// Returns the pids of the programs that use a device, as clients or outside MPS.
@@ -255,9 +276,7 @@ impl CompareArgs {
 struct Measurements<'a> {
     args: &'a CompareArgs,
     environment: &'a Environment,
-    nvml: Nvml,
-    /// The UUID of the device.
-    device: &'a str,
+    witness: Witness<'a>,
     outside: Variables,
     mps: Variables,
     /// The first measurement.
@@ -298,12 +317,6 @@ impl Measurements<'_> {
         Ok(())
     }
 
-    /// Returns the device memory in use, in bytes; `None` if the driver does not tell.
-    fn memory_used(&self) -> Option<u64> {
-        let read = self.nvml.supervise_on(self.device, GpuHandle::processes);
-        Some(read.ok()?.memory?.used)
-    }
-
     /// Makes one measurement. Returns the throughput.
     fn measure(&mut self, copies: u32, is_mps: bool, way: &mut Way) -> Result<f64> {
         let trial = Trial {
@@ -313,9 +326,12 @@ impl Measurements<'_> {
             time: self.args.seconds,
             by_runs: self.args.by_runs,
         };
-        let measured = trial.run(&self.environment.interrupt, || {
-            way.memory_used_bytes = way.memory_used_bytes.max(self.memory_used());
-        })?;
+        let mut sightings = Sightings::new(&self.witness, is_mps);
+        let measured = trial.run(&self.environment.interrupt, || sightings.sample());
+        children::end_descendants(&self.environment.host);
+        let measured = measured?;
+        way.memory_used_bytes = way.memory_used_bytes.max(sightings.memory_used);
+        way.sightings.push(sightings.end()?);
         way.latency_ms = measured
             .latency_ms
             .into_iter()

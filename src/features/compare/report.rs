@@ -43,13 +43,35 @@ pub struct Way {
     pub throughput: Vec<f64>,
     /// The most device memory in use, that of the MPS server included; null if the driver does not tell.
     pub memory_used_bytes: Option<u64>,
+    /// True if the driver listed a copy in each round as it was to run: outside MPS, or as a client; null if it shows no
+    /// processes to the caller.
+    #[serde(rename = "seen_on_device", serialize_with = "as_seen")]
+    #[schemars(with = "Option<bool>")]
+    pub sightings: Vec<Option<bool>>,
     /// The largest latency that a copy has printed; null if none has.
     #[serde(rename = "latency_seconds", serialize_with = "as_seconds")]
     #[schemars(with = "Option<f64>")]
     pub latency_ms: Option<f64>,
 }
 
+fn as_seen<S: Serializer>(sightings: &[Option<bool>], serializer: S) -> Result<S::Ok, S::Error> {
+    all_seen(sightings).serialize(serializer)
+}
+
+/// Returns false if a round has no sighting, and `None` if one is hidden.
+fn all_seen(sightings: &[Option<bool>]) -> Option<bool> {
+    if sightings.contains(&Some(false)) {
+        return Some(false);
+    }
+    (!sightings.contains(&None)).then_some(true)
+}
+
 impl Way {
+    /// True if copies were seen in each round; `None` if that is hidden.
+    pub fn is_seen(&self) -> Option<bool> {
+        all_seen(&self.sightings)
+    }
+
     fn mean(&self) -> f64 {
         Spread::of(&self.throughput).mean
     }

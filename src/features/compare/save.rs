@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Context as _, Result, usage};
-use crate::host::{append_privately, count};
+use crate::error::{Context as _, Result, failed, usage};
+use crate::host::{append_privately, count, listed};
 use crate::node::{Node, Served};
 use crate::profile::{MeasuredDevice, Measurement, is_program_name};
 use crate::render::note;
@@ -60,12 +60,20 @@ impl Save {
         })
     }
 
-    /// Appends the figures of clients, as far as they were measured. Where several rounds were made, these are means.
+    /// Appends the figures of clients, as far as they were measured and a copy was seen as a client. Where several rounds
+    /// were made, these are means.
     pub(super) fn append(&mut self, rows: &[Compared], counts_runs: bool) -> Result<()> {
         let measured = rows
             .iter()
             .filter(|row| !row.with_mps.throughput.is_empty());
-        let figures = measured.map(|row| {
+        let (unseen, seen): (Vec<&Compared>, Vec<_>) =
+            measured.partition(|row| row.with_mps.is_seen() == Some(false));
+        self.write(&seen, counts_runs)?;
+        refuse_unseen(&unseen)
+    }
+
+    fn write(&mut self, rows: &[&Compared], counts_runs: bool) -> Result<()> {
+        let figures = rows.iter().map(|row| {
             let way = &row.with_mps;
             let measurement = Measurement {
                 program: self.program.clone(),
@@ -100,4 +108,22 @@ impl Save {
         ));
         Ok(())
     }
+}
+
+/// Refuses figures of programs that were perhaps no clients.
+fn refuse_unseen(rows: &[&Compared]) -> Result<()> {
+    let numbers: Vec<String> = rows.iter().map(|row| row.copies.to_string()).collect();
+    let (numbers, copies) = match rows {
+        [] => return Ok(()),
+        [one] => (
+            numbers.concat(),
+            if one.copies == 1 { "copy" } else { "copies" },
+        ),
+        _ => (listed(&numbers, "and"), "copies"),
+    };
+    let what = format!(
+        "cannot save the figures of {numbers} {copies}: the driver did not list a copy as an MPS client in each round"
+    );
+    Err(failed(what)
+        .hint("measure a program that runs for longer and uses the GPU, with a longer --seconds"))
 }

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{
+    Pid, Signal, WaitOptions, kill_process_group, test_kill_process_group, waitpgid,
+};
 
 use crate::client::Variables;
 use crate::commands::run::{command, not_started};
@@ -22,8 +24,11 @@ use crate::host::{Interrupt, ProcessHandle, bounded};
 /// The time between two samples.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The time that a copy gets to exit after SIGTERM.
-const GRACE: Duration = Duration::from_secs(5);
+/// The time that a copy, or what it has left behind, gets to exit after SIGTERM.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// The time after which it is checked again whether something is left of a copy.
+const MOMENT: Duration = Duration::from_millis(10);
 
 /// The most time for one measurement.
 const LIMIT: Duration = Duration::from_secs(3600);
@@ -76,14 +81,15 @@ struct TrialRun {
 }
 
 impl Trial<'_> {
-    /// Makes the measurement. Calls `sample` from time to time.
+    /// Makes the measurement. Calls `sample` from time to time, and ends the copies when it fails.
     pub(super) fn run(
         &self,
         interrupt: &Interrupt,
-        mut sample: impl FnMut(),
+        mut sample: impl FnMut() -> Result<()>,
     ) -> Result<Throughput> {
         let copies: Vec<TrialCopy> = (0..self.copies).map(|_| TrialCopy::default()).collect();
         let begun = Instant::now();
+        let mut sampled = Ok(());
         let ran: Result<Vec<Option<Throughput>>> = std::thread::scope(|scope| {
             let threads: io::Result<Vec<_>> = copies
                 .iter()
@@ -94,11 +100,16 @@ impl Trial<'_> {
             }
             let threads = threads?;
             while !threads.iter().all(ScopedJoinHandle::is_finished) {
-                sample();
+                if sampled.is_ok() {
+                    sampled = sample();
+                }
                 let has_failed = copies
                     .iter()
                     .any(|copy| copy.has_failed.load(Ordering::Relaxed));
-                let is_over = interrupt.is_asked() || has_failed || begun.elapsed() > LIMIT;
+                let is_over = interrupt.is_asked()
+                    || has_failed
+                    || sampled.is_err()
+                    || begun.elapsed() > LIMIT;
                 for copy in &copies {
                     if is_over || self.is_measured(copy, begun) {
                         copy.end();
@@ -111,6 +122,7 @@ impl Trial<'_> {
         if interrupt.is_asked() {
             return Err(CommandError::new(ExitStatus::Interrupted, "interrupted"));
         }
+        sampled?;
         // Of several failures the first one has ended the others.
         let ran: Option<Vec<Throughput>> = ran?.into_iter().collect();
         sum(ran.ok_or_else(|| {
@@ -165,7 +177,7 @@ impl Trial<'_> {
         let mut command = command(self.words, self.variables);
         command.stdin(Stdio::null());
         command.stdout(writer.try_clone()?).stderr(writer);
-        let held = {
+        let (held, group) = {
             let mut child = lock(&copy.child);
             if copy.is_ended() {
                 return Ok(None);
@@ -175,13 +187,42 @@ impl Trial<'_> {
                 .process_group(0)
                 .spawn()
                 .map_err(|error| not_started(&command, &error))?;
-            let pid = started.id();
+            let group = Pid::from_child(&started);
+            let held = ProcessHandle::open(crate::host::Pid(started.id()));
             *child = Some(started);
-            ProcessHandle::open(crate::host::Pid(pid)).map_err(io::Error::from)?
+            (held.map_err(io::Error::from)?, group)
         };
         // With its ends of the pipe, so that reading ends with the program.
         drop(command);
-        Ok(Some(copy.follow(reader, &held)?))
+        let run = copy.follow(reader, &held);
+        end_group(group);
+        Ok(Some(run?))
+    }
+}
+
+/// Ends what a copy that has exited has left in its process group. It would use the device in the next run.
+fn end_group(group: Pid) {
+    let mut until = Instant::now() + GRACE;
+    let mut left = [Signal::TERM, Signal::KILL].into_iter();
+    let mut signal = left.next();
+    loop {
+        // This process has become the parent of what the copy has started.
+        while let Ok(Some(_)) = waitpgid(group, WaitOptions::NOHANG) {}
+        let is_there = match signal.take() {
+            Some(signal) => kill_process_group(group, signal),
+            None => test_kill_process_group(group),
+        };
+        if is_there.is_err() {
+            return;
+        }
+        std::thread::sleep(MOMENT);
+        if Instant::now() >= until {
+            signal = left.next();
+            if signal.is_none() {
+                return;
+            }
+            until += GRACE;
+        }
     }
 }
 
