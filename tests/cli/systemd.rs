@@ -277,9 +277,11 @@ fn the_unit_of_the_device_plugin_comes_and_goes() {
     [Unit]
     Description=Offer MPS devices to the kubelet
     After=mig-mps.service
+    Before=kubelet.service k3s.service k3s-agent.service rke2-server.service rke2-agent.service k0scontroller.service k0sworker.service snap.microk8s.daemon-kubelite.service
     StartLimitIntervalSec=0
 
     [Service]
+    Type=notify
     ExecStart=/usr/local/bin/mig-mps-device-plugin
     Restart=always
     RestartSec=5s

@@ -135,16 +135,22 @@ fn a_container_gets_names_that_cdi_files_define() {
         let lines = text.lines().filter_map(|line| line.strip_prefix("device "));
         lines.map(str::to_owned).collect::<Vec<String>>()
     };
-    assert_eq!(devices("0.0::0"), ["mig-mps/device=0.0"]);
+    assert_eq!(devices("0.0::0"), ["mig-mps/device=UUID of 0.0"]);
     // A file of NVIDIA's that has one of the two, by its UUID.
     let uuid = sim.uuid("0.1");
     let nvidia = format!("cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: {uuid}\n");
     sim.prepare("etc/cdi/nvidia.yaml", &nvidia);
-    assert_eq!(devices("0.0::0"), ["mig-mps/device=0.0"]);
+    assert_eq!(devices("0.0::0"), ["mig-mps/device=UUID of 0.0"]);
     assert_eq!(
         devices("0.1::0"),
-        ["mig-mps/device=0.1", "nvidia.com/gpu=UUID of 0.1"]
+        ["mig-mps/device=UUID of 0.1", "nvidia.com/gpu=UUID of 0.1"]
     );
+    // The variable for NVIDIA's older runtime is only for containers that NVIDIA's CDI file does not serve.
+    let has_variable = |share| {
+        let answer = kubelet.allocate(SMALL, &[share]).unwrap();
+        answer.envs.contains_key("NVIDIA_VISIBLE_DEVICES")
+    };
+    assert!(has_variable("0.0::0") && !has_variable("0.1::0"));
     fs::remove_file(sim.machine("var/run/cdi/mig-mps.json")).unwrap();
     assert_eq!(devices("0.1::0"), ["nvidia.com/gpu=UUID of 0.1"]);
 }
@@ -167,7 +173,8 @@ fn a_device_for_a_group_needs_a_cdi_file() {
     );
     sim.up(&format!("cdi = true\n{of_group}"), &[]).ended(0);
     let answer = kubelet.allocate("mig-mps.io/gpu", &["0::0"]).unwrap();
-    assert_eq!(answer.cdi_devices[0].name, "mig-mps/device=0");
+    let device = format!("mig-mps/device={}", sim.uuid("0"));
+    assert_eq!(answer.cdi_devices[0].name, device);
 }
 
 #[test]

@@ -42,8 +42,9 @@ fn a_container_is_a_client_of_the_device_that_was_allocated() {
             .iter()
             .map(|cdi| cdi.name.clone())
             .collect();
-        let gpu = format!("nvidia.com/gpu={}", sim.uuid(device));
-        assert_eq!(by_cdi, [format!("mig-mps/device={device}"), gpu.clone()]);
+        let [own, gpu] =
+            ["mig-mps/device", "nvidia.com/gpu"].map(|kind| format!("{kind}={}", sim.uuid(device)));
+        assert_eq!(by_cdi, [own, gpu.clone()]);
         // Without CDI, NVIDIA's runtime brings in what its own CDI file has.
         for devices in [by_cdi, vec![gpu]] {
             let options = options(&answer, &devices);

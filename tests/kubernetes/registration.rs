@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
@@ -16,6 +16,9 @@ use tonic::codegen::http::uri::Authority;
 
 use super::kubelet::Kubelet;
 use super::{Plugin, SHARES, SMALL, TRAINER, command, shared};
+
+/// The time that a report may take in a test.
+const LIMIT: Duration = Duration::from_secs(120);
 
 const GPU: &str = "mig-mps.io/gpu";
 const HEALTHY: [&str; 1] = ["mig-mps.io/gpu 0::0 Healthy"];
@@ -105,6 +108,26 @@ fn a_kubelet_that_died_is_waited_for() {
     });
     kubelet.start();
     kubelet.await_shares(&HEALTHY);
+}
+
+/// A node whose systemd would start the kubelet after the plugin.
+#[test]
+fn systemd_hears_when_the_devices_are_known() {
+    let sim = shared();
+    let socket = sim.node.dir().join("notify");
+    let notified = UnixDatagram::bind(&socket).unwrap();
+    notified.set_read_timeout(Some(LIMIT)).unwrap();
+    let is_ready = || {
+        let mut message = [0; 64];
+        let length = notified.recv(&mut message).unwrap();
+        assert_eq!(&message[..length], b"READY=1");
+    };
+    // The kubelet has never run here: its unit may wait for this one.
+    let _plugin = Plugin::start(&sim, command(&sim).env("NOTIFY_SOCKET", &socket));
+    is_ready();
+    let kubelet = Kubelet::on(&sim);
+    kubelet.await_shares(&SHARES);
+    is_ready();
 }
 
 #[test]

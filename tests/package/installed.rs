@@ -1,7 +1,9 @@
 //! An installed package.
 
+use std::process::Command;
+
 use insta::assert_snapshot;
-use testkit::assert_contains;
+use testkit::{Ran, assert_contains, repository};
 
 use crate::package::deb::{Package, has};
 use crate::package::system::{can_be_copied, installed, is_untouched};
@@ -185,4 +187,30 @@ fn units_of_an_earlier_installation_stay_in_force() {
     /etc/systemd/system/mig-mps-heal.service:ExecStart=/usr/local/bin/mig-mps heal
     /etc/systemd/system/mig-mps.service:ExecStart=/usr/local/bin/mig-mps up /etc/mig-mps/profile.toml --yes --stop-holders --reset --keep-going
     ");
+}
+
+/// An upgrade replaces the program of a device plugin that runs on.
+#[test]
+fn an_upgrade_restarts_the_device_plugin() {
+    let test = "an_upgrade_restarts_the_device_plugin";
+    if !can_be_copied(test) {
+        return;
+    }
+    let postinst = repository().join("src/features/systemd/deb/postinst");
+    let calls = |version: &str| {
+        let script = format!(
+            "mount -t tmpfs tmpfs /run && mkdir -p /run/systemd/system /run/bin
+             printf '#!/bin/sh\\necho \"$@\"\\n' >/run/bin/systemctl && chmod +x /run/bin/systemctl
+             PATH=/run/bin:$PATH sh {} configure {version}",
+            postinst.display()
+        );
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", &script]);
+        Ran::of(&mut command).ended(0).stdout
+    };
+    assert_eq!(calls(""), "daemon-reload\n");
+    assert_eq!(
+        calls("0.2.0-1"),
+        "daemon-reload\ntry-restart mig-mps-device-plugin.service\n"
+    );
 }

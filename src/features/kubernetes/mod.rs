@@ -31,7 +31,7 @@ use tokio::sync::watch::Receiver;
 
 use crate::error::{CommandError, Context as _, Result, failed};
 use crate::failure::ExitStatus;
-use crate::host::{Directory, Environment};
+use crate::host::{Directory, Environment, report_ready};
 use crate::render::table::{Column, Table};
 use crate::render::{note, print, width};
 
@@ -120,6 +120,7 @@ async fn serve(kubelet: Kubelet, environment: Environment) -> Result<()> {
     };
     let environment: &'static Environment = Box::leak(Box::new(environment));
     let mut offers = start_watching(environment)?;
+    report_to_systemd();
     tokio::spawn(keep_pods(kubelet.clone(), environment, offers.clone()));
     let mut served = BTreeSet::new();
     loop {
@@ -171,10 +172,19 @@ async fn lock(kubelet: &Kubelet) -> Result<File> {
                     kubelet.plugins.display()
                 ));
                 is_said = true;
+                // Units that start after this one may be those that make the directory.
+                report_to_systemd();
             }
             None => {}
         }
         tokio::time::sleep(registration::TICK).await;
+    }
+}
+
+/// Reports that the service is up. The unit of the kubelet waits for that.
+fn report_to_systemd() {
+    if let Err(error) = report_ready() {
+        note(&format!("cannot report to systemd: {error}"));
     }
 }
 

@@ -100,17 +100,18 @@ impl Offered {
         let device = self.container.as_ref().map_err(Clone::clone)?;
         let files = cdi_files(host);
         let names = [
-            (CDI_KIND, format!("\"{}\"", self.name), &self.name),
-            (NVIDIA_KIND, device.uuid.clone(), &device.uuid),
+            (CDI_KIND, format!("\"{}\"", self.uuid)),
+            (NVIDIA_KIND, self.uuid.clone()),
         ];
+        // By UUID: the kubelet keeps the answer, and the name may be another device's later.
         let cdi_devices: Vec<_> = names
-            .into_iter()
-            .filter(|(kind, text, _)| {
+            .iter()
+            .filter(|(kind, text)| {
                 let mut files = files.iter();
                 files.any(|file| file.contains(kind) && file.contains(text))
             })
-            .map(|(kind, _, name)| api::CdiDevice {
-                name: format!("{kind}={name}"),
+            .map(|(kind, _)| api::CdiDevice {
+                name: format!("{kind}={}", self.uuid),
             })
             .collect();
         let is_in_cdi = cdi_devices.iter().any(|cdi| cdi.name.starts_with(CDI_KIND));
@@ -135,8 +136,10 @@ impl Offered {
             .iter()
             .map(|(name, value)| ((*name).to_owned(), value.clone()))
             .collect();
-        // For NVIDIA's container runtime without CDI.
-        envs.insert("NVIDIA_VISIBLE_DEVICES".to_owned(), device.uuid.clone());
+        if cdi_devices.len() < names.len() {
+            // For NVIDIA's container runtime without CDI.
+            envs.insert("NVIDIA_VISIBLE_DEVICES".to_owned(), self.uuid.clone());
+        }
         Ok(ContainerAllocateResponse {
             envs,
             mounts,

@@ -222,7 +222,13 @@ WantedBy=multi-user.target
     )
 }
 
-/// The plugin waits for the kubelet by itself. A second one of it on this node, and a mistake on its command line, are final.
+/// The units whose service is the kubelet, also of k3s, RKE2, k0s and `MicroK8s`. systemd ignores units that do not exist.
+const KUBELETS: &str = "kubelet.service k3s.service k3s-agent.service rke2-server.service rke2-agent.service \
+                        k0scontroller.service k0sworker.service snap.microk8s.daemon-kubelite.service";
+
+/// A kubelet that starts judges its pods a second after it has opened its socket, and ends those whose device is not offered by
+/// then: the plugin is ready before. It waits for the kubelet by itself. A second one of it on this node, and a mistake on its
+/// command line, are final.
 fn plugin_service(program: &Path) -> String {
     let last = [ExitStatus::Usage, ExitStatus::Refused].map(|status| (status as u8).to_string());
     format!(
@@ -230,9 +236,11 @@ fn plugin_service(program: &Path) -> String {
 [Unit]
 Description=Offer MPS devices to the kubelet
 After={SERVICE}
+Before={KUBELETS}
 StartLimitIntervalSec=0
 
 [Service]
+Type=notify
 ExecStart={program}
 Restart=always
 RestartSec=5s
