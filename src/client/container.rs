@@ -139,41 +139,48 @@ const OPTIONS_OF_ENGINES: [&str; 5] = [
     "ENROOT_MOUNTS",
 ];
 
-/// Returns the name of the container engine that a command line starts, with what it needs so that the programs in the
-/// container find a device's daemon in this run directory; `None` for another program, or one that has it.
+/// Returns the name of the container engine that a command line starts, perhaps by way of a launcher, and the options by
+/// which programs in the container find their daemon in this directory; `None` if there is no engine, or it has the
+/// directory. A private device has no name.
 pub fn missing_for_container(
     words: &[OsString],
-    device: &str,
-    run_dir: &Path,
+    device: Option<&str>,
+    directory: &Path,
 ) -> Option<(String, String)> {
     let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
-    let engine = words.first()?.rsplit('/').next()?.to_owned();
-    let directory = run_dir.display().to_string();
-    let starts = |verbs: &[&str]| words.iter().any(|word| verbs.contains(&&**word));
-    let missing = match engine.as_str() {
-        "apptainer" | "singularity" if starts(&["exec", "run", "shell", "start"]) => {
-            format!("--bind {directory}")
-        }
-        "enroot" if starts(&["start"]) => format!(
-            "--mount {directory}:{directory} --env CUDA_MPS_PIPE_DIRECTORY --env CUDA_VISIBLE_DEVICES"
-        ),
-        "srun" if words.iter().any(|word| word.starts_with("--container-")) => {
-            format!("--container-mounts={directory}:{directory}")
-        }
-        "docker" | "podman" | "nerdctl" if starts(&["run", "create"]) => {
-            let format = if engine == "podman" {
-                engine.as_str()
-            } else {
-                "docker"
-            };
-            format!("the options of: mig-mps env {device} --format {format}")
-        }
-        _ => return None,
-    };
+    let directory = directory.display().to_string();
+    let missing = words.iter().enumerate().find_map(|(nth, word)| {
+        let (engine, rest) = (word.rsplit('/').next()?, &words[nth + 1..]);
+        let starts = |verbs: &[&str]| rest.iter().any(|word| verbs.contains(&&**word));
+        let passed_on = "--env CUDA_MPS_PIPE_DIRECTORY --env CUDA_VISIBLE_DEVICES";
+        let missing = match (engine, device) {
+            ("apptainer" | "singularity", None) if directory.starts_with("/tmp") => return None,
+            ("apptainer" | "singularity", _) if starts(&["exec", "run", "shell", "start"]) => {
+                format!("--bind {directory}")
+            }
+            ("enroot", _) if starts(&["start"]) => {
+                format!("--mount {directory}:{directory} {passed_on}")
+            }
+            ("srun", _) if rest.iter().any(|word| word.starts_with("--container-")) => {
+                format!("--container-mounts={directory}:{directory}")
+            }
+            ("podman", Some(device)) if starts(&["run", "create"]) => {
+                format!("the options of: mig-mps env {device} --format podman")
+            }
+            ("docker" | "nerdctl", Some(device)) if starts(&["run", "create"]) => {
+                format!("the options of: mig-mps env {device} --format docker")
+            }
+            ("docker" | "nerdctl" | "podman", None) if starts(&["run", "create"]) => {
+                format!("--volume {directory}:{directory} {passed_on}")
+            }
+            _ => return None,
+        };
+        Some((engine.to_owned(), missing))
+    })?;
     let options = OPTIONS_OF_ENGINES.map(|name| std::env::var(name).unwrap_or_default());
     let has_it = words.iter().any(|word| word.contains(&directory))
         || options.iter().any(|option| option.contains(&directory));
-    (!has_it).then_some((engine, missing))
+    (!has_it).then_some(missing)
 }
 
 /// The kind of the devices, before `=` in `--device mig-mps/device=NAME`.

@@ -13,6 +13,7 @@ use super::Context;
 use super::args::{duration, number};
 use super::children::{self, Copy, CopyShare, EndWithCaller};
 use super::env::{served_by, variables_over_own};
+use super::keeper::places;
 use super::private::PrivateDevice;
 use crate::client::{
     ClientOptions, ClientSlot, LocalRank, Map, NoRank, Variables, Wanted, devices_for,
@@ -112,13 +113,13 @@ fn start(args: &RunArgs, environment: &Environment) -> Result<ExitStatus> {
         let devices = wait_until(args.wait, || args.free(environment, count))?;
         let copies = args.spread(&devices, count)?;
         if let Some(first) = devices.first() {
-            args.note_container(&first.served);
+            args.note_container(&first.served, None);
         }
         let code = children::run_copies(environment, &args.command, &copies, EndWithCaller::No)?;
         return children::end_as(code);
     }
     let (served, variables) = args.one(environment)?;
-    args.note_container(&served);
+    args.note_container(&served, None);
     if let Some(Bind::Near) = args.bind {
         bind_near(environment, &served)?;
     }
@@ -152,13 +153,14 @@ impl RunArgs {
         Ok((served.clone(), variables))
     }
 
-    /// Says what a container needs, in which programs would run outside MPS.
-    fn note_container(&self, served: &Served) {
-        let (name, run_dir) = (&served.record.name, served.run_dir.path());
-        if let Some((engine, missing)) = missing_for_container(&self.command, name, run_dir) {
+    /// Says what a container needs, in which programs would run outside MPS. A private daemon is below this directory.
+    fn note_container(&self, served: &Served, private: Option<&Path>) {
+        let name = private.is_none().then_some(served.record.name.as_str());
+        let directory = private.unwrap_or(served.run_dir.path());
+        if let Some((engine, missing)) = missing_for_container(&self.command, name, directory) {
             note(&format!(
                 "A container of {engine} does not have {}, and its programs run outside MPS without it. Add {missing}",
-                run_dir.display()
+                directory.display()
             ));
         }
     }
@@ -226,6 +228,13 @@ impl RunArgs {
             let variables = self.try_device(&device.environment, &device.node, &device.served);
             first = first.or(Some(variables.map_err(|obstacle| obstacle.error)?));
             targets.push(Target::of(node, &device.environment, &device.served));
+        }
+        if let Some(device) = devices.first() {
+            let run_dir = device.served.run_dir.path();
+            let place = places()
+                .into_iter()
+                .find(|place| run_dir.starts_with(place));
+            self.note_container(&device.served, place.as_deref());
         }
         if let Some(count) = copies {
             let copies = self.spread(&targets, count)?;

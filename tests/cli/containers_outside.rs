@@ -104,6 +104,13 @@ fn a_mount_namespace_with_the_directory_is_not_the_cause() {
         assert!(app.wait_up().ends_with("mps no"), "{script}");
         assert_eq!(cause(&sim), expected);
     }
+    // A list of mounts that cannot be read leaves the cause unknown.
+    let script = format!("mount -t tmpfs none {run_dir}");
+    let mut app = App::start(contained(&sim, &[], &script));
+    assert!(app.wait_up().ends_with("mps no"));
+    sim.fake_proc(app.pid(), "mountinfo", "");
+    assert_eq!(cause(&sim), "unknown: its mount namespace is hidden");
+    drop(app);
     let mut app = App::start(contained(&sim, &[], "unset CUDA_MPS_PIPE_DIRECTORY"));
     assert!(app.wait_up().ends_with("mps no"));
     assert_eq!(

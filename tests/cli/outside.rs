@@ -215,6 +215,10 @@ fn run_says_what_a_container_needs() {
             format!("Add --container-mounts={run_dir}:{run_dir}\n"),
         ),
         (
+            &["env", "A=b", "apptainer", "shell", "image"],
+            format!("Add --bind {run_dir}\n"),
+        ),
+        (
             &["docker", "run", "image"],
             "Add the options of: mig-mps env 0.2 --format docker\n".to_owned(),
         ),

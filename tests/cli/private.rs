@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use testkit::{
     App, Dialogue, NOBODY, Ran, Sim, assert_contains, can_run, kill, launched, needs_root,
-    terminal, wait_until,
+    terminal, wait_until, write_program,
 };
 
 /// The directory in which the node's private directories are.
@@ -532,6 +532,29 @@ fn a_plain_user_needs_no_root() {
 }
 
 /// Another user can take the name of the socket, and gets nothing by it.
+/// The name of its directory differs each time, so the one above is to be bound.
+#[test]
+fn a_container_needs_the_directory_above() {
+    let sim = Sim::with("h200", 1);
+    for (engine, words) in [
+        ("enroot", ["enroot", "start", "image"]),
+        ("docker", ["docker", "run", "image"]),
+    ] {
+        write_program(sim.node.dir().join("bin").join(engine), "#!/bin/sh\n");
+        let said = Ran::of(&mut private(&sim, &[&["--"], &words[..]].concat())).ended(0);
+        let place = place(&sim).display().to_string();
+        assert_contains(
+            &said.stderr,
+            &format!(
+                "A container of {engine} does not have {place}, and its programs run outside MPS without it."
+            ),
+        );
+        let options =
+            format!("{place}:{place} --env CUDA_MPS_PIPE_DIRECTORY --env CUDA_VISIBLE_DEVICES");
+        assert_contains(&said.stderr, &options);
+    }
+}
+
 #[test]
 fn a_stranger_on_the_socket_is_named() {
     needs_root!();
