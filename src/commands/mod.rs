@@ -16,6 +16,7 @@ pub mod list;
 pub mod outcome;
 pub mod plan;
 mod private;
+mod private_directory;
 pub mod profiles;
 pub mod restart;
 pub mod run;

@@ -1,20 +1,24 @@
-//! The devices of `run --private`, each with a daemon that runs for its programs alone. The programs of a job step on this
-//! node share it: the first one starts the process that keeps the daemon, and the others find it by the name of a socket.
+//! The devices of `run --private`, each with a daemon that runs for its programs alone. The programs of a job on this node
+//! share it: the first one starts the process that keeps the daemon, and the others find it by the name of a socket.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, ErrorKind, Read};
+use std::io::{self, BufRead, BufReader, ErrorKind};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
-use super::keeper::{Answer, end_left, peer};
+use super::keeper::{Answer, peer};
+use super::private_directory::{end_left, end_processes};
 use crate::error::{CommandError, Result, failed};
 use crate::failure::ExitStatus;
-use crate::host::{Environment, KEEP, bounded, caller, clean_command, run_as, user_name};
+use crate::host::{
+    Environment, Host, KEEP, Pid, bounded, caller, clean_command, run_as, user_name,
+};
 use crate::node::{Device, Node, Served, observe_records};
+use crate::render::note;
 
 /// The time that a daemon may take to start: where many start at once, each waits for the others.
 const START_LIMIT: Duration = Duration::from_secs(150);
@@ -28,6 +32,13 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// The time that a keeper may take to be found.
 const KEEPER_LIMIT: Duration = Duration::from_secs(10);
 
+/// The time after which the state of a keeper that does not answer is read again.
+const STATE_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The number of times in a row that a keeper must be found stopped: when a job that was stopped goes on, its processes do so
+/// one after the other.
+const STOPS: usize = 4;
+
 /// The keepers of a device that may end while a program joins.
 const ATTEMPTS: usize = 10;
 
@@ -38,7 +49,7 @@ pub(super) struct PrivateDevice {
     /// A node of the daemon's record alone.
     pub(super) node: Node,
     pub(super) served: Served,
-    connection: UnixStream,
+    keeper: KeeperConnection,
     directory: PathBuf,
     lock: File,
 }
@@ -56,7 +67,7 @@ impl PrivateDevice {
         }
         let joining = devices.iter().zip(joining);
         joining
-            .map(|(device, connection)| Self::joined(environment, device, connection, until))
+            .map(|(device, keeper)| Self::joined(environment, device, keeper, until))
             .collect()
     }
 
@@ -64,16 +75,16 @@ impl PrivateDevice {
     fn joined(
         environment: &Environment,
         device: &Device,
-        mut connection: UnixStream,
+        mut keeper: KeeperConnection,
         until: Instant,
     ) -> Result<Self> {
         for _ in 0..ATTEMPTS {
-            let answer = read(&connection, until).map_err(|_| late(device))?;
-            if let Some(answer) = answer {
+            let text = keeper.read(until).map_err(|silence| silence.on(device))?;
+            if let Ok(answer) = serde_json::from_str::<Answer>(&text) {
                 let directory = answer.directory()?;
-                return Self::in_directory(environment, device, connection, directory);
+                return Self::in_directory(environment, device, keeper, directory);
             }
-            connection = connect(environment, device, until)?;
+            keeper = connect(environment, device, until)?;
         }
         Err(failed(format_args!(
             "the processes that are to keep the daemon of {} end at once",
@@ -85,26 +96,28 @@ impl PrivateDevice {
     fn in_directory(
         environment: &Environment,
         device: &Device,
-        connection: UnixStream,
+        keeper: KeeperConnection,
         directory: PathBuf,
     ) -> Result<Self> {
-        let lock = File::open(&directory)?;
+        let is_gone = || {
+            let (name, path) = (&device.name, directory.display());
+            failed(format_args!(
+                "cannot join the programs on {name}: the directory of their daemon, {path}, was removed or emptied"
+            ))
+            .hint(format!(
+                "wait until these programs have ended, and run it again; let no script remove {path} while they run"
+            ))
+        };
+        let lock = File::open(&directory).map_err(|_| is_gone())?;
         lock.lock_shared()?;
         let environment = environment.within(&directory);
         let node = observe_records(&environment)?;
-        let served = node.served().next().cloned();
-        let served = served.ok_or_else(|| {
-            failed(format_args!(
-                "the private daemon of {} has ended already",
-                device.name
-            ))
-            .hint("run it again")
-        })?;
+        let served = node.served().next().cloned().ok_or_else(is_gone)?;
         Ok(Self {
             environment,
             node,
             served,
-            connection,
+            keeper,
             directory,
             lock,
         })
@@ -115,13 +128,84 @@ impl Drop for PrivateDevice {
     /// Leaves the device, and waits for the end of the daemon if no other program uses it. A keeper that was killed has
     /// left that to the last program.
     fn drop(&mut self) {
-        let _ = self.connection.shutdown(Shutdown::Write);
-        let _ = self.connection.set_read_timeout(Some(END_LIMIT));
-        let _ = self.connection.read(&mut [0]);
+        let _ = self.keeper.stream.shutdown(Shutdown::Write);
+        if let Err(Silence::Stopped(pid)) = self.keeper.read(Instant::now() + END_LIMIT) {
+            note(&format!(
+                "The private daemon of {} goes on: pid {pid}, which is to end it, is stopped. kill -CONT {pid} lets it.",
+                self.served.record.name
+            ));
+        }
+        // The lock of a directory that is gone still tells whether others use the daemon.
+        let is_last = self.lock.try_lock().is_ok();
         let _ = self.lock.unlock();
+        if !is_last {
+            return;
+        }
         if self.directory.exists() {
             end_left(&self.environment, &self.directory);
         }
+        let record = &self.served.record;
+        let daemon = record.daemon;
+        if daemon.is_some_and(|daemon| daemon.running(&self.environment.host).is_some()) {
+            end_processes(&self.environment, &self.directory, &record.uuid);
+        }
+    }
+}
+
+/// A connection with the process that keeps a daemon. The daemon goes on until all are closed.
+struct KeeperConnection {
+    stream: UnixStream,
+    /// The process id of the keeper; 0 if it is in a pid namespace that cannot be seen.
+    pid: Pid,
+}
+
+/// The reason why a keeper does not answer.
+enum Silence {
+    Late,
+    Stopped(Pid),
+}
+
+impl Silence {
+    fn on(self, device: &Device) -> CommandError {
+        let name = &device.name;
+        match self {
+            Self::Late => late(device),
+            Self::Stopped(pid) => failed(format_args!(
+                "cannot join the programs on {name}: pid {pid}, which keeps their private daemon, is stopped"
+            ))
+            .hint(format!("let it go on: kill -CONT {pid}")),
+        }
+    }
+}
+
+impl KeeperConnection {
+    /// Reads a line; what comes before the end of the connection if there is none.
+    fn read(&self, until: Instant) -> Result<String, Silence> {
+        let mut reader = BufReader::new(&self.stream);
+        let mut text = String::new();
+        let mut stops = 0;
+        while Instant::now() < until {
+            let _ = self.stream.set_read_timeout(Some(STATE_INTERVAL));
+            match reader.read_line(&mut text) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Ok(_) | Err(_) => return Ok(text),
+            }
+            stops = if self.is_keeper_stopped() {
+                stops + 1
+            } else {
+                0
+            };
+            if stops == STOPS {
+                return Err(Silence::Stopped(self.pid));
+            }
+        }
+        Err(Silence::Late)
+    }
+
+    fn is_keeper_stopped(&self) -> bool {
+        // The kernel tells the process id of the machine, whatever a test shows below another root.
+        let keeper = Host::at(Path::new("/")).process(self.pid);
+        keeper.is_some_and(|keeper| keeper.is_stopped)
     }
 }
 
@@ -147,15 +231,15 @@ const KEPT: [&str; 5] = [
     "XDG_RUNTIME_DIR",
 ];
 
-/// Connects to the process that keeps the device's daemon for the caller's job step. Starts one if there is none.
-fn connect(environment: &Environment, device: &Device, until: Instant) -> Result<UnixStream> {
-    let socket = socket(device);
+/// Connects to the process that keeps the device's daemon for the caller's job. Starts one if there is none.
+fn connect(environment: &Environment, device: &Device, until: Instant) -> Result<KeeperConnection> {
+    let socket = socket(environment, device);
     let mut started: Option<Instant> = None;
     loop {
         let is_crowded = match connect_at_once(&socket) {
-            Ok(connection) => {
-                refuse_stranger(device, &connection)?;
-                return Ok(connection);
+            Ok(stream) => {
+                let pid = refuse_stranger(device, &stream)?;
+                return Ok(KeeperConnection { stream, pid });
             }
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => false,
             Err(error) if error.kind() == ErrorKind::WouldBlock => true,
@@ -196,6 +280,8 @@ fn start_keeper(environment: &Environment, device: &Device, socket: &str) -> Res
         &device.uuid,
         "--socket",
         socket,
+        "--first",
+        &std::process::id().to_string(),
         "--apart",
     ]);
     let name = "the process that keeps a private daemon".to_owned();
@@ -209,22 +295,18 @@ fn start_keeper(environment: &Environment, device: &Device, socket: &str) -> Res
     )))
 }
 
-/// Returns the name of the socket: programs of one user, one job step and one device meet there.
-fn socket(device: &Device) -> String {
-    let number = |name| {
-        let value = std::env::var(name).ok();
-        let number: Option<u64> = value.and_then(|value| value.parse().ok());
-        number.map_or_else(|| "-".to_owned(), |number| number.to_string())
-    };
-    let [job, step] = ["SLURM_JOB_ID", "SLURM_STEP_ID"].map(number);
-    format!("mig-mps {} {job}.{step} {}", caller(), device.uuid)
+/// Returns the name of the socket: programs of one user, one job and one device meet there.
+fn socket(environment: &Environment, device: &Device) -> String {
+    let job = environment.host.own_job(|name| std::env::var_os(name));
+    let job = job.as_deref().unwrap_or("-");
+    format!("mig-mps {} {job} {}", caller(), device.uuid)
 }
 
-/// Refuses a socket of another user, who has taken its name.
-fn refuse_stranger(device: &Device, connection: &UnixStream) -> Result<()> {
-    let (user, pid) = peer(connection)?;
+/// Refuses a socket of another user, who has taken its name. Returns the process id of the keeper.
+fn refuse_stranger(device: &Device, stream: &UnixStream) -> Result<Pid> {
+    let (user, pid) = peer(stream)?;
     if user == caller() {
-        return Ok(());
+        return Ok(pid);
     }
     let (name, user) = (&device.name, user_name(user));
     Err(failed(format_args!(
@@ -242,20 +324,9 @@ fn late(device: &Device) -> CommandError {
     .hint("mig-mps doctor finds out why MPS does not work")
 }
 
-/// Reads the keeper's answer; `None` if it ends without one.
-fn read(connection: &UnixStream, until: Instant) -> io::Result<Option<Answer>> {
-    let limit = until.saturating_duration_since(Instant::now());
-    connection.set_read_timeout(Some(limit.max(PAUSE)))?;
-    let mut text = String::new();
-    match BufReader::new(connection).read_line(&mut text) {
-        Ok(_) => Ok(serde_json::from_str(&text).ok()),
-        Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
     use std::os::unix::net::UnixListener;
 
     use super::super::keeper::address;

@@ -13,8 +13,8 @@ use super::Context;
 use super::args::{duration, number};
 use super::children::{self, Copy, CopyShare, EndWithCaller};
 use super::env::{served_by, variables_over_own};
-use super::keeper::places;
 use super::private::PrivateDevice;
+use super::private_directory::places;
 use crate::client::{
     ClientOptions, ClientSlot, LocalRank, Map, NoRank, Variables, Wanted, devices_for,
     free_devices, missing_for_container, ready, refuse_unmapped, visible_devices,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{env, io};
 
+use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGCHLD, SIGXFSZ};
 use signal_hook::flag;
 use thiserror::Error;
@@ -47,6 +48,15 @@ impl Host {
     pub fn boot_id(&self) -> io::Result<String> {
         let id = std::fs::read_to_string(self.root.join("proc/sys/kernel/random/boot_id"))?;
         Ok(id.trim().to_owned())
+    }
+
+    /// Returns this machine as it names itself.
+    pub fn machine(&self) -> Machine {
+        let id = std::fs::read_to_string(self.below("/etc/machine-id"));
+        Machine {
+            name: host_name(),
+            id: id.ok().map(|id| id.trim().to_owned()),
+        }
     }
 
     /// Returns the profile that is applied at boot.
@@ -167,6 +177,23 @@ fn is_mapped(map: &str, id: u32) -> bool {
         let numbers: Vec<u32> = line.split_whitespace().flat_map(str::parse).collect();
         matches!(numbers[..], [first, _, count] if id.checked_sub(first).is_some_and(|at| at < count))
     })
+}
+
+/// A machine. Each file on a file system that machines share belongs to one machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    pub name: String,
+    /// The content of machine-id(5); `None` where there is none, as in many containers.
+    id: Option<String>,
+}
+
+impl Machine {
+    /// True unless both are one machine, which may have been booted in between. Images of machines are copied with their id,
+    /// and some machines get a new one with each boot.
+    pub fn is_other(&self, than: &Self) -> bool {
+        let ids = self.id.as_ref().zip(than.id.as_ref());
+        self.name != than.name || ids.is_some_and(|(own, other)| own != other)
+    }
 }
 
 /// The environment of this program.
@@ -464,6 +491,12 @@ impl Environment {
 fn directory_in(variable: &str) -> Option<PathBuf> {
     let value = env::var_os(variable).filter(|value| !value.is_empty())?;
     Some(value.into())
+}
+
+/// Returns the value of a variable. Bytes that are no text are replaced, so that a value of such bytes is wrong and not
+/// missing.
+pub fn variable(name: &str) -> Option<String> {
+    env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }
 
 /// Returns the name of this machine, as a name of a file.

@@ -5,6 +5,7 @@
 
 mod accounts;
 mod acl;
+mod batch_job;
 mod child;
 mod directory;
 mod environment;
@@ -29,7 +30,9 @@ pub use accounts::{Account, group_name, group_named, names_in, user_name};
 pub use acl::{Permission, check_lists};
 pub use child::{Output, RunError, clean_command, run, run_as, start_apart};
 pub use directory::{Directory, written};
-pub use environment::{Directories, Environment, EnvironmentError, Host, MpsPrograms, host_name};
+pub use environment::{
+    Directories, Environment, EnvironmentError, Host, Machine, MpsPrograms, host_name, variable,
+};
 pub use files::{
     OwnFile, directory_of, empty_directory, in_path, read_configuration, read_text_from,
     write_files_into, write_new_text_to, write_text_to,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::accounts::Account;
 use super::acl::AccessList;
 use super::files::number_in;
-use super::quoted;
+use super::{KEEP, quoted};
 use crate::config::{LOG_DIR, RUN_DIR, STATE_DIR};
 
 /// A user id.
@@ -101,6 +101,9 @@ impl Reader {
 pub fn as_root() -> String {
     if caller() == Uid::ROOT {
         "root of a container may lack the privilege: run it on the host".to_owned()
+    } else if std::env::args_os().nth(1).is_some_and(|word| word == KEEP) {
+        // The user did not run this process.
+        "only root may do that: ask the administrator".to_owned()
     } else {
         format!("run it as root: {}", with_sudo())
     }

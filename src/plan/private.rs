@@ -3,6 +3,7 @@
 use super::refusal::too_old;
 use super::restart::place_on;
 use super::{Action, Obstacle, Place, Plan, Reason, Refusal, Start, StartedBy, UnmanagedDaemon};
+use crate::host::caller;
 use crate::node::Node;
 use crate::settings::{Serve, Settings};
 use crate::state::RunDir;
@@ -27,14 +28,7 @@ pub fn private(node: &Node, run_dir: &RunDir, uuid: &str) -> Result<Plan, Refusa
         return Err(Obstacle::new(what, "mig-mps list shows the devices").into());
     };
     if let Some(other) = UnmanagedDaemon::on_device(node, run_dir, device).first() {
-        let user = other.user.as_deref().unwrap_or("?");
-        let what = format!(
-            "{} has an MPS daemon already: pid {} ({user})",
-            device.name, other.pid
-        );
-        let hint = "programs of two daemons do not share a device, but take turns: run them in one job step, or end \
-                    that daemon";
-        return Err(Obstacle::new(what, hint).into());
+        return Err(has_daemon(node, &device.name, other).into());
     }
     let start = Action::Start(Start {
         name: device.name.clone(),
@@ -51,4 +45,25 @@ pub fn private(node: &Node, run_dir: &RunDir, uuid: &str) -> Result<Plan, Refusa
     let steps = &mut plan.of_gpu(node, &device.key.gpu).steps;
     steps.push(start.because(Reason::ASKED_FOR));
     Ok(plan.complete(node, run_dir))
+}
+
+/// The obstacle of a device's daemon. Its hint is for the caller, who can end no daemon of another user.
+fn has_daemon(node: &Node, device: &str, daemon: &UnmanagedDaemon) -> Obstacle {
+    let pid = daemon.pid;
+    let user = daemon.user.as_deref().unwrap_or("?");
+    let what = format!("{device} has an MPS daemon already: pid {pid} ({user})");
+    let seen = node.unmanaged.iter().find(|seen| seen.pid == pid);
+    let is_own = seen.is_some_and(|seen| seen.user == Some(caller()));
+    let hint = if is_own && seen.is_some_and(|seen| seen.is_orphan) {
+        format!("its directory was removed, and no program can reach it; to end it: kill {pid}")
+    } else if is_own {
+        "programs of two daemons take turns on a device instead of sharing it: run both programs in one job, with Slurm in one \
+         job step, or wait until the programs of that daemon have ended"
+            .to_owned()
+    } else {
+        "use another device, or wait until the programs of that daemon have ended; users share a device by a daemon that root \
+         starts with serve = \"all\""
+            .to_owned()
+    };
+    Obstacle::new(what, hint)
 }

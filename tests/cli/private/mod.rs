@@ -1,5 +1,8 @@
 //! `run --private`: daemons that run for one program, or for the ranks of one, and end with it.
 
+mod faults;
+mod jobs;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -251,6 +254,67 @@ fn nccl_is_warned_of_more_ranks_than_devices() {
     assert_eq!(run(0, None), "");
 }
 
+/// Measured for whole GPUs: ranks on two GPUs are not warned.
+#[test]
+fn nccl_is_warned_of_mig_devices_of_one_gpu() {
+    let sim = Sim::served(
+        "a100-80gb",
+        2,
+        "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"3g\", count = 2 } ]\n",
+    );
+    let run = |words: &[&str], rank: &str, ranks: &str, more: &[(&str, &str)]| {
+        let mut command = sim.command(&[&["run"], words, &["--", "true"]].concat());
+        command
+            .env("LOCAL_RANK", rank)
+            .env("LOCAL_WORLD_SIZE", ranks)
+            .envs(more.iter().copied());
+        Ran::of(&mut command).ended(0).stderr
+    };
+    let warning = "Several ranks have MIG devices of one GPU.";
+    let nccl = [("NCCL_DEBUG", "WARN")];
+    assert_contains(&run(&["--by-rank"], "0", "2", &nccl), warning);
+    assert_eq!(run(&["--by-rank"], "1", "2", &nccl), "");
+    assert_eq!(run(&["--by-rank"], "0", "2", &[]), "");
+    assert_eq!(run(&["--by-rank"], "0", "1", &nccl), "");
+    assert_eq!(run(&["--by-rank", "?.0"], "0", "2", &nccl), "");
+    let enabled = [("NCCL_MULTI_RANK_GPU_ENABLE", "1")];
+    assert_eq!(run(&["--by-rank"], "0", "2", &enabled), "");
+    sim.run(&["down"]).ended(0);
+    let two = format!("{},{}", sim.uuid("0.0"), sim.uuid("0.4"));
+    let visible = [nccl[0], ("CUDA_VISIBLE_DEVICES", two.as_str())];
+    assert_contains(&run(&["--private"], "0", "2", &visible), warning);
+}
+
+/// An MPS client has one device.
+#[test]
+fn a_program_that_gets_one_of_several_devices_is_noted() {
+    let sim = Sim::with("h200", 4);
+    let ranks = |ranks| {
+        let mut command = launch(&sim, 0, ranks, &["--", "true"]);
+        Ran::of(&mut command).ended(0).stderr
+    };
+    assert_contains(&ranks(1), "The program gets 0 alone, of 4 devices");
+    assert_contains(&ranks(2), "The 2 ranks get one device each, of 4");
+    assert_eq!(ranks(4), "");
+    nothing_is_left(&sim);
+    sim.up("[[gpu]]\nselect = { all = true }\nmig = false\n", &[])
+        .ended(0);
+    let run = |words: &[&str], variables: &[(&str, &str)]| {
+        let mut command = sim.command(&[&["run"], words, &["--", "true"]].concat());
+        Ran::of(command.envs(variables.iter().copied()))
+            .ended(0)
+            .stderr
+    };
+    let visible = ("CUDA_VISIBLE_DEVICES", "0,1,2,3");
+    let note = "The program gets 2 alone, and not the 4 devices in CUDA_VISIBLE_DEVICES";
+    assert_contains(&run(&["2"], &[visible]), note);
+    let single = [visible, ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")];
+    assert_contains(&run(&["--by-rank"], &single), "The program gets 0 alone");
+    let four = [visible, ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "4")];
+    assert_eq!(run(&["--by-rank"], &four), "");
+    assert_eq!(run(&["2"], &[("CUDA_VISIBLE_DEVICES", "2")]), "");
+}
+
 #[test]
 fn eight_ranks_of_open_mpi_share_two_daemons() {
     let test = "eight_ranks_of_open_mpi_share_two_daemons";
@@ -492,25 +556,6 @@ fn a_client_that_outlives_the_program_loses_its_daemon() {
 }
 
 #[test]
-fn job_steps_do_not_meet_and_take_no_turns() {
-    let sim = Sim::with("h200", 1);
-    let step = |step: &str, words: &[&str]| {
-        let mut command = private(&sim, words);
-        command.env("SLURM_JOB_ID", "7").env("SLURM_STEP_ID", step);
-        command
-    };
-    let mut first = App::start(step("0", &["--", "cuda-app", "hold"]));
-    assert!(first.wait_up().ends_with("mps yes"));
-    let same = Ran::of(&mut step("0", &["--", "cuda-app", "run", "0"])).ended(0);
-    assert_contains(&same.stdout, "mps yes");
-    let other = Ran::of(&mut step("1", &["--", "true"])).ended(125).stderr;
-    assert_contains(&other, "0 has an MPS daemon already: pid ");
-    assert_contains(&other, "run them in one job step");
-    first.finish();
-    nothing_is_left(&sim);
-}
-
-#[test]
 fn a_plain_user_needs_no_root() {
     needs_root!();
     let sim = Sim::with("h200", 1);
@@ -531,7 +576,6 @@ fn a_plain_user_needs_no_root() {
     nothing_is_left(&sim);
 }
 
-/// Another user can take the name of the socket, and gets nothing by it.
 /// The name of its directory differs each time, so the one above is to be bound.
 #[test]
 fn a_container_needs_the_directory_above() {
@@ -555,6 +599,7 @@ fn a_container_needs_the_directory_above() {
     }
 }
 
+/// Another user can take the name of the socket, and gets nothing by it.
 #[test]
 fn a_stranger_on_the_socket_is_named() {
     needs_root!();
@@ -562,7 +607,7 @@ fn a_stranger_on_the_socket_is_named() {
         return;
     }
     let sim = Sim::with("h200", 1);
-    let name = format!("mig-mps 0 -.- {}", sim.uuid("0"));
+    let name = format!("mig-mps 0 - {}", sim.uuid("0"));
     let script = "import os, socket, sys, time\nos.setgid(65534); os.setuid(65534)\n\
         s = socket.socket(socket.AF_UNIX); s.bind('\\0' + sys.argv[1]); s.listen()\n\
         print('up', flush=True); time.sleep(600)";
@@ -588,7 +633,7 @@ fn a_stranger_who_joins_does_not_keep_a_daemon() {
     }
     let sim = Sim::with("h200", 1);
     let app = holding(&sim, &[]);
-    let name = format!("mig-mps 0 -.- {}", sim.uuid("0"));
+    let name = format!("mig-mps 0 - {}", sim.uuid("0"));
     let script = "import os, socket, sys, time\nos.setgid(65534); os.setuid(65534)\n\
         s = socket.socket(socket.AF_UNIX); s.connect('\\0' + sys.argv[1])\n\
         print(len(s.recv(100)), flush=True); time.sleep(600)";

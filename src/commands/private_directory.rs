@@ -1,0 +1,247 @@
+//! The directory of a private daemon: its place, its mark, and the end of the daemon in it.
+
+use std::fs::{self, File, Permissions, TryLockError};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use super::drain::AT_ONCE;
+use super::{LOCK_LIMIT, locked};
+use crate::apply::{self, Allowed, ApplyContext, OnFailure};
+use crate::error::{Result, failed};
+use crate::host::{
+    Directory, Environment, MpsPrograms, Uid, caller, raise_memory, raise_open_files,
+    take_limits_of_services,
+};
+use crate::mps::{ControlProgram, Daemon, MAX_PIPE_DIR};
+use crate::node::{ANSWER_LIMIT, Detail, Node, observe, observe_records, observe_without_driver};
+use crate::plan::{self, Down, Plan};
+use crate::render::{ProgressForm, progress};
+use crate::state::RunDir;
+
+/// The start of the names of private directories.
+const PREFIX: &str = "mig-mps-";
+
+/// The letters after it, which nobody can guess.
+const RANDOM: usize = 6;
+
+/// The file with the boot in which a private directory was made. A run directory to which a user has given such a name
+/// has none.
+const MARK: &str = "private";
+
+/// The hint where the reason may be in logs.
+const LOGS: &str = "mig-mps doctor finds known causes; MIG_MPS_LOG_DIR may name a directory in which the logs stay";
+
+/// A directory of one device's daemon, its records and its logs, which nobody else can enter.
+pub(super) struct PrivateDirectory {
+    directory: TempDir,
+    environment: Environment,
+    device: String,
+    /// Programs and this process hold it: a directory without holders is what killed ones have left. systemd-tmpfiles
+    /// leaves a locked directory alone, however old its files are.
+    _lock: File,
+}
+
+impl PrivateDirectory {
+    /// Makes the directory and starts the daemon. First ends what killed processes have left.
+    pub(super) fn with_daemon(caller: &Environment, device: &str) -> Result<Self> {
+        raise_open_files()?;
+        raise_memory()?;
+        // The limits of a job hold for its daemon too.
+        let _ = take_limits_of_services();
+        for place in places() {
+            sweep(caller, &place);
+        }
+        let boot_id = caller.host.boot_id()?;
+        let directory = make(device)?;
+        let lock = File::open(directory.path())?;
+        lock.lock_shared()?;
+        fs::write(directory.path().join(MARK), boot_id)?;
+        let environment = caller.within(directory.path());
+        let private = Self {
+            directory,
+            environment,
+            device: device.to_owned(),
+            _lock: lock,
+        };
+        match start(&private.environment, device) {
+            Ok(()) => Ok(private),
+            Err(mut error) => {
+                // Its logs are removed with it.
+                let own = private.directory.path().display().to_string();
+                if error.hints.iter().any(|hint| hint.contains(&own)) {
+                    error.hints = vec![LOGS.to_owned()];
+                }
+                private.end();
+                Err(error)
+            }
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Ends the daemon and removes the directory. That stays if the kernel cannot end a process.
+    pub(super) fn end(self) {
+        let path = self.directory.path();
+        let is_recorded = RunDir::at(path).has_record(&self.device);
+        let is_stopped = is_stopped(&self.environment, path);
+        if !is_recorded {
+            end_processes(&self.environment, path, &self.device);
+        }
+        if !is_stopped {
+            let _ = self.directory.keep();
+        }
+    }
+}
+
+/// Returns the directories in which a private one may be, the best one first.
+pub(super) fn places() -> Vec<PathBuf> {
+    let named =
+        ["XDG_RUNTIME_DIR", "TMPDIR"].map(|name| std::env::var_os(name).unwrap_or_default());
+    let mut places: Vec<PathBuf> = named.into_iter().map(PathBuf::from).collect();
+    places.push(PathBuf::from("/tmp"));
+    // The answer to programs is text.
+    places.retain(|place| place.is_absolute() && place.to_str().is_some());
+    places.dedup();
+    places
+}
+
+/// Makes a private directory that no other user can replace, and in which the path of the device's pipe directory is short
+/// enough for a socket.
+fn make(device: &str) -> Result<TempDir> {
+    let mut causes = Vec::new();
+    for place in places() {
+        let path = place.join(format!("{PREFIX}{}", "x".repeat(RANDOM)));
+        let length = RunDir::at(&path).pipe_dir(device).as_os_str().len();
+        if length > MAX_PIPE_DIR {
+            causes.push(format!("{}: its path is too long", place.display()));
+            continue;
+        }
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(PREFIX).rand_bytes(RANDOM);
+        builder.permissions(Permissions::from_mode(0o700));
+        let made = builder.tempdir_in(&place);
+        match made.and_then(|made| Directory::open(made.path()).map(|_| made)) {
+            Ok(directory) => return Ok(directory),
+            Err(error) => causes.push(error.to_string()),
+        }
+    }
+    let causes = causes.join("; ");
+    let what = format!("cannot make a directory for a private daemon: {causes}");
+    Err(failed(what).hint("set TMPDIR to a directory of this machine with a short path"))
+}
+
+/// Starts the device's daemon, with a server.
+fn start(environment: &Environment, device: &str) -> Result<()> {
+    let directories = environment.directories()?;
+    let _lock = locked(environment, &directories, LOCK_LIMIT)?;
+    let node = observe(environment, Detail::CLIENTS)?;
+    let plan = plan::private(&node, &RunDir::at(&directories.run), device)?;
+    carry_out(environment, &node, &plan, OnFailure::RollBack)
+}
+
+/// Stops the daemon in a private directory. Returns false if it may still run: its record may be one that cannot be read.
+fn is_stopped(environment: &Environment, directory: &Path) -> bool {
+    stop(environment).is_ok() && RunDir::at(directory).has_no_records()
+}
+
+/// Stops the daemon that has a record, whatever it does, and ends its clients.
+fn stop(environment: &Environment) -> Result<()> {
+    let directories = environment.directories()?;
+    let mut node = observe_records(environment)?;
+    let Some(name) = node
+        .served()
+        .map(|served| served.record.name.clone())
+        .next()
+    else {
+        return Ok(());
+    };
+    node.devices.retain(|device| device.name == name);
+    observe_without_driver(environment, &mut node, ANSWER_LIMIT);
+    let all = Down {
+        devices: Vec::new(),
+        force: Some(AT_ONCE),
+        destroy_mig: false,
+        disable_mig: false,
+        purge: false,
+    };
+    let plan = plan::down(&node, &RunDir::at(&directories.run), &all)?;
+    carry_out(environment, &node, &plan, OnFailure::GoOn)
+}
+
+fn carry_out(
+    environment: &Environment,
+    node: &Node,
+    plan: &Plan,
+    on_failure: OnFailure,
+) -> Result<()> {
+    // The daemon belongs to the program, and not to the machine.
+    let programs = MpsPrograms {
+        scopes: None,
+        ..environment.mps_programs()?
+    };
+    let context = ApplyContext {
+        environment,
+        directories: &environment.directories()?,
+        programs: &programs,
+        node,
+        allowed: Allowed::default(),
+    };
+    let silent = progress(plan, ProgressForm::None);
+    Ok(apply::run(plan, &context, silent.as_ref(), on_failure)?)
+}
+
+/// Ends the processes of a daemon that are left, whatever has become of its directory and its record.
+pub(super) fn end_processes(environment: &Environment, directory: &Path, device: &str) {
+    let pipe = RunDir::at(directory).pipe_dir(device);
+    // No session is opened, so no program of NVIDIA is needed.
+    let daemon = Daemon::new(
+        MpsPrograms::default(),
+        ControlProgram::of(""),
+        pipe,
+        directory.join("log"),
+    );
+    let _ = daemon.end_unrecorded(&environment.host, caller(), false);
+}
+
+/// Ends the daemons that killed processes of this user have left in private directories, and removes these.
+fn sweep(environment: &Environment, place: &Path) {
+    for entry in fs::read_dir(place).into_iter().flatten().flatten() {
+        let is_private = entry.file_name().to_string_lossy().starts_with(PREFIX);
+        if is_private {
+            end_left(environment, &entry.path());
+        }
+    }
+}
+
+/// Ends the daemon in a private directory of this user, and removes the directory, unless a process holds it.
+///
+/// A directory of another boot stays: machines may share the file system, and the locks of another machine, where its daemon
+/// may run, are not seen here.
+pub(super) fn end_left(environment: &Environment, directory: &Path) {
+    let is_own = directory
+        .symlink_metadata()
+        .is_ok_and(|meta| meta.is_dir() && Uid(meta.uid()) == caller());
+    // One that was just made is not locked yet, and not marked.
+    if !is_own || !is_of_this_boot(environment, directory) {
+        return;
+    }
+    let Ok(lock) = File::open(directory) else {
+        return;
+    };
+    match lock.try_lock() {
+        Ok(()) if is_stopped(&environment.within(directory), directory) => {
+            let _ = fs::remove_dir_all(directory);
+        }
+        Ok(()) | Err(TryLockError::WouldBlock | TryLockError::Error(_)) => {}
+    }
+}
+
+fn is_of_this_boot(environment: &Environment, directory: &Path) -> bool {
+    let mark = fs::read_to_string(directory.join(MARK));
+    let boot_id = environment.host.boot_id();
+    mark.is_ok_and(|mark| boot_id.is_ok_and(|boot_id| boot_id == mark))
+}

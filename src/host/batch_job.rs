@@ -1,0 +1,306 @@
+//! The job of a batch system that this process belongs to: what ends together.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
+
+use super::{Host, Uid, caller};
+
+/// The variables with the ids of jobs, where no control group tells: of Slurm and its steps, PBS and Torque, LSF and its
+/// arrays, OAR, Flux, `HTCondor`, Cobalt, and Fujitsu's. A job in a job has both.
+const VARIABLES: [&str; 10] = [
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+    "PBS_JOBID",
+    "LSB_JOBID",
+    "LSB_JOBINDEX",
+    "OAR_JOB_ID",
+    "FLUX_JOB_ID",
+    "_CONDOR_JOB_AD",
+    "COBALT_JOBID",
+    "PJM_JOBID",
+];
+
+/// Grid Engine's. Other programs set the first one as well, and no other the second.
+const OF_GRID_ENGINE: [&str; 2] = ["JOB_ID", "SGE_TASK_ID"];
+
+impl Host {
+    /// Returns a word for the job that the caller belongs to, the same for all its processes on this node; `None` outside
+    /// jobs. A job step of Slurm counts as a job.
+    ///
+    /// The nearest control group that a batch system has made decides, since its end is the end of what is in it. So does a
+    /// login session whose processes logind ends. The caller can set the variables, so they decide only which of the caller's
+    /// programs belong together.
+    pub fn own_job(&self, variable: impl Fn(&str) -> Option<OsString>) -> Option<String> {
+        let groups = fs::read_to_string(self.root.join("proc/self/cgroup")).unwrap_or_default();
+        let hasher = BuildHasherDefault::<DefaultHasher>::new();
+        let hash = match (job_group(&groups), ids(variable)) {
+            (Some(group), _) => hasher.hash_one(group),
+            (None, Some(ids)) => hasher.hash_one(ids),
+            (None, None) => hasher.hash_one(session(&groups).filter(|_| self.ends_sessions())?),
+        };
+        Some(format!("{hash:016x}"))
+    }
+
+    /// True if logind ends the caller's processes with their session: `KillUserProcesses=` (logind.conf(5)), by default not
+    /// for root. Distributions set it to no unless a file says otherwise.
+    fn ends_sessions(&self) -> bool {
+        // Of two files with one name, the later one counts.
+        let places = ["usr/lib", "usr/local/lib", "run", "etc"];
+        let places = places.map(|place| self.root.join(place).join("systemd"));
+        let own = places.iter().rev().map(|place| place.join("logind.conf"));
+        let own = own.into_iter().find(|file| file.exists());
+        let parts: BTreeMap<OsString, _> = places
+            .iter()
+            .filter_map(|place| fs::read_dir(place.join("logind.conf.d")).ok())
+            .flat_map(Iterator::flatten)
+            .filter(|file| file.path().extension().is_some_and(|kind| kind == "conf"))
+            .map(|file| (file.file_name(), file.path()))
+            .collect();
+        let texts = own.into_iter().chain(parts.into_values());
+        let texts = texts.filter_map(|file| fs::read_to_string(file).ok());
+        let last = texts.filter_map(|text| kills(&text)).next_back();
+        caller() != Uid::ROOT && last == Some(true)
+    }
+}
+
+/// Returns the value of `KillUserProcesses=` in a file of logind, if it has one.
+fn kills(text: &str) -> Option<bool> {
+    let mut is_in_section = false;
+    let mut last = None;
+    for line in text.lines().map(str::trim) {
+        if line.starts_with('[') {
+            is_in_section = line == "[Login]";
+        } else if is_in_section
+            && let Some((key, value)) = line.split_once('=')
+            && key.trim_end() == "KillUserProcesses"
+        {
+            let value = value.trim().to_lowercase();
+            last = Some(["1", "yes", "y", "true", "t", "on"].contains(&value.as_str()));
+        }
+    }
+    last
+}
+
+/// Returns the control group of the login session.
+fn session(groups: &str) -> Option<&str> {
+    let mut paths = groups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    paths.find_map(|path| {
+        let (user, rest) = path.strip_prefix("/user.slice/")?.split_once("/session-")?;
+        let number = rest.split('/').next()?;
+        (!user.contains('/')).then(|| &path[..path.len() - rest.len() + number.len()])
+    })
+}
+
+/// Returns the ids of the jobs, each with the name of its variable.
+fn ids(variable: impl Fn(&str) -> Option<OsString>) -> Option<Vec<(&'static str, OsString)>> {
+    let grid_engine = variable(OF_GRID_ENGINE[1]).map(|_| OF_GRID_ENGINE);
+    let names = VARIABLES
+        .into_iter()
+        .chain(grid_engine.into_iter().flatten());
+    let ids: Vec<_> = names
+        .filter_map(|name| Some((name, variable(name).filter(|id| !id.is_empty())?)))
+        .collect();
+    (!ids.is_empty()).then_some(ids)
+}
+
+/// Returns the innermost group of a job in the lines of `/proc/PID/cgroup`.
+fn job_group(groups: &str) -> Option<String> {
+    let paths = groups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    let mut jobs = paths.filter_map(|path| {
+        let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+        let mut inner = (0..parts.len()).rev();
+        let nth = inner.find(|&nth| is_of_job(&parts[..nth], parts[nth]))?;
+        Some(
+            [&parts[..nth], &[without_process(parts[nth])]]
+                .concat()
+                .join("/"),
+        )
+    });
+    jobs.next()
+}
+
+/// True for the group of a job, by its name and those of the groups above.
+fn is_of_job(above: &[&str], name: &str) -> bool {
+    let parent = above.last().copied().unwrap_or_default();
+    let is_below = |system: &str| above.iter().any(|group| group.contains(system));
+    let is_number = name.starts_with(|first: char| first.is_ascii_digit());
+    let is_unit = |start: &str, end: &str| name.starts_with(start) && name.ends_with(end);
+    // Slurm: slurm/uid_1000/job_7/step_0 and slurmstepd.scope/job_7/step_0; a task's group is below that of its step.
+    (name.starts_with("job_") || parent.starts_with("job_") && name.starts_with("step_"))
+        && is_below("slurm")
+        // PBS: pbs_jobs.service/jobid/7.server, with version 2 of control groups pbs_jobs.service/jobs/7.server, earlier
+        // pbspro/7.server and pbspro.slice/pbspro-7.server.slice. Torque: torque/7.server.
+        || is_number && (is_below("pbs") || parent == "torque")
+        || is_below("pbs") && is_unit("pbs", ".slice")
+        // LSF: lsf/CLUSTER/job.7.PID.TIME
+        || is_below("lsf") && name.starts_with("job.")
+        // Grid Engine: UGE/7.1, and what a site's starter makes.
+        || is_number && ["AGE", "UGE", "sge"].contains(&parent)
+        || is_unit("sge-shepherd-", ".scope")
+        // HTCondor: htcondor/condor_var_lib_condor_execute_slot1_1@node, a group for each slot.
+        || name.starts_with("condor_") && (parent == "htcondor" || name.contains("_slot"))
+        // OAR: oar/alice_7 and oar-u1000-j7.slice
+        || parent == "oar"
+        || is_unit("oar-", ".slice") && name.contains("-j")
+        // Flux: imp-shell-0-ID.service and shell-0-ID.service
+        || is_unit("imp-shell-", ".service")
+        || is_unit("shell-", ".service")
+}
+
+/// Returns the name of a group without the process id and the time that LSF puts behind a job: a job has several such groups.
+fn without_process(name: &str) -> &str {
+    let mut parts = name.rsplitn(3, '.');
+    let numbers = [parts.next(), parts.next()];
+    let is_number = |part: Option<&str>| part.is_some_and(|part| part.parse::<u64>().is_ok());
+    match parts.next() {
+        Some(job) if job.starts_with("job.") && numbers.into_iter().all(is_number) => job,
+        _ => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// Returns the word for a job with these groups and variables.
+    fn job(groups: &str, variables: &[(&str, &str)]) -> Option<String> {
+        let root = tempfile::tempdir().unwrap();
+        let own = root.path().join("proc/self");
+        fs::create_dir_all(&own).unwrap();
+        fs::write(own.join("cgroup"), groups).unwrap();
+        Host::at(root.path()).own_job(|name| {
+            let mut found = variables.iter().filter(|(known, _)| *known == name);
+            found.next().map(|(_, value)| OsString::from(value))
+        })
+    }
+
+    /// Groups of two processes of a job, and of another job.
+    const GROUPS: &[(&str, &str, &str)] = &[
+        (
+            "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0",
+            "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_1",
+            "0::/system.slice/slurmstepd.scope/job_7/step_1/user/task_0",
+        ),
+        (
+            "9:pids:/system.slice/slurmd.service\n4:memory:/slurm/uid_1000/job_7/step_batch",
+            "9:pids:/\n4:memory:/slurm/uid_1000/job_7/step_batch/task_0",
+            "4:memory:/slurm/uid_1000/job_8/step_batch",
+        ),
+        (
+            "4:memory:/pbs_jobs.service/jobid/7.server",
+            "4:memory:/pbs_jobs.service/jobid/7.server/inner",
+            "4:memory:/pbs_jobs.service/jobid/8.server",
+        ),
+        (
+            "0::/pbs_jobs.service/jobs/7[1].server",
+            "0::/pbs_jobs.service/jobs/7[1].server",
+            "0::/pbs_jobs.service/jobs/7[2].server",
+        ),
+        (
+            "4:cpuset:/pbspro.slice/pbspro-7.server.slice",
+            "4:cpuset:/pbspro.slice/pbspro-7.server.slice",
+            "4:cpuset:/pbspro.slice/pbspro-8.server.slice",
+        ),
+        (
+            "4:cpuset:/torque/7.server",
+            "4:cpuset:/torque/7.server",
+            "4:cpuset:/torque/8.server",
+        ),
+        (
+            "4:memory:/lsf/cluster1/job.7.4711.1700000000",
+            "4:memory:/lsf/cluster1/job.7.4722.1700000009",
+            "4:memory:/lsf/cluster1/job.8.4733.1700000000",
+        ),
+        (
+            "4:memory:/lsf/cluster1/job.7[1].4711.1700000000",
+            "4:memory:/lsf/cluster1/job.7[1].4722.1700000009",
+            "4:memory:/lsf/cluster1/job.7[2].4733.1700000000",
+        ),
+        (
+            "4:cpuset:/UGE/7.1",
+            "4:cpuset:/UGE/7.1",
+            "4:cpuset:/UGE/7.2",
+        ),
+        (
+            "0::/sge.slice/sge-shepherd.slice/sge-shepherd-7-0.slice/sge-shepherd-7-0.scope",
+            "0::/sge.slice/sge-shepherd.slice/sge-shepherd-7-0.slice/sge-shepherd-7-0.scope",
+            "0::/sge.slice/sge-shepherd.slice/sge-shepherd-8-0.slice/sge-shepherd-8-0.scope",
+        ),
+        (
+            "0::/system.slice/condor.service/htcondor/condor_var_lib_condor_execute_slot1_1@n1",
+            "4:memory:/\n0::/system.slice/condor.service/htcondor/condor_var_lib_condor_execute_slot1_1@n1",
+            "0::/system.slice/condor.service/htcondor/condor_var_lib_condor_execute_slot1_2@n1",
+        ),
+        (
+            "4:cpuset:/oar/alice_7",
+            "4:cpuset:/oar/alice_7",
+            "4:cpuset:/oar/alice_8",
+        ),
+        (
+            "0::/oar.slice/oar-u1000.slice/oar-u1000-j7.slice/oar.scope",
+            "0::/oar.slice/oar-u1000.slice/oar-u1000-j7.slice/session.scope",
+            "0::/oar.slice/oar-u1000.slice/oar-u1000-j8.slice/oar.scope",
+        ),
+        (
+            "0::/user.slice/user-500.slice/user@500.service/imp-shell-0-f7.service",
+            "0::/user.slice/user-500.slice/user@500.service/imp-shell-0-f7.service",
+            "0::/user.slice/user-500.slice/user@500.service/imp-shell-0-f8.service",
+        ),
+        // A job in a job.
+        (
+            "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0/htcondor/condor_scratch_slot1",
+            "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0/htcondor/condor_scratch_slot1",
+            "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0/htcondor/condor_scratch_slot2",
+        ),
+    ];
+
+    #[test]
+    fn processes_of_one_group_belong_together() {
+        for (one, same, other) in GROUPS {
+            let own = job(one, &[]);
+            assert!(own.is_some(), "{one}");
+            assert_eq!(job(same, &[("PBS_JOBID", "9")]), own, "{one}");
+            assert_ne!(job(other, &[]), own, "{one}");
+        }
+    }
+
+    #[test]
+    fn login_sessions_and_services_are_no_jobs() {
+        for groups in [
+            "",
+            "0::/",
+            "0::/user.slice/user-1000.slice/session-3.scope",
+            "0::/user.slice/user-1000.slice/user@1000.service/app.slice/vte-spawn-7.scope",
+            "0::/system.slice/slurmd.service",
+            "0::/system.slice/slurmstepd.scope/system",
+            "0::/system.slice/pbs.service",
+            "0::/system.slice/condor.service",
+            "0::/system.slice/gitlab-runner.service/job_7",
+            "4:memory:/docker/0123",
+        ] {
+            assert_eq!(job(groups, &[]), None, "{groups}");
+        }
+    }
+
+    #[test]
+    fn without_groups_the_ids_of_jobs_count() {
+        let names = VARIABLES.into_iter();
+        for name in names {
+            let [one, other] = ["7", "8"].map(|id| job("0::/", &[(name, id)]));
+            assert!(one.is_some() && one != other, "{name}");
+        }
+        let task = ("SGE_TASK_ID", "undefined");
+        let [one, other] = ["7", "8"].map(|id| job("0::/", &[("JOB_ID", id), task]));
+        assert!(one.is_some() && one != other);
+        assert_eq!(job("0::/", &[("JOB_ID", "7")]), None);
+        assert_eq!(job("0::/", &[("PBS_JOBID", "")]), None);
+        // A job of Flux in a job of LSF.
+        let inner = |flux| job("0::/", &[("LSB_JOBID", "7"), ("FLUX_JOB_ID", flux)]);
+        assert_ne!(inner("f1"), inner("f2"));
+        assert!(Host::at(Path::new("/nowhere")).own_job(|_| None).is_none());
+    }
+}

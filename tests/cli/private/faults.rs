@@ -1,0 +1,141 @@
+//! Private daemons whose directory, keeper or programs meet what they do not expect.
+
+use testkit::{needs_root, stop};
+
+use super::*;
+
+/// A second node stands for another machine, to which each lock of the first one seems free: NFS has no locks of directories.
+#[test]
+fn a_daemon_of_another_machine_is_left_alone_in_a_shared_directory() {
+    let (sim, other) = (Sim::with("h200", 1), Sim::with("h200", 1));
+    let app = holding(&sim, &[]);
+    for keeper in keepers(&sim) {
+        kill(keeper);
+    }
+    kill(app.pid());
+    let shared = directories(place(&sim));
+    let mut on_other = private(&other, &["--", "cuda-app", "run", "0"]);
+    let ran = Ran::of(on_other.env("TMPDIR", place(&sim))).ended(0);
+    assert_contains(&ran.stdout, "mps yes");
+    assert_eq!((directories(place(&sim)), daemons(&sim)), (shared, 1));
+    // Its own machine ends it.
+    let _ = Ran::of(&mut private(&sim, &["--", "true"])).ended(0);
+    nothing_is_left(&sim);
+}
+
+/// As by `trap 'rm -rf $TMPDIR/*' EXIT` of a job's script.
+fn remove_directories(sim: &Sim) {
+    for directory in directories(place(sim)) {
+        fs::remove_dir_all(directory).unwrap();
+    }
+}
+
+#[test]
+fn a_daemon_whose_directory_is_gone_ends_with_the_last_program() {
+    let sim = Sim::with("h200", 1);
+    let app = holding(&sim, &[]);
+    remove_directories(&sim);
+    let joining = Ran::of(&mut private(&sim, &["--", "true"]))
+        .ended(125)
+        .stderr;
+    assert_contains(
+        &joining,
+        "error: cannot join the programs on 0: the directory",
+    );
+    assert_contains(&joining, "hint: wait until these programs have ended");
+    assert_eq!(daemons(&sim), 1);
+    app.finish();
+    nothing_is_left(&sim);
+    // Emptied, and without the keeper.
+    let app = holding(&sim, &[]);
+    for keeper in keepers(&sim) {
+        kill(keeper);
+    }
+    fs::remove_dir_all(directories(place(&sim))[0].join(sim.uuid("0"))).unwrap();
+    app.finish();
+    nothing_is_left(&sim);
+    let first = holding(&sim, &[]);
+    let second = holding(&sim, &[]);
+    for keeper in keepers(&sim) {
+        kill(keeper);
+    }
+    remove_directories(&sim);
+    first.finish();
+    assert_eq!(daemons(&sim), 1);
+    second.finish();
+    nothing_is_left(&sim);
+}
+
+/// A keeper whose first program is on its way.
+fn keeper_for(sim: &Sim, device: &str, first: u32) -> Child {
+    let (uuid, first) = (sim.uuid(device), first.to_string());
+    let socket = format!("mig-mps test {uuid}");
+    let mut keeper = sim.command(&["keep", "--device", &uuid, "--first", &first]);
+    keeper.args(["--socket", &socket]);
+    keeper
+        .env("TMPDIR", place(sim))
+        .env_remove("MIG_MPS_LOG_DIR");
+    keeper.spawn().unwrap()
+}
+
+#[test]
+fn the_daemon_of_a_program_that_has_ended_early_ends_at_once() {
+    let sim = Sim::with("h200", 2);
+    let mut first = Command::new("sleep").arg("600").spawn().unwrap();
+    // The one waits for its program, which comes too late.
+    let mut patient = keeper_for(&sim, "0", std::process::id());
+    sim.await_event("server ready", 1);
+    let mut hasty = keeper_for(&sim, "1", first.id());
+    sim.await_event("server ready", 2);
+    first.kill().unwrap();
+    first.wait().unwrap();
+    assert!(hasty.wait().unwrap().success());
+    assert!(patient.try_wait().unwrap().is_none());
+    assert!(patient.wait().unwrap().success());
+    nothing_is_left(&sim);
+    // Without a program there is no daemon.
+    assert!(keeper_for(&sim, "0", first.id()).wait().unwrap().success());
+    assert_eq!(sim.happened("server ready"), 2);
+}
+
+#[test]
+fn a_stopped_keeper_is_named() {
+    let sim = Sim::with("h200", 1);
+    let app = holding(&sim, &[]);
+    let keeper = keepers(&sim)[0];
+    stop(keeper);
+    let joining = Ran::of(&mut private(&sim, &["--", "true"]))
+        .ended(125)
+        .stderr;
+    let error = format!("pid {keeper}, which keeps their private daemon, is stopped\n");
+    assert_contains(&joining, &error);
+    assert_contains(&joining, &format!("kill -CONT {keeper}"));
+    let ended = app.finish();
+    assert!(ended.status.success(), "{ended:?}");
+    assert_eq!(daemons(&sim), 1);
+    testkit::shell(format!("kill -CONT {keeper}")).ended(0);
+    nothing_is_left_soon(&sim);
+}
+
+#[test]
+fn variables_that_are_no_text_are_not_taken_as_unset() {
+    let sim = Sim::with("h200", 2);
+    let wrong = <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(b"GPU-\xff");
+    for variable in ["CUDA_VISIBLE_DEVICES", "SLURM_JOB_GPUS", "LOCAL_RANK"] {
+        let mut command = private(&sim, &["--", "true"]);
+        let refused = Ran::of(command.env(variable, wrong)).ended(125).stderr;
+        assert_contains(&refused, &format!("error: {variable} "));
+    }
+}
+
+/// The user has not called the process that keeps the daemon.
+#[test]
+fn no_hint_has_an_internal_command() {
+    needs_root!();
+    let sim = Sim::with("h200", 1);
+    let mut command = sim.by_nobody(&["run", "--private", "--", "true"]);
+    command.env("MIG_MPS_LOG_DIR", "/root/logs");
+    let refused = Ran::of(&mut command).ended(125).stderr;
+    assert_contains(&refused, "cannot use the log directory");
+    assert!(!refused.contains("keep"), "{refused}");
+}
