@@ -2,6 +2,7 @@
 //! Slurm step on this node.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use clap::{Args, ValueEnum};
 use regex::Regex;
@@ -13,7 +14,7 @@ use crate::geometry::ProfileName;
 use crate::host::Uid;
 use crate::node::{Device, Node, Served};
 use crate::settings::MemoryLimit;
-use crate::state::DeviceRecord;
+use crate::state::{DeviceKey, DeviceRecord};
 
 /// The devices that a program takes.
 #[derive(Args, Clone, Debug, Default)]
@@ -277,6 +278,22 @@ impl LocalRank {
     /// Returns the number of ranks on the node if this is the first of more than `count`.
     pub fn crowd(self, count: usize) -> Option<usize> {
         self.size.filter(|size| self.rank == 0 && *size > count)
+    }
+
+    /// Returns the number of ranks on the node if this is the first one, which speaks for all, and the launcher tells.
+    pub fn ranks_if_first(self) -> Option<usize> {
+        self.size.filter(|_| self.rank == 0)
+    }
+
+    /// True if two ranks get different MIG devices of one GPU among these devices.
+    pub fn parts_of_a_gpu(self, devices: &[&DeviceKey], map: Map) -> bool {
+        let ranks = (0..self.size.unwrap_or_default()).map(|rank| Self { rank, ..self });
+        let used: BTreeSet<&DeviceKey> = ranks
+            .filter_map(|rank| rank.device(devices.len(), devices.len(), map).ok())
+            .map(|position| devices[position])
+            .collect();
+        let gpus: BTreeSet<&str> = used.iter().map(|key| key.gpu.as_str()).collect();
+        gpus.len() < used.len()
     }
 
     /// Returns the position of the rank's device among `count`, which are chosen from `all`.

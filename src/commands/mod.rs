@@ -13,6 +13,7 @@ pub mod helpers;
 mod keeper;
 pub mod kill;
 pub mod list;
+mod notes;
 pub mod outcome;
 pub mod plan;
 mod private;

@@ -13,6 +13,7 @@ use super::Context;
 use super::args::{duration, number};
 use super::children::{self, Copy, CopyShare, EndWithCaller};
 use super::env::{served_by, variables_over_own};
+use super::notes::{note_others, note_visible, warn_of_nccl};
 use super::private::PrivateDevice;
 use super::private_directory::places;
 use crate::client::{
@@ -25,9 +26,10 @@ use crate::host::{
     self, Environment, Limits, MORE_PROCESSES, give_open_files, heed_child_signal, ignore_again,
     refuse_old_kernel,
 };
-use crate::node::{Detail, Device, Node, Served, observe, observe_records};
+use crate::node::{Detail, Node, Served, observe, observe_records};
 use crate::render::note;
 use crate::settings::{DeviceSize, Visible};
+use crate::state::DeviceKey;
 
 /// Run a program as an MPS client of a device
 ///
@@ -120,6 +122,7 @@ fn start(args: &RunArgs, environment: &Environment) -> Result<ExitStatus> {
     }
     let (served, variables) = args.one(environment)?;
     args.note_container(&served, None);
+    note_visible(&served.record.name);
     if let Some(Bind::Near) = args.bind {
         bind_near(environment, &served)?;
     }
@@ -169,21 +172,17 @@ impl RunArgs {
         let wanted = self.wanted.among(node.resolve(self.device.as_slice())?);
         let devices = devices_for(node, &wanted, environment.caller);
         let all = node.served().count();
-        let rank = LocalRank::of(|name| std::env::var(name).ok())?;
-        Ok(devices[self.position(rank, devices.len(), all)?])
+        let rank = LocalRank::of(host::variable)?;
+        let keys: Vec<&DeviceKey> = devices.iter().map(|served| &served.record.key).collect();
+        Ok(devices[self.position(rank, &keys, all)?])
     }
 
-    /// Returns the position of a rank's device among `count` of `all`.
-    fn position(&self, rank: LocalRank, count: usize, all: usize) -> Result<usize> {
-        let position = rank.device(count, all, self.map.unwrap_or(Map::Cycle))?;
-        if let Some(ranks) = rank.crowd(count)
-            && std::env::vars_os().any(|(name, _)| name.to_string_lossy().contains("NCCL"))
-        {
-            let devices = host::count(count, "device");
-            note(&format!(
-                "{ranks} ranks share {devices}, and NCCL takes one rank on each: it fails with \"Duplicate GPU detected\". \
-                 Start a rank for each device, or let the ranks communicate by gloo or MPI."
-            ));
+    /// Returns the position of a rank's device among these of `all`.
+    fn position(&self, rank: LocalRank, devices: &[&DeviceKey], all: usize) -> Result<usize> {
+        let map = self.map.unwrap_or(Map::Cycle);
+        let position = rank.device(devices.len(), all, map)?;
+        if std::env::vars_os().any(|(name, _)| name.to_string_lossy().contains("NCCL")) {
+            warn_of_nccl(rank, devices, map);
         }
         Ok(position)
     }
@@ -192,17 +191,23 @@ impl RunArgs {
     fn run_privately(&self, environment: &Environment) -> Result<ExitStatus> {
         let copies = self.copies()?;
         let node = observe(environment, Detail::GEOMETRY)?;
-        let variable = |name: &str| std::env::var(name).ok();
-        let mut devices = visible_devices(&node, variable)?;
+        let mut devices = visible_devices(&node, host::variable)?;
         if let Some(count) = copies {
             devices.truncate(count);
         } else {
-            let position = match LocalRank::of(variable) {
+            let position = match LocalRank::of(host::variable) {
                 Err(NoRank::NotSet) if self.map.is_none() => {
-                    note_others(&devices);
+                    note_others(&devices[0].name, 1, devices.len());
                     0
                 }
-                rank => self.position(rank?, devices.len(), devices.len())?,
+                rank => {
+                    let rank = rank?;
+                    let keys: Vec<&DeviceKey> = devices.iter().map(|device| &device.key).collect();
+                    if let Some(ranks) = rank.ranks_if_first() {
+                        note_others(&devices[0].name, ranks, devices.len());
+                    }
+                    self.position(rank, &keys, keys.len())?
+                }
             };
             devices = vec![devices[position]];
         }
@@ -340,17 +345,6 @@ impl RunArgs {
             });
         }
         Ok(copies)
-    }
-}
-
-/// Says that a program gets one of several devices.
-fn note_others(devices: &[&Device]) {
-    if let [first, _, ..] = devices {
-        let count = devices.len();
-        note(&format!(
-            "The program gets {} alone, of {count} devices: -n {count} or a launcher starts one on each.",
-            first.name
-        ));
     }
 }
 

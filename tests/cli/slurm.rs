@@ -478,6 +478,29 @@ fn a_task_is_led_to_its_device_by_number_or_by_uuid() {
     assert_contains(&number("0", "0").ended(1).stderr, "AutoDetect");
 }
 
+/// Slurm shows what a task prolog prints behind `print`.
+#[test]
+fn a_task_that_gets_one_of_several_devices_is_noted() {
+    needs_root!();
+    let sim = Sim::with("a100-80gb", 2);
+    let _ = sim.up(MIXED, &[]).ended(0);
+    write_as_printed(&sim);
+    let of_task = |rank, tasks| {
+        let more = [
+            ("SLURM_STEP_GPUS", "1,3"),
+            ("SLURM_LOCALID", rank),
+            ("SLURM_STEP_TASKS_PER_NODE", tasks),
+        ];
+        task(&sim, &more).ended(0).stdout
+    };
+    let line = "\nprint mig-mps: this task gets 0.1, 1 of 2 devices of the job here";
+    assert_contains(&of_task("0", "1"), line);
+    assert_contains(&of_task("0", "1(x2)"), line);
+    for (rank, tasks) in [("0", "2"), ("1", "2"), ("0", "4"), ("0", "1,2")] {
+        assert!(!of_task(rank, tasks).contains("print"), "{tasks}");
+    }
+}
+
 #[test]
 fn a_job_without_gpus_needs_no_driver() {
     let sim = Sim::with("h200", 1);

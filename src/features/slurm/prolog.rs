@@ -3,7 +3,7 @@
 use super::health::{heal_devices, variable};
 use super::job::SlurmJob;
 use super::numbering::devices_of_job;
-use crate::client::ClientOptions;
+use crate::client::{ClientOptions, LocalRank};
 use crate::commands::env::{refuse_bytes, slurm_lines, variables, variables_over_own};
 use crate::commands::{Context, verify};
 use crate::error::{CommandError, Context as _, Result, failed};
@@ -60,5 +60,26 @@ pub(super) fn run_for_task(context: &Context<'_>) -> Result<ExitStatus> {
         .or_else(|_| variables(served, environment, &limits))?;
     refuse_bytes(&variables)?;
     print(&slurm_lines(&variables))?;
+    if let Some(line) = unused_devices(name, names.len()) {
+        print(&format!("print mig-mps: {line}\n"))?;
+    }
     Ok(ExitStatus::Done)
+}
+
+/// Returns a line for the first task on a node whose tasks are fewer than the devices that they have: each gets one.
+fn unused_devices(name: &str, devices: usize) -> Option<String> {
+    let tasks = LocalRank::of(|name| variable(name).filter(|_| name.starts_with("SLURM_")));
+    let tasks = tasks
+        .ok()?
+        .ranks_if_first()
+        .filter(|tasks| *tasks < devices)?;
+    Some(match tasks {
+        1 => format!(
+            "this task gets {name}, 1 of {devices} devices of the job here, because an MPS client has one device: start \
+             {devices} tasks to use all"
+        ),
+        _ => format!(
+            "these {tasks} tasks get one device each, of {devices} devices of the job here: start {devices} tasks to use all"
+        ),
+    })
 }

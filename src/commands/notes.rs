@@ -1,0 +1,56 @@
+//! Notes about devices that a program or its ranks do not get, or cannot use together.
+
+use crate::client::{LocalRank, Map};
+use crate::host;
+use crate::render::note;
+use crate::state::DeviceKey;
+
+/// Says that a program of so many ranks gets fewer devices than it may use: an MPS client has one.
+pub(super) fn note_others(first: &str, ranks: usize, count: usize) {
+    match ranks {
+        1 if count > 1 => note(&format!(
+            "The program gets {first} alone, of {count} devices: -n {count} or a launcher starts one on each."
+        )),
+        2.. if count > ranks => note(&format!(
+            "The {ranks} ranks get one device each, of {count}: start {count} ranks to use all."
+        )),
+        _ => {}
+    }
+}
+
+/// Says that a program gets one device although its environment names several GPUs. A launcher may start others for these.
+pub(super) fn note_visible(name: &str) {
+    let visible = host::variable("CUDA_VISIBLE_DEVICES").unwrap_or_default();
+    let count = visible.split(',').count();
+    let is_single = match LocalRank::of(host::variable) {
+        Ok(rank) => rank.ranks_if_first() == Some(1),
+        Err(_) => true,
+    };
+    if count > 1 && is_single {
+        note(&format!(
+            "The program gets {name} alone, and not the {count} devices in CUDA_VISIBLE_DEVICES: an MPS client has one device."
+        ));
+    }
+}
+
+/// The variable that lets NCCL take several ranks on a GPU.
+const NCCL_RANKS: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
+
+/// Warns of ranks that NCCL refuses: two on a device, and two on MIG devices of one GPU.
+pub(super) fn warn_of_nccl(rank: LocalRank, devices: &[&DeviceKey], map: Map) {
+    if let Some(ranks) = rank.crowd(devices.len()) {
+        let devices = host::count(devices.len(), "device");
+        note(&format!(
+            "{ranks} ranks share {devices}, and NCCL takes one rank on each: it fails with \"Duplicate GPU detected\". \
+             Start a rank for each device, or let the ranks communicate by gloo or MPI."
+        ));
+    } else if rank.ranks_if_first().is_some()
+        && rank.parts_of_a_gpu(devices, map)
+        && host::variable(NCCL_RANKS).is_none_or(|value| value != "1")
+    {
+        note(&format!(
+            "Several ranks have MIG devices of one GPU. Most versions of NCCL refuse that with \"Duplicate GPU detected\", and \
+             those that support MIG need {NCCL_RANKS}=1. Otherwise let the ranks communicate by gloo or MPI."
+        ));
+    }
+}
