@@ -197,6 +197,7 @@ impl<'a> GpuRun<'a> {
             daemon: None,
             finished: false,
             boot_id: self.shared.context.node.boot_id.clone(),
+            machine: Some(self.shared.context.environment.host.machine()),
             since: Timestamp::now(),
             restarts: 0,
             healed: Vec::new(),

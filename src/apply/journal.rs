@@ -37,6 +37,7 @@ impl OpenJournal {
             pid: Pid(std::process::id()),
             start_time: process.map_or(StartTime(0), |process| process.started),
             boot_id: boot_id.to_owned(),
+            machine: Some(host.machine()),
             // A killed run may have left units stopped: they are started at the end.
             units: read(run_dir)?
                 .filter(|earlier| earlier.boot_id == boot_id)

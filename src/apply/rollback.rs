@@ -406,6 +406,7 @@ mod tests {
             daemon: None,
             finished: true,
             boot_id: "boot".to_owned(),
+            machine: None,
             since: Timestamp::UNIX_EPOCH,
             restarts: 0,
             healed: Vec::new(),

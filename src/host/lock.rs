@@ -94,11 +94,12 @@ impl Lock {
                 }
             }
         }
-        // Only we can write to the file, and it contains only the pid of its last holder.
-        // On a full disk it names nobody.
+        // Only we can write to the file, and it contains only the pid of its last holder, with the boot that the pid belongs
+        // to. On a full disk it names nobody.
+        let boot_id = host.boot_id().unwrap_or_default();
         let _ = file
             .rewind()
-            .and_then(|()| write!(file, "{:<10}", std::process::id()));
+            .and_then(|()| write!(file, "{:<10} {boot_id:<36}", std::process::id()));
         Ok(Self { _file: file })
     }
 }
@@ -120,7 +121,15 @@ fn open(directory: &Directory, name: &str) -> io::Result<File> {
 fn holder(host: &Host, file: &mut File) -> String {
     let mut text = String::new();
     let read = file.rewind().and_then(|()| file.read_to_string(&mut text));
-    let pid = read.ok().and_then(|_| text.trim().parse().ok()).map(Pid);
+    let mut words = text.split_whitespace().take_while(|_| read.is_ok());
+    let pid = words.next().and_then(|pid| pid.parse().ok()).map(Pid);
+    // A file system that machines share may share its locks as well.
+    if words
+        .next()
+        .is_some_and(|boot| host.boot_id().is_ok_and(|own| own != boot))
+    {
+        return "a process of another machine".to_owned();
+    }
     match pid.and_then(|pid| host.process(pid)) {
         Some(process) => {
             let user = process.owner().map_or_else(|| "?".to_owned(), user_name);
@@ -145,6 +154,12 @@ mod tests {
         let error = take(Duration::ZERO).unwrap_err().to_string();
         assert!(
             error.starts_with(&format!("process {} (", std::process::id())),
+            "{error}"
+        );
+        std::fs::write(path.join("lock"), "1 another-boot").unwrap();
+        let error = take(Duration::ZERO).unwrap_err().to_string();
+        assert!(
+            error.starts_with("a process of another machine is changing this node"),
             "{error}"
         );
         drop(first);

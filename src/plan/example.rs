@@ -129,6 +129,7 @@ fn served(name: &str, uuid: &str, gpu: &str, instance: Option<InstanceKey>) -> S
         }),
         finished: true,
         boot_id: "boot".to_owned(),
+        machine: None,
         since: Timestamp::UNIX_EPOCH,
         restarts: 0,
         healed: Vec::new(),

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::geometry::{Placement, ProfileId};
-use crate::host::{Account, Host, Pid, Process, StartTime, Uid, Unit, bounded};
+use crate::host::{Account, Host, Machine, Pid, Process, StartTime, Uid, Unit, bounded};
 use crate::settings::{Serve, Settings};
 
 /// The time for which `heal` counts its starts.
@@ -76,6 +76,9 @@ pub struct DeviceRecord {
     pub finished: bool,
     /// The boot in which it was started.
     pub boot_id: String,
+    /// The machine of that boot; `None` in records of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<Machine>,
     /// The time at which it was started.
     pub since: Timestamp,
     /// The number of times that its daemon, or its server that hung, was started again since `up` made the record.
@@ -312,6 +315,9 @@ pub struct Journal {
     pub start_time: StartTime,
     /// The boot in which it ran: after the next boot, systemd has started the units.
     pub boot_id: String,
+    /// The machine of that boot; `None` in records of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<Machine>,
     /// Monitoring units that it stopped, or was about to, and that must be started again.
     pub units: Vec<Unit>,
     /// GPU instances that it destroyed, or was about to.

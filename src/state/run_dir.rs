@@ -11,7 +11,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::record::{DeviceKey, DeviceRecord, Journal, NodeFile, PodsFile};
-use crate::host::{Access, Directory, Environment, Uid, caller, in_path, printable, steers};
+use crate::host::{
+    Access, Directory, Environment, Host, Machine, Uid, caller, in_path, printable, steers,
+};
 use crate::mps::SET_ASIDE;
 use crate::profile::is_device_name;
 
@@ -107,6 +109,28 @@ impl RunDir {
             }
         }
         Ok((records, problems))
+    }
+
+    /// Returns the name of the other machine on which one of these records, which are all of this directory, or the change was
+    /// begun: machines may share a file system.
+    pub fn other_machine(
+        &self,
+        records: &[DeviceRecord],
+        host: &Host,
+        boot_id: &str,
+    ) -> Option<String> {
+        let own = host.machine();
+        let other_of = |boot: &str, machine: Option<&Machine>| {
+            let other = machine.filter(|machine| boot != boot_id && machine.is_other(&own))?;
+            Some(printable(&other.name))
+        };
+        let mut records = records.iter();
+        records
+            .find_map(|record| other_of(&record.boot_id, record.machine.as_ref()))
+            .or_else(|| {
+                let journal = self.journal().ok()??;
+                other_of(&journal.boot_id, journal.machine.as_ref())
+            })
     }
 
     /// True if no device has a record. One that cannot be read may be of a daemon that runs.

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use serde_json::{Value, json};
 use testkit::{SMALL, Sim, assert_contains, shell};
 
 #[test]
@@ -21,6 +22,46 @@ fn whatever_lies_in_a_users_directory_holds_nobody_up() {
         ran.stdout
     );
     sim.run(&["list"]).ended(0);
+}
+
+/// As on a file system that machines share: there its daemons live, and its pids mean nothing here.
+#[test]
+fn a_run_directory_of_another_machine_is_left_alone() {
+    let sim = Sim::small();
+    let records = [sim.uuid("0.0"), sim.uuid("0.2")]
+        .map(|uuid| sim.node.run_dir().join(uuid).join("device.json"));
+    for path in &records {
+        let mut record: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+        record["boot-id"] = "a-boot-of-n1".into();
+        record["machine"] = json!({ "name": "n1", "id": null });
+        fs::write(path, record.to_string()).unwrap();
+    }
+    let before = records.each_ref().map(|path| fs::read(path).unwrap());
+    let daemons = sim.node.processes("nvidia-cuda-mps-control -d");
+    let profile = sim.profile(SMALL);
+    let why = format!(
+        "{} is in use on another machine, n1",
+        sim.node.run_dir().display()
+    );
+    for args in [
+        &["up", profile.to_str().unwrap(), "--yes", "--stop-holders"][..],
+        &["down", "--yes", "--force"],
+        &["heal"],
+        &["restart", "0.0", "--yes", "--force"],
+        &["set", "0.0", "active-thread-percentage=50", "--yes"],
+        &["run", "0.0", "--", "true"],
+        &["env", "0.0"],
+    ] {
+        let ran = sim.run(args);
+        assert_ne!(ran.status, 0, "{args:?}: {ran:?}");
+        assert_contains(&ran.stderr, &why);
+    }
+    assert_contains(&sim.run(&["status"]).stdout, &format!("not seen: {why}"));
+    assert_eq!(
+        records.each_ref().map(|path| fs::read(path).unwrap()),
+        before
+    );
+    assert_eq!(sim.node.processes("nvidia-cuda-mps-control -d"), daemons);
 }
 
 #[test]

@@ -300,6 +300,7 @@ impl Scene {
             }),
             finished: true,
             boot_id: "boot".to_owned(),
+            machine: None,
             since: Timestamp::UNIX_EPOCH,
             restarts: 0,
             healed: Vec::new(),

@@ -39,6 +39,18 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
                 continue;
             }
         };
+        if let Some(machine) = run_dir.other_machine(&records, &environment.host, &node.boot_id) {
+            let path = run_dir.path().display();
+            node.unseen.push(Unseen::RunDir {
+                why: format!("{path} is in use on another machine, {machine}"),
+                hint: Some(format!(
+                    "set MIG_MPS_RUN_DIR to a directory for this machine only; if {machine} was this machine before it was \
+                     booted, remove {path}"
+                )),
+                run_dir,
+            });
+            continue;
+        }
         // A user chooses the names of directories in his own: they must not steer root's terminal.
         if !problems.is_empty() {
             let lost = run_dir.lost_records(&node.boot_id).into_iter();
