@@ -22,8 +22,8 @@ use crate::state::{DeviceRecord, RunDir};
 /// Start daemons that died, and restart those that hang without clients
 ///
 /// For a timer that runs it every minute (see `mig-mps systemd`). Asks nothing and disrupts nobody. Also ends servers
-/// without clients that outlived their daemons. Does nothing while another change is in progress, and never starts what
-/// `down` has stopped. After five starts of a device within an hour it gives that device up: the state is then `failing`,
+/// without clients that outlived their daemons, and reports programs outside MPS. Does nothing while another change is in
+/// progress, and never starts what `down` has stopped. After five starts of a device within an hour it gives that device up: the state is then `failing`,
 /// and the exit status 3, until `restart` or `up` starts it.
 #[derive(Args, Debug)]
 pub struct HealArgs {
@@ -60,6 +60,10 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
         ..ConsentArgs::UNATTENDED
     };
     let changed = Change {
+        detail: Detail {
+            outside_mps: true,
+            ..Detail::CLIENTS
+        },
         on_failure: OnFailure::GoOn,
         is_unattended: !args.dry_run,
         lock_limit: Duration::ZERO,
@@ -171,7 +175,8 @@ fn report(outcome: &Outcome) -> Result<Healed> {
     Ok(healed)
 }
 
-/// Reports the devices that are given up, and those that are gone; returns the number of those that are given up.
+/// Reports the devices that are given up, those that are gone, and programs outside MPS; returns the number of devices that are
+/// given up.
 fn report_failing(node: &Node, names: &[String]) -> usize {
     let mut failing = Vec::new();
     for served in node.served() {
@@ -182,7 +187,8 @@ fn report_failing(node: &Node, names: &[String]) -> usize {
     }
     for problem in node.problems(names) {
         if let Some(name) = &problem.device
-            && (matches!(problem.id, "device-gone" | "gpu-lost") || failing.contains(&name))
+            && (matches!(problem.id, "device-gone" | "gpu-lost" | "outside-mps")
+                || failing.contains(&name))
         {
             note(&problem.to_string());
         }

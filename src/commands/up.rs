@@ -4,6 +4,7 @@
 //! another machine.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ use crate::host::{
 };
 use crate::mps::{MAX_PIPE_DIR, MpsError};
 use crate::node::{Detail, Node, Served, observe};
-use crate::plan::{self, LeftOut, Plan, Refusal};
+use crate::plan::{self, LeftOut, Plan, Refusal, Start};
 use crate::profile::{Profile, ProfileError, Span};
 use crate::render::{self, consequences, note, print, tell, verified};
 use crate::settings::Serve;
@@ -106,6 +107,7 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
         tell(unmanaged.trim_end());
     }
     remark(node, plan);
+    remark_on_pods(environment, plan);
     outcome.conclude(&[], &args.consent);
     remark_on_boot(args, environment, &chosen.profile);
     if !args.consent.json {
@@ -304,6 +306,21 @@ fn remark(node: &Node, plan: &Plan) {
         "{which} one user at a time: a second user's program waits in cuInit until the first user's \
          programs have exited.{how_to_share}"
     ));
+}
+
+/// Says which pods of a device for one user have to wait, where there are pods.
+fn remark_on_pods(environment: &Environment, plan: &Plan) {
+    if !environment.host.has_device_plugin() {
+        return;
+    }
+    let users = plan.starts().map(Start::serve);
+    let users: BTreeMap<String, String> = users
+        .filter(|serve| matches!(serve, Serve::User(_)))
+        .filter_map(|serve| Some((serve.to_string(), serve.limits_of_pods()?)))
+        .collect();
+    for (serve, limits) in users {
+        note(&format!("serve = \"{serve}\": {limits}."));
+    }
 }
 
 /// Says that the next boot brings another profile, and how this one is kept. A plain user's daemons are not those of the boot.

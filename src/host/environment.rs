@@ -75,6 +75,13 @@ impl Host {
             .is_symlink()
     }
 
+    /// True if a device plugin of mig-mps serves the kubelet of this machine, or did: it leaves the file of its lock there.
+    pub fn has_device_plugin(&self) -> bool {
+        let unit = "/etc/systemd/system/multi-user.target.wants/mig-mps-device-plugin.service";
+        let lock = "/var/lib/kubelet/device-plugins/mig-mps.lock";
+        self.below(unit).is_symlink() || self.below(lock).exists()
+    }
+
     /// Returns all visible processes.
     pub fn processes(&self) -> io::Result<ProcessTable> {
         ProcessTable::read(&self.root.join("proc"))

@@ -305,6 +305,20 @@ impl Serve {
     pub fn is_shared(&self) -> bool {
         matches!(self, Self::All | Self::Group(_))
     }
+
+    /// Describes the pods that have to wait, if there may be some: the device plugin does not know the users of pods.
+    pub fn limits_of_pods(&self) -> Option<String> {
+        match self {
+            Self::User(name) => Some(format!(
+                "pods need runAsUser with the uid of {name}; a pod of uid 0 becomes a client as well, and {name}'s programs then wait"
+            )),
+            Self::OneAtATime => Some(
+                "a second user's pod waits until the programs of the first user's pods have exited; serve = \"all\" lets users share"
+                    .to_owned(),
+            ),
+            Self::All | Self::Group(_) | Self::Own => None,
+        }
+    }
 }
 
 impl fmt::Display for Serve {

@@ -229,3 +229,21 @@ fn an_idle_server_is_ended_also_where_no_daemon_is_started() {
     assert_eq!(ran.stderr, "1 daemon started, 1 server ended\n");
     assert!(!is_alive(server));
 }
+
+/// A worker that starts again in a running container asks no engine. It ends no other program, so heal only reports it.
+#[test]
+fn programs_outside_mps_are_reported() {
+    let sim = Sim::small();
+    let outside = sim.outside("0.0");
+    let named = |ran: &Ran| {
+        let pid = format!("0.0: pid {} (", outside.pid());
+        let mut lines = ran.stderr.lines();
+        lines.any(|line| line.starts_with(&pid) && line.contains(" computes outside MPS: "))
+    };
+    let ran = sim.run(&["heal"]).ended(0);
+    assert!(named(&ran), "{}", ran.stderr);
+    sim.kill_daemon("0.0");
+    let ran = sim.run(&["heal"]).ended(0);
+    assert_contains(&ran.stdout, "0.0: its daemon has died: healed");
+    assert!(named(&ran), "{}", ran.stderr);
+}

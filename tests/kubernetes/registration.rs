@@ -110,6 +110,57 @@ fn a_kubelet_that_died_is_waited_for() {
     kubelet.await_shares(&HEALTHY);
 }
 
+/// The plugin does not know the users of pods: a line for each resource, once.
+#[test]
+fn resources_for_one_user_are_remarked_on() {
+    needs_root!();
+    let sim = Sim::with("a100-80gb", 1);
+    let profile = r#"
+[[gpu]]
+select = { all = true }
+devices = [
+  { name = "trainer-{n}", profile = "1g", count = 2, mps = { serve = "user:nobody" } },
+  { profile = "1g", count = 2, mps = { share = 2 } },
+  { name = "all", profile = "1g", mps = { serve = "all" } },
+  { name = "alone", profile = "1g" },
+]
+"#;
+    let of_nobody = "pods need runAsUser with the uid of nobody; a pod of uid 0 becomes a client as well, and nobody's programs then wait";
+    let up = sim.up(profile, &[]).ended(0);
+    assert!(!up.stderr.contains("pods"), "{}", up.stderr);
+    let kubelet = Kubelet::on(&sim);
+    let plugin = Plugin::on(&sim);
+    kubelet.await_shares(&[
+        "mig-mps.io/1g.10gb 0.2::0 Healthy",
+        "mig-mps.io/1g.10gb 0.2::1 Healthy",
+        "mig-mps.io/1g.10gb 0.3::0 Healthy",
+        "mig-mps.io/1g.10gb 0.3::1 Healthy",
+        "mig-mps.io/all all::0 Healthy",
+        "mig-mps.io/alone alone::0 Healthy",
+        "mig-mps.io/trainer trainer-0::0 Healthy",
+        "mig-mps.io/trainer trainer-1::0 Healthy",
+    ]);
+    let said = plugin.said();
+    let remarks: Vec<&str> = said
+        .lines()
+        .filter(|line| line.contains("serve = "))
+        .collect();
+    assert_eq!(
+        remarks,
+        [
+            "mig-mps.io/1g.10gb, serve = \"one-at-a-time\": a second user's pod waits until the programs of the first user's pods \
+             have exited; serve = \"all\" lets users share",
+            &format!("mig-mps.io/trainer, serve = \"user:nobody\": {of_nobody}"),
+        ]
+    );
+    sim.run(&["down", "--force", "--yes"]).ended(0);
+    let up = sim.up(profile, &[]).ended(0);
+    assert_contains(
+        &up.stderr,
+        &format!("serve = \"user:nobody\": {of_nobody}."),
+    );
+}
+
 /// A node whose systemd would start the kubelet after the plugin.
 #[test]
 fn systemd_hears_when_the_devices_are_known() {

@@ -23,6 +23,7 @@ use crate::node::{
     Detail, Device, DeviceState, Node, Presence, observe, observe_records, observe_without_driver,
 };
 use crate::render::{note, print};
+use crate::settings::Serve;
 use crate::state::DeviceRecord;
 
 /// The time between two looks at the daemons, unless the first one takes longer.
@@ -181,6 +182,30 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
+    /// Says which pods have to wait for others: a line for each resource. One share has no second user.
+    fn remark_on_users(&self) {
+        let mut remarks = BTreeSet::new();
+        for offered in &self.offers.devices {
+            let Some(serve) = self
+                .known
+                .get(&offered.uuid)
+                .and_then(|known| known.record.settings.serve.as_ref())
+            else {
+                continue;
+            };
+            let is_for_one = offered.shares == 1 && *serve == Serve::OneAtATime;
+            if let Some(limits) = serve.limits_of_pods().filter(|_| !is_for_one) {
+                remarks.insert(format!(
+                    "{}, serve = \"{serve}\": {limits}",
+                    offered.resource
+                ));
+            }
+        }
+        for remark in remarks {
+            note(&remark);
+        }
+    }
+
     /// Returns the reason why the daemon of a device takes no clients. One that cannot be asked for a moment is as it was.
     fn ill(&self, node: &Node, device: &Device) -> Option<String> {
         let state = node.state_of(device);
@@ -295,6 +320,7 @@ pub fn start_watching(environment: &'static Environment) -> Result<Receiver<Offe
     })?;
     watch.observe()?;
     tell(&Offers::default(), &watch.offers);
+    watch.remark_on_users();
     let _ = to.send(watch.offers.clone());
     start("daemons", move || watch.go_on(&to, &devices_changed))?;
     Ok(offers)
