@@ -126,13 +126,14 @@ fn is_of_job(above: &[&str], name: &str) -> bool {
     let parent = above.last().copied().unwrap_or_default();
     let is_below = |system: &str| above.iter().any(|group| group.contains(system));
     let is_number = name.starts_with(|first: char| first.is_ascii_digit());
+    let of_pbs = ["jobid", "jobs", "pbs_jobs", "pbspro"];
     let is_unit = |start: &str, end: &str| name.starts_with(start) && name.ends_with(end);
     // Slurm: slurm/uid_1000/job_7/step_0 and slurmstepd.scope/job_7/step_0; a task's group is below that of its step.
     (name.starts_with("job_") || parent.starts_with("job_") && name.starts_with("step_"))
         && is_below("slurm")
         // PBS: pbs_jobs.service/jobid/7.server, with version 2 of control groups pbs_jobs.service/jobs/7.server, earlier
         // pbspro/7.server and pbspro.slice/pbspro-7.server.slice. Torque: torque/7.server.
-        || is_number && (is_below("pbs") || parent == "torque")
+        || is_number && (of_pbs.contains(&parent) && is_below("pbs") || parent == "torque")
         || is_below("pbs") && is_unit("pbs", ".slice")
         // LSF: lsf/CLUSTER/job.7.PID.TIME
         || is_below("lsf") && name.starts_with("job.")
