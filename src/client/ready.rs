@@ -90,6 +90,10 @@ impl Failure for NoAccess {
             Self::NotServed { name, .. } | Self::Down { name, .. } => {
                 format!("mig-mps restart {name} starts a new daemon")
             }
+            // Its mode, or its list, is made from the device's setting.
+            Self::Closed { name, closed, .. } if closed.ends_with("pipe") => {
+                format!("mig-mps restart {name} lets its users in again")
+            }
             Self::Closed { closed, .. } => {
                 let command = format!("chmod o+x {}", closed.display());
                 let who = match caller() {

@@ -425,10 +425,10 @@ pub(super) fn run_guarded(
         let used = DeviceUse::read(nvml, &served.record.uuid).unwrap_or_default();
         let seen = used.own_outside_mps(host);
         if let Some(pid) = seen.intersection(&suspects).next() {
-            let node = observe_records(environment)?;
-            let left = LeftMps::new(host, &node, served, *pid, "the program was ended");
+            let left = observe_records(environment)
+                .map(|node| LeftMps::new(host, &node, served, *pid, "the program was ended"));
             end_guarded(host, Pid(program.id()));
-            return Err(left.into());
+            return Err(left?.into());
         }
         suspects = seen;
     }

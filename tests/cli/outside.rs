@@ -170,6 +170,16 @@ fn a_device_whose_users_are_shut_out_is_not_verified() {
     );
     let json = sim.run(&["verify", "--json"]).ended(1).stdout;
     assert_contains(&json, "\"result\": \"failed\"");
+    // A directory of the device itself.
+    fs::set_permissions(sim.node.run_dir(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(sim.pipe("0"), fs::Permissions::from_mode(0o700)).unwrap();
+    let ran = sim.run(&["verify"]).ended(1);
+    assert_contains(
+        &ran.stderr,
+        "hint: mig-mps restart 0 lets its users in again\n",
+    );
+    sim.run(&["restart", "0", "--yes"]).ended(0);
+    sim.run(&["verify"]).ended(0);
     // Those of a group, and a user.
     fs::set_permissions(sim.node.run_dir(), fs::Permissions::from_mode(0o755)).unwrap();
     for (serve, who) in [
