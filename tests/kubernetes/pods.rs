@@ -75,6 +75,10 @@ fn an_idle_pod_is_asked_about() {
         "default/small-0"
     );
     sim.up(other, &[]).ended(4);
+    // The file is no problem of the node.
+    sim.run(&["status", "--exit-code"]).ended(0);
+    let doctor = sim.run(&["doctor", "--all"]);
+    assert!(!doctor.stdout.contains("pods.json"), "{}", doctor.stdout);
     // These keep the pipe directory that the pods have.
     sim.run(&["restart", "0.0", "--yes"]).ended(0);
     sim.run(&["set", "0.1", "share=4"]).ended(0);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::observer::{Ask, Detail};
 use super::probe::{
-    EXIT_GRACE, LOG_END, Probe, ProbeContext, Remembered, Seen, last_answers, log_path,
+    EXIT_GRACE, Probe, ProbeContext, RECENT_LOG_END, Remembered, Seen, last_answers, log_path,
 };
 use crate::host::{Environment, Pid, ProcessTable, RunError, Threads, Uid, caller};
 use crate::mps::{
@@ -202,7 +202,7 @@ impl Probe<'_> {
             compute: self.processes.map(|processes| pids(&processes.compute)),
             clients: self.processes.map(|processes| pids(&processes.clients)),
             log: logs.mark(LogFile::Server)?,
-            waiting: pending(&logs.end_of(LogFile::Control, LOG_END)),
+            waiting: pending(&logs.end_of(LogFile::Control, RECENT_LOG_END)),
             recorded: self.served.run_dir.recorded_at(&self.served.record.uuid),
         })
     }

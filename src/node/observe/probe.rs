@@ -454,7 +454,10 @@ const SAMPLES: u32 = 4;
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(25);
 
 /// The bytes that are read from the end of a daemon's log.
-pub(super) const LOG_END: u64 = 64 << 10;
+const LOG_END: u64 = 64 << 10;
+
+/// The bytes of its end in which a client that has just come to wait is found.
+pub(super) const RECENT_LOG_END: u64 = 4 << 10;
 
 /// Time that a server may take to get its GPU: 0.3 s on an H200, and many start one after the other.
 const START_LIMIT: Duration = Duration::from_secs(60);
