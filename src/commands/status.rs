@@ -195,7 +195,9 @@ fn watch(args: &StatusArgs, environment: &Environment, every: Duration) -> Resul
 
 /// Refuses `--watch 1` on a node with a device 1.
 fn refuse_ambiguous(devices: &[String]) -> Result<()> {
-    let words: Vec<String> = std::env::args().collect();
+    let words: Vec<String> = std::env::args_os()
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
     let Some([_, word]) = words.windows(2).find(|pair| {
         pair[0] == "--watch" && interval(&pair[1]).is_ok() && devices.contains(&pair[1])
     }) else {

@@ -186,3 +186,20 @@ fn seconds_without_a_sign_are_explained() {
     let ran = sim.dialogue("status --watch 5").end().ended(2);
     assert_contains(&ran.stdout, "--watch=5");
 }
+
+/// A path is no text, nor is the name by which a program was started.
+#[test]
+fn it_is_started_by_a_name_that_is_no_text() {
+    let sim = Sim::small();
+    let (directory, program) = (sim.node.dir().display(), sim.program());
+    let script = format!(
+        "cd {directory}; name=$(printf 'mig\\377'); ln -s {program} \"$name\"; stty rows 40 cols 160; \
+         exec ./\"$name\" status --watch=0.2"
+    );
+    let mut command = terminal(script);
+    command.env_clear().envs(sim.node.env());
+    let mut watch = Dialogue::start(command);
+    watch.await_text(REFRESH);
+    watch.press("q");
+    watch.end().ended(0);
+}
