@@ -42,7 +42,7 @@ use crate::node::{Detail, Node, lost_hint, observe};
 use crate::plan::virtual_node::EmptyNode;
 use crate::plan::{Plan, Start};
 use crate::profile::{DraftProfile, Profile, WantedPrograms};
-use crate::render::{note, print};
+use crate::render::{note, print_as_it_is};
 use crate::settings::{MemoryLimit, Serve};
 use crate::state::RunDir;
 
@@ -156,7 +156,7 @@ pub fn locked(
 /// Writes text to a new file, which is named, or prints it. A file that exists may have been edited, and is not replaced.
 pub fn print_or_write_new(text: &str, file: Option<&Path>) -> Result<()> {
     let Some(path) = file else {
-        return Ok(print(text)?);
+        return Ok(print_as_it_is(text)?);
     };
     write_new_text_to(path, text).context(format_args!("cannot write {}", path.display()))?;
     note(&format!("wrote {}", path.display()));
@@ -166,7 +166,7 @@ pub fn print_or_write_new(text: &str, file: Option<&Path>) -> Result<()> {
 /// Prints a text, or writes it to the file that the user named.
 pub fn print_or_write(text: &str, file: Option<&Path>) -> Result<()> {
     let Some(path) = file else {
-        return Ok(print(text)?);
+        return Ok(print_as_it_is(text)?);
     };
     write_text_to(path, text).context(format_args!("cannot write {}", path.display()))
 }

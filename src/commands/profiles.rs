@@ -12,7 +12,7 @@ use crate::error::{CommandError, Context as _, Result, failed};
 use crate::failure::ExitStatus;
 use crate::render::format::shown_or;
 use crate::render::table::{Column, Table};
-use crate::render::{hanging, note, print, width};
+use crate::render::{hanging, note, print_as_it_is, width};
 use crate::state::{AppliedProfile, ProfileHistory};
 
 /// List the built-in profiles, or print one; show the profiles that were applied
@@ -53,7 +53,7 @@ pub fn run(args: &ProfilesArgs, context: &Context<'_>) -> Result<ExitStatus> {
         Some(name) => BuiltIn::named(name).map_or_else(String::new, |profile| profile.text.into()),
         None => list_of_built_in(),
     };
-    print(&text)?;
+    print_as_it_is(&text)?;
     Ok(ExitStatus::Done)
 }
 

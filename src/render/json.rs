@@ -15,7 +15,7 @@ use super::verified::VerifiedDevice;
 use super::{print, width};
 use crate::client::{Variables, Verified};
 use crate::failure::Failure;
-use crate::host::{steers, user_name};
+use crate::host::{steers, user_name, without_error_numbers};
 use crate::node::Node;
 use crate::nvml::compute_mode_in_words;
 use crate::plan::{
@@ -77,8 +77,10 @@ pub fn line(document: &impl Serialize) -> Result<String> {
     Ok(spelled(&serde_json::to_string(document)?) + "\n")
 }
 
-/// Escapes everything in JSON that could control a terminal: it occurs in strings alone, where escapes are allowed.
+/// Escapes everything in JSON that could control a terminal: it occurs in strings alone, where escapes are allowed. Removes
+/// the numbers of the system's errors.
 fn spelled(json: &str) -> String {
+    let json = without_error_numbers(json);
     let mut text = String::with_capacity(json.len());
     for c in json.chars() {
         if c == '\n' || !steers(c) {

@@ -17,8 +17,8 @@ pub mod verified;
 pub use format::{hanging, time_taken};
 pub use json::print_json;
 pub use output::{
-    be_quiet, error, finish_printing, is_quiet, is_watched, note, page, print, print_lines, say,
-    tell, terminal_width, trace, width,
+    be_quiet, error, finish_printing, is_quiet, is_watched, note, page, print, print_as_it_is,
+    print_lines, say, tell, terminal_width, trace, width,
 };
 pub use progress::{ProgressForm, progress};
 pub use question::{Consent, Question, agrees, answer, can_ask, confirm};

@@ -119,8 +119,13 @@ pub fn print_lines(lines: &str) -> Result<()> {
     print(&format!("{}\n", fitted(lines, width())))
 }
 
-/// Prints text to standard output as it is.
+/// Prints text to standard output, without the numbers of the system's errors.
 pub fn print(text: &str) -> Result<()> {
+    print_as_it_is(&without_error_numbers(text))
+}
+
+/// Prints a document to standard output, such as a profile.
+pub fn print_as_it_is(text: &str) -> Result<()> {
     finish_printing(io::stdout().write_all(text.as_bytes()))
 }
 

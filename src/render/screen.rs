@@ -17,6 +17,7 @@ use crossterm::{execute, queue};
 use super::question::end_question;
 use super::status::{self, Marks, View};
 use crate::failure::ExitStatus;
+use crate::host::without_error_numbers;
 use crate::node::Node;
 
 /// True while the view has the terminal.
@@ -65,13 +66,16 @@ impl Screen {
         self.marks.turn();
         let marks = Some(&mut self.marks);
         let text = status::text(node, devices, view, width.into(), marks);
-        self.text = format!("{head}\n\n{text}");
-        self.draw()
+        self.show(&format!("{head}\n\n{text}"))
     }
 
     /// Shows the reason why there is no new status.
     pub fn trouble(&mut self, head: &str, trouble: &str) -> io::Result<()> {
-        self.text = format!("{head}\n\n{trouble}\n");
+        self.show(&format!("{head}\n\n{trouble}\n"))
+    }
+
+    fn show(&mut self, text: &str) -> io::Result<()> {
+        self.text = without_error_numbers(text).into_owned();
         self.draw()
     }
 

@@ -22,7 +22,7 @@ use crate::node::lost_hint;
 use crate::plan::virtual_node::{EmptyNode, GpuArgument, plan_on};
 use crate::profile::{DraftProfile, Profile};
 use crate::render::format::count;
-use crate::render::{Question, agrees, note, print};
+use crate::render::{Question, agrees, note, print_as_it_is};
 use crate::settings::Serve;
 
 use figures::WantedAmount;
@@ -330,7 +330,7 @@ impl<'a> NewProfile<'a> {
 
     fn write(&self, text: &str) -> Result<()> {
         let Self::File { path, replaces } = self else {
-            print(text)?;
+            print_as_it_is(text)?;
             return Ok(());
         };
         let written = if *replaces {
