@@ -1,7 +1,7 @@
 //! The machine below its root, the directories and programs that the environment names, and the caller.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -282,7 +282,7 @@ impl Environment {
                 .filter_map(|(name, _)| Some((name, path(name)?)))
                 .collect(),
             trace: path(LOG),
-            path: variable("PATH").unwrap_or_else(|| USUAL.into()),
+            path: absolute_entries(&variable("PATH").unwrap_or_else(|| USUAL.into())),
         }
     }
 
@@ -495,9 +495,16 @@ impl Environment {
     }
 }
 
+/// The absolute entries of a search path. Programs start in `/`, where an empty or a relative entry means another directory.
+fn absolute_entries(path: &OsStr) -> OsString {
+    let entries = env::split_paths(path).filter(|entry| entry.is_absolute());
+    // No entry has a colon.
+    env::join_paths(entries).unwrap_or_default()
+}
+
 fn directory_in(variable: &str) -> Option<PathBuf> {
     let value = env::var_os(variable).filter(|value| !value.is_empty())?;
-    Some(value.into())
+    std::path::absolute(value).ok()
 }
 
 /// Returns the value of a variable. Bytes that are no text are replaced, so that a value of such bytes is wrong and not

@@ -108,3 +108,61 @@ fn no_text_names_a_directory_whose_name_is_none() {
         run(&["down"]).ended(0);
     }
 }
+
+/// Programs start in `/`, where `bin` is another directory.
+#[test]
+fn only_absolute_entries_of_the_search_path_count() {
+    let sim = Sim::small();
+    let directory = sim.node.dir().join("work");
+    fs::create_dir_all(directory.join("bin")).unwrap();
+    let control = "nvidia-cuda-mps-control";
+    for place in ["bin", "."] {
+        let link = directory.join(place).join(control);
+        std::os::unix::fs::symlink(sim.node.dir().join("bin").join(control), link).unwrap();
+    }
+    let path = sim.node.env().into_iter().find(|(name, _)| name == "PATH");
+    let path = path.unwrap().1.into_string().unwrap();
+    for args in [&["restart", "0.0", "--yes"][..], &["doctor"], &["status"]] {
+        let mut command = sim.command(args);
+        command.current_dir(&directory);
+        command.env("PATH", format!("bin::.:{path}"));
+        Ran::of(&mut command).ended(0);
+    }
+    assert_eq!(in_state(&sim.status(), "ready"), ["0.0", "0.2"]);
+}
+
+/// The words of the system for an error are enough.
+#[test]
+fn no_number_of_the_system_is_shown() {
+    let sim = Sim::small();
+    let control = sim.node.dir().join("no-interpreter");
+    testkit::write_program(&control, "#!/no/such/interpreter\n");
+    let profile = sim.profile(SMALL).display().to_string();
+    let mut has_words = 0;
+    for words in [
+        "status",
+        "status --json",
+        "doctor --all",
+        "doctor --json",
+        &format!("plan {profile}"),
+        &format!("plan {profile} --json"),
+        "metrics",
+        "down",
+        "down --json",
+        "down --force --dry-run --json",
+        "restart 0.0",
+        "set 0.0 share=2",
+        "set 0.0 share=2 --json",
+        "heal --json",
+        "verify --json",
+        "list --json",
+    ] {
+        let args: Vec<&str> = words.split(' ').collect();
+        let mut command = sim.command(&args);
+        let ran = Ran::of(command.env("MIG_MPS_CONTROL", &control));
+        let said = format!("{}{}", ran.stdout, ran.stderr);
+        assert!(!said.contains("os error"), "{words}: {said}");
+        has_words += usize::from(said.contains("No such file or directory"));
+    }
+    assert!(has_words > 5, "{has_words}");
+}
