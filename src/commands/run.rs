@@ -24,7 +24,7 @@ use crate::error::{CommandError, Result, failed, usage};
 use crate::failure::ExitStatus;
 use crate::host::{
     self, Environment, Limits, MORE_PROCESSES, give_open_files, heed_child_signal, ignore_again,
-    refuse_old_kernel,
+    quoted, refuse_old_kernel,
 };
 use crate::node::{Detail, Node, Served, observe, observe_records};
 use crate::render::note;
@@ -488,7 +488,8 @@ pub fn command(words: &[OsString], variables: &Variables) -> Command {
 /// Returns the error for a program that does not start, as shells have it.
 pub fn not_started(command: &Command, error: &io::Error) -> CommandError {
     if error.kind() == ErrorKind::WouldBlock {
-        let what = format!("cannot run {}: {error}", command.get_program().display());
+        let program = quoted(&command.get_program().to_string_lossy());
+        let what = format!("cannot run {program}: {error}");
         return CommandError::new(ExitStatus::NotRun, what).hint(MORE_PROCESSES);
     }
     let kind = match error.kind() {
@@ -496,7 +497,7 @@ pub fn not_started(command: &Command, error: &io::Error) -> CommandError {
         _ => ExitStatus::NotExecutable,
     };
     let program = command.get_program();
-    let shown = program.display();
+    let shown = quoted(&program.to_string_lossy());
     let path = Path::new(program);
     let hint = match kind {
         ExitStatus::NotFound if path.components().count() > 1 => {

@@ -412,3 +412,10 @@ fn a_program_is_bound_to_the_cpus_near_its_gpu() {
         refused.stderr
     );
 }
+
+#[test]
+fn a_program_without_a_name_is_named() {
+    let sim = Sim::small();
+    let ran = sim.run(&["run", "0.0", "--", ""]).ended(127);
+    assert_contains(&ran.stderr, "error: cannot run '': ");
+}
