@@ -9,7 +9,7 @@ use super::error::Cause;
 use super::gpu::GpuRun;
 use super::run::Shared;
 use crate::host::{Access, Account, Pid, Reader, Uid, group_named};
-use crate::mps::{Daemon, LaunchOptions, Launched, Means, MpsProgram, Patience};
+use crate::mps::{Daemon, LaunchOptions, Launched, LogDir, Means, MpsProgram, Patience};
 use crate::nvml::{EXCLUSIVE_PROCESS, GpuHandle};
 use crate::plan::{EndStray, GpuPlan, Set, StartServer, served_by};
 use crate::settings::{CpuChoice, Serve, Server, Settings};
@@ -87,7 +87,12 @@ impl Shared<'_> {
         }
         let is_new = launched.is_new;
         match self.configure(&daemon, &launch, record, &launched) {
-            Ok(()) => Ok(is_new),
+            Ok(()) => {
+                // Only `logs` needs it, after `down`.
+                let logs = LogDir::open(&self.context.directories.log.join(&record.uuid));
+                let _ = logs.and_then(|logs| logs.write_device_name(&record.name));
+                Ok(is_new)
+            }
             // An incomplete daemon is of no use. Its logs stay, for the reader of the error.
             Err(cause) if is_new => {
                 // Until its server has started, a daemon does not quit.

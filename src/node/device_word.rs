@@ -188,6 +188,9 @@ fn is_index(word: &str) -> bool {
     word.parse::<u32>().is_ok()
 }
 
+/// A kind of devices.
+pub(super) const WITH_LOGS: &str = "device with logs";
+
 /// The most names of a message.
 const MOST: usize = 8;
 
@@ -210,11 +213,13 @@ pub(super) fn devices(wanted: &str, known: &[String], kind: &str) -> String {
     let near = nearest(wanted, known.iter().map(String::as_str))
         .filter(|near| known.len() > MOST || near.contains(char::is_alphabetic))
         .map(|near| format!("did you mean \"{near}\"? "));
+    let kinds = kind.replacen("device", "devices", 1);
     let all = match known {
         [only] => format!("the only {kind} is {only}"),
-        _ if known.len() <= MOST => {
-            let kinds = kind.replacen("device", "devices", 1);
-            format!("the {kinds} are {}", known.join(", "))
+        _ if known.len() <= MOST => format!("the {kinds} are {}", known.join(", ")),
+        // No command lists them.
+        _ if kind == WITH_LOGS => {
+            format!("the {kinds} are {}", list(known).replace(" or ", " and "))
         }
         _ => format!("mig-mps status lists the {} devices", known.len()),
     };

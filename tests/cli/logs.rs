@@ -255,14 +255,15 @@ fn a_device_is_found_by_what_exists_of_it() {
     let mut command = sim.command(&["logs", "0.2"]);
     let ran = Ran::of(command.env("MIG_MPS_NVML_LIBRARY", "/nonexistent")).ended(0);
     assert_contains(&ran.stdout, "Starting control daemon");
-    // A name that the driver alone could tell.
+    // A name that the driver alone could tell, as of logs of mig-mps 0.3.
+    fs::remove_file(dir.join("device-name")).unwrap();
     let mut command = sim.command(&["logs", "0.0"]);
     let ran = Ran::of(command.env("MIG_MPS_NVML_LIBRARY", "/nonexistent")).ended(2);
     assert_contains(&ran.stderr, "The driver does not say");
     let unknown = sim.run(&["logs", "nobody"]).ended(2);
     assert_snapshot!(plain(&unknown.stderr), @r#"
     error: no device is called "nobody"
-    hint: the devices are 0.2, MIG-…
+    hint: the devices with logs are 0.2, MIG-…
     "#);
     let ambiguous = sim.run(&["logs", "MIG-"]).ended(2);
     assert_contains(&ambiguous.stderr, "\"MIG-\" can mean 0.2 or MIG-");
@@ -654,4 +655,31 @@ fn up_does_not_touch_what_was_planted() {
         assert!(!dir.join("control.log.1").exists(), "{why}");
         assert!(size(&dir.join("server.log")) < 1 << 20, "{why}");
     }
+}
+
+/// The name stays when the device and its record are gone; one that several devices had means the last.
+#[test]
+fn the_logs_of_a_device_that_is_gone_are_found_by_its_name() {
+    let sim = Sim::small();
+    sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
+    let ran = sim.run(&["logs", "0.2"]).ended(0);
+    assert!(!ran.stdout.is_empty());
+    let unknown = sim.run(&["logs", "nope"]).ended(2);
+    let known = ["0.0, 0.2", "0.2, 0.0"].map(|names| {
+        format!("error: no device is called \"nope\"\nhint: the devices with logs are {names}\n")
+    });
+    assert!(known.contains(&unknown.stderr), "{}", unknown.stderr);
+    sim.up(testkit::ONE_EACH, &["--yes"]).ended(0);
+    let newest = dir_of(&sim, "0.0");
+    sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
+    let mut log = OpenOptions::new()
+        .append(true)
+        .open(newest.join("control.log"))
+        .unwrap();
+    writeln!(log, "[2026-11-27 12:00:00.000 Control   447] the newest").unwrap();
+    let ran = sim.run(&["logs", "0.0", "--sessions"]).ended(0);
+    assert_contains(&ran.stdout, "the newest");
+    // Purged with the logs.
+    sim.run(&["down", "--purge", "--yes"]).ended(0);
+    sim.run(&["logs", "0.0"]).ended(2);
 }

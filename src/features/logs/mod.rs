@@ -13,7 +13,7 @@ use clap::Args;
 
 use crate::commands::Context;
 use crate::commands::args::{DeviceArgs, LineCount, line_count};
-use crate::error::{Context as _, Result, failed, usage};
+use crate::error::{CommandError, Context as _, Result, failed, usage};
 use crate::failure::ExitStatus;
 use crate::host::Environment;
 use crate::mps::{LineKind, LogDir, LogFile, LogLine, LogTail, is_query};
@@ -161,7 +161,13 @@ fn find(args: &DeviceArgs, environment: &Environment) -> Result<Vec<DeviceLogs>>
 fn of_word(word: &str, logs: &Logs, environment: &Environment) -> Result<Vec<DeviceLogs>> {
     let unknown = match logs.of(word) {
         Ok(found) => return Ok(found.into_iter().cloned().collect()),
-        Err(unknown @ NoSuchDevice::Unknown { .. }) => unknown,
+        Err(unknown @ NoSuchDevice::Unknown { .. }) => {
+            let mut unknown = CommandError::from(unknown);
+            if let Some(hint) = logs.hint(word) {
+                unknown.hints = vec![hint];
+            }
+            unknown
+        }
         Err(ambiguous) => return Err(ambiguous.into()),
     };
     let node = match observe(environment, Detail::CLIENTS) {
@@ -171,15 +177,15 @@ fn of_word(word: &str, logs: &Logs, environment: &Environment) -> Result<Vec<Dev
                 "The driver does not say what devices there are: {error}. Without it only devices with a record or a \
                  log are known."
             ));
-            return Err(unknown.into());
+            return Err(unknown);
         }
     };
     let Ok(names) = node.resolve(&[word.to_owned()]) else {
-        return Err(unknown.into());
+        return Err(unknown);
     };
     let device = node.present().find(|device| names.contains(&device.name));
     let Some(device) = device else {
-        return Err(unknown.into());
+        return Err(unknown);
     };
     if let Ok(found) = logs.of(&device.uuid) {
         let mut found: Vec<DeviceLogs> = found.into_iter().cloned().collect();

@@ -19,6 +19,9 @@ use crate::host::{Directory, in_path, written};
 const MOST: u64 = 64 << 20;
 const MOST_LINES: usize = 1_000_000;
 
+/// The file with the name of the directory's device, which has no record after `down`.
+const DEVICE_NAME: &str = "device-name";
+
 /// The directory with a daemon's logs, which only root or the caller can change. The daemon's users can write to server.log
 /// all the same, through NVIDIA's FIFO.
 #[derive(Debug)]
@@ -52,6 +55,19 @@ impl LogDir {
             }
             None => Err(in_path(path, &io::ErrorKind::NotFound.into())),
         }
+    }
+
+    /// Writes the name of the device.
+    pub fn write_device_name(&self, name: &str) -> io::Result<()> {
+        let half_made = format!(".{DEVICE_NAME}");
+        let dir = &self.dir;
+        dir.replace_file(DEVICE_NAME, &half_made, name.as_bytes(), 0o644)
+    }
+
+    /// Returns the name of the device that the directory was last used for, if it is known.
+    pub fn device_name(&self) -> Option<String> {
+        let name = self.dir.read_file(DEVICE_NAME).ok()??;
+        String::from_utf8(name).ok()
     }
 
     pub fn path(&self) -> &Path {

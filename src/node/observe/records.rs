@@ -3,12 +3,14 @@
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
-use super::super::device_word::{Candidate, select};
+use super::super::device_word::{Candidate, WITH_LOGS, devices, select};
 use super::Detail;
 use super::probe::log_path;
 use crate::failure::Failure;
 use crate::host::{Environment, printable, steers};
+use crate::mps::LogDir;
 use crate::node::{Device, NoSuchDevice, Node, Served, Unseen};
 use crate::state::{DeviceRecord, RunDir};
 
@@ -144,7 +146,7 @@ pub struct Logs {
 /// A device that has or had a daemon, and its log directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceLogs {
-    /// Its name; `None` if it has no record.
+    /// Its name; `None` if that is not known, or another device has it now.
     pub name: Option<String>,
     /// Its UUID, or `<UUID>.of-1000.1` for a directory of another user's logs that was set aside.
     pub uuid: String,
@@ -198,22 +200,37 @@ impl Logs {
                 return self.hidden.push(hidden);
             }
         };
-        let mut found: Vec<DeviceLogs> = entries
+        let found = entries
             .flatten()
             .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
             .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
             .filter(|(name, _)| name.starts_with("GPU-") || name.starts_with("MIG-"))
             .filter(|(name, _)| !name.contains(steers))
-            .filter(|(name, _)| !self.all.iter().any(|known| known.uuid == *name))
-            .map(|(uuid, path)| DeviceLogs {
-                name: None,
+            .filter(|(name, _)| !self.all.iter().any(|known| known.uuid == *name));
+        let mut found: Vec<(Option<SystemTime>, String, PathBuf)> = found
+            .map(|(uuid, path)| {
+                let log = std::fs::metadata(path.join("control.log"));
+                (log.and_then(|log| log.modified()).ok(), uuid, path)
+            })
+            .collect();
+        // A name means the device that had it last.
+        found.sort_by(|a, b| (&b.0, &a.1).cmp(&(&a.0, &b.1)));
+        for (_, uuid, path) in found {
+            let name = LogDir::open(&path).ok().and_then(|logs| logs.device_name());
+            let name = name.filter(|name| {
+                let is_taken = self
+                    .all
+                    .iter()
+                    .any(|known| known.name.as_ref() == Some(name));
+                !is_taken && !name.is_empty() && !name.contains(steers)
+            });
+            self.all.push(DeviceLogs {
+                name,
                 uuid,
                 gpu: None,
                 path: Some(path),
-            })
-            .collect();
-        found.sort_by(|a, b| a.uuid.cmp(&b.uuid));
-        self.all.append(&mut found);
+            });
+        }
     }
 
     /// Returns the logs that a word of the command line means. A device's prefix means no logs that were set aside.
@@ -225,6 +242,16 @@ impl Logs {
             uuids: vec![&logs.uuid],
         });
         select(word, candidates.collect())
+    }
+
+    /// Names the devices with logs, for a word that means none; `None` if there are none.
+    pub fn hint(&self, word: &str) -> Option<String> {
+        let titles: Vec<String> = self
+            .all
+            .iter()
+            .map(|logs| logs.title().to_owned())
+            .collect();
+        (!titles.is_empty()).then(|| devices(word, &titles, WITH_LOGS))
     }
 
     /// Returns the logs of the GPU's devices, as far as they are recorded; never none.
