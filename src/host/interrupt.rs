@@ -128,6 +128,11 @@ impl Interrupt {
         ChangeInProgress { interrupt: self }
     }
 
+    /// Notes that the outcome of the last change is shown: the program may exit at once.
+    pub fn conclude(&self) {
+        *lock(&self.state.phase) = Phase::Free;
+    }
+
     /// Starts a change.
     pub fn begin(&self) -> ChangeInProgress<'_> {
         *lock(&self.state.phase) = Phase::Changing;

@@ -15,6 +15,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use thiserror::Error;
 
 use super::files::number_in;
+use super::spawn::use_usual_scheduling;
 use super::{Host, Pid, as_root};
 use crate::failure::Failure;
 
@@ -71,6 +72,8 @@ pub enum LimitsError {
     /// A daemon would inherit it from the shell, and be slow.
     #[error("a daemon would inherit the priority of this shell: nice {0}")]
     Nice(i32),
+    #[error("a daemon would inherit the scheduling policy of this shell")]
+    Policy,
     #[error("this process may have {0} files open, and needs {FEWEST_FILES}")]
     FewFiles(u64),
 }
@@ -102,6 +105,7 @@ impl Failure for LimitsError {
                  /etc/security/limits.conf or in the systemd unit"
             ),
             Self::Nice(_) => "run it from a shell that was not started with nice".to_owned(),
+            Self::Policy => "run it from a shell that was not started with chrt".to_owned(),
             Self::FewFiles(_) => format!("ulimit -n {FEWEST_FILES} allows as many"),
         })
     }
@@ -338,6 +342,7 @@ pub fn take_limits_of_services() -> Result<(), LimitsError> {
     if let Some(signals) = first.and_then(|first| first.limit("Max pending signals")) {
         raise(Resource::Sigpending, signals);
     }
+    use_usual_scheduling().map_err(|_| LimitsError::Policy)?;
     match getpriority_process(None) {
         Ok(0) | Err(_) => Ok(()),
         Ok(nice) => setpriority_process(None, 0).map_err(|_| LimitsError::Nice(nice)),

@@ -270,6 +270,20 @@ pub fn end_with_caller(command: &mut Command) {
     unsafe { command.pre_exec(bind) };
 }
 
+/// Gives the calling thread, and what it starts, the scheduling policy of most programs.
+pub(super) fn use_usual_scheduling() -> io::Result<()> {
+    // SAFETY: the call takes and returns integers.
+    if unsafe { libc::sched_getscheduler(0) } == libc::SCHED_OTHER {
+        return Ok(());
+    }
+    let usual = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the parameter lives until the call returns, which only reads it.
+    match unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const usual) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Ignores the signals whose bits are set.
 fn ignore(signals: u64) -> io::Result<()> {
     for ignored_signal in CHANGED {

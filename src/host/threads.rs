@@ -57,6 +57,9 @@ impl Threads {
                 })
                 .is_ok();
         if !is_started {
+            if taken.is_ok() {
+                self.free.fetch_add(1, Ordering::Relaxed);
+            }
             run(&job);
         }
     }

@@ -229,6 +229,22 @@ struct Worker(Sender<Option<Task>>);
 /// The free workers. Threads are reused: a new one could exceed a limit of processes half-way through a change.
 static FREE: Mutex<Vec<Worker>> = Mutex::new(Vec::new());
 
+/// A task in [`RUNNING`], from which it is removed also when it panics.
+struct Running(Watch);
+
+impl Running {
+    fn begin(name: OsString, watch: Watch) -> Self {
+        lock(&RUNNING).push((name, watch.clone()));
+        Self(watch)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        lock(&RUNNING).retain(|(_, other)| !Arc::ptr_eq(&other.current, &self.0.current));
+    }
+}
+
 fn make_worker() -> Result<(Worker, JoinHandle<()>), NvmlError> {
     let (sender, tasks) = mpsc::channel::<Option<Task>>();
     let worker = Worker(sender);
@@ -262,9 +278,9 @@ fn begin<T: Send + 'static>(
     let (answer, answers) = mpsc::channel();
     let own = watch.clone();
     let task: Task = Box::new(move |worker| {
-        lock(&RUNNING).push((name, own.clone()));
-        let result = task(own.clone());
-        lock(&RUNNING).retain(|(_, other)| !Arc::ptr_eq(&other.current, &own.current));
+        let running = Running::begin(name, own.clone());
+        let result = task(own);
+        drop(running);
         lock(&FREE).push(worker);
         // After its limit no thread waits for the task.
         let _ = answer.send(result);
@@ -311,5 +327,23 @@ impl<T> Watched<T> {
                 None => return Err(call.hangs_for(limit)),
             };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Else the library would count as hung for the rest of the process.
+    #[test]
+    fn a_task_that_panics_is_over() {
+        let library = || OsString::from("libpanics.so.1");
+        let task = |watch: Watch| -> Result<(), NvmlError> {
+            watch.begin("nvmlNone", "nothing");
+            panic!("a panic of a test")
+        };
+        let watched = begin(library(), Duration::from_secs(60), task).unwrap();
+        assert!(matches!(watched.wait(), Err(NvmlError::Strange { .. })));
+        assert!(unfinished(&library()).is_none());
     }
 }

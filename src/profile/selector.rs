@@ -44,7 +44,9 @@ impl PciAddress {
 }
 
 fn hex(digits: &str) -> Option<u32> {
-    u32::from_str_radix(digits, 16).ok()
+    // A sign would count as a part of the number.
+    let is_hex = digits.chars().all(|digit| digit.is_ascii_hexdigit());
+    u32::from_str_radix(digits, 16).ok().filter(|_| is_hex)
 }
 
 impl Selector {
@@ -221,7 +223,15 @@ mod tests {
         assert_eq!(PciAddress::parse("0000:17:00.0"), long);
         assert_eq!(PciAddress::parse("17:00.0"), long);
         assert_ne!(PciAddress::parse("0001:17:00.0"), long);
-        for wrong in ["", "17", "17:00", "17:00.1", "1:2:3:4.0", "xx:00.0"] {
+        for wrong in [
+            "",
+            "17",
+            "17:00",
+            "17:00.1",
+            "1:2:3:4.0",
+            "xx:00.0",
+            "+17:00.0",
+        ] {
             assert_eq!(PciAddress::parse(wrong), None, "{wrong}");
         }
     }

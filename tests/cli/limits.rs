@@ -156,7 +156,7 @@ fn daemons_do_not_inherit_the_limits_of_the_shell() {
     let can_lift = testkit::shell("ulimit -t 600; ulimit -t unlimited").status == 0;
     let (kind, end) = if can_lift { ("", "") } else { ("-S", ":") };
     let shell = format!(
-        "ulimit {kind} -t 600; ulimit {kind} -f 1000; exec nice -n 5 prlimit --sigpending=7{end} \"$@\""
+        "ulimit {kind} -t 600; ulimit {kind} -f 1000; exec chrt -i 0 nice -n 5 prlimit --sigpending=7{end} \"$@\""
     );
     let limited = |args: &[&str]| {
         let command = sim.command(args);
@@ -191,6 +191,8 @@ fn daemons_do_not_inherit_the_limits_of_the_shell() {
             let rest = stat.rsplit(')').next().unwrap();
             let nice = rest.split_whitespace().nth(16);
             assert_eq!(nice, Some("0"), "{stat}");
+            let policy = rest.split_whitespace().nth(38);
+            assert_eq!(policy, Some("0"), "{stat}");
         }
     }
     // Only a start needs that: this limit is an error like any other, and ends no change half-way.
@@ -231,6 +233,10 @@ fn a_limit_that_cannot_be_lifted_is_refused_before_anything_is_stopped() {
         (
             &["nice", "-n", "5"],
             "error: a daemon would inherit the priority of this shell: nice 5\nhint: run it from ",
+        ),
+        (
+            &["chrt", "-i", "0"],
+            "error: a daemon would inherit the scheduling policy of this shell\nhint: run it from ",
         ),
     ] {
         let ran = limited(limit, &["restart", "0", "--yes"]).ended(1);
