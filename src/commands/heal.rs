@@ -37,6 +37,9 @@ pub struct HealArgs {
     json: bool,
 }
 
+/// The problems of daemons that live. They may have clients, or the administrator may have stopped them.
+const LEFT_ALONE: [&str; 3] = ["daemon-stopped", "daemon-orphan", "daemon-silent"];
+
 /// Heals the devices that need it.
 pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
@@ -48,7 +51,7 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let planned = plan::heal(&node, &run_dir, &names)?;
     if planned.is_empty() && !args.json {
         let given_up = report_failing(&node, &names);
-        // A timer writes a line into its journal only when something was done.
+        // A timer writes a line into its journal only when something was done, or has to be.
         if is_watched() {
             note(&total(&Healed::default(), given_up));
         }
@@ -175,8 +178,8 @@ fn report(outcome: &Outcome) -> Result<Healed> {
     Ok(healed)
 }
 
-/// Reports the devices that are given up, those that are gone, and programs outside MPS; returns the number of devices that are
-/// given up.
+/// Reports the devices that are given up, those that are gone, those whose daemons live and are left to the administrator, and
+/// programs outside MPS; returns the number of devices that are given up.
 fn report_failing(node: &Node, names: &[String]) -> usize {
     let mut failing = Vec::new();
     for served in node.served() {
@@ -191,6 +194,9 @@ fn report_failing(node: &Node, names: &[String]) -> usize {
                 || failing.contains(&name))
         {
             note(&problem.to_string());
+        }
+        if LEFT_ALONE.contains(&problem.id) {
+            note(&format!("Not healed: {problem}"));
         }
     }
     failing.len()

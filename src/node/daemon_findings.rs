@@ -23,14 +23,17 @@ pub(super) fn daemon_problem(node: &Node, device: &Device, served: &Served) -> O
                 "its daemon{pid} lives and its pipe directory is gone, so no program reaches it"
             ),
         )
-        .with_remedy(format!("`mig-mps restart {name} --force` starts another")),
+        .with_remedy(replaced(served)),
         DaemonState::Hung(why) => hung(served, why),
         DaemonState::NoAnswer(problem) => Finding::fail(
             "daemon-silent",
             format!("its daemon{pid} does not answer: {problem}"),
         )
-        .with_remedy(format!("`mig-mps restart {name} --force` starts another")),
-        DaemonState::Stopped => stopped(served, &pid),
+        .with_remedy(replaced(served)),
+        DaemonState::Stopped => {
+            let seen = format!("its daemon{pid} is stopped (SIGSTOP)");
+            Finding::fail("daemon-stopped", seen).with_remedy(replaced(served))
+        }
         DaemonState::NotAsked(problem) => Finding::fail(
             "daemon-not-asked",
             format!("its daemon{pid} cannot be asked: {problem}"),
@@ -95,17 +98,16 @@ fn failing(served: &Served) -> Finding {
     ))
 }
 
-fn stopped(served: &Served, pid: &str) -> Finding {
+/// Returns the remedy for a daemon that lives and that no session reaches.
+pub fn replaced(served: &Served) -> String {
     let name = &served.record.name;
-    let seen = format!("its daemon{pid} is stopped (SIGSTOP)");
-    let daemon = served
-        .record
-        .daemon
-        .map(|daemon| format!(" {}", daemon.pid));
-    Finding::fail("daemon-stopped", seen).with_remedy(format!(
-        "`kill -CONT{}` resumes it, `mig-mps restart {name} --force` replaces it",
-        daemon.unwrap_or_default()
-    ))
+    match (&served.state, served.record.daemon) {
+        (DaemonState::Stopped, Some(daemon)) => format!(
+            "`kill -CONT {}` resumes it, `mig-mps restart {name} --force` replaces it",
+            daemon.pid
+        ),
+        _ => format!("`mig-mps restart {name} --force` starts another"),
+    }
 }
 
 fn dead(node: &Node, served: &Served) -> Option<Finding> {

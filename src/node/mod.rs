@@ -19,7 +19,7 @@ use device_word::LOST;
 
 pub use crate::mps::MpsProgram;
 pub use applied::Applied;
-pub use daemon_findings::restored;
+pub use daemon_findings::{replaced, restored};
 pub use device::{Device, DevicePart, Presence};
 pub use device_word::{NoSuchDevice, device_order, glob, lost_hint};
 pub use fault::{Fault, Finding, Severity, Subject};

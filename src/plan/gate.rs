@@ -2,7 +2,7 @@
 
 use super::Obstacle;
 use crate::host::{Uid, as_root, caller, user_name};
-use crate::node::{DaemonState, Device, Node, Served, Unseen, lost_hint};
+use crate::node::{DaemonState, Device, Node, Served, Unseen, lost_hint, replaced};
 use crate::state::RunDir;
 
 /// A command that acts on the daemons of devices that the user named.
@@ -198,6 +198,11 @@ pub(super) fn check_ours(served: &Served, run_dir: &RunDir) -> Result<(), Obstac
     })
 }
 
+/// The remedy that `status` shows for a daemon that no session reaches.
+fn as_hint(served: &Served) -> String {
+    replaced(served).replace('`', "")
+}
+
 /// The obstacle of a daemon that may have clients that nobody can see: it is not touched.
 pub(super) fn unknowable(served: &Served) -> Option<Obstacle> {
     let name = &served.record.name;
@@ -206,10 +211,7 @@ pub(super) fn unknowable(served: &Served) -> Option<Obstacle> {
             why.as_str(),
             "see why it does not start, and run this again".to_owned(),
         ),
-        DaemonState::Orphan => (
-            "its pipe directory was removed",
-            format!("end it with mig-mps down {name} --force"),
-        ),
+        DaemonState::Orphan => ("its pipe directory was removed", as_hint(served)),
         DaemonState::Busy => (
             "another control session is open",
             "either another mig-mps is waiting for clients to exit, or somebody left nvidia-cuda-mps-control open: \
@@ -220,10 +222,8 @@ pub(super) fn unknowable(served: &Served) -> Option<Obstacle> {
             "it hangs, and the driver hides its clients",
             format!("mig-mps restart {name} --force ends its server, with whatever computes there"),
         ),
-        DaemonState::NoAnswer(_) | DaemonState::Stopped => (
-            "it does not answer",
-            "check whether it is stopped or hangs; the kernel log may say".to_owned(),
-        ),
+        DaemonState::NoAnswer(_) => ("it does not answer", as_hint(served)),
+        DaemonState::Stopped => ("it is stopped by a signal", as_hint(served)),
         DaemonState::Hidden => (
             "it may not be asked",
             for_its_owner("run this as its owner"),

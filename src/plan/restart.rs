@@ -79,7 +79,11 @@ fn again(node: &Node, run_dir: &RunDir, names: &[String], by: StartedBy) -> Resu
         let because = reason_to_restart(served);
         let steps = &mut plan.of_gpu(node, &gpu.uuid).steps;
         if served.is_alive() {
-            let stop = Action::Stop(stop_before_restart(served));
+            // The next daemon has the same pipe directory.
+            let stop = Action::Stop(Stop {
+                pods: Vec::new(),
+                ..Stop::of(served)
+            });
             steps.push(stop.because(because.clone()));
         }
         let by_hand = &served.record.by_hand;
@@ -156,30 +160,6 @@ fn absent(node: &Node, device: &Device, served: &Served) -> Obstacle {
             restored(node, served).replace('`', ""),
         ),
     }
-}
-
-/// Returns the stop of a daemon that starts again. A hint names the command that needs no answer from it.
-fn stop_before_restart(served: &Served) -> Stop {
-    // The next daemon has the same pipe directory.
-    let mut stop = Stop {
-        pods: Vec::new(),
-        ..Stop::of(served)
-    };
-    let name = &stop.name;
-    if let Some(obstacle) = &mut stop.unasked {
-        let all_the_same =
-            format!("mig-mps restart {name} --force ends it, with what may compute there");
-        match served.state {
-            DaemonState::Orphan => {
-                obstacle.hint = format!("no program reaches it any more: {all_the_same}");
-            }
-            DaemonState::NoAnswer(_) | DaemonState::Stopped | DaemonState::Hung(_) => {
-                obstacle.hint = format!("{}; {all_the_same}", obstacle.hint);
-            }
-            _ => {}
-        }
-    }
-    stop
 }
 
 fn reason_to_restart(served: &Served) -> Reason {

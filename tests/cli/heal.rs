@@ -5,7 +5,7 @@ use std::fs::File;
 use insta::assert_snapshot;
 use serde_json::Value;
 
-use testkit::{Ran, Sim, assert_contains, in_state, is_alive, kill, terminate, whole};
+use testkit::{Ran, SMALL, Sim, assert_contains, in_state, is_alive, kill, stop, terminate, whole};
 
 #[track_caller]
 fn does_nothing(ran: &Ran) {
@@ -246,4 +246,65 @@ fn programs_outside_mps_are_reported() {
     let ran = sim.run(&["heal"]).ended(0);
     assert_contains(&ran.stdout, "0.0: its daemon has died: healed");
     assert!(named(&ran), "{}", ran.stderr);
+}
+
+/// Somebody may have stopped the daemon, and a daemon that nobody reaches may have clients.
+#[test]
+fn what_is_not_healed_is_said_with_its_remedy() {
+    let sim = Sim::small();
+    let pid = sim.device("0.0")["daemon_pid"].clone();
+    stop(&pid);
+    std::fs::remove_dir_all(sim.pipe("0.2")).unwrap();
+    let ran = sim.run(&["heal"]).ended(0);
+    for line in [
+        format!("Not healed: 0.0: its daemon (pid {pid}) is stopped (SIGSTOP)"),
+        format!("`kill -CONT {pid}` resumes it, `mig-mps restart 0.0 --force` replaces it"),
+        "Not healed: 0.2: its daemon (pid ".to_owned(),
+        "`mig-mps restart 0.2 --force` starts another".to_owned(),
+    ] {
+        assert_contains(&ran.stderr, &line);
+    }
+    let one = sim.run(&["heal", "0.2"]).ended(0);
+    assert!(!one.stderr.contains("0.0"), "{one:?}");
+    sim.run(&["restart", "0.0", "0.2", "--force", "--yes"])
+        .ended(0);
+    does_nothing(&sim.run(&["heal"]));
+}
+
+/// Every command says what `status` says, and works with `--force`.
+#[test]
+fn a_stopped_daemon_has_one_remedy() {
+    let sim = Sim::small();
+    let more = SMALL.replace("\"2g\"", "\"2g\", mps = { server = \"lazy\" }");
+    let path = sim.profile(&more).display().to_string();
+    for forced in [
+        &["restart", "0.0", "--force", "--yes"][..],
+        &["up", &path, "--force", "--yes"],
+        &["down", "0.0", "--force"],
+    ] {
+        let pid = sim.device("0.0")["daemon_pid"].clone();
+        stop(&pid);
+        let status = sim.run(&["status"]).ended(0).stdout;
+        let remedy =
+            format!("kill -CONT {pid} resumes it, mig-mps restart 0.0 --force replaces it");
+        let flat: Vec<&str> = status.split_whitespace().collect();
+        assert_contains(&flat.join(" ").replace('`', ""), &remedy);
+        let mut commands = vec![
+            vec!["restart", "0.0", "--yes"],
+            vec!["set", "0.0", "share=2"],
+            vec!["set", "0.0", "share=2", "--force"],
+            vec!["down", "0.0"],
+        ];
+        if forced[0] == "up" {
+            commands.push(vec!["up", &path, "--yes"]);
+        }
+        for args in commands {
+            let ran = sim.run(&args).ended(4);
+            assert_contains(&ran.stderr, &format!("hint: {remedy}"));
+        }
+        sim.run(forced).ended(0);
+        let ready = in_state(&sim.status(), "ready");
+        assert_eq!(ready.contains(&"0.0".to_owned()), forced[0] == "restart");
+    }
+    assert_eq!(in_state(&sim.status(), "no daemon"), ["0.0"]);
 }
