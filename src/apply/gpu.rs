@@ -1,6 +1,6 @@
 //! The run on one GPU: its steps in order, with daemons in parallel. Daemons stop before, on all GPUs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::thread::scope;
 
@@ -31,8 +31,6 @@ pub(super) struct GpuRun<'a> {
     pub(super) mig: bool,
     /// The GPU instances that exist now.
     pub(super) instances: BTreeMap<Placement, GpuInstanceReading>,
-    /// The GPU instances that this run has made.
-    pub(super) made: BTreeSet<Placement>,
     /// The instances that a call with an unknown outcome may have made, in words, by the placement of the GPU instance.
     pub(super) unknown: BTreeMap<Placement, String>,
     pub(super) history: Arc<History>,
@@ -50,7 +48,6 @@ impl<'a> GpuRun<'a> {
             gpu: shared.context.node.gpu(&plan.uuid),
             mig: before.mig,
             instances: before.instances.clone(),
-            made: BTreeSet::new(),
             unknown: BTreeMap::new(),
             history: Arc::new(History {
                 daemons: Mutex::new(before.daemons.clone()),
@@ -171,10 +168,10 @@ impl<'a> GpuRun<'a> {
             Action::CreateComputeInstance { instance, compute } => {
                 self.create_compute_instance(*instance, *compute)
             }
-            Action::DestroyComputeInstance { instance, compute } => {
-                self.destroy_compute_instance(*instance, *compute)
-            }
-            Action::DestroyGpuInstance(instance) => self.destroy_gpu_instance(instance),
+            Action::DestroyComputeInstance {
+                instance, compute, ..
+            } => self.destroy_compute_instance(*instance, *compute),
+            Action::DestroyGpuInstance { instance, .. } => self.destroy_gpu_instance(instance),
             Action::Set(set) => self.set(set),
             Action::StartServer(server) => self.shared.start_server(server),
             Action::EndStray(stray) => self.shared.end_stray(stray),

@@ -25,7 +25,6 @@ impl GpuRun<'_> {
         });
         match made {
             Ok(id) => {
-                self.made.insert(placement);
                 let reading = GpuInstanceReading {
                     id,
                     profile,
@@ -47,13 +46,10 @@ impl GpuRun<'_> {
         }
     }
 
-    /// True if mig-mps is recorded as the maker of an instance that it makes. Of a compute instance that depends on its
-    /// GPU instance: in one that mig-mps made it is not recorded. A rollback makes again for others what was theirs.
+    /// True if mig-mps is recorded as the maker of an instance that it makes. A rollback makes again for others what was
+    /// theirs.
     fn becomes_ours(&self, created: &Created) -> bool {
-        if self.rolling_back {
-            return self.shared.node_record.had(created);
-        }
-        created.compute.is_none() || !self.made.contains(&created.placement)
+        !self.rolling_back || self.shared.node_record.had(created)
     }
 
     pub(super) fn create_compute_instance(
@@ -121,7 +117,6 @@ impl GpuRun<'_> {
         }
         self.in_use(&self.plan.uuid, move |gpu| gpu.destroy_gpu_instance(id))?;
         self.instances.remove(&placement);
-        self.made.remove(&placement);
         // With what was made in it.
         self.shared
             .node_record

@@ -125,10 +125,14 @@ impl Part {
     /// Returns the action that destroys it; `None` for an unknown profile, which no plan makes or destroys.
     fn destroyed(&self, gpu: &Gpu) -> Option<Action> {
         Some(match self.compute {
-            None => Action::DestroyGpuInstance(GpuInstance::of(gpu, self.profile, self.placement)?),
+            None => Action::DestroyGpuInstance {
+                instance: GpuInstance::of(gpu, self.profile, self.placement)?,
+                unmanaged: false,
+            },
             Some(Reverse((compute, _))) => Action::DestroyComputeInstance {
                 instance: self.placement,
                 compute,
+                unmanaged: false,
             },
         })
     }
@@ -181,12 +185,13 @@ impl fmt::Display for StepBack {
             Self::Set { now, .. } => write!(f, "changed settings of {}", now.name),
             Self::Change(Action::SwitchMig { .. }) => f.write_str("MIG mode on"),
             Self::Change(
-                Action::CreateGpuInstance(instance) | Action::DestroyGpuInstance(instance),
+                Action::CreateGpuInstance(instance) | Action::DestroyGpuInstance { instance, .. },
             ) => instance.fmt(f),
             Self::Change(
                 Action::DestroyComputeInstance {
                     instance,
                     compute: placement,
+                    ..
                 }
                 | Action::CreateComputeInstance {
                     instance,
@@ -512,7 +517,7 @@ mod tests {
                     };
                     self.state.instances.insert(instance.placement, reading);
                 }
-                Action::DestroyGpuInstance(instance) => {
+                Action::DestroyGpuInstance { instance, .. } => {
                     let gone = state.instances.remove(&instance.placement).unwrap();
                     assert!(gone.compute.is_empty());
                 }
@@ -532,7 +537,9 @@ mod tests {
                     });
                     parts.sort_by_key(|part| part.placement);
                 }
-                Action::DestroyComputeInstance { instance, compute } => {
+                Action::DestroyComputeInstance {
+                    instance, compute, ..
+                } => {
                     assert!(!self.is_served(*instance, *compute));
                     let parent = self.state.instances.get_mut(instance).unwrap();
                     let count = parent.compute.len();
@@ -607,6 +614,7 @@ mod tests {
                     .map(|(instance, compute)| Action::DestroyComputeInstance {
                         instance,
                         compute,
+                        unmanaged: false,
                     }),
                 6 => {
                     let whole = instance.filter(|instance| instance.compute.is_empty())?;

@@ -38,6 +38,8 @@ pub struct Allowed {
     pub reset: bool,
     /// Stop the known monitoring units that hold a GPU, and start them again.
     pub stop_holders: bool,
+    /// Destroy instances that mig-mps is not known to have made, without a question that names them.
+    pub destroy_unmanaged: bool,
 }
 
 /// A step of a GPU's plan, by its place there.

@@ -17,7 +17,7 @@ use crate::profile::{Profile, ProfileError, WantedPrograms};
 use crate::render::ProgressForm;
 
 /// The devices of a command line.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct DeviceArgs {
     /// Devices: a name, a UUID, a unique prefix of either, or a glob such as 'trainer-*'
     #[arg(value_name = "DEVICE")]
@@ -88,7 +88,7 @@ pub const HINT_WITHOUT_WAIT: &str =
     "end them with --force; or wait for them with --drain DURATION, without --keep-going";
 
 /// The flags of every command that changes the node.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "they are flags")]
 pub struct ConsentArgs {
     /// Show the plan and change nothing

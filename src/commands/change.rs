@@ -18,7 +18,7 @@ use crate::node::{Detail, Node, Observer};
 use crate::plan::{Held, LeftOut, Plan, Refusal};
 use crate::render::json::ChangeDocument;
 use crate::render::{
-    self, Consent, ProgressForm, confirm, consequences, is_quiet, is_watched, note, print,
+    self, Consent, ProgressForm, can_ask, confirm, consequences, is_quiet, is_watched, note, print,
     print_json, progress,
 };
 use crate::state::RunDir;
@@ -93,7 +93,6 @@ impl<'a> Change<'a> {
         // Too little memory is no error that could be handled: it aborts.
         raise_memory()?;
         let environment = self.context.environment;
-        let _planning = environment.interrupt.plan();
         let observer = Observer::new(environment);
         let run = ChangeRun {
             change: self,
@@ -109,6 +108,7 @@ impl<'a> Change<'a> {
         if !self.consent.dry_run && run.state.owner() == Some(environment.caller) {
             pick_up_interrupted(environment, self.directories)?;
         }
+        let _planning = environment.interrupt.plan();
         let (node, plan) = run.first_plan()?;
         if plan.is_empty() {
             let after = if self.consent.dry_run {
@@ -160,11 +160,15 @@ impl ChangeRun<'_> {
 
     fn plan(&self, node: &Node) -> Result<Plan, Refusal> {
         loop {
-            let plan = (self.change.planner)(node, &self.state)?;
-            let plan = match self.change.consent.force() {
-                Some(seconds) => plan.by_force(seconds),
-                None => plan,
-            };
+            let mut plan = (self.change.planner)(node, &self.state)?;
+            if let Some(seconds) = self.change.consent.force() {
+                plan = plan.by_force(seconds);
+            }
+            // A question names the instances that others may have made.
+            let is_asked = !self.change.consent.yes && can_ask();
+            if !(self.change.allowed.destroy_unmanaged || is_asked) {
+                plan = plan.sparing_unmanaged();
+            }
             // The names of a GPU that is left out are not free for others: all is planned again.
             if !self.leave_out(|left_out| left_out.add_refused(&plan, HINT_WITHOUT_WAIT)) {
                 return Ok(plan);
@@ -268,7 +272,7 @@ impl ChangeRun<'_> {
                 (node, plan) = changed;
                 continue;
             }
-            if now == plan {
+            if now.does_the_same_as(&plan) {
                 return Ok((lock, node, now));
             }
             self.tell_of_change(&node, &now)?;
@@ -383,7 +387,7 @@ impl ChangeRun<'_> {
         // They may be what another change has started meanwhile.
         let node = self.observe()?;
         let now = self.plan(&node)?;
-        if now != *plan {
+        if !now.does_the_same_as(plan) {
             self.tell_of_change(&node, &now)?;
         } else if self.change.left_out.is_none() {
             return Err(refusal);

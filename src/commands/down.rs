@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::args::{ConsentArgs, DeviceArgs};
+use super::args::{ConsentArgs, DeviceArgs, HINT, seconds};
 use super::change::Change;
 use super::outcome::Outcome;
 use super::{Context, LOCK_LIMIT, cdi, locked, own_directories};
@@ -14,7 +14,7 @@ use crate::error::{CommandError, Result, failed};
 use crate::failure::ExitStatus;
 use crate::host::{Environment, ranges};
 use crate::node::{Device, Gpu, Node, lost_hint};
-use crate::plan::{self, Down, Plan, Refusal};
+use crate::plan::{self, Destroy, Down, Plan, Refusal};
 use crate::render::format::count;
 use crate::render::{note, time_taken};
 use crate::state::{ProfileHistory, RunDir};
@@ -22,7 +22,7 @@ use crate::state::{ProfileHistory, RunDir};
 /// Stop the daemons that `up` started
 ///
 /// Refuses while they have clients, unless --drain or --force is given.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "they are flags")]
 pub struct DownArgs {
     #[command(flatten)]
@@ -32,6 +32,9 @@ pub struct DownArgs {
     /// Also destroy the GPU instances that mig-mps made
     #[arg(long)]
     destroy_mig: bool,
+    /// Also destroy instances that mig-mps is not known to have made (implies --destroy-mig)
+    #[arg(long)]
+    destroy_unmanaged: bool,
     /// Also switch MIG mode off where mig-mps switched it on (implies --destroy-mig)
     ///
     /// On Ampere (A100, A30) that needs a GPU reset, which cloud machines may not allow: the GPU
@@ -45,10 +48,17 @@ pub struct DownArgs {
     /// while its MIG mode is switched, and start them again
     #[arg(long, requires = "disable_mig")]
     stop_holders: bool,
+    /// While systemd shuts the machine down, do as with --drain DURATION --force; otherwise refuse
+    #[arg(long, value_name = "DURATION", value_parser = seconds, conflicts_with_all = ["drain", "force"])]
+    at_shutdown: Option<u32>,
     /// Also remove the daemons' logs, and what users have left in pipe directories
     #[arg(long)]
     purge: bool,
 }
+
+/// The hint about clients in the way when systemd stops the service, which does not stop their daemons.
+const SERVICE_HINT: &str = "the daemons continue to run: wait for their clients with mig-mps down --drain DURATION, or end them with \
+                            mig-mps down --force; systemctl start mig-mps makes the service active again";
 
 /// A warning about `--disable-mig`.
 const RESET: &str = "On Ampere (A100, A30) switching MIG mode off needs a GPU reset, which cloud machines \
@@ -56,7 +66,7 @@ const RESET: &str = "On Ampere (A100, A30) switching MIG mode off needs a GPU re
 
 impl DownArgs {
     fn destroys(&self) -> bool {
-        self.destroy_mig || self.disable_mig
+        self.destroy_mig || self.disable_mig || self.destroy_unmanaged
     }
 
     /// The request to the planner.
@@ -64,7 +74,11 @@ impl DownArgs {
         Ok(Down {
             devices: self.devices.names(node)?,
             force: self.consent.force(),
-            destroy_mig: self.destroys(),
+            destroy: match (self.destroy_unmanaged, self.destroys()) {
+                (true, _) => Destroy::All,
+                (false, true) => Destroy::Made,
+                (false, false) => Destroy::Nothing,
+            },
             disable_mig: self.disable_mig,
             purge: self.purge,
         })
@@ -109,6 +123,37 @@ impl DownArgs {
 
 /// Stops daemons and removes what was made for them.
 pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    let Some(limit) = args.at_shutdown else {
+        return take_down(args, context);
+    };
+    let mut args = args.clone();
+    if is_shutting_down(context.environment) {
+        args.consent.force = true;
+        args.consent.drain = Some(limit);
+    }
+    take_down(&args, context).map_err(|mut error| {
+        for hint in error.hints.iter_mut().filter(|hint| *hint == HINT) {
+            SERVICE_HINT.clone_into(hint);
+        }
+        error
+    })
+}
+
+/// True if the machine is shutting down; false also if that cannot be found out.
+fn is_shutting_down(environment: &Environment) -> bool {
+    let units = environment.units().map_err(CommandError::from);
+    match units.and_then(|units| Ok(units.is_shutting_down()?)) {
+        Ok(answer) => answer,
+        Err(error) => {
+            note(&format!(
+                "Cannot find out whether the machine is shutting down: {error}"
+            ));
+            false
+        }
+    }
+}
+
+fn take_down(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let directories = own_directories(environment, &args.consent)?;
     let run_dir = RunDir::at(&directories.run);
@@ -124,6 +169,7 @@ pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
         allowed: Allowed {
             reset: args.reset,
             stop_holders: args.stop_holders,
+            destroy_unmanaged: args.destroy_unmanaged,
         },
         on_failure: OnFailure::GoOn,
         does_without_driver: !args.destroys(),
@@ -324,10 +370,13 @@ fn remark_on_what_stays(node: &Node, args: &DownArgs, asked: &[String]) {
         }
     }
     if !staying.is_empty() {
-        note(&format!(
-            "These GPU instances stay: they are not known to be made by mig-mps, or hold other devices:\n  {}",
-            staying.join("\n  ")
-        ));
+        let why = if args.destroy_unmanaged {
+            "they hold other devices"
+        } else {
+            "they are not known to be made by mig-mps (--destroy-unmanaged destroys those, too), or hold other devices"
+        };
+        let staying = staying.join("\n  ");
+        note(&format!("These GPU instances stay: {why}:\n  {staying}"));
     }
 }
 

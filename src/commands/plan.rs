@@ -65,7 +65,8 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
         args.prune,
         None,
     )?
-    .with_remarks_on_devices(&node);
+    .with_remarks_on_devices(&node)
+    .sparing_unmanaged();
     tell_of_interrupted(environment);
     remark_on(&node, &plan);
     let on_failure = OnFailure::RollBack;

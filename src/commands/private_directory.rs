@@ -16,7 +16,7 @@ use crate::host::{
 };
 use crate::mps::{ControlProgram, Daemon, MAX_PIPE_DIR};
 use crate::node::{ANSWER_LIMIT, Detail, Node, observe, observe_records, observe_without_driver};
-use crate::plan::{self, Down, Plan};
+use crate::plan::{self, Destroy, Down, Plan};
 use crate::render::{ProgressForm, progress};
 use crate::state::RunDir;
 
@@ -164,7 +164,7 @@ fn stop(environment: &Environment) -> Result<()> {
     let all = Down {
         devices: Vec::new(),
         force: Some(AT_ONCE),
-        destroy_mig: false,
+        destroy: Destroy::Nothing,
         disable_mig: false,
         purge: false,
     };

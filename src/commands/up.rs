@@ -52,6 +52,9 @@ pub struct UpArgs {
     /// Also stop the daemons of mig-mps on GPUs that no block of the profile selects
     #[arg(long)]
     prune: bool,
+    /// Also destroy instances that mig-mps is not known to have made, without a question about them
+    #[arg(long)]
+    destroy_unmanaged: bool,
     /// Leave out what cannot be applied, name it, apply the rest, and exit with 1
     #[arg(long, conflicts_with = "drain")]
     keep_going: bool,
@@ -111,6 +114,7 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
     outcome.conclude(&[], &args.consent);
     remark_on_boot(args, environment, &chosen.profile);
     if !args.consent.json {
+        environment.interrupt.conclude();
         all = verified(args, environment, node)?;
     }
     ended(args, outcome.after, all.as_deref())
@@ -132,6 +136,7 @@ fn change(
         allowed: Allowed {
             reset: args.reset,
             stop_holders: args.stop_holders,
+            destroy_unmanaged: args.destroy_unmanaged,
         },
         on_failure: if args.keep_going {
             OnFailure::LeaveOut

@@ -90,6 +90,17 @@ pub fn report_ready() -> io::Result<()> {
 const CHANGE_LIMIT: Duration = Duration::from_secs(100);
 const SHOW_LIMIT: Duration = Duration::from_secs(10);
 
+/// The states of a system that do not count as running without failed units.
+const SYSTEM_STATES: [&str; 7] = [
+    "initializing",
+    "starting",
+    "degraded",
+    "maintenance",
+    "stopping",
+    "offline",
+    "unknown",
+];
+
 /// systemd, through `systemctl`.
 #[derive(Clone, Debug)]
 pub struct Units(Tool);
@@ -153,6 +164,17 @@ impl Units {
     /// Starts a unit and checks the result. Succeeds if it is already up.
     pub fn start(&self, unit: Unit) -> Result<(), ToolError> {
         self.change("start", unit, Shown::is_up)
+    }
+
+    /// True if the machine is shutting down or restarting.
+    pub fn is_shutting_down(&self) -> Result<bool, ToolError> {
+        // It exits with 0 only for a system that runs without failed units.
+        match self.0.run(&["is-system-running"], SHOW_LIMIT) {
+            Err(ToolError::Refused { said, .. }) if SYSTEM_STATES.contains(&said.as_str()) => {
+                Ok(said == "stopping")
+            }
+            answer => answer.map(|_| false),
+        }
     }
 
     /// Has systemd read its unit files anew.

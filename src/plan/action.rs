@@ -97,7 +97,7 @@ impl Step {
         matches!(
             self.action,
             Action::DestroyComputeInstance { .. }
-                | Action::DestroyGpuInstance(_)
+                | Action::DestroyGpuInstance { .. }
                 | Action::SwitchMig { .. }
                 | Action::CreateGpuInstance(_)
                 | Action::CreateComputeInstance { .. }
@@ -120,9 +120,18 @@ pub enum Action {
         /// Its placement in the GPU instance.
         #[serde(rename = "placement")]
         compute: Placement,
+        /// True if mig-mps is not known to have made it.
+        #[serde(rename = "unmanaged_instance")]
+        unmanaged: bool,
     },
     /// Destroy a GPU instance.
-    DestroyGpuInstance(GpuInstance),
+    DestroyGpuInstance {
+        #[serde(flatten)]
+        instance: GpuInstance,
+        /// True if mig-mps is not known to have made it.
+        #[serde(rename = "unmanaged_instance")]
+        unmanaged: bool,
+    },
     /// Switch MIG mode.
     #[serde(rename = "switch-mig-mode")]
     SwitchMig {
@@ -199,6 +208,12 @@ pub enum Part<'a> {
     Gpu(&'a GpuInstance),
     /// A description of a compute instance.
     Compute(String),
+}
+
+impl Part<'_> {
+    pub(super) fn compute_instance(compute: Placement, parent: Placement) -> Self {
+        Self::Compute(format!("compute instance {compute} in {parent}"))
+    }
 }
 
 impl fmt::Display for Part<'_> {
@@ -434,13 +449,15 @@ impl fmt::Display for Action {
             }
             Self::Stop(stop) if stop.alive => write!(f, "stop the daemon of {}", stop.name),
             Self::Stop(stop) => write!(f, "clean up after {}", stop.name),
-            Self::DestroyComputeInstance { instance, compute } => {
+            Self::DestroyComputeInstance {
+                instance, compute, ..
+            } => {
                 write!(
                     f,
                     "destroy compute instance {compute} of the GPU instance at {instance}"
                 )
             }
-            Self::DestroyGpuInstance(instance) => write!(f, "destroy {instance}"),
+            Self::DestroyGpuInstance { instance, .. } => write!(f, "destroy {instance}"),
             Self::SwitchMig { on: true } => f.write_str("enable MIG mode"),
             Self::SwitchMig { on: false } => f.write_str("disable MIG mode"),
             Self::CreateGpuInstance(instance) => write!(f, "create {instance}"),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::action::Place;
 use super::daemons::{Slot, live_changes};
-use super::layout::{ComputeUse, InstanceUse, Layout, is_made_by_us};
+use super::layout::{ComputeUse, InstanceUse, Layout};
 use super::refusal::{self, Refusal};
 use super::up::Planner;
 use crate::geometry::{
@@ -275,27 +275,22 @@ impl<'a> GpuRequest<'a> {
         let after = SliceMap::new(self.gpu.units(), segments.collect());
         for standing in standing {
             if !kept.contains(&standing.instance.placement) {
-                let because = self.reason_to_destroy(standing, &after);
+                let because = Self::reason_to_destroy(standing, &after);
                 layout.destroy(standing, &because);
             }
         }
         layout.plan.after = after;
     }
 
-    fn reason_to_destroy(&self, standing: &InstanceUse<'_>, after: &SliceMap) -> String {
+    fn reason_to_destroy(standing: &InstanceUse<'_>, after: &SliceMap) -> String {
         let mut segments = after.segments().iter();
         let instead = segments.find(|next| next.placement.overlaps(standing.instance.placement));
-        let because = match instead {
+        match instead {
             Some(next) => format!("{} at {} needs its place", next.label, next.placement),
             None if standing.parts.is_empty() => {
                 "left without a compute instance, and not in the profile".to_owned()
             }
             None => "not in the profile".to_owned(),
-        };
-        if is_made_by_us(self.planner.node, self.gpu, standing.instance, None) {
-            because
-        } else {
-            format!("{because}; not known to be made by mig-mps")
         }
     }
 }

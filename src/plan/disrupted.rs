@@ -66,6 +66,13 @@ impl ClientOf {
         (&self.device, self.pid)
     }
 
+    /// Leaves its identity only: a client that waited is the same one, also after it has started another program.
+    pub(super) fn forget_description(&mut self) {
+        self.command = None;
+        self.workload = None;
+        self.waits = false;
+    }
+
     /// One client of a device.
     pub(super) fn of(served: &Served, client: &Client) -> Self {
         Self {

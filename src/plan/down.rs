@@ -1,7 +1,7 @@
 //! Plans `down`, and the end of servers that have outlived their daemons.
 
 use super::gate::{check_ours, for_its_owner, no_own_daemon, unreadable};
-use super::layout::{due, is_made_by_us, outside_mps};
+use super::layout::{ComputeUse, InstanceUse, due, outside_mps, reason_to_destroy};
 use super::{Action, GpuInstance, Obstacle, Plan, Purge, Reason, Refusal, Step, Stop};
 use crate::geometry::SliceMap;
 use crate::host::Pid;
@@ -16,13 +16,22 @@ pub struct Down {
     pub devices: Vec<String>,
     /// End daemons that have clients, these many seconds after refusing new ones.
     pub force: Option<u32>,
-    /// Also destroy the instances that mig-mps made.
-    pub destroy_mig: bool,
+    /// The instances to destroy.
+    pub destroy: Destroy,
     /// Also switch the MIG mode off where mig-mps switched it on and nothing is left; where devices
     /// are named, on their GPUs alone.
     pub disable_mig: bool,
     /// Also remove logs, and what users left in pipe directories.
     pub purge: bool,
+}
+
+/// The instances of the selected devices that are destroyed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destroy {
+    Nothing,
+    /// Those that mig-mps made.
+    Made,
+    All,
 }
 
 impl Down {
@@ -56,7 +65,7 @@ pub fn down(node: &Node, run_dir: &RunDir, wanted: &Down) -> Result<Plan, Refusa
         }
     }
     end_strays(node, wanted, &mut plan)?;
-    if wanted.destroy_mig {
+    if wanted.destroy != Destroy::Nothing {
         for gpu in &node.gpus {
             destroy_instances(node, run_dir, gpu, wanted, &mut plan)?;
             let is_meant = wanted.means_all() || plan.gpus.iter().any(|plan| plan.uuid == gpu.uuid);
@@ -129,6 +138,10 @@ fn stop_lost(
 
 fn step_to_stop(served: &Served, force: Option<u32>) -> Step {
     let mut stop = Stop::of(served);
+    if let (Some(obstacle), true) = (&mut stop.unasked, stop.means == Means::Signals) {
+        let ends = format!("mig-mps down {} --force ends it", stop.name);
+        obstacle.hint = format!("{}, {ends}", obstacle.hint);
+    }
     if let Some(seconds) = force
         && (!served.clients.listed().is_empty() || served.state != DaemonState::NoServerYet)
     {
@@ -147,7 +160,8 @@ fn step_to_stop(served: &Served, force: Option<u32>) -> Step {
     Action::Stop(stop).because(because)
 }
 
-/// Plans to destroy the selected instances of a GPU that mig-mps made.
+/// Plans to destroy the selected instances of a GPU that mig-mps made, or all selected ones. A GPU instance with a part that
+/// stays, stays.
 fn destroy_instances(
     node: &Node,
     run_dir: &RunDir,
@@ -155,7 +169,13 @@ fn destroy_instances(
     wanted: &Down,
     plan: &mut Plan,
 ) -> Result<(), Refusal> {
-    const BECAUSE: &str = "mig-mps made it";
+    let because = |unmanaged: bool| {
+        if unmanaged {
+            reason_to_destroy(Reason::ASKED_FOR, true)
+        } else {
+            "mig-mps made it".into()
+        }
+    };
     let mut steps = Vec::new();
     let mut staying = Vec::new();
     let selected: Vec<&String> = node
@@ -163,30 +183,35 @@ fn destroy_instances(
         .filter(|device| wanted.selects(&device.name))
         .map(|device| &device.uuid)
         .collect();
-    for instance in &gpu.instances {
-        let parts = &instance.compute;
+    for standing in InstanceUse::all(node, run_dir, gpu) {
+        let (instance, parts) = (standing.instance, &standing.parts);
+        let is_consented = |unmanaged: bool| !unmanaged || wanted.destroy == Destroy::All;
+        let goes_with_device = |part: &ComputeUse<'_>| {
+            let is_meant = wanted.means_all() || selected.contains(&&part.compute.uuid);
+            is_meant && is_consented(part.unmanaged)
+        };
         // A GPU instance without devices is meant only where everything is.
-        let is_meant = wanted.means_all()
-            || (!parts.is_empty() && parts.iter().all(|part| selected.contains(&&part.uuid)));
-        let goes = is_meant && is_made_by_us(node, gpu, instance, None);
-        for compute in parts {
-            let is_selected = selected.contains(&&compute.uuid);
-            let place = Some(compute.placement);
-            let goes = goes || is_selected && is_made_by_us(node, gpu, instance, place);
-            if !goes {
-                continue;
-            }
-            check_idle(node, run_dir, gpu, &compute.uuid)?;
+        let goes = is_consented(standing.unmanaged)
+            && parts.iter().all(goes_with_device)
+            && (wanted.means_all() || !parts.is_empty());
+        for part in parts.iter().filter(|part| goes_with_device(part)) {
+            check_idle(node, run_dir, gpu, &part.compute.uuid)?;
             let action = Action::DestroyComputeInstance {
                 instance: instance.placement,
-                compute: compute.placement,
+                compute: part.compute.placement,
+                unmanaged: part.unmanaged,
             };
-            steps.push(action.because(BECAUSE));
+            steps.push(action.because(because(part.unmanaged)));
         }
         if !goes {
             staying.push(instance);
-        } else if let Some(instance) = GpuInstance::of(gpu, instance.profile, instance.placement) {
-            steps.push(Action::DestroyGpuInstance(instance).because(BECAUSE));
+        } else if let Some(gone) = GpuInstance::of(gpu, instance.profile, instance.placement) {
+            let unmanaged = standing.unmanaged;
+            let action = Action::DestroyGpuInstance {
+                instance: gone,
+                unmanaged,
+            };
+            steps.push(action.because(because(unmanaged)));
         }
     }
     if !steps.is_empty() {

@@ -224,26 +224,6 @@ impl Plan {
         destroyed
     }
 
-    /// True if this plan stops, destroys or switches off something that `shown` does not.
-    pub fn disrupts_more_than(&self, shown: &Self) -> bool {
-        fn has_new<T: PartialEq>(now: impl IntoIterator<Item = T>, shown: &[T]) -> bool {
-            now.into_iter().any(|one| !shown.contains(&one))
-        }
-        // One that waited may have become a client.
-        let ended = shown.ended_clients();
-        let ended: Vec<(&str, Option<Pid>)> = ended.map(ClientOf::identity).collect();
-        has_new(self.stopped_daemons(), &shown.stopped_daemons())
-            || has_new(self.ended_clients().map(ClientOf::identity), &ended)
-            || has_new(self.pods(), &shown.pods().collect::<Vec<_>>())
-            || has_new(self.destroyed_instances(), &shown.destroyed_instances())
-            || has_new(self.mig_switched_off(), &shown.mig_switched_off())
-    }
-
-    /// The pods that lose their share.
-    fn pods(&self) -> impl Iterator<Item = &IdlePod> {
-        self.stops().flat_map(|stop| &stop.pods)
-    }
-
     /// The indices of the GPUs whose MIG mode is switched.
     pub fn mig_switched(&self) -> Vec<u32> {
         self.gpus_that(|action| matches!(action, Action::SwitchMig { .. }))
@@ -337,11 +317,11 @@ impl GpuPlan {
         let mut destroyed = Vec::new();
         for step in &self.steps {
             let part = match &step.action {
-                Action::DestroyGpuInstance(instance) => Part::Gpu(instance),
-                Action::DestroyComputeInstance { instance, compute }
-                    if !self.destroys_instance_at(*instance) =>
-                {
-                    Part::Compute(format!("compute instance {compute} in {instance}"))
+                Action::DestroyGpuInstance { instance, .. } => Part::Gpu(instance),
+                Action::DestroyComputeInstance {
+                    instance, compute, ..
+                } if !self.destroys_instance_at(*instance) => {
+                    Part::compute_instance(*compute, *instance)
                 }
                 _ => continue,
             };
@@ -352,7 +332,7 @@ impl GpuPlan {
 
     fn destroys_instance_at(&self, placement: Placement) -> bool {
         self.actions().any(|action| {
-            matches!(action, Action::DestroyGpuInstance(gone) if gone.placement == placement)
+            matches!(action, Action::DestroyGpuInstance { instance, .. } if instance.placement == placement)
         })
     }
 }

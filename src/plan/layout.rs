@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use super::action::{Action, GpuInstance, Place};
+use super::action::{Action, GpuInstance, Place, Reason};
 use super::daemons::Slot;
 use super::gate::unknowable;
 use super::gpu_plan::GpuPlan;
@@ -94,7 +94,9 @@ impl<'a> Layout<'a> {
             let action = Action::DestroyComputeInstance {
                 instance: standing.instance.placement,
                 compute: part.compute.placement,
+                unmanaged: part.unmanaged,
             };
+            let because = reason_to_destroy(because, part.unmanaged);
             self.plan.steps.push(action.because(because));
         }
     }
@@ -107,8 +109,13 @@ impl<'a> Layout<'a> {
         // Instances are found profile by profile: there is one.
         if let Some(instance) = GpuInstance::of(self.gpu, *profile, *placement) {
             self.destroy_compute(standing, 0..standing.parts.len(), because);
-            let step = Action::DestroyGpuInstance(instance).because(because);
-            self.plan.steps.push(step);
+            let unmanaged = standing.unmanaged;
+            let action = Action::DestroyGpuInstance {
+                instance,
+                unmanaged,
+            };
+            let because = reason_to_destroy(because, unmanaged);
+            self.plan.steps.push(action.because(because));
         }
     }
 
@@ -153,7 +160,9 @@ impl Rank {
     fn of(action: &Action, built: &BTreeSet<Placement>) -> Self {
         match action {
             Action::Stop(_) | Action::EndStray(_) => Self::Stop,
-            Action::DestroyComputeInstance { .. } | Action::DestroyGpuInstance(_) => Self::Destroy,
+            Action::DestroyComputeInstance { .. } | Action::DestroyGpuInstance { .. } => {
+                Self::Destroy
+            }
             Action::SwitchMig { .. } => Self::SwitchMig,
             Action::Start(start) => match start.place.placement() {
                 Some(at) if built.contains(&at) => {
@@ -201,6 +210,8 @@ pub(super) fn due(gpu: &Gpu, on: bool) -> Option<String> {
 /// An existing GPU instance and its users.
 pub(super) struct InstanceUse<'a> {
     pub(super) instance: &'a GpuInstanceReading,
+    /// True if mig-mps is not known to have made it.
+    pub(super) unmanaged: bool,
     /// Its compute instances, by placement.
     pub(super) parts: Vec<ComputeUse<'a>>,
 }
@@ -208,6 +219,8 @@ pub(super) struct InstanceUse<'a> {
 /// An existing compute instance and its users.
 pub(super) struct ComputeUse<'a> {
     pub(super) compute: &'a ComputeInstanceReading,
+    /// True if mig-mps is not known to have made it.
+    pub(super) unmanaged: bool,
     pub(super) device: Option<&'a Device>,
     /// Its daemon, if that is ours or alive.
     pub(super) served: Option<&'a Served>,
@@ -237,8 +250,10 @@ impl<'a> InstanceUse<'a> {
                     compute_instances: 1,
                     ..Disruption::NONE
                 };
+                let place = Some(compute.placement);
                 parts.push(ComputeUse {
                     compute,
+                    unmanaged: !is_made_by_us(node, gpu, instance, place),
                     device,
                     served,
                     restart,
@@ -246,7 +261,12 @@ impl<'a> InstanceUse<'a> {
                     strangers,
                 });
             }
-            all.push(Self { instance, parts });
+            let unmanaged = !is_made_by_us(node, gpu, instance, None);
+            all.push(Self {
+                instance,
+                unmanaged,
+                parts,
+            });
         }
         all
     }
@@ -308,10 +328,29 @@ pub(super) fn is_made_by_us(
     instance: &GpuInstanceReading,
     compute: Option<Placement>,
 ) -> bool {
-    node.created.contains(&Created {
-        gpu: gpu.uuid.clone(),
-        profile: instance.profile,
-        placement: instance.placement,
-        compute,
-    })
+    let here = |created: &&Created| {
+        let place = (created.profile, created.placement);
+        created.gpu == gpu.uuid && place == (instance.profile, instance.placement)
+    };
+    let (parts, wholes): (Vec<&Created>, Vec<&Created>) = node
+        .created
+        .iter()
+        .filter(here)
+        .partition(|created| created.compute.is_some());
+    match compute {
+        None => !wholes.is_empty(),
+        // mig-mps 0.3 did not record those that it made with their GPU instance.
+        Some(_) if parts.is_empty() => !wholes.is_empty(),
+        place => parts.iter().any(|created| created.compute == place),
+    }
+}
+
+/// The reason to destroy an instance, with the remark that others may have made it.
+pub(super) fn reason_to_destroy(because: impl Into<Reason>, unmanaged: bool) -> Reason {
+    let because = because.into();
+    if unmanaged {
+        because.with("not known to be made by mig-mps")
+    } else {
+        because
+    }
 }

@@ -98,7 +98,9 @@ impl Cost {
             Action::Stop(stop) if !stop.may_have_clients() => Self::Undoable,
             Action::Stop(stop) if stop.patience == Patience::Idle => Self::Clients,
             Action::Stop(_) => Self::EndedClients,
-            Action::DestroyComputeInstance { .. } | Action::DestroyGpuInstance(_) => Self::Undoable,
+            Action::DestroyComputeInstance { .. } | Action::DestroyGpuInstance { .. } => {
+                Self::Undoable
+            }
             _ => Self::Nothing,
         });
         costs.max().unwrap_or(Self::Nothing)

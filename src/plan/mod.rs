@@ -3,6 +3,7 @@
 mod absent;
 mod action;
 mod arrange;
+mod consent;
 mod daemons;
 mod disrupted;
 mod down;
@@ -29,7 +30,7 @@ pub use action::{
 };
 pub use daemons::set;
 pub use disrupted::{ClientOf, IdlePod};
-pub use down::{Down, down};
+pub use down::{Destroy, Down, down};
 pub use drift::differs;
 pub use gpu_plan::{DeviceAfter, GpuPlan, ModeChange, Plan, Undisturbed, UnmanagedDaemon};
 pub use kill::{KillRequest, device_of, kill};

@@ -136,6 +136,11 @@ pub fn confirm(
     if !waits.is_empty() {
         note_always(waits);
     }
+    let unmanaged = plan.unmanaged_instances();
+    if !unmanaged.is_empty() {
+        let named = unmanaged.join("\n  ");
+        note_always(&format!("Not known to be made by mig-mps:\n  {named}"));
+    }
     note_always(&format!("This will {disrupts}."));
     let answer = agrees("Go on?").map_err(|error| NoConsent::Failed(error.to_string()))?;
     Ok(answer == Some(true))

@@ -77,6 +77,7 @@ fn child() {
     let allowed = Allowed {
         reset: words.contains("reset"),
         stop_holders: words.contains("stop-holders"),
+        destroy_unmanaged: false,
     };
     let node = hand.observe();
     let plan = hand.reconfigure(&node, layout.to_str().unwrap());

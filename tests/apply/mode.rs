@@ -44,11 +44,13 @@ fn refused(scene: &Scene, allowed: Allowed) -> ApplyError {
 const STOP: Allowed = Allowed {
     stop_holders: true,
     reset: false,
+    destroy_unmanaged: false,
 };
 
 const RESET: Allowed = Allowed {
     stop_holders: false,
     reset: true,
+    destroy_unmanaged: false,
 };
 
 #[test]

@@ -13,7 +13,8 @@ fn a_user_who_agreed_beforehand_is_not_advised_to_agree_beforehand() {
     let lock = fs::File::create(sim.node.run_dir().join("lock")).unwrap();
     lock.lock().unwrap();
     let path = sim.profile(ONE_EACH);
-    let mut command = sim.command(&["up", path.to_str().unwrap(), "--yes"]);
+    let path = path.to_str().unwrap();
+    let mut command = sim.command(&["up", path, "--yes", "--destroy-unmanaged"]);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut up = command.spawn().unwrap();
     let mut shown = BufReader::new(up.stdout.take().unwrap());
@@ -86,4 +87,27 @@ fn switching_mig_off_is_asked_for() {
     let ran = sim.up(whole, &[]).ended(4);
     assert_contains(&ran.stderr, "switch MIG mode off on GPU 0");
     sim.up(whole, &["--yes"]).ended(0);
+}
+
+/// The plan does what was agreed to, also if clients of other devices come and go.
+#[test]
+fn clients_elsewhere_do_not_change_a_plan() {
+    let sim = Sim::served("a100-80gb", 2, SMALL);
+    let before = sim.client("1.0");
+    let mut down = sim.dialogue("down 0.2 --destroy-mig");
+    down.await_text("Go on?");
+    let _after = sim.client("1.2");
+    before.finish();
+    down.press("y\n");
+    let said = down.end().ended(0).stdout;
+    assert!(!said.contains("The node has changed"), "{said}");
+    assert_contains(&said, "1 daemon stopped, 1 GPU instance destroyed");
+
+    let victim = sim.client("1.0");
+    let mut kill = sim.dialogue(&format!("kill 1.0 {}", victim.pid()));
+    kill.await_text("Go on?");
+    let _other = sim.client("1.0");
+    kill.press("y\n");
+    let said = kill.end().ended(0).stdout;
+    assert!(!said.contains("The node has changed"), "{said}");
 }

@@ -81,6 +81,7 @@ mod status;
 mod status_json;
 mod systemd;
 mod trace;
+mod unmanaged;
 mod unseen;
 mod up;
 mod users;

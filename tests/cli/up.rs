@@ -310,7 +310,7 @@ fn instances_that_others_left_are_finished_or_removed() {
     sim.foreign_instance(0, 3);
     sim.foreign_instance(0, 6);
     let more = "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"2g\" }, { profile = \"1g\", count = 2 } ]\n";
-    let ran = sim.up(more, &["--yes"]).ended(0);
+    let ran = sim.up(more, &["--yes", "--destroy-unmanaged"]).ended(0);
     let plan = plain(&ran.stdout);
     let plan: Vec<&str> = plan.lines().take(6).collect();
     assert_snapshot!(plan.join("\n"), @"

@@ -87,7 +87,7 @@ fn completes_words(session: &mut Session) {
         session,
         &[
             ("resta", "<restart>"),
-            ("down --destr", "<down><--destroy-mig>"),
+            ("down --destroy-m", "<down><--destroy-mig>"),
             ("export --format mig", "<export><--format><mig-parted>"),
             ("export --format=mig", "<export><--format=mig-parted>"),
             (

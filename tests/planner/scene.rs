@@ -128,7 +128,9 @@ impl Scene {
     fn step(&mut self, gpu: usize, action: &Action) {
         match action {
             Action::Stop(_) | Action::EndStray(_) => {}
-            Action::DestroyComputeInstance { instance, compute } => {
+            Action::DestroyComputeInstance {
+                instance, compute, ..
+            } => {
                 let instance = self.at(gpu, *instance);
                 let found = instance
                     .compute
@@ -138,7 +140,7 @@ impl Scene {
                 assert!(self.served(&gone.uuid).is_none(), "{gone:?} is served");
                 self.node.join();
             }
-            Action::DestroyGpuInstance(gone) => {
+            Action::DestroyGpuInstance { instance: gone, .. } => {
                 let instance = self.at(gpu, gone.placement);
                 assert!(instance.compute.is_empty() && instance.profile == gone.profile);
                 let instances = &mut self.node.gpus[gpu].instances;

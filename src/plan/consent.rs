@@ -1,0 +1,124 @@
+//! The consent to a plan: to the end of instances that others may have made, and to more than was agreed to before.
+
+use super::action::{Action, Part, Reason};
+use super::disrupted::{ClientOf, IdlePod};
+use super::{GpuPlan, Obstacle, Plan};
+use crate::geometry::SliceMap;
+use crate::host::{Pid, listed};
+
+/// The ways to agree to the end of instances that others may have made.
+const CONSENT_TO_UNMANAGED: &str =
+    "to agree, run mig-mps up at a terminal without --yes, or with --destroy-unmanaged";
+
+impl Plan {
+    /// The instances that are destroyed and that mig-mps is not known to have made, as `GPU 0 3g.40gb at 4:4`.
+    pub fn unmanaged_instances(&self) -> Vec<String> {
+        let mut unmanaged = Vec::new();
+        for gpu in &self.gpus {
+            for part in gpu.unmanaged_instances() {
+                unmanaged.push(format!("{} {part}", gpu.name()));
+            }
+        }
+        unmanaged
+    }
+
+    /// Returns the plan with an obstacle on each GPU on which it destroys instances that mig-mps is not known to have made.
+    #[must_use]
+    pub fn sparing_unmanaged(mut self) -> Self {
+        for gpu in &mut self.gpus {
+            let parts = gpu.unmanaged_instances();
+            let named: Vec<String> = parts.iter().map(Part::to_string).collect();
+            if named.is_empty() {
+                continue;
+            }
+            let what = format!(
+                "{}: {} would be destroyed, and mig-mps is not known to have made {}",
+                gpu.name(),
+                listed(&named, "and"),
+                if named.len() == 1 { "it" } else { "them" },
+            );
+            gpu.obstacles
+                .push(Obstacle::new(what, CONSENT_TO_UNMANAGED));
+        }
+        self
+    }
+
+    /// True if both do the same, whatever else they show: reasons, layouts, and clients that a plan leaves alone.
+    pub fn does_the_same_as(&self, other: &Self) -> bool {
+        self.without_remarks() == other.without_remarks()
+    }
+
+    /// The plan without all that is only shown.
+    fn without_remarks(&self) -> Self {
+        let mut plan = self.clone();
+        plan.remarks.clear();
+        plan.undisturbed.clear();
+        if let Some(kill) = &mut plan.kill {
+            kill.others = 0;
+            let clients = kill.victims.iter_mut().map(|victim| &mut victim.client);
+            clients.for_each(ClientOf::forget_description);
+        }
+        for gpu in &mut plan.gpus {
+            let empty = SliceMap::new(0, Vec::new());
+            (gpu.before, gpu.after) = (empty.clone(), empty);
+        }
+        for step in plan.gpus.iter_mut().flat_map(|gpu| &mut gpu.steps) {
+            step.because = Reason::from("");
+            match &mut step.action {
+                Action::Stop(stop) => stop
+                    .clients
+                    .iter_mut()
+                    .for_each(ClientOf::forget_description),
+                Action::Start(start) => start.beside.clear(),
+                Action::Set(set) => set.keep.clear(),
+                _ => {}
+            }
+        }
+        plan
+    }
+
+    /// True if this plan stops, destroys or switches off something that `shown` does not.
+    pub fn disrupts_more_than(&self, shown: &Self) -> bool {
+        fn has_new<T: PartialEq>(now: impl IntoIterator<Item = T>, shown: &[T]) -> bool {
+            now.into_iter().any(|one| !shown.contains(&one))
+        }
+        // One that waited may have become a client.
+        let ended = shown.ended_clients();
+        let ended: Vec<(&str, Option<Pid>)> = ended.map(ClientOf::identity).collect();
+        has_new(self.stopped_daemons(), &shown.stopped_daemons())
+            || has_new(self.ended_clients().map(ClientOf::identity), &ended)
+            || has_new(self.pods(), &shown.pods().collect::<Vec<_>>())
+            || has_new(self.destroyed_instances(), &shown.destroyed_instances())
+            || has_new(self.mig_switched_off(), &shown.mig_switched_off())
+    }
+
+    /// The pods that lose their share.
+    fn pods(&self) -> impl Iterator<Item = &IdlePod> {
+        self.stops().flat_map(|stop| &stop.pods)
+    }
+}
+
+impl GpuPlan {
+    /// Returns the instances that are destroyed and that mig-mps is not known to have made, without those in one another.
+    fn unmanaged_instances(&self) -> Vec<Part<'_>> {
+        let mut parts = Vec::new();
+        let mut within = Vec::new();
+        for action in self.actions() {
+            match action {
+                Action::DestroyGpuInstance {
+                    instance,
+                    unmanaged: true,
+                } => parts.push((instance.placement, Part::Gpu(instance))),
+                Action::DestroyComputeInstance {
+                    instance,
+                    compute,
+                    unmanaged: true,
+                } => within.push((*instance, Part::compute_instance(*compute, *instance))),
+                _ => {}
+            }
+        }
+        within.retain(|(parent, _)| parts.iter().all(|(whole, _)| whole != parent));
+        let all = parts.into_iter().chain(within);
+        all.map(|(_, part)| part).collect()
+    }
+}
