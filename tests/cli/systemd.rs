@@ -87,7 +87,10 @@ fn the_units_are_printed() {
     Description=MIG partitions and MPS daemons
     ConditionPathExists=/etc/mig-mps/profile.toml
     After=nvidia-persistenced.service nvidia-fabricmanager.service nss-user-lookup.target
-    Before=slurmd.service docker.service containerd.service kubelet.service nvidia-dcgm.service
+    Before=slurmd.service pbs.service condor.service nomad.service
+    Before=docker.service containerd.service crio.service podman-restart.service incus.service snap.lxd.daemon.service
+    Before=kubelet.service k3s.service k3s-agent.service rke2-server.service rke2-agent.service
+    Before=nvidia-dcgm.service nvidia-cdi-refresh.service
     StartLimitIntervalSec=30min
     StartLimitBurst=5
 
@@ -100,7 +103,8 @@ fn the_units_are_printed() {
     RestartSec=1min
     RestartPreventExitStatus=2 3 5
     ExecReload=/usr/local/bin/mig-mps up /etc/mig-mps/profile.toml --yes
-    ExecStop=/usr/local/bin/mig-mps down --yes --drain 60 --force
+    ExecStop=/usr/local/bin/mig-mps down --yes --at-shutdown 60
+    KillMode=process
     TimeoutStartSec=15min
     TimeoutStopSec=180
     LimitNOFILE=524288
@@ -511,6 +515,57 @@ fn a_reboot_brings_every_device_back_under_its_name() {
         after["devices"][0]["daemon_pid"]
     );
     execute(&sim, "ExecStop=").ended(0);
+    assert!(in_state(&sim.status(), "ready").is_empty());
+}
+
+/// A stop of the service refuses as `down` does, so that a restart leaves the node as it is.
+#[test]
+fn only_a_shutdown_ends_work() {
+    needs_root!();
+    let sim = Sim::with("a100-80gb", 1);
+    systemd(&sim, SMALL, &["--install", "--enable"]).ended(0);
+    let is_active = || systemctl(&sim, &["is-active", "mig-mps"]).stdout;
+    systemctl(&sim, &["start", "mig-mps"]).ended(0);
+    let client = sim.client("0.2");
+    let daemons = || ["0.0", "0.2"].map(|name| sim.device(name)["daemon_pid"].clone());
+    let before = daemons();
+    systemctl(&sim, &["restart", "mig-mps"]).ended(0);
+    assert_eq!(is_active(), "active\n");
+    assert_eq!(daemons(), before);
+    let refused = execute(&sim, "ExecStop=").ended(4);
+    assert_contains(
+        &refused.stderr,
+        "error: 1 client is still running:\n  0.2: pid ",
+    );
+    assert_contains(
+        &refused.stderr,
+        "hint: the daemons continue to run: wait for their clients with mig-mps down --drain DURATION, or end them with \
+         mig-mps down --force; systemctl start mig-mps makes the service active again\n",
+    );
+    systemctl(&sim, &["stop", "mig-mps"]).ended(0);
+    assert_eq!(is_active(), "failed\n");
+    assert_eq!(daemons(), before);
+    systemctl(&sim, &["start", "mig-mps"]).ended(0);
+    assert_eq!(is_active(), "active\n");
+    assert_eq!(daemons(), before);
+    assert!(
+        client.finish().status.success(),
+        "it has been served all the time"
+    );
+
+    let _late = sim.client("0.2");
+    let node = sim.node.node();
+    // What cannot be found out is no shutdown.
+    let asked = sim.node.fault("systemctl is-system-running");
+    asked.nth(1).fails(1).unwrap();
+    let refused = sim.run(&["down", "--yes", "--at-shutdown", "1"]).ended(4);
+    assert_contains(
+        &refused.stderr,
+        "Cannot find out whether the machine is shutting down: ",
+    );
+    node.update(|state| state.policy.shutting_down = true)
+        .unwrap();
+    sim.run(&["down", "--yes", "--at-shutdown", "1"]).ended(0);
     assert!(in_state(&sim.status(), "ready").is_empty());
 }
 

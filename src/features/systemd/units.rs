@@ -17,7 +17,7 @@ pub const PACKAGED: &str =
 /// The service that applies a profile at boot.
 pub const SERVICE: &str = "mig-mps.service";
 
-/// The time that clients get to exit when the service stops, in seconds.
+/// The time that clients get to exit at a shutdown of the machine, in seconds.
 const DRAIN: u32 = 60;
 
 /// The exit statuses of `up` that another try does not mend: wrong usage or a bad profile, a reboot that is due, and more
@@ -184,8 +184,9 @@ WantedBy=timers.target
     }
 }
 
-/// The service needs its drain to stop, and the time that a node full of daemons takes. Tries that fail at once
-/// end after the fifth; one that reached its limit of time is made again as long as the machine runs.
+/// The service needs its drain to stop, and the time that a node full of daemons takes. A stop that is refused leaves the
+/// daemons alone, also those without a scope. Tries that fail at once end after the fifth; one that reached its limit of
+/// time is made again as long as the machine runs.
 fn service(program: &Path, profile: &Path) -> String {
     let last = FINAL.map(|status| (status as u8).to_string()).join(" ");
     format!(
@@ -194,7 +195,10 @@ fn service(program: &Path, profile: &Path) -> String {
 Description=MIG partitions and MPS daemons
 ConditionPathExists={condition}
 After=nvidia-persistenced.service nvidia-fabricmanager.service nss-user-lookup.target
-Before=slurmd.service docker.service containerd.service kubelet.service nvidia-dcgm.service
+Before=slurmd.service pbs.service condor.service nomad.service
+Before=docker.service containerd.service crio.service podman-restart.service incus.service snap.lxd.daemon.service
+Before=kubelet.service k3s.service k3s-agent.service rke2-server.service rke2-agent.service
+Before=nvidia-dcgm.service nvidia-cdi-refresh.service
 StartLimitIntervalSec=30min
 StartLimitBurst=5
 
@@ -207,7 +211,8 @@ Restart=on-failure
 RestartSec=1min
 RestartPreventExitStatus={last}
 ExecReload={program} up {profile} --yes
-ExecStop={program} down --yes --drain {DRAIN} --force
+ExecStop={program} down --yes --at-shutdown {DRAIN}
+KillMode=process
 TimeoutStartSec=15min
 TimeoutStopSec={stop_limit}
 LimitNOFILE=524288
