@@ -169,6 +169,12 @@ impl ProfileSource {
 
     /// Reads and checks the profile.
     pub fn load(&self) -> Result<Profile> {
+        if self.0.is_empty() {
+            let error = usage("the name of the profile is empty");
+            return Err(
+                error.hint("mig-mps profiles lists the built-in profiles; - reads standard input")
+            );
+        }
         let path = Path::new(&self.0);
         if let Some(profile) = BuiltIn::named(&self.0) {
             return Ok(Profile::parse(path, profile.text.to_owned())?);
