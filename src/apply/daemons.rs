@@ -1,6 +1,5 @@
 //! Starts daemons, changes their settings and the compute mode of their GPUs, and stops them.
 
-use std::io;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -8,11 +7,12 @@ use jiff::Timestamp;
 use super::error::Cause;
 use super::gpu::GpuRun;
 use super::run::Shared;
-use crate::host::{Access, Account, Pid, Reader, Uid, group_named};
+use super::start_check::{ask_for_id, launch_options};
+use crate::host::{Pid, Uid};
 use crate::mps::{Daemon, LaunchOptions, Launched, LogDir, Means, MpsProgram, Patience};
 use crate::nvml::{EXCLUSIVE_PROCESS, GpuHandle};
-use crate::plan::{EndStray, GpuPlan, Set, StartServer, served_by};
-use crate::settings::{CpuChoice, Serve, Server, Settings};
+use crate::plan::{EndStray, GpuPlan, Set, Start, StartServer, served_by};
+use crate::settings::{Serve, Server, Settings};
 use crate::state::{DaemonId, DeviceRecord, is_full};
 
 /// The way in which a daemon is stopped.
@@ -34,17 +34,21 @@ impl StopRequest {
     };
 }
 
-/// True if the plan starts the daemon of a record again, unchanged.
-pub(super) fn starts_again(plan: &GpuPlan, record: &DeviceRecord) -> bool {
-    plan.steps
-        .iter()
-        .filter_map(|step| step.action.as_start())
-        .any(|start| start.by.keeps_record() && start.name == record.name)
+/// Returns the start of a daemon that follows the one of a record on the same device. Its record stays until the new daemon
+/// runs, so that the next run completes a failed or killed one. So does its pipe directory, which containers have mounted.
+pub(super) fn successor<'a>(plan: &'a GpuPlan, record: &DeviceRecord) -> Option<&'a Start> {
+    let mut starts = plan.steps.iter().filter_map(|step| step.action.as_start());
+    starts.find(|start| start.uuid.as_ref() == Some(&record.uuid))
 }
 
 impl Shared<'_> {
     /// Starts a recorded daemon again. Its device may have been made again, and then has another UUID.
-    pub(super) fn restart_daemon(&self, record: &DeviceRecord, uuid: &str) -> Result<(), Cause> {
+    pub(super) fn restart_daemon(
+        &self,
+        record: &DeviceRecord,
+        uuid: &str,
+        keeps_record: bool,
+    ) -> Result<(), Cause> {
         let mut record = DeviceRecord {
             uuid: uuid.to_owned(),
             daemon: None,
@@ -53,7 +57,7 @@ impl Shared<'_> {
             older_clients: Vec::new(),
             ..record.clone()
         };
-        self.bring_up(&mut record).map(drop)
+        self.bring_up(&mut record, keeps_record).map(drop)
     }
 
     /// True if a recorded daemon or one of its servers runs, or if that cannot be determined.
@@ -66,11 +70,24 @@ impl Shared<'_> {
     }
 
     /// Starts or completes the daemon of a record, and an eager server; returns once everything has been read back, with
-    /// true if the daemon is new, false if it was running.
-    pub(super) fn bring_up(&self, record: &mut DeviceRecord) -> Result<bool, Cause> {
+    /// true if the daemon is new, false if it was running. If it fails and `keeps_record`, the record and the pipe directory
+    /// stay.
+    pub(super) fn bring_up(
+        &self,
+        record: &mut DeviceRecord,
+        keeps_record: bool,
+    ) -> Result<bool, Cause> {
         let daemon = self.daemon_of(&record.uuid);
         daemon.check_path()?;
-        let launch = self.launch_options(record)?;
+        if record.served_id.is_none() {
+            record.served_id = ask_for_id(served_by(&record.settings))?;
+        }
+        let launch = launch_options(
+            self.context.environment,
+            &record.settings,
+            record.served_id,
+            (&record.key.gpu, &record.uuid),
+        )?;
         self.run_dir.write_record(record)?;
         let launched = self
             .hold_mode(record)
@@ -79,6 +96,7 @@ impl Shared<'_> {
             Ok(launched) => launched,
             // A process that the kernel cannot end keeps its record.
             Err(cause) if self.is_alive(record) => return Err(cause),
+            Err(cause) if keeps_record => return Err(cause.and(self.forget_daemon(record))),
             Err(cause) => return Err(cause.and(self.clear_away(&daemon, record))),
         };
         if let Some(in_the_way) = &launched.in_the_way {
@@ -103,6 +121,7 @@ impl Shared<'_> {
                 };
                 let request = StopRequest {
                     means,
+                    keeps_record,
                     ..StopRequest::IDLE
                 };
                 Err(cause.and(self.stop_daemon(record, request)))
@@ -110,54 +129,6 @@ impl Shared<'_> {
             // A daemon that was running may have clients.
             Err(cause) => Err(cause),
         }
-    }
-
-    /// The options with which a record's daemon is launched.
-    fn launch_options(&self, record: &DeviceRecord) -> Result<LaunchOptions, Cause> {
-        let serve = served_by(&record.settings);
-        let (access, reader) = match serve {
-            Serve::OneAtATime => (Access::Everybody, self.first_reader()),
-            Serve::All => (Access::Everybody, None),
-            Serve::Own => (Access::Owner, None),
-            Serve::Group(name) => {
-                let group = group_named(name)?.ok_or_else(|| Cause::nobody("group", name))?;
-                let who = format!("the group {name}");
-                (Access::Group(group), Some((who, Reader::Group(group))))
-            }
-            Serve::User(name) => {
-                let account = user(name)?;
-                let reader = Reader::User(account.uid, account.groups()?);
-                (Access::User(account.uid), Some((name.clone(), reader)))
-            }
-        };
-        let cpus = match &record.settings.cpus {
-            None => None,
-            Some(CpuChoice::These(cpus)) => Some(cpus.clone()),
-            Some(CpuChoice::Near) => {
-                let host = &self.context.environment.host;
-                let cpus = host.cpus_near(&record.key.gpu).map_err(|error| {
-                    let what = format!("cannot tell the CPUs near the GPU: {error}");
-                    io::Error::new(error.kind(), what)
-                });
-                Some(cpus?)
-            }
-        };
-        Ok(LaunchOptions {
-            device: record.uuid.clone(),
-            multiuser: serve.is_shared(),
-            access,
-            reader,
-            cpus,
-            nofile: record.settings.nofile,
-        })
-    }
-
-    /// The first user of an eager server: a server that cannot reach its daemon exits silently. It has that
-    /// user's uid, but root's group and no others (measured).
-    fn first_reader(&self) -> Option<(String, Reader)> {
-        let user = self.context.environment.server_user();
-        let who = crate::host::user_name(user);
-        (user != Uid::ROOT).then(|| (who, Reader::User(user, vec![0])))
     }
 
     /// Records the daemon before users can reach it, applies its settings, starts an eager server, and reads everything
@@ -177,9 +148,7 @@ impl Shared<'_> {
         daemon.verify(process, launch)?;
         let first = match record.settings.server {
             // A daemon that was running may have a server already.
-            Server::Eager if is_new || !self.has_server(pid)? => {
-                Some(self.first_user(&record.settings)?)
-            }
+            Server::Eager if is_new || !self.has_server(pid)? => Some(self.first_user(record)),
             Server::Eager | Server::Lazy => None,
         };
         // An interrupted change, or the owner, may have changed the settings of one that was running.
@@ -201,13 +170,13 @@ impl Shared<'_> {
     }
 
     /// The first user of an eager server.
-    fn first_user(&self, settings: &Settings) -> Result<Uid, Cause> {
-        Ok(match served_by(settings) {
+    fn first_user(&self, record: &DeviceRecord) -> Uid {
+        match (served_by(&record.settings), record.served_id) {
+            (Serve::User(_), Some(user)) => Uid(user),
             // The shared server belongs to root.
-            Serve::All | Serve::Group(_) => Uid::ROOT,
-            Serve::User(name) => user(name)?.uid,
-            Serve::OneAtATime | Serve::Own => self.context.environment.server_user(),
-        })
+            (Serve::All | Serve::Group(_) | Serve::User(_), _) => Uid::ROOT,
+            (Serve::OneAtATime | Serve::Own, _) => self.context.environment.server_user(),
+        }
     }
 
     pub(super) fn has_server(&self, daemon: Pid) -> Result<bool, Cause> {
@@ -236,7 +205,7 @@ impl Shared<'_> {
         if self.has_server(daemon.pid)? {
             return Ok(());
         }
-        let user = self.first_user(&record.settings)?;
+        let user = self.first_user(record);
         Ok(self.daemon_of(&record.uuid).start_server(
             &step.settings,
             Some(&record.settings),
@@ -259,8 +228,7 @@ impl Shared<'_> {
     ) -> Result<(), Cause> {
         if request.keeps_record {
             self.end_process(record, request)?;
-            self.give_mode_back(record)?;
-            return self.write_without_daemon(record);
+            return self.forget_daemon(record);
         }
         let has_record = matches!(self.run_dir.record(&record.uuid), Ok(Some(_)));
         let is_marked = has_record && self.mark_leaving(record)?;
@@ -280,10 +248,12 @@ impl Shared<'_> {
         if self.run_dir.has_record(&record.uuid) {
             return Ok(());
         }
-        self.write_without_daemon(record)
+        self.forget_daemon(record)
     }
 
-    fn write_without_daemon(&self, record: &DeviceRecord) -> Result<(), Cause> {
+    /// Gives the compute mode back, and keeps a record without its daemon.
+    fn forget_daemon(&self, record: &DeviceRecord) -> Result<(), Cause> {
+        self.give_mode_back(record)?;
         Ok(self.run_dir.write_record(&DeviceRecord {
             daemon: None,
             finished: false,
@@ -448,8 +418,4 @@ fn owner(record: &DeviceRecord) -> Uid {
     record
         .runs_as_its_user()
         .unwrap_or_else(crate::host::caller)
-}
-
-fn user(name: &str) -> Result<Account, Cause> {
-    Account::named(name)?.ok_or_else(|| Cause::nobody("user", name))
 }

@@ -7,9 +7,12 @@ use regex::Regex;
 use thiserror::Error;
 
 use crate::failure::{ExitStatus, Failure};
-use crate::host::{EnvironmentError, Holder, MORE_PROCESSES, RunError, ToolError, count};
+use crate::host::{
+    EnvironmentError, Holder, LimitsError, MORE_PROCESSES, RunError, ToolError, count,
+};
 use crate::mps::MpsError;
 use crate::nvml::{Code, MigMode, NvmlError};
+use crate::plan::Obstacle;
 use crate::state::Missing;
 
 /// The error of an incomplete run.
@@ -90,6 +93,12 @@ impl ApplyError {
         self.interrupted |= later.interrupted;
         self.add(*later.rolled_back);
         self
+    }
+
+    /// The names of the devices whose daemons did not start.
+    pub fn devices(&self) -> Vec<&str> {
+        let failures = self.failures.iter();
+        failures.filter_map(|one| one.device.as_deref()).collect()
     }
 
     /// True if it was not interrupted, and GPUs are the reason: what the others needed was done.
@@ -185,6 +194,15 @@ impl Failure for ApplyError {
 }
 
 impl std::error::Error for ApplyError {}
+
+impl From<ApplyError> for Obstacle {
+    fn from(error: ApplyError) -> Self {
+        Self {
+            what: error.to_string(),
+            hint: error.hints().join("; "),
+        }
+    }
+}
 
 impl fmt::Display for ApplyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -322,6 +340,20 @@ pub enum Cause {
     /// A user or group of the profile does not exist.
     #[error("there is no {what} \"{name}\" on this machine")]
     NoAccount { what: &'static str, name: String },
+    /// A user or group has another id than the one that the daemon serves.
+    #[error("the {what} {name} now has the id {is}, and its daemon serves {was}")]
+    OtherId {
+        what: &'static str,
+        name: String,
+        is: u32,
+        was: u32,
+    },
+    /// The file system of a directory lets no single user in.
+    #[error("{0}")]
+    NoLists(std::io::Error),
+    /// The system does not allow a limit.
+    #[error(transparent)]
+    Limits(#[from] LimitsError),
     /// Another reason, which nothing depends on.
     #[error("{0}")]
     Other(String),
@@ -448,6 +480,16 @@ impl Failure for Cause {
             Self::NoAccount { what, .. } => Some(format!(
                 "make the {what}, or name another one in the profile"
             )),
+            Self::OtherId { .. } => Some(
+                "mig-mps down DEVICE, and apply the profile again: then the device serves the new id"
+                    .to_owned(),
+            ),
+            Self::NoLists(_) => Some(
+                "set MIG_MPS_RUN_DIR and MIG_MPS_LOG_DIR to directories on tmpfs, ext4 or xfs, or serve a group with that \
+                 one member"
+                    .to_owned(),
+            ),
+            Self::Limits(error) => error.hint(),
             Self::LeftOn(_) | Self::Pending | Self::Other(_) | Self::Interrupted => None,
         }
     }

@@ -6,7 +6,7 @@ use std::thread::scope;
 
 use jiff::Timestamp;
 
-use super::daemons::{StopRequest, starts_again};
+use super::daemons::{StopRequest, successor};
 use super::error::{Cause, FailedStep};
 use super::rollback::GpuState;
 use super::run::{Shared, StepOf};
@@ -188,6 +188,7 @@ impl<'a> GpuRun<'a> {
             gpu: self.plan.index,
             profile: None,
             settings: start.settings.clone(),
+            served_id: start.served_id,
             by_hand: start.by_hand.clone(),
             older_clients: Vec::new(),
             compute_mode_before: None,
@@ -284,10 +285,11 @@ impl Attempt<'_> {
     }
 
     fn stop(&self, stop: &Stop) -> Result<(), Cause> {
-        let served = self.shared.served(&stop.uuid);
-        let Some(served) = served.or_else(|| self.shared.lost(&stop.uuid)) else {
+        let recorded = self.shared.served(&stop.uuid);
+        let Some(served) = recorded.or_else(|| self.shared.lost(&stop.uuid)) else {
             return Ok(());
         };
+        let successor = recorded.and_then(|served| successor(self.step.gpu, &served.record));
         if let Patience::Force(seconds) = stop.patience
             && stop.patience != Patience::AT_ONCE
             && !served.clients.are_none()
@@ -304,9 +306,13 @@ impl Attempt<'_> {
         let request = StopRequest {
             patience: stop.patience,
             means: stop.means,
-            keeps_record: starts_again(self.step.gpu, &served.record),
+            keeps_record: successor.is_some(),
         };
-        let ended = self.shared.stop_daemon(&served.record, request);
+        let mut ended = self.shared.stop_daemon(&served.record, request);
+        if successor.is_some_and(|start| start.name != served.record.name) {
+            let unlinked = self.shared.run_dir.remove_link(&served.record);
+            ended = ended.and(unlinked.map_err(Cause::from));
+        }
         // A daemon whose directory could not be removed has stopped all the same.
         let has_stopped = ended.is_ok() || !self.shared.is_alive(&served.record);
         if stop.alive && has_stopped {
@@ -330,7 +336,8 @@ impl Shared<'_> {
         record.since = Timestamp::now();
         record.compute_mode_before = node.mode_before(&record.uuid, &self.run_dir);
         let served = self.served(&record.uuid);
-        if let Some(served) = served.filter(|served| served.record.boot_id == node.boot_id) {
+        let of_this_boot = served.filter(|served| served.record.boot_id == node.boot_id);
+        if let Some(served) = of_this_boot {
             let before = &served.record;
             record.restarts = before.restarts + u64::from(before.finished);
             if start.by == StartedBy::Heal {
@@ -340,7 +347,8 @@ impl Shared<'_> {
         if start.by == StartedBy::Heal {
             record.healed.push(record.since);
         }
-        let cause = match self.bring_up(&mut record) {
+        let keeps_record = served.is_some();
+        let cause = match self.bring_up(&mut record, keeps_record) {
             Ok(is_new) => {
                 if is_new {
                     history.record_start(record);
@@ -349,7 +357,7 @@ impl Shared<'_> {
             }
             Err(cause) => cause,
         };
-        let kept = if start.by.keeps_record() {
+        let kept = if keeps_record {
             self.keep_record(&record)
         } else {
             Ok(())

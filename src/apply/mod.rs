@@ -15,9 +15,11 @@ mod kill;
 mod mig_mode;
 mod rollback;
 mod run;
+mod start_check;
 
 pub use cleanup::{has_large_logs, put_logs_aside};
 pub use error::ApplyError;
 pub use journal::{pick_up, read as read_journal, record_missing};
 pub use mig_mode::{held, wait_for_holders};
 pub use run::{Allowed, ApplyContext, OnFailure, Progress, StepOf, run};
+pub use start_check::{check_starts, has_recorded_id};

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use super::daemons::{StopRequest, starts_again};
+use super::daemons::{StopRequest, successor};
 use super::error::{Cause, RolledBack};
 use super::gpu::{GpuRun, title};
 use super::run::Shared;
@@ -222,11 +222,16 @@ impl GpuRun<'_> {
         }
         for step in steps {
             if let StepBack::Stop(record) = &step {
+                let before = self.before.daemons.get(&record.uuid);
                 let request = StopRequest {
-                    keeps_record: starts_again(self.plan, record),
+                    keeps_record: before.is_some() && successor(self.plan, record).is_some(),
                     ..StopRequest::IDLE
                 };
-                let result = self.shared.stop_daemon(record, request);
+                let mut result = self.shared.stop_daemon(record, request);
+                if before.is_some_and(|before| before.name != record.name) {
+                    let unlinked = self.shared.run_dir.remove_link(record);
+                    result = result.and(unlinked.map_err(Cause::from));
+                }
                 rolled_back.add(self.plan, &step, result);
             }
         }
@@ -316,10 +321,9 @@ impl GpuRun<'_> {
     /// Starts a stopped daemon again.
     fn start_again(&self, record: &DeviceRecord) -> Result<(), Cause> {
         let uuid = self.uuid_now(record).ok_or(Cause::NoDevice)?;
-        match self.shared.restart_daemon(record, &uuid) {
-            Err(cause) if starts_again(self.plan, record) => {
-                Err(cause.and(self.shared.keep_record(record)))
-            }
+        let keeps_record = successor(self.plan, record).is_some();
+        match self.shared.restart_daemon(record, &uuid, keeps_record) {
+            Err(cause) if keeps_record => Err(cause.and(self.shared.keep_record(record))),
             other => other,
         }
     }
@@ -404,6 +408,7 @@ mod tests {
             key,
             gpu: Some(0),
             profile: None,
+            served_id: None,
             settings: Settings::default(),
             by_hand: Vec::new(),
             older_clients: Vec::new(),

@@ -223,6 +223,8 @@ pub fn run(
         threads.close();
     }
     let result = carry_out(plan, &shared, &change, &threads);
+    // What cannot be removed is reported by doctor.
+    let _ = shared.run_dir.remove_mount_sources();
     shared.run_dir.keep_reserve();
     result
 }

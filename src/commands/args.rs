@@ -14,7 +14,7 @@ use crate::error::{CommandError, Context as _, Result, usage};
 use crate::host::{nearest, read_text_from};
 use crate::node::{NoSuchDevice, Node};
 use crate::profile::{Profile, ProfileError, WantedPrograms};
-use crate::render::ProgressForm;
+use crate::render::{ProgressForm, is_quiet, is_watched};
 
 /// The devices of a command line.
 #[derive(Args, Clone, Debug)]
@@ -125,6 +125,17 @@ impl ConsentArgs {
     /// The time that clients get before they are ended; `None` without `--force`.
     pub fn force(&self) -> Option<u32> {
         self.force.then(|| self.drain.unwrap_or(AT_ONCE))
+    }
+
+    /// A program that reads JSON, and a log of what nobody watches, get progress only if they ask for it.
+    pub(super) fn progress_form(&self, is_unattended: bool) -> ProgressForm {
+        let is_for_a_program = self.json && !is_watched();
+        let default = if is_for_a_program || is_quiet() || is_unattended {
+            ProgressForm::None
+        } else {
+            ProgressForm::Auto
+        };
+        self.progress.unwrap_or(default)
     }
 }
 

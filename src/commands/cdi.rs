@@ -67,6 +67,7 @@ fn cdi_file(environment: &Environment) -> OwnFile {
         directory: environment.host.below("/var/run/cdi"),
         name: "mig-mps.json",
         mode: 0o644,
+        is_mounted: true,
         is_ours: |text| {
             serde_json::from_str::<Value>(text).is_ok_and(|found| found["kind"] == CDI_KIND)
         },

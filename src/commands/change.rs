@@ -7,19 +7,16 @@ use std::time::{Duration, Instant};
 use super::args::{ConsentArgs, HINT, HINT_WITHOUT_WAIT};
 use super::drain::Drain;
 use super::outcome::{Outcome, differs};
-use super::{Context, LOCK_LIMIT, locked, pick_up_interrupted, refuse_newer, refuse_without_lists};
+use super::{Context, LOCK_LIMIT, locked, pick_up_interrupted, refuse_newer};
 use crate::apply::{self, Allowed, ApplyContext, ApplyError, OnFailure};
 use crate::error::{Context as _, Result, chosen};
 use crate::failure::ExitStatus;
-use crate::host::{
-    Directories, Lock, MpsPrograms, check_open_files, raise_memory, take_limits_of_services,
-};
+use crate::host::{Directories, Lock, MpsPrograms, raise_memory, take_limits_of_services};
 use crate::node::{Detail, Node, Observer};
 use crate::plan::{Held, LeftOut, Plan, Refusal};
 use crate::render::json::ChangeDocument;
 use crate::render::{
-    self, Consent, ProgressForm, can_ask, confirm, consequences, is_quiet, is_watched, note, print,
-    print_json, progress,
+    self, Consent, can_ask, confirm, consequences, is_quiet, note, print, print_json, progress,
 };
 use crate::state::RunDir;
 
@@ -103,6 +100,7 @@ impl<'a> Change<'a> {
                 observer
             }),
             drain: Drain::of(self.consent.drain.filter(|_| !self.consent.force)),
+            cannot_start: RefCell::default(),
         };
         refuse_newer(&run.state)?;
         if !self.consent.dry_run && run.state.owner() == Some(environment.caller) {
@@ -121,14 +119,10 @@ impl<'a> Change<'a> {
                 is_unchanged: true,
                 plan,
                 node,
-                failed: None,
+                failed: run.cannot_start.take(),
                 after: after.err(),
                 took: Duration::ZERO,
             }));
-        }
-        // Where a change goes on after a failure, the start of that daemon fails alone.
-        if self.on_failure == OnFailure::RollBack {
-            refuse_without_lists(&plan, self.directories)?;
         }
         run.show(&node, &plan)?;
         if self.consent.dry_run {
@@ -151,6 +145,8 @@ struct ChangeRun<'a> {
     /// One for all snapshots: a daemon that hangs is waited for once.
     observer: RefCell<Observer<'a>>,
     drain: Drain,
+    /// The daemons that the last plan leaves as they are: they could not start again.
+    cannot_start: RefCell<Option<ApplyError>>,
 }
 
 impl ChangeRun<'_> {
@@ -170,8 +166,37 @@ impl ChangeRun<'_> {
                 plan = plan.sparing_unmanaged();
             }
             // The names of a GPU that is left out are not free for others: all is planned again.
-            if !self.leave_out(|left_out| left_out.add_refused(&plan, HINT_WITHOUT_WAIT)) {
+            if self.leave_out(|left_out| left_out.add_refused(&plan, HINT_WITHOUT_WAIT)) {
+                continue;
+            }
+            if let Some(plan) = self.check_starts(plan, node)? {
                 return Ok(plan);
+            }
+        }
+    }
+
+    /// Checks what the starts of a plan need and its stops do not. Where the change goes on after a failure, the plan leaves
+    /// those daemons as they are; `None` if more GPUs are left out.
+    fn check_starts(&self, mut plan: Plan, node: &Node) -> Result<Option<Plan>, Refusal> {
+        let environment = self.change.context.environment;
+        self.cannot_start.take();
+        let checked = apply::check_starts(&mut plan, environment, self.change.directories, node);
+        let Err(error) = checked else {
+            return Ok(Some(plan));
+        };
+        match self.change.on_failure {
+            OnFailure::RollBack => Err(Refusal::CannotStart(error.into())),
+            // Where nothing stops, the start of that daemon fails alone.
+            OnFailure::LeaveOut => {
+                let mut missing = error.missing();
+                missing.retain(|missing| plan.stops_on(missing.gpu));
+                let is_more = self.leave_out(|left_out| left_out.add_failed(&missing));
+                Ok((!is_more).then_some(plan))
+            }
+            OnFailure::GoOn => {
+                let plan = plan.without_devices(&error.devices());
+                self.cannot_start.replace(Some(error));
+                Ok(Some(plan))
             }
         }
     }
@@ -216,6 +241,10 @@ impl ChangeRun<'_> {
             note(&format!("Which pods hold shares is unknown: {why}."));
         }
         let consent = self.change.consent;
+        let cannot_start = self.cannot_start.borrow();
+        if let (true, Some(error)) = (consent.dry_run, cannot_start.as_ref()) {
+            note(&error.to_string());
+        }
         let is_wanted = consent.dry_run || !is_quiet();
         if is_wanted && !consent.json && !self.change.is_unattended {
             print(&render::plan::text(plan))?;
@@ -310,18 +339,8 @@ impl ChangeRun<'_> {
     /// Makes this process fit for starting the daemons of a plan, and those that a rollback starts again. Where a change
     /// goes on after a failure, the start of one daemon may fail alone.
     fn suit_daemons(&self, plan: &Plan) -> Result<()> {
-        let may_roll_back = self.change.on_failure != OnFailure::GoOn;
-        let starts =
-            plan.starts().next().is_some() || (may_roll_back && plan.stops().next().is_some());
-        if starts {
+        if plan.may_start_daemons(self.change.on_failure != OnFailure::GoOn) {
             take_limits_of_services()?;
-        }
-        let is_all_or_nothing = self.change.on_failure == OnFailure::RollBack;
-        for start in plan.starts().filter(|_| is_all_or_nothing) {
-            if let Some(files) = start.settings.nofile {
-                let doing = format_args!("start the daemon of {}", start.name);
-                check_open_files(files).context(doing)?;
-            }
         }
         Ok(())
     }
@@ -433,7 +452,7 @@ impl ChangeRun<'_> {
         let begun = Instant::now();
         let (mut node, mut plan) = (node, plan);
         let mut carried_out = plan.clone();
-        let mut failed: Option<ApplyError> = None;
+        let mut failed = self.cannot_start.take();
         if let Some(left_out) = self.change.left_out {
             left_out.borrow_mut().begin();
         }
@@ -489,19 +508,6 @@ impl ChangeRun<'_> {
         Ok((node, left_to_do))
     }
 
-    /// A program that reads JSON, and a log of what nobody watches, get progress only if they ask for it.
-    fn progress_form(&self) -> ProgressForm {
-        if let Some(form) = self.change.consent.progress {
-            return form;
-        }
-        let is_for_a_program = self.change.consent.json && !is_watched();
-        if is_for_a_program || is_quiet() || self.change.is_unattended {
-            ProgressForm::None
-        } else {
-            ProgressForm::Auto
-        }
-    }
-
     /// Applies the plan. Returns the failures of a change that nobody watches.
     fn apply(&self, node: &Node, plan: &Plan) -> Result<Option<ApplyError>> {
         if plan.is_empty() {
@@ -521,7 +527,10 @@ impl ChangeRun<'_> {
             node,
             allowed: self.change.allowed,
         };
-        let progress = progress(plan, self.progress_form());
+        let progress = progress(
+            plan,
+            self.change.consent.progress_form(self.change.is_unattended),
+        );
         let goes_on = self.change.left_out.is_some();
         match apply::run(plan, &context, progress.as_ref(), self.change.on_failure) {
             Ok(()) => Ok(None),

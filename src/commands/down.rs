@@ -12,7 +12,7 @@ use super::{Context, LOCK_LIMIT, cdi, locked, own_directories};
 use crate::apply::{self, Allowed, OnFailure};
 use crate::error::{CommandError, Result, failed};
 use crate::failure::ExitStatus;
-use crate::host::{Environment, ranges};
+use crate::host::{Directories, Environment, printable, ranges};
 use crate::node::{Device, Gpu, Node, lost_hint};
 use crate::plan::{self, Destroy, Down, Plan, Refusal};
 use crate::render::format::count;
@@ -207,6 +207,9 @@ fn take_down(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if !outcome.is_unchanged && run_dir.has_no_records() {
         record_end(environment, &run_dir, &outcome.node);
     }
+    if !args.consent.dry_run {
+        remove_mount_sources(context, &directories, &outcome)?;
+    }
     summarize(args, environment, &run_dir, &outcome, &asked)?;
     if args.destroys() && !args.devices.is_empty() && !outcome.plan.is_empty() {
         remark_on_the_profile(environment);
@@ -215,6 +218,29 @@ fn take_down(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
         Some(error) => Err(error.in_document()),
         None => Ok(ExitStatus::Done),
     }
+}
+
+/// Removes what container runtimes have made of missing mount sources, and names what else is in a place of mig-mps.
+fn remove_mount_sources(
+    context: &Context<'_>,
+    directories: &Directories,
+    outcome: &Outcome,
+) -> Result<()> {
+    let run_dir = RunDir::at(&directories.run);
+    if run_dir.misplaced().iter().any(|found| found.is_removed) {
+        let is_locked = !outcome.is_unchanged;
+        let _lock = (!is_locked)
+            .then(|| locked(context.environment, directories, LOCK_LIMIT))
+            .transpose()?;
+        run_dir.remove_mount_sources()?;
+    }
+    for found in run_dir.misplaced() {
+        note(&format!(
+            "{}. Move it away before the next up.",
+            printable(&found.why)
+        ));
+    }
+    Ok(())
 }
 
 /// The devices and GPUs that a command is about.

@@ -10,7 +10,7 @@ use super::Context;
 use crate::client::{ClientOptions, ContainerDevice, SharedMemory, Variables};
 use crate::error::{Result, failed, usage};
 use crate::failure::ExitStatus;
-use crate::host::{Account, Environment, group_named, quoted};
+use crate::host::{Environment, group_named, quoted};
 use crate::node::{Node, Served, observe_records};
 use crate::render::json::EnvDocument;
 use crate::render::{note, print, print_json};
@@ -227,10 +227,11 @@ pub fn container_device(
     }
     let (mut user, mut group) = (None, None);
     match &record.settings.serve {
-        Some(Serve::User(name)) => user = Account::named(name)?.map(|account| account.uid.0),
+        Some(Serve::User(_)) => user = record.only_user().map(|user| user.0),
         Some(Serve::Group(name)) => {
             // Without the group a container's programs would run outside MPS.
-            let id = group_named(name)?.ok_or_else(|| {
+            let id = group_named(name).or_else(|error| record.served_id.map(Some).ok_or(error))?;
+            let id = id.ok_or_else(|| {
                 failed(format_args!(
                     "{} serves the group {name}, and this machine has no group of that name",
                     record.name

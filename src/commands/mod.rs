@@ -34,16 +34,16 @@ use std::time::Duration;
 use crate::apply;
 use crate::error::{CommandError, Context as _, Result, failed};
 use crate::host::{
-    Directories, Directory, Environment, Lock, Uid, as_root, check_lists, user_name,
-    write_new_text_to, write_text_to,
+    Directories, Directory, Environment, Lock, Uid, as_root, user_name, write_new_text_to,
+    write_text_to,
 };
 use crate::mps::ContextMemory;
 use crate::node::{Detail, Node, lost_hint, observe};
+use crate::plan::Plan;
 use crate::plan::virtual_node::EmptyNode;
-use crate::plan::{Plan, Start};
 use crate::profile::{DraftProfile, Profile, WantedPrograms};
 use crate::render::{note, print_as_it_is};
-use crate::settings::{MemoryLimit, Serve};
+use crate::settings::MemoryLimit;
 use crate::state::RunDir;
 
 use args::ConsentArgs;
@@ -190,22 +190,6 @@ fn refuse_newer(run_dir: &RunDir) -> Result<()> {
         }
         checked => checked.context("cannot use the run directory"),
     }
-}
-
-/// Refuses to start the daemon of one user where nobody can be let into its directories.
-fn refuse_without_lists(plan: &Plan, directories: &Directories) -> Result<()> {
-    let mut serves = plan.starts().map(Start::serve);
-    let Some(serve) = serves.find(|serve| matches!(serve, Serve::User(_))) else {
-        return Ok(());
-    };
-    check_lists(&directories.run)
-        .and_then(|()| check_lists(&directories.log))
-        .map_err(|error| {
-            failed(format_args!("cannot serve \"{serve}\": {error}")).hint(
-                "set MIG_MPS_RUN_DIR and MIG_MPS_LOG_DIR to directories on tmpfs, ext4 or xfs, or serve a group with that \
-                 one member",
-            )
-        })
 }
 
 /// Prints the remarks on a plan and its profile, and warns of limits that do not do what they seem to.

@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::failure::ExitStatus;
 use crate::host::Uid;
 use crate::node::observe;
+use crate::plan::Refusal;
 use crate::render::json::PlanDocument;
 use crate::render::{self, consequences, note, print, print_json};
 use crate::settings::Serve;
@@ -56,7 +57,7 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let run_dir = RunDir::at(&run_dir);
     refuse_newer(&run_dir)?;
     let node = observe(environment, detail_for(&profile))?;
-    let plan = cdi::plan_up(
+    let mut plan = cdi::plan_up(
         environment,
         &node,
         &profile,
@@ -67,6 +68,11 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     )?
     .with_remarks_on_devices(&node)
     .sparing_unmanaged();
+    if !is_roots {
+        let directories = environment.directories()?;
+        apply::check_starts(&mut plan, environment, &directories, &node)
+            .map_err(|error| Refusal::CannotStart(error.into()))?;
+    }
     tell_of_interrupted(environment);
     remark_on(&node, &plan);
     let on_failure = OnFailure::RollBack;

@@ -20,8 +20,7 @@ use crate::client::Verified;
 use crate::error::{CommandError, Result, failed};
 use crate::failure::ExitStatus;
 use crate::host::{
-    Account, Directories, Environment, Reader, Uid, as_root, group_named, names_in, nearest,
-    report_ready,
+    Account, Directories, Environment, Uid, as_root, group_named, names_in, nearest, report_ready,
 };
 use crate::mps::{MAX_PIPE_DIR, MpsError};
 use crate::node::{Detail, Node, Served, observe};
@@ -131,7 +130,7 @@ fn change(
     let cdi = profile.cdi.map(|(wanted, _)| wanted);
     let left_out = args
         .keep_going
-        .then(|| RefCell::new(LeftOut::unserved(unserved(profile))));
+        .then(|| RefCell::new(LeftOut::unserved(unserved(profile, environment))));
     Change {
         allowed: Allowed {
             reset: args.reset,
@@ -174,10 +173,6 @@ fn checked(args: &UpArgs, profile: &Profile, environment: &Environment) -> Resul
         environment.mps_programs()?;
     }
     check_pipe_dirs(&directories)?;
-    // Where the rest is applied, the daemon of a user who cannot reach it fails alone.
-    if environment.is_root() && !args.keep_going {
-        check_ways(profile, &directories)?;
-    }
     Ok(directories)
 }
 
@@ -349,11 +344,11 @@ fn remark_on_boot(args: &UpArgs, environment: &Environment, profile: &Profile) {
 
 /// Returns the values of `serve` whose user or group this machine does not know, or cannot find now, with the reason and
 /// a hint.
-fn unserved(profile: &Profile) -> Vec<(Serve, String, Option<String>)> {
+fn unserved(profile: &Profile, environment: &Environment) -> Vec<(Serve, String, Option<String>)> {
     let serves = profile.serves.iter();
     serves
         .filter_map(|(serve, _)| {
-            let (why, hint) = missing(serve).unwrap_or_else(|error| {
+            let (why, hint) = missing(serve, Some(environment)).unwrap_or_else(|error| {
                 Some((error.to_string(), error.hints.into_iter().next()))
             })?;
             Some((serve.clone(), why, hint))
@@ -371,7 +366,7 @@ pub fn refuse_unknown_accounts(
 ) -> Result<()> {
     let mut mistakes = Vec::new();
     for (serve, span) in &profile.serves {
-        mistakes.extend(unknown(profile, serve, *span)?);
+        mistakes.extend(unknown(profile, environment, serve, *span)?);
     }
     if !mistakes.is_empty() {
         mistakes.extend(mistakes_of_plan(profile, environment, caller));
@@ -397,8 +392,13 @@ fn mistakes_of_plan(
 }
 
 /// The mistake of serving a user or a group that this machine does not know.
-fn unknown(profile: &Profile, serve: &Serve, span: Span) -> Result<Option<ProfileError>> {
-    let Some((mistake, hint)) = missing(serve)? else {
+fn unknown(
+    profile: &Profile,
+    environment: &Environment,
+    serve: &Serve,
+    span: Span,
+) -> Result<Option<ProfileError>> {
+    let Some((mistake, hint)) = missing(serve, Some(environment))? else {
         return Ok(None);
     };
     let error = profile.error(span, mistake);
@@ -409,8 +409,11 @@ fn unknown(profile: &Profile, serve: &Serve, span: Span) -> Result<Option<Profil
 }
 
 /// Describes the user or group that this machine does not know, and names a similar one. Fails if the name service does
-/// not answer.
-pub fn missing(serve: &Serve) -> Result<Option<(String, Option<String>)>> {
+/// not answer, unless a device of the caller is recorded for that user or group.
+pub fn missing(
+    serve: &Serve,
+    environment: Option<&Environment>,
+) -> Result<Option<(String, Option<String>)>> {
     let (what, name, found, list) = match serve {
         Serve::User(name) => {
             let found = Account::named(name).map(|account| account.is_some());
@@ -422,6 +425,10 @@ pub fn missing(serve: &Serve) -> Result<Option<(String, Option<String>)>> {
         }
         _ => return Ok(None),
     };
+    let is_recorded = || {
+        let directories = environment.and_then(|environment| environment.directories().ok());
+        directories.is_some_and(|own| apply::has_recorded_id(&own.run, serve))
+    };
     match found {
         Ok(true) => Ok(None),
         Ok(false) => {
@@ -431,6 +438,7 @@ pub fn missing(serve: &Serve) -> Result<Option<(String, Option<String>)>> {
             let why = format!("there is no {what} \"{name}\" on this machine");
             Ok(Some((why, hint)))
         }
+        Err(_) if is_recorded() => Ok(None),
         Err(error) => Err(failed(format_args!(
             "cannot find out whether there is a {what} \"{name}\": {error}"
         ))
@@ -438,39 +446,6 @@ pub fn missing(serve: &Serve) -> Result<Option<(String, Option<String>)>> {
             "run `getent {list} {name}`: when it answers, run this again"
         ))),
     }
-}
-
-/// Refuses a run directory that a served user cannot reach.
-pub fn check_ways(profile: &Profile, directories: &Directories) -> Result<()> {
-    // A missing directory is made so that everybody can enter.
-    let pipe = RunDir::at(&directories.run).pipe_dir("a-device");
-    for (serve, _) in &profile.serves {
-        let (who, reader) = match serve {
-            Serve::User(name) => {
-                let Some(account) = Account::named(name)? else {
-                    continue;
-                };
-                let reader = Reader::User(account.uid, account.groups()?);
-                (name.clone(), reader)
-            }
-            Serve::Group(name) => {
-                let Some(group) = group_named(name)? else {
-                    continue;
-                };
-                (format!("the group {name}"), Reader::Group(group))
-            }
-            _ => continue,
-        };
-        if let Some(closed) = reader.is_kept_out_of(&pipe) {
-            return Err(MpsError::KeptOut {
-                who,
-                closed,
-                path: directories.run.clone(),
-            }
-            .into());
-        }
-    }
-    Ok(())
 }
 
 /// Rotates large logs if there are any, under a lock of its own.

@@ -9,7 +9,7 @@ use std::path::Path;
 use rustix::fs::{XattrFlags, fremovexattr, fsetxattr, getxattr};
 use rustix::io::Errno;
 
-use super::{Uid, in_path};
+use super::{Access, Uid, in_path};
 
 /// The extended attribute in which the kernel keeps the list, and the version of its format (`linux/posix_acl_xattr.h`).
 const ATTRIBUTE: &str = "system.posix_acl_access";
@@ -121,6 +121,24 @@ pub(super) fn writers(path: &Path) -> Vec<Named> {
             _ => None,
         })
         .collect()
+}
+
+/// Returns the users of a directory beside its owner: the single one in its list, or the group of its mode. `None` if there
+/// are others, or none.
+pub fn readers(directory: &Path) -> Option<Access> {
+    let meta = std::fs::symlink_metadata(directory).ok()?;
+    let list = AccessList::of(directory, &meta);
+    let of = |kind| list.entries.iter().filter(move |entry| entry.kind == kind);
+    let is_open = |kind| of(kind).any(|entry| entry.permissions & ENTER != 0);
+    if is_open(OTHERS) || of(GROUP).next().is_some() {
+        return None;
+    }
+    let users: Vec<&Entry> = of(USER).collect();
+    match users.as_slice() {
+        [] if is_open(OWN_GROUP) => Some(Access::Group(list.group)),
+        [user] if !is_open(OWN_GROUP) => Some(Access::User(Uid(user.id))),
+        _ => None,
+    }
 }
 
 /// Returns the entries of a list, or `None` if there is none.

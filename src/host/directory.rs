@@ -22,7 +22,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use super::acl::{self, Permission};
 use super::files::{Fault, belongs_to, read_limited, refused};
 use super::walk::{OTHERS_WRITE, Walk, walk};
-use super::{Access, Uid, caller, in_path};
+use super::{Access, Made, Uid, caller, in_path};
 
 /// The most mounts that are detached from one entry.
 const MOST_MOUNTS: usize = 64;
@@ -185,6 +185,7 @@ impl Directory {
         content: &[u8],
         mode: u32,
     ) -> io::Result<()> {
+        self.free_place(name, Made::File)?;
         self.remove_file(half_made)?;
         let replaced = self
             .create_file(half_made, mode)
@@ -215,9 +216,13 @@ impl Directory {
         symlinkat(to, &self.fd, name).map_err(|error| self.at(name, error))
     }
 
-    /// Removes a file or link. Succeeds if it is already gone.
+    /// Removes a file or link, or directories without files in its place. Succeeds if it is already gone.
     pub fn remove_file(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
-        self.remove(name.as_ref(), AtFlags::empty())
+        let name = name.as_ref();
+        match self.remove(name, AtFlags::empty()) {
+            Err(_) if matches!(self.remove_if_only_directories(name), Ok(true)) => Ok(()),
+            removed => removed,
+        }
     }
 
     /// Removes an empty directory. Succeeds if it is already gone.
@@ -282,7 +287,7 @@ impl Directory {
     }
 
     /// Adds the path of an entry to an error.
-    fn at(&self, name: &OsStr, error: impl Into<io::Error>) -> io::Error {
+    pub(super) fn at(&self, name: &OsStr, error: impl Into<io::Error>) -> io::Error {
         in_path(&self.path.join(name), &error.into())
     }
 
@@ -313,7 +318,12 @@ fn make_directory(
         Err(error) => return Err(error.into()),
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
-    let fd = open_beneath(parent, name, flags)?;
+    let fd =
+        open_beneath(parent, name, flags).map_err(|error| match Errno::from_io_error(&error) {
+            Some(Errno::LOOP) => refused(Fault::InTheWay, "it is a link: not followed"),
+            Some(Errno::NOTDIR) => refused(Fault::InTheWay, "it is not a directory"),
+            _ => error,
+        })?;
     let meta = fstat(&fd)?;
     if meta.st_uid != caller().0 {
         let why = format!("it {}", belongs_to(meta.st_uid));

@@ -64,6 +64,7 @@ impl Host {
         OwnFile {
             directory: self.below("/etc/mig-mps"),
             name: "profile.toml",
+            is_mounted: false,
             mode: 0o644,
             is_ours: |_| true,
         }

@@ -360,6 +360,8 @@ pub struct OwnFile {
     pub name: &'static str,
     /// Its permissions when it is written.
     pub mode: u32,
+    /// True if container runtimes may make directories in its place, which are then removed.
+    pub is_mounted: bool,
     /// True for the text of a file that mig-mps wrote.
     pub is_ours: fn(&str) -> bool,
 }
@@ -409,7 +411,11 @@ impl OwnFile {
         let Some(directory) = Directory::open_if_there(&self.directory)? else {
             return Ok(None);
         };
-        let bytes = directory.read_file(self.name)?;
+        let bytes = if self.is_mounted {
+            directory.read_file_in_place(self.name)?
+        } else {
+            directory.read_file(self.name)?
+        };
         Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
     }
 

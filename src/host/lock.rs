@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use rustix::fs::OFlags;
 
-use super::{Directory, Host, Pid, bounded, user_name};
+use super::{Directory, Host, Made, Pid, bounded, user_name};
 use crate::failure::{ExitStatus, Failure};
 
 /// The node's change lock. The process that holds it may change the node.
@@ -106,6 +106,7 @@ impl Lock {
 
 /// Opens the lock file, or creates it.
 fn open(directory: &Directory, name: &str) -> io::Result<File> {
+    directory.free_place(name, Made::File)?;
     loop {
         if let Some(file) = directory.open_file_with(name, OFlags::RDWR)? {
             return Ok(file);

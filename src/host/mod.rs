@@ -15,6 +15,7 @@ mod interrupt;
 mod limits;
 mod lock;
 mod mounts;
+mod place;
 mod process;
 mod spawn;
 mod surroundings;
@@ -27,7 +28,7 @@ mod walk;
 mod workload;
 
 pub use accounts::{Account, group_name, group_named, names_in, user_name};
-pub use acl::{Permission, check_lists};
+pub use acl::{Permission, check_lists, readers};
 pub use child::{Output, RunError, clean_command, run, run_as, start_apart};
 pub use directory::{Directory, written};
 pub use environment::{
@@ -40,11 +41,13 @@ pub use files::{
 pub use holders::{Holder, Holders};
 pub use interrupt::{ChangeInProgress, Forwarding, Interrupt, Phase, outlast_signals};
 pub use limits::{
-    ADMIT, ATTACH, BecomeUser, KEEP, LAUNCH, Limits, check_open_files, give_open_files, open_files,
-    raise_memory, raise_open_files, raise_stack, take_limits_of_services,
+    ADMIT, ATTACH, BecomeUser, KEEP, LAUNCH, Limits, LimitsError, check_open_files,
+    give_open_files, open_files, raise_memory, raise_open_files, raise_stack,
+    take_limits_of_services,
 };
 pub use lock::Lock;
 pub use mounts::MountedDirectory;
+pub use place::Made;
 pub use process::{
     Environ, Pid, Process, ProcessHandle, ProcessTable, StartTime, adopt_descendants, reap,
     reap_all,

@@ -16,7 +16,7 @@ use super::launch::{Invocation, Task};
 use super::log::diagnose;
 use super::{ControlProgram, LineKind, LogDir, LogFile, LogLine};
 use crate::failure::Failure;
-use crate::host::{self, Access, Directory, MpsPrograms, Output, Permission, RunError, Uid};
+use crate::host::{self, Access, Directory, Made, MpsPrograms, Output, Permission, RunError, Uid};
 
 /// The control daemon of one device, running or not, by its directories.
 #[derive(Clone, Debug)]
@@ -180,7 +180,10 @@ impl Daemon {
         {
             logs.rename(name, &logs, aside)?;
         }
-        logs.make_child_with(name, access, Permission::Read)?;
+        let log = logs.make_child_with(name, access, Permission::Read)?;
+        for file in LogFile::ALL {
+            log.free_place(file.name(), Made::File)?;
+        }
         self.device_directory()?
             .make_child(self.pipe_name(), &Access::Owner)?;
         Ok(())
@@ -212,8 +215,14 @@ impl Daemon {
         }
         let removed = self
             .remove_leftovers()
-            .and_then(|()| device.remove_dir(self.pipe_name()));
-        Ok(removed.or_else(|_| self.move_away())?)
+            .and_then(|()| device.remove_if_only_directories(self.pipe_name()));
+        if !device.has(self.pipe_name()) {
+            return Ok(());
+        }
+        if !matches!(removed, Ok(true)) {
+            self.move_away()?;
+        }
+        Ok(())
     }
 
     /// True if the pipe directory is another user's, as up to mig-mps 0.2 where a device served one user.

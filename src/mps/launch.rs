@@ -49,6 +49,28 @@ impl Daemon {
     /// An unrecorded daemon that already runs in the directory (left by an interrupted `up`) is adopted if it serves
     /// this device, and stopped otherwise. After a failed start its processes are ended.
     pub fn launch(&self, host: &Host, wanted: &LaunchOptions) -> Result<Launched, MpsError> {
+        self.check_launch(wanted)?;
+        if let Some(process) = self.running(host, wanted)? {
+            return Ok(Launched {
+                process,
+                is_new: false,
+                in_the_way: None,
+            });
+        }
+        let in_the_way = self.foreign_lock_holder(host);
+        self.clear(&wanted.access)?;
+        match self.start(host, wanted) {
+            Ok(process) => Ok(Launched {
+                process,
+                is_new: true,
+                in_the_way,
+            }),
+            Err(error) => Err(self.clean_up(host, error, in_the_way)),
+        }
+    }
+
+    /// Checks what a launch needs, and touches nothing.
+    pub fn check_launch(&self, wanted: &LaunchOptions) -> Result<(), MpsError> {
         self.check_path()?;
         // Root can raise any limit.
         if let (_, Some(most)) = open_files()
@@ -69,23 +91,7 @@ impl Daemon {
                 path: self.pipe.clone(),
             });
         }
-        if let Some(process) = self.running(host, wanted)? {
-            return Ok(Launched {
-                process,
-                is_new: false,
-                in_the_way: None,
-            });
-        }
-        let in_the_way = self.foreign_lock_holder(host);
-        self.clear(&wanted.access)?;
-        match self.start(host, wanted) {
-            Ok(process) => Ok(Launched {
-                process,
-                is_new: true,
-                in_the_way,
-            }),
-            Err(error) => Err(self.clean_up(host, error, in_the_way)),
-        }
+        Ok(())
     }
 
     /// Ends the processes of a failed start, and adds that to its error.
@@ -119,8 +125,8 @@ impl Daemon {
 
     /// Makes the directories without any files of earlier daemons.
     fn clear(&self, access: &Access) -> Result<(), MpsError> {
-        // What cannot be opened is no directory of ours: a file system may be mounted there.
-        if self.is_foreign().unwrap_or(true) {
+        // What cannot be opened is no directory of ours: a file system may be mounted there, or it is a file.
+        if self.is_foreign().unwrap_or(true) || self.pipe_directory().is_err() {
             self.remove_pipe_dir()?;
         }
         self.make_directories(access)?;

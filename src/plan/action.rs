@@ -280,9 +280,8 @@ pub enum StartedBy {
 }
 
 impl StartedBy {
-    /// True if the daemon restarts unchanged: its record stays until it runs, so that the next run completes a failed
-    /// or killed one.
-    pub fn keeps_record(self) -> bool {
+    /// True if the daemon starts again as it was.
+    pub fn keeps_settings(self) -> bool {
         self != Self::Up
     }
 }
@@ -297,10 +296,16 @@ pub struct Start {
     /// Which device of the GPU.
     #[serde(skip)]
     pub place: Place,
+    /// The UUID of the device, if that is there and stays.
+    #[serde(skip)]
+    pub uuid: Option<String>,
     /// The setting `serve`: the users that it serves.
     #[serde(rename = "serve", serialize_with = "as_serve")]
     #[schemars(with = "String")]
     pub settings: Settings,
+    /// The uid or gid of the single user or group that it serves, once that is known.
+    #[serde(skip)]
+    pub served_id: Option<u32>,
     /// The keys that `mig-mps set` has set, not a profile.
     #[serde(skip)]
     pub by_hand: Vec<String>,

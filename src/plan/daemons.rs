@@ -223,7 +223,9 @@ impl GpuPlan {
         let start = Start {
             name: slot.name.clone(),
             place: slot.place,
+            uuid: slot.device.map(|device| device.uuid.clone()),
             settings: settings.clone(),
+            served_id: None,
             by_hand: Vec::new(),
             by: StartedBy::Up,
             beside,

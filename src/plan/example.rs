@@ -113,6 +113,7 @@ fn served(name: &str, uuid: &str, gpu: &str, instance: Option<InstanceKey>) -> S
         uuid: uuid.to_owned(),
         gpu: None,
         profile: None,
+        served_id: None,
         settings: Settings {
             serve: Some(Serve::OneAtATime),
             nofile: Some(4096),

@@ -134,9 +134,24 @@ impl Plan {
         self.steps().filter_map(|step| step.action.as_start())
     }
 
+    /// True if a daemon may start: one of the plan, or one that it stops if it is undone.
+    pub fn may_start_daemons(&self, may_be_undone: bool) -> bool {
+        self.starts().next().is_some() || (may_be_undone && self.stops().next().is_some())
+    }
+
     /// The daemons that stop.
     pub fn stops(&self) -> impl Iterator<Item = &Stop> {
         self.steps().filter_map(|step| step.action.as_stop())
+    }
+
+    /// True if a daemon or an instance of the GPU with this index goes.
+    pub fn stops_on(&self, gpu: Option<u32>) -> bool {
+        let mut plans = self.gpus.iter().filter(|plan| plan.index == gpu);
+        plans.any(|plan| {
+            let mut actions = plan.actions();
+            !plan.destroyed_instances().is_empty()
+                || actions.any(|action| action.as_stop().is_some_and(|stop| stop.alive))
+        })
     }
 
     /// The daemons whose settings change while they run.
@@ -177,6 +192,20 @@ impl Plan {
         self.sets().flat_map(|set| &set.keep)
     }
 
+    /// Returns the plan without the daemons of these devices.
+    #[must_use]
+    pub fn without_devices(mut self, names: &[&str]) -> Self {
+        for gpu in &mut self.gpus {
+            gpu.steps.retain(|step| {
+                let start = step.action.as_start().map(|start| start.name.as_str());
+                let stop = step.action.as_stop().map(|stop| stop.name.as_str());
+                start.or(stop).is_none_or(|name| !names.contains(&name))
+            });
+        }
+        self.gpus.retain(|gpu| !gpu.steps.is_empty());
+        self
+    }
+
     /// Appends a plan that continues this one.
     pub fn go_on_with(&mut self, rest: &Self) {
         self.missing.clone_from(&rest.missing);
@@ -207,7 +236,7 @@ impl Plan {
         let mut stopped = self.stopped_daemons();
         stopped.retain(|name| {
             self.starts()
-                .any(|start| start.by.keeps_record() && start.name == *name)
+                .any(|start| start.by.keeps_settings() && start.name == *name)
         });
         stopped.len()
     }

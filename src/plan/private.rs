@@ -33,10 +33,12 @@ pub fn private(node: &Node, run_dir: &RunDir, uuid: &str) -> Result<Plan, Refusa
     let start = Action::Start(Start {
         name: device.name.clone(),
         place,
+        uuid: Some(device.uuid.clone()),
         settings: Settings {
             serve: Some(Serve::Own),
             ..Settings::default()
         },
+        served_id: None,
         by_hand: Vec::new(),
         by: StartedBy::Up,
         beside: Vec::new(),

@@ -36,6 +36,9 @@ pub enum Refusal {
     /// Something in use would have to go. Exit status 4.
     #[error("{0}")]
     InTheWay(Obstacle),
+    /// A daemon could not start. Exit status 1.
+    #[error("{0}")]
+    CannotStart(Obstacle),
     /// Clients, or pods that hold a share, would be disrupted. Exit status 4.
     #[error("{}", in_use(clients, pods))]
     InUse {
@@ -148,6 +151,7 @@ impl Failure for Refusal {
     fn status(&self) -> ExitStatus {
         match self {
             Self::Profile(_) | Self::Device(_) | Self::NotMeant(_) => ExitStatus::Usage,
+            Self::CannotStart(_) => ExitStatus::Failed,
             Self::Infeasible(_) => ExitStatus::Infeasible,
             Self::InTheWay(_) | Self::InUse { .. } => ExitStatus::Refused,
         }
@@ -165,7 +169,9 @@ impl Failure for Refusal {
                     .collect();
                 (!remedies.is_empty()).then(|| remedies.join("; "))
             }
-            Self::NotMeant(obstacle) | Self::InTheWay(obstacle) => Some(obstacle.hint.clone()),
+            Self::NotMeant(obstacle) | Self::InTheWay(obstacle) | Self::CannotStart(obstacle) => {
+                Some(obstacle.hint.clone()).filter(|hint| !hint.is_empty())
+            }
             Self::InUse { clients, .. } if clients.is_empty() => Some(POD_HINT.to_owned()),
             Self::InUse { hint, .. } => Some(hint.clone()),
         }

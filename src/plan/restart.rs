@@ -90,7 +90,9 @@ fn again(node: &Node, run_dir: &RunDir, names: &[String], by: StartedBy) -> Resu
         let start = Action::Start(Start {
             name: name.clone(),
             place,
+            uuid: Some(device.uuid.clone()),
             settings: served.record.settings.clone(),
+            served_id: None,
             by_hand: by_hand.clone(),
             by,
             beside: UnmanagedDaemon::on_device(node, run_dir, device),

@@ -160,8 +160,12 @@ fn are_alike(a: &Action, b: &Action) -> bool {
     match (a, b) {
         (Action::Stop(a), Action::Stop(b)) => a.means == b.means && a.alive == b.alive,
         (Action::Start(a), Action::Start(b)) => {
-            let name = b.name.clone();
-            Start { name, ..a.clone() } == *b
+            let like_b = Start {
+                name: b.name.clone(),
+                uuid: b.uuid.clone(),
+                ..a.clone()
+            };
+            like_b == *b
         }
         (Action::Set(a), Action::Set(b)) => {
             a.settings == b.settings && a.changes == b.changes && a.by_hand == b.by_hand

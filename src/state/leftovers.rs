@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::run_dir::{
-    BY_NAME, HALF_MADE, JOURNAL, NODE, RECORD, RunDir, half_made, is_device_uuid,
+    BY_NAME, HALF_MADE, JOURNAL, NODE, RECORD, RunDir, half_made, is_device_uuid, leads_to_device,
 };
-use crate::host::Directory;
+use crate::host::{Directory, Made};
 use crate::mps::SET_ASIDE;
 
 impl RunDir {
@@ -81,7 +81,7 @@ impl RunDir {
     }
 
     /// Removes the leftovers of a change that was killed while it wrote or removed a record: unfinished files, broken
-    /// links, device directories without a record.
+    /// links, device directories without a record. Removes the directories of container runtimes, too.
     pub fn remove_leftovers(&self) -> io::Result<()> {
         let directory = self.open()?;
         for name in directory.names()? {
@@ -94,26 +94,130 @@ impl RunDir {
                 for file in device.names()?.iter().filter(|file| is_half_made(file)) {
                     device.remove_file(file)?;
                 }
-                if !device.has(RECORD) {
-                    // Any other file in it is not of mig-mps.
-                    directory.remove_dir_if_empty(&name)?;
+            }
+        }
+        if let Some(by_name) = directory.child(BY_NAME)? {
+            for name in by_name.names()? {
+                let Some(to) = by_name.link(&name) else {
+                    continue;
+                };
+                let device = to.file_name().map(|uuid| directory.child(uuid));
+                let has_record = matches!(device, Some(Ok(Some(device))) if device.has(RECORD));
+                if !has_record || is_half_made(&name) {
+                    by_name.remove_file(&name)?;
                 }
             }
         }
-        let Some(by_name) = directory.child(BY_NAME)? else {
+        self.remove_mount_sources()
+    }
+
+    /// Removes directories that hold nothing but directories where mig-mps would make links and records: container runtimes
+    /// make them of mount sources that are missing.
+    pub fn remove_mount_sources(&self) -> io::Result<()> {
+        let Some(directory) = Directory::open_if_there(self.path())? else {
             return Ok(());
         };
-        for name in by_name.names()? {
-            let Some(to) = by_name.link(&name) else {
-                continue;
-            };
-            let device = to.file_name().map(|uuid| directory.child(uuid));
-            let has_record = matches!(device, Some(Ok(Some(device))) if device.has(RECORD));
-            if !has_record || is_half_made(&name) {
-                by_name.remove_file(&name)?;
+        for found in self.misplaced().iter().filter(|found| found.is_removed) {
+            if let Some(parent) = found.path.parent()
+                && let Some(name) = found.path.file_name()
+            {
+                Directory::open(parent)?.remove_if_only_directories(name)?;
             }
         }
-        directory.remove_dir_if_empty(BY_NAME)
+        match directory.child(BY_NAME) {
+            Ok(Some(_)) => directory.remove_dir_if_empty(BY_NAME),
+            _ => Ok(()),
+        }
+    }
+
+    /// Finds what other programs have made in the places of links by name and of device directories.
+    pub fn misplaced(&self) -> Vec<Misplaced> {
+        let mut all = Vec::new();
+        let Ok(Some(directory)) = Directory::open_if_there(self.path()) else {
+            return all;
+        };
+        if let Some(found) = Misplaced::at(&directory, BY_NAME.as_ref(), Made::Directory) {
+            all.push(found);
+        } else if let Ok(Some(by_name)) = directory.child(BY_NAME) {
+            let names = by_name.names().unwrap_or_default();
+            all.extend(
+                names
+                    .iter()
+                    .filter_map(|name| Misplaced::at(&by_name, name, LINK)),
+            );
+        }
+        for name in directory.names().unwrap_or_default() {
+            if !name.to_str().is_some_and(is_device_uuid) {
+                continue;
+            }
+            let found = Misplaced::at(&directory, &name, Made::Directory);
+            let holds_nothing = directory.holds_only_directories(&name);
+            all.extend(found.or_else(|| {
+                // Without a record it is nobody's.
+                matches!(holds_nothing, Ok(true)).then(|| Misplaced::removed(&directory, &name))
+            }));
+        }
+        all.sort_by(|a, b| a.path.cmp(&b.path));
+        all
+    }
+
+    /// Fails if anything that mig-mps did not make is in the way of the link and the directory of a device. Returns the
+    /// directories that are removed when those are made.
+    pub fn check_places(&self, name: &str, uuid: Option<&str>) -> io::Result<Vec<PathBuf>> {
+        let mut freed = Vec::new();
+        let Some(directory) = Directory::open_if_there(self.path())? else {
+            return Ok(freed);
+        };
+        directory.is_to_be_freed(BY_NAME, Made::Directory)?;
+        if let Some(by_name) = directory.child(BY_NAME)?
+            && by_name.is_to_be_freed(name, LINK)?
+        {
+            freed.push(self.by_name(name));
+        }
+        let Some(uuid) = uuid else {
+            return Ok(freed);
+        };
+        directory.is_to_be_freed(uuid, Made::Directory)?;
+        if let Some(device) = directory.child(uuid)? {
+            device.is_to_be_freed(RECORD, Made::File)?;
+        }
+        Ok(freed)
+    }
+}
+
+/// A link of mig-mps by the name of a device.
+const LINK: Made<'_> = Made::Link(&leads_to_device);
+
+/// Something that another program has made in a place of mig-mps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Misplaced {
+    pub path: PathBuf,
+    /// The reason why mig-mps does not use it.
+    pub why: String,
+    /// True for directories that hold nothing but directories: the next change removes them.
+    pub is_removed: bool,
+}
+
+impl Misplaced {
+    fn at(directory: &Directory, name: &OsStr, made: Made<'_>) -> Option<Self> {
+        match directory.is_to_be_freed(name, made) {
+            Ok(false) => None,
+            Ok(true) => Some(Self::removed(directory, name)),
+            Err(error) => Some(Self {
+                path: directory.path().join(name),
+                why: error.to_string(),
+                is_removed: false,
+            }),
+        }
+    }
+
+    fn removed(directory: &Directory, name: &OsStr) -> Self {
+        let path = directory.path().join(name);
+        Self {
+            why: format!("{}: it holds nothing but directories", path.display()),
+            path,
+            is_removed: true,
+        }
     }
 }
 

@@ -61,6 +61,9 @@ pub struct DeviceRecord {
     pub profile: Option<String>,
     /// The settings of its daemon; `serve` is always set.
     pub settings: Settings,
+    /// The uid or gid of the single user or group that it serves; `None` for others, and in records of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub served_id: Option<u32>,
     /// The keys of the settings that `mig-mps set` changed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub by_hand: Vec<String>,
@@ -107,7 +110,11 @@ impl DeviceRecord {
     /// Returns the single user that the device serves, if there is one and the account exists.
     pub fn only_user(&self) -> Option<Uid> {
         match self.settings.serve.as_ref()? {
-            Serve::User(name) => Some(Account::named(name).ok()??.uid),
+            Serve::User(name) => match Account::named(name) {
+                Ok(account) => Some(account?.uid),
+                // The name service does not answer.
+                Err(_) => self.served_id.map(Uid),
+            },
             Serve::Own => self.daemon?.user,
             _ => None,
         }

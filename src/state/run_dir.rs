@@ -233,19 +233,29 @@ impl RunDir {
 
     /// Removes what [`write_record`](Self::write_record) wrote; the pipe directory must be gone.
     pub fn remove_record(&self, record: &DeviceRecord) -> io::Result<()> {
+        self.remove_link(record)?;
         let directory = self.open()?;
-        let target = Path::new("..").join(&record.uuid);
-        if let Some(by_name) = directory.child(BY_NAME)?
-            && by_name.link(&record.name).is_some_and(|to| to == target)
-        {
-            by_name.remove_file(&record.name)?;
-        }
         if let Some(device) = directory.child(&record.uuid)? {
             device.remove_file(RECORD)?;
             // Left by a process that was killed while it wrote a new record.
             device.remove_file(half_made(RECORD))?;
         }
-        directory.remove_dir(&record.uuid)
+        // A container runtime may have made a mount source in it meanwhile.
+        if !directory.remove_if_only_directories(&record.uuid)? {
+            directory.remove_dir(&record.uuid)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the link to a device by its name, if the name still leads to the device.
+    pub fn remove_link(&self, record: &DeviceRecord) -> io::Result<()> {
+        let target = Path::new("..").join(&record.uuid);
+        if let Some(by_name) = self.open()?.child(BY_NAME)?
+            && by_name.link(&record.name).is_some_and(|to| to == target)
+        {
+            by_name.remove_file(&record.name)?;
+        }
+        Ok(())
     }
 
     /// Fails if a newer mig-mps wrote any of the files: this program cannot know what they mean.
@@ -394,14 +404,14 @@ fn link_by_name(directory: &Directory, record: &DeviceRecord) -> io::Result<()> 
     if by_name.link(&record.name).is_some_and(|to| to == target) {
         return Ok(());
     }
-    let new = format!(".{}.{HALF_MADE}", record.name);
-    by_name.remove_file(&new)?;
-    by_name
-        .make_link(&target, &new)
-        .and_then(|()| by_name.rename(&new, &by_name, &record.name))
-        .inspect_err(|_| {
-            let _ = by_name.remove_file(&new);
-        })
+    let half_made = format!(".{}.{HALF_MADE}", record.name);
+    by_name.replace_link(&record.name, &half_made, &target, &leads_to_device)
+}
+
+/// True for the target of a link by name.
+pub(super) fn leads_to_device(target: &Path) -> bool {
+    let device = target.strip_prefix("..").ok().and_then(Path::to_str);
+    device.is_some_and(|device| is_device_uuid(device) && !device.contains('/'))
 }
 
 /// Reads a file. Returns `None` if there is none. Fails with `InvalidData` if its content is unexpected, and with
@@ -410,7 +420,7 @@ pub(super) fn read<T: DeserializeOwned>(
     directory: &Directory,
     name: &str,
 ) -> io::Result<Option<T>> {
-    let Some(text) = directory.read_file(name)? else {
+    let Some(text) = directory.read_file_in_place(name)? else {
         return Ok(None);
     };
     let path = directory.path().join(name);
@@ -468,11 +478,9 @@ pub fn is_full(error: &io::Error) -> bool {
 }
 
 impl RunDir {
-    /// Keeps the reserve while there are devices, and removes it after the last one, with the directory of links by name. A
-    /// full disk has no reserve.
+    /// Keeps the reserve while there are devices, and removes it after the last one. A full disk has no reserve.
     pub fn keep_reserve(&self) {
         let Ok(directory) = self.open() else { return };
-        let _ = directory.remove_dir_if_empty(BY_NAME);
         if self.has_no_records() || (caller() == Uid::ROOT && make(&directory).is_err()) {
             let _ = remove(&directory);
         }

@@ -178,7 +178,10 @@ fn damaged_files_of_the_whole_node_are_kept_aside_and_in_nobodys_way() {
     type Damage = fn(PathBuf);
     let damaged: [(&str, Damage); 3] = [
         ("node.json", |path| fs::write(path, "{\n").unwrap()),
-        ("node.json", |path| fs::create_dir(path).unwrap()),
+        ("node.json", |path| {
+            fs::create_dir(&path).unwrap();
+            fs::write(path.join("file"), "").unwrap();
+        }),
         ("journal.json", |path| fs::write(path, "[]").unwrap()),
     ];
     for (name, damage) in damaged {

@@ -1,5 +1,6 @@
 //! Runs the real program on simulated nodes and looks at what a user sees.
 
+mod accounts;
 mod advise;
 mod beside;
 mod boundary;
@@ -58,6 +59,7 @@ mod no_driver;
 mod old_kernel;
 mod outside;
 mod pictures;
+mod places;
 mod presence;
 mod private;
 mod profile_file;

@@ -290,6 +290,7 @@ impl Scene {
             uuid: device.uuid.clone(),
             gpu: device.gpu,
             profile: None,
+            served_id: None,
             settings,
             by_hand: Vec::new(),
             older_clients: Vec::new(),

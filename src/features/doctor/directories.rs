@@ -125,13 +125,35 @@ fn by_name(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
             findings.push(Finding::fail(id, seen).on(&record.name).run(restart));
         }
     }
+    let run_dir = RunDir::at(&own(examined).run);
+    let links = run_dir.by_name("");
+    for found in run_dir.misplaced() {
+        let name = found.path.strip_prefix(&links).ok();
+        let name = name.map(|name| name.to_string_lossy().into_owned());
+        let is_meant = |name| {
+            let is_served = examined.served().any(|served| served.record.name == name);
+            let is_asked = examined.devices.is_empty() || examined.devices.contains(&name);
+            // A restart makes the link of a device that has a record.
+            is_asked && !(is_served && found.is_removed)
+        };
+        if !name.is_some_and(is_meant) {
+            continue;
+        }
+        let path = printable(&found.path.display().to_string());
+        let finding = if found.is_removed {
+            Finding::warn(id, found.why).run_with(&path, format!("rm -r {path}"))
+        } else {
+            Finding::fail(id, found.why).run_with(&path, format!("mv {path} ~/"))
+        };
+        findings.push(finding);
+    }
     if !examined.devices.is_empty() {
         return findings;
     }
     // The links of devices that have no record.
-    let links = own(examined).run.join("by-name");
     let entries = fs::read_dir(&links).into_iter().flatten().flatten();
-    for entry in entries.filter(|entry| !entry.path().exists()) {
+    let is_broken = |path: &Path| path.is_symlink() && !path.exists();
+    for entry in entries.filter(|entry| is_broken(&entry.path())) {
         let path = printable(&entry.path().display().to_string());
         let finding = Finding::warn(id, format!("{path} leads nowhere"));
         findings.push(finding.run_with(&path, format!("rm {path}")));

@@ -200,7 +200,7 @@ fn ask_users(args: &InitArgs, interview: &mut Interview, node: &EmptyNode) -> Re
                 "this driver has no server for several users at once: \"no\" and \"user:NAME\" work",
             ));
         }
-        match up::missing(serve)? {
+        match up::missing(serve, None)? {
             Some((mistake, hint)) => Err(CommandError {
                 hints: hint.into_iter().collect(),
                 ..usage(mistake)

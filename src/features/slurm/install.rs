@@ -298,6 +298,7 @@ impl Script {
         OwnFile {
             directory: directory.to_owned(),
             name: self.name,
+            is_mounted: false,
             mode: 0o755,
             is_ours: |text| text.starts_with(HEAD),
         }

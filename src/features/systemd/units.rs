@@ -294,6 +294,7 @@ impl UnitFiles<'_> {
         OwnFile {
             directory: self.0.below("/etc/systemd/system"),
             name,
+            is_mounted: false,
             mode: 0o644,
             is_ours: |text| text.starts_with(WRITTEN),
         }

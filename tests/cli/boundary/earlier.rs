@@ -176,7 +176,7 @@ fn it_is_not_ended_where_it_cannot_be_replaced() {
     let mut shell = Command::new("unshare");
     shell.args(["-m", "--propagation", "private", "sh", "-ec", &script]);
     let ran = Ran::of(shell.env_clear().envs(sim.node.env())).ended(1);
-    let said = format!("cannot serve \"user:nobody\": {log}: its file system has no access");
+    let said = format!("cannot start the daemon of 0: {log}: its file system has no access");
     assert_contains(&ran.stderr, &said);
     assert!(is_alive(earlier.daemon));
 }

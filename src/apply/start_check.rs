@@ -1,0 +1,236 @@
+//! The needs of a daemon's start that its stop does not have. Each is checked before the first step: no daemon
+//! stops that could not start again.
+
+use std::io;
+use std::path::Path;
+
+use super::error::{ApplyError, Cause, FailedStep};
+use crate::host::{
+    Access, Account, Directories, Directory, Environment, Made, MpsPrograms, Reader, Uid,
+    check_lists, check_open_files, group_named, readers, user_name,
+};
+use crate::mps::{Daemon, LaunchOptions};
+use crate::node::{Device, Node};
+use crate::plan::{Action, Plan, Start, served_by};
+use crate::settings::{CpuChoice, Serve, Settings};
+use crate::state::{DeviceRecord, RunDir};
+
+/// The UUID of a device that is not there yet: all are as long.
+const EXAMPLE: &str = "MIG-00000000-0000-0000-0000-000000000000";
+
+/// Checks every daemon that a plan starts, and adds to it the ids of their users and groups. The plan remarks on what is
+/// removed to make room.
+///
+/// # Errors
+/// Names the daemons that cannot start. Nothing has been touched.
+pub fn check_starts(
+    plan: &mut Plan,
+    environment: &Environment,
+    directories: &Directories,
+    node: &Node,
+) -> Result<(), ApplyError> {
+    let check = StartCheck {
+        environment,
+        directories,
+        node,
+        run_dir: RunDir::at(&directories.run),
+        programs: environment.mps_programs().unwrap_or_default(),
+    };
+    let mut error = ApplyError::default();
+    for gpu in &mut plan.gpus {
+        for step in &mut gpu.steps {
+            let Action::Start(start) = &mut step.action else {
+                continue;
+            };
+            match check.check(&gpu.uuid, start, &mut plan.remarks) {
+                Ok(id) => start.served_id = id,
+                Err(cause) => error.failures.push(FailedStep {
+                    gpu: gpu.index,
+                    device: Some(start.name.clone()),
+                    ..FailedStep::new(format!("cannot start the daemon of {}", start.name), cause)
+                }),
+            }
+        }
+    }
+    if error.failures.is_empty() {
+        return Ok(());
+    }
+    Err(error)
+}
+
+struct StartCheck<'a> {
+    environment: &'a Environment,
+    directories: &'a Directories,
+    node: &'a Node,
+    run_dir: RunDir,
+    programs: MpsPrograms,
+}
+
+impl StartCheck<'_> {
+    /// Checks one start. Returns the id of the user or group that the daemon is for.
+    fn check(
+        &self,
+        gpu: &str,
+        start: &Start,
+        remarks: &mut Vec<String>,
+    ) -> Result<Option<u32>, Cause> {
+        let uuid = start.uuid.as_deref();
+        let device = uuid.and_then(|uuid| self.node.device_with_uuid(uuid));
+        let (settings, serve) = (&start.settings, start.serve());
+        let id = self.served_id(serve, device)?;
+        if matches!(serve, Serve::User(_)) {
+            check_lists(&self.directories.run)
+                .and_then(|()| check_lists(&self.directories.log))
+                .map_err(Cause::NoLists)?;
+        }
+        if let Some(files) = settings.nofile {
+            check_open_files(files)?;
+        }
+        for freed in self.run_dir.check_places(&start.name, uuid)? {
+            remarks.push(format!(
+                "{} holds nothing but directories, and is removed: a container runtime makes them of a mount source that is missing.",
+                freed.display()
+            ));
+        }
+        let uuid = uuid.unwrap_or(EXAMPLE);
+        if let Some(logs) = Directory::open_if_there(&self.directories.log)? {
+            logs.is_to_be_freed(uuid, Made::Directory)?;
+        }
+        let daemon = Daemon::new(
+            self.programs.clone(),
+            self.node.control_program(),
+            self.run_dir.pipe_dir(uuid),
+            self.directories.log.join(uuid),
+        );
+        let launch = launch_options(self.environment, settings, id, (gpu, uuid))?;
+        Ok(daemon.check_launch(&launch).map(|()| id)?)
+    }
+
+    /// Returns the id of the user or group that a daemon is for. If the name service does not answer, it is the id that
+    /// this machine has recorded.
+    fn served_id(&self, serve: &Serve, device: Option<&Device>) -> Result<Option<u32>, Cause> {
+        let (what, name) = match serve {
+            Serve::User(name) => ("user", name),
+            Serve::Group(name) => ("group", name),
+            Serve::OneAtATime | Serve::All | Serve::Own => return Ok(None),
+        };
+        let own = device.and_then(|device| device.served.as_ref());
+        let own = own.filter(|served| served.run_dir == self.run_dir);
+        let own = own.and_then(|served| recorded_id(&self.run_dir, &served.record, serve));
+        match ask_for_id(serve) {
+            Ok(id) => match own.filter(|own| Some(*own) != id) {
+                Some(was) => Err(Cause::OtherId {
+                    what,
+                    name: name.clone(),
+                    is: id.unwrap_or_default(),
+                    was,
+                }),
+                None => Ok(id),
+            },
+            Err(Cause::File(error)) => {
+                let of_others = || {
+                    let others = self.node.served();
+                    let mut others = others.filter(|served| served.run_dir == self.run_dir);
+                    others.find_map(|served| recorded_id(&self.run_dir, &served.record, serve))
+                };
+                let recorded = own.or_else(of_others);
+                recorded.map(Some).ok_or_else(|| {
+                    let what = format!("cannot find out whether there is a {what} \"{name}\"");
+                    io::Error::new(error.kind(), format!("{what}: {error}")).into()
+                })
+            }
+            Err(cause) => Err(cause),
+        }
+    }
+}
+
+/// Returns the id that the daemon of a record serves, if it is for these users.
+pub fn recorded_id(run_dir: &RunDir, record: &DeviceRecord, serve: &Serve) -> Option<u32> {
+    if served_by(&record.settings) != serve {
+        return None;
+    }
+    if let Some(user) = record.runs_as_its_user() {
+        return Some(user.0);
+    }
+    // Records of earlier versions have none, and the pipe directory lets that user or group in.
+    record.served_id.or_else(
+        || match (serve, readers(&run_dir.pipe_dir(&record.uuid))?) {
+            (Serve::User(_), Access::User(user)) => Some(user.0),
+            (Serve::Group(_), Access::Group(group)) => Some(group),
+            _ => None,
+        },
+    )
+}
+
+/// Asks the name service for the id of the user or group that a daemon is for; `None` if it is for no single one.
+pub(super) fn ask_for_id(serve: &Serve) -> Result<Option<u32>, Cause> {
+    let (what, name, id) = match serve {
+        Serve::User(name) => {
+            let account = Account::named(name)?;
+            ("user", name, account.map(|account| account.uid.0))
+        }
+        Serve::Group(name) => ("group", name, group_named(name)?),
+        Serve::OneAtATime | Serve::All | Serve::Own => return Ok(None),
+    };
+    id.map(Some).ok_or_else(|| Cause::nobody(what, name))
+}
+
+/// Returns the options with which the daemon of a device on a GPU is launched. Both are UUIDs.
+pub(super) fn launch_options(
+    environment: &Environment,
+    settings: &Settings,
+    served_id: Option<u32>,
+    (gpu, device): (&str, &str),
+) -> Result<LaunchOptions, Cause> {
+    let serve = served_by(settings);
+    let (access, reader) = match (serve, served_id) {
+        (Serve::Group(name), Some(group)) => {
+            let who = format!("the group {name}");
+            (Access::Group(group), Some((who, Reader::Group(group))))
+        }
+        (Serve::User(name), Some(user)) => {
+            // Without an answer the groups are not known, and whether the user is kept out neither.
+            let account = Account::named(name).ok().flatten();
+            let groups = account.and_then(|account| account.groups().ok());
+            let reader = groups.map(|groups| (name.clone(), Reader::User(Uid(user), groups)));
+            (Access::User(Uid(user)), reader)
+        }
+        (Serve::OneAtATime, _) => (Access::Everybody, first_reader(environment)),
+        (Serve::All, _) => (Access::Everybody, None),
+        (Serve::Own | Serve::Group(_) | Serve::User(_), _) => (Access::Owner, None),
+    };
+    let cpus = match &settings.cpus {
+        None => None,
+        Some(CpuChoice::These(cpus)) => Some(cpus.clone()),
+        Some(CpuChoice::Near) => {
+            let cpus = environment.host.cpus_near(gpu).map_err(|error| {
+                let what = format!("cannot tell the CPUs near the GPU: {error}");
+                io::Error::new(error.kind(), what)
+            });
+            Some(cpus?)
+        }
+    };
+    Ok(LaunchOptions {
+        device: device.to_owned(),
+        multiuser: serve.is_shared(),
+        access,
+        reader,
+        cpus,
+        nofile: settings.nofile,
+    })
+}
+
+/// The first user of an eager server: a server that cannot reach its daemon exits silently. It has that
+/// user's uid, but root's group and no others (measured).
+fn first_reader(environment: &Environment) -> Option<(String, Reader)> {
+    let user = environment.server_user();
+    (user != Uid::ROOT).then(|| (user_name(user), Reader::User(user, vec![0])))
+}
+
+/// True if the start of a daemon for these users does not depend on the name service: their id is recorded.
+pub fn has_recorded_id(run_dir: &Path, serve: &Serve) -> bool {
+    let run_dir = RunDir::at(run_dir);
+    let records = run_dir.records().map(|(records, _)| records);
+    let mut records = records.unwrap_or_default().into_iter();
+    records.any(|record| recorded_id(&run_dir, &record, serve).is_some())
+}

@@ -1,0 +1,195 @@
+//! The places of what mig-mps makes in its directories. A container runtime makes a directory of each mount source that is
+//! missing: directories that hold nothing but directories are removed from such a place, and anything else is refused.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::Path;
+
+use rustix::fs::FileType;
+
+use super::Directory;
+use super::files::{Fault, refused};
+
+/// The deepest directory, and the most directories, that are removed from a place.
+const DEEPEST: u32 = 16;
+const MOST: u32 = 1000;
+
+/// The kind of a place.
+#[derive(Clone, Copy)]
+pub enum Made<'a> {
+    File,
+    Directory,
+    /// A link to one of these targets.
+    Link(&'a dyn Fn(&Path) -> bool),
+}
+
+impl Directory {
+    /// True if the place is taken by a directory that holds nothing but directories, and must be freed before anything is
+    /// made there. Refuses what else mig-mps does not make there.
+    pub fn is_to_be_freed(&self, name: impl AsRef<OsStr>, made: Made<'_>) -> io::Result<bool> {
+        let name = name.as_ref();
+        let Some(meta) = self.stat(name)? else {
+            return Ok(false);
+        };
+        let what = match (made, FileType::from_raw_mode(meta.st_mode)) {
+            (Made::File, FileType::RegularFile) | (Made::Directory, FileType::Directory) => {
+                return Ok(false);
+            }
+            (Made::Link(is_ours), FileType::Symlink)
+                if self.link(name).is_some_and(|to| is_ours(&to)) =>
+            {
+                return Ok(false);
+            }
+            (_, FileType::Directory) if self.holds_only_directories(name)? => return Ok(true),
+            (_, FileType::Directory) => "it is a directory with other files",
+            (Made::Link(_), FileType::Symlink) => "it is another link",
+            (_, FileType::Symlink) => "it is a link: not followed",
+            (Made::File, _) => "it is not a regular file",
+            (Made::Directory, _) => "it is not a directory",
+            (Made::Link(_), _) => "it is not a link",
+        };
+        Err(self.at(name, refused(Fault::InTheWay, what)))
+    }
+
+    /// Frees a place for what mig-mps makes there.
+    pub fn free_place(&self, name: impl AsRef<OsStr>, made: Made<'_>) -> io::Result<()> {
+        if self.is_to_be_freed(&name, made)? {
+            self.remove_directories(name.as_ref())?;
+        }
+        Ok(())
+    }
+
+    /// Reads a regular file of at most 1 MiB. Returns `None` if there is none, or if directories are in its place that are
+    /// removed when it is written.
+    pub fn read_file_in_place(&self, name: impl AsRef<OsStr>) -> io::Result<Option<Vec<u8>>> {
+        match self.read_file(&name) {
+            Err(_) if matches!(self.holds_only_directories(&name), Ok(true)) => Ok(None),
+            read => read,
+        }
+    }
+
+    /// Makes a link, or replaces one of these targets, atomically. A process that is killed meanwhile leaves `half_made`.
+    pub fn replace_link(
+        &self,
+        name: &str,
+        half_made: &str,
+        to: &Path,
+        is_ours: &dyn Fn(&Path) -> bool,
+    ) -> io::Result<()> {
+        self.free_place(name, Made::Link(is_ours))?;
+        self.remove_file(half_made)?;
+        self.make_link(to, half_made)
+            .and_then(|()| self.rename(half_made, self, name))
+            .inspect_err(|_| {
+                let _ = self.remove_file(half_made);
+            })
+    }
+
+    /// True for a directory that holds nothing but directories. Follows no link and enters no mount.
+    pub fn holds_only_directories(&self, name: impl AsRef<OsStr>) -> io::Result<bool> {
+        let mut rest = MOST;
+        self.are_only_directories(name.as_ref(), DEEPEST, &mut rest)
+    }
+
+    fn are_only_directories(&self, name: &OsStr, depth: u32, rest: &mut u32) -> io::Result<bool> {
+        let meta = self.stat(name)?;
+        let is_directory =
+            meta.is_some_and(|meta| FileType::from_raw_mode(meta.st_mode) == FileType::Directory);
+        if !is_directory || depth == 0 || *rest == 0 {
+            return Ok(false);
+        }
+        *rest -= 1;
+        let Some(directory) = self.child(name)? else {
+            return Ok(false);
+        };
+        for entry in directory.names()? {
+            if !directory.are_only_directories(&entry, depth - 1, rest)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Removes a directory that holds nothing but directories; returns false if there is none, or it holds anything else.
+    pub fn remove_if_only_directories(&self, name: impl AsRef<OsStr>) -> io::Result<bool> {
+        let name = name.as_ref();
+        let is_one = self.holds_only_directories(name)?;
+        if is_one {
+            self.remove_directories(name)?;
+        }
+        Ok(is_one)
+    }
+
+    /// Removes directories from the innermost on. A file that has come meanwhile stays, with the directories above it.
+    fn remove_directories(&self, name: &OsStr) -> io::Result<()> {
+        if let Some(directory) = self.child(name)? {
+            for entry in directory.names()? {
+                directory.remove_directories(&entry)?;
+            }
+        }
+        self.remove_dir(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::failure::Failure as _;
+
+    fn directory() -> (tempfile::TempDir, Directory) {
+        let temporary = tempfile::tempdir().unwrap();
+        let directory = Directory::open(temporary.path()).unwrap();
+        (temporary, directory)
+    }
+
+    #[test]
+    fn directories_without_files_leave_a_place() {
+        let (temporary, directory) = directory();
+        fs::create_dir_all(temporary.path().join("a/b/c")).unwrap();
+        fs::create_dir_all(temporary.path().join("a/d")).unwrap();
+        assert!(directory.is_to_be_freed("a", Made::File).unwrap());
+        assert!(!directory.is_to_be_freed("a", Made::Directory).unwrap());
+        directory.free_place("a", Made::File).unwrap();
+        assert!(!directory.has("a"));
+    }
+
+    #[test]
+    fn anything_else_stays_whole() {
+        let (temporary, directory) = directory();
+        let path = |name: &str| temporary.path().join(name);
+        fs::create_dir_all(path("a/b")).unwrap();
+        fs::write(path("a/b/file"), "").unwrap();
+        fs::create_dir_all(path("a/empty")).unwrap();
+        symlink("empty", path("a/link")).unwrap();
+        fs::write(path("file"), "").unwrap();
+        symlink("a", path("link")).unwrap();
+        let never = |_: &Path| false;
+        for (name, made, why) in [
+            ("a", Made::File, "it is a directory with other files"),
+            ("link", Made::Directory, "it is a link: not followed"),
+            ("file", Made::Directory, "it is not a directory"),
+            ("link", Made::File, "it is a link: not followed"),
+            ("link", Made::Link(&never), "it is another link"),
+            ("file", Made::Link(&never), "it is not a link"),
+        ] {
+            let error = directory.free_place(name, made).unwrap_err();
+            let shown = path(name).display().to_string();
+            assert_eq!(error.to_string(), format!("{shown}: {why}"));
+            let hint = format!("move {shown} away, and run this again");
+            assert_eq!(error.hint(), Some(hint));
+        }
+        assert!(path("a/empty").exists() && path("a/b/file").exists());
+    }
+
+    #[test]
+    fn a_tree_too_deep_stays() {
+        let (temporary, directory) = directory();
+        let deep = "a/".repeat(DEEPEST as usize + 1);
+        fs::create_dir_all(temporary.path().join(&deep)).unwrap();
+        assert!(!directory.remove_if_only_directories("a").unwrap());
+        assert!(temporary.path().join(&deep).exists());
+    }
+}
