@@ -251,6 +251,22 @@ impl Shared<'_> {
         self.forget_daemon(record)
     }
 
+    /// Puts the record from before in the place of that of a daemon which did not start.
+    pub(super) fn put_back(
+        &self,
+        record: &DeviceRecord,
+        before: &DeviceRecord,
+    ) -> Result<(), Cause> {
+        // A process that the kernel cannot end keeps its record.
+        if matches!(self.run_dir.record(&record.uuid), Ok(Some(left)) if left.daemon.is_some()) {
+            return Ok(());
+        }
+        if record.name != before.name {
+            self.run_dir.remove_link(record)?;
+        }
+        self.forget_daemon(before)
+    }
+
     /// Gives the compute mode back, and keeps a record without its daemon.
     fn forget_daemon(&self, record: &DeviceRecord) -> Result<(), Cause> {
         self.give_mode_back(record)?;

@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::failure::{ExitStatus, Failure};
 use crate::host::{
-    EnvironmentError, Holder, LimitsError, MORE_PROCESSES, RunError, ToolError, count,
+    EnvironmentError, Holder, LimitsError, MORE_PROCESSES, RunError, ToolError, count, grouped,
 };
 use crate::mps::MpsError;
 use crate::nvml::{Code, MigMode, NvmlError};
@@ -195,10 +195,28 @@ impl Failure for ApplyError {
 
 impl std::error::Error for ApplyError {}
 
+/// The daemons that cannot start, with each reason once.
 impl From<ApplyError> for Obstacle {
     fn from(error: ApplyError) -> Self {
+        let kinds = grouped(&error.failures, |one, other| {
+            one.cause.without_device() == other.cause.without_device()
+        });
+        let lines = kinds.iter().map(|alike| {
+            let names = alike.iter().filter_map(|one| one.device.as_deref());
+            let names: Vec<&str> = names.collect();
+            let daemons = if names.len() == 1 {
+                "daemon"
+            } else {
+                "daemons"
+            };
+            format!(
+                "cannot start the {daemons} of {}: {}",
+                names.join(", "),
+                alike[0].cause
+            )
+        });
         Self {
-            what: error.to_string(),
+            what: lines.collect::<Vec<_>>().join("\n"),
             hint: error.hints().join("; "),
         }
     }

@@ -357,10 +357,10 @@ impl Shared<'_> {
             }
             Err(cause) => cause,
         };
-        let kept = if keeps_record {
-            self.keep_record(&record)
-        } else {
-            Ok(())
+        let kept = match served {
+            Some(served) if start.by == StartedBy::Up => self.put_back(&record, &served.record),
+            Some(_) => self.keep_record(&record),
+            None => Ok(()),
         };
         if matches!(cause, Cause::CleanupFailed { .. }) {
             // The rollback tries again to stop it.

@@ -323,7 +323,7 @@ impl GpuRun<'_> {
         let uuid = self.uuid_now(record).ok_or(Cause::NoDevice)?;
         let keeps_record = successor(self.plan, record).is_some();
         match self.shared.restart_daemon(record, &uuid, keeps_record) {
-            Err(cause) if keeps_record => Err(cause.and(self.shared.keep_record(record))),
+            Err(cause) if keeps_record => Err(cause.and(self.shared.put_back(record, record))),
             other => other,
         }
     }

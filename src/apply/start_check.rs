@@ -47,7 +47,7 @@ pub fn check_starts(
                 Err(cause) => error.failures.push(FailedStep {
                     gpu: gpu.index,
                     device: Some(start.name.clone()),
-                    ..FailedStep::new(format!("cannot start the daemon of {}", start.name), cause)
+                    ..FailedStep::new(format!("start the daemon of {}", start.name), cause)
                 }),
             }
         }
@@ -93,7 +93,8 @@ impl StartCheck<'_> {
             ));
         }
         let uuid = uuid.unwrap_or(EXAMPLE);
-        if let Some(logs) = Directory::open_if_there(&self.directories.log)? {
+        // A log directory that cannot be used is refused with the lock.
+        if let Ok(logs) = Directory::open(&self.directories.log) {
             logs.is_to_be_freed(uuid, Made::Directory)?;
         }
         let daemon = Daemon::new(

@@ -276,7 +276,9 @@ impl ChangeRun<'_> {
                 continue;
             }
             if let Some(consent) = self.missing(&plan, agreed.as_ref()) {
-                if !self.is_agreed(&plan, consent)? {
+                let waits = consequences::waits_text(&plan, self.drain.remaining());
+                let is_asked = (self.change.needs_consent)(&plan);
+                if is_asked && !confirm(&plan, self.change.allowed, consent, &waits)? {
                     return Err(chosen(ExitStatus::Refused, "Nothing was changed."));
                 }
                 agreed = Some(plan.clone());
@@ -310,15 +312,6 @@ impl ChangeRun<'_> {
             }
             plan = now;
         }
-    }
-
-    /// Gets consent for a plan; returns false if the user declines.
-    fn is_agreed(&self, plan: &Plan, consent: Consent) -> Result<bool> {
-        if !(self.change.needs_consent)(plan) {
-            return Ok(true);
-        }
-        let waits = consequences::waits_text(plan, self.drain.remaining());
-        Ok(confirm(plan, self.change.allowed, consent, &waits)?)
     }
 
     /// Shows the plan that another change of the node has led to, or holders of a GPU that is left out.

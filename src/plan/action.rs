@@ -263,6 +263,9 @@ pub struct Stop {
     /// The pods that lose their share although they run nothing there.
     #[serde(skip)]
     pub pods: Vec<IdlePod>,
+    /// True if another daemon follows that serves the same users, and more, in the same pipe directory.
+    #[serde(skip)]
+    pub is_followed: bool,
     /// The reason why its clients are unknown, if they are.
     #[serde(skip)]
     pub unasked: Option<Obstacle>,
@@ -384,6 +387,15 @@ pub struct StartServer {
 }
 
 impl Stop {
+    /// The same where a daemon for at least the same users follows, in the same pipe directory: no pod loses its share.
+    pub(super) fn followed(self) -> Self {
+        Self {
+            pods: Vec::new(),
+            is_followed: true,
+            ..self
+        }
+    }
+
     /// True if it has clients, or may have some: unseen ones, or programs that pods start at any moment.
     pub(super) fn may_have_clients(&self) -> bool {
         !self.clients.is_empty() || !self.pods.is_empty() || self.unasked.is_some()

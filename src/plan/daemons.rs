@@ -11,7 +11,7 @@ use super::refusal::{no_program_starts, too_old};
 use super::up::Planner;
 use super::{
     Action, ClientOf, IdlePod, Obstacle, Place, Plan, Reason, Refusal, Set, Start, StartServer,
-    StartedBy, Step, Stop, UnmanagedDaemon,
+    StartedBy, Step, Stop, UnmanagedDaemon, served_by,
 };
 use crate::host::user_name;
 use crate::mps::{Means, Patience};
@@ -215,7 +215,12 @@ impl GpuPlan {
                     return;
                 };
                 if served.is_alive() && !is_unfinished_only(served, slot) {
-                    self.stop(run_dir, served, &because);
+                    let stop = Stop::of(served);
+                    let is_kept = served.record.runs_as_its_user().is_none()
+                        && served_by(settings).keeps_users_of(served_by(&served.record.settings));
+                    let stop = if is_kept { stop.followed() } else { stop };
+                    let stop = Action::Stop(stop);
+                    self.steps.push(stop.because(because.as_str()));
                 }
                 because
             }
@@ -293,6 +298,7 @@ impl Stop {
             alive: served.is_alive(),
             clients: ClientOf::all(served),
             pods: IdlePod::all(served),
+            is_followed: false,
             unasked: unknowable(served),
         }
     }

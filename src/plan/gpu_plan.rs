@@ -403,12 +403,9 @@ impl Plan {
         stops.flat_map(|stop| &stop.pods)
     }
 
-    /// True if it takes a device from pods that may hold it: all but a restart does.
+    /// True if it takes a device from pods that may hold it.
     pub fn takes_devices(&self) -> bool {
-        self.stops().any(|stop| {
-            let mut starts = self.starts();
-            !starts.any(|start| start.by.keeps_record() && start.name == stop.name)
-        })
+        self.stops().any(|stop| !stop.is_followed)
     }
 
     /// The clients that are terminated, not waited for.

@@ -80,10 +80,7 @@ fn again(node: &Node, run_dir: &RunDir, names: &[String], by: StartedBy) -> Resu
         let steps = &mut plan.of_gpu(node, &gpu.uuid).steps;
         if served.is_alive() {
             // The next daemon has the same pipe directory.
-            let stop = Action::Stop(Stop {
-                pods: Vec::new(),
-                ..Stop::of(served)
-            });
+            let stop = Action::Stop(Stop::of(served).followed());
             steps.push(stop.because(because.clone()));
         }
         let by_hand = &served.record.by_hand;

@@ -142,12 +142,14 @@ impl<'a> Planner<'a> {
         }
         refuse(self.profile, mistakes, refusals)?;
         let missing = self.missing(&layouts);
+        let mut remarks = self.remarks();
+        remarks.extend(self.names_that_move(&layouts));
         let gpus = layouts.into_iter().map(|layout| layout.finish(self));
         let mut plan = Plan {
             gpus: gpus
                 .filter(|gpu| !gpu.steps.is_empty() || !gpu.obstacles.is_empty())
                 .collect(),
-            remarks: self.remarks(),
+            remarks,
             missing,
             ..Plan::default()
         };
@@ -155,6 +157,8 @@ impl<'a> Planner<'a> {
             let gpu = node.gpu(&device.key.gpu);
             gpu.is_some_and(|gpu| !self.leaves_alone(gpu))
         });
+        let shut_out = plan.shut_out(node, self.run_dir);
+        plan.remarks.extend(shut_out);
         Ok(plan.complete(node, self.run_dir))
     }
 

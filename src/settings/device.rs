@@ -212,7 +212,7 @@ words!(ComputeMode {
 /// The time at which a device's MPS server starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Server {
-    /// With the daemon: the first client finds it ready.
+    /// With the daemon. If users take turns, it is for the user who applies the profile.
     Eager,
     /// With the first client, which waits for it (0.2 to 0.3 s on an H200).
     Lazy,
@@ -300,6 +300,11 @@ pub enum Serve {
 impl Serve {
     /// Every value, as it is written.
     pub const WORDS: &[&str] = &["one-at-a-time", "all", "group:NAME", "user:NAME", "self"];
+
+    /// True if all users of `before` are served.
+    pub fn keeps_users_of(&self, before: &Self) -> bool {
+        self == before || matches!(self, Self::OneAtATime | Self::All)
+    }
 
     /// True if one server of root serves several users at once (`-multiuser-server`).
     pub fn is_shared(&self) -> bool {

@@ -1,14 +1,15 @@
 //! Pods that hold shares, and changes of the node: a pod that runs nothing at the moment is known by the kubelet only.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::process::Stdio;
 
 use insta::assert_snapshot;
 use serde_json::Value;
-use testkit::{App, Running, Sim, assert_contains, eventually, wait_until};
+use testkit::{App, Running, Sim, assert_contains, eventually, needs_root, wait_until};
 
 use super::kubelet::Kubelet;
-use super::{Plugin, SHARES, SMALL, TRAINER, shared};
+use super::{Plugin, SHARED, SHARES, SMALL, TRAINER, shared};
 
 const UID: &str = "6dbbf17e-94e1-4b10-8555-9bfe510c25d5";
 
@@ -152,4 +153,27 @@ fn an_old_list_of_pods_is_no_evidence() {
     // A restart takes nothing from a pod.
     let restarted = sim.run(&["restart", "0.1", "--yes"]).ended(0);
     assert!(!restarted.stderr.contains("pods"), "{}", restarted.stderr);
+}
+
+/// Another daemon in the same pipe directory takes nothing from a pod, unless it serves fewer users.
+#[test]
+fn a_daemon_that_follows_keeps_the_shares() {
+    needs_root!();
+    let (sim, kubelet, _plugin) = cluster();
+    kubelet.admit("default/small-0", SMALL, "0.0::1");
+    await_pods(&sim, &["default/small-0"]);
+    let lazy = SHARED.replace(
+        "serve = \"all\"",
+        "serve = \"all\"\nserver = \"lazy\"\nnofile = 5000",
+    );
+    let inode = || fs::metadata(sim.pipe("0.0")).unwrap().ino();
+    let before = inode();
+    let up = sim.up(&lazy, &["--yes"]).ended(0);
+    assert_contains(&up.stdout, "stop 3 daemons");
+    assert_eq!(inode(), before);
+    let narrow = SHARED.replace("serve = \"all\"", "serve = \"user:nobody\"");
+    let refused = sim.up(&narrow, &["--yes"]).ended(4);
+    assert_contains(&refused.stderr, "0.0: pod default/small-0");
+    assert_contains(&refused.stderr, "will serve only the user nobody");
+    assert_eq!(inode(), before);
 }
