@@ -109,18 +109,14 @@ impl<'a> Change<'a> {
         let _planning = environment.interrupt.plan();
         let (node, plan) = run.first_plan()?;
         if plan.is_empty() {
-            let after = if self.consent.dry_run {
-                Ok(())
-            } else {
-                (self.after)(Ending::Unchanged)
-            };
+            let after = (!self.consent.dry_run).then(|| (self.after)(Ending::Unchanged));
             return Ok(Some(Outcome {
                 lock: None,
                 is_unchanged: true,
                 plan,
                 node,
                 failed: run.cannot_start.take(),
-                after: after.err(),
+                after: after.and_then(Result::err),
                 took: Duration::ZERO,
             }));
         }

@@ -157,12 +157,8 @@ fn take_down(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let directories = own_directories(environment, &args.consent)?;
     let run_dir = RunDir::at(&directories.run);
-    if args.consent.force && !args.consent.dry_run && run_dir.has_unreadable() {
-        // Daemons are ended whatever happened to the files of the whole node.
-        let _lock = locked(environment, &directories, LOCK_LIMIT)?;
-        for sentence in run_dir.put_aside_unreadable()? {
-            note(&sentence);
-        }
+    if args.consent.force && !args.consent.dry_run {
+        put_aside_unreadable(environment, &directories)?;
     }
     let asked: RefCell<Asked> = RefCell::default();
     let outcome = Change {
@@ -218,6 +214,18 @@ fn take_down(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
         Some(error) => Err(error.in_document()),
         None => Ok(ExitStatus::Done),
     }
+}
+
+/// Puts aside the files of the whole node that cannot be read: `--force` ends daemons whatever happened to these files.
+fn put_aside_unreadable(environment: &Environment, directories: &Directories) -> Result<()> {
+    let run_dir = RunDir::at(&directories.run);
+    if run_dir.has_unreadable() {
+        let _lock = locked(environment, directories, LOCK_LIMIT)?;
+        for sentence in run_dir.put_aside_unreadable()? {
+            note(&sentence);
+        }
+    }
+    Ok(())
 }
 
 /// Removes what container runtimes have made of missing mount sources, and names what else is in a place of mig-mps.
