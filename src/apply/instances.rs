@@ -144,7 +144,10 @@ impl GpuRun<'_> {
         if let Some(parent) = self.instances.get_mut(&instance) {
             parent.compute.retain(|other| other.placement != compute);
         }
-        self.shared.node_record.remove(|other| *other == created);
+        // With its GPU instance, if that goes too: a rollback on a full disk can then make both again.
+        if self.rolling_back || !self.plan.destroys_instance_at(instance) {
+            self.shared.node_record.remove(|other| *other == created);
+        }
         Ok(())
     }
 

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{env, io};
 
-use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGCHLD, SIGXFSZ};
 use signal_hook::flag;
 use thiserror::Error;
@@ -17,7 +16,7 @@ use super::files::{directory_of, field};
 use super::walk::only_root_can_change;
 use super::{
     Directory, Interrupt, NvidiaSmi, OwnFile, Pid, Process, ProcessTable, Scopes, Slurm, Uid,
-    Units, as_root, caller, user_name,
+    Units, as_root, caller, host_name, user_name,
 };
 use crate::config::{
     CONTROL, CONTROL_PROGRAM, CUDA_LIBRARY, LOG, LOG_DIR, NVIDIA_SMI, NVIDIA_SMI_PROGRAM,
@@ -48,15 +47,6 @@ impl Host {
     pub fn boot_id(&self) -> io::Result<String> {
         let id = std::fs::read_to_string(self.root.join("proc/sys/kernel/random/boot_id"))?;
         Ok(id.trim().to_owned())
-    }
-
-    /// Returns this machine as it names itself.
-    pub fn machine(&self) -> Machine {
-        let id = std::fs::read_to_string(self.below("/etc/machine-id"));
-        Machine {
-            name: host_name(),
-            id: id.ok().map(|id| id.trim().to_owned()),
-        }
     }
 
     /// Returns the profile that is applied at boot.
@@ -185,23 +175,6 @@ fn is_mapped(map: &str, id: u32) -> bool {
         let numbers: Vec<u32> = line.split_whitespace().flat_map(str::parse).collect();
         matches!(numbers[..], [first, _, count] if id.checked_sub(first).is_some_and(|at| at < count))
     })
-}
-
-/// A machine. Each file on a file system that machines share belongs to one machine.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Machine {
-    pub name: String,
-    /// The content of machine-id(5); `None` where there is none, as in many containers.
-    id: Option<String>,
-}
-
-impl Machine {
-    /// True unless both are one machine, which may have been booted in between. Images of machines are copied with their id,
-    /// and some machines get a new one with each boot.
-    pub fn is_other(&self, than: &Self) -> bool {
-        let ids = self.id.as_ref().zip(than.id.as_ref());
-        self.name != than.name || ids.is_some_and(|(own, other)| own != other)
-    }
 }
 
 /// The environment of this program.
@@ -512,15 +485,6 @@ fn directory_in(variable: &str) -> Option<PathBuf> {
 /// missing.
 pub fn variable(name: &str) -> Option<String> {
     env::var_os(name).map(|value| value.to_string_lossy().into_owned())
-}
-
-/// Returns the name of this machine, as a name of a file.
-pub fn host_name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    match name.trim() {
-        "" | "." | ".." => "localhost".to_owned(),
-        name => name.replace('/', "-"),
-    }
 }
 
 /// Returns a plain user's directory for what outlasts a reboot.

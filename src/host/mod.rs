@@ -14,6 +14,7 @@ mod holders;
 mod interrupt;
 mod limits;
 mod lock;
+mod machine;
 mod mounts;
 mod place;
 mod process;
@@ -31,9 +32,7 @@ pub use accounts::{Account, group_name, group_named, names_in, user_name};
 pub use acl::{Permission, check_lists, readers};
 pub use child::{Output, RunError, clean_command, run, run_as, start_apart};
 pub use directory::{Directory, written};
-pub use environment::{
-    Directories, Environment, EnvironmentError, Host, Machine, MpsPrograms, host_name, variable,
-};
+pub use environment::{Directories, Environment, EnvironmentError, Host, MpsPrograms, variable};
 pub use files::{
     OwnFile, directory_of, empty_directory, in_path, read_configuration, read_text_from,
     write_files_into, write_new_text_to, write_text_to,
@@ -46,6 +45,7 @@ pub use limits::{
     take_limits_of_services,
 };
 pub use lock::Lock;
+pub use machine::{Machine, host_name};
 pub use mounts::MountedDirectory;
 pub use place::Made;
 pub use process::{

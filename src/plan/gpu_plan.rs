@@ -6,9 +6,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::action::{
-    Action, CdiChange, EndStray, Kill, Part, Place, Purge, Reason, Set, Start, Step, Stop,
+    Action, CdiChange, EndStray, Part, Place, Purge, Reason, Set, Start, Step, Stop,
 };
 use super::disrupted::{ClientOf, IdlePod};
+use super::kill::Kill;
 use super::refusal::{Obstacle, Refusal};
 use crate::geometry::{Placement, SliceMap};
 use crate::host::{Pid, user_name};
@@ -359,7 +360,8 @@ impl GpuPlan {
         destroyed
     }
 
-    fn destroys_instance_at(&self, placement: Placement) -> bool {
+    /// True if the GPU instance with this placement is destroyed.
+    pub fn destroys_instance_at(&self, placement: Placement) -> bool {
         self.actions().any(|action| {
             matches!(action, Action::DestroyGpuInstance { instance, .. } if instance.placement == placement)
         })

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::gate::{Verb, gate};
 use super::refusal::{no_client, too_old};
-use super::{ClientOf, Kill, Obstacle, Plan, Refusal, Signal, Victim};
-use crate::host::{Pid, Uid, as_root, user_name};
+use super::{ClientOf, Obstacle, Plan, Refusal, Signal};
+use crate::host::{Pid, StartTime, Uid, as_root, user_name};
 use crate::mps::Patience;
 use crate::node::{Client, DaemonState, Device, Node, Served};
 use crate::state::RunDir;
@@ -27,6 +27,81 @@ pub struct KillRequest<'a> {
     pub owner: Option<Uid>,
     /// The plan that was shown first. A client of it that has left since is no mistake any more.
     pub shown: Option<&'a Plan>,
+}
+
+/// Clients of one device to terminate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kill {
+    pub name: String,
+    /// The UUID its directory is called by.
+    pub uuid: String,
+    /// Where that directory is.
+    pub run_dir: RunDir,
+    /// True if the caller owns that directory.
+    pub is_callers: bool,
+    /// The clients.
+    pub victims: Vec<Victim>,
+    /// The number of its other clients, which continue.
+    pub others: usize,
+    /// True after a fatal GPU fault of its server: nobody computes there until all clients have left.
+    pub has_fault: bool,
+    /// The signal for their processes.
+    pub signal: Option<Signal>,
+    /// The time that they get to exit by themselves.
+    pub patience: Patience,
+}
+
+/// A client to terminate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Victim {
+    /// The client, for messages.
+    pub client: ClientOf,
+    pub pid: Pid,
+    /// When its process started; `None` where that cannot be seen.
+    pub started: Option<StartTime>,
+    /// The server that has it.
+    pub server: Pid,
+    /// True if a signal may be sent to its process: its server's user owns it, or the driver lists it as a client. The
+    /// daemon's word is not enough.
+    pub is_certain: bool,
+}
+
+impl Kill {
+    /// The clients, for messages.
+    pub fn clients(&self) -> impl Iterator<Item = &ClientOf> {
+        self.victims.iter().map(|victim| &victim.client)
+    }
+
+    /// Checks that the signal can be sent to every process. A fault has ended the clients' work already, so only a
+    /// signal has an effect then.
+    pub(super) fn permit_signal(&self) -> Result<(), Obstacle> {
+        if self.signal.is_none() && !self.has_fault {
+            return Ok(());
+        }
+        if self.signal.is_none() {
+            let what = format!(
+                "{} had a GPU fault: its clients' work has ended, and it serves again when their processes have",
+                self.name
+            );
+            return Err(Obstacle::new(what, "end them with --signal"));
+        }
+        if let Some(Victim { client, .. }) = self.victims.iter().find(|victim| !victim.is_certain) {
+            let what = format!(
+                "the process of {client} is not its server's user's, and the driver does not list it as a client"
+            );
+            let hint = "leave --signal out, or end the process itself";
+            return Err(Obstacle::new(what, hint));
+        }
+        let mut victims = self.victims.iter();
+        if let Some(Victim { client, .. }) = victims.find(|victim| victim.started.is_none()) {
+            let what = format!(
+                "the process of {client} cannot be seen from here: it can be sent no signal"
+            );
+            let hint = "leave --signal out, or run it where /proc shows that process";
+            return Err(Obstacle::new(what, hint));
+        }
+        Ok(())
+    }
 }
 
 /// Returns the one of these devices that has these clients; the only device in any case.

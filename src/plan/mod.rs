@@ -25,15 +25,15 @@ mod up;
 pub mod virtual_node;
 
 pub use action::{
-    Action, CdiChange, EndStray, GpuInstance, Kill, Part, Place, Purge, Reason, Set, Signal, Start,
-    StartServer, StartedBy, Step, Stop, Victim, served_by,
+    Action, CdiChange, EndStray, GpuInstance, Part, Place, Purge, Reason, Set, Signal, Start,
+    StartServer, StartedBy, Step, Stop, served_by,
 };
 pub use daemons::set;
 pub use disrupted::{ClientOf, IdlePod};
 pub use down::{Destroy, Down, down};
 pub use drift::differs;
 pub use gpu_plan::{DeviceAfter, GpuPlan, ModeChange, Plan, Undisturbed, UnmanagedDaemon};
-pub use kill::{KillRequest, device_of, kill};
+pub use kill::{Kill, KillRequest, Victim, device_of, kill};
 pub use left_out::LeftOut;
 pub use mig_mode::{Cost, Held};
 pub use private::private;

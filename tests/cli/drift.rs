@@ -26,6 +26,6 @@ fn a_daemon_that_does_not_answer_is_not_as_the_profile_says() {
     let daemon = sim.device("0.2")["daemon_pid"].clone();
     stop(&daemon);
     let ran = sim.up(SMALL, &["--yes"]).ended(4);
-    assert_contains(&ran.stderr, "it does not answer");
+    assert_contains(&ran.stderr, "it is stopped by a signal");
     shell(format!("kill -CONT {daemon}")).ended(0);
 }

@@ -285,7 +285,7 @@ fn more_open_files_than_are_allowed_are_refused_before_anything_is_stopped() {
     for (files, hint) in refused {
         let ran = up(files).ended(1);
         let said = format!(
-            "error: start the daemon of 0: the system does not allow {files} open files: Operation not permitted\n{hint}"
+            "error: cannot start the daemon of 0: the system does not allow {files} open files: Operation not permitted\n{hint}"
         );
         assert!(ran.stderr.starts_with(&said), "{}", ran.stderr);
     }

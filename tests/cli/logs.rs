@@ -590,6 +590,8 @@ fn what_is_in_the_way_of_a_rotation_is_named() {
     let mut all = String::new();
     for planted in ["server.log.3", "server.log.new"] {
         fs::create_dir(dir.join(planted)).unwrap();
+        // What holds nothing is removed.
+        fs::write(dir.join(planted).join("file"), "").unwrap();
         fill(&dir.join("server.log"), "large");
         let said = sim.up(SMALL, &[]).ended(0).stderr;
         all += &said.replace(sim.node.log_dir().to_str().unwrap(), "LOGS");

@@ -143,7 +143,7 @@ fn a_daemon_whose_pipe_directory_was_removed_is_an_orphan() {
     assert_eq!(in_state(&sim.status(), "orphan"), ["0.2"]);
     // A second daemon beside it would make two.
     let ran = sim.up(SMALL, &["--yes"]).ended(4);
-    assert_contains(&ran.stderr, "mig-mps down 0.2 --force");
+    assert_contains(&ran.stderr, "mig-mps restart 0.2 --force");
     sim.run(&["down", "0.2"]).ended(4);
     assert!(is_alive(&device["daemon_pid"]));
     sim.run(&["down", "0.2", "--force"]).ended(0);
@@ -186,7 +186,7 @@ fn a_stopped_daemon_does_not_hold_status_up() {
     assert_contains(&ran.stdout, "no answer");
     assert_contains(&ran.stdout, "The clients of 0.2 are not known.");
     let refused = sim.run(&["down"]).ended(4);
-    assert_contains(&refused.stderr, "it does not answer");
+    assert_contains(&refused.stderr, "it is stopped by a signal");
     shell(format!("kill -CONT {daemon}")).ended(0);
     sim.run(&["down"]).ended(0);
 }

@@ -215,6 +215,7 @@ devices = [ { profile = "7g" } ]
       - destroy 2g.20gb at slices 0-1, 1g.10gb at slice 2 (7g.80gb at slices 0-7 needs its place)
       + create 7g.80gb at slices 0-7
       + start 1 daemon (new instance): 0.0
+    0.0 was 2g.20gb and will be 7g.80gb. Check scripts that use this name.
     error: this would stop 2 daemons and destroy 2 instances, and there is no terminal to ask on
     hint: agree beforehand with --yes
     ");
@@ -277,6 +278,7 @@ devices = [ { profile = "3g" }, { profile = "2g" }, { profile = "1g", count = 2 
 
     1 client would be disrupted (refused, unless --drain lets them exit in time or --force ends them):
       0.0: pid N (USER, /tmp/…/node/bin/cuda-app hold)
+    0.0 was 3g.40gb and will be 1g.10gb. Check scripts that use this name.
     ");
     let before = sim.list();
     let ran = sim.up(quarters, &["--yes"]).ended(4);
