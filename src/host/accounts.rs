@@ -25,21 +25,31 @@ const VALID_FOR: Duration = Duration::from_secs(60);
 /// The time that all lookups for one purpose may take together.
 struct LookupTime {
     limit: Duration,
+    /// False if only lookups without an answer use it up: a name service may be slow, and there may be many names.
+    counts_answers: bool,
     /// The first wait, and the time of all waits since then.
     spent: Mutex<Option<(Instant, Duration)>>,
 }
 
 /// For names that are only shown: without an answer the number is.
-static FOR_DISPLAY: LookupTime = LookupTime::of(Duration::from_secs(1));
+static FOR_DISPLAY: LookupTime = LookupTime::in_all(Duration::from_secs(1));
 
 /// For users and groups by which something is decided.
-static FOR_DECISIONS: LookupTime = LookupTime::of(Duration::from_secs(15));
+static FOR_DECISIONS: LookupTime = LookupTime::without_answer(Duration::from_secs(15));
 
 impl LookupTime {
-    const fn of(limit: Duration) -> Self {
+    const fn in_all(limit: Duration) -> Self {
         Self {
             limit,
+            counts_answers: true,
             spent: Mutex::new(None),
+        }
+    }
+
+    const fn without_answer(limit: Duration) -> Self {
+        Self {
+            counts_answers: false,
+            ..Self::in_all(limit)
         }
     }
 
@@ -135,8 +145,10 @@ impl<K: Clone + Ord + Send, V: Clone + Send> Lookups<K, V> {
         };
         let waited = self.answered.wait_timeout_while(lookups, left, is_running);
         let (lookups, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        time.spend(start.elapsed());
         let answer = lookups.get(key).and_then(Lookup::answer);
+        if answer.is_none() || time.counts_answers {
+            time.spend(start.elapsed());
+        }
         answer.unwrap_or_else(|| Err(no_answer()))
     }
 
@@ -259,7 +271,7 @@ mod tests {
             }
             Ok(key.len())
         });
-        let time = LookupTime::of(Duration::from_millis(50));
+        let time = LookupTime::in_all(Duration::from_millis(50));
         assert_eq!(LOOKUPS.answer(&"known", &time).unwrap(), 5);
         for key in ["hangs", "hangs", "later"] {
             let error = LOOKUPS.answer(&key, &time).unwrap_err();
@@ -268,7 +280,29 @@ mod tests {
         // Known answers cost no time.
         assert_eq!(LOOKUPS.answer(&"known", &time).unwrap(), 5);
         assert_eq!(ASKED.load(Ordering::Relaxed), 2);
-        let another = LookupTime::of(Duration::from_secs(60));
+        let another = LookupTime::in_all(Duration::from_secs(60));
         assert_eq!(LOOKUPS.answer(&"later", &another).unwrap(), 5);
+    }
+    /// One after the other, and side by side.
+    #[test]
+    fn slow_answers_leave_the_time_to_the_next_lookup() {
+        static LOOKUPS: Lookups<u64, u64> = Lookups::by(|key| {
+            std::thread::sleep(Duration::from_millis(60));
+            Ok(*key)
+        });
+        let slow = LookupTime::without_answer(Duration::from_secs(60));
+        for key in 0..3 {
+            assert_eq!(LOOKUPS.answer(&key, &slow).unwrap(), key);
+        }
+        std::thread::scope(|scope| {
+            for key in 3..6 {
+                let slow = &slow;
+                scope.spawn(move || assert_eq!(LOOKUPS.answer(&key, slow).unwrap(), key));
+            }
+        });
+        assert_eq!(slow.left(), slow.limit);
+        let in_all = LookupTime::in_all(Duration::from_secs(60));
+        assert_eq!(LOOKUPS.answer(&6, &in_all).unwrap(), 6);
+        assert!(in_all.left() < in_all.limit);
     }
 }
