@@ -19,6 +19,6 @@ pub use container::{
     missing_for_container,
 };
 pub use device_use::{DeviceUse, LeftMps};
-pub use ready::{ClientSlot, NotReady, Verified, ready, refuse_unmapped, verify};
+pub use ready::{ClientSlot, NoAccess, NotReady, Verified, ready, refuse_unmapped, verify};
 pub use variables::{ClientOptions, Variables};
 pub use visible::visible_devices;

@@ -17,8 +17,8 @@ use super::notes::{note_others, note_visible, warn_of_nccl};
 use super::private::PrivateDevice;
 use super::private_directory::places;
 use crate::client::{
-    ClientOptions, ClientSlot, LocalRank, Map, NoRank, Variables, Wanted, devices_for,
-    free_devices, missing_for_container, ready, refuse_unmapped, visible_devices,
+    ClientOptions, ClientSlot, LocalRank, Map, NoAccess, NoRank, NotReady, Variables, Wanted,
+    devices_for, free_devices, missing_for_container, ready, refuse_unmapped, visible_devices,
 };
 use crate::error::{CommandError, Result, failed, usage};
 use crate::failure::ExitStatus;
@@ -318,9 +318,32 @@ impl RunArgs {
                 ClientSlot::Needed,
                 |environment, _| environment.caller,
             )
-            .map_err(|error| RunObstacle::new(error.is_passing(), error))?;
+            .map_err(|error| self.obstacle(error))?;
         }
         Ok(variables)
+    }
+
+    /// Returns the obstacle of a device that takes no program. No command starts a private daemon again.
+    fn obstacle(&self, error: NotReady) -> RunObstacle {
+        let is_of_daemon = matches!(
+            error,
+            NotReady::NoAccess(
+                NoAccess::Down { .. }
+                    | NoAccess::NotServed { .. }
+                    | NoAccess::Faulty { .. }
+                    | NoAccess::Full { .. }
+            )
+        );
+        let obstacle = RunObstacle::new(error.is_passing(), error);
+        if self.private && is_of_daemon {
+            let hints = vec![AFTER_THE_OTHERS.to_owned()];
+            let error = CommandError {
+                hints,
+                ..obstacle.error
+            };
+            return RunObstacle { error, ..obstacle };
+        }
+        obstacle
     }
 
     /// Spreads copies over devices, each to the one with the fewest clients.
@@ -347,6 +370,10 @@ impl RunArgs {
         Ok(copies)
     }
 }
+
+/// The hint for a private daemon that takes no program.
+const AFTER_THE_OTHERS: &str =
+    "wait until the programs that share its private daemon have ended, and run it again";
 
 /// A device that programs run on.
 struct Target {

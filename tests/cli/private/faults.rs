@@ -117,6 +117,28 @@ fn a_stopped_keeper_is_named() {
     nothing_is_left_soon(&sim);
 }
 
+/// `restart` knows no private daemon.
+#[test]
+fn a_daemon_that_died_has_a_remedy_that_helps() {
+    let sim = Sim::with("h200", 1);
+    let mut first = App::start(private(&sim, &["--", "sh", "-c", "echo up; cat"]));
+    assert_eq!(first.wait_up(), "up");
+    for daemon in sim.node.processes("nvidia-cuda-mps-control -d") {
+        kill(daemon);
+    }
+    let joining = Ran::of(&mut private(&sim, &["--", "true"]))
+        .ended(125)
+        .stderr;
+    assert_contains(
+        &joining,
+        "error: 0 accepts no programs: its daemon has died\nhint: wait until the programs that share its private daemon have ended",
+    );
+    assert!(first.finish().status.success());
+    let ran = Ran::of(&mut private(&sim, &["--", "cuda-app", "run", "0"])).ended(0);
+    assert_contains(&ran.stdout, "mps yes");
+    nothing_is_left(&sim);
+}
+
 #[test]
 fn variables_that_are_no_text_are_not_taken_as_unset() {
     let sim = Sim::with("h200", 2);
