@@ -6,10 +6,10 @@ use std::path::Path;
 
 use super::error::{ApplyError, Cause, FailedStep};
 use crate::host::{
-    Access, Account, Directories, Directory, Environment, Made, MpsPrograms, Reader, Uid,
+    Access, Account, Directories, Directory, Environment, Made, MpsPrograms, Reader, Uid, caller,
     check_lists, check_open_files, group_named, readers, user_name,
 };
-use crate::mps::{Daemon, LaunchOptions};
+use crate::mps::{Daemon, LaunchOptions, LogFile};
 use crate::node::{Device, Node};
 use crate::plan::{Action, Plan, Start, served_by};
 use crate::settings::{CpuChoice, Serve, Settings};
@@ -93,10 +93,7 @@ impl StartCheck<'_> {
             ));
         }
         let uuid = uuid.unwrap_or(EXAMPLE);
-        // A log directory that cannot be used is refused with the lock.
-        if let Ok(logs) = Directory::open(&self.directories.log) {
-            logs.is_to_be_freed(uuid, Made::Directory)?;
-        }
+        self.check_logs(uuid)?;
         let daemon = Daemon::new(
             self.programs.clone(),
             self.node.control_program(),
@@ -105,6 +102,27 @@ impl StartCheck<'_> {
         );
         let launch = launch_options(self.environment, settings, id, (gpu, uuid))?;
         Ok(daemon.check_launch(&launch).map(|()| id)?)
+    }
+
+    /// Checks the directory of a device's logs and the files that a daemon writes there.
+    fn check_logs(&self, uuid: &str) -> io::Result<()> {
+        // One that cannot be used is refused with the lock.
+        let Ok(logs) = Directory::open(&self.directories.log) else {
+            return Ok(());
+        };
+        logs.is_to_be_freed(uuid, Made::Directory)?;
+        let Some(own) = logs.child(uuid)? else {
+            return Ok(());
+        };
+        // Root moves one of another user away.
+        if caller() == Uid::ROOT && own.check_owner_among(&[Uid::ROOT]).is_err() {
+            return Ok(());
+        }
+        logs.check_child(uuid)?;
+        for log in LogFile::ALL {
+            own.is_to_be_freed(log.name(), Made::File)?;
+        }
+        Ok(())
     }
 
     /// Returns the id of the user or group that a daemon is for. If the name service does not answer, it is the id that

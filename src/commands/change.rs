@@ -258,8 +258,7 @@ impl ChangeRun<'_> {
     /// node as it is under that lock, and the plan for it. Nobody is asked while the lock is held, which would block every
     /// other change, nor after a wait for clients about something that was known before it.
     fn agree_and_lock(&self, observed: Node, shown: Plan) -> Result<(Option<Lock>, Node, Plan)> {
-        let (mut node, mut plan) = (observed, shown);
-        let mut agreed: Option<Plan> = None;
+        let (mut node, mut plan, mut agreed) = (observed, shown, None::<Plan>);
         loop {
             if let Err(refusal) = plan.permit(HINT)
                 && !self.drain.allows(&refusal)
@@ -280,6 +279,10 @@ impl ChangeRun<'_> {
                 agreed = Some(plan.clone());
             }
             (node, plan) = self.drained(node, plan)?;
+            // What came while clients were waited for was not agreed to.
+            if self.missing(&plan, agreed.as_ref()).is_some() {
+                continue;
+            }
             let lock = self.lock(&plan)?;
             let observed = self.observe()?;
             let now = match self.plan(&observed) {
@@ -516,10 +519,8 @@ impl ChangeRun<'_> {
             node,
             allowed: self.change.allowed,
         };
-        let progress = progress(
-            plan,
-            self.change.consent.progress_form(self.change.is_unattended),
-        );
+        let form = self.change.consent.progress_form(self.change.is_unattended);
+        let progress = progress(plan, form);
         let goes_on = self.change.left_out.is_some();
         match apply::run(plan, &context, progress.as_ref(), self.change.on_failure) {
             Ok(()) => Ok(None),

@@ -21,7 +21,8 @@ use rustix::mount::{UnmountFlags, unmount};
 
 use super::acl::{self, Permission};
 use super::files::{Fault, belongs_to, read_limited, refused};
-use super::walk::{OTHERS_WRITE, Walk, walk};
+use super::place::refuse_others;
+use super::walk::{Walk, walk};
 use super::{Access, Made, Uid, caller, in_path};
 
 /// The most mounts that are detached from one entry.
@@ -220,7 +221,7 @@ impl Directory {
     pub fn remove_file(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
         let name = name.as_ref();
         match self.remove(name, AtFlags::empty()) {
-            Err(_) if matches!(self.remove_if_only_directories(name), Ok(true)) => Ok(()),
+            Err(_) if self.is_directory(name) => self.free_place(name, Made::File),
             removed => removed,
         }
     }
@@ -325,13 +326,7 @@ fn make_directory(
             _ => error,
         })?;
     let meta = fstat(&fd)?;
-    if meta.st_uid != caller().0 {
-        let why = format!("it {}", belongs_to(meta.st_uid));
-        return Err(refused(Fault::Foreign(meta.st_uid), why));
-    }
-    if meta.st_mode & OTHERS_WRITE != 0 {
-        return Err(refused(Fault::Writable, "others can write to it"));
-    }
+    refuse_others(&meta)?;
     match access {
         Access::User(user) => {
             acl::let_in(&fd, *user, to)?;

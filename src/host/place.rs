@@ -5,10 +5,11 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
 
-use rustix::fs::FileType;
+use rustix::fs::{FileType, Stat};
 
-use super::Directory;
-use super::files::{Fault, refused};
+use super::files::{Fault, belongs_to, refused};
+use super::walk::OTHERS_WRITE;
+use super::{Directory, caller};
 
 /// The deepest directory, and the most directories, that are removed from a place.
 const DEEPEST: u32 = 16;
@@ -49,6 +50,29 @@ impl Directory {
             (Made::Link(_), _) => "it is not a link",
         };
         Err(self.at(name, refused(Fault::InTheWay, what)))
+    }
+
+    /// Refuses a directory with other files in the place of an unfinished file, which is removed whatever else it is.
+    pub fn check_unfinished(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
+        let name = name.as_ref();
+        if self.is_directory(name) {
+            self.is_to_be_freed(name, Made::File)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses a subdirectory that [`make_child`](Self::make_child) refuses, and touches nothing.
+    pub fn check_child(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
+        let name = name.as_ref();
+        self.child(name)?.map_or(Ok(()), |child| {
+            refuse_others(&child.stat_self()?).map_err(|error| self.at(name, error))
+        })
+    }
+
+    /// True for a directory, and not for a link to one.
+    pub(super) fn is_directory(&self, name: &OsStr) -> bool {
+        let meta = self.stat(name).ok().flatten();
+        meta.is_some_and(|meta| FileType::from_raw_mode(meta.st_mode) == FileType::Directory)
     }
 
     /// Frees a place for what mig-mps makes there.
@@ -129,6 +153,18 @@ impl Directory {
         }
         self.remove_dir(name)
     }
+}
+
+/// Refuses a directory of another user, and one that others can write to.
+pub(super) fn refuse_others(meta: &Stat) -> io::Result<()> {
+    if meta.st_uid != caller().0 {
+        let why = format!("it {}", belongs_to(meta.st_uid));
+        return Err(refused(Fault::Foreign(meta.st_uid), why));
+    }
+    if meta.st_mode & OTHERS_WRITE != 0 {
+        return Err(refused(Fault::Writable, "others can write to it"));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -85,11 +85,21 @@ impl Plan {
         // One that waited may have become a client.
         let ended = shown.ended_clients();
         let ended: Vec<(&str, Option<Pid>)> = ended.map(ClientOf::identity).collect();
-        has_new(self.stopped_daemons(), &shown.stopped_daemons())
+        has_new(self.noticed_ends(), &shown.noticed_ends())
             || has_new(self.ended_clients().map(ClientOf::identity), &ended)
             || has_new(self.pods(), &shown.pods().collect::<Vec<_>>())
             || has_new(self.destroyed_instances(), &shown.destroyed_instances())
+            // Others may have made one within an instance that was shown, or in its place.
+            || has_new(self.unmanaged_instances(), &shown.unmanaged_instances())
             || has_new(self.mig_switched_off(), &shown.mig_switched_off())
+    }
+
+    /// The names and UUIDs of the devices whose running daemons stop: a name may have moved to another device.
+    fn noticed_ends(&self) -> Vec<(&str, &str)> {
+        let stops = self.noticed_stops();
+        stops
+            .map(|stop| (stop.name.as_str(), stop.uuid.as_str()))
+            .collect()
     }
 
     /// The pods that lose their share.

@@ -198,7 +198,13 @@ impl GpuPlan {
             None => match slot.device.and_then(|device| lost_on(planner, device)) {
                 Some(lost) => {
                     let because = lost.state.ailment().unwrap_or_default();
-                    self.stop(run_dir, lost, because);
+                    let mut stop = Stop::of(lost);
+                    if let Some(unasked) = &mut stop.unasked {
+                        // A restart needs the record.
+                        "mig-mps up --force with the same profile starts another"
+                            .clone_into(&mut unasked.hint);
+                    }
+                    self.steps.push(Action::Stop(stop).because(because));
                     because.to_owned()
                 }
                 None if replaces && slot.is_new_instance() => NEW_INSTANCE.to_owned(),

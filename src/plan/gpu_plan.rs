@@ -225,11 +225,16 @@ impl Plan {
 
     /// The names of the devices whose running daemons stop.
     pub fn stopped_daemons(&self) -> Vec<&str> {
-        self.stops()
-            // Nobody notices the end of a hung server without clients.
-            .filter(|stop| stop.alive && (stop.means != Means::Heal || !stop.clients.is_empty()))
+        self.noticed_stops()
             .map(|stop| stop.name.as_str())
             .collect()
+    }
+
+    /// The stops of running daemons.
+    pub(super) fn noticed_stops(&self) -> impl Iterator<Item = &Stop> {
+        // Nobody notices the end of a hung server without clients.
+        self.stops()
+            .filter(|stop| stop.alive && (stop.means != Means::Heal || !stop.clients.is_empty()))
     }
 
     /// The number of running daemons that restart unchanged.

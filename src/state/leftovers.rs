@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::run_dir::{
-    BY_NAME, HALF_MADE, JOURNAL, NODE, RECORD, RunDir, half_made, is_device_uuid, leads_to_device,
+    BY_NAME, HALF_MADE, JOURNAL, NODE, PIPE, RECORD, RunDir, half_made, half_made_link,
+    is_device_uuid, leads_to_device,
 };
-use crate::host::{Directory, Made};
+use crate::host::{Directory, Made, Uid, caller};
 use crate::mps::SET_ASIDE;
 
 impl RunDir {
@@ -169,17 +170,30 @@ impl RunDir {
             return Ok(freed);
         };
         directory.is_to_be_freed(BY_NAME, Made::Directory)?;
-        if let Some(by_name) = directory.child(BY_NAME)?
-            && by_name.is_to_be_freed(name, LINK)?
-        {
-            freed.push(self.by_name(name));
+        directory.check_child(BY_NAME)?;
+        for unfinished in [half_made(NODE), half_made(JOURNAL)] {
+            directory.check_unfinished(unfinished)?;
+        }
+        if let Some(by_name) = directory.child(BY_NAME)? {
+            by_name.check_unfinished(half_made_link(name))?;
+            if by_name.is_to_be_freed(name, LINK)? {
+                freed.push(self.by_name(name));
+            }
         }
         let Some(uuid) = uuid else {
             return Ok(freed);
         };
         directory.is_to_be_freed(uuid, Made::Directory)?;
+        directory.check_child(uuid)?;
         if let Some(device) = directory.child(uuid)? {
+            // One of another user is set aside, and a mount there is detached.
+            if let Ok(Some(pipe)) = device.stat(PIPE)
+                && Uid(pipe.st_uid) == caller()
+            {
+                device.check_child(PIPE)?;
+            }
             device.is_to_be_freed(RECORD, Made::File)?;
+            device.check_unfinished(half_made(RECORD))?;
         }
         Ok(freed)
     }

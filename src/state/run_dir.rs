@@ -26,7 +26,7 @@ pub(super) const JOURNAL: &str = "journal.json";
 pub(super) const PODS: &str = "pods.json";
 pub(super) const BY_NAME: &str = "by-name";
 /// The pipe directory in a device's directory.
-const PIPE: &str = "pipe";
+pub(super) const PIPE: &str = "pipe";
 
 /// The mode of files that every user may read, and of those that name a user's command line.
 pub(super) const PUBLIC: u32 = 0o644;
@@ -404,7 +404,7 @@ fn link_by_name(directory: &Directory, record: &DeviceRecord) -> io::Result<()> 
     if by_name.link(&record.name).is_some_and(|to| to == target) {
         return Ok(());
     }
-    let half_made = format!(".{}.{HALF_MADE}", record.name);
+    let half_made = half_made_link(&record.name);
     by_name.replace_link(&record.name, &half_made, &target, &leads_to_device)
 }
 
@@ -459,6 +459,11 @@ pub(super) fn write(
 /// Returns the name of a file before it is renamed into place.
 pub(super) fn half_made(name: &str) -> String {
     format!("{name}.{HALF_MADE}")
+}
+
+/// Returns the name of the link to a device before it is renamed into place.
+pub(super) fn half_made_link(device: &str) -> String {
+    format!(".{device}.{HALF_MADE}")
 }
 
 /// The number of files, since a file system limits that as well, and the bytes of each: together a journal, and a record

@@ -2,7 +2,7 @@
 //! is missing.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 
 use testkit::{SMALL, Sim, assert_contains, in_state, needs_root, shell, whole};
@@ -150,4 +150,107 @@ fn the_cdi_file_takes_its_place() {
     let profile = format!("cdi = true\n{}", whole(""));
     sim.up(&profile, &["--yes"]).ended(0);
     assert!(fs::metadata(&file).unwrap().is_file());
+}
+
+/// No daemon stops whose successor could not write its logs.
+#[test]
+fn what_is_in_the_places_of_logs_is_found_first() {
+    let sim = Sim::small();
+    let daemon = sim.device("0.2")["daemon_pid"].clone();
+    let all = format!("mps = {{ serve = \"all\" }}\n{SMALL}");
+    for log in ["control.log", "server.log"] {
+        let path = sim.node.log_dir().join(sim.uuid("0.2")).join(log);
+        let shown = path.display().to_string();
+        for make in [
+            "ln -s /somewhere/else PATH",
+            "mkfifo PATH",
+            "mkdir PATH; echo hers > PATH/file",
+        ] {
+            let away = path.with_extension("away");
+            fs::rename(&path, &away).unwrap();
+            shell(make.replace("PATH", &shown)).ended(0);
+            for (ran, status) in [
+                (sim.up(&all, &["--yes"]), 1),
+                (sim.up(&all, &["--yes", "--keep-going"]), 4),
+                (sim.run(&["restart", "0.2", "--yes"]), 1),
+            ] {
+                let said = ran.ended(status).stderr;
+                assert_contains(&said, &format!("{shown}: it is "));
+                assert_contains(&said, &format!("move {shown} away"));
+            }
+            assert_eq!(sim.device("0.2")["daemon_pid"], daemon);
+            let _ = fs::remove_file(&path).or_else(|_| fs::remove_dir_all(&path));
+            fs::rename(&away, &path).unwrap();
+        }
+    }
+    sim.run(&["restart", "0.2", "--yes"]).ended(0);
+}
+
+/// No daemon stops whose successor would be refused its directories.
+#[test]
+fn directories_that_others_can_write_to_are_found_first() {
+    needs_root!();
+    let sim = Sim::small();
+    let run = sim.node.run_dir().to_owned();
+    let uuid = sim.uuid("0.2");
+    let daemon = sim.device("0.2")["daemon_pid"].clone();
+    let all = format!("mps = {{ serve = \"all\" }}\n{SMALL}");
+    let kept = [
+        run.join("by-name"),
+        run.join(&uuid),
+        run.join(&uuid).join("pipe"),
+        sim.node.log_dir().join(&uuid),
+    ];
+    for path in kept {
+        let shown = path.display().to_string();
+        let mode = fs::metadata(&path).unwrap().permissions();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
+        for (ran, status) in [
+            (sim.up(&all, &["--yes"]), 1),
+            (sim.up(&all, &["--yes", "--keep-going"]), 4),
+            (sim.run(&["restart", "0.2", "--yes"]), 1),
+        ] {
+            let said = ran.ended(status).stderr;
+            assert_contains(&said, &format!("{shown}: others can write to it"));
+        }
+        assert_eq!(sim.device("0.2")["daemon_pid"], daemon);
+        fs::set_permissions(&path, mode).unwrap();
+    }
+    sim.run(&["restart", "0.2", "--yes"]).ended(0);
+}
+
+/// No daemon stops whose successor could not be recorded.
+#[test]
+fn directories_in_places_of_unfinished_files_are_found_first() {
+    let sim = Sim::small();
+    let run = sim.node.run_dir().to_owned();
+    let daemons = |sim: &Sim| ["0.0", "0.2"].map(|name| sim.device(name)["daemon_pid"].clone());
+    let before = daemons(&sim);
+    let all = format!("mps = {{ serve = \"all\" }}\n{SMALL}");
+    for place in [
+        format!("{}/device.json.new", sim.uuid("0.2")),
+        "by-name/.0.2.new".to_owned(),
+        "node.json.new".to_owned(),
+        "journal.json.new".to_owned(),
+    ] {
+        let path = run.join(place);
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("file"), "hers").unwrap();
+        let shown = path.display().to_string();
+        for (ran, status) in [
+            (sim.up(&all, &["--yes"]), 1),
+            (sim.up(&all, &["--yes", "--keep-going"]), 4),
+            (sim.run(&["restart", "0.2", "--yes"]), 1),
+        ] {
+            let said = ran.ended(status).stderr;
+            assert_contains(
+                &said,
+                &format!("{shown}: it is a directory with other files"),
+            );
+            assert_contains(&said, &format!("move {shown} away"));
+        }
+        assert_eq!(daemons(&sim), before, "{shown}");
+        fs::remove_dir_all(&path).unwrap();
+        sim.up_does_nothing(SMALL);
+    }
 }

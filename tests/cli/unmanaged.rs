@@ -212,3 +212,36 @@ fn what_is_put_back_is_theirs() {
     let ran = sim.up(ONE_EACH, &["--yes"]).ended(4);
     assert_contains(&ran.stderr, REFUSED);
 }
+
+/// The question comes again for instances made meanwhile: while clients were waited for, and within an instance that was named.
+#[test]
+fn what_comes_after_the_question_is_asked_about() {
+    let sim = Sim::small();
+    let path = sim.profile(ONE_EACH).display().to_string();
+    let named = "Not known to be made by mig-mps:";
+    let app = sim.client("0.0");
+    let mut up = sim.dialogue(&format!("up {path} --drain 60"));
+    up.await_text("Go on?");
+    up.press("y\n");
+    up.await_text("waiting up to");
+    make_another(&sim, 0);
+    let before = instances(&sim, 0);
+    app.finish();
+    up.await_texts(&[named, "  GPU 0 1g.10gb at slice 6", "Go on?"]);
+    up.press("n\n");
+    up.end().ended(4);
+    assert_eq!(instances(&sim, 0), before);
+
+    let part = "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"3g\", compute = [\"1c\"] } ]\n";
+    let sim = Sim::served("a100-80gb", 1, part);
+    let path = sim.profile(SMALL).display().to_string();
+    let mut up = sim.dialogue(&format!("up {path}"));
+    up.await_text("Go on?");
+    let id = &sim.list()["gpus"][0]["gpu_instances"][0]["gpu_instance_id"];
+    nvidia_smi(&sim, &format!("mig -i 0 -gi {id} -cci 0"));
+    up.press("y\n");
+    up.await_texts(&[named, "  GPU 0 compute instance", "Go on?"]);
+    up.press("n\n");
+    up.end().ended(4);
+    assert_eq!(instances(&sim, 0), ["3g.40gb at 0"]);
+}
