@@ -87,6 +87,7 @@ impl Plan {
         let ended: Vec<(&str, Option<Pid>)> = ended.map(ClientOf::identity).collect();
         has_new(self.noticed_ends(), &shown.noticed_ends())
             || has_new(self.ended_clients().map(ClientOf::identity), &ended)
+            || has_new(self.unseen_clients(), &shown.unseen_clients())
             || has_new(self.pods(), &shown.pods().collect::<Vec<_>>())
             || has_new(self.destroyed_instances(), &shown.destroyed_instances())
             // Others may have made one within an instance that was shown, or in its place.
@@ -100,6 +101,12 @@ impl Plan {
         stops
             .map(|stop| (stop.name.as_str(), stop.uuid.as_str()))
             .collect()
+    }
+
+    /// The devices whose daemons stop with clients that nobody can see.
+    fn unseen_clients(&self) -> Vec<&str> {
+        let stops = self.stops().filter(|stop| stop.unasked.is_some());
+        stops.map(|stop| stop.uuid.as_str()).collect()
     }
 
     /// The pods that lose their share.

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use testkit::{ONE_EACH, SMALL, Sim, assert_contains};
+use testkit::{ONE_EACH, SMALL, Sim, assert_contains, is_alive, stop};
 
 #[test]
 fn a_user_who_agreed_beforehand_is_not_advised_to_agree_beforehand() {
@@ -110,4 +110,21 @@ fn clients_elsewhere_do_not_change_a_plan() {
     kill.press("y\n");
     let said = kill.end().ended(0).stdout;
     assert!(!said.contains("The node has changed"), "{said}");
+}
+
+/// A daemon that was stopped since the question may have clients that nobody can see.
+#[test]
+fn clients_that_cannot_be_seen_any_more_are_asked_about() {
+    let sim = Sim::small();
+    let path = sim.profile(ONE_EACH).display().to_string();
+    let daemon = sim.device("0.2")["daemon_pid"].clone();
+    let mut up = sim.dialogue(&format!("up {path} --force"));
+    up.await_text("Go on?");
+    let app = sim.client("0.2");
+    stop(&daemon);
+    up.press("y\n");
+    up.await_text("Go on?");
+    up.press("n\n");
+    up.end().ended(4);
+    assert!(is_alive(app.pid()));
 }
