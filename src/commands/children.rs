@@ -2,13 +2,14 @@
 //! ended if it computes outside MPS.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, ErrorKind, IsTerminal, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, ExitStatus as ProgramStatus, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus as ProgramStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
@@ -16,13 +17,12 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid as RawPid, Signal, kill_process_group};
 
-use super::run::{command, not_started};
 use crate::client::{DeviceUse, LeftMps, Variables};
-use crate::error::{Result, failed};
+use crate::error::{CommandError, Result, failed};
 use crate::failure::ExitStatus;
 use crate::host::{
-    Environment, Forwarding, Host, Pid, ProcessHandle, adopt_descendants, end_process,
-    end_with_caller, open_files, printable, reap, reap_all,
+    Environment, Forwarding, Host, MORE_PROCESSES, Pid, ProcessHandle, adopt_descendants,
+    end_process, end_with_caller, open_files, printable, quoted, reap, reap_all,
 };
 use crate::node::{Served, observe_records};
 use crate::nvml::Nvml;
@@ -483,6 +483,43 @@ fn descendants(host: &Host) -> Vec<ProcessHandle> {
     started
         .filter_map(|process| host.open_process(process.pid, process.started).ok()?)
         .collect()
+}
+
+/// Returns the program with the environment of a device's clients.
+pub fn command(words: &[OsString], variables: &Variables) -> Command {
+    let (program, arguments) = words.split_first().unzip();
+    let mut command = Command::new(program.map_or(OsStr::new(""), OsString::as_os_str));
+    command.args(arguments.unwrap_or_default());
+    command.envs(variables.set.iter().map(|(name, value)| (name, value)));
+    for name in &variables.unset {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// Returns the error for a program that does not start, as shells have it.
+pub fn not_started(command: &Command, error: &io::Error) -> CommandError {
+    if error.kind() == ErrorKind::WouldBlock {
+        let program = quoted(&command.get_program().to_string_lossy());
+        let what = format!("cannot run {program}: {error}");
+        return CommandError::new(ExitStatus::NotRun, what).hint(MORE_PROCESSES);
+    }
+    let kind = match error.kind() {
+        ErrorKind::NotFound => ExitStatus::NotFound,
+        _ => ExitStatus::NotExecutable,
+    };
+    let program = command.get_program();
+    let shown = quoted(&program.to_string_lossy());
+    let path = Path::new(program);
+    let hint = match kind {
+        ExitStatus::NotFound if path.components().count() > 1 => {
+            "check the path, and the interpreter in the first line of a script".to_owned()
+        }
+        ExitStatus::NotFound => "it is not in PATH: install it, or give its path".to_owned(),
+        _ if path.is_dir() => "it is a directory: name a program in it".to_owned(),
+        _ => format!("chmod +x {shown}, if it is a program"),
+    };
+    CommandError::new(kind, format!("cannot run {shown}: {error}")).hint(hint)
 }
 
 #[cfg(test)]

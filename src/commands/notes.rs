@@ -9,7 +9,7 @@ use crate::state::DeviceKey;
 pub(super) fn note_others(first: &str, ranks: usize, count: usize) {
     match ranks {
         1 if count > 1 => note(&format!(
-            "The program gets {first} alone, of {count} devices: -n {count} or a launcher starts one on each."
+            "The program gets only {first} of {count} devices. Start a program on each with -n {count} or a launcher."
         )),
         2.. if count > ranks => note(&format!(
             "The {ranks} ranks get one device each, of {count}: start {count} ranks to use all."
@@ -28,7 +28,7 @@ pub(super) fn note_visible(name: &str) {
     };
     if count > 1 && is_single {
         note(&format!(
-            "The program gets {name} alone, and not the {count} devices in CUDA_VISIBLE_DEVICES: an MPS client has one device."
+            "The program gets only {name} of the {count} devices in CUDA_VISIBLE_DEVICES, because an MPS client has one device."
         ));
     }
 }

@@ -1,17 +1,15 @@
 //! `mig-mps run`: the choice of a device, the wait until it takes a program, and the program.
 
-use std::ffi::{OsStr, OsString};
-use std::io::{self, ErrorKind};
+use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 
 use super::Context;
 use super::args::{duration, number};
-use super::children::{self, Copy, CopyShare, EndWithCaller};
+use super::children::{self, Copy, CopyShare, EndWithCaller, command, not_started};
 use super::env::{served_by, variables_over_own};
 use super::notes::{note_others, note_visible, warn_of_nccl};
 use super::private::PrivateDevice;
@@ -23,8 +21,7 @@ use crate::client::{
 use crate::error::{CommandError, Result, failed, usage};
 use crate::failure::ExitStatus;
 use crate::host::{
-    self, Environment, Limits, MORE_PROCESSES, give_open_files, heed_child_signal, ignore_again,
-    quoted, refuse_old_kernel,
+    self, Environment, Limits, give_open_files, heed_child_signal, ignore_again, refuse_old_kernel,
 };
 use crate::node::{Detail, Node, Served, observe, observe_records};
 use crate::render::note;
@@ -498,41 +495,4 @@ fn wait_until<T>(
         std::thread::sleep(pause.min(left));
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
-}
-
-/// Returns the program with the environment of a device's clients.
-pub fn command(words: &[OsString], variables: &Variables) -> Command {
-    let (program, arguments) = words.split_first().unzip();
-    let mut command = Command::new(program.map_or(OsStr::new(""), OsString::as_os_str));
-    command.args(arguments.unwrap_or_default());
-    command.envs(variables.set.iter().map(|(name, value)| (name, value)));
-    for name in &variables.unset {
-        command.env_remove(name);
-    }
-    command
-}
-
-/// Returns the error for a program that does not start, as shells have it.
-pub fn not_started(command: &Command, error: &io::Error) -> CommandError {
-    if error.kind() == ErrorKind::WouldBlock {
-        let program = quoted(&command.get_program().to_string_lossy());
-        let what = format!("cannot run {program}: {error}");
-        return CommandError::new(ExitStatus::NotRun, what).hint(MORE_PROCESSES);
-    }
-    let kind = match error.kind() {
-        ErrorKind::NotFound => ExitStatus::NotFound,
-        _ => ExitStatus::NotExecutable,
-    };
-    let program = command.get_program();
-    let shown = quoted(&program.to_string_lossy());
-    let path = Path::new(program);
-    let hint = match kind {
-        ExitStatus::NotFound if path.components().count() > 1 => {
-            "check the path, and the interpreter in the first line of a script".to_owned()
-        }
-        ExitStatus::NotFound => "it is not in PATH: install it, or give its path".to_owned(),
-        _ if path.is_dir() => "it is a directory: name a program in it".to_owned(),
-        _ => format!("chmod +x {shown}, if it is a program"),
-    };
-    CommandError::new(kind, format!("cannot run {shown}: {error}")).hint(hint)
 }

@@ -16,7 +16,7 @@ use rustix::process::{
 };
 
 use crate::client::Variables;
-use crate::commands::run::{command, not_started};
+use crate::commands::children::{command, not_started};
 use crate::error::{CommandError, Result, failed};
 use crate::failure::ExitStatus;
 use crate::host::{Interrupt, ProcessHandle, bounded};
