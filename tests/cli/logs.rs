@@ -601,7 +601,7 @@ fn what_is_in_the_way_of_a_rotation_is_named() {
     Nothing to do: the node is as the profile says.
     a log could not be put aside: cannot rename LOGS/MIG-…/server.log.2 to LOGS/MIG-…/server.log.3: Is a directory
     Nothing to do: the node is as the profile says.
-    a log could not be put aside: LOGS/MIG-…/server.log.new: Is a directory
+    a log could not be put aside: LOGS/MIG-…/server.log.new: it is a directory with other files
     ");
 }
 

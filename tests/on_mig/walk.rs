@@ -60,7 +60,8 @@ impl Walk<'_> {
         for round in rounds {
             let profile = self.profile(round)?;
             self.run(&["plan", &profile, "--exit-code"], NOT_YET)?;
-            self.run(&["up", &profile, "--yes"], 0)?;
+            // What was checked before may have left an instance that mig-mps did not make.
+            self.run(&["up", &profile, "--yes", "--destroy-unmanaged"], 0)?;
             self.is_made(round)?;
             self.ready(round.devices())?;
         }

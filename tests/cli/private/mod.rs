@@ -309,7 +309,7 @@ fn a_program_that_gets_one_of_several_devices_is_noted() {
     let note = "The program gets only 2 of the 4 devices in CUDA_VISIBLE_DEVICES";
     assert_contains(&run(&["2"], &[visible]), note);
     let single = [visible, ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")];
-    assert_contains(&run(&["--by-rank"], &single), "The program gets 0 alone");
+    assert_contains(&run(&["--by-rank"], &single), "The program gets only 0");
     let four = [visible, ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "4")];
     assert_eq!(run(&["--by-rank"], &four), "");
     assert_eq!(run(&["2"], &[("CUDA_VISIBLE_DEVICES", "2")]), "");
