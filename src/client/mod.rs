@@ -4,7 +4,7 @@
 //! here ([`Variables`]), and two questions are answered before a program starts ([`ready()`]): may this user's programs use
 //! the device now, and does CUDA really take them as MPS clients?
 
-mod admission;
+pub mod admission;
 mod choice;
 mod container;
 mod device_use;
@@ -12,7 +12,7 @@ mod ready;
 mod variables;
 mod visible;
 
-pub use admission::{ADMISSION_LIMIT, GONE, refuse_unready};
+pub use admission::{ADMISSION_LIMIT, refuse_unready};
 pub use choice::{LocalRank, Map, NoRank, Wanted, devices_for, free_devices};
 pub use container::{
     AdmissionHook, CDI_KIND, ContainerDevice, SharedMemory, cdi_specification,

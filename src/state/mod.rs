@@ -2,12 +2,12 @@
 
 mod history;
 mod leftovers;
-mod record;
+pub mod record;
 mod run_dir;
 
 pub use history::{AppliedProfile, ProfileHistory, TakenDown};
 pub use record::{
     Created, DaemonId, DeviceKey, DeviceRecord, InstanceKey, Journal, Missing, NodeFile,
-    OlderClient, PodShare, PodsFile, Taken,
+    OlderClient, Taken,
 };
 pub use run_dir::{RunDir, is_full};

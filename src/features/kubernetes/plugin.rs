@@ -18,7 +18,7 @@ use super::v1beta1::{
     PreStartContainerRequest, PreStartContainerResponse, PreferredAllocationRequest,
     PreferredAllocationResponse,
 };
-use crate::client::{GONE, refuse_unready};
+use crate::client::admission::{GONE, refuse_unready};
 use crate::host::Environment;
 
 /// The time for which a container waits for a change of the node before it is refused. The kubelet tries again.

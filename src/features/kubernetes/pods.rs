@@ -14,7 +14,8 @@ use super::v1::pod_resources_lister_client::PodResourcesListerClient;
 use super::v1::{ListPodResourcesRequest, PodResources};
 use crate::host::{Environment, bounded, printable};
 use crate::render::note;
-use crate::state::{PodShare, PodsFile, RunDir};
+use crate::state::RunDir;
+use crate::state::record::{PodShare, PodsFile};
 
 /// The time between two questions to the kubelet.
 const PERIOD: Duration = Duration::from_secs(5);
