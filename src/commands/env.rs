@@ -10,7 +10,7 @@ use super::Context;
 use crate::client::{ClientOptions, ContainerDevice, SharedMemory, Variables};
 use crate::error::{Result, failed, usage};
 use crate::failure::ExitStatus;
-use crate::host::{Environment, group_named, quoted};
+use crate::host::{Environment, quoted};
 use crate::node::{Node, Served, observe_records};
 use crate::render::json::EnvDocument;
 use crate::render::{note, print, print_json};
@@ -230,8 +230,7 @@ pub fn container_device(
         Some(Serve::User(_)) => user = record.only_user().map(|user| user.0),
         Some(Serve::Group(name)) => {
             // Without the group a container's programs would run outside MPS.
-            let id = group_named(name).or_else(|error| record.served_id.map(Some).ok_or(error))?;
-            let id = id.ok_or_else(|| {
+            let id = record.only_group()?.ok_or_else(|| {
                 failed(format_args!(
                     "{} serves the group {name}, and this machine has no group of that name",
                     record.name

@@ -10,8 +10,7 @@ use serde::{Serialize, Serializer};
 
 use super::{DaemonState, OutsideCause};
 use crate::host::{
-    Environ, Pid, Process, Reader, StartTime, Uid, Workload, caller, group_named, is_plain,
-    user_name,
+    Environ, Pid, Process, Reader, StartTime, Uid, Workload, caller, is_plain, user_name,
 };
 use crate::mps::{ControlProgram, MpsProgram};
 use crate::nvml::EXCLUSIVE_PROCESS;
@@ -186,7 +185,7 @@ impl Served {
     pub fn users(&self) -> Option<Reader> {
         match &self.record.settings.serve {
             Some(Serve::User(_) | Serve::Own) => Some(Reader::of(self.record.only_user()?)),
-            Some(Serve::Group(group)) => Some(Reader::Group(group_named(group).ok()??)),
+            Some(Serve::Group(_)) => Some(Reader::Group(self.record.only_group().ok()??)),
             Some(Serve::All | Serve::OneAtATime) | None => {
                 Some(Reader::User(ANYBODY, vec![ANYBODY.0]))
             }

@@ -1,14 +1,16 @@
 //! The content of the files of a run directory.
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::{fmt, io};
 
 use jiff::{SignedDuration, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::geometry::{Placement, ProfileId};
-use crate::host::{Account, Host, Machine, Pid, Process, StartTime, Uid, Unit, bounded};
+use crate::host::{
+    Account, Host, Machine, Pid, Process, StartTime, Uid, Unit, bounded, group_named,
+};
 use crate::settings::{Serve, Settings};
 
 /// The time for which `heal` counts its starts.
@@ -107,16 +109,25 @@ impl DeviceRecord {
     /// The number of times that `heal` starts a daemon within an hour before it gives up.
     pub const MOST_HEALS: usize = 5;
 
-    /// Returns the single user that the device serves, if there is one and the account exists.
+    /// Returns the single user that the device serves, if there is one. Only for a record of an earlier version is the user
+    /// looked up.
     pub fn only_user(&self) -> Option<Uid> {
         match self.settings.serve.as_ref()? {
-            Serve::User(name) => match Account::named(name) {
-                Ok(account) => Some(account?.uid),
-                // The name service does not answer.
-                Err(_) => self.served_id.map(Uid),
+            Serve::User(name) => match self.served_id {
+                Some(id) => Some(Uid(id)),
+                None => Some(Account::named(name).ok()??.uid),
             },
             Serve::Own => self.daemon?.user,
             _ => None,
+        }
+    }
+
+    /// Returns the group that the device serves, if there is one, in the same way.
+    pub fn only_group(&self) -> io::Result<Option<u32>> {
+        match (&self.settings.serve, self.served_id) {
+            (Some(Serve::Group(_)), Some(id)) => Ok(Some(id)),
+            (Some(Serve::Group(name)), None) => group_named(name),
+            _ => Ok(None),
         }
     }
 

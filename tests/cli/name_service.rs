@@ -114,6 +114,12 @@ fn the_way_to_a_device_needs_no_lookup() {
         command.env("NO_LOOKUPS", "1");
         Ran::of(&mut in_silence(&sim, &command)).ended(0);
     };
+    let as_nobody = ["unshare", "-S", "65534", "-G", "65534"];
+    let mut run = under(&as_nobody, &sim.by_nobody(&["run", "0", "--", "true"]));
+    run.env("MIG_MPS_RUN_DIR", sim.node.run_dir());
+    without_lookups(run);
+    without_lookups(sim.command(&["env", "0", "--format", "docker"]));
+    without_lookups(sim.command(&["cdi"]));
     without_lookups(sim.command(&["env", "0"]));
     without_lookups(sim.command(&["run", "--no-check", "0", "--", "true"]));
     for words in ["prolog", "epilog", "task-prolog"] {
@@ -121,4 +127,15 @@ fn the_way_to_a_device_needs_no_lookup() {
         job.env("SLURM_JOB_ID", "7").env("SLURM_JOB_UID", "70001");
         without_lookups(job);
     }
+}
+
+#[test]
+fn a_daemon_is_restarted_for_the_recorded_user() {
+    needs_root!();
+    let sim = Sim::whole("serve = \"user:nobody\"");
+    let before = sim.device("0")["daemon_pid"].clone();
+    ran_in_silence(&sim, &["restart", "0", "--yes"]).ended(0);
+    let after = sim.device("0");
+    assert_ne!(after["daemon_pid"], before);
+    assert_eq!(after["servers"][0]["uid"], NOBODY);
 }
