@@ -483,6 +483,7 @@ impl ChangeRun<'_> {
             }
             self.show(&after, &rest)?;
             rest.permit(HINT)
+                .and_then(|()| rest.refuse_more_than(&carried_out))
                 .context("MIG mode is on now, and the rest of the profile is refused")?;
             carried_out.go_on_with(&rest);
             (node, plan) = (after, rest);

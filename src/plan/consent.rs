@@ -2,7 +2,7 @@
 
 use super::action::{Action, Part, Reason};
 use super::disrupted::{ClientOf, IdlePod};
-use super::{GpuPlan, Obstacle, Plan};
+use super::{GpuPlan, Obstacle, Plan, Refusal};
 use crate::geometry::SliceMap;
 use crate::host::{Pid, listed};
 
@@ -93,6 +93,15 @@ impl Plan {
             // Others may have made one within an instance that was shown, or in its place.
             || has_new(self.unmanaged_instances(), &shown.unmanaged_instances())
             || has_new(self.mig_switched_off(), &shown.mig_switched_off())
+    }
+
+    /// Refuses a plan that disrupts more than `agreed`, where nobody can be asked any more.
+    pub fn refuse_more_than(&self, agreed: &Self) -> Result<(), Refusal> {
+        if !self.disrupts_more_than(agreed) {
+            return Ok(());
+        }
+        let what = "the node has changed, and this plan disrupts more than was agreed to";
+        Err(Obstacle::new(what, "run the same command again").into())
     }
 
     /// The names and UUIDs of the devices whose running daemons stop: a name may have moved to another device.

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use testkit::{ONE_EACH, SMALL, Sim, assert_contains, is_alive, stop};
+use testkit::{ONE_EACH, SMALL, Sim, assert_contains, in_state, is_alive, stop};
 
 #[test]
 fn a_user_who_agreed_beforehand_is_not_advised_to_agree_beforehand() {
@@ -127,4 +127,43 @@ fn clients_that_cannot_be_seen_any_more_are_asked_about() {
     up.press("n\n");
     up.end().ended(4);
     assert!(is_alive(app.pid()));
+}
+
+/// Two GPUs of which the second has been taken down, on a driver that lists the profiles of a GPU only in MIG mode.
+fn one_out_of_mig_mode() -> Sim {
+    let sim = Sim::served("h200", 2, SMALL);
+    sim.run(&["down", "--gpu", "1", "--disable-mig", "--yes"])
+        .ended(0);
+    let node = sim.node.node();
+    node.update(|state| state.policy.profiles_need_mig_mode = true)
+        .unwrap();
+    sim
+}
+
+#[test]
+fn a_gpu_whose_profiles_are_listed_in_mig_mode_is_partitioned_then() {
+    let sim = one_out_of_mig_mode();
+    sim.up(SMALL, &["--yes"]).ended(0);
+    assert_eq!(in_state(&sim.status(), "ready").len(), 4);
+    sim.up_does_nothing(SMALL);
+}
+
+#[test]
+fn what_comes_while_mig_mode_is_switched_on_was_not_agreed_to() {
+    for flags in ["", "--yes --destroy-unmanaged"] {
+        let sim = one_out_of_mig_mode();
+        let switching = sim.node.node().fault("nvmlDeviceSetMigMode").waits();
+        let path = sim.profile(SMALL).display().to_string();
+        let up = sim.dialogue(&format!("up {path} {flags}"));
+        sim.await_event("fault", 1);
+        // Another administrator makes an instance on the GPU that the plan leaves as it is.
+        sim.foreign_instance(0, 6);
+        drop(switching.unwrap());
+        let ran = up.end().ended(4);
+        assert_contains(&ran.stdout, "- destroy 1g.18gb at slice 6");
+        let refused = "error: MIG mode is on now, and the rest of the profile is refused: \
+                       the node has changed, and this plan disrupts more than was agreed to";
+        assert_contains(&ran.stdout, refused);
+        assert_eq!(sim.happened("nvmlGpuInstanceDestroy"), 2, "{flags}");
+    }
 }
