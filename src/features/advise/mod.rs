@@ -49,6 +49,9 @@ pub struct AdviseArgs {
     /// Compute figures between two that were measured: for numbers of copies and for instance profiles
     #[arg(long)]
     interpolate: bool,
+    /// Search up to N times as long for an answer that is proven to be the best
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    effort: u32,
     /// Write the profile to FILE, and replace it if it exists
     #[arg(short, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     output: Option<PathBuf>,
@@ -78,7 +81,8 @@ impl FromStr for GpuNumber {
 pub fn run(args: &AdviseArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let wanted = read(&args.wanted, &args.measured)?;
     let node = args.node(context)?;
-    let request = AdviceRequest::new(&node, &args.counts(&node), &wanted, args.interpolate)?;
+    let counts = args.counts(&node);
+    let request = AdviceRequest::new(&node, &counts, &wanted, args.interpolate, args.effort)?;
     let solution = request.smallest()?;
     let needed = args.needed(&node, &solution);
     let needed = needed.as_ref().unwrap_or(&node);
@@ -97,7 +101,7 @@ pub fn run(args: &AdviseArgs, context: &Context<'_>) -> Result<ExitStatus> {
 
 /// Returns the profile of the smallest layout on a node.
 pub fn smallest_layout(node: &EmptyNode, wanted: &WantedPrograms) -> Result<DraftProfile> {
-    let request = AdviceRequest::new(node, &counts(node), wanted, false)?;
+    let request = AdviceRequest::new(node, &counts(node), wanted, false, 1)?;
     let gpus = AdvisedGpus::all(&request, &request.smallest()?, node);
     Ok(profile::draft(&gpus, node))
 }

@@ -91,6 +91,9 @@ impl Advice {
                     .to_owned(),
             ),
         }
+        if !self.is_proven {
+            remarks.push("A longer search may prove it or find better: --effort 10.".to_owned());
+        }
         for device in self.devices().filter(|device| device.programs.len() > 1) {
             remarks.extend(device.remarks());
         }

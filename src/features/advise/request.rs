@@ -25,6 +25,8 @@ pub enum NoAdvice {
     /// For each program without figures what they lack.
     #[error("{}", .0.join("\n"))]
     Unusable(Vec<String>),
+    #[error("the programs need more than {ANY_NUMBER} GPUs, the most that advise plans for")]
+    TooMany,
     #[error("the programs do not fit on {}", count(*gpus, "GPU"))]
     TooFew {
         gpus: usize,
@@ -39,7 +41,7 @@ pub enum NoAdvice {
 impl Failure for NoAdvice {
     fn status(&self) -> ExitStatus {
         match self {
-            Self::Unusable(_) | Self::TooFew { .. } => ExitStatus::Infeasible,
+            Self::Unusable(_) | Self::TooMany | Self::TooFew { .. } => ExitStatus::Infeasible,
             Self::NotFound => ExitStatus::Failed,
         }
     }
@@ -56,8 +58,10 @@ impl Failure for NoAdvice {
                     |gpus| format!("{} would do; or {otherwise}", count(gpus as usize, "GPU")),
                 ))
             }
+            Self::TooMany => Some("check the units of rates".to_owned()),
             Self::NotFound => Some(
-                "check the units of rates, or leave out figures of devices that are not to be used"
+                "search longer with --effort 10, check the units of rates, or remove the figures of devices that you do \
+                 not want to use"
                     .to_owned(),
             ),
         }
@@ -69,17 +73,19 @@ pub struct AdviceRequest<'a> {
     pub node: &'a EmptyNode,
     wanted: &'a [WantedProgram],
     figures: Vec<Vec<Figure>>,
+    effort: u32,
     pub problem: Problem,
 }
 
 impl<'a> AdviceRequest<'a> {
     /// Chooses the figures that can be used for each program, on so many GPUs of each group. Figures between measured ones
-    /// are used only if `interpolates` is true.
+    /// are used only if `interpolates` is true. The search does up to `effort` times the usual work.
     pub fn new(
         node: &'a EmptyNode,
         gpus: &[u32],
         wanted: &'a WantedPrograms,
         interpolates: bool,
+        effort: u32,
     ) -> Result<Self, NoAdvice> {
         let mut figures = Vec::new();
         let mut unusable = Vec::new();
@@ -96,6 +102,7 @@ impl<'a> AdviceRequest<'a> {
             node,
             wanted: &wanted.programs,
             figures,
+            effort,
             problem: Problem::default(),
         };
         request.problem = request.problem_on(gpus, request.sizes());
@@ -105,6 +112,7 @@ impl<'a> AdviceRequest<'a> {
     pub fn smallest(&self) -> Result<Solution, NoAdvice> {
         match smallest(&self.problem) {
             Found::Solution(solution) => Ok(solution),
+            Found::None if self.problem.gpus.contains(&ANY_NUMBER) => Err(NoAdvice::TooMany),
             Found::None => Err(NoAdvice::TooFew {
                 gpus: self.problem.gpus.iter().sum::<u32>() as usize,
                 needed: fewest_gpus(&self.problem_on(&self.any_number(), self.sizes())),
@@ -175,6 +183,7 @@ impl<'a> AdviceRequest<'a> {
                 .map(|(program, figures)| self.demand(program, figures, &sizes))
                 .collect(),
             sizes,
+            effort: self.effort,
         }
     }
 

@@ -113,13 +113,13 @@ impl Case {
 
     fn problem(&self) -> Problem {
         let node = self.empty();
-        let request = AdviceRequest::new(&node, &counts(&node), &self.wanted, false);
+        let request = AdviceRequest::new(&node, &counts(&node), &self.wanted, false, 1);
         request.unwrap().problem
     }
 
     fn advice(&self) -> Option<Advice> {
         let node = self.empty();
-        let request = AdviceRequest::new(&node, &counts(&node), &self.wanted, false).unwrap();
+        let request = AdviceRequest::new(&node, &counts(&node), &self.wanted, false, 1).unwrap();
         match request.smallest() {
             Ok(solution) => Some(Advice::of(&request, &solution, &self.wanted, &node)),
             Err(NoAdvice::TooFew { .. }) => None,
@@ -277,6 +277,17 @@ proptest! {
         prop_assert_eq!(found, brute(&problem));
     }
 
+    /// A search that ends early overstates no bound.
+    #[test]
+    fn bounds_hold_without_any_effort(case in cases(1..4)) {
+        let mut problem = case.problem();
+        problem.effort = 0;
+        let Found::Solution(solution) = smallest(&problem) else { return Ok(()) };
+        let (gpus, slices, _) = brute(&problem).unwrap();
+        prop_assert!(solution.least_gpus <= gpus);
+        prop_assert!(number(solution.gpus.len()) > gpus || solution.least_slices <= slices);
+    }
+
     #[test]
     fn every_demand_is_met_and_no_device_is_overfull(case in cases(1..5)) {
         let problem = case.problem();
@@ -387,7 +398,7 @@ fn advice_of(gpus: &[&str], rates: &[u32], figures: &[Measurement]) -> Advice {
         programs: programs.collect(),
         measured: measured.collect(),
     };
-    let request = AdviceRequest::new(&node, &counts(&node), &wanted, false).unwrap();
+    let request = AdviceRequest::new(&node, &counts(&node), &wanted, false, 1).unwrap();
     Advice::of(&request, &request.smallest().unwrap(), &wanted, &node)
 }
 

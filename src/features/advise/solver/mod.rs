@@ -61,6 +61,8 @@ pub struct Problem {
     /// Every layout, also those to which something could be added.
     pub layouts: Vec<GpuLayout>,
     pub demands: Vec<Demand>,
+    /// The multiple of the usual work after which the search ends.
+    pub effort: u32,
 }
 
 /// An offer on a device: the program, and which one of its offers.

@@ -13,7 +13,7 @@ use super::knapsack::NEARLY;
 use super::relaxation::{Activity, Counted, Goal, Limit, Limits, Relaxation, Relaxed};
 use super::{FilledDevice, Load, PARTS, Problem};
 
-/// The work of the whole search, less than a second's worth. A first solution may take three times as much.
+/// The usual work of the whole search, less than a second's worth. A first solution may take three times as much.
 const WORK: u64 = 1_100_000_000;
 
 /// Numbers that differ by less are equal.
@@ -125,15 +125,19 @@ fn part(number: f64) -> f64 {
 struct BranchAndBound<'a> {
     problem: &'a Problem,
     relaxation: Relaxation<'a>,
+    /// The work after which all searches end.
+    work: u64,
     /// The work after which a search ends.
     budget: u64,
 }
 
 impl<'a> BranchAndBound<'a> {
     fn new(problem: &'a Problem) -> Self {
+        let work = WORK.saturating_mul(problem.effort.into());
         Self {
             problem,
-            relaxation: Relaxation::new(problem, 3 * WORK),
+            relaxation: Relaxation::new(problem, work.saturating_mul(3)),
+            work,
             budget: 0,
         }
     }
@@ -173,12 +177,12 @@ impl<'a> BranchAndBound<'a> {
             if cost < limit {
                 (best, limit) = (gpus, cost);
             }
-            if limit == least || self.relaxation.work > WORK {
+            if limit == least || self.relaxation.work > self.work {
                 break;
             }
         }
         let (mut cost, mut is_proven) = (least, true);
-        while cost < limit && self.relaxation.work < WORK {
+        while cost < limit && self.relaxation.work < self.work {
             match self.within(goal, cost) {
                 Found::Solution(gpus) => return (Some(gpus), least),
                 Found::None => cost += 1,
@@ -213,7 +217,7 @@ impl<'a> BranchAndBound<'a> {
     /// Searches for a solution that costs no more than a limit. It takes at most half of the work that is left.
     fn within(&mut self, goal: &Goal, most: u32) -> Found<Gpus> {
         let work = self.relaxation.work;
-        self.budget = work + WORK.saturating_sub(work) / 2;
+        self.budget = work + self.work.saturating_sub(work) / 2;
         let mut is_complete = true;
         match self.descend(goal, f64::from(most), &mut Vec::new(), &mut is_complete) {
             Some(gpus) => Found::Solution(gpus),
