@@ -116,7 +116,7 @@ fn without_a_command_the_commands_are_shown_by_task() {
     for command in program.get_subcommands() {
         assert_contains(&shown, command.get_name());
     }
-    assert_contains(&shown, "New here: list, init, plan, up, status\n");
+    assert_contains(&shown, "New here: list, check, plan, up, status\n");
     // An incomplete subcommand shows its own.
     let slurm = sim.run(&["slurm"]).ended(2);
     assert_contains(&slurm.stderr, "Usage: mig-mps slurm");

@@ -223,7 +223,7 @@ pub fn first_screen(tasks: &[(&str, &[&str])]) -> String {
     let width = tasks.iter().map(|(task, _)| task.len()).max().unwrap_or(0);
     let room = reading_width();
     let mut text =
-        "Usage: mig-mps COMMAND\n\nNew here: list, init, plan, up, status\n\n".to_owned();
+        "Usage: mig-mps COMMAND\n\nNew here: list, check, plan, up, status\n\n".to_owned();
     for (task, commands) in tasks {
         text += &hanging(&format!("  {task:width$}  "), &commands.join(", "), room);
     }
@@ -242,7 +242,9 @@ pub fn overview(program: &Command, tasks: &[(&str, &[&str])]) -> String {
     let row = |name: &str, about: &str| hanging(&format!("  {name:width$}  "), about, room);
     let about = program.get_about().cloned().unwrap_or_default();
     let mut text = hanging("", &about.to_string(), room);
-    text.push_str("\nUsage: mig-mps [OPTIONS] COMMAND\n\nNew here: list, init, plan, up, status\n");
+    text.push_str(
+        "\nUsage: mig-mps [OPTIONS] COMMAND\n\nNew here: list, check, plan, up, status\n",
+    );
     for (task, commands) in tasks {
         let _ = write!(text, "\n{task}:\n");
         for name in *commands {

@@ -49,6 +49,8 @@ struct Page {
     /// True after the first item of a list: no blank line stands between items.
     is_in_items: bool,
     inside: Inside,
+    /// The chapter that the link being read leads to, and where its text begins.
+    link: Option<(String, usize)>,
     /// The rows of the table being read.
     rows: Vec<Vec<String>>,
     /// The cells of the row being read.
@@ -75,6 +77,9 @@ impl Page {
         match tag {
             Tag::Heading { .. } | Tag::Strong | Tag::Emphasis => self.is_strong = true,
             Tag::Image { .. } => self.inside = Inside::Picture,
+            Tag::Link { dest_url, .. } => {
+                self.link = chapter_of(dest_url).map(|chapter| (chapter, self.text.len()));
+            }
             Tag::CodeBlock(_) => {
                 self.flush();
                 self.inside = Inside::CodeBlock;
@@ -102,6 +107,7 @@ impl Page {
             }
             TagEnd::Strong | TagEnd::Emphasis => self.is_strong = false,
             TagEnd::Image => self.inside = Inside::Words,
+            TagEnd::Link => self.end_link(),
             TagEnd::Paragraph | TagEnd::Item => self.flush(),
             TagEnd::List(_) => {
                 self.lists.pop();
@@ -139,6 +145,22 @@ impl Page {
         let is_short = measure_text_width(code) <= LONGEST_CODE;
         let kept = is_short.then(|| kept_together(code));
         self.styled(kept.as_deref().unwrap_or(code), &Style::new().green());
+    }
+
+    /// Adds the command that shows the chapter that a link leads to, in the place of the chapter's name.
+    fn end_link(&mut self) {
+        let Some((chapter, start)) = self.link.take() else {
+            return;
+        };
+        let command = format!("mig-mps help {chapter}");
+        if strip_ansi_codes(&self.text[start..]) == chapter {
+            self.text.truncate(start);
+            self.code(&command);
+        } else {
+            self.text.push_str(" (");
+            self.code(&command);
+            self.text.push(')');
+        }
     }
 
     fn styled(&mut self, text: &str, style: &Style) {
@@ -189,6 +211,13 @@ impl Page {
     }
 }
 
+/// Returns the chapter that a link leads to; `None` for other files and for places in the same chapter.
+fn chapter_of(link: &str) -> Option<String> {
+    let file = link.split('#').next()?;
+    let chapter = file.strip_suffix(".md")?;
+    (!chapter.is_empty() && !chapter.contains('/')).then(|| chapter.to_owned())
+}
+
 /// No lines but one below the titles, with a gap between columns.
 const STYLE: TableStyle = TableStyle::new()
     .header_lines(ContentLineStyle::none().junction(' '))
@@ -232,12 +261,21 @@ mod tests {
 
     #[test]
     fn paragraphs_and_lists_are_refilled_and_code_stays() {
-        let source = "# A chapter\n\nWords that\nare `refilled` here,\nsee [states](states.md).\n\n\
+        let source = "# A chapter\n\nWords that\nare `refilled` here.\n\n\
                       ![picture](a.svg)\n\n- one item that is long\n- two\n\n```toml\na  = 1\n```\n";
         assert_eq!(
             markdown(source, 24),
-            "A chapter\n\nWords that are refilled\nhere, see states.\n\n- one item that is long\n- two\n\n  a  = 1\n"
+            "A chapter\n\nWords that are refilled\nhere.\n\n- one item that is long\n- two\n\n  a  = 1\n"
         );
+    }
+
+    #[test]
+    fn a_link_to_a_chapter_is_the_command_that_shows_it() {
+        let source = "See [states](states.md) and [open files](security.md#open-files), not \
+                      [this](#place) or [source](../../fixtures/simnode).";
+        let shown =
+            "See mig-mps help states and open files (mig-mps help security), not this or source.\n";
+        assert_eq!(markdown(source, 100).replace(NO_BREAK, " "), shown);
     }
 
     #[test]
