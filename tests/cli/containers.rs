@@ -158,7 +158,11 @@ fn an_image_lifts_no_memory_limit() {
     needs_root!();
     let sim = node();
     let empty = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=";
-    for edits in cdi(&sim)["devices"].as_array().unwrap() {
+    let written = cdi(&sim);
+    let devices = written["devices"].as_array().unwrap();
+    let served = sim.status()["devices"].as_array().unwrap().len();
+    assert_eq!(devices.len(), 2 * served, "by name and by UUID");
+    for edits in devices {
         let variables = edits["containerEdits"]["env"].as_array().unwrap();
         assert!(variables.contains(&json!(empty)), "{variables:?}");
     }

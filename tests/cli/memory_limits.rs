@@ -104,6 +104,18 @@ fn a_limit_of_the_caller_that_cannot_be_read_is_refused() {
     assert_contains(&ran, "alloc 6000 MiB -> 2 ");
 }
 
+/// The clients whose memory is seen do not stand for all.
+#[test]
+fn clients_over_their_limit_are_not_counted_where_memory_is_hidden() {
+    let sim = limited();
+    let _over = client(&sim, "1=4G", &["6000"]);
+    let processes = "nvmlDeviceGetMPSComputeRunningProcesses_v3";
+    sim.node.fault(processes).every().fails(4).unwrap();
+    let metrics = sim.run(&["metrics"]).ended(0).stdout;
+    assert_contains(&metrics, "mig_mps_device_clients{device=\"0\"} 1\n");
+    assert!(!metrics.contains("over_memory_limit{"), "{metrics}");
+}
+
 #[test]
 fn a_client_over_its_limit_is_a_fault_and_the_remedy_ends_it() {
     let sim = limited();

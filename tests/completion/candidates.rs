@@ -94,6 +94,22 @@ fn hidden_subcommands_are_not_offered() {
 }
 
 #[test]
+fn hidden_options_are_not_offered() {
+    let sim = Sim::with("a100-80gb", 1);
+    for [subcommand, hidden, begun] in [
+        ["compare", "--device", "--de"],
+        ["doctor", "--explain", "--expl"],
+        ["systemd", "--package", "--pack"],
+    ] {
+        let all = candidates(&sim, &[subcommand, "--"]);
+        assert!(all.len() > 3, "{all:?}");
+        let offered = |line: &String| line.split('\t').next() == Some(hidden);
+        assert!(!all.iter().any(offered), "{all:?}");
+        assert_eq!(candidates(&sim, &[subcommand, begun]), [""; 0]);
+    }
+}
+
+#[test]
 fn a_value_that_needs_an_equals_sign_is_offered_after_it() {
     let sim = Sim::small();
     let devices = candidates(&sim, &["kill", "--signal", ""]);

@@ -62,15 +62,18 @@ pub fn measurement(
         copies,
         throughput: f64::from(throughput),
         counts_runs: false,
-        memory_mib: Some(2048 * u64::from(copies)),
+        memory_mib: None,
         latency_ms: None,
         is_interpolated: false,
     }
 }
 
-/// Figures of one program: for some sizes, threads and copies a throughput.
-fn figures() -> impl Strategy<Value = Vec<(usize, usize, u32, u32)>> {
-    vec((0..4_usize, 0..3_usize, 1..4_u32, 1..12_u32), 1..5)
+/// Figures of one program: for some sizes, threads and copies a throughput and the GiB of each copy.
+fn figures() -> impl Strategy<Value = Vec<(usize, usize, u32, u32, u64)>> {
+    vec(
+        (0..4_usize, 0..3_usize, 1..4_u32, 1..12_u32, 1..9_u64),
+        1..5,
+    )
 }
 
 fn cases(programs: std::ops::Range<usize>) -> impl Strategy<Value = Case> {
@@ -78,12 +81,13 @@ fn cases(programs: std::ops::Range<usize>) -> impl Strategy<Value = Case> {
     (0..NODES.len(), vec(program, programs)).prop_map(|(node, programs)| {
         let mut wanted = WantedPrograms::default();
         for (nth, (figures, copies, rate, sharing)) in programs.into_iter().enumerate() {
-            for (size, threads, copies, throughput) in figures {
+            for (size, threads, copies, throughput, gib) in figures {
                 let threads = [100.0, 50.0, 25.0][threads];
                 let size = SIZES[node][size];
-                wanted
-                    .measured
-                    .push(measurement(nth, size, threads, copies, throughput));
+                wanted.measured.push(Measurement {
+                    memory_mib: Some(1024 * gib * u64::from(copies)),
+                    ..measurement(nth, size, threads, copies, throughput)
+                });
             }
             wanted.programs.push(WantedProgram {
                 name: format!("p{nth}"),
@@ -390,13 +394,9 @@ fn advice_of(gpus: &[&str], rates: &[u32], figures: &[Measurement]) -> Advice {
         latency_ms: None,
         sharing: Sharing::Any,
     });
-    let measured = figures.iter().map(|figure| Measurement {
-        memory_mib: None,
-        ..figure.clone()
-    });
     let wanted = WantedPrograms {
         programs: programs.collect(),
-        measured: measured.collect(),
+        measured: figures.to_vec(),
     };
     let request = AdviceRequest::new(&node, &counts(&node), &wanted, false, 1).unwrap();
     Advice::of(&request, &request.smallest().unwrap(), &wanted, &node)
@@ -459,4 +459,20 @@ fn an_answer_says_how_far_from_proven_it_is() {
             "2 GPUs, 12 slices, perhaps not the best layout: every layout has at least 1 GPU, and on as many GPUs, at least 7 slices",
         ]
     );
+}
+
+/// A figure with a higher rate is no better beside others if it needs more memory.
+#[test]
+fn figures_with_less_memory_are_kept_for_programs_that_share() {
+    let whole = |program, threads, throughput, gib: u64| Measurement {
+        memory_mib: Some(gib << 10),
+        ..measurement(program, ("a100-80gb", "whole"), threads, 1, throughput)
+    };
+    let figures = [
+        whole(0, 40.0, 10, 60),
+        whole(0, 50.0, 9, 10),
+        whole(1, 50.0, 5, 30),
+    ];
+    let advice = advice_of(&["a100-80gb:2"], &[9, 5], &figures);
+    assert_eq!(advice.used(), 1);
 }

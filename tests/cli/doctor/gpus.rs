@@ -6,7 +6,7 @@ use std::process::Command;
 
 use simnode::node::ComputeMode;
 
-use super::{doctor, healthy};
+use super::{Report, doctor, healthy};
 use testkit::{App, NOBODY, Ran, Sim, as_typed, copy_program, needs_root, whole};
 
 fn whole_gpus() -> Sim {
@@ -71,6 +71,22 @@ fn a_mig_mode_that_waits_and_who_is_in_the_way() {
     assert_eq!(command, as_typed("sudo mig-mps up PROFILE --stop-holders"));
     drop(holder);
     assert!(!doctor(&sim, &[]).ills().contains("gpu-held"));
+}
+
+/// A plain user does not see who has the GPU open.
+#[test]
+fn hidden_processes_may_be_in_the_way_of_a_mig_mode() {
+    needs_root!();
+    let sim = Sim::with("a100-80gb", 1);
+    let _holder = sim.node.holder(&[0]);
+    set(&sim, |state| state.gpus[0].mig.pending = true);
+    let report = Report::after_any(&mut sim.by_nobody(&["doctor", "--json"]));
+    let command = report.check("gpu-held").is(
+        "unknown",
+        None,
+        "processes are hidden, and each may hold it",
+    );
+    assert!(command.starts_with("sudo "), "{command}");
 }
 
 /// `--stop-holders` stops no slurmd.

@@ -55,7 +55,10 @@ fn the_summary_counts_what_stands_above_it() {
 #[test]
 fn it_fits_a_narrow_terminal() {
     let sim = healthy();
-    let ran = sim.in_80_columns("doctor");
+    stop(&sim.device("0.0")["daemon_pid"]);
+    let ran = sim.shown("", "doctor --all", 80).ended(3);
+    assert_contains(&ran.stdout, "fail ");
+    assert!(ran.stdout.lines().count() > 75, "{}", ran.stdout);
     for line in ran.stdout.lines() {
         let width = console::measure_text_width(line.trim_end());
         assert!(width <= 80, "{line}");
