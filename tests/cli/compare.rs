@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use insta::assert_snapshot;
 use rustix::process::Signal;
+use serde_json::Value;
 use testkit::{App, Ran, Sim, TestNode, assert_contains, is_alive, kill, wait_until, whole};
 
 /// A program that is three times as fast as a client.
@@ -213,24 +214,30 @@ fn an_interrupt_ends_the_copies() {
     }
 }
 
+/// One round of `compare` with one copy. Returns the pids that the script has written to the file `$0`.
+fn pids_of(sim: &Sim, seconds: &str, script: &str) -> (Value, Vec<String>) {
+    let pids = sim.node.dir().join("pids");
+    let options = ["-n", "1", "--rounds", "1", "--seconds", seconds, "--json"];
+    let program = ["--", "sh", "-c", script, pids.to_str().unwrap()];
+    let json = sim
+        .run(&[&["compare"], &options[..], &program].concat())
+        .json();
+    let pids = std::fs::read_to_string(pids).unwrap();
+    (json, pids.lines().map(str::to_owned).collect())
+}
+
 /// A program that it starts has a session of its own, and keeps its output open.
 #[test]
 fn what_a_program_leaves_behind_holds_nothing_up() {
     let sim = Sim::whole("");
-    let marks = sim.node.dir().join("left");
-    let script = format!(
-        "setsid sh -c 'echo $$ >>{}; exec sleep 600' & echo 5",
-        marks.display()
-    );
-    let options = ["-n", "1", "--rounds", "1", "--seconds", "0", "--json"];
-    let json = compare(&sim, &options, &script).json();
-    let pids = std::fs::read_to_string(&marks).unwrap();
-    for pid in pids.split_whitespace() {
-        assert!(is_alive(pid), "{pid} would have held it up");
-        assert!(is_alive(pid), "{pid} would have held it up");
+    let script = "setsid sh -c 'echo $$ >>$0; exec sleep 600' $0 & until [ -s $0 ]; do sleep 0.01; done; echo 5";
+    let (json, pids) = pids_of(&sim, "0", script);
+    assert_eq!(json["comparisons"][0]["speed_up"]["mean"], 1.0, "{json:#}");
+    // The node's /proc does not show it, so it was not ended.
+    for pid in pids {
+        assert!(is_alive(&pid), "{pid} would have held it up");
         kill(pid);
     }
-    assert_eq!(json["comparisons"][0]["speed_up"]["mean"], 1.0, "{json:#}");
 }
 
 /// A session of its own does not keep a program: it would use the device in the next measurement.
@@ -248,37 +255,23 @@ fn what_uses_the_device_in_another_session_is_ended() {
 #[test]
 fn what_is_left_of_a_run_ends_before_the_next_one() {
     let sim = Sim::whole("");
-    let marks = sim.node.dir().join("left");
-    let script = format!(
-        "for pid in $(cat {marks} 2>/dev/null); do kill -0 $pid 2>/dev/null && exit 3; done; \
-         sh -c 'trap \"\" TERM; echo $$ >>{marks}; exec sleep 600' >/dev/null 2>&1 & \
-         until [ -s {marks} ]; do sleep 0.01; done; exit 0",
-        marks = marks.display()
-    );
+    let script = "for pid in $(cat $0 2>/dev/null); do kill -0 $pid 2>/dev/null && exit 3; done; \
+                  sh -c 'trap \"\" TERM; echo $$ >>$0; exec sleep 600' $0 >/dev/null 2>&1 & \
+                  until [ -s $0 ]; do sleep 0.01; done; exit 0";
     // Several runs for each measurement.
-    let options = ["-n", "1", "--rounds", "1", "--seconds", "0.3", "--json"];
-    compare(&sim, &options, &script).ended(0);
-    let pids = std::fs::read_to_string(&marks).unwrap();
-    assert!(pids.lines().count() >= 2, "{pids}");
-    for pid in pids.split_whitespace() {
-        assert!(!is_alive(pid), "{pid}");
-    }
+    let (_, pids) = pids_of(&sim, "0.3", script);
+    assert!(pids.len() >= 2, "{pids:?}");
+    assert!(!pids.iter().any(is_alive), "{pids:?}");
 }
 
 #[test]
 fn a_program_that_ignores_sigterm_is_killed() {
     let sim = Sim::whole("");
-    let marks = sim.node.dir().join("ran");
-    let script = format!(
-        "echo $$ >>{}; trap '' TERM; while :; do echo 5; sleep 0.1; done",
-        marks.display()
-    );
-    let options = ["-n", "1", "--rounds", "1", "--seconds", "0.2", "--json"];
-    let json = compare(&sim, &options, &script).json();
+    let script = "echo $$ >>$0; trap '' TERM; while :; do echo 5; sleep 0.1; done";
+    let (json, pids) = pids_of(&sim, "0.2", script);
     assert_eq!(json["comparisons"][0]["speed_up"]["mean"], 1.0, "{json:#}");
-    for pid in std::fs::read_to_string(&marks).unwrap().split_whitespace() {
-        assert!(!is_alive(pid), "{pid}");
-    }
+    assert!(pids.len() >= 2, "{pids:?}");
+    assert!(!pids.iter().any(is_alive), "{pids:?}");
 }
 
 /// `compare` of a program that uses the device, in a shell that has done something before. Its figures are to be saved.

@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use serde_json::Value;
-use testkit::{App, Ran, SMALL, Sim, assert_contains, is_root};
+use testkit::{App, Ran, SMALL, Sim, assert_contains, needs_root};
 
 /// `mig-mps run 0.2` of a program that holds on, in a mount namespace in which this was done before.
 fn contained(sim: &Sim, options: &[&str], script: &str) -> Command {
@@ -20,9 +20,7 @@ fn cause(sim: &Sim) -> Value {
 /// As Apptainer and Enroot do, which have no `/run` of the host: the check of `run` passes before.
 #[test]
 fn a_container_without_the_directory_is_the_cause() {
-    if !is_root("a_container_without_the_directory_is_the_cause") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::small();
     let run_dir = sim.node.run_dir().display().to_string();
     let link = sim.pipe_link("0.2").display().to_string();
@@ -68,9 +66,7 @@ fn a_container_without_the_directory_is_the_cause() {
 /// Private mounts of other directories change nothing, like those of a service with `PrivateTmp`.
 #[test]
 fn a_mount_namespace_with_the_directory_is_not_the_cause() {
-    if !is_root("a_mount_namespace_with_the_directory_is_not_the_cause") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::small();
     let (run_dir, link) = (sim.node.run_dir().display(), sim.pipe_link("0.2"));
     let link = link.display();
@@ -122,9 +118,7 @@ fn a_mount_namespace_with_the_directory_is_not_the_cause() {
 /// A container that runs while its device is taken down and made again keeps the directory that was removed.
 #[test]
 fn a_directory_that_was_removed_is_the_cause() {
-    if !is_root("a_directory_that_was_removed_is_the_cause") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::small();
     let (kept, go_on) = (sim.machine("kept"), sim.machine("go-on"));
     fs::create_dir(&kept).unwrap();
@@ -150,9 +144,7 @@ fn a_directory_that_was_removed_is_the_cause() {
 /// A root directory of its own in the same mount namespace.
 #[test]
 fn another_root_without_the_directory_is_the_cause() {
-    if !is_root("another_root_without_the_directory_is_the_cause") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::small();
     let root = sim.node.run_dir().with_file_name("jail");
     fs::create_dir(&root).unwrap();

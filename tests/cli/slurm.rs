@@ -44,6 +44,14 @@ fn write_as_printed(sim: &Sim) {
     write(sim, "slurm.conf", "ClusterName=c\nInclude nodes.conf\n");
 }
 
+/// A node with devices, and with the files of Slurm for them.
+fn in_slurm() -> Sim {
+    let sim = Sim::with("a100-80gb", 2);
+    let _ = sim.up(MIXED, &[]).ended(0);
+    write_as_printed(&sim);
+    sim
+}
+
 #[test]
 fn gres_prints_devices_by_type() {
     needs_root!();
@@ -343,9 +351,7 @@ fn a_node_without_gpus_stays_in_service() {
 #[test]
 fn check_finds_each_difference() {
     needs_root!();
-    let sim = Sim::with("a100-80gb", 2);
-    let _ = sim.up(MIXED, &[]).ended(0);
-    write_as_printed(&sim);
+    let sim = in_slurm();
     let check = |words: &[&str]| Ran::of(&mut slurm(&sim, &[&["gres", "--check"], words].concat()));
     let same = check(&[]).ended(0);
     assert_eq!(
@@ -437,9 +443,7 @@ fn task(sim: &Sim, more: &[(&str, &str)]) -> Ran {
 #[test]
 fn a_task_is_led_to_its_device_by_number_or_by_uuid() {
     needs_root!();
-    let sim = Sim::with("a100-80gb", 2);
-    let _ = sim.up(MIXED, &[]).ended(0);
-    write_as_printed(&sim);
+    let sim = in_slurm();
     let number = |number, rank| {
         task(
             &sim,
@@ -482,9 +486,7 @@ fn a_task_is_led_to_its_device_by_number_or_by_uuid() {
 #[test]
 fn a_task_that_gets_one_of_several_devices_is_noted() {
     needs_root!();
-    let sim = Sim::with("a100-80gb", 2);
-    let _ = sim.up(MIXED, &[]).ended(0);
-    write_as_printed(&sim);
+    let sim = in_slurm();
     let of_task = |rank, tasks| {
         let more = [
             ("SLURM_STEP_GPUS", "1,3"),
@@ -525,9 +527,7 @@ fn a_job_without_gpus_needs_no_driver() {
 #[test]
 fn another_users_program_is_never_of_the_job() {
     needs_root!();
-    let sim = Sim::with("a100-80gb", 2);
-    let _ = sim.up(MIXED, &[]).ended(0);
-    write_as_printed(&sim);
+    let sim = in_slurm();
     let app = |job: &str, nobodys: bool| {
         let mut command = sim.node.program("cuda-app");
         command
@@ -563,9 +563,7 @@ fn another_users_program_is_never_of_the_job() {
 #[test]
 fn a_program_of_the_job_that_is_called_like_mps_is_ended_as_well() {
     needs_root!();
-    let sim = Sim::with("a100-80gb", 2);
-    let _ = sim.up(MIXED, &[]).ended(0);
-    write_as_printed(&sim);
+    let sim = in_slurm();
     for (name, listed) in [
         ("nvidia-cuda-mps-x", "outside_mps"),
         ("nvidia-cuda-mps-control", "outside_mps"),
@@ -601,9 +599,7 @@ fn a_program_of_the_job_that_is_called_like_mps_is_ended_as_well() {
 #[test]
 fn a_job_has_each_of_its_gpus_once() {
     needs_root!();
-    let sim = Sim::with("a100-80gb", 2);
-    let _ = sim.up(MIXED, &[]).ended(0);
-    write_as_printed(&sim);
+    let sim = in_slurm();
     let second = task(
         &sim,
         &[("SLURM_JOB_GPUS", "0,0,0,1"), ("SLURM_LOCALID", "1")],

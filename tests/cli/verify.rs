@@ -1,6 +1,6 @@
 //! `verify`: devices are checked by becoming their client.
 
-use testkit::{NOBODY, Ran, SMALL, Sim, is_root, shell};
+use testkit::{NOBODY, Ran, SMALL, Sim, needs_root, shell};
 
 fn verified(sim: &Sim) -> Ran {
     sim.run(&["verify"])
@@ -56,9 +56,7 @@ fn what_is_wrong_is_said_for_each_device() {
 /// A client of another user makes a user's daemon end its server, and replaces an idle server of root's daemon.
 #[test]
 fn nobody_is_disturbed() {
-    if !is_root("nobody_is_disturbed") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 2);
     let profile = "[[gpu]]\nselect = { index = [0] }\nmig = false\nmps = { serve = \"user:daemon\" }\n\
          [[gpu]]\nselect = { index = [1] }\nmig = false\n";
@@ -142,9 +140,7 @@ fn up_can_verify_what_it_made() {
 /// Devices of other users are not checked, and nothing is wrong with them.
 #[test]
 fn devices_of_others_are_no_failure() {
-    if !is_root("devices_of_others_are_no_failure") {
-        return;
-    }
+    needs_root!();
     let sim = Sim::with("h200", 2);
     let profile = "[[gpu]]\nselect = { index = [0] }\nmig = false\nmps = { serve = \"user:daemon\" }\n\
          [[gpu]]\nselect = { index = [1] }\nmig = false\n";

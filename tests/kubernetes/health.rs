@@ -1,9 +1,10 @@
 //! Devices that come, go, fall ill and recover while the plugin runs.
 
 use std::fs;
+use std::path::PathBuf;
 use std::time::Instant;
 
-use testkit::{Sim, WHOLE, assert_contains, kill, stop, wait_until, whole};
+use testkit::{App, Sim, WHOLE, assert_contains, kill, stop, wait_until, whole};
 use tonic::Code;
 
 use super::kubelet::Kubelet;
@@ -111,31 +112,56 @@ fn no_container_starts_on_a_device_that_takes_no_client() {
     assert_eq!(refused_start(&kubelet, SMALL, "0.0::0"), gone);
 }
 
+/// A control program that can be held up: it waits while a file exists, and so no longer than the node does.
+struct SlowControl {
+    program: PathBuf,
+    called: PathBuf,
+    held_up: PathBuf,
+}
+
+impl SlowControl {
+    fn of(sim: &Sim) -> Self {
+        let [called, held_up] = ["called", "held-up"].map(|name| sim.node.dir().join(name));
+        let script = format!(
+            "if [ -e {held_up} ]; then touch {called}; while [ -e {held_up} ]; do sleep 0.05; done; fi; exec $real \"$@\"",
+            held_up = held_up.display(),
+            called = called.display(),
+        );
+        Self {
+            program: sim.control_script(&script),
+            called,
+            held_up,
+        }
+    }
+
+    /// Waits until the plugin asks a daemon because of a new client.
+    fn hold_up_a_question(&self, sim: &Sim) -> App {
+        fs::write(&self.held_up, "").unwrap();
+        let client = sim.client("0");
+        wait_until("the daemon is asked", || self.called.exists());
+        client
+    }
+
+    fn go_on(&self) {
+        fs::remove_file(&self.held_up).unwrap();
+    }
+}
+
 /// The last offers are older than the death of the daemon: the plugin is busy with its question.
 #[test]
 fn a_start_is_refused_while_the_plugin_waits_for_a_daemon() {
     let sim = Sim::whole("");
     let kubelet = Kubelet::on(&sim);
-    let dir = sim.node.dir();
-    let (called, go_on) = (dir.join("called"), dir.join("go-on"));
-    let script = format!(
-        "if [ -e {dir}/slow ]; then touch {}; while ! [ -e {} ]; do sleep 0.05; done; fi; exec $real \"$@\"",
-        called.display(),
-        go_on.display(),
-        dir = dir.display(),
-    );
-    let control = sim.control_script(&script);
-    let _plugin = Plugin::start(&sim, command(&sim).env("MIG_MPS_CONTROL", control));
+    let control = SlowControl::of(&sim);
+    let _plugin = Plugin::start(&sim, command(&sim).env("MIG_MPS_CONTROL", &control.program));
     kubelet.await_shares(&HEALTHY);
-    fs::write(dir.join("slow"), "").unwrap();
-    let client = sim.client("0");
-    wait_until("the daemon is asked", || called.exists());
+    let client = control.hold_up_a_question(&sim);
     sim.kill_daemon("0");
     assert_eq!(
         refused_start(&kubelet, GPU, "0::0"),
         "device 0 is not healthy: its daemon has died"
     );
-    fs::write(&go_on, "").unwrap();
+    control.go_on();
     drop(client);
 }
 
@@ -246,23 +272,11 @@ fn a_change_of_share_is_followed() {
 fn an_answer_does_not_wait_for_a_daemon() {
     let sim = Sim::whole("");
     let kubelet = Kubelet::on(&sim);
-    // The control program says that it was called, and then waits until it may go on, or the node is gone.
-    let dir = sim.node.dir();
-    let (called, go_on) = (dir.join("called"), dir.join("go-on"));
-    let script = format!(
-        "if [ -e {dir}/slow ]; then touch {}; while [ -e {dir}/slow ] && ! [ -e {} ]; do sleep 0.05; done; fi; exec $real \"$@\"",
-        called.display(),
-        go_on.display(),
-        dir = dir.display(),
-    );
-    let control = sim.control_script(&script);
-    let _plugin = Plugin::start(&sim, command(&sim).env("MIG_MPS_CONTROL", control));
+    let control = SlowControl::of(&sim);
+    let _plugin = Plugin::start(&sim, command(&sim).env("MIG_MPS_CONTROL", &control.program));
     kubelet.await_shares(&HEALTHY);
-    fs::write(dir.join("slow"), "").unwrap();
-    let client = sim.client("0");
-    wait_until("the daemon is asked", || called.exists());
+    let client = control.hold_up_a_question(&sim);
     let answer = kubelet.allocate(GPU, &["0::0"]);
-    assert!(!go_on.exists());
     // On a slow machine the daemon may have been given up before.
     if let Err(refused) = answer {
         assert_eq!(
@@ -270,7 +284,7 @@ fn an_answer_does_not_wait_for_a_daemon() {
             "device 0 is not healthy: its daemon does not answer"
         );
     }
-    fs::write(&go_on, "").unwrap();
+    control.go_on();
     client.finish();
     kubelet.await_shares(&HEALTHY);
 }
