@@ -1,9 +1,11 @@
 //! Whose clients a device serves: every value of `serve`, each with two users.
 
 use std::os::unix::process::CommandExt;
+use std::time::{Duration, Instant};
 
 use regex::Regex;
 use serde_json::{Value, json};
+use simnode::node::Latency;
 use testkit::{App, NOBODY, Ran, Sim, assert_contains, needs_root, shell, wait_until, whole};
 
 /// The second user, with a group of the same name: both are on every machine.
@@ -73,6 +75,48 @@ fn one_at_a_time_lets_the_second_user_wait() {
     assert_eq!(users(&status, "clients"), ["daemon"]);
     assert_eq!(users(&status, "waiting"), [""; 0]);
     assert_eq!(status["devices"][0]["servers"][0]["uid"], DAEMON);
+}
+
+/// The built-in profiles and the manual say so. A program of the user who ran `up` finds the server ready.
+#[test]
+fn an_idle_eager_server_is_replaced_for_another_users_first_program() {
+    needs_root!();
+    for profile in ["balanced", "all-large"] {
+        let sim = Sim::with("h200", 1);
+        let text = sim.run(&["profiles", profile]).ended(0).stdout;
+        let eager = text
+            .lines()
+            .find(|line| line.starts_with("server = \"eager\""));
+        let comment = "# for the user who applies this; another user's first program replaces it";
+        assert!(eager.unwrap().ends_with(comment), "{text}");
+        sim.node
+            .node()
+            .update(|state| state.policy.latency = Latency::H200R580)
+            .unwrap();
+        sim.run(&["up", profile, "--yes"]).ended(0);
+        let device = || sim.status()["devices"][0].clone();
+        let before = device();
+        assert_eq!(before["serve"], "one-at-a-time");
+        assert_eq!(before["servers"][0]["uid"], 0);
+        let pipe = &before["pipe_directory"];
+
+        let mut roots = program(&sim, 0, pipe);
+        joins(&mut roots);
+        assert_eq!(sim.happened("client waits"), 0);
+        assert_eq!(device()["servers"], before["servers"]);
+        assert!(roots.finish().status.success());
+
+        let begun = Instant::now();
+        let mut nobodys = program(&sim, NOBODY, pipe);
+        joins(&mut nobodys);
+        // At least the start of the new server, as measured on an H200.
+        assert!(begun.elapsed() >= Duration::from_millis(163));
+        assert_eq!(sim.happened("client waits"), 1);
+        let after = device();
+        assert_eq!(after["servers"][0]["uid"], NOBODY);
+        assert_ne!(after["servers"][0]["pid"], before["servers"][0]["pid"]);
+        assert_eq!(after["daemon_pid"], before["daemon_pid"]);
+    }
 }
 
 /// Who waits ends with the daemon as a client does.
