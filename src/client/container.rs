@@ -148,7 +148,7 @@ pub fn missing_for_container(
     directory: &Path,
 ) -> Option<(String, String)> {
     let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
-    let directory = directory.display().to_string();
+    let shown = directory.display();
     let missing = words.iter().enumerate().find_map(|(nth, word)| {
         let (engine, rest) = (word.rsplit('/').next()?, &words[nth + 1..]);
         let starts = |verbs: &[&str]| rest.iter().any(|word| verbs.contains(&&**word));
@@ -156,13 +156,13 @@ pub fn missing_for_container(
         let missing = match (engine, device) {
             ("apptainer" | "singularity", None) if directory.starts_with("/tmp") => return None,
             ("apptainer" | "singularity", _) if starts(&["exec", "run", "shell", "start"]) => {
-                format!("--bind {directory}")
+                format!("--bind {shown}")
             }
             ("enroot", _) if starts(&["start"]) => {
-                format!("--mount {directory}:{directory} {passed_on}")
+                format!("--mount {shown}:{shown} {passed_on}")
             }
             ("srun", _) if rest.iter().any(|word| word.starts_with("--container-")) => {
-                format!("--container-mounts={directory}:{directory}")
+                format!("--container-mounts={shown}:{shown}")
             }
             ("podman", Some(device)) if starts(&["run", "create"]) => {
                 format!("the options of: mig-mps env {device} --format podman")
@@ -171,16 +171,25 @@ pub fn missing_for_container(
                 format!("the options of: mig-mps env {device} --format docker")
             }
             ("docker" | "nerdctl" | "podman", None) if starts(&["run", "create"]) => {
-                format!("--volume {directory}:{directory} {passed_on}")
+                format!("--volume {shown}:{shown} {passed_on}")
             }
             _ => return None,
         };
         Some((engine.to_owned(), missing))
     })?;
     let options = OPTIONS_OF_ENGINES.map(|name| std::env::var(name).unwrap_or_default());
-    let has_it = words.iter().any(|word| word.contains(&directory))
-        || options.iter().any(|option| option.contains(&directory));
+    let has_it = words.iter().any(|word| provides(word, directory))
+        || options.iter().any(|option| provides(option, directory));
     (!has_it).then_some(missing)
+}
+
+/// True if a word such as `--bind=/run:/run:ro` has the directory, one above it, or one in it, or names a device in the CDI
+/// file.
+fn provides(word: &str, directory: &Path) -> bool {
+    let mut paths = word.split(['=', ':', ',']).map(Path::new);
+    word.contains(&*directory.to_string_lossy())
+        || word.contains(CDI_KIND)
+        || paths.any(|path| path.parent().is_some() && directory.starts_with(path))
 }
 
 /// The kind of the devices, before `=` in `--device mig-mps/device=NAME`.

@@ -246,8 +246,13 @@ fn run_says_what_a_container_needs() {
         );
     }
     let bound = format!("--bind={run_dir}");
+    let above = sim.node.run_dir().parent().unwrap().display();
+    let above = format!("/opt:/opt,{above}:{above}:ro");
     for words in [
         &["apptainer", "exec", &bound, "image", "true"][..],
+        &["apptainer", "exec", "--bind", &above, "image", "true"],
+        &["podman", "run", "--device", "mig-mps/device=0.2", "image"],
+        &["docker", "run", "--device=mig-mps/device=0.2", "image"],
         &["apptainer", "pull", "image"],
         &["srun", "true"],
         &["true"],
