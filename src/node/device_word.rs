@@ -254,7 +254,7 @@ pub fn device_order(gpu: Option<u32>, key: &DeviceKey, name: &str) -> impl Ord +
 
 /// Returns the key by which names sort, so that `0.10` follows `0.9`: runs of digits, which sort before others as
 /// numbers, and runs of other characters.
-fn name_order(name: &str) -> Vec<Result<u64, String>> {
+pub(super) fn name_order(name: &str) -> Vec<Result<u64, String>> {
     let mut parts = Vec::new();
     let mut rest = name;
     while let Some(first) = rest.chars().next() {

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::super::device_word::{Candidate, WITH_LOGS, devices, select};
+use super::super::device_word::{Candidate, WITH_LOGS, devices, name_order, select};
 use super::Detail;
 use super::probe::log_path;
 use crate::failure::Failure;
@@ -246,11 +246,9 @@ impl Logs {
 
     /// Names the devices with logs, for a word that means none; `None` if there are none.
     pub fn hint(&self, word: &str) -> Option<String> {
-        let titles: Vec<String> = self
-            .all
-            .iter()
-            .map(|logs| logs.title().to_owned())
-            .collect();
+        let titles = self.all.iter().map(|logs| logs.title().to_owned());
+        let mut titles: Vec<String> = titles.collect();
+        titles.sort_by_cached_key(|title| name_order(title));
         (!titles.is_empty()).then(|| devices(word, &titles, WITH_LOGS))
     }
 
