@@ -15,7 +15,7 @@ use super::private_directory::{end_left, end_processes};
 use crate::error::{CommandError, Result, failed};
 use crate::failure::ExitStatus;
 use crate::host::{
-    Environment, Host, KEEP, Pid, bounded, caller, clean_command, run_as, user_name,
+    Environment, Host, KEEP, Pid, Process, bounded, caller, clean_command, run_as, user_name,
 };
 use crate::node::{Device, Node, Served, observe_records};
 use crate::render::note;
@@ -101,6 +101,13 @@ impl PrivateDevice {
     ) -> Result<Self> {
         let is_gone = || {
             let (name, path) = (&device.name, directory.display());
+            if keeper.is_elsewhere(&directory) {
+                return failed(format_args!(
+                    "cannot join the programs on {name}: the mount namespace of this program (a container) does not have the \
+                     directory of their daemon, {path}"
+                ))
+                .hint("set TMPDIR to a directory that all programs of the job have");
+            }
             failed(format_args!(
                 "cannot join the programs on {name}: the directory of their daemon, {path}, was removed or emptied"
             ))
@@ -155,7 +162,7 @@ impl Drop for PrivateDevice {
 /// A connection with the process that keeps a daemon. The daemon goes on until all are closed.
 struct KeeperConnection {
     stream: UnixStream,
-    /// The process id of the keeper; 0 if it is in a pid namespace that cannot be seen.
+    /// The process id of the keeper.
     pid: Pid,
 }
 
@@ -203,10 +210,21 @@ impl KeeperConnection {
     }
 
     fn is_keeper_stopped(&self) -> bool {
-        // The kernel tells the process id of the machine, whatever a test shows below another root.
-        let keeper = Host::at(Path::new("/")).process(self.pid);
-        keeper.is_some_and(|keeper| keeper.is_stopped)
+        process(self.pid).is_some_and(|keeper| keeper.is_stopped)
     }
+
+    /// True if this path leads to another place for the keeper.
+    fn is_elsewhere(&self, directory: &Path) -> bool {
+        let own = Pid(std::process::id());
+        let [own, keepers] = [own, self.pid].map(|pid| process(pid)?.directory_at(directory));
+        own.zip(keepers)
+            .is_some_and(|(own, keepers)| own != keepers)
+    }
+}
+
+/// Returns a process by its id on the machine, which the kernel tells whatever a test shows below another root.
+fn process(pid: Pid) -> Option<Process> {
+    Host::at(Path::new("/")).process(pid)
 }
 
 /// Refuses a device that a daemon of mig-mps serves.
@@ -295,11 +313,14 @@ fn start_keeper(environment: &Environment, device: &Device, socket: &str) -> Res
     )))
 }
 
-/// Returns the name of the socket: programs of one user, one job and one device meet there.
+/// Returns the name of the socket: programs of one user, one pid namespace, one job and one device meet there. A daemon ends
+/// with its pid namespace, such as that of a container, and its process is not seen in another one.
 fn socket(environment: &Environment, device: &Device) -> String {
-    let job = environment.host.own_job(|name| std::env::var_os(name));
+    let host = &environment.host;
+    let namespace = host.pid_namespace().unwrap_or_default();
+    let job = host.own_job(|name| std::env::var_os(name));
     let job = job.as_deref().unwrap_or("-");
-    format!("mig-mps {} {job} {}", caller(), device.uuid)
+    format!("mig-mps {} {namespace} {job} {}", caller(), device.uuid)
 }
 
 /// Refuses a socket of another user, who has taken its name. Returns the process id of the keeper.

@@ -23,6 +23,101 @@ fn a_daemon_of_another_machine_is_left_alone_in_a_shared_directory() {
     nothing_is_left(&sim);
 }
 
+/// A command in a container: it has its own processes, and the host's network and /tmp. They end with the command.
+fn contained(command: &Command) -> Command {
+    let namespace = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    testkit::under(&namespace, command)
+}
+
+/// The end of a container is the end of every daemon in it.
+#[test]
+fn containers_do_not_share_a_daemon() {
+    needs_root!();
+    let sim = Sim::with("h200", 1);
+    let start = || {
+        let hold = private(&sim, &["--", "cuda-app", "hold"]);
+        let mut app = App::start(contained(&hold));
+        let up = app.wait_up();
+        assert!(up.ends_with("mps yes"), "{up}");
+        app
+    };
+    let (first, second) = (start(), start());
+    assert_eq!((daemons(&sim), keepers(&sim).len()), (2, 2));
+    kill(first.pid());
+    wait_until("the first container ends", || daemons(&sim) == 1);
+    let ended = second.finish();
+    assert!(ended.status.success(), "{ended:?}");
+    assert_eq!(daemons(&sim), 0);
+}
+
+/// Its pids mean nothing elsewhere, and its processes are not seen.
+#[test]
+fn what_is_left_in_a_container_is_left_alone_by_others() {
+    needs_root!();
+    let sim = Sim::with("h200", 1);
+    let hold = private(&sim, &["--", "cuda-app", "hold"]);
+    // The first process of a container ends all others with it.
+    let init = ["sh", "-c", "\"$@\"; read line || true", "sh"];
+    let mut app = App::start(contained(&testkit::under(&init, &hold)));
+    assert!(app.wait_up().ends_with("mps yes"));
+    // Others have these words behind their own.
+    let found = |words: &str, program: &str| {
+        let mut found = sim.node.processes(words);
+        found.retain(|pid| {
+            fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|path| path.ends_with(program))
+        });
+        found
+    };
+    for words in [" keep --device ", "run --private"] {
+        let running = found(words, "mig-mps");
+        assert_eq!(running.len(), 1);
+        kill(running[0]);
+    }
+    wait_until("the program ends", || {
+        found("cuda-app hold", "cuda-app").is_empty()
+    });
+    let left = directories(place(&sim));
+    let record = left[0].join(sim.uuid("0")).join("device.json");
+    let recorded = fs::read(&record).unwrap();
+    assert_eq!((left.len(), daemons(&sim)), (1, 1));
+    let mut other = contained(&private(&sim, &["--", "cuda-app", "run", "0"]));
+    let ran = Ran::of(&mut other).ended(0);
+    assert_contains(&ran.stdout, "mps yes");
+    assert_eq!((directories(place(&sim)), daemons(&sim)), (left, 1));
+    assert_eq!(fs::read(&record).unwrap(), recorded);
+    assert!(app.finish().status.success());
+}
+
+/// As with `apptainer exec --contain`: the ranks of a job see each other's processes, and not each other's directories.
+#[test]
+fn a_directory_in_another_mount_namespace_is_named() {
+    needs_root!();
+    let sim = Sim::with("h200", 1);
+    let shared = place(&sim).join("tmp");
+    fs::create_dir(&shared).unwrap();
+    let with_shared = |words: &[&str]| {
+        let mut command = private(&sim, words);
+        command.env("TMPDIR", &shared);
+        command
+    };
+    let mut app = App::start(with_shared(&["--", "cuda-app", "hold"]));
+    assert!(app.wait_up().ends_with("mps yes"));
+    let script = format!("mount -t tmpfs none {} && exec \"$@\"", shared.display());
+    let contained = ["unshare", "--mount", "sh", "-c", &script, "sh"];
+    let joining = testkit::under(&contained, &with_shared(&["--", "true"]));
+    let refused = Ran::of(&mut { joining }).ended(125).stderr;
+    assert_contains(
+        &refused,
+        &format!(
+            "error: cannot join the programs on 0: the mount namespace of this program (a container) does not have the \
+             directory of their daemon, {}\n\
+             hint: set TMPDIR to a directory that all programs of the job have\n",
+            directories(&shared)[0].display()
+        ),
+    );
+    assert!(app.finish().status.success());
+}
+
 /// As by `trap 'rm -rf $TMPDIR/*' EXIT` of a job's script.
 fn remove_directories(sim: &Sim) {
     for directory in directories(place(sim)) {

@@ -599,6 +599,12 @@ fn a_container_needs_the_directory_above() {
     }
 }
 
+/// The name of the socket at which root's programs on the first device meet.
+fn socket(sim: &Sim) -> String {
+    let namespace = fs::metadata("/proc/self/ns/pid").unwrap().ino();
+    format!("mig-mps 0 {namespace} - {}", sim.uuid("0"))
+}
+
 /// Another user can take the name of the socket, and gets nothing by it.
 #[test]
 fn a_stranger_on_the_socket_is_named() {
@@ -607,7 +613,7 @@ fn a_stranger_on_the_socket_is_named() {
         return;
     }
     let sim = Sim::with("h200", 1);
-    let name = format!("mig-mps 0 - {}", sim.uuid("0"));
+    let name = socket(&sim);
     let script = "import os, socket, sys, time\nos.setgid(65534); os.setuid(65534)\n\
         s = socket.socket(socket.AF_UNIX); s.bind('\\0' + sys.argv[1]); s.listen()\n\
         print('up', flush=True); time.sleep(600)";
@@ -633,7 +639,7 @@ fn a_stranger_who_joins_does_not_keep_a_daemon() {
     }
     let sim = Sim::with("h200", 1);
     let app = holding(&sim, &[]);
-    let name = format!("mig-mps 0 - {}", sim.uuid("0"));
+    let name = socket(&sim);
     let script = "import os, socket, sys, time\nos.setgid(65534); os.setuid(65534)\n\
         s = socket.socket(socket.AF_UNIX); s.connect('\\0' + sys.argv[1])\n\
         print(len(s.recv(100)), flush=True); time.sleep(600)";
