@@ -275,11 +275,6 @@ impl LocalRank {
         })
     }
 
-    /// Returns the number of ranks on the node if this is the first of more than `count`.
-    pub fn crowd(self, count: usize) -> Option<usize> {
-        self.size.filter(|size| self.rank == 0 && *size > count)
-    }
-
     /// Returns the number of ranks on the node if this is the first one, which speaks for all, and the launcher tells.
     pub fn ranks_if_first(self) -> Option<usize> {
         self.size.filter(|_| self.rank == 0)

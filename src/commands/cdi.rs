@@ -166,11 +166,14 @@ fn update(
     let wanted = wanted.filter(|_| ending != Ending::Failed);
     let is_wanted = wanted.unwrap_or(before.is_some());
     let current = || {
-        let node = is_wanted
-            .then(|| observe_records(environment))
-            .transpose()?;
-        let text = node.map(|node| specification(environment, &node, before.as_deref()));
-        text.map_or(Ok(None), |text| text)
+        if !is_wanted {
+            return Ok(None);
+        }
+        specification(
+            environment,
+            &observe_records(environment)?,
+            before.as_deref(),
+        )
     };
     if current()? == before {
         return Ok(());

@@ -97,7 +97,7 @@ pub(super) fn refuse_too_many(copies: usize) -> Result<()> {
 }
 
 /// A copy that was started.
-struct RunningCopies {
+struct RunningCopy {
     child: Child,
     handle: ProcessHandle,
     /// Its exit status, once it has exited.
@@ -193,7 +193,7 @@ fn start(
     copy: &Copy,
     forwarding: &Forwarding,
     ends_with_caller: EndWithCaller,
-) -> Result<RunningCopies> {
+) -> Result<RunningCopy> {
     let mut command = command(words, &copy.variables);
     if ends_with_caller == EndWithCaller::Yes {
         end_with_caller(&mut command);
@@ -207,7 +207,7 @@ fn start(
         .start_child(command.process_group(0))
         .map_err(|error| not_started(&command, &error))?;
     let handle = ProcessHandle::open(Pid(child.id())).map_err(io::Error::from)?;
-    Ok(RunningCopies {
+    Ok(RunningCopy {
         child,
         handle,
         status: None,
@@ -216,7 +216,7 @@ fn start(
 
 /// Passes on all output until every copy has exited, and all their outputs are closed.
 fn attend(
-    running: &mut [RunningCopies],
+    running: &mut [RunningCopy],
     outputs: &mut [CopyOutput],
     forwarding: &Forwarding,
 ) -> Result<()> {
@@ -248,7 +248,7 @@ fn attend(
     }
 }
 
-impl RunningCopies {
+impl RunningCopy {
     /// Waits for the copy, which has exited.
     fn wait(&mut self, forwarding: &Forwarding) -> io::Result<()> {
         forwarding.remove(self.child.id());
@@ -258,7 +258,7 @@ impl RunningCopies {
 }
 
 /// Ends all copies, within a limit.
-fn end_all(running: &mut [RunningCopies], forwarding: &Forwarding) {
+fn end_all(running: &mut [RunningCopy], forwarding: &Forwarding) {
     forwarding.terminate();
     let until = Instant::now() + LIMIT;
     for copy in running.iter() {

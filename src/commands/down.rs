@@ -407,7 +407,7 @@ fn remark_on_what_stays(node: &Node, args: &DownArgs, asked: &[String]) {
         let why = if args.destroy_unmanaged {
             "they hold other devices"
         } else {
-            "they are not known to be made by mig-mps (--destroy-unmanaged destroys those, too), or hold other devices"
+            "they are not known to be made by mig-mps (--destroy-unmanaged destroys those), or hold other devices"
         };
         let staying = staying.join("\n  ");
         note(&format!("These GPU instances stay: {why}:\n  {staying}"));

@@ -23,8 +23,8 @@ use crate::state::{DeviceRecord, RunDir};
 ///
 /// For a timer that runs it every minute (see `mig-mps systemd`). Asks nothing and disrupts nobody. Also ends servers
 /// without clients that outlived their daemons, and reports programs outside MPS. Does nothing while another change is in
-/// progress, and never starts what `down` has stopped. After five starts of a device within an hour it gives that device up: the state is then `failing`,
-/// and the exit status 3, until `restart` or `up` starts it.
+/// progress, and never starts what `down` has stopped. After five starts of a device within an hour it gives that device
+/// up: the state is then `failing`, and the exit status 3, until `restart` or `up` starts it.
 #[derive(Args, Debug)]
 pub struct HealArgs {
     #[command(flatten)]

@@ -38,14 +38,16 @@ const NCCL_RANKS: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
 
 /// Warns of ranks that NCCL refuses: two on a device, and two on MIG devices of one GPU.
 pub(super) fn warn_of_nccl(rank: LocalRank, devices: &[&DeviceKey], map: Map) {
-    if let Some(ranks) = rank.crowd(devices.len()) {
+    let Some(ranks) = rank.ranks_if_first() else {
+        return;
+    };
+    if ranks > devices.len() {
         let devices = host::count(devices.len(), "device");
         note(&format!(
             "{ranks} ranks share {devices}, and NCCL takes one rank on each: it fails with \"Duplicate GPU detected\". \
              Start a rank for each device, or let the ranks communicate by gloo or MPI."
         ));
-    } else if rank.ranks_if_first().is_some()
-        && rank.parts_of_a_gpu(devices, map)
+    } else if rank.parts_of_a_gpu(devices, map)
         && host::variable(NCCL_RANKS).is_none_or(|value| value != "1")
     {
         note(&format!(

@@ -4,7 +4,7 @@
 //! another machine.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -314,12 +314,12 @@ fn remark_on_pods(environment: &Environment, plan: &Plan) {
         return;
     }
     let users = plan.starts().map(Start::serve);
-    let users: BTreeMap<String, String> = users
+    let remarks: BTreeSet<String> = users
         .filter(|serve| matches!(serve, Serve::User(_)))
-        .filter_map(|serve| Some((serve.to_string(), serve.limits_of_pods()?)))
+        .filter_map(|serve| Some(format!("serve = \"{serve}\": {}.", serve.limits_of_pods()?)))
         .collect();
-    for (serve, limits) in users {
-        note(&format!("serve = \"{serve}\": {limits}."));
+    for remark in remarks {
+        note(&remark);
     }
 }
 

@@ -139,7 +139,7 @@ fn down_destroys_them_only_with_its_option() {
     let ran = sim
         .run(&["down", "--disable-mig", "--yes", "--force"])
         .ended(0);
-    assert_contains(&ran.stderr, "(--destroy-unmanaged destroys those, too)");
+    assert_contains(&ran.stderr, "(--destroy-unmanaged destroys those)");
     assert_eq!(instances(&sim, 0), ["1g.10gb at 6"]);
     let asked = sim.run(&["down", "--destroy-unmanaged"]).ended(4);
     assert_contains(&asked.stderr, "this would destroy GPU 0 1g.10gb at slice 6");
