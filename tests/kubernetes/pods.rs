@@ -134,6 +134,31 @@ fn a_refusal_names_the_pods_of_clients() {
     );
 }
 
+/// As a kubelet answers on a node with many pods and devices: its limit is 16 MiB.
+#[test]
+fn a_long_list_of_pods_is_read() {
+    let (sim, kubelet, _plugin) = cluster();
+    kubelet.admit("default/many", "example.org/x", &"x".repeat(5 << 20));
+    kubelet.admit("default/small-0", SMALL, "0.0::1");
+    await_pods(&sim, &["default/small-0"]);
+}
+
+#[test]
+fn a_list_that_cannot_be_got_or_written_is_named_with_its_reason() {
+    let (sim, _kubelet, plugin) = cluster();
+    let file = sim.node.run_dir().join("pods.json");
+    wait_until("the plugin has written the pods", || file.exists());
+    let unknown = "a change of the node will not know of pods without programs: ";
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    fs::write(file.join("of-somebody"), "").unwrap();
+    let why = format!("{}: it is a directory with other files", file.display());
+    plugin.await_line(&format!("{unknown}{why}"), 1);
+    fs::remove_file(sim.machine("var/lib/kubelet/pod-resources/kubelet.sock")).unwrap();
+    let why = "the kubelet does not list them: No such file or directory";
+    plugin.await_line(&format!("{unknown}{why}"), 1);
+}
+
 /// Pods that were not listed for a minute are unknown.
 #[test]
 fn an_old_list_of_pods_is_no_evidence() {

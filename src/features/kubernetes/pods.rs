@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::sync::watch::Receiver;
-use tokio::time::{sleep, timeout};
-use tonic::transport::Endpoint;
+use tokio::time::sleep;
 
 use super::offer::{DOMAIN, Offers, device_of};
-use super::registration::{Kubelet, said_by};
+use super::registration::{Kubelet, ask};
 use super::v1::pod_resources_lister_client::PodResourcesListerClient;
 use super::v1::{ListPodResourcesRequest, PodResources};
-use crate::host::{Environment, bounded, printable};
+use crate::host::Environment;
 use crate::render::note;
 use crate::state::RunDir;
 use crate::state::record::{PodShare, PodsFile};
@@ -23,6 +22,9 @@ const PERIOD: Duration = Duration::from_secs(5);
 /// The time that the kubelet may take to answer.
 const LIMIT: Duration = Duration::from_secs(5);
 
+/// The most bytes of an answer, as the kubelet has it for its own clients.
+const LONGEST_ANSWER: usize = 16 << 20;
+
 /// Writes the pods that hold shares, again and again.
 pub async fn keep_pods(
     kubelet: Kubelet,
@@ -32,16 +34,15 @@ pub async fn keep_pods(
     let run_dir = RunDir::at(&environment.roots_run_dir());
     let mut said = None;
     loop {
-        let written = match list(&kubelet).await {
-            Ok(pods) => write(&run_dir, environment, &pods, &offers.borrow()),
-            Err(why) => Err(why),
+        let problem = match list(&kubelet).await {
+            Ok(pods) => write(&run_dir, environment, &pods, &offers.borrow()).err(),
+            Err(why) => Some(format!("the kubelet does not list them: {why}")),
         };
-        let problem = written.err();
         if problem != said
             && let Some(why) = &problem
         {
             note(&format!(
-                "a change of the node will not know of pods without programs: the kubelet does not list them: {why}"
+                "a change of the node will not know of pods without programs: {why}"
             ));
         }
         said = problem;
@@ -50,18 +51,13 @@ pub async fn keep_pods(
 }
 
 async fn list(kubelet: &Kubelet) -> Result<Vec<PodResources>, String> {
-    let listing = async {
-        let path = format!("unix:{}", kubelet.pods.display());
-        let channel = Endpoint::from_shared(path).map_err(|error| error.to_string())?;
-        let channel = channel.connect().await.map_err(|error| said_by(&error))?;
-        let mut client = PodResourcesListerClient::new(channel);
-        let listed = client.list(ListPodResourcesRequest {}).await;
-        listed
-            .map(|response| response.into_inner().pod_resources)
-            .map_err(|status| bounded(&printable(status.message())).into_owned())
+    let call = async |channel| {
+        let client = PodResourcesListerClient::new(channel);
+        let mut client = client.max_decoding_message_size(LONGEST_ANSWER);
+        client.list(ListPodResourcesRequest {}).await
     };
-    let listed = timeout(LIMIT, listing).await;
-    listed.unwrap_or_else(|_| Err(format!("no answer within {} s", LIMIT.as_secs())))
+    let listed = ask(&kubelet.pods, LIMIT, call).await?;
+    Ok(listed.pod_resources)
 }
 
 fn write(

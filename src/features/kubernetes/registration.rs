@@ -14,7 +14,8 @@ use tokio::sync::watch::Receiver;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_stream::wrappers::UnixListenerStream;
-use tonic::transport::{Endpoint, Server};
+use tonic::transport::{Channel, Endpoint, Server};
+use tonic::{Response, Status};
 
 use super::offer::Offers;
 use super::plugin::{OPTIONS, Plugin, Streams};
@@ -213,27 +214,33 @@ async fn register(resource: &str, kubelet: &Kubelet, endpoint: &str) -> Result<(
         resource_name: resource.to_owned(),
         options: Some(OPTIONS),
     };
-    let registering = async {
-        let path = format!("unix:{}", kubelet.socket().display());
+    let call = async |channel| RegistrationClient::new(channel).register(request).await;
+    ask(&kubelet.socket(), REGISTRATION_LIMIT, call)
+        .await
+        .map(drop)
+}
+
+/// Calls the kubelet at one of its sockets. Returns its answer, or the reason why there is none within the limit.
+pub async fn ask<T>(
+    socket: &Path,
+    limit: Duration,
+    call: impl AsyncFnOnce(Channel) -> Result<Response<T>, Status>,
+) -> Result<T, String> {
+    let asking = async {
+        let path = format!("unix:{}", socket.display());
         let channel = Endpoint::from_shared(path).map_err(|error| error.to_string())?;
         let channel = channel.connect().await.map_err(|error| said_by(&error))?;
-        let mut client = RegistrationClient::new(channel);
-        let answer = client.register(request).await;
-        answer
-            .map(drop)
+        call(channel)
+            .await
+            .map(Response::into_inner)
             .map_err(|status| bounded(&printable(status.message())).into_owned())
     };
-    match timeout(REGISTRATION_LIMIT, registering).await {
-        Ok(registered) => registered,
-        Err(_) => Err(format!(
-            "no answer within {} s",
-            REGISTRATION_LIMIT.as_secs()
-        )),
-    }
+    let asked = timeout(limit, asking).await;
+    asked.unwrap_or_else(|_| Err(format!("no answer within {} s", limit.as_secs())))
 }
 
 /// Returns the words of the error that is behind an error of tonic.
-pub fn said_by(error: &dyn std::error::Error) -> String {
+fn said_by(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(source) => said_by(source),
         None => error.to_string(),
