@@ -213,7 +213,7 @@ impl<'a> Watch<'a> {
             DeviceState::Ready | DeviceState::NoServerYet => None,
             DeviceState::Busy | DeviceState::Hidden => {
                 let mut before = self.offers.devices.iter();
-                match before.find(|offered| offered.name == device.name) {
+                match before.find(|offered| offered.uuid == device.uuid) {
                     Some(offered) => offered.ill.clone(),
                     None => Some("its daemon has not been asked yet".to_owned()),
                 }
@@ -240,7 +240,7 @@ impl<'a> Watch<'a> {
             }
             if self.offers != before {
                 tell(&before, &self.offers);
-                if names(&before) != names(&self.offers) && devices_changed.send(()).is_err() {
+                if uuids(&before) != uuids(&self.offers) && devices_changed.send(()).is_err() {
                     return;
                 }
                 let _ = to.send(self.offers.clone());
@@ -259,9 +259,9 @@ fn numa_node_near(host: &Host, gpu: &str) -> Option<i64> {
     (node >= 0).then_some(node)
 }
 
-fn names(offers: &Offers) -> Vec<&str> {
+fn uuids(offers: &Offers) -> Vec<&str> {
     let devices = offers.devices.iter();
-    devices.map(|offered| offered.name.as_str()).collect()
+    devices.map(|offered| offered.uuid.as_str()).collect()
 }
 
 /// Says what has changed: a line for each resource, and one for each device whose health did.
