@@ -371,7 +371,7 @@ pub struct OutsideMps {
     pub workload: Option<Workload>,
     /// The systemd service that it belongs to; null if there is none, or it cannot be seen.
     pub unit: Option<String>,
-    /// systemd has started this process itself.
+    /// True if it is the only process of its service that systemd has started itself.
     #[serde(skip)]
     pub is_main: bool,
     /// Device memory in use; null if the driver does not report it.

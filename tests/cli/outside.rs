@@ -106,17 +106,24 @@ fn what_has_a_supervisor_is_ended_by_it() {
         sim.node.node().show_in_cgroup(pid, &group).unwrap();
         assert_contains(&to_root(&sim), remedy);
     }
-    sim.node
-        .node()
-        .show_in_cgroup(pid, "/system.slice/train@1.service")
-        .unwrap();
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let (before, after) = stat.split_once(") S ").unwrap();
-    let (_, after) = after.split_once(' ').unwrap();
-    sim.fake_proc(pid, "stat", &format!("{before}) S 1 {after}"));
+    let show_below_init = |pid: u32| {
+        let node = sim.node.node();
+        node.show_in_cgroup(pid, "/system.slice/train@1.service")
+            .unwrap();
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        // After the name come the state and the parent.
+        let (name, rest) = stat.split_once(") ").unwrap();
+        let after = rest.splitn(3, ' ').nth(2).unwrap();
+        sim.fake_proc(pid, "stat", &format!("{name}) S 1 {after}"));
+    };
+    show_below_init(pid);
     let what = to_root(&sim);
     assert_contains(&what, "MiB, train@1.service) computes");
     assert_contains(&what, "; `systemctl stop train@1.service` ends it");
+    // Of two, one was left by its parent, such as a job of cron.
+    let other = sim.process("other");
+    show_below_init(other.0.id());
+    assert_contains(&to_root(&sim), &kill);
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub(super) fn find(host: &Host, table: &ProcessTable, nvml: Nvml, node: &mut Nod
                 (Some(before), Some(now)) if before.started == now.started => {
                     let usage = second.compute.iter().find(|usage| usage.pid == pid);
                     let memory = usage.and_then(|usage| usage.memory);
-                    found.push(read(host, node, device, &now, memory));
+                    found.push(read((host, table), node, device, &now, memory));
                 }
                 (None, None) => unseen += 1,
                 _ => {}
@@ -83,7 +83,7 @@ fn is_mps(node: &Node, table: &ProcessTable, process: &Process) -> bool {
 }
 
 fn read(
-    host: &Host,
+    (host, table): (&Host, &ProcessTable),
     node: &Node,
     device: &Device,
     process: &Process,
@@ -102,7 +102,7 @@ fn read(
         unit: Holder::of(process)
             .unit
             .filter(|unit| is_system_service(unit)),
-        is_main: process.parent == INIT,
+        is_main: is_main(table, process),
         memory,
         age: process.age(),
         is_served: served.is_some() || has_unmanaged,
@@ -117,6 +117,16 @@ fn read(
 
 /// The process that starts services.
 const INIT: Pid = Pid(1);
+
+/// True if init is the parent of this process, and of no other one in its unit: one that was left by its parent, such as a
+/// job of cron, has init as its parent as well.
+fn is_main(table: &ProcessTable, process: &Process) -> bool {
+    let unit = Holder::of(process).unit;
+    let mut others = table
+        .children(INIT)
+        .filter(|other| other.pid != process.pid);
+    process.parent == INIT && !others.any(|other| Holder::of(other).unit == unit)
+}
 
 /// True for a service that is not a user's whole session, `user@1000.service`.
 fn is_system_service(unit: &str) -> bool {
