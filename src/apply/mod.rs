@@ -22,4 +22,4 @@ pub use error::ApplyError;
 pub use journal::{pick_up, read as read_journal, record_missing};
 pub use mig_mode::{held, wait_for_holders};
 pub use run::{Allowed, ApplyContext, OnFailure, Progress, StepOf, run};
-pub use start_check::{check_starts, has_recorded_id};
+pub use start_check::{begin_lookups, check_starts, has_recorded_id};

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use super::error::{ApplyError, Cause, FailedStep};
 use crate::host::{
-    Access, Account, Directories, Directory, Environment, Made, MpsPrograms, Reader, Uid, caller,
-    check_lists, check_open_files, group_named, readers, user_name,
+    Access, Account, Directories, Directory, Environment, Made, MpsPrograms, Reader, Uid,
+    begin_group_lookup, caller, check_lists, check_open_files, group_named, readers, user_name,
 };
 use crate::mps::{Daemon, LaunchOptions, LogFile};
 use crate::node::{Device, Node};
@@ -36,6 +36,14 @@ pub fn check_starts(
         run_dir: RunDir::at(&directories.run),
         programs: environment.mps_programs().unwrap_or_default(),
     };
+    begin_lookups(plan.starts().map(Start::serve));
+    for start in plan.starts() {
+        if let Serve::User(name) = start.serve()
+            && let Ok(Some(account)) = Account::named(name)
+        {
+            account.begin_groups_lookup();
+        }
+    }
     let mut error = ApplyError::default();
     for gpu in &mut plan.gpus {
         for step in &mut gpu.steps {
@@ -179,6 +187,17 @@ pub fn recorded_id(run_dir: &RunDir, record: &DeviceRecord, serve: &Serve) -> Op
             _ => None,
         },
     )
+}
+
+/// Begins the lookups of all users and groups that are served, side by side.
+pub fn begin_lookups<'a>(serves: impl Iterator<Item = &'a Serve>) {
+    for serve in serves {
+        match serve {
+            Serve::User(name) => Account::begin_lookup(name),
+            Serve::Group(name) => begin_group_lookup(name),
+            Serve::OneAtATime | Serve::All | Serve::Own => {}
+        }
+    }
 }
 
 /// Asks the name service for the id of the user or group that a daemon is for; `None` if it is for no single one.

@@ -346,6 +346,7 @@ fn remark_on_boot(args: &UpArgs, environment: &Environment, profile: &Profile) {
 /// a hint.
 fn unserved(profile: &Profile, environment: &Environment) -> Vec<(Serve, String, Option<String>)> {
     let serves = profile.serves.iter();
+    apply::begin_lookups(serves.clone().map(|(serve, _)| serve));
     serves
         .filter_map(|(serve, _)| {
             let (why, hint) = missing(serve, Some(environment)).unwrap_or_else(|error| {
@@ -364,6 +365,7 @@ pub fn refuse_unknown_accounts(
     environment: &Environment,
     caller: Uid,
 ) -> Result<()> {
+    apply::begin_lookups(profile.serves.iter().map(|(serve, _)| serve));
     let mut mistakes = Vec::new();
     for (serve, span) in &profile.serves {
         mistakes.extend(unknown(profile, environment, serve, *span)?);

@@ -136,8 +136,7 @@ impl<K: Clone + Ord + Send, V: Clone + Send> Lookups<K, V> {
             if left.is_zero() {
                 return Err(no_answer());
             }
-            self.start(key.clone())?;
-            lookups.insert(key.clone(), Lookup::Running);
+            self.start(&mut lookups, key.clone())?;
         }
         let start = Instant::now();
         let is_running = |lookups: &mut BTreeMap<K, Lookup<V>>| {
@@ -152,15 +151,32 @@ impl<K: Clone + Ord + Send, V: Clone + Send> Lookups<K, V> {
         answer.unwrap_or_else(|| Err(no_answer()))
     }
 
-    /// Starts a lookup in a thread. The caller has locked the lookups.
-    fn start(&'static self, key: K) -> io::Result<()> {
+    /// Begins a lookup whose answer will be needed, unless there is one. It does not wait.
+    fn begin(&'static self, key: K) {
+        let mut lookups = lock(&self.of_keys);
+        let is_needed = match lookups.get(&key) {
+            Some(Lookup::Running) => false,
+            other => other.and_then(Lookup::answer).is_none(),
+        };
+        if is_needed {
+            // Without a thread, it begins when the answer is needed.
+            let _ = self.start(&mut lookups, key);
+        }
+    }
+
+    /// Starts a lookup in a thread.
+    fn start(&'static self, lookups: &mut BTreeMap<K, Lookup<V>>, key: K) -> io::Result<()> {
+        let own = key.clone();
         let lookup = move || {
-            let answer = (self.find)(&key);
+            let answer = (self.find)(&own);
             let at = Instant::now();
-            lock(&self.of_keys).insert(key, Lookup::Answered { at, answer });
+            lock(&self.of_keys).insert(own, Lookup::Answered { at, answer });
             self.answered.notify_all();
         };
-        Builder::new().spawn(lookup).map(drop)
+        // The caller has locked the lookups.
+        Builder::new().spawn(lookup)?;
+        lookups.insert(key, Lookup::Running);
+        Ok(())
     }
 }
 
@@ -185,6 +201,11 @@ impl Account {
         USERS_BY_NAME.answer(&name.to_owned(), &FOR_DECISIONS)
     }
 
+    /// Begins the lookup of a user. A name service may take seconds for each.
+    pub fn begin_lookup(name: &str) {
+        USERS_BY_NAME.begin(name.to_owned());
+    }
+
     /// Returns the user with this uid, or `None` if there is none.
     pub fn of(uid: Uid) -> io::Result<Option<Self>> {
         USERS_BY_ID.answer(&uid, &FOR_DECISIONS)
@@ -194,6 +215,13 @@ impl Account {
     pub fn groups(&self) -> io::Result<Vec<u32>> {
         let name = CString::new(self.name.as_str())?;
         GROUPS_OF_USERS.answer(&(name, self.gid), &FOR_DECISIONS)
+    }
+
+    /// Begins the lookup of the groups of the user's processes.
+    pub fn begin_groups_lookup(&self) {
+        if let Ok(name) = CString::new(self.name.as_str()) {
+            GROUPS_OF_USERS.begin((name, self.gid));
+        }
     }
 }
 
@@ -210,6 +238,11 @@ impl From<User> for Account {
 /// Returns the id of the group with this name, or `None` if there is none.
 pub fn group_named(name: &str) -> io::Result<Option<u32>> {
     GROUPS_BY_NAME.answer(&name.to_owned(), &FOR_DECISIONS)
+}
+
+/// Begins the lookup of a group.
+pub fn begin_group_lookup(name: &str) {
+    GROUPS_BY_NAME.begin(name.to_owned());
 }
 
 /// Returns the name of a user, or the uid if there is none.
@@ -245,7 +278,7 @@ fn names_by_id(file: &str) -> BTreeMap<u32, String> {
 
 /// Returns the names in a file like `/etc/passwd`, for suggestions. Names of a directory service are not included.
 pub fn names_in(file: &Path) -> Vec<String> {
-    std::fs::read_to_string(file)
+    fs::read_to_string(file)
         .unwrap_or_default()
         .lines()
         .filter_map(|line| line.split_once(':'))
@@ -255,6 +288,7 @@ pub fn names_in(file: &Path) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
@@ -283,6 +317,22 @@ mod tests {
         let another = LookupTime::in_all(Duration::from_secs(60));
         assert_eq!(LOOKUPS.answer(&"later", &another).unwrap(), 5);
     }
+
+    /// None of these is answered before the others have begun.
+    #[test]
+    fn lookups_that_begin_early_run_side_by_side() {
+        static ALL: Barrier = Barrier::new(3);
+        static LOOKUPS: Lookups<u64, u64> = Lookups::by(|key| {
+            ALL.wait();
+            Ok(*key)
+        });
+        let time = LookupTime::without_answer(Duration::from_secs(10));
+        (0..3).for_each(|key| LOOKUPS.begin(key));
+        for key in 0..3 {
+            assert_eq!(LOOKUPS.answer(&key, &time).unwrap(), key);
+        }
+    }
+
     /// One after the other, and side by side.
     #[test]
     fn slow_answers_leave_the_time_to_the_next_lookup() {

@@ -28,7 +28,7 @@ mod user;
 mod walk;
 mod workload;
 
-pub use accounts::{Account, group_name, group_named, names_in, user_name};
+pub use accounts::{Account, begin_group_lookup, group_name, group_named, names_in, user_name};
 pub use acl::{Permission, check_lists, readers};
 pub use child::{Output, RunError, clean_command, run, run_as, start_apart};
 pub use directory::{Directory, written};

@@ -139,3 +139,33 @@ fn a_daemon_is_restarted_for_the_recorded_user() {
     assert_ne!(after["daemon_pid"], before);
     assert_eq!(after["servers"][0]["uid"], NOBODY);
 }
+
+/// Each lookup may take seconds.
+#[test]
+fn users_are_looked_up_side_by_side() {
+    needs_root!();
+    let sim = Sim::with("h200", 4);
+    let users = ["user:alice", "user:bob", "group:vision", "user:carol"];
+    let mut gpus = 0..;
+    let blocks = users.map(|user| {
+        let gpu = gpus.next().unwrap();
+        format!(
+            "[[gpu]]\nselect = {{ index = [{gpu}] }}\nmig = false\nmps = {{ serve = \"{user}\" }}\n"
+        )
+    });
+    let profile = sim.profile(&blocks.concat());
+    let mut up = sim.command(&["up", profile.to_str().unwrap(), "--yes"]);
+    up.env("LOOKUPS_TOGETHER", "4");
+    let refused = Ran::of(&mut in_silence(&sim, &up)).ended(2);
+    for name in [
+        "user \"alice\"",
+        "user \"bob\"",
+        "group \"vision\"",
+        "user \"carol\"",
+    ] {
+        assert_contains(
+            &refused.stderr,
+            &format!("there is no {name} on this machine"),
+        );
+    }
+}
