@@ -234,7 +234,7 @@ impl Shared<'_> {
         let is_marked = has_record && self.mark_leaving(record)?;
         if let Err(cause) = self.end_process(record, request) {
             let written = if is_marked {
-                self.run_dir.write_record(record)
+                self.run_dir.replace_record(record)
             } else {
                 Ok(())
             };
@@ -280,7 +280,7 @@ impl Shared<'_> {
 
     /// Records that a daemon leaves; returns false where the disk is full, which does not keep it.
     fn mark_leaving(&self, record: &DeviceRecord) -> Result<bool, Cause> {
-        let marked = self.run_dir.write_record(&DeviceRecord {
+        let marked = self.run_dir.replace_record(&DeviceRecord {
             leaving: true,
             ..record.clone()
         });

@@ -244,7 +244,7 @@ fn remove_mount_sources(
     }
     for found in run_dir.misplaced() {
         note(&format!(
-            "{}. Move it away before the next up.",
+            "{}. Move it away: mig-mps does not remove it.",
             printable(&found.why)
         ));
     }

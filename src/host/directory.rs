@@ -178,7 +178,8 @@ impl Directory {
         Ok(File::from(file.map_err(|error| self.at(name, error))?))
     }
 
-    /// Replaces a file atomically. A process that is killed meanwhile leaves its new content in `half_made`.
+    /// Replaces a file atomically. A process that is killed meanwhile leaves its new content in `half_made`, or in a file of
+    /// that name with a number before it.
     pub fn replace_file(
         &self,
         name: &str,
@@ -187,15 +188,15 @@ impl Directory {
         mode: u32,
     ) -> io::Result<()> {
         self.free_place(name, Made::File)?;
-        self.remove_file(half_made)?;
+        let half_made = self.free_unfinished(half_made, Made::File);
         let replaced = self
-            .create_file(half_made, mode)
+            .create_file(&half_made, mode)
             .and_then(|mut file| file.write_all(content))
             .map_err(|error| self.at(name.as_ref(), error))
-            .and_then(|()| self.rename(half_made, self, name));
+            .and_then(|()| self.rename(&half_made, self, name));
         if replaced.is_err() {
             // The disk may be full, and an incomplete file is of no use.
-            let _ = self.remove_file(half_made);
+            let _ = self.remove_file(&half_made);
         }
         replaced
     }

@@ -15,6 +15,9 @@ use super::{Directory, caller};
 const DEEPEST: u32 = 16;
 const MOST: u32 = 1000;
 
+/// The most names that are tried for an unfinished file.
+const MOST_NAMES: u32 = 100;
+
 /// The kind of a place.
 #[derive(Clone, Copy)]
 pub enum Made<'a> {
@@ -24,41 +27,76 @@ pub enum Made<'a> {
     Link(&'a dyn Fn(&Path) -> bool),
 }
 
+/// The content of a place.
+enum Found {
+    Nothing,
+    /// A file, link or directory of mig-mps.
+    Made,
+    /// A directory that holds nothing but directories.
+    Directories,
+    /// Anything else, described.
+    Other(&'static str),
+}
+
 impl Directory {
+    fn find(&self, name: &OsStr, made: Made<'_>) -> io::Result<Found> {
+        let Some(meta) = self.stat(name)? else {
+            return Ok(Found::Nothing);
+        };
+        Ok(Found::Other(
+            match (made, FileType::from_raw_mode(meta.st_mode)) {
+                (Made::File, FileType::RegularFile) | (Made::Directory, FileType::Directory) => {
+                    return Ok(Found::Made);
+                }
+                (Made::Link(is_ours), FileType::Symlink)
+                    if self.link(name).is_some_and(|to| is_ours(&to)) =>
+                {
+                    return Ok(Found::Made);
+                }
+                (_, FileType::Directory) if self.holds_only_directories(name)? => {
+                    return Ok(Found::Directories);
+                }
+                (_, FileType::Directory) => "it is a directory with other files",
+                (Made::Link(_), FileType::Symlink) => "it is another link",
+                (_, FileType::Symlink) => "it is a link: not followed",
+                (Made::File, _) => "it is not a regular file",
+                (Made::Directory, _) => "it is not a directory",
+                (Made::Link(_), _) => "it is not a link",
+            },
+        ))
+    }
+
     /// True if the place is taken by a directory that holds nothing but directories, and must be freed before anything is
     /// made there. Refuses what else mig-mps does not make there.
     pub fn is_to_be_freed(&self, name: impl AsRef<OsStr>, made: Made<'_>) -> io::Result<bool> {
         let name = name.as_ref();
-        let Some(meta) = self.stat(name)? else {
-            return Ok(false);
-        };
-        let what = match (made, FileType::from_raw_mode(meta.st_mode)) {
-            (Made::File, FileType::RegularFile) | (Made::Directory, FileType::Directory) => {
-                return Ok(false);
-            }
-            (Made::Link(is_ours), FileType::Symlink)
-                if self.link(name).is_some_and(|to| is_ours(&to)) =>
-            {
-                return Ok(false);
-            }
-            (_, FileType::Directory) if self.holds_only_directories(name)? => return Ok(true),
-            (_, FileType::Directory) => "it is a directory with other files",
-            (Made::Link(_), FileType::Symlink) => "it is another link",
-            (_, FileType::Symlink) => "it is a link: not followed",
-            (Made::File, _) => "it is not a regular file",
-            (Made::Directory, _) => "it is not a directory",
-            (Made::Link(_), _) => "it is not a link",
-        };
-        Err(self.at(name, refused(Fault::InTheWay, what)))
+        match self.find(name, made)? {
+            Found::Nothing | Found::Made => Ok(false),
+            Found::Directories => Ok(true),
+            Found::Other(what) => Err(self.at(name, refused(Fault::InTheWay, what))),
+        }
     }
 
-    /// Refuses a directory with other files in the place of an unfinished file, which is removed whatever else it is.
-    pub fn check_unfinished(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
+    /// Removes what mig-mps has made in a place, or a directory that holds nothing but directories. Returns false if
+    /// anything else is there, which stays.
+    pub fn remove_made(&self, name: impl AsRef<OsStr>, made: Made<'_>) -> io::Result<bool> {
         let name = name.as_ref();
-        if self.is_directory(name) {
-            self.is_to_be_freed(name, Made::File)?;
+        match self.find(name, made)? {
+            Found::Nothing => {}
+            Found::Made => self.remove_file(name)?,
+            Found::Directories => self.remove_directories(name)?,
+            Found::Other(_) => return Ok(false),
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// Returns a free name for an unfinished file or link: this one, or with a number before it if anything else is in its
+    /// place. Removes what a killed process has left there.
+    pub fn free_unfinished(&self, name: &str, made: Made<'_>) -> String {
+        let numbered = (1..MOST_NAMES).map(|number| format!("{number}.{name}"));
+        let mut all = std::iter::once(name.to_owned()).chain(numbered);
+        all.find(|free| matches!(self.remove_made(free, made), Ok(true)))
+            .unwrap_or_else(|| name.to_owned())
     }
 
     /// Refuses a subdirectory that [`make_child`](Self::make_child) refuses, and touches nothing.
@@ -92,7 +130,8 @@ impl Directory {
         }
     }
 
-    /// Makes a link, or replaces one of these targets, atomically. A process that is killed meanwhile leaves `half_made`.
+    /// Makes a link, or replaces one of these targets, atomically. A process that is killed meanwhile leaves `half_made`, or
+    /// that name with a number before it.
     pub fn replace_link(
         &self,
         name: &str,
@@ -101,11 +140,11 @@ impl Directory {
         is_ours: &dyn Fn(&Path) -> bool,
     ) -> io::Result<()> {
         self.free_place(name, Made::Link(is_ours))?;
-        self.remove_file(half_made)?;
-        self.make_link(to, half_made)
-            .and_then(|()| self.rename(half_made, self, name))
+        let half_made = self.free_unfinished(half_made, Made::Link(is_ours));
+        self.make_link(to, &half_made)
+            .and_then(|()| self.rename(&half_made, self, name))
             .inspect_err(|_| {
-                let _ = self.remove_file(half_made);
+                let _ = self.remove_file(&half_made);
             })
     }
 
@@ -218,6 +257,23 @@ mod tests {
             assert_eq!(error.hint(), Some(hint));
         }
         assert!(path("a/empty").exists() && path("a/b/file").exists());
+    }
+
+    #[test]
+    fn an_unfinished_file_of_others_stays() {
+        let (temporary, directory) = directory();
+        let path = |name: &str| temporary.path().join(name);
+        fs::create_dir(path("a.new")).unwrap();
+        fs::write(path("a.new/file"), "hers").unwrap();
+        symlink("file", path("1.a.new")).unwrap();
+        fs::write(path("2.a.new"), "of a killed process").unwrap();
+        let free = directory.free_unfinished("a.new", Made::File);
+        assert_eq!(free, "2.a.new");
+        assert!(!directory.has("2.a.new"));
+        directory.replace_file("a", "a.new", b"new", 0o644).unwrap();
+        assert_eq!(fs::read(path("a")).unwrap(), b"new");
+        assert!(directory.has("1.a.new") && !directory.has("2.a.new"));
+        assert!(path("a.new/file").exists());
     }
 
     #[test]

@@ -2,12 +2,12 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use super::run_dir::{
-    BY_NAME, HALF_MADE, JOURNAL, NODE, PIPE, RECORD, RunDir, half_made, half_made_link,
-    is_device_uuid, leads_to_device,
+    BY_NAME, JOURNAL, NODE, PIPE, RECORD, RESERVE, RunDir, half_made, is_device_uuid, is_half_made,
+    leads_to_device, remove_half_made,
 };
 use crate::host::{Directory, Made, Uid, caller};
 use crate::mps::SET_ASIDE;
@@ -86,18 +86,17 @@ impl RunDir {
     pub fn remove_leftovers(&self) -> io::Result<()> {
         let directory = self.open()?;
         for name in directory.names()? {
+            let name = name.to_string_lossy();
             // A directory that is shared with other programs keeps their files.
-            if name == half_made(NODE).as_str() || name == half_made(JOURNAL).as_str() {
-                directory.remove_file(&name)?;
-            } else if name.to_str().is_some_and(is_device_uuid)
-                && let Ok(Some(device)) = directory.child(&name)
+            if is_half_made_of(&name, NODE) || is_half_made_of(&name, JOURNAL) {
+                directory.remove_made(&*name, Made::File)?;
+            } else if is_device_uuid(&name)
+                && let Ok(Some(device)) = directory.child(&*name)
             {
-                for file in device.names()?.iter().filter(|file| is_half_made(file)) {
-                    device.remove_file(file)?;
-                }
+                remove_half_made(&device)?;
             }
         }
-        if let Some(by_name) = directory.child(BY_NAME)? {
+        if let Ok(Some(by_name)) = directory.child(BY_NAME) {
             for name in by_name.names()? {
                 let Some(to) = by_name.link(&name) else {
                     continue;
@@ -105,7 +104,7 @@ impl RunDir {
                 let device = to.file_name().map(|uuid| directory.child(uuid));
                 let has_record = matches!(device, Some(Ok(Some(device))) if device.has(RECORD));
                 if !has_record || is_half_made(&name) {
-                    by_name.remove_file(&name)?;
+                    by_name.remove_made(&name, LINK)?;
                 }
             }
         }
@@ -131,32 +130,34 @@ impl RunDir {
         }
     }
 
-    /// Finds what other programs have made in the places of links by name and of device directories.
+    /// Finds what other programs have made in the places of files, links and directories.
     pub fn misplaced(&self) -> Vec<Misplaced> {
-        let mut all = Vec::new();
         let Ok(Some(directory)) = Directory::open_if_there(self.path()) else {
-            return all;
+            return Vec::new();
         };
-        if let Some(found) = Misplaced::at(&directory, BY_NAME.as_ref(), Made::Directory) {
-            all.push(found);
-        } else if let Ok(Some(by_name)) = directory.child(BY_NAME) {
-            let names = by_name.names().unwrap_or_default();
-            all.extend(
-                names
-                    .iter()
-                    .filter_map(|name| Misplaced::at(&by_name, name, LINK)),
-            );
+        let mut all = Vec::new();
+        for name in [BY_NAME, RESERVE, SET_ASIDE] {
+            all.extend(Misplaced::at(&directory, name.as_ref(), Made::Directory));
+        }
+        for name in [NODE, JOURNAL, &half_made(NODE), &half_made(JOURNAL)] {
+            all.extend(Misplaced::at(&directory, name.as_ref(), Made::File));
+        }
+        if let Ok(Some(by_name)) = directory.child(BY_NAME) {
+            for name in by_name.names().unwrap_or_default() {
+                all.extend(Misplaced::at(&by_name, &name, LINK));
+            }
         }
         for name in directory.names().unwrap_or_default() {
             if !name.to_str().is_some_and(is_device_uuid) {
                 continue;
             }
-            let found = Misplaced::at(&directory, &name, Made::Directory);
-            let holds_nothing = directory.holds_only_directories(&name);
-            all.extend(found.or_else(|| {
-                // Without a record it is nobody's.
-                matches!(holds_nothing, Ok(true)).then(|| Misplaced::removed(&directory, &name))
-            }));
+            all.extend(Misplaced::at(&directory, &name, Made::Directory));
+            // Without a record it is nobody's.
+            if matches!(directory.holds_only_directories(&name), Ok(true)) {
+                all.push(Misplaced::removed(&directory, &name));
+            } else if let Ok(Some(device)) = directory.child(&name) {
+                all.extend(misplaced_in(&device));
+            }
         }
         all.sort_by(|a, b| a.path.cmp(&b.path));
         all
@@ -171,14 +172,10 @@ impl RunDir {
         };
         directory.is_to_be_freed(BY_NAME, Made::Directory)?;
         directory.check_child(BY_NAME)?;
-        for unfinished in [half_made(NODE), half_made(JOURNAL)] {
-            directory.check_unfinished(unfinished)?;
-        }
-        if let Some(by_name) = directory.child(BY_NAME)? {
-            by_name.check_unfinished(half_made_link(name))?;
-            if by_name.is_to_be_freed(name, LINK)? {
-                freed.push(self.by_name(name));
-            }
+        if let Some(by_name) = directory.child(BY_NAME)?
+            && by_name.is_to_be_freed(name, LINK)?
+        {
+            freed.push(self.by_name(name));
         }
         let Some(uuid) = uuid else {
             return Ok(freed);
@@ -193,7 +190,6 @@ impl RunDir {
                 device.check_child(PIPE)?;
             }
             device.is_to_be_freed(RECORD, Made::File)?;
-            device.check_unfinished(half_made(RECORD))?;
         }
         Ok(freed)
     }
@@ -225,6 +221,15 @@ impl Misplaced {
         }
     }
 
+    fn of_others(directory: &Directory, name: &OsStr) -> Self {
+        let path = directory.path().join(name);
+        Self {
+            why: format!("{}: it is not a file of mig-mps", path.display()),
+            path,
+            is_removed: false,
+        }
+    }
+
     fn removed(directory: &Directory, name: &OsStr) -> Self {
         let path = directory.path().join(name);
         Self {
@@ -235,6 +240,20 @@ impl Misplaced {
     }
 }
 
+/// Finds the same in the directory of a device that holds files.
+fn misplaced_in(device: &Directory) -> Vec<Misplaced> {
+    let names = device.names().unwrap_or_default();
+    let found = names.iter().filter_map(|name| {
+        if name == RECORD || is_half_made(name) {
+            return Misplaced::at(device, name, Made::File);
+        }
+        // Beside a record, another file is in no way.
+        let is_left = name != PIPE && !device.has(RECORD);
+        is_left.then(|| Misplaced::of_others(device, name))
+    });
+    found.collect()
+}
+
 /// True for the name of a pipe directory of this device that was set aside.
 fn is_pipe_dir_of(name: &OsStr, uuid: &str) -> bool {
     name.to_string_lossy()
@@ -242,8 +261,8 @@ fn is_pipe_dir_of(name: &OsStr, uuid: &str) -> bool {
         .is_some_and(|rest| rest.starts_with('.'))
 }
 
-fn is_half_made(name: &OsStr) -> bool {
-    Path::new(name)
-        .extension()
-        .is_some_and(|extension| extension == HALF_MADE)
+/// True for the name of this file before it is renamed into place.
+fn is_half_made_of(name: &str, file: &str) -> bool {
+    let number = name.strip_suffix(&half_made(file));
+    number.is_some_and(|number| number.chars().all(|c| c.is_ascii_digit() || c == '.'))
 }

@@ -6,6 +6,7 @@ pub mod record;
 mod run_dir;
 
 pub use history::{AppliedProfile, ProfileHistory, TakenDown};
+pub use leftovers::Misplaced;
 pub use record::{
     Created, DaemonId, DeviceKey, DeviceRecord, InstanceKey, Journal, Missing, NodeFile,
     OlderClient, Taken,

@@ -1,9 +1,10 @@
 //! The run directory: its files in JSON, and the space that root keeps free for the next change.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::SystemTime;
 
 use rustix::fs::{FallocateFlags, fallocate, fstatvfs};
 use serde::Serialize;
@@ -12,7 +13,7 @@ use serde_json::Value;
 
 use super::record::{DeviceKey, DeviceRecord, Journal, NodeFile, PodsFile};
 use crate::host::{
-    Access, Directory, Environment, Host, Machine, Uid, caller, in_path, printable, steers,
+    Access, Directory, Environment, Host, Machine, Made, Uid, caller, in_path, printable, steers,
 };
 use crate::mps::SET_ASIDE;
 use crate::profile::is_device_name;
@@ -225,32 +226,35 @@ impl RunDir {
     }
 
     fn try_to_write_record(&self, record: &DeviceRecord) -> io::Result<()> {
-        let directory = self.open()?;
-        let device = directory.make_child(&record.uuid, &Access::Everybody)?;
-        write(&device, RECORD, record, PUBLIC)?;
-        link_by_name(&directory, record)
+        self.replace_record(record)?;
+        link_by_name(&self.open()?, record)
     }
 
-    /// Removes what [`write_record`](Self::write_record) wrote; the pipe directory must be gone.
+    /// Writes a device's record only. Its link by name stays as it is.
+    pub fn replace_record(&self, record: &DeviceRecord) -> io::Result<()> {
+        let directory = self.open()?;
+        let device = directory.make_child(&record.uuid, &Access::Everybody)?;
+        write(&device, RECORD, record, PUBLIC)
+    }
+
+    /// Removes what [`write_record`](Self::write_record) wrote; the pipe directory must be gone. What others have made there
+    /// stays, with the directory.
     pub fn remove_record(&self, record: &DeviceRecord) -> io::Result<()> {
         self.remove_link(record)?;
         let directory = self.open()?;
         if let Some(device) = directory.child(&record.uuid)? {
-            device.remove_file(RECORD)?;
-            // Left by a process that was killed while it wrote a new record.
-            device.remove_file(half_made(RECORD))?;
+            device.remove_made(RECORD, Made::File)?;
+            remove_half_made(&device)?;
         }
         // A container runtime may have made a mount source in it meanwhile.
-        if !directory.remove_if_only_directories(&record.uuid)? {
-            directory.remove_dir(&record.uuid)?;
-        }
-        Ok(())
+        directory.remove_if_only_directories(&record.uuid).map(drop)
     }
 
     /// Removes the link to a device by its name, if the name still leads to the device.
     pub fn remove_link(&self, record: &DeviceRecord) -> io::Result<()> {
         let target = Path::new("..").join(&record.uuid);
-        if let Some(by_name) = self.open()?.child(BY_NAME)?
+        // In what is no directory, there is no link.
+        if let Ok(Some(by_name)) = self.open()?.child(BY_NAME)
             && by_name.link(&record.name).is_some_and(|to| to == target)
         {
             by_name.remove_file(&record.name)?;
@@ -388,13 +392,27 @@ fn is_of(record: &DeviceRecord, directory: &str) -> bool {
 const VERSION: u64 = 1;
 
 /// The extension of a file before it is renamed into place.
-pub(super) const HALF_MADE: &str = "new";
+const HALF_MADE: &str = "new";
 
 #[derive(Serialize)]
 struct Versioned<'a, T> {
     version: u64,
     #[serde(flatten)]
     content: &'a T,
+}
+
+/// Removes the unfinished files in the directory of a device.
+pub(super) fn remove_half_made(device: &Directory) -> io::Result<()> {
+    for name in device.names()?.iter().filter(|name| is_half_made(name)) {
+        device.remove_made(name, Made::File)?;
+    }
+    Ok(())
+}
+
+pub(super) fn is_half_made(name: &OsStr) -> bool {
+    Path::new(name)
+        .extension()
+        .is_some_and(|extension| extension == HALF_MADE)
 }
 
 /// Makes the link to a record by its device's name.
@@ -471,9 +489,6 @@ pub(super) fn half_made_link(device: &str) -> String {
 const FILES: u32 = 16;
 const BYTES_EACH: u64 = 16 << 10;
 
-/// The time for removing the files.
-const LIMIT: Duration = Duration::from_secs(1);
-
 /// True for the error of a write for which there is no room.
 pub fn is_full(error: &io::Error) -> bool {
     matches!(
@@ -523,9 +538,13 @@ fn make(directory: &Directory) -> io::Result<()> {
     Ok(())
 }
 
+/// Removes the files of the reserve, and its directory if no other files are in it.
 fn remove(directory: &Directory) -> io::Result<()> {
-    if directory.stat(RESERVE)?.is_none() {
+    let Some(reserve) = directory.child(RESERVE)? else {
         return Ok(());
+    };
+    for number in 0..FILES {
+        reserve.remove_made(number.to_string(), Made::File)?;
     }
-    directory.remove_all(RESERVE, Instant::now() + LIMIT)
+    directory.remove_dir_if_empty(RESERVE)
 }

@@ -219,38 +219,86 @@ fn directories_that_others_can_write_to_are_found_first() {
     sim.run(&["restart", "0.2", "--yes"]).ended(0);
 }
 
-/// No daemon stops whose successor could not be recorded.
+/// An unfinished file has another name where others have made a directory.
 #[test]
-fn directories_in_places_of_unfinished_files_are_found_first() {
+fn directories_in_places_of_unfinished_files_are_in_no_way() {
     let sim = Sim::small();
     let run = sim.node.run_dir().to_owned();
-    let daemons = |sim: &Sim| ["0.0", "0.2"].map(|name| sim.device(name)["daemon_pid"].clone());
-    let before = daemons(&sim);
     let all = format!("mps = {{ serve = \"all\" }}\n{SMALL}");
-    for place in [
+    let places = [
         format!("{}/device.json.new", sim.uuid("0.2")),
         "by-name/.0.2.new".to_owned(),
         "node.json.new".to_owned(),
         "journal.json.new".to_owned(),
+    ];
+    for place in &places {
+        fs::create_dir(run.join(place)).unwrap();
+        fs::write(run.join(place).join("file"), "hers").unwrap();
+    }
+    // Left by a killed process.
+    fs::write(run.join("1.journal.json.new"), "").unwrap();
+    sim.up(&all, &["--yes"]).ended(0);
+    sim.run(&["restart", "0.2", "--yes"]).ended(0);
+    serves(&sim);
+    sim.up_does_nothing(&all);
+    assert!(!run.join("1.journal.json.new").exists());
+    for place in &places {
+        assert!(run.join(place).join("file").exists(), "{place}");
+    }
+}
+
+/// `down --force` ends everything, and names what it leaves in its places.
+#[test]
+fn down_force_goes_past_everything_in_its_places() {
+    let sim = Sim::small();
+    let run = sim.node.run_dir().to_owned();
+    let uuid = sim.uuid("0.2");
+    let [file, full] = ["echo hers > PATH", "mkdir PATH; echo hers > PATH/file"];
+    let [pipe, link] = ["mkfifo PATH", "ln -s /somewhere/else PATH"];
+    let own = format!("{uuid}/device.json");
+    let new = format!("{uuid}/device.json.new");
+    for (place, make) in [
+        ("journal.json.new", full),
+        ("journal.json.new", pipe),
+        ("node.json.new", full),
+        ("node.json.new", link),
+        (new.as_str(), full),
+        (&new, pipe),
+        (&new, link),
+        (&own, full),
+        (&own, pipe),
+        (&own, link),
+        ("by-name/.0.2.new", full),
+        ("by-name/.0.2.new", file),
+        ("by-name/.0.2.new", link),
+        ("by-name/0.2", full),
+        ("by-name/0.2", link),
+        ("by-name", file),
+        ("by-name", link),
+        ("reserve", file),
+        ("reserve", link),
+        ("reserve", pipe),
     ] {
         let path = run.join(place);
-        fs::create_dir(&path).unwrap();
-        fs::write(path.join("file"), "hers").unwrap();
+        let away = run.with_extension("away");
+        let _ = fs::remove_file(&path).or_else(|_| fs::rename(&path, &away));
         let shown = path.display().to_string();
-        for (ran, status) in [
-            (sim.up(&all, &["--yes"]), 1),
-            (sim.up(&all, &["--yes", "--keep-going"]), 4),
-            (sim.run(&["restart", "0.2", "--yes"]), 1),
-        ] {
-            let said = ran.ended(status).stderr;
-            assert_contains(
-                &said,
-                &format!("{shown}: it is a directory with other files"),
-            );
-            assert_contains(&said, &format!("move {shown} away"));
-        }
-        assert_eq!(daemons(&sim), before, "{shown}");
-        fs::remove_dir_all(&path).unwrap();
-        sim.up_does_nothing(SMALL);
+        shell(make.replace("PATH", &shown)).ended(0);
+        let before = fs::symlink_metadata(&path).unwrap().ino();
+        let down = sim.run(&["down", "--force"]).ended(0);
+        assert_contains(&down.stderr, &format!("{shown}: it is "));
+        assert_eq!(sim.node.processes("nvidia-cuda-mps"), [0; 0], "{shown}");
+        let after = fs::symlink_metadata(&path).unwrap().ino();
+        assert_eq!(after, before, "{shown}");
+        let doctor = sim.run(&["doctor"]);
+        assert_contains(
+            &(doctor.stdout + &doctor.stderr),
+            &format!("{shown}: it is "),
+        );
+        let _ = fs::remove_dir_all(&away);
+        fs::rename(&path, &away).unwrap();
+        sim.up(SMALL, &["--yes"]).ended(0);
+        serves(&sim);
+        let _ = fs::remove_file(&away).or_else(|_| fs::remove_dir_all(&away));
     }
 }

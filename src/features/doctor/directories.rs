@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::host::{Directories, Directory, file_system, may_write, printable};
 use crate::mps::{LogDir, LogFile, MAX_PIPE_DIR};
 use crate::node::{Device, Finding, Served};
-use crate::state::RunDir;
+use crate::state::{Misplaced, RunDir};
 
 /// With less a record or a log line may not be written; and some room for the logs of a day.
 const NO_SPACE: u64 = 4 << 20;
@@ -95,9 +95,15 @@ fn pipe_access(id: &'static str, _: &Examined<'_>, served: &Served) -> Vec<Findi
     let Some(closed) = served.closed_to(&users) else {
         return Vec::new();
     };
-    let closed = closed.display();
-    let seen = format!("its users may not enter {closed}");
-    vec![Finding::fail(id, seen).run(format!("ls -ld {closed}"))]
+    let shown = closed.display();
+    let remedy = if closed.ends_with("pipe") {
+        // Its mode, or its list, is made from the device's setting.
+        format!("mig-mps restart {}", served.record.name)
+    } else {
+        format!("chmod o+x {shown}")
+    };
+    let seen = format!("its users may not enter {shown}");
+    vec![Finding::fail(id, seen).run(remedy)]
 }
 
 fn pipe_writable(id: &'static str, _: &Examined<'_>, served: &Served) -> Vec<Finding> {
@@ -139,13 +145,7 @@ fn by_name(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
         if !name.is_some_and(is_meant) {
             continue;
         }
-        let path = printable(&found.path.display().to_string());
-        let finding = if found.is_removed {
-            Finding::warn(id, found.why).run_with(&path, format!("rm -r {path}"))
-        } else {
-            Finding::fail(id, found.why).run_with(&path, format!("mv {path} ~/"))
-        };
-        findings.push(finding);
+        findings.push(of_misplaced(id, found));
     }
     if !examined.devices.is_empty() {
         return findings;
@@ -161,23 +161,39 @@ fn by_name(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     findings
 }
 
+fn of_misplaced(id: &'static str, found: Misplaced) -> Finding {
+    let path = printable(&found.path.display().to_string());
+    if found.is_removed {
+        Finding::warn(id, found.why).run_with(&path, format!("rm -r {path}"))
+    } else {
+        Finding::fail(id, found.why).run_with(&path, format!("mv {path} ~/"))
+    }
+}
+
 fn leftovers(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     if !examined.devices.is_empty() || examined.node.is_changing() {
         return Vec::new();
     }
     let run = own(examined).run;
+    let run_dir = RunDir::at(&run);
+    let mut misplaced = run_dir.misplaced();
+    misplaced.retain(|found| !found.path.starts_with(run_dir.by_name("")));
     let entries = fs::read_dir(&run).into_iter().flatten().flatten();
     let mut findings = Vec::new();
     for entry in entries {
         let name = entry.file_name();
         let name = name.to_string_lossy();
         let is_device = name.starts_with("MIG-") || name.starts_with("GPU-");
-        if is_device && !entry.path().join("device.json").exists() {
+        let is_misplaced = misplaced
+            .iter()
+            .any(|found| found.path.starts_with(entry.path()));
+        if is_device && !is_misplaced && !entry.path().join("device.json").exists() {
             let path = printable(&entry.path().display().to_string());
             let finding = Finding::warn(id, format!("{path} has no record"));
             findings.push(finding.run_with(&path, format!("ls -lA {path}")));
         }
     }
+    findings.extend(misplaced.into_iter().map(|found| of_misplaced(id, found)));
     findings
 }
 

@@ -12,7 +12,7 @@ use rustix::fs::{FileType, Gid, Mode, OFlags, Uid, fchown, ftruncate};
 
 use super::line::KEPT;
 use super::{LogFile, LogLine};
-use crate::host::{Directory, in_path, written};
+use crate::host::{Directory, Made, in_path, written};
 
 /// The most of a log that is read at once, in bytes and in lines. A user may write without end into server.log, and
 /// even an empty line takes a hundred bytes of memory.
@@ -330,7 +330,7 @@ fn rotate_log(dir: &LogDir, log: LogFile) -> io::Result<Option<Rotation>> {
     }
     // Under a name of its own first: an unfinished copy must not pass for a part of the log.
     let copy_name = format!("{}.new", log.name());
-    dir.dir.remove_file(&copy_name)?;
+    let copy_name = dir.dir.free_unfinished(&copy_name, Made::File);
     let copy = dir.dir.create_file(&copy_name, 0o600)?;
     let rotated = copy_end(&mut file, &copy)
         .and_then(|copied| copy_permissions(&copy, &meta).map(|()| copied))

@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
 
 use super::{Report, doctor, healthy};
-use testkit::{NOBODY, Sim, needs_root};
+use testkit::{NOBODY, Sim, needs_root, shell};
 
 #[test]
 fn a_run_directory_that_cannot_be_made() {
@@ -68,14 +68,16 @@ fn a_pipe_directory_that_its_users_may_not_enter() {
     let command = report
         .check("pipe-access")
         .is("fail", Some("0.2"), "its users may not enter");
-    assert_eq!(command, format!("ls -ld {pipe}"));
-    fs::set_permissions(&pipe, Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(command, "mig-mps restart 0.2");
+    sim.run(&["restart", "0.2", "--yes"]).ended(0);
     // A directory above is in the way as well, of every device.
     fs::set_permissions(sim.node.run_dir(), Permissions::from_mode(0o700)).unwrap();
     let report = doctor(&sim, &[]);
-    let seen = format!("enter {}", sim.node.run_dir().display());
-    report.check("pipe-access").is("fail", Some("0.0"), &seen);
-    fs::set_permissions(sim.node.run_dir(), Permissions::from_mode(0o755)).unwrap();
+    let run_dir = sim.node.run_dir().display();
+    let seen = format!("enter {run_dir}");
+    let command = report.check("pipe-access").is("fail", Some("0.0"), &seen);
+    assert_eq!(command, format!("chmod o+x {run_dir}"));
+    shell(command).ended(0);
     assert!(!doctor(&sim, &[]).ills().contains("pipe-access"));
     // A user's own directory is closed to others.
     let sim = Sim::whole("serve = \"user:nobody\"");
@@ -128,12 +130,23 @@ fn links_by_name() {
 #[test]
 fn a_directory_without_a_record() {
     let sim = healthy();
-    fs::create_dir(sim.node.run_dir().join("MIG-gone")).unwrap();
-    let command =
-        doctor(&sim, &[])
+    let gone = sim.node.run_dir().join("MIG-gone");
+    let shown = gone.display();
+    fs::create_dir_all(gone.join("pipe")).unwrap();
+    let is = |severity: &str, seen: &str| {
+        let report = doctor(&sim, &[]);
+        report
             .check("leftover-directories")
-            .is("warn", None, "MIG-gone has no record");
-    assert!(command.starts_with("ls -lA "), "{command}");
+            .is(severity, None, seen)
+    };
+    let command = is("warn", "MIG-gone: it holds nothing but directories");
+    assert_eq!(command, format!("rm -r {shown}"));
+    File::create(gone.join("pipe/control")).unwrap();
+    let command = is("warn", "MIG-gone has no record");
+    assert_eq!(command, format!("ls -lA {shown}"));
+    File::create(gone.join("file")).unwrap();
+    let command = is("fail", "MIG-gone/file: it is not a file of mig-mps");
+    assert_eq!(command, format!("mv {shown}/file ~/"));
 }
 
 #[test]
