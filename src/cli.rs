@@ -9,9 +9,9 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::commands::Context;
 use crate::commands::helpers::InternalCommand;
 use crate::commands::schema::Document;
+use crate::commands::{Context, warn_of_changeable_programs};
 use crate::config::{LOG, VARIABLES};
 use crate::error::{CommandError, Context as _, Result};
 use crate::failure::ExitStatus;
@@ -483,6 +483,7 @@ fn prepare(command: &Command, environment: &Environment) -> Result<()> {
     }
     if command.asks_the_node() {
         refuse_old_kernel()?;
+        warn_of_changeable_programs(environment);
     }
     raise_open_files()?;
     // Directories get the permissions they are made with, and daemons the umask they expect.

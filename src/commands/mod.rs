@@ -34,8 +34,8 @@ use std::time::Duration;
 use crate::apply;
 use crate::error::{CommandError, Context as _, Result, failed};
 use crate::host::{
-    Directories, Directory, Environment, Lock, Uid, as_root, user_name, write_new_text_to,
-    write_text_to,
+    Directories, Directory, Environment, Lock, Uid, as_root, printable, user_name,
+    write_new_text_to, write_text_to,
 };
 use crate::mps::ContextMemory;
 use crate::node::{Detail, Node, lost_hint, observe};
@@ -213,6 +213,17 @@ pub fn remark_on(node: &Node, plan: &Plan) {
 pub fn warn_of_small_limits(limits: BTreeSet<MemoryLimit>) {
     for warning in limits.into_iter().filter_map(ContextMemory::warns_of) {
         note(&warning);
+    }
+}
+
+/// Warns root of programs in `PATH` that another user can change.
+pub fn warn_of_changeable_programs(environment: &Environment) {
+    for (program, error) in environment.changeable_programs() {
+        let shown = printable(&program.display().to_string());
+        let why = printable(&error.to_string());
+        note(&format!(
+            "PATH leads to {shown}, which root runs, and another user can change it: {why}"
+        ));
     }
 }
 

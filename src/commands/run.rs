@@ -186,6 +186,7 @@ impl RunArgs {
 
     /// Runs the program, or its copies, on devices whose daemons run for these alone, and ends the daemons afterwards.
     fn run_privately(&self, environment: &Environment) -> Result<ExitStatus> {
+        super::warn_of_changeable_programs(environment);
         let copies = self.copies()?;
         let node = observe(environment, Detail::GEOMETRY)?;
         let mut devices = visible_devices(&node, host::variable)?;

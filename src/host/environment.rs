@@ -29,6 +29,16 @@ use crate::failure::Failure;
 /// The search path of programs without `PATH`.
 const USUAL: &str = "/usr/bin:/bin";
 
+/// The programs that root runs, each with the variable that may give its path.
+const PROGRAMS: [(Option<&str>, &str); 6] = [
+    (Some(CONTROL), CONTROL_PROGRAM),
+    (None, SERVER_PROGRAM),
+    (Some(NVIDIA_SMI), NVIDIA_SMI_PROGRAM),
+    (Some(SYSTEMCTL), SYSTEMCTL_PROGRAM),
+    (Some(SYSTEMD_RUN), SYSTEMD_RUN_PROGRAM),
+    (None, SCONTROL_PROGRAM),
+];
+
 /// The system below one root directory.
 #[derive(Clone, Debug)]
 pub struct Host {
@@ -448,6 +458,22 @@ impl Environment {
         directories.sort();
         directories.dedup();
         directories
+    }
+
+    /// Returns the programs that root finds in `PATH` and that another user can change, each with the reason.
+    pub fn changeable_programs(&self) -> Vec<(PathBuf, io::Error)> {
+        let is_used = |(variable, _): &&(Option<&str>, _)| {
+            self.is_root() && !variable.is_some_and(|variable| self.set.contains_key(variable))
+        };
+        let programs = PROGRAMS.iter().filter(is_used);
+        let found = programs.filter_map(|(_, name)| find(name, &self.path));
+        let changeable = found.filter_map(|program| {
+            let checked = only_root_can_change(&program);
+            // A user's directory may have a link to a program of root's.
+            let checked = checked.and_then(|()| Directory::open(directory_of(&program)).map(drop));
+            Some((program, checked.err()?))
+        });
+        changeable.collect()
     }
 
     /// Returns the program that a variable was set to, or the one with this name in `PATH`.

@@ -1,10 +1,10 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::process::Command;
 
-use testkit::{Ran, SMALL, Sim, in_state, shell};
+use testkit::{NOBODY, Ran, SMALL, Sim, in_state, needs_root, shell};
 
 #[test]
 fn an_ignored_sigchld_is_taken_back() {
@@ -107,6 +107,67 @@ fn no_text_names_a_directory_whose_name_is_none() {
         run(&["run", "0.0", "--", "true"]).ended(0);
         run(&["down"]).ended(0);
     }
+}
+
+/// Their owner could replace what root runs.
+#[test]
+fn root_is_warned_of_programs_that_another_user_can_change() {
+    needs_root!();
+    let sim = Sim::served("a100-80gb", 1, SMALL);
+    let theirs = sim.node.dir().join("theirs");
+    let of_node = sim.node.dir().join("bin");
+    let control = "nvidia-cuda-mps-control";
+    fs::create_dir(&theirs).unwrap();
+    symlink(of_node.join(control), theirs.join(control)).unwrap();
+    let path = format!("{}:{}:/usr/bin:/bin", theirs.display(), of_node.display());
+    let warnings = |mut command: Command| {
+        let said = Ran::of(command.env("PATH", &path)).stderr;
+        let lines = said
+            .lines()
+            .filter(|line| line.starts_with("PATH leads to "));
+        let shown = theirs.display().to_string();
+        lines
+            .map(|line| line.replace(&shown, "/theirs"))
+            .collect::<Vec<_>>()
+    };
+    let expected = |program: &str, why: &str| {
+        vec![format!(
+            "PATH leads to /theirs/{program}, which root runs, and another user can change it: {why}"
+        )]
+    };
+    let of = |words: &[&str]| warnings(sim.command(words));
+    assert_eq!(of(&["status"]), [""; 0]);
+    // A link of root's in a directory of theirs.
+    chown(&theirs, Some(NOBODY), None).unwrap();
+    let found = expected(control, "/theirs: it belongs to nobody");
+    for words in [
+        &["status"][..],
+        &["doctor"],
+        &["heal"],
+        &["up", "--dry-run"],
+        &["down", "--dry-run"],
+        &["slurm", "health"],
+        &["run", "--private", "--", "true"],
+        &["metrics"],
+    ] {
+        assert_eq!(of(words), found, "{words:?}");
+    }
+    for words in [&["check", "balanced", "--gpu", "h200"][..], &["profiles"]] {
+        assert_eq!(of(words), [""; 0], "{words:?}");
+    }
+    assert_eq!(warnings(sim.by_nobody(&["status"])), [""; 0]);
+    // A program of theirs in a directory of root's.
+    chown(&theirs, Some(0), None).unwrap();
+    fs::remove_file(theirs.join(control)).unwrap();
+    let program = theirs.join("scontrol");
+    fs::write(&program, "#!/bin/sh\n").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o777)).unwrap();
+    assert_eq!(
+        of(&["status"]),
+        expected("scontrol", "/theirs/scontrol: others can write to it")
+    );
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(of(&["status"]), [""; 0]);
 }
 
 /// Programs start in `/`, where `bin` is another directory.

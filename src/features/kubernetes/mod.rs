@@ -29,6 +29,7 @@ use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch::Receiver;
 
+use crate::commands::warn_of_changeable_programs;
 use crate::error::{CommandError, Context as _, Result, failed};
 use crate::failure::ExitStatus;
 use crate::host::{Directory, Environment, report_ready};
@@ -75,6 +76,7 @@ pub fn run(args: &DevicePluginArgs, environment: Environment) -> Result<ExitStat
         print_offers(&offers)?;
         return Ok(ExitStatus::Done);
     }
+    warn_of_changeable_programs(&environment);
     // Sockets and files are for this user alone.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let kubelet =
