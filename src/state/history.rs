@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::run_dir::{PUBLIC, read, write};
-use crate::host::{Directory, Environment, caller, printable};
+use crate::host::{Directory, Environment, caller, only_root_can_change, printable};
 use crate::profile::{Profile, ProfileError};
 
 /// The file in a state directory.
@@ -86,15 +86,25 @@ pub struct ProfileHistory {
 }
 
 impl ProfileHistory {
-    /// Reads the history in a state directory, which need not exist.
+    /// Reads the history in a state directory, which need not exist. Refuses one that another user than root and the caller can
+    /// change.
     pub fn at(directory: &Path) -> io::Result<Self> {
         let opened = Directory::open_if_there(directory)?;
         let content = opened.map_or(Ok(None), |opened| read::<Content>(&opened, FILE))?;
+        if content.is_some() {
+            // Its profiles can be applied again.
+            only_root_can_change(&directory.join(FILE))?;
+        }
         let mut content = content.unwrap_or_default();
-        // Root's is shown to every user. Who applied a profile has chosen its name and path.
+        // Root's is shown to every user. Who applied a profile has chosen its name and path, and a directory service the name
+        // of the user.
         for profile in &mut content.applied {
             profile.name = profile.name.as_deref().map(printable);
             profile.path = printable(&profile.path);
+            profile.by = printable(&profile.by);
+        }
+        if let Some(taken_down) = &mut content.taken_down {
+            taken_down.by = printable(&taken_down.by);
         }
         Ok(Self {
             directory: directory.to_owned(),
@@ -190,8 +200,11 @@ impl ProfileHistory {
         let opened = Directory::make(directory, 0o755)?;
         opened.check_owner_among(&[caller()])?;
         let mut history = match Self::at(directory) {
-            // What is damaged must not keep later profiles from being recorded.
-            Err(error) if error.kind() == ErrorKind::InvalidData => {
+            // What is damaged or another user's must not keep later profiles from being recorded.
+            Err(error)
+                if [ErrorKind::InvalidData, ErrorKind::PermissionDenied]
+                    .contains(&error.kind()) =>
+            {
                 opened.rename(FILE, &opened, format!("{FILE}.unreadable"))?;
                 Self::at(directory)?
             }

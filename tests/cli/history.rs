@@ -1,7 +1,7 @@
 //! The node remembers which profiles were applied: across reboots, and when their files are gone.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::PathBuf;
 
 use insta::assert_snapshot;
@@ -9,7 +9,7 @@ use regex::Regex;
 use serde_json::{Value, json};
 
 use testkit::{
-    ONE_EACH, Ran, SMALL, Sim, assert_contains, in_state, needs_root, plain, user, whole,
+    NOBODY, ONE_EACH, Ran, SMALL, Sim, assert_contains, in_state, needs_root, plain, user, whole,
 };
 
 /// Where root's history is, on the machine that the node seems to be.
@@ -375,16 +375,62 @@ fn an_applied_profile_is_checked_again() {
     assert_contains(&ran.stderr, "there is no user \"ghost\" on this machine");
     // Nor can it write to the terminal.
     let steered = text.replace("profile.toml\"", "\\u001b[2Jprofile.toml\"");
-    assert_ne!(steered, text);
+    let steered = steered.replace("\"by\": \"", "\"by\": \"\\u001b[2J");
+    assert_eq!(steered.matches("u001b").count(), 2, "{steered}");
     fs::write(&path, steered).unwrap();
-    for args in [
-        &["status"][..],
-        &["profiles", "--history"],
-        &["status", "--json"],
-    ] {
-        let ran = sim.run(args).ended(0);
-        assert!(!ran.stdout.contains('\u{1b}'), "{args:?}: {:?}", ran.stdout);
-    }
+    let is_safe = || {
+        for args in [
+            &["status"][..],
+            &["profiles", "--history"],
+            &["status", "--json"],
+            &["plan"],
+        ] {
+            let said = sim.run(args).ended(0).stdout + &sim.run(args).stderr;
+            assert!(!said.contains('\u{1b}'), "{args:?}: {said:?}");
+        }
+    };
+    is_safe();
+    sim.run(&["down", "--yes"]).ended(0);
+    let text = fs::read_to_string(&path).unwrap();
+    let steered = text.replace("\"by\": \"", "\"by\": \"\\u001b[2J");
+    assert!(steered.contains("taken-down"), "{steered}");
+    fs::write(&path, steered).unwrap();
+    is_safe();
+}
+
+/// Who could write it could have another profile applied.
+#[test]
+fn a_history_that_another_user_can_change_is_not_applied() {
+    needs_root!();
+    let sim = twice();
+    let path = history(&sim);
+    let before = fs::read(&path).unwrap();
+    let refused = |why: &str| {
+        let why = format!("profiles.json: {why}");
+        for args in [
+            &["up", "--previous", "--yes"][..],
+            &["up", "--yes"],
+            &["profiles", "--applied"],
+        ] {
+            let ran = sim.run(args).ended(1);
+            assert_contains(&ran.stderr, &why);
+        }
+        assert_contains(&sim.run(&["status"]).ended(0).stdout, &why);
+        assert_eq!(fs::read(&path).unwrap(), before);
+        assert_eq!(in_state(&sim.status(), "ready"), ["0.0"]);
+    };
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+    refused("others can write to it");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    chown(&path, Some(NOBODY), None).unwrap();
+    refused("it belongs to nobody");
+    // What is applied next is recorded all the same.
+    sim.up(SMALL, &["--yes"]).ended(0);
+    assert_eq!(listed(&sim), ["1 profile.toml"]);
+    assert_eq!(
+        fs::read(path.with_extension("json.unreadable")).unwrap(),
+        before
+    );
 }
 
 /// A plain user sees root's profile, and has a history for daemons of the user's own.
