@@ -85,7 +85,9 @@ pub mod internals {
         pub use crate::mps::{DaemonStatus, LogFile, LogLine};
     }
     pub mod slurm {
-        pub use crate::features::slurm::{GresConf, SlurmJob, gres_of_node};
+        pub use crate::features::slurm::{
+            Gres, GresConf, SlurmFiles, SlurmJob, gres_of_node, numbered,
+        };
     }
     pub mod failure {
         pub use crate::failure::{ExitStatus, Failure};

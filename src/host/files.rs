@@ -39,14 +39,16 @@ pub fn read_text_from(path: &Path) -> (&Path, io::Result<String>) {
     (path, File::open(path).and_then(read_text))
 }
 
-/// Reads text from a file of another program. Refuses a FIFO, which may never have a writer.
+/// Reads text from a file of another program, which may have comments in another encoding. Refuses a FIFO, which may never
+/// have a writer.
 pub fn read_configuration(path: &Path) -> io::Result<String> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = rustix::fs::open(path, flags, Mode::empty())?;
     if FileType::from_raw_mode(fstat(&file)?.st_mode) == FileType::Fifo {
         return Err(irregular("it is a FIFO"));
     }
-    read_text(File::from(file))
+    let bytes = read_limited(File::from(file))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Reads text of at most 1 MiB. Fails with `InvalidData` if there is more, or if it is not UTF-8.

@@ -363,16 +363,210 @@ fn check_finds_each_difference() {
     let other = other.replace("/dev/nvidia1 ", "/dev/nvidia7 ");
     write(&sim, "gres.conf", &other);
     let differs = check(&["--shard", "2"]).ended(3);
-    assert_snapshot!(differs.stdout, @r"
-    0.0: its Type is seventh, and should be 1g.10gb
+    assert_snapshot!(differs.stdout, @"
     /dev/nvidia7: no device of mig-mps is there
     1: gres.conf lacks it
-    gres.conf has 0 shards, and should have 8
-    slurm.conf has Gres=gpu:1g.10gb:2,gpu:3g.40gb:1,gpu:nvidia_a100-sxm4-80gb:1, and should have Gres=gpu:1g.10gb:2,gpu:3g.40gb:1,gpu:nvidia_a100-sxm4-80gb:1,shard:8
+    GPUs of type seventh: 1 in gres.conf, 0 in slurm.conf
+    GPUs of type 1g.10gb: 1 in gres.conf, 2 in slurm.conf
+    the files have 0 shards, and the shares of the devices are 8
     ");
+    assert_contains(
+        &differs.stderr,
+        "at a reboot: mig-mps slurm gres prints the lines",
+    );
     // Where the node has another name, nothing else is said.
     let differs = check(&["--node", "n9"]).ended(3);
     assert_snapshot!(differs.stdout, @"slurm.conf has no line of n9 with Gres=: --node names the node as Slurm does");
+}
+
+/// Runs a part of `slurm` for a job on the first of the node's GPUs in Slurm's order.
+fn of_job(sim: &Sim, words: &str, gpus: &str) -> Ran {
+    let mut command = slurm(sim, &[words]);
+    command.env("SLURM_JOB_ID", "7").env("SLURM_JOB_UID", "0");
+    Ran::of(command.env("SLURM_JOB_GPUS", gpus))
+}
+
+/// Asserts that jobs, the health check and the comparison find nothing wrong in the files.
+fn assert_in_order(sim: &Sim) {
+    let scontrol = sim.program_script("scontrol", "echo 'NodeName=n1 State=IDLE Reason=none'");
+    let directory = scontrol.parent().unwrap().display().to_string();
+    let path = format!("{directory}:{}", std::env::var("PATH").unwrap());
+    assert_eq!(of_job(sim, "prolog", "0").ended(0).stdout, "");
+    assert_contains(
+        &of_job(sim, "task-prolog", "0").ended(0).stdout,
+        "/by-name/0.0/pipe\n",
+    );
+    let health = Ran::of(slurm(sim, &["health"]).env("PATH", path)).ended(0);
+    assert_eq!(health.stdout, "");
+    let checked = Ran::of(&mut slurm(sim, &["gres", "--check"])).ended(0);
+    assert_eq!(checked.stdout, "");
+}
+
+/// The lines of both files as they are printed: of gres.conf without comments, and the node's line of slurm.conf.
+fn printed_lines(sim: &Sim) -> (String, String) {
+    write_as_printed(sim);
+    let read = |name| fs::read_to_string(sim.node.dir().join(name)).unwrap();
+    let gres = read("gres.conf");
+    let lines = gres.lines().map(|line| line.split(" # ").next().unwrap());
+    (
+        lines.collect::<Vec<_>>().join("\n") + "\n",
+        read("nodes.conf"),
+    )
+}
+
+#[test]
+fn lines_of_other_resources_fail_no_job() {
+    needs_root!();
+    let sim = Sim::served("a100-80gb", 2, MIXED);
+    let (gres, line) = printed_lines(&sim);
+    for other in [
+        "NodeName=n1 Name=bandwidth Type=lustre Count=4G Flags=CountOnly",
+        "Name=nvme Count=-1 File=/dev/nvme[0-",
+        "NodeName=n[2-9],n[ Name=gpu Count=many File=/dev/[ stray",
+        "NodeName=n[3-2] Name=shard Count=4.5",
+        "Name = nic File = \"/dev/a, /dev/b\" Cores=0,1 \\\nLinks=-1,0",
+        "Include more.conf",
+        "nonsense",
+    ] {
+        write(&sim, "more.conf", "name=fpga count=1K\n");
+        write(&sim, "gres.conf", &format!("{other}\n{gres}"));
+        let of_site = "# im K\\\nNodeName=n2 Reason=\"bad fan\" Gres=bandwidth:lustre:no_consume:4G\nInclude none.conf\n";
+        let conf =
+            format!("{of_site}{line},bandwidth:lustre:no_consume:4G Reason=\"a fan, again\"\n");
+        write(&sim, "slurm.conf", &conf);
+        assert_in_order(&sim);
+    }
+    let latin = [b"# im K\xe4fig\n".as_slice(), gres.as_bytes()].concat();
+    fs::write(sim.node.dir().join("gres.conf"), latin).unwrap();
+    assert_in_order(&sim);
+    // A file with GPUs that cannot be read would give the others another number.
+    write(&sim, "gres.conf", &format!("Include none.conf\n{gres}"));
+    assert_contains(
+        &of_job(&sim, "prolog", "0").ended(1).stderr,
+        "none.conf: No such file",
+    );
+    write(
+        &sim,
+        "gres.conf",
+        &format!("NodeName=n1 Name=gpu File=/dev/nvidia[0-\n{gres}"),
+    );
+    assert_contains(
+        &of_job(&sim, "prolog", "0").ended(1).stderr,
+        "gres.conf: line 1: cannot read \"/dev/nvidia[0-\"",
+    );
+}
+
+#[test]
+fn the_other_resources_of_a_node_stay_in_its_line() {
+    needs_root!();
+    let sim = Sim::served("a100-80gb", 2, MIXED);
+    let (gres, line) = printed_lines(&sim);
+    for others in [
+        "nvme:1600",
+        "craynetwork:4,hbm:16G(S:0,1)",
+        "bandwidth:lustre:no_consume:4096",
+        "mps:200",
+    ] {
+        write(&sim, "gres.conf", &gres);
+        write(&sim, "slurm.conf", &format!("{line},{others}\n"));
+        assert_in_order(&sim);
+        for node in ["n1", "n[1-4]"] {
+            let printed = Ran::of(&mut slurm(&sim, &["gres", "--node", node])).ended(0);
+            assert!(
+                printed
+                    .stdout
+                    .ends_with(&format!(",gpu:nvidia_a100-sxm4-80gb:1,{others}\n")),
+                "{printed:?}"
+            );
+            assert_eq!(
+                printed
+                    .stderr
+                    .contains("daemons that Slurm's prolog would start"),
+                others.starts_with("mps")
+            );
+        }
+    }
+}
+
+#[test]
+fn the_types_of_a_site_are_right() {
+    needs_root!();
+    let sim = Sim::served("a100-80gb", 2, MIXED);
+    let (gres, line) = printed_lines(&sim);
+    let renamed = |text: &str, small: &str, large: &str, whole: &str| {
+        let text = text.replace("1g.10gb", small).replace("3g.40gb", large);
+        text.replace("nvidia_a100-sxm4-80gb", whole)
+    };
+    for (small, large, whole) in [
+        ("a100_1g.10gb", "a100_3g.40gb", "a100"),
+        ("a100l.1", "a100l.3", "a100l"),
+        ("1g", "3g.39gb", "a100-80g"),
+        ("mig", "mig-large", "whole"),
+    ] {
+        write(&sim, "gres.conf", &renamed(&gres, small, large, whole));
+        write(&sim, "slurm.conf", &renamed(&line, small, large, whole));
+        assert_in_order(&sim);
+    }
+    // They are printed if they are given.
+    let of_site = [
+        "--type",
+        "1g.10gb=a100l.1",
+        "--type",
+        "nvidia_a100-sxm4-80gb=A100",
+    ];
+    let printed = Ran::of(slurm(&sim, &["gres"]).args(of_site))
+        .ended(0)
+        .stdout;
+    assert_eq!(
+        printed.matches(" Type=a100l.1 File").count()
+            + printed.matches(" Type=a100l.1 MultipleFiles").count(),
+        2,
+        "{printed}"
+    );
+    assert!(
+        printed.ends_with(" Gres=gpu:a100l.1:2,gpu:3g.40gb:1,gpu:A100:1\n"),
+        "{printed}"
+    );
+    let refused = Ran::of(slurm(&sim, &["gres", "--type", "2g=a"]).env("COLUMNS", "200")).ended(2);
+    assert_contains(
+        &refused.stderr,
+        "error: no device is of type 2g: there are 1g.10gb, 3g.40gb, nvidia_a100-sxm4-80gb\n",
+    );
+    for wrong in ["3g.40gb", "3g.40gb=", "3g.40gb=a b", "3g.40gb=a,b:c"] {
+        Ran::of(&mut slurm(&sim, &["gres", "--type", wrong])).ended(2);
+    }
+    // Slurm forgets types that the node's line does not have, and numbers GPUs as gres.conf lists them.
+    write(&sim, "gres.conf", &gres);
+    write(&sim, "slurm.conf", "NodeName=n1 Gres=gpu:4\n");
+    assert_in_order(&sim);
+    write(&sim, "gres.conf", &gres.replace("3g.40gb", "1g.10gb"));
+    write(&sim, "slurm.conf", "NodeName=n1 Gres=gpu:4\n");
+    let checked = Ran::of(&mut slurm(&sim, &["gres", "--check"])).ended(3);
+    assert_eq!(
+        checked.stdout,
+        "trainer: its Type is 1g.10gb, and the device is 3g.40gb\n"
+    );
+}
+
+/// The file of a GPU stands in the lines of its instances, too.
+#[test]
+fn the_line_of_an_instance_does_not_mean_its_gpu_when_that_is_whole() {
+    needs_root!();
+    let sim = Sim::served("a100-80gb", 2, MIXED);
+    printed_lines(&sim);
+    sim.run(&["down", "--destroy-mig", "--disable-mig", "--yes"])
+        .ended(0);
+    sim.up(
+        "[mps]\nserve = \"all\"\n[[gpu]]\nselect = { all = true }\nmig = false\n",
+        &[],
+    )
+    .ended(0);
+    let refused = of_job(&sim, "prolog", "0").ended(1);
+    assert_contains(
+        &refused.stderr,
+        "nvidia-cap67, and no device of mig-mps is there",
+    );
+    of_job(&sim, "prolog", "3").ended(0);
 }
 
 /// Who opens one without a writer waits for ever.
@@ -399,6 +593,70 @@ fn a_fifo_is_not_read() {
     );
     let installed = install(&sim, &[]).ended(0);
     assert_contains(&installed.stdout, "Let that script end with:");
+    fs::remove_file(sim.node.dir().join("slurm.conf")).unwrap();
+    shell(format!("mkfifo {}/slurm.conf", sim.node.dir().display())).ended(0);
+    assert_contains(
+        &install(&sim, &[]).ended(1).stderr,
+        "slurm.conf: it is a FIFO",
+    );
+}
+
+/// As Slurm finds and runs them.
+#[test]
+fn a_script_of_the_site_runs_ours_or_only_names_it() {
+    needs_root!();
+    let sim = Sim::served("a100-80gb", 2, MIXED);
+    let (dir, at) = (sim.node.dir(), sim.node.dir().display());
+    install(&sim, &[]).ended(0);
+    let remark = |prolog: &str, text: &str| {
+        write(&sim, "prolog", text);
+        write(
+            &sim,
+            "slurm.conf",
+            &format!("GresTypes=gpu\nProlog={at}/{prolog}\n"),
+        );
+        let printed = install(&sim, &[]).ended(0).stdout;
+        let mut lines = printed
+            .lines()
+            .skip_while(|line| !line.starts_with("# Prolog="));
+        said(&sim, lines.next().unwrap_or_default())
+    };
+    let ours = format!("{at}/scripts/mig-mps-prolog");
+    let missing = "# Prolog=/node/prolog stays. Let that script end with:";
+    assert_eq!(
+        remark("prolog", &format!("#!/bin/sh\n# exec {ours}\n")),
+        missing
+    );
+    assert_eq!(
+        remark("prolog", &format!("#!/bin/sh\necho {ours}\n")),
+        missing
+    );
+    assert_eq!(
+        remark("prolog", &format!("#!/bin/sh\nexec {ours}.old\n")),
+        missing
+    );
+    let behind =
+        "# Prolog=/node/prolog stays. It ends before its line with ours: move that line up:";
+    assert_eq!(
+        remark("prolog", &format!("#!/bin/sh\nexit 0\nexec {ours}\n")),
+        behind
+    );
+    let python = "# Prolog=/node/prolog stays. Let that program end by running:";
+    assert_eq!(remark("prolog", "#!/usr/bin/python3\n"), python);
+    assert_eq!(
+        remark(
+            "prolog",
+            &format!("#!/bin/sh\nlogger x; {ours} || exit 1\n")
+        ),
+        ""
+    );
+    // By a link, and by a pattern of a directory with another name.
+    symlink(&ours, dir.join("linked")).unwrap();
+    assert_eq!(remark("linked", ""), "");
+    symlink(dir.join("scripts"), dir.join("link")).unwrap();
+    write(&sim, "slurm.conf", &format!("Prolog={at}/link/*\n"));
+    let refused = install(&sim, &[]).ended(1).stderr;
+    assert_contains(&refused, "/link/* would run all four scripts of mig-mps");
 }
 
 #[test]
@@ -411,6 +669,12 @@ fn gres_takes_only_names_that_a_node_can_have() {
         "n1\nNodeName=n2",
         "n 1",
         "n1 Name=gpu",
+        "[",
+        "n[1-",
+        "n[3-1]",
+        "n1]",
+        "n[a]",
+        ",",
         "",
     ] {
         let refused = |ran: Ran| {

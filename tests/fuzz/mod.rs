@@ -32,7 +32,7 @@ fn run_with(fuzzer: &str) -> Output {
     );
     let programs = directory.path().join("programs");
     fs::create_dir(&programs).unwrap();
-    write_program(&programs.join("cargo"), cargo);
+    write_program(programs.join("cargo"), cargo);
     let path = format!("{}:{}", programs.display(), env::var("PATH").unwrap());
     let script = repository().join("fixtures/fuzz/run.sh");
     let mut command = Command::new(script);

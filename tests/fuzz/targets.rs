@@ -8,7 +8,7 @@ use mig_mps::internals::host::Pid;
 use mig_mps::internals::mps::{DaemonStatus, LogFile, LogLine};
 use mig_mps::internals::plan::check::{EmptyNode, plan_on};
 use mig_mps::internals::profile::{Profile, WantedPrograms};
-use mig_mps::internals::slurm::{GresConf, SlurmJob, gres_of_node};
+use mig_mps::internals::slurm::{GresConf, SlurmJob, gres_of_node, numbered};
 use mig_mps::internals::state::DeviceRecord;
 
 /// Reads bytes as one kind of text.
@@ -87,8 +87,12 @@ pub(crate) fn record(bytes: &[u8]) {
 /// Slurm's files, and the variables of a job.
 pub(crate) fn slurm(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
-    let _ = GresConf::parse(&text, "n1");
-    let _ = gres_of_node(&text, "n1");
+    let node_gres = gres_of_node(&text, "n1");
+    if let Ok(conf) = GresConf::parse(&text, "n1") {
+        let count = conf.gpus.len();
+        let gpus = numbered(conf.gpus, node_gres.as_deref()).unwrap_or_default();
+        assert!(gpus.len() <= count && gpus.iter().all(|gpu| !gpu.files.is_empty()));
+    }
     let mut lines = text.lines();
     let variables: Vec<(&str, &str)> = lines
         .by_ref()

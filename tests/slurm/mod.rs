@@ -6,6 +6,7 @@
 mod begin;
 mod crowd;
 mod end;
+mod grammar;
 mod private;
 mod reasons;
 

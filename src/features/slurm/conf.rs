@@ -1,15 +1,15 @@
-//! Slurm's configuration files on this node, as far as devices are concerned, and lists such as `n[1-3,07],gpu4`, in which
-//! they name nodes and device files.
+//! Slurm's configuration files on this node, as far as devices are concerned.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
 use super::health::variable;
-use crate::error::{CommandError, Context as _, Result, failed, usage};
+use super::host_list::{contains, expand, is_list};
+use super::lines::{Line, Lines};
+use crate::error::{Result, usage};
 use crate::failure::Failure;
-use crate::host::{Host, host_name, printable, read_configuration};
+use crate::host::{Host, host_name, printable};
 
 /// An entry for a generic resource: a GPU, or the shards of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct Gres {
 /// The entries of gres.conf for one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GresConf {
-    /// The GPUs, in the order of the file.
+    /// The GPUs with device files, in Slurm's order. Slurm gives no job a GPU without a file.
     pub gpus: Vec<Gres>,
     pub shards: Vec<Gres>,
     /// True if Slurm is to detect GPUs itself.
@@ -34,266 +34,225 @@ pub struct GresConf {
 /// A configuration that cannot be understood.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum GresError {
-    #[error("line {line}: cannot read {word:?}")]
-    Malformed { line: usize, word: String },
-    #[error("line {0}: Include is not followed: put the lines of this node into gres.conf itself")]
-    Include(usize),
+    #[error("{place}: cannot read {word:?}")]
+    Malformed { place: String, word: String },
     /// Slurm orders GPUs by the types in that line.
     #[error(
         "gres.conf has GPUs of several types, and no line of slurm.conf names this node with Gres=: the order of its GPUs \
          is not known"
     )]
     NoNodeLine,
-    #[error("gres.conf has GPUs of type {0}, which the node's Gres= in slurm.conf lacks")]
-    NotInNodeLine(String),
 }
 
 impl Failure for GresError {
     fn hint(&self) -> Option<String> {
-        let hint: Option<&str> = match self {
-            Self::Malformed { .. } => Some("mig-mps slurm gres prints the lines of this node"),
-            Self::Include(_) => None,
-            Self::NoNodeLine | Self::NotInNodeLine(_) => {
-                Some("mig-mps slurm gres prints the Gres= for the line of this node in slurm.conf")
+        let hint = match self {
+            Self::Malformed { .. } => "mig-mps slurm gres prints the lines of this node",
+            Self::NoNodeLine => {
+                "mig-mps slurm gres prints the Gres= for the line of this node in slurm.conf"
             }
         };
-        hint.map(str::to_owned)
+        Some(hint.to_owned())
     }
 }
 
 impl GresConf {
     /// Reads the entries for a node.
     pub fn parse(text: &str, node: &str) -> Result<Self, GresError> {
+        Self::of_lines(&Lines::of(text), node)
+    }
+
+    /// Reads the entries for a node. A line that is not about a GPU or shards of it cannot fail.
+    fn of_lines(lines: &[Line], node: &str) -> Result<Self, GresError> {
         let mut conf = Self::default();
-        for (number, line) in &joined(text) {
-            let line = Line::parse(*number, line)?;
-            if let Some(nodes) = line.value("nodename")
-                && !line.expand(nodes)?.iter().any(|name| name == node)
-            {
-                continue;
-            }
-            if let Some(detection) = line.value("autodetect") {
-                conf.detects |= !detection.eq_ignore_ascii_case("off");
-            }
-            let Some(name) = line.value("name") else {
-                continue;
-            };
-            let count = line.value("count").unwrap_or("1");
-            let count = count.parse().map_err(|_| line.malformed(count))?;
-            match name.to_ascii_lowercase().as_str() {
-                "gpu" => match (line.value("multiplefiles"), line.value("file")) {
-                    (Some(list), _) => conf.gpus.push(line.gres(line.expand(list)?, 1)),
-                    (None, Some(list)) => {
-                        for file in line.expand(list)? {
-                            conf.gpus.push(line.gres(vec![file], 1));
-                        }
-                    }
-                    (None, None) => conf.gpus.push(line.gres(Vec::new(), count)),
-                },
-                "shard" => {
-                    let files = line.expand(line.value("file").unwrap_or_default())?;
-                    conf.shards.push(line.gres(files, count));
+        let (mut detection, mut own_detection) = (None, None);
+        // Slurm puts the lines that begin with NodeName behind those that begin with Name.
+        let mut of_nodes = Vec::new();
+        for line in lines {
+            match line.first() {
+                Some(("autodetect", value)) => detection = Some(value),
+                Some(("name", name)) => conf.add(line, name)?,
+                Some(("nodename", nodes)) if contains(nodes, node) => {
+                    own_detection = line.value("autodetect").or(own_detection);
+                    of_nodes.extend(line.value("name").map(|name| (line, name)));
                 }
                 _ => {}
             }
         }
+        for (line, name) in of_nodes {
+            conf.add(line, name)?;
+        }
+        let detection = own_detection.or(detection);
+        conf.detects = detection.is_some_and(|value| !value.eq_ignore_ascii_case("off"));
         Ok(conf)
     }
-}
 
-/// A line as keys and values.
-struct Line<'a> {
-    /// The number of its first line.
-    number: usize,
-    /// The pairs, with keys in lower case.
-    pairs: Vec<(String, &'a str)>,
-}
-
-impl<'a> Line<'a> {
-    fn parse(number: usize, line: &'a str) -> Result<Self, GresError> {
-        let mut parsed = Self {
-            number,
-            pairs: Vec::new(),
-        };
-        for word in line.split_whitespace() {
-            if word.eq_ignore_ascii_case("include") {
-                return Err(GresError::Include(number));
-            }
-            let (key, value) = word.split_once('=').ok_or_else(|| parsed.malformed(word))?;
-            let pair = (key.to_ascii_lowercase(), value.trim_matches('"'));
-            parsed.pairs.push(pair);
+    /// Adds the entries of a line about the resource of this name.
+    fn add(&mut self, line: &Line, name: &str) -> Result<(), GresError> {
+        let is_gpu = name.eq_ignore_ascii_case("gpu");
+        if !is_gpu && !name.eq_ignore_ascii_case("shard") {
+            return Ok(());
         }
-        Ok(parsed)
-    }
-
-    fn value(&self, key: &str) -> Option<&'a str> {
-        let (_, value) = self.pairs.iter().find(|(name, _)| name == key)?;
-        Some(value)
-    }
-
-    fn malformed(&self, word: &str) -> GresError {
-        GresError::Malformed {
-            line: self.number,
+        let malformed = |word: &str| GresError::Malformed {
+            place: line.place.clone(),
             word: word.to_owned(),
+        };
+        if let Some(word) = &line.stray {
+            return Err(malformed(word));
         }
-    }
-
-    fn expand(&self, list: &str) -> Result<Vec<String>, GresError> {
-        expand(list).ok_or_else(|| self.malformed(list))
-    }
-
-    fn gres(&self, files: Vec<String>, count: u64) -> Gres {
-        Gres {
-            kind: self.value("type").map(str::to_owned),
+        let gres = |files, count| Gres {
+            kind: line.value("type").map(str::to_owned),
             files,
             count,
+        };
+        let files = line.value("file").or(line.value("files"));
+        let is_one = files.is_none();
+        let list = files.or(line.value("multiplefiles")).unwrap_or_default();
+        let files = expand(list).ok_or_else(|| malformed(list))?;
+        if !is_gpu {
+            let count = line.value("count").unwrap_or("1");
+            let count = parse_count(count).ok_or_else(|| malformed(count))?;
+            self.shards.push(gres(files, count));
+        } else if !is_one {
+            let entries = files.into_iter().map(|file| gres(vec![file], 1));
+            self.gpus.extend(entries);
+        } else if !files.is_empty() {
+            self.gpus.push(gres(files, 1));
         }
+        Ok(())
     }
+}
+
+/// Reads a number with one of Slurm's suffixes: `4`, `4K`, `4KiB` or `4kB`.
+fn parse_count(text: &str) -> Option<u64> {
+    let digits = text.trim_start_matches(|sign: char| sign.is_ascii_digit());
+    let (number, suffix) = text.split_at(text.len() - digits.len());
+    let suffix = suffix.to_ascii_lowercase();
+    let (letter, base) = match suffix.split_at_checked(1) {
+        None => return number.parse().ok(),
+        Some((letter, "" | "ib")) => (letter, 1024u64),
+        Some((letter, "b")) => (letter, 1000),
+        Some(_) => return None,
+    };
+    let power = "kmgtp".find(letter)? + 1;
+    let number: u64 = number.parse().ok()?;
+    number.checked_mul(base.checked_pow(u32::try_from(power).ok()?)?)
 }
 
 /// Returns the `Gres=` of a node's line in slurm.conf, its own or that of `NodeName=DEFAULT` before it.
 pub fn gres_of_node(text: &str, node: &str) -> Option<String> {
+    node_gres(&Lines::of(text), node)
+}
+
+fn node_gres(lines: &[Line], node: &str) -> Option<String> {
     let mut default = None;
     let mut found = None;
-    for (number, line) in &joined(text) {
-        let Ok(line) = Line::parse(*number, line) else {
+    for line in lines {
+        let Some(("nodename", nodes)) = line.first() else {
             continue;
         };
-        let Some(("nodename", nodes)) = line
-            .pairs
-            .first()
-            .map(|(key, value)| (key.as_str(), *value))
-        else {
-            continue;
-        };
-        let gres = line.value("gres").map(str::to_owned);
+        let gres = line.value("gres");
         if nodes.eq_ignore_ascii_case("default") {
             default = gres.or(default);
-        } else if expand(nodes).is_some_and(|names| names.iter().any(|name| name == node)) {
-            found = gres.or_else(|| default.clone());
+        } else if contains(nodes, node) {
+            found = gres.or(default);
         }
     }
-    found
+    found.map(str::to_owned)
 }
 
-/// Returns the values of a key of slurm.conf that stands alone on its line. Slurm takes some keys on several lines.
-pub(super) fn settings(text: &str, key: &str) -> Vec<String> {
-    let mut values = Vec::new();
-    for (number, line) in &joined(text) {
-        let Ok(line) = Line::parse(*number, line) else {
-            continue;
-        };
-        match line.pairs.first() {
-            Some((name, value)) if name.eq_ignore_ascii_case(key) => {
-                values.push((*value).to_owned());
-            }
-            _ => {}
-        }
-    }
-    values
-}
-
-/// Returns the lines without comments, continued lines joined, each with its number.
-fn joined(text: &str) -> Vec<(usize, String)> {
-    let mut lines: Vec<(usize, String)> = Vec::new();
-    let mut goes_on = false;
-    for (at, line) in text.lines().enumerate() {
-        let line = line.split('#').next().unwrap_or_default().trim();
-        let (line, next_goes_on) = match line.strip_suffix('\\') {
-            Some(line) => (line, true),
-            None => (line, false),
-        };
-        match lines.last_mut().filter(|_| goes_on) {
-            Some((_, begun)) => {
-                begun.push(' ');
-                begun.push_str(line);
-            }
-            None => lines.push((at + 1, line.to_owned())),
-        }
-        goes_on = next_goes_on;
-    }
-    lines.retain(|(_, line)| !line.trim().is_empty());
-    lines
-}
-
-/// The most names that a list may stand for.
-const MOST: usize = 65_536;
-
-/// The most memory that the names may take.
-const MOST_BYTES: usize = 16 << 20;
-
-/// The most digits of a number, leading zeros included.
-const LONGEST: usize = 20;
-
-/// Returns the names that a list stands for; `None` if it is malformed, or stands for too many.
-pub(super) fn expand(list: &str) -> Option<Vec<String>> {
-    let mut names = Vec::new();
-    for part in split(list) {
-        let mut found = vec![String::new()];
-        let mut rest = part;
-        while let Some((before, after)) = rest.split_once('[') {
-            let (ranges, after) = after.split_once(']')?;
-            let numbers = numbers(ranges)?;
-            let count = found.len().checked_mul(numbers.len())?;
-            if count > MOST || count.checked_mul(part.len())? > MOST_BYTES {
-                return None;
-            }
-            found = found
-                .iter()
-                .flat_map(|name| {
-                    numbers
-                        .iter()
-                        .map(move |number| format!("{name}{before}{number}"))
-                })
-                .collect();
-            rest = after;
-        }
-        names.extend(found.into_iter().map(|name| name + rest));
-        if names.len() > MOST {
-            return None;
-        }
-    }
-    Some(names)
-}
-
-/// Splits a list at the commas outside brackets.
-fn split(list: &str) -> impl Iterator<Item = &str> {
+/// Returns the resources in `gpu:a100:4,nvme:1600,gpu:h100:2(S:0,1)`, each with what is in parentheses behind it.
+pub(super) fn resources(node_gres: &str) -> Vec<&str> {
     let mut is_inside = false;
-    list.split(move |sign| {
+    let parts = node_gres.split(move |sign| {
         match sign {
-            '[' => is_inside = true,
-            ']' => is_inside = false,
+            '(' => is_inside = true,
+            ')' => is_inside = false,
             _ => {}
         }
         sign == ',' && !is_inside
-    })
-    .filter(|part| !part.is_empty())
+    });
+    parts.filter(|part| !part.is_empty()).collect()
 }
 
-/// Returns the numbers of `1-3,07`, with their leading zeros.
-fn numbers(ranges: &str) -> Option<Vec<String>> {
-    let mut numbers = Vec::new();
-    for range in ranges.split(',') {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (from, to): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-        let width = first.len();
-        if numbers.len().saturating_add(to.checked_sub(from)?) > MOST || width > LONGEST {
-            return None;
+/// Returns how many of a resource a node's `Gres=` has of each type; of no type if it names none.
+pub(super) fn counts_of<'g>(node_gres: &'g str, name: &str) -> Vec<(Option<&'g str>, u64)> {
+    let mut counts: Vec<(Option<&str>, u64)> = Vec::new();
+    let mut add = |kind: Option<&'g str>, count| match counts.iter_mut().find(|(of, _)| *of == kind)
+    {
+        Some((_, sum)) => *sum = u64::saturating_add(*sum, count),
+        None => counts.push((kind, count)),
+    };
+    for resource in resources(node_gres) {
+        let resource = resource.rsplit_once('(').map_or(resource, |(it, _)| it);
+        let rest = match resource.split_once(':') {
+            Some((first, rest)) if first == name => rest,
+            // Slurm reads no further.
+            None if resource == name => {
+                add(None, 1);
+                break;
+            }
+            _ => continue,
+        };
+        let (kinds, last) = rest.rsplit_once(':').unwrap_or(("", rest));
+        let (kinds, count) = if last.starts_with(|sign: char| sign.is_ascii_digit()) {
+            let Some(count) = parse_count(last) else {
+                break;
+            };
+            (kinds, count)
+        } else {
+            (rest, 1)
+        };
+        let mut kinds = kinds
+            .split(':')
+            .filter(|kind| !kind.is_empty() && !kind.eq_ignore_ascii_case("no_consume"))
+            .peekable();
+        if kinds.peek().is_none() {
+            add(None, count);
         }
-        numbers.extend((from..=to).map(|number| format!("{number:0width$}")));
+        kinds.for_each(|kind| add(Some(kind), count));
     }
-    Some(numbers)
+    if counts.iter().any(|(kind, _)| kind.is_some()) {
+        counts.retain(|(kind, _)| kind.is_some());
+    }
+    counts
+}
+
+/// Returns the GPUs that Slurm gives to jobs, in the order in which it numbers them: by the types of the node's `Gres=`, as
+/// many as it counts, and within a type as in gres.conf.
+///
+/// # Errors
+/// There are several types, and `node_gres` is not known.
+pub fn numbered(mut gpus: Vec<Gres>, node_gres: Option<&str>) -> Result<Vec<Gres>, GresError> {
+    let Some(node_gres) = node_gres else {
+        let is_ordered = gpus.iter().all(|gpu| gpu.kind == gpus[0].kind);
+        return if is_ordered {
+            Ok(gpus)
+        } else {
+            Err(GresError::NoNodeLine)
+        };
+    };
+    let mut ordered = Vec::with_capacity(gpus.len());
+    for (kind, count) in counts_of(node_gres, "gpu") {
+        let is_of_kind =
+            |gpu: &mut Gres| kind.is_none_or(|kind| is_same_type(gpu.kind.as_deref(), kind));
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        ordered.extend(gpus.extract_if(.., is_of_kind).take(count));
+    }
+    Ok(ordered)
+}
+
+/// True if Slurm takes both for one type.
+pub(super) fn is_same_type(kind: Option<&str>, other: &str) -> bool {
+    kind.is_some_and(|kind| kind.eq_ignore_ascii_case(other))
 }
 
 /// The directories of slurm.conf, in the order in which slurmd finds one; the second is that of a node that gets its
 /// configuration from the controller.
 const DIRECTORIES: [&str; 2] = ["/etc/slurm", "/run/slurm/conf"];
 
-/// The most files that include each other.
-const DEEPEST: usize = 4;
-
 /// The files of one directory.
-pub(super) struct SlurmFiles {
+pub struct SlurmFiles {
     pub(super) slurm_conf: PathBuf,
     pub(super) gres_conf: PathBuf,
     /// True if programs find them without a variable.
@@ -314,67 +273,47 @@ impl SlurmFiles {
             None => first,
         };
         Self {
-            gres_conf: slurm_conf.with_file_name("gres.conf"),
-            slurm_conf,
             is_usual,
+            ..Self::at(&slurm_conf)
+        }
+    }
+
+    /// Returns this slurm.conf, and the gres.conf beside it.
+    pub fn at(slurm_conf: &Path) -> Self {
+        Self {
+            slurm_conf: slurm_conf.to_owned(),
+            gres_conf: slurm_conf.with_file_name("gres.conf"),
+            is_usual: false,
         }
     }
 
     /// Reads the entries of gres.conf for a node.
-    pub(super) fn gres_of(&self, node: &str) -> Result<GresConf> {
-        let path = &self.gres_conf;
-        let text = read_configuration(path).map_err(|error| unreadable(path, &error))?;
-        GresConf::parse(&text, node).context(path.display())
+    pub fn gres_of(&self, node: &str) -> Result<GresConf> {
+        let Lines { lines, unread } = Lines::read(&self.gres_conf)?;
+        match unread {
+            // It may have GPUs, and these their numbers.
+            Some(error) => Err(error),
+            None => Ok(GresConf::of_lines(&lines, node)?),
+        }
     }
 
     /// Returns the `Gres=` of the node's line in slurm.conf, with the files that it includes.
-    pub(super) fn gres_string_of(&self, node: &str) -> Result<Option<String>> {
-        let mut text = String::new();
-        self.read_into(&self.slurm_conf, DEEPEST, &mut text)?;
-        Ok(gres_of_node(&text, node))
+    pub fn node_gres(&self, node: &str) -> Result<Option<String>> {
+        let Lines { lines, unread } = Lines::read(&self.slurm_conf)?;
+        match (node_gres(&lines, node), unread) {
+            (None, Some(error)) => Err(error),
+            (gres, _) => Ok(gres),
+        }
     }
 
-    /// Returns the text of slurm.conf with the files that it includes; nothing if there is no slurm.conf yet.
-    pub(super) fn text(&self) -> Result<String> {
-        let mut text = String::new();
+    /// Returns the lines of slurm.conf with the files that it includes; none if there is no slurm.conf yet.
+    pub(super) fn lines(&self) -> Result<Lines> {
         if self.slurm_conf.exists() {
-            self.read_into(&self.slurm_conf, DEEPEST, &mut text)?;
+            Lines::read(&self.slurm_conf)
+        } else {
+            Ok(Lines::default())
         }
-        Ok(text)
     }
-
-    fn read_into(&self, path: &Path, depth: usize, all: &mut String) -> Result<()> {
-        let text = read_configuration(path).map_err(|error| unreadable(path, &error))?;
-        for line in text.lines() {
-            let mut words = line.split_whitespace();
-            let is_include = words
-                .next()
-                .is_some_and(|word| word.eq_ignore_ascii_case("include"));
-            match words.next().filter(|_| is_include) {
-                None => {
-                    all.push_str(line);
-                    all.push('\n');
-                }
-                Some(_) if depth == 0 => {
-                    let shown = path.display();
-                    return Err(failed(format_args!(
-                        "{shown}: files include each other, or more than {DEEPEST} deep"
-                    ))
-                    .hint("put the line of this node into slurm.conf itself"));
-                }
-                Some(file) => {
-                    self.read_into(&self.slurm_conf.with_file_name(file), depth - 1, all)?;
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-fn unreadable(path: &Path, error: &io::Error) -> CommandError {
-    failed(format_args!("cannot read {}: {error}", path.display())).hint(
-        "slurm.conf is the file in SLURM_CONF or /etc/slurm; gres.conf and what they include are beside it",
-    )
 }
 
 /// Returns the name of this node in Slurm: that of the slurmd that runs this, or else of the machine.
@@ -391,18 +330,25 @@ pub(super) fn checked_name(name: String) -> Result<String> {
     let is_fit = name
         .chars()
         .all(|c| c.is_ascii_alphanumeric() || "-_.[,]".contains(c));
-    if is_fit && !name.is_empty() {
+    if is_fit && is_list(&name) {
         return Ok(name);
     }
     let shown = printable(&name);
     let what = format!("a node of Slurm cannot be called \"{shown}\"");
     Err(usage(what)
-        .hint("a name has letters, digits, \"-\", \"_\" and \".\", as in NodeName= of slurm.conf"))
+        .hint("a name has letters, digits, \"-\", \"_\" and \".\", and a list has ranges such as n[1-3,07]: as in NodeName= of slurm.conf"))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{expand, *};
+    use super::*;
+
+    fn gpus(conf: &GresConf) -> Vec<String> {
+        conf.gpus
+            .iter()
+            .map(|gpu| format!("{:?} {}", gpu.kind.as_deref(), gpu.files.join(" ")))
+            .collect()
+    }
 
     const CONF: &str = "
 # devices
@@ -413,13 +359,6 @@ NodeName=n3 Name=gpu File=/dev/nvidia0
 Name=shard Count=4 File=/dev/nvidia1
 Name=nic File=/dev/ib0
 ";
-
-    fn gpus(conf: &GresConf) -> Vec<String> {
-        conf.gpus
-            .iter()
-            .map(|gpu| format!("{:?} {}", gpu.kind.as_deref(), gpu.files.join(" ")))
-            .collect()
-    }
 
     #[test]
     fn a_node_has_its_own_lines_and_those_without_a_name() {
@@ -439,56 +378,128 @@ Name=nic File=/dev/ib0
     }
 
     #[test]
-    fn detection_and_mistakes_are_noticed() {
-        let conf = |text| GresConf::parse(text, "n1");
-        assert!(conf("AutoDetect=nvml").unwrap().detects);
-        assert!(!conf("NodeName=n2 AutoDetect=nvml").unwrap().detects);
-        assert!(!conf("AutoDetect=off").unwrap().detects);
-        assert_eq!(conf("\nInclude more.conf"), Err(GresError::Include(2)));
-        let error = conf("Name=gpu File=/dev/nvidia[0-").unwrap_err();
-        assert_eq!(error.to_string(), "line 1: cannot read \"/dev/nvidia[0-\"");
-        assert!(conf("Name=gpu and").is_err());
+    fn a_mistake_is_an_error_where_it_concerns_a_gpu_or_shards() {
+        let conf = |text: &str| GresConf::parse(text, "n1");
+        for line in [
+            "Name=gpu File=/dev/nvidia[0-",
+            "Name=gpu and",
+            "NodeName=n1 Name=GPU Type=a stray File=/dev/nvidia0",
+            "Name=shard Count=many",
+        ] {
+            assert!(conf(line).is_err(), "{line}");
+            let of_others = [
+                ("=gpu", "=nic"),
+                ("=GPU", "=nic"),
+                ("=shard", "=nic"),
+                ("=n1", "=n2"),
+            ];
+            let line = of_others
+                .iter()
+                .fold(line.to_owned(), |line, (ours, others)| {
+                    line.replace(ours, others)
+                });
+            assert!(conf(&line).is_ok(), "{line}");
+        }
+        let error = conf("\nName=gpu File=/dev/nvidia[0-").unwrap_err();
+        assert_eq!(error.to_string(), "line 2: cannot read \"/dev/nvidia[0-\"");
+        for line in [
+            "Name=bandwidth Type=lustre Count=4G Flags=CountOnly",
+            "Name=nic Count=-1 stray",
+            "NodeName=n[2- Name=gpu File=/dev/nvidia[0-",
+            "nonsense",
+            "=",
+        ] {
+            assert_eq!(conf(line), Ok(GresConf::default()), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_nodes_own_detection_is_above_that_of_all() {
+        let detects = |text| GresConf::parse(text, "n1").unwrap().detects;
+        assert!(detects("AutoDetect=nvml"));
+        assert!(!detects("NodeName=n2 AutoDetect=nvml"));
+        assert!(!detects("Autodetect=OFF"));
+        assert!(!detects(
+            "AutoDetect=nvml\nNodeName=n[1-2] AutoDetect=off Name=gpu File=/dev/nvidia0"
+        ));
+        assert!(detects("NodeName=n1 AutoDetect=nvml\nAutoDetect=off"));
+        assert!(!detects("Name=gpu AutoDetect=nvml File=/dev/nvidia0"));
     }
 
     #[test]
     fn the_gres_of_a_node_is_found() {
         let conf = "ClusterName=c\nPrologFlags=Alloc\nNodeName=DEFAULT Gres=gpu:1g:7\nNodeName=n[1-2] CPUs=2\n\
-                    NodeName=n3 CPUs=2 Gres=gpu:h200:1,shard:4\nPartitionName=p Nodes=n[1-3]";
+                    NodeName = n3 CPUs=2 Reason=\"bad fan\" Gres=gpu:h200:1,shard:4 # why\nPartitionName=p Nodes=n[1-3]";
         assert_eq!(gres_of_node(conf, "n2").unwrap(), "gpu:1g:7");
         assert_eq!(gres_of_node(conf, "n3").unwrap(), "gpu:h200:1,shard:4");
         assert_eq!(gres_of_node(conf, "n4"), None);
     }
 
-    fn expanded(list: &str) -> String {
-        expand(list).map_or_else(|| "refused".to_owned(), |names| names.join(" "))
-    }
-
     #[test]
-    fn a_list_is_expanded() {
-        assert_eq!(expanded("n1"), "n1");
-        assert_eq!(expanded("n[1-3,07],gpu4"), "n1 n2 n3 n07 gpu4");
-        assert_eq!(expanded("n[008-010]"), "n008 n009 n010");
-        assert_eq!(expanded("r[1-2]n[1-2]x"), "r1n1x r1n2x r2n1x r2n2x");
-        assert_eq!(expanded("/dev/nvidia[0-1]"), "/dev/nvidia0 /dev/nvidia1");
-    }
-
-    #[test]
-    fn a_malformed_or_huge_list_is_refused() {
-        let zeros = format!("n[{}1]", "0".repeat(70_000));
-        let ranges = format!("n[{}]", ["0-65000"; 1000].join(","));
-        let long = format!("{}[1-65000]", "n".repeat(1 << 20));
-        for list in [
-            "n[1-",
-            "n[a]",
-            "n[3-1]",
-            "n[1-99999999]",
-            "n[0,0-18446744073709551615]",
-            "n[1-999]x[1-999]",
-            &zeros,
-            &ranges,
-            &long,
+    fn a_count_has_slurms_suffixes() {
+        for (text, count) in [
+            ("4", Some(4)),
+            ("4K", Some(4096)),
+            ("4kib", Some(4096)),
+            ("4KB", Some(4000)),
+            ("4G", Some(4 << 30)),
+            ("4P", Some(4 << 50)),
+            ("4E", None),
+            ("4 K", None),
+            ("K", None),
+            ("", None),
+            ("99999999P", None),
         ] {
-            assert_eq!(expanded(list), "refused", "{list:.20}");
+            assert_eq!(parse_count(text), count, "{text}");
         }
+    }
+
+    fn order(node_gres: Option<&str>) -> String {
+        let all = [
+            ("3g", "cap5"),
+            ("1g", "cap9"),
+            ("1g", "cap2"),
+            ("1g", "cap10"),
+        ];
+        let all = all.map(|(kind, file)| Gres {
+            kind: Some(kind.to_owned()),
+            files: vec![file.to_owned()],
+            count: 1,
+        });
+        match numbered(all.into(), node_gres) {
+            Ok(gpus) => {
+                let files = gpus.iter().map(|gpu| gpu.files[0].as_str());
+                files.collect::<Vec<_>>().join(" ")
+            }
+            Err(error) => error.to_string(),
+        }
+    }
+
+    /// As Slurm 22.05.8 numbered them, with these very lines.
+    #[test]
+    fn types_come_as_in_the_line_of_the_node_and_devices_as_in_gres_conf() {
+        for (node_gres, expected) in [
+            ("gpu:1g:3,gpu:3g:1,shard:8", "cap9 cap2 cap10 cap5"),
+            ("gpu:3g:1(S:0),gpu:1g:3(S:0,1)", "cap5 cap9 cap2 cap10"),
+            ("gpu:1G:2,gpu:7g:9,nvme:4G,gpu:3g:1", "cap9 cap2 cap5"),
+            ("gpu:4", "cap5 cap9 cap2 cap10"),
+            ("gpu", "cap5"),
+            ("gpu:1g:1,gpu:3g:no_consume:1,gpu:1g:1", "cap9 cap2 cap5"),
+            ("nvme:4", ""),
+        ] {
+            assert_eq!(order(Some(node_gres)), expected, "{node_gres}");
+        }
+    }
+
+    #[test]
+    fn an_order_that_is_not_known_is_not_guessed() {
+        assert!(order(None).contains("slurm.conf"));
+        let one_type = |file: &str| Gres {
+            kind: None,
+            files: vec![file.to_owned()],
+            count: 1,
+        };
+        let gpus = vec![one_type("b"), one_type("a")];
+        assert_eq!(numbered(gpus.clone(), None).unwrap(), gpus);
     }
 }

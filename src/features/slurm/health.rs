@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::conf::{SlurmFiles, node_name};
+use super::conf::{SlurmFiles, counts_of, node_name};
 use super::numbering::{device_of, devices};
 use crate::apply::OnFailure;
 use crate::client::{NotReady, Verified, verify};
@@ -47,10 +47,13 @@ pub(super) fn run(args: &HealthArgs, context: &Context<'_>) -> Result<ExitStatus
     for problem in &problems {
         print(&format!("{}\n", printable(problem)))?;
     }
+    if problems.is_empty() && !args.resume {
+        return Ok(ExitStatus::Done);
+    }
     let (name, slurm) = (node_name()?, context.environment.slurm()?);
     let before = slurm.drain_reason(&name)?;
     if problems.is_empty() {
-        if args.resume && before.is_some_and(|reason| reason.starts_with(OURS)) {
+        if before.is_some_and(|reason| reason.starts_with(OURS)) {
             slurm.resume(&name)?;
             note(&format!("{name} takes jobs again"));
         }
@@ -110,7 +113,9 @@ fn has_gpus(context: &Context<'_>) -> Result<bool> {
     }
     let name = node_name()?;
     if !files.gres_conf.exists() {
-        return Ok(files.gres_string_of(&name)?.is_some());
+        return Ok(files
+            .node_gres(&name)?
+            .is_some_and(|gres| !counts_of(&gres, "gpu").is_empty()));
     }
     let conf = files.gres_of(&name)?;
     Ok(conf.detects || !conf.gpus.is_empty())
@@ -124,8 +129,10 @@ fn unknown_to_node(context: &Context<'_>, node: &Node) -> Result<Option<String>>
     }
     let conf = files.gres_of(&node_name()?)?;
     let devices = devices(context.environment, node)?;
-    let mut listed = conf.gpus.iter().filter(|gres| !gres.files.is_empty());
-    let unknown = listed.find(|gres| device_of(gres, &devices).is_none());
+    let unknown = conf
+        .gpus
+        .iter()
+        .find(|gres| device_of(gres, &devices).is_none());
     Ok(unknown.map(|gres| {
         let file = gres.files.last().map_or("", String::as_str);
         format!("gres.conf has {file}, and no device of mig-mps is there")

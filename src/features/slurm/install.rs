@@ -1,22 +1,21 @@
 //! `mig-mps slurm install`: the scripts that Slurm runs, and the lines of slurm.conf and gres.conf.
 
-use std::ffi::OsStr;
 use std::fmt::Write as _;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::conf::{SlurmFiles, settings};
-use super::numbering::{LineArgs, Lines};
+use super::conf::SlurmFiles;
+use super::lines::Lines;
+use super::numbering::{LineArgs, PrintedLines};
+use super::site_scripts::{Call, call_of, is_about, is_pattern, takes};
 use crate::commands::Context;
 use crate::error::{Context as _, Result, failed};
 use crate::failure::ExitStatus;
 use crate::host::{
     Environment, OwnFile, as_root, closed_to_others, directory_of, is_plain, only_root_can_change,
-    printable, quoted, read_configuration,
+    printable, quoted,
 };
-use crate::node::glob;
 use crate::render::{note, print};
 
 /// Write the scripts that Slurm runs, and print the lines of its configuration
@@ -101,7 +100,10 @@ pub(super) fn run(args: &InstallArgs, context: &Context<'_>) -> Result<ExitStatu
         None => environment.host.below("/etc/slurm"),
     };
     let files = SlurmFiles::find(&environment.host);
-    let conf = files.text()?;
+    let conf = files.lines()?;
+    if let Some(error) = conf.unread {
+        return Err(error);
+    }
     check_directory(&conf, &directory)?;
     let gres = match args.lines.printed(context) {
         Ok(lines) => lines,
@@ -110,7 +112,7 @@ pub(super) fn run(args: &InstallArgs, context: &Context<'_>) -> Result<ExitStatu
         Err(error) => {
             note(&format!("No lines of gres.conf yet: {error}."));
             note("mig-mps slurm gres prints them once mig-mps up has made the devices.");
-            Lines::default()
+            PrintedLines::default()
         }
     };
     // All or none.
@@ -164,13 +166,13 @@ fn check_program(program: &Path) -> Result<()> {
 }
 
 /// Refuses a directory whose scripts slurm.conf names by a pattern: Slurm would run all of ours as prologs, or as epilogs.
-fn check_directory(conf: &str, directory: &Path) -> Result<()> {
+fn check_directory(conf: &Lines, directory: &Path) -> Result<()> {
     for script in &SCRIPTS {
         let others = || SCRIPTS.iter().filter(|other| other.key != script.key);
-        for value in settings(conf, script.key) {
-            let is_there = is_pattern(&value) && directory_of(Path::new(&value)) == directory;
-            if is_there && others().any(|other| takes(&value, other.name.as_ref())) {
-                let (key, value) = (script.key, printable(&value));
+        for value in script.values(conf) {
+            let is_there = is_pattern(value) && is_about(value, directory);
+            if is_there && others().any(|other| takes(value, other.name.as_ref())) {
+                let (key, value) = (script.key, printable(value));
                 let what = format_args!("{key}={value} would run all four scripts of mig-mps");
                 return Err(failed(what).hint("choose another directory with --dir"));
             }
@@ -198,43 +200,42 @@ fn variables(environment: &Environment, files: &SlurmFiles) -> String {
 }
 
 /// Returns the lines that slurm.conf lacks, with remarks on scripts of the site.
-fn missing(conf: &str, directory: &Path, has_shards: bool) -> String {
+fn missing(conf: &Lines, directory: &Path, has_shards: bool) -> String {
     let mut lines = gres_types(conf, has_shards);
     for script in &SCRIPTS {
-        let (key, path) = (script.key, script.file(directory).path());
-        let ours = path.display();
-        let named = settings(conf, key);
-        if named.is_empty() {
+        let path = script.file(directory).path();
+        let (key, ours) = (script.key, path.display());
+        let named = script.values(conf);
+        let Some(last) = named.last() else {
             let _ = writeln!(lines, "{key}={ours}");
-        } else if let Some(theirs) = named.first()
-            && !named.iter().any(|theirs| runs(theirs, &path))
-        {
-            let how = if is_pattern(theirs) {
-                let directory = directory_of(Path::new(theirs)).display();
-                if takes(theirs, script.name.as_ref()) {
-                    format!("Link ours into that directory:\n#   ln -s {ours} {directory}/")
-                } else {
-                    format!(
-                        "Link ours into that directory, under a NAME that fits:\n#   ln -s {ours} {directory}/NAME"
-                    )
-                }
-            } else {
-                format!("Let that script end with:\n#   exec {ours}")
-            };
-            let _ = writeln!(lines, "# {key}={} stays. {how}", printable(theirs));
+            continue;
+        };
+        let calls = named
+            .iter()
+            .map(|value| call_of(value, &path, script.command));
+        let calls: Vec<Call> = calls.collect();
+        if calls.contains(&Call::Runs) {
+            continue;
         }
+        let call = calls.last().copied().unwrap_or(Call::Missing);
+        let _ = writeln!(
+            lines,
+            "# {key}={} stays. {}",
+            printable(last),
+            script.remedy(last, call, &path)
+        );
     }
     for (key, value) in OTHERS {
-        if settings(conf, key).is_empty() {
+        if conf.values(&key.to_ascii_lowercase()).is_empty() {
             let _ = writeln!(lines, "{key}={value}");
         }
     }
     lines
 }
 
-/// Returns the line of the types of resources, if one is missing.
-fn gres_types(conf: &str, has_shards: bool) -> String {
-    let before = settings(conf, "GresTypes");
+/// Returns the line of the types of resources, if one is missing. Slurm reads the last one.
+fn gres_types(conf: &Lines, has_shards: bool) -> String {
+    let before = conf.values("grestypes").last().copied();
     let mut types: Vec<&str> = before.iter().flat_map(|list| list.split(',')).collect();
     let count = types.len();
     for wanted in ["gpu", "shard"] {
@@ -242,7 +243,7 @@ fn gres_types(conf: &str, has_shards: bool) -> String {
             types.push(wanted);
         }
     }
-    match (types.len() > count, before.first()) {
+    match (types.len() > count, before) {
         (false, _) => String::new(),
         (true, None) => format!("GresTypes={}\n", types.join(",")),
         (true, Some(before)) => format!(
@@ -253,47 +254,38 @@ fn gres_types(conf: &str, has_shards: bool) -> String {
     }
 }
 
-/// True for a pattern that stands for several scripts.
-fn is_pattern(value: &str) -> bool {
-    value.contains(['*', '?', '['])
-}
-
-/// True if a pattern stands for a script of this name, too.
-fn takes(pattern: &str, name: &OsStr) -> bool {
-    let names = Path::new(pattern).file_name().and_then(OsStr::to_str);
-    let names = names.and_then(glob);
-    names
-        .zip(name.to_str())
-        .is_some_and(|(names, name)| names.is_match(name))
-}
-
-/// True if this script, or a link to it, is among those for which a pattern stands.
-fn has(pattern: &str, script: &Path) -> bool {
-    let Ok(script) = fs::canonicalize(script) else {
-        return false;
-    };
-    let entries = fs::read_dir(directory_of(Path::new(pattern)));
-    entries.into_iter().flatten().flatten().any(|entry| {
-        takes(pattern, &entry.file_name())
-            && fs::canonicalize(entry.path()).is_ok_and(|path| path == script)
-    })
-}
-
-/// True if a value of slurm.conf is this script, or a script or a directory of the site that runs it.
-fn runs(value: &str, script: &Path) -> bool {
-    if is_pattern(value) {
-        return has(value, script);
-    }
-    let value = Path::new(value);
-    let name = script.file_name().unwrap_or_default();
-    if value == script || (value.is_relative() && value == Path::new(name)) {
-        return true;
-    }
-    let script = script.display().to_string();
-    read_configuration(value).is_ok_and(|text| text.contains(&script))
-}
-
 impl Script {
+    /// Returns the values of its key. Slurm runs the last task prolog and health check of several; the prologs and epilogs of
+    /// all lines, from 24.11 on.
+    fn values<'c>(&self, conf: &'c Lines) -> Vec<&'c str> {
+        let mut values = conf.values(&self.key.to_ascii_lowercase());
+        if !["Prolog", "Epilog"].contains(&self.key) {
+            values.drain(..values.len().saturating_sub(1));
+        }
+        values
+    }
+
+    /// Tells how a script of the site runs this one.
+    fn remedy(&self, theirs: &str, call: Call, path: &Path) -> String {
+        let ours = path.display();
+        let directory = directory_of(Path::new(theirs)).display();
+        if is_pattern(theirs) && takes(theirs, self.name.as_ref()) {
+            return format!("Link ours into that directory:\n#   ln -s {ours} {directory}/");
+        }
+        if is_pattern(theirs) {
+            return format!(
+                "Link ours into that directory, under a NAME that fits:\n#   ln -s {ours} {directory}/NAME"
+            );
+        }
+        match call {
+            Call::BehindEnd => {
+                format!("It ends before its line with ours: move that line up:\n#   exec {ours}")
+            }
+            Call::MissingInProgram => format!("Let that program end by running:\n#   {ours}"),
+            Call::Missing | Call::Runs => format!("Let that script end with:\n#   exec {ours}"),
+        }
+    }
+
     fn file(&self, directory: &Path) -> OwnFile {
         OwnFile {
             directory: directory.to_owned(),
@@ -311,8 +303,15 @@ mod tests {
 
     use super::*;
 
-    fn lines(conf: &str, has_shards: bool) -> String {
-        missing(conf, Path::new("/etc/slurm"), has_shards)
+    fn conf(text: &str) -> Lines {
+        Lines {
+            lines: Lines::of(text),
+            unread: None,
+        }
+    }
+
+    fn lines(text: &str, has_shards: bool) -> String {
+        missing(&conf(text), Path::new("/etc/slurm"), has_shards)
     }
 
     #[test]
@@ -355,11 +354,12 @@ mod tests {
 
     #[test]
     fn a_directory_of_which_slurm_runs_all_is_refused() {
-        let is_refused =
-            |conf: &str, directory: &str| check_directory(conf, Path::new(directory)).is_err();
-        let conf = "Prolog=/etc/slurm/prolog.d/*\n";
-        assert!(is_refused(conf, "/etc/slurm/prolog.d"));
-        assert!(!is_refused(conf, "/etc/slurm"));
+        let is_refused = |text: &str, directory: &str| {
+            check_directory(&conf(text), Path::new(directory)).is_err()
+        };
+        let pattern = "Prolog=/etc/slurm/prolog.d/*\n";
+        assert!(is_refused(pattern, "/etc/slurm/prolog.d"));
+        assert!(!is_refused(pattern, "/etc/slurm"));
         assert!(!is_refused("Prolog=/etc/slurm/prolog*\n", "/etc/slurm"));
         assert!(!is_refused("Prolog=/etc/slurm/mig-mps-p*\n", "/etc/slurm"));
     }
@@ -370,5 +370,8 @@ mod tests {
         assert_eq!(lines(&all, true), "");
         let two = "Prolog=/site/prolog\nProlog=mig-mps-prolog\n";
         assert!(!lines(two, false).contains("# Prolog="));
+        // Slurm runs the last one.
+        let two = "TaskProlog=mig-mps-task-prolog\nTaskProlog=/site/prolog\n";
+        assert!(lines(two, false).contains("# TaskProlog=/site/prolog stays."));
     }
 }

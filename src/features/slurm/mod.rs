@@ -5,13 +5,18 @@
 //! All of it was tried with Slurm 22.05.8, and most with 24.11.5. Slurm numbers the GPUs of a node by their place in its
 //! own list: gres.conf's entries, ordered by the types in the `Gres=` of the node's line in slurm.conf.
 
+mod check;
 mod conf;
 mod epilog;
 mod health;
+mod host_list;
 mod install;
 mod job;
+mod lines;
 mod numbering;
 mod prolog;
+mod shell;
+mod site_scripts;
 
 use clap::{Args, Subcommand};
 
@@ -19,7 +24,7 @@ use crate::commands::Context;
 use crate::error::Result;
 use crate::failure::ExitStatus;
 
-pub use conf::{GresConf, gres_of_node};
+pub use conf::{Gres, GresConf, SlurmFiles, gres_of_node, numbered};
 pub use job::SlurmJob;
 
 /// Give devices to Slurm jobs

@@ -5,13 +5,15 @@ use std::fmt::Write as _;
 
 use clap::Args;
 
-use super::conf::{Gres, GresError, SlurmFiles, checked_name, node_name};
+use super::check::differences;
+use super::conf::{Gres, SlurmFiles, checked_name, node_name, numbered, resources};
+use super::host_list::expand;
 use super::job::SlurmJob;
 use crate::commands::Context;
 use crate::commands::args::number;
-use crate::error::{Result, failed};
+use crate::error::{Result, failed, usage};
 use crate::failure::ExitStatus;
-use crate::host::{Environment, listed};
+use crate::host::{Environment, listed, printable};
 use crate::node::{Detail, Device, Gpu, Node, observe};
 use crate::render::format::grouped;
 use crate::render::{note, print};
@@ -115,13 +117,13 @@ pub(super) fn devices_of_job(
         .hint("list the GPUs in gres.conf: mig-mps slurm gres prints the lines"));
     }
     let shown = files.gres_conf.display().to_string();
-    let gpus = in_order(conf.gpus, files.gres_string_of(&name)?.as_deref())?;
+    let gpus = numbered(conf.gpus, files.node_gres(&name)?.as_deref())?;
     let mut names = Vec::new();
     for gpu in &job.gpus {
         let gres = gpus.get(*gpu).ok_or_else(|| {
             let count = gpus.len();
             failed(format_args!(
-                "the job has GPU {gpu} of node {name}, and {shown} lists {count}"
+                "the job has GPU {gpu} of node {name}, and {shown} and slurm.conf give it {count}"
             ))
             .hint("mig-mps slurm gres prints the lines of this node")
         })?;
@@ -159,12 +161,25 @@ pub(super) struct LineArgs {
     /// Name of the node in Slurm [default: that of this slurmd, or of the host]
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
+    /// Call the devices of a type as the site does, such as 3g.40gb=a100l.3; may be repeated
+    #[arg(long = "type", value_name = "TYPE=NAME", value_parser = renamed_type)]
+    types: Vec<(String, String)>,
+}
+
+/// Reads `3g.40gb=a100l.3`.
+fn renamed_type(text: &str) -> std::result::Result<(String, String), &'static str> {
+    let is_plain = |name: &&str| !name.is_empty() && *name == type_name(name);
+    let (kind, name) = text.split_once('=').unwrap_or_default();
+    match Some(name).filter(|name| is_plain(&name.to_ascii_lowercase().as_str())) {
+        Some(name) => Ok((kind.to_owned(), name.to_owned())),
+        None => Err("expected a type and its name in Slurm, such as 3g.40gb=a100l.3"),
+    }
 }
 
 /// Print the lines of gres.conf and slurm.conf for the devices of this node
 ///
-/// A device's Type is its profile name, or the product of a whole GPU. Slurm numbers the GPUs of a node by the types in
-/// its Gres=, so both lines belong together.
+/// A device's Type is its profile name, or the product of a whole GPU, unless --type gives another. Slurm numbers the GPUs
+/// of a node by the types in its Gres=, so both lines belong together.
 #[derive(Args, Debug)]
 pub(super) struct GresArgs {
     #[command(flatten)]
@@ -186,7 +201,7 @@ pub(super) fn run(args: &GresArgs, context: &Context<'_>) -> Result<ExitStatus> 
 
 /// The lines of a node for gres.conf and slurm.conf.
 #[derive(Debug, Default)]
-pub(super) struct Lines {
+pub(super) struct PrintedLines {
     pub(super) text: String,
     pub(super) has_shards: bool,
 }
@@ -203,12 +218,35 @@ impl LineArgs {
         Ok((name, node, devices))
     }
 
+    /// Gives the devices the types of the site.
+    fn rename_types(&self, devices: &mut [GresDevice]) -> Result<()> {
+        let known: Vec<String> = by_type(devices)
+            .iter()
+            .map(|alike| alike[0].kind.clone())
+            .collect();
+        for (kind, _) in &self.types {
+            if !known.contains(kind) {
+                let (shown, known) = (printable(kind), known.join(", "));
+                return Err(usage(format_args!(
+                    "no device is of type {shown}: there are {known}"
+                ))
+                .hint("mig-mps slurm gres prints the types"));
+            }
+        }
+        for device in devices {
+            let renamed = self.types.iter().find(|(kind, _)| *kind == device.kind);
+            device.kind = renamed.map_or_else(|| device.kind.clone(), |(_, name)| name.clone());
+        }
+        Ok(())
+    }
+
     /// Returns the lines to print. Warns of devices that are not for everybody.
-    pub(super) fn printed(&self, context: &Context<'_>) -> Result<Lines> {
-        let (name, node, devices) = self.read(context)?;
+    pub(super) fn printed(&self, context: &Context<'_>) -> Result<PrintedLines> {
+        let (name, node, mut devices) = self.read(context)?;
         if devices.is_empty() {
             return Err(crate::commands::no_daemon(&node));
         }
+        self.rename_types(&mut devices)?;
         let of_few = devices.iter().filter(|device| device.only_for.is_some());
         for devices in grouped(of_few, |one, other| one.only_for == other.only_for) {
             warn_of(&devices);
@@ -221,14 +259,39 @@ impl LineArgs {
             );
         }
         let lines = gres_conf(&name, &devices, self.shard, self.one_file);
-        let gres = gres_string(&devices, self.shard);
-        Ok(Lines {
+        let files = SlurmFiles::find(&context.environment.host);
+        let others = others_of(&files, &name);
+        if others.iter().any(|other| is_of(other, "mps")) {
+            note(
+                "slurm.conf gives this node mps, for daemons that Slurm's prolog would start: mig-mps shares devices as shards.",
+            );
+        }
+        let gres = [vec![gres_string(&devices, self.shard)], others]
+            .concat()
+            .join(",");
+        Ok(PrintedLines {
             text: format!(
                 "# gres.conf\n{lines}\n# slurm.conf: append to the line of this node\n# NodeName={name} Gres={gres}\n"
             ),
             has_shards: count_shards(&devices, self.shard) > 0,
         })
     }
+}
+
+/// Returns the other resources in the `Gres=` of a node in slurm.conf, or of the first one of a list. They are the site's.
+fn others_of(files: &SlurmFiles, name: &str) -> Vec<String> {
+    let first = expand(name).and_then(|names| names.into_iter().next());
+    let gres = first.and_then(|first| files.node_gres(&first).ok().flatten());
+    let gres = gres.unwrap_or_default();
+    let all = resources(&gres).into_iter();
+    all.filter(|one| !is_of(one, "gpu") && !is_of(one, "shard"))
+        .map(printable)
+        .collect()
+}
+
+/// True for `nvme` and `nvme:4`, if the name is `nvme`.
+fn is_of(resource: &str, name: &str) -> bool {
+    resource.split([':', '(']).next() == Some(name)
 }
 
 /// The most devices that a warning names.
@@ -265,54 +328,16 @@ fn check(
     devices: &[GresDevice],
 ) -> Result<ExitStatus> {
     let conf = files.gres_of(name)?;
-    let mut differences = Vec::new();
     if conf.detects {
         note("gres.conf has AutoDetect: only the devices that it lists are compared.");
     }
-    let mut listed = Vec::new();
-    for gres in &conf.gpus {
-        let file = gres.files.last().map_or("no file", String::as_str);
-        match device_of(gres, devices) {
-            None => differences.push(format!("{file}: no device of mig-mps is there")),
-            Some(device) => {
-                listed.push(device.name.as_str());
-                let kind = gres.kind.as_deref().unwrap_or("none");
-                if kind != device.kind {
-                    let (name, is) = (&device.name, &device.kind);
-                    differences.push(format!("{name}: its Type is {kind}, and should be {is}"));
-                }
-            }
-        }
-    }
-    for device in devices {
-        if !conf.detects && !listed.contains(&device.name.as_str()) {
-            differences.push(format!("{}: gres.conf lacks it", device.name));
-        }
-    }
-    let wanted = count_shards(devices, args.shard);
-    if wanted > 0 {
-        let is: u64 = conf.shards.iter().map(|shards| shards.count).sum();
-        if is != wanted {
-            differences.push(format!(
-                "gres.conf has {is} shards, and should have {wanted}"
-            ));
-        }
-    }
-    let wanted = gres_string(devices, args.shard);
-    match files.gres_string_of(name)? {
+    let differences = match files.node_gres(name)? {
+        Some(gres) => differences(&conf, &gres, devices, count_shards(devices, args.shard)),
         // Then the node may have another name there, and all the rest follows from that.
-        None => {
-            differences = vec![format!(
-                "slurm.conf has no line of {name} with Gres=: --node names the node as Slurm does"
-            )];
-        }
-        Some(gres) if gres != wanted => {
-            differences.push(format!(
-                "slurm.conf has Gres={gres}, and should have Gres={wanted}"
-            ));
-        }
-        Some(_) => {}
-    }
+        None => vec![format!(
+            "slurm.conf has no line of {name} with Gres=: --node names the node as Slurm does"
+        )],
+    };
     for difference in &differences {
         print(&format!("{difference}\n"))?;
     }
@@ -320,6 +345,10 @@ fn check(
         note("gres.conf and slurm.conf match this node.");
         return Ok(ExitStatus::Done);
     }
+    note(
+        "Device files can get other numbers with a change of the profile, and at a reboot: mig-mps slurm gres prints the lines \
+         of this node as it is now.",
+    );
     Ok(ExitStatus::Drift)
 }
 
@@ -424,38 +453,6 @@ pub fn type_name(product: &str) -> String {
     )
 }
 
-/// Puts GPUs into Slurm's order: by the types of the node's `Gres=`, and within a type as in gres.conf.
-///
-/// # Errors
-/// There are several types, and `node_gres` is not known or lacks one.
-pub fn in_order(mut gpus: Vec<Gres>, node_gres: Option<&str>) -> Result<Vec<Gres>, GresError> {
-    if gpus.iter().all(|gpu| gpu.kind == gpus[0].kind) {
-        return Ok(gpus);
-    }
-    let node_gres = node_gres.ok_or(GresError::NoNodeLine)?;
-    let mut ordered = Vec::with_capacity(gpus.len());
-    for kind in types_of(node_gres) {
-        ordered.extend(gpus.extract_if(.., |gpu| gpu.kind.as_deref() == Some(kind)));
-    }
-    match gpus.into_iter().next() {
-        None => Ok(ordered),
-        Some(Gres { kind, .. }) => Err(GresError::NotInNodeLine(
-            kind.unwrap_or_else(|| "without Type".to_owned()),
-        )),
-    }
-}
-
-/// Returns the types of GPUs in `gpu:1g.10gb:4,gpu:3g.40gb:1(S:0),shard:8`.
-fn types_of(node_gres: &str) -> impl Iterator<Item = &str> {
-    node_gres.split(',').filter_map(|part| {
-        let mut words = part.split('(').next()?.split(':');
-        let is_gpu = words.next()?.eq_ignore_ascii_case("gpu");
-        // A number alone is a count.
-        let kind = words.next().filter(|word| word.parse::<u64>().is_err())?;
-        is_gpu.then_some(kind)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use insta::assert_snapshot;
@@ -531,52 +528,5 @@ mod tests {
     #[test]
     fn a_product_is_spelled_as_slurm_spells_it() {
         assert_eq!(type_name("NVIDIA A100-SXM4-80GB"), "nvidia_a100-sxm4-80gb");
-    }
-
-    fn gpus() -> Vec<Gres> {
-        let all = [
-            ("3g", "cap5"),
-            ("1g", "cap9"),
-            ("1g", "cap2"),
-            ("1g", "cap10"),
-        ];
-        all.map(|(kind, file)| Gres {
-            kind: Some(kind.to_owned()),
-            files: vec![file.to_owned()],
-            count: 1,
-        })
-        .into()
-    }
-
-    fn order(node_gres: Option<&str>) -> String {
-        match in_order(gpus(), node_gres) {
-            Ok(gpus) => gpus
-                .iter()
-                .map(|gpu| gpu.files[0].as_str())
-                .collect::<Vec<_>>()
-                .join(" "),
-            Err(error) => error.to_string(),
-        }
-    }
-
-    /// As Slurm 22.05.8 numbered them, with these very lines.
-    #[test]
-    fn types_come_as_in_the_line_of_the_node_and_devices_as_in_gres_conf() {
-        assert_eq!(
-            order(Some("gpu:1g:3,gpu:3g:1,shard:8")),
-            "cap9 cap2 cap10 cap5"
-        );
-        assert_eq!(
-            order(Some("gpu:3g:1(S:0),gpu:1g:3(S:0-1)")),
-            "cap5 cap9 cap2 cap10"
-        );
-    }
-
-    #[test]
-    fn an_order_that_is_not_known_is_not_guessed() {
-        assert!(order(None).contains("slurm.conf"));
-        assert!(order(Some("gpu:4")).contains("3g"));
-        let one_type = gpus().split_off(1);
-        assert_eq!(in_order(one_type.clone(), None).unwrap(), one_type);
     }
 }

@@ -1,0 +1,204 @@
+//! The grammar of Slurm's configuration files: comments, continued lines, keys with values, and included files.
+
+use std::io;
+use std::path::Path;
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+use crate::error::{CommandError, failed};
+use crate::host::read_configuration;
+
+/// A key with its value, and quotes around a value with blanks. Slurm has the same expression.
+static PAIR: LazyLock<Regex> = LazyLock::new(|| {
+    let blank = r"[ \t\n\x0b\x0c\r]";
+    let pair = format!(
+        r#"^{blank}*([[:alnum:]_.]+){blank}*[-*+/]?={blank}*(?:"([^"]*)"|([^ \t\n\x0b\x0c\r]+))(?:{blank}|$)"#
+    );
+    Regex::new(&pair).expect("it is an expression")
+});
+
+/// A line of keys with values.
+#[derive(Clone, Debug)]
+pub(super) struct Line {
+    /// Its file, unless that is not known, and the number of its first line.
+    pub(super) place: String,
+    /// The keys in lower case, in order.
+    pairs: Vec<(String, String)>,
+    /// The first word behind them that is no key with a value.
+    pub(super) stray: Option<String>,
+}
+
+impl Line {
+    fn parse(place: String, text: &str) -> Self {
+        let mut pairs = Vec::new();
+        let mut rest = text;
+        while let Some(found) = PAIR.captures(rest) {
+            let value = found.get(2).or(found.get(3)).expect("one of both matched");
+            pairs.push((found[1].to_ascii_lowercase(), value.as_str().to_owned()));
+            // Slurm goes on behind the value; the quote that ends it is no blank.
+            rest = &rest[value.end() + usize::from(found.get(2).is_some())..];
+        }
+        Self {
+            place,
+            pairs,
+            stray: rest.split_whitespace().next().map(str::to_owned),
+        }
+    }
+
+    /// Returns the first key, which decides what the line is about, with its value.
+    pub(super) fn first(&self) -> Option<(&str, &str)> {
+        let (key, value) = self.pairs.first()?;
+        Some((key, value))
+    }
+
+    /// Returns the value of a key. Slurm takes the last one of several.
+    pub(super) fn value(&self, key: &str) -> Option<&str> {
+        let (_, value) = self.pairs.iter().rev().find(|(name, _)| name == key)?;
+        Some(value)
+    }
+}
+
+/// The lines of a file, and of those that it includes, in order.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    pub(super) lines: Vec<Line>,
+    /// The first included file that could not be read: what it says is not known.
+    pub(super) unread: Option<CommandError>,
+}
+
+impl Lines {
+    /// Returns the lines of a text. Files that it includes are not read.
+    pub(super) fn of(text: &str) -> Vec<Line> {
+        let lines = joined(text).into_iter();
+        lines
+            .map(|(number, line)| Line::parse(format!("line {number}"), &line))
+            .collect()
+    }
+
+    /// Reads a file with those that it includes.
+    pub(super) fn read(path: &Path) -> Result<Self, CommandError> {
+        let mut all = Self::default();
+        all.add(path, &mut 0)?;
+        Ok(all)
+    }
+
+    fn add(&mut self, path: &Path, files: &mut usize) -> Result<(), CommandError> {
+        *files += 1;
+        let shown = path.display();
+        if *files > MOST_FILES {
+            return Err(failed(format_args!(
+                "{shown}: the files include each other, or more than {MOST_FILES}"
+            ))
+            .hint("put the lines of this node into slurm.conf and gres.conf themselves"));
+        }
+        let text = read_configuration(path).map_err(|error| unreadable(path, &error))?;
+        for (number, line) in joined(&text) {
+            let Some(included) = included(&line) else {
+                let place = format!("{shown}: line {number}");
+                self.lines.push(Line::parse(place, &line));
+                continue;
+            };
+            let included = included.replace("%c", &self.cluster());
+            if let Err(error) = self.add(&path.with_file_name(included), files) {
+                self.unread.get_or_insert(error);
+                if *files > MOST_FILES {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the name of the cluster as the names of included files have it.
+    fn cluster(&self) -> String {
+        let names = self.values("clustername");
+        names
+            .last()
+            .map_or_else(String::new, |name| name.to_ascii_lowercase())
+    }
+
+    /// Returns the values of a key that begins its line, in lower case here.
+    pub(super) fn values(&self, key: &str) -> Vec<&str> {
+        let firsts = self.lines.iter().filter_map(Line::first);
+        firsts
+            .filter(|(name, _)| *name == key)
+            .map(|(_, value)| value)
+            .collect()
+    }
+}
+
+/// The most files that are read for one.
+const MOST_FILES: usize = 256;
+
+fn unreadable(path: &Path, error: &io::Error) -> CommandError {
+    failed(format_args!("cannot read {}: {error}", path.display())).hint(
+        "slurm.conf is the file in SLURM_CONF or /etc/slurm; gres.conf and what they include are beside it",
+    )
+}
+
+/// Returns the file that a line includes.
+fn included(line: &str) -> Option<&str> {
+    let (word, rest) = line.split_once(is_blank)?;
+    let file = rest.split(is_blank).find(|word| !word.is_empty())?;
+    word.eq_ignore_ascii_case("include").then_some(file)
+}
+
+/// Returns the lines without comments and escapes, continued lines joined, each with the number of its first line.
+fn joined(text: &str) -> Vec<(usize, String)> {
+    let mut lines = Vec::new();
+    let mut begun: Option<(usize, String)> = None;
+    for (at, line) in text.split('\n').enumerate() {
+        let line = without_comment(line);
+        let continued = continued(line);
+        let (number, mut whole) = begun.take().unwrap_or((at + 1, String::new()));
+        whole.push_str(continued.unwrap_or(line));
+        match continued {
+            Some(_) => begun = Some((number, whole)),
+            None => lines.push((number, whole)),
+        }
+    }
+    lines.extend(begun);
+    lines.retain(|(_, line)| !line.trim().is_empty());
+    lines
+        .into_iter()
+        .map(|(number, line)| (number, unescaped(&line)))
+        .collect()
+}
+
+/// Returns what is before the first `#` that is not escaped.
+fn without_comment(line: &str) -> &str {
+    let is_comment = |&(at, sign): &(usize, char)| sign == '#' && !is_escaped(&line[..at]);
+    let comment = line.char_indices().find(is_comment);
+    &line[..comment.map_or(line.len(), |(at, _)| at)]
+}
+
+/// Returns what is before the backslash that continues a line on the next one.
+fn continued(line: &str) -> Option<&str> {
+    let line = line.trim_end_matches(is_blank);
+    let part = line.strip_suffix('\\')?;
+    (!is_escaped(part)).then_some(part)
+}
+
+/// True if what follows this text is escaped.
+fn is_escaped(before: &str) -> bool {
+    let count = before.len() - before.trim_end_matches('\\').len();
+    count % 2 == 1
+}
+
+fn unescaped(line: &str) -> String {
+    let mut text = String::with_capacity(line.len());
+    let mut signs = line.chars();
+    while let Some(sign) = signs.next() {
+        match sign {
+            '\\' => text.extend(signs.next()),
+            sign => text.push(sign),
+        }
+    }
+    text
+}
+
+/// True for what C's `isspace` takes for a blank.
+fn is_blank(sign: char) -> bool {
+    sign.is_ascii_whitespace() || sign == '\x0b'
+}

@@ -1,0 +1,346 @@
+//! The scripts of a site that slurm.conf names, as Slurm finds and runs them: by patterns, links, and lines that call ours.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use super::shell::commands;
+use crate::host::{directory_of, read_configuration};
+use crate::node::glob;
+
+/// The relation of a value of slurm.conf to a script of mig-mps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Call {
+    Runs,
+    /// A script of the site ends before the line with the call.
+    BehindEnd,
+    Missing,
+    /// The same, of a script that no shell runs.
+    MissingInProgram,
+}
+
+/// True for a pattern that stands for several scripts.
+pub(super) fn is_pattern(value: &str) -> bool {
+    value.contains(['*', '?', '['])
+}
+
+/// True if the last part of a pattern stands for a file of this name.
+pub(super) fn takes(pattern: &str, name: &OsStr) -> bool {
+    let (Some(last), Some(name)) = (
+        Path::new(pattern).file_name().and_then(OsStr::to_str),
+        name.to_str(),
+    ) else {
+        return false;
+    };
+    let is_hidden = name.starts_with('.') && !last.starts_with('.');
+    glob(last).map_or(last == name, |names| names.is_match(name) && !is_hidden)
+}
+
+/// Returns the existing paths for which a pattern stands.
+fn paths(pattern: &Path) -> Vec<PathBuf> {
+    let mut found = vec![PathBuf::new()];
+    for part in pattern.components() {
+        let name = part.as_os_str();
+        let is_plain =
+            !matches!(part, Component::Normal(_)) || !name.to_str().is_some_and(is_pattern);
+        if is_plain {
+            for path in &mut found {
+                path.push(name);
+            }
+            continue;
+        }
+        let pattern = name.to_str().unwrap_or_default();
+        let entries = found
+            .iter()
+            .flat_map(|path| fs::read_dir(path).into_iter().flatten().flatten());
+        let taken = entries.filter(|entry| takes(pattern, &entry.file_name()));
+        found = taken.map(|entry| entry.path()).collect();
+    }
+    found.retain(|path| path.exists());
+    found
+}
+
+/// True if a pattern is about the files of this directory, also by another name of the directory.
+pub(super) fn is_about(pattern: &str, directory: &Path) -> bool {
+    let of_pattern = directory_of(Path::new(pattern));
+    let directory = resolved(directory);
+    resolved(of_pattern) == directory
+        || paths(of_pattern)
+            .iter()
+            .any(|path| resolved(path) == directory)
+}
+
+/// Returns a path without links, as far as it exists.
+fn resolved(path: &Path) -> PathBuf {
+    let mut ancestors = path.ancestors();
+    let existing = ancestors.find_map(|part| Some((part, fs::canonicalize(part).ok()?)));
+    let Some((part, real)) = existing else {
+        return path.to_owned();
+    };
+    path.strip_prefix(part)
+        .map_or_else(|_| path.to_owned(), |rest| real.join(rest))
+}
+
+/// Tells whether Slurm runs a script of mig-mps by this value of slurm.conf. `command` is its subcommand of `mig-mps slurm`.
+pub(super) fn call_of(value: &str, script: &Path, command: &str) -> Call {
+    let name = script.file_name().unwrap_or_default();
+    // Slurm gets a file of this name from the controller.
+    if Path::new(value) == Path::new(name) || leads_to(value, script) {
+        return Call::Runs;
+    }
+    let calls = paths(Path::new(value))
+        .into_iter()
+        .map(|path| match read_configuration(&path) {
+            Ok(text) => call_in(&text, script, command),
+            Err(_) => Call::Missing,
+        });
+    let calls: Vec<Call> = calls.collect();
+    let known = [Call::Runs, Call::BehindEnd, Call::MissingInProgram];
+    let found = known.into_iter().find(|call| calls.contains(call));
+    found.unwrap_or(Call::Missing)
+}
+
+/// True if a script is a path for which a pattern stands, or a link to it is.
+fn leads_to(pattern: &str, script: &Path) -> bool {
+    let pattern = Path::new(pattern);
+    let script = resolved(script);
+    let is_not_there_yet = || resolved(pattern) == script;
+    is_not_there_yet() || paths(pattern).iter().any(|path| resolved(path) == script)
+}
+
+/// Tells whether a script of the site runs one of mig-mps.
+fn call_in(text: &str, script: &Path, command: &str) -> Call {
+    if !is_of_shell(text) {
+        let lines = text
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.starts_with('#'));
+        let is_called = lines
+            .flat_map(path_words)
+            .any(|word| Path::new(word) == script);
+        return if is_called {
+            Call::Runs
+        } else {
+            Call::MissingInProgram
+        };
+    }
+    let mut call = Call::Missing;
+    let (mut depth, mut has_ended) = (0_usize, false);
+    for (words, is_conditional) in commands(text) {
+        for word in &words {
+            match word.as_str() {
+                "if" | "case" | "for" | "while" | "until" | "{" => depth += 1,
+                "fi" | "esac" | "done" | "}" => depth = depth.saturating_sub(1),
+                _ => break,
+            }
+        }
+        let Some((program, arguments)) = program_of(&words) else {
+            continue;
+        };
+        if is_call(program, arguments, script, command) {
+            if !has_ended {
+                return Call::Runs;
+            }
+            call = Call::BehindEnd;
+        }
+        let is_end = program == "exit" || words.first().is_some_and(|word| word == "exec");
+        has_ended |= is_end && depth == 0 && !is_conditional;
+    }
+    call
+}
+
+/// True for a text without another interpreter.
+fn is_of_shell(text: &str) -> bool {
+    let Some(line) = text.strip_prefix("#!") else {
+        return !text.contains('\0');
+    };
+    let line = line.lines().next().unwrap_or_default();
+    line.split([' ', '\t', '/'])
+        .any(|word| word.ends_with("sh") || word == "busybox")
+}
+
+/// Returns the words of a line of any language, as far as they may be paths.
+fn path_words(line: &str) -> impl Iterator<Item = &str> {
+    line.split(|sign: char| !(sign.is_ascii_alphanumeric() || "/._-+".contains(sign)))
+}
+
+/// Words of the shell, and programs that run the one behind them.
+const BEFORE: [&str; 22] = [
+    "!", "{", "if", "then", "else", "elif", "do", "while", "until", "time", "exec", "command", ".",
+    "source", "sh", "bash", "dash", "env", "nice", "nohup", "sudo", "timeout",
+];
+
+/// Returns the program that a command runs, and its arguments.
+fn program_of(words: &[String]) -> Option<(&str, &[String])> {
+    let is_before = |word: &String| {
+        let name = word.rsplit('/').next().unwrap_or_default();
+        let is_assignment = word.split_once('=').is_some_and(|(name, _)| is_name(name));
+        let is_number = word.starts_with(|sign: char| sign.is_ascii_digit());
+        BEFORE.contains(&name) || is_assignment || is_number || word.starts_with('-')
+    };
+    let at = words.iter().position(|word| !is_before(word))?;
+    Some((&words[at], &words[at + 1..]))
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty()
+        && text
+            .chars()
+            .all(|sign| sign.is_ascii_alphanumeric() || sign == '_')
+}
+
+fn is_call(program: &str, arguments: &[String], script: &Path, command: &str) -> bool {
+    let (directory, name) = program.rsplit_once('/').unwrap_or(("", program));
+    let is_argument =
+        |at: usize, word: &str| arguments.get(at).is_some_and(|argument| argument == word);
+    match name {
+        // A loop over scripts, and a program that runs those of a directory.
+        "for" => arguments
+            .iter()
+            .any(|word| is_pattern(word) && leads_to(word, script)),
+        "run-parts" => arguments
+            .iter()
+            .any(|word| leads_to(&format!("{word}/*"), script)),
+        "mig-mps" => is_argument(0, "slurm") && is_argument(1, command),
+        // What a variable stands for is not known.
+        _ if !directory.starts_with('/') => script.file_name().is_some_and(|own| own == name),
+        _ => leads_to(program, script),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(script: &str) -> Call {
+        call_in(script, Path::new("/no/slurm/mig-mps-prolog"), "prolog")
+    }
+
+    #[test]
+    fn a_script_that_calls_ours_runs_it() {
+        for line in [
+            "exec /no/slurm/mig-mps-prolog",
+            "/no/slurm/mig-mps-prolog || exit 1",
+            "\"/no/slurm/mig-mps-prolog\" \"$@\" >>/var/log/prolog 2>&1",
+            "if [ -n \"$SLURM_JOB_GPUS\" ]; then /no/slurm/mig-mps-prolog; fi",
+            "[ -x /no/slurm/mig-mps-prolog ] && exec /no/slurm/mig-mps-prolog",
+            "A=b timeout 60 /no/slurm/mig-mps-prolog &",
+            "run() {\n  sudo -n /no/slurm/mig-mps-prolog\n}\nrun",
+            "cd /no/slurm; ./mig-mps-prolog",
+            "\"$(dirname \"$0\")/mig-mps-prolog\"",
+            "exec \"$SLURM_DIR\"/mig-mps-prolog",
+            "/usr/bin/mig-mps slurm prolog",
+            "exec 2>>/var/log/prolog\nexec /no/slurm/mig-mps-prolog",
+            "case $x in\n a) exit 0;;\nesac\nexec /no/slurm/mig-mps-prolog",
+            "[ -e /skip ] && exit 0\nexec \\\n  /no/slurm/mig-mps-prolog # ours",
+            "if true; then\nexit 0\nfi\n/no/slurm/mig-mps-prolog",
+        ] {
+            assert_eq!(call(&format!("#!/bin/sh\n{line}\n")), Call::Runs, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_script_that_only_names_ours_does_not_run_it() {
+        for line in [
+            "# exec /no/slurm/mig-mps-prolog",
+            "true # /no/slurm/mig-mps-prolog",
+            "echo /no/slurm/mig-mps-prolog",
+            "logger 'now /no/slurm/mig-mps-prolog'",
+            "echo \"done; /no/slurm/mig-mps-prolog\"",
+            "[ -x /no/slurm/mig-mps-prolog ]",
+            "exec /no/slurm/mig-mps-prolog.old",
+            "exec /no/slurm/mig-mps-prolog-2",
+            "exec /other/mig-mps-prolog",
+            "OURS=/no/slurm/mig-mps-prolog",
+            "cat <<EOF\n/no/slurm/mig-mps-prolog\nEOF",
+            "cat <<-'EOF' >/dev/null\n\t/no/slurm/mig-mps-prolog\n\tEOF",
+            "mig-mps slurm epilog",
+            "mig-mps status",
+            "cp x /no/slurm/mig-mps-prolog",
+            "true >/no/slurm/mig-mps-prolog",
+            "",
+        ] {
+            assert_eq!(
+                call(&format!("#!/bin/bash\n{line}\n")),
+                Call::Missing,
+                "{line}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_behind_the_end_of_a_script_does_not_run() {
+        for line in [
+            "exit 0\n/no/slurm/mig-mps-prolog",
+            "exec /bin/true\nexec /no/slurm/mig-mps-prolog",
+        ] {
+            assert_eq!(
+                call(&format!("#!/bin/sh -e\n{line}\n")),
+                Call::BehindEnd,
+                "{line}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_program_in_another_language_names_ours() {
+        let python = |line: &str| call(&format!("#!/usr/bin/env python3\nimport os\n{line}\n"));
+        assert_eq!(
+            python("os.execv(\"/no/slurm/mig-mps-prolog\", [])"),
+            Call::Runs
+        );
+        assert_eq!(python("# /no/slurm/mig-mps-prolog"), Call::MissingInProgram);
+        assert_eq!(
+            python("os.execv('/no/slurm/mig-mps-prolog.old', [])"),
+            Call::MissingInProgram
+        );
+    }
+
+    #[test]
+    fn patterns_and_links_lead_to_ours() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |name: &str| root.path().join(name);
+        for directory in ["ours", "site.d", "other.d"] {
+            fs::create_dir(at(directory)).unwrap();
+        }
+        let script = at("ours/mig-mps-prolog");
+        fs::write(&script, "").unwrap();
+        std::os::unix::fs::symlink(at("ours"), at("link")).unwrap();
+        std::os::unix::fs::symlink(&script, at("site.d/90-mig-mps")).unwrap();
+        std::os::unix::fs::symlink(&script, at("other.d/.hidden")).unwrap();
+        let dir = root.path().display();
+        let call = |value: &str| call_of(&format!("{dir}/{value}"), &script, "prolog");
+        for value in [
+            "ours/mig-mps-prolog",
+            "link/mig-mps-prolog",
+            "site.d/*",
+            "s*.d/[0-9]*",
+            "site.d/90-mig-mps",
+        ] {
+            assert_eq!(call(value), Call::Runs, "{value}");
+        }
+        for value in ["other.d/*", "site.d/*.sh", "site.d/[!9]*", "none"] {
+            assert_eq!(call(value), Call::Missing, "{value}");
+        }
+        fs::write(
+            at("loop"),
+            format!("for one in {dir}/site.d/*; do $one; done"),
+        )
+        .unwrap();
+        fs::write(at("parts"), format!("run-parts --verbose {dir}/site.d")).unwrap();
+        fs::write(at("no-parts"), format!("run-parts {dir}/other.d")).unwrap();
+        assert_eq!(
+            (call("loop"), call("parts"), call("no-parts")),
+            (Call::Runs, Call::Runs, Call::Missing)
+        );
+        assert_eq!(call_of("mig-mps-prolog", &script, "prolog"), Call::Runs);
+        for pattern in ["link/*", "ours/*", "l?nk/mig*", "*/*"] {
+            assert!(
+                is_about(&format!("{dir}/{pattern}"), &at("ours")),
+                "{pattern}"
+            );
+        }
+        assert!(!is_about(&format!("{dir}/site.d/*"), &at("ours")));
+        assert!(is_about(&format!("{dir}/link/new/*"), &at("ours/new")));
+    }
+}
