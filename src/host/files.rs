@@ -31,6 +31,9 @@ use crate::failure::Failure;
 /// The most that is read of a file, in bytes. Profiles and state files are smaller.
 const MOST: u64 = 1 << 20;
 
+/// The most that is read of a file of another program: gres.conf may have the devices of a whole cluster.
+const MOST_OF_CONFIGURATION: u64 = 64 << 20;
+
 /// Reads text from a file, or from standard input for `-`. Returns the name of the file in messages with it.
 pub fn read_text_from(path: &Path) -> (&Path, io::Result<String>) {
     if path == Path::new("-") {
@@ -47,7 +50,7 @@ pub fn read_configuration(path: &Path) -> io::Result<String> {
     if FileType::from_raw_mode(fstat(&file)?.st_mode) == FileType::Fifo {
         return Err(irregular("it is a FIFO"));
     }
-    let bytes = read_limited(File::from(file))?;
+    let bytes = read_at_most(MOST_OF_CONFIGURATION, File::from(file))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -60,11 +63,15 @@ fn read_text(file: impl Read) -> io::Result<String> {
 /// Reads a whole file of at most 1 MiB. Fails with `InvalidData` if it is larger: it is as useless as a damaged one, and
 /// `FileTooLarge` is what the system says of a write.
 pub(super) fn read_limited(file: impl Read) -> io::Result<Vec<u8>> {
+    read_at_most(MOST, file)
+}
+
+fn read_at_most(most: u64, file: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let mut file = file.take(MOST + 1);
+    let mut file = file.take(most + 1);
     file.read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MOST {
-        let why = "it is larger than 1 MiB, and not read";
+    if bytes.len() as u64 > most {
+        let why = format!("it is larger than {} MiB, and not read", most >> 20);
         return Err(io::Error::new(io::ErrorKind::InvalidData, why));
     }
     Ok(bytes)

@@ -439,6 +439,11 @@ fn lines_of_other_resources_fail_no_job() {
     let latin = [b"# im K\xe4fig\n".as_slice(), gres.as_bytes()].concat();
     fs::write(sim.node.dir().join("gres.conf"), latin).unwrap();
     assert_in_order(&sim);
+    // The lines of a whole cluster.
+    let others = "NodeName=n2 Name=gpu Type=1g.10gb File=/dev/nvidia-caps/nvidia-cap67 # 0.0\n"
+        .repeat(20_000);
+    write(&sim, "gres.conf", &format!("{others}{gres}"));
+    assert_in_order(&sim);
     // A file with GPUs that cannot be read would give the others another number.
     write(&sim, "gres.conf", &format!("Include none.conf\n{gres}"));
     assert_contains(
@@ -653,6 +658,23 @@ fn a_script_of_the_site_runs_ours_or_only_names_it() {
     // By a link, and by a pattern of a directory with another name.
     symlink(&ours, dir.join("linked")).unwrap();
     assert_eq!(remark("linked", ""), "");
+    // Relative to slurm.conf.
+    write(&sim, "prolog", &format!("#!/bin/sh\nexec {ours}\n"));
+    write(
+        &sim,
+        "slurm.conf",
+        "GresTypes=gpu\nProlog=prolog\nEpilog=scripts/mig-mps-epi*\n",
+    );
+    let printed = install(&sim, &[]).ended(0).stdout;
+    assert!(
+        !printed.contains("Prolog= ") && !printed.contains("Epilog=scripts"),
+        "{printed}"
+    );
+    write(&sim, "slurm.conf", "Epilog=scripts/*\n");
+    assert_contains(
+        &install(&sim, &[]).ended(1).stderr,
+        "Epilog=scripts/* would run all four",
+    );
     symlink(dir.join("scripts"), dir.join("link")).unwrap();
     write(&sim, "slurm.conf", &format!("Prolog={at}/link/*\n"));
     let refused = install(&sim, &[]).ended(1).stderr;

@@ -289,7 +289,7 @@ impl SlurmFiles {
 
     /// Reads the entries of gres.conf for a node.
     pub fn gres_of(&self, node: &str) -> Result<GresConf> {
-        let Lines { lines, unread } = Lines::read(&self.gres_conf)?;
+        let Lines { lines, unread, .. } = Lines::read(&self.gres_conf)?;
         match unread {
             // It may have GPUs, and these their numbers.
             Some(error) => Err(error),
@@ -299,7 +299,7 @@ impl SlurmFiles {
 
     /// Returns the `Gres=` of the node's line in slurm.conf, with the files that it includes.
     pub fn node_gres(&self, node: &str) -> Result<Option<String>> {
-        let Lines { lines, unread } = Lines::read(&self.slurm_conf)?;
+        let Lines { lines, unread, .. } = Lines::read(&self.slurm_conf)?;
         match (node_gres(&lines, node), unread) {
             (None, Some(error)) => Err(error),
             (gres, _) => Ok(gres),

@@ -170,7 +170,7 @@ fn check_directory(conf: &Lines, directory: &Path) -> Result<()> {
     for script in &SCRIPTS {
         let others = || SCRIPTS.iter().filter(|other| other.key != script.key);
         for value in script.values(conf) {
-            let is_there = is_pattern(value) && is_about(value, directory);
+            let is_there = is_pattern(value) && is_about(&conf.path(value), directory);
             if is_there && others().any(|other| takes(value, other.name.as_ref())) {
                 let (key, value) = (script.key, printable(value));
                 let what = format_args!("{key}={value} would run all four scripts of mig-mps");
@@ -210,9 +210,7 @@ fn missing(conf: &Lines, directory: &Path, has_shards: bool) -> String {
             let _ = writeln!(lines, "{key}={ours}");
             continue;
         };
-        let calls = named
-            .iter()
-            .map(|value| call_of(value, &path, script.command));
+        let calls = named.iter().map(|value| script.call(conf, value, &path));
         let calls: Vec<Call> = calls.collect();
         if calls.contains(&Call::Runs) {
             continue;
@@ -265,6 +263,15 @@ impl Script {
         values
     }
 
+    /// Tells whether Slurm runs this script by a value of its key.
+    fn call(&self, conf: &Lines, value: &str, path: &Path) -> Call {
+        // Slurm gets a file of this name from the controller.
+        if value == self.name {
+            return Call::Runs;
+        }
+        call_of(&conf.path(value), path, self.command)
+    }
+
     /// Tells how a script of the site runs this one.
     fn remedy(&self, theirs: &str, call: Call, path: &Path) -> String {
         let ours = path.display();
@@ -306,7 +313,7 @@ mod tests {
     fn conf(text: &str) -> Lines {
         Lines {
             lines: Lines::of(text),
-            unread: None,
+            ..Lines::default()
         }
     }
 

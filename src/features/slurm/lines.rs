@@ -1,13 +1,13 @@
 //! The grammar of Slurm's configuration files: comments, continued lines, keys with values, and included files.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use regex::Regex;
 
 use crate::error::{CommandError, failed};
-use crate::host::read_configuration;
+use crate::host::{directory_of, read_configuration};
 
 /// A key with its value, and quotes around a value with blanks. Slurm has the same expression.
 static PAIR: LazyLock<Regex> = LazyLock::new(|| {
@@ -62,6 +62,7 @@ impl Line {
 /// The lines of a file, and of those that it includes, in order.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
+    directory: PathBuf,
     pub(super) lines: Vec<Line>,
     /// The first included file that could not be read: what it says is not known.
     pub(super) unread: Option<CommandError>,
@@ -78,9 +79,17 @@ impl Lines {
 
     /// Reads a file with those that it includes.
     pub(super) fn read(path: &Path) -> Result<Self, CommandError> {
-        let mut all = Self::default();
+        let mut all = Self {
+            directory: directory_of(path).to_owned(),
+            ..Self::default()
+        };
         all.add(path, &mut 0)?;
         Ok(all)
+    }
+
+    /// Returns a path that the file names: a relative one begins in the directory of the file.
+    pub(super) fn path(&self, value: &str) -> String {
+        self.directory.join(value).display().to_string()
     }
 
     fn add(&mut self, path: &Path, files: &mut usize) -> Result<(), CommandError> {

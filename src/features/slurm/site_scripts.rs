@@ -83,9 +83,7 @@ fn resolved(path: &Path) -> PathBuf {
 
 /// Tells whether Slurm runs a script of mig-mps by this value of slurm.conf. `command` is its subcommand of `mig-mps slurm`.
 pub(super) fn call_of(value: &str, script: &Path, command: &str) -> Call {
-    let name = script.file_name().unwrap_or_default();
-    // Slurm gets a file of this name from the controller.
-    if Path::new(value) == Path::new(name) || leads_to(value, script) {
+    if leads_to(value, script) {
         return Call::Runs;
     }
     let calls = paths(Path::new(value))
@@ -333,7 +331,6 @@ mod tests {
             (call("loop"), call("parts"), call("no-parts")),
             (Call::Runs, Call::Runs, Call::Missing)
         );
-        assert_eq!(call_of("mig-mps-prolog", &script, "prolog"), Call::Runs);
         for pattern in ["link/*", "ours/*", "l?nk/mig*", "*/*"] {
             assert!(
                 is_about(&format!("{dir}/{pattern}"), &at("ours")),
