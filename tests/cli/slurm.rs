@@ -386,18 +386,22 @@ fn of_job(sim: &Sim, words: &str, gpus: &str) -> Ran {
     Ran::of(command.env("SLURM_JOB_GPUS", gpus))
 }
 
-/// Asserts that jobs, the health check and the comparison find nothing wrong in the files.
-fn assert_in_order(sim: &Sim) {
+/// Runs the health check of a node that is not drained.
+fn health(sim: &Sim) -> Ran {
     let scontrol = sim.program_script("scontrol", "echo 'NodeName=n1 State=IDLE Reason=none'");
     let directory = scontrol.parent().unwrap().display().to_string();
     let path = format!("{directory}:{}", std::env::var("PATH").unwrap());
+    Ran::of(slurm(sim, &["health"]).env("PATH", path))
+}
+
+/// Asserts that jobs, the health check and the comparison find nothing wrong in the files.
+fn assert_in_order(sim: &Sim) {
     assert_eq!(of_job(sim, "prolog", "0").ended(0).stdout, "");
     assert_contains(
         &of_job(sim, "task-prolog", "0").ended(0).stdout,
         "/by-name/0.0/pipe\n",
     );
-    let health = Ran::of(slurm(sim, &["health"]).env("PATH", path)).ended(0);
-    assert_eq!(health.stdout, "");
+    assert_eq!(health(sim).ended(0).stdout, "");
     let checked = Ran::of(&mut slurm(sim, &["gres", "--check"])).ended(0);
     assert_eq!(checked.stdout, "");
 }
@@ -512,6 +516,19 @@ fn the_types_of_a_site_are_right() {
         write(&sim, "slurm.conf", &renamed(&line, small, large, whole));
         assert_in_order(&sim);
     }
+    // No job gets a GPU that slurm.conf does not count.
+    write(
+        &sim,
+        "gres.conf",
+        &format!("{gres}NodeName=n1 Name=gpu Type=3g.40gb File=/dev/nvidia7\n"),
+    );
+    write(&sim, "slurm.conf", &line);
+    assert_eq!(health(&sim).ended(0).stdout, "");
+    write(&sim, "slurm.conf", "NodeName=n1 Gres=gpu:5\n");
+    assert_eq!(
+        health(&sim).ended(3).stdout,
+        "gres.conf has /dev/nvidia7, and no device of mig-mps is there\n"
+    );
     // They are printed if they are given.
     let of_site = [
         "--type",

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::conf::{SlurmFiles, counts_of, node_name};
+use super::conf::{SlurmFiles, counts_of, node_name, numbered};
 use super::numbering::{device_of, devices};
 use crate::apply::OnFailure;
 use crate::client::{NotReady, Verified, verify};
@@ -121,18 +121,18 @@ fn has_gpus(context: &Context<'_>) -> Result<bool> {
     Ok(conf.detects || !conf.gpus.is_empty())
 }
 
-/// Describes the first entry of gres.conf without a device: a job could be given it.
+/// Describes the first GPU without a device that Slurm gives to jobs.
 fn unknown_to_node(context: &Context<'_>, node: &Node) -> Result<Option<String>> {
     let files = SlurmFiles::find(&context.environment.host);
     if !files.gres_conf.exists() {
         return Ok(None);
     }
-    let conf = files.gres_of(&node_name()?)?;
+    let name = node_name()?;
+    let listed = files.gres_of(&name)?.gpus;
+    let node_gres = files.node_gres(&name).unwrap_or_default();
+    let gpus = numbered(listed.clone(), node_gres.as_deref()).unwrap_or(listed);
     let devices = devices(context.environment, node)?;
-    let unknown = conf
-        .gpus
-        .iter()
-        .find(|gres| device_of(gres, &devices).is_none());
+    let unknown = gpus.iter().find(|gres| device_of(gres, &devices).is_none());
     Ok(unknown.map(|gres| {
         let file = gres.files.last().map_or("", String::as_str);
         format!("gres.conf has {file}, and no device of mig-mps is there")
