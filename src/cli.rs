@@ -11,7 +11,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::helpers::InternalCommand;
 use crate::commands::schema::Document;
-use crate::commands::{Context, warn_of_changeable_programs};
+use crate::commands::{Context, name_way_back, warn_of_changeable_programs};
 use crate::config::{LOG, VARIABLES};
 use crate::error::{CommandError, Context as _, Result};
 use crate::failure::ExitStatus;
@@ -449,7 +449,7 @@ fn run(first: &OsStr) -> ExitStatus {
     };
     match cli.command.run(&context) {
         Ok(status) => exit(status),
-        Err(error) => end(&error),
+        Err(error) => end(&name_way_back(error, &environment, &own_words())),
     }
 }
 

@@ -286,6 +286,15 @@ pub enum Cause {
         error: NvmlError,
         /// The visible processes that use it.
         holders: Vec<Holder>,
+        /// True if monitoring services are stopped where they are in the way.
+        stops_services: bool,
+    },
+    /// The driver offers no MIG on a GPU of a model that has it.
+    #[error("{error}")]
+    NoMig {
+        error: NvmlError,
+        /// The likely cause and its remedy.
+        hint: String,
     },
     /// MIG mode does not change while the GPU is in use.
     #[error("the GPU is in use: {}", held_by(holders, *hidden))]
@@ -294,6 +303,8 @@ pub enum Cause {
         holders: Vec<Holder>,
         /// The number of processes that could not be inspected.
         hidden: usize,
+        /// True if monitoring services are stopped where they are in the way.
+        stops_services: bool,
     },
     /// A command to the control daemon failed.
     #[error(transparent)]
@@ -466,13 +477,21 @@ impl Failure for Cause {
         match self {
             cause if cause.lacks_processes() => Some(MORE_PROCESSES.to_owned()),
             Self::Nvml(error) => error.hint(),
+            Self::NoMig { hint, .. } => Some(hint.clone()),
             Self::Mps(error) => error.hint(),
             Self::Units(error) | Self::Reset { error, .. } => error.hint(),
             Self::Environment(error) => error.hint(),
+            Self::InUse { holders, stops_services, .. }
+                if !stops_services && holders.iter().any(Holder::is_monitoring) =>
+            {
+                Some(Holder::release(holders, false).to_owned())
+            }
             Self::InUse { .. } => Some(
                 "let them end, and run this again: it goes on from here".to_owned(),
             ),
-            Self::Busy { holders, .. } => Some(Holder::release(holders).to_owned()),
+            Self::Busy { holders, stops_services, .. } => {
+                Some(Holder::release(holders, *stops_services).to_owned())
+            }
             Self::NotActive { awaits_reset: true, .. } => Some(
                 "run it again with --reset, which resets this one GPU, or reboot this machine and run it \
                  again; in a virtual machine only the reboot helps"

@@ -187,16 +187,28 @@ impl GpuRun<'_> {
         Ok(offered)
     }
 
-    /// Makes a call about the GPU, and retries it while the driver reports it in use. The error names the
-    /// processes that use `device`.
+    /// Makes a call about the GPU, and retries it while the driver reports it in use, at last without monitoring services if
+    /// they may be stopped. The error names the processes that use `device`.
     fn in_use<T: Send + 'static>(
         &self,
         device: &str,
         call: impl Fn(&GpuHandle) -> Result<T, NvmlError> + Clone + Send + 'static,
     ) -> Result<T, Cause> {
-        let answer = while_in_use(self.interrupt(), || {
-            self.shared.nvml_on(&self.plan.uuid, call.clone())
-        });
+        let call = || {
+            while_in_use(self.interrupt(), || {
+                self.shared.nvml_on(&self.plan.uuid, call.clone())
+            })
+        };
+        let mut answer = call();
+        let stops_services = self.shared.context.allowed.stop_holders && !self.rolling_back;
+        if stops_services
+            && answer
+                .as_ref()
+                .is_err_and(|error| error.code() == Some(Code::IN_USE))
+            && self.stop_units(&self.shared.open_by(self.gpu).unwrap_or_default())?
+        {
+            answer = call();
+        }
         answer.map_err(|error| match error.code() {
             Some(Code::IN_USE) if self.interrupt().is_some_and(Interrupt::is_asked) => {
                 Cause::Interrupted
@@ -204,6 +216,7 @@ impl GpuRun<'_> {
             Some(Code::IN_USE) => Cause::InUse {
                 error,
                 holders: self.shared.holders_of(self.gpu, device),
+                stops_services,
             },
             _ => Cause::Nvml(error),
         })

@@ -85,19 +85,27 @@ impl OpenJournal {
     }
 
     /// Starts the stopped units again, and removes the journal. A unit that does not start stays in it for
-    /// the next run; with `is_done` false, all of it stays.
-    pub(super) fn end(&self, environment: &Environment, is_done: bool) -> Vec<FailedStep> {
+    /// the next run; with `is_done` false, all of it stays. Returns the units that run again.
+    pub(super) fn end(
+        &self,
+        environment: &Environment,
+        is_done: bool,
+        failures: &mut Vec<FailedStep>,
+    ) -> Vec<Unit> {
         let mut journal = lock(&self.journal);
-        let mut failures = Vec::new();
+        let mut restarted = Vec::new();
         // In reverse order.
         for unit in std::mem::take(&mut journal.units).into_iter().rev() {
             let started = environment
                 .units()
                 .map_err(Cause::from)
                 .and_then(|units| Ok(units.start(unit)?));
-            if let Err(cause) = started {
-                journal.units.insert(0, unit);
-                failures.push(FailedStep::new(format!("starting {unit} again"), cause));
+            match started {
+                Ok(()) => restarted.push(unit),
+                Err(cause) => {
+                    journal.units.insert(0, unit);
+                    failures.push(FailedStep::new(format!("starting {unit} again"), cause));
+                }
             }
         }
         let closed = if is_done && journal.units.is_empty() {
@@ -108,7 +116,7 @@ impl OpenJournal {
         if let Err(error) = closed {
             failures.push(FailedStep::new("closing the journal", error));
         }
-        failures
+        restarted
     }
 }
 
@@ -170,7 +178,8 @@ pub fn pick_up(
         journal: Mutex::new(journal),
         may_lack: false,
     };
-    let failures = journal.end(environment, true);
+    let mut failures = Vec::new();
+    journal.end(environment, true, &mut failures);
     if failures.is_empty() {
         return Ok(Some(said));
     }

@@ -4,6 +4,7 @@ use super::error::Cause;
 use super::gpu::GpuRun;
 use super::instances::Backoff;
 use super::run::{Allowed, OnFailure, StepOf};
+use crate::catalog::{NoMig, why_no_mig};
 use crate::host::{Environment, Holders, Interrupt};
 use crate::node::Node;
 use crate::nvml::{Code, GpuHandle, MigMode, NvmlError};
@@ -112,6 +113,7 @@ impl GpuRun<'_> {
                 Cause::Busy {
                     holders: self.shared.holders_of(self.gpu, &self.plan.uuid),
                     hidden: open.hidden,
+                    stops_services: self.shared.context.allowed.stop_holders,
                 }
             };
             return Err(cause.and(self.take_back(on)));
@@ -150,9 +152,21 @@ impl GpuRun<'_> {
         Ok(())
     }
 
-    fn set_mode(&self, on: bool) -> Result<Code, NvmlError> {
-        self.shared
-            .nvml_on(&self.plan.uuid, move |gpu| gpu.set_mig_mode(on))
+    fn set_mode(&self, on: bool) -> Result<Code, Cause> {
+        let set = self
+            .shared
+            .nvml_on(&self.plan.uuid, move |gpu| gpu.set_mig_mode(on));
+        set.map_err(|error| {
+            let product = self.gpu.map_or("", |gpu| gpu.product.as_str());
+            let driver = &self.shared.context.node.driver;
+            match why_no_mig(product, driver) {
+                Some(NoMig { cause, remedy }) if error.code() == Some(Code::NOT_SUPPORTED) => {
+                    let hint = format!("{cause}: {}", remedy.replace('`', ""));
+                    Cause::NoMig { error, hint }
+                }
+                _ => error.into(),
+            }
+        })
     }
 
     fn read_mode(&self) -> Result<MigMode, NvmlError> {
@@ -162,12 +176,15 @@ impl GpuRun<'_> {
 
     /// Stops the known monitoring units among the holders of a GPU; returns false if there are none. The journal
     /// lists them before the first is stopped, and the run starts them again at its end.
-    fn stop_units(&self, holders: &Holders) -> Result<bool, Cause> {
+    pub(super) fn stop_units(&self, holders: &Holders) -> Result<bool, Cause> {
         let units = self.shared.context.environment.units()?;
         let holding = units.holding(holders)?;
         self.shared.journal.stopping(&holding)?;
         for unit in &holding {
             units.stop(*unit)?;
+            let gpu = self.plan.name();
+            let progress = self.shared.progress;
+            progress.note(&format!("{gpu}: stopped {unit}, which had it open"));
         }
         Ok(!holding.is_empty())
     }

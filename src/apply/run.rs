@@ -10,12 +10,12 @@ use super::journal::{NodeRecord, OpenJournal};
 use super::kill::kill;
 use super::mig_mode::held;
 use crate::host::{
-    ChangeInProgress, Directories, Environment, Holder, Holders, MpsPrograms, Threads,
+    ChangeInProgress, Directories, Environment, Holder, Holders, MpsPrograms, Threads, Unit,
 };
 use crate::mps::Daemon;
 use crate::node::{Gpu, Node, Served};
 use crate::nvml::{GpuHandle, Nvml, NvmlError};
-use crate::plan::{Action, GpuPlan, Plan};
+use crate::plan::{Action, GpuPlan, Plan, accounted_for};
 use crate::state::RunDir;
 
 /// The surroundings in which a plan is applied.
@@ -157,8 +157,11 @@ impl<'a> Shared<'a> {
             .filter_map(|usage| self.context.environment.host.process(usage.pid))
             .map(|process| Holder::of(&process))
             .collect();
+        // The daemons of other devices have the GPU open, too.
+        let accounted_for = accounted_for(self.context.node);
         for holder in self.open_by(gpu).unwrap_or_default().seen {
-            if holders.iter().all(|other| other.pid != holder.pid) {
+            let is_known = holders.iter().any(|other| other.pid == holder.pid);
+            if !is_known && !accounted_for.contains(&holder.pid) {
                 holders.push(holder);
             }
         }
@@ -175,6 +178,8 @@ impl<'a> Shared<'a> {
 
 /// Applies a plan. The caller holds the node's lock.
 ///
+/// Returns the monitoring services that were stopped meanwhile, and run again.
+///
 /// # Errors
 /// Names the failed steps, what was undone, what is left over and what is missing.
 pub fn run(
@@ -182,9 +187,9 @@ pub fn run(
     context: &ApplyContext<'_>,
     progress: &dyn Progress,
     on_failure: OnFailure,
-) -> Result<(), ApplyError> {
+) -> Result<Vec<Unit>, ApplyError> {
     if let Some(clients) = &plan.kill {
-        return kill(clients, context, progress);
+        return kill(clients, context, progress).map(|()| Vec::new());
     }
     let change = context.environment.interrupt.begin();
     let run_dir = RunDir::at(&context.directories.run);
@@ -263,7 +268,7 @@ fn carry_out(
     shared: &Shared<'_>,
     change: &ChangeInProgress<'_>,
     threads: &Threads,
-) -> Result<(), ApplyError> {
+) -> Result<Vec<Unit>, ApplyError> {
     let runs = run_steps(plan, shared, threads);
     let environment = shared.context.environment;
     let interrupted = environment.interrupt.is_asked();
@@ -303,15 +308,15 @@ fn carry_out(
         let attempt = "recording which instances are left";
         error.failures.push(FailedStep::new(attempt, cause));
     }
-    error
-        .failures
-        .extend(shared.journal.end(environment, is_done));
+    let restarted = shared
+        .journal
+        .end(environment, is_done, &mut error.failures);
     if error.interrupted || !error.failures.is_empty() {
         return Err(error);
     }
     error.failures.extend(finish(plan, shared));
     if error.failures.is_empty() {
-        return Ok(());
+        return Ok(restarted);
     }
     Err(error)
 }

@@ -4,8 +4,10 @@
 
 mod find;
 mod model;
+mod no_mig;
 
 pub use find::{
     BuiltIn, PciId, find, has_product, incomplete, models, named, of_product, products_of,
 };
 pub use model::{Evidence, Incomplete, Model};
+pub use no_mig::{NoMig, why_no_mig};

@@ -24,6 +24,11 @@ pub struct Model {
     pub memory_total_mib: Option<u64>,
     /// SMs of the whole GPU, where they are known: no driver tells them.
     pub sm_total: Option<u32>,
+    /// The first driver that offers MIG on it, where that is known.
+    pub minimum_driver: Option<String>,
+    /// True if its boards have a mode for displays, in which they offer no MIG.
+    #[serde(default)]
+    pub display_mode: bool,
     /// Other facts about it.
     #[serde(default)]
     pub notes: Vec<String>,
@@ -51,6 +56,11 @@ pub struct Incomplete {
     pub key: String,
     /// NVML's names for it.
     pub product_names: Vec<String>,
+    /// The first driver that offers MIG on it, where that is known.
+    pub minimum_driver: Option<String>,
+    /// True if its boards have a mode for displays, in which they offer no MIG.
+    #[serde(default)]
+    pub display_mode: bool,
     /// The facts that nobody has published.
     pub missing: Vec<String>,
     /// The names of its profiles, as far as they are known.

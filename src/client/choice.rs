@@ -8,7 +8,8 @@ use clap::{Args, ValueEnum};
 use regex::Regex;
 use thiserror::Error;
 
-use super::ready::{NoAccess, access, check_user};
+use super::NoAccess;
+use super::ready::{access, check_user};
 use crate::failure::{ExitStatus, Failure};
 use crate::geometry::ProfileName;
 use crate::host::Uid;
@@ -25,7 +26,7 @@ pub struct Wanted {
     /// Only devices of this profile, such as 1g or 3g.40gb
     #[arg(long, value_name = "PROFILE", requires = "choosing")]
     profile: Option<ProfileName>,
-    /// Only devices with at least this much free memory, such as 10G
+    /// Only devices that have at least this much memory for the program, such as 10G
     #[arg(
         long,
         value_name = "SIZE",
@@ -97,8 +98,8 @@ impl NoneFree {
     }
 }
 
-/// Returns the devices that would do and take a program of the user now: those with the fewest clients first, then those
-/// with the most free memory.
+/// Returns the devices that would do and take a program of the user now: those that are for this user alone first, then those
+/// with the fewest clients, then those that give a program the most memory.
 pub fn free_devices<'n>(
     node: &'n Node,
     wanted: &Wanted,
@@ -110,23 +111,26 @@ pub fn free_devices<'n>(
         let Some(served) = &device.served else {
             continue;
         };
-        let memory = free_memory(node, device);
-        if !wanted.is_met(node, served) || memory < wanted.min_memory.map(MemoryLimit::bytes) {
+        if !wanted.is_met(node, served) {
             continue;
         }
-        match access(served, user) {
+        let portion = Portion::of(node, device, served);
+        match access(served, user).and_then(|()| wanted.refuse_little(node, device, served)) {
             Ok(()) => {
-                free.push((served.clients.listed().len(), Reverse(memory), served));
+                let is_shared = served.record.only_user() != Some(user);
+                let clients = served.clients.listed().len();
+                let (memory, sms) = (Reverse(portion.memory), Reverse(portion.multiprocessors));
+                free.push(((is_shared, clients, memory, sms), served));
             }
-            Err(reason) => reasons.push(reason),
+            Err(reason) => reasons.push(reason.during_change(node)),
         }
     }
     if free.is_empty() {
         return Err(NoneFree { reasons });
     }
     // The node's order of names decides between equals.
-    free.sort_by_key(|(clients, memory, _)| (*clients, *memory));
-    Ok(free.into_iter().map(|(.., served)| served).collect())
+    free.sort_by_key(|(rank, _)| *rank);
+    Ok(free.into_iter().map(|(_, served)| served).collect())
 }
 
 impl Wanted {
@@ -137,6 +141,29 @@ impl Wanted {
             names,
             ..self.clone()
         }
+    }
+
+    /// Refuses a device that gives a program less memory than is wanted.
+    fn refuse_little(&self, node: &Node, device: &Device, served: &Served) -> Result<(), NoAccess> {
+        let Some(wanted) = self.min_memory else {
+            return Ok(());
+        };
+        let least = Some(wanted.bytes());
+        let free = within_limit(served, free_memory(node, device));
+        if free >= least {
+            return Ok(());
+        }
+        let name = served.record.name.clone();
+        let Some(free) = free else {
+            return Err(NoAccess::HiddenMemory { name });
+        };
+        Err(NoAccess::LittleMemory {
+            name,
+            mib: free >> 20,
+            wanted: wanted.to_string(),
+            is_limited: within_limit(served, Some(u64::MAX)) < least,
+            is_passing: within_limit(served, all_memory(node, device)) >= least,
+        })
     }
 
     /// True but for the free memory, which records do not tell.
@@ -154,6 +181,35 @@ impl Wanted {
     }
 }
 
+/// The part of a device that a program would get now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Portion {
+    /// The SMs, as far as they are known.
+    pub multiprocessors: Option<u32>,
+    /// The free memory in bytes, up to the device's limit for a client, as far as it is known.
+    pub memory: Option<u64>,
+}
+
+impl Portion {
+    /// Returns what a program without limits of its own would get.
+    pub fn of(node: &Node, device: &Device, served: &Served) -> Self {
+        let settings = &served.record.settings;
+        let size = node.size_of(device).unwrap_or_default();
+        let tenths = settings.active_thread_percentage.tenths();
+        Self {
+            multiprocessors: size.multiprocessors.map(|sms| sms.of_tenths(tenths)),
+            memory: within_limit(served, free_memory(node, device)),
+        }
+    }
+}
+
+/// Returns the part of some memory that a client may have.
+fn within_limit(served: &Served, memory: Option<u64>) -> Option<u64> {
+    let limit = served.record.settings.pinned_memory_limit;
+    let limit = limit.map_or(u64::MAX, MemoryLimit::bytes);
+    memory.map(|memory| memory.min(limit))
+}
+
 /// True if the device has this profile, whose name may be the short one.
 fn has_profile(record: &DeviceRecord, wanted: &ProfileName) -> bool {
     let own: Option<ProfileName> = record.profile.as_deref().and_then(|own| own.parse().ok());
@@ -165,6 +221,11 @@ fn free_memory(node: &Node, device: &Device) -> Option<u64> {
     if let Some(memory) = device.processes.as_ref().and_then(|read| read.memory) {
         return Some(memory.total.saturating_sub(memory.used));
     }
+    all_memory(node, device)
+}
+
+/// Returns the memory of a device in bytes.
+fn all_memory(node: &Node, device: &Device) -> Option<u64> {
     match &device.part {
         _ if !device.is_there() => None,
         Some(part) => Some(part.memory_mib << 20),

@@ -5,20 +5,24 @@
 //! the device now, and does CUDA really take them as MPS clients?
 
 pub mod admission;
+mod cdi_files;
 mod choice;
 mod container;
 mod device_use;
+mod no_access;
 mod ready;
 mod variables;
 mod visible;
 
 pub use admission::{ADMISSION_LIMIT, refuse_unready};
-pub use choice::{LocalRank, Map, NoRank, Wanted, devices_for, free_devices};
+pub use cdi_files::{CdiFiles, NVIDIA_KIND};
+pub use choice::{LocalRank, Map, NoRank, Portion, Wanted, devices_for, free_devices};
 pub use container::{
     AdmissionHook, CDI_KIND, ContainerDevice, SharedMemory, cdi_specification,
     missing_for_container,
 };
 pub use device_use::{DeviceUse, LeftMps};
-pub use ready::{ClientSlot, NoAccess, NotReady, Verified, ready, refuse_unmapped, verify};
+pub use no_access::NoAccess;
+pub use ready::{ClientSlot, NotReady, Verified, ready, refuse_unmapped, verify};
 pub use variables::{ClientOptions, Variables};
 pub use visible::visible_devices;

@@ -1,123 +1,24 @@
 //! The readiness of a device for a user's program: it may be for others, or full, or its daemon may be down. Where nothing of
 //! that is seen, the attach check tells whether a process of the user becomes its client.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use thiserror::Error;
 
+use super::no_access::{GROUP, NoAccess};
 use super::{ClientOptions, Variables};
 use crate::config::CUDA_LIBRARY;
 use crate::cuda::{AttachResult, CudaError};
 use crate::failure::Failure;
 use crate::host::{
     ATTACH, Account, BecomeUser, Environment, Host, Output, Pid, Reader, RunError, Threads, Uid,
-    bounded, caller, clean_command, count, run_as, user_name,
+    bounded, caller, clean_command, run_as, user_name,
 };
-use crate::node::{ANSWER_LIMIT, Client, DaemonState, Node, Served, observe_without_driver};
+use crate::node::{
+    ANSWER_LIMIT, Client, DaemonState, Node, Served, observe_records, observe_without_driver,
+};
 use crate::settings::Serve;
 use crate::state::DeviceRecord;
-
-/// A user's programs cannot use a device, or not now.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub enum NoAccess {
-    #[error(
-        "the user or the group of this process is not mapped in its user namespace, and its cuInit would hang, with that of \
-         every later client"
-    )]
-    Unmapped,
-    #[error("no daemon serves {name}: {state}")]
-    NotServed { name: String, state: &'static str },
-    #[error("{name} accepts no programs: {why}")]
-    Down {
-        name: String,
-        why: String,
-        /// True if the daemon answers nobody, so that only force ends it.
-        needs_force: bool,
-    },
-    /// Programs would run outside MPS.
-    #[error("{user} may not enter {}, which leads to the daemon of {name}", closed.display())]
-    Closed {
-        name: String,
-        user: String,
-        closed: PathBuf,
-    },
-    #[error("only {clients} may use {name}, and this is {user}")]
-    Reserved {
-        name: String,
-        clients: String,
-        user: String,
-    },
-    /// Its server had a fault, and takes no clients until those that it has are gone.
-    #[error("{name} recovers from a GPU fault, and takes no client until {clients} gone")]
-    Faulty { name: String, clients: String },
-    /// It serves one user at a time, and another one now.
-    #[error("{name} serves {user} now: {clients}")]
-    InUse {
-        name: String,
-        user: String,
-        clients: String,
-    },
-    #[error("{name} has {}, and takes no more", count(*.clients, "client"))]
-    Full { name: String, clients: usize },
-}
-
-/// The words before the name of a group.
-const GROUP: &str = "the group ";
-
-impl NoAccess {
-    /// True if it ends when other programs do.
-    pub fn is_passing(&self) -> bool {
-        matches!(
-            self,
-            Self::Faulty { .. } | Self::InUse { .. } | Self::Full { .. }
-        )
-    }
-}
-
-impl Failure for NoAccess {
-    fn hint(&self) -> Option<String> {
-        Some(match self {
-            Self::Unmapped => {
-                "map them, as with unshare --map-root-user or the mapping of the container"
-                    .to_owned()
-            }
-            Self::Down {
-                name,
-                needs_force: true,
-                ..
-            } => format!("mig-mps restart {name} --force starts a new daemon"),
-            Self::NotServed { name, .. } | Self::Down { name, .. } => {
-                format!("mig-mps restart {name} starts a new daemon")
-            }
-            // Its mode, or its list, is made from the device's setting.
-            Self::Closed { name, closed, .. } if closed.ends_with("pipe") => {
-                format!("mig-mps restart {name} lets its users in again")
-            }
-            Self::Closed { closed, .. } => {
-                let command = format!("chmod o+x {}", closed.display());
-                let who = match caller() {
-                    Uid::ROOT => "let users in",
-                    _ => "ask root to let you in",
-                };
-                format!("{who} ({command}), or start the daemon in another run directory")
-            }
-            Self::Reserved { clients, .. } => {
-                let who = match clients.strip_prefix(GROUP) {
-                    Some(_) => "a user of that group".to_owned(),
-                    None if caller() == Uid::ROOT => {
-                        format!("that user (runuser -u {clients} -- COMMAND)")
-                    }
-                    None => format!("that user (sudo -u {clients} COMMAND)"),
-                };
-                format!("run it as {who}, or use another device: mig-mps status")
-            }
-            Self::Faulty { .. } | Self::InUse { .. } | Self::Full { .. } => {
-                "wait for it with --wait 5m, or use another device: mig-mps status".to_owned()
-            }
-        })
-    }
-}
 
 /// Refuses to initialise CUDA as a user without a name for the server.
 pub fn refuse_unmapped(host: &Host) -> Result<(), NoAccess> {
@@ -280,19 +181,35 @@ pub fn ready(
     slot: ClientSlot,
     user_of: impl Fn(&Environment, &Served) -> Uid,
 ) -> Result<Ready, NotReady> {
-    let device = observed(environment, node, name)?;
+    let is_changing = |error: NoAccess| {
+        let now = observe_records(environment).ok();
+        error.during_change(now.as_ref().unwrap_or(node))
+    };
+    let device = observed(environment, node, name).map_err(is_changing)?;
     let user = user_of(environment, &device);
-    check_access(&device, user, slot)?;
+    check_access(&device, user, slot).map_err(is_changing)?;
     let cause = match attach_as(environment, &device, variables, user) {
         Ok(ready) => return Ok(ready),
         Err(cause) => cause,
     };
     // Another user's program may have come first, and a device that hangs shows it once it is asked.
     if let NotAttached::Late(_) | NotAttached::Failed(_) = cause {
-        let device = observed(environment, node, name)?;
-        check_access(&device, user_of(environment, &device), slot)?;
+        let device = observed(environment, node, name).map_err(is_changing)?;
+        check_access(&device, user_of(environment, &device), slot).map_err(is_changing)?;
     }
     let name = name.to_owned();
+    if let NotAttached::Failed(CudaError::CONNECTION_FAILED) = cause {
+        // So a daemon answers that is about to end.
+        let why = cause.to_string();
+        let down = NoAccess::Down {
+            name: name.clone(),
+            why,
+            needs_force: false,
+        };
+        if let changing @ NoAccess::Changing { .. } = is_changing(down) {
+            return Err(changing.into());
+        }
+    }
     Err(NotReady::NotAttached { name, cause })
 }
 

@@ -1,6 +1,7 @@
 //! Arguments that several commands have: devices, consent, limits, profiles, durations.
 
 use std::fmt::{self, Display, Formatter};
+use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use jiff::fmt::friendly::SpanParser;
 use super::drain::AT_ONCE;
 use crate::catalog::BuiltIn;
 use crate::error::{CommandError, Context as _, Result, usage};
-use crate::host::{nearest, read_text_from};
+use crate::host::{nearest, quoted, read_text_from};
 use crate::node::{NoSuchDevice, Node};
 use crate::profile::{Profile, ProfileError, WantedPrograms};
 use crate::render::{ProgressForm, is_quiet, is_watched};
@@ -221,13 +222,31 @@ impl ProfileSource {
     }
 }
 
-/// Names the built-in profile that was probably meant instead of a missing file.
+/// Names the built-in profile, or the file beside it, that was probably meant instead of a missing file.
 fn near(word: &str) -> String {
     let names: Vec<&str> = BuiltIn::all().iter().map(|profile| profile.name).collect();
-    match nearest(word.trim_end_matches(".toml"), names.iter().copied()) {
-        Some(near) => format!("did you mean the built-in profile {near}?"),
+    if let Some(near) = nearest(word.trim_end_matches(".toml"), names.iter().copied()) {
+        return format!("did you mean the built-in profile {near}?");
+    }
+    match near_file(Path::new(word)) {
+        Some(near) => format!("did you mean {}?", quoted(&near)),
         None => format!("the built-in profiles are {}", names.join(", ")),
     }
+}
+
+/// Returns the path of a profile in the same directory whose name is similar.
+fn near_file(path: &Path) -> Option<String> {
+    let stem = path.file_stem()?.to_str()?;
+    let directory = path.parent()?;
+    let is_here = directory == Path::new("");
+    let entries = fs::read_dir(if is_here { Path::new(".") } else { directory });
+    let names = entries.ok()?.flatten().map(|entry| entry.file_name());
+    let names = names.filter_map(|name| name.into_string().ok());
+    let stems: Vec<String> = names
+        .filter_map(|name| Some(name.strip_suffix(".toml")?.to_owned()))
+        .collect();
+    let near = nearest(stem, stems.iter().map(String::as_str))?;
+    Some(directory.join(format!("{near}.toml")).to_str()?.to_owned())
 }
 
 /// Reads a file of what programs want, and of figures.

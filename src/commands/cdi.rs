@@ -10,12 +10,13 @@ use serde_json::Value;
 use super::change::Ending;
 use super::env::{container_device, remark};
 use super::{Context, LOCK_LIMIT, locked, print_or_write};
-use crate::client::{AdmissionHook, CDI_KIND, ClientOptions, cdi_specification};
+use crate::client::{AdmissionHook, CDI_KIND, CdiFiles, ClientOptions, cdi_specification};
 use crate::config::ROOT;
 use crate::error::{Context as _, Result};
 use crate::failure::ExitStatus;
 use crate::host::{
-    Directories, Environment, OwnFile, Uid, caller, in_path, may_write, only_root_can_change,
+    Directories, Environment, OwnFile, Uid, caller, count, in_path, may_write,
+    only_root_can_change, without_needless_sudo,
 };
 use crate::node::{Node, observe_records};
 use crate::plan::{self, CdiChange, LeftOut, Plan, Refusal};
@@ -42,6 +43,8 @@ pub fn run(args: &CdiArgs, context: &Context<'_>) -> Result<ExitStatus> {
         return Err(crate::commands::no_daemon(&node));
     };
     remark(context.environment);
+    let served = node.served().map(|served| served.record.uuid.as_str());
+    remark_on_nvidias_file(context.environment, served);
     print_or_write(&text, args.output.as_deref())?;
     Ok(ExitStatus::Done)
 }
@@ -123,6 +126,22 @@ fn change_of(
         Ok(text) if text.as_ref() == before => None,
         // If it cannot be made, writing it tells why.
         _ => Some(CdiChange::Write),
+    }
+}
+
+/// Says that the file of NVIDIA's toolkit lacks these devices: containers that ask for one by its UUID do not start.
+pub fn remark_on_nvidias_file<'d>(
+    environment: &Environment,
+    uuids: impl IntoIterator<Item = &'d str>,
+) {
+    let host = &environment.host;
+    if let Some(stale) = CdiFiles::read(host).without(uuids) {
+        note(&format!(
+            "{} lacks {} of this node, which containers cannot have by nvidia.com/gpu: `{}` writes it again.",
+            stale.path.display(),
+            count(stale.devices, "device"),
+            without_needless_sudo(&stale.renewal(host))
+        ));
     }
 }
 

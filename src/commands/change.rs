@@ -11,7 +11,7 @@ use super::{Context, LOCK_LIMIT, locked, pick_up_interrupted, refuse_newer};
 use crate::apply::{self, Allowed, ApplyContext, ApplyError, OnFailure};
 use crate::error::{Context as _, Result, chosen};
 use crate::failure::ExitStatus;
-use crate::host::{Directories, Lock, MpsPrograms, raise_memory, take_limits_of_services};
+use crate::host::{Directories, Lock, MpsPrograms, Unit, raise_memory, take_limits_of_services};
 use crate::node::{Detail, Node, Observer};
 use crate::plan::{Held, LeftOut, Plan, Refusal};
 use crate::render::json::ChangeDocument;
@@ -101,6 +101,7 @@ impl<'a> Change<'a> {
             }),
             drain: Drain::of(self.consent.drain.filter(|_| !self.consent.force)),
             cannot_start: RefCell::default(),
+            restarted: RefCell::default(),
         };
         refuse_newer(&run.state)?;
         if !self.consent.dry_run && run.state.owner() == Some(environment.caller) {
@@ -110,15 +111,9 @@ impl<'a> Change<'a> {
         let (node, plan) = run.first_plan()?;
         if plan.is_empty() {
             let after = (!self.consent.dry_run).then(|| (self.after)(Ending::Unchanged));
-            return Ok(Some(Outcome {
-                lock: None,
-                is_unchanged: true,
-                plan,
-                node,
-                failed: run.cannot_start.take(),
-                after: after.and_then(Result::err),
-                took: Duration::ZERO,
-            }));
+            let failed = run.cannot_start.take();
+            let after = after.and_then(Result::err);
+            return Ok(Some(Outcome::unchanged(plan, node, failed, after)));
         }
         run.show(&node, &plan)?;
         if self.consent.dry_run {
@@ -143,6 +138,8 @@ struct ChangeRun<'a> {
     drain: Drain,
     /// The daemons that the last plan leaves as they are: they could not start again.
     cannot_start: RefCell<Option<ApplyError>>,
+    /// The monitoring services that were stopped, and run again.
+    restarted: RefCell<Vec<Unit>>,
 }
 
 impl ChangeRun<'_> {
@@ -273,7 +270,8 @@ impl ChangeRun<'_> {
             if let Some(consent) = self.missing(&plan, agreed.as_ref()) {
                 let waits = consequences::waits_text(&plan, self.drain.remaining());
                 let is_asked = (self.change.needs_consent)(&plan);
-                if is_asked && !confirm(&plan, self.change.allowed, consent, &waits)? {
+                let (allowed, held) = (self.change.allowed, self.held(&node, &plan));
+                if is_asked && !confirm(&plan, allowed, &held, consent, &waits)? {
                     return Err(chosen(ExitStatus::Refused, "Nothing was changed."));
                 }
                 agreed = Some(plan.clone());
@@ -474,6 +472,7 @@ impl ChangeRun<'_> {
                     plan: carried_out,
                     node: after,
                     failed,
+                    restarted: self.restarted.take(),
                     after: None,
                     took: begun.elapsed(),
                 });
@@ -524,7 +523,10 @@ impl ChangeRun<'_> {
         let progress = progress(plan, form);
         let goes_on = self.change.left_out.is_some();
         match apply::run(plan, &context, progress.as_ref(), self.change.on_failure) {
-            Ok(()) => Ok(None),
+            Ok(restarted) => {
+                self.restarted.borrow_mut().extend(restarted);
+                Ok(None)
+            }
             Err(error) if self.change.is_unattended => Ok(Some(error)),
             Err(error) if goes_on && error.is_of_some_gpus() => Ok(Some(error)),
             Err(error) => Err(error.into()),

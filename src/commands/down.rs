@@ -8,11 +8,12 @@ use clap::Args;
 use super::args::{ConsentArgs, DeviceArgs, HINT, seconds};
 use super::change::Change;
 use super::outcome::Outcome;
+use super::way_back::WayBack;
 use super::{Context, LOCK_LIMIT, cdi, locked, own_directories};
 use crate::apply::{self, Allowed, OnFailure};
-use crate::error::{CommandError, Result, failed};
+use crate::error::{CommandError, Result, failed, usage};
 use crate::failure::ExitStatus;
-use crate::host::{Directories, Environment, printable, ranges};
+use crate::host::{Directories, Environment, listed, printable, ranges};
 use crate::node::{Device, Gpu, Node, lost_hint};
 use crate::plan::{self, Destroy, Down, Plan, Refusal};
 use crate::render::format::count;
@@ -45,8 +46,8 @@ pub struct DownArgs {
     #[arg(long, requires = "disable_mig")]
     reset: bool,
     /// Stop the monitoring services that hold a GPU (DCGM, NVSM, exporters, nvidia-persistenced)
-    /// while its MIG mode is switched, and start them again
-    #[arg(long, requires = "disable_mig")]
+    /// while its instances are destroyed or its MIG mode is switched, and start them again
+    #[arg(long)]
     stop_holders: bool,
     /// While systemd shuts the machine down, do as with --drain DURATION --force; otherwise refuse
     #[arg(long, value_name = "DURATION", value_parser = seconds, conflicts_with_all = ["drain", "force"])]
@@ -123,6 +124,10 @@ impl DownArgs {
 
 /// Stops daemons and removes what was made for them.
 pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    if args.stop_holders && !args.destroys() {
+        let error = usage("--stop-holders is for instances and MIG modes, and daemons need none");
+        return Err(error.hint("add --destroy-mig or --disable-mig"));
+    }
     let Some(limit) = args.at_shutdown else {
         return take_down(args, context);
     };
@@ -207,8 +212,8 @@ fn take_down(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
         remove_mount_sources(context, &directories, &outcome)?;
     }
     summarize(args, environment, &run_dir, &outcome, &asked)?;
-    if args.destroys() && !args.devices.is_empty() && !outcome.plan.is_empty() {
-        remark_on_the_profile(environment);
+    if !args.devices.is_empty() && !outcome.plan.is_empty() {
+        remark_on_return(args, environment, &outcome.plan);
     }
     match outcome.after {
         Some(error) => Err(error.in_document()),
@@ -315,7 +320,11 @@ fn summarize(
     if args.consent.json {
         outcome.report(environment, &[], &args.consent, None)?;
     } else {
-        note(&report(plan, outcome.took));
+        note(&format!(
+            "{}{}",
+            report(plan, outcome.took),
+            outcome.services()
+        ));
     }
     if plan.is_empty() {
         remark_on_users_daemons(node);
@@ -336,6 +345,26 @@ fn summarize(
         remark_on_modes_that_stay(node, plan, &asked.gpus);
     }
     Ok(())
+}
+
+/// Says how devices that were taken down by name come back.
+fn remark_on_return(args: &DownArgs, environment: &Environment, plan: &Plan) {
+    if args.destroys() {
+        return remark_on_the_profile(environment);
+    }
+    if args.consent.json {
+        return;
+    }
+    let Some(WayBack { names, command, .. }) = WayBack::find(environment) else {
+        return;
+    };
+    let stopped: Vec<&str> = plan.stops().map(|stop| stop.name.as_str()).collect();
+    if names.iter().any(|name| stopped.contains(&name.as_str())) {
+        note(&format!(
+            "`{command}` starts {} again.",
+            listed(&names, "and")
+        ));
+    }
 }
 
 /// The profile brings back what was taken down by hand.

@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use clap::{Args, ValueEnum};
 
 use super::Context;
+use super::cdi::remark_on_nvidias_file;
 use crate::client::{ClientOptions, ContainerDevice, SharedMemory, Variables};
 use crate::error::{Result, failed, usage};
 use crate::failure::ExitStatus;
@@ -66,6 +67,9 @@ pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if let Some(format @ (EnvFormat::Docker | EnvFormat::Podman | EnvFormat::K8s)) = args.format {
         let device = container_device(environment, served, &args.options)?;
         remark(environment);
+        if matches!(format, EnvFormat::Podman) {
+            remark_on_nvidias_file(environment, [device.uuid.as_str()]);
+        }
         let text = match format {
             EnvFormat::Docker => device.options("--gpus device="),
             EnvFormat::Podman => device.options("--device nvidia.com/gpu="),

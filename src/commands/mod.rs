@@ -1,6 +1,7 @@
 //! A file per subcommand: its arguments with their help, then its story.
 
 pub mod args;
+pub mod built_in;
 pub mod cdi;
 pub mod change;
 pub mod children;
@@ -26,6 +27,7 @@ pub mod set;
 pub mod status;
 pub mod up;
 pub mod verify;
+mod way_back;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -47,6 +49,8 @@ use crate::settings::MemoryLimit;
 use crate::state::RunDir;
 
 use args::ConsentArgs;
+
+pub use way_back::name_way_back;
 
 /// The surroundings of a command.
 pub struct Context<'a> {

@@ -1,9 +1,21 @@
 //! Notes about devices that a program or its ranks do not get, or cannot use together.
 
-use crate::client::{LocalRank, Map};
+use crate::client::{LocalRank, Map, Portion};
 use crate::host;
+use crate::render::format::gib;
 use crate::render::note;
 use crate::state::DeviceKey;
+
+/// Says which device was chosen, and what a program gets there.
+pub(super) fn note_choice(name: &str, portion: Portion) {
+    let sms = portion.multiprocessors.map(|sms| format!("{sms} SMs"));
+    let memory = portion.memory.map(|bytes| format!("{} GiB", gib(bytes)));
+    let facts: Vec<String> = sms.into_iter().chain(memory).collect();
+    note(&match facts.as_slice() {
+        [] => format!("using {name}"),
+        _ => format!("using {name} ({})", facts.join(", ")),
+    });
+}
 
 /// Says that a program of so many ranks gets fewer devices than it may use: an MPS client has one.
 pub(super) fn note_others(first: &str, ranks: usize, count: usize) {

@@ -9,7 +9,7 @@ use crate::apply::ApplyError;
 use crate::client::Verified;
 use crate::error::{CommandError, Result, failed};
 use crate::failure::Failure;
-use crate::host::{Environment, Lock};
+use crate::host::{Environment, Lock, Unit, listed};
 use crate::node::Node;
 use crate::plan::Plan;
 use crate::render::json::{ChangeDocument, Message};
@@ -29,6 +29,8 @@ pub struct Outcome {
     pub node: Node,
     /// The failures, if everything else was done.
     pub failed: Option<ApplyError>,
+    /// The monitoring services that were stopped meanwhile, and run again.
+    pub restarted: Vec<Unit>,
     /// The failure of what follows the change.
     pub after: Option<CommandError>,
     /// The time that the change took, without questions and waits for clients.
@@ -36,6 +38,25 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// The outcome where there was nothing to do.
+    pub fn unchanged(
+        plan: Plan,
+        node: Node,
+        failed: Option<ApplyError>,
+        after: Option<CommandError>,
+    ) -> Self {
+        Self {
+            lock: None,
+            is_unchanged: true,
+            plan,
+            node,
+            failed,
+            restarted: Vec::new(),
+            after,
+            took: Duration::ZERO,
+        }
+    }
+
     /// Returns the parts of the profile that were left out, each once.
     pub fn missing(&self) -> Vec<Missing> {
         let mut missing = self.plan.missing.clone();
@@ -118,7 +139,18 @@ impl Outcome {
     /// Ends the run with one line: how many of these devices, or of all, are ready.
     pub fn conclude(&self, devices: &[String], consent: &ConsentArgs) {
         if !consent.json && !self.is_unchanged {
-            note(&status::summary(&self.node, devices, self.took));
+            let summary = status::summary(&self.node, devices, self.took);
+            note(&format!("{summary}{}", self.services()));
+        }
+    }
+
+    /// `; nvidia-dcgm.service runs again`, or nothing if no service was stopped.
+    pub fn services(&self) -> String {
+        let names: Vec<&str> = self.restarted.iter().map(|unit| unit.name()).collect();
+        match names.as_slice() {
+            [] => String::new(),
+            [one] => format!("; {one} runs again"),
+            _ => format!("; {} run again", listed(&names, "and")),
         }
     }
 }

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::chosen::ProfileArgs;
-use super::{Context, cdi, detail_for, refuse_newer, remark_on, tell_of_interrupted, up};
+use super::{Context, built_in, cdi, detail_for, refuse_newer, remark_on, tell_of_interrupted, up};
 use crate::apply::{self, Allowed, OnFailure};
 use crate::error::Result;
 use crate::failure::ExitStatus;
@@ -57,7 +57,7 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let run_dir = RunDir::at(&run_dir);
     refuse_newer(&run_dir)?;
     let node = observe(environment, detail_for(&profile))?;
-    let mut plan = cdi::plan_up(
+    let planned = cdi::plan_up(
         environment,
         &node,
         &profile,
@@ -65,9 +65,14 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
         caller,
         args.prune,
         None,
-    )?
-    .with_remarks_on_devices(&node)
-    .sparing_unmanaged();
+    );
+    let mut plan = planned
+        .map_err(|refusal| {
+            let gpus = || built_in::gpus_of_node(environment);
+            built_in::name_those_that_fit(&profile, refusal.into(), gpus)
+        })?
+        .with_remarks_on_devices(&node)
+        .sparing_unmanaged();
     if !is_roots {
         let directories = environment.directories()?;
         apply::check_starts(&mut plan, environment, &directories, &node)

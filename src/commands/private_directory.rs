@@ -191,7 +191,8 @@ fn carry_out(
         allowed: Allowed::default(),
     };
     let silent = progress(plan, ProgressForm::None);
-    Ok(apply::run(plan, &context, silent.as_ref(), on_failure)?)
+    apply::run(plan, &context, silent.as_ref(), on_failure)?;
+    Ok(())
 }
 
 /// Ends the processes of a daemon that are left, whatever has become of its directory and its record.

@@ -6,19 +6,21 @@ use jiff::tz::TimeZone;
 use similar::TextDiff;
 
 use super::Context;
+use super::built_in::{devices_on, gpus_of_node};
 use super::chosen::{HISTORY, UNREADABLE};
 use crate::catalog::BuiltIn;
 use crate::error::{CommandError, Context as _, Result, failed};
 use crate::failure::ExitStatus;
-use crate::render::format::shown_or;
+use crate::plan::virtual_node::EmptyNode;
+use crate::render::format::{count, shown_or};
 use crate::render::table::{Column, Table};
 use crate::render::{hanging, note, print_as_it_is, width};
 use crate::state::{AppliedProfile, ProfileHistory};
 
 /// List the built-in profiles, or print one; show the profiles that were applied
 ///
-/// Every command that takes a profile takes the name of a built-in one. To change one, print it into a
-/// file of your own. The last ten profiles that were applied to this node are kept, with their text.
+/// Every command that takes a profile takes the name of a built-in one. The list shows which fit the GPUs of
+/// this node. To change a profile, print it into a file of your own. The last ten profiles that were applied to this node are kept, with their text.
 #[derive(Args, Debug)]
 pub struct ProfilesArgs {
     /// Built-in profile to print
@@ -51,23 +53,44 @@ pub fn run(args: &ProfilesArgs, context: &Context<'_>) -> Result<ExitStatus> {
             of_applied(args, &history.context(UNREADABLE)?)?
         }
         Some(name) => BuiltIn::named(name).map_or_else(String::new, |profile| profile.text.into()),
-        None => list_of_built_in(),
+        None => list_of_built_in(gpus_of_node(context.environment).as_ref()),
     };
     print_as_it_is(&text)?;
     Ok(ExitStatus::Done)
 }
 
-fn list_of_built_in() -> String {
+/// Lists the built-in profiles, with what each makes of these GPUs.
+fn list_of_built_in(gpus: Option<&EmptyNode>) -> String {
     let profiles = BuiltIn::all();
     let names = profiles.iter().map(|profile| profile.name.len());
     let widest = names.max().unwrap_or(0);
-    let mut text = format!("{:widest$}  DESCRIPTION\n", "NAME");
+    let Some(gpus) = gpus else {
+        let mut text = format!("{:widest$}  DESCRIPTION\n", "NAME");
+        for profile in profiles {
+            let head = format!("{:widest$}  ", profile.name);
+            text += &hanging(&head, profile.summary(), width());
+        }
+        return text;
+    };
+    let mut text = format!("{:widest$}  {FITS}  DESCRIPTION\n", "NAME");
+    let mut all_fit = true;
     for profile in profiles {
-        let head = format!("{:widest$}  ", profile.name);
+        let fits = match devices_on(&profile, gpus) {
+            Ok(devices) => count(devices, "device"),
+            Err(_) => "no".to_owned(),
+        };
+        all_fit &= fits != "no";
+        let head = format!("{:widest$}  {fits:1$}  ", profile.name, FITS.len());
         text += &hanging(&head, profile.summary(), width());
+    }
+    if !all_fit {
+        note("mig-mps check NAME tells why a profile does not fit.");
     }
     text
 }
+
+/// The title of the column with what a profile makes of this node.
+const FITS: &str = "FITS THIS NODE";
 
 /// Answers a question about the profiles that were applied.
 fn of_applied(args: &ProfilesArgs, history: &ProfileHistory) -> Result<String> {

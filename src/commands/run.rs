@@ -11,12 +11,13 @@ use super::Context;
 use super::args::{duration, number};
 use super::children::{self, Copy, CopyShare, EndWithCaller, command, not_started};
 use super::env::{served_by, variables_over_own};
-use super::notes::{note_others, note_visible, warn_of_nccl};
+use super::notes::{note_choice, note_others, note_visible, warn_of_nccl};
 use super::private::PrivateDevice;
 use super::private_directory::places;
 use crate::client::{
-    ClientOptions, ClientSlot, LocalRank, Map, NoAccess, NoRank, NotReady, Variables, Wanted,
-    devices_for, free_devices, missing_for_container, ready, refuse_unmapped, visible_devices,
+    ClientOptions, ClientSlot, LocalRank, Map, NoAccess, NoRank, NotReady, Portion, Variables,
+    Wanted, devices_for, free_devices, missing_for_container, ready, refuse_unmapped,
+    visible_devices,
 };
 use crate::error::{CommandError, Result, failed, usage};
 use crate::failure::ExitStatus;
@@ -139,7 +140,10 @@ impl RunArgs {
     fn one(&self, environment: &Environment) -> Result<(Served, Variables)> {
         if self.choose.any {
             let mut free = wait_until(self.wait, || self.free(environment, 1))?;
-            let Target { served, .. } = free.remove(0);
+            let Target {
+                served, portion, ..
+            } = free.remove(0);
+            note_choice(&served.record.name, portion);
             let variables = variables_over_own(&served, environment, &self.options)?;
             return Ok((served, variables));
         }
@@ -379,6 +383,8 @@ struct Target {
     environment: Environment,
     served: Served,
     size: DeviceSize,
+    /// The part of it that a program gets.
+    portion: Portion,
 }
 
 impl Target {
@@ -386,7 +392,9 @@ impl Target {
     fn of(node: &Node, environment: &Environment, served: &Served) -> Self {
         let device = node.device_at(&served.record.key);
         let size = device.and_then(|device| node.size_of(device));
+        let portion = device.map(|device| Portion::of(node, device, served));
         Self {
+            portion: portion.unwrap_or_default(),
             environment: environment.clone(),
             served: served.clone(),
             size: size.unwrap_or_default(),
@@ -429,7 +437,8 @@ const MOST_COPIES: u32 = 1024;
 #[derive(Args, Debug)]
 #[group(id = "choosing", multiple = false)]
 pub struct ChooseArgs {
-    /// Take any device that takes the program now: fewest clients, then most free memory
+    /// Take any device that takes the program now: one for this user alone, then the fewest clients, then
+    /// the most memory for the program
     #[arg(long)]
     pub any: bool,
     /// Take the device of this process's rank on the node, under MPI or in a Slurm step

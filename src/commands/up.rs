@@ -14,7 +14,7 @@ use super::args::ConsentArgs;
 use super::change::Change;
 use super::chosen::ProfileArgs;
 use super::outcome::Outcome;
-use super::{Context, cdi, detail_for, locked, own_directories, remark_on, verify};
+use super::{Context, built_in, cdi, detail_for, locked, own_directories, remark_on, verify};
 use crate::apply::{self, Allowed, OnFailure};
 use crate::client::Verified;
 use crate::error::{CommandError, Result, failed};
@@ -45,7 +45,7 @@ pub struct UpArgs {
     #[arg(long)]
     reset: bool,
     /// Stop the monitoring services that hold a GPU (DCGM, NVSM, exporters, nvidia-persistenced)
-    /// while its MIG mode is switched, and start them again
+    /// while its MIG mode is switched or instances are destroyed, and start them again
     #[arg(long)]
     stop_holders: bool,
     /// Also stop the daemons of mig-mps on GPUs that no block of the profile selects
@@ -67,7 +67,11 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let chosen = args.profile.load(environment)?;
     let directories = checked(args, &chosen.profile, environment)?;
-    let Some(mut outcome) = change(args, context, &chosen.profile, &directories)? else {
+    let changed = change(args, context, &chosen.profile, &directories).map_err(|error| {
+        let gpus = || built_in::gpus_of_node(environment);
+        built_in::name_those_that_fit(&chosen.profile, error, gpus)
+    });
+    let Some(mut outcome) = changed? else {
         return Ok(ExitStatus::Done);
     };
     let missing = outcome.missing();
@@ -113,6 +117,8 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
     outcome.conclude(&[], &args.consent);
     remark_on_boot(args, environment, &chosen.profile);
     if !args.consent.json {
+        let present = node.present().map(|device| device.uuid.as_str());
+        cdi::remark_on_nvidias_file(environment, present);
         environment.interrupt.conclude();
         all = verified(args, environment, node)?;
     }

@@ -106,7 +106,7 @@ fn ids(variable: impl Fn(&str) -> Option<OsString>) -> Option<Vec<(&'static str,
 }
 
 /// Returns the innermost group of a job in the lines of `/proc/PID/cgroup`.
-fn job_group(groups: &str) -> Option<String> {
+pub(super) fn job_group(groups: &str) -> Option<String> {
     let paths = groups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     let mut jobs = paths.filter_map(|path| {
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 
 use super::process::has_ended;
-use super::{Host, Pid, Process, StartTime, Uid, Unit, bounded, user_name};
+use super::{Host, Pid, Process, StartTime, Uid, Unit, bounded, is_service, user_name};
 
 /// A process that has a GPU open, with a CUDA context or for monitoring.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,24 +90,34 @@ impl Holder {
         self.unit.as_deref().and_then(Unit::named).is_some()
     }
 
+    /// True if a service would start it again.
+    fn is_of_service(&self) -> bool {
+        self.unit.as_deref().is_some_and(is_service)
+    }
+
     /// True for Slurm's daemon on a node.
     pub fn is_slurmd(&self) -> bool {
         let program = self.command.split_whitespace().next();
         program.is_some_and(|program| Path::new(program).ends_with("slurmd"))
     }
 
-    /// Returns what to do about the holders of a GPU.
-    pub fn release(holders: &[Self]) -> &'static str {
+    /// Returns what to do about the holders of a GPU. Nobody is sent to the option that stops services if it was given.
+    pub fn release(holders: &[Self], stops_services: bool) -> &'static str {
         if holders.iter().any(Self::is_slurmd) {
             return "stop slurmd, and run this again; mig-mps help slurm names the settings with which it keeps GPUs open";
         }
-        let known = holders.iter().filter(|holder| holder.is_monitoring());
+        let known = holders
+            .iter()
+            .filter(|holder| holder.is_monitoring() && !stops_services);
         match (holders.len(), known.count()) {
             (0, _) => {
                 "stop what has the GPU open (containers, the display, nvidia-persistenced), and run this again"
             }
             (all, known) if all == known => {
                 "--stop-holders stops them meanwhile, and starts them again"
+            }
+            (_, 0) if holders.iter().any(Self::is_of_service) => {
+                "end them, services with systemctl stop, and run this again"
             }
             (_, 0) => "end them, and run this again",
             _ => "end what is not a monitoring service; --stop-holders stops the others meanwhile",
@@ -181,19 +191,30 @@ fn number_of(path: &Path) -> Option<(u32, u32)> {
     (kind == FileType::CharacterDevice).then_some((meta.stx_rdev_major, meta.stx_rdev_minor))
 }
 
-/// Returns the unit in `/proc/PID/cgroup`. The hierarchy of systemd is `0::` in version 2 and `name=systemd` in version 1,
-/// and the unit is the first part of the path that is no slice.
-fn unit_of(cgroup: &str) -> Option<String> {
-    let path = cgroup
-        .lines()
-        .find_map(|line| line.split_once(':')?.1.strip_prefix("name=systemd:"))
-        .or_else(|| cgroup.lines().find_map(|line| line.strip_prefix("0::")))?;
-    let unit = path
+/// Returns the unit in `/proc/PID/cgroup`: the first part of its path that is no slice.
+pub(super) fn unit_of(cgroup: &str) -> Option<String> {
+    let unit = path_of_systemd(cgroup)?
         .split('/')
         .find(|part| !part.is_empty() && *part != ".." && unit_type(part) != Some("slice"))?;
     let is_unit = matches!(unit_type(unit), Some("service" | "scope"));
     // A user can choose the name of a cgroup, which must not control the terminal.
     (is_unit && !unit.contains(char::is_control)).then(|| unit.to_owned())
+}
+
+/// Returns the path in the hierarchy of systemd: `0::` in version 2 and `name=systemd` in version 1.
+fn path_of_systemd(cgroup: &str) -> Option<&str> {
+    cgroup
+        .lines()
+        .find_map(|line| line.split_once(':')?.1.strip_prefix("name=systemd:"))
+        .or_else(|| cgroup.lines().find_map(|line| line.strip_prefix("0::")))
+}
+
+/// Returns the user and the service of a process that a user's own systemd runs, below `user@1000.service`.
+pub(super) fn service_of_user(cgroup: &str) -> Option<(Uid, String)> {
+    let (_, below) = path_of_systemd(cgroup)?.split_once("/user@")?;
+    let (user, below) = below.split_once(".service/")?;
+    let service = below.split('/').find(|part| is_service(part))?;
+    Some((Uid(user.parse().ok()?), service.to_owned()))
 }
 
 fn unit_type(unit: &str) -> Option<&str> {

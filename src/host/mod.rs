@@ -19,6 +19,7 @@ mod mounts;
 mod place;
 mod process;
 mod spawn;
+mod supervisor;
 mod surroundings;
 mod text;
 mod threads;
@@ -53,6 +54,7 @@ pub use process::{
     reap_all,
 };
 pub use spawn::{end_with_caller, heed_child_signal, ignore_again};
+pub use supervisor::{Supervisor, is_service};
 pub use surroundings::{CgroupRoom, file_system, may_open, may_write, refuse_old_kernel};
 pub use text::{
     bounded, count, grouped, is_plain, listed, nearest, printable, quoted, ranges, steers,

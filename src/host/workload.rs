@@ -156,10 +156,23 @@ const ENGINES: [&str; 7] = [
 /// any name. systemd may have delegated a service's group to its user.
 fn is_named_by_others(part: &str) -> bool {
     part == "user.slice"
-        || ["lxc", "machine-", "systemd-nspawn@"]
-            .iter()
-            .any(|start| part.starts_with(start) && part.strip_suffix(".slice").is_none())
+        || is_of_guest(part)
         || part.strip_suffix(".service").is_some() && !ENGINES.contains(&part)
+}
+
+/// Returns the group of the virtual machine or of the container with a system of its own in which the process runs, by the
+/// lines of `/proc/PID/cgroup`.
+pub(super) fn guest(groups: &str) -> Option<String> {
+    let paths = groups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    let mut parts = paths.flat_map(|path| path.split('/'));
+    let guest = parts.find(|part| is_of_guest(part))?;
+    (!guest.contains(char::is_control)).then(|| guest.to_owned())
+}
+
+fn is_of_guest(part: &str) -> bool {
+    ["lxc", "machine-", "systemd-nspawn@"]
+        .iter()
+        .any(|start| part.starts_with(start) && part.strip_suffix(".slice").is_none())
 }
 
 /// Returns the UID of a pod: of `pod6dbbf17e-94e1-…`, with systemd of `kubepods-burstable-pod6dbbf17e_94e1_….slice`, and of

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use super::Node;
 use crate::cuda::CudaError;
 use crate::host::{is_plain, without_needless_sudo};
+use crate::nvml::Code;
 
 /// Something that can be wrong: a row of `faults.toml`.
 #[derive(Debug, Deserialize)]
@@ -27,6 +28,9 @@ pub struct Fault {
     pub is_in_status: bool,
     #[serde(default)]
     needs: Vec<Source>,
+    /// Other names of an error, and what programs print for it.
+    #[serde(default)]
+    messages: Vec<String>,
 }
 
 /// The part of the node that a fault concerns, in the order of the report.
@@ -40,6 +44,8 @@ pub enum Subject {
     Surroundings,
     /// An error that programs get.
     Cuda,
+    /// An error that NVML returns.
+    Nvml,
 }
 
 /// Something without which nothing is known of a fault.
@@ -63,6 +69,8 @@ static FAULTS: LazyLock<Vec<Fault>> = LazyLock::new(|| {
     for fault in &mut faults {
         if let Ok(code) = fault.id.parse() {
             fault.meaning = format!("CUDA {}: {}", CudaError(code), fault.meaning);
+        } else if let Some(code) = fault.nvml_code() {
+            fault.meaning = format!("NVML error {} ({}): {}", code.0, code.text(), fault.meaning);
         }
     }
     faults
@@ -75,12 +83,30 @@ impl Fault {
     }
 
     /// True if it has this id, or is the error of CUDA of this name, in the spelling of the driver's or of the runtime's
-    /// interface: `CUDA_ERROR_LAUNCH_FAILED`, `cudaErrorLaunchFailed`.
+    /// interface: `CUDA_ERROR_LAUNCH_FAILED`, `cudaErrorLaunchFailed`. Errors are also known by what programs print.
     pub fn is_called(&self, word: &str) -> bool {
-        let plain = |name: &str| name.replace('_', "").to_lowercase();
+        let plain = |name: &str| name.replace(['_', '-', ' '], "").to_lowercase();
         let code = self.id.parse().ok().map(CudaError);
         let name = code.and_then(CudaError::name);
-        self.id == word || name.is_some_and(|name| plain(name) == plain(word))
+        let code = self.nvml_code();
+        let said = code.map(Code::text).into_iter();
+        let mut said = said.chain(self.messages.iter().map(String::as_str));
+        self.id == word
+            || name.is_some_and(|name| plain(name) == plain(word))
+            || code.is_some_and(|code| plain(word) == code.0.to_string())
+            || code.is_some() && plain(&self.id) == plain(word)
+            || said.any(|said| word.to_lowercase().contains(&said.to_lowercase()))
+    }
+
+    /// Returns the code of an error of NVML, whose id is `nvml-19`.
+    fn nvml_code(&self) -> Option<Code> {
+        let number = self.id.strip_prefix("nvml-")?;
+        number.parse().ok().map(Code)
+    }
+
+    /// True for an error that a program gets, which no check finds.
+    pub fn is_error(&self) -> bool {
+        matches!(self.subject, Subject::Cuda | Subject::Nvml)
     }
 }
 
@@ -93,6 +119,7 @@ impl Subject {
             Self::Directories => "directories",
             Self::Surroundings => "surroundings",
             Self::Cuda => "cuda",
+            Self::Nvml => "nvml",
         }
     }
 }
@@ -185,7 +212,8 @@ impl Finding {
         Self { device, ..self }
     }
 
-    pub(super) fn with_remedy(self, remedy: impl Into<String>) -> Self {
+    /// Adds a remedy in words, with its commands in backticks.
+    pub fn with_remedy(self, remedy: impl Into<String>) -> Self {
         let remedy = Some(remedy.into());
         Self { remedy, ..self }
     }

@@ -117,7 +117,7 @@ impl Node {
                 let name = &device.name;
                 let what = format!("{} daemons serve it: {}", daemons.len(), daemons.join(", "));
                 let remedy = match first_unmanaged {
-                    Some(daemon) => end_of(daemon, "the unmanaged one"),
+                    Some(daemon) => daemon.ending(caller()).remedy("the unmanaged one"),
                     None => format!("`mig-mps down {name}` ends one"),
                 };
                 let problem = Finding::fail("several-daemons", what).with_remedy(remedy);
@@ -138,13 +138,13 @@ impl Node {
             };
             let what =
                 format!("{who} was started without CUDA_VISIBLE_DEVICES: it sees all GPUs{also}");
-            Finding::fail("sees-all-gpus", what).with_remedy(end_of(daemon, "it"))
+            Finding::fail("sees-all-gpus", what).with_remedy(daemon.ending(caller()).remedy("it"))
         });
         let is_at_default = (daemon.is_daemon() && daemon.is_at_default()).then(|| {
             let what = format!(
                 "{who} uses the default pipe directory: CUDA programs without a pipe directory of their own become its clients"
             );
-            Finding::fail("default-pipe-directory", what).with_remedy(end_of(daemon, "it"))
+            Finding::fail("default-pipe-directory", what).with_remedy(daemon.ending(caller()).remedy("it"))
         });
         sees_everything.into_iter().chain(is_at_default)
     }
@@ -263,16 +263,6 @@ fn not_seen(unseen: &Unseen) -> Option<Finding> {
         Unseen::Gpu { .. } => problem.with_remedy(LOST),
         _ => problem,
     })
-}
-
-/// `` `echo quit | …` ends it``
-fn end_of(daemon: &Unmanaged, it: &str) -> String {
-    match daemon.quit_command() {
-        // No session reaches it.
-        _ if daemon.is_orphan => format!("`kill {}` ends {it}", daemon.pid),
-        Some(quit) => format!("`{quit}` ends {it}"),
-        None => format!("let its owner end {it}"),
-    }
 }
 
 /// ` of alice`, or nothing if the user is hidden.

@@ -6,6 +6,7 @@ mod applied;
 mod daemon_findings;
 mod device;
 mod device_word;
+mod ending;
 mod fault;
 mod findings;
 mod gpu;
@@ -22,7 +23,8 @@ pub use applied::Applied;
 pub use daemon_findings::{replaced, restored};
 pub use device::{Device, DevicePart, Presence};
 pub use device_word::{NoSuchDevice, device_order, glob, lost_hint};
-pub use fault::{Fault, Finding, Severity, Subject};
+pub use ending::Ending;
+pub use fault::{Fault, Finding, Severity};
 pub use gpu::Gpu;
 pub use observe::{
     ANSWER_LIMIT, Detail, DeviceLogs, Logs, Observer, observe, observe_records,

@@ -7,7 +7,8 @@ use serde::{Serialize, Serializer};
 
 use super::{Device, Node, OutsideMps, Served, Variable};
 use crate::host::{
-    Host, MountedDirectory, Pid, Process, Reader, Uid, Workload, bounded, claimed, user_name,
+    Host, MountedDirectory, Pid, Process, Reader, Uid, Workload, bounded, claimed, quoted,
+    user_name,
 };
 use crate::nvml::EXCLUSIVE_PROCESS;
 
@@ -250,7 +251,7 @@ impl OutsideMps {
             },
             (None, None, Some(id)) => format!("stopping the container {id:.12}"),
             (None, None, None) => match &self.unit {
-                Some(unit) if self.is_main => format!("`systemctl stop {unit}`"),
+                Some(unit) if self.is_main => format!("`systemctl stop {}`", quoted(unit)),
                 _ => format!("`kill {}`", self.pid),
             },
         }

@@ -10,7 +10,8 @@ use serde::{Serialize, Serializer};
 
 use super::{DaemonState, OutsideCause};
 use crate::host::{
-    Environ, Pid, Process, Reader, StartTime, Uid, Workload, caller, is_plain, user_name,
+    Environ, Pid, Process, Reader, StartTime, Supervisor, Uid, Workload, caller, is_plain,
+    user_name,
 };
 use crate::mps::{ControlProgram, MpsProgram};
 use crate::nvml::EXCLUSIVE_PROCESS;
@@ -405,6 +406,16 @@ pub struct Unmanaged {
     pub user: Option<Uid>,
     /// The command line.
     pub command: String,
+    /// The systemd service, container, pod or batch job that keeps it running; null if there is none, or it cannot be seen.
+    #[serde(serialize_with = "as_text")]
+    #[schemars(with = "Option<String>")]
+    pub supervisor: Option<Supervisor>,
+    /// True if its supervisor runs other programs, too.
+    #[serde(skip)]
+    pub has_company: bool,
+    /// True if its file system may be another one than this process sees.
+    #[serde(skip)]
+    pub is_elsewhere: bool,
     /// Its `CUDA_MPS_PIPE_DIRECTORY`.
     #[serde(flatten, serialize_with = "as_pipe_directory")]
     #[schemars(with = "PipeDirectory")]
@@ -421,6 +432,14 @@ pub struct Unmanaged {
     #[serde(rename = "running_seconds", serialize_with = "as_seconds")]
     #[schemars(with = "Option<u64>")]
     pub age: Option<Duration>,
+}
+
+#[allow(clippy::ref_option, reason = "serde passes it")]
+fn as_text<S: Serializer>(value: &Option<Supervisor>, serializer: S) -> Result<S::Ok, S::Error> {
+    value
+        .as_ref()
+        .map(ToString::to_string)
+        .serialize(serializer)
 }
 
 /// The pipe directory of an unmanaged daemon, as documents have it.
@@ -544,6 +563,9 @@ mod tests {
             pid: Pid(1),
             user: None,
             command: String::new(),
+            supervisor: None,
+            has_company: false,
+            is_elsewhere: false,
             age: None,
             pipe_directory,
             is_orphan: false,

@@ -46,7 +46,7 @@ impl Code {
 
 impl Code {
     /// Returns the driver's description.
-    fn text(self) -> &'static str {
+    pub fn text(self) -> &'static str {
         match self.0 {
             0 => "Success",
             1 => "Uninitialized",

@@ -12,9 +12,9 @@ use super::disrupted::{ClientOf, IdlePod};
 use super::kill::Kill;
 use super::refusal::{Obstacle, Refusal};
 use crate::geometry::{Placement, SliceMap};
-use crate::host::{Pid, user_name};
+use crate::host::{Pid, caller, user_name};
 use crate::mps::{ControlProgram, Means, Patience};
-use crate::node::{Device, Gpu, Node, Stray, Variable};
+use crate::node::{Device, Ending, Gpu, Node, Stray, Variable};
 use crate::nvml::EXCLUSIVE_PROCESS;
 use crate::settings::{MemoryLimit, Settings};
 use crate::state::{Missing, RunDir};
@@ -478,6 +478,9 @@ pub struct UnmanagedDaemon {
     /// The value of its `CUDA_MPS_PIPE_DIRECTORY`; null if unset or hidden.
     #[schemars(with = "Option<String>")]
     pub pipe_directory: Variable,
+    /// The way in which the caller ends it.
+    #[serde(skip)]
+    pub ending: Ending,
 }
 
 impl UnmanagedDaemon {
@@ -494,6 +497,7 @@ impl UnmanagedDaemon {
                 pid: unmanaged.pid,
                 user: unmanaged.user.map(user_name),
                 pipe_directory: unmanaged.pipe_directory.clone(),
+                ending: unmanaged.ending(caller()),
             })
             .collect()
     }

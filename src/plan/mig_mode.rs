@@ -22,8 +22,10 @@ pub struct Held {
     pub cost: Cost,
     /// True if some of the holders keep the GPUs open during the switch.
     pub stay: bool,
+    /// The monitoring services among the holders that are stopped for the switch.
+    pub services: BTreeSet<String>,
     /// True if the switch is certain to fail then; otherwise the driver decides.
-    needs_reset: bool,
+    pub needs_reset: bool,
 }
 
 /// The cost of the steps that come before a switch on the same GPU.
@@ -108,7 +110,7 @@ impl Cost {
 }
 
 /// Daemons, servers, clients and all that computes: their ends are planned, or they are obstacles of their own.
-fn accounted_for(node: &Node) -> BTreeSet<Pid> {
+pub fn accounted_for(node: &Node) -> BTreeSet<Pid> {
     let served = node.served().chain(&node.lost_records);
     let of_mps = served.flat_map(|served| {
         let daemon = served.record.daemon.map(|daemon| daemon.pid);
@@ -141,15 +143,31 @@ impl Held {
             !is_stopped && holder.unit.as_deref() != Some(FABRIC_MANAGER)
         });
         let needs_reset = gpu.resetless == Some(false);
+        let known = holders.seen.iter().filter(|holder| holder.is_monitoring());
+        let services = known
+            .filter(|_| stops_holders)
+            .filter_map(|holder| holder.unit.clone())
+            .collect();
         Self {
             gpus: vec![gpu.index],
             uuids: vec![gpu.uuid.clone()],
             is_in_the_way: stay && needs_reset,
             cost,
             stay,
+            services,
             needs_reset,
             holders,
         }
+    }
+
+    /// Returns the holders that nobody stops.
+    fn staying(&self) -> Vec<Holder> {
+        let mut staying = self.holders.seen.clone();
+        staying.retain(|holder| {
+            let unit = holder.unit.as_ref();
+            unit.is_none_or(|unit| !self.services.contains(unit))
+        });
+        staying
     }
 
     /// Keeps clients from being ended for a switch that the driver may then refuse.
@@ -168,15 +186,15 @@ impl Held {
         format!("GPU {}", ranges(&self.gpus))
     }
 
-    /// Names the holders.
+    /// Names the holders that nobody stops; empty if there are none.
     pub fn named(&self) -> String {
-        let names: Vec<String> = self.holders.seen.iter().map(Holder::to_string).collect();
+        let names: Vec<String> = self.staying().iter().map(Holder::to_string).collect();
         names.join(", ")
     }
 
     /// Returns what to do about the holders.
     pub fn hint(&self) -> &'static str {
-        Holder::release(&self.holders.seen)
+        Holder::release(&self.staying(), !self.services.is_empty())
     }
 
     /// The obstacle to the switch, if the holders are certain to be one.

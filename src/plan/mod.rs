@@ -35,7 +35,7 @@ pub use drift::differs;
 pub use gpu_plan::{DeviceAfter, GpuPlan, ModeChange, Plan, Undisturbed, UnmanagedDaemon};
 pub use kill::{Kill, KillRequest, Victim, device_of, kill};
 pub use left_out::LeftOut;
-pub use mig_mode::{Cost, Held};
+pub use mig_mode::{Cost, Held, accounted_for};
 pub use private::private;
 pub use refusal::{Misfit, Obstacle, Refusal};
 pub use restart::{heal, is_healed, restart};

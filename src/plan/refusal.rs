@@ -51,7 +51,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// Describes it without the lines of the profile and the map.
-    pub(super) fn in_one_line(&self) -> String {
+    pub fn in_one_line(&self) -> String {
         let text = match self {
             Self::Profile(error) => error.message(),
             Self::Infeasible(misfit) => misfit.why_not(),

@@ -8,6 +8,7 @@ use super::gate::unseen;
 use super::layout::{InstanceUse, Layout, served_here};
 use super::refusal::{no_program_starts, too_old, visible};
 use super::{LeftOut, Misfit, Obstacle, Place, Plan, Refusal, served_by};
+use crate::catalog::{NoMig, why_no_mig};
 use crate::geometry::SliceMap;
 use crate::host::{Uid, as_root};
 use crate::mps::ControlProgram;
@@ -246,9 +247,19 @@ impl<'a> Planner<'a> {
     ) -> Result<(), Refusal> {
         let gpu = layout.gpu;
         if gpu.mig.is_none() {
-            let message = format!("GPU {} ({}) has no MIG", gpu.index, gpu.product);
+            let about = format!("GPU {} ({})", gpu.index, gpu.product);
+            let (message, hint) = match why_no_mig(&gpu.product, &self.node.driver) {
+                Some(NoMig { cause, remedy }) => (
+                    format!("the driver offers no MIG on {about}: {cause}"),
+                    format!("{}; or use mig = false for it", remedy.replace('`', "")),
+                ),
+                None => (
+                    format!("{about} has no MIG"),
+                    "use mig = false for it".to_owned(),
+                ),
+            };
             let error = self.profile.error(block.span, message);
-            return Err(error.with_hint("use mig = false for it").into());
+            return Err(error.with_hint(hint).into());
         }
         visible(gpu)?;
         layout.switch_mig(self.node, true);

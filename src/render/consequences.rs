@@ -1,13 +1,14 @@
 //! The disruptions and obstacles of a plan: clients that a kill terminates, unmanaged daemons on devices.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::format::{count, fitted, grouped, shortened, time_limit};
 use super::output::width;
 use crate::apply::{Allowed, OnFailure};
-use crate::host::{listed, printable, quoted, ranges};
-use crate::node::Variable;
+use crate::host::{listed, ranges};
+use crate::node::Ending;
 use crate::plan::{Cost, Held, Kill, Plan, Signal};
 
 /// Lists the clients that a plan disrupts, and its obstacles; empty if there are none. `on_failure` is what follows where
@@ -93,7 +94,21 @@ fn held_by(held: &Held, on_failure: OnFailure) -> String {
         return format!("In the way: {obstacle}\n  {}", obstacle.hint);
     }
     let mut lines = Vec::new();
-    if !held.holders.seen.is_empty() {
+    let services: Vec<&str> = held.services.iter().map(String::as_str).collect();
+    if !services.is_empty() {
+        let them = if services.len() == 1 { "it" } else { "them" };
+        let services = listed(&services, "and");
+        lines.push(if held.needs_reset {
+            format!(
+                "This stops {services} while the MIG mode of {title} is switched, and starts {them} again."
+            )
+        } else {
+            format!(
+                "If the driver refuses to switch the MIG mode of {title}, this stops {services} meanwhile, and starts {them} again."
+            )
+        });
+    }
+    if !held.named().is_empty() {
         let then = match (on_failure, held.cost) {
             (OnFailure::GoOn, _) => "that mode stays, and the rest is done",
             (OnFailure::LeaveOut, _) => "it is left as it was",
@@ -123,7 +138,7 @@ fn held_by(held: &Held, on_failure: OnFailure) -> String {
 }
 
 /// Describes what a plan stops or destroys, as one phrase; empty if nothing.
-pub(super) fn disruptions(plan: &Plan, allowed: Allowed) -> String {
+pub(super) fn disruptions(plan: &Plan, allowed: Allowed, held: &[Held]) -> String {
     let mut phrases = Vec::new();
     let again = plan.count_restarted();
     let stopped = plan.stopped_daemons().len() - again;
@@ -153,6 +168,12 @@ pub(super) fn disruptions(plan: &Plan, allowed: Allowed) -> String {
     let switched = plan.mig_switched();
     if allowed.reset && !switched.is_empty() {
         phrases.push(format!("reset GPU {} if that is due", ranges(&switched)));
+    }
+    // To stop them is what the option asks for: they are named where there is a question.
+    let services: BTreeSet<&String> = held.iter().flat_map(|held| &held.services).collect();
+    if !phrases.is_empty() && !services.is_empty() {
+        let services: Vec<&str> = services.into_iter().map(String::as_str).collect();
+        phrases.push(format!("stop {} for a moment", listed(&services, "and")));
     }
     listed(&phrases, "and")
 }
@@ -209,7 +230,7 @@ pub(super) fn phrase(kill: &Kill) -> String {
     }
 }
 
-/// Describes these daemons and the command that stops each; empty if there are none.
+/// Describes these daemons and how each is ended; empty if there are none.
 pub fn unmanaged_text(plan: &Plan) -> String {
     let mut beside = Vec::new();
     for start in plan.starts() {
@@ -222,47 +243,33 @@ pub fn unmanaged_text(plan: &Plan) -> String {
         let daemon = group[0].0;
         let names: Vec<&str> = group.iter().map(|(_, name)| *name).collect();
         let user = daemon.user.as_deref().map(|user| format!(" of {user}"));
-        let line = format!(
-            "Unmanaged daemon {}{} serves {} too. Its owner ends it with",
+        let serves = format!(
+            "Unmanaged daemon {}{} serves {} too",
             daemon.pid,
             user.unwrap_or_default(),
             shortened(&names),
         );
-        // The command stays in one line: it is there to be pasted.
-        let (line, command) = (fitted(&line, width()), quit(&daemon.pipe_directory));
-        let _ = writeln!(out, "{line}\n  {command}");
+        // A command stays in one line: it is there to be pasted.
+        let (line, command) = match &daemon.ending {
+            Ending::Command {
+                command,
+                is_for_good: true,
+            } => (
+                format!("{serves}. This ends it for good:"),
+                command.as_str(),
+            ),
+            Ending::Command { command, .. } => {
+                (format!("{serves}. This ends it:"), command.as_str())
+            }
+            Ending::Advice(advice) => (format!("{serves}: {advice}"), ""),
+        };
+        let _ = writeln!(out, "{}", fitted(&line, width()));
+        if !command.is_empty() {
+            let _ = writeln!(out, "  {command}");
+        }
     }
     if !out.is_empty() {
         out.push_str("Two daemons on a device share it without knowing of each other.\n");
     }
     out
-}
-
-/// Returns the shell command that stops a daemon. The owner chose its directory's name.
-fn quit(pipe_directory: &Variable) -> String {
-    let variable = match pipe_directory {
-        Variable::Unset => String::new(),
-        Variable::Hidden => "CUDA_MPS_PIPE_DIRECTORY=ITS_DIRECTORY ".to_owned(),
-        Variable::Is(path) => {
-            let path = quoted(&printable(path));
-            format!("CUDA_MPS_PIPE_DIRECTORY={path} ")
-        }
-    };
-    format!("echo quit | {variable}nvidia-cuda-mps-control")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_to_be_copied_runs_nothing_else() {
-        let of = |path: &str| quit(&Variable::Is(path.to_owned()));
-        let ends = "nvidia-cuda-mps-control";
-        let plain = format!("echo quit | CUDA_MPS_PIPE_DIRECTORY=/run/a-b_c.1 {ends}");
-        assert_eq!(of("/run/a-b_c.1"), plain);
-        let strange = format!("echo quit | CUDA_MPS_PIPE_DIRECTORY='/a'\\''; rm ?' {ends}");
-        assert_eq!(of("/a'; rm \n"), strange);
-        assert_eq!(quit(&Variable::Unset), format!("echo quit | {ends}"));
-    }
 }

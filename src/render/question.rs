@@ -11,7 +11,7 @@ use super::format::{indented, wrapped};
 use super::output::{is_watched, note_always, say};
 use crate::apply::Allowed;
 use crate::failure::{ExitStatus, Failure};
-use crate::plan::Plan;
+use crate::plan::{Held, Plan};
 
 /// True while the cursor is behind a question.
 static ASKED: AtomicBool = AtomicBool::new(false);
@@ -120,10 +120,11 @@ pub enum Consent {
 pub fn confirm(
     plan: &Plan,
     allowed: Allowed,
+    held: &[Held],
     consent: Consent,
     waits: &str,
 ) -> Result<bool, NoConsent> {
-    let disrupts = consequences::disruptions(plan, allowed);
+    let disrupts = consequences::disruptions(plan, allowed, held);
     if disrupts.is_empty() || consent == Consent::Given {
         return Ok(true);
     }
@@ -168,7 +169,9 @@ impl Failure for NoConsent {
     fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::NobodyToAsk(_) | Self::Failed(_) => "agree beforehand with --yes",
-            Self::Outgrown(_) => "review the plan above, and run the command again",
+            Self::Outgrown(_) => {
+                "run the command again, first with --dry-run, which shows the plan"
+            }
         };
         Some(hint.to_owned())
     }

@@ -30,7 +30,8 @@ pub fn usage_error(error: &Error, program: &mut Command) -> Message {
             hints.push(tip.trim_end_matches('.').to_owned());
         }
     }
-    let other_word = wrong_word(error).and_then(command_for);
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let other_word = of_nvidia_smi(&words).or_else(|| wrong_word(error).and_then(command_for));
     // It is similar in letters alone.
     hints.retain(|hint| other_word.is_none() || !hint.contains("similar subcommand"));
     if let Some(hint) = option_for_setting(error) {
@@ -39,7 +40,7 @@ pub fn usage_error(error: &Error, program: &mut Command) -> Message {
     if let Some(command) = other_word {
         hints.insert(0, format!("did you mean mig-mps {command}?"));
     }
-    if let Some(hint) = other_option(error) {
+    if let Some(hint) = other_option(error).or_else(|| program_without_dashes(error)) {
         hints.insert(0, hint.to_owned());
     }
     let lines: Vec<&str> = what
@@ -97,6 +98,19 @@ const OTHER_WORDS: &[(&str, &[&str])] = &[
     ),
     ("help kubernetes", &["pod", "pods", "kubelet", "k8s"]),
     ("help running", &["mpi", "mpirun", "srun", "pipes"]),
+    (
+        "help recipes",
+        &[
+            "quickstart",
+            "quick-start",
+            "tutorial",
+            "howto",
+            "faq",
+            "student",
+            "students",
+            "examples",
+        ],
+    ),
     (
         "help troubleshooting",
         &["slow", "performance", "hang", "hangs"],
@@ -183,8 +197,28 @@ const OTHER_OPTIONS: &[(&str, &[&str], &str)] = &[
     ("[DEVICE]...", &["-a", "--all"], "'*' takes every device"),
     (
         "mig-mps status ",
-        &["-w", "--wide"],
+        &["-w"],
+        "--watch shows it again and again; --columns all shows every column",
+    ),
+    (
+        "mig-mps status ",
+        &["--wide"],
         "--columns all shows every column",
+    ),
+    (
+        "mig-mps list ",
+        &["-i", "--id"],
+        "--gpu N shows the GPU with index N",
+    ),
+    (
+        "mig-mps doctor ",
+        &["--fix", "--repair", "--heal"],
+        "mig-mps heal starts daemons that died",
+    ),
+    (
+        "mig-mps run ",
+        &["--gpus", "--rm", "-it", "-d", "--device"],
+        "mig-mps run DEVICE -- PROGRAM; mig-mps help containers shows containers",
     ),
     (
         "mig-mps logs ",
@@ -208,6 +242,42 @@ fn other_option(error: &Error) -> Option<&'static str> {
         .iter()
         .find(|(form, options, _)| usage.contains(form) && options.contains(&typed))?;
     Some(hint)
+}
+
+/// Returns the form of a command whose program is typed without the dashes before it.
+fn program_without_dashes(error: &Error) -> Option<&'static str> {
+    let (typed, usage) = unknown_option(error)?;
+    let forms = [
+        (
+            "mig-mps run ",
+            "the program follows two dashes: mig-mps run DEVICE -- PROGRAM",
+        ),
+        (
+            "mig-mps env ",
+            "env starts no program: mig-mps run DEVICE -- PROGRAM does",
+        ),
+        (
+            "mig-mps compare ",
+            "the program follows two dashes: mig-mps compare DEVICE -- PROGRAM",
+        ),
+    ];
+    let (_, hint) = forms.iter().find(|(form, _)| usage.contains(form))?;
+    (!typed.starts_with('-')).then_some(*hint)
+}
+
+/// Returns our command for these words of nvidia-smi.
+fn of_nvidia_smi(words: &[String]) -> Option<&'static str> {
+    let has = |options: &[&str]| words.iter().any(|word| options.contains(&word.as_str()));
+    let is_mig = words.first().is_some_and(|word| word == "mig");
+    Some(match () {
+        () if is_mig && has(&["-lgip", "-lgipp", "-lcip", "-lcipp"]) => "list --offers",
+        () if is_mig && has(&["-cgi", "-cci"]) => "up",
+        () if is_mig && has(&["-dgi", "-dci"]) => "down --destroy-mig",
+        () if is_mig && words.len() > 1 => "list",
+        () if has(&["-mig", "--multi-instance-gpu"]) => "up",
+        () if words.first().is_some_and(|word| word == "-L") => "list",
+        () => return None,
+    })
 }
 
 /// Returns an option that the command lacks, and the usage of the command.

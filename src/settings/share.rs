@@ -133,7 +133,7 @@ const ALL: u32 = 1000;
 impl Multiprocessors {
     /// Returns the SMs that a client gets with so many tenths of a percent: whole pairs, rounded down (measured on an H100
     /// and an H200 with 132 SMs: 25 % are 32, 10 % are 12), and never fewer than the least.
-    fn of_tenths(self, tenths: u32) -> u32 {
+    pub fn of_tenths(self, tenths: u32) -> u32 {
         if tenths >= ALL {
             return self.all;
         }

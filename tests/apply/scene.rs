@@ -74,7 +74,7 @@ impl Hand {
             node,
             allowed,
         };
-        apply::run(plan, &context, &Silent, OnFailure::RollBack)
+        apply::run(plan, &context, &Silent, OnFailure::RollBack).map(drop)
     }
 
     /// Plans and carries out what brings the GPUs to a layout.

@@ -28,7 +28,7 @@ fn plan_and_up_tell_of_it_and_leave_it_alone() {
       + start 1 daemon (no daemon yet): 0
     GPU 1  NVIDIA H200  GPU-…
       + start 1 daemon (only an unmanaged daemon, pid PID, serves it): 1
-    Unmanaged daemon PID of USER serves 1 too. Its owner ends it with
+    Unmanaged daemon PID of USER serves 1 too. This ends it:
       echo quit | CUDA_MPS_PIPE_DIRECTORY=/seed nvidia-cuda-mps-control
     Two daemons on a device share it without knowing of each other.
     ");

@@ -344,7 +344,7 @@ fn without_a_gpu_the_models_are_judged_and_this_is_said() {
         &ran.stderr,
         "No GPU is seen here, so the models of the catalog are judged: cannot load the NVML library",
     );
-    assert_contains(&ran.stdout, "\nIt fits 22 models of the catalog.\n");
+    assert_contains(&ran.stdout, "\nIt fits 24 models of the catalog.\n");
     let asked = without_gpu(&["check", "balanced", "--models"], "").ended(0);
     assert_eq!((asked.stderr.as_str(), asked.stdout), ("", ran.stdout));
 }

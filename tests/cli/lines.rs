@@ -113,9 +113,9 @@ fn a_chapter_is_text_and_not_markdown() {
     In a repository of profiles
 
     check takes several profiles, and its exit status is the highest of theirs: 2
-    for a mistake, 5 for what does not fit (exit-status). This script is a test of a
-    repository that has a directory for each kind of node, named for its GPUs, such
-    as a100-80gb:4 or h200:8:
+    for a mistake, 5 for what does not fit (mig-mps help exit-status). This script
+    is a test of a repository that has a directory for each kind of node, named for
+    its GPUs, such as a100-80gb:4 or h200:8:
 
       #!/bin/sh
       # Judges the profiles in each directory on a node of the GPUs in its name.
@@ -140,19 +140,20 @@ fn lists_of_commands_and_profiles_are_wrapped_behind_their_names() {
     );
     assert_contains(&help, "\n  man              Write manual pages");
     assert_snapshot!(assert_fits(&sim.in_80_columns("profiles")), @"
-    NAME                  DESCRIPTION
-    all-large             Two halves of every GPU
-    all-small             As many devices as the GPU has slices, all of the smallest
-                          size
-    balanced              One large, one medium and two small devices on every GPU
-    inference             Devices of medium size for inference services, and small
-                          ones for what is left
-    mixed-fleet           One file for all nodes of a fleet with different GPUs: the
-                          product decides
-    training-and-serving  One large device for training and small ones for serving
-                          on every GPU
-    whole-gpu             Every GPU as one device, not partitioned: one MPS daemon
-                          and server each
+    NAME                  FITS THIS NODE  DESCRIPTION
+    all-large             2 devices       Two halves of every GPU
+    all-small             7 devices       As many devices as the GPU has slices, all
+                                          of the smallest size
+    balanced              4 devices       Devices of different sizes on every GPU:
+                                          large, medium and small
+    inference             4 devices       Devices of medium size for inference
+                                          services, and small ones for what is left
+    mixed-fleet           4 devices       One file for all nodes of a fleet with
+                                          different GPUs: the product decides
+    training-and-serving  4 devices       One large device for training and small
+                                          ones for serving on every GPU
+    whole-gpu             1 device        Every GPU as one device, not partitioned:
+                                          one MPS daemon and server each
     ");
     // Without a terminal each stays in one line, for grep.
     let piped = sim.run(&["profiles"]).ended(0).stdout;

@@ -1,6 +1,7 @@
 //! Runs the real program on simulated nodes and looks at what a user sees.
 
 mod accounts;
+mod advice;
 mod advise;
 mod beside;
 mod boundary;

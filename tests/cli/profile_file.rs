@@ -12,14 +12,14 @@ fn built_in_profiles_go_by_their_names() {
     let sim = Sim::with("a100-80gb", 1);
     let listed = sim.run(&["profiles"]).ended(0);
     assert_snapshot!(listed.stdout, @"
-    NAME                  DESCRIPTION
-    all-large             Two halves of every GPU
-    all-small             As many devices as the GPU has slices, all of the smallest size
-    balanced              One large, one medium and two small devices on every GPU
-    inference             Devices of medium size for inference services, and small ones for what is left
-    mixed-fleet           One file for all nodes of a fleet with different GPUs: the product decides
-    training-and-serving  One large device for training and small ones for serving on every GPU
-    whole-gpu             Every GPU as one device, not partitioned: one MPS daemon and server each
+    NAME                  FITS THIS NODE  DESCRIPTION
+    all-large             2 devices       Two halves of every GPU
+    all-small             7 devices       As many devices as the GPU has slices, all of the smallest size
+    balanced              4 devices       Devices of different sizes on every GPU: large, medium and small
+    inference             4 devices       Devices of medium size for inference services, and small ones for what is left
+    mixed-fleet           4 devices       One file for all nodes of a fleet with different GPUs: the product decides
+    training-and-serving  4 devices       One large device for training and small ones for serving on every GPU
+    whole-gpu             1 device        Every GPU as one device, not partitioned: one MPS daemon and server each
     ");
     let text = sim.run(&["profiles", "balanced"]).ended(0).stdout;
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("profiles/balanced.toml");

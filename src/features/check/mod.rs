@@ -10,6 +10,7 @@ use console::style;
 
 use crate::catalog::{self, Model};
 use crate::commands::args::ProfileSource;
+use crate::commands::built_in::name_those_that_fit;
 use crate::commands::{Context, up, warn_of_small_limits};
 use crate::error::{CommandError, Result};
 use crate::failure::{ExitStatus, Failure};
@@ -171,12 +172,16 @@ fn check(
                     remarks: on_node.remarks,
                     error: None,
                 },
-                Err(error) => Checked {
-                    text: String::new(),
-                    document: CheckDocument::judged(source, gpus, Some(error.message())),
-                    remarks: Vec::new(),
-                    error: Some(error),
-                },
+                Err(error) => {
+                    let gpus_of_node = || Some(empty.as_ref().clone());
+                    let error = name_those_that_fit(profile, error, gpus_of_node);
+                    Checked {
+                        text: String::new(),
+                        document: CheckDocument::judged(source, gpus, Some(error.message())),
+                        remarks: Vec::new(),
+                        error: Some(error),
+                    }
+                }
             }
         }
     };

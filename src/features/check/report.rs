@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::{BlockOnModel, Gpus};
 use crate::catalog::{self, Incomplete, Model};
 use crate::commands::args::ProfileSource;
+use crate::commands::built_in::built_in;
 use crate::geometry::Placement;
 use crate::host::ranges;
 use crate::plan::virtual_node::{JudgedGpu, OnNode, Shape};
@@ -62,7 +63,9 @@ pub fn node(profile: &Profile, on_node: &OnNode, width: usize) -> String {
         );
         let _ = writeln!(out, "{}", fitted(&line, width));
     }
-    for &block in &on_node.unmatched {
+    // The blocks of a built-in profile are for different models.
+    let is_edited = built_in(profile).is_none();
+    for &block in on_node.unmatched.iter().filter(|_| is_edited) {
         let line = unmatched(profile, block, on_node.is_real);
         let _ = writeln!(out, "{}", fitted(&line, width));
     }

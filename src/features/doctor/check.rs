@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{daemons, directories, driver, gpus, surroundings};
 use crate::host::{Environment, Holders, ProcessTable};
-use crate::node::{Device, Fault, Finding, Gpu, Node, Served, Severity, Subject};
+use crate::node::{Device, Fault, Finding, Gpu, Node, Served, Severity};
 
 /// A check of the fault with that id. Without findings all is well.
 #[derive(Clone, Copy)]
@@ -142,7 +142,7 @@ impl<'a> Examined<'a> {
 pub fn examine(examined: &Examined<'_>) -> Vec<Diagnosis> {
     Fault::all()
         .iter()
-        .filter(|fault| fault.subject != Subject::Cuda)
+        .filter(|fault| !fault.is_error())
         .map(|fault| Diagnosis {
             fault,
             findings: findings(examined, fault),
@@ -180,8 +180,10 @@ mod tests {
         let checks: Vec<&str> = CHECKS.into_iter().flatten().map(|(id, _)| *id).collect();
         for fault in Fault::all() {
             let is_checked = checks.contains(&fault.id.as_str());
-            let is_error = fault.subject == Subject::Cuda;
-            assert!(is_checked || is_error || fault.is_in_status, "{fault:?}");
+            assert!(
+                is_checked || fault.is_error() || fault.is_in_status,
+                "{fault:?}"
+            );
         }
         for id in checks {
             assert!(Fault::all().iter().any(|fault| fault.id == id), "{id}");

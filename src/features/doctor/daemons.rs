@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::check::{Examined, Judge};
-use crate::host::{Holder, Pid, Process};
+use crate::host::{Holder, Pid, Process, caller};
 use crate::mps::ContextMemory;
 use crate::node::{Finding, Served, Variable};
 
@@ -193,19 +193,17 @@ const SCHEDULERS: [&str; 3] = ["slurmd", "kubelet", "mig-mps-device-plugin"];
 fn unmanaged(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for daemon in &examined.node.unmanaged {
-        let (pid, command) = (daemon.pid, &daemon.command);
-        findings.push(if !daemon.is_daemon() {
-            Finding::warn(id, format!("pid {pid} ({command}): it has no daemon"))
-                .run(format!("kill {pid}"))
-        } else if daemon.is_orphan {
-            Finding::warn(
-                id,
-                format!("pid {pid} ({command}): its pipe directory is gone"),
-            )
-            .run(format!("kill {pid}"))
-        } else {
-            Finding::ok(id, format!("pid {pid} ({command})"))
-        });
+        let seen = format!("pid {} ({})", daemon.pid, daemon.command);
+        let fault = match daemon.is_daemon() {
+            false => "it has no daemon",
+            true if daemon.is_orphan => "its pipe directory is gone",
+            true => {
+                findings.push(Finding::ok(id, seen));
+                continue;
+            }
+        };
+        let ending = daemon.ending(caller()).remedy("it");
+        findings.push(Finding::warn(id, format!("{seen}: {fault}")).with_remedy(ending));
     }
     findings
 }

@@ -1,6 +1,7 @@
 //! Run, pipe and log directories.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -28,6 +29,7 @@ pub(super) const CHECKS: &[(&str, Judge)] = &[
     ("log-directory", Judge::Always(log_directory)),
     ("disk-space", Judge::Node(disk_space)),
     ("log-size", Judge::Served(log_size)),
+    ("logs-gone", Judge::Served(logs_gone)),
 ];
 
 /// The directories of the caller, or those of root where the caller has none.
@@ -219,6 +221,23 @@ fn disk_space(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
         });
     }
     findings
+}
+
+fn logs_gone(id: &'static str, examined: &Examined<'_>, served: &Served) -> Vec<Finding> {
+    let record = &served.record;
+    let Some(logs) = examined.environment.logs_of(served.run_dir.path()) else {
+        return Vec::new();
+    };
+    let file = logs.join(&record.uuid).join(LogFile::Control.name());
+    let is_gone = fs::metadata(&file).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+    if !served.is_alive() || !record.finished || !is_gone {
+        return Vec::new();
+    }
+    let seen = format!(
+        "{} was removed: what its daemon writes is lost",
+        file.display()
+    );
+    vec![Finding::warn(id, seen).run(format!("mig-mps restart {}", record.name))]
 }
 
 fn log_size(id: &'static str, examined: &Examined<'_>, served: &Served) -> Vec<Finding> {

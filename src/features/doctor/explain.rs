@@ -9,13 +9,13 @@ use crate::host::{bounded, nearest, without_needless_sudo};
 use crate::node::Fault;
 use crate::render::{self, command_for, hanging, words_for};
 
-/// Explain errors of CUDA, and problems that status or doctor shows
+/// Explain errors of CUDA and NVML, and problems that status or doctor shows
 ///
 /// Says what each means, why it happens, and what helps.
 #[derive(Args, Debug)]
 pub struct ExplainArgs {
-    /// Number or name of a CUDA error, such as 805 or `CUDA_ERROR_MPS_CONNECTION_FAILED`, or an id that status and doctor
-    /// show in brackets
+    /// Number, name or text of an error of CUDA or NVML, such as 805, `CUDA_ERROR_MPS_CONNECTION_FAILED` or
+    /// "In use by another client", or an id that status and doctor show in brackets
     #[arg(value_name = "ID", required = true)]
     ids: Vec<String>,
 }
@@ -28,30 +28,37 @@ pub fn run(args: &ExplainArgs, _context: &Context<'_>) -> Result<ExitStatus> {
 /// Prints the explanation of what is called by each of these words.
 pub(super) fn explain(words: &[String]) -> Result<ExitStatus> {
     let faults = words.iter().map(|word| called(word));
-    let faults = faults.collect::<Result<Vec<&Fault>>>()?;
-    let texts: Vec<String> = faults.into_iter().map(described).collect();
+    let faults = faults.collect::<Result<Vec<Vec<&Fault>>>>()?;
+    let texts: Vec<String> = faults.into_iter().flatten().map(described).collect();
     render::print(&texts.join("\n"))?;
     Ok(ExitStatus::Done)
 }
 
-/// Returns the fault of this id or name, or the one that other words mean.
-fn called(word: &str) -> Result<&'static Fault> {
-    let mut all = Fault::all().iter();
-    let found = all.find(|fault| {
-        fault.is_called(word) || words_for(&format!("explain {}", fault.id)).contains(&word)
-    });
-    found.ok_or_else(|| {
-        let near = nearest(word, Fault::all().iter().map(|fault| fault.id.as_str()))
-            .map(|near| format!(" (did you mean \"{near}\"?)"))
-            .unwrap_or_default();
-        let what = format!("no check or error is called \"{}\"{near}", bounded(word));
-        let error = usage(what);
-        let error = match command_for(word) {
-            Some(command) => error.hint(format!("did you mean mig-mps {command}?")),
-            None => error,
-        };
-        error.hint("mig-mps help diagnosis lists all")
-    })
+/// Returns the fault of this id or name, or the one that other words mean; of a number that CUDA and NVML have, both errors.
+fn called(word: &str) -> Result<Vec<&'static Fault>> {
+    let all = Fault::all().iter();
+    let found: Vec<&Fault> = all
+        .filter(|fault| {
+            fault.is_called(word) || words_for(&format!("explain {}", fault.id)).contains(&word)
+        })
+        .collect();
+    if !found.is_empty() {
+        return Ok(found);
+    }
+    // A similar number is another error.
+    let is_number = word.contains(|c: char| c.is_ascii_digit());
+    let ids = Fault::all().iter().map(|fault| fault.id.as_str());
+    let near = nearest(word, ids.filter(|_| !is_number));
+    let near = near.map_or_else(String::new, |near| format!(" (did you mean \"{near}\"?)"));
+    let error = usage(format!(
+        "no check or error is called \"{}\"{near}",
+        bounded(word)
+    ));
+    let error = match command_for(word) {
+        Some(command) => error.hint(format!("did you mean mig-mps {command}?")),
+        None => error,
+    };
+    Err(error.hint("mig-mps help diagnosis lists all"))
 }
 
 fn described(fault: &Fault) -> String {

@@ -6,8 +6,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::check::{Examined, Judge};
-use crate::catalog;
-use crate::host::{Holder, Holders, caller, may_open, user_name, with_sudo};
+use crate::catalog::{NoMig, why_no_mig};
+use crate::host::{
+    Holder, Holders, Supervisor, caller, may_open, user_name, with_sudo, without_needless_sudo,
+};
 use crate::node::{Device, Finding, Gpu};
 use crate::nvml::{EXCLUSIVE_PROCESS, GpuInstanceReading, compute_mode_in_words};
 use crate::state::Created;
@@ -58,29 +60,21 @@ fn architecture(id: &'static str, _: &Examined<'_>, gpu: &Gpu) -> Vec<Finding> {
 }
 
 fn mig_support(id: &'static str, examined: &Examined<'_>, gpu: &Gpu) -> Vec<Finding> {
-    let (index, product) = (gpu.index, &gpu.product);
+    let (index, product, driver) = (gpu.index, &gpu.product, &examined.node.driver);
     vec![match gpu.mig {
         Some(mode) if mode.current => Finding::ok(id, format!("GPU {index}: MIG is on")),
         Some(_) => Finding::ok(id, format!("GPU {index}: MIG is off")),
-        None if has_mig(product) => Finding::warn(
-            id,
-            format!(
-                "GPU {index}: models of {product} have MIG, and driver {} offers none",
-                examined.node.driver
-            ),
-        )
-        .run(format!(
-            "nvidia-smi -i {index} --query-gpu=mig.mode.current --format=csv"
-        )),
-        None => Finding::ok(id, format!("GPU {index}: {product} has no MIG")),
+        None => match why_no_mig(product, driver) {
+            Some(NoMig { cause, remedy }) => Finding::warn(
+                id,
+                format!(
+                    "GPU {index}: models of {product} have MIG, and driver {driver} offers none: {cause}"
+                ),
+            )
+            .with_remedy(without_needless_sudo(remedy)),
+            None => Finding::ok(id, format!("GPU {index}: {product} has no MIG")),
+        },
     }]
-}
-
-/// True if the catalog has a model with this product name.
-fn has_mig(product: &str) -> bool {
-    catalog::models()
-        .iter()
-        .any(|model| model.product_names.iter().any(|name| name == product))
 }
 
 fn mig_pending(id: &'static str, _: &Examined<'_>, gpu: &Gpu) -> Vec<Finding> {
@@ -150,6 +144,12 @@ fn named(holders: &Holders) -> String {
 
 fn compute_mode(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let mut findings = examined.reported(id);
+    // The unit of a daemon often sets the mode before it starts one.
+    let unmanaged = examined.node.unmanaged.iter();
+    let supervisors = unmanaged.filter_map(|daemon| daemon.supervisor.as_ref());
+    let services: Vec<&Supervisor> = supervisors
+        .filter(|supervisor| matches!(supervisor, Supervisor::Service(_)))
+        .collect();
     for gpu in examined.gpus() {
         let (index, Some(mode)) = (gpu.index, gpu.compute_mode) else {
             continue;
@@ -159,10 +159,12 @@ fn compute_mode(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
         let is_set = served.is_some_and(|served| served.record.settings.compute_mode.is_some());
         let seen = format!("GPU {index}: {}", compute_mode_in_words(mode));
         let reset = format!("sudo nvidia-smi -i {index} -c DEFAULT");
+        let setter = services.first();
+        let setter = setter.map_or_else(String::new, |name| format!("; {name} may set it at boot"));
         findings.push(match mode {
             PROHIBITED => Finding::fail(id, seen).run(reset),
             EXCLUSIVE_PROCESS if !is_set => Finding::warn(id, format!(
-                "{seen}, and not by a profile: a program that does not reach a daemon gets error 46"
+                "{seen}, and not by a profile: a program that does not reach a daemon gets error 46{setter}"
             ))
             .run(reset),
             _ => Finding::ok(id, seen),
@@ -213,8 +215,11 @@ fn without_device(id: &'static str, _: &Examined<'_>, gpu: &Gpu) -> Vec<Finding>
             let seen = format!(
                 "GPU {index}: GPU instance {instance} at {placement} has no compute instance"
             );
-            let destroy = format!("sudo nvidia-smi mig -i {index} -gi {instance} -dgi");
-            Finding::warn(id, seen).run(destroy)
+            let mig = format!("sudo nvidia-smi mig -i {index} -gi {instance}");
+            Finding::warn(id, seen).with_remedy(without_needless_sudo(&format!(
+                "`{mig} -cci` completes it, and so does `mig-mps up` with a profile that has it; only if no virtual machine \
+                 has it, `{mig} -dgi` destroys it"
+            )))
         })
         .collect()
 }

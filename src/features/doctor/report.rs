@@ -89,6 +89,8 @@ fn not_passed(one: &Diagnosis) -> String {
         if let Some(command) = finding.command() {
             // In one line, however long: it is there to be pasted.
             let _ = writeln!(out, "{:MARGIN$}$ {}", "", printable(command));
+        } else if let Some(remedy) = &finding.remedy {
+            out += &hanging(&" ".repeat(MARGIN), &printable(remedy), render::width());
         }
     }
     if one.severity() == Severity::Unknown {

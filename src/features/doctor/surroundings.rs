@@ -1,7 +1,8 @@
 //! The machine around GPUs and daemons.
 
 use super::check::{Examined, Judge};
-use crate::host::{CgroupRoom, file_system, open_files};
+use crate::client::CdiFiles;
+use crate::host::{CgroupRoom, count, file_system, open_files};
 use crate::node::Finding;
 
 /// The first driver whose servers share memory without `/dev/shm`.
@@ -29,7 +30,18 @@ pub(super) const CHECKS: &[(&str, Judge)] = &[
     ("security-module", Judge::Always(security_module)),
     ("container", Judge::Always(container)),
     ("user-mapping", Judge::Always(user_mapping)),
+    ("cdi-stale", Judge::Node(cdi_stale)),
 ];
+
+fn cdi_stale(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
+    let host = &examined.environment.host;
+    let uuids = examined.devices().map(|device| device.uuid.as_str());
+    let Some(stale) = CdiFiles::read(host).without(uuids) else {
+        return Vec::new();
+    };
+    let (path, devices) = (stale.path.display(), count(stale.devices, "device"));
+    vec![Finding::warn(id, format!("{path} lacks {devices}")).run(stale.renewal(host))]
+}
 
 fn files(id: &'static str, examined: &Examined<'_>) -> Finding {
     let seen = match open_files() {

@@ -1,11 +1,10 @@
 //! The resources, the shares of their devices, and what a container with a share gets.
 
 use std::collections::HashMap;
-use std::fs;
 
 use super::v1beta1::{self as api, ContainerAllocateResponse, Mount};
-use crate::client::{CDI_KIND, ContainerDevice};
-use crate::host::{Host, read_configuration};
+use crate::client::{CDI_KIND, CdiFiles, ContainerDevice, NVIDIA_KIND};
+use crate::host::Host;
 use crate::state::DeviceRecord;
 
 /// The domain of the resources.
@@ -16,12 +15,6 @@ const WHOLE: &str = "gpu";
 
 /// The most characters of a resource's name after its domain.
 const LONGEST: usize = 63;
-
-/// The kind of NVIDIA's entries in CDI files.
-const NVIDIA_KIND: &str = "nvidia.com/gpu";
-
-/// The directories of CDI files.
-const CDI_DIRECTORIES: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 
 /// Everything that pods can have.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -98,7 +91,7 @@ impl Offered {
             return Err(format!("device {} is not healthy: {why}", self.name));
         }
         let device = self.container.as_ref().map_err(Clone::clone)?;
-        let files = cdi_files(host);
+        let files = CdiFiles::read(host);
         let names = [
             (CDI_KIND, format!("\"{}\"", self.uuid)),
             (NVIDIA_KIND, self.uuid.clone()),
@@ -106,10 +99,7 @@ impl Offered {
         // By UUID: the kubelet keeps the answer, and the name may be another device's later.
         let cdi_devices: Vec<_> = names
             .iter()
-            .filter(|(kind, text)| {
-                let mut files = files.iter();
-                files.any(|file| file.contains(kind) && file.contains(text))
-            })
+            .filter(|(kind, text)| files.have(kind, text))
             .map(|(kind, _)| api::CdiDevice {
                 name: format!("{kind}={}", self.uuid),
             })
@@ -147,16 +137,6 @@ impl Offered {
             ..ContainerAllocateResponse::default()
         })
     }
-}
-
-/// Returns the texts of all CDI files.
-fn cdi_files(host: &Host) -> Vec<String> {
-    let entries = CDI_DIRECTORIES
-        .into_iter()
-        .flat_map(|directory| fs::read_dir(host.below(directory)).into_iter().flatten());
-    entries
-        .filter_map(|entry| read_configuration(&entry.ok()?.path()).ok())
-        .collect()
 }
 
 /// Returns the resource of a device, or the reason why it cannot have one. Devices of one resource can take the place of each

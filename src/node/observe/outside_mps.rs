@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::host::{Holder, Host, Pid, Process, ProcessTable, caller, is_plain};
+use crate::host::{Holder, Host, Pid, Process, ProcessTable, caller, is_service};
 use crate::mps::{MpsProgram, is_daemon, serves_in};
 use crate::node::{Device, Node, OutsideCause, OutsideMps, ServerProcess, Stray, Unseen};
 use crate::nvml::{GpuHandle, Nvml};
@@ -99,9 +99,7 @@ fn read(
         user: process.owner(),
         command: process.command(),
         workload: process.workload(),
-        unit: Holder::of(process)
-            .unit
-            .filter(|unit| is_system_service(unit)),
+        unit: Holder::of(process).unit.filter(|unit| is_service(unit)),
         is_main: is_main(table, process),
         memory,
         age: process.age(),
@@ -126,12 +124,6 @@ fn is_main(table: &ProcessTable, process: &Process) -> bool {
         .children(INIT)
         .filter(|other| other.pid != process.pid);
     process.parent == INIT && !others.any(|other| Holder::of(other).unit == unit)
-}
-
-/// True for a service that is not a user's whole session, `user@1000.service`.
-fn is_system_service(unit: &str) -> bool {
-    let name = unit.strip_suffix(".service");
-    name.is_some_and(|name| !name.starts_with("user@") && is_plain(&name.replace('@', "")))
 }
 
 /// The time in which a server ends when its daemon has been killed.

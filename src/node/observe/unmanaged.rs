@@ -4,7 +4,9 @@
 use std::path::{Path, PathBuf};
 
 use super::super::served::DEFAULT_PIPE_DIRECTORIES;
-use crate::host::{Environment, Host, MpsPrograms, Pid, Process, ProcessTable, claimed};
+use crate::host::{
+    Environment, Host, MpsPrograms, Pid, Process, ProcessTable, Supervisor, claimed,
+};
 use crate::mps::{Daemon, MpsProgram, is_daemon, servers_of};
 use crate::node::{DaemonState, Device, Node, Served, ServerProcess, Unmanaged, Unseen, Variable};
 use crate::state::{DaemonId, RunDir};
@@ -124,7 +126,13 @@ fn read(
         // A container has another root, in which the directory may exist.
         has_own_root(host, process) && matches!(claimed(Path::new(path)), Ok(None))
     };
+    let supervisor = process.supervisor();
     Unmanaged {
+        has_company: supervisor
+            .as_ref()
+            .is_some_and(|supervisor| has_company(supervisor, process, table, node)),
+        supervisor,
+        is_elsewhere: environ.is_some() && !has_own_root(host, process),
         program,
         pid: process.pid,
         user: process.owner(),
@@ -137,6 +145,35 @@ fn read(
         servers,
     }
 }
+
+/// True if a service runs something else than daemons that nobody manages, and the shell that started this one.
+fn has_company(
+    supervisor: &Supervisor,
+    daemon: &Process,
+    table: &ProcessTable,
+    node: &Node,
+) -> bool {
+    if !matches!(
+        supervisor,
+        Supervisor::Service(_) | Supervisor::UserService(..)
+    ) {
+        return false;
+    }
+    let parents = std::iter::successors(table.get(daemon.parent), |one| table.get(one.parent));
+    let shells = parents.take_while(|one| SHELLS.contains(&one.name.as_str()));
+    let shells: Vec<Pid> = shells.take(MOST_SHELLS).map(|one| one.pid).collect();
+    table.iter().any(|other| {
+        let is_managed = node.served().any(|served| is_named(served, other));
+        let is_other = is_managed || !MpsProgram::is_one(other) && !shells.contains(&other.pid);
+        is_other && other.supervisor().as_ref() == Some(supervisor)
+    })
+}
+
+/// The programs that start a daemon for a service.
+const SHELLS: [&str; 4] = ["sh", "bash", "dash", "ksh"];
+
+/// The most shells between a service and its daemon.
+const MOST_SHELLS: usize = 8;
 
 /// True if the process has the same root directory as this one.
 pub(super) fn has_own_root(host: &Host, process: &Process) -> bool {

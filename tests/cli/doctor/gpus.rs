@@ -223,7 +223,7 @@ fn instances_of_another_tool() {
         .is("warn", None, "GPU 0: GPU instance");
     assert_eq!(
         command,
-        as_typed(&format!("sudo nvidia-smi mig -i 0 -gi {id} -dgi"))
+        as_typed(&format!("sudo nvidia-smi mig -i 0 -gi {id} -cci"))
     );
     report.check("foreign-instances").is(
         "warn",

@@ -1,0 +1,86 @@
+//! The CDI files of a node: those of mig-mps, and those of NVIDIA's toolkit, which nobody writes again when instances change.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::host::{Host, quoted, read_configuration};
+
+/// The kind of NVIDIA's entries in CDI files.
+pub const NVIDIA_KIND: &str = "nvidia.com/gpu";
+
+/// The directories of CDI files.
+const DIRECTORIES: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
+
+/// The service that writes NVIDIA's file again.
+const REFRESH: &str = "nvidia-cdi-refresh.service";
+
+/// The CDI files of a node, with their texts.
+#[derive(Debug)]
+pub struct CdiFiles(Vec<(PathBuf, String)>);
+
+impl CdiFiles {
+    /// Reads them, as far as they can be read.
+    pub fn read(host: &Host) -> Self {
+        let mut files = Vec::new();
+        for directory in DIRECTORIES {
+            let entries = fs::read_dir(host.below(directory));
+            for entry in entries.into_iter().flatten().flatten() {
+                let path = PathBuf::from(directory).join(entry.file_name());
+                let text = read_configuration(&entry.path());
+                files.extend(text.ok().map(|text| (path, text)));
+            }
+        }
+        Self(files)
+    }
+
+    /// True if a file of this kind has this text.
+    pub fn have(&self, kind: &str, text: &str) -> bool {
+        self.of(kind).any(|(_, file)| file.contains(text))
+    }
+
+    /// Returns the file of NVIDIA's toolkit that lacks one of these devices, by their UUIDs. A file that names devices by
+    /// numbers alone is not judged.
+    pub fn without<'d>(&self, uuids: impl IntoIterator<Item = &'d str>) -> Option<StaleCdi> {
+        let has_uuids = |text: &str| text.contains("GPU-") || text.contains("MIG-");
+        let (path, text) = self.of(NVIDIA_KIND).find(|(_, text)| has_uuids(text))?;
+        let lacking = uuids
+            .into_iter()
+            .filter(|uuid| !self.have(NVIDIA_KIND, uuid));
+        let devices = lacking.count();
+        (devices > 0).then(|| StaleCdi {
+            path: path.clone(),
+            devices,
+            is_by_uuid: !text.contains("name: \"0"),
+        })
+    }
+
+    fn of(&self, kind: &str) -> impl Iterator<Item = &(PathBuf, String)> {
+        self.0.iter().filter(move |(_, file)| file.contains(kind))
+    }
+}
+
+/// A file of NVIDIA's toolkit that lacks devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StaleCdi {
+    pub path: PathBuf,
+    /// The number of devices that it lacks.
+    pub devices: usize,
+    /// True if it names devices by UUIDs alone.
+    is_by_uuid: bool,
+}
+
+impl StaleCdi {
+    /// Returns the command that writes the file again.
+    pub fn renewal(&self, host: &Host) -> String {
+        if host.enabled_units().iter().any(|unit| unit == REFRESH) {
+            return format!("sudo systemctl restart {REFRESH}");
+        }
+        let path = quoted(&self.path.to_string_lossy());
+        let strategy = if self.is_by_uuid {
+            " --device-name-strategy=uuid"
+        } else {
+            ""
+        };
+        format!("sudo nvidia-ctk cdi generate{strategy} --output={path}")
+    }
+}

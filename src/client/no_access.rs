@@ -1,0 +1,170 @@
+//! The reasons why a user's programs cannot use a device, or not now.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use crate::failure::Failure;
+use crate::host::{Uid, caller, count};
+use crate::node::Node;
+
+/// A user's programs cannot use a device, or not now.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum NoAccess {
+    #[error(
+        "the user or the group of this process is not mapped in its user namespace, and its cuInit would hang, with that of \
+         every later client"
+    )]
+    Unmapped,
+    #[error("no daemon serves {name}: {state}")]
+    NotServed { name: String, state: &'static str },
+    #[error("{name} accepts no programs: {why}")]
+    Down {
+        name: String,
+        why: String,
+        /// True if the daemon answers nobody, so that only force ends it.
+        needs_force: bool,
+    },
+    /// Programs would run outside MPS.
+    #[error("{user} may not enter {}, which leads to the daemon of {name}", closed.display())]
+    Closed {
+        name: String,
+        user: String,
+        closed: PathBuf,
+    },
+    #[error("only {clients} may use {name}, and this is {user}")]
+    Reserved {
+        name: String,
+        clients: String,
+        user: String,
+    },
+    /// Its server had a fault, and takes no clients until those that it has are gone.
+    #[error("{name} recovers from a GPU fault, and takes no client until {clients} gone")]
+    Faulty { name: String, clients: String },
+    /// It serves one user at a time, and another one now.
+    #[error("{name} serves {user} now: {clients}")]
+    InUse {
+        name: String,
+        user: String,
+        clients: String,
+    },
+    #[error("{name} has {}, and takes no more", count(*.clients, "client"))]
+    Full { name: String, clients: usize },
+    /// A program would get less memory than is wanted.
+    #[error("{name} has {mib} MiB for a program, less than {wanted}{}", limited(*.is_limited))]
+    LittleMemory {
+        name: String,
+        mib: u64,
+        wanted: String,
+        /// True if its limit for a client is less.
+        is_limited: bool,
+        /// True if other programs have what is missing.
+        is_passing: bool,
+    },
+    #[error("the memory of {name} is hidden")]
+    HiddenMemory { name: String },
+    /// A change of the node ends its daemon, or starts another.
+    #[error("{name} takes no new programs now: the node is being changed{}", by(change.as_deref()))]
+    Changing {
+        name: String,
+        /// The change, if the user may see it.
+        change: Option<String>,
+    },
+}
+
+/// `, by mig-mps up (process 4711, since …)`
+fn by(change: Option<&str>) -> String {
+    change.map_or_else(String::new, |change| format!(", by {change}"))
+}
+
+fn limited(is_limited: bool) -> &'static str {
+    if is_limited {
+        ": its pinned-memory-limit"
+    } else {
+        ""
+    }
+}
+
+/// The words before the name of a group.
+pub(super) const GROUP: &str = "the group ";
+
+impl NoAccess {
+    /// True if it ends when other programs do.
+    pub fn is_passing(&self) -> bool {
+        matches!(
+            self,
+            Self::Faulty { .. }
+                | Self::InUse { .. }
+                | Self::Full { .. }
+                | Self::Changing { .. }
+                | Self::LittleMemory {
+                    is_passing: true,
+                    ..
+                }
+        )
+    }
+
+    /// Returns the reason for a daemon that is down while the node is being changed: the change may have ended it.
+    #[must_use]
+    pub(super) fn during_change(self, node: &Node) -> Self {
+        match self {
+            Self::Down { name, .. } | Self::NotServed { name, .. } if node.is_changing() => {
+                let change = node.under_way.first().map(ToString::to_string);
+                Self::Changing { name, change }
+            }
+            other => other,
+        }
+    }
+}
+
+impl Failure for NoAccess {
+    fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::Unmapped => {
+                "map them, as with unshare --map-root-user or the mapping of the container"
+                    .to_owned()
+            }
+            Self::Down {
+                name,
+                needs_force: true,
+                ..
+            } => format!("mig-mps restart {name} --force starts a new daemon"),
+            Self::NotServed { name, .. } | Self::Down { name, .. } => {
+                format!("mig-mps restart {name} starts a new daemon")
+            }
+            // Its mode, or its list, is made from the device's setting.
+            Self::Closed { name, closed, .. } if closed.ends_with("pipe") => {
+                format!("mig-mps restart {name} lets its users in again")
+            }
+            Self::Closed { closed, .. } => {
+                let command = format!("chmod o+x {}", closed.display());
+                let who = match caller() {
+                    Uid::ROOT => "let users in",
+                    _ => "ask root to let you in",
+                };
+                format!("{who} ({command}), or start the daemon in another run directory")
+            }
+            Self::Reserved { clients, .. } => {
+                let who = match clients.strip_prefix(GROUP) {
+                    Some(_) => "a user of that group".to_owned(),
+                    None if caller() == Uid::ROOT => {
+                        format!("that user (runuser -u {clients} -- COMMAND)")
+                    }
+                    None => format!("that user (sudo -u {clients} COMMAND)"),
+                };
+                format!("run it as {who}, or use another device: mig-mps status")
+            }
+            Self::HiddenMemory { .. }
+            | Self::LittleMemory {
+                is_passing: false, ..
+            } => "ask for less with --min-memory, or use another device: mig-mps status".to_owned(),
+            Self::Faulty { .. }
+            | Self::InUse { .. }
+            | Self::Full { .. }
+            | Self::Changing { .. }
+            | Self::LittleMemory { .. } => {
+                "wait for it with --wait 5m, or use another device: mig-mps status".to_owned()
+            }
+        })
+    }
+}
