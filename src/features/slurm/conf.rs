@@ -178,21 +178,16 @@ pub(super) fn resources(node_gres: &str) -> Vec<&str> {
 /// Returns how many of a resource a node's `Gres=` has of each type; of no type if it names none.
 pub(super) fn counts_of<'g>(node_gres: &'g str, name: &str) -> Vec<(Option<&'g str>, u64)> {
     let mut counts: Vec<(Option<&str>, u64)> = Vec::new();
-    let mut add = |kind: Option<&'g str>, count| match counts.iter_mut().find(|(of, _)| *of == kind)
-    {
-        Some((_, sum)) => *sum = u64::saturating_add(*sum, count),
-        None => counts.push((kind, count)),
-    };
     for resource in resources(node_gres) {
+        // Slurm reads no further, and forgets what it has counted.
+        if resource == name {
+            counts.retain(|(kind, _)| kind.is_some());
+            counts.push((None, 1));
+            break;
+        }
         let resource = resource.rsplit_once('(').map_or(resource, |(it, _)| it);
-        let rest = match resource.split_once(':') {
-            Some((first, rest)) if first == name => rest,
-            // Slurm reads no further.
-            None if resource == name => {
-                add(None, 1);
-                break;
-            }
-            _ => continue,
+        let Some((_, rest)) = resource.split_once(':').filter(|(first, _)| *first == name) else {
+            continue;
         };
         let (kinds, last) = rest.rsplit_once(':').unwrap_or(("", rest));
         let (kinds, count) = if last.starts_with(|sign: char| sign.is_ascii_digit()) {
@@ -208,14 +203,24 @@ pub(super) fn counts_of<'g>(node_gres: &'g str, name: &str) -> Vec<(Option<&'g s
             .filter(|kind| !kind.is_empty() && !kind.eq_ignore_ascii_case("no_consume"))
             .peekable();
         if kinds.peek().is_none() {
-            add(None, count);
+            add_count(&mut counts, None, count);
         }
-        kinds.for_each(|kind| add(Some(kind), count));
+        for kind in kinds {
+            add_count(&mut counts, Some(kind), count);
+        }
     }
     if counts.iter().any(|(kind, _)| kind.is_some()) {
         counts.retain(|(kind, _)| kind.is_some());
     }
     counts
+}
+
+/// Adds to the number of a type.
+fn add_count<'g>(counts: &mut Vec<(Option<&'g str>, u64)>, kind: Option<&'g str>, count: u64) {
+    match counts.iter_mut().find(|(of, _)| *of == kind) {
+        Some((_, sum)) => *sum = sum.saturating_add(count),
+        None => counts.push((kind, count)),
+    }
 }
 
 /// Returns the GPUs that Slurm gives to jobs, in the order in which it numbers them: by the types of the node's `Gres=`, as
@@ -483,7 +488,9 @@ Name=nic File=/dev/ib0
             ("gpu:3g:1(S:0),gpu:1g:3(S:0,1)", "cap5 cap9 cap2 cap10"),
             ("gpu:1G:2,gpu:7g:9,nvme:4G,gpu:3g:1", "cap9 cap2 cap5"),
             ("gpu:4", "cap5 cap9 cap2 cap10"),
-            ("gpu", "cap5"),
+            ("gpu(S:0),gpu", "cap5"),
+            ("gpu(S:0)", ""),
+            ("gpu:3,gpu", "cap5"),
             ("gpu:1g:1,gpu:3g:no_consume:1,gpu:1g:1", "cap9 cap2 cap5"),
             ("nvme:4", ""),
         ] {

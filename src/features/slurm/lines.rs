@@ -62,7 +62,7 @@ impl Line {
 /// The lines of a file, and of those that it includes, in order.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
-    directory: PathBuf,
+    pub(super) directory: PathBuf,
     pub(super) lines: Vec<Line>,
     /// The first included file that could not be read: what it says is not known.
     pub(super) unread: Option<CommandError>,
