@@ -5,7 +5,7 @@
 //! the device now, and does CUDA really take them as MPS clients?
 
 pub mod admission;
-mod cdi_files;
+pub mod cdi_files;
 mod choice;
 mod container;
 mod device_use;
@@ -15,7 +15,7 @@ mod variables;
 mod visible;
 
 pub use admission::{ADMISSION_LIMIT, refuse_unready};
-pub use cdi_files::{CdiFiles, NVIDIA_KIND};
+pub use cdi_files::CdiFiles;
 pub use choice::{LocalRank, Map, NoRank, Portion, Wanted, devices_for, free_devices};
 pub use container::{
     AdmissionHook, CDI_KIND, ContainerDevice, SharedMemory, cdi_specification,

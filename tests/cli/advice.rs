@@ -381,19 +381,31 @@ fn stopped_services_are_named_before_meanwhile_and_afterwards() {
 #[test]
 fn services_that_hold_instances_are_stopped_too() {
     let sim = Sim::small();
-    sim.run(&["down"]).ended(0);
     sim.node.service(DCGM);
-    let in_use = || {
-        let fault = sim.node.fault("nvmlComputeInstanceDestroy");
-        fault.every().fails(19).unwrap();
-    };
-    in_use();
-    let ran = sim.run(&["down", "--destroy-mig", "--yes"]).ended(4);
-    assert_contains(&ran.stderr, "--stop-holders");
-    assert!(!ran.stderr.contains("let them end"), "{ran:?}");
+    let fault = sim.node.fault("nvmlComputeInstanceDestroy");
+    fault.every().fails(19).unwrap();
+    let down = ["down", "0.0", "--destroy-mig", "--yes"];
+    let said = sim.run(&down).ended(4).stderr;
+    assert_contains(&said, "hint: --stop-holders stops them meanwhile");
+    assert_contains(&said, DCGM);
+    assert!(!said.contains("let them end"), "{said}");
+    // The daemon of the other device has the GPU open, and is in nobody's way.
+    assert!(!said.contains("nvidia-cuda-mps-control"), "{said}");
+    assert_eq!(sim.happened("systemctl stop"), 0);
+    let said = sim
+        .run(&[&down[..], &["--stop-holders"]].concat())
+        .ended(4)
+        .stderr;
+    assert_contains(&said, "GPU 0: stopped nvidia-dcgm.service");
+    assert!(!said.contains("hint: --stop-holders"), "{said}");
+    let (stops, starts) = (
+        sim.happened("systemctl stop"),
+        sim.happened("systemctl start"),
+    );
+    assert_eq!((stops, starts), (1, 1));
     sim.node.node().clear_faults().unwrap();
-    sim.run(&["down", "--destroy-mig", "--stop-holders", "--yes"])
-        .ended(0);
+    sim.run(&[&down[..], &["--stop-holders"]].concat()).ended(0);
+    assert_eq!(sim.happened("systemctl stop"), 1, "nobody was in the way");
 }
 
 const CDI: &str = "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: MIG-00000000-0000-0000-0000-000000000000\n";

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use super::v1beta1::{self as api, ContainerAllocateResponse, Mount};
-use crate::client::{CDI_KIND, CdiFiles, ContainerDevice, NVIDIA_KIND};
+use crate::client::cdi_files::NVIDIA_KIND;
+use crate::client::{CDI_KIND, CdiFiles, ContainerDevice};
 use crate::host::Host;
 use crate::state::DeviceRecord;
 
