@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use super::health::variable;
 use super::host_list::{contains, expand, is_list};
-use super::lines::{Line, Lines};
+use super::lines::{ConfFile, Line};
 use crate::error::{Result, usage};
 use crate::failure::Failure;
 use crate::host::{Host, host_name, printable};
@@ -59,7 +59,7 @@ impl Failure for GresError {
 impl GresConf {
     /// Reads the entries for a node.
     pub fn parse(text: &str, node: &str) -> Result<Self, GresError> {
-        Self::of_lines(&Lines::of(text), node)
+        Self::of_lines(&ConfFile::of(text), node)
     }
 
     /// Reads the entries for a node. A line that is not about a GPU or shards of it cannot fail.
@@ -141,7 +141,7 @@ fn parse_count(text: &str) -> Option<u64> {
 
 /// Returns the `Gres=` of a node's line in slurm.conf, its own or that of `NodeName=DEFAULT` before it.
 pub fn gres_of_node(text: &str, node: &str) -> Option<String> {
-    node_gres(&Lines::of(text), node)
+    node_gres(&ConfFile::of(text), node)
 }
 
 fn node_gres(lines: &[Line], node: &str) -> Option<String> {
@@ -294,7 +294,7 @@ impl SlurmFiles {
 
     /// Reads the entries of gres.conf for a node.
     pub fn gres_of(&self, node: &str) -> Result<GresConf> {
-        let Lines { lines, unread, .. } = Lines::read(&self.gres_conf)?;
+        let ConfFile { lines, unread, .. } = ConfFile::read(&self.gres_conf)?;
         match unread {
             // It may have GPUs, and these their numbers.
             Some(error) => Err(error),
@@ -304,7 +304,7 @@ impl SlurmFiles {
 
     /// Returns the `Gres=` of the node's line in slurm.conf, with the files that it includes.
     pub fn node_gres(&self, node: &str) -> Result<Option<String>> {
-        let Lines { lines, unread, .. } = Lines::read(&self.slurm_conf)?;
+        let ConfFile { lines, unread, .. } = ConfFile::read(&self.slurm_conf)?;
         match (node_gres(&lines, node), unread) {
             (None, Some(error)) => Err(error),
             (gres, _) => Ok(gres),
@@ -312,11 +312,11 @@ impl SlurmFiles {
     }
 
     /// Returns the lines of slurm.conf with the files that it includes; none if there is no slurm.conf yet.
-    pub(super) fn lines(&self) -> Result<Lines> {
+    pub(super) fn lines(&self) -> Result<ConfFile> {
         if self.slurm_conf.exists() {
-            Lines::read(&self.slurm_conf)
+            ConfFile::read(&self.slurm_conf)
         } else {
-            Ok(Lines::default())
+            Ok(ConfFile::default())
         }
     }
 }

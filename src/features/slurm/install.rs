@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::conf::SlurmFiles;
-use super::lines::Lines;
+use super::lines::ConfFile;
 use super::numbering::{LineArgs, PrintedLines};
 use super::site_scripts::{Call, call_of, is_about, is_pattern, takes};
 use crate::commands::Context;
@@ -166,7 +166,7 @@ fn check_program(program: &Path) -> Result<()> {
 }
 
 /// Refuses a directory whose scripts slurm.conf names by a pattern: Slurm would run all of ours as prologs, or as epilogs.
-fn check_directory(conf: &Lines, directory: &Path) -> Result<()> {
+fn check_directory(conf: &ConfFile, directory: &Path) -> Result<()> {
     for script in &SCRIPTS {
         let others = || SCRIPTS.iter().filter(|other| other.key != script.key);
         for value in script.values(conf) {
@@ -200,7 +200,7 @@ fn variables(environment: &Environment, files: &SlurmFiles) -> String {
 }
 
 /// Returns the lines that slurm.conf lacks, with remarks on scripts of the site.
-fn missing(conf: &Lines, directory: &Path, has_shards: bool) -> String {
+fn missing(conf: &ConfFile, directory: &Path, has_shards: bool) -> String {
     let mut lines = gres_types(conf, has_shards);
     for script in &SCRIPTS {
         let path = script.file(directory).path();
@@ -232,7 +232,7 @@ fn missing(conf: &Lines, directory: &Path, has_shards: bool) -> String {
 }
 
 /// Returns the line of the types of resources, if one is missing. Slurm reads the last one.
-fn gres_types(conf: &Lines, has_shards: bool) -> String {
+fn gres_types(conf: &ConfFile, has_shards: bool) -> String {
     let before = conf.values("grestypes").last().copied();
     let mut types: Vec<&str> = before.iter().flat_map(|list| list.split(',')).collect();
     let count = types.len();
@@ -255,7 +255,7 @@ fn gres_types(conf: &Lines, has_shards: bool) -> String {
 impl Script {
     /// Returns the values of its key. Slurm runs the last task prolog and health check of several; the prologs and epilogs of
     /// all lines, from 24.11 on.
-    fn values<'c>(&self, conf: &'c Lines) -> Vec<&'c str> {
+    fn values<'c>(&self, conf: &'c ConfFile) -> Vec<&'c str> {
         let mut values = conf.values(&self.key.to_ascii_lowercase());
         if !["Prolog", "Epilog"].contains(&self.key) {
             values.drain(..values.len().saturating_sub(1));
@@ -264,7 +264,7 @@ impl Script {
     }
 
     /// Tells whether Slurm runs this script by a value of its key.
-    fn call(&self, conf: &Lines, value: &str, path: &Path) -> Call {
+    fn call(&self, conf: &ConfFile, value: &str, path: &Path) -> Call {
         // Slurm gets a file of this name from the controller.
         if value == self.name {
             return Call::Runs;
@@ -310,10 +310,10 @@ mod tests {
 
     use super::*;
 
-    fn conf(text: &str) -> Lines {
-        Lines {
-            lines: Lines::of(text),
-            ..Lines::default()
+    fn conf(text: &str) -> ConfFile {
+        ConfFile {
+            lines: ConfFile::of(text),
+            ..ConfFile::default()
         }
     }
 

@@ -61,14 +61,14 @@ impl Line {
 
 /// The lines of a file, and of those that it includes, in order.
 #[derive(Debug, Default)]
-pub(super) struct Lines {
+pub(super) struct ConfFile {
     pub(super) directory: PathBuf,
     pub(super) lines: Vec<Line>,
     /// The first included file that could not be read: what it says is not known.
     pub(super) unread: Option<CommandError>,
 }
 
-impl Lines {
+impl ConfFile {
     /// Returns the lines of a text. Files that it includes are not read.
     pub(super) fn of(text: &str) -> Vec<Line> {
         let lines = joined(text).into_iter();
