@@ -9,6 +9,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use crate::commands::args::own_words;
 use crate::commands::helpers::InternalCommand;
 use crate::commands::schema::Document;
 use crate::commands::{Context, name_way_back, warn_of_changeable_programs};
@@ -364,18 +365,14 @@ fn end_early(error: CommandError) -> ExitStatus {
     end(&CommandError { status, ..error })
 }
 
-/// True if the command line has `--json`. It may not have been parsed.
+/// True if the command line asks for JSON. It may not have been parsed.
 fn wants_json() -> bool {
-    own_words().iter().any(|word| word == "--json")
-}
-
-/// The words of the command line before those of a program of the user.
-fn own_words() -> Vec<String> {
-    std::env::args_os()
-        .skip(1)
-        .take_while(|word| word != "--")
-        .map(|word| word.to_string_lossy().into_owned())
-        .collect()
+    let words = own_words();
+    let mut pairs = words.windows(2);
+    words
+        .iter()
+        .any(|word| word == "--json" || word == "--format=json")
+        || pairs.any(|pair| pair == ["--format", "json"])
 }
 
 /// Ends the program with a mistake on the command line, or with the help that was asked for.

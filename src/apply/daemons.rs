@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::error::Cause;
 use super::gpu::GpuRun;
 use super::run::Shared;
-use super::start_check::{ask_for_id, launch_options};
+use super::start_check::{access_of, ask_for_id, launch_options};
 use crate::host::{Pid, Uid};
 use crate::mps::{Daemon, LaunchOptions, Launched, LogDir, Means, MpsProgram, Patience};
 use crate::nvml::{EXCLUSIVE_PROCESS, GpuHandle};
@@ -361,7 +361,11 @@ impl Shared<'_> {
     }
 
     fn finish_change(&self, wanted: &DeviceRecord, was: &Settings) -> Result<(), Cause> {
-        self.daemon_of(&wanted.uuid).set(&wanted.settings, was)?;
+        let daemon = self.daemon_of(&wanted.uuid);
+        daemon.set(&wanted.settings, was)?;
+        if let Some(access) = access_of(served_by(&wanted.settings), wanted.served_id) {
+            daemon.open_directory(&access)?;
+        }
         Ok(self.run_dir.write_record(wanted)?)
     }
 
@@ -418,6 +422,8 @@ impl GpuRun<'_> {
             settings: set.settings.clone(),
             by_hand: set.by_hand.clone(),
             older_clients: served.older_clients(&set.settings),
+            // Records of earlier versions have none.
+            served_id: before.served_id.or(served_id_of(before)),
             ..before.clone()
         };
         self.history.record_change(&after);
@@ -426,6 +432,15 @@ impl GpuRun<'_> {
         let was = answered.map(|answered| answered.over(&before.settings));
         self.shared
             .change(&after, was.as_ref().unwrap_or(&before.settings))
+    }
+}
+
+/// Returns the id of the single user or group of a record, by their name if it has none.
+fn served_id_of(record: &DeviceRecord) -> Option<u32> {
+    match served_by(&record.settings) {
+        Serve::User(_) => record.only_user().map(|user| user.0),
+        Serve::Group(_) => record.only_group().ok().flatten(),
+        Serve::OneAtATime | Serve::All | Serve::Own => None,
     }
 }
 

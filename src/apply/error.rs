@@ -518,8 +518,7 @@ impl Failure for Cause {
                 "make the {what}, or name another one in the profile"
             )),
             Self::OtherId { .. } => Some(
-                "mig-mps down DEVICE, and apply the profile again: then the device serves the new id"
-                    .to_owned(),
+                "mig-mps restart DEVICE starts a daemon that serves the new id".to_owned(),
             ),
             Self::NoLists(_) => Some(
                 "set MIG_MPS_RUN_DIR and MIG_MPS_LOG_DIR to directories on tmpfs, ext4 or xfs, or serve a group with that \

@@ -11,7 +11,7 @@ use crate::host::{
 };
 use crate::mps::{Daemon, LaunchOptions, LogFile};
 use crate::node::{Device, Node};
-use crate::plan::{Action, Plan, Start, served_by};
+use crate::plan::{Action, Plan, Start, StartedBy, served_by};
 use crate::settings::{CpuChoice, Serve, Settings};
 use crate::state::{DeviceRecord, RunDir};
 
@@ -85,7 +85,7 @@ impl StartCheck<'_> {
         let uuid = start.uuid.as_deref();
         let device = uuid.and_then(|uuid| self.node.device_with_uuid(uuid));
         let (settings, serve) = (&start.settings, start.serve());
-        let id = self.served_id(serve, device)?;
+        let id = self.served_id(start, device)?;
         if matches!(serve, Serve::User(_)) {
             check_lists(&self.directories.run)
                 .and_then(|()| check_lists(&self.directories.log))
@@ -134,8 +134,9 @@ impl StartCheck<'_> {
     }
 
     /// Returns the id of the user or group that a daemon is for. If the name service does not answer, it is the id that
-    /// this machine has recorded.
-    fn served_id(&self, serve: &Serve, device: Option<&Device>) -> Result<Option<u32>, Cause> {
+    /// this machine has recorded. Only a person decides that the device is for another id than before.
+    fn served_id(&self, start: &Start, device: Option<&Device>) -> Result<Option<u32>, Cause> {
+        let serve = start.serve();
         let (what, name) = match serve {
             Serve::User(name) => ("user", name),
             Serve::Group(name) => ("group", name),
@@ -145,7 +146,7 @@ impl StartCheck<'_> {
         let own = own.filter(|served| served.run_dir == self.run_dir);
         let own = own.and_then(|served| recorded_id(&self.run_dir, &served.record, serve));
         match ask_for_id(serve) {
-            Ok(id) => match own.filter(|own| Some(*own) != id) {
+            Ok(id) => match own.filter(|own| start.by == StartedBy::Heal && Some(*own) != id) {
                 Some(was) => Err(Cause::OtherId {
                     what,
                     name: name.clone(),
@@ -221,21 +222,20 @@ pub(super) fn launch_options(
     (gpu, device): (&str, &str),
 ) -> Result<LaunchOptions, Cause> {
     let serve = served_by(settings);
-    let (access, reader) = match (serve, served_id) {
+    let access = access_of(serve, served_id).unwrap_or(Access::Owner);
+    let reader = match (serve, served_id) {
         (Serve::Group(name), Some(group)) => {
             let who = format!("the group {name}");
-            (Access::Group(group), Some((who, Reader::Group(group))))
+            Some((who, Reader::Group(group)))
         }
         (Serve::User(name), Some(user)) => {
             // Without an answer the groups are not known, and whether the user is kept out neither.
             let account = Account::named(name).ok().flatten();
             let groups = account.and_then(|account| account.groups().ok());
-            let reader = groups.map(|groups| (name.clone(), Reader::User(Uid(user), groups)));
-            (Access::User(Uid(user)), reader)
+            groups.map(|groups| (name.clone(), Reader::User(Uid(user), groups)))
         }
-        (Serve::OneAtATime, _) => (Access::Everybody, first_reader(environment)),
-        (Serve::All, _) => (Access::Everybody, None),
-        (Serve::Own | Serve::Group(_) | Serve::User(_), _) => (Access::Owner, None),
+        (Serve::OneAtATime, _) => first_reader(environment),
+        (Serve::All | Serve::Own | Serve::Group(_) | Serve::User(_), _) => None,
     };
     let cpus = match &settings.cpus {
         None => None,
@@ -256,6 +256,16 @@ pub(super) fn launch_options(
         cpus,
         nofile: settings.nofile,
     })
+}
+
+/// Returns the users who may enter a pipe directory; `None` if the id of the single user or group is not known.
+pub(super) fn access_of(serve: &Serve, served_id: Option<u32>) -> Option<Access> {
+    match serve {
+        Serve::Group(_) => served_id.map(Access::Group),
+        Serve::User(_) => served_id.map(|user| Access::User(Uid(user))),
+        Serve::OneAtATime | Serve::All => Some(Access::Everybody),
+        Serve::Own => Some(Access::Owner),
+    }
 }
 
 /// The first user of an eager server: a server that cannot reach its daemon exits silently. It has that

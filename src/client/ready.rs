@@ -64,7 +64,7 @@ pub fn access(served: &Served, user: Uid) -> Result<(), NoAccess> {
             clients: shown(other) + &more,
         });
     }
-    match served.client_limit {
+    match served.firm_limit() {
         Some(limit) if clients.len() >= limit as usize => {
             let clients = clients.len();
             Err(NoAccess::Full { name, clients })

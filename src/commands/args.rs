@@ -277,6 +277,15 @@ pub fn seconds(text: &str) -> Result<u32, String> {
     }
 }
 
+/// The words of the command line before those of a program of the user.
+pub fn own_words() -> Vec<String> {
+    std::env::args_os()
+        .skip(1)
+        .take_while(|word| word != "--")
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

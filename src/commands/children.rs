@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid as RawPid, Signal, kill_process_group};
 
 use crate::client::{DeviceUse, LeftMps, Variables};
-use crate::error::{CommandError, Result, failed};
+use crate::error::{CommandError, Result, failed, usage};
 use crate::failure::ExitStatus;
 use crate::host::{
     Environment, Forwarding, Host, MORE_PROCESSES, Pid, ProcessHandle, adopt_descendants,
@@ -83,6 +83,21 @@ const FILES_EACH: u64 = 3;
 
 /// The descriptors of everything else.
 const OTHER_FILES: u64 = 40;
+
+/// Refuses more copies on a device than its daemon ever takes.
+pub(super) fn refuse_beyond_limit(served: &Served, copies: usize) -> Result<()> {
+    let is_whole = served.record.key.instance.is_none();
+    match served.hardware_limit.filter(|_| is_whole) {
+        Some(limit) if copies > limit as usize => {
+            let name = &served.record.name;
+            let error = usage(format_args!(
+                "{name} takes {limit} clients, and not {copies}"
+            ));
+            Err(error.hint("start fewer copies, or on more devices"))
+        }
+        _ => Ok(()),
+    }
+}
 
 /// Refuses copies for which this process may not open enough files.
 pub(super) fn refuse_too_many(copies: usize) -> Result<()> {

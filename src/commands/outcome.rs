@@ -1,6 +1,7 @@
 //! The outcome of a change, and its report.
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::time::Duration;
 
 use super::args::ConsentArgs;
@@ -10,8 +11,9 @@ use crate::client::Verified;
 use crate::error::{CommandError, Result, failed};
 use crate::failure::Failure;
 use crate::host::{Environment, Lock, Unit, listed};
-use crate::node::Node;
-use crate::plan::Plan;
+use crate::node::{Gpu, Node, Served};
+use crate::plan::{Plan, selects};
+use crate::profile::Profile;
 use crate::render::json::{ChangeDocument, Message};
 use crate::render::{is_quiet, note, print_json, status};
 use crate::state::Missing;
@@ -68,8 +70,57 @@ impl Outcome {
         missing
     }
 
-    /// Returns the error of a profile of which parts were left out.
-    pub fn in_part(&self) -> Option<CommandError> {
+    /// True if nothing of a profile is on the node: of every GPU that it selects, all was left out or failed.
+    pub fn is_of_nothing(&self, profile: &Profile, run_dir: &Path) -> bool {
+        let missing = self.missing();
+        let is_selected = |gpu: &&Gpu| profile.blocks.iter().any(|block| selects(block, gpu));
+        let mut selected = self.node.gpus.iter().filter(is_selected);
+        !missing.is_empty() && !selected.any(|gpu| self.has_part_on(gpu, &missing, run_dir))
+    }
+
+    /// True if a part of the profile is on a GPU, of which these parts were left out.
+    fn has_part_on(&self, gpu: &Gpu, missing: &[Missing], run_dir: &Path) -> bool {
+        let left_out: Vec<&Missing> = missing
+            .iter()
+            .filter(|missing| missing.gpu == Some(gpu.index))
+            .collect();
+        if left_out.is_empty() || left_out.iter().any(|missing| missing.device.is_none()) {
+            return left_out.is_empty();
+        }
+        let failures = self.failed.iter().flat_map(ApplyError::missing);
+        let has_failed = failures.into_iter().any(|one| one.gpu == Some(gpu.index));
+        let has_changed = self.plan.gpus.iter().any(|plan| plan.uuid == gpu.uuid);
+        let is_as_wanted = |served: &Served| {
+            let name = &served.record.name;
+            let mut starts = self.plan.starts();
+            let start = starts.find(|start| start.name == *name);
+            left_out
+                .iter()
+                .all(|missing| missing.device.as_ref() != Some(name))
+                && start.is_none_or(|start| start.settings == served.record.settings)
+        };
+        let mut own = self.node.served().filter(|served| {
+            served.record.key.gpu == gpu.uuid
+                && served.run_dir.path() == run_dir
+                && served.is_alive()
+        });
+        has_changed && !has_failed || own.any(is_as_wanted)
+    }
+
+    /// Returns its plan without the daemons that did not start.
+    pub fn done(&self) -> Plan {
+        let starts = self.plan.starts().map(|start| start.name.as_str());
+        let failed: Vec<&str> = starts
+            .filter(|name| {
+                let served = self.node.served_as(name);
+                !served.is_some_and(Served::is_alive)
+            })
+            .collect();
+        self.plan.clone().without_devices(&failed)
+    }
+
+    /// Returns the error of a profile of which parts, or all (`is_of_nothing`), were left out.
+    pub fn in_part(&self, is_of_nothing: bool) -> Option<CommandError> {
         let missing = &self.plan.missing;
         let mut lines: Vec<String> = missing.iter().map(Missing::to_string).collect();
         let mut hints: Vec<String> = missing.iter().filter_map(|one| one.hint.clone()).collect();
@@ -84,12 +135,14 @@ impl Outcome {
             return None;
         }
         lines.dedup();
-        let again = "mig-mps status names what is missing; the same command goes on from here";
-        hints.push(again.to_owned());
-        let mut error = failed(format_args!(
-            "the profile was applied in part; left out:\n  {}",
-            lines.join("\n  ")
-        ));
+        let what = if is_of_nothing {
+            "nothing of the profile could be applied"
+        } else {
+            let again = "mig-mps status names what is missing; the same command goes on from here";
+            hints.push(again.to_owned());
+            "the profile was applied in part"
+        };
+        let mut error = failed(format_args!("{what}; left out:\n  {}", lines.join("\n  ")));
         for hint in hints {
             if !error.hints.contains(&hint) {
                 error.hints.push(hint);

@@ -359,6 +359,7 @@ impl RunArgs {
         for &position in &placed {
             let on_device = placed.iter().filter(|other| **other == position).count();
             let target = &devices[position];
+            children::refuse_beyond_limit(&target.served, on_device)?;
             let mut options = self.options;
             let share = self
                 .share

@@ -9,8 +9,8 @@ use super::Context;
 use super::args::{DeviceArgs, duration};
 use crate::error::{Context as _, Result, failed, usage};
 use crate::failure::ExitStatus;
-use crate::host::{Environment, printable, without_error_numbers};
-use crate::node::{Applied, Detail, Node, Observer};
+use crate::host::{Environment, listed, printable, without_error_numbers};
+use crate::node::{Applied, Detail, Fault, Node, Observer};
 use crate::plan;
 use crate::render::status::{self, Status, StatusColumn, View, may_show_utilization};
 use crate::render::{Screen, print_json};
@@ -53,13 +53,18 @@ pub struct StatusArgs {
     #[arg(long, conflicts_with_all = ["json", "columns"])]
     map: bool,
     /// Exit with 3 if there is a problem
-    ///
-    /// Problems are: a daemon that is dead, an orphan, hung, in fault, or does not answer; one whose device is gone; a
-    /// server that outlived its daemon; a program outside MPS on a device that has a daemon; a client that uses more memory
-    /// than its device lets each have; two daemons on one device; an unmanaged daemon that sees all GPUs or uses the default pipe directory; an interrupted
-    /// change; a GPU that cannot be read.
-    #[arg(long)]
+    #[arg(long, long_help = what_problems_are())]
     exit_code: bool,
+}
+
+/// Lists the problems by the ids of their faults.
+fn what_problems_are() -> String {
+    let ids: Vec<&str> = Fault::problem_ids().collect();
+    format!(
+        "Exit with 3 if there is a problem\n\nProblems are {}. Remarks and hidden facts are none. mig-mps doctor \
+         --explain ID explains one.",
+        listed(&ids, "and")
+    )
 }
 
 impl StatusArgs {

@@ -75,8 +75,9 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
         return Ok(ExitStatus::Done);
     };
     let missing = outcome.missing();
+    let is_of_nothing = outcome.is_of_nothing(&chosen.profile, &directories.run);
     if !args.consent.dry_run {
-        if let Some(in_part) = outcome.in_part() {
+        if let Some(in_part) = outcome.in_part(is_of_nothing) {
             // It has the failures, too.
             outcome.failed = None;
             if let Some(second) = outcome.after.replace(in_part) {
@@ -92,15 +93,17 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
         };
     }
     if outcome.is_unchanged {
-        if !args.consent.dry_run {
+        if !args.consent.dry_run && !is_of_nothing {
             chosen.record(environment, &directories, &outcome.node, &missing, false);
         }
         let status = unchanged(args, environment, &directories, outcome)?;
         remark_on_boot(args, environment, &chosen.profile);
         return Ok(status);
     }
-    let (node, plan) = (&outcome.node, &outcome.plan);
-    chosen.record(environment, &directories, node, &missing, true);
+    let (node, plan) = (&outcome.node, &outcome.done());
+    if !is_of_nothing {
+        chosen.record(environment, &directories, node, &missing, true);
+    }
     put_aside_under_lock(node, &directories, environment);
     let mut all = None;
     if args.consent.json {
@@ -290,7 +293,8 @@ fn remark(node: &Node, plan: &Plan) {
         let mut starts = plan.starts();
         starts.any(|start| start.name == served.record.name)
     };
-    if plan.stops().next().is_some() || !node.served().all(is_started) {
+    let mut alive = node.served().filter(|served| served.is_alive());
+    if plan.stops().next().is_some() || !alive.all(is_started) {
         return;
     }
     let one_at_a_time = plan

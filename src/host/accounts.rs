@@ -245,6 +245,18 @@ pub fn begin_group_lookup(name: &str) {
     GROUPS_BY_NAME.begin(name.to_owned());
 }
 
+/// Returns the present id of the user with this name, or `None` if there is none; an error if the name service does not
+/// answer soon.
+pub fn present_user(name: &str) -> io::Result<Option<u32>> {
+    let account = USERS_BY_NAME.answer(&name.to_owned(), &FOR_DISPLAY)?;
+    Ok(account.map(|account| account.uid.0))
+}
+
+/// The same for a group.
+pub fn present_group(name: &str) -> io::Result<Option<u32>> {
+    GROUPS_BY_NAME.answer(&name.to_owned(), &FOR_DISPLAY)
+}
+
 /// Returns the name of a user, or the uid if there is none.
 pub fn user_name(uid: Uid) -> String {
     static LOCAL: LazyLock<BTreeMap<u32, String>> = LazyLock::new(|| names_by_id("/etc/passwd"));

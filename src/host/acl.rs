@@ -2,17 +2,21 @@
 
 use std::fs::Metadata;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::fs::{XattrFlags, fremovexattr, fsetxattr, getxattr};
 use rustix::io::Errno;
 
-use super::{Access, Uid, in_path};
+use super::{Access, Uid, group_name, in_path, user_name};
 
 /// The extended attribute in which the kernel keeps the list, and the version of its format (`linux/posix_acl_xattr.h`).
 const ATTRIBUTE: &str = "system.posix_acl_access";
+
+/// The attribute with the list that new entries of a directory inherit. Directories of mig-mps have none.
+const DEFAULT_ATTRIBUTE: &str = "system.posix_acl_default";
+
 const VERSION: u32 = 2;
 
 /// The bytes of the version and of an entry, of a list that is not long, and of the longest value of an attribute (xattr(7)).
@@ -141,6 +145,87 @@ pub fn readers(directory: &Path) -> Option<Access> {
     }
 }
 
+/// The ways in which the list of a directory is not the one that lets in certain users.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListFault {
+    /// True if it keeps them out.
+    pub keeps_users_out: bool,
+    /// The things that others may do there, such as `the user bob may enter it`.
+    pub others: Vec<String>,
+    /// The users who may write to it: its files may be theirs.
+    pub writers: Option<Writers>,
+}
+
+/// Users who may write to a directory of root's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writers {
+    Some,
+    /// By its mode.
+    All,
+}
+
+/// Compares the list of a directory with the one that lets in exactly these users. Returns `None` if they may do the same.
+pub fn list_fault(directory: &Path, access: &Access) -> Option<ListFault> {
+    let meta = std::fs::symlink_metadata(directory).ok()?;
+    let fault = AccessList::of(directory, &meta).fault(access);
+    (fault != ListFault::default()).then_some(fault)
+}
+
+impl AccessList {
+    fn fault(&self, access: &Access) -> ListFault {
+        let is_let_in = match access {
+            Access::Everybody => self.lets_in(None, &[]),
+            Access::Group(group) => self.lets_in(None, &[*group]),
+            // Root needs no permission.
+            Access::User(Uid::ROOT) | Access::Owner => true,
+            Access::User(user) => self.lets_in(Some(*user), &[]),
+        };
+        let mask = self.entries.iter().find(|entry| entry.kind == MASK);
+        let mask = mask.map_or(0o7, |mask| mask.permissions);
+        let mut writers = None;
+        let others = self.entries.iter().filter_map(|entry| {
+            let (may, group) = match entry.kind {
+                OTHERS => (entry.permissions, None),
+                USER if entry.id == self.owner || entry.id == 0 => return None,
+                USER => (entry.permissions & mask, None),
+                OWN_GROUP => (entry.permissions & mask, Some(self.group)),
+                GROUP => (entry.permissions & mask, Some(entry.id)),
+                _ => return None,
+            };
+            let is_meant = match access {
+                Access::Everybody => true,
+                Access::Group(meant) => group == Some(*meant),
+                Access::User(meant) => entry.kind == USER && entry.id == meant.0,
+                Access::Owner => false,
+            };
+            let what = match may {
+                0 => return None,
+                _ if may & WRITE != 0 => {
+                    writers = match entry.kind {
+                        OTHERS => Some(Writers::All),
+                        _ => writers.or(Some(Writers::Some)),
+                    };
+                    "write to it"
+                }
+                _ if is_meant => return None,
+                _ if may & ENTER != 0 => "enter it",
+                _ => "list it",
+            };
+            Some(match (entry.kind, group) {
+                (OTHERS, _) => format!("every user may {what}"),
+                (_, Some(group)) => format!("the group {} may {what}", group_name(group)),
+                _ => format!("the user {} may {what}", user_name(Uid(entry.id))),
+            })
+        });
+        let others = others.collect();
+        ListFault {
+            keeps_users_out: !is_let_in,
+            others,
+            writers,
+        }
+    }
+}
+
 /// Returns the entries of a list, or `None` if there is none.
 fn entries_of(path: &Path) -> Option<Vec<Entry>> {
     let mut few = [0; FEW];
@@ -197,15 +282,23 @@ pub(super) fn let_in(directory: impl AsFd, user: Uid, to: Permission) -> io::Res
         value.extend(permissions.to_le_bytes());
         value.extend(id.to_le_bytes());
     }
+    let directory = directory.as_fd();
+    remove_one(directory, DEFAULT_ATTRIBUTE)?;
     match fsetxattr(directory, ATTRIBUTE, &value, XattrFlags::empty()) {
         Err(Errno::OPNOTSUPP) => Err(no_lists()),
         set => Ok(set?),
     }
 }
 
-/// Takes the list from a directory, which then has its mode alone.
+/// Takes its lists from a directory, which then has only its mode. New entries inherit nothing.
 pub(super) fn remove(directory: impl AsFd) -> io::Result<()> {
-    match fremovexattr(directory, ATTRIBUTE) {
+    let directory = directory.as_fd();
+    remove_one(directory, DEFAULT_ATTRIBUTE)?;
+    remove_one(directory, ATTRIBUTE)
+}
+
+fn remove_one(directory: BorrowedFd<'_>, attribute: &str) -> io::Result<()> {
+    match fremovexattr(directory, attribute) {
         Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
         Err(error) => Err(error.into()),
     }
@@ -297,6 +390,48 @@ mod tests {
         assert!(masked.lets_in(Some(Uid::ROOT), &[]));
     }
 
+    /// Each kind of directory, with what its users and others may do.
+    #[test]
+    fn other_lists_are_described() {
+        let fault = |mode, access: Access| {
+            let fault = list(of_mode(mode)).fault(&access);
+            (fault.keeps_users_out, fault.others.join(", "))
+        };
+        let none = || (false, String::new());
+        assert_eq!(fault(0o755, Access::Everybody), none());
+        assert_eq!(fault(0o700, Access::Everybody), (true, String::new()));
+        assert_eq!(
+            fault(0o757, Access::Everybody).1,
+            "every user may write to it"
+        );
+        assert_eq!(fault(0o750, Access::Group(0)), none());
+        assert_eq!(fault(0o751, Access::Group(0)).1, "every user may enter it");
+        assert!(fault(0o750, Access::Group(61_000)).0);
+        assert_eq!(fault(0o700, Access::Owner), none());
+        assert_eq!(fault(0o704, Access::Owner).1, "every user may list it");
+        let with = |mask, others: &[Entry]| {
+            let mut entries = of_mode(0o700);
+            entries.extend([entry(USER, 1, ALICE.0), entry(MASK, mask, NOBODY)]);
+            entries.extend_from_slice(others);
+            list(entries).fault(&Access::User(ALICE))
+        };
+        assert_eq!(with(1, &[]), ListFault::default());
+        assert!(with(0, &[]).keeps_users_out);
+        let foreign = [entry(USER, 7, BOB.0), entry(GROUP, 1, 61_002)];
+        assert_eq!(
+            with(7, &foreign).others,
+            [
+                "the user 61001 may write to it",
+                "the group 61002 may enter it"
+            ]
+        );
+        assert_eq!(
+            with(1, &foreign[..1]).others,
+            ["the user 61001 may enter it"]
+        );
+        assert_eq!(with(0, &foreign).others, Vec::<String>::new());
+    }
+
     #[test]
     fn what_is_written_reads_back() {
         let directory = tempfile::tempdir().unwrap();
@@ -306,13 +441,26 @@ mod tests {
         check_lists(directory.path()).unwrap();
         let of = || AccessList::of(directory.path(), &open.metadata().unwrap());
         assert!(!of().lets_in(Some(ALICE), &[]));
+        let inherits = || getxattr(directory.path(), DEFAULT_ATTRIBUTE, &mut [0_u8; FEW][..]);
+        let value = [
+            2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255, 4, 0, 5, 0, 255, 255, 255, 255,
+        ]
+        .into_iter()
+        .chain([0x20, 0, 5, 0, 255, 255, 255, 255])
+        .collect::<Vec<u8>>();
+        let inherit = || fsetxattr(&open, DEFAULT_ATTRIBUTE, &value, XattrFlags::empty());
+        inherit().unwrap();
+        assert!(inherits().is_ok());
         let_in(&open, ALICE, Permission::Enter).unwrap();
+        assert_eq!(inherits(), Err(Errno::NODATA));
+        inherit().unwrap();
         assert!(of().lets_in(Some(ALICE), &[]) && !of().lets_in(Some(BOB), &[0, BOB.0]));
         assert_eq!(open.metadata().unwrap().mode() & 0o7777, 0o710);
         assert_eq!(writers(directory.path()), []);
         remove(&open).unwrap();
         remove(&open).unwrap();
         assert!(!of().lets_in(Some(ALICE), &[]));
+        assert_eq!(inherits(), Err(Errno::NODATA));
     }
 
     #[test]

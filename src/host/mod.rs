@@ -29,8 +29,11 @@ mod user;
 mod walk;
 mod workload;
 
-pub use accounts::{Account, begin_group_lookup, group_name, group_named, names_in, user_name};
-pub use acl::{Permission, check_lists, readers};
+pub use accounts::{
+    Account, begin_group_lookup, group_name, group_named, names_in, present_group, present_user,
+    user_name,
+};
+pub use acl::{ListFault, Permission, Writers, check_lists, list_fault, readers};
 pub use child::{Output, RunError, clean_command, run, run_as, start_apart};
 pub use directory::{Directory, written};
 pub use environment::{Directories, Environment, EnvironmentError, Host, MpsPrograms, variable};

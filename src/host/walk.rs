@@ -13,7 +13,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fchmod, fstat, mkdirat, openat, readlinkat};
 use rustix::io::Errno;
 
-use super::acl::{Named, writers};
+use super::acl::{self, Named, writers};
 use super::directory::stay_local;
 use super::files::{Fault, belongs_to, of_part, place_of, refused};
 use super::{Directory, Uid, caller, group_name, in_path, user_name};
@@ -147,6 +147,7 @@ fn make_in(at: &OwnedFd, name: &OsStr, mode: u32) -> io::Result<()> {
         Ok(()) => {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let directory = openat(at, name, flags, Mode::empty())?;
+            acl::remove(&directory)?;
             // The umask may have removed bits.
             Ok(fchmod(&directory, Mode::from_raw_mode(mode))?)
         }

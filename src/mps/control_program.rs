@@ -24,9 +24,8 @@ pub struct ControlProgram {
     pub has_server_status: bool,
     /// Supports `-multiuser-server`.
     pub has_multiuser_server: bool,
-    /// The most clients of a whole GPU: 48, measured on 580. Drivers from 590 are documented with 60; the limit of a MIG
-    /// device has not been measured.
-    pub client_limit: Option<u32>,
+    /// The most clients of a whole GPU: 48, measured on 580. Drivers from 590 are documented with 60.
+    pub client_limit: u32,
 }
 
 impl ControlProgram {
@@ -46,8 +45,19 @@ impl ControlProgram {
             has_open_settings: !is_from(550, branch),
             has_server_status: is_from(550, branch),
             has_multiuser_server: is_from(Self::FIRST_MULTIUSER, branch),
-            client_limit: (!is_from(590, branch)).then_some(48),
+            // Of an unknown driver no more is promised than of an old one.
+            client_limit: if branch.is_some_and(|branch| branch >= 590) {
+                60
+            } else {
+                48
+            },
         }
+    }
+
+    /// Returns the most clients of a MIG device with so many of the compute slices of its GPU. NVIDIA's MIG guide: the
+    /// maximum "is lowered proportionally to the Compute Instance size". It has not been measured.
+    pub fn client_limit_of_instance(self, slices: u32, of: u32) -> u32 {
+        (self.client_limit * slices / of.max(1)).max(1)
     }
 }
 
@@ -70,10 +80,10 @@ mod tests {
             (program.has_server_status, "status"),
             (program.has_multiuser_server, "multiuser"),
             (program.queues_sessions, "queue"),
-            (program.client_limit.is_some(), "48"),
         ] {
             words.extend(has.then(|| word.to_owned()));
         }
+        words.push(program.client_limit.to_string());
         words.join(" ")
     }
 
@@ -88,8 +98,8 @@ mod tests {
             ("555.58.02", "status multiuser 48"),
             ("570.86", "status multiuser 48"),
             ("580.159.04", "status multiuser 48"),
-            ("595.45.04", "status multiuser"),
-            ("615.10", "status multiuser queue"),
+            ("595.45.04", "status multiuser 60"),
+            ("615.10", "status multiuser queue 60"),
         ] {
             assert_eq!(traits(driver), wanted, "{driver}");
         }
@@ -100,10 +110,24 @@ mod tests {
         for (driver, branch) in [("700.01", Some(700)), ("", None), ("R550", None)] {
             let newest = ControlProgram {
                 branch,
+                client_limit: if branch.is_some() { 60 } else { 48 },
                 ..ControlProgram::of("615.10")
             };
             assert_eq!(ControlProgram::of(driver), newest, "{driver}");
         }
+    }
+
+    #[test]
+    fn a_part_of_a_gpu_takes_a_part_of_the_clients() {
+        let (old, new) = (ControlProgram::of("580.1"), ControlProgram::of("590.1"));
+        let limits = |slices, of| {
+            let limit = |program: ControlProgram| program.client_limit_of_instance(slices, of);
+            (limit(old), limit(new))
+        };
+        assert_eq!(limits(1, 7), (6, 8));
+        assert_eq!(limits(3, 7), (20, 25));
+        assert_eq!(limits(7, 7), (48, 60));
+        assert_eq!(limits(1, 4), (12, 15));
     }
 
     #[test]

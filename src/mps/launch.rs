@@ -12,7 +12,7 @@ use super::{Daemon, LockHolder, MAX_PIPE_DIR, MpsError};
 use crate::config::CONTROL;
 use crate::host::{
     Access, Host, LAUNCH, Limits, MpsPrograms, Output, Process, Reader, Uid, caller, clean_command,
-    open_files,
+    list_fault, open_files,
 };
 use crate::settings::{Cpus, NOFILE};
 
@@ -126,7 +126,9 @@ impl Daemon {
     /// Makes the directories without any files of earlier daemons.
     fn clear(&self, access: &Access) -> Result<(), MpsError> {
         // What cannot be opened is no directory of ours: a file system may be mounted there, or it is a file.
-        if self.is_foreign().unwrap_or(true) || self.pipe_directory().is_err() {
+        let list = list_fault(&self.pipe, &Access::Owner);
+        let is_writable = list.is_some_and(|list| list.writers.is_some());
+        if is_writable || self.is_foreign().unwrap_or(true) || self.pipe_directory().is_err() {
             self.remove_pipe_dir()?;
         }
         self.make_directories(access)?;

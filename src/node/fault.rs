@@ -23,14 +23,22 @@ pub struct Fault {
     pub why: String,
     /// The remedy in general.
     pub remedy: String,
-    /// True if `status` reports it.
-    #[serde(default, rename = "status")]
-    pub is_in_status: bool,
+    /// The way in which `status` reports it; `None` if only `doctor` does.
+    pub status: Option<StatusList>,
     #[serde(default)]
     needs: Vec<Source>,
     /// Other names of an error, and what programs print for it.
     #[serde(default)]
     messages: Vec<String>,
+}
+
+/// The list of `status` in which a fault stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StatusList {
+    /// With `--exit-code` the exit status is 3.
+    Problem,
+    Remark,
 }
 
 /// The part of the node that a fault concerns, in the order of the report.
@@ -80,6 +88,13 @@ impl Fault {
     /// Returns every fault, by subject.
     pub fn all() -> &'static [Self] {
         &FAULTS
+    }
+
+    /// Returns the ids of the problems of `status`.
+    pub fn problem_ids() -> impl Iterator<Item = &'static str> {
+        let all = Self::all().iter();
+        let problems = all.filter(|fault| fault.status == Some(StatusList::Problem));
+        problems.map(|fault| fault.id.as_str())
     }
 
     /// True if it has this id, or is the error of CUDA of this name, in the spelling of the driver's or of the runtime's
@@ -231,6 +246,17 @@ impl Finding {
         } else {
             self
         }
+    }
+
+    /// True if `status` lists it where the row of its fault says: a problem is no remark, and a remark no problem.
+    pub(super) fn is_as_described(&self) -> bool {
+        let list = match self.severity {
+            Severity::Fail => StatusList::Problem,
+            Severity::Warn => StatusList::Remark,
+            Severity::Unknown | Severity::Ok => return true,
+        };
+        let fault = Fault::all().iter().find(|fault| fault.id == self.id);
+        fault.is_some_and(|fault| fault.status == Some(list))
     }
 
     pub(super) fn listed(self) -> Self {

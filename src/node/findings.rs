@@ -37,9 +37,10 @@ impl Node {
             }
         }
         for served in self.served() {
-            let remarks = self.remarks_on(served).into_iter();
+            let remarks = remarks_on(served).into_iter();
             found.extend(remarks.map(|remark| remark.on(&served.record.name)));
         }
+        debug_assert!(found.iter().all(Finding::is_as_described), "{found:?}");
         found.extend(self.unknown());
         found.retain(|one| {
             let device = one.device.as_ref();
@@ -67,9 +68,11 @@ impl Node {
             if let Some(served) = &device.served {
                 // During a change, record and daemon may differ.
                 let changed = changed_settings(self, served).filter(|_| !self.is_changing());
+                let access = (!self.is_changing()).then(|| self.access_problems(served));
                 let found = daemon_problem(self, device, served)
                     .into_iter()
-                    .chain(changed);
+                    .chain(changed)
+                    .chain(access.into_iter().flatten());
                 problems.extend(found.map(|problem| problem.on(&device.name)));
             }
         }
@@ -191,32 +194,11 @@ impl Node {
         unknown
     }
 
-    fn remarks_on(&self, served: &Served) -> Vec<Finding> {
-        let mut remarks = Vec::new();
-        if served.has_lost_its_server() {
-            let ended = "its server has ended; the next client starts another";
-            remarks.push(Finding::warn("server-ended", ended));
-        }
-        if let Some(user) = served.record.runs_as_its_user() {
-            let name = &served.record.name;
-            let seen = format!(
-                "its daemon runs as {}, as mig-mps 0.2 started it",
-                user_name(user)
-            );
-            let remedy = format!("`mig-mps restart {name}` starts one that runs as root");
-            remarks.push(Finding::warn("daemon-of-user", seen).with_remedy(remedy));
-        }
-        remarks.extend(crowd(served, served.most_clients(self.control_program())));
-        remarks.extend(older_clients(served));
-        remarks.extend(served.waiting.iter().map(|client| waits(client, served)));
-        remarks
-    }
-
     /// Describes a part of the applied profile that was left out. A daemon from before may go on in its place.
     fn left_out(&self, missing: &Missing) -> Finding {
         let seen = format!("not as the applied profile says: {}", missing.why);
         let remedy = format!("mend that, and `{}` goes on from there", self.up_command());
-        let finding = Finding::warn("profile-incomplete", seen).with_remedy(remedy);
+        let finding = Finding::fail("profile-incomplete", seen).with_remedy(remedy);
         match &missing.device {
             Some(name) => finding.on(name),
             None => finding,
@@ -248,6 +230,27 @@ impl Node {
         let problem = Finding::warn("no-mig-devices", what);
         Some(problem.with_remedy(format!("`{}` makes MIG devices", self.up_command())))
     }
+}
+
+fn remarks_on(served: &Served) -> Vec<Finding> {
+    let mut remarks = Vec::new();
+    if served.has_lost_its_server() {
+        let ended = "its server has ended; the next client starts another";
+        remarks.push(Finding::warn("server-ended", ended));
+    }
+    if let Some(user) = served.record.runs_as_its_user() {
+        let name = &served.record.name;
+        let seen = format!(
+            "its daemon runs as {}, as mig-mps 0.2 started it",
+            user_name(user)
+        );
+        let remedy = format!("`mig-mps restart {name}` starts one that runs as root");
+        remarks.push(Finding::warn("daemon-of-user", seen).with_remedy(remedy));
+    }
+    remarks.extend(crowd(served));
+    remarks.extend(older_clients(served));
+    remarks.extend(served.waiting.iter().map(|client| waits(client, served)));
+    remarks
 }
 
 /// Describes something that cannot be seen, if that is a problem. `status` lists it among what is hidden.
@@ -292,11 +295,16 @@ fn describe_stray(stray: &Stray, name: &str) -> Finding {
 
 /// `pid 4711 (alice) uses 6147 MiB, more than the limit of 2G: …`
 fn over_limit(client: &Client, served: &Served) -> Option<Finding> {
-    let (name, settings) = (&served.record.name, &served.record.settings);
-    let (limit, mib) = (settings.pinned_memory_limit?, client.memory? >> 20);
+    let name = &served.record.name;
+    let (limit, mib) = (served.memory_limit_of(client)?, client.memory? >> 20);
+    // Which clients are older than a limit is known by their processes.
+    let or_older = match client.started {
+        Some(_) => "",
+        None => ", or it is older than the limit",
+    };
     let seen = format!(
         "{} uses {mib} MiB, more than the pinned-memory-limit of {limit}: its \
-         CUDA_MPS_PINNED_DEVICE_MEM_LIMIT lifts the limit, or it is older than the limit",
+         CUDA_MPS_PINNED_DEVICE_MEM_LIMIT lifts the limit{or_older}",
         client.with_user()
     );
     let ends = match client.pid {
@@ -362,8 +370,8 @@ fn waits(client: &Client, served: &Served) -> Finding {
     Finding::warn("user-waiting", what).with_remedy(sharing)
 }
 
-/// Describes a daemon that has all the clients that it can have (`most`), or more than `max-clients`.
-fn crowd(served: &Served, most: Option<u32>) -> Option<Finding> {
+/// Describes a daemon that has all the clients that it can have, or more than `max-clients`.
+fn crowd(served: &Served) -> Option<Finding> {
     if !served.clients.are_known() {
         return None;
     }
@@ -374,8 +382,15 @@ fn crowd(served: &Served, most: Option<u32>) -> Option<Finding> {
         let more = format!("it has {clients} clients and is meant for {meant} (max-clients)");
         return Some(Finding::warn("too-many-clients", more));
     }
-    let full =
-        "it has reached its limit of clients: another program's context fails with CUDA error 46";
-    let is_full = most.is_some_and(|most| clients >= most);
-    is_full.then(|| Finding::warn("clients-full", full))
+    let most = served.hardware_limit.filter(|most| clients >= *most)?;
+    let full = if served.record.key.instance.is_none() {
+        "it has reached its limit of clients: another program's context fails with CUDA error 46"
+            .to_owned()
+    } else {
+        format!(
+            "it has as many clients as NVIDIA documents for a device of its size ({most}): another program's context may \
+             fail with CUDA error 46"
+        )
+    };
+    Some(Finding::warn("clients-full", full))
 }

@@ -3,6 +3,7 @@
 use super::{Device, DevicePart};
 use crate::catalog::{self, Model};
 use crate::geometry::{self, GpuInstanceProfile, Placement, ProfileId, Segment, SliceMap};
+use crate::mps::ControlProgram;
 use crate::nvml::{ComputeInstanceReading, GpuInstanceReading, GpuReading, Memory, MigMode};
 use crate::settings::{DeviceSize, Multiprocessors};
 use crate::state::{DeviceKey, InstanceKey};
@@ -93,6 +94,22 @@ impl Gpu {
     /// Returns the number of its placement units: 8 on A100 and H100, 4 on A30, 12 on RTX PRO 6000.
     pub fn units(&self) -> u32 {
         geometry::units(&self.profiles)
+    }
+
+    /// Returns the number of its compute slices; `None` if neither the catalog nor its offers tell it.
+    pub fn compute_slices(&self) -> Option<u32> {
+        let of_model = self.model().map(Model::offers).unwrap_or_default();
+        let offered = self.profiles.iter().filter(|offer| offer.size() > 0);
+        let all = of_model.iter().chain(offered);
+        all.map(|offer| offer.slices).max()
+    }
+
+    /// Returns the most clients of a device with so many of its compute slices, or of itself as one device.
+    pub fn client_limit(&self, program: ControlProgram, slices: Option<u32>) -> Option<u32> {
+        match slices {
+            None => Some(program.client_limit),
+            Some(slices) => Some(program.client_limit_of_instance(slices, self.compute_slices()?)),
+        }
     }
 
     /// Returns its size as one device.

@@ -2,6 +2,7 @@
 //!
 //! [`observe()`] takes a [`Node`]. It changes nothing and takes no lock.
 
+mod access;
 mod applied;
 mod daemon_findings;
 mod device;
@@ -19,6 +20,7 @@ mod state;
 use device_word::LOST;
 
 pub use crate::mps::MpsProgram;
+pub use access::AccessFault;
 pub use applied::Applied;
 pub use daemon_findings::{replaced, restored};
 pub use device::{Device, DevicePart, Presence};

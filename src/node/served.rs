@@ -8,14 +8,14 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
-use super::{DaemonState, OutsideCause};
+use super::{AccessFault, DaemonState, OutsideCause};
 use crate::host::{
     Environ, Pid, Process, Reader, StartTime, Supervisor, Uid, Workload, caller, is_plain,
     user_name,
 };
-use crate::mps::{ControlProgram, MpsProgram};
+use crate::mps::MpsProgram;
 use crate::nvml::EXCLUSIVE_PROCESS;
-use crate::settings::{KEYS, Reported, Serve, Server, Settings};
+use crate::settings::{KEYS, MemoryLimit, PINNED_MEMORY_LIMIT, Reported, Serve, Server, Settings};
 use crate::state::{DeviceRecord, OlderClient, RunDir};
 
 /// A user without rights of its own.
@@ -46,10 +46,13 @@ pub struct Served {
     /// The pods that hold a share, and of which no program is a client, by namespace and name. Read with the clients'
     /// workloads.
     pub idle_pods: Vec<String>,
-    /// The most clients that it accepts, or `max-clients` if that is less; `None` if neither is known.
-    pub client_limit: Option<u32>,
+    /// The most clients that its daemon takes: measured on whole GPUs, as NVIDIA documents it on MIG devices; `None` if it is
+    /// not known.
+    pub hardware_limit: Option<u32>,
     /// Its GPU's compute mode by NVML's number; `None` on a MIG device, and if it was not read.
     pub compute_mode: Option<u32>,
+    /// The ways in which others than its users reach its daemon, or these do not.
+    pub access: Vec<AccessFault>,
     /// The daemon's current defaults for servers; `None` if it was not asked.
     pub answered: Option<Reported>,
 }
@@ -67,8 +70,9 @@ impl Served {
             clients: Clients::Partial(Vec::new()),
             waiting: Vec::new(),
             idle_pods: Vec::new(),
-            client_limit: None,
+            hardware_limit: None,
             compute_mode: None,
+            access: Vec::new(),
             answered: None,
         }
     }
@@ -136,7 +140,7 @@ impl Served {
 
     /// True if a client uses more memory than the device lets each client have; `None` if that is not known.
     pub fn is_over_limit(&self, client: &Client) -> Option<bool> {
-        self.record.settings.pinned_memory_limit?;
+        self.memory_limit_of(client)?;
         client.memory?;
         let mut over = self.clients_over_limit();
         Some(over.any(|other| other.pid == client.pid && other.started == client.started))
@@ -144,16 +148,25 @@ impl Served {
 
     /// Returns the clients that use more memory than the device lets each client have.
     pub fn clients_over_limit(&self) -> impl Iterator<Item = &Client> {
-        let limit = self.record.settings.pinned_memory_limit;
         // The limit of a daemon that somebody has changed is a problem of its own.
         let answered = self.answered.as_ref();
         let is_changed =
             answered.is_some_and(|answered| answered.has_other_memory_limit(&self.record.settings));
-        let most = limit
-            .filter(|_| !is_changed)
-            .map(|limit| limit.bytes() + NOT_COUNTED);
         let clients = self.clients.listed().iter();
-        clients.filter(move |client| most.is_some() && client.memory > most)
+        clients.filter(move |client| {
+            let most = self
+                .memory_limit_of(client)
+                .map(|limit| limit.bytes() + NOT_COUNTED);
+            !is_changed && most.is_some() && client.memory > most
+        })
+    }
+
+    /// Returns the memory limit with which a client started.
+    pub(super) fn memory_limit_of(&self, client: &Client) -> Option<MemoryLimit> {
+        match self.earlier_values(client).get(PINNED_MEMORY_LIMIT) {
+            Some(earlier) => earlier.parse().ok(),
+            None => self.record.settings.pinned_memory_limit,
+        }
     }
 
     /// True if it is down, and `heal` has given it up.
@@ -166,10 +179,28 @@ impl Served {
         self.record.finished && self.answered.is_some()
     }
 
-    /// Returns the most clients that the hardware admits, where that is known.
-    pub(super) fn most_clients(&self, program: ControlProgram) -> Option<u32> {
-        let is_whole = self.record.key.instance.is_none();
-        program.client_limit.filter(|_| is_whole)
+    /// Returns the most clients that it takes, or `max-clients` if that is less; `None` if neither is known.
+    pub fn client_limit(&self) -> Option<u32> {
+        let meant = self.record.settings.max_clients;
+        self.hardware_limit.into_iter().chain(meant).min()
+    }
+
+    /// Returns the number of clients with which no other one is let in: MIG devices may take more than NVIDIA documents.
+    pub fn firm_limit(&self) -> Option<u32> {
+        if self.record.key.instance.is_none() {
+            self.client_limit()
+        } else {
+            self.record.settings.max_clients
+        }
+    }
+
+    /// Returns the number of programs that can have a share of it at once: no more than its daemon takes. `None` if it has
+    /// no share.
+    pub fn shares(&self) -> Option<u32> {
+        let share = self.record.settings.share?;
+        // Without the driver, the device is as large as it was for the plan.
+        let limit = self.hardware_limit.or(share.device.clients);
+        Some(limit.map_or(share.clients, |limit| share.clients.min(limit)))
     }
 
     /// True if the program with that process id waits in `cuInit`.

@@ -158,16 +158,22 @@ impl Node {
             .sort_by_cached_key(|device| device_order(device.gpu, &device.key, &device.name));
     }
 
-    /// Fills in how many clients each device admits, which depends on the driver.
+    /// Fills in how many clients each device takes, which depends on the driver.
     pub(super) fn limit_clients(&mut self) {
         let program = self.control_program();
-        let served = self
-            .devices
-            .iter_mut()
-            .filter_map(|one| one.served.as_mut());
-        for served in served {
-            let of_gpu = served.most_clients(program).into_iter();
-            served.client_limit = of_gpu.chain(served.record.settings.max_clients).min();
+        for device in &mut self.devices {
+            let Some(served) = &mut device.served else {
+                continue;
+            };
+            let key = &served.record.key;
+            served.hardware_limit = match key.instance {
+                None => Some(program.client_limit),
+                Some(instance) => {
+                    let gpu = self.gpus.iter().find(|gpu| gpu.uuid == key.gpu);
+                    let slices = Some(instance.compute.size);
+                    gpu.and_then(|gpu| gpu.client_limit(program, slices))
+                }
+            };
         }
     }
 
@@ -233,15 +239,18 @@ impl Node {
     /// Returns the size of a device that can be seen.
     pub fn size_of(&self, device: &Device) -> Option<DeviceSize> {
         let gpu = self.gpu(&device.key.gpu)?;
+        let slices = device.key.instance.map(|key| key.compute.size);
+        let clients = gpu.client_limit(self.control_program(), slices);
         let Some(key) = device.key.instance else {
-            return Some(gpu.size());
+            return Some(gpu.size().for_clients(clients));
         };
         let mut instances = gpu.instances.iter();
         let instance = instances.find(|instance| instance.placement == key.placement)?;
         let offer = gpu.profile(key.profile)?;
         let mut compute = instance.compute.iter();
         let has_all_sms = compute.all(|one| Some(one.multiprocessors) >= offer.multiprocessors);
-        Some(gpu.instance_size(offer, instance.compute.len(), has_all_sms))
+        let size = gpu.instance_size(offer, instance.compute.len(), has_all_sms);
+        Some(size.for_clients(clients))
     }
 
     /// Returns the devices of a GPU that exist.

@@ -4,9 +4,10 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::action::Place;
-use super::daemons::{Slot, live_changes};
+use super::daemons::Slot;
 use super::layout::{ComputeUse, InstanceUse, Layout};
 use super::refusal::{self, Refusal};
+use super::setting_change::live_changes;
 use super::up::Planner;
 use crate::geometry::{
     self, ComputeChoice, ComputeInstanceProfile, Disruption, GpuInstanceProfile, Placement,
@@ -33,8 +34,9 @@ impl<'a> GpuRequest<'a> {
         for (part, offer) in self.parts.iter().zip(&offers) {
             let compute = &part.compute;
             let size = || {
-                let gpu = self.gpu;
-                gpu.instance_size(offer, compute.len(), compute.is_empty())
+                let size = (self.gpu).instance_size(offer, compute.len(), compute.is_empty());
+                let smallest = compute.iter().map(|compute| compute.slices).min();
+                size.for_clients(self.client_limit(smallest.unwrap_or(offer.slices)))
             };
             let settings = part.settings.as_ref();
             self.settings
@@ -184,6 +186,12 @@ impl<'a> GpuRequest<'a> {
         }
     }
 
+    /// Returns the most clients of a device with so many compute slices.
+    fn client_limit(&self, slices: u32) -> Option<u32> {
+        let program = self.planner.node.control_program();
+        self.gpu.client_limit(program, Some(slices))
+    }
+
     fn slices(&self, entry: usize) -> Vec<u32> {
         let compute = self.parts[entry].compute.iter();
         compute.map(|compute| compute.slices).collect()
@@ -209,6 +217,7 @@ impl<'a> GpuRequest<'a> {
             profile: None,
             multiprocessors: None,
             memory_mib: None,
+            client_limit: None,
             name,
             span,
             settings: self.settings[entry].clone(),
@@ -260,10 +269,13 @@ impl<'a> GpuRequest<'a> {
                     }
                     None => to_be_created(offer, created.next()),
                 };
+                let compute = self.parts[entry].compute.get(nth);
+                let slices = compute.map_or(offer.slices, |compute| compute.slices);
                 layout.slots.push(Slot {
                     profile: Some(profile),
                     multiprocessors,
                     memory_mib: Some(offer.memory_mib),
+                    client_limit: self.client_limit(slices),
                     ..self.slot(entry, placement, nth, existing.map(|(_, part)| part))
                 });
             }

@@ -8,6 +8,7 @@ use super::gate::{Verb, foreign_daemon, gate, unknowable};
 use super::gpu_plan::{self, DeviceAfter, GpuPlan};
 use super::layout::concerns_us;
 use super::refusal::{no_program_starts, too_old};
+use super::setting_change::{live_changes, needs_restart};
 use super::up::Planner;
 use super::{
     Action, ClientOf, IdlePod, Obstacle, Place, Plan, Reason, Refusal, Set, Start, StartServer,
@@ -17,7 +18,7 @@ use crate::host::user_name;
 use crate::mps::{Means, Patience};
 use crate::node::{DaemonState, Device, Node, Served};
 use crate::profile::{NameTemplate, SettingAssignment, Span};
-use crate::settings::{KEYS, Oversubscription, Server, SettingKey, Settings, Update};
+use crate::settings::{KEYS, Oversubscription, Server, SettingKey, Settings};
 use crate::state::RunDir;
 
 /// The reason to start the daemon of a device that takes the place of others.
@@ -45,6 +46,9 @@ pub(super) struct Slot<'a> {
     /// Its memory in MiB; `None` if it is not known.
     pub(super) memory_mib: Option<u64>,
 
+    /// The most clients that its daemon takes; `None` if that is not known.
+    pub(super) client_limit: Option<u32>,
+
     /// The name that the profile gives, or the default one. A template until the names are given.
     pub(super) name: String,
 
@@ -69,6 +73,7 @@ impl Slot<'_> {
             profile: self.profile.clone(),
             multiprocessors: self.multiprocessors,
             memory_mib: self.memory_mib,
+            client_limit: self.client_limit,
             daemon: self
                 .settings
                 .as_deref()
@@ -127,6 +132,9 @@ impl Slot<'_> {
                 user_name(user)
             ));
         }
+        if let Some(fault) = served.access.iter().find(|fault| fault.needs_restart()) {
+            return Some(fault.to_string());
+        }
         needs_restart(served, settings).or_else(|| {
             let because = "the GPU's compute mode is no longer exclusive-process";
             served.mode_is_lost().then(|| because.to_owned())
@@ -134,7 +142,7 @@ impl Slot<'_> {
     }
 }
 
-fn serve_of(settings: &Settings) -> String {
+pub(super) fn serve_of(settings: &Settings) -> String {
     match &settings.serve {
         Some(serve) => serve.to_string(),
         None => "?".to_owned(),
@@ -356,16 +364,6 @@ fn settings_of(settings: &Settings, served: &Served) -> Settings {
     }
 }
 
-impl SettingChange {
-    fn of(key: &SettingKey, is: &Settings, wanted: &Settings) -> Self {
-        Self {
-            key: key.name,
-            is: (key.show)(is),
-            wanted: (key.show)(wanted),
-        }
-    }
-}
-
 impl Set {
     /// The step that makes these changes to the running daemon of a device.
     pub(super) fn step(
@@ -388,6 +386,11 @@ impl Set {
         {
             let mib = memory.total >> 20;
             because = because.with(&format!("the device has {mib} MiB, so this limits nothing"));
+        }
+        if let Some(limit) = served.hardware_limit
+            && settings.clients_meant() > Some(limit)
+        {
+            because = because.with(&format!("its daemon takes {limit} clients at most"));
         }
         let set = Self {
             name: served.record.name.clone(),
@@ -421,38 +424,6 @@ fn keep(changes: &[SettingChange], served: &Served, wanted: &Settings) -> Vec<Cl
         .filter(|client| may_be_any || !served.other_values(client, wanted).is_empty())
         .map(|client| ClientOf::of(served, client))
         .collect()
-}
-
-/// The settings of a daemon that differ from what they should be and can be changed while it runs: those recorded, or
-/// those that the daemon itself reports.
-pub(super) fn live_changes(served: &Served, wanted: &Settings) -> Vec<SettingChange> {
-    KEYS.iter()
-        .filter(|key| key.is_live())
-        .filter_map(|key| live_change(key, served, wanted))
-        .collect()
-}
-
-fn live_change(key: &SettingKey, served: &Served, wanted: &Settings) -> Option<SettingChange> {
-    let record = &served.record;
-    let mut change = SettingChange::of(key, &record.settings, wanted);
-    if change.is == change.wanted {
-        // Somebody else may have set another value in the daemon.
-        let reported = served.answered.as_ref()?;
-        change.is = format!("{} in the daemon", reported.difference(key, wanted)?);
-    }
-    if record.by_hand.iter().any(|by_hand| by_hand == key.name) {
-        change.is.push_str(" (set by hand)");
-    }
-    Some(change)
-}
-
-/// Returns a setting that differs from the wanted one and needs a restart, in words.
-fn needs_restart(served: &Served, wanted: &Settings) -> Option<String> {
-    KEYS.iter()
-        .filter(|key| matches!(key.update, Update::Restart))
-        .map(|key| SettingChange::of(key, &served.record.settings, wanted))
-        .find(|change| change.is != change.wanted)
-        .map(|change| change.to_string())
 }
 
 /// Plans new settings for the running daemons of devices; an empty plan if they have them.

@@ -79,6 +79,8 @@ pub struct DeviceAfter {
     pub multiprocessors: Option<u32>,
     /// Its memory in MiB; `None` if it is not known.
     pub memory_mib: Option<u64>,
+    /// The most clients that its daemon takes; `None` if that is not known.
+    pub client_limit: Option<u32>,
     /// Its name, and the settings of its daemon; `None` without one.
     pub daemon: Option<(String, Settings)>,
 }

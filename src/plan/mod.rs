@@ -21,6 +21,7 @@ mod prune;
 mod refusal;
 mod remarks;
 mod restart;
+mod setting_change;
 mod up;
 pub mod virtual_node;
 
@@ -39,4 +40,4 @@ pub use mig_mode::{Cost, Held, accounted_for};
 pub use private::private;
 pub use refusal::{Misfit, Obstacle, Refusal};
 pub use restart::{heal, is_healed, restart};
-pub use up::{up, up_in_part};
+pub use up::{selects, up, up_in_part};

@@ -1,12 +1,14 @@
-//! Remarks on the devices that a plan makes: what their layout leaves unused, and memory limits that limit nothing.
+//! Remarks on the devices that a plan makes: what their layout leaves unused, memory limits that limit
+//! nothing, and more clients than they take.
 
 use std::collections::BTreeMap;
 
 use super::layout::Layout;
 use super::up::Planner;
-use super::{Action, GpuPlan, Plan, served_by};
+use super::{Action, DeviceAfter, GpuPlan, Plan, Start, served_by};
 use crate::geometry::{Partition, Unused};
 use crate::host::{grouped, ranges};
+use crate::mps::ControlProgram;
 use crate::node::{Device, Gpu, Node, Served};
 use crate::settings::Serve;
 use crate::state::RunDir;
@@ -26,7 +28,14 @@ impl Plan {
         let mut remarks: Vec<String> = unused
             .map(|(gpus, unused)| format!("GPU {}: {unused}", ranges(&gpus)))
             .collect();
-        remarks.extend(self.loose_limits());
+        remarks.extend(self.remarks_on_limits(node));
+        remarks
+    }
+
+    /// Returns remarks on memory limits that limit nothing, and on devices that are meant for more clients than they take.
+    pub(super) fn remarks_on_limits(&self, node: &Node) -> Vec<String> {
+        let mut remarks = self.loose_limits();
+        remarks.extend(self.excess_clients(node.control_program()));
         remarks
     }
 
@@ -51,20 +60,15 @@ impl Plan {
     }
 
     /// Describes the memory limits above the memory of their device.
-    pub(super) fn loose_limits(&self) -> Vec<String> {
+    fn loose_limits(&self) -> Vec<String> {
         let mut loose: BTreeMap<_, Vec<&str>> = BTreeMap::new();
-        for plan in &self.gpus {
-            for start in plan.actions().filter_map(Action::as_start) {
-                let mut devices = plan.devices.iter();
-                let device = devices.find(|device| device.place == start.place);
-                let memory = device.and_then(|device| device.memory_mib);
-                let limit = start.settings.pinned_memory_limit;
-                if let Some((limit, memory)) = limit.zip(memory)
-                    && limit.bytes() > memory << 20
-                {
-                    let names = loose.entry((limit, memory)).or_default();
-                    names.push(&start.name);
-                }
+        for (start, device) in self.started_devices() {
+            let limit = start.settings.pinned_memory_limit;
+            if let Some((limit, memory)) = limit.zip(device.memory_mib)
+                && limit.bytes() > memory << 20
+            {
+                let names = loose.entry((limit, memory)).or_default();
+                names.push(&start.name);
             }
         }
         let loose = loose.into_iter().map(|((limit, memory), names)| {
@@ -75,6 +79,47 @@ impl Plan {
             )
         });
         loose.collect()
+    }
+
+    /// Describes the devices that are meant for more clients than they take.
+    fn excess_clients(&self, program: ControlProgram) -> Vec<String> {
+        let mut excess: BTreeMap<_, Vec<&str>> = BTreeMap::new();
+        for (start, device) in self.started_devices() {
+            let meant = start.settings.clients_meant();
+            if let Some((meant, limit)) = meant.zip(device.client_limit)
+                && meant > limit
+            {
+                let is_whole = device.profile.is_none();
+                let names = excess.entry((meant, limit, is_whole)).or_default();
+                names.push(&start.name);
+            }
+        }
+        let driver = match program.branch {
+            Some(branch) => format!("driver {branch}"),
+            None => "drivers before 590".to_owned(),
+        };
+        let excess = excess.into_iter().map(|((meant, limit, is_whole), names)| {
+            let is = if names.len() == 1 { "is" } else { "are" };
+            let names = names.join(", ");
+            let by = if is_whole { "" } else { ", by NVIDIA's MIG guide" };
+            format!(
+                "{names} {is} meant for {meant} clients, and {limit} are the most with {driver}{by}. Other programs get \
+                 CUDA error 46."
+            )
+        });
+        excess.collect()
+    }
+
+    /// The daemons that start, each with its device.
+    fn started_devices(&self) -> impl Iterator<Item = (&Start, &DeviceAfter)> {
+        self.gpus.iter().flat_map(|plan| {
+            let starts = plan.actions().filter_map(Action::as_start);
+            starts.filter_map(|start| {
+                let mut devices = plan.devices.iter();
+                let device = devices.find(|device| device.place == start.place)?;
+                Some((start, device))
+            })
+        })
     }
 }
 

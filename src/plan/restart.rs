@@ -168,7 +168,13 @@ fn reason_to_restart(served: &Served) -> Reason {
         }
         DaemonState::Fault if is_stuck(served) => "a GPU fault that has not cleared".into(),
         DaemonState::Fault => "a GPU fault".into(),
-        state => state.ailment().map_or(Reason::ASKED_FOR, Reason::from),
+        state => {
+            let mut faults = served.access.iter();
+            let fault = faults.find(|fault| fault.needs_restart());
+            let ailment = state.ailment().map(str::to_owned);
+            let because = ailment.or_else(|| fault.map(ToString::to_string));
+            because.map_or(Reason::ASKED_FOR, Reason::from)
+        }
     }
 }
 

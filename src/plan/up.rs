@@ -210,8 +210,10 @@ impl<'a> Planner<'a> {
             }
             layout.plan.after = SliceMap::new(gpu.units(), Vec::new());
         }
+        let clients = self.node.control_program().client_limit;
         let settings = whole.settings.as_ref();
-        let settings = settings.map(|settings| settings.on(|| gpu.size()));
+        let settings =
+            settings.map(|settings| settings.on(|| gpu.size().for_clients(Some(clients))));
         let limit = settings.as_deref().and_then(Settings::given_memory_limit);
         if let Some(limit) = limit
             && let Some(why) = no_program_starts(self.node, gpu, limit)
@@ -229,6 +231,7 @@ impl<'a> Planner<'a> {
             place: Place::Whole,
             profile: None,
             multiprocessors: None,
+            client_limit: Some(clients),
             memory_mib: gpu.memory.map(|memory| memory.total >> 20),
             name,
             span,
@@ -433,7 +436,7 @@ impl Planner<'_> {
     }
 }
 
-pub(super) fn selects(block: &Block, gpu: &Gpu) -> bool {
+pub fn selects(block: &Block, gpu: &Gpu) -> bool {
     let selector = &block.select;
     selector.selects(gpu.index, &gpu.uuid, &gpu.product, &gpu.pci)
 }

@@ -339,7 +339,7 @@ pub fn check_on_model(
     let plan = plan_on(&node, &one)?;
     let unused = plan.unused(&node).into_iter();
     let mut remarks: Vec<String> = unused.map(|(_, unused)| unused.to_string()).collect();
-    remarks.extend(plan.loose_limits());
+    remarks.extend(plan.remarks_on_limits(&node));
     Ok((Shape::of(plan.gpus.first(), node.gpus.first()), remarks))
 }
 

@@ -21,5 +21,6 @@ pub use names::{NameTemplate, Names, is_device_name};
 pub use schema::profile_schema;
 pub use selector::Selector;
 pub use wanted::{
-    Amount, MeasuredDevice, Measurement, Sharing, WantedProgram, WantedPrograms, is_program_name,
+    Amount, FIGURES, MeasuredDevice, Measurement, Sharing, WantedProgram, WantedPrograms,
+    is_program_name,
 };

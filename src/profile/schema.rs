@@ -7,6 +7,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::diagnostic::{ProfileError, Span};
 use super::read::{Noted, ProfileCheck};
+use super::wanted::FIGURES;
 use crate::host::nearest;
 use crate::settings::{KEYS, SettingForm, SettingKey};
 
@@ -258,7 +259,7 @@ impl<'a> Kind<'a> for f64 {
             DeValue::Float(number) => number.as_str().parse().ok(),
             _ => None,
         };
-        number.filter(|number: &f64| number.is_finite() && *number > 0.0)
+        number.filter(|number: &f64| FIGURES.contains(number))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Demands of programs, and figures that were measured: the file that `advise` reads and `compare --save` appends to.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -108,6 +109,19 @@ impl FromStr for MeasuredDevice {
     }
 }
 
+/// The numbers that can be figures of a program: also their sums and quotients are finite.
+pub const FIGURES: RangeInclusive<f64> = 1e-100..=1e100;
+
+/// Formats a figure without digits that mean nothing, as TOML takes it.
+fn six_digits(figure: f64) -> String {
+    let rounded = format!("{figure:.5e}").parse().unwrap_or(figure);
+    if (1e-6..1e15).contains(&rounded) {
+        rounded.to_string()
+    } else {
+        format!("{rounded:e}")
+    }
+}
+
 /// The table for a file of figures.
 impl fmt::Display for Measurement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -119,17 +133,15 @@ impl fmt::Display for Measurement {
             writeln!(f, "threads = {}", self.threads)?;
         }
         writeln!(f, "copies = {}", self.copies)?;
-        // Without digits that mean nothing.
-        let throughput = (self.throughput * 1e6).round() / 1e6;
-        writeln!(f, "throughput = {throughput}")?;
+        writeln!(f, "throughput = {}", six_digits(self.throughput))?;
         if self.counts_runs {
             writeln!(f, "counts = \"{RUNS}\"")?;
         }
-        if let Some(mib) = self.memory_mib {
+        if let Some(mib) = self.memory_mib.filter(|mib| *mib > 0) {
             writeln!(f, "memory = \"{mib}M\"")?;
         }
-        self.latency_ms
-            .map_or(Ok(()), |latency| writeln!(f, "latency_ms = {latency}"))
+        let latency = self.latency_ms.map(six_digits);
+        latency.map_or(Ok(()), |latency| writeln!(f, "latency_ms = {latency}"))
     }
 }
 
@@ -319,6 +331,30 @@ mod tests {
         let text = format!("{measured}\n{plain}");
         let read = WantedPrograms::parse(Path::new("figures.toml"), text).unwrap();
         assert_eq!(read.measured, [measured, plain]);
+    }
+
+    /// Each figure is written so that it is read as the same number, to six digits.
+    #[test]
+    fn figures_of_any_size_are_written() {
+        for (figure, text) in [
+            (1_234.567_89, "1234.57"),
+            (123_456_789.0, "123457000"),
+            (0.000_000_123_456_7, "1.23457e-7"),
+            (0.000_12, "0.00012"),
+            (1e15, "1e15"),
+            (9.999_999e99, "1e100"),
+            (1e-100, "1e-100"),
+        ] {
+            assert_eq!(six_digits(figure), text);
+            let file = format!(
+                "[[measured]]\nprogram = \"a\"\ngpu = \"a30\"\ndevice = \"1g\"\ncopies = 1\nthroughput = {text}\n"
+            );
+            let read = WantedPrograms::parse(Path::new("figures.toml"), file).unwrap();
+            assert_eq!(
+                read.measured[0].throughput.to_string(),
+                text.parse::<f64>().unwrap().to_string()
+            );
+        }
     }
 
     #[test]

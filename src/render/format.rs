@@ -21,6 +21,9 @@ pub fn gib(bytes: u64) -> String {
 
 /// Formats a number with three digits or more.
 pub fn figure(value: f64) -> String {
+    if value >= 1e15 || value > 0.0 && value < 1e-4 {
+        return format!("{value:.2e}");
+    }
     let decimals = match value {
         100.0.. => 0,
         10.0.. => 1,

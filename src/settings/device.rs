@@ -111,6 +111,12 @@ impl Settings {
         in_words(self)
     }
 
+    /// Returns the number of clients that the device is meant for: the larger one of `share` and `max-clients`.
+    pub fn clients_meant(&self) -> Option<u32> {
+        let share = self.share.map(|share| share.clients);
+        share.max(self.max_clients)
+    }
+
     /// Returns the memory limit that somebody has given: not one that follows from `share`.
     pub fn given_memory_limit(&self) -> Option<MemoryLimit> {
         let follows = self

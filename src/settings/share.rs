@@ -112,6 +112,9 @@ pub struct DeviceSize {
     pub multiprocessors: Option<Multiprocessors>,
     /// The memory that its clients can have, in MiB.
     pub memory: Option<u64>,
+    /// The most clients that its daemon takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clients: Option<u32>,
 }
 
 /// The memory that driver and server keep of a whole GPU, in MiB: this, and one part in [`KEPT_PART`] of it. Measured with
@@ -142,9 +145,10 @@ impl Multiprocessors {
         paired.max(self.least).min(self.all)
     }
 
-    /// Returns the number of clients that get all SMs in equal parts, if there is one near this number.
-    fn dividing(self, clients: u32) -> Option<u32> {
-        let near = (clients / 2).max(2)..=clients.saturating_mul(2).min(self.all);
+    /// Returns the number of clients, `most` at most, that get all SMs in equal parts, if there is one near this number.
+    fn dividing(self, clients: u32, most: u32) -> Option<u32> {
+        let largest = clients.saturating_mul(2).min(self.all).min(most);
+        let near = (clients / 2).max(2)..=largest;
         let fits = |candidate: &u32| {
             let each = self.all / candidate / 2 * 2;
             *candidate != clients && each >= self.least && self.all == each * candidate
@@ -162,6 +166,7 @@ impl DeviceSize {
         Self {
             multiprocessors,
             memory: memory.map(|mib| mib.saturating_sub(KEPT + mib / KEPT_PART)),
+            clients: None,
         }
     }
 
@@ -175,6 +180,16 @@ impl DeviceSize {
         Self {
             multiprocessors,
             memory: Some(each.saturating_sub(KEPT_OF_INSTANCE)),
+            clients: None,
+        }
+    }
+
+    /// Returns the size of a device whose daemon takes so many clients at most.
+    #[must_use]
+    pub fn for_clients(self, most: Option<u32>) -> Self {
+        Self {
+            clients: most,
+            ..self
         }
     }
 
@@ -238,7 +253,7 @@ pub(super) fn in_words(settings: &Settings) -> Option<String> {
     }
     if let (Some(each), Some(sms)) = (each, sms) {
         if !share.threads_are_given {
-            words.push_str(&remainder(each, sms, settings.oversubscribe, share.clients));
+            words.push_str(&remainder(each, sms, settings.oversubscribe, share));
         }
         if let Some(limit) = limit.filter(|limit| limit.bytes() >> 20 < context(each)) {
             let _ = write!(
@@ -251,26 +266,27 @@ pub(super) fn in_words(settings: &Settings) -> Option<String> {
     Some(words)
 }
 
-/// Describes how the parts of so many clients, with `each` SMs, add up to the device; empty if they are the device.
+/// Describes how the parts of a share, with `each` SMs, add up to the device; empty if they are the device.
 fn remainder(
     each: u32,
     sms: Multiprocessors,
     oversubscribe: Oversubscription,
-    clients: u32,
+    share: Share,
 ) -> String {
+    let (clients, limit) = (share.clients, share.device.clients.unwrap_or(u32::MAX));
     let given_out = each.saturating_mul(clients);
     if given_out > sms.all && oversubscribe > Oversubscription::NONE {
         let times = f64::from(given_out) / f64::from(sms.all);
         return format!("; the shares add up to {times:.1} times the SMs");
     }
     if given_out > sms.all {
-        let most = sms.all / each;
+        let most = (sms.all / each).min(limit);
         return format!(
             "; no client gets fewer than {each} SMs, so this is more than an equal part (share = {most} fits)"
         );
     }
     let uses_all = sms
-        .dividing(clients)
+        .dividing(clients, limit)
         .map_or_else(String::new, |other| format!(" (share = {other} uses all)"));
     match sms.all - given_out {
         0 => String::new(),

@@ -1,7 +1,9 @@
 //! Users and groups that the name service does not know any more, or knows by another id, or that it does not name. These
 //! tests run as root, and give the program another /etc/passwd and /etc/group.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
 
 use insta::assert_snapshot;
@@ -84,26 +86,266 @@ fn a_daemon_whose_user_is_gone_goes_on() {
     assert_eq!(sim.device("0")["state"], "ready");
 }
 
+/// The problems of `status`, as ids and texts.
+fn problems(status: &Value) -> Vec<(String, String)> {
+    let problems = status["problems"].as_array().unwrap().iter();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    problems
+        .map(|problem| (text(&problem["id"]), text(&problem["what"])))
+        .collect()
+}
+
+/// A name that belongs to another uid or gid, with the files of accounts in which it does.
+const RENUMBERED: [(&str, &str, &str); 2] = [
+    (
+        "user:nobody",
+        "/etc/passwd",
+        "sed s/^nobody:x:65534:/nobody:x:61000:/ /etc/passwd > \"$new\"",
+    ),
+    (
+        "group:nogroup",
+        "/etc/group",
+        "sed s/^nogroup:x:65534:/nogroup:x:61000:/ /etc/group > \"$new\"",
+    ),
+];
+
 #[test]
-fn a_user_with_another_uid_is_refused() {
+fn a_name_with_another_id_is_found_and_up_serves_the_new_one() {
+    needs_root!();
+    for (serve, file, script) in RENUMBERED {
+        let sim = serving(serve);
+        let before = sim.device("0");
+        let ran = |args: &[&str]| where_file_is(&sim, file, script, args);
+        let (what, name) = serve.split_once(':').unwrap();
+        let changed =
+            format!("the {what} {name} now has the id 61000, and its daemon serves 65534");
+        let status = ran(&["status", "--json"]).json();
+        let found = problems(&status);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].0, "user-changed");
+        let remedy = "`mig-mps restart 0` starts one that serves the new id";
+        assert_eq!(found[0].1, format!("{changed}: {remedy}"));
+        ran(&["status", "--exit-code"]).ended(3);
+        assert_contains(&ran(&["doctor"]).ended(3).stdout, &changed);
+        // What nobody has asked for serves nobody new.
+        sim.kill_daemon("0");
+        let healed = ran(&["heal"]).ended(1);
+        assert_contains(&healed.stderr, &changed);
+        sim.run(&["heal"]).ended(0);
+        let profile = sim.profile(&whole(&format!("serve = \"{serve}\"")));
+        let plan = ran(&["plan", profile.to_str().unwrap(), "--exit-code"]).ended(3);
+        assert_contains(&plan.stdout, &changed);
+        let up = ["up", profile.to_str().unwrap(), "--yes"];
+        ran(&up).ended(0);
+        assert_eq!(record(&sim)["served-id"], 61000);
+        let after = ran(&["status", "--json"]).json();
+        assert_eq!(problems(&after), []);
+        assert_ne!(after["devices"][0]["daemon_pid"], before["daemon_pid"]);
+        assert_contains(&ran(&up).ended(0).stderr, "Nothing to do");
+        // Where the name has its former id again, the remedy does what it says.
+        assert_eq!(problems(&sim.status())[0].0, "user-changed");
+        sim.run(&["restart", "0", "--yes"]).ended(0);
+        assert_eq!(record(&sim)["served-id"], NOBODY);
+        assert_eq!(problems(&sim.status()), []);
+    }
+}
+
+#[test]
+fn a_device_whose_user_is_gone_is_a_problem() {
     needs_root!();
     let sim = serving("user:nobody");
-    let before = sim.device("0");
-    let script = "sed s/^nobody:x:65534:/nobody:x:61000:/ /etc/passwd > \"$new\"";
-    let ran = where_file_is(&sim, "/etc/passwd", script, &["restart", "0", "--yes"]).ended(1);
-    assert_snapshot!(ran.stderr, @"
-    error: cannot start the daemon of 0: the user nobody now has the id 61000, and its daemon serves 65534
-    hint: mig-mps down DEVICE, and apply the profile again: then the device serves the new id
-    ");
-    assert_eq!(sim.device("0"), before);
-    let profile = sim.profile(&whole("serve = \"user:nobody\", nofile = 5000"));
-    let up = ["up", profile.to_str().unwrap(), "--yes"];
-    where_file_is(&sim, "/etc/passwd", script, &up).ended(1);
-    assert_eq!(sim.device("0"), before);
-    // The hint leads on.
-    sim.run(&["down", "0"]).ended(0);
-    where_file_is(&sim, "/etc/passwd", script, &up).ended(0);
-    assert_eq!(record(&sim)["served-id"], 61000);
+    let status = without_nobody(&sim, &["status", "--json"]).json();
+    let gone = "the user nobody is gone, and its daemon serves the id 65534: `mig-mps down 0` closes the device";
+    assert_eq!(
+        problems(&status),
+        [("user-changed".to_owned(), gone.to_owned())]
+    );
+    // A name service that does not answer says nothing of it.
+    let silent = without_answers(&sim, &["status", "--json"]).json();
+    assert_eq!(problems(&silent), []);
+    without_nobody(&sim, &["down", "0"]).ended(0);
+    assert_eq!(sim.device("0")["state"], "no daemon");
+}
+
+/// Gives a directory a list: pairs of kind and id with permissions.
+fn set_list(directory: &Path, attribute: &str, entries: &[(u8, u8, u32)]) {
+    let mut list = 2_u32.to_le_bytes().to_vec();
+    for (kind, permissions, id) in entries {
+        list.extend([*kind, 0, *permissions, 0]);
+        list.extend(id.to_le_bytes());
+    }
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(directory, attribute, &list, flags).unwrap();
+}
+
+const ACCESS: &str = "system.posix_acl_access";
+const DEFAULT: &str = "system.posix_acl_default";
+const NONE: u32 = u32::MAX;
+
+/// The list of a device of nobody's, with another mask and other entries.
+fn list_of_nobody(mask: u8, more: &[(u8, u8, u32)]) -> Vec<(u8, u8, u32)> {
+    let mut list = vec![(1, 7, NONE), (2, 1, NOBODY)];
+    list.extend(more.iter().filter(|(kind, ..)| *kind == 2));
+    list.push((4, 0, NONE));
+    list.extend(more.iter().filter(|(kind, ..)| *kind == 8));
+    list.extend([(16, mask, NONE), (32, 0, NONE)]);
+    list
+}
+
+/// Changes the permissions of a pipe directory.
+type Breaks<'a> = &'a dyn Fn(&Path);
+
+/// Who may enter the pipe directory is read back, and `up` mends it without a restart.
+#[test]
+fn other_permissions_of_a_pipe_directory_are_found_and_mended() {
+    needs_root!();
+    let others = [(2, 7, 61_001), (8, 1, 61_002)];
+    let mode = |mode: u32| {
+        move |pipe: &Path| fs::set_permissions(pipe, Permissions::from_mode(mode)).unwrap()
+    };
+    let list = |mask: u8, more: &'static [(u8, u8, u32)]| {
+        move |pipe: &Path| set_list(pipe, ACCESS, &list_of_nobody(mask, more))
+    };
+    let foreign: &'static [(u8, u8, u32)] = Box::leak(Box::new(others));
+    let to_group = |pipe: &Path| std::os::unix::fs::chown(pipe, None, Some(61_003)).unwrap();
+    let cases: [(&str, &str, Breaks<'_>); 8] = [
+        ("user:nobody", "its users may not enter it", &list(0, &[])),
+        ("user:nobody", "its users may not enter it", &mode(0o700)),
+        (
+            "user:nobody",
+            "the user 61001 may enter it",
+            &list(1, &foreign[..1]),
+        ),
+        (
+            "user:nobody",
+            "the user 61001 may write to it, the group 61002 may enter it",
+            &list(7, foreign),
+        ),
+        ("user:nobody", "every user may enter it", &mode(0o711)),
+        ("group:nogroup", "its users may not enter it", &mode(0o700)),
+        (
+            "group:nogroup",
+            "its users may not enter it, the group 61003 may enter it",
+            &to_group,
+        ),
+        ("one-at-a-time", "its users may not enter it", &mode(0o750)),
+    ];
+    for (serve, said, breaks) in cases {
+        let sim = serving(serve);
+        let before = sim.device("0");
+        let client = (serve != "group:nogroup").then(|| {
+            let mut app = sim.app_of_nobody("0", &["hold"]);
+            assert!(app.wait_up().ends_with("mps yes"), "{serve}");
+            app
+        });
+        breaks(Path::new(&sim.pipe("0")));
+        let said = format!("its pipe directory has other permissions: {said}");
+        let found = problems(&sim.status());
+        assert_eq!(found.len(), 1, "{serve}: {found:?}");
+        assert_eq!(found[0].0, "pipe-access");
+        assert!(found[0].1.starts_with(&said), "{serve}: {found:?}");
+        sim.run(&["status", "--exit-code"]).ended(3);
+        assert_contains(&sim.run(&["doctor"]).ended(3).stdout, &said);
+        let text = whole(&format!("serve = \"{serve}\""));
+        let profile = sim.profile(&text);
+        let plan = sim.run(&["plan", profile.to_str().unwrap(), "--exit-code"]);
+        assert_contains(&plan.ended(3).stdout, &said);
+        // Where others could write, the files may be theirs: a restart makes another directory.
+        let needs_restart = said.contains("write");
+        if needs_restart {
+            drop(client);
+            sim.up(&text, &["--yes"]).ended(0);
+        } else {
+            sim.up(&text, &[]).ended(0);
+            if let Some(client) = client {
+                assert!(client.finish().status.success());
+            }
+        }
+        assert_eq!(problems(&sim.status()), [], "{serve}");
+        let after = &sim.device("0")["daemon_pid"];
+        assert_eq!(*after != before["daemon_pid"], needs_restart, "{said}");
+        sim.up_does_nothing(&text);
+        if serve != "group:nogroup" {
+            sim.app_of_nobody("0", &["run", "0"]).wait_up();
+        }
+    }
+}
+
+/// Nothing is made in a directory into which every user may write, so the remedy comes first.
+#[test]
+fn a_pipe_directory_that_every_user_may_write_to_is_closed_by_the_remedy() {
+    needs_root!();
+    let sim = serving("all");
+    let pipe = fs::canonicalize(sim.pipe("0")).unwrap();
+    fs::set_permissions(&pipe, Permissions::from_mode(0o757)).unwrap();
+    let found = problems(&sim.status());
+    let said = "its pipe directory has other permissions: every user may write to it; ";
+    let remedy = format!("chmod go-w {}", pipe.display());
+    let what = format!("{said}`{remedy}` ends that");
+    assert_eq!(found, [("pipe-access".to_owned(), what)]);
+    sim.up_does_nothing(&whole("serve = \"all\""));
+    testkit::shell(remedy).ended(0);
+    assert_eq!(problems(&sim.status()), []);
+}
+
+/// A user has taken the pipe directory: a restart makes another one.
+#[test]
+fn a_pipe_directory_of_another_user_is_replaced() {
+    needs_root!();
+    let sim = serving("user:nobody");
+    std::os::unix::fs::chown(sim.pipe("0"), Some(61_001), None).unwrap();
+    let found = problems(&sim.status());
+    let said = "its pipe directory belongs to 61001: `mig-mps restart 0` starts another in a new directory";
+    assert_eq!(found, [("pipe-access".to_owned(), said.to_owned())]);
+    let text = whole("serve = \"user:nobody\"");
+    sim.up(&text, &["--yes"]).ended(0);
+    assert_eq!(problems(&sim.status()), []);
+    sim.up_does_nothing(&text);
+}
+
+/// A list that entries of a directory inherit neither keeps a server from starting nor lets anybody in.
+#[test]
+fn inherited_lists_do_no_harm() {
+    needs_root!();
+    for serve in ["user:nobody", "group:nogroup", "one-at-a-time", "all"] {
+        let sim = Sim::with("h200", 1);
+        let inherited = [
+            (1, 7, NONE),
+            (2, 7, 61_001),
+            (4, 5, NONE),
+            (16, 7, NONE),
+            (32, 5, NONE),
+        ];
+        for directory in [sim.node.run_dir(), sim.node.log_dir()] {
+            fs::create_dir_all(directory).unwrap();
+            set_list(directory, DEFAULT, &inherited);
+        }
+        sim.up(&whole(&format!("serve = \"{serve}\"")), &[])
+            .ended(0);
+        assert_eq!(problems(&sim.status()), [], "{serve}");
+        let logs = sim.node.log_dir().join(sim.uuid("0"));
+        let pipe = fs::canonicalize(sim.pipe("0")).unwrap();
+        let log = logs.join("control.log");
+        let own = [pipe.as_path(), pipe.parent().unwrap(), &logs, &log];
+        for path in own {
+            let list = |attribute: &str| {
+                let mut value = [0; 512];
+                let length = rustix::fs::getxattr(path, attribute, &mut value[..]);
+                length
+                    .map(|length| value[..length].to_vec())
+                    .unwrap_or_default()
+            };
+            assert_eq!(
+                list(DEFAULT),
+                Vec::<u8>::new(),
+                "{serve} {}",
+                path.display()
+            );
+            let id = 61_001_u32.to_le_bytes();
+            let names = list(ACCESS).windows(4).any(|bytes| bytes == id);
+            assert!(!names, "{serve} {}", path.display());
+        }
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! As many clients as a device takes, and one more.
 
 use serde_json::json;
-use testkit::{App, Sim, assert_contains};
+use testkit::{App, Sim, assert_contains, whole};
 
 #[test]
 fn forty_eight_clients_are_shown_and_the_next_is_refused() {
@@ -66,4 +66,163 @@ fn more_clients_than_the_device_is_meant_for_are_reported() {
     let text = sim.run(&["status", "--columns", "clients"]).ended(0).stdout;
     assert_contains(&text, "2/1");
     drop((first, second));
+}
+
+/// The figures of two programs, each of 30 copies on a hundredth of the whole GPU.
+const THIRTY_EACH: &str = "
+[[program]]
+name = \"a\"
+copies = 30
+share = true
+[[program]]
+name = \"b\"
+copies = 30
+share = true
+[[measured]]
+program = \"a\"
+gpu = \"a100-80gb\"
+device = \"whole\"
+threads = 1
+copies = 30
+throughput = 30
+[[measured]]
+program = \"b\"
+gpu = \"a100-80gb\"
+device = \"whole\"
+threads = 1
+copies = 30
+throughput = 30
+";
+
+/// Every place in which clients are promised knows how many the daemon takes.
+#[test]
+fn no_more_clients_are_promised_than_the_daemon_takes() {
+    let sim = Sim::with("a100-80gb", 1);
+    let path = sim.profile(&whole("serve = \"all\", share = 60"));
+    let profile = path.to_str().unwrap();
+    let meant = "0 is meant for 60 clients, and 48 are the most with driver 580.";
+    let check = sim.run(&["check", profile]).ended(0);
+    assert_contains(&check.stderr, meant);
+    assert!(!check.stdout.contains(" 60 "), "{check:?}");
+    let planned = sim.run(&["plan", profile]).ended(0);
+    assert_contains(&planned.stderr, meant);
+    let of_model = sim.run(&["check", profile, "--gpu", "a100-80gb"]).ended(0);
+    assert_contains(&of_model.stderr, "48 are the most with drivers before 590.");
+    let document = sim.run(&["check", profile, "--json"]).json();
+    let device = &document["gpus"][0]["devices"][0];
+    assert_eq!(
+        (&device["share"], &device["client_limit"]),
+        (&json!(60), &json!(48))
+    );
+    assert_contains(
+        &sim.up(&whole("serve = \"all\", share = 60"), &[])
+            .ended(0)
+            .stderr,
+        meant,
+    );
+    assert_eq!(sim.device("0")["client_limit"], 48);
+    let gres = sim.run(&["slurm", "gres", "--node", "n1"]).stdout;
+    assert!(!gres.contains("60"), "{gres}");
+    // 54 clients would use all SMs.
+    let at_limit = sim.run(&["set", "0", "share=48"]).ended(0).stdout;
+    assert_contains(&at_limit, "12 SMs are in no share");
+    assert!(!at_limit.contains("share = 54"), "{at_limit}");
+    assert!(!at_limit.contains("at most"), "{at_limit}");
+    for setting in ["share=49", "max-clients=60"] {
+        let set = sim.run(&["set", "0", setting]).ended(0).stdout;
+        assert_contains(&set, "its daemon takes 48 clients at most");
+    }
+    // Sixty copies would be known to be too many.
+    let refused = sim
+        .run(&["run", "-n", "60", "0", "--", "true"])
+        .ended(125)
+        .stderr;
+    assert_contains(&refused, "0 takes 48 clients, and not 60");
+    let by_hand = sim.profile(&whole("max-clients = 50"));
+    let check = sim
+        .run(&["check", by_hand.to_str().unwrap()])
+        .ended(0)
+        .stderr;
+    assert_contains(
+        &check,
+        "0 is meant for 50 clients, and 48 are the most with driver 580.",
+    );
+}
+
+/// NVIDIA's MIG guide documents a proportional part of the clients for MIG devices.
+#[test]
+fn a_mig_device_takes_its_part_of_the_clients() {
+    let sim = Sim::with("a100-80gb", 1);
+    let profile = "[mps]\nserve = \"all\"\nshare = 7\n[[gpu]]\nselect = { all = true }\n\
+                   devices = [ { profile = \"1g\" }, { profile = \"3g\", compute = [\"1c\", \"2c\"] } ]\n";
+    let said = sim.up(profile, &[]).ended(0).stderr;
+    let meant =
+        "are meant for 7 clients, and 6 are the most with driver 580, by NVIDIA's MIG guide.";
+    assert_contains(&said, meant);
+    let limits = |status: &serde_json::Value| {
+        let devices = status["devices"].as_array().unwrap().iter();
+        let limits = devices.map(|device| {
+            (
+                device["profile"].as_str().unwrap().to_owned(),
+                device["client_limit"].as_u64(),
+            )
+        });
+        limits.collect::<std::collections::BTreeMap<_, _>>()
+    };
+    let status = sim.status();
+    let found = limits(&status);
+    assert_eq!(found["1g.10gb"], Some(6));
+    assert_eq!(found["1c.3g.40gb"], Some(6));
+    assert_eq!(found["2c.3g.40gb"], Some(7));
+    let small = status["devices"].as_array().unwrap().iter();
+    let small = small
+        .clone()
+        .find(|device| device["profile"] == "1g.10gb")
+        .unwrap();
+    let name = small["name"].as_str().unwrap();
+    let clients: Vec<App> = (0..6).map(|_| sim.client(name)).collect();
+    let full = sim.status();
+    assert_eq!(
+        full["remarks"][0]["id"], "clients-full",
+        "{}",
+        full["remarks"]
+    );
+    assert_contains(&sim.app(name, &["hold"]).finish().output, "malloc err 46");
+    let text = sim
+        .run(&["status", "--columns", "name,clients"])
+        .ended(0)
+        .stdout;
+    assert_contains(&text, "6/6");
+    drop(clients);
+}
+
+#[test]
+fn advice_puts_no_more_copies_on_a_device_than_it_takes() {
+    let sim = Sim::with("a100-80gb", 2);
+    let path = sim.node.dir().join("wanted.toml");
+    let advise = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        sim.run(&["advise", path.to_str().unwrap(), "--json"])
+    };
+    let apart = advise(THIRTY_EACH).json();
+    let used: usize = apart["gpus"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|gpus| gpus["indices"].as_array().unwrap().len())
+        .sum();
+    assert_eq!(used, 2, "{apart:#}");
+    let twenty = advise(&THIRTY_EACH.replace("30", "24")).json();
+    let used: usize = twenty["gpus"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|gpus| gpus["indices"].as_array().unwrap().len())
+        .sum();
+    assert_eq!(used, 1, "{twenty:#}");
+    let refused = advise(&THIRTY_EACH.replace("30", "49")).ended(5);
+    assert_contains(
+        &refused.stderr,
+        "a has figures only for more copies than a device takes clients",
+    );
 }

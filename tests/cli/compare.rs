@@ -372,3 +372,74 @@ fn an_interrupt_ends_it_whatever_keeps_the_output_open() {
     }
     let _ = compare.end().ended(130);
 }
+
+/// Saved figures are those that `advise` reads, whatever a program prints.
+#[test]
+fn figures_of_any_size_are_saved_as_advise_reads_them() {
+    let sim = Sim::whole("");
+    let figures = sim.node.dir().join("figures.toml");
+    let path = figures.to_str().unwrap();
+    let compare = |printed: &str| {
+        let script = format!("cuda-app run 0.8 > /dev/null; printf '{printed}'");
+        let options = [
+            "-n",
+            "1,2",
+            "--rounds",
+            "1",
+            "--seconds",
+            "1",
+            "--save",
+            path,
+            "--program",
+            "p",
+        ];
+        sim.run(
+            &[
+                &["compare", "--json"],
+                &options[..],
+                &["--", "sh", "-c", &script],
+            ]
+            .concat(),
+        )
+    };
+    // The last two are no rates: the runs are counted.
+    let printed = [
+        "latency_ms 1e-7\\n0.0000001",
+        "latency_ms 1e90\\n1e90",
+        "123456.789",
+        "1e308",
+        "NaN",
+    ];
+    for (nth, printed) in printed.into_iter().enumerate() {
+        let ran = compare(printed).ended(0);
+        let document = ran.json();
+        for compared in document["comparisons"].as_array().unwrap() {
+            for number in ["least", "mean", "greatest"] {
+                assert!(
+                    compared["speed_up"][number].is_f64(),
+                    "{printed}: {compared:#}"
+                );
+            }
+        }
+        let saved = std::fs::read_to_string(&figures).unwrap();
+        assert_eq!(saved.matches("[[measured]]").count(), 2 * (nth + 1));
+        // Of figures that it cannot read, advise takes none.
+        let wanted = sim.node.dir().join("wanted.toml");
+        std::fs::write(&wanted, "[[program]]\nname = \"p\"\ncopies = 2\n").unwrap();
+        let wanted = wanted.to_str().unwrap();
+        let advice = sim.run(&["advise", wanted, "--measured", path, "--json"]);
+        assert!(
+            advice.ended(0).json()["programs"][0]["rate"].is_f64(),
+            "{saved}"
+        );
+    }
+    let saved = std::fs::read_to_string(&figures).unwrap();
+    for line in [
+        "throughput = 1e-7\n",
+        "throughput = 2e-7\n",
+        "throughput = 123457\n",
+        "latency_ms = 1e90\n",
+    ] {
+        assert_contains(&saved, line);
+    }
+}

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use testkit::{SMALL, Sim, assert_contains, is_shipped, shell, without_gpu};
 
 /// The documents with a schema of their own; that of `up` is that of every command that changes the node.
-const DOCUMENTS: [&str; 13] = [
+pub(super) const DOCUMENTS: [&str; 13] = [
     "list", "status", "logs", "doctor", "verify", "compare", "advise", "env", "plan", "up",
     "check", "models", "error",
 ];
@@ -29,7 +29,7 @@ fn schema(document: &str) -> Value {
 
 /// Asserts that something keeps to the schema of a document.
 #[track_caller]
-fn keeps_to(value: &Value, document: &str) {
+pub(super) fn keeps_to(value: &Value, document: &str) {
     let validator = jsonschema::validator_for(&schema(document)).unwrap();
     let errors: Vec<String> = validator
         .iter_errors(value)

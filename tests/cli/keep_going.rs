@@ -12,11 +12,11 @@ const KEEP_GOING: [&str; 2] = ["--yes", "--keep-going"];
 /// The beginning of the error.
 const IN_PART: &str = "error: the profile was applied in part; left out:\n  ";
 
-/// The remarks of `status` on what is missing: the device and the sentence.
+/// The problems of `status` about what is missing: the device and the sentence.
 fn missing(sim: &Sim) -> Vec<(Value, String)> {
     let status = sim.status();
-    let remarks = status["remarks"].as_array().unwrap().iter();
-    remarks
+    let problems = status["problems"].as_array().unwrap().iter();
+    problems
         .filter(|remark| remark["id"] == "profile-incomplete")
         .map(|remark| {
             let what = remark["what"].as_str().unwrap();
@@ -30,6 +30,7 @@ fn missing(sim: &Sim) -> Vec<(Value, String)> {
 fn is_left_out(sim: &Sim, profile: &str, why: &str) -> Ran {
     let ran = sim.up(profile, &KEEP_GOING).ended(1);
     assert_contains(&ran.stderr, &format!("{IN_PART}{why}"));
+    sim.run(&["status", "--exit-code"]).ended(3);
     let missing = missing(sim);
     assert_eq!(missing.len(), 1, "{missing:?}");
     assert!(
@@ -232,7 +233,8 @@ fn gpus_that_exchange_names_are_put_back_together() {
             (&json!(gpu), &json!("2g.20gb"))
         );
     }
-    assert_eq!(missing(&sim).len(), 2);
+    // Nothing of it was applied.
+    is_complete(&sim);
     sim.up(&exchanged, &KEEP_GOING).ended(0);
     assert_eq!(sim.device("a")["gpu"], 1);
     is_complete(&sim);
@@ -450,16 +452,78 @@ fn a_name_that_a_gpu_in_use_keeps_is_given_to_nobody_else() {
     is_complete(&sim);
 }
 
-/// The daemon from before goes on, and that is not what the profile says.
+/// The daemon from before goes on, and the profile that was applied is still the one from before.
 #[test]
 fn a_daemon_for_somebody_else_is_not_what_was_asked_for() {
     needs_root!();
     let sim = Sim::served("h200", 1, &whole("serve = \"user:nobody\""));
     let profile = whole("serve = \"user:nobdy\"");
-    is_left_out(
-        &sim,
-        &profile,
-        "0: there is no user \"nobdy\" on this machine\n",
-    );
+    let ran = sim.up(&profile, &KEEP_GOING).ended(1);
+    let why = "error: nothing of the profile could be applied; left out:\n  \
+               0: there is no user \"nobdy\" on this machine\n";
+    assert_contains(&ran.stderr, why);
+    assert_eq!(applied(&sim), whole("serve = \"user:nobody\""));
+    is_complete(&sim);
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
+}
+
+/// A profile for one whole GPU.
+fn one_gpu(index: u32, settings: &str) -> String {
+    format!("[[gpu]]\nselect = {{ index = [{index}] }}\nmig = false\nmps = {{ {settings} }}\n")
+}
+
+/// The text of the profile that `up` would apply again.
+fn applied(sim: &Sim) -> String {
+    sim.run(&["profiles", "--applied"]).ended(0).stdout
+}
+
+/// A profile of which nothing was applied is not the applied one, whatever was there before, and nothing is said of its
+/// devices.
+#[test]
+fn a_profile_of_which_nothing_was_applied_is_not_recorded() {
+    let nothing = "error: nothing of the profile could be applied; left out:\n";
+    let sim = Sim::with("h100-80gb-sxm", 2);
+    let first = one_gpu(0, "");
+    sim.up(&first, &[]).ended(0);
+    let second = one_gpu(1, "");
+    let other = one_gpu(0, "nofile = 5000");
+    for (profile, fault) in [
+        (&second, "daemon start"),
+        (&other, "daemon start"),
+        (&one_gpu(0, "serve = \"user:nobdy\""), ""),
+    ] {
+        if !fault.is_empty() {
+            sim.node.fault(fault).nth(1).fails(1).unwrap();
+        }
+        let ran = sim.up(profile, &KEEP_GOING).ended(1);
+        if rustix::process::geteuid().is_root() || !fault.is_empty() {
+            assert_contains(&ran.stderr, nothing);
+        }
+        assert!(!ran.stderr.contains("one user at a time"), "{ran:?}");
+        assert!(!ran.stderr.contains("mig-mps status names"), "{ran:?}");
+        assert_eq!(applied(&sim), first, "{ran:?}");
+        is_complete(&sim);
+        assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
+    }
+    sim.up(&second, &KEEP_GOING).ended(0);
+    assert_eq!(applied(&sim), second);
+}
+
+/// The remarks of `up` on its devices are about those that started.
+#[test]
+fn of_devices_that_did_not_start_nothing_is_said() {
+    let sim = Sim::with("h100-80gb-sxm", 2);
+    sim.node.fault("daemon start").nth(1).fails(1).unwrap();
+    let serve = |index, serve: &str| one_gpu(index, &format!("serve = \"{serve}\""));
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let profile = serve(0, "one-at-a-time") + &serve(1, "one-at-a-time");
+    let ran = sim.up(&profile, &KEEP_GOING).ended(1);
+    assert_contains(&ran.stderr, "These devices serve one user at a time");
+    sim.run(&["down"]).ended(0);
+    sim.node.fault("daemon start").fails(1).unwrap();
+    let only = serve(0, "one-at-a-time");
+    let ran = sim.up(&only, &KEEP_GOING).ended(1);
+    assert!(!ran.stderr.contains("one user at a time"), "{ran:?}");
 }

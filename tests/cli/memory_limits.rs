@@ -155,15 +155,44 @@ fn a_client_over_its_limit_is_a_fault_and_the_remedy_ends_it() {
     assert!(full.finish().status.success());
 }
 
-/// A limit that is set live holds for programs that start afterwards.
+/// A limit that is set live holds for programs that start afterwards: an older one keeps to the limit with which it started.
 #[test]
-fn a_client_that_is_older_than_the_limit_is_found_too() {
+fn a_client_that_is_older_than_the_limit_is_not_accused() {
     let sim = limited();
     let older = client(&sim, "", &["1500"]);
-    sim.run(&["set", "0", "pinned-memory-limit=1G"]).ended(0);
-    let found = problems(&sim);
-    assert_eq!(found[0]["id"], "memory-over-limit", "{found:?}");
-    sim.run(&["set", "0", "pinned-memory-limit=none"]).ended(0);
+    let over = client(&sim, "1=4G", &["6000"]);
+    let accused = || {
+        let found = problems(&sim);
+        let ids = found.iter().map(|one| one["id"].as_str().unwrap());
+        assert!(ids.clone().all(|id| id == "memory-over-limit"), "{found:?}");
+        found
+            .iter()
+            .map(|one| one["what"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let metrics = || sim.run(&["metrics"]).ended(0).stdout;
+    let counted = "mig_mps_device_clients_over_memory_limit{device=\"0\"} 1\n";
+    for limit in ["1G", "none", "1G", "768M"] {
+        let set = format!("pinned-memory-limit={limit}");
+        sim.run(&["set", "0", &set]).ended(0);
+        // The one that lifted its limit has more than it had by any limit.
+        let what = accused();
+        assert_eq!(what.len(), 1, "{limit}: {what:?}");
+        let named = format!("pid {} (", over.pid());
+        assert!(what[0].starts_with(&named), "{what:?}");
+        assert_contains(&what[0], "more than the pinned-memory-limit of 2G: ");
+        assert_contains(&metrics(), counted);
+    }
+    // What starts now is held to the present limit.
+    let newer = client(&sim, "1=4G", &["1200"]);
+    assert_eq!(accused().len(), 2);
+    assert_contains(&accused()[1], "more than the pinned-memory-limit of 768M: ");
+    drop(over);
+    assert!(newer.finish().status.success());
+    // A profile changes limits as `set` does.
+    sim.up(&whole("pinned-memory-limit = \"640M\""), &[])
+        .ended(0);
+    sim.await_state("0", "ready");
     assert_eq!(sim.status()["problems"], json!([]));
     assert!(older.finish().status.success());
 }

@@ -36,6 +36,7 @@ mod ignored;
 mod import;
 mod init;
 mod json;
+mod json_extremes;
 mod keep_going;
 mod kept_pipe;
 mod kill;

@@ -246,3 +246,31 @@ fn nothing_that_users_write_steers_the_terminal() {
         assert!(!all.contains(steers), "{args:?}: {all:?}");
     }
 }
+
+/// One list says what a problem is: that of the faults.
+#[test]
+fn help_lists_what_counts_as_a_problem() {
+    let help = testkit::without_gpu(&["status", "--help"], "")
+        .ended(0)
+        .stdout;
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    let file: toml::Table = toml::from_str(include_str!("../../src/node/faults.toml")).unwrap();
+    let faults = file["fault"].as_array().unwrap().iter();
+    let ids = |list: &'static str| {
+        faults
+            .clone()
+            .filter(move |fault| {
+                fault
+                    .get("status")
+                    .is_some_and(|own| own.as_str() == Some(list))
+            })
+            .map(|fault| fault["id"].as_str().unwrap())
+    };
+    assert!(ids("problem").count() > 20 && ids("remark").count() > 5);
+    for id in ids("problem") {
+        assert!(help.contains(id), "{id}: {help}");
+    }
+    for id in ids("remark") {
+        assert!(!help.contains(id), "{id}: {help}");
+    }
+}

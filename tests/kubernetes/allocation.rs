@@ -88,6 +88,19 @@ fn a_name_that_kubernetes_refuses_is_not_offered() {
     );
 }
 
+/// More pods would get CUDA error 46.
+#[test]
+fn no_more_shares_are_offered_than_the_daemon_takes() {
+    let profile = "[mps]\nserve = \"all\"\n[[gpu]]\nselect = { index = [0] }\nmig = false\nmps = { share = 60 }\n\
+                   [[gpu]]\nselect = { index = [1] }\ndevices = [ { profile = \"1g\", mps = { share = 7 } } ]\n";
+    let sim = Sim::served("a100-80gb", 2, profile);
+    assert_snapshot!(list(&sim).stdout, @"
+    RESOURCE            DEVICE  SHARES  HEALTH
+    mig-mps.io/gpu      0           48  healthy
+    mig-mps.io/1g.10gb  1.0          6  healthy
+    ");
+}
+
 #[test]
 fn a_share_is_near_the_numa_node_of_its_gpu() {
     let sim = Sim::served("h200", 2, testkit::WHOLE);

@@ -5,7 +5,7 @@ use crate::plan::virtual_node::{EmptyNode, GpuGroup};
 use crate::profile::{Amount, MeasuredDevice, Measurement, Sharing, WantedProgram};
 use crate::settings::DeviceSize;
 
-use super::request::{memory_of, plain};
+use super::request::{memory_of, plain, slices_of};
 
 /// Figures of a program on a device of one of the groups.
 #[derive(Clone, Debug)]
@@ -54,6 +54,11 @@ pub fn usable(
         figures,
         |row| program.sharing != Sharing::Alone || row.measured.copies == 1,
         "shares no device, and has no figures for a single copy",
+    )?;
+    let figures = kept(
+        figures,
+        |row| row.measured.copies <= client_limit(node, row.group, &row.measured.device),
+        "has figures only for more copies than a device takes clients",
     )?;
     kept(
         figures,
@@ -163,6 +168,17 @@ fn has_memory(node: &EmptyNode, program: &WantedProgram, figure: &Figure) -> boo
     let used = row.memory_mib.filter(|_| row.is_interpolated).unwrap_or(0);
     let each = size.mib_of_each(row.copies);
     used <= has && each.is_none_or(|each| program.memory_mib <= each)
+}
+
+/// Returns the most clients of a device on the GPUs of a group.
+pub fn client_limit(node: &EmptyNode, group: usize, device: &MeasuredDevice) -> u32 {
+    let program = node.node.control_program();
+    match device {
+        MeasuredDevice::Whole => program.client_limit,
+        MeasuredDevice::Instance(name) => {
+            program.client_limit_of_instance(name.slices(), slices_of(&node.groups[group]))
+        }
+    }
 }
 
 /// Returns figures for the instance profiles between two that were measured with as many copies.

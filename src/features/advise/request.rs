@@ -11,7 +11,7 @@ use crate::host::count;
 use crate::plan::virtual_node::{EmptyNode, GpuGroup};
 use crate::profile::{Amount, MeasuredDevice, Measurement, Sharing, WantedProgram, WantedPrograms};
 
-use super::figures::{Figure, usable};
+use super::figures::{Figure, client_limit, usable};
 use super::solver::{
     Demand, Found, GpuLayout, Load, Offer, PARTS, Problem, Size, Solution, fewest_gpus, smallest,
 };
@@ -150,13 +150,18 @@ impl<'a> AdviceRequest<'a> {
                 device: MeasuredDevice::Whole,
                 slices: slices_of(group),
                 memory_mib: memory_of(group),
+                clients: client_limit(self.node, nth, &MeasuredDevice::Whole),
             });
             let mut instances: Vec<Size> = plain(group)
-                .map(|profile| Size {
-                    group: nth,
-                    device: MeasuredDevice::Instance(profile.name.clone()),
-                    slices: profile.slices,
-                    memory_mib: profile.memory_mib,
+                .map(|profile| {
+                    let device = MeasuredDevice::Instance(profile.name.clone());
+                    Size {
+                        group: nth,
+                        clients: client_limit(self.node, nth, &device),
+                        device,
+                        slices: profile.slices,
+                        memory_mib: profile.memory_mib,
+                    }
                 })
                 .collect();
             instances.sort_by_key(|size| Reverse((size.slices, size.memory_mib)));
@@ -210,6 +215,7 @@ impl<'a> AdviceRequest<'a> {
                     tenths.min(PARTS)
                 },
                 memory_mib: measured.memory_mib.unwrap_or(0).max(wanted_mib),
+                copies: measured.copies,
                 supply: match program.amount {
                     // Not infinite for a rate next to nothing.
                     Amount::Rate(rate) => (measured.throughput / rate).min(1e9),
@@ -224,7 +230,8 @@ impl<'a> AdviceRequest<'a> {
             !all.iter().any(|other| {
                 let is_as_good = other.size == one.size
                     && other.parts <= one.parts
-                    && (other.memory_mib <= one.memory_mib || one.parts == PARTS)
+                    && (other.memory_mib <= one.memory_mib && other.copies <= one.copies
+                        || one.parts == PARTS)
                     && other.supply >= one.supply;
                 let is_better = other.parts < one.parts || other.supply > one.supply;
                 is_as_good && other.row != one.row && (is_better || other.row < one.row)
@@ -270,7 +277,7 @@ pub fn memory_of(group: &GpuGroup) -> u64 {
 }
 
 /// Returns the compute slices of a whole GPU.
-fn slices_of(group: &GpuGroup) -> u32 {
+pub fn slices_of(group: &GpuGroup) -> u32 {
     let slices = group.profiles.iter().map(|profile| profile.slices);
     slices.max().unwrap_or(1)
 }

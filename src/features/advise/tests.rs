@@ -171,8 +171,10 @@ fn on_device(problem: &Problem, size: usize) -> BTreeSet<Supplies> {
                     problem.demands[*other].friends.contains(&demand)
                         && problem.demands[demand].friends.contains(other)
                 };
+                let copies: u32 = loads.iter().map(|load| with(load).copies).sum();
                 let fits = loads.is_empty()
                     || parts + offer.parts <= PARTS
+                        && copies + offer.copies <= problem.sizes[size].clients
                         && memory + offer.memory_mib <= problem.sizes[size].memory_mib;
                 if offer.size == size && fits && loads.iter().all(are_friends) {
                     let loads = [loads.as_slice(), &[(demand, nth)]].concat();
@@ -301,6 +303,7 @@ proptest! {
             let offers = loads.iter().map(|load| &problem.demands[load.demand].offers[load.offer]);
             prop_assert!(offers.clone().all(|offer| offer.size == *size));
             prop_assert!(offers.clone().map(|offer| offer.parts).sum::<u32>() <= PARTS);
+            prop_assert!(offers.clone().map(|offer| offer.copies).sum::<u32>() <= problem.sizes[*size].clients);
             let memory = offers.map(|offer| offer.memory_mib).sum::<u64>();
             prop_assert!(loads.len() == 1 || memory <= problem.sizes[*size].memory_mib);
             for load in loads {

@@ -147,7 +147,6 @@ fn devices(shapes: &[&Shape], width: usize) -> String {
         let settings = device.daemon.as_ref().map(|(_, settings)| settings);
         let threads = settings.map(|settings| settings.active_thread_percentage);
         let limit = settings.and_then(|settings| settings.pinned_memory_limit);
-        let clients = settings.and_then(|settings| settings.max_clients);
         table.row(vec![
             shown_or(device.profile.as_ref(), "whole GPU"),
             shown_or(device.place.placement().map(Placement::range), "-"),
@@ -157,7 +156,7 @@ fn devices(shapes: &[&Shape], width: usize) -> String {
             shown_or(settings.map(|settings| settings.server), "-"),
             shown_or(threads.map(|threads| format!("{threads}%")), "-"),
             shown_or(limit, "-"),
-            shown_or(clients, "-"),
+            shown_or(client_limit(device), "-"),
             if names.is_empty() {
                 "no daemon".to_owned()
             } else {
@@ -170,6 +169,13 @@ fn devices(shapes: &[&Shape], width: usize) -> String {
         let _ = writeln!(text, "{}", fitted(&group[0], width));
     }
     text
+}
+
+/// Returns the most clients that a device takes, or `max-clients` if that is less; `None` without that setting.
+fn client_limit(device: &DeviceAfter) -> Option<u32> {
+    let (_, settings) = device.daemon.as_ref()?;
+    let meant = settings.max_clients?;
+    Some(device.client_limit.map_or(meant, |limit| limit.min(meant)))
 }
 
 /// Describes what each client gets of a device with a share.
@@ -355,6 +361,8 @@ struct PlannedDevice {
     pinned_memory_limit_bytes: Option<u64>,
     /// The setting `max-clients`; null if it is not set.
     max_clients: Option<u32>,
+    /// The most clients that it takes; null if that is not known.
+    client_limit: Option<u32>,
     /// The setting `share`; null without a share.
     share: Option<u32>,
     /// The part of each client by `share`, in words; null without a share.
@@ -377,6 +385,7 @@ fn device_documents(shape: &Shape) -> Vec<PlannedDevice> {
             pinned_memory_limit_bytes: settings
                 .and_then(|settings| Some(settings.pinned_memory_limit?.bytes())),
             max_clients: settings.and_then(|settings| settings.max_clients),
+            client_limit: device.client_limit,
             share: settings.and_then(|settings| Some(settings.share?.clients)),
             each_client: settings.and_then(Settings::share_in_words),
         }

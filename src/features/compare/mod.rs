@@ -258,7 +258,7 @@ impl CompareArgs {
 
     fn refuse_too_many(&self, served: &Served) -> Result<()> {
         let most = self.copies.iter().max().copied().unwrap_or_default();
-        match served.client_limit {
+        match served.firm_limit() {
             Some(limit) if limit < most => {
                 let name = &served.record.name;
                 let what = format!("{name} takes {limit} clients, and not {most}");

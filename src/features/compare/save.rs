@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::error::{Context as _, Result, failed, usage};
 use crate::host::{append_privately, count, listed};
 use crate::node::{Node, Served};
-use crate::profile::{MeasuredDevice, Measurement, is_program_name};
+use crate::profile::{MeasuredDevice, Measurement, WantedPrograms, is_program_name};
 use crate::render::note;
 use crate::settings::Percentage;
 
@@ -93,6 +93,9 @@ impl Save {
         if figures.is_empty() {
             return Ok(());
         }
+        // As `advise` will: of its figures, one that it cannot read takes away all.
+        let read = WantedPrograms::parse(&self.path, figures.join("\n"));
+        read.context("cannot save figures")?;
         let path = self.path.display();
         // Also after a last line without an end, they begin on a line of their own.
         let before = match self.file.metadata() {

@@ -20,6 +20,7 @@ use crate::commands::children::{command, not_started};
 use crate::error::{CommandError, Result, failed};
 use crate::failure::ExitStatus;
 use crate::host::{Interrupt, ProcessHandle, bounded};
+use crate::profile::FIGURES;
 
 /// The time between two samples.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -366,7 +367,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Returns the number at the end of a line, if it can be a rate.
 fn rate_in(line: &str) -> Option<f64> {
     let rate: f64 = line.split_whitespace().next_back()?.parse().ok()?;
-    (rate.is_finite() && rate > 0.0).then_some(rate)
+    FIGURES.contains(&rate).then_some(rate)
 }
 
 /// Returns the latency in milliseconds of a line that says it.

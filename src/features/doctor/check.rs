@@ -181,7 +181,7 @@ mod tests {
         for fault in Fault::all() {
             let is_checked = checks.contains(&fault.id.as_str());
             assert!(
-                is_checked || fault.is_error() || fault.is_in_status,
+                is_checked || fault.is_error() || fault.status.is_some(),
                 "{fault:?}"
             );
         }

@@ -87,9 +87,14 @@ fn pipe_length(id: &'static str, examined: &Examined<'_>, device: &Device) -> Ve
     vec![Finding::fail(id, seen).run("export MIG_MPS_RUN_DIR=/run/mig-mps")]
 }
 
-fn pipe_access(id: &'static str, _: &Examined<'_>, served: &Served) -> Vec<Finding> {
+fn pipe_access(id: &'static str, examined: &Examined<'_>, served: &Served) -> Vec<Finding> {
     if !served.is_alive() {
         return Vec::new();
+    }
+    let mut reported = examined.reported(id);
+    reported.retain(|finding| finding.device.as_ref() == Some(&served.record.name));
+    if !reported.is_empty() {
+        return reported;
     }
     let Some(users) = served.users() else {
         return vec![Finding::unknown(id, "its users are not known")];

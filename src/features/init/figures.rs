@@ -7,7 +7,7 @@ use super::interview::Interview;
 use crate::commands::args::read_wanted;
 use crate::error::{Result, usage};
 use crate::host::listed;
-use crate::profile::{Amount, Sharing, WantedProgram, WantedPrograms};
+use crate::profile::{Amount, FIGURES, Sharing, WantedProgram, WantedPrograms};
 use crate::render::Question;
 
 /// The amount of a program that is to run: `3x` for copies, `500` for a rate, or `none`.
@@ -27,7 +27,7 @@ impl FromStr for HowMuch {
                 .map(Amount::Copies),
             None => {
                 let rate = text.parse().ok();
-                rate.filter(|rate: &f64| rate.is_finite() && *rate > 0.0)
+                rate.filter(|rate: &f64| FIGURES.contains(rate))
                     .map(Amount::Rate)
             }
         };

@@ -170,7 +170,7 @@ impl<'a> Watch<'a> {
                 name: record.name.clone(),
                 uuid: record.uuid.clone(),
                 resource,
-                shares: record.settings.share.map_or(1, |share| share.clients),
+                shares: served.shares().unwrap_or(1),
                 ill: by_driver.or_else(|| self.ill(&node, device)),
                 numa_node: known.numa_node,
                 container: known.container.clone(),

@@ -159,7 +159,7 @@ const METRICS: &[Metric] = &[
     Metric {
         name: "mig_mps_device_client_limit",
         help: "The most MPS clients that a device accepts, where that is known.",
-        values: Values::Devices(|_, device| device.alive()?.client_limit.map(u64::from)),
+        values: Values::Devices(|_, device| device.alive()?.client_limit().map(u64::from)),
     },
     Metric {
         name: "mig_mps_device_clients_waiting",
@@ -368,7 +368,7 @@ fn count(number: usize) -> Option<u64> {
 fn count_problems(facts: &Facts<'_>, samples: &mut Samples) {
     let node = facts.node;
     let findings = node.findings(&[]);
-    for fault in Fault::all().iter().filter(|fault| fault.is_in_status) {
+    for fault in Fault::all().iter().filter(|fault| fault.status.is_some()) {
         let (mut count, mut is_known) = (0, node.hides(fault).is_none());
         for finding in findings.iter().filter(|finding| finding.id == fault.id) {
             match finding.severity {

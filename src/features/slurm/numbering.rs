@@ -40,7 +40,7 @@ pub(super) fn devices(environment: &Environment, node: &Node) -> Result<Vec<Gres
                         None => type_name(&gpu.product),
                     },
                     files: device_files(environment, gpu, device)?,
-                    share: served.record.settings.share.map(|share| share.clients),
+                    share: served.shares(),
                     only_for: match &served.record.settings.serve {
                         Some(serve @ (Serve::User(_) | Serve::Group(_))) => Some(serve.to_string()),
                         _ => None,

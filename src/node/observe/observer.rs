@@ -13,6 +13,7 @@ use super::records::{of_records, read_records};
 use super::{outside_mps, pods, unmanaged};
 use crate::failure::Failure;
 use crate::host::{Environment, Holder};
+use crate::node::access::find_access_faults;
 use crate::node::{Node, Unseen};
 use crate::nvml::{Nvml, NvmlError, Watched};
 use crate::state::{ProfileHistory, RunDir};
@@ -227,6 +228,7 @@ impl<'a> Observer<'a> {
         let table = environment.host.processes().map_err(ObserveError::Proc)?;
         unmanaged::find_unrecorded(environment, &table, &mut node);
         observe_daemons(environment, &table, detail, ANSWER_LIMIT, &mut node);
+        find_access_faults(&mut node);
         if detail.reads_workloads() {
             pods::find_idle(environment, &mut node);
         }

@@ -240,7 +240,7 @@ pub fn clients(device: &Device) -> Option<String> {
         return Some("?".to_owned());
     };
     let mut text = served.clients.listed().len().to_string();
-    if let Some(limit) = alive.client_limit {
+    if let Some(limit) = alive.client_limit() {
         text = format!("{text}/{limit}");
     }
     if !alive.waiting.is_empty() {

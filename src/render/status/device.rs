@@ -192,7 +192,7 @@ impl DeviceDocument {
             daemon_pid: alive.and_then(|served| Some(served.record.daemon?.pid.0)),
             servers: servers.map(|served| served.servers.clone()),
             client_count: known.map(|served| served.clients.listed().len()),
-            client_limit: served.and_then(|served| served.client_limit),
+            client_limit: served.and_then(Served::client_limit),
             clients_unseen: known.map(|served| {
                 let clients = served.clients.listed().iter();
                 clients.filter(|client| client.pid.is_none()).count()

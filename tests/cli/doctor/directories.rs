@@ -68,7 +68,7 @@ fn a_pipe_directory_that_its_users_may_not_enter() {
     let command = report
         .check("pipe-access")
         .is("fail", Some("0.2"), "its users may not enter");
-    assert_eq!(command, "mig-mps restart 0.2");
+    assert_eq!(command, "mig-mps up");
     sim.run(&["restart", "0.2", "--yes"]).ended(0);
     // A directory above is in the way as well, of every device.
     fs::set_permissions(sim.node.run_dir(), Permissions::from_mode(0o700)).unwrap();

@@ -35,9 +35,10 @@ pub(crate) struct Stage {
 }
 
 /// Words of errors that say that something is changed.
-const CHANGES: [&str; 5] = [
+const CHANGES: [&str; 6] = [
     "still there: ",
     "the profile was applied in part",
+    "nothing of the profile could be applied",
     "nothing is undone",
     "what mig-mps made stays",
     "starting nvidia-dcgm.service again",

@@ -195,8 +195,8 @@ struct Item {
     price: f64,
 }
 
-/// The parts of a load and its memory, in units that are rounded down.
-type Needs = [usize; 2];
+/// The parts of a load and its memory, in units that are rounded down, and its copies.
+type Needs = [usize; 3];
 
 /// The most units of memory of a device.
 const MEMORY: u64 = 128;
@@ -208,7 +208,7 @@ pub struct Filling<'a> {
     /// The loads of each program.
     programs: Vec<Vec<Item>>,
     /// The most that the programs from each on are worth in each room, by each need alone and whatever their friends.
-    worths: [Vec<Vec<f64>>; 2],
+    worths: [Vec<Vec<f64>>; 3],
     /// Loads that are not to be found again.
     known: &'a [&'a [Load]],
     chosen: Vec<Load>,
@@ -243,7 +243,11 @@ impl<'a> Filling<'a> {
                     items.push(Item {
                         load,
                         // A load alone fits, whatever its memory.
-                        needs: [of.parts as usize, in_units(of.memory_mib.min(memory_mib))],
+                        needs: [
+                            of.parts as usize,
+                            in_units(of.memory_mib.min(memory_mib)),
+                            of.copies as usize,
+                        ],
                         memory_mib: of.memory_mib,
                         price: price(load),
                     });
@@ -256,11 +260,12 @@ impl<'a> Filling<'a> {
         for item in programs.iter_mut().flatten() {
             item.needs[0] /= unit as usize;
         }
-        let room = [(PARTS / unit) as usize, in_units(memory_mib)];
+        let clients = problem.sizes[size].clients as usize;
+        let room = [(PARTS / unit) as usize, in_units(memory_mib), clients];
         let mut filling = Self {
             problem,
             memory_mib,
-            worths: [0, 1].map(|need| worths(&programs, need, room[need])),
+            worths: [0, 1, 2].map(|need| worths(&programs, need, room[need])),
             programs,
             known,
             chosen: Vec::new(),
@@ -324,7 +329,7 @@ impl<'a> Filling<'a> {
                 if !fits || memory > self.memory_mib && !self.chosen.is_empty() {
                     continue;
                 }
-                let room = [0, 1].map(|need| room[need] - item.needs[need]);
+                let room = [0, 1, 2].map(|need| room[need] - item.needs[need]);
                 let worth = worth + item.price;
                 if worth + self.bound(next + 1, &room) > self.worth + FOUND {
                     self.chosen.push(item.load);

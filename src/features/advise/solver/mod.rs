@@ -19,6 +19,8 @@ pub struct Size {
     pub device: MeasuredDevice,
     pub slices: u32,
     pub memory_mib: u64,
+    /// The most clients of such a device.
+    pub clients: u32,
 }
 
 /// Devices that one GPU can have at once.
@@ -38,6 +40,7 @@ pub struct Offer {
     /// The parts of the device that it takes.
     pub parts: u32,
     pub memory_mib: u64,
+    pub copies: u32,
     /// The part of the demand that it meets, of 1.
     pub supply: f64,
     /// The measurement that it rests on.

@@ -1,0 +1,58 @@
+//! The differences between the settings of a running daemon and those that it should have.
+
+use super::action::SettingChange;
+use super::daemons::serve_of;
+use crate::node::Served;
+use crate::settings::{KEYS, SettingKey, Settings, Update};
+
+impl SettingChange {
+    fn of(key: &SettingKey, is: &Settings, wanted: &Settings) -> Self {
+        Self {
+            key: key.name,
+            is: (key.show)(is),
+            wanted: (key.show)(wanted),
+        }
+    }
+}
+
+/// The settings of a daemon that differ from what they should be and can be changed while it runs: those recorded, or
+/// those that the daemon itself reports.
+pub(super) fn live_changes(served: &Served, wanted: &Settings) -> Vec<SettingChange> {
+    let live = KEYS.iter().filter(|key| key.is_live());
+    let settings = live.filter_map(|key| live_change(key, served, wanted));
+    settings.chain(list_change(served)).collect()
+}
+
+/// The change of a pipe directory that is open to others than the users of its device, or closed to these.
+fn list_change(served: &Served) -> Option<SettingChange> {
+    let fault = served.access.iter().find(|fault| fault.is_set_live())?;
+    let serve = serve_of(&served.record.settings);
+    Some(SettingChange {
+        key: "serve",
+        is: format!("{serve} ({fault})"),
+        wanted: serve,
+    })
+}
+
+fn live_change(key: &SettingKey, served: &Served, wanted: &Settings) -> Option<SettingChange> {
+    let record = &served.record;
+    let mut change = SettingChange::of(key, &record.settings, wanted);
+    if change.is == change.wanted {
+        // Somebody else may have set another value in the daemon.
+        let reported = served.answered.as_ref()?;
+        change.is = format!("{} in the daemon", reported.difference(key, wanted)?);
+    }
+    if record.by_hand.iter().any(|by_hand| by_hand == key.name) {
+        change.is.push_str(" (set by hand)");
+    }
+    Some(change)
+}
+
+/// Returns a setting that differs from the wanted one and needs a restart, in words.
+pub(super) fn needs_restart(served: &Served, wanted: &Settings) -> Option<String> {
+    KEYS.iter()
+        .filter(|key| matches!(key.update, Update::Restart))
+        .map(|key| SettingChange::of(key, &served.record.settings, wanted))
+        .find(|change| change.is != change.wanted)
+        .map(|change| change.to_string())
+}
