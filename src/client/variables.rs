@@ -187,7 +187,12 @@ fn read(text: &OsStr, uuid: &str) -> Result<Option<MemoryLimit>, String> {
             return Err(format!("\"{device}\" is no number and no UUID of a device"));
         }
         // NVIDIA's manual writes MB.
-        let limit: MemoryLimit = size.strip_suffix('B').unwrap_or(size).parse()?;
+        let size = size.strip_suffix('B').unwrap_or(size);
+        // Not the other forms that mig-mps reads: CUDA must read the same, or there is no limit.
+        if !size.ends_with(['M', 'G']) {
+            return Err(format!("\"{size}\" is not a size with M or G, as in 0=4G"));
+        }
+        let limit: MemoryLimit = size.parse()?;
         if ordinal == Some(0) || device == uuid {
             tightest = Some(tightest.map_or(limit, |other| other.min(limit)));
         }

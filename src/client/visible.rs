@@ -81,7 +81,15 @@ pub fn visible_devices(
         }
         let named = match word.parse() {
             Ok(number) => numbered(node, name, number, is_in_order)?,
-            Err(_) => of_uuid(node, word),
+            Err(_) => match of_uuid(node, word) {
+                // `MIG-GPU-…/7/0`, as older drivers call MIG devices.
+                devices if devices.is_empty() && word.contains('/') => node
+                    .spelled(word)
+                    .and_then(Result::ok)
+                    .into_iter()
+                    .collect(),
+                devices => devices,
+            },
         };
         if named.is_empty() {
             return Err(NotVisible::Unknown {

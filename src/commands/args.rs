@@ -23,9 +23,9 @@ pub struct DeviceArgs {
     /// Devices: a name, a UUID, a unique prefix of either, or a glob such as 'trainer-*'
     #[arg(value_name = "DEVICE")]
     pub words: Vec<String>,
-    /// Every device of the GPU with index N
-    #[arg(long = "gpu", value_name = "N", value_parser = gpu_index)]
-    pub gpus: Vec<u32>,
+    /// Every device of the GPU with index N; also a UUID, a PCI address or a device file
+    #[arg(long = "gpu", value_name = "N")]
+    pub gpus: Vec<String>,
 }
 
 /// Reads a whole number in a range.
@@ -37,18 +37,12 @@ pub fn number<const LEAST: u32, const MOST: u32>(text: &str) -> Result<u32, Stri
     }
 }
 
-/// Reads the index of a GPU.
-pub fn gpu_index(text: &str) -> std::result::Result<u32, &'static str> {
-    text.parse()
-        .map_err(|_| "expected the index of a GPU, as mig-mps list shows it; --gpu can be given several times")
-}
-
 impl DeviceArgs {
     /// Returns the devices and the values of `set DEVICE VALUE…` or `set --gpu N VALUE…`, where the first word is a
     /// value, too.
     pub fn and_values<T: Clone, E: Display>(
         first: &str,
-        gpus: &[u32],
+        gpus: &[String],
         others: &[T],
         parse: impl Fn(&str) -> std::result::Result<T, E>,
     ) -> Result<(Self, Vec<T>)> {
@@ -70,8 +64,8 @@ impl DeviceArgs {
     /// Returns the names of the devices; none only if [`is_empty`](Self::is_empty).
     pub fn names(&self, node: &Node) -> std::result::Result<Vec<String>, NoSuchDevice> {
         let mut names = node.resolve(&self.words)?;
-        for &index in &self.gpus {
-            for name in node.names_on(index)? {
+        for word in &self.gpus {
+            for name in node.names_on(node.gpu_index(word)?)? {
                 if !names.contains(&name) {
                     names.push(name);
                 }

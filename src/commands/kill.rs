@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use clap::Args;
 
 use super::Context;
-use super::args::{ConsentArgs, DeviceArgs, gpu_index, number};
+use super::args::{ConsentArgs, DeviceArgs, number};
 use super::change::Change;
 use crate::error::{CommandError, Result, usage};
 use crate::failure::ExitStatus;
@@ -33,8 +33,8 @@ pub struct KillArgs {
     #[arg(value_name = "PID", value_parser = pid)]
     pids: Vec<u32>,
     /// In place of DEVICE: the device of the GPU with index N whose clients these are
-    #[arg(long = "gpu", value_name = "N", value_parser = gpu_index)]
-    gpus: Vec<u32>,
+    #[arg(long = "gpu", value_name = "N")]
+    gpus: Vec<String>,
     /// Then send each process a signal [default: TERM], and wait until it exits
     ///
     /// Without it the process gets no signal; its CUDA calls fail with error 810.

@@ -27,15 +27,18 @@ impl ListArgs {
     /// The GPUs to show, and their devices to show; everything if nothing is named.
     fn shown<'a>(&self, node: &'a Node) -> Result<Vec<(&'a Gpu, Vec<&'a Device>)>, NoSuchDevice> {
         let names = node.resolve(&self.devices.words)?;
-        for &index in &self.devices.gpus {
+        let mut indices = Vec::new();
+        for word in &self.devices.gpus {
+            let index = node.gpu_index(word)?;
             if node.gpus.iter().all(|gpu| gpu.index != index) {
                 node.names_on(index)?;
             }
+            indices.push(index);
         }
         let mut shown = Vec::new();
         for gpu in &node.gpus {
             let mut devices: Vec<&Device> = node.devices_of(gpu).collect();
-            let is_whole = self.devices.is_empty() || self.devices.gpus.contains(&gpu.index);
+            let is_whole = self.devices.is_empty() || indices.contains(&gpu.index);
             devices.retain(|device| is_whole || names.contains(&device.name));
             if is_whole || !devices.is_empty() {
                 shown.push((gpu, devices));

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::args::{ConsentArgs, DeviceArgs, gpu_index};
+use super::args::{ConsentArgs, DeviceArgs};
 use super::change::Change;
 use super::{Context, own_directories, remark_on};
 use crate::error::Result;
@@ -27,8 +27,8 @@ pub struct SetArgs {
     #[arg(value_name = "KEY=VALUE", required_unless_present = "gpus", help = keys())]
     settings: Vec<SettingAssignment>,
     /// In place of DEVICE: every device of the GPU with index N
-    #[arg(long = "gpu", value_name = "N", value_parser = gpu_index)]
-    gpus: Vec<u32>,
+    #[arg(long = "gpu", value_name = "N")]
+    gpus: Vec<String>,
     #[command(flatten)]
     consent: ConsentArgs,
 }

@@ -31,7 +31,7 @@ impl Placement {
 
     /// The first unit behind it.
     pub fn end(self) -> u32 {
-        self.start + self.size
+        self.start.saturating_add(self.size)
     }
 
     /// Its units: `4`, `4-5`.
@@ -183,9 +183,10 @@ pub struct GpuInstanceProfile {
     pub slices: u32,
     /// Streaming multiprocessors; null if nobody has published them.
     pub multiprocessors: Option<u32>,
-    /// Device memory.
+    /// Device memory; null if the GPU shares the machine's memory.
     // It differs between driver versions: show it, never match on it.
     #[serde(rename = "memory_total_bytes", serialize_with = "as_bytes")]
+    #[schemars(with = "Option<u64>")]
     pub memory_mib: u64,
     /// The number that fits on an empty GPU.
     // Counted from the placements: `instanceCount` is wrong on A30.
@@ -198,7 +199,9 @@ pub struct GpuInstanceProfile {
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes it")]
 fn as_bytes<S: Serializer>(mib: &u64, serializer: S) -> Result<S::Ok, S::Error> {
-    (mib << 20).serialize(serializer)
+    Some(mib << 20)
+        .filter(|bytes| *bytes > 0)
+        .serialize(serializer)
 }
 
 impl GpuInstanceProfile {

@@ -1,6 +1,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::ProfileId;
+
 /// A GPU instance profile's name: full (`3g.40gb`, `1g.10gb+me`) or short (`3g`, `1g+me`).
 ///
 /// A short name is the plain profile of that many slices on whatever GPU it meets: right on every
@@ -11,23 +13,42 @@ pub struct ProfileName {
     gigabytes: Option<u32>,
     /// Attributes that it has beyond the plain one, or lacks: `+me`, `+gfx`, `+me.all`, `-me`.
     attributes: Vec<String>,
+    /// The driver's id, in place of a name that this version cannot read; nothing else is known by the name then.
+    id: Option<ProfileId>,
+}
+
+impl From<ProfileId> for ProfileName {
+    /// The name of a profile that is known only by its id: `profile 83`.
+    fn from(id: ProfileId) -> Self {
+        Self {
+            slices: 0,
+            gigabytes: None,
+            attributes: Vec::new(),
+            id: Some(id),
+        }
+    }
 }
 
 impl ProfileName {
+    /// True if the driver's name cannot be read.
+    pub fn is_unreadable(&self) -> bool {
+        self.id.is_some()
+    }
+
     /// Compute slices: the 3 of `3g.40gb`.
     pub fn slices(&self) -> u32 {
         self.slices
     }
 
     /// The memory size it says: the 40 of `3g.40gb`. It is not the memory in GiB, but what the profile
-    /// is called by.
+    /// is called by; 0 on GPUs that share the machine's memory.
     pub fn gigabytes(&self) -> Option<u32> {
         self.gigabytes
     }
 
     /// True if it has no memory size, and so fits any model.
     pub fn is_short(&self) -> bool {
-        self.gigabytes.is_none()
+        self.gigabytes.is_none() && !self.is_unreadable()
     }
 
     /// True if it has that attribute, as it is written: `+me`, `-me`, `+gfx`.
@@ -40,7 +61,7 @@ impl ProfileName {
 
     /// True if it has no attributes: `3g.40gb`, not `1g.10gb+me`.
     pub fn is_plain(&self) -> bool {
-        self.attributes.is_empty()
+        self.attributes.is_empty() && !self.is_unreadable()
     }
 
     /// True if both have the same attributes.
@@ -70,20 +91,25 @@ impl ProfileName {
     }
 
     fn read(text: &str) -> Option<Self> {
+        if let Some(id) = text.strip_prefix("profile ") {
+            return number(id).map(|id| ProfileId(id).into());
+        }
         let body_end = text.find(['+', '-']).unwrap_or(text.len());
         let (body, mut rest) = text.split_at(body_end);
         let (slices, gigabytes) = match body.split_once('.') {
             Some((slices, memory)) => (slices, Some(number_before(memory, "gb")?)),
             None => (body, None),
         };
-        let slices = number_before(slices, "g")?;
+        let slices = number_before(slices, "g").filter(|slices| *slices > 0)?;
         let mut attributes = Vec::new();
         while !rest.is_empty() {
             let end = rest[1..].find(['+', '-']).map_or(rest.len(), |at| at + 1);
             let (attribute, others) = rest.split_at(end);
             let word = &attribute[1..];
             if word.is_empty()
-                || word.contains(|c: char| !c.is_ascii_lowercase() && !".,".contains(c))
+                || word.contains(|c: char| {
+                    !c.is_ascii_lowercase() && !c.is_ascii_digit() && !".,_".contains(c)
+                })
             {
                 return None;
             }
@@ -94,6 +120,7 @@ impl ProfileName {
             slices,
             gigabytes,
             attributes,
+            id: None,
         })
     }
 }
@@ -114,16 +141,22 @@ impl FromStr for ProfileName {
     }
 }
 
-/// Reads a number of at most four digits. No GPU has more, and sums of such numbers cannot overflow.
 fn number_before(text: &str, unit: &str) -> Option<u32> {
-    let digits = text.strip_suffix(unit)?;
-    let is_plain = digits.chars().all(|c| c.is_ascii_digit()) && !digits.starts_with('0');
-    let is_plain = is_plain && digits.len() <= 4;
+    number(text.strip_suffix(unit)?)
+}
+
+/// Reads a number of at most four digits. No GPU has more, and sums of such numbers cannot overflow.
+fn number(digits: &str) -> Option<u32> {
+    let is_plain = digits.chars().all(|c| c.is_ascii_digit()) && digits.len() <= 4;
+    let is_plain = is_plain && (digits == "0" || !digits.starts_with('0'));
     digits.parse().ok().filter(|_| is_plain)
 }
 
 impl fmt::Display for ProfileName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(id) = self.id {
+            return write!(f, "profile {id}");
+        }
         write!(f, "{}g", self.slices)?;
         if let Some(gigabytes) = self.gigabytes {
             write!(f, ".{gigabytes}gb")?;
@@ -165,6 +198,7 @@ impl FromStr for ComputeName {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         number_before(text, "c")
+            .filter(|slices| *slices > 0)
             .map(|slices| Self { slices })
             .ok_or_else(|| {
                 format!("\"{text}\" is not a compute instance: expected one like \"1c\" or \"2c\"")
@@ -196,6 +230,9 @@ mod tests {
             "2g.48gb-me",
             "1g.24gb+me.all",
             "4g.96gb+gfx",
+            "1g.0gb+me",
+            "1g.10gb+me2,gfx_1",
+            "profile 83",
         ] {
             assert_eq!(name(text).to_string(), text);
         }
@@ -215,6 +252,11 @@ mod tests {
             "3g.40",
             "3G.40GB",
             "03g",
+            "0g.10gb",
+            "1g.00gb",
+            "profile",
+            "profile x",
+            "profile 083",
             "1g+",
             "1g+ME",
             "1c",

@@ -19,8 +19,22 @@ pub(super) struct Candidate<'a, T> {
 }
 
 impl<T> Candidate<'_, T> {
-    fn fits(&self, test: impl Fn(&str) -> bool) -> bool {
-        self.name.is_some_and(&test) || self.uuids.iter().any(|uuid| test(uuid))
+    fn is_called(&self, word: &str) -> bool {
+        let mut uuids = self.uuids.iter();
+        self.name == Some(word) || uuids.any(|uuid| uuid.eq_ignore_ascii_case(word))
+    }
+
+    /// True if the word is the beginning of its name or of a UUID, also without the kind of UUID if it is long enough for
+    /// one.
+    fn begins_with(&self, word: &str) -> bool {
+        let is_start = |text: &str| {
+            let start = text.as_bytes().get(..word.len());
+            start.is_some_and(|start| start.eq_ignore_ascii_case(word.as_bytes()))
+        };
+        let digits = |uuid: &str| is_digits_of_uuid(word) && uuid.get(4..).is_some_and(is_start);
+        let mut uuids = self.uuids.iter();
+        self.name.is_some_and(|name| name.starts_with(word))
+            || uuids.any(|uuid| is_start(uuid) || digits(uuid))
     }
 
     fn title(&self) -> &str {
@@ -28,6 +42,11 @@ impl<T> Candidate<'_, T> {
             .or(self.uuids.first().copied())
             .unwrap_or_default()
     }
+}
+
+/// True for the first block of digits of a UUID, or more.
+fn is_digits_of_uuid(word: &str) -> bool {
+    word.len() >= 8 && word.chars().all(|c| c.is_ascii_hexdigit() || c == '-')
 }
 
 /// Returns the devices that a word means: one by its name, its UUID, or a unique prefix of either, or all that a glob
@@ -51,10 +70,10 @@ pub(super) fn select<T>(
                 glob.is_match(one.title())
             }
         });
-    } else if candidates.iter().any(|one| one.fits(|text| text == word)) {
-        candidates.retain(|one| one.fits(|text| text == word));
+    } else if candidates.iter().any(|one| one.is_called(word)) {
+        candidates.retain(|one| one.is_called(word));
     } else {
-        candidates.retain(|one| one.fits(|text| text.starts_with(word)));
+        candidates.retain(|one| one.begins_with(word));
     }
     let wanted = word.to_owned();
     match candidates.len() {
@@ -111,6 +130,21 @@ pub enum NoSuchDevice {
         /// The indices of all GPUs.
         gpus: Vec<u32>,
     },
+    /// There is no GPU with this index, UUID, PCI address or device file.
+    #[error("no GPU is called \"{wanted}\"")]
+    NoGpu {
+        wanted: String,
+        /// The indices of all GPUs.
+        gpus: Vec<u32>,
+    },
+    /// Another program's word for a GPU that has several devices, or for a device by its number in a list.
+    #[error("\"{wanted}\" can mean {}", list(known))]
+    OfOneGpu {
+        wanted: String,
+        gpu: u32,
+        /// The names of its devices.
+        known: Vec<String>,
+    },
     /// The GPU is lost or cannot be read, with the driver's error.
     #[error("{0}")]
     Lost(String),
@@ -160,11 +194,22 @@ impl Failure for NoSuchDevice {
             Self::OfGpu { index, gpus } if gpus.contains(index) => {
                 "mig-mps status shows the devices".to_owned()
             }
-            Self::OfGpu { gpus, .. } => match gpus.as_slice() {
+            Self::NoGpu { wanted, .. } if wanted.contains(',') => {
+                format!(
+                    "--gpu can be given several times: --gpu {}",
+                    wanted.replace(',', " --gpu ")
+                )
+            }
+            Self::OfGpu { gpus, .. } | Self::NoGpu { gpus, .. } => match gpus.as_slice() {
                 [] => "mig-mps doctor finds out why there is no GPU".to_owned(),
                 [only] => format!("the only GPU is {only}"),
                 _ => format!("the GPUs are {}", ranges(gpus)),
             },
+            Self::OfOneGpu { gpu, .. } => {
+                format!(
+                    "name one device, or all of GPU {gpu} with --gpu {gpu} where several can be given"
+                )
+            }
             Self::Lost(_) => lost_hint(),
             Self::Ambiguous { wanted, .. } if is_index(wanted) => format!(
                 "name one device, or all of GPU {wanted} with --gpu {wanted} where several can be given"
@@ -184,8 +229,8 @@ pub fn lost_hint() -> String {
     LOST.replace('`', "")
 }
 
-fn is_index(word: &str) -> bool {
-    word.parse::<u32>().is_ok()
+pub(super) fn is_index(word: &str) -> bool {
+    word.chars().all(|c| c.is_ascii_digit()) && word.parse::<u32>().is_ok()
 }
 
 /// A kind of devices.
@@ -296,6 +341,7 @@ mod tests {
             ("0.2", 3),
             ("1", 4),
             ("G", 4),
+            ("mig-21", 2),
         ] {
             assert_eq!(selected(word), Ok(vec![number]), "{word}");
         }

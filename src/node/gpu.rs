@@ -2,9 +2,13 @@
 
 use super::{Device, DevicePart};
 use crate::catalog::{self, Model};
-use crate::geometry::{self, GpuInstanceProfile, Placement, ProfileId, Segment, SliceMap};
+use crate::geometry::{
+    self, GpuInstanceProfile, Placement, ProfileId, ProfileName, Segment, SliceMap,
+};
 use crate::mps::ControlProgram;
-use crate::nvml::{ComputeInstanceReading, GpuInstanceReading, GpuReading, Memory, MigMode};
+use crate::nvml::{
+    ComputeInstanceReading, GpuInstanceReading, GpuReading, Memory, MigMode, NvmlError,
+};
 use crate::settings::{DeviceSize, Multiprocessors};
 use crate::state::{DeviceKey, InstanceKey};
 
@@ -38,6 +42,8 @@ pub struct Gpu {
     pub is_persistent: Option<bool>,
     /// All its GPU instances, those without MIG devices included; `None` if they are hidden.
     pub all_instances: Option<Vec<GpuInstanceReading>>,
+    /// The names of all profiles that it offers, or the error of reading them. Read with `Detail::facts`.
+    pub offered_names: Option<Result<Vec<ProfileName>, NvmlError>>,
     /// The GPU instance profiles that it offers; without `Detail::offers` only those in use, without placements.
     pub profiles: Vec<GpuInstanceProfile>,
     /// Its GPU instances, by placement; without `Detail::all_instances` only those that hold MIG devices.

@@ -6,6 +6,7 @@ mod access;
 mod applied;
 mod daemon_findings;
 mod device;
+mod device_spelling;
 mod device_word;
 mod ending;
 mod fault;

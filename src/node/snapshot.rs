@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 
+use super::device_spelling::bare;
 use super::device_word::{Candidate, device_order, devices, select};
 use super::{Applied, Detail, Device, Gpu, NoSuchDevice, Presence, Served, Unmanaged};
 use crate::catalog::Model;
@@ -312,38 +313,45 @@ impl Node {
     pub fn resolve(&self, words: &[String]) -> Result<Vec<String>, NoSuchDevice> {
         let mut names: Vec<String> = Vec::new();
         for word in words {
-            let candidates = self.devices.iter().map(|device| {
-                // Another one if the device was made again.
-                let recorded = device.served.iter().map(|served| &served.record.uuid);
-                let uuids = std::iter::once(&device.uuid).chain(recorded);
-                Candidate {
-                    value: &device.name,
-                    name: Some(&device.name),
-                    uuids: uuids.map(String::as_str).collect(),
-                }
-            });
-            let selected = select(word, candidates.collect()).map_err(|error| {
-                let (wanted, known) = match error {
-                    NoSuchDevice::Unknown { wanted, known } => (wanted, known),
-                    other => return other,
-                };
-                if let Some(why) = self.lost_of(&wanted) {
-                    return NoSuchDevice::Lost(why.to_owned());
-                }
-                if !self.has_no_driver() {
-                    return NoSuchDevice::Unknown { wanted, known };
-                }
-                let served =
-                    (!known.is_empty()).then(|| devices(&wanted, &known, "device with a daemon"));
-                NoSuchDevice::not_served(&format!("\"{wanted}\""), served, self.unread())
-            })?;
-            for name in selected {
-                if !names.contains(name) {
-                    names.push(name.clone());
+            for name in self.resolve_word(word)? {
+                if !names.contains(&name) {
+                    names.push(name);
                 }
             }
         }
         Ok(names)
+    }
+
+    fn resolve_word(&self, word: &str) -> Result<Vec<String>, NoSuchDevice> {
+        let candidates = self.devices.iter().map(|device| {
+            // Another one if the device was made again.
+            let recorded = device.served.iter().map(|served| &served.record.uuid);
+            let uuids = std::iter::once(&device.uuid).chain(recorded);
+            Candidate {
+                value: device.name.clone(),
+                name: Some(&device.name),
+                uuids: uuids.map(String::as_str).collect(),
+            }
+        });
+        let (wanted, known) = match select(word, candidates.collect()) {
+            Err(NoSuchDevice::Unknown { wanted, known }) => (wanted, known),
+            selected => return selected,
+        };
+        if bare(word) != word {
+            return self.resolve_word(bare(word));
+        }
+        if let Some(found) = self.spelled(word) {
+            return Ok(vec![found?.name.clone()]);
+        }
+        if let Some(why) = self.lost_of(&wanted) {
+            return Err(NoSuchDevice::Lost(why.to_owned()));
+        }
+        if !self.has_no_driver() {
+            return Err(NoSuchDevice::Unknown { wanted, known });
+        }
+        let served = (!known.is_empty()).then(|| devices(&wanted, &known, "device with a daemon"));
+        let what = format!("\"{wanted}\"");
+        Err(NoSuchDevice::not_served(&what, served, self.unread()))
     }
 
     /// Returns the names of the devices of the GPU with this index, those that are gone included; never none.

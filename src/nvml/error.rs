@@ -167,6 +167,11 @@ impl NvmlError {
         matches!(self.code(), Some(Code::NOT_FOUND | Code::INVALID_ARGUMENT))
     }
 
+    /// True if the GPU or instance is at fault, not the driver.
+    pub fn is_of_its_subject(&self) -> bool {
+        matches!(self, Self::Refused { .. } | Self::Strange { .. })
+    }
+
     /// True if the call may have created something in spite of the error.
     pub fn may_have_worked(&self) -> bool {
         matches!(self, Self::LeftBehind { .. } | Self::Hung { .. })

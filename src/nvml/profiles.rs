@@ -70,11 +70,11 @@ impl GpuHandle {
         })?;
         let name = text(&info.name);
         let name = name.strip_prefix("MIG ").unwrap_or(&name);
-        let name: ProfileName = name.parse().map_err(|_| NvmlError::Strange {
-            call: symbol.name,
-            subject: self.subject.clone(),
-            answer: format!("the profile name \"{name}\""),
-        })?;
+        // A name of a newer driver takes away nothing but itself.
+        let name = name.parse().unwrap_or_else(|_| {
+            tracing::debug!(target: "nvml", "{}: profile {} is called \"{name}\"", self.subject, info.id);
+            ProfileName::from(ProfileId(info.id))
+        });
         Ok(GpuInstanceProfile {
             id: ProfileId(info.id),
             query,

@@ -151,6 +151,8 @@ impl<T: Copy> Handle<T> {
         room: usize,
         work: impl FnOnce(F, *mut c_uint, *mut V) -> u32,
     ) -> Result<Vec<V>, NvmlError> {
+        // The driver's own numbers are no reason to take any amount of memory.
+        let room = room.min(MOST_ENTRIES);
         let mut found = vec![V::zeroed(); room];
         let mut count = c_uint::try_from(room).unwrap_or(c_uint::MAX);
         self.session.call(symbol, &self.subject, |function| {
@@ -160,6 +162,9 @@ impl<T: Copy> Handle<T> {
         Ok(found)
     }
 }
+
+/// More than a GPU has instances, placements or processes.
+const MOST_ENTRIES: usize = 1 << 16;
 
 impl GpuHandle {
     /// Makes a call through nvml-wrapper.

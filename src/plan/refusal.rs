@@ -291,7 +291,7 @@ pub(super) fn unknown_profile(profile: &Profile, gpu: &Gpu, part: &DeviceEntry) 
     let (index, product, wanted) = (gpu.index, &gpu.product, &part.profile);
     let message = format!("GPU {index} ({product}) has no profile \"{wanted}\"");
     let error = profile.error(part.span, message);
-    match same_share(gpu, wanted) {
+    match nearest_offer(gpu, wanted) {
         Some(near) => error.with_hint(format!(
             "did you mean \"{}\"? It has {}",
             near.name,
@@ -301,9 +301,10 @@ pub(super) fn unknown_profile(profile: &Profile, gpu: &Gpu, part: &DeviceEntry) 
     }
 }
 
-/// Returns the profile that is the same share of this GPU as one is of the models that have it, or nearest to that. Of a
-/// profile that no model has, the numbers in its name count.
-fn same_share<'g>(gpu: &'g Gpu, wanted: &ProfileName) -> Option<&'g GpuInstanceProfile> {
+/// Returns the profile with the same attributes and slices whose memory is within a third of the wanted one: a driver's
+/// next version may call the same profile `1g.23gb` or `1g.24gb`. Otherwise returns the one that is the same share of this
+/// GPU as the wanted one is of the models that have it. Of a profile that no model has, the numbers in its name count.
+fn nearest_offer<'g>(gpu: &'g Gpu, wanted: &ProfileName) -> Option<&'g GpuInstanceProfile> {
     let shares: Vec<(u32, u32)> = catalog::models()
         .iter()
         .filter_map(|model| {
@@ -319,11 +320,20 @@ fn same_share<'g>(gpu: &'g Gpu, wanted: &ProfileName) -> Option<&'g GpuInstanceP
             .map(|other| (memory.abs_diff(other.0), slices.abs_diff(other.1)))
             .min();
         let gigabytes = offer.name.gigabytes().zip(wanted.gigabytes());
+        let ratio = gigabytes.map(|(own, other)| own.max(other) * WHOLE / own.min(other).max(1));
+        let near = ratio.filter(|ratio| *ratio <= WHOLE * 4 / 3);
         let distance = from_shares.unwrap_or_else(|| {
             let difference = gigabytes.map_or(0, |(own, other)| own.abs_diff(other));
             (offer.slices.abs_diff(wanted.slices()), difference)
         });
-        (!offer.name.has_attributes_of(wanted), distance)
+        let has_slices = offer.slices == wanted.slices();
+        let distance = near.map_or(distance, |ratio| (0, ratio));
+        (
+            !offer.name.has_attributes_of(wanted),
+            !has_slices,
+            near.is_none(),
+            distance,
+        )
     })
 }
 

@@ -8,7 +8,9 @@ use super::diagnostic::{ProfileError, Source, Span};
 use super::selector::Selector;
 use crate::geometry::{ComputeName, ProfileName};
 use crate::host::nearest;
-use crate::settings::{KEYS, MemoryLimit, SHARE, Serve, SettingKey, Settings, key_of_option};
+use crate::settings::{
+    KEYS, MemoryLimit, SHARE, Serve, SettingKey, Settings, key_called, key_of_option,
+};
 
 /// A checked profile file.
 #[derive(Clone, Debug)]
@@ -165,7 +167,7 @@ impl FromStr for SettingAssignment {
             .split_once('=')
             .filter(|(name, _)| !name.is_empty())
             .ok_or_else(|| "a setting is written KEY=VALUE".to_owned())?;
-        let Some(key) = KEYS.iter().find(|key| key.name == name) else {
+        let Some(key) = key_called(name) else {
             if let Some(key) = key_of_option(name) {
                 return Err(format!(
                     "there is no setting {name}: it is called {key} here"
@@ -182,15 +184,14 @@ impl FromStr for SettingAssignment {
         };
         if !key.is_live() {
             return Err(format!(
-                "{name} cannot be changed while the daemon runs: write it into the profile and run up, which starts \
-                 the daemon again"
+                "{} cannot be changed while the daemon runs: write it into the profile and run up, which starts \
+                 the daemon again",
+                key.name
             ));
         }
-        (key.parse)(&mut Settings::default(), value).map_err(|wrong| wrong.of(name, value))?;
-        Ok(Self {
-            key,
-            value: value.to_owned(),
-        })
+        let own = key.in_own_words(value);
+        (key.parse)(&mut Settings::default(), &own).map_err(|wrong| wrong.of(key.name, value))?;
+        Ok(Self { key, value: own })
     }
 }
 
@@ -213,8 +214,8 @@ mod tests {
                 "active-thread-percentage must be from 0.1 to 100",
             ),
             (
-                "pinned-memory-limit=2g",
-                "pinned-memory-limit = \"2g\": its unit is M (MiB) or G (GiB): 2G?",
+                "pinned-memory-limit=2GB",
+                "pinned-memory-limit = \"2GB\": its unit is M (MiB) or G (GiB): 2G?",
             ),
             (
                 "client-priority=7",

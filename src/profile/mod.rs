@@ -19,7 +19,7 @@ pub use draft::{
 };
 pub use names::{NameTemplate, Names, is_device_name};
 pub use schema::profile_schema;
-pub use selector::Selector;
+pub use selector::{PciAddress, Selector};
 pub use wanted::{
     Amount, FIGURES, MeasuredDevice, Measurement, Sharing, WantedProgram, WantedPrograms,
     is_program_name,

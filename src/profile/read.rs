@@ -16,7 +16,7 @@ use crate::geometry::{ComputeName, ProfileName};
 use crate::host::nearest;
 use crate::settings::{
     COMPUTE_MODE, KEYS, OVERSUBSCRIBE, SERVE, SHARE, Serve, SettingForm, SettingKey, Settings,
-    WrongValue, key_of_option,
+    WrongValue, key_called, key_of_option,
 };
 
 /// Far more than any fleet needs, and planned in an instant.
@@ -430,7 +430,8 @@ impl<'a> ProfileCheck<'a> {
         found.ok_or_else(|| {
             let known: Vec<&str> = KEYS.iter().map(|key| key.name).collect();
             let error = self.source.unknown_key(name.span(), name.get_ref(), &known);
-            self.note(match key_of_option(name.get_ref()) {
+            let called = key_called(name.get_ref()).map(|key| key.name);
+            self.note(match key_of_option(name.get_ref()).or(called) {
                 Some(key) => error.with_hint(format!("{} is called {key} here", name.get_ref())),
                 None => error,
             })

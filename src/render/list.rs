@@ -111,6 +111,14 @@ fn geometry(gpu: &Gpu) -> String {
     format!("{}\n{}", map(&gpu.slice_map()), hidden.unwrap_or_default())
 }
 
+/// Shows the memory of an instance; `-` if the GPU shares the machine's memory.
+fn own_memory(mib: u64) -> String {
+    match mib {
+        0 => "-".to_owned(),
+        _ => gib(mib << 20),
+    }
+}
+
 fn about(gpu: &Gpu) -> String {
     let memory = shown_or(gpu.memory.map(|memory| gib(memory.total)), "hidden");
     let mig = match gpu.mig.map(|mode| (mode.current, mode.pending)) {
@@ -141,7 +149,7 @@ fn devices<'a>(shown: impl Iterator<Item = &'a Device>, width: usize) -> String 
                 format!("{}/{}", part.gpu_instance, part.compute_instance),
                 part.placement.range(),
                 part.multiprocessors.to_string(),
-                gib(part.memory_mib << 20),
+                own_memory(part.memory_mib),
                 device.uuid.clone(),
             ]);
         }
@@ -193,7 +201,7 @@ fn offers(gpu: &Gpu, width: usize) -> String {
             profile.name.to_string(),
             profile.id.to_string(),
             shown_or(profile.multiprocessors, "?"),
-            gib(profile.memory_mib << 20),
+            own_memory(profile.memory_mib),
             profile.most.to_string(),
             shown_or(profile.free, "?"),
             places.join(", "),

@@ -281,7 +281,9 @@ impl FromStr for Percentage {
 
     /// Reads `33.3` and `33.3%`.
     fn from_str(text: &str) -> Result<Self, WrongValue> {
-        let number = text.strip_suffix('%').unwrap_or(text).parse().ok();
+        let text = text.trim();
+        let number = text.strip_suffix('%').unwrap_or(text).trim_end();
+        let number = number.parse().ok();
         number
             .and_then(Self::new)
             .ok_or_else(|| WrongValue::Range("from 0.1 to 100".to_owned()))

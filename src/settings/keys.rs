@@ -198,6 +198,22 @@ pub fn key_of_option(option: &str) -> Option<&'static str> {
     Some(key)
 }
 
+/// Returns the setting that NVIDIA's programs call so: by the variable of a client, a control command or its name with
+/// underscores.
+pub fn key_called(name: &str) -> Option<&'static SettingKey> {
+    let name = name.to_ascii_lowercase().replace('_', "-");
+    let starts = ["cuda-mps-", "set-default-", "get-default-", "set-", "get-"];
+    let name = starts
+        .iter()
+        .find_map(|start| name.strip_prefix(start))
+        .unwrap_or(&name);
+    let name = match name {
+        "pinned-device-mem-limit" | "device-pinned-mem-limit" => PINNED_MEMORY_LIMIT,
+        other => other,
+    };
+    KEYS.iter().find(|key| key.name == name)
+}
+
 /// Returns the option that `run` has for a setting.
 pub fn option_of_key(name: &str) -> Option<&'static str> {
     let (option, _) = OPTIONS.iter().find(|(_, key)| *key == name)?;
@@ -329,6 +345,16 @@ impl SettingKey {
         }
     }
 
+    /// Returns a value in our words if it is one of NVIDIA's: `BELOW_NORMAL`, or the number of a priority.
+    pub fn in_own_words(&self, value: &str) -> String {
+        match value {
+            "0" if self.name == CLIENT_PRIORITY => ClientPriority::WORDS[0].to_owned(),
+            "1" if self.name == CLIENT_PRIORITY => ClientPriority::WORDS[1].to_owned(),
+            value if self.words.is_empty() => value.to_owned(),
+            value => value.to_ascii_lowercase().replace('_', "-"),
+        }
+    }
+
     /// True if it can change while the daemon runs.
     pub fn is_live(&self) -> bool {
         matches!(self.update, Update::Control(_) | Update::Record)
@@ -384,6 +410,30 @@ mod tests {
         );
         let manual: Vec<&str> = MANUAL.split_whitespace().collect();
         assert!(manual.join(" ").contains(&sentence), "{sentence}");
+    }
+
+    #[test]
+    fn settings_have_the_names_of_nvidias_programs() {
+        for (name, key) in [
+            ("pinned_device_mem_limit", PINNED_MEMORY_LIMIT),
+            ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", PINNED_MEMORY_LIMIT),
+            ("set_default_device_pinned_mem_limit", PINNED_MEMORY_LIMIT),
+            ("set_device_pinned_mem_limit", PINNED_MEMORY_LIMIT),
+            (
+                "set_default_active_thread_percentage",
+                ACTIVE_THREAD_PERCENTAGE,
+            ),
+            (
+                "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+                ACTIVE_THREAD_PERCENTAGE,
+            ),
+            ("CUDA_MPS_CLIENT_PRIORITY", CLIENT_PRIORITY),
+            ("set_default_client_priority", CLIENT_PRIORITY),
+            ("max_clients", MAX_CLIENTS),
+        ] {
+            assert_eq!(key_called(name).map(|key| key.name), Some(key), "{name}");
+        }
+        assert!(key_called("CUDA_VISIBLE_DEVICES").is_none());
     }
 
     #[test]

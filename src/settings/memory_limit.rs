@@ -111,20 +111,32 @@ impl fmt::Display for MemoryLimit {
 impl FromStr for MemoryLimit {
     type Err = String;
 
-    /// Reads `512M`, `1.5G`, `20GiB`. Both units are binary, as the control program's are.
+    /// Reads `512M`, `1.5G`, `20GiB`, `20Gi`, and `0=20G`, which is NVIDIA's form. The units are binary, as the control
+    /// program's are.
     fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        // A client sees one device, which is number 0.
+        let text = text.strip_prefix("0=").unwrap_or(text);
+        if text.contains('=') || text.contains(',') {
+            return Err("it is the size for one device, as in 20G".to_owned());
+        }
+        if text.ends_with('%') {
+            return Err(
+                "a limit is a size, as in 20G; share = 2 gives each client a half".to_owned(),
+            );
+        }
         let digits = text
             .find(|c: char| !(c.is_ascii_digit() || c == '.'))
             .unwrap_or(text.len());
         let (number, unit) = text.split_at(digits);
-        let shift = match unit.trim_start() {
-            "M" | "MiB" => 0,
-            "G" | "GiB" => 10,
-            "" if !number.is_empty() => {
-                return Err(format!("it has no unit: {number}M or {number}G?"));
-            }
-            "MB" | "GB" | "m" | "g" | "mb" | "gb" | "Mi" | "Gi" => {
-                let unit = unit.trim_start()[..1].to_uppercase();
+        let unit = unit.trim_start().to_ascii_lowercase();
+        let shift = match unit.as_str() {
+            "m" | "mi" | "mib" => 0,
+            "g" | "gi" | "gib" => 10,
+            "t" | "ti" | "tib" => 20,
+            "" if !number.is_empty() => return Err(without_unit(number)),
+            "mb" | "gb" | "tb" => {
+                let unit = unit[..1].to_uppercase();
                 return Err(format!("its unit is M (MiB) or G (GiB): {number}{unit}?"));
             }
             _ => {
@@ -160,6 +172,17 @@ impl FromStr for MemoryLimit {
     }
 }
 
+/// The error of a number alone: NVML's are bytes, Slurm's and those of nvidia-smi are MiB.
+fn without_unit(number: &str) -> String {
+    match number.parse::<u64>() {
+        Ok(0) => "\"none\" removes the limit".to_owned(),
+        Ok(bytes) if bytes >= 1 << 20 && bytes.is_multiple_of(1 << 20) => {
+            format!("it has no unit: {}M, if these are bytes?", bytes >> 20)
+        }
+        _ => format!("it has no unit: {number}M or {number}G?"),
+    }
+}
+
 /// Reads digits; none are 0.
 fn read_digits(digits: &str) -> Option<u64> {
     format!("0{digits}").parse().ok()
@@ -188,6 +211,11 @@ mod tests {
             ("1.50G", "1536M"),
             ("20GiB", "20480M"),
             ("20 GiB", "20480M"),
+            ("20Gi", "20480M"),
+            (" 20g ", "20480M"),
+            ("40960mib", "40960M"),
+            ("0.5T", "524288M"),
+            ("0=20G", "20480M"),
             ("0.5G", "512M"),
             ("0.0009765625G", "1M"),
             ("1024G", "1048576M"),
@@ -234,7 +262,16 @@ mod tests {
                 "512K",
                 "it is a number with M (MiB) or G (GiB), as in 512M, 1.5G, 20GiB",
             ),
-            ("2g", "its unit is M (MiB) or G (GiB): 2G?"),
+            ("0", "\"none\" removes the limit"),
+            ("1572864", "it has no unit: 1572864M or 1572864G?"),
+            ("21474836480", "it has no unit: 20480M, if these are bytes?"),
+            (
+                "50%",
+                "a limit is a size, as in 20G; share = 2 gives each client a half",
+            ),
+            ("0=1G,1=2G", "it is the size for one device, as in 20G"),
+            ("MIG-1=1G", "it is the size for one device, as in 20G"),
+            ("2 GB", "its unit is M (MiB) or G (GiB): 2G?"),
             ("2GB", "its unit is M (MiB) or G (GiB): 2G?"),
             (
                 "0.1G",

@@ -11,7 +11,7 @@ pub use cpus::{CpuChoice, Cpus};
 pub use device::{ClientPriority, NOFILE, Percentage, Reported, Serve, Server, Settings, Visible};
 pub use keys::{
     ACTIVE_THREAD_PERCENTAGE, CLIENT_PRIORITY, CLIENTS, COMPUTE_MODE, Control, KEYS, MAX_CLIENTS,
-    OVERSUBSCRIBE, PINNED_MEMORY_LIMIT, SERVE, SHARE, SettingForm, SettingKey, Update,
+    OVERSUBSCRIBE, PINNED_MEMORY_LIMIT, SERVE, SHARE, SettingForm, SettingKey, Update, key_called,
     key_of_option, option_of_key,
 };
 pub use memory_limit::{LimitAnswer, MemoryLimit};

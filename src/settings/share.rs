@@ -179,7 +179,8 @@ impl DeviceSize {
         let each = memory / compute_instances.max(1);
         Self {
             multiprocessors,
-            memory: Some(each.saturating_sub(KEPT_OF_INSTANCE)),
+            // An instance of a GPU that shares the machine's memory has none of its own.
+            memory: (memory > 0).then(|| each.saturating_sub(KEPT_OF_INSTANCE)),
             clients: None,
         }
     }

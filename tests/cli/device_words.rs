@@ -204,3 +204,121 @@ fn default_names_of_compute_instances_are_numbered_again_when_others_are_added()
     assert_eq!(["0.0.c0", "0.0.c2"].map(|name| sim.uuid(name)), before);
     assert!(!before.contains(&sim.uuid("0.0.c1")));
 }
+
+/// The words for GPUs and devices that NVML, CUDA, nvidia-smi, CDI, Kubernetes and Slurm print.
+#[test]
+fn words_of_other_programs_mean_devices_where_they_mean_one() {
+    let sim = Sim::with("a100-80gb", 2);
+    let profile = "[[gpu]]\nselect = { index = [0] }\nmig = false\n\n[[gpu]]\nselect = { index = [1] }\n\
+                   devices = [ { name = \"big\", profile = \"3g\" }, { profile = \"1g\", count = 2 } ]\n";
+    sim.up(profile, &["--yes"]).ended(0);
+    let list = sim.run(&["list", "--json"]).json();
+    let gpu = |index: usize, key: &str| list["gpus"][index][key].as_str().unwrap().to_owned();
+    let device = |name: &str, key: &str| {
+        let devices = list["gpus"][1]["devices"].as_array().unwrap().iter();
+        let mut named = devices.filter(|device| device["name"] == name);
+        named.next().unwrap()[key].clone()
+    };
+    let (first, second, pci) = (gpu(0, "uuid"), gpu(1, "uuid"), gpu(0, "pci"));
+    let big = sim.uuid("big");
+    let (instance, compute) = (
+        device("big", "gpu_instance_id"),
+        device("big", "compute_instance_id"),
+    );
+    for word in [
+        "GPU 0",
+        "gpu0",
+        "GPU:0",
+        "nvidia.com/gpu=0",
+        &format!("nvidia.com/gpu={first}"),
+        &first.to_lowercase(),
+        &first["GPU-".len()..],
+        &format!("{first}::2"),
+        "device=0",
+        &pci,
+        &pci.to_uppercase(),
+        &format!("0000{pci}"),
+        pci.strip_prefix("0000:").unwrap(),
+        "0000:07:00.0",
+    ] {
+        assert_eq!(shown(&sim, &[word]), ["0"], "{word}");
+    }
+    for word in [
+        &format!("1/{instance}/{compute}"),
+        &format!("MIG-{second}/{instance}/{compute}"),
+        &format!("{second}/{instance}/{compute}"),
+        &format!("nvidia.com/gpu={big}"),
+        &format!("mig-mps/device={big}"),
+        &big.to_uppercase(),
+        "MIG 3g.40gb",
+        "mig-3g.40gb",
+        "nvidia.com/mig-3g.40gb",
+        "gpu:3g.40gb:1",
+        "3g",
+    ] {
+        assert_eq!(shown(&sim, &[word]), ["big"], "{word}");
+    }
+    let said = |word: &str| sim.run(&["status", word]).ended(2).stderr;
+    for word in ["GPU 1", &second, "1:0"] {
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(said(word).replace(&format!("{word:?}"), "\"WORD\""), @r#"
+            error: "WORD" can mean 1.0, 1.1 or big
+            hint: name one device, or all of GPU 1 with --gpu 1 where several can be given
+            "#);
+        }
+    }
+    assert_eq!(
+        said("1g.10gb"),
+        "error: \"1g.10gb\" can mean 1.0 or 1.1\nhint: name one device; a command that takes several also takes '1g.10gb*'\n"
+    );
+    assert_eq!(
+        said("GPU 7"),
+        "error: no GPU is called \"GPU 7\"\nhint: the GPUs are 0-1\n"
+    );
+    for word in ["1", &second, "GPU 1", "nvidia.com/gpu=1"] {
+        assert_eq!(
+            shown(&sim, &["--gpu", word]),
+            ["1.0", "1.1", "big"],
+            "{word}"
+        );
+    }
+    let ran = sim.run(&["status", "--gpu", "first"]).ended(2);
+    assert_eq!(
+        ran.stderr,
+        "error: no GPU is called \"first\"\nhint: the GPUs are 0-1\n"
+    );
+    // A client of an older CUDA has this word in its environment.
+    let old = format!("CUDA_VISIBLE_DEVICES=MIG-{second}/{instance}/{compute}");
+    let mut command = sim.command(&["run", "--private", "--", "true"]);
+    let (name, value) = old.split_once('=').unwrap();
+    let ran = testkit::Ran::of(command.env(name, value));
+    assert!(
+        !ran.stderr.contains("there is no such device"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn settings_have_the_words_of_nvidias_programs() {
+    let sim = Sim::small();
+    sim.run(&[
+        "set",
+        "0.0",
+        "pinned_device_mem_limit=0=2G",
+        "set_default_active_thread_percentage=50%",
+        "CUDA_MPS_CLIENT_PRIORITY=1",
+    ])
+    .ended(0);
+    let device = sim.device("0.0");
+    assert_eq!(device["pinned_memory_limit_bytes"], 2_u64 << 30);
+    assert_eq!(device["active_thread_percentage"], 50.0);
+    assert_eq!(device["client_priority"], "below-normal");
+    let profile =
+        "[mps]\npinned_device_mem_limit = \"2G\"\n[[gpu]]\nselect = { all = true }\nmig = false\n";
+    let ran = sim.up(profile, &[]).ended(2);
+    assert_contains(
+        &ran.stderr,
+        "pinned_device_mem_limit is called pinned-memory-limit here",
+    );
+}

@@ -165,8 +165,8 @@ fn devices_that_are_named_in_another_way() {
     hint: separate devices by blanks: 0.0 0.2
     "#);
     assert_snapshot!(said(&sim, "down gpu0"), @r#"
-    error: no device is called "gpu0"
-    hint: --gpu 0 takes every device of GPU 0
+    error: "gpu0" can mean 0.0 or 0.2
+    hint: name one device, or all of GPU 0 with --gpu 0 where several can be given
     "#);
     let client = sim.client("0.2");
     let pid = client.pid();

@@ -132,7 +132,7 @@ fn mistakes_in_settings() {
     let mut all = String::new();
     for settings in [
         r#"pinned-memory-limit = "512K""#,
-        r#"pinned-memory-limit = "2g""#,
+        r#"pinned-memory-limit = "2GB""#,
         r#"pinned-memory-limit = "0.1G""#,
         r#"pinned-memory-limit = "9999G""#,
         "pinned-memory-limit = 512",
@@ -156,10 +156,10 @@ fn mistakes_in_settings() {
       |
     4 | mps = { pinned-memory-limit = "512K" }
       |                               ^^^^^^
-    error: profile.toml:4:31: pinned-memory-limit = "2g": its unit is M (MiB) or G (GiB): 2G?
+    error: profile.toml:4:31: pinned-memory-limit = "2GB": its unit is M (MiB) or G (GiB): 2G?
       |
-    4 | mps = { pinned-memory-limit = "2g" }
-      |                               ^^^^
+    4 | mps = { pinned-memory-limit = "2GB" }
+      |                               ^^^^^
     error: profile.toml:4:31: pinned-memory-limit = "0.1G": 0.1G is not a whole number of MiB, which is what MPS takes
       |
     4 | mps = { pinned-memory-limit = "0.1G" }

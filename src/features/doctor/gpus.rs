@@ -26,6 +26,7 @@ const MOST_HOLDERS: usize = 3;
 pub(super) const CHECKS: &[(&str, Judge)] = &[
     ("architecture", Judge::Gpu(architecture)),
     ("mig-support", Judge::Gpu(mig_support)),
+    ("profile-names", Judge::Gpu(profile_names)),
     ("mig-pending", Judge::Gpu(mig_pending)),
     ("gpu-held", Judge::Gpu(held)),
     ("compute-mode", Judge::Node(compute_mode)),
@@ -74,6 +75,29 @@ fn mig_support(id: &'static str, examined: &Examined<'_>, gpu: &Gpu) -> Vec<Find
             .with_remedy(without_needless_sudo(remedy)),
             None => Finding::ok(id, format!("GPU {index}: {product} has no MIG")),
         },
+    }]
+}
+
+fn profile_names(id: &'static str, _: &Examined<'_>, gpu: &Gpu) -> Vec<Finding> {
+    let index = gpu.index;
+    let names = match &gpu.offered_names {
+        None => return Vec::new(),
+        Some(Err(error)) => {
+            let what = format!("GPU {index}: its instance profiles cannot be read: {error}");
+            return vec![Finding::fail(id, what).run(format!("nvidia-smi mig -i {index} -lgip"))];
+        }
+        Some(Ok(names)) => names.iter().filter(|name| name.is_unreadable()),
+    };
+    let names: Vec<String> = names.map(ToString::to_string).collect();
+    vec![if names.is_empty() {
+        Finding::ok(
+            id,
+            format!("GPU {index}: its instance profiles can be read"),
+        )
+    } else {
+        let names = names.join(", ");
+        let what = format!("GPU {index}: mig-mps cannot read the driver's names for {names}");
+        Finding::warn(id, what).run(format!("nvidia-smi mig -i {index} -lgip"))
     }]
 }
 

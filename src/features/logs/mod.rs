@@ -148,7 +148,11 @@ fn find(args: &DeviceArgs, environment: &Environment) -> Result<Vec<DeviceLogs>>
     for word in &args.words {
         all.extend(of_word(word, &logs, environment)?);
     }
-    for &gpu in &args.gpus {
+    for word in &args.gpus {
+        let gpu = match word.parse() {
+            Ok(index) => index,
+            Err(_) => observe(environment, Detail::GEOMETRY)?.gpu_index(word)?,
+        };
         all.extend(logs.on(gpu)?.into_iter().cloned());
     }
     let mut seen = BTreeSet::new();

@@ -34,7 +34,7 @@ pub(super) fn read_hardware(
                 node.unseen.extend(read.unseen);
             }
             // A GPU that is lost must not hide the others.
-            Err(error) if error.code().is_some() => {
+            Err(error) if error.is_of_its_subject() => {
                 node.unseen.push(Unseen::Gpu {
                     index,
                     why: error.to_string(),
@@ -119,13 +119,21 @@ fn read_once(session: &Session, detail: Detail, index: u32) -> Result<GpuSnapsho
     if (detail.all_instances || detail.facts) && gpu.mig.is_some() {
         gpu.resetless = handle.changes_without_reset().ok();
     }
+    if detail.facts && gpu.mig.is_some() {
+        gpu.offered_names = match handle.offers(&session.read_gpu(index)?) {
+            Err(error) if error.may_be_gone() || !error.is_of_its_subject() => return Err(error),
+            offers => {
+                Some(offers.map(|offers| offers.into_iter().map(|offer| offer.name).collect()))
+            }
+        };
+    }
     if detail.facts {
         gpu.minor = handle.minor_number().ok();
         gpu.capability = handle.compute_capability().ok();
         gpu.is_persistent = handle.is_persistent().ok();
         if gpu.in_mig_mode() {
-            let offers = handle.offers(&session.read_gpu(index)?)?;
-            gpu.all_instances = match handle.instances(&offers) {
+            let offers = handle.offers(&session.read_gpu(index)?);
+            gpu.all_instances = match offers.and_then(|offers| handle.instances(&offers)) {
                 Err(error) if error.may_be_gone() => return Err(error),
                 instances => instances.ok(),
             };

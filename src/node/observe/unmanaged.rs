@@ -182,6 +182,13 @@ pub(super) fn has_own_root(host: &Host, process: &Process) -> bool {
     root.is_some() && root == own.and_then(|own| own.root())
 }
 
+/// True if a path leads the process to the same directory as this one.
+fn has_same_directory(host: &Host, process: &Process, path: &Path) -> bool {
+    let own = host.process(Pid(std::process::id()));
+    let seen = process.directory_at(path);
+    seen.is_some() && seen == own.and_then(|own| own.directory_at(path))
+}
+
 /// Returns the devices that are visible to a daemon, and those on which NVML lists its processes.
 fn devices(node: &Node, visible: &Variable, pids: &[Pid]) -> Vec<String> {
     let is_visible = |device: &Device| match visible {
@@ -214,7 +221,7 @@ pub(super) fn find_unrecorded(environment: &Environment, table: &ProcessTable, n
         let is_recorded = node
             .served()
             .any(|served| served.record.boot_id == node.boot_id && is_named(served, process));
-        if is_recorded || !is_daemon(process) || !has_own_root(&environment.host, process) {
+        if is_recorded || !is_daemon(process) {
             continue;
         }
         let pipe = process.environment_bytes("CUDA_MPS_PIPE_DIRECTORY");
@@ -222,6 +229,11 @@ pub(super) fn find_unrecorded(environment: &Environment, table: &ProcessTable, n
         let Some((run_dir, uuid)) = device_at(&pipe, &run_dirs) else {
             continue;
         };
+        // A container has other directories by the same names, and a sandbox of systemd has the same ones.
+        let host = &environment.host;
+        if !has_own_root(host, process) && !has_same_directory(host, process, &pipe) {
+            continue;
+        }
         // Others may claim the directory.
         let owner = run_dir.owner();
         if owner.is_none() || process.owner() != owner {
