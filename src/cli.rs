@@ -20,7 +20,7 @@ use crate::features::advise::{Advice, smallest_layout};
 use crate::features::check::{CheckDocument, ModelsDocument};
 use crate::features::compare::Comparison;
 use crate::features::completion::{Sources, complete};
-use crate::features::convert::mig_parted;
+use crate::features::convert::manifest;
 use crate::features::doctor::DoctorDocument;
 #[cfg(feature = "kubernetes")]
 use crate::features::kubernetes::{self, DevicePluginArgs};
@@ -196,7 +196,7 @@ documents! {
 
 /// The values that completion offers and other features know.
 const SOURCES: Sources = Sources {
-    configurations: mig_parted::configurations,
+    configurations: manifest::configurations,
     setting_meaning,
 };
 

@@ -77,7 +77,7 @@ fn numbers_and_keys_are_read_as_mig_parted_reads_them() {
     );
     let several = format!("{first}---\n{first}");
     let several = imported(&several, &[]).ended(2).stderr;
-    assert_contains(&several, "import reads a file with one document");
+    assert_contains(&several, "line 1: c\n  line 7: c\n");
 
     let quoted = refused("- devices: [2]\n  mig-enabled: true\n  mig-devices: { 1g.5gb: \"7\" }");
     insta::assert_snapshot!(quoted, @r#"
@@ -236,7 +236,7 @@ fn mistakes_in_filters_and_around_entries_are_shown_with_their_line() {
       |                   ^
     "#);
     for (yaml, why) in [
-        ("", "not a configuration of mig-parted"),
+        ("", "no configuration of mig-parted"),
         (
             "version: v1\nmig-configs: [",
             "no YAML that import reads: unclosed bracket",

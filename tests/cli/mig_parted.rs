@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use mig_mps::internals::catalog::{self, Model};
-use mig_mps::internals::convert::{ImportOptions, MigDevice, import, mig_parted, pack};
+use mig_mps::internals::convert::{Excerpt, ImportOptions, MigDevice, import, mig_parted, pack};
 use mig_mps::internals::geometry::ComputeName;
 use mig_mps::internals::plan::check::{GpuArgument, check_on_gpus};
 use mig_mps::internals::profile::Profile;
@@ -149,7 +149,7 @@ proptest! {
     /// Our profile makes the same of a file as mig-parted does, and what has no room there has none here.
     #[test]
     fn an_imported_profile_gives_the_geometry_that_mig_parted_gives((model, devices) in some_devices()) {
-        let spec = mig_parted::Spec::parse(Path::new("c.yaml"), spec_of(&devices)).unwrap();
+        let spec = mig_parted::Spec::parse(Excerpt::whole(Path::new("c.yaml"), spec_of(&devices))).unwrap();
         let profile = import(&spec, "c", ImportOptions::default()).unwrap().draft.to_string();
         prop_assert_eq!(geometry(&profile, model), as_mig_parted(&devices, model), "{}", profile);
     }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use mig_mps::internals::advise::smallest_layout;
-use mig_mps::internals::convert::{ImportOptions, import, mig_parted};
+use mig_mps::internals::convert::{ConfigTexts, ImportOptions, import};
 use mig_mps::internals::host::Pid;
 use mig_mps::internals::mps::{DaemonStatus, LogFile, LogLine};
 use mig_mps::internals::plan::check::{EmptyNode, plan_on};
@@ -36,15 +36,14 @@ pub(crate) fn profile(bytes: &[u8]) {
 /// A configuration of mig-parted. What it is converted to is a profile.
 pub(crate) fn mig_parted_file(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes).into_owned();
-    match mig_parted::Spec::parse(Path::new("config.yaml"), text) {
-        Err(error) => assert!(!error.to_string().is_empty()),
-        Ok(spec) => {
-            for name in spec.configs.keys() {
-                if let Ok(converted) = import(&spec, name, ImportOptions::default()) {
-                    Profile::parse(Path::new("imported.toml"), converted.draft.to_string())
-                        .expect("what import writes is a profile");
-                }
-            }
+    let found = ConfigTexts::find(Path::new("config.yaml"), text);
+    for (_, fault) in &found.faults {
+        assert!(!fault.to_string().is_empty());
+    }
+    for choice in found.choices() {
+        if let Ok(converted) = import(choice.spec, choice.name, ImportOptions::default()) {
+            Profile::parse(Path::new("imported.toml"), converted.draft.to_string())
+                .expect("what import writes is a profile");
         }
     }
 }

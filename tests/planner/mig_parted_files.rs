@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use mig_mps::internals::convert::{ImportOptions, import, mig_parted, to_mig_parted};
+use mig_mps::internals::convert::{Excerpt, ImportOptions, import, mig_parted, to_mig_parted};
 use mig_mps::internals::plan::Plan;
 use simnode::catalog::Model;
 
@@ -54,7 +54,8 @@ fn the_files_of_mig_parted_come_back_as_they_were() {
     let mut counts = Vec::new();
     let mut unused = Vec::new();
     for (file, yaml) in FILES {
-        let spec = mig_parted::Spec::parse(Path::new(file), yaml.to_owned()).unwrap();
+        let spec =
+            mig_parted::Spec::parse(Excerpt::whole(Path::new(file), yaml.to_owned())).unwrap();
         let configs = read(yaml).mig_configs;
         let mut cases = 0;
         for (name, entries) in &configs {

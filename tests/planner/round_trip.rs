@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use mig_mps::internals::convert::{ImportOptions, export, import, mig_parted, to_mig_parted};
+use mig_mps::internals::convert::{
+    Excerpt, ImportOptions, export, import, mig_parted, to_mig_parted,
+};
 use mig_mps::internals::host::Uid;
 use mig_mps::internals::node::Served;
 use mig_mps::internals::nvml::GpuInstanceReading;
@@ -175,7 +177,7 @@ proptest! {
         if lost.iter().any(|lost| words.iter().any(|word| lost.contains(word))) {
             return Ok(());
         }
-        let spec = mig_parted::Spec::parse(Path::new("c.yaml"), yaml.clone()).unwrap();
+        let spec = mig_parted::Spec::parse(Excerpt::whole(Path::new("c.yaml"), yaml.clone())).unwrap();
         let options = ImportOptions {
             serve_whole: true,
             exact: yaml.contains("Import it with --exact"),

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use toml::Table;
 
+use super::manifest::{Choice, ConfigTexts};
 use super::mig_parted::{ConfigEntry, DeviceFilter, Spec, pack};
 use crate::catalog::{Model, models};
 use crate::commands::{Context, print_or_write_new};
-use crate::error::{Result, usage};
+use crate::error::{CommandError, Result, usage};
 use crate::failure::ExitStatus;
 use crate::geometry::ProfileName;
 use crate::host::read_text_from;
@@ -25,10 +26,10 @@ use crate::render::note;
 /// with its line.
 #[derive(Args, Debug)]
 pub struct ImportArgs {
-    /// Configuration file of mig-parted (YAML), or - for standard input
+    /// Configuration file of mig-parted, or a manifest with one (YAML), or - for standard input
     #[arg(value_hint = clap::ValueHint::FilePath)]
     file: PathBuf,
-    /// Configuration to import, if the file has several
+    /// Configuration to import, if the file has several; also KEY:CONFIGURATION
     #[arg(long, short, value_name = "CONFIGURATION")]
     config: Option<String>,
     /// Write the profile to this new file [default: standard output]
@@ -45,50 +46,95 @@ pub fn run(args: &ImportArgs, _context: &Context<'_>) -> Result<ExitStatus> {
         usage(format_args!("cannot read {}: {error}", path.display()))
             .hint("import reads a configuration of mig-parted (YAML)")
     })?;
-    if !text.contains("mig-configs") {
-        let shown = path.display();
-        let error = usage(format_args!(
-            "{shown} is not a configuration of mig-parted (YAML)"
-        ));
-        return Err(
-            error.hint(if path.extension().is_some_and(|end| end == "toml") {
-                "mig-mps up takes a profile (TOML) as it is"
-            } else {
-                "such a file has the keys version and mig-configs"
-            }),
-        );
-    }
-    let spec = Spec::parse(path, text)?;
-    let name = choose(args, path, &spec)?;
-    let imported = import(&spec, name, args.options)?;
+    let found = ConfigTexts::find(path, text);
+    let choices = found.choices();
+    let wanted = args.config.as_deref();
+    // A configuration with a mistake may be the one that is meant.
+    let is_doubtful = wanted.is_none() && found.faults.iter().any(|(name, _)| name.is_some());
+    let chosen = match choose(wanted, path, &choices) {
+        Ok(chosen) if !is_doubtful => chosen,
+        Ok(_) => {
+            return Err(found
+                .into_fault(None)
+                .map_or_else(|| no_configuration(path), Into::into));
+        }
+        Err(error) => return Err(found.into_fault(wanted).map_or(error, Into::into)),
+    };
+    let imported = import(chosen.spec, chosen.name, args.options)?;
     let text = imported.draft.to_string();
     Profile::parse(Path::new("the imported profile"), text.clone())?;
     print_or_write_new(&text, args.output.as_deref())?;
     for remark in imported.notes {
         note(&remark);
     }
+    for (_, fault) in &found.faults {
+        let fault = fault.to_string();
+        let fault = fault.lines().next().unwrap_or_default();
+        note(&format!("another part of the file cannot be read: {fault}"));
+    }
     Ok(ExitStatus::Done)
 }
 
-fn choose<'a>(args: &ImportArgs, path: &Path, spec: &'a Spec) -> Result<&'a str> {
-    let path = path.display();
-    let names: Vec<&str> = spec.configs.keys().map(String::as_str).collect();
-    let list = names.join("\n  ");
-    match (&args.config, names.as_slice()) {
-        (None, [only]) => Ok(*only),
-        (None, all) => Err(usage(format_args!(
-            "{path} has {} configurations: choose one with --config:\n  {list}",
-            all.len()
-        ))),
-        (Some(wanted), all) => {
-            let chosen = all.iter().find(|name| *name == wanted);
-            chosen.copied().ok_or_else(|| {
-                usage(format_args!(
-                    "{path} has no configuration \"{wanted}\"; it has:\n  {list}"
-                ))
-            })
+/// The configuration that the user means, by its name or by its place and name.
+fn choose<'a, 'b>(
+    wanted: Option<&str>,
+    path: &Path,
+    choices: &'b [Choice<'a>],
+) -> Result<&'b Choice<'a>> {
+    let is_meant = |choice: &&Choice<'_>| {
+        wanted.is_none_or(|word| choice.name == word || choice.full_name() == word)
+    };
+    let meant: Vec<&Choice<'_>> = choices.iter().filter(is_meant).collect();
+    let shown = path.display();
+    Err(match (wanted, meant.as_slice()) {
+        (_, [only]) => return Ok(*only),
+        (None, []) => no_configuration(path),
+        (Some(wanted), []) => usage(format_args!(
+            "{shown} has no configuration \"{wanted}\"; it has:\n  {}",
+            list(choices)
+        )),
+        (None, all) => usage(format_args!(
+            "{shown} has {} configurations: choose one with --config:\n  {}",
+            all.len(),
+            list(choices)
+        )),
+        (Some(wanted), several) => {
+            let names: Vec<String> = several.iter().map(|choice| choice.full_name()).collect();
+            usage(format_args!(
+                "{shown} has {} configurations \"{wanted}\": choose one with --config:\n  {}",
+                several.len(),
+                names.join("\n  ")
+            ))
         }
-    }
+    })
+}
+
+/// The configurations line by line; those of several texts by the place of the text.
+fn list(choices: &[Choice<'_>]) -> String {
+    let texts: Vec<&[Choice<'_>]> = choices.chunk_by(|a, b| a.place == b.place).collect();
+    let lines: Vec<String> = match texts.as_slice() {
+        [only] => only.iter().map(|choice| choice.name.to_owned()).collect(),
+        several => several
+            .iter()
+            .map(|text| {
+                let names: Vec<&str> = text.iter().map(|choice| choice.name).collect();
+                format!("{}: {}", text[0].place, names.join(", "))
+            })
+            .collect(),
+    };
+    lines.join("\n  ")
+}
+
+fn no_configuration(path: &Path) -> CommandError {
+    let shown = path.display();
+    let error = usage(format_args!(
+        "{shown} has no configuration of mig-parted (YAML)"
+    ));
+    error.hint(if path.extension().is_some_and(|end| end == "toml") {
+        "mig-mps up takes a profile (TOML) as it is"
+    } else {
+        "such a text has the keys version and mig-configs"
+    })
 }
 
 /// The way to take entries that a profile understands otherwise.
@@ -150,7 +196,7 @@ pub fn import(spec: &Spec, name: &str, options: ImportOptions) -> Result<Convert
     if blocks.is_empty() {
         let first = entries.first().map_or(Span::default(), |entry| entry.span);
         let message = format!("\"{name}\" selects no GPU: there is nothing for a profile to say");
-        return Err(spec.source.error(first, message));
+        return Err(spec.text.source.error(first, message));
     }
     Ok(Converted {
         draft: DraftProfile {
@@ -224,7 +270,7 @@ fn check_left_out(spec: &Spec, kept: &[Imported<'_>]) -> Result<(), ProfileError
             let message =
                 "without a block for these GPUs another one of this profile would select them";
             let hint = "mig-mps list shows the product names of a node: give the other entries a device-filter";
-            return Err(spec.source.error(entry.span, message).with_hint(hint));
+            return Err(spec.text.source.error(entry.span, message).with_hint(hint));
         }
     }
     Ok(())
@@ -295,7 +341,7 @@ fn select(
                     format!("the catalog has no product name for the device id {filter}");
                 let hint = "mig-mps list shows the product names of a node: take this id out of the file,\n\
                             import the rest, and add a block with select = { product = \"^NAME$\" }";
-                return Err(spec.source.error(entry.span, message).with_hint(hint));
+                return Err(spec.text.source.error(entry.span, message).with_hint(hint));
             }
             [one] => format!("device-filter {filter}: {one}"),
             several => format!("device-filter {filter}: any of {}", several.join(", ")),

@@ -7,27 +7,27 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::Path;
 use std::str::FromStr;
-use std::sync::Arc;
 
 use serde::Deserialize;
-use serde_saphyr::options::DuplicateKeyPolicy;
-use serde_saphyr::{Error, Location, Spanned, UserMessageFormatter};
+use serde_saphyr::{Location, Spanned};
 
+use super::yaml::Excerpt;
 use crate::catalog::{PciId, products_of};
 use crate::geometry::{ComputeName, ProfileName};
-use crate::host::{read_text_from, steers};
+use crate::host::steers;
 use crate::nvml::GpuInstanceReading;
-use crate::profile::{ProfileError, Source, Span};
+use crate::profile::{ProfileError, Span};
 
-/// A file, read and checked.
-#[derive(Clone, Debug)]
+/// A text, read and checked.
+#[derive(Debug)]
 pub struct Spec {
-    /// The file's text, for errors found later.
-    pub source: Arc<Source>,
+    /// Its text, for errors found later.
+    pub text: Excerpt,
     /// The configurations by name.
     pub configs: BTreeMap<String, Vec<ConfigEntry>>,
+    /// The mistakes of other configurations, by their names.
+    pub faults: Vec<(String, ProfileError)>,
 }
 
 /// One entry of a configuration.
@@ -98,27 +98,14 @@ const MOST: i64 = 64;
 /// More entries than any fleet needs.
 const MOST_ENTRIES: usize = 1000;
 
-/// The names of the configurations in a file; `None` if it cannot be read as one.
-pub fn configurations(path: &Path) -> Option<Vec<String>> {
-    let (path, text) = read_text_from(path);
-    let spec = Spec::parse(path, text.ok()?).ok()?;
-    Some(spec.configs.into_keys().collect())
-}
-
 impl Spec {
-    /// Reads and checks a file's text; `path` is for messages only.
-    pub fn parse(path: &Path, text: String) -> Result<Self, ProfileError> {
-        let source = Arc::new(Source::new(path, text));
-        let options = serde_saphyr::options! {
-            with_snippet: false,
-            duplicate_keys: DuplicateKeyPolicy::LastWins,
-            legacy_octal_numbers: true,
-        };
-        let file: SpecFile = serde_saphyr::from_str_with_options(source.text(), options)
-            .map_err(|error| in_words(&source, &error))?;
+    /// Reads and checks a text.
+    pub fn parse(text: Excerpt) -> Result<Self, ProfileError> {
+        let file: SpecFile = text.parse()?;
         let mut spec = Self {
-            source,
+            text,
             configs: BTreeMap::new(),
+            faults: Vec::new(),
         };
         if file.version.value != "v1" {
             let message = format!("version {} is not known: expected v1", file.version.value);
@@ -138,21 +125,23 @@ impl Spec {
                     "the configuration \"{name}\" has {count} entries: at most {MOST_ENTRIES} are read"
                 )
             } else {
-                let entries = entries
-                    .value
-                    .into_iter()
-                    .map(|entry| spec.entry(entry))
-                    .collect::<Result<_, _>>()?;
-                spec.configs.insert(name, entries);
+                let entries = entries.value.into_iter().map(|entry| spec.entry(entry));
+                match entries.collect::<Result<_, _>>() {
+                    Ok(entries) => {
+                        spec.configs.insert(name, entries);
+                    }
+                    Err(error) => spec.faults.push((name, error)),
+                }
                 continue;
             };
-            return Err(spec.error(entries.referenced, wrong));
+            let error = spec.error(entries.referenced, wrong);
+            spec.faults.push((name, error));
         }
         Ok(spec)
     }
 
     fn error(&self, at: Location, message: impl Into<String>) -> ProfileError {
-        self.source.error(span(&self.source, at), message)
+        self.text.error(at, message)
     }
 
     fn entry(&self, entry: Spanned<SpecEntry>) -> Result<ConfigEntry, ProfileError> {
@@ -189,7 +178,7 @@ impl Spec {
             None => Vec::new(),
         };
         Ok(ConfigEntry {
-            span: span(&self.source, at),
+            span: self.text.span(at),
             filter: entry.device_filter.map_or_else(Vec::new, filters),
             devices,
             mig_enabled,
@@ -230,51 +219,6 @@ fn filters(filter: OneOrMany) -> Vec<DeviceFilter> {
         OneOrMany::Many(words) => words,
     };
     words.into_iter().map(DeviceFilter::new).collect()
-}
-
-/// A place as our messages point at it: the start of what stands there.
-fn span(source: &Source, at: Location) -> Span {
-    let start = bytes(at.span().byte_offset()).unwrap_or(0);
-    let line = source.text().get(start..).unwrap_or_default();
-    let to_its_end = line.find('\n').unwrap_or(line.len());
-    let length = bytes(at.span().byte_len())
-        .filter(|length| *length > 0)
-        .map_or(to_its_end, |length| length.min(to_its_end));
-    Span::from(start..start + length)
-}
-
-fn bytes(number: Option<u64>) -> Option<usize> {
-    usize::try_from(number?).ok()
-}
-
-/// The YAML reader's error in our words.
-fn in_words(source: &Arc<Source>, error: &Error) -> ProfileError {
-    let error = error.without_snippet();
-    let at = error.location();
-    let span = at.map_or_else(Span::default, |at| span(source, at));
-    let message = match error {
-        Error::SerdeUnknownField {
-            field, expected, ..
-        } => return source.unknown_key(span, field, expected),
-        Error::SerdeMissingField { field, .. } => format!("the key \"{field}\" is missing here"),
-        // It names the kind of YAML's events that it wants.
-        Error::Unexpected { expected, .. } => match *expected {
-            "mapping start" => "expected keys with values".to_owned(),
-            "sequence start" => "expected a list".to_owned(),
-            _ => "expected a word".to_owned(),
-        },
-        Error::NullIntoString { .. } => "expected a word".to_owned(),
-        Error::MultipleDocuments { .. } => "import reads a file with one document".to_owned(),
-        // The texts of `expecting`.
-        Error::Message { msg, .. } => msg.clone(),
-        other => {
-            let text = other.render_with_formatter(&UserMessageFormatter);
-            // It ends with the place, which is shown anyway.
-            let why = text.split(" at line ").next().unwrap_or(&text);
-            format!("this is no YAML that import reads: {why}")
-        }
-    };
-    source.error(span, message)
 }
 
 /// A word of `device-filter`: `0x20B210DE`, `0x20B210DE:0x147F10DE`.
@@ -350,6 +294,9 @@ impl FromStr for MigDevice {
             None => (None, text),
         };
         let profile: ProfileName = profile.parse().map_err(|_| no_mig_device(text))?;
+        if profile.is_unreadable() {
+            return Err(no_mig_device(text));
+        }
         if profile.is_short() {
             return Err(format!(
                 "\"{text}\" does not say its memory, as mig-parted demands: \"3g.40gb\", not \"3g\""
@@ -561,6 +508,7 @@ mod tests {
             "1g.10gb+me+me",
             "1g.10gb+me,",
             "all",
+            "profile 15",
         ] {
             assert!(wrong.parse::<MigDevice>().is_err(), "{wrong}");
         }

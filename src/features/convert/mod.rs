@@ -2,6 +2,8 @@
 
 pub mod export;
 pub mod import;
+pub mod manifest;
 pub mod mig_parted;
 mod names;
 pub mod to_mig_parted;
+pub mod yaml;

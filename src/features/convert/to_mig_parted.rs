@@ -91,6 +91,13 @@ fn shared(gpu: &Gpu, instance: &GpuInstanceReading, notes: &mut Notes) -> Option
         ));
         return None;
     };
+    if profile.name.is_unreadable() {
+        notes.lost.push(format!(
+            "GPU {}: {} at {} is left out: this version cannot read the name that the driver gives it",
+            gpu.index, profile.name, instance.placement
+        ));
+        return None;
+    }
     if instance.compute.is_empty() {
         notes.lost.push(format!(
             "GPU {}: {} at {} has no compute instance, and mig-parted does not see it",
