@@ -407,6 +407,11 @@ impl Environment {
         })
     }
 
+    /// Returns the program of that name in the caller's path.
+    pub fn in_path(&self, program: &str) -> Option<PathBuf> {
+        find(program, &self.path)
+    }
+
     /// Returns the scopes of root's daemons; `None` where systemd does not run the machine.
     fn scopes(&self) -> Option<Scopes> {
         if !self.is_root() || !self.host.is_run_by_systemd() {

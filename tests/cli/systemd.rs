@@ -1,6 +1,7 @@
 //! `systemd`: units that apply a profile at boot, heal daemons and write metrics; and daemons in scopes of their own.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -52,8 +53,14 @@ fn systemd(sim: &Sim, profile: &str, args: &[&str]) -> Ran {
 fn said(sim: &Sim, text: &str) -> String {
     let program = built().mig_mps.to_str().unwrap();
     let root = sim.node.dir().join("root");
+    let lines = text.split_inclusive('\n');
+    let text: String = lines
+        .filter(|line| !line.starts_with("Environment="))
+        .collect();
     // A path with a blank is quoted.
-    text.replace(&format!("\"{program}\""), "/usr/local/bin/mig-mps")
+    text.replace(sim.node.run_dir().to_str().unwrap(), "/run/mig-mps")
+        .replace(sim.node.log_dir().to_str().unwrap(), "/var/log/mig-mps")
+        .replace(&format!("\"{program}\""), "/usr/local/bin/mig-mps")
         .replace(program, "/usr/local/bin/mig-mps")
         .replace(root.to_str().unwrap(), "")
 }
@@ -87,10 +94,12 @@ fn the_units_are_printed() {
     Description=MIG partitions and MPS daemons
     ConditionPathExists=/etc/mig-mps/profile.toml
     After=nvidia-persistenced.service nvidia-fabricmanager.service nss-user-lookup.target
-    Before=slurmd.service pbs.service condor.service nomad.service
-    Before=docker.service containerd.service crio.service podman-restart.service incus.service snap.lxd.daemon.service
-    Before=kubelet.service k3s.service k3s-agent.service rke2-server.service rke2-agent.service
-    Before=nvidia-dcgm.service nvidia-cdi-refresh.service
+    Before=slurmd.service pbs.service pbs_mom.service torque-mom.service condor.service lsfd.service sge_execd.service gridengine-exec.service flux.service oar-node.service nomad.service
+    Before=docker.service containerd.service crio.service podman.service podman-restart.service incus.service lxd.service lxc.service snap.lxd.daemon.service libvirtd.service virtqemud.service
+    Before=kubelet.service k3s.service k3s-agent.service rke2-server.service rke2-agent.service k0scontroller.service k0sworker.service snap.microk8s.daemon-kubelite.service
+    Before=nvidia-dcgm.service dcgm-exporter.service nvidia-dcgm-exporter.service nvidia-cdi-refresh.service
+    Before=jupyterhub.service gitlab-runner.service ollama.service
+    Before=cron.service crond.service atd.service
     StartLimitIntervalSec=30min
     StartLimitBurst=5
 
@@ -188,6 +197,22 @@ fn the_units_of_the_metrics_are_printed() {
     ExecStart=/usr/local/bin/mig-mps metrics --output /var/lib/node_exporter/mig-mps.prom
     TimeoutStartSec=1min
     LimitNOFILE=524288
+    NoNewPrivileges=yes
+    ProtectSystem=strict
+    ProtectHome=read-only
+    ProtectKernelTunables=yes
+    ProtectKernelModules=yes
+    ProtectKernelLogs=yes
+    ProtectControlGroups=yes
+    ProtectHostname=yes
+    RestrictAddressFamilies=AF_UNIX AF_NETLINK AF_INET AF_INET6
+    RestrictNamespaces=yes
+    RestrictRealtime=yes
+    RestrictSUIDSGID=yes
+    LockPersonality=yes
+    SystemCallArchitectures=native
+    CapabilityBoundingSet=~CAP_AUDIT_CONTROL CAP_MAC_ADMIN CAP_MAC_OVERRIDE CAP_NET_ADMIN CAP_NET_RAW CAP_SYS_BOOT CAP_SYS_RAWIO CAP_SYS_TIME CAP_SYSLOG CAP_WAKE_ALARM
+    ReadWritePaths=-/var/lib/node_exporter -/run/mig-mps -/var/log/mig-mps
 
     # /etc/systemd/system/mig-mps-metrics.timer
     # Written by mig-mps systemd, which replaces and removes it.
@@ -213,6 +238,22 @@ fn the_units_of_the_metrics_are_printed() {
     ExecStart=/usr/local/bin/mig-mps metrics --drift /etc/mig-mps/profile.toml --output /var/lib/node_exporter/mig-mps-drift.prom
     TimeoutStartSec=5min
     LimitNOFILE=524288
+    NoNewPrivileges=yes
+    ProtectSystem=strict
+    ProtectHome=read-only
+    ProtectKernelTunables=yes
+    ProtectKernelModules=yes
+    ProtectKernelLogs=yes
+    ProtectControlGroups=yes
+    ProtectHostname=yes
+    RestrictAddressFamilies=AF_UNIX AF_NETLINK AF_INET AF_INET6
+    RestrictNamespaces=yes
+    RestrictRealtime=yes
+    RestrictSUIDSGID=yes
+    LockPersonality=yes
+    SystemCallArchitectures=native
+    CapabilityBoundingSet=~CAP_AUDIT_CONTROL CAP_MAC_ADMIN CAP_MAC_OVERRIDE CAP_NET_ADMIN CAP_NET_RAW CAP_SYS_BOOT CAP_SYS_RAWIO CAP_SYS_TIME CAP_SYSLOG CAP_WAKE_ALARM
+    ReadWritePaths=-/var/lib/node_exporter -/run/mig-mps -/var/log/mig-mps
 
     # /etc/systemd/system/mig-mps-drift.timer
     # Written by mig-mps systemd, which replaces and removes it.
@@ -291,6 +332,22 @@ fn the_unit_of_the_device_plugin_comes_and_goes() {
     RestartSec=5s
     RestartPreventExitStatus=2 4
     LimitNOFILE=524288
+    NoNewPrivileges=yes
+    ProtectSystem=strict
+    ProtectHome=read-only
+    ProtectKernelTunables=yes
+    ProtectKernelModules=yes
+    ProtectKernelLogs=yes
+    ProtectControlGroups=yes
+    ProtectHostname=yes
+    RestrictAddressFamilies=AF_UNIX AF_NETLINK AF_INET AF_INET6
+    RestrictNamespaces=yes
+    RestrictRealtime=yes
+    RestrictSUIDSGID=yes
+    LockPersonality=yes
+    SystemCallArchitectures=native
+    CapabilityBoundingSet=~CAP_AUDIT_CONTROL CAP_MAC_ADMIN CAP_MAC_OVERRIDE CAP_NET_ADMIN CAP_NET_RAW CAP_SYS_BOOT CAP_SYS_RAWIO CAP_SYS_TIME CAP_SYSLOG CAP_WAKE_ALARM
+    ReadWritePaths=-/run -/var/lib -/var/snap -/var/log/mig-mps -/run/mig-mps
 
     [Install]
     WantedBy=multi-user.target
@@ -684,4 +741,165 @@ fn the_real_systemd_run_takes_the_options() {
     let mut up = sim.command(&["up", path.to_str().unwrap()]);
     let ran = Ran::of(up.env("MIG_MPS_SYSTEMD_RUN", real)).ended(1);
     assert_contains(&ran.stderr, "System has not been booted with systemd");
+}
+
+/// The variables that a unit sets.
+fn set_by(text: &str) -> Vec<(String, String)> {
+    let lines = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("Environment="));
+    let assignments = lines.map(|line| line.trim_matches('"').replace("%%", "%"));
+    assignments
+        .map(|line| {
+            let (name, value) = line.split_once('=').unwrap();
+            (name.to_owned(), value.to_owned())
+        })
+        .collect()
+}
+
+#[test]
+fn services_have_what_the_command_had_and_find_its_programs() {
+    needs_root!();
+    let sim = Sim::with("h200", 1);
+    let files = sim.node.dir().join("collected");
+    fs::create_dir(&files).unwrap();
+    let all = [
+        "--install",
+        "--kubernetes",
+        "--metrics",
+        files.to_str().unwrap(),
+    ];
+    systemd(&sim, &whole(""), &all).ended(0);
+    let services = [NAMES[0], NAMES[1], OF_METRICS[0], OF_METRICS[2], PLUGIN];
+    for name in services {
+        let set = set_by(&fs::read_to_string(unit(&sim, name)).unwrap());
+        let names: Vec<&str> = set.iter().map(|(name, _)| name.as_str()).collect();
+        for name in [
+            "MIG_MPS_RUN_DIR",
+            "MIG_MPS_LOG_DIR",
+            "MIG_MPS_NVML_LIBRARY",
+            "PATH",
+        ] {
+            assert!(names.contains(&name), "{names:?}");
+        }
+        // Those are about one call.
+        for name in ["MIG_MPS_ROOT", "MIG_MPS_LOG"] {
+            assert!(!names.contains(&name), "{names:?}");
+        }
+        let (_, path) = set.iter().find(|(name, _)| name == "PATH").unwrap();
+        assert!(
+            path.ends_with(":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+            "{path}"
+        );
+    }
+    // As systemd runs it, with nothing but this.
+    for (name, key) in [
+        (NAMES[0], "ExecStart="),
+        (OF_METRICS[2], "ExecStart="),
+        (NAMES[0], "ExecStop="),
+    ] {
+        let text = fs::read_to_string(unit(&sim, name)).unwrap();
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(key))
+            .unwrap();
+        let is_of_node = |(name, _): &(OsString, OsString)| {
+            let name = name.to_string_lossy();
+            name == "MIG_MPS_ROOT" || name != "PATH" && !name.starts_with("MIG_MPS_")
+        };
+        let of_node = sim.node.env().into_iter().filter(is_of_node);
+        let mut command = Command::new("/bin/sh");
+        command.env_clear().envs(of_node).envs(set_by(&text));
+        Ran::of(command.arg("-c").arg(format!("exec {line}"))).ended(0);
+    }
+}
+
+#[test]
+fn a_program_that_another_user_could_replace_is_not_carried() {
+    needs_root!();
+    let sim = Sim::with("h200", 1);
+    let hers = sim.node.dir().join("hers");
+    fs::create_dir(&hers).unwrap();
+    let program = hers.join("nvidia-smi");
+    fs::copy("/bin/true", &program).unwrap();
+    std::os::unix::fs::chown(&program, Some(1000), Some(1000)).unwrap();
+    let path = sim.profile(&whole(""));
+    let mut command = sim.command(&["systemd", path.to_str().unwrap(), "--install"]);
+    let before = sim
+        .node
+        .env()
+        .into_iter()
+        .find(|(name, _)| name == "PATH")
+        .unwrap()
+        .1;
+    let with_hers = format!("{}:{}", hers.display(), before.to_str().unwrap());
+    let ran = Ran::of(command.env("PATH", with_hers)).ended(1);
+    assert_contains(&ran.stderr, "and another user can change it");
+    assert!(!unit(&sim, NAMES[0]).exists());
+}
+
+/// The sandbox of systemd is a mount namespace with the same directories.
+#[test]
+fn a_sandbox_sees_the_daemon_of_a_lost_record() {
+    needs_root!();
+    let sim = Sim::small();
+    let record = sim.node.run_dir().join(sim.uuid("0.2")).join("device.json");
+    fs::remove_file(record).unwrap();
+    let outside = sim.run(&["metrics"]).ended(0).stdout;
+    let mut command = Command::new("unshare");
+    command
+        .args(["--mount", "--propagation", "slave"])
+        .arg(&built().mig_mps)
+        .arg("metrics");
+    let inside = Ran::of(command.env_clear().envs(sim.node.env()))
+        .ended(0)
+        .stdout;
+    let of_records = |text: &str| -> Vec<String> {
+        let lines = text
+            .lines()
+            .filter(|line| line.contains("record-unreadable") || line.contains("unmanaged"));
+        lines.map(str::to_owned).collect()
+    };
+    assert_contains(&outside, "mig_mps_problems{id=\"record-unreadable\"} 1");
+    assert_eq!(of_records(&inside), of_records(&outside));
+}
+
+/// `systemd-analyze security` gives a unit without a sandbox 9.6 of 10.
+#[test]
+fn services_that_start_nothing_have_a_sandbox() {
+    let ran = Command::new("systemd-analyze")
+        .args(["security", "--help"])
+        .output();
+    let is_offline =
+        ran.is_ok_and(|ran| String::from_utf8_lossy(&ran.stdout).contains("--offline"));
+    if !can_run(
+        "services_that_start_nothing_have_a_sandbox",
+        is_offline,
+        "no systemd-analyze",
+    ) || !is_root("services_that_start_nothing_have_a_sandbox")
+    {
+        return;
+    }
+    let sim = Sim::with("h200", 1);
+    systemd(
+        &sim,
+        &whole(""),
+        &[
+            "--install",
+            "--kubernetes",
+            "--metrics",
+            "/var/lib/node_exporter",
+        ],
+    )
+    .ended(0);
+    for (name, status) in [
+        (OF_METRICS[0], 0),
+        (OF_METRICS[2], 0),
+        (PLUGIN, 0),
+        (NAMES[0], 1),
+    ] {
+        let mut analyze = Command::new("systemd-analyze");
+        analyze.args(["security", "--offline=yes", "--threshold=65", "--no-pager"]);
+        Ran::of(analyze.arg(unit(&sim, name))).ended(status);
+    }
 }

@@ -52,7 +52,9 @@ pub(crate) fn banned(path: &str, text: &str) -> Vec<Found> {
     // `in_its_home`, `InItsHome` and `in its home` have the same three words; `HOME` is a variable.
     let parts = Regex::new(r"(\p{Ll})(\p{Lu})").unwrap();
     let words = parts.replace_all(text, "$1 $2").replace('_', " ");
-    let words = words.replace("HOME", "").to_lowercase();
+    // So is `ProtectHome`, of systemd.
+    let words = words.replace("HOME", "").replace("Protect Home", "");
+    let words = words.to_lowercase();
     // Only blanks and the signs of comments stand between the words of a phrase.
     let between = Regex::new(r"[\s/!*`\\]+").unwrap();
     let phrases = BANNED.join("|").replace(' ', between.as_str());

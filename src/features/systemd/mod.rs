@@ -2,6 +2,7 @@
 
 mod units;
 
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -9,6 +10,10 @@ use clap::Args;
 
 use crate::commands::Context;
 use crate::commands::args::ProfileSource;
+use crate::config::{
+    CONTROL, CONTROL_PROGRAM, CUDA_LIBRARY, LOG, NVIDIA_SMI, NVIDIA_SMI_PROGRAM, NVML_LIBRARY,
+    ROOT, SERVER_PROGRAM, SYSTEMCTL, SYSTEMCTL_PROGRAM, SYSTEMD_RUN, SYSTEMD_RUN_PROGRAM,
+};
 use crate::error::{Context as _, Result, failed};
 use crate::failure::ExitStatus;
 use crate::host::{
@@ -86,7 +91,9 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
             "cargo install --locked --path . --features kubernetes builds it; it belongs beside mig-mps",
         ));
     }
+    let carried = carried(environment);
     let paths = Paths {
+        environment: &carried,
         program: &program,
         profile: &files.profile().path(),
         metrics: args.metrics.as_deref(),
@@ -111,6 +118,7 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if let Some(profile) = &profile {
         check_program(&program)?;
         paths.plugin.map_or(Ok(()), check_program)?;
+        check_carried(environment, &carried)?;
         install(&units, &files, profile, args.enable, environment)?;
         if let Some(directory) = args
             .metrics
@@ -126,9 +134,71 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
     Ok(ExitStatus::Done)
 }
 
+/// The path in which systemd finds the programs of its services.
+const SYSTEMS_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The variables of mig-mps that are about one call, and not about the machine.
+const OF_A_CALL: [&str; 2] = [LOG, ROOT];
+
+/// Returns what this command had in its environment and systemd has not: the variables of mig-mps, and a path that leads to
+/// the same programs.
+fn carried(environment: &Environment) -> Vec<(&'static str, OsString)> {
+    let set = environment.named_paths().iter();
+    let mut carried: Vec<(&'static str, OsString)> = set
+        .filter(|(name, _)| !OF_A_CALL.contains(name))
+        .map(|(name, path)| (*name, path.clone().into_os_string()))
+        .collect();
+    let mut path: Vec<PathBuf> = Vec::new();
+    for program in programs(environment) {
+        let directory = program.parent().unwrap_or(&program).to_owned();
+        let is_systems = std::env::split_paths(SYSTEMS_PATH).any(|systems| systems == directory);
+        if !is_systems && !path.contains(&directory) {
+            path.push(directory);
+        }
+    }
+    if !path.is_empty() {
+        path.extend(std::env::split_paths(SYSTEMS_PATH));
+        carried.extend(std::env::join_paths(path).map(|path| ("PATH", path)));
+    }
+    carried
+}
+
+/// The programs of others that the services run, as far as this command finds them.
+fn programs(environment: &Environment) -> impl Iterator<Item = PathBuf> {
+    let names = [
+        CONTROL_PROGRAM,
+        SERVER_PROGRAM,
+        NVIDIA_SMI_PROGRAM,
+        SYSTEMCTL_PROGRAM,
+        SYSTEMD_RUN_PROGRAM,
+    ];
+    names
+        .into_iter()
+        .filter_map(|name| environment.in_path(name))
+}
+
+/// Refuses programs and libraries that another user could replace. Remarks on programs of MPS that are not there yet.
+fn check_carried(environment: &Environment, carried: &[(&'static str, OsString)]) -> Result<()> {
+    let is_run = |name| {
+        let programs = [CONTROL, NVIDIA_SMI, SYSTEMCTL, SYSTEMD_RUN];
+        [NVML_LIBRARY, CUDA_LIBRARY].contains(name) || programs.contains(name)
+    };
+    for (_, program) in carried.iter().filter(|(name, _)| is_run(name)) {
+        check_program(Path::new(program))?;
+    }
+    for program in programs(environment) {
+        check_program(&program)?;
+    }
+    if let Err(error) = environment.mps_programs() {
+        note(&format!("{error}: systemd looks for it in {SYSTEMS_PATH}"));
+    }
+    Ok(())
+}
+
 /// Writes the units of a package into a directory.
 fn write_packaged(directory: &Path, files: &UnitFiles<'_>) -> Result<()> {
     let paths = Paths {
+        environment: &[],
         program: Path::new(PACKAGED_PROGRAM),
         profile: &files.profile().path(),
         metrics: Some(Path::new(PACKAGED_METRICS)),

@@ -1,9 +1,11 @@
 //! The units by which systemd applies a profile at boot, heals daemons and writes metrics, and their files.
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use crate::config::{LOG_DIR, RUN_DIR, SYSTEM_LOG_DIR, SYSTEM_RUN_DIR};
 use crate::failure::ExitStatus;
 use crate::host::{Directory, Host, OwnFile, in_path};
 
@@ -38,6 +40,8 @@ struct Task {
     description: &'static str,
     /// True if it waits while the profile is being applied.
     waits: bool,
+    /// True if it starts nothing that outlives it: daemons would inherit a sandbox.
+    is_sandboxed: bool,
     limit: &'static str,
     timer_description: &'static str,
     every: &'static str,
@@ -49,6 +53,7 @@ const HEAL: Task = Task {
     timer: "mig-mps-heal.timer",
     description: "Start MPS daemons that died, and cure devices that hang",
     waits: true,
+    is_sandboxed: false,
     limit: "5min",
     timer_description: "Heal MPS daemons every minute",
     every: "1min",
@@ -60,6 +65,7 @@ const METRICS: Task = Task {
     timer: "mig-mps-metrics.timer",
     description: "Write metrics of MPS devices",
     waits: false,
+    is_sandboxed: true,
     limit: "1min",
     timer_description: "Write metrics of MPS devices every minute",
     every: "1min",
@@ -72,6 +78,7 @@ const DRIFT: Task = Task {
     timer: "mig-mps-drift.timer",
     description: "Compare MIG partitions and MPS daemons with their profile",
     waits: true,
+    is_sandboxed: true,
     limit: "5min",
     timer_description: "Compare MIG partitions and MPS daemons with their profile every ten minutes",
     every: "10min",
@@ -113,23 +120,64 @@ pub struct Paths<'a> {
     pub metrics: Option<&'a Path>,
     /// The program of the device plugin; `None` for none.
     pub plugin: Option<&'a Path>,
+    /// The environment of every service.
+    pub environment: &'a [(&'static str, OsString)],
 }
+
+impl Paths<'_> {
+    /// Returns the lines that set the environment.
+    fn environment_lines(&self) -> String {
+        let variables = self.environment.iter();
+        let lines = variables.map(|(name, value)| {
+            let assignment = format!("{name}={}", value.display());
+            format!("Environment={}\n", quoted(&assignment, &['%']))
+        });
+        lines.collect()
+    }
+
+    fn directory<'a>(&'a self, variable: &str, default: &'a str) -> &'a Path {
+        let mut set = self.environment.iter();
+        let set = set.find(|(name, _)| *name == variable);
+        set.map_or(Path::new(default), |(_, value)| Path::new(value))
+    }
+}
+
+/// The sandbox of a service that starts nothing. It lacks the settings that would hide GPUs (`PrivateDevices`, `ProtectClock`),
+/// the processes of others (`ProtectProc`), or where programs keep pipe directories (`PrivateTmp`).
+const SANDBOX: &str = "\
+NoNewPrivileges=yes
+ProtectSystem=strict
+ProtectHome=read-only
+ProtectKernelTunables=yes
+ProtectKernelModules=yes
+ProtectKernelLogs=yes
+ProtectControlGroups=yes
+ProtectHostname=yes
+RestrictAddressFamilies=AF_UNIX AF_NETLINK AF_INET AF_INET6
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+SystemCallArchitectures=native
+CapabilityBoundingSet=~CAP_AUDIT_CONTROL CAP_MAC_ADMIN CAP_MAC_OVERRIDE CAP_NET_ADMIN CAP_NET_RAW CAP_SYS_BOOT \
+CAP_SYS_RAWIO CAP_SYS_TIME CAP_SYSLOG CAP_WAKE_ALARM
+";
 
 /// Returns the units, with `mark` as their first line, in groups that are installed as a whole: the profile's, those of the
 /// metrics, and that of the device plugin.
 pub fn unit_files(mark: &str, paths: Paths<'_>) -> Vec<Vec<UnitFile>> {
     let (program, profile) = (word(paths.program), word(paths.profile));
-    let mut groups = vec![vec![(SERVICE, service(paths.program, paths.profile))]];
-    groups[0].extend(HEAL.units(&format!("{program} heal")));
+    let mut groups = vec![vec![(SERVICE, service(&paths))]];
+    groups[0].extend(HEAL.units(&format!("{program} heal"), &paths));
     if let Some(directory) = paths.metrics {
         let [metrics, drift] =
             ["mig-mps.prom", "mig-mps-drift.prom"].map(|file| word(&directory.join(file)));
         let metrics = format!("{program} metrics --output {metrics}");
         let drift = format!("{program} metrics --drift {profile} --output {drift}");
-        groups.push([METRICS.units(&metrics), DRIFT.units(&drift)].concat());
+        groups.push([METRICS.units(&metrics, &paths), DRIFT.units(&drift, &paths)].concat());
     }
     if let Some(plugin) = paths.plugin {
-        groups.push(vec![(PLUGIN, plugin_service(plugin))]);
+        groups.push(vec![(PLUGIN, plugin_service(plugin, &paths))]);
     }
     groups
         .into_iter()
@@ -145,7 +193,16 @@ pub fn unit_files(mark: &str, paths: Paths<'_>) -> Vec<Vec<UnitFile>> {
 
 impl Task {
     /// Returns the names and texts of its units.
-    fn units(&self, command: &str) -> [(&'static str, String); 2] {
+    fn units(&self, command: &str, paths: &Paths<'_>) -> [(&'static str, String); 2] {
+        let environment = paths.environment_lines();
+        let sandbox = match paths.metrics {
+            Some(metrics) if self.is_sandboxed => {
+                let run = paths.directory(RUN_DIR, SYSTEM_RUN_DIR);
+                let log = paths.directory(LOG_DIR, SYSTEM_LOG_DIR);
+                sandbox(&[metrics, run, log])
+            }
+            _ => String::new(),
+        };
         let after = if self.waits {
             format!("After={SERVICE}\n")
         } else {
@@ -158,10 +215,10 @@ Description={}
 {after}
 [Service]
 Type=oneshot
-ExecStart={command}
+{environment}ExecStart={command}
 TimeoutStartSec={}
 LimitNOFILE=524288
-",
+{sandbox}",
             self.description, self.limit
         );
         let (every, accuracy) = (self.every, self.accuracy);
@@ -187,7 +244,11 @@ WantedBy=timers.target
 /// The service needs its drain to stop, and the time that a node full of daemons takes. A stop that is refused leaves the
 /// daemons alone, also those without a scope. Tries that fail at once end after the fifth; one that reached its limit of
 /// time is made again as long as the machine runs.
-fn service(program: &Path, profile: &Path) -> String {
+fn service(paths: &Paths<'_>) -> String {
+    let consumers: Vec<String> = CONSUMERS
+        .iter()
+        .map(|units| format!("Before={units}"))
+        .collect();
     let last = FINAL.map(|status| (status as u8).to_string()).join(" ");
     format!(
         "\
@@ -195,10 +256,7 @@ fn service(program: &Path, profile: &Path) -> String {
 Description=MIG partitions and MPS daemons
 ConditionPathExists={condition}
 After=nvidia-persistenced.service nvidia-fabricmanager.service nss-user-lookup.target
-Before=slurmd.service pbs.service condor.service nomad.service
-Before=docker.service containerd.service crio.service podman-restart.service incus.service snap.lxd.daemon.service
-Before=kubelet.service k3s.service k3s-agent.service rke2-server.service rke2-agent.service
-Before=nvidia-dcgm.service nvidia-cdi-refresh.service
+{consumers}
 StartLimitIntervalSec=30min
 StartLimitBurst=5
 
@@ -206,7 +264,7 @@ StartLimitBurst=5
 [Service]
 Type=notify
 RemainAfterExit=yes
-ExecStart={program} up {profile} --yes --stop-holders --reset --keep-going
+{environment}ExecStart={program} up {profile} --yes --stop-holders --reset --keep-going
 Restart=on-failure
 RestartSec=1min
 RestartPreventExitStatus={last}
@@ -220,12 +278,27 @@ LimitNOFILE=524288
 [Install]
 WantedBy=multi-user.target
 ",
-        condition = profile.display().to_string().replace('%', "%%"),
-        program = word(program),
-        profile = word(profile),
+        condition = paths.profile.display().to_string().replace('%', "%%"),
+        consumers = consumers.join("\n"),
+        environment = paths.environment_lines(),
+        program = word(paths.program),
+        profile = word(paths.profile),
         stop_limit = DRAIN + 120,
     )
 }
+
+/// The services that give devices to programs, or open GPUs: the devices are there before. systemd ignores units that do not
+/// exist.
+const CONSUMERS: [&str; 6] = [
+    "slurmd.service pbs.service pbs_mom.service torque-mom.service condor.service lsfd.service sge_execd.service \
+     gridengine-exec.service flux.service oar-node.service nomad.service",
+    "docker.service containerd.service crio.service podman.service podman-restart.service incus.service lxd.service \
+     lxc.service snap.lxd.daemon.service libvirtd.service virtqemud.service",
+    KUBELETS,
+    "nvidia-dcgm.service dcgm-exporter.service nvidia-dcgm-exporter.service nvidia-cdi-refresh.service",
+    "jupyterhub.service gitlab-runner.service ollama.service",
+    "cron.service crond.service atd.service",
+];
 
 /// The units whose service is the kubelet, also of k3s, RKE2, k0s and `MicroK8s`. systemd ignores units that do not exist.
 const KUBELETS: &str = "kubelet.service k3s.service k3s-agent.service rke2-server.service rke2-agent.service \
@@ -234,7 +307,10 @@ const KUBELETS: &str = "kubelet.service k3s.service k3s-agent.service rke2-serve
 /// A kubelet that starts judges its pods a second after it has opened its socket, and ends those whose device is not offered by
 /// then: the plugin is ready before. It waits for the kubelet by itself. A second one of it on this node, and a mistake on its
 /// command line, are final.
-fn plugin_service(program: &Path) -> String {
+///
+/// Its sandbox begins before the kubelet makes its directory, and the profile the run directory: the directories above are
+/// writable. Also those of a kubelet in a snap, for `--kubelet`.
+fn plugin_service(program: &Path, paths: &Paths<'_>) -> String {
     let last = [ExitStatus::Usage, ExitStatus::Refused].map(|status| (status as u8).to_string());
     format!(
         "\
@@ -246,28 +322,53 @@ StartLimitIntervalSec=0
 
 [Service]
 Type=notify
-ExecStart={program}
+{environment}ExecStart={program}
 Restart=always
 RestartSec=5s
 RestartPreventExitStatus={last}
 LimitNOFILE=524288
-
+{sandbox}
 [Install]
 WantedBy=multi-user.target
 ",
+        environment = paths.environment_lines(),
+        sandbox = sandbox(&plugin_writes(paths)),
         program = word(program),
         last = last.join(" "),
     )
 }
 
+/// Returns the sandbox of a service that writes to these directories, if they exist. Sessions with daemons may write to
+/// theirs.
+fn sandbox(writes: &[&Path]) -> String {
+    let writes = writes.iter().map(|directory| {
+        let directory = format!("-{}", directory.display());
+        quoted(&directory, &['%'])
+    });
+    let writes: Vec<String> = writes.collect();
+    format!("{SANDBOX}ReadWritePaths={}\n", writes.join(" "))
+}
+
+fn plugin_writes<'a>(paths: &'a Paths<'_>) -> Vec<&'a Path> {
+    let mut directories: Vec<&Path> = ["/run", "/var/lib", "/var/snap"].map(Path::new).to_vec();
+    let set = paths.environment.iter();
+    let own = set.filter(|(name, _)| [RUN_DIR, LOG_DIR].contains(name));
+    directories.extend(own.map(|(_, value)| Path::new(value)));
+    directories
+}
+
 /// Quotes a path for a command line of systemd, which has variables and specifiers.
 fn word(path: &Path) -> String {
-    let text = path.display().to_string();
+    quoted(&path.display().to_string(), &['%', '$'])
+}
+
+/// Quotes a text for a unit file, in which these characters have a meaning and stand for themselves when doubled.
+fn quoted(text: &str, doubled: &[char]) -> String {
     let is_plain = text
         .chars()
-        .all(|c| c.is_ascii_alphanumeric() || "/._+-".contains(c));
+        .all(|c| c.is_ascii_alphanumeric() || "/._+-=:,".contains(c));
     if is_plain {
-        return text;
+        return text.to_owned();
     }
     let mut quoted = String::from("\"");
     for c in text.chars() {
@@ -275,7 +376,7 @@ fn word(path: &Path) -> String {
             '"' | '\\' => {
                 let _ = write!(quoted, "\\{c}");
             }
-            '%' | '$' => {
+            c if doubled.contains(&c) => {
                 let _ = write!(quoted, "{c}{c}");
             }
             _ => quoted.push(c),
