@@ -12,7 +12,7 @@ use signal_hook::consts::{SIGCHLD, SIGXFSZ};
 use signal_hook::flag;
 use thiserror::Error;
 
-use super::files::{directory_of, field};
+use super::files::{directory_of, field, has_fault};
 use super::walk::only_root_can_change;
 use super::{
     Directory, Interrupt, NvidiaSmi, OwnFile, Pid, Process, ProcessTable, Scopes, Slurm, Uid,
@@ -476,7 +476,7 @@ impl Environment {
             let checked = only_root_can_change(&program);
             // A user's directory may have a link to a program of root's.
             let checked = checked.and_then(|()| Directory::open(directory_of(&program)).map(drop));
-            Some((program, checked.err()?))
+            Some((program, checked.err().filter(has_fault)?))
         });
         changeable.collect()
     }

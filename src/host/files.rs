@@ -328,6 +328,11 @@ pub(super) fn refused(fault: Fault, why: impl Into<String>) -> io::Error {
     io::Error::new(ErrorKind::PermissionDenied, about)
 }
 
+/// True if a file was seen and is not used because of its fault: not if it cannot be seen.
+pub fn has_fault(error: &io::Error) -> bool {
+    known(error).is_some_and(|known| known.fault.is_some())
+}
+
 fn known(error: &io::Error) -> Option<&FileError> {
     error.get_ref()?.downcast_ref()
 }

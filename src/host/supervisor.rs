@@ -75,8 +75,8 @@ impl Supervisor {
         }
         let job = job_group(groups).filter(|group| !group.contains(char::is_control));
         let of_user = service_of_user(groups);
-        // Flux runs jobs as services of a user's systemd.
-        if let Some(job) = job.filter(|job| of_user.is_none() || job.ends_with(".service")) {
+        // Flux runs jobs as services of a user's systemd. Users give other groups below that any name.
+        if let Some(job) = job.filter(|job| !job.contains("/user@") || job.ends_with(".service")) {
             return Some(Self::BatchJob(job));
         }
         if let Some((user, name)) = of_user {

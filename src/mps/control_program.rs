@@ -54,6 +54,12 @@ impl ControlProgram {
         }
     }
 
+    /// Returns the most clients of a whole GPU where that was measured.
+    pub fn measured_client_limit(self) -> Option<u32> {
+        let is_measured = self.branch.is_some_and(|branch| branch < 590);
+        is_measured.then_some(self.client_limit)
+    }
+
     /// Returns the most clients of a MIG device with so many of the compute slices of its GPU. NVIDIA's MIG guide: the
     /// maximum "is lowered proportionally to the Compute Instance size". It has not been measured.
     pub fn client_limit_of_instance(self, slices: u32, of: u32) -> u32 {

@@ -125,10 +125,11 @@ impl Daemon {
 
     /// Makes the directories without any files of earlier daemons.
     fn clear(&self, access: &Access) -> Result<(), MpsError> {
-        // What cannot be opened is no directory of ours: a file system may be mounted there, or it is a file.
-        let list = list_fault(&self.pipe, &Access::Owner);
-        let is_writable = list.is_some_and(|list| list.writers.is_some());
-        if is_writable || self.is_foreign().unwrap_or(true) || self.pipe_directory().is_err() {
+        // What cannot be opened is no directory of ours: a file system may be mounted there, into which nothing looks, or it is
+        // a file.
+        let is_ours = self.pipe_directory().is_ok() && !self.is_foreign().unwrap_or(true);
+        let list = is_ours.then(|| list_fault(&self.pipe, &Access::Owner));
+        if !is_ours || list.flatten().is_some_and(|list| list.writers.is_some()) {
             self.remove_pipe_dir()?;
         }
         self.make_directories(access)?;

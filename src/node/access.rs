@@ -129,9 +129,12 @@ impl Served {
             Some(Serve::All | Serve::OneAtATime) | None => (Some(Access::Everybody), None),
         };
         faults.extend(other_id);
+        // Its state tells of one that is gone, or hidden by a mount, which nothing looks into.
+        if !self.run_dir.has_pipe_dir(&record.uuid) {
+            return faults;
+        }
         let pipe = self.run_dir.pipe_dir(&record.uuid);
         let Ok(meta) = fs::symlink_metadata(&pipe) else {
-            // Its state says so.
             return faults;
         };
         let owner = Uid(meta.uid());

@@ -49,6 +49,8 @@ pub struct Served {
     /// The most clients that its daemon takes: measured on whole GPUs, as NVIDIA documents it on MIG devices; `None` if it is
     /// not known.
     pub hardware_limit: Option<u32>,
+    /// The same if it was measured.
+    pub measured_limit: Option<u32>,
     /// Its GPU's compute mode by NVML's number; `None` on a MIG device, and if it was not read.
     pub compute_mode: Option<u32>,
     /// The ways in which others than its users reach its daemon, or these do not.
@@ -71,6 +73,7 @@ impl Served {
             waiting: Vec::new(),
             idle_pods: Vec::new(),
             hardware_limit: None,
+            measured_limit: None,
             compute_mode: None,
             access: Vec::new(),
             answered: None,
@@ -179,19 +182,19 @@ impl Served {
         self.record.finished && self.answered.is_some()
     }
 
-    /// Returns the most clients that it takes, or `max-clients` if that is less; `None` if neither is known.
+    /// Returns the most clients that it is shown to take: `max-clients`, or fewer if it does not take as many; `None` if
+    /// neither `max-clients` nor a measurement tells, but only NVIDIA's documentation, as of MIG devices.
     pub fn client_limit(&self) -> Option<u32> {
-        let meant = self.record.settings.max_clients;
-        self.hardware_limit.into_iter().chain(meant).min()
+        match self.record.settings.max_clients {
+            Some(meant) => Some(self.hardware_limit.map_or(meant, |limit| limit.min(meant))),
+            None => self.measured_limit,
+        }
     }
 
     /// Returns the number of clients with which no other one is let in: MIG devices may take more than NVIDIA documents.
     pub fn firm_limit(&self) -> Option<u32> {
-        if self.record.key.instance.is_none() {
-            self.client_limit()
-        } else {
-            self.record.settings.max_clients
-        }
+        let meant = self.record.settings.max_clients;
+        self.measured_limit.into_iter().chain(meant).min()
     }
 
     /// Returns the number of programs that can have a share of it at once: no more than its daemon takes. `None` if it has

@@ -167,6 +167,8 @@ impl Node {
                 continue;
             };
             let key = &served.record.key;
+            let measured = program.measured_client_limit();
+            served.measured_limit = measured.filter(|_| key.instance.is_none());
             served.hardware_limit = match key.instance {
                 None => Some(program.client_limit),
                 Some(instance) => {

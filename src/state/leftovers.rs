@@ -9,7 +9,7 @@ use super::run_dir::{
     BY_NAME, JOURNAL, NODE, PIPE, RECORD, RESERVE, RunDir, half_made, is_device_uuid, is_half_made,
     leads_to_device, remove_half_made,
 };
-use crate::host::{Directory, Made, Uid, caller};
+use crate::host::{Directory, Made, Uid, caller, has_fault};
 use crate::mps::SET_ASIDE;
 
 impl RunDir {
@@ -213,6 +213,10 @@ impl Misplaced {
         match directory.is_to_be_freed(name, made) {
             Ok(false) => None,
             Ok(true) => Some(Self::removed(directory, name)),
+            // It cannot be seen.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !has_fault(&error) => {
+                None
+            }
             Err(error) => Some(Self {
                 path: directory.path().join(name),
                 why: error.to_string(),

@@ -72,6 +72,13 @@ impl RunDir {
         self.path.join(uuid).join(PIPE)
     }
 
+    /// True if a device has its pipe directory, and no file system is mounted there.
+    pub fn has_pipe_dir(&self, uuid: &str) -> bool {
+        let device = self.open().and_then(|run_dir| run_dir.child(uuid));
+        let pipe = device.and_then(|device| device.map_or(Ok(None), |device| device.child(PIPE)));
+        matches!(pipe, Ok(Some(_)))
+    }
+
     /// Returns the link to a device's directory that jobs use: it survives a reboot that changes UUIDs.
     pub fn by_name(&self, name: &str) -> PathBuf {
         self.path.join(BY_NAME).join(name)

@@ -98,6 +98,7 @@ fn programs_get_the_same() {
         judged["gpus"][0]["devices"][1],
         json!({
             "name": "0.0.c1",
+            "client_limit": 12,
             "profile": "1c.2g.12gb",
             "placement": { "start": 0, "size": 2 },
             "multiprocessors": null,

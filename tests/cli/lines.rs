@@ -82,8 +82,8 @@ fn a_chapter_is_text_and_not_markdown() {
       3g.40gb  4-7   42  39.2  one-at-a-time  eager      100%      -        -  0.4
     It fits: 4 devices on 1 GPU.
 
-    LIMIT is pinned-memory-limit, CLIENTS is max-clients; ? is what only a driver
-    knows.
+    LIMIT is pinned-memory-limit, CLIENTS is max-clients, or the number of clients
+    that the device takes if that is smaller; ? is what only a driver knows.
 
     With --models, and where there is no GPU, it judges each block on every model
     that its selector can match, or on those that the profile names with models.
