@@ -89,6 +89,16 @@ devices = [
 ]
 "#;
     let _ = sim.up(profile, &[]).ended(0);
+    let many = Ran::of(&mut slurm(&sim, &["gres", "--shard", "8"])).ended(0);
+    assert_contains(
+        &many.stderr,
+        "0.0: 6 shards instead of 8, because its daemon takes no more clients.",
+    );
+    assert_contains(
+        &many.stdout,
+        "Name=shard Count=6 File=/dev/nvidia-caps/nvidia-cap67 # 0.0",
+    );
+    assert_contains(&many.stdout, ",shard:22\n");
     let printed = Ran::of(&mut slurm(&sim, &["gres", "--shard", "2"])).ended(0);
     assert_snapshot!(printed.stdout, @r"
     # gres.conf

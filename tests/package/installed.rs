@@ -111,6 +111,7 @@ fn the_units_of_the_package_are_used() {
         ls /etc/mig-mps 2>/dev/null || echo 'no profile'";
     let ran = installed(package, script).ended(0);
     assert_snapshot!(ran.stdout, @"
+    nvidia-cuda-mps-control is not in PATH: systemd looks for it in /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
     wrote /etc/mig-mps/profile.toml
     /usr/lib/systemd/system/mig-mps.service is up to date
     /usr/lib/systemd/system/mig-mps-heal.service is up to date
@@ -148,6 +149,7 @@ fn the_units_of_metrics_and_plugin_are_used_and_go_with_it() {
         ls /etc/systemd/system/*.wants 2>/dev/null | grep '^mig-mps' || echo 'no unit'";
     let ran = installed(package, script).ended(0);
     assert_snapshot!(ran.stdout, @"
+    nvidia-cuda-mps-control is not in PATH: systemd looks for it in /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
     /usr/lib/systemd/system/mig-mps.service is up to date
     /usr/lib/systemd/system/mig-mps-heal.service is up to date
     /usr/lib/systemd/system/mig-mps-heal.timer is up to date

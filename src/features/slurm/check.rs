@@ -172,6 +172,7 @@ mod tests {
                 vec![of_gpu, file]
             },
             share: None,
+            client_limit: None,
             only_for: None,
         }
     }

@@ -41,6 +41,7 @@ pub(super) fn devices(environment: &Environment, node: &Node) -> Result<Vec<Gres
                     },
                     files: device_files(environment, gpu, device)?,
                     share: served.shares(),
+                    client_limit: served.hardware_limit,
                     only_for: match &served.record.settings.serve {
                         Some(serve @ (Serve::User(_) | Serve::Group(_))) => Some(serve.to_string()),
                         _ => None,
@@ -258,6 +259,16 @@ impl LineArgs {
                  its lines of gres.conf. Its Gres= is the same where GPUs and profile are.",
             );
         }
+        for device in &devices {
+            if let (Some(asked_for), Some(shards)) = (self.shard, device.shards(self.shard))
+                && shards < asked_for
+            {
+                note(&format!(
+                    "{}: {shards} shards instead of {asked_for}, because its daemon takes no more clients.",
+                    device.name
+                ));
+            }
+        }
         let lines = gres_conf(&name, &devices, self.shard, self.one_file);
         let files = SlurmFiles::find(&context.environment.host);
         let others = others_of(&files, &name);
@@ -362,6 +373,8 @@ pub struct GresDevice {
     pub files: Vec<String>,
     /// The number of clients that each have an equal part of it, if it is shared so.
     pub share: Option<u32>,
+    /// The most clients that its daemon takes, if that is known.
+    pub client_limit: Option<u32>,
     /// The users whose programs the device takes, if it does not take everybody's: `user:alice`.
     pub only_for: Option<String>,
 }
@@ -372,9 +385,11 @@ impl GresDevice {
         self.files.last().map_or("", String::as_str)
     }
 
-    /// Returns the number of its shards: the one that is asked for on every device, or that of its share.
+    /// Returns the number of its shards: the one that is asked for on every device, or that of its share. A job for which the
+    /// daemon takes no client would fail.
     fn shards(&self, asked_for: Option<u32>) -> Option<u32> {
-        asked_for.or(self.share)
+        let limit = self.client_limit.unwrap_or(u32::MAX);
+        asked_for.or(self.share).map(|shards| shards.min(limit))
     }
 
     /// Returns the comment on a line of gres.conf.
@@ -465,6 +480,7 @@ mod tests {
             kind: kind.to_owned(),
             files: files.iter().map(|&file| file.to_owned()).collect(),
             share: None,
+            client_limit: None,
             only_for: None,
         }
     }
@@ -514,6 +530,7 @@ mod tests {
     fn a_device_with_a_share_has_as_many_shards() {
         let [mut small, large, _, whole] = devices();
         small.share = Some(4);
+        small.client_limit = Some(6);
         let devices = [small, large, whole];
         assert_snapshot!(gres_conf("n1", &devices, None, false), @r"
         NodeName=n1 Name=gpu Type=1g.10gb File=/dev/nvidia-caps/nvidia-cap67 # 0.0
@@ -523,6 +540,7 @@ mod tests {
         ");
         let of = |asked_for| gres_string(&devices, asked_for);
         assert!(of(None).ends_with(",shard:4") && of(Some(2)).ends_with(",shard:6"));
+        assert!(of(Some(8)).ends_with(",shard:22"));
     }
 
     #[test]
