@@ -62,7 +62,7 @@ pub(super) fn select<T>(
     let glob = glob(word);
     if let Some(glob) = &glob {
         // Every UUID is full of digits and dashes: only a glob that is meant for UUIDs is held against them.
-        let is_for_uuids = ["MIG-", "GPU-"].iter().any(|kind| word.starts_with(kind));
+        let is_for_uuids = is_for_uuids(word);
         candidates.retain(|one| {
             if is_for_uuids {
                 one.uuids.iter().any(|uuid| glob.is_match(uuid))
@@ -92,6 +92,10 @@ pub(super) fn select<T>(
         }
         _ => Ok(candidates.into_iter().map(|one| one.value).collect()),
     }
+}
+
+fn is_for_uuids(word: &str) -> bool {
+    ["MIG-", "GPU-"].iter().any(|kind| word.starts_with(kind))
 }
 
 /// Returns the pattern of a word with `*`, `?` or `[…]`.
@@ -131,7 +135,7 @@ pub enum NoSuchDevice {
         gpus: Vec<u32>,
     },
     /// There is no GPU with this index, UUID, PCI address or device file.
-    #[error("no GPU is called \"{wanted}\"")]
+    #[error("{}", no_gpu_called(wanted, gpus))]
     NoGpu {
         wanted: String,
         /// The indices of all GPUs.
@@ -200,6 +204,9 @@ impl Failure for NoSuchDevice {
                     wanted.replace(',', " --gpu ")
                 )
             }
+            Self::NoGpu { gpus, .. } if gpus.is_empty() => {
+                "name the device as mig-mps status lists it".to_owned()
+            }
             Self::OfGpu { gpus, .. } | Self::NoGpu { gpus, .. } => match gpus.as_slice() {
                 [] => "mig-mps doctor finds out why there is no GPU".to_owned(),
                 [only] => format!("the only GPU is {only}"),
@@ -214,6 +221,11 @@ impl Failure for NoSuchDevice {
             Self::Ambiguous { wanted, .. } if is_index(wanted) => format!(
                 "name one device, or all of GPU {wanted} with --gpu {wanted} where several can be given"
             ),
+            Self::Ambiguous { wanted, known }
+                if !is_for_uuids(wanted) && known.iter().any(|name| !name.starts_with(wanted)) =>
+            {
+                "name one device".to_owned()
+            }
             Self::Ambiguous { wanted, .. } => {
                 format!("name one device; a command that takes several also takes '{wanted}*'")
             }
@@ -269,6 +281,14 @@ pub(super) fn devices(wanted: &str, known: &[String], kind: &str) -> String {
         _ => format!("mig-mps status lists the {} devices", known.len()),
     };
     near.unwrap_or_default() + &all
+}
+
+/// Records have no PCI addresses and no device files.
+fn no_gpu_called(wanted: &str, gpus: &[u32]) -> String {
+    if gpus.is_empty() {
+        return format!("only the driver can tell which GPU \"{wanted}\" is");
+    }
+    format!("no GPU is called \"{wanted}\"")
 }
 
 fn no_device_on(index: u32, gpus: &[u32]) -> String {

@@ -65,13 +65,12 @@ impl Session {
         let gpu = self.gpu_at(index)?;
         let reading = gpu.identify(index)?;
         Ok(GpuReading {
-            minor: gpu.minor_number().ok(),
             memory: gpu.memory().ok(),
             ..reading
         })
     }
 
-    /// Reads a GPU without its minor number and its memory.
+    /// Reads a GPU without its memory.
     pub fn read_gpu_briefly(&self, index: u32) -> Result<GpuReading, NvmlError> {
         self.gpu_at(index)?.identify(index)
     }
@@ -88,7 +87,7 @@ impl GpuHandle {
             uuid,
             product,
             pci: bus_id.to_lowercase(),
-            minor: None,
+            minor: self.minor_number().ok(),
             memory: None,
             mig: self.mig()?,
         })

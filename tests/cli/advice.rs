@@ -1,6 +1,8 @@
 //! Advice is for its reader, can be carried out, and works.
 
 use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
 
 use testkit::{
     App, NOBODY, ONE_EACH, Ran, SMALL, Sim, WHOLE, assert_contains, needs_root, without_gpu,
@@ -167,8 +169,8 @@ fn a_workstation_gpu_in_display_mode_is_recognized() {
     assert!(!said.contains("too old"), "{said}");
 }
 
-/// A daemon that somebody else has started with `-d`, in this control group.
-fn daemon_in(sim: &Sim, group: &str) -> String {
+/// The command with which somebody else starts a daemon, and its pipe directory.
+fn start_of_theirs(sim: &Sim) -> (Command, PathBuf) {
     let pipe = sim.node.dir().join("theirs");
     fs::create_dir_all(&pipe).unwrap();
     let mut start = sim.node.program("nvidia-cuda-mps-control");
@@ -177,6 +179,12 @@ fn daemon_in(sim: &Sim, group: &str) -> String {
         .env("CUDA_MPS_PIPE_DIRECTORY", &pipe)
         .env("CUDA_MPS_LOG_DIRECTORY", &pipe)
         .env_remove("CUDA_VISIBLE_DEVICES");
+    (start, pipe)
+}
+
+/// A daemon that somebody else has started with `-d`, in this control group.
+fn daemon_in(sim: &Sim, group: &str) -> String {
+    let (mut start, pipe) = start_of_theirs(sim);
     Ran::of(&mut start).ended(0);
     let pid = fs::read_to_string(pipe.join("nvidia-cuda-mps-control.pid")).unwrap();
     let number: u32 = pid.trim().parse().unwrap();
@@ -258,14 +266,7 @@ fn a_unit_with_other_programs_is_named_and_not_stopped() {
 fn nobody_is_sent_to_a_socket_of_another_mount_namespace() {
     needs_root!();
     let sim = Sim::served("a100-80gb", 1, WHOLE);
-    let pipe = sim.node.dir().join("theirs");
-    fs::create_dir_all(&pipe).unwrap();
-    let mut start = sim.node.program("nvidia-cuda-mps-control");
-    start
-        .arg("-d")
-        .env("CUDA_MPS_PIPE_DIRECTORY", &pipe)
-        .env("CUDA_MPS_LOG_DIRECTORY", &pipe)
-        .env_remove("CUDA_VISIBLE_DEVICES");
+    let (start, _) = start_of_theirs(&sim);
     Ran::of(&mut testkit::under(&["unshare", "--mount"], &start)).ended(0);
     let said = sim.run(&["status"]).stdout;
     assert_contains(&said, "mount namespace");

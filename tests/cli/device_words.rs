@@ -269,7 +269,7 @@ fn words_of_other_programs_mean_devices_where_they_mean_one() {
     }
     assert_eq!(
         said("1g.10gb"),
-        "error: \"1g.10gb\" can mean 1.0 or 1.1\nhint: name one device; a command that takes several also takes '1g.10gb*'\n"
+        "error: \"1g.10gb\" can mean 1.0 or 1.1\nhint: name one device\n"
     );
     assert_eq!(
         said("GPU 7"),
@@ -321,4 +321,35 @@ fn settings_have_the_words_of_nvidias_programs() {
         &ran.stderr,
         "pinned_device_mem_limit is called pinned-memory-limit here",
     );
+}
+
+/// A device file is known by the driver: records have none.
+#[test]
+fn a_device_file_means_its_gpu_where_the_driver_is_asked() {
+    let sim = Sim::served("h200", 2, &testkit::whole(""));
+    for word in ["/dev/nvidia1", "nvidia1"] {
+        assert_eq!(shown(&sim, &[word]), ["1"], "{word}");
+        assert_eq!(shown(&sim, &["--gpu", word]), ["1"], "{word}");
+        for command in [&["env", word][..], &["run", word, "--", "true"]] {
+            let said = sim.run(command).stderr;
+            let error = format!("error: only the driver can tell which GPU \"{word}\" is\n");
+            assert_contains(&said, &error);
+            assert_contains(&said, "hint: name the device as mig-mps status lists it\n");
+        }
+    }
+    let said = sim.run(&["status", "/dev/nvidia7"]).ended(2).stderr;
+    assert_eq!(
+        said,
+        "error: no GPU is called \"/dev/nvidia7\"\nhint: the GPUs are 0-1\n"
+    );
+}
+
+/// The names of the devices need not begin with the word that means them.
+#[test]
+fn a_pattern_is_offered_only_where_it_matches() {
+    let sim = Sim::served("a100-80gb", 2, NAMED);
+    let said = sim.run(&["env", "trainer"]).ended(2).stderr;
+    assert_contains(&said, "takes several also takes 'trainer*'\n");
+    let said = sim.run(&["env", "mig-1g.10gb"]).ended(2).stderr;
+    assert_contains(&said, "\nhint: name one device\n");
 }

@@ -128,7 +128,6 @@ fn read_once(session: &Session, detail: Detail, index: u32) -> Result<GpuSnapsho
         };
     }
     if detail.facts {
-        gpu.minor = handle.minor_number().ok();
         gpu.capability = handle.compute_capability().ok();
         gpu.is_persistent = handle.is_persistent().ok();
         if gpu.in_mig_mode() {
