@@ -92,6 +92,45 @@ fn every_link_leads_somewhere() {
     assert!(targets > 20, "{targets}");
 }
 
+/// What developers read names files and folders, from the root of its crate or from `src`.
+#[test]
+fn every_path_that_developers_are_told_exists() {
+    let path = regex::Regex::new(r"`([\w.-]+(?:/[\w.-]+)+)/?`").unwrap();
+    let simnode = root().join("fixtures/simnode");
+    let mut paths = 0;
+    for (document, bases) in [
+        (
+            root().join("CONTRIBUTING.md"),
+            vec![root().to_owned(), root().join("src")],
+        ),
+        (
+            simnode.join("ADDING.md"),
+            vec![simnode.clone(), root().to_owned()],
+        ),
+        (
+            simnode.join("README.md"),
+            vec![simnode.clone(), root().to_owned()],
+        ),
+    ] {
+        let text = fs::read_to_string(&document).unwrap();
+        for named in path.captures_iter(&text) {
+            let named = &named[1];
+            // `NAME` is for the reader to fill in, and what is built or belongs to the machine is not in the source.
+            let is_of_source = ["src/", "tests/", "fixtures/", "profiles/", ".ci/"]
+                .iter()
+                .any(|folder| named.starts_with(folder));
+            let is_of_source = is_of_source || named.ends_with(".rs");
+            if !is_of_source || named.contains("NAME") || named.contains("KEY") {
+                continue;
+            }
+            let is_there = bases.iter().any(|base| base.join(named).exists());
+            assert!(is_there, "{}: {named}", document.display());
+            paths += 1;
+        }
+    }
+    assert!(paths > 40, "{paths}");
+}
+
 /// The headings of a document, as links name them.
 fn headings(text: &str) -> BTreeSet<String> {
     let lines = text.lines().filter(|line| line.starts_with('#'));

@@ -1,5 +1,5 @@
-//! Keeps the order of the source tree: which file may import which, how long files may be, and which words its text
-//! does without; and how wide the examples of the manual are.
+//! Keeps the order of the source tree: which file may import which, how long files may be, and which words its
+//! documents and messages do without; and how wide the examples of the manual are.
 
 mod documents;
 mod rules;
@@ -39,7 +39,7 @@ fn examples_fit_a_terminal() {
 }
 
 #[test]
-fn there_are_no_banned_words() {
+fn users_read_no_banned_words() {
     let texts = sources::text(root());
     let found = texts.iter().flat_map(|(path, text)| {
         let found = words::banned(path, text).into_iter();
