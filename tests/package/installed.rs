@@ -1,57 +1,62 @@
-//! An installed package.
-
-use std::process::Command;
+//! Installed packages of Debian.
 
 use insta::assert_snapshot;
-use testkit::{Ran, assert_contains, repository};
+use testkit::assert_contains;
 
-use crate::package::deb::{Package, has};
-use crate::package::system::{can_be_copied, installed, is_untouched};
+use crate::package::packages::{Packages, VERSION, has};
+use crate::package::system::{can_be_copied, in_copy, installed, is_untouched};
 
-/// Returns the package if it and the programs that a test uses can be had.
-fn package(test: &str, programs: &[&str]) -> Option<&'static Package> {
+/// Returns the packages if they and the programs that a test uses can be had.
+fn packages(test: &str, programs: &[&str]) -> Option<&'static Packages> {
     let can = can_be_copied(test) && programs.iter().all(|program| has(test, program));
-    can.then(|| Package::get(test)).flatten()
+    can.then(|| Packages::get(test)).flatten()
 }
 
 #[test]
-fn it_is_installed_without_a_word_and_runs() {
-    let Some(package) = package("it_is_installed_without_a_word_and_runs", &[]) else {
+fn a_first_installation_says_what_comes_next() {
+    let Some(packages) = packages("a_first_installation_says_what_comes_next", &[]) else {
         return;
     };
-    let ran = installed(
-        package,
-        "dpkg-query --show --showformat='${Status}\\n' mig-mps; command -v mig-mps; mig-mps --version",
-    )
-    .ended(0);
-    assert_eq!(ran.stderr, "");
-    let version = env!("CARGO_PKG_VERSION");
-    assert_eq!(
-        ran.stdout,
-        format!("install ok installed\n/usr/bin/mig-mps\nmig-mps {version}\n")
-    );
+    let script = "exec 2>&1
+        dpkg --install $DEB $PLUGIN_DEB | grep mig-mps:
+        dpkg-query --show --showformat='${Package} ${Status}\\n' 'mig-mps*'
+        ls /usr/bin/mig-mps*
+        mig-mps --version
+        mount -t tmpfs tmpfs /proc/driver; mkdir /proc/driver/nvidia; touch /proc/driver/nvidia/version
+        dpkg --purge mig-mps-device-plugin mig-mps >/dev/null
+        dpkg --install $DEB | grep mig-mps:";
+    let ran = in_copy(packages, script).ended(0);
+    assert_snapshot!(ran.stdout.replace(VERSION, "VERSION"), @r#"
+    mig-mps: no NVIDIA driver is loaded: install one, then run "sudo mig-mps doctor"; "mig-mps check balanced" needs no GPU
+    mig-mps install ok installed
+    mig-mps-device-plugin install ok installed
+    /usr/bin/mig-mps
+    /usr/bin/mig-mps-device-plugin
+    mig-mps VERSION
+    mig-mps: "sudo mig-mps doctor" checks driver, MIG and MPS, and "mig-mps init" writes a first profile
+    "#);
     assert!(is_untouched());
 }
 
 #[test]
 fn manual_pages_are_shown() {
-    let Some(package) = package("manual_pages_are_shown", &["man"]) else {
+    let Some(packages) = packages("manual_pages_are_shown", &["man"]) else {
         return;
     };
     let script = "for page in /usr/share/man/man1/mig-mps*; do man -l --warnings \"$page\" >/tmp/page; test -s /tmp/page; done
                   man mig-mps-up | cat";
-    let ran = installed(package, script).ended(0);
+    let ran = installed(packages, script).ended(0);
     assert_eq!(ran.stderr, "");
     assert_contains(&ran.stdout, "NAME\n       mig-mps-up - Apply");
 }
 
 #[test]
 fn shells_find_the_completions() {
-    let Some(package) = package("shells_find_the_completions", &["bash", "zsh", "fish"]) else {
+    let Some(packages) = packages("shells_find_the_completions", &["bash", "zsh", "fish"]) else {
         return;
     };
     let ran = installed(
-        package,
+        packages,
         "bash --norc -c 'source /usr/share/bash-completion/completions/mig-mps && complete -p mig-mps'
          zsh -f -c 'autoload -Uz compinit && compinit -u -D && echo $_comps[mig-mps]'
          export HOME=/tmp/fish; mkdir -p $HOME; fish --command 'complete --do-complete=\"mig-mps statu\"'",
@@ -67,11 +72,11 @@ fn shells_find_the_completions() {
 
 #[test]
 fn its_profiles_fit() {
-    let Some(package) = package("its_profiles_fit", &[]) else {
+    let Some(packages) = packages("its_profiles_fit", &[]) else {
         return;
     };
     let ran = installed(
-        package,
+        packages,
         "mig-mps check --quiet --models /usr/share/mig-mps/profiles/*.toml",
     )
     .ended(0);
@@ -82,12 +87,13 @@ fn its_profiles_fit() {
 #[test]
 fn systemd_takes_its_units_and_enables_none() {
     let test = "systemd_takes_its_units_and_enables_none";
-    let Some(package) = package(test, &["systemctl", "systemd-analyze"]) else {
+    let Some(packages) = packages(test, &["systemctl", "systemd-analyze"]) else {
         return;
     };
     let ran = installed(
-        package,
-        "cd /usr/lib/systemd/system; systemd-analyze verify ./mig-mps*
+        packages,
+        "dpkg --install $PLUGIN_DEB >/dev/null
+         cd /usr/lib/systemd/system; systemd-analyze verify ./mig-mps*
          systemctl is-enabled mig-mps.service mig-mps-device-plugin.service mig-mps*.timer || true",
     )
     .ended(0);
@@ -99,7 +105,7 @@ fn systemd_takes_its_units_and_enables_none() {
 
 #[test]
 fn the_units_of_the_package_are_used() {
-    let Some(package) = package("the_units_of_the_package_are_used", &["systemctl"]) else {
+    let Some(packages) = packages("the_units_of_the_package_are_used", &["systemctl"]) else {
         return;
     };
     let script = "exec 2>&1
@@ -109,7 +115,7 @@ fn the_units_of_the_package_are_used() {
         mig-mps systemd balanced --uninstall
         systemctl is-enabled mig-mps.service || true
         ls /etc/mig-mps 2>/dev/null || echo 'no profile'";
-    let ran = installed(package, script).ended(0);
+    let ran = installed(packages, script).ended(0);
     assert_snapshot!(ran.stdout, @"
     nvidia-cuda-mps-control is not in PATH: systemd looks for it in /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
     wrote /etc/mig-mps/profile.toml
@@ -127,7 +133,6 @@ fn the_units_of_the_package_are_used() {
     /usr/lib/systemd/system/mig-mps-metrics.timer stays: a package has it
     /usr/lib/systemd/system/mig-mps-drift.service stays: a package has it
     /usr/lib/systemd/system/mig-mps-drift.timer stays: a package has it
-    /usr/lib/systemd/system/mig-mps-device-plugin.service stays: a package has it
     removed /etc/mig-mps/profile.toml
     disabled
     no profile
@@ -137,18 +142,24 @@ fn the_units_of_the_package_are_used() {
 #[test]
 fn the_units_of_metrics_and_plugin_are_used_and_go_with_it() {
     let test = "the_units_of_metrics_and_plugin_are_used_and_go_with_it";
-    let Some(package) = package(test, &["systemctl"]) else {
+    let Some(packages) = packages(test, &["systemctl"]) else {
         return;
     };
     let script = "exec 2>&1
+        mig-mps systemd balanced --install --kubernetes || true
+        dpkg --install $PLUGIN_DEB >/dev/null
         mig-mps systemd balanced --install --enable --kubernetes --metrics /var/lib/prometheus/node-exporter 2>&1 | grep -v profile
         ls /etc/systemd/system | grep '^mig-mps' || echo 'no unit in /etc'
         systemctl is-enabled mig-mps-metrics.timer mig-mps-drift.timer mig-mps-device-plugin.service
         mig-mps-device-plugin --list
+        dpkg --remove mig-mps-device-plugin >/dev/null
+        systemctl is-enabled mig-mps-device-plugin.service mig-mps-drift.timer 2>&1 || true
         dpkg --remove mig-mps >/dev/null
         ls /etc/systemd/system/*.wants 2>/dev/null | grep '^mig-mps' || echo 'no unit'";
-    let ran = installed(package, script).ended(0);
+    let ran = installed(packages, script).ended(0);
     assert_snapshot!(ran.stdout, @"
+    error: /usr/bin/mig-mps-device-plugin does not exist
+    hint: install the package mig-mps-device-plugin of the same version
     nvidia-cuda-mps-control is not in PATH: systemd looks for it in /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
     /usr/lib/systemd/system/mig-mps.service is up to date
     /usr/lib/systemd/system/mig-mps-heal.service is up to date
@@ -164,6 +175,7 @@ fn the_units_of_metrics_and_plugin_are_used_and_go_with_it() {
     enabled
     enabled
     RESOURCE  DEVICE  SHARES  HEALTH
+    Failed to get unit file state for mig-mps-device-plugin.service: No such file or directory
     no unit
     ");
 }
@@ -171,7 +183,7 @@ fn the_units_of_metrics_and_plugin_are_used_and_go_with_it() {
 #[test]
 fn units_of_an_earlier_installation_stay_in_force() {
     let test = "units_of_an_earlier_installation_stay_in_force";
-    let Some(package) = package(test, &["systemctl", "systemd-analyze"]) else {
+    let Some(packages) = packages(test, &["systemctl", "systemd-analyze"]) else {
         return;
     };
     // mig-mps was in /usr/local before.
@@ -183,36 +195,10 @@ fn units_of_an_earlier_installation_stay_in_force() {
         systemctl is-enabled mig-mps.service
         cd /etc/systemd/system; systemd-analyze verify ./mig-mps.service
         grep ^ExecStart $PWD/mig-mps*.service";
-    let ran = installed(package, script).ended(0);
+    let ran = installed(packages, script).ended(0);
     assert_snapshot!(ran.stdout, @"
     enabled
     /etc/systemd/system/mig-mps-heal.service:ExecStart=/usr/local/bin/mig-mps heal
     /etc/systemd/system/mig-mps.service:ExecStart=/usr/local/bin/mig-mps up /etc/mig-mps/profile.toml --yes --stop-holders --reset --keep-going
     ");
-}
-
-/// An upgrade replaces the program of a device plugin that runs on.
-#[test]
-fn an_upgrade_restarts_the_device_plugin() {
-    let test = "an_upgrade_restarts_the_device_plugin";
-    if !can_be_copied(test) {
-        return;
-    }
-    let postinst = repository().join("src/features/systemd/deb/postinst");
-    let calls = |version: &str| {
-        let script = format!(
-            "mount -t tmpfs tmpfs /run && mkdir -p /run/systemd/system /run/bin
-             printf '#!/bin/sh\\necho \"$@\"\\n' >/run/bin/systemctl && chmod +x /run/bin/systemctl
-             PATH=/run/bin:$PATH sh {} configure {version}",
-            postinst.display()
-        );
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "--propagation", "private", "sh", "-c", &script]);
-        Ran::of(&mut command).ended(0).stdout
-    };
-    assert_eq!(calls(""), "daemon-reload\n");
-    assert_eq!(
-        calls("0.2.0-1"),
-        "daemon-reload\ntry-restart mig-mps-device-plugin.service\n"
-    );
 }

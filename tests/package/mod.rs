@@ -1,10 +1,13 @@
-//! The Debian package: built, installed into a copy of this system, used, and removed.
+//! The packages: made, installed into a copy of this system, upgraded, used, and removed.
 //!
-//! The package is made of this build's crates, linked as releases are. With the path of a package in `MIG_MPS_DEB`, that
-//! one is tested, as before a release.
+//! They are made of this build's crates, linked as releases are. With the path of a directory in `MIG_MPS_PACKAGES`, the
+//! packages in it are tested, as before a release.
 
 mod contents;
-mod deb;
 mod installed;
+mod packages;
 mod removed;
+mod rpm;
 mod system;
+mod tarball;
+mod upgraded;

@@ -2,26 +2,27 @@
 
 use insta::assert_snapshot;
 
-use crate::package::deb::Package;
-use crate::package::system::{can_be_copied, installed, installed_on};
+use crate::package::packages::Packages;
+use crate::package::system::{can_be_copied, in_copy_on, installed};
 use testkit::{Sim, in_state, is_alive, tidy};
 
 const DEVICES: &str =
     "[[gpu]]\nselect = { all = true }\ndevices = [ { profile = \"3g\", count = 2 } ]\n";
 
-fn package(test: &str) -> Option<&'static Package> {
-    can_be_copied(test).then(|| Package::get(test)).flatten()
+fn packages(test: &str) -> Option<&'static Packages> {
+    can_be_copied(test).then(|| Packages::get(test)).flatten()
 }
 
 #[test]
 fn removing_it_stops_no_daemon_and_says_so() {
-    let Some(package) = package("removing_it_stops_no_daemon_and_says_so") else {
+    let Some(packages) = packages("removing_it_stops_no_daemon_and_says_so") else {
         return;
     };
     let sim = Sim::with("a100-80gb", 1);
     let profile = sim.profile(DEVICES);
     let script = format!(
-        "mig-mps up {} --yes >/dev/null 2>&1
+        "dpkg --install $DEB >/dev/null
+         mig-mps up {} --yes >/dev/null 2>&1
          mig-mps status --json >$HOME/before
          dpkg --install $DEB >/dev/null
          dpkg --remove mig-mps >/dev/null
@@ -31,7 +32,7 @@ fn removing_it_stops_no_daemon_and_says_so() {
          mig-mps status --json",
         profile.display()
     );
-    let ran = installed_on(&sim, package, &script).ended(0);
+    let ran = in_copy_on(&sim, packages, &script).ended(0);
     let pid = regex::Regex::new(r"(?m)  \d{2,}$").unwrap();
     assert_snapshot!(pid.replace_all(&tidy(&ran.stderr), "  N"), @"
     mig-mps: the devices stay as they are, and their daemons run on:
@@ -57,7 +58,7 @@ fn removing_it_stops_no_daemon_and_says_so() {
 
 #[test]
 fn without_daemons_it_goes_without_a_word() {
-    let Some(package) = package("without_daemons_it_goes_without_a_word") else {
+    let Some(packages) = packages("without_daemons_it_goes_without_a_word") else {
         return;
     };
     let script = "mkdir -p /var/log/mig-mps/x /var/lib/mig-mps
@@ -70,7 +71,7 @@ fn without_daemons_it_goes_without_a_word() {
         ls -d /var/log/mig-mps 2>/dev/null || echo 'no logs'
         ls /etc/mig-mps
         find /etc /run /usr /var -xdev -path '*mig-mps*' -not -path '/etc/mig-mps*'";
-    let ran = installed(package, script).ended(0);
+    let ran = installed(packages, script).ended(0);
     assert_eq!(ran.stderr, "");
     assert_snapshot!(ran.stdout, @"
     Failed to get unit file state for mig-mps.service: No such file or directory

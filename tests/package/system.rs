@@ -1,4 +1,4 @@
-//! A copy of this system in which the package is installed. What is written there is gone with it.
+//! A copy of this system in which packages are installed. What is written there is gone with it.
 
 use std::env;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use testkit::{Ran, Sim, built, can_run, is_root, shell};
 
-use crate::package::deb::{Package, has};
+use crate::package::packages::{Kind, Packages, has};
 
 /// Makes a copy of this system in memory, enters it, and runs the script that is the second argument.
 ///
@@ -28,6 +28,14 @@ done
 rm -f "$at/root/etc/dpkg/dpkg.cfg.d/"*
 printf 'force-unsafe-io\nno-triggers\n' >"$at/root/etc/dpkg/dpkg.cfg.d/fast"
 exec chroot "$at/root" /bin/sh -ec "$script"
+"#;
+
+/// From here on, systemd seems to run, and `systemctl` only prints what it is asked for.
+pub(crate) const SYSTEMCTL_IS_SHOWN: &str = r#"
+mkdir -p /run/systemd/system
+rm -f /usr/bin/systemctl
+printf '%s\n' '#!/bin/sh' 'echo "systemctl $*"' >/usr/bin/systemctl
+chmod 755 /usr/bin/systemctl
 "#;
 
 /// True if a copy of this system can be made.
@@ -68,20 +76,50 @@ fn enter(script: &str, directories: &[&Path]) -> Command {
     command
 }
 
-/// Installs the package in a copy of this system, and runs a script there. `$DEB` is the package.
-pub(crate) fn installed(package: &Package, script: &str) -> Ran {
-    let mut command = enter(&with_package(script), &[package.deb.parent().unwrap()]);
-    Ran::of(command.env("DEB", &package.deb))
+/// Installs mig-mps from its .deb in a copy of this system, and runs a script there.
+pub(crate) fn installed(packages: &Packages, script: &str) -> Ran {
+    in_copy(
+        packages,
+        &format!("dpkg --install $DEB >/dev/null\n{script}"),
+    )
 }
 
-/// The same on a simulated node, whose devices and daemons are in the directories of an installed mig-mps.
-pub(crate) fn installed_on(sim: &Sim, package: &Package, script: &str) -> Ran {
+/// Runs a script in a copy of this system. `$DEB`, `$RPM` and `$TARBALL` are the packages of mig-mps, `$PLUGIN_DEB` and
+/// `$PLUGIN_RPM` those of the device plugin.
+pub(crate) fn in_copy(packages: &Packages, script: &str) -> Ran {
+    in_copy_with(packages, &[], script)
+}
+
+/// The same, with the packages of an earlier version as `$EARLIER_DEB` and so on.
+pub(crate) fn in_copy_with_earlier(packages: &Packages, script: &str) -> Ran {
+    in_copy_with(packages, &[Packages::earlier()], script)
+}
+
+fn in_copy_with(packages: &Packages, earlier: &[&Packages], script: &str) -> Ran {
+    let mut directories = vec![packages.directory.as_path()];
+    directories.extend(earlier.iter().map(|packages| packages.directory.as_path()));
+    let mut command = enter(script, &directories);
+    name_packages(&mut command, "", packages);
+    for packages in earlier {
+        name_packages(&mut command, "EARLIER_", packages);
+    }
+    Ran::of(&mut command)
+}
+
+fn name_packages(command: &mut Command, prefix: &str, packages: &Packages) {
+    for (kind, name) in [(Kind::Deb, "DEB"), (Kind::Rpm, "RPM")] {
+        let [mig_mps, plugin] = packages.both(kind);
+        command.env(format!("{prefix}{name}"), mig_mps);
+        command.env(format!("{prefix}PLUGIN_{name}"), plugin);
+    }
+    command.env(format!("{prefix}TARBALL"), packages.tarball());
+}
+
+/// Runs a script on a simulated node, whose devices and daemons are in the directories of an installed mig-mps.
+pub(crate) fn in_copy_on(sim: &Sim, packages: &Packages, script: &str) -> Ran {
     let node = sim.node.dir().parent().unwrap();
     let target = built().programs.as_path();
-    let mut command = enter(
-        &with_package(script),
-        &[package.deb.parent().unwrap(), node, target],
-    );
+    let mut command = enter(script, &[packages.directory.as_path(), node, target]);
     // The system's systemctl, and the node's programs of NVIDIA.
     let path = env::join_paths([
         "/usr/sbin".into(),
@@ -92,13 +130,9 @@ pub(crate) fn installed_on(sim: &Sim, package: &Package, script: &str) -> Ran {
         .envs(sim.node.env())
         .env("PATH", path.unwrap())
         .env_remove("MIG_MPS_RUN_DIR")
-        .env_remove("MIG_MPS_LOG_DIR")
-        .env("DEB", &package.deb);
+        .env_remove("MIG_MPS_LOG_DIR");
+    name_packages(&mut command, "", packages);
     Ran::of(&mut command)
-}
-
-fn with_package(script: &str) -> String {
-    format!("dpkg --install $DEB >/dev/null\n{script}")
 }
 
 /// True if this system was left alone.

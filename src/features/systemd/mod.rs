@@ -87,9 +87,12 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let program = std::env::current_exe().context("cannot tell the path of this program")?;
     let plugin = program.with_file_name(PLUGIN_PROGRAM);
     if args.kubernetes && !plugin.exists() {
-        return Err(failed(format_args!("{} does not exist", plugin.display())).hint(
-            "cargo install --locked --path . --features kubernetes builds it; it belongs beside mig-mps",
-        ));
+        let hint = if program == Path::new(PACKAGED_PROGRAM) {
+            "install the package mig-mps-device-plugin of the same version"
+        } else {
+            "cargo install --locked --path . --features kubernetes builds it; it belongs beside mig-mps"
+        };
+        return Err(failed(format_args!("{} does not exist", plugin.display())).hint(hint));
     }
     let carried = carried(environment);
     let paths = Paths {

@@ -14,7 +14,7 @@ pub const WRITTEN: &str = "# Written by mig-mps systemd, which replaces and remo
 
 /// The first line of a unit that a package installs.
 pub const PACKAGED: &str =
-    "# From the package mig-mps; a unit of this name in /etc/systemd/system replaces it.";
+    "# From a package of mig-mps; a unit of this name in /etc/systemd/system replaces it.";
 
 /// The service that applies a profile at boot.
 pub const SERVICE: &str = "mig-mps.service";
