@@ -435,13 +435,14 @@ mod tests {
 
     #[test]
     fn an_index_means_the_option() {
-        let hint = |wanted: &str| {
-            let known = vec!["0.0".to_owned(), "0.2".to_owned()];
+        let hint = |wanted: &str, known: [&str; 2]| {
+            let known = known.map(str::to_owned).to_vec();
             let wanted = wanted.to_owned();
             NoSuchDevice::Ambiguous { wanted, known }.hint().unwrap()
         };
-        assert!(hint("0").contains("--gpu 0"));
-        assert!(hint("infer").contains("'infer*'"));
+        assert!(hint("0", ["0.0", "0.2"]).contains("--gpu 0"));
+        assert!(hint("infer", ["infer-0", "infer-1"]).contains("'infer*'"));
+        assert_eq!(hint("infer", ["infer-0", "0.2"]), "name one device");
     }
 
     #[test]
