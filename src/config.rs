@@ -1,10 +1,20 @@
 //! The environment variables that the program reads, and the default names and paths.
 
+use std::env;
 use std::time::Duration;
 
-/// The time that one NVML call may take. Destroying a GPU instance takes about 1 s, and switching the MIG mode of an
-/// A100 resets it, which takes several.
-pub const NVML_CALL_LIMIT: Duration = Duration::from_secs(60);
+/// Returns the time that one NVML call may take. Destroying a GPU instance takes about 1 s, and switching the MIG mode of
+/// an A100 resets it, which takes several. Tests set the time in milliseconds; a release has no such variable.
+pub fn nvml_call_limit() -> Duration {
+    let of_a_test = if cfg!(debug_assertions) {
+        env::var("MIG_MPS_TEST_CALL_LIMIT")
+            .ok()
+            .and_then(|limit| limit.parse().ok())
+    } else {
+        None
+    };
+    of_a_test.map_or(Duration::from_secs(60), Duration::from_millis)
+}
 
 /// The time limit for the removal of files that users may have written.
 pub const PURGE_LIMIT: Duration = Duration::from_secs(30);

@@ -20,9 +20,9 @@ use super::{
 };
 use crate::config::{
     CONTROL, CONTROL_PROGRAM, CUDA_LIBRARY, LOG, LOG_DIR, NVIDIA_SMI, NVIDIA_SMI_PROGRAM,
-    NVML_CALL_LIMIT, NVML_LIBRARY, PURGE_LIMIT, ROOT, RUN_DIR, SCONTROL_PROGRAM, SERVER_PROGRAM,
-    STATE_DIR, SYSTEM_LOG_DIR, SYSTEM_RUN_DIR, SYSTEM_STATE_DIR, SYSTEMCTL, SYSTEMCTL_PROGRAM,
-    SYSTEMD_RUN, SYSTEMD_RUN_PROGRAM, VARIABLES,
+    NVML_LIBRARY, PURGE_LIMIT, ROOT, RUN_DIR, SCONTROL_PROGRAM, SERVER_PROGRAM, STATE_DIR,
+    SYSTEM_LOG_DIR, SYSTEM_RUN_DIR, SYSTEM_STATE_DIR, SYSTEMCTL, SYSTEMCTL_PROGRAM, SYSTEMD_RUN,
+    SYSTEMD_RUN_PROGRAM, VARIABLES, nvml_call_limit,
 };
 use crate::failure::Failure;
 
@@ -257,7 +257,7 @@ impl Environment {
             host: Host::at(&path(ROOT).unwrap_or_else(|| PathBuf::from("/"))),
             caller: caller(),
             interrupt: Interrupt::default(),
-            call_limit: NVML_CALL_LIMIT,
+            call_limit: nvml_call_limit(),
             purge_limit: PURGE_LIMIT,
             // Works even if the file was replaced meanwhile.
             helper: PathBuf::from("/proc/self/exe"),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nvml_wrapper::Nvml as Library;
 
 use super::{Code, GpuHandle, NvmlError, Session};
-use crate::config::NVML_CALL_LIMIT;
+use crate::config::nvml_call_limit;
 use crate::host::lock;
 
 /// Held for reading while a task runs, and for writing while the library is [shut down](Nvml::while_shut_down).
@@ -48,9 +48,10 @@ impl Nvml {
     pub fn start_opening(path: Option<&Path>) -> Result<Watched<Self>, NvmlError> {
         let name = path.map_or(OsStr::new("libnvidia-ml.so.1"), Path::as_os_str);
         let name = name.to_owned();
-        begin(name.clone(), NVML_CALL_LIMIT, move |watch| {
+        let limit = nvml_call_limit();
+        begin(name.clone(), limit, move |watch| {
             if let Some(error @ NvmlError::Hung { waited, .. }) = unfinished(&name)
-                && waited >= NVML_CALL_LIMIT
+                && waited >= limit
             {
                 return Err(error);
             }
@@ -62,7 +63,7 @@ impl Nvml {
             Ok(Self {
                 library: Box::leak(Box::new(library)),
                 name: Box::leak(name.into_boxed_os_str()),
-                limit: NVML_CALL_LIMIT,
+                limit,
             })
         })
     }
@@ -87,7 +88,7 @@ impl Nvml {
         Ok(())
     }
 
-    /// Returns the same library with another limit per call than [`NVML_CALL_LIMIT`].
+    /// Returns the same library with another limit per call than [`nvml_call_limit`].
     #[must_use]
     pub fn within(self, limit: Duration) -> Self {
         Self { limit, ..self }

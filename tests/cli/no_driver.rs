@@ -57,13 +57,16 @@ fn a_driver_that_hangs_hides_no_daemon() {
     init.fault("nvmlInit_v2").every().hangs().unwrap();
     // Logs do not wait for it.
     sim.run(&["logs", "0.0"]).ended(0);
+    let impatient = ("MIG_MPS_TEST_CALL_LIMIT", "3000");
     let mut down = sim.command(&["down", "0.2"]);
     let down = down
+        .env(impatient.0, impatient.1)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let ran = sim.run(&["status", "--json"]);
+    let mut status = sim.command(&["status", "--json"]);
+    let ran = Ran::of(status.env(impatient.0, impatient.1));
     let status = ran.json();
     let hidden = status["hidden"][0].as_str().unwrap();
     assert_contains(
