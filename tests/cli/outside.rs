@@ -267,3 +267,35 @@ fn run_says_what_a_container_needs() {
         assert_eq!(says(words), "", "{words:?}");
     }
 }
+
+/// The driver knows a program in a container by its pid on the host, whatever its pid is in there.
+#[test]
+fn a_program_with_a_pid_namespace_of_its_own_is_seen() {
+    needs_root!();
+    let sim = Sim::whole("");
+    let mut program = sim.node.program("cuda-app");
+    program.arg("hold");
+    program.env("CUDA_VISIBLE_DEVICES", sim.uuid("0"));
+    program.env("CUDA_MPS_PIPE_DIRECTORY", "/nowhere");
+    let namespace = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"];
+    let mut app = App::start(testkit::under(&namespace, &program));
+    assert_eq!(app.wait_up().split(' ').nth(1), Some("1"), "its own pid");
+    let children = format!("/proc/{0}/task/{0}/children", app.pid());
+    let children = fs::read_to_string(children).unwrap();
+    let pid = children.trim();
+    assert!(to_root(&sim).starts_with(&format!("pid {pid} (root, ")));
+    let said = sim.node.program("nvidia-smi");
+    let said = Ran::of({ said }.args(["--query-compute-apps=pid", "--format=csv,noheader"]));
+    assert!(
+        said.stdout.lines().any(|line| line == pid),
+        "{}",
+        said.stdout
+    );
+    drop(app);
+    let status = sim.status();
+    assert_eq!(
+        status["problems"].as_array().unwrap().len(),
+        0,
+        "{status:#}"
+    );
+}
