@@ -3,6 +3,7 @@
 #
 # usage: install.sh [--uninstall] [PREFIX]          PREFIX is /usr/local unless it is given
 set -eu
+umask 022
 
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 is_removal=false

@@ -153,7 +153,8 @@ fn the_units_of_metrics_and_plugin_are_used_and_go_with_it() {
         systemctl is-enabled mig-mps-metrics.timer mig-mps-drift.timer mig-mps-device-plugin.service
         mig-mps-device-plugin --list
         dpkg --remove mig-mps-device-plugin >/dev/null
-        systemctl is-enabled mig-mps-device-plugin.service mig-mps-drift.timer 2>&1 || true
+        ls /etc/systemd/system/multi-user.target.wants | grep mig-mps
+        systemctl is-enabled mig-mps-drift.timer
         dpkg --remove mig-mps >/dev/null
         ls /etc/systemd/system/*.wants 2>/dev/null | grep '^mig-mps' || echo 'no unit'";
     let ran = installed(packages, script).ended(0);
@@ -175,7 +176,8 @@ fn the_units_of_metrics_and_plugin_are_used_and_go_with_it() {
     enabled
     enabled
     RESOURCE  DEVICE  SHARES  HEALTH
-    Failed to get unit file state for mig-mps-device-plugin.service: No such file or directory
+    mig-mps.service
+    enabled
     no unit
     ");
 }

@@ -20,7 +20,9 @@ fn it_is_installed_upgraded_and_removed() {
         "exec 2>&1 </dev/null
         cd /tmp; tar -xzf $EARLIER_TARBALL; tar -xzf $TARBALL
         find /usr/local -type f -o -type l | sort >before
+        umask 077
         mig-mps-{EARLIER}*/install.sh
+        find /usr/local/share/mig-mps -type d ! -perm 755
         mig-mps --version
         {SYSTEMCTL_IS_SHOWN}
         mig-mps-{VERSION}*/install.sh
