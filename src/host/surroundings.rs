@@ -217,8 +217,20 @@ impl Host {
         gpu_instance: u32,
         compute: u32,
     ) -> io::Result<Option<[String; 2]>> {
-        let table = fs::read_to_string(self.root.join("proc/driver/nvidia-caps/mig-minors"))?;
+        let table = self.capability_table()?;
         Ok(capability_files(&table, gpu, gpu_instance, compute))
+    }
+
+    /// Returns the name of the capability whose device node has that number, such as `gpu0/gi1/ci0/access`.
+    pub fn capability_with(&self, minor: u32) -> Option<String> {
+        let table = self.capability_table().ok()?;
+        let lines = table.lines().filter_map(|line| line.split_once(' '));
+        let mut names = lines.filter(|(_, number)| number.trim().parse() == Ok(minor));
+        names.next().map(|(name, _)| name.to_owned())
+    }
+
+    fn capability_table(&self) -> io::Result<String> {
+        fs::read_to_string(self.root.join("proc/driver/nvidia-caps/mig-minors"))
     }
 }
 

@@ -20,10 +20,11 @@ enum GpuMark<'a> {
 #[derive(Debug, PartialEq, Eq)]
 enum Meaning<'a> {
     Gpu(GpuMark<'a>),
-    /// The MIG device with these numbers of its GPU instance and its compute instance.
-    Instance(GpuMark<'a>, u32, u32),
+    /// The MIG device with these numbers of its GPU instance and its compute instance; any of that GPU instance without
+    /// the second.
+    Instance(GpuMark<'a>, u32, Option<u32>),
     /// The MIG device with this number in the list of nvidia-smi, which follows no order of ours.
-    Listed(GpuMark<'a>),
+    Listed(GpuMark<'a>, u32),
     /// Any MIG device of this profile.
     Profile(String),
 }
@@ -33,10 +34,18 @@ enum Meaning<'a> {
 pub(super) fn bare(word: &str) -> &str {
     let word = word.trim();
     let word = match word.rsplit_once('=') {
-        Some((kind, word)) if kind == "device" || kind.contains('/') => word,
+        Some((kind, word)) if is_kind(kind) => word,
         _ => word,
     };
     word.split("::").next().unwrap_or(word)
+}
+
+/// True for a kind of CDI devices, and for Docker's `device`. A number behind another word, such as `gres/gpu`, counts devices.
+fn is_kind(word: &str) -> bool {
+    match word.rsplit_once('/') {
+        Some((vendor, class)) => vendor != "gres" && ["gpu", "mig", "device"].contains(&class),
+        None => word == "device",
+    }
 }
 
 /// Reads `GPU-…`, `GPU 0`, `gpu:0`, `0000:17:00.0`, `nvidia0`, `/dev/nvidia0`.
@@ -77,30 +86,54 @@ fn meaning(word: &str) -> Option<Meaning<'_>> {
     if let (Some(compute), Some(instance), Some(gpu)) = (parts.next(), parts.next(), parts.next())
         && let (Some(compute), Some(instance)) = (number(compute), number(instance))
     {
-        return Some(Meaning::Instance(of_gpu(gpu)?, instance, compute));
+        return Some(Meaning::Instance(of_gpu(gpu)?, instance, Some(compute)));
     }
     if let Some(mark) = gpu_mark(word) {
         return Some(Meaning::Gpu(mark));
     }
     if let Some((gpu, nth)) = word.rsplit_once(':')
-        && number(nth).is_some()
+        && let Some(nth) = number(nth)
         && let Some(gpu) = of_gpu(gpu)
     {
-        return Some(Meaning::Listed(gpu));
+        return Some(Meaning::Listed(gpu, nth));
     }
     profile(word).map(Meaning::Profile)
 }
 
-/// Reads `MIG 1g.10gb`, `mig-1g.10gb`, `nvidia.com/mig-1g.10gb.me`, `gpu:1g.10gb:2`, `1c.3g.40gb`.
+/// Returns the number in the name of a capability's file, such as `/dev/nvidia-caps/nvidia-cap12`.
+fn capability_number(word: &str) -> Option<u32> {
+    let file = word.strip_prefix("/dev/nvidia-caps/").unwrap_or(word);
+    file.strip_prefix("nvidia-cap").and_then(number)
+}
+
+/// Reads the name of a capability: `gpu0/gi1/ci0/access`, `/proc/driver/nvidia/capabilities/gpu0/mig/gi1/access`.
+fn capability(name: &str) -> Option<Meaning<'static>> {
+    let below = name.strip_prefix("/proc/driver/nvidia/capabilities/");
+    let mut parts = below.unwrap_or(name).strip_suffix("/access")?.split('/');
+    let numbered = |part: &str, kind: &str| part.strip_prefix(kind).and_then(number);
+    let gpu = numbered(parts.next()?, "gpu")?;
+    let mut parts = parts.filter(|part| *part != "mig");
+    let instance = numbered(parts.next()?, "gi")?;
+    let compute = match parts.next() {
+        Some(part) => Some(numbered(part, "ci")?),
+        None => None,
+    };
+    Some(Meaning::Instance(GpuMark::Minor(gpu), instance, compute))
+}
+
+/// Reads `MIG 1g.10gb`, `mig-1g.10gb`, `nvidia.com/mig-1g.10gb.me`, `gpu:1g.10gb:2`, `1c.3g.40gb`, and CUDA's
+/// `NVIDIA A100-SXM4-80GB MIG 1g.10gb`.
 fn profile(word: &str) -> Option<String> {
     let word = word.to_ascii_lowercase();
     let word = word.rsplit('/').next()?;
+    let word = word.rsplit(" mig ").next()?;
+    let word = word.strip_prefix("gres:").unwrap_or(word);
     let starts = ["gpu:", "mig-", "mig ", "mig_"];
     let word = starts
         .iter()
         .find_map(|start| word.strip_prefix(start))
         .unwrap_or(word);
-    let word = word.split(':').next()?.replace("gb.me", "gb+me");
+    let word = word.split([':', '=']).next()?.replace("gb.me", "gb+me");
     let of = word
         .split_once("c.")
         .map_or(word.as_str(), |(_, profile)| profile);
@@ -111,14 +144,23 @@ fn profile(word: &str) -> Option<String> {
 impl Node {
     /// Returns the device that a word of another program means, if the word is one of theirs.
     pub fn spelled(&self, word: &str) -> Option<Result<&Device, NoSuchDevice>> {
-        let meaning = meaning(bare(word))?;
+        let meaning = self.meaning(bare(word))?;
         let found: Vec<&Device> = match &meaning {
-            Meaning::Gpu(mark) | Meaning::Listed(mark) => self.devices_with(*mark),
+            Meaning::Gpu(mark) => self.devices_with(*mark),
+            Meaning::Listed(mark, nth) => {
+                let mut devices = self.devices_with(*mark);
+                devices.retain(|device| device.part.is_some());
+                if devices.len() <= *nth as usize {
+                    return None;
+                }
+                devices
+            }
             Meaning::Instance(mark, instance, compute) => {
                 let mut devices = self.devices_with(*mark);
                 devices.retain(|device| {
                     device.part.as_ref().is_some_and(|part| {
-                        (part.gpu_instance.0, part.compute_instance.0) == (*instance, *compute)
+                        part.gpu_instance.0 == *instance
+                            && compute.is_none_or(|compute| part.compute_instance.0 == compute)
                     })
                 });
                 devices
@@ -140,6 +182,13 @@ impl Node {
                 gpu: first.gpu?,
                 known,
             })),
+        }
+    }
+
+    fn meaning<'a>(&self, word: &'a str) -> Option<Meaning<'a>> {
+        match capability_number(word) {
+            Some(minor) => capability(&self.host.as_ref()?.capability_with(minor)?),
+            None => capability(word).or_else(|| meaning(word)),
         }
     }
 
@@ -246,15 +295,21 @@ mod tests {
             ("00000000:17:00.0", Meaning::Gpu(pci())),
             ("0000:17:00.0", Meaning::Gpu(pci())),
             ("17:00.0", Meaning::Gpu(pci())),
-            (&old, Meaning::Instance(GpuMark::Uuid(uuid), 7, 0)),
-            ("0/7/0", Meaning::Instance(GpuMark::Index(0), 7, 0)),
-            ("0:1", Meaning::Listed(GpuMark::Index(0))),
+            (&old, Meaning::Instance(GpuMark::Uuid(uuid), 7, Some(0))),
+            ("0/7/0", Meaning::Instance(GpuMark::Index(0), 7, Some(0))),
+            ("0:1", Meaning::Listed(GpuMark::Index(0), 1)),
             ("MIG 1g.10gb", Meaning::Profile("1g.10gb".to_owned())),
             ("mig-1g.10gb.me", Meaning::Profile("1g.10gb+me".to_owned())),
             (
                 "nvidia.com/mig-3g.40gb",
                 Meaning::Profile("3g.40gb".to_owned()),
             ),
+            (
+                "NVIDIA A100-SXM4-80GB MIG 1c.3g.40gb",
+                Meaning::Profile("1c.3g.40gb".to_owned()),
+            ),
+            ("gres:gpu:1g.10gb:2", Meaning::Profile("1g.10gb".to_owned())),
+            ("gres/gpu:1g.10gb=2", Meaning::Profile("1g.10gb".to_owned())),
             ("gpu:1g.10gb:2", Meaning::Profile("1g.10gb".to_owned())),
             ("1g.10gb:2", Meaning::Profile("1g.10gb".to_owned())),
             ("1c.3g.40gb", Meaning::Profile("1c.3g.40gb".to_owned())),
@@ -271,9 +326,30 @@ mod tests {
             "x:1",
             "nvidia",
             "nvidiactl",
+            "nvidia-cap3",
+            "gres/gpu=1",
             "é",
         ] {
             assert_eq!(meaning(word), None, "{word}");
+        }
+    }
+
+    #[test]
+    fn capabilities_are_those_of_instances() {
+        let instance = |compute| Some(Meaning::Instance(GpuMark::Minor(1), 13, compute));
+        assert_eq!(capability("gpu1/gi13/access"), instance(None));
+        assert_eq!(capability("gpu1/gi13/ci2/access"), instance(Some(2)));
+        let file = "/proc/driver/nvidia/capabilities/gpu1/mig/gi13/ci2/access";
+        assert_eq!(capability(file), instance(Some(2)));
+        for name in [
+            "config",
+            "monitor",
+            "gpu1/access",
+            "gpu1/mig/access",
+            "gpu1/gi13/x/access",
+            "mig/config",
+        ] {
+            assert_eq!(capability(name), None, "{name}");
         }
     }
 
@@ -284,7 +360,11 @@ mod tests {
             ("mig-mps/device=trainer", "trainer"),
             ("device=0", "0"),
             ("GPU-5f1c::3", "GPU-5f1c"),
+            ("k8s.device-plugin.nvidia.com/gpu=GPU-5f1c", "GPU-5f1c"),
             ("a=b", "a=b"),
+            // These are numbers of devices.
+            ("gres/gpu=1", "gres/gpu=1"),
+            ("nvidia.com/mig-3g.40gb=1", "nvidia.com/mig-3g.40gb=1"),
         ] {
             assert_eq!(bare(word), bare_word);
         }

@@ -98,6 +98,11 @@ fn is_for_uuids(word: &str) -> bool {
     ["MIG-", "GPU-"].iter().any(|kind| word.starts_with(kind))
 }
 
+/// True for a word that a glob on UUIDs can begin with, unlike `MIG-1g.10gb`.
+fn is_start_of_uuid(word: &str) -> bool {
+    is_for_uuids(word) && word[4..].chars().all(|c| c.is_ascii_hexdigit() || c == '-')
+}
+
 /// Returns the pattern of a word with `*`, `?` or `[…]`.
 pub fn glob(word: &str) -> Option<Regex> {
     if !word.contains(['*', '?', '[']) {
@@ -222,7 +227,8 @@ impl Failure for NoSuchDevice {
                 "name one device, or all of GPU {wanted} with --gpu {wanted} where several can be given"
             ),
             Self::Ambiguous { wanted, known }
-                if !is_for_uuids(wanted) && known.iter().any(|name| !name.starts_with(wanted)) =>
+                if !is_start_of_uuid(wanted)
+                    && known.iter().any(|name| !name.starts_with(wanted)) =>
             {
                 "name one device".to_owned()
             }
@@ -435,14 +441,28 @@ mod tests {
 
     #[test]
     fn an_index_means_the_option() {
-        let hint = |wanted: &str, known: [&str; 2]| {
-            let known = known.map(str::to_owned).to_vec();
-            let wanted = wanted.to_owned();
-            NoSuchDevice::Ambiguous { wanted, known }.hint().unwrap()
-        };
-        assert!(hint("0", ["0.0", "0.2"]).contains("--gpu 0"));
-        assert!(hint("infer", ["infer-0", "infer-1"]).contains("'infer*'"));
-        assert_eq!(hint("infer", ["infer-0", "0.2"]), "name one device");
+        assert!(ambiguous("0", &["0.0", "0.2"]).contains("--gpu 0"));
+    }
+
+    #[test]
+    fn a_pattern_is_offered_only_where_it_matches() {
+        for (wanted, known) in [
+            ("infer", ["infer-0", "infer-1"]),
+            ("MIG-", ["0.0", "big"]),
+            ("MIG-5f1c2a3b-", ["0.0", "big"]),
+        ] {
+            let pattern = format!("'{wanted}*'");
+            assert!(ambiguous(wanted, &known).contains(&pattern), "{wanted}");
+        }
+        for wanted in ["1g.10gb", "MIG-1g.10gb", "MIG 1g.10gb"] {
+            assert_eq!(ambiguous(wanted, &["0.0", "0.2"]), "name one device");
+        }
+    }
+
+    fn ambiguous(wanted: &str, known: &[&str]) -> String {
+        let wanted = wanted.to_owned();
+        let known = known.iter().map(|&name| name.to_owned()).collect();
+        NoSuchDevice::Ambiguous { wanted, known }.hint().unwrap()
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::device_spelling::bare;
 use super::device_word::{Candidate, device_order, devices, select};
 use super::{Applied, Detail, Device, Gpu, NoSuchDevice, Presence, Served, Unmanaged};
 use crate::catalog::Model;
-use crate::host::ranges;
+use crate::host::{Host, ranges};
 use crate::mps::ControlProgram;
 use crate::nvml::NvmlError;
 use crate::settings::DeviceSize;
@@ -21,6 +21,8 @@ pub struct Node {
     pub driver: String,
     /// The CUDA version of the driver, 1000 × major + 10 × minor; read with `Detail::facts`.
     pub cuda_version: Option<u32>,
+    /// The system that was observed, for names that only its driver knows; `None` for an imaginary node.
+    pub host: Option<Host>,
     /// The id of the current boot.
     pub boot_id: String,
     /// Every GPU that the driver shows, by index.

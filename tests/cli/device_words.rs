@@ -344,12 +344,74 @@ fn a_device_file_means_its_gpu_where_the_driver_is_asked() {
     );
 }
 
+/// The files of capabilities in `/dev/nvidia-caps` and in the driver's `/proc`, and what Slurm prints.
+#[test]
+fn capability_files_and_words_of_slurm_mean_devices() {
+    let sim = Sim::with("a100-80gb", 2);
+    let profile = "[[gpu]]\nselect = { index = [1] }\ndevices = [ { name = \"big\", profile = \"3g\" },\n\
+                   { profile = \"2g\", compute = [\"1c\", \"1c\"] } ]\n\n[[gpu]]\nselect = { index = [0] }\nmig = false\n";
+    sim.up(profile, &["--yes"]).ended(0);
+    let list = sim.run(&["list", "--json"]).json();
+    let lines = sim.run(&["slurm", "gres", "--node", "n1"]).ended(0).stdout;
+    for device in list["gpus"][1]["devices"].as_array().unwrap() {
+        let name = device["name"].as_str().unwrap();
+        let line = lines
+            .lines()
+            .find(|line| line.ends_with(&format!("# {name}")))
+            .unwrap();
+        let files = line.split("MultipleFiles=").nth(1).unwrap();
+        let files: Vec<&str> = files.split(' ').next().unwrap().split(',').collect();
+        let [_, of_instance, of_compute] = files[..] else {
+            panic!("{line}");
+        };
+        let (instance, compute) = (&device["gpu_instance_id"], &device["compute_instance_id"]);
+        let below = format!("gpu1/mig/gi{instance}");
+        let proc = format!("/proc/driver/nvidia/capabilities/{below}/ci{compute}/access");
+        let base = of_compute.strip_prefix("/dev/nvidia-caps/").unwrap();
+        for word in [of_compute, base, &proc] {
+            assert_eq!(shown(&sim, &[word]), [name], "{word}");
+        }
+        let of_instance = [of_instance.to_owned(), format!("{below}/access")];
+        for word in of_instance {
+            if name == "big" {
+                assert_eq!(shown(&sim, &[&word]), [name], "{word}");
+            } else {
+                let said = sim.run(&["status", &word]).ended(2).stderr;
+                let error = format!("error: \"{word}\" can mean 1.0.c0 or 1.0.c1\n");
+                assert_contains(&said, &error);
+            }
+        }
+    }
+    for word in [
+        "gres:gpu:3g.40gb:1",
+        "gres/gpu:3g.40gb=1",
+        "nvidia.com/mig-3g.40gb=1",
+        "NVIDIA A100-SXM4-80GB MIG 3g.40gb",
+    ] {
+        assert_eq!(shown(&sim, &[word]), ["big"], "{word}");
+    }
+    // Capabilities that are no instance's, numbers of devices, and MIG devices of a GPU that has none, or not so many.
+    for word in [
+        "/dev/nvidia-caps/nvidia-cap1",
+        "/dev/nvidia-caps/nvidia-cap2",
+        "/dev/nvidia-caps/nvidia-cap9999",
+        "gres/gpu=1",
+        "0:0",
+        "1:3",
+    ] {
+        let said = sim.run(&["status", word]).ended(2).stderr;
+        assert_contains(&said, &format!("error: no device is called \"{word}\"\n"));
+    }
+}
+
 /// The names of the devices need not begin with the word that means them.
 #[test]
 fn a_pattern_is_offered_only_where_it_matches() {
     let sim = Sim::served("a100-80gb", 2, NAMED);
     let said = sim.run(&["env", "trainer"]).ended(2).stderr;
     assert_contains(&said, "takes several also takes 'trainer*'\n");
-    let said = sim.run(&["env", "mig-1g.10gb"]).ended(2).stderr;
-    assert_contains(&said, "\nhint: name one device\n");
+    for word in ["mig-1g.10gb", "MIG-1g.10gb", "MIG 1g.10gb"] {
+        let said = sim.run(&["env", word]).ended(2).stderr;
+        assert_contains(&said, "\nhint: name one device\n");
+    }
 }

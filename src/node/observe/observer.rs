@@ -203,6 +203,7 @@ impl<'a> Observer<'a> {
             _ => None,
         };
         let mut node = Node {
+            host: Some(environment.host.clone()),
             boot_id: environment.host.boot_id().map_err(ObserveError::Proc)?,
             has_default_profile: detail.reads_processes()
                 && ProfileHistory::is_default(environment),
