@@ -23,7 +23,7 @@ fn imported_file(name: &str, config: Option<&str>) -> Ran {
 /// A file, the configuration that is asked for, and what the profile has of it.
 type Case = (&'static str, Option<&'static str>, &'static [&'static str]);
 
-const CASES: [Case; 17] = [
+const CASES: [Case; 19] = [
     (
         "ansible-tasks.yaml",
         None,
@@ -55,6 +55,16 @@ const CASES: [Case; 17] = [
         "flux-release.yaml",
         None,
         &["quarters", "1g.20gb\", count = 4"],
+    ),
+    (
+        "flow-mappings.yaml",
+        None,
+        &["don't", "2g.20gb\", count = 3"],
+    ),
+    (
+        "helm-get-values.json",
+        Some("evening"),
+        &["evening", "index = [0, 1]", "1g.18gb\", count = 7"],
     ),
     ("helm-values.yaml", None, &["site", "2g.20gb\", count = 3"]),
     ("kubectl-get.json", None, &["off", "mig = false"]),
@@ -184,6 +194,12 @@ fn mistakes_are_shown_with_the_line_of_the_file() {
     17 |                 mig-devices:
        |                            ^
     ");
+    insta::assert_snapshot!(mistaken("helm-get-values.json", "\"1g.18gb", "\"1g"), @r#"
+    error: standard input:9:59: "1g" does not say its memory, as mig-parted demands: "3g.40gb", not "3g"
+      |
+    9 |               { "devices": [0, 1], "mig-devices": { "1g": 7 }, "mig-enabled": true }
+      |                                                           ^
+    "#);
     // A text in quotes has lines of its own: they are counted from where it starts.
     insta::assert_snapshot!(mistaken("kubectl-get.json", "false", "no-way"), @r#"
     error: standard input:4:24: config.yaml:5:20: expected true or false, without quotes
@@ -233,6 +249,19 @@ fn a_part_that_cannot_be_read_takes_away_itself() {
     1 | {{- if .Values.mig }}
       |   ^^^^^^^^^^^^^^^^^^^ this is a template: import what it is rendered to, such as the output of helm template
     "#);
+    // Texts in base64 are not read.
+    for manifest in [
+        "binaryData: { config.yaml: dmVyc2lvbjogdjEK }",
+        "kind: Secret\ndata: { config.yaml: dmVyc2lvbjogdjEK }",
+        "write_files: [{ encoding: gz+b64, content: H4sIAAAAAAAAA }]",
+    ] {
+        let none = imported(manifest, &["-c", "a"]).ended(2).stderr;
+        assert_contains(&none, "standard input has no configuration of mig-parted");
+        assert_contains(
+            &none,
+            "hint: import does not read base64: decode the text first",
+        );
+    }
     // Words about configurations are none.
     let manifests = [
         "data: { note: see mig-configs }",
@@ -240,7 +269,13 @@ fn a_part_that_cannot_be_read_takes_away_itself() {
         "mig-configs",
     ];
     for manifest in manifests {
-        let none = imported(manifest, &[]).ended(2).stderr;
-        assert_contains(&none, "standard input has no configuration of mig-parted");
+        for args in [&[][..], &["-c", "a"]] {
+            let none = imported(manifest, args).ended(2).stderr;
+            assert_contains(&none, "standard input has no configuration of mig-parted");
+            assert_contains(
+                &none,
+                "hint: such a text has the keys version and mig-configs",
+            );
+        }
     }
 }

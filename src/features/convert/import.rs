@@ -46,7 +46,11 @@ pub fn run(args: &ImportArgs, _context: &Context<'_>) -> Result<ExitStatus> {
         usage(format_args!("cannot read {}: {error}", path.display()))
             .hint("import reads a configuration of mig-parted (YAML)")
     })?;
+    let is_encoded = ENCODED.iter().any(|word| text.contains(word));
     let found = ConfigTexts::find(path, text);
+    if found.is_empty() {
+        return Err(no_configuration(path, is_encoded));
+    }
     let choices = found.choices();
     let wanted = args.config.as_deref();
     // A configuration with a mistake may be the one that is meant.
@@ -56,7 +60,7 @@ pub fn run(args: &ImportArgs, _context: &Context<'_>) -> Result<ExitStatus> {
         Ok(_) => {
             return Err(found
                 .into_fault(None)
-                .map_or_else(|| no_configuration(path), Into::into));
+                .map_or_else(|| no_configuration(path, is_encoded), Into::into));
         }
         Err(error) => return Err(found.into_fault(wanted).map_or(error, Into::into)),
     };
@@ -88,7 +92,6 @@ fn choose<'a, 'b>(
     let shown = path.display();
     Err(match (wanted, meant.as_slice()) {
         (_, [only]) => return Ok(*only),
-        (None, []) => no_configuration(path),
         (Some(wanted), []) => usage(format_args!(
             "{shown} has no configuration \"{wanted}\"; it has:\n  {}",
             list(choices)
@@ -125,13 +128,18 @@ fn list(choices: &[Choice<'_>]) -> String {
     lines.join("\n  ")
 }
 
-fn no_configuration(path: &Path) -> CommandError {
+/// Words of manifests whose texts are in base64.
+const ENCODED: [&str; 4] = ["binaryData", "Secret", "base64", "b64"];
+
+fn no_configuration(path: &Path, is_encoded: bool) -> CommandError {
     let shown = path.display();
     let error = usage(format_args!(
         "{shown} has no configuration of mig-parted (YAML)"
     ));
     error.hint(if path.extension().is_some_and(|end| end == "toml") {
         "mig-mps up takes a profile (TOML) as it is"
+    } else if is_encoded {
+        "import does not read base64: decode the text first, as with base64 -d"
     } else {
         "such a text has the keys version and mig-configs"
     })

@@ -107,6 +107,11 @@ impl ConfigTexts {
         }
     }
 
+    /// True if the file has no text that could be one.
+    pub fn is_empty(&self) -> bool {
+        self.texts.is_empty() && self.faults.is_empty()
+    }
+
     /// Takes the mistake in the configuration that is meant, or the first one.
     pub fn into_fault(mut self, wanted: Option<&str>) -> Option<ProfileError> {
         let is_meant =

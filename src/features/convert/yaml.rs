@@ -3,8 +3,9 @@
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
+use regex::Regex;
 use serde::de::{Deserialize, DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::options::DuplicateKeyPolicy;
 use serde_saphyr::{Error, Location, Spanned, UserMessageFormatter};
@@ -72,25 +73,18 @@ impl Excerpt {
         documents
     }
 
-    /// The mapping in block style that starts at that value.
+    /// The mapping that starts at that value.
     pub fn mapping(&self, node: &Spanned<Node>) -> Option<Self> {
         let start = bytes(node.defined.span().byte_offset())?;
-        if self.text[start..].starts_with('{') {
-            return None;
-        }
         let line = self.text[..start].rfind('\n').map_or(0, |end| end + 1);
         let column = start - line;
-        let mut end = start;
-        for (nth, line) in self.text[start..].split_inclusive('\n').enumerate() {
-            let content = line.trim_start_matches(' ');
-            let is_inside = line.len() - content.len() >= column;
-            if nth > 0 && !is_inside && !content.trim_end().is_empty() && !content.starts_with('#')
-            {
-                break;
-            }
-            end += line.len();
-        }
-        let mut part = self.part(line..end);
+        let rest = &self.text[start..];
+        let length = if rest.starts_with('{') {
+            length_in_braces(rest)?
+        } else {
+            length_of_block(rest, column)
+        };
+        let mut part = self.part(line..start + length);
         part.text.replace_range(..column, &" ".repeat(column));
         Some(part)
     }
@@ -205,6 +199,42 @@ impl Excerpt {
         }
         error
     }
+}
+
+/// The length of a mapping in block style that starts a text, in that column of its line.
+fn length_of_block(text: &str, column: usize) -> usize {
+    let mut length = 0;
+    for (nth, line) in text.split_inclusive('\n').enumerate() {
+        let content = line.trim_start_matches(' ');
+        let is_inside = line.len() - content.len() >= column;
+        if nth > 0 && !is_inside && !content.trim_end().is_empty() && !content.starts_with('#') {
+            break;
+        }
+        length += line.len();
+    }
+    length
+}
+
+/// A part of a mapping in braces: a text in quotes, a comment, a word, a brace or a bracket.
+static PART: LazyLock<Regex> = LazyLock::new(|| {
+    let part = r#"(?s)"(?:\\.|[^"\\])*"|'[^']*'|#[^\n]*|[^\s{}\[\],:"'#][^\s{}\[\],]*|[{}\[\]]"#;
+    Regex::new(part).expect("it is an expression")
+});
+
+/// The length of a mapping in braces that starts a text, as in JSON.
+fn length_in_braces(text: &str) -> Option<usize> {
+    let mut depth = 0_usize;
+    for part in PART.find_iter(text) {
+        match part.as_str() {
+            "{" | "[" => depth += 1,
+            "}" | "]" => depth = depth.checked_sub(1)?,
+            _ => {}
+        }
+        if depth == 0 {
+            return Some(part.end());
+        }
+    }
+    None
 }
 
 fn bytes(number: Option<u64>) -> Option<usize> {
