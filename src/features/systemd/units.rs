@@ -480,4 +480,19 @@ mod tests {
         assert_eq!(word(Path::new("/usr/bin/mig-mps")), "/usr/bin/mig-mps");
         assert_eq!(word(Path::new("/a b/100%$\"")), r#""/a b/100%%$$\"""#);
     }
+
+    /// systemd expands no variables there.
+    #[test]
+    fn a_variable_with_blanks_and_specifiers_is_quoted() {
+        let path = OsString::from("/usr/bin:/a b/100%$");
+        let paths = Paths {
+            program: Path::new("/usr/bin/mig-mps"),
+            profile: Path::new("/etc/mig-mps/profile.toml"),
+            metrics: None,
+            plugin: None,
+            environment: &[("PATH", path)],
+        };
+        let line = "Environment=\"PATH=/usr/bin:/a b/100%%$\"\n";
+        assert_eq!(paths.environment_lines(), line);
+    }
 }
