@@ -119,7 +119,8 @@ fn every_path_that_developers_are_told_exists() {
             let is_of_source = ["src/", "tests/", "fixtures/", "profiles/", ".ci/"]
                 .iter()
                 .any(|folder| named.starts_with(folder));
-            let is_of_source = is_of_source || named.ends_with(".rs");
+            let is_of_source =
+                is_of_source || Path::new(named).extension().is_some_and(|end| end == "rs");
             if !is_of_source || named.contains("NAME") || named.contains("KEY") {
                 continue;
             }
