@@ -144,7 +144,7 @@ impl Shared<'_> {
         let (pid, is_new) = (process.pid, launched.is_new);
         record.daemon = Some(DaemonId::of(process, &self.context.environment.host));
         self.run_dir.write_record(record)?;
-        daemon.open_directory(&launch.access)?;
+        daemon.open_directories(&launch.access)?;
         daemon.verify(process, launch)?;
         let first = match record.settings.server {
             // A daemon that was running may have a server already.
@@ -364,7 +364,7 @@ impl Shared<'_> {
         let daemon = self.daemon_of(&wanted.uuid);
         daemon.set(&wanted.settings, was)?;
         if let Some(access) = access_of(served_by(&wanted.settings), wanted.served_id) {
-            daemon.open_directory(&access)?;
+            daemon.open_directories(&access)?;
         }
         Ok(self.run_dir.write_record(wanted)?)
     }

@@ -83,10 +83,15 @@ impl AccessList {
         }
     }
 
-    /// True if a process of this user, or any with the groups alone, may enter.
+    /// True if a process of this user, or any with only the groups, may enter.
     pub(super) fn lets_in(&self, user: Option<Uid>, groups: &[u32]) -> bool {
+        self.allows(Permission::Enter, user, groups)
+    }
+
+    /// True if a process of this user, or any with only the groups, may do this.
+    fn allows(&self, what: Permission, user: Option<Uid>, groups: &[u32]) -> bool {
         let of = |kind| self.entries.iter().filter(move |entry| entry.kind == kind);
-        let is_open = |entry: &Entry| entry.permissions & ENTER != 0;
+        let is_open = |entry: &Entry| entry.permissions & what.bits() == what.bits();
         let is_unmasked = of(MASK).all(is_open);
         if user.is_some_and(|user| user.0 == self.owner) {
             return of(OWNER).any(is_open);
@@ -164,21 +169,22 @@ pub enum Writers {
     All,
 }
 
-/// Compares the list of a directory with the one that lets in exactly these users. Returns `None` if they may do the same.
-pub fn list_fault(directory: &Path, access: &Access) -> Option<ListFault> {
+/// Compares the list of a directory with the one that lets exactly these users do this. Returns `None` if they may do the
+/// same.
+pub fn list_fault(directory: &Path, access: &Access, to: Permission) -> Option<ListFault> {
     let meta = std::fs::symlink_metadata(directory).ok()?;
-    let fault = AccessList::of(directory, &meta).fault(access);
+    let fault = AccessList::of(directory, &meta).fault(access, to);
     (fault != ListFault::default()).then_some(fault)
 }
 
 impl AccessList {
-    fn fault(&self, access: &Access) -> ListFault {
+    fn fault(&self, access: &Access, to: Permission) -> ListFault {
         let is_let_in = match access {
-            Access::Everybody => self.lets_in(None, &[]),
-            Access::Group(group) => self.lets_in(None, &[*group]),
+            Access::Everybody => self.allows(to, None, &[]),
+            Access::Group(group) => self.allows(to, None, &[*group]),
             // Root needs no permission.
             Access::User(Uid::ROOT) | Access::Owner => true,
-            Access::User(user) => self.lets_in(Some(*user), &[]),
+            Access::User(user) => self.allows(to, Some(*user), &[]),
         };
         let mask = self.entries.iter().find(|entry| entry.kind == MASK);
         let mask = mask.map_or(0o7, |mask| mask.permissions);
@@ -394,7 +400,7 @@ mod tests {
     #[test]
     fn other_lists_are_described() {
         let fault = |mode, access: Access| {
-            let fault = list(of_mode(mode)).fault(&access);
+            let fault = list(of_mode(mode)).fault(&access, Permission::Enter);
             (fault.keeps_users_out, fault.others.join(", "))
         };
         let none = || (false, String::new());
@@ -413,7 +419,7 @@ mod tests {
             let mut entries = of_mode(0o700);
             entries.extend([entry(USER, 1, ALICE.0), entry(MASK, mask, NOBODY)]);
             entries.extend_from_slice(others);
-            list(entries).fault(&Access::User(ALICE))
+            list(entries).fault(&Access::User(ALICE), Permission::Enter)
         };
         assert_eq!(with(1, &[]), ListFault::default());
         assert!(with(0, &[]).keeps_users_out);
@@ -430,6 +436,10 @@ mod tests {
             ["the user 61001 may enter it"]
         );
         assert_eq!(with(0, &foreign).others, Vec::<String>::new());
+        // Users who are to list a directory are kept out if they can only reach its entries.
+        let to_read = |mode| list(of_mode(mode)).fault(&Access::Everybody, Permission::Read);
+        assert!(to_read(0o751).keeps_users_out);
+        assert_eq!(to_read(0o755), ListFault::default());
     }
 
     #[test]

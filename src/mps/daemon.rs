@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{AtFlags, CWD, accessat};
+use rustix::fs::{AtFlags, CWD, Stat, accessat};
 use rustix::io::Errno;
 use thiserror::Error;
 
@@ -189,9 +189,9 @@ impl Daemon {
         Ok(())
     }
 
-    /// Opens the pipe directory to clients. Closes the lock file to them first: a user who can open it can take its lock
-    /// as soon as the daemon has exited.
-    pub fn open_directory(&self, access: &Access) -> Result<(), MpsError> {
+    /// Opens the pipe directory to clients, and gives the log directory its permissions again. Closes the lock file to the
+    /// clients first: a user who can open it can take its lock as soon as the daemon has exited.
+    pub fn open_directories(&self, access: &Access) -> Result<(), MpsError> {
         let device = self.device_directory()?;
         if let Some(pipe) = device.child(self.pipe_name())?
             && let Some(lock) = pipe.open_file(LOCK_FILE)?
@@ -199,6 +199,13 @@ impl Daemon {
             lock.set_permissions(PermissionsExt::from_mode(0o600))?;
         }
         device.make_child(self.pipe_name(), access)?;
+        let logs = Directory::open(self.log.parent().unwrap_or(&self.log))?;
+        let name = self.log.file_name().unwrap_or_default();
+        // The next start replaces a directory of another user, and makes one that was removed.
+        let is_ours = |meta: Stat| meta.st_uid == host::caller().0;
+        if logs.stat(name)?.is_some_and(is_ours) {
+            logs.make_child_with(name, access, Permission::Read)?;
+        }
         Ok(())
     }
 

@@ -11,8 +11,8 @@ use super::processes::{list_pids, serves_in};
 use super::{Daemon, LockHolder, MAX_PIPE_DIR, MpsError};
 use crate::config::CONTROL;
 use crate::host::{
-    Access, Host, LAUNCH, Limits, MpsPrograms, Output, Process, Reader, Uid, caller, clean_command,
-    list_fault, open_files,
+    Access, Host, LAUNCH, Limits, MpsPrograms, Output, Permission, Process, Reader, Uid, caller,
+    clean_command, list_fault, open_files,
 };
 use crate::settings::{Cpus, NOFILE};
 
@@ -44,7 +44,7 @@ impl Daemon {
     }
 
     /// Starts the daemon for one device, and waits until it holds its lock. Only the caller can enter its pipe directory
-    /// until that is opened with [`Self::open_directory`].
+    /// until that is opened with [`Self::open_directories`].
     ///
     /// An unrecorded daemon that already runs in the directory (left by an interrupted `up`) is adopted if it serves
     /// this device, and stopped otherwise. After a failed start its processes are ended.
@@ -128,7 +128,7 @@ impl Daemon {
         // What cannot be opened is no directory of ours: a file system may be mounted there, into which nothing looks, or it is
         // a file.
         let is_ours = self.pipe_directory().is_ok() && !self.is_foreign().unwrap_or(true);
-        let list = is_ours.then(|| list_fault(&self.pipe, &Access::Owner));
+        let list = is_ours.then(|| list_fault(&self.pipe, &Access::Owner, Permission::Enter));
         if !is_ours || list.flatten().is_some_and(|list| list.writers.is_some()) {
             self.remove_pipe_dir()?;
         }

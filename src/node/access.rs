@@ -1,14 +1,16 @@
-//! The users who reach a device, compared with its record: the number of the user or group, and the list of the pipe
-//! directory.
+//! The users who reach a device, compared with its record: the number of the user or group, and the permissions of the
+//! pipe directory and of the log directory.
 
 use std::fmt;
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 use super::{Finding, Node, Served};
 use crate::host::{
-    Access, Account, ListFault, Uid, Writers, begin_group_lookup, list_fault, present_group,
-    present_user, printable, user_name,
+    Access, Account, Environment, ListFault, Permission, Uid, Writers, begin_group_lookup,
+    group_named, list_fault, present_group, present_user, printable, user_name,
 };
 use crate::settings::Serve;
 
@@ -22,10 +24,51 @@ pub enum AccessFault {
         is: Option<u32>,
         serves: u32,
     },
-    /// Its pipe directory belongs to another user.
-    ForeignOwner(Uid),
-    /// Its pipe directory has another access control list, or another mode.
-    WrongList(ListFault),
+    /// A directory belongs to another user.
+    ForeignOwner(DaemonDirectory, Uid),
+    /// A directory has another access control list, or another mode.
+    WrongList(DaemonDirectory, ListFault),
+}
+
+/// A directory of a daemon that its users enter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DaemonDirectory {
+    Pipe(PathBuf),
+    Log(PathBuf),
+}
+
+impl DaemonDirectory {
+    fn path(&self) -> &PathBuf {
+        match self {
+            Self::Pipe(path) | Self::Log(path) => path,
+        }
+    }
+
+    /// Returns what the users of the daemon do there.
+    fn permission(&self) -> Permission {
+        match self {
+            Self::Pipe(_) => Permission::Enter,
+            Self::Log(_) => Permission::Read,
+        }
+    }
+
+    /// Returns the id of the finding about others who may enter it.
+    fn finding(&self) -> &'static str {
+        match self {
+            Self::Pipe(_) => "pipe-access",
+            Self::Log(_) => "log-access",
+        }
+    }
+}
+
+/// `its pipe directory`
+impl fmt::Display for DaemonDirectory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Pipe(_) => "its pipe directory",
+            Self::Log(_) => "its log directory",
+        })
+    }
 }
 
 /// `the user alice now has the id 1044, and its daemon serves 1001`
@@ -45,45 +88,56 @@ impl fmt::Display for AccessFault {
                 is: None,
                 serves,
             } => write!(f, "{who} is gone, and its daemon serves the id {serves}"),
-            Self::ForeignOwner(owner) => {
+            Self::ForeignOwner(directory, owner) => {
                 let owner = user_name(*owner);
-                write!(f, "its pipe directory belongs to {owner}")
+                write!(f, "{directory} belongs to {owner}")
             }
-            Self::WrongList(fault) => {
-                let closed = fault
-                    .keeps_users_out
-                    .then_some("its users may not enter it");
+            Self::WrongList(directory, fault) => {
+                let closed = match directory.permission() {
+                    Permission::Enter => "its users may not enter it",
+                    Permission::Read => "its users may not read it",
+                };
+                let closed = fault.keeps_users_out.then_some(closed);
                 let others = fault.others.iter().map(String::as_str);
                 let all: Vec<&str> = closed.into_iter().chain(others).collect();
-                write!(
-                    f,
-                    "its pipe directory has other permissions: {}",
-                    all.join(", ")
-                )
+                write!(f, "{directory} has other permissions: {}", all.join(", "))
             }
         }
     }
 }
 
 impl AccessFault {
-    /// True if only another daemon serves the right user, in a directory of its own.
+    /// True if only a new daemon serves the right user, or has directories that others have not changed.
     pub fn needs_restart(&self) -> bool {
         match self {
             Self::ChangedId { is, .. } => is.is_some(),
-            Self::ForeignOwner(_) => true,
-            // Where every user may write, nothing is made before that has ended.
-            Self::WrongList(fault) => fault.writers == Some(Writers::Some),
+            Self::ForeignOwner(..) => true,
+            // Its sockets may be those of others. Before a directory that every user may write to is closed, nothing is
+            // made there.
+            Self::WrongList(DaemonDirectory::Pipe(_), fault) => {
+                fault.writers == Some(Writers::Some)
+            }
+            // Root's daemon has its logs open, and reads none of others.
+            Self::WrongList(DaemonDirectory::Log(_), _) => false,
         }
     }
 
-    /// True if the permissions of the pipe directory can be set while the daemon runs.
+    /// True if the permissions of the directory can be set while the daemon runs.
     pub fn is_set_live(&self) -> bool {
-        matches!(self, Self::WrongList(fault) if fault.writers.is_none())
+        match self {
+            Self::WrongList(_, fault) => {
+                !self.needs_restart() && fault.writers != Some(Writers::All)
+            }
+            Self::ChangedId { .. } | Self::ForeignOwner(..) => false,
+        }
     }
 }
 
+/// Looks up the id of a user or a group; `None` if there is no such name.
+type IdLookup = fn(&str) -> io::Result<Option<u32>>;
+
 /// Compares the users of every running daemon with its record.
-pub(super) fn find_access_faults(node: &mut Node) {
+pub(super) fn find_access_faults(environment: &Environment, node: &mut Node) {
     for serve in node
         .served()
         .filter_map(|served| served.record.settings.serve.as_ref())
@@ -94,15 +148,27 @@ pub(super) fn find_access_faults(node: &mut Node) {
             Serve::OneAtATime | Serve::All | Serve::Own => {}
         }
     }
+    let lookups: (IdLookup, IdLookup) = if node.detail.slow_names {
+        let user = |name: &str| Ok(Account::named(name)?.map(|account| account.uid.0));
+        (user, group_named)
+    } else {
+        (present_user, present_group)
+    };
     let devices = node.devices.iter_mut();
     for served in devices.filter_map(|device| device.served.as_mut()) {
-        served.access = served.access_faults();
+        let logs = environment.logs_of(served.run_dir.path());
+        let logs = logs.map(|logs| logs.join(&served.record.uuid));
+        served.access = served.access_faults(lookups, logs);
     }
 }
 
 impl Served {
-    /// Compares the users of a running daemon with its record. A name service that does not answer soon says nothing.
-    fn access_faults(&self) -> Vec<AccessFault> {
+    /// Compares the users of a running daemon with its record. If the name service does not answer, the recorded id counts.
+    fn access_faults(
+        &self,
+        (user_id, group_id): (IdLookup, IdLookup),
+        logs: Option<PathBuf>,
+    ) -> Vec<AccessFault> {
         let record = &self.record;
         let runs_as_root = record.runs_as_its_user().is_none();
         let (Some(daemon), true) = (record.daemon, runs_as_root && record.finished) else {
@@ -112,18 +178,18 @@ impl Served {
             return Vec::new();
         }
         let mut faults = Vec::new();
-        let other_id = |who: String, is: std::io::Result<Option<u32>>| {
+        let other_id = |who: String, is: io::Result<Option<u32>>| {
             let (is, serves) = (is.ok()?, record.served_id?);
             (is != Some(serves)).then_some(AccessFault::ChangedId { who, is, serves })
         };
         let (access, other_id) = match &record.settings.serve {
             Some(Serve::User(name)) => (
                 record.only_user().map(Access::User),
-                other_id(format!("the user {name}"), present_user(name)),
+                other_id(format!("the user {name}"), user_id(name)),
             ),
             Some(Serve::Group(name)) => (
                 record.only_group().ok().flatten().map(Access::Group),
-                other_id(format!("the group {name}"), present_group(name)),
+                other_id(format!("the group {name}"), group_id(name)),
             ),
             Some(Serve::Own) => (Some(Access::Owner), None),
             Some(Serve::All | Serve::OneAtATime) | None => (Some(Access::Everybody), None),
@@ -134,14 +200,23 @@ impl Served {
             return faults;
         }
         let pipe = self.run_dir.pipe_dir(&record.uuid);
-        let Ok(meta) = fs::symlink_metadata(&pipe) else {
-            return faults;
-        };
-        let owner = Uid(meta.uid());
-        if daemon.user.is_some_and(|user| user != owner) {
-            faults.push(AccessFault::ForeignOwner(owner));
-        } else if let Some(fault) = access.and_then(|access| list_fault(&pipe, &access)) {
-            faults.push(AccessFault::WrongList(fault));
+        let directories = [
+            Some(DaemonDirectory::Pipe(pipe)),
+            logs.map(DaemonDirectory::Log),
+        ];
+        for directory in directories.into_iter().flatten() {
+            let (path, to) = (directory.path(), directory.permission());
+            // A check of its own tells of one that is gone.
+            let Ok(meta) = fs::symlink_metadata(path) else {
+                continue;
+            };
+            let owner = Uid(meta.uid());
+            let list = || list_fault(path, access.as_ref()?, to);
+            if daemon.user.is_some_and(|user| user != owner) {
+                faults.push(AccessFault::ForeignOwner(directory, owner));
+            } else if let Some(fault) = list() {
+                faults.push(AccessFault::WrongList(directory, fault));
+            }
         }
         faults
     }
@@ -165,21 +240,16 @@ impl Node {
                     "user-changed",
                     format!("`mig-mps down {name}` closes the device"),
                 ),
-                AccessFault::ForeignOwner(_) | AccessFault::WrongList(_)
-                    if fault.needs_restart() =>
-                {
-                    (
-                        "pipe-access",
-                        format!("`mig-mps restart {name}` starts another in a new directory"),
-                    )
-                }
-                _ if fault.is_set_live() => {
-                    ("pipe-access", format!("`{up}` sets its permissions again"))
-                }
-                AccessFault::ForeignOwner(_) | AccessFault::WrongList(_) => {
-                    let pipe = served.run_dir.pipe_dir(&served.record.uuid);
-                    let pipe = printable(&pipe.display().to_string());
-                    ("pipe-access", format!("`chmod go-w {pipe}` ends that"))
+                AccessFault::ForeignOwner(directory, _) | AccessFault::WrongList(directory, _) => {
+                    let remedy = if fault.needs_restart() {
+                        format!("`mig-mps restart {name}` starts another in a new directory")
+                    } else if fault.is_set_live() {
+                        format!("`{up}` sets its permissions again")
+                    } else {
+                        let path = printable(&directory.path().display().to_string());
+                        format!("`chmod go-w {path}` ends that")
+                    };
+                    (directory.finding(), remedy)
                 }
             };
             Finding::fail(id, fault.to_string())

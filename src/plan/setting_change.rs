@@ -23,13 +23,14 @@ pub(super) fn live_changes(served: &Served, wanted: &Settings) -> Vec<SettingCha
     settings.chain(list_change(served)).collect()
 }
 
-/// The change of a pipe directory that is open to others than the users of its device, or closed to these.
+/// The change of directories that are open to others than the users of their device, or closed to these.
 fn list_change(served: &Served) -> Option<SettingChange> {
-    let fault = served.access.iter().find(|fault| fault.is_set_live())?;
+    let faults = served.access.iter().filter(|fault| fault.is_set_live());
+    let faults: Vec<String> = faults.map(ToString::to_string).collect();
     let serve = serve_of(&served.record.settings);
-    Some(SettingChange {
+    (!faults.is_empty()).then(|| SettingChange {
         key: "serve",
-        is: format!("{serve} ({fault})"),
+        is: format!("{serve} ({})", faults.join("; ")),
         wanted: serve,
     })
 }

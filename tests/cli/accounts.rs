@@ -271,6 +271,108 @@ fn other_permissions_of_a_pipe_directory_are_found_and_mended() {
     }
 }
 
+/// The same of a log directory, which its users read. Nothing that others write there reaches a daemon, so `up` changes
+/// all of it without a restart.
+#[test]
+fn other_permissions_of_a_log_directory_are_found_and_reset() {
+    needs_root!();
+    let mode = |mode: u32| {
+        move |logs: &Path| fs::set_permissions(logs, Permissions::from_mode(mode)).unwrap()
+    };
+    let list = |user: u8, mask: u8, more: &'static [(u8, u8, u32)]| {
+        move |logs: &Path| {
+            let mut list = list_of_nobody(mask, more);
+            list[1].1 = user;
+            set_list(logs, ACCESS, &list);
+        }
+    };
+    let cases: [(&str, &str, Breaks<'_>); 8] = [
+        ("user:nobody", "its users may not read it", &list(5, 0, &[])),
+        ("user:nobody", "its users may not read it", &list(1, 5, &[])),
+        ("user:nobody", "its users may not read it", &mode(0o700)),
+        (
+            "user:nobody",
+            "the user 61001 may write to it, the group 61002 may enter it",
+            &list(5, 7, &[(2, 7, 61_001), (8, 5, 61_002)]),
+        ),
+        ("user:nobody", "every user may enter it", &mode(0o755)),
+        ("group:nogroup", "its users may not read it", &mode(0o710)),
+        ("group:nogroup", "every user may enter it", &mode(0o755)),
+        ("one-at-a-time", "its users may not read it", &mode(0o711)),
+    ];
+    for (serve, said, breaks) in cases {
+        let sim = serving(serve);
+        let before = sim.device("0");
+        let logs = sim.node.log_dir().join(sim.uuid("0"));
+        assert_eq!(problems(&sim.status()), [], "{serve}");
+        breaks(&logs);
+        let said = format!("its log directory has other permissions: {said}");
+        let found = problems(&sim.status());
+        assert_eq!(found.len(), 1, "{serve}: {found:?}");
+        assert_eq!(found[0].0, "log-access");
+        assert!(found[0].1.starts_with(&said), "{serve}: {found:?}");
+        sim.run(&["status", "--exit-code"]).ended(3);
+        assert_contains(&sim.run(&["doctor"]).ended(3).stdout, &said);
+        let text = whole(&format!("serve = \"{serve}\""));
+        let profile = sim.profile(&text);
+        let plan = sim.run(&["plan", profile.to_str().unwrap(), "--exit-code"]);
+        assert_contains(&plan.ended(3).stdout, &said);
+        sim.up(&text, &[]).ended(0);
+        assert_eq!(problems(&sim.status()), [], "{serve}");
+        assert_eq!(
+            sim.device("0")["daemon_pid"],
+            before["daemon_pid"],
+            "{said}"
+        );
+        sim.up_does_nothing(&text);
+    }
+}
+
+/// Both directories are named, and set at once.
+#[test]
+fn other_permissions_of_both_directories_are_reset_together() {
+    needs_root!();
+    let sim = serving("all");
+    let logs = sim.node.log_dir().join(sim.uuid("0"));
+    let pipe = fs::canonicalize(sim.pipe("0")).unwrap();
+    for directory in [&logs, &pipe] {
+        fs::set_permissions(directory, Permissions::from_mode(0o700)).unwrap();
+    }
+    let ids: Vec<String> = problems(&sim.status())
+        .into_iter()
+        .map(|(id, _)| id)
+        .collect();
+    assert_eq!(ids, ["pipe-access", "log-access"]);
+    let text = whole("serve = \"all\"");
+    let profile = sim.profile(&text);
+    let plan = sim
+        .run(&["plan", profile.to_str().unwrap()])
+        .ended(0)
+        .stdout;
+    assert_contains(&plan, "its users may not enter it; its log directory has");
+    sim.up(&text, &[]).ended(0);
+    assert_eq!(problems(&sim.status()), []);
+}
+
+#[test]
+fn a_log_directory_of_another_user_is_replaced() {
+    needs_root!();
+    let sim = serving("user:nobody");
+    let logs = sim.node.log_dir().join(sim.uuid("0"));
+    std::os::unix::fs::chown(&logs, Some(61_001), None).unwrap();
+    let found = problems(&sim.status());
+    let said =
+        "its log directory belongs to 61001: `mig-mps restart 0` starts another in a new directory";
+    assert_eq!(found, [("log-access".to_owned(), said.to_owned())]);
+    // What can be changed meanwhile, is.
+    sim.run(&["set", "0", "active-thread-percentage=50"])
+        .ended(0);
+    let text = whole("serve = \"user:nobody\"");
+    sim.up(&text, &["--yes"]).ended(0);
+    assert_eq!(problems(&sim.status()), []);
+    sim.up_does_nothing(&text);
+}
+
 /// Nothing is made in a directory into which every user may write, so the remedy comes first.
 #[test]
 fn a_pipe_directory_that_every_user_may_write_to_is_closed_by_the_remedy() {
@@ -283,6 +385,18 @@ fn a_pipe_directory_that_every_user_may_write_to_is_closed_by_the_remedy() {
     let remedy = format!("chmod go-w {}", pipe.display());
     let what = format!("{said}`{remedy}` ends that");
     assert_eq!(found, [("pipe-access".to_owned(), what)]);
+    sim.up_does_nothing(&whole("serve = \"all\""));
+    testkit::shell(remedy).ended(0);
+    assert_eq!(problems(&sim.status()), []);
+    let logs = sim.node.log_dir().join(sim.uuid("0"));
+    fs::set_permissions(&logs, Permissions::from_mode(0o777)).unwrap();
+    let (id, what) = problems(&sim.status()).remove(0);
+    let remedy = format!("chmod go-w {}", logs.display());
+    assert_eq!(id, "log-access");
+    assert!(
+        what.ends_with(&format!("every user may write to it; `{remedy}` ends that")),
+        "{what}"
+    );
     sim.up_does_nothing(&whole("serve = \"all\""));
     testkit::shell(remedy).ended(0);
     assert_eq!(problems(&sim.status()), []);

@@ -140,6 +140,35 @@ fn a_daemon_is_restarted_for_the_recorded_user() {
     assert_eq!(after["servers"][0]["uid"], NOBODY);
 }
 
+/// `status` shows what it knows soon, and a change waits for the ids that it depends on.
+#[test]
+fn a_slow_name_service_is_waited_for_before_a_change() {
+    needs_root!();
+    for (serve, what) in [
+        ("user:nobody", "the user nobody"),
+        ("group:nogroup", "the group nogroup"),
+    ] {
+        let settings = format!("serve = \"{serve}\"");
+        let sim = Sim::whole(&settings);
+        let slowly = |args: &[&str]| {
+            let mut command = sim.command(args);
+            command.env("SLOW_ID", "61000");
+            Ran::of(&mut in_silence(&sim, &command))
+        };
+        let changed = format!("{what} now has the id 61000, and its daemon serves 65534");
+        let status = slowly(&["status"]).ended(0).stdout;
+        assert!(!status.contains(&changed), "{status}");
+        let profile = sim.profile(&whole(&settings));
+        let profile = profile.to_str().unwrap();
+        let plan = slowly(&["plan", profile, "--exit-code"]).ended(3).stdout;
+        assert_contains(&plan, &changed);
+        let up = slowly(&["up", profile, "--yes"]).ended(0).stderr;
+        assert!(!up.contains("Nothing to do"), "{up}");
+        let again = slowly(&["up", profile, "--yes"]).ended(0).stderr;
+        assert_contains(&again, "Nothing to do");
+    }
+}
+
 /// Each lookup may take seconds.
 #[test]
 fn users_are_looked_up_side_by_side() {

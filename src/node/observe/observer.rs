@@ -39,6 +39,8 @@ pub struct Detail {
     pub utilization: bool,
     /// The facts about GPUs that only `doctor` needs.
     pub facts: bool,
+    /// The ids of the users of devices, however slow the name service is; without it only if they are known soon.
+    pub slow_names: bool,
 }
 
 /// The daemons that are asked for their servers, clients and settings.
@@ -64,6 +66,7 @@ impl Detail {
         outside_mps: false,
         utilization: false,
         facts: false,
+        slow_names: false,
     };
     /// Enough to list GPUs and what they offer.
     pub const OFFERS: Self = Self {
@@ -229,7 +232,7 @@ impl<'a> Observer<'a> {
         let table = environment.host.processes().map_err(ObserveError::Proc)?;
         unmanaged::find_unrecorded(environment, &table, &mut node);
         observe_daemons(environment, &table, detail, ANSWER_LIMIT, &mut node);
-        find_access_faults(&mut node);
+        find_access_faults(environment, &mut node);
         if detail.reads_workloads() {
             pods::find_idle(environment, &mut node);
         }
