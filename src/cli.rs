@@ -12,7 +12,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::commands::args::own_words;
 use crate::commands::helpers::InternalCommand;
 use crate::commands::schema::Document;
-use crate::commands::{Context, name_way_back, warn_of_changeable_programs};
+use crate::commands::{Context, hint_of_devices, name_way_back, warn_of_changeable_programs};
 use crate::config::{LOG, VARIABLES};
 use crate::error::{CommandError, Context as _, Result};
 use crate::failure::ExitStatus;
@@ -400,7 +400,8 @@ fn refuse(error: &clap::Error) -> ExitStatus {
             Err(error) => end(&error.into()),
         };
     }
-    let Message { what, hints } = render::usage_error(error, &mut command());
+    let devices = || hint_of_devices(&Environment::read());
+    let Message { what, hints } = render::usage_error(error, &mut command(), devices);
     end_early(CommandError {
         hints,
         ..CommandError::new(ExitStatus::Usage, what)

@@ -9,9 +9,9 @@ use super::args::{ConsentArgs, DeviceArgs, number};
 use super::change::Change;
 use crate::error::{CommandError, Result, usage};
 use crate::failure::ExitStatus;
-use crate::host::{Environment, Pid};
+use crate::host::{Environment, Pid, user_name};
 use crate::mps::Patience;
-use crate::node::{Detail, Node, observe};
+use crate::node::{Client, Detail, Node, observe};
 use crate::plan::{self, KillRequest, Plan, Signal};
 use crate::render::note;
 
@@ -30,8 +30,8 @@ pub struct KillArgs {
     /// clients these are
     device: String,
     /// Process ids of clients, as `status` shows them
-    #[arg(value_name = "PID", value_parser = pid)]
-    pids: Vec<u32>,
+    #[arg(value_name = "PID")]
+    pids: Vec<String>,
     /// In place of DEVICE: the device of the GPU with index N whose clients these are
     #[arg(long = "gpu", value_name = "N")]
     gpus: Vec<String>,
@@ -59,8 +59,13 @@ fn pid(text: &str) -> Result<u32, String> {
 /// Ends the work of clients on a device.
 pub fn run(args: &KillArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
-    let (devices, pids) = DeviceArgs::and_values(&args.device, &args.gpus, &args.pids, pid)?;
-    let pids: Vec<Pid> = pids.into_iter().map(Pid).collect();
+    let as_word = |word: &str| Ok::<_, String>(word.to_owned());
+    let (devices, words) = DeviceArgs::and_values(&args.device, &args.gpus, &args.pids, as_word)?;
+    let pids = words.iter().map(|word| match pid(word) {
+        Ok(pid) => Ok(Pid(pid)),
+        Err(why) => Err(no_number(word, &why, &devices, &words, environment)),
+    });
+    let pids = pids.collect::<Result<Vec<Pid>>>()?;
     if pids.is_empty() {
         return Err(no_pid(&args.device, environment));
     }
@@ -102,6 +107,65 @@ pub fn run(args: &KillArgs, context: &Context<'_>) -> Result<ExitStatus> {
     Ok(ExitStatus::Done)
 }
 
+/// The error for a word in the place of a pid: the user or the program of clients, or a device behind its clients.
+fn no_number(
+    word: &str,
+    why: &str,
+    devices: &DeviceArgs,
+    words: &[String],
+    environment: &Environment,
+) -> CommandError {
+    let error = usage(format_args!("{word} is not a process id: {why}"));
+    let Ok(node) = observe(environment, Detail::STATUS) else {
+        return error;
+    };
+    let Ok(names) = devices.names(&node) else {
+        let first = devices.words.iter().chain(words);
+        let numbers = first.filter(|word| pid(word).is_ok()).cloned();
+        let numbers: Vec<String> = numbers.collect();
+        return if node.device(word).is_some() && !numbers.is_empty() {
+            let numbers = numbers.join(" ");
+            error.hint(format!(
+                "the device comes first: mig-mps kill {word} {numbers}"
+            ))
+        } else {
+            error.hint(WHERE_CLIENTS_ARE)
+        };
+    };
+    let mut commands = Vec::new();
+    for served in names.iter().filter_map(|name| node.served_as(name)) {
+        let clients = served.clients.listed().iter();
+        let meant = clients.filter(|client| is_called(client, word));
+        let pids = meant.filter_map(|client| Some(client.pid?.to_string()));
+        let pids: Vec<String> = pids.collect();
+        if !pids.is_empty() {
+            commands.push(format!(
+                "mig-mps kill {} {}",
+                served.record.name,
+                pids.join(" ")
+            ));
+        }
+    }
+    if commands.is_empty() {
+        error.hint(WHERE_CLIENTS_ARE)
+    } else {
+        error.hint(format!(
+            "for the clients of {word}: {}",
+            commands.join("; ")
+        ))
+    }
+}
+
+const WHERE_CLIENTS_ARE: &str = "mig-mps status shows the clients of each device";
+
+/// True if a word is the name of a client's user or program.
+fn is_called(client: &Client, word: &str) -> bool {
+    let command = client.command.as_deref().unwrap_or_default();
+    let program = command.split(' ').next().unwrap_or_default();
+    client.user.is_some_and(|user| user_name(user) == word)
+        || (!program.is_empty() && program.rsplit('/').next() == Some(word))
+}
+
 /// The error if only one word is given: a device, or by mistake a pid.
 fn no_pid(word: &str, environment: &Environment) -> CommandError {
     let what = "mig-mps kill needs DEVICE and PID";
@@ -121,7 +185,7 @@ fn no_pid(word: &str, environment: &Environment) -> CommandError {
         None => usage(format!(
             "{what}: no device is called {word}, and status shows no client with that pid"
         ))
-        .hint("mig-mps status shows the clients of each device"),
+        .hint(WHERE_CLIENTS_ARE),
     }
 }
 

@@ -35,12 +35,13 @@ use std::time::Duration;
 
 use crate::apply;
 use crate::error::{CommandError, Context as _, Result, failed};
+use crate::failure::Failure as _;
 use crate::host::{
     Directories, Directory, Environment, Lock, Uid, as_root, printable, user_name,
     write_new_text_to, write_text_to,
 };
 use crate::mps::ContextMemory;
-use crate::node::{Detail, Node, lost_hint, observe};
+use crate::node::{Detail, NoSuchDevice, Node, lost_hint, observe, observe_records};
 use crate::plan::Plan;
 use crate::plan::virtual_node::EmptyNode;
 use crate::profile::{DraftProfile, Profile, WantedPrograms};
@@ -97,6 +98,20 @@ pub fn detail_for(profile: &Profile) -> Detail {
         slow_names: true,
         ..detail
     }
+}
+
+/// Names the devices that a command without a device may mean.
+pub fn hint_of_devices(environment: &Environment) -> Option<String> {
+    let node = observe_records(environment).ok()?;
+    let known: Vec<String> = node
+        .served()
+        .map(|served| served.record.name.clone())
+        .collect();
+    if known.is_empty() {
+        return Some("no device has a daemon: mig-mps up PROFILE starts daemons".to_owned());
+    }
+    let wanted = String::new();
+    NoSuchDevice::Unknown { wanted, known }.hint()
 }
 
 /// Returns the directories of a change. Refuses a plain user those of another, before a plan of it is shown.

@@ -9,6 +9,7 @@ mod names;
 mod read;
 mod schema;
 mod selector;
+mod value_hint;
 mod wanted;
 
 pub use block::{Block, DeviceEntry, Profile, SettingAssignment, Want, WholeGpu};

@@ -12,11 +12,11 @@ use super::block::{Block, DeviceEntry, Profile, Want, WholeGpu};
 use super::diagnostic::{ProfileError, Source, Span};
 use super::names::is_device_name;
 use super::schema::{At, BlockTable, DeviceTable, KeyValue, Mps, ProfileTable, Written};
+use super::value_hint::{meant_word, rewritten};
 use crate::geometry::{ComputeName, ProfileName};
-use crate::host::nearest;
 use crate::settings::{
     COMPUTE_MODE, KEYS, OVERSUBSCRIBE, SERVE, SHARE, Serve, SettingForm, SettingKey, Settings,
-    WrongValue, key_called, key_of_option,
+    key_called, key_of_option,
 };
 
 /// Far more than any fleet needs, and planned in an instant.
@@ -453,8 +453,8 @@ impl<'a> ProfileCheck<'a> {
         })?;
         (key.parse)(settings, &text).map_err(|wrong| {
             let error = self.error(value.span(), wrong.of(key.name, &text));
-            self.note(match nearest_word(&wrong, &text) {
-                Some(near) => error.with_hint(format!("did you mean \"{near}\"?")),
+            self.note(match meant_word(&wrong, &text) {
+                Some(hint) => error.with_hint(hint),
                 None => error,
             })
         })
@@ -475,40 +475,6 @@ fn text(key: &SettingKey, value: &DeValue<'_>) -> Result<String, &'static str> {
         (SettingForm::Number, _) => Err("a number"),
         (SettingForm::WholeNumber, _) => Err("a whole number"),
     }
-}
-
-/// Returns how a value of another form is written: `"50%"` as `50`, and `4` as `"4G"`.
-fn rewritten(key: &SettingKey, value: &DeValue<'_>) -> Option<String> {
-    if let Some(text) = value.as_str() {
-        return number_in(text).map(|number| number.to_string());
-    }
-    let number = value.as_integer()?.as_str();
-    [number.to_owned(), format!("{number}G")]
-        .into_iter()
-        .find(|text| (key.parse)(&mut Settings::default(), text).is_ok())
-        .map(|text| format!("\"{text}\""))
-}
-
-/// Returns the number of a string such as `50%`.
-fn number_in(text: &str) -> Option<f64> {
-    let number = text.trim_end_matches('%').trim_end().parse().ok();
-    number.filter(|number: &f64| number.is_finite())
-}
-
-/// Returns the word that was probably meant. A name after a colon stays.
-fn nearest_word(wrong: &WrongValue, text: &str) -> Option<String> {
-    let WrongValue::Word(words) = wrong else {
-        return None;
-    };
-    let name = text.split_once(':').map(|(_, name)| name);
-    let named: Vec<String> = words
-        .iter()
-        .map(|word| match (word.split_once(':'), name) {
-            (Some((kind, _)), Some(name)) if !name.is_empty() => format!("{kind}:{name}"),
-            _ => (*word).to_owned(),
-        })
-        .collect();
-    nearest(text, named.iter().map(String::as_str)).map(str::to_owned)
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ macro_rules! tables {
         impl<'a> $name<'a> {
             /// Reads the table. The mistakes in it are noted.
             pub(super) fn of(check: &ProfileCheck<'a>, table: &'a DeTable<'a>, span: Span) -> Self {
-                check.keys(span, table, &[$((stringify!($key), <$kind>::is_required())),+]);
+                check.keys(span, table, &[$((stringify!($key), <$kind>::is_required(), <$kind>::EXAMPLE)),+]);
                 Self { $($key: Field::get(check, table, stringify!($key)),)+ }
             }
         }
@@ -289,6 +289,9 @@ impl<'a> Kind<'a> for Mps<'a> {
 
 /// The value of a key.
 trait Field<'a>: Sized {
+    /// A value as it is written; empty if there is no example.
+    const EXAMPLE: &'static str = "";
+
     /// True if a table cannot be without it.
     fn is_required() -> bool {
         false
@@ -301,6 +304,8 @@ trait Field<'a>: Sized {
 }
 
 impl<'a, T: Kind<'a>> Field<'a> for At<T> {
+    const EXAMPLE: &'static str = T::EXAMPLES[0];
+
     fn is_required() -> bool {
         true
     }
@@ -379,9 +384,10 @@ fn with_example(error: ProfileError, key: &str, example: &str) -> ProfileError {
 }
 
 impl ProfileCheck<'_> {
-    /// Notes the keys that a table should not have, and those that it should; with each key, true if it is required.
-    fn keys(&self, span: Span, table: &DeTable<'_>, keys: &[(&str, bool)]) {
-        let known: Vec<&str> = keys.iter().map(|(key, _)| *key).collect();
+    /// Notes the keys that a table should not have, and those that it should; with each key, true if it is required, and an
+    /// example of its value.
+    fn keys(&self, span: Span, table: &DeTable<'_>, keys: &[(&str, bool, &str)]) {
+        let known: Vec<&str> = keys.iter().map(|(key, ..)| *key).collect();
         let mut meant = Vec::new();
         for name in table.keys() {
             let (name, span) = (name.get_ref(), name.span());
@@ -394,10 +400,10 @@ impl ProfileCheck<'_> {
                 meant.extend(nearest(name, known.iter().copied()));
             }
         }
-        for (key, is_required) in keys {
+        for (key, is_required, example) in keys {
             if *is_required && !table.contains_key(*key) && !meant.contains(key) {
                 let message = format!("the key \"{key}\" is missing here");
-                self.note(self.error(span, message));
+                self.note(with_example(self.error(span, message), key, example));
             }
         }
     }

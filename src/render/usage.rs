@@ -1,14 +1,21 @@
 //! Mistakes on the command line, in clap's words.
 
+use std::str::FromStr;
+
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, Error};
 
 use super::json::Message;
+use crate::profile::SettingAssignment;
 use crate::settings::option_of_key;
 
 /// Describes a mistake on the command line of the program. Of clap's paragraphs the first is the error, and the others are
-/// its hints.
-pub fn usage_error(error: &Error, program: &mut Command) -> Message {
+/// its hints. `devices` names the devices that a command may mean that has none.
+pub fn usage_error(
+    error: &Error,
+    program: &mut Command,
+    devices: impl FnOnce() -> Option<String>,
+) -> Message {
     let text = error.to_string();
     let mut paragraphs = text.trim_end().split("\n\n");
     let what = paragraphs.next().unwrap_or_default();
@@ -42,6 +49,12 @@ pub fn usage_error(error: &Error, program: &mut Command) -> Message {
     }
     if let Some(hint) = other_option(error).or_else(|| program_without_dashes(error)) {
         hints.insert(0, hint.to_owned());
+    }
+    if let Some(hint) = device_behind_settings(error, &words) {
+        hints.insert(0, hint);
+    }
+    if lacks_device(error, &words) {
+        hints.splice(0..0, devices());
     }
     let lines: Vec<&str> = what
         .trim_start_matches("error: ")
@@ -263,6 +276,34 @@ fn program_without_dashes(error: &Error) -> Option<&'static str> {
     ];
     let (_, hint) = forms.iter().find(|(form, _)| usage.contains(form))?;
     (!typed.starts_with('-')).then_some(*hint)
+}
+
+/// Returns the form of `set` for words in another order: `set share=4 class`.
+fn device_behind_settings(error: &Error, words: &[String]) -> Option<String> {
+    let set = words.iter().position(|word| word == "set")?;
+    let is_setting = |word: &&String| SettingAssignment::from_str(word).is_ok();
+    let first = words
+        .iter()
+        .skip(set + 1)
+        .find(|word| !word.starts_with('-'));
+    let first = first.filter(is_setting)?;
+    let device = match (error.kind(), error.get(ContextKind::InvalidValue)) {
+        (ErrorKind::ValueValidation, Some(ContextValue::String(device))) => device,
+        (ErrorKind::MissingRequiredArgument, _) => "DEVICE",
+        _ => return None,
+    };
+    (!device.contains('=')).then(|| format!("the device comes first: mig-mps set {device} {first}"))
+}
+
+/// True if a command lacks its device, and has no GPU in its place.
+fn lacks_device(error: &Error, words: &[String]) -> bool {
+    let mut missing = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::Strings(missing)) => missing.iter(),
+        _ => return false,
+    };
+    error.kind() == ErrorKind::MissingRequiredArgument
+        && missing.any(|argument| argument == "<DEVICE>")
+        && !words.iter().any(|word| word.starts_with("--gpu"))
 }
 
 /// Returns our command for these words of nvidia-smi.

@@ -139,12 +139,6 @@ fn a_usage_error_shows_what_can_be_typed() {
                  mig-mps check [OPTIONS] --models
     hint: for more information, try '--help'
     ");
-    assert_snapshot!(said(&sim, "systemd"), @"
-    error: the following required arguments were not provided: <PROFILE>
-    hint: usage: mig-mps systemd [OPTIONS] <PROFILE>
-                 mig-mps systemd [OPTIONS] --uninstall [PROFILE]
-    hint: for more information, try '--help'
-    ");
     for (command, form) in [
         (
             "compare cuda-app run 1",

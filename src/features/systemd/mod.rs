@@ -14,7 +14,7 @@ use crate::config::{
     CONTROL, CONTROL_PROGRAM, CUDA_LIBRARY, LOG, NVIDIA_SMI, NVIDIA_SMI_PROGRAM, NVML_LIBRARY,
     ROOT, SERVER_PROGRAM, SYSTEMCTL, SYSTEMCTL_PROGRAM, SYSTEMD_RUN, SYSTEMD_RUN_PROGRAM,
 };
-use crate::error::{Context as _, Result, failed};
+use crate::error::{Context as _, Result, failed, usage};
 use crate::failure::ExitStatus;
 use crate::host::{
     Environment, OwnFile, ToolError, as_root, listed, only_root_can_change, steers,
@@ -40,12 +40,13 @@ const PACKAGED_METRICS: &str = "/var/lib/prometheus/node-exporter";
 /// Nothing else stays running, but for the device plugin. Without --install it prints the units.
 #[derive(Args, Debug)]
 #[command(
-    override_usage = "mig-mps systemd [OPTIONS] <PROFILE>\n       mig-mps systemd [OPTIONS] --uninstall [PROFILE]"
+    override_usage = "mig-mps systemd [OPTIONS] [PROFILE]\n       mig-mps systemd [OPTIONS] --uninstall [PROFILE]"
 )]
 #[expect(clippy::struct_excessive_bools, reason = "each is an option")]
 pub struct SystemdArgs {
     /// Profile to apply at boot: a TOML file, - for standard input, or a built-in profile
-    #[arg(value_hint = clap::ValueHint::FilePath, required_unless_present_any = ["uninstall", "package"])]
+    /// [default: /etc/mig-mps/profile.toml]
+    #[arg(value_hint = clap::ValueHint::FilePath)]
     profile: Option<ProfileSource>,
     /// Write the units, and copy the profile to /etc/mig-mps/profile.toml if there is none
     #[arg(long)]
@@ -78,8 +79,13 @@ fn directory(text: &str) -> std::result::Result<PathBuf, &'static str> {
 /// Prints, installs or removes the units.
 pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
-    let profile = args.profile.as_ref().map(ProfileSource::load).transpose()?;
     let files = UnitFiles(&environment.host);
+    let named = args.profile.as_ref().map(ProfileSource::load).transpose()?;
+    let needs_one = !args.uninstall && args.package.is_none();
+    let profile = match named {
+        None if needs_one => Some(load_that_of_boot(&files)?),
+        named => named,
+    };
     if let Some(directory) = &args.package {
         write_packaged(directory, &files)?;
         return Ok(ExitStatus::Done);
@@ -135,6 +141,16 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
         }
     }
     Ok(ExitStatus::Done)
+}
+
+/// Loads the profile that a boot applies already.
+fn load_that_of_boot(files: &UnitFiles<'_>) -> Result<Profile> {
+    let boot = files.profile().path();
+    if matches!(boot.try_exists(), Ok(false)) {
+        let what = format_args!("no profile is named, and {} does not exist", boot.display());
+        return Err(usage(what).hint("name one: mig-mps systemd PROFILE"));
+    }
+    ProfileSource::from(&*boot.to_string_lossy()).load()
 }
 
 /// The path in which systemd finds the programs of its services.
