@@ -370,7 +370,7 @@ pub enum Cause {
     #[error("there is no {what} \"{name}\" on this machine")]
     NoAccount { what: &'static str, name: String },
     /// A user or group has another id than the one that the daemon serves.
-    #[error("the {what} {name} now has the id {is}, and its daemon serves {was}")]
+    #[error("the {what} {name} now has the id {is}, but the daemon serves the id {was}")]
     OtherId {
         what: &'static str,
         name: String,

@@ -29,7 +29,7 @@ pub fn why_no_mig(product: &str, driver: &str) -> Option<NoMig> {
         None if has_display_mode => NoMig {
             cause: "the GPU may be in display mode, or its VBIOS too old for MIG".to_owned(),
             remedy: "switch it to compute mode with `displaymodeselector --gpumode compute` and reboot; \
-                     its display outputs are off then",
+                     this turns its display outputs off",
         },
         None => NoMig {
             cause: "the GPU may be a virtual one, or passed through without MIG".to_owned(),

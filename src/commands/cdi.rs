@@ -137,7 +137,7 @@ pub fn remark_on_nvidias_file<'d>(
     let host = &environment.host;
     if let Some(stale) = CdiFiles::read(host).without(uuids) {
         note(&format!(
-            "{} lacks {} of this node, which containers cannot have by nvidia.com/gpu: `{}` writes it again.",
+            "{} lacks {} of this node, so containers cannot get them as nvidia.com/gpu. `{}` writes the file again.",
             stale.path.display(),
             count(stale.devices, "device"),
             without_needless_sudo(&stale.renewal(host))

@@ -245,7 +245,7 @@ pub fn warn_of_changeable_programs(environment: &Environment) {
         let shown = printable(&program.display().to_string());
         let why = printable(&error.to_string());
         note(&format!(
-            "PATH leads to {shown}, which root runs, and another user can change it: {why}"
+            "root runs {shown} from PATH, but another user can change it: {why}"
         ));
     }
 }

@@ -136,9 +136,10 @@ impl Outcome {
         }
         lines.dedup();
         let what = if is_of_nothing {
-            "nothing of the profile could be applied"
+            "no part of the profile could be applied"
         } else {
-            let again = "mig-mps status names what is missing; the same command goes on from here";
+            let again =
+                "mig-mps status lists the missing parts; run the same command again to apply them";
             hints.push(again.to_owned());
             "the profile was applied in part"
         };

@@ -84,7 +84,7 @@ fn list_of_built_in(gpus: Option<&EmptyNode>) -> String {
         text += &hanging(&head, profile.summary(), width());
     }
     if !all_fit {
-        note("mig-mps check NAME tells why a profile does not fit.");
+        note("mig-mps check NAME explains why a profile does not fit.");
     }
     text
 }

@@ -74,7 +74,7 @@ pub fn name_way_back(
     } = &way_back;
     // The hints are about devices that are served, and profiles in files.
     error.hints = vec![format!(
-        "{name} is a device of the applied profile {profile}, and is not served now: {command} starts it"
+        "{name} is a device of the applied profile {profile}, but no daemon serves it now: {command} starts one"
     )];
     error
 }

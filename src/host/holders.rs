@@ -114,7 +114,7 @@ impl Holder {
                 "stop what has the GPU open (containers, the display, nvidia-persistenced), and run this again"
             }
             (all, known) if all == known => {
-                "--stop-holders stops them meanwhile, and starts them again"
+                "--stop-holders stops them for the change, and starts them again"
             }
             (_, 0) if holders.iter().any(Self::is_of_service) => {
                 "end them, services with systemctl stop, and run this again"

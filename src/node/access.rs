@@ -71,7 +71,7 @@ impl fmt::Display for DaemonDirectory {
     }
 }
 
-/// `the user alice now has the id 1044, and its daemon serves 1001`
+/// `the user alice now has the id 1044, but the daemon serves the id 1001`
 impl fmt::Display for AccessFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -81,13 +81,16 @@ impl fmt::Display for AccessFault {
                 serves,
             } => write!(
                 f,
-                "{who} now has the id {is}, and its daemon serves {serves}"
+                "{who} now has the id {is}, but the daemon serves the id {serves}"
             ),
             Self::ChangedId {
                 who,
                 is: None,
                 serves,
-            } => write!(f, "{who} is gone, and its daemon serves the id {serves}"),
+            } => write!(
+                f,
+                "{who} no longer exists, but the daemon serves the id {serves}"
+            ),
             Self::ForeignOwner(directory, owner) => {
                 let owner = user_name(*owner);
                 write!(f, "{directory} belongs to {owner}")
@@ -100,7 +103,7 @@ impl fmt::Display for AccessFault {
                 let closed = fault.keeps_users_out.then_some(closed);
                 let others = fault.others.iter().map(String::as_str);
                 let all: Vec<&str> = closed.into_iter().chain(others).collect();
-                write!(f, "{directory} has other permissions: {}", all.join(", "))
+                write!(f, "{directory} has wrong permissions: {}", all.join(", "))
             }
         }
     }
@@ -234,7 +237,7 @@ impl Node {
             let (id, remedy) = match fault {
                 AccessFault::ChangedId { is: Some(_), .. } => (
                     "user-changed",
-                    format!("`mig-mps restart {name}` starts one that serves the new id"),
+                    format!("`mig-mps restart {name}` starts a daemon for the new id"),
                 ),
                 AccessFault::ChangedId { is: None, .. } => (
                     "user-changed",
@@ -242,12 +245,12 @@ impl Node {
                 ),
                 AccessFault::ForeignOwner(directory, _) | AccessFault::WrongList(directory, _) => {
                     let remedy = if fault.needs_restart() {
-                        format!("`mig-mps restart {name}` starts another in a new directory")
+                        format!("`mig-mps restart {name}` starts a daemon in a new directory")
                     } else if fault.is_set_live() {
                         format!("`{up}` sets its permissions again")
                     } else {
                         let path = printable(&directory.path().display().to_string());
-                        format!("`chmod go-w {path}` ends that")
+                        format!("`chmod go-w {path}` corrects them")
                     };
                     (directory.finding(), remedy)
                 }

@@ -82,7 +82,9 @@ impl Unmanaged {
             Supervisor::Service(name) | Supervisor::UserService(_, name)
                 if self.has_company || name.starts_with("mig-mps") =>
             {
-                format!("it belongs to {name}, which runs other programs, too: end it there")
+                format!(
+                    "it belongs to {name}, which also runs other programs: end the daemon there"
+                )
             }
             Supervisor::Service(name) if reader == Uid::ROOT => {
                 return for_good(format!("systemctl disable --now {}", quoted(name)));
@@ -96,14 +98,14 @@ impl Unmanaged {
                 return for_good(format!("systemctl --user {machine} disable --now {name}"));
             }
             Supervisor::Service(name) | Supervisor::UserService(_, name) => {
-                format!("it belongs to {name}: ask root to disable that")
+                format!("it belongs to {name}: ask root to disable it")
             }
             Supervisor::BatchJob(_) => format!("it belongs to the {supervisor}: end that job"),
             Supervisor::Pod(_) => {
-                format!("it belongs to the {supervisor}: delete what deploys it")
+                format!("it belongs to the {supervisor}: delete the workload that deploys it")
             }
             Supervisor::Container(_) => {
-                format!("it belongs to the {supervisor}: stop that by its engine")
+                format!("it belongs to the {supervisor}: stop it with its container engine")
             }
             Supervisor::Guest(name) => {
                 format!("it runs in {name}, another system on this machine: end it there")

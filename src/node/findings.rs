@@ -197,7 +197,7 @@ impl Node {
     /// Describes a part of the applied profile that was left out. A daemon from before may go on in its place.
     fn left_out(&self, missing: &Missing) -> Finding {
         let seen = format!("not as the applied profile says: {}", missing.why);
-        let remedy = format!("mend that, and `{}` goes on from there", self.up_command());
+        let remedy = format!("fix that, and `{}` applies the rest", self.up_command());
         let finding = Finding::fail("profile-incomplete", seen).with_remedy(remedy);
         match &missing.device {
             Some(name) => finding.on(name),

@@ -104,7 +104,7 @@ fn held_by(held: &Held, on_failure: OnFailure) -> String {
             )
         } else {
             format!(
-                "If the driver refuses to switch the MIG mode of {title}, this stops {services} meanwhile, and starts {them} again."
+                "If the driver refuses to switch the MIG mode of {title}, this stops {services} for the change, and starts {them} again."
             )
         });
     }

@@ -83,7 +83,7 @@ fn monitoring_units_are_stopped_only_where_allowed_and_started_again() {
     for unit in MONITORS {
         assert_contains(&error.to_string(), &format!(", {unit})"));
     }
-    let hint = "--stop-holders stops them meanwhile, and starts them again";
+    let hint = "--stop-holders stops them for the change, and starts them again";
     assert_eq!(error.hints(), [hint]);
     assert_eq!(scene.sim.happened("systemctl stop"), 0);
     scene.hand.bring_with(ONE, STOP).unwrap();

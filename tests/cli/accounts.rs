@@ -118,12 +118,12 @@ fn a_name_with_another_id_is_found_and_up_serves_the_new_one() {
         let ran = |args: &[&str]| where_file_is(&sim, file, script, args);
         let (what, name) = serve.split_once(':').unwrap();
         let changed =
-            format!("the {what} {name} now has the id 61000, and its daemon serves 65534");
+            format!("the {what} {name} now has the id 61000, but the daemon serves the id 65534");
         let status = ran(&["status", "--json"]).json();
         let found = problems(&status);
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!(found[0].0, "user-changed");
-        let remedy = "`mig-mps restart 0` starts one that serves the new id";
+        let remedy = "`mig-mps restart 0` starts a daemon for the new id";
         assert_eq!(found[0].1, format!("{changed}: {remedy}"));
         ran(&["status", "--exit-code"]).ended(3);
         assert_contains(&ran(&["doctor"]).ended(3).stdout, &changed);
@@ -155,7 +155,7 @@ fn a_device_whose_user_is_gone_is_a_problem() {
     needs_root!();
     let sim = serving("user:nobody");
     let status = without_nobody(&sim, &["status", "--json"]).json();
-    let gone = "the user nobody is gone, and its daemon serves the id 65534: `mig-mps down 0` closes the device";
+    let gone = "the user nobody no longer exists, but the daemon serves the id 65534: `mig-mps down 0` closes the device";
     assert_eq!(
         problems(&status),
         [("user-changed".to_owned(), gone.to_owned())]
@@ -239,7 +239,7 @@ fn other_permissions_of_a_pipe_directory_are_found_and_mended() {
             app
         });
         breaks(Path::new(&sim.pipe("0")));
-        let said = format!("its pipe directory has other permissions: {said}");
+        let said = format!("its pipe directory has wrong permissions: {said}");
         let found = problems(&sim.status());
         assert_eq!(found.len(), 1, "{serve}: {found:?}");
         assert_eq!(found[0].0, "pipe-access");
@@ -306,7 +306,7 @@ fn other_permissions_of_a_log_directory_are_found_and_reset() {
         let logs = sim.node.log_dir().join(sim.uuid("0"));
         assert_eq!(problems(&sim.status()), [], "{serve}");
         breaks(&logs);
-        let said = format!("its log directory has other permissions: {said}");
+        let said = format!("its log directory has wrong permissions: {said}");
         let found = problems(&sim.status());
         assert_eq!(found.len(), 1, "{serve}: {found:?}");
         assert_eq!(found[0].0, "log-access");
@@ -361,8 +361,7 @@ fn a_log_directory_of_another_user_is_replaced() {
     let logs = sim.node.log_dir().join(sim.uuid("0"));
     std::os::unix::fs::chown(&logs, Some(61_001), None).unwrap();
     let found = problems(&sim.status());
-    let said =
-        "its log directory belongs to 61001: `mig-mps restart 0` starts another in a new directory";
+    let said = "its log directory belongs to 61001: `mig-mps restart 0` starts a daemon in a new directory";
     assert_eq!(found, [("log-access".to_owned(), said.to_owned())]);
     // What can be changed meanwhile, is.
     sim.run(&["set", "0", "active-thread-percentage=50"])
@@ -381,7 +380,7 @@ fn a_pipe_directory_that_every_user_may_write_to_is_closed_by_the_remedy() {
     let pipe = fs::canonicalize(sim.pipe("0")).unwrap();
     fs::set_permissions(&pipe, Permissions::from_mode(0o757)).unwrap();
     let found = problems(&sim.status());
-    let said = "its pipe directory has other permissions: every user may write to it; ";
+    let said = "its pipe directory has wrong permissions: every user may write to it; ";
     let remedy = format!("chmod go-w {}", pipe.display());
     let what = format!("{said}`{remedy}` ends that");
     assert_eq!(found, [("pipe-access".to_owned(), what)]);
@@ -394,7 +393,9 @@ fn a_pipe_directory_that_every_user_may_write_to_is_closed_by_the_remedy() {
     let remedy = format!("chmod go-w {}", logs.display());
     assert_eq!(id, "log-access");
     assert!(
-        what.ends_with(&format!("every user may write to it; `{remedy}` ends that")),
+        what.ends_with(&format!(
+            "every user may write to it; `{remedy}` corrects them"
+        )),
         "{what}"
     );
     sim.up_does_nothing(&whole("serve = \"all\""));
@@ -409,7 +410,7 @@ fn a_pipe_directory_of_another_user_is_replaced() {
     let sim = serving("user:nobody");
     std::os::unix::fs::chown(sim.pipe("0"), Some(61_001), None).unwrap();
     let found = problems(&sim.status());
-    let said = "its pipe directory belongs to 61001: `mig-mps restart 0` starts another in a new directory";
+    let said = "its pipe directory belongs to 61001: `mig-mps restart 0` starts a daemon in a new directory";
     assert_eq!(found, [("pipe-access".to_owned(), said.to_owned())]);
     let text = whole("serve = \"user:nobody\"");
     sim.up(&text, &["--yes"]).ended(0);

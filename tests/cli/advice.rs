@@ -387,7 +387,7 @@ fn services_that_hold_instances_are_stopped_too() {
     fault.every().fails(19).unwrap();
     let down = ["down", "0.0", "--destroy-mig", "--yes"];
     let said = sim.run(&down).ended(4).stderr;
-    assert_contains(&said, "hint: --stop-holders stops them meanwhile");
+    assert_contains(&said, "hint: --stop-holders stops them for the change");
     assert_contains(&said, DCGM);
     assert!(!said.contains("let them end"), "{said}");
     // The daemon of the other device has the GPU open, and is in nobody's way.
@@ -455,7 +455,7 @@ fn after_down_of_a_device_every_word_leads_back() {
     let sim = Sim::served("a100-80gb", 1, CLASS);
     let down = sim.run(&["down", "class"]).ended(0);
     assert_contains(&down.stderr, "`mig-mps up` starts class again.");
-    let starts = "hint: class is a device of the applied profile profile.toml, and is not served now: mig-mps up starts it";
+    let starts = "hint: class is a device of the applied profile profile.toml, but no daemon serves it now: mig-mps up starts one";
     for words in [
         &["restart", "class"][..],
         &["heal", "class"],
@@ -477,7 +477,10 @@ fn after_down_of_a_device_every_word_leads_back() {
     // Another profile is that of the boot.
     sim.prepare("etc/mig-mps/profile.toml", SMALL);
     let said = sim.run(&["restart", "class"]).ended(2).stderr;
-    assert_contains(&said, "mig-mps profiles --applied | mig-mps up - starts it");
+    assert_contains(
+        &said,
+        "mig-mps profiles --applied | mig-mps up - starts one",
+    );
     let text = sim.run(&["profiles", "--applied"]).ended(0).stdout;
     let file = sim.node.dir().join("again.toml");
     fs::write(&file, text).unwrap();
@@ -519,7 +522,7 @@ fn removed_logs_are_a_finding() {
     let said = sim.run(&["doctor"]).stdout;
     assert_contains(
         &said,
-        "was removed: what its daemon writes is lost [logs-gone]",
+        "was removed, so the messages of the daemon are lost [logs-gone]",
     );
     assert_contains(&said, "$ mig-mps restart 0.0");
     sim.run(&["restart", "0.0", "--yes"]).ended(0);

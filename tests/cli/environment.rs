@@ -125,7 +125,7 @@ fn root_is_warned_of_programs_that_another_user_can_change() {
         let said = Ran::of(command.env("PATH", &path)).stderr;
         let lines = said
             .lines()
-            .filter(|line| line.starts_with("PATH leads to "));
+            .filter(|line| line.contains(" from PATH, but "));
         let shown = theirs.display().to_string();
         lines
             .map(|line| line.replace(&shown, "/theirs"))
@@ -133,7 +133,7 @@ fn root_is_warned_of_programs_that_another_user_can_change() {
     };
     let expected = |program: &str, why: &str| {
         vec![format!(
-            "PATH leads to /theirs/{program}, which root runs, and another user can change it: {why}"
+            "root runs /theirs/{program} from PATH, but another user can change it: {why}"
         )]
     };
     let of = |words: &[&str]| warnings(sim.command(words));

@@ -42,7 +42,7 @@ fn a_plan_shows_who_holds_its_gpus_and_the_option_that_helps() {
     GPU 0-1: MIG mode changes with a reset: an idle GPU is reset automatically, another one by up --reset, and in a virtual machine by a reboot
 
     In the way: cannot switch the MIG mode of GPU 0-1: held open by pid N (root, simnode serve /tmp/…/node nvidia-dcgm.service, nvidia-dcgm.service)
-      --stop-holders stops them meanwhile, and starts them again
+      --stop-holders stops them for the change, and starts them again
     ");
     let shown = holders(&sim, 1);
     let shown = &shown.as_array().unwrap()[0];
@@ -101,7 +101,7 @@ fn monitoring_services_are_no_obstacle_where_they_are_stopped() {
     GPU 0-1: 2g.20gb + 1g.10gb uses 42 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
     GPU 0-1 waits for pid N (root, simnode serve /tmp/…/node nvidia-dcgm.service, nvidia-dcgm.service)
     error: cannot switch the MIG mode of GPU 0-1: held open by pid N (root, simnode serve /tmp/…/node nvidia-dcgm.service, nvidia-dcgm.service)
-    hint: --stop-holders stops them meanwhile, and starts them again
+    hint: --stop-holders stops them for the change, and starts them again
     ");
     assert_eq!(sim.happened("systemctl stop"), 0);
     assert_eq!(sim.happened("nvmlDeviceSetMigMode"), 0);
@@ -170,7 +170,10 @@ fn no_client_is_ended_for_a_switch_that_the_driver_may_refuse() {
         &ran.stderr,
         "the MIG mode of GPU 0, and no client is ended for that: held open by pid ",
     );
-    assert_contains(&ran.stderr, "hint: --stop-holders stops them meanwhile");
+    assert_contains(
+        &ran.stderr,
+        "hint: --stop-holders stops them for the change",
+    );
     assert_eq!(sim.happened("nvmlDeviceSetMigMode"), 0);
     assert_eq!(in_state(&sim.status(), "ready"), ["0"]);
     // What is asked for by itself is done.

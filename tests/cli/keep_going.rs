@@ -442,10 +442,7 @@ fn a_name_that_a_gpu_in_use_keeps_is_given_to_nobody_else() {
     assert_eq!(in_state(&sim.status(), "ready"), ["a", "b", "e"]);
     // Other users see no command line.
     let said = missing(&sim)[0].1.clone();
-    assert!(
-        said.contains("1 client is still running: a; mend"),
-        "{said}"
-    );
+    assert!(said.contains("1 client is still running: a; fix"), "{said}");
     client.finish();
     sim.up(&named(["d", "a", "e"]), &KEEP_GOING).ended(0);
     assert_eq!(in_state(&sim.status(), "ready"), ["d", "a", "e"]);
@@ -459,7 +456,7 @@ fn a_daemon_for_somebody_else_is_not_what_was_asked_for() {
     let sim = Sim::served("h200", 1, &whole("serve = \"user:nobody\""));
     let profile = whole("serve = \"user:nobdy\"");
     let ran = sim.up(&profile, &KEEP_GOING).ended(1);
-    let why = "error: nothing of the profile could be applied; left out:\n  \
+    let why = "error: no part of the profile could be applied; left out:\n  \
                0: there is no user \"nobdy\" on this machine\n";
     assert_contains(&ran.stderr, why);
     assert_eq!(applied(&sim), whole("serve = \"user:nobody\""));
@@ -481,7 +478,7 @@ fn applied(sim: &Sim) -> String {
 /// devices.
 #[test]
 fn a_profile_of_which_nothing_was_applied_is_not_recorded() {
-    let nothing = "error: nothing of the profile could be applied; left out:\n";
+    let nothing = "error: no part of the profile could be applied; left out:\n";
     let sim = Sim::with("h100-80gb-sxm", 2);
     let first = one_gpu(0, "");
     sim.up(&first, &[]).ended(0);
@@ -500,7 +497,7 @@ fn a_profile_of_which_nothing_was_applied_is_not_recorded() {
             assert_contains(&ran.stderr, nothing);
         }
         assert!(!ran.stderr.contains("one user at a time"), "{ran:?}");
-        assert!(!ran.stderr.contains("mig-mps status names"), "{ran:?}");
+        assert!(!ran.stderr.contains("mig-mps status lists"), "{ran:?}");
         assert_eq!(applied(&sim), first, "{ran:?}");
         is_complete(&sim);
         assert_eq!(in_state(&sim.status(), "ready"), ["0"]);

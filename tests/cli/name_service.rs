@@ -155,7 +155,7 @@ fn a_slow_name_service_is_waited_for_before_a_change() {
             command.env("SLOW_ID", "61000");
             Ran::of(&mut in_silence(&sim, &command))
         };
-        let changed = format!("{what} now has the id 61000, and its daemon serves 65534");
+        let changed = format!("{what} now has the id 61000, but the daemon serves the id 65534");
         let status = slowly(&["status"]).ended(0).stdout;
         assert!(!status.contains(&changed), "{status}");
         let profile = sim.profile(&whole(&settings));

@@ -239,7 +239,7 @@ fn logs_gone(id: &'static str, examined: &Examined<'_>, served: &Served) -> Vec<
         return Vec::new();
     }
     let seen = format!(
-        "{} was removed: what its daemon writes is lost",
+        "{} was removed, so the messages of the daemon are lost",
         file.display()
     );
     vec![Finding::warn(id, seen).run(format!("mig-mps restart {}", record.name))]

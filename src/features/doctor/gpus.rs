@@ -69,7 +69,7 @@ fn mig_support(id: &'static str, examined: &Examined<'_>, gpu: &Gpu) -> Vec<Find
             Some(NoMig { cause, remedy }) => Finding::warn(
                 id,
                 format!(
-                    "GPU {index}: models of {product} have MIG, and driver {driver} offers none: {cause}"
+                    "GPU {index}: {product} supports MIG, but driver {driver} does not offer it: {cause}"
                 ),
             )
             .with_remedy(without_needless_sudo(remedy)),
@@ -241,8 +241,8 @@ fn without_device(id: &'static str, _: &Examined<'_>, gpu: &Gpu) -> Vec<Finding>
             );
             let mig = format!("sudo nvidia-smi mig -i {index} -gi {instance}");
             Finding::warn(id, seen).with_remedy(without_needless_sudo(&format!(
-                "`{mig} -cci` completes it, and so does `mig-mps up` with a profile that has it; only if no virtual machine \
-                 has it, `{mig} -dgi` destroys it"
+                "`{mig} -cci` creates one, and so does `mig-mps up` with a profile that has the instance; if no virtual machine \
+                 uses the instance, `{mig} -dgi` destroys it"
             )))
         })
         .collect()

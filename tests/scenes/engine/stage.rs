@@ -38,7 +38,7 @@ pub(crate) struct Stage {
 const CHANGES: [&str; 6] = [
     "still there: ",
     "the profile was applied in part",
-    "nothing of the profile could be applied",
+    "no part of the profile could be applied",
     "nothing is undone",
     "what mig-mps made stays",
     "starting nvidia-dcgm.service again",
