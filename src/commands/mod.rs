@@ -89,14 +89,10 @@ pub fn empty_node(environment: &Environment) -> Result<EmptyNode> {
 
 /// The detail that a plan for the profile needs: the profiles of GPUs matter only if some are partitioned.
 pub fn detail_for(profile: &Profile) -> Detail {
-    let detail = if profile.partitions() {
+    if profile.partitions() {
         Detail::PLAN
     } else {
         Detail::CLIENTS
-    };
-    Detail {
-        slow_names: true,
-        ..detail
     }
 }
 

@@ -8,7 +8,9 @@ use crate::state::DeviceKey;
 
 /// Says which device was chosen, and what a program gets there.
 pub(super) fn note_choice(name: &str, portion: Portion) {
-    let sms = portion.multiprocessors.map(|sms| format!("{sms} SMs"));
+    let sms = portion
+        .multiprocessors
+        .map(|sms| host::count(sms as usize, "SM"));
     let memory = portion.memory.map(|bytes| format!("{} GiB", gib(bytes)));
     let facts: Vec<String> = sms.into_iter().chain(memory).collect();
     note(&match facts.as_slice() {

@@ -126,6 +126,10 @@ mod tests {
             "container 9ec39b91f3d7",
         );
         is(
+            "0::/kubepods/besteffort/pod6dbbf17e-94e1-4b10-8555-9bfe510c25d5/ID\n",
+            "pod 6dbbf17e-94e1-4b10-8555-9bfe510c25d5",
+        );
+        is(
             "0::/pbs_jobs.service/jobid/7.server\n",
             "batch job pbs_jobs.service/jobid/7.server",
         );

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use super::{Finding, Node, Served};
 use crate::host::{
     Access, Account, Environment, ListFault, Permission, Uid, Writers, begin_group_lookup,
-    group_named, list_fault, present_group, present_user, printable, user_name,
+    list_fault, present_group, present_user, printable, user_name,
 };
 use crate::settings::Serve;
 
@@ -136,9 +136,6 @@ impl AccessFault {
     }
 }
 
-/// Looks up the id of a user or a group; `None` if there is no such name.
-type IdLookup = fn(&str) -> io::Result<Option<u32>>;
-
 /// Compares the users of every running daemon with its record.
 pub(super) fn find_access_faults(environment: &Environment, node: &mut Node) {
     for serve in node
@@ -151,27 +148,18 @@ pub(super) fn find_access_faults(environment: &Environment, node: &mut Node) {
             Serve::OneAtATime | Serve::All | Serve::Own => {}
         }
     }
-    let lookups: (IdLookup, IdLookup) = if node.detail.slow_names {
-        let user = |name: &str| Ok(Account::named(name)?.map(|account| account.uid.0));
-        (user, group_named)
-    } else {
-        (present_user, present_group)
-    };
     let devices = node.devices.iter_mut();
     for served in devices.filter_map(|device| device.served.as_mut()) {
         let logs = environment.logs_of(served.run_dir.path());
         let logs = logs.map(|logs| logs.join(&served.record.uuid));
-        served.access = served.access_faults(lookups, logs);
+        served.access = served.access_faults(logs);
     }
 }
 
 impl Served {
-    /// Compares the users of a running daemon with its record. If the name service does not answer, the recorded id counts.
-    fn access_faults(
-        &self,
-        (user_id, group_id): (IdLookup, IdLookup),
-        logs: Option<PathBuf>,
-    ) -> Vec<AccessFault> {
+    /// Compares the users of a running daemon with its record. If the name service does not answer soon, the recorded id
+    /// counts. A plan has looked up the names of its profile before, however long that took.
+    fn access_faults(&self, logs: Option<PathBuf>) -> Vec<AccessFault> {
         let record = &self.record;
         let runs_as_root = record.runs_as_its_user().is_none();
         let (Some(daemon), true) = (record.daemon, runs_as_root && record.finished) else {
@@ -188,11 +176,11 @@ impl Served {
         let (access, other_id) = match &record.settings.serve {
             Some(Serve::User(name)) => (
                 record.only_user().map(Access::User),
-                other_id(format!("the user {name}"), user_id(name)),
+                other_id(format!("the user {name}"), present_user(name)),
             ),
             Some(Serve::Group(name)) => (
                 record.only_group().ok().flatten().map(Access::Group),
-                other_id(format!("the group {name}"), group_id(name)),
+                other_id(format!("the group {name}"), present_group(name)),
             ),
             Some(Serve::Own) => (Some(Access::Owner), None),
             Some(Serve::All | Serve::OneAtATime) | None => (Some(Access::Everybody), None),

@@ -114,3 +114,104 @@ impl Unmanaged {
         Ending::Advice(advice)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::Pid;
+    use crate::mps::MpsProgram;
+    use crate::node::Variable;
+
+    /// A user whom no machine has.
+    const ALICE: Uid = Uid(61_000);
+
+    fn daemon(user: Uid) -> Unmanaged {
+        Unmanaged {
+            program: MpsProgram::Control,
+            pid: Pid(4711),
+            user: Some(user),
+            command: String::new(),
+            supervisor: None,
+            has_company: false,
+            is_elsewhere: false,
+            age: None,
+            pipe_directory: Variable::Is("/tmp/mps".to_owned()),
+            is_orphan: false,
+            visible: Variable::Unset,
+            devices: Vec::new(),
+            servers: Vec::new(),
+        }
+    }
+
+    #[track_caller]
+    fn ends(daemon: &Unmanaged, reader: Uid, remedy: &str) {
+        assert_eq!(daemon.ending(reader).remedy("it"), remedy);
+    }
+
+    #[test]
+    fn each_reader_gets_the_way_that_is_open_to_the_reader() {
+        let quit = "`echo quit | CUDA_MPS_PIPE_DIRECTORY=/tmp/mps nvidia-cuda-mps-control` ends it";
+        for reader in [Uid::ROOT, ALICE] {
+            ends(&daemon(ALICE), reader, quit);
+        }
+        ends(&daemon(ALICE), Uid(61_001), "only 61000 or root can end it");
+        ends(&daemon(Uid::ROOT), ALICE, "only root can end it");
+        let unknown = Unmanaged {
+            user: None,
+            ..daemon(ALICE)
+        };
+        ends(&unknown, ALICE, "only its owner or root can end it");
+        let orphan = Unmanaged {
+            is_orphan: true,
+            ..daemon(ALICE)
+        };
+        ends(&orphan, ALICE, "`kill 4711` ends it");
+        let server = Unmanaged {
+            program: MpsProgram::Server,
+            ..daemon(ALICE)
+        };
+        ends(&server, ALICE, "`kill 4711` ends it");
+        let managed = Unmanaged {
+            pipe_directory: Variable::Is("/run/user/61000/mig-mps/GPU-1/pipe".to_owned()),
+            devices: vec!["0".to_owned()],
+            ..daemon(ALICE)
+        };
+        let down =
+            "`runuser -u 61000 -- env XDG_RUNTIME_DIR=/run/user/61000 mig-mps down 0` ends it";
+        ends(&managed, Uid::ROOT, down);
+    }
+
+    #[test]
+    fn a_service_is_disabled_by_a_reader_who_may() {
+        let of = |supervisor: Supervisor| Unmanaged {
+            supervisor: Some(supervisor),
+            ..daemon(ALICE)
+        };
+        let service = |name: &str| of(Supervisor::Service(name.to_owned()));
+        let mps = service("mps.service");
+        let disable = "`systemctl disable --now mps.service` ends it for good";
+        ends(&mps, Uid::ROOT, disable);
+        ends(
+            &mps,
+            ALICE,
+            "it belongs to mps.service: ask root to disable it",
+        );
+        let own = of(Supervisor::UserService(ALICE, "mps.service".to_owned()));
+        let disable = "`systemctl --user disable --now mps.service` ends it for good";
+        ends(&own, ALICE, disable);
+        let disable =
+            "`systemctl --user --machine=61000@ disable --now mps.service` ends it for good";
+        ends(&own, Uid::ROOT, disable);
+        // What else the unit runs would end, too.
+        let shared = Unmanaged {
+            has_company: true,
+            ..mps
+        };
+        let there = |name: &str| {
+            format!("it belongs to {name}, which also runs other programs: end the daemon there")
+        };
+        ends(&shared, Uid::ROOT, &there("mps.service"));
+        let ours = service("mig-mps.service");
+        ends(&ours, Uid::ROOT, &there("mig-mps.service"));
+    }
+}

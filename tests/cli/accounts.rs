@@ -2,7 +2,7 @@
 //! tests run as root, and give the program another /etc/passwd and /etc/group.
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
@@ -239,6 +239,8 @@ fn other_permissions_of_a_pipe_directory_are_found_and_mended() {
             app
         });
         breaks(Path::new(&sim.pipe("0")));
+        let inode = || fs::metadata(sim.pipe("0")).unwrap().ino();
+        let inode_before = inode();
         let said = format!("its pipe directory has wrong permissions: {said}");
         let found = problems(&sim.status());
         assert_eq!(found.len(), 1, "{serve}: {found:?}");
@@ -264,6 +266,7 @@ fn other_permissions_of_a_pipe_directory_are_found_and_mended() {
         assert_eq!(problems(&sim.status()), [], "{serve}");
         let after = &sim.device("0")["daemon_pid"];
         assert_eq!(*after != before["daemon_pid"], needs_restart, "{said}");
+        assert_eq!(inode() != inode_before, needs_restart, "{said}");
         sim.up_does_nothing(&text);
         if serve != "group:nogroup" {
             sim.app_of_nobody("0", &["run", "0"]).wait_up();
@@ -382,7 +385,7 @@ fn a_pipe_directory_that_every_user_may_write_to_is_closed_by_the_remedy() {
     let found = problems(&sim.status());
     let said = "its pipe directory has wrong permissions: every user may write to it; ";
     let remedy = format!("chmod go-w {}", pipe.display());
-    let what = format!("{said}`{remedy}` ends that");
+    let what = format!("{said}`{remedy}` corrects them");
     assert_eq!(found, [("pipe-access".to_owned(), what)]);
     sim.up_does_nothing(&whole("serve = \"all\""));
     testkit::shell(remedy).ended(0);
@@ -459,6 +462,33 @@ fn inherited_lists_do_no_harm() {
             let id = 61_001_u32.to_le_bytes();
             let names = list(ACCESS).windows(4).any(|bytes| bytes == id);
             assert!(!names, "{serve} {}", path.display());
+        }
+    }
+}
+
+/// The directories above those of devices are made without lists, too.
+#[test]
+fn inherited_lists_do_not_open_new_directories() {
+    needs_root!();
+    let sim = Sim::with("h200", 1);
+    let directories = [sim.node.run_dir(), sim.node.log_dir()];
+    let inherited = [
+        (1, 7, NONE),
+        (2, 7, 61_001),
+        (4, 5, NONE),
+        (16, 7, NONE),
+        (32, 5, NONE),
+    ];
+    for directory in directories {
+        assert!(!directory.exists());
+        set_list(directory.parent().unwrap(), DEFAULT, &inherited);
+    }
+    sim.up(&whole(""), &[]).ended(0);
+    for directory in directories {
+        for attribute in [ACCESS, DEFAULT] {
+            let mut value = [0; 512];
+            let list = rustix::fs::getxattr(directory, attribute, &mut value[..]);
+            assert!(list.is_err(), "{} {attribute}", directory.display());
         }
     }
 }

@@ -255,6 +255,16 @@ fn a_unit_with_other_programs_is_named_and_not_stopped() {
             assert!(!said.contains("systemctl"), "{said}");
         }
     }
+    // A daemon of mig-mps is another program, too.
+    let sim = Sim::served("a100-80gb", 1, WHOLE);
+    let group = "/system.slice/both.service";
+    daemon_in(&sim, group);
+    let ours = sim.device("0")["daemon_pid"].as_u64().unwrap();
+    let ours = u32::try_from(ours).unwrap();
+    sim.node.node().show_in_cgroup(ours, group).unwrap();
+    let said = sim.run(&["status"]).stdout;
+    assert_contains(&said, "both.service");
+    assert!(!said.contains("systemctl"), "{said}");
     // A login is no supervisor.
     let sim = Sim::with("a100-80gb", 1);
     daemon_in(&sim, "/user.slice/user-0.slice/session-3.scope");
@@ -308,7 +318,7 @@ fn any_counts_what_the_caller_would_get_and_says_what_it_chose() {
     assert_eq!(chosen(&sim, &["-q"]).1, "");
     let (name, said) = chosen(&sim, &["--profile", "4g"]);
     assert_eq!(name, "class");
-    assert_contains(&said, "using class (");
+    assert_contains(&said, "using class (1 SM, 0.");
     // No device gives as much.
     let ran = sim.run(&[
         "run",
@@ -323,6 +333,7 @@ fn any_counts_what_the_caller_would_get_and_says_what_it_chose() {
     let said = ran.ended(125).stderr;
     assert_contains(&said, "class has ");
     assert_contains(&said, "pinned-memory-limit");
+    assert_contains(&said, "hint: ask for less with --min-memory");
 }
 
 #[test]

@@ -118,9 +118,11 @@ fn clients_over_their_limit_are_not_counted_where_memory_is_hidden() {
 #[test]
 fn a_client_over_its_limit_is_a_fault_and_the_remedy_ends_it() {
     let sim = limited();
-    // One that fills its limit is none.
+    // One that fills its limit is none. The driver lists some memory that MPS does not count.
     let full = client(&sim, "0=60G", &["1901"]);
+    let uncounted = client(&sim, "1=4G", &["1960"]);
     assert_eq!(sim.status()["problems"], json!([]));
+    drop(uncounted);
     let metrics = sim.run(&["metrics"]).ended(0).stdout;
     let by_device = "mig_mps_device_clients_over_memory_limit{device=\"0\"}";
     assert_contains(&metrics, &format!("{by_device} 0\n"));
@@ -152,6 +154,18 @@ fn a_client_over_its_limit_is_a_fault_and_the_remedy_ends_it() {
     assert!(!over.finish().status.success());
     assert_eq!(sim.status()["problems"], json!([]));
     assert!(full.finish().status.success());
+}
+
+/// The limit of a daemon that somebody has changed is a problem, and clients that keep to it are none.
+#[test]
+fn a_client_within_the_limit_that_its_daemon_has_is_not_accused() {
+    let sim = limited();
+    sim.ask("0", "set_default_device_pinned_mem_limit 0 8G\n");
+    let client = client(&sim, "", &["3000"]);
+    let found = problems(&sim);
+    let ids: Vec<&Value> = found.iter().map(|problem| &problem["id"]).collect();
+    assert_eq!(ids, ["settings-changed"], "{found:?}");
+    assert!(client.finish().status.success());
 }
 
 /// A limit that is set live holds for programs that start afterwards: an older one keeps to the limit with which it started.

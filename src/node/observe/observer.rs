@@ -39,8 +39,6 @@ pub struct Detail {
     pub utilization: bool,
     /// The facts about GPUs that only `doctor` needs.
     pub facts: bool,
-    /// The ids of the users of devices, however slow the name service is; without it only if they are known soon.
-    pub slow_names: bool,
 }
 
 /// The daemons that are asked for their servers, clients and settings.
@@ -66,7 +64,6 @@ impl Detail {
         outside_mps: false,
         utilization: false,
         facts: false,
-        slow_names: false,
     };
     /// Enough to list GPUs and what they offer.
     pub const OFFERS: Self = Self {
