@@ -318,7 +318,7 @@ fn any_counts_what_the_caller_would_get_and_says_what_it_chose() {
     assert_eq!(chosen(&sim, &["-q"]).1, "");
     let (name, said) = chosen(&sim, &["--profile", "4g"]);
     assert_eq!(name, "class");
-    assert_contains(&said, "using class (1 SM, 0.");
+    assert_contains(&said, "using class (2 SMs, 1.0 GiB)");
     // No device gives as much.
     let ran = sim.run(&[
         "run",
@@ -450,6 +450,13 @@ fn a_stale_file_of_nvidias_toolkit_is_found_and_renewed() {
         &format!("{CDI}- name: {one}\n- name: {other}\n"),
     );
     assert!(!sim.run(&["doctor"]).stdout.contains("cdi-stale"));
+    // A file that has numbers, too, keeps them.
+    sim.prepare("etc/cdi/nvidia.yaml", &format!("{CDI}- name: \"0:0\"\n"));
+    let podman = sim.run(&["env", "0.0", "--format", "podman"]).ended(0);
+    assert!(
+        !podman.stderr.contains("--device-name-strategy"),
+        "{podman:?}"
+    );
     // Numbers alone tell nothing.
     sim.prepare(
         "etc/cdi/nvidia.yaml",

@@ -545,3 +545,23 @@ fn users_end_their_own_clients_and_no_others() {
     let text = fs::read_to_string(sim.node.run_dir().join("lock"));
     assert!(text.is_ok(), "root's lock stays root's");
 }
+
+#[test]
+fn a_user_in_the_place_of_a_pid_is_answered_with_the_pids() {
+    let sim = Sim::small();
+    let clients = [sim.client("0.2"), sim.client("0.2")];
+    let refused = sim.run(&["kill", "0.2", &user()]).ended(2);
+    let [command] = refused
+        .stderr
+        .lines()
+        .filter_map(|line| line.split_once(": mig-mps "))
+        .map(|(_, command)| command)
+        .collect::<Vec<_>>()[..]
+    else {
+        panic!("{refused:?}");
+    };
+    let words: Vec<&str> = command.split(' ').chain(["--yes"]).collect();
+    sim.run(&words).ended(0);
+    assert_eq!(sim.device("0.2")["client_count"], 0);
+    drop(clients);
+}

@@ -160,7 +160,11 @@ fn a_client_over_its_limit_is_a_fault_and_the_remedy_ends_it() {
 #[test]
 fn a_client_within_the_limit_that_its_daemon_has_is_not_accused() {
     let sim = limited();
-    sim.ask("0", "set_default_device_pinned_mem_limit 0 8G\n");
+    let server = &sim.device("0")["servers"][0]["pid"];
+    let changes = format!(
+        "set_default_device_pinned_mem_limit 0 8G\nset_device_pinned_mem_limit {server} 0 8G\n"
+    );
+    sim.ask("0", &changes);
     let client = client(&sim, "", &["3000"]);
     let found = problems(&sim);
     let ids: Vec<&Value> = found.iter().map(|problem| &problem["id"]).collect();
