@@ -80,12 +80,7 @@ fn directory(text: &str) -> std::result::Result<PathBuf, &'static str> {
 pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let files = UnitFiles(&environment.host);
-    let named = args.profile.as_ref().map(ProfileSource::load).transpose()?;
-    let needs_one = !args.uninstall && args.package.is_none();
-    let profile = match named {
-        None if needs_one => Some(load_that_of_boot(&files)?),
-        named => named,
-    };
+    let profile = profile(args, &files)?;
     if let Some(directory) = &args.package {
         write_packaged(directory, &files)?;
         return Ok(ExitStatus::Done);
@@ -143,14 +138,20 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
     Ok(ExitStatus::Done)
 }
 
-/// Loads the profile that a boot applies already.
-fn load_that_of_boot(files: &UnitFiles<'_>) -> Result<Profile> {
+/// Loads the profile of the command line, or the one that a boot applies already; `None` if the command needs none.
+fn profile(args: &SystemdArgs, files: &UnitFiles<'_>) -> Result<Option<Profile>> {
+    if let Some(named) = &args.profile {
+        return Ok(Some(named.load()?));
+    }
+    if args.uninstall || args.package.is_some() {
+        return Ok(None);
+    }
     let boot = files.profile().path();
     if matches!(boot.try_exists(), Ok(false)) {
         let what = format_args!("no profile is named, and {} does not exist", boot.display());
         return Err(usage(what).hint("name one: mig-mps systemd PROFILE"));
     }
-    ProfileSource::from(&*boot.to_string_lossy()).load()
+    Ok(Some(ProfileSource::from(&*boot.to_string_lossy()).load()?))
 }
 
 /// The path in which systemd finds the programs of its services.
