@@ -218,7 +218,7 @@ fn has_profile(record: &DeviceRecord, wanted: &ProfileName) -> bool {
 
 /// Returns the free memory of a device in bytes; all of it if the driver hides how much is used.
 fn free_memory(node: &Node, device: &Device) -> Option<u64> {
-    if let Some(memory) = device.processes.as_ref().and_then(|read| read.memory) {
+    if let Some(memory) = device.memory() {
         return Some(memory.total.saturating_sub(memory.used));
     }
     all_memory(node, device)
@@ -229,7 +229,10 @@ fn all_memory(node: &Node, device: &Device) -> Option<u64> {
     match &device.part {
         _ if !device.is_there() => None,
         Some(part) => Some(part.memory_mib << 20),
-        None => Some(node.gpu(&device.key.gpu)?.memory?.total),
+        None => {
+            let of_gpu = || node.gpu(&device.key.gpu)?.memory;
+            Some(device.memory().or_else(of_gpu)?.total)
+        }
     }
 }
 

@@ -314,6 +314,22 @@ fn env_and_run_without_check_ask_nobody() {
 }
 
 #[test]
+fn memory_that_others_use_is_not_free() {
+    let sim = Sim::whole("serve = \"all\"");
+    let mut other = sim.app("0", &["hold", "--alloc", "100000"]);
+    other.wait_up();
+    let run = || sim.run(&["run", "--any", "--min-memory", "100G", "--", "true"]);
+    let refused = run().ended(125).stderr;
+    assert!(refused.starts_with("error: 0 has "), "{refused}");
+    assert_contains(
+        &refused,
+        " MiB for a program, less than 100G\nhint: wait for it with --wait 5m",
+    );
+    other.finish();
+    run().ended(0);
+}
+
+#[test]
 fn any_is_the_one_with_the_fewest_clients_and_then_the_most_memory() {
     let sim = Sim::small();
     let chosen = |words: &[&str]| {
