@@ -43,6 +43,22 @@ fn an_entry_that_a_later_one_covers_is_left_out() {
     assert!(hidden.contains(why), "{hidden}");
 }
 
+/// Both only switch MIG off on GPUs that no block selects.
+#[test]
+fn entries_for_one_unknown_gpu_leave_each_other_out() {
+    let entries = "- devices: [0]\n  device-filter: '0xFFFF10DE'\n  mig-enabled: false\n\
+                   - devices: all\n  device-filter: '0xFFFF10DE'\n  mig-enabled: false\n\
+                   - devices: all\n  device-filter: '0x20B210DE'\n  mig-enabled: true\n  mig-devices: { 7g.80gb: 1 }";
+    let ran = imported(&config(entries), &[]).ended(0);
+    assert_eq!(ran.stdout.matches("[[gpu]]").count(), 1, "{}", ran.stdout);
+    assert_eq!(
+        ran.stderr.matches("is left out").count(),
+        1,
+        "{}",
+        ran.stderr
+    );
+}
+
 /// The A100's double-memory 1g has one kind of compute instance.
 #[test]
 fn nothing_is_said_of_compute_instances_of_one_kind() {

@@ -240,7 +240,11 @@ fn notes(entries: &[ConfigEntry], kept: &[Imported<'_>], options: ImportOptions)
         format!("device-filter {word} is no PCI id: mig-parted selects no GPU by it.")
     }));
     let left_out = kept.iter().filter(|(_, block)| block.is_none());
-    notes.extend(left_out.flat_map(|(entry, _)| &entry.filter).map(|filter| {
+    let left_out: BTreeSet<String> = left_out
+        .flat_map(|(entry, _)| &entry.filter)
+        .map(DeviceFilter::to_string)
+        .collect();
+    notes.extend(left_out.iter().map(|filter| {
         format!("device-filter {filter} is left out: it only switches MIG off, on GPUs that the catalog does not know.")
     }));
     if !options.exact {
@@ -392,7 +396,6 @@ impl ConfigEntry {
         let products = other.products();
         self.filter.is_empty()
             || other.filter.is_empty()
-            || self.filter.iter().any(|own| other.filter.contains(own))
             || self.products().iter().any(|own| products.contains(own))
     }
 
