@@ -88,6 +88,21 @@ fn a_name_that_kubernetes_refuses_is_not_offered() {
     );
 }
 
+/// A pod cannot choose between devices of one resource, and its user is not served by each of these.
+#[test]
+fn devices_for_different_users_are_different_resources() {
+    needs_root!();
+    let profile = "[[gpu]]\nselect = { all = true }\ndevices = [\n\
+                   { name = \"a-0\", profile = \"1g\", mps = { serve = \"all\" } },\n\
+                   { name = \"a-1\", profile = \"1g\", mps = { serve = \"user:nobody\" } } ]\n";
+    let sim = Sim::served("a100-80gb", 1, profile);
+    assert_snapshot!(list(&sim).stdout, @"
+    RESOURCE        DEVICE  SHARES  HEALTH
+    mig-mps.io/a-0  a-0          1  healthy
+    mig-mps.io/a-1  a-1          1  healthy
+    ");
+}
+
 /// More pods would get CUDA error 46.
 #[test]
 fn no_more_shares_are_offered_than_the_daemon_takes() {

@@ -14,12 +14,13 @@ const GPU: &str = "mig-mps.io/gpu";
 const HEALTHY: [&str; 1] = ["mig-mps.io/gpu 0::0 Healthy"];
 const ILL: [&str; 1] = ["mig-mps.io/gpu 0::0 Unhealthy"];
 
-/// Waits until the kubelet knows these shares, and says after how long.
-fn follows(kubelet: &Kubelet, shares: &[&str], what: &str) {
+/// Waits until the kubelet knows these shares, and returns after how many seconds.
+fn follows(kubelet: &Kubelet, shares: &[&str], what: &str) -> f64 {
     let begun = Instant::now();
     kubelet.await_shares(shares);
     let took = begun.elapsed().as_secs_f64();
     println!("{what}: {took:.1} s");
+    took
 }
 
 /// All shares while the daemon of the first device is dead.
@@ -181,6 +182,38 @@ fn a_device_that_hangs_is_unhealthy_until_it_is_restarted() {
     follows(&kubelet, &HEALTHY, "restarted");
 }
 
+/// Of a daemon that was not asked, it is only known that it runs: its server may have a fault.
+#[test]
+fn a_daemon_that_somebody_else_talks_to_is_unhealthy_until_it_has_answered() {
+    let sim = Sim::whole("");
+    let kubelet = Kubelet::on(&sim);
+    let session = sim.session("0");
+    let plugin = Plugin::on(&sim);
+    kubelet.await_shares(&ILL);
+    plugin.await_line("0 is unhealthy: its daemon has not been asked yet", 1);
+    drop(session);
+    kubelet.await_shares(&HEALTHY);
+}
+
+/// No record counts without the id of the boot.
+#[test]
+fn daemons_that_cannot_be_seen_are_unhealthy() {
+    let sim = Sim::whole("");
+    let kubelet = Kubelet::on(&sim);
+    let plugin = Plugin::on(&sim);
+    kubelet.await_shares(&HEALTHY);
+    let boot = sim.machine("proc/sys/kernel/random/boot_id");
+    let id = fs::read_to_string(&boot).unwrap();
+    fs::remove_file(&boot).unwrap();
+    kubelet.await_shares(&ILL);
+    assert_contains(
+        &plugin.said(),
+        "0 is unhealthy: its daemon cannot be seen: ",
+    );
+    fs::write(&boot, id).unwrap();
+    kubelet.await_shares(&HEALTHY);
+}
+
 /// Its processes, its log and its record stay as they were.
 #[test]
 fn a_daemon_that_takes_no_program_any_more_is_unhealthy() {
@@ -201,7 +234,8 @@ fn a_device_after_a_fault_is_unhealthy_until_its_clients_have_exited() {
     let _plugin = Plugin::on(&sim);
     kubelet.await_shares(&HEALTHY);
     let clients = sim.faulty("0");
-    follows(&kubelet, &ILL, "fault");
+    // The log shows it. Without a sign the daemon would be asked half a minute after its last answer.
+    assert!(follows(&kubelet, &ILL, "fault") < 15.0);
     drop(clients);
     follows(&kubelet, &HEALTHY, "recovered");
 }
@@ -230,6 +264,29 @@ fn a_lost_gpu_and_a_driver_that_fails_are_unhealthy() {
     );
 }
 
+/// The daemons run on, and would take a client.
+#[test]
+fn a_device_that_is_gone_or_was_made_again_is_unhealthy() {
+    let sim = Sim::with("a100-80gb", 2);
+    let on = |gpu: u32| SHARED.replace("all = true", &format!("index = [{gpu}]"));
+    sim.up(&on(0), &[]).ended(0);
+    let kubelet = Kubelet::on(&sim);
+    let plugin = Plugin::on(&sim);
+    kubelet.await_shares(&SHARES);
+    let change = sim.node.node().update(|state| {
+        let instances = &mut state.gpus[0].instances;
+        instances.retain(|instance| instance.placement.start != 0);
+        for instance in instances.iter_mut() {
+            instance.compute[0].uuid.replace_range(..5, "MIG-0");
+        }
+        state.contexts.clear();
+    });
+    change.unwrap();
+    sim.up(&on(1), &[]).ended(0);
+    plugin.await_line("0.0 is unhealthy: the device does not exist", 1);
+    plugin.await_line("0.1 is unhealthy: the device was made again", 1);
+}
+
 #[test]
 fn up_and_down_are_followed_without_a_restart() {
     let sim = shared();
@@ -256,15 +313,20 @@ fn up_and_down_are_followed_without_a_restart() {
     assert!(kubelet.plugin(SMALL).is_connected);
 }
 
-/// The number of shares changes with the setting.
+/// The number of shares changes with the setting, and the variables of a container with another.
 #[test]
-fn a_change_of_share_is_followed() {
+fn a_change_of_settings_is_followed() {
     let sim = Sim::whole("share = 2");
     let kubelet = Kubelet::on(&sim);
     let _plugin = Plugin::on(&sim);
     kubelet.await_shares(&["mig-mps.io/gpu 0::0 Healthy", "mig-mps.io/gpu 0::1 Healthy"]);
     sim.up(&whole(""), &[]).ended(0);
     kubelet.await_shares(&HEALTHY);
+    sim.run(&["set", "0", "visible=index"]).ended(0);
+    wait_until("a container sees the device as number 0", || {
+        let answer = kubelet.allocate(GPU, &["0::0"]);
+        answer.is_ok_and(|answer| answer.envs["CUDA_VISIBLE_DEVICES"] == "0")
+    });
 }
 
 /// A kubelet waits for Allocate with every pod of its node.

@@ -64,6 +64,8 @@ struct Shared {
     pods: Mutex<Vec<[String; 3]>>,
     /// The error of every registration from now on.
     refusal: Mutex<Option<String>>,
+    /// True if it does not connect to the next plugin that registers.
+    forgets: Mutex<bool>,
 }
 
 /// A kubelet that can be started and ended.
@@ -182,6 +184,11 @@ impl Kubelet {
     /// Refuses registrations with these words from now on, or takes them again.
     pub(crate) fn refuse(&self, words: Option<&str>) {
         *locked(&self.shared.refusal) = words.map(str::to_owned);
+    }
+
+    /// Takes the next registration, and does not connect to the plugin.
+    pub(crate) fn forget_next(&self) {
+        *locked(&self.shared.forgets) = true;
     }
 
     /// Has a pod hold a share of a resource, whether or not it runs a program.
@@ -381,6 +388,9 @@ impl Registration for Registrar {
         *locked(&self.shared.registrations) += 1;
         if let Some(words) = &*locked(&self.shared.refusal) {
             return Err(Status::new(Code::Unknown, words));
+        }
+        if std::mem::take(&mut *locked(&self.shared.forgets)) {
+            return Ok(Response::new(Empty {}));
         }
         let resource = request.resource_name;
         if request.version != "v1beta1" {

@@ -78,6 +78,20 @@ fn a_socket_that_vanishes_is_made_again() {
     assert_eq!(kubelet.sockets().len(), 2);
 }
 
+/// On many file systems a new socket gets the inode of the one that was removed.
+#[test]
+fn a_kubelet_whose_socket_has_the_inode_of_the_last_one_starts_anew() {
+    let sim = Sim::whole("");
+    let kubelet = Kubelet::on(&sim);
+    let plugin = Plugin::on(&sim);
+    kubelet.await_shares(&HEALTHY);
+    let socket = kubelet.path("kubelet.sock");
+    fs::set_permissions(&socket, fs::Permissions::from_mode(0o600)).unwrap();
+    plugin.await_line(&format!("{GPU}: the kubelet starts anew"), 1);
+    plugin.await_line(&format!("{GPU}: registered"), 2);
+    kubelet.await_shares(&HEALTHY);
+}
+
 #[test]
 fn a_kubelet_that_refuses_is_asked_again_and_named_once() {
     let sim = Sim::whole("");
@@ -90,6 +104,17 @@ fn a_kubelet_that_refuses_is_asked_again_and_named_once() {
     );
     assert_eq!(plugin.said().matches(&said).count(), 1, "{}", plugin.said());
     kubelet.refuse(None);
+    kubelet.await_shares(&HEALTHY);
+}
+
+/// The kubelet connects after its answer, and may fail at that. It says so in its own log only.
+#[test]
+fn a_kubelet_that_does_not_connect_is_registered_at_again() {
+    let sim = Sim::whole("");
+    let kubelet = Kubelet::on(&sim);
+    kubelet.forget_next();
+    let plugin = Plugin::on(&sim);
+    plugin.await_line(&format!("{GPU}: the kubelet has not asked for devices"), 1);
     kubelet.await_shares(&HEALTHY);
 }
 
