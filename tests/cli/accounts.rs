@@ -56,6 +56,26 @@ fn record(sim: &Sim) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
+/// The prolog becomes the job's user, and reaches the daemon by a group that is not the user's first.
+#[test]
+fn a_job_of_a_member_of_the_group_begins() {
+    needs_root!();
+    let sim = serving("group:users");
+    let prolog_with_members = |members: &str| {
+        let script = format!(
+            "export SLURM_JOB_ID=7 SLURM_JOB_UID={NOBODY} SLURM_JOB_GPUS=0 CUDA_VISIBLE_DEVICES={}; \
+             sed 's/^users:.*/&{members}/' /etc/group > \"$new\"",
+            sim.uuid("0")
+        );
+        where_file_is(&sim, "/etc/group", &script, &["slurm", "prolog"])
+    };
+    assert_contains(
+        &prolog_with_members("").ended(1).stdout,
+        "only the group users may use 0, and this is nobody",
+    );
+    assert_eq!(prolog_with_members("nobody").ended(0).stdout, "");
+}
+
 #[test]
 fn a_daemon_whose_user_is_gone_goes_on() {
     needs_root!();

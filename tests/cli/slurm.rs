@@ -3,11 +3,15 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 use insta::assert_snapshot;
 
-use testkit::{NOBODY, Ran, SMALL, Sim, assert_contains, built, needs_root, shell};
+use testkit::{
+    App, NOBODY, Ran, SMALL, Sim, assert_contains, built, needs_root, shell, wait_until,
+    without_sigkill,
+};
 
 const MIXED: &str = r#"
 [mps]
@@ -400,7 +404,8 @@ fn of_job(sim: &Sim, words: &str, gpus: &str) -> Ran {
 fn health(sim: &Sim) -> Ran {
     let scontrol = sim.program_script("scontrol", "echo 'NodeName=n1 State=IDLE Reason=none'");
     let directory = scontrol.parent().unwrap().display().to_string();
-    let path = format!("{directory}:{}", std::env::var("PATH").unwrap());
+    let of_node = sim.node.env().into_iter().find(|(name, _)| name == "PATH");
+    let path = format!("{directory}:{}", of_node.unwrap().1.display());
     Ran::of(slurm(sim, &["health"]).env("PATH", path))
 }
 
@@ -782,6 +787,14 @@ fn a_task_is_led_to_its_device_by_number_or_by_uuid() {
     ];
     let stdout = task(&sim, &detected).ended(0).stdout;
     assert_contains(&stdout, "/by-name/trainer/pipe\n");
+    // Where Slurm has detected only one of two GPUs, both go by their numbers.
+    let visible = format!("{uuid},1");
+    let mixed = [
+        ("SLURM_JOB_GPUS", "0,3"),
+        ("CUDA_VISIBLE_DEVICES", visible.as_str()),
+    ];
+    let stdout = task(&sim, &mixed).ended(0).stdout;
+    assert_contains(&stdout, "/by-name/0.0/pipe\n");
     assert_eq!(task(&sim, &[]).ended(0).stdout, "");
     let refused = |more: &[(&str, &str)]| task(&sim, more).ended(1).stderr;
     assert_contains(&number("4", "0").ended(1).stderr, "and ");
@@ -906,6 +919,105 @@ fn a_program_of_the_job_that_is_called_like_mps_is_ended_as_well() {
         assert!(ended.stdout.starts_with(&line), "{name}: {}", ended.stdout);
         assert!(!app.finish().status.success());
     }
+}
+
+/// The epilog of the job with this number, which had the node's only GPU.
+fn epilog(sim: &Sim) -> Command {
+    let mut epilog = slurm(sim, &["epilog"]);
+    epilog.env("SLURM_JOB_ID", "7").env("SLURM_JOB_UID", "0");
+    epilog.env("SLURM_JOB_GPUS", "0");
+    epilog
+}
+
+/// A program of that job, which has left it.
+fn left(sim: &Sim, pipe: &Path) -> App {
+    let mut command = sim.node.program("cuda-app");
+    command
+        .arg("hold")
+        .env("SLURM_JOB_ID", "7")
+        .env("CUDA_MPS_PIPE_DIRECTORY", pipe);
+    App::start(command)
+}
+
+/// It waits in cuInit behind another user's programs, and would use the device after these.
+#[test]
+fn a_program_of_the_job_that_waits_is_ended() {
+    needs_root!();
+    let sim = Sim::whole("");
+    let mut hers = sim.app_of_nobody("0", &["hold"]);
+    assert!(hers.wait_up().ends_with("mps yes"));
+    let left = left(&sim, &sim.pipe_link("0"));
+    wait_until("it waits", || {
+        sim.status()["waiting"][0]["pid"] == left.pid()
+    });
+    let ended = Ran::of(&mut epilog(&sim)).ended(0);
+    let line = format!("mig-mps: job 7 has left pid {} (", left.pid());
+    assert!(ended.stdout.starts_with(&line), "{ended:?}");
+    assert!(!left.finish().status.success());
+    assert!(hers.finish().status.success());
+}
+
+/// Slurm then drains the node: the next job would share the device with it.
+#[test]
+fn a_program_that_cannot_be_ended_fails_the_epilog() {
+    needs_root!();
+    let sim = Sim::whole("");
+    let mut left = left(&sim, sim.node.dir());
+    assert!(left.wait_up().ends_with("mps no"));
+    let mut epilog = epilog(&sim);
+    without_sigkill(&mut epilog);
+    let failed = Ran::of(&mut epilog).ended(1);
+    let stays = format!("error: job 7: pid {} (", left.pid());
+    assert!(failed.stderr.starts_with(&stays), "{failed:?}");
+    assert_contains(&failed.stderr, ") is on 0, and cannot be ended now\n");
+}
+
+/// Another user's job has the device: this one waits for it in cuInit, or shares it. Nothing is broken.
+#[test]
+fn a_device_in_use_drains_no_node() {
+    needs_root!();
+    let sim = Sim::served("h200", 2, "[[gpu]]\nselect = { all = true }\nmig = false\n");
+    write_as_printed(&sim);
+    let mut hers = sim.app_of_nobody("0", &["hold"]);
+    assert!(hers.wait_up().ends_with("mps yes"));
+    let faulty = sim.faulty("1");
+    for gpu in ["0", "1"] {
+        assert_eq!(of_job(&sim, "prolog", gpu).ended(0).stdout, "");
+    }
+    assert_eq!(health(&sim).ended(0).stdout, "");
+    drop((hers, faulty));
+}
+
+#[test]
+fn a_gpu_that_is_lost_and_a_device_that_is_gone_drain_the_node() {
+    needs_root!();
+    let sim = Sim::served("a100-80gb", 2, MIXED);
+    let change = sim.node.node().update(|state| {
+        let instances = &mut state.gpus[0].instances;
+        instances.retain(|instance| instance.placement.start != 0);
+        state.contexts.clear();
+    });
+    change.unwrap();
+    assert_contains(&health(&sim).ended(3).stdout, "0.0: its device is gone\n");
+    sim.node.node().lose_gpu(1).unwrap();
+    assert_contains(&health(&sim).ended(3).stdout, "GPU 1 is lost");
+}
+
+/// As Slurm passes them on from the script of the job.
+#[test]
+fn the_limits_of_a_job_are_those_of_its_tasks() {
+    needs_root!();
+    let sim = in_slurm();
+    let own = |value| {
+        let more = [
+            ("SLURM_STEP_GPUS", "3"),
+            ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", value),
+        ];
+        task(&sim, &more).ended(0).stdout
+    };
+    let line = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=20\n";
+    assert_contains(&own("20"), &format!("export {line}"));
+    assert!(!own("").contains("export CUDA_MPS_ACTIVE"), "{}", own(""));
 }
 
 /// A device is checked, and counted, once.
