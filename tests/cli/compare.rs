@@ -267,9 +267,10 @@ fn what_is_left_of_a_run_ends_before_the_next_one() {
 #[test]
 fn a_program_that_ignores_sigterm_is_killed() {
     let sim = Sim::whole("");
-    let script = "echo $$ >>$0; trap '' TERM; while :; do echo 5; sleep 0.1; done";
+    let script = "echo $$ >>$0; trap '' TERM; for _ in $(seq 300); do echo 5; sleep 0.1; done; echo end >>$0";
     let (json, pids) = pids_of(&sim, "0.2", script);
     assert_eq!(json["comparisons"][0]["speed_up"]["mean"], 1.0, "{json:#}");
+    assert!(!pids.contains(&"end".to_owned()), "{pids:?}");
     assert!(pids.len() >= 2, "{pids:?}");
     assert!(!pids.iter().any(is_alive), "{pids:?}");
 }
@@ -442,4 +443,74 @@ fn figures_of_any_size_are_saved_as_advise_reads_them() {
     ] {
         assert_contains(&saved, line);
     }
+}
+
+/// A shell script in which one run of each way is another one than the others.
+fn first_and_others(sim: &Sim, first: &str, others: &str) -> String {
+    let mark = sim.node.dir().join("first");
+    let mark = mark.display();
+    format!(
+        "if mkdir {mark}.${{CUDA_MPS_PIPE_DIRECTORY##*/}} 2>/dev/null; then {first}; else {others}; fi"
+    )
+}
+
+/// The figures of the slowest copy, and of the round with the most memory.
+#[test]
+fn the_worst_of_all_copies_and_rounds_counts() {
+    let sim = Sim::whole("");
+    let copies = first_and_others(
+        &sim,
+        "echo latency_ms 7; echo 5",
+        "echo latency_ms 2; echo 5",
+    );
+    let options = ["-n", "2", "--rounds", "1", "--seconds", "0", "--json"];
+    let json = compare(&sim, &options, &copies).json();
+    for way in ["without_mps", "with_mps"] {
+        let latency = &json["comparisons"][0][way]["latency_seconds"];
+        assert_eq!(*latency, 0.007, "{way}: {json:#}");
+    }
+    let sim = Sim::whole("");
+    let rounds = first_and_others(&sim, "cuda-app run 0.8 --alloc 4000", "cuda-app run 0.8");
+    let options = ["-n", "1", "--rounds", "2", "--seconds", "0", "--json"];
+    let json = compare(&sim, &options, &rounds).json();
+    for way in ["without_mps", "with_mps"] {
+        let memory = json["comparisons"][0][way]["memory_used_bytes"].as_u64();
+        assert!(memory > Some(4_000_000_000), "{way}: {json:#}");
+    }
+}
+
+#[test]
+fn rates_and_runs_are_not_added_up() {
+    let sim = Sim::whole("");
+    let copies = first_and_others(&sim, "echo 5", "echo none");
+    let options = ["-n", "2", "--rounds", "1", "--seconds", "0"];
+    let refused = compare(&sim, &options, &copies).ended(1);
+    assert_snapshot!(without_time(&refused.stderr), @"
+    error: some copies end their output with a number, and others do not
+    hint: --by-runs measures how often the program runs
+    ");
+}
+
+/// A program that is ended while it prints has printed less than its rate.
+#[test]
+fn half_a_line_is_no_rate() {
+    let sim = Sim::whole("");
+    let options = ["-n", "1", "--rounds", "1", "--seconds", "0.2", "--json"];
+    let json = compare(&sim, &options, "echo 5; printf 99; exec sleep 600").json();
+    assert_eq!(
+        json["comparisons"][0]["with_mps"]["throughput"]["mean"],
+        5.0
+    );
+}
+
+/// The daemon starts another one for the next client.
+#[test]
+fn a_server_that_was_started_again_is_no_program_outside_mps() {
+    let sim = Sim::whole("");
+    let server = &sim.device("0")["servers"][0]["pid"];
+    let script = format!("kill -9 {server} 2>/dev/null; exec cuda-app run 0.8");
+    let options = ["-n", "1", "--rounds", "1", "--seconds", "0", "--json"];
+    let json = compare(&sim, &options, &script).json();
+    assert_eq!(json["comparisons"][0]["with_mps"]["seen_on_device"], true);
+    assert_ne!(sim.device("0")["servers"][0]["pid"], *server);
 }

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
@@ -496,6 +497,33 @@ fn no_container_starts_on_a_device_that_takes_no_client() {
             "error: device {device} takes no programs now: mig-mps no longer serves it\n"
         ))
     );
+}
+
+/// The daemon runs while a change works on its device.
+#[test]
+fn a_container_waits_for_a_device_that_starts_and_for_none_that_is_taken_down() {
+    needs_root!();
+    let sim = node();
+    let mark = |key: &str, value: bool| {
+        sim.edit("by-name/trainer/device.json", |record| {
+            record[key] = value.into();
+        });
+    };
+    mark("leaving", true);
+    assert_eq!(
+        refused(hook(&sim, "trainer")),
+        "error: device trainer takes no programs now: mig-mps is taking it down\n"
+    );
+    mark("leaving", false);
+    mark("finished", false);
+    let begun = Instant::now();
+    assert_eq!(
+        refused(hook(&sim, "trainer")),
+        "error: device trainer takes no programs now: its daemon is starting\n"
+    );
+    assert!(begun.elapsed() >= Duration::from_secs(5));
+    mark("finished", true);
+    Ran::of(&mut hook(&sim, "trainer")).ended(0);
 }
 
 /// Of rootless engines, whose hooks run in a user namespace: root is nobody there.

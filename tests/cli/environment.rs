@@ -228,3 +228,24 @@ fn no_number_of_the_system_is_shown() {
     }
     assert!(has_words > 5, "{has_words}");
 }
+
+/// CUDA finds no daemon by a longer path, and says nothing.
+#[test]
+fn the_directory_of_a_device_with_a_long_name_fits_a_socket() {
+    let sim = Sim::with("h200", 1);
+    let name = "x".repeat(64);
+    sim.up(
+        &format!("[[gpu]]\nselect = {{ all = true }}\nmig = false\nname = \"{name}\"\n"),
+        &[],
+    )
+    .ended(0);
+    assert!(sim.pipe_link(&name).as_os_str().len() > 87);
+    let env = sim.run(&["env", &name, "--shell", "sh"]).ended(0).stdout;
+    let pipe = env
+        .lines()
+        .find_map(|line| line.strip_prefix("export CUDA_MPS_PIPE_DIRECTORY="))
+        .unwrap();
+    assert!(pipe.len() <= 87, "{env}");
+    let ran = sim.run(&["run", &name, "--", "cuda-app", "run", "0"]);
+    assert!(ran.ended(0).stdout.contains("mps yes"));
+}

@@ -112,7 +112,10 @@ fn clients_over_their_limit_are_not_counted_where_memory_is_hidden() {
     sim.node.fault(processes).every().fails(4).unwrap();
     let metrics = sim.run(&["metrics"]).ended(0).stdout;
     assert_contains(&metrics, "mig_mps_device_clients{device=\"0\"} 1\n");
-    assert!(!metrics.contains("over_memory_limit{"), "{metrics}");
+    assert_contains(&metrics, "mig_mps_device_user_clients{");
+    for hidden in ["over_memory_limit{", "user_memory_used_bytes{"] {
+        assert!(!metrics.contains(hidden), "{metrics}");
+    }
 }
 
 #[test]

@@ -192,6 +192,9 @@ fn without_the_driver_only_what_records_tell_is_there() {
     sim.node.fault("nvmlInit_v2").every().fails(9).unwrap();
     let text = metrics(&sim, &[]);
     has(&text, "mig_mps_driver_answers", 0.0);
+    let path = sim.profile(&whole(""));
+    let compared = metrics(&sim, &["--profile", path.to_str().unwrap()]);
+    has(&compared, "mig_mps_drift_known", 0.0);
     assert_eq!(
         value(&text, "mig_mps_device_outside_mps_programs{device=\"0\"}"),
         None
@@ -315,13 +318,46 @@ fn the_limits_of_clients_are_those_of_the_daemon() {
     sim.ask("0", commands);
     assert_eq!(limits(), [Some(0.7), in_mebibytes(512), Some(1.0)]);
     client.finish();
-    // No limit is no series, and a dead daemon limits nobody.
+    // A dead daemon limits nobody, and no limit is no series.
+    sim.kill_daemon("0");
+    assert_eq!(limits(), [None; 3]);
     let sim = Sim::whole("");
     let text = metrics(&sim, &[]);
     has(&text, &ratio, 1.0);
     assert_eq!(value(&text, &memory), None);
-    sim.kill_daemon("0");
-    assert_eq!(value(&metrics(&sim, &[]), &ratio), None);
+}
+
+/// A daemon that somebody else talks to does not say who waits for it, either.
+#[test]
+fn the_clients_of_a_busy_daemon_are_unknown() {
+    let sim = Sim::whole("");
+    let _session = sim.session("0");
+    let _client = sim.client("0");
+    let text = metrics(&sim, &[]);
+    assert_eq!(state(&text, "0"), "busy");
+    for name in ["clients", "clients_waiting", "clients_over_memory_limit"] {
+        let series = format!("mig_mps_device_{name}{{device=\"0\"}}");
+        assert_eq!(value(&text, &series), None, "{text}");
+    }
+}
+
+/// A change that exchanges two names is half done. Prometheus takes nothing from a file that has a series twice.
+#[test]
+fn two_devices_of_one_name_have_different_series() {
+    let sim = Sim::small();
+    let uuid = sim.uuid("0.2");
+    sim.edit("by-name/0.2/device.json", |record| {
+        record["name"] = "0.0".into();
+    });
+    let text = metrics(&sim, &[]);
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let series: Vec<&str> = lines.map(|line| line.rsplit_once(' ').unwrap().0).collect();
+    let different: BTreeSet<&str> = series.iter().copied().collect();
+    assert_eq!(series.len(), different.len(), "{text}");
+    assert_eq!(
+        (state(&text, "0.0"), state(&text, &uuid)),
+        ("ready".into(), "ready".into())
+    );
 }
 
 #[test]

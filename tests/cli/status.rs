@@ -83,6 +83,16 @@ devices = [ { profile = "1g", count = 3 } ]
     );
 }
 
+/// Programs find the daemon by its socket, and run outside MPS without it. Its process, its lock and its log are as before.
+#[test]
+fn a_daemon_without_its_socket_is_not_ready() {
+    let sim = Sim::small();
+    std::fs::remove_file(sim.pipe("0.2") + "/control").unwrap();
+    assert_eq!(sim.device("0.0")["state"], "ready");
+    let device = sim.device("0.2");
+    assert_eq!(device["state"], "no answer", "{device:#}");
+}
+
 #[test]
 fn a_daemon_that_somebody_else_talks_to_is_busy_and_not_dead() {
     let sim = Sim::small();

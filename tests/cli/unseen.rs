@@ -35,6 +35,22 @@ fn a_device_is_hidden_and_its_daemon_is_not_unmanaged() {
 }
 
 #[test]
+fn metrics_have_no_series_of_what_cannot_be_seen() {
+    needs_root!();
+    let sim = closed();
+    let text = by_nobody(&sim, &["metrics"]).ended(0).stdout;
+    assert_contains(&text, "\nmig_mps_driver_answers 1\n");
+    for hidden in [
+        "change_in_progress",
+        "change_interrupted",
+        "unmanaged_daemons",
+        "problems{id=\"daemon-dead\"}",
+    ] {
+        assert!(!text.contains(&format!("\nmig_mps_{hidden} ")), "{text}");
+    }
+}
+
+#[test]
 fn the_doctor_does_not_know_of_daemons_that_cannot_be_seen() {
     needs_root!();
     let sim = closed();

@@ -7,7 +7,8 @@ use std::process::Command;
 use insta::assert_snapshot;
 
 use testkit::{
-    NOBODY, Ran, SMALL, Sim, WHOLE, assert_contains, in_state, kill, needs_root, plain, whole,
+    NOBODY, Ran, SMALL, Sim, WHOLE, assert_contains, in_state, kill, needs_root, plain, shell,
+    whole,
 };
 
 #[test]
@@ -134,6 +135,25 @@ fn beside_roots(sim: &Sim, args: &[&str]) -> Ran {
         shell.envs(value.map(|value| (name, value)));
     }
     Ran::of(&mut shell)
+}
+
+/// A user's directory has a record of a device that root serves: programs go to root's daemon.
+#[test]
+fn a_device_in_two_run_directories_is_that_of_the_system() {
+    needs_root!();
+    let sim = Sim::whole("");
+    let runtime = sim.node.run_dir().with_file_name("nobody");
+    let _makes_it = sim.by_nobody(&[]);
+    let [from, to] = [sim.node.run_dir(), &runtime].map(|path| path.display().to_string());
+    shell(format!(
+        "cp -r {from} {to}/mig-mps; chown -R {NOBODY}:{NOBODY} {to}"
+    ))
+    .ended(0);
+    let status = beside_roots(&sim, &["status", "--json"]).json();
+    assert_eq!(status["devices"].as_array().unwrap().len(), 1, "{status:#}");
+    assert_contains(&status["hidden"].to_string(), "also has a device");
+    let env = beside_roots(&sim, &["env", "0"]).ended(0).stdout;
+    assert_contains(&env, "=/run/mig-mps/by-name/0/pipe\n");
 }
 
 #[test]

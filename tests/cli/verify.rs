@@ -1,6 +1,9 @@
 //! `verify`: devices are checked by becoming their client.
 
-use testkit::{NOBODY, Ran, SMALL, Sim, needs_root, shell};
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use testkit::{NOBODY, Ran, SMALL, Sim, assert_contains, needs_root, shell, whole};
 
 fn verified(sim: &Sim) -> Ran {
     sim.run(&["verify"])
@@ -51,6 +54,21 @@ fn what_is_wrong_is_said_for_each_device() {
         device["error"]["what"],
         "1 accepts no programs: its daemon has died"
     );
+}
+
+/// Two links were exchanged by hand. A program that sees its device as number 0 would be a client of another daemon.
+#[test]
+fn a_daemon_of_another_device_is_not_taken_for_that_of_this_one() {
+    let sim = Sim::served("h200", 2, &whole("visible = \"index\""));
+    let link = sim.node.run_dir().join("by-name/1");
+    fs::remove_file(&link).unwrap();
+    symlink(sim.node.run_dir().join(sim.uuid("0")), &link).unwrap();
+    let ran = verified(&sim).ended(1);
+    let shown = sim.uuid("0").replacen("GPU-", "", 1);
+    let why = format!("1: CUDA shows another device: {shown}\n");
+    assert_contains(&ran.stderr, &why);
+    let refused = sim.run(&["run", "1", "--", "true"]).ended(125);
+    assert_contains(&refused.stderr, &why);
 }
 
 /// A client of another user makes a user's daemon end its server, and replaces an idle server of root's daemon.

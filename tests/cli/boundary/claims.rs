@@ -78,6 +78,22 @@ fn a_process_that_calls_itself_our_daemon_is_shown() {
     assert!(said.contains("UNMANAGED") && said.contains(&pid), "{said}");
 }
 
+/// Nor does it become the daemon of a device whose record names none.
+#[test]
+fn a_process_that_claims_a_device_without_a_daemon_is_not_ended() {
+    needs_root!();
+    let sim = Sim::whole("");
+    let claimed = fs::canonicalize(sim.pipe_link("0")).unwrap();
+    sim.kill_daemon("0");
+    sim.edit("by-name/0/device.json", |record| {
+        record["daemon"] = Value::Null;
+    });
+    let forged = forged(&sim, "nvidia-cuda-mps-control", &claimed);
+    assert_eq!(sim.device("0")["state"], "dead");
+    sim.run(&["down", "--force", "--yes"]).ended(0);
+    assert!(is_alive(forged.0.id()));
+}
+
 /// A process is sent a signal only if it is the server's user's.
 #[test]
 fn kill_signals_nobody_elses_process() {
