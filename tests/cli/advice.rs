@@ -8,7 +8,7 @@ use testkit::{
     App, NOBODY, ONE_EACH, Ran, SMALL, Sim, WHOLE, assert_contains, needs_root, without_gpu,
 };
 
-use super::uuids::nvidia_smi;
+use crate::cli::devices::uuids::nvidia_smi;
 
 /// The built-in profiles.
 fn built_in(sim: &Sim) -> Vec<String> {

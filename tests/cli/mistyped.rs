@@ -4,7 +4,7 @@ use insta::assert_snapshot;
 
 use testkit::{SMALL, Sim, WHOLE, assert_contains, without_gpu};
 
-use crate::cli::sight::{beside, unmanaged_daemon};
+use crate::cli::status::foreign_programs::{beside, unmanaged_daemon};
 
 /// The text on standard error.
 fn said(sim: &Sim, line: &str) -> String {

@@ -4,7 +4,7 @@ use testkit::App;
 
 use super::kubelet::Kubelet;
 use super::{Plugin, SHARED, SHARES, SMALL};
-use crate::cli::containers::Engine;
+use crate::cli::run::containers::Engine;
 use mig_mps::internals::kubernetes::v1beta1::ContainerAllocateResponse;
 
 const UID: &str = "6dbbf17e-94e1-4b10-8555-9bfe510c25d5";

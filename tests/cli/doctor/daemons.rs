@@ -9,8 +9,8 @@ use testkit::{
 };
 
 use super::{Report, doctor, healthy};
-use crate::cli::hung::accepts_nobody;
-use crate::cli::sight::{beside, unmanaged_daemon};
+use crate::cli::faults::hung::accepts_nobody;
+use crate::cli::status::foreign_programs::{beside, unmanaged_daemon};
 
 /// Asserts that `status` reports the same id for the device.
 #[track_caller]

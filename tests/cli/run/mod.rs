@@ -1,5 +1,14 @@
 //! Programs meet devices: `run` and `env`.
 
+pub(crate) mod containers;
+mod copies;
+mod environment;
+mod ignored_signals;
+mod private;
+mod ranks;
+mod require_mps;
+mod visible;
+
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::Command;
 

@@ -5,7 +5,7 @@ use std::process::Command;
 use insta::assert_snapshot;
 use serde_json::json;
 
-use crate::cli::sight::{beside, unmanaged_daemon};
+use crate::cli::status::foreign_programs::{beside, unmanaged_daemon};
 use testkit::{Ran, Sim, WHOLE, assert_contains, is_alive, shell, user, wait_until};
 
 #[test]

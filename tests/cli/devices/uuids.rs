@@ -31,7 +31,7 @@ fn by_order() -> Sim {
 }
 
 /// NVIDIA's program, as another administrator runs it.
-pub(super) fn nvidia_smi(sim: &Sim, arguments: &str) {
+pub(crate) fn nvidia_smi(sim: &Sim, arguments: &str) {
     let mut command: Command = sim.node.program("nvidia-smi");
     Ran::of(command.args(arguments.split(' '))).ended(0);
 }

@@ -10,7 +10,7 @@ use testkit::{
     under, wait_until, whole,
 };
 
-use crate::cli::watch::REFRESH;
+use crate::cli::status::watch::REFRESH;
 
 /// A node whose only device serves, and then hangs.
 fn hung(mps: &str) -> Sim {

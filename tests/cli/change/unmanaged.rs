@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 use testkit::{ONE_EACH, Ran, SMALL, Sim, assert_contains, in_state};
 
-use super::uuids::nvidia_smi;
+use crate::cli::devices::uuids::nvidia_smi;
 
 /// The names and places of the GPU instances of a GPU.
 fn instances(sim: &Sim, gpu: usize) -> Vec<String> {

@@ -10,7 +10,7 @@ use mig_mps::internals::plan::check::{GpuArgument, check_on_gpus};
 use mig_mps::internals::profile::Profile;
 use proptest::prelude::*;
 
-use crate::cli::import::config;
+use crate::cli::profile::import::config;
 
 /// GPU instances with the slices of their compute instances.
 type Geometry = Vec<(String, Vec<u32>)>;

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use serde_json::Value;
 use testkit::{App, Ran, SMALL, Sim, assert_contains, needs_root, without_gpu};
 
-use super::json::{DOCUMENTS, keeps_to};
+use crate::cli::documents::json::{DOCUMENTS, keeps_to};
 
 /// The documents that were checked, with those of errors.
 #[derive(Default)]

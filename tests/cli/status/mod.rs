@@ -1,3 +1,16 @@
+mod clients;
+mod containers_outside;
+mod document;
+pub(crate) mod foreign_programs;
+mod map;
+mod memory_limits;
+mod outside;
+mod unreadable_run_dir;
+mod users;
+pub(crate) mod watch;
+mod widths;
+mod workloads;
+
 use std::fs;
 use std::os::unix::process::CommandExt;
 
@@ -264,7 +277,7 @@ fn help_lists_what_counts_as_a_problem() {
         .ended(0)
         .stdout;
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
-    let file: toml::Table = toml::from_str(include_str!("../../src/node/faults.toml")).unwrap();
+    let file: toml::Table = toml::from_str(include_str!("../../../src/node/faults.toml")).unwrap();
     let faults = file["fault"].as_array().unwrap().iter();
     let ids = |list: &'static str| {
         faults

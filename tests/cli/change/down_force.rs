@@ -133,7 +133,7 @@ fn busy_with_another_session() {
 
 #[test]
 fn logging_without_pause() {
-    let (sim, _waits) = crate::cli::hung::accepts_nobody();
+    let (sim, _waits) = crate::cli::faults::hung::accepts_nobody();
     goes(&sim);
 }
 

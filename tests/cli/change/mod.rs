@@ -1,0 +1,33 @@
+//! Commands that change a node.
+
+mod accounts;
+mod boundary;
+mod compute_mode;
+mod consent;
+mod disable_mig;
+mod down;
+mod down_force;
+mod failures;
+mod held;
+mod history;
+mod interrupted_starts;
+mod keep_going;
+mod kept_pipe;
+mod kill;
+mod late_signals;
+mod limits;
+mod live_settings;
+mod no_daemon;
+mod older_versions;
+mod owners;
+mod places;
+mod progress;
+mod prune;
+mod restart;
+mod run_dir;
+mod serve;
+mod settings;
+mod share;
+mod unmanaged;
+mod unmanaged_daemons;
+mod up;

@@ -1,0 +1,8 @@
+//! Documents: JSON, the README, the manual and its pictures, completion scripts.
+
+mod completions;
+mod json;
+mod json_extremes;
+mod man;
+mod pictures;
+mod readme;
