@@ -1,6 +1,6 @@
 //! GPUs and devices as other programs write them: NVML, CUDA, nvidia-smi, CDI, Kubernetes, Slurm and the kernel.
 
-use super::device_word::is_index;
+use super::device_word::{is_index, one_gpu_each};
 use super::{Device, NoSuchDevice, Node};
 use crate::geometry::ProfileName;
 use crate::profile::PciAddress;
@@ -174,7 +174,10 @@ impl Node {
         let known = found.iter().map(|device| device.name.clone()).collect();
         match (found.as_slice(), &meaning) {
             ([only], _) => Some(Ok(only)),
-            ([], Meaning::Gpu(_)) => Some(Err(self.no_gpu(word))),
+            ([], Meaning::Gpu(mark)) => Some(Err(match self.index_with(*mark) {
+                Some(index) => self.no_device_on(index),
+                None => self.no_gpu(word, true),
+            })),
             ([], _) => None,
             (_, Meaning::Profile(_)) => Some(Err(NoSuchDevice::Ambiguous { wanted, known })),
             ([first, ..], _) => Some(Err(NoSuchDevice::OfOneGpu {
@@ -244,13 +247,38 @@ impl Node {
             .map(GpuMark::Index)
             .or_else(|| gpu_mark(bare(word)));
         let index = mark.and_then(|mark| self.index_with(mark));
-        index.ok_or_else(|| self.no_gpu(word))
+        index.ok_or_else(|| self.no_gpu(word, mark.is_some()))
     }
 
-    fn no_gpu(&self, word: &str) -> NoSuchDevice {
-        NoSuchDevice::NoGpu {
-            wanted: word.to_owned(),
-            gpus: self.gpus.iter().map(|gpu| gpu.index).collect(),
+    /// Returns the error for a GPU's mark that no GPU has, or for a word that is no such mark.
+    fn no_gpu(&self, word: &str, is_mark: bool) -> NoSuchDevice {
+        let mut lost = self.lost_gpus();
+        if self.has_no_driver() {
+            // Records have no PCI addresses and no device files.
+            let what = if is_mark {
+                format!("only the driver can tell which GPU \"{word}\" is")
+            } else {
+                format!("no GPU is called \"{word}\"")
+            };
+            let hint = if word.contains(',') {
+                one_gpu_each(word)
+            } else if self.driver_error().is_some() {
+                "mig-mps doctor finds out why the driver does not answer".to_owned()
+            } else if self.devices.is_empty() {
+                "no device has a daemon: mig-mps up PROFILE starts daemons".to_owned()
+            } else {
+                "name the device as mig-mps status lists it".to_owned()
+            };
+            NoSuchDevice::NotServed { what, hint }
+        } else if let Some((_, why)) = lost.next().filter(|_| is_mark) {
+            NoSuchDevice::Lost(format!(
+                "no GPU that can be read is called \"{word}\"; {why}"
+            ))
+        } else {
+            NoSuchDevice::NoGpu {
+                wanted: word.to_owned(),
+                gpus: self.gpus.iter().map(|gpu| gpu.index).collect(),
+            }
         }
     }
 }

@@ -140,7 +140,7 @@ pub enum NoSuchDevice {
         gpus: Vec<u32>,
     },
     /// There is no GPU with this index, UUID, PCI address or device file.
-    #[error("{}", no_gpu_called(wanted, gpus))]
+    #[error("no GPU is called \"{wanted}\"")]
     NoGpu {
         wanted: String,
         /// The indices of all GPUs.
@@ -203,15 +203,7 @@ impl Failure for NoSuchDevice {
             Self::OfGpu { index, gpus } if gpus.contains(index) => {
                 "mig-mps status shows the devices".to_owned()
             }
-            Self::NoGpu { wanted, .. } if wanted.contains(',') => {
-                format!(
-                    "--gpu can be given several times: --gpu {}",
-                    wanted.replace(',', " --gpu ")
-                )
-            }
-            Self::NoGpu { gpus, .. } if gpus.is_empty() => {
-                "name the device as mig-mps status lists it".to_owned()
-            }
+            Self::NoGpu { wanted, .. } if wanted.contains(',') => one_gpu_each(wanted),
             Self::OfGpu { gpus, .. } | Self::NoGpu { gpus, .. } => match gpus.as_slice() {
                 [] => "mig-mps doctor finds out why there is no GPU".to_owned(),
                 [only] => format!("the only GPU is {only}"),
@@ -289,12 +281,12 @@ pub(super) fn devices(wanted: &str, known: &[String], kind: &str) -> String {
     near.unwrap_or_default() + &all
 }
 
-/// Records have no PCI addresses and no device files.
-fn no_gpu_called(wanted: &str, gpus: &[u32]) -> String {
-    if gpus.is_empty() {
-        return format!("only the driver can tell which GPU \"{wanted}\" is");
-    }
-    format!("no GPU is called \"{wanted}\"")
+/// Returns the hint about `--gpu 0,1`.
+pub(super) fn one_gpu_each(words: &str) -> String {
+    format!(
+        "--gpu can be given several times: --gpu {}",
+        words.replace(',', " --gpu ")
+    )
 }
 
 fn no_device_on(index: u32, gpus: &[u32]) -> String {

@@ -365,11 +365,16 @@ impl Node {
             .iter()
             .filter(|device| device.gpu == Some(index));
         let names: Vec<String> = on_it.map(|device| device.name.clone()).collect();
-        if !names.is_empty() {
-            return Ok(names);
+        if names.is_empty() {
+            return Err(self.no_device_on(index));
         }
+        Ok(names)
+    }
+
+    /// Returns the error for a GPU without a device.
+    pub(super) fn no_device_on(&self, index: u32) -> NoSuchDevice {
         if let Some(why) = self.lost_of(&index.to_string()) {
-            return Err(NoSuchDevice::Lost(why.to_owned()));
+            return NoSuchDevice::Lost(why.to_owned());
         }
         if self.has_no_driver() {
             let gpus: BTreeSet<u32> = self
@@ -380,12 +385,12 @@ impl Node {
             let gpus: Vec<u32> = gpus.into_iter().collect();
             let served = (!gpus.is_empty()).then(|| format!("GPU {} has daemons", ranges(&gpus)));
             let what = format!("a device of GPU {index}");
-            return Err(NoSuchDevice::not_served(&what, served, self.unread()));
+            return NoSuchDevice::not_served(&what, served, self.unread());
         }
-        Err(NoSuchDevice::OfGpu {
+        NoSuchDevice::OfGpu {
             index,
             gpus: self.gpus.iter().map(|gpu| gpu.index).collect(),
-        })
+        }
     }
 
     /// Describes everything that could not be seen.

@@ -388,6 +388,22 @@ fn check_finds_each_difference() {
         &differs.stderr,
         "at a reboot: mig-mps slurm gres prints the lines",
     );
+    // Lines that Slurm does not read as they are meant.
+    write(&sim, "gres.conf", &conf);
+    let line = fs::read_to_string(sim.node.dir().join("slurm.conf")).unwrap();
+    write(
+        &sim,
+        "slurm.conf",
+        &format!("{line}\nGresTypes=nic,gpu,shard\n"),
+    );
+    let differs = check(&[]).ended(3);
+    assert_snapshot!(differs.stdout, @"MultipleFiles in gres.conf, and shard in GresTypes: Slurm 22.05 counts each file as a GPU; mig-mps slurm gres --one-file prints other lines");
+    write(
+        &sim,
+        "slurm.conf",
+        &format!("GresTypes=gpu,shard\nGresTypes=gpu\n{line}"),
+    );
+    check(&[]).ended(0);
     // Where the node has another name, nothing else is said.
     let differs = check(&["--node", "n9"]).ended(3);
     assert_snapshot!(differs.stdout, @"slurm.conf has no line of n9 with Gres=: --node names the node as Slurm does");

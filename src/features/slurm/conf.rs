@@ -26,6 +26,7 @@ pub struct Gres {
 pub struct GresConf {
     /// The GPUs with device files, in Slurm's order. Slurm gives no job a GPU without a file.
     pub gpus: Vec<Gres>,
+    /// The lines of shards. Slurm uses them only on nodes with shards in slurm.conf.
     pub shards: Vec<Gres>,
     /// True if Slurm is to detect GPUs itself.
     pub detects: bool,
@@ -309,6 +310,12 @@ impl SlurmFiles {
             (None, Some(error)) => Err(error),
             (gres, _) => Ok(gres),
         }
+    }
+
+    /// True if the cluster has shards.
+    pub(super) fn has_shards(&self) -> Result<bool> {
+        let conf = ConfFile::read(&self.slurm_conf)?;
+        Ok(conf.gres_types().any(|kind| kind == "shard"))
     }
 
     /// Returns the lines of slurm.conf with the files that it includes; none if there is no slurm.conf yet.

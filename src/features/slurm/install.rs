@@ -231,10 +231,10 @@ fn missing(conf: &ConfFile, directory: &Path, has_shards: bool) -> String {
     lines
 }
 
-/// Returns the line of the types of resources, if one is missing. Slurm reads the last one.
+/// Returns the line of the types of resources, if one is missing.
 fn gres_types(conf: &ConfFile, has_shards: bool) -> String {
     let before = conf.values("grestypes").last().copied();
-    let mut types: Vec<&str> = before.iter().flat_map(|list| list.split(',')).collect();
+    let mut types: Vec<&str> = conf.gres_types().collect();
     let count = types.len();
     for wanted in ["gpu", "shard"] {
         if (wanted == "gpu" || has_shards) && !types.contains(&wanted) {

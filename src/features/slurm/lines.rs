@@ -127,6 +127,12 @@ impl ConfFile {
             .map_or_else(String::new, |name| name.to_ascii_lowercase())
     }
 
+    /// Returns the types of `GresTypes`, of which Slurm reads the last line.
+    pub(super) fn gres_types(&self) -> impl Iterator<Item = &str> {
+        let last = self.values("grestypes").into_iter().last();
+        last.into_iter().flat_map(|list| list.split(','))
+    }
+
     /// Returns the values of a key that begins its line, in lower case here.
     pub(super) fn values(&self, key: &str) -> Vec<&str> {
         let firsts = self.lines.iter().filter_map(Line::first);

@@ -342,13 +342,18 @@ fn check(
     if conf.detects {
         note("gres.conf has AutoDetect: only the devices that it lists are compared.");
     }
-    let differences = match files.node_gres(name)? {
+    let mut differences = match files.node_gres(name)? {
         Some(gres) => differences(&conf, &gres, devices, count_shards(devices, args.shard)),
         // Then the node may have another name there, and all the rest follows from that.
         None => vec![format!(
             "slurm.conf has no line of {name} with Gres=: --node names the node as Slurm does"
         )],
     };
+    if conf.gpus.iter().any(|gpu| gpu.files.len() > 1) && files.has_shards()? {
+        let why = "MultipleFiles in gres.conf, and shard in GresTypes: Slurm 22.05 counts each file as a GPU; mig-mps slurm \
+                   gres --one-file prints other lines";
+        differences.push(why.to_owned());
+    }
     for difference in &differences {
         print(&format!("{difference}\n"))?;
     }
