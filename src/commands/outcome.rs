@@ -90,21 +90,17 @@ impl Outcome {
         let failures = self.failed.iter().flat_map(ApplyError::missing);
         let has_failed = failures.into_iter().any(|one| one.gpu == Some(gpu.index));
         let has_changed = self.plan.gpus.iter().any(|plan| plan.uuid == gpu.uuid);
-        let is_as_wanted = |served: &Served| {
-            let name = &served.record.name;
-            let mut starts = self.plan.starts();
-            let start = starts.find(|start| start.name == *name);
-            left_out
-                .iter()
-                .all(|missing| missing.device.as_ref() != Some(name))
-                && start.is_none_or(|start| start.settings == served.record.settings)
+        let is_left_out = |name: &String| {
+            let mut devices = left_out.iter().map(|missing| missing.device.as_ref());
+            devices.any(|device| device == Some(name))
         };
-        let mut own = self.node.served().filter(|served| {
+        let has_device = self.node.served().any(|served| {
             served.record.key.gpu == gpu.uuid
                 && served.run_dir.path() == run_dir
                 && served.is_alive()
+                && !is_left_out(&served.record.name)
         });
-        has_changed && !has_failed || own.any(is_as_wanted)
+        has_changed && !has_failed || has_device
     }
 
     /// Returns its plan without the daemons that did not start.

@@ -271,6 +271,34 @@ fn a_unit_with_other_programs_is_named_and_not_stopped() {
     assert_contains(&sim.run(&["status"]).stdout, "echo quit | ");
 }
 
+/// A service that starts its daemon through a shell, which waits for it, runs nothing else.
+#[test]
+fn the_shell_of_a_unit_is_no_other_program() {
+    let sim = Sim::with("a100-80gb", 1);
+    let (mut start, pipe) = start_of_theirs(&sim);
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", "\"$0\" -f; exit 1"])
+        .arg(start.get_program());
+    shell.env_clear().envs(
+        start
+            .get_envs()
+            .filter_map(|(name, value)| Some((name, value?))),
+    );
+    start = shell;
+    let shell = testkit::Running(start.spawn().unwrap());
+    let file = pipe.join("nvidia-cuda-mps-control.pid");
+    testkit::wait_until("the daemon runs", || file.exists());
+    let daemon: u32 = fs::read_to_string(file).unwrap().trim().parse().unwrap();
+    for pid in [shell.0.id(), daemon] {
+        let group = "/system.slice/mps.service";
+        sim.node.node().show_in_cgroup(pid, group).unwrap();
+    }
+    let said = sim.run(&["status"]).stdout;
+    assert_contains(&said, "systemctl disable --now mps.service");
+    assert!(!said.contains("other programs"), "{said}");
+}
+
 /// Its path means another directory there, or another daemon's here.
 #[test]
 fn nobody_is_sent_to_a_socket_of_another_mount_namespace() {
@@ -504,6 +532,33 @@ fn after_down_of_a_device_every_word_leads_back() {
     fs::write(&file, text).unwrap();
     sim.run(&["up", file.to_str().unwrap(), "--yes"]).ended(0);
     sim.run(&["restart", "class", "--yes"]).ended(0);
+}
+
+#[test]
+fn a_user_is_sent_back_by_sudo() {
+    needs_root!();
+    let sim = Sim::served("a100-80gb", 1, CLASS);
+    sim.run(&["down", "class"]).ended(0);
+    let said = Ran::of(&mut sim.by_nobody(&["run", "class", "--", "true"])).ended(125);
+    assert_contains(
+        &said.stderr,
+        "no daemon serves it now: sudo mig-mps up starts one",
+    );
+}
+
+#[test]
+fn nothing_is_said_of_a_device_whose_record_may_be_unreadable() {
+    let sim = Sim::served("a100-80gb", 1, CLASS);
+    let record = sim
+        .node
+        .run_dir()
+        .join(sim.uuid("half"))
+        .join("device.json");
+    sim.run(&["down", "class"]).ended(0);
+    let said = || sim.run(&["restart", "class"]).stderr;
+    assert_contains(&said(), "no daemon serves it now");
+    fs::write(&record, "{").unwrap();
+    assert!(!said().contains("no daemon serves it now"), "{}", said());
 }
 
 #[test]

@@ -199,6 +199,10 @@ fn a_device_for_a_group_needs_a_cdi_file() {
         refused.message(),
         "device 0 serves a group, which only a CDI file lets a container join: set cdi = true in the profile"
     );
+    // A file that names the device only in a path does not define it.
+    let other = "{\"kind\": \"mig-mps/device\", \"devices\": [], \"path\": \"/log/UUID\"}\n";
+    sim.prepare("etc/cdi/other.json", &other.replace("UUID", &sim.uuid("0")));
+    assert!(kubelet.allocate("mig-mps.io/gpu", &["0::0"]).is_err());
     sim.up(&format!("cdi = true\n{of_group}"), &[]).ended(0);
     let answer = kubelet.allocate("mig-mps.io/gpu", &["0::0"]).unwrap();
     let device = format!("mig-mps/device={}", sim.uuid("0"));

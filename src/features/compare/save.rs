@@ -130,3 +130,37 @@ fn refuse_unseen(rows: &[&Compared]) -> Result<()> {
     Err(failed(what)
         .hint("measure a program that runs for longer and uses the GPU, with a longer --seconds"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::features::compare::report::Way;
+
+    #[test]
+    fn figures_that_cannot_be_read_again_are_not_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("figures");
+        let mut save = Save {
+            file: append_privately(&path).unwrap(),
+            path: path.clone(),
+            program: "trainer".to_owned(),
+            gpu: "NVIDIA H100 80GB HBM3".to_owned(),
+            device: MeasuredDevice::Whole,
+            threads: Percentage::FULL,
+        };
+        let with = |throughput: f64| Compared {
+            copies: 2,
+            with_mps: Way {
+                throughput: vec![throughput],
+                ..Way::default()
+            },
+            ..Compared::default()
+        };
+        let [good, bad] = [with(21.5), with(f64::INFINITY)];
+        assert!(save.write(&[&good, &bad], true).is_err());
+        assert_eq!(std::fs::read(&path).unwrap(), b"");
+        save.write(&[&good], true).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(WantedPrograms::parse(&path, text).is_ok());
+    }
+}
