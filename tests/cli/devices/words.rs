@@ -273,7 +273,7 @@ fn words_of_other_programs_mean_devices_where_they_mean_one() {
     );
     assert_eq!(
         said("GPU 7"),
-        "error: no GPU is called \"GPU 7\"\nhint: the GPUs are 0-1\n"
+        "error: there is no GPU 7\nhint: the GPUs are 0-1\n"
     );
     for word in ["1", &second, "GPU 1", "nvidia.com/gpu=1"] {
         assert_eq!(

@@ -132,6 +132,27 @@ fn every_path_that_developers_are_told_exists() {
     assert!(paths > 40, "{paths}");
 }
 
+/// Scenes name the tests in Rust that have what a scene cannot show.
+#[test]
+fn every_test_that_a_scene_names_exists() {
+    let path = regex::Regex::new(r"tests/[\w/]+\.rs").unwrap();
+    let scenes = root().join("tests/scenes");
+    let mut files = vec![scenes.join("unprovoked.txt")];
+    for folder in ["commands", "documents", "messages"] {
+        let entries = fs::read_dir(scenes.join(folder)).unwrap();
+        files.extend(entries.map(|entry| entry.unwrap().path()));
+    }
+    let texts: String = files
+        .iter()
+        .map(|file| fs::read_to_string(file).unwrap())
+        .collect();
+    let named: BTreeSet<&str> = path.find_iter(&texts).map(|found| found.as_str()).collect();
+    assert!(named.len() > 15, "{named:?}");
+    for path in named {
+        assert!(root().join(path).exists(), "{path}");
+    }
+}
+
 /// The headings of a document, as links name them.
 fn headings(text: &str) -> BTreeSet<String> {
     let lines = text.lines().filter(|line| line.starts_with('#'));
