@@ -84,6 +84,17 @@ static FAULTS: LazyLock<Vec<Fault>> = LazyLock::new(|| {
     faults
 });
 
+/// Returns the number of an error in a sentence that a program printed, such as `connection failed (error 805)`.
+fn number_in(sentence: &str) -> Option<&str> {
+    let words = sentence.split(|c: char| !c.is_ascii_alphanumeric());
+    let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+    let is_number = |word: &str| word.chars().all(|c| c.is_ascii_digit());
+    words.windows(2).find_map(|pair| {
+        let [before, number] = pair else { return None };
+        (before.eq_ignore_ascii_case("error") && is_number(number)).then_some(*number)
+    })
+}
+
 impl Fault {
     /// Returns every fault, by subject.
     pub fn all() -> &'static [Self] {
@@ -111,6 +122,7 @@ impl Fault {
             || code.is_some_and(|code| plain(word) == code.0.to_string())
             || code.is_some() && plain(&self.id) == plain(word)
             || said.any(|said| word.to_lowercase().contains(&said.to_lowercase()))
+            || number_in(word).is_some_and(|number| self.is_called(number))
     }
 
     /// Returns the code of an error of NVML, whose id is `nvml-19`.

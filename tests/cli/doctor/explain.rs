@@ -31,6 +31,30 @@ fn ids_and_errors_are_explained_without_a_node() {
     let one_after_the_other = format!("{}\n{}", explained("device-hung"), explained("805"));
     assert_eq!(both.stdout, one_after_the_other);
     assert_eq!(explained("hang"), explained("device-hung"));
+    // What a program prints is enough.
+    for (printed, id) in [
+        ("torch.OutOfMemoryError: CUDA out of memory.", "2"),
+        ("CUDA error: invalid device ordinal", "101"),
+        ("RuntimeError: No CUDA GPUs are available", "100"),
+        ("CUDA error: the MPS client has been terminated", "810"),
+        (
+            "CUDA error: an illegal memory access was encountered",
+            "700",
+        ),
+        ("mps: connection failed (error 805)", "805"),
+        ("CUDA error 46: device busy", "46"),
+        ("error 19", "nvml-19"),
+    ] {
+        let explained = explained(printed);
+        let heads: Vec<&str> = explained
+            .lines()
+            .filter(|line| !line.starts_with(' '))
+            .collect();
+        assert_eq!(heads, [id], "{printed}");
+    }
+    for unknown in ["error 77", "805 files", "line 2: an error"] {
+        without_gpu(&["explain", unknown], "").ended(2);
+    }
     // As it was called before 0.3.
     let before = without_gpu(&["doctor", "--explain", "805"], "").ended(0);
     assert_eq!(before.stdout, explained("805"));
