@@ -28,6 +28,9 @@ pub struct Advice {
     pub largest_free_block: u32,
     /// True if nothing better exists: fewer GPUs, then fewer slices, then a larger free block.
     pub is_proven: bool,
+    /// The effort of the search.
+    #[serde(skip)]
+    pub effort: u32,
     /// No layout has fewer GPUs.
     pub least_gpus: u32,
     /// No layout with as many GPUs has fewer slices.
@@ -132,6 +135,7 @@ impl Advice {
             slices: solution.slices,
             largest_free_block: solution.free,
             is_proven: solution.is_proven,
+            effort: request.effort,
             least_gpus: solution.least_gpus,
             least_slices: solution.least_slices,
             undivided_gpus: request.undivided(),

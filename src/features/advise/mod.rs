@@ -27,7 +27,7 @@ use crate::render::note;
 
 pub use advice::Advice;
 use advice::AdvisedGpus;
-use request::{ANY_NUMBER, AdviceRequest};
+use request::{ANY_NUMBER, AdviceRequest, MOST_EFFORT};
 use solver::Solution;
 
 /// Find the smallest hardware that runs programs, by figures measured with compare
@@ -50,7 +50,7 @@ pub struct AdviseArgs {
     #[arg(long)]
     interpolate: bool,
     /// Search up to N times as long for an answer that is proven to be the best
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_EFFORT)))]
     effort: u32,
     /// Write the profile to FILE, and replace it if it exists
     #[arg(short, long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]

@@ -12,6 +12,7 @@ use crate::render::json::Report;
 use crate::render::table::{Column, NONE, Table};
 
 use super::advice::{Advice, AdvisedDevice, AdvisedGpus, AdvisedProgram};
+use super::request::longer;
 use super::solver::PARTS;
 
 impl Report for Advice {
@@ -91,8 +92,10 @@ impl Advice {
                     .to_owned(),
             ),
         }
-        if !self.is_proven {
-            remarks.push("A longer search may prove it or find better: --effort 10.".to_owned());
+        if let Some(effort) = longer(self.effort).filter(|_| !self.is_proven) {
+            remarks.push(format!(
+                "A longer search may prove it or find better: --effort {effort}."
+            ));
         }
         for device in self.devices().filter(|device| device.programs.len() > 1) {
             remarks.extend(device.remarks());

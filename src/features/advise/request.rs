@@ -19,6 +19,9 @@ use super::solver::{
 /// The number of GPUs where as many may be had as are needed.
 pub const ANY_NUMBER: u32 = 1024;
 
+/// The largest effort of a search.
+pub const MOST_EFFORT: u32 = 1000;
+
 /// The reason why there is no advice.
 #[derive(Debug, Error)]
 pub enum NoAdvice {
@@ -35,14 +38,17 @@ pub enum NoAdvice {
     },
     /// A limit was reached.
     #[error("no layout was found, and it is not proven that there is none")]
-    NotFound,
+    NotFound {
+        /// The effort of the search.
+        effort: u32,
+    },
 }
 
 impl Failure for NoAdvice {
     fn status(&self) -> ExitStatus {
         match self {
             Self::Unusable(_) | Self::TooMany | Self::TooFew { .. } => ExitStatus::Infeasible,
-            Self::NotFound => ExitStatus::Failed,
+            Self::NotFound { .. } => ExitStatus::Failed,
         }
     }
 
@@ -59,13 +65,22 @@ impl Failure for NoAdvice {
                 ))
             }
             Self::TooMany => Some("check the units of rates".to_owned()),
-            Self::NotFound => Some(
-                "search longer with --effort 10, check the units of rates, or remove the figures of devices that you do \
-                 not want to use"
-                    .to_owned(),
-            ),
+            Self::NotFound { effort } => {
+                let longer = longer(*effort).map_or_else(String::new, |effort| {
+                    format!("search longer (mig-mps advise --effort {effort}), ")
+                });
+                Some(format!(
+                    "{longer}check the units of rates, or remove the figures of devices that you do not want to use"
+                ))
+            }
         }
     }
+}
+
+/// Returns the effort of a longer search, ten times as long if that is allowed; `None` after the longest.
+pub fn longer(effort: u32) -> Option<u32> {
+    let longer = effort.saturating_mul(10).min(MOST_EFFORT);
+    (longer > effort).then_some(longer)
 }
 
 /// Programs on the GPUs of a node, and the figures that can be used for each.
@@ -73,7 +88,7 @@ pub struct AdviceRequest<'a> {
     pub node: &'a EmptyNode,
     wanted: &'a [WantedProgram],
     figures: Vec<Vec<Figure>>,
-    effort: u32,
+    pub effort: u32,
     pub problem: Problem,
 }
 
@@ -117,7 +132,9 @@ impl<'a> AdviceRequest<'a> {
                 gpus: self.problem.gpus.iter().sum::<u32>() as usize,
                 needed: fewest_gpus(&self.problem_on(&self.any_number(), self.sizes())),
             }),
-            Found::Unknown => Err(NoAdvice::NotFound),
+            Found::Unknown => Err(NoAdvice::NotFound {
+                effort: self.effort,
+            }),
         }
     }
 

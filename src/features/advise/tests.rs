@@ -462,6 +462,14 @@ fn an_answer_says_how_far_from_proven_it_is() {
             "2 GPUs, 12 slices, perhaps not the best layout: every layout has at least 1 GPU, and on as many GPUs, at least 7 slices",
         ]
     );
+    let mut remarks = |effort| {
+        (advice.is_proven, advice.effort) = (false, effort);
+        advice.text(200)
+    };
+    assert!(remarks(1).contains("find better: --effort 10."));
+    assert!(remarks(10).contains("find better: --effort 100."));
+    assert!(remarks(400).contains("find better: --effort 1000."));
+    assert!(!remarks(1000).contains("--effort"));
 }
 
 /// A figure with a higher rate is no better beside others if it needs more memory.
