@@ -228,7 +228,14 @@ impl Node {
         };
         let what = format!("{gpus}: MIG is on and there is no MIG device");
         let problem = Finding::warn("no-mig-devices", what);
-        Some(problem.with_remedy(format!("`{}` makes MIG devices", self.up_command())))
+        let remedy = match &self.applied {
+            // The applied profile may leave the GPU alone, or want no devices there.
+            Applied::Known { differs, .. } if *differs != Some(true) => {
+                format!("`mig-mps up` with a profile that partitions {gpus} makes MIG devices")
+            }
+            _ => format!("`{}` makes MIG devices", self.up_command()),
+        };
+        Some(problem.with_remedy(remedy))
     }
 }
 

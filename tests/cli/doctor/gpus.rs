@@ -212,6 +212,29 @@ fn a_gpu_in_mig_mode_without_a_device() {
 }
 
 #[test]
+fn a_profile_that_wants_no_devices_is_not_advised_to_make_some() {
+    let none = "[[gpu]]\nselect = { index = [0] }\ndevices = []\n";
+    let sim = Sim::served("a100-80gb", 2, none);
+    assert_eq!(
+        sim.status()["remarks"][0]["what"],
+        "GPU 0: MIG is on and there is no MIG device; `mig-mps up` with a profile that partitions GPU 0 makes MIG devices"
+    );
+    // Another GPU is in no block of the profile.
+    set(&sim, |state| {
+        state.gpus[1].mig.current = true;
+        state.gpus[1].mig.pending = true;
+    });
+    let sim_says = &sim.status()["remarks"][0]["what"];
+    assert!(
+        sim_says
+            .as_str()
+            .unwrap()
+            .ends_with("`mig-mps up` with a profile that partitions GPUs 0, 1 makes MIG devices"),
+        "{sim_says}"
+    );
+}
+
+#[test]
 fn instances_of_another_tool() {
     let sim = healthy();
     let id = sim.foreign_instance(0, 5);
