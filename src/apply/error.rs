@@ -486,6 +486,9 @@ impl Failure for Cause {
             {
                 Some(Holder::release(holders, false).to_owned())
             }
+            Self::InUse { holders, .. } if holders.is_empty() => {
+                Some(Holder::release(holders, true).to_owned())
+            }
             Self::InUse { .. } => Some(
                 "let them end, and run this again: it goes on from here".to_owned(),
             ),

@@ -15,6 +15,8 @@ use crate::state::{Created, Journal, Missing, NodeFile, RunDir, Taken, is_full};
 pub(super) struct OpenJournal {
     run_dir: RunDir,
     journal: Mutex<Journal>,
+    /// The units that could not be stopped.
+    not_stopped: Mutex<Vec<Unit>>,
     /// The run may go on where the disk is full.
     may_lack: bool,
 }
@@ -52,6 +54,7 @@ impl OpenJournal {
         let begun = Self {
             run_dir: run_dir.clone(),
             journal: Mutex::new(journal),
+            not_stopped: Mutex::new(Vec::new()),
             may_lack,
         };
         begun.unless_full(written)?;
@@ -84,6 +87,11 @@ impl OpenJournal {
         self.unless_full(self.run_dir.write_journal(&journal))
     }
 
+    /// Notes that a unit could not be stopped.
+    pub(super) fn not_stopped(&self, unit: Unit) {
+        lock(&self.not_stopped).push(unit);
+    }
+
     /// Starts the stopped units again, and removes the journal. A unit that does not start stays in it for
     /// the next run; with `is_done` false, all of it stays. Returns the units that run again.
     pub(super) fn end(
@@ -101,6 +109,7 @@ impl OpenJournal {
                 .map_err(Cause::from)
                 .and_then(|units| Ok(units.start(unit)?));
             match started {
+                Ok(()) if lock(&self.not_stopped).contains(&unit) => {}
                 Ok(()) => restarted.push(unit),
                 Err(cause) => {
                     journal.units.insert(0, unit);
@@ -176,6 +185,7 @@ pub fn pick_up(
     let journal = OpenJournal {
         run_dir: run_dir.clone(),
         journal: Mutex::new(journal),
+        not_stopped: Mutex::new(Vec::new()),
         may_lack: false,
     };
     let mut failures = Vec::new();

@@ -181,7 +181,8 @@ impl GpuRun<'_> {
         let holding = units.holding(holders)?;
         self.shared.journal.stopping(&holding)?;
         for unit in &holding {
-            units.stop(*unit)?;
+            let stopped = units.stop(*unit);
+            stopped.inspect_err(|_| self.shared.journal.not_stopped(*unit))?;
             let gpu = self.plan.name();
             let progress = self.shared.progress;
             progress.note(&format!("{gpu}: stopped {unit}, which had it open"));

@@ -311,12 +311,15 @@ fn carry_out(
     let restarted = shared
         .journal
         .end(environment, is_done, &mut error.failures);
-    if error.interrupted || !error.failures.is_empty() {
-        return Err(error);
+    if !error.interrupted && error.failures.is_empty() {
+        error.failures.extend(finish(plan, shared));
+        if error.failures.is_empty() {
+            return Ok(restarted);
+        }
     }
-    error.failures.extend(finish(plan, shared));
-    if error.failures.is_empty() {
-        return Ok(restarted);
+    // The last line of a change that succeeded names them.
+    for unit in restarted {
+        shared.progress.note(&format!("{unit} runs again"));
     }
     Err(error)
 }

@@ -137,9 +137,10 @@ pub fn remark_on_nvidias_file<'d>(
     let host = &environment.host;
     if let Some(stale) = CdiFiles::read(host).without(uuids) {
         note(&format!(
-            "{} lacks {} of this node, so containers cannot get them as nvidia.com/gpu. `{}` writes the file again.",
+            "{} lacks {} of this node, so containers cannot get {} as nvidia.com/gpu. `{}` writes the file again.",
             stale.path.display(),
             count(stale.devices, "device"),
+            if stale.devices == 1 { "it" } else { "them" },
             without_needless_sudo(&stale.renewal(host))
         ));
     }

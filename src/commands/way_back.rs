@@ -1,10 +1,12 @@
 //! The way back for a device of the applied profile that was taken down: no record has its name any more.
 
 use super::detail_for;
+use crate::apply::ApplyError;
+use crate::client::NoAccess;
 use crate::error::CommandError;
 use crate::host::Environment;
-use crate::node::observe;
-use crate::plan;
+use crate::node::{NoSuchDevice, observe};
+use crate::plan::{self, Refusal};
 use crate::state::{ProfileHistory, RunDir};
 
 /// Devices that the applied profile has, and that no daemon serves.
@@ -47,8 +49,30 @@ impl WayBack {
     }
 }
 
-/// The commands that are about devices or profiles by name.
-const COMMANDS: [&str; 7] = ["compare", "env", "heal", "plan", "restart", "run", "set"];
+/// The commands that say in their own words that a device has no daemon, or that there is no such profile.
+const COMMANDS: [&str; 9] = [
+    "check", "compare", "env", "heal", "plan", "restart", "run", "set", "up",
+];
+
+/// True if a command failed because no daemon serves a device, or because a word names none.
+fn is_for_lack(error: &CommandError, command: &str) -> bool {
+    let error = &error.error;
+    let unknown = match error.downcast_ref::<Refusal>() {
+        Some(Refusal::Device(unknown)) => Some(unknown),
+        _ => error.downcast_ref::<NoSuchDevice>(),
+    };
+    if let Some(error) = unknown {
+        return matches!(
+            error,
+            NoSuchDevice::Unknown { .. } | NoSuchDevice::NotServed { .. }
+        );
+    }
+    // A device that is busy, or that a change is about to end, has its own hint, and so has a change that failed.
+    let is_passing = error
+        .downcast_ref::<NoAccess>()
+        .is_some_and(NoAccess::is_passing);
+    !is_passing && !error.is::<ApplyError>() && COMMANDS.contains(&command)
+}
 
 /// Adds to the error of a command that names such a device how it comes back. `words` are those of the command line.
 pub fn name_way_back(
@@ -59,8 +83,7 @@ pub fn name_way_back(
     let [command, words @ ..] = words else {
         return error;
     };
-    let is_up = command == "up";
-    if error.is_chosen || !(is_up || COMMANDS.contains(&command.as_str())) || words.is_empty() {
+    if error.is_chosen || words.is_empty() || !is_for_lack(&error, command) {
         return error;
     }
     let Some(way_back) = WayBack::find(environment) else {

@@ -438,6 +438,10 @@ fn services_that_hold_instances_are_stopped_too() {
         .stderr;
     assert_contains(&said, "GPU 0: stopped nvidia-dcgm.service");
     assert!(!said.contains("hint: --stop-holders"), "{said}");
+    assert_contains(&said, "\nnvidia-dcgm.service runs again\n");
+    assert_contains(&said, "no visible process holds it");
+    assert_contains(&said, "hint: stop what has the GPU open");
+    assert!(!said.contains("let them end"), "{said}");
     let (stops, starts) = (
         sim.happened("systemctl stop"),
         sim.happened("systemctl start"),
@@ -461,6 +465,10 @@ fn a_stale_file_of_nvidias_toolkit_is_found_and_renewed() {
     assert_contains(last, "/etc/cdi/nvidia.yaml lacks 2 devices");
     let podman = sim.run(&["env", "0.0", "--format", "podman"]).ended(0);
     assert_contains(&podman.stderr, renew);
+    assert_contains(
+        &podman.stderr,
+        "lacks 1 device of this node, so containers cannot get it as",
+    );
     assert!(!sim.run(&["env", "0.0"]).stderr.contains("nvidia-ctk"));
     let doctor = sim.run(&["doctor"]).stdout;
     assert_contains(&doctor, "/etc/cdi/nvidia.yaml lacks 2 devices [cdi-stale]");
@@ -510,6 +518,13 @@ fn after_down_of_a_device_every_word_leads_back() {
         &["run", "class", "--", "true"],
         &["env", "class"],
         &["set", "class", "max-clients=2"],
+        &["status", "class"],
+        &["list", "class"],
+        &["doctor", "class"],
+        &["verify", "class"],
+        &["kill", "class", "1"],
+        &["down", "class"],
+        &["check", "class"],
     ] {
         let ran = sim.run(words);
         assert_ne!(ran.status, 0, "{words:?}");
@@ -600,6 +615,12 @@ fn removed_logs_are_a_finding() {
     assert_contains(&said, "$ mig-mps restart 0.0");
     sim.run(&["restart", "0.0", "--yes"]).ended(0);
     assert!(!sim.run(&["doctor"]).stdout.contains("logs-gone"));
+    // Without the files alone, `logs` does not wait for lines that never come.
+    let logs = sim.node.log_dir().join(sim.uuid("0.2"));
+    fs::remove_file(logs.join("control.log")).unwrap();
+    fs::remove_file(logs.join("server.log")).unwrap();
+    let said = sim.run(&["logs", "0.2"]).ended(0).stderr;
+    assert_contains(&said, "has no control.log: `mig-mps doctor` tells whether");
 }
 
 #[test]

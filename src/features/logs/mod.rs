@@ -298,7 +298,13 @@ impl LogOutput<'_> {
             .iter()
             .all(|tail| tail.lines.is_empty() && tail.cut.is_none());
         if is_empty && lines != Some(0) {
-            note(&format!("{} has no lines yet.", dir.path().display()));
+            let path = dir.path();
+            let lack = if path.join(LogFile::Control.name()).exists() {
+                "has no lines yet."
+            } else {
+                "has no control.log: `mig-mps doctor` tells whether a running daemon has lost its logs [logs-gone]."
+            };
+            note(&format!("{} {lack}", path.display()));
         }
         let mut new = self.shown(merged(tails, file_lines));
         let skipped = lines.map_or(0, |lines| new.len().saturating_sub(lines));
