@@ -15,7 +15,7 @@ use crate::error::{CommandError, Result, failed, usage};
 use crate::failure::ExitStatus;
 use crate::host::{Directories, Environment, listed, printable, ranges};
 use crate::node::{Device, Gpu, Node, lost_hint};
-use crate::plan::{self, Destroy, Down, Plan, Refusal};
+use crate::plan::{self, Destroy, Down, Plan, Refusal, remark_on_machines};
 use crate::render::format::count;
 use crate::render::{note, time_taken};
 use crate::state::{ProfileHistory, RunDir};
@@ -413,7 +413,13 @@ fn remark_on_what_was_put_aside(run_dir: &RunDir) {
 fn remark_on_what_stays(node: &Node, args: &DownArgs, asked: &[String]) {
     let mut staying = Vec::new();
     for gpu in &node.gpus {
-        for instance in &gpu.instances {
+        if args.devices.is_empty()
+            && let Some(remark) = remark_on_machines(node, gpu)
+        {
+            note(&remark);
+        }
+        let instances = gpu.instances.iter();
+        for instance in instances.filter(|one| !node.is_of_virtual_machine(gpu, one)) {
             let is_asked = if instance.compute.is_empty() {
                 args.devices.is_empty()
             } else {

@@ -89,10 +89,14 @@ pub fn empty_node(environment: &Environment) -> Result<EmptyNode> {
 
 /// The detail that a plan for the profile needs: the profiles of GPUs matter only if some are partitioned.
 pub fn detail_for(profile: &Profile) -> Detail {
-    if profile.partitions() {
+    let detail = if profile.partitions() {
         Detail::PLAN
     } else {
         Detail::CLIENTS
+    };
+    Detail {
+        health: true,
+        ..detail
     }
 }
 

@@ -12,6 +12,7 @@ mod environment;
 mod files;
 mod holders;
 mod interrupt;
+mod kernel_log;
 mod limits;
 mod lock;
 mod machine;
@@ -43,6 +44,7 @@ pub use files::{
 };
 pub use holders::{Holder, Holders};
 pub use interrupt::{ChangeInProgress, Forwarding, Interrupt, Phase, outlast_signals};
+pub use kernel_log::Xid;
 pub use limits::{
     ADMIT, ATTACH, BecomeUser, KEEP, LAUNCH, Limits, LimitsError, check_open_files,
     give_open_files, open_files, raise_memory, raise_open_files, raise_stack,

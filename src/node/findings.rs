@@ -27,6 +27,7 @@ impl Node {
             let what = format!("a change is under way: {journal}");
             found.push(Finding::warn("change-under-way", what));
         }
+        found.extend(self.health_findings(devices));
         if devices.is_empty() {
             found.extend(self.unpartitioned());
         }

@@ -1,13 +1,14 @@
 //! A GPU of a snapshot.
 
-use super::{Device, DevicePart};
+use super::{Device, DevicePart, Node};
 use crate::catalog::{self, Model};
 use crate::geometry::{
     self, GpuInstanceProfile, Placement, ProfileId, ProfileName, Segment, SliceMap,
 };
+use crate::host::listed;
 use crate::mps::ControlProgram;
 use crate::nvml::{
-    ComputeInstanceReading, GpuInstanceReading, GpuReading, Memory, MigMode, NvmlError,
+    ComputeInstanceReading, GpuHealth, GpuInstanceReading, GpuReading, Memory, MigMode, NvmlError,
 };
 use crate::settings::{DeviceSize, Multiprocessors};
 use crate::state::{DeviceKey, InstanceKey};
@@ -48,6 +49,11 @@ pub struct Gpu {
     pub profiles: Vec<GpuInstanceProfile>,
     /// Its GPU instances, by placement; without `Detail::all_instances` only those that hold MIG devices.
     pub instances: Vec<GpuInstanceReading>,
+    /// Its health, as far as the driver tells; `None` if it was not asked.
+    pub health: Option<GpuHealth>,
+    /// True if virtual machines share it, and this machine is their host. Read with `Detail::all_instances` and
+    /// `Detail::facts`, where it has GPU instances without compute instances.
+    pub is_of_vgpu_host: bool,
     /// The reason its instances cannot be read, if there is one.
     pub hidden: Option<String>,
 }
@@ -220,6 +226,15 @@ impl Gpu {
         }
     }
 
+    /// Returns `GPU instance 3 (2g.20gb at 0:2)`.
+    pub fn name_of_instance(&self, instance: &GpuInstanceReading) -> String {
+        let (id, placement) = (instance.id, instance.placement);
+        format!(
+            "GPU instance {id} ({} at {placement})",
+            self.title(instance, None)
+        )
+    }
+
     /// Returns `3g.40gb`, or `1c.3g.40gb` for a compute instance with only some of the SMs.
     pub fn title(
         &self,
@@ -235,6 +250,34 @@ impl Gpu {
             }
             _ => profile.name.to_string(),
         }
+    }
+}
+
+impl Node {
+    /// True for a GPU instance of a virtual machine: one without compute instances on a host of MIG-backed vGPUs, where the
+    /// machine makes those itself (NVIDIA's vGPU user guide). Not for one that mig-mps has made.
+    pub fn is_of_virtual_machine(&self, gpu: &Gpu, instance: &GpuInstanceReading) -> bool {
+        let place = (instance.profile, instance.placement);
+        let is_made = self.created.iter().any(|made| {
+            made.gpu == gpu.uuid
+                && (made.profile, made.placement) == place
+                && made.compute.is_none()
+        });
+        gpu.is_of_vgpu_host && instance.compute.is_empty() && !is_made
+    }
+
+    /// Returns the GPU instances of virtual machines: nobody but the machine's administrator changes them.
+    pub fn instances_of_machines<'g>(&self, gpu: &'g Gpu) -> Vec<&'g GpuInstanceReading> {
+        let all = gpu.instances.iter();
+        all.filter(|one| self.is_of_virtual_machine(gpu, one))
+            .collect()
+    }
+
+    /// Names the GPU instances of virtual machines: `GPU instance 3 (2g.20gb at 0:2)`; `None` if there are none.
+    pub fn named_instances_of_machines(&self, gpu: &Gpu) -> Option<String> {
+        let machines = self.instances_of_machines(gpu).into_iter();
+        let names: Vec<String> = machines.map(|one| gpu.name_of_instance(one)).collect();
+        (!names.is_empty()).then(|| listed(&names, "and"))
     }
 }
 

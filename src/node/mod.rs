@@ -12,6 +12,7 @@ mod ending;
 mod fault;
 mod findings;
 mod gpu;
+mod health;
 mod observe;
 mod outside_cause;
 mod served;

@@ -8,7 +8,7 @@ use super::device_spelling::bare;
 use super::device_word::{Candidate, device_order, devices, select};
 use super::{Applied, Detail, Device, Gpu, NoSuchDevice, Presence, Served, Unmanaged};
 use crate::catalog::Model;
-use crate::host::{Host, ranges};
+use crate::host::{Host, Xid, ranges};
 use crate::mps::ControlProgram;
 use crate::nvml::NvmlError;
 use crate::settings::DeviceSize;
@@ -47,6 +47,8 @@ pub struct Node {
     pub pods_unknown: Option<String>,
     /// MPS programs that mig-mps did not start. Read wherever processes are.
     pub unmanaged: Vec<Unmanaged>,
+    /// The recent Xids in the kernel's log, or the reason why they cannot be read; `None` if it was not read.
+    pub xids: Option<Result<Vec<Xid>, String>>,
     /// The profile that was applied last. Read by `status`.
     pub applied: Applied,
     /// True if `up` without a profile makes it again as it was. Read wherever processes are.

@@ -149,15 +149,20 @@ impl GpuHandle {
     /// True if the MIG mode changes without a reset, as on Hopper and later GPUs (MIG user guide). False if the driver
     /// does not say so of this GPU.
     pub fn changes_without_reset(&self) -> Result<bool, NvmlError> {
-        let field = FieldId(FIELD_RESETLESS);
+        Ok(self.field(FIELD_RESETLESS)? == Some(1))
+    }
+
+    /// Returns the value of a field; `None` if the driver or the GPU does not have it, or if it is no such number.
+    pub(super) fn field(&self, id: u32) -> Result<Option<u32>, NvmlError> {
         let call = "nvmlDeviceGetFieldValues";
-        let samples = self.ask(call, |device| device.field_values_for(&[field]))?;
-        Ok(samples.into_iter().flatten().any(|sample| {
-            matches!(
-                sample.value,
-                Ok(SampleValue::U32(1) | SampleValue::U64(1) | SampleValue::I64(1))
-            )
-        }))
+        let samples = self.ask(call, |device| device.field_values_for(&[FieldId(id)]))?;
+        let sample = samples.into_iter().flatten().next();
+        Ok(match sample.and_then(|sample| sample.value.ok()) {
+            Some(SampleValue::U32(value)) => Some(value),
+            Some(SampleValue::U64(value)) => value.try_into().ok(),
+            Some(SampleValue::I64(value)) => value.try_into().ok(),
+            Some(SampleValue::F64(_)) | None => None,
+        })
     }
 
     /// Returns the MIG mode; `None` for a GPU without MIG.

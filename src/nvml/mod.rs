@@ -7,6 +7,7 @@
 
 mod error;
 mod gpu;
+mod health;
 mod instances;
 mod library;
 mod profiles;
@@ -16,6 +17,7 @@ pub use error::{Code, NvmlError};
 pub use gpu::{
     EXCLUSIVE_PROCESS, GpuReading, Memory, MigMode, Processes, Usage, compute_mode_in_words,
 };
+pub use health::{GpuHealth, RecoveryAction};
 pub use instances::{ComputeInstanceReading, GpuInstanceReading};
 pub use library::{Nvml, Watched};
 pub use session::{GpuHandle, Session};

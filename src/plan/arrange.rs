@@ -53,7 +53,7 @@ impl<'a> GpuRequest<'a> {
             })
             .collect();
         let arrangement =
-            geometry::arrange(&self.gpu.profiles, &bodies, &requests, &|entry, nth| {
+            geometry::arrange(&self.free_profiles(), &bodies, &requests, &|entry, nth| {
                 self.compute(&standing[nth], offers[entry], entry)
                     .disruption
             })
@@ -64,6 +64,17 @@ impl<'a> GpuRequest<'a> {
         wanted.sort_unstable();
         self.carry_out(layout, &offers, &standing, &wanted);
         Ok(())
+    }
+
+    /// The profiles of the GPU with the placements that virtual machines leave.
+    pub(super) fn free_profiles(&self) -> Vec<GpuInstanceProfile> {
+        let machines = self.planner.node.instances_of_machines(self.gpu);
+        let mut profiles = self.gpu.profiles.clone();
+        for profile in &mut profiles {
+            let places = &mut profile.placements;
+            places.retain(|place| !machines.iter().any(|one| one.placement.overlaps(*place)));
+        }
+        profiles
     }
 
     /// The profile that each entry means on this GPU.
@@ -280,11 +291,7 @@ impl<'a> GpuRequest<'a> {
                 });
             }
         }
-        let segments = wanted.iter().map(|&(placement, entry)| Segment {
-            placement,
-            label: offers[entry].name.to_string(),
-        });
-        let after = SliceMap::new(self.gpu.units(), segments.collect());
+        let after = self.map_afterwards(offers, wanted);
         for standing in standing {
             if !kept.contains(&standing.instance.placement) {
                 let because = Self::reason_to_destroy(standing, &after);
@@ -292,6 +299,20 @@ impl<'a> GpuRequest<'a> {
             }
         }
         layout.plan.after = after;
+    }
+
+    fn map_afterwards(
+        &self,
+        offers: &[&GpuInstanceProfile],
+        wanted: &[(Placement, usize)],
+    ) -> SliceMap {
+        let segments = wanted.iter().map(|&(placement, entry)| Segment {
+            placement,
+            label: offers[entry].name.to_string(),
+        });
+        let machines = self.planner.node.instances_of_machines(self.gpu);
+        let segments = segments.chain(self.gpu.segments_of(&machines));
+        SliceMap::new(self.gpu.units(), segments.collect())
     }
 
     fn reason_to_destroy(standing: &InstanceUse<'_>, after: &SliceMap) -> String {

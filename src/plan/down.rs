@@ -177,7 +177,7 @@ fn destroy_instances(
         }
     };
     let mut steps = Vec::new();
-    let mut staying = Vec::new();
+    let mut staying = node.instances_of_machines(gpu);
     let selected: Vec<&String> = node
         .devices_of(gpu)
         .filter(|device| wanted.selects(&device.name))

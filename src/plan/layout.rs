@@ -233,10 +233,11 @@ pub(super) struct ComputeUse<'a> {
 }
 
 impl<'a> InstanceUse<'a> {
-    /// Returns the instances of a GPU, by placement.
+    /// Returns the instances of a GPU, by placement, but for those of virtual machines.
     pub(super) fn all(node: &'a Node, run_dir: &RunDir, gpu: &'a Gpu) -> Vec<Self> {
         let mut all = Vec::new();
-        for instance in &gpu.instances {
+        let instances = gpu.instances.iter();
+        for instance in instances.filter(|one| !node.is_of_virtual_machine(gpu, one)) {
             let mut parts = Vec::new();
             for compute in &instance.compute {
                 let device = node.device_with_uuid(&compute.uuid);

@@ -39,5 +39,6 @@ pub use left_out::LeftOut;
 pub use mig_mode::{Cost, Held, accounted_for};
 pub use private::private;
 pub use refusal::{Misfit, Obstacle, Refusal};
+pub use remarks::remark_on_machines;
 pub use restart::{heal, is_healed, restart};
 pub use up::{selects, up, up_in_part};

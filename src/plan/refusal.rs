@@ -282,6 +282,19 @@ pub(super) fn visible(gpu: &Gpu) -> Result<(), Obstacle> {
     Err(Obstacle::new(what, as_root()))
 }
 
+/// Refuses to switch MIG off under virtual machines.
+pub(super) fn keeps_no_machine(node: &Node, gpu: &Gpu) -> Result<(), Obstacle> {
+    let Some(named) = node.named_instances_of_machines(gpu) else {
+        return Ok(());
+    };
+    let what = format!(
+        "GPU {}: {named} may be in use by virtual machines, and would go with MIG mode",
+        gpu.index
+    );
+    let hint = "leave this GPU out of the profile, or have the administrator of the virtual machines destroy it";
+    Err(Obstacle::new(what, hint))
+}
+
 pub(super) fn unknown_profile(profile: &Profile, gpu: &Gpu, part: &DeviceEntry) -> ProfileError {
     let known: Vec<String> = gpu
         .profiles
@@ -404,8 +417,11 @@ pub(super) fn no_arrangement(wanted_gpu: &GpuRequest<'_>, requests: &[Request]) 
         (count > offer.most).then(|| number(offer, count))
     });
     let needed: u32 = offers.iter().map(|offer| offer.size()).sum();
+    let machines = wanted_gpu.planner.node.named_instances_of_machines(gpu);
     let why = if let Some(why) = excessive {
         why
+    } else if let Some(machines) = machines {
+        format!("virtual machines have {machines}")
     } else if needed > units {
         format!("it needs {needed} of {units} memory slices")
     } else if offers
@@ -440,8 +456,15 @@ fn does_not_fit(
     requests: &[Request],
 ) -> Refusal {
     let gpu = wanted_gpu.gpu;
-    let near = nearest(&gpu.profiles, requests);
-    let map = near.first().and_then(|part| slice_map(&gpu.profiles, part));
+    let profiles = wanted_gpu.free_profiles();
+    let near = nearest(&profiles, requests);
+    let map = near.first().and_then(|part| slice_map(&profiles, part));
+    let machines = wanted_gpu.planner.node.instances_of_machines(gpu);
+    let map = map.map(|map| {
+        let segments = map.segments().iter().cloned();
+        let all = segments.chain(gpu.segments_of(&machines)).collect();
+        SliceMap::new(gpu.units(), all)
+    });
     Refusal::Infeasible(Box::new(Misfit {
         profile: wanted_gpu.planner.profile.error(
             wanted_gpu.block.span,

@@ -13,6 +13,15 @@ use crate::node::{Device, Gpu, Node, Served};
 use crate::settings::Serve;
 use crate::state::RunDir;
 
+/// Describes the GPU instances of virtual machines, which no plan touches.
+pub fn remark_on_machines(node: &Node, gpu: &Gpu) -> Option<String> {
+    let named = node.named_instances_of_machines(gpu)?;
+    let index = gpu.index;
+    Some(format!(
+        "GPU {index}: {named} without a compute instance, on a host of vGPUs: left to the virtual machines"
+    ))
+}
+
 impl Plan {
     /// Returns the plan with remarks on its devices, for people.
     #[must_use]

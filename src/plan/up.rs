@@ -6,7 +6,8 @@ use super::arrange::GpuRequest;
 use super::daemons::Slot;
 use super::gate::unseen;
 use super::layout::{InstanceUse, Layout, served_here};
-use super::refusal::{no_program_starts, too_old, visible};
+use super::refusal::{keeps_no_machine, no_program_starts, too_old, visible};
+use super::remarks::remark_on_machines;
 use super::{LeftOut, Misfit, Obstacle, Place, Plan, Refusal, served_by};
 use crate::catalog::{NoMig, why_no_mig};
 use crate::geometry::SliceMap;
@@ -158,6 +159,12 @@ impl<'a> Planner<'a> {
             let gpu = node.gpu(&device.key.gpu);
             gpu.is_some_and(|gpu| !self.leaves_alone(gpu))
         });
+        for changed in &plan.gpus {
+            if let Some(gpu) = node.gpu(&changed.uuid) {
+                plan.remarks.extend(node.health_problems(gpu));
+                plan.remarks.extend(remark_on_machines(node, gpu));
+            }
+        }
         let shut_out = plan.shut_out(node, self.run_dir);
         plan.remarks.extend(shut_out);
         Ok(plan.complete(node, self.run_dir))
@@ -205,6 +212,7 @@ impl<'a> Planner<'a> {
         let gpu = layout.gpu;
         if gpu.in_mig_mode() {
             visible(gpu)?;
+            keeps_no_machine(self.node, gpu)?;
             for standing in InstanceUse::all(self.node, self.run_dir, gpu) {
                 layout.destroy(&standing, "the profile wants this GPU whole");
             }

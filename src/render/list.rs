@@ -36,7 +36,7 @@ pub fn text(node: &Node, shown: &[(&Gpu, Vec<&Device>)], profiles: bool, width: 
             } else {
                 String::new()
             },
-            without_compute(gpu),
+            without_compute(node, gpu),
         ],
     });
     let groups = grouped(cards, |a, b| {
@@ -161,23 +161,24 @@ fn devices<'a>(shown: impl Iterator<Item = &'a Device>, width: usize) -> String 
 }
 
 /// Returns the GPU instances without a compute instance: CUDA does not see them, and they use slices.
-fn without_compute(gpu: &Gpu) -> String {
+fn without_compute(node: &Node, gpu: &Gpu) -> String {
     let mut lines = String::new();
     if !gpu.in_mig_mode() {
         return lines;
     }
-    for instance in &gpu.instances {
-        if instance.compute.is_empty() {
-            let name = match gpu.profile(instance.profile) {
-                Some(profile) => profile.name.to_string(),
-                None => format!("profile {}", instance.profile),
-            };
-            let (id, placement) = (instance.id, instance.placement);
-            let _ = writeln!(
+    for instance in gpu.instances.iter().filter(|one| one.compute.is_empty()) {
+        let name = gpu.name_of_instance(instance);
+        let _ = if node.is_of_virtual_machine(gpu, instance) {
+            writeln!(
                 lines,
-                "GPU instance {id} ({name} at {placement}) has no compute instance: CUDA does not see it"
-            );
-        }
+                "{name} is a virtual machine's: mig-mps leaves it alone"
+            )
+        } else {
+            writeln!(
+                lines,
+                "{name} has no compute instance: CUDA does not see it"
+            )
+        };
     }
     lines
 }

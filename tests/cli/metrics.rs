@@ -9,8 +9,10 @@ use std::process::{Command, Stdio};
 
 use mig_mps::internals::manual::TOPICS;
 use serde_json::Value;
+use simnode::node::{ControlVersion, Health};
 use testkit::{
-    Dialogue, NOBODY, Ran, Sim, assert_contains, can_run, in_state, needs_root, wait_until, whole,
+    Dialogue, NOBODY, Ran, SMALL, Sim, assert_contains, can_run, in_state, needs_root, wait_until,
+    whole,
 };
 
 /// The value of a series, by its text up to the blank.
@@ -292,6 +294,59 @@ fn a_lost_gpu_is_counted_and_its_drift_is_unknown() {
         &ran.stderr,
         "whether the node is as the profile says is unknown: ",
     );
+}
+
+/// What the driver does not tell has no series, and no count of problems that is 0.
+#[test]
+fn faults_of_gpus_are_series_by_gpu() {
+    let sim = Sim::with("a100-80gb", 2);
+    let of = |gpu: u32, id: &str| {
+        let uuid = sim.node.node().state().unwrap().gpus[gpu as usize]
+            .uuid
+            .clone();
+        format!("mig_mps_gpu_fault{{gpu=\"{gpu}\",uuid=\"{uuid}\",id=\"{id}\"}}")
+    };
+    let health = Health {
+        row_remap_pending: true,
+        recovery_action: 4,
+        ..Health::default()
+    };
+    sim.node.node().set_health(1, health).unwrap();
+    let text = metrics(&sim, &[]);
+    for (id, is) in [
+        ("gpu-recovery", 1.0),
+        ("row-remap-pending", 1.0),
+        ("row-remap-failed", 0.0),
+        ("ecc-pending", 0.0),
+        ("mig-pending", 0.0),
+    ] {
+        has(&text, &of(0, id), 0.0);
+        has(&text, &of(1, id), is);
+        has(&text, &format!("mig_mps_problems{{id=\"{id}\"}}"), is);
+    }
+    assert_eq!(value(&text, &of(1, "retired-pages-pending")), None);
+    // A GPU with instances does not tell of rows, and nothing is counted.
+    sim.up(SMALL, &[]).ended(0);
+    let text = metrics(&sim, &[]);
+    assert_eq!(value(&text, &of(1, "row-remap-pending")), None, "{text}");
+    let counted = "mig_mps_problems{id=\"row-remap-pending\"}";
+    assert_eq!(value(&text, counted), None, "{text}");
+    has(&text, &of(1, "gpu-recovery"), 1.0);
+    // An action that is not known, and a driver that knows none.
+    let unknown = Health {
+        recovery_action: 8,
+        ..Health::default()
+    };
+    sim.node.node().set_health(0, unknown).unwrap();
+    assert_eq!(value(&metrics(&sim, &[]), &of(0, "gpu-recovery")), None);
+    sim.node.node().set_health(0, Health::default()).unwrap();
+    has(&metrics(&sim, &[]), &of(0, "gpu-recovery"), 0.0);
+    let install = sim
+        .node
+        .node()
+        .update(|state| state.install(ControlVersion::R555));
+    install.unwrap();
+    assert_eq!(value(&metrics(&sim, &[]), &of(0, "gpu-recovery")), None);
 }
 
 #[test]

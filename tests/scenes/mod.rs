@@ -29,7 +29,7 @@ macro_rules! scenes {
 scenes! {
     commands: advise check export first_use import init list mistakes share;
     documents: operating profiles readme recipes running upgrades;
-    messages: advise clients convert daemons devices directories driver history left_out limits mig plan private profile programs
+    messages: advise clients convert daemons devices directories driver health history left_out limits machines mig plan private profile programs
         ready reset run slurm systemd usage;
 }
 

@@ -27,7 +27,6 @@ pub(super) const CHECKS: &[(&str, Judge)] = &[
     ("architecture", Judge::Gpu(architecture)),
     ("mig-support", Judge::Gpu(mig_support)),
     ("profile-names", Judge::Gpu(profile_names)),
-    ("mig-pending", Judge::Gpu(mig_pending)),
     ("gpu-held", Judge::Gpu(held)),
     ("compute-mode", Judge::Node(compute_mode)),
     ("persistence", Judge::Gpu(persistence)),
@@ -99,24 +98,6 @@ fn profile_names(id: &'static str, _: &Examined<'_>, gpu: &Gpu) -> Vec<Finding> 
         let what = format!("GPU {index}: mig-mps cannot read the driver's names for {names}");
         Finding::warn(id, what).run(format!("nvidia-smi mig -i {index} -lgip"))
     }]
-}
-
-fn mig_pending(id: &'static str, _: &Examined<'_>, gpu: &Gpu) -> Vec<Finding> {
-    let (index, Some(mode)) = (gpu.index, gpu.mig) else {
-        return Vec::new();
-    };
-    if mode.current == mode.pending {
-        return Vec::new();
-    }
-    let to = if mode.pending { "on" } else { "off" };
-    let how = match gpu.resetless {
-        Some(true) => "as soon as nobody has the GPU open",
-        _ => "with a reset of the GPU",
-    };
-    vec![
-        Finding::fail(id, format!("GPU {index}: MIG mode changes to {to} {how}"))
-            .run(format!("sudo nvidia-smi --gpu-reset -i {index}")),
-    ]
 }
 
 fn held(id: &'static str, examined: &Examined<'_>, gpu: &Gpu) -> Vec<Finding> {
@@ -222,7 +203,7 @@ fn persistence(id: &'static str, examined: &Examined<'_>, gpu: &Gpu) -> Vec<Find
     }]
 }
 
-fn without_device(id: &'static str, _: &Examined<'_>, gpu: &Gpu) -> Vec<Finding> {
+fn without_device(id: &'static str, examined: &Examined<'_>, gpu: &Gpu) -> Vec<Finding> {
     if !gpu.in_mig_mode() {
         return Vec::new();
     }
@@ -236,6 +217,12 @@ fn without_device(id: &'static str, _: &Examined<'_>, gpu: &Gpu) -> Vec<Finding>
         .filter(|one| one.compute.is_empty())
         .map(|one| {
             let (instance, placement) = (one.id, one.placement);
+            if examined.node.is_of_virtual_machine(gpu, one) {
+                let seen = format!(
+                    "GPU {index}: GPU instance {instance} at {placement} is a virtual machine's: mig-mps leaves it alone"
+                );
+                return Finding::ok(id, seen);
+            }
             let seen = format!(
                 "GPU {index}: GPU instance {instance} at {placement} has no compute instance"
             );
@@ -258,6 +245,7 @@ fn foreign(id: &'static str, examined: &Examined<'_>, gpu: &Gpu) -> Vec<Finding>
     let instances = gpu.all_instances.as_deref().unwrap_or_default();
     let places: Vec<String> = instances
         .iter()
+        .filter(|one| !examined.node.is_of_virtual_machine(gpu, one))
         .filter(|one| {
             !created
                 .iter()

@@ -134,6 +134,11 @@ const METRICS: &[Metric] = &[
         values: Values::Labelled(count_problems),
     },
     Metric {
+        name: "mig_mps_gpu_fault",
+        help: "1 if the driver reports this fault of a GPU, by the id that problems have, 0 if it reports none.",
+        values: Values::Labelled(describe_health),
+    },
+    Metric {
         name: "mig_mps_device_info",
         help: "A device, with its UUID, GPU and profile, and the users that it serves.",
         values: Values::Labelled(describe_devices),
@@ -372,13 +377,30 @@ fn count_problems(facts: &Facts<'_>, samples: &mut Samples) {
         let (mut count, mut is_known) = (0, node.hides(fault).is_none());
         for finding in findings.iter().filter(|finding| finding.id == fault.id) {
             match finding.severity {
-                Severity::Unknown => is_known = false,
-                _ => count += 1,
+                // What is ok was judged by another sign.
+                Severity::Unknown | Severity::Ok => is_known = false,
+                Severity::Warn | Severity::Fail => count += 1,
             }
         }
         // Where not all was checked, no problem is no proof that there is none.
         if count > 0 || is_known {
             samples.push(&[("id", &fault.id)], count);
+        }
+    }
+}
+
+fn describe_health(facts: &Facts<'_>, samples: &mut Samples) {
+    for gpu in &facts.node.gpus {
+        let index = gpu.index.to_string();
+        for sign in gpu.health_signs() {
+            let labels = [
+                ("gpu", index.as_str()),
+                ("uuid", &gpu.uuid),
+                ("id", sign.id),
+            ];
+            if let Some(is_there) = sign.is_there {
+                samples.push(&labels, u8::from(is_there));
+            }
         }
     }
 }

@@ -79,13 +79,18 @@ fn is_replaced(reason: &str) -> bool {
 fn problems(context: &Context<'_>) -> Result<Vec<String>> {
     let environment = context.environment;
     verification::prepare(environment)?;
-    let node = match observe(environment, Detail::GEOMETRY) {
+    let detail = Detail {
+        health: true,
+        ..Detail::GEOMETRY
+    };
+    let node = match observe(environment, detail) {
         Ok(node) => node,
         // slurm.conf names one health check for all nodes, also for those without GPUs.
         Err(_) if !has_gpus(context)? => return Ok(Vec::new()),
         Err(error) => return Ok(vec![error.to_string()]),
     };
     let mut problems: Vec<String> = node.lost_gpus().map(|(_, why)| why.to_owned()).collect();
+    problems.extend(node.reasons_against_jobs());
     let own = environment.roots_run_dir();
     let mut names: Vec<String> = Vec::new();
     for device in &node.devices {

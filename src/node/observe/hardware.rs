@@ -116,28 +116,7 @@ fn read(session: &Session, detail: Detail, index: u32) -> Result<GpuSnapshot, Nv
 
 fn read_once(session: &Session, detail: Detail, index: u32) -> Result<GpuSnapshot, NvmlError> {
     let (handle, mut gpu) = read_gpu(session, detail, index)?;
-    if (detail.all_instances || detail.facts) && gpu.mig.is_some() {
-        gpu.resetless = handle.changes_without_reset().ok();
-    }
-    if detail.facts && gpu.mig.is_some() {
-        gpu.offered_names = match handle.offers(&session.read_gpu(index)?) {
-            Err(error) if error.may_be_gone() || !error.is_of_its_subject() => return Err(error),
-            offers => {
-                Some(offers.map(|offers| offers.into_iter().map(|offer| offer.name).collect()))
-            }
-        };
-    }
-    if detail.facts {
-        gpu.capability = handle.compute_capability().ok();
-        gpu.is_persistent = handle.is_persistent().ok();
-        if gpu.in_mig_mode() {
-            let offers = handle.offers(&session.read_gpu(index)?);
-            gpu.all_instances = match offers.and_then(|offers| handle.instances(&offers)) {
-                Err(error) if error.may_be_gone() => return Err(error),
-                instances => instances.ok(),
-            };
-        }
-    }
+    read_facts(session, &handle, detail, &mut gpu)?;
     let mut processes = ProcessLists::new();
     let mut unseen = Vec::new();
     if let Some(why) = gpu.hidden.clone() {
@@ -173,6 +152,47 @@ fn read_once(session: &Session, detail: Detail, index: u32) -> Result<GpuSnapsho
         processes,
         unseen,
     })
+}
+
+/// Reads the facts about a GPU that not everybody asks for.
+fn read_facts(
+    session: &Session,
+    handle: &GpuHandle,
+    detail: Detail,
+    gpu: &mut Gpu,
+) -> Result<(), NvmlError> {
+    let is_pending = gpu.mig.is_some_and(|mode| mode.current != mode.pending);
+    if (detail.all_instances || detail.facts || is_pending) && gpu.mig.is_some() {
+        gpu.resetless = handle.changes_without_reset().ok();
+    }
+    gpu.health = detail.health.then(|| handle.health());
+    if detail.facts && gpu.mig.is_some() {
+        gpu.offered_names = match handle.offers(&session.read_gpu(gpu.index)?) {
+            Err(error) if error.may_be_gone() || !error.is_of_its_subject() => return Err(error),
+            offers => {
+                Some(offers.map(|offers| offers.into_iter().map(|offer| offer.name).collect()))
+            }
+        };
+    }
+    if detail.facts {
+        gpu.capability = handle.compute_capability().ok();
+        gpu.is_persistent = handle.is_persistent().ok();
+        if gpu.in_mig_mode() {
+            let offers = handle.offers(&session.read_gpu(gpu.index)?);
+            gpu.all_instances = match offers.and_then(|offers| handle.instances(&offers)) {
+                Err(error) if error.may_be_gone() => return Err(error),
+                instances => instances.ok(),
+            };
+        }
+    }
+    let mut instances = gpu
+        .instances
+        .iter()
+        .chain(gpu.all_instances.iter().flatten());
+    if instances.any(|instance| instance.compute.is_empty()) {
+        gpu.is_of_vgpu_host = handle.is_of_vgpu_host();
+    }
+    Ok(())
 }
 
 /// Reads a GPU with all its instances and profiles, or with its MIG devices alone.

@@ -39,6 +39,8 @@ pub struct Detail {
     pub utilization: bool,
     /// The facts about GPUs that only `doctor` needs.
     pub facts: bool,
+    /// The health of GPUs, from the driver and from the kernel's log.
+    pub health: bool,
 }
 
 /// The daemons that are asked for their servers, clients and settings.
@@ -64,6 +66,7 @@ impl Detail {
         outside_mps: false,
         utilization: false,
         facts: false,
+        health: false,
     };
     /// Enough to list GPUs and what they offer.
     pub const OFFERS: Self = Self {
@@ -76,6 +79,7 @@ impl Detail {
         all_instances: false,
         ask: Ask::IfNeeded,
         outside_mps: true,
+        health: true,
         ..Self::GEOMETRY
     };
     /// Everything that can be wrong.
@@ -247,6 +251,9 @@ impl<'a> Observer<'a> {
         }
         if let Some(nvml) = self.nvml.filter(|_| detail.outside_mps) {
             outside_mps::find(&environment.host, &table, nvml, &mut node);
+        }
+        if detail.health {
+            node.xids = Some(environment.host.recent_xids());
         }
         finish_utilizations(utilizations, &mut node);
         Ok(node)
