@@ -12,7 +12,8 @@ use super::session::symbol;
 pub struct GpuHealth {
     /// Not told of a GPU with MIG instances (`nvml.h`).
     pub remapped_rows: Option<RemappedRows>,
-    /// True if pages of memory are to be retired at the next reboot. Told of GPUs before Ampere, which do not remap rows.
+    /// True if pages of memory are to be retired at the next reboot. Asked only of a GPU that tells no rows: GPUs before
+    /// Ampere retire pages, and do not remap rows.
     pub are_retired_pages_pending: Option<bool>,
     /// Told by driver 570 and newer.
     pub recovery: Option<RecoveryAction>,
@@ -62,14 +63,16 @@ const FIELD_RECOVERY_ACTION: u32 = 230;
 impl GpuHandle {
     /// Reads the signs of the GPU's health. What the driver does not tell is left out.
     pub fn health(&self) -> GpuHealth {
-        let pending = self.ask("nvmlDeviceGetRetiredPagesPendingStatus", |device| {
-            device.are_pages_pending_retired()
+        let rows = self.remapped_rows();
+        let pending = rows.is_none().then(|| {
+            let call = "nvmlDeviceGetRetiredPagesPendingStatus";
+            self.ask(call, Device::are_pages_pending_retired).ok()
         });
         let ecc = self.ask("nvmlDeviceGetEccMode", Device::is_ecc_enabled);
         let recovery = self.field(FIELD_RECOVERY_ACTION);
         GpuHealth {
-            remapped_rows: self.remapped_rows(),
-            are_retired_pages_pending: pending.ok(),
+            remapped_rows: rows,
+            are_retired_pages_pending: pending.flatten(),
             recovery: recovery.ok().flatten().map(RecoveryAction),
             is_ecc_pending: ecc
                 .ok()
