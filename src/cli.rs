@@ -12,6 +12,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::commands::args::own_words;
 use crate::commands::helpers::InternalCommand;
 use crate::commands::schema::Document;
+use crate::commands::status::with_problems;
 use crate::commands::{Context, hint_of_devices, name_way_back, warn_of_changeable_programs};
 use crate::config::{LOG, VARIABLES};
 use crate::error::{CommandError, Context as _, Result};
@@ -251,6 +252,7 @@ pub fn command() -> clap::Command {
     let program = program.mut_subcommand("schema", |schema| {
         schema.mut_arg("document", |document| document.value_parser(documents))
     });
+    let program = program.mut_subcommand("status", |status| status.defer(with_problems));
     program.mut_subcommand("help", |help| {
         help.mut_arg("subject", |subject| subject.value_parser(subjects))
     })

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 use include_dir::{Dir, include_dir};
 use serde::Deserialize;
@@ -15,10 +15,27 @@ use crate::host::nearest;
 /// A file for each model, named for its key.
 static FILES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/src/catalog/models");
 
-static MODELS: LazyLock<Vec<Model>> = LazyLock::new(|| {
+/// The file of a model, which is parsed when the model is asked for: all of them take longer than most commands.
+struct ModelFile {
+    text: &'static str,
+    model: OnceLock<Model>,
+}
+
+impl ModelFile {
+    fn model(&self) -> &Model {
+        self.model.get_or_init(|| read(self.text))
+    }
+}
+
+static MODELS: LazyLock<Vec<ModelFile>> = LazyLock::new(|| {
     let files = FILES.files();
-    let texts = files.map(|file| file.contents_utf8().unwrap_or_default());
-    texts.map(read).collect()
+    let of_file = |text| ModelFile {
+        text,
+        model: OnceLock::new(),
+    };
+    files
+        .map(|file| of_file(file.contents_utf8().unwrap_or_default()))
+        .collect()
 });
 
 /// The models without a file.
@@ -34,8 +51,14 @@ fn read<'a, T: Deserialize<'a>>(text: &'a str) -> T {
 }
 
 /// Every model that can be planned for, by key.
-pub fn models() -> &'static [Model] {
-    &MODELS
+pub fn models() -> impl ExactSizeIterator<Item = &'static Model> + Clone {
+    MODELS.iter().map(ModelFile::model)
+}
+
+/// The models whose file has this text; the other files are not parsed.
+pub(super) fn models_with(text: &str) -> impl Iterator<Item = &'static Model> {
+    let files = MODELS.iter().filter(move |file| file.text.contains(text));
+    files.map(ModelFile::model)
 }
 
 /// The models of which too little is known.
@@ -45,23 +68,21 @@ pub fn incomplete() -> &'static [Incomplete] {
 
 /// True if some model, also one of which too little is known, has a product name with that property.
 pub fn has_product(is_it: impl Fn(&str) -> bool) -> bool {
-    let complete = models().iter().flat_map(Model::products);
+    let complete = models().flat_map(Model::products);
     let incomplete = incomplete().iter().flat_map(|model| &model.product_names);
     complete.chain(incomplete.map(String::as_str)).any(is_it)
 }
 
 /// The model with that key or alias.
 pub fn named(word: &str) -> Option<&'static Model> {
-    models()
-        .iter()
+    models_with(word)
         .find(|model| model.key == word || model.aliases.iter().any(|alias| alias == word))
 }
 
 /// The model with that product name; `None` for a name that no model has, or several.
 pub fn of_product(product: &str) -> Option<&'static Model> {
-    let mut found = models()
-        .iter()
-        .filter(|model| model.product_names.iter().any(|name| name == product));
+    let mut found =
+        models_with(product).filter(|model| model.product_names.iter().any(|name| name == product));
     found.next().filter(|_| found.next().is_none())
 }
 
@@ -71,10 +92,7 @@ pub fn of_product(product: &str) -> Option<&'static Model> {
 /// of its model it goes with. None where the catalog does not know the id.
 pub fn products_of(device: PciId, subsystem: Option<PciId>) -> Vec<&'static str> {
     let mut products: BTreeSet<&String> = BTreeSet::new();
-    for model in models()
-        .iter()
-        .filter(|model| model.pci_device_ids.contains(&device))
-    {
+    for model in models().filter(|model| model.pci_device_ids.contains(&device)) {
         let mut boards = model.boards.iter();
         if !boards.any(|board| board.device == device) {
             products.extend(&model.product_names);
@@ -119,10 +137,7 @@ pub fn find(word: &str) -> Result<&'static Model, UnknownModel> {
         )));
     }
     let wanted = words(&lower);
-    let candidates: Vec<&Model> = models()
-        .iter()
-        .filter(|model| has_words(model, &wanted))
-        .collect();
+    let candidates: Vec<&Model> = models().filter(|model| has_words(model, &wanted)).collect();
     if let [one] = candidates.as_slice() {
         return Ok(one);
     }
@@ -140,7 +155,7 @@ pub fn find(word: &str) -> Result<&'static Model, UnknownModel> {
 
 /// Returns the model that was probably meant: one of whose words none is missing, or else one that is nearly spelled so.
 fn near(word: &str, wanted: &[String]) -> Option<&'static str> {
-    let keys = || models().iter().map(|model| model.key.as_str());
+    let keys = || models().map(|model| model.key.as_str());
     keys()
         .filter(|key| words(key).iter().all(|word| wanted.contains(word)))
         .max_by_key(|key| key.len())
@@ -249,7 +264,6 @@ mod tests {
             .collect();
         names.sort();
         let keys: Vec<String> = models()
-            .iter()
             .map(|model| format!("{}.toml", model.key))
             .collect();
         let why = "cargo does not notice a new file: run cargo clean -p mig-mps -p simnode";

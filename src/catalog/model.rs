@@ -153,6 +153,11 @@ impl Model {
         offers.collect()
     }
 
+    /// Returns the compute slices of each profile.
+    pub fn slices(&self) -> impl Iterator<Item = u32> {
+        self.profiles.iter().map(|profile| profile.slices)
+    }
+
     /// Returns the memory of a profile in MiB; `None` if nobody has published it.
     pub fn memory_mib(&self, profile: &ProfileName) -> Option<u64> {
         self.profile(profile)?.memory_mib

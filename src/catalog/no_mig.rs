@@ -1,6 +1,7 @@
 //! The reason why a driver offers no MIG on a GPU of a model that has it.
 
-use super::{incomplete, models};
+use super::find::models_with;
+use super::incomplete;
 
 /// The likely reason why a GPU has no MIG, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,9 +13,7 @@ pub struct NoMig {
 /// Returns the reason for a GPU with this product name; `None` if no model of that name has MIG.
 pub fn why_no_mig(product: &str, driver: &str) -> Option<NoMig> {
     let is_named = |names: &[String]| names.iter().any(|name| name == product);
-    let complete = models()
-        .iter()
-        .filter(|model| is_named(&model.product_names));
+    let complete = models_with(product).filter(|model| is_named(&model.product_names));
     let complete = complete.map(|model| (model.minimum_driver.as_deref(), model.display_mode));
     let others = incomplete().iter();
     let others = others.filter(|model| is_named(&model.product_names));

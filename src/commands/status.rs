@@ -53,18 +53,19 @@ pub struct StatusArgs {
     #[arg(long, conflicts_with_all = ["json", "columns"])]
     map: bool,
     /// Exit with 3 if there is a problem
-    #[arg(long, long_help = what_problems_are())]
+    #[arg(long)]
     exit_code: bool,
 }
 
-/// Lists the problems by the ids of their faults.
-fn what_problems_are() -> String {
+/// Adds to the help what problems are, by the ids of their faults: every other command would parse their file for nothing.
+pub fn with_problems(status: clap::Command) -> clap::Command {
     let ids: Vec<&str> = Fault::problem_ids().collect();
-    format!(
+    let help = format!(
         "Exit with 3 if there is a problem\n\nProblems are {}. Remarks and hidden facts are none. mig-mps doctor \
          --explain ID explains one.",
         listed(&ids, "and")
-    )
+    );
+    status.mut_arg("exit_code", |argument| argument.long_help(help))
 }
 
 impl StatusArgs {

@@ -110,10 +110,9 @@ impl Gpu {
 
     /// Returns the number of its compute slices; `None` if neither the catalog nor its offers tell it.
     pub fn compute_slices(&self) -> Option<u32> {
-        let of_model = self.model().map(Model::offers).unwrap_or_default();
+        let of_model = self.model().into_iter().flat_map(Model::slices);
         let offered = self.profiles.iter().filter(|offer| offer.size() > 0);
-        let all = of_model.iter().chain(offered);
-        all.map(|offer| offer.slices).max()
+        of_model.chain(offered.map(|offer| offer.slices)).max()
     }
 
     /// Returns the most clients of a device with so many of its compute slices, or of itself as one device.

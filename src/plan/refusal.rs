@@ -319,7 +319,6 @@ pub(super) fn unknown_profile(profile: &Profile, gpu: &Gpu, part: &DeviceEntry) 
 /// GPU as the wanted one is of the models that have it. Of a profile that no model has, the numbers in its name count.
 fn nearest_offer<'g>(gpu: &'g Gpu, wanted: &ProfileName) -> Option<&'g GpuInstanceProfile> {
     let shares: Vec<(u32, u32)> = catalog::models()
-        .iter()
         .filter_map(|model| {
             let offered = model.offers();
             let all = offered.iter().map(|offer| (&offer.name, offer));

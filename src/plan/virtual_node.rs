@@ -412,9 +412,7 @@ pub fn reaches_no_model(profile: &Profile, block: &Block, earlier: &[Block]) -> 
         })
         .map(|model| format!("{} lacks {}", model.key, model.missing.join(", ")))
         .collect();
-    let known = catalog::models()
-        .iter()
-        .any(|model| may_reach(block, &[], model));
+    let known = catalog::models().any(|model| may_reach(block, &[], model));
     if known && !earlier.is_empty() {
         let message = "the blocks before this one take every model it could select";
         return profile.error(block.span, message);

@@ -58,7 +58,7 @@ pub struct CheckArgs {
 /// Checks whether profiles fit.
 pub fn run(args: &CheckArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if args.profiles.is_empty() {
-        let models = ModelsDocument::of(catalog::models(), catalog::incomplete());
+        let models = ModelsDocument::of(catalog::incomplete());
         show(&models, args.json)?;
         return Ok(ExitStatus::Done);
     }
@@ -353,7 +353,7 @@ fn check_on_models(
 /// The models that the profile is for.
 fn models_of(profile: &Profile) -> Result<Vec<&'static Model>, ProfileError> {
     if profile.models.is_empty() {
-        return Ok(catalog::models().iter().collect());
+        return Ok(catalog::models().collect());
     }
     // All mistakes at once.
     let (mut found, mut wrong) = (Vec::new(), Vec::new());

@@ -6,7 +6,7 @@ use console::style;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::catalog::{Evidence, Incomplete, Model};
+use crate::catalog::{Evidence, Incomplete, models};
 use crate::geometry::GpuInstanceProfile;
 use crate::render::format::{fitted, indented, shown_or, wrapped};
 use crate::render::json::{Report, VERSION, Version};
@@ -123,8 +123,8 @@ struct IncompleteModel {
 
 impl ModelsDocument {
     /// Describes these models.
-    pub fn of(models: &[Model], incomplete: &[Incomplete]) -> Self {
-        let models = models.iter().map(|model| ListedModel {
+    pub fn of(incomplete: &[Incomplete]) -> Self {
+        let models = models().map(|model| ListedModel {
             model: model.key.clone(),
             aliases: model.aliases.clone(),
             products: model.product_names.clone(),

@@ -263,7 +263,6 @@ fn settings(words: &Words) -> Vec<(String, String)> {
 /// The GPU models of the catalog.
 fn models(_: &Words) -> Vec<(String, String)> {
     catalog::models()
-        .iter()
         .map(|model| (model.key.clone(), model.product_names.join(", ")))
         .collect()
 }

@@ -425,7 +425,7 @@ impl ConfigEntry {
     pub(super) fn models(&self) -> impl Iterator<Item = &'static Model> {
         let products = self.products();
         let is_any = self.filter.is_empty();
-        models().iter().filter(move |model| {
+        models().filter(move |model| {
             let mut names = model.product_names.iter();
             is_any || names.any(|name| products.contains(&name.as_str()))
         })

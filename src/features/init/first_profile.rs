@@ -328,7 +328,7 @@ mod tests {
     #[test]
     fn jobs_fit_up_to_the_number_that_is_said_and_no_further() {
         let models = catalog::models();
-        for (model, next) in models.iter().zip(models.iter().cycle().skip(1)) {
+        for (model, next) in models.clone().zip(models.cycle().skip(1)) {
             let gpus = [format!("{}:2", model.key), next.key.clone()];
             let gpus: Vec<_> = gpus.iter().map(|gpu| gpu.parse().unwrap()).collect();
             let node = EmptyNode::of_models(&gpus);

@@ -25,7 +25,7 @@ fn claimed(profile: &Profile) -> BTreeSet<&str> {
     let models = profile.models.iter().map(|(key, _)| key.as_str());
     let models: BTreeSet<&str> = models.collect();
     if models.is_empty() {
-        let all = catalog::models().iter();
+        let all = catalog::models();
         return all.map(|model| model.key.as_str()).collect();
     }
     models
@@ -40,7 +40,7 @@ fn every_profile_fits_the_models_it_claims_and_no_others() {
         let file = path.to_str().unwrap();
         for key in &claimed {
             assert!(
-                catalog::models().iter().any(|model| model.key == *key),
+                catalog::models().any(|model| model.key == *key),
                 "{file}: {key}"
             );
         }

@@ -105,7 +105,7 @@ fn orders(
 
 /// A model and MIG devices of its profiles, some with part of the SMs.
 fn some_devices() -> impl Strategy<Value = (&'static Model, Vec<MigDevice>)> {
-    let model = (0..catalog::models().len()).prop_map(|nth| &catalog::models()[nth]);
+    let model = (0..catalog::models().len()).prop_map(|nth| catalog::models().nth(nth).unwrap());
     model.prop_flat_map(|model| {
         let offers = model.offers();
         let device = (0..offers.len(), 0..4_u32).prop_map(move |(nth, part)| {
