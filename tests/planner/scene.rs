@@ -58,6 +58,7 @@ impl Scene {
             self.create(0, id, placement);
             self.create_compute(0, placement, ComputeChoice::Full);
         }
+        self.node.join();
     }
 
     /// The instances on the first GPU.
@@ -88,6 +89,7 @@ impl Scene {
                 ..Settings::default()
             },
         );
+        self.node.join();
         let served = self.served(&device.uuid).expect("just recorded");
         let clients = (0..clients)
             .map(|number| Client {
@@ -123,6 +125,7 @@ impl Scene {
             }
             assert_eq!(self.node.gpus[index].slice_map(), gpu.after, "{plan:#?}");
         }
+        self.node.join();
     }
 
     fn step(&mut self, gpu: usize, action: &Action) {
@@ -138,14 +141,12 @@ impl Scene {
                     .position(|c| c.placement == *compute);
                 let gone = instance.compute.remove(found.expect("it is there"));
                 assert!(self.served(&gone.uuid).is_none(), "{gone:?} is served");
-                self.node.join();
             }
             Action::DestroyGpuInstance { instance: gone, .. } => {
                 let instance = self.at(gpu, gone.placement);
                 assert!(instance.compute.is_empty() && instance.profile == gone.profile);
                 let instances = &mut self.node.gpus[gpu].instances;
                 instances.retain(|instance| instance.placement != gone.placement);
-                self.node.join();
             }
             Action::SwitchMig { on } => {
                 assert!(self.node.gpus[gpu].instances.is_empty());
@@ -153,7 +154,6 @@ impl Scene {
                     current: *on,
                     pending: *on,
                 });
-                self.node.join();
             }
             Action::CreateGpuInstance(new) => self.create(gpu, new.profile, new.placement),
             Action::CreateComputeInstance { instance, compute } => {
@@ -177,7 +177,6 @@ impl Scene {
         let is_it = |served: &Served| served.record.uuid == uuid;
         let device = devices.find(|device| device.served.as_ref().is_some_and(is_it));
         device.expect("it is served").served = None;
-        self.node.join();
     }
 
     /// The record of the device with that UUID.
@@ -218,7 +217,6 @@ impl Scene {
         reported
             .instances
             .sort_by_key(|instance| instance.placement);
-        self.node.join();
     }
 
     fn create_compute(&mut self, gpu: usize, placement: Placement, choice: ComputeChoice) {
@@ -258,7 +256,6 @@ impl Scene {
             multiprocessors: profile.multiprocessors,
         });
         instance.compute.sort_by_key(|compute| compute.placement);
-        self.node.join();
     }
 
     fn start(&mut self, gpu: usize, start: &Start) {
@@ -314,7 +311,6 @@ impl Scene {
             clients: Clients::Known(Vec::new()),
             ..Served::new(record, &directories())
         }));
-        self.node.join();
     }
 }
 
