@@ -200,8 +200,9 @@ impl GpuRun<'_> {
             })
         };
         let mut answer = call();
-        let stops_services = self.shared.context.allowed.stop_holders && !self.rolling_back;
+        let stops_services = self.shared.context.allowed.stop_holders;
         if stops_services
+            && !self.rolling_back
             && answer
                 .as_ref()
                 .is_err_and(|error| error.code() == Some(Code::IN_USE))

@@ -191,7 +191,7 @@ impl GpuRun<'_> {
     }
 }
 
-/// Finds the processes that hold GPUs whose MIG mode the plan switches. Those that cannot be looked at count as held by
+/// Finds the processes that hold GPUs whose MIG mode the plan switches or whose instances it destroys. Those that cannot be looked at count as held by
 /// nobody: the switch itself finds out. What is undone after a failure brings no client back, so none is ended before a
 /// switch that may fail; a change that goes on ends them for its own sake.
 pub fn held(
@@ -202,7 +202,7 @@ pub fn held(
     on_failure: OnFailure,
 ) -> Vec<Held> {
     let (gpus, minors): (Vec<_>, Vec<u32>) = plan
-        .switched(node)
+        .worked_on(node)
         .into_iter()
         .filter_map(|gpu| Some((gpu, gpu.minor?)))
         .unzip();

@@ -244,7 +244,7 @@ impl ChangeRun<'_> {
             if !consent.dry_run {
                 // Those that are in the way are waited for, and named then.
                 let mut held = self.held(node, plan);
-                held.retain(|held| held.stay && !held.is_in_the_way);
+                held.retain(|held| !held.is_in_the_way && (held.stay || !held.services.is_empty()));
                 print(&consequences::held_text(&held, self.change.on_failure))?;
             }
         }
@@ -379,7 +379,7 @@ impl ChangeRun<'_> {
         Ok((node, plan))
     }
 
-    /// Finds who holds the GPUs whose MIG mode the plan switches.
+    /// Finds who holds the GPUs whose MIG mode the plan switches, or whose instances it destroys.
     fn held(&self, node: &Node, plan: &Plan) -> Vec<Held> {
         let environment = self.change.context.environment;
         let (allowed, on_failure) = (self.change.allowed, self.change.on_failure);

@@ -1,4 +1,4 @@
-//! The processes that have a GPU open whose MIG mode a plan switches.
+//! The processes that have a GPU open whose MIG mode a plan switches, or whose instances it destroys.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::host::{Holder, Holders, Pid, ranges};
 use crate::mps::Patience;
 use crate::node::{Gpu, Node};
 
-/// GPUs whose MIG mode a plan switches, and the processes that have each open.
+/// GPUs whose MIG mode a plan switches or whose instances it destroys, and the processes that have each open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     /// The indices of the GPUs.
@@ -16,16 +16,25 @@ pub struct Held {
     pub uuids: Vec<String>,
     /// The processes that have them open, without those that MPS accounts for.
     pub holders: Holders,
+    pub work: Work,
     /// True if the MIG mode cannot be switched before the holders end, or is not to be tried.
     pub is_in_the_way: bool,
     /// The cost of the steps before the switch.
     pub cost: Cost,
     /// True if some of the holders keep the GPUs open during the switch.
     pub stay: bool,
-    /// The monitoring services among the holders that are stopped for the switch.
+    /// The monitoring services among the holders that may be stopped for the change.
     pub services: BTreeSet<String>,
     /// True if the switch is certain to fail then; otherwise the driver decides.
     pub needs_reset: bool,
+}
+
+/// The steps that the driver may refuse while others have the GPU open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    Switch,
+    Destroy,
+    DestroyAndSwitch,
 }
 
 /// The cost of the steps that come before a switch on the same GPU.
@@ -45,16 +54,17 @@ pub enum Cost {
 const FABRIC_MANAGER: &str = "nvidia-fabricmanager.service";
 
 impl Plan {
-    /// Returns the GPUs whose MIG mode it switches.
-    pub fn switched<'n>(&self, node: &'n Node) -> Vec<&'n Gpu> {
-        self.gpus
-            .iter()
-            .filter_map(|plan| node.gpu(&plan.uuid).filter(|gpu| is_switched(plan, gpu)))
-            .collect()
+    /// Returns the GPUs on which holders may be in the way.
+    pub fn worked_on<'n>(&self, node: &'n Node) -> Vec<&'n Gpu> {
+        let gpus = self.gpus.iter().filter_map(|plan| {
+            let gpu = node.gpu(&plan.uuid)?;
+            Work::of(plan, gpu).map(|_| gpu)
+        });
+        gpus.collect()
     }
 
-    /// Returns those of the switched GPUs that others hold. `stops_holders` tells if monitoring services are stopped for
-    /// the switch.
+    /// Returns those of the GPUs that others hold. `stops_holders` tells if monitoring services are stopped for the change.
+    /// Programs that have a GPU open seldom keep an instance from being destroyed: only the services are of interest then.
     pub fn held<'n>(
         &self,
         node: &Node,
@@ -64,18 +74,27 @@ impl Plan {
         let accounted_for = accounted_for(node);
         let mut all: Vec<Held> = Vec::new();
         for (gpu, mut holders) in holders {
+            let Some(plan) = self.gpus.iter().find(|plan| plan.uuid == gpu.uuid) else {
+                continue;
+            };
+            let Some(work) = Work::of(plan, gpu) else {
+                continue;
+            };
             holders
                 .seen
                 .retain(|holder| !accounted_for.contains(&holder.pid));
+            if work == Work::Destroy {
+                let seen = holders.seen.into_iter();
+                let services = seen.filter(|holder| stops_holders && holder.is_monitoring());
+                holders = Holders {
+                    seen: services.collect(),
+                    hidden: 0,
+                };
+            }
             if holders == Holders::default() {
                 continue;
             }
-            let cost = self
-                .gpus
-                .iter()
-                .find(|plan| plan.uuid == gpu.uuid)
-                .map_or(Cost::Nothing, Cost::of);
-            let held = Held::of(gpu, holders, stops_holders, cost);
+            let held = Held::of(gpu, holders, stops_holders, work, Cost::of(plan));
             match all.iter_mut().find(|other| other.is_held_like(&held)) {
                 Some(other) => {
                     other.gpus.extend(held.gpus);
@@ -92,6 +111,18 @@ impl Plan {
 fn is_switched(plan: &GpuPlan, gpu: &Gpu) -> bool {
     plan.actions()
         .any(|action| matches!(action, Action::SwitchMig { on } if *on != gpu.in_mig_mode()))
+}
+
+impl Work {
+    fn of(plan: &GpuPlan, gpu: &Gpu) -> Option<Self> {
+        let destroys = !plan.destroyed_instances().is_empty();
+        match (destroys, is_switched(plan, gpu)) {
+            (false, false) => None,
+            (false, true) => Some(Self::Switch),
+            (true, false) => Some(Self::Destroy),
+            (true, true) => Some(Self::DestroyAndSwitch),
+        }
+    }
 }
 
 impl Cost {
@@ -137,12 +168,12 @@ pub fn accounted_for(node: &Node) -> BTreeSet<Pid> {
 impl Held {
     /// Only where the switch resets the GPU, all who have it open are known to be in its way; on other GPUs the driver
     /// decides.
-    fn of(gpu: &Gpu, holders: Holders, stops_holders: bool, cost: Cost) -> Self {
+    fn of(gpu: &Gpu, holders: Holders, stops_holders: bool, work: Work, cost: Cost) -> Self {
         let stay = holders.seen.iter().any(|holder| {
             let is_stopped = stops_holders && holder.is_monitoring();
             !is_stopped && holder.unit.as_deref() != Some(FABRIC_MANAGER)
         });
-        let needs_reset = gpu.resetless == Some(false);
+        let needs_reset = work != Work::Destroy && gpu.resetless == Some(false);
         let known = holders.seen.iter().filter(|holder| holder.is_monitoring());
         let services = known
             .filter(|_| stops_holders)
@@ -151,6 +182,7 @@ impl Held {
         Self {
             gpus: vec![gpu.index],
             uuids: vec![gpu.uuid.clone()],
+            work,
             is_in_the_way: stay && needs_reset,
             cost,
             stay,
@@ -177,6 +209,7 @@ impl Held {
 
     fn is_held_like(&self, other: &Self) -> bool {
         self.holders == other.holders
+            && self.work == other.work
             && self.is_in_the_way == other.is_in_the_way
             && self.cost == other.cost
     }

@@ -36,7 +36,7 @@ pub use drift::differs;
 pub use gpu_plan::{DeviceAfter, GpuPlan, ModeChange, Plan, Undisturbed, UnmanagedDaemon};
 pub use kill::{Kill, KillRequest, Victim, device_of, kill};
 pub use left_out::LeftOut;
-pub use mig_mode::{Cost, Held, accounted_for};
+pub use mig_mode::{Cost, Held, Work, accounted_for};
 pub use private::private;
 pub use refusal::{Misfit, Obstacle, Refusal};
 pub use remarks::remark_on_machines;

@@ -9,7 +9,7 @@ use super::output::width;
 use crate::apply::{Allowed, OnFailure};
 use crate::host::{listed, ranges};
 use crate::node::Ending;
-use crate::plan::{Cost, Held, Kill, Plan, Signal};
+use crate::plan::{Cost, Held, Kill, Plan, Signal, Work};
 
 /// Lists the clients that a plan disrupts, and its obstacles; empty if there are none. `on_failure` is what follows where
 /// the driver refuses to switch the MIG mode of a GPU that is held.
@@ -87,7 +87,7 @@ pub fn waits_text(plan: &Plan, limit: Duration) -> String {
     )
 }
 
-/// Describes the processes that hold GPUs whose MIG mode is switched.
+/// Describes the processes that hold GPUs on which the plan switches MIG modes or destroys instances.
 fn held_by(held: &Held, on_failure: OnFailure) -> String {
     let title = held.title();
     if let Some(obstacle) = held.obstacle() {
@@ -103,8 +103,13 @@ fn held_by(held: &Held, on_failure: OnFailure) -> String {
                 "This stops {services} while the MIG mode of {title} is switched, and starts {them} again."
             )
         } else {
+            let work = match held.work {
+                Work::Switch => "switch the MIG mode",
+                Work::Destroy => "destroy instances",
+                Work::DestroyAndSwitch => "destroy instances or switch the MIG mode",
+            };
             format!(
-                "If the driver refuses to switch the MIG mode of {title}, this stops {services} for the change, and starts {them} again."
+                "If the driver refuses to {work} of {title}, this stops {services} for the change, and starts {them} again."
             )
         });
     }
@@ -170,12 +175,32 @@ pub(super) fn disruptions(plan: &Plan, allowed: Allowed, held: &[Held]) -> Strin
         phrases.push(format!("reset GPU {} if that is due", ranges(&switched)));
     }
     // To stop them is what the option asks for: they are named where there is a question.
-    let services: BTreeSet<&String> = held.iter().flat_map(|held| &held.services).collect();
-    if !phrases.is_empty() && !services.is_empty() {
-        let services: Vec<&str> = services.into_iter().map(String::as_str).collect();
-        phrases.push(format!("stop {} for a moment", listed(&services, "and")));
+    if !phrases.is_empty() {
+        phrases.extend(services_phrase(held));
     }
     listed(&phrases, "and")
+}
+
+/// Describes the services that are stopped: in any case for a reset, else if the driver refuses a step.
+fn services_phrase(held: &[Held]) -> Option<String> {
+    let services: BTreeSet<&str> = held
+        .iter()
+        .flat_map(|held| &held.services)
+        .map(String::as_str)
+        .collect();
+    let are = match services.len() {
+        0 => return None,
+        1 => "it is",
+        _ => "they are",
+    };
+    let services: Vec<&str> = services.into_iter().collect();
+    let condition = if held.iter().any(|held| held.needs_reset) {
+        String::new()
+    } else {
+        format!(" if {are} in the way")
+    };
+    let services = listed(&services, "and");
+    Some(format!("stop {services} for a moment{condition}"))
 }
 
 /// Lists these clients, describes the effect, and counts the clients that go on.

@@ -209,7 +209,8 @@ struct PlannedGpu {
     idle_pods: Vec<IdlePod>,
     /// The reasons why the plan cannot be applied as it is.
     obstacles: Vec<Message>,
-    /// The processes that have the GPU open although its MIG mode is switched; null if it is not, or nobody has.
+    /// The processes that have the GPU open although its MIG mode is switched, and with `--stop-holders` the monitoring
+    /// services that have it open although its instances are destroyed; null if there are none.
     holders: Option<Vec<PlannedHolder>>,
     /// The number of processes that could not be inspected: each may have it open, too.
     hidden_processes: usize,
@@ -226,7 +227,7 @@ struct PlannedHolder {
     command: String,
     /// The systemd unit, such as `nvidia-dcgm.service`; null if there is none, or hidden.
     unit: Option<String>,
-    /// The option that stops it for the switch and starts it again; null if it has to be ended by hand.
+    /// The option that stops it for the change and starts it again; null if it has to be ended by hand.
     option: Option<&'static str>,
 }
 

@@ -432,6 +432,21 @@ fn services_that_hold_instances_are_stopped_too() {
     // The daemon of the other device has the GPU open, and is in nobody's way.
     assert!(!said.contains("nvidia-cuda-mps-control"), "{said}");
     assert_eq!(sim.happened("systemctl stop"), 0);
+    let with_option = ["down", "0.0", "--destroy-mig", "--stop-holders"];
+    let dry = sim.run(&[&with_option[..], &["--dry-run"]].concat());
+    let plain = dry.ended(0).stdout;
+    let plain = plain.split_whitespace().collect::<Vec<_>>().join(" ");
+    let stops = "If the driver refuses to destroy instances of GPU 0, this stops nvidia-dcgm.service for the change, and starts it again.";
+    assert_contains(&plain, stops);
+    assert!(!plain.contains("--stop-holders"), "{plain}");
+    let asked = sim.answered(&with_option.join(" "), "n\n").ended(4);
+    let asked = asked.stdout.split_whitespace().collect::<Vec<_>>();
+    let asked = asked.join(" ");
+    assert_contains(&asked, stops);
+    assert_contains(
+        &asked,
+        "and stop nvidia-dcgm.service for a moment if it is in the way",
+    );
     let said = sim
         .run(&[&down[..], &["--stop-holders"]].concat())
         .ended(4)
