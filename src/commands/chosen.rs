@@ -1,6 +1,7 @@
 //! The profile of `up` and `plan`: one that is named, the one of the boot, or one that was applied before. What was applied
 //! is recorded for the next time.
 
+use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use clap::Args;
@@ -10,7 +11,7 @@ use super::args::ProfileSource;
 use super::{LOCK_LIMIT, locked};
 use crate::apply;
 use crate::error::{CommandError, Context as _, Result, failed, usage};
-use crate::host::{Directories, Environment};
+use crate::host::{Directories, Environment, has_fault, path_of};
 use crate::node::Node;
 use crate::profile::Profile;
 use crate::render::format::ago;
@@ -48,7 +49,7 @@ impl ProfileArgs {
         }
         let history = ProfileHistory::of_changes(environment);
         if self.previous {
-            let history = history.context(UNREADABLE)?;
+            let history = readable(history)?;
             return history.numbered().nth(1).map_or_else(
                 || Err(failed("no profile was applied before the present one").hint(HISTORY)),
                 again,
@@ -64,16 +65,36 @@ impl ProfileArgs {
                 path: path.display().to_string(),
             });
         }
-        history
-            .context(UNREADABLE)?
+        readable(history)?
             .numbered()
             .next()
             .map_or_else(|| Err(none_named()), again)
     }
 }
 
-/// The failure of a command that needs the history.
-pub const UNREADABLE: &str = "cannot tell which profiles were applied";
+/// Fails for a command that needs the history if that cannot be read. One that is damaged, or that another user can have
+/// written, is never to be made root's: its profiles could then be applied.
+pub fn readable(history: io::Result<ProfileHistory>) -> Result<ProfileHistory> {
+    let history = history.map_err(|error| {
+        let is_to_go = has_fault(&error) || error.kind() == ErrorKind::InvalidData;
+        let path = path_of(&error).filter(|_| is_to_go);
+        let hint = path.map(|path| {
+            format!(
+                "examine {} and remove it, then name the profile: mig-mps up PROFILE",
+                path.display()
+            )
+        });
+        (error, hint)
+    });
+    history.or_else(|(error, hint)| {
+        let mut failed = Err(error).context("cannot tell which profiles were applied");
+        if let (Some(hint), Err(error)) = (hint, &mut failed) {
+            error.hints = vec![hint];
+        }
+        failed
+    })
+}
+
 /// The hint where a profile is not in the history.
 pub const HISTORY: &str = "mig-mps profiles --history lists the profiles that were applied";
 

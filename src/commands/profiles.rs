@@ -7,9 +7,9 @@ use similar::TextDiff;
 
 use super::Context;
 use super::built_in::{devices_on, gpus_of_node};
-use super::chosen::{HISTORY, UNREADABLE};
+use super::chosen::{HISTORY, readable};
 use crate::catalog::BuiltIn;
-use crate::error::{CommandError, Context as _, Result, failed};
+use crate::error::{CommandError, Result, failed};
 use crate::failure::ExitStatus;
 use crate::plan::virtual_node::EmptyNode;
 use crate::render::format::{count, shown_or};
@@ -50,7 +50,7 @@ pub fn run(args: &ProfilesArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let text = match &args.name {
         _ if is_about_applied => {
             let history = ProfileHistory::shown(context.environment);
-            of_applied(args, &history.context(UNREADABLE)?)?
+            of_applied(args, &readable(history)?)?
         }
         Some(name) => BuiltIn::named(name).map_or_else(String::new, |profile| profile.text.into()),
         None => list_of_built_in(gpus_of_node(context.environment).as_ref()),

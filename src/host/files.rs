@@ -333,6 +333,11 @@ pub fn has_fault(error: &io::Error) -> bool {
     known(error).is_some_and(|known| known.fault.is_some())
 }
 
+/// Returns the file that an error is about.
+pub fn path_of(error: &io::Error) -> Option<&Path> {
+    known(error)?.path.as_deref()
+}
+
 fn known(error: &io::Error) -> Option<&FileError> {
     error.get_ref()?.downcast_ref()
 }
@@ -451,7 +456,7 @@ fn foreign_hint(owner: Uid, shown: &str) -> String {
     if may_be_unmapped(owner) {
         format!("run this outside the user namespace, which does not map the owner of {shown}")
     } else if caller() == Uid::ROOT {
-        format!("chown root {shown}, if {name} has no use for it; or choose another path")
+        format!("examine {shown}, and remove it unless {name} needs it; or choose another path")
     } else {
         format!("run this as {name}, or choose a path of your own")
     }

@@ -39,8 +39,8 @@ pub use child::{Output, RunError, clean_command, run, run_as, start_apart};
 pub use directory::{Directory, written};
 pub use environment::{Directories, Environment, EnvironmentError, Host, MpsPrograms, variable};
 pub use files::{
-    OwnFile, directory_of, empty_directory, has_fault, in_path, read_configuration, read_text_from,
-    write_files_into, write_new_text_to, write_text_to,
+    OwnFile, directory_of, empty_directory, has_fault, in_path, path_of, read_configuration,
+    read_text_from, write_files_into, write_new_text_to, write_text_to,
 };
 pub use holders::{Holder, Holders};
 pub use interrupt::{ChangeInProgress, Forwarding, Interrupt, Phase, outlast_signals};

@@ -414,6 +414,12 @@ fn a_history_that_another_user_can_change_is_not_applied() {
         ] {
             let ran = sim.run(args).ended(1);
             assert_contains(&ran.stderr, &why);
+            let file = path.display();
+            let hint = format!(
+                "hint: examine {file} and remove it, then name the profile: mig-mps up PROFILE\n"
+            );
+            assert_contains(&ran.stderr, &hint);
+            assert_eq!(ran.stderr.matches("hint:").count(), 1, "{}", ran.stderr);
         }
         assert_contains(&sim.run(&["status"]).ended(0).stdout, &why);
         assert_eq!(fs::read(&path).unwrap(), before);
