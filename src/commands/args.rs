@@ -18,7 +18,7 @@ use crate::profile::{Profile, ProfileError, WantedPrograms};
 use crate::render::{ProgressForm, is_quiet, is_watched};
 
 /// The devices of a command line.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub struct DeviceArgs {
     /// Devices: a name, a UUID, a unique prefix of either, or a glob such as 'trainer-*'
     #[arg(value_name = "DEVICE")]

@@ -128,10 +128,14 @@ pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
         let error = usage("--stop-holders is for instances and MIG modes, and daemons need none");
         return Err(error.hint("add --destroy-mig or --disable-mig"));
     }
-    let Some(limit) = args.at_shutdown else {
-        return take_down(args, context);
-    };
     let mut args = args.clone();
+    // No instance and no MIG mode is left out because no device is there.
+    if args.destroys() && args.devices.words == ["*"] {
+        args.devices = DeviceArgs::default();
+    }
+    let Some(limit) = args.at_shutdown else {
+        return take_down(&args, context);
+    };
     if is_shutting_down(context.environment) {
         args.consent.force = true;
         args.consent.drain = Some(limit);

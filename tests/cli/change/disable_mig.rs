@@ -202,3 +202,18 @@ fn a_gpu_that_cannot_be_read_fails_only_what_is_asked_of_it() {
     sim.node.node().lose_gpu(1).unwrap();
     sim.run(&["down", "--disable-mig", "--yes"]).ended(0);
 }
+
+/// `'*'` means everything also where no device is left.
+#[test]
+fn a_star_is_everything_also_without_devices() {
+    let sim = Sim::with("h200", 2);
+    sim.up(SMALL, &[]).ended(0);
+    sim.run(&["down", "*", "--destroy-mig", "--yes"]).ended(0);
+    assert_eq!(sim.list()["gpus"][0]["mig"]["current"], true);
+    let again = sim.run(&["down", "*", "--destroy-mig", "--yes"]).ended(0);
+    assert_contains(&again.stderr, "Nothing to do");
+    sim.run(&["down", "*", "--disable-mig", "--yes"]).ended(0);
+    for gpu in sim.list()["gpus"].as_array().unwrap() {
+        assert_eq!(gpu["mig"]["current"], false, "{gpu:#}");
+    }
+}
