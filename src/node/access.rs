@@ -28,6 +28,8 @@ pub enum AccessFault {
     ForeignOwner(DaemonDirectory, Uid),
     /// A directory has another access control list, or another mode.
     WrongList(DaemonDirectory, ListFault),
+    /// Its users may not enter this directory above its pipe directory.
+    ClosedAbove(PathBuf),
 }
 
 /// A directory of a daemon that its users enter.
@@ -91,6 +93,10 @@ impl fmt::Display for AccessFault {
                 f,
                 "{who} no longer exists, but the daemon serves the id {serves}"
             ),
+            Self::ClosedAbove(path) => {
+                let path = printable(&path.display().to_string());
+                write!(f, "its users may not enter {path}")
+            }
             Self::ForeignOwner(directory, owner) => {
                 let owner = user_name(*owner);
                 write!(f, "{directory} belongs to {owner}")
@@ -120,8 +126,8 @@ impl AccessFault {
             Self::WrongList(DaemonDirectory::Pipe(_), fault) => {
                 fault.writers == Some(Writers::Some)
             }
-            // Root's daemon has its logs open, and reads none of others.
-            Self::WrongList(DaemonDirectory::Log(_), _) => false,
+            // Root's daemon has its logs open, and reads none of others. The directories above are the administrator's.
+            Self::WrongList(DaemonDirectory::Log(_), _) | Self::ClosedAbove(_) => false,
         }
     }
 
@@ -131,7 +137,7 @@ impl AccessFault {
             Self::WrongList(_, fault) => {
                 !self.needs_restart() && fault.writers != Some(Writers::All)
             }
-            Self::ChangedId { .. } | Self::ForeignOwner(..) => false,
+            Self::ChangedId { .. } | Self::ForeignOwner(..) | Self::ClosedAbove(_) => false,
         }
     }
 }
@@ -191,6 +197,12 @@ impl Served {
             return faults;
         }
         let pipe = self.run_dir.pipe_dir(&record.uuid);
+        let closed = self.users().and_then(|users| self.closed_to(&users));
+        faults.extend(
+            closed
+                .filter(|closed| *closed != pipe)
+                .map(AccessFault::ClosedAbove),
+        );
         let directories = [
             Some(DaemonDirectory::Pipe(pipe)),
             logs.map(DaemonDirectory::Log),
@@ -241,6 +253,10 @@ impl Node {
                         format!("`chmod go-w {path}` corrects them")
                     };
                     (directory.finding(), remedy)
+                }
+                AccessFault::ClosedAbove(path) => {
+                    let path = printable(&path.display().to_string());
+                    ("pipe-access", format!("`chmod o+x {path}` lets them in"))
                 }
             };
             Finding::fail(id, fault.to_string())

@@ -52,8 +52,10 @@ fn directory(id: &'static str, path: &Path) -> Finding {
         let seen = format!("{} cannot be written to", there.display());
         return Finding::fail(id, seen).run(format!("ls -ld {}", there.display()));
     }
-    if path.exists()
-        && let Err(error) = Directory::open(path)
+    // In a sticky directory, such as /tmp, nobody can replace what is made there.
+    let is_sticky = fs::metadata(there).is_ok_and(|meta| meta.mode() & 0o1000 != 0);
+    if (path.exists() || !is_sticky)
+        && let Err(error) = Directory::open(there)
     {
         return Finding::fail(id, error.to_string()).run(format!("namei -l {shown}"));
     }
@@ -115,14 +117,17 @@ fn pipe_access(id: &'static str, examined: &Examined<'_>, served: &Served) -> Ve
 
 fn pipe_writable(id: &'static str, _: &Examined<'_>, served: &Served) -> Vec<Finding> {
     let pipe = served.run_dir.pipe_dir(&served.record.uuid);
-    match fs::metadata(&pipe).map(|meta| meta.mode() & 0o7777) {
-        Ok(mode) if served.is_alive() && mode & 0o002 != 0 => {
-            let shown = pipe.display();
-            let seen = format!("{shown} has mode {mode:04o}");
-            vec![Finding::fail(id, seen).run(format!("chmod go-w {shown}"))]
-        }
-        _ => Vec::new(),
-    }
+    // Whoever can write into the one above can put another directory in its place.
+    let directories = [Some(pipe.as_path()), pipe.parent()];
+    let directories = directories.into_iter().flatten();
+    let findings = directories.filter_map(|directory| {
+        let mode = fs::metadata(directory).ok()?.mode() & 0o7777;
+        let shown = directory.display();
+        let seen = format!("{shown} has mode {mode:04o}");
+        let is_open = served.is_alive() && mode & 0o002 != 0;
+        is_open.then(|| Finding::fail(id, seen).run(format!("chmod go-w {shown}")))
+    });
+    findings.collect()
 }
 
 fn by_name(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {

@@ -2,10 +2,11 @@
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
 use std::process::Command;
 
 use super::{Report, doctor, healthy};
-use testkit::{NOBODY, Sim, needs_root, shell};
+use testkit::{NOBODY, Sim, assert_contains, needs_root, shell};
 
 #[test]
 fn a_run_directory_that_cannot_be_made() {
@@ -75,6 +76,14 @@ fn a_pipe_directory_that_its_users_may_not_enter() {
     let report = doctor(&sim, &[]);
     let run_dir = sim.node.run_dir().display();
     let seen = format!("enter {run_dir}");
+    let status = sim.run(&["status", "--exit-code"]).ended(3);
+    let plain = status
+        .stdout
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ");
+    assert_contains(&plain, &seen);
+    assert_contains(&plain, "[pipe-access]");
     let command = report.check("pipe-access").is("fail", Some("0.0"), &seen);
     assert_eq!(command, format!("chmod o+x {run_dir}"));
     shell(command).ended(0);
@@ -102,6 +111,31 @@ fn a_pipe_directory_that_every_user_may_write_into() {
         .check("pipe-writable")
         .is("fail", Some("0.2"), "has mode 0777");
     assert_eq!(command, format!("chmod go-w {pipe}"));
+}
+
+/// A sticky one, such as /tmp, does no harm: there users replace only what is theirs.
+#[test]
+fn a_directory_above_the_pipe_that_every_user_may_write_into() {
+    let sim = healthy();
+    let of_device = sim.pipe("0.2");
+    let of_device = Path::new(&of_device).parent().unwrap();
+    let above = sim.node.run_dir().parent().unwrap();
+    for directory in [of_device, above] {
+        let before = fs::metadata(directory).unwrap().permissions();
+        for (mode, is_told) in [(0o777, true), (0o1777, directory == of_device)] {
+            fs::set_permissions(directory, Permissions::from_mode(mode)).unwrap();
+            let ills = doctor(&sim, &[]).ills();
+            let shown = directory.display();
+            assert_eq!(!ills.is_empty(), is_told, "{shown} {mode:o}: {ills:?}");
+            let mut fresh = sim.command(&["doctor", "--json"]);
+            fresh.env("MIG_MPS_RUN_DIR", directory.join("new"));
+            let ills = Report::of(&mut fresh).ills();
+            let is_told = mode == 0o777;
+            assert_eq!(ills.contains("run-directory"), is_told, "{shown}: {ills:?}");
+        }
+        fs::set_permissions(directory, before).unwrap();
+    }
+    assert!(doctor(&sim, &[]).ills().is_empty());
 }
 
 #[test]
