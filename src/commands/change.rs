@@ -413,9 +413,7 @@ impl ChangeRun<'_> {
         // Another change may wait for the same GPUs, and for this process.
         let waited = self.observer.borrow().aside(|| {
             let find = || self.held(node, plan);
-            apply::wait_for_holders(environment, find, |held| {
-                note(&format!("{} waits for {}", held.title(), held.named()));
-            })
+            apply::wait_for_holders(environment, find, |held| note(&held.waits()))
         })?;
         waited.map_err(|obstacle| Refusal::from(obstacle).into())
     }

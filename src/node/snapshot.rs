@@ -385,7 +385,9 @@ impl Node {
                 .filter_map(|device| device.gpu)
                 .collect();
             let gpus: Vec<u32> = gpus.into_iter().collect();
-            let served = (!gpus.is_empty()).then(|| format!("GPU {} has daemons", ranges(&gpus)));
+            let have = if gpus.len() == 1 { "has" } else { "have" };
+            let served =
+                (!gpus.is_empty()).then(|| format!("GPU {} {have} daemons", ranges(&gpus)));
             let what = format!("a device of GPU {index}");
             return NoSuchDevice::not_served(&what, served, self.unread());
         }

@@ -1,5 +1,6 @@
 //! The actions of a plan, and the clients that one terminates.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use clap::ValueEnum;
@@ -14,6 +15,26 @@ use crate::host::{Pid, StartTime};
 use crate::mps::{Means, Patience};
 use crate::node::Gpu;
 use crate::settings::{Serve, Settings};
+
+/// The beginnings of reasons for one daemon or instance, and the same for several.
+const OF_SEVERAL: [(&str, &str); 13] = [
+    ("mig-mps made it", "mig-mps made them"),
+    ("its instance is", "their instances are"),
+    ("its device is", "their devices are"),
+    (
+        "its daemon is gone already",
+        "their daemons are gone already",
+    ),
+    ("its daemon has died", "their daemons have died"),
+    ("its daemon does not answer", "their daemons do not answer"),
+    ("its daemon is stopped by", "their daemons are stopped by"),
+    ("its daemon runs as", "their daemons run as"),
+    ("its pipe directory was", "their pipe directories were"),
+    ("its record is missing or", "their records are missing or"),
+    ("it keeps its GPU memory", "they keep their GPU memory"),
+    ("it hangs:", "they hang:"),
+    ("it has ended", "they have ended"),
+];
 
 /// The reason of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,9 +70,14 @@ impl Reason {
         }
     }
 
-    /// Returns what a plan has to say of it: nothing of what the command asks for.
-    pub fn in_plan(&self) -> &str {
-        &self.text
+    /// Returns what a plan has to say of it for so many daemons or instances: nothing of what the command asks for.
+    pub fn in_plan(&self, number: usize) -> Cow<'_, str> {
+        let text = self.text.as_str();
+        let of_several = OF_SEVERAL
+            .iter()
+            .filter(|_| number > 1)
+            .find_map(|(one, several)| Some(format!("{several}{}", text.strip_prefix(one)?)));
+        of_several.map_or(Cow::Borrowed(text), Cow::Owned)
     }
 }
 

@@ -346,7 +346,7 @@ fn reason(served: &Served, slot: &Slot<'_>) -> Option<String> {
         return Some(ailment.to_owned());
     }
     slot.difference(served).or_else(|| {
-        let because = "an interrupted change did not finish it";
+        let because = "an interrupted change was not finished";
         (!served.record.finished).then(|| because.to_owned())
     })
 }

@@ -219,6 +219,17 @@ impl Held {
         format!("GPU {}", ranges(&self.gpus))
     }
 
+    /// Returns the words for one GPU or for several.
+    pub fn of_number(&self, one: &'static str, several: &'static str) -> &'static str {
+        if self.gpus.len() == 1 { one } else { several }
+    }
+
+    /// `GPU 0-7 wait for pid 4711 (alice, python train.py)`
+    pub fn waits(&self) -> String {
+        let wait = self.of_number("waits", "wait");
+        format!("{} {wait} for {}", self.title(), self.named())
+    }
+
     /// Names the holders that nobody stops; empty if there are none.
     pub fn named(&self) -> String {
         let names: Vec<String> = self.staying().iter().map(Holder::to_string).collect();

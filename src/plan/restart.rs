@@ -164,7 +164,7 @@ fn absent(node: &Node, device: &Device, served: &Served) -> Obstacle {
 fn reason_to_restart(served: &Served) -> Reason {
     match &served.state {
         DaemonState::Dead if served.record.daemon.is_none() => {
-            "an interrupted change has not started it".into()
+            "an interrupted change was not finished".into()
         }
         DaemonState::Fault if is_stuck(served) => "a GPU fault that has not cleared".into(),
         DaemonState::Fault => "a GPU fault".into(),

@@ -116,20 +116,28 @@ fn held_by(held: &Held, on_failure: OnFailure) -> String {
     if !held.named().is_empty() {
         let then = match (on_failure, held.cost) {
             (OnFailure::GoOn, _) => "that mode stays, and the rest is done",
-            (OnFailure::LeaveOut, _) => "it is left as it was",
-            (OnFailure::RollBack, Cost::Nothing) => "nothing else is done",
-            (OnFailure::RollBack, _) => {
-                "its daemons and instances are put back, and nothing else is done"
+            (OnFailure::LeaveOut, _) => {
+                held.of_number("it is left as it was", "they are left as they were")
             }
+            (OnFailure::RollBack, Cost::Nothing) => "nothing else is done",
+            (OnFailure::RollBack, _) => held.of_number(
+                "its daemons and instances are put back, and nothing else is done",
+                "their daemons and instances are put back, and nothing else is done",
+            ),
         };
         let spared = if held.stay && held.cost == Cost::Clients && on_failure != OnFailure::GoOn {
-            " While it is held, --force ends no client on it."
+            held.of_number(
+                " While it is held, --force ends no client on it.",
+                " While they are held, --force ends no client on them.",
+            )
         } else {
             ""
         };
         lines.push(format!(
-            "{title} is held open by {}. If the driver does not switch its MIG mode meanwhile, {then}.{spared}\n  {}",
+            "{title} {} held open by {}. If the driver does not switch {} MIG mode meanwhile, {then}.{spared}\n  {}",
+            held.of_number("is", "are"),
             held.named(),
+            held.of_number("its", "their"),
             held.hint()
         ));
     }

@@ -201,7 +201,10 @@ fn lines(group: &[&GpuPlan]) -> Vec<String> {
     for step in steps {
         if let Action::SwitchMig { on } = step.action {
             let verb = if on { "+ enable" } else { "- disable" };
-            lines.push(format!("{verb} MIG mode{}", in_parentheses(&step.because)));
+            lines.push(format!(
+                "{verb} MIG mode{}",
+                in_parentheses(&step.because, 1)
+            ));
         }
     }
     let instances = steps.iter().filter_map(|step| created(step, steps));
@@ -265,7 +268,9 @@ fn listed<'a>(
 ) -> Vec<String> {
     let mut lines = Vec::new();
     for group in grouped(parts, |a, b| a.0 == b.0) {
-        let because = group[0].0.map_or_else(String::new, in_parentheses);
+        let number = group.len();
+        let because = group[0].0;
+        let because = because.map_or_else(String::new, |because| in_parentheses(because, number));
         let kinds: Vec<String> = grouped(group, |a, b| match (&a.1, &b.1) {
             (Part::Gpu(a), Part::Gpu(b)) => a.name == b.name,
             (a, b) => a == b,
@@ -330,7 +335,7 @@ fn is_new(instance: Placement, steps: &[Step]) -> bool {
 
 /// Puts daemons with this verb and the same reason on one line.
 fn daemons(group: &[&GpuPlan], verb: &str) -> Vec<String> {
-    let mut by_reason: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    let mut by_reason: BTreeMap<String, (&Reason, Vec<&str>)> = BTreeMap::new();
     for gpu in group {
         // Daemons start in the order in which their devices are created, and are shown from left to right.
         let mut steps: Vec<&Step> = gpu.steps.iter().collect();
@@ -339,23 +344,26 @@ fn daemons(group: &[&GpuPlan], verb: &str) -> Vec<String> {
             if let Some((own, name)) = daemon(&step.action, &gpu.steps)
                 && own == verb
             {
-                let because = in_parentheses(&step.because);
-                by_reason.entry(because).or_default().push(name);
+                let because = &step.because;
+                let of_reason = by_reason.entry(in_parentheses(because, 1));
+                let (_, names) = of_reason.or_insert_with(|| (because, Vec::new()));
+                names.push(name);
             }
         }
     }
     by_reason
-        .iter()
+        .values()
         .map(|(because, names)| {
             let daemons = count(names.len(), "daemon");
+            let because = in_parentheses(because, names.len());
             format!("{verb} {daemons}{because}: {}", shortened(names))
         })
         .collect()
 }
 
-/// Formats the reason of a line; empty if the command itself asks for it.
-fn in_parentheses(because: &Reason) -> String {
-    match because.in_plan() {
+/// Formats the reason of a line about so many; empty if the command itself asks for it.
+fn in_parentheses(because: &Reason, number: usize) -> String {
+    match because.in_plan(number).as_ref() {
         "" => String::new(),
         reason => format!(" ({reason})"),
     }

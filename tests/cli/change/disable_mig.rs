@@ -208,7 +208,8 @@ fn a_gpu_that_cannot_be_read_fails_only_what_is_asked_of_it() {
 fn a_star_is_everything_also_without_devices() {
     let sim = Sim::with("h200", 2);
     sim.up(SMALL, &[]).ended(0);
-    sim.run(&["down", "*", "--destroy-mig", "--yes"]).ended(0);
+    let down = sim.run(&["down", "*", "--destroy-mig", "--yes"]).ended(0);
+    assert_contains(&down.stdout, "(mig-mps made them)");
     assert_eq!(sim.list()["gpus"][0]["mig"]["current"], true);
     let again = sim.run(&["down", "*", "--destroy-mig", "--yes"]).ended(0);
     assert_contains(&again.stderr, "Nothing to do");

@@ -211,7 +211,7 @@ devices = [ { profile = "7g" } ]
     GPU 0  NVIDIA A100-SXM4-80GB  GPU-…
       |2g.20gb    |1g   |.....|.....|.....|.....|.....|  now
       |7g.80gb                                        |  then
-      - stop 2 daemons (its instance is destroyed): 0.0, 0.2
+      - stop 2 daemons (their instances are destroyed): 0.0, 0.2
       - destroy 2g.20gb at slices 0-1, 1g.10gb at slice 2 (7g.80gb at slices 0-7 needs its place)
       + create 7g.80gb at slices 0-7
       + start 1 daemon (new instance): 0.0
