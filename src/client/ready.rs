@@ -73,10 +73,12 @@ pub fn access(served: &Served, user: Uid) -> Result<(), NoAccess> {
     }
 }
 
-/// `pid 812 (python train.py)`
+/// `pid 812 (python train.py)`, `pid 812 (python train.py, slurm 7.0)`
 fn shown(client: &Client) -> String {
     let command = client.command.as_deref().unwrap_or("hidden");
-    format!("pid {} ({command})", client.shown_pid())
+    let workload = client.workload.as_ref().filter(|one| one.is_any());
+    let workload = workload.map(|one| format!(", {one}")).unwrap_or_default();
+    format!("pid {} ({command}{workload})", client.shown_pid())
 }
 
 fn check_state(served: &Served) -> Result<(), NoAccess> {

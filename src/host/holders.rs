@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 
 use super::process::has_ended;
-use super::{Host, Pid, Process, StartTime, Uid, Unit, bounded, is_service, user_name};
+use super::{Host, Pid, Process, StartTime, Uid, Unit, Workload, bounded, is_service, user_name};
 
 /// A process that has a GPU open, with a CUDA context or for monitoring.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,9 +19,11 @@ pub struct Holder {
     pub command: String,
     /// The systemd unit it belongs to: a service, a login session, a container's scope.
     pub unit: Option<String>,
+    /// The Slurm job, pod or container it belongs to; `None` if that cannot be seen.
+    pub workload: Option<Workload>,
 }
 
-/// `pid 4711 (alice, python train.py, session-3.scope)`
+/// `pid 4711 (alice, python train.py, session-3.scope)`, `pid 4711 (alice, python train.py, pod default/trainer)`
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "pid {} (", self.pid)?;
@@ -29,7 +31,10 @@ impl fmt::Display for Holder {
             write!(f, "{}, ", user_name(user))?;
         }
         f.write_str(&bounded(&self.command))?;
-        if let Some(unit) = &self.unit {
+        // Their scopes tell nobody whose they are.
+        if let Some(workload) = self.workload.as_ref().filter(|workload| workload.is_any()) {
+            write!(f, ", {workload}")?;
+        } else if let Some(unit) = &self.unit {
             write!(f, ", {unit}")?;
         }
         f.write_str(")")
@@ -132,6 +137,7 @@ impl Holder {
             user: process.owner(),
             command: process.command(),
             unit: groups.and_then(|groups| unit_of(&groups)),
+            workload: process.workload(),
         }
     }
 }

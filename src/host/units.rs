@@ -356,6 +356,7 @@ mod tests {
             user: None,
             command: "nv-hostengine".into(),
             unit: unit.map(str::to_owned),
+            workload: None,
         }
     }
 

@@ -15,7 +15,7 @@ use super::verified::VerifiedDevice;
 use super::{print, width};
 use crate::client::{Variables, Verified};
 use crate::failure::Failure;
-use crate::host::{steers, user_name, without_error_numbers};
+use crate::host::{Workload, steers, user_name, without_error_numbers};
 use crate::node::Node;
 use crate::nvml::compute_mode_in_words;
 use crate::plan::{
@@ -227,6 +227,8 @@ struct PlannedHolder {
     command: String,
     /// The systemd unit, such as `nvidia-dcgm.service`; null if there is none, or hidden.
     unit: Option<String>,
+    /// The Slurm job, pod or container that it belongs to; null if that cannot be seen.
+    workload: Option<Workload>,
     /// The option that stops it for the change and starts it again; null if it has to be ended by hand.
     option: Option<&'static str>,
 }
@@ -315,6 +317,7 @@ impl PlannedGpu {
                         user: holder.user.map(user_name),
                         command: holder.command.clone(),
                         unit: holder.unit.clone(),
+                        workload: holder.workload.clone(),
                         option: holder.is_monitoring().then_some("--stop-holders"),
                     })
                     .collect()

@@ -99,7 +99,7 @@ fn monitoring_services_are_no_obstacle_where_they_are_stopped() {
     let ran = sim.up(SMALL, &["--yes"]).ended(4);
     assert_snapshot!(held_by_root(&ran.stderr), @"
     GPU 0-1: 2g.20gb + 1g.10gb uses 42 of 98 SMs; 1 × 3g.40gb + 1 × 2g.20gb + 2 × 1g.10gb uses all
-    GPU 0-1 waits for pid N (root, simnode serve /tmp/…/node nvidia-dcgm.service, nvidia-dcgm.service)
+    GPU 0-1 wait for pid N (root, simnode serve /tmp/…/node nvidia-dcgm.service, nvidia-dcgm.service)
     error: cannot switch the MIG mode of GPU 0-1: held open by pid N (root, simnode serve /tmp/…/node nvidia-dcgm.service, nvidia-dcgm.service)
     hint: --stop-holders stops them for the change, and starts them again
     ");
@@ -208,4 +208,35 @@ fn what_a_plain_user_cannot_see_is_counted() {
     let path = sim.profile(&whole);
     let ran = Ran::of(&mut sim.by_nobody(&["plan", path.to_str().unwrap()])).ended(0);
     assert_contains(&ran.stdout, "of other users, which only root can inspect");
+}
+
+/// As in `status`: the scope of a container or of Slurm tells nobody whose job it is.
+#[test]
+fn a_holder_in_a_pod_or_a_job_is_named_by_that() {
+    let sim = Sim::with("a100-80gb", 1);
+    let holder = sim.node.holder(&[0]);
+    let uid = "6dbbf17e-94e1-4b10-8555-9bfe510c25d5";
+    let pod = format!(
+        "/kubepods.slice/kubepods-pod{}.slice/cri-containerd-6552905b87fd9f0aca7dd140834c594e6873cf24b2ac9dd0023972d5b6ead6dc.scope",
+        uid.replace('-', "_")
+    );
+    let job = "/system.slice/slurmstepd.scope/job_1042/step_batch/user/task_0";
+    let is_named = |group: &str, name: &str| {
+        let node = sim.node.node();
+        node.show_in_cgroup(holder.pid(), group).unwrap();
+        let named = format!(", {name})");
+        let text = below(&plan(&sim, SMALL, &[]));
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_contains(&text, &named);
+        assert!(!text.contains(".scope"), "{text}");
+        let refused = sim.up(SMALL, &["--yes"]).ended(4);
+        assert_contains(&refused.stderr, &named);
+    };
+    is_named(job, "slurm 1042.batch");
+    is_named(&pod, "pod 6dbbf17e");
+    let logs = format!("var/log/pods/ml_train-0_{uid}");
+    std::fs::create_dir_all(sim.machine(&logs)).unwrap();
+    is_named(&pod, "pod ml/train-0");
+    let shown = holders(&sim, 0);
+    assert_eq!(shown[0]["workload"]["pod_name"], "ml/train-0", "{shown}");
 }
