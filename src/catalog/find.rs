@@ -136,8 +136,15 @@ pub fn find(word: &str) -> Result<&'static Model, UnknownModel> {
             model.missing.join(", ")
         )));
     }
-    let wanted = words(&lower);
-    let candidates: Vec<&Model> = models().filter(|model| has_words(model, &wanted)).collect();
+    let mut wanted = words(&lower);
+    let mut candidates: Vec<&Model> = models().filter(|model| has_words(model, &wanted)).collect();
+    if candidates.is_empty() {
+        // NVIDIA's lists also have the number of the form: H100-SXM5-80GB.
+        let is_form = |word: &str| matches!(word, "sxm2" | "sxm3" | "sxm4" | "sxm5" | "sxm6");
+        let forms = wanted.iter_mut().filter(|word| is_form(word));
+        forms.for_each(|word| word.truncate("sxm".len()));
+        candidates = models().filter(|model| has_words(model, &wanted)).collect();
+    }
     if let [one] = candidates.as_slice() {
         return Ok(one);
     }
@@ -145,7 +152,7 @@ pub fn find(word: &str) -> Result<&'static Model, UnknownModel> {
     Err(UnknownModel(if keys.is_empty() {
         let near = near(word, &wanted).map(|near| format!(" (did you mean \"{near}\"?)"));
         format!(
-            "no model is called \"{word}\"{}; mig-mps check --models lists all",
+            "no model with MIG is called \"{word}\"{}; mig-mps check --models lists all",
             near.unwrap_or_default()
         )
     } else {
@@ -359,6 +366,7 @@ mod tests {
             ("a100-80gb", "a100-80gb"),
             ("A100-80GB", "a100-80gb"),
             ("A30", "a30-24gb"),
+            ("H100-SXM5-80GB", "h100-80gb-sxm"),
             ("NVIDIA H200 NVL", "h200-141gb-nvl"),
         ] {
             assert_eq!(find(word).unwrap().key, key, "{word}");
@@ -368,7 +376,7 @@ mod tests {
         assert!(!several.contains("h100"), "{several}");
         for none in ["", "-", "v100", "h"] {
             let unknown = find(none).unwrap_err().to_string();
-            assert!(unknown.contains("no model is called"), "{unknown}");
+            assert!(unknown.contains("no model with MIG is called"), "{unknown}");
         }
     }
 

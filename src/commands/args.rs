@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use jiff::SpanRelativeTo;
 use jiff::fmt::friendly::SpanParser;
 
 use super::drain::AT_ONCE;
@@ -250,16 +251,18 @@ pub fn read_wanted(path: &Path) -> Result<WantedPrograms> {
     Ok(WantedPrograms::parse(shown, text)?)
 }
 
-/// Parses a duration such as `30s`, `5m` or `1h30m`; a number alone counts seconds.
+/// Parses a duration such as `30s`, `5m`, `1h30m` or `2d`; a number alone counts seconds.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let is_number = text.chars().all(|c| c.is_ascii_digit() || c == '.');
     let unit = if is_number { "s" } else { "" };
     SpanParser::new()
-        .parse_unsigned_duration(format!("{text}{unit}"))
+        .parse_span(format!("{text}{unit}"))
+        .and_then(|span| span.to_duration(SpanRelativeTo::days_are_24_hours()))
         .ok()
+        .and_then(|duration| Duration::try_from(duration).ok())
         // The clock must be able to hold the time at which it ends.
         .filter(|duration| Instant::now().checked_add(*duration).is_some())
-        .ok_or_else(|| "expected a number of seconds, or one like 30s, 5m, 1h".to_owned())
+        .ok_or_else(|| "expected a number of seconds, or one like 30s, 5m, 1h, 2d".to_owned())
 }
 
 /// Parses a duration in whole seconds.
@@ -292,6 +295,7 @@ mod tests {
             ("5m", 300),
             ("1h", 3600),
             ("1h30m", 5400),
+            ("2d", 172_800),
             ("0", 0),
             ("4294967295", u32::MAX),
         ] {

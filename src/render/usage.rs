@@ -47,7 +47,8 @@ pub fn usage_error(
     if let Some(command) = other_word {
         hints.insert(0, format!("did you mean mig-mps {command}?"));
     }
-    if let Some(hint) = other_option(error).or_else(|| program_without_dashes(error)) {
+    let hint = other_option(error).or_else(|| program_without_dashes(error));
+    if let Some(hint) = hint.or_else(|| needless_option(error)) {
         hints.insert(0, hint.to_owned());
     }
     if let Some(hint) = device_behind_settings(error, &words) {
@@ -234,6 +235,11 @@ const OTHER_OPTIONS: &[(&str, &[&str], &str)] = &[
         "mig-mps run DEVICE -- PROGRAM; mig-mps help containers shows containers",
     ),
     (
+        "mig-mps metrics ",
+        &["--port", "--listen", "--address", "--web.listen-address"],
+        "it opens no port: mig-mps systemd --metrics DIR writes them for a node exporter",
+    ),
+    (
         "mig-mps logs ",
         &["--tail", "--head"],
         "-n N shows the last N lines",
@@ -255,6 +261,20 @@ fn other_option(error: &Error) -> Option<&'static str> {
         .iter()
         .find(|(form, options, _)| usage.contains(form) && options.contains(&typed))?;
     Some(hint)
+}
+
+/// Says that an option does what another one asks for, too.
+fn needless_option(error: &Error) -> Option<&'static str> {
+    let both = [ContextKind::InvalidArg, ContextKind::PriorArg].map(|kind| error.get(kind));
+    let has = |option: &str| {
+        both.iter().flatten().any(|named| match named {
+            ContextValue::String(named) => named == option,
+            ContextValue::Strings(named) => named.iter().any(|named| named == option),
+            _ => false,
+        })
+    };
+    (error.kind() == ErrorKind::ArgumentConflict && has("--private") && has("--by-rank"))
+        .then_some("--private goes by rank already: each rank gets the device of its rank")
 }
 
 /// Returns the form of a command whose program is typed without the dashes before it.

@@ -204,3 +204,28 @@ fn quiet_leaves_out_everything_but_errors_and_what_was_asked_for() {
     let quiet = sim.up(SMALL, &["--yes", "-q"]).ended(0);
     assert_eq!((quiet.stdout.as_str(), quiet.stderr.as_str()), ("", ""));
 }
+
+#[test]
+fn what_goes_otherwise_here_is_answered_with_our_way() {
+    let sim = Sim::with("h200", 1);
+    for (line, hint) in [
+        (
+            "metrics --port 9400",
+            "hint: it opens no port: mig-mps systemd --metrics DIR writes them for a node exporter\n",
+        ),
+        (
+            "run --private --by-rank -- true",
+            "hint: --private goes by rank already: each rank gets the device of its rank\n",
+        ),
+        (
+            "check balanced --gpu l4",
+            "no model with MIG is called \"l4\"; mig-mps check --models lists all\n",
+        ),
+    ] {
+        assert_contains(&said(&sim, line), hint);
+    }
+    // A product of NVIDIA's lists, in which the form has a number.
+    sim.run(&["check", "balanced", "--gpu", "H100-SXM5-80GB"])
+        .ended(0);
+    sim.run(&["down", "--drain", "2d", "--dry-run"]).ended(0);
+}

@@ -173,7 +173,7 @@ fn a_device_that_is_gone_has_one_remedy_everywhere_and_it_works() {
     let healed = sim.run(&["heal"]).ended(0);
     assert_contains(&healed.stderr, remedy);
     let plan = sim.up(SMALL, &["--dry-run"]).ended(0).stdout;
-    assert_contains(&plan, "its device is gone");
+    assert_contains(&plan, "their devices are gone");
     // Both commands of the remedy end it.
     sim.run(&["down", "0.2"]).ended(0);
     assert_eq!(ids(&sim.status(), "0.2"), [] as [&str; 0]);

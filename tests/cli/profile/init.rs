@@ -181,7 +181,7 @@ fn nonsense_is_refused() {
     --gpu a100-80gb --yes --whole all --jobs 3: --jobs is for GPUs that are partitioned, and there is none
     --gpu a100-80gb --yes --whole all --layout 1: --layout is for GPUs that are partitioned, and there is none
     --gpu a100-80gb:0 --yes: invalid value 'a100-80gb:0' for '--gpu <MODEL[:COUNT]>': "0" is not a number from 1 to 1024
-    --gpu nosuch --yes: invalid value 'nosuch' for '--gpu <MODEL[:COUNT]>': no model is called "nosuch"; mig-mps check --models lists all
+    --gpu nosuch --yes: invalid value 'nosuch' for '--gpu <MODEL[:COUNT]>': no model with MIG is called "nosuch"; mig-mps check --models lists all
     "#);
     // Many jobs are no reason to calculate for long.
     init("--gpu a100-80gb:1024 --yes --jobs 4000000000").ended(5);
