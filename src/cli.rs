@@ -221,23 +221,20 @@ pub fn command() -> clap::Command {
             *command = std::mem::take(command).after_help(topics);
         }
     }
-    let commands = TASKS
+    let names: Vec<&str> = TASKS
         .iter()
-        .flat_map(|(_, commands)| *commands)
-        .map(|name| {
-            let command = program.find_subcommand(name);
-            let about = command.and_then(clap::Command::get_about);
-            PossibleValue::new(*name)
-                .aliases(render::words_for(name))
-                .help(about.cloned().unwrap_or_default())
-        });
+        .flat_map(|(_, names)| names.iter().copied())
+        .collect();
+    let commands = names.iter().map(|&name| {
+        let command = program.find_subcommand(name);
+        let about = command.and_then(clap::Command::get_about);
+        PossibleValue::new(name)
+            .aliases(render::words_for(name))
+            .help(about.cloned().unwrap_or_default())
+    });
     let topics = TOPICS
         .iter()
-        .filter(|topic| {
-            !TASKS
-                .iter()
-                .any(|(_, commands)| commands.contains(&topic.name))
-        })
+        .filter(|topic| !names.contains(&topic.name))
         .map(|topic| {
             PossibleValue::new(topic.name)
                 .aliases(render::words_for(&format!("help {}", topic.name)))
@@ -252,10 +249,11 @@ pub fn command() -> clap::Command {
     let program = program.mut_subcommand("schema", |schema| {
         schema.mut_arg("document", |document| document.value_parser(documents))
     });
-    let program = program.mut_subcommand("status", |status| status.defer(with_problems));
-    program.mut_subcommand("help", |help| {
-        help.mut_arg("subject", |subject| subject.value_parser(subjects))
-    })
+    program
+        .mut_subcommand("status", |status| status.defer(with_problems))
+        .mut_subcommand("help", |help| {
+            help.mut_arg("subject", |subject| subject.value_parser(subjects))
+        })
 }
 
 /// Formats a part of the help: a line for each name, with its meaning.

@@ -18,6 +18,8 @@ static FILES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/src/catalog/models");
 /// The file of a model, which is parsed when the model is asked for: all of them take longer than most commands.
 struct ModelFile {
     text: &'static str,
+    /// The part before the first table, with all names of the model.
+    names: &'static str,
     model: OnceLock<Model>,
 }
 
@@ -29,8 +31,9 @@ impl ModelFile {
 
 static MODELS: LazyLock<Vec<ModelFile>> = LazyLock::new(|| {
     let files = FILES.files();
-    let of_file = |text| ModelFile {
+    let of_file = |text: &'static str| ModelFile {
         text,
+        names: text.split("\n[").next().unwrap_or_default(),
         model: OnceLock::new(),
     };
     files
@@ -55,9 +58,9 @@ pub fn models() -> impl ExactSizeIterator<Item = &'static Model> + Clone {
     MODELS.iter().map(ModelFile::model)
 }
 
-/// The models whose file has this text; the other files are not parsed.
-pub(super) fn models_with(text: &str) -> impl Iterator<Item = &'static Model> {
-    let files = MODELS.iter().filter(move |file| file.text.contains(text));
+/// The models that may have this name; the files of the others are not parsed.
+pub(super) fn models_with(name: &str) -> impl Iterator<Item = &'static Model> {
+    let files = MODELS.iter().filter(move |file| file.names.contains(name));
     files.map(ModelFile::model)
 }
 
