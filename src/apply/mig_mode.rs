@@ -191,9 +191,9 @@ impl GpuRun<'_> {
     }
 }
 
-/// Finds the processes that hold GPUs whose MIG mode the plan switches or whose instances it destroys. Those that cannot be looked at count as held by
-/// nobody: the switch itself finds out. What is undone after a failure brings no client back, so none is ended before a
-/// switch that may fail; a change that goes on ends them for its own sake.
+/// Finds the processes that hold GPUs whose MIG mode the plan switches or whose instances it destroys. GPUs that cannot be
+/// looked at count as held by nobody: the switch itself finds out. What is undone after a failure brings no client back, so
+/// none is ended before a switch that may fail; a change that goes on ends them for its own sake.
 pub fn held(
     environment: &Environment,
     node: &Node,

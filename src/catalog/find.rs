@@ -15,7 +15,7 @@ use crate::host::nearest;
 /// A file for each model, named for its key.
 static FILES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/src/catalog/models");
 
-/// The file of a model, which is parsed when the model is asked for: all of them take longer than most commands.
+/// The file of a model. A file is parsed when its model is asked for: to parse all takes longer than most commands take.
 struct ModelFile {
     text: &'static str,
     /// The part before the first table, with all names of the model.

@@ -129,7 +129,7 @@ pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
         return Err(error.hint("add --destroy-mig or --disable-mig"));
     }
     let mut args = args.clone();
-    // No instance and no MIG mode is left out because no device is there.
+    // All instances and MIG modes are meant, also those of GPUs without devices.
     if args.destroys() && args.devices.words == ["*"] {
         args.devices = DeviceArgs::default();
     }

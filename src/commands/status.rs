@@ -57,7 +57,8 @@ pub struct StatusArgs {
     exit_code: bool,
 }
 
-/// Adds to the help what problems are, by the ids of their faults: every other command would parse their file for nothing.
+/// Adds the ids of all problems to the help of `status`. clap calls this only for help and errors, since the file of
+/// the ids takes longer to parse than most commands take.
 pub fn with_problems(status: clap::Command) -> clap::Command {
     let ids: Vec<&str> = Fault::problem_ids().collect();
     let help = format!(

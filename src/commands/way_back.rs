@@ -54,7 +54,7 @@ const COMMANDS: [&str; 9] = [
     "check", "compare", "env", "heal", "plan", "restart", "run", "set", "up",
 ];
 
-/// True if a command failed because no daemon serves a device, or because a word names none.
+/// True if a command failed because no daemon serves a device, or because a word names no device.
 fn is_for_lack(error: &CommandError, command: &str) -> bool {
     let error = &error.error;
     let unknown = match error.downcast_ref::<Refusal>() {
