@@ -62,6 +62,25 @@ impl DeviceArgs {
         self.words.is_empty() && self.gpus.is_empty()
     }
 
+    /// Returns the names of the devices, and the UUIDs of the GPUs of `--gpu`, which may have no device.
+    pub fn names_and_gpus(
+        &self,
+        node: &Node,
+    ) -> std::result::Result<(Vec<String>, Vec<String>), NoSuchDevice> {
+        let (mut names, mut gpus) = (node.resolve(&self.words)?, Vec::new());
+        for word in &self.gpus {
+            let index = node.gpu_index(word)?;
+            let gpu = node.gpus.iter().find(|gpu| gpu.index == index);
+            match node.names_on(index) {
+                Ok(on_it) => names.extend(on_it),
+                Err(error) if gpu.is_none() => return Err(error),
+                Err(_) => {}
+            }
+            gpus.extend(gpu.map(|gpu| gpu.uuid.clone()));
+        }
+        Ok((names, gpus))
+    }
+
     /// Returns the names of the devices; none only if [`is_empty`](Self::is_empty).
     pub fn names(&self, node: &Node) -> std::result::Result<Vec<String>, NoSuchDevice> {
         let mut names = node.resolve(&self.words)?;

@@ -1,7 +1,7 @@
 //! The profile of `up` and `plan`: one that is named, the one of the boot, or one that was applied before. What was applied
 //! is recorded for the next time.
 
-use std::io::{self, ErrorKind};
+use std::io;
 use std::path::Path;
 
 use clap::Args;
@@ -11,7 +11,8 @@ use super::args::ProfileSource;
 use super::{LOCK_LIMIT, locked};
 use crate::apply;
 use crate::error::{CommandError, Context as _, Result, failed, usage};
-use crate::host::{Directories, Environment, has_fault, path_of};
+use crate::failure::Failure as _;
+use crate::host::{Directories, Environment};
 use crate::node::Node;
 use crate::profile::Profile;
 use crate::render::format::ago;
@@ -72,26 +73,19 @@ impl ProfileArgs {
     }
 }
 
-/// Fails for a command that needs the history if that cannot be read. One that is damaged, or that another user can have
-/// written, is never to be made root's: its profiles could then be applied.
+/// Fails for a command that needs the history if that cannot be read.
 pub fn readable(history: io::Result<ProfileHistory>) -> Result<ProfileHistory> {
-    let history = history.map_err(|error| {
-        let is_to_go = has_fault(&error) || error.kind() == ErrorKind::InvalidData;
-        let path = path_of(&error).filter(|_| is_to_go);
-        let hint = path.map(|path| {
-            format!(
-                "examine {} and remove it, then name the profile: mig-mps up PROFILE",
-                path.display()
-            )
-        });
-        (error, hint)
-    });
-    history.or_else(|(error, hint)| {
-        let mut failed = Err(error).context("cannot tell which profiles were applied");
-        if let (Some(hint), Err(error)) = (hint, &mut failed) {
-            error.hints = vec![hint];
-        }
-        failed
+    history.map_err(|error| {
+        let hints = match ProfileHistory::remedy(&error) {
+            Some(remedy) => vec![format!(
+                "{remedy}, then name the profile: mig-mps up PROFILE"
+            )],
+            None => error.hints(),
+        };
+        let error = failed(format_args!(
+            "cannot tell which profiles were applied: {error}"
+        ));
+        CommandError { hints, ..error }
     })
 }
 

@@ -7,15 +7,18 @@ use clap::Args;
 
 use super::args::{ConsentArgs, DeviceArgs, HINT, seconds};
 use super::change::Change;
+use super::down_remarks::{
+    remark_on_modes_that_stay, remark_on_return, remark_on_the_profile, remark_on_users_daemons,
+    remark_on_what_stays, remark_on_what_was_put_aside,
+};
 use super::outcome::Outcome;
-use super::way_back::WayBack;
 use super::{Context, LOCK_LIMIT, cdi, locked, own_directories};
 use crate::apply::{self, Allowed, OnFailure};
 use crate::error::{CommandError, Result, failed, usage};
 use crate::failure::ExitStatus;
-use crate::host::{Directories, Environment, listed, printable, ranges};
+use crate::host::{Directories, Environment, printable, ranges};
 use crate::node::{Device, Gpu, Node, lost_hint};
-use crate::plan::{self, Destroy, Down, Plan, Refusal, remark_on_machines};
+use crate::plan::{self, Destroy, Down, Plan, Refusal};
 use crate::render::format::count;
 use crate::render::{note, time_taken};
 use crate::state::{ProfileHistory, RunDir};
@@ -70,24 +73,33 @@ impl DownArgs {
         self.destroy_mig || self.disable_mig || self.destroy_unmanaged
     }
 
+    fn destroy(&self) -> Destroy {
+        match (self.destroy_unmanaged, self.destroys()) {
+            (true, _) => Destroy::All,
+            (false, true) => Destroy::Made,
+            (false, false) => Destroy::Nothing,
+        }
+    }
+
     /// The request to the planner.
     fn request(&self, node: &Node) -> Result<Down, Refusal> {
+        let (devices, gpus) = if self.destroys() {
+            self.devices.names_and_gpus(node)?
+        } else {
+            (self.devices.names(node)?, Vec::new())
+        };
         Ok(Down {
-            devices: self.devices.names(node)?,
+            devices,
+            gpus,
             force: self.consent.force(),
-            destroy: match (self.destroy_unmanaged, self.destroys()) {
-                (true, _) => Destroy::All,
-                (false, true) => Destroy::Made,
-                (false, false) => Destroy::Nothing,
-            },
+            destroy: self.destroy(),
             disable_mig: self.disable_mig,
             purge: self.purge,
         })
     }
 
-    /// The error if something that is to be destroyed or switched off stays, of these devices or of all, because its GPU
-    /// cannot be read.
-    fn unread(&self, node: &Node, names: &[String]) -> Option<CommandError> {
+    /// The error if something that is to be destroyed or switched off stays because its GPU cannot be read.
+    fn unread(&self, node: &Node, request: &Down) -> Option<CommandError> {
         let mut made: Vec<&String> = Vec::new();
         if self.destroys() {
             made.extend(node.created.iter().map(|created| &created.gpu));
@@ -105,7 +117,7 @@ impl DownArgs {
                 .devices
                 .iter()
                 .filter(|device| device.gpu == Some(index) && made.contains(&&device.key.gpu));
-            if names.is_empty() || on_it.any(|device| names.contains(&device.name)) {
+            if request.means_all() || on_it.any(|device| request.selects(&device.name)) {
                 gpus.push(index);
                 reasons.push(why);
             }
@@ -192,7 +204,7 @@ fn take_down(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
         after: &|ending| cdi::keep_current(environment, &directories, None, ending),
         ..Change::new(context, &directories, &args.consent, &|node, run_dir| {
             let request = args.request(node)?;
-            *asked.borrow_mut() = Asked::of(node, args, &request.devices);
+            *asked.borrow_mut() = Asked::of(node, args, &request);
             plan::down(node, run_dir, &request)
         })
     }
@@ -216,9 +228,6 @@ fn take_down(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
         remove_mount_sources(context, &directories, &outcome)?;
     }
     summarize(args, environment, &run_dir, &outcome, &asked)?;
-    if !args.devices.is_empty() && !outcome.plan.is_empty() {
-        remark_on_return(args, environment, &outcome.plan);
-    }
     match outcome.after {
         Some(error) => Err(error.in_document()),
         None => Ok(ExitStatus::Done),
@@ -262,28 +271,33 @@ fn remove_mount_sources(
 
 /// The devices and GPUs that a command is about.
 #[derive(Default)]
-struct Asked {
+pub(super) struct Asked {
     /// The UUIDs of the devices.
-    devices: Vec<String>,
+    pub(super) devices: Vec<String>,
     /// The UUIDs of their GPUs.
     gpus: Vec<String>,
+    /// The UUIDs of the GPUs that are meant as a whole.
+    pub(super) whole_gpus: Vec<String>,
     /// The error if something stays because its GPU cannot be read.
     unread: Option<CommandError>,
 }
 
 impl Asked {
-    /// The devices with these names and their GPUs, or everything if none is named.
-    fn of(node: &Node, args: &DownArgs, names: &[String]) -> Self {
+    fn of(node: &Node, args: &DownArgs, request: &Down) -> Self {
         let devices: Vec<&Device> = node
             .present()
-            .filter(|device| names.is_empty() || names.contains(&device.name))
+            .filter(|device| request.selects(&device.name))
             .collect();
-        let mut gpus: Vec<String> = node.gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
-        gpus.retain(|gpu| names.is_empty() || devices.iter().any(|device| device.key.gpu == *gpu));
+        let uuids = |is_meant: &dyn Fn(&Gpu) -> bool| -> Vec<String> {
+            let gpus = node.gpus.iter().filter(|gpu| is_meant(gpu));
+            gpus.map(|gpu| gpu.uuid.clone()).collect()
+        };
+        let has_device = |gpu: &Gpu| devices.iter().any(|device| device.key.gpu == gpu.uuid);
         Self {
-            gpus,
+            gpus: uuids(&|gpu| request.means_whole(gpu) || has_device(gpu)),
+            whole_gpus: uuids(&|gpu| request.means_whole(gpu)),
             devices: devices.iter().map(|device| device.uuid.clone()).collect(),
-            unread: args.unread(node, names),
+            unread: args.unread(node, request),
         }
     }
 }
@@ -342,149 +356,20 @@ fn summarize(
         ));
     }
     if args.destroys() {
-        remark_on_what_stays(node, args, &asked.devices);
+        remark_on_what_stays(node, asked, args.destroy());
     }
     // A plan that was shown said it before.
     if args.disable_mig && outcome.is_unchanged {
         remark_on_modes_that_stay(node, plan, &asked.gpus);
     }
+    if !args.devices.is_empty() && !plan.is_empty() {
+        if args.destroys() {
+            remark_on_the_profile(environment);
+        } else if !args.consent.json {
+            remark_on_return(environment, plan);
+        }
+    }
     Ok(())
-}
-
-/// Says how devices that were taken down by name come back.
-fn remark_on_return(args: &DownArgs, environment: &Environment, plan: &Plan) {
-    if args.destroys() {
-        return remark_on_the_profile(environment);
-    }
-    if args.consent.json {
-        return;
-    }
-    let Some(WayBack { names, command, .. }) = WayBack::find(environment) else {
-        return;
-    };
-    let stopped: Vec<&str> = plan.stops().map(|stop| stop.name.as_str()).collect();
-    if names.iter().any(|name| stopped.contains(&name.as_str())) {
-        note(&format!(
-            "`{command}` starts {} again.",
-            listed(&names, "and")
-        ));
-    }
-}
-
-/// The profile brings back what was taken down by hand.
-fn remark_on_the_profile(environment: &Environment) {
-    let directory = environment.state_dir().ok();
-    let history = directory.and_then(|directory| ProfileHistory::at(&directory).ok());
-    if let Some(history) = history.filter(ProfileHistory::is_in_force)
-        && let Some(profile) = history.applied()
-    {
-        note(&format!(
-            "The next up of {}, also at boot, makes them again, unless the profile is changed.",
-            profile.title()
-        ));
-    }
-}
-
-/// Daemons that users run themselves are theirs to end.
-fn remark_on_users_daemons(node: &Node) {
-    for unmanaged in &node.unmanaged {
-        if let Some(command) = unmanaged.managed_by("down") {
-            note(&format!(
-                "Daemon {} is a user's own: {command}",
-                unmanaged.pid
-            ));
-        }
-    }
-}
-
-/// Files that are not a daemon's are kept, and somebody must know where.
-fn remark_on_what_was_put_aside(run_dir: &RunDir) {
-    let left: Vec<String> = run_dir
-        .set_aside()
-        .iter()
-        .map(|path| path.display().to_string())
-        .collect();
-    if !left.is_empty() {
-        note(&format!(
-            "These pipe directories have other files than the daemon's, or belong to a user, and were put aside:\n  {}",
-            left.join("\n  ")
-        ));
-    }
-}
-
-/// Names the instances of the devices asked for that `--destroy-mig` leaves alone, and those without a device if all
-/// were asked for.
-fn remark_on_what_stays(node: &Node, args: &DownArgs, asked: &[String]) {
-    let mut staying = Vec::new();
-    for gpu in &node.gpus {
-        if args.devices.is_empty()
-            && let Some(remark) = remark_on_machines(node, gpu)
-        {
-            note(&remark);
-        }
-        let instances = gpu.instances.iter();
-        for instance in instances.filter(|one| !node.is_of_virtual_machine(gpu, one)) {
-            let is_asked = if instance.compute.is_empty() {
-                args.devices.is_empty()
-            } else {
-                let mut compute = instance.compute.iter();
-                compute.any(|compute| asked.contains(&compute.uuid))
-            };
-            if is_asked {
-                let name = gpu.profile(instance.profile).map_or_else(
-                    || instance.profile.to_string(),
-                    |profile| profile.name.to_string(),
-                );
-                staying.push(format!(
-                    "GPU {} {name} at {}",
-                    gpu.index, instance.placement
-                ));
-            }
-        }
-    }
-    if !staying.is_empty() {
-        let why = if args.destroy_unmanaged {
-            "they hold other devices"
-        } else {
-            "they are not known to be made by mig-mps (--destroy-unmanaged destroys those), or hold other devices"
-        };
-        let staying = staying.join("\n  ");
-        note(&format!("These GPU instances stay: {why}:\n  {staying}"));
-    }
-}
-
-/// Names the GPUs that `--disable-mig` leaves in MIG mode: it switches off what mig-mps switched on, and a reboot in
-/// between forgets that.
-fn remark_on_modes_that_stay(node: &Node, plan: &Plan, asked: &[String]) {
-    let off = plan.mig_switched_off();
-    let (used, unknown): (Vec<&Gpu>, Vec<&Gpu>) = node
-        .gpus
-        .iter()
-        .filter(|gpu| gpu.in_mig_mode() && asked.contains(&gpu.uuid))
-        .filter(|gpu| !off.contains(&gpu.index))
-        .partition(|gpu| {
-            let planned = plan.gpus.iter().find(|plan| plan.uuid == gpu.uuid);
-            planned.map_or(!gpu.instances.is_empty(), |plan| !plan.after.is_empty())
-        });
-    if !used.is_empty() {
-        note(&format!("{}: there are instances.", stays(&used)));
-    }
-    if !unknown.is_empty() {
-        let indices: Vec<String> = unknown.iter().map(|gpu| gpu.index.to_string()).collect();
-        note(&format!(
-            "{}: it is not known that mig-mps switched it on, as after a reboot. `nvidia-smi -i {} -mig 0` switches it off \
-             afterwards.",
-            stays(&unknown),
-            indices.join(",")
-        ));
-    }
-}
-
-/// `GPU 0 stays in MIG mode`, `GPU 0-2 stay in MIG mode`
-fn stays(gpus: &[&Gpu]) -> String {
-    let indices: Vec<u32> = gpus.iter().map(|gpu| gpu.index).collect();
-    let verb = if gpus.len() == 1 { "stays" } else { "stay" };
-    format!("GPU {} {verb} in MIG mode", ranges(&indices))
 }
 
 fn report(plan: &Plan, took: Duration) -> String {

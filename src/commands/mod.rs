@@ -7,6 +7,7 @@ pub mod change;
 pub mod children;
 pub mod chosen;
 pub mod down;
+mod down_remarks;
 mod drain;
 pub mod env;
 pub mod heal;

@@ -163,6 +163,7 @@ fn stop(environment: &Environment) -> Result<()> {
     observe_without_driver(environment, &mut node, ANSWER_LIMIT);
     let all = Down {
         devices: Vec::new(),
+        gpus: Vec::new(),
         force: Some(AT_ONCE),
         destroy: Destroy::Nothing,
         disable_mig: false,

@@ -8,7 +8,7 @@ use clap::Args;
 use super::Context;
 use super::args::{DeviceArgs, duration};
 use crate::error::{Context as _, Result, failed, usage};
-use crate::failure::ExitStatus;
+use crate::failure::{ExitStatus, Failure as _};
 use crate::host::{Environment, listed, printable, without_error_numbers};
 use crate::node::{Applied, Detail, Fault, Node, Observer};
 use crate::plan;
@@ -127,7 +127,10 @@ pub(super) fn applied(environment: &Environment, node: &Node) -> Applied {
         Ok(history) => history,
         Err(error) => {
             let why = printable(&error.to_string());
-            return Applied::Unreadable(without_error_numbers(&why).into_owned());
+            return Applied::Unreadable {
+                why: without_error_numbers(&why).into_owned(),
+                remedy: ProfileHistory::remedy(&error).or_else(|| error.hint()),
+            };
         }
     };
     let Some(profile) = history.applied() else {

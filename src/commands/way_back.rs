@@ -55,7 +55,7 @@ const COMMANDS: [&str; 9] = [
 ];
 
 /// True if a command failed because no daemon serves a device, or because a word names no device.
-fn is_for_lack(error: &CommandError, command: &str) -> bool {
+fn has_no_daemon_or_device(error: &CommandError, command: &str) -> bool {
     let error = &error.error;
     let unknown = match error.downcast_ref::<Refusal>() {
         Some(Refusal::Device(unknown)) => Some(unknown),
@@ -83,7 +83,7 @@ pub fn name_way_back(
     let [command, words @ ..] = words else {
         return error;
     };
-    if error.is_chosen || words.is_empty() || !is_for_lack(&error, command) {
+    if error.is_chosen || words.is_empty() || !has_no_daemon_or_device(&error, command) {
         return error;
     }
     let Some(way_back) = WayBack::find(environment) else {

@@ -272,7 +272,9 @@ fn irregular(why: &str) -> io::Error {
 pub(super) enum Fault {
     /// It belongs to another user than the caller and root.
     Foreign(u32),
-    /// Users other than its owner can write to it.
+    /// It is a directory in which other users can make and replace files.
+    OpenDirectory,
+    /// Other users can have written what it contains.
     Writable,
     /// It is no regular file, or not one of mig-mps.
     InTheWay,
@@ -349,7 +351,12 @@ impl Failure for io::Error {
         let shown = path.map_or_else(|| "the file".to_owned(), |path| path.display().to_string());
         let hint = match (known.and_then(|known| known.fault), self.kind()) {
             (Some(Fault::Foreign(owner)), _) => foreign_hint(Uid(owner), &shown),
-            (Some(Fault::Writable), _) => format!("chmod go-w {shown}"),
+            (Some(Fault::OpenDirectory), _) => {
+                format!("examine the files in {shown}, then chmod go-w {shown}")
+            }
+            (Some(Fault::Writable), _) => {
+                format!("examine {shown} and remove it, or choose another path")
+            }
             (Some(Fault::InTheWay), _) => format!("move {shown} away, and run this again"),
             (Some(Fault::Irregular), _) => "choose another path".to_owned(),
             (Some(Fault::NotADirectory), _) | (None, ErrorKind::NotADirectory) => {
@@ -468,11 +475,14 @@ mod tests {
 
     #[test]
     fn the_hint_names_the_innermost_file() {
-        let error = refused(Fault::Writable, "others can write to it");
+        let error = refused(Fault::OpenDirectory, "others can write to it");
         let error = in_path("/a/b".as_ref(), &in_path("/a".as_ref(), &error));
         assert_eq!(error.to_string(), "/a/b: /a: others can write to it");
         assert_eq!(error.kind(), ErrorKind::PermissionDenied);
-        assert_eq!(error.hint().as_deref(), Some("chmod go-w /a"));
+        assert_eq!(
+            error.hint().as_deref(),
+            Some("examine the files in /a, then chmod go-w /a")
+        );
     }
 
     #[test]

@@ -201,7 +201,7 @@ pub(super) fn refuse_others(meta: &Stat) -> io::Result<()> {
         return Err(refused(Fault::Foreign(meta.st_uid), why));
     }
     if meta.st_mode & OTHERS_WRITE != 0 {
-        return Err(refused(Fault::Writable, "others can write to it"));
+        return Err(refused(Fault::OpenDirectory, "others can write to it"));
     }
     Ok(())
 }

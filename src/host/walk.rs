@@ -187,8 +187,12 @@ fn check(directory: &Path, meta: &Stat, is_last: bool) -> io::Result<()> {
 
 /// Refuses what a user other than root and the caller can write to.
 fn refuse_writers(path: &Path, meta: &Stat) -> io::Result<()> {
+    let fault = match FileType::from_raw_mode(meta.st_mode) {
+        FileType::Directory => Fault::OpenDirectory,
+        _ => Fault::Writable,
+    };
     if meta.st_mode & OTHERS_WRITE != 0 {
-        return Err(refused(Fault::Writable, "others can write to it"));
+        return Err(refused(fault, "others can write to it"));
     }
     // Where there is an access control list, the mode has the list's mask in the place of the group.
     let of_group = (meta.st_mode & GROUP_WRITES != 0).then_some(Named::Group(meta.st_gid));
@@ -198,7 +202,7 @@ fn refuse_writers(path: &Path, meta: &Stat) -> io::Result<()> {
                 Named::User(user) => format!("the user {}", user_name(user)),
                 Named::Group(group) => format!("the group {}", group_name(group)),
             };
-            return Err(refused(Fault::Writable, format!("{who} can write to it")));
+            return Err(refused(fault, format!("{who} can write to it")));
         }
     }
     Ok(())

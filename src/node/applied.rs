@@ -10,8 +10,8 @@ pub enum Applied {
     NotRead,
     /// None is recorded.
     Nothing,
-    /// It cannot be read, with the reason.
-    Unreadable(String),
+    /// It cannot be read.
+    Unreadable { why: String, remedy: Option<String> },
     Known {
         profile: Box<AppliedProfile>,
         taken_down: Option<TakenDown>,

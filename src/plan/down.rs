@@ -12,14 +12,16 @@ use crate::state::RunDir;
 /// A request to take devices down.
 #[derive(Clone, Debug)]
 pub struct Down {
-    /// The names of the devices; empty for all.
+    /// The names of the devices, those of `gpus` included. Without a device and a GPU, all are meant.
     pub devices: Vec<String>,
+    /// The UUIDs of the GPUs that are meant as a whole: also instances without a device, and MIG modes.
+    pub gpus: Vec<String>,
     /// End daemons that have clients, these many seconds after refusing new ones.
     pub force: Option<u32>,
     /// The instances to destroy.
     pub destroy: Destroy,
     /// Also switch the MIG mode off where mig-mps switched it on and nothing is left; where devices
-    /// are named, on their GPUs alone.
+    /// are named, only on their GPUs.
     pub disable_mig: bool,
     /// Also remove logs, and what users left in pipe directories.
     pub purge: bool,
@@ -35,13 +37,18 @@ pub enum Destroy {
 }
 
 impl Down {
-    /// True if it names no device.
-    fn means_all(&self) -> bool {
-        self.devices.is_empty()
+    /// True if it names no device and no GPU.
+    pub fn means_all(&self) -> bool {
+        self.devices.is_empty() && self.gpus.is_empty()
+    }
+
+    /// True if everything on the GPU is meant.
+    pub fn means_whole(&self, gpu: &Gpu) -> bool {
+        self.means_all() || self.gpus.contains(&gpu.uuid)
     }
 
     /// True if the device with that name is taken down.
-    fn selects(&self, name: &str) -> bool {
+    pub fn selects(&self, name: &str) -> bool {
         self.means_all() || self.devices.iter().any(|device| device == name)
     }
 }
@@ -68,7 +75,8 @@ pub fn down(node: &Node, run_dir: &RunDir, wanted: &Down) -> Result<Plan, Refusa
     if wanted.destroy != Destroy::Nothing {
         for gpu in &node.gpus {
             destroy_instances(node, run_dir, gpu, wanted, &mut plan)?;
-            let is_meant = wanted.means_all() || plan.gpus.iter().any(|plan| plan.uuid == gpu.uuid);
+            let is_meant =
+                wanted.means_whole(gpu) || plan.gpus.iter().any(|plan| plan.uuid == gpu.uuid);
             if wanted.disable_mig && is_meant {
                 disable_mig(node, gpu, &mut plan);
             }
@@ -187,13 +195,13 @@ fn destroy_instances(
         let (instance, parts) = (standing.instance, &standing.parts);
         let is_consented = |unmanaged: bool| !unmanaged || wanted.destroy == Destroy::All;
         let goes_with_device = |part: &ComputeUse<'_>| {
-            let is_meant = wanted.means_all() || selected.contains(&&part.compute.uuid);
+            let is_meant = wanted.means_whole(gpu) || selected.contains(&&part.compute.uuid);
             is_meant && is_consented(part.unmanaged)
         };
-        // A GPU instance without devices is meant only where everything is.
+        // A GPU instance without devices is meant only where everything on the GPU is.
         let goes = is_consented(standing.unmanaged)
             && parts.iter().all(goes_with_device)
-            && (wanted.means_all() || !parts.is_empty());
+            && (wanted.means_whole(gpu) || !parts.is_empty());
         for part in parts.iter().filter(|part| goes_with_device(part)) {
             check_idle(node, run_dir, gpu, &part.compute.uuid)?;
             let action = Action::DestroyComputeInstance {

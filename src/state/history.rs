@@ -1,14 +1,18 @@
 //! The profiles that were applied: they outlast a reboot, and the files that they were read from.
 
 use std::ffi::OsStr;
+use std::fs;
 use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::run_dir::{PUBLIC, read, write};
-use crate::host::{Directory, Environment, caller, only_root_can_change, printable};
+use crate::host::{
+    Directory, Environment, Uid, caller, has_fault, only_root_can_change, path_of, printable,
+};
 use crate::profile::{Profile, ProfileError};
 
 /// The file in a state directory.
@@ -109,6 +113,23 @@ impl ProfileHistory {
         Ok(Self {
             directory: directory.to_owned(),
             content,
+        })
+    }
+
+    /// Returns the remedy for a history whose file is damaged, or which another user can have written. Its profiles could be
+    /// applied, so the file is never to be taken over.
+    pub fn remedy(error: &io::Error) -> Option<String> {
+        let is_to_go = has_fault(error) || error.kind() == ErrorKind::InvalidData;
+        let path = path_of(error).filter(|path| is_to_go && path.ends_with(FILE))?;
+        let remedy = format!("examine {} and remove it", path.display());
+        let directory = path
+            .parent()
+            .and_then(|directory| fs::metadata(directory).ok());
+        let is_own = directory.is_some_and(|directory| Uid(directory.uid()) == caller());
+        Some(if is_own || caller() == Uid::ROOT {
+            remedy
+        } else {
+            format!("ask the administrator to {remedy}")
         })
     }
 

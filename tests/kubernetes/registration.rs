@@ -279,7 +279,7 @@ fn a_directory_that_others_can_write_to_is_refused() {
     let root = sim.node.dir().join("root").display().to_string();
     assert_snapshot!(refused.stderr.replace(&root, ""), @"
     error: cannot use the kubelet's directory: /var/lib/kubelet/device-plugins: others can write to it
-    hint: chmod go-w /var/lib/kubelet/device-plugins
+    hint: examine the files in /var/lib/kubelet/device-plugins, then chmod go-w /var/lib/kubelet/device-plugins
     ");
 }
 

@@ -54,7 +54,12 @@ pub(super) fn line(node: &Node, ago: fn(Timestamp) -> String) -> Option<String> 
         Applied::NotRead => return None,
         Applied::Nothing if node.devices.is_empty() => return None,
         Applied::Nothing => return Some("no profile is recorded".to_owned()),
-        Applied::Unreadable(why) => return Some(format!("the applied profile is unknown: {why}")),
+        Applied::Unreadable { why, remedy } => {
+            let remedy = remedy
+                .as_ref()
+                .map_or_else(String::new, |remedy| format!("; {remedy}"));
+            return Some(format!("the applied profile is unknown: {why}{remedy}"));
+        }
         Applied::Known {
             profile,
             taken_down,

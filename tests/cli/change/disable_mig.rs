@@ -40,6 +40,8 @@ fn what_down_says_is_about_the_gpus_asked_for() {
       - destroy 3g.71gb at slices 0-3 (mig-mps made it)
     GPU 1 stays in MIG mode: there are instances.
     1 daemon stopped, 1 GPU instance destroyed in N s
+    These GPU instances stay: they are not known to be made by mig-mps (--destroy-unmanaged destroys those), or hold other devices:
+      GPU 1 1g.18gb at slice 6
     The next up of profile.toml, also at boot, makes them again, unless the profile is changed.
     ");
 }
@@ -217,4 +219,51 @@ fn a_star_is_everything_also_without_devices() {
     for gpu in sim.list()["gpus"].as_array().unwrap() {
         assert_eq!(gpu["mig"]["current"], false, "{gpu:#}");
     }
+}
+
+/// `--gpu` means a whole GPU, with its MIG mode and with instances that have no device.
+#[test]
+fn a_gpu_is_meant_as_a_whole_also_without_devices() {
+    let sim = Sim::with("h200", 3);
+    sim.up(ONE_EACH, &[]).ended(0);
+    sim.run(&["down", "--gpu", "1", "--destroy-mig", "--yes"])
+        .ended(0);
+    let idle = sim.run(&["down", "--gpu", "1"]).ended(2);
+    assert_contains(&idle.stderr, "GPU 1 has no device");
+    for again in [&["--gpu", "1"][..], &["--gpu", "1", "--gpu", "2"]] {
+        let words = [&["down", "--destroy-mig", "--yes", "--dry-run"], again].concat();
+        let gone = sim.run(&words).ended(0);
+        assert_eq!(
+            gone.stderr.contains("Nothing to do"),
+            again.len() == 2,
+            "{gone:?}"
+        );
+    }
+    sim.run(&["down", "--gpu", "1", "--disable-mig", "--yes"])
+        .ended(0);
+    let modes = |sim: &Sim| {
+        let list = sim.list();
+        let gpus = list["gpus"].as_array().unwrap();
+        let modes = gpus.iter().map(|gpu| gpu["mig"]["current"] == true);
+        modes.collect::<Vec<_>>()
+    };
+    assert_eq!(modes(&sim), [true, false, true]);
+    // An instance that has no device, made by somebody else.
+    sim.foreign_instance(2, 6);
+    let compute = sim.run(&["down", "--gpu", "2", "--destroy-mig", "--yes"]);
+    assert_contains(&compute.ended(0).stderr, "GPU 2 1g.18gb at slice 6");
+    sim.run(&[
+        "down",
+        "--gpu",
+        "2",
+        "--disable-mig",
+        "--destroy-unmanaged",
+        "--yes",
+    ])
+    .ended(0);
+    assert_eq!(modes(&sim), [true, false, false]);
+    let unknown = sim
+        .run(&["down", "--gpu", "7", "--disable-mig", "--yes"])
+        .ended(2);
+    assert_contains(&unknown.stderr, "there is no GPU 7");
 }

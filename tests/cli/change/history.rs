@@ -359,7 +359,9 @@ fn a_profile_that_cannot_be_recorded_fails_nothing() {
     assert_contains(&ran.stderr, "others can write to it");
     let shown = elsewhere(&["status"], open).ended(0).stdout;
     assert_contains(&shown, "the applied profile is unknown: ");
-    assert_contains(&shown, "others can write to it");
+    let remedy =
+        format!("others can write to it; examine the files in {open}, then chmod go-w {open}");
+    assert_contains(&shown, &remedy);
     elsewhere(&["down"], open).ended(0);
 }
 

@@ -339,7 +339,7 @@ fn a_cdi_directory_that_is_refused_concerns_those_who_asked_for_it() {
     let text = sim.up(PROFILE, &[]).ended(1);
     assert_snapshot!(said(&sim, &text), @"
     error: cannot keep the CDI file current: /var/run/cdi: others can write to it
-    hint: chmod go-w /var/run/cdi
+    hint: examine the files in /var/run/cdi, then chmod go-w /var/run/cdi
     ");
     let json = sim.up(PROFILE, &["--json"]).ended(1);
     let document: Value = serde_json::from_str(&json.stdout).unwrap();

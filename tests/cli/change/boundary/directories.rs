@@ -142,7 +142,8 @@ fn a_directory_that_a_list_lets_somebody_change_is_refused() {
     let_nobody(&shared, 7);
     let refused = up().ended(1).stderr;
     assert_contains(&refused, "the user nobody can write to it");
-    let hint = format!("hint: chmod go-w {}", shared.display());
+    let shown = shared.display();
+    let hint = format!("hint: examine the files in {shown}, then chmod go-w {shown}");
     assert_contains(&refused, &hint);
     // As the hint has it. The list's mask then lets nobody write.
     fs::set_permissions(&shared, fs::Permissions::from_mode(0o755)).unwrap();
@@ -173,7 +174,9 @@ fn a_directory_that_users_of_a_group_can_change_is_refused() {
         with(OF_USERS, 0o775);
         let refused = up(&run).ended(1).stderr;
         assert_contains(&refused, &format!("the group {OF_USERS} can write to it"));
-        assert_contains(&refused, &format!("hint: chmod go-w {}", shared.display()));
+        let shown = shared.display();
+        let hint = format!("hint: examine the files in {shown}, then chmod go-w {shown}");
+        assert_contains(&refused, &hint);
     }
     assert_eq!(sim.happened("daemon start"), 0);
     // A system group, root's own, and one that may read alone. A link of root's is followed.

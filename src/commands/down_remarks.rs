@@ -1,0 +1,138 @@
+//! What `down` remarks on: what stays, what others have to end, and how devices come back.
+
+use super::down::Asked;
+use super::way_back::WayBack;
+use crate::host::{Environment, listed, ranges};
+use crate::node::{Gpu, Node};
+use crate::plan::{Destroy, Plan, remark_on_machines};
+use crate::render::note;
+use crate::state::{ProfileHistory, RunDir};
+
+/// Says how devices that were taken down by name come back.
+pub fn remark_on_return(environment: &Environment, plan: &Plan) {
+    let Some(WayBack { names, command, .. }) = WayBack::find(environment) else {
+        return;
+    };
+    let stopped: Vec<&str> = plan.stops().map(|stop| stop.name.as_str()).collect();
+    if names.iter().any(|name| stopped.contains(&name.as_str())) {
+        note(&format!(
+            "`{command}` starts {} again.",
+            listed(&names, "and")
+        ));
+    }
+}
+
+/// The profile brings back what was taken down by hand.
+pub fn remark_on_the_profile(environment: &Environment) {
+    let directory = environment.state_dir().ok();
+    let history = directory.and_then(|directory| ProfileHistory::at(&directory).ok());
+    if let Some(history) = history.filter(ProfileHistory::is_in_force)
+        && let Some(profile) = history.applied()
+    {
+        note(&format!(
+            "The next up of {}, also at boot, makes them again, unless the profile is changed.",
+            profile.title()
+        ));
+    }
+}
+
+/// Daemons that users run themselves are theirs to end.
+pub fn remark_on_users_daemons(node: &Node) {
+    for unmanaged in &node.unmanaged {
+        if let Some(command) = unmanaged.managed_by("down") {
+            note(&format!(
+                "Daemon {} is a user's own: {command}",
+                unmanaged.pid
+            ));
+        }
+    }
+}
+
+/// Files that are not a daemon's are kept, and somebody must know where.
+pub fn remark_on_what_was_put_aside(run_dir: &RunDir) {
+    let left: Vec<String> = run_dir
+        .set_aside()
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
+    if !left.is_empty() {
+        note(&format!(
+            "These pipe directories have other files than the daemon's, or belong to a user, and were put aside:\n  {}",
+            left.join("\n  ")
+        ));
+    }
+}
+
+/// Names the instances of the devices asked for that `--destroy-mig` leaves alone, and those without a device on GPUs that
+/// are meant as a whole.
+pub(super) fn remark_on_what_stays(node: &Node, asked: &Asked, destroy: Destroy) {
+    let mut staying = Vec::new();
+    for gpu in &node.gpus {
+        let is_whole = asked.whole_gpus.contains(&gpu.uuid);
+        if is_whole && let Some(remark) = remark_on_machines(node, gpu) {
+            note(&remark);
+        }
+        let instances = gpu.instances.iter();
+        for instance in instances.filter(|one| !node.is_of_virtual_machine(gpu, one)) {
+            let is_asked = if instance.compute.is_empty() {
+                is_whole
+            } else {
+                let mut compute = instance.compute.iter();
+                compute.any(|compute| asked.devices.contains(&compute.uuid))
+            };
+            if is_asked {
+                let name = gpu.profile(instance.profile).map_or_else(
+                    || instance.profile.to_string(),
+                    |profile| profile.name.to_string(),
+                );
+                staying.push(format!(
+                    "GPU {} {name} at {}",
+                    gpu.index, instance.placement
+                ));
+            }
+        }
+    }
+    if !staying.is_empty() {
+        let why = if destroy == Destroy::All {
+            "they hold other devices"
+        } else {
+            "they are not known to be made by mig-mps (--destroy-unmanaged destroys those), or hold other devices"
+        };
+        let staying = staying.join("\n  ");
+        note(&format!("These GPU instances stay: {why}:\n  {staying}"));
+    }
+}
+
+/// Names the GPUs that `--disable-mig` leaves in MIG mode: it switches off what mig-mps switched on, and a reboot in
+/// between forgets that.
+pub fn remark_on_modes_that_stay(node: &Node, plan: &Plan, asked: &[String]) {
+    let off = plan.mig_switched_off();
+    let (used, unknown): (Vec<&Gpu>, Vec<&Gpu>) = node
+        .gpus
+        .iter()
+        .filter(|gpu| gpu.in_mig_mode() && asked.contains(&gpu.uuid))
+        .filter(|gpu| !off.contains(&gpu.index))
+        .partition(|gpu| {
+            let planned = plan.gpus.iter().find(|plan| plan.uuid == gpu.uuid);
+            planned.map_or(!gpu.instances.is_empty(), |plan| !plan.after.is_empty())
+        });
+    if !used.is_empty() {
+        note(&format!("{}: there are instances.", stays(&used)));
+    }
+    if !unknown.is_empty() {
+        let indices: Vec<String> = unknown.iter().map(|gpu| gpu.index.to_string()).collect();
+        note(&format!(
+            "{}: it is not known that mig-mps switched it on, as after a reboot. `nvidia-smi -i {} -mig 0` switches it off \
+             afterwards.",
+            stays(&unknown),
+            indices.join(",")
+        ));
+    }
+}
+
+/// `GPU 0 stays in MIG mode`, `GPU 0-2 stay in MIG mode`
+fn stays(gpus: &[&Gpu]) -> String {
+    let indices: Vec<u32> = gpus.iter().map(|gpu| gpu.index).collect();
+    let verb = if gpus.len() == 1 { "stays" } else { "stay" };
+    format!("GPU {} {verb} in MIG mode", ranges(&indices))
+}
