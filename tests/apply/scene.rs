@@ -14,7 +14,7 @@ use mig_mps::internals::plan::{self, GpuPlan, Plan};
 use mig_mps::internals::profile::Profile;
 use mig_mps::internals::state::RunDir;
 
-use testkit::Sim;
+use testkit::{Sim, built};
 
 /// A node, and what a run on it needs.
 pub(crate) struct Scene {
@@ -49,7 +49,7 @@ impl Progress for Silent {
 impl Hand {
     pub(crate) fn new(mut environment: Environment) -> Self {
         // This process is no mig-mps: it cannot launch daemons.
-        environment.helper = env!("CARGO_BIN_EXE_mig-mps").into();
+        environment.helper.clone_from(&built().mig_mps);
         let directories = environment.directories().unwrap();
         RunDir::at(&directories.run).make().unwrap();
         fs::create_dir_all(&directories.log).unwrap();

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use testkit::{
-    App, NOBODY, ONE_EACH, Ran, SMALL, Sim, WHOLE, assert_contains, needs_root, without_gpu,
+    App, NOBODY, ONE_EACH, Ran, SMALL, Sim, WHOLE, assert_contains, needs_root, repository, shell,
+    without_gpu,
 };
 
 use crate::cli::devices::uuids::nvidia_smi;
@@ -679,9 +680,11 @@ fn words_of_other_programs_do_not_mislead() {
 #[test]
 fn nobody_is_sent_to_output_that_was_silenced() {
     let texts = ["src/render", "src/commands", "src/plan", "src/apply"];
-    let out = testkit::shell(format!(
-        "grep -rnE '\"[^\"]*(plan|shown|listed) above' {}",
+    let out = shell(format!(
+        "cd '{}' && grep -rnE '\"[^\"]*(plan|shown|listed) above' {}",
+        repository().display(),
         texts.join(" ")
     ));
     assert_eq!(out.stdout, "");
+    out.ended(1);
 }

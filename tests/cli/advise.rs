@@ -3,16 +3,15 @@
 use std::fmt::Write as _;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::time::Instant;
 
 use rustix::process::Signal;
 use serde_json::Value;
 
-use testkit::{Ran, Sim, assert_contains, wait_until, without_gpu};
+use testkit::{Ran, Sim, assert_contains, repository, wait_until, without_gpu};
 
 fn fixture() -> Value {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/advise/parvagpu.json");
+    let path = repository().join("fixtures/advise/parvagpu.json");
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 

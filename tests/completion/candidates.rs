@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use testkit::{Ran, SMALL, Sim, needs_root, shell, user};
+use testkit::{Ran, SMALL, Sim, needs_root, repository, shell, user};
 
 /// The values for the last word: where there are none, options are offered.
 fn values(sim: &Sim, words: &[&str]) -> Vec<String> {
@@ -65,12 +65,12 @@ fn settings_and_clients_follow_a_gpu() {
 #[test]
 fn the_configurations_of_a_file_are_offered() {
     let sim = Sim::with("a100-80gb", 1);
-    let file = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/fixtures/mig-parted/dgx-station-80gb-config.yaml"
-    );
+    let file = repository().join("fixtures/mig-parted/dgx-station-80gb-config.yaml");
     assert_eq!(
-        candidates(&sim, &["import", file, "--config", "all-1g"]),
+        candidates(
+            &sim,
+            &["import", file.to_str().unwrap(), "--config", "all-1g"]
+        ),
         ["all-1g.10gb-dgx-station-80"]
     );
     let none = candidates(&sim, &["import", "/dev/null", "--config", ""]);

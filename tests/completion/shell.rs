@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use testkit::{Dialogue, Sim, can_run, terminal, without_gpu};
+use testkit::{Dialogue, Sim, built, can_run, terminal, without_gpu};
 
 /// A shell that has completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,11 +83,7 @@ impl Shell {
                 "fish --interactive".to_owned()
             }
         };
-        let mut path = Path::new(env!("CARGO_BIN_EXE_mig-mps"))
-            .parent()
-            .unwrap()
-            .as_os_str()
-            .to_owned();
+        let mut path = built().programs.as_os_str().to_owned();
         let of_node = sim.node.env().into_iter().find(|(name, _)| name == "PATH");
         path.push(":");
         path.push(of_node.unwrap().1);

@@ -6,22 +6,17 @@ mod rules;
 mod sources;
 mod words;
 
-use std::path::Path;
-
-/// The root of the repository.
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
+use testkit::repository;
 
 #[test]
 fn the_house_is_in_order() {
-    let faults = rules::faults(&sources::rust(root()));
+    let faults = rules::faults(&sources::rust(repository()));
     assert!(faults.is_empty(), "\n  {}\n", faults.join("\n  "));
 }
 
 #[test]
 fn examples_fit_a_terminal() {
-    let texts = sources::text(root());
+    let texts = sources::text(repository());
     let shown = texts
         .iter()
         .filter(|(path, _)| path.starts_with("src/manual/") || *path == "README.md");
@@ -40,7 +35,7 @@ fn examples_fit_a_terminal() {
 
 #[test]
 fn users_read_no_banned_words() {
-    let texts = sources::text(root());
+    let texts = sources::text(repository());
     let found = texts.iter().flat_map(|(path, text)| {
         let found = words::banned(path, text).into_iter();
         found.map(move |found| format!("  {path}:{}: {}\n", found.line, found.phrase))

@@ -48,7 +48,7 @@ impl Node {
             .filter_map(|name| Some((name.into(), path(name)?.into())));
         let plain = [("TERM", "dumb"), ("LANG", "C.UTF-8")];
         Self {
-            mig_mps: path("ON_MIG_MIG_MPS").unwrap_or_else(|| env!("CARGO_BIN_EXE_mig-mps").into()),
+            mig_mps: path("ON_MIG_MIG_MPS").unwrap_or_else(|| built().mig_mps.clone()),
             control: path(MPS_CONTROL)
                 .or_else(|| in_path(CONTROL))
                 .unwrap_or_else(|| CONTROL.into()),

@@ -169,7 +169,7 @@ fn files_of(directory: &Path) -> BTreeMap<String, Vec<u8>> {
 
 /// The files of a directory of the repository.
 fn names(directory: &str) -> BTreeSet<String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(directory);
+    let path = repository().join(directory);
     let entries = fs::read_dir(path).unwrap();
     entries
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())

@@ -199,7 +199,7 @@ fn link(source: &str, program: &Path) {
         .arg(format!("--extern=mig_mps={}", library.display()))
         .arg("-o")
         .arg(program)
-        .arg(format!("{}/src/{source}", env!("CARGO_MANIFEST_DIR")));
+        .arg(repository().join("src").join(source));
     Ran::of(&mut rustc).ended(0);
     fs::remove_file(linker).unwrap();
 }

@@ -6,8 +6,9 @@ use std::fs;
 
 use regex::Regex;
 
+use testkit::repository;
+
 use crate::scenes::engine::{Part, QUESTION, Stage, matches, parse};
-use crate::scenes::root;
 
 /// The commands of a block that are ours: the others are not there, or are not what it is about.
 const OURS: [&str; 10] = [
@@ -28,10 +29,10 @@ const OF_CARGO_SIM: &str = "cargo sim: ";
 
 /// The documents: their names and texts.
 fn documents() -> Vec<(String, String)> {
-    let manual = fs::read_dir(root().join("src/manual")).unwrap();
+    let manual = fs::read_dir(repository().join("src/manual")).unwrap();
     let files = manual.map(|entry| entry.unwrap().path());
     let chapters = files.filter(|file| file.extension().is_some_and(|end| end == "md"));
-    let all = chapters.chain([root().join("README.md")]);
+    let all = chapters.chain([repository().join("README.md")]);
     all.map(|path| {
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
         (name, fs::read_to_string(&path).unwrap())
@@ -67,7 +68,7 @@ fn blocks(text: &str) -> impl Iterator<Item = Vec<Part>> {
 
 #[test]
 fn every_block_is_played_or_says_why_not() {
-    let files = fs::read_dir(root().join("tests/scenes/documents")).unwrap();
+    let files = fs::read_dir(repository().join("tests/scenes/documents")).unwrap();
     let texts = files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap());
     let parts: Vec<Part> = texts.flat_map(|text| parse(&text)).collect();
     let named = |word: &str| {

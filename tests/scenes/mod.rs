@@ -7,7 +7,8 @@ mod literals;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+
+use testkit::repository;
 
 /// A test for each file of a folder, and one that none is forgotten.
 macro_rules! scenes {
@@ -33,13 +34,9 @@ scenes! {
         ready reset run slurm systemd usage;
 }
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
 /// The texts of all scenes of messages.
 fn messages() -> String {
-    let files = fs::read_dir(root().join("tests/scenes/messages")).unwrap();
+    let files = fs::read_dir(repository().join("tests/scenes/messages")).unwrap();
     let texts = files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap());
     texts.collect()
 }
@@ -49,7 +46,7 @@ fn messages() -> String {
 fn every_message_of_the_sources_is_provoked_or_excused() {
     let listed = engine::parse(include_str!("unprovoked.txt"));
     let excused: BTreeSet<String> = listed.into_iter().flat_map(|part| part.body).collect();
-    let mut pieces = literals::fixed_pieces(&root().join("src"));
+    let mut pieces = literals::fixed_pieces(&repository().join("src"));
     let messages = messages();
     pieces.retain(|piece, _| !messages.contains(piece));
     let unknown: Vec<_> = excused

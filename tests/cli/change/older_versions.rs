@@ -6,14 +6,12 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use testkit::{ONE_EACH, Ran, Sim, assert_contains, in_state, is_alive, needs_root};
+use testkit::{ONE_EACH, Ran, Sim, assert_contains, in_state, is_alive, needs_root, repository};
 
 const DEVICES: [&str; 4] = ["1", "left", "right-0", "right-1"];
 
 fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("fixtures/state/unversioned")
-        .join(name)
+    repository().join("fixtures/state/unversioned").join(name)
 }
 
 fn read(path: &Path) -> Value {

@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 
 use super::{doctor, healthy};
-use testkit::{is_shipped, without_gpu};
+use testkit::{is_shipped, repository, without_gpu};
 
 #[test]
 fn ids_and_errors_are_explained_without_a_node() {
@@ -90,7 +90,7 @@ fn faults(subject: &str) -> Vec<(String, String)> {
 #[test]
 fn the_shipped_manual_lists_every_fault() {
     let path = "src/manual/diagnosis.md";
-    let mut manual = std::fs::read_to_string(path).unwrap();
+    let mut manual = std::fs::read_to_string(repository().join(path)).unwrap();
     for (subject, title) in CHAPTERS {
         let rows = faults(subject);
         let rows = rows

@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use testkit::{SMALL, Sim, assert_contains, is_shipped, shell, without_gpu};
+use testkit::{SMALL, Sim, assert_contains, is_shipped, repository, shell, without_gpu};
 
 /// The documents with a schema of their own; that of `up` is that of every command that changes the node.
 pub(super) const DOCUMENTS: [&str; 13] = [
@@ -23,7 +22,7 @@ fn path(document: &str) -> String {
 }
 
 fn schema(document: &str) -> Value {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path(document));
+    let path = repository().join(path(document));
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 

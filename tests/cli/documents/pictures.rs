@@ -6,7 +6,7 @@ use std::path::Path;
 use anstyle_svg::{Term, WIN10_CONSOLE};
 use regex::Regex;
 
-use testkit::{Sim, is_shipped, needs_root, plain, stop};
+use testkit::{Sim, is_shipped, needs_root, plain, repository, stop};
 
 /// Half a node of H100s.
 fn node() -> Sim {
@@ -75,8 +75,7 @@ fn the_shipped_picture_of_a_diagnosis() {
 /// A comparison takes a GPU: this one was recorded on an H200.
 #[test]
 fn the_shipped_picture_of_a_comparison() {
-    let path =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/transcripts/h200-580-compare.txt");
+    let path = repository().join("fixtures/transcripts/h200-580-compare.txt");
     let transcript = fs::read_to_string(path).unwrap();
     let (_, rest) = transcript.split_once("$ mig-mps compare").unwrap();
     let (text, _) = rest.split_once("\nok ").unwrap();
@@ -89,7 +88,7 @@ fn the_shipped_picture_of_a_comparison() {
 /// A picture that no page shows is not kept.
 #[test]
 fn every_picture_is_shown() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = repository();
     let read = |path: &Path| fs::read_to_string(path).unwrap();
     let manual = fs::read_dir(root.join("src/manual")).unwrap();
     let pages = manual

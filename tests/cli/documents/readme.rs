@@ -9,18 +9,14 @@ use mig_mps::internals::failure::ExitStatus;
 use mig_mps::internals::manual::TOPICS;
 use mig_mps::internals::profile::Profile;
 
-use testkit::without_gpu;
-
-pub(crate) fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
+use testkit::{repository, without_gpu};
 
 /// The README and every chapter of the manual.
 pub(crate) fn documents() -> Vec<(PathBuf, String)> {
     let chapters = TOPICS
         .iter()
-        .map(|topic| root().join(format!("src/manual/{}.md", topic.name)));
-    let all = chapters.chain([root().join("README.md")]);
+        .map(|topic| repository().join(format!("src/manual/{}.md", topic.name)));
+    let all = chapters.chain([repository().join("README.md")]);
     all.map(|path| {
         let text = fs::read_to_string(&path).unwrap();
         (path, text)
@@ -60,7 +56,7 @@ fn the_profiles_shown_and_the_ready_made_ones_are_right() {
         }
     }
     assert!(shown > 0);
-    let ready_made: Vec<_> = fs::read_dir(root().join("profiles"))
+    let ready_made: Vec<_> = fs::read_dir(repository().join("profiles"))
         .unwrap()
         .flatten()
         .collect();
@@ -96,20 +92,20 @@ fn every_link_leads_somewhere() {
 #[test]
 fn every_path_that_developers_are_told_exists() {
     let path = regex::Regex::new(r"`([\w.-]+(?:/[\w.-]+)+)/?`").unwrap();
-    let simnode = root().join("fixtures/simnode");
+    let simnode = repository().join("fixtures/simnode");
     let mut paths = 0;
     for (document, bases) in [
         (
-            root().join("CONTRIBUTING.md"),
-            vec![root().to_owned(), root().join("src")],
+            repository().join("CONTRIBUTING.md"),
+            vec![repository().to_owned(), repository().join("src")],
         ),
         (
             simnode.join("ADDING.md"),
-            vec![simnode.clone(), root().to_owned()],
+            vec![simnode.clone(), repository().to_owned()],
         ),
         (
             simnode.join("README.md"),
-            vec![simnode.clone(), root().to_owned()],
+            vec![simnode.clone(), repository().to_owned()],
         ),
     ] {
         let text = fs::read_to_string(&document).unwrap();
@@ -136,7 +132,7 @@ fn every_path_that_developers_are_told_exists() {
 #[test]
 fn every_test_that_a_scene_names_exists() {
     let path = regex::Regex::new(r"tests/[\w/]+\.rs").unwrap();
-    let scenes = root().join("tests/scenes");
+    let scenes = repository().join("tests/scenes");
     let mut files = vec![scenes.join("unprovoked.txt")];
     for folder in ["commands", "documents", "messages"] {
         let entries = fs::read_dir(scenes.join(folder)).unwrap();
@@ -149,7 +145,7 @@ fn every_test_that_a_scene_names_exists() {
     let named: BTreeSet<&str> = path.find_iter(&texts).map(|found| found.as_str()).collect();
     assert!(named.len() > 15, "{named:?}");
     for path in named {
-        assert!(root().join(path).exists(), "{path}");
+        assert!(repository().join(path).exists(), "{path}");
     }
 }
 
@@ -171,13 +167,15 @@ fn headings(text: &str) -> BTreeSet<String> {
 
 #[test]
 fn the_readme_is_short_and_lists_every_topic() {
-    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let readme = fs::read_to_string(repository().join("README.md")).unwrap();
     assert!(readme.lines().count() <= 150);
     for topic in &TOPICS {
         let link = format!("[{0}](src/manual/{0}.md)", topic.name);
         assert!(readme.contains(&link), "{link}");
     }
-    let files = fs::read_dir(root().join("src/manual")).unwrap().flatten();
+    let files = fs::read_dir(repository().join("src/manual"))
+        .unwrap()
+        .flatten();
     let chapters = files
         .map(|file| file.path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "md"));
@@ -235,8 +233,8 @@ fn help_shows_chapters_and_commands() {
 /// CI runs the tests as a reader of the README does: with nothing that the suite could have found by itself.
 #[test]
 fn ci_runs_the_tests_as_the_readme_has_it() {
-    let readme = fs::read_to_string(root().join("README.md")).unwrap();
-    let script = fs::read_to_string(root().join(".ci/run")).unwrap();
+    let readme = fs::read_to_string(repository().join("README.md")).unwrap();
+    let script = fs::read_to_string(repository().join(".ci/run")).unwrap();
     let commands = readme.lines().filter_map(|line| line.strip_prefix("$ "));
     let command = commands.filter(|line| line.starts_with("cargo test"));
     let run = script.lines().filter(|line| line.contains("cargo test"));

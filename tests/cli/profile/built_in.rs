@@ -2,15 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use mig_mps::internals::catalog;
 use mig_mps::internals::profile::{Profile, Want};
 
-use testkit::without_gpu;
+use testkit::{repository, without_gpu};
 
 fn ready_made() -> Vec<PathBuf> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("profiles");
+    let dir = repository().join("profiles");
     let mut paths: Vec<PathBuf> = fs::read_dir(dir)
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -66,7 +66,7 @@ fn every_profile_fits_the_models_it_claims_and_no_others() {
 
 #[test]
 fn every_profile_says_whose_clients_it_serves_and_is_in_the_manual() {
-    let manual = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/manual/profile.md");
+    let manual = repository().join("src/manual/profile.md");
     let manual = fs::read_to_string(manual).unwrap();
     for path in ready_made() {
         let file = path.file_name().unwrap().to_str().unwrap();
@@ -91,7 +91,7 @@ fn every_profile_says_whose_clients_it_serves_and_is_in_the_manual() {
 /// The product names of a fleet lead to the blocks they are meant for: `H200` is in `GH200` too.
 #[test]
 fn the_mixed_fleet_goes_by_memory() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("profiles/mixed-fleet.toml");
+    let file = repository().join("profiles/mixed-fleet.toml");
     let judged = without_gpu(&["check", file.to_str().unwrap(), "--json"], "").json();
     let models = |block: usize| -> Vec<String> {
         let models = judged["blocks"][block]["models"].as_array().unwrap().iter();

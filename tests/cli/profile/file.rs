@@ -1,11 +1,9 @@
 //! Where profiles come from, and the mistakes in them.
 
-use std::path::Path;
-
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 
-use testkit::{Ran, SMALL, Sim, assert_contains, in_state, needs_root, without_gpu};
+use testkit::{Ran, SMALL, Sim, assert_contains, in_state, needs_root, repository, without_gpu};
 
 #[test]
 fn built_in_profiles_go_by_their_names() {
@@ -22,7 +20,7 @@ fn built_in_profiles_go_by_their_names() {
     whole-gpu             1 device        Every GPU as one device, not partitioned: one MPS daemon and server each
     ");
     let text = sim.run(&["profiles", "balanced"]).ended(0).stdout;
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("profiles/balanced.toml");
+    let file = repository().join("profiles/balanced.toml");
     assert_eq!(text, std::fs::read_to_string(file).unwrap());
     sim.run(&["check", "balanced"]).ended(0);
     sim.run(&["plan", "balanced"]).ended(0);

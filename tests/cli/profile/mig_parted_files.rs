@@ -2,7 +2,7 @@
 //! has every configuration.
 
 use simnode::catalog::Model;
-use testkit::Sim;
+use testkit::{Sim, repository};
 
 use crate::planner::mig_parted_config::{Entry, FILES, Gpus, exported, read, suits, wanted};
 
@@ -47,9 +47,10 @@ fn there_and_back(file: &str, name: &str, entries: &[Entry]) {
     let case = format!("{name} of {file} on {}", model.key);
 
     let sim = Sim::with(&model.key, gpus as usize);
-    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/mig-parted");
-    let path = format!("{directory}/{file}");
-    let imported = sim.run(&["import", &path, "--config", name]).ended(0);
+    let path = repository().join("fixtures/mig-parted").join(file);
+    let imported = sim
+        .run(&["import", path.to_str().unwrap(), "--config", name])
+        .ended(0);
     let profile = format!("mps = false\n{}", imported.stdout);
     sim.up(&profile, &["--yes"]).ended(0);
     sim.up_does_nothing(&profile);

@@ -2,13 +2,12 @@
 
 use std::fmt::Write;
 use std::fs;
-use std::path::Path;
 
 pub(crate) use file::{Part, matches, parse};
 use file::{is_line, written};
 pub(crate) use stage::{QUESTION, Stage};
 
-use testkit::Ran;
+use testkit::{Ran, repository};
 
 use crate::scenes::blocks::{self, SeenIn};
 
@@ -19,9 +18,7 @@ mod tidy;
 /// Plays a file of `tests/scenes`, and compares what the program says with what is in it, or writes that into it.
 #[track_caller]
 pub(crate) fn play(name: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/scenes")
-        .join(name);
+    let path = repository().join("tests/scenes").join(name);
     let text = fs::read_to_string(&path).unwrap();
     let mut parts = parse(&text);
     let needs_root = parts.iter().any(|part| part.head == "root");
@@ -108,9 +105,7 @@ fn take(part: &Part, stage: &mut Option<Stage>, file: &str) -> Option<Ran> {
 
 /// Asserts that these are all the files of a folder.
 pub(crate) fn are_all(folder: &str, names: &[&str]) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/scenes")
-        .join(folder);
+    let path = repository().join("tests/scenes").join(folder);
     let files = fs::read_dir(path)
         .unwrap()
         .map(|entry| entry.unwrap().path());
