@@ -237,7 +237,7 @@ fn ci_runs_the_tests_as_the_readme_has_it() {
     let script = fs::read_to_string(repository().join(".ci/run")).unwrap();
     let commands = readme.lines().filter_map(|line| line.strip_prefix("$ "));
     let command = commands.filter(|line| line.starts_with("cargo test"));
-    let run = script.lines().filter(|line| line.contains("cargo test"));
+    let run = script.lines().filter(|line| line.starts_with("cargo test"));
     assert!(command.eq(run), "{script}");
     let exported: Vec<&str> = script
         .lines()
