@@ -391,6 +391,7 @@ mod tests {
             slices: size,
             multiprocessors: Some(14 * size),
             memory_mib: 10_000,
+            engines: None,
             most: UNITS / size,
             free: None,
             placements: vec![Placement::new(0, size)],

@@ -5,7 +5,9 @@ use std::fmt;
 use serde::Deserialize;
 
 use super::find::PciId;
-use crate::geometry::{GpuInstanceProfile, Placement, ProfileEnum, ProfileId, ProfileName};
+use crate::geometry::{
+    Engines, GpuInstanceProfile, Placement, ProfileEnum, ProfileId, ProfileName,
+};
 
 /// A GPU model of which enough is known to plan for it without the GPU.
 #[derive(Debug, Deserialize)]
@@ -85,10 +87,28 @@ struct ModelProfile {
     maximum: u32,
     sm: Option<u32>,
     memory_mib: Option<u64>,
+    copy_engines: Option<u32>,
+    decoders: Option<u32>,
+    encoders: Option<u32>,
+    jpeg: Option<u32>,
+    ofa: Option<u32>,
     placements: Placements,
     provenance: ProfileProvenance,
     #[serde(rename = "compute-instance")]
     compute: Vec<Compute>,
+}
+
+impl ModelProfile {
+    /// Its engines, if all kinds are published.
+    fn engines(&self) -> Option<Engines> {
+        Some(Engines {
+            copy: self.copy_engines?,
+            video_decoders: self.decoders?,
+            video_encoders: self.encoders?,
+            jpeg_decoders: self.jpeg?,
+            optical_flow_accelerators: self.ofa?,
+        })
+    }
 }
 
 /// A compute instance profile.
@@ -145,6 +165,7 @@ impl Model {
                 slices: known.slices,
                 multiprocessors: known.sm,
                 memory_mib: known.memory_mib.unwrap_or(named),
+                engines: known.engines(),
                 most: known.maximum,
                 free: None,
                 placements: starts.iter().map(|&s| Placement::new(s, *size)).collect(),

@@ -165,6 +165,37 @@ pub struct ComputeInstanceProfile {
     pub placements: Vec<Placement>,
 }
 
+/// The engines of a GPU instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Engines {
+    /// Copy engines.
+    #[serde(rename = "copy_engines")]
+    pub copy: u32,
+    /// Video decoders (NVDEC).
+    pub video_decoders: u32,
+    /// Video encoders (NVENC).
+    pub video_encoders: u32,
+    /// JPEG decoders (NVJPG).
+    pub jpeg_decoders: u32,
+    /// Optical flow accelerators (OFA).
+    pub optical_flow_accelerators: u32,
+}
+
+/// `copy 1, NVDEC 2, NVENC 0, NVJPG 1, OFA 0`
+impl fmt::Display for Engines {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "copy {}, NVDEC {}, NVENC {}, NVJPG {}, OFA {}",
+            self.copy,
+            self.video_decoders,
+            self.video_encoders,
+            self.jpeg_decoders,
+            self.optical_flow_accelerators
+        )
+    }
+}
+
 /// A GPU instance profile.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct GpuInstanceProfile {
@@ -188,6 +219,8 @@ pub struct GpuInstanceProfile {
     #[serde(rename = "memory_total_bytes", serialize_with = "as_bytes")]
     #[schemars(with = "Option<u64>")]
     pub memory_mib: u64,
+    /// Its engines; null if nobody has published them.
+    pub engines: Option<Engines>,
     /// The number that fits on an empty GPU.
     // Counted from the placements: `instanceCount` is wrong on A30.
     pub most: u32,

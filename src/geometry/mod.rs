@@ -12,8 +12,8 @@ mod slice_map;
 mod solver;
 
 pub use instance::{
-    ComputeChoice, ComputeInstanceId, ComputeInstanceProfile, ComputeProfileId, GpuInstanceId,
-    GpuInstanceProfile, Placement, ProfileEnum, ProfileId,
+    ComputeChoice, ComputeInstanceId, ComputeInstanceProfile, ComputeProfileId, Engines,
+    GpuInstanceId, GpuInstanceProfile, Placement, ProfileEnum, ProfileId,
 };
 pub use nearest::nearest;
 pub use partition::{Partition, Unused, partitions};

@@ -280,6 +280,7 @@ mod tests {
                     slices,
                     multiprocessors: Some(sms),
                     memory_mib: u64::from(size) * 9728,
+                    engines: None,
                     most,
                     free: None,
                     placements: starts

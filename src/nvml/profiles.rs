@@ -7,7 +7,9 @@ use nvml_wrapper_sys::bindings::nvmlGpuInstanceProfileInfo_v2_t as ProfileInfo;
 
 use super::session::{GpuHandle, get, list, numbered, symbol, text, version_of};
 use super::{Code, GpuReading, NvmlError};
-use crate::geometry::{GpuInstanceProfile, Placement, ProfileEnum, ProfileId, ProfileName};
+use crate::geometry::{
+    Engines, GpuInstanceProfile, Placement, ProfileEnum, ProfileId, ProfileName,
+};
 use crate::host::lock;
 
 /// The limit for profile queries of a driver that never answers `INVALID_ARGUMENT` (NVML 13.3 has 18 profiles).
@@ -82,6 +84,13 @@ impl GpuHandle {
             slices: info.sliceCount,
             multiprocessors: Some(info.multiprocessorCount),
             memory_mib: info.memorySizeMB,
+            engines: Some(Engines {
+                copy: info.copyEngineCount,
+                video_decoders: info.decoderCount,
+                video_encoders: info.encoderCount,
+                jpeg_decoders: info.jpegCount,
+                optical_flow_accelerators: info.ofaCount,
+            }),
             most: info.instanceCount,
             free: None,
             placements: Vec::new(),

@@ -50,6 +50,7 @@ pub(super) fn node() -> Node {
         slices: 2,
         multiprocessors: Some(28),
         memory_mib: 20_000,
+        engines: None,
         most: 3,
         free: None,
         placements: vec![Placement::new(0, 2)],

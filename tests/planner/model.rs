@@ -62,6 +62,7 @@ fn offer(profile: &Profile) -> GpuInstanceProfile {
         slices: profile.slices,
         multiprocessors: Some(profile.sm),
         memory_mib: profile.memory_mib,
+        engines: None,
         most: profile.maximum,
         free: None,
         placements: placements(&profile.placements),

@@ -20,6 +20,7 @@ fn a100() -> Vec<GpuInstanceProfile> {
         slices: 1,
         multiprocessors: Some(14),
         memory_mib: 0,
+        engines: None,
         most,
         free: None,
         placements: starts
