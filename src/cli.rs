@@ -28,8 +28,8 @@ use crate::features::kubernetes::{self, DevicePluginArgs};
 use crate::features::logs::LogLineDocument;
 use crate::features::manual::{TOPICS, first_screen, overview, setting_meaning};
 use crate::host::{
-    self, ADMIT, ATTACH, Environment, Host, KEEP, LAUNCH, Phase, end_process, raise_open_files,
-    raise_stack, refuse_old_kernel,
+    self, Environment, HELPERS, Host, Phase, end_process, raise_open_files, raise_stack,
+    refuse_old_kernel,
 };
 use crate::profile::profile_schema;
 use crate::render;
@@ -125,6 +125,7 @@ subcommands! {
         status Status commands::status StatusArgs
         logs Logs features::logs LogsArgs
         doctor Doctor features::doctor DoctorArgs
+        selftest Selftest features::selftest SelftestArgs
     }
     "Run programs on devices": {
         run Run commands::run RunArgs
@@ -298,10 +299,7 @@ fn run_command_line() -> ExitStatus {
         return end_early(error.into());
     }
     // Helpers are no subcommands: they are in no help, and a daemon does not wait until all subcommands are made.
-    if [LAUNCH, ATTACH, KEEP, ADMIT]
-        .iter()
-        .any(|helper| first == *helper)
-    {
+    if HELPERS.iter().any(|helper| first == *helper) {
         reset_signals();
         return match InternalCommand::parse().run() {
             Ok(()) => ExitStatus::Done,

@@ -1,11 +1,13 @@
-//! The door to libcuda, for the attach check alone: is this process an MPS client?
+//! The interface to libcuda. The attach check asks whether this process is an MPS client, and the self-test runs a kernel.
 //!
-//! `cuInit` and one attribute tell, without a context and without taking a client slot (measured on an H200: 10 to 18 ms).
-//! On a device that hangs, or that serves another user, `cuInit` never returns, so the check runs in a child process.
+//! `cuInit` and one attribute answer the attach check, without a context and without taking a client slot (measured on an
+//! H200: 10 to 18 ms). On a device that hangs, or that serves another user, `cuInit` never returns, so both run in a child
+//! process.
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
 use std::path::Path;
+use std::ptr;
 use std::time::{Duration, Instant};
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
@@ -17,6 +19,26 @@ const NAME: &str = "libcuda.so.1";
 type Init = unsafe extern "C" fn(c_uint) -> c_uint;
 type GetAttribute = unsafe extern "C" fn(*mut c_int, c_int, c_int) -> c_uint;
 type GetUuid = unsafe extern "C" fn(*mut [u8; 16], c_int) -> c_uint;
+type CreateContext = unsafe extern "C" fn(*mut *mut c_void, c_uint, c_int) -> c_uint;
+type GetMemory = unsafe extern "C" fn(*mut usize, *mut usize) -> c_uint;
+type Allocate = unsafe extern "C" fn(*mut u64, usize) -> c_uint;
+type LoadModule = unsafe extern "C" fn(*mut *mut c_void, *const c_char) -> c_uint;
+type GetFunction = unsafe extern "C" fn(*mut *mut c_void, *mut c_void, *const c_char) -> c_uint;
+type Launch = unsafe extern "C" fn(
+    *mut c_void,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    *mut c_void,
+    *mut *mut c_void,
+    *mut *mut c_void,
+) -> c_uint;
+type Synchronize = unsafe extern "C" fn() -> c_uint;
+type CopyToHost = unsafe extern "C" fn(*mut c_void, u64, usize) -> c_uint;
 
 /// An open libcuda.
 struct Cuda {
@@ -82,6 +104,189 @@ impl Cuda {
     }
 }
 
+/// PTX of the kernel that the self-test runs: thread i writes 3 × i + 1 into the i-th number. Any GPU with MIG compiles it.
+const KERNEL: &CStr = c".version 6.4
+.target sm_70
+.address_size 64
+.visible .entry fill(.param .u64 numbers)
+{
+    .reg .b32 %r<6>;
+    .reg .b64 %rd<5>;
+    ld.param.u64 %rd1, [numbers];
+    cvta.to.global.u64 %rd2, %rd1;
+    mov.u32 %r1, %ctaid.x;
+    mov.u32 %r2, %ntid.x;
+    mov.u32 %r3, %tid.x;
+    mad.lo.s32 %r4, %r1, %r2, %r3;
+    mad.lo.s32 %r5, %r4, 3, 1;
+    mul.wide.u32 %rd3, %r4, 4;
+    add.s64 %rd4, %rd2, %rd3;
+    st.global.u32 [%rd4], %r5;
+    ret;
+}
+";
+
+/// The blocks of the kernel, more than any GPU has SMs, and the threads of a block.
+const BLOCKS: c_uint = 512;
+const THREADS: c_uint = 128;
+
+/// The results of the kernel.
+fn expected() -> impl Iterator<Item = u32> {
+    (0..BLOCKS * THREADS).map(|thread| 3 * thread + 1)
+}
+
+impl Cuda {
+    /// Finds a function of the library.
+    ///
+    /// # Safety
+    /// `F` must be its signature in `cuda.h`.
+    unsafe fn function<F: Copy>(&self, name: &CStr) -> Result<F, CudaError> {
+        // SAFETY: as the caller vouches.
+        let found = unsafe { self.library.get::<F>(name.to_bytes_with_nul()) };
+        found
+            .map(|found| *found)
+            .map_err(|_| CudaError::MISSING_FUNCTION)
+    }
+
+    /// Makes a context on the first device, which is current in this thread until the process ends.
+    fn create_context(&self) -> Result<(), CudaError> {
+        let mut context = ptr::null_mut();
+        // SAFETY: the signature is that of cuda.h, and the pointer is to a handle that lives.
+        CudaError::check(unsafe {
+            self.function::<CreateContext>(c"cuCtxCreate_v2")?(&raw mut context, 0, FIRST)
+        })
+    }
+
+    /// Returns the memory that this process may still take, and that of its device, in bytes.
+    fn memory(&self) -> Result<[u64; 2], CudaError> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the signature is that of cuda.h, and the pointers are to numbers that live.
+        CudaError::check(unsafe {
+            self.function::<GetMemory>(c"cuMemGetInfo_v2")?(&raw mut free, &raw mut total)
+        })?;
+        Ok([free as u64, total as u64])
+    }
+
+    /// Allocates memory, which stays allocated, and returns its address on the device.
+    fn allocate(&self, bytes: u64) -> Result<u64, CudaError> {
+        let mut address = 0;
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        // SAFETY: the signature is that of cuda.h, and the pointer is to an address that lives.
+        CudaError::check(unsafe {
+            self.function::<Allocate>(c"cuMemAlloc_v2")?(&raw mut address, bytes)
+        })?;
+        Ok(address)
+    }
+
+    /// Runs the kernel and returns what it has written.
+    fn run_kernel(&self) -> Result<Vec<u32>, CudaError> {
+        let mut results = vec![0_u32; (BLOCKS * THREADS) as usize];
+        let bytes = size_of_val(results.as_slice());
+        let mut address = self.allocate(bytes as u64)?;
+        let (mut module, mut kernel) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the signatures are those of cuda.h, and the pointers are to handles that live and to texts that end with
+        // NUL.
+        unsafe {
+            let load = self.function::<LoadModule>(c"cuModuleLoadData")?;
+            CudaError::check(load(&raw mut module, KERNEL.as_ptr()))?;
+            let find = self.function::<GetFunction>(c"cuModuleGetFunction")?;
+            CudaError::check(find(&raw mut kernel, module, c"fill".as_ptr()))?;
+        }
+        let mut arguments = [(&raw mut address).cast::<c_void>()];
+        // SAFETY: the signatures are those of cuda.h. The kernel has one argument, the address of as many numbers as there are
+        // threads, and the copy is as long as its target.
+        unsafe {
+            let launch = self.function::<Launch>(c"cuLaunchKernel")?;
+            CudaError::check(launch(
+                kernel,
+                BLOCKS,
+                1,
+                1,
+                THREADS,
+                1,
+                1,
+                0,
+                ptr::null_mut(),
+                arguments.as_mut_ptr(),
+                ptr::null_mut(),
+            ))?;
+            CudaError::check(self.function::<Synchronize>(c"cuCtxSynchronize")?())?;
+            let copy = self.function::<CopyToHost>(c"cuMemcpyDtoH_v2")?;
+            CudaError::check(copy(results.as_mut_ptr().cast(), address, bytes))?;
+        }
+        Ok(results)
+    }
+}
+
+/// A program of the self-test that has computed on a device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Computed {
+    /// True if the process is an MPS client.
+    pub is_client: bool,
+    /// The SMs that it may use.
+    pub sm_count: u32,
+    /// The memory of the device, in bytes.
+    pub memory_total: u64,
+    /// The memory that it may still take before its own allocations, in bytes.
+    pub memory_free: u64,
+    /// True if the kernel has computed what it should.
+    pub is_right: bool,
+    /// The outcome of each allocation that was asked for; `None` if it was made.
+    pub allocated: Vec<Option<CudaError>>,
+    /// The time until the process had a context.
+    pub start: Duration,
+}
+
+/// The outcome of a program of the self-test.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ComputeResult {
+    Computed(Computed),
+    Failed(CudaError),
+    /// There is no libcuda, or it cannot be loaded.
+    NoLibrary(String),
+}
+
+/// Initializes CUDA, makes a context, runs a kernel and allocates memory, in bytes, which all stays until the process ends. May
+/// never return.
+pub fn compute(library: Option<&Path>, allocations: &[u64]) -> ComputeResult {
+    match Cuda::open(library) {
+        Ok(cuda) => cuda
+            .compute(allocations)
+            .map_or_else(ComputeResult::Failed, ComputeResult::Computed),
+        Err(error) => ComputeResult::NoLibrary(error.to_string()),
+    }
+}
+
+impl Cuda {
+    fn compute(&self, allocations: &[u64]) -> Result<Computed, CudaError> {
+        let begun = Instant::now();
+        self.init()?;
+        self.create_context()?;
+        let start = begun.elapsed();
+        let [memory_free, memory_total] = self.memory()?;
+        let is_right = self.run_kernel()?.into_iter().eq(expected());
+        Ok(Computed {
+            is_client: self.attribute(MPS_ENABLED)? == 1,
+            sm_count: self.sm_count()?,
+            memory_total,
+            memory_free,
+            is_right,
+            allocated: allocations
+                .iter()
+                .map(|bytes| self.allocate(*bytes).err())
+                .collect(),
+            start,
+        })
+    }
+
+    fn sm_count(&self) -> Result<u32, CudaError> {
+        let count = self.attribute(MULTIPROCESSOR_COUNT)?;
+        Ok(count.try_into().unwrap_or(0))
+    }
+}
+
 /// A call of libcuda failed, with this `CUresult`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -89,6 +294,7 @@ pub struct CudaError(pub u32);
 
 impl CudaError {
     pub const DEVICE_UNAVAILABLE: Self = Self(46);
+    pub const OUT_OF_MEMORY: Self = Self(2);
     pub const NO_DEVICE: Self = Self(100);
     /// The library lacks a function (`CUDA_ERROR_NOT_FOUND`).
     pub const MISSING_FUNCTION: Self = Self(500);
@@ -102,7 +308,7 @@ impl CudaError {
     /// Returns NVIDIA's name, of the errors that a client may get.
     pub fn name(self) -> Option<&'static str> {
         let name = match self {
-            Self(2) => "CUDA_ERROR_OUT_OF_MEMORY",
+            Self::OUT_OF_MEMORY => "CUDA_ERROR_OUT_OF_MEMORY",
             Self::DEVICE_UNAVAILABLE => "CUDA_ERROR_DEVICE_UNAVAILABLE",
             Self::NO_DEVICE => "CUDA_ERROR_NO_DEVICE",
             Self(101) => "CUDA_ERROR_INVALID_DEVICE",
@@ -173,10 +379,7 @@ fn initialise(cuda: &Cuda) -> Result<AttachResult, CudaError> {
     Ok(AttachResult::Initialised {
         is_client: cuda.attribute(MPS_ENABLED)? == 1,
         uuid: cuda.uuid()?,
-        sm_count: cuda
-            .attribute(MULTIPROCESSOR_COUNT)?
-            .try_into()
-            .unwrap_or(0),
+        sm_count: cuda.sm_count()?,
         time,
     })
 }

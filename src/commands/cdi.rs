@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::Value;
@@ -182,6 +182,10 @@ fn update(
 ) -> Result<()> {
     let file = cdi_file(environment);
     let before = file.read().context("cannot read the CDI file")?;
+    let is_of_others = |text: &str| !is_about(text, &directories.run);
+    if wanted.is_none() && before.as_deref().is_some_and(is_of_others) {
+        return Ok(());
+    }
     // What a profile asks for that was not applied waits, but the file says what runs.
     let wanted = wanted.filter(|_| ending != Ending::Failed);
     let is_wanted = wanted.unwrap_or(before.is_some());
@@ -211,6 +215,20 @@ fn update(
         None => file.remove(),
     };
     kept.map(drop).context("cannot keep the CDI file current")
+}
+
+/// True if a CDI file mounts something of this run directory. One that does not is about the devices of another one, such as
+/// the node's own during a self-test.
+fn is_about(text: &str, run: &Path) -> bool {
+    let Ok(file) = serde_json::from_str::<Value>(text) else {
+        return true;
+    };
+    let devices = file["devices"].as_array().into_iter().flatten();
+    let mounts = devices.filter_map(|device| device["containerEdits"]["mounts"].as_array());
+    let mut paths = mounts
+        .flatten()
+        .filter_map(|mount| mount["hostPath"].as_str());
+    paths.any(|path| Path::new(path).starts_with(run))
 }
 
 /// Returns the specification of all devices with records, to replace the file with the text `before`; `None` if there are

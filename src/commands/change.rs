@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::args::{ConsentArgs, HINT, HINT_WITHOUT_WAIT};
 use super::drain::Drain;
+use super::give_back::give_back_interrupted;
 use super::outcome::{Outcome, differs};
 use super::{Context, LOCK_LIMIT, locked, pick_up_interrupted, refuse_newer};
 use crate::apply::{self, Allowed, ApplyContext, ApplyError, OnFailure};
@@ -104,6 +105,7 @@ impl<'a> Change<'a> {
             restarted: RefCell::default(),
         };
         refuse_newer(&run.state)?;
+        give_back_interrupted(environment, self.directories, self.consent.dry_run)?;
         if !self.consent.dry_run && run.state.owner() == Some(environment.caller) {
             pick_up_interrupted(environment, self.directories)?;
         }

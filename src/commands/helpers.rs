@@ -1,7 +1,9 @@
 //! The programs that mig-mps starts of itself: `mig-mps launch` runs the control program within limits, and no other
-//! program; `mig-mps attach` initialises CUDA as a user and reports the result; `mig-mps keep` keeps the daemon of a device for
+//! program; `mig-mps attach` initialises CUDA as a user and reports the result; `mig-mps compute` is a program of the self-test;
+//! `mig-mps keep` keeps the daemon of a device for
 //! the programs of `run --private`; container engines run `mig-mps admit` before they start a container.
 
+use std::io;
 use std::os::unix::process::CommandExt;
 
 use clap::Parser;
@@ -27,6 +29,14 @@ pub enum InternalCommand {
         #[command(flatten)]
         user: BecomeUser,
     },
+    /// Computes on the device as a client, prints what it saw, and holds the device until standard input ends.
+    Compute {
+        #[command(flatten)]
+        user: BecomeUser,
+        /// Memory to allocate, in bytes
+        #[arg(long)]
+        allocate: Vec<u64>,
+    },
     Keep(KeepArgs),
     /// Fails if the daemon of the device would not take a client now.
     Admit {
@@ -51,6 +61,14 @@ impl InternalCommand {
                 // It may never return.
                 let result = cuda::attach(library.as_deref());
                 Ok(print(&line(&result)?)?)
+            }
+            Self::Compute { user, allocate } => {
+                let library = Environment::read().cuda_library;
+                user.take()?;
+                let result = cuda::compute(library.as_deref(), allocate);
+                print(&line(&result)?)?;
+                // Its caller may have ended, and closes it so.
+                Ok(io::copy(&mut io::stdin(), &mut io::sink()).map(drop)?)
             }
             Self::Keep(args) => args.run(),
             Self::Admit { name, uuid } => {

@@ -14,5 +14,6 @@ pub mod kubernetes;
 pub mod logs;
 pub mod manual;
 pub mod metrics;
+pub mod selftest;
 pub mod slurm;
 pub mod systemd;

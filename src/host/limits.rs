@@ -23,10 +23,15 @@ use crate::failure::Failure;
 pub const LAUNCH: &str = "launch";
 /// The hidden subcommand that becomes a user and initialises CUDA.
 pub const ATTACH: &str = "attach";
+/// The hidden subcommand that computes on a device, as a program of the self-test.
+pub const COMPUTE: &str = "compute";
 /// The hidden subcommand that keeps the daemon of a device while programs of `run --private` use it.
 pub const KEEP: &str = "keep";
 /// The hidden subcommand that a container engine runs before it starts a container.
 pub const ADMIT: &str = "admit";
+
+/// The hidden subcommands.
+pub const HELPERS: [&str; 5] = [LAUNCH, ATTACH, COMPUTE, KEEP, ADMIT];
 
 /// The limits of a program, which are arguments of the helper.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]

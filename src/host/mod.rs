@@ -46,8 +46,8 @@ pub use holders::{Holder, Holders};
 pub use interrupt::{ChangeInProgress, Forwarding, Interrupt, Phase, outlast_signals};
 pub use kernel_log::Xid;
 pub use limits::{
-    ADMIT, ATTACH, BecomeUser, KEEP, LAUNCH, Limits, LimitsError, check_open_files,
-    give_open_files, open_files, raise_memory, raise_open_files, raise_stack,
+    ADMIT, ATTACH, BecomeUser, COMPUTE, HELPERS, KEEP, LAUNCH, Limits, LimitsError,
+    check_open_files, give_open_files, open_files, raise_memory, raise_open_files, raise_stack,
     take_limits_of_services,
 };
 pub use lock::Lock;

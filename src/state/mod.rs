@@ -4,6 +4,7 @@ mod history;
 mod leftovers;
 pub mod record;
 mod run_dir;
+mod selftest;
 
 pub use history::{AppliedProfile, ProfileHistory, TakenDown};
 pub use leftovers::Misplaced;
@@ -12,3 +13,4 @@ pub use record::{
     OlderClient, Taken,
 };
 pub use run_dir::{RunDir, is_full};
+pub use selftest::{GpuUnderTest, SelftestRecord};

@@ -12,6 +12,7 @@ mod metrics;
 mod mistyped;
 mod profile;
 pub(crate) mod run;
+mod selftest;
 mod slurm;
 mod status;
 mod systemd;

@@ -39,7 +39,7 @@ macro_rules! topic {
 }
 
 /// Every topic, in the order of the manual.
-pub const TOPICS: [Topic; 26] = [
+pub const TOPICS: [Topic; 27] = [
     topic!(
         "security",
         "What users of a device can do to each other and to root",
@@ -122,6 +122,11 @@ pub const TOPICS: [Topic; 26] = [
         "mig-parted",
         "Import from and export to mig-parted",
         ["import", "export"]
+    ),
+    topic!(
+        "selftest",
+        "Testing MIG and MPS on a node's own GPUs, and giving them back",
+        ["selftest"]
     ),
     topic!(
         "hardware",

@@ -1,0 +1,163 @@
+//! Gives GPUs back after a self-test: mode and instances as they were. A self-test that was killed leaves a record, and the
+//! next change of the node gives its GPUs back first.
+
+use std::env;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use super::{LOCK_LIMIT, locked};
+use crate::config::{LOG_DIR, RUN_DIR, STATE_DIR};
+use crate::error::{CommandError, Context as _, Result, failed};
+use crate::host::{Directories, Environment, Output, RunError, in_path, ranges, run};
+use crate::render::note;
+use crate::state::SelftestRecord;
+
+/// The time limit for a command of a self-test. A reset of a GPU is the longest part, and a hanging driver call is abandoned
+/// after a minute.
+const COMMAND_LIMIT: Duration = Duration::from_secs(300);
+
+/// Returns mig-mps, with the environment of the caller, as a command on the devices of a self-test: its daemons, logs and history are in this directory, so that
+/// the node's own are not touched.
+pub fn selftest_command(environment: &Environment, directory: &Path, words: &[&str]) -> Command {
+    let mut command = Command::new(&environment.helper);
+    command
+        .args(words)
+        .envs(env::vars_os())
+        .env(RUN_DIR, directory.join("run"))
+        .env(LOG_DIR, directory.join("log"))
+        .env(STATE_DIR, directory.join("state"));
+    command
+}
+
+/// Runs such a command to its end, with `input` on its standard input.
+pub fn run_in_selftest(
+    environment: &Environment,
+    directory: &Path,
+    words: &[&str],
+    input: &str,
+) -> Result<Output, RunError> {
+    let command = selftest_command(environment, directory, words);
+    run(&command, input, COMMAND_LIMIT)
+}
+
+/// Returns the error of a command that failed, in one line.
+pub fn error_line(output: &Output) -> String {
+    let lines = output.stderr.lines().map(str::trim);
+    let mut error = lines.skip_while(|line| !line.starts_with("error: "));
+    let Some(first) = error.next() else {
+        let last = output.stderr.lines().last();
+        return last.map_or_else(
+            || format!("it ended with {}", output.status),
+            ToOwned::to_owned,
+        );
+    };
+    let first = first.trim_start_matches("error: ");
+    // The first of several reasons is enough.
+    match error.next().filter(|line| !line.starts_with("hint: ")) {
+        Some(second) => format!("{first} {second}"),
+        None => first.to_owned(),
+    }
+}
+
+/// Makes the GPUs of a self-test as they were: ends its daemons, destroys its instances, and applies what was there before.
+pub fn give_back(environment: &Environment, record: &SelftestRecord) -> Result<()> {
+    let directory = &record.directory;
+    let step = |words: &[&str], input: &str| {
+        let output = run_in_selftest(environment, directory, words, input)?;
+        if output.status.success() {
+            Ok(())
+        } else {
+            Err(failed(error_line(&output)))
+        }
+    };
+    let mut allowed = Vec::new();
+    allowed.extend(record.may_stop_holders.then_some("--stop-holders"));
+    let down = ["down", "--force", "--destroy-mig", "--purge", "--yes"];
+    step(&[&down, allowed.as_slice()].concat(), "")?;
+    allowed.extend(record.may_reset.then_some("--reset"));
+    for gpu in &record.gpus {
+        step(
+            &[&["up", "-", "--yes"], allowed.as_slice()].concat(),
+            &gpu.before,
+        )?;
+    }
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(in_path(directory, &error).into()),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the record of a self-test that may have been killed.
+fn record_of(environment: &Environment) -> Result<Option<SelftestRecord>> {
+    let Ok(state_dir) = environment.state_dir() else {
+        return Ok(None);
+    };
+    let read = SelftestRecord::read(&state_dir);
+    read.context("cannot tell which GPUs a self-test has changed")
+}
+
+fn gpus_of(record: &SelftestRecord) -> String {
+    let indices: Vec<u32> = record.gpus.iter().map(|gpu| gpu.index).collect();
+    format!("GPU {}", ranges(&indices))
+}
+
+/// Gives back the GPUs of a self-test that was killed; reports it where nothing is to be changed. A self-test that runs holds
+/// the lock.
+pub fn give_back_interrupted(
+    environment: &Environment,
+    directories: &Directories,
+    is_dry_run: bool,
+) -> Result<()> {
+    if is_dry_run {
+        tell_of_interrupted_selftest(environment);
+        return Ok(());
+    }
+    if record_of(environment)?.is_none() {
+        return Ok(());
+    }
+    let _lock = locked(environment, directories, LOCK_LIMIT)?;
+    // The self-test may have ended meanwhile.
+    let Some(record) = record_of(environment)? else {
+        return Ok(());
+    };
+    note(&format!(
+        "A self-test was interrupted: making {} as before.",
+        gpus_of(&record)
+    ));
+    give_back(environment, &record).map_err(|error| not_given_back(environment, &record, error))?;
+    Ok(SelftestRecord::remove(&environment.state_dir()?)?)
+}
+
+/// Returns the error if GPUs of a self-test cannot be given back.
+pub fn not_given_back(
+    environment: &Environment,
+    record: &SelftestRecord,
+    error: CommandError,
+) -> CommandError {
+    let gpus = gpus_of(record);
+    let doing = format!("{gpus} is not as before the self-test");
+    let mut error = Err::<(), _>(error).context(doing).unwrap_err();
+    error.hints.clear();
+    let file = environment.state_dir().map_or_else(
+        |_| "the record".to_owned(),
+        |directory| SelftestRecord::path(&directory).display().to_string(),
+    );
+    error.hint(format!(
+        "the next change tries this again; if the GPU is to stay as it is now, remove {file}"
+    ))
+}
+
+/// Reports a self-test that was killed.
+pub fn tell_of_interrupted_selftest(environment: &Environment) {
+    if let Ok(Some(record)) = record_of(environment)
+        && record.is_of_the_dead(&environment.host)
+    {
+        note(&format!(
+            "A self-test was interrupted. The next change of this node makes {} as before.",
+            gpus_of(&record)
+        ));
+    }
+}

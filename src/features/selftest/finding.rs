@@ -1,0 +1,64 @@
+//! The outcome of one check of a self-test.
+
+use std::time::Duration;
+
+use crate::render::format::escaped;
+use crate::render::{print, time_taken};
+
+/// The outcome of a check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Held,
+    /// It is not as the catalog, the manual or the command has it.
+    Differs(String),
+    /// The check was not made, with the reason.
+    NotTested(String),
+}
+
+/// A check of a GPU with its outcome.
+#[derive(Clone, Debug)]
+pub(super) struct Finding {
+    /// The index of the GPU.
+    pub(super) gpu: u32,
+    pub(super) what: String,
+    pub(super) verdict: Verdict,
+    /// The time that the check took.
+    pub(super) took: Option<Duration>,
+    /// A figure that the check has measured.
+    pub(super) figure: Option<String>,
+}
+
+impl Finding {
+    pub(super) fn of(gpu: u32, what: impl Into<String>, verdict: Verdict) -> Self {
+        Self {
+            gpu,
+            what: what.into(),
+            verdict,
+            took: None,
+            figure: None,
+        }
+    }
+
+    /// `ok            410 ms  GPU 0: 1g.10gb at slice 3`
+    pub(super) fn line(&self) -> String {
+        let (word, detail) = match &self.verdict {
+            Verdict::Held => ("ok", self.figure.as_ref()),
+            Verdict::Differs(why) => ("differs", Some(why)),
+            Verdict::NotTested(why) => ("not tested", Some(why)),
+        };
+        let took = self.took.map(time_taken).unwrap_or_default();
+        let detail = detail
+            .map(|detail| format!(": {detail}"))
+            .unwrap_or_default();
+        format!(
+            "{word:<10}  {took:>7}  GPU {}: {}{detail}",
+            self.gpu, self.what
+        )
+    }
+
+    /// Prints the line at once: a self-test takes minutes.
+    pub(super) fn show(&self) {
+        // A closed standard output must not keep GPUs from being given back.
+        let _ = print(&format!("{}\n", escaped(&self.line())));
+    }
+}

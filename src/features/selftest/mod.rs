@@ -1,0 +1,223 @@
+//! `mig-mps selftest`: does this node do what mig-mps relies on, and is it afterwards as it was?
+//!
+//! Every step is a command of mig-mps, with directories of the self-test, and is judged by what the driver and CUDA then
+//! show. The expectations are those of the catalog and of the commands: there is no second table.
+
+mod finding;
+mod geometry;
+mod plan;
+mod program;
+mod refusal;
+mod report;
+mod serving;
+mod tester;
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use clap::Args;
+
+use crate::commands::give_back::{give_back, give_back_interrupted, not_given_back};
+use crate::commands::{Context, LOCK_LIMIT, locked};
+use crate::error::{Context as _, Result, chosen, failed};
+use crate::failure::ExitStatus;
+use crate::host::{Directories, Environment, Pid, as_root};
+use crate::node::{Node, Observer};
+use crate::render::{agrees, can_ask, note, print};
+use crate::state::SelftestRecord;
+
+use finding::{Finding, Verdict};
+use plan::TestPlan;
+use report::{report, summary};
+use tester::{Abilities, Tester};
+
+/// Test MIG and MPS on this node's own GPUs
+///
+/// Makes instances and daemons with the commands of mig-mps, runs programs on them, and compares what the driver
+/// and CUDA show with the catalog. Refuses GPUs that anybody uses. Afterwards each GPU has the MIG mode and the
+/// instances that it had, also after Ctrl-C, a crash or a reboot: then the next change of the node gives it back.
+/// Exits with 1 if something differs.
+#[derive(Args, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "they are flags")]
+pub struct SelftestArgs {
+    /// Test this GPU: an index, a UUID, a PCI address or a device file [default: all]
+    #[arg(long = "gpu", value_name = "N")]
+    gpus: Vec<String>,
+    /// Make each instance profile once, and test programs on the smallest device only
+    #[arg(long)]
+    quick: bool,
+    /// Test whole GPUs only, and leave MIG modes as they are
+    #[arg(long)]
+    no_mig: bool,
+    /// Reset a GPU whose MIG mode cannot be switched without a reset
+    #[arg(long, conflicts_with = "no_mig")]
+    reset: bool,
+    /// Stop the monitoring services that hold a GPU (DCGM, NVSM, exporters, nvidia-persistenced)
+    /// while its MIG mode is switched or instances are destroyed, and start them again
+    #[arg(long)]
+    stop_holders: bool,
+    /// Confirm that Slurm and Kubernetes start nothing on this node: it is drained or cordoned
+    #[arg(long)]
+    drained: bool,
+    /// Show what would be tested and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+    /// Also write a report to this file, without the names of users and machines, serial numbers and UUIDs
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    report: Option<PathBuf>,
+}
+
+impl SelftestArgs {
+    /// Returns what may be done to a GPU.
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            quick: self.quick,
+            may_reset: self.reset,
+            may_stop_holders: self.stop_holders,
+        }
+    }
+}
+
+/// Tests GPUs and gives them back.
+pub fn run(args: &SelftestArgs, context: &Context<'_>) -> Result<ExitStatus> {
+    let environment = context.environment;
+    if !environment.is_root() && !args.no_mig {
+        let error = failed("only root can change MIG modes and instances");
+        return Err(error.hint(format!("{}; --no-mig tests whole GPUs", as_root())));
+    }
+    let directories = environment.directories()?;
+    give_back_interrupted(environment, &directories, args.dry_run)?;
+    let mut observer = Observer::new(environment);
+    let node = observer.observe(refusal::DETAIL)?;
+    let plan = TestPlan::of(&node, args)?;
+    refusal::refuse(environment, &node, &plan, args)?;
+    print(&plan.text())?;
+    if args.dry_run {
+        return Ok(ExitStatus::Done);
+    }
+    if !args.yes {
+        agree(&plan)?;
+    }
+    let begun = Instant::now();
+    let findings = test(args, environment, &directories, &mut observer)?;
+    print(&format!("{}\n", summary(&findings, begun.elapsed())))?;
+    if let Some(path) = &args.report {
+        let text = report(environment, &node, &plan, &findings, begun.elapsed());
+        crate::host::write_text_to(path, &text)
+            .context(format_args!("cannot write {}", path.display()))?;
+        note(&format!(
+            "The report is in {}. It has no names of users and machines: please read it, and send it to the project.",
+            path.display()
+        ));
+    }
+    Ok(status(environment, &findings))
+}
+
+fn agree(plan: &TestPlan) -> Result<()> {
+    let question = format!("Test {} now?", plan.gpus_in_words());
+    if !can_ask() {
+        let what = format!("{question} There is no terminal to ask on");
+        return Err(crate::error::CommandError::new(ExitStatus::Refused, what)
+            .hint("agree beforehand with --yes"));
+    }
+    match agrees(&question).context("cannot ask on the terminal")? {
+        Some(true) => Ok(()),
+        _ => Err(chosen(ExitStatus::Refused, "Nothing was changed.")),
+    }
+}
+
+fn status(environment: &Environment, findings: &[Finding]) -> ExitStatus {
+    if environment.interrupt.is_asked() {
+        return ExitStatus::Interrupted;
+    }
+    let mut verdicts = findings.iter().map(|finding| &finding.verdict);
+    if verdicts.any(|verdict| matches!(verdict, Verdict::Differs(_))) {
+        ExitStatus::Failed
+    } else {
+        ExitStatus::Done
+    }
+}
+
+/// Returns the directory of the self-test's daemons. The path of a socket is limited, so it is beside the run directory.
+fn directory_beside(run: &Path) -> PathBuf {
+    let mut name = run.file_name().unwrap_or_default().to_owned();
+    name.push("-selftest");
+    run.with_file_name(name)
+}
+
+/// Tests the GPUs under the lock of the node, so that nobody changes it meanwhile, and gives them back.
+fn test(
+    args: &SelftestArgs,
+    environment: &Environment,
+    directories: &Directories,
+    observer: &mut Observer<'_>,
+) -> Result<Vec<Finding>> {
+    let _lock = locked(environment, directories, LOCK_LIMIT)?;
+    let node = observer.observe(refusal::DETAIL)?;
+    let plan = TestPlan::of(&node, args)?;
+    // Something may have come while nobody had the lock.
+    refusal::refuse(environment, &node, &plan, args)?;
+    let _changing = environment.interrupt.begin();
+    let record = record(args, environment, directories, &plan)?;
+    let state_dir = environment.state_dir()?;
+    record
+        .write(&state_dir)
+        .context("cannot record how the GPUs are now")?;
+    // A GPU cannot be reset while this process has it open.
+    let (mut findings, given_back) = observer.aside(|| {
+        let testers = plan
+            .gpus
+            .iter()
+            .map(|gpu| Tester::new(environment, &record.directory, gpu, args.abilities()));
+        let findings: Vec<Finding> = testers.flat_map(Tester::test).collect();
+        (findings, give_back(environment, &record))
+    })?;
+    given_back.map_err(|error| not_given_back(environment, &record, error))?;
+    SelftestRecord::remove(&state_dir)?;
+    findings.extend(differences(&plan, &observer.observe(refusal::DETAIL)?));
+    Ok(findings)
+}
+
+fn record(
+    args: &SelftestArgs,
+    environment: &Environment,
+    directories: &Directories,
+    plan: &TestPlan,
+) -> Result<SelftestRecord> {
+    let pid = Pid(std::process::id());
+    let own = environment.host.process(pid);
+    Ok(SelftestRecord {
+        directory: directory_beside(&directories.run),
+        pid,
+        start_time: own
+            .ok_or_else(|| failed("/proc does not show this process"))?
+            .started,
+        gpus: plan.gpus.iter().map(|gpu| gpu.under_test.clone()).collect(),
+        may_reset: args.reset,
+        may_stop_holders: args.stop_holders,
+    })
+}
+
+/// Compares each GPU with what it was before.
+fn differences(plan: &TestPlan, after: &Node) -> Vec<Finding> {
+    let compare = |gpu: &plan::TestedGpu| {
+        let index = gpu.under_test.index;
+        let before = plan::geometry_of(&gpu.gpu);
+        let now = match after.gpu(&gpu.under_test.uuid) {
+            Some(now) => plan::geometry_of(now),
+            None => "the driver does not show the GPU".to_owned(),
+        };
+        let verdict = if now == before {
+            Verdict::Held
+        } else {
+            Verdict::Differs(format!("before: {before}; now: {now}"))
+        };
+        let finding = Finding::of(index, "given back as it was", verdict);
+        finding.show();
+        finding
+    };
+    plan.gpus.iter().map(compare).collect()
+}

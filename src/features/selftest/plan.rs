@@ -1,0 +1,250 @@
+//! What a self-test tests, and how each GPU is now.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use super::SelftestArgs;
+use crate::catalog::{self, Model};
+use crate::error::{Result, failed, usage};
+use crate::geometry::{ComputeInstanceProfile, GpuInstanceProfile};
+use crate::host::{ranges, without_error_numbers};
+use crate::node::{Gpu, Node, lost_hint};
+use crate::nvml::GpuInstanceReading;
+use crate::settings::Multiprocessors;
+use crate::state::GpuUnderTest;
+
+/// The GPUs of a self-test.
+pub(super) struct TestPlan {
+    pub(super) gpus: Vec<TestedGpu>,
+    is_quick: bool,
+}
+
+/// A GPU of a self-test.
+pub(super) struct TestedGpu {
+    pub(super) under_test: GpuUnderTest,
+    /// The GPU as it was before.
+    pub(super) gpu: Gpu,
+    /// The version of the driver.
+    pub(super) driver: String,
+    /// True if MIG instances are made.
+    pub(super) tests_mig: bool,
+    /// True if the GPU is tested as one device.
+    pub(super) tests_whole: bool,
+    /// What of both is not tested, and why.
+    pub(super) left_out: Option<[&'static str; 2]>,
+}
+
+impl TestPlan {
+    /// Returns the plan for the GPUs that the arguments name, or for all.
+    pub(super) fn of(node: &Node, args: &SelftestArgs) -> Result<Self> {
+        let mut indices = Vec::new();
+        for word in &args.gpus {
+            let index = node.gpu_index(word)?;
+            if !indices.contains(&index) {
+                indices.push(index);
+            }
+        }
+        if let Some((_, why)) = node
+            .lost_gpus()
+            .find(|(index, _)| indices.is_empty() || indices.contains(index))
+        {
+            return Err(failed(without_error_numbers(why)).hint(lost_hint()));
+        }
+        let is_meant = |gpu: &&Gpu| indices.is_empty() || indices.contains(&gpu.index);
+        let gpus: Vec<&Gpu> = node.gpus.iter().filter(is_meant).collect();
+        if gpus.is_empty() {
+            let error = failed(format_args!("the driver ({}) shows no GPU", node.driver));
+            return Err(error.hint("mig-mps doctor finds out why"));
+        }
+        let gpus = gpus.into_iter().map(|gpu| TestedGpu::of(node, gpu, args));
+        Ok(Self {
+            gpus: gpus.collect::<Result<_>>()?,
+            is_quick: args.quick,
+        })
+    }
+
+    /// `GPU 0 and 2`
+    pub(super) fn gpus_in_words(&self) -> String {
+        let indices: Vec<u32> = self.gpus.iter().map(|gpu| gpu.under_test.index).collect();
+        format!("GPU {}", ranges(&indices))
+    }
+
+    /// Describes what is tested and how long that takes, for the person who agrees to it.
+    pub(super) fn text(&self) -> String {
+        let mut text = String::new();
+        let mut time = Duration::ZERO;
+        for gpu in &self.gpus {
+            let (index, product) = (gpu.under_test.index, &gpu.gpu.product);
+            // A String takes everything.
+            let _ = writeln!(text, "GPU {index}  {product}, {}", geometry_of(&gpu.gpu));
+            if gpu.tests_mig {
+                let _ = writeln!(
+                    text,
+                    "  each instance profile at {}, full layouts, and programs on {}",
+                    if self.is_quick {
+                        "one placement"
+                    } else {
+                        "both ends of its placements"
+                    },
+                    if self.is_quick {
+                        "the smallest device"
+                    } else {
+                        "a device of each size"
+                    },
+                );
+            }
+            if gpu.tests_whole {
+                let _ = writeln!(text, "  programs on the whole GPU");
+            }
+            if let Some([what, why]) = &gpu.left_out {
+                let _ = writeln!(text, "  not tested: {what} ({why})");
+            }
+            time += gpu.expected_time(self.is_quick);
+        }
+        let minutes = time.as_secs().div_ceil(60);
+        let _ = writeln!(
+            text,
+            "This takes about {minutes} min. Nobody else may use the GPUs meanwhile. Afterwards they have the MIG mode and \
+             the instances that they have now."
+        );
+        text
+    }
+}
+
+/// The expected time for one instance on its own, and for the programs on one device. The driver takes about a second to make
+/// and a second to destroy an instance; a daemon starts in a second, and each of twenty programs takes about one, too.
+const INSTANCE_TIME: Duration = Duration::from_secs(3);
+const DEVICE_TIME: Duration = Duration::from_secs(30);
+
+impl TestedGpu {
+    fn of(node: &Node, gpu: &Gpu, args: &SelftestArgs) -> Result<Self> {
+        let index = gpu.index;
+        let is_in_mig_mode = gpu.in_mig_mode();
+        let switches = gpu.mig.is_some() && (gpu.resetless != Some(false) || args.reset);
+        let tests_mig = !args.no_mig && gpu.mig.is_some() && (is_in_mig_mode || switches);
+        let tests_whole = !is_in_mig_mode || !args.no_mig && switches;
+        if !tests_mig && !tests_whole {
+            let error = usage(format_args!(
+                "GPU {index} is in MIG mode: --no-mig leaves nothing to test on it"
+            ));
+            return Err(error.hint("leave out --no-mig, or name other GPUs with --gpu"));
+        }
+        let needs_reset = "its MIG mode switches only with a reset, which --reset allows";
+        let left_out = match (tests_mig, tests_whole) {
+            (true, true) => None,
+            (true, false) => Some(["the whole GPU", needs_reset]),
+            (false, _) if gpu.mig.is_none() => Some(["instances", "the driver offers no MIG"]),
+            (false, _) if args.no_mig => Some(["instances", "--no-mig"]),
+            (false, _) => Some(["instances", needs_reset]),
+        };
+        Ok(Self {
+            under_test: GpuUnderTest {
+                uuid: gpu.uuid.clone(),
+                index,
+                before: profile_of(gpu),
+            },
+            gpu: gpu.clone(),
+            driver: node.driver.clone(),
+            tests_mig,
+            tests_whole,
+            left_out,
+        })
+    }
+
+    /// Returns the model of the catalog.
+    pub(super) fn model(&self) -> Option<&'static Model> {
+        catalog::of_product(&self.gpu.product)
+    }
+
+    /// Returns the SMs of an instance that is one device.
+    pub(super) fn sms_of(&self, offer: &GpuInstanceProfile) -> Option<Multiprocessors> {
+        self.gpu.instance_size(offer, 1, true).multiprocessors
+    }
+
+    fn expected_time(&self, is_quick: bool) -> Duration {
+        let (profiles, sizes) = match (self.model(), is_quick) {
+            (None, _) => (10, 5),
+            (Some(model), true) => (model.offers().len(), 1),
+            (Some(model), false) => {
+                let offers = model.offers();
+                let plain = offers.iter().filter(|offer| offer.name.is_plain());
+                (2 * offers.len(), plain.count())
+            }
+        };
+        let of_mig = INSTANCE_TIME * u32::try_from(profiles).unwrap_or(u32::MAX)
+            + DEVICE_TIME * u32::try_from(sizes).unwrap_or(u32::MAX);
+        let of_mig = if self.tests_mig {
+            of_mig
+        } else {
+            Duration::ZERO
+        };
+        of_mig
+            + if self.tests_whole {
+                DEVICE_TIME
+            } else {
+                Duration::ZERO
+            }
+    }
+}
+
+/// Describes the MIG mode and the instances of a GPU.
+pub(super) fn geometry_of(gpu: &Gpu) -> String {
+    match gpu.mig {
+        None => return "without MIG".to_owned(),
+        Some(mode) if !mode.current => return "MIG off".to_owned(),
+        Some(_) if gpu.instances.is_empty() => return "MIG on, no instances".to_owned(),
+        Some(_) => {}
+    }
+    let instances = gpu.instances.iter().map(|instance| {
+        let parts: Vec<String> = instance
+            .compute
+            .iter()
+            .map(|compute| compute.placement.range())
+            .collect();
+        let name = gpu.title(instance, None);
+        format!("{name} at {} ({})", instance.placement, parts.join(" "))
+    });
+    format!("MIG on, {}", instances.collect::<Vec<_>>().join(", "))
+}
+
+/// Returns the profile that makes the GPU as it is, without daemons.
+fn profile_of(gpu: &Gpu) -> String {
+    let uuid = &gpu.uuid;
+    let select = format!("mps = false\n[[gpu]]\nselect = {{ uuid = \"{uuid}\" }}\n");
+    if !gpu.in_mig_mode() {
+        return format!("{select}mig = false\n");
+    }
+    let devices = gpu.instances.iter().map(|instance| {
+        let (name, start) = (gpu.title(instance, None), instance.placement.start);
+        let compute = compute_words(instance).unwrap_or_default();
+        format!("  {{ profile = \"{name}\", at = {start}{compute} }},\n")
+    });
+    format!("{select}devices = [\n{}]\n", devices.collect::<String>())
+}
+
+/// Returns the compute instances of a GPU instance as a profile has them: nothing for the one with all SMs. `None` if there is a
+/// gap, which a profile cannot make.
+pub(super) fn compute_words(instance: &GpuInstanceReading) -> Option<String> {
+    let full = instance
+        .offered
+        .iter()
+        .map(|offer: &ComputeInstanceProfile| offer.multiprocessors);
+    match instance.compute.as_slice() {
+        [] => None,
+        [only] if Some(only.multiprocessors) >= full.max() => Some(String::new()),
+        parts => {
+            let mut start = 0;
+            for part in parts {
+                if part.placement.start != start {
+                    return None;
+                }
+                start = part.placement.end();
+            }
+            let words: Vec<String> = parts
+                .iter()
+                .map(|part| format!("\"{}c\"", part.slices))
+                .collect();
+            Some(format!(", compute = [{}]", words.join(", ")))
+        }
+    }
+}

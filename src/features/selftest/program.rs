@@ -1,0 +1,153 @@
+//! A program of the self-test: a client that computes, says what it saw, and holds the device until it is let go.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStderr, ChildStdin, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::finding::Verdict;
+use super::tester::{Checked, Tester};
+use crate::commands::give_back::selftest_command;
+use crate::cuda::{ComputeResult, Computed};
+use crate::host::{BecomeUser, COMPUTE, Pid};
+
+/// The time in which a program must have computed. A server may have to start for it.
+const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+
+/// The time in which a program must have ended when it is let go.
+const END_LIMIT: Duration = Duration::from_secs(30);
+
+/// A client that runs. It ends when this is dropped.
+pub(super) struct Program {
+    child: Child,
+    input: Option<ChildStdin>,
+    /// The line that it prints.
+    line: Receiver<String>,
+    errors: Option<ChildStderr>,
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Program {
+    /// Starts a program on a device, as this user or as the caller, which then allocates memory, in bytes.
+    pub(super) fn start(
+        tester: &Tester<'_>,
+        device: &str,
+        user: &BecomeUser,
+        allocations: &[u64],
+    ) -> Checked<Self> {
+        let helper = tester.environment.helper.display().to_string();
+        let mut words = vec!["run".to_owned(), device.to_owned(), "--".to_owned(), helper];
+        words.push(COMPUTE.to_owned());
+        words.extend(user.words());
+        for bytes in allocations {
+            words.extend(["--allocate".to_owned(), bytes.to_string()]);
+        }
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let mut command = selftest_command(tester.environment, tester.directory, &words);
+        let spawned = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        let mut child =
+            spawned.map_err(|error| Verdict::Differs(format!("mig-mps run: {error}")))?;
+        let (sender, line) = channel();
+        if let Some(output) = child.stdout.take() {
+            thread::spawn(move || {
+                let mut line = String::new();
+                let _ = BufReader::new(output).read_line(&mut line);
+                // Nobody may wait for it any more.
+                let _ = sender.send(line);
+            });
+        }
+        Ok(Self {
+            input: child.stdin.take(),
+            errors: child.stderr.take(),
+            child,
+            line,
+        })
+    }
+
+    pub(super) fn pid(&self) -> Pid {
+        Pid(self.child.id())
+    }
+
+    /// Returns what the program saw, once it has computed.
+    pub(super) fn computed(&mut self) -> Checked<Computed> {
+        let line = match self.line.recv_timeout(ANSWER_LIMIT) {
+            Ok(line) if !line.is_empty() => line,
+            Err(RecvTimeoutError::Timeout) => {
+                let seconds = ANSWER_LIMIT.as_secs();
+                let why = format!("the program has not computed within {seconds} s");
+                return Err(Verdict::Differs(why));
+            }
+            _ => {
+                return Err(Verdict::Differs(format!(
+                    "the program failed: {}",
+                    self.error()
+                )));
+            }
+        };
+        match serde_json::from_str(&line) {
+            Ok(ComputeResult::Computed(computed)) => Ok(computed),
+            Ok(ComputeResult::Failed(error)) => Err(Verdict::Differs(format!(
+                "CUDA fails in the program: {error}"
+            ))),
+            Ok(ComputeResult::NoLibrary(why)) => Err(Verdict::NotTested(why)),
+            Err(error) => Err(Verdict::Differs(format!(
+                "the program printed {line:?}: {error}"
+            ))),
+        }
+    }
+
+    /// True if the program waits for this time without computing.
+    pub(super) fn waits(&self, time: Duration) -> bool {
+        matches!(self.line.recv_timeout(time), Err(RecvTimeoutError::Timeout))
+    }
+
+    /// Lets the program go, and waits until it has ended.
+    pub(super) fn end(mut self) -> Checked {
+        self.input.take();
+        let until = Instant::now() + END_LIMIT;
+        while Instant::now() < until {
+            match self.child.try_wait() {
+                Ok(Some(status)) if status.success() => return Ok(()),
+                Ok(Some(status)) => {
+                    let why = format!("the program ended with {status}: {}", self.error());
+                    return Err(Verdict::Differs(why));
+                }
+                _ => thread::sleep(Duration::from_millis(10)),
+            }
+        }
+        let seconds = END_LIMIT.as_secs();
+        Err(Verdict::Differs(format!(
+            "the program has not ended within {seconds} s"
+        )))
+    }
+
+    /// Kills the program.
+    pub(super) fn kill(mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Returns the last line of its messages, once it has ended.
+    fn error(&mut self) -> String {
+        let _ = self.child.kill();
+        let mut text = String::new();
+        if let Some(mut errors) = self.errors.take() {
+            let _ = errors.read_to_string(&mut text);
+        }
+        let mut lines = text.lines().rev();
+        let last = lines.find(|line| !line.starts_with("hint: "));
+        last.unwrap_or("it said nothing").to_owned()
+    }
+}

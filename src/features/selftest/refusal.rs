@@ -1,0 +1,216 @@
+//! The reasons why a GPU is not tested: somebody uses it, or could.
+
+use super::SelftestArgs;
+use super::plan::{TestPlan, compute_words};
+use crate::error::{CommandError, Result};
+use crate::failure::ExitStatus;
+use crate::host::{Environment, ProcessTable, Uid, host_name, listed};
+use crate::node::{Detail, Gpu, Node, Unmanaged};
+
+/// Enough to see who uses a GPU, and what its instances are.
+pub(super) const DETAIL: Detail = Detail {
+    all_instances: true,
+    offers: true,
+    facts: true,
+    ..Detail::DOCTOR
+};
+
+/// Refuses GPUs that anybody uses or serves, that were partitioned by hand, or that a batch system could hand out.
+pub(super) fn refuse(
+    environment: &Environment,
+    node: &Node,
+    plan: &TestPlan,
+    args: &SelftestArgs,
+) -> Result<()> {
+    let mut refused: Vec<(u32, Reason)> = Vec::new();
+    for tested in &plan.gpus {
+        if let Some(gpu) = node.gpu(&tested.under_test.uuid) {
+            refused.extend(reason(node, gpu, environment.caller).map(|reason| (gpu.index, reason)));
+        }
+    }
+    let Some((_, first)) = refused.first() else {
+        return refuse_handed_out(environment, args);
+    };
+    let hint = first.hint.clone();
+    let what: Vec<String> = refused
+        .iter()
+        .map(|(index, reason)| format!("GPU {index}: {}", reason.what))
+        .collect();
+    let error = CommandError::new(ExitStatus::Refused, what.join("\n  ")).hint(hint);
+    let free: Vec<String> = plan
+        .gpus
+        .iter()
+        .map(|gpu| gpu.under_test.index)
+        .filter(|index| !refused.iter().any(|(other, _)| other == index))
+        .map(|index| format!("--gpu {index}"))
+        .collect();
+    Err(if free.is_empty() {
+        error
+    } else {
+        error.hint(format!("{} tests what nobody uses", free.join(" ")))
+    })
+}
+
+struct Reason {
+    what: String,
+    hint: String,
+}
+
+impl Reason {
+    fn new(what: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            hint: hint.into(),
+        }
+    }
+}
+
+fn reason(node: &Node, gpu: &Gpu, reader: Uid) -> Option<Reason> {
+    let index = gpu.index;
+    if let Some(mode) = gpu.mig.filter(|mode| mode.current != mode.pending) {
+        let pending = if mode.pending { "on" } else { "off" };
+        return Some(Reason::new(
+            format!("MIG mode {pending} is pending"),
+            "reset the GPU or reboot first",
+        ));
+    }
+    if let Some(reason) = unknown_instances(node, gpu) {
+        return Some(reason);
+    }
+    let devices: Vec<_> = node
+        .devices
+        .iter()
+        .filter(|device| device.gpu == Some(index))
+        .collect();
+    let served: Vec<String> = devices
+        .iter()
+        .filter(|device| device.served.is_some() || node.may_be_served(&device.uuid))
+        .map(|device| device.name.clone())
+        .collect();
+    if !served.is_empty() {
+        return Some(Reason::new(
+            format!("mig-mps serves {}", listed(&served, "and")),
+            format!("take the devices down first: mig-mps down --gpu {index}"),
+        ));
+    }
+    for device in devices {
+        if let Some(who) = device.describe(&device.unaccounted()) {
+            return Some(Reason::new(
+                format!("{who} computes on it"),
+                "let it end first",
+            ));
+        }
+        if let Some(daemon) = node
+            .unmanaged
+            .iter()
+            .find(|daemon| daemon.serves(&device.name))
+        {
+            return Some(foreign(daemon, "serves", reader));
+        }
+    }
+    let mut unknown = node.unmanaged.iter();
+    if let Some(daemon) = unknown.find(|daemon| daemon.devices.is_empty()) {
+        return Some(foreign(daemon, "may serve", reader));
+    }
+    by_hand(node, gpu)
+}
+
+/// An MPS daemon that mig-mps did not start.
+fn foreign(daemon: &Unmanaged, serves: &str, reader: Uid) -> Reason {
+    let what = format!(
+        "MPS daemon {}, which mig-mps did not start, {serves} it",
+        daemon.pid
+    );
+    Reason::new(what, daemon.ending(reader).remedy("it").replace('`', ""))
+}
+
+/// A GPU whose instances cannot be read, or are those of virtual machines.
+fn unknown_instances(node: &Node, gpu: &Gpu) -> Option<Reason> {
+    if let Some(why) = &gpu.hidden {
+        return Some(Reason::new(
+            format!("its instances cannot be read: {why}"),
+            "run it with sudo",
+        ));
+    }
+    if let Some(machines) = node.named_instances_of_machines(gpu) {
+        return Some(Reason::new(
+            format!("{machines} may be used by virtual machines"),
+            "name other GPUs with --gpu",
+        ));
+    }
+    None
+}
+
+/// A GPU that somebody has partitioned without mig-mps, or has put into a compute mode.
+fn by_hand(node: &Node, gpu: &Gpu) -> Option<Reason> {
+    let foreign = gpu.instances.iter().find(|instance| {
+        let mut created = node.created.iter();
+        !created.any(|made| {
+            made.gpu == gpu.uuid
+                && (made.profile, made.placement) == (instance.profile, instance.placement)
+        })
+    });
+    if let Some(instance) = foreign {
+        return Some(Reason::new(
+            format!(
+                "mig-mps is not known to have made {}",
+                gpu.name_of_instance(instance)
+            ),
+            "destroy the instance first if nobody needs it: nvidia-smi mig -dci, then -dgi",
+        ));
+    }
+    let odd = gpu
+        .instances
+        .iter()
+        .find(|instance| compute_words(instance).is_none());
+    if let Some(instance) = odd {
+        let instance = gpu.name_of_instance(instance);
+        return Some(Reason::new(
+            format!("no profile makes the compute instances of {instance} again as they are"),
+            "destroy the instance first if nobody needs it: nvidia-smi mig -dci, then -dgi",
+        ));
+    }
+    let mode = gpu
+        .compute_mode
+        .filter(|mode| *mode != 0 && !gpu.in_mig_mode())?;
+    Some(Reason::new(
+        format!("its compute mode is {mode}, not DEFAULT"),
+        format!("nvidia-smi -i {} -c DEFAULT", gpu.index),
+    ))
+}
+
+/// Refuses a node on which Slurm or a kubelet could start programs meanwhile.
+fn refuse_handed_out(environment: &Environment, args: &SelftestArgs) -> Result<()> {
+    if args.drained {
+        return Ok(());
+    }
+    let processes = environment.host.processes().ok();
+    let runs = |name: &str| {
+        let mut all = processes.iter().flat_map(ProcessTable::iter);
+        all.any(|process| process.name == name)
+    };
+    let refused = |what: &str, hint: String| {
+        let what = format!("{what} runs and could start programs on the GPUs meanwhile");
+        Err(CommandError::new(ExitStatus::Refused, what).hint(hint))
+    };
+    let node = host_name();
+    if runs("slurmd") {
+        let slurm = environment.slurm();
+        let reason = slurm.ok().and_then(|slurm| slurm.drain_reason(&node).ok()?);
+        if reason.is_none() {
+            return refused(
+                "slurmd",
+                format!(
+                    "scontrol update NodeName={node} State=DRAIN Reason=selftest, wait for its jobs, then add --drained"
+                ),
+            );
+        }
+    }
+    if runs("kubelet") {
+        return refused(
+            "a kubelet",
+            format!("kubectl drain {node} --ignore-daemonsets, then add --drained"),
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,426 @@
+//! A device with a daemon: clients, limits, users, and what happens to programs when something ends.
+
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid as RawPid, Signal, kill_process};
+use serde::Deserialize;
+
+use super::finding::Verdict;
+use super::program::Program;
+use super::tester::{Checked, Tester, ensure};
+use crate::cuda::{Computed, CudaError};
+use crate::host::{BecomeUser, Pid};
+use crate::mps::ControlProgram;
+use crate::settings::{Multiprocessors, Percentage};
+
+/// The name of the device that is tested.
+const DEVICE: &str = "selftest";
+
+/// The user `nobody`, who is not the caller.
+const OTHER_USER: u32 = 65534;
+
+/// The time for which a second user's program must wait while the first user's is served.
+const WAITS_FOR: Duration = Duration::from_secs(2);
+
+/// The time within which `status` shows what has happened.
+const SEEN_WITHIN: Duration = Duration::from_secs(10);
+
+/// More clients than any daemon takes.
+const MOST_CLIENTS: usize = 70;
+
+/// A device as `status --json` shows it.
+#[derive(Debug, Deserialize)]
+struct ServedDevice {
+    state: String,
+    daemon_pid: Option<u32>,
+    servers: Vec<Server>,
+    client_count: u32,
+    active_thread_percentage: Option<f64>,
+    pinned_memory_limit_bytes: Option<u64>,
+    problem: Option<serde_json::Value>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Server {
+    pid: u32,
+}
+
+#[derive(Debug, Deserialize)]
+struct Status {
+    devices: Vec<NamedDevice>,
+}
+
+#[derive(Debug, Deserialize)]
+struct NamedDevice {
+    name: String,
+    #[serde(flatten)]
+    device: serde_json::Value,
+}
+
+/// The device under test.
+struct Subject<'a> {
+    /// Its name in findings.
+    title: &'a str,
+    /// The text of its block in a profile, before and after the settings of the device.
+    block: [&'a str; 2],
+    /// Its SMs, where they are known.
+    sms: Option<Multiprocessors>,
+}
+
+impl Subject<'_> {
+    /// Fails unless a client may use the SMs that mig-mps expects at this percentage.
+    fn check_sms(&self, sms: u32, percentage: f64) -> Checked {
+        let Some((own, percentage)) = self.sms.zip(Percentage::new(percentage)) else {
+            return Ok(());
+        };
+        let expected = own.of_tenths(percentage.tenths());
+        ensure(sms == expected, || {
+            let percentage = percentage.value();
+            format!(
+                "a client has {sms} SMs at {percentage} %, and mig-mps expects {expected} of {}",
+                own.all
+            )
+        })
+    }
+}
+
+impl Tester<'_> {
+    /// Tests programs on the whole GPU.
+    pub(super) fn test_whole(&mut self) {
+        if !self.gpu.tests_whole {
+            return;
+        }
+        let sms = self.gpu.gpu.size().multiprocessors;
+        let is_off = self.check("MIG mode off", |tester| {
+            tester.up("false", "mig = false").map(|()| None)
+        });
+        if is_off {
+            self.test_device("whole GPU", "mig = false\nname = \"selftest\"", "", sms);
+        }
+    }
+
+    /// Tests programs on a device of this title. The block of the device is `before`, its settings, and `after`.
+    pub(super) fn test_device(
+        &mut self,
+        title: &str,
+        before: &str,
+        after: &str,
+        sms: Option<Multiprocessors>,
+    ) {
+        let subject = Subject {
+            title,
+            block: [before, after],
+            sms,
+        };
+        let begun = Instant::now();
+        let is_ready = self.check_of(&subject, "daemon and server start", |tester, subject| {
+            tester.serve(subject, "{ }")?;
+            let device = tester.served()?;
+            ensure(device.problem.is_none(), || {
+                format!("status reports {:?}", device.problem)
+            })?;
+            tester.run(&["verify"], "")?;
+            Ok(None)
+        });
+        if is_ready {
+            self.test_client(&subject);
+            self.test_ends(&subject);
+            self.test_limits(&subject);
+            if self.environment.is_root() {
+                self.test_users(&subject);
+            }
+            if !self.abilities.quick {
+                self.count_clients(&subject);
+            }
+        }
+        self.check_of(&subject, "down leaves nothing", |tester, _| {
+            tester.take_down()
+        });
+        tracing::debug!(target: "selftest", "{title}: {:?}", begun.elapsed());
+    }
+
+    fn check_of(
+        &mut self,
+        subject: &Subject<'_>,
+        what: &str,
+        act: impl FnOnce(&Self, &Subject<'_>) -> Checked<Option<String>>,
+    ) -> bool {
+        let what = format!("{}: {what}", subject.title);
+        self.check(what, |tester| act(tester, subject))
+    }
+
+    /// Starts the daemon of the device with these settings.
+    fn serve(&self, subject: &Subject<'_>, settings: &str) -> Checked {
+        let [before, after] = subject.block;
+        let block = if after.is_empty() {
+            before.to_owned()
+        } else {
+            format!("{before} {after}")
+        };
+        self.up(settings, &block)
+    }
+
+    /// Returns the device as `status` shows it.
+    fn served(&self) -> Checked<ServedDevice> {
+        let status: Status = self.read(&["status", "--json"])?;
+        let mut devices = status.devices.into_iter();
+        let device = devices.find(|device| device.name == DEVICE);
+        let device =
+            device.ok_or_else(|| Verdict::Differs("status lacks the device".to_owned()))?;
+        serde_json::from_value(device.device)
+            .map_err(|error| Verdict::Differs(format!("mig-mps status --json: {error}")))
+    }
+
+    fn program(&self, user: &BecomeUser, allocations: &[u64]) -> Checked<Program> {
+        Program::start(self, DEVICE, user, allocations)
+    }
+
+    /// Runs a program to its end and returns what it saw. It must be a client whose kernel computes what it should.
+    fn compute(&self, allocations: &[u64]) -> Checked<Computed> {
+        let mut program = self.program(&BecomeUser::default(), allocations)?;
+        let computed = program.computed()?;
+        program.end()?;
+        check_computed(&computed)?;
+        Ok(computed)
+    }
+
+    /// Tests what a client sees of a device without limits.
+    fn test_client(&mut self, subject: &Subject<'_>) {
+        self.check_of(subject, "a client computes", |tester, subject| {
+            let computed = tester.compute(&[])?;
+            let sms = computed.sm_count;
+            subject.check_sms(sms, 100.0)?;
+            Ok(Some(format!(
+                "context after {} ms",
+                computed.start.as_millis()
+            )))
+        });
+        self.check_of(subject, "two clients at once", |tester, _| {
+            let mut first = tester.program(&BecomeUser::default(), &[])?;
+            let computed = first.computed()?;
+            check_computed(&computed)?;
+            let open = open_files(first.pid());
+            tester.compute(&[])?;
+            tester.wait_for_clients(1)?;
+            first.end()?;
+            tester.wait_for_clients(0)?;
+            let used = (computed.memory_total - computed.memory_free) >> 20;
+            Ok(Some(format!(
+                "a client uses {used} MiB and has {} files open",
+                open.map_or_else(
+                    || "an unknown number of".to_owned(),
+                    |open| open.to_string()
+                )
+            )))
+        });
+    }
+
+    /// Tests that the device takes programs after clients, servers and daemons have ended.
+    fn test_ends(&mut self, subject: &Subject<'_>) {
+        self.check_of(subject, "a client is killed", |tester, _| {
+            let mut victim = tester.program(&BecomeUser::default(), &[])?;
+            victim.computed()?;
+            victim.kill();
+            tester.wait_for_clients(0)?;
+            tester.compute(&[])?;
+            Ok(None)
+        });
+        self.check_of(subject, "the server is killed, and healed", |tester, _| {
+            for server in tester.served()?.servers {
+                kill(server.pid);
+            }
+            tester.run(&["heal", DEVICE], "")?;
+            tester.compute(&[])?;
+            Ok(None)
+        });
+        self.check_of(subject, "restart", |tester, _| {
+            let before = tester.served()?.daemon_pid;
+            tester.run(&["restart", DEVICE, "--yes"], "")?;
+            ensure(tester.served()?.daemon_pid != before, || {
+                "the daemon is the same".to_owned()
+            })?;
+            tester.compute(&[])?;
+            Ok(None)
+        });
+    }
+
+    /// Tests limits that a profile sets, and one that is set on the running daemon.
+    fn test_limits(&mut self, subject: &Subject<'_>) {
+        for share in [2, 4] {
+            self.check_of(subject, &format!("share = {share}"), |tester, subject| {
+                tester.serve(subject, &format!("{{ share = {share} }}"))?;
+                tester.check_limits(subject)
+            });
+        }
+        self.check_of(subject, "set, on the running daemon", |tester, subject| {
+            tester.serve(subject, "{ }")?;
+            let all = tester.compute(&[])?.sm_count;
+            tester.run(&["set", DEVICE, "active-thread-percentage=50"], "")?;
+            subject.check_sms(tester.compute(&[])?.sm_count, 50.0)?;
+            tester.run(&["set", DEVICE, "active-thread-percentage=1"], "")?;
+            let least = tester.compute(&[])?.sm_count;
+            subject.check_sms(least, 1.0)?;
+            Ok(Some(format!("at 1 % a client has {least} of {all} SMs")))
+        });
+    }
+
+    /// Checks that a client has the SMs and the memory that `status` shows as its limits, and no more.
+    fn check_limits(&self, subject: &Subject<'_>) -> Checked<Option<String>> {
+        let device = self.served()?;
+        let percentage = device.active_thread_percentage.unwrap_or(100.0);
+        let Some(limit) = device.pinned_memory_limit_bytes else {
+            return Err(Verdict::Differs("status shows no memory limit".to_owned()));
+        };
+        let computed = self.compute(&[limit / 4, limit])?;
+        let sms = computed.sm_count;
+        subject.check_sms(sms, percentage)?;
+        ensure(computed.memory_free <= limit, || {
+            format!(
+                "{} MiB are free with a limit of {} MiB",
+                computed.memory_free >> 20,
+                limit >> 20
+            )
+        })?;
+        match computed.allocated.as_slice() {
+            [None, Some(CudaError::OUT_OF_MEMORY)] => {}
+            [Some(error), _] => {
+                return Err(Verdict::Differs(format!(
+                    "a quarter of the memory limit: {error}"
+                )));
+            }
+            [_, None] => {
+                return Err(Verdict::Differs(
+                    "the memory limit does not hold".to_owned(),
+                ));
+            }
+            other => return Err(Verdict::Differs(format!("allocations: {other:?}"))),
+        }
+        Ok(Some(format!(
+            "{sms} SMs and {} MiB for a client",
+            limit >> 20
+        )))
+    }
+
+    /// Tests that a second user waits where one user is served at a time, and that two are served where all are.
+    fn test_users(&mut self, subject: &Subject<'_>) {
+        let other = BecomeUser {
+            uid: Some(OTHER_USER),
+            gid: Some(OTHER_USER),
+            groups: vec![OTHER_USER],
+        };
+        self.check_of(subject, "serve = one-at-a-time", |tester, subject| {
+            tester.serve(subject, "{ serve = \"one-at-a-time\" }")?;
+            let mut first = tester.program(&BecomeUser::default(), &[])?;
+            first.computed()?;
+            let mut second = tester.program(&other, &[])?;
+            ensure(second.waits(WAITS_FOR), || {
+                "a second user's program did not wait for the first user's".to_owned()
+            })?;
+            first.end()?;
+            check_computed(&second.computed()?)?;
+            second.end()?;
+            Ok(None)
+        });
+        self.check_of(subject, "serve = all", |tester, subject| {
+            let program = ControlProgram::of(&tester.gpu.driver);
+            if !program.has_multiuser_server {
+                return Err(Verdict::NotTested("this needs driver 555".to_owned()));
+            }
+            tester.serve(subject, "{ serve = \"all\" }")?;
+            let mut first = tester.program(&BecomeUser::default(), &[])?;
+            first.computed()?;
+            let mut second = tester.program(&other, &[])?;
+            check_computed(&second.computed()?)?;
+            second.end()?;
+            first.end()?;
+            Ok(None)
+        });
+    }
+
+    /// Measures how many clients a device takes.
+    fn count_clients(&mut self, subject: &Subject<'_>) {
+        self.check_of(subject, "the most clients", |tester, subject| {
+            tester.serve(subject, "{ }")?;
+            let mut clients = Vec::new();
+            let mut end = None;
+            while end.is_none() && clients.len() < MOST_CLIENTS {
+                let mut client = tester.program(&BecomeUser::default(), &[])?;
+                match client.computed() {
+                    Ok(_) => clients.push(client),
+                    Err(Verdict::Differs(why) | Verdict::NotTested(why)) => end = Some(why),
+                    Err(Verdict::Held) => {}
+                }
+            }
+            let count = clients.len();
+            clients.into_iter().try_for_each(Program::end)?;
+            tester.compute(&[])?;
+            let end = end.unwrap_or_else(|| "the test starts no more".to_owned());
+            Ok(Some(format!("{count}; the next one: {end}")))
+        });
+    }
+
+    /// Takes the device down, and checks that its processes and directories are gone.
+    fn take_down(&self) -> Checked<Option<String>> {
+        let device = self.served()?;
+        self.run(&["down", "--force", "--yes"], "")?;
+        let servers = device.servers.iter().map(|server| server.pid);
+        for pid in device.daemon_pid.into_iter().chain(servers) {
+            let is_gone = self.environment.host.process(Pid(pid)).is_none();
+            ensure(is_gone, || format!("process {pid} is still there"))?;
+        }
+        let entries = fs::read_dir(self.directory.join("run"))
+            .into_iter()
+            .flatten();
+        let left: Vec<String> = entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .filter(|name| name.starts_with("MIG-") || name.starts_with("GPU-"))
+            .collect();
+        ensure(left.is_empty(), || format!("{left:?} is left"))?;
+        Ok(None)
+    }
+
+    /// Waits until `status` shows so many clients, or more than none where any is asked for.
+    fn wait_for_clients(&self, count: u32) -> Checked {
+        let until = Instant::now() + SEEN_WITHIN;
+        loop {
+            let device = self.served()?;
+            if device.client_count == count {
+                return ensure(device.state == "ready", || {
+                    format!("the device is {}", device.state)
+                });
+            }
+            ensure(Instant::now() < until, || {
+                format!(
+                    "status shows {} clients instead of {count}",
+                    device.client_count
+                )
+            })?;
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+/// Fails unless the program was a client and its kernel computed what it should.
+fn check_computed(computed: &Computed) -> Checked {
+    ensure(computed.is_client, || {
+        "the program is no MPS client".to_owned()
+    })?;
+    ensure(computed.is_right, || {
+        "the kernel computed wrong numbers".to_owned()
+    })
+}
+
+fn open_files(pid: Pid) -> Option<usize> {
+    Some(fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count())
+}
+
+fn kill(pid: u32) {
+    let raw = i32::try_from(pid).ok().and_then(RawPid::from_raw);
+    if let Some(raw) = raw {
+        // It may have ended.
+        let _ = kill_process(raw, Signal::KILL);
+    }
+}

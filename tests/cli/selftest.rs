@@ -1,0 +1,409 @@
+//! `selftest` on simulated nodes: what it finds, whose GPUs it leaves alone, and how it gives GPUs back.
+
+use std::fs;
+use std::process::{Child, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use simnode::node::{ComputeMode, Deviation, State};
+use testkit::{ONE_EACH, Ran, Sim, assert_contains, kill, needs_root, wait_until, whole};
+
+/// MIG mode, and every instance with its compute instances, of each GPU.
+fn geometry(sim: &Sim) -> Vec<String> {
+    let state = sim.node.node().state().unwrap();
+    let of_gpu = |gpu: &simnode::node::Gpu| {
+        let mut instances: Vec<String> = gpu
+            .instances
+            .iter()
+            .map(|gi| {
+                let parts = gi.compute.iter().map(|ci| (ci.profile, ci.placement));
+                format!(
+                    "{} at {:?}: {:?}",
+                    gi.profile,
+                    gi.placement,
+                    parts.collect::<Vec<_>>()
+                )
+            })
+            .collect();
+        instances.sort();
+        format!("{:?} {:?} {instances:?}", gpu.mig, gpu.compute_mode)
+    };
+    state.gpus.iter().map(of_gpu).collect()
+}
+
+fn change(sim: &Sim, change: impl FnOnce(&mut State)) {
+    sim.node.node().update(change).unwrap();
+}
+
+/// An A30 that mig-mps has partitioned, and beside it one that is served and used.
+fn partitioned_beside_a_served_one() -> Sim {
+    let sim = Sim::with("a30", 2);
+    let profile = "
+        [[gpu]]
+        select = { index = [0] }
+        devices = [ { profile = \"2g\", compute = [\"1c\", \"1c\"], at = 2 }, { profile = \"1g\", at = 1 } ]
+        [[gpu]]
+        select = { index = [1] }
+        devices = [ { profile = \"1g\", name = \"busy\" } ]
+    ";
+    sim.up(profile, &["--yes", "--reset"]).ended(0);
+    sim.run(&["down", "--gpu", "0"]).ended(0);
+    sim
+}
+
+fn selftest(sim: &Sim, args: &[&str]) -> Ran {
+    sim.run(&[&["selftest", "--yes"], args].concat())
+}
+
+/// The directories and files of mig-mps on the node, with their content.
+fn own_files(sim: &Sim) -> Vec<(String, Vec<u8>)> {
+    let mut files = Vec::new();
+    for directory in [sim.node.run_dir(), &sim.machine("var/lib/mig-mps")] {
+        for entry in fs::read_dir(directory).unwrap() {
+            let entry = entry.unwrap();
+            let name = entry.file_name().into_string().unwrap();
+            // It names its last holder.
+            if entry.file_type().unwrap().is_file() && name != "lock" {
+                files.push((name, fs::read(entry.path()).unwrap()));
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+#[test]
+fn a_whole_node_does_what_it_should_and_is_given_back() {
+    needs_root!();
+    let sim = partitioned_beside_a_served_one();
+    let client = sim.client("busy");
+    let (before, files) = (geometry(&sim), own_files(&sim));
+    let report = sim.node.dir().join("report.txt");
+    let report_path = report.to_str().unwrap();
+    let ran = selftest(&sim, &["--gpu", "0", "--reset", "--report", report_path]).ended(0);
+    assert!(!ran.stdout.contains("differs"), "{}", ran.stdout);
+    for line in [
+        "GPU 0: whole GPU: a client computes",
+        "GPU 0: whole GPU: share = 4: 14 SMs and ",
+        "GPU 0: 1g.6gb as in the catalog",
+        "GPU 0: 1g.6gb at slice 3",
+        "GPU 0: 2g.12gb at slices 0-1",
+        "GPU 0: full: 4 × 1g.6gb",
+        "GPU 0: 4g.24gb in 1c + 1c + 1c + 1c",
+        "GPU 0: 2g.12gb: serve = one-at-a-time",
+        "GPU 0: 2g.12gb: down leaves nothing",
+        "GPU 0: given back as it was",
+    ] {
+        assert_contains(&ran.stdout, line);
+    }
+    assert_eq!(geometry(&sim), before);
+    assert_eq!(own_files(&sim), files);
+    let beside = sim.node.run_dir().with_file_name("run-selftest");
+    assert!(!beside.exists(), "{} is left", beside.display());
+    assert_eq!(sim.device("busy")["client_count"], 1);
+    drop(client);
+    let report = fs::read_to_string(report).unwrap();
+    assert_contains(
+        &report,
+        "NVIDIA A30 (a30-24gb), before: MIG on, 1g.6gb at slice 1 (0), 2g.12gb at slices 2-3 (0 1)",
+    );
+    assert_contains(&report, "driver 580.159.04, CUDA 13.0");
+    for uuid in ["GPU-", "MIG-"] {
+        let hidden = report.matches(uuid).count();
+        assert_eq!(
+            report.matches(&format!("{uuid}(UUID)")).count(),
+            hidden,
+            "{report}"
+        );
+    }
+    // What mig-mps made is still known as its own.
+    sim.run(&["down", "--gpu", "0", "--destroy-mig", "--yes"])
+        .ended(0);
+    assert_contains(&geometry(&sim)[0], "[]");
+}
+
+/// Deviations, the arguments of the run that meets them, and what it then says.
+const WRONG: [(&[Deviation], &[&str], &[&str]); 6] = [
+    (
+        &[
+            Deviation::ProfileSms,
+            Deviation::ProfileMemory,
+            Deviation::ProfileDecoders,
+            Deviation::CapabilityNodes,
+        ],
+        &["--reset", "--quick"],
+        &[
+            "2g.12gb as in the catalog: SMs: the catalog has 28, the driver 26; engines: the catalog has copy 2, NVDEC 2, NVENC 0, NVJPG 0, OFA 0, the driver copy 2, NVDEC 3",
+            "memory: the catalog has 11968 MiB, the driver 5984 MiB",
+            "1g.6gb at slice 0: mig-mps up - --yes --reset: the node was changed, and does not read back as the profile says: still to do: ",
+            "full: 4 × 1g.6gb: mig-mps up - --yes --reset: ",
+        ],
+    ),
+    (
+        &[Deviation::ProfilePlacements, Deviation::DeviceSms],
+        &["--reset", "--quick"],
+        &[
+            "1g.6gb as in the catalog: most instances: the catalog has 4, the driver 3; placements: the catalog has 0 1 2 3, the driver 0 1 2",
+            "1g.6gb at slice 0: mig-mps up - --yes --reset: the node was changed, and does not read back as the profile says: still to do: GPU 0: destroy compute instance slice 0",
+        ],
+    ),
+    (
+        &[Deviation::ClientSms],
+        &["--no-mig", "--quick"],
+        &[
+            "whole GPU: share = 2: a client has 56 SMs at 53.5 %, and mig-mps expects 28 of 56",
+            "whole GPU: set, on the running daemon: a client has 56 SMs at 50 %",
+        ],
+    ),
+    (
+        &[Deviation::MemoryLimit],
+        &["--no-mig", "--quick"],
+        &["whole GPU: share = 4: ", "MiB are free with a limit of "],
+    ),
+    (
+        &[Deviation::UsersTogether],
+        &["--no-mig", "--quick"],
+        &["whole GPU: serve = one-at-a-time: a second user's program did not wait"],
+    ),
+    (
+        &[Deviation::OutsideMps],
+        &["--no-mig", "--quick"],
+        &["whole GPU: daemon and server start: mig-mps verify: "],
+    ),
+];
+
+#[test]
+fn a_node_that_deviates_is_found_and_given_back() {
+    needs_root!();
+    for (deviations, args, said) in WRONG {
+        let sim = Sim::with("a30", 1);
+        change(&sim, |state| state.policy.deviations = deviations.to_vec());
+        let before = geometry(&sim);
+        let ran = selftest(&sim, args).ended(1);
+        for said in said {
+            assert_contains(&ran.stdout, said);
+        }
+        assert_contains(&ran.stdout, "GPU 0: given back as it was");
+        assert_eq!(geometry(&sim), before, "{deviations:?}");
+    }
+}
+
+/// A fault of the driver, of CUDA or of MPS, and what the run says then.
+#[test]
+fn what_fails_is_found_and_the_gpu_given_back() {
+    needs_root!();
+    for (on, code, args, said) in [
+        (
+            "kernel",
+            1,
+            ["--no-mig", "--quick"],
+            "whole GPU: a client computes: the kernel computed wrong numbers",
+        ),
+        (
+            "server start",
+            1,
+            ["--no-mig", "--quick"],
+            "whole GPU: daemon and server start: mig-mps up - --yes: ",
+        ),
+        (
+            "nvmlDeviceCreateGpuInstanceWithPlacement",
+            15,
+            ["--reset", "--quick"],
+            "2g.12gb at slices 0-1: mig-mps up - --yes --reset: ",
+        ),
+    ] {
+        let sim = Sim::with("a30", 1);
+        sim.node.fault(on).every().fails(code).unwrap();
+        let before = geometry(&sim);
+        let ran = selftest(&sim, &args).ended(1);
+        assert_contains(&ran.stdout, said);
+        assert_eq!(geometry(&sim), before, "{on}");
+    }
+}
+
+/// Where the driver needs a reset that nobody has allowed, the rest is tested.
+#[test]
+fn what_cannot_be_tested_is_named() {
+    let sim = Sim::with("a30", 1);
+    let ran = sim.run(&["selftest", "--dry-run"]);
+    let reset =
+        "not tested: instances (its MIG mode switches only with a reset, which --reset allows)";
+    if testkit::is_root("selftest") {
+        assert_contains(&ran.ended(0).stdout, reset);
+    }
+    let ran = sim.run(&["selftest", "--dry-run", "--no-mig"]).ended(0);
+    assert_contains(&ran.stdout, "not tested: instances (--no-mig)");
+    assert_contains(&ran.stdout, "This takes about 1 min.");
+    assert_eq!(sim.happened("daemon start"), 0);
+}
+
+#[test]
+fn gpus_that_somebody_uses_are_left_alone() {
+    needs_root!();
+    let refused = |sim: &Sim, args: &[&str], said: &str, hint: &str| {
+        let (before, events) = (geometry(sim), sim.happened("nvmlDeviceSetMigMode"));
+        let ran = selftest(sim, args).ended(4);
+        assert_contains(&ran.stderr, said);
+        assert_contains(&ran.stderr, hint);
+        assert_eq!(
+            (geometry(sim), sim.happened("nvmlDeviceSetMigMode")),
+            (before, events)
+        );
+    };
+    let sim = Sim::with("h200", 2);
+    let uuid = sim.list()["gpus"][0]["uuid"].as_str().unwrap().to_owned();
+    let mut app = sim.node.program("cuda-app");
+    app.args(["hold"]).env("CUDA_VISIBLE_DEVICES", &uuid);
+    app.env("CUDA_MPS_PIPE_DIRECTORY", sim.node.dir().join("none"));
+    let mut app = app
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_until("the program computes", || sim.happened("client start") == 1);
+    let hint = "hint: --gpu 1 tests what nobody uses";
+    refused(&sim, &[], &format!("GPU 0: pid {} (root, ", app.id()), hint);
+    drop(app.stdin.take());
+    app.wait().unwrap();
+
+    sim.up(&whole(""), &["--yes"]).ended(0);
+    refused(
+        &sim,
+        &["--gpu", "1"],
+        "GPU 1: mig-mps serves 1",
+        "hint: take the devices down first: mig-mps down --gpu 1",
+    );
+    sim.run(&["down"]).ended(0);
+
+    change(&sim, |state| {
+        state.gpus[0].compute_mode = ComputeMode::ExclusiveProcess
+    });
+    refused(
+        &sim,
+        &["--gpu", "0"],
+        "its compute mode is 3, not DEFAULT",
+        "hint: nvidia-smi -i 0 -c DEFAULT",
+    );
+
+    sim.up(ONE_EACH, &["--yes"]).ended(0);
+    sim.run(&["down"]).ended(0);
+    sim.foreign_instance(1, 6);
+    refused(
+        &sim,
+        &["--gpu", "1"],
+        "mig-mps is not known to have made GPU instance",
+        "nvidia-smi mig -dci, then -dgi",
+    );
+    let usage = sim.run(&["selftest", "--gpu", "1", "--no-mig"]).ended(2);
+    assert_contains(&usage.stderr, "--no-mig leaves nothing to test on it");
+
+    let sim = Sim::with("h200", 1);
+    let slurmd = sim.process("slurmd");
+    refused(
+        &sim,
+        &[],
+        "slurmd runs and could start programs",
+        "State=DRAIN",
+    );
+    sim.run(&["selftest", "--dry-run", "--drained"]).ended(0);
+    drop(slurmd);
+    let kubelet = sim.process("kubelet");
+    refused(
+        &sim,
+        &[],
+        "a kubelet runs and could start programs",
+        "kubectl drain ",
+    );
+    drop(kubelet);
+    sim.run(&["selftest"]).ended(4);
+}
+
+/// Starts a self-test in a process group of its own.
+fn started(sim: &Sim) -> Child {
+    let mut command = sim.command(&["selftest", "--yes", "--quick", "--reset", "--gpu", "0"]);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    command.spawn().unwrap()
+}
+
+/// The number of moments at which a self-test is killed; more by hand, with `SELFTEST_KILLS`.
+fn moments() -> u32 {
+    let set = std::env::var("SELFTEST_KILLS").ok();
+    set.and_then(|text| text.parse().ok()).unwrap_or(4)
+}
+
+/// Killed at any moment, with and without a reboot, a self-test leaves what the next change needs to give the GPU back.
+#[test]
+fn a_killed_self_test_is_undone_by_the_next_change() {
+    needs_root!();
+    let sim = partitioned_beside_a_served_one();
+    let before = geometry(&sim);
+    let begun = Instant::now();
+    assert!(started(&sim).wait().unwrap().success());
+    let whole_run = begun.elapsed();
+    for moment in 0..moments() {
+        let mut child = started(&sim);
+        thread::sleep(whole_run * (moment * 2 + 1) / (moments() * 2));
+        kill(child.id());
+        child.wait().unwrap();
+        if moment % 4 == 3 {
+            sim.node.reboot();
+            let beside = sim.node.run_dir().with_file_name("run-selftest");
+            if beside.exists() {
+                fs::remove_dir_all(beside).unwrap();
+            }
+            // Instances do not outlast a boot, and the file of what mig-mps has made is gone.
+            sim.run(&["up", "--yes", "--reset"]).ended(0);
+            sim.run(&["down", "--gpu", "0"]).ended(0);
+        } else {
+            let ran = sim.run(&["down", "--gpu", "0", "--dry-run"]);
+            let is_left = ran.stderr.contains("A self-test was interrupted");
+            let ran = sim.run(&["restart", "busy", "--yes"]).ended(0);
+            let said = "A self-test was interrupted: making GPU 0 as before.";
+            assert_eq!(ran.stderr.contains(said), is_left, "{}", ran.stderr);
+        }
+        assert_eq!(geometry(&sim), before, "after moment {moment}");
+        assert!(!sim.machine("var/lib/mig-mps/selftest.json").exists());
+        assert_eq!(sim.device("busy")["state"], "ready");
+    }
+}
+
+/// Ctrl-C ends a self-test after the present step, and the GPU is given back.
+#[test]
+fn an_interrupted_self_test_gives_the_gpu_back() {
+    needs_root!();
+    let sim = partitioned_beside_a_served_one();
+    let before = geometry(&sim);
+    let mut child = started(&sim);
+    wait_until("the record is written", || {
+        sim.machine("var/lib/mig-mps/selftest.json").exists()
+    });
+    thread::sleep(Duration::from_millis(300));
+    let signalled = std::process::Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status();
+    assert!(signalled.unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(geometry(&sim), before);
+    assert!(!sim.machine("var/lib/mig-mps/selftest.json").exists());
+}
+
+/// While a self-test runs, another change waits for it, and names it.
+#[test]
+fn another_change_waits_for_the_self_test() {
+    needs_root!();
+    let sim = partitioned_beside_a_served_one();
+    let held = sim
+        .node
+        .fault("nvmlDeviceSetMigMode")
+        .nth(1)
+        .waits()
+        .unwrap();
+    let mut child = started(&sim);
+    wait_until("the driver is called", || sim.happened("fault") > 0);
+    let ran = sim
+        .run(&["set", "busy", "active-thread-percentage=50"])
+        .ended(4);
+    assert_contains(&ran.stderr, "mig-mps selftest");
+    drop(held);
+    assert!(child.wait().unwrap().success());
+}
