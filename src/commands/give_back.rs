@@ -96,7 +96,10 @@ fn record_of(environment: &Environment) -> Result<Option<SelftestRecord>> {
         return Ok(None);
     };
     let read = SelftestRecord::read(&state_dir);
-    read.context("cannot tell which GPUs a self-test has changed")
+    let read = read.context("cannot tell which GPUs a self-test has changed");
+    read.map_err(|error| {
+        error.hint("see with mig-mps list how the GPUs are, and remove the file when they are as they should be")
+    })
 }
 
 fn gpus_of(record: &SelftestRecord) -> String {

@@ -31,7 +31,7 @@ scenes! {
     commands: advise check export first_use import init list mistakes share;
     documents: operating profiles readme recipes running upgrades;
     messages: advise clients convert daemons devices directories driver health history left_out limits machines mig plan private profile programs
-        ready reset run slurm systemd usage;
+        ready reset run selftest slurm systemd usage;
 }
 
 /// The texts of all scenes of messages.

@@ -19,7 +19,7 @@ use clap::Args;
 
 use crate::commands::give_back::{give_back, give_back_interrupted, not_given_back};
 use crate::commands::{Context, LOCK_LIMIT, locked};
-use crate::error::{Context as _, Result, chosen, failed};
+use crate::error::{CommandError, Context as _, Result, chosen, failed};
 use crate::failure::ExitStatus;
 use crate::host::{Directories, Environment, Pid, as_root};
 use crate::node::{Node, Observer};
@@ -117,12 +117,13 @@ pub fn run(args: &SelftestArgs, context: &Context<'_>) -> Result<ExitStatus> {
 }
 
 fn agree(plan: &TestPlan) -> Result<()> {
-    let question = format!("Test {} now?", plan.gpus_in_words());
+    let gpus = plan.gpus_in_words();
     if !can_ask() {
-        let what = format!("{question} There is no terminal to ask on");
-        return Err(crate::error::CommandError::new(ExitStatus::Refused, what)
-            .hint("agree beforehand with --yes"));
+        let what = format!("this would change {gpus}, and there is no terminal to ask on");
+        let error = CommandError::new(ExitStatus::Refused, what);
+        return Err(error.hint("agree beforehand with --yes"));
     }
+    let question = format!("Test {gpus} now?");
     match agrees(&question).context("cannot ask on the terminal")? {
         Some(true) => Ok(()),
         _ => Err(chosen(ExitStatus::Refused, "Nothing was changed.")),

@@ -40,6 +40,9 @@ impl TestPlan {
         let mut indices = Vec::new();
         for word in &args.gpus {
             let index = node.gpu_index(word)?;
+            if !node.gpus.iter().any(|gpu| gpu.index == index) {
+                node.names_on(index)?;
+            }
             if !indices.contains(&index) {
                 indices.push(index);
             }

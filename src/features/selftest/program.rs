@@ -148,6 +148,7 @@ impl Program {
         }
         let mut lines = text.lines().rev();
         let last = lines.find(|line| !line.starts_with("hint: "));
-        last.unwrap_or("it said nothing").to_owned()
+        let last = last.unwrap_or("it said nothing");
+        last.trim_start_matches("error: ").to_owned()
     }
 }
