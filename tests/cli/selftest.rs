@@ -276,7 +276,7 @@ fn gpus_that_somebody_uses_are_left_alone() {
     sim.run(&["down"]).ended(0);
 
     change(&sim, |state| {
-        state.gpus[0].compute_mode = ComputeMode::ExclusiveProcess
+        state.gpus[0].compute_mode = ComputeMode::ExclusiveProcess;
     });
     refused(
         &sim,
