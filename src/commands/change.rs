@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::args::{ConsentArgs, HINT, HINT_WITHOUT_WAIT};
 use super::drain::Drain;
-use super::give_back::give_back_interrupted;
+use super::give_back::{give_back_interrupted, give_back_left};
 use super::outcome::{Outcome, differs};
 use super::{Context, LOCK_LIMIT, locked, pick_up_interrupted, refuse_newer};
 use crate::apply::{self, Allowed, ApplyContext, ApplyError, OnFailure};
@@ -343,21 +343,20 @@ impl ChangeRun<'_> {
         if plan.kill.as_ref().is_some_and(|kill| !kill.is_callers) {
             return Ok(None);
         }
-        let lock = match self.lock_within(Duration::ZERO) {
+        let (environment, directories) = (self.change.context.environment, self.change.directories);
+        let lock_within = |limit| locked(environment, directories, limit);
+        let lock = match lock_within(Duration::ZERO) {
             // The change that has the lock may have to reset a GPU, which this process must not hold.
             Err(error) if error.status == ExitStatus::Refused => {
                 let limit = self.change.lock_limit;
-                let waited = self.observer.borrow().aside(|| self.lock_within(limit));
-                waited.unwrap_or_else(|_| self.lock_within(limit))
+                let waited = self.observer.borrow().aside(|| lock_within(limit));
+                waited.unwrap_or_else(|_| lock_within(limit))
             }
             taken => taken,
-        };
-        lock.map(Some)
-    }
-
-    fn lock_within(&self, limit: Duration) -> Result<Lock> {
-        let environment = self.change.context.environment;
-        locked(environment, self.change.directories, limit)
+        }?;
+        // A self-test may have been killed since the plan was made.
+        give_back_left(environment, directories, &self.observer.borrow())?;
+        Ok(Some(lock))
     }
 
     /// The consent that a plan still wants, after another one was agreed to.

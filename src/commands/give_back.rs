@@ -2,8 +2,10 @@
 //! next change of the node gives its GPUs back first.
 
 use std::env;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -11,21 +13,25 @@ use std::time::Duration;
 use super::{LOCK_LIMIT, locked};
 use crate::config::{LOG_DIR, RUN_DIR, STATE_DIR};
 use crate::error::{CommandError, Context as _, Result, failed};
+use crate::failure::ExitStatus;
 use crate::host::{Directories, Environment, Output, RunError, in_path, ranges, run};
+use crate::node::Observer;
 use crate::render::note;
-use crate::state::SelftestRecord;
+use crate::state::{NodeFile, RunDir, SelftestRecord};
 
 /// The time limit for a command of a self-test. A reset of a GPU is the longest part, and a hanging driver call is abandoned
 /// after a minute.
 const COMMAND_LIMIT: Duration = Duration::from_secs(300);
 
 /// Returns mig-mps, with the environment of the caller, as a command on the devices of a self-test: its daemons, logs and history are in this directory, so that
-/// the node's own are not touched.
+/// the node's own are not touched. What the caller's shell asks of CUDA, such as a share of the SMs, is for other programs.
 pub fn selftest_command(environment: &Environment, directory: &Path, words: &[&str]) -> Command {
     let mut command = Command::new(&environment.helper);
+    let is_for_cuda = |name: &OsStr| name.as_bytes().starts_with(b"CUDA_");
     command
         .args(words)
-        .envs(env::vars_os())
+        .env_clear()
+        .envs(env::vars_os().filter(|(name, _)| !is_for_cuda(name)))
         .env(RUN_DIR, directory.join("run"))
         .env(LOG_DIR, directory.join("log"))
         .env(STATE_DIR, directory.join("state"));
@@ -63,7 +69,11 @@ pub fn error_line(output: &Output) -> String {
 }
 
 /// Makes the GPUs of a self-test as they were: ends its daemons, destroys its instances, and applies what was there before.
-pub fn give_back(environment: &Environment, record: &SelftestRecord) -> Result<()> {
+pub fn give_back(
+    environment: &Environment,
+    directories: &Directories,
+    record: &SelftestRecord,
+) -> Result<()> {
     let directory = &record.directory;
     let step = |words: &[&str], input: &str| {
         let output = run_in_selftest(environment, directory, words, input)?;
@@ -84,6 +94,8 @@ pub fn give_back(environment: &Environment, record: &SelftestRecord) -> Result<(
             &gpu.before,
         )?;
     }
+    let made = RunDir::at(&directory.join("run")).node()?;
+    remember_made(environment, directories, &made)?;
     match fs::remove_dir_all(directory) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(in_path(directory, &error).into()),
         _ => Ok(()),
@@ -122,16 +134,46 @@ pub fn give_back_interrupted(
         return Ok(());
     }
     let _lock = locked(environment, directories, LOCK_LIMIT)?;
-    // The self-test may have ended meanwhile.
+    give_back_left(environment, directories, &Observer::new(environment))
+}
+
+/// The same under the lock of the node. One that runs there has another lock, that of its own run directory.
+pub fn give_back_left(
+    environment: &Environment,
+    directories: &Directories,
+    observer: &Observer<'_>,
+) -> Result<()> {
     let Some(record) = record_of(environment)? else {
         return Ok(());
     };
+    let gpus = gpus_of(&record);
+    if !record.is_of_the_dead(&environment.host) {
+        let what = format!("mig-mps selftest (pid {}) is testing {gpus}", record.pid);
+        let error = CommandError::new(ExitStatus::Refused, what);
+        return Err(error.hint("run this again when it has ended"));
+    }
     note(&format!(
-        "A self-test was interrupted: making {} as before.",
-        gpus_of(&record)
+        "A self-test was interrupted: making {gpus} as before."
     ));
-    give_back(environment, &record).map_err(|error| not_given_back(environment, &record, error))?;
+    // A GPU cannot be reset while this process has it open.
+    observer
+        .aside(|| give_back(environment, directories, &record))?
+        .map_err(|error| not_given_back(environment, &record, error))?;
     Ok(SelftestRecord::remove(&environment.state_dir()?)?)
+}
+
+/// Makes the instances that were made again after a reboot, which the node's own file has forgotten, those of mig-mps as before.
+fn remember_made(
+    environment: &Environment,
+    directories: &Directories,
+    made: &NodeFile,
+) -> Result<()> {
+    let run_dir = RunDir::at(&directories.run);
+    let boot_id = environment.host.boot_id()?;
+    if made.boot_id == boot_id && run_dir.node()?.boot_id != boot_id {
+        run_dir.write_node(made)?;
+    }
+    Ok(())
 }
 
 /// Returns the error if GPUs of a self-test cannot be given back.

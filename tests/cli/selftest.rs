@@ -5,6 +5,7 @@ use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use simnode::node::{ComputeMode, Deviation, State};
 use testkit::{ONE_EACH, Ran, Sim, assert_contains, kill, needs_root, wait_until, whole};
 
@@ -406,4 +407,104 @@ fn another_change_waits_for_the_self_test() {
     assert_contains(&ran.stderr, "mig-mps selftest");
     drop(held);
     assert!(child.wait().unwrap().success());
+}
+
+/// What the caller's shell asks of CUDA is for other programs.
+#[test]
+fn variables_of_the_callers_shell_are_not_for_the_programs() {
+    let sim = Sim::with("a30", 1);
+    let mut command = sim.command(&["selftest", "--yes", "--quick", "--no-mig"]);
+    command
+        .env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "20")
+        .env("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1G")
+        .env("CUDA_VISIBLE_DEVICES", "3");
+    let ran = Ran::of(&mut command).ended(0);
+    assert!(!ran.stdout.contains("differs"), "{}", ran.stdout);
+}
+
+/// Ctrl-C in a terminal is sent to all programs there, and those of the self-test finish the present step.
+#[test]
+fn ctrl_c_in_a_terminal_lets_the_present_step_end() {
+    needs_root!();
+    let sim = Sim::with("a30", 1);
+    let mut dialogue = sim.dialogue("selftest --yes --quick --no-mig");
+    dialogue.await_text("set, on the running daemon");
+    let clients = sim.happened("client start");
+    wait_until("the first user's program computes", || {
+        sim.happened("client start") > clients
+    });
+    dialogue.press("\x03");
+    let ran = dialogue.end().ended(130);
+    assert_contains(&ran.stdout, "serve = one-at-a-time");
+    assert!(!ran.stdout.contains("differs"), "{}", ran.stdout);
+}
+
+/// Directories of mig-mps that are not the node's have a lock of their own.
+#[test]
+fn a_self_test_that_runs_is_not_undone_with_other_directories() {
+    needs_root!();
+    let sim = Sim::with("a30", 1);
+    let mut dialogue = sim.talk(&["selftest", "--yes", "--quick", "--no-mig"]);
+    dialogue.await_text("daemon and server start");
+    let mut other = sim.command(&["down"]);
+    other.env(
+        "MIG_MPS_RUN_DIR",
+        sim.node.run_dir().with_file_name("other"),
+    );
+    let ran = Ran::of(&mut other).ended(4);
+    assert_contains(&ran.stderr, &format!("pid {}", dialogue.pid()));
+    assert_contains(&ran.stderr, "hint: run this again when it has ended");
+    let ran = dialogue.end().ended(0);
+    assert!(!ran.stdout.contains("differs"), "{}", ran.stdout);
+}
+
+/// A self-test is killed while another change, which has seen the node before, waits for an answer.
+#[test]
+fn what_was_killed_meanwhile_is_undone_before_what_was_agreed_to() {
+    needs_root!();
+    let sim = partitioned_beside_a_served_one();
+    let before = geometry(&sim);
+    let client = sim.client("busy");
+    for (subcommand, question) in [
+        ("restart busy --force", "Go on?"),
+        ("selftest --gpu 0 --quick --reset", "Test GPU 0 now?"),
+    ] {
+        let mut dialogue = sim.dialogue(subcommand);
+        dialogue.await_text(question);
+        let mut killed = sim.talk(&["selftest", "--yes", "--quick", "--reset", "--gpu", "0"]);
+        killed.await_text("MIG mode on, without instances");
+        killed.signal(Signal::KILL);
+        killed.end();
+        dialogue.press("y\n");
+        let ran = dialogue.end().ended(0);
+        assert_contains(
+            &ran.stdout,
+            "A self-test was interrupted: making GPU 0 as before.",
+        );
+        assert_eq!(geometry(&sim), before, "{subcommand}");
+        assert!(!sim.machine("var/lib/mig-mps/selftest.json").exists());
+    }
+    drop(client);
+}
+
+/// After a reboot, the instances are made again, and are those of mig-mps as before.
+#[test]
+fn instances_given_back_after_a_reboot_are_known_as_made_by_mig_mps() {
+    needs_root!();
+    let sim = partitioned_beside_a_served_one();
+    let before = geometry(&sim).remove(0);
+    let mut killed = sim.talk(&["selftest", "--yes", "--quick", "--reset", "--gpu", "0"]);
+    killed.await_text("MIG mode on, without instances");
+    killed.signal(Signal::KILL);
+    killed.end();
+    sim.node.reboot();
+    for directory in ["run", "run-selftest"] {
+        // The reboot may have removed it.
+        let _ = fs::remove_dir_all(sim.node.run_dir().with_file_name(directory));
+    }
+    sim.run(&["down"]).ended(0);
+    assert_eq!(geometry(&sim)[0], before);
+    sim.run(&["down", "--gpu", "0", "--destroy-mig", "--yes"])
+        .ended(0);
+    assert_contains(&geometry(&sim)[0], "[]");
 }

@@ -17,7 +17,9 @@ use std::time::Instant;
 
 use clap::Args;
 
-use crate::commands::give_back::{give_back, give_back_interrupted, not_given_back};
+use crate::commands::give_back::{
+    give_back, give_back_interrupted, give_back_left, not_given_back,
+};
 use crate::commands::{Context, LOCK_LIMIT, locked};
 use crate::error::{CommandError, Context as _, Result, chosen, failed};
 use crate::failure::ExitStatus;
@@ -157,6 +159,8 @@ fn test(
     observer: &mut Observer<'_>,
 ) -> Result<Vec<Finding>> {
     let _lock = locked(environment, directories, LOCK_LIMIT)?;
+    // Another one may have been killed since the question.
+    give_back_left(environment, directories, observer)?;
     let node = observer.observe(refusal::DETAIL)?;
     let plan = TestPlan::of(&node, args)?;
     // Something may have come while nobody had the lock.
@@ -174,7 +178,7 @@ fn test(
             .iter()
             .map(|gpu| Tester::new(environment, &record.directory, gpu, args.abilities()));
         let findings: Vec<Finding> = testers.flat_map(Tester::test).collect();
-        (findings, give_back(environment, &record))
+        (findings, give_back(environment, directories, &record))
     })?;
     given_back.map_err(|error| not_given_back(environment, &record, error))?;
     SelftestRecord::remove(&state_dir)?;

@@ -1,6 +1,7 @@
 //! A program of the self-test: a client that computes, says what it saw, and holds the device until it is let go.
 
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStderr, ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
@@ -52,7 +53,9 @@ impl Program {
         }
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let mut command = selftest_command(tester.environment, tester.directory, &words);
+        // Ctrl-C is for the self-test alone, which finishes the present step with its programs.
         let spawned = command
+            .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
