@@ -6,6 +6,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -55,6 +56,7 @@ pub fn error_line(output: &Output) -> String {
     let mut error = lines.skip_while(|line| !line.starts_with("error: "));
     let Some(first) = error.next() else {
         let last = output.stderr.lines().last();
+        let last = last.filter(|_| output.status.signal().is_none());
         return last.map_or_else(
             || format!("it ended with {}", output.status),
             ToOwned::to_owned,

@@ -508,3 +508,33 @@ fn instances_given_back_after_a_reboot_are_known_as_made_by_mig_mps() {
         .ended(0);
     assert_contains(&geometry(&sim)[0], "[]");
 }
+
+/// The directory beside the run directory may be of somebody else.
+#[test]
+fn a_directory_of_others_is_not_used() {
+    let sim = Sim::with("a30", 1);
+    let beside = sim.node.run_dir().with_file_name("run-selftest");
+    fs::create_dir_all(&beside).unwrap();
+    fs::write(beside.join("notes"), "of somebody").unwrap();
+    let ran = selftest(&sim, &["--no-mig", "--quick"]).ended(1);
+    assert_contains(&ran.stderr, "run-selftest exists");
+    assert!(beside.join("notes").exists());
+}
+
+/// What was found is told even if the GPU cannot be given back, and a command that was killed is not called its last step.
+#[test]
+fn what_was_found_is_reported_where_the_gpu_is_not_given_back() {
+    needs_root!();
+    let sim = Sim::with("a30", 1);
+    let create = "nvmlDeviceCreateGpuInstanceWithPlacement";
+    sim.node.fault(create).nth(2).kills().unwrap();
+    let off = "nvmlDeviceSetMigMode";
+    sim.node.fault(off).nth(2).fails(19).unwrap();
+    let path = sim.node.dir().join("report.txt");
+    let options = ["--quick", "--reset", "--report", path.to_str().unwrap()];
+    let ran = selftest(&sim, &options).ended(1);
+    assert_contains(&ran.stdout, ": it ended with signal: 9 (SIGKILL)");
+    assert_contains(&ran.stderr, "GPU 0 is not as before the self-test");
+    let report = fs::read_to_string(path).unwrap();
+    assert_contains(&report, "given back: GPU 0 is not as before the self-test");
+}

@@ -12,6 +12,7 @@ mod report;
 mod serving;
 mod tester;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -104,7 +105,7 @@ pub fn run(args: &SelftestArgs, context: &Context<'_>) -> Result<ExitStatus> {
         agree(&plan)?;
     }
     let begun = Instant::now();
-    let findings = test(args, environment, &directories, &mut observer)?;
+    let (findings, given_back) = test(args, environment, &directories, &mut observer)?;
     print(&format!("{}\n", summary(&findings, begun.elapsed())))?;
     if let Some(path) = &args.report {
         let text = report(environment, &node, &plan, &findings, begun.elapsed());
@@ -115,7 +116,7 @@ pub fn run(args: &SelftestArgs, context: &Context<'_>) -> Result<ExitStatus> {
             path.display()
         ));
     }
-    Ok(status(environment, &findings))
+    given_back.map(|()| status(environment, &findings))
 }
 
 fn agree(plan: &TestPlan) -> Result<()> {
@@ -144,6 +145,15 @@ fn status(environment: &Environment, findings: &[Finding]) -> ExitStatus {
     }
 }
 
+/// Refuses a directory that is not of this self-test: it is removed at the end.
+fn refuse_taken(directory: &Path) -> Result<()> {
+    if fs::symlink_metadata(directory).is_err() {
+        return Ok(());
+    }
+    let error = failed(format_args!("{} exists", directory.display()));
+    Err(error.hint("remove it if nobody needs what is in it: the self-test makes it, and removes it at its end"))
+}
+
 /// Returns the directory of the self-test's daemons. The path of a socket is limited, so it is beside the run directory.
 fn directory_beside(run: &Path) -> PathBuf {
     let mut name = run.file_name().unwrap_or_default().to_owned();
@@ -151,13 +161,14 @@ fn directory_beside(run: &Path) -> PathBuf {
     run.with_file_name(name)
 }
 
-/// Tests the GPUs under the lock of the node, so that nobody changes it meanwhile, and gives them back.
+/// Tests the GPUs under the lock of the node, so that nobody changes it meanwhile, and gives them back. Returns what was found
+/// even if that fails.
 fn test(
     args: &SelftestArgs,
     environment: &Environment,
     directories: &Directories,
     observer: &mut Observer<'_>,
-) -> Result<Vec<Finding>> {
+) -> Result<(Vec<Finding>, Result<()>)> {
     let _lock = locked(environment, directories, LOCK_LIMIT)?;
     // Another one may have been killed since the question.
     give_back_left(environment, directories, observer)?;
@@ -167,6 +178,7 @@ fn test(
     refusal::refuse(environment, &node, &plan, args)?;
     let _changing = environment.interrupt.begin();
     let record = record(args, environment, directories, &plan)?;
+    refuse_taken(&record.directory)?;
     let state_dir = environment.state_dir()?;
     record
         .write(&state_dir)
@@ -180,10 +192,19 @@ fn test(
         let findings: Vec<Finding> = testers.flat_map(Tester::test).collect();
         (findings, give_back(environment, directories, &record))
     })?;
-    given_back.map_err(|error| not_given_back(environment, &record, error))?;
+    let given_back = given_back.map_err(|error| not_given_back(environment, &record, error));
+    if let Err(error) = &given_back {
+        let verdict = Verdict::Differs(error.to_string());
+        findings.push(Finding::of(
+            plan.gpus[0].under_test.index,
+            "given back",
+            verdict,
+        ));
+        return Ok((findings, given_back));
+    }
     SelftestRecord::remove(&state_dir)?;
     findings.extend(differences(&plan, &observer.observe(refusal::DETAIL)?));
-    Ok(findings)
+    Ok((findings, given_back))
 }
 
 fn record(
