@@ -40,6 +40,7 @@ fn change(sim: &Sim, change: impl FnOnce(&mut State)) {
 fn partitioned_beside_a_served_one() -> Sim {
     let sim = Sim::with("a30", 2);
     let profile = "
+        cdi = true
         [[gpu]]
         select = { index = [0] }
         devices = [ { profile = \"2g\", compute = [\"1c\", \"1c\"], at = 2 }, { profile = \"1g\", at = 1 } ]
@@ -59,7 +60,11 @@ fn selftest(sim: &Sim, args: &[&str]) -> Ran {
 /// The directories and files of mig-mps on the node, with their content.
 fn own_files(sim: &Sim) -> Vec<(String, Vec<u8>)> {
     let mut files = Vec::new();
-    for directory in [sim.node.run_dir(), &sim.machine("var/lib/mig-mps")] {
+    for directory in [
+        sim.node.run_dir(),
+        &sim.machine("var/lib/mig-mps"),
+        &sim.machine("var/run/cdi"),
+    ] {
         for entry in fs::read_dir(directory).unwrap() {
             let entry = entry.unwrap();
             let name = entry.file_name().into_string().unwrap();
@@ -79,6 +84,8 @@ fn a_whole_node_does_what_it_should_and_is_given_back() {
     let sim = partitioned_beside_a_served_one();
     let client = sim.client("busy");
     let (before, files) = (geometry(&sim), own_files(&sim));
+    let has_file = |name: &str| files.iter().any(|(own, _)| own == name);
+    assert!(has_file("mig-mps.json") && has_file("profiles.json") && has_file("node.json"));
     let report = sim.node.dir().join("report.txt");
     let report_path = report.to_str().unwrap();
     let ran = selftest(&sim, &["--gpu", "0", "--reset", "--report", report_path]).ended(0);
