@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::finding::Verdict;
 use super::tester::{Checked, ListedGpu, ListedProfile, Tester, ensure};
 use crate::geometry::{
-    GpuInstanceProfile, Partition, Placement, ProfileEnum, ProfileId, partitions,
+    GpuInstanceProfile, Partition, Placement, ProfileEnum, ProfileId, ProfileName, partitions,
 };
 use crate::host::listed;
 
@@ -39,6 +39,10 @@ impl Tester<'_> {
         }
         self.compare_with_catalog(&offers);
         for offer in &offers {
+            if offer.profile.parse::<ProfileName>().is_err() {
+                self.leave_out(&offer.profile, "a profile cannot name it");
+                continue;
+            }
             let first = offer.placements.first();
             let last = offer.placements.last().filter(|last| Some(*last) != first);
             for at in first

@@ -124,6 +124,9 @@ impl<'a> Tester<'a> {
         for part in parts {
             part(&mut self);
         }
+        if self.environment.interrupt.is_asked() {
+            self.leave_out("the rest", "the self-test was interrupted");
+        }
         self.findings
     }
 
