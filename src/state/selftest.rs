@@ -52,7 +52,8 @@ impl SelftestRecord {
     /// Reads the record in a state directory, which need not exist. Refuses one that another user than root and the caller
     /// can change: its profiles are applied.
     pub fn read(state_dir: &Path) -> io::Result<Option<Self>> {
-        let Some(opened) = Directory::open_if_there(state_dir)? else {
+        // No self-test writes into a directory that is not trusted, or cannot be made.
+        let Ok(Some(opened)) = Directory::open_if_there(state_dir) else {
             return Ok(None);
         };
         let record = read(&opened, FILE)?;
