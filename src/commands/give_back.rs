@@ -24,8 +24,9 @@ use crate::state::{NodeFile, RunDir, SelftestRecord};
 /// after a minute.
 const COMMAND_LIMIT: Duration = Duration::from_secs(300);
 
-/// Returns mig-mps, with the environment of the caller, as a command on the devices of a self-test: its daemons, logs and history are in this directory, so that
-/// the node's own are not touched. What the caller's shell asks of CUDA, such as a share of the SMs, is for other programs.
+/// Returns a command of mig-mps for a self-test, with the environment of the caller. Daemons, logs and history of the
+/// self-test are in `directory`, so that those of the node are not touched. Variables of CUDA, such as a thread percentage, are
+/// left out: the caller set them for other programs.
 pub fn selftest_command(environment: &Environment, directory: &Path, words: &[&str]) -> Command {
     let mut command = Command::new(&environment.helper);
     let is_for_cuda = |name: &OsStr| name.as_bytes().starts_with(b"CUDA_");
@@ -111,9 +112,7 @@ fn record_of(environment: &Environment) -> Result<Option<SelftestRecord>> {
     };
     let read = SelftestRecord::read(&state_dir);
     let read = read.context("cannot tell which GPUs a self-test has changed");
-    read.map_err(|error| {
-        error.hint("see with mig-mps list how the GPUs are, and remove the file when they are as they should be")
-    })
+    read.map_err(|error| error.hint("check the GPUs with mig-mps list, then remove the file"))
 }
 
 fn gpus_of(record: &SelftestRecord) -> String {
@@ -139,7 +138,8 @@ pub fn give_back_interrupted(
     give_back_left(environment, directories, &Observer::new(environment))
 }
 
-/// The same under the lock of the node. One that runs there has another lock, that of its own run directory.
+/// Gives back such GPUs under the lock of the node. A self-test with another run directory holds another lock, and is refused
+/// here while it runs.
 pub fn give_back_left(
     environment: &Environment,
     directories: &Directories,
@@ -154,9 +154,7 @@ pub fn give_back_left(
         let error = CommandError::new(ExitStatus::Refused, what);
         return Err(error.hint("run this again when it has ended"));
     }
-    note(&format!(
-        "A self-test was interrupted: making {gpus} as before."
-    ));
+    note(&format!("A self-test was interrupted: restoring {gpus}."));
     // A GPU cannot be reset while this process has it open.
     observer
         .aside(|| give_back(environment, directories, &record))?
@@ -164,7 +162,7 @@ pub fn give_back_left(
     Ok(SelftestRecord::remove(&environment.state_dir()?)?)
 }
 
-/// Makes the instances that were made again after a reboot, which the node's own file has forgotten, those of mig-mps as before.
+/// Records instances that were made again after a reboot as made by mig-mps: the node's own file is lost then.
 fn remember_made(
     environment: &Environment,
     directories: &Directories,
@@ -185,7 +183,7 @@ pub fn not_given_back(
     error: CommandError,
 ) -> CommandError {
     let gpus = gpus_of(record);
-    let doing = format!("{gpus} is not as before the self-test");
+    let doing = format!("cannot restore {gpus} after the self-test");
     let mut error = Err::<(), _>(error).context(doing).unwrap_err();
     error.hints.clear();
     let file = environment.state_dir().map_or_else(
@@ -193,7 +191,7 @@ pub fn not_given_back(
         |directory| SelftestRecord::path(&directory).display().to_string(),
     );
     error.hint(format!(
-        "the next change tries this again; if the GPU is to stay as it is now, remove {file}"
+        "the next change tries this again; to keep the GPU as it is now, remove {file}"
     ))
 }
 
@@ -203,7 +201,7 @@ pub fn tell_of_interrupted_selftest(environment: &Environment) {
         && record.is_of_the_dead(&environment.host)
     {
         note(&format!(
-            "A self-test was interrupted. The next change of this node makes {} as before.",
+            "A self-test was interrupted. The next command that changes this node restores {}.",
             gpus_of(&record)
         ));
     }

@@ -269,7 +269,7 @@ fn gpus_that_somebody_uses_are_left_alone() {
         .spawn()
         .unwrap();
     wait_until("the program computes", || sim.happened("client start") == 1);
-    let hint = "hint: --gpu 1 tests what nobody uses";
+    let hint = "hint: --gpu 1 selects the idle GPUs";
     refused(&sim, &[], &format!("GPU 0: pid {} (root, ", app.id()), hint);
     drop(app.stdin.take());
     app.wait().unwrap();
@@ -366,7 +366,7 @@ fn a_killed_self_test_is_undone_by_the_next_change() {
             let ran = sim.run(&["down", "--gpu", "0", "--dry-run"]);
             let is_left = ran.stderr.contains("A self-test was interrupted");
             let ran = sim.run(&["restart", "busy", "--yes"]).ended(0);
-            let said = "A self-test was interrupted: making GPU 0 as before.";
+            let said = "A self-test was interrupted: restoring GPU 0.";
             assert_eq!(ran.stderr.contains(said), is_left, "{}", ran.stderr);
         }
         assert_eq!(geometry(&sim), before, "after moment {moment}");
@@ -484,10 +484,7 @@ fn what_was_killed_meanwhile_is_undone_before_what_was_agreed_to() {
         killed.end();
         dialogue.press("y\n");
         let ran = dialogue.end().ended(0);
-        assert_contains(
-            &ran.stdout,
-            "A self-test was interrupted: making GPU 0 as before.",
-        );
+        assert_contains(&ran.stdout, "A self-test was interrupted: restoring GPU 0.");
         assert_eq!(geometry(&sim), before, "{subcommand}");
         assert!(!sim.machine("var/lib/mig-mps/selftest.json").exists());
     }
@@ -541,7 +538,10 @@ fn what_was_found_is_reported_where_the_gpu_is_not_given_back() {
     let options = ["--quick", "--reset", "--report", path.to_str().unwrap()];
     let ran = selftest(&sim, &options).ended(1);
     assert_contains(&ran.stdout, ": it ended with signal: 9 (SIGKILL)");
-    assert_contains(&ran.stderr, "GPU 0 is not as before the self-test");
+    assert_contains(&ran.stderr, "cannot restore GPU 0 after the self-test");
     let report = fs::read_to_string(path).unwrap();
-    assert_contains(&report, "given back: GPU 0 is not as before the self-test");
+    assert_contains(
+        &report,
+        "given back: cannot restore GPU 0 after the self-test",
+    );
 }

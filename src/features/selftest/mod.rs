@@ -37,9 +37,9 @@ use tester::{Abilities, Tester};
 /// Test MIG and MPS on this node's own GPUs
 ///
 /// Makes instances and daemons with the commands of mig-mps, runs programs on them, and compares what the driver
-/// and CUDA show with the catalog. Refuses GPUs that anybody uses. Afterwards each GPU has the MIG mode and the
-/// instances that it had, also after Ctrl-C, a crash or a reboot: then the next change of the node gives it back.
-/// Exits with 1 if something differs.
+/// and CUDA show with the catalog. Refuses GPUs that are in use. Afterwards each GPU has the MIG mode and the
+/// instances that it had before. After a crash or a reboot, the next command that changes the node restores the
+/// GPU. Exits with 1 if something differs.
 #[derive(Args, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "they are flags")]
 pub struct SelftestArgs {
@@ -151,7 +151,9 @@ fn refuse_taken(directory: &Path) -> Result<()> {
         return Ok(());
     }
     let error = failed(format_args!("{} exists", directory.display()));
-    Err(error.hint("remove it if nobody needs what is in it: the self-test makes it, and removes it at its end"))
+    Err(error.hint(
+        "remove the directory if its files are not needed: the self-test creates and removes it",
+    ))
 }
 
 /// Returns the directory of the self-test's daemons. The path of a socket is limited, so it is beside the run directory.

@@ -107,15 +107,15 @@ impl TestPlan {
         let minutes = time.as_secs().div_ceil(60);
         let _ = writeln!(
             text,
-            "This takes about {minutes} min. Nobody else may use the GPUs meanwhile. Afterwards they have the MIG mode and \
-             the instances that they have now."
+            "This takes about {minutes} min. Do not use the GPUs during the test. Afterwards they have the same MIG mode and \
+             instances as now."
         );
         text
     }
 }
 
 /// The expected time for one instance on its own, and for the programs on one device. The driver takes about a second to make
-/// and a second to destroy an instance; a daemon starts in a second, and each of twenty programs takes about one, too.
+/// and a second to destroy an instance; a daemon starts in a second, and each of twenty programs takes about a second.
 const INSTANCE_TIME: Duration = Duration::from_secs(3);
 const DEVICE_TIME: Duration = Duration::from_secs(30);
 

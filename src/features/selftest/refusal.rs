@@ -47,7 +47,7 @@ pub(super) fn refuse(
     Err(if free.is_empty() {
         error
     } else {
-        error.hint(format!("{} tests what nobody uses", free.join(" ")))
+        error.hint(format!("{} selects the idle GPUs", free.join(" ")))
     })
 }
 
@@ -156,7 +156,7 @@ fn by_hand(node: &Node, gpu: &Gpu) -> Option<Reason> {
                 "mig-mps is not known to have made {}",
                 gpu.name_of_instance(instance)
             ),
-            "destroy the instance first if nobody needs it: nvidia-smi mig -dci, then -dgi",
+            "if the instance is not needed, destroy it first: nvidia-smi mig -dci, then -dgi",
         ));
     }
     let odd = gpu
@@ -167,7 +167,7 @@ fn by_hand(node: &Node, gpu: &Gpu) -> Option<Reason> {
         let instance = gpu.name_of_instance(instance);
         return Some(Reason::new(
             format!("no profile makes the compute instances of {instance} again as they are"),
-            "destroy the instance first if nobody needs it: nvidia-smi mig -dci, then -dgi",
+            "if the instance is not needed, destroy it first: nvidia-smi mig -dci, then -dgi",
         ));
     }
     let mode = gpu
