@@ -545,3 +545,19 @@ fn what_was_found_is_reported_where_the_gpu_is_not_given_back() {
         "given back: cannot restore GPU 0 after the self-test",
     );
 }
+
+/// On a narrow terminal lines break between words, and what follows is indented.
+#[test]
+fn it_fits_a_narrow_terminal() {
+    let sim = Sim::with("h200", 1);
+    let ran = sim
+        .in_80_columns("selftest --no-mig --quick --yes")
+        .ended(0);
+    let shown = testkit::plain(&ran.stdout).replace('\r', "");
+    let long: Vec<&str> = shown
+        .lines()
+        .filter(|line| line.chars().count() > 80)
+        .collect();
+    assert_eq!(long, [""; 0]);
+    assert_contains(&shown, "a\n                     client has 8 of 132 SMs");
+}

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::render::format::escaped;
-use crate::render::{print, time_taken};
+use crate::render::{hanging, print, time_taken, width};
 
 /// The outcome of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +41,10 @@ impl Finding {
 
     /// `ok            410 ms  GPU 0: 1g.10gb at slice 3`
     pub(super) fn line(&self) -> String {
+        self.head_and_text().concat()
+    }
+
+    fn head_and_text(&self) -> [String; 2] {
         let (word, detail) = match &self.verdict {
             Verdict::Held => ("ok", self.figure.as_ref()),
             Verdict::Differs(why) => ("differs", Some(why)),
@@ -50,15 +54,16 @@ impl Finding {
         let detail = detail
             .map(|detail| format!(": {detail}"))
             .unwrap_or_default();
-        format!(
-            "{word:<10}  {took:>7}  GPU {}: {}{detail}",
-            self.gpu, self.what
-        )
+        [
+            format!("{word:<10}  {took:>7}  "),
+            format!("GPU {}: {}{detail}", self.gpu, self.what),
+        ]
     }
 
     /// Prints the line at once: a self-test takes minutes.
     pub(super) fn show(&self) {
         // A closed standard output must not keep GPUs from being given back.
-        let _ = print(&format!("{}\n", escaped(&self.line())));
+        let [head, text] = self.head_and_text();
+        let _ = print(&hanging(&head, &escaped(&text), width()));
     }
 }

@@ -26,7 +26,7 @@ use crate::error::{CommandError, Context as _, Result, chosen, failed};
 use crate::failure::ExitStatus;
 use crate::host::{Directories, Environment, Pid, as_root};
 use crate::node::{Node, Observer};
-use crate::render::{agrees, can_ask, note, print};
+use crate::render::{agrees, can_ask, note, print, print_lines};
 use crate::state::SelftestRecord;
 
 use finding::{Finding, Verdict};
@@ -97,7 +97,7 @@ pub fn run(args: &SelftestArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let node = observer.observe(refusal::DETAIL)?;
     let plan = TestPlan::of(&node, args)?;
     refusal::refuse(environment, &node, &plan, args)?;
-    print(&plan.text())?;
+    print_lines(plan.text().trim_end())?;
     if args.dry_run {
         return Ok(ExitStatus::Done);
     }
