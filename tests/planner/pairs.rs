@@ -1,4 +1,5 @@
-//! Every way from any layout to any request on the grid of seven slices, against brute force.
+//! Every way from any layout to any request on the grid of seven slices, against brute force. Without `EXHAUSTIVE` one layout in
+//! five is where a way begins.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ use simnode::catalog::Model;
 use super::brute::{self, Body, Counts};
 use super::{model, scene};
 use scene::Scene;
+use testkit::sample;
 
 /// The measures that plans are compared by, less is better: clients disrupted, GPU instances destroyed, daemons
 /// stopped, then the largest free block, and the placements.
@@ -67,8 +69,12 @@ impl Grid {
         )
     }
 
+    /// The layouts from which ways begin.
     fn standing(&self) -> Vec<&Vec<Body>> {
-        self.layouts.values().flatten().collect()
+        let all = self.layouts.values().flatten();
+        // That the grid is whole.
+        assert_eq!(all.clone().count(), 2319);
+        sample(all, 5)
     }
 }
 
@@ -107,8 +113,8 @@ fn every_way_from_a_layout_to_a_request_is_the_best_there_is() {
         grid.requests.len()
     });
     println!("{pairs} pairs");
-    // 2319 layouts and 127 requests that fit.
-    assert_eq!(pairs, 294_513);
+    assert_eq!(grid.requests.len(), 127);
+    assert_eq!(pairs, 127 * grid.standing().len());
 }
 
 #[test]
@@ -149,7 +155,7 @@ fn what_does_not_fit_fits_beside_nothing_that_stands() {
         wanted.len()
     });
     println!("{pairs} pairs that cannot be");
-    assert!(pairs > 250_000);
+    assert!(pairs > 50_000);
 }
 
 fn by_id(model: &Model, counts: &Counts) -> Vec<(ProfileId, u32)> {
@@ -204,7 +210,7 @@ fn clients_and_daemons_are_left_alone_if_that_can_be() {
         count
     });
     println!("{pairs} pairs with a daemon, {refused:?} refused");
-    assert!(refused.into_inner() > 1_000 && pairs > 20_000);
+    assert!(refused.into_inner() > 200 && pairs > 4_000);
 }
 
 fn is_refused(plan: &Plan) -> bool {
