@@ -420,7 +420,8 @@ fn nothing_is_left_where_mig_mps_is_killed_early() {
         child.kill().unwrap();
         child.wait().unwrap();
         nothing_is_left_soon(&sim);
-        assert!(sim.node.processes("cuda-app run").is_empty());
+        let programs = || sim.node.processes("cuda-app run");
+        wait_until("the program ends", || programs().is_empty());
     }
 }
 
