@@ -7,9 +7,9 @@ use std::sync::Mutex;
 use jiff::Timestamp;
 
 use super::error::{ApplyError, Cause, FailedStep};
-use crate::host::{Environment, Host, Pid, Process, StartTime, Unit, lock};
+use crate::host::{Environment, Host, Unit, lock};
 use crate::node::Node;
-use crate::state::{Created, Journal, Missing, NodeFile, RunDir, Taken, is_full};
+use crate::state::{Created, Journal, Missing, NodeFile, RunDir, Taken, Writer, is_full};
 
 /// The journal of a running change: written before its first step, removed at the end.
 pub(super) struct OpenJournal {
@@ -30,19 +30,15 @@ impl OpenJournal {
         boot_id: &str,
         may_lack: bool,
     ) -> io::Result<Self> {
-        let process = host.process(Pid(std::process::id()));
+        let writer = Writer::of_this_process(host, boot_id);
+        let process = host.process(writer.pid);
         let journal = Journal {
-            command: process
-                .as_ref()
-                .map_or_else(|| "mig-mps".to_owned(), Process::command),
+            command: process.map_or_else(|| "mig-mps".to_owned(), |process| process.command()),
             since: Timestamp::now(),
-            pid: Pid(std::process::id()),
-            start_time: process.map_or(StartTime(0), |process| process.started),
-            boot_id: boot_id.to_owned(),
-            machine: Some(host.machine()),
+            writer,
             // A killed run may have left units stopped: they are started at the end.
             units: read(run_dir)?
-                .filter(|earlier| earlier.boot_id == boot_id)
+                .filter(|earlier| earlier.writer.boot_id == boot_id)
                 .map(|earlier| earlier.units)
                 .unwrap_or_default(),
             taken: Vec::new(),
@@ -164,7 +160,7 @@ pub fn pick_up(
     if !missing.is_empty() {
         said = format!("{said} It had destroyed {}.", missing.join(", "));
     }
-    if journal.boot_id != node.boot_id {
+    if journal.writer.boot_id != node.boot_id {
         // The reboot has started them.
         journal.units.clear();
     }

@@ -105,14 +105,16 @@ pub fn give_back(
     }
 }
 
-/// Returns the record of a self-test that may have been killed.
+/// Returns the record of a self-test on this machine that may have been killed.
 fn record_of(environment: &Environment) -> Result<Option<SelftestRecord>> {
     let Ok(state_dir) = environment.state_dir() else {
         return Ok(None);
     };
     let read = SelftestRecord::read(&state_dir);
     let read = read.context("cannot tell which GPUs a self-test has changed");
-    read.map_err(|error| error.hint("check the GPUs with mig-mps list, then remove the file"))
+    let hint = "check the GPUs with mig-mps list, then remove the file";
+    let record = read.map_err(|error| error.hint(hint))?;
+    Ok(record.filter(|record| record.other_machine(&environment.host).is_none()))
 }
 
 fn gpus_of(record: &SelftestRecord) -> String {
@@ -149,8 +151,11 @@ pub fn give_back_left(
         return Ok(());
     };
     let gpus = gpus_of(&record);
-    if !record.is_of_the_dead(&environment.host) {
-        let what = format!("mig-mps selftest (pid {}) is testing {gpus}", record.pid);
+    if !record.writer.has_exited(&environment.host) {
+        let what = format!(
+            "mig-mps selftest (pid {}) is testing {gpus}",
+            record.writer.pid
+        );
         let error = CommandError::new(ExitStatus::Refused, what);
         return Err(error.hint("run this again when it has ended"));
     }
@@ -198,7 +203,7 @@ pub fn not_given_back(
 /// Reports a self-test that was killed.
 pub fn tell_of_interrupted_selftest(environment: &Environment) {
     if let Ok(Some(record)) = record_of(environment)
-        && record.is_of_the_dead(&environment.host)
+        && record.writer.has_exited(&environment.host)
     {
         note(&format!(
             "A self-test was interrupted. The next command that changes this node restores {}.",

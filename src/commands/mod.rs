@@ -260,7 +260,7 @@ pub fn tell_of_interrupted(environment: &Environment) {
         return;
     };
     if let Ok(Some(journal)) = RunDir::at(&directories.run).journal()
-        && journal.is_of_the_dead(&environment.host)
+        && journal.writer.has_exited(&environment.host)
     {
         note(&format!(
             "A change was interrupted: {journal}. The next up or down continues it."
@@ -272,7 +272,7 @@ pub fn tell_of_interrupted(environment: &Environment) {
 pub fn pick_up_interrupted(environment: &Environment, directories: &Directories) -> Result<()> {
     let run_dir = RunDir::at(&directories.run);
     let journal = apply::read_journal(&run_dir).context("cannot use the run directory")?;
-    if !journal.is_some_and(|journal| journal.is_of_the_dead(&environment.host)) {
+    if !journal.is_some_and(|journal| journal.writer.has_exited(&environment.host)) {
         return Ok(());
     }
     let _lock = locked(environment, directories, LOCK_LIMIT)?;

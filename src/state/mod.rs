@@ -5,6 +5,7 @@ mod leftovers;
 pub mod record;
 mod run_dir;
 mod selftest;
+mod writer;
 
 pub use history::{AppliedProfile, ProfileHistory, TakenDown};
 pub use leftovers::Misplaced;
@@ -14,3 +15,4 @@ pub use record::{
 };
 pub use run_dir::{RunDir, is_full};
 pub use selftest::{GpuUnderTest, SelftestRecord};
+pub use writer::Writer;

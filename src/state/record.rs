@@ -7,6 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::writer::Writer;
 use crate::geometry::{Placement, ProfileId};
 use crate::host::{
     Account, Host, Machine, Pid, Process, StartTime, Uid, Unit, bounded, group_named,
@@ -328,15 +329,10 @@ pub struct Journal {
     pub command: String,
     /// The time at which the change started.
     pub since: Timestamp,
-    pub pid: Pid,
-    /// Identifies the process together with the pid.
-    pub start_time: StartTime,
-    /// The boot in which it ran: after the next boot, systemd has started the units.
-    pub boot_id: String,
-    /// The machine of that boot; `None` in records of earlier versions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub machine: Option<Machine>,
-    /// Monitoring units that it stopped, or was about to, and that must be started again.
+    #[serde(flatten)]
+    pub writer: Writer,
+    /// Monitoring units that it stopped, or was about to, and that must be started again. After the next boot, systemd has
+    /// started them.
     pub units: Vec<Unit>,
     /// GPU instances that it destroyed, or was about to.
     pub taken: Vec<Taken>,
@@ -354,14 +350,6 @@ pub struct Taken {
     pub placement: Placement,
 }
 
-impl Journal {
-    /// True if its process has exited.
-    pub fn is_of_the_dead(&self, host: &Host) -> bool {
-        let writer = host.process(self.pid);
-        writer.is_none_or(|writer| writer.started != self.start_time)
-    }
-}
-
 /// `mig-mps up profile.toml (process 4711, since …)`
 impl fmt::Display for Journal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -369,7 +357,7 @@ impl fmt::Display for Journal {
             f,
             "{} (process {}, since {})",
             bounded(&self.command),
-            self.pid,
+            self.writer.pid,
             self.since.strftime("%Y-%m-%dT%H:%M:%SZ")
         )
     }

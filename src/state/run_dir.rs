@@ -137,7 +137,7 @@ impl RunDir {
             .find_map(|record| other_of(&record.boot_id, record.machine.as_ref()))
             .or_else(|| {
                 let journal = self.journal().ok()??;
-                other_of(&journal.boot_id, journal.machine.as_ref())
+                other_of(&journal.writer.boot_id, journal.writer.machine.as_ref())
             })
     }
 

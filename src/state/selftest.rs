@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::run_dir::{PUBLIC, read, write};
-use crate::host::{Directory, Host, Pid, StartTime, only_root_can_change};
+use super::writer::Writer;
+use crate::host::{Directory, Host, only_root_can_change};
 
 /// The name of the file, in the state directory.
 const FILE: &str = "selftest.json";
@@ -17,9 +18,8 @@ const FILE: &str = "selftest.json";
 pub struct SelftestRecord {
     /// The directory of the self-test's daemons, logs and history.
     pub directory: PathBuf,
-    pub pid: Pid,
-    /// Identifies the process of the self-test together with the pid.
-    pub start_time: StartTime,
+    #[serde(flatten)]
+    pub writer: Writer,
     pub gpus: Vec<GpuUnderTest>,
     /// True if GPUs may be reset where their MIG mode needs that.
     pub may_reset: bool,
@@ -38,10 +38,11 @@ pub struct GpuUnderTest {
 }
 
 impl SelftestRecord {
-    /// True if the process of the self-test has exited.
-    pub fn is_of_the_dead(&self, host: &Host) -> bool {
-        let writer = host.process(self.pid);
-        writer.is_none_or(|writer| writer.started != self.start_time)
+    /// Returns the name of the machine whose GPUs these are, if that is another one: machines may share the directory. A machine
+    /// without a lasting id, which gets one at each boot, is known by its name.
+    pub fn other_machine(&self, host: &Host) -> Option<&str> {
+        let machine = self.writer.machine.as_ref()?;
+        (machine.name != host.machine().name).then_some(&machine.name)
     }
 
     /// Returns the path of the file in a state directory.

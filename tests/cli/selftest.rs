@@ -6,8 +6,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use serde_json::Value;
 use simnode::node::{ComputeMode, Deviation, State};
-use testkit::{ONE_EACH, Ran, Sim, assert_contains, kill, needs_root, wait_until, whole};
+use testkit::{
+    ONE_EACH, Ran, Sim, assert_contains, hearing, kill, needs_root, shell, wait_until, whole,
+};
 
 /// MIG mode, and every instance with its compute instances, of each GPU.
 fn geometry(sim: &Sim) -> Vec<String> {
@@ -131,13 +134,25 @@ fn a_whole_node_does_what_it_should_and_is_given_back() {
 }
 
 /// Deviations, the arguments of the run that meets them, and what it then says.
-const WRONG: [(&[Deviation], &[&str], &[&str]); 6] = [
+const WRONG: [(&[Deviation], &[&str], &[&str]); 8] = [
+    (
+        &[Deviation::ProfileMissing, Deviation::CapabilityNodes],
+        &["--reset", "--quick"],
+        &[
+            "2g.12gb as in the catalog: the driver does not offer profile 5",
+            "1g.6gb at slice 0: /dev/nvidia-caps/nvidia-cap66 is missing",
+        ],
+    ),
+    (
+        &[Deviation::UsersApart],
+        &["--no-mig", "--quick"],
+        &["whole GPU: serve = all: the program has not computed within 15 s"],
+    ),
     (
         &[
             Deviation::ProfileSms,
             Deviation::ProfileMemory,
             Deviation::ProfileDecoders,
-            Deviation::CapabilityNodes,
         ],
         &["--reset", "--quick"],
         &[
@@ -328,7 +343,8 @@ fn gpus_that_somebody_uses_are_left_alone() {
 
 /// Starts a self-test in a process group of its own.
 fn started(sim: &Sim) -> Child {
-    let mut command = sim.command(&["selftest", "--yes", "--quick", "--reset", "--gpu", "0"]);
+    let command = sim.command(&["selftest", "--yes", "--quick", "--reset", "--gpu", "0"]);
+    let mut command = hearing(&command);
     command.stdout(Stdio::null()).stderr(Stdio::null());
     command.spawn().unwrap()
 }
@@ -375,24 +391,48 @@ fn a_killed_self_test_is_undone_by_the_next_change() {
     }
 }
 
-/// Ctrl-C ends a self-test after the present step, and the GPU is given back.
+/// Ctrl-C, the end of a session and a shutdown end a self-test after the present step, and the GPU is given back.
 #[test]
 fn an_interrupted_self_test_gives_the_gpu_back() {
     needs_root!();
     let sim = partitioned_beside_a_served_one();
     let before = geometry(&sim);
+    for signal in ["INT", "HUP", "TERM"] {
+        let mut child = started(&sim);
+        wait_until("the record is written", || {
+            sim.machine("var/lib/mig-mps/selftest.json").exists()
+        });
+        thread::sleep(Duration::from_millis(300));
+        shell(format!("kill -{signal} {}", child.id())).ended(0);
+        assert_eq!(child.wait().unwrap().code(), Some(130), "{signal}");
+        assert_eq!(geometry(&sim), before, "{signal}");
+        assert!(!sim.machine("var/lib/mig-mps/selftest.json").exists());
+    }
+}
+
+/// Machines may share the state directory. The record of a self-test is for the machine that has its GPUs.
+#[test]
+fn the_self_test_of_another_machine_is_not_undone_here() {
+    needs_root!();
+    let sim = partitioned_beside_a_served_one();
+    let before = geometry(&sim);
     let mut child = started(&sim);
-    wait_until("the record is written", || {
-        sim.machine("var/lib/mig-mps/selftest.json").exists()
-    });
-    thread::sleep(Duration::from_millis(300));
-    let signalled = std::process::Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status();
-    assert!(signalled.unwrap().success());
-    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let path = sim.machine("var/lib/mig-mps/selftest.json");
+    wait_until("the record is written", || path.exists());
+    kill(child.id());
+    child.wait().unwrap();
+    let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let own = record["machine"]["name"].take();
+    record["machine"]["name"] = "other".into();
+    fs::write(&path, record.to_string()).unwrap();
+    let said = sim.run(&["restart", "busy", "--yes"]).ended(0).stderr;
+    assert!(!said.contains("self-test"), "{said}");
+    let said = selftest(&sim, &["--gpu", "0", "--no-mig"]).ended(1).stderr;
+    assert_contains(&said, "selftest.json is of the machine other");
+    record["machine"]["name"] = own;
+    fs::write(&path, record.to_string()).unwrap();
+    sim.run(&["restart", "busy", "--yes"]).ended(0);
     assert_eq!(geometry(&sim), before);
-    assert!(!sim.machine("var/lib/mig-mps/selftest.json").exists());
 }
 
 /// While a self-test runs, another change waits for it, and names it.

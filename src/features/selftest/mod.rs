@@ -22,12 +22,13 @@ use crate::commands::give_back::{
     give_back, give_back_interrupted, give_back_left, not_given_back,
 };
 use crate::commands::{Context, LOCK_LIMIT, locked};
+use crate::config::STATE_DIR;
 use crate::error::{CommandError, Context as _, Result, chosen, failed};
 use crate::failure::ExitStatus;
-use crate::host::{Directories, Environment, Pid, as_root};
+use crate::host::{Directories, Environment, as_root, printable};
 use crate::node::{Node, Observer};
 use crate::render::{agrees, can_ask, note, print, print_lines};
-use crate::state::SelftestRecord;
+use crate::state::{SelftestRecord, Writer};
 
 use finding::{Finding, Verdict};
 use plan::TestPlan;
@@ -156,6 +157,24 @@ fn refuse_taken(directory: &Path) -> Result<()> {
     ))
 }
 
+/// Refuses a state directory in which another machine has recorded its self-test: the record would be overwritten.
+fn refuse_shared(environment: &Environment, state_dir: &Path) -> Result<()> {
+    let record = SelftestRecord::read(state_dir)?;
+    let Some(other) = record
+        .as_ref()
+        .and_then(|record| record.other_machine(&environment.host))
+    else {
+        return Ok(());
+    };
+    let path = SelftestRecord::path(state_dir);
+    let error = failed(format_args!(
+        "{} is of the machine {}",
+        path.display(),
+        printable(other)
+    ));
+    Err(error.hint(format!("set {STATE_DIR} to a directory that is not shared")))
+}
+
 /// Returns the directory of the self-test's daemons. The path of a socket is limited, so it is beside the run directory.
 fn directory_beside(run: &Path) -> PathBuf {
     let mut name = run.file_name().unwrap_or_default().to_owned();
@@ -182,6 +201,7 @@ fn test(
     let record = record(args, environment, directories, &plan)?;
     refuse_taken(&record.directory)?;
     let state_dir = environment.state_dir()?;
+    refuse_shared(environment, &state_dir)?;
     record
         .write(&state_dir)
         .context("cannot record how the GPUs are now")?;
@@ -215,14 +235,10 @@ fn record(
     directories: &Directories,
     plan: &TestPlan,
 ) -> Result<SelftestRecord> {
-    let pid = Pid(std::process::id());
-    let own = environment.host.process(pid);
+    let host = &environment.host;
     Ok(SelftestRecord {
         directory: directory_beside(&directories.run),
-        pid,
-        start_time: own
-            .ok_or_else(|| failed("/proc does not show this process"))?
-            .started,
+        writer: Writer::of_this_process(host, &host.boot_id()?),
         gpus: plan.gpus.iter().map(|gpu| gpu.under_test.clone()).collect(),
         may_reset: args.reset,
         may_stop_holders: args.stop_holders,

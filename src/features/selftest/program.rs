@@ -85,10 +85,15 @@ impl Program {
 
     /// Returns what the program saw, once it has computed.
     pub(super) fn computed(&mut self) -> Checked<Computed> {
-        let line = match self.line.recv_timeout(ANSWER_LIMIT) {
+        self.computed_within(ANSWER_LIMIT)
+    }
+
+    /// Returns what the program saw, if it computes within this time.
+    pub(super) fn computed_within(&mut self, limit: Duration) -> Checked<Computed> {
+        let line = match self.line.recv_timeout(limit) {
             Ok(line) if !line.is_empty() => line,
             Err(RecvTimeoutError::Timeout) => {
-                let seconds = ANSWER_LIMIT.as_secs();
+                let seconds = limit.as_secs();
                 let why = format!("the program has not computed within {seconds} s");
                 return Err(Verdict::Differs(why));
             }

@@ -95,7 +95,7 @@ fn unread(error: &io::Error) -> Unseen {
 /// Reads the journal; returns false if no change is in progress in this run directory.
 fn read_journal(environment: &Environment, run_dir: &RunDir, node: &mut Node) -> bool {
     match run_dir.journal() {
-        Ok(Some(journal)) if journal.is_of_the_dead(&environment.host) => {
+        Ok(Some(journal)) if journal.writer.has_exited(&environment.host) => {
             // A process that exited since it was read has removed it first.
             if let Ok(Some(journal)) = run_dir.journal() {
                 node.interrupted.push((run_dir.clone(), journal));

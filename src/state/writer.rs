@@ -1,0 +1,39 @@
+//! The process that writes a file of a state or run directory.
+
+use serde::{Deserialize, Serialize};
+
+use crate::host::{Host, Machine, Pid, StartTime};
+
+/// The process that wrote a file, and where it ran.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Writer {
+    pub pid: Pid,
+    /// Identifies the process together with the pid.
+    pub start_time: StartTime,
+    /// The boot in which it ran.
+    pub boot_id: String,
+    /// The machine of that boot; `None` in files of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<Machine>,
+}
+
+impl Writer {
+    /// Returns this process, in the boot with this id.
+    pub fn of_this_process(host: &Host, boot_id: &str) -> Self {
+        let pid = Pid(std::process::id());
+        let process = host.process(pid);
+        Self {
+            pid,
+            start_time: process.map_or(StartTime(0), |process| process.started),
+            boot_id: boot_id.to_owned(),
+            machine: Some(host.machine()),
+        }
+    }
+
+    /// True if the process has exited.
+    pub fn has_exited(&self, host: &Host) -> bool {
+        let process = host.process(self.pid);
+        process.is_none_or(|process| process.started != self.start_time)
+    }
+}
