@@ -140,7 +140,7 @@ const WRONG: [(&[Deviation], &[&str], &[&str]); 8] = [
         &["--reset", "--quick"],
         &[
             "2g.12gb as in the catalog: the driver does not offer profile 5",
-            "1g.6gb at slice 0: /dev/nvidia-caps/nvidia-cap66 is missing",
+            "1g.6gb at slice 0: /dev/nvidia-caps/nvidia-cap30 is missing",
         ],
     ),
     (
@@ -427,7 +427,7 @@ fn the_self_test_of_another_machine_is_not_undone_here() {
     fs::write(&path, record.to_string()).unwrap();
     let said = sim.run(&["restart", "busy", "--yes"]).ended(0).stderr;
     assert!(!said.contains("self-test"), "{said}");
-    let said = selftest(&sim, &["--gpu", "0", "--no-mig"]).ended(1).stderr;
+    let said = selftest(&sim, &["--gpu", "0", "--reset"]).ended(1).stderr;
     assert_contains(&said, "selftest.json is of the machine other");
     record["machine"]["name"] = own;
     fs::write(&path, record.to_string()).unwrap();

@@ -1,13 +1,13 @@
 //! The MIG mode and the instances of a GPU.
 
 use std::collections::BTreeSet;
+use std::iter::repeat_n;
 
 use super::finding::Verdict;
-use super::tester::{Checked, ListedGpu, ListedProfile, Tester, ensure};
-use crate::geometry::{
-    GpuInstanceProfile, Partition, Placement, ProfileEnum, ProfileId, ProfileName, partitions,
-};
+use super::tester::{Checked, Tester, ensure};
+use crate::geometry::{GpuInstanceProfile, Partition, Placement, ProfileName, partitions};
 use crate::host::listed;
+use crate::node::{Device, DevicePart};
 
 /// The difference in percent between the memory of a profile in the catalog and in the driver that is no error: drivers
 /// differ by up to 7 %.
@@ -22,10 +22,9 @@ impl Tester<'_> {
         let mut offers = Vec::new();
         let is_on = self.check("MIG mode on, without instances", |tester| {
             tester.up("false", "devices = []")?;
-            let gpu = tester.listed()?;
-            let is_on = gpu.mig.as_ref().is_some_and(|mode| mode.current);
-            ensure(is_on, || "MIG mode is off".to_owned())?;
-            ensure(gpu.gpu_instances.is_empty(), || {
+            let (gpu, _) = tester.observed()?;
+            ensure(gpu.in_mig_mode(), || "MIG mode is off".to_owned())?;
+            ensure(gpu.instances.is_empty(), || {
                 "there are instances".to_owned()
             })?;
             ensure(!gpu.profiles.is_empty(), || {
@@ -39,8 +38,9 @@ impl Tester<'_> {
         }
         self.compare_with_catalog(&offers);
         for offer in &offers {
-            if offer.profile.parse::<ProfileName>().is_err() {
-                self.leave_out(&offer.profile, "a profile cannot name it");
+            let name = offer.name.to_string();
+            if name.parse::<ProfileName>().is_err() {
+                self.leave_out(&name, "a profile cannot name it");
                 continue;
             }
             let first = offer.placements.first();
@@ -49,15 +49,17 @@ impl Tester<'_> {
                 .into_iter()
                 .chain(last.filter(|_| !self.abilities.quick))
             {
-                let what = format!("{} at {at}", offer.profile);
+                let what = format!("{name} at {at}");
                 self.check(what, |tester| tester.make_alone(offer, *at).map(|()| None));
             }
         }
-        let typed: Vec<GpuInstanceProfile> = offers.iter().filter_map(profile_of).collect();
-        self.test_layouts(&typed);
-        self.test_compute_instances(&typed);
-        let mut plain: Vec<&GpuInstanceProfile> =
-            typed.iter().filter(|offer| offer.name.is_plain()).collect();
+        offers.retain(|offer| offer.name.to_string().parse::<ProfileName>().is_ok());
+        self.test_layouts(&offers);
+        self.test_compute_instances(&offers);
+        let mut plain: Vec<&GpuInstanceProfile> = offers
+            .iter()
+            .filter(|offer| offer.name.is_plain())
+            .collect();
         plain.truncate(if self.abilities.quick { 1 } else { plain.len() });
         for offer in plain {
             let block = format!(
@@ -74,7 +76,7 @@ impl Tester<'_> {
     }
 
     /// Compares what the driver offers with the catalog, profile by profile.
-    fn compare_with_catalog(&mut self, offers: &[ListedProfile]) {
+    fn compare_with_catalog(&mut self, offers: &[GpuInstanceProfile]) {
         let Some(model) = self.gpu.model() else {
             let why = format!("the catalog does not have {}", self.gpu.gpu.product);
             return self.leave_out("the catalog", &why);
@@ -83,7 +85,7 @@ impl Tester<'_> {
         for known in model.offers() {
             let what = format!("{} as in the catalog", known.name);
             self.check(what, |_| {
-                let offered = offers.iter().find(|offer| offer.profile_id == known.id.0);
+                let offered = offers.iter().find(|offer| offer.id == known.id);
                 let Some(offered) = offered else {
                     let why = format!("the driver does not offer profile {}", known.id);
                     return Err(Verdict::Differs(why));
@@ -98,63 +100,62 @@ impl Tester<'_> {
                 Ok(None)
             });
         }
-        let is_known = |offer: &&ListedProfile| {
-            !model
-                .offers()
-                .iter()
-                .any(|known| known.id.0 == offer.profile_id)
-        };
-        for offer in offers.iter().filter(is_known) {
-            self.leave_out(&offer.profile, "the catalog does not have this profile");
+        for offer in offers {
+            if !model.offers().iter().any(|known| known.id == offer.id) {
+                let name = offer.name.to_string();
+                self.leave_out(&name, "the catalog does not have this profile");
+            }
         }
     }
 
     /// Makes one instance on the empty GPU and looks at it.
-    fn make_alone(&self, offer: &ListedProfile, at: Placement) -> Checked {
-        let device = format!("{{ profile = \"{}\", at = {} }}", offer.profile, at.start);
+    fn make_alone(&self, offer: &GpuInstanceProfile, at: Placement) -> Checked {
+        let device = format!("{{ profile = \"{}\", at = {} }}", offer.name, at.start);
         self.up("false", &format!("devices = [ {device} ]"))?;
-        let gpu = self.listed()?;
-        let made: Vec<(u32, Placement)> = gpu
-            .gpu_instances
-            .iter()
-            .map(|instance| (instance.profile_id, instance.placement))
-            .collect();
-        ensure(made == [(offer.profile_id, at)], || {
+        let (gpu, devices) = self.observed()?;
+        let made = gpu.instances.iter();
+        let made: Vec<_> = made.map(|made| (made.profile.0, made.placement)).collect();
+        ensure(made == [(offer.id.0, at)], || {
             format!("the driver shows {made:?}")
         })?;
-        ensure(gpu.devices.len() == 1, || {
-            format!("the driver shows {} MIG devices", gpu.devices.len())
-        })?;
-        let (sms, offered) = (gpu.devices[0].multiprocessors, offer.multiprocessors);
+        let parts = self.check_devices(&devices, 1)?;
+        let (sms, offered) = (parts[0].multiprocessors, offer.multiprocessors);
         ensure(offered.is_none_or(|offered| offered == sms), || {
             format!(
                 "the device has {sms} SMs, and the profile {}",
                 offered.unwrap_or_default()
             )
-        })?;
-        self.check_devices(&gpu)
+        })
     }
 
-    /// Checks that MIG devices have different UUIDs, and the device nodes by which CUDA opens them.
-    fn check_devices(&self, gpu: &ListedGpu) -> Checked {
-        let uuids: BTreeSet<&str> = gpu
-            .devices
-            .iter()
-            .map(|device| device.uuid.as_str())
-            .collect();
-        ensure(uuids.len() == gpu.devices.len(), || {
-            "two devices have one UUID".to_owned()
-        })?;
+    /// Checks that there are so many MIG devices, that their UUIDs differ, and that there are the device nodes by which CUDA opens
+    /// them.
+    fn check_devices<'d>(
+        &self,
+        devices: &'d [Device],
+        count: usize,
+    ) -> Checked<Vec<&'d DevicePart>> {
+        let uuids: BTreeSet<&str> = devices.iter().map(|device| device.uuid.as_str()).collect();
         ensure(uuids.iter().all(|uuid| uuid.starts_with("MIG-")), || {
             format!("a device is called {uuids:?}")
         })?;
+        ensure(uuids.len() == devices.len(), || {
+            "two devices have one UUID".to_owned()
+        })?;
+        let parts: Vec<_> = devices
+            .iter()
+            .filter_map(|device| device.part.as_ref())
+            .collect();
+        ensure(parts.len() == count, || {
+            format!("the driver shows {} MIG devices", parts.len())
+        })?;
         let host = &self.environment.host;
         let Some(minor) = self.gpu.gpu.minor else {
-            return Ok(());
+            return Ok(parts);
         };
-        for device in &gpu.devices {
-            let instance = format!("gpu{minor}/mig/gi{}", device.gpu_instance_id);
-            let compute = format!("{instance}/ci{}", device.compute_instance_id);
+        for part in &parts {
+            let instance = format!("gpu{minor}/mig/gi{}", part.gpu_instance.0);
+            let compute = format!("{instance}/ci{}", part.compute_instance.0);
             for capability in [instance, compute] {
                 let Some(node) = host.capability_node(&format!("{capability}/access")) else {
                     let why = format!("the driver has no capability {capability}");
@@ -165,7 +166,7 @@ impl Tester<'_> {
                 })?;
             }
         }
-        Ok(())
+        Ok(parts)
     }
 
     /// Makes the layout with the most instances, and the fullest one with a large instance beside others.
@@ -194,22 +195,18 @@ impl Tester<'_> {
             })
             .collect();
         self.up("false", &format!("devices = [\n{}]", devices.concat()))?;
-        let gpu = self.listed()?;
-        let wanted: Vec<u32> = counted(
-            layout
-                .counts
-                .iter()
-                .map(|(profile, count)| (profile.id.0, *count)),
-        );
-        let mut made: Vec<u32> = gpu.gpu_instances.iter().map(|one| one.profile_id).collect();
+        let (gpu, devices) = self.observed()?;
+        let counts = layout.counts.iter();
+        let mut wanted: Vec<u32> = counts
+            .flat_map(|(profile, count)| repeat_n(profile.id.0, *count as usize))
+            .collect();
+        let mut made: Vec<u32> = gpu.instances.iter().map(|made| made.profile.0).collect();
+        wanted.sort_unstable();
         made.sort_unstable();
         ensure(made == wanted, || {
             format!("the driver shows the profiles {made:?}")
         })?;
-        ensure(gpu.devices.len() == wanted.len(), || {
-            format!("the driver shows {} MIG devices", gpu.devices.len())
-        })?;
-        self.check_devices(&gpu)
+        self.check_devices(&devices, wanted.len()).map(drop)
     }
 
     /// Divides the largest instance into equal compute instances, and one of three slices into unequal ones.
@@ -228,20 +225,13 @@ impl Tester<'_> {
                 |tester| {
                     let device = format!("{{ profile = \"{}\", compute = {parts:?} }}", offer.name);
                     tester.up("false", &format!("devices = [ {device} ]"))?;
-                    let gpu = tester.listed()?;
-                    ensure(gpu.devices.len() == parts.len(), || {
-                        format!("the driver shows {} MIG devices", gpu.devices.len())
-                    })?;
-                    let sms: u32 = gpu
-                        .devices
-                        .iter()
-                        .map(|device| device.multiprocessors)
-                        .sum();
+                    let (_, devices) = tester.observed()?;
+                    let made = tester.check_devices(&devices, parts.len())?;
+                    let sms: u32 = made.iter().map(|part| part.multiprocessors).sum();
                     let most = offer.multiprocessors.unwrap_or(u32::MAX);
                     ensure(sms > 0 && sms <= most, || {
                         format!("the devices have {sms} SMs, and the instance {most}")
                     })?;
-                    tester.check_devices(&gpu)?;
                     Ok(None)
                 },
             );
@@ -249,17 +239,8 @@ impl Tester<'_> {
     }
 }
 
-/// Returns each number as often as its count says, in order.
-fn counted(counts: impl Iterator<Item = (u32, u32)>) -> Vec<u32> {
-    let mut all: Vec<u32> = counts
-        .flat_map(|(number, count)| (0..count).map(move |_| number))
-        .collect();
-    all.sort_unstable();
-    all
-}
-
 /// Names what differs between a profile of the catalog and of the driver.
-fn differences(known: &GpuInstanceProfile, offered: &ListedProfile) -> Vec<String> {
+fn differences(known: &GpuInstanceProfile, offered: &GpuInstanceProfile) -> Vec<String> {
     let mut differences = Vec::new();
     let mut compare = |what: &str, known: String, offered: String| {
         if known != offered {
@@ -268,7 +249,7 @@ fn differences(known: &GpuInstanceProfile, offered: &ListedProfile) -> Vec<Strin
             ));
         }
     };
-    compare("name", known.name.to_string(), offered.profile.clone());
+    compare("name", known.name.to_string(), offered.name.to_string());
     compare(
         "compute slices",
         known.slices.to_string(),
@@ -294,27 +275,9 @@ fn differences(known: &GpuInstanceProfile, offered: &ListedProfile) -> Vec<Strin
         places(&known.placements),
         places(&offered.placements),
     );
-    if let Some(bytes) = offered.memory_total_bytes {
-        let (wanted, mib) = (known.memory_mib, bytes >> 20);
-        if wanted.abs_diff(mib) * 100 > wanted * MEMORY_TOLERANCE {
-            compare("memory", format!("{wanted} MiB"), format!("{mib} MiB"));
-        }
+    let (wanted, mib) = (known.memory_mib, offered.memory_mib);
+    if mib > 0 && wanted.abs_diff(mib) * 100 > wanted * MEMORY_TOLERANCE {
+        compare("memory", format!("{wanted} MiB"), format!("{mib} MiB"));
     }
     differences
-}
-
-/// Returns an offer for the search for full layouts; `None` if its name is not understood.
-fn profile_of(listed: &ListedProfile) -> Option<GpuInstanceProfile> {
-    Some(GpuInstanceProfile {
-        name: listed.profile.parse().ok()?,
-        id: ProfileId(listed.profile_id),
-        query: ProfileEnum(0),
-        slices: listed.slices,
-        multiprocessors: listed.multiprocessors,
-        memory_mib: listed.memory_total_bytes.unwrap_or_default() >> 20,
-        engines: listed.engines,
-        most: listed.most,
-        free: None,
-        placements: listed.placements.clone(),
-    })
 }

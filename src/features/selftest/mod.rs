@@ -12,6 +12,7 @@ mod report;
 mod serving;
 mod tester;
 
+use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -94,6 +95,7 @@ pub fn run(args: &SelftestArgs, context: &Context<'_>) -> Result<ExitStatus> {
     }
     let directories = environment.directories()?;
     give_back_interrupted(environment, &directories, args.dry_run)?;
+    refuse_shared(environment, &environment.state_dir()?)?;
     let mut observer = Observer::new(environment);
     let node = observer.observe(refusal::DETAIL)?;
     let plan = TestPlan::of(&node, args)?;
@@ -205,15 +207,16 @@ fn test(
     record
         .write(&state_dir)
         .context("cannot record how the GPUs are now")?;
+    let own = environment.within(&record.directory.join("run"));
+    let tests = RefCell::new(Observer::new(&own));
+    let testers = plan
+        .gpus
+        .iter()
+        .map(|gpu| Tester::new(&own, &tests, &record.directory, gpu, args.abilities()));
+    let mut findings: Vec<Finding> = testers.flat_map(Tester::test).collect();
     // A GPU cannot be reset while this process has it open.
-    let (mut findings, given_back) = observer.aside(|| {
-        let testers = plan
-            .gpus
-            .iter()
-            .map(|gpu| Tester::new(environment, &record.directory, gpu, args.abilities()));
-        let findings: Vec<Finding> = testers.flat_map(Tester::test).collect();
-        (findings, give_back(environment, directories, &record))
-    })?;
+    let given_back = observer.aside(|| give_back(environment, directories, &record));
+    let given_back = given_back.map_err(CommandError::from).flatten();
     let given_back = given_back.map_err(|error| not_given_back(environment, &record, error));
     if let Err(error) = &given_back {
         let verdict = Verdict::Differs(error.to_string());

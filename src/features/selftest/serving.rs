@@ -4,16 +4,15 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid as RawPid, Signal, kill_process};
-use serde::Deserialize;
-
 use super::finding::Verdict;
 use super::program::Program;
 use super::tester::{Checked, Tester, ensure};
 use crate::cuda::{Computed, CudaError};
 use crate::host::{BecomeUser, Pid};
 use crate::mps::ControlProgram;
-use crate::settings::{Multiprocessors, Percentage};
+use crate::node::{Detail, Served};
+use crate::settings::{MemoryLimit, Multiprocessors, Percentage};
+use rustix::process::{Pid as RawPid, Signal, kill_process};
 
 /// The name of the device that is tested.
 const DEVICE: &str = "selftest";
@@ -32,35 +31,6 @@ const SEEN_WITHIN: Duration = Duration::from_secs(10);
 
 /// More clients than any daemon takes.
 const MOST_CLIENTS: usize = 70;
-
-/// A device as `status --json` shows it.
-#[derive(Debug, Deserialize)]
-struct ServedDevice {
-    state: String,
-    daemon_pid: Option<u32>,
-    servers: Vec<Server>,
-    client_count: u32,
-    active_thread_percentage: Option<f64>,
-    pinned_memory_limit_bytes: Option<u64>,
-    problem: Option<serde_json::Value>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Server {
-    pid: u32,
-}
-
-#[derive(Debug, Deserialize)]
-struct Status {
-    devices: Vec<NamedDevice>,
-}
-
-#[derive(Debug, Deserialize)]
-struct NamedDevice {
-    name: String,
-    #[serde(flatten)]
-    device: serde_json::Value,
-}
 
 /// The device under test.
 struct Subject<'a> {
@@ -120,9 +90,9 @@ impl Tester<'_> {
         let begun = Instant::now();
         let is_ready = self.check_of(&subject, "daemon and server start", |tester, subject| {
             tester.serve(subject, "{ }")?;
-            let device = tester.served()?;
-            ensure(device.problem.is_none(), || {
-                format!("status reports {:?}", device.problem)
+            let served = tester.served()?;
+            ensure(served.state.why().is_none(), || {
+                format!("the daemon is {:?}", served.state)
             })?;
             tester.run(&["verify"], "")?;
             Ok(None)
@@ -165,15 +135,15 @@ impl Tester<'_> {
         self.up(settings, &block)
     }
 
-    /// Returns the device as `status` shows it.
-    fn served(&self) -> Checked<ServedDevice> {
-        let status: Status = self.read(&["status", "--json"])?;
-        let mut devices = status.devices.into_iter();
-        let device = devices.find(|device| device.name == DEVICE);
-        let device =
-            device.ok_or_else(|| Verdict::Differs("status lacks the device".to_owned()))?;
-        serde_json::from_value(device.device)
-            .map_err(|error| Verdict::Differs(format!("mig-mps status --json: {error}")))
+    /// Returns what is known of the daemon.
+    fn served(&self) -> Checked<Served> {
+        let node = self.observe(Detail::STATUS)?;
+        let device = node
+            .devices
+            .into_iter()
+            .find(|device| device.name == DEVICE);
+        let served = device.and_then(|device| device.served);
+        served.ok_or_else(|| Verdict::Differs("no device has a daemon".to_owned()))
     }
 
     fn program(&self, user: &BecomeUser, allocations: &[u64]) -> Checked<Program> {
@@ -232,16 +202,16 @@ impl Tester<'_> {
         });
         self.check_of(subject, "the server is killed, and healed", |tester, _| {
             for server in tester.served()?.servers {
-                kill(server.pid);
+                kill(server.pid.0);
             }
             tester.run(&["heal", DEVICE], "")?;
             tester.compute(&[])?;
             Ok(None)
         });
         self.check_of(subject, "restart", |tester, _| {
-            let before = tester.served()?.daemon_pid;
+            let before = tester.served()?.record.daemon;
             tester.run(&["restart", DEVICE, "--yes"], "")?;
-            ensure(tester.served()?.daemon_pid != before, || {
+            ensure(tester.served()?.record.daemon != before, || {
                 "the daemon is the same".to_owned()
             })?;
             tester.compute(&[])?;
@@ -271,10 +241,12 @@ impl Tester<'_> {
 
     /// Checks that a client has the SMs and the memory that `status` shows as its limits, and no more.
     fn check_limits(&self, subject: &Subject<'_>) -> Checked<Option<String>> {
-        let device = self.served()?;
-        let percentage = device.active_thread_percentage.unwrap_or(100.0);
-        let Some(limit) = device.pinned_memory_limit_bytes else {
-            return Err(Verdict::Differs("status shows no memory limit".to_owned()));
+        let settings = self.served()?.record.settings;
+        let percentage = settings.active_thread_percentage.value();
+        let Some(limit) = settings.pinned_memory_limit.map(MemoryLimit::bytes) else {
+            return Err(Verdict::Differs(
+                "the device has no memory limit".to_owned(),
+            ));
         };
         let computed = self.compute(&[limit / 4, limit])?;
         let sms = computed.sm_count;
@@ -366,11 +338,12 @@ impl Tester<'_> {
 
     /// Takes the device down, and checks that its processes and directories are gone.
     fn take_down(&self) -> Checked<Option<String>> {
-        let device = self.served()?;
+        let served = self.served()?;
         self.run(&["down", "--force", "--yes"], "")?;
-        let servers = device.servers.iter().map(|server| server.pid);
-        for pid in device.daemon_pid.into_iter().chain(servers) {
-            let is_gone = self.environment.host.process(Pid(pid)).is_none();
+        let daemon = served.record.daemon.map(|daemon| daemon.pid);
+        let servers = served.servers.iter().map(|server| server.pid);
+        for pid in daemon.into_iter().chain(servers) {
+            let is_gone = self.environment.host.process(pid).is_none();
             ensure(is_gone, || format!("process {pid} is still there"))?;
         }
         let entries = fs::read_dir(self.directory.join("run"))
@@ -385,21 +358,17 @@ impl Tester<'_> {
         Ok(None)
     }
 
-    /// Waits until `status` shows so many clients, or more than none where any is asked for.
-    fn wait_for_clients(&self, count: u32) -> Checked {
+    /// Waits until the daemon lists so many clients.
+    fn wait_for_clients(&self, count: usize) -> Checked {
         let until = Instant::now() + SEEN_WITHIN;
         loop {
-            let device = self.served()?;
-            if device.client_count == count {
-                return ensure(device.state == "ready", || {
-                    format!("the device is {}", device.state)
-                });
+            let served = self.served()?;
+            let seen = served.clients.listed().len();
+            if served.clients.are_known() && seen == count {
+                return Ok(());
             }
             ensure(Instant::now() < until, || {
-                format!(
-                    "status shows {} clients instead of {count}",
-                    device.client_count
-                )
+                format!("the daemon lists {seen} clients instead of {count}")
             })?;
             thread::sleep(Duration::from_millis(100));
         }

@@ -1,17 +1,14 @@
 //! The test of one GPU: commands of mig-mps, and what they show.
 
+use std::cell::RefCell;
 use std::path::Path;
 use std::time::Instant;
-
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
-use serde_json::Value;
 
 use super::finding::{Finding, Verdict};
 use super::plan::TestedGpu;
 use crate::commands::give_back::{error_line, run_in_selftest};
-use crate::geometry::{Engines, Placement};
 use crate::host::Environment;
+use crate::node::{Detail, Device, Gpu, Node, Observer};
 
 /// What may be done to a GPU.
 #[derive(Clone, Copy, Debug)]
@@ -34,55 +31,11 @@ pub(super) fn ensure(is_held: bool, otherwise: impl FnOnce() -> String) -> Check
     }
 }
 
-/// A GPU as `list --offers --json` shows it.
-#[derive(Debug, Deserialize)]
-pub(super) struct ListedGpu {
-    pub(super) mig: Option<ListedMode>,
-    pub(super) gpu_instances: Vec<ListedInstance>,
-    pub(super) devices: Vec<ListedDevice>,
-    pub(super) profiles: Vec<ListedProfile>,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct ListedMode {
-    pub(super) current: bool,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct ListedInstance {
-    pub(super) profile_id: u32,
-    pub(super) placement: Placement,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct ListedDevice {
-    pub(super) uuid: String,
-    pub(super) gpu_instance_id: u32,
-    pub(super) compute_instance_id: u32,
-    pub(super) multiprocessors: u32,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-pub(super) struct ListedProfile {
-    pub(super) profile: String,
-    pub(super) profile_id: u32,
-    pub(super) slices: u32,
-    pub(super) multiprocessors: Option<u32>,
-    pub(super) memory_total_bytes: Option<u64>,
-    pub(super) engines: Option<Engines>,
-    pub(super) most: u32,
-    pub(super) placements: Vec<Placement>,
-}
-
-#[derive(Debug, Deserialize)]
-struct List {
-    // A GPU that is not tested may be in another mode, where instances are null.
-    gpus: Vec<Value>,
-}
-
 /// The test of one GPU.
 pub(super) struct Tester<'a> {
+    /// With the run directory of the self-test.
     pub(super) environment: &'a Environment,
+    observer: &'a RefCell<Observer<'a>>,
     /// The directory of the self-test's daemons.
     pub(super) directory: &'a Path,
     pub(super) gpu: &'a TestedGpu,
@@ -93,12 +46,14 @@ pub(super) struct Tester<'a> {
 impl<'a> Tester<'a> {
     pub(super) fn new(
         environment: &'a Environment,
+        observer: &'a RefCell<Observer<'a>>,
         directory: &'a Path,
         gpu: &'a TestedGpu,
         abilities: Abilities,
     ) -> Self {
         Self {
             environment,
+            observer,
             directory,
             gpu,
             abilities,
@@ -134,8 +89,8 @@ impl<'a> Tester<'a> {
     fn clear(&mut self) -> bool {
         self.check("instances destroyed", |tester| {
             tester.up_with(&["--destroy-unmanaged"], "false", "devices = []")?;
-            let gpu = tester.listed()?;
-            ensure(gpu.gpu_instances.is_empty(), || {
+            let (gpu, _) = tester.observed()?;
+            ensure(gpu.instances.is_empty(), || {
                 "there are instances".to_owned()
             })?;
             Ok(None)
@@ -176,23 +131,19 @@ impl<'a> Tester<'a> {
         self.findings.push(finding);
     }
 
-    /// Runs mig-mps with the daemons of the self-test, and returns what it prints.
-    pub(super) fn run(&self, words: &[&str], input: &str) -> Checked<String> {
+    /// Runs mig-mps with the daemons of the self-test.
+    pub(super) fn run(&self, words: &[&str], input: &str) -> Checked {
         let failed = |why: String| Verdict::Differs(format!("mig-mps {}: {why}", words.join(" ")));
-        let output = run_in_selftest(self.environment, self.directory, words, input)
-            .map_err(|error| failed(error.to_string()))?;
+        // A GPU cannot be reset while this process has it open.
+        let run = || run_in_selftest(self.environment, self.directory, words, input);
+        let output = self.observer.borrow().aside(run);
+        let output = output.map_err(|error| failed(error.to_string()))?;
+        let output = output.map_err(|error| failed(error.to_string()))?;
         if output.status.success() {
-            Ok(output.stdout)
+            Ok(())
         } else {
             Err(failed(error_line(&output)))
         }
-    }
-
-    /// Runs mig-mps and reads the document that it prints.
-    pub(super) fn read<T: DeserializeOwned>(&self, words: &[&str]) -> Checked<T> {
-        let text = self.run(words, "")?;
-        serde_json::from_str(&text)
-            .map_err(|error| Verdict::Differs(format!("mig-mps {}: {error}", words.join(" "))))
     }
 
     /// Applies a profile to the GPU: `mps` is its table of settings, `block` what its block has beside `select`.
@@ -206,16 +157,21 @@ impl<'a> Tester<'a> {
         let mut words = [&["up", "-", "--yes"], options].concat();
         words.extend(self.abilities.may_reset.then_some("--reset"));
         words.extend(self.abilities.may_stop_holders.then_some("--stop-holders"));
-        self.run(&words, &profile).map(drop)
+        self.run(&words, &profile)
     }
 
-    /// Returns the GPU as `list` shows it.
-    pub(super) fn listed(&self) -> Checked<ListedGpu> {
-        let list: List = self.read(&["list", "--offers", "--json"])?;
-        let mut gpus = list.gpus.into_iter();
-        let gpu = gpus.find(|gpu| gpu["uuid"] == *self.gpu.under_test.uuid);
-        let gpu = gpu.ok_or_else(|| Verdict::Differs("mig-mps list lacks the GPU".to_owned()))?;
-        serde_json::from_value(gpu)
-            .map_err(|error| Verdict::Differs(format!("mig-mps list --json: {error}")))
+    /// Takes a snapshot of the node, with the daemons of the self-test.
+    pub(super) fn observe(&self, detail: Detail) -> Checked<Node> {
+        let node = self.observer.borrow_mut().observe(detail);
+        node.map_err(|error| Verdict::Differs(format!("the node cannot be observed: {error}")))
+    }
+
+    /// Returns the GPU and its devices as the driver shows them.
+    pub(super) fn observed(&self) -> Checked<(Gpu, Vec<Device>)> {
+        let node = self.observe(Detail::OFFERS)?;
+        let gpu = node.gpu(&self.gpu.under_test.uuid);
+        let gpu =
+            gpu.ok_or_else(|| Verdict::Differs("the driver does not show the GPU".to_owned()))?;
+        Ok((gpu.clone(), node.devices_of(gpu).cloned().collect()))
     }
 }
