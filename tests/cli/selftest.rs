@@ -428,7 +428,7 @@ fn the_self_test_of_another_machine_is_not_undone_here() {
     let said = sim.run(&["restart", "busy", "--yes"]).ended(0).stderr;
     assert!(!said.contains("self-test"), "{said}");
     let said = selftest(&sim, &["--gpu", "0", "--reset"]).ended(1).stderr;
-    assert_contains(&said, "selftest.json is of the machine other");
+    assert_contains(&said, "selftest.json belongs to the machine other");
     record["machine"]["name"] = own;
     fs::write(&path, record.to_string()).unwrap();
     sim.run(&["restart", "busy", "--yes"]).ended(0);

@@ -170,7 +170,7 @@ fn refuse_shared(environment: &Environment, state_dir: &Path) -> Result<()> {
     };
     let path = SelftestRecord::path(state_dir);
     let error = failed(format_args!(
-        "{} is of the machine {}",
+        "{} belongs to the machine {}",
         path.display(),
         printable(other)
     ));
