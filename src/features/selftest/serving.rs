@@ -90,10 +90,9 @@ impl Tester<'_> {
         let begun = Instant::now();
         let is_ready = self.check_of(&subject, "daemon and server start", |tester, subject| {
             tester.serve(subject, "{ }")?;
-            let served = tester.served()?;
-            ensure(served.state.why().is_none(), || {
-                format!("the daemon is {:?}", served.state)
-            })?;
+            if let Some(why) = tester.served()?.state.why() {
+                return Err(Verdict::Differs(why.to_owned()));
+            }
             tester.run(&["verify"], "")?;
             Ok(None)
         });
