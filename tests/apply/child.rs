@@ -33,7 +33,8 @@ pub(crate) fn start(scene: &Scene, layout: &Layout, allowed: &str) -> Dialogue {
 }
 
 /// One third of the places where a fault can meet what brings a scene's node to a layout: the nth occurrence of a name. All
-/// are found by a run without faults, which leaves the node there. Without `EXHAUSTIVE` it is every other one of many.
+/// are found by a run without faults, which leaves the node there. Of more than ten
+/// places, every other one is returned unless `EXHAUSTIVE` is set.
 pub(crate) fn points(
     scene: &Scene,
     layout: &Layout,

@@ -1,5 +1,5 @@
-//! Every way from any layout to any request on the grid of seven slices, against brute force. Without `EXHAUSTIVE` one layout in
-//! five is where a way begins.
+//! Every way from any layout to any request on the grid of seven slices, against brute force. Unless
+//! `EXHAUSTIVE` is set, one layout in five is tried as the first one.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

@@ -203,6 +203,7 @@ fn test(
     let record = record(args, environment, directories, &plan)?;
     refuse_taken(&record.directory)?;
     let state_dir = environment.state_dir()?;
+    // Another machine may have begun a self-test since the question.
     refuse_shared(environment, &state_dir)?;
     record
         .write(&state_dir)

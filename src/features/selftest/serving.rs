@@ -26,7 +26,7 @@ const WAITS_FOR: Duration = Duration::from_secs(2);
 /// The time within which a second user's program must compute where all users are served at once.
 const SERVED_WITHIN: Duration = Duration::from_secs(15);
 
-/// The time within which `status` shows what has happened.
+/// The time within which a daemon lists the clients that it has.
 const SEEN_WITHIN: Duration = Duration::from_secs(10);
 
 /// More clients than any daemon takes.
@@ -238,7 +238,7 @@ impl Tester<'_> {
         });
     }
 
-    /// Checks that a client has the SMs and the memory that `status` shows as its limits, and no more.
+    /// Checks that a client has the SMs and the memory that the settings of the device allow, and no more.
     fn check_limits(&self, subject: &Subject<'_>) -> Checked<Option<String>> {
         let settings = self.served()?.record.settings;
         let percentage = settings.active_thread_percentage.value();
