@@ -8,7 +8,8 @@ use testkit::{Ran, Sim, built, can_run, is_root, shell};
 
 use crate::package::packages::{Kind, Packages, has};
 
-/// Makes a copy of this system in memory, enters it, and runs the script that is the second argument.
+/// Makes a copy of this system in memory, without the directories of a mig-mps that is used here, enters the copy, and runs
+/// the script that is the second argument.
 ///
 /// Directories that the script is to see as they are, such as that of a simulated node, may be other file systems, which
 /// the copy lacks. Where this system is an image of a container, dpkg may be set to leave out manual pages. Triggers of
@@ -26,6 +27,9 @@ for directory in /proc /sys /dev "$@"; do
     mount --rbind "$directory" "$at/root$directory"
 done
 rm -f "$at/root/etc/dpkg/dpkg.cfg.d/"*
+for of_mig_mps in /etc /run /var/lib /var/log; do
+    rm -rf "$at/root$of_mig_mps/mig-mps"
+done
 printf 'force-unsafe-io\nno-triggers\n' >"$at/root/etc/dpkg/dpkg.cfg.d/fast"
 exec chroot "$at/root" /bin/sh -ec "$script"
 "#;
