@@ -130,7 +130,7 @@ pub fn give_back_interrupted(
     is_dry_run: bool,
 ) -> Result<()> {
     if is_dry_run {
-        tell_of_interrupted_selftest(environment);
+        tell_of_selftest(environment);
         return Ok(());
     }
     if record_of(environment)?.is_none() {
@@ -150,15 +150,11 @@ pub fn give_back_left(
     let Some(record) = record_of(environment)? else {
         return Ok(());
     };
-    let gpus = gpus_of(&record);
     if !record.writer.has_exited(&environment.host) {
-        let what = format!(
-            "mig-mps selftest (pid {}) is testing {gpus}",
-            record.writer.pid
-        );
-        let error = CommandError::new(ExitStatus::Refused, what);
+        let error = CommandError::new(ExitStatus::Refused, testing(&record));
         return Err(error.hint("run this again when it has ended"));
     }
+    let gpus = gpus_of(&record);
     note(&format!("A self-test was interrupted: restoring {gpus}."));
     // A GPU cannot be reset while this process has it open.
     observer
@@ -200,14 +196,23 @@ pub fn not_given_back(
     ))
 }
 
-/// Reports a self-test that was killed.
-pub fn tell_of_interrupted_selftest(environment: &Environment) {
-    if let Ok(Some(record)) = record_of(environment)
-        && record.writer.has_exited(&environment.host)
-    {
+/// Reports a self-test that runs or was killed.
+pub fn tell_of_selftest(environment: &Environment) {
+    let Ok(Some(record)) = record_of(environment) else {
+        return;
+    };
+    let gpus = gpus_of(&record);
+    if record.writer.has_exited(&environment.host) {
         note(&format!(
-            "A self-test was interrupted. The next command that changes this node restores {}.",
-            gpus_of(&record)
+            "A self-test was interrupted. The next command that changes this node restores {gpus}."
         ));
+    } else {
+        note(&format!("{}.", testing(&record)));
     }
+}
+
+/// Describes a self-test that runs.
+fn testing(record: &SelftestRecord) -> String {
+    let (pid, gpus) = (record.writer.pid, gpus_of(record));
+    format!("mig-mps selftest (pid {pid}) is testing {gpus}")
 }

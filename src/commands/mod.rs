@@ -254,7 +254,7 @@ pub fn warn_of_changeable_programs(environment: &Environment) {
 
 /// Reports a change that was killed: what it had stopped stays stopped until another change goes on.
 pub fn tell_of_interrupted(environment: &Environment) {
-    give_back::tell_of_interrupted_selftest(environment);
+    give_back::tell_of_selftest(environment);
     // Without a run directory, or access to its journal, the caller can do nothing about it.
     let Ok(directories) = environment.directories() else {
         return;

@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::Context;
 use super::args::{DeviceArgs, duration};
-use super::give_back::tell_of_interrupted_selftest;
+use super::give_back::tell_of_selftest;
 use crate::error::{Context as _, Result, failed, usage};
 use crate::failure::{ExitStatus, Failure as _};
 use crate::host::{Environment, listed, printable, without_error_numbers};
@@ -101,7 +101,7 @@ pub fn run(args: &StatusArgs, context: &Context<'_>) -> Result<ExitStatus> {
         print_json(&Status::of(&node, &devices))?;
     } else {
         status::print(&node, &devices, args.view())?;
-        tell_of_interrupted_selftest(environment);
+        tell_of_selftest(environment);
     }
     if args.exit_code && !node.problems(&devices).is_empty() {
         return Ok(ExitStatus::Drift);

@@ -452,6 +452,12 @@ fn another_change_waits_for_the_self_test() {
         .run(&["set", "busy", "active-thread-percentage=50"])
         .ended(4);
     assert_contains(&ran.stderr, "mig-mps selftest");
+    let pid = child.id();
+    let ran = sim.run(&["status"]).ended(0);
+    assert_contains(
+        &ran.stderr,
+        &format!("mig-mps selftest (pid {pid}) is testing GPU 0."),
+    );
     drop(held);
     assert!(child.wait().unwrap().success());
 }
@@ -584,6 +590,24 @@ fn what_was_found_is_reported_where_the_gpu_is_not_given_back() {
         &report,
         "given back: cannot restore GPU 0 after the self-test",
     );
+}
+
+/// A GPU whose instances cannot be destroyed is not tested.
+#[test]
+fn instances_that_stay_end_the_test_of_the_gpu() {
+    needs_root!();
+    let sim = partitioned_beside_a_served_one();
+    let before = geometry(&sim);
+    let destroy = sim.node.fault("nvmlGpuInstanceDestroy").nth(1);
+    destroy.fails(999).unwrap();
+    let ran = selftest(&sim, &["--gpu", "0", "--quick", "--reset"]).ended(1);
+    assert_contains(
+        &ran.stdout,
+        "GPU 0: instances destroyed: mig-mps up - --yes",
+    );
+    assert_contains(&ran.stdout, "GPU 0: the rest: the GPU still has instances");
+    assert_contains(&ran.stdout, "GPU 0: given back as it was");
+    assert_eq!(geometry(&sim), before);
 }
 
 /// On a narrow terminal lines break between words, and what follows is indented.
