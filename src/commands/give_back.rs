@@ -11,6 +11,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use super::{LOCK_LIMIT, locked};
 use crate::config::{LOG_DIR, RUN_DIR, STATE_DIR};
 use crate::error::{CommandError, Context as _, Result, failed};
@@ -86,6 +88,7 @@ pub fn give_back(
             Err(failed(error_line(&output)))
         }
     };
+    end_commands(environment, directory)?;
     let mut allowed = Vec::new();
     allowed.extend(record.may_stop_holders.then_some("--stop-holders"));
     let down = ["down", "--force", "--destroy-mig", "--purge", "--yes"];
@@ -103,6 +106,35 @@ pub fn give_back(
         Err(error) if error.kind() != ErrorKind::NotFound => Err(in_path(directory, &error).into()),
         _ => Ok(()),
     }
+}
+
+/// Ends the commands of mig-mps that a killed self-test has left. One that changes a GPU ends after its present step.
+fn end_commands(environment: &Environment, directory: &Path) -> Result<()> {
+    let run_dir = directory.join("run");
+    let name = environment.helper.file_name().unwrap_or_default();
+    for process in environment.host.processes()?.iter() {
+        if process.program().as_str() != name
+            || process.owner() != Some(environment.caller)
+            || process.environment_bytes(RUN_DIR).as_deref() != Some(run_dir.as_os_str())
+        {
+            continue;
+        }
+        let left = environment
+            .host
+            .open_process(process.pid, process.started)?;
+        let Some(left) = left else {
+            continue;
+        };
+        // It may have ended meanwhile.
+        let _ = left.signal(Signal::TERM);
+        if !left.ends_within(COMMAND_LIMIT) {
+            let (command, pid) = (process.command(), process.pid);
+            return Err(failed(format_args!(
+                "{command} (pid {pid}), which the self-test started, does not end"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Returns the record of a self-test on this machine that may have been killed.

@@ -9,7 +9,8 @@ use rustix::process::Signal;
 use serde_json::Value;
 use simnode::node::{ComputeMode, Deviation, State};
 use testkit::{
-    ONE_EACH, Ran, Sim, assert_contains, hearing, kill, needs_root, shell, wait_until, whole,
+    ONE_EACH, Ran, Sim, assert_contains, hearing, is_alive, kill, needs_root, shell, wait_until,
+    whole,
 };
 
 /// MIG mode, and every instance with its compute instances, of each GPU.
@@ -388,6 +389,34 @@ fn a_killed_self_test_is_undone_by_the_next_change() {
         assert_eq!(geometry(&sim), before, "after moment {moment}");
         assert!(!sim.machine("var/lib/mig-mps/selftest.json").exists());
         assert_eq!(sim.device("busy")["state"], "ready");
+    }
+}
+
+/// A command that a killed self-test leaves, which plans or makes a change, is ended before the GPU is given back.
+#[test]
+fn a_command_of_a_killed_self_test_is_ended_first() {
+    needs_root!();
+    // The call that the command waits in when the self-test is killed, and whether it goes on then.
+    for (call, nth, goes_on) in [
+        ("nvmlDeviceCreateGpuInstanceWithPlacement", 2, true),
+        ("nvmlInit_v2", 2, false),
+        ("nvmlInit_v2", 3, true),
+    ] {
+        let sim = partitioned_beside_a_served_one();
+        let before = geometry(&sim);
+        let held = sim.node.fault(call).nth(nth).waits().unwrap();
+        let mut killed = started(&sim);
+        wait_until("the driver is called", || sim.happened("fault") > 0);
+        let left = shell(format!("pgrep --parent {}", killed.id())).ended(0);
+        let left: u32 = left.stdout.trim().parse().unwrap();
+        kill(killed.id());
+        killed.wait().unwrap();
+        let restart = sim.spawn(&["restart", "busy", "--yes"]);
+        let held = Some(held).filter(|_| !goes_on);
+        assert!(restart.wait_with_output().unwrap().status.success());
+        assert!(!is_alive(left), "{call}, {nth}");
+        drop(held);
+        assert_eq!(geometry(&sim), before, "{call}, {nth}");
     }
 }
 
