@@ -76,7 +76,6 @@ pub mod internals {
         pub use crate::features::convert::import::{ImportOptions, import};
         pub use crate::features::convert::manifest::ConfigTexts;
         pub use crate::features::convert::mig_parted::{self, MigDevice, pack};
-        pub use crate::features::convert::to_mig_parted::to_mig_parted;
         pub use crate::features::convert::yaml::Excerpt;
     }
     #[cfg(feature = "kubernetes")]

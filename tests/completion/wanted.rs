@@ -88,8 +88,8 @@ fn completes_words(session: &mut Session) {
         &[
             ("resta", "<restart>"),
             ("down --destroy-m", "<down><--destroy-mig>"),
-            ("export --format mig", "<export><--format><mig-parted>"),
-            ("export --format=mig", "<export><--format=mig-parted>"),
+            ("env x --format dot", "<env><x><--format><dotenv>"),
+            ("env x --format=dot", "<env><x><--format=dotenv>"),
             (
                 "status --columns device,sta",
                 "<status><--columns><device,state>",

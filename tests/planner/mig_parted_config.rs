@@ -96,15 +96,18 @@ pub(crate) fn read(yaml: &str) -> File {
     serde_saphyr::from_str(yaml).unwrap()
 }
 
-/// The GPUs of a configuration that was exported.
-pub(crate) fn exported(yaml: &str) -> BTreeMap<u32, Geometry> {
-    let current = read(yaml).mig_configs.remove("current").unwrap();
-    let gpus = current.iter().flat_map(|entry| {
-        let Gpus::Some(indices) = &entry.devices else {
-            panic!("an export lists its GPUs: {yaml}");
-        };
-        let geometry = (entry.mig_enabled, entry.mig_devices.clone());
-        indices.iter().map(move |gpu| (*gpu, geometry.clone()))
-    });
-    gpus.collect()
+/// The geometry of GPUs with these MIG modes and MIG devices, by the names that NVIDIA's tools give these.
+pub(crate) fn geometry(
+    modes: impl IntoIterator<Item = (u32, bool)>,
+    devices: impl IntoIterator<Item = (u32, String)>,
+) -> BTreeMap<u32, Geometry> {
+    let modes = modes.into_iter();
+    let mut geometry: BTreeMap<u32, Geometry> = modes
+        .map(|(gpu, is_on)| (gpu, (is_on, BTreeMap::new())))
+        .collect();
+    for (gpu, name) in devices {
+        let (_, counts) = geometry.get_mut(&gpu).unwrap();
+        *counts.entry(name).or_default() += 1;
+    }
+    geometry
 }

@@ -1,10 +1,6 @@
 //! A node, exported, planned and made again, is the same node: for random nodes.
 
-use std::path::Path;
-
-use mig_mps::internals::convert::{
-    Excerpt, ImportOptions, export, import, mig_parted, to_mig_parted,
-};
+use mig_mps::internals::convert::export;
 use mig_mps::internals::host::Uid;
 use mig_mps::internals::node::Served;
 use mig_mps::internals::nvml::GpuInstanceReading;
@@ -164,27 +160,6 @@ proptest! {
         };
         prop_assert_eq!(placed(&again), placed(&node), "{}", text);
         prop_assert_eq!(geometry(&again), geometry(&node), "{}", text);
-    }
-
-    /// A geometry that goes to mig-parted and comes back is the same, or the file says what is lost.
-    #[test]
-    fn mig_parted_returns_what_it_got(wanted in some_node()) {
-        let Some((node, empty)) = standing(wanted) else {
-            return Ok(());
-        };
-        let (yaml, lost) = to_mig_parted(&node.node);
-        let words = ["put compute instances together", "makes them alike"];
-        if lost.iter().any(|lost| words.iter().any(|word| lost.contains(word))) {
-            return Ok(());
-        }
-        let spec = mig_parted::Spec::parse(Excerpt::whole(Path::new("c.yaml"), yaml.clone())).unwrap();
-        let options = ImportOptions {
-            serve_whole: true,
-            exact: yaml.contains("Import it with --exact"),
-        };
-        let profile = import(&spec, "current", options).unwrap().draft.to_string();
-        let back = made(&empty, &planned(&empty, &profile).unwrap());
-        prop_assert_eq!(geometry(&back), geometry(&node), "{}", yaml);
     }
 }
 

@@ -4,12 +4,11 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use toml::{Table, Value};
 
 use super::mig_parted::compute_slices;
 use super::names::{shared_name, with_gpu};
-use super::to_mig_parted::to_mig_parted;
 use crate::commands::{Context, print_or_write_new};
 use crate::error::{Result, failed};
 use crate::failure::ExitStatus;
@@ -31,20 +30,9 @@ use crate::state::RunDir;
 /// Prints the geometry, the names and the MPS settings; `up` with that profile does nothing here.
 #[derive(Args, Debug)]
 pub struct ExportArgs {
-    /// Output format
-    #[arg(long, value_enum, default_value_t = ExportFormat::Toml)]
-    format: ExportFormat,
     /// Write to this new file [default: standard output]
     #[arg(long, short, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     output: Option<PathBuf>,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum ExportFormat {
-    /// A profile of mig-mps: geometry, names and MPS settings
-    Toml,
-    /// A configuration of mig-parted: geometry alone
-    MigParted,
 }
 
 /// Prints the node as a profile.
@@ -54,33 +42,20 @@ pub fn run(args: &ExportArgs, context: &Context<'_>) -> Result<ExitStatus> {
     for (_, why) in node.lost_gpus() {
         note(&format!("left out: {why}"));
     }
-    match args.format {
-        ExportFormat::MigParted => {
-            let (text, lost) = to_mig_parted(&node);
-            print_or_write_new(&text, args.output.as_deref())?;
-            for lost in lost {
-                note(&format!("{lost}."));
-            }
-        }
-        ExportFormat::Toml => {
-            // A caller without a run directory has no daemons either.
-            let run = environment.directories().map_or_else(
-                |_| environment.roots_run_dir(),
-                |directories| directories.run,
-            );
-            let exported = export(&node, &RunDir::at(&run), environment.caller);
-            if exported.draft.blocks.is_empty() {
-                let why = exported.draft.remarks.join("\n");
-                return Err(
-                    failed(format_args!("this node has nothing to export\n{why}"))
-                        .hint("mig-mps init writes a first profile"),
-                );
-            }
-            print_or_write_new(&exported.draft.to_string(), args.output.as_deref())?;
-            for remark in exported.notes {
-                note(&remark);
-            }
-        }
+    // A caller without a run directory has no daemons either.
+    let run = environment.directories().map_or_else(
+        |_| environment.roots_run_dir(),
+        |directories| directories.run,
+    );
+    let exported = export(&node, &RunDir::at(&run), environment.caller);
+    if exported.draft.blocks.is_empty() {
+        let why = exported.draft.remarks.join("\n");
+        let error = failed(format_args!("this node has nothing to export\n{why}"));
+        return Err(error.hint("mig-mps init writes a first profile"));
+    }
+    print_or_write_new(&exported.draft.to_string(), args.output.as_deref())?;
+    for remark in exported.notes {
+        note(&remark);
     }
     Ok(ExitStatus::Done)
 }

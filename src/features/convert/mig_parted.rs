@@ -366,22 +366,6 @@ pub struct PackedInstance {
 }
 
 impl PackedInstance {
-    /// Its MIG devices, those with the most slices first.
-    pub(super) fn devices(&self) -> Vec<MigDevice> {
-        let slices: Vec<Option<u32>> = if self.compute.is_empty() {
-            vec![None]
-        } else {
-            self.compute.iter().copied().map(Some).collect()
-        };
-        slices
-            .into_iter()
-            .map(|compute| MigDevice {
-                profile: self.profile.clone(),
-                compute,
-            })
-            .collect()
-    }
-
     /// True if it is shared by compute instances, and has slices left for that device.
     fn has_room_for(&self, device: &MigDevice) -> bool {
         let used: u32 = self.compute.iter().sum();

@@ -1,10 +1,10 @@
-//! Configurations of mig-parted's own files imported, applied and exported again, by the program. The planner's test
+//! Configurations of mig-parted's own files imported, applied and exported as profiles, by the program. The planner's test
 //! has every configuration.
 
 use simnode::catalog::Model;
 use testkit::{Sim, repository};
 
-use crate::planner::mig_parted_config::{Entry, FILES, Gpus, exported, read, suits, wanted};
+use crate::planner::mig_parted_config::{Entry, FILES, Gpus, geometry, read, suits, wanted};
 
 /// A file, and what is of its own in one of its configurations.
 const CASES: [(&str, &str); 8] = [
@@ -29,8 +29,7 @@ const CASES: [(&str, &str); 8] = [
 /// The files list indices up to 7.
 const MOST: u32 = 8;
 
-/// Imports a configuration, applies it without daemons to a node of the first model that it suits, and exports the node in
-/// both formats.
+/// Imports a configuration, applies it without daemons to a node of the first model that it suits, and exports the node.
 fn there_and_back(file: &str, name: &str, entries: &[Entry]) {
     let mut keys: Vec<&str> = Model::names().collect();
     keys.sort_unstable();
@@ -56,19 +55,27 @@ fn there_and_back(file: &str, name: &str, entries: &[Entry]) {
     sim.up_does_nothing(&profile);
     assert_eq!(sim.happened("daemon start"), 0, "{case}");
 
-    let parted = sim.run(&["export", "--format", "mig-parted"]).ended(0);
-    let mut made = exported(&parted.stdout);
+    let state = sim.node.node().state().unwrap();
+    let is_on = (0..).zip(state.gpus.iter().map(|gpu| gpu.mig.current));
+    let mut devices = Vec::new();
+    for (index, gpu) in (0..).zip(&state.gpus) {
+        for instance in &gpu.instances {
+            let compute = instance.compute.iter();
+            devices.extend(compute.map(|compute| (index, gpu.describe(instance, compute).name)));
+        }
+    }
+    let mut made = geometry(is_on, devices);
     made.retain(|gpu, _| wanted.contains_key(gpu));
     assert_eq!(made, wanted, "{case}");
 
-    let own = sim.run(&["export"]).ended(0);
-    let path = sim.profile(&own.stdout);
+    let exported = sim.run(&["export"]).ended(0);
+    let path = sim.profile(&exported.stdout);
     let plan = ["plan", path.to_str().unwrap(), "--exit-code"];
     sim.run(&plan).ended(0);
 }
 
 #[test]
-fn configurations_of_mig_parted_go_through_the_program_and_come_back() {
+fn configurations_of_mig_parted_go_through_the_program() {
     for (file, name) in CASES {
         let (_, yaml) = FILES.iter().find(|(known, _)| *known == file).unwrap();
         there_and_back(file, name, &read(yaml).mig_configs[name]);
