@@ -31,15 +31,13 @@ done
 [ -w "$existing" ] || fail "cannot write to $existing" "run it as root, or name a directory of yours"
 
 # Every file of the archive in bin and share, by its path below the prefix.
-files() {
-    (cd "$here" && find bin share -type f)
-}
+list=$(cd "$here" && find bin share -type f)
 
 if $is_removal; then
     if grep -Eqs "^ExecStart=\"?$prefix/bin/mig-mps" /etc/systemd/system/mig-mps*.service; then
         fail "units in /etc/systemd/system run $prefix/bin/mig-mps" "run $prefix/bin/mig-mps systemd --uninstall first"
     fi
-    files | while IFS= read -r file; do
+    echo "$list" | while IFS= read -r file; do
         rm -f -- "$prefix/$file"
     done
     rmdir -- "$prefix/share/mig-mps/profiles" "$prefix/share/mig-mps" "$prefix/share/doc/mig-mps" 2>/dev/null || true
@@ -54,11 +52,13 @@ fi
 
 is_upgrade=false
 [ ! -e "$prefix/bin/mig-mps" ] || is_upgrade=true
-files | while IFS= read -r file; do
+echo "$list" | while IFS= read -r file; do
     target=$prefix/$file
     mkdir -p -- "$(dirname -- "$target")"
-    mode=644
-    [ ! -x "$here/$file" ] || mode=755
+    case $file in
+        bin/*) mode=755 ;;
+        *) mode=644 ;;
+    esac
     # A rename: no command is missing meanwhile, and a program that runs is not written to.
     install -m "$mode" -- "$here/$file" "$target.new"
     mv -f -- "$target.new" "$target"

@@ -4,7 +4,7 @@ use insta::assert_snapshot;
 use testkit::assert_contains;
 
 use crate::package::packages::{Packages, VERSION, has};
-use crate::package::system::{can_be_copied, in_copy, installed, is_untouched};
+use crate::package::system::{SYSTEMCTL_IS_SHOWN, can_be_copied, in_copy, installed, own_mig_mps};
 
 /// Returns the packages if they and the programs that a test uses can be had.
 fn packages(test: &str, programs: &[&str]) -> Option<&'static Packages> {
@@ -17,6 +17,7 @@ fn a_first_installation_says_what_comes_next() {
     let Some(packages) = packages("a_first_installation_says_what_comes_next", &[]) else {
         return;
     };
+    let before = own_mig_mps();
     let script = "exec 2>&1
         dpkg --install $DEB $PLUGIN_DEB | grep mig-mps:
         dpkg-query --show --showformat='${Package} ${Status}\\n' 'mig-mps*'
@@ -35,7 +36,27 @@ fn a_first_installation_says_what_comes_next() {
     mig-mps VERSION
     mig-mps: "sudo mig-mps doctor" checks driver, MIG and MPS, and "mig-mps init" writes a first profile
     "#);
-    assert!(is_untouched());
+    assert_eq!(own_mig_mps(), before);
+}
+
+/// As in a rescue shell, or in a root whose /run is the machine's.
+#[test]
+fn it_is_installed_where_systemd_does_not_answer() {
+    let Some(packages) = packages("it_is_installed_where_systemd_does_not_answer", &[]) else {
+        return;
+    };
+    let script = format!(
+        "{SYSTEMCTL_IS_SHOWN}
+        echo 'exit 1' >>/usr/bin/systemctl
+        dpkg --install $DEB $PLUGIN_DEB >/dev/null
+        dpkg-query --show --showformat='${{Package}} ${{Status}}\\n' 'mig-mps*'
+        dpkg --remove mig-mps-device-plugin mig-mps >/dev/null"
+    );
+    let ran = in_copy(packages, &script).ended(0);
+    assert_snapshot!(ran.stdout, @"
+    mig-mps install ok installed
+    mig-mps-device-plugin install ok installed
+    ");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use tempfile::TempDir;
-use testkit::{Ran, built, can_run, judges, repository, write_program};
+use testkit::{Ran, built, can_run, judges, repository, shell, write_program};
 
 /// The glibc of RHEL 8 and Debian 10.
 pub(crate) const GLIBC: &str = "2.28";
@@ -165,15 +165,17 @@ fn tool(name: &str) -> Command {
     command
 }
 
-/// The crate of `mig-mps` that the tests were built with.
+/// The crate of `mig-mps` that the tests were built with. `cargo build` makes one without the device plugin beside it.
 fn newest_library() -> PathBuf {
-    let crates = fs::read_dir(built().programs.join("deps")).unwrap();
+    let deps = built().programs.join("deps");
+    let crates = format!(
+        "cd {} && grep -l 3cli13device_plugin libmig_mps-*.rlib",
+        deps.display()
+    );
+    let crates = shell(crates).ended(0).stdout;
     crates
-        .map(|file| file.unwrap().path())
-        .filter(|file| {
-            let stem = file.file_stem().unwrap().to_str().unwrap();
-            stem.starts_with("libmig_mps-") && file.extension().unwrap_or_default() == "rlib"
-        })
+        .lines()
+        .map(|name| deps.join(name))
         .max_by_key(|file| fs::metadata(file).unwrap().modified().unwrap())
         .expect("cargo built the crate")
 }

@@ -70,7 +70,7 @@ fn without_daemons_it_goes_without_a_word() {
         dpkg --purge mig-mps >/dev/null
         ls -d /var/log/mig-mps 2>/dev/null || echo 'no logs'
         ls /etc/mig-mps
-        find /etc /run /usr /var -xdev -path '*mig-mps*' -not -path '/etc/mig-mps*'";
+        find /etc /run /usr /var -xdev -cnewer /tmp/began -path '*mig-mps*' -not -path '/etc/mig-mps*'";
     let ran = installed(packages, script).ended(0);
     assert_eq!(ran.stderr, "");
     assert_snapshot!(ran.stdout, @"

@@ -62,7 +62,7 @@ fn it_is_installed_used_and_removed() {
         rpm --erase mig-mps-device-plugin
         systemctl is-enabled mig-mps.service
         rpm --erase mig-mps
-        find /etc /run /usr /var/lib /var/log -xdev -path '*mig-mps*'"
+        find /etc /run /usr /var/lib /var/log -xdev -cnewer /tmp/began -path '*mig-mps*'"
     );
     let ran = in_copy(packages, &script).ended(0);
     assert_snapshot!(without_version(&ran.stdout), @r#"

@@ -8,8 +8,8 @@ use testkit::{Ran, Sim, built, can_run, is_root, shell};
 
 use crate::package::packages::{Kind, Packages, has};
 
-/// Makes a copy of this system in memory, without the directories of a mig-mps that is used here, enters the copy, and runs
-/// the script that is the second argument.
+/// Makes a copy of this system in memory, without the mig-mps and the driver that it may have, enters the copy, and runs the
+/// script that is the second argument. There `/tmp/began` is older than what the script writes.
 ///
 /// Directories that the script is to see as they are, such as that of a simulated node, may be other file systems, which
 /// the copy lacks. Where this system is an image of a container, dpkg may be set to leave out manual pages. Triggers of
@@ -27,10 +27,16 @@ for directory in /proc /sys /dev "$@"; do
     mount --rbind "$directory" "$at/root$directory"
 done
 rm -f "$at/root/etc/dpkg/dpkg.cfg.d/"*
-for of_mig_mps in /etc /run /var/lib /var/log; do
-    rm -rf "$at/root$of_mig_mps/mig-mps"
+[ ! -e "$at/root/usr/bin/mig-mps" ] ||
+    chroot "$at/root" dpkg --purge mig-mps-device-plugin mig-mps >/dev/null 2>&1
+for directory in /etc /run /var/lib /var/log; do
+    rm -rf "$at/root$directory/mig-mps"
 done
+rm -f "$at/root"/usr/local/bin/mig-mps* "$at/root"/etc/systemd/system/mig-mps* \
+    "$at/root"/usr/bin/nvidia-cuda-mps-* "$at/root"/usr/lib*/libnvidia-ml.so* "$at/root"/usr/lib/*/libnvidia-ml.so*
+[ ! -d /proc/driver/nvidia ] || mount -t tmpfs tmpfs "$at/root/proc/driver"
 printf 'force-unsafe-io\nno-triggers\n' >"$at/root/etc/dpkg/dpkg.cfg.d/fast"
+touch "$at/root/tmp/began"
 exec chroot "$at/root" /bin/sh -ec "$script"
 "#;
 
@@ -139,8 +145,9 @@ pub(crate) fn in_copy_on(sim: &Sim, packages: &Packages, script: &str) -> Ran {
     Ran::of(&mut command)
 }
 
-/// True if this system was left alone.
-pub(crate) fn is_untouched() -> bool {
-    let known = shell("dpkg-query --show mig-mps");
-    known.status != 0 && !Path::new("/usr/lib/systemd/system/mig-mps.service").exists()
+/// The mig-mps that this system itself has.
+pub(crate) fn own_mig_mps() -> String {
+    let query =
+        "dpkg-query --show 'mig-mps*'; ls -l /usr/bin/mig-mps* /usr/lib/systemd/system/mig-mps*";
+    shell(query).stdout
 }

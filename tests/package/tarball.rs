@@ -35,7 +35,7 @@ fn it_is_installed_upgraded_and_removed() {
         mig-mps systemd --uninstall >/dev/null 2>&1
         mig-mps-{VERSION}*/install.sh --uninstall
         find /usr/local -type f -o -type l | sort | diff before -
-        find /etc /run /usr /var/lib /var/log -xdev -path '*mig-mps*'"
+        find /etc /run /usr /var/lib /var/log -xdev -cnewer /tmp/began -path '*mig-mps*'"
     );
     let ran = in_copy_with_earlier(packages, &script).ended(0);
     assert_snapshot!(ran.stdout.replace(VERSION, "VERSION"), @r#"
@@ -70,6 +70,8 @@ fn a_plain_user_installs_in_her_own_directory() {
         /tmp/own/a/b/bin/mig-mps --version
         $as mig-mps-{VERSION}*/install.sh --uninstall /tmp/own/a/b
         find own -type f
+        chmod a-x mig-mps-{VERSION}*/bin/*
+        sh mig-mps-{VERSION}*/install.sh /tmp/own/c >/dev/null; /tmp/own/c/bin/mig-mps --version
         $as mig-mps-{VERSION}*/install.sh || true
         mig-mps-{VERSION}*/install.sh here || true
         mig-mps-{VERSION}*/install.sh /a /b || true"
@@ -77,6 +79,7 @@ fn a_plain_user_installs_in_her_own_directory() {
     let ran = in_copy_with_earlier(packages, &script).ended(0);
     assert_snapshot!(ran.stdout.replace(VERSION, "VERSION"), @r#"
     mig-mps: no NVIDIA driver is loaded: install one, then run "sudo mig-mps doctor"; "mig-mps check balanced" needs no GPU
+    mig-mps VERSION
     mig-mps VERSION
     error: cannot write to /usr/local
     hint: run it as root, or name a directory of yours
