@@ -8,12 +8,15 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use mig_mps::internals::manual::TOPICS;
+use rustix::process::Signal;
 use serde_json::Value;
 use simnode::node::{ControlVersion, Health};
 use testkit::{
     Dialogue, NOBODY, Ran, SMALL, Sim, assert_contains, can_run, in_state, needs_root, wait_until,
     whole,
 };
+
+use crate::cli::status::foreign_programs::{beside, unmanaged_daemon};
 
 /// The value of a series, by its text up to the blank.
 fn value(text: &str, series: &str) -> Option<f64> {
@@ -72,6 +75,46 @@ fn promtool_takes(text: &str) {
         "{}\n{text}",
         String::from_utf8_lossy(&said)
     );
+}
+
+#[test]
+fn changes_foreign_daemons_and_versions_are_counted() {
+    let sim = Sim::small();
+    let text = metrics(&sim, &[]);
+    for series in [
+        "change_in_progress",
+        "change_interrupted",
+        "unmanaged_daemons",
+    ] {
+        has(&text, &format!("mig_mps_{series}"), 0.0);
+    }
+    let version = env!("CARGO_PKG_VERSION");
+    has(
+        &text,
+        &format!("mig_mps_build_info{{version=\"{version}\"}}"),
+        1.0,
+    );
+    let driver = sim.status()["driver"].as_str().unwrap().to_owned();
+    has(
+        &text,
+        &format!("mig_mps_driver_info{{version=\"{driver}\"}}"),
+        1.0,
+    );
+
+    unmanaged_daemon(&sim, &beside(&sim, "theirs"), None);
+    has(&metrics(&sim, &[]), "mig_mps_unmanaged_daemons", 1.0);
+
+    sim.node.fault("daemon start").hangs().unwrap();
+    let restart = sim.talk(&["restart", "0.2", "--yes"]);
+    sim.await_event("fault", 1);
+    let text = metrics(&sim, &[]);
+    has(&text, "mig_mps_change_in_progress", 1.0);
+    has(&text, "mig_mps_change_interrupted", 0.0);
+    restart.signal(Signal::KILL);
+    restart.end();
+    let text = metrics(&sim, &[]);
+    has(&text, "mig_mps_change_in_progress", 0.0);
+    has(&text, "mig_mps_change_interrupted", 1.0);
 }
 
 #[test]

@@ -1,10 +1,9 @@
-//! Keeps the order of the source tree: which file may import which, how long files may be, and which words its
-//! documents and messages do without; and how wide the examples of the manual are.
+//! Keeps the order of the source tree: which file may import which, and how long files may be; and how wide the examples of
+//! the manual are.
 
 mod documents;
 mod rules;
 mod sources;
-mod words;
 
 use testkit::repository;
 
@@ -31,15 +30,4 @@ fn examples_fit_a_terminal() {
         "wider than {} columns:\n{lines}",
         documents::COLUMNS
     );
-}
-
-#[test]
-fn users_read_no_banned_words() {
-    let texts = sources::text(repository());
-    let found = texts.iter().flat_map(|(path, text)| {
-        let found = words::banned(path, text).into_iter();
-        found.map(move |found| format!("  {path}:{}: {}\n", found.line, found.phrase))
-    });
-    let lines: String = found.collect();
-    assert!(lines.is_empty(), "\n{lines}");
 }

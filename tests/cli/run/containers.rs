@@ -470,6 +470,13 @@ fn no_container_starts_on_a_device_that_takes_no_client() {
     let mut admitted = hook(&sim, "trainer");
     Ran::of(&mut admitted).ended(0);
     Ran::of(&mut hook(&sim, &sim.uuid("trainer"))).ended(0);
+    // Its record does not tell.
+    let record = sim.node.run_dir().join(sim.uuid("trainer"));
+    let record = record.join("device.json");
+    let written = fs::read(&record).unwrap();
+    fs::write(&record, "{").unwrap();
+    Ran::of(&mut admitted).ended(0);
+    fs::write(&record, written).unwrap();
     sim.kill_daemon("trainer");
     assert_eq!(
         refused(hook(&sim, "trainer")),
