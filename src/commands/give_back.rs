@@ -9,7 +9,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
@@ -25,6 +26,9 @@ use crate::state::{NodeFile, RunDir, SelftestRecord};
 /// The time limit for a command of a self-test. A reset of a GPU is the longest part, and a hanging driver call is abandoned
 /// after a minute.
 const COMMAND_LIMIT: Duration = Duration::from_secs(300);
+
+/// The time that a program or a server of a killed self-test may take to exit. Until then it uses its device.
+const EXITS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Returns a command of mig-mps for a self-test, with the environment of the caller. Daemons, logs and history of the
 /// self-test are in `directory`, so that those of the node are not touched. Variables of CUDA, such as a thread percentage, are
@@ -80,13 +84,17 @@ pub fn give_back(
     record: &SelftestRecord,
 ) -> Result<()> {
     let directory = &record.directory;
-    let step = |words: &[&str], input: &str| {
+    let until = Instant::now() + EXITS_WITHIN;
+    let step = |words: &[&str], input: &str| loop {
         let output = run_in_selftest(environment, directory, words, input)?;
         if output.status.success() {
-            Ok(())
-        } else {
-            Err(failed(error_line(&output)))
+            return Ok(());
         }
+        let is_refused = output.status.code() == Some(ExitStatus::Refused as i32);
+        if !is_refused || Instant::now() >= until {
+            return Err(failed(error_line(&output)));
+        }
+        sleep(Duration::from_millis(500));
     };
     end_commands(environment, directory)?;
     let mut allowed = Vec::new();

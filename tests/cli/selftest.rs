@@ -420,6 +420,30 @@ fn a_command_of_a_killed_self_test_is_ended_first() {
     }
 }
 
+/// A GPU is given back when a program on it has ended, if that is soon.
+#[test]
+fn a_program_that_ends_soon_is_waited_for() {
+    needs_root!();
+    let sim = partitioned_beside_a_served_one();
+    let before = geometry(&sim);
+    let mut killed = sim.talk(&["selftest", "--yes", "--quick", "--reset", "--gpu", "0"]);
+    killed.await_text("1g.6gb: daemon and server start");
+    killed.signal(Signal::KILL);
+    killed.end();
+    let device = sim.list()["gpus"][0]["devices"][0]["uuid"].clone();
+    let mut program = sim.node.program("cuda-app");
+    program
+        .args(["run", "2"])
+        .env("CUDA_VISIBLE_DEVICES", device.as_str().unwrap())
+        .env("CUDA_MPS_PIPE_DIRECTORY", "/nowhere");
+    let started = sim.happened("client start");
+    let mut program = program.spawn().unwrap();
+    wait_until("it computes", || sim.happened("client start") > started);
+    sim.run(&["restart", "busy", "--yes"]).ended(0);
+    assert_eq!(geometry(&sim), before);
+    assert!(program.wait().unwrap().success());
+}
+
 /// Ctrl-C, the end of a session and a shutdown end a self-test after the present step, and the GPU is given back.
 #[test]
 fn an_interrupted_self_test_gives_the_gpu_back() {

@@ -277,7 +277,9 @@ fn a_device_that_is_gone_or_was_made_again_is_unhealthy() {
         let instances = &mut state.gpus[0].instances;
         instances.retain(|instance| instance.placement.start != 0);
         for instance in instances.iter_mut() {
-            instance.compute[0].uuid.replace_range(..5, "MIG-0");
+            let uuid = &mut instance.compute[0].uuid;
+            let other = if uuid.starts_with("MIG-0") { "1" } else { "0" };
+            uuid.replace_range(4..5, other);
         }
         state.contexts.clear();
     });
