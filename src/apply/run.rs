@@ -221,10 +221,8 @@ pub fn run(
     let most = threads_for(plan);
     // Each thread makes one call at a time, and one that hangs is lost.
     let calls = most + 1 + plan.gpus.len();
-    // Each thread has one child at a time; each start leaves a daemon and a server.
-    let others = calls + most + 1 + 2 * plan.starts().count();
-    let threads = Threads::beside(most, others);
-    if !threads.are_none() && Nvml::reserve(calls).is_err() {
+    let threads = Threads::beside(most);
+    if most > 0 && Nvml::reserve(calls).is_err() {
         threads.close();
     }
     let result = carry_out(plan, &shared, &change, &threads);

@@ -251,7 +251,7 @@ pub fn verify(
     user: Option<Uid>,
 ) -> Vec<Verified> {
     let others = devices.len().saturating_sub(1);
-    Threads::beside(others, devices.len()).side_by_side(devices, |served| {
+    Threads::beside(others).side_by_side(devices, |served| {
         let record = &served.record;
         let variables = Variables::of(environment, served, &ClientOptions::default());
         let result = ready(

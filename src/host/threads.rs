@@ -15,19 +15,11 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// Allows this number of threads, or none if the system would then not allow `others` more child processes and
-    /// threads: the remaining processes are needed for child programs. So a limit of processes is reached before the
-    /// work, and not half-way.
-    pub fn beside(threads: usize, others: usize) -> Self {
-        let has_room = threads > 0 && has_room(threads + others);
+    /// Allows this number of threads.
+    pub fn beside(threads: usize) -> Self {
         Self {
-            free: AtomicUsize::new(if has_room { threads } else { 0 }),
+            free: AtomicUsize::new(threads),
         }
-    }
-
-    /// True if there are none.
-    pub fn are_none(&self) -> bool {
-        self.free.load(Ordering::Relaxed) == 0
     }
 
     /// Allows no more threads.
@@ -103,18 +95,6 @@ fn next<T>(items: &Mutex<impl Iterator<Item = T>>) -> Option<T> {
     lock(items).next()
 }
 
-/// True if the system would start this number of threads or processes now.
-fn has_room(count: usize) -> bool {
-    let gate = Mutex::new(());
-    scope(|scope| {
-        let _closed = lock(&gate);
-        (0..count).all(|_| {
-            let thread = Builder::new().stack_size(16 << 10);
-            thread.spawn_scoped(scope, || drop(lock(&gate))).is_ok()
-        })
-    })
-}
-
 /// Locks a mutex. One that a panic has poisoned is used all the same: what it guards is valid between operations.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -136,7 +116,7 @@ mod tests {
     #[test]
     fn the_caller_alone_does_everything_in_order() {
         let order = Mutex::new(Vec::new());
-        let threads = Threads::beside(0, 0);
+        let threads = Threads::beside(0);
         let results = threads.side_by_side(vec![1, 2], |number| {
             scope(|scope| {
                 threads.start(scope, || lock(&order).push("at once"));
@@ -157,7 +137,7 @@ mod tests {
         let (to_first, first) = mpsc::channel();
         let (to_second, second) = mpsc::channel();
         let items = vec![(to_second, first), (to_first, second)];
-        Threads::beside(1, 0).side_by_side(items, |(to, from)| {
+        Threads::beside(1).side_by_side(items, |(to, from)| {
             to.send(()).unwrap();
             from.recv().unwrap();
         });
@@ -166,7 +146,7 @@ mod tests {
     #[test]
     fn a_panic_of_a_thread_is_the_callers() {
         let panics = || {
-            Threads::beside(1, 0).side_by_side(vec![1, 2], |number| assert_ne!(number, 1));
+            Threads::beside(1).side_by_side(vec![1, 2], |number| assert_ne!(number, 1));
         };
         assert!(catch_unwind(panics).is_err());
     }

@@ -112,7 +112,7 @@ fn ask_all(mut probes: Vec<Probe<'_>>) {
         0 => 0,
         _ => others.min(AT_ONCE * available_parallelism().map_or(1, NonZero::get) - 1),
     };
-    Threads::beside(threads, threads + 1).side_by_side(probes, |mut probe| {
+    Threads::beside(threads).side_by_side(probes, |mut probe| {
         probe.served.state = probe.ask();
         probe.find_waiting();
     });
