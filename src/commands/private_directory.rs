@@ -47,7 +47,7 @@ impl PrivateDirectory {
     /// Makes the directory and starts the daemon. First ends what killed processes have left.
     pub(super) fn with_daemon(caller: &Environment, device: &str) -> Result<Self> {
         raise_open_files()?;
-        raise_memory()?;
+        raise_memory();
         // The limits of a job hold for its daemon too.
         let _ = take_limits_of_services();
         for place in places() {

@@ -56,15 +56,11 @@ pub enum LimitsError {
     Cpus(io::Error),
     #[error("cannot become user {uid}: {error}")]
     User { uid: u32, error: io::Error },
-    /// A memory limit is too low for a change, which would abort half-way.
     #[error(
-        "{} is limited to {} KiB, and this needs {} KiB: it would end half-way",
-        limit.what, allowed >> 10, limit.needed >> 10
+        "the stack (RLIMIT_STACK) is limited to {} KiB, and this needs {} KiB",
+        allowed >> 10, STACK >> 10
     )]
-    LittleMemory {
-        limit: &'static ProcessMemory,
-        allowed: u64,
-    },
+    SmallStack { allowed: u64 },
     /// A daemon would inherit it from the shell, and it would end the daemon later.
     #[error("a daemon would inherit a limit of {what}: {allowed} {unit}")]
     Inherited {
@@ -99,11 +95,10 @@ impl Failure for LimitsError {
             }
             Self::Cpus(_) => "lscpu shows the CPUs of this machine".to_owned(),
             Self::User { .. } => as_root(),
-            Self::LittleMemory { limit, .. } => format!(
-                "ulimit -{} {} allows as much; where the shell refuses that, the limit is in /etc/security/limits.conf or in \
-                 the systemd unit",
-                limit.flag,
-                limit.needed >> 10
+            Self::SmallStack { .. } => format!(
+                "ulimit -s {} allows as much; where the shell refuses that, the limit is in /etc/security/limits.conf or in the \
+                 systemd unit",
+                STACK >> 10
             ),
             Self::Inherited { flag, .. } => format!(
                 "ulimit -{flag} unlimited lifts it; where the shell refuses that, the limit is in \
@@ -230,81 +225,41 @@ impl BecomeUser {
     }
 }
 
-/// A memory limit at which this program would abort at any point.
-#[derive(Debug)]
-pub struct ProcessMemory {
-    resource: Resource,
-    what: &'static str,
-    /// The letter for `ulimit`.
-    flag: char,
-    /// The bytes that a change may need. Measured with `up` of 56 devices on a simulated node: 1.3 GB of addresses on
-    /// 2 CPUs, and 21 GB if every thread has a heap of its own, as on many CPUs; 332 MB of data; 176 KiB of stack.
-    needed: u64,
-    /// The limit to set instead of none.
-    most: Option<u64>,
-}
+/// The stack that this program may need, in bytes. `up` of 56 devices on a simulated node takes 176 KiB.
+const STACK: u64 = 1 << 20;
 
-/// The address space, including reserved memory.
-static ADDRESSES: ProcessMemory = ProcessMemory {
-    resource: Resource::As,
-    what: "virtual memory (RLIMIT_AS)",
-    flag: 'v',
-    needed: 32 << 30,
-    most: None,
-};
+/// The kernel's default: without a limit, programs have another memory layout.
+const USUAL_STACK: u64 = 8 << 20;
 
-/// Private writable memory.
-static DATA: ProcessMemory = ProcessMemory {
-    resource: Resource::Data,
-    what: "memory for data (RLIMIT_DATA)",
-    flag: 'd',
-    needed: 1 << 30,
-    most: None,
-};
-
-/// The stack of the first thread.
-static STACK: ProcessMemory = ProcessMemory {
-    resource: Resource::Stack,
-    what: "the stack (RLIMIT_STACK)",
-    flag: 's',
-    needed: 1 << 20,
-    // The kernel's default: without a limit, programs have another memory layout.
-    most: Some(8 << 20),
-};
-
-impl ProcessMemory {
-    /// Raises the limit to the system's maximum if it is too low. Daemons inherit it, and need more than this program.
-    fn raise(&'static self) -> Result<(), LimitsError> {
-        let limit = getrlimit(self.resource);
-        if limit.current.is_none_or(|now| now >= self.needed) {
-            return Ok(());
-        }
-        let wanted = [limit.maximum, self.most].into_iter().flatten().min();
-        let raised = Rlimit {
-            current: wanted,
-            maximum: limit.maximum,
-        };
-        let is_raised = setrlimit(self.resource, raised).is_ok();
-        match if is_raised { wanted } else { limit.current } {
-            Some(allowed) if allowed < self.needed => Err(LimitsError::LittleMemory {
-                limit: self,
-                allowed,
-            }),
-            _ => Ok(()),
-        }
+/// Raises the limit of the stack if it is too low: this program could not even read its arguments.
+pub fn raise_stack() -> Result<(), LimitsError> {
+    let limit = getrlimit(Resource::Stack);
+    let Some(now) = limit.current.filter(|now| *now < STACK) else {
+        return Ok(());
+    };
+    let wanted = limit.maximum.unwrap_or(USUAL_STACK).min(USUAL_STACK);
+    let raised = Rlimit {
+        current: Some(wanted),
+        maximum: limit.maximum,
+    };
+    let is_raised = setrlimit(Resource::Stack, raised).is_ok();
+    match if is_raised { wanted } else { now } {
+        allowed if allowed < STACK => Err(LimitsError::SmallStack { allowed }),
+        _ => Ok(()),
     }
 }
 
-/// Raises the memory limits that are too low for a change. Fails if the system does not allow it.
-pub fn raise_memory() -> Result<(), LimitsError> {
-    [&ADDRESSES, &DATA, &STACK]
-        .into_iter()
-        .try_for_each(ProcessMemory::raise)
-}
-
-/// Raises the limit of the stack, without which this program cannot even read its arguments.
-pub fn raise_stack() -> Result<(), LimitsError> {
-    STACK.raise()
+/// Raises the limits of memory as far as the system allows. At one this program would abort, and daemons inherit them.
+pub fn raise_memory() {
+    for resource in [Resource::As, Resource::Data] {
+        let maximum = getrlimit(resource).maximum;
+        let raised = Rlimit {
+            current: maximum,
+            maximum,
+        };
+        // Everybody may set a limit to its maximum.
+        let _ = setrlimit(resource, raised);
+    }
 }
 
 /// Gives this process the limits and the priority that a service has, for the daemons that inherit them. Fails if the
