@@ -191,7 +191,7 @@ pub fn give_back_left(
         return Ok(());
     };
     if !record.writer.has_exited(&environment.host) {
-        let error = CommandError::new(ExitStatus::Refused, testing(&record));
+        let error = CommandError::new(ExitStatus::Refused, describe_running(&record));
         return Err(error.hint("run this again when it has ended"));
     }
     let gpus = gpus_of(&record);
@@ -247,12 +247,12 @@ pub fn tell_of_selftest(environment: &Environment) {
             "A self-test was interrupted. The next command that changes this node restores {gpus}."
         ));
     } else {
-        note(&format!("{}.", testing(&record)));
+        note(&format!("{}.", describe_running(&record)));
     }
 }
 
 /// Describes a self-test that runs.
-fn testing(record: &SelftestRecord) -> String {
+fn describe_running(record: &SelftestRecord) -> String {
     let (pid, gpus) = (record.writer.pid, gpus_of(record));
     format!("mig-mps selftest (pid {pid}) is testing {gpus}")
 }

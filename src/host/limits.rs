@@ -233,23 +233,20 @@ const USUAL_STACK: u64 = 8 << 20;
 
 /// Raises the limit of the stack if it is too low: this program could not even read its arguments.
 pub fn raise_stack() -> Result<(), LimitsError> {
-    let limit = getrlimit(Resource::Stack);
-    let Some(now) = limit.current.filter(|now| *now < STACK) else {
-        return Ok(());
-    };
-    let wanted = limit.maximum.unwrap_or(USUAL_STACK).min(USUAL_STACK);
-    let raised = Rlimit {
-        current: Some(wanted),
-        maximum: limit.maximum,
-    };
-    let is_raised = setrlimit(Resource::Stack, raised).is_ok();
-    match if is_raised { wanted } else { now } {
-        allowed if allowed < STACK => Err(LimitsError::SmallStack { allowed }),
-        _ => Ok(()),
+    let is_small = |limit: &u64| *limit < STACK;
+    if getrlimit(Resource::Stack)
+        .current
+        .is_some_and(|now| is_small(&now))
+    {
+        raise(Resource::Stack, USUAL_STACK);
+    }
+    match getrlimit(Resource::Stack).current.filter(is_small) {
+        Some(allowed) => Err(LimitsError::SmallStack { allowed }),
+        None => Ok(()),
     }
 }
 
-/// Raises the limits of memory as far as the system allows. At one this program would abort, and daemons inherit them.
+/// Raises the limits of memory to their maximum. At a lower one this program would abort, and daemons inherit them.
 pub fn raise_memory() {
     for resource in [Resource::As, Resource::Data] {
         let maximum = getrlimit(resource).maximum;
