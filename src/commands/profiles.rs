@@ -3,13 +3,12 @@
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use jiff::tz::TimeZone;
-use similar::TextDiff;
 
 use super::Context;
 use super::built_in::{devices_on, gpus_of_node};
 use super::chosen::{HISTORY, readable};
 use crate::catalog::BuiltIn;
-use crate::error::{CommandError, Result, failed};
+use crate::error::{Result, failed};
 use crate::failure::ExitStatus;
 use crate::plan::virtual_node::EmptyNode;
 use crate::render::format::{count, shown_or};
@@ -39,16 +38,12 @@ pub struct ProfilesArgs {
         reason = "an option whose value can be left out"
     )]
     history: Option<Option<u64>>,
-    /// Compare two profiles that were applied, by default the last two; one N with the last
-    #[arg(long, value_name = "N", num_args = 0..=2, group = "what")]
-    diff: Option<Vec<u64>>,
 }
 
 /// Lists the built-in profiles, or prints one; shows the profiles that were applied.
 pub fn run(args: &ProfilesArgs, context: &Context<'_>) -> Result<ExitStatus> {
-    let is_about_applied = args.applied || args.history.is_some() || args.diff.is_some();
     let text = match &args.name {
-        _ if is_about_applied => {
+        _ if args.applied || args.history.is_some() => {
             let history = ProfileHistory::shown(context.environment);
             of_applied(args, &readable(history)?)?
         }
@@ -94,53 +89,25 @@ const FITS: &str = "FITS THIS NODE";
 
 /// Answers a question about the profiles that were applied.
 fn of_applied(args: &ProfilesArgs, history: &ProfileHistory) -> Result<String> {
-    let Some(((last, applied), before)) = last_two(history) else {
+    let Some((_, applied)) = history.numbered().next() else {
         return Err(failed("no profile is recorded")
             .hint("mig-mps up PROFILE applies one, and records it where it succeeds"));
     };
-    let Some(numbers) = &args.diff else {
-        return match args.history {
-            Some(Some(number)) => Ok(numbered(history, number)?.text.clone()),
-            Some(None) => Ok(table(history).within(width(), "")),
-            None => Ok(applied.text.clone()),
-        };
-    };
-    let (from, to) = match (numbers.as_slice(), before) {
-        ([from, to], _) => (*from, *to),
-        ([from], _) => (*from, last),
-        (_, Some(before)) => (before, last),
-        _ => return Err(failed("no profile was applied before the present one").hint(HISTORY)),
-    };
-    let difference = difference(
-        (from, numbered(history, from)?),
-        (to, numbered(history, to)?),
-    );
-    if difference.is_empty() {
-        note("They have the same text.");
+    match args.history {
+        Some(Some(number)) => Ok(numbered(history, number)?.text.clone()),
+        Some(None) => Ok(table(history).within(width(), "")),
+        None => Ok(applied.text.clone()),
     }
-    Ok(difference)
-}
-
-/// The last profile with its number, and the number of the one before it.
-fn last_two(history: &ProfileHistory) -> Option<((u64, &AppliedProfile), Option<u64>)> {
-    let mut numbered = history.numbered();
-    let last = numbered.next()?;
-    Some((last, numbered.next().map(|(number, _)| number)))
 }
 
 fn numbered(history: &ProfileHistory, wanted: u64) -> Result<&AppliedProfile> {
-    let mut all = history.numbered();
-    let found = all.find(|(number, _)| *number == wanted);
-    found
-        .map(|(_, profile)| profile)
-        .ok_or_else(|| not_kept(wanted))
-}
-
-fn not_kept(wanted: u64) -> CommandError {
-    failed(format_args!(
-        "no profile with the number {wanted} is recorded"
-    ))
-    .hint(HISTORY)
+    for (number, profile) in history.numbered() {
+        if number == wanted {
+            return Ok(profile);
+        }
+    }
+    let what = format_args!("no profile with the number {wanted} is recorded");
+    Err(failed(what).hint(HISTORY))
 }
 
 fn table(history: &ProfileHistory) -> Table {
@@ -169,16 +136,4 @@ fn table(history: &ProfileHistory) -> Table {
 fn time(profile: &AppliedProfile) -> String {
     let at = profile.at.to_zoned(TimeZone::system());
     at.strftime("%Y-%m-%d %H:%M:%S").to_string()
-}
-
-/// Compares two profiles as `diff -u` does; empty if they have the same text.
-fn difference(from: (u64, &AppliedProfile), to: (u64, &AppliedProfile)) -> String {
-    TextDiff::from_lines(from.1.text.as_str(), to.1.text.as_str())
-        .unified_diff()
-        .header(&heading(from), &heading(to))
-        .to_string()
-}
-
-fn heading((number, profile): (u64, &AppliedProfile)) -> String {
-    format!("{number}  {}  {}", profile.path, time(profile))
 }
