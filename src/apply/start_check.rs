@@ -226,13 +226,13 @@ pub(super) fn launch_options(
     let reader = match (serve, served_id) {
         (Serve::Group(name), Some(group)) => {
             let who = format!("the group {name}");
-            Some((who, Reader::Group(group)))
+            Some((who, Reader::any_member(group)))
         }
         (Serve::User(name), Some(user)) => {
             // Without an answer the groups are not known, and whether the user is kept out neither.
             let account = Account::named(name).ok().flatten();
             let groups = account.and_then(|account| account.groups().ok());
-            groups.map(|groups| (name.clone(), Reader::User(Uid(user), groups)))
+            groups.map(|groups| (name.clone(), Reader::new(Uid(user), groups)))
         }
         (Serve::OneAtATime, _) => first_reader(environment),
         (Serve::All | Serve::Own | Serve::Group(_) | Serve::User(_), _) => None,
@@ -272,7 +272,7 @@ pub(super) fn access_of(serve: &Serve, served_id: Option<u32>) -> Option<Access>
 /// user's uid, but root's group and no others (measured).
 fn first_reader(environment: &Environment) -> Option<(String, Reader)> {
     let user = environment.server_user();
-    (user != Uid::ROOT).then(|| (user_name(user), Reader::User(user, vec![0])))
+    (user != Uid::ROOT).then(|| (user_name(user), Reader::new(user, vec![0])))
 }
 
 /// True if the start of a daemon for these users does not depend on the name service: their id is recorded.

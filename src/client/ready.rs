@@ -102,7 +102,7 @@ pub(super) fn check_user(served: &Served, user: Uid) -> Result<(), NoAccess> {
     if let Some(only) = record.only_user().filter(|only| *only != user) {
         return Err(reserved(record, user_name(only), user));
     }
-    let Some(closed) = served.closed_to(&Reader::of(user)) else {
+    let Some(closed) = served.closed_to(&Reader::from_account(user)) else {
         return Ok(());
     };
     Err(match &record.settings.serve {

@@ -67,7 +67,7 @@ struct Entry {
 
 /// The users and groups that may enter a directory.
 #[derive(Debug)]
-pub(super) struct AccessList {
+struct AccessList {
     owner: u32,
     group: u32,
     entries: Vec<Entry>,
@@ -75,7 +75,7 @@ pub(super) struct AccessList {
 
 impl AccessList {
     /// Returns the list of a directory. One without a list has an equal one: its mode.
-    pub(super) fn of(path: &Path, meta: &Metadata) -> Self {
+    fn of(path: &Path, meta: &Metadata) -> Self {
         Self {
             owner: meta.uid(),
             group: meta.gid(),
@@ -83,13 +83,8 @@ impl AccessList {
         }
     }
 
-    /// True if a process of this user, or any with only the groups, may enter.
-    pub(super) fn lets_in(&self, user: Option<Uid>, groups: &[u32]) -> bool {
-        self.allows(Permission::Enter, user, groups)
-    }
-
-    /// True if a process of this user, or any with only the groups, may do this.
-    fn allows(&self, what: Permission, user: Option<Uid>, groups: &[u32]) -> bool {
+    /// True if a process of this user, or any with only the group, may do this.
+    fn allows(&self, what: Permission, user: Option<Uid>, group: Option<u32>) -> bool {
         let of = |kind| self.entries.iter().filter(move |entry| entry.kind == kind);
         let is_open = |entry: &Entry| entry.permissions & what.bits() == what.bits();
         let is_unmasked = of(MASK).all(is_open);
@@ -99,8 +94,8 @@ impl AccessList {
         if let Some(named) = of(USER).find(|entry| user == Some(Uid(entry.id))) {
             return is_unmasked && is_open(named);
         }
-        let own = of(OWN_GROUP).filter(|_| groups.contains(&self.group));
-        let others = of(GROUP).filter(|entry| groups.contains(&entry.id));
+        let own = of(OWN_GROUP).filter(|_| group == Some(self.group));
+        let others = of(GROUP).filter(|entry| group == Some(entry.id));
         let mut theirs = own.chain(others).peekable();
         if theirs.peek().is_some() {
             return is_unmasked && theirs.any(is_open);
@@ -180,11 +175,11 @@ pub fn list_fault(directory: &Path, access: &Access, to: Permission) -> Option<L
 impl AccessList {
     fn fault(&self, access: &Access, to: Permission) -> ListFault {
         let is_let_in = match access {
-            Access::Everybody => self.allows(to, None, &[]),
-            Access::Group(group) => self.allows(to, None, &[*group]),
+            Access::Everybody => self.allows(to, None, None),
+            Access::Group(group) => self.allows(to, None, Some(*group)),
             // Root needs no permission.
             Access::User(Uid::ROOT) | Access::Owner => true,
-            Access::User(user) => self.allows(to, Some(*user), &[]),
+            Access::User(user) => self.allows(to, Some(*user), None),
         };
         let mask = self.entries.iter().find(|entry| entry.kind == MASK);
         let mask = mask.map_or(0o7, |mask| mask.permissions);
@@ -356,44 +351,39 @@ mod tests {
 
     #[test]
     fn the_first_matching_permission_decides() {
-        for (owner, group, mode, may) in [
-            (ALICE.0, 0, 0o700, true),
-            (ALICE.0, 0, 0o077, false),
-            (0, 50, 0o710, true),
-            (0, 50, 0o701, false),
-            (0, 0, 0o711, true),
-            (0, 0, 0o700, false),
-        ] {
+        let keeps_out = |owner, mode, access: Access| {
             let list = AccessList {
                 owner,
-                group,
+                group: 0,
                 entries: of_mode(mode),
             };
-            let answer = list.lets_in(Some(ALICE), &[ALICE.0, 50]);
-            assert_eq!(answer, may, "{owner} {group} {mode:o}");
-        }
-        let of_group = list(of_mode(0o710));
-        assert!(of_group.lets_in(None, &[0]) && !of_group.lets_in(None, &[50]));
+            list.fault(&access, Permission::Enter).keeps_users_out
+        };
+        let alice = || Access::User(ALICE);
+        assert!(!keeps_out(ALICE.0, 0o700, alice()) && keeps_out(ALICE.0, 0o077, alice()));
+        assert!(!keeps_out(0, 0o711, alice()) && keeps_out(0, 0o700, alice()));
+        assert!(!keeps_out(0, 0o710, Access::Group(0)) && keeps_out(0, 0o701, Access::Group(0)));
+        assert!(!keeps_out(0, 0o701, Access::Group(50)) && keeps_out(0, 0o710, Access::Group(50)));
+        assert!(!keeps_out(0, 0o700, Access::User(Uid::ROOT)));
     }
 
     #[test]
     fn a_list_names_users_and_groups() {
-        let base = |mask| {
-            list(vec![
+        let keeps_out = |mask, access: Access| {
+            let list = list(vec![
                 entry(OWNER, 7, NOBODY),
                 entry(USER, 1, ALICE.0),
                 entry(OWN_GROUP, 0, NOBODY),
                 entry(GROUP, 5, 50),
                 entry(MASK, mask, NOBODY),
                 entry(OTHERS, 0, NOBODY),
-            ])
+            ]);
+            list.fault(&access, Permission::Enter).keeps_users_out
         };
-        let open = base(5);
-        assert!(open.lets_in(Some(ALICE), &[0]) && !open.lets_in(Some(BOB), &[0]));
-        assert!(open.lets_in(Some(BOB), &[0, 50]) && open.lets_in(None, &[50]));
-        let masked = base(4);
-        assert!(!masked.lets_in(Some(ALICE), &[]) && !masked.lets_in(Some(BOB), &[50]));
-        assert!(masked.lets_in(Some(Uid::ROOT), &[]));
+        let (alice, bob) = (Access::User(ALICE), Access::User(BOB));
+        assert!(!keeps_out(5, alice.clone()) && keeps_out(5, bob));
+        assert!(!keeps_out(5, Access::Group(50)) && keeps_out(5, Access::Group(0)));
+        assert!(keeps_out(4, alice) && keeps_out(4, Access::Group(50)));
     }
 
     /// Each kind of directory, with what its users and others may do.
@@ -449,8 +439,12 @@ mod tests {
         let closed = std::fs::Permissions::from_mode(0o700);
         std::fs::set_permissions(directory.path(), closed).unwrap();
         check_lists(directory.path()).unwrap();
-        let of = || AccessList::of(directory.path(), &open.metadata().unwrap());
-        assert!(!of().lets_in(Some(ALICE), &[]));
+        let keeps_out = |user| {
+            let access = Access::User(user);
+            list_fault(directory.path(), &access, Permission::Enter)
+                .is_some_and(|fault| fault.keeps_users_out)
+        };
+        assert!(keeps_out(ALICE));
         let inherits = || getxattr(directory.path(), DEFAULT_ATTRIBUTE, &mut [0_u8; FEW][..]);
         let value = [
             2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255, 4, 0, 5, 0, 255, 255, 255, 255,
@@ -464,12 +458,12 @@ mod tests {
         let_in(&open, ALICE, Permission::Enter).unwrap();
         assert_eq!(inherits(), Err(Errno::NODATA));
         inherit().unwrap();
-        assert!(of().lets_in(Some(ALICE), &[]) && !of().lets_in(Some(BOB), &[0, BOB.0]));
+        assert!(!keeps_out(ALICE) && keeps_out(BOB));
         assert_eq!(open.metadata().unwrap().mode() & 0o7777, 0o710);
         assert_eq!(writers(directory.path()), []);
         remove(&open).unwrap();
         remove(&open).unwrap();
-        assert!(!of().lets_in(Some(ALICE), &[]));
+        assert!(keeps_out(ALICE));
         assert_eq!(inherits(), Err(Errno::NODATA));
     }
 

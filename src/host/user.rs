@@ -1,13 +1,16 @@
 //! Users, what a user may read, and commands for root as the caller has to type them.
 
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::{fmt, fs};
+use std::{fmt, fs, thread};
 
+use nix::unistd::{setfsgid, setfsuid};
+use rustix::process::Gid;
+use rustix::thread::set_thread_groups;
 use serde::{Deserialize, Serialize};
 
 use super::accounts::Account;
-use super::acl::AccessList;
 use super::files::number_in;
 use super::{KEEP, quoted};
 use crate::config::{LOG_DIR, RUN_DIR, STATE_DIR};
@@ -55,46 +58,76 @@ pub enum Access {
     User(Uid),
 }
 
-/// A user or group that must be able to enter a directory.
+/// A user whose programs must be able to enter a directory, with the groups of these programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reader {
-    /// A user and the groups of the user's processes.
-    User(Uid, Vec<u32>),
-    /// All members of a group.
-    Group(u32),
+pub struct Reader {
+    user: Uid,
+    groups: Vec<u32>,
 }
 
+/// A user without files, groups or permissions of its own.
+const UNPRIVILEGED: u32 = 65534;
+
 impl Reader {
+    /// Returns the user of a process with these groups.
+    pub fn new(user: Uid, groups: Vec<u32>) -> Self {
+        Self { user, groups }
+    }
+
     /// Returns the user with the groups of the user's processes.
-    pub fn of(user: Uid) -> Self {
-        if user == caller() {
-            let groups = rustix::process::getgroups().unwrap_or_default();
-            let all = std::iter::once(rustix::process::getegid()).chain(groups);
-            return Self::User(user, all.map(rustix::process::Gid::as_raw).collect());
-        }
+    pub fn from_account(user: Uid) -> Self {
         let account = Account::of(user).ok().flatten();
         let groups = account.and_then(|account| account.groups().ok());
-        Self::User(user, groups.unwrap_or_default())
+        Self::new(user, groups.unwrap_or_default())
     }
 
-    /// Returns the topmost directory above `path` that the reader cannot enter. Without access to all of the directories
-    /// CUDA silently runs without MPS.
-    pub fn is_kept_out_of(&self, path: &Path) -> Option<PathBuf> {
-        let parents: Vec<&Path> = path.ancestors().skip(1).collect();
-        let closed = parents.into_iter().rev().find(|parent| {
-            let meta = fs::metadata(parent);
-            meta.is_ok_and(|meta| !self.is_let_in(&AccessList::of(parent, &meta)))
-        });
-        closed.map(Path::to_owned)
+    /// Returns a user who may only do what every user may do.
+    pub fn any_user() -> Self {
+        Self::any_member(UNPRIVILEGED)
     }
 
-    fn is_let_in(&self, list: &AccessList) -> bool {
-        match self {
-            Self::User(Uid::ROOT, _) => true,
-            Self::User(uid, groups) => list.lets_in(Some(*uid), groups),
-            Self::Group(group) => list.lets_in(None, &[*group]),
+    /// Returns a user who may only do what every member of a group may do.
+    pub fn any_member(group: u32) -> Self {
+        Self::new(Uid(UNPRIVILEGED), vec![group])
+    }
+
+    /// Asks the kernel for the topmost directory above `path` that the reader cannot enter. Without access to all of the
+    /// directories CUDA silently runs without MPS. `None` if there is none, or if the caller cannot ask for another user.
+    pub fn find_closed_directory(&self, path: &Path) -> Option<PathBuf> {
+        if self.user == caller() {
+            return find_closed_directory(path);
         }
+        thread::scope(|scope| {
+            let asks = || self.access_files_as().then(|| find_closed_directory(path));
+            let thread = thread::Builder::new().spawn_scoped(scope, asks).ok()?;
+            thread.join().ok()??
+        })
     }
+
+    /// Gives the calling thread the reader's access to files. It stays the caller's for signals and tracing. Returns false
+    /// if the system does not allow that.
+    fn access_files_as(&self) -> bool {
+        let groups = self.groups.iter().map(|group| Gid::from_raw(*group));
+        if set_thread_groups(&groups.collect::<Vec<Gid>>()).is_err() {
+            return false;
+        }
+        let own_group = self.groups.first().copied().unwrap_or(UNPRIVILEGED);
+        let (uid, gid) = (self.user.0.into(), own_group.into());
+        setfsgid(gid);
+        setfsuid(uid);
+        // Each call returns only what was in force before it.
+        setfsgid(gid) == gid && setfsuid(uid) == uid
+    }
+}
+
+fn find_closed_directory(path: &Path) -> Option<PathBuf> {
+    let parents: Vec<&Path> = path.ancestors().skip(1).collect();
+    let closed = parents.into_iter().rev().find(|parent| {
+        // The entry of a directory for itself is reached by who may enter the directory.
+        let entered = fs::metadata(parent.join("."));
+        entered.is_err_and(|error| error.kind() == ErrorKind::PermissionDenied)
+    });
+    closed.map(Path::to_owned)
 }
 
 /// Returns the remedy for what only root may do: this command line with sudo in front. Root needs no sudo.

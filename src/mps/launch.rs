@@ -83,7 +83,7 @@ impl Daemon {
         }
         // CUDA would silently run without MPS.
         if let Some((who, reader)) = &wanted.reader
-            && let Some(closed) = reader.is_kept_out_of(&self.pipe)
+            && let Some(closed) = reader.find_closed_directory(&self.pipe)
         {
             return Err(MpsError::KeptOut {
                 who: who.clone(),

@@ -126,7 +126,7 @@ impl OutsideCause {
         }
         let directory = served.run_dir.pipe_dir(&served.record.uuid);
         if let Some(user) = process.owner()
-            && let Some(closed) = served.closed_to(&Reader::User(user, process.groups()))
+            && let Some(closed) = served.closed_to(&Reader::new(user, process.groups()))
             // A container has the directory without those above it.
             && (closed == directory || matches!(view, View::Ours))
         {

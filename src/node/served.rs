@@ -18,9 +18,6 @@ use crate::nvml::EXCLUSIVE_PROCESS;
 use crate::settings::{KEYS, MemoryLimit, PINNED_MEMORY_LIMIT, Reported, Serve, Server, Settings};
 use crate::state::{DeviceRecord, OlderClient, RunDir};
 
-/// A user without rights of its own.
-const ANYBODY: Uid = Uid(65534);
-
 /// Memory that the driver lists for a client and MPS does not count against its limit: 2 MiB of a client on a whole H200, as
 /// measured, and some for what other GPUs and drivers do.
 const NOT_COUNTED: u64 = 128 << 20;
@@ -219,24 +216,24 @@ impl Served {
     /// Returns the users of the device, or `None` if there is no user or group of that name.
     pub fn users(&self) -> Option<Reader> {
         match &self.record.settings.serve {
-            Some(Serve::User(_) | Serve::Own) => Some(Reader::of(self.record.only_user()?)),
-            Some(Serve::Group(_)) => Some(Reader::Group(self.record.only_group().ok()??)),
-            Some(Serve::All | Serve::OneAtATime) | None => {
-                Some(Reader::User(ANYBODY, vec![ANYBODY.0]))
+            Some(Serve::User(_) | Serve::Own) => {
+                Some(Reader::from_account(self.record.only_user()?))
             }
+            Some(Serve::Group(_)) => Some(Reader::any_member(self.record.only_group().ok()??)),
+            Some(Serve::All | Serve::OneAtATime) | None => Some(Reader::any_user()),
         }
     }
 
     /// Returns the topmost directory above the daemon's socket that this reader may not enter.
     pub fn closed_to(&self, reader: &Reader) -> Option<PathBuf> {
         let pipe = self.run_dir.pipe_dir(&self.record.uuid);
-        reader.is_kept_out_of(&pipe.join("control"))
+        reader.find_closed_directory(&pipe.join("control"))
     }
 
     /// True if the device is for programs of this user, as far as settings and directories tell.
     pub(super) fn takes(&self, user: Uid) -> bool {
         let is_for_user = self.record.only_user().is_none_or(|only| only == user);
-        is_for_user && self.closed_to(&Reader::of(user)).is_none()
+        is_for_user && self.closed_to(&Reader::from_account(user)).is_none()
     }
 
     /// True if its daemon runs, or may run.
