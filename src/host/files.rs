@@ -11,18 +11,15 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, RenameFlags, Stat, fstat, linkat, openat, renameat,
-    renameat_with, statat, unlinkat,
+    AtFlags, FileType, Mode, OFlags, RenameFlags, fstat, linkat, openat, renameat, renameat_with,
+    statat, unlinkat,
 };
 use rustix::io::Errno;
 use tempfile::TempDir;
 use thiserror::Error;
 
-use super::process::is_one_ready;
 use super::user::may_be_unmapped;
 use super::walk::{Walk, walk};
 use super::{Directory, Uid, as_root, caller, user_name};
@@ -105,9 +102,6 @@ pub(super) fn number_in(file: impl AsRef<Path>) -> Option<u64> {
 /// The mode of a new file, which the umask may restrict.
 const PUBLIC: Mode = Mode::from_raw_mode(0o644);
 
-/// The time that the reader of a FIFO gets to read on, in seconds.
-const READER_LIMIT: u64 = 10;
-
 /// The most names that are tried for a temporary file.
 const MOST_NAMES: usize = 1000;
 
@@ -161,57 +155,12 @@ fn write(directory: &OwnedFd, name: &OsStr, content: &[u8]) -> io::Result<()> {
             FileType::RegularFile => {}
             FileType::Directory => return Err(Errno::ISDIR.into()),
             FileType::Symlink => return Err(irregular("it is a symbolic link")),
-            _ if is_writable_in_place(&found) => return write_in_place(directory, name, content),
             _ => return Err(irregular("it is not a regular file")),
         },
         Err(Errno::NOENT) => {}
         Err(error) => return Err(error.into()),
     }
     Temporary::with(directory, content)?.replace(name)
-}
-
-/// True for a FIFO or a character device, such as a terminal, that another user can not have put there.
-fn is_writable_in_place(found: &Stat) -> bool {
-    let kind = FileType::from_raw_mode(found.st_mode);
-    let is_trusted = [Uid::ROOT, caller()].contains(&Uid(found.st_uid));
-    matches!(kind, FileType::Fifo | FileType::CharacterDevice) && is_trusted
-}
-
-/// Writes to a FIFO or a character device.
-fn write_in_place(directory: &OwnedFd, name: &OsStr, content: &[u8]) -> io::Result<()> {
-    let flags =
-        OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let opened = openat(directory, name, flags, Mode::empty()).map_err(|error| match error {
-        Errno::NXIO => irregular("it is a FIFO that nobody reads"),
-        Errno::LOOP => irregular("it is a symbolic link"),
-        error => error.into(),
-    })?;
-    // It may have been replaced meanwhile.
-    if !is_writable_in_place(&fstat(&opened)?) {
-        return Err(irregular("it is not a regular file"));
-    }
-    let mut file = File::from(opened);
-    let mut unwritten = content;
-    while !unwritten.is_empty() {
-        match file.write(unwritten) {
-            Ok(count) => unwritten = &unwritten[count..],
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => await_reader(&file)?,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
-fn await_reader(file: &File) -> io::Result<()> {
-    let until = Instant::now() + Duration::from_secs(READER_LIMIT);
-    if is_one_ready(&mut [PollFd::new(file, PollFlags::OUT)], until)? {
-        return Ok(());
-    }
-    Err(io::Error::new(
-        ErrorKind::TimedOut,
-        format!("nobody has read from it for {READER_LIMIT} seconds"),
-    ))
 }
 
 /// A file that gets its name when it is complete.
@@ -278,7 +227,7 @@ pub(super) enum Fault {
     Writable,
     /// It is no regular file, or not one of mig-mps.
     InTheWay,
-    /// It is no regular file, and not in the way: a link, a disk, somebody's FIFO.
+    /// It is no regular file, and not in the way: a link, a disk, a FIFO.
     Irregular,
     /// A part of the path is no directory.
     NotADirectory,
