@@ -74,8 +74,11 @@ impl Reader {
         Self { user, groups }
     }
 
-    /// Returns the user with the groups of the user's processes.
+    /// Returns the user with the groups of the user's processes. For the caller, the groups of this process are in force.
     pub fn from_account(user: Uid) -> Self {
+        if user == caller() {
+            return Self::new(user, Vec::new());
+        }
         let account = Account::of(user).ok().flatten();
         let groups = account.and_then(|account| account.groups().ok());
         Self::new(user, groups.unwrap_or_default())
