@@ -10,7 +10,6 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::commands::args::own_words;
-use crate::commands::helpers::InternalCommand;
 use crate::commands::schema::Document;
 use crate::commands::status::with_problems;
 use crate::commands::{Context, hint_of_devices, name_way_back, warn_of_changeable_programs};
@@ -31,6 +30,7 @@ use crate::host::{
     self, Environment, HELPERS, Host, Phase, end_process, raise_open_files, raise_stack,
     refuse_old_kernel,
 };
+use crate::internal_commands::InternalCommand;
 use crate::profile::profile_schema;
 use crate::render;
 use crate::render::json::{
@@ -128,7 +128,7 @@ subcommands! {
         selftest Selftest features::selftest SelftestArgs
     }
     "Run programs on devices": {
-        run Run commands::run RunArgs
+        run Run features::run RunArgs
         env Env commands::env EnvArgs
         cdi Cdi commands::cdi CdiArgs
         verify Verify commands::verify VerifyArgs

@@ -25,7 +25,9 @@
 //! - [`render`]: tables, JSON, questions
 //! - [`error`]: the error that ends a command
 //! - [`commands`]: the subcommands that every user meets
+//! - [`shared`]: what several features share
 //! - [`features`]: the others, a folder each
+//! - [`internal_commands`]: the programs that mig-mps starts of itself
 //! - [`cli`]: the command line
 
 #![allow(
@@ -45,6 +47,7 @@ pub(crate) mod failure;
 pub(crate) mod features;
 pub(crate) mod geometry;
 pub(crate) mod host;
+pub(crate) mod internal_commands;
 pub(crate) mod mps;
 pub(crate) mod node;
 pub(crate) mod nvml;
@@ -52,6 +55,7 @@ pub(crate) mod plan;
 pub(crate) mod profile;
 pub(crate) mod render;
 pub(crate) mod settings;
+pub(crate) mod shared;
 pub(crate) mod state;
 
 /// The items that tests of this package use. Everything else is private, so the compiler reports what nothing uses.

@@ -15,7 +15,7 @@ const POLL: Duration = Duration::from_millis(500);
 const OVER: &str = "the time of --drain is over: give them more of it, or end them with --force";
 
 /// The time that clients get before `--force` ends them: `quit -t` takes whole seconds.
-pub(super) const AT_ONCE: u32 = 1;
+pub const AT_ONCE: u32 = 1;
 
 /// The time to wait for clients, from the first wait on: the time at a question does not count.
 #[derive(Debug)]

@@ -14,6 +14,7 @@ pub mod kubernetes;
 pub mod logs;
 pub mod manual;
 pub mod metrics;
+pub mod run;
 pub mod selftest;
 pub mod slurm;
 pub mod systemd;

@@ -15,7 +15,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::client::{ClientOptions, ClientSlot, Variables, Wanted, free_devices, ready};
 use crate::commands::args::{duration, number};
 use crate::commands::env::{served_by, variables};
-use crate::commands::{Context, children, verify};
+use crate::commands::{Context, verify};
 use crate::error::{CommandError, Result, failed, usage};
 use crate::failure::ExitStatus;
 use crate::host::{Environment, adopt_descendants, empty_directory};
@@ -25,6 +25,7 @@ use crate::render::format::time_taken;
 use crate::render::json::{VERSION, show};
 use crate::render::note;
 use crate::settings::Percentage;
+use crate::shared::program::end_descendants;
 
 use report::{Compared, Way};
 use save::Save;
@@ -328,7 +329,7 @@ impl Measurements<'_> {
         };
         let mut sightings = Sightings::new(&self.witness, is_mps);
         let measured = trial.run(&self.environment.interrupt, || sightings.sample());
-        children::end_descendants(&self.environment.host);
+        end_descendants(&self.environment.host);
         let measured = measured?;
         way.memory_used_bytes = way.memory_used_bytes.max(sightings.memory_used);
         way.sightings.push(sightings.end()?);

@@ -16,11 +16,11 @@ use rustix::process::{
 };
 
 use crate::client::Variables;
-use crate::commands::children::{command, not_started};
 use crate::error::{CommandError, Result, failed};
 use crate::failure::ExitStatus;
 use crate::host::{Interrupt, ProcessHandle, bounded};
 use crate::profile::FIGURES;
+use crate::shared::program::{command, not_started};
 
 /// The time between two samples.
 const PAUSE: Duration = Duration::from_millis(100);

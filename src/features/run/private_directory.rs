@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use super::drain::AT_ONCE;
-use super::{LOCK_LIMIT, locked};
 use crate::apply::{self, Allowed, ApplyContext, OnFailure};
+use crate::commands::drain::AT_ONCE;
+use crate::commands::{LOCK_LIMIT, locked};
 use crate::error::{Result, failed};
 use crate::host::{
     Directory, Environment, MpsPrograms, Uid, caller, raise_memory, raise_open_files,

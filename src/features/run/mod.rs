@@ -1,5 +1,12 @@
 //! `mig-mps run`: the choice of a device, the wait until it takes a program, and the program.
 
+mod copies;
+mod guard;
+mod keeper;
+mod notes;
+mod private;
+mod private_directory;
+
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -7,18 +14,14 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 
-use super::Context;
-use super::args::{duration, number};
-use super::children::{self, Copy, CopyShare, EndWithCaller, command, not_started};
-use super::env::{served_by, variables_over_own};
-use super::notes::{note_choice, note_others, note_visible, warn_of_nccl};
-use super::private::PrivateDevice;
-use super::private_directory::places;
 use crate::client::{
     ClientOptions, ClientSlot, LocalRank, Map, NoAccess, NoRank, NotReady, Portion, Variables,
     Wanted, devices_for, free_devices, missing_for_container, ready, refuse_unmapped,
     visible_devices,
 };
+use crate::commands::args::{duration, number};
+use crate::commands::env::{served_by, variables_over_own};
+use crate::commands::{Context, warn_of_changeable_programs};
 use crate::error::{CommandError, Result, failed, usage};
 use crate::failure::ExitStatus;
 use crate::host::{
@@ -27,7 +30,15 @@ use crate::host::{
 use crate::node::{Detail, Node, Served, observe, observe_records};
 use crate::render::note;
 use crate::settings::{DeviceSize, Visible};
+use crate::shared::program::{command, not_started};
 use crate::state::DeviceKey;
+use copies::{Copy, CopyShare};
+use guard::{EndWithCaller, end_as, run_beside, run_guarded};
+use notes::{note_choice, note_others, note_visible, warn_of_nccl};
+use private::PrivateDevice;
+use private_directory::places;
+
+pub use keeper::KeepArgs;
 
 /// Run a program as an MPS client of a device
 ///
@@ -115,8 +126,8 @@ fn start(args: &RunArgs, environment: &Environment) -> Result<ExitStatus> {
         if let Some(first) = devices.first() {
             args.note_container(&first.served, None);
         }
-        let code = children::run_copies(environment, &args.command, &copies, EndWithCaller::No)?;
-        return children::end_as(code);
+        let code = copies::run_copies(environment, &args.command, &copies, EndWithCaller::No)?;
+        return end_as(code);
     }
     let (served, variables) = args.one(environment)?;
     args.note_container(&served, None);
@@ -126,8 +137,8 @@ fn start(args: &RunArgs, environment: &Environment) -> Result<ExitStatus> {
     }
     if args.require_mps {
         let (words, bound) = (&args.command, EndWithCaller::No);
-        let code = children::run_guarded(environment, &served, words, &variables, bound)?;
-        return children::end_as(code);
+        let code = run_guarded(environment, &served, words, &variables, bound)?;
+        return end_as(code);
     }
     let mut command = command(&args.command, &variables);
     ignore_again(&mut command);
@@ -190,7 +201,7 @@ impl RunArgs {
 
     /// Runs the program, or its copies, on devices whose daemons run for these alone, and ends the daemons afterwards.
     fn run_privately(&self, environment: &Environment) -> Result<ExitStatus> {
-        super::warn_of_changeable_programs(environment);
+        warn_of_changeable_programs(environment);
         let copies = self.copies()?;
         let node = observe(environment, Detail::GEOMETRY)?;
         let mut devices = visible_devices(&node, host::variable)?;
@@ -217,7 +228,7 @@ impl RunArgs {
         let code = self.run_on(environment, &node, &joined, copies);
         // Before this process ends, which drops nothing.
         drop(joined);
-        children::end_as(code?)
+        end_as(code?)
     }
 
     /// Runs the program on the first private device, or copies on all. Returns the exit status.
@@ -245,7 +256,7 @@ impl RunArgs {
         }
         if let Some(count) = copies {
             let copies = self.spread(&targets, count)?;
-            return children::run_copies(environment, words, &copies, bound);
+            return copies::run_copies(environment, words, &copies, bound);
         }
         let (Some(variables), Some(device)) = (first, devices.first()) else {
             return Ok(0);
@@ -254,7 +265,7 @@ impl RunArgs {
             bind_near(environment, &device.served)?;
         }
         if self.require_mps {
-            return children::run_guarded(
+            return run_guarded(
                 &device.environment,
                 &device.served,
                 words,
@@ -262,13 +273,13 @@ impl RunArgs {
                 bound,
             );
         }
-        children::run_beside(environment, words, &variables)
+        run_beside(environment, words, &variables)
     }
 
     /// Returns the number of copies that were asked for, if this process may open enough files.
     fn copies(&self) -> Result<Option<usize>> {
         let copies = self.choose.copies.map(|copies| copies as usize);
-        copies.map_or(Ok(()), children::refuse_too_many)?;
+        copies.map_or(Ok(()), copies::refuse_too_many)?;
         Ok(copies)
     }
 
@@ -354,12 +365,12 @@ impl RunArgs {
             .iter()
             .map(|target| target.served.clients.listed().len())
             .collect();
-        let placed = children::spread(&clients, count);
+        let placed = copies::spread(&clients, count);
         let mut copies = Vec::new();
         for &position in &placed {
             let on_device = placed.iter().filter(|other| **other == position).count();
             let target = &devices[position];
-            children::refuse_beyond_limit(&target.served, on_device)?;
+            copies::refuse_beyond_limit(&target.served, on_device)?;
             let mut options = self.options;
             let share = self
                 .share

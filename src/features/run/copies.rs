@@ -1,33 +1,29 @@
-//! Programs that run as children of mig-mps: copies on several devices, whose output is passed on line by line, and one that is
-//! ended if it computes outside MPS.
+//! Copies of a program on several devices, whose output is passed on line by line.
 
-use std::collections::BTreeSet;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{self, ErrorKind, IsTerminal, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
-use std::process::{Child, Command, ExitStatus as ProgramStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ExitStatus as ProgramStatus, Stdio};
+use std::time::Instant;
 
 use clap::ValueEnum;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid as RawPid, Signal, kill_process_group};
 
-use crate::client::{DeviceUse, LeftMps, Variables};
-use crate::error::{CommandError, Result, failed, usage};
-use crate::failure::ExitStatus;
+use super::guard::EndWithCaller;
+use crate::client::Variables;
+use crate::error::{Result, failed, usage};
 use crate::host::{
-    Environment, Forwarding, Host, MORE_PROCESSES, Pid, ProcessHandle, adopt_descendants,
-    end_process, end_with_caller, open_files, printable, quoted, reap, reap_all,
+    Environment, Forwarding, Pid, ProcessHandle, end_with_caller, open_files, printable,
 };
-use crate::node::{Served, observe_records};
-use crate::nvml::Nvml;
+use crate::node::Served;
 use crate::render::note;
 use crate::settings::{DeviceSize, Oversubscription, Percentage};
+use crate::shared::program::{LIMIT, code, command, not_started};
 
 /// The SMs of a device that each of n copies gets (MPS guide, "Volta MPS Execution Resource Provisioning").
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -75,9 +71,6 @@ pub(super) fn spread(clients: &[usize], copies: usize) -> Vec<usize> {
     placed
 }
 
-/// The time that processes get to exit after SIGTERM, and then after SIGKILL.
-const LIMIT: Duration = Duration::from_secs(5);
-
 /// The descriptors of a copy: two outputs and the process.
 const FILES_EACH: u64 = 3;
 
@@ -118,42 +111,6 @@ struct RunningCopy {
     /// Its exit status, once it has exited.
     status: Option<ProgramStatus>,
 }
-
-/// Ends this process with the exit status of a program.
-pub(super) fn end_as(code: i32) -> Result<ExitStatus> {
-    match code {
-        0 => Ok(ExitStatus::Done),
-        code => end_process(code),
-    }
-}
-
-/// The programs that the kernel kills when this process ends, however it ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum EndWithCaller {
-    No,
-    Yes,
-}
-
-/// Runs a program and waits for it. Signals are forwarded. Returns its exit status.
-pub(super) fn run_beside(
-    environment: &Environment,
-    words: &[OsString],
-    variables: &Variables,
-) -> Result<i32> {
-    let forwarding = Forwarding::start(&environment.host, !io::stdin().is_terminal())?;
-    let mut command = command(words, variables);
-    end_with_caller(&mut command);
-    let mut program = forwarding
-        .start_child(&mut command)
-        .map_err(|error| not_started(&command, &error))?;
-    let handle = ProcessHandle::open(Pid(program.id())).map_err(io::Error::from)?;
-    while !handle.ends_within(LONG) {}
-    forwarding.remove(program.id());
-    Ok(code(program.wait()?))
-}
-
-/// An interval after which a program is waited for once more.
-const LONG: Duration = Duration::from_secs(3600);
 
 /// Runs all copies, with their output line by line behind their numbers, and waits for them. Signals are forwarded.
 /// Returns the exit status of the first one that failed.
@@ -290,12 +247,6 @@ fn end_all(running: &mut [RunningCopy], forwarding: &Forwarding) {
     }
 }
 
-/// Returns the exit status of a program as shells have it.
-fn code(status: ProgramStatus) -> i32 {
-    let by_signal = status.signal().map(|signal| 128 + signal);
-    status.code().or(by_signal).unwrap_or(1)
-}
-
 /// The most of a line that is kept until its end comes, in bytes. A longer one is shown in pieces.
 const LINE: usize = 64 << 10;
 
@@ -405,136 +356,6 @@ impl CopyLines {
         self.begun = rest;
         piece
     }
-}
-
-/// The time between two reports of the driver.
-const INTERVAL: Duration = Duration::from_millis(250);
-
-/// Runs a program for `--require-mps`: stays beside it, and ends it if it computes outside MPS. Returns its exit status.
-pub(super) fn run_guarded(
-    environment: &Environment,
-    served: &Served,
-    words: &[OsString],
-    variables: &Variables,
-    ends_with_caller: EndWithCaller,
-) -> Result<i32> {
-    let nvml = Nvml::open(environment.nvml_library.as_deref())?;
-    adopt_descendants()?;
-    let forwarding = Forwarding::start(&environment.host, !io::stdin().is_terminal())?;
-    let mut command = command(words, variables);
-    if ends_with_caller == EndWithCaller::Yes {
-        end_with_caller(&mut command);
-    }
-    let program = forwarding
-        .start_child(&mut command)
-        .map_err(|error| not_started(&command, &error))?;
-    let handle = ProcessHandle::open(Pid(program.id())).map_err(io::Error::from)?;
-    let host = &environment.host;
-    let mut suspects = BTreeSet::new();
-    loop {
-        handle.ends_within(INTERVAL);
-        if let Some(status) = reap(Pid(program.id()))? {
-            return Ok(code(status));
-        }
-        // If the driver does not answer now, the program has done nothing wrong.
-        let used = DeviceUse::read(nvml, &served.record.uuid).unwrap_or_default();
-        let seen = used.own_outside_mps(host);
-        if let Some(pid) = seen.intersection(&suspects).next() {
-            let left = observe_records(environment)
-                .map(|node| LeftMps::new(host, &node, served, *pid, "the program was ended"));
-            end_guarded(host, Pid(program.id()));
-            return Err(left?.into());
-        }
-        suspects = seen;
-    }
-}
-
-/// Ends the program and all processes that come from it: SIGTERM, and SIGKILL for those that do not exit.
-fn end_guarded(host: &Host, program: Pid) {
-    // Nobody waits for the program meanwhile, so its pid is its own.
-    end_all_of(|| {
-        let mut running = descendants(host);
-        running.retain(|process| process.pid != program);
-        running.extend(ProcessHandle::open(program));
-        running
-    });
-}
-
-/// Ends everything that comes from this process, in the same way, and takes its exit statuses.
-pub fn end_descendants(host: &Host) {
-    end_all_of(|| descendants(host));
-    let _ = reap_all();
-}
-
-fn end_all_of(running: impl Fn() -> Vec<ProcessHandle>) {
-    for signal in [Signal::TERM, Signal::KILL] {
-        let until = Instant::now() + LIMIT;
-        let mut signalled = BTreeSet::new();
-        loop {
-            let mut left = running();
-            left.retain(|process| !process.has_ended());
-            let Some(first) = left.first() else {
-                return;
-            };
-            // One of these may have started another one.
-            for process in &left {
-                if signalled.insert(process.pid) {
-                    let _ = process.signal(signal);
-                }
-            }
-            if Instant::now() >= until {
-                break;
-            }
-            first.ends_within(INTERVAL);
-        }
-    }
-}
-
-/// Returns the processes that come from this one.
-fn descendants(host: &Host) -> Vec<ProcessHandle> {
-    let table = host.processes().unwrap_or_default();
-    let pids = table.descendants(Pid(std::process::id())).into_iter();
-    let started = pids.filter_map(|pid| table.get(pid));
-    started
-        .filter_map(|process| host.open_process(process.pid, process.started).ok()?)
-        .collect()
-}
-
-/// Returns the program with the environment of a device's clients.
-pub fn command(words: &[OsString], variables: &Variables) -> Command {
-    let (program, arguments) = words.split_first().unzip();
-    let mut command = Command::new(program.map_or(OsStr::new(""), OsString::as_os_str));
-    command.args(arguments.unwrap_or_default());
-    command.envs(variables.set.iter().map(|(name, value)| (name, value)));
-    for name in &variables.unset {
-        command.env_remove(name);
-    }
-    command
-}
-
-/// Returns the error for a program that does not start, as shells have it.
-pub fn not_started(command: &Command, error: &io::Error) -> CommandError {
-    if error.kind() == ErrorKind::WouldBlock {
-        let program = quoted(&command.get_program().to_string_lossy());
-        let what = format!("cannot run {program}: {error}");
-        return CommandError::new(ExitStatus::NotRun, what).hint(MORE_PROCESSES);
-    }
-    let kind = match error.kind() {
-        ErrorKind::NotFound => ExitStatus::NotFound,
-        _ => ExitStatus::NotExecutable,
-    };
-    let program = command.get_program();
-    let shown = quoted(&program.to_string_lossy());
-    let path = Path::new(program);
-    let hint = match kind {
-        ExitStatus::NotFound if path.components().count() > 1 => {
-            "check the path, and the interpreter in the first line of a script".to_owned()
-        }
-        ExitStatus::NotFound => "it is not in PATH: install it, or give its path".to_owned(),
-        _ if path.is_dir() => "it is a directory: name a program in it".to_owned(),
-        _ => format!("chmod +x {shown}, if it is a program"),
-    };
-    CommandError::new(kind, format!("cannot run {shown}: {error}")).hint(hint)
 }
 
 #[cfg(test)]

@@ -8,10 +8,10 @@ use std::os::unix::process::CommandExt;
 
 use clap::Parser;
 
-use super::keeper::KeepArgs;
 use crate::client::{ADMISSION_LIMIT, refuse_unready};
 use crate::cuda;
 use crate::error::{Context as _, Result, failed};
+use crate::features::run::KeepArgs;
 use crate::host::{BecomeUser, Environment, Limits};
 use crate::mps::Invocation;
 use crate::render::json::line;

@@ -1,0 +1,3 @@
+//! What several features share, and the core does without.
+
+pub mod program;

@@ -1,0 +1,105 @@
+//! Programs of the user that run as children of mig-mps.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, ErrorKind};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, ExitStatus as ProgramStatus};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::client::Variables;
+use crate::error::CommandError;
+use crate::failure::ExitStatus;
+use crate::host::{Host, MORE_PROCESSES, Pid, ProcessHandle, quoted, reap_all};
+
+/// The time that processes get to exit after SIGTERM, and then after SIGKILL.
+pub const LIMIT: Duration = Duration::from_secs(5);
+
+/// Returns the program with the environment of a device's clients.
+pub fn command(words: &[OsString], variables: &Variables) -> Command {
+    let (program, arguments) = words.split_first().unzip();
+    let mut command = Command::new(program.map_or(OsStr::new(""), OsString::as_os_str));
+    command.args(arguments.unwrap_or_default());
+    command.envs(variables.set.iter().map(|(name, value)| (name, value)));
+    for name in &variables.unset {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// Returns the error for a program that does not start, as shells have it.
+pub fn not_started(command: &Command, error: &io::Error) -> CommandError {
+    if error.kind() == ErrorKind::WouldBlock {
+        let program = quoted(&command.get_program().to_string_lossy());
+        let what = format!("cannot run {program}: {error}");
+        return CommandError::new(ExitStatus::NotRun, what).hint(MORE_PROCESSES);
+    }
+    let kind = match error.kind() {
+        ErrorKind::NotFound => ExitStatus::NotFound,
+        _ => ExitStatus::NotExecutable,
+    };
+    let program = command.get_program();
+    let shown = quoted(&program.to_string_lossy());
+    let path = Path::new(program);
+    let hint = match kind {
+        ExitStatus::NotFound if path.components().count() > 1 => {
+            "check the path, and the interpreter in the first line of a script".to_owned()
+        }
+        ExitStatus::NotFound => "it is not in PATH: install it, or give its path".to_owned(),
+        _ if path.is_dir() => "it is a directory: name a program in it".to_owned(),
+        _ => format!("chmod +x {shown}, if it is a program"),
+    };
+    CommandError::new(kind, format!("cannot run {shown}: {error}")).hint(hint)
+}
+
+/// Returns the exit status of a program as shells have it.
+pub fn code(status: ProgramStatus) -> i32 {
+    let by_signal = status.signal().map(|signal| 128 + signal);
+    status.code().or(by_signal).unwrap_or(1)
+}
+
+/// The time between two reports of the driver.
+pub const INTERVAL: Duration = Duration::from_millis(250);
+
+/// Ends everything that comes from this process, in the same way, and takes its exit statuses.
+pub fn end_descendants(host: &Host) {
+    end_all_of(|| descendants(host));
+    let _ = reap_all();
+}
+
+pub fn end_all_of(running: impl Fn() -> Vec<ProcessHandle>) {
+    for signal in [Signal::TERM, Signal::KILL] {
+        let until = Instant::now() + LIMIT;
+        let mut signalled = BTreeSet::new();
+        loop {
+            let mut left = running();
+            left.retain(|process| !process.has_ended());
+            let Some(first) = left.first() else {
+                return;
+            };
+            // One of these may have started another one.
+            for process in &left {
+                if signalled.insert(process.pid) {
+                    let _ = process.signal(signal);
+                }
+            }
+            if Instant::now() >= until {
+                break;
+            }
+            first.ends_within(INTERVAL);
+        }
+    }
+}
+
+/// Returns the processes that come from this one.
+pub fn descendants(host: &Host) -> Vec<ProcessHandle> {
+    let table = host.processes().unwrap_or_default();
+    let pids = table.descendants(Pid(std::process::id())).into_iter();
+    let started = pids.filter_map(|pid| table.get(pid));
+    started
+        .filter_map(|process| host.open_process(process.pid, process.started).ok()?)
+        .collect()
+}
