@@ -16,7 +16,7 @@ use crate::commands::{Context, hint_of_devices, name_way_back, warn_of_changeabl
 use crate::config::{LOG, VARIABLES};
 use crate::error::{CommandError, Context as _, Result};
 use crate::failure::ExitStatus;
-use crate::features::advise::{Advice, smallest_layout};
+use crate::features::advise::Advice;
 use crate::features::check::{CheckDocument, ModelsDocument};
 use crate::features::compare::Comparison;
 use crate::features::completion::{Sources, complete};
@@ -149,7 +149,7 @@ subcommands! {
         slurm Slurm features::slurm SlurmArgs
     }
     "Write profiles": {
-        init Init features::init InitArgs
+        init Init features::advise::init InitArgs
         advise Advise features::advise AdviseArgs
         check Check features::check CheckArgs
         import Import features::convert::import ImportArgs
@@ -441,7 +441,6 @@ fn run(first: &OsStr) -> ExitStatus {
         program: &command,
         documents: DOCUMENTS,
         tasks: TASKS,
-        smallest_layout,
     };
     match cli.command.run(&context) {
         Ok(status) => exit(status),

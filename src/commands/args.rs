@@ -12,10 +12,10 @@ use jiff::fmt::friendly::SpanParser;
 
 use super::drain::AT_ONCE;
 use crate::catalog::BuiltIn;
-use crate::error::{CommandError, Context as _, Result, usage};
+use crate::error::{CommandError, Result, usage};
 use crate::host::{nearest, quoted, read_text_from};
 use crate::node::{NoSuchDevice, Node};
-use crate::profile::{Profile, ProfileError, WantedPrograms};
+use crate::profile::{Profile, ProfileError};
 use crate::render::{ProgressForm, is_quiet, is_watched};
 
 /// The devices of a command line.
@@ -261,13 +261,6 @@ fn near_file(path: &Path) -> Option<String> {
         .collect();
     let near = nearest(stem, stems.iter().map(String::as_str))?;
     Some(directory.join(format!("{near}.toml")).to_str()?.to_owned())
-}
-
-/// Reads a file of what programs want, and of figures.
-pub fn read_wanted(path: &Path) -> Result<WantedPrograms> {
-    let (shown, text) = read_text_from(path);
-    let text = text.context(format_args!("cannot read {}", shown.display()))?;
-    Ok(WantedPrograms::parse(shown, text)?)
 }
 
 /// Parses a duration such as `30s`, `5m`, `1h30m` or `2d`; a number alone counts seconds.

@@ -39,7 +39,7 @@ use crate::mps::ContextMemory;
 use crate::node::{Detail, NoSuchDevice, Node, lost_hint, observe, observe_records};
 use crate::plan::Plan;
 use crate::plan::virtual_node::EmptyNode;
-use crate::profile::{DraftProfile, Profile, WantedPrograms};
+use crate::profile::Profile;
 use crate::render::{note, print_as_it_is};
 use crate::settings::MemoryLimit;
 use crate::state::RunDir;
@@ -57,8 +57,6 @@ pub struct Context<'a> {
     pub documents: &'a [schema::Document],
     /// The subcommands that help lists, by task.
     pub tasks: &'a [(&'a str, &'a [&'a str])],
-    /// The profile of the smallest layout on a node for what is wanted.
-    pub smallest_layout: fn(&EmptyNode, &WantedPrograms) -> Result<DraftProfile>,
 }
 
 /// The time to wait for another change.

@@ -8,7 +8,6 @@ pub mod compare;
 pub mod completion;
 pub mod convert;
 pub mod doctor;
-pub mod init;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
 pub mod logs;

@@ -2,6 +2,7 @@
 
 mod advice;
 mod figures;
+pub mod init;
 mod profile;
 mod report;
 mod request;
@@ -15,11 +16,10 @@ use std::str::FromStr;
 use clap::Args;
 
 use crate::catalog::Model;
-use crate::commands::args::read_wanted;
 use crate::commands::{Context, empty_node};
 use crate::error::{Context as _, Result, usage};
 use crate::failure::ExitStatus;
-use crate::host::write_text_to;
+use crate::host::{read_text_from, write_text_to};
 use crate::plan::virtual_node::{EmptyNode, GpuArgument, plan_on};
 use crate::profile::{DraftProfile, Profile, WantedPrograms};
 use crate::render::json::show;
@@ -104,6 +104,13 @@ pub fn smallest_layout(node: &EmptyNode, wanted: &WantedPrograms) -> Result<Draf
     let request = AdviceRequest::new(node, &counts(node), wanted, false, 1)?;
     let gpus = AdvisedGpus::all(&request, &request.smallest()?, node);
     Ok(profile::draft(&gpus, node))
+}
+
+/// Reads a file of what programs want, and of figures.
+fn read_wanted(path: &Path) -> Result<WantedPrograms> {
+    let (shown, text) = read_text_from(path);
+    let text = text.context(format_args!("cannot read {}", shown.display()))?;
+    Ok(WantedPrograms::parse(shown, text)?)
 }
 
 /// Returns the number of GPUs in each group.

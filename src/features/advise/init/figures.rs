@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use super::super::read_wanted;
 use super::interview::Interview;
-use crate::commands::args::read_wanted;
 use crate::error::{Result, usage};
 use crate::host::listed;
 use crate::profile::{Amount, FIGURES, Sharing, WantedProgram, WantedPrograms};

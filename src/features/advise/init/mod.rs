@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
+use super::smallest_layout;
 use crate::catalog::BuiltIn;
 use crate::commands::{Context, empty_node, up};
 use crate::error::{CommandError, Context as _, Result, chosen, failed, usage};
@@ -87,7 +88,7 @@ pub fn run(args: &InitArgs, context: &Context<'_>) -> Result<ExitStatus> {
     interview.show(partition::gpus(&node).trim_end());
     if !args.measured.is_empty() {
         let wanted = figures::ask(&args.measured, &args.want, &mut interview)?;
-        let layout = (context.smallest_layout)(&node, &wanted)?;
+        let layout = smallest_layout(&node, &wanted)?;
         let serve = ask_users(args, &mut interview, &node)?;
         interview.finish()?;
         let devices = write(&with_users(layout, &serve), &node, &file)?;
