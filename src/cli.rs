@@ -154,7 +154,7 @@ subcommands! {
         check Check features::check CheckArgs
         import Import features::convert::import ImportArgs
         export Export features::convert::export ExportArgs
-        profiles Profiles commands::profiles ProfilesArgs
+        profiles Profiles features::profiles ProfilesArgs
     }
     "Learn more": {
         explain Explain features::doctor::explain ExplainArgs

@@ -6,23 +6,19 @@
 
 pub mod admission;
 pub mod cdi_files;
-mod choice;
 mod container;
-mod device_use;
 mod no_access;
 mod ready;
 mod variables;
-mod visible;
 
 pub use admission::{ADMISSION_LIMIT, refuse_unready};
 pub use cdi_files::CdiFiles;
-pub use choice::{LocalRank, Map, NoRank, Portion, Wanted, devices_for, free_devices};
 pub use container::{
     AdmissionHook, CDI_KIND, ContainerDevice, SharedMemory, cdi_specification,
     missing_for_container,
 };
-pub use device_use::{DeviceUse, LeftMps};
 pub use no_access::NoAccess;
-pub use ready::{ClientSlot, NotReady, Verified, ready, refuse_unmapped, verify};
+pub use ready::{
+    ClientSlot, NotReady, Verified, access, check_user, ready, refuse_unmapped, verify,
+};
 pub use variables::{ClientOptions, Variables};
-pub use visible::visible_devices;

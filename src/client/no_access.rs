@@ -106,7 +106,7 @@ impl NoAccess {
 
     /// Returns the reason for a daemon that is down while the node is being changed: the change may have ended it.
     #[must_use]
-    pub(super) fn during_change(self, node: &Node) -> Self {
+    pub fn during_change(self, node: &Node) -> Self {
         match self {
             Self::Down { name, .. } | Self::NotServed { name, .. } if node.is_changing() => {
                 let change = node.under_way.first().map(ToString::to_string);

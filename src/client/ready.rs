@@ -97,7 +97,7 @@ fn check_state(served: &Served) -> Result<(), NoAccess> {
 
 /// Checks that the daemon is for the user. Root is a client of no user's device: its program would replace the server of
 /// that user.
-pub(super) fn check_user(served: &Served, user: Uid) -> Result<(), NoAccess> {
+pub fn check_user(served: &Served, user: Uid) -> Result<(), NoAccess> {
     let record = &served.record;
     if let Some(only) = record.only_user().filter(|only| *only != user) {
         return Err(reserved(record, user_name(only), user));

@@ -15,7 +15,6 @@ pub mod kill;
 pub mod list;
 pub mod outcome;
 pub mod plan;
-pub mod profiles;
 pub mod restart;
 pub mod schema;
 pub mod set;

@@ -13,6 +13,7 @@ pub mod kubernetes;
 pub mod logs;
 pub mod manual;
 pub mod metrics;
+pub mod profiles;
 pub mod run;
 pub mod selftest;
 pub mod slurm;

@@ -4,7 +4,6 @@
 
 mod block;
 mod diagnostic;
-mod draft;
 mod names;
 mod read;
 mod schema;
@@ -14,10 +13,6 @@ mod wanted;
 
 pub use block::{Block, DeviceEntry, Profile, SettingAssignment, Want, WholeGpu};
 pub use diagnostic::{ProfileError, Source, Span};
-pub use draft::{
-    Converted, DraftBlock, DraftProfile, counted, default_setting, device_entry, mig_devices,
-    regex_of, settings_table, table,
-};
 pub use names::{NameTemplate, Names, is_device_name};
 pub use schema::profile_schema;
 pub use selector::{PciAddress, Selector};

@@ -21,9 +21,10 @@ use crate::error::{Context as _, Result, usage};
 use crate::failure::ExitStatus;
 use crate::host::{read_text_from, write_text_to};
 use crate::plan::virtual_node::{EmptyNode, GpuArgument, plan_on};
-use crate::profile::{DraftProfile, Profile, WantedPrograms};
+use crate::profile::{Profile, WantedPrograms};
 use crate::render::json::show;
 use crate::render::note;
+use crate::shared::DraftProfile;
 
 pub use advice::Advice;
 use advice::AdvisedGpus;

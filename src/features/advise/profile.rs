@@ -9,8 +9,9 @@ use super::advice::{AdvisedDevice, AdvisedGpus, AdvisedProgram};
 use super::number;
 use crate::host::grouped;
 use crate::plan::virtual_node::EmptyNode;
-use crate::profile::{DraftBlock, DraftProfile, device_entry, is_device_name, mig_devices, table};
+use crate::profile::is_device_name;
 use crate::settings::{ACTIVE_THREAD_PERCENTAGE, PINNED_MEMORY_LIMIT, SHARE};
+use crate::shared::{DraftBlock, DraftProfile, device_entry, mig_devices, table};
 
 /// Returns a profile that makes the devices, with names that say which programs they are for.
 pub fn draft(gpus: &[AdvisedGpus], node: &EmptyNode) -> DraftProfile {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::client::{ClientOptions, ClientSlot, Variables, Wanted, free_devices, ready};
+use crate::client::{ClientOptions, ClientSlot, Variables, ready};
 use crate::commands::args::{duration, number};
 use crate::commands::env::{served_by, variables};
 use crate::commands::{Context, verify};
@@ -26,6 +26,7 @@ use crate::render::json::{VERSION, show};
 use crate::render::note;
 use crate::settings::Percentage;
 use crate::shared::program::end_descendants;
+use crate::shared::{Wanted, free_devices};
 
 use report::{Compared, Way};
 use save::Save;

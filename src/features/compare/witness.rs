@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use crate::client::{DeviceUse, LeftMps};
 use crate::error::{CommandError, Result, failed};
 use crate::host::{Environment, Pid, bounded};
 use crate::node::{Node, Served};
 use crate::nvml::Nvml;
+use crate::shared::{DeviceUse, LeftMps};
 
 /// A device on which copies run.
 pub(super) struct Witness<'a> {

@@ -16,13 +16,14 @@ use crate::host::Uid;
 use crate::node::{DaemonState, Detail, Device, Gpu, Node, Served, observe};
 use crate::nvml::GpuInstanceReading;
 use crate::plan::{self, Action, Plan};
-use crate::profile::{
-    Converted, DraftBlock, DraftProfile, Profile, counted, default_setting, device_entry,
-    mig_devices, settings_table, table,
-};
+use crate::profile::Profile;
 use crate::render::format::grouped;
 use crate::render::note;
 use crate::settings::{FOLLOW_A_SHARE, SHARE};
+use crate::shared::{
+    Converted, DraftBlock, DraftProfile, counted, default_setting, device_entry, mig_devices,
+    settings_table, table,
+};
 use crate::state::RunDir;
 
 /// Print this node as a profile

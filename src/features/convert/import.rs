@@ -14,11 +14,11 @@ use crate::error::{CommandError, Result, usage};
 use crate::failure::ExitStatus;
 use crate::geometry::ProfileName;
 use crate::host::read_text_from;
-use crate::profile::{
-    Converted, DraftBlock, DraftProfile, Profile, ProfileError, Span, counted, device_entry,
-    mig_devices, regex_of, table,
-};
+use crate::profile::{Profile, ProfileError, Span};
 use crate::render::note;
+use crate::shared::{
+    Converted, DraftBlock, DraftProfile, counted, device_entry, mig_devices, regex_of, table,
+};
 
 /// Convert a configuration of mig-parted to a profile
 ///

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
-use crate::client::{DeviceUse, LeftMps, Variables};
+use crate::client::Variables;
 use crate::error::Result;
 use crate::failure::ExitStatus;
 use crate::host::{
@@ -15,6 +15,7 @@ use crate::host::{
 use crate::node::{Served, observe_records};
 use crate::nvml::Nvml;
 use crate::shared::program::{INTERVAL, code, command, descendants, end_all_of, not_started};
+use crate::shared::{DeviceUse, LeftMps};
 
 /// Ends this process with the exit status of a program.
 pub(super) fn end_as(code: i32) -> Result<ExitStatus> {

@@ -6,6 +6,7 @@ mod keeper;
 mod notes;
 mod private;
 mod private_directory;
+mod visible;
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -15,9 +16,8 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 
 use crate::client::{
-    ClientOptions, ClientSlot, LocalRank, Map, NoAccess, NoRank, NotReady, Portion, Variables,
-    Wanted, devices_for, free_devices, missing_for_container, ready, refuse_unmapped,
-    visible_devices,
+    ClientOptions, ClientSlot, NoAccess, NotReady, Variables, missing_for_container, ready,
+    refuse_unmapped,
 };
 use crate::commands::args::{duration, number};
 use crate::commands::env::{served_by, variables_over_own};
@@ -31,12 +31,14 @@ use crate::node::{Detail, Node, Served, observe, observe_records};
 use crate::render::note;
 use crate::settings::{DeviceSize, Visible};
 use crate::shared::program::{command, not_started};
+use crate::shared::{LocalRank, Map, NoRank, Portion, Wanted, devices_for, free_devices};
 use crate::state::DeviceKey;
 use copies::{Copy, CopyShare};
 use guard::{EndWithCaller, end_as, run_beside, run_guarded};
 use notes::{note_choice, note_others, note_visible, warn_of_nccl};
 use private::PrivateDevice;
 use private_directory::places;
+use visible::visible_devices;
 
 pub use keeper::KeepArgs;
 

@@ -1,9 +1,9 @@
 //! Notes about devices that a program or its ranks do not get, or cannot use together.
 
-use crate::client::{LocalRank, Map, Portion};
 use crate::host;
 use crate::render::format::gib;
 use crate::render::note;
+use crate::shared::{LocalRank, Map, Portion};
 use crate::state::DeviceKey;
 
 /// Says which device was chosen, and what a program gets there.

@@ -3,7 +3,7 @@
 use super::health::{heal_devices, variable};
 use super::job::SlurmJob;
 use super::numbering::devices_of_job;
-use crate::client::{ClientOptions, LocalRank};
+use crate::client::ClientOptions;
 use crate::commands::env::{refuse_bytes, slurm_lines, variables, variables_over_own};
 use crate::commands::{Context, verify};
 use crate::error::{CommandError, Context as _, Result, failed};
@@ -11,6 +11,7 @@ use crate::failure::ExitStatus;
 use crate::host::printable;
 use crate::node::{Detail, observe};
 use crate::render::print;
+use crate::shared::LocalRank;
 
 /// Prepares the devices of a job that begins.
 pub(super) fn run(context: &Context<'_>) -> Result<ExitStatus> {

@@ -8,9 +8,9 @@ use toml::Table;
 use super::partition::{Aim, best_for};
 use crate::geometry::{GpuInstanceProfile, Partition, partitions};
 use crate::plan::virtual_node::{EmptyNode, GpuGroup};
-use crate::profile::{DraftBlock, DraftProfile, device_entry, mig_devices, regex_of, table};
 use crate::render::format::count;
 use crate::settings::Serve;
+use crate::shared::{DraftBlock, DraftProfile, device_entry, mig_devices, regex_of, table};
 
 /// A partition chosen for the GPUs of a group.
 #[derive(Clone, Debug)]

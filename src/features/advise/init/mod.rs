@@ -21,10 +21,11 @@ use crate::geometry::Partition;
 use crate::host::{Uid, caller, directory_of, may_write, quoted, write_new_text_to, write_text_to};
 use crate::node::lost_hint;
 use crate::plan::virtual_node::{EmptyNode, GpuArgument, plan_on};
-use crate::profile::{DraftProfile, Profile};
+use crate::profile::Profile;
 use crate::render::format::count;
 use crate::render::{Question, agrees, note, print_as_it_is};
 use crate::settings::Serve;
+use crate::shared::DraftProfile;
 
 use figures::WantedAmount;
 use first_profile::{Choice, GroupSupply, Supply, first_profile, with_users};

@@ -4,10 +4,10 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use jiff::tz::TimeZone;
 
-use super::Context;
-use super::built_in::{devices_on, gpus_of_node};
-use super::chosen::{HISTORY, readable};
 use crate::catalog::BuiltIn;
+use crate::commands::Context;
+use crate::commands::built_in::{devices_on, gpus_of_node};
+use crate::commands::chosen::{HISTORY, readable};
 use crate::error::{Result, failed};
 use crate::failure::ExitStatus;
 use crate::plan::virtual_node::EmptyNode;

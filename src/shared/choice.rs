@@ -8,8 +8,7 @@ use clap::{Args, ValueEnum};
 use regex::Regex;
 use thiserror::Error;
 
-use super::NoAccess;
-use super::ready::{access, check_user};
+use crate::client::{NoAccess, access, check_user};
 use crate::failure::{ExitStatus, Failure};
 use crate::geometry::ProfileName;
 use crate::host::Uid;
