@@ -89,7 +89,7 @@ impl Host {
     }
 
     /// True if `/proc` has an entry for a process, even for a zombie.
-    pub(super) fn shows(&self, pid: Pid) -> bool {
+    pub fn shows(&self, pid: Pid) -> bool {
         std::fs::read(self.root.join(format!("proc/{pid}/stat"))).is_ok()
     }
 

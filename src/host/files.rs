@@ -88,14 +88,14 @@ pub fn empty_directory() -> io::Result<TempDir> {
 }
 
 /// Returns the value of a field in a file of `/proc` with a field per line, or `None` if it is hidden.
-pub(super) fn field(file: impl AsRef<Path>, name: &str) -> Option<String> {
+pub fn field(file: impl AsRef<Path>, name: &str) -> Option<String> {
     let text = std::fs::read_to_string(file).ok()?;
     let value = text.lines().find_map(|line| line.strip_prefix(name))?;
     Some(value.trim().to_owned())
 }
 
 /// Returns the number in a file of the kernel, or `None` if it is hidden or there is another word.
-pub(super) fn number_in(file: impl AsRef<Path>) -> Option<u64> {
+pub fn number_in(file: impl AsRef<Path>) -> Option<u64> {
     std::fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 

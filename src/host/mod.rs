@@ -39,8 +39,8 @@ pub use child::{Output, RunError, clean_command, run, run_as, start_apart};
 pub use directory::{Directory, written};
 pub use environment::{Directories, Environment, EnvironmentError, Host, MpsPrograms, variable};
 pub use files::{
-    OwnFile, directory_of, empty_directory, has_fault, in_path, path_of, read_configuration,
-    read_text_from, write_files_into, write_new_text_to, write_text_to,
+    OwnFile, directory_of, empty_directory, field, has_fault, in_path, number_in, path_of,
+    read_configuration, read_text_from, write_files_into, write_new_text_to, write_text_to,
 };
 pub use holders::{Holder, Holders};
 pub use interrupt::{ChangeInProgress, Forwarding, Interrupt, Phase, outlast_signals};
@@ -55,12 +55,12 @@ pub use machine::{Machine, host_name};
 pub use mounts::MountedDirectory;
 pub use place::Made;
 pub use process::{
-    Environ, Pid, Process, ProcessHandle, ProcessTable, StartTime, adopt_descendants, reap,
-    reap_all,
+    Environ, Pid, Process, ProcessHandle, ProcessTable, StartTime, adopt_descendants, fields_of,
+    reap, reap_all,
 };
 pub use spawn::{end_with_caller, heed_child_signal, ignore_again};
 pub use supervisor::{Supervisor, is_service};
-pub use surroundings::{CgroupRoom, file_system, may_open, may_write, refuse_old_kernel};
+pub use surroundings::{list_directory, may_write, refuse_old_kernel};
 pub use text::{
     bounded, count, grouped, is_plain, listed, nearest, printable, quoted, ranges, steers,
     without_error_numbers,

@@ -324,7 +324,7 @@ static SEES_ALL_GROUPS: LazyLock<bool> = LazyLock::new(|| {
 
 /// Splits a line of `/proc/PID/stat` into pid, name and the fields after it. The name may contain any character, so fields are
 /// counted from the last parenthesis.
-pub(super) fn fields_of(stat: &str) -> Option<(Pid, &str, Vec<&str>)> {
+pub fn fields_of(stat: &str) -> Option<(Pid, &str, Vec<&str>)> {
     let (head, tail) = stat.rsplit_once(')')?;
     let (pid, name) = head.split_once(" (")?;
     Some((

@@ -6,8 +6,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::check::{Examined, Judge};
+use super::machine::file_system;
 use crate::failure::Failure;
-use crate::host::{Directories, Directory, file_system, may_write, printable};
+use crate::host::{Directories, Directory, may_write, printable};
 use crate::mps::{LogDir, LogFile, MAX_PIPE_DIR};
 use crate::node::{Device, Finding, Served};
 use crate::state::{Misplaced, RunDir};

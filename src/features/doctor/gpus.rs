@@ -6,9 +6,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::check::{Examined, Judge};
+use super::machine::may_open;
 use crate::catalog::{NoMig, why_no_mig};
 use crate::host::{
-    Holder, Holders, Supervisor, caller, may_open, user_name, with_sudo, without_needless_sudo,
+    Holder, Holders, Supervisor, caller, user_name, with_sudo, without_needless_sudo,
 };
 use crate::node::{Device, Finding, Gpu};
 use crate::nvml::{EXCLUSIVE_PROCESS, GpuInstanceReading, compute_mode_in_words};

@@ -11,6 +11,7 @@ mod directories;
 mod driver;
 pub mod explain;
 mod gpus;
+mod machine;
 mod report;
 mod surroundings;
 

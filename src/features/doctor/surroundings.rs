@@ -1,8 +1,9 @@
 //! The machine around GPUs and daemons.
 
 use super::check::{Examined, Judge};
+use super::machine::{CgroupRoom, file_system};
 use crate::client::CdiFiles;
-use crate::host::{CgroupRoom, count, file_system, open_files};
+use crate::host::{count, open_files};
 use crate::node::Finding;
 
 /// The first driver whose servers share memory without `/dev/shm`.
