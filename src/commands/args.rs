@@ -124,6 +124,9 @@ pub struct ConsentArgs {
     /// Form of the progress on standard error [default: auto; with --json, none unless a terminal]
     #[arg(long, value_name = "FORM")]
     pub progress: Option<ProgressForm>,
+    /// True for a change that nobody watches: it shows no plan.
+    #[arg(skip)]
+    pub is_unattended: bool,
 }
 
 impl ConsentArgs {
@@ -135,6 +138,7 @@ impl ConsentArgs {
         force: false,
         json: false,
         progress: None,
+        is_unattended: true,
     };
 
     /// The time that clients get before they are ended; `None` without `--force`.
@@ -143,9 +147,9 @@ impl ConsentArgs {
     }
 
     /// A program that reads JSON, and a log of what nobody watches, get progress only if they ask for it.
-    pub(super) fn progress_form(&self, is_unattended: bool) -> ProgressForm {
+    pub(super) fn progress_form(&self) -> ProgressForm {
         let is_for_a_program = self.json && !is_watched();
-        let default = if is_for_a_program || is_quiet() || is_unattended {
+        let default = if is_for_a_program || is_quiet() || self.is_unattended {
             ProgressForm::None
         } else {
             ProgressForm::Auto

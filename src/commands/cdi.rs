@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::Value;
 
-use super::change::Ending;
+use super::change::ChangeEnding;
 use super::env::{container_device, remark};
 use super::{Context, LOCK_LIMIT, locked, print_or_write};
 use crate::client::{AdmissionHook, CDI_KIND, CdiFiles, ClientOptions, cdi_specification};
@@ -160,7 +160,7 @@ pub fn keep_current(
     environment: &Environment,
     directories: &Directories,
     wanted: Option<bool>,
-    ending: Ending,
+    ending: ChangeEnding,
 ) -> Result<()> {
     if !environment.is_root() {
         return Ok(());
@@ -178,7 +178,7 @@ fn update(
     environment: &Environment,
     directories: &Directories,
     wanted: Option<bool>,
-    ending: Ending,
+    ending: ChangeEnding,
 ) -> Result<()> {
     let file = cdi_file(environment);
     let before = file.read().context("cannot read the CDI file")?;
@@ -187,7 +187,7 @@ fn update(
         return Ok(());
     }
     // What a profile asks for that was not applied waits, but the file says what runs.
-    let wanted = wanted.filter(|_| ending != Ending::Failed);
+    let wanted = wanted.filter(|_| ending != ChangeEnding::Failed);
     let is_wanted = wanted.unwrap_or(before.is_some());
     let current = || {
         if !is_wanted {
@@ -203,8 +203,8 @@ fn update(
         return Ok(());
     }
     let _lock = match ending {
-        Ending::Unchanged => Some(locked(environment, directories, LOCK_LIMIT)?),
-        Ending::Done | Ending::Failed => None,
+        ChangeEnding::Unchanged => Some(locked(environment, directories, LOCK_LIMIT)?),
+        ChangeEnding::Done | ChangeEnding::Failed => None,
     };
     let text = current()?;
     if text.is_some() {

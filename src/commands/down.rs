@@ -1,12 +1,11 @@
 //! `mig-mps down`
 
-use std::cell::RefCell;
 use std::time::Duration;
 
 use clap::Args;
 
 use super::args::{ConsentArgs, DeviceArgs, HINT, seconds};
-use super::change::Change;
+use super::change::{Change, ChangeEnding, NodeChange};
 use super::down_remarks::{
     remark_on_modes_that_stay, remark_on_return, remark_on_the_profile, remark_on_users_daemons,
     remark_on_what_stays, remark_on_what_was_put_aside,
@@ -181,7 +180,12 @@ fn take_down(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if args.consent.force && !args.consent.dry_run {
         put_aside_unreadable(environment, &directories)?;
     }
-    let asked: RefCell<Asked> = RefCell::default();
+    let mut wanted = TakeDown {
+        args,
+        environment,
+        directories: &directories,
+        asked: Asked::default(),
+    };
     let outcome = Change {
         allowed: Allowed {
             reset: args.reset,
@@ -189,27 +193,10 @@ fn take_down(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
             destroy_unmanaged: args.destroy_unmanaged,
         },
         on_failure: OnFailure::GoOn,
-        does_without_driver: !args.destroys(),
-        remark: &|node, plan| {
-            // It switches MIG mode off on a GPU that needs a reset for that.
-            if plan.gpus.iter().any(|gpu| gpu.due.is_some()) {
-                note(RESET);
-            }
-            if args.disable_mig {
-                remark_on_modes_that_stay(node, plan, &asked.borrow().gpus);
-            }
-        },
-        // Stopping daemons, with --force also those with clients, is what was asked for.
-        needs_consent: &|plan| !plan.destroyed_instances().is_empty() || args.disable_mig,
-        after: &|ending| cdi::keep_current(environment, &directories, None, ending),
-        ..Change::new(context, &directories, &args.consent, &|node, run_dir| {
-            let request = args.request(node)?;
-            *asked.borrow_mut() = Asked::of(node, args, &request);
-            plan::down(node, run_dir, &request)
-        })
+        ..Change::new(context, &directories, &args.consent)
     }
-    .run()?;
-    let mut asked = asked.into_inner();
+    .run(&mut wanted)?;
+    let mut asked = wanted.asked;
     if args.consent.dry_run
         && let Some(unread) = &asked.unread
     {
@@ -231,6 +218,45 @@ fn take_down(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
     match outcome.after {
         Some(error) => Err(error.in_document()),
         None => Ok(ExitStatus::Done),
+    }
+}
+
+/// The change that takes devices down.
+struct TakeDown<'a> {
+    args: &'a DownArgs,
+    environment: &'a Environment,
+    directories: &'a Directories,
+    asked: Asked,
+}
+
+impl NodeChange for TakeDown<'_> {
+    fn plan(&mut self, node: &Node, run_dir: &RunDir) -> Result<Plan, Refusal> {
+        let request = self.args.request(node)?;
+        self.asked = Asked::of(node, self.args, &request);
+        plan::down(node, run_dir, &request)
+    }
+
+    fn remark(&self, node: &Node, plan: &Plan) {
+        // It switches MIG mode off on a GPU that needs a reset for that.
+        if plan.gpus.iter().any(|gpu| gpu.due.is_some()) {
+            note(RESET);
+        }
+        if self.args.disable_mig {
+            remark_on_modes_that_stay(node, plan, &self.asked.gpus);
+        }
+    }
+
+    /// Stopping daemons, with --force also those with clients, is what was asked for.
+    fn needs_consent(&self, plan: &Plan) -> bool {
+        !plan.destroyed_instances().is_empty() || self.args.disable_mig
+    }
+
+    fn needs_driver(&self) -> bool {
+        self.args.destroys()
+    }
+
+    fn follow(&self, ending: ChangeEnding) -> Result<()> {
+        cdi::keep_current(self.environment, self.directories, None, ending)
     }
 }
 

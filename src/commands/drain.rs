@@ -1,11 +1,9 @@
 //! Waiting for clients to exit.
 
-use std::cell::OnceCell;
 use std::time::{Duration, Instant};
 
 use crate::error::Result;
-use crate::node::Node;
-use crate::plan::{Plan, Refusal};
+use crate::plan::Refusal;
 use crate::render::note;
 
 /// The interval between two snapshots.
@@ -18,17 +16,17 @@ const OVER: &str = "the time of --drain is over: give them more of it, or end th
 pub const AT_ONCE: u32 = 1;
 
 /// The time to wait for clients, from the first wait on: the time at a question does not count.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Drain {
     limit: Duration,
-    begun: OnceCell<Instant>,
+    begun: Option<Instant>,
 }
 
 impl Drain {
     pub(super) fn of(seconds: Option<u32>) -> Self {
         Self {
             limit: Duration::from_secs(seconds.unwrap_or(0).into()),
-            begun: OnceCell::new(),
+            begun: None,
         }
     }
 
@@ -37,18 +35,18 @@ impl Drain {
         in_use(refusal).is_some() && self.left().is_some()
     }
 
-    /// Observes and plans until no client is in the way, or the time is over.
-    pub(super) fn wait(
-        &self,
-        observe: impl Fn() -> Result<Node>,
-        plan: impl Fn(&Node) -> Result<Plan, Refusal>,
-    ) -> Result<(Node, Plan)> {
-        self.begun.get_or_init(Instant::now);
+    /// Begins the time, if it has not begun before.
+    pub(super) fn begin(&mut self) -> Self {
+        self.begun.get_or_insert_with(Instant::now);
+        *self
+    }
+
+    /// Plans until no client is in the way, or the time is over.
+    pub(super) fn wait<T>(self, mut plan: impl FnMut() -> Result<Result<T, Refusal>>) -> Result<T> {
         let mut reported = 0;
         loop {
-            let node = observe()?;
-            let refusal = match plan(&node) {
-                Ok(plan) => return Ok((node, plan)),
+            let refusal = match plan()? {
+                Ok(planned) => return Ok(planned),
                 Err(refusal) => refusal,
             };
             let (Some(waiting_for), Some(left)) = (in_use(&refusal), self.left()) else {
@@ -72,7 +70,7 @@ impl Drain {
 
     /// The rest of the time.
     pub(super) fn remaining(&self) -> Duration {
-        let waited = self.begun.get().map(Instant::elapsed).unwrap_or_default();
+        let waited = self.begun.map(|begun| begun.elapsed()).unwrap_or_default();
         self.limit.saturating_sub(waited)
     }
 }

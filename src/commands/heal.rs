@@ -60,6 +60,7 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let consent = ConsentArgs {
         dry_run: args.dry_run,
         json: args.json,
+        is_unattended: !args.dry_run,
         ..ConsentArgs::UNATTENDED
     };
     let changed = Change {
@@ -68,13 +69,10 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
             ..Detail::CLIENTS
         },
         on_failure: OnFailure::GoOn,
-        is_unattended: !args.dry_run,
         lock_limit: Duration::ZERO,
-        ..Change::new(context, &directories, &consent, &|node, run_dir| {
-            plan::heal(node, run_dir, &args.devices.names(node)?)
-        })
+        ..Change::new(context, &directories, &consent)
     }
-    .run();
+    .run_plan(|node, run_dir| plan::heal(node, run_dir, &args.devices.names(node)?));
     let outcome = match changed {
         // Another change holds the lock, or a client has come to a device that hung.
         Err(error) if error.status == ExitStatus::Refused => {

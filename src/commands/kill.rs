@@ -1,7 +1,5 @@
 //! `mig-mps kill`
 
-use std::cell::OnceCell;
-
 use clap::Args;
 
 use super::Context;
@@ -70,10 +68,11 @@ pub fn run(args: &KillArgs, context: &Context<'_>) -> Result<ExitStatus> {
         return Err(no_pid(&args.device, environment));
     }
     environment.mps_programs()?;
-    let shown = OnceCell::new();
+    let mut shown: Option<Plan> = None;
     let directories = environment.directories_or_system();
-    let outcome = Change::new(context, &directories, &args.consent, &|node, run_dir| {
-        let shown_kill = shown.get().and_then(|plan: &Plan| plan.kill.as_ref());
+    let change = Change::new(context, &directories, &args.consent);
+    let outcome = change.run_plan(|node, run_dir| {
+        let shown_kill = shown.as_ref().and_then(|plan| plan.kill.as_ref());
         let device = match shown_kill {
             Some(kill) => kill.name.clone(),
             None => plan::device_of(node, &devices.names(node)?, &pids)?,
@@ -89,15 +88,14 @@ pub fn run(args: &KillArgs, context: &Context<'_>) -> Result<ExitStatus> {
             },
             caller: environment.caller,
             owner: served.and_then(|served| served.run_dir.owner()),
-            shown: shown.get(),
+            shown: shown.as_ref(),
         };
         let plan = plan::kill(node, run_dir, &request)?;
-        shown.get_or_init(|| plan.clone());
+        shown.get_or_insert_with(|| plan.clone());
         Ok(plan)
-    })
-    .run()?;
+    })?;
     if let Some(outcome) = outcome {
-        if let Some(shown) = shown.get().filter(|_| !outcome.is_unchanged) {
+        if let Some(shown) = shown.as_ref().filter(|_| !outcome.is_unchanged) {
             remark_on_who_has_left(shown, &outcome.plan);
         }
         if args.consent.json {

@@ -33,10 +33,9 @@ pub fn run(args: &RestartArgs, context: &Context<'_>) -> Result<ExitStatus> {
     }
     environment.mps_programs()?;
     let directories = own_directories(environment, &args.consent)?;
-    let outcome = Change::new(context, &directories, &args.consent, &|node, run_dir| {
-        plan::restart(node, run_dir, &args.devices.names(node)?)
-    })
-    .run()?;
+    let change = Change::new(context, &directories, &args.consent);
+    let outcome = change
+        .run_plan(|node, run_dir| plan::restart(node, run_dir, &args.devices.names(node)?))?;
     if let Some(outcome) = outcome {
         let names = args.devices.names(&outcome.node)?;
         outcome.report(context.environment, &names, &args.consent, None)?;

@@ -3,14 +3,16 @@
 use clap::Args;
 
 use super::args::{ConsentArgs, DeviceArgs};
-use super::change::Change;
+use super::change::{Change, NodeChange};
 use super::{Context, own_directories, remark_on};
 use crate::error::Result;
 use crate::failure::ExitStatus;
 use crate::host::listed;
-use crate::plan;
+use crate::node::Node;
+use crate::plan::{self, Plan, Refusal};
 use crate::profile::SettingAssignment;
 use crate::render::note;
+use crate::state::RunDir;
 
 /// Change settings of a running daemon
 ///
@@ -44,13 +46,11 @@ pub fn run(args: &SetArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let (devices, settings) =
         DeviceArgs::and_values(&args.device, &args.gpus, &args.settings, str::parse)?;
     let directories = own_directories(environment, &args.consent)?;
-    let outcome = Change {
-        remark: &remark_on,
-        ..Change::new(context, &directories, &args.consent, &|node, run_dir| {
-            plan::set(node, run_dir, &devices.names(node)?, &settings)
-        })
-    }
-    .run()?;
+    let change = Change::new(context, &directories, &args.consent);
+    let outcome = change.run(&mut SetChange {
+        devices: &devices,
+        settings: &settings,
+    })?;
     match outcome {
         Some(outcome) if outcome.is_unchanged && !args.consent.json => {
             note("Nothing to do: already set.");
@@ -63,4 +63,20 @@ pub fn run(args: &SetArgs, context: &Context<'_>) -> Result<ExitStatus> {
         None => {}
     }
     Ok(ExitStatus::Done)
+}
+
+/// The change of settings.
+struct SetChange<'a> {
+    devices: &'a DeviceArgs,
+    settings: &'a [SettingAssignment],
+}
+
+impl NodeChange for SetChange<'_> {
+    fn plan(&mut self, node: &Node, run_dir: &RunDir) -> Result<Plan, Refusal> {
+        plan::set(node, run_dir, &self.devices.names(node)?, self.settings)
+    }
+
+    fn remark(&self, node: &Node, plan: &Plan) {
+        remark_on(node, plan);
+    }
 }

@@ -3,7 +3,6 @@
 //! Before anything is touched it checks the users and groups that a profile names. Not on loading: the profile may be for
 //! another machine.
 
-use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
@@ -11,7 +10,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::args::ConsentArgs;
-use super::change::Change;
+use super::change::{Change, ChangeEnding, NodeChange};
 use super::chosen::ProfileArgs;
 use super::outcome::Outcome;
 use super::{Context, built_in, cdi, detail_for, locked, own_directories, remark_on, verify};
@@ -136,10 +135,15 @@ fn change(
     directories: &Directories,
 ) -> Result<Option<Outcome>> {
     let environment = context.environment;
-    let cdi = profile.cdi.map(|(wanted, _)| wanted);
-    let left_out = args
-        .keep_going
-        .then(|| RefCell::new(LeftOut::unserved(unserved(profile, environment))));
+    let mut wanted = UpChange {
+        environment,
+        directories,
+        profile,
+        prune: args.prune,
+        left_out: args
+            .keep_going
+            .then(|| LeftOut::unserved(unserved(profile, environment))),
+    };
     Change {
         allowed: Allowed {
             reset: args.reset,
@@ -152,19 +156,46 @@ fn change(
             OnFailure::RollBack
         },
         detail: detail_for(profile),
-        left_out: left_out.as_ref(),
-        remark: &remark_on,
-        verify: true,
-        after: &|ending| cdi::keep_current(environment, directories, cdi, ending),
-        ..Change::new(context, directories, &args.consent, &|node, run_dir| {
-            let mut left_out = left_out.as_ref().map(RefCell::borrow_mut);
-            let (prune, left_out) = (args.prune, left_out.as_deref_mut());
-            let caller = environment.caller;
-            let plan = cdi::plan_up(environment, node, profile, run_dir, caller, prune, left_out)?;
-            Ok(plan.with_remarks_on_devices(node))
-        })
+        ..Change::new(context, directories, &args.consent)
     }
-    .run()
+    .run(&mut wanted)
+}
+
+/// The change that applies a profile.
+struct UpChange<'a> {
+    environment: &'a Environment,
+    directories: &'a Directories,
+    profile: &'a Profile,
+    prune: bool,
+    /// The parts that are left out; `None` without --keep-going.
+    left_out: Option<LeftOut>,
+}
+
+impl NodeChange for UpChange<'_> {
+    fn plan(&mut self, node: &Node, run_dir: &RunDir) -> Result<Plan, Refusal> {
+        let (environment, profile) = (self.environment, self.profile);
+        let (prune, left_out) = (self.prune, self.left_out.as_mut());
+        let caller = environment.caller;
+        let plan = cdi::plan_up(environment, node, profile, run_dir, caller, prune, left_out)?;
+        Ok(plan.with_remarks_on_devices(node))
+    }
+
+    fn left_out(&mut self) -> Option<&mut LeftOut> {
+        self.left_out.as_mut()
+    }
+
+    fn remark(&self, node: &Node, plan: &Plan) {
+        remark_on(node, plan);
+    }
+
+    fn is_verified(&self) -> bool {
+        true
+    }
+
+    fn follow(&self, ending: ChangeEnding) -> Result<()> {
+        let cdi = self.profile.cdi.map(|(wanted, _)| wanted);
+        cdi::keep_current(self.environment, self.directories, cdi, ending)
+    }
 }
 
 /// Refuses what cannot be applied by this user, before anything is planned. Returns the directories of the change.

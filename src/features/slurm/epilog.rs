@@ -1,6 +1,5 @@
 //! `mig-mps slurm epilog`, and the programs that a job has left on devices.
 
-use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -15,7 +14,7 @@ use crate::failure::ExitStatus;
 use crate::host::{Host, Pid, StartTime, bounded};
 use crate::mps::Patience;
 use crate::node::{Detail, Node, observe};
-use crate::plan::{self, KillRequest, Plan, Signal};
+use crate::plan::{self, KillRequest, Signal};
 use crate::render::{note, print};
 
 /// Cleans up after a job.
@@ -156,26 +155,23 @@ fn end(context: &Context<'_>, leftovers: Vec<Leftover>) -> Vec<Leftover> {
 fn terminate(context: &Context<'_>, device: &str, pids: &[Pid]) -> Result<()> {
     let environment = context.environment;
     let directories = environment.directories()?;
-    let shown = OnceCell::new();
-    let outcome = Change {
-        is_unattended: true,
-        ..Change::new(context, &directories, &CONSENT, &|node, run_dir| {
-            let served = node.served_as(device);
-            let request = KillRequest {
-                device,
-                pids,
-                signal: Some(Signal::Kill),
-                patience: Patience::Force(0),
-                caller: environment.caller,
-                owner: served.and_then(|served| served.run_dir.owner()),
-                shown: shown.get(),
-            };
-            let plan: Plan = plan::kill(node, run_dir, &request)?;
-            shown.get_or_init(|| plan.clone());
-            Ok(plan)
-        })
-    }
-    .run()?;
+    let mut shown = None;
+    let change = Change::new(context, &directories, &CONSENT);
+    let outcome = change.run_plan(|node, run_dir| {
+        let served = node.served_as(device);
+        let request = KillRequest {
+            device,
+            pids,
+            signal: Some(Signal::Kill),
+            patience: Patience::Force(0),
+            caller: environment.caller,
+            owner: served.and_then(|served| served.run_dir.owner()),
+            shown: shown.as_ref(),
+        };
+        let plan = plan::kill(node, run_dir, &request)?;
+        shown.get_or_insert_with(|| plan.clone());
+        Ok(plan)
+    })?;
     match outcome.and_then(|outcome| outcome.failed) {
         Some(failed) => Err(failed.into()),
         None => Ok(()),

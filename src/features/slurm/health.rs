@@ -193,12 +193,9 @@ fn heal_once(context: &Context<'_>, names: &[String]) -> Result<Option<Outcome>>
     let directories = context.environment.directories()?;
     let outcome = Change {
         on_failure: OnFailure::GoOn,
-        is_unattended: true,
-        ..Change::new(context, &directories, &CONSENT, &|node, run_dir| {
-            plan::heal(node, run_dir, names)
-        })
+        ..Change::new(context, &directories, &CONSENT)
     }
-    .run()?;
+    .run_plan(|node, run_dir| plan::heal(node, run_dir, names))?;
     if let Some(failed) = outcome.as_ref().and_then(|outcome| outcome.failed.as_ref()) {
         note(&failed.to_string());
     }

@@ -1,0 +1,127 @@
+//! Carries a plan out under the lock, and reads the node back.
+
+use std::time::Instant;
+
+use super::super::args::HINT;
+use super::super::outcome::{Outcome, differs};
+use super::{ChangeEnding, ChangeRun, Planned};
+use crate::apply::{self, ApplyContext, ApplyError};
+use crate::error::{Context as _, Result};
+use crate::host::{Lock, MpsPrograms};
+use crate::plan::Plan;
+use crate::render::{note, progress};
+
+impl ChangeRun<'_> {
+    /// Applies the plan, reads the node back, and does what follows the change.
+    pub(super) fn carry_out(&mut self, lock: Option<Lock>, planned: Planned) -> Result<Outcome> {
+        match self.apply_and_read_back(planned) {
+            Ok(outcome) => Ok(Outcome {
+                lock,
+                after: self.wanted.follow(ChangeEnding::Done).err(),
+                ..outcome
+            }),
+            Err(error) => {
+                if let Err(second) = self.wanted.follow(ChangeEnding::Failed) {
+                    note(&format!("{second}"));
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn apply_and_read_back(&mut self, planned: Planned) -> Result<Outcome> {
+        let begun = Instant::now();
+        let mut planned = planned;
+        let mut carried_out = planned.plan.clone();
+        let mut failed = self.cannot_start.take();
+        if let Some(left_out) = self.wanted.left_out() {
+            left_out.begin();
+        }
+        // Twice only where a driver lists profiles after MIG has been switched on.
+        loop {
+            let failed_now = self.apply(&planned)?;
+            if let Some(error) = &failed_now {
+                self.leave_out(|left_out| left_out.add_failed(&error.missing()));
+            }
+            failed = match (failed, failed_now) {
+                (Some(before), Some(now)) => Some(before.and(now)),
+                (before, now) => before.or(now),
+            };
+            let after = self.read_back().map_err(|error| {
+                if carried_out.is_empty() {
+                    error
+                } else {
+                    error.after_change()
+                }
+            })?;
+            // Where it goes on, the rest tries again what failed.
+            let goes_on = planned.plan.gpus.iter().any(|gpu| gpu.to_be_continued);
+            if after.plan.is_empty() || (failed.is_some() && !goes_on) {
+                return Ok(Outcome {
+                    lock: None,
+                    is_unchanged: false,
+                    plan: carried_out,
+                    node: after.node,
+                    failed,
+                    restarted: std::mem::take(&mut self.restarted),
+                    after: None,
+                    took: begun.elapsed(),
+                });
+            }
+            if !goes_on {
+                return Err(differs(&after.plan));
+            }
+            self.show(&after)?;
+            let rest = &after.plan;
+            rest.permit(HINT)
+                .and_then(|()| rest.refuse_more_than(&carried_out))
+                .context("MIG mode is on now, and the rest of the profile is refused")?;
+            carried_out.go_on_with(rest);
+            planned = after;
+        }
+    }
+
+    /// Returns the node after the change, with the plan for what is left to do if the change is verified.
+    fn read_back(&mut self) -> Result<Planned> {
+        let node = self.observe()?;
+        let plan = if self.wanted.is_verified() {
+            self.plan(&node)?
+        } else {
+            Plan::default()
+        };
+        Ok(Planned { node, plan })
+    }
+
+    /// Applies the plan. Returns the failures of a change that nobody watches, or that goes on with other GPUs.
+    fn apply(&mut self, planned: &Planned) -> Result<Option<ApplyError>> {
+        let Planned { node, plan } = planned;
+        if plan.is_empty() {
+            return Ok(None);
+        }
+        self.prepare_for_daemons(plan)?;
+        let environment = self.change.context.environment;
+        let programs = match environment.mps_programs() {
+            // Instances are made and destroyed without MPS.
+            Err(_) if !plan.is_of_daemons() => MpsPrograms::default(),
+            programs => programs?,
+        };
+        let context = ApplyContext {
+            environment,
+            directories: self.change.directories,
+            programs: &programs,
+            node,
+            allowed: self.change.allowed,
+        };
+        let progress = progress(plan, self.change.consent.progress_form());
+        let is_in_part = self.wanted.left_out().is_some();
+        match apply::run(plan, &context, progress.as_ref(), self.change.on_failure) {
+            Ok(restarted) => {
+                self.restarted.extend(restarted);
+                Ok(None)
+            }
+            Err(error) if self.change.consent.is_unattended => Ok(Some(error)),
+            Err(error) if is_in_part && error.is_of_some_gpus() => Ok(Some(error)),
+            Err(error) => Err(error.into()),
+        }
+    }
+}

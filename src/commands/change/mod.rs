@@ -1,0 +1,309 @@
+//! The one way in which commands change the node: observe, plan, show, get consent, wait for clients, lock, observe
+//! and plan again, apply, read back.
+
+mod agree;
+mod carry_out;
+
+use std::time::Duration;
+
+use super::args::{ConsentArgs, HINT_WITHOUT_WAIT};
+use super::drain::Drain;
+use super::give_back::give_back_interrupted;
+use super::outcome::Outcome;
+use super::{Context, LOCK_LIMIT, pick_up_interrupted, refuse_newer};
+use crate::apply::{self, Allowed, ApplyError, OnFailure};
+use crate::error::Result;
+use crate::host::{Directories, Unit, raise_memory};
+use crate::node::{Detail, Node, Observer};
+use crate::plan::{Held, LeftOut, Plan, Refusal};
+use crate::render::json::ChangeDocument;
+use crate::render::{self, can_ask, consequences, is_quiet, note, print, print_json};
+use crate::state::RunDir;
+
+/// The change that a command wants.
+pub trait NodeChange {
+    /// Plans the change for a node.
+    fn plan(&mut self, node: &Node, run_dir: &RunDir) -> Result<Plan, Refusal>;
+
+    /// Returns the parts of a profile that are left out, so that the rest is applied; `None` for all or nothing.
+    fn left_out(&mut self) -> Option<&mut LeftOut> {
+        None
+    }
+
+    /// Prints notes that belong to a plan which is shown.
+    fn remark(&self, _node: &Node, _plan: &Plan) {}
+
+    /// False if the plan does only what the command's own name asks for.
+    fn needs_consent(&self, _plan: &Plan) -> bool {
+        true
+    }
+
+    /// False if the change can be made while the driver does not answer.
+    fn needs_driver(&self) -> bool {
+        true
+    }
+
+    /// True to plan again after the change: a node that reads back as something else is an error.
+    fn is_verified(&self) -> bool {
+        false
+    }
+
+    /// Follows the change, under its lock, however it ended.
+    fn follow(&self, _ending: ChangeEnding) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// A change that only has a plan.
+struct PlanOnly<F>(F);
+
+impl<F: FnMut(&Node, &RunDir) -> Result<Plan, Refusal>> NodeChange for PlanOnly<F> {
+    fn plan(&mut self, node: &Node, run_dir: &RunDir) -> Result<Plan, Refusal> {
+        (self.0)(node, run_dir)
+    }
+}
+
+/// The end of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeEnding {
+    /// There was nothing to do, and no lock was taken.
+    Unchanged,
+    Done,
+    Failed,
+}
+
+/// The way in which a command changes the node.
+pub struct Change<'a> {
+    pub context: &'a Context<'a>,
+    pub directories: &'a Directories,
+    pub consent: &'a ConsentArgs,
+    pub allowed: Allowed,
+    pub on_failure: OnFailure,
+    pub detail: Detail,
+    /// The time to wait for another change.
+    pub lock_limit: Duration,
+}
+
+impl<'a> Change<'a> {
+    /// A change that asks before it disrupts anything, and undoes what it did when a step fails.
+    pub fn new(
+        context: &'a Context<'a>,
+        directories: &'a Directories,
+        consent: &'a ConsentArgs,
+    ) -> Self {
+        Self {
+            context,
+            directories,
+            consent,
+            allowed: Allowed::default(),
+            on_failure: OnFailure::RollBack,
+            detail: Detail::CLIENTS,
+            lock_limit: LOCK_LIMIT,
+        }
+    }
+
+    /// Makes a change that only has a plan.
+    pub fn run_plan(
+        &self,
+        plan: impl FnMut(&Node, &RunDir) -> Result<Plan, Refusal>,
+    ) -> Result<Option<Outcome>> {
+        self.run(&mut PlanOnly(plan))
+    }
+
+    /// Makes the change; `None` if its plan was only to be shown.
+    pub fn run(&self, wanted: &mut dyn NodeChange) -> Result<Option<Outcome>> {
+        raise_memory();
+        let environment = self.context.environment;
+        let observer = Observer::new(environment);
+        let mut run = ChangeRun {
+            change: self,
+            state: RunDir::at(&self.directories.run),
+            observer: if wanted.needs_driver() {
+                observer
+            } else {
+                observer.without_driver()
+            },
+            wanted,
+            drain: Drain::of(self.consent.drain.filter(|_| !self.consent.force)),
+            agreed: None,
+            cannot_start: None,
+            restarted: Vec::new(),
+        };
+        refuse_newer(&run.state)?;
+        give_back_interrupted(environment, self.directories, self.consent.dry_run)?;
+        if !self.consent.dry_run && run.state.owner() == Some(environment.caller) {
+            pick_up_interrupted(environment, self.directories)?;
+        }
+        let _planning = environment.interrupt.plan();
+        let first = run.first_plan()?;
+        if first.plan.is_empty() {
+            let after = (!self.consent.dry_run).then(|| run.wanted.follow(ChangeEnding::Unchanged));
+            let after = after.and_then(Result::err);
+            let failed = run.cannot_start.take();
+            return Ok(Some(Outcome::unchanged(
+                first.plan, first.node, failed, after,
+            )));
+        }
+        run.show(&first)?;
+        if self.consent.dry_run {
+            let held = run.held(&first);
+            if self.consent.json {
+                print_json(&ChangeDocument::planned(&first.plan, &held))?;
+            } else {
+                print(&consequences::text(&first.plan, &held, self.on_failure))?;
+            }
+            return Ok(None);
+        }
+        let (lock, planned) = run.agree_and_lock(first)?;
+        run.carry_out(lock, planned).map(Some)
+    }
+}
+
+/// A snapshot of the node, and the plan for it.
+struct Planned {
+    node: Node,
+    plan: Plan,
+}
+
+struct ChangeRun<'a> {
+    change: &'a Change<'a>,
+    wanted: &'a mut dyn NodeChange,
+    state: RunDir,
+    /// One for all snapshots: a daemon that hangs is waited for once.
+    observer: Observer<'a>,
+    drain: Drain,
+    /// The last plan that was agreed to.
+    agreed: Option<Plan>,
+    /// The daemons that the last plan leaves as they are: they could not start again.
+    cannot_start: Option<ApplyError>,
+    /// The monitoring services that were stopped, and run again.
+    restarted: Vec<Unit>,
+}
+
+impl ChangeRun<'_> {
+    fn observe(&mut self) -> Result<Node> {
+        Ok(self.observer.observe(self.change.detail)?)
+    }
+
+    fn plan(&mut self, node: &Node) -> Result<Plan, Refusal> {
+        loop {
+            let mut plan = self.wanted.plan(node, &self.state)?;
+            if let Some(seconds) = self.change.consent.force() {
+                plan = plan.by_force(seconds);
+            }
+            // A question names the instances that others may have made.
+            let is_asked = !self.change.consent.yes && can_ask();
+            if !(self.change.allowed.destroy_unmanaged || is_asked) {
+                plan = plan.sparing_unmanaged();
+            }
+            // The names of a GPU that is left out are not free for others: all is planned again.
+            if self.leave_out(|left_out| left_out.add_refused(&plan, HINT_WITHOUT_WAIT)) {
+                continue;
+            }
+            if let Some(plan) = self.check_starts(plan, node)? {
+                return Ok(plan);
+            }
+        }
+    }
+
+    /// Checks what the starts of a plan need and its stops do not. Where the change goes on after a failure, the plan leaves
+    /// those daemons as they are; `None` if more GPUs are left out.
+    fn check_starts(&mut self, mut plan: Plan, node: &Node) -> Result<Option<Plan>, Refusal> {
+        let environment = self.change.context.environment;
+        self.cannot_start = None;
+        let checked = apply::check_starts(&mut plan, environment, self.change.directories, node);
+        let Err(error) = checked else {
+            return Ok(Some(plan));
+        };
+        match self.change.on_failure {
+            OnFailure::RollBack => Err(Refusal::CannotStart(error.into())),
+            // Where nothing stops, the start of that daemon fails alone.
+            OnFailure::LeaveOut => {
+                let mut missing = error.missing();
+                missing.retain(|missing| plan.stops_on(missing.gpu));
+                let is_more = self.leave_out(|left_out| left_out.add_failed(&missing));
+                Ok((!is_more).then_some(plan))
+            }
+            OnFailure::GoOn => {
+                let plan = plan.without_devices(&error.devices());
+                self.cannot_start = Some(error);
+                Ok(Some(plan))
+            }
+        }
+    }
+
+    /// Leaves more out; returns false if there is no more, or nothing may be left out.
+    fn leave_out(&mut self, more: impl FnOnce(&mut LeftOut) -> bool) -> bool {
+        self.wanted.left_out().is_some_and(more)
+    }
+
+    /// Observes and plans. If clients block planning itself, waits for them within `--drain`.
+    fn first_plan(&mut self) -> Result<Planned> {
+        let node = self.observe()?;
+        match self.plan(&node) {
+            Ok(plan) => {
+                let mut first = Planned { node, plan };
+                // Holders may end before a change, and where the plan is only shown nobody waits for them.
+                if self.change.consent.dry_run {
+                    let held = self.held(&first);
+                    if self.leave_out(|left_out| left_out.add_held(&held)) {
+                        first.plan = self.plan(&first.node)?;
+                    }
+                }
+                Ok(first)
+            }
+            Err(refusal) if self.drain.allows(&refusal) => self.wait_for_plan(Self::plan),
+            Err(refusal) => Err(refusal.into()),
+        }
+    }
+
+    /// Observes and plans until no client is in the way of the plan, or the time of `--drain` is over.
+    fn wait_for_plan(
+        &mut self,
+        plan: fn(&mut Self, &Node) -> Result<Plan, Refusal>,
+    ) -> Result<Planned> {
+        let drain = self.drain.begin();
+        drain.wait(|| {
+            let node = self.observe()?;
+            let planned = plan(self, &node);
+            Ok(planned.map(|plan| Planned { node, plan }))
+        })
+    }
+
+    fn show(&self, shown: &Planned) -> Result<()> {
+        self.wanted.remark(&shown.node, &shown.plan);
+        if let Some(why) = &shown.node.pods_unknown
+            && shown.plan.takes_devices()
+        {
+            note(&format!("Which pods hold shares is unknown: {why}."));
+        }
+        let consent = self.change.consent;
+        if let (true, Some(error)) = (consent.dry_run, &self.cannot_start) {
+            note(&error.to_string());
+        }
+        let is_wanted = consent.dry_run || !(is_quiet() || consent.is_unattended);
+        if is_wanted && !consent.json {
+            print(&render::plan::text(&shown.plan))?;
+            if !consent.dry_run {
+                // Those that are in the way are waited for, and named then.
+                let mut held = self.held(shown);
+                held.retain(|held| !held.is_in_the_way && (held.stay || !held.services.is_empty()));
+                print(&consequences::held_text(&held, self.change.on_failure))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds who holds the GPUs whose MIG mode the plan switches, or whose instances it destroys.
+    fn held(&self, planned: &Planned) -> Vec<Held> {
+        let environment = self.change.context.environment;
+        let (allowed, on_failure) = (self.change.allowed, self.change.on_failure);
+        apply::held(
+            environment,
+            &planned.node,
+            &planned.plan,
+            allowed,
+            on_failure,
+        )
+    }
+}
