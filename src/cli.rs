@@ -9,12 +9,12 @@ use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::commands::args::own_words;
+use crate::commands::args::own_arguments;
 use crate::commands::schema::Document;
 use crate::commands::status::with_problems;
-use crate::commands::{Context, hint_of_devices, name_way_back, warn_of_changeable_programs};
+use crate::commands::{Context, add_way_back_hint, devices_hint, warn_of_changeable_programs};
 use crate::config::{LOG, VARIABLES};
-use crate::error::{CommandError, Context as _, Result};
+use crate::error::{CommandError, ErrorContext as _, Result};
 use crate::failure::ExitStatus;
 use crate::features::advise::Advice;
 use crate::features::check::{CheckDocument, ModelsDocument};
@@ -27,8 +27,8 @@ use crate::features::kubernetes::{self, DevicePluginArgs};
 use crate::features::logs::LogLineDocument;
 use crate::features::manual::{TOPICS, first_screen, overview, setting_meaning};
 use crate::host::{
-    self, Environment, HELPERS, Host, Phase, end_process, raise_open_files, raise_stack,
-    refuse_old_kernel,
+    self, Environment, HELPERS, Host, Phase, check_kernel, exit_immediately, raise_open_files,
+    raise_stack,
 };
 use crate::internal_commands::InternalCommand;
 use crate::profile::profile_schema;
@@ -72,7 +72,7 @@ impl Command {
     }
 
     /// False for what is made from files alone, as where packages are built.
-    fn asks_the_node(&self) -> bool {
+    fn needs_node(&self) -> bool {
         !matches!(
             self,
             Self::Advise(_)
@@ -198,7 +198,7 @@ documents! {
 
 /// The values that completion offers and other features know.
 const SOURCES: Sources = Sources {
-    configurations: manifest::configurations,
+    configurations: manifest::configuration_names,
     setting_meaning,
 };
 
@@ -279,12 +279,12 @@ fn topics_of(command: &str) -> Option<String> {
 
 /// Runs the program.
 pub fn main() -> ! {
-    end_with(run_command_line())
+    exit_with(run_command_line())
 }
 
-fn end_with(status: ExitStatus) -> ! {
+fn exit_with(status: ExitStatus) -> ! {
     let _ = io::stdout().flush();
-    end_process(status as i32)
+    exit_immediately(status as i32)
 }
 
 fn run_command_line() -> ExitStatus {
@@ -296,34 +296,34 @@ fn run_command_line() -> ExitStatus {
     }
     // Before the command line is read, which takes a good part of a small stack.
     if let Err(error) = raise_stack() {
-        return end_early(error.into());
+        return report_early_error(error.into());
     }
     // Helpers are no subcommands: they are in no help, and a daemon does not wait until all subcommands are made.
     if HELPERS.iter().any(|helper| first == *helper) {
         reset_signals();
         return match InternalCommand::parse().run() {
             Ok(()) => ExitStatus::Done,
-            Err(error) => end(&error),
+            Err(error) => report_error(&error),
         };
     }
-    run(&first)
+    run_subcommand(&first)
 }
 
 /// Runs the program mig-mps-device-plugin.
 #[cfg(feature = "kubernetes")]
 pub fn device_plugin() -> ! {
-    end_with(run_device_plugin())
+    exit_with(run_device_plugin())
 }
 
 #[cfg(feature = "kubernetes")]
 fn run_device_plugin() -> ExitStatus {
     let args = DevicePluginArgs::parse();
     reset_signals();
-    let prepared = refuse_old_kernel().map_err(CommandError::from);
+    let prepared = check_kernel().map_err(CommandError::from);
     let prepared = prepared.and_then(|()| Ok(raise_open_files()?));
     match prepared.and_then(|()| kubernetes::run(&args, Environment::read())) {
-        Ok(status) => exit(status),
-        Err(error) => end(&error),
+        Ok(status) => trace_exit_status(status),
+        Err(error) => report_error(&error),
     }
 }
 
@@ -334,38 +334,38 @@ fn reset_signals() {
     }
 }
 
-fn end(error: &CommandError) -> ExitStatus {
+fn report_error(error: &CommandError) -> ExitStatus {
     if wants_json() && !error.is_in_document {
         let _ = ErrorDocument::print(error.message(), error.status as u8);
     }
     if error.is_chosen {
         render::note(&error.to_string());
     } else {
-        render::error(&error.to_string(), &error.hints);
+        render::print_error(&error.to_string(), &error.hints);
     }
-    exit(error.status)
+    trace_exit_status(error.status)
 }
 
-fn exit(status: ExitStatus) -> ExitStatus {
+fn trace_exit_status(status: ExitStatus) -> ExitStatus {
     tracing::debug!("exit status {}", status as u8);
     status
 }
 
 /// Ends the program with an error before its command has begun: `run` has not started its program.
-fn end_early(error: CommandError) -> ExitStatus {
-    let words = own_words();
+fn report_early_error(error: CommandError) -> ExitStatus {
+    let words = own_arguments();
     let command = words.iter().find(|word| !word.starts_with('-'));
     let status = if command.is_some_and(|command| command == "run") {
         ExitStatus::NotRun
     } else {
         error.status
     };
-    end(&CommandError { status, ..error })
+    report_error(&CommandError { status, ..error })
 }
 
 /// True if the command line asks for JSON. It may not have been parsed.
 fn wants_json() -> bool {
-    let words = own_words();
+    let words = own_arguments();
     let mut pairs = words.windows(2);
     words
         .iter()
@@ -374,13 +374,13 @@ fn wants_json() -> bool {
 }
 
 /// Ends the program with a mistake on the command line, or with the help that was asked for.
-fn refuse(error: &clap::Error) -> ExitStatus {
-    let is_of_program = own_words().iter().all(|word| word.starts_with('-'));
+fn report_parse_error(error: &clap::Error) -> ExitStatus {
+    let is_of_program = own_arguments().iter().all(|word| word.starts_with('-'));
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         if !is_of_program {
             error.exit();
         }
-        render::say(&first_screen(TASKS));
+        render::print_styled_note_always(&first_screen(TASKS));
         return ExitStatus::Usage;
     }
     // Help and version are no errors.
@@ -395,12 +395,12 @@ fn refuse(error: &clap::Error) -> ExitStatus {
         };
         return match printed {
             Ok(()) => ExitStatus::Done,
-            Err(error) => end(&error.into()),
+            Err(error) => report_error(&error.into()),
         };
     }
-    let devices = || hint_of_devices(&Environment::read());
+    let devices = || devices_hint(&Environment::read());
     let Message { what, hints } = render::usage_error(error, &mut command(), devices);
-    end_early(CommandError {
+    report_early_error(CommandError {
         hints,
         ..CommandError::new(ExitStatus::Usage, what)
     })
@@ -408,7 +408,7 @@ fn refuse(error: &clap::Error) -> ExitStatus {
 
 /// Parses the command line. A right one does not wait until all subcommands are made, but for those whose values come from
 /// other tables.
-fn parse(first: &OsStr) -> Result<Cli, clap::Error> {
+fn parse_command_line(first: &OsStr) -> Result<Cli, clap::Error> {
     let alone = first
         .to_str()
         .filter(|name| !["help", "schema"].contains(name))
@@ -423,18 +423,19 @@ fn parse(first: &OsStr) -> Result<Cli, clap::Error> {
     Cli::from_arg_matches(&command().try_get_matches()?)
 }
 
-fn run(first: &OsStr) -> ExitStatus {
-    let cli = match parse(first) {
+fn run_subcommand(first: &OsStr) -> ExitStatus {
+    let cli = match parse_command_line(first) {
         Ok(cli) => cli,
-        Err(error) => return refuse(&error),
+        Err(error) => return report_parse_error(&error),
     };
     if !cli.command.is_run() {
         reset_signals();
     }
     let environment = Environment::read();
-    let prepared = observe(&cli, &environment).and_then(|()| prepare(&cli.command, &environment));
+    let prepared =
+        init_output(&cli, &environment).and_then(|()| prepare_process(&cli.command, &environment));
     if let Err(error) = prepared {
-        return end_early(error);
+        return report_early_error(error);
     }
     let context = Context {
         environment: &environment,
@@ -443,15 +444,15 @@ fn run(first: &OsStr) -> ExitStatus {
         tasks: TASKS,
     };
     match cli.command.run(&context) {
-        Ok(status) => exit(status),
-        Err(error) => end(&name_way_back(error, &environment, &own_words())),
+        Ok(status) => trace_exit_status(status),
+        Err(error) => report_error(&add_way_back_hint(error, &environment, &own_arguments())),
     }
 }
 
 /// Starts the trace that was asked for, and leaves out what was not.
-fn observe(cli: &Cli, environment: &Environment) -> Result<()> {
+fn init_output(cli: &Cli, environment: &Environment) -> Result<()> {
     if cli.globals.quiet {
-        render::be_quiet();
+        render::set_quiet();
     }
     let file = environment.trace.as_ref().map(|path| {
         host::append_privately(path)
@@ -461,29 +462,32 @@ fn observe(cli: &Cli, environment: &Environment) -> Result<()> {
                 ..error
             })
     });
-    render::trace(cli.globals.verbose, file.transpose()?);
+    render::start_tracing(cli.globals.verbose, file.transpose()?);
     let version = env!("CARGO_PKG_VERSION");
     tracing::debug!(
         "version {version}, user {}: {}",
         environment.caller.0,
-        own_words().join(" ")
+        own_arguments().join(" ")
     );
     Ok(())
 }
 
 /// Prepares this process for the command.
-fn prepare(command: &Command, environment: &Environment) -> Result<()> {
+fn prepare_process(command: &Command, environment: &Environment) -> Result<()> {
     if command.is_run() {
         return Ok(());
     }
-    if command.asks_the_node() {
-        refuse_old_kernel()?;
+    if command.needs_node() {
+        check_kernel()?;
         warn_of_changeable_programs(environment);
     }
     raise_open_files()?;
     // Directories get the permissions they are made with, and daemons the umask they expect.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    if let Err(error) = environment.interrupt.listen(&environment.host, interrupted) {
+    if let Err(error) = environment
+        .interrupt
+        .listen(&environment.host, on_interrupt)
+    {
         render::note(&format!(
             "Ctrl-C will end this at once, whatever it is doing: {error}"
         ));
@@ -492,14 +496,14 @@ fn prepare(command: &Command, environment: &Environment) -> Result<()> {
 }
 
 /// Handles Ctrl-C, depending on what it interrupts.
-fn interrupted(phase: Phase) {
+fn on_interrupt(phase: Phase) {
     match phase {
         Phase::Free | Phase::Planning => {
             render::restore_terminal();
             if phase == Phase::Planning {
                 render::note("Interrupted: nothing was changed.");
             }
-            end_process(ExitStatus::Interrupted as i32)
+            exit_immediately(ExitStatus::Interrupted as i32)
         }
         Phase::Changing => render::note("interrupted: stopping at the next safe point"),
         Phase::RollingBack => {

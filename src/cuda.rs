@@ -14,7 +14,7 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use serde::{Deserialize, Serialize};
 
 /// The driver's file name of the library.
-const NAME: &str = "libcuda.so.1";
+const LIBRARY_NAME: &str = "libcuda.so.1";
 
 type Init = unsafe extern "C" fn(c_uint) -> c_uint;
 type GetAttribute = unsafe extern "C" fn(*mut c_int, c_int, c_int) -> c_uint;
@@ -50,11 +50,11 @@ const MULTIPROCESSOR_COUNT: c_int = 16;
 const MPS_ENABLED: c_int = 133;
 
 /// The first device that the process sees.
-const FIRST: c_int = 0;
+const FIRST_DEVICE: c_int = 0;
 
 /// Loads the library at this path, or the one that the dynamic linker finds, and lets go of it. Fails with the message of
 /// the dynamic linker.
-pub fn load(path: Option<&Path>) -> Result<(), String> {
+pub fn check_library(path: Option<&Path>) -> Result<(), String> {
     Cuda::open(path)
         .map(drop)
         .map_err(|error| error.to_string())
@@ -63,7 +63,7 @@ pub fn load(path: Option<&Path>) -> Result<(), String> {
 impl Cuda {
     /// Opens the library at this path, or the one that the dynamic linker finds.
     fn open(path: Option<&Path>) -> Result<Self, libloading::Error> {
-        let path = path.unwrap_or(Path::new(NAME));
+        let path = path.unwrap_or(Path::new(LIBRARY_NAME));
         // SAFETY: the driver's library may be loaded at any time; what runs then is its own initialisation.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }?;
         Ok(Self { library })
@@ -79,18 +79,18 @@ impl Cuda {
     }
 
     /// Reads an attribute of the first device.
-    fn attribute(&self, attribute: c_int) -> Result<c_int, CudaError> {
+    fn query_attribute(&self, attribute: c_int) -> Result<c_int, CudaError> {
         // SAFETY: the signature is that of cuda.h.
         let get = unsafe { self.library.get::<GetAttribute>(b"cuDeviceGetAttribute\0") };
         let get = get.map_err(|_| CudaError::MISSING_FUNCTION)?;
         let mut value = 0;
         // SAFETY: the pointer is to a number that lives, and a device handle is an ordinal.
-        CudaError::check(unsafe { get(&raw mut value, attribute, FIRST) })?;
+        CudaError::check(unsafe { get(&raw mut value, attribute, FIRST_DEVICE) })?;
         Ok(value)
     }
 
     /// Returns the UUID of the first device: under MIG that of the MIG device, from drivers that have it.
-    fn uuid(&self) -> Result<[u8; 16], CudaError> {
+    fn query_uuid(&self) -> Result<[u8; 16], CudaError> {
         // SAFETY: both signatures are those of cuda.h.
         let get = unsafe {
             let newer = self.library.get::<GetUuid>(b"cuDeviceGetUuid_v2\0");
@@ -99,7 +99,7 @@ impl Cuda {
         let get = get.map_err(|_| CudaError::MISSING_FUNCTION)?;
         let mut uuid = [0; 16];
         // SAFETY: the pointer is to 16 bytes that live.
-        CudaError::check(unsafe { get(&raw mut uuid, FIRST) })?;
+        CudaError::check(unsafe { get(&raw mut uuid, FIRST_DEVICE) })?;
         Ok(uuid)
     }
 }
@@ -127,12 +127,12 @@ const KERNEL: &CStr = c".version 6.4
 ";
 
 /// The blocks of the kernel, more than any GPU has SMs, and the threads of a block.
-const BLOCKS: c_uint = 512;
-const THREADS: c_uint = 128;
+const KERNEL_BLOCKS: c_uint = 512;
+const THREADS_PER_BLOCK: c_uint = 128;
 
 /// The results of the kernel.
-fn expected() -> impl Iterator<Item = u32> {
-    (0..BLOCKS * THREADS).map(|thread| 3 * thread + 1)
+fn expected_results() -> impl Iterator<Item = u32> {
+    (0..KERNEL_BLOCKS * THREADS_PER_BLOCK).map(|thread| 3 * thread + 1)
 }
 
 impl Cuda {
@@ -140,7 +140,7 @@ impl Cuda {
     ///
     /// # Safety
     /// `F` must be its signature in `cuda.h`.
-    unsafe fn function<F: Copy>(&self, name: &CStr) -> Result<F, CudaError> {
+    unsafe fn find_function<F: Copy>(&self, name: &CStr) -> Result<F, CudaError> {
         // SAFETY: as the caller vouches.
         let found = unsafe { self.library.get::<F>(name.to_bytes_with_nul()) };
         found
@@ -153,16 +153,20 @@ impl Cuda {
         let mut context = ptr::null_mut();
         // SAFETY: the signature is that of cuda.h, and the pointer is to a handle that lives.
         CudaError::check(unsafe {
-            self.function::<CreateContext>(c"cuCtxCreate_v2")?(&raw mut context, 0, FIRST)
+            self.find_function::<CreateContext>(c"cuCtxCreate_v2")?(
+                &raw mut context,
+                0,
+                FIRST_DEVICE,
+            )
         })
     }
 
     /// Returns the memory that this process may still take, and that of its device, in bytes.
-    fn memory(&self) -> Result<[u64; 2], CudaError> {
+    fn query_memory(&self) -> Result<[u64; 2], CudaError> {
         let (mut free, mut total) = (0, 0);
         // SAFETY: the signature is that of cuda.h, and the pointers are to numbers that live.
         CudaError::check(unsafe {
-            self.function::<GetMemory>(c"cuMemGetInfo_v2")?(&raw mut free, &raw mut total)
+            self.find_function::<GetMemory>(c"cuMemGetInfo_v2")?(&raw mut free, &raw mut total)
         })?;
         Ok([free as u64, total as u64])
     }
@@ -173,36 +177,36 @@ impl Cuda {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         // SAFETY: the signature is that of cuda.h, and the pointer is to an address that lives.
         CudaError::check(unsafe {
-            self.function::<Allocate>(c"cuMemAlloc_v2")?(&raw mut address, bytes)
+            self.find_function::<Allocate>(c"cuMemAlloc_v2")?(&raw mut address, bytes)
         })?;
         Ok(address)
     }
 
     /// Runs the kernel and returns what it has written.
     fn run_kernel(&self) -> Result<Vec<u32>, CudaError> {
-        let mut results = vec![0_u32; (BLOCKS * THREADS) as usize];
+        let mut results = vec![0_u32; (KERNEL_BLOCKS * THREADS_PER_BLOCK) as usize];
         let bytes = size_of_val(results.as_slice());
         let mut address = self.allocate(bytes as u64)?;
         let (mut module, mut kernel) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the signatures are those of cuda.h, and the pointers are to handles that live and to texts that end with
         // NUL.
         unsafe {
-            let load = self.function::<LoadModule>(c"cuModuleLoadData")?;
+            let load = self.find_function::<LoadModule>(c"cuModuleLoadData")?;
             CudaError::check(load(&raw mut module, KERNEL.as_ptr()))?;
-            let find = self.function::<GetFunction>(c"cuModuleGetFunction")?;
+            let find = self.find_function::<GetFunction>(c"cuModuleGetFunction")?;
             CudaError::check(find(&raw mut kernel, module, c"fill".as_ptr()))?;
         }
         let mut arguments = [(&raw mut address).cast::<c_void>()];
         // SAFETY: the signatures are those of cuda.h. The kernel has one argument, the address of as many numbers as there are
         // threads, and the copy is as long as its target.
         unsafe {
-            let launch = self.function::<Launch>(c"cuLaunchKernel")?;
+            let launch = self.find_function::<Launch>(c"cuLaunchKernel")?;
             CudaError::check(launch(
                 kernel,
-                BLOCKS,
+                KERNEL_BLOCKS,
                 1,
                 1,
-                THREADS,
+                THREADS_PER_BLOCK,
                 1,
                 1,
                 0,
@@ -210,8 +214,8 @@ impl Cuda {
                 arguments.as_mut_ptr(),
                 ptr::null_mut(),
             ))?;
-            CudaError::check(self.function::<Synchronize>(c"cuCtxSynchronize")?())?;
-            let copy = self.function::<CopyToHost>(c"cuMemcpyDtoH_v2")?;
+            CudaError::check(self.find_function::<Synchronize>(c"cuCtxSynchronize")?())?;
+            let copy = self.find_function::<CopyToHost>(c"cuMemcpyDtoH_v2")?;
             CudaError::check(copy(results.as_mut_ptr().cast(), address, bytes))?;
         }
         Ok(results)
@@ -250,25 +254,25 @@ pub enum ComputeResult {
 
 /// Initializes CUDA, makes a context, runs a kernel and allocates memory, in bytes, which all stays until the process ends. May
 /// never return.
-pub fn compute(library: Option<&Path>, allocations: &[u64]) -> ComputeResult {
+pub fn run_compute_test(library: Option<&Path>, allocations: &[u64]) -> ComputeResult {
     match Cuda::open(library) {
         Ok(cuda) => cuda
-            .compute(allocations)
+            .try_compute_test(allocations)
             .map_or_else(ComputeResult::Failed, ComputeResult::Computed),
         Err(error) => ComputeResult::NoLibrary(error.to_string()),
     }
 }
 
 impl Cuda {
-    fn compute(&self, allocations: &[u64]) -> Result<Computed, CudaError> {
+    fn try_compute_test(&self, allocations: &[u64]) -> Result<Computed, CudaError> {
         let begun = Instant::now();
         self.init()?;
         self.create_context()?;
         let start = begun.elapsed();
-        let [memory_free, memory_total] = self.memory()?;
-        let is_right = self.run_kernel()?.into_iter().eq(expected());
+        let [memory_free, memory_total] = self.query_memory()?;
+        let is_right = self.run_kernel()?.into_iter().eq(expected_results());
         Ok(Computed {
-            is_client: self.attribute(MPS_ENABLED)? == 1,
+            is_client: self.query_attribute(MPS_ENABLED)? == 1,
             sm_count: self.sm_count()?,
             memory_total,
             memory_free,
@@ -282,7 +286,7 @@ impl Cuda {
     }
 
     fn sm_count(&self) -> Result<u32, CudaError> {
-        let count = self.attribute(MULTIPROCESSOR_COUNT)?;
+        let count = self.query_attribute(MULTIPROCESSOR_COUNT)?;
         Ok(count.try_into().unwrap_or(0))
     }
 }
@@ -367,18 +371,18 @@ pub enum AttachResult {
 /// Initialises CUDA in this process. May never return.
 pub fn attach(library: Option<&Path>) -> AttachResult {
     match Cuda::open(library) {
-        Ok(cuda) => initialise(&cuda).unwrap_or_else(AttachResult::Failed),
+        Ok(cuda) => try_attach(&cuda).unwrap_or_else(AttachResult::Failed),
         Err(error) => AttachResult::NoLibrary(error.to_string()),
     }
 }
 
-fn initialise(cuda: &Cuda) -> Result<AttachResult, CudaError> {
+fn try_attach(cuda: &Cuda) -> Result<AttachResult, CudaError> {
     let start = Instant::now();
     cuda.init()?;
     let time = start.elapsed();
     Ok(AttachResult::Initialised {
-        is_client: cuda.attribute(MPS_ENABLED)? == 1,
-        uuid: cuda.uuid()?,
+        is_client: cuda.query_attribute(MPS_ENABLED)? == 1,
+        uuid: cuda.query_uuid()?,
         sm_count: cuda.sm_count()?,
         time,
     })

@@ -25,12 +25,12 @@ pub struct CommandError {
 pub type Result<T, E = CommandError> = std::result::Result<T, E>;
 
 /// An error that only words describe.
-pub fn failed(message: impl Display) -> CommandError {
+pub fn command_error(message: impl Display) -> CommandError {
     anyhow::Error::msg(message.to_string()).into()
 }
 
 /// The end of a command that the user chose, such as by answering no. It is reported, but not as an error.
-pub fn chosen(status: ExitStatus, message: impl Display) -> CommandError {
+pub fn declined_by_user(status: ExitStatus, message: impl Display) -> CommandError {
     CommandError {
         is_chosen: true,
         ..CommandError::new(status, message)
@@ -38,22 +38,22 @@ pub fn chosen(status: ExitStatus, message: impl Display) -> CommandError {
 }
 
 /// A mistake on the command line.
-pub fn usage(message: impl Display) -> CommandError {
+pub fn usage_error(message: impl Display) -> CommandError {
     CommandError::new(ExitStatus::Usage, message)
 }
 
 impl CommandError {
-    /// The same as [`failed`], with another exit status.
+    /// The same as [`command_error`], with another exit status.
     pub fn new(status: ExitStatus, message: impl Display) -> Self {
         Self {
             status,
-            ..failed(message)
+            ..command_error(message)
         }
     }
 
     /// Adds advice.
     #[must_use]
-    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hints.push(hint.into());
         self
     }
@@ -68,7 +68,7 @@ impl CommandError {
 
     /// Notes that a JSON document has it.
     #[must_use]
-    pub fn in_document(self) -> Self {
+    pub fn already_in_json(self) -> Self {
         Self {
             is_in_document: true,
             ..self
@@ -77,7 +77,7 @@ impl CommandError {
 
     /// A change whose every step succeeded, and whose outcome cannot be read back.
     #[must_use]
-    pub fn after_change(self) -> Self {
+    pub fn into_read_back_error(self) -> Self {
         Self {
             status: ExitStatus::Failed,
             is_chosen: false,
@@ -95,7 +95,7 @@ impl CommandError {
 }
 
 /// Says what was being done when an error came, and keeps its status and hints.
-pub trait Context<T> {
+pub trait ErrorContext<T> {
     /// Puts `doing` before the error.
     fn context(self, doing: impl Display) -> Result<T>;
 }
@@ -132,7 +132,7 @@ impl From<anyhow::Error> for CommandError {
     }
 }
 
-impl<T, E: Into<CommandError>> Context<T> for Result<T, E> {
+impl<T, E: Into<CommandError>> ErrorContext<T> for Result<T, E> {
     fn context(self, doing: impl Display) -> Result<T> {
         self.map_err(|error| {
             let mut error = error.into();

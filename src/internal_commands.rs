@@ -8,13 +8,13 @@ use std::os::unix::process::CommandExt;
 
 use clap::Parser;
 
-use crate::client::{ADMISSION_LIMIT, refuse_unready};
+use crate::client::{ADMISSION_LIMIT, check_admission};
 use crate::cuda;
-use crate::error::{Context as _, Result, failed};
+use crate::error::{ErrorContext as _, Result, command_error};
 use crate::features::run::KeepArgs;
 use crate::host::{BecomeUser, Environment, Limits};
 use crate::mps::Invocation;
-use crate::render::json::line;
+use crate::render::json::to_json_line;
 use crate::render::print;
 
 #[derive(Debug, Parser)]
@@ -51,30 +51,30 @@ impl InternalCommand {
         match self {
             Self::Launch { limits, invocation } => {
                 let programs = Environment::read().mps_programs()?;
-                limits.take()?;
-                let error = invocation.command(&programs).exec();
+                limits.apply()?;
+                let error = invocation.to_command(&programs).exec();
                 Err(error).context(format!("cannot start {}", programs.control.display()))
             }
             Self::Attach { user } => {
                 let library = Environment::read().cuda_library;
-                user.take()?;
+                user.apply()?;
                 // It may never return.
                 let result = cuda::attach(library.as_deref());
-                Ok(print(&line(&result)?)?)
+                Ok(print(&to_json_line(&result)?)?)
             }
             Self::Compute { user, allocate } => {
                 let library = Environment::read().cuda_library;
-                user.take()?;
-                let result = cuda::compute(library.as_deref(), allocate);
-                print(&line(&result)?)?;
+                user.apply()?;
+                let result = cuda::run_compute_test(library.as_deref(), allocate);
+                print(&to_json_line(&result)?)?;
                 // Its caller may have ended, and closes it so.
                 Ok(io::copy(&mut io::stdin(), &mut io::sink()).map(drop)?)
             }
             Self::Keep(args) => args.run(),
             Self::Admit { name, uuid } => {
-                let admitted = refuse_unready(&Environment::read(), uuid, ADMISSION_LIMIT);
+                let admitted = check_admission(&Environment::read(), uuid, ADMISSION_LIMIT);
                 admitted.map_err(|why| {
-                    failed(format_args!("device {name} takes no programs now: {why}"))
+                    command_error(format_args!("device {name} takes no programs now: {why}"))
                 })
             }
         }

@@ -7,13 +7,13 @@ use std::time::Instant;
 use super::error::FailedStep;
 use super::run::ApplyContext;
 use crate::host::{Directories, Directory, Environment};
-use crate::mps::{LogDir, needs_rotation, rotate};
+use crate::mps::{LogDir, needs_rotation, rotate_logs};
 use crate::node::Node;
 use crate::plan::Purge;
 use crate::state::RunDir;
 
 /// Carries out a purge. A failure in one directory saves none of the others.
-pub(super) fn purge(
+pub(super) fn carry_out_purge(
     purge: &Purge,
     context: &ApplyContext<'_>,
     run_dir: &RunDir,
@@ -23,7 +23,7 @@ pub(super) fn purge(
         Purge::All => None,
         Purge::Devices(uuids) => Some(uuids.as_slice()),
     };
-    let set_aside = run_dir.remove_set_aside(devices, until);
+    let set_aside = run_dir.remove_quarantined(devices, until);
     let logs = remove_logs(devices, context, run_dir, until);
     [
         ("removing what users left in pipe directories", set_aside),
@@ -41,7 +41,7 @@ fn remove_logs(
 ) -> io::Result<()> {
     let logs = Directory::open(&context.directories.log)?;
     let mut removed = Ok(());
-    for name in logs.names()?.iter().filter_map(|name| name.to_str()) {
+    for name in logs.entry_names()?.iter().filter_map(|name| name.to_str()) {
         // `UUID.of-1001.1` is what a user owned.
         let device = name.split('.').next().unwrap_or_default();
         let is_wanted = match devices {
@@ -57,24 +57,24 @@ fn remove_logs(
 
 /// True if a daemon of these directories has a log that is large enough to rotate.
 pub fn has_large_logs(node: &Node, directories: &Directories) -> bool {
-    let logs = logs(node, directories);
+    let logs = log_directories(node, directories);
     logs.iter()
         .any(|path| LogDir::open(path).is_ok_and(|dir| needs_rotation(&dir)))
 }
 
 /// Rotates the large logs of the daemons of these directories; returns messages about failures and about what was not
 /// kept. The caller holds the node's lock.
-pub fn put_logs_aside(
+pub fn rotate_daemon_logs(
     environment: &Environment,
     node: &Node,
     directories: &Directories,
 ) -> Vec<String> {
     // The next call would finish an interrupted rotation, but an interrupt can wait.
-    let _change = environment.interrupt.begin();
-    logs(node, directories)
+    let _change = environment.interrupt.begin_change();
+    log_directories(node, directories)
         .into_iter()
         .flat_map(|path| match LogDir::open(&path) {
-            Ok(dir) => rotate(&dir),
+            Ok(dir) => rotate_logs(&dir),
             Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
             Err(error) => vec![Err(error)],
         })
@@ -83,8 +83,8 @@ pub fn put_logs_aside(
             Ok(put) => Some(format!(
                 "{} held {} MiB: only its last {} MiB were kept, in {}",
                 put.log.display(),
-                mebibytes(put.length),
-                mebibytes(put.kept),
+                to_mebibytes(put.length),
+                to_mebibytes(put.kept),
                 put.older
             )),
             Err(error) => Some(format!("a log could not be put aside: {error}")),
@@ -93,12 +93,12 @@ pub fn put_logs_aside(
 }
 
 /// The nearest whole number of MiB.
-const fn mebibytes(bytes: u64) -> u64 {
+const fn to_mebibytes(bytes: u64) -> u64 {
     (bytes + (1 << 19)) >> 20
 }
 
 /// The log directories of the daemons of these directories.
-fn logs(node: &Node, directories: &Directories) -> Vec<PathBuf> {
+fn log_directories(node: &Node, directories: &Directories) -> Vec<PathBuf> {
     let run_dir = RunDir::at(&directories.run);
     node.served()
         .filter(|served| served.run_dir == run_dir)

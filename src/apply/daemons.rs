@@ -7,19 +7,19 @@ use jiff::Timestamp;
 use super::error::Cause;
 use super::gpu::GpuRun;
 use super::run::Shared;
-use super::start_check::{access_of, ask_for_id, launch_options};
+use super::start_check::{access_of, launch_options, query_account_id};
 use crate::host::{Pid, Uid};
-use crate::mps::{Daemon, LaunchOptions, Launched, LogDir, Means, MpsProgram, Patience};
+use crate::mps::{ClientPolicy, Daemon, LaunchOptions, Launched, LogDir, MpsProgram, StopMethod};
 use crate::nvml::{EXCLUSIVE_PROCESS, GpuHandle};
-use crate::plan::{EndStray, GpuPlan, Set, Start, StartServer, served_by};
+use crate::plan::{EndStray, GpuPlan, Set, Start, StartServer, serve_setting};
 use crate::settings::{Serve, Server, Settings};
-use crate::state::{DaemonId, DeviceRecord, is_full};
+use crate::state::{DaemonId, DeviceRecord, is_disk_full};
 
 /// The way in which a daemon is stopped.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StopRequest {
-    pub(super) patience: Patience,
-    pub(super) means: Means,
+    pub(super) patience: ClientPolicy,
+    pub(super) means: StopMethod,
     /// The record stays, without the process, and the pipe directory too: the next daemon clears what this one leaves
     /// there.
     pub(super) keeps_record: bool,
@@ -28,15 +28,15 @@ pub(super) struct StopRequest {
 impl StopRequest {
     /// For a daemon without clients.
     pub(super) const IDLE: Self = Self {
-        patience: Patience::Idle,
-        means: Means::Session,
+        patience: ClientPolicy::Idle,
+        means: StopMethod::Session,
         keeps_record: false,
     };
 }
 
 /// Returns the start of a daemon that follows the one of a record on the same device. Its record stays until the new daemon
 /// runs, so that the next run completes a failed or killed one. So does its pipe directory, which containers have mounted.
-pub(super) fn successor<'a>(plan: &'a GpuPlan, record: &DeviceRecord) -> Option<&'a Start> {
+pub(super) fn find_successor<'a>(plan: &'a GpuPlan, record: &DeviceRecord) -> Option<&'a Start> {
     let mut starts = plan.steps.iter().filter_map(|step| step.action.as_start());
     starts.find(|start| start.uuid.as_ref() == Some(&record.uuid))
 }
@@ -65,7 +65,7 @@ impl Shared<'_> {
         let host = &self.context.environment.host;
         let count = self
             .daemon_of(&record.uuid)
-            .count_processes(host, owner(record));
+            .count_processes(host, daemon_user(record));
         count.map_or(true, |count| count > 0)
     }
 
@@ -80,7 +80,7 @@ impl Shared<'_> {
         let daemon = self.daemon_of(&record.uuid);
         daemon.check_path()?;
         if record.served_id.is_none() {
-            record.served_id = ask_for_id(served_by(&record.settings))?;
+            record.served_id = query_account_id(serve_setting(&record.settings))?;
         }
         let launch = launch_options(
             self.context.environment,
@@ -90,21 +90,23 @@ impl Shared<'_> {
         )?;
         self.run_dir.write_record(record)?;
         let launched = self
-            .hold_mode(record)
+            .ensure_compute_mode(record)
             .and_then(|()| Ok(daemon.launch(&self.context.environment.host, &launch)?));
         let launched = match launched {
             Ok(launched) => launched,
             // A process that the kernel cannot end keeps its record.
             Err(cause) if self.is_alive(record) => return Err(cause),
-            Err(cause) if keeps_record => return Err(cause.and(self.forget_daemon(record))),
-            Err(cause) => return Err(cause.and(self.clear_away(&daemon, record))),
+            Err(cause) if keeps_record => {
+                return Err(cause.with_cleanup(self.forget_daemon(record)));
+            }
+            Err(cause) => return Err(cause.with_cleanup(self.clean_up_after(&daemon, record))),
         };
         if let Some(in_the_way) = &launched.in_the_way {
             self.progress
                 .note(&format!("{}: {in_the_way}", record.name));
         }
         let is_new = launched.is_new;
-        match self.configure(&daemon, &launch, record, &launched) {
+        match self.configure_daemon(&daemon, &launch, record, &launched) {
             Ok(()) => {
                 // Only `logs` needs it, after `down`.
                 let logs = LogDir::open(&self.context.directories.log.join(&record.uuid));
@@ -114,17 +116,17 @@ impl Shared<'_> {
             // An incomplete daemon is of no use. Its logs stay, for the reader of the error.
             Err(cause) if is_new => {
                 // Until its server has started, a daemon does not quit.
-                let means = if self.starts_a_server(record).unwrap_or(false) {
-                    Means::Signals
+                let means = if self.is_starting_server(record).unwrap_or(false) {
+                    StopMethod::Signals
                 } else {
-                    Means::Session
+                    StopMethod::Session
                 };
                 let request = StopRequest {
                     means,
                     keeps_record,
                     ..StopRequest::IDLE
                 };
-                Err(cause.and(self.stop_daemon(record, request)))
+                Err(cause.with_cleanup(self.stop_daemon(record, request)))
             }
             // A daemon that was running may have clients.
             Err(cause) => Err(cause),
@@ -133,7 +135,7 @@ impl Shared<'_> {
 
     /// Records the daemon before users can reach it, applies its settings, starts an eager server, and reads everything
     /// back.
-    fn configure(
+    fn configure_daemon(
         &self,
         daemon: &Daemon,
         launch: &LaunchOptions,
@@ -142,10 +144,13 @@ impl Shared<'_> {
     ) -> Result<(), Cause> {
         let process = &launched.process;
         let (pid, is_new) = (process.pid, launched.is_new);
-        record.daemon = Some(DaemonId::of(process, &self.context.environment.host));
+        record.daemon = Some(DaemonId::from_process(
+            process,
+            &self.context.environment.host,
+        ));
         self.run_dir.write_record(record)?;
         daemon.open_directories(&launch.access)?;
-        daemon.verify(process, launch)?;
+        daemon.check_user_and_limits(process, launch)?;
         let first = match record.settings.server {
             // A daemon that was running may have a server already.
             Server::Eager if is_new || !self.has_server(pid)? => Some(self.first_user(record)),
@@ -155,14 +160,14 @@ impl Shared<'_> {
         let was = if is_new {
             None
         } else {
-            Some(daemon.defaults()?.over(&record.settings))
+            Some(daemon.query_defaults()?.over(&record.settings))
         };
         if let Some(user) = first {
             daemon.start_server(&record.settings, was.as_ref(), user)?;
         } else {
             daemon.configure(&record.settings, was.as_ref())?;
             if record.settings.server == Server::Eager {
-                daemon.await_server()?;
+                daemon.wait_for_server()?;
             }
         }
         record.finished = true;
@@ -171,7 +176,7 @@ impl Shared<'_> {
 
     /// The first user of an eager server.
     fn first_user(&self, record: &DeviceRecord) -> Uid {
-        match (served_by(&record.settings), record.served_id) {
+        match (serve_setting(&record.settings), record.served_id) {
             (Serve::User(_), Some(user)) => Uid(user),
             // The shared server belongs to root.
             (Serve::All | Serve::Group(_) | Serve::User(_), _) => Uid::ROOT,
@@ -180,25 +185,25 @@ impl Shared<'_> {
     }
 
     pub(super) fn has_server(&self, daemon: Pid) -> Result<bool, Cause> {
-        let table = self.context.environment.host.processes()?;
-        Ok(table.children(daemon).any(MpsProgram::is_one))
+        let table = self.context.environment.host.read_processes()?;
+        Ok(table.children(daemon).any(MpsProgram::is_mps_process))
     }
 
     /// True if a daemon has a server that has no GPU yet, and so no clients.
-    fn starts_a_server(&self, record: &DeviceRecord) -> Result<bool, Cause> {
-        let processes = self.nvml_on(&record.uuid, GpuHandle::processes)?;
+    fn is_starting_server(&self, record: &DeviceRecord) -> Result<bool, Cause> {
+        let processes = self.nvml_on(&record.uuid, GpuHandle::query_processes)?;
         let daemon = record.daemon.ok_or(Cause::NoDevice)?;
-        let table = self.context.environment.host.processes()?;
+        let table = self.context.environment.host.read_processes()?;
         let has_one_without_gpu = table
             .children(daemon.pid)
-            .filter(|child| MpsProgram::is_one(child))
-            .any(|server| !processes.have(server.pid));
+            .filter(|child| MpsProgram::is_mps_process(child))
+            .any(|server| !processes.contains_pid(server.pid));
         Ok(processes.clients.is_empty() && has_one_without_gpu)
     }
 
     /// Starts the server that a daemon has lost. A rollback leaves it: the record asks for it.
     pub(super) fn start_server(&self, step: &StartServer) -> Result<(), Cause> {
-        let served = self.served(&step.uuid).ok_or(Cause::NoDevice)?;
+        let served = self.find_served(&step.uuid).ok_or(Cause::NoDevice)?;
         let record = &served.record;
         let daemon = record.daemon.ok_or(Cause::NoDevice)?;
         // A program may have caused one to start meanwhile.
@@ -230,7 +235,7 @@ impl Shared<'_> {
             self.end_process(record, request)?;
             return self.forget_daemon(record);
         }
-        let has_record = matches!(self.run_dir.record(&record.uuid), Ok(Some(_)));
+        let has_record = matches!(self.run_dir.load_record(&record.uuid), Ok(Some(_)));
         let is_marked = has_record && self.mark_leaving(record)?;
         if let Err(cause) = self.end_process(record, request) {
             let written = if is_marked {
@@ -238,13 +243,13 @@ impl Shared<'_> {
             } else {
                 Ok(())
             };
-            return Err(cause.and(written.map_err(Cause::from)));
+            return Err(cause.with_cleanup(written.map_err(Cause::from)));
         }
-        self.clear_away(&self.daemon_of(&record.uuid), record)
+        self.clean_up_after(&self.daemon_of(&record.uuid), record)
     }
 
     /// Makes sure that a device whose daemon did not start has a record, so that the start can be retried.
-    pub(super) fn keep_record(&self, record: &DeviceRecord) -> Result<(), Cause> {
+    pub(super) fn ensure_record(&self, record: &DeviceRecord) -> Result<(), Cause> {
         if self.run_dir.has_record(&record.uuid) {
             return Ok(());
         }
@@ -252,13 +257,14 @@ impl Shared<'_> {
     }
 
     /// Puts the record from before in the place of that of a daemon which did not start.
-    pub(super) fn put_back(
+    pub(super) fn restore_record(
         &self,
         record: &DeviceRecord,
         before: &DeviceRecord,
     ) -> Result<(), Cause> {
         // A process that the kernel cannot end keeps its record.
-        if matches!(self.run_dir.record(&record.uuid), Ok(Some(left)) if left.daemon.is_some()) {
+        if matches!(self.run_dir.load_record(&record.uuid), Ok(Some(left)) if left.daemon.is_some())
+        {
             return Ok(());
         }
         if record.name != before.name {
@@ -269,7 +275,7 @@ impl Shared<'_> {
 
     /// Gives the compute mode back, and keeps a record without its daemon.
     fn forget_daemon(&self, record: &DeviceRecord) -> Result<(), Cause> {
-        self.give_mode_back(record)?;
+        self.restore_compute_mode(record)?;
         Ok(self.run_dir.write_record(&DeviceRecord {
             daemon: None,
             finished: false,
@@ -285,7 +291,7 @@ impl Shared<'_> {
             ..record.clone()
         });
         match marked {
-            Err(error) if is_full(&error) => Ok(false),
+            Err(error) if is_disk_full(&error) => Ok(false),
             marked => Ok(marked.map(|()| true)?),
         }
     }
@@ -306,10 +312,11 @@ impl Shared<'_> {
         let StopRequest {
             patience, means, ..
         } = request;
-        let running = record.daemon.and_then(|id| id.running(host));
+        let running = record.daemon.and_then(|id| id.find_process(host));
         if let Some(process) = running {
-            if let (Patience::Force(seconds), Means::Signals | Means::Heal) = (patience, means)
-                && patience != Patience::AT_ONCE
+            if let (ClientPolicy::Force(seconds), StopMethod::Signals | StopMethod::Heal) =
+                (patience, means)
+                && patience != ClientPolicy::AT_ONCE
             {
                 self.wait_for_clients(&record.uuid, Duration::from_secs(seconds.into()));
             }
@@ -317,8 +324,8 @@ impl Shared<'_> {
             return Ok(daemon.stop(host, (process.pid, process.started), patience, means)?);
         }
         // An interrupted start may have left a daemon that it did not record.
-        let spares_clients = patience == Patience::Idle;
-        Ok(daemon.end_unrecorded(host, owner(record), spares_clients)?)
+        let spares_clients = patience == ClientPolicy::Idle;
+        Ok(daemon.end_unrecorded(host, daemon_user(record), spares_clients)?)
     }
 
     /// Waits until the driver lists no clients on a device, or the time is over. The daemon still admits new ones.
@@ -327,43 +334,57 @@ impl Shared<'_> {
         let interrupt = &self.context.environment.interrupt;
         let begun = Instant::now();
         loop {
-            let read = self.nvml_on(uuid, GpuHandle::processes);
+            let read = self.nvml_on(uuid, GpuHandle::query_processes);
             let is_idle = read.is_ok_and(|processes| processes.clients.is_empty());
-            if is_idle || begun.elapsed() >= limit || !interrupt.pause(INTERVAL) {
+            if is_idle || begun.elapsed() >= limit || !interrupt.sleep_uninterrupted(INTERVAL) {
                 return;
             }
         }
     }
 
-    pub(super) fn clear_away(&self, daemon: &Daemon, record: &DeviceRecord) -> Result<(), Cause> {
-        self.give_mode_back(record)?;
+    pub(super) fn clean_up_after(
+        &self,
+        daemon: &Daemon,
+        record: &DeviceRecord,
+    ) -> Result<(), Cause> {
+        self.restore_compute_mode(record)?;
         daemon.remove_pipe_dir()?;
         Ok(self.run_dir.remove_record(record)?)
     }
 
     /// Gives a running daemon the settings of a record. The record is unfinished until they read back, so that the
     /// next run completes a killed one.
-    pub(super) fn change(&self, wanted: &DeviceRecord, was: &Settings) -> Result<(), Cause> {
+    pub(super) fn change_settings(
+        &self,
+        wanted: &DeviceRecord,
+        was: &Settings,
+    ) -> Result<(), Cause> {
         let unfinished = DeviceRecord {
             finished: false,
             ..wanted.clone()
         };
         self.run_dir.write_record(&unfinished)?;
-        self.finish_change(wanted, was)
+        self.finish_settings_change(wanted, was)
     }
 
     /// Gives a running daemon its former settings, also where the disk is full: then only the record fails.
-    pub(super) fn change_back(&self, before: &DeviceRecord, was: &Settings) -> Result<(), Cause> {
-        match self.change(before, was) {
-            Err(Cause::File(error)) if is_full(&error) => self.finish_change(before, was),
+    pub(super) fn restore_settings(
+        &self,
+        before: &DeviceRecord,
+        was: &Settings,
+    ) -> Result<(), Cause> {
+        match self.change_settings(before, was) {
+            Err(Cause::File(error)) if is_disk_full(&error) => {
+                self.finish_settings_change(before, was)
+            }
             changed => changed,
         }
     }
 
-    fn finish_change(&self, wanted: &DeviceRecord, was: &Settings) -> Result<(), Cause> {
+    fn finish_settings_change(&self, wanted: &DeviceRecord, was: &Settings) -> Result<(), Cause> {
         let daemon = self.daemon_of(&wanted.uuid);
-        daemon.set(&wanted.settings, was)?;
-        if let Some(access) = access_of(served_by(&wanted.settings), wanted.served_id) {
+        daemon.change_settings(&wanted.settings, was)?;
+        if let Some(access) = access_of(serve_setting(&wanted.settings), wanted.served_id) {
             daemon.open_directories(&access)?;
         }
         Ok(self.run_dir.write_record(wanted)?)
@@ -371,9 +392,9 @@ impl Shared<'_> {
 
     /// Sets the compute mode that a daemon needs. Records the old one first, so that a killed run leaves it
     /// known.
-    pub(super) fn hold_mode(&self, record: &mut DeviceRecord) -> Result<(), Cause> {
+    pub(super) fn ensure_compute_mode(&self, record: &mut DeviceRecord) -> Result<(), Cause> {
         if record.settings.compute_mode.is_none() {
-            self.give_mode_back(record)?;
+            self.restore_compute_mode(record)?;
             record.compute_mode_before = None;
             return Ok(());
         }
@@ -383,26 +404,26 @@ impl Shared<'_> {
         }
         record.compute_mode_before = Some(is);
         self.run_dir.write_record(record)?;
-        self.set_mode(record, EXCLUSIVE_PROCESS)
+        self.set_compute_mode(record, EXCLUSIVE_PROCESS)
     }
 
     /// Restores the compute mode from before a daemon, unless somebody has changed it since.
-    pub(super) fn give_mode_back(&self, record: &DeviceRecord) -> Result<(), Cause> {
+    pub(super) fn restore_compute_mode(&self, record: &DeviceRecord) -> Result<(), Cause> {
         let is_of_this_boot = record.boot_id == self.context.node.boot_id;
         let Some(before) = record.compute_mode_before.filter(|_| is_of_this_boot) else {
             return Ok(());
         };
-        if self.context.node.gpu(&record.key.gpu).is_none() {
+        if self.context.node.gpu_with_uuid(&record.key.gpu).is_none() {
             return Ok(());
         }
         let is = self.nvml_on(&record.key.gpu, GpuHandle::compute_mode)?;
         if is != EXCLUSIVE_PROCESS {
             return Ok(());
         }
-        self.set_mode(record, before)
+        self.set_compute_mode(record, before)
     }
 
-    fn set_mode(&self, record: &DeviceRecord, wanted: u32) -> Result<(), Cause> {
+    fn set_compute_mode(&self, record: &DeviceRecord, wanted: u32) -> Result<(), Cause> {
         let found = self.nvml_on(&record.key.gpu, move |gpu| gpu.set_compute_mode(wanted))?;
         if found == wanted {
             return Ok(());
@@ -415,8 +436,8 @@ impl Shared<'_> {
 
 impl GpuRun<'_> {
     /// Changes settings. Recorded before it begins: a change that fails half-way is undone too.
-    pub(super) fn set(&self, set: &Set) -> Result<(), Cause> {
-        let served = self.shared.served(&set.uuid).ok_or(Cause::NoDevice)?;
+    pub(super) fn set_daemon_settings(&self, set: &Set) -> Result<(), Cause> {
+        let served = self.shared.find_served(&set.uuid).ok_or(Cause::NoDevice)?;
         let before = &served.record;
         let after = DeviceRecord {
             settings: set.settings.clone(),
@@ -431,13 +452,13 @@ impl GpuRun<'_> {
         let answered = served.answered.as_ref();
         let was = answered.map(|answered| answered.over(&before.settings));
         self.shared
-            .change(&after, was.as_ref().unwrap_or(&before.settings))
+            .change_settings(&after, was.as_ref().unwrap_or(&before.settings))
     }
 }
 
 /// Returns the id of the single user or group of a record, by their name if it has none.
 fn served_id_of(record: &DeviceRecord) -> Option<u32> {
-    match served_by(&record.settings) {
+    match serve_setting(&record.settings) {
         Serve::User(_) => record.only_user().map(|user| user.0),
         Serve::Group(_) => record.only_group().ok().flatten(),
         Serve::OneAtATime | Serve::All | Serve::Own => None,
@@ -445,7 +466,7 @@ fn served_id_of(record: &DeviceRecord) -> Option<u32> {
 }
 
 /// The user that a recorded daemon runs as.
-fn owner(record: &DeviceRecord) -> Uid {
+fn daemon_user(record: &DeviceRecord) -> Uid {
     record
         .runs_as_its_user()
         .unwrap_or_else(crate::host::caller)

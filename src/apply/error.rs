@@ -8,7 +8,8 @@ use thiserror::Error;
 
 use crate::failure::{ExitStatus, Failure};
 use crate::host::{
-    EnvironmentError, Holder, LimitsError, MORE_PROCESSES, RunError, ToolError, count, grouped,
+    EnvironmentError, Holder, LimitsError, MORE_PROCESSES, RunError, ToolError, format_count,
+    group_by,
 };
 use crate::mps::MpsError;
 use crate::nvml::{Code, MigMode, NvmlError};
@@ -77,7 +78,7 @@ impl ApplyError {
     }
 
     /// Adds the rollback of one GPU.
-    pub(super) fn add(&mut self, undone: RolledBack) {
+    pub(super) fn add_rollback(&mut self, undone: RolledBack) {
         self.rolled_back.undone += undone.undone;
         self.rolled_back.stands.extend(undone.stands);
         self.rolled_back.missing.extend(undone.missing);
@@ -87,27 +88,27 @@ impl ApplyError {
 
     /// Adds the outcome of a later run.
     #[must_use]
-    pub fn and(mut self, later: Self) -> Self {
+    pub fn merge_later(mut self, later: Self) -> Self {
         self.failures.extend(later.failures);
         self.not_begun.extend(later.not_begun);
         self.interrupted |= later.interrupted;
-        self.add(*later.rolled_back);
+        self.add_rollback(*later.rolled_back);
         self
     }
 
     /// The names of the devices whose daemons did not start.
-    pub fn devices(&self) -> Vec<&str> {
+    pub fn failed_devices(&self) -> Vec<&str> {
         let failures = self.failures.iter();
         failures.filter_map(|one| one.device.as_deref()).collect()
     }
 
     /// True if it was not interrupted, and GPUs are the reason: what the others needed was done.
-    pub fn is_of_some_gpus(&self) -> bool {
+    pub fn is_confined_to_gpus(&self) -> bool {
         !self.interrupted && self.failures.iter().any(|failure| failure.gpu.is_some())
     }
 
     /// Returns what is missing since its step failed, once for each device or GPU.
-    pub fn missing(&self) -> Vec<Missing> {
+    pub fn missing_parts(&self) -> Vec<Missing> {
         let of_gpus = self.failures.iter().filter(|one| one.gpu.is_some());
         of_gpus
             .map(|failure| {
@@ -151,7 +152,7 @@ impl ApplyError {
     }
 
     /// Groups the failures by cause: 56 daemons that lack the same library are one message.
-    fn kinds(&self) -> Vec<(String, &FailedStep, Vec<&str>)> {
+    fn group_by_cause(&self) -> Vec<(String, &FailedStep, Vec<&str>)> {
         let mut kinds: Vec<(String, &FailedStep, Vec<&str>)> = Vec::new();
         for failure in &self.failures {
             let kind = failure.cause.without_device();
@@ -182,7 +183,7 @@ impl Failure for ApplyError {
         let again = "run the same command again: it goes on from here".to_owned();
         let unfinished =
             !self.rolled_back.stands.is_empty() || !self.rolled_back.missing.is_empty();
-        let kinds = self.kinds();
+        let kinds = self.group_by_cause();
         let causes = kinds.iter().map(|(_, failure, _)| failure.cause.hint());
         for hint in causes.chain([unfinished.then_some(again)]).flatten() {
             if !hints.contains(&hint) {
@@ -198,7 +199,7 @@ impl std::error::Error for ApplyError {}
 /// The daemons that cannot start, with each reason once.
 impl From<ApplyError> for Obstacle {
     fn from(error: ApplyError) -> Self {
-        let kinds = grouped(&error.failures, |one, other| {
+        let kinds = group_by(&error.failures, |one, other| {
             one.cause.without_device() == other.cause.without_device()
         });
         let lines = kinds.iter().map(|alike| {
@@ -225,7 +226,7 @@ impl From<ApplyError> for Obstacle {
 impl fmt::Display for ApplyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut lines = Vec::new();
-        for (_, FailedStep { attempt, cause, .. }, others) in self.kinds() {
+        for (_, FailedStep { attempt, cause, .. }, others) in self.group_by_cause() {
             lines.push(format!("{attempt}: {cause}"));
             match others.as_slice() {
                 [] => {}
@@ -246,7 +247,7 @@ impl fmt::Display for ApplyError {
             cut_short,
         } = self.rolled_back.as_ref();
         if *undone > 0 {
-            let steps = count(*undone, "step");
+            let steps = format_count(*undone, "step");
             let gone = match clients {
                 0 => String::new(),
                 1 => ", but a client is gone".to_owned(),
@@ -404,14 +405,14 @@ fn held_by(holders: &[Holder], hidden: usize) -> String {
 }
 
 impl Cause {
-    pub(super) fn nobody(what: &'static str, name: &str) -> Self {
+    pub(super) fn no_account(what: &'static str, name: &str) -> Self {
         let name = name.to_owned();
         Self::NoAccount { what, name }
     }
 
     /// Adds the result of cleaning up after this failure.
     #[must_use]
-    pub(super) fn and(self, cleaned_up: Result<(), Self>) -> Self {
+    pub(super) fn with_cleanup(self, cleaned_up: Result<(), Self>) -> Self {
         match cleaned_up {
             Ok(()) => self,
             Err(cleanup) => Self::CleanupFailed {
@@ -484,16 +485,16 @@ impl Failure for Cause {
             Self::InUse { holders, stops_services, .. }
                 if !stops_services && holders.iter().any(Holder::is_monitoring) =>
             {
-                Some(Holder::release(holders, false).to_owned())
+                Some(Holder::release_hint(holders, false).to_owned())
             }
             Self::InUse { holders, .. } if holders.is_empty() => {
-                Some(Holder::release(holders, true).to_owned())
+                Some(Holder::release_hint(holders, true).to_owned())
             }
             Self::InUse { .. } => Some(
                 "let them end, and run this again: it goes on from here".to_owned(),
             ),
             Self::Busy { holders, stops_services, .. } => {
-                Some(Holder::release(holders, *stops_services).to_owned())
+                Some(Holder::release_hint(holders, *stops_services).to_owned())
             }
             Self::NotActive { awaits_reset: true, .. } => Some(
                 "run it again with --reset, which resets this one GPU, or reboot this machine and run it \

@@ -6,13 +6,13 @@ use std::thread::scope;
 
 use jiff::Timestamp;
 
-use super::daemons::{StopRequest, successor};
+use super::daemons::{StopRequest, find_successor};
 use super::error::{Cause, FailedStep};
 use super::rollback::GpuState;
 use super::run::{Shared, StepOf};
 use crate::geometry::Placement;
 use crate::host::{Interrupt, Threads, lock};
-use crate::mps::Patience;
+use crate::mps::ClientPolicy;
 use crate::node::Gpu;
 use crate::nvml::GpuInstanceReading;
 use crate::plan::{Action, GpuPlan, Place, Start, StartedBy, Stop};
@@ -41,11 +41,11 @@ pub(super) struct GpuRun<'a> {
 
 impl<'a> GpuRun<'a> {
     pub(super) fn new(shared: &'a Shared<'a>, plan: &'a GpuPlan) -> Self {
-        let before = GpuState::before(shared, plan);
+        let before = GpuState::before_run(shared, plan);
         Self {
             shared,
             plan,
-            gpu: shared.context.node.gpu(&plan.uuid),
+            gpu: shared.context.node.gpu_with_uuid(&plan.uuid),
             mig: before.mig,
             instances: before.instances.clone(),
             unknown: BTreeMap::new(),
@@ -60,7 +60,7 @@ impl<'a> GpuRun<'a> {
     }
 
     /// The state now.
-    pub(super) fn state(&self) -> GpuState {
+    pub(super) fn current_state(&self) -> GpuState {
         GpuState {
             mig: self.mig,
             instances: self.instances.clone(),
@@ -75,26 +75,26 @@ impl<'a> GpuRun<'a> {
             .steps
             .iter()
             .position(|step| matches!(step.action, Action::SwitchMig { .. }));
-        self.run_to(switch.map_or(0, |number| number + 1), threads)
+        self.run_steps_until(switch.map_or(0, |number| number + 1), threads)
     }
 
     /// Runs the steps up to one with this number.
-    pub(super) fn run_to(mut self, end: usize, threads: &Threads) -> Self {
+    pub(super) fn run_steps_until(mut self, end: usize, threads: &Threads) -> Self {
         if self.history.has_failed() {
             return self;
         }
         let plan = self.plan;
         scope(|scope| {
             while self.next < end && !self.shared.must_stop() {
-                let attempt = self.attempt(self.next);
+                let attempt = self.new_attempt(self.next);
                 let action = &plan.steps[self.next].action;
                 self.next += 1;
                 match action {
                     Action::Stop(_) => {}
                     Action::Start(start) => {
                         let record = self.new_record(start);
-                        threads.start(scope, move || {
-                            attempt.make(|attempt| {
+                        threads.spawn_or_run(scope, move || {
+                            attempt.run_step(|attempt| {
                                 let record = record.ok_or(Cause::NoDevice)?;
                                 let history = &attempt.history;
                                 attempt.shared.start_daemon(record, start, history)
@@ -102,7 +102,8 @@ impl<'a> GpuRun<'a> {
                         });
                     }
                     action => {
-                        if !attempt.make(|attempt| self.step(action, Some(attempt.step))) {
+                        if !attempt.run_step(|attempt| self.run_action(action, Some(attempt.step)))
+                        {
                             return;
                         }
                     }
@@ -113,12 +114,12 @@ impl<'a> GpuRun<'a> {
     }
 
     /// The daemons that stop.
-    fn stops(&self) -> impl Iterator<Item = (Attempt<'a>, &'a Stop)> {
+    fn stop_attempts(&self) -> impl Iterator<Item = (Attempt<'a>, &'a Stop)> {
         self.plan
             .steps
             .iter()
             .enumerate()
-            .filter_map(|(number, step)| Some((self.attempt(number), step.action.as_stop()?)))
+            .filter_map(|(number, step)| Some((self.new_attempt(number), step.action.as_stop()?)))
     }
 
     /// The steps that did not begin.
@@ -127,7 +128,7 @@ impl<'a> GpuRun<'a> {
         let steps = self.plan.steps.iter().enumerate();
         steps
             .filter(|(number, _)| !ended.contains_key(number))
-            .map(|(_, step)| format!("{}: {}", title(self.plan), step.action))
+            .map(|(_, step)| format!("{}: {}", gpu_title(self.plan), step.action))
             .collect()
     }
 
@@ -149,7 +150,7 @@ impl<'a> GpuRun<'a> {
         before.any(|record| record.name == name)
     }
 
-    fn attempt(&self, number: usize) -> Attempt<'a> {
+    fn new_attempt(&self, number: usize) -> Attempt<'a> {
         Attempt {
             shared: self.shared,
             step: StepOf {
@@ -161,7 +162,11 @@ impl<'a> GpuRun<'a> {
     }
 
     /// Runs an action that has a place among the others, as a step of the plan or of the rollback.
-    pub(super) fn step(&mut self, action: &Action, step: Option<StepOf<'_>>) -> Result<(), Cause> {
+    pub(super) fn run_action(
+        &mut self,
+        action: &Action,
+        step: Option<StepOf<'_>>,
+    ) -> Result<(), Cause> {
         match action {
             Action::SwitchMig { on } => self.switch_mig(*on, step),
             Action::CreateGpuInstance(instance) => self.create_gpu_instance(instance),
@@ -172,7 +177,7 @@ impl<'a> GpuRun<'a> {
                 instance, compute, ..
             } => self.destroy_compute_instance(*instance, *compute),
             Action::DestroyGpuInstance { instance, .. } => self.destroy_gpu_instance(instance),
-            Action::Set(set) => self.set(set),
+            Action::Set(set) => self.set_daemon_settings(set),
             Action::StartServer(server) => self.shared.start_server(server),
             Action::EndStray(stray) => self.shared.end_stray(stray),
             Action::Start(_) | Action::Stop(_) => Ok(()),
@@ -183,7 +188,7 @@ impl<'a> GpuRun<'a> {
     fn new_record(&self, start: &Start) -> Option<DeviceRecord> {
         let mut record = DeviceRecord {
             name: start.name.clone(),
-            key: DeviceKey::whole(&self.plan.uuid),
+            key: DeviceKey::for_whole_gpu(&self.plan.uuid),
             uuid: self.plan.uuid.clone(),
             gpu: self.plan.index,
             profile: None,
@@ -195,7 +200,7 @@ impl<'a> GpuRun<'a> {
             daemon: None,
             finished: false,
             boot_id: self.shared.context.node.boot_id.clone(),
-            machine: Some(self.shared.context.environment.host.machine()),
+            machine: Some(self.shared.context.environment.host.this_machine()),
             since: Timestamp::now(),
             restarts: 0,
             healed: Vec::new(),
@@ -210,7 +215,9 @@ impl<'a> GpuRun<'a> {
                 compute: compute.placement,
             });
             record.uuid.clone_from(&compute.uuid);
-            record.profile = self.gpu.map(|gpu| gpu.title(instance, Some(compute)));
+            record.profile = self
+                .gpu
+                .map(|gpu| gpu.instance_title(instance, Some(compute)));
         }
         Some(record)
     }
@@ -222,7 +229,7 @@ impl<'a> GpuRun<'a> {
 }
 
 /// `GPU 0 (GPU-5f1c…)`
-pub(super) fn title(plan: &GpuPlan) -> String {
+pub(super) fn gpu_title(plan: &GpuPlan) -> String {
     match plan.index {
         Some(_) => format!("{} ({})", plan.name(), plan.uuid),
         None => plan.name(),
@@ -234,16 +241,16 @@ pub(super) fn title(plan: &GpuPlan) -> String {
 pub(super) fn stop_daemons(runs: &[GpuRun<'_>], threads: &Threads) {
     let (idle, used): (Vec<_>, Vec<_>) =
         runs.iter()
-            .flat_map(GpuRun::stops)
+            .flat_map(GpuRun::stop_attempts)
             .partition(|(attempt, stop)| {
-                let served = attempt.shared.served(&stop.uuid);
+                let served = attempt.shared.find_served(&stop.uuid);
                 served.is_none_or(|served| served.clients.are_none())
             });
     let mut queues = vec![idle];
     queues.extend(used.into_iter().map(|stop| vec![stop]));
-    threads.side_by_side(queues, |stops| {
+    threads.map_in_parallel(queues, |stops| {
         for (attempt, stop) in stops {
-            attempt.make(|attempt| attempt.stop(stop));
+            attempt.run_step(|attempt| attempt.stop_daemon(stop));
         }
     });
 }
@@ -257,7 +264,7 @@ struct Attempt<'a> {
 
 impl Attempt<'_> {
     /// Runs the step, unless the run must stop; returns false if it failed.
-    fn make(self, work: impl FnOnce(&Self) -> Result<(), Cause>) -> bool {
+    fn run_step(self, work: impl FnOnce(&Self) -> Result<(), Cause>) -> bool {
         if self.shared.must_stop() {
             return true;
         }
@@ -270,8 +277,8 @@ impl Attempt<'_> {
             // It was neither done nor refused.
             Err(Cause::Interrupted) => return true,
             Err(cause) => {
-                self.shared.fail();
-                let attempt = format!("{}: {}", title(step.gpu), step.action());
+                self.shared.mark_failed();
+                let attempt = format!("{}: {}", gpu_title(step.gpu), step.action());
                 Some(FailedStep {
                     gpu: step.gpu.index,
                     device: step.action().as_start().map(|start| start.name.clone()),
@@ -284,14 +291,14 @@ impl Attempt<'_> {
         is_done
     }
 
-    fn stop(&self, stop: &Stop) -> Result<(), Cause> {
-        let recorded = self.shared.served(&stop.uuid);
-        let Some(served) = recorded.or_else(|| self.shared.lost(&stop.uuid)) else {
+    fn stop_daemon(&self, stop: &Stop) -> Result<(), Cause> {
+        let recorded = self.shared.find_served(&stop.uuid);
+        let Some(served) = recorded.or_else(|| self.shared.find_lost(&stop.uuid)) else {
             return Ok(());
         };
-        let successor = recorded.and_then(|served| successor(self.step.gpu, &served.record));
-        if let Patience::Force(seconds) = stop.patience
-            && stop.patience != Patience::AT_ONCE
+        let successor = recorded.and_then(|served| find_successor(self.step.gpu, &served.record));
+        if let ClientPolicy::Force(seconds) = stop.patience
+            && stop.patience != ClientPolicy::AT_ONCE
             && !served.clients.are_none()
         {
             let clients: Vec<String> = stop.clients.iter().map(ToString::to_string).collect();
@@ -316,7 +323,7 @@ impl Attempt<'_> {
         // A daemon whose directory could not be removed has stopped all the same.
         let has_stopped = ended.is_ok() || !self.shared.is_alive(&served.record);
         if stop.alive && has_stopped {
-            let is_by_force = served.record.finished && stop.patience != Patience::Idle;
+            let is_by_force = served.record.finished && stop.patience != ClientPolicy::Idle;
             let clients = if is_by_force { stop.clients.len() } else { 0 };
             self.history.record_stop(&stop.uuid, clients);
         }
@@ -334,14 +341,14 @@ impl Shared<'_> {
     ) -> Result<(), Cause> {
         let node = self.context.node;
         record.since = Timestamp::now();
-        record.compute_mode_before = node.mode_before(&record.uuid, &self.run_dir);
-        let served = self.served(&record.uuid);
+        record.compute_mode_before = node.compute_mode_before(&record.uuid, &self.run_dir);
+        let served = self.find_served(&record.uuid);
         let of_this_boot = served.filter(|served| served.record.boot_id == node.boot_id);
         if let Some(served) = of_this_boot {
             let before = &served.record;
             record.restarts = before.restarts + u64::from(before.finished);
             if start.by == StartedBy::Heal {
-                record.healed = before.recently_healed(record.since).collect();
+                record.healed = before.recent_heals(record.since).collect();
             }
         }
         if start.by == StartedBy::Heal {
@@ -358,15 +365,17 @@ impl Shared<'_> {
             Err(cause) => cause,
         };
         let kept = match served {
-            Some(served) if start.by == StartedBy::Up => self.put_back(&record, &served.record),
-            Some(_) => self.keep_record(&record),
+            Some(served) if start.by == StartedBy::Up => {
+                self.restore_record(&record, &served.record)
+            }
+            Some(_) => self.ensure_record(&record),
             None => Ok(()),
         };
         if matches!(cause, Cause::CleanupFailed { .. }) {
             // The rollback tries again to stop it.
             history.record_start(record);
         }
-        Err(cause.and(kept))
+        Err(cause.with_cleanup(kept))
     }
 }
 

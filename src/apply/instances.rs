@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::error::Cause;
 use super::gpu::GpuRun;
-use super::rollback::compute_instance;
+use super::rollback::describe_compute_instance;
 use crate::geometry::{ComputeChoice, ComputeInstanceProfile, Placement, ProfileId};
 use crate::host::Interrupt;
 use crate::nvml::{Code, GpuHandle, GpuInstanceReading, NvmlError};
@@ -16,11 +16,11 @@ impl GpuRun<'_> {
     /// Makes a GPU instance. One of ours is recorded first: what a crash leaves behind is then known as ours.
     pub(super) fn create_gpu_instance(&mut self, instance: &GpuInstance) -> Result<(), Cause> {
         let (profile, placement) = (instance.profile, instance.placement);
-        let created = self.created(profile, placement, None);
+        let created = self.created_entry(profile, placement, None);
         if self.becomes_ours(&created) {
-            self.shared.node_record.add(&created)?;
+            self.shared.node_record.add_created(&created)?;
         }
-        let made = self.in_use(&self.plan.uuid, move |gpu| {
+        let made = self.call_with_retries(&self.plan.uuid, move |gpu| {
             gpu.create_gpu_instance(profile, placement)
         });
         match made {
@@ -40,7 +40,9 @@ impl GpuRun<'_> {
                 Err(cause)
             }
             Err(cause) => {
-                self.shared.node_record.remove(|other| *other == created);
+                self.shared
+                    .node_record
+                    .forget_created(|other| *other == created);
                 Err(cause)
             }
         }
@@ -49,7 +51,7 @@ impl GpuRun<'_> {
     /// True if mig-mps is recorded as the maker of an instance that it makes. A rollback makes again for others what was
     /// theirs.
     fn becomes_ours(&self, created: &Created) -> bool {
-        !self.rolling_back || self.shared.node_record.had(created)
+        !self.rolling_back || self.shared.node_record.had_created(created)
     }
 
     pub(super) fn create_compute_instance(
@@ -59,9 +61,9 @@ impl GpuRun<'_> {
     ) -> Result<(), Cause> {
         let parent = self.instances.get(&instance).ok_or(Cause::NoInstance)?;
         let (id, profile) = (parent.id, parent.profile);
-        let offered = self.offered(instance)?;
+        let offered = self.offered_profiles(instance)?;
         let (chosen, at) = choice
-            .among(&offered)
+            .choose_profile(&offered)
             .ok_or_else(|| not_offered(choice, &offered))?;
         let kind = chosen.id;
         // The driver puts a compute instance that has only one place there.
@@ -70,12 +72,12 @@ impl GpuRun<'_> {
             _ => at,
         };
         let expected = known
-            .map(|at| self.created(profile, instance, Some(at)))
+            .map(|at| self.created_entry(profile, instance, Some(at)))
             .filter(|created| self.becomes_ours(created));
         if let Some(created) = &expected {
-            self.shared.node_record.add(created)?;
+            self.shared.node_record.add_created(created)?;
         }
-        let made = self.in_use(&self.plan.uuid, move |gpu| {
+        let made = self.call_with_retries(&self.plan.uuid, move |gpu| {
             gpu.create_compute_instance(id, kind, at)
         });
         if let (Ok(made), Some(parent)) = (&made, self.instances.get_mut(&instance)) {
@@ -83,12 +85,12 @@ impl GpuRun<'_> {
             parent.compute.sort_by_key(|compute| compute.placement);
         }
         let actual = match &made {
-            Ok(made) => Some(self.created(profile, instance, Some(made.placement)))
+            Ok(made) => Some(self.created_entry(profile, instance, Some(made.placement)))
                 .filter(|created| self.becomes_ours(created)),
             Err(cause) if cause.may_have_worked() => {
                 let thing = known.map_or_else(
                     || format!("a compute instance of the GPU instance at {instance}"),
-                    |at| compute_instance(at, instance),
+                    |at| describe_compute_instance(at, instance),
                 );
                 self.unknown.insert(instance, thing);
                 expected.clone()
@@ -97,7 +99,7 @@ impl GpuRun<'_> {
         };
         self.shared
             .node_record
-            .replace(expected.as_ref(), actual.as_ref())?;
+            .replace_created(expected.as_ref(), actual.as_ref())?;
         made.map(drop)
     }
 
@@ -108,19 +110,19 @@ impl GpuRun<'_> {
         };
         let id = reading.id;
         if !self.rolling_back {
-            self.shared.journal.taking(Taken {
+            self.shared.journal.record_destruction(Taken {
                 gpu: self.plan.uuid.clone(),
                 profile: instance.profile,
                 name: instance.name.to_string(),
                 placement,
             })?;
         }
-        self.in_use(&self.plan.uuid, move |gpu| gpu.destroy_gpu_instance(id))?;
+        self.call_with_retries(&self.plan.uuid, move |gpu| gpu.destroy_gpu_instance(id))?;
         self.instances.remove(&placement);
         // With what was made in it.
-        self.shared
-            .node_record
-            .remove(|created| created.gpu == self.plan.uuid && created.placement == placement);
+        self.shared.node_record.forget_created(|created| {
+            created.gpu == self.plan.uuid && created.placement == placement
+        });
         Ok(())
     }
 
@@ -136,9 +138,9 @@ impl GpuRun<'_> {
         let Some(part) = parts.find(|part| part.placement == compute) else {
             return Ok(());
         };
-        let created = self.created(parent.profile, instance, Some(compute));
+        let created = self.created_entry(parent.profile, instance, Some(compute));
         let (parent, id) = (parent.id, part.id);
-        self.in_use(&part.uuid, move |gpu| {
+        self.call_with_retries(&part.uuid, move |gpu| {
             gpu.destroy_compute_instance(parent, id)
         })?;
         if let Some(parent) = self.instances.get_mut(&instance) {
@@ -146,12 +148,14 @@ impl GpuRun<'_> {
         }
         // With its GPU instance, if that goes too: a rollback on a full disk can then make both again.
         if self.rolling_back || !self.plan.destroys_instance_at(instance) {
-            self.shared.node_record.remove(|other| *other == created);
+            self.shared
+                .node_record
+                .forget_created(|other| *other == created);
         }
         Ok(())
     }
 
-    fn created(
+    fn created_entry(
         &self,
         profile: ProfileId,
         placement: Placement,
@@ -166,7 +170,7 @@ impl GpuRun<'_> {
     }
 
     /// Returns the compute instance profiles that a GPU instance offers. Asks once for each profile.
-    pub(super) fn offered(
+    pub(super) fn offered_profiles(
         &mut self,
         instance: Placement,
     ) -> Result<Vec<ComputeInstanceProfile>, Cause> {
@@ -180,7 +184,9 @@ impl GpuRun<'_> {
         }
         let id = asked.id;
         let uuid = &self.plan.uuid;
-        let offered = self.shared.nvml_on(uuid, move |gpu| gpu.offered(id))?;
+        let offered = self
+            .shared
+            .nvml_on(uuid, move |gpu| gpu.compute_profiles_of(id))?;
         if let Some(asked) = self.instances.get_mut(&instance) {
             asked.offered.clone_from(&offered);
         }
@@ -189,13 +195,13 @@ impl GpuRun<'_> {
 
     /// Makes a call about the GPU, and retries it while the driver reports it in use, at last without monitoring services if
     /// they may be stopped. The error names the processes that use `device`.
-    fn in_use<T: Send + 'static>(
+    fn call_with_retries<T: Send + 'static>(
         &self,
         device: &str,
         call: impl Fn(&GpuHandle) -> Result<T, NvmlError> + Clone + Send + 'static,
     ) -> Result<T, Cause> {
         let call = || {
-            while_in_use(self.interrupt(), || {
+            retry_while_in_use(self.interrupt(), || {
                 self.shared.nvml_on(&self.plan.uuid, call.clone())
             })
         };
@@ -211,7 +217,7 @@ impl GpuRun<'_> {
             answer = call();
         }
         answer.map_err(|error| match error.code() {
-            Some(Code::IN_USE) if self.interrupt().is_some_and(Interrupt::is_asked) => {
+            Some(Code::IN_USE) if self.interrupt().is_some_and(Interrupt::is_interrupted) => {
                 Cause::Interrupted
             }
             Some(Code::IN_USE) => Cause::InUse {
@@ -237,7 +243,7 @@ fn not_offered(choice: ComputeChoice, offered: &[ComputeInstanceProfile]) -> Cau
 
 /// The time for which a call is retried that returns `IN_USE`: the driver releases an instance a moment after the
 /// exit of the server that held it.
-pub(super) const LIMIT: Duration = Duration::from_secs(4);
+pub(super) const IN_USE_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// The first pause before another try; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -264,11 +270,11 @@ impl<'a> Backoff<'a> {
     pub(super) fn wait(&mut self) -> bool {
         let pause = self.pause;
         self.pause = (pause * 2).min(LONGEST_PAUSE);
-        if self.begun.elapsed() + pause > LIMIT {
+        if self.begun.elapsed() + pause > IN_USE_TIMEOUT {
             return false;
         }
         if let Some(interrupt) = self.interrupt {
-            return interrupt.pause(pause);
+            return interrupt.sleep_uninterrupted(pause);
         }
         // The driver does not announce the release.
         std::thread::sleep(pause);
@@ -277,7 +283,7 @@ impl<'a> Backoff<'a> {
 }
 
 /// Makes a call, and retries it while the driver returns `IN_USE`.
-pub(super) fn while_in_use<T>(
+pub(super) fn retry_while_in_use<T>(
     interrupt: Option<&Interrupt>,
     mut call: impl FnMut() -> Result<T, NvmlError>,
 ) -> Result<T, NvmlError> {
@@ -307,7 +313,7 @@ mod tests {
         let tries = |answers: &[Option<Code>]| {
             let mut answers = answers.iter();
             let mut count = 0;
-            let result = while_in_use(None, || {
+            let result = retry_while_in_use(None, || {
                 count += 1;
                 match answers.next().expect("no more tries") {
                     Some(code) => Err(refused(*code)),
@@ -331,7 +337,7 @@ mod tests {
     #[test]
     fn it_ends() {
         let mut backoff = Backoff::new(None);
-        backoff.begun = Instant::now().checked_sub(LIMIT).unwrap();
+        backoff.begun = Instant::now().checked_sub(IN_USE_TIMEOUT).unwrap();
         assert!(!backoff.wait());
     }
 }

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use super::error::{ApplyError, Cause, FailedStep};
 use crate::host::{Environment, Host, Unit, lock};
 use crate::node::Node;
-use crate::state::{Created, Journal, Missing, NodeFile, RunDir, Taken, Writer, is_full};
+use crate::state::{Created, Journal, Missing, NodeFile, RunDir, Taken, Writer, is_disk_full};
 
 /// The journal of a running change: written before its first step, removed at the end.
 pub(super) struct OpenJournal {
@@ -30,21 +30,21 @@ impl OpenJournal {
         boot_id: &str,
         may_lack: bool,
     ) -> io::Result<Self> {
-        let writer = Writer::of_this_process(host, boot_id);
-        let process = host.process(writer.pid);
+        let writer = Writer::for_this_process(host, boot_id);
+        let process = host.find_process(writer.pid);
         let journal = Journal {
-            command: process.map_or_else(|| "mig-mps".to_owned(), |process| process.command()),
+            command: process.map_or_else(|| "mig-mps".to_owned(), |process| process.command_line()),
             since: Timestamp::now(),
             writer,
             // A killed run may have left units stopped: they are started at the end.
-            units: read(run_dir)?
+            units: load_journal(run_dir)?
                 .filter(|earlier| earlier.writer.boot_id == boot_id)
                 .map(|earlier| earlier.units)
                 .unwrap_or_default(),
             taken: Vec::new(),
         };
         let mut written = run_dir.write_journal(&journal);
-        if written.as_ref().is_err_and(is_full) && run_dir.give_up_reserve() {
+        if written.as_ref().is_err_and(is_disk_full) && run_dir.give_up_reserve() {
             written = run_dir.write_journal(&journal);
         }
         let begun = Self {
@@ -53,44 +53,44 @@ impl OpenJournal {
             not_stopped: Mutex::new(Vec::new()),
             may_lack,
         };
-        begun.unless_full(written)?;
+        begun.tolerate_full_disk(written)?;
         Ok(begun)
     }
 
     /// Without a journal, a run that is killed is not picked up, and a full disk stays one that nothing can end.
-    fn unless_full(&self, written: io::Result<()>) -> io::Result<()> {
+    fn tolerate_full_disk(&self, written: io::Result<()>) -> io::Result<()> {
         match written {
-            Err(error) if self.may_lack && is_full(&error) => Ok(()),
+            Err(error) if self.may_lack && is_disk_full(&error) => Ok(()),
             written => written,
         }
     }
 
     /// Records that a GPU instance is about to be destroyed.
-    pub(super) fn taking(&self, taken: Taken) -> io::Result<()> {
+    pub(super) fn record_destruction(&self, taken: Taken) -> io::Result<()> {
         let mut journal = lock(&self.journal);
         journal.taken.push(taken);
-        self.unless_full(self.run_dir.write_journal(&journal))
+        self.tolerate_full_disk(self.run_dir.write_journal(&journal))
     }
 
     /// Records that units are about to be stopped.
-    pub(super) fn stopping(&self, units: &[Unit]) -> io::Result<()> {
+    pub(super) fn record_unit_stops(&self, units: &[Unit]) -> io::Result<()> {
         let mut journal = lock(&self.journal);
         for unit in units {
             if !journal.units.contains(unit) {
                 journal.units.push(*unit);
             }
         }
-        self.unless_full(self.run_dir.write_journal(&journal))
+        self.tolerate_full_disk(self.run_dir.write_journal(&journal))
     }
 
     /// Notes that a unit could not be stopped.
-    pub(super) fn not_stopped(&self, unit: Unit) {
+    pub(super) fn record_failed_stop(&self, unit: Unit) {
         lock(&self.not_stopped).push(unit);
     }
 
     /// Starts the stopped units again, and removes the journal. A unit that does not start stays in it for
     /// the next run; with `is_done` false, all of it stays. Returns the units that run again.
-    pub(super) fn end(
+    pub(super) fn restart_units_and_close(
         &self,
         environment: &Environment,
         is_done: bool,
@@ -101,7 +101,7 @@ impl OpenJournal {
         // In reverse order.
         for unit in std::mem::take(&mut journal.units).into_iter().rev() {
             let started = environment
-                .units()
+                .find_systemctl()
                 .map_err(Cause::from)
                 .and_then(|units| Ok(units.start(unit)?));
             match started {
@@ -126,10 +126,10 @@ impl OpenJournal {
 }
 
 /// Reads the journal of a change that is running, or was killed.
-pub fn read(run_dir: &RunDir) -> io::Result<Option<Journal>> {
+pub fn load_journal(run_dir: &RunDir) -> io::Result<Option<Journal>> {
     let advice = "remove it, and make sure that the monitoring services it lists are running";
     run_dir
-        .journal()
+        .load_journal()
         .map_err(|error| with_advice(error, advice))
 }
 
@@ -152,7 +152,7 @@ pub fn pick_up(
     run_dir: &RunDir,
     node: &Node,
 ) -> Result<Option<String>, ApplyError> {
-    let Some(mut journal) = read(run_dir).map_err(ApplyError::at_start)? else {
+    let Some(mut journal) = load_journal(run_dir).map_err(ApplyError::at_start)? else {
         return Ok(None);
     };
     let mut said = format!("An earlier run was interrupted: {journal}.");
@@ -169,13 +169,13 @@ pub fn pick_up(
         said = format!("{said} It had stopped {}.", names.join(", "));
     }
     run_dir.remove_leftovers().map_err(ApplyError::at_start)?;
-    let mut forgotten = forget_what_is_gone(run_dir, node);
-    if forgotten.as_ref().is_err_and(is_full) && run_dir.give_up_reserve() {
-        forgotten = forget_what_is_gone(run_dir, node);
+    let mut forgotten = forget_vanished_instances(run_dir, node);
+    if forgotten.as_ref().is_err_and(is_disk_full) && run_dir.give_up_reserve() {
+        forgotten = forget_vanished_instances(run_dir, node);
     }
     match forgotten {
         // The journal stays: a later run forgets them.
-        Err(error) if is_full(&error) => return Ok(Some(said)),
+        Err(error) if is_disk_full(&error) => return Ok(Some(said)),
         forgotten => forgotten.map_err(ApplyError::at_start)?,
     }
     let journal = OpenJournal {
@@ -185,7 +185,7 @@ pub fn pick_up(
         may_lack: false,
     };
     let mut failures = Vec::new();
-    journal.end(environment, true, &mut failures);
+    journal.restart_units_and_close(environment, true, &mut failures);
     if failures.is_empty() {
         return Ok(Some(said));
     }
@@ -197,11 +197,11 @@ pub fn pick_up(
 
 /// Removes instances and GPUs from the record that a killed change had recorded but not made, or destroyed
 /// but not removed.
-fn forget_what_is_gone(run_dir: &RunDir, node: &Node) -> io::Result<()> {
-    let mut file: NodeFile = run_dir.node()?;
+fn forget_vanished_instances(run_dir: &RunDir, node: &Node) -> io::Result<()> {
+    let mut file: NodeFile = run_dir.load_node()?;
     let before = file.clone();
     file.switched_on.retain(|uuid| {
-        let mode = node.gpu(uuid).and_then(|gpu| gpu.mig);
+        let mode = node.gpu_with_uuid(uuid).and_then(|gpu| gpu.mig);
         mode.is_none_or(|mode| mode.current || mode.pending)
     });
     file.created.retain(|created| may_exist(created, node));
@@ -213,7 +213,7 @@ fn forget_what_is_gone(run_dir: &RunDir, node: &Node) -> io::Result<()> {
 
 /// True if the node has the instance, or does not show it.
 fn may_exist(created: &Created, node: &Node) -> bool {
-    let Some(gpu) = node.gpu(&created.gpu) else {
+    let Some(gpu) = node.gpu_with_uuid(&created.gpu) else {
         return true;
     };
     if gpu.hidden.is_some() {
@@ -250,7 +250,7 @@ struct Files {
 
 impl Files {
     /// Writes the file, if it says something else.
-    fn write(&mut self, run_dir: &RunDir) -> io::Result<()> {
+    fn write_if_changed(&mut self, run_dir: &RunDir) -> io::Result<()> {
         if self.now != self.written {
             run_dir.write_node(&self.now)?;
             self.written.clone_from(&self.now);
@@ -263,7 +263,7 @@ impl NodeRecord {
     pub(super) fn open(run_dir: &RunDir, boot_id: &str) -> io::Result<Self> {
         // The daemons' own records do not depend on it; only the ownership of instances is lost.
         let advice = "remove it, and mig-mps forgets which instances it made";
-        let file = run_dir.node();
+        let file = run_dir.load_node();
         let mut file = file.map_err(|error| with_advice(error, advice))?;
         let written = file.clone();
         if file.boot_id != boot_id {
@@ -281,7 +281,7 @@ impl NodeRecord {
     }
 
     /// True if mig-mps had made it before the run.
-    pub(super) fn had(&self, created: &Created) -> bool {
+    pub(super) fn had_created(&self, created: &Created) -> bool {
         self.before.created.contains(created)
     }
 
@@ -296,7 +296,7 @@ impl NodeRecord {
     }
 
     /// Records whether mig-mps switched that GPU's MIG mode on.
-    pub(super) fn switched_on(&self, gpu: &str, is_ours: bool) -> io::Result<()> {
+    pub(super) fn record_switched_on(&self, gpu: &str, is_ours: bool) -> io::Result<()> {
         let mut files = lock(&self.files);
         if has_switched_on(&files.now, gpu) == is_ours {
             return Ok(());
@@ -305,20 +305,20 @@ impl NodeRecord {
         if is_ours {
             files.now.switched_on.push(gpu.to_owned());
         }
-        let written = files.write(&self.run_dir);
+        let written = files.write_if_changed(&self.run_dir);
         if !is_ours || has_switched_on(&files.written, gpu) {
             return Ok(());
         }
         written.inspect_err(|_| files.now.switched_on.retain(|uuid| uuid != gpu))
     }
 
-    pub(super) fn add(&self, created: &Created) -> io::Result<()> {
+    pub(super) fn add_created(&self, created: &Created) -> io::Result<()> {
         let mut files = lock(&self.files);
         if files.now.created.contains(created) {
             return Ok(());
         }
         files.now.created.push(created.clone());
-        let written = files.write(&self.run_dir);
+        let written = files.write_if_changed(&self.run_dir);
         if files.written.created.contains(created) {
             return Ok(());
         }
@@ -330,14 +330,14 @@ impl NodeRecord {
     }
 
     /// Forgets what is gone. What cannot be written now is written at the end of the run.
-    pub(super) fn remove(&self, gone: impl Fn(&Created) -> bool) {
+    pub(super) fn forget_created(&self, gone: impl Fn(&Created) -> bool) {
         let mut files = lock(&self.files);
         files.now.created.retain(|created| !gone(created));
-        let _ = files.write(&self.run_dir);
+        let _ = files.write_if_changed(&self.run_dir);
     }
 
     /// Records what was made instead of what was expected.
-    pub(super) fn replace(
+    pub(super) fn replace_created(
         &self,
         expected: Option<&Created>,
         actual: Option<&Created>,
@@ -345,13 +345,13 @@ impl NodeRecord {
         if expected == actual {
             return Ok(());
         }
-        self.remove(|other| Some(other) == expected);
-        actual.map_or(Ok(()), |created| self.add(created))
+        self.forget_created(|other| Some(other) == expected);
+        actual.map_or(Ok(()), |created| self.add_created(created))
     }
 
     /// Restores the ownership of a GPU's instances after a rollback: those from before keep their owner, and every other
     /// that still exists is ours.
-    pub(super) fn restore(
+    pub(super) fn restore_owners(
         &self,
         gpu: &str,
         was_there: impl Fn(&Created) -> bool,
@@ -361,19 +361,19 @@ impl NodeRecord {
         let created = &mut files.now.created;
         created.retain(|created| {
             let is_made = stands(created) && !was_there(created);
-            created.gpu != gpu || is_made || self.had(created)
+            created.gpu != gpu || is_made || self.had_created(created)
         });
         for earlier in &self.before.created {
             if earlier.gpu == gpu && stands(earlier) && !created.contains(earlier) {
                 created.push(earlier.clone());
             }
         }
-        let _ = files.write(&self.run_dir);
+        let _ = files.write_if_changed(&self.run_dir);
     }
 
     /// Writes what could not be written before.
     pub(super) fn write_rest(&self) -> io::Result<()> {
-        lock(&self.files).write(&self.run_dir)
+        lock(&self.files).write_if_changed(&self.run_dir)
     }
 }
 
@@ -383,7 +383,7 @@ fn has_switched_on(file: &NodeFile, gpu: &str) -> bool {
 
 /// Records in `node.json` the parts of the applied profile that were left out, unless it has them.
 pub fn record_missing(run_dir: &RunDir, boot_id: &str, missing: &[Missing]) -> io::Result<()> {
-    let mut file = run_dir.node()?;
+    let mut file = run_dir.load_node()?;
     if file.boot_id != boot_id {
         file = NodeFile {
             boot_id: boot_id.to_owned(),

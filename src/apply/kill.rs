@@ -7,41 +7,41 @@ use rustix::process::Signal as Number;
 use super::error::{ApplyError, Cause, FailedStep};
 use super::run::{ApplyContext, Progress};
 use crate::host::{Interrupt, ProcessHandle};
-use crate::mps::{Daemon, MpsError, Patience};
+use crate::mps::{ClientPolicy, Daemon, MpsError};
 use crate::plan::{Kill, Signal, Victim};
 
 /// The time limit for a process to exit after a signal.
 const SIGNAL_LIMIT: Duration = Duration::from_secs(10);
 
 /// The time in which a process that fails on CUDA's error exits after it has left the server's list.
-const A_MOMENT: Duration = Duration::from_millis(200);
+const EXIT_GRACE_PERIOD: Duration = Duration::from_millis(200);
 
 /// The pause between two questions to a server about a client whose process cannot be seen.
-const PAUSE: Duration = Duration::from_secs(1);
+const CLIENT_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The outcome for a client, in words.
-enum Ended {
+enum ClientOutcome {
     Done(String),
     /// The user interrupted it.
     Interrupted(String),
 }
 
 /// The outcome for a client that left before it was terminated.
-const LEFT_BEFORE: &str = "it is no longer a client: nothing was done";
+const LEFT_BEFORE_MESSAGE: &str = "it is no longer a client: nothing was done";
 
 /// Terminates clients one after another, and reports each once it has left its server's list. A failure does not keep
 /// the others from being terminated.
 ///
 /// # Errors
 /// Names the clients that failed, and those that an interrupt spared.
-pub(super) fn kill(
+pub(super) fn terminate_clients(
     kill: &Kill,
     context: &ApplyContext<'_>,
     progress: &dyn Progress,
 ) -> Result<(), ApplyError> {
     let environment = context.environment;
     let interrupt = &environment.interrupt;
-    let _change = interrupt.begin();
+    let _change = interrupt.begin_change();
     let daemon = daemon_of(kill, context);
     let begun = Instant::now();
     let mut error = ApplyError::default();
@@ -63,8 +63,8 @@ pub(super) fn kill(
             .is_ok_and(|client| matches!(client.exits_by_itself(begun), Ok(true)));
         let ended = match client {
             Err(cause) => Err(cause.into()),
-            Ok(_) if has_exited => Ok(Ended::Done(LEFT_BEFORE.to_owned())),
-            _ if interrupt.is_asked() => {
+            Ok(_) if has_exited => Ok(ClientOutcome::Done(LEFT_BEFORE_MESSAGE.to_owned())),
+            _ if interrupt.is_interrupted() => {
                 let step = format!("end the work of {}", victim.client);
                 error.not_begun.push(step);
                 continue;
@@ -75,9 +75,9 @@ pub(super) fn kill(
             Ok(ended) => {
                 // The plan says who it is.
                 let (device, pid) = (&victim.client.device, victim.pid);
-                let (Ended::Done(text) | Ended::Interrupted(text)) = &ended;
+                let (ClientOutcome::Done(text) | ClientOutcome::Interrupted(text)) = &ended;
                 progress.note(&format!("{device}: pid {pid}: {text}"));
-                error.interrupted |= matches!(ended, Ended::Interrupted(_));
+                error.interrupted |= matches!(ended, ClientOutcome::Interrupted(_));
             }
             Err(cause) => {
                 let failure = FailedStep::new(victim.client.to_string(), cause);
@@ -117,16 +117,18 @@ impl EndingClient<'_> {
     /// Waits for the client to exit by itself, as long as the plan allows it; returns false on timeout or interrupt.
     fn exits_by_itself(&self, begun: Instant) -> Result<bool, MpsError> {
         let seconds = match self.kill.patience {
-            Patience::Idle | Patience::Force(0) => return Ok(false),
-            Patience::Force(seconds) => seconds,
+            ClientPolicy::Idle | ClientPolicy::Force(0) => return Ok(false),
+            ClientPolicy::Force(seconds) => seconds,
         };
         let remaining = Duration::from_secs(seconds.into()).saturating_sub(begun.elapsed());
         if let Some(held) = &self.held {
-            return Ok(held.ends_before(remaining, self.interrupt));
+            return Ok(held.wait_for_exit_or_interrupt(remaining, self.interrupt));
         }
         let begun = Instant::now();
         while self.is_client()? {
-            if begun.elapsed() >= remaining || !self.interrupt.pause(PAUSE) {
+            if begun.elapsed() >= remaining
+                || !self.interrupt.sleep_uninterrupted(CLIENT_POLL_INTERVAL)
+            {
                 return Ok(false);
             }
         }
@@ -137,34 +139,36 @@ impl EndingClient<'_> {
         self.daemon.has_client(self.victim.server, self.victim.pid)
     }
 
-    fn end(&self) -> Result<Ended, Cause> {
+    fn end(&self) -> Result<ClientOutcome, Cause> {
         let (server, pid) = (self.victim.server, self.victim.pid);
         // A fault has terminated it already, and a server that waits for its clients to leave does not answer.
         if !self.kill.has_fault
             && let Err(error) = self.daemon.terminate_client(server, pid)
         {
             return match self.is_client() {
-                Ok(false) => Ok(Ended::Done(LEFT_BEFORE.to_owned())),
+                Ok(false) => Ok(ClientOutcome::Done(LEFT_BEFORE_MESSAGE.to_owned())),
                 _ => Err(error.into()),
             };
         }
         let mut sent = None;
         if let (Some(signal), Some(held)) = (self.kill.signal, &self.held) {
             let name = signal.name();
-            if self.interrupt.is_asked() && !held.ends_within(A_MOMENT) {
+            if self.interrupt.is_interrupted() && !held.wait_for_exit(EXIT_GRACE_PERIOD) {
                 let text = "its work is ended; its process was sent no signal, and still runs";
-                return Ok(Ended::Interrupted(text.to_owned()));
+                return Ok(ClientOutcome::Interrupted(text.to_owned()));
             }
-            match held.signal(number(signal)) {
+            match held.send_signal(signal_number(signal)) {
                 Err(_) if held.has_ended() => {}
                 Err(error) => {
                     return Err(Cause::Other(format!(
                         "its work is ended, but its process cannot be sent {name}: {error}"
                     )));
                 }
-                Ok(()) if held.ends_before(SIGNAL_LIMIT, self.interrupt) => sent = Some(name),
-                Ok(()) if self.interrupt.is_asked() => {
-                    return Ok(Ended::Interrupted(format!(
+                Ok(()) if held.wait_for_exit_or_interrupt(SIGNAL_LIMIT, self.interrupt) => {
+                    sent = Some(name);
+                }
+                Ok(()) if self.interrupt.is_interrupted() => {
+                    return Ok(ClientOutcome::Interrupted(format!(
                         "its work is ended; its process was sent {name}, and still ran when this was interrupted"
                     )));
                 }
@@ -176,44 +180,46 @@ impl EndingClient<'_> {
                 }
             }
         }
-        let is_off = self.daemon.await_client_exit(server, pid, self.interrupt)?;
-        if !is_off && !self.interrupt.is_asked() {
+        let is_off = self
+            .daemon
+            .wait_for_client_exit(server, pid, self.interrupt)?;
+        if !is_off && !self.interrupt.is_interrupted() {
             return Err(Cause::StillClient);
         }
-        Ok(self.outcome(sent, is_off))
+        Ok(self.describe_outcome(sent, is_off))
     }
 
     fn still_runs(&self) -> bool {
         match &self.held {
-            Some(held) => !held.ends_within(A_MOMENT),
+            Some(held) => !held.wait_for_exit(EXIT_GRACE_PERIOD),
             // The process is not visible.
             None => self.victim.started.is_none(),
         }
     }
 
     /// The outcome for a client that the server has terminated, and that was sent this signal.
-    fn outcome(&self, sent: Option<&str>, is_off: bool) -> Ended {
+    fn describe_outcome(&self, sent: Option<&str>, is_off: bool) -> ClientOutcome {
         if let Some(name) = sent {
-            Ended::Done(format!(
+            ClientOutcome::Done(format!(
                 "its work is ended, and so is its process, which was sent {name}"
             ))
         } else if !is_off {
-            Ended::Interrupted(
+            ClientOutcome::Interrupted(
                 "its work is ended; whether its process notices was not waited for, and it was sent no signal"
                     .to_owned(),
             )
         } else if self.still_runs() {
-            Ended::Done(
+            ClientOutcome::Done(
                 "its work is ended: its CUDA calls fail with error 810 from now on, and its process was sent no signal"
                     .to_owned(),
             )
         } else {
-            Ended::Done("its work is ended, and its process has ended of itself".to_owned())
+            ClientOutcome::Done("its work is ended, and its process has ended of itself".to_owned())
         }
     }
 }
 
-fn number(signal: Signal) -> Number {
+fn signal_number(signal: Signal) -> Number {
     match signal {
         Signal::Term => Number::TERM,
         Signal::Kill => Number::KILL,

@@ -4,11 +4,11 @@ use super::error::Cause;
 use super::gpu::GpuRun;
 use super::instances::Backoff;
 use super::run::{Allowed, OnFailure, StepOf};
-use crate::catalog::{NoMig, why_no_mig};
+use crate::catalog::{NoMig, explain_no_mig};
 use crate::host::{Environment, Holders, Interrupt};
 use crate::node::Node;
 use crate::nvml::{Code, GpuHandle, MigMode, NvmlError};
-use crate::plan::{Held, Obstacle, Plan};
+use crate::plan::{HeldGpus, Obstacle, Plan};
 
 impl GpuRun<'_> {
     /// Switches MIG mode, and returns once it is active.
@@ -22,32 +22,32 @@ impl GpuRun<'_> {
         if self.rolling_back {
             is_ours = record.had_switched_on(uuid);
             if self.is_switched_back(on)? {
-                return Ok(record.switched_on(uuid, is_ours)?);
+                return Ok(record.record_switched_on(uuid, is_ours)?);
             }
         } else if self.mig == on {
             // Another change is pending: cancel it.
-            self.set_mode(on)?;
+            self.set_mig_mode(on)?;
             if !on {
-                record.switched_on(uuid, false)?;
+                record.record_switched_on(uuid, false)?;
             }
             return Ok(());
         }
         if is_ours {
             // Recorded first: what a crash leaves behind is then known as ours.
-            record.switched_on(uuid, true)?;
+            record.record_switched_on(uuid, true)?;
         }
         let switched = self.try_to_switch(on, step);
         if self.mig != on {
-            record.switched_on(uuid, was_ours)?;
+            record.record_switched_on(uuid, was_ours)?;
         } else if switched.is_ok() {
-            record.switched_on(uuid, is_ours)?;
+            record.record_switched_on(uuid, is_ours)?;
         }
         switched
     }
 
     /// True if a rollback finds the mode that it wants, an error if it leaves the mode as it is.
     fn is_switched_back(&mut self, on: bool) -> Result<bool, Cause> {
-        let mode = self.read_mode()?;
+        let mode = self.query_mig_mode()?;
         if mode.current == on {
             self.mig = on;
             return if mode.pending == on {
@@ -78,8 +78,8 @@ impl GpuRun<'_> {
         let mut backoff = Backoff::new(self.interrupt());
         let mut may_stop = self.shared.context.allowed.stop_holders && !self.rolling_back;
         loop {
-            let activation = self.set_mode(on)?;
-            let mode = self.read_mode();
+            let activation = self.set_mig_mode(on)?;
+            let mode = self.query_mig_mode();
             if mode.as_ref().is_ok_and(|mode| mode.current == on) {
                 self.mig = on;
                 self.instances.clear();
@@ -91,7 +91,7 @@ impl GpuRun<'_> {
             }
             let mode = mode?;
             if activation != Code::IN_USE {
-                return self.reset(on, activation, mode);
+                return self.reset_gpu(on, activation, mode);
             }
             let open = self.shared.open_by(self.gpu).unwrap_or_default();
             if let Some((step, holder)) = step.zip(open.seen.first()) {
@@ -101,13 +101,14 @@ impl GpuRun<'_> {
             if !open.seen.is_empty() && may_stop {
                 may_stop = false;
                 let stopped = self.stop_units(&open);
-                has_stopped = stopped.map_err(|cause| cause.and(self.take_back(on)))?;
+                has_stopped =
+                    stopped.map_err(|cause| cause.with_cleanup(self.cancel_mig_change(on)))?;
             }
             // The driver releases a GPU a moment after the exit of its holder, and an nvidia-smi soon exits.
             if has_stopped || backoff.wait() {
                 continue;
             }
-            let cause = if self.interrupt().is_some_and(Interrupt::is_asked) {
+            let cause = if self.interrupt().is_some_and(Interrupt::is_interrupted) {
                 Cause::Interrupted
             } else {
                 Cause::Busy {
@@ -116,17 +117,17 @@ impl GpuRun<'_> {
                     stops_services: self.shared.context.allowed.stop_holders,
                 }
             };
-            return Err(cause.and(self.take_back(on)));
+            return Err(cause.with_cleanup(self.cancel_mig_change(on)));
         }
     }
 
     /// Resets the GPU, if allowed, to activate a pending mode.
-    fn reset(&mut self, on: bool, activation: Code, mode: MigMode) -> Result<(), Cause> {
+    fn reset_gpu(&mut self, on: bool, activation: Code, mode: MigMode) -> Result<(), Cause> {
         if self.rolling_back || !self.shared.context.allowed.reset {
             return Err(Cause::not_active(activation, mode, None));
         }
         let pci = self.gpu.map(|gpu| gpu.pci.clone()).unwrap_or_default();
-        let smi = self.shared.context.environment.nvidia_smi()?;
+        let smi = self.shared.context.environment.find_nvidia_smi()?;
         if let Err(error) = self.shared.nvml()?.while_shut_down(|| smi.reset(&pci))? {
             if error.is_in_use() {
                 return Err(Cause::Reset {
@@ -137,7 +138,7 @@ impl GpuRun<'_> {
             let why = error.to_string();
             return Err(Cause::not_active(activation, mode, Some(&why)));
         }
-        let mode = self.read_mode()?;
+        let mode = self.query_mig_mode()?;
         if mode.current != on {
             let why = Some("it was reset");
             return Err(Cause::not_active(activation, mode, why));
@@ -147,19 +148,19 @@ impl GpuRun<'_> {
     }
 
     /// Cancels a pending change.
-    fn take_back(&self, on: bool) -> Result<(), Cause> {
-        self.set_mode(!on)?;
+    fn cancel_mig_change(&self, on: bool) -> Result<(), Cause> {
+        self.set_mig_mode(!on)?;
         Ok(())
     }
 
-    fn set_mode(&self, on: bool) -> Result<Code, Cause> {
+    fn set_mig_mode(&self, on: bool) -> Result<Code, Cause> {
         let set = self
             .shared
             .nvml_on(&self.plan.uuid, move |gpu| gpu.set_mig_mode(on));
         set.map_err(|error| {
             let product = self.gpu.map_or("", |gpu| gpu.product.as_str());
             let driver = &self.shared.context.node.driver;
-            match why_no_mig(product, driver) {
+            match explain_no_mig(product, driver) {
                 Some(NoMig { cause, remedy }) if error.code() == Some(Code::NOT_SUPPORTED) => {
                     let hint = format!("{cause}: {}", remedy.replace('`', ""));
                     Cause::NoMig { error, hint }
@@ -169,7 +170,7 @@ impl GpuRun<'_> {
         })
     }
 
-    fn read_mode(&self) -> Result<MigMode, NvmlError> {
+    fn query_mig_mode(&self) -> Result<MigMode, NvmlError> {
         let uuid = &self.plan.uuid;
         self.shared.nvml_on(uuid, GpuHandle::mig_mode)
     }
@@ -177,12 +178,12 @@ impl GpuRun<'_> {
     /// Stops the known monitoring units among the holders of a GPU; returns false if there are none. The journal
     /// lists them before the first is stopped, and the run starts them again at its end.
     pub(super) fn stop_units(&self, holders: &Holders) -> Result<bool, Cause> {
-        let units = self.shared.context.environment.units()?;
+        let units = self.shared.context.environment.find_systemctl()?;
         let holding = units.holding(holders)?;
-        self.shared.journal.stopping(&holding)?;
+        self.shared.journal.record_unit_stops(&holding)?;
         for unit in &holding {
             let stopped = units.stop(*unit);
-            stopped.inspect_err(|_| self.shared.journal.not_stopped(*unit))?;
+            stopped.inspect_err(|_| self.shared.journal.record_failed_stop(*unit))?;
             let gpu = self.plan.name();
             let progress = self.shared.progress;
             progress.note(&format!("{gpu}: stopped {unit}, which had it open"));
@@ -194,15 +195,15 @@ impl GpuRun<'_> {
 /// Finds the processes that hold GPUs whose MIG mode the plan switches or whose instances it destroys. GPUs that cannot be
 /// looked at count as held by nobody: the switch itself finds out. What is undone after a failure brings no client back, so
 /// none is ended before a switch that may fail; a change that goes on ends them for its own sake.
-pub fn held(
+pub fn find_held_gpus(
     environment: &Environment,
     node: &Node,
     plan: &Plan,
     allowed: Allowed,
     on_failure: OnFailure,
-) -> Vec<Held> {
+) -> Vec<HeldGpus> {
     let (gpus, minors): (Vec<_>, Vec<u32>) = plan
-        .worked_on(node)
+        .gpus_affected_by_holders(node)
         .into_iter()
         .filter_map(|gpu| Some((gpu, gpu.minor?)))
         .unzip();
@@ -211,9 +212,9 @@ pub fn held(
     }
     let holders = environment.host.holders_of(&minors).unwrap_or_default();
     let holders = gpus.into_iter().zip(holders);
-    let mut held = plan.held(node, holders, allowed.stop_holders);
+    let mut held = plan.held_gpus(node, holders, allowed.stop_holders);
     if on_failure != OnFailure::GoOn {
-        held.iter_mut().for_each(Held::spare_clients);
+        held.iter_mut().for_each(HeldGpus::spare_clients);
     }
     held
 }
@@ -225,8 +226,8 @@ pub fn held(
 /// The obstacle that remains.
 pub fn wait_for_holders(
     environment: &Environment,
-    find: impl Fn() -> Vec<Held>,
-    waits: impl FnOnce(&Held),
+    find: impl Fn() -> Vec<HeldGpus>,
+    waits: impl FnOnce(&HeldGpus),
 ) -> Result<(), Obstacle> {
     let mut backoff = Backoff::new(Some(&environment.interrupt));
     let mut waits = Some(waits);

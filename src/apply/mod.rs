@@ -17,9 +17,9 @@ mod rollback;
 mod run;
 mod start_check;
 
-pub use cleanup::{has_large_logs, put_logs_aside};
+pub use cleanup::{has_large_logs, rotate_daemon_logs};
 pub use error::ApplyError;
-pub use journal::{pick_up, read as read_journal, record_missing};
-pub use mig_mode::{held, wait_for_holders};
+pub use journal::{load_journal as read_journal, pick_up, record_missing};
+pub use mig_mode::{find_held_gpus, wait_for_holders};
 pub use run::{Allowed, ApplyContext, OnFailure, Progress, StepOf, run};
 pub use start_check::{begin_lookups, check_starts, has_recorded_id};

@@ -5,9 +5,9 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use super::daemons::{StopRequest, successor};
+use super::daemons::{StopRequest, find_successor};
 use super::error::{Cause, RolledBack};
-use super::gpu::{GpuRun, title};
+use super::gpu::{GpuRun, gpu_title};
 use super::run::Shared;
 use crate::geometry::{ComputeChoice, ComputeProfileId, Placement, ProfileId};
 use crate::host::Threads;
@@ -28,8 +28,8 @@ pub(super) struct GpuState {
 
 impl GpuState {
     /// The state before the run.
-    pub(super) fn before(shared: &Shared<'_>, plan: &GpuPlan) -> Self {
-        let gpu = shared.context.node.gpu(&plan.uuid);
+    pub(super) fn before_run(shared: &Shared<'_>, plan: &GpuPlan) -> Self {
+        let gpu = shared.context.node.gpu_with_uuid(&plan.uuid);
         let mode = gpu.and_then(|gpu| gpu.mig);
         Self {
             mig: mode.is_some_and(|mode| mode.current),
@@ -52,16 +52,16 @@ impl GpuState {
         }
     }
 
-    fn parts(&self) -> BTreeSet<Part> {
+    fn all_instances(&self) -> BTreeSet<OrderedInstance> {
         let mut parts = BTreeSet::new();
         for instance in self.instances.values() {
-            let whole = Part {
+            let whole = OrderedInstance {
                 placement: instance.placement,
                 profile: instance.profile,
                 compute: None,
             };
             parts.insert(whole);
-            parts.extend(instance.compute.iter().map(|compute| Part {
+            parts.extend(instance.compute.iter().map(|compute| OrderedInstance {
                 compute: Some(Reverse((compute.placement, compute.profile))),
                 ..whole
             }));
@@ -70,8 +70,8 @@ impl GpuState {
     }
 
     /// True if it has that instance.
-    fn has(&self, created: &Created) -> bool {
-        self.parts().iter().any(|part| {
+    fn has_instance(&self, created: &Created) -> bool {
+        self.all_instances().iter().any(|part| {
             let compute = part.compute.map(|Reverse((placement, _))| placement);
             (part.placement, part.profile, compute)
                 == (created.placement, created.profile, created.compute)
@@ -79,7 +79,7 @@ impl GpuState {
     }
 
     /// Returns the steps back to an earlier state of a GPU: daemons stop first and start last.
-    fn back_to(&self, before: &Self, gpu: &Gpu) -> Vec<StepBack> {
+    fn steps_back_to(&self, before: &Self, gpu: &Gpu) -> Vec<StepBack> {
         let mut steps = Vec::new();
         for (uuid, now) in &self.daemons {
             match before.daemons.get(uuid) {
@@ -91,15 +91,15 @@ impl GpuState {
                 _ => steps.push(StepBack::Stop(now.clone())),
             }
         }
-        let (now, earlier) = (self.parts(), before.parts());
+        let (now, earlier) = (self.all_instances(), before.all_instances());
         let destroyed = now.iter().rev().filter(|part| !earlier.contains(part));
         let created = earlier.difference(&now);
         let switch = (self.mig != before.mig).then_some(Action::SwitchMig { on: before.mig });
         steps.extend(
             destroyed
-                .filter_map(|part| part.destroyed(gpu))
+                .filter_map(|part| part.destroy_action(gpu))
                 .chain(switch)
-                .chain(created.filter_map(|part| part.created(gpu)))
+                .chain(created.filter_map(|part| part.create_action(gpu)))
                 .map(StepBack::Change),
         );
         for (uuid, earlier) in &before.daemons {
@@ -115,18 +115,18 @@ impl GpuState {
 /// A GPU instance, or a compute instance in one, in the order in which they are made again: a GPU instance before what is
 /// in it. They are destroyed in the reverse order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Part {
+struct OrderedInstance {
     placement: Placement,
     profile: ProfileId,
     compute: Option<Reverse<(Placement, ComputeProfileId)>>,
 }
 
-impl Part {
+impl OrderedInstance {
     /// Returns the action that destroys it; `None` for an unknown profile, which no plan makes or destroys.
-    fn destroyed(&self, gpu: &Gpu) -> Option<Action> {
+    fn destroy_action(&self, gpu: &Gpu) -> Option<Action> {
         Some(match self.compute {
             None => Action::DestroyGpuInstance {
-                instance: GpuInstance::of(gpu, self.profile, self.placement)?,
+                instance: GpuInstance::on_gpu(gpu, self.profile, self.placement)?,
                 unmanaged: false,
             },
             Some(Reverse((compute, _))) => Action::DestroyComputeInstance {
@@ -138,9 +138,11 @@ impl Part {
     }
 
     /// Returns the action that makes it as it was.
-    fn created(&self, gpu: &Gpu) -> Option<Action> {
+    fn create_action(&self, gpu: &Gpu) -> Option<Action> {
         Some(match self.compute {
-            None => Action::CreateGpuInstance(GpuInstance::of(gpu, self.profile, self.placement)?),
+            None => {
+                Action::CreateGpuInstance(GpuInstance::on_gpu(gpu, self.profile, self.placement)?)
+            }
             Some(Reverse((placement, profile))) => Action::CreateComputeInstance {
                 instance: self.placement,
                 compute: ComputeChoice::Exactly { profile, placement },
@@ -197,20 +199,20 @@ impl fmt::Display for StepBack {
                     instance,
                     compute: ComputeChoice::Exactly { placement, .. },
                 },
-            ) => f.write_str(&compute_instance(*placement, *instance)),
+            ) => f.write_str(&describe_compute_instance(*placement, *instance)),
             Self::Change(action) => action.fmt(f),
         }
     }
 }
 
 /// Names a compute instance.
-pub(super) fn compute_instance(compute: Placement, parent: Placement) -> String {
+pub(super) fn describe_compute_instance(compute: Placement, parent: Placement) -> String {
     format!("compute instance {compute} of the GPU instance at {parent}")
 }
 
 impl GpuRun<'_> {
     /// Begins to undo what the run has changed: stops the daemons that it has started.
-    pub(super) fn stop_started(&mut self) -> RolledBack {
+    pub(super) fn stop_started_daemons(&mut self) -> RolledBack {
         self.rolling_back = true;
         let mut rolled_back = RolledBack {
             clients: self.history.ended_clients(),
@@ -224,7 +226,7 @@ impl GpuRun<'_> {
             if let StepBack::Stop(record) = &step {
                 let before = self.before.daemons.get(&record.uuid);
                 let request = StopRequest {
-                    keeps_record: before.is_some() && successor(self.plan, record).is_some(),
+                    keeps_record: before.is_some() && find_successor(self.plan, record).is_some(),
                     ..StopRequest::IDLE
                 };
                 let mut result = self.shared.stop_daemon(record, request);
@@ -232,7 +234,7 @@ impl GpuRun<'_> {
                     let unlinked = self.shared.run_dir.remove_link(record);
                     result = result.and(unlinked.map_err(Cause::from));
                 }
-                rolled_back.add(self.plan, &step, result);
+                rolled_back.add_step_result(self.plan, &step, result);
             }
         }
         rolled_back
@@ -240,7 +242,7 @@ impl GpuRun<'_> {
 
     fn steps_back(&self) -> Vec<StepBack> {
         let gpu = self.gpu.cloned().unwrap_or_default();
-        self.state().back_to(&self.before, &gpu)
+        self.current_state().steps_back_to(&self.before, &gpu)
     }
 
     /// Undoes the rest of what the run has changed.
@@ -261,14 +263,16 @@ impl GpuRun<'_> {
                 StepBack::Change(_) if hangs => {
                     Err(Cause::Other("not tried: the GPU hangs".to_owned()))
                 }
-                StepBack::Change(action) => self.step(action, None),
-                StepBack::Set { earlier, now } => self.shared.change_back(earlier, &now.settings),
+                StepBack::Change(action) => self.run_action(action, None),
+                StepBack::Set { earlier, now } => {
+                    self.shared.restore_settings(earlier, &now.settings)
+                }
                 StepBack::Stop(_) | StepBack::Start(_) => Ok(()),
             };
             hangs |= matches!(result, Err(Cause::Nvml(NvmlError::Hung { .. })));
-            rolled_back.add(self.plan, &step, result);
+            rolled_back.add_step_result(self.plan, &step, result);
         }
-        let started = threads.side_by_side(starts, |step| {
+        let started = threads.map_in_parallel(starts, |step| {
             let result = match &step {
                 StepBack::Start(record) => self.start_again(record),
                 _ => Ok(()),
@@ -276,14 +280,14 @@ impl GpuRun<'_> {
             (step, result)
         });
         for (step, result) in started {
-            rolled_back.add(self.plan, &step, result);
+            rolled_back.add_step_result(self.plan, &step, result);
         }
         // The instances from before keep their owner.
-        let now = self.state();
-        self.shared.node_record.restore(
+        let now = self.current_state();
+        self.shared.node_record.restore_owners(
             &self.plan.uuid,
-            |created| self.before.has(created),
-            |created| now.has(created) || self.unknown.contains_key(&created.placement),
+            |created| self.before.has_instance(created),
+            |created| now.has_instance(created) || self.unknown.contains_key(&created.placement),
         );
         rolled_back
     }
@@ -296,7 +300,7 @@ impl GpuRun<'_> {
         let profiles = self.gpu.map(|gpu| gpu.profiles.clone()).unwrap_or_default();
         let read = self
             .shared
-            .nvml_on(&self.plan.uuid, move |gpu| gpu.instances(&profiles));
+            .nvml_on(&self.plan.uuid, move |gpu| gpu.gpu_instances(&profiles));
         match read {
             Ok(instances) => {
                 for instance in instances {
@@ -310,7 +314,7 @@ impl GpuRun<'_> {
             Err(error) => {
                 for thing in self.unknown.values() {
                     rolled_back.cut_short = true;
-                    let what = format!("{}: {thing}: {error}", title(self.plan));
+                    let what = format!("{}: {thing}: {error}", gpu_title(self.plan));
                     rolled_back.stands.push(what);
                 }
                 matches!(error, NvmlError::Hung { .. })
@@ -320,16 +324,18 @@ impl GpuRun<'_> {
 
     /// Starts a stopped daemon again.
     fn start_again(&self, record: &DeviceRecord) -> Result<(), Cause> {
-        let uuid = self.uuid_now(record).ok_or(Cause::NoDevice)?;
-        let keeps_record = successor(self.plan, record).is_some();
+        let uuid = self.current_uuid(record).ok_or(Cause::NoDevice)?;
+        let keeps_record = find_successor(self.plan, record).is_some();
         match self.shared.restart_daemon(record, &uuid, keeps_record) {
-            Err(cause) if keeps_record => Err(cause.and(self.shared.put_back(record, record))),
+            Err(cause) if keeps_record => {
+                Err(cause.with_cleanup(self.shared.restore_record(record, record)))
+            }
             other => other,
         }
     }
 
     /// The present UUID of a recorded device; `None` if it does not exist.
-    fn uuid_now(&self, record: &DeviceRecord) -> Option<String> {
+    fn current_uuid(&self, record: &DeviceRecord) -> Option<String> {
         let DeviceKey { instance, .. } = &record.key;
         // Where MIG mode could not be switched off again, there is no whole GPU to serve.
         if instance.is_none() && self.mig {
@@ -350,14 +356,14 @@ impl GpuRun<'_> {
 }
 
 impl RolledBack {
-    fn add(&mut self, plan: &GpuPlan, step: &StepBack, result: Result<(), Cause>) {
+    fn add_step_result(&mut self, plan: &GpuPlan, step: &StepBack, result: Result<(), Cause>) {
         let Err(cause) = result else {
             self.undone += 1;
             return;
         };
         // What the rollback kept on purpose, another try would keep too.
         self.cut_short |= !matches!(cause, Cause::LeftOn(_) | Cause::Pending);
-        let gpu = title(plan);
+        let gpu = gpu_title(plan);
         match cause {
             Cause::Pending => self.stands.push(format!("{gpu}: MIG mode: {cause}")),
             _ if step.makes_again() => self.missing.push(format!("{gpu}: {step}: {cause}")),
@@ -450,7 +456,7 @@ mod tests {
     impl Simulated {
         fn devices(&self) -> Vec<DeviceKey> {
             if !self.state.mig {
-                return vec![DeviceKey::whole("GPU-1")];
+                return vec![DeviceKey::for_whole_gpu("GPU-1")];
             }
             let key = |instance: &GpuInstanceReading, compute| DeviceKey {
                 gpu: "GPU-1".to_owned(),
@@ -624,12 +630,12 @@ mod tests {
                     }),
                 6 => {
                     let whole = instance.filter(|instance| instance.compute.is_empty())?;
-                    let part = Part {
+                    let part = OrderedInstance {
                         placement: whole.placement,
                         profile: whole.profile,
                         compute: None,
                     };
-                    part.destroyed(&gpu())
+                    part.destroy_action(&gpu())
                 }
                 7 if state.instances.is_empty() && state.daemons.is_empty() => {
                     Some(Action::SwitchMig { on: !state.mig })
@@ -679,7 +685,7 @@ mod tests {
             for step in run {
                 simulated.go_on(step);
                 let mut undone = simulated.clone();
-                for step in simulated.state.back_to(&before.state, &gpu()) {
+                for step in simulated.state.steps_back_to(&before.state, &gpu()) {
                     undone.carry_out(&step);
                 }
                 assert_eq!(undone.shown(), before.shown());

@@ -3,19 +3,19 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::cleanup::purge;
+use super::cleanup::carry_out_purge;
 use super::error::{ApplyError, Cause, FailedStep};
-use super::gpu::{GpuRun, stop_daemons, title};
+use super::gpu::{GpuRun, gpu_title, stop_daemons};
 use super::journal::{NodeRecord, OpenJournal};
-use super::kill::kill;
-use super::mig_mode::held;
+use super::kill::terminate_clients;
+use super::mig_mode::find_held_gpus;
 use crate::host::{
     ChangeInProgress, Directories, Environment, Holder, Holders, MpsPrograms, Threads, Unit,
 };
 use crate::mps::Daemon;
 use crate::node::{Gpu, Node, Served};
 use crate::nvml::{GpuHandle, Nvml, NvmlError};
-use crate::plan::{Action, GpuPlan, Plan, accounted_for};
+use crate::plan::{Action, GpuPlan, Plan, pids_accounted_for};
 use crate::state::RunDir;
 
 /// The surroundings in which a plan is applied.
@@ -109,7 +109,7 @@ impl<'a> Shared<'a> {
     }
 
     /// The device with that UUID, if this run directory has its record.
-    pub(super) fn served(&self, uuid: &str) -> Option<&'a Served> {
+    pub(super) fn find_served(&self, uuid: &str) -> Option<&'a Served> {
         self.context
             .node
             .served()
@@ -117,7 +117,7 @@ impl<'a> Shared<'a> {
     }
 
     /// The device with that UUID, if its record cannot be read.
-    pub(super) fn lost(&self, uuid: &str) -> Option<&'a Served> {
+    pub(super) fn find_lost(&self, uuid: &str) -> Option<&'a Served> {
         self.context
             .node
             .lost_records
@@ -127,11 +127,12 @@ impl<'a> Shared<'a> {
 
     /// True if another GPU's failure, or the user, makes going on pointless.
     pub(super) fn must_stop(&self) -> bool {
-        self.has_failed.load(Ordering::Relaxed) || self.context.environment.interrupt.is_asked()
+        self.has_failed.load(Ordering::Relaxed)
+            || self.context.environment.interrupt.is_interrupted()
     }
 
     /// Ends the run on every GPU, if a failure is to undo it.
-    pub(super) fn fail(&self) {
+    pub(super) fn mark_failed(&self) {
         if self.on_failure == OnFailure::RollBack {
             self.has_failed.store(true, Ordering::Relaxed);
         }
@@ -149,16 +150,16 @@ impl<'a> Shared<'a> {
     /// The processes that use a GPU or MIG device, for an error message: those that NVML lists, then those that have
     /// the GPU's device node open. Omits what cannot be determined.
     pub(super) fn holders_of(&self, gpu: Option<&Gpu>, device: &str) -> Vec<Holder> {
-        let processes = self.nvml_on(device, GpuHandle::processes);
+        let processes = self.nvml_on(device, GpuHandle::query_processes);
         let mut holders: Vec<Holder> = processes
             .map(|processes| processes.compute)
             .unwrap_or_default()
             .iter()
-            .filter_map(|usage| self.context.environment.host.process(usage.pid))
-            .map(|process| Holder::of(&process))
+            .filter_map(|usage| self.context.environment.host.find_process(usage.pid))
+            .map(|process| Holder::from_process(&process))
             .collect();
         // The daemons of other devices have the GPU open, too.
-        let accounted_for = accounted_for(self.context.node);
+        let accounted_for = pids_accounted_for(self.context.node);
         for holder in self.open_by(gpu).unwrap_or_default().seen {
             let is_known = holders.iter().any(|other| other.pid == holder.pid);
             if !is_known && !accounted_for.contains(&holder.pid) {
@@ -189,9 +190,9 @@ pub fn run(
     on_failure: OnFailure,
 ) -> Result<Vec<Unit>, ApplyError> {
     if let Some(clients) = &plan.kill {
-        return kill(clients, context, progress).map(|()| Vec::new());
+        return terminate_clients(clients, context, progress).map(|()| Vec::new());
     }
-    let change = context.environment.interrupt.begin();
+    let change = context.environment.interrupt.begin_change();
     let run_dir = RunDir::at(&context.directories.run);
     let node_record =
         NodeRecord::open(&run_dir, &context.node.boot_id).map_err(ApplyError::at_start)?;
@@ -200,9 +201,9 @@ pub fn run(
         None
     } else {
         let nvml = Nvml::open(environment.nvml_library.as_deref()).map_err(ApplyError::at_start)?;
-        Some(nvml.within(environment.call_limit))
+        Some(nvml.with_call_limit(environment.call_limit))
     };
-    Nvml::reserve(2).map_err(ApplyError::at_start)?;
+    Nvml::reserve_threads(2).map_err(ApplyError::at_start)?;
     let (host, boot_id) = (&environment.host, &context.node.boot_id);
     // What only ends or heals begins on a full disk: often nothing else frees it.
     let may_lack = on_failure == OnFailure::GoOn;
@@ -221,8 +222,8 @@ pub fn run(
     let most = threads_for(plan);
     // Each thread makes one call at a time, and one that hangs is lost.
     let calls = most + 1 + plan.gpus.len();
-    let threads = Threads::beside(most);
-    if most > 0 && Nvml::reserve(calls).is_err() {
+    let threads = Threads::with_limit(most);
+    if most > 0 && Nvml::reserve_threads(calls).is_err() {
         threads.close();
     }
     let result = carry_out(plan, &shared, &change, &threads);
@@ -235,9 +236,11 @@ pub fn run(
 /// The number of threads that a plan keeps busy beside the caller's. More gain nothing: the driver makes one server
 /// after another.
 fn threads_for(plan: &Plan) -> usize {
-    const MOST: usize = 64;
+    const MAX_THREADS: usize = 64;
     let daemons = plan.starts().count().max(plan.stops().count());
-    (plan.gpus.len() + daemons).saturating_sub(1).min(MOST)
+    (plan.gpus.len() + daemons)
+        .saturating_sub(1)
+        .min(MAX_THREADS)
 }
 
 /// Runs the steps of each GPU.
@@ -245,19 +248,19 @@ fn run_steps<'a>(plan: &'a Plan, shared: &'a Shared<'a>, threads: &Threads) -> V
     // The driver may refuse the MIG mode of a GPU that others have open: all else is touched after that.
     let context = shared.context;
     let (node, on_failure) = (context.node, shared.on_failure);
-    let held = held(context.environment, node, plan, context.allowed, on_failure);
+    let held = find_held_gpus(context.environment, node, plan, context.allowed, on_failure);
     let (mut first, mut rest): (Vec<_>, Vec<_>) = plan
         .gpus
         .iter()
         .map(|gpu| GpuRun::new(shared, gpu))
         .partition(|run| held.iter().any(|held| held.uuids.contains(&run.plan.uuid)));
     stop_daemons(&first, threads);
-    first = threads.side_by_side(first, |run| run.run_to_mig_mode(threads));
+    first = threads.map_in_parallel(first, |run| run.run_to_mig_mode(threads));
     stop_daemons(&rest, threads);
     first.append(&mut rest);
-    threads.side_by_side(first, |run| {
+    threads.map_in_parallel(first, |run| {
         let end = run.plan.steps.len();
-        run.run_to(end, threads)
+        run.run_steps_until(end, threads)
     })
 }
 
@@ -269,7 +272,7 @@ fn carry_out(
 ) -> Result<Vec<Unit>, ApplyError> {
     let runs = run_steps(plan, shared, threads);
     let environment = shared.context.environment;
-    let interrupted = environment.interrupt.is_asked();
+    let interrupted = environment.interrupt.is_interrupted();
     let has_failed = runs.iter().any(|run| run.history.has_failed());
     let (mut undone, mut kept): (Vec<_>, Vec<_>) =
         runs.into_iter().partition(|run| match shared.on_failure {
@@ -295,7 +298,7 @@ fn carry_out(
         error.interrupted &= !error.not_begun.is_empty();
     }
     if !undone.is_empty() {
-        change.roll_back();
+        change.begin_rollback();
         // It may need the room.
         shared.run_dir.give_up_reserve();
         roll_back(undone, &mut error, threads);
@@ -306,11 +309,12 @@ fn carry_out(
         let attempt = "recording which instances are left";
         error.failures.push(FailedStep::new(attempt, cause));
     }
-    let restarted = shared
-        .journal
-        .end(environment, is_done, &mut error.failures);
+    let restarted =
+        shared
+            .journal
+            .restart_units_and_close(environment, is_done, &mut error.failures);
     if !error.interrupted && error.failures.is_empty() {
-        error.failures.extend(finish(plan, shared));
+        error.failures.extend(purge_files(plan, shared));
         if error.failures.is_empty() {
             return Ok(restarted);
         }
@@ -326,12 +330,12 @@ fn carry_out(
 fn undo_namesakes<'a>(undone: &mut Vec<GpuRun<'a>>, kept: &mut Vec<GpuRun<'a>>) -> Vec<FailedStep> {
     let mut reasons = Vec::new();
     // What comes back there may have the name of a third.
-    while let Some((position, name)) = namesake(undone, kept) {
+    while let Some((position, name)) = find_namesake(undone, kept) {
         let run = kept.remove(position);
         let why = format!("a device of another GPU keeps the name {name}");
         reasons.push(FailedStep {
             gpu: run.plan.index,
-            ..FailedStep::new(title(run.plan), Cause::Other(why))
+            ..FailedStep::new(gpu_title(run.plan), Cause::Other(why))
         });
         undone.push(run);
     }
@@ -339,7 +343,7 @@ fn undo_namesakes<'a>(undone: &mut Vec<GpuRun<'a>>, kept: &mut Vec<GpuRun<'a>>) 
 }
 
 /// Finds a GPU with such a device: its position in `kept`, and the name.
-fn namesake(undone: &[GpuRun<'_>], kept: &[GpuRun<'_>]) -> Option<(usize, String)> {
+fn find_namesake(undone: &[GpuRun<'_>], kept: &[GpuRun<'_>]) -> Option<(usize, String)> {
     let is_back = |name: &str| undone.iter().any(|run| run.had_name(name));
     kept.iter().enumerate().find_map(|(position, run)| {
         let mut starts = run
@@ -366,22 +370,22 @@ fn roll_back(runs: Vec<GpuRun<'_>>, error: &mut ApplyError, threads: &Threads) {
     let begun = runs
         .into_iter()
         .map(|mut run| {
-            let rolled_back = run.stop_started();
+            let rolled_back = run.stop_started_daemons();
             (run, rolled_back)
         })
         .collect();
-    let undone = threads.side_by_side(begun, |(run, rolled_back)| {
+    let undone = threads.map_in_parallel(begun, |(run, rolled_back)| {
         run.roll_back(rolled_back, threads)
     });
     for undone in undone {
-        error.add(undone);
+        error.add_rollback(undone);
     }
 }
 
 /// Does what follows the last step: a purge removes files.
-fn finish(plan: &Plan, shared: &Shared<'_>) -> Vec<FailedStep> {
+fn purge_files(plan: &Plan, shared: &Shared<'_>) -> Vec<FailedStep> {
     plan.purge
         .iter()
-        .flat_map(|purged| purge(purged, shared.context, &shared.run_dir))
+        .flat_map(|purged| carry_out_purge(purged, shared.context, &shared.run_dir))
         .collect()
 }

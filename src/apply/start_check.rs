@@ -6,17 +6,18 @@ use std::path::Path;
 
 use super::error::{ApplyError, Cause, FailedStep};
 use crate::host::{
-    Access, Account, Directories, Directory, Environment, Made, MpsPrograms, Reader, Uid,
-    begin_group_lookup, caller, check_lists, check_open_files, group_named, readers, user_name,
+    Access, Account, Directories, Directory, EntryKind, Environment, MpsPrograms, Reader, Uid,
+    begin_group_lookup, caller, check_lists, check_open_files, directory_access, group_id,
+    user_name,
 };
 use crate::mps::{Daemon, LaunchOptions, LogFile};
 use crate::node::{Device, Node};
-use crate::plan::{Action, Plan, Start, StartedBy, served_by};
+use crate::plan::{Action, Plan, Start, StartedBy, serve_setting};
 use crate::settings::{CpuChoice, Serve, Settings};
 use crate::state::{DeviceRecord, RunDir};
 
 /// The UUID of a device that is not there yet: all are as long.
-const EXAMPLE: &str = "MIG-00000000-0000-0000-0000-000000000000";
+const EXAMPLE_UUID: &str = "MIG-00000000-0000-0000-0000-000000000000";
 
 /// Checks every daemon that a plan starts, and adds to it the ids of their users and groups. The plan remarks on what is
 /// removed to make room.
@@ -36,10 +37,10 @@ pub fn check_starts(
         run_dir: RunDir::at(&directories.run),
         programs: environment.mps_programs().unwrap_or_default(),
     };
-    begin_lookups(plan.starts().map(Start::serve));
+    begin_lookups(plan.starts().map(Start::serve_setting));
     for start in plan.starts() {
-        if let Serve::User(name) = start.serve()
-            && let Ok(Some(account)) = Account::named(name)
+        if let Serve::User(name) = start.serve_setting()
+            && let Ok(Some(account)) = Account::from_name(name)
         {
             account.begin_groups_lookup();
         }
@@ -50,7 +51,7 @@ pub fn check_starts(
             let Action::Start(start) = &mut step.action else {
                 continue;
             };
-            match check.check(&gpu.uuid, start, &mut plan.remarks) {
+            match check.check_start(&gpu.uuid, start, &mut plan.remarks) {
                 Ok(id) => start.served_id = id,
                 Err(cause) => error.failures.push(FailedStep {
                     gpu: gpu.index,
@@ -76,7 +77,7 @@ struct StartCheck<'a> {
 
 impl StartCheck<'_> {
     /// Checks one start. Returns the id of the user or group that the daemon is for.
-    fn check(
+    fn check_start(
         &self,
         gpu: &str,
         start: &Start,
@@ -84,7 +85,7 @@ impl StartCheck<'_> {
     ) -> Result<Option<u32>, Cause> {
         let uuid = start.uuid.as_deref();
         let device = uuid.and_then(|uuid| self.node.device_with_uuid(uuid));
-        let (settings, serve) = (&start.settings, start.serve());
+        let (settings, serve) = (&start.settings, start.serve_setting());
         let id = self.served_id(start, device)?;
         if matches!(serve, Serve::User(_)) {
             check_lists(&self.directories.run)
@@ -100,7 +101,7 @@ impl StartCheck<'_> {
                 freed.display()
             ));
         }
-        let uuid = uuid.unwrap_or(EXAMPLE);
+        let uuid = uuid.unwrap_or(EXAMPLE_UUID);
         self.check_logs(uuid)?;
         let daemon = Daemon::new(
             self.programs.clone(),
@@ -118,8 +119,8 @@ impl StartCheck<'_> {
         let Ok(logs) = Directory::open(&self.directories.log) else {
             return Ok(());
         };
-        logs.is_to_be_freed(uuid, Made::Directory)?;
-        let Some(own) = logs.child(uuid)? else {
+        logs.is_to_be_freed(uuid, EntryKind::Directory)?;
+        let Some(own) = logs.open_child(uuid)? else {
             return Ok(());
         };
         // Root moves one of another user away.
@@ -128,7 +129,7 @@ impl StartCheck<'_> {
         }
         logs.check_child(uuid)?;
         for log in LogFile::ALL {
-            own.is_to_be_freed(log.name(), Made::File)?;
+            own.is_to_be_freed(log.name(), EntryKind::File)?;
         }
         Ok(())
     }
@@ -136,7 +137,7 @@ impl StartCheck<'_> {
     /// Returns the id of the user or group that a daemon is for. If the name service does not answer, it is the id that
     /// this machine has recorded. Only a person decides that the device is for another id than before.
     fn served_id(&self, start: &Start, device: Option<&Device>) -> Result<Option<u32>, Cause> {
-        let serve = start.serve();
+        let serve = start.serve_setting();
         let (what, name) = match serve {
             Serve::User(name) => ("user", name),
             Serve::Group(name) => ("group", name),
@@ -145,7 +146,7 @@ impl StartCheck<'_> {
         let own = device.and_then(|device| device.served.as_ref());
         let own = own.filter(|served| served.run_dir == self.run_dir);
         let own = own.and_then(|served| recorded_id(&self.run_dir, &served.record, serve));
-        match ask_for_id(serve) {
+        match query_account_id(serve) {
             Ok(id) => match own.filter(|own| start.by == StartedBy::Heal && Some(*own) != id) {
                 Some(was) => Err(Cause::OtherId {
                     what,
@@ -174,7 +175,7 @@ impl StartCheck<'_> {
 
 /// Returns the id that the daemon of a record serves, if it is for these users.
 pub fn recorded_id(run_dir: &RunDir, record: &DeviceRecord, serve: &Serve) -> Option<u32> {
-    if served_by(&record.settings) != serve {
+    if serve_setting(&record.settings) != serve {
         return None;
     }
     if let Some(user) = record.runs_as_its_user() {
@@ -182,7 +183,7 @@ pub fn recorded_id(run_dir: &RunDir, record: &DeviceRecord, serve: &Serve) -> Op
     }
     // Records of earlier versions have none, and the pipe directory lets that user or group in.
     record.served_id.or_else(
-        || match (serve, readers(&run_dir.pipe_dir(&record.uuid))?) {
+        || match (serve, directory_access(&run_dir.pipe_dir(&record.uuid))?) {
             (Serve::User(_), Access::User(user)) => Some(user.0),
             (Serve::Group(_), Access::Group(group)) => Some(group),
             _ => None,
@@ -202,16 +203,16 @@ pub fn begin_lookups<'a>(serves: impl Iterator<Item = &'a Serve>) {
 }
 
 /// Asks the name service for the id of the user or group that a daemon is for; `None` if it is for no single one.
-pub(super) fn ask_for_id(serve: &Serve) -> Result<Option<u32>, Cause> {
+pub(super) fn query_account_id(serve: &Serve) -> Result<Option<u32>, Cause> {
     let (what, name, id) = match serve {
         Serve::User(name) => {
-            let account = Account::named(name)?;
+            let account = Account::from_name(name)?;
             ("user", name, account.map(|account| account.uid.0))
         }
-        Serve::Group(name) => ("group", name, group_named(name)?),
+        Serve::Group(name) => ("group", name, group_id(name)?),
         Serve::OneAtATime | Serve::All | Serve::Own => return Ok(None),
     };
-    id.map(Some).ok_or_else(|| Cause::nobody(what, name))
+    id.map(Some).ok_or_else(|| Cause::no_account(what, name))
 }
 
 /// Returns the options with which the daemon of a device on a GPU is launched. Both are UUIDs.
@@ -221,7 +222,7 @@ pub(super) fn launch_options(
     served_id: Option<u32>,
     (gpu, device): (&str, &str),
 ) -> Result<LaunchOptions, Cause> {
-    let serve = served_by(settings);
+    let serve = serve_setting(settings);
     let access = access_of(serve, served_id).unwrap_or(Access::Owner);
     let reader = match (serve, served_id) {
         (Serve::Group(name), Some(group)) => {
@@ -230,8 +231,8 @@ pub(super) fn launch_options(
         }
         (Serve::User(name), Some(user)) => {
             // Without an answer the groups are not known, and whether the user is kept out neither.
-            let account = Account::named(name).ok().flatten();
-            let groups = account.and_then(|account| account.groups().ok());
+            let account = Account::from_name(name).ok().flatten();
+            let groups = account.and_then(|account| account.look_up_groups().ok());
             groups.map(|groups| (name.clone(), Reader::new(Uid(user), groups)))
         }
         (Serve::OneAtATime, _) => first_reader(environment),
@@ -278,7 +279,7 @@ fn first_reader(environment: &Environment) -> Option<(String, Reader)> {
 /// True if the start of a daemon for these users does not depend on the name service: their id is recorded.
 pub fn has_recorded_id(run_dir: &Path, serve: &Serve) -> bool {
     let run_dir = RunDir::at(run_dir);
-    let records = run_dir.records().map(|(records, _)| records);
+    let records = run_dir.load_records().map(|(records, _)| records);
     let mut records = records.unwrap_or_default().into_iter();
     records.any(|record| recorded_id(&run_dir, &record, serve).is_some())
 }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use thiserror::Error;
 
 use super::model::{Incomplete, Model};
-use crate::host::nearest;
+use crate::host::closest_match;
 
 /// A file for each model, named for its key.
 static FILES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/src/catalog/models");
@@ -24,8 +24,8 @@ struct ModelFile {
 }
 
 impl ModelFile {
-    fn model(&self) -> &Model {
-        self.model.get_or_init(|| read(self.text))
+    fn load_model(&self) -> &Model {
+        self.model.get_or_init(|| parse_catalog_file(self.text))
     }
 }
 
@@ -47,21 +47,22 @@ struct Others {
     model: Vec<Incomplete>,
 }
 
-static OTHERS: LazyLock<Others> = LazyLock::new(|| read(include_str!("incomplete.toml")));
+static OTHERS: LazyLock<Others> =
+    LazyLock::new(|| parse_catalog_file(include_str!("incomplete.toml")));
 
-fn read<'a, T: Deserialize<'a>>(text: &'a str) -> T {
+fn parse_catalog_file<'a, T: Deserialize<'a>>(text: &'a str) -> T {
     toml::from_str(text).expect("the file is in the form of the catalog")
 }
 
 /// Every model that can be planned for, by key.
 pub fn models() -> impl ExactSizeIterator<Item = &'static Model> + Clone {
-    MODELS.iter().map(ModelFile::model)
+    MODELS.iter().map(ModelFile::load_model)
 }
 
 /// The models that may have this name; the files of the others are not parsed.
 pub(super) fn models_with(name: &str) -> impl Iterator<Item = &'static Model> {
     let files = MODELS.iter().filter(move |file| file.names.contains(name));
-    files.map(ModelFile::model)
+    files.map(ModelFile::load_model)
 }
 
 /// The models of which too little is known.
@@ -71,7 +72,7 @@ pub fn incomplete() -> &'static [Incomplete] {
 
 /// True if some model, also one of which too little is known, has a product name with that property.
 pub fn has_product(is_it: impl Fn(&str) -> bool) -> bool {
-    let complete = models().flat_map(Model::products);
+    let complete = models().flat_map(Model::products_or_default);
     let incomplete = incomplete().iter().flat_map(|model| &model.product_names);
     complete.chain(incomplete.map(String::as_str)).any(is_it)
 }
@@ -83,7 +84,7 @@ pub fn named(word: &str) -> Option<&'static Model> {
 }
 
 /// The model with that product name; `None` for a name that no model has, or several.
-pub fn of_product(product: &str) -> Option<&'static Model> {
+pub fn model_with_product(product: &str) -> Option<&'static Model> {
     let mut found =
         models_with(product).filter(|model| model.product_names.iter().any(|name| name == product));
     found.next().filter(|_| found.next().is_none())
@@ -101,14 +102,14 @@ pub fn products_of(device: PciId, subsystem: Option<PciId>) -> Vec<&'static str>
             products.extend(&model.product_names);
         }
         for board in &model.boards {
-            if board.device == device && may_be(&board.subsystems, subsystem) {
+            if board.device == device && may_have_subsystem(&board.subsystems, subsystem) {
                 products.insert(&board.product);
             }
         }
     }
     for model in incomplete() {
         let is_device = model.pci_device_ids.contains(&device);
-        if is_device && may_be(&model.pci_subsystems, subsystem) {
+        if is_device && may_have_subsystem(&model.pci_subsystems, subsystem) {
             products.extend(&model.product_names);
         }
     }
@@ -116,7 +117,7 @@ pub fn products_of(device: PciId, subsystem: Option<PciId>) -> Vec<&'static str>
 }
 
 /// True if a board with one of the known subsystem ids may have this one. Either may be unknown.
-fn may_be(known: &[PciId], subsystem: Option<PciId>) -> bool {
+fn may_have_subsystem(known: &[PciId], subsystem: Option<PciId>) -> bool {
     subsystem.is_none_or(|subsystem| known.is_empty() || known.contains(&subsystem))
 }
 
@@ -127,7 +128,7 @@ pub struct UnknownModel(String);
 
 /// Returns the model that a word means: its key or alias, or some of the words of one model's key or product name.
 /// Capital letters make no difference.
-pub fn find(word: &str) -> Result<&'static Model, UnknownModel> {
+pub fn find_model(word: &str) -> Result<&'static Model, UnknownModel> {
     let lower = word.to_lowercase();
     if let Some(model) = named(&lower) {
         return Ok(model);
@@ -139,7 +140,7 @@ pub fn find(word: &str) -> Result<&'static Model, UnknownModel> {
             model.missing.join(", ")
         )));
     }
-    let mut wanted = words(&lower);
+    let mut wanted = split_words(&lower);
     let mut candidates: Vec<&Model> = models().filter(|model| has_words(model, &wanted)).collect();
     if candidates.is_empty() {
         // NVIDIA's lists also have the number of the form: H100-SXM5-80GB.
@@ -153,7 +154,7 @@ pub fn find(word: &str) -> Result<&'static Model, UnknownModel> {
     }
     let keys: Vec<&str> = candidates.iter().map(|model| model.key.as_str()).collect();
     Err(UnknownModel(if keys.is_empty() {
-        let near = near(word, &wanted).map(|near| format!(" (did you mean \"{near}\"?)"));
+        let near = suggest_key(word, &wanted).map(|near| format!(" (did you mean \"{near}\"?)"));
         format!(
             "no model with MIG is called \"{word}\"{}; mig-mps check --models lists all",
             near.unwrap_or_default()
@@ -164,12 +165,12 @@ pub fn find(word: &str) -> Result<&'static Model, UnknownModel> {
 }
 
 /// Returns the model that was probably meant: one of whose words none is missing, or else one that is nearly spelled so.
-fn near(word: &str, wanted: &[String]) -> Option<&'static str> {
+fn suggest_key(word: &str, wanted: &[String]) -> Option<&'static str> {
     let keys = || models().map(|model| model.key.as_str());
     keys()
-        .filter(|key| words(key).iter().all(|word| wanted.contains(word)))
+        .filter(|key| split_words(key).iter().all(|word| wanted.contains(word)))
         .max_by_key(|key| key.len())
-        .or_else(|| nearest(word, keys()))
+        .or_else(|| closest_match(word, keys()))
 }
 
 /// True if one name of a model has all these words.
@@ -178,11 +179,11 @@ fn has_words(model: &Model, wanted: &[String]) -> bool {
         .product_names
         .iter()
         .chain([&model.key])
-        .map(|name| words(&name.to_lowercase()));
+        .map(|name| split_words(&name.to_lowercase()));
     !wanted.is_empty() && names.any(|name| wanted.iter().all(|word| name.contains(word)))
 }
 
-fn words(text: &str) -> Vec<String> {
+fn split_words(text: &str) -> Vec<String> {
     text.split(|c: char| !c.is_ascii_alphanumeric())
         .filter(|word| !word.is_empty())
         .map(str::to_owned)
@@ -246,7 +247,7 @@ impl BuiltIn {
     }
 
     /// Returns the built-in profile with that name.
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn find_by_name(name: &str) -> Option<Self> {
         Self::all().into_iter().find(|profile| profile.name == name)
     }
 
@@ -372,13 +373,13 @@ mod tests {
             ("H100-SXM5-80GB", "h100-80gb-sxm"),
             ("NVIDIA H200 NVL", "h200-141gb-nvl"),
         ] {
-            assert_eq!(find(word).unwrap().key, key, "{word}");
+            assert_eq!(find_model(word).unwrap().key, key, "{word}");
         }
-        let several = find("A100").unwrap_err().to_string();
+        let several = find_model("A100").unwrap_err().to_string();
         assert!(several.contains("a100-40gb, a100-80gb"), "{several}");
         assert!(!several.contains("h100"), "{several}");
         for none in ["", "-", "v100", "h"] {
-            let unknown = find(none).unwrap_err().to_string();
+            let unknown = find_model(none).unwrap_err().to_string();
             assert!(unknown.contains("no model with MIG is called"), "{unknown}");
         }
     }

@@ -7,7 +7,8 @@ mod model;
 mod no_mig;
 
 pub use find::{
-    BuiltIn, PciId, find, has_product, incomplete, models, named, of_product, products_of,
+    BuiltIn, PciId, find_model, has_product, incomplete, model_with_product, models, named,
+    products_of,
 };
 pub use model::{Evidence, Incomplete, Model};
-pub use no_mig::{NoMig, why_no_mig};
+pub use no_mig::{NoMig, explain_no_mig};

@@ -100,7 +100,7 @@ struct ModelProfile {
 
 impl ModelProfile {
     /// Its engines, if all kinds are published.
-    fn engines(&self) -> Option<Engines> {
+    fn published_engines(&self) -> Option<Engines> {
         Some(Engines {
             copy: self.copy_engines?,
             video_decoders: self.decoders?,
@@ -131,15 +131,15 @@ struct ProfileProvenance {
 
 impl Model {
     /// NVML's name for it; for a board without one, what the driver then says.
-    pub fn product(&self) -> &str {
+    pub fn product_or_default(&self) -> &str {
         let first = self.product_names.first();
         first.map_or("NVIDIA Graphics Device", String::as_str)
     }
 
     /// NVML's names for its boards, one at least.
-    pub fn products(&self) -> Vec<&str> {
+    pub fn products_or_default(&self) -> Vec<&str> {
         match self.product_names.as_slice() {
-            [] => vec![self.product()],
+            [] => vec![self.product_or_default()],
             names => names.iter().map(String::as_str).collect(),
         }
     }
@@ -165,7 +165,7 @@ impl Model {
                 slices: known.slices,
                 multiprocessors: known.sm,
                 memory_mib: known.memory_mib.unwrap_or(named),
-                engines: known.engines(),
+                engines: known.published_engines(),
                 most: known.maximum,
                 free: None,
                 placements: starts.iter().map(|&s| Placement::new(s, *size)).collect(),
@@ -175,22 +175,22 @@ impl Model {
     }
 
     /// Returns the compute slices of each profile.
-    pub fn slices(&self) -> impl Iterator<Item = u32> {
+    pub fn profile_slices(&self) -> impl Iterator<Item = u32> {
         self.profiles.iter().map(|profile| profile.slices)
     }
 
     /// Returns the memory of a profile in MiB; `None` if nobody has published it.
     pub fn memory_mib(&self, profile: &ProfileName) -> Option<u64> {
-        self.profile(profile)?.memory_mib
+        self.find_profile(profile)?.memory_mib
     }
 
-    fn profile(&self, name: &ProfileName) -> Option<&ModelProfile> {
+    fn find_profile(&self, name: &ProfileName) -> Option<&ModelProfile> {
         self.profiles.iter().find(|profile| profile.name == *name)
     }
 
     /// True if the profile has two compute instances with all its slices: one with all SMs, and one with fewer.
     pub fn has_smaller_compute(&self, profile: &ProfileName) -> bool {
-        self.profile(profile).is_some_and(|known| {
+        self.find_profile(profile).is_some_and(|known| {
             let compute = known.compute.iter();
             compute.filter(|own| own.slices == known.slices).count() > 1
         })

@@ -11,7 +11,7 @@ pub struct NoMig {
 }
 
 /// Returns the reason for a GPU with this product name; `None` if no model of that name has MIG.
-pub fn why_no_mig(product: &str, driver: &str) -> Option<NoMig> {
+pub fn explain_no_mig(product: &str, driver: &str) -> Option<NoMig> {
     let is_named = |names: &[String]| names.iter().any(|name| name == product);
     let complete = models_with(product).filter(|model| is_named(&model.product_names));
     let complete = complete.map(|model| (model.minimum_driver.as_deref(), model.display_mode));
@@ -19,7 +19,7 @@ pub fn why_no_mig(product: &str, driver: &str) -> Option<NoMig> {
     let others = others.filter(|model| is_named(&model.product_names));
     let others = others.map(|model| (model.minimum_driver.as_deref(), model.display_mode));
     let (first, has_display_mode) = complete.chain(others).next()?;
-    let older = first.filter(|first| numbers(driver) < numbers(first));
+    let older = first.filter(|first| parse_version(driver) < parse_version(first));
     Some(match older {
         Some(first) => NoMig {
             cause: format!("MIG on this model needs driver {first} or newer"),
@@ -38,7 +38,7 @@ pub fn why_no_mig(product: &str, driver: &str) -> Option<NoMig> {
 }
 
 /// Returns the numbers of a version.
-fn numbers(version: &str) -> Vec<u32> {
+fn parse_version(version: &str) -> Vec<u32> {
     version
         .split('.')
         .map_while(|part| part.parse().ok())
@@ -52,7 +52,7 @@ mod tests {
     #[test]
     fn an_older_driver_comes_before_the_mode_of_a_display() {
         let cause = |product: &str, driver: &str| {
-            why_no_mig(product, driver).map_or_else(String::new, |found| found.cause)
+            explain_no_mig(product, driver).map_or_else(String::new, |found| found.cause)
         };
         let workstation = "NVIDIA RTX PRO 6000 Blackwell Workstation Edition";
         assert!(cause(workstation, "575.51.02").contains("575.51.03 or newer"));

@@ -8,13 +8,13 @@ use crate::host::Environment;
 use crate::node::{DaemonState, Detail, Unseen, observe_records, observe_without_driver};
 
 /// The pause between two checks of a device that a change is working on.
-const PAUSE: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The time for which a container of an engine waits for a change of the node.
 pub const ADMISSION_LIMIT: Duration = Duration::from_secs(5);
 
 /// The reason of a device without a record.
-pub const GONE: &str = "mig-mps no longer serves it";
+pub const NO_LONGER_SERVED: &str = "mig-mps no longer serves it";
 
 /// A device takes no new programs now: they would run outside MPS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,21 +26,23 @@ struct Unready {
 
 /// Refuses the device with this UUID if its daemon would not take a client now, with the reason, such as "its daemon has
 /// died". What cannot be seen is not held against it. A change in progress is waited for within the limit.
-pub fn refuse_unready(
+pub fn check_admission(
     environment: &Environment,
     uuid: &str,
     limit: Duration,
 ) -> Result<(), &'static str> {
     let end = Instant::now() + limit;
     loop {
-        match check(environment, uuid) {
-            Err(unready) if unready.is_passing && Instant::now() < end => thread::sleep(PAUSE),
+        match check_admission_now(environment, uuid) {
+            Err(unready) if unready.is_passing && Instant::now() < end => {
+                thread::sleep(CHECK_INTERVAL);
+            }
             checked => return checked.map_err(|unready| unready.why),
         }
     }
 }
 
-fn check(environment: &Environment, uuid: &str) -> Result<(), Unready> {
+fn check_admission_now(environment: &Environment, uuid: &str) -> Result<(), Unready> {
     let Ok(mut node) = observe_records(environment) else {
         return Ok(());
     };
@@ -55,10 +57,10 @@ fn check(environment: &Environment, uuid: &str) -> Result<(), Unready> {
         return if node.unseen.iter().any(hides_records) {
             Ok(())
         } else {
-            refused(GONE)
+            refused(NO_LONGER_SERVED)
         };
     };
-    match (&served.state, served.state.ailment()) {
+    match (&served.state, served.state.outage_reason()) {
         _ if served.record.leaving => refused("mig-mps is taking it down"),
         (DaemonState::Starting, _) => Err(Unready {
             why: "its daemon is starting",

@@ -3,16 +3,16 @@
 use std::fs;
 use std::path::PathBuf;
 
-use crate::host::{Host, quoted, read_configuration};
+use crate::host::{Host, quote_for_shell, read_configuration};
 
 /// The kind of NVIDIA's entries in CDI files.
 pub const NVIDIA_KIND: &str = "nvidia.com/gpu";
 
 /// The directories of CDI files.
-const DIRECTORIES: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
+const CDI_DIRECTORIES: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 
 /// The service that writes NVIDIA's file again.
-const REFRESH: &str = "nvidia-cdi-refresh.service";
+const REFRESH_SERVICE: &str = "nvidia-cdi-refresh.service";
 
 /// The CDI files of a node, with their texts.
 #[derive(Debug)]
@@ -20,10 +20,10 @@ pub struct CdiFiles(Vec<(PathBuf, String)>);
 
 impl CdiFiles {
     /// Reads them, as far as they can be read.
-    pub fn read(host: &Host) -> Self {
+    pub fn load(host: &Host) -> Self {
         let mut files = Vec::new();
-        for directory in DIRECTORIES {
-            let entries = fs::read_dir(host.below(directory));
+        for directory in CDI_DIRECTORIES {
+            let entries = fs::read_dir(host.under_root(directory));
             for entry in entries.into_iter().flatten().flatten() {
                 let path = PathBuf::from(directory).join(entry.file_name());
                 let text = read_configuration(&entry.path());
@@ -34,18 +34,20 @@ impl CdiFiles {
     }
 
     /// True if a file of this kind has this text.
-    pub fn have(&self, kind: &str, text: &str) -> bool {
-        self.of(kind).any(|(_, file)| file.contains(text))
+    pub fn contain_text(&self, kind: &str, text: &str) -> bool {
+        self.of_kind(kind).any(|(_, file)| file.contains(text))
     }
 
     /// Returns the file of NVIDIA's toolkit that lacks one of these devices, by their UUIDs. A file that names devices by
     /// numbers alone is not judged.
-    pub fn without<'d>(&self, uuids: impl IntoIterator<Item = &'d str>) -> Option<StaleCdi> {
+    pub fn find_stale<'d>(&self, uuids: impl IntoIterator<Item = &'d str>) -> Option<StaleCdi> {
         let has_uuids = |text: &str| text.contains("GPU-") || text.contains("MIG-");
-        let (path, text) = self.of(NVIDIA_KIND).find(|(_, text)| has_uuids(text))?;
+        let (path, text) = self
+            .of_kind(NVIDIA_KIND)
+            .find(|(_, text)| has_uuids(text))?;
         let lacking = uuids
             .into_iter()
-            .filter(|uuid| !self.have(NVIDIA_KIND, uuid));
+            .filter(|uuid| !self.contain_text(NVIDIA_KIND, uuid));
         let devices = lacking.count();
         (devices > 0).then(|| StaleCdi {
             path: path.clone(),
@@ -54,7 +56,7 @@ impl CdiFiles {
         })
     }
 
-    fn of(&self, kind: &str) -> impl Iterator<Item = &(PathBuf, String)> {
+    fn of_kind(&self, kind: &str) -> impl Iterator<Item = &(PathBuf, String)> {
         self.0.iter().filter(move |(_, file)| file.contains(kind))
     }
 }
@@ -71,11 +73,15 @@ pub struct StaleCdi {
 
 impl StaleCdi {
     /// Returns the command that writes the file again.
-    pub fn renewal(&self, host: &Host) -> String {
-        if host.enabled_units().iter().any(|unit| unit == REFRESH) {
-            return format!("sudo systemctl restart {REFRESH}");
+    pub fn refresh_command(&self, host: &Host) -> String {
+        if host
+            .enabled_units()
+            .iter()
+            .any(|unit| unit == REFRESH_SERVICE)
+        {
+            return format!("sudo systemctl restart {REFRESH_SERVICE}");
         }
-        let path = quoted(&self.path.to_string_lossy());
+        let path = quote_for_shell(&self.path.to_string_lossy());
         let strategy = if self.is_by_uuid {
             " --device-name-strategy=uuid"
         } else {

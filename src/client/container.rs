@@ -12,7 +12,7 @@ use crate::config::{ROOT, RUN_DIR};
 use crate::host::ADMIT;
 
 /// The first driver whose servers share memory without `/dev/shm`.
-const ANONYMOUS_MEMORY: u32 = 580;
+const FIRST_ANONYMOUS_MEMORY_DRIVER: u32 = 580;
 
 /// A value that a shell or a YAML reader would not take as one word.
 #[derive(Debug, Error)]
@@ -35,7 +35,7 @@ impl SharedMemory {
     pub fn of_driver(version: Option<&str>) -> Self {
         let major = version.and_then(|version| version.split('.').next()?.parse::<u32>().ok());
         match major {
-            Some(major) if major >= ANONYMOUS_MEMORY => Self::Anonymous,
+            Some(major) if major >= FIRST_ANONYMOUS_MEMORY_DRIVER => Self::Anonymous,
             Some(_) => Self::Files,
             None => Self::Unknown,
         }
@@ -63,7 +63,7 @@ pub struct ContainerDevice {
 
 impl ContainerDevice {
     /// Refuses values that the text for a container cannot have.
-    fn refuse_unsafe(&self) -> Result<(), UnsafeValue> {
+    fn check_values(&self) -> Result<(), UnsafeValue> {
         let values = self.variables.iter().map(|(_, value)| value);
         for value in values.chain([&self.pipe]) {
             let is_plain = value
@@ -77,8 +77,8 @@ impl ContainerDevice {
     }
 
     /// Returns options of `docker run` and `podman run`, on one line; `gpu` is the one before the device's UUID.
-    pub fn options(&self, gpu: &str) -> Result<String, UnsafeValue> {
-        self.refuse_unsafe()?;
+    pub fn engine_options(&self, gpu: &str) -> Result<String, UnsafeValue> {
+        self.check_values()?;
         let Self { uuid, pipe, .. } = self;
         let mut text = format!("{gpu}{uuid} --mount type=bind,src={pipe},dst={pipe},readonly");
         for (name, value) in &self.variables {
@@ -97,8 +97,8 @@ impl ContainerDevice {
     }
 
     /// Returns a part of a pod's specification, in YAML.
-    pub fn pod(&self) -> Result<String, UnsafeValue> {
-        self.refuse_unsafe()?;
+    pub fn pod_spec(&self) -> Result<String, UnsafeValue> {
+        self.check_values()?;
         let Self { name, pipe, .. } = self;
         let mut text = format!(
             "# A pod on device {name} of this node. NVIDIA's container runtime brings the GPU in.\nspec:\n  runtimeClassName: nvidia\n"
@@ -131,7 +131,7 @@ impl ContainerDevice {
 }
 
 /// Variables in which the options of container engines may stand.
-const OPTIONS_OF_ENGINES: [&str; 5] = [
+const ENGINE_OPTION_VARIABLES: [&str; 5] = [
     "APPTAINER_BIND",
     "APPTAINER_BINDPATH",
     "SINGULARITY_BIND",
@@ -142,7 +142,7 @@ const OPTIONS_OF_ENGINES: [&str; 5] = [
 /// Returns the name of the container engine that a command line starts, perhaps by way of a launcher, and the options by
 /// which programs in the container find their daemon in this directory; `None` if there is no engine, or it has the
 /// directory. A private device has no name.
-pub fn missing_for_container(
+pub fn missing_engine_options(
     words: &[OsString],
     device: Option<&str>,
     directory: &Path,
@@ -177,15 +177,17 @@ pub fn missing_for_container(
         };
         Some((engine.to_owned(), missing))
     })?;
-    let options = OPTIONS_OF_ENGINES.map(|name| std::env::var(name).unwrap_or_default());
-    let has_it = words.iter().any(|word| provides(word, directory))
-        || options.iter().any(|option| provides(option, directory));
+    let options = ENGINE_OPTION_VARIABLES.map(|name| std::env::var(name).unwrap_or_default());
+    let has_it = words.iter().any(|word| provides_directory(word, directory))
+        || options
+            .iter()
+            .any(|option| provides_directory(option, directory));
     (!has_it).then_some(missing)
 }
 
 /// True if a word such as `--bind=/run:/run:ro` has the directory, one above it, or one in it, or names a device in the CDI
 /// file.
-fn provides(word: &str, directory: &Path) -> bool {
+fn provides_directory(word: &str, directory: &Path) -> bool {
     let mut paths = word.split(['=', ':', ',']).map(Path::new);
     word.contains(&*directory.to_string_lossy())
         || word.contains(CDI_KIND)
@@ -206,7 +208,7 @@ pub struct AdmissionHook {
 
 impl AdmissionHook {
     /// Returns the hook for a device. The engine ends it after the time limit.
-    fn of(&self, device: &ContainerDevice) -> Value {
+    fn json_for_device(&self, device: &ContainerDevice) -> Value {
         let root = self.root.as_ref().map(|root| (ROOT, root));
         let variables = [(RUN_DIR, &device.run_dir)].into_iter().chain(root);
         let variables: Vec<String> = variables
@@ -226,9 +228,9 @@ impl AdmissionHook {
 pub fn cdi_specification(devices: &[ContainerDevice], hook: Option<&AdmissionHook>) -> Value {
     let mut entries: Vec<Value> = Vec::new();
     for device in devices {
-        let mut edits = edits(device);
+        let mut edits = container_edits(device);
         if let Some(hook) = hook {
-            edits["hooks"] = json!([hook.of(device)]);
+            edits["hooks"] = json!([hook.json_for_device(device)]);
         }
         for name in [&device.name, &device.uuid] {
             entries.push(json!({ "name": name, "containerEdits": edits }));
@@ -241,15 +243,15 @@ pub fn cdi_specification(devices: &[ContainerDevice], hook: Option<&AdmissionHoo
 }
 
 /// Returns the changes of a container that gets the device.
-fn edits(device: &ContainerDevice) -> Value {
+fn container_edits(device: &ContainerDevice) -> Value {
     let variables: Vec<String> = device
         .variables
         .iter()
         .map(|(name, value)| format!("{name}={value}"))
         .collect();
-    let mut mounts = vec![mount(&device.pipe, "ro")];
+    let mut mounts = vec![bind_mount(&device.pipe, "ro")];
     if device.shares_files {
-        mounts.push(mount("/dev/shm", "rw"));
+        mounts.push(bind_mount("/dev/shm", "rw"));
     }
     let mut edits = json!({ "env": variables, "mounts": mounts });
     if let Some(group) = device.group {
@@ -259,7 +261,7 @@ fn edits(device: &ContainerDevice) -> Value {
 }
 
 /// Returns a mount of a path of the host at the same path of the container.
-fn mount(path: &str, mode: &str) -> Value {
+fn bind_mount(path: &str, mode: &str) -> Value {
     let options = [mode, "nosuid", "nodev", "noexec", "bind"];
     json!({ "hostPath": path, "containerPath": path, "options": options })
 }

@@ -1,7 +1,7 @@
 //! The other side: programs that use a device.
 //!
 //! A program finds its daemon by its environment alone, and CUDA says nothing if it finds none. So the environment is made
-//! here ([`Variables`]), and two questions are answered before a program starts ([`ready()`]): may this user's programs use
+//! here ([`Variables`]), and two questions are answered before a program starts ([`check_ready()`]): may this user's programs use
 //! the device now, and does CUDA really take them as MPS clients?
 
 pub mod admission;
@@ -11,14 +11,15 @@ mod no_access;
 mod ready;
 mod variables;
 
-pub use admission::{ADMISSION_LIMIT, refuse_unready};
+pub use admission::{ADMISSION_LIMIT, check_admission};
 pub use cdi_files::CdiFiles;
 pub use container::{
     AdmissionHook, CDI_KIND, ContainerDevice, SharedMemory, cdi_specification,
-    missing_for_container,
+    missing_engine_options,
 };
 pub use no_access::NoAccess;
 pub use ready::{
-    ClientSlot, NotReady, Verified, access, check_user, ready, refuse_unmapped, verify,
+    ClientSlot, NotReady, Verified, check_client_access, check_ready, check_user,
+    check_user_mapping, verify_devices,
 };
 pub use variables::{ClientOptions, Variables};

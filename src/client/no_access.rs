@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use crate::failure::Failure;
-use crate::host::{Uid, caller, count};
+use crate::host::{Uid, caller, format_count};
 use crate::node::Node;
 
 /// A user's programs cannot use a device, or not now.
@@ -48,7 +48,7 @@ pub enum NoAccess {
         user: String,
         clients: String,
     },
-    #[error("{name} has {}, and takes no more", count(*.clients, "client"))]
+    #[error("{name} has {}, and takes no more", format_count(*.clients, "client"))]
     Full { name: String, clients: usize },
     /// A program would get less memory than is wanted.
     #[error("{name} has {mib} MiB for a program, less than {wanted}{}", limited(*.is_limited))]
@@ -86,11 +86,11 @@ fn limited(is_limited: bool) -> &'static str {
 }
 
 /// The words before the name of a group.
-pub(super) const GROUP: &str = "the group ";
+pub(super) const GROUP_PREFIX: &str = "the group ";
 
 impl NoAccess {
     /// True if it ends when other programs do.
-    pub fn is_passing(&self) -> bool {
+    pub fn is_temporary(&self) -> bool {
         matches!(
             self,
             Self::Faulty { .. }
@@ -145,7 +145,7 @@ impl Failure for NoAccess {
                 format!("{who} ({command}), or start the daemon in another run directory")
             }
             Self::Reserved { clients, .. } => {
-                let who = match clients.strip_prefix(GROUP) {
+                let who = match clients.strip_prefix(GROUP_PREFIX) {
                     Some(_) => "a user of that group".to_owned(),
                     None if caller() == Uid::ROOT => {
                         format!("that user (runuser -u {clients} -- COMMAND)")

@@ -5,23 +5,23 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::no_access::{GROUP, NoAccess};
+use super::no_access::{GROUP_PREFIX, NoAccess};
 use super::{ClientOptions, Variables};
 use crate::config::CUDA_LIBRARY;
 use crate::cuda::{AttachResult, CudaError};
 use crate::failure::Failure;
 use crate::host::{
     ATTACH, Account, BecomeUser, Environment, Host, Output, Pid, Reader, RunError, Threads, Uid,
-    bounded, caller, clean_command, run_as, user_name,
+    caller, clean_command, run_with_name, shorten_command, user_name,
 };
 use crate::node::{
-    ANSWER_LIMIT, Client, DaemonState, Node, Served, observe_records, observe_without_driver,
+    ANSWER_TIMEOUT, Client, DaemonState, Node, Served, observe_records, observe_without_driver,
 };
 use crate::settings::Serve;
 use crate::state::DeviceRecord;
 
 /// Refuses to initialise CUDA as a user without a name for the server.
-pub fn refuse_unmapped(host: &Host) -> Result<(), NoAccess> {
+pub fn check_user_mapping(host: &Host) -> Result<(), NoAccess> {
     if host.caller_is_mapped() {
         Ok(())
     } else {
@@ -31,17 +31,17 @@ pub fn refuse_unmapped(host: &Host) -> Result<(), NoAccess> {
 
 /// Checks that programs of a user may become clients of a device now, as far as that can be seen. What is hidden is
 /// not held against it: the attach check tells.
-pub fn access(served: &Served, user: Uid) -> Result<(), NoAccess> {
+pub fn check_client_access(served: &Served, user: Uid) -> Result<(), NoAccess> {
     // A daemon that the user cannot reach does not seem to answer.
     check_user(served, user)?;
     check_state(served)?;
     let record = &served.record;
     let name = record.name.clone();
-    let clients = served.clients.listed();
+    let clients = served.clients.as_slice();
     if served.state == DaemonState::Fault {
         let clients = match clients.len() {
             0 => "its clients are".to_owned(),
-            1 => format!("{} is", shown(&clients[0])),
+            1 => format!("{} is", describe_client(&clients[0])),
             count => format!("its {count} clients are"),
         };
         return Err(NoAccess::Faulty { name, clients });
@@ -61,10 +61,10 @@ pub fn access(served: &Served, user: Uid) -> Result<(), NoAccess> {
         return Err(NoAccess::InUse {
             name,
             user: other.user.map(user_name).unwrap_or_default(),
-            clients: shown(other) + &more,
+            clients: describe_client(other) + &more,
         });
     }
-    match served.firm_limit() {
+    match served.firm_client_limit() {
         Some(limit) if clients.len() >= limit as usize => {
             let clients = clients.len();
             Err(NoAccess::Full { name, clients })
@@ -74,7 +74,7 @@ pub fn access(served: &Served, user: Uid) -> Result<(), NoAccess> {
 }
 
 /// `pid 812 (python train.py)`, `pid 812 (python train.py, slurm 7.0)`
-fn shown(client: &Client) -> String {
+fn describe_client(client: &Client) -> String {
     let command = client.command.as_deref().unwrap_or("hidden");
     let workload = client.workload.as_ref().filter(|one| one.is_any());
     let workload = workload.map(|one| format!(", {one}")).unwrap_or_default();
@@ -82,7 +82,7 @@ fn shown(client: &Client) -> String {
 }
 
 fn check_state(served: &Served) -> Result<(), NoAccess> {
-    let Some(ailment) = served.state.ailment() else {
+    let Some(ailment) = served.state.outage_reason() else {
         return Ok(());
     };
     Err(NoAccess::Down {
@@ -100,13 +100,13 @@ fn check_state(served: &Served) -> Result<(), NoAccess> {
 pub fn check_user(served: &Served, user: Uid) -> Result<(), NoAccess> {
     let record = &served.record;
     if let Some(only) = record.only_user().filter(|only| *only != user) {
-        return Err(reserved(record, user_name(only), user));
+        return Err(reserved_error(record, user_name(only), user));
     }
-    let Some(closed) = served.closed_to(&Reader::from_account(user)) else {
+    let Some(closed) = served.find_closed_directory(&Reader::from_account(user)) else {
         return Ok(());
     };
     Err(match &record.settings.serve {
-        Some(Serve::Group(group)) => reserved(record, format!("{GROUP}{group}"), user),
+        Some(Serve::Group(group)) => reserved_error(record, format!("{GROUP_PREFIX}{group}"), user),
         _ => NoAccess::Closed {
             name: record.name.clone(),
             user: user_name(user),
@@ -115,7 +115,7 @@ pub fn check_user(served: &Served, user: Uid) -> Result<(), NoAccess> {
     })
 }
 
-fn reserved(record: &DeviceRecord, clients: String, user: Uid) -> NoAccess {
+fn reserved_error(record: &DeviceRecord, clients: String, user: Uid) -> NoAccess {
     NoAccess::Reserved {
         name: record.name.clone(),
         clients,
@@ -134,13 +134,13 @@ pub enum NotReady {
 
 impl NotReady {
     /// True if it ends when other programs do.
-    pub fn is_passing(&self) -> bool {
-        matches!(self, Self::NoAccess(error) if error.is_passing())
+    pub fn is_temporary(&self) -> bool {
+        matches!(self, Self::NoAccess(error) if error.is_temporary())
     }
 
     /// True if nothing is wrong with the device: it is for other users, or others use it now.
     pub fn is_unchecked(&self) -> bool {
-        self.is_passing() || matches!(self, Self::NoAccess(NoAccess::Reserved { .. }))
+        self.is_temporary() || matches!(self, Self::NoAccess(NoAccess::Reserved { .. }))
     }
 }
 
@@ -175,7 +175,7 @@ pub enum ClientSlot {
 
 /// Finds out whether a device takes new clients now, of the user that `user_of` returns: first from its processes and a
 /// control session, then by becoming a client. The node is one of records alone.
-pub fn ready(
+pub fn check_ready(
     environment: &Environment,
     node: &Node,
     name: &str,
@@ -187,17 +187,17 @@ pub fn ready(
         let now = observe_records(environment).ok();
         error.during_change(now.as_ref().unwrap_or(node))
     };
-    let device = observed(environment, node, name).map_err(is_changing)?;
+    let device = observe_device(environment, node, name).map_err(is_changing)?;
     let user = user_of(environment, &device);
-    check_access(&device, user, slot).map_err(is_changing)?;
+    check_access_for_slot(&device, user, slot).map_err(is_changing)?;
     let cause = match attach_as(environment, &device, variables, user) {
         Ok(ready) => return Ok(ready),
         Err(cause) => cause,
     };
     // Another user's program may have come first, and a device that hangs shows it once it is asked.
     if let NotAttached::Late(_) | NotAttached::Failed(_) = cause {
-        let device = observed(environment, node, name).map_err(is_changing)?;
-        check_access(&device, user_of(environment, &device), slot).map_err(is_changing)?;
+        let device = observe_device(environment, node, name).map_err(is_changing)?;
+        check_access_for_slot(&device, user_of(environment, &device), slot).map_err(is_changing)?;
     }
     let name = name.to_owned();
     if let NotAttached::Failed(CudaError::CONNECTION_FAILED) = cause {
@@ -216,10 +216,10 @@ pub fn ready(
 }
 
 /// Returns the device as its processes and a control session show it now.
-fn observed(environment: &Environment, node: &Node, name: &str) -> Result<Served, NoAccess> {
+fn observe_device(environment: &Environment, node: &Node, name: &str) -> Result<Served, NoAccess> {
     let mut node = node.clone();
     node.devices.retain(|device| device.name == name);
-    observe_without_driver(environment, &mut node, ANSWER_LIMIT);
+    observe_without_driver(environment, &mut node, ANSWER_TIMEOUT);
     let served = node.devices.pop().and_then(|device| device.served);
     served.ok_or_else(|| NoAccess::NotServed {
         name: name.to_owned(),
@@ -227,8 +227,8 @@ fn observed(environment: &Environment, node: &Node, name: &str) -> Result<Served
     })
 }
 
-fn check_access(served: &Served, user: Uid, slot: ClientSlot) -> Result<(), NoAccess> {
-    match access(served, user) {
+fn check_access_for_slot(served: &Served, user: Uid, slot: ClientSlot) -> Result<(), NoAccess> {
+    match check_client_access(served, user) {
         Err(NoAccess::Full { .. }) if slot == ClientSlot::NotNeeded => Ok(()),
         answer => answer,
     }
@@ -244,43 +244,46 @@ pub struct Verified {
 
 /// Checks recorded devices side by side without harm to anybody: as this user, or as one for each device, so that another
 /// user who is served now is left alone. That takes no client slot.
-pub fn verify(
+pub fn verify_devices(
     environment: &Environment,
     node: &Node,
     devices: Vec<&Served>,
     user: Option<Uid>,
 ) -> Vec<Verified> {
     let others = devices.len().saturating_sub(1);
-    Threads::beside(others).side_by_side(devices, |served| {
+    Threads::with_limit(others).map_in_parallel(devices, |served| {
         let record = &served.record;
-        let variables = Variables::of(environment, served, &ClientOptions::default());
-        let result = ready(
+        let variables = Variables::for_device(environment, served, &ClientOptions::default());
+        let result = check_ready(
             environment,
             node,
             &record.name,
             &variables,
             ClientSlot::NotNeeded,
-            |environment, served| user.unwrap_or_else(|| harmless_user(environment, served)),
+            |environment, served| user.unwrap_or_else(|| user_for_check(environment, served)),
         );
         Verified {
             name: record.name.clone(),
             uuid: record.uuid.clone(),
-            result: result
-                .and_then(|ready| check_users(served).map(|()| ready).map_err(Into::into)),
+            result: result.and_then(|ready| {
+                check_users_may_enter(served)
+                    .map(|()| ready)
+                    .map_err(Into::into)
+            }),
         }
     })
 }
 
 /// Checks that the users of the device may enter its directories. Root may enter any.
-fn check_users(served: &Served) -> Result<(), NoAccess> {
-    let users = served.users();
-    let Some(closed) = users.and_then(|users| served.closed_to(&users)) else {
+fn check_users_may_enter(served: &Served) -> Result<(), NoAccess> {
+    let users = served.served_users();
+    let Some(closed) = users.and_then(|users| served.find_closed_directory(&users)) else {
         return Ok(());
     };
     let record = &served.record;
     let user = match &record.settings.serve {
         Some(Serve::User(name)) => name.clone(),
-        Some(Serve::Group(name)) => format!("{GROUP}{name}"),
+        Some(Serve::Group(name)) => format!("{GROUP_PREFIX}{name}"),
         Some(Serve::Own) => record.only_user().map(user_name).unwrap_or_default(),
         Some(Serve::All | Serve::OneAtATime) | None => "its users".to_owned(),
     };
@@ -289,7 +292,7 @@ fn check_users(served: &Served) -> Result<(), NoAccess> {
 }
 
 /// Returns a user who can check a device without harm: a client of another user replaces an idle server.
-fn harmless_user(environment: &Environment, served: &Served) -> Uid {
+fn user_for_check(environment: &Environment, served: &Served) -> Uid {
     if !environment.is_root() {
         return environment.caller;
     }
@@ -304,13 +307,13 @@ fn harmless_user(environment: &Environment, served: &Served) -> Uid {
 
 /// The time that `cuInit` may take. It took 10 to 18 ms on an H200, and a server that has to start adds 0.3 s; where
 /// many start at once, each waits for the others.
-const LIMIT: Duration = Duration::from_secs(10);
+const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The name of the check in errors.
 const CHECK: &str = "the attach check";
 
 /// The variables of the caller that the check keeps: programs of the caller would find libcuda by them.
-const KEPT: [&str; 2] = ["PATH", "LD_LIBRARY_PATH"];
+const KEPT_VARIABLES: [&str; 2] = ["PATH", "LD_LIBRARY_PATH"];
 
 /// No process becomes an MPS client of a device.
 #[derive(Debug, Error)]
@@ -362,23 +365,27 @@ fn attach_as(
     variables: &Variables,
     user: Uid,
 ) -> Result<Ready, NotAttached> {
-    let mut command = clean_command(&environment.helper, &KEPT);
-    command.arg(ATTACH).args(becoming(user).words());
+    let mut command = clean_command(&environment.helper, &KEPT_VARIABLES);
+    command.arg(ATTACH).args(become_user_args(user).to_args());
     let library = environment.cuda_library.as_ref();
     command.envs(library.map(|library| (CUDA_LIBRARY, library)));
     command.envs(variables.set.iter().map(|(name, value)| (name, value)));
-    let output = run_as(CHECK.to_owned(), &command, "", LIMIT).map_err(|error| match error {
-        RunError::Late { limit, .. } => NotAttached::Late(limit),
-        error => error.into(),
-    })?;
-    match read(&output)? {
-        AttachResult::NoLibrary(error) => Err(NotAttached::NoLibrary(bounded(&error).into_owned())),
+    let output = run_with_name(CHECK.to_owned(), &command, "", ATTACH_TIMEOUT).map_err(
+        |error| match error {
+            RunError::Late { limit, .. } => NotAttached::Late(limit),
+            error => error.into(),
+        },
+    )?;
+    match parse_attach_result(&output)? {
+        AttachResult::NoLibrary(error) => {
+            Err(NotAttached::NoLibrary(shorten_command(&error).into_owned()))
+        }
         AttachResult::Failed(error) => Err(NotAttached::Failed(error)),
         AttachResult::Initialised {
             is_client: false, ..
         } => Err(NotAttached::OutsideMps),
-        AttachResult::Initialised { uuid, .. } if !is_of(&device.record, uuid) => {
-            Err(NotAttached::AnotherDevice(spelled(uuid)))
+        AttachResult::Initialised { uuid, .. } if !has_uuid(&device.record, uuid) => {
+            Err(NotAttached::AnotherDevice(format_uuid(uuid)))
         }
         AttachResult::Initialised { sm_count, time, .. } => Ok(Ready {
             user,
@@ -390,14 +397,14 @@ fn attach_as(
 }
 
 /// Returns the arguments by which the check becomes this user; none for the caller.
-fn becoming(user: Uid) -> BecomeUser {
+fn become_user_args(user: Uid) -> BecomeUser {
     if user == caller() {
         return BecomeUser::default();
     }
-    let account = Account::of(user).ok().flatten();
+    let account = Account::from_uid(user).ok().flatten();
     // A user without an account has no group of its own.
     let gid = account.as_ref().map_or(user.0, |account| account.gid);
-    let groups = account.and_then(|account| account.groups().ok());
+    let groups = account.and_then(|account| account.look_up_groups().ok());
     BecomeUser {
         uid: Some(user.0),
         gid: Some(gid),
@@ -405,29 +412,29 @@ fn becoming(user: Uid) -> BecomeUser {
     }
 }
 
-fn read(output: &Output) -> Result<AttachResult, NotAttached> {
+fn parse_attach_result(output: &Output) -> Result<AttachResult, NotAttached> {
     let answer = output.stdout.trim();
     serde_json::from_str(answer).map_err(|_| {
         let said = [answer, output.stderr.trim()].join(" ");
-        NotAttached::Unexpected(bounded(said.trim()).into_owned())
+        NotAttached::Unexpected(shorten_command(said.trim()).into_owned())
     })
 }
 
 /// True if a UUID without its prefix is the device's, or that of its GPU: older drivers have no other.
-fn is_of(record: &DeviceRecord, uuid: [u8; 16]) -> bool {
-    let digits = digits(uuid);
+fn has_uuid(record: &DeviceRecord, uuid: [u8; 16]) -> bool {
+    let digits = uuid_digits(uuid);
     [&record.uuid, &record.key.gpu].iter().any(|known| {
         let (_, known) = known.split_once('-').unwrap_or_default();
         known.replace('-', "").eq_ignore_ascii_case(&digits)
     })
 }
 
-fn digits(uuid: [u8; 16]) -> String {
+fn uuid_digits(uuid: [u8; 16]) -> String {
     format!("{:032x}", u128::from_be_bytes(uuid))
 }
 
-fn spelled(uuid: [u8; 16]) -> String {
-    let digits = digits(uuid);
+fn format_uuid(uuid: [u8; 16]) -> String {
+    let digits = uuid_digits(uuid);
     [0..8, 8..12, 12..16, 16..20, 20..32]
         .map(|range| &digits[range])
         .join("-")

@@ -11,7 +11,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use thiserror::Error;
 
 use crate::failure::{ExitStatus, Failure};
-use crate::host::{Environment, bounded};
+use crate::host::{Environment, shorten_command};
 use crate::mps::MAX_PIPE_DIR;
 use crate::node::Served;
 use crate::settings::{ClientPriority, MemoryLimit, Percentage, Settings, Visible, WrongValue};
@@ -46,14 +46,14 @@ where
 /// A program's limit is above the one that its device has. CUDA would use the device's without a word.
 #[derive(Debug, Error)]
 #[error("{option} {wanted} is more than the device allows: its {key} is {allowed}")]
-pub struct TooMuch {
+pub struct LimitExceeded {
     option: &'static str,
     wanted: String,
     key: &'static str,
     allowed: String,
 }
 
-impl Failure for TooMuch {
+impl Failure for LimitExceeded {
     fn status(&self) -> ExitStatus {
         ExitStatus::Usage
     }
@@ -68,37 +68,37 @@ impl Failure for TooMuch {
 
 impl ClientOptions {
     /// Returns the form in which a program sees a device.
-    pub fn visible(&self, device: &Settings) -> Visible {
+    pub fn visible_or_default(&self, device: &Settings) -> Visible {
         self.visible.unwrap_or(device.visible)
     }
 
     /// Refuses limits above those of the device.
-    pub fn check(&self, settings: &Settings) -> Result<(), TooMuch> {
+    pub fn check_against(&self, settings: &Settings) -> Result<(), LimitExceeded> {
         let allowed = settings.active_thread_percentage;
         let threads = self.threads.filter(|wanted| *wanted > allowed);
-        refuse("--threads", "active-thread-percentage", threads, allowed)?;
+        check_limit("--threads", "active-thread-percentage", threads, allowed)?;
         if let Some(allowed) = settings.pinned_memory_limit {
             let memory = self.memory.filter(|wanted| *wanted > allowed);
-            refuse("--memory", "pinned-memory-limit", memory, allowed)?;
+            check_limit("--memory", "pinned-memory-limit", memory, allowed)?;
         }
         let allowed = settings.client_priority;
         let priority = self
             .priority
-            .filter(|wanted| wanted.number() < allowed.number());
-        refuse("--priority", "client-priority", priority, allowed)
+            .filter(|wanted| wanted.to_number() < allowed.to_number());
+        check_limit("--priority", "client-priority", priority, allowed)
     }
 }
 
 /// Refuses a limit that is more than the device allows, if there is one.
-fn refuse<T: Copy + Display>(
+fn check_limit<T: Copy + Display>(
     option: &'static str,
     key: &'static str,
     too_much: Option<T>,
     allowed: T,
-) -> Result<(), TooMuch> {
+) -> Result<(), LimitExceeded> {
     match too_much {
         None => Ok(()),
-        Some(wanted) => Err(TooMuch {
+        Some(wanted) => Err(LimitExceeded {
             option,
             wanted: wanted.to_string(),
             key,
@@ -133,18 +133,18 @@ impl ClientOptions {
     /// Adds the limits that the caller's environment has for programs on a device, where no other is asked for. One that is
     /// above the device's limits nothing, and neither does a percentage or a priority that cannot be read (measured on
     /// driver 580).
-    pub fn over_own(self, record: &DeviceRecord) -> Result<Self, UnreadableLimit> {
+    pub fn with_caller_limits(self, record: &DeviceRecord) -> Result<Self, UnreadableLimit> {
         let device = &record.settings;
         let own = |name| std::env::var(name).unwrap_or_default();
         let threads = own(THREADS)
             .parse()
             .ok()
             .filter(|own| *own < device.active_thread_percentage);
-        let priority = ClientPriority::of_number(&own(PRIORITY))
-            .filter(|own| own.number() > device.client_priority.number());
+        let priority = ClientPriority::from_number(&own(PRIORITY))
+            .filter(|own| own.to_number() > device.client_priority.to_number());
         let memory = match self.memory {
             // CUDA takes the tighter one.
-            None => own_memory(record)?.map(|own| {
+            None => caller_memory_limit(record)?.map(|own| {
                 let device = device.pinned_memory_limit;
                 device.map_or(own, |device| device.min(own))
             }),
@@ -160,17 +160,17 @@ impl ClientOptions {
 }
 
 /// Returns the memory limit that the caller's environment has for programs on this device.
-fn own_memory(record: &DeviceRecord) -> Result<Option<MemoryLimit>, UnreadableLimit> {
+fn caller_memory_limit(record: &DeviceRecord) -> Result<Option<MemoryLimit>, UnreadableLimit> {
     let text = std::env::var_os(MEMORY).unwrap_or_default();
-    read(&text, &record.uuid).map_err(|why| UnreadableLimit {
-        text: bounded(&text.to_string_lossy()).into_owned(),
+    parse_memory_limit(&text, &record.uuid).map_err(|why| UnreadableLimit {
+        text: shorten_command(&text.to_string_lossy()).into_owned(),
         why,
     })
 }
 
 /// Reads `0=1G,1=512MB`, where a UUID may stand for a number. The program sees one device, which is number 0; what is said
 /// of others does not concern it.
-fn read(text: &OsStr, uuid: &str) -> Result<Option<MemoryLimit>, String> {
+fn parse_memory_limit(text: &OsStr, uuid: &str) -> Result<Option<MemoryLimit>, String> {
     let text = text.to_string_lossy();
     if text.is_empty() {
         return Ok(None);
@@ -206,7 +206,7 @@ const PRIORITY: &str = "CUDA_MPS_CLIENT_PRIORITY";
 /// Variables that no program inherits: with another version of the protocol, or a partition of another device, it would not
 /// be a client of the server that it should have; with a percentage for each context it could exceed its own; and one device
 /// has no order.
-const SPOILING: [&str; 4] = [
+const CLEARED_VARIABLES: [&str; 4] = [
     "CUDA_MPS_PROTOCOL_VERSION",
     "CUDA_MPS_SM_PARTITION",
     "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING",
@@ -225,8 +225,8 @@ pub struct Variables {
 
 impl Variables {
     /// Returns the variables of a program on a device outside MPS: its pipe directory is an empty one.
-    pub fn outside(record: &DeviceRecord, nowhere: &Path) -> Self {
-        let mut unset = SPOILING.to_vec();
+    pub fn outside_mps(record: &DeviceRecord, nowhere: &Path) -> Self {
+        let mut unset = CLEARED_VARIABLES.to_vec();
         unset.extend([LOGS, THREADS, MEMORY, PRIORITY]);
         Self {
             set: vec![
@@ -241,7 +241,7 @@ impl Variables {
     ///
     /// The pipe directory is named by the device's link, which survives a change of its UUID, unless that path is too long
     /// for a socket.
-    pub fn of(environment: &Environment, served: &Served, options: &ClientOptions) -> Self {
+    pub fn for_device(environment: &Environment, served: &Served, options: &ClientOptions) -> Self {
         let (record, run_dir) = (&served.record, &served.run_dir);
         let logs = environment.logs_of(run_dir.path());
         let by_name = run_dir.by_name(&record.name).join("pipe");
@@ -250,34 +250,34 @@ impl Variables {
         } else {
             run_dir.pipe_dir(&record.uuid)
         };
-        let visible = match options.visible(&record.settings) {
+        let visible = match options.visible_or_default(&record.settings) {
             Visible::Uuid => record.uuid.clone(),
             Visible::Index => "0".to_owned(),
         };
-        let threads = options.threads.map(|threads| threads.value().to_string());
+        let threads = options.threads.map(|threads| threads.as_f64().to_string());
         // The program sees one device, which is number 0.
         let memory = options
             .memory
             .map(|memory| format!("0={}", memory.in_mebibytes()));
         let priority = options
             .priority
-            .map(|priority| priority.number().to_string());
+            .map(|priority| priority.to_number().to_string());
         let mut variables = Self {
             set: vec![("CUDA_MPS_PIPE_DIRECTORY", pipe.into())],
-            unset: SPOILING.to_vec(),
+            unset: CLEARED_VARIABLES.to_vec(),
         };
         let logs = logs.map(|logs| logs.join(&record.uuid).into());
-        variables.add(LOGS, logs);
-        variables.add("CUDA_VISIBLE_DEVICES", Some(visible.into()));
-        variables.add(THREADS, threads.map(OsString::from));
-        variables.add(MEMORY, memory.map(OsString::from));
-        variables.add(PRIORITY, priority.map(OsString::from));
+        variables.set_or_unset(LOGS, logs);
+        variables.set_or_unset("CUDA_VISIBLE_DEVICES", Some(visible.into()));
+        variables.set_or_unset(THREADS, threads.map(OsString::from));
+        variables.set_or_unset(MEMORY, memory.map(OsString::from));
+        variables.set_or_unset(PRIORITY, priority.map(OsString::from));
         variables
     }
 
     /// Sets a variable, or leaves no value that the program would inherit: a memory limit of another device would lift the
     /// one of this device.
-    fn add(&mut self, name: &'static str, value: Option<OsString>) {
+    fn set_or_unset(&mut self, name: &'static str, value: Option<OsString>) {
         match value {
             Some(value) => self.set.push((name, value)),
             None => self.unset.push(name),
@@ -286,7 +286,7 @@ impl Variables {
 
     /// Returns what to set where nothing can be unset. An empty memory limit limits nothing (measured on driver 580), and
     /// takes the place of one that would lift the device's.
-    pub fn set_alone(self) -> Vec<(&'static str, OsString)> {
+    pub fn into_set_only(self) -> Vec<(&'static str, OsString)> {
         let mut set = self.set;
         if self.unset.contains(&MEMORY) {
             set.push((MEMORY, OsString::new()));
@@ -302,7 +302,7 @@ mod tests {
     #[test]
     fn only_what_is_said_of_the_device_counts() {
         let limit = |text: &str| {
-            read(OsStr::new(text), "MIG-1")
+            parse_memory_limit(OsStr::new(text), "MIG-1")
                 .unwrap()
                 .map(|limit| limit.to_string())
         };
@@ -322,7 +322,10 @@ mod tests {
             "0=2",
             "0=9999G",
         ] {
-            assert!(read(OsStr::new(wrong), "MIG-1").is_err(), "{wrong}");
+            assert!(
+                parse_memory_limit(OsStr::new(wrong), "MIG-1").is_err(),
+                "{wrong}"
+            );
         }
     }
 }

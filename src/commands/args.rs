@@ -10,10 +10,10 @@ use clap::Args;
 use jiff::SpanRelativeTo;
 use jiff::fmt::friendly::SpanParser;
 
-use super::drain::AT_ONCE;
+use super::drain::DEFAULT_FORCE_SECONDS;
 use crate::catalog::BuiltIn;
-use crate::error::{CommandError, Result, usage};
-use crate::host::{nearest, quoted, read_text_from};
+use crate::error::{CommandError, Result, usage_error};
+use crate::host::{closest_match, quote_for_shell, read_text_from};
 use crate::node::{NoSuchDevice, Node};
 use crate::profile::{Profile, ProfileError};
 use crate::render::{ProgressForm, is_quiet, is_watched};
@@ -41,7 +41,7 @@ pub fn number<const LEAST: u32, const MOST: u32>(text: &str) -> Result<u32, Stri
 impl DeviceArgs {
     /// Returns the devices and the values of `set DEVICE VALUE…` or `set --gpu N VALUE…`, where the first word is a
     /// value, too.
-    pub fn and_values<T: Clone, E: Display>(
+    pub fn parse_with_values<T: Clone, E: Display>(
         first: &str,
         gpus: &[String],
         others: &[T],
@@ -52,7 +52,7 @@ impl DeviceArgs {
             let words = vec![first.to_owned()];
             return Ok((Self { words, gpus }, others.to_vec()));
         }
-        let value = parse(first).map_err(usage)?;
+        let value = parse(first).map_err(usage_error)?;
         let words = Vec::new();
         Ok((Self { words, gpus }, [&[value], others].concat()))
     }
@@ -63,11 +63,11 @@ impl DeviceArgs {
     }
 
     /// Returns the names of the devices, and the UUIDs of the GPUs of `--gpu`, which may have no device.
-    pub fn names_and_gpus(
+    pub fn resolve_names_and_gpus(
         &self,
         node: &Node,
     ) -> std::result::Result<(Vec<String>, Vec<String>), NoSuchDevice> {
-        let (mut names, mut gpus) = (node.resolve(&self.words)?, Vec::new());
+        let (mut names, mut gpus) = (node.resolve_words(&self.words)?, Vec::new());
         for word in &self.gpus {
             let index = node.gpu_index(word)?;
             let gpu = node.gpus.iter().find(|gpu| gpu.index == index);
@@ -82,8 +82,8 @@ impl DeviceArgs {
     }
 
     /// Returns the names of the devices; none only if [`is_empty`](Self::is_empty).
-    pub fn names(&self, node: &Node) -> std::result::Result<Vec<String>, NoSuchDevice> {
-        let mut names = node.resolve(&self.words)?;
+    pub fn resolve_names(&self, node: &Node) -> std::result::Result<Vec<String>, NoSuchDevice> {
+        let mut names = node.resolve_words(&self.words)?;
         for word in &self.gpus {
             for name in node.names_on(node.gpu_index(word)?)? {
                 if !names.contains(&name) {
@@ -96,10 +96,10 @@ impl DeviceArgs {
 }
 
 /// The hint about clients in the way.
-pub const HINT: &str = "wait for them with --drain DURATION, or end them with --force";
+pub const IN_USE_HINT: &str = "wait for them with --drain DURATION, or end them with --force";
 
 /// The hint about clients in the way where nobody waits for them.
-pub const HINT_WITHOUT_WAIT: &str =
+pub const IN_USE_HINT_WITHOUT_WAIT: &str =
     "end them with --force; or wait for them with --drain DURATION, without --keep-going";
 
 /// The flags of every command that changes the node.
@@ -142,8 +142,9 @@ impl ConsentArgs {
     };
 
     /// The time that clients get before they are ended; `None` without `--force`.
-    pub fn force(&self) -> Option<u32> {
-        self.force.then(|| self.drain.unwrap_or(AT_ONCE))
+    pub fn force_after_seconds(&self) -> Option<u32> {
+        self.force
+            .then(|| self.drain.unwrap_or(DEFAULT_FORCE_SECONDS))
     }
 
     /// A program that reads JSON, and a log of what nobody watches, get progress only if they ask for it.
@@ -191,7 +192,7 @@ impl ProfileSource {
     pub fn origin(&self) -> String {
         match self.0.as_str() {
             "-" => "standard input".to_owned(),
-            name if BuiltIn::named(name).is_some() => name.to_owned(),
+            name if BuiltIn::find_by_name(name).is_some() => name.to_owned(),
             path => std::path::absolute(path)
                 .map_or_else(|_| path.to_owned(), |path| path.display().to_string()),
         }
@@ -200,13 +201,13 @@ impl ProfileSource {
     /// Reads and checks the profile.
     pub fn load(&self) -> Result<Profile> {
         if self.0.is_empty() {
-            let error = usage("the name of the profile is empty");
-            return Err(
-                error.hint("mig-mps profiles lists the built-in profiles; - reads standard input")
-            );
+            let error = usage_error("the name of the profile is empty");
+            return Err(error.with_hint(
+                "mig-mps profiles lists the built-in profiles; - reads standard input",
+            ));
         }
         let path = Path::new(&self.0);
-        if let Some(profile) = BuiltIn::named(&self.0) {
+        if let Some(profile) = BuiltIn::find_by_name(&self.0) {
             return Ok(Profile::parse(path, profile.text.to_owned())?);
         }
         let (shown, text) = read_text_from(path);
@@ -219,7 +220,7 @@ impl ProfileSource {
                     error,
                 });
                 return Err(if is_missing {
-                    error.hint(near(&self.0))
+                    error.with_hint(suggest_profile(&self.0))
                 } else {
                     error
                 });
@@ -235,25 +236,25 @@ impl ProfileSource {
             let what =
                 format!("{path} is a configuration of mig-parted (YAML), and not a profile (TOML)");
             let hint = format!("mig-mps import {path} makes a profile of it");
-            CommandError::new(error.status, what).hint(hint)
+            CommandError::new(error.status, what).with_hint(hint)
         })
     }
 }
 
 /// Names the built-in profile, or the file beside it, that was probably meant instead of a missing file.
-fn near(word: &str) -> String {
+fn suggest_profile(word: &str) -> String {
     let names: Vec<&str> = BuiltIn::all().iter().map(|profile| profile.name).collect();
-    if let Some(near) = nearest(word.trim_end_matches(".toml"), names.iter().copied()) {
+    if let Some(near) = closest_match(word.trim_end_matches(".toml"), names.iter().copied()) {
         return format!("did you mean the built-in profile {near}?");
     }
-    match near_file(Path::new(word)) {
-        Some(near) => format!("did you mean {}?", quoted(&near)),
+    match find_similar_file(Path::new(word)) {
+        Some(near) => format!("did you mean {}?", quote_for_shell(&near)),
         None => format!("the built-in profiles are {}", names.join(", ")),
     }
 }
 
 /// Returns the path of a profile in the same directory whose name is similar.
-fn near_file(path: &Path) -> Option<String> {
+fn find_similar_file(path: &Path) -> Option<String> {
     let stem = path.file_stem()?.to_str()?;
     let directory = path.parent()?;
     let is_here = directory == Path::new("");
@@ -263,7 +264,7 @@ fn near_file(path: &Path) -> Option<String> {
     let stems: Vec<String> = names
         .filter_map(|name| Some(name.strip_suffix(".toml")?.to_owned()))
         .collect();
-    let near = nearest(stem, stems.iter().map(String::as_str))?;
+    let near = closest_match(stem, stems.iter().map(String::as_str))?;
     Some(directory.join(format!("{near}.toml")).to_str()?.to_owned())
 }
 
@@ -291,7 +292,7 @@ pub fn seconds(text: &str) -> Result<u32, String> {
 }
 
 /// The words of the command line before those of a program of the user.
-pub fn own_words() -> Vec<String> {
+pub fn own_arguments() -> Vec<String> {
     std::env::args_os()
         .skip(1)
         .take_while(|word| word != "--")

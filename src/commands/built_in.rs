@@ -9,7 +9,7 @@ use crate::plan::virtual_node::{EmptyNode, check_on_node};
 use crate::profile::Profile;
 
 /// Returns the number of devices that a built-in profile makes on the GPUs of a node.
-pub fn devices_on(profile: &BuiltIn, empty: &EmptyNode) -> Result<usize, Refusal> {
+pub fn count_devices_on(profile: &BuiltIn, empty: &EmptyNode) -> Result<usize, Refusal> {
     let read = Profile::parse(profile.name.as_ref(), profile.text.to_owned())?;
     let judged = check_on_node(&read, empty)?;
     let shapes = judged.gpus.iter().filter_map(|gpu| gpu.shape.as_ref());
@@ -19,34 +19,38 @@ pub fn devices_on(profile: &BuiltIn, empty: &EmptyNode) -> Result<usize, Refusal
 /// Returns the GPUs of this node as if nothing was on them; `None` if the driver shows none.
 pub fn gpus_of_node(environment: &Environment) -> Option<EmptyNode> {
     let node = observe(environment, Detail::OFFERS).ok()?;
-    (!node.gpus.is_empty()).then(|| EmptyNode::of(&node))
+    (!node.gpus.is_empty()).then(|| EmptyNode::from_node(&node))
 }
 
 /// Returns the built-in profile that this is.
-pub fn built_in(profile: &Profile) -> Option<BuiltIn> {
-    let built_in = profile.source.path().to_str().and_then(BuiltIn::named);
+pub fn find_built_in(profile: &Profile) -> Option<BuiltIn> {
+    let built_in = profile
+        .source
+        .path()
+        .to_str()
+        .and_then(BuiltIn::find_by_name);
     built_in.filter(|built_in| built_in.text == profile.source.text())
 }
 
 /// Returns the error of a profile that these GPUs refuse. Nobody edits a built-in one: the error names those that fit.
-pub fn name_those_that_fit(
+pub fn suggest_fitting_profiles(
     profile: &Profile,
     error: CommandError,
     gpus: impl FnOnce() -> Option<EmptyNode>,
 ) -> CommandError {
     let refusal = error.error.downcast_ref::<Refusal>();
     let is_misfit = matches!(refusal, Some(Refusal::Profile(_) | Refusal::Infeasible(_)));
-    let (Some(built_in), true) = (built_in(profile), is_misfit) else {
+    let (Some(built_in), true) = (find_built_in(profile), is_misfit) else {
         return error;
     };
     // What is on the GPUs now may be in the way of it.
     let Some(empty) = gpus() else { return error };
-    let Err(refusal) = devices_on(&built_in, &empty) else {
+    let Err(refusal) = count_devices_on(&built_in, &empty) else {
         return error;
     };
     let fitting: Vec<&str> = BuiltIn::all()
         .into_iter()
-        .filter(|other| devices_on(other, &empty).is_ok())
+        .filter(|other| count_devices_on(other, &empty).is_ok())
         .map(|other| other.name)
         .collect();
     let what = format!(
@@ -62,5 +66,5 @@ pub fn name_those_that_fit(
             fitting.join(", ")
         )
     };
-    CommandError::new(error.status, what).hint(hint)
+    CommandError::new(error.status, what).with_hint(hint)
 }

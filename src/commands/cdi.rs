@@ -8,15 +8,15 @@ use clap::Args;
 use serde_json::Value;
 
 use super::change::ChangeEnding;
-use super::env::{container_device, remark};
-use super::{Context, LOCK_LIMIT, locked, print_or_write};
+use super::env::{container_device, note_unknown_driver};
+use super::{Context, LOCK_LIMIT, lock_node, print_or_write};
 use crate::client::{AdmissionHook, CDI_KIND, CdiFiles, ClientOptions, cdi_specification};
 use crate::config::ROOT;
-use crate::error::{Context as _, Result};
+use crate::error::{ErrorContext as _, Result};
 use crate::failure::ExitStatus;
 use crate::host::{
-    Directories, Environment, OwnFile, Uid, caller, count, in_path, may_write,
-    only_root_can_change, without_needless_sudo,
+    Directories, Environment, OwnFile, Uid, add_path, caller, check_trusted_program, format_count,
+    may_write, strip_needless_sudo,
 };
 use crate::node::{Node, observe_records};
 use crate::plan::{self, CdiChange, LeftOut, Plan, Refusal};
@@ -39,10 +39,10 @@ pub struct CdiArgs {
 /// Prints or writes the specification of all devices.
 pub fn run(args: &CdiArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let node = observe_records(context.environment)?;
-    let Some(text) = specification(context.environment, &node, None)? else {
-        return Err(crate::commands::no_daemon(&node));
+    let Some(text) = render_specification(context.environment, &node, None)? else {
+        return Err(crate::commands::no_daemon_error(&node));
     };
-    remark(context.environment);
+    note_unknown_driver(context.environment);
     let served = node.served().map(|served| served.record.uuid.as_str());
     remark_on_nvidias_file(context.environment, served);
     print_or_write(&text, args.output.as_deref())?;
@@ -50,16 +50,16 @@ pub fn run(args: &CdiArgs, context: &Context<'_>) -> Result<ExitStatus> {
 }
 
 /// Refuses a profile that asks for the file where mig-mps could not write it.
-pub fn refuse_other(profile: &Profile, environment: &Environment) -> Result<()> {
+pub fn check_cdi_file(profile: &Profile, environment: &Environment) -> Result<()> {
     if !matches!(profile.cdi, Some((true, _))) {
         return Ok(());
     }
     // Others could replace it, it is not of mig-mps, or the directory takes none.
     let file = cdi_file(environment);
-    let mut checked = file.check();
+    let mut checked = file.check_place();
     if caller() == Uid::ROOT && file.directory.exists() && !may_write(&file.directory) {
         let error = io::ErrorKind::ReadOnlyFilesystem.into();
-        checked = checked.and(Err(in_path(&file.directory, &error)));
+        checked = checked.and(Err(add_path(&file.directory, &error)));
     }
     checked.context("cannot keep the CDI file current")
 }
@@ -67,7 +67,7 @@ pub fn refuse_other(profile: &Profile, environment: &Environment) -> Result<()> 
 /// The file by which container engines find this node's devices.
 fn cdi_file(environment: &Environment) -> OwnFile {
     OwnFile {
-        directory: environment.host.below("/var/run/cdi"),
+        directory: environment.host.under_root("/var/run/cdi"),
         name: "mig-mps.json",
         mode: 0o644,
         is_mounted: true,
@@ -92,19 +92,19 @@ pub fn plan_up(
         None => plan::up(node, profile, run_dir, caller)?,
         Some(left_out) => plan::up_in_part(node, profile, run_dir, caller, left_out)?,
     };
-    let plan = plan.without_block(node, profile, run_dir, prune, left_out.as_deref());
+    let plan = plan.prune_or_remark(node, profile, run_dir, prune, left_out.as_deref());
     if caller != Uid::ROOT {
         return Ok(plan);
     }
     // A file that cannot be read is refused before, or is not asked for.
     let before = cdi_file(environment).read().ok();
-    let cdi =
-        before.and_then(|before| change_of(environment, node, profile, &plan, before.as_ref()));
+    let cdi = before
+        .and_then(|before| planned_cdi_change(environment, node, profile, &plan, before.as_ref()));
     Ok(Plan { cdi, ..plan })
 }
 
 /// Returns what the plan makes of the file with the text `before`.
-fn change_of(
+fn planned_cdi_change(
     environment: &Environment,
     node: &Node,
     profile: &Profile,
@@ -122,7 +122,7 @@ fn change_of(
     if starts || plan.stops().next().is_some() {
         return Some(CdiChange::Write);
     }
-    match specification(environment, node, before.map(String::as_str)) {
+    match render_specification(environment, node, before.map(String::as_str)) {
         Ok(text) if text.as_ref() == before => None,
         // If it cannot be made, writing it tells why.
         _ => Some(CdiChange::Write),
@@ -135,19 +135,19 @@ pub fn remark_on_nvidias_file<'d>(
     uuids: impl IntoIterator<Item = &'d str>,
 ) {
     let host = &environment.host;
-    if let Some(stale) = CdiFiles::read(host).without(uuids) {
+    if let Some(stale) = CdiFiles::load(host).find_stale(uuids) {
         note(&format!(
             "{} lacks {} of this node, so containers cannot get {} as nvidia.com/gpu. `{}` writes the file again.",
             stale.path.display(),
-            count(stale.devices, "device"),
+            format_count(stale.devices, "device"),
             if stale.devices == 1 { "it" } else { "them" },
-            without_needless_sudo(&stale.renewal(host))
+            strip_needless_sudo(&stale.refresh_command(host))
         ));
     }
 }
 
 /// Says what was done to the file.
-pub fn done(change: CdiChange) -> &'static str {
+pub fn cdi_change_message(change: CdiChange) -> &'static str {
     match change {
         CdiChange::Write => "The CDI file was written; otherwise the node is as the profile says.",
         CdiChange::Remove => "The CDI file was removed; otherwise the node is as the profile says.",
@@ -165,7 +165,7 @@ pub fn keep_current(
     if !environment.is_root() {
         return Ok(());
     }
-    match update(environment, directories, wanted, ending) {
+    match update_cdi_file(environment, directories, wanted, ending) {
         Err(error) if wanted.is_none() => {
             note(&error.to_string());
             Ok(())
@@ -174,7 +174,7 @@ pub fn keep_current(
     }
 }
 
-fn update(
+fn update_cdi_file(
     environment: &Environment,
     directories: &Directories,
     wanted: Option<bool>,
@@ -182,7 +182,7 @@ fn update(
 ) -> Result<()> {
     let file = cdi_file(environment);
     let before = file.read().context("cannot read the CDI file")?;
-    let is_of_others = |text: &str| !is_about(text, &directories.run);
+    let is_of_others = |text: &str| !mounts_run_dir(text, &directories.run);
     if wanted.is_none() && before.as_deref().is_some_and(is_of_others) {
         return Ok(());
     }
@@ -193,7 +193,7 @@ fn update(
         if !is_wanted {
             return Ok(None);
         }
-        specification(
+        render_specification(
             environment,
             &observe_records(environment)?,
             before.as_deref(),
@@ -203,12 +203,12 @@ fn update(
         return Ok(());
     }
     let _lock = match ending {
-        ChangeEnding::Unchanged => Some(locked(environment, directories, LOCK_LIMIT)?),
+        ChangeEnding::Unchanged => Some(lock_node(environment, directories, LOCK_LIMIT)?),
         ChangeEnding::Done | ChangeEnding::Failed => None,
     };
     let text = current()?;
     if text.is_some() {
-        remark(environment);
+        note_unknown_driver(environment);
     }
     let kept = match text {
         Some(text) => file.write(&text),
@@ -219,7 +219,7 @@ fn update(
 
 /// True if a CDI file mounts something of this run directory. One that does not is about the devices of another one, such as
 /// the node's own during a self-test.
-fn is_about(text: &str, run: &Path) -> bool {
+fn mounts_run_dir(text: &str, run: &Path) -> bool {
     let Ok(file) = serde_json::from_str::<Value>(text) else {
         return true;
     };
@@ -233,7 +233,7 @@ fn is_about(text: &str, run: &Path) -> bool {
 
 /// Returns the specification of all devices with records, to replace the file with the text `before`; `None` if there are
 /// none.
-fn specification(
+fn render_specification(
     environment: &Environment,
     node: &Node,
     before: Option<&str>,
@@ -269,7 +269,7 @@ fn admission_hook(environment: &Environment, before: Option<&str>) -> Option<Adm
     let program = known
         .into_iter()
         .chain(std::env::current_exe().ok())
-        .find(|program| only_root_can_change(program).is_ok())?;
+        .find(|program| check_trusted_program(program).is_ok())?;
     Some(AdmissionHook {
         program,
         root: environment.named_paths().get(ROOT).cloned(),

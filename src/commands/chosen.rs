@@ -8,14 +8,14 @@ use clap::Args;
 use jiff::Timestamp;
 
 use super::args::ProfileSource;
-use super::{LOCK_LIMIT, locked};
+use super::{LOCK_LIMIT, lock_node};
 use crate::apply;
-use crate::error::{CommandError, Context as _, Result, failed, usage};
+use crate::error::{CommandError, ErrorContext as _, Result, command_error, usage_error};
 use crate::failure::Failure as _;
 use crate::host::{Directories, Environment};
 use crate::node::Node;
 use crate::profile::Profile;
-use crate::render::format::ago;
+use crate::render::format::format_ago;
 use crate::render::note;
 use crate::state::{AppliedProfile, Missing, ProfileHistory, RunDir};
 
@@ -48,12 +48,17 @@ impl ProfileArgs {
                 path: source.origin(),
             });
         }
-        let history = ProfileHistory::of_changes(environment);
+        let history = ProfileHistory::load_for_changes(environment);
         if self.previous {
-            let history = readable(history)?;
-            return history.numbered().nth(1).map_or_else(
-                || Err(failed("no profile was applied before the present one").hint(HISTORY)),
-                again,
+            let history = require_history(history)?;
+            return history.numbered_profiles().nth(1).map_or_else(
+                || {
+                    Err(
+                        command_error("no profile was applied before the present one")
+                            .with_hint(HISTORY_HINT),
+                    )
+                },
+                load_applied,
             );
         }
         let at_boot = ProfileHistory::boot_profile(history.as_ref().ok(), environment);
@@ -66,23 +71,23 @@ impl ProfileArgs {
                 path: path.display().to_string(),
             });
         }
-        readable(history)?
-            .numbered()
+        require_history(history)?
+            .numbered_profiles()
             .next()
-            .map_or_else(|| Err(none_named()), again)
+            .map_or_else(|| Err(no_profile_error()), load_applied)
     }
 }
 
 /// Fails for a command that needs the history if that cannot be read.
-pub fn readable(history: io::Result<ProfileHistory>) -> Result<ProfileHistory> {
+pub fn require_history(history: io::Result<ProfileHistory>) -> Result<ProfileHistory> {
     history.map_err(|error| {
-        let hints = match ProfileHistory::remedy(&error) {
+        let hints = match ProfileHistory::remedy_for(&error) {
             Some(remedy) => vec![format!(
                 "{remedy}, then name the profile: mig-mps up PROFILE"
             )],
             None => error.hints(),
         };
-        let error = failed(format_args!(
+        let error = command_error(format_args!(
             "cannot tell which profiles were applied: {error}"
         ));
         CommandError { hints, ..error }
@@ -90,11 +95,11 @@ pub fn readable(history: io::Result<ProfileHistory>) -> Result<ProfileHistory> {
 }
 
 /// The hint where a profile is not in the history.
-pub const HISTORY: &str = "mig-mps profiles --history lists the profiles that were applied";
+pub const HISTORY_HINT: &str = "mig-mps profiles --history lists the profiles that were applied";
 
 /// Takes a profile that was applied, as it was then.
-fn again((number, applied): (u64, &AppliedProfile)) -> Result<ChosenProfile> {
-    let (path, at, by) = (&applied.path, ago(applied.at), &applied.by);
+fn load_applied((number, applied): (u64, &AppliedProfile)) -> Result<ChosenProfile> {
+    let (path, at, by) = (&applied.path, format_ago(applied.at), &applied.by);
     let what = match &applied.name {
         // Profiles that are copied from each other have one name.
         Some(name) => format!("{name} ({path})"),
@@ -104,13 +109,13 @@ fn again((number, applied): (u64, &AppliedProfile)) -> Result<ChosenProfile> {
         "Profile: number {number}, {what}, applied {at} by {by}"
     ));
     Ok(ChosenProfile {
-        profile: applied.profile()?,
+        profile: applied.parse_profile()?,
         path: applied.path.clone(),
     })
 }
 
-fn none_named() -> CommandError {
-    usage("no profile is named, and none was applied or is in /etc/mig-mps/profile.toml").hint(
+fn no_profile_error() -> CommandError {
+    usage_error("no profile is named, and none was applied or is in /etc/mig-mps/profile.toml").with_hint(
         "name a file or a built-in profile: mig-mps profiles lists those, mig-mps init writes a file",
     )
 }
@@ -135,16 +140,16 @@ impl ChosenProfile {
                 let run_dir = RunDir::at(&directories.run);
                 let is_recorded = !has_changed
                     && self.is_applied(&state_dir)
-                    && is_missing(&missing, &run_dir, node);
+                    && is_recorded_as_missing(&missing, &run_dir, node);
                 if is_recorded {
                     return Ok(());
                 }
                 let _lock = (!has_changed)
-                    .then(|| locked(environment, directories, LOCK_LIMIT))
+                    .then(|| lock_node(environment, directories, LOCK_LIMIT))
                     .transpose()?;
                 apply::record_missing(&run_dir, &node.boot_id, &missing)?;
-                let applied = self.applied(environment, directories, node);
-                Ok(ProfileHistory::record(&state_dir, applied)?)
+                let applied = self.to_applied_profile(environment, directories, node);
+                Ok(ProfileHistory::record_profile(&state_dir, applied)?)
             });
         if let Err(error) = recorded {
             note(&format!(
@@ -154,14 +159,14 @@ impl ChosenProfile {
     }
 
     fn is_applied(&self, directory: &Path) -> bool {
-        ProfileHistory::at(directory).is_ok_and(|history| {
-            let applied = history.applied();
+        ProfileHistory::load(directory).is_ok_and(|history| {
+            let applied = history.last_applied();
             history.is_in_force()
                 && applied.is_some_and(|applied| applied.text == self.profile.source.text())
         })
     }
 
-    fn applied(
+    fn to_applied_profile(
         &self,
         environment: &Environment,
         directories: &Directories,
@@ -174,7 +179,7 @@ impl ChosenProfile {
             name: self.profile.name.clone(),
             path: self.path.clone(),
             at: Timestamp::now(),
-            by: environment.called_by(),
+            by: environment.caller_name(),
             devices: own.count(),
             boot_id: Some(node.boot_id.clone()),
             text: self.profile.source.text().to_owned(),
@@ -183,8 +188,8 @@ impl ChosenProfile {
 }
 
 /// True if this is what is recorded as missing since this boot.
-fn is_missing(missing: &[Missing], run_dir: &RunDir, node: &Node) -> bool {
-    let file = run_dir.node().unwrap_or_default();
+fn is_recorded_as_missing(missing: &[Missing], run_dir: &RunDir, node: &Node) -> bool {
+    let file = run_dir.load_node().unwrap_or_default();
     let recorded = if file.boot_id == node.boot_id {
         file.missing
     } else {

@@ -4,22 +4,22 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::args::{ConsentArgs, DeviceArgs, HINT, seconds};
+use super::args::{ConsentArgs, DeviceArgs, IN_USE_HINT, seconds};
 use super::change::{Change, ChangeEnding, NodeChange};
 use super::down_remarks::{
-    remark_on_modes_that_stay, remark_on_return, remark_on_the_profile, remark_on_users_daemons,
-    remark_on_what_stays, remark_on_what_was_put_aside,
+    remark_on_quarantined_files, remark_on_remaining_instances, remark_on_remaining_mig_modes,
+    remark_on_return, remark_on_the_profile, remark_on_users_daemons,
 };
 use super::outcome::Outcome;
-use super::{Context, LOCK_LIMIT, cdi, locked, own_directories};
+use super::{Context, LOCK_LIMIT, cdi, lock_node, own_directories};
 use crate::apply::{self, Allowed, OnFailure};
-use crate::error::{CommandError, Result, failed, usage};
+use crate::error::{CommandError, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
-use crate::host::{Directories, Environment, printable, ranges};
-use crate::node::{Device, Gpu, Node, lost_hint};
-use crate::plan::{self, Destroy, Down, Plan, Refusal};
-use crate::render::format::count;
-use crate::render::{note, time_taken};
+use crate::host::{Directories, Environment, format_ranges, to_printable};
+use crate::node::{Device, Gpu, Node, lost_gpu_hint};
+use crate::plan::{self, Destroy, DownRequest, Plan, Refusal};
+use crate::render::format::format_count;
+use crate::render::{format_time_taken, note};
 use crate::state::{ProfileHistory, RunDir};
 
 /// Stop the daemons that `up` started
@@ -64,16 +64,16 @@ const SERVICE_HINT: &str = "the daemons continue to run: wait for their clients 
                             mig-mps down --force; systemctl start mig-mps makes the service active again";
 
 /// A warning about `--disable-mig`.
-const RESET: &str = "On Ampere (A100, A30) switching MIG mode off needs a GPU reset, which cloud machines \
+const RESET_WARNING: &str = "On Ampere (A100, A30) switching MIG mode off needs a GPU reset, which cloud machines \
                      may not allow: the GPU then cannot be used until the machine is rebooted.";
 
 impl DownArgs {
-    fn destroys(&self) -> bool {
+    fn destroys_instances(&self) -> bool {
         self.destroy_mig || self.disable_mig || self.destroy_unmanaged
     }
 
-    fn destroy(&self) -> Destroy {
-        match (self.destroy_unmanaged, self.destroys()) {
+    fn instances_to_destroy(&self) -> Destroy {
+        match (self.destroy_unmanaged, self.destroys_instances()) {
             (true, _) => Destroy::All,
             (false, true) => Destroy::Made,
             (false, false) => Destroy::Nothing,
@@ -81,32 +81,32 @@ impl DownArgs {
     }
 
     /// The request to the planner.
-    fn request(&self, node: &Node) -> Result<Down, Refusal> {
-        let (devices, gpus) = if self.destroys() {
-            self.devices.names_and_gpus(node)?
+    fn build_request(&self, node: &Node) -> Result<DownRequest, Refusal> {
+        let (devices, gpus) = if self.destroys_instances() {
+            self.devices.resolve_names_and_gpus(node)?
         } else {
-            (self.devices.names(node)?, Vec::new())
+            (self.devices.resolve_names(node)?, Vec::new())
         };
-        Ok(Down {
+        Ok(DownRequest {
             devices,
             gpus,
-            force: self.consent.force(),
-            destroy: self.destroy(),
+            force: self.consent.force_after_seconds(),
+            destroy: self.instances_to_destroy(),
             disable_mig: self.disable_mig,
             purge: self.purge,
         })
     }
 
     /// The error if something that is to be destroyed or switched off stays because its GPU cannot be read.
-    fn unread(&self, node: &Node, request: &Down) -> Option<CommandError> {
+    fn unreadable_gpus_error(&self, node: &Node, request: &DownRequest) -> Option<CommandError> {
         let mut made: Vec<&String> = Vec::new();
-        if self.destroys() {
+        if self.destroys_instances() {
             made.extend(node.created.iter().map(|created| &created.gpu));
         }
         if self.disable_mig {
             made.extend(&node.switched_on);
         }
-        made.retain(|gpu| node.gpu(gpu).is_none());
+        made.retain(|gpu| node.gpu_with_uuid(gpu).is_none());
         if made.is_empty() {
             return None;
         }
@@ -124,24 +124,25 @@ impl DownArgs {
         if gpus.is_empty() {
             return None;
         }
-        let error = failed(format_args!(
+        let error = command_error(format_args!(
             "what mig-mps made stays on GPU {}, which cannot be read: {}",
-            ranges(&gpus),
+            format_ranges(&gpus),
             reasons.join("; ")
         ));
-        Some(error.hint(format!("{}, and run this command again", lost_hint())))
+        Some(error.with_hint(format!("{}, and run this command again", lost_gpu_hint())))
     }
 }
 
 /// Stops daemons and removes what was made for them.
 pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
-    if args.stop_holders && !args.destroys() {
-        let error = usage("--stop-holders is for instances and MIG modes, and daemons need none");
-        return Err(error.hint("add --destroy-mig or --disable-mig"));
+    if args.stop_holders && !args.destroys_instances() {
+        let error =
+            usage_error("--stop-holders is for instances and MIG modes, and daemons need none");
+        return Err(error.with_hint("add --destroy-mig or --disable-mig"));
     }
     let mut args = args.clone();
     // All instances and MIG modes are meant, also those of GPUs without devices.
-    if args.destroys() && args.devices.words == ["*"] {
+    if args.destroys_instances() && args.devices.words == ["*"] {
         args.devices = DeviceArgs::default();
     }
     let Some(limit) = args.at_shutdown else {
@@ -152,7 +153,7 @@ pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
         args.consent.drain = Some(limit);
     }
     take_down(&args, context).map_err(|mut error| {
-        for hint in error.hints.iter_mut().filter(|hint| *hint == HINT) {
+        for hint in error.hints.iter_mut().filter(|hint| *hint == IN_USE_HINT) {
             SERVICE_HINT.clone_into(hint);
         }
         error
@@ -161,7 +162,7 @@ pub fn run(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
 
 /// True if the machine is shutting down; false also if that cannot be found out.
 fn is_shutting_down(environment: &Environment) -> bool {
-    let units = environment.units().map_err(CommandError::from);
+    let units = environment.find_systemctl().map_err(CommandError::from);
     match units.and_then(|units| Ok(units.is_shutting_down()?)) {
         Ok(answer) => answer,
         Err(error) => {
@@ -178,13 +179,13 @@ fn take_down(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let directories = own_directories(environment, &args.consent)?;
     let run_dir = RunDir::at(&directories.run);
     if args.consent.force && !args.consent.dry_run {
-        put_aside_unreadable(environment, &directories)?;
+        quarantine_unreadable_files(environment, &directories)?;
     }
     let mut wanted = TakeDown {
         args,
         environment,
         directories: &directories,
-        asked: Asked::default(),
+        asked: DownTargets::default(),
     };
     let outcome = Change {
         allowed: Allowed {
@@ -214,9 +215,9 @@ fn take_down(args: &DownArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if !args.consent.dry_run {
         remove_mount_sources(context, &directories, &outcome)?;
     }
-    summarize(args, environment, &run_dir, &outcome, &asked)?;
+    print_summary(args, environment, &run_dir, &outcome, &asked)?;
     match outcome.after {
-        Some(error) => Err(error.in_document()),
+        Some(error) => Err(error.already_in_json()),
         None => Ok(ExitStatus::Done),
     }
 }
@@ -226,23 +227,23 @@ struct TakeDown<'a> {
     args: &'a DownArgs,
     environment: &'a Environment,
     directories: &'a Directories,
-    asked: Asked,
+    asked: DownTargets,
 }
 
 impl NodeChange for TakeDown<'_> {
     fn plan(&mut self, node: &Node, run_dir: &RunDir) -> Result<Plan, Refusal> {
-        let request = self.args.request(node)?;
-        self.asked = Asked::of(node, self.args, &request);
+        let request = self.args.build_request(node)?;
+        self.asked = DownTargets::from_request(node, self.args, &request);
         plan::down(node, run_dir, &request)
     }
 
     fn remark(&self, node: &Node, plan: &Plan) {
         // It switches MIG mode off on a GPU that needs a reset for that.
         if plan.gpus.iter().any(|gpu| gpu.due.is_some()) {
-            note(RESET);
+            note(RESET_WARNING);
         }
         if self.args.disable_mig {
-            remark_on_modes_that_stay(node, plan, &self.asked.gpus);
+            remark_on_remaining_mig_modes(node, plan, &self.asked.gpus);
         }
     }
 
@@ -252,7 +253,7 @@ impl NodeChange for TakeDown<'_> {
     }
 
     fn needs_driver(&self) -> bool {
-        self.args.destroys()
+        self.args.destroys_instances()
     }
 
     fn follow(&self, ending: ChangeEnding) -> Result<()> {
@@ -261,11 +262,11 @@ impl NodeChange for TakeDown<'_> {
 }
 
 /// Puts aside the files of the whole node that cannot be read: `--force` ends daemons whatever happened to these files.
-fn put_aside_unreadable(environment: &Environment, directories: &Directories) -> Result<()> {
+fn quarantine_unreadable_files(environment: &Environment, directories: &Directories) -> Result<()> {
     let run_dir = RunDir::at(&directories.run);
     if run_dir.has_unreadable() {
-        let _lock = locked(environment, directories, LOCK_LIMIT)?;
-        for sentence in run_dir.put_aside_unreadable()? {
+        let _lock = lock_node(environment, directories, LOCK_LIMIT)?;
+        for sentence in run_dir.quarantine_unreadable()? {
             note(&sentence);
         }
     }
@@ -279,17 +280,21 @@ fn remove_mount_sources(
     outcome: &Outcome,
 ) -> Result<()> {
     let run_dir = RunDir::at(&directories.run);
-    if run_dir.misplaced().iter().any(|found| found.is_removed) {
+    if run_dir
+        .find_misplaced()
+        .iter()
+        .any(|found| found.is_removed)
+    {
         let is_locked = !outcome.is_unchanged;
         let _lock = (!is_locked)
-            .then(|| locked(context.environment, directories, LOCK_LIMIT))
+            .then(|| lock_node(context.environment, directories, LOCK_LIMIT))
             .transpose()?;
         run_dir.remove_mount_sources()?;
     }
-    for found in run_dir.misplaced() {
+    for found in run_dir.find_misplaced() {
         note(&format!(
             "{}. Move it away: mig-mps does not remove it.",
-            printable(&found.why)
+            to_printable(&found.why)
         ));
     }
     Ok(())
@@ -297,7 +302,7 @@ fn remove_mount_sources(
 
 /// The devices and GPUs that a command is about.
 #[derive(Default)]
-pub(super) struct Asked {
+pub(super) struct DownTargets {
     /// The UUIDs of the devices.
     pub(super) devices: Vec<String>,
     /// The UUIDs of their GPUs.
@@ -308,10 +313,10 @@ pub(super) struct Asked {
     unread: Option<CommandError>,
 }
 
-impl Asked {
-    fn of(node: &Node, args: &DownArgs, request: &Down) -> Self {
+impl DownTargets {
+    fn from_request(node: &Node, args: &DownArgs, request: &DownRequest) -> Self {
         let devices: Vec<&Device> = node
-            .present()
+            .existing_devices()
             .filter(|device| request.selects(&device.name))
             .collect();
         let uuids = |is_meant: &dyn Fn(&Gpu) -> bool| -> Vec<String> {
@@ -323,7 +328,7 @@ impl Asked {
             gpus: uuids(&|gpu| request.means_whole(gpu) || has_device(gpu)),
             whole_gpus: uuids(&|gpu| request.means_whole(gpu)),
             devices: devices.iter().map(|device| device.uuid.clone()).collect(),
-            unread: args.unread(node, request),
+            unread: args.unreadable_gpus_error(node, request),
         }
     }
 }
@@ -340,9 +345,9 @@ fn record_end(environment: &Environment, run_dir: &RunDir, node: &Node) {
         .map_err(CommandError::from)
         .and_then(|directory| {
             apply::record_missing(run_dir, &node.boot_id, &[])?;
-            Ok(ProfileHistory::take_down(
+            Ok(ProfileHistory::record_take_down(
                 &directory,
-                environment.called_by(),
+                environment.caller_name(),
             )?)
         });
     if let Err(error) = recorded {
@@ -353,12 +358,12 @@ fn record_end(environment: &Environment, run_dir: &RunDir, node: &Node) {
 }
 
 /// Says what was done, and what stays.
-fn summarize(
+fn print_summary(
     args: &DownArgs,
     environment: &Environment,
     run_dir: &RunDir,
     outcome: &Outcome,
-    asked: &Asked,
+    asked: &DownTargets,
 ) -> Result<()> {
     let (node, plan) = (&outcome.node, &outcome.plan);
     if args.consent.json {
@@ -366,30 +371,30 @@ fn summarize(
     } else {
         note(&format!(
             "{}{}",
-            report(plan, outcome.took),
-            outcome.services()
+            summary_line(plan, outcome.took),
+            outcome.restarted_suffix()
         ));
     }
     if plan.is_empty() {
         remark_on_users_daemons(node);
     } else {
-        remark_on_what_was_put_aside(run_dir);
+        remark_on_quarantined_files(run_dir);
     }
     if node.has_no_driver() {
-        let hidden = node.hidden().join("; ");
+        let hidden = node.describe_unseen().join("; ");
         note(&format!(
             "Not seen: {hidden}. Compute modes stay as they are."
         ));
     }
-    if args.destroys() {
-        remark_on_what_stays(node, asked, args.destroy());
+    if args.destroys_instances() {
+        remark_on_remaining_instances(node, asked, args.instances_to_destroy());
     }
     // A plan that was shown said it before.
     if args.disable_mig && outcome.is_unchanged {
-        remark_on_modes_that_stay(node, plan, &asked.gpus);
+        remark_on_remaining_mig_modes(node, plan, &asked.gpus);
     }
     if !args.devices.is_empty() && !plan.is_empty() {
-        if args.destroys() {
+        if args.destroys_instances() {
             remark_on_the_profile(environment);
         } else if !args.consent.json {
             remark_on_return(environment, plan);
@@ -398,30 +403,30 @@ fn summarize(
     Ok(())
 }
 
-fn report(plan: &Plan, took: Duration) -> String {
+fn summary_line(plan: &Plan, took: Duration) -> String {
     let stopped = plan.stopped_daemons().len();
     let cleared = plan.stops().filter(|stop| !stop.alive).count();
     let destroyed = plan.destroyed_instances().len();
     let switched = plan.mig_switched().len();
     let mut parts = Vec::new();
     if stopped > 0 {
-        parts.push(count(stopped, "daemon") + " stopped");
+        parts.push(format_count(stopped, "daemon") + " stopped");
     }
     if cleared > 0 {
-        parts.push(count(cleared, "dead daemon") + " cleared away");
+        parts.push(format_count(cleared, "dead daemon") + " cleared away");
     }
     if destroyed > 0 {
-        parts.push(count(destroyed, "GPU instance") + " destroyed");
+        parts.push(format_count(destroyed, "GPU instance") + " destroyed");
     }
     if switched > 0 {
-        parts.push(format!("MIG mode off on {}", count(switched, "GPU")));
+        parts.push(format!("MIG mode off on {}", format_count(switched, "GPU")));
     }
     match (parts.as_slice(), &plan.purge) {
         ([], None) => "Nothing to do: mig-mps serves no device here.".to_owned(),
         ([], Some(_)) => "Logs removed.".to_owned(),
         (_, purge) => {
             let logs = purge.as_ref().map_or("", |_| ", logs removed");
-            format!("{}{logs} in {}", parts.join(", "), time_taken(took))
+            format!("{}{logs} in {}", parts.join(", "), format_time_taken(took))
         }
     }
 }

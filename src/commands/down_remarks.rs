@@ -1,10 +1,10 @@
 //! What `down` remarks on: what stays, what others have to end, and how devices come back.
 
-use super::down::Asked;
+use super::down::DownTargets;
 use super::way_back::WayBack;
-use crate::host::{Environment, listed, ranges};
+use crate::host::{Environment, format_ranges, join_words};
 use crate::node::{Gpu, Node};
-use crate::plan::{Destroy, Plan, remark_on_machines};
+use crate::plan::{Destroy, Plan, remark_on_virtual_machines};
 use crate::render::note;
 use crate::state::{ProfileHistory, RunDir};
 
@@ -17,7 +17,7 @@ pub fn remark_on_return(environment: &Environment, plan: &Plan) {
     if names.iter().any(|name| stopped.contains(&name.as_str())) {
         note(&format!(
             "`{command}` starts {} again.",
-            listed(&names, "and")
+            join_words(&names, "and")
         ));
     }
 }
@@ -25,9 +25,9 @@ pub fn remark_on_return(environment: &Environment, plan: &Plan) {
 /// The profile brings back what was taken down by hand.
 pub fn remark_on_the_profile(environment: &Environment) {
     let directory = environment.state_dir().ok();
-    let history = directory.and_then(|directory| ProfileHistory::at(&directory).ok());
+    let history = directory.and_then(|directory| ProfileHistory::load(&directory).ok());
     if let Some(history) = history.filter(ProfileHistory::is_in_force)
-        && let Some(profile) = history.applied()
+        && let Some(profile) = history.last_applied()
     {
         note(&format!(
             "The next up of {}, also at boot, makes them again, unless the profile is changed.",
@@ -39,7 +39,7 @@ pub fn remark_on_the_profile(environment: &Environment) {
 /// Daemons that users run themselves are theirs to end.
 pub fn remark_on_users_daemons(node: &Node) {
     for unmanaged in &node.unmanaged {
-        if let Some(command) = unmanaged.managed_by("down") {
+        if let Some(command) = unmanaged.command_as_owner("down") {
             note(&format!(
                 "Daemon {} is a user's own: {command}",
                 unmanaged.pid
@@ -49,9 +49,9 @@ pub fn remark_on_users_daemons(node: &Node) {
 }
 
 /// Files that are not a daemon's are kept, and somebody must know where.
-pub fn remark_on_what_was_put_aside(run_dir: &RunDir) {
+pub fn remark_on_quarantined_files(run_dir: &RunDir) {
     let left: Vec<String> = run_dir
-        .set_aside()
+        .quarantined_dirs()
         .iter()
         .map(|path| path.display().to_string())
         .collect();
@@ -65,15 +65,15 @@ pub fn remark_on_what_was_put_aside(run_dir: &RunDir) {
 
 /// Names the instances of the devices asked for that `--destroy-mig` leaves alone, and those without a device on GPUs that
 /// are meant as a whole.
-pub(super) fn remark_on_what_stays(node: &Node, asked: &Asked, destroy: Destroy) {
+pub(super) fn remark_on_remaining_instances(node: &Node, asked: &DownTargets, destroy: Destroy) {
     let mut staying = Vec::new();
     for gpu in &node.gpus {
         let is_whole = asked.whole_gpus.contains(&gpu.uuid);
-        if is_whole && let Some(remark) = remark_on_machines(node, gpu) {
+        if is_whole && let Some(remark) = remark_on_virtual_machines(node, gpu) {
             note(&remark);
         }
         let instances = gpu.instances.iter();
-        for instance in instances.filter(|one| !node.is_of_virtual_machine(gpu, one)) {
+        for instance in instances.filter(|one| !node.belongs_to_virtual_machine(gpu, one)) {
             let is_asked = if instance.compute.is_empty() {
                 is_whole
             } else {
@@ -105,7 +105,7 @@ pub(super) fn remark_on_what_stays(node: &Node, asked: &Asked, destroy: Destroy)
 
 /// Names the GPUs that `--disable-mig` leaves in MIG mode: it switches off what mig-mps switched on, and a reboot in
 /// between forgets that.
-pub fn remark_on_modes_that_stay(node: &Node, plan: &Plan, asked: &[String]) {
+pub fn remark_on_remaining_mig_modes(node: &Node, plan: &Plan, asked: &[String]) {
     let off = plan.mig_switched_off();
     let (used, unknown): (Vec<&Gpu>, Vec<&Gpu>) = node
         .gpus
@@ -117,22 +117,25 @@ pub fn remark_on_modes_that_stay(node: &Node, plan: &Plan, asked: &[String]) {
             planned.map_or(!gpu.instances.is_empty(), |plan| !plan.after.is_empty())
         });
     if !used.is_empty() {
-        note(&format!("{}: there are instances.", stays(&used)));
+        note(&format!(
+            "{}: there are instances.",
+            describe_staying_mode(&used)
+        ));
     }
     if !unknown.is_empty() {
         let indices: Vec<String> = unknown.iter().map(|gpu| gpu.index.to_string()).collect();
         note(&format!(
             "{}: it is not known that mig-mps switched it on, as after a reboot. `nvidia-smi -i {} -mig 0` switches it off \
              afterwards.",
-            stays(&unknown),
+            describe_staying_mode(&unknown),
             indices.join(",")
         ));
     }
 }
 
 /// `GPU 0 stays in MIG mode`, `GPU 0-2 stay in MIG mode`
-fn stays(gpus: &[&Gpu]) -> String {
+fn describe_staying_mode(gpus: &[&Gpu]) -> String {
     let indices: Vec<u32> = gpus.iter().map(|gpu| gpu.index).collect();
     let verb = if gpus.len() == 1 { "stays" } else { "stay" };
-    format!("GPU {} {verb} in MIG mode", ranges(&indices))
+    format!("GPU {} {verb} in MIG mode", format_ranges(&indices))
 }

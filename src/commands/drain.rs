@@ -7,13 +7,14 @@ use crate::plan::Refusal;
 use crate::render::note;
 
 /// The interval between two snapshots.
-const POLL: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The hint about clients that have not exited in time.
-const OVER: &str = "the time of --drain is over: give them more of it, or end them with --force";
+const DRAIN_OVER_HINT: &str =
+    "the time of --drain is over: give them more of it, or end them with --force";
 
 /// The time that clients get before `--force` ends them: `quit -t` takes whole seconds.
-pub const AT_ONCE: u32 = 1;
+pub const DEFAULT_FORCE_SECONDS: u32 = 1;
 
 /// The time to wait for clients, from the first wait on: the time at a question does not count.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +24,7 @@ pub(super) struct Drain {
 }
 
 impl Drain {
-    pub(super) fn of(seconds: Option<u32>) -> Self {
+    pub(super) fn from_seconds(seconds: Option<u32>) -> Self {
         Self {
             limit: Duration::from_secs(seconds.unwrap_or(0).into()),
             begun: None,
@@ -31,8 +32,8 @@ impl Drain {
     }
 
     /// True if clients are in the way, and there is time left for them to exit.
-    pub(super) fn allows(&self, refusal: &Refusal) -> bool {
-        in_use(refusal).is_some() && self.left().is_some()
+    pub(super) fn can_wait_for(&self, refusal: &Refusal) -> bool {
+        count_in_the_way(refusal).is_some() && self.remaining_if_any().is_some()
     }
 
     /// Begins the time, if it has not begun before.
@@ -49,8 +50,10 @@ impl Drain {
                 Ok(planned) => return Ok(planned),
                 Err(refusal) => refusal,
             };
-            let (Some(waiting_for), Some(left)) = (in_use(&refusal), self.left()) else {
-                return Err(over(refusal).into());
+            let (Some(waiting_for), Some(left)) =
+                (count_in_the_way(&refusal), self.remaining_if_any())
+            else {
+                return Err(with_timeout_hint(refusal).into());
             };
             if waiting_for != reported {
                 note(&format!(
@@ -60,35 +63,35 @@ impl Drain {
                 reported = waiting_for;
             }
             // Only its server notices when a client exits.
-            std::thread::sleep(POLL.min(left));
+            std::thread::sleep(POLL_INTERVAL.min(left));
         }
     }
 
-    fn left(&self) -> Option<Duration> {
-        Some(self.remaining()).filter(|left| !left.is_zero())
+    fn remaining_if_any(&self) -> Option<Duration> {
+        Some(self.remaining_time()).filter(|left| !left.is_zero())
     }
 
     /// The rest of the time.
-    pub(super) fn remaining(&self) -> Duration {
+    pub(super) fn remaining_time(&self) -> Duration {
         let waited = self.begun.map(|begun| begun.elapsed()).unwrap_or_default();
         self.limit.saturating_sub(waited)
     }
 }
 
 /// Says what helps where clients are still in the way when the time is over.
-fn over(refusal: Refusal) -> Refusal {
+fn with_timeout_hint(refusal: Refusal) -> Refusal {
     match refusal {
         Refusal::InUse { clients, pods, .. } => Refusal::InUse {
             clients,
             pods,
-            hint: OVER.to_owned(),
+            hint: DRAIN_OVER_HINT.to_owned(),
         },
         other => other,
     }
 }
 
 /// The number of clients and pods that are in the way.
-fn in_use(refusal: &Refusal) -> Option<usize> {
+fn count_in_the_way(refusal: &Refusal) -> Option<usize> {
     match refusal {
         Refusal::InUse { clients, pods, .. } => Some(clients.len() + pods.len()),
         _ => None,

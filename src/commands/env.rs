@@ -9,9 +9,9 @@ use clap::{Args, ValueEnum};
 use super::Context;
 use super::cdi::remark_on_nvidias_file;
 use crate::client::{ClientOptions, ContainerDevice, SharedMemory, Variables};
-use crate::error::{Result, failed, usage};
+use crate::error::{Result, command_error, usage_error};
 use crate::failure::ExitStatus;
-use crate::host::{Environment, quoted};
+use crate::host::{Environment, quote_for_shell};
 use crate::node::{Node, Served, observe_records};
 use crate::render::json::EnvDocument;
 use crate::render::{note, print, print_json};
@@ -63,38 +63,40 @@ enum EnvFormat {
 pub fn run(args: &EnvArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let node = observe_records(environment)?;
-    let served = served_by(&node, &args.device)?;
+    let served = find_served(&node, &args.device)?;
     if let Some(format @ (EnvFormat::Docker | EnvFormat::Podman | EnvFormat::K8s)) = args.format {
         let device = container_device(environment, served, &args.options)?;
-        remark(environment);
+        note_unknown_driver(environment);
         if matches!(format, EnvFormat::Podman) {
             remark_on_nvidias_file(environment, [device.uuid.as_str()]);
         }
         let text = match format {
-            EnvFormat::Docker => device.options("--gpus device="),
-            EnvFormat::Podman => device.options("--device nvidia.com/gpu="),
-            _ => device.pod(),
+            EnvFormat::Docker => device.engine_options("--gpus device="),
+            EnvFormat::Podman => device.engine_options("--device nvidia.com/gpu="),
+            _ => device.pod_spec(),
         };
-        print(&text.map_err(failed)?)?;
+        print(&text.map_err(command_error)?)?;
         return Ok(ExitStatus::Done);
     }
-    let variables = variables(served, environment, &args.options)?;
-    refuse_bytes(&variables)?;
+    let variables = client_variables(served, environment, &args.options)?;
+    check_utf8(&variables)?;
     match args.format {
-        Some(EnvFormat::Json) => print_json(&EnvDocument::of(&served.record.name, &variables))?,
-        Some(EnvFormat::Dotenv) => print(&dotenv(variables)?)?,
+        Some(EnvFormat::Json) => print_json(&EnvDocument::new(&served.record.name, &variables))?,
+        Some(EnvFormat::Dotenv) => print(&render_dotenv(variables)?)?,
         Some(_) => print(&slurm_lines(&variables))?,
         None => {
             let shell = args.shell.unwrap_or_else(ShellSyntax::of_caller);
-            print(&lines(&variables, |name, value| shell.line(name, value)))?;
+            print(&render_lines(&variables, |name, value| {
+                shell.render_line(name, value)
+            }))?;
         }
     }
     Ok(ExitStatus::Done)
 }
 
 /// Returns lines of `NAME=value`. Nothing is quoted: `docker run --env-file` takes quotes as a part of the value.
-fn dotenv(variables: Variables) -> Result<String> {
-    let set = variables.set_alone();
+fn render_dotenv(variables: Variables) -> Result<String> {
+    let set = variables.into_set_only();
     let mut text = String::new();
     for (name, value) in &set {
         let _ = writeln!(text, "{name}={}", value.display());
@@ -103,7 +105,7 @@ fn dotenv(variables: Variables) -> Result<String> {
         return Ok(text);
     }
     Err(
-        failed("a line of NAME=value cannot have a value with a line break").hint(
+        command_error("a line of NAME=value cannot have a value with a line break").with_hint(
             "set MIG_MPS_RUN_DIR to a directory whose name has none, and apply the profile again",
         ),
     )
@@ -111,7 +113,7 @@ fn dotenv(variables: Variables) -> Result<String> {
 
 /// Returns the lines by which a task prolog sets the variables.
 pub fn slurm_lines(variables: &Variables) -> String {
-    lines(variables, |name, value| {
+    render_lines(variables, |name, value| {
         value.map_or_else(
             || format!("unset {name}"),
             |value| format!("export {name}={value}"),
@@ -120,7 +122,7 @@ pub fn slurm_lines(variables: &Variables) -> String {
 }
 
 /// Formats each variable with its value, or without one if it must not be set.
-fn lines(variables: &Variables, line: impl Fn(&str, Option<&str>) -> String) -> String {
+fn render_lines(variables: &Variables, line: impl Fn(&str, Option<&str>) -> String) -> String {
     let mut text = String::new();
     for (name, value) in &variables.set {
         text += &line(name, Some(&value.to_string_lossy()));
@@ -140,21 +142,21 @@ impl ShellSyntax {
         Self::from_str(name, false).unwrap_or(Self::Sh)
     }
 
-    fn line(self, name: &str, value: Option<&str>) -> String {
+    fn render_line(self, name: &str, value: Option<&str>) -> String {
         match (self, value) {
             (Self::Fish, Some(value)) => {
                 let value = value.replace('\\', "\\\\").replace('\'', "\\'");
                 format!("set -gx {name} '{value}'")
             }
             (Self::Fish, None) => format!("set -e {name}"),
-            (_, Some(value)) => format!("export {name}={}", quoted(value)),
+            (_, Some(value)) => format!("export {name}={}", quote_for_shell(value)),
             (_, None) => format!("unset {name}"),
         }
     }
 }
 
 /// Refuses paths that text for other programs cannot name.
-pub fn refuse_bytes(variables: &Variables) -> Result<()> {
+pub fn check_utf8(variables: &Variables) -> Result<()> {
     let Some((name, value)) = variables
         .set
         .iter()
@@ -167,45 +169,50 @@ pub fn refuse_bytes(variables: &Variables) -> Result<()> {
         _ => "MIG_MPS_RUN_DIR",
     };
     let value = value.display();
-    Err(failed(format_args!(
+    Err(command_error(format_args!(
         "{value} is not UTF-8 text, as other programs need it"
     ))
-    .hint(format!(
+    .with_hint(format!(
         "set {setting} to a directory whose name is UTF-8 text, and apply the profile again"
     )))
 }
 
 /// Finds the one device with a record that a word means.
-pub fn served_by<'n>(node: &'n Node, word: &str) -> Result<&'n Served> {
-    let names = node.resolve(&[word.to_owned()])?;
+pub fn find_served<'n>(node: &'n Node, word: &str) -> Result<&'n Served> {
+    let names = node.resolve_words(&[word.to_owned()])?;
     let [name] = names.as_slice() else {
         let what = format!("{word} means several devices: {}", names.join(", "));
-        let error = usage(what);
-        return Err(error.hint("name one device; mig-mps run --any takes one that is free"));
+        let error = usage_error(what);
+        return Err(error.with_hint("name one device; mig-mps run --any takes one that is free"));
     };
-    node.served_as(name).ok_or_else(|| {
-        failed(format_args!("no daemon serves {name}")).hint("mig-mps up PROFILE starts daemons")
+    node.served_named(name).ok_or_else(|| {
+        command_error(format_args!("no daemon serves {name}"))
+            .with_hint("mig-mps up PROFILE starts daemons")
     })
 }
 
 /// Returns the environment of a device's client that inherits the caller's. The caller's own limits hold, unless there are
 /// others; refuses a memory limit that cannot be read.
-pub fn variables_over_own(
+pub fn variables_with_caller_limits(
     served: &Served,
     environment: &Environment,
     options: &ClientOptions,
 ) -> Result<Variables> {
-    variables(served, environment, &options.over_own(&served.record)?)
+    client_variables(
+        served,
+        environment,
+        &options.with_caller_limits(&served.record)?,
+    )
 }
 
 /// Returns the environment of a device's clients. Refuses limits above those of the device.
-pub fn variables(
+pub fn client_variables(
     served: &Served,
     environment: &Environment,
     options: &ClientOptions,
 ) -> Result<Variables> {
-    options.check(&served.record.settings)?;
-    Ok(Variables::of(environment, served, options))
+    options.check_against(&served.record.settings)?;
+    Ok(Variables::for_device(environment, served, options))
 }
 
 /// Returns a device as containers use it, with these options of their programs.
@@ -215,11 +222,11 @@ pub fn container_device(
     options: &ClientOptions,
 ) -> Result<ContainerDevice> {
     let record = &served.record;
-    let variables = variables(served, environment, options)?;
-    refuse_bytes(&variables)?;
+    let variables = client_variables(served, environment, options)?;
+    check_utf8(&variables)?;
     let mut pipe = None;
     let mut set = Vec::new();
-    for (name, value) in variables.set_alone() {
+    for (name, value) in variables.into_set_only() {
         let value = value.to_string_lossy().into_owned();
         match name {
             // A container has no use for the logs.
@@ -235,11 +242,11 @@ pub fn container_device(
         Some(Serve::Group(name)) => {
             // Without the group a container's programs would run outside MPS.
             let id = record.only_group()?.ok_or_else(|| {
-                failed(format_args!(
+                command_error(format_args!(
                     "{} serves the group {name}, and this machine has no group of that name",
                     record.name
                 ))
-                .hint("make the group again, or name another one in the profile, and apply it")
+                .with_hint("make the group again, or name another one in the profile, and apply it")
             })?;
             group = Some(id);
         }
@@ -259,7 +266,7 @@ pub fn container_device(
 }
 
 /// Says what the text for containers cannot know.
-pub(super) fn remark(environment: &Environment) {
+pub(super) fn note_unknown_driver(environment: &Environment) {
     let driver = environment.host.driver_version();
     if SharedMemory::of_driver(driver.as_deref()) == SharedMemory::Unknown {
         note(

@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::{LOCK_LIMIT, locked};
+use super::{LOCK_LIMIT, lock_node};
 use crate::config::{LOG_DIR, RUN_DIR, STATE_DIR};
-use crate::error::{CommandError, Context as _, Result, failed};
+use crate::error::{CommandError, ErrorContext as _, Result, command_error};
 use crate::failure::ExitStatus;
-use crate::host::{Directories, Environment, Output, RunError, in_path, ranges, run};
+use crate::host::{Directories, Environment, Output, RunError, add_path, format_ranges, run};
 use crate::node::Observer;
 use crate::render::note;
 use crate::state::{NodeFile, RunDir, SelftestRecord};
@@ -28,7 +28,7 @@ use crate::state::{NodeFile, RunDir, SelftestRecord};
 const COMMAND_LIMIT: Duration = Duration::from_secs(300);
 
 /// The time that a program or a server of a killed self-test may take to exit. Until then it uses its device.
-const EXITS_WITHIN: Duration = Duration::from_secs(10);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns a command of mig-mps for a self-test, with the environment of the caller. Daemons, logs and history of the
 /// self-test are in `directory`, so that those of the node are not touched. Variables of CUDA, such as a thread percentage, are
@@ -78,13 +78,13 @@ pub fn error_line(output: &Output) -> String {
 }
 
 /// Makes the GPUs of a self-test as they were: ends its daemons, destroys its instances, and applies what was there before.
-pub fn give_back(
+pub fn restore_gpus(
     environment: &Environment,
     directories: &Directories,
     record: &SelftestRecord,
 ) -> Result<()> {
     let directory = &record.directory;
-    let until = Instant::now() + EXITS_WITHIN;
+    let until = Instant::now() + EXIT_TIMEOUT;
     let step = |words: &[&str], input: &str| loop {
         let output = run_in_selftest(environment, directory, words, input)?;
         if output.status.success() {
@@ -92,7 +92,7 @@ pub fn give_back(
         }
         let is_refused = output.status.code() == Some(ExitStatus::Refused as i32);
         if !is_refused || Instant::now() >= until {
-            return Err(failed(error_line(&output)));
+            return Err(command_error(error_line(&output)));
         }
         sleep(Duration::from_millis(500));
     };
@@ -108,10 +108,12 @@ pub fn give_back(
             &gpu.before,
         )?;
     }
-    let made = RunDir::at(&directory.join("run")).node()?;
-    remember_made(environment, directories, &made)?;
+    let made = RunDir::at(&directory.join("run")).load_node()?;
+    record_remade_instances(environment, directories, &made)?;
     match fs::remove_dir_all(directory) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(in_path(directory, &error).into()),
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(add_path(directory, &error).into())
+        }
         _ => Ok(()),
     }
 }
@@ -120,8 +122,8 @@ pub fn give_back(
 fn end_commands(environment: &Environment, directory: &Path) -> Result<()> {
     let run_dir = directory.join("run");
     let name = environment.helper.file_name().unwrap_or_default();
-    for process in environment.host.processes()?.iter() {
-        if process.program().as_str() != name
+    for process in environment.host.read_processes()?.iter() {
+        if process.program_name().as_str() != name
             || process.owner() != Some(environment.caller)
             || process.environment_bytes(RUN_DIR).as_deref() != Some(run_dir.as_os_str())
         {
@@ -134,10 +136,10 @@ fn end_commands(environment: &Environment, directory: &Path) -> Result<()> {
             continue;
         };
         // It may have ended meanwhile.
-        let _ = left.signal(Signal::TERM);
-        if !left.ends_within(COMMAND_LIMIT) {
-            let (command, pid) = (process.command(), process.pid);
-            return Err(failed(format_args!(
+        let _ = left.send_signal(Signal::TERM);
+        if !left.wait_for_exit(COMMAND_LIMIT) {
+            let (command, pid) = (process.command_line(), process.pid);
+            return Err(command_error(format_args!(
                 "{command} (pid {pid}), which the self-test started, does not end"
             )));
         }
@@ -146,84 +148,84 @@ fn end_commands(environment: &Environment, directory: &Path) -> Result<()> {
 }
 
 /// Returns the record of a self-test on this machine that may have been killed.
-fn record_of(environment: &Environment) -> Result<Option<SelftestRecord>> {
+fn load_selftest_record(environment: &Environment) -> Result<Option<SelftestRecord>> {
     let Ok(state_dir) = environment.state_dir() else {
         return Ok(None);
     };
-    let read = SelftestRecord::read(&state_dir);
+    let read = SelftestRecord::load(&state_dir);
     let read = read.context("cannot tell which GPUs a self-test has changed");
     let hint = "check the GPUs with mig-mps list, then remove the file";
-    let record = read.map_err(|error| error.hint(hint))?;
+    let record = read.map_err(|error| error.with_hint(hint))?;
     Ok(record.filter(|record| record.other_machine(&environment.host).is_none()))
 }
 
-fn gpus_of(record: &SelftestRecord) -> String {
+fn describe_gpus(record: &SelftestRecord) -> String {
     let indices: Vec<u32> = record.gpus.iter().map(|gpu| gpu.index).collect();
-    format!("GPU {}", ranges(&indices))
+    format!("GPU {}", format_ranges(&indices))
 }
 
 /// Gives back the GPUs of a self-test that was killed; reports it where nothing is to be changed. A self-test that runs holds
 /// the lock.
-pub fn give_back_interrupted(
+pub fn restore_interrupted(
     environment: &Environment,
     directories: &Directories,
     is_dry_run: bool,
 ) -> Result<()> {
     if is_dry_run {
-        tell_of_selftest(environment);
+        report_selftest(environment);
         return Ok(());
     }
-    if record_of(environment)?.is_none() {
+    if load_selftest_record(environment)?.is_none() {
         return Ok(());
     }
-    let _lock = locked(environment, directories, LOCK_LIMIT)?;
-    give_back_left(environment, directories, &Observer::new(environment))
+    let _lock = lock_node(environment, directories, LOCK_LIMIT)?;
+    restore_interrupted_under_lock(environment, directories, &Observer::new(environment))
 }
 
 /// Gives back such GPUs under the lock of the node. A self-test with another run directory holds another lock, and is refused
 /// here while it runs.
-pub fn give_back_left(
+pub fn restore_interrupted_under_lock(
     environment: &Environment,
     directories: &Directories,
     observer: &Observer<'_>,
 ) -> Result<()> {
-    let Some(record) = record_of(environment)? else {
+    let Some(record) = load_selftest_record(environment)? else {
         return Ok(());
     };
     if !record.writer.has_exited(&environment.host) {
         let error = CommandError::new(ExitStatus::Refused, describe_running(&record));
-        return Err(error.hint("run this again when it has ended"));
+        return Err(error.with_hint("run this again when it has ended"));
     }
-    let gpus = gpus_of(&record);
+    let gpus = describe_gpus(&record);
     note(&format!("A self-test was interrupted: restoring {gpus}."));
     // A GPU cannot be reset while this process has it open.
     observer
-        .aside(|| give_back(environment, directories, &record))?
-        .map_err(|error| not_given_back(environment, &record, error))?;
+        .with_nvml_closed(|| restore_gpus(environment, directories, &record))?
+        .map_err(|error| restore_error(environment, &record, error))?;
     Ok(SelftestRecord::remove(&environment.state_dir()?)?)
 }
 
 /// Records instances that were made again after a reboot as made by mig-mps: the node's own file is lost then.
-fn remember_made(
+fn record_remade_instances(
     environment: &Environment,
     directories: &Directories,
     made: &NodeFile,
 ) -> Result<()> {
     let run_dir = RunDir::at(&directories.run);
     let boot_id = environment.host.boot_id()?;
-    if made.boot_id == boot_id && run_dir.node()?.boot_id != boot_id {
+    if made.boot_id == boot_id && run_dir.load_node()?.boot_id != boot_id {
         run_dir.write_node(made)?;
     }
     Ok(())
 }
 
 /// Returns the error if GPUs of a self-test cannot be given back.
-pub fn not_given_back(
+pub fn restore_error(
     environment: &Environment,
     record: &SelftestRecord,
     error: CommandError,
 ) -> CommandError {
-    let gpus = gpus_of(record);
+    let gpus = describe_gpus(record);
     let doing = format!("cannot restore {gpus} after the self-test");
     let mut error = Err::<(), _>(error).context(doing).unwrap_err();
     error.hints.clear();
@@ -231,17 +233,17 @@ pub fn not_given_back(
         |_| "the record".to_owned(),
         |directory| SelftestRecord::path(&directory).display().to_string(),
     );
-    error.hint(format!(
+    error.with_hint(format!(
         "the next change tries this again; to keep the GPU as it is now, remove {file}"
     ))
 }
 
 /// Reports a self-test that runs or was killed.
-pub fn tell_of_selftest(environment: &Environment) {
-    let Ok(Some(record)) = record_of(environment) else {
+pub fn report_selftest(environment: &Environment) {
+    let Ok(Some(record)) = load_selftest_record(environment) else {
         return;
     };
-    let gpus = gpus_of(&record);
+    let gpus = describe_gpus(&record);
     if record.writer.has_exited(&environment.host) {
         note(&format!(
             "A self-test was interrupted. The next command that changes this node restores {gpus}."
@@ -253,6 +255,6 @@ pub fn tell_of_selftest(environment: &Environment) {
 
 /// Describes a self-test that runs.
 fn describe_running(record: &SelftestRecord) -> String {
-    let (pid, gpus) = (record.writer.pid, gpus_of(record));
+    let (pid, gpus) = (record.writer.pid, describe_gpus(record));
     format!("mig-mps selftest (pid {pid}) is testing {gpus}")
 }

@@ -7,14 +7,14 @@ use clap::Args;
 use super::args::{ConsentArgs, DeviceArgs};
 use super::change::Change;
 use super::outcome::Outcome;
-use super::{Context, no_daemon, refuse_newer};
+use super::{Context, check_not_newer, no_daemon_error};
 use crate::apply::OnFailure;
 use crate::error::{CommandError, Result};
 use crate::failure::ExitStatus;
 use crate::host::Environment;
 use crate::node::{Detail, Node, Served, observe};
 use crate::plan::{self, Action, Plan};
-use crate::render::format::count;
+use crate::render::format::format_count;
 use crate::render::json::ChangeDocument;
 use crate::render::{is_watched, note, print_json, print_lines};
 use crate::state::{DeviceRecord, RunDir};
@@ -38,7 +38,7 @@ pub struct HealArgs {
 }
 
 /// The problems of daemons that live. They may have clients, or the administrator may have stopped them.
-const LEFT_ALONE: [&str; 3] = ["daemon-stopped", "daemon-orphan", "daemon-silent"];
+const UNHEALED_PROBLEMS: [&str; 3] = ["daemon-stopped", "daemon-orphan", "daemon-silent"];
 
 /// Heals the devices that need it.
 pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
@@ -47,15 +47,15 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let directories = environment.directories()?;
     let run_dir = RunDir::at(&directories.run);
     let node = observe_daemons(environment, &run_dir)?;
-    let names = args.devices.names(&node)?;
+    let names = args.devices.resolve_names(&node)?;
     let planned = plan::heal(&node, &run_dir, &names)?;
     if planned.is_empty() && !args.json {
         let given_up = report_failing(&node, &names);
         // A timer writes a line into its journal only when something was done, or has to be.
         if is_watched() {
-            note(&total(&Healed::default(), given_up));
+            note(&summary_line(&HealCounts::default(), given_up));
         }
-        return Ok(status(given_up));
+        return Ok(exit_status(given_up));
     }
     let consent = ConsentArgs {
         dry_run: args.dry_run,
@@ -72,49 +72,49 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
         lock_limit: Duration::ZERO,
         ..Change::new(context, &directories, &consent)
     }
-    .run_plan(|node, run_dir| plan::heal(node, run_dir, &args.devices.names(node)?));
+    .run_plan(|node, run_dir| plan::heal(node, run_dir, &args.devices.resolve_names(node)?));
     let outcome = match changed {
         // Another change holds the lock, or a client has come to a device that hung.
         Err(error) if error.status == ExitStatus::Refused => {
-            return left_to_another(args, environment, &error);
+            return yield_to_other_change(args, environment, &error);
         }
         changed => changed?,
     };
     let Some(outcome) = outcome else {
-        return Ok(status(report_failing(&node, &names)));
+        return Ok(exit_status(report_failing(&node, &names)));
     };
-    let names = args.devices.names(&outcome.node)?;
+    let names = args.devices.resolve_names(&outcome.node)?;
     if args.json {
         outcome.report(context.environment, &names, &consent, None)?;
     }
     let healed = if args.json {
-        Healed::default()
+        HealCounts::default()
     } else {
-        report(&outcome)?
+        print_healed_devices(&outcome)?
     };
     if let Some(error) = outcome.failed {
-        return Err(CommandError::from(error).in_document());
+        return Err(CommandError::from(error).already_in_json());
     }
     let given_up = report_failing(&outcome.node, &names);
     if !args.json {
-        note(&total(&healed, given_up));
+        note(&summary_line(&healed, given_up));
     }
-    Ok(status(given_up))
+    Ok(exit_status(given_up))
 }
 
 /// Observes the node; fails if no daemon can be seen because a run directory cannot be read.
 fn observe_daemons(environment: &Environment, run_dir: &RunDir) -> Result<Node> {
-    refuse_newer(run_dir)?;
+    check_not_newer(run_dir)?;
     // A plan asks every daemon, which takes time and adds to its log.
     let node = observe(environment, Detail::STATUS)?;
     if node.served().next().is_none() && node.unseen_daemons().is_some() {
-        return Err(no_daemon(&node));
+        return Err(no_daemon_error(&node));
     }
     Ok(node)
 }
 
 /// Ends without a change, because of another one.
-fn left_to_another(
+fn yield_to_other_change(
     args: &HealArgs,
     environment: &Environment,
     why: &CommandError,
@@ -122,26 +122,26 @@ fn left_to_another(
     note(&why.message().what);
     if args.json {
         let node = observe(environment, Detail::STATUS)?;
-        print_json(&ChangeDocument::made(&Plan::default(), &node, None))?;
+        print_json(&ChangeDocument::after_change(&Plan::default(), &node, None))?;
     }
     Ok(ExitStatus::Done)
 }
 
 /// The numbers of daemons that were started, and of servers that were ended.
 #[derive(Default)]
-struct Healed {
+struct HealCounts {
     started: usize,
     ended: usize,
 }
 
 /// `3 daemons started, 1 server ended, 1 given up`
-fn total(healed: &Healed, given_up: usize) -> String {
+fn summary_line(healed: &HealCounts, given_up: usize) -> String {
     let mut parts = Vec::new();
     if healed.started > 0 {
-        parts.push(count(healed.started, "daemon") + " started");
+        parts.push(format_count(healed.started, "daemon") + " started");
     }
     if healed.ended > 0 {
-        parts.push(count(healed.ended, "server") + " ended");
+        parts.push(format_count(healed.ended, "server") + " ended");
     }
     if parts.is_empty() {
         parts.push("Nothing to do".to_owned());
@@ -153,8 +153,8 @@ fn total(healed: &Healed, given_up: usize) -> String {
 }
 
 /// Prints a line for each server that was ended and each device that was healed.
-fn report(outcome: &Outcome) -> Result<Healed> {
-    let mut healed = Healed::default();
+fn print_healed_devices(outcome: &Outcome) -> Result<HealCounts> {
+    let mut healed = HealCounts::default();
     for step in outcome.plan.steps() {
         if let Action::EndStray(end) = &step.action {
             let (name, pid) = (&end.name, end.pid);
@@ -162,11 +162,11 @@ fn report(outcome: &Outcome) -> Result<Healed> {
             healed.ended += 1;
         }
         if let Some(start) = step.action.as_start()
-            && let Some(Served { record, .. }) = outcome.node.served_as(&start.name)
+            && let Some(Served { record, .. }) = outcome.node.served_named(&start.name)
             && let Some(daemon) = record.daemon.filter(|_| record.finished)
         {
             let (name, because, pid) = (&start.name, &step.because, daemon.pid);
-            let (times, most) = (record.healed.len(), DeviceRecord::MOST_HEALS);
+            let (times, most) = (record.healed.len(), DeviceRecord::MAX_HEALS_PER_HOUR);
             print_lines(&format!(
                 "{name}: {because}: healed, daemon {pid} serves it ({times} of {most} times within an hour)"
             ))?;
@@ -193,14 +193,14 @@ fn report_failing(node: &Node, names: &[String]) -> usize {
         {
             note(&problem.to_string());
         }
-        if LEFT_ALONE.contains(&problem.id) {
+        if UNHEALED_PROBLEMS.contains(&problem.id) {
             note(&format!("Not healed: {problem}"));
         }
     }
     failing.len()
 }
 
-fn status(given_up: usize) -> ExitStatus {
+fn exit_status(given_up: usize) -> ExitStatus {
     if given_up > 0 {
         ExitStatus::Drift
     } else {

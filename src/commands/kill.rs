@@ -5,10 +5,10 @@ use clap::Args;
 use super::Context;
 use super::args::{ConsentArgs, DeviceArgs, number};
 use super::change::Change;
-use crate::error::{CommandError, Result, usage};
+use crate::error::{CommandError, Result, usage_error};
 use crate::failure::ExitStatus;
 use crate::host::{Environment, Pid, user_name};
-use crate::mps::Patience;
+use crate::mps::ClientPolicy;
 use crate::node::{Client, Detail, Node, observe};
 use crate::plan::{self, KillRequest, Plan, Signal};
 use crate::render::note;
@@ -50,7 +50,7 @@ pub struct KillArgs {
 }
 
 /// Reads a process id.
-fn pid(text: &str) -> Result<u32, String> {
+fn parse_pid(text: &str) -> Result<u32, String> {
     number::<1, { u32::MAX }>(text)
 }
 
@@ -58,14 +58,15 @@ fn pid(text: &str) -> Result<u32, String> {
 pub fn run(args: &KillArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let as_word = |word: &str| Ok::<_, String>(word.to_owned());
-    let (devices, words) = DeviceArgs::and_values(&args.device, &args.gpus, &args.pids, as_word)?;
-    let pids = words.iter().map(|word| match pid(word) {
+    let (devices, words) =
+        DeviceArgs::parse_with_values(&args.device, &args.gpus, &args.pids, as_word)?;
+    let pids = words.iter().map(|word| match parse_pid(word) {
         Ok(pid) => Ok(Pid(pid)),
-        Err(why) => Err(no_number(word, &why, &devices, &words, environment)),
+        Err(why) => Err(invalid_pid_error(word, &why, &devices, &words, environment)),
     });
     let pids = pids.collect::<Result<Vec<Pid>>>()?;
     if pids.is_empty() {
-        return Err(no_pid(&args.device, environment));
+        return Err(missing_pid_error(&args.device, environment));
     }
     environment.mps_programs()?;
     let mut shown: Option<Plan> = None;
@@ -75,16 +76,16 @@ pub fn run(args: &KillArgs, context: &Context<'_>) -> Result<ExitStatus> {
         let shown_kill = shown.as_ref().and_then(|plan| plan.kill.as_ref());
         let device = match shown_kill {
             Some(kill) => kill.name.clone(),
-            None => plan::device_of(node, &devices.names(node)?, &pids)?,
+            None => plan::device_with_clients(node, &devices.resolve_names(node)?, &pids)?,
         };
-        let served = node.served_as(&device);
+        let served = node.served_named(&device);
         let request = KillRequest {
             device: &device,
             pids: &pids,
             signal: args.signal,
             patience: match args.consent.drain {
-                Some(_) if !args.consent.force => Patience::Idle,
-                drain => Patience::Force(drain.unwrap_or(0)),
+                Some(_) if !args.consent.force => ClientPolicy::Idle,
+                drain => ClientPolicy::Force(drain.unwrap_or(0)),
             },
             caller: environment.caller,
             owner: served.and_then(|served| served.run_dir.owner()),
@@ -96,7 +97,7 @@ pub fn run(args: &KillArgs, context: &Context<'_>) -> Result<ExitStatus> {
     })?;
     if let Some(outcome) = outcome {
         if let Some(shown) = shown.as_ref().filter(|_| !outcome.is_unchanged) {
-            remark_on_who_has_left(shown, &outcome.plan);
+            remark_on_departed_clients(shown, &outcome.plan);
         }
         if args.consent.json {
             outcome.report(context.environment, &[], &args.consent, None)?;
@@ -106,34 +107,34 @@ pub fn run(args: &KillArgs, context: &Context<'_>) -> Result<ExitStatus> {
 }
 
 /// The error for a word in the place of a pid: the user or the program of clients, or a device behind its clients.
-fn no_number(
+fn invalid_pid_error(
     word: &str,
     why: &str,
     devices: &DeviceArgs,
     words: &[String],
     environment: &Environment,
 ) -> CommandError {
-    let error = usage(format_args!("{word} is not a process id: {why}"));
+    let error = usage_error(format_args!("{word} is not a process id: {why}"));
     let Ok(node) = observe(environment, Detail::STATUS) else {
         return error;
     };
-    let Ok(names) = devices.names(&node) else {
+    let Ok(names) = devices.resolve_names(&node) else {
         let first = devices.words.iter().chain(words);
-        let numbers = first.filter(|word| pid(word).is_ok()).cloned();
+        let numbers = first.filter(|word| parse_pid(word).is_ok()).cloned();
         let numbers: Vec<String> = numbers.collect();
-        return if node.device(word).is_some() && !numbers.is_empty() {
+        return if node.device_named(word).is_some() && !numbers.is_empty() {
             let numbers = numbers.join(" ");
-            error.hint(format!(
+            error.with_hint(format!(
                 "the device comes first: mig-mps kill {word} {numbers}"
             ))
         } else {
-            error.hint(WHERE_CLIENTS_ARE)
+            error.with_hint(CLIENTS_HINT)
         };
     };
     let mut commands = Vec::new();
-    for served in names.iter().filter_map(|name| node.served_as(name)) {
-        let clients = served.clients.listed().iter();
-        let meant = clients.filter(|client| is_called(client, word));
+    for served in names.iter().filter_map(|name| node.served_named(name)) {
+        let clients = served.clients.as_slice().iter();
+        let meant = clients.filter(|client| has_user_or_program(client, word));
         let pids = meant.filter_map(|client| Some(client.pid?.to_string()));
         let pids: Vec<String> = pids.collect();
         if !pids.is_empty() {
@@ -145,19 +146,19 @@ fn no_number(
         }
     }
     if commands.is_empty() {
-        error.hint(WHERE_CLIENTS_ARE)
+        error.with_hint(CLIENTS_HINT)
     } else {
-        error.hint(format!(
+        error.with_hint(format!(
             "for the clients of {word}: {}",
             commands.join("; ")
         ))
     }
 }
 
-const WHERE_CLIENTS_ARE: &str = "mig-mps status shows the clients of each device";
+const CLIENTS_HINT: &str = "mig-mps status shows the clients of each device";
 
 /// True if a word is the name of a client's user or program.
-fn is_called(client: &Client, word: &str) -> bool {
+fn has_user_or_program(client: &Client, word: &str) -> bool {
     let command = client.command.as_deref().unwrap_or_default();
     let program = command.split(' ').next().unwrap_or_default();
     client.user.is_some_and(|user| user_name(user) == word)
@@ -165,25 +166,28 @@ fn is_called(client: &Client, word: &str) -> bool {
 }
 
 /// The error if only one word is given: a device, or by mistake a pid.
-fn no_pid(word: &str, environment: &Environment) -> CommandError {
+fn missing_pid_error(word: &str, environment: &Environment) -> CommandError {
     let what = "mig-mps kill needs DEVICE and PID";
-    let is_pid = pid(word).is_ok();
+    let is_pid = parse_pid(word).is_ok();
     let node = is_pid.then(|| observe(environment, Detail::STATUS));
     let (name, is_device) = match &node {
-        Some(Ok(node)) => (device_with_client(word, node), node.device(word).is_some()),
+        Some(Ok(node)) => (
+            device_with_client(word, node),
+            node.device_named(word).is_some(),
+        ),
         _ => (None, true),
     };
     match name {
-        Some(name) => usage(what).hint(format!(
+        Some(name) => usage_error(what).with_hint(format!(
             "{word} is a client of {name}: mig-mps kill {name} {word}"
         )),
-        None if is_device => usage(what).hint(format!(
+        None if is_device => usage_error(what).with_hint(format!(
             "mig-mps kill {word} PID; mig-mps status shows the clients of each device"
         )),
-        None => usage(format!(
+        None => usage_error(format!(
             "{what}: no device is called {word}, and status shows no client with that pid"
         ))
-        .hint(WHERE_CLIENTS_ARE),
+        .with_hint(CLIENTS_HINT),
     }
 }
 
@@ -192,7 +196,7 @@ fn device_with_client(word: &str, node: &Node) -> Option<String> {
     let served = node.served().find(|served| {
         let mut pids = served
             .clients
-            .listed()
+            .as_slice()
             .iter()
             .filter_map(|client| client.pid);
         pids.any(|pid| pid.to_string() == word)
@@ -201,7 +205,7 @@ fn device_with_client(word: &str, node: &Node) -> Option<String> {
 }
 
 /// A client that has left between the plan and its turn is no mistake.
-fn remark_on_who_has_left(shown: &Plan, carried_out: &Plan) {
+fn remark_on_departed_clients(shown: &Plan, carried_out: &Plan) {
     let ended: Vec<Pid> = carried_out
         .kill
         .iter()

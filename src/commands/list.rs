@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::failure::ExitStatus;
 use crate::node::{Detail, Device, Gpu, NoSuchDevice, Node, observe};
 use crate::render::json::ListDocument;
-use crate::render::{list, print, print_json, width};
+use crate::render::{list, output_width, print, print_json};
 
 /// Show GPUs and their MIG devices
 #[derive(Args, Debug)]
@@ -25,8 +25,11 @@ pub struct ListArgs {
 
 impl ListArgs {
     /// The GPUs to show, and their devices to show; everything if nothing is named.
-    fn shown<'a>(&self, node: &'a Node) -> Result<Vec<(&'a Gpu, Vec<&'a Device>)>, NoSuchDevice> {
-        let names = node.resolve(&self.devices.words)?;
+    fn select_gpus<'a>(
+        &self,
+        node: &'a Node,
+    ) -> Result<Vec<(&'a Gpu, Vec<&'a Device>)>, NoSuchDevice> {
+        let names = node.resolve_words(&self.devices.words)?;
         let mut indices = Vec::new();
         for word in &self.devices.gpus {
             let index = node.gpu_index(word)?;
@@ -51,11 +54,11 @@ impl ListArgs {
 /// Shows GPUs and their MIG devices.
 pub fn run(args: &ListArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let node = observe(context.environment, Detail::OFFERS)?;
-    let shown = args.shown(&node)?;
+    let shown = args.select_gpus(&node)?;
     if args.json {
-        print_json(&ListDocument::of(&node, &shown))?;
+        print_json(&ListDocument::from_node(&node, &shown))?;
     } else {
-        print(&list::text(&node, &shown, args.offers, width()))?;
+        print(&list::render(&node, &shown, args.offers, output_width()))?;
     }
     Ok(ExitStatus::Done)
 }

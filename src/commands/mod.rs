@@ -28,24 +28,24 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::apply;
-use crate::error::{CommandError, Context as _, Result, failed};
+use crate::error::{CommandError, ErrorContext as _, Result, command_error};
 use crate::failure::Failure as _;
 use crate::host::{
-    Directories, Directory, Environment, Lock, Uid, as_root, printable, user_name,
+    Directories, Directory, Environment, Lock, Uid, root_hint, to_printable, user_name,
     write_new_text_to, write_text_to,
 };
 use crate::mps::ContextMemory;
-use crate::node::{Detail, NoSuchDevice, Node, lost_hint, observe, observe_records};
+use crate::node::{Detail, NoSuchDevice, Node, lost_gpu_hint, observe, observe_records};
 use crate::plan::Plan;
 use crate::plan::virtual_node::EmptyNode;
 use crate::profile::Profile;
-use crate::render::{note, print_as_it_is};
+use crate::render::{note, print_verbatim};
 use crate::settings::MemoryLimit;
 use crate::state::RunDir;
 
 use args::ConsentArgs;
 
-pub use way_back::name_way_back;
+pub use way_back::add_way_back_hint;
 
 /// The surroundings of a command.
 pub struct Context<'a> {
@@ -65,23 +65,23 @@ pub const LOCK_LIMIT: Duration = Duration::from_secs(10);
 pub fn empty_node(environment: &Environment) -> Result<EmptyNode> {
     let hint = "for GPUs of another machine name them: --gpu a100-80gb:8";
     let node = observe(environment, Detail::OFFERS)
-        .map_err(|error| CommandError::from(error).hint(hint))?;
-    for hidden in node.hidden() {
+        .map_err(|error| CommandError::from(error).with_hint(hint))?;
+    for hidden in node.describe_unseen() {
         note(&format!("not seen: {hidden}"));
     }
     if let (true, Some((_, why))) = (node.gpus.is_empty(), node.lost_gpus().next()) {
-        return Err(failed(why).hint(lost_hint()));
+        return Err(command_error(why).with_hint(lost_gpu_hint()));
     }
     if node.gpus.is_empty() {
         let message = format!("the driver ({}) shows no GPU", node.driver);
-        return Err(failed(message).hint(hint));
+        return Err(command_error(message).with_hint(hint));
     }
-    Ok(EmptyNode::of(&node))
+    Ok(EmptyNode::from_node(&node))
 }
 
 /// The detail that a plan for the profile needs: the profiles of GPUs matter only if some are partitioned.
 pub fn detail_for(profile: &Profile) -> Detail {
-    let detail = if profile.partitions() {
+    let detail = if profile.partitions_gpus() {
         Detail::PLAN
     } else {
         Detail::CLIENTS
@@ -93,7 +93,7 @@ pub fn detail_for(profile: &Profile) -> Detail {
 }
 
 /// Names the devices that a command without a device may mean.
-pub fn hint_of_devices(environment: &Environment) -> Option<String> {
+pub fn devices_hint(environment: &Environment) -> Option<String> {
     let node = observe_records(environment).ok()?;
     let known: Vec<String> = node
         .served()
@@ -115,21 +115,21 @@ pub fn own_directories(environment: &Environment, consent: &ConsentArgs) -> Resu
         _ => return Ok(directories),
     };
     let as_owner = if owner == Uid::ROOT {
-        as_root()
+        root_hint()
     } else {
         format!("run it as {}", user_name(owner))
     };
     let (owner, path) = (user_name(owner), directories.run.display());
-    Err(failed(format_args!(
+    Err(command_error(format_args!(
         "only {owner} can change this node: the run directory {path} belongs to {owner}"
     ))
-    .hint(format!(
+    .with_hint(format!(
         "{as_owner}; or unset MIG_MPS_RUN_DIR for daemons of your own"
     )))
 }
 
 /// Makes the run directory and takes the node's change lock, for which it waits up to `limit`.
-pub fn locked(
+pub fn lock_node(
     environment: &Environment,
     directories: &Directories,
     limit: Duration,
@@ -139,20 +139,20 @@ pub fn locked(
     let directory = run_dir
         .make()
         .context("cannot use the run directory")
-        .map_err(|error| error.hint("MIG_MPS_RUN_DIR may name another directory"))?;
-    let logs = Directory::make(&directories.log, 0o755)
+        .map_err(|error| error.with_hint("MIG_MPS_RUN_DIR may name another directory"))?;
+    let logs = Directory::open_or_create(&directories.log, 0o755)
         .context("cannot use the log directory")
-        .map_err(|error| error.hint("MIG_MPS_LOG_DIR may name another directory"))?;
+        .map_err(|error| error.with_hint("MIG_MPS_LOG_DIR may name another directory"))?;
     let (run, log) = (directory.stat_self()?, logs.stat_self()?);
     if (run.st_dev, run.st_ino) == (log.st_dev, log.st_ino) {
         // Both have a directory for each device.
-        return Err(failed(format_args!(
+        return Err(command_error(format_args!(
             "cannot use {} as run directory and as log directory: they must differ",
             directories.log.display()
         ))
-        .hint("set MIG_MPS_RUN_DIR and MIG_MPS_LOG_DIR to different directories"));
+        .with_hint("set MIG_MPS_RUN_DIR and MIG_MPS_LOG_DIR to different directories"));
     }
-    let lock = Lock::take(
+    let lock = Lock::acquire(
         &environment.host,
         &directory,
         RunDir::LOCK,
@@ -164,14 +164,14 @@ pub fn locked(
             ));
         },
     )?;
-    refuse_newer(&run_dir)?;
+    check_not_newer(&run_dir)?;
     Ok(lock)
 }
 
 /// Writes text to a new file, which is named, or prints it. A file that exists may have been edited, and is not replaced.
 pub fn print_or_write_new(text: &str, file: Option<&Path>) -> Result<()> {
     let Some(path) = file else {
-        return Ok(print_as_it_is(text)?);
+        return Ok(print_verbatim(text)?);
     };
     write_new_text_to(path, text).context(format_args!("cannot write {}", path.display()))?;
     note(&format!("wrote {}", path.display()));
@@ -181,34 +181,34 @@ pub fn print_or_write_new(text: &str, file: Option<&Path>) -> Result<()> {
 /// Prints a text, or writes it to the file that the user named.
 pub fn print_or_write(text: &str, file: Option<&Path>) -> Result<()> {
     let Some(path) = file else {
-        return Ok(print_as_it_is(text)?);
+        return Ok(print_verbatim(text)?);
     };
     write_text_to(path, text).context(format_args!("cannot write {}", path.display()))
 }
 
 /// Returns the error of a command that needs a daemon, on a node where none can be seen.
-pub fn no_daemon(node: &Node) -> CommandError {
-    if let Some((_, why)) = node.unreadable().next() {
-        return failed(format_args!(
+pub fn no_daemon_error(node: &Node) -> CommandError {
+    if let Some((_, why)) = node.unreadable_records().next() {
+        return command_error(format_args!(
             "no device has a daemon that can be seen: {why}"
         ))
-        .hint("mig-mps doctor checks directories and records");
+        .with_hint("mig-mps doctor checks directories and records");
     }
-    failed("no device has a daemon").hint("mig-mps up PROFILE starts daemons")
+    command_error("no device has a daemon").with_hint("mig-mps up PROFILE starts daemons")
 }
 
 /// Refuses to change what a newer mig-mps recorded.
-fn refuse_newer(run_dir: &RunDir) -> Result<()> {
-    match run_dir.refuse_newer() {
+fn check_not_newer(run_dir: &RunDir) -> Result<()> {
+    match run_dir.check_format_versions() {
         Err(error) if error.kind() == std::io::ErrorKind::Unsupported => {
-            Err(failed(error).hint("change this node with the mig-mps that wrote it"))
+            Err(command_error(error).with_hint("change this node with the mig-mps that wrote it"))
         }
         checked => checked.context("cannot use the run directory"),
     }
 }
 
 /// Prints the remarks on a plan and its profile, and warns of limits that do not do what they seem to.
-pub fn remark_on(node: &Node, plan: &Plan) {
+pub fn remark_on_plan(node: &Node, plan: &Plan) {
     for remark in &plan.remarks {
         note(remark);
     }
@@ -226,7 +226,7 @@ pub fn remark_on(node: &Node, plan: &Plan) {
 
 /// Warns of memory limits that may leave no program any memory.
 pub fn warn_of_small_limits(limits: BTreeSet<MemoryLimit>) {
-    for warning in limits.into_iter().filter_map(ContextMemory::warns_of) {
+    for warning in limits.into_iter().filter_map(ContextMemory::limit_warning) {
         note(&warning);
     }
 }
@@ -234,8 +234,8 @@ pub fn warn_of_small_limits(limits: BTreeSet<MemoryLimit>) {
 /// Warns root of programs in `PATH` that another user can change.
 pub fn warn_of_changeable_programs(environment: &Environment) {
     for (program, error) in environment.changeable_programs() {
-        let shown = printable(&program.display().to_string());
-        let why = printable(&error.to_string());
+        let shown = to_printable(&program.display().to_string());
+        let why = to_printable(&error.to_string());
         note(&format!(
             "root runs {shown} from PATH, but another user can change it: {why}"
         ));
@@ -243,13 +243,13 @@ pub fn warn_of_changeable_programs(environment: &Environment) {
 }
 
 /// Reports a change that was killed: what it had stopped stays stopped until another change goes on.
-pub fn tell_of_interrupted(environment: &Environment) {
-    give_back::tell_of_selftest(environment);
+pub fn report_interrupted_change(environment: &Environment) {
+    give_back::report_selftest(environment);
     // Without a run directory, or access to its journal, the caller can do nothing about it.
     let Ok(directories) = environment.directories() else {
         return;
     };
-    if let Ok(Some(journal)) = RunDir::at(&directories.run).journal()
+    if let Ok(Some(journal)) = RunDir::at(&directories.run).load_journal()
         && journal.writer.has_exited(&environment.host)
     {
         note(&format!(
@@ -265,7 +265,7 @@ pub fn pick_up_interrupted(environment: &Environment, directories: &Directories)
     if !journal.is_some_and(|journal| journal.writer.has_exited(&environment.host)) {
         return Ok(());
     }
-    let _lock = locked(environment, directories, LOCK_LIMIT)?;
+    let _lock = lock_node(environment, directories, LOCK_LIMIT)?;
     let node = observe(environment, Detail::GEOMETRY)?;
     if let Some(said) = apply::pick_up(environment, &run_dir, &node)? {
         note(&format!("{said} Continuing from the present state."));

@@ -5,14 +5,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::args::ConsentArgs;
-use super::status::applied;
+use super::status::applied_profile;
 use crate::apply::ApplyError;
 use crate::client::Verified;
-use crate::error::{CommandError, Result, failed};
+use crate::error::{CommandError, Result, command_error};
 use crate::failure::Failure;
-use crate::host::{Environment, Lock, Unit, listed};
+use crate::host::{Environment, Lock, Unit, join_words};
 use crate::node::{Gpu, Node, Served};
-use crate::plan::{Plan, selects};
+use crate::plan::{Plan, block_selects};
 use crate::profile::Profile;
 use crate::render::json::{ChangeDocument, Message};
 use crate::render::{is_quiet, note, print_json, status};
@@ -41,7 +41,7 @@ pub struct Outcome {
 
 impl Outcome {
     /// The outcome where there was nothing to do.
-    pub fn unchanged(
+    pub fn without_changes(
         plan: Plan,
         node: Node,
         failed: Option<ApplyError>,
@@ -60,9 +60,9 @@ impl Outcome {
     }
 
     /// Returns the parts of the profile that were left out, each once.
-    pub fn missing(&self) -> Vec<Missing> {
+    pub fn missing_parts(&self) -> Vec<Missing> {
         let mut missing = self.plan.missing.clone();
-        for failed in self.failed.iter().flat_map(ApplyError::missing) {
+        for failed in self.failed.iter().flat_map(ApplyError::missing_parts) {
             if !missing.contains(&failed) {
                 missing.push(failed);
             }
@@ -71,9 +71,9 @@ impl Outcome {
     }
 
     /// True if nothing of a profile is on the node: of every GPU that it selects, all was left out or failed.
-    pub fn is_of_nothing(&self, profile: &Profile, run_dir: &Path) -> bool {
-        let missing = self.missing();
-        let is_selected = |gpu: &&Gpu| profile.blocks.iter().any(|block| selects(block, gpu));
+    pub fn has_applied_nothing(&self, profile: &Profile, run_dir: &Path) -> bool {
+        let missing = self.missing_parts();
+        let is_selected = |gpu: &&Gpu| profile.blocks.iter().any(|block| block_selects(block, gpu));
         let mut selected = self.node.gpus.iter().filter(is_selected);
         !missing.is_empty() && !selected.any(|gpu| self.has_part_on(gpu, &missing, run_dir))
     }
@@ -87,7 +87,7 @@ impl Outcome {
         if left_out.is_empty() || left_out.iter().any(|missing| missing.device.is_none()) {
             return left_out.is_empty();
         }
-        let failures = self.failed.iter().flat_map(ApplyError::missing);
+        let failures = self.failed.iter().flat_map(ApplyError::missing_parts);
         let has_failed = failures.into_iter().any(|one| one.gpu == Some(gpu.index));
         let has_changed = self.plan.gpus.iter().any(|plan| plan.uuid == gpu.uuid);
         let is_left_out = |name: &String| {
@@ -104,11 +104,11 @@ impl Outcome {
     }
 
     /// Returns its plan without the daemons that did not start.
-    pub fn done(&self) -> Plan {
+    pub fn successful_plan(&self) -> Plan {
         let starts = self.plan.starts().map(|start| start.name.as_str());
         let failed: Vec<&str> = starts
             .filter(|name| {
-                let served = self.node.served_as(name);
+                let served = self.node.served_named(name);
                 !served.is_some_and(Served::is_alive)
             })
             .collect();
@@ -116,13 +116,13 @@ impl Outcome {
     }
 
     /// Returns the error of a profile of which parts, or all (`is_of_nothing`), were left out.
-    pub fn in_part(&self, is_of_nothing: bool) -> Option<CommandError> {
+    pub fn partial_error(&self, is_of_nothing: bool) -> Option<CommandError> {
         let missing = &self.plan.missing;
         let mut lines: Vec<String> = missing.iter().map(Missing::to_string).collect();
         let mut hints: Vec<String> = missing.iter().filter_map(|one| one.hint.clone()).collect();
         if let Some(run) = &self.failed {
             // The error of the run says what was undone, too.
-            let failures = run.missing();
+            let failures = run.missing_parts();
             lines.retain(|line| failures.iter().all(|failure| failure.to_string() != *line));
             lines.extend(run.to_string().lines().map(str::to_owned));
             hints.extend(run.hints());
@@ -139,7 +139,7 @@ impl Outcome {
             hints.push(again.to_owned());
             "the profile was applied in part"
         };
-        let mut error = failed(format_args!("{what}; left out:\n  {}", lines.join("\n  ")));
+        let mut error = command_error(format_args!("{what}; left out:\n  {}", lines.join("\n  ")));
         for hint in hints {
             if !error.hints.contains(&hint) {
                 error.hints.push(hint);
@@ -163,9 +163,9 @@ impl Outcome {
                 None => self.after.as_ref().map(CommandError::message),
             };
             let document = if consent.dry_run {
-                ChangeDocument::planned(&self.plan, &[])
+                ChangeDocument::from_plan(&self.plan, &[])
             } else {
-                ChangeDocument::made(&self.plan, &self.with_applied(environment), error)
+                ChangeDocument::after_change(&self.plan, &self.with_applied(environment), error)
             };
             return Ok(print_json(&match verified {
                 Some(all) => document.with_verified(all),
@@ -181,32 +181,32 @@ impl Outcome {
     /// Returns the node with the profile that is applied to it now: that is recorded after the node was read.
     fn with_applied(&self, environment: &Environment) -> Node {
         Node {
-            applied: applied(environment, &self.node),
+            applied: applied_profile(environment, &self.node),
             ..self.node.clone()
         }
     }
 
     /// Ends the run with one line: how many of these devices, or of all, are ready.
-    pub fn conclude(&self, devices: &[String], consent: &ConsentArgs) {
+    pub fn print_summary(&self, devices: &[String], consent: &ConsentArgs) {
         if !consent.json && !self.is_unchanged {
             let summary = status::summary(&self.node, devices, self.took);
-            note(&format!("{summary}{}", self.services()));
+            note(&format!("{summary}{}", self.restarted_suffix()));
         }
     }
 
     /// `; nvidia-dcgm.service runs again`, or nothing if no service was stopped.
-    pub fn services(&self) -> String {
+    pub fn restarted_suffix(&self) -> String {
         let names: Vec<&str> = self.restarted.iter().map(|unit| unit.name()).collect();
         match names.as_slice() {
             [] => String::new(),
             [one] => format!("; {one} runs again"),
-            _ => format!("; {} run again", listed(&names, "and")),
+            _ => format!("; {} run again", join_words(&names, "and")),
         }
     }
 }
 
 /// The node differs from the profile after a run that reported no error.
-pub fn differs(rest: &Plan) -> CommandError {
+pub fn read_back_mismatch(rest: &Plan) -> CommandError {
     let mut steps = String::new();
     for gpu in &rest.gpus {
         for step in &gpu.steps {
@@ -219,10 +219,10 @@ pub fn differs(rest: &Plan) -> CommandError {
             );
         }
     }
-    failed(format_args!(
+    command_error(format_args!(
         "the node was changed, and does not read back as the profile says: still to do:{steps}"
     ))
-    .hint(
+    .with_hint(
         "nothing is undone: every step has reported success; run the same command again: it goes on from here",
     )
 }

@@ -3,7 +3,10 @@
 use clap::Args;
 
 use super::chosen::ProfileArgs;
-use super::{Context, built_in, cdi, detail_for, refuse_newer, remark_on, tell_of_interrupted, up};
+use super::{
+    Context, built_in, cdi, check_not_newer, detail_for, remark_on_plan, report_interrupted_change,
+    up,
+};
 use crate::apply::{self, Allowed, OnFailure};
 use crate::error::Result;
 use crate::failure::ExitStatus;
@@ -38,7 +41,7 @@ pub struct PlanArgs {
 pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let profile = args.profile.load(environment)?.profile;
-    cdi::refuse_other(&profile, environment)?;
+    cdi::check_cdi_file(&profile, environment)?;
     // A plain user's daemon serves nobody else.
     let is_roots =
         !environment.is_root() && profile.serves.iter().any(|(serve, _)| *serve != Serve::Own);
@@ -47,7 +50,7 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     } else {
         environment.caller
     };
-    up::refuse_unknown_accounts(&profile, environment, caller)?;
+    up::check_accounts(&profile, environment, caller)?;
     let run_dir = if is_roots {
         note("Planned as root would apply it: only root can serve other users.");
         environment.roots_run_dir()
@@ -55,7 +58,7 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
         environment.directories()?.run
     };
     let run_dir = RunDir::at(&run_dir);
-    refuse_newer(&run_dir)?;
+    check_not_newer(&run_dir)?;
     let node = observe(environment, detail_for(&profile))?;
     let planned = cdi::plan_up(
         environment,
@@ -69,7 +72,7 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let mut plan = planned
         .map_err(|refusal| {
             let gpus = || built_in::gpus_of_node(environment);
-            built_in::name_those_that_fit(&profile, refusal.into(), gpus)
+            built_in::suggest_fitting_profiles(&profile, refusal.into(), gpus)
         })?
         .with_remarks_on_devices(&node)
         .sparing_unmanaged();
@@ -78,17 +81,17 @@ pub fn run(args: &PlanArgs, context: &Context<'_>) -> Result<ExitStatus> {
         apply::check_starts(&mut plan, environment, &directories, &node)
             .map_err(|error| Refusal::CannotStart(error.into()))?;
     }
-    tell_of_interrupted(environment);
-    remark_on(&node, &plan);
+    report_interrupted_change(environment);
+    remark_on_plan(&node, &plan);
     let on_failure = OnFailure::RollBack;
-    let held = apply::held(environment, &node, &plan, Allowed::default(), on_failure);
+    let held = apply::find_held_gpus(environment, &node, &plan, Allowed::default(), on_failure);
     if args.json {
-        print_json(&PlanDocument::of(&plan, &held))?;
+        print_json(&PlanDocument::from_plan(&plan, &held))?;
     } else if !plan.has_changes() {
         note("Nothing to do: the node is as the profile says.");
     } else {
-        print(&render::plan::text(&plan))?;
-        print(&consequences::text(&plan, &held, on_failure))?;
+        print(&render::plan::render(&plan))?;
+        print(&consequences::render(&plan, &held, on_failure))?;
     }
     if args.exit_code && plan.has_changes() {
         return Ok(ExitStatus::Drift);

@@ -5,7 +5,7 @@ use clap::Args;
 use super::args::{ConsentArgs, DeviceArgs};
 use super::change::Change;
 use super::{Context, own_directories};
-use crate::error::{Result, usage};
+use crate::error::{Result, usage_error};
 use crate::failure::ExitStatus;
 use crate::plan;
 
@@ -26,20 +26,21 @@ pub struct RestartArgs {
 pub fn run(args: &RestartArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     if args.devices.is_empty() {
-        let error = usage("no device is named");
-        return Err(error.hint(
+        let error = usage_error("no device is named");
+        return Err(error.with_hint(
             "mig-mps restart DEVICE; --gpu N takes every device of a GPU, and '*' takes all",
         ));
     }
     environment.mps_programs()?;
     let directories = own_directories(environment, &args.consent)?;
     let change = Change::new(context, &directories, &args.consent);
-    let outcome = change
-        .run_plan(|node, run_dir| plan::restart(node, run_dir, &args.devices.names(node)?))?;
+    let outcome = change.run_plan(|node, run_dir| {
+        plan::restart(node, run_dir, &args.devices.resolve_names(node)?)
+    })?;
     if let Some(outcome) = outcome {
-        let names = args.devices.names(&outcome.node)?;
+        let names = args.devices.resolve_names(&outcome.node)?;
         outcome.report(context.environment, &names, &args.consent, None)?;
-        outcome.conclude(&names, &args.consent);
+        outcome.print_summary(&names, &args.consent);
     }
     Ok(ExitStatus::Done)
 }

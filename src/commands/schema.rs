@@ -4,7 +4,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::Context;
-use crate::error::{Result, usage};
+use crate::error::{Result, usage_error};
 use crate::failure::ExitStatus;
 use crate::render::print_json;
 
@@ -33,5 +33,8 @@ pub fn run(args: &SchemaArgs, context: &Context<'_>) -> Result<ExitStatus> {
             return Ok(ExitStatus::Done);
         }
     }
-    Err(usage(format_args!("no document \"{}\"", args.document)))
+    Err(usage_error(format_args!(
+        "no document \"{}\"",
+        args.document
+    )))
 }

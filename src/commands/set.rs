@@ -4,10 +4,10 @@ use clap::Args;
 
 use super::args::{ConsentArgs, DeviceArgs};
 use super::change::{Change, NodeChange};
-use super::{Context, own_directories, remark_on};
+use super::{Context, own_directories, remark_on_plan};
 use crate::error::Result;
 use crate::failure::ExitStatus;
-use crate::host::listed;
+use crate::host::join_words;
 use crate::node::Node;
 use crate::plan::{self, Plan, Refusal};
 use crate::profile::SettingAssignment;
@@ -36,7 +36,10 @@ pub struct SetArgs {
 }
 
 fn keys() -> String {
-    format!("Settings: {}", listed(&SettingAssignment::keys(), "or"))
+    format!(
+        "Settings: {}",
+        join_words(&SettingAssignment::live_keys(), "or")
+    )
 }
 
 /// Changes settings of a running daemon.
@@ -44,7 +47,7 @@ pub fn run(args: &SetArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     environment.mps_programs()?;
     let (devices, settings) =
-        DeviceArgs::and_values(&args.device, &args.gpus, &args.settings, str::parse)?;
+        DeviceArgs::parse_with_values(&args.device, &args.gpus, &args.settings, str::parse)?;
     let directories = own_directories(environment, &args.consent)?;
     let change = Change::new(context, &directories, &args.consent);
     let outcome = change.run(&mut SetChange {
@@ -56,9 +59,9 @@ pub fn run(args: &SetArgs, context: &Context<'_>) -> Result<ExitStatus> {
             note("Nothing to do: already set.");
         }
         Some(outcome) => {
-            let names = devices.names(&outcome.node)?;
+            let names = devices.resolve_names(&outcome.node)?;
             outcome.report(context.environment, &names, &args.consent, None)?;
-            outcome.conclude(&names, &args.consent);
+            outcome.print_summary(&names, &args.consent);
         }
         None => {}
     }
@@ -73,10 +76,15 @@ struct SetChange<'a> {
 
 impl NodeChange for SetChange<'_> {
     fn plan(&mut self, node: &Node, run_dir: &RunDir) -> Result<Plan, Refusal> {
-        plan::set(node, run_dir, &self.devices.names(node)?, self.settings)
+        plan::set(
+            node,
+            run_dir,
+            &self.devices.resolve_names(node)?,
+            self.settings,
+        )
     }
 
     fn remark(&self, node: &Node, plan: &Plan) {
-        remark_on(node, plan);
+        remark_on_plan(node, plan);
     }
 }

@@ -7,10 +7,10 @@ use clap::Args;
 
 use super::Context;
 use super::args::{DeviceArgs, duration};
-use super::give_back::tell_of_selftest;
-use crate::error::{Context as _, Result, failed, usage};
+use super::give_back::report_selftest;
+use crate::error::{ErrorContext as _, Result, command_error, usage_error};
 use crate::failure::{ExitStatus, Failure as _};
-use crate::host::{Environment, listed, printable, without_error_numbers};
+use crate::host::{Environment, join_words, to_printable, without_error_numbers};
 use crate::node::{Applied, Detail, Fault, Node, Observer};
 use crate::plan;
 use crate::render::status::{self, Status, StatusColumn, View, may_show_utilization};
@@ -65,7 +65,7 @@ pub fn with_problems(status: clap::Command) -> clap::Command {
     let help = format!(
         "Exit with 3 if there is a problem\n\nProblems are {}. Remarks and hidden facts are none. mig-mps doctor \
          --explain ID explains one.",
-        listed(&ids, "and")
+        join_words(&ids, "and")
     );
     status.mut_arg("exit_code", |argument| argument.long_help(help))
 }
@@ -93,15 +93,15 @@ impl StatusArgs {
 pub fn run(args: &StatusArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     if let Some(every) = args.watch {
-        return watch(args, environment, every);
+        return watch_status(args, environment, every);
     }
-    let node = observe(args, &mut Observer::new(environment), environment)?;
-    let devices = args.devices.names(&node)?;
+    let node = observe_with_profile(args, &mut Observer::new(environment), environment)?;
+    let devices = args.devices.resolve_names(&node)?;
     if args.json {
-        print_json(&Status::of(&node, &devices))?;
+        print_json(&Status::from_node(&node, &devices))?;
     } else {
         status::print(&node, &devices, args.view())?;
-        tell_of_selftest(environment);
+        report_selftest(environment);
     }
     if args.exit_code && !node.problems(&devices).is_empty() {
         return Ok(ExitStatus::Drift);
@@ -110,7 +110,7 @@ pub fn run(args: &StatusArgs, context: &Context<'_>) -> Result<ExitStatus> {
 }
 
 /// Takes a snapshot of the node, with the profile that was applied.
-fn observe(
+fn observe_with_profile(
     args: &StatusArgs,
     observer: &mut Observer<'_>,
     environment: &Environment,
@@ -118,31 +118,31 @@ fn observe(
     let mut node = observer.observe(args.detail())?;
     // Columns that were asked for may be read by a program.
     if args.columns.is_empty() {
-        node.applied = applied(environment, &node);
+        node.applied = applied_profile(environment, &node);
     }
     Ok(node)
 }
 
 /// Reads which profile was applied, and judges whether the node differs from it.
-pub(super) fn applied(environment: &Environment, node: &Node) -> Applied {
-    let history = match ProfileHistory::shown(environment) {
+pub(super) fn applied_profile(environment: &Environment, node: &Node) -> Applied {
+    let history = match ProfileHistory::load_for_caller(environment) {
         Ok(history) => history,
         Err(error) => {
-            let why = printable(&error.to_string());
+            let why = to_printable(&error.to_string());
             return Applied::Unreadable {
                 why: without_error_numbers(&why).into_owned(),
-                remedy: ProfileHistory::remedy(&error).or_else(|| error.hint()),
+                remedy: ProfileHistory::remedy_for(&error).or_else(|| error.hint()),
             };
         }
     };
-    let Some(profile) = history.applied() else {
+    let Some(profile) = history.last_applied() else {
         return Applied::Nothing;
     };
     let at_boot = ProfileHistory::boot_profile(Some(&history), environment);
     Applied::Known {
         profile: Box::new(profile.clone()),
         taken_down: history.taken_down().cloned(),
-        differs: differs(environment, node, &history),
+        differs: has_drifted(environment, node, &history),
         is_of_earlier_boot: profile
             .boot_id
             .as_ref()
@@ -152,28 +152,32 @@ pub(super) fn applied(environment: &Environment, node: &Node) -> Applied {
 }
 
 /// Plans the applied profile on this snapshot; `None` where the caller could not apply it.
-fn differs(environment: &Environment, node: &Node, history: &ProfileHistory) -> Option<bool> {
+fn has_drifted(environment: &Environment, node: &Node, history: &ProfileHistory) -> Option<bool> {
     let run_dir = RunDir::at(&environment.directories().ok()?.run);
     let is_callers = run_dir
         .owner()
         .is_none_or(|owner| owner == environment.caller);
-    if !is_callers || !history.is_callers(environment) || !history.is_in_force() {
+    if !is_callers || !history.belongs_to_caller(environment) || !history.is_in_force() {
         return None;
     }
-    let profile = history.applied()?.profile().ok()?;
-    plan::differs(node, &profile, &run_dir, environment.caller)
+    let profile = history.last_applied()?.parse_profile().ok()?;
+    plan::differs_from_profile(node, &profile, &run_dir, environment.caller)
 }
 
 /// Shows the status again and again until the user quits.
-fn watch(args: &StatusArgs, environment: &Environment, every: Duration) -> Result<ExitStatus> {
+fn watch_status(
+    args: &StatusArgs,
+    environment: &Environment,
+    every: Duration,
+) -> Result<ExitStatus> {
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
-        let error = failed("status --watch needs a terminal");
-        return Err(error.hint("status --json is for programs"));
+        let error = command_error("status --watch needs a terminal");
+        return Err(error.with_hint("status --json is for programs"));
     }
     let mut observer = Observer::new(environment);
     // What is wrong from the start is said where it stays to be read.
-    let first = observe(args, &mut observer, environment)?;
-    if let Err(unknown) = args.devices.names(&first) {
+    let first = observe_with_profile(args, &mut observer, environment)?;
+    if let Err(unknown) = args.devices.resolve_names(&first) {
         // A device may be called 5: only a mistake tells that none was meant.
         let mut words = args.devices.words.iter();
         return match words.rfind(|word| interval(word).is_ok()) {
@@ -183,30 +187,31 @@ fn watch(args: &StatusArgs, environment: &Environment, every: Duration) -> Resul
             None => Err(unknown.into()),
         };
     }
-    refuse_ambiguous(&args.devices.words)?;
-    let mut screen = Screen::take().context("cannot draw on the terminal")?;
+    check_watch_argument(&args.devices.words)?;
+    let mut screen = Screen::enter().context("cannot draw on the terminal")?;
     let mut seen: Result<Node, String> = Ok(first);
     loop {
-        let head = head(every);
+        let head = header_line(every);
         match &seen {
-            Ok(node) => match args.devices.names(node) {
-                Ok(devices) => screen.status(&head, node, &devices, args.view())?,
-                Err(gone) => screen.trouble(&head, &gone.to_string())?,
+            Ok(node) => match args.devices.resolve_names(node) {
+                Ok(devices) => screen.show_status(&head, node, &devices, args.view())?,
+                Err(gone) => screen.show_problem(&head, &gone.to_string())?,
             },
-            Err(trouble) => screen.trouble(&head, trouble)?,
+            Err(trouble) => screen.show_problem(&head, trouble)?,
         }
         // Not with NVML open: that would keep every GPU from being reset.
-        let quit = observer.aside(|| screen.wait(Instant::now() + every))??;
+        let quit = observer.with_nvml_closed(|| screen.wait_for_key(Instant::now() + every))??;
         if let Some(status) = quit {
             return Ok(status);
         }
         // The driver may be loaded anew: what is not there now may be there again.
-        seen = observe(args, &mut observer, environment).map_err(|error| error.to_string());
+        seen = observe_with_profile(args, &mut observer, environment)
+            .map_err(|error| error.to_string());
     }
 }
 
 /// Refuses `--watch 1` on a node with a device 1.
-fn refuse_ambiguous(devices: &[String]) -> Result<()> {
+fn check_watch_argument(devices: &[String]) -> Result<()> {
     let words: Vec<String> = std::env::args_os()
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
@@ -216,13 +221,13 @@ fn refuse_ambiguous(devices: &[String]) -> Result<()> {
         return Ok(());
     };
     let what = format!("--watch {word} can mean every {word} s, or device {word}");
-    let error = usage(what);
-    Err(error.hint(format!(
+    let error = usage_error(what);
+    Err(error.with_hint(format!(
         "mig-mps status --watch={word}, or mig-mps status {word} --watch"
     )))
 }
 
-fn head(every: Duration) -> String {
+fn header_line(every: Duration) -> String {
     let now = jiff::Zoned::now().strftime("%H:%M:%S");
     format!(
         "mig-mps status  {now}  every {} s  q quits",

@@ -13,19 +13,22 @@ use super::args::ConsentArgs;
 use super::change::{Change, ChangeEnding, NodeChange};
 use super::chosen::ProfileArgs;
 use super::outcome::Outcome;
-use super::{Context, built_in, cdi, detail_for, locked, own_directories, remark_on, verify};
+use super::{
+    Context, built_in, cdi, detail_for, lock_node, own_directories, remark_on_plan, verify,
+};
 use crate::apply::{self, Allowed, OnFailure};
 use crate::client::Verified;
-use crate::error::{CommandError, Result, failed};
+use crate::error::{CommandError, Result, command_error};
 use crate::failure::ExitStatus;
 use crate::host::{
-    Account, Directories, Environment, Uid, as_root, group_named, names_in, nearest, report_ready,
+    Account, Directories, Environment, Uid, closest_match, group_id, names_in, report_ready,
+    root_hint,
 };
 use crate::mps::{MAX_PIPE_DIR, MpsError};
 use crate::node::{Detail, Node, Served, observe};
 use crate::plan::{self, LeftOut, Plan, Refusal, Start};
 use crate::profile::{Profile, ProfileError, Span};
-use crate::render::{self, consequences, note, print, tell, verified};
+use crate::render::{self, consequences, note, print, print_styled_note, verified};
 use crate::settings::Serve;
 use crate::state::RunDir;
 
@@ -65,18 +68,18 @@ pub struct UpArgs {
 pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let chosen = args.profile.load(environment)?;
-    let directories = checked(args, &chosen.profile, environment)?;
-    let changed = change(args, context, &chosen.profile, &directories).map_err(|error| {
+    let directories = check_preconditions(args, &chosen.profile, environment)?;
+    let changed = change_node(args, context, &chosen.profile, &directories).map_err(|error| {
         let gpus = || built_in::gpus_of_node(environment);
-        built_in::name_those_that_fit(&chosen.profile, error, gpus)
+        built_in::suggest_fitting_profiles(&chosen.profile, error, gpus)
     });
     let Some(mut outcome) = changed? else {
         return Ok(ExitStatus::Done);
     };
-    let missing = outcome.missing();
-    let is_of_nothing = outcome.is_of_nothing(&chosen.profile, &directories.run);
+    let missing = outcome.missing_parts();
+    let is_of_nothing = outcome.has_applied_nothing(&chosen.profile, &directories.run);
     if !args.consent.dry_run {
-        if let Some(in_part) = outcome.in_part(is_of_nothing) {
+        if let Some(in_part) = outcome.partial_error(is_of_nothing) {
             // It has the failures, too.
             outcome.failed = None;
             if let Some(second) = outcome.after.replace(in_part) {
@@ -95,40 +98,40 @@ pub fn run(args: &UpArgs, context: &Context<'_>) -> Result<ExitStatus> {
         if !args.consent.dry_run && !is_of_nothing {
             chosen.record(environment, &directories, &outcome.node, &missing, false);
         }
-        let status = unchanged(args, environment, &directories, outcome)?;
+        let status = report_unchanged(args, environment, &directories, outcome)?;
         remark_on_boot(args, environment, &chosen.profile);
         return Ok(status);
     }
-    let (node, plan) = (&outcome.node, &outcome.done());
+    let (node, plan) = (&outcome.node, &outcome.successful_plan());
     if !is_of_nothing {
         chosen.record(environment, &directories, node, &missing, true);
     }
-    put_aside_under_lock(node, &directories, environment);
+    rotate_large_logs_under_lock(node, &directories, environment);
     let mut all = None;
     if args.consent.json {
         // The document has the result.
-        all = verified(args, environment, node)?;
+        all = verify_if_asked(args, environment, node)?;
     }
     outcome.report(environment, &[], &args.consent, all.as_deref())?;
-    let unmanaged = consequences::unmanaged_text(plan);
+    let unmanaged = consequences::render_unmanaged(plan);
     if !unmanaged.is_empty() {
-        tell(unmanaged.trim_end());
+        print_styled_note(unmanaged.trim_end());
     }
-    remark(node, plan);
+    remark_on_one_at_a_time(node, plan);
     remark_on_pods(environment, plan);
-    outcome.conclude(&[], &args.consent);
+    outcome.print_summary(&[], &args.consent);
     remark_on_boot(args, environment, &chosen.profile);
     if !args.consent.json {
-        let present = node.present().map(|device| device.uuid.as_str());
+        let present = node.existing_devices().map(|device| device.uuid.as_str());
         cdi::remark_on_nvidias_file(environment, present);
-        environment.interrupt.conclude();
-        all = verified(args, environment, node)?;
+        environment.interrupt.allow_exit();
+        all = verify_if_asked(args, environment, node)?;
     }
-    ended(args, outcome.after, all.as_deref())
+    finish_command(args, outcome.after, all.as_deref())
 }
 
 /// Changes the node; `None` if the plan was only to be shown.
-fn change(
+fn change_node(
     args: &UpArgs,
     context: &Context<'_>,
     profile: &Profile,
@@ -142,7 +145,7 @@ fn change(
         prune: args.prune,
         left_out: args
             .keep_going
-            .then(|| LeftOut::unserved(unserved(profile, environment))),
+            .then(|| LeftOut::with_unserved(find_unserved_users(profile, environment))),
     };
     Change {
         allowed: Allowed {
@@ -185,7 +188,7 @@ impl NodeChange for UpChange<'_> {
     }
 
     fn remark(&self, node: &Node, plan: &Plan) {
-        remark_on(node, plan);
+        remark_on_plan(node, plan);
     }
 
     fn is_verified(&self) -> bool {
@@ -199,17 +202,21 @@ impl NodeChange for UpChange<'_> {
 }
 
 /// Refuses what cannot be applied by this user, before anything is planned. Returns the directories of the change.
-fn checked(args: &UpArgs, profile: &Profile, environment: &Environment) -> Result<Directories> {
+fn check_preconditions(
+    args: &UpArgs,
+    profile: &Profile,
+    environment: &Environment,
+) -> Result<Directories> {
     if !args.keep_going {
-        refuse_unknown_accounts(profile, environment, environment.caller)?;
+        check_accounts(profile, environment, environment.caller)?;
     }
     if args.verify {
-        verify::prepare(environment)?;
+        verify::prepare_check(environment)?;
     }
     let directories = own_directories(environment, &args.consent)?;
-    refuse_cdi_of_user(profile, environment)?;
-    cdi::refuse_other(profile, environment)?;
-    if profile.settings().next().is_some() {
+    check_cdi_allowed(profile, environment)?;
+    cdi::check_cdi_file(profile, environment)?;
+    if profile.daemon_settings().next().is_some() {
         environment.mps_programs()?;
     }
     check_pipe_dirs(&directories)?;
@@ -217,42 +224,42 @@ fn checked(args: &UpArgs, profile: &Profile, environment: &Environment) -> Resul
 }
 
 /// Ends where there was nothing to do.
-fn unchanged(
+fn report_unchanged(
     args: &UpArgs,
     environment: &Environment,
     directories: &Directories,
     outcome: Outcome,
 ) -> Result<ExitStatus> {
     let node = &outcome.node;
-    remark_on(node, &outcome.plan);
+    remark_on_plan(node, &outcome.plan);
     match outcome.plan.cdi {
         None if outcome.plan.missing.is_empty() => {
             note("Nothing to do: the node is as the profile says.");
         }
         _ if args.consent.dry_run && args.consent.json => {}
-        _ if args.consent.dry_run => print(&render::plan::text(&outcome.plan))?,
-        Some(change) if outcome.after.is_none() => note(cdi::done(change)),
+        _ if args.consent.dry_run => print(&render::plan::render(&outcome.plan))?,
+        Some(change) if outcome.after.is_none() => note(cdi::cdi_change_message(change)),
         _ => {}
     }
     if !args.consent.dry_run {
-        put_aside(node, directories, environment);
+        rotate_large_logs(node, directories, environment);
     }
-    let all = verified(args, environment, node)?;
+    let all = verify_if_asked(args, environment, node)?;
     if !args.consent.dry_run || args.consent.json {
         outcome.report(environment, &[], &args.consent, all.as_deref())?;
     }
-    ended(args, outcome.after, all.as_deref())
+    finish_command(args, outcome.after, all.as_deref())
 }
 
 /// Shows what was checked, and ends with the failure of what followed the change.
-fn ended(
+fn finish_command(
     args: &UpArgs,
     after: Option<CommandError>,
     all: Option<&[Verified]>,
 ) -> Result<ExitStatus> {
-    let status = conclude(args, all)?;
+    let status = report_verified(args, all)?;
     if let Some(error) = after {
-        return Err(error.in_document());
+        return Err(error.already_in_json());
     }
     if status == ExitStatus::Done
         && !args.consent.dry_run
@@ -264,7 +271,7 @@ fn ended(
 }
 
 /// Checks the devices if asked.
-fn verified(
+fn verify_if_asked(
     args: &UpArgs,
     environment: &Environment,
     node: &Node,
@@ -277,11 +284,11 @@ fn verified(
         .served()
         .filter(|served| served.run_dir.path() == own)
         .collect();
-    Ok(Some(verify::all(environment, node, served)))
+    Ok(Some(verify::verify_harmlessly(environment, node, served)))
 }
 
 /// Shows what was checked, and returns the exit status.
-fn conclude(args: &UpArgs, all: Option<&[Verified]>) -> Result<ExitStatus> {
+fn report_verified(args: &UpArgs, all: Option<&[Verified]>) -> Result<ExitStatus> {
     let Some(all) = all else {
         return Ok(ExitStatus::Done);
     };
@@ -290,17 +297,17 @@ fn conclude(args: &UpArgs, all: Option<&[Verified]>) -> Result<ExitStatus> {
     } else {
         verified::print(all)?;
     }
-    Ok(verify::status(all))
+    Ok(verify::exit_status(all))
 }
 
 /// Refuses a file for container engines from a plain user, who cannot write it.
-fn refuse_cdi_of_user(profile: &Profile, environment: &Environment) -> Result<(), ProfileError> {
+fn check_cdi_allowed(profile: &Profile, environment: &Environment) -> Result<(), ProfileError> {
     match profile.cdi {
         Some((true, span)) if !environment.is_root() => {
-            let error = profile.error(span, "only root can have cdi = true");
+            let error = profile.error_at(span, "only root can have cdi = true");
             let hint = format!(
                 "{}; mig-mps cdi prints the file of your own devices",
-                as_root()
+                root_hint()
             );
             Err(error.with_hint(hint))
         }
@@ -319,7 +326,7 @@ fn check_pipe_dirs(directories: &Directories) -> Result<()> {
 }
 
 /// Explains the MPS default that surprises people, when the first daemons of a node were started with it.
-fn remark(node: &Node, plan: &Plan) {
+fn remark_on_one_at_a_time(node: &Node, plan: &Plan) {
     let is_started = |served: &Served| {
         let mut starts = plan.starts();
         starts.any(|start| start.name == served.record.name)
@@ -330,7 +337,7 @@ fn remark(node: &Node, plan: &Plan) {
     }
     let one_at_a_time = plan
         .starts()
-        .filter(|start| *start.serve() == Serve::OneAtATime)
+        .filter(|start| *start.serve_setting() == Serve::OneAtATime)
         .count();
     let which = match one_at_a_time {
         0 => return,
@@ -354,7 +361,7 @@ fn remark_on_pods(environment: &Environment, plan: &Plan) {
     if !environment.host.has_device_plugin() {
         return;
     }
-    let users = plan.starts().map(Start::serve);
+    let users = plan.starts().map(Start::serve_setting);
     let remarks: BTreeSet<String> = users
         .filter(|serve| matches!(serve, Serve::User(_)))
         .filter_map(|serve| Some(format!("serve = \"{serve}\": {}.", serve.limits_of_pods()?)))
@@ -385,14 +392,18 @@ fn remark_on_boot(args: &UpArgs, environment: &Environment, profile: &Profile) {
 
 /// Returns the values of `serve` whose user or group this machine does not know, or cannot find now, with the reason and
 /// a hint.
-fn unserved(profile: &Profile, environment: &Environment) -> Vec<(Serve, String, Option<String>)> {
+fn find_unserved_users(
+    profile: &Profile,
+    environment: &Environment,
+) -> Vec<(Serve, String, Option<String>)> {
     let serves = profile.serves.iter();
     apply::begin_lookups(serves.clone().map(|(serve, _)| serve));
     serves
         .filter_map(|(serve, _)| {
-            let (why, hint) = missing(serve, Some(environment)).unwrap_or_else(|error| {
-                Some((error.to_string(), error.hints.into_iter().next()))
-            })?;
+            let (why, hint) =
+                describe_unknown_account(serve, Some(environment)).unwrap_or_else(|error| {
+                    Some((error.to_string(), error.hints.into_iter().next()))
+                })?;
             Some((serve.clone(), why, hint))
         })
         .collect()
@@ -401,20 +412,16 @@ fn unserved(profile: &Profile, environment: &Environment) -> Vec<(Serve, String,
 /// Refuses a profile that serves users or groups that this machine does not know. Then it also plans for this node, to
 /// show the profile's other mistakes with them. `caller` is the user who would apply it. If the name service does not
 /// answer, the profile is not to blame: the exit status is another one.
-pub fn refuse_unknown_accounts(
-    profile: &Profile,
-    environment: &Environment,
-    caller: Uid,
-) -> Result<()> {
+pub fn check_accounts(profile: &Profile, environment: &Environment, caller: Uid) -> Result<()> {
     apply::begin_lookups(profile.serves.iter().map(|(serve, _)| serve));
     let mut mistakes = Vec::new();
     for (serve, span) in &profile.serves {
-        mistakes.extend(unknown(profile, environment, serve, *span)?);
+        mistakes.extend(unknown_account_error(profile, environment, serve, *span)?);
     }
     if !mistakes.is_empty() {
         mistakes.extend(mistakes_of_plan(profile, environment, caller));
     }
-    Ok(ProfileError::all(mistakes).map_or(Ok(()), Err)?)
+    Ok(ProfileError::from_errors(mistakes).map_or(Ok(()), Err)?)
 }
 
 /// The mistakes that planning finds, if the node can be seen.
@@ -435,16 +442,16 @@ fn mistakes_of_plan(
 }
 
 /// The mistake of serving a user or a group that this machine does not know.
-fn unknown(
+fn unknown_account_error(
     profile: &Profile,
     environment: &Environment,
     serve: &Serve,
     span: Span,
 ) -> Result<Option<ProfileError>> {
-    let Some((mistake, hint)) = missing(serve, Some(environment))? else {
+    let Some((mistake, hint)) = describe_unknown_account(serve, Some(environment))? else {
         return Ok(None);
     };
-    let error = profile.error(span, mistake);
+    let error = profile.error_at(span, mistake);
     Ok(Some(match hint {
         Some(hint) => error.with_hint(hint),
         None => error,
@@ -453,17 +460,17 @@ fn unknown(
 
 /// Describes the user or group that this machine does not know, and names a similar one. Fails if the name service does
 /// not answer, unless a device of the caller is recorded for that user or group.
-pub fn missing(
+pub fn describe_unknown_account(
     serve: &Serve,
     environment: Option<&Environment>,
 ) -> Result<Option<(String, Option<String>)>> {
     let (what, name, found, list) = match serve {
         Serve::User(name) => {
-            let found = Account::named(name).map(|account| account.is_some());
+            let found = Account::from_name(name).map(|account| account.is_some());
             ("user", name, found, "passwd")
         }
         Serve::Group(name) => {
-            let found = group_named(name).map(|group| group.is_some());
+            let found = group_id(name).map(|group| group.is_some());
             ("group", name, found, "group")
         }
         _ => return Ok(None),
@@ -476,36 +483,40 @@ pub fn missing(
         Ok(true) => Ok(None),
         Ok(false) => {
             let names = names_in(Path::new("/etc").join(list).as_ref());
-            let hint = nearest(name, names.iter().map(String::as_str))
+            let hint = closest_match(name, names.iter().map(String::as_str))
                 .map(|near| format!("did you mean \"{what}:{near}\"?"));
             let why = format!("there is no {what} \"{name}\" on this machine");
             Ok(Some((why, hint)))
         }
         Err(_) if is_recorded() => Ok(None),
-        Err(error) => Err(failed(format_args!(
+        Err(error) => Err(command_error(format_args!(
             "cannot find out whether there is a {what} \"{name}\": {error}"
         ))
-        .hint(format!(
+        .with_hint(format!(
             "run `getent {list} {name}`: when it answers, run this again"
         ))),
     }
 }
 
 /// Rotates large logs if there are any, under a lock of its own.
-pub fn put_aside(node: &Node, directories: &Directories, environment: &Environment) {
+pub fn rotate_large_logs(node: &Node, directories: &Directories, environment: &Environment) {
     if !apply::has_large_logs(node, directories) {
         return;
     }
     // Not worth a wait: the next `up` finds them as well.
-    match locked(environment, directories, Duration::ZERO) {
-        Ok(_lock) => put_aside_under_lock(node, directories, environment),
+    match lock_node(environment, directories, Duration::ZERO) {
+        Ok(_lock) => rotate_large_logs_under_lock(node, directories, environment),
         Err(error) => note(&format!("large logs could not be put aside: {error:#}")),
     }
 }
 
 /// Rotates large logs. The caller holds the lock.
-pub fn put_aside_under_lock(node: &Node, directories: &Directories, environment: &Environment) {
-    for kept in apply::put_logs_aside(environment, node, directories) {
+pub fn rotate_large_logs_under_lock(
+    node: &Node,
+    directories: &Directories,
+    environment: &Environment,
+) {
+    for kept in apply::rotate_daemon_logs(environment, node, directories) {
         note(&kept);
     }
 }

@@ -4,10 +4,10 @@ use clap::Args;
 
 use super::Context;
 use super::args::DeviceArgs;
-use crate::client::{Verified, refuse_unmapped, verify};
+use crate::client::{Verified, check_user_mapping, verify_devices};
 use crate::error::Result;
 use crate::failure::ExitStatus;
-use crate::host::{Environment, give_open_files};
+use crate::host::{Environment, raise_client_files};
 use crate::node::{Node, Served, observe_records};
 use crate::render::json::VerifyDocument;
 use crate::render::{print_json, verified};
@@ -30,42 +30,46 @@ pub struct VerifyArgs {
 /// Checks devices by becoming their client.
 pub fn run(args: &VerifyArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
-    prepare(environment)?;
+    prepare_check(environment)?;
     let node = observe_records(environment)?;
-    let names = args.devices.names(&node)?;
+    let names = args.devices.resolve_names(&node)?;
     let mut devices: Vec<&Served> = names
         .iter()
-        .filter_map(|name| node.served_as(name))
+        .filter_map(|name| node.served_named(name))
         .collect();
     if names.is_empty() {
         devices = node.served().collect();
     }
     if devices.is_empty() {
-        return Err(crate::commands::no_daemon(&node));
+        return Err(crate::commands::no_daemon_error(&node));
     }
-    let all = all(environment, &node, devices);
+    let all = verify_harmlessly(environment, &node, devices);
     if args.json {
-        print_json(&VerifyDocument::of(&all))?;
+        print_json(&VerifyDocument::new(&all))?;
     } else {
         verified::print(&all)?;
-        verified::note_total(&all);
+        verified::print_total(&all);
     }
-    Ok(status(&all))
+    Ok(exit_status(&all))
 }
 
 /// Sees to it that the check itself harms nobody.
-pub fn prepare(environment: &Environment) -> Result<()> {
-    give_open_files()?;
-    Ok(refuse_unmapped(&environment.host)?)
+pub fn prepare_check(environment: &Environment) -> Result<()> {
+    raise_client_files()?;
+    Ok(check_user_mapping(&environment.host)?)
 }
 
 /// Checks these devices, each as a user that disturbs nobody.
-pub fn all(environment: &Environment, node: &Node, devices: Vec<&Served>) -> Vec<Verified> {
-    verify(environment, node, devices, None)
+pub fn verify_harmlessly(
+    environment: &Environment,
+    node: &Node,
+    devices: Vec<&Served>,
+) -> Vec<Verified> {
+    verify_devices(environment, node, devices, None)
 }
 
 /// Returns the exit status. A device that serves another user, or is for one, is no failure.
-pub fn status(verified: &[Verified]) -> ExitStatus {
+pub fn exit_status(verified: &[Verified]) -> ExitStatus {
     let mut status = ExitStatus::Done;
     for error in verified.iter().filter_map(|one| one.result.as_ref().err()) {
         if !error.is_unchecked() {

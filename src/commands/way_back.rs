@@ -21,12 +21,12 @@ pub struct WayBack {
 impl WayBack {
     /// Returns those of this node; `None` if there are none, or they cannot be seen.
     pub fn find(environment: &Environment) -> Option<Self> {
-        let history = ProfileHistory::of_changes(environment).ok()?;
-        let applied = history.applied()?;
-        let profile = applied.profile().ok()?;
+        let history = ProfileHistory::load_for_changes(environment).ok()?;
+        let applied = history.last_applied()?;
+        let profile = applied.parse_profile().ok()?;
         let node = observe(environment, detail_for(&profile)).ok()?;
         // A device may be served where its record cannot be read.
-        if node.unseen_daemons().is_some() || node.unreadable().next().is_some() {
+        if node.unseen_daemons().is_some() || node.unreadable_records().next().is_some() {
             return None;
         }
         let run_dir = RunDir::at(&environment.directories().ok()?.run);
@@ -34,7 +34,7 @@ impl WayBack {
         let is_served = |name: &str| node.served().any(|served| served.record.name == name);
         let starts = plan.starts().map(|start| start.name.clone());
         let names: Vec<String> = starts.filter(|name| !is_served(name)).collect();
-        let is_own = history.is_callers(environment) || environment.is_root();
+        let is_own = history.belongs_to_caller(environment) || environment.is_root();
         let sudo = if is_own { "" } else { "sudo " };
         let command = if ProfileHistory::is_default(environment) {
             format!("{sudo}mig-mps up")
@@ -50,7 +50,7 @@ impl WayBack {
 }
 
 /// The commands that say in their own words that a device has no daemon, or that there is no such profile.
-const COMMANDS: [&str; 9] = [
+const COMMANDS_WITH_OWN_HINT: [&str; 9] = [
     "check", "compare", "env", "heal", "plan", "restart", "run", "set", "up",
 ];
 
@@ -70,12 +70,12 @@ fn has_no_daemon_or_device(error: &CommandError, command: &str) -> bool {
     // A device that is busy, or that a change is about to end, has its own hint, and so has a change that failed.
     let is_passing = error
         .downcast_ref::<NoAccess>()
-        .is_some_and(NoAccess::is_passing);
-    !is_passing && !error.is::<ApplyError>() && COMMANDS.contains(&command)
+        .is_some_and(NoAccess::is_temporary);
+    !is_passing && !error.is::<ApplyError>() && COMMANDS_WITH_OWN_HINT.contains(&command)
 }
 
 /// Adds to the error of a command that names such a device how it comes back. `words` are those of the command line.
-pub fn name_way_back(
+pub fn add_way_back_hint(
     mut error: CommandError,
     environment: &Environment,
     words: &[String],

@@ -35,7 +35,7 @@ impl Placement {
     }
 
     /// Its units: `4`, `4-5`.
-    pub fn range(self) -> String {
+    pub fn format_range(self) -> String {
         match self.size {
             0 | 1 => self.start.to_string(),
             _ => format!("{}-{}", self.start, self.end() - 1),
@@ -52,7 +52,7 @@ impl Placement {
 impl fmt::Display for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let noun = if self.size == 1 { "slice" } else { "slices" };
-        write!(f, "{noun} {}", self.range())
+        write!(f, "{noun} {}", self.format_range())
     }
 }
 
@@ -123,7 +123,7 @@ impl ComputeChoice {
     ///
     /// The full one is found by its SM count, not its slice number: the double-memory `1g` profile
     /// offers two of one slice, and the one with the slice's number loses up to 40 % of the SMs.
-    pub fn among(
+    pub fn choose_profile(
         self,
         offered: &[ComputeInstanceProfile],
     ) -> Option<(&ComputeInstanceProfile, Option<Placement>)> {
@@ -239,7 +239,7 @@ fn as_bytes<S: Serializer>(mib: &u64, serializer: S) -> Result<S::Ok, S::Error> 
 
 impl GpuInstanceProfile {
     /// The number of units that it takes.
-    pub fn size(&self) -> u32 {
+    pub fn placement_size(&self) -> u32 {
         self.placements.first().map_or(0, |place| place.size)
     }
 }

@@ -15,8 +15,8 @@ pub use instance::{
     ComputeChoice, ComputeInstanceId, ComputeInstanceProfile, ComputeProfileId, Engines,
     GpuInstanceId, GpuInstanceProfile, Placement, ProfileEnum, ProfileId,
 };
-pub use nearest::nearest;
-pub use partition::{Partition, Unused, partitions};
+pub use nearest::nearest_requests;
+pub use partition::{Partition, Unused, enumerate_partitions};
 pub use profile_name::{ComputeName, ProfileName};
 pub use slice_map::{Cell, Segment, SliceMap, slice_map};
-pub use solver::{Disruption, Existing, Request, arrange, count, units};
+pub use solver::{Disruption, Existing, Request, arrange, count_each, count_units};

@@ -2,36 +2,41 @@
 
 use std::cmp::Reverse;
 
-use super::solver::{Counts, can_exist, count, find};
+use super::solver::{Counts, can_exist, count_each, find_profile};
 use super::{GpuInstanceProfile, Placement, Request};
 
 /// The number of other layouts to offer beside the largest part of the request.
-const OTHERS: usize = 2;
+const MAX_OTHER_LAYOUTS: usize = 2;
 
 /// The requests nearest to one that does not fit: first as much of it as fits, then other layouts
 /// with as many compute slices, those with the fewest instances exchanged first.
-pub fn nearest(offered: &[GpuInstanceProfile], requests: &[Request]) -> Vec<Vec<Request>> {
+pub fn nearest_requests(offered: &[GpuInstanceProfile], requests: &[Request]) -> Vec<Vec<Request>> {
     let part = largest_part(offered, requests);
-    let slices_of_part = slices(&part.counts);
+    let slices_of_part = total_slices(&part.counts);
     let mut answer = vec![part.requests];
     answer.retain(|part| !part.is_empty());
     if requests.iter().any(|request| request.at.is_some()) {
         return answer;
     }
     let profiles = requests.iter();
-    let wanted = count(profiles.filter_map(|request| find(offered, request.profile)));
-    let most = slices(&wanted);
-    let mut others = fittings(&pool(offered, &wanted));
-    others.retain(|other| slices(&other.counts) <= most);
-    let most_of_others = others.iter().map(|other| slices(&other.counts)).max();
+    let wanted = count_each(profiles.filter_map(|request| find_profile(offered, request.profile)));
+    let most = total_slices(&wanted);
+    let mut others = enumerate_fittings(&candidate_kinds(offered, &wanted));
+    others.retain(|other| total_slices(&other.counts) <= most);
+    let most_of_others = others.iter().map(|other| total_slices(&other.counts)).max();
     others.retain(|other| {
-        let slices = slices(&other.counts);
+        let slices = total_slices(&other.counts);
         // Where the part has them all, another layout is no nearer.
         slices > slices_of_part && Some(slices) == most_of_others
     });
     // Of equally near ones the one with the fewer instances is the plainer exchange.
-    others.sort_by_key(|other| (distance(&other.counts, &wanted), other.requests.len()));
-    for other in others.into_iter().take(OTHERS) {
+    others.sort_by_key(|other| {
+        (
+            differing_instances(&other.counts, &wanted),
+            other.requests.len(),
+        )
+    });
+    for other in others.into_iter().take(MAX_OTHER_LAYOUTS) {
         if !answer.contains(&other.requests) {
             answer.push(other.requests);
         }
@@ -39,7 +44,7 @@ pub fn nearest(offered: &[GpuInstanceProfile], requests: &[Request]) -> Vec<Vec<
     answer
 }
 
-fn slices(counts: &Counts<'_>) -> u32 {
+fn total_slices(counts: &Counts<'_>) -> u32 {
     let slices = counts.iter().map(|(profile, count)| profile.slices * count);
     slices.sum()
 }
@@ -47,15 +52,15 @@ fn slices(counts: &Counts<'_>) -> u32 {
 /// The requests with as few left out as makes them fit; of equally few, the small ones go.
 fn largest_part<'a>(offered: &'a [GpuInstanceProfile], requests: &[Request]) -> Fitting<'a> {
     let mut kinds: Vec<InstanceKind<'a>> =
-        count(requests.iter().map(|request| (request.profile, request.at)))
+        count_each(requests.iter().map(|request| (request.profile, request.at)))
             .into_iter()
             .filter_map(|((profile, at), most)| {
-                let profile = find(offered, profile)?;
+                let profile = find_profile(offered, profile)?;
                 Some(InstanceKind { profile, at, most })
             })
             .collect();
     kinds.sort_by_key(|kind| (Reverse(kind.profile.memory_mib), kind.at));
-    let parts = fittings(&kinds).into_iter();
+    let parts = enumerate_fittings(&kinds).into_iter();
     let largest = parts.max_by_key(|part| {
         let memory = part
             .counts
@@ -63,12 +68,15 @@ fn largest_part<'a>(offered: &'a [GpuInstanceProfile], requests: &[Request]) -> 
             .map(|(profile, count)| profile.memory_mib * u64::from(*count));
         (part.requests.len(), memory.sum::<u64>())
     });
-    largest.unwrap_or_else(Fitting::nothing)
+    largest.unwrap_or_else(Fitting::empty)
 }
 
 /// The profiles that other layouts are made of: those asked for, and of every slice count the plain
 /// one; the largest first.
-fn pool<'a>(offered: &'a [GpuInstanceProfile], wanted: &Counts<'_>) -> Vec<InstanceKind<'a>> {
+fn candidate_kinds<'a>(
+    offered: &'a [GpuInstanceProfile],
+    wanted: &Counts<'_>,
+) -> Vec<InstanceKind<'a>> {
     let mut pool = Vec::new();
     for profile in offered {
         let is_wanted = wanted.iter().any(|(other, _)| other.id == profile.id);
@@ -95,12 +103,12 @@ fn is_plainest(offered: &[GpuInstanceProfile], profile: &GpuInstanceProfile) -> 
 }
 
 /// The number of instances that differ.
-fn distance(a: &Counts<'_>, b: &Counts<'_>) -> u32 {
-    beyond(a, b) + beyond(b, a)
+fn differing_instances(a: &Counts<'_>, b: &Counts<'_>) -> u32 {
+    excess_instances(a, b) + excess_instances(b, a)
 }
 
 /// The number of instances in `a` that `b` does not have.
-pub(super) fn beyond(a: &Counts<'_>, b: &Counts<'_>) -> u32 {
+pub(super) fn excess_instances(a: &Counts<'_>, b: &Counts<'_>) -> u32 {
     let mut number = 0;
     for (profile, count) in a {
         let other = b.iter().find(|(other, _)| other.id == profile.id);
@@ -128,12 +136,13 @@ pub(super) struct Fitting<'a> {
 }
 
 /// Every way to put instances of these kinds together; the last one has the most of the first kind.
-pub(super) fn fittings<'a>(kinds: &[InstanceKind<'a>]) -> Vec<Fitting<'a>> {
-    let mut all = vec![Fitting::nothing()];
+pub(super) fn enumerate_fittings<'a>(kinds: &[InstanceKind<'a>]) -> Vec<Fitting<'a>> {
+    let mut all = vec![Fitting::empty()];
     for kind in kinds {
         let mut with_kind = Vec::new();
         for fitting in all {
-            let more = std::iter::successors(Some(fitting), |fitting| fitting.clone().with(kind));
+            let more =
+                std::iter::successors(Some(fitting), |fitting| fitting.clone().with_instance(kind));
             with_kind.extend(more.take(kind.most as usize + 1));
         }
         all = with_kind;
@@ -142,7 +151,7 @@ pub(super) fn fittings<'a>(kinds: &[InstanceKind<'a>]) -> Vec<Fitting<'a>> {
 }
 
 impl<'a> Fitting<'a> {
-    fn nothing() -> Self {
+    fn empty() -> Self {
         Self {
             requests: Vec::new(),
             counts: Vec::new(),
@@ -151,7 +160,7 @@ impl<'a> Fitting<'a> {
     }
 
     /// One more; `None` where it does not fit.
-    fn with(mut self, kind: &InstanceKind<'a>) -> Option<Self> {
+    fn with_instance(mut self, kind: &InstanceKind<'a>) -> Option<Self> {
         let profile = kind.profile;
         self.requests.push(Request {
             profile: profile.id,

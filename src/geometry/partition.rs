@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 use std::fmt;
 
-use super::nearest::{Fitting, InstanceKind, beyond, fittings};
-use super::solver::{count, units};
+use super::nearest::{Fitting, InstanceKind, enumerate_fittings, excess_instances};
+use super::solver::{count_each, count_units};
 use super::{GpuInstanceProfile, Request, SliceMap, slice_map};
 
 /// Instances that fit on one GPU together.
@@ -16,17 +16,20 @@ pub struct Partition<'a> {
 
 /// Returns every way to partition a GPU into instances with so much memory each. Profiles with attributes, such as
 /// `+me`, are left out: there is a plain one of each size.
-pub fn partitions(offered: &[GpuInstanceProfile], least_memory_mib: u64) -> Vec<Partition<'_>> {
+pub fn enumerate_partitions(
+    offered: &[GpuInstanceProfile],
+    least_memory_mib: u64,
+) -> Vec<Partition<'_>> {
     let usable = offered
         .iter()
         .filter(|profile| profile.name.is_plain() && profile.memory_mib >= least_memory_mib)
         .map(|profile| (profile, profile.most));
-    partitions_into(usable.collect())
+    enumerate_partitions_within(usable.collect())
 }
 
 /// Returns every way to partition a GPU into at most so many instances of each profile; the largest profile of each comes
 /// first.
-fn partitions_into(mut most: Vec<(&GpuInstanceProfile, u32)>) -> Vec<Partition<'_>> {
+fn enumerate_partitions_within(mut most: Vec<(&GpuInstanceProfile, u32)>) -> Vec<Partition<'_>> {
     most.sort_by_key(|(profile, _)| size_order(profile));
     let kinds: Vec<InstanceKind<'_>> = most
         .into_iter()
@@ -36,7 +39,7 @@ fn partitions_into(mut most: Vec<(&GpuInstanceProfile, u32)>) -> Vec<Partition<'
             most,
         })
         .collect();
-    fittings(&kinds)
+    enumerate_fittings(&kinds)
         .into_iter()
         .filter(|fitting| !fitting.requests.is_empty())
         .map(|Fitting { counts, .. }| Partition { counts })
@@ -50,14 +53,14 @@ fn size_order(profile: &GpuInstanceProfile) -> Reverse<(u32, u64)> {
 
 impl<'a> Partition<'a> {
     /// Returns the partition of these instances, in the order of their first occurrence.
-    pub fn of(instances: impl Iterator<Item = &'a GpuInstanceProfile>) -> Self {
+    pub fn from_instances(instances: impl Iterator<Item = &'a GpuInstanceProfile>) -> Self {
         Self {
-            counts: count(instances),
+            counts: count_each(instances),
         }
     }
 
     /// Returns the number of instances.
-    pub fn instances(&self) -> u32 {
+    pub fn instance_count(&self) -> u32 {
         self.counts.iter().map(|(_, count)| count).sum()
     }
 
@@ -74,26 +77,28 @@ impl<'a> Partition<'a> {
     }
 
     /// Returns the compute slices of all instances.
-    pub fn slices(&self) -> u32 {
+    pub fn total_slices(&self) -> u32 {
         let slices = self.counts.iter();
         slices.map(|(profile, count)| profile.slices * count).sum()
     }
 
     /// Returns the placement units of all instances.
-    fn units(&self) -> u32 {
+    fn total_units(&self) -> u32 {
         let units = self.counts.iter();
-        units.map(|(profile, count)| profile.size() * count).sum()
+        units
+            .map(|(profile, count)| profile.placement_size() * count)
+            .sum()
     }
 
     /// Returns the SMs of all instances; `None` if those of one are not known.
-    fn multiprocessors(&self) -> Option<u32> {
+    fn total_multiprocessors(&self) -> Option<u32> {
         let all = self.counts.iter();
         all.map(|(profile, count)| Some(profile.multiprocessors? * count))
             .sum()
     }
 
     /// Returns the map of a GPU with these instances, in the places that the planner chooses on an empty one.
-    pub fn map(&self, offered: &[GpuInstanceProfile]) -> Option<SliceMap> {
+    pub fn to_slice_map(&self, offered: &[GpuInstanceProfile]) -> Option<SliceMap> {
         let requests = self.counts.iter().flat_map(|(profile, count)| {
             let request = Request {
                 profile: profile.id,
@@ -107,32 +112,32 @@ impl<'a> Partition<'a> {
 
     /// Returns what these instances leave unused of a GPU with these profiles, if another layout leaves less and has an
     /// instance at least as large for each of these.
-    pub fn unused(mut self, offered: &'a [GpuInstanceProfile]) -> Option<Unused<'a>> {
+    pub fn find_unused(mut self, offered: &'a [GpuInstanceProfile]) -> Option<Unused<'a>> {
         self.counts.sort_by_key(|(profile, _)| size_order(profile));
         let whole = offered.iter().max_by_key(|profile| profile.slices)?;
         // The last memory slice is not worth a difference between equal devices: only one could have it.
-        if self.counts.len() == 1 && self.slices() == whole.slices {
+        if self.counts.len() == 1 && self.total_slices() == whole.slices {
             return None;
         }
-        let better = self.fuller(offered)?;
+        let better = self.find_fuller_layout(offered)?;
         let measures = [
             (
                 "SMs",
-                self.multiprocessors(),
-                better.multiprocessors(),
+                self.total_multiprocessors(),
+                better.total_multiprocessors(),
                 whole.multiprocessors,
             ),
             (
                 "compute slices",
-                Some(self.slices()),
-                Some(better.slices()),
+                Some(self.total_slices()),
+                Some(better.total_slices()),
                 Some(whole.slices),
             ),
             (
                 "memory slices",
-                Some(self.units()),
-                Some(better.units()),
-                Some(units(offered)),
+                Some(self.total_units()),
+                Some(better.total_units()),
+                Some(count_units(offered)),
             ),
         ];
         measures.into_iter().find_map(|(measure, uses, more, all)| {
@@ -150,7 +155,7 @@ impl<'a> Partition<'a> {
 
     /// Returns the layout that uses the most slices and has room for each of these instances: of several the one that
     /// keeps most of these, then the one that adds fewest. `None` if that uses no more.
-    fn fuller(&self, offered: &'a [GpuInstanceProfile]) -> Option<Self> {
+    fn find_fuller_layout(&self, offered: &'a [GpuInstanceProfile]) -> Option<Self> {
         let most = offered.iter().filter_map(|profile| {
             let most = if profile.name.is_plain() {
                 profile.most
@@ -159,15 +164,18 @@ impl<'a> Partition<'a> {
             };
             (most > 0).then_some((profile, most))
         });
-        partitions_into(most.collect())
+        enumerate_partitions_within(most.collect())
             .into_iter()
-            .filter(|other| (other.slices(), other.units()) > (self.slices(), self.units()))
+            .filter(|other| {
+                (other.total_slices(), other.total_units())
+                    > (self.total_slices(), self.total_units())
+            })
             .filter(|other| other.has_room_for(self))
             .max_by_key(|other| {
                 (
-                    (other.slices(), other.units()),
-                    Reverse(beyond(&self.counts, &other.counts)),
-                    Reverse(beyond(&other.counts, &self.counts)),
+                    (other.total_slices(), other.total_units()),
+                    Reverse(excess_instances(&self.counts, &other.counts)),
+                    Reverse(excess_instances(&other.counts, &self.counts)),
                     Reverse(other.most_slices()),
                 )
             })
@@ -176,7 +184,7 @@ impl<'a> Partition<'a> {
     /// True if each instance of another layout could be one of these: the same if it has attributes, else one at least as
     /// large.
     fn has_room_for(&self, other: &Self) -> bool {
-        let (own, others) = (self.plain(), other.plain());
+        let (own, others) = (self.plain_instances(), other.plain_instances());
         let mut special = other.counts.iter();
         special.all(|(profile, count)| profile.name.is_plain() || self.number_of(profile) >= *count)
             && own.len() >= others.len()
@@ -193,7 +201,7 @@ impl<'a> Partition<'a> {
     }
 
     /// Returns each instance without attributes, the largest first.
-    fn plain(&self) -> Vec<&'a GpuInstanceProfile> {
+    fn plain_instances(&self) -> Vec<&'a GpuInstanceProfile> {
         let plain = self
             .counts
             .iter()
@@ -297,7 +305,7 @@ mod tests {
             let mut offers = offered.iter();
             offers.find(|offer| offer.name.to_string() == name).unwrap()
         });
-        let unused = Partition::of(instances).unused(offered);
+        let unused = Partition::from_instances(instances).find_unused(offered);
         unused.map_or_else(String::new, |unused| unused.to_string())
     }
 
@@ -357,17 +365,17 @@ mod tests {
     #[test]
     fn the_better_layout_of_every_layout_fits_and_leaves_nothing_that_could_be_used() {
         let offered = a100();
-        let all = partitions(&offered, 0);
+        let all = enumerate_partitions(&offered, 0);
         assert!(all.len() > 50, "{}", all.len());
         let mut advised = 0;
         for layout in all {
-            let Some(unused) = layout.clone().unused(&offered) else {
+            let Some(unused) = layout.clone().find_unused(&offered) else {
                 continue;
             };
             advised += 1;
             assert!(unused.better.has_room_for(&layout), "{unused}");
-            assert!(unused.better.map(&offered).is_some(), "{unused}");
-            assert_eq!(unused.better.unused(&offered), None, "{layout}");
+            assert!(unused.better.to_slice_map(&offered).is_some(), "{unused}");
+            assert_eq!(unused.better.find_unused(&offered), None, "{layout}");
         }
         assert!(advised > 20, "{advised}");
     }

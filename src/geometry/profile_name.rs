@@ -52,7 +52,7 @@ impl ProfileName {
     }
 
     /// True if it has that attribute, as it is written: `+me`, `-me`, `+gfx`.
-    pub fn has(&self, attribute: &str) -> bool {
+    pub fn has_attribute(&self, attribute: &str) -> bool {
         self.attributes.iter().any(|own| {
             let ((own_sign, words), (sign, word)) = (own.split_at(1), attribute.split_at(1));
             own_sign == sign && words.split(',').any(|own| own == word)
@@ -71,7 +71,7 @@ impl ProfileName {
 
     /// The same profile without its memory size.
     #[must_use]
-    pub fn short(&self) -> Self {
+    pub fn to_short(&self) -> Self {
         Self {
             gigabytes: None,
             ..self.clone()
@@ -82,25 +82,25 @@ impl ProfileName {
     ///
     /// A short name that could mean two sizes (`1g` where there are `1g.10gb` and `1g.20gb`) means
     /// the one with the least memory: the plain profile.
-    pub fn choose<'a, T>(&self, offered: impl IntoIterator<Item = (&'a Self, T)>) -> Option<T> {
+    pub fn find_among<'a, T>(&self, offered: impl IntoIterator<Item = (&'a Self, T)>) -> Option<T> {
         offered
             .into_iter()
-            .filter(|(name, _)| self == *name || *self == name.short())
+            .filter(|(name, _)| self == *name || *self == name.to_short())
             .min_by_key(|(name, _)| name.gigabytes)
             .map(|(_, offer)| offer)
     }
 
-    fn read(text: &str) -> Option<Self> {
+    fn parse_exact(text: &str) -> Option<Self> {
         if let Some(id) = text.strip_prefix("profile ") {
-            return number(id).map(|id| ProfileId(id).into());
+            return parse_number(id).map(|id| ProfileId(id).into());
         }
         let body_end = text.find(['+', '-']).unwrap_or(text.len());
         let (body, mut rest) = text.split_at(body_end);
         let (slices, gigabytes) = match body.split_once('.') {
-            Some((slices, memory)) => (slices, Some(number_before(memory, "gb")?)),
+            Some((slices, memory)) => (slices, Some(parse_with_unit(memory, "gb")?)),
             None => (body, None),
         };
-        let slices = number_before(slices, "g").filter(|slices| *slices > 0)?;
+        let slices = parse_with_unit(slices, "g").filter(|slices| *slices > 0)?;
         let mut attributes = Vec::new();
         while !rest.is_empty() {
             let end = rest[1..].find(['+', '-']).map_or(rest.len(), |at| at + 1);
@@ -129,11 +129,11 @@ impl FromStr for ProfileName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Self::read(text).ok_or_else(|| {
+        Self::parse_exact(text).ok_or_else(|| {
             // nvidia-smi writes `MIG 1g.10gb`, and people `1g.10GB`.
             let near = text.trim().to_lowercase();
             let near = near.trim_start_matches("mig ");
-            if Self::read(near).is_some() {
+            if Self::parse_exact(near).is_some() {
                 return format!("\"{text}\" is not a profile name: did you mean \"{near}\"?");
             }
             format!("\"{text}\" is not a profile name: expected one like \"3g\", \"3g.40gb\" or \"1g+me\" (mig-mps list --offers)")
@@ -141,12 +141,12 @@ impl FromStr for ProfileName {
     }
 }
 
-fn number_before(text: &str, unit: &str) -> Option<u32> {
-    number(text.strip_suffix(unit)?)
+fn parse_with_unit(text: &str, unit: &str) -> Option<u32> {
+    parse_number(text.strip_suffix(unit)?)
 }
 
 /// Reads a number of at most four digits. No GPU has more, and sums of such numbers cannot overflow.
-fn number(digits: &str) -> Option<u32> {
+fn parse_number(digits: &str) -> Option<u32> {
     let is_plain = digits.chars().all(|c| c.is_ascii_digit()) && digits.len() <= 4;
     let is_plain = is_plain && (digits == "0" || !digits.starts_with('0'));
     digits.parse().ok().filter(|_| is_plain)
@@ -197,7 +197,7 @@ impl FromStr for ComputeName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        number_before(text, "c")
+        parse_with_unit(text, "c")
             .filter(|slices| *slices > 0)
             .map(|slices| Self { slices })
             .ok_or_else(|| {
@@ -274,7 +274,7 @@ mod tests {
         let offered = ["1g.10gb", "1g.10gb+me", "1g.20gb", "2g.20gb"].map(name);
         let choose = |text: &str| {
             name(text)
-                .choose(offered.iter().map(|name| (name, name.to_string())))
+                .find_among(offered.iter().map(|name| (name, name.to_string())))
                 .unwrap_or_default()
         };
         assert_eq!(choose("1g"), "1g.10gb");

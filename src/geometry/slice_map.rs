@@ -3,7 +3,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::solver::{arrange, find, units};
+use super::solver::{arrange, count_units, find_profile};
 use super::{Disruption, GpuInstanceProfile, Placement, ProfileName, Request};
 
 /// A GPU's placement units and who occupies them, drawn in characters.
@@ -34,7 +34,7 @@ impl Segment {
     /// As much of the label as there is room for: `1g.10gb` becomes `1g` before it is cut.
     fn label_within(&self, room: usize) -> String {
         let label = match self.label.parse::<ProfileName>() {
-            Ok(name) if self.label.chars().count() > room => name.short().to_string(),
+            Ok(name) if self.label.chars().count() > room => name.to_short().to_string(),
             _ => self.label.clone(),
         };
         label.chars().take(room).collect()
@@ -42,7 +42,7 @@ impl Segment {
 }
 
 /// Characters for the units of one GPU, borders included: 8 units get 6 each, 12 get 4.
-const WIDTH: u32 = 48;
+const MAP_WIDTH: u32 = 48;
 
 impl SliceMap {
     /// The map of a GPU with that many placement units. Segments must not overlap.
@@ -78,11 +78,13 @@ impl SliceMap {
 
     /// Its segments and free units, from left to right.
     pub fn cells(&self) -> Vec<Cell<'_>> {
-        let unit = (WIDTH / self.units.max(1)).max(2) as usize;
+        let unit = (MAP_WIDTH / self.units.max(1)).max(2) as usize;
         let mut cells = Vec::new();
         let mut next = 0;
         for segment in &self.segments {
-            cells.extend((next..segment.placement.start).map(|start| Cell::free(start, unit - 1)));
+            cells.extend(
+                (next..segment.placement.start).map(|start| Cell::free_unit(start, unit - 1)),
+            );
             cells.push(Cell {
                 placement: segment.placement,
                 segment: Some(segment),
@@ -90,7 +92,7 @@ impl SliceMap {
             });
             next = segment.placement.end();
         }
-        cells.extend((next..self.units).map(|start| Cell::free(start, unit - 1)));
+        cells.extend((next..self.units).map(|start| Cell::free_unit(start, unit - 1)));
         cells
     }
 }
@@ -106,7 +108,7 @@ pub struct Cell<'a> {
 }
 
 impl Cell<'_> {
-    fn free(start: u32, room: usize) -> Self {
+    fn free_unit(start: u32, room: usize) -> Self {
         Self {
             placement: Placement::new(start, 1),
             segment: None,
@@ -115,7 +117,7 @@ impl Cell<'_> {
     }
 
     /// The label, filled up with blanks; `free` repeated for a free unit.
-    pub fn text(&self, free: &str) -> String {
+    pub fn padded_label(&self, free: &str) -> String {
         match self.segment {
             None => free.repeat(self.room),
             Some(segment) => format!("{:<1$}", segment.label_within(self.room), self.room),
@@ -130,16 +132,16 @@ pub fn slice_map(offered: &[GpuInstanceProfile], requests: &[Request]) -> Option
         .iter()
         .zip(found.placements)
         .filter_map(|(request, placement)| {
-            let label = find(offered, request.profile)?.name.to_string();
+            let label = find_profile(offered, request.profile)?.name.to_string();
             Some(Segment { placement, label })
         });
-    Some(SliceMap::new(units(offered), segments.collect()))
+    Some(SliceMap::new(count_units(offered), segments.collect()))
 }
 
 impl fmt::Display for SliceMap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for cell in self.cells() {
-            write!(f, "|{}", cell.text("."))?;
+            write!(f, "|{}", cell.padded_label("."))?;
         }
         f.write_str("|")
     }

@@ -25,7 +25,7 @@ pub struct Request {
 pub(super) type Counts<'a> = Vec<(&'a GpuInstanceProfile, u32)>;
 
 /// Counts equal items, in the order of first occurrence.
-pub fn count<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<(T, u32)> {
+pub fn count_each<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<(T, u32)> {
     let mut counts: Vec<(T, u32)> = Vec::new();
     for item in items {
         match counts.iter_mut().find(|(other, _)| *other == item) {
@@ -37,7 +37,10 @@ pub fn count<T: PartialEq>(items: impl Iterator<Item = T>) -> Vec<(T, u32)> {
 }
 
 /// Returns the profile with this id.
-pub(super) fn find(offered: &[GpuInstanceProfile], id: ProfileId) -> Option<&GpuInstanceProfile> {
+pub(super) fn find_profile(
+    offered: &[GpuInstanceProfile],
+    id: ProfileId,
+) -> Option<&GpuInstanceProfile> {
     offered.iter().find(|profile| profile.id == id)
 }
 
@@ -50,11 +53,11 @@ pub(super) fn can_exist(wanted: &Counts<'_>) -> bool {
     let (mut extra, mut plain, mut all) = (0, 0, 0);
     for (profile, count) in wanted {
         let name = &profile.name;
-        if name.has("+me.all") {
+        if name.has_attribute("+me.all") {
             all += count;
-        } else if name.has("+me") {
+        } else if name.has_attribute("+me") {
             extra += count;
-        } else if !name.has("-me") {
+        } else if !name.has_attribute("-me") {
             plain += count;
         }
     }
@@ -143,9 +146,9 @@ pub fn arrange(
     requests: &[Request],
     keeping: &dyn Fn(usize, usize) -> Disruption,
 ) -> Option<Arrangement> {
-    let wanted = count(requests.iter().map(|request| request.profile))
+    let wanted = count_each(requests.iter().map(|request| request.profile))
         .into_iter()
-        .map(|(id, count)| Some((find(offered, id)?, count)));
+        .map(|(id, count)| Some((find_profile(offered, id)?, count)));
     if !can_exist(&wanted.collect::<Option<Counts<'_>>>()?) {
         return None;
     }
@@ -153,14 +156,14 @@ pub fn arrange(
         existing,
         requests,
         keeping,
-        units: units(offered),
+        units: count_units(offered),
         items: Vec::new(),
         chosen: Vec::new(),
         best: None,
     };
     let mut lost = Disruption::NONE;
     for request in requests {
-        let profile = find(offered, request.profile)?;
+        let profile = find_profile(offered, request.profile)?;
         let Some(at) = request.at else {
             search.items.push(profile);
             continue;
@@ -169,13 +172,13 @@ pub fn arrange(
         if search.is_taken(placement) {
             return None;
         }
-        lost = lost + search.choose(profile.id, placement);
+        lost = lost + search.add_place(profile.id, placement);
     }
     // Large ones have the fewest choices. Equal ones become neighbours: their places rise.
     search
         .items
-        .sort_by_key(|profile| (Reverse(profile.size()), profile.id));
-    search.descend(0, lost);
+        .sort_by_key(|profile| (Reverse(profile.placement_size()), profile.id));
+    search.place_remaining(0, lost);
     search.best.map(|(score, placements)| Arrangement {
         placements,
         disruption: score.disruption,
@@ -183,7 +186,7 @@ pub fn arrange(
 }
 
 /// The number of units that the placements of these profiles span.
-pub fn units(offered: &[GpuInstanceProfile]) -> u32 {
+pub fn count_units(offered: &[GpuInstanceProfile]) -> u32 {
     let places = offered.iter().flat_map(|profile| &profile.placements);
     places.map(|place| place.end()).max().unwrap_or(0)
 }
@@ -213,12 +216,12 @@ struct Score {
 impl Search<'_> {
     /// Places the items from `depth` on. `lost` is the disruption that the chosen ones do by lying on
     /// existing instances: it only grows.
-    fn descend(&mut self, depth: usize, lost: Disruption) {
+    fn place_remaining(&mut self, depth: usize, lost: Disruption) {
         if self.is_beaten(lost) {
             return;
         }
         let Some(&profile) = self.items.get(depth) else {
-            self.judge();
+            self.compare_with_best();
             return;
         };
         let twin = depth
@@ -230,8 +233,8 @@ impl Search<'_> {
             if twin.is_some_and(|twin| place <= twin) || self.is_taken(place) {
                 continue;
             }
-            let more = self.choose(profile.id, place);
-            self.descend(depth + 1, lost + more);
+            let more = self.add_place(profile.id, place);
+            self.place_remaining(depth + 1, lost + more);
             self.chosen.pop();
         }
     }
@@ -248,7 +251,7 @@ impl Search<'_> {
     }
 
     /// Adds a place to the chosen ones. Returns the disruption that it adds to theirs.
-    fn choose(&mut self, profile: ProfileId, placement: Placement) -> Disruption {
+    fn add_place(&mut self, profile: ProfileId, placement: Placement) -> Disruption {
         let mut existing = self.existing.iter();
         let place = FoundPlace {
             profile,
@@ -271,7 +274,7 @@ impl Search<'_> {
     }
 
     /// Compares the chosen places with the best ones.
-    fn judge(&mut self) {
+    fn compare_with_best(&mut self) {
         let mut gone = Disruption::NONE;
         for (nth, existing) in self.existing.iter().enumerate() {
             if !self.chosen.iter().any(|place| place.existing == Some(nth)) {
@@ -281,7 +284,7 @@ impl Search<'_> {
         if self.is_beaten(gone) {
             return;
         }
-        let (placements, kept) = self.assign();
+        let (placements, kept) = self.assign_places();
         let mut sorted = self.chosen.clone();
         sorted.sort_unstable_by_key(|place| place.placement);
         let (places, profiles): (Vec<_>, Vec<_>) = sorted
@@ -301,7 +304,7 @@ impl Search<'_> {
 
     /// Returns a chosen place for every request so that keeping the existing instances disrupts least, and that
     /// disruption. There are as many places of each profile as requests, and the pinned requests' own are among them.
-    fn assign(&self) -> (Vec<Placement>, Disruption) {
+    fn assign_places(&self) -> (Vec<Placement>, Disruption) {
         let (requests, keeping) = (self.requests, self.keeping);
         let mut placements = vec![Placement::new(0, 0); requests.len()];
         let mut disruption = Disruption::NONE;
@@ -314,7 +317,7 @@ impl Search<'_> {
             if let Some(position) = its {
                 let place = free.swap_remove(position);
                 placements[index] = place.placement;
-                disruption = disruption + place.cost(request.entry, keeping);
+                disruption = disruption + place.disruption_for(request.entry, keeping);
             }
         }
         free.sort_unstable_by_key(|place| (place.profile, place.placement));
@@ -332,7 +335,7 @@ impl Search<'_> {
                 entries: &entries,
                 keeping,
             };
-            let (least, choices) = matching.best(counts);
+            let (least, choices) = matching.best_assignment(counts);
             disruption = disruption + least;
             for (place, entry) in places.iter().zip(choices) {
                 // There are as many requests as places.
@@ -375,7 +378,11 @@ impl FoundPlace {
     }
 
     /// The disruption of giving it to a request of this entry.
-    fn cost(&self, entry: usize, keeping: &dyn Fn(usize, usize) -> Disruption) -> Disruption {
+    fn disruption_for(
+        &self,
+        entry: usize,
+        keeping: &dyn Fn(usize, usize) -> Disruption,
+    ) -> Disruption {
         match self.existing {
             Some(nth) => keeping(entry, nth),
             None => Disruption::NONE,
@@ -392,7 +399,7 @@ struct Matching<'a> {
 impl Matching<'_> {
     /// The entry for each place, and the total disruption. `counts` says how many requests of each
     /// entry there are; with equal disruption the earlier entry gets the lower place.
-    fn best(&self, counts: Vec<usize>) -> (Disruption, Vec<usize>) {
+    fn best_assignment(&self, counts: Vec<usize>) -> (Disruption, Vec<usize>) {
         if self.entries.len() == 1 || self.places.iter().all(|place| place.existing.is_none()) {
             let order: Vec<usize> = self
                 .entries
@@ -403,18 +410,18 @@ impl Matching<'_> {
             let disruption = order
                 .iter()
                 .zip(self.places)
-                .map(|(&entry, place)| place.cost(entry, self.keeping))
+                .map(|(&entry, place)| place.disruption_for(entry, self.keeping))
                 .sum();
             return (disruption, order);
         }
         let mut known = BTreeMap::new();
-        let (disruption, mut choices) = self.rest(0, counts, &mut known);
+        let (disruption, mut choices) = self.best_from(0, counts, &mut known);
         choices.reverse();
         (disruption, choices)
     }
 
     /// The best for the places from `depth` on with what is left of each entry; the last place first.
-    fn rest(
+    fn best_from(
         &self,
         depth: usize,
         left: Vec<usize>,
@@ -433,8 +440,8 @@ impl Matching<'_> {
             }
             let mut then = left.clone();
             then[nth] -= 1;
-            let (disruption, mut choices) = self.rest(depth + 1, then, known);
-            let disruption = disruption + place.cost(entry, self.keeping);
+            let (disruption, mut choices) = self.best_from(depth + 1, then, known);
+            let disruption = disruption + place.disruption_for(entry, self.keeping);
             if best.as_ref().is_none_or(|(least, _)| disruption < *least) {
                 choices.push(entry);
                 best = Some((disruption, choices));

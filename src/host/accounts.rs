@@ -1,10 +1,10 @@
 //! Users and groups of this system by name and by id.
 //!
 //! A name service (LDAP, sssd) may answer late or never, and a lookup cannot be interrupted. So each lookup runs in its own
-//! thread, which is abandoned when the time for it is over. A process may then end only by [`end_process`]: a module of the
+//! thread, which is abandoned when the time for it is over. A process may then end only by [`exit_immediately`]: a module of the
 //! name service may keep the usual way waiting.
 //!
-//! [`end_process`]: super::end_process
+//! [`exit_immediately`]: super::exit_immediately
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -20,7 +20,7 @@ use super::{Uid, lock};
 
 /// The time after which an account is looked up again, and after which lookups have all their time again. Only a process
 /// that runs for long does either.
-const VALID_FOR: Duration = Duration::from_secs(60);
+const ANSWER_VALID_FOR: Duration = Duration::from_secs(60);
 
 /// The time that all lookups for one purpose may take together.
 struct LookupTime {
@@ -32,13 +32,13 @@ struct LookupTime {
 }
 
 /// For names that are only shown: without an answer the number is.
-static FOR_DISPLAY: LookupTime = LookupTime::in_all(Duration::from_secs(1));
+static FOR_DISPLAY: LookupTime = LookupTime::for_all_lookups(Duration::from_secs(1));
 
 /// For users and groups by which something is decided.
-static FOR_DECISIONS: LookupTime = LookupTime::without_answer(Duration::from_secs(15));
+static FOR_DECISIONS: LookupTime = LookupTime::for_unanswered(Duration::from_secs(15));
 
 impl LookupTime {
-    const fn in_all(limit: Duration) -> Self {
+    const fn for_all_lookups(limit: Duration) -> Self {
         Self {
             limit,
             counts_answers: true,
@@ -46,15 +46,15 @@ impl LookupTime {
         }
     }
 
-    const fn without_answer(limit: Duration) -> Self {
+    const fn for_unanswered(limit: Duration) -> Self {
         Self {
             counts_answers: false,
-            ..Self::in_all(limit)
+            ..Self::for_all_lookups(limit)
         }
     }
 
-    fn left(&self) -> Duration {
-        let spent = lock(&self.spent).filter(|(since, _)| since.elapsed() < VALID_FOR);
+    fn remaining_time(&self) -> Duration {
+        let spent = lock(&self.spent).filter(|(since, _)| since.elapsed() < ANSWER_VALID_FOR);
         self.limit
             .saturating_sub(spent.map_or(Duration::ZERO, |(_, time)| time))
     }
@@ -62,7 +62,7 @@ impl LookupTime {
     fn spend(&self, time: Duration) {
         let mut spent = lock(&self.spent);
         let (since, before) = spent
-            .filter(|(since, _)| since.elapsed() < VALID_FOR)
+            .filter(|(since, _)| since.elapsed() < ANSWER_VALID_FOR)
             .unwrap_or((Instant::now(), Duration::ZERO));
         *spent = Some((since, before + time));
     }
@@ -82,9 +82,9 @@ enum Lookup<V> {
 
 impl<V: Clone> Lookup<V> {
     /// Returns the answer, if there is one that is still valid.
-    fn answer(&self) -> Option<io::Result<V>> {
+    fn valid_answer(&self) -> Option<io::Result<V>> {
         match self {
-            Self::Answered { at, answer } if at.elapsed() < VALID_FOR => {
+            Self::Answered { at, answer } if at.elapsed() < ANSWER_VALID_FOR => {
                 Some(answer.clone().map_err(io::Error::from))
             }
             _ => None,
@@ -92,32 +92,32 @@ impl<V: Clone> Lookup<V> {
     }
 }
 
-static USERS_BY_ID: Lookups<Uid, Option<Account>> = Lookups::by(|uid| {
+static USERS_BY_ID: Lookups<Uid, Option<Account>> = Lookups::new(|uid| {
     let user = User::from_uid(nix::unistd::Uid::from_raw(uid.0))?;
     Ok(user.map(Account::from))
 });
 
 static USERS_BY_NAME: Lookups<String, Option<Account>> =
-    Lookups::by(|name| Ok(User::from_name(name)?.map(Account::from)));
+    Lookups::new(|name| Ok(User::from_name(name)?.map(Account::from)));
 
-static GROUPS_BY_ID: Lookups<u32, Option<String>> = Lookups::by(|gid| {
+static GROUPS_BY_ID: Lookups<u32, Option<String>> = Lookups::new(|gid| {
     let group = Group::from_gid(Gid::from_raw(*gid))?;
     Ok(group.map(|group| group.name))
 });
 
-static GROUPS_BY_NAME: Lookups<String, Option<u32>> = Lookups::by(|name| {
+static GROUPS_BY_NAME: Lookups<String, Option<u32>> = Lookups::new(|name| {
     let group = Group::from_name(name)?;
     Ok(group.map(|group| group.gid.as_raw()))
 });
 
 /// The groups of users, by name and primary group.
-static GROUPS_OF_USERS: Lookups<(CString, u32), Vec<u32>> = Lookups::by(|(name, gid)| {
+static GROUPS_OF_USERS: Lookups<(CString, u32), Vec<u32>> = Lookups::new(|(name, gid)| {
     let groups = getgrouplist(name, Gid::from_raw(*gid))?;
     Ok(groups.into_iter().map(Gid::as_raw).collect())
 });
 
 impl<K: Clone + Ord + Send, V: Clone + Send> Lookups<K, V> {
-    const fn by(find: fn(&K) -> nix::Result<V>) -> Self {
+    const fn new(find: fn(&K) -> nix::Result<V>) -> Self {
         Self {
             find,
             of_keys: Mutex::new(BTreeMap::new()),
@@ -126,17 +126,17 @@ impl<K: Clone + Ord + Send, V: Clone + Send> Lookups<K, V> {
     }
 
     /// Returns the answer to a lookup, for which it waits as long as there is time.
-    fn answer(&'static self, key: &K, time: &LookupTime) -> io::Result<V> {
-        let left = time.left();
+    fn wait_for_answer(&'static self, key: &K, time: &LookupTime) -> io::Result<V> {
+        let left = time.remaining_time();
         let mut lookups = lock(&self.of_keys);
-        if let Some(answer) = lookups.get(key).and_then(Lookup::answer) {
+        if let Some(answer) = lookups.get(key).and_then(Lookup::valid_answer) {
             return answer;
         }
         if !matches!(lookups.get(key), Some(Lookup::Running)) {
             if left.is_zero() {
                 return Err(no_answer());
             }
-            self.start(&mut lookups, key.clone())?;
+            self.spawn_lookup(&mut lookups, key.clone())?;
         }
         let start = Instant::now();
         let is_running = |lookups: &mut BTreeMap<K, Lookup<V>>| {
@@ -144,7 +144,7 @@ impl<K: Clone + Ord + Send, V: Clone + Send> Lookups<K, V> {
         };
         let waited = self.answered.wait_timeout_while(lookups, left, is_running);
         let (lookups, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        let answer = lookups.get(key).and_then(Lookup::answer);
+        let answer = lookups.get(key).and_then(Lookup::valid_answer);
         if answer.is_none() || time.counts_answers {
             time.spend(start.elapsed());
         }
@@ -152,20 +152,20 @@ impl<K: Clone + Ord + Send, V: Clone + Send> Lookups<K, V> {
     }
 
     /// Begins a lookup whose answer will be needed, unless there is one. It does not wait.
-    fn begin(&'static self, key: K) {
+    fn begin_lookup(&'static self, key: K) {
         let mut lookups = lock(&self.of_keys);
         let is_needed = match lookups.get(&key) {
             Some(Lookup::Running) => false,
-            other => other.and_then(Lookup::answer).is_none(),
+            other => other.and_then(Lookup::valid_answer).is_none(),
         };
         if is_needed {
             // Without a thread, it begins when the answer is needed.
-            let _ = self.start(&mut lookups, key);
+            let _ = self.spawn_lookup(&mut lookups, key);
         }
     }
 
     /// Starts a lookup in a thread.
-    fn start(&'static self, lookups: &mut BTreeMap<K, Lookup<V>>, key: K) -> io::Result<()> {
+    fn spawn_lookup(&'static self, lookups: &mut BTreeMap<K, Lookup<V>>, key: K) -> io::Result<()> {
         let own = key.clone();
         let lookup = move || {
             let answer = (self.find)(&own);
@@ -197,30 +197,30 @@ pub struct Account {
 
 impl Account {
     /// Returns the user with this name, or `None` if there is none.
-    pub fn named(name: &str) -> io::Result<Option<Self>> {
-        USERS_BY_NAME.answer(&name.to_owned(), &FOR_DECISIONS)
+    pub fn from_name(name: &str) -> io::Result<Option<Self>> {
+        USERS_BY_NAME.wait_for_answer(&name.to_owned(), &FOR_DECISIONS)
     }
 
     /// Begins the lookup of a user. A name service may take seconds for each.
     pub fn begin_lookup(name: &str) {
-        USERS_BY_NAME.begin(name.to_owned());
+        USERS_BY_NAME.begin_lookup(name.to_owned());
     }
 
     /// Returns the user with this uid, or `None` if there is none.
-    pub fn of(uid: Uid) -> io::Result<Option<Self>> {
-        USERS_BY_ID.answer(&uid, &FOR_DECISIONS)
+    pub fn from_uid(uid: Uid) -> io::Result<Option<Self>> {
+        USERS_BY_ID.wait_for_answer(&uid, &FOR_DECISIONS)
     }
 
     /// Returns the groups of the user's processes.
-    pub fn groups(&self) -> io::Result<Vec<u32>> {
+    pub fn look_up_groups(&self) -> io::Result<Vec<u32>> {
         let name = CString::new(self.name.as_str())?;
-        GROUPS_OF_USERS.answer(&(name, self.gid), &FOR_DECISIONS)
+        GROUPS_OF_USERS.wait_for_answer(&(name, self.gid), &FOR_DECISIONS)
     }
 
     /// Begins the lookup of the groups of the user's processes.
     pub fn begin_groups_lookup(&self) {
         if let Ok(name) = CString::new(self.name.as_str()) {
-            GROUPS_OF_USERS.begin((name, self.gid));
+            GROUPS_OF_USERS.begin_lookup((name, self.gid));
         }
     }
 }
@@ -236,32 +236,32 @@ impl From<User> for Account {
 }
 
 /// Returns the id of the group with this name, or `None` if there is none.
-pub fn group_named(name: &str) -> io::Result<Option<u32>> {
-    GROUPS_BY_NAME.answer(&name.to_owned(), &FOR_DECISIONS)
+pub fn group_id(name: &str) -> io::Result<Option<u32>> {
+    GROUPS_BY_NAME.wait_for_answer(&name.to_owned(), &FOR_DECISIONS)
 }
 
 /// Begins the lookup of a group.
 pub fn begin_group_lookup(name: &str) {
-    GROUPS_BY_NAME.begin(name.to_owned());
+    GROUPS_BY_NAME.begin_lookup(name.to_owned());
 }
 
 /// Returns the present id of the user with this name, or `None` if there is none; an error if the name service does not
 /// answer soon.
-pub fn present_user(name: &str) -> io::Result<Option<u32>> {
-    let account = USERS_BY_NAME.answer(&name.to_owned(), &FOR_DISPLAY)?;
+pub fn current_user_id(name: &str) -> io::Result<Option<u32>> {
+    let account = USERS_BY_NAME.wait_for_answer(&name.to_owned(), &FOR_DISPLAY)?;
     Ok(account.map(|account| account.uid.0))
 }
 
 /// The same for a group.
-pub fn present_group(name: &str) -> io::Result<Option<u32>> {
-    GROUPS_BY_NAME.answer(&name.to_owned(), &FOR_DISPLAY)
+pub fn current_group_id(name: &str) -> io::Result<Option<u32>> {
+    GROUPS_BY_NAME.wait_for_answer(&name.to_owned(), &FOR_DISPLAY)
 }
 
 /// Returns the name of a user, or the uid if there is none.
 pub fn user_name(uid: Uid) -> String {
     static LOCAL: LazyLock<BTreeMap<u32, String>> = LazyLock::new(|| names_by_id("/etc/passwd"));
     let name = LOCAL.get(&uid.0).cloned().or_else(|| {
-        let account = USERS_BY_ID.answer(&uid, &FOR_DISPLAY).ok()??;
+        let account = USERS_BY_ID.wait_for_answer(&uid, &FOR_DISPLAY).ok()??;
         Some(account.name)
     });
     name.unwrap_or_else(|| uid.to_string())
@@ -271,7 +271,7 @@ pub fn user_name(uid: Uid) -> String {
 pub fn group_name(gid: u32) -> String {
     static LOCAL: LazyLock<BTreeMap<u32, String>> = LazyLock::new(|| names_by_id("/etc/group"));
     let name = LOCAL.get(&gid).cloned();
-    name.or_else(|| GROUPS_BY_ID.answer(&gid, &FOR_DISPLAY).ok()?)
+    name.or_else(|| GROUPS_BY_ID.wait_for_answer(&gid, &FOR_DISPLAY).ok()?)
         .unwrap_or_else(|| gid.to_string())
 }
 
@@ -308,7 +308,7 @@ mod tests {
     #[test]
     fn lookups_without_an_answer_take_their_time_once() {
         static ASKED: AtomicUsize = AtomicUsize::new(0);
-        static LOOKUPS: Lookups<&str, usize> = Lookups::by(|key| {
+        static LOOKUPS: Lookups<&str, usize> = Lookups::new(|key| {
             ASKED.fetch_add(1, Ordering::Relaxed);
             if *key == "hangs" {
                 loop {
@@ -317,54 +317,54 @@ mod tests {
             }
             Ok(key.len())
         });
-        let time = LookupTime::in_all(Duration::from_millis(50));
-        assert_eq!(LOOKUPS.answer(&"known", &time).unwrap(), 5);
+        let time = LookupTime::for_all_lookups(Duration::from_millis(50));
+        assert_eq!(LOOKUPS.wait_for_answer(&"known", &time).unwrap(), 5);
         for key in ["hangs", "hangs", "later"] {
-            let error = LOOKUPS.answer(&key, &time).unwrap_err();
+            let error = LOOKUPS.wait_for_answer(&key, &time).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{key}");
         }
         // Known answers cost no time.
-        assert_eq!(LOOKUPS.answer(&"known", &time).unwrap(), 5);
+        assert_eq!(LOOKUPS.wait_for_answer(&"known", &time).unwrap(), 5);
         assert_eq!(ASKED.load(Ordering::Relaxed), 2);
-        let another = LookupTime::in_all(Duration::from_secs(60));
-        assert_eq!(LOOKUPS.answer(&"later", &another).unwrap(), 5);
+        let another = LookupTime::for_all_lookups(Duration::from_secs(60));
+        assert_eq!(LOOKUPS.wait_for_answer(&"later", &another).unwrap(), 5);
     }
 
     /// None of these is answered before the others have begun.
     #[test]
     fn lookups_that_begin_early_run_side_by_side() {
         static ALL: Barrier = Barrier::new(3);
-        static LOOKUPS: Lookups<u64, u64> = Lookups::by(|key| {
+        static LOOKUPS: Lookups<u64, u64> = Lookups::new(|key| {
             ALL.wait();
             Ok(*key)
         });
-        let time = LookupTime::without_answer(Duration::from_secs(10));
-        (0..3).for_each(|key| LOOKUPS.begin(key));
+        let time = LookupTime::for_unanswered(Duration::from_secs(10));
+        (0..3).for_each(|key| LOOKUPS.begin_lookup(key));
         for key in 0..3 {
-            assert_eq!(LOOKUPS.answer(&key, &time).unwrap(), key);
+            assert_eq!(LOOKUPS.wait_for_answer(&key, &time).unwrap(), key);
         }
     }
 
     /// One after the other, and side by side.
     #[test]
     fn slow_answers_leave_the_time_to_the_next_lookup() {
-        static LOOKUPS: Lookups<u64, u64> = Lookups::by(|key| {
+        static LOOKUPS: Lookups<u64, u64> = Lookups::new(|key| {
             std::thread::sleep(Duration::from_millis(60));
             Ok(*key)
         });
-        let slow = LookupTime::without_answer(Duration::from_secs(60));
+        let slow = LookupTime::for_unanswered(Duration::from_secs(60));
         for key in 0..3 {
-            assert_eq!(LOOKUPS.answer(&key, &slow).unwrap(), key);
+            assert_eq!(LOOKUPS.wait_for_answer(&key, &slow).unwrap(), key);
         }
         std::thread::scope(|scope| {
             for key in 3..6 {
                 let slow = &slow;
-                scope.spawn(move || assert_eq!(LOOKUPS.answer(&key, slow).unwrap(), key));
+                scope.spawn(move || assert_eq!(LOOKUPS.wait_for_answer(&key, slow).unwrap(), key));
             }
         });
-        assert_eq!(slow.left(), slow.limit);
-        let in_all = LookupTime::in_all(Duration::from_secs(60));
-        assert_eq!(LOOKUPS.answer(&6, &in_all).unwrap(), 6);
-        assert!(in_all.left() < in_all.limit);
+        assert_eq!(slow.remaining_time(), slow.limit);
+        let in_all = LookupTime::for_all_lookups(Duration::from_secs(60));
+        assert_eq!(LOOKUPS.wait_for_answer(&6, &in_all).unwrap(), 6);
+        assert!(in_all.remaining_time() < in_all.limit);
     }
 }

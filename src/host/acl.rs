@@ -9,7 +9,7 @@ use std::path::Path;
 use rustix::fs::{XattrFlags, fremovexattr, fsetxattr, getxattr};
 use rustix::io::Errno;
 
-use super::{Access, Uid, group_name, in_path, user_name};
+use super::{Access, Uid, add_path, group_name, user_name};
 
 /// The extended attribute in which the kernel keeps the list, and the version of its format (`linux/posix_acl_xattr.h`).
 const ATTRIBUTE: &str = "system.posix_acl_access";
@@ -17,13 +17,13 @@ const ATTRIBUTE: &str = "system.posix_acl_access";
 /// The attribute with the list that new entries of a directory inherit. Directories of mig-mps have none.
 const DEFAULT_ATTRIBUTE: &str = "system.posix_acl_default";
 
-const VERSION: u32 = 2;
+const FORMAT_VERSION: u32 = 2;
 
 /// The bytes of the version and of an entry, of a list that is not long, and of the longest value of an attribute (xattr(7)).
-const HEAD: usize = 4;
-const ENTRY: usize = 8;
-const FEW: usize = 512;
-const MOST: usize = 64 << 10;
+const HEADER_BYTES: usize = 4;
+const ENTRY_BYTES: usize = 8;
+const SHORT_LIST_BYTES: usize = 512;
+const MAX_LIST_BYTES: usize = 64 << 10;
 
 /// The kinds of entries.
 const OWNER: u16 = 0x01;
@@ -75,11 +75,11 @@ struct AccessList {
 
 impl AccessList {
     /// Returns the list of a directory. One without a list has an equal one: its mode.
-    fn of(path: &Path, meta: &Metadata) -> Self {
+    fn from_directory(path: &Path, meta: &Metadata) -> Self {
         Self {
             owner: meta.uid(),
             group: meta.gid(),
-            entries: entries_of(path).unwrap_or_else(|| of_mode(meta.mode())),
+            entries: read_entries(path).unwrap_or_else(|| entries_from_mode(meta.mode())),
         }
     }
 
@@ -106,22 +106,22 @@ impl AccessList {
 
 /// A user or a group that a list names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Named {
+pub(super) enum Principal {
     User(Uid),
     Group(u32),
 }
 
 /// Returns the users and groups that the list of a file or directory, if it has one, lets write to it.
-pub(super) fn writers(path: &Path) -> Vec<Named> {
-    let entries = entries_of(path).unwrap_or_default();
+pub(super) fn list_writers(path: &Path) -> Vec<Principal> {
+    let entries = read_entries(path).unwrap_or_default();
     let mask = entries.iter().find(|entry| entry.kind == MASK);
     let mask = mask.map_or(0o7, |mask| mask.permissions);
     entries
         .iter()
         .filter(|entry| entry.permissions & mask & WRITE != 0)
         .filter_map(|entry| match entry.kind {
-            USER => Some(Named::User(Uid(entry.id))),
-            GROUP => Some(Named::Group(entry.id)),
+            USER => Some(Principal::User(Uid(entry.id))),
+            GROUP => Some(Principal::Group(entry.id)),
             _ => None,
         })
         .collect()
@@ -129,9 +129,9 @@ pub(super) fn writers(path: &Path) -> Vec<Named> {
 
 /// Returns the users of a directory beside its owner: the single one in its list, or the group of its mode. `None` if there
 /// are others, or none.
-pub fn readers(directory: &Path) -> Option<Access> {
+pub fn directory_access(directory: &Path) -> Option<Access> {
     let meta = std::fs::symlink_metadata(directory).ok()?;
-    let list = AccessList::of(directory, &meta);
+    let list = AccessList::from_directory(directory, &meta);
     let of = |kind| list.entries.iter().filter(move |entry| entry.kind == kind);
     let is_open = |kind| of(kind).any(|entry| entry.permissions & ENTER != 0);
     if is_open(OTHERS) || of(GROUP).next().is_some() {
@@ -166,14 +166,14 @@ pub enum Writers {
 
 /// Compares the list of a directory with the one that lets exactly these users do this. Returns `None` if they may do the
 /// same.
-pub fn list_fault(directory: &Path, access: &Access, to: Permission) -> Option<ListFault> {
+pub fn find_list_fault(directory: &Path, access: &Access, to: Permission) -> Option<ListFault> {
     let meta = std::fs::symlink_metadata(directory).ok()?;
-    let fault = AccessList::of(directory, &meta).fault(access, to);
+    let fault = AccessList::from_directory(directory, &meta).find_fault(access, to);
     (fault != ListFault::default()).then_some(fault)
 }
 
 impl AccessList {
-    fn fault(&self, access: &Access, to: Permission) -> ListFault {
+    fn find_fault(&self, access: &Access, to: Permission) -> ListFault {
         let is_let_in = match access {
             Access::Everybody => self.allows(to, None, None),
             Access::Group(group) => self.allows(to, None, Some(*group)),
@@ -228,23 +228,23 @@ impl AccessList {
 }
 
 /// Returns the entries of a list, or `None` if there is none.
-fn entries_of(path: &Path) -> Option<Vec<Entry>> {
-    let mut few = [0; FEW];
+fn read_entries(path: &Path) -> Option<Vec<Entry>> {
+    let mut few = [0; SHORT_LIST_BYTES];
     match getxattr(path, ATTRIBUTE, &mut few[..]) {
-        Ok(length) => read(&few[..length]),
+        Ok(length) => parse_entries(&few[..length]),
         Err(Errno::RANGE) => {
-            let mut bytes = vec![0; MOST];
+            let mut bytes = vec![0; MAX_LIST_BYTES];
             let length = getxattr(path, ATTRIBUTE, &mut bytes[..]).ok()?;
-            read(&bytes[..length])
+            parse_entries(&bytes[..length])
         }
         Err(_) => None,
     }
 }
 
 /// Reads the value of the attribute. Returns `None` if there is none.
-fn read(bytes: &[u8]) -> Option<Vec<Entry>> {
-    let (version, entries) = bytes.split_at_checked(HEAD)?;
-    if version != VERSION.to_le_bytes() {
+fn parse_entries(bytes: &[u8]) -> Option<Vec<Entry>> {
+    let (version, entries) = bytes.split_at_checked(HEADER_BYTES)?;
+    if version != FORMAT_VERSION.to_le_bytes() {
         return None;
     }
     let entry = |entry: &[u8]| {
@@ -254,10 +254,10 @@ fn read(bytes: &[u8]) -> Option<Vec<Entry>> {
             id: u32::from_le_bytes(entry[4..].try_into().ok()?),
         })
     };
-    entries.chunks_exact(ENTRY).map(entry).collect()
+    entries.chunks_exact(ENTRY_BYTES).map(entry).collect()
 }
 
-fn of_mode(mode: u32) -> Vec<Entry> {
+fn entries_from_mode(mode: u32) -> Vec<Entry> {
     [(OWNER, 6), (OWN_GROUP, 3), (OTHERS, 0)]
         .map(|(kind, shift)| Entry {
             kind,
@@ -268,7 +268,7 @@ fn of_mode(mode: u32) -> Vec<Entry> {
 }
 
 /// Lets one user into a directory beside its owner, and nobody else. Mode and list change at once.
-pub(super) fn let_in(directory: impl AsFd, user: Uid, to: Permission) -> io::Result<()> {
+pub(super) fn grant_access(directory: impl AsFd, user: Uid, to: Permission) -> io::Result<()> {
     let permissions = to.bits();
     let entries = [
         (OWNER, 0o7, NOBODY),
@@ -277,14 +277,14 @@ pub(super) fn let_in(directory: impl AsFd, user: Uid, to: Permission) -> io::Res
         (MASK, permissions, NOBODY),
         (OTHERS, 0, NOBODY),
     ];
-    let mut value = VERSION.to_le_bytes().to_vec();
+    let mut value = FORMAT_VERSION.to_le_bytes().to_vec();
     for (kind, permissions, id) in entries {
         value.extend(kind.to_le_bytes());
         value.extend(permissions.to_le_bytes());
         value.extend(id.to_le_bytes());
     }
     let directory = directory.as_fd();
-    remove_one(directory, DEFAULT_ATTRIBUTE)?;
+    remove_attribute(directory, DEFAULT_ATTRIBUTE)?;
     match fsetxattr(directory, ATTRIBUTE, &value, XattrFlags::empty()) {
         Err(Errno::OPNOTSUPP) => Err(no_lists()),
         set => Ok(set?),
@@ -292,13 +292,13 @@ pub(super) fn let_in(directory: impl AsFd, user: Uid, to: Permission) -> io::Res
 }
 
 /// Takes its lists from a directory, which then has only its mode. New entries inherit nothing.
-pub(super) fn remove(directory: impl AsFd) -> io::Result<()> {
+pub(super) fn remove_lists(directory: impl AsFd) -> io::Result<()> {
     let directory = directory.as_fd();
-    remove_one(directory, DEFAULT_ATTRIBUTE)?;
-    remove_one(directory, ATTRIBUTE)
+    remove_attribute(directory, DEFAULT_ATTRIBUTE)?;
+    remove_attribute(directory, ATTRIBUTE)
 }
 
-fn remove_one(directory: BorrowedFd<'_>, attribute: &str) -> io::Result<()> {
+fn remove_attribute(directory: BorrowedFd<'_>, attribute: &str) -> io::Result<()> {
     match fremovexattr(directory, attribute) {
         Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
         Err(error) => Err(error.into()),
@@ -311,8 +311,8 @@ pub fn check_lists(path: &Path) -> io::Result<()> {
     let Some(directory) = exists else {
         return Ok(());
     };
-    match getxattr(directory, ATTRIBUTE, &mut [0_u8; HEAD][..]) {
-        Err(Errno::OPNOTSUPP) => Err(in_path(directory, &no_lists())),
+    match getxattr(directory, ATTRIBUTE, &mut [0_u8; HEADER_BYTES][..]) {
+        Err(Errno::OPNOTSUPP) => Err(add_path(directory, &no_lists())),
         _ => Ok(()),
     }
 }
@@ -355,9 +355,9 @@ mod tests {
             let list = AccessList {
                 owner,
                 group: 0,
-                entries: of_mode(mode),
+                entries: entries_from_mode(mode),
             };
-            list.fault(&access, Permission::Enter).keeps_users_out
+            list.find_fault(&access, Permission::Enter).keeps_users_out
         };
         let alice = || Access::User(ALICE);
         assert!(!keeps_out(ALICE.0, 0o700, alice()) && keeps_out(ALICE.0, 0o077, alice()));
@@ -378,7 +378,7 @@ mod tests {
                 entry(MASK, mask, NOBODY),
                 entry(OTHERS, 0, NOBODY),
             ]);
-            list.fault(&access, Permission::Enter).keeps_users_out
+            list.find_fault(&access, Permission::Enter).keeps_users_out
         };
         let (alice, bob) = (Access::User(ALICE), Access::User(BOB));
         assert!(!keeps_out(5, alice.clone()) && keeps_out(5, bob));
@@ -390,7 +390,7 @@ mod tests {
     #[test]
     fn other_lists_are_described() {
         let fault = |mode, access: Access| {
-            let fault = list(of_mode(mode)).fault(&access, Permission::Enter);
+            let fault = list(entries_from_mode(mode)).find_fault(&access, Permission::Enter);
             (fault.keeps_users_out, fault.others.join(", "))
         };
         let none = || (false, String::new());
@@ -406,10 +406,10 @@ mod tests {
         assert_eq!(fault(0o700, Access::Owner), none());
         assert_eq!(fault(0o704, Access::Owner).1, "every user may list it");
         let with = |mask, others: &[Entry]| {
-            let mut entries = of_mode(0o700);
+            let mut entries = entries_from_mode(0o700);
             entries.extend([entry(USER, 1, ALICE.0), entry(MASK, mask, NOBODY)]);
             entries.extend_from_slice(others);
-            list(entries).fault(&Access::User(ALICE), Permission::Enter)
+            list(entries).find_fault(&Access::User(ALICE), Permission::Enter)
         };
         assert_eq!(with(1, &[]), ListFault::default());
         assert!(with(0, &[]).keeps_users_out);
@@ -427,7 +427,8 @@ mod tests {
         );
         assert_eq!(with(0, &foreign).others, Vec::<String>::new());
         // Users who are to list a directory are kept out if they can only reach its entries.
-        let to_read = |mode| list(of_mode(mode)).fault(&Access::Everybody, Permission::Read);
+        let to_read =
+            |mode| list(entries_from_mode(mode)).find_fault(&Access::Everybody, Permission::Read);
         assert!(to_read(0o751).keeps_users_out);
         assert_eq!(to_read(0o755), ListFault::default());
     }
@@ -441,11 +442,17 @@ mod tests {
         check_lists(directory.path()).unwrap();
         let keeps_out = |user| {
             let access = Access::User(user);
-            list_fault(directory.path(), &access, Permission::Enter)
+            find_list_fault(directory.path(), &access, Permission::Enter)
                 .is_some_and(|fault| fault.keeps_users_out)
         };
         assert!(keeps_out(ALICE));
-        let inherits = || getxattr(directory.path(), DEFAULT_ATTRIBUTE, &mut [0_u8; FEW][..]);
+        let inherits = || {
+            getxattr(
+                directory.path(),
+                DEFAULT_ATTRIBUTE,
+                &mut [0_u8; SHORT_LIST_BYTES][..],
+            )
+        };
         let value = [
             2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255, 4, 0, 5, 0, 255, 255, 255, 255,
         ]
@@ -455,21 +462,21 @@ mod tests {
         let inherit = || fsetxattr(&open, DEFAULT_ATTRIBUTE, &value, XattrFlags::empty());
         inherit().unwrap();
         assert!(inherits().is_ok());
-        let_in(&open, ALICE, Permission::Enter).unwrap();
+        grant_access(&open, ALICE, Permission::Enter).unwrap();
         assert_eq!(inherits(), Err(Errno::NODATA));
         inherit().unwrap();
         assert!(!keeps_out(ALICE) && keeps_out(BOB));
         assert_eq!(open.metadata().unwrap().mode() & 0o7777, 0o710);
-        assert_eq!(writers(directory.path()), []);
-        remove(&open).unwrap();
-        remove(&open).unwrap();
+        assert_eq!(list_writers(directory.path()), []);
+        remove_lists(&open).unwrap();
+        remove_lists(&open).unwrap();
         assert!(keeps_out(ALICE));
         assert_eq!(inherits(), Err(Errno::NODATA));
     }
 
     #[test]
     fn a_list_of_another_form_is_none() {
-        assert_eq!(read(&[]), None);
-        assert_eq!(read(&3_u32.to_le_bytes()), None);
+        assert_eq!(parse_entries(&[]), None);
+        assert_eq!(parse_entries(&3_u32.to_le_bytes()), None);
     }
 }

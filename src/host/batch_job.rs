@@ -9,7 +9,7 @@ use super::{Host, Uid, caller};
 
 /// The variables with the ids of jobs, where no control group tells: of Slurm and its steps, PBS and Torque, LSF and its
 /// arrays, OAR, Flux, `HTCondor`, Cobalt, and Fujitsu's. A job in a job has both.
-const VARIABLES: [&str; 10] = [
+const JOB_ID_VARIABLES: [&str; 10] = [
     "SLURM_JOB_ID",
     "SLURM_STEP_ID",
     "PBS_JOBID",
@@ -23,7 +23,7 @@ const VARIABLES: [&str; 10] = [
 ];
 
 /// Grid Engine's. Other programs set the first one as well, and no other the second.
-const OF_GRID_ENGINE: [&str; 2] = ["JOB_ID", "SGE_TASK_ID"];
+const GRID_ENGINE_VARIABLES: [&str; 2] = ["JOB_ID", "SGE_TASK_ID"];
 
 impl Host {
     /// Returns a word for the job that the caller belongs to, the same for all its processes on this node; `None` outside
@@ -35,10 +35,12 @@ impl Host {
     pub fn own_job(&self, variable: impl Fn(&str) -> Option<OsString>) -> Option<String> {
         let groups = fs::read_to_string(self.root.join("proc/self/cgroup")).unwrap_or_default();
         let hasher = BuildHasherDefault::<DefaultHasher>::new();
-        let hash = match (job_group(&groups), ids(variable)) {
+        let hash = match (job_group(&groups), job_ids(variable)) {
             (Some(group), _) => hasher.hash_one(group),
             (None, Some(ids)) => hasher.hash_one(ids),
-            (None, None) => hasher.hash_one(session(&groups).filter(|_| self.ends_sessions())?),
+            (None, None) => {
+                hasher.hash_one(session_group(&groups).filter(|_| self.ends_sessions())?)
+            }
         };
         Some(format!("{hash:016x}"))
     }
@@ -60,13 +62,15 @@ impl Host {
             .collect();
         let texts = own.into_iter().chain(parts.into_values());
         let texts = texts.filter_map(|file| fs::read_to_string(file).ok());
-        let last = texts.filter_map(|text| kills(&text)).next_back();
+        let last = texts
+            .filter_map(|text| parse_kill_user_processes(&text))
+            .next_back();
         caller() != Uid::ROOT && last == Some(true)
     }
 }
 
 /// Returns the value of `KillUserProcesses=` in a file of logind, if it has one.
-fn kills(text: &str) -> Option<bool> {
+fn parse_kill_user_processes(text: &str) -> Option<bool> {
     let mut is_in_section = false;
     let mut last = None;
     for line in text.lines().map(str::trim) {
@@ -84,7 +88,7 @@ fn kills(text: &str) -> Option<bool> {
 }
 
 /// Returns the control group of the login session.
-fn session(groups: &str) -> Option<&str> {
+fn session_group(groups: &str) -> Option<&str> {
     let mut paths = groups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     paths.find_map(|path| {
         let (user, rest) = path.strip_prefix("/user.slice/")?.split_once("/session-")?;
@@ -94,9 +98,9 @@ fn session(groups: &str) -> Option<&str> {
 }
 
 /// Returns the ids of the jobs, each with the name of its variable.
-fn ids(variable: impl Fn(&str) -> Option<OsString>) -> Option<Vec<(&'static str, OsString)>> {
-    let grid_engine = variable(OF_GRID_ENGINE[1]).map(|_| OF_GRID_ENGINE);
-    let names = VARIABLES
+fn job_ids(variable: impl Fn(&str) -> Option<OsString>) -> Option<Vec<(&'static str, OsString)>> {
+    let grid_engine = variable(GRID_ENGINE_VARIABLES[1]).map(|_| GRID_ENGINE_VARIABLES);
+    let names = JOB_ID_VARIABLES
         .into_iter()
         .chain(grid_engine.into_iter().flatten());
     let ids: Vec<_> = names
@@ -111,9 +115,9 @@ pub(super) fn job_group(groups: &str) -> Option<String> {
     let mut jobs = paths.filter_map(|path| {
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
         let mut inner = (0..parts.len()).rev();
-        let nth = inner.find(|&nth| is_of_job(&parts[..nth], parts[nth]))?;
+        let nth = inner.find(|&nth| is_job_group(&parts[..nth], parts[nth]))?;
         Some(
-            [&parts[..nth], &[without_process(parts[nth])]]
+            [&parts[..nth], &[strip_process(parts[nth])]]
                 .concat()
                 .join("/"),
         )
@@ -122,7 +126,7 @@ pub(super) fn job_group(groups: &str) -> Option<String> {
 }
 
 /// True for the group of a job, by its name and those of the groups above.
-fn is_of_job(above: &[&str], name: &str) -> bool {
+fn is_job_group(above: &[&str], name: &str) -> bool {
     let parent = above.last().copied().unwrap_or_default();
     let is_below = |system: &str| above.iter().any(|group| group.contains(system));
     let is_number = name.starts_with(|first: char| first.is_ascii_digit());
@@ -151,7 +155,7 @@ fn is_of_job(above: &[&str], name: &str) -> bool {
 }
 
 /// Returns the name of a group without the process id and the time that LSF puts behind a job: a job has several such groups.
-fn without_process(name: &str) -> &str {
+fn strip_process(name: &str) -> &str {
     let mut parts = name.rsplitn(3, '.');
     let numbers = [parts.next(), parts.next()];
     let is_number = |part: Option<&str>| part.is_some_and(|part| part.parse::<u64>().is_ok());
@@ -289,7 +293,7 @@ mod tests {
 
     #[test]
     fn without_groups_the_ids_of_jobs_count() {
-        let names = VARIABLES.into_iter();
+        let names = JOB_ID_VARIABLES.into_iter();
         for name in names {
             let [one, other] = ["7", "8"].map(|id| job("0::/", &[(name, id)]));
             assert!(one.is_some() && one != other, "{name}");

@@ -12,8 +12,8 @@ use rustix::io::Errno;
 use rustix::process::{Signal, WaitOptions, kill_process, kill_process_group, waitpid};
 use thiserror::Error;
 
-use super::files::field;
-use super::process::{is_one_ready, raw_pid};
+use super::files::read_proc_field;
+use super::process::{raw_pid, wait_until_ready};
 use super::spawn::{Child, spawn};
 use super::{Pid, ProcessHandle};
 use crate::failure::Failure;
@@ -36,7 +36,7 @@ pub enum RunError {
     #[error("{program} did not answer within {limit:?} and was ended")]
     Late { program: String, limit: Duration },
     /// The program wrote too much and was killed.
-    #[error("{program} wrote more than {} KiB and was ended; it began with {begun:?}", MOST_OUTPUT >> 10)]
+    #[error("{program} wrote more than {} KiB and was ended; it began with {begun:?}", MAX_OUTPUT_BYTES >> 10)]
     TooMuch {
         program: String,
         /// The start of its output.
@@ -91,13 +91,13 @@ pub fn clean_command(program: impl AsRef<OsStr>, kept: &[&str]) -> Command {
 pub fn run(command: &Command, input: &str, limit: Duration) -> Result<Output, RunError> {
     let program = command.get_program().to_string_lossy().into_owned();
     let begun = Instant::now();
-    let ran = run_as(program, command, input, limit);
-    trace(command, begun, &ran);
+    let ran = run_with_name(program, command, input, limit);
+    trace_run(command, begun, &ran);
     ran
 }
 
 /// Traces a program that has ended.
-fn trace(command: &Command, begun: Instant, ran: &Result<Output, RunError>) {
+fn trace_run(command: &Command, begun: Instant, ran: &Result<Output, RunError>) {
     if !tracing::enabled!(target: "program", tracing::Level::DEBUG) {
         return;
     }
@@ -115,23 +115,23 @@ fn trace(command: &Command, begun: Instant, ran: &Result<Output, RunError>) {
 }
 
 /// The same with another name of the program in errors, for one that is started through the helper.
-pub fn run_as(
+pub fn run_with_name(
     program: String,
     command: &Command,
     input: &str,
     limit: Duration,
 ) -> Result<Output, RunError> {
-    let child = start(command).map_err(|error| RunError::Start {
+    let child = spawn_with_retry(command).map_err(|error| RunError::Start {
         program: program.clone(),
         error,
     })?;
     let pid = child.pid;
-    let exchanged = exchange(child, input, limit);
-    if !matches!(exchanged, Ok(Exchange::Ended { .. })) && !kill(pid) {
+    let exchanged = exchange_data(child, input, limit);
+    if !matches!(exchanged, Ok(Exchange::Ended { .. })) && !kill_group(pid) {
         // Not waited for: that could take for ever.
         return Err(RunError::Unkillable { program, pid });
     }
-    match (exchanged, reap(pid)) {
+    match (exchanged, take_exit_status(pid)) {
         (_, Ok(None)) => Err(RunError::Traced {
             program,
             pid,
@@ -149,19 +149,20 @@ pub fn run_as(
 }
 
 /// Starts a program that goes on by itself, in a session of its own; nobody reads what it prints.
-pub fn start_apart(command: &Command) -> io::Result<()> {
-    start(command).map(drop)
+pub fn spawn_detached(command: &Command) -> io::Result<()> {
+    spawn_with_retry(command).map(drop)
 }
 
 /// The time to retry a start that the system refuses: other child processes exit soon.
-const CROWDED: Duration = Duration::from_millis(500);
+const SPAWN_RETRY_TIMEOUT: Duration = Duration::from_millis(500);
 
-fn start(command: &Command) -> io::Result<Child> {
+fn spawn_with_retry(command: &Command) -> io::Result<Child> {
     let start = Instant::now();
     loop {
         match spawn(command) {
             Err(error)
-                if error.kind() == io::ErrorKind::WouldBlock && start.elapsed() < CROWDED =>
+                if error.kind() == io::ErrorKind::WouldBlock
+                    && start.elapsed() < SPAWN_RETRY_TIMEOUT =>
             {
                 std::thread::sleep(Duration::from_millis(10));
             }
@@ -171,26 +172,26 @@ fn start(command: &Command) -> io::Result<Child> {
 }
 
 /// The time that the kernel may take to end a process after SIGKILL.
-const KILL_LIMIT: Duration = Duration::from_secs(2);
+const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Kills a child and its group. Returns false if the kernel does not end it in time.
-fn kill(pid: Pid) -> bool {
+fn kill_group(pid: Pid) -> bool {
     // The child may have exited meanwhile. It was not waited for, so its pid, which is the id of its group, is not
     // reused.
     if let Some(raw) = raw_pid(pid) {
         let _ = kill_process_group(raw, Signal::KILL);
         let _ = kill_process(raw, Signal::KILL);
     }
-    ProcessHandle::open(pid).map_or(true, |held| held.ends_within(KILL_LIMIT))
+    ProcessHandle::open(pid).map_or(true, |held| held.wait_for_exit(KILL_TIMEOUT))
 }
 
 /// The time that the exit status of a process may take to arrive after its exit.
-const REAP_LIMIT: Duration = Duration::from_secs(1);
+const REAP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Takes the exit status of a child that has exited. Returns `None` on timeout: a tracing process gets the status first
 /// and may keep it, and a user can trace a program that runs as that user.
-fn reap(pid: Pid) -> io::Result<Option<ExitStatus>> {
-    let until = Instant::now() + REAP_LIMIT;
+fn take_exit_status(pid: Pid) -> io::Result<Option<ExitStatus>> {
+    let until = Instant::now() + REAP_TIMEOUT;
     loop {
         match waitpid(raw_pid(pid), WaitOptions::NOHANG)? {
             None if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
@@ -201,20 +202,20 @@ fn reap(pid: Pid) -> io::Result<Option<ExitStatus>> {
 
 /// Describes the process that traces another one.
 fn tracer_of(pid: Pid) -> String {
-    match field(format!("/proc/{pid}/status"), "TracerPid:").as_deref() {
+    match read_proc_field(format!("/proc/{pid}/status"), "TracerPid:").as_deref() {
         Some(tracer) if tracer != "0" => format!("pid {tracer}"),
         _ => "another process".to_owned(),
     }
 }
 
 /// The time to go on reading after a program has exited: a daemon that it started may keep the pipe open for ever.
-const GRACE: Duration = Duration::from_millis(200);
+const OUTPUT_LINGER_TIME: Duration = Duration::from_millis(200);
 
 /// The most that a program may write to each of its outputs, in bytes. The program may be a user's.
-pub(super) const MOST_OUTPUT: usize = 1 << 20;
+pub(super) const MAX_OUTPUT_BYTES: usize = 1 << 20;
 
 /// The most of an output that an error quotes, in characters.
-const MOST_QUOTED: usize = 200;
+const MAX_QUOTED_CHARS: usize = 200;
 
 /// The result of exchanging input and output with a child.
 pub(super) enum Exchange {
@@ -222,23 +223,23 @@ pub(super) enum Exchange {
     Ended { stdout: String, stderr: String },
     /// The limit has passed.
     Late,
-    /// The child has written more than [`MOST_OUTPUT`].
+    /// The child has written more than [`MAX_OUTPUT_BYTES`].
     TooMuch { begun: String },
 }
 
 /// Writes the input and reads both outputs until the child has exited.
-pub(super) fn exchange(child: Child, input: &str, limit: Duration) -> io::Result<Exchange> {
+pub(super) fn exchange_data(child: Child, input: &str, limit: Duration) -> io::Result<Exchange> {
     let mut input = Input {
         pipe: Some(child.stdin),
         unwritten: input.as_bytes(),
     };
     let held = ProcessHandle::open(child.pid)?;
-    let mut out = Stream::of(child.stdout);
-    let mut err = Stream::of(child.stderr);
+    let mut out = Stream::new(child.stdout);
+    let mut err = Stream::new(child.stderr);
     let mut deadline = Instant::now() + limit;
     let mut alive = true;
     loop {
-        input.write()?;
+        input.write_pending()?;
         let pipe = input.pipe.iter();
         let streams = out.file.iter().chain(&err.file);
         let mut watched: Vec<PollFd<'_>> = pipe
@@ -249,23 +250,23 @@ pub(super) fn exchange(child: Child, input: &str, limit: Duration) -> io::Result
         if watched.is_empty() {
             break;
         }
-        is_one_ready(&mut watched, deadline)?;
+        wait_until_ready(&mut watched, deadline)?;
         let just_ended = alive
             && watched
                 .last()
                 .is_some_and(|held| held.revents().contains(PollFlags::IN));
         for stream in [&mut out, &mut err] {
-            stream.read()?;
-            if stream.bytes.len() > MOST_OUTPUT {
-                let text = String::from_utf8_lossy(&stream.bytes[..4 * MOST_QUOTED]);
-                let begun = text.chars().take(MOST_QUOTED).collect();
+            stream.read_available()?;
+            if stream.bytes.len() > MAX_OUTPUT_BYTES {
+                let text = String::from_utf8_lossy(&stream.bytes[..4 * MAX_QUOTED_CHARS]);
+                let begun = text.chars().take(MAX_QUOTED_CHARS).collect();
                 return Ok(Exchange::TooMuch { begun });
             }
         }
         if just_ended {
             alive = false;
             input.pipe = None;
-            deadline = Instant::now() + GRACE;
+            deadline = Instant::now() + OUTPUT_LINGER_TIME;
         } else if Instant::now() >= deadline {
             // Also where output still comes.
             if alive {
@@ -275,8 +276,8 @@ pub(super) fn exchange(child: Child, input: &str, limit: Duration) -> io::Result
         }
     }
     Ok(Exchange::Ended {
-        stdout: out.text(),
-        stderr: err.text(),
+        stdout: out.into_text(),
+        stderr: err.into_text(),
     })
 }
 
@@ -288,7 +289,7 @@ struct Input<'a> {
 
 impl Input<'_> {
     /// Writes as much as the pipe takes, and closes it at the end.
-    fn write(&mut self) -> io::Result<()> {
+    fn write_pending(&mut self) -> io::Result<()> {
         while let Some(pipe) = &self.pipe {
             match rustix::io::write(pipe, self.unwritten) {
                 Ok(written) => self.unwritten = &self.unwritten[written..],
@@ -313,14 +314,14 @@ struct Stream {
 }
 
 impl Stream {
-    fn of(pipe: OwnedFd) -> Self {
+    fn new(pipe: OwnedFd) -> Self {
         Self {
             file: Some(pipe),
             bytes: Vec::new(),
         }
     }
 
-    fn read(&mut self) -> io::Result<()> {
+    fn read_available(&mut self) -> io::Result<()> {
         let Some(file) = &self.file else {
             return Ok(());
         };
@@ -335,7 +336,7 @@ impl Stream {
         Ok(())
     }
 
-    fn text(self) -> String {
+    fn into_text(self) -> String {
         String::from_utf8_lossy(&self.bytes).into_owned()
     }
 }
@@ -376,12 +377,12 @@ mod tests {
 
     #[test]
     fn a_program_that_reads_no_input_is_ended_at_its_limit() {
-        let more_than_a_pipe = "x".repeat(MOST_OUTPUT);
+        let more_than_a_pipe = "x".repeat(MAX_OUTPUT_BYTES);
         let stopped = shell("kill -STOP $$");
         let late = run(&stopped, &more_than_a_pipe, Duration::from_millis(50)).unwrap_err();
         assert!(matches!(late, RunError::Late { .. }), "{late}");
         let read = run(&shell("sleep 0.1; wc -c"), &more_than_a_pipe, LONG).unwrap();
-        assert_eq!(read.stdout.trim(), MOST_OUTPUT.to_string());
+        assert_eq!(read.stdout.trim(), MAX_OUTPUT_BYTES.to_string());
     }
 
     /// True if a process exists and is no zombie.
@@ -448,10 +449,10 @@ mod tests {
             ),
             "{said}"
         );
-        let just_enough = format!("head -c {MOST_OUTPUT} /dev/zero");
+        let just_enough = format!("head -c {MAX_OUTPUT_BYTES} /dev/zero");
         assert_eq!(
             run(&shell(&just_enough), "", LONG).unwrap().stdout.len(),
-            MOST_OUTPUT
+            MAX_OUTPUT_BYTES
         );
     }
 
@@ -490,7 +491,7 @@ mod tests {
             stdout: flows(),
             stderr: flows(),
         };
-        let exchanged = exchange(child, "", Duration::ZERO).unwrap();
+        let exchanged = exchange_data(child, "", Duration::ZERO).unwrap();
         assert!(matches!(exchanged, Exchange::Late));
         asleep.kill().unwrap();
         asleep.wait().unwrap();

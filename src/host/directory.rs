@@ -1,7 +1,7 @@
 //! Directories by their descriptors, so that no part of a path can be replaced by a link meanwhile.
 //!
 //! [`Directory::open`] walks from the root and accepts only directories that root or the caller controls. Their entries
-//! may belong to a user, as those of mig-mps 0.2: [`Directory::child`] and the other methods follow no link and enter no
+//! may belong to a user, as those of mig-mps 0.2: [`Directory::open_child`] and the other methods follow no link and enter no
 //! mount, because a user's file system may hang every process that uses it.
 
 use std::ffi::{OsStr, OsString};
@@ -20,13 +20,13 @@ use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
 use super::acl::{self, Permission};
-use super::files::{Fault, belongs_to, read_limited, refused};
-use super::place::refuse_others;
-use super::walk::{Walk, walk};
-use super::{Access, Made, Uid, caller, in_path};
+use super::files::{FileFault, describe_owner, file_error, read_limited};
+use super::place::check_caller_owns;
+use super::walk::{Walk, walk_path};
+use super::{Access, EntryKind, Uid, add_path, caller};
 
 /// The most mounts that are detached from one entry.
-const MOST_MOUNTS: usize = 64;
+const MAX_DETACHED_MOUNTS: usize = 64;
 
 /// An open directory.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl Directory {
     /// Opens a directory that only root and the caller control, like all directories above it. Fails with
     /// `PermissionDenied` if another user could replace a part of the path.
     pub fn open(path: &Path) -> io::Result<Self> {
-        Self::reached_by(Walk::Ours, path)
+        Self::open_with(Walk::Ours, path)
     }
 
     /// Opens such a directory; returns `None` if it does not exist.
@@ -51,12 +51,12 @@ impl Directory {
     }
 
     /// Opens such a directory, or creates it with this mode, and missing parents with 0755.
-    pub fn make(path: &Path, mode: u32) -> io::Result<Self> {
-        Self::reached_by(Walk::Make(mode), path)
+    pub fn open_or_create(path: &Path, mode: u32) -> io::Result<Self> {
+        Self::open_with(Walk::Make(mode), path)
     }
 
-    fn reached_by(how: Walk, path: &Path) -> io::Result<Self> {
-        let fd = walk(path, how).map_err(|error| in_path(path, &error))?;
+    fn open_with(how: Walk, path: &Path) -> io::Result<Self> {
+        let fd = walk_path(path, how).map_err(|error| add_path(path, &error))?;
         let path = path.to_owned();
         Ok(Self { fd, path })
     }
@@ -82,16 +82,16 @@ impl Directory {
         if owners.contains(&Uid(owner)) {
             return Ok(());
         }
-        let why = format!("it {}", belongs_to(owner));
+        let why = format!("it {}", describe_owner(owner));
         let error = io::Error::new(io::ErrorKind::PermissionDenied, why);
-        Err(in_path(&self.path, &error))
+        Err(add_path(&self.path, &error))
     }
 
     /// Opens a subdirectory. Returns `None` if there is none.
-    pub fn child(&self, name: impl AsRef<OsStr>) -> io::Result<Option<Self>> {
+    pub fn open_child(&self, name: impl AsRef<OsStr>) -> io::Result<Option<Self>> {
         let name = name.as_ref();
         let flags = OFlags::PATH | OFlags::DIRECTORY;
-        let fd = self.named(name, open_beneath(self.fd.as_fd(), name, flags))?;
+        let fd = self.none_if_absent(name, open_beneath(self.fd.as_fd(), name, flags))?;
         Ok(fd.map(|fd| Self {
             fd,
             path: self.path.join(name),
@@ -113,7 +113,7 @@ impl Directory {
     ) -> io::Result<Self> {
         let name = name.as_ref();
         let fd = make_directory(self.fd.as_fd(), name, access, to)
-            .map_err(|error| self.at(name, error))?;
+            .map_err(|error| self.error_at(name, error))?;
         let path = self.path.join(name);
         Ok(Self { fd, path })
     }
@@ -129,18 +129,18 @@ impl Directory {
             }
             Err(error) => Err(error),
         };
-        self.named(name, meta)
+        self.none_if_absent(name, meta)
     }
 
     /// Returns the path, inode and time of what is at a path in the directory, whose subdirectories on it only root and the
     /// caller control.
-    pub fn mark(&self, path: &Path) -> Option<(PathBuf, u64, SystemTime)> {
+    pub fn fingerprint(&self, path: &Path) -> Option<(PathBuf, u64, SystemTime)> {
         let meta = statat(&self.fd, path, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-        Some((self.path.join(path), meta.st_ino, written(&meta)?))
+        Some((self.path.join(path), meta.st_ino, modification_time(&meta)?))
     }
 
     /// True if there is an entry of any type.
-    pub fn has(&self, name: impl AsRef<OsStr>) -> bool {
+    pub fn has_entry(&self, name: impl AsRef<OsStr>) -> bool {
         !matches!(self.stat(name), Ok(None))
     }
 
@@ -156,14 +156,14 @@ impl Directory {
         flags: OFlags,
     ) -> io::Result<Option<File>> {
         let name = name.as_ref();
-        self.named(name, open_regular(self.fd.as_fd(), name, flags))
+        self.none_if_absent(name, open_regular(self.fd.as_fd(), name, flags))
     }
 
     /// Reads a regular file of at most 1 MiB. Returns `None` if there is none.
     pub fn read_file(&self, name: impl AsRef<OsStr>) -> io::Result<Option<Vec<u8>>> {
         let name = name.as_ref();
         match self.open_file(name)? {
-            Some(file) => self.named(name, read_limited(file)),
+            Some(file) => self.none_if_absent(name, read_limited(file)),
             None => Ok(None),
         }
     }
@@ -175,7 +175,9 @@ impl Directory {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = openat(&self.fd, name, flags, Mode::from_raw_mode(mode));
-        Ok(File::from(file.map_err(|error| self.at(name, error))?))
+        Ok(File::from(
+            file.map_err(|error| self.error_at(name, error))?,
+        ))
     }
 
     /// Replaces a file atomically. A process that is killed meanwhile leaves its new content in `half_made`, or in a file of
@@ -187,12 +189,12 @@ impl Directory {
         content: &[u8],
         mode: u32,
     ) -> io::Result<()> {
-        self.free_place(name, Made::File)?;
-        let half_made = self.free_unfinished(half_made, Made::File);
+        self.free_place(name, EntryKind::File)?;
+        let half_made = self.free_unfinished(half_made, EntryKind::File);
         let replaced = self
             .create_file(&half_made, mode)
             .and_then(|mut file| file.write_all(content))
-            .map_err(|error| self.at(name.as_ref(), error))
+            .map_err(|error| self.error_at(name.as_ref(), error))
             .and_then(|()| self.rename(&half_made, self, name));
         if replaced.is_err() {
             // The disk may be full, and an incomplete file is of no use.
@@ -202,12 +204,12 @@ impl Directory {
     }
 
     /// Returns the names of the entries, unsorted.
-    pub fn names(&self) -> io::Result<Vec<OsString>> {
-        read_names(self.fd.as_fd()).map_err(|error| in_path(&self.path, &error.into()))
+    pub fn entry_names(&self) -> io::Result<Vec<OsString>> {
+        read_names(self.fd.as_fd()).map_err(|error| add_path(&self.path, &error.into()))
     }
 
     /// Returns the target of a link, or `None` if the entry is no link.
-    pub fn link(&self, name: impl AsRef<OsStr>) -> Option<PathBuf> {
+    pub fn read_link(&self, name: impl AsRef<OsStr>) -> Option<PathBuf> {
         let to = readlinkat(&self.fd, name.as_ref(), Vec::new()).ok()?;
         Some(PathBuf::from(OsStr::from_bytes(to.to_bytes())))
     }
@@ -215,21 +217,21 @@ impl Directory {
     /// Creates a link.
     pub fn make_link(&self, to: &Path, name: impl AsRef<OsStr>) -> io::Result<()> {
         let name = name.as_ref();
-        symlinkat(to, &self.fd, name).map_err(|error| self.at(name, error))
+        symlinkat(to, &self.fd, name).map_err(|error| self.error_at(name, error))
     }
 
     /// Removes a file or link, or directories without files in its place. Succeeds if it is already gone.
     pub fn remove_file(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
         let name = name.as_ref();
-        match self.remove(name, AtFlags::empty()) {
-            Err(_) if self.is_directory(name) => self.free_place(name, Made::File),
+        match self.remove_entry(name, AtFlags::empty()) {
+            Err(_) if self.is_directory(name) => self.free_place(name, EntryKind::File),
             removed => removed,
         }
     }
 
     /// Removes an empty directory. Succeeds if it is already gone.
     pub fn remove_dir(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
-        self.remove(name.as_ref(), AtFlags::REMOVEDIR)
+        self.remove_entry(name.as_ref(), AtFlags::REMOVEDIR)
     }
 
     /// Removes a directory if it is empty.
@@ -240,10 +242,10 @@ impl Directory {
         }
     }
 
-    fn remove(&self, name: &OsStr, flags: AtFlags) -> io::Result<()> {
+    fn remove_entry(&self, name: &OsStr, flags: AtFlags) -> io::Result<()> {
         match unlinkat(&self.fd, name, flags) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(error) => Err(self.at(name, error)),
+            Err(error) => Err(self.error_at(name, error)),
         }
     }
 
@@ -272,7 +274,7 @@ impl Directory {
         let name = name.as_ref();
         let on_top = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
         let path = Path::new(&on_top).join(name);
-        for _ in 0..MOST_MOUNTS {
+        for _ in 0..MAX_DETACHED_MOUNTS {
             match self.stat(name) {
                 Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {
                     unmount(&path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)
@@ -281,7 +283,7 @@ impl Directory {
                 _ => return Ok(()),
             }
         }
-        Err(self.at(name, foreign_mount()))
+        Err(self.error_at(name, foreign_mount()))
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
@@ -289,16 +291,16 @@ impl Directory {
     }
 
     /// Adds the path of an entry to an error.
-    pub(super) fn at(&self, name: &OsStr, error: impl Into<io::Error>) -> io::Error {
-        in_path(&self.path.join(name), &error.into())
+    pub(super) fn error_at(&self, name: &OsStr, error: impl Into<io::Error>) -> io::Error {
+        add_path(&self.path.join(name), &error.into())
     }
 
     /// Turns `NotFound` into `None`, and adds the path to other errors.
-    fn named<T>(&self, name: &OsStr, result: io::Result<T>) -> io::Result<Option<T>> {
+    fn none_if_absent<T>(&self, name: &OsStr, result: io::Result<T>) -> io::Result<Option<T>> {
         match result {
             Ok(value) => Ok(Some(value)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(self.at(name, error)),
+            Err(error) => Err(self.error_at(name, error)),
         }
     }
 }
@@ -322,15 +324,15 @@ fn make_directory(
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
     let fd =
         open_beneath(parent, name, flags).map_err(|error| match Errno::from_io_error(&error) {
-            Some(Errno::LOOP) => refused(Fault::InTheWay, "it is a link: not followed"),
-            Some(Errno::NOTDIR) => refused(Fault::InTheWay, "it is not a directory"),
+            Some(Errno::LOOP) => file_error(FileFault::InTheWay, "it is a link: not followed"),
+            Some(Errno::NOTDIR) => file_error(FileFault::InTheWay, "it is not a directory"),
             _ => error,
         })?;
     let meta = fstat(&fd)?;
-    refuse_others(&meta)?;
+    check_caller_owns(&meta)?;
     match access {
         Access::User(user) => {
-            acl::let_in(&fd, *user, to)?;
+            acl::grant_access(&fd, *user, to)?;
             return Ok(fd);
         }
         Access::Group(group) if *group != meta.st_gid => {
@@ -338,7 +340,7 @@ fn make_directory(
         }
         Access::Everybody | Access::Owner | Access::Group(_) => {}
     }
-    acl::remove(&fd)?;
+    acl::remove_lists(&fd)?;
     // The umask may have removed bits, and the mode of an existing directory may differ.
     fchmod(&fd, Mode::from_raw_mode(mode))?;
     Ok(fd)
@@ -350,15 +352,15 @@ fn open_regular(directory: BorrowedFd<'_>, name: &OsStr, flags: OFlags) -> io::R
     let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
     let fd = open_beneath(directory, name, flags).map_err(|error| {
         match Errno::from_io_error(&error) {
-            Some(Errno::LOOP) => refused(Fault::InTheWay, "it is a link: not followed"),
+            Some(Errno::LOOP) => file_error(FileFault::InTheWay, "it is a link: not followed"),
             Some(Errno::NXIO | Errno::ISDIR) => {
-                refused(Fault::InTheWay, "it is not a regular file")
+                file_error(FileFault::InTheWay, "it is not a regular file")
             }
             _ => error,
         }
     })?;
     if FileType::from_raw_mode(fstat(&fd)?.st_mode) != FileType::RegularFile {
-        return Err(refused(Fault::InTheWay, "it is not a regular file"));
+        return Err(file_error(FileFault::InTheWay, "it is not a regular file"));
     }
     Ok(File::from(fd))
 }
@@ -430,13 +432,13 @@ pub(super) fn foreign_mount() -> io::Error {
 }
 
 /// The types of local file systems.
-const LOCAL: [&str; 12] = [
+const LOCAL_FILE_SYSTEMS: [&str; 12] = [
     "bcachefs", "btrfs", "devtmpfs", "erofs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs",
     "xfs", "zfs",
 ];
 
 /// Refuses to enter a mount that is not a local file system. Both descriptors are `O_PATH`.
-pub(super) fn stay_local(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
+pub(super) fn check_local_mount(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
     let mount = mount_of(to)?;
     if mount == mount_of(from)? {
         return Ok(());
@@ -448,7 +450,7 @@ pub(super) fn stay_local(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result
         .find(|(place, _)| place.split(' ').next() == Some(&mount))
         .and_then(|(_, system)| system.split(' ').next());
     match kind {
-        Some(kind) if LOCAL.contains(&kind) => Ok(()),
+        Some(kind) if LOCAL_FILE_SYSTEMS.contains(&kind) => Ok(()),
         _ => Err(foreign_mount()),
     }
 }
@@ -462,7 +464,7 @@ fn mount_of(fd: BorrowedFd<'_>) -> io::Result<String> {
 }
 
 /// The deepest level at which directories are removed in place. Each level keeps a descriptor open.
-const DEEPEST: u32 = 64;
+const MAX_REMOVAL_DEPTH: u32 = 64;
 
 impl Directory {
     /// Removes a directory with everything in it, until a deadline. Detaches file systems that are mounted there. The
@@ -477,7 +479,7 @@ impl Directory {
             pending: vec![name.to_owned()],
         };
         while let Some(next) = removal.pending.pop() {
-            match removal.remove(self, &next, DEEPEST) {
+            match removal.remove_tree(self, &next, MAX_REMOVAL_DEPTH) {
                 Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {
                     removal.pending.push(next);
                 }
@@ -493,20 +495,20 @@ struct Removal<'a> {
     top: &'a Directory,
     until: Instant,
     name: &'a OsStr,
-    /// The number of directories that were moved up from below [`DEEPEST`].
+    /// The number of directories that were moved up from below [`MAX_REMOVAL_DEPTH`].
     moved: u64,
     /// The remaining entries of `top` to remove.
     pending: Vec<OsString>,
 }
 
 impl Removal<'_> {
-    fn remove(&mut self, parent: &Directory, name: &OsStr, depth: u32) -> io::Result<()> {
+    fn remove_tree(&mut self, parent: &Directory, name: &OsStr, depth: u32) -> io::Result<()> {
         if Instant::now() > self.until {
             let path = self.top.path().join(self.name);
             let why = "there is more in it than can be removed in time; what was removed is gone, and the same \
                        command again goes on";
             let error = io::Error::new(io::ErrorKind::TimedOut, why);
-            return Err(in_path(&path, &error));
+            return Err(add_path(&path, &error));
         }
         parent.detach_mounts(name)?;
         let is_directory = match parent.stat(name)? {
@@ -519,9 +521,9 @@ impl Removal<'_> {
         if depth == 0 {
             return self.move_up(parent, name);
         }
-        if let Some(child) = parent.child(name)? {
-            for entry in child.names()? {
-                self.remove(&child, &entry, depth - 1)?;
+        if let Some(child) = parent.open_child(name)? {
+            for entry in child.entry_names()? {
+                self.remove_tree(&child, &entry, depth - 1)?;
             }
         }
         parent.remove_dir(name)
@@ -533,7 +535,7 @@ impl Removal<'_> {
             self.moved += 1;
             let mut free = self.name.to_owned();
             free.push(format!(".deep-{}", self.moved));
-            if !self.top.has(&free) {
+            if !self.top.has_entry(&free) {
                 parent.rename(name, self.top, &free)?;
                 self.pending.push(free);
                 return Ok(());
@@ -543,7 +545,7 @@ impl Removal<'_> {
 }
 
 /// Returns the time of the last write.
-pub fn written(meta: &Stat) -> Option<SystemTime> {
+pub fn modification_time(meta: &Stat) -> Option<SystemTime> {
     let seconds = u64::try_from(meta.st_mtime).ok()?;
     let nanoseconds = u32::try_from(meta.st_mtime_nsec).ok()?;
     Some(SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds))

@@ -12,11 +12,11 @@ use signal_hook::consts::{SIGCHLD, SIGXFSZ};
 use signal_hook::flag;
 use thiserror::Error;
 
-use super::files::{directory_of, field, has_fault};
-use super::walk::only_root_can_change;
+use super::files::{directory_of, has_fault, read_proc_field};
+use super::walk::check_trusted_program;
 use super::{
     Directory, Interrupt, NvidiaSmi, OwnFile, Pid, Process, ProcessTable, Scopes, Slurm, Uid,
-    Units, as_root, caller, host_name, user_name,
+    Units, caller, host_name, root_hint, user_name,
 };
 use crate::config::{
     CONTROL, CONTROL_PROGRAM, CUDA_LIBRARY, LOG, LOG_DIR, NVIDIA_SMI, NVIDIA_SMI_PROGRAM,
@@ -27,10 +27,10 @@ use crate::config::{
 use crate::failure::Failure;
 
 /// The search path of programs without `PATH`.
-const USUAL: &str = "/usr/bin:/bin";
+const DEFAULT_PATH: &str = "/usr/bin:/bin";
 
 /// The programs that root runs, each with the variable that may give its path.
-const PROGRAMS: [(Option<&str>, &str); 6] = [
+const ROOT_PROGRAMS: [(Option<&str>, &str); 6] = [
     (Some(CONTROL), CONTROL_PROGRAM),
     (None, SERVER_PROGRAM),
     (Some(NVIDIA_SMI), NVIDIA_SMI_PROGRAM),
@@ -62,7 +62,7 @@ impl Host {
     /// Returns the profile that is applied at boot.
     pub fn boot_profile(&self) -> OwnFile {
         OwnFile {
-            directory: self.below("/etc/mig-mps"),
+            directory: self.under_root("/etc/mig-mps"),
             name: "profile.toml",
             is_mounted: false,
             mode: 0o644,
@@ -72,7 +72,7 @@ impl Host {
 
     /// True if the service that applies that profile is enabled.
     pub fn applies_profile_at_boot(&self) -> bool {
-        self.below("/etc/systemd/system/multi-user.target.wants/mig-mps.service")
+        self.under_root("/etc/systemd/system/multi-user.target.wants/mig-mps.service")
             .is_symlink()
     }
 
@@ -80,45 +80,47 @@ impl Host {
     pub fn has_device_plugin(&self) -> bool {
         let unit = "/etc/systemd/system/multi-user.target.wants/mig-mps-device-plugin.service";
         let lock = "/var/lib/kubelet/device-plugins/mig-mps.lock";
-        self.below(unit).is_symlink() || self.below(lock).exists()
+        self.under_root(unit).is_symlink() || self.under_root(lock).exists()
     }
 
     /// Returns all visible processes.
-    pub fn processes(&self) -> io::Result<ProcessTable> {
-        ProcessTable::read(&self.root.join("proc"))
+    pub fn read_processes(&self) -> io::Result<ProcessTable> {
+        ProcessTable::from_proc(&self.root.join("proc"))
     }
 
     /// True if `/proc` has an entry for a process, even for a zombie.
-    pub fn shows(&self, pid: Pid) -> bool {
+    pub fn has_proc_entry(&self, pid: Pid) -> bool {
         std::fs::read(self.root.join(format!("proc/{pid}/stat"))).is_ok()
     }
 
     /// Returns a process if it is visible.
-    pub fn process(&self, pid: Pid) -> Option<Process> {
-        Process::read(&self.root.join("proc"), pid).ok().flatten()
+    pub fn find_process(&self, pid: Pid) -> Option<Process> {
+        Process::from_proc(&self.root.join("proc"), pid)
+            .ok()
+            .flatten()
     }
 
     /// Returns a process and its children, if it is visible. Cheaper than [`processes`](Self::processes) where the kernel
     /// lists children.
-    fn family(&self, pid: Pid) -> io::Result<ProcessTable> {
+    fn process_family(&self, pid: Pid) -> io::Result<ProcessTable> {
         let proc = self.root.join("proc");
         let mut family = vec![pid];
         for task in std::fs::read_dir(proc.join(format!("{pid}/task")))?.flatten() {
             // Each thread has the children that it started.
             let Ok(children) = std::fs::read_to_string(task.path().join("children")) else {
-                return self.processes();
+                return self.read_processes();
             };
             family.extend(children.split_whitespace().flat_map(str::parse).map(Pid));
         }
-        ProcessTable::of(&proc, family.into_iter())
+        ProcessTable::from_pids(&proc, family.into_iter())
     }
 
     /// Returns these processes and their children, as far as they are visible.
-    pub fn families(&self, pids: impl IntoIterator<Item = Pid>) -> ProcessTable {
+    pub fn process_families(&self, pids: impl IntoIterator<Item = Pid>) -> ProcessTable {
         let mut families = ProcessTable::default();
         for pid in pids {
             // A process that has exited has no family.
-            families.add(self.family(pid).unwrap_or_default());
+            families.add_all(self.process_family(pid).unwrap_or_default());
         }
         families
     }
@@ -159,7 +161,7 @@ impl Host {
     /// The handlers do nothing. Programs that this process starts or becomes have the default actions again.
     pub fn reset_signals(&self) -> io::Result<()> {
         // Only if needed: a handler interrupts calls of the driver.
-        if self.ignores(SIGCHLD) {
+        if self.ignores_signal(SIGCHLD) {
             flag::register(SIGCHLD, Arc::default())?;
         }
         flag::register(SIGXFSZ, Arc::default())?;
@@ -167,8 +169,8 @@ impl Host {
     }
 
     /// True if this process ignores a signal, according to `/proc/self/status`.
-    pub(super) fn ignores(&self, signal: i32) -> bool {
-        let mask = field(self.root.join("proc/self/status"), "SigIgn:")
+    pub(super) fn ignores_signal(&self, signal: i32) -> bool {
+        let mask = read_proc_field(self.root.join("proc/self/status"), "SigIgn:")
             .and_then(|mask| u64::from_str_radix(&mask, 16).ok());
         // Bit 0 is signal 1.
         mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
@@ -218,7 +220,7 @@ pub struct Directories {
 }
 
 impl Directories {
-    fn system() -> Self {
+    fn for_system() -> Self {
         Self {
             run: PathBuf::from(SYSTEM_RUN_DIR),
             log: PathBuf::from(SYSTEM_LOG_DIR),
@@ -266,7 +268,7 @@ impl Environment {
                 .filter_map(|(name, _)| Some((name, path(name)?)))
                 .collect(),
             trace: path(LOG),
-            path: absolute_entries(&variable("PATH").unwrap_or_else(|| USUAL.into())),
+            path: absolute_entries(&variable("PATH").unwrap_or_else(|| DEFAULT_PATH.into())),
         }
     }
 
@@ -280,7 +282,7 @@ impl Environment {
     }
 
     /// Returns the name of the user who called this: with `sudo`, not root's.
-    pub fn called_by(&self) -> String {
+    pub fn caller_name(&self) -> String {
         user_name(self.server_user())
     }
 
@@ -309,7 +311,7 @@ impl Environment {
     /// Returns the environment of daemons that have a directory of their own. Their logs are in it too, unless the caller names
     /// another directory for them.
     #[must_use]
-    pub fn within(&self, directory: &Path) -> Self {
+    pub fn with_directory(&self, directory: &Path) -> Self {
         let mut environment = self.clone();
         environment.set.insert(RUN_DIR, directory.to_owned());
         let logs = environment.set.entry(LOG_DIR);
@@ -319,7 +321,8 @@ impl Environment {
 
     /// Returns the same, or the system's for a user whose environment names none. Only root can write there.
     pub fn directories_or_system(&self) -> Directories {
-        self.directories().unwrap_or_else(|_| Directories::system())
+        self.directories()
+            .unwrap_or_else(|_| Directories::for_system())
     }
 
     fn own_logs(&self) -> Result<PathBuf, EnvironmentError> {
@@ -349,14 +352,14 @@ impl Environment {
 
     fn roots_state_dir(&self) -> PathBuf {
         let set = self.set.get(STATE_DIR).cloned();
-        set.unwrap_or_else(|| self.host.below(SYSTEM_STATE_DIR))
+        set.unwrap_or_else(|| self.host.under_root(SYSTEM_STATE_DIR))
     }
 
     /// Returns the log directory that belongs to a run directory, or `None` for another user's.
     pub fn logs_of(&self, run_dir: &Path) -> Option<PathBuf> {
         self.directories()
             .into_iter()
-            .chain([Directories::system()])
+            .chain([Directories::for_system()])
             .find(|directories| directories.run == run_dir)
             .map(|directories| directories.log)
     }
@@ -389,9 +392,9 @@ impl Environment {
     /// Finds the programs of MPS. Fails with the one that is missing.
     pub fn mps_programs(&self) -> Result<MpsPrograms, EnvironmentError> {
         let missing = EnvironmentError::NoControlProgram;
-        let control = self.program(CONTROL, CONTROL_PROGRAM, missing)?;
+        let control = self.find_program(CONTROL, CONTROL_PROGRAM, missing)?;
         let mut path = self.path.clone();
-        if find(SERVER_PROGRAM, &path).is_none() {
+        if find_executable(SERVER_PROGRAM, &path).is_none() {
             let beside = control.parent().unwrap_or(Path::new("/"));
             if !is_program(&beside.join(SERVER_PROGRAM)) {
                 return Err(EnvironmentError::NoServerProgram);
@@ -403,48 +406,48 @@ impl Environment {
             control,
             path,
             helper: self.helper.clone(),
-            scopes: self.scopes(),
+            scopes: self.systemd_scopes(),
         })
     }
 
     /// Returns the program of that name in the caller's path.
-    pub fn in_path(&self, program: &str) -> Option<PathBuf> {
-        find(program, &self.path)
+    pub fn find_in_path(&self, program: &str) -> Option<PathBuf> {
+        find_executable(program, &self.path)
     }
 
     /// Returns the scopes of root's daemons; `None` where systemd does not run the machine.
-    fn scopes(&self) -> Option<Scopes> {
+    fn systemd_scopes(&self) -> Option<Scopes> {
         if !self.is_root() || !self.host.is_run_by_systemd() {
             return None;
         }
         let set = self.set.get(SYSTEMD_RUN).cloned();
-        set.or_else(|| find(SYSTEMD_RUN_PROGRAM, &self.path))
+        set.or_else(|| find_executable(SYSTEMD_RUN_PROGRAM, &self.path))
             .map(Scopes)
     }
 
     /// Finds the server program, as the daemon does.
     pub fn server_program(&self) -> Option<PathBuf> {
         let programs = self.mps_programs().ok()?;
-        find(SERVER_PROGRAM, &programs.path)
+        find_executable(SERVER_PROGRAM, &programs.path)
     }
 
     /// Finds the program that resets GPUs.
-    pub fn nvidia_smi(&self) -> Result<NvidiaSmi, EnvironmentError> {
+    pub fn find_nvidia_smi(&self) -> Result<NvidiaSmi, EnvironmentError> {
         let missing = EnvironmentError::NoNvidiaSmi;
-        self.program(NVIDIA_SMI, NVIDIA_SMI_PROGRAM, missing)
+        self.find_program(NVIDIA_SMI, NVIDIA_SMI_PROGRAM, missing)
             .map(NvidiaSmi::at)
     }
 
     /// Finds the program that stops and starts services.
-    pub fn units(&self) -> Result<Units, EnvironmentError> {
+    pub fn find_systemctl(&self) -> Result<Units, EnvironmentError> {
         let missing = EnvironmentError::NoSystemctl;
-        self.program(SYSTEMCTL, SYSTEMCTL_PROGRAM, missing)
+        self.find_program(SYSTEMCTL, SYSTEMCTL_PROGRAM, missing)
             .map(Units::at)
     }
 
     /// Finds the program that speaks to Slurm's controller.
-    pub fn slurm(&self) -> Result<Slurm, EnvironmentError> {
-        let program = find(SCONTROL_PROGRAM, &self.path);
+    pub fn find_slurm(&self) -> Result<Slurm, EnvironmentError> {
+        let program = find_executable(SCONTROL_PROGRAM, &self.path);
         program.map(Slurm::at).ok_or(EnvironmentError::NoScontrol)
     }
 
@@ -454,11 +457,15 @@ impl Environment {
         let programs = [CONTROL_PROGRAM, SERVER_PROGRAM, SCONTROL_PROGRAM];
         let mut directories: Vec<PathBuf> = programs
             .iter()
-            .filter_map(|name| find(name, &self.path))
-            .filter(|program| program.is_absolute() && only_root_can_change(program).is_ok())
+            .filter_map(|name| find_executable(name, &self.path))
+            .filter(|program| program.is_absolute() && check_trusted_program(program).is_ok())
             .map(|program| directory_of(&program).to_owned())
             .filter(|directory| Directory::open(directory).is_ok())
-            .filter(|directory| !USUAL.split(':').any(|usual| directory == Path::new(usual)))
+            .filter(|directory| {
+                !DEFAULT_PATH
+                    .split(':')
+                    .any(|usual| directory == Path::new(usual))
+            })
             .collect();
         directories.sort();
         directories.dedup();
@@ -470,10 +477,10 @@ impl Environment {
         let is_used = |(variable, _): &&(Option<&str>, _)| {
             self.is_root() && !variable.is_some_and(|variable| self.set.contains_key(variable))
         };
-        let programs = PROGRAMS.iter().filter(is_used);
-        let found = programs.filter_map(|(_, name)| find(name, &self.path));
+        let programs = ROOT_PROGRAMS.iter().filter(is_used);
+        let found = programs.filter_map(|(_, name)| find_executable(name, &self.path));
         let changeable = found.filter_map(|program| {
-            let checked = only_root_can_change(&program);
+            let checked = check_trusted_program(&program);
             // A user's directory may have a link to a program of root's.
             let checked = checked.and_then(|()| Directory::open(directory_of(&program)).map(drop));
             Some((program, checked.err().filter(has_fault)?))
@@ -482,7 +489,7 @@ impl Environment {
     }
 
     /// Returns the program that a variable was set to, or the one with this name in `PATH`.
-    fn program(
+    fn find_program(
         &self,
         variable: &'static str,
         name: &str,
@@ -495,7 +502,7 @@ impl Environment {
                 path: path.clone(),
                 missing: Box::new(missing),
             }),
-            None => find(name, &self.path).ok_or(missing),
+            None => find_executable(name, &self.path).ok_or(missing),
         }
     }
 }
@@ -514,7 +521,7 @@ fn directory_in(variable: &str) -> Option<PathBuf> {
 
 /// Returns the value of a variable. Bytes that are no text are replaced, so that a value of such bytes is wrong and not
 /// missing.
-pub fn variable(name: &str) -> Option<String> {
+pub fn environment_variable(name: &str) -> Option<String> {
     env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }
 
@@ -526,7 +533,7 @@ fn users_state_dir() -> Result<PathBuf, EnvironmentError> {
         .ok_or(EnvironmentError::NoStateDir)
 }
 
-fn find(program: &str, path: &OsString) -> Option<PathBuf> {
+fn find_executable(program: &str, path: &OsString) -> Option<PathBuf> {
     env::split_paths(path)
         .map(|directory| directory.join(program))
         .find(|candidate| is_program(candidate))
@@ -577,7 +584,7 @@ impl Failure for EnvironmentError {
                 return Some(format!(
                     "{}; for daemons of your own, log in through a session that sets XDG_RUNTIME_DIR, or set \
                      MIG_MPS_RUN_DIR",
-                    as_root()
+                    root_hint()
                 ));
             }
             Self::NoStateDir => "set HOME or MIG_MPS_LOG_DIR",
@@ -618,7 +625,7 @@ mod tests {
             .spawn()
             .unwrap();
         let own = Pid(std::process::id());
-        let family = Host::at(Path::new("/")).family(own).unwrap();
+        let family = Host::at(Path::new("/")).process_family(own).unwrap();
         assert!(family.get(own).is_some());
         assert!(
             family

@@ -21,15 +21,15 @@ use tempfile::TempDir;
 use thiserror::Error;
 
 use super::user::may_be_unmapped;
-use super::walk::{Walk, walk};
-use super::{Directory, Uid, as_root, caller, user_name};
+use super::walk::{Walk, walk_path};
+use super::{Directory, Uid, caller, root_hint, user_name};
 use crate::failure::Failure;
 
 /// The most that is read of a file, in bytes. Profiles and state files are smaller.
-const MOST: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// The most that is read of a file of another program: gres.conf may have the devices of a whole cluster.
-const MOST_OF_CONFIGURATION: u64 = 64 << 20;
+const MAX_CONFIGURATION_BYTES: u64 = 64 << 20;
 
 /// Reads text from a file, or from standard input for `-`. Returns the name of the file in messages with it.
 pub fn read_text_from(path: &Path) -> (&Path, io::Result<String>) {
@@ -45,9 +45,9 @@ pub fn read_configuration(path: &Path) -> io::Result<String> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = rustix::fs::open(path, flags, Mode::empty())?;
     if FileType::from_raw_mode(fstat(&file)?.st_mode) == FileType::Fifo {
-        return Err(irregular("it is a FIFO"));
+        return Err(irregular_file("it is a FIFO"));
     }
-    let bytes = read_at_most(MOST_OF_CONFIGURATION, File::from(file))?;
+    let bytes = read_at_most(MAX_CONFIGURATION_BYTES, File::from(file))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -60,7 +60,7 @@ fn read_text(file: impl Read) -> io::Result<String> {
 /// Reads a whole file of at most 1 MiB. Fails with `InvalidData` if it is larger: it is as useless as a damaged one, and
 /// `FileTooLarge` is what the system says of a write.
 pub(super) fn read_limited(file: impl Read) -> io::Result<Vec<u8>> {
-    read_at_most(MOST, file)
+    read_at_most(MAX_FILE_BYTES, file)
 }
 
 fn read_at_most(most: u64, file: impl Read) -> io::Result<Vec<u8>> {
@@ -88,58 +88,58 @@ pub fn empty_directory() -> io::Result<TempDir> {
 }
 
 /// Returns the value of a field in a file of `/proc` with a field per line, or `None` if it is hidden.
-pub fn field(file: impl AsRef<Path>, name: &str) -> Option<String> {
+pub fn read_proc_field(file: impl AsRef<Path>, name: &str) -> Option<String> {
     let text = std::fs::read_to_string(file).ok()?;
     let value = text.lines().find_map(|line| line.strip_prefix(name))?;
     Some(value.trim().to_owned())
 }
 
 /// Returns the number in a file of the kernel, or `None` if it is hidden or there is another word.
-pub fn number_in(file: impl AsRef<Path>) -> Option<u64> {
+pub fn read_number(file: impl AsRef<Path>) -> Option<u64> {
     std::fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
 /// The mode of a new file, which the umask may restrict.
-const PUBLIC: Mode = Mode::from_raw_mode(0o644);
+const NEW_FILE_MODE: Mode = Mode::from_raw_mode(0o644);
 
 /// The most names that are tried for a temporary file.
-const MOST_NAMES: usize = 1000;
+const MAX_NAME_TRIES: usize = 1000;
 
 /// Writes text to the file at this path, which is replaced at once.
 pub fn write_text_to(path: &Path, text: &str) -> io::Result<()> {
-    let (directory, name) = place_of(path)?;
-    write(&directory, name, text.as_bytes())
+    let (directory, name) = open_parent(path)?;
+    write_file(&directory, name, text.as_bytes())
 }
 
 /// Writes text to a new file at this path. Fails with `AlreadyExists` if there is anything.
 pub fn write_new_text_to(path: &Path, text: &str) -> io::Result<()> {
-    let (directory, name) = place_of(path)?;
-    Temporary::with(&directory, text.as_bytes())?.become_new(name)
+    let (directory, name) = open_parent(path)?;
+    Temporary::create_with(&directory, text.as_bytes())?.become_new(name)
 }
 
 /// Writes files with these names into a directory, which is created if it does not exist.
 pub fn write_files_into(path: &Path, files: &[(String, Vec<u8>)]) -> io::Result<()> {
-    let directory = walk(path, Walk::MakeNamed)?;
+    let directory = walk_path(path, Walk::MakeNamed)?;
     for (name, content) in files {
-        write(&directory, name.as_ref(), content)
-            .map_err(|error| in_path(&path.join(name), &error))?;
+        write_file(&directory, name.as_ref(), content)
+            .map_err(|error| add_path(&path.join(name), &error))?;
     }
     Ok(())
 }
 
 /// Opens the directory of a file, and returns it with the name of the file.
-pub(super) fn place_of(path: &Path) -> io::Result<(OwnedFd, &OsStr)> {
+pub(super) fn open_parent(path: &Path) -> io::Result<(OwnedFd, &OsStr)> {
     let name = path.file_name().ok_or(Errno::ISDIR)?;
     if path.as_os_str().as_bytes().ends_with(b"/") {
         return Err(Errno::ISDIR.into());
     }
     let beside = directory_of(path);
-    let directory = walk(beside, Walk::Named).map_err(|error| match error.kind() {
+    let directory = walk_path(beside, Walk::Named).map_err(|error| match error.kind() {
         ErrorKind::NotFound => {
             let about = FileError {
                 text: io::Error::from(Errno::NOENT).to_string(),
                 path: Some(beside.to_owned()),
-                fault: Some(Fault::NoDirectory),
+                fault: Some(FileFault::NoDirectory),
             };
             io::Error::new(ErrorKind::NotFound, about)
         }
@@ -149,18 +149,18 @@ pub(super) fn place_of(path: &Path) -> io::Result<(OwnedFd, &OsStr)> {
 }
 
 /// Writes a file, and replaces one that is there.
-fn write(directory: &OwnedFd, name: &OsStr, content: &[u8]) -> io::Result<()> {
+fn write_file(directory: &OwnedFd, name: &OsStr, content: &[u8]) -> io::Result<()> {
     match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(found) => match FileType::from_raw_mode(found.st_mode) {
             FileType::RegularFile => {}
             FileType::Directory => return Err(Errno::ISDIR.into()),
-            FileType::Symlink => return Err(irregular("it is a symbolic link")),
-            _ => return Err(irregular("it is not a regular file")),
+            FileType::Symlink => return Err(irregular_file("it is a symbolic link")),
+            _ => return Err(irregular_file("it is not a regular file")),
         },
         Err(Errno::NOENT) => {}
         Err(error) => return Err(error.into()),
     }
-    Temporary::with(directory, content)?.replace(name)
+    Temporary::create_with(directory, content)?.replace(name)
 }
 
 /// A file that gets its name when it is complete.
@@ -170,16 +170,16 @@ struct Temporary<'a> {
 }
 
 impl<'a> Temporary<'a> {
-    fn with(directory: &'a OwnedFd, content: &[u8]) -> io::Result<Self> {
+    fn create_with(directory: &'a OwnedFd, content: &[u8]) -> io::Result<Self> {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut tried = 0;
         let (name, file) = loop {
             let name = format!(".mig-mps.{}.{tried}", std::process::id());
-            match openat(directory, &name, flags, PUBLIC) {
+            match openat(directory, &name, flags, NEW_FILE_MODE) {
                 Ok(file) => break (name.into(), file),
                 // Another process has this number in its own namespace, or had it before.
-                Err(Errno::EXIST) if tried < MOST_NAMES => tried += 1,
+                Err(Errno::EXIST) if tried < MAX_NAME_TRIES => tried += 1,
                 Err(error) => return Err(error.into()),
             }
         };
@@ -212,13 +212,13 @@ impl Drop for Temporary<'_> {
     }
 }
 
-fn irregular(why: &str) -> io::Error {
-    refused(Fault::Irregular, why)
+fn irregular_file(why: &str) -> io::Error {
+    file_error(FileFault::Irregular, why)
 }
 
 /// A fault of a file, for which there is a remedy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(super) enum FileFault {
     /// It belongs to another user than the caller and root.
     Foreign(u32),
     /// It is a directory in which other users can make and replace files.
@@ -241,12 +241,12 @@ pub(super) enum Fault {
 struct FileError {
     text: String,
     path: Option<PathBuf>,
-    fault: Option<Fault>,
+    fault: Option<FileFault>,
 }
 
 /// Adds the path to an error.
-pub fn in_path(path: &Path, error: &io::Error) -> io::Error {
-    let known = known(error);
+pub fn add_path(path: &Path, error: &io::Error) -> io::Error {
+    let known = as_file_error(error);
     let inner = known.and_then(|known| known.path.as_deref());
     let about = FileError {
         text: format!("{}: {error}", path.display()),
@@ -257,20 +257,20 @@ pub fn in_path(path: &Path, error: &io::Error) -> io::Error {
 }
 
 /// Adds the part of a path to an error, unless it is the whole path.
-pub(super) fn of_part(part: &Path, whole: &Path, error: io::Error) -> io::Error {
+pub(super) fn add_part_path(part: &Path, whole: &Path, error: io::Error) -> io::Error {
     if part == whole {
         error
     } else {
-        in_path(part, &error)
+        add_path(part, &error)
     }
 }
 
-pub(super) fn belongs_to(uid: u32) -> String {
+pub(super) fn describe_owner(uid: u32) -> String {
     format!("belongs to {}", user_name(Uid(uid)))
 }
 
 /// A file that is not used because of its fault.
-pub(super) fn refused(fault: Fault, why: impl Into<String>) -> io::Error {
+pub(super) fn file_error(fault: FileFault, why: impl Into<String>) -> io::Error {
     let about = FileError {
         text: why.into(),
         path: None,
@@ -281,41 +281,41 @@ pub(super) fn refused(fault: Fault, why: impl Into<String>) -> io::Error {
 
 /// True if a file was seen and is not used because of its fault: not if it cannot be seen.
 pub fn has_fault(error: &io::Error) -> bool {
-    known(error).is_some_and(|known| known.fault.is_some())
+    as_file_error(error).is_some_and(|known| known.fault.is_some())
 }
 
 /// Returns the file that an error is about.
 pub fn path_of(error: &io::Error) -> Option<&Path> {
-    known(error)?.path.as_deref()
+    as_file_error(error)?.path.as_deref()
 }
 
-fn known(error: &io::Error) -> Option<&FileError> {
+fn as_file_error(error: &io::Error) -> Option<&FileError> {
     error.get_ref()?.downcast_ref()
 }
 
 impl Failure for io::Error {
     fn hint(&self) -> Option<String> {
-        let known = known(self);
+        let known = as_file_error(self);
         let path = known.and_then(|known| known.path.as_ref());
         let shown = path.map_or_else(|| "the file".to_owned(), |path| path.display().to_string());
         let hint = match (known.and_then(|known| known.fault), self.kind()) {
-            (Some(Fault::Foreign(owner)), _) => foreign_hint(Uid(owner), &shown),
-            (Some(Fault::OpenDirectory), _) => {
+            (Some(FileFault::Foreign(owner)), _) => foreign_hint(Uid(owner), &shown),
+            (Some(FileFault::OpenDirectory), _) => {
                 format!("examine the files in {shown}, then chmod go-w {shown}")
             }
-            (Some(Fault::Writable), _) => {
+            (Some(FileFault::Writable), _) => {
                 format!("examine {shown} and remove it, or choose another path")
             }
-            (Some(Fault::InTheWay), _) => format!("move {shown} away, and run this again"),
-            (Some(Fault::Irregular), _) => "choose another path".to_owned(),
-            (Some(Fault::NotADirectory), _) | (None, ErrorKind::NotADirectory) => {
+            (Some(FileFault::InTheWay), _) => format!("move {shown} away, and run this again"),
+            (Some(FileFault::Irregular), _) => "choose another path".to_owned(),
+            (Some(FileFault::NotADirectory), _) | (None, ErrorKind::NotADirectory) => {
                 format!("move {shown} away, or choose another path")
             }
-            (Some(Fault::NoDirectory), _) => format!("mkdir -p {shown}"),
+            (Some(FileFault::NoDirectory), _) => format!("mkdir -p {shown}"),
             (None, ErrorKind::IsADirectory) => "name a file in it, or another one".to_owned(),
             (None, ErrorKind::AlreadyExists) => "remove it, or choose another file".to_owned(),
             (None, ErrorKind::PermissionDenied) if caller() != Uid::ROOT => {
-                format!("{}; or choose a path of your own", as_root())
+                format!("{}; or choose a path of your own", root_hint())
             }
             (None, ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
                 "make room on the file system, and run this again".to_owned()
@@ -348,19 +348,19 @@ impl OwnFile {
 
     /// Reads the file; `None` if there is none, or another one in its place.
     pub fn read(&self) -> io::Result<Option<String>> {
-        Ok(self.found()?.filter(|text| (self.is_ours)(text)))
+        Ok(self.read_any()?.filter(|text| (self.is_ours)(text)))
     }
 
     /// Fails if another file is in its place.
-    pub fn check(&self) -> io::Result<()> {
-        self.own().map(drop)
+    pub fn check_place(&self) -> io::Result<()> {
+        self.read_own().map(drop)
     }
 
     /// Writes the file; returns false if it has this text already, and can be run if it is a program. Refuses to replace
     /// another one.
     pub fn write(&self, text: &str) -> io::Result<bool> {
-        let directory = Directory::make(&self.directory, 0o755)?;
-        let is_same = self.own()?.as_deref() == Some(text);
+        let directory = Directory::open_or_create(&self.directory, 0o755)?;
+        let is_same = self.read_own()?.as_deref() == Some(text);
         let runs = self.mode & 0o111;
         let meta = directory.stat(self.name)?;
         if is_same && meta.is_some_and(|meta| meta.st_mode & runs == runs) {
@@ -374,7 +374,7 @@ impl OwnFile {
 
     /// Removes the file; returns false if there is none. Refuses to remove another one.
     pub fn remove(&self) -> io::Result<bool> {
-        let is_there = self.own()?.is_some();
+        let is_there = self.read_own()?.is_some();
         if is_there {
             Directory::open(&self.directory)?.remove_file(self.name)?;
         }
@@ -382,7 +382,7 @@ impl OwnFile {
     }
 
     /// Returns the text of the file, or of another one in its place.
-    fn found(&self) -> io::Result<Option<String>> {
+    fn read_any(&self) -> io::Result<Option<String>> {
         let Some(directory) = Directory::open_if_there(&self.directory)? else {
             return Ok(None);
         };
@@ -395,11 +395,14 @@ impl OwnFile {
     }
 
     /// The same. Fails if it is another one.
-    fn own(&self) -> io::Result<Option<String>> {
-        match self.found()? {
+    fn read_own(&self) -> io::Result<Option<String>> {
+        match self.read_any()? {
             Some(text) if !(self.is_ours)(&text) => {
                 let why = "mig-mps did not write it, and leaves it as it is";
-                Err(in_path(&self.path(), &refused(Fault::InTheWay, why)))
+                Err(add_path(
+                    &self.path(),
+                    &file_error(FileFault::InTheWay, why),
+                ))
             }
             found => Ok(found),
         }
@@ -424,8 +427,8 @@ mod tests {
 
     #[test]
     fn the_hint_names_the_innermost_file() {
-        let error = refused(Fault::OpenDirectory, "others can write to it");
-        let error = in_path("/a/b".as_ref(), &in_path("/a".as_ref(), &error));
+        let error = file_error(FileFault::OpenDirectory, "others can write to it");
+        let error = add_path("/a/b".as_ref(), &add_path("/a".as_ref(), &error));
         assert_eq!(error.to_string(), "/a/b: /a: others can write to it");
         assert_eq!(error.kind(), ErrorKind::PermissionDenied);
         assert_eq!(
@@ -436,7 +439,7 @@ mod tests {
 
     #[test]
     fn a_kind_alone_has_a_hint() {
-        let full = in_path("/a".as_ref(), &ErrorKind::StorageFull.into());
+        let full = add_path("/a".as_ref(), &ErrorKind::StorageFull.into());
         assert!(full.hint().unwrap().starts_with("make room"));
         assert_eq!(io::Error::from(ErrorKind::NotFound).hint(), None);
     }

@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 
-use super::process::has_ended;
-use super::{Host, Pid, Process, StartTime, Uid, Unit, Workload, bounded, is_service, user_name};
+use super::process::is_process_gone;
+use super::{
+    Host, Pid, Process, StartTime, Uid, Unit, Workload, is_service, shorten_command, user_name,
+};
 
 /// A process that has a GPU open, with a CUDA context or for monitoring.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +32,7 @@ impl fmt::Display for Holder {
         if let Some(user) = self.user {
             write!(f, "{}, ", user_name(user))?;
         }
-        f.write_str(&bounded(&self.command))?;
+        f.write_str(&shorten_command(&self.command))?;
         // Their scopes tell nobody whose they are.
         if let Some(workload) = self.workload.as_ref().filter(|workload| workload.is_any()) {
             write!(f, ", {workload}")?;
@@ -68,20 +70,20 @@ impl Host {
     pub fn holders_of(&self, minors: &[u32]) -> io::Result<Vec<Holders>> {
         let nodes: Vec<DeviceNode> = minors
             .iter()
-            .map(|minor| DeviceNode::at(self.gpu_node(*minor)))
+            .map(|minor| DeviceNode::from_path(self.gpu_node(*minor)))
             .collect();
         let mut all = vec![Holders::default(); nodes.len()];
-        for process in self.processes()?.iter() {
+        for process in self.read_processes()?.iter() {
             if process.is_kernel || process.pid.0 == std::process::id() {
                 continue;
             }
-            match open_in(&process.directory, &nodes) {
+            match find_open_nodes(&process.directory, &nodes) {
                 Ok(open) => {
                     for (holders, _) in all.iter_mut().zip(open).filter(|(_, is_open)| *is_open) {
-                        holders.seen.push(Holder::of(process));
+                        holders.seen.push(Holder::from_process(process));
                     }
                 }
-                Err(error) if has_ended(&error) => {}
+                Err(error) if is_process_gone(&error) => {}
                 Err(_) => all.iter_mut().for_each(|holders| holders.hidden += 1),
             }
         }
@@ -107,7 +109,7 @@ impl Holder {
     }
 
     /// Returns what to do about the holders of a GPU. Nobody is sent to the option that stops services if it was given.
-    pub fn release(holders: &[Self], stops_services: bool) -> &'static str {
+    pub fn release_hint(holders: &[Self], stops_services: bool) -> &'static str {
         if holders.iter().any(Self::is_slurmd) {
             return "stop slurmd, and run this again; mig-mps help slurm names the settings with which it keeps GPUs open";
         }
@@ -129,32 +131,32 @@ impl Holder {
         }
     }
 
-    pub fn of(process: &Process) -> Self {
+    pub fn from_process(process: &Process) -> Self {
         let groups = process.control_groups();
         Self {
             pid: process.pid,
             started: process.started,
             user: process.owner(),
-            command: process.command(),
+            command: process.command_line(),
             unit: groups.and_then(|groups| unit_of(&groups)),
-            workload: process.workload(),
+            workload: process.find_workload(),
         }
     }
 }
 
 /// Tells of each node whether the process with this directory has it open.
-fn open_in(process: &Path, nodes: &[DeviceNode]) -> io::Result<Vec<bool>> {
+fn find_open_nodes(process: &Path, nodes: &[DeviceNode]) -> io::Result<Vec<bool>> {
     let mut open = vec![false; nodes.len()];
     for entry in fs::read_dir(process.join("fd"))? {
         let file = entry?.path();
         match fs::read_link(&file) {
             Ok(target) => {
                 for (node, is_open) in nodes.iter().zip(&mut open) {
-                    *is_open = *is_open || node.is(&target, &file);
+                    *is_open = *is_open || node.matches_file(&target, &file);
                 }
             }
             // Closed meanwhile.
-            Err(error) if has_ended(&error) => {}
+            Err(error) if is_process_gone(&error) => {}
             Err(error) => return Err(error),
         }
     }
@@ -169,18 +171,18 @@ struct DeviceNode {
 }
 
 impl DeviceNode {
-    fn at(path: PathBuf) -> Self {
-        let number = number_of(&path);
+    fn from_path(path: PathBuf) -> Self {
+        let number = device_number(&path);
         Self { path, number }
     }
 
-    fn is(&self, target: &Path, file: &Path) -> bool {
+    fn matches_file(&self, target: &Path, file: &Path) -> bool {
         let name = node_name(target);
         // The name first: following a link to a file on a dead server would hang.
         if name.is_none() || name != node_name(&self.path) {
             return false;
         }
-        target == self.path || (self.number.is_some() && number_of(file) == self.number)
+        target == self.path || (self.number.is_some() && device_number(file) == self.number)
     }
 }
 
@@ -190,7 +192,7 @@ fn node_name(path: &Path) -> Option<&str> {
 }
 
 /// Returns the number of a device. Uses the kernel's cached data, because a file on a dead server would hang.
-fn number_of(path: &Path) -> Option<(u32, u32)> {
+fn device_number(path: &Path) -> Option<(u32, u32)> {
     let flags = AtFlags::STATX_DONT_SYNC;
     let meta = statx(CWD, path, flags, StatxFlags::BASIC_STATS).ok()?;
     let kind = FileType::from_raw_mode(meta.stx_mode.into());
@@ -322,13 +324,13 @@ mod tests {
     /// A container has device nodes of its own, and a node may be removed while it is open: the device number decides.
     #[test]
     fn a_device_is_known_by_its_number() {
-        let null = DeviceNode::at("/dev/null".into());
+        let null = DeviceNode::from_path("/dev/null".into());
         assert!(null.number.is_some());
         let elsewhere = Path::new("/container/dev/null");
-        assert!(null.is(elsewhere, Path::new("/dev/null")));
-        assert!(!null.is(elsewhere, Path::new("/dev/zero")));
-        assert!(!null.is(Path::new("/dev/zero"), Path::new("/dev/zero")));
-        assert!(null.is(Path::new("/dev/null (deleted)"), Path::new("/dev/null")));
+        assert!(null.matches_file(elsewhere, Path::new("/dev/null")));
+        assert!(!null.matches_file(elsewhere, Path::new("/dev/zero")));
+        assert!(!null.matches_file(Path::new("/dev/zero"), Path::new("/dev/zero")));
+        assert!(null.matches_file(Path::new("/dev/null (deleted)"), Path::new("/dev/null")));
     }
 
     #[test]

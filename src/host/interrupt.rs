@@ -14,12 +14,12 @@ use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::{emulate_default_handler, pipe};
 
-use super::process::{is_one_ready, raw_pid};
-use super::spawn::ignore_again;
+use super::process::{raw_pid, wait_until_ready};
+use super::spawn::restore_ignored_signals;
 use super::{Host, Pid, lock};
 
 /// The time that the handling of a signal may take: the thread for it may not exist.
-const HEARING_LIMIT: Duration = Duration::from_secs(1);
+const SIGNAL_HANDLING_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Interrupts by Ctrl-C and other signals.
 ///
@@ -63,7 +63,7 @@ pub struct ChangeInProgress<'a> {
 impl Drop for ChangeInProgress<'_> {
     /// Waits until a signal that arrived meanwhile is handled, which ends a planning program, and else names the phase.
     fn drop(&mut self) {
-        let mut phase = self.interrupt.handled();
+        let mut phase = self.interrupt.wait_until_handled();
         *phase = match *phase {
             Phase::Free | Phase::Planning => Phase::Free,
             Phase::Changing | Phase::RollingBack | Phase::Concluding => Phase::Concluding,
@@ -76,7 +76,7 @@ impl Interrupt {
     /// [`Phase::Planning`] it should end the program. Ignored signals stay ignored, such as SIGHUP under `nohup`.
     pub fn listen(&self, host: &Host, hear: impl Fn(Phase) + Send + 'static) -> io::Result<()> {
         let mut heeded = vec![SIGINT, SIGTERM, SIGHUP];
-        heeded.retain(|signal| !host.ignores(*signal));
+        heeded.retain(|signal| !host.ignores_signal(*signal));
         // The thread comes first: if it cannot be started, the signals keep their default actions.
         let (give, take) = mpsc::channel::<Signals>();
         let state = Arc::clone(&self.state);
@@ -101,8 +101,8 @@ impl Interrupt {
     }
 
     /// True if the program was interrupted.
-    pub fn is_asked(&self) -> bool {
-        !self.pause(Duration::ZERO)
+    pub fn is_interrupted(&self) -> bool {
+        !self.sleep_uninterrupted(Duration::ZERO)
     }
 
     /// Returns what to poll for an interrupt; `None` where nobody listens for one.
@@ -112,49 +112,50 @@ impl Interrupt {
     }
 
     /// Waits until a signal that has arrived is handled.
-    fn handled(&self) -> MutexGuard<'_, Phase> {
+    fn wait_until_handled(&self) -> MutexGuard<'_, Phase> {
         let state = &self.state;
-        let waited = state
-            .heard
-            .wait_timeout_while(lock(&state.phase), HEARING_LIMIT, |_| {
-                self.is_asked() && !state.is_heard.load(Ordering::Relaxed)
-            });
+        let waited =
+            state
+                .heard
+                .wait_timeout_while(lock(&state.phase), SIGNAL_HANDLING_TIMEOUT, |_| {
+                    self.is_interrupted() && !state.is_heard.load(Ordering::Relaxed)
+                });
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Notes that a change is being planned, until the value is dropped.
-    pub fn plan(&self) -> ChangeInProgress<'_> {
+    pub fn begin_planning(&self) -> ChangeInProgress<'_> {
         *lock(&self.state.phase) = Phase::Planning;
         ChangeInProgress { interrupt: self }
     }
 
     /// Notes that the outcome of the last change is shown: the program may exit at once.
-    pub fn conclude(&self) {
+    pub fn allow_exit(&self) {
         *lock(&self.state.phase) = Phase::Free;
     }
 
     /// Starts a change.
-    pub fn begin(&self) -> ChangeInProgress<'_> {
+    pub fn begin_change(&self) -> ChangeInProgress<'_> {
         *lock(&self.state.phase) = Phase::Changing;
         ChangeInProgress { interrupt: self }
     }
 
     /// Waits for a time. Returns early, with `false`, on an interrupt.
-    pub fn pause(&self, time: Duration) -> bool {
-        let is_asked = is_one_ready(self.poll_fd().as_mut_slice(), Instant::now() + time);
+    pub fn sleep_uninterrupted(&self, time: Duration) -> bool {
+        let is_asked = wait_until_ready(self.poll_fd().as_mut_slice(), Instant::now() + time);
         !is_asked.unwrap_or(false)
     }
 }
 
 impl ChangeInProgress<'_> {
     /// Starts the rollback of the change.
-    pub fn roll_back(&self) {
+    pub fn begin_rollback(&self) {
         *lock(&self.interrupt.state.phase) = Phase::RollingBack;
     }
 }
 
 /// Makes this process go on at the signals that end a program or a session. Its children have the default actions.
-pub fn outlast_signals() -> io::Result<()> {
+pub fn ignore_termination() -> io::Result<()> {
     for signal in FORWARDED {
         flag::register(signal, Arc::default())?;
     }
@@ -175,7 +176,9 @@ impl Forwarding {
     /// Ignored signals stay ignored, such as SIGHUP under `nohup`. Without children, a signal ends this process.
     pub fn start(host: &Host, with_keys: bool) -> io::Result<Self> {
         let children: Arc<Mutex<BTreeSet<Pid>>> = Arc::default();
-        let heeded = FORWARDED.iter().filter(|signal| !host.ignores(**signal));
+        let heeded = FORWARDED
+            .iter()
+            .filter(|signal| !host.ignores_signal(**signal));
         let mut signals = Signals::new(heeded)?;
         let theirs = Arc::clone(&children);
         std::thread::Builder::new().spawn(move || {
@@ -189,7 +192,7 @@ impl Forwarding {
                     let _ = emulate_default_handler(number);
                 }
                 if let Some(signal) = Signal::from_named_raw(number) {
-                    send(&children, signal);
+                    send_signal(&children, signal);
                 }
             }
         })?;
@@ -198,7 +201,7 @@ impl Forwarding {
 
     /// Starts a child, with the signals ignored that the caller ignores.
     pub fn start_child(&self, command: &mut Command) -> io::Result<Child> {
-        ignore_again(command);
+        restore_ignored_signals(command);
         // Under the lock: a signal that arrives meanwhile reaches the child.
         let mut children = lock(&self.children);
         let child = command.spawn()?;
@@ -207,17 +210,17 @@ impl Forwarding {
     }
 
     /// Removes a child that has exited, before it is waited for: then another process may get its pid.
-    pub fn remove(&self, pid: u32) {
+    pub fn remove_child(&self, pid: u32) {
         lock(&self.children).remove(&Pid(pid));
     }
 
     /// Sends SIGTERM to all children.
-    pub fn terminate(&self) {
-        send(&lock(&self.children), Signal::TERM);
+    pub fn terminate_children(&self) {
+        send_signal(&lock(&self.children), Signal::TERM);
     }
 }
 
-fn send(children: &BTreeSet<Pid>, signal: Signal) {
+fn send_signal(children: &BTreeSet<Pid>, signal: Signal) {
     for pid in children.iter().filter_map(|pid| raw_pid(*pid)) {
         // It may just have exited; until it is waited for, nobody else has its pid.
         let _ = kill_process(pid, signal);
@@ -245,9 +248,9 @@ mod tests {
     fn a_signal_is_handled_in_the_phase_in_which_it_arrived() {
         let (planning, while_planning) = listening();
         let (changing, while_changing) = listening();
-        let (plan, change) = (planning.plan(), changing.begin());
+        let (plan, change) = (planning.begin_planning(), changing.begin_change());
         kill_process(getpid(), Signal::TERM).unwrap();
-        while !(planning.is_asked() && changing.is_asked()) {
+        while !(planning.is_interrupted() && changing.is_interrupted()) {
             std::hint::spin_loop();
         }
         drop(plan);

@@ -11,16 +11,16 @@ use super::files::read_text_from;
 use super::without_error_numbers;
 
 /// The age up to which an Xid is reported.
-const RECENT: Duration = Duration::from_secs(24 * 3600);
+const MAX_XID_AGE: Duration = Duration::from_secs(24 * 3600);
 
 /// The most that is read of the log, in bytes. The largest ring buffers have 32 MiB.
-const MOST: usize = 64 << 20;
+const MAX_LOG_BYTES: usize = 64 << 20;
 
 /// Longer than any record: the kernel cuts them to 8 KiB.
-const RECORD: usize = 16 << 10;
+const MAX_RECORD_BYTES: usize = 16 << 10;
 
 /// The first words of the kernel module when it is loaded. What was before is over.
-const LOADING: &str = "NVRM: loading NVIDIA";
+const MODULE_LOADING: &str = "NVRM: loading NVIDIA";
 
 /// An Xid of the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,28 +34,28 @@ pub struct Xid {
 impl Host {
     /// Returns the recent Xids in the kernel's log, the oldest first, or the reason why they cannot be read.
     pub fn recent_xids(&self) -> Result<Vec<Xid>, String> {
-        let text = self.kernel_log().map_err(|error| {
+        let text = self.read_kernel_log().map_err(|error| {
             let error = error.to_string();
             let error = without_error_numbers(&error);
             format!("the kernel's log, /dev/kmsg, cannot be read: {error}")
         })?;
-        let (_, uptime) = read_text_from(Path::new(&self.below("/proc/uptime")));
+        let (_, uptime) = read_text_from(Path::new(&self.under_root("/proc/uptime")));
         let uptime = uptime.ok().and_then(|text| {
             let seconds: f64 = text.split_whitespace().next()?.parse().ok()?;
             Duration::try_from_secs_f64(seconds).ok()
         });
         let uptime = uptime.ok_or("the uptime of this machine is not known")?;
-        Ok(xids_in(&text, uptime))
+        Ok(find_xids(&text, uptime))
     }
 
     /// Reads the kernel's log to its present end: each read returns one record.
-    fn kernel_log(&self) -> io::Result<String> {
+    fn read_kernel_log(&self) -> io::Result<String> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
-        let file = rustix::fs::open(self.below("/dev/kmsg"), flags, Mode::empty())?;
+        let file = rustix::fs::open(self.under_root("/dev/kmsg"), flags, Mode::empty())?;
         let mut file = std::fs::File::from(file);
         let mut text = Vec::new();
-        let mut record = vec![0; RECORD];
-        while text.len() < MOST {
+        let mut record = vec![0; MAX_RECORD_BYTES];
+        while text.len() < MAX_LOG_BYTES {
             match file.read(&mut record) {
                 Ok(0) => break,
                 Ok(length) => text.extend_from_slice(&record[..length]),
@@ -71,14 +71,14 @@ impl Host {
 }
 
 /// Finds the recent Xids of the loaded kernel module in records of `/dev/kmsg`.
-fn xids_in(log: &str, uptime: Duration) -> Vec<Xid> {
+fn find_xids(log: &str, uptime: Duration) -> Vec<Xid> {
     let mut found = Vec::new();
-    for (at, message) in log.lines().filter_map(of_kernel) {
-        if message.starts_with(LOADING) {
+    for (at, message) in log.lines().filter_map(parse_kernel_record) {
+        if message.starts_with(MODULE_LOADING) {
             found.clear();
         }
         let age = uptime.saturating_sub(at);
-        if let Some((pci, number)) = xid_of(message).filter(|_| age <= RECENT) {
+        if let Some((pci, number)) = parse_xid(message).filter(|_| age <= MAX_XID_AGE) {
             let pci = pci.to_ascii_lowercase();
             found.push(Xid { pci, number, age });
         }
@@ -88,7 +88,7 @@ fn xids_in(log: &str, uptime: Duration) -> Vec<Xid> {
 
 /// Returns the time since boot and the message of a record of the kernel itself: `3,1234,5678901,-;NVRM: …`, priority and
 /// facility, number, microseconds. What programs write there has a facility other than 0.
-fn of_kernel(record: &str) -> Option<(Duration, &str)> {
+fn parse_kernel_record(record: &str) -> Option<(Duration, &str)> {
     let (head, message) = record.split_once(';')?;
     let mut head = head.split(',');
     let priority: u32 = head.next()?.parse().ok()?;
@@ -98,7 +98,7 @@ fn of_kernel(record: &str) -> Option<(Duration, &str)> {
 
 /// Returns the address and number of `NVRM: Xid (PCI:0000:17:00): 79, pid=…`; with MIG the address is followed by an
 /// instance: `(PCI:0000:17:00 GPU-I:05)`.
-fn xid_of(message: &str) -> Option<(&str, u32)> {
+fn parse_xid(message: &str) -> Option<(&str, u32)> {
     let rest = message.strip_prefix("NVRM: Xid (PCI:")?;
     let (place, rest) = rest.split_once("): ")?;
     let pci = place.split(' ').next()?;
@@ -115,7 +115,7 @@ mod tests {
 
     fn numbers(log: &str) -> Vec<u32> {
         let uptime = Duration::from_secs(2 * DAY);
-        let found = xids_in(log, uptime);
+        let found = find_xids(log, uptime);
         found.iter().map(|xid| xid.number).collect()
     }
 
@@ -130,7 +130,7 @@ mod tests {
             age: Duration::from_secs(age),
         };
         let expected = [xid("0000:1b:00", 79, 100), xid("0000:17:00", 95, 1)];
-        assert_eq!(xids_in(log, Duration::from_secs(2 * DAY)), expected);
+        assert_eq!(find_xids(log, Duration::from_secs(2 * DAY)), expected);
     }
 
     #[test]
@@ -144,7 +144,10 @@ mod tests {
         // Facility 1, of user programs.
         assert_eq!(numbers(&format!("11,1,{},-;{line}\n", at(DAY))), [0; 0]);
         assert_eq!(numbers(&format!("3,1,{},-;x {line}\n", at(DAY))), [0; 0]);
-        let loaded = format!("4,2,{},-;{LOADING} UNIX Open Kernel Module\n", at(DAY) + 1);
+        let loaded = format!(
+            "4,2,{},-;{MODULE_LOADING} UNIX Open Kernel Module\n",
+            at(DAY) + 1
+        );
         assert_eq!(
             numbers(&format!("3,1,{},-;{line}\n{loaded}", at(DAY))),
             [0; 0]
@@ -169,7 +172,7 @@ mod tests {
             );
         }
         for record in ["", ";", "3;x", "3,1;x", "3,1,x,-;NVRM: Xid (PCI:0:0): 1"] {
-            assert_eq!(of_kernel(record), None, "{record}");
+            assert_eq!(parse_kernel_record(record), None, "{record}");
         }
     }
 }

@@ -14,9 +14,9 @@ use rustix::process::{
 use rustix::thread::{CpuSet, sched_setaffinity};
 use thiserror::Error;
 
-use super::files::number_in;
+use super::files::read_number;
 use super::spawn::use_usual_scheduling;
-use super::{Host, Pid, as_root};
+use super::{Host, Pid, root_hint};
 use crate::failure::Failure;
 
 /// The hidden subcommand of `mig-mps` that applies limits and becomes the control program.
@@ -58,7 +58,7 @@ pub enum LimitsError {
     User { uid: u32, error: io::Error },
     #[error(
         "the stack (RLIMIT_STACK) is limited to {} KiB, and this needs {} KiB",
-        allowed >> 10, STACK >> 10
+        allowed >> 10, MIN_STACK_BYTES >> 10
     )]
     SmallStack { allowed: u64 },
     /// A daemon would inherit it from the shell, and it would end the daemon later.
@@ -75,7 +75,7 @@ pub enum LimitsError {
     Nice(i32),
     #[error("a daemon would inherit the scheduling policy of this shell")]
     Policy,
-    #[error("this process may have {0} files open, and needs {FEWEST_FILES}")]
+    #[error("this process may have {0} files open, and needs {MIN_OPEN_FILES}")]
     FewFiles(u64),
 }
 
@@ -84,7 +84,7 @@ impl Failure for LimitsError {
         Some(match self {
             // The kernel refuses what nobody may set with the same error as what only this user may not set.
             Self::Files { files, .. }
-                if number_in("/proc/sys/fs/nr_open").is_none_or(|most| *files > most) =>
+                if read_number("/proc/sys/fs/nr_open").is_none_or(|most| *files > most) =>
             {
                 "sysctl fs.nr_open shows the most that the system allows".to_owned()
             }
@@ -94,11 +94,11 @@ impl Failure for LimitsError {
                     .to_owned()
             }
             Self::Cpus(_) => "lscpu shows the CPUs of this machine".to_owned(),
-            Self::User { .. } => as_root(),
+            Self::User { .. } => root_hint(),
             Self::SmallStack { .. } => format!(
                 "ulimit -s {} allows as much; where the shell refuses that, the limit is in /etc/security/limits.conf or in the \
                  systemd unit",
-                STACK >> 10
+                MIN_STACK_BYTES >> 10
             ),
             Self::Inherited { flag, .. } => format!(
                 "ulimit -{flag} unlimited lifts it; where the shell refuses that, the limit is in \
@@ -106,24 +106,24 @@ impl Failure for LimitsError {
             ),
             Self::Nice(_) => "run it from a shell that was not started with nice".to_owned(),
             Self::Policy => "run it from a shell that was not started with chrt".to_owned(),
-            Self::FewFiles(_) => format!("ulimit -n {FEWEST_FILES} allows as many"),
+            Self::FewFiles(_) => format!("ulimit -n {MIN_OPEN_FILES} allows as many"),
         })
     }
 }
 
 impl Limits {
     /// Returns the arguments of the helper for these limits. The program's arguments come after them.
-    pub fn words(&self) -> Vec<String> {
-        let cpus = self.cpus.as_ref().map(|cpus| with_commas(cpus));
+    pub fn to_args(&self) -> Vec<String> {
+        let cpus = self.cpus.as_ref().map(|cpus| join_with_commas(cpus));
         let files = self.files.map(|files| files.to_string());
-        let mut words = options([("--cpus", cpus), ("--files", files)]);
+        let mut words = option_args([("--cpus", cpus), ("--files", files)]);
         words.extend(self.or_fewer.then(|| "--or-fewer".to_owned()));
         words
     }
 
     /// Applies the limits to this process. After an error the process must exit.
-    pub fn take(&self) -> Result<(), LimitsError> {
-        self.take_files()?;
+    pub fn apply(&self) -> Result<(), LimitsError> {
+        self.apply_file_limit()?;
         let Some(cpus) = &self.cpus else {
             return Ok(());
         };
@@ -141,7 +141,7 @@ impl Limits {
         sched_setaffinity(None, &set).map_err(|error| LimitsError::Cpus(error.into()))
     }
 
-    fn take_files(&self) -> Result<(), LimitsError> {
+    fn apply_file_limit(&self) -> Result<(), LimitsError> {
         let Some(files) = self.files else {
             return Ok(());
         };
@@ -165,13 +165,13 @@ impl Limits {
     }
 }
 
-fn with_commas(numbers: &[impl ToString]) -> String {
+fn join_with_commas(numbers: &[impl ToString]) -> String {
     let numbers: Vec<String> = numbers.iter().map(ToString::to_string).collect();
     numbers.join(",")
 }
 
 /// Returns the options that have a value, as arguments.
-fn options<const N: usize>(options: [(&str, Option<String>); N]) -> Vec<String> {
+fn option_args<const N: usize>(options: [(&str, Option<String>); N]) -> Vec<String> {
     options
         .into_iter()
         .filter_map(|(name, value)| Some([name.to_owned(), value?]))
@@ -195,16 +195,16 @@ pub struct BecomeUser {
 
 impl BecomeUser {
     /// Returns the arguments of the helper for this user.
-    pub fn words(&self) -> Vec<String> {
-        options([
+    pub fn to_args(&self) -> Vec<String> {
+        option_args([
             ("--uid", self.uid.map(|uid| uid.to_string())),
             ("--gid", self.gid.map(|gid| gid.to_string())),
-            ("--groups", self.uid.map(|_| with_commas(&self.groups))),
+            ("--groups", self.uid.map(|_| join_with_commas(&self.groups))),
         ])
     }
 
     /// Becomes the user. After an error the process must exit.
-    pub fn take(&self) -> Result<(), LimitsError> {
+    pub fn apply(&self) -> Result<(), LimitsError> {
         let Some((uid, gid)) = self.uid.zip(self.gid) else {
             return Ok(());
         };
@@ -226,19 +226,19 @@ impl BecomeUser {
 }
 
 /// The stack that this program may need, in bytes. `up` of 56 devices on a simulated node takes 176 KiB.
-const STACK: u64 = 1 << 20;
+const MIN_STACK_BYTES: u64 = 1 << 20;
 
 /// The kernel's default: without a limit, programs have another memory layout.
 const USUAL_STACK: u64 = 8 << 20;
 
 /// Raises the limit of the stack if it is too low: this program could not even read its arguments.
 pub fn raise_stack() -> Result<(), LimitsError> {
-    let is_small = |limit: &u64| *limit < STACK;
+    let is_small = |limit: &u64| *limit < MIN_STACK_BYTES;
     if getrlimit(Resource::Stack)
         .current
         .is_some_and(|now| is_small(&now))
     {
-        raise(Resource::Stack, USUAL_STACK);
+        raise_limit(Resource::Stack, USUAL_STACK);
     }
     match getrlimit(Resource::Stack).current.filter(is_small) {
         Some(allowed) => Err(LimitsError::SmallStack { allowed }),
@@ -261,7 +261,7 @@ pub fn raise_memory() {
 
 /// Gives this process the limits and the priority that a service has, for the daemons that inherit them. Fails if the
 /// system does not allow it.
-pub fn take_limits_of_services() -> Result<(), LimitsError> {
+pub fn use_service_limits() -> Result<(), LimitsError> {
     let none = Rlimit {
         current: None,
         maximum: None,
@@ -295,9 +295,9 @@ pub fn take_limits_of_services() -> Result<(), LimitsError> {
     };
     let _ = setrlimit(Resource::Core, no_core);
     // Those of the first process of this machine, whatever root directory another part of this program reads.
-    let first = Host::at(Path::new("/")).process(Pid(1));
-    if let Some(signals) = first.and_then(|first| first.limit("Max pending signals")) {
-        raise(Resource::Sigpending, signals);
+    let first = Host::at(Path::new("/")).find_process(Pid(1));
+    if let Some(signals) = first.and_then(|first| first.soft_limit("Max pending signals")) {
+        raise_limit(Resource::Sigpending, signals);
     }
     use_usual_scheduling().map_err(|_| LimitsError::Policy)?;
     match getpriority_process(None) {
@@ -307,7 +307,7 @@ pub fn take_limits_of_services() -> Result<(), LimitsError> {
 }
 
 /// Raises a lower limit to `wanted`, or as far as its present maximum allows. Root can raise the maximum too.
-fn raise(resource: Resource, wanted: u64) {
+fn raise_limit(resource: Resource, wanted: u64) {
     let present = getrlimit(resource);
     if present.current.is_none_or(|now| now >= wanted) {
         return;
@@ -325,16 +325,16 @@ fn raise(resource: Resource, wanted: u64) {
 }
 
 /// The limit of open files that this process requests: each daemon that is queried in parallel needs some.
-const FILES: u64 = 4096;
+const WANTED_OPEN_FILES: u64 = 4096;
 
 /// The lowest limit at which it works. With fewer, existing files could not be opened and would seem to be missing.
-pub const FEWEST_FILES: u64 = 64;
+pub const MIN_OPEN_FILES: u64 = 64;
 
 /// Raises the limit of open files of this process.
 pub fn raise_open_files() -> Result<(), LimitsError> {
-    raise(Resource::Nofile, FILES);
+    raise_limit(Resource::Nofile, WANTED_OPEN_FILES);
     match getrlimit(Resource::Nofile).current {
-        Some(few) if few < FEWEST_FILES => Err(LimitsError::FewFiles(few)),
+        Some(few) if few < MIN_OPEN_FILES => Err(LimitsError::FewFiles(few)),
         _ => Ok(()),
     }
 }
@@ -344,9 +344,9 @@ const CLIENT_FILES: u64 = 1024;
 
 /// Raises the limit of open files, which programs that this process becomes keep, if an MPS client could not live with
 /// it. Measured on an H200: a client with 10, 24 or 26 hangs the device for everybody, and one with 48 works.
-pub fn give_open_files() -> Result<(), LimitsError> {
+pub fn raise_client_files() -> Result<(), LimitsError> {
     let limit = getrlimit(Resource::Nofile);
-    let Some(few) = limit.current.filter(|now| *now < FEWEST_FILES) else {
+    let Some(few) = limit.current.filter(|now| *now < MIN_OPEN_FILES) else {
         return Ok(());
     };
     let raised = limit.maximum.unwrap_or(CLIENT_FILES).min(CLIENT_FILES);
@@ -354,7 +354,7 @@ pub fn give_open_files() -> Result<(), LimitsError> {
         current: Some(raised),
         maximum: limit.maximum,
     };
-    if raised < FEWEST_FILES || setrlimit(Resource::Nofile, wanted).is_err() {
+    if raised < MIN_OPEN_FILES || setrlimit(Resource::Nofile, wanted).is_err() {
         return Err(LimitsError::FewFiles(few.max(raised)));
     }
     Ok(())
@@ -380,7 +380,7 @@ pub fn check_open_files(files: u64) -> Result<(), LimitsError> {
 }
 
 /// Returns the soft and the hard limit of open files of this process.
-pub fn open_files() -> (Option<u64>, Option<u64>) {
+pub fn open_file_limits() -> (Option<u64>, Option<u64>) {
     let limit = getrlimit(Resource::Nofile);
     (limit.current, limit.maximum)
 }

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use rustix::fs::OFlags;
 
-use super::{Directory, Host, Made, Pid, bounded, user_name};
+use super::{Directory, EntryKind, Host, Pid, shorten_command, user_name};
 use crate::failure::{ExitStatus, Failure};
 
 /// The node's change lock. The process that holds it may change the node.
@@ -50,14 +50,14 @@ impl Failure for LockError {
 }
 
 /// The time after which a waiting process says so: most changes are shorter.
-const SILENCE: Duration = Duration::from_secs(1);
+const SILENT_WAIT: Duration = Duration::from_secs(1);
 
 /// The pause between two tries: flock(2) has no time limit.
-const PAUSE: Duration = Duration::from_millis(20);
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 impl Lock {
     /// Takes the lock with this name in a directory. Waits up to `limit`, and soon passes the holder to `waiting`.
-    pub fn take(
+    pub fn acquire(
         host: &Host,
         directory: &Directory,
         name: &str,
@@ -65,7 +65,7 @@ impl Lock {
         waiting: impl FnOnce(&str),
     ) -> Result<Self, LockError> {
         let path = directory.path().join(name);
-        let mut file = match open(directory, name) {
+        let mut file = match open_lock_file(directory, name) {
             Ok(file) => file,
             Err(error) => return Err(LockError::Unusable { path, error }),
         };
@@ -80,17 +80,17 @@ impl Lock {
                 Err(TryLockError::WouldBlock) if start.elapsed() >= limit => {
                     return Err(LockError::Busy {
                         path,
-                        holder: holder(host, &mut file),
+                        holder: describe_holder(host, &mut file),
                         waited: limit,
                     });
                 }
                 Err(TryLockError::WouldBlock) => {
-                    if start.elapsed() >= SILENCE
+                    if start.elapsed() >= SILENT_WAIT
                         && let Some(waiting) = waiting.take()
                     {
-                        waiting(&holder(host, &mut file));
+                        waiting(&describe_holder(host, &mut file));
                     }
-                    std::thread::sleep(PAUSE);
+                    std::thread::sleep(RETRY_INTERVAL);
                 }
             }
         }
@@ -105,8 +105,8 @@ impl Lock {
 }
 
 /// Opens the lock file, or creates it.
-fn open(directory: &Directory, name: &str) -> io::Result<File> {
-    directory.free_place(name, Made::File)?;
+fn open_lock_file(directory: &Directory, name: &str) -> io::Result<File> {
+    directory.free_place(name, EntryKind::File)?;
     loop {
         if let Some(file) = directory.open_file_with(name, OFlags::RDWR)? {
             return Ok(file);
@@ -119,7 +119,7 @@ fn open(directory: &Directory, name: &str) -> io::Result<File> {
     }
 }
 
-fn holder(host: &Host, file: &mut File) -> String {
+fn describe_holder(host: &Host, file: &mut File) -> String {
     let mut text = String::new();
     let read = file.rewind().and_then(|()| file.read_to_string(&mut text));
     let mut words = text.split_whitespace().take_while(|_| read.is_ok());
@@ -131,11 +131,15 @@ fn holder(host: &Host, file: &mut File) -> String {
     {
         return "a process of another machine".to_owned();
     }
-    match pid.and_then(|pid| host.process(pid)) {
+    match pid.and_then(|pid| host.find_process(pid)) {
         Some(process) => {
             let user = process.owner().map_or_else(|| "?".to_owned(), user_name);
-            let command = process.command();
-            format!("process {} ({user}, {})", process.pid, bounded(&command))
+            let command = process.command_line();
+            format!(
+                "process {} ({user}, {})",
+                process.pid,
+                shorten_command(&command)
+            )
         }
         None => "another process".to_owned(),
     }
@@ -148,9 +152,9 @@ mod tests {
     #[test]
     fn the_error_of_the_second_names_the_holder() {
         let path = std::env::temp_dir().join(format!("mig-mps-lock-{}", std::process::id()));
-        let directory = Directory::make(&path, 0o700).unwrap();
+        let directory = Directory::open_or_create(&path, 0o700).unwrap();
         let host = Host::at("/".as_ref());
-        let take = |limit| Lock::take(&host, &directory, "lock", limit, |_| {});
+        let take = |limit| Lock::acquire(&host, &directory, "lock", limit, |_| {});
         let first = take(Duration::ZERO).unwrap();
         let error = take(Duration::ZERO).unwrap_err().to_string();
         assert!(

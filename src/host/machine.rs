@@ -25,8 +25,8 @@ impl Machine {
 
 impl Host {
     /// Returns this machine as it names itself.
-    pub fn machine(&self) -> Machine {
-        let id = fs::read_to_string(self.below("/etc/machine-id"));
+    pub fn this_machine(&self) -> Machine {
+        let id = fs::read_to_string(self.under_root("/etc/machine-id"));
         Machine {
             name: host_name(),
             id: id.ok().map(|id| id.trim().to_owned()),

@@ -31,43 +31,46 @@ mod walk;
 mod workload;
 
 pub use accounts::{
-    Account, begin_group_lookup, group_name, group_named, names_in, present_group, present_user,
+    Account, begin_group_lookup, current_group_id, current_user_id, group_id, group_name, names_in,
     user_name,
 };
-pub use acl::{ListFault, Permission, Writers, check_lists, list_fault, readers};
-pub use child::{Output, RunError, clean_command, run, run_as, start_apart};
-pub use directory::{Directory, written};
-pub use environment::{Directories, Environment, EnvironmentError, Host, MpsPrograms, variable};
+pub use acl::{ListFault, Permission, Writers, check_lists, directory_access, find_list_fault};
+pub use child::{Output, RunError, clean_command, run, run_with_name, spawn_detached};
+pub use directory::{Directory, modification_time};
+pub use environment::{
+    Directories, Environment, EnvironmentError, Host, MpsPrograms, environment_variable,
+};
 pub use files::{
-    OwnFile, directory_of, empty_directory, field, has_fault, in_path, number_in, path_of,
-    read_configuration, read_text_from, write_files_into, write_new_text_to, write_text_to,
+    OwnFile, add_path, directory_of, empty_directory, has_fault, path_of, read_configuration,
+    read_number, read_proc_field, read_text_from, write_files_into, write_new_text_to,
+    write_text_to,
 };
 pub use holders::{Holder, Holders};
-pub use interrupt::{ChangeInProgress, Forwarding, Interrupt, Phase, outlast_signals};
+pub use interrupt::{ChangeInProgress, Forwarding, Interrupt, Phase, ignore_termination};
 pub use kernel_log::Xid;
 pub use limits::{
     ADMIT, ATTACH, BecomeUser, COMPUTE, HELPERS, KEEP, LAUNCH, Limits, LimitsError,
-    check_open_files, give_open_files, open_files, raise_memory, raise_open_files, raise_stack,
-    take_limits_of_services,
+    check_open_files, open_file_limits, raise_client_files, raise_memory, raise_open_files,
+    raise_stack, use_service_limits,
 };
 pub use lock::Lock;
 pub use machine::{Machine, host_name};
 pub use mounts::MountedDirectory;
-pub use place::Made;
+pub use place::EntryKind;
 pub use process::{
-    Environ, Pid, Process, ProcessHandle, ProcessTable, StartTime, adopt_descendants, fields_of,
-    reap, reap_all,
+    Environ, Pid, Process, ProcessHandle, ProcessTable, StartTime, adopt_descendants, reap_all,
+    reap_child, split_stat,
 };
-pub use spawn::{end_with_caller, heed_child_signal, ignore_again};
+pub use spawn::{kill_with_parent, reset_sigchld, restore_ignored_signals};
 pub use supervisor::{Supervisor, is_service};
-pub use surroundings::{list_directory, may_write, refuse_old_kernel};
+pub use surroundings::{check_kernel, list_directory, may_write};
 pub use text::{
-    bounded, count, grouped, is_plain, listed, nearest, printable, quoted, ranges, steers,
-    without_error_numbers,
+    closest_match, format_count, format_ranges, group_by, is_shell_safe, is_terminal_control,
+    join_words, quote_for_shell, shorten_command, to_printable, without_error_numbers,
 };
-pub use threads::{MORE_PROCESSES, Threads, end_process, lock};
+pub use threads::{MORE_PROCESSES, Threads, exit_immediately, lock};
 pub use tool::{NvidiaSmi, Slurm, ToolError};
 pub use units::{Scopes, Unit, Units, report_ready};
-pub use user::{Access, Reader, Uid, as_root, caller, with_sudo, without_needless_sudo};
-pub use walk::{append_privately, claimed, closed_to_others, only_root_can_change};
+pub use user::{Access, Reader, Uid, caller, root_hint, strip_needless_sudo, sudo_command_line};
+pub use walk::{append_privately, check_trusted_program, part_closed_to_others, stat_untrusted};
 pub use workload::Workload;

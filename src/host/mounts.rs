@@ -28,7 +28,7 @@ impl Process {
     /// Returns what an absolute path without links leads to for the process, or `None` if its mounts are hidden.
     pub fn directory_at(&self, path: &Path) -> Option<MountedDirectory> {
         let mounts = fs::read(self.directory.join("mountinfo")).ok()?;
-        find(&mounts, path)
+        resolve_path(&mounts, path)
     }
 }
 
@@ -52,14 +52,14 @@ impl Mount {
             id,
             parent,
             system,
-            root: unescaped(fields.next()?),
-            point: unescaped(fields.next()?),
+            root: unescape_path(fields.next()?),
+            point: unescape_path(fields.next()?),
         })
     }
 }
 
 /// Follows the path from mount to mount. A mount that a later one covers is not on the way.
-fn find(mounts: &[u8], path: &Path) -> Option<MountedDirectory> {
+fn resolve_path(mounts: &[u8], path: &Path) -> Option<MountedDirectory> {
     let lines = mounts.split(|byte| *byte == b'\n');
     let mounts: Vec<Mount> = lines.filter_map(Mount::parse).collect();
     let mut at = mounts.iter().find(|mount| {
@@ -86,7 +86,7 @@ fn find(mounts: &[u8], path: &Path) -> Option<MountedDirectory> {
 }
 
 /// Returns a path in which the kernel has written blanks and the like as `\040`.
-fn unescaped(field: &[u8]) -> PathBuf {
+fn unescape_path(field: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((&byte, after)) = rest.split_first() {
@@ -110,7 +110,7 @@ mod tests {
         26 25 0:40 / /run/user/1000 rw - tmpfs tmpfs rw\n";
 
     fn found(mounts: &str, path: &str) -> String {
-        match find(mounts.as_bytes(), Path::new(path)) {
+        match resolve_path(mounts.as_bytes(), Path::new(path)) {
             Some(found) => format!("{} {}", found.system, found.path.display()),
             None => "unknown".to_owned(),
         }
@@ -151,10 +151,10 @@ mod tests {
         let gone = format!(
             "{CONTAINER}52 50 0:22 /m\\040p/pipe//deleted /m\\040p/pipe ro - tmpfs tmpfs rw\n"
         );
-        let found = find(gone.as_bytes(), Path::new("/m p/pipe")).unwrap();
+        let found = resolve_path(gone.as_bytes(), Path::new("/m p/pipe")).unwrap();
         assert!(found.is_removed());
         assert!(
-            !find(HOST.as_bytes(), Path::new("/run"))
+            !resolve_path(HOST.as_bytes(), Path::new("/run"))
                 .unwrap()
                 .is_removed()
         );

@@ -7,20 +7,20 @@ use std::path::Path;
 
 use rustix::fs::{FileType, Stat};
 
-use super::files::{Fault, belongs_to, refused};
+use super::files::{FileFault, describe_owner, file_error};
 use super::walk::OTHERS_WRITE;
 use super::{Directory, caller};
 
 /// The deepest directory, and the most directories, that are removed from a place.
-const DEEPEST: u32 = 16;
-const MOST: u32 = 1000;
+const MAX_DEPTH: u32 = 16;
+const MAX_DIRECTORIES: u32 = 1000;
 
 /// The most names that are tried for an unfinished file.
-const MOST_NAMES: u32 = 100;
+const MAX_NAME_TRIES: u32 = 100;
 
 /// The kind of a place.
 #[derive(Clone, Copy)]
-pub enum Made<'a> {
+pub enum EntryKind<'a> {
     File,
     Directory,
     /// A link to one of these targets.
@@ -28,7 +28,7 @@ pub enum Made<'a> {
 }
 
 /// The content of a place.
-enum Found {
+enum PlaceContent {
     Nothing,
     /// A file, link or directory of mig-mps.
     Made,
@@ -39,61 +39,64 @@ enum Found {
 }
 
 impl Directory {
-    fn find(&self, name: &OsStr, made: Made<'_>) -> io::Result<Found> {
+    fn classify_place(&self, name: &OsStr, made: EntryKind<'_>) -> io::Result<PlaceContent> {
         let Some(meta) = self.stat(name)? else {
-            return Ok(Found::Nothing);
+            return Ok(PlaceContent::Nothing);
         };
-        Ok(Found::Other(
+        Ok(PlaceContent::Other(
             match (made, FileType::from_raw_mode(meta.st_mode)) {
-                (Made::File, FileType::RegularFile) | (Made::Directory, FileType::Directory) => {
-                    return Ok(Found::Made);
+                (EntryKind::File, FileType::RegularFile)
+                | (EntryKind::Directory, FileType::Directory) => {
+                    return Ok(PlaceContent::Made);
                 }
-                (Made::Link(is_ours), FileType::Symlink)
-                    if self.link(name).is_some_and(|to| is_ours(&to)) =>
+                (EntryKind::Link(is_ours), FileType::Symlink)
+                    if self.read_link(name).is_some_and(|to| is_ours(&to)) =>
                 {
-                    return Ok(Found::Made);
+                    return Ok(PlaceContent::Made);
                 }
                 (_, FileType::Directory) if self.holds_only_directories(name)? => {
-                    return Ok(Found::Directories);
+                    return Ok(PlaceContent::Directories);
                 }
                 (_, FileType::Directory) => "it is a directory with other files",
-                (Made::Link(_), FileType::Symlink) => "it is another link",
+                (EntryKind::Link(_), FileType::Symlink) => "it is another link",
                 (_, FileType::Symlink) => "it is a link: not followed",
-                (Made::File, _) => "it is not a regular file",
-                (Made::Directory, _) => "it is not a directory",
-                (Made::Link(_), _) => "it is not a link",
+                (EntryKind::File, _) => "it is not a regular file",
+                (EntryKind::Directory, _) => "it is not a directory",
+                (EntryKind::Link(_), _) => "it is not a link",
             },
         ))
     }
 
     /// True if the place is taken by a directory that holds nothing but directories, and must be freed before anything is
     /// made there. Refuses what else mig-mps does not make there.
-    pub fn is_to_be_freed(&self, name: impl AsRef<OsStr>, made: Made<'_>) -> io::Result<bool> {
+    pub fn is_to_be_freed(&self, name: impl AsRef<OsStr>, made: EntryKind<'_>) -> io::Result<bool> {
         let name = name.as_ref();
-        match self.find(name, made)? {
-            Found::Nothing | Found::Made => Ok(false),
-            Found::Directories => Ok(true),
-            Found::Other(what) => Err(self.at(name, refused(Fault::InTheWay, what))),
+        match self.classify_place(name, made)? {
+            PlaceContent::Nothing | PlaceContent::Made => Ok(false),
+            PlaceContent::Directories => Ok(true),
+            PlaceContent::Other(what) => {
+                Err(self.error_at(name, file_error(FileFault::InTheWay, what)))
+            }
         }
     }
 
     /// Removes what mig-mps has made in a place, or a directory that holds nothing but directories. Returns false if
     /// anything else is there, which stays.
-    pub fn remove_made(&self, name: impl AsRef<OsStr>, made: Made<'_>) -> io::Result<bool> {
+    pub fn remove_made(&self, name: impl AsRef<OsStr>, made: EntryKind<'_>) -> io::Result<bool> {
         let name = name.as_ref();
-        match self.find(name, made)? {
-            Found::Nothing => {}
-            Found::Made => self.remove_file(name)?,
-            Found::Directories => self.remove_directories(name)?,
-            Found::Other(_) => return Ok(false),
+        match self.classify_place(name, made)? {
+            PlaceContent::Nothing => {}
+            PlaceContent::Made => self.remove_file(name)?,
+            PlaceContent::Directories => self.remove_directories(name)?,
+            PlaceContent::Other(_) => return Ok(false),
         }
         Ok(true)
     }
 
     /// Returns a free name for an unfinished file or link: this one, or with a number before it if anything else is in its
     /// place. Removes what a killed process has left there.
-    pub fn free_unfinished(&self, name: &str, made: Made<'_>) -> String {
-        let numbered = (1..MOST_NAMES).map(|number| format!("{number}.{name}"));
+    pub fn free_unfinished(&self, name: &str, made: EntryKind<'_>) -> String {
+        let numbered = (1..MAX_NAME_TRIES).map(|number| format!("{number}.{name}"));
         let mut all = std::iter::once(name.to_owned()).chain(numbered);
         all.find(|free| matches!(self.remove_made(free, made), Ok(true)))
             .unwrap_or_else(|| name.to_owned())
@@ -102,8 +105,8 @@ impl Directory {
     /// Refuses a subdirectory that [`make_child`](Self::make_child) refuses, and touches nothing.
     pub fn check_child(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
         let name = name.as_ref();
-        self.child(name)?.map_or(Ok(()), |child| {
-            refuse_others(&child.stat_self()?).map_err(|error| self.at(name, error))
+        self.open_child(name)?.map_or(Ok(()), |child| {
+            check_caller_owns(&child.stat_self()?).map_err(|error| self.error_at(name, error))
         })
     }
 
@@ -114,7 +117,7 @@ impl Directory {
     }
 
     /// Frees a place for what mig-mps makes there.
-    pub fn free_place(&self, name: impl AsRef<OsStr>, made: Made<'_>) -> io::Result<()> {
+    pub fn free_place(&self, name: impl AsRef<OsStr>, made: EntryKind<'_>) -> io::Result<()> {
         if self.is_to_be_freed(&name, made)? {
             self.remove_directories(name.as_ref())?;
         }
@@ -139,8 +142,8 @@ impl Directory {
         to: &Path,
         is_ours: &dyn Fn(&Path) -> bool,
     ) -> io::Result<()> {
-        self.free_place(name, Made::Link(is_ours))?;
-        let half_made = self.free_unfinished(half_made, Made::Link(is_ours));
+        self.free_place(name, EntryKind::Link(is_ours))?;
+        let half_made = self.free_unfinished(half_made, EntryKind::Link(is_ours));
         self.make_link(to, &half_made)
             .and_then(|()| self.rename(&half_made, self, name))
             .inspect_err(|_| {
@@ -150,8 +153,8 @@ impl Directory {
 
     /// True for a directory that holds nothing but directories. Follows no link and enters no mount.
     pub fn holds_only_directories(&self, name: impl AsRef<OsStr>) -> io::Result<bool> {
-        let mut rest = MOST;
-        self.are_only_directories(name.as_ref(), DEEPEST, &mut rest)
+        let mut rest = MAX_DIRECTORIES;
+        self.are_only_directories(name.as_ref(), MAX_DEPTH, &mut rest)
     }
 
     fn are_only_directories(&self, name: &OsStr, depth: u32, rest: &mut u32) -> io::Result<bool> {
@@ -162,10 +165,10 @@ impl Directory {
             return Ok(false);
         }
         *rest -= 1;
-        let Some(directory) = self.child(name)? else {
+        let Some(directory) = self.open_child(name)? else {
             return Ok(false);
         };
-        for entry in directory.names()? {
+        for entry in directory.entry_names()? {
             if !directory.are_only_directories(&entry, depth - 1, rest)? {
                 return Ok(false);
             }
@@ -185,8 +188,8 @@ impl Directory {
 
     /// Removes directories from the innermost on. A file that has come meanwhile stays, with the directories above it.
     fn remove_directories(&self, name: &OsStr) -> io::Result<()> {
-        if let Some(directory) = self.child(name)? {
-            for entry in directory.names()? {
+        if let Some(directory) = self.open_child(name)? {
+            for entry in directory.entry_names()? {
                 directory.remove_directories(&entry)?;
             }
         }
@@ -195,13 +198,16 @@ impl Directory {
 }
 
 /// Refuses a directory of another user, and one that others can write to.
-pub(super) fn refuse_others(meta: &Stat) -> io::Result<()> {
+pub(super) fn check_caller_owns(meta: &Stat) -> io::Result<()> {
     if meta.st_uid != caller().0 {
-        let why = format!("it {}", belongs_to(meta.st_uid));
-        return Err(refused(Fault::Foreign(meta.st_uid), why));
+        let why = format!("it {}", describe_owner(meta.st_uid));
+        return Err(file_error(FileFault::Foreign(meta.st_uid), why));
     }
     if meta.st_mode & OTHERS_WRITE != 0 {
-        return Err(refused(Fault::OpenDirectory, "others can write to it"));
+        return Err(file_error(
+            FileFault::OpenDirectory,
+            "others can write to it",
+        ));
     }
     Ok(())
 }
@@ -225,10 +231,10 @@ mod tests {
         let (temporary, directory) = directory();
         fs::create_dir_all(temporary.path().join("a/b/c")).unwrap();
         fs::create_dir_all(temporary.path().join("a/d")).unwrap();
-        assert!(directory.is_to_be_freed("a", Made::File).unwrap());
-        assert!(!directory.is_to_be_freed("a", Made::Directory).unwrap());
-        directory.free_place("a", Made::File).unwrap();
-        assert!(!directory.has("a"));
+        assert!(directory.is_to_be_freed("a", EntryKind::File).unwrap());
+        assert!(!directory.is_to_be_freed("a", EntryKind::Directory).unwrap());
+        directory.free_place("a", EntryKind::File).unwrap();
+        assert!(!directory.has_entry("a"));
     }
 
     #[test]
@@ -243,12 +249,12 @@ mod tests {
         symlink("a", path("link")).unwrap();
         let never = |_: &Path| false;
         for (name, made, why) in [
-            ("a", Made::File, "it is a directory with other files"),
-            ("link", Made::Directory, "it is a link: not followed"),
-            ("file", Made::Directory, "it is not a directory"),
-            ("link", Made::File, "it is a link: not followed"),
-            ("link", Made::Link(&never), "it is another link"),
-            ("file", Made::Link(&never), "it is not a link"),
+            ("a", EntryKind::File, "it is a directory with other files"),
+            ("link", EntryKind::Directory, "it is a link: not followed"),
+            ("file", EntryKind::Directory, "it is not a directory"),
+            ("link", EntryKind::File, "it is a link: not followed"),
+            ("link", EntryKind::Link(&never), "it is another link"),
+            ("file", EntryKind::Link(&never), "it is not a link"),
         ] {
             let error = directory.free_place(name, made).unwrap_err();
             let shown = path(name).display().to_string();
@@ -267,19 +273,19 @@ mod tests {
         fs::write(path("a.new/file"), "hers").unwrap();
         symlink("file", path("1.a.new")).unwrap();
         fs::write(path("2.a.new"), "of a killed process").unwrap();
-        let free = directory.free_unfinished("a.new", Made::File);
+        let free = directory.free_unfinished("a.new", EntryKind::File);
         assert_eq!(free, "2.a.new");
-        assert!(!directory.has("2.a.new"));
+        assert!(!directory.has_entry("2.a.new"));
         directory.replace_file("a", "a.new", b"new", 0o644).unwrap();
         assert_eq!(fs::read(path("a")).unwrap(), b"new");
-        assert!(directory.has("1.a.new") && !directory.has("2.a.new"));
+        assert!(directory.has_entry("1.a.new") && !directory.has_entry("2.a.new"));
         assert!(path("a.new/file").exists());
     }
 
     #[test]
     fn a_tree_too_deep_stays() {
         let (temporary, directory) = directory();
-        let deep = "a/".repeat(DEEPEST as usize + 1);
+        let deep = "a/".repeat(MAX_DEPTH as usize + 1);
         fs::create_dir_all(temporary.path().join(&deep)).unwrap();
         assert!(!directory.remove_if_only_directories("a").unwrap());
         assert!(temporary.path().join(&deep).exists());

@@ -22,8 +22,8 @@ use rustix::process::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::files::field;
-use super::{Host, Interrupt, Uid, Workload, printable};
+use super::files::read_proc_field;
+use super::{Host, Interrupt, Uid, Workload, to_printable};
 
 /// A process id. Ids are reused: a process is identified by pid and [`StartTime`].
 #[derive(
@@ -52,7 +52,7 @@ static BOOT_TIME_ADDED: LazyLock<i64> = LazyLock::new(|| {
         return 0;
     }
     let offsets = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
-    added(&offsets, rustix::param::clock_ticks_per_second()).unwrap_or(0)
+    parse_boot_time_offset(&offsets, rustix::param::clock_ticks_per_second()).unwrap_or(0)
 });
 
 fn own_namespace(name: &str) -> Option<PathBuf> {
@@ -60,7 +60,7 @@ fn own_namespace(name: &str) -> Option<PathBuf> {
 }
 
 /// Returns the ticks of the line `boottime SECONDS NANOSECONDS`.
-fn added(offsets: &str, ticks_per_second: u64) -> Option<i64> {
+fn parse_boot_time_offset(offsets: &str, ticks_per_second: u64) -> Option<i64> {
     let line = offsets
         .lines()
         .find_map(|line| line.strip_prefix("boottime"))?;
@@ -85,10 +85,10 @@ const POLLS: &[i64] = &[73, 72, 22];
 const POLLS: &[i64] = &[];
 
 /// The most that is read of a command line, in bytes.
-const LONGEST_COMMAND_LINE: u64 = 4096;
+const MAX_COMMAND_LINE_BYTES: u64 = 4096;
 
 /// The most that is read of the control groups, in bytes. A path has at most 4096, and version 1 a dozen paths.
-const LONGEST_GROUPS: u64 = 64 << 10;
+const MAX_CONTROL_GROUP_BYTES: u64 = 64 << 10;
 
 /// `PF_EXITING` among them.
 const EXITING: u64 = 0x4;
@@ -115,7 +115,7 @@ pub struct Process {
 
 impl Process {
     /// Returns `None` for a zombie. An error does not mean that there is no such process.
-    pub(super) fn read(proc: &Path, pid: Pid) -> io::Result<Option<Self>> {
+    pub(super) fn from_proc(proc: &Path, pid: Pid) -> io::Result<Option<Self>> {
         let directory = proc.join(pid.to_string());
         let stat = fs::read(directory.join("stat"))?;
         Ok(Self::parse(&String::from_utf8_lossy(&stat), directory))
@@ -123,7 +123,7 @@ impl Process {
 
     /// Parses a line of `/proc/PID/stat`.
     fn parse(stat: &str, directory: PathBuf) -> Option<Self> {
-        let (pid, name, fields) = fields_of(stat)?;
+        let (pid, name, fields) = split_stat(stat)?;
         let state = *fields.first()?;
         if matches!(state, "Z" | "X" | "x") {
             return None;
@@ -151,22 +151,22 @@ impl Process {
     }
 
     /// Returns the start of its command line, or nothing if it is hidden. A command line may be megabytes long.
-    fn words(&self) -> Vec<String> {
+    fn command_words(&self) -> Vec<String> {
         let mut line = Vec::new();
         if let Ok(file) = fs::File::open(self.directory.join("cmdline")) {
-            let _ = file.take(LONGEST_COMMAND_LINE).read_to_end(&mut line);
+            let _ = file.take(MAX_COMMAND_LINE_BYTES).read_to_end(&mut line);
         }
         line.split(|byte| *byte == 0)
-            .map(|word| printable(&String::from_utf8_lossy(word)))
+            .map(|word| to_printable(&String::from_utf8_lossy(word)))
             .collect()
     }
 
     /// Returns its command line, or its name if that is hidden or empty.
-    pub fn command(&self) -> String {
-        let mut words = self.words();
+    pub fn command_line(&self) -> String {
+        let mut words = self.command_words();
         words.retain(|word| !word.is_empty());
         if words.is_empty() {
-            printable(&self.name)
+            to_printable(&self.name)
         } else {
             words.join(" ")
         }
@@ -175,12 +175,12 @@ impl Process {
     /// Returns its groups, as far as they are visible.
     pub fn groups(&self) -> Vec<u32> {
         // Real, effective, saved, and file system gid.
-        let own = self.gids("Gid:").into_iter().nth(3);
-        own.into_iter().chain(self.gids("Groups:")).collect()
+        let own = self.read_gids("Gid:").into_iter().nth(3);
+        own.into_iter().chain(self.read_gids("Groups:")).collect()
     }
 
-    fn gids(&self, name: &str) -> Vec<u32> {
-        field(self.directory.join("status"), name)
+    fn read_gids(&self, name: &str) -> Vec<u32> {
+        read_proc_field(self.directory.join("status"), name)
             .unwrap_or_default()
             .split_whitespace()
             .filter_map(|number| number.parse().ok())
@@ -205,40 +205,40 @@ impl Process {
         let entries = bytes.split(|byte| *byte == 0).filter_map(|entry| {
             let entry = String::from_utf8_lossy(entry);
             let (name, value) = entry.split_once('=')?;
-            Some((name.to_owned(), printable(value)))
+            Some((name.to_owned(), to_printable(value)))
         });
         Some(entries.collect())
     }
 
     /// Returns the file name of its program from its first argument, like `ps`. A process can change it.
-    pub fn program(&self) -> String {
-        let words = self.words();
+    pub fn program_name(&self) -> String {
+        let words = self.command_words();
         match words.first().and_then(|path| path.rsplit('/').next()) {
             Some(name) if !name.is_empty() => name.to_owned(),
-            _ => printable(&self.name),
+            _ => to_printable(&self.name),
         }
     }
 
     pub fn arguments(&self) -> Vec<String> {
-        self.words().into_iter().skip(1).collect()
+        self.command_words().into_iter().skip(1).collect()
     }
 
     /// Returns its mount namespace and its root directory, which differ in a container, or `None` if they are hidden. The
     /// directory itself is not opened: its file system may hang.
-    pub fn root(&self) -> Option<(u64, PathBuf)> {
+    pub fn root_directory(&self) -> Option<(u64, PathBuf)> {
         let mounts = fs::metadata(self.directory.join("ns/mnt")).ok()?.ino();
         let root = fs::read_link(self.directory.join("root")).ok()?;
         Some((mounts, root))
     }
 
     /// Returns its limit of open files, or `None` if that is hidden.
-    pub fn open_files(&self) -> Option<u64> {
-        self.limit("Max open files")
+    pub fn open_file_limit(&self) -> Option<u64> {
+        self.soft_limit("Max open files")
     }
 
     /// Returns a soft limit by the kernel's name for it, or `None` if that is hidden.
-    pub(super) fn limit(&self, name: &str) -> Option<u64> {
-        let line = field(self.directory.join("limits"), name)?;
+    pub(super) fn soft_limit(&self, name: &str) -> Option<u64> {
+        let line = read_proc_field(self.directory.join("limits"), name)?;
         line.split_whitespace().next()?.parse().ok()
     }
 
@@ -254,8 +254,8 @@ impl Process {
     }
 
     /// Returns its CPUs in the kernel's form `0-7,16`, or `None` if they are hidden.
-    pub fn cpus(&self) -> Option<String> {
-        field(self.directory.join("status"), "Cpus_allowed_list:")
+    pub fn allowed_cpus(&self) -> Option<String> {
+        read_proc_field(self.directory.join("status"), "Cpus_allowed_list:")
     }
 
     /// True if its main thread waits for several files, like an idle server program. `None` if that is hidden.
@@ -288,13 +288,17 @@ impl Process {
     pub(super) fn control_groups(&self) -> Option<String> {
         let mut lines = Vec::new();
         let file = fs::File::open(self.directory.join("cgroup")).ok()?;
-        let read = file.take(LONGEST_GROUPS).read_to_end(&mut lines).ok()?;
-        ((read as u64) < LONGEST_GROUPS).then(|| String::from_utf8_lossy(&lines).into_owned())
+        let read = file
+            .take(MAX_CONTROL_GROUP_BYTES)
+            .read_to_end(&mut lines)
+            .ok()?;
+        ((read as u64) < MAX_CONTROL_GROUP_BYTES)
+            .then(|| String::from_utf8_lossy(&lines).into_owned())
     }
 
     /// Returns the job, pod or container that it belongs to, or `None` if that cannot be seen.
-    pub fn workload(&self) -> Option<Workload> {
-        let found = Workload::of(&self.control_groups()?)
+    pub fn find_workload(&self) -> Option<Workload> {
+        let found = Workload::from_control_groups(&self.control_groups()?)
             .filter(|found| found.is_any() || *SEES_ALL_GROUPS)?;
         // The root is above `proc/PID`.
         Some(found.with_pod_name(self.directory.ancestors().nth(2)?))
@@ -306,7 +310,7 @@ impl Process {
     /// decides with which the process was started. Any user can forge that one, so it counts for processes of the
     /// job's own user alone.
     pub fn is_of_slurm_job(&self, job: u32, user: Uid) -> bool {
-        if let Some(of_group) = self.workload().and_then(|workload| workload.slurm_job) {
+        if let Some(of_group) = self.find_workload().and_then(|workload| workload.slurm_job) {
             return of_group == job;
         }
         let variable = self.environment_bytes("SLURM_JOB_ID");
@@ -315,16 +319,17 @@ impl Process {
 }
 
 /// The inode of the namespace that has the whole tree of control groups (`PROC_CGROUP_INIT_INO` of Linux).
-const WHOLE_TREE: u64 = 0xEFFF_FFFB;
+const ROOT_NAMESPACE_INODE: u64 = 0xEFFF_FFFB;
 
 /// True if this process sees the groups from the root on. In a container, neighbours seem to be in none.
 static SEES_ALL_GROUPS: LazyLock<bool> = LazyLock::new(|| {
-    fs::metadata("/proc/self/ns/cgroup").is_ok_and(|namespace| namespace.ino() == WHOLE_TREE)
+    fs::metadata("/proc/self/ns/cgroup")
+        .is_ok_and(|namespace| namespace.ino() == ROOT_NAMESPACE_INODE)
 });
 
 /// Splits a line of `/proc/PID/stat` into pid, name and the fields after it. The name may contain any character, so fields are
 /// counted from the last parenthesis.
-pub fn fields_of(stat: &str) -> Option<(Pid, &str, Vec<&str>)> {
+pub fn split_stat(stat: &str) -> Option<(Pid, &str, Vec<&str>)> {
     let (head, tail) = stat.rsplit_once(')')?;
     let (pid, name) = head.split_once(" (")?;
     Some((
@@ -346,7 +351,7 @@ fn is_polling(directory: &Path) -> Option<bool> {
     )
 }
 
-/// The variables of a process at its start, with [printable] values.
+/// The variables of a process at its start, with [printable](super::to_printable) values.
 pub type Environ = BTreeMap<String, String>;
 
 /// All processes that were visible at one moment.
@@ -356,23 +361,23 @@ pub struct ProcessTable {
 }
 
 impl ProcessTable {
-    pub(super) fn read(proc: &Path) -> io::Result<Self> {
+    pub(super) fn from_proc(proc: &Path) -> io::Result<Self> {
         let mut pids = Vec::new();
         for entry in fs::read_dir(proc)? {
             let name = entry?.file_name();
             pids.extend(name.to_str().and_then(|name| name.parse().ok()).map(Pid));
         }
-        Self::of(proc, pids.into_iter())
+        Self::from_pids(proc, pids.into_iter())
     }
 
-    pub(super) fn of(proc: &Path, pids: impl Iterator<Item = Pid>) -> io::Result<Self> {
+    pub(super) fn from_pids(proc: &Path, pids: impl Iterator<Item = Pid>) -> io::Result<Self> {
         let mut processes = BTreeMap::new();
         for pid in pids {
-            match Process::read(proc, pid) {
+            match Process::from_proc(proc, pid) {
                 Ok(process) => processes.extend(process.map(|process| (pid, process))),
                 // It has exited, or `/proc` hides it.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
-                Err(error) if has_ended(&error) => {}
+                Err(error) if is_process_gone(&error) => {}
                 // Any other error, such as too many open files, must not make processes disappear.
                 Err(error) => return Err(error),
             }
@@ -381,7 +386,7 @@ impl ProcessTable {
     }
 
     /// Adds the processes of another table.
-    pub(super) fn add(&mut self, other: Self) {
+    pub(super) fn add_all(&mut self, other: Self) {
         self.processes.extend(other.processes);
     }
 
@@ -421,7 +426,7 @@ fn cannot_tell(pid: Pid, error: &io::Error) -> io::Error {
 }
 
 /// True for `ENOENT`, and for `ESRCH` from a file in `/proc` that was opened before: the process has exited.
-pub(super) fn has_ended(error: &io::Error) -> bool {
+pub(super) fn is_process_gone(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),
         Some(Errno::NOENT | Errno::SRCH)
@@ -445,7 +450,7 @@ impl Host {
             Err(Errno::SRCH) => return Ok(None),
             Err(error) => return Err(cannot_tell(pid, &error.into())),
         };
-        match Process::read(&self.root.join("proc"), pid) {
+        match Process::from_proc(&self.root.join("proc"), pid) {
             Ok(process) => Ok(process
                 .filter(|process| process.started == started)
                 .map(|_| held)),
@@ -465,7 +470,7 @@ impl Host {
     pub fn has_ended(&self, pid: Pid) -> bool {
         match ProcessHandle::open(pid) {
             // A zombie may still have threads, but has exited.
-            _ if self.shows(pid) => self.process(pid).is_none(),
+            _ if self.has_proc_entry(pid) => self.find_process(pid).is_none(),
             Ok(held) => held.has_ended(),
             Err(error) => error == Errno::SRCH,
         }
@@ -491,36 +496,36 @@ impl ProcessHandle {
     }
 
     /// Sends a signal to the process.
-    pub fn signal(&self, signal: Signal) -> io::Result<()> {
+    pub fn send_signal(&self, signal: Signal) -> io::Result<()> {
         Ok(pidfd_send_signal(&self.pidfd, signal)?)
     }
 
     /// Waits for the process to exit. Returns false on timeout.
-    pub fn ends_within(&self, limit: Duration) -> bool {
-        self.ends_by(Instant::now() + limit)
+    pub fn wait_for_exit(&self, limit: Duration) -> bool {
+        self.wait_for_exit_until(Instant::now() + limit)
     }
 
     /// The same until a deadline.
-    pub fn ends_by(&self, until: Instant) -> bool {
-        is_one_ready(&mut [self.poll_fd()], until).unwrap_or(false)
+    pub fn wait_for_exit_until(&self, until: Instant) -> bool {
+        wait_until_ready(&mut [self.poll_fd()], until).unwrap_or(false)
     }
 
     /// Waits for the process to exit. Returns false on timeout, or on an interrupt.
-    pub fn ends_before(&self, limit: Duration, interrupt: &Interrupt) -> bool {
+    pub fn wait_for_exit_or_interrupt(&self, limit: Duration, interrupt: &Interrupt) -> bool {
         let mut watched = vec![self.poll_fd()];
         watched.extend(interrupt.poll_fd());
-        let is_ready = is_one_ready(&mut watched, Instant::now() + limit);
+        let is_ready = wait_until_ready(&mut watched, Instant::now() + limit);
         is_ready.unwrap_or(false) && self.has_ended()
     }
 
     /// True if the process has exited.
     pub fn has_ended(&self) -> bool {
-        self.ends_within(Duration::ZERO)
+        self.wait_for_exit(Duration::ZERO)
     }
 }
 
 /// Waits until one of these is ready. Returns false on timeout.
-pub(super) fn is_one_ready(watched: &mut [PollFd<'_>], until: Instant) -> io::Result<bool> {
+pub(super) fn wait_until_ready(watched: &mut [PollFd<'_>], until: Instant) -> io::Result<bool> {
     loop {
         let remaining = until.saturating_duration_since(Instant::now());
         let timeout = Timespec::try_from(remaining).map_err(io::Error::other)?;
@@ -539,7 +544,7 @@ pub fn adopt_descendants() -> io::Result<()> {
 }
 
 /// Waits for all children that have exited. Returns the exit status of this one if it is among them.
-pub fn reap(child: Pid) -> io::Result<Option<ExitStatus>> {
+pub fn reap_child(child: Pid) -> io::Result<Option<ExitStatus>> {
     let exited = reap_all()?.into_iter();
     let mut of_child = exited.filter(|(pid, _)| Some(*pid) == raw_pid(child));
     Ok(of_child.next().map(|(_, status)| status))
@@ -577,8 +582,8 @@ mod tests {
     #[test]
     fn the_offset_of_a_time_namespace_is_read() {
         let offsets = "monotonic           5         0\nboottime       -86400 500000000\n";
-        assert_eq!(added(offsets, 100), Some(-8_639_950));
-        assert_eq!(added("", 100), None);
+        assert_eq!(parse_boot_time_offset(offsets, 100), Some(-8_639_950));
+        assert_eq!(parse_boot_time_offset("", 100), None);
     }
 
     #[test]
@@ -601,7 +606,7 @@ mod tests {
 
     #[test]
     fn this_process_sees_itself() {
-        let table = ProcessTable::read(Path::new("/proc")).unwrap();
+        let table = ProcessTable::from_proc(Path::new("/proc")).unwrap();
         let me = table.get(Pid(std::process::id())).unwrap();
         assert_eq!(me.owner(), Some(super::super::caller()));
         assert!(me.age().unwrap() < std::time::Duration::from_secs(3600));
@@ -612,7 +617,7 @@ mod tests {
         let host = Host::at(Path::new("/"));
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let pid = Pid(child.id());
-        let started = host.process(pid).unwrap().started;
+        let started = host.find_process(pid).unwrap().started;
         assert!(
             host.open_process(pid, StartTime(started.0 + 1))
                 .unwrap()
@@ -621,8 +626,8 @@ mod tests {
         );
         let held = host.open_process(pid, started).unwrap().unwrap();
         assert!(!held.has_ended());
-        held.signal(Signal::TERM).unwrap();
-        assert!(held.ends_within(Duration::from_secs(20)));
+        held.send_signal(Signal::TERM).unwrap();
+        assert!(held.wait_for_exit(Duration::from_secs(20)));
         // Not waited for yet, it is a zombie.
         assert!(host.has_ended(pid));
         assert!(!host.has_ended(Pid(std::process::id())));

@@ -30,7 +30,7 @@ use super::Pid;
 const UMASK: u32 = 0o022;
 
 /// The first descriptor after standard input, output and error.
-const FIRST: libc::c_uint = 3;
+const FIRST_CLOSED_FD: libc::c_uint = 3;
 
 /// The highest descriptor that is closed one by one without `close_range`.
 const LAST_ONE_BY_ONE: libc::c_int = 1 << 16;
@@ -49,7 +49,7 @@ pub(super) struct Child {
 /// Starts a program, given by its path, in a new session, in `/`, with pipes as descriptors 0 to 2 and no others, no
 /// keys, default signals and a fixed umask. Its environment is what the command sets, and nothing else.
 pub(super) fn spawn(command: &Command) -> io::Result<Child> {
-    let image = Image::of(command)?;
+    let image = Image::from_command(command)?;
     // Rust's runtime keeps descriptors 0 to 2 open, so a pipe never gets one of these numbers.
     let (child_stdin, stdin) = pipe_with(PipeFlags::CLOEXEC)?;
     let (stdout, child_stdout) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -57,7 +57,7 @@ pub(super) fn spawn(command: &Command) -> io::Result<Child> {
     for ours in [&stdin, &stdout, &stderr] {
         fcntl_setfl(ours, OFlags::NONBLOCK)?;
     }
-    let pid = image.start(|| {
+    let pid = image.start_after(|| {
         dup2_stdin(&child_stdin)?;
         dup2_stdout(&child_stdout)?;
         dup2_stderr(&child_stderr)
@@ -78,7 +78,7 @@ struct Image {
 }
 
 impl Image {
-    fn of(command: &Command) -> io::Result<Self> {
+    fn from_command(command: &Command) -> io::Result<Self> {
         let program = c_string(command.get_program())?;
         let arguments = command.get_args().map(c_string);
         let variables = command.get_envs().filter_map(|(name, value)| {
@@ -97,13 +97,13 @@ impl Image {
     }
 
     /// Starts the program after `prepare`, which may only make system calls.
-    fn start(&self, prepare: impl Fn() -> rustix::io::Result<()>) -> io::Result<Pid> {
-        let arguments = pointers(&self.arguments);
-        let environment = pointers(&self.environment);
+    fn start_after(&self, prepare: impl Fn() -> rustix::io::Result<()>) -> io::Result<Pid> {
+        let arguments = null_terminated_array(&self.arguments);
+        let environment = null_terminated_array(&self.environment);
         let mut failed = None;
         let mut stack = vec![0; STACK];
         let child = Box::new(|| {
-            let prepared = prepare().and_then(|()| isolate());
+            let prepared = prepare().and_then(|()| isolate_child());
             if prepared.is_ok() {
                 // SAFETY: both arrays end with a null pointer, and their strings live as long as `self`.
                 unsafe {
@@ -139,7 +139,7 @@ fn c_string(text: &OsStr) -> Result<CString, std::ffi::NulError> {
 }
 
 /// Returns a null-terminated array.
-fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
+fn null_terminated_array(strings: &[CString]) -> Vec<*const libc::c_char> {
     let null = std::iter::once(std::ptr::null());
     strings
         .iter()
@@ -153,14 +153,14 @@ fn last_error() -> Errno {
 }
 
 /// Runs in the child, before `exec`.
-fn isolate() -> rustix::io::Result<()> {
+fn isolate_child() -> rustix::io::Result<()> {
     setsid()?;
     rustix::process::chdir(c"/")?;
     leave_session_keyring()?;
     umask(Mode::from_raw_mode(UMASK));
     reset_signals();
     let _ = SigSet::empty().thread_set_mask();
-    close_on_exec_from(FIRST);
+    close_on_exec_from(FIRST_CLOSED_FD);
     Ok(())
 }
 
@@ -210,12 +210,12 @@ fn reset_signals() {
     }
 }
 
-/// The ignored signals of those in [`CHANGED`] when this process was started, as bits.
+/// The ignored signals of those in [`CHANGED_SIGNALS`] when this process was started, as bits.
 static IGNORED_AT_START: AtomicU64 = AtomicU64::new(0);
 
 /// The signals whose action this process changes although it was started with another one: Rust's runtime ignores
-/// SIGPIPE, and [`heed_child_signal`] heeds SIGCHLD.
-const CHANGED: [Signal; 2] = [Signal::SIGPIPE, Signal::SIGCHLD];
+/// SIGPIPE, and [`reset_sigchld`] resets SIGCHLD.
+const CHANGED_SIGNALS: [Signal; 2] = [Signal::SIGPIPE, Signal::SIGCHLD];
 
 /// Called by the loader, before Rust's runtime.
 #[used]
@@ -223,7 +223,7 @@ const CHANGED: [Signal; 2] = [Signal::SIGPIPE, Signal::SIGCHLD];
 static NOTE_IGNORED: extern "C" fn() = note_ignored;
 
 extern "C" fn note_ignored() {
-    for signal in CHANGED {
+    for signal in CHANGED_SIGNALS {
         // SAFETY: the call writes the present action into a zeroed, valid place, and changes nothing.
         let action = unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
@@ -237,7 +237,7 @@ extern "C" fn note_ignored() {
 }
 
 /// Gives SIGCHLD its default action: a process that ignores it loses the exit status of its children.
-pub fn heed_child_signal() -> io::Result<()> {
+pub fn reset_sigchld() -> io::Result<()> {
     // SAFETY: the default action is no function of ours.
     unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
     Ok(())
@@ -245,17 +245,17 @@ pub fn heed_child_signal() -> io::Result<()> {
 
 /// Makes a command of the user ignore the signals that this process was started to ignore. The standard library gives
 /// SIGPIPE its default action in every program that it starts or becomes.
-pub fn ignore_again(command: &mut Command) {
+pub fn restore_ignored_signals(command: &mut Command) {
     let ignored = IGNORED_AT_START.load(Ordering::Relaxed);
     if ignored == 0 {
         return;
     }
     // SAFETY: the closure makes system calls alone.
-    unsafe { command.pre_exec(move || ignore(ignored)) };
+    unsafe { command.pre_exec(move || ignore_signals(ignored)) };
 }
 
 /// Makes the kernel kill a program of the user when this process ends, however it ends. To be started by the first thread.
-pub fn end_with_caller(command: &mut Command) {
+pub fn kill_with_parent(command: &mut Command) {
     let caller = rustix::process::getpid();
     let bind = move || {
         set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
@@ -285,8 +285,8 @@ pub(super) fn use_usual_scheduling() -> io::Result<()> {
 }
 
 /// Ignores the signals whose bits are set.
-fn ignore(signals: u64) -> io::Result<()> {
-    for ignored_signal in CHANGED {
+fn ignore_signals(signals: u64) -> io::Result<()> {
+    for ignored_signal in CHANGED_SIGNALS {
         if signals & (1 << ignored_signal as u32) != 0 {
             // SAFETY: ignoring a signal runs no function of ours.
             unsafe { signal(ignored_signal, SigHandler::SigIgn) }?;

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::batch_job::job_group;
 use super::holders::{service_of_user, unit_of};
-use super::workload::{Workload, guest};
+use super::workload::{Workload, guest_group};
 use super::{Process, Uid};
 
 /// Whatever keeps a process running.
@@ -27,7 +27,7 @@ pub enum Supervisor {
 }
 
 /// The number of digits that a message shows of a container's id.
-const SHORT: usize = 12;
+const SHOWN_ID_DIGITS: usize = 12;
 
 /// `nvidia-mps.service`, `Slurm job 7`, `pod default/trainer`
 impl fmt::Display for Supervisor {
@@ -36,7 +36,7 @@ impl fmt::Display for Supervisor {
             Self::SlurmJob(job) => write!(f, "Slurm job {job}"),
             Self::BatchJob(group) => write!(f, "batch job {group}"),
             Self::Pod(pod) => write!(f, "pod {pod}"),
-            Self::Container(id) => write!(f, "container {id:.SHORT$}"),
+            Self::Container(id) => write!(f, "container {id:.SHOWN_ID_DIGITS$}"),
             Self::Guest(name) | Self::Service(name) | Self::UserService(_, name) => {
                 f.write_str(name)
             }
@@ -46,14 +46,14 @@ impl fmt::Display for Supervisor {
 
 impl Process {
     /// Returns whatever keeps the process running; `None` if nothing does, or it cannot be seen.
-    pub fn supervisor(&self) -> Option<Supervisor> {
-        Supervisor::of(&self.control_groups()?, self.workload())
+    pub fn find_supervisor(&self) -> Option<Supervisor> {
+        Supervisor::from_control_groups(&self.control_groups()?, self.find_workload())
     }
 }
 
 impl Supervisor {
     /// Reads the lines of `/proc/PID/cgroup`. Where users give groups any name, only systemd's own are believed.
-    fn of(groups: &str, workload: Option<Workload>) -> Option<Self> {
+    fn from_control_groups(groups: &str, workload: Option<Workload>) -> Option<Self> {
         let Workload {
             slurm_job,
             pod_uid,
@@ -70,7 +70,7 @@ impl Supervisor {
         if let Some(id) = container_id {
             return Some(Self::Container(id));
         }
-        if let Some(name) = guest(groups) {
+        if let Some(name) = guest_group(groups) {
             return Some(Self::Guest(name));
         }
         let job = job_group(groups).filter(|group| !group.contains(char::is_control));
@@ -105,7 +105,8 @@ mod tests {
     #[track_caller]
     fn is(groups: &str, expected: &str) {
         let groups = groups.replace("ID", ID);
-        let found = Supervisor::of(&groups, Workload::of(&groups));
+        let found =
+            Supervisor::from_control_groups(&groups, Workload::from_control_groups(&groups));
         let found = found.map_or_else(String::new, |found| found.to_string());
         assert_eq!(found, expected, "{groups}");
     }

@@ -8,8 +8,8 @@ use rustix::fs::{Access, access};
 use rustix::io::Errno;
 use thiserror::Error;
 
-use super::files::field;
-use super::{Host, Pid, ProcessHandle, in_path, printable};
+use super::files::read_proc_field;
+use super::{Host, Pid, ProcessHandle, add_path, to_printable};
 use crate::failure::Failure;
 use crate::settings::Cpus;
 
@@ -27,7 +27,7 @@ pub fn may_write(directory: &Path) -> bool {
 
 impl Host {
     /// Returns the engine whose container this is.
-    pub fn container(&self) -> Option<&'static str> {
+    pub fn container_engine(&self) -> Option<&'static str> {
         CONTAINER_MARKS
             .into_iter()
             .find(|(mark, _)| self.root.join(mark).exists())
@@ -43,7 +43,7 @@ impl Host {
                 matches!(kind, Some("wants" | "requires"))
             })
             .flat_map(|(path, _)| list_directory(&path))
-            .map(|(_, name)| printable(&name))
+            .map(|(_, name)| to_printable(&name))
             .collect()
     }
 }
@@ -60,7 +60,7 @@ pub fn list_directory(directory: &Path) -> Vec<(PathBuf, String)> {
 
 impl Host {
     /// Returns a path of the system below the host's root.
-    pub fn below(&self, path: impl AsRef<Path>) -> PathBuf {
+    pub fn under_root(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
@@ -69,7 +69,7 @@ impl Host {
     /// `/proc/driver/nvidia/capabilities`; `None` if the driver has no such file.
     pub fn capability_node(&self, capability: &str) -> Option<PathBuf> {
         let directory = self.root.join("proc/driver/nvidia/capabilities");
-        let minor: u32 = field(directory.join(capability), "DeviceFileMinor:")?
+        let minor: u32 = read_proc_field(directory.join(capability), "DeviceFileMinor:")?
             .parse()
             .ok()?;
         Some(PathBuf::from(format!("/dev/nvidia-caps/nvidia-cap{minor}")))
@@ -88,7 +88,7 @@ impl Host {
     }
 
     /// Returns the name of the capability whose device node has that number, such as `gpu0/gi1/ci0/access`.
-    pub fn capability_with(&self, minor: u32) -> Option<String> {
+    pub fn capability_name(&self, minor: u32) -> Option<String> {
         let table = self.capability_table().ok()?;
         let lines = table.lines().filter_map(|line| line.split_once(' '));
         let mut names = lines.filter(|(_, number)| number.trim().parse() == Ok(minor));
@@ -136,7 +136,7 @@ impl Failure for OldKernel {
 }
 
 /// Refuses a kernel before Linux 5.3.
-pub fn refuse_old_kernel() -> Result<(), OldKernel> {
+pub fn check_kernel() -> Result<(), OldKernel> {
     match ProcessHandle::open(Pid(std::process::id())) {
         Err(error @ (Errno::NOSYS | Errno::PERM)) => Err(OldKernel(error)),
         _ => Ok(()),
@@ -150,9 +150,9 @@ impl Host {
         let path = self
             .root
             .join(format!("sys/bus/pci/devices/{address}/local_cpulist"));
-        let text = fs::read_to_string(&path).map_err(|error| in_path(&path, &error))?;
+        let text = fs::read_to_string(&path).map_err(|error| add_path(&path, &error))?;
         text.trim().parse().map_err(|error: String| {
-            in_path(&path, &io::Error::new(io::ErrorKind::InvalidData, error))
+            add_path(&path, &io::Error::new(io::ErrorKind::InvalidData, error))
         })
     }
 
@@ -160,10 +160,10 @@ impl Host {
     pub fn pci_address(&self, gpu: &str) -> io::Result<String> {
         let gpus = self.root.join("proc/driver/nvidia/gpus");
         fs::read_dir(&gpus)
-            .map_err(|error| in_path(&gpus, &error))?
+            .map_err(|error| add_path(&gpus, &error))?
             .flatten()
             .find(|entry| {
-                let uuid = field(entry.path().join("information"), "GPU UUID:");
+                let uuid = read_proc_field(entry.path().join("information"), "GPU UUID:");
                 uuid.is_some_and(|uuid| uuid == gpu)
             })
             .and_then(|entry| entry.file_name().into_string().ok())

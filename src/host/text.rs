@@ -8,16 +8,16 @@ use regex::Regex;
 
 /// The longest command line in a message, in characters. A process chooses its own command line, which must not push the
 /// rest of the message out of sight.
-const LONGEST_COMMAND: usize = 200;
+const MAX_COMMAND_CHARS: usize = 200;
 
 /// Replaces all characters of foreign text that could control a terminal by question marks.
-pub fn printable(text: &str) -> String {
-    text.replace(steers, "?")
+pub fn to_printable(text: &str) -> String {
+    text.replace(is_terminal_control, "?")
 }
 
 /// True for characters that control a terminal: control characters, and those that change the direction of text or are
 /// invisible.
-pub fn steers(c: char) -> bool {
+pub fn is_terminal_control(c: char) -> bool {
     let is_format = matches!(
         c,
         '\u{ad}'
@@ -32,13 +32,13 @@ pub fn steers(c: char) -> bool {
 }
 
 /// True for text that no shell interprets: a command with it can be pasted, even if a user chose it.
-pub fn is_plain(text: &str) -> bool {
+pub fn is_shell_safe(text: &str) -> bool {
     text.chars()
         .all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c))
 }
 
 /// Quotes a word for a POSIX shell, if need be.
-pub fn quoted(word: &str) -> String {
+pub fn quote_for_shell(word: &str) -> String {
     if !word.is_empty() && word.chars().all(needs_no_quotes) {
         return word.to_owned();
     }
@@ -50,8 +50,8 @@ fn needs_no_quotes(c: char) -> bool {
 }
 
 /// Shortens a command line for a message.
-pub fn bounded(command: &str) -> Cow<'_, str> {
-    match command.char_indices().nth(LONGEST_COMMAND) {
+pub fn shorten_command(command: &str) -> Cow<'_, str> {
+    match command.char_indices().nth(MAX_COMMAND_CHARS) {
         None => Cow::Borrowed(command),
         Some((end, _)) => Cow::Owned(format!("{}…", &command[..end])),
     }
@@ -71,7 +71,7 @@ pub fn without_error_numbers(text: &str) -> Cow<'_, str> {
 }
 
 /// The word of `known` that `word` was probably meant to be.
-pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn closest_match<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let length = word.chars().count();
     known
         .into_iter()
@@ -89,13 +89,13 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
 }
 
 /// `1 client`, `3 clients`
-pub fn count(number: usize, noun: &str) -> String {
+pub fn format_count(number: usize, noun: &str) -> String {
     let s = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{s}")
 }
 
 /// `a, b and c`
-pub fn listed<S: Borrow<str>>(words: &[S], conjunction: &str) -> String {
+pub fn join_words<S: Borrow<str>>(words: &[S], conjunction: &str) -> String {
     match words {
         [before @ .., last] if !before.is_empty() => {
             format!("{} {conjunction} {}", before.join(", "), last.borrow())
@@ -105,7 +105,7 @@ pub fn listed<S: Borrow<str>>(words: &[S], conjunction: &str) -> String {
 }
 
 /// Formats numbers as ranges: `0-3,6`.
-pub fn ranges(indices: &[u32]) -> String {
+pub fn format_ranges(indices: &[u32]) -> String {
     let ranges: Vec<String> = indices
         .chunk_by(|a, b| a + 1 == *b)
         .map(|range| match range {
@@ -117,7 +117,7 @@ pub fn ranges(indices: &[u32]) -> String {
 }
 
 /// Puts items that are alike into one group, in the order of each group's first item.
-pub fn grouped<T>(
+pub fn group_by<T>(
     items: impl IntoIterator<Item = T>,
     alike: impl Fn(&T, &T) -> bool,
 ) -> Vec<Vec<T>> {
@@ -145,8 +145,8 @@ mod tests {
 
     #[test]
     fn a_long_command_line_is_cut_between_two_characters() {
-        let long = "é".repeat(LONGEST_COMMAND);
-        assert_eq!(bounded(&long), long);
-        assert_eq!(bounded(&format!("{long}é")), format!("{long}…"));
+        let long = "é".repeat(MAX_COMMAND_CHARS);
+        assert_eq!(shorten_command(&long), long);
+        assert_eq!(shorten_command(&format!("{long}é")), format!("{long}…"));
     }
 }

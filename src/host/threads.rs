@@ -16,7 +16,7 @@ pub struct Threads {
 
 impl Threads {
     /// Allows this number of threads.
-    pub fn beside(threads: usize) -> Self {
+    pub fn with_limit(threads: usize) -> Self {
         Self {
             free: AtomicUsize::new(threads),
         }
@@ -28,7 +28,7 @@ impl Threads {
     }
 
     /// Runs a job in a thread of the scope. Without a thread it runs at once.
-    pub fn start<'scope>(
+    pub fn spawn_or_run<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
         job: impl FnOnce() + Send + 'scope,
@@ -44,7 +44,7 @@ impl Threads {
         let is_started = taken.is_ok()
             && Builder::new()
                 .spawn_scoped(scope, move || {
-                    run(&theirs);
+                    run_once(&theirs);
                     self.free.fetch_add(1, Ordering::Relaxed);
                 })
                 .is_ok();
@@ -52,12 +52,12 @@ impl Threads {
             if taken.is_ok() {
                 self.free.fetch_add(1, Ordering::Relaxed);
             }
-            run(&job);
+            run_once(&job);
         }
     }
 
     /// Works on all items side by side. Returns the results in the order of the items.
-    pub fn side_by_side<T: Send, R: Send>(
+    pub fn map_in_parallel<T: Send, R: Send>(
         &self,
         items: Vec<T>,
         work: impl Fn(T) -> R + Sync,
@@ -66,14 +66,14 @@ impl Threads {
         let items = Mutex::new(items.into_iter().enumerate());
         let results = Mutex::new(Vec::new());
         let work_on_the_rest = || {
-            while let Some((number, item)) = next(&items) {
+            while let Some((number, item)) = take_next(&items) {
                 let result = work(item);
                 lock(&results).push((number, result));
             }
         };
         scope(|scope| {
             for _ in 0..others {
-                self.start(scope, work_on_the_rest);
+                self.spawn_or_run(scope, work_on_the_rest);
             }
             work_on_the_rest();
         });
@@ -84,14 +84,14 @@ impl Threads {
 }
 
 /// Runs a job that has not run yet.
-fn run(job: &Mutex<Option<impl FnOnce()>>) {
+fn run_once(job: &Mutex<Option<impl FnOnce()>>) {
     let job = lock(job).take();
     if let Some(job) = job {
         job();
     }
 }
 
-fn next<T>(items: &Mutex<impl Iterator<Item = T>>) -> Option<T> {
+fn take_next<T>(items: &Mutex<impl Iterator<Item = T>>) -> Option<T> {
     lock(items).next()
 }
 
@@ -102,7 +102,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Ends this process at once, whatever its threads wait for. `exit` first lets every library clean up, which may wait for a
 /// lock that an abandoned thread holds. What standard output still buffers is lost.
-pub fn end_process(status: i32) -> ! {
+pub fn exit_immediately(status: i32) -> ! {
     signal_hook::low_level::exit(status)
 }
 
@@ -116,10 +116,10 @@ mod tests {
     #[test]
     fn the_caller_alone_does_everything_in_order() {
         let order = Mutex::new(Vec::new());
-        let threads = Threads::beside(0);
-        let results = threads.side_by_side(vec![1, 2], |number| {
+        let threads = Threads::with_limit(0);
+        let results = threads.map_in_parallel(vec![1, 2], |number| {
             scope(|scope| {
-                threads.start(scope, || lock(&order).push("at once"));
+                threads.spawn_or_run(scope, || lock(&order).push("at once"));
                 lock(&order).push("then");
             });
             number * 10
@@ -137,7 +137,7 @@ mod tests {
         let (to_first, first) = mpsc::channel();
         let (to_second, second) = mpsc::channel();
         let items = vec![(to_second, first), (to_first, second)];
-        Threads::beside(1).side_by_side(items, |(to, from)| {
+        Threads::with_limit(1).map_in_parallel(items, |(to, from)| {
             to.send(()).unwrap();
             from.recv().unwrap();
         });
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn a_panic_of_a_thread_is_the_callers() {
         let panics = || {
-            Threads::beside(1).side_by_side(vec![1, 2], |number| assert_ne!(number, 1));
+            Threads::with_limit(1).map_in_parallel(vec![1, 2], |number| assert_ne!(number, 1));
         };
         assert!(catch_unwind(panics).is_err());
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::{Output, RunError, Unit, as_root, clean_command, run};
+use super::{Output, RunError, Unit, clean_command, root_hint, run};
 use crate::failure::Failure;
 
 /// A program of the system.
@@ -65,34 +65,36 @@ const NOT_PERMITTED: &[&str] = &[
     "authentication",
 ];
 
-fn says(said: &str, words: &[&str]) -> bool {
+fn contains_any(said: &str, words: &[&str]) -> bool {
     words.iter().any(|words| said.contains(words))
 }
 
 impl ToolError {
     /// True if it was refused with one of these words.
-    pub(super) fn says(&self, words: &[&str]) -> bool {
-        matches!(self, Self::Refused { said, .. } if says(said, words))
+    pub(super) fn was_refused_with(&self, words: &[&str]) -> bool {
+        matches!(self, Self::Refused { said, .. } if contains_any(said, words))
     }
 
     /// True if a GPU was not reset because a process still used it.
     pub fn is_in_use(&self) -> bool {
-        self.says(IN_USE)
+        self.was_refused_with(IN_USE)
     }
 }
 
 impl Failure for ToolError {
     fn hint(&self) -> Option<String> {
         let hint = match self {
-            _ if self.says(NOT_PERMITTED) => return Some(as_root()),
-            _ if self.says(IN_USE) => {
+            _ if self.was_refused_with(NOT_PERMITTED) => return Some(root_hint()),
+            _ if self.was_refused_with(IN_USE) => {
                 "whatever has /dev/nvidiaN open must end first, containers included; persistence \
                  mode (nvidia-smi -pm 0) and the module nvidia_drm hold a GPU too"
             }
-            _ if self.says(&["Not Supported"]) => {
+            _ if self.was_refused_with(&["Not Supported"]) => {
                 "this GPU cannot be reset from here, as in a virtual machine: reboot"
             }
-            _ if self.says(&["slurm_"]) => "scontrol ping shows whether Slurm's controller answers",
+            _ if self.was_refused_with(&["slurm_"]) => {
+                "scontrol ping shows whether Slurm's controller answers"
+            }
             Self::NoSystemd(_) => {
                 "stop the services that hold the GPU with the tool that started them; in a container, on the host"
             }
@@ -112,7 +114,7 @@ impl Failure for ToolError {
 }
 
 impl Tool {
-    pub(super) fn at(
+    pub(super) fn new(
         program: PathBuf,
         name: &'static str,
         options: &'static [&'static str],
@@ -125,27 +127,27 @@ impl Tool {
     }
 
     /// Returns a request as errors name it.
-    pub(super) fn asked(&self, words: &[&str]) -> String {
+    pub(super) fn describe_request(&self, words: &[&str]) -> String {
         format!("{} {}", self.name, words.join(" "))
     }
 
     /// Runs the program to its end in a clean environment. Its output is parsed, so the locale is C.
     pub(super) fn run(&self, words: &[&str], limit: Duration) -> Result<Output, ToolError> {
-        let mut command = clean_command(&self.program, &KEPT);
+        let mut command = clean_command(&self.program, &KEPT_VARIABLES);
         command.args(self.options).args(words).env("LC_ALL", "C");
         let output = run(&command, "", limit).map_err(|error| ToolError::Program {
-            asked: self.asked(words),
+            asked: self.describe_request(words),
             error,
         })?;
         if output.status.success() {
             return Ok(output);
         }
-        let said = printed(&output);
-        if says(&said, NO_SYSTEMD) {
+        let said = join_output_lines(&output);
+        if contains_any(&said, NO_SYSTEMD) {
             return Err(ToolError::NoSystemd(said));
         }
         Err(ToolError::Refused {
-            asked: self.asked(words),
+            asked: self.describe_request(words),
             status: output.status,
             said,
         })
@@ -153,7 +155,7 @@ impl Tool {
 }
 
 /// The variables that programs keep; the last two are those of Slurm's programs.
-const KEPT: [&str; 5] = [
+const KEPT_VARIABLES: [&str; 5] = [
     "PATH",
     "LD_LIBRARY_PATH",
     "HOME",
@@ -162,7 +164,7 @@ const KEPT: [&str; 5] = [
 ];
 
 /// Returns the whole output of a program on one line, for an error.
-pub(super) fn printed(output: &Output) -> String {
+pub(super) fn join_output_lines(output: &Output) -> String {
     let said = format!("{}\n{}", output.stdout, output.stderr);
     let lines: Vec<_> = said
         .lines()
@@ -173,7 +175,7 @@ pub(super) fn printed(output: &Output) -> String {
 }
 
 /// The time that a reset may take: seconds for a single GPU, longer with a fabric manager.
-const RESET_LIMIT: Duration = Duration::from_secs(180);
+const RESET_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// `nvidia-smi`, used only for resets, which NVML lacks.
 #[derive(Clone, Debug)]
@@ -181,19 +183,19 @@ pub struct NvidiaSmi(Tool);
 
 impl NvidiaSmi {
     pub fn at(program: PathBuf) -> Self {
-        Self(Tool::at(program, "nvidia-smi", &[]))
+        Self(Tool::new(program, "nvidia-smi", &[]))
     }
 
     /// Resets a GPU, given by its bus id in the form of `/sys/bus/pci/devices`. This destroys all its GPU instances and
     /// activates a pending MIG mode. No process may have the GPU open, including this one: see [`Nvml::while_shut_down`](crate::nvml::Nvml::while_shut_down).
     pub fn reset(&self, pci: &str) -> Result<(), ToolError> {
         let words = ["--gpu-reset", "-i", pci];
-        let said = printed(&self.0.run(&words, RESET_LIMIT)?);
+        let said = join_output_lines(&self.0.run(&words, RESET_TIMEOUT)?);
         if said.contains("was successfully reset") {
             return Ok(());
         }
         Err(ToolError::NotDone {
-            asked: self.0.asked(&words),
+            asked: self.0.describe_request(&words),
             result: format!(" and without saying that the GPU was reset: {said}"),
             unit: None,
         })
@@ -201,7 +203,7 @@ impl NvidiaSmi {
 }
 
 /// The time limit of one request to Slurm's controller.
-const SLURM_LIMIT: Duration = Duration::from_secs(20);
+const SLURM_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Slurm's controller, through `scontrol`.
 #[derive(Clone, Debug)]
@@ -209,30 +211,30 @@ pub struct Slurm(Tool);
 
 impl Slurm {
     pub fn at(scontrol: PathBuf) -> Self {
-        Self(Tool::at(scontrol, "scontrol", &[]))
+        Self(Tool::new(scontrol, "scontrol", &[]))
     }
 
     /// Returns the reason for which no job is started on a node, without the user and the time; `None` if jobs are started
     /// there, or nobody gave one.
     pub fn drain_reason(&self, node: &str) -> Result<Option<String>, ToolError> {
-        let shown = self.0.run(&["show", "node", node], SLURM_LIMIT)?;
+        let shown = self.0.run(&["show", "node", node], SLURM_TIMEOUT)?;
         Ok(drain_reason(&shown.stdout).map(str::to_owned))
     }
 
     /// Keeps jobs from being started on a node; those that run there go on.
-    pub fn drain(&self, node: &str, reason: &str) -> Result<(), ToolError> {
-        self.update(node, &["State=DRAIN", &format!("Reason={reason}")])
+    pub fn drain_node(&self, node: &str, reason: &str) -> Result<(), ToolError> {
+        self.update_node(node, &["State=DRAIN", &format!("Reason={reason}")])
     }
 
     /// Lets jobs be started on a node again.
-    pub fn resume(&self, node: &str) -> Result<(), ToolError> {
-        self.update(node, &["State=RESUME"])
+    pub fn resume_node(&self, node: &str) -> Result<(), ToolError> {
+        self.update_node(node, &["State=RESUME"])
     }
 
-    fn update(&self, node: &str, values: &[&str]) -> Result<(), ToolError> {
+    fn update_node(&self, node: &str, values: &[&str]) -> Result<(), ToolError> {
         let node = format!("NodeName={node}");
         let words = [&["update", &node], values].concat();
-        self.0.run(&words, SLURM_LIMIT).map(drop)
+        self.0.run(&words, SLURM_TIMEOUT).map(drop)
     }
 }
 

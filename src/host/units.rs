@@ -12,7 +12,7 @@ use std::{env, fmt, io};
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-use super::tool::{Tool, printed};
+use super::tool::{Tool, join_output_lines};
 use super::{Holders, Output, Pid, ToolError};
 
 /// A monitoring service that is known to keep GPUs open. No other service is ever stopped.
@@ -48,7 +48,7 @@ impl Unit {
     }
 
     /// Returns the service that a path unit restarts.
-    fn restarted(self) -> Option<Self> {
+    fn restarted_service(self) -> Option<Self> {
         let path = self.0.strip_suffix(".path")?;
         Self::named(&format!("{path}.service"))
     }
@@ -70,7 +70,7 @@ impl<'de> Deserialize<'de> for Unit {
 }
 
 /// The longest wait for systemd to take a message.
-const REPORT_LIMIT: Duration = Duration::from_secs(5);
+const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reports to systemd that the service is up, if this process is one of `Type=notify`.
 pub fn report_ready() -> io::Result<()> {
@@ -82,13 +82,13 @@ pub fn report_ready() -> io::Result<()> {
         None => SocketAddr::from_pathname(&socket)?,
     };
     let own = UnixDatagram::unbound()?;
-    own.set_write_timeout(Some(REPORT_LIMIT))?;
+    own.set_write_timeout(Some(REPORT_TIMEOUT))?;
     own.send_to_addr(b"READY=1", &address).map(drop)
 }
 
 /// systemd gives a unit 90 s to stop before it kills it, and 90 s to start.
-const CHANGE_LIMIT: Duration = Duration::from_secs(100);
-const SHOW_LIMIT: Duration = Duration::from_secs(10);
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(100);
+const SHOW_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The states of a system that do not count as running without failed units.
 const SYSTEM_STATES: [&str; 7] = [
@@ -107,19 +107,19 @@ pub struct Units(Tool);
 
 /// The state of a unit in `systemctl show`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Shown {
+struct UnitState {
     unit: Unit,
     /// `active`, `inactive`, `failed`, `activating`, `deactivating` …
     state: String,
     main: Option<Pid>,
 }
 
-impl Shown {
+impl UnitState {
     fn is_up(&self) -> bool {
         matches!(self.state.as_str(), "active" | "activating" | "reloading")
     }
 
-    fn holds(&self, holders: &Holders) -> bool {
+    fn contains_holder(&self, holders: &Holders) -> bool {
         holders.seen.iter().any(|holder| {
             holder.unit.as_deref() == Some(self.unit.name()) || self.main == Some(holder.pid)
         })
@@ -129,47 +129,47 @@ impl Shown {
 impl Units {
     pub fn at(program: PathBuf) -> Self {
         let options = &["--no-pager", "--no-ask-password"];
-        Self(Tool::at(program, "systemctl", options))
+        Self(Tool::new(program, "systemctl", options))
     }
 
     /// Returns the known monitoring units that are up and contain a holder, in the order in which to stop them. They are
     /// started again in reverse order.
     pub fn holding(&self, holders: &Holders) -> Result<Vec<Unit>, ToolError> {
-        let mut up = self.show(&Unit::ALL)?;
-        up.retain(Shown::is_up);
+        let mut up = self.query_units(&Unit::ALL)?;
+        up.retain(UnitState::is_up);
         let holds = |unit: Unit| {
             up.iter()
-                .any(|shown| shown.unit == unit && shown.holds(holders))
+                .any(|shown| shown.unit == unit && shown.contains_holder(holders))
         };
         // A path unit has no process: it is stopped with the service that it restarts.
         Ok(up
             .iter()
             .map(|shown| shown.unit)
-            .filter(|unit| holds(*unit) || unit.restarted().is_some_and(holds))
+            .filter(|unit| holds(*unit) || unit.restarted_service().is_some_and(holds))
             .collect())
     }
 
     /// True if a unit is active or starting.
     pub fn is_up(&self, unit: Unit) -> Result<bool, ToolError> {
-        Ok(self.show(&[unit])?.iter().any(Shown::is_up))
+        Ok(self.query_units(&[unit])?.iter().any(UnitState::is_up))
     }
 
     /// Stops a unit and checks the result. Succeeds if it is already stopped.
     pub fn stop(&self, unit: Unit) -> Result<(), ToolError> {
-        self.change("stop", unit, |shown| {
+        self.change_unit("stop", unit, |shown| {
             matches!(shown.state.as_str(), "inactive" | "failed")
         })
     }
 
     /// Starts a unit and checks the result. Succeeds if it is already up.
     pub fn start(&self, unit: Unit) -> Result<(), ToolError> {
-        self.change("start", unit, Shown::is_up)
+        self.change_unit("start", unit, UnitState::is_up)
     }
 
     /// True if the machine is shutting down or restarting.
     pub fn is_shutting_down(&self) -> Result<bool, ToolError> {
         // It exits with 0 only for a system that runs without failed units.
-        match self.0.run(&["is-system-running"], SHOW_LIMIT) {
+        match self.0.run(&["is-system-running"], SHOW_TIMEOUT) {
             Err(ToolError::Refused { said, .. }) if SYSTEM_STATES.contains(&said.as_str()) => {
                 Ok(said == "stopping")
             }
@@ -178,48 +178,50 @@ impl Units {
     }
 
     /// Has systemd read its unit files anew.
-    pub fn reload(&self) -> Result<(), ToolError> {
-        self.0.run(&["daemon-reload"], CHANGE_LIMIT).map(drop)
+    pub fn reload_unit_files(&self) -> Result<(), ToolError> {
+        self.0.run(&["daemon-reload"], CHANGE_TIMEOUT).map(drop)
     }
 
     /// Has units start at boot, and these now, if systemd runs.
     pub fn enable(&self, names: &[&str], now: &[&str]) -> Result<(), ToolError> {
-        self.0.run(&[&["enable"], names].concat(), CHANGE_LIMIT)?;
-        now.iter().try_for_each(|name| self.at_once("start", name))
+        self.0.run(&[&["enable"], names].concat(), CHANGE_TIMEOUT)?;
+        now.iter()
+            .try_for_each(|name| self.change_if_systemd_runs("start", name))
     }
 
     /// Undoes [`enable`](Self::enable). What the other units have started goes on.
     pub fn disable(&self, names: &[&str], now: &[&str]) -> Result<(), ToolError> {
-        now.iter().try_for_each(|name| self.at_once("stop", name))?;
+        now.iter()
+            .try_for_each(|name| self.change_if_systemd_runs("stop", name))?;
         for name in names {
-            unless_gone(self.0.run(&["disable", name], CHANGE_LIMIT))?;
+            ignore_unknown_unit(self.0.run(&["disable", name], CHANGE_TIMEOUT))?;
         }
         Ok(())
     }
 
     /// Starts or stops a unit, if systemd runs. While the image of a machine is made, it does not, but links can be made.
-    fn at_once(&self, verb: &str, name: &str) -> Result<(), ToolError> {
-        match self.0.run(&[verb, name], CHANGE_LIMIT) {
+    fn change_if_systemd_runs(&self, verb: &str, name: &str) -> Result<(), ToolError> {
+        match self.0.run(&[verb, name], CHANGE_TIMEOUT) {
             Err(ToolError::NoSystemd(_)) => Ok(()),
-            done if verb == "stop" => unless_gone(done),
+            done if verb == "stop" => ignore_unknown_unit(done),
             done => done.map(drop),
         }
     }
 
-    fn change(
+    fn change_unit(
         &self,
         verb: &str,
         unit: Unit,
-        is_done: impl Fn(&Shown) -> bool,
+        is_done: impl Fn(&UnitState) -> bool,
     ) -> Result<(), ToolError> {
         // A unit that waits for the service that runs this program would wait for ever.
         let words: &[&str] = match verb {
             "start" => &[verb, "--job-mode=ignore-dependencies", unit.0],
             _ => &[verb, unit.0],
         };
-        let said = printed(&self.0.run(words, CHANGE_LIMIT)?);
+        let said = join_output_lines(&self.0.run(words, CHANGE_TIMEOUT)?);
         let Some(shown) = self
-            .show(&[unit])?
+            .query_units(&[unit])?
             .into_iter()
             .find(|shown| !is_done(shown))
         else {
@@ -227,47 +229,50 @@ impl Units {
         };
         let it_said = if said.is_empty() { "" } else { "; it said: " };
         Err(ToolError::NotDone {
-            asked: self.0.asked(words),
+            asked: self.0.describe_request(words),
             result: format!(", and {unit} is {}{it_said}{said}", shown.state),
             unit: Some(unit),
         })
     }
 
     /// Returns the state of units. A unit that is also named by an alias is listed once, by its own name.
-    fn show(&self, units: &[Unit]) -> Result<Vec<Shown>, ToolError> {
+    fn query_units(&self, units: &[Unit]) -> Result<Vec<UnitState>, ToolError> {
         let mut arguments = vec!["show", "--property=Id,ActiveState,MainPID", "--"];
         arguments.extend(units.iter().map(|unit| unit.0));
-        let output = self.0.run(&arguments, SHOW_LIMIT)?;
-        read(&output.stdout, units).ok_or_else(|| ToolError::Strange {
-            asked: self.0.asked(&arguments),
+        let output = self.0.run(&arguments, SHOW_TIMEOUT)?;
+        parse_units(&output.stdout, units).ok_or_else(|| ToolError::Strange {
+            asked: self.0.describe_request(&arguments),
             answer: format!("{}{}", output.stdout, output.stderr),
         })
     }
 }
 
 /// Takes a unit that systemd does not know for one that is stopped and disabled.
-fn unless_gone(done: Result<Output, ToolError>) -> Result<(), ToolError> {
+fn ignore_unknown_unit(done: Result<Output, ToolError>) -> Result<(), ToolError> {
     match done {
-        Err(error) if error.says(&["not loaded", "does not exist"]) => Ok(()),
+        Err(error) if error.was_refused_with(&["not loaded", "does not exist"]) => Ok(()),
         done => done.map(drop),
     }
 }
 
 /// Parses one block of `Name=value` lines per unit, in the order of the arguments. `Id` is the unit's own name even for an
 /// alias.
-fn read(text: &str, units: &[Unit]) -> Option<Vec<Shown>> {
+fn parse_units(text: &str, units: &[Unit]) -> Option<Vec<UnitState>> {
     let blocks: Vec<&str> = text.trim().split("\n\n").collect();
     if blocks.len() != units.len() {
         return None;
     }
-    let mut all: Vec<Shown> = Vec::new();
+    let mut all: Vec<UnitState> = Vec::new();
     for (block, asked) in blocks.into_iter().zip(units) {
         // An alias may be known while the own name is not.
-        let unit = Unit::named(value(block, "Id")?).unwrap_or(*asked);
-        let main = value(block, "MainPID").unwrap_or("0").parse().ok()?;
-        let shown = Shown {
+        let unit = Unit::named(property_value(block, "Id")?).unwrap_or(*asked);
+        let main = property_value(block, "MainPID")
+            .unwrap_or("0")
+            .parse()
+            .ok()?;
+        let shown = UnitState {
             unit,
-            state: value(block, "ActiveState")?.to_owned(),
+            state: property_value(block, "ActiveState")?.to_owned(),
             main: (main != 0).then_some(Pid(main)),
         };
         if all.iter().all(|other| other.unit != unit) {
@@ -277,7 +282,7 @@ fn read(text: &str, units: &[Unit]) -> Option<Vec<Shown>> {
     Some(all)
 }
 
-fn value<'b>(block: &'b str, name: &str) -> Option<&'b str> {
+fn property_value<'b>(block: &'b str, name: &str) -> Option<&'b str> {
     block
         .lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
@@ -297,7 +302,7 @@ pub struct Scopes(pub(super) PathBuf);
 
 impl Scopes {
     /// Returns a command that becomes `command` in a new scope. Its environment is that of `command`.
-    pub fn wrap(&self, device: &str, command: &Command) -> Command {
+    pub fn wrap_command(&self, device: &str, command: &Command) -> Command {
         let mut scoped = Command::new(&self.0);
         let variables = command.get_envs();
         scoped.env_clear();
@@ -309,14 +314,16 @@ impl Scopes {
         scoped.arg(format!("--slice={SLICE}"));
         scoped.arg(format!("--description=MPS control daemon of {device}"));
         scoped.arg(format!("--property=Before={SERVICE}"));
-        scoped.arg("--").arg(named_by_pid(command.get_program()));
+        scoped
+            .arg("--")
+            .arg(stable_program_path(command.get_program()));
         scoped.args(command.get_args());
         scoped
     }
 }
 
 /// Returns a path of the program that means the same to another process.
-fn named_by_pid(program: &OsStr) -> OsString {
+fn stable_program_path(program: &OsStr) -> OsString {
     if program == "/proc/self/exe" {
         return format!("/proc/{}/exe", std::process::id()).into();
     }
@@ -330,7 +337,7 @@ mod tests {
     use super::*;
     use crate::failure::Failure;
     use crate::host::tool::Fake;
-    use crate::host::{Holder, StartTime, as_root};
+    use crate::host::{Holder, StartTime, root_hint};
 
     #[test]
     fn no_other_unit_can_be_named() {
@@ -364,15 +371,18 @@ mod tests {
     fn an_alias_is_its_unit() {
         let text = "MainPID=12\nId=nvidia-dcgm.service\nActiveState=active\n\nMainPID=12\nId=nvidia-dcgm.service\nActiveState=active\n";
         let units = [unit("nvidia-dcgm.service"), unit("dcgm.service")];
-        let shown = read(text, &units).unwrap();
+        let shown = parse_units(text, &units).unwrap();
         assert_eq!(shown.len(), 1);
         assert_eq!((shown[0].unit, shown[0].main), (units[0], Some(Pid(12))));
         assert_eq!(
-            read(text, &units[..1]),
+            parse_units(text, &units[..1]),
             None,
             "an answer more than was asked for"
         );
-        assert_eq!(read("Id=nvsm.service\n", &[unit("nvsm.service")]), None);
+        assert_eq!(
+            parse_units("Id=nvsm.service\n", &[unit("nvsm.service")]),
+            None
+        );
     }
 
     /// Creates a `systemctl` that shows these units as active with these main processes.
@@ -440,7 +450,7 @@ mod tests {
             denied.to_string(),
             "systemctl stop nvidia-dcgm.service (exit status: 4) said: Failed to stop nvidia-dcgm.service: Access denied"
         );
-        assert_eq!(denied.hint(), Some(as_root()));
+        assert_eq!(denied.hint(), Some(root_hint()));
     }
 
     #[test]

@@ -11,8 +11,8 @@ use rustix::thread::set_thread_groups;
 use serde::{Deserialize, Serialize};
 
 use super::accounts::Account;
-use super::files::number_in;
-use super::{KEEP, quoted};
+use super::files::read_number;
+use super::{KEEP, quote_for_shell};
 use crate::config::{LOG_DIR, RUN_DIR, STATE_DIR};
 
 /// A user id.
@@ -39,7 +39,7 @@ pub fn caller() -> Uid {
 /// True if files of this user may be those of users that the namespace of this process does not map: the kernel shows them
 /// as the overflow user, who is `nobody` on most systems.
 pub(super) fn may_be_unmapped(uid: Uid) -> bool {
-    let overflow = number_in("/proc/sys/kernel/overflowuid").unwrap_or(65534);
+    let overflow = read_number("/proc/sys/kernel/overflowuid").unwrap_or(65534);
     overflow == u64::from(uid.0)
         && fs::read_to_string("/proc/self/uid_map")
             .is_ok_and(|map| !map.split_whitespace().eq(["0", "0", "4294967295"]))
@@ -79,8 +79,8 @@ impl Reader {
         if user == caller() {
             return Self::new(user, Vec::new());
         }
-        let account = Account::of(user).ok().flatten();
-        let groups = account.and_then(|account| account.groups().ok());
+        let account = Account::from_uid(user).ok().flatten();
+        let groups = account.and_then(|account| account.look_up_groups().ok());
         Self::new(user, groups.unwrap_or_default())
     }
 
@@ -134,19 +134,19 @@ fn find_closed_directory(path: &Path) -> Option<PathBuf> {
 }
 
 /// Returns the remedy for what only root may do: this command line with sudo in front. Root needs no sudo.
-pub fn as_root() -> String {
+pub fn root_hint() -> String {
     if caller() == Uid::ROOT {
         "root of a container may lack the privilege: run it on the host".to_owned()
     } else if std::env::args_os().nth(1).is_some_and(|word| word == KEEP) {
         // The user did not run this process.
         "only root may do that: ask the administrator".to_owned()
     } else {
-        format!("run it as root: {}", with_sudo())
+        format!("run it as root: {}", sudo_command_line())
     }
 }
 
 /// Returns a command, or a text with commands in backticks, without the sudo that root does not need.
-pub fn without_needless_sudo(text: &str) -> String {
+pub fn strip_needless_sudo(text: &str) -> String {
     if caller() == Uid::ROOT {
         let text = text.strip_prefix("sudo ").unwrap_or(text);
         text.replace("`sudo ", "`")
@@ -156,17 +156,20 @@ pub fn without_needless_sudo(text: &str) -> String {
 }
 
 /// Returns this command line with sudo in front, to be pasted into a shell: `sudo mig-mps up 'my profile.toml'`.
-pub fn with_sudo() -> String {
+pub fn sudo_command_line() -> String {
     // sudo takes no variable of the caller over.
     let variables = [RUN_DIR, LOG_DIR, STATE_DIR]
         .into_iter()
         .filter_map(|name| {
             let value = std::env::var_os(name).filter(|value| !value.is_empty())?;
-            Some(format!("{name}={}", quoted(&value.to_string_lossy())))
+            Some(format!(
+                "{name}={}",
+                quote_for_shell(&value.to_string_lossy())
+            ))
         });
     let words = std::env::args_os()
         .skip(1)
-        .map(|word: OsString| quoted(&word.to_string_lossy()));
+        .map(|word: OsString| quote_for_shell(&word.to_string_lossy()));
     let mut line = vec!["sudo".to_owned()];
     line.extend(variables);
     line.push("mig-mps".to_owned());

@@ -13,10 +13,10 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fchmod, fstat, mkdirat, openat, readlinkat};
 use rustix::io::Errno;
 
-use super::acl::{self, Named, writers};
-use super::directory::stay_local;
-use super::files::{Fault, belongs_to, of_part, place_of, refused};
-use super::{Directory, Uid, caller, group_name, in_path, user_name};
+use super::acl::{self, Principal, list_writers};
+use super::directory::check_local_mount;
+use super::files::{FileFault, add_part_path, describe_owner, file_error, open_parent};
+use super::{Directory, Uid, add_path, caller, group_name, user_name};
 
 /// The most links that are followed in a path, as in the kernel.
 const MOST_LINKS: usize = 40;
@@ -27,19 +27,19 @@ const FIRST_USERS_GROUP: u32 = 1000;
 /// The mode bit for writing by others.
 pub(super) const OTHERS_WRITE: u32 = 0o002;
 /// The mode bit for writing by the group.
-const GROUP_WRITES: u32 = 0o020;
+const GROUP_WRITE: u32 = 0o020;
 /// The mode bit that lets users rename and remove only their own entries.
 const STICKY: u32 = 0o1000;
 
 /// Returns device and inode of the entry at a path that another user chose, or `None` if there is none.
 ///
 /// Follows no link of a user, and enters no file system that may hang, such as FUSE or NFS.
-pub fn claimed(path: &Path) -> io::Result<Option<(u64, u64)>> {
-    let found = walk(path, Walk::Claimed).and_then(|found| Ok(fstat(found)?));
+pub fn stat_untrusted(path: &Path) -> io::Result<Option<(u64, u64)>> {
+    let found = walk_path(path, Walk::Claimed).and_then(|found| Ok(fstat(found)?));
     match found {
         Ok(meta) => Ok(Some((meta.st_dev, meta.st_ino))),
         Err(error) if is_absent(&error) => Ok(None),
-        Err(error) => Err(in_path(path, &error)),
+        Err(error) => Err(add_path(path, &error)),
     }
 }
 
@@ -65,7 +65,7 @@ pub(super) enum Walk {
 
 impl Walk {
     /// Returns the mode of a directory that is created.
-    fn mode(self, is_last: bool) -> Option<u32> {
+    fn creation_mode(self, is_last: bool) -> Option<u32> {
         match self {
             Self::Make(mode) if is_last => Some(mode),
             Self::Make(_) | Self::MakeNamed => Some(0o755),
@@ -74,17 +74,17 @@ impl Walk {
     }
 
     /// True if a link of this user is followed.
-    fn follows(self, owner: Uid) -> bool {
+    fn follows_link_of(self, owner: Uid) -> bool {
         let is_named = matches!(self, Self::Named | Self::MakeNamed);
         [Uid::ROOT, caller()].contains(&owner) || is_named && caller() != Uid::ROOT
     }
 }
 
 /// Walks a path from the root, checking every directory on it.
-pub(super) fn walk(path: &Path, walk: Walk) -> io::Result<OwnedFd> {
+pub(super) fn walk_path(path: &Path, walk: Walk) -> io::Result<OwnedFd> {
     let absolute = std::path::absolute(path)?;
-    let mut ahead: VecDeque<OsString> = names(&absolute).collect();
-    let mut at = root()?;
+    let mut ahead: VecDeque<OsString> = path_parts(&absolute).collect();
+    let mut at = open_root()?;
     let mut walked = PathBuf::from("/");
     let mut links = 0;
     while let Some(name) = ahead.pop_front() {
@@ -98,13 +98,14 @@ pub(super) fn walk(path: &Path, walk: Walk) -> io::Result<OwnedFd> {
         let is_last = ahead.is_empty();
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut next = openat(&at, &name, flags, Mode::empty());
-        if let (Some(mode), Err(Errno::NOENT)) = (walk.mode(is_last), &next) {
-            make_in(&at, &name, mode)?;
+        if let (Some(mode), Err(Errno::NOENT)) = (walk.creation_mode(is_last), &next) {
+            create_in(&at, &name, mode)?;
             next = openat(&at, &name, flags, Mode::empty());
         }
-        let next = next.map_err(|error| of_part(&walked.join(&name), &absolute, error.into()))?;
+        let next =
+            next.map_err(|error| add_part_path(&walked.join(&name), &absolute, error.into()))?;
         if walk == Walk::Claimed {
-            stay_local(at.as_fd(), next.as_fd())?;
+            check_local_mount(at.as_fd(), next.as_fd())?;
         }
         let meta = fstat(&next)?;
         if FileType::from_raw_mode(meta.st_mode) == FileType::Symlink {
@@ -112,29 +113,30 @@ pub(super) fn walk(path: &Path, walk: Walk) -> io::Result<OwnedFd> {
             if links > MOST_LINKS {
                 return Err(Errno::LOOP.into());
             }
-            if !walk.follows(Uid(meta.st_uid)) {
-                let why = format!("it is a link that {}", belongs_to(meta.st_uid));
+            if !walk.follows_link_of(Uid(meta.st_uid)) {
+                let why = format!("it is a link that {}", describe_owner(meta.st_uid));
                 let fault = match walk {
-                    Walk::Named | Walk::MakeNamed => Fault::Irregular,
-                    Walk::Ours | Walk::Make(_) | Walk::Claimed => Fault::Foreign(meta.st_uid),
+                    Walk::Named | Walk::MakeNamed => FileFault::Irregular,
+                    Walk::Ours | Walk::Make(_) | Walk::Claimed => FileFault::Foreign(meta.st_uid),
                 };
-                let why = refused(fault, why);
-                return Err(of_part(&walked.join(&name), &absolute, why));
+                let why = file_error(fault, why);
+                return Err(add_part_path(&walked.join(&name), &absolute, why));
             }
             let to = readlinkat(&next, "", Vec::new())?;
             let to = PathBuf::from(OsStr::from_bytes(to.to_bytes()));
             if to.is_absolute() {
-                at = root()?;
+                at = open_root()?;
                 walked = PathBuf::from("/");
             }
-            for name in names(&to).collect::<Vec<_>>().into_iter().rev() {
+            for name in path_parts(&to).collect::<Vec<_>>().into_iter().rev() {
                 ahead.push_front(name);
             }
             continue;
         }
         walked.push(&name);
         if matches!(walk, Walk::Ours | Walk::Make(_)) {
-            check(&walked, &meta, is_last).map_err(|why| of_part(&walked, &absolute, why))?;
+            check_directory(&walked, &meta, is_last)
+                .map_err(|why| add_part_path(&walked, &absolute, why))?;
         }
         at = next;
     }
@@ -142,12 +144,12 @@ pub(super) fn walk(path: &Path, walk: Walk) -> io::Result<OwnedFd> {
 }
 
 /// Creates a directory with exactly this mode, unless another process has created it.
-fn make_in(at: &OwnedFd, name: &OsStr, mode: u32) -> io::Result<()> {
+fn create_in(at: &OwnedFd, name: &OsStr, mode: u32) -> io::Result<()> {
     match mkdirat(at, name, Mode::from_raw_mode(mode)) {
         Ok(()) => {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let directory = openat(at, name, flags, Mode::empty())?;
-            acl::remove(&directory)?;
+            acl::remove_lists(&directory)?;
             // The umask may have removed bits.
             Ok(fchmod(&directory, Mode::from_raw_mode(mode))?)
         }
@@ -156,12 +158,12 @@ fn make_in(at: &OwnedFd, name: &OsStr, mode: u32) -> io::Result<()> {
     }
 }
 
-fn root() -> io::Result<OwnedFd> {
+fn open_root() -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(openat(CWD, "/", flags, Mode::empty())?)
 }
 
-fn names(path: &Path) -> impl Iterator<Item = OsString> {
+fn path_parts(path: &Path) -> impl Iterator<Item = OsString> {
     path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_owned()),
         Component::ParentDir => Some(OsString::from("..")),
@@ -170,39 +172,42 @@ fn names(path: &Path) -> impl Iterator<Item = OsString> {
 }
 
 /// Refuses a directory in which another user could replace the next part of the path.
-fn check(directory: &Path, meta: &Stat, is_last: bool) -> io::Result<()> {
+fn check_directory(directory: &Path, meta: &Stat, is_last: bool) -> io::Result<()> {
     if FileType::from_raw_mode(meta.st_mode) != FileType::Directory {
-        return Err(refused(Fault::NotADirectory, "it is not a directory"));
+        return Err(file_error(
+            FileFault::NotADirectory,
+            "it is not a directory",
+        ));
     }
     if ![Uid::ROOT, caller()].contains(&Uid(meta.st_uid)) {
-        let why = format!("it {}", belongs_to(meta.st_uid));
-        return Err(refused(Fault::Foreign(meta.st_uid), why));
+        let why = format!("it {}", describe_owner(meta.st_uid));
+        return Err(file_error(FileFault::Foreign(meta.st_uid), why));
     }
     // In a sticky directory users can replace only their own entries, so the next part decides.
     if meta.st_mode & STICKY != 0 && !is_last {
         return Ok(());
     }
-    refuse_writers(directory, meta)
+    check_writers(directory, meta)
 }
 
 /// Refuses what a user other than root and the caller can write to.
-fn refuse_writers(path: &Path, meta: &Stat) -> io::Result<()> {
+fn check_writers(path: &Path, meta: &Stat) -> io::Result<()> {
     let fault = match FileType::from_raw_mode(meta.st_mode) {
-        FileType::Directory => Fault::OpenDirectory,
-        _ => Fault::Writable,
+        FileType::Directory => FileFault::OpenDirectory,
+        _ => FileFault::Writable,
     };
     if meta.st_mode & OTHERS_WRITE != 0 {
-        return Err(refused(fault, "others can write to it"));
+        return Err(file_error(fault, "others can write to it"));
     }
     // Where there is an access control list, the mode has the list's mask in the place of the group.
-    let of_group = (meta.st_mode & GROUP_WRITES != 0).then_some(Named::Group(meta.st_gid));
-    for writer in of_group.into_iter().chain(writers(path)) {
+    let of_group = (meta.st_mode & GROUP_WRITE != 0).then_some(Principal::Group(meta.st_gid));
+    for writer in of_group.into_iter().chain(list_writers(path)) {
         if !is_trusted(writer) {
             let who = match writer {
-                Named::User(user) => format!("the user {}", user_name(user)),
-                Named::Group(group) => format!("the group {}", group_name(group)),
+                Principal::User(user) => format!("the user {}", user_name(user)),
+                Principal::Group(group) => format!("the group {}", group_name(group)),
             };
-            return Err(refused(fault, format!("{who} can write to it")));
+            return Err(file_error(fault, format!("{who} can write to it")));
         }
     }
     Ok(())
@@ -210,10 +215,10 @@ fn refuse_writers(path: &Path, meta: &Stat) -> io::Result<()> {
 
 /// True for root, the caller and groups of the system: on Ubuntu the group syslog can write to /var/log, and often a
 /// user's own group to the user's directory.
-fn is_trusted(writer: Named) -> bool {
+fn is_trusted(writer: Principal) -> bool {
     match writer {
-        Named::User(user) => [Uid::ROOT, caller()].contains(&user),
-        Named::Group(group) => {
+        Principal::User(user) => [Uid::ROOT, caller()].contains(&user),
+        Principal::Group(group) => {
             group < FIRST_USERS_GROUP || group == rustix::process::getegid().as_raw()
         }
     }
@@ -224,11 +229,11 @@ fn is_trusted(writer: Named) -> bool {
 /// # Errors
 /// One that is no regular file, or a link, or that has a second name, or that belongs to somebody else, or that others can write to, is refused.
 pub fn append_privately(path: &Path) -> io::Result<File> {
-    open(path).map_err(|error| in_path(path, &error))
+    open_for_append(path).map_err(|error| add_path(path, &error))
 }
 
-fn open(path: &Path) -> io::Result<File> {
-    let (directory, name) = place_of(path)?;
+fn open_for_append(path: &Path) -> io::Result<File> {
+    let (directory, name) = open_parent(path)?;
     let flags = OFlags::WRONLY
         | OFlags::APPEND
         | OFlags::CREATE
@@ -238,32 +243,32 @@ fn open(path: &Path) -> io::Result<File> {
         | OFlags::CLOEXEC;
     let opened = openat(directory, name, flags, Mode::RUSR | Mode::WUSR);
     let file = File::from(opened.map_err(|error| match error {
-        rustix::io::Errno::LOOP => refused(Fault::InTheWay, "it is a symbolic link"),
+        rustix::io::Errno::LOOP => file_error(FileFault::InTheWay, "it is a symbolic link"),
         error => error.into(),
     })?);
     let metadata = file.metadata()?;
     if !metadata.is_file() {
-        return Err(refused(Fault::InTheWay, "it is not a regular file"));
+        return Err(file_error(FileFault::InTheWay, "it is not a regular file"));
     }
     if metadata.uid() != rustix::process::geteuid().as_raw() {
-        return Err(refused(
-            Fault::Foreign(metadata.uid()),
-            belongs_to(metadata.uid()),
+        return Err(file_error(
+            FileFault::Foreign(metadata.uid()),
+            describe_owner(metadata.uid()),
         ));
     }
     if metadata.mode() & 0o022 != 0 {
-        return Err(refused(Fault::Writable, "others can write to it"));
+        return Err(file_error(FileFault::Writable, "others can write to it"));
     }
     // In a directory of theirs users can give names to files that are not theirs.
     if metadata.nlink() > 1 {
-        return Err(refused(Fault::InTheWay, "it has another name, too"));
+        return Err(file_error(FileFault::InTheWay, "it has another name, too"));
     }
     Ok(file)
 }
 
 /// Fails if a user other than root and the caller could replace the program at this path, with the part of the path
 /// that allows it.
-pub fn only_root_can_change(program: &Path) -> io::Result<()> {
+pub fn check_trusted_program(program: &Path) -> io::Result<()> {
     let program = fs::canonicalize(program)?;
     let directory = Directory::open(program.parent().unwrap_or(&program))?;
     let name = program.file_name().unwrap_or_default();
@@ -271,19 +276,19 @@ pub fn only_root_can_change(program: &Path) -> io::Result<()> {
         return Err(io::ErrorKind::NotFound.into());
     };
     if ![Uid::ROOT, caller()].contains(&Uid(meta.st_uid)) {
-        return Err(in_path(
+        return Err(add_path(
             &program,
-            &refused(
-                Fault::Foreign(meta.st_uid),
-                format!("it {}", belongs_to(meta.st_uid)),
+            &file_error(
+                FileFault::Foreign(meta.st_uid),
+                format!("it {}", describe_owner(meta.st_uid)),
             ),
         ));
     }
-    refuse_writers(&program, &meta).map_err(|why| in_path(&program, &why))
+    check_writers(&program, &meta).map_err(|why| add_path(&program, &why))
 }
 
 /// Returns the part of the path to a program that keeps users other than its owner and group from running it.
-pub fn closed_to_others(program: &Path) -> Option<PathBuf> {
+pub fn part_closed_to_others(program: &Path) -> Option<PathBuf> {
     let program = fs::canonicalize(program).ok()?;
     let is_closed = |part: &Path| fs::metadata(part).is_ok_and(|meta| meta.mode() & 0o001 == 0);
     let mut parts = program.ancestors();

@@ -26,7 +26,7 @@ pub struct Workload {
 }
 
 /// The number of digits that a table shows of a pod's UID and of a container's id.
-const SHORT: usize = 8;
+const SHOWN_ID_DIGITS: usize = 8;
 
 /// The directory in which the kubelet makes one for the logs of each pod: `NAMESPACE_NAME_UID`.
 const POD_LOGS: &str = "var/log/pods";
@@ -41,9 +41,9 @@ impl fmt::Display for Workload {
             },
             (None, Some(uid), _) => match &self.pod_name {
                 Some(name) => write!(f, "pod {name}"),
-                None => write!(f, "pod {uid:.SHORT$}"),
+                None => write!(f, "pod {uid:.SHOWN_ID_DIGITS$}"),
             },
-            (None, None, Some(id)) => write!(f, "container {id:.SHORT$}"),
+            (None, None, Some(id)) => write!(f, "container {id:.SHOWN_ID_DIGITS$}"),
             (None, None, None) => Ok(()),
         }
     }
@@ -57,7 +57,7 @@ impl Workload {
 
     /// Reads the lines of `/proc/PID/cgroup`: `0::PATH` of version 2, and `4:memory:PATH` of version 1. Returns `None` if
     /// they do not tell: there are none, or a path begins outside the groups that this process can see.
-    pub(super) fn of(groups: &str) -> Option<Self> {
+    pub(super) fn from_control_groups(groups: &str) -> Option<Self> {
         let mut is_known = !groups.is_empty();
         let mut all = Vec::new();
         for path in groups.lines().filter_map(|line| line.splitn(3, ':').nth(2)) {
@@ -65,7 +65,7 @@ impl Workload {
             if parts.contains(&"..") {
                 is_known = false;
             } else {
-                all.push(Self::at(&parts));
+                all.push(Self::from_path_parts(&parts));
             }
         }
         // Slurm may run in a container, and a job's container in the job.
@@ -91,7 +91,7 @@ impl Workload {
     }
 
     /// Reads the parts of a path from the root on, up to the first job or container: the rest was made inside that.
-    fn at(parts: &[&str]) -> Self {
+    fn from_path_parts(parts: &[&str]) -> Self {
         let mut found = Self::default();
         let (mut is_in_slices, mut is_of_kubelet) = (true, false);
         for (nth, part) in parts.iter().enumerate() {
@@ -103,15 +103,15 @@ impl Workload {
             let is_slurms = nth == 0 && part.starts_with("slurm")
                 || is_in_slices && part.ends_with("slurmstepd.scope");
             if is_slurms {
-                return Self::of_slurm(&parts[nth + 1..]);
+                return Self::from_slurm_path(&parts[nth + 1..]);
             }
             is_in_slices &= part.strip_suffix(".slice").is_some();
             is_of_kubelet |= part.contains("kubepods");
-            if is_of_kubelet && let Some(uid) = pod(part) {
+            if is_of_kubelet && let Some(uid) = parse_pod_uid(part) {
                 found.pod_uid = Some(uid);
             }
             let is_pod_of_podman = nth > 0 && parts[nth - 1] == "libpod_parent";
-            if let Some((engine, id)) = container(part)
+            if let Some((engine, id)) = parse_container(part)
                 && !(engine.is_empty() && is_pod_of_podman)
             {
                 found.container_id = Some(id.to_owned());
@@ -121,8 +121,8 @@ impl Workload {
         found
     }
 
-    fn of_slurm(parts: &[&str]) -> Self {
-        let Some(nth) = parts.iter().position(|part| job(part).is_some()) else {
+    fn from_slurm_path(parts: &[&str]) -> Self {
+        let Some(nth) = parts.iter().position(|part| parse_job_id(part).is_some()) else {
             return Self::default();
         };
         let step = parts
@@ -130,14 +130,14 @@ impl Workload {
             .and_then(|part| part.strip_prefix("step_"));
         let is_plain = |step: &&str| step.chars().all(|c| c.is_ascii_alphanumeric());
         Self {
-            slurm_job: job(parts[nth]),
+            slurm_job: parse_job_id(parts[nth]),
             slurm_step: step.filter(is_plain).map(str::to_owned),
             ..Self::default()
         }
     }
 }
 
-fn job(part: &str) -> Option<u32> {
+fn parse_job_id(part: &str) -> Option<u32> {
     part.strip_prefix("job_")?.parse().ok()
 }
 
@@ -156,20 +156,20 @@ const ENGINES: [&str; 7] = [
 /// any name. systemd may have delegated a service's group to its user.
 fn is_named_by_others(part: &str) -> bool {
     part == "user.slice"
-        || is_of_guest(part)
+        || is_guest_group(part)
         || part.strip_suffix(".service").is_some() && !ENGINES.contains(&part)
 }
 
 /// Returns the group of the virtual machine or of the container with a system of its own in which the process runs, by the
 /// lines of `/proc/PID/cgroup`.
-pub(super) fn guest(groups: &str) -> Option<String> {
+pub(super) fn guest_group(groups: &str) -> Option<String> {
     let paths = groups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     let mut parts = paths.flat_map(|path| path.split('/'));
-    let guest = parts.find(|part| is_of_guest(part))?;
+    let guest = parts.find(|part| is_guest_group(part))?;
     (!guest.contains(char::is_control)).then(|| guest.to_owned())
 }
 
-fn is_of_guest(part: &str) -> bool {
+fn is_guest_group(part: &str) -> bool {
     ["lxc", "machine-", "systemd-nspawn@"]
         .iter()
         .any(|start| part.starts_with(start) && part.strip_suffix(".slice").is_none())
@@ -178,13 +178,13 @@ fn is_of_guest(part: &str) -> bool {
 /// Returns the UID of a pod: of `pod6dbbf17e-94e1-…`, with systemd of `kubepods-burstable-pod6dbbf17e_94e1_….slice`, and of
 /// the latter with `:cri-containerd:ID` where containerd and the kubelet differ about systemd. That of a static pod has no
 /// hyphens.
-fn pod(part: &str) -> Option<String> {
+fn parse_pod_uid(part: &str) -> Option<String> {
     let name = part.split(':').next()?.trim_end_matches(".slice");
     let (_, uid) = name.rsplit_once("pod")?;
     let uid = uid.replace('_', "-");
     let lengths: Vec<usize> = uid.split('-').map(str::len).collect();
     let is_uid = matches!(lengths.as_slice(), [8, 4, 4, 4, 12] | [32])
-        && uid.chars().all(|c| c == '-' || is_digit(c));
+        && uid.chars().all(|c| c == '-' || is_hex_digit(c));
     is_uid.then_some(uid)
 }
 
@@ -199,16 +199,16 @@ fn name_of_pod(directory: &str, uid: &str) -> Option<String> {
 
 /// Returns the engine and the id of a container: of `docker-ID.scope`, `cri-containerd-ID.scope`, `crio-ID.scope`,
 /// `libpod-ID.scope`, `libpod-payload-ID`, `…:cri-containerd:ID`, and of `ID` alone.
-fn container(part: &str) -> Option<(&str, &str)> {
+fn parse_container(part: &str) -> Option<(&str, &str)> {
     let name = part.strip_suffix(".scope").unwrap_or(part);
     let (engine, id) = name.rsplit_once(['-', ':']).unwrap_or(("", name));
     // The monitor of a container is not in it.
-    let is_one = id.len() == 64 && id.chars().all(is_digit) && !engine.ends_with("conmon");
+    let is_one = id.len() == 64 && id.chars().all(is_hex_digit) && !engine.ends_with("conmon");
     is_one.then_some((engine, id))
 }
 
 /// True for a hexadecimal digit as engines write it.
-fn is_digit(c: char) -> bool {
+fn is_hex_digit(c: char) -> bool {
     matches!(c, '0'..='9' | 'a'..='f')
 }
 
@@ -225,7 +225,7 @@ mod tests {
             .replace("UID", UID)
             .replace("U_I_D", &UID.replace('-', "_"))
             .replace("ID", ID);
-        let Some(found) = Workload::of(&groups) else {
+        let Some(found) = Workload::from_control_groups(&groups) else {
             return "unknown".to_owned();
         };
         let mut words = Vec::new();
@@ -329,7 +329,7 @@ mod tests {
             ("0::/podUID", ""),
         ]);
         let fixed = format!("0::/kubepods/burstable/pod{}", &ID[..32]);
-        let found = Workload::of(&fixed).unwrap();
+        let found = Workload::from_control_groups(&fixed).unwrap();
         assert_eq!(found.pod_uid.as_deref(), Some(&ID[..32]), "a static pod");
     }
 
@@ -405,7 +405,7 @@ mod tests {
 
     #[test]
     fn a_table_shows_the_job_or_the_first_digits() {
-        let shown = |groups: &str| Workload::of(groups).unwrap().to_string();
+        let shown = |groups: &str| Workload::from_control_groups(groups).unwrap().to_string();
         assert_eq!(shown("4:memory:/slurm/uid_0/job_7/step_0"), "slurm 7.0");
         assert_eq!(shown("4:memory:/slurm/uid_0/job_7"), "slurm 7");
         let in_pod = format!("0::/kubepods/pod{UID}/{ID}");

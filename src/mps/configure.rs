@@ -3,36 +3,37 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::log::{LOG_END, logged_limit, logged_ready};
-use super::session::{ANSWER_LIMIT, PATIENCE, parse_pid};
+use super::log::{LOG_END, log_shows_ready, logged_memory_limit};
+use super::session::{ANSWER_TIMEOUT, BUSY_TIMEOUT, parse_pid};
 use super::{Daemon, LogFile, MpsError, ServerState};
 use crate::host::{Pid, Uid};
 use crate::settings::{Control, KEYS, MemoryLimit, Reported, SettingKey, Settings};
 
 /// The time that a server may take to become ready (0.15 to 0.3 s on an H200). The daemon is single-threaded and
 /// answers nothing meanwhile.
-const READY_LIMIT: Duration = Duration::from_secs(60);
-const READY_PAUSE: Duration = Duration::from_millis(10);
+const SERVER_READY_TIMEOUT: Duration = Duration::from_secs(60);
+const SERVER_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The least time in which a daemon is asked once more.
-const LEAST_TIME: Duration = Duration::from_millis(500);
+const MIN_QUERY_TIME: Duration = Duration::from_millis(500);
 
 /// The time by which server.log may lag behind a server's answers: the daemon writes it.
-const LOG_LIMIT: Duration = Duration::from_secs(1);
-const LOG_PAUSE: Duration = Duration::from_millis(5);
+const LOG_LAG_TIMEOUT: Duration = Duration::from_secs(1);
+const LOG_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Asks for the pids of the servers.
 const SERVER_LIST: &str = "get_server_list";
 
 /// The number of attempts to set servers that start and exit meanwhile.
-const ROUNDS: usize = 5;
+const MAX_SET_ATTEMPTS: usize = 5;
 
 impl Daemon {
     /// Sets the defaults of the daemon and reads them back. `old` are the settings of a daemon that was already running:
     /// its servers, which have settings of their own, are set too.
     pub fn configure(&self, settings: &Settings, old: Option<&Settings>) -> Result<(), MpsError> {
-        let commands = SettingCommand::all(None, settings, old);
-        let servers = self.send(&commands, [SERVER_LIST.to_owned()], READY_LIMIT)?;
+        let commands = SettingCommand::for_settings(None, settings, old);
+        let servers =
+            self.send_commands(&commands, [SERVER_LIST.to_owned()], SERVER_READY_TIMEOUT)?;
         self.set_servers(servers, settings, old)
     }
 
@@ -44,56 +45,57 @@ impl Daemon {
         old: Option<&Settings>,
         user: Uid,
     ) -> Result<(), MpsError> {
-        let commands = SettingCommand::all(None, settings, old);
+        let commands = SettingCommand::for_settings(None, settings, old);
         let start = [format!("start_server -uid {user}"), SERVER_LIST.to_owned()];
-        let servers = self.send(&commands, start, READY_LIMIT)?;
-        self.await_active(servers.first().copied())
+        let servers = self.send_commands(&commands, start, SERVER_READY_TIMEOUT)?;
+        self.wait_until_active(servers.first().copied())
     }
 
     /// Changes the settings of a running daemon and its servers, for clients that connect later. Every value is read
     /// back. After an error some values may have been set.
-    pub fn set(&self, new: &Settings, old: &Settings) -> Result<(), MpsError> {
-        let commands = SettingCommand::all(None, new, Some(old));
-        let servers = self.send(&commands, [SERVER_LIST.to_owned()], ANSWER_LIMIT)?;
+    pub fn change_settings(&self, new: &Settings, old: &Settings) -> Result<(), MpsError> {
+        let commands = SettingCommand::for_settings(None, new, Some(old));
+        let servers = self.send_commands(&commands, [SERVER_LIST.to_owned()], ANSWER_TIMEOUT)?;
         self.set_servers(servers, new, Some(old))
     }
 
     /// Waits until the server that a daemon has started is ready. It may have none: the daemon starts one for a client.
-    pub fn await_server(&self) -> Result<(), MpsError> {
-        let servers = self.send(&[], [SERVER_LIST.to_owned()], ANSWER_LIMIT)?;
-        let status = self.query(&servers, false, PATIENCE, ANSWER_LIMIT)?;
+    pub fn wait_for_server(&self) -> Result<(), MpsError> {
+        let servers = self.send_commands(&[], [SERVER_LIST.to_owned()], ANSWER_TIMEOUT)?;
+        let status = self.query_status(&servers, false, BUSY_TIMEOUT, ANSWER_TIMEOUT)?;
         for server in status.servers {
             if server.state == Some(ServerState::Initializing) {
-                return self.await_active(Some(server.pid));
+                return self.wait_until_active(Some(server.pid));
             }
         }
         Ok(())
     }
 
     /// Waits until a server is ACTIVE.
-    fn await_active(&self, first: Option<Pid>) -> Result<(), MpsError> {
+    fn wait_until_active(&self, first: Option<Pid>) -> Result<(), MpsError> {
         let start = Instant::now();
         let mut server = first;
         loop {
             // The list is empty only if the server failed to start: the daemon answers nothing while one is starting.
             let Some(pid) = server else {
-                return Err(self.failure("the MPS server did not start"));
+                return Err(self.error_with_logs("the MPS server did not start"));
             };
-            let remaining = READY_LIMIT.saturating_sub(start.elapsed());
-            if remaining < LEAST_TIME {
-                let limit = READY_LIMIT.as_secs();
-                return Err(
-                    self.failure(format!("the MPS server {pid} is not ready after {limit} s"))
-                );
+            let remaining = SERVER_READY_TIMEOUT.saturating_sub(start.elapsed());
+            if remaining < MIN_QUERY_TIME {
+                let limit = SERVER_READY_TIMEOUT.as_secs();
+                return Err(self.error_with_logs(format!(
+                    "the MPS server {pid} is not ready after {limit} s"
+                )));
             }
-            let status = self.query(&[pid], false, PATIENCE.min(remaining / 2), remaining)?;
+            let status =
+                self.query_status(&[pid], false, BUSY_TIMEOUT.min(remaining / 2), remaining)?;
             match status.servers.iter().find(|server| server.pid == pid) {
                 Some(server)
                     if server.state == Some(ServerState::Active) && self.has_logged_ready(pid) =>
                 {
                     return Ok(());
                 }
-                Some(_) => std::thread::sleep(READY_PAUSE),
+                Some(_) => std::thread::sleep(SERVER_POLL_INTERVAL),
                 None => server = status.servers.first().map(|server| server.pid),
             }
         }
@@ -106,7 +108,7 @@ impl Daemon {
             return true;
         }
         let log = self.log_end(LogFile::Control, LOG_END);
-        log.is_empty() || logged_ready(&log, server)
+        log.is_empty() || log_shows_ready(&log, server)
     }
 
     /// Sets running servers. A server that starts afterwards has the daemon's defaults.
@@ -116,52 +118,52 @@ impl Daemon {
         new: &Settings,
         old: Option<&Settings>,
     ) -> Result<(), MpsError> {
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_SET_ATTEMPTS {
             let commands: Vec<SettingCommand<'_>> = servers
                 .iter()
-                .flat_map(|&server| SettingCommand::all(Some(server), new, old))
+                .flat_map(|&server| SettingCommand::for_settings(Some(server), new, old))
                 .collect();
             if commands.is_empty() {
                 return Ok(());
             }
-            match self.send(&commands, [], ANSWER_LIMIT) {
+            match self.send_commands(&commands, [], ANSWER_TIMEOUT) {
                 // A server that has exited needs nothing, and another one may have started.
                 Err(MpsError::Unexpected { answer, .. }) if answer.contains("not found") => {
-                    servers = self.send(&[], [SERVER_LIST.to_owned()], ANSWER_LIMIT)?;
+                    servers = self.send_commands(&[], [SERVER_LIST.to_owned()], ANSWER_TIMEOUT)?;
                 }
                 other => {
                     other?;
-                    self.await_log(&servers, new);
+                    self.wait_for_log(&servers, new);
                     return Ok(());
                 }
             }
         }
-        Err(self.failure("its servers come and go: their settings cannot be set"))
+        Err(self.error_with_logs("its servers come and go: their settings cannot be set"))
     }
 
     /// Waits until the servers' log has their new memory limit. Only the log has its exact value, so the next reader
     /// would take the old one for the current one. A log that lags longer or is lost is no failure.
-    fn await_log(&self, servers: &[Pid], new: &Settings) {
+    fn wait_for_log(&self, servers: &[Pid], new: &Settings) {
         let Some(limit) = new.pinned_memory_limit else {
             return;
         };
         let start = Instant::now();
-        while start.elapsed() < LOG_LIMIT {
+        while start.elapsed() < LOG_LAG_TIMEOUT {
             let log = self.log_end(LogFile::Server, LOG_END);
             let lags = servers
                 .iter()
-                .filter_map(|server| logged_limit(&log, *server))
+                .filter_map(|server| logged_memory_limit(&log, *server))
                 .any(|logged| logged != limit.bytes());
             if !lags {
                 return;
             }
-            std::thread::sleep(LOG_PAUSE);
+            std::thread::sleep(LOG_POLL_INTERVAL);
         }
     }
 
     /// Sends commands in one session, compares their answers with what was set, and returns the pids that the `rest` of
     /// the commands answers.
-    fn send(
+    fn send_commands(
         &self,
         setting_commands: &[SettingCommand<'_>],
         rest: impl IntoIterator<Item = String>,
@@ -173,15 +175,16 @@ impl Daemon {
             .map(str::to_owned)
             .chain(rest)
             .collect();
-        let answer = self.session(&commands, PATIENCE, limit)?;
+        let answer = self.run_commands(&commands, BUSY_TIMEOUT, limit)?;
         // A refused value is answered with the one that stays, at exit status 0.
-        let rest = compare(setting_commands, &answer.lines).map_err(|mismatch| match mismatch {
-            Mismatch::Differs(what) => self.failure(what),
-            Mismatch::NoAnswer => answer.unexpected(),
-        })?;
+        let rest =
+            check_answers(setting_commands, &answer.lines).map_err(|mismatch| match mismatch {
+                Mismatch::Differs(what) => self.error_with_logs(what),
+                Mismatch::NoAnswer => answer.unexpected_error(),
+            })?;
         // Anything but pids is a refusal.
         let pids = rest.into_iter().map(parse_pid).collect::<Option<_>>();
-        pids.ok_or_else(|| answer.unexpected())
+        pids.ok_or_else(|| answer.unexpected_error())
     }
 }
 
@@ -195,9 +198,9 @@ pub(super) struct SettingCommand<'a> {
 }
 
 /// Returns the commands that query a daemon's defaults.
-pub(super) fn queries() -> Vec<String> {
-    Reported::queried()
-        .map(|(_, control)| command(control, "get", None, None))
+pub(super) fn default_queries() -> Vec<String> {
+    Reported::queried_settings()
+        .map(|(_, control)| control_command(control, "get", None, None))
         .collect()
 }
 
@@ -207,7 +210,12 @@ fn is_set(control: &Control, settings: &Settings) -> bool {
 }
 
 /// `set_default_WORD ARGUMENTS VALUE`, `get_WORD SERVER ARGUMENTS`
-fn command(control: &Control, verb: &str, server: Option<Pid>, value: Option<String>) -> String {
+fn control_command(
+    control: &Control,
+    verb: &str,
+    server: Option<Pid>,
+    value: Option<String>,
+) -> String {
     let (default, pid) = match server {
         Some(pid) => ("", Some(pid.to_string())),
         None => ("_default", None),
@@ -225,10 +233,14 @@ fn command(control: &Control, verb: &str, server: Option<Pid>, value: Option<Str
 impl<'a> SettingCommand<'a> {
     /// Returns the commands that set and read back what a daemon gives to servers that start later, or what a running
     /// server gives to its next clients. `old` settings may have to be reset; a daemon that has just started has none.
-    pub(super) fn all(server: Option<Pid>, new: &'a Settings, old: Option<&Settings>) -> Vec<Self> {
+    pub(super) fn for_settings(
+        server: Option<Pid>,
+        new: &'a Settings,
+        old: Option<&Settings>,
+    ) -> Vec<Self> {
         let controls: Vec<(&SettingKey, &Control)> = KEYS
             .iter()
-            .filter_map(|key| Some((key, key.control()?)))
+            .filter_map(|key| Some((key, key.control_commands()?)))
             .filter(|(_, control)| server.is_none() || control.is_of_servers)
             .filter(|(_, control)| {
                 control.is_universal
@@ -238,14 +250,14 @@ impl<'a> SettingCommand<'a> {
             .collect();
         let of_server = server.is_some();
         let sets = controls.iter().map(|&(key, control)| Self {
-            command: command(control, "set", server, Some((control.value)(new))),
+            command: control_command(control, "set", server, Some((control.value)(new))),
             answer: control.is_universal.then_some((key, control)),
             settings: new,
             of_server,
         });
         // Backwards: an unset memory limit prints no line, so a line that can be recognised has to follow it.
         let gets = controls.iter().rev().map(|&(key, control)| Self {
-            command: command(control, "get", server, None),
+            command: control_command(control, "get", server, None),
             answer: Some((key, control)),
             settings: new,
             of_server,
@@ -258,11 +270,11 @@ impl<'a> SettingCommand<'a> {
     }
 
     /// Takes the answer to this command from the front of the lines, and compares it with what the command expects.
-    fn compare(&self, lines: &mut VecDeque<&str>) -> Result<(), Mismatch> {
+    fn check_answer(&self, lines: &mut VecDeque<&str>) -> Result<(), Mismatch> {
         let Some((key, control)) = self.answer else {
             return Ok(());
         };
-        let answer = control.take(lines).ok_or(Mismatch::NoAnswer)?;
+        let answer = control.take_answer(lines).ok_or(Mismatch::NoAnswer)?;
         if !(control.differs)(self.settings, &answer) {
             return Ok(());
         }
@@ -285,13 +297,13 @@ pub(super) enum Mismatch {
 }
 
 /// Compares answers with what the commands expect. Returns the lines after the answers.
-pub(super) fn compare<'l>(
+pub(super) fn check_answers<'l>(
     commands: &[SettingCommand<'_>],
     lines: &'l [String],
 ) -> Result<Vec<&'l str>, Mismatch> {
     let mut lines: VecDeque<&str> = lines.iter().map(String::as_str).collect();
     for command in commands {
-        command.compare(&mut lines)?;
+        command.check_answer(&mut lines)?;
     }
     Ok(lines.into())
 }
@@ -308,7 +320,7 @@ pub struct ContextMemory {
 /// Measured on whole GPUs; MIG devices have not been measured.
 // With 516M a program started and had nothing left to allocate; with 400M its first allocation failed with error 2
 // (driver 580.159.04).
-const MEASURED: ContextMemory = ContextMemory {
+const MEASURED_CONTEXT: ContextMemory = ContextMemory {
     product: "NVIDIA H200",
     branch: 580,
     mebibytes: 516,
@@ -316,22 +328,27 @@ const MEASURED: ContextMemory = ContextMemory {
 
 impl ContextMemory {
     /// Returns the reason why no program starts on a whole GPU with this limit, if its model and driver were measured.
-    pub fn forbids(limit: MemoryLimit, product: &str, branch: Option<u32>) -> Option<String> {
-        let is_this = product == MEASURED.product && branch == Some(MEASURED.branch);
-        (is_this && limit.bytes() < MEASURED.mebibytes << 20).then(|| {
+    pub fn reason_against_limit(
+        limit: MemoryLimit,
+        product: &str,
+        branch: Option<u32>,
+    ) -> Option<String> {
+        let is_this =
+            product == MEASURED_CONTEXT.product && branch == Some(MEASURED_CONTEXT.branch);
+        (is_this && limit.bytes() < MEASURED_CONTEXT.mebibytes << 20).then(|| {
             format!(
                 "no program starts with a pinned-memory-limit of {limit}: {}",
-                MEASURED.in_words()
+                MEASURED_CONTEXT.in_words()
             )
         })
     }
 
     /// Returns a warning if perhaps no program starts with this limit on another GPU.
-    pub fn warns_of(limit: MemoryLimit) -> Option<String> {
-        (limit.bytes() <= MEASURED.mebibytes << 20).then(|| {
+    pub fn limit_warning(limit: MemoryLimit) -> Option<String> {
+        (limit.bytes() <= MEASURED_CONTEXT.mebibytes << 20).then(|| {
             format!(
                 "A pinned-memory-limit of {limit} may be too small for any program: {}.",
-                MEASURED.in_words()
+                MEASURED_CONTEXT.in_words()
             )
         })
     }
@@ -365,7 +382,7 @@ mod tests {
     #[test]
     fn commands_are_complete_and_keyed_by_device_0() {
         let (new, plain) = (all(), Settings::default());
-        let commands = SettingCommand::all(None, &new, None);
+        let commands = SettingCommand::for_settings(None, &new, None);
         let commands: Vec<&str> = commands.iter().map(SettingCommand::command).collect();
         assert_eq!(
             commands,
@@ -378,13 +395,13 @@ mod tests {
                 "get_default_active_thread_percentage",
             ]
         );
-        let commands = SettingCommand::all(None, &plain, None);
+        let commands = SettingCommand::for_settings(None, &plain, None);
         assert_eq!(
             commands.len(),
             2,
             "settings at their defaults have no commands"
         );
-        let back = SettingCommand::all(None, &plain, Some(&new));
+        let back = SettingCommand::for_settings(None, &plain, Some(&new));
         assert_eq!(
             back.iter().map(SettingCommand::command).collect::<Vec<_>>(),
             [
@@ -396,18 +413,18 @@ mod tests {
                 "get_default_active_thread_percentage",
             ]
         );
-        assert!(compare(&back, &lines("100.0 0 100.0")).is_ok());
-        assert!(compare(&back, &lines("100.0 0 1G 100.0")).is_err());
+        assert!(check_answers(&back, &lines("100.0 0 100.0")).is_ok());
+        assert!(check_answers(&back, &lines("100.0 0 1G 100.0")).is_err());
     }
 
     #[test]
     fn answers_are_compared_and_the_lines_after_them_returned() {
         let new = all();
-        let commands = SettingCommand::all(None, &new, None);
+        let commands = SettingCommand::for_settings(None, &new, None);
         let answer = lines("33.3 1 1536M 33.3 466");
-        assert_eq!(compare(&commands, &answer).unwrap(), ["466"]);
+        assert_eq!(check_answers(&commands, &answer).unwrap(), ["466"]);
         let rounded = lines("33.3 1 1G 33.3");
-        assert!(compare(&commands, &rounded).is_ok());
+        assert!(check_answers(&commands, &rounded).is_ok());
         for (answer, what) in [
             (
                 "100.0 1 1536M 100.0",
@@ -430,14 +447,14 @@ mod tests {
                 "pinned-memory-limit was set to 1536M and reads back as none",
             ),
         ] {
-            let Err(Mismatch::Differs(why)) = compare(&commands, &lines(answer)) else {
+            let Err(Mismatch::Differs(why)) = check_answers(&commands, &lines(answer)) else {
                 panic!("{answer}");
             };
             assert_eq!(why, what);
         }
         for refusal in ["33.3 Insufficient", "Unknown", "33.3 1 1536M"] {
             let lines = lines(refusal);
-            let compared = compare(&commands, &lines);
+            let compared = check_answers(&commands, &lines);
             assert!(matches!(compared, Err(Mismatch::NoAnswer)), "{refusal}");
         }
     }
@@ -445,31 +462,31 @@ mod tests {
     #[test]
     fn a_servers_own_settings_are_read_back_too() {
         let (new, plain) = (all(), Settings::default());
-        let commands = SettingCommand::all(Some(Pid(466)), &new, None);
-        let Err(Mismatch::Differs(why)) = compare(&commands, &lines("33.3 33.3")) else {
+        let commands = SettingCommand::for_settings(Some(Pid(466)), &new, None);
+        let Err(Mismatch::Differs(why)) = check_answers(&commands, &lines("33.3 33.3")) else {
             panic!("a limit that a server ignores goes unnoticed");
         };
         assert_eq!(
             why,
             "the server's pinned-memory-limit was set to 1536M and reads back as none"
         );
-        let cleared = SettingCommand::all(Some(Pid(466)), &plain, Some(&new));
+        let cleared = SettingCommand::for_settings(Some(Pid(466)), &plain, Some(&new));
         assert_eq!(cleared[1].command(), "set_device_pinned_mem_limit 466 0 0");
-        assert!(compare(&cleared, &lines("100.0 100.0")).is_ok());
-        assert!(compare(&cleared, &lines("100.0 1G 100.0")).is_err());
+        assert!(check_answers(&cleared, &lines("100.0 100.0")).is_ok());
+        assert!(check_answers(&cleared, &lines("100.0 1G 100.0")).is_err());
     }
 
     #[test]
     fn a_limit_is_refused_where_it_was_measured_and_warned_of_elsewhere() {
         let limit = |text: &str| text.parse::<MemoryLimit>().unwrap();
         let forbids = |text, product, branch| {
-            ContextMemory::forbids(limit(text), product, Some(branch)).is_some()
+            ContextMemory::reason_against_limit(limit(text), product, Some(branch)).is_some()
         };
         assert!(forbids("515M", "NVIDIA H200", 580));
         assert!(!forbids("516M", "NVIDIA H200", 580));
         assert!(!forbids("400M", "NVIDIA H200", 595));
         assert!(!forbids("400M", "NVIDIA H100 80GB HBM3", 580));
-        let warns = |text| ContextMemory::warns_of(limit(text));
+        let warns = |text| ContextMemory::limit_warning(limit(text));
         assert_eq!(
             warns("400M").unwrap(),
             "A pinned-memory-limit of 400M may be too small for any program: on a whole NVIDIA H200 with driver 580 a \

@@ -13,7 +13,7 @@
 pub struct ControlProgram {
     /// The driver's branch, such as 580; `None` if its version does not begin with one.
     pub branch: Option<u32>,
-    /// It is older than [`Self::FIRST`]: no change is made with it.
+    /// It is older than [`Self::FIRST_SUPPORTED_BRANCH`]: no change is made with it.
     pub is_too_old: bool,
     /// A session waits while another one is open, and its commands are carried out even if it was killed meanwhile.
     /// Earlier programs refuse it at once.
@@ -31,20 +31,20 @@ pub struct ControlProgram {
 impl ControlProgram {
     /// The first branch that was measured. 470 lacks memory limits, priorities, `get_server_status`, `ps` and
     /// `terminate_client`; nobody has tried those in between.
-    pub const FIRST: u32 = 535;
+    pub const FIRST_SUPPORTED_BRANCH: u32 = 535;
     /// The first branch that supports `-multiuser-server` (CUDA 12.5).
-    pub const FIRST_MULTIUSER: u32 = 555;
+    pub const FIRST_MULTIUSER_BRANCH: u32 = 555;
 
     /// Returns the control program of a driver with a version such as `580.159.04`.
-    pub fn of(driver: &str) -> Self {
+    pub fn for_driver(driver: &str) -> Self {
         let branch = driver.split('.').next().and_then(|text| text.parse().ok());
         Self {
             branch,
-            is_too_old: !is_from(Self::FIRST, branch),
-            queues_sessions: is_from(615, branch),
-            has_open_settings: !is_from(550, branch),
-            has_server_status: is_from(550, branch),
-            has_multiuser_server: is_from(Self::FIRST_MULTIUSER, branch),
+            is_too_old: !is_at_least(Self::FIRST_SUPPORTED_BRANCH, branch),
+            queues_sessions: is_at_least(615, branch),
+            has_open_settings: !is_at_least(550, branch),
+            has_server_status: is_at_least(550, branch),
+            has_multiuser_server: is_at_least(Self::FIRST_MULTIUSER_BRANCH, branch),
             // Of an unknown driver no more is promised than of an old one.
             client_limit: if branch.is_some_and(|branch| branch >= 590) {
                 60
@@ -68,7 +68,7 @@ impl ControlProgram {
 }
 
 /// True if a driver's branch is this one or newer, or unknown.
-fn is_from(first: u32, branch: Option<u32>) -> bool {
+fn is_at_least(first: u32, branch: Option<u32>) -> bool {
     branch.is_none_or(|branch| branch >= first)
 }
 
@@ -78,7 +78,7 @@ mod tests {
 
     /// Lists the features of a version in one line.
     fn traits(driver: &str) -> String {
-        let program = ControlProgram::of(driver);
+        let program = ControlProgram::for_driver(driver);
         let mut words = Vec::new();
         for (has, word) in [
             (program.is_too_old, "old"),
@@ -117,15 +117,18 @@ mod tests {
             let newest = ControlProgram {
                 branch,
                 client_limit: if branch.is_some() { 60 } else { 48 },
-                ..ControlProgram::of("615.10")
+                ..ControlProgram::for_driver("615.10")
             };
-            assert_eq!(ControlProgram::of(driver), newest, "{driver}");
+            assert_eq!(ControlProgram::for_driver(driver), newest, "{driver}");
         }
     }
 
     #[test]
     fn a_part_of_a_gpu_takes_a_part_of_the_clients() {
-        let (old, new) = (ControlProgram::of("580.1"), ControlProgram::of("590.1"));
+        let (old, new) = (
+            ControlProgram::for_driver("580.1"),
+            ControlProgram::for_driver("590.1"),
+        );
         let limits = |slices, of| {
             let limit = |program: ControlProgram| program.client_limit_of_instance(slices, of);
             (limit(old), limit(new))
@@ -138,11 +141,14 @@ mod tests {
 
     #[test]
     fn the_first_branches_are_those_where_a_feature_begins() {
-        let before = |branch: u32| ControlProgram::of(&(branch - 1).to_string());
-        let multiuser = ControlProgram::FIRST_MULTIUSER;
-        assert!(ControlProgram::of(&multiuser.to_string()).has_multiuser_server);
+        let before = |branch: u32| ControlProgram::for_driver(&(branch - 1).to_string());
+        let multiuser = ControlProgram::FIRST_MULTIUSER_BRANCH;
+        assert!(ControlProgram::for_driver(&multiuser.to_string()).has_multiuser_server);
         assert!(!before(multiuser).has_multiuser_server);
-        assert!(before(ControlProgram::FIRST).is_too_old);
-        assert!(!ControlProgram::of(&ControlProgram::FIRST.to_string()).is_too_old);
+        assert!(before(ControlProgram::FIRST_SUPPORTED_BRANCH).is_too_old);
+        assert!(
+            !ControlProgram::for_driver(&ControlProgram::FIRST_SUPPORTED_BRANCH.to_string())
+                .is_too_old
+        );
     }
 }

@@ -12,11 +12,13 @@ use rustix::fs::{AtFlags, CWD, Stat, accessat};
 use rustix::io::Errno;
 use thiserror::Error;
 
-use super::launch::{Invocation, Task};
+use super::launch::{ControlTask, Invocation};
 use super::log::diagnose;
 use super::{ControlProgram, LineKind, LogDir, LogFile, LogLine};
 use crate::failure::Failure;
-use crate::host::{self, Access, Directory, Made, MpsPrograms, Output, Permission, RunError, Uid};
+use crate::host::{
+    self, Access, Directory, EntryKind, MpsPrograms, Output, Permission, RunError, Uid,
+};
 
 /// The control daemon of one device, running or not, by its directories.
 #[derive(Clone, Debug)]
@@ -38,7 +40,7 @@ impl Daemon {
         log: PathBuf,
     ) -> Self {
         let logs = LogDir::open(&log).ok();
-        let marks = LogFile::ALL.map(|file| logs.as_ref().map_or(0, |logs| logs.length(file)));
+        let marks = LogFile::ALL.map(|file| logs.as_ref().map_or(0, |logs| logs.log_length(file)));
         Self {
             programs,
             program,
@@ -56,7 +58,7 @@ impl Daemon {
     /// Opens the pipe directory. Returns `None` if there is none, and refuses that of a user.
     pub(super) fn pipe_directory(&self) -> io::Result<Option<Directory>> {
         let pipe = match self.device_directory() {
-            Ok(device) => device.child(self.pipe_name())?,
+            Ok(device) => device.open_child(self.pipe_name())?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
@@ -71,7 +73,7 @@ impl Daemon {
     /// True if the daemon's socket exists, or cannot be seen.
     pub fn has_socket(&self) -> bool {
         match self.pipe_directory() {
-            Ok(Some(pipe)) => pipe.has(SOCKET),
+            Ok(Some(pipe)) => pipe.has_entry(SOCKET),
             Ok(None) => false,
             Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
         }
@@ -89,7 +91,7 @@ impl Daemon {
     }
 
     /// True if a file system is mounted on the pipe directory, which hides the daemon from clients.
-    pub fn is_covered(&self) -> bool {
+    pub fn is_hidden_by_mount(&self) -> bool {
         let pipe = self.pipe_directory();
         pipe.is_err_and(|error| error.kind() == io::ErrorKind::CrossesDevices)
     }
@@ -98,9 +100,9 @@ impl Daemon {
     pub(super) fn run_session(&self, input: &str, limit: Duration) -> Result<Output, RunError> {
         let session = Invocation {
             pipe: self.pipe.clone(),
-            task: Task::Session,
+            task: ControlTask::Session,
         };
-        self.run(&session.command(&self.programs), input, limit)
+        self.run(&session.to_command(&self.programs), input, limit)
     }
 
     /// Runs the control program to its end. Errors name it even if it is started through the helper.
@@ -112,13 +114,13 @@ impl Daemon {
     ) -> Result<Output, RunError> {
         let program = self.programs.control.display().to_string();
         let begun = Instant::now();
-        let ran = host::run_as(program, command, input, limit);
-        self.trace(input, begun, &ran);
+        let ran = host::run_with_name(program, command, input, limit);
+        self.trace_session(input, begun, &ran);
         ran
     }
 
     /// Traces a control session that has ended, or the start of the daemon.
-    fn trace(&self, input: &str, begun: Instant, ran: &Result<Output, RunError>) {
+    fn trace_session(&self, input: &str, begun: Instant, ran: &Result<Output, RunError>) {
         if !tracing::enabled!(target: "mps", tracing::Level::DEBUG) {
             return;
         }
@@ -146,21 +148,21 @@ impl Daemon {
 
     /// Returns an error about this daemon with its last log lines since this value was made, the server's after the
     /// daemon's, and their diagnosis.
-    pub(super) fn failure(&self, what: impl Into<String>) -> MpsError {
+    pub(super) fn error_with_logs(&self, what: impl Into<String>) -> MpsError {
         let mut what = what.into();
         let [control_mark, server_mark] = self.marks;
         let (control, server) = match LogDir::open(&self.log) {
             Ok(logs) => (
-                logs.tail(LogFile::Control, control_mark),
-                logs.tail(LogFile::Server, server_mark),
+                logs.last_lines_after(LogFile::Control, control_mark),
+                logs.last_lines_after(LogFile::Server, server_mark),
             ),
             Err(_) => (Vec::new(), Vec::new()),
         };
         if let Some(diagnosis) = diagnose(&control, &server) {
             what = format!("{what}: {diagnosis}");
         }
-        let mut last_lines = last_relevant(LogFile::Control, control);
-        last_lines.extend(last_relevant(LogFile::Server, server));
+        let mut last_lines = last_relevant_lines(LogFile::Control, control);
+        last_lines.extend(last_relevant_lines(LogFile::Server, server));
         MpsError::Failed {
             what,
             log: self.log.clone(),
@@ -182,7 +184,7 @@ impl Daemon {
         }
         let log = logs.make_child_with(name, access, Permission::Read)?;
         for file in LogFile::ALL {
-            log.free_place(file.name(), Made::File)?;
+            log.free_place(file.name(), EntryKind::File)?;
         }
         self.device_directory()?
             .make_child(self.pipe_name(), &Access::Owner)?;
@@ -193,7 +195,7 @@ impl Daemon {
     /// clients first: a user who can open it can take its lock as soon as the daemon has exited.
     pub fn open_directories(&self, access: &Access) -> Result<(), MpsError> {
         let device = self.device_directory()?;
-        if let Some(pipe) = device.child(self.pipe_name())?
+        if let Some(pipe) = device.open_child(self.pipe_name())?
             && let Some(lock) = pipe.open_file(LOCK_FILE)?
         {
             lock.set_permissions(PermissionsExt::from_mode(0o600))?;
@@ -218,16 +220,16 @@ impl Daemon {
         };
         device.detach_mounts(self.pipe_name())?;
         if self.is_foreign()? {
-            return Ok(self.move_away()?);
+            return Ok(self.quarantine_pipe_dir()?);
         }
         let removed = self
             .remove_leftovers()
             .and_then(|()| device.remove_if_only_directories(self.pipe_name()));
-        if !device.has(self.pipe_name()) {
+        if !device.has_entry(self.pipe_name()) {
             return Ok(());
         }
         if !matches!(removed, Ok(true)) {
-            self.move_away()?;
+            self.quarantine_pipe_dir()?;
         }
         Ok(())
     }
@@ -238,11 +240,11 @@ impl Daemon {
         Ok(pipe.is_some_and(|meta| meta.st_uid != host::caller().0))
     }
 
-    /// Moves the pipe directory to [`SET_ASIDE`], where no records are read: a user could have forged one.
-    pub(super) fn move_away(&self) -> io::Result<()> {
+    /// Moves the pipe directory to [`QUARANTINE`], where no records are read: a user could have forged one.
+    pub(super) fn quarantine_pipe_dir(&self) -> io::Result<()> {
         let device = self.device_directory()?;
         let above = device.path().parent().unwrap_or(device.path());
-        let set_aside = Directory::open(above)?.make_child(SET_ASIDE, &Access::Everybody)?;
+        let set_aside = Directory::open(above)?.make_child(QUARANTINE, &Access::Everybody)?;
         let name = device
             .path()
             .file_name()
@@ -266,7 +268,7 @@ impl Daemon {
 
 /// Returns the last lines of a log that are more than a query or harmless. Unknown lines are relevant: wording differs
 /// between drivers.
-fn last_relevant(file: LogFile, mut lines: Vec<String>) -> Vec<String> {
+fn last_relevant_lines(file: LogFile, mut lines: Vec<String>) -> Vec<String> {
     lines.retain(|line| {
         let kind = LogLine::parse(file, line).meaning().kind;
         !matches!(kind, LineKind::Chatter | LineKind::Benign)
@@ -278,7 +280,7 @@ fn last_relevant(file: LogFile, mut lines: Vec<String>) -> Vec<String> {
 fn free_name(directory: &Directory, begin: &str) -> Option<String> {
     (1..=u16::MAX)
         .map(|number| format!("{begin}.{number}"))
-        .find(|free| !directory.has(free))
+        .find(|free| !directory.has_entry(free))
 }
 
 /// The longest path of a pipe directory, in bytes. Measured on drivers 550 to 595: 87 work; with 88 the daemon exits
@@ -296,7 +298,7 @@ pub(super) const PID_FILE: &str = "nvidia-cuda-mps-control.pid";
 pub(super) const PIPE_FILES: [&str; 5] = [SOCKET, "control_privileged", LOCK_FILE, "log", PID_FILE];
 
 /// The subdirectory of a run directory for pipe directories that mig-mps does not remove.
-pub const SET_ASIDE: &str = "left";
+pub const QUARANTINE: &str = "left";
 
 /// A failed operation on a daemon.
 #[derive(Debug, Error)]

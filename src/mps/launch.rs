@@ -6,23 +6,23 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 
-use super::log::cuda_error;
-use super::processes::{list_pids, serves_in};
+use super::log::describe_cuda_error;
+use super::processes::{format_pids, uses_pipe_dir};
 use super::{Daemon, LockHolder, MAX_PIPE_DIR, MpsError};
 use crate::config::CONTROL;
 use crate::host::{
     Access, Host, LAUNCH, Limits, MpsPrograms, Output, Permission, Process, Reader, Uid, caller,
-    clean_command, list_fault, open_files,
+    clean_command, find_list_fault, open_file_limits,
 };
 use crate::settings::{Cpus, NOFILE};
 
 /// The time that `nvidia-cuda-mps-control -d` may take: up to driver 595 it initialises CUDA first (0.1 s on an idle
 /// H200, seconds on a node without persistence mode).
-const LAUNCH_LIMIT: Duration = Duration::from_secs(60);
+const LAUNCH_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The time that the daemon may take to lock its directory after the launcher has exited.
-const LOCK_LIMIT: Duration = Duration::from_secs(2);
-const PAUSE: Duration = Duration::from_millis(5);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
+const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A running daemon.
 #[derive(Clone, Debug)]
@@ -50,7 +50,7 @@ impl Daemon {
     /// this device, and stopped otherwise. After a failed start its processes are ended.
     pub fn launch(&self, host: &Host, wanted: &LaunchOptions) -> Result<Launched, MpsError> {
         self.check_launch(wanted)?;
-        if let Some(process) = self.running(host, wanted)? {
+        if let Some(process) = self.adopt_unrecorded(host, wanted)? {
             return Ok(Launched {
                 process,
                 is_new: false,
@@ -58,8 +58,8 @@ impl Daemon {
             });
         }
         let in_the_way = self.foreign_lock_holder(host);
-        self.clear(&wanted.access)?;
-        match self.start(host, wanted) {
+        self.prepare_directories(&wanted.access)?;
+        match self.start_process(host, wanted) {
             Ok(process) => Ok(Launched {
                 process,
                 is_new: true,
@@ -73,12 +73,12 @@ impl Daemon {
     pub fn check_launch(&self, wanted: &LaunchOptions) -> Result<(), MpsError> {
         self.check_path()?;
         // Root can raise any limit.
-        if let (_, Some(most)) = open_files()
-            && most < FEWEST_FILES
+        if let (_, Some(most)) = open_file_limits()
+            && most < MIN_OPEN_FILES
             && caller() != Uid::ROOT
         {
-            return Err(self.failure(format!(
-                "this user may have {most} files open, and an MPS daemon needs {FEWEST_FILES}: raise ulimit -n"
+            return Err(self.error_with_logs(format!(
+                "this user may have {most} files open, and an MPS daemon needs {MIN_OPEN_FILES}: raise ulimit -n"
             )));
         }
         // CUDA would silently run without MPS.
@@ -106,7 +106,7 @@ impl Daemon {
             in_the_way,
             (found > 0).then_some(ended),
             (!unended.is_empty())
-                .then(|| format!("the kernel does not end {}", list_pids(&unended))),
+                .then(|| format!("the kernel does not end {}", format_pids(&unended))),
             unknown.map(|error| format!("what it has started may still run: {error}")),
         ]
         .into_iter()
@@ -118,45 +118,45 @@ impl Daemon {
         let notes = notes.join("; ");
         match &mut error {
             MpsError::Failed { what, .. } => *what = format!("{what}; {notes}"),
-            _ => error = self.failure(format!("{error}; {notes}")),
+            _ => error = self.error_with_logs(format!("{error}; {notes}")),
         }
         error
     }
 
     /// Makes the directories without any files of earlier daemons.
-    fn clear(&self, access: &Access) -> Result<(), MpsError> {
+    fn prepare_directories(&self, access: &Access) -> Result<(), MpsError> {
         // What cannot be opened is no directory of ours: a file system may be mounted there, into which nothing looks, or it is
         // a file.
         let is_ours = self.pipe_directory().is_ok() && !self.is_foreign().unwrap_or(true);
-        let list = is_ours.then(|| list_fault(&self.pipe, &Access::Owner, Permission::Enter));
+        let list = is_ours.then(|| find_list_fault(&self.pipe, &Access::Owner, Permission::Enter));
         if !is_ours || list.flatten().is_some_and(|list| list.writers.is_some()) {
             self.remove_pipe_dir()?;
         }
         self.make_directories(access)?;
         if self.remove_leftovers().is_err() {
-            self.move_away()?;
+            self.quarantine_pipe_dir()?;
             self.make_directories(access)?;
         }
         Ok(())
     }
 
     /// Runs the launcher, and waits for the daemon to hold its lock.
-    fn start(&self, host: &Host, wanted: &LaunchOptions) -> Result<Process, MpsError> {
-        let output = self.run(&self.start_command(wanted), "", LAUNCH_LIMIT)?;
+    fn start_process(&self, host: &Host, wanted: &LaunchOptions) -> Result<Process, MpsError> {
+        let output = self.run(&self.start_command(wanted), "", LAUNCH_TIMEOUT)?;
         // The lock decides, not the exit status, which is 0 even for an unknown option.
         let start = Instant::now();
         loop {
             if let LockHolder::Process(pid) = self.lock_holder()
-                && let Some(process) = host.process(pid)
+                && let Some(process) = host.find_process(pid)
                 && process.owner() == Some(caller())
-                && serves_in(&process, &self.pipe)
+                && uses_pipe_dir(&process, &self.pipe)
             {
                 return Ok(process);
             }
-            if !output.status.success() || start.elapsed() > LOCK_LIMIT {
-                return Err(self.failure(in_words(&output, &wanted.device)));
+            if !output.status.success() || start.elapsed() > LOCK_TIMEOUT {
+                return Err(self.error_with_logs(describe_exit_status(&output, &wanted.device)));
             }
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(LOCK_POLL_INTERVAL);
         }
     }
 
@@ -164,7 +164,7 @@ impl Daemon {
     /// program.
     fn start_command(&self, wanted: &LaunchOptions) -> Command {
         let files = wanted.nofile.unwrap_or(NOFILE);
-        let differs = open_files().0 != Some(files);
+        let differs = open_file_limits().0 != Some(files);
         // Without those that the caller already has.
         let limits = Limits {
             cpus: wanted.cpus.as_ref().map(|cpus| cpus.numbers().collect()),
@@ -175,19 +175,19 @@ impl Daemon {
         let command = if limits == Limits::default() {
             let invocation = Invocation {
                 pipe: self.pipe.clone(),
-                task: Task::Daemon(DaemonTask {
+                task: ControlTask::Daemon(DaemonTask {
                     device: wanted.device.clone(),
                     log: self.log.clone(),
                     multiuser: wanted.multiuser,
                 }),
             };
-            invocation.command(programs)
+            invocation.to_command(programs)
         } else {
-            let mut command = clean(&programs.helper, programs);
+            let mut command = clean_mps_command(&programs.helper, programs);
             command
                 .env(CONTROL, &programs.control)
                 .arg(LAUNCH)
-                .args(limits.words())
+                .args(limits.to_args())
                 .arg("--pipe")
                 .arg(&self.pipe)
                 .args(["daemon", "--device", &wanted.device, "--log"])
@@ -196,13 +196,17 @@ impl Daemon {
             command
         };
         match &programs.scopes {
-            Some(scopes) => scopes.wrap(&wanted.device, &command),
+            Some(scopes) => scopes.wrap_command(&wanted.device, &command),
             None => command,
         }
     }
 
     /// Checks the user and the limits of the running daemon.
-    pub fn verify(&self, process: &Process, wanted: &LaunchOptions) -> Result<(), MpsError> {
+    pub fn check_user_and_limits(
+        &self,
+        process: &Process,
+        wanted: &LaunchOptions,
+    ) -> Result<(), MpsError> {
         let checks = [
             (
                 "its user",
@@ -212,12 +216,12 @@ impl Daemon {
             (
                 "cpus",
                 wanted.cpus.as_ref().map(Cpus::to_string),
-                process.cpus(),
+                process.allowed_cpus(),
             ),
             (
                 "nofile",
                 wanted.nofile.map(|files| files.to_string()),
-                process.open_files().map(|files| files.to_string()),
+                process.open_file_limit().map(|files| files.to_string()),
             ),
         ];
         for (key, set, is) in checks {
@@ -225,7 +229,9 @@ impl Daemon {
                 && is.as_ref() != Some(&set)
             {
                 let is = is.as_deref().unwrap_or("hidden");
-                return Err(self.failure(format!("{key} was set to {set} and reads back as {is}")));
+                return Err(
+                    self.error_with_logs(format!("{key} was set to {set} and reads back as {is}"))
+                );
             }
         }
         Ok(())
@@ -233,7 +239,7 @@ impl Daemon {
 }
 
 /// Explains the exit status of the launcher, which prints nothing. The status is the low byte of CUDA's error code.
-fn in_words(output: &Output, device: &str) -> String {
+fn describe_exit_status(output: &Output, device: &str) -> String {
     let printed = format!("{}{}", output.stdout, output.stderr);
     let printed = printed.trim();
     let code = output.status.code();
@@ -243,7 +249,7 @@ fn in_words(output: &Output, device: &str) -> String {
         Some(0) => "it ended without an error and no daemon is there".to_owned(),
         // Measured with a path that is too long.
         Some(1) => "it said nothing, as where it cannot use its pipe directory".to_owned(),
-        _ => match cuda_error(|error| i32::try_from(error & 0xff).ok() == code) {
+        _ => match describe_cuda_error(|error| i32::try_from(error & 0xff).ok() == code) {
             Some(words) => words.to_owned(),
             None => "it said nothing".to_owned(),
         },
@@ -273,7 +279,7 @@ pub struct LaunchOptions {
 
 /// The lowest limit of open files at which a daemon works. On an H200 it worked with 64; with 20 its server did not
 /// start and its log grew without pause.
-const FEWEST_FILES: u64 = 64;
+const MIN_OPEN_FILES: u64 = 64;
 
 /// Lets one server of root serve all users at once.
 pub(super) const MULTIUSER: &str = "-multiuser-server";
@@ -285,12 +291,12 @@ pub struct Invocation {
     #[arg(long)]
     pub pipe: PathBuf,
     #[command(subcommand)]
-    pub task: Task,
+    pub task: ControlTask,
 }
 
 /// The task of a call of the control program.
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
-pub enum Task {
+pub enum ControlTask {
     /// Become the daemon of a device
     Daemon(DaemonTask),
     /// Pass on the commands on standard input
@@ -311,16 +317,16 @@ pub struct DaemonTask {
 }
 
 /// The variables of the caller that every call keeps.
-const KEPT: [&str; 2] = ["HOME", "LD_LIBRARY_PATH"];
+const KEPT_VARIABLES: [&str; 2] = ["HOME", "LD_LIBRARY_PATH"];
 
 impl Invocation {
     /// Returns the command. Its environment is clean: servers inherit it, and the caller's `CUDA_*` must not reach them.
-    pub fn command(&self, programs: &MpsPrograms) -> Command {
-        let mut command = clean(&programs.control, programs);
+    pub fn to_command(&self, programs: &MpsPrograms) -> Command {
+        let mut command = clean_mps_command(&programs.control, programs);
         command
             .env("CUDA_MPS_PIPE_DIRECTORY", &self.pipe)
             .env("CUDA_MPS_PROTOCOL_VERSION", "2");
-        if let Task::Daemon(daemon) = &self.task {
+        if let ControlTask::Daemon(daemon) = &self.task {
             command
                 .arg("-d")
                 .args(daemon.multiuser.then_some(MULTIUSER))
@@ -331,8 +337,8 @@ impl Invocation {
     }
 }
 
-fn clean(program: &Path, programs: &MpsPrograms) -> Command {
-    let mut command = clean_command(program, &KEPT);
+fn clean_mps_command(program: &Path, programs: &MpsPrograms) -> Command {
+    let mut command = clean_command(program, &KEPT_VARIABLES);
     command.env("PATH", &programs.path);
     command
 }

@@ -15,10 +15,12 @@ mod stop;
 
 pub use configure::ContextMemory;
 pub use control_program::ControlProgram;
-pub use daemon::{Daemon, MAX_PIPE_DIR, MpsError, SET_ASIDE};
+pub use daemon::{Daemon, MAX_PIPE_DIR, MpsError, QUARANTINE};
 pub use launch::{Invocation, LaunchOptions, Launched};
-pub(crate) use log::split;
-pub use log::{LineKind, LogDir, LogFile, LogLine, LogTail, logged_ready, needs_rotation, rotate};
-pub use processes::{LockHolder, MpsProgram, is_daemon, servers_of, serves_in};
+pub(crate) use log::parse_lines;
+pub use log::{
+    LineKind, LogDir, LogFile, LogLine, LogTail, log_shows_ready, needs_rotation, rotate_logs,
+};
+pub use processes::{LockHolder, MpsProgram, is_daemon, servers_of, uses_pipe_dir};
 pub use session::{DaemonStatus, ServerState, ServerStatus, is_query};
-pub use stop::{Means, Patience, pending};
+pub use stop::{ClientPolicy, StopMethod, pending_clients};

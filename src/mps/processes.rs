@@ -25,16 +25,16 @@ pub enum MpsProgram {
 
 impl MpsProgram {
     /// True if a process runs one of the programs, even if it is exiting and no longer shows which one.
-    pub fn is_one(process: &Process) -> bool {
+    pub fn is_mps_process(process: &Process) -> bool {
         process.name.starts_with("nvidia-cuda-mps")
     }
 
     /// Returns the program that a process runs. The kernel cuts both names to the same 15 bytes.
-    pub fn of(process: &Process) -> Option<Self> {
-        if !Self::is_one(process) {
+    pub fn from_process(process: &Process) -> Option<Self> {
+        if !Self::is_mps_process(process) {
             return None;
         }
-        match process.program().as_str() {
+        match process.program_name().as_str() {
             "nvidia-cuda-mps-control" => Some(Self::Control),
             "nvidia-cuda-mps-server" => Some(Self::Server),
             _ => None,
@@ -44,12 +44,15 @@ impl MpsProgram {
 
 /// True if a process is a control daemon and not a session, which reads commands and exits.
 pub fn is_daemon(process: &Process) -> bool {
-    MpsProgram::of(process) == Some(MpsProgram::Control)
-        && process.arguments().iter().any(|word| makes_daemon(word))
+    MpsProgram::from_process(process) == Some(MpsProgram::Control)
+        && process
+            .arguments()
+            .iter()
+            .any(|word| is_daemon_option(word))
 }
 
 /// True for an option that makes the control program a daemon, which it knows by each beginning.
-fn makes_daemon(argument: &str) -> bool {
+fn is_daemon_option(argument: &str) -> bool {
     let option = argument.trim_start_matches('-');
     let is_option = argument.starts_with('-') && !option.is_empty();
     let names = ["daemon", "foreground", "forground"];
@@ -57,7 +60,7 @@ fn makes_daemon(argument: &str) -> bool {
 }
 
 pub(super) fn is_server(process: &Process) -> bool {
-    MpsProgram::of(process) == Some(MpsProgram::Server)
+    MpsProgram::from_process(process) == Some(MpsProgram::Server)
 }
 
 /// Returns the servers of a daemon.
@@ -69,16 +72,16 @@ pub fn servers_of<'t>(
 }
 
 /// The time that a process may take to exit after SIGTERM, which neither of NVIDIA's programs handles.
-const TERM_LIMIT: Duration = Duration::from_secs(1);
+const SIGTERM_TIMEOUT: Duration = Duration::from_secs(1);
 /// The time that the kernel may take to end a process after SIGKILL: its GPU memory has to be freed.
-const KILL_LIMIT: Duration = Duration::from_secs(3);
+const SIGKILL_TIMEOUT: Duration = Duration::from_secs(3);
 
 const PIPE_VARIABLE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 
 impl Daemon {
     /// True if a process is a daemon of this pipe directory that runs as `owner`.
     pub(super) fn is_daemon_here(&self, process: &Process, owner: Uid) -> bool {
-        process.owner() == Some(owner) && is_daemon(process) && serves_in(process, &self.pipe)
+        process.owner() == Some(owner) && is_daemon(process) && uses_pipe_dir(process, &self.pipe)
     }
 
     /// Returns the daemons of this pipe directory that run as `owner`, or all servers in it.
@@ -88,12 +91,12 @@ impl Daemon {
         owner: Uid,
         program: MpsProgram,
     ) -> io::Result<Vec<Process>> {
-        let table = host.processes()?;
+        let table = host.read_processes()?;
         Ok(table
             .iter()
             .filter(|process| match program {
                 MpsProgram::Control => self.is_daemon_here(process, owner),
-                MpsProgram::Server => is_server(process) && serves_in(process, &self.pipe),
+                MpsProgram::Server => is_server(process) && uses_pipe_dir(process, &self.pipe),
             })
             .cloned()
             .collect())
@@ -116,10 +119,10 @@ impl Daemon {
     ) -> Result<(), MpsError> {
         if spares_clients {
             for daemon in self.mps_processes(host, owner, MpsProgram::Control)? {
-                self.refuse_clients(host, &daemon)?;
+                self.check_no_clients(host, &daemon)?;
             }
         }
-        self.ended(&self.end_mps_processes(host, owner)?)
+        self.check_all_ended(&self.end_mps_processes(host, owner)?)
     }
 
     /// Ends the daemons of this pipe directory that run as `owner`, and then all servers in it. Returns those that the
@@ -129,7 +132,7 @@ impl Daemon {
         // Found one after the other: the daemon may have started a server meanwhile.
         for program in [MpsProgram::Control, MpsProgram::Server] {
             let found = self.mps_processes(host, owner, program)?;
-            unended.extend(end_all(&open_all(host, &found)?));
+            unended.extend(end_processes(&open_processes(host, &found)?));
         }
         Ok(unended)
     }
@@ -138,7 +141,7 @@ impl Daemon {
     pub fn lock_holder(&self) -> LockHolder {
         use io::ErrorKind::{CrossesDevices, NotADirectory, NotFound};
         let holder = self.pipe_directory().and_then(|pipe| match pipe {
-            Some(pipe) => holder(&pipe),
+            Some(pipe) => query_lock_holder(&pipe),
             None => Ok(LockHolder::Nobody),
         });
         holder.unwrap_or_else(|error| match error.kind() {
@@ -149,7 +152,7 @@ impl Daemon {
     }
 
     /// Returns the unrecorded daemon in the directory if it fits the options. Stops all others of the caller.
-    pub(super) fn running(
+    pub(super) fn adopt_unrecorded(
         &self,
         host: &Host,
         wanted: &LaunchOptions,
@@ -158,36 +161,41 @@ impl Daemon {
         if let [one] = daemons.as_slice() {
             let device = one.environment_bytes("CUDA_VISIBLE_DEVICES");
             if device.is_some_and(|device| device == wanted.device.as_str())
-                && one.command().contains(MULTIUSER) == wanted.multiuser
+                && one.command_line().contains(MULTIUSER) == wanted.multiuser
                 && self.has_socket()
                 && self.lock_holder() == LockHolder::Process(one.pid)
             {
                 return Ok(Some(one.clone()));
             }
-            self.refuse_clients(host, one)?;
+            self.check_no_clients(host, one)?;
         }
-        let unended = end_all(&open_all(host, &daemons)?);
+        let unended = end_processes(&open_processes(host, &daemons)?);
         if unended.is_empty() {
             return Ok(None);
         }
-        Err(self.failure(format!(
+        Err(self.error_with_logs(format!(
             "daemons that nobody recorded run in {} and do not end: {}",
             self.pipe.display(),
-            list_pids(&unended)
+            format_pids(&unended)
         )))
     }
 
     /// Returns an error if a daemon has clients, or if it has a server and does not tell its clients.
-    pub(super) fn refuse_clients(&self, host: &Host, daemon: &Process) -> Result<(), MpsError> {
-        let table = host.processes()?;
+    pub(super) fn check_no_clients(&self, host: &Host, daemon: &Process) -> Result<(), MpsError> {
+        let table = host.read_processes()?;
         let servers: Vec<Pid> = servers_of(&table, daemon)
             .map(|server| server.pid)
             .collect();
-        let status = match self.query(&servers, false, QUERY_LIMIT, QUERY_LIMIT) {
+        let status = match self.query_status(
+            &servers,
+            false,
+            CLIENT_QUERY_TIMEOUT,
+            CLIENT_QUERY_TIMEOUT,
+        ) {
             Ok(status) => status,
             Err(_) if servers.is_empty() => return Ok(()),
             Err(error) => {
-                return Err(self.failure(format!(
+                return Err(self.error_with_logs(format!(
                     "a daemon that nobody recorded, pid {}, serves otherwise in {} and may have clients, for which it \
                      cannot be asked: {error}",
                     daemon.pid,
@@ -206,7 +214,7 @@ impl Daemon {
         let mut pids: Vec<String> = clients.iter().flatten().map(Pid::to_string).collect();
         let hidden = clients.len() - pids.len();
         pids.extend((hidden > 0).then(|| format!("{hidden} hidden")));
-        Err(self.failure(format!(
+        Err(self.error_with_logs(format!(
             "a daemon that nobody recorded, pid {}, serves otherwise in {} and has clients: {}",
             daemon.pid,
             self.pipe.display(),
@@ -223,12 +231,12 @@ impl Daemon {
                 "a process that cannot be seen from here held the lock in {pipe}"
             )),
             LockHolder::Process(pid) => {
-                let process = host.process(pid)?;
+                let process = host.find_process(pid)?;
                 // A dead daemon leaves its pid file.
                 let holds =
                     !self.is_daemon_here(&process, caller()) && process.owner() != Some(Uid::ROOT);
                 let user = process.owner().map_or_else(|| "?".to_owned(), user_name);
-                let name = process.program();
+                let name = process.program_name();
                 holds.then(|| format!("pid {pid} ({user}, {name}) held the lock in {pipe}"))
             }
         }
@@ -236,7 +244,7 @@ impl Daemon {
 }
 
 /// Opens the processes that are still there.
-pub(super) fn open_all<'p>(
+pub(super) fn open_processes<'p>(
     host: &Host,
     processes: impl IntoIterator<Item = &'p Process>,
 ) -> io::Result<Vec<ProcessHandle>> {
@@ -247,40 +255,40 @@ pub(super) fn open_all<'p>(
 }
 
 /// True if a process was started with this pipe directory.
-pub fn serves_in(process: &Process, pipe: &Path) -> bool {
+pub fn uses_pipe_dir(process: &Process, pipe: &Path) -> bool {
     process
         .environment_bytes(PIPE_VARIABLE)
         .is_some_and(|value| Path::new(&value) == pipe)
 }
 
 /// Ends processes by SIGTERM, and by SIGKILL if they do not exit. Returns those that the kernel does not end.
-pub(super) fn end_all(processes: &[ProcessHandle]) -> Vec<Pid> {
+pub(super) fn end_processes(processes: &[ProcessHandle]) -> Vec<Pid> {
     for held in processes {
-        let _ = held.signal(Signal::TERM);
+        let _ = held.send_signal(Signal::TERM);
         // A stopped process receives SIGTERM only after SIGCONT.
-        let _ = held.signal(Signal::CONT);
+        let _ = held.send_signal(Signal::CONT);
     }
-    kill_all_after(processes, TERM_LIMIT)
+    kill_processes_after(processes, SIGTERM_TIMEOUT)
 }
 
 /// Kills the processes that have not exited after the limit. Returns those that the kernel does not end.
-pub(super) fn kill_all_after(processes: &[ProcessHandle], limit: Duration) -> Vec<Pid> {
+pub(super) fn kill_processes_after(processes: &[ProcessHandle], limit: Duration) -> Vec<Pid> {
     let until = Instant::now() + limit;
     for held in processes {
-        if !held.ends_by(until) {
-            let _ = held.signal(Signal::KILL);
+        if !held.wait_for_exit_until(until) {
+            let _ = held.send_signal(Signal::KILL);
         }
     }
-    let until = Instant::now() + KILL_LIMIT;
+    let until = Instant::now() + SIGKILL_TIMEOUT;
     processes
         .iter()
-        .filter(|held| !held.ends_by(until))
+        .filter(|held| !held.wait_for_exit_until(until))
         .map(|held| held.pid)
         .collect()
 }
 
 /// Lists pids for a message.
-pub(super) fn list_pids(pids: &[Pid]) -> String {
+pub(super) fn format_pids(pids: &[Pid]) -> String {
     let pids: Vec<String> = pids.iter().map(|pid| format!("pid {pid}")).collect();
     pids.join(", ")
 }
@@ -298,11 +306,11 @@ pub enum LockHolder {
     Hidden,
 }
 
-fn holder(pipe: &Directory) -> io::Result<LockHolder> {
+fn query_lock_holder(pipe: &Directory) -> io::Result<LockHolder> {
     let Some(file) = pipe.open_file(LOCK_FILE)? else {
         // From driver 615 on the daemon locks its pid file with flock(2). Such a lock can only be tested by taking it,
         // which would disturb a start.
-        return pid_file(pipe);
+        return read_pid_file(pipe);
     };
     let Some(lock) = fcntl_getlk(file, &Flock::from(FlockType::WriteLock))? else {
         return Ok(LockHolder::Nobody);
@@ -313,17 +321,17 @@ fn holder(pipe: &Directory) -> io::Result<LockHolder> {
     })
 }
 
-fn pid_file(pipe: &Directory) -> io::Result<LockHolder> {
+fn read_pid_file(pipe: &Directory) -> io::Result<LockHolder> {
     /// More digits than the largest pid has.
-    const MOST: u64 = 16;
+    const MAX_PID_DIGITS: u64 = 16;
     let Some(file) = pipe.open_file(PID_FILE)? else {
         return Ok(LockHolder::Nobody);
     };
     let mut text = String::new();
-    file.take(MOST).read_to_string(&mut text)?;
+    file.take(MAX_PID_DIGITS).read_to_string(&mut text)?;
     let pid = text.trim().parse().map(Pid);
     Ok(pid.map_or(LockHolder::Nobody, LockHolder::Process))
 }
 
 /// The time that an unrecorded daemon may take to list its clients.
-const QUERY_LIMIT: Duration = Duration::from_secs(2);
+const CLIENT_QUERY_TIMEOUT: Duration = Duration::from_secs(2);

@@ -4,16 +4,16 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::configure::queries;
-use super::log::{LOG_END, logged_fault, logged_limit};
+use super::configure::default_queries;
+use super::log::{LOG_END, log_shows_fault, logged_memory_limit};
 use super::{Daemon, LogFile, MpsError};
 use crate::host::{Pid, RunError};
 use crate::settings::Reported;
 
 /// The time to retry while another session keeps the daemon busy.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time that a daemon may take to answer.
-pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(20);
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The command that ends every session, because it always has an answer. A refused session can exit with status 0 and
 /// without output (up to 38 % of tries while another one is open). The command also reads the setting back.
@@ -28,7 +28,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
 /// The output of one session.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct SessionAnswer {
     asked: String,
     /// The output of the commands.
     pub(super) lines: Vec<String>,
@@ -36,9 +36,9 @@ pub(super) struct Answer {
     pub(super) percentage: f64,
 }
 
-impl Answer {
+impl SessionAnswer {
     /// Returns the error for an answer that is none to the commands.
-    pub(super) fn unexpected(&self) -> MpsError {
+    pub(super) fn unexpected_error(&self) -> MpsError {
         MpsError::Unexpected {
             asked: self.asked.clone(),
             answer: self.lines.join("\n"),
@@ -46,7 +46,7 @@ impl Answer {
     }
 
     /// Reads what the control program has printed in a session.
-    pub(super) fn read(asked: &str, stdout: &str, stderr: &str) -> Result<Self, SessionRefusal> {
+    pub(super) fn parse(asked: &str, stdout: &str, stderr: &str) -> Result<Self, SessionRefusal> {
         if stderr.contains(NO_DAEMON) {
             return Err(SessionRefusal::NoDaemon);
         }
@@ -69,7 +69,7 @@ impl Answer {
                 percentage,
             }),
             _ => Err(SessionRefusal::Unexpected(MpsError::Unexpected {
-                asked: script(asked),
+                asked: session_script(asked),
                 answer: format!("{stdout}{stderr}"),
             })),
         }
@@ -79,14 +79,14 @@ impl Answer {
 impl Daemon {
     /// Runs commands in one control session of at most `limit`. Retries for `patience` while another session keeps the
     /// daemon busy. Newer daemons queue sessions instead of refusing them.
-    pub(super) fn session(
+    pub(super) fn run_commands(
         &self,
         commands: &[String],
         patience: Duration,
         limit: Duration,
-    ) -> Result<Answer, MpsError> {
+    ) -> Result<SessionAnswer, MpsError> {
         let asked = commands.join("\n");
-        let script = script(&asked) + "\n";
+        let script = session_script(&asked) + "\n";
         let start = Instant::now();
         let mut pause = FIRST_PAUSE;
         let changes: Vec<&str> = commands
@@ -104,16 +104,16 @@ impl Daemon {
         loop {
             let output = match self.run_session(&script, limit) {
                 Err(RunError::Late { .. }) if queues => {
-                    return Err(self.busy(start, Some(changes.join("; "))));
+                    return Err(self.busy_error(start, Some(changes.join("; "))));
                 }
                 other => other?,
             };
-            match Answer::read(&asked, &output.stdout, &output.stderr) {
+            match SessionAnswer::parse(&asked, &output.stdout, &output.stderr) {
                 Ok(answer) => return Ok(answer),
                 Err(SessionRefusal::NoDaemon) => return Err(MpsError::NoDaemon(self.pipe.clone())),
                 Err(SessionRefusal::Unexpected(error)) => return Err(error),
                 Err(SessionRefusal::Busy) if start.elapsed() + pause > patience => {
-                    return Err(self.busy(start, None));
+                    return Err(self.busy_error(start, None));
                 }
                 // The end of the other session cannot be waited for.
                 Err(SessionRefusal::Busy) => std::thread::sleep(pause),
@@ -122,7 +122,7 @@ impl Daemon {
         }
     }
 
-    fn busy(&self, since: Instant, later: Option<String>) -> MpsError {
+    fn busy_error(&self, since: Instant, later: Option<String>) -> MpsError {
         MpsError::Busy {
             pipe: self.pipe.clone(),
             waited: since.elapsed(),
@@ -132,14 +132,18 @@ impl Daemon {
 
     /// Asks the daemon in one session for its servers, and for the state and clients of its child processes
     /// `children`. With `with_defaults` also asks what it gives to new servers.
-    pub fn query(
+    pub fn query_status(
         &self,
         children: &[Pid],
         with_defaults: bool,
         patience: Duration,
         limit: Duration,
     ) -> Result<DaemonStatus, MpsError> {
-        let mut commands = if with_defaults { queries() } else { Vec::new() };
+        let mut commands = if with_defaults {
+            default_queries()
+        } else {
+            Vec::new()
+        };
         commands.push("get_server_list".to_owned());
         let has_status = self.program.has_server_status;
         for child in children {
@@ -154,20 +158,20 @@ impl Daemon {
             // Clients come and go, and faults happen, between two commands.
             commands.extend(has_status.then_some(status));
         }
-        let answer = self.session(&commands, patience, limit)?;
-        let read = DaemonStatus::read(&answer, children, has_status, with_defaults);
-        let mut status = read.ok_or_else(|| answer.unexpected())?;
+        let answer = self.run_commands(&commands, patience, limit)?;
+        let read = DaemonStatus::parse(&answer, children, has_status, with_defaults);
+        let mut status = read.ok_or_else(|| answer.unexpected_error())?;
         self.add_logged(&mut status);
         Ok(status)
     }
 
     /// Asks the daemon for the settings that it gives to new servers.
-    pub fn defaults(&self) -> Result<Reported, MpsError> {
-        let answer = self.session(&queries(), PATIENCE, ANSWER_LIMIT)?;
+    pub fn query_defaults(&self) -> Result<Reported, MpsError> {
+        let answer = self.run_commands(&default_queries(), BUSY_TIMEOUT, ANSWER_TIMEOUT)?;
         let mut lines = answer.lines.iter().map(String::as_str).collect();
-        Reported::read(&mut lines, answer.percentage)
+        Reported::parse_answers(&mut lines, answer.percentage)
             .filter(|_| lines.is_empty())
-            .ok_or_else(|| answer.unexpected())
+            .ok_or_else(|| answer.unexpected_error())
     }
 
     /// Adds what only server.log has: exact memory limits, and faults if the control program lacks
@@ -181,12 +185,13 @@ impl Daemon {
         }
         let log = self.log_end(LogFile::Server, LOG_END);
         for server in &mut status.servers {
-            if let (Some(defaults), Some(bytes)) =
-                (limited.as_deref_mut(), logged_limit(&log, server.pid))
-            {
-                defaults.refine(bytes);
+            if let (Some(defaults), Some(bytes)) = (
+                limited.as_deref_mut(),
+                logged_memory_limit(&log, server.pid),
+            ) {
+                defaults.refine_memory_limit(bytes);
             }
-            if wants_fault && server.state.is_some() && logged_fault(&log, server.pid) {
+            if wants_fault && server.state.is_some() && log_shows_fault(&log, server.pid) {
                 server.state = Some(ServerState::Fault);
             }
         }
@@ -217,7 +222,7 @@ pub(super) enum SessionRefusal {
 }
 
 /// Returns the commands of a session that asks for something.
-fn script(asked: &str) -> String {
+fn session_script(asked: &str) -> String {
     match asked {
         "" => LAST_COMMAND.to_owned(),
         _ => format!("{asked}\n{LAST_COMMAND}"),
@@ -255,40 +260,40 @@ pub enum ServerState {
 }
 
 impl DaemonStatus {
-    /// Reads the answers to the commands of [`Daemon::query`].
-    fn read(
-        answer: &Answer,
+    /// Reads the answers to the commands of [`Daemon::query_status`].
+    fn parse(
+        answer: &SessionAnswer,
         children: &[Pid],
         has_status: bool,
         with_defaults: bool,
     ) -> Option<Self> {
         let mut lines: VecDeque<&str> = answer.lines.iter().map(String::as_str).collect();
         let defaults = if with_defaults {
-            Some(Reported::read(&mut lines, answer.percentage)?)
+            Some(Reported::parse_answers(&mut lines, answer.percentage)?)
         } else {
             None
         };
         Some(Self {
-            servers: read(lines, children, has_status)?,
+            servers: parse_servers(lines, children, has_status)?,
             defaults,
         })
     }
 
     /// Reads what a control program has printed, for tests of any output.
     pub fn of_output(output: &str, children: &[Pid], with_defaults: bool) -> Option<Self> {
-        let answer = Answer::read("", output, "").ok()?;
-        Self::read(&answer, children, true, with_defaults)
+        let answer = SessionAnswer::parse("", output, "").ok()?;
+        Self::parse(&answer, children, true, with_defaults)
     }
 }
 
 /// Splits the answers, which nothing separates: pids up to the first state, then that server's clients up to the next
 /// state, which is that server's again if it `has_status`.
-fn read(
+fn parse_servers(
     mut lines: VecDeque<&str>,
     children: &[Pid],
     has_status: bool,
 ) -> Option<Vec<ServerStatus>> {
-    let mut servers: Vec<ServerStatus> = pids(&mut lines)
+    let mut servers: Vec<ServerStatus> = take_pids(&mut lines)
         .into_iter()
         .map(|pid| ServerStatus {
             pid,
@@ -304,7 +309,7 @@ fn read(
             line => Some(parse_state(line)?),
         };
         // The daemon says 0 for a pid that it cannot see.
-        let clients = pids(&mut lines)
+        let clients = take_pids(&mut lines)
             .into_iter()
             .map(|pid| Some(pid).filter(|pid| pid.0 != 0))
             .collect();
@@ -337,7 +342,7 @@ fn parse_state(line: &str) -> Option<ServerState> {
     }
 }
 
-fn pids(lines: &mut VecDeque<&str>) -> Vec<Pid> {
+fn take_pids(lines: &mut VecDeque<&str>) -> Vec<Pid> {
     let mut pids = Vec::new();
     while let Some(pid) = lines.front().copied().and_then(parse_pid) {
         pids.push(pid);
@@ -353,15 +358,15 @@ mod tests {
     use crate::host::MpsPrograms;
 
     /// Runs a session with a shell, which also reads commands from standard input.
-    fn session(driver: &str, command: &str, patience: Duration) -> Result<Answer, MpsError> {
+    fn session(driver: &str, command: &str, patience: Duration) -> Result<SessionAnswer, MpsError> {
         let programs = MpsPrograms {
             control: "/bin/sh".into(),
             path: std::env::var_os("PATH").unwrap_or_default(),
             ..MpsPrograms::default()
         };
-        let program = ControlProgram::of(driver);
+        let program = ControlProgram::for_driver(driver);
         let daemon = Daemon::new(programs, program, "/".into(), "/".into());
-        daemon.session(&[command.to_owned()], patience, Duration::from_millis(200))
+        daemon.run_commands(&[command.to_owned()], patience, Duration::from_millis(200))
     }
 
     #[test]
@@ -392,16 +397,16 @@ mod tests {
     #[test]
     fn a_session_without_an_answer_to_its_last_command_was_not_executed() {
         assert!(matches!(
-            Answer::read("s", "", ""),
+            SessionAnswer::parse("s", "", ""),
             Err(SessionRefusal::Busy)
         ));
         let busy = "Cannot send command to MPS control daemon process\n";
         assert!(matches!(
-            Answer::read("s", "", busy),
+            SessionAnswer::parse("s", "", busy),
             Err(SessionRefusal::Busy)
         ));
         assert!(matches!(
-            Answer::read("s", "466\n", ""),
+            SessionAnswer::parse("s", "466\n", ""),
             Err(SessionRefusal::Unexpected(_))
         ));
     }
@@ -410,21 +415,21 @@ mod tests {
     fn no_daemon_differs_from_a_busy_one() {
         let none = "Cannot find MPS control daemon process\n";
         assert!(matches!(
-            Answer::read("s", "", none),
+            SessionAnswer::parse("s", "", none),
             Err(SessionRefusal::NoDaemon)
         ));
     }
 
     #[test]
     fn the_last_line_is_the_percentage_and_the_rest_the_answer() {
-        let answer = Answer::read("s", "466\nACTIVE\n33.3\n", "").unwrap();
+        let answer = SessionAnswer::parse("s", "466\nACTIVE\n33.3\n", "").unwrap();
         assert_eq!(answer.lines, ["466", "ACTIVE"]);
         assert!((answer.percentage - 33.3).abs() < 1e-9);
     }
 
     fn read_text(text: &str, children: &[u32]) -> Option<Vec<ServerStatus>> {
         let children: Vec<Pid> = children.iter().copied().map(Pid).collect();
-        read(text.lines().collect(), &children, true)
+        parse_servers(text.lines().collect(), &children, true)
     }
 
     fn server(pid: u32, state: Option<ServerState>, clients: &[u32]) -> ServerStatus {
@@ -485,7 +490,8 @@ mod tests {
 
     #[test]
     fn a_program_without_get_server_status_lists_servers_and_clients_too() {
-        let read_text = |text: &str, child| read(text.lines().collect(), &[Pid(child)], false);
+        let read_text =
+            |text: &str, child| parse_servers(text.lines().collect(), &[Pid(child)], false);
         assert_eq!(
             read_text("466\n100.0\n582\n581\n", 466),
             Some(vec![server(466, Some(ServerState::Active), &[582, 581])])

@@ -3,14 +3,16 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::processes::{end_all, is_server, kill_all_after, list_pids, open_all, serves_in};
-use super::session::{NO_DAEMON, PATIENCE};
+use super::processes::{
+    end_processes, format_pids, is_server, kill_processes_after, open_processes, uses_pipe_dir,
+};
+use super::session::{BUSY_TIMEOUT, NO_DAEMON};
 use super::{Daemon, MpsError, ServerState};
 use crate::host::{Host, Interrupt, Pid, ProcessHandle, RunError, StartTime, Uid};
 
 /// The treatment of the clients of a daemon that is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
+pub enum ClientPolicy {
     /// There are none: the daemon exits at once. If a client connects at that moment, the daemon exits when that client
     /// leaves.
     Idle,
@@ -18,18 +20,18 @@ pub enum Patience {
     Force(u32),
 }
 
-impl Patience {
+impl ClientPolicy {
     /// Ends clients within the shortest time that `quit -t` takes. Before that each client is terminated, the MPS
     /// guide's way to end clients without harm; they fail with CUDA error 810.
     pub const AT_ONCE: Self = Self::Force(1);
 
     /// Returns the control command that stops a daemon so, and the time that it may take.
-    fn quit(self) -> (String, Duration) {
+    fn quit_command(self) -> (String, Duration) {
         match self {
-            Self::Idle => ("quit\n".to_owned(), QUIT_LIMIT),
+            Self::Idle => ("quit\n".to_owned(), QUIT_TIMEOUT),
             Self::Force(seconds) => (
                 format!("quit -t {seconds}\n"),
-                FORCED_QUIT_LIMIT + Duration::from_secs(seconds.into()),
+                FORCED_QUIT_TIMEOUT + Duration::from_secs(seconds.into()),
             ),
         }
     }
@@ -37,7 +39,7 @@ impl Patience {
 
 /// The way a daemon is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Means {
+pub enum StopMethod {
     /// A control session, and signals if that fails and no client has to be spared.
     Session,
     /// Signals only: the daemon hangs, or no control session may be opened.
@@ -47,59 +49,61 @@ pub enum Means {
 }
 
 /// The time that an idle daemon may take to exit: with a server it takes 45 to 80 ms.
-const QUIT_LIMIT: Duration = Duration::from_secs(15);
+const QUIT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The time that `quit -t` may take beyond its argument. On an H200 it returns to the second.
-const FORCED_QUIT_LIMIT: Duration = Duration::from_secs(3);
+const FORCED_QUIT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The time that a daemon may take to exit after the control program has returned or was refused.
-const EXIT_LIMIT: Duration = Duration::from_secs(1);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The time that a daemon may take to answer after its hung server was killed. On an H200 it answers at once.
-const HEAL_LIMIT: Duration = Duration::from_secs(2);
+const HEAL_ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The time for terminating clients before the daemon is asked to quit.
-const TERMINATE_LIMIT: Duration = Duration::from_secs(3);
+const TERMINATE_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl Daemon {
     /// Stops the daemon and its servers, and waits for their processes to exit.
     ///
-    /// With [`Means::Session`] the daemon is first asked to quit. If it does not, it is stopped by signals, unless a
+    /// With [`StopMethod::Session`] the daemon is first asked to quit. If it does not, it is stopped by signals, unless a
     /// client has to be spared.
     pub fn stop(
         &self,
         host: &Host,
         daemon: (Pid, StartTime),
-        patience: Patience,
-        means: Means,
+        patience: ClientPolicy,
+        means: StopMethod,
     ) -> Result<(), MpsError> {
         // Includes servers that outlived an earlier daemon.
-        let servers = self.servers(host, daemon.0)?;
+        let servers = self.open_servers(host, daemon.0)?;
         let Some(held) = host.open_process(daemon.0, daemon.1)? else {
-            return self.ended(&kill_all_after(&servers, Duration::ZERO));
+            return self.check_all_ended(&kill_processes_after(&servers, Duration::ZERO));
         };
-        if means == Means::Heal
-            && kill_all_after(&servers, Duration::ZERO).is_empty()
-            && self.session(&[], HEAL_LIMIT, HEAL_LIMIT).is_ok()
+        if means == StopMethod::Heal
+            && kill_processes_after(&servers, Duration::ZERO).is_empty()
+            && self
+                .run_commands(&[], HEAL_ANSWER_TIMEOUT, HEAL_ANSWER_TIMEOUT)
+                .is_ok()
         {
             return Ok(());
         }
-        if means != Means::Session {
+        if means != StopMethod::Session {
             return self.end_by_signals(host, held, servers);
         }
-        if patience == Patience::AT_ONCE {
+        if patience == ClientPolicy::AT_ONCE {
             self.terminate_clients(&servers);
         }
-        let (command, limit) = patience.quit();
-        let said = match self.quit(&held, &command, limit) {
-            Ok(None) => return self.ended(&kill_all_after(&servers, EXIT_LIMIT)),
+        let (command, limit) = patience.quit_command();
+        let said = match self.ask_to_quit(&held, &command, limit) {
+            Ok(None) => return self.check_all_ended(&kill_processes_after(&servers, EXIT_TIMEOUT)),
             Ok(Some(said)) => said,
-            Err(error) if patience == Patience::Idle => return Err(error),
+            Err(error) if patience == ClientPolicy::Idle => return Err(error),
             // No client has to be spared.
             Err(_) => String::new(),
         };
-        let servers = self.servers(host, daemon.0)?;
-        if patience == Patience::Idle && !servers.is_empty() {
+        let servers = self.open_servers(host, daemon.0)?;
+        if patience == ClientPolicy::Idle && !servers.is_empty() {
             let why = match (said.as_str(), self.program.queues_sessions) {
                 // Measured: the daemon carries out a quit even after its caller has exited.
                 ("", true) => {
@@ -112,7 +116,7 @@ impl Daemon {
                 }
                 (said, _) => said,
             };
-            return Err(self.failure(format!(
+            return Err(self.error_with_logs(format!(
                 "the control daemon {} has not ended within {} s{why}",
                 held.pid,
                 limit.as_secs()
@@ -124,16 +128,16 @@ impl Daemon {
     /// Kills a server without a daemon, or whose daemon waits for it in vain.
     pub fn kill_server(&self, host: &Host, server: (Pid, StartTime)) -> Result<(), MpsError> {
         let held = host.open_process(server.0, server.1)?;
-        self.ended(&kill_all_after(held.as_slice(), Duration::ZERO))
+        self.check_all_ended(&kill_processes_after(held.as_slice(), Duration::ZERO))
     }
 
     /// Returns the servers of a daemon, and those in its directory without a daemon.
-    fn servers(&self, host: &Host, daemon: Pid) -> io::Result<Vec<ProcessHandle>> {
-        let table = host.processes()?;
+    fn open_servers(&self, host: &Host, daemon: Pid) -> io::Result<Vec<ProcessHandle>> {
+        let table = host.read_processes()?;
         let servers = table.iter().filter(|process| {
-            is_server(process) && (process.parent == daemon || serves_in(process, &self.pipe))
+            is_server(process) && (process.parent == daemon || uses_pipe_dir(process, &self.pipe))
         });
-        open_all(host, servers)
+        open_processes(host, servers)
     }
 
     /// Stops the daemon, which does not handle SIGTERM, and then its remaining servers. A healthy server exits with its
@@ -145,31 +149,31 @@ impl Daemon {
         mut servers: Vec<ProcessHandle>,
     ) -> Result<(), MpsError> {
         let pid = daemon.pid;
-        let mut unended = end_all(&[daemon]);
+        let mut unended = end_processes(&[daemon]);
         // The daemon may have started another one until it ended.
-        let now = self.servers(host, pid);
+        let now = self.open_servers(host, pid);
         let unread = now.map(|now| servers.extend(now)).err();
-        unended.extend(kill_all_after(&servers, EXIT_LIMIT));
+        unended.extend(kill_processes_after(&servers, EXIT_TIMEOUT));
         unended.sort_unstable();
         unended.dedup();
-        self.ended(&unended)?;
+        self.check_all_ended(&unended)?;
         unread.map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// Returns an error if the kernel has not ended some processes.
-    pub(super) fn ended(&self, unended: &[Pid]) -> Result<(), MpsError> {
+    pub(super) fn check_all_ended(&self, unended: &[Pid]) -> Result<(), MpsError> {
         if unended.is_empty() {
             return Ok(());
         }
-        Err(self.failure(format!(
+        Err(self.error_with_logs(format!(
             "{} was sent SIGKILL and has not ended: the kernel cannot end it now",
-            list_pids(unended)
+            format_pids(unended)
         )))
     }
 
     /// Asks the daemon to quit, and retries while that is refused. Returns the last words of the control program if it
     /// has not ended within the limit.
-    fn quit(
+    fn ask_to_quit(
         &self,
         held: &ProcessHandle,
         command: &str,
@@ -186,7 +190,7 @@ impl Daemon {
                 Err(error) => return Err(error.into()),
             }
             // A refused session exits with status 0 and no output: only the process shows the result.
-            if held.ends_within(EXIT_LIMIT) {
+            if held.wait_for_exit(EXIT_TIMEOUT) {
                 return Ok(None);
             }
             // The socket has gone: a retry cannot find it.
@@ -202,9 +206,10 @@ impl Daemon {
 
     /// Terminates the clients that answer in time. The following quit ends the others.
     fn terminate_clients(&self, servers: &[ProcessHandle]) {
-        let until = Instant::now() + TERMINATE_LIMIT;
+        let until = Instant::now() + TERMINATE_TIMEOUT;
         let servers: Vec<Pid> = servers.iter().map(|held| held.pid).collect();
-        let Ok(status) = self.query(&servers, false, time_until(until), time_until(until)) else {
+        let Ok(status) = self.query_status(&servers, false, time_until(until), time_until(until))
+        else {
             return;
         };
         for server in status.servers {
@@ -226,7 +231,7 @@ impl Daemon {
     /// Ends a client's work on the GPU: from then on its CUDA calls fail with error 810. Its process and the other
     /// clients go on. Afterwards the process may be killed without harm to the server (MPS guide, "Troubleshooting").
     pub fn terminate_client(&self, server: Pid, client: Pid) -> Result<(), MpsError> {
-        self.terminate_client_within(server, client, PATIENCE, LIMIT)
+        self.terminate_client_within(server, client, BUSY_TIMEOUT, SERVER_ANSWER_TIMEOUT)
     }
 
     /// The same with other limits.
@@ -238,11 +243,11 @@ impl Daemon {
         limit: Duration,
     ) -> Result<(), MpsError> {
         let command = format!("terminate_client {server} {client}");
-        let answer = self.session(std::slice::from_ref(&command), patience, limit)?;
+        let answer = self.run_commands(std::slice::from_ref(&command), patience, limit)?;
         // The exit status is always 0. The last line is CUDA's status; refusals are words.
         match answer.lines.last().map(|line| line.trim()) {
             Some("0") => Ok(()),
-            _ => Err(self.failure(format!(
+            _ => Err(self.error_with_logs(format!(
                 "the control daemon was asked to {command:?} and answered {:?}",
                 answer.lines.join("\n")
             ))),
@@ -250,7 +255,7 @@ impl Daemon {
     }
 
     /// Waits for a client to leave its server. Returns false on timeout, which is shorter after an interrupt.
-    pub fn await_client_exit(
+    pub fn wait_for_client_exit(
         &self,
         server: Pid,
         client: Pid,
@@ -259,10 +264,10 @@ impl Daemon {
         let start = Instant::now();
         let mut pause = FIRST_PAUSE;
         while self.has_client(server, client)? {
-            let limit = if interrupt.is_asked() {
-                EXIT_LIMIT_IF_INTERRUPTED
+            let limit = if interrupt.is_interrupted() {
+                INTERRUPTED_EXIT_TIMEOUT
             } else {
-                CLIENT_EXIT_LIMIT
+                CLIENT_EXIT_TIMEOUT
             };
             if start.elapsed() + pause > limit {
                 return Ok(false);
@@ -276,7 +281,7 @@ impl Daemon {
 
     /// True if a client is in a server's list.
     pub fn has_client(&self, server: Pid, client: Pid) -> Result<bool, MpsError> {
-        let status = self.query(&[server], false, PATIENCE, LIMIT)?;
+        let status = self.query_status(&[server], false, BUSY_TIMEOUT, SERVER_ANSWER_TIMEOUT)?;
         Ok(status
             .servers
             .iter()
@@ -289,14 +294,14 @@ fn time_until(end: Instant) -> Duration {
 }
 
 /// The time that a server may take: it first finishes or drops the client's outstanding GPU work.
-const LIMIT: Duration = Duration::from_secs(60);
+const SERVER_ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The time that a terminated client may stay in its server's list. Measured: it leaves the list after 50 ms, with its
 /// process.
-const CLIENT_EXIT_LIMIT: Duration = Duration::from_secs(5);
+const CLIENT_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The same after the user has interrupted mig-mps.
-const EXIT_LIMIT_IF_INTERRUPTED: Duration = Duration::from_millis(300);
+const INTERRUPTED_EXIT_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// The pause between two queries of the list. It doubles up to the longest, because each query adds to the daemon's
 /// log.
@@ -309,10 +314,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// ```text
 /// [2026-11-20 17:46:21.325 Control  1369] NEW CLIENT 1404 from user 1235: Server is not ready, push client to pending list
 /// ```
-pub fn pending(log: &str) -> Vec<(Pid, Uid)> {
+pub fn pending_clients(log: &str) -> Vec<(Pid, Uid)> {
     let mut pending: Vec<(Pid, Uid)> = Vec::new();
     for line in log.lines() {
-        let Some((pid, user, message)) = new_client(line) else {
+        let Some((pid, user, message)) = parse_new_client(line) else {
             continue;
         };
         pending.retain(|(known, _)| *known != pid);
@@ -324,7 +329,7 @@ pub fn pending(log: &str) -> Vec<(Pid, Uid)> {
     pending
 }
 
-fn new_client(line: &str) -> Option<(Pid, Uid, &str)> {
+fn parse_new_client(line: &str) -> Option<(Pid, Uid, &str)> {
     let (_, client) = line.split_once("] NEW CLIENT ")?;
     let (pid, rest) = client.split_once(" from user ")?;
     let (user, message) = rest.split_once(':')?;
@@ -344,15 +349,15 @@ mod tests {
 
     #[test]
     fn who_was_pushed_to_the_pending_list_waits_until_admitted() {
-        assert_eq!(pending(LOG), [(Pid(1404), Uid(1235))]);
+        assert_eq!(pending_clients(LOG), [(Pid(1404), Uid(1235))]);
         let admitted = "[2026-11-20 17:46:27.916 Control  1369] NEW CLIENT 1404 from user 1235: Server already exists";
-        assert_eq!(pending(&format!("{LOG}{admitted}\n")), []);
+        assert_eq!(pending_clients(&format!("{LOG}{admitted}\n")), []);
     }
 
     #[test]
     fn a_line_that_is_cut_or_unknown_says_nothing() {
         assert_eq!(
-            pending(
+            pending_clients(
                 "5 from user 1235: Server is not ready, push client to pending list\n[x] NEW CLIENT\n"
             ),
             []

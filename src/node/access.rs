@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use super::{Finding, Node, Served};
 use crate::host::{
     Access, Account, Environment, ListFault, Permission, Uid, Writers, begin_group_lookup,
-    list_fault, present_group, present_user, printable, user_name,
+    current_group_id, current_user_id, find_list_fault, to_printable, user_name,
 };
 use crate::settings::Serve;
 
@@ -47,7 +47,7 @@ impl DaemonDirectory {
     }
 
     /// Returns what the users of the daemon do there.
-    fn permission(&self) -> Permission {
+    fn needed_permission(&self) -> Permission {
         match self {
             Self::Pipe(_) => Permission::Enter,
             Self::Log(_) => Permission::Read,
@@ -55,7 +55,7 @@ impl DaemonDirectory {
     }
 
     /// Returns the id of the finding about others who may enter it.
-    fn finding(&self) -> &'static str {
+    fn finding_id(&self) -> &'static str {
         match self {
             Self::Pipe(_) => "pipe-access",
             Self::Log(_) => "log-access",
@@ -94,7 +94,7 @@ impl fmt::Display for AccessFault {
                 "{who} no longer exists, but the daemon serves the id {serves}"
             ),
             Self::ClosedAbove(path) => {
-                let path = printable(&path.display().to_string());
+                let path = to_printable(&path.display().to_string());
                 write!(f, "its users may not enter {path}")
             }
             Self::ForeignOwner(directory, owner) => {
@@ -102,7 +102,7 @@ impl fmt::Display for AccessFault {
                 write!(f, "{directory} belongs to {owner}")
             }
             Self::WrongList(directory, fault) => {
-                let closed = match directory.permission() {
+                let closed = match directory.needed_permission() {
                     Permission::Enter => "its users may not enter it",
                     Permission::Read => "its users may not read it",
                 };
@@ -132,7 +132,7 @@ impl AccessFault {
     }
 
     /// True if the permissions of the directory can be set while the daemon runs.
-    pub fn is_set_live(&self) -> bool {
+    pub fn can_be_set_live(&self) -> bool {
         match self {
             Self::WrongList(_, fault) => {
                 !self.needs_restart() && fault.writers != Some(Writers::All)
@@ -182,11 +182,11 @@ impl Served {
         let (access, other_id) = match &record.settings.serve {
             Some(Serve::User(name)) => (
                 record.only_user().map(Access::User),
-                other_id(format!("the user {name}"), present_user(name)),
+                other_id(format!("the user {name}"), current_user_id(name)),
             ),
             Some(Serve::Group(name)) => (
                 record.only_group().ok().flatten().map(Access::Group),
-                other_id(format!("the group {name}"), present_group(name)),
+                other_id(format!("the group {name}"), current_group_id(name)),
             ),
             Some(Serve::Own) => (Some(Access::Owner), None),
             Some(Serve::All | Serve::OneAtATime) | None => (Some(Access::Everybody), None),
@@ -197,7 +197,9 @@ impl Served {
             return faults;
         }
         let pipe = self.run_dir.pipe_dir(&record.uuid);
-        let closed = self.users().and_then(|users| self.closed_to(&users));
+        let closed = self
+            .served_users()
+            .and_then(|users| self.find_closed_directory(&users));
         faults.extend(
             closed
                 .filter(|closed| *closed != pipe)
@@ -208,13 +210,13 @@ impl Served {
             logs.map(DaemonDirectory::Log),
         ];
         for directory in directories.into_iter().flatten() {
-            let (path, to) = (directory.path(), directory.permission());
+            let (path, to) = (directory.path(), directory.needed_permission());
             // A check of its own tells of one that is gone.
             let Ok(meta) = fs::symlink_metadata(path) else {
                 continue;
             };
             let owner = Uid(meta.uid());
-            let list = || list_fault(path, access.as_ref()?, to);
+            let list = || find_list_fault(path, access.as_ref()?, to);
             if daemon.user.is_some_and(|user| user != owner) {
                 faults.push(AccessFault::ForeignOwner(directory, owner));
             } else if let Some(fault) = list() {
@@ -246,22 +248,22 @@ impl Node {
                 AccessFault::ForeignOwner(directory, _) | AccessFault::WrongList(directory, _) => {
                     let remedy = if fault.needs_restart() {
                         format!("`mig-mps restart {name}` starts a daemon in a new directory")
-                    } else if fault.is_set_live() {
+                    } else if fault.can_be_set_live() {
                         format!("`{up}` sets its permissions again")
                     } else {
-                        let path = printable(&directory.path().display().to_string());
+                        let path = to_printable(&directory.path().display().to_string());
                         format!("`chmod go-w {path}` corrects them")
                     };
-                    (directory.finding(), remedy)
+                    (directory.finding_id(), remedy)
                 }
                 AccessFault::ClosedAbove(path) => {
-                    let path = printable(&path.display().to_string());
+                    let path = to_printable(&path.display().to_string());
                     ("pipe-access", format!("`chmod o+x {path}` lets them in"))
                 }
             };
             Finding::fail(id, fault.to_string())
                 .with_remedy(remedy)
-                .on(name)
+                .on_device(name)
         })
     }
 }

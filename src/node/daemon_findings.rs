@@ -1,7 +1,7 @@
 //! The problem of one device's daemon, with its remedy.
 
 use super::fault::Finding;
-use super::{Client, DaemonState, Device, LOST, Node, Presence, Served};
+use super::{Client, DaemonState, Device, LOST_GPU_REMEDY, Node, Presence, Served};
 use crate::settings::KEYS;
 
 /// Returns the problem of a device's daemon, if there is one.
@@ -9,37 +9,37 @@ pub(super) fn daemon_problem(node: &Node, device: &Device, served: &Served) -> O
     let name = &served.record.name;
     let daemon = served.record.daemon;
     let pid = daemon.map_or_else(String::new, |daemon| format!(" (pid {})", daemon.pid));
-    if let Some(problem) = absent(node, device, served) {
+    if let Some(problem) = missing_device_problem(node, device, served) {
         return Some(problem);
     }
     if served.is_failing() {
-        return Some(failing(served));
+        return Some(given_up_problem(served));
     }
     let problem = match &served.state {
-        DaemonState::Dead => return dead(node, served),
+        DaemonState::Dead => return dead_daemon_problem(node, served),
         DaemonState::Orphan => Finding::fail(
             "daemon-orphan",
             format!(
                 "its daemon{pid} lives and its pipe directory is gone, so no program reaches it"
             ),
         )
-        .with_remedy(replaced(served)),
-        DaemonState::Hung(why) => hung(served, why),
+        .with_remedy(replace_remedy(served)),
+        DaemonState::Hung(why) => hung_device_problem(served, why),
         DaemonState::NoAnswer(problem) => Finding::fail(
             "daemon-silent",
             format!("its daemon{pid} does not answer: {problem}"),
         )
-        .with_remedy(replaced(served)),
+        .with_remedy(replace_remedy(served)),
         DaemonState::Stopped => {
             let seen = format!("its daemon{pid} is stopped (SIGSTOP)");
-            Finding::fail("daemon-stopped", seen).with_remedy(replaced(served))
+            Finding::fail("daemon-stopped", seen).with_remedy(replace_remedy(served))
         }
         DaemonState::NotAsked(problem) => Finding::fail(
             "daemon-not-asked",
             format!("its daemon{pid} cannot be asked: {problem}"),
         ),
-        DaemonState::Fault => fault(served),
-        _ if served.mode_is_lost() => Finding::fail(
+        DaemonState::Fault => gpu_fault_problem(served),
+        _ if served.has_lost_compute_mode() => Finding::fail(
             "compute-mode",
             "somebody has changed its GPU's compute mode, which was exclusive-process",
         )
@@ -57,12 +57,12 @@ pub(super) fn daemon_problem(node: &Node, device: &Device, served: &Served) -> O
 }
 
 /// Describes a device that is gone, or whose GPU is lost: its daemon is of no use, whatever its state.
-fn absent(node: &Node, device: &Device, served: &Served) -> Option<Finding> {
-    if let Some(why) = device.lost() {
+fn missing_device_problem(node: &Node, device: &Device, served: &Served) -> Option<Finding> {
+    if let Some(why) = device.lost_gpu_reason() {
         let seen = format!("its GPU cannot be read: {why}");
-        return Some(Finding::fail("gpu-lost", seen).with_remedy(LOST));
+        return Some(Finding::fail("gpu-lost", seen).with_remedy(LOST_GPU_REMEDY));
     }
-    if !node.misses(served) {
+    if !node.expects_device(served) {
         return None;
     }
     let seen = match device.presence {
@@ -71,21 +71,21 @@ fn absent(node: &Node, device: &Device, served: &Served) -> Option<Finding> {
         Presence::Gone => "its device is gone",
         Presence::There | Presence::Unseen(_) => return None,
     };
-    Some(Finding::fail("device-gone", seen).with_remedy(restored(node, served)))
+    Some(Finding::fail("device-gone", seen).with_remedy(restore_remedy(node, served)))
 }
 
 /// Returns the remedy for a device that is gone.
-pub fn restored(node: &Node, served: &Served) -> String {
+pub fn restore_remedy(node: &Node, served: &Served) -> String {
     let name = &served.record.name;
     let removes = format!("`mig-mps down {name}` removes what is left");
-    match node.gpu(&served.record.key.gpu) {
+    match node.gpu_with_uuid(&served.record.key.gpu) {
         Some(_) => format!("`{}` restores it, {removes}", node.up_command()),
         None => removes,
     }
 }
 
 /// Describes a device that `heal` has given up.
-fn failing(served: &Served) -> Finding {
+fn given_up_problem(served: &Served) -> Finding {
     let name = &served.record.name;
     let times = served.record.healed.len();
     let state = match served.state {
@@ -99,7 +99,7 @@ fn failing(served: &Served) -> Finding {
 }
 
 /// Returns the remedy for a daemon that lives and that no session reaches.
-pub fn replaced(served: &Served) -> String {
+pub fn replace_remedy(served: &Served) -> String {
     let name = &served.record.name;
     match (&served.state, served.record.daemon) {
         (DaemonState::Stopped, Some(daemon)) => format!(
@@ -110,7 +110,7 @@ pub fn replaced(served: &Served) -> String {
     }
 }
 
-fn dead(node: &Node, served: &Served) -> Option<Finding> {
+fn dead_daemon_problem(node: &Node, served: &Served) -> Option<Finding> {
     if node.is_changing() {
         // The change is stopping or restarting it.
         return None;
@@ -131,15 +131,15 @@ fn dead(node: &Node, served: &Served) -> Option<Finding> {
     )))
 }
 
-fn fault(served: &Served) -> Finding {
+fn gpu_fault_problem(served: &Served) -> Finding {
     let name = &served.record.name;
-    if served.clients.listed().is_empty() {
+    if served.clients.as_slice().is_empty() {
         let seen = "a GPU fault whose clients have gone: it clears within a second or so";
         return Finding::fail("gpu-fault", seen).with_remedy(format!(
             "if it does not, `mig-mps restart {name}` starts another"
         ));
     }
-    let pids = served.clients.pids();
+    let pids = served.clients.shown_pids();
     let remedy = if pids.is_empty() {
         format!("mig-mps restart {name} --force")
     } else {
@@ -150,9 +150,9 @@ fn fault(served: &Served) -> Finding {
 }
 
 /// Describes a device that hangs, its clients, and the remedy.
-fn hung(served: &Served, why: &str) -> Finding {
+fn hung_device_problem(served: &Served, why: &str) -> Finding {
     let name = &served.record.name;
-    let remedy = match served.clients.listed() {
+    let remedy = match served.clients.as_slice() {
         [] if served.clients.are_known() => format!("`mig-mps restart {name}` ends that"),
         [] => format!("`mig-mps restart {name} --force` ends that, and terminates them"),
         _ => format!(
@@ -161,14 +161,14 @@ fn hung(served: &Served, why: &str) -> Finding {
     };
     let seen = format!(
         "it hangs: {why}, and every new client waits for ever; {}",
-        who_works(served)
+        describe_working_clients(served)
     );
     Finding::fail("device-hung", seen).with_remedy(remedy)
 }
 
 /// `pid 4711, 4712 still work`
-fn who_works(served: &Served) -> String {
-    let clients = served.clients.listed().iter();
+fn describe_working_clients(served: &Served) -> String {
+    let clients = served.clients.as_slice().iter();
     let pids: Vec<String> = clients.map(Client::shown_pid).collect();
     match pids.as_slice() {
         [] if served.clients.are_known() => "it has no clients".to_owned(),
@@ -179,7 +179,7 @@ fn who_works(served: &Served) -> String {
 }
 
 /// Returns the settings of a daemon that somebody changed, as a problem.
-pub(super) fn changed_settings(node: &Node, served: &Served) -> Option<Finding> {
+pub(super) fn changed_settings_problem(node: &Node, served: &Served) -> Option<Finding> {
     if !served.record.finished {
         // A change is setting them.
         return None;
@@ -189,7 +189,7 @@ pub(super) fn changed_settings(node: &Node, served: &Served) -> Option<Finding> 
     let changed: Vec<String> = KEYS
         .iter()
         .filter_map(|key| {
-            let is = reported.difference(key, set)?;
+            let is = reported.differing_value(key, set)?;
             let (name, set) = (key.name, (key.show)(set));
             Some(format!("{name} was set to {set} and is {is}"))
         })

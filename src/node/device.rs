@@ -2,7 +2,7 @@
 
 use super::{OutsideMps, Served, Stray, Unseen};
 use crate::geometry::{ComputeInstanceId, GpuInstanceId, Placement};
-use crate::host::{Holder, Pid, listed};
+use crate::host::{Holder, Pid, join_words};
 use crate::nvml::{Memory, Processes};
 use crate::settings::Serve;
 use crate::state::DeviceKey;
@@ -29,7 +29,7 @@ pub struct Device {
     pub processes: Option<Processes>,
     /// Programs that compute on it outside MPS. Read with `Detail::outside_mps`.
     pub outside_mps: Vec<OutsideMps>,
-    /// The processes of [`unaccounted`](Self::unaccounted) that `/proc` shows. Read wherever processes are.
+    /// The processes of [`processes_outside_mps`](Self::processes_outside_mps) that `/proc` shows. Read wherever processes are.
     pub strangers: Vec<Holder>,
     /// Servers in the caller's run directory that outlived its daemons. Read wherever processes are.
     pub strays: Vec<Stray>,
@@ -110,7 +110,7 @@ impl Device {
     }
 
     /// Returns the reason why its GPU cannot be read.
-    pub fn lost(&self) -> Option<&str> {
+    pub fn lost_gpu_reason(&self) -> Option<&str> {
         match &self.presence {
             Presence::Unseen(Unseen::Gpu { why, .. }) => Some(why),
             _ => None,
@@ -118,7 +118,7 @@ impl Device {
     }
 
     /// Returns its profile name, such as `3g.40gb`; `None` if it does not exist.
-    pub fn profile(&self) -> Option<&str> {
+    pub fn profile_name(&self) -> Option<&str> {
         let title = self.part.as_ref().map_or("whole GPU", |part| &part.title);
         Some(title).filter(|_| self.exists())
     }
@@ -134,37 +134,39 @@ impl Device {
     }
 
     /// Returns the users that its daemon serves, as recorded.
-    pub fn serve(&self) -> Option<&Serve> {
+    pub fn serve_setting(&self) -> Option<&Serve> {
         self.served.as_ref()?.record.settings.serve.as_ref()
     }
 
     /// Returns its record if its daemon runs, or may run.
-    pub fn alive(&self) -> Option<&Served> {
+    pub fn live_daemon(&self) -> Option<&Served> {
         self.served.as_ref().filter(|served| served.is_alive())
     }
 
     /// Returns its record if its servers and clients are known.
-    pub fn known(&self) -> Option<&Served> {
-        self.alive().filter(|served| served.clients.are_known())
+    pub fn daemon_with_known_clients(&self) -> Option<&Served> {
+        self.live_daemon()
+            .filter(|served| served.clients.are_known())
     }
 
     /// Returns the record of the daemon that serves it under its present UUID, or may.
-    pub fn serving(&self) -> Option<&Served> {
-        self.alive()
+    pub fn serving_daemon(&self) -> Option<&Served> {
+        self.live_daemon()
             .filter(|served| served.record.uuid == self.uuid)
     }
 
     /// The processes that compute on it and are neither servers nor clients of its daemon, nor idle servers that
     /// outlived one. What they do there is outside the daemon's MPS: they are programs, or servers of unmanaged
     /// daemons.
-    pub fn unaccounted(&self) -> Vec<Pid> {
+    pub fn processes_outside_mps(&self) -> Vec<Pid> {
         let Some(processes) = &self.processes else {
             return Vec::new();
         };
         let is_known = |pid: Pid| {
             let mut strays = self.strays.iter();
-            self.serving().is_some_and(|served| served.has_program(pid))
-                || processes.have_client(pid)
+            self.serving_daemon()
+                .is_some_and(|served| served.has_program(pid))
+                || processes.contains_client(pid)
                 || strays.any(|stray| stray.is_idle() && stray.server.pid == pid)
         };
         let pids = processes.compute.iter().map(|usage| usage.pid);
@@ -172,7 +174,7 @@ impl Device {
     }
 
     /// Describes some of those processes, such as `pid 4711 (alice, python train.py, session-3.scope)`; `None` for none.
-    pub fn describe(&self, pids: &[Pid]) -> Option<String> {
+    pub fn describe_processes(&self, pids: &[Pid]) -> Option<String> {
         let words: Vec<String> = pids
             .iter()
             .map(|pid| {
@@ -182,6 +184,6 @@ impl Device {
                     .map_or_else(|| format!("pid {pid}"), Holder::to_string)
             })
             .collect();
-        (!words.is_empty()).then(|| listed(&words, "and"))
+        (!words.is_empty()).then(|| join_words(&words, "and"))
     }
 }

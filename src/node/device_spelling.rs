@@ -1,6 +1,6 @@
 //! GPUs and devices as other programs write them: NVML, CUDA, nvidia-smi, CDI, Kubernetes, Slurm and the kernel.
 
-use super::device_word::{is_index, one_gpu_each};
+use super::device_word::{is_index, repeat_gpu_hint};
 use super::{Device, NoSuchDevice, Node};
 use crate::geometry::ProfileName;
 use crate::profile::PciAddress;
@@ -18,7 +18,7 @@ enum GpuMark<'a> {
 
 /// The meaning of a word.
 #[derive(Debug, PartialEq, Eq)]
-enum Meaning<'a> {
+enum WordMeaning<'a> {
     Gpu(GpuMark<'a>),
     /// The MIG device with these numbers of its GPU instance and its compute instance; any of that GPU instance without
     /// the second.
@@ -31,7 +31,7 @@ enum Meaning<'a> {
 
 /// Returns a word without the names of the things that other programs put in front: `nvidia.com/gpu=`, `device=`, and
 /// without the number of a replica in Kubernetes behind it.
-pub(super) fn bare(word: &str) -> &str {
+pub(super) fn strip_affixes(word: &str) -> &str {
     let word = word.trim();
     let word = match word.rsplit_once('=') {
         Some((kind, word)) if is_kind(kind) => word,
@@ -49,12 +49,12 @@ fn is_kind(word: &str) -> bool {
 }
 
 /// Reads `GPU-…`, `GPU 0`, `gpu:0`, `0000:17:00.0`, `nvidia0`, `/dev/nvidia0`.
-fn gpu_mark(word: &str) -> Option<GpuMark<'_>> {
+fn parse_gpu_mark(word: &str) -> Option<GpuMark<'_>> {
     if let Some(address) = PciAddress::parse(word) {
         return Some(GpuMark::Pci(address));
     }
     let file = word.strip_prefix("/dev/").unwrap_or(word);
-    if let Some(minor) = file.strip_prefix("nvidia").and_then(number) {
+    if let Some(minor) = file.strip_prefix("nvidia").and_then(parse_index) {
         return Some(GpuMark::Minor(minor));
     }
     let is_gpu = word
@@ -65,52 +65,56 @@ fn gpu_mark(word: &str) -> Option<GpuMark<'_>> {
     }
     // More digits are the beginning of a UUID.
     let rest = word[3..].trim_start_matches([' ', ':', '-', '=']);
-    match number(rest).filter(|_| rest.len() < 4) {
+    match parse_index(rest).filter(|_| rest.len() < 4) {
         Some(index) => Some(GpuMark::Index(index)),
         None if word[3..].starts_with('-') && rest.len() >= 4 => Some(GpuMark::Uuid(rest)),
         None => None,
     }
 }
 
-fn number(digits: &str) -> Option<u32> {
+fn parse_index(digits: &str) -> Option<u32> {
     digits.parse().ok().filter(|_| is_index(digits))
 }
 
-fn meaning(word: &str) -> Option<Meaning<'_>> {
-    let of_gpu = |word| number(word).map(GpuMark::Index).or_else(|| gpu_mark(word));
+fn parse_word(word: &str) -> Option<WordMeaning<'_>> {
+    let of_gpu = |word| {
+        parse_index(word)
+            .map(GpuMark::Index)
+            .or_else(|| parse_gpu_mark(word))
+    };
     // `MIG-GPU-…/1/0`, as older drivers have it.
     let old = word
         .strip_prefix("MIG-")
         .filter(|rest| rest.starts_with("GPU-"));
     let mut parts = old.unwrap_or(word).rsplitn(3, '/');
     if let (Some(compute), Some(instance), Some(gpu)) = (parts.next(), parts.next(), parts.next())
-        && let (Some(compute), Some(instance)) = (number(compute), number(instance))
+        && let (Some(compute), Some(instance)) = (parse_index(compute), parse_index(instance))
     {
-        return Some(Meaning::Instance(of_gpu(gpu)?, instance, Some(compute)));
+        return Some(WordMeaning::Instance(of_gpu(gpu)?, instance, Some(compute)));
     }
-    if let Some(mark) = gpu_mark(word) {
-        return Some(Meaning::Gpu(mark));
+    if let Some(mark) = parse_gpu_mark(word) {
+        return Some(WordMeaning::Gpu(mark));
     }
     if let Some((gpu, nth)) = word.rsplit_once(':')
-        && let Some(nth) = number(nth)
+        && let Some(nth) = parse_index(nth)
         && let Some(gpu) = of_gpu(gpu)
     {
-        return Some(Meaning::Listed(gpu, nth));
+        return Some(WordMeaning::Listed(gpu, nth));
     }
-    profile(word).map(Meaning::Profile)
+    parse_profile(word).map(WordMeaning::Profile)
 }
 
 /// Returns the number in the name of a capability's file, such as `/dev/nvidia-caps/nvidia-cap12`.
-fn capability_number(word: &str) -> Option<u32> {
+fn parse_capability_number(word: &str) -> Option<u32> {
     let file = word.strip_prefix("/dev/nvidia-caps/").unwrap_or(word);
-    file.strip_prefix("nvidia-cap").and_then(number)
+    file.strip_prefix("nvidia-cap").and_then(parse_index)
 }
 
 /// Reads the name of a capability: `gpu0/gi1/ci0/access`, `/proc/driver/nvidia/capabilities/gpu0/mig/gi1/access`.
-fn capability(name: &str) -> Option<Meaning<'static>> {
+fn parse_capability(name: &str) -> Option<WordMeaning<'static>> {
     let below = name.strip_prefix("/proc/driver/nvidia/capabilities/");
     let mut parts = below.unwrap_or(name).strip_suffix("/access")?.split('/');
-    let numbered = |part: &str, kind: &str| part.strip_prefix(kind).and_then(number);
+    let numbered = |part: &str, kind: &str| part.strip_prefix(kind).and_then(parse_index);
     let gpu = numbered(parts.next()?, "gpu")?;
     let mut parts = parts.filter(|part| *part != "mig");
     let instance = numbered(parts.next()?, "gi")?;
@@ -118,12 +122,16 @@ fn capability(name: &str) -> Option<Meaning<'static>> {
         Some(part) => Some(numbered(part, "ci")?),
         None => None,
     };
-    Some(Meaning::Instance(GpuMark::Minor(gpu), instance, compute))
+    Some(WordMeaning::Instance(
+        GpuMark::Minor(gpu),
+        instance,
+        compute,
+    ))
 }
 
 /// Reads `MIG 1g.10gb`, `mig-1g.10gb`, `nvidia.com/mig-1g.10gb.me`, `gpu:1g.10gb:2`, `1c.3g.40gb`, and CUDA's
 /// `NVIDIA A100-SXM4-80GB MIG 1g.10gb`.
-fn profile(word: &str) -> Option<String> {
+fn parse_profile(word: &str) -> Option<String> {
     let word = word.to_ascii_lowercase();
     let word = word.rsplit('/').next()?;
     let word = word.rsplit(" mig ").next()?;
@@ -143,11 +151,11 @@ fn profile(word: &str) -> Option<String> {
 
 impl Node {
     /// Returns the device that a word of another program means, if the word is one of theirs.
-    pub fn spelled(&self, word: &str) -> Option<Result<&Device, NoSuchDevice>> {
-        let meaning = self.meaning(bare(word))?;
+    pub fn find_device_by_spelling(&self, word: &str) -> Option<Result<&Device, NoSuchDevice>> {
+        let meaning = self.meaning_of_word(strip_affixes(word))?;
         let found: Vec<&Device> = match &meaning {
-            Meaning::Gpu(mark) => self.devices_with(*mark),
-            Meaning::Listed(mark, nth) => {
+            WordMeaning::Gpu(mark) => self.devices_with(*mark),
+            WordMeaning::Listed(mark, nth) => {
                 let mut devices = self.devices_with(*mark);
                 devices.retain(|device| device.part.is_some());
                 if devices.len() <= *nth as usize {
@@ -155,7 +163,7 @@ impl Node {
                 }
                 devices
             }
-            Meaning::Instance(mark, instance, compute) => {
+            WordMeaning::Instance(mark, instance, compute) => {
                 let mut devices = self.devices_with(*mark);
                 devices.retain(|device| {
                     device.part.as_ref().is_some_and(|part| {
@@ -165,7 +173,7 @@ impl Node {
                 });
                 devices
             }
-            Meaning::Profile(title) => {
+            WordMeaning::Profile(title) => {
                 let devices = self.devices.iter();
                 devices.filter(|device| has_title(device, title)).collect()
             }
@@ -174,12 +182,12 @@ impl Node {
         let known = found.iter().map(|device| device.name.clone()).collect();
         match (found.as_slice(), &meaning) {
             ([only], _) => Some(Ok(only)),
-            ([], Meaning::Gpu(mark)) => Some(Err(match self.index_with(*mark) {
-                Some(index) => self.no_device_on(index),
-                None => self.no_gpu(word, true),
+            ([], WordMeaning::Gpu(mark)) => Some(Err(match self.index_with(*mark) {
+                Some(index) => self.no_device_error(index),
+                None => self.no_gpu_error(word, true),
             })),
             ([], _) => None,
-            (_, Meaning::Profile(_)) => Some(Err(NoSuchDevice::Ambiguous { wanted, known })),
+            (_, WordMeaning::Profile(_)) => Some(Err(NoSuchDevice::Ambiguous { wanted, known })),
             ([first, ..], _) => Some(Err(NoSuchDevice::OfOneGpu {
                 wanted,
                 gpu: first.gpu?,
@@ -188,10 +196,10 @@ impl Node {
         }
     }
 
-    fn meaning<'a>(&self, word: &'a str) -> Option<Meaning<'a>> {
-        match capability_number(word) {
-            Some(minor) => capability(&self.host.as_ref()?.capability_with(minor)?),
-            None => capability(word).or_else(|| meaning(word)),
+    fn meaning_of_word<'a>(&self, word: &'a str) -> Option<WordMeaning<'a>> {
+        match parse_capability_number(word) {
+            Some(minor) => parse_capability(&self.host.as_ref()?.capability_name(minor)?),
+            None => parse_capability(word).or_else(|| parse_word(word)),
         }
     }
 
@@ -243,15 +251,15 @@ impl Node {
 
     /// Returns the index of the GPU that a word of `--gpu` means.
     pub fn gpu_index(&self, word: &str) -> Result<u32, NoSuchDevice> {
-        let mark = number(bare(word))
+        let mark = parse_index(strip_affixes(word))
             .map(GpuMark::Index)
-            .or_else(|| gpu_mark(bare(word)));
+            .or_else(|| parse_gpu_mark(strip_affixes(word)));
         let index = mark.and_then(|mark| self.index_with(mark));
-        index.ok_or_else(|| self.no_gpu(word, mark.is_some()))
+        index.ok_or_else(|| self.no_gpu_error(word, mark.is_some()))
     }
 
     /// Returns the error for a GPU's mark that no GPU has, or for a word that is no such mark.
-    fn no_gpu(&self, word: &str, is_mark: bool) -> NoSuchDevice {
+    fn no_gpu_error(&self, word: &str, is_mark: bool) -> NoSuchDevice {
         let mut lost = self.lost_gpus();
         if self.has_no_driver() {
             // Records have no PCI addresses and no device files.
@@ -261,7 +269,7 @@ impl Node {
                 format!("no GPU is called \"{word}\"")
             };
             let hint = if word.contains(',') {
-                one_gpu_each(word)
+                repeat_gpu_hint(word)
             } else if self.driver_error().is_some() {
                 "mig-mps doctor finds out why the driver does not answer".to_owned()
             } else if self.devices.is_empty() {
@@ -297,7 +305,7 @@ fn has_title(device: &Device, title: &str) -> bool {
     own.is_some_and(|own| {
         let short = own
             .parse::<ProfileName>()
-            .map(|own| own.short().to_string());
+            .map(|own| own.to_short().to_string());
         own == title || short.as_deref() == Ok(title)
     })
 }
@@ -313,37 +321,53 @@ mod tests {
         let old = format!("MIG-{long}/7/0");
         let pci = || GpuMark::Pci(PciAddress::parse("0000:17:00.0").unwrap());
         for (word, expected) in [
-            ("GPU 0", Meaning::Gpu(GpuMark::Index(0))),
-            ("gpu0", Meaning::Gpu(GpuMark::Index(0))),
-            ("GPU-12", Meaning::Gpu(GpuMark::Index(12))),
-            ("gpu:3", Meaning::Gpu(GpuMark::Index(3))),
-            (&long, Meaning::Gpu(GpuMark::Uuid(uuid))),
-            ("/dev/nvidia3", Meaning::Gpu(GpuMark::Minor(3))),
-            ("nvidia3", Meaning::Gpu(GpuMark::Minor(3))),
-            ("00000000:17:00.0", Meaning::Gpu(pci())),
-            ("0000:17:00.0", Meaning::Gpu(pci())),
-            ("17:00.0", Meaning::Gpu(pci())),
-            (&old, Meaning::Instance(GpuMark::Uuid(uuid), 7, Some(0))),
-            ("0/7/0", Meaning::Instance(GpuMark::Index(0), 7, Some(0))),
-            ("0:1", Meaning::Listed(GpuMark::Index(0), 1)),
-            ("MIG 1g.10gb", Meaning::Profile("1g.10gb".to_owned())),
-            ("mig-1g.10gb.me", Meaning::Profile("1g.10gb+me".to_owned())),
+            ("GPU 0", WordMeaning::Gpu(GpuMark::Index(0))),
+            ("gpu0", WordMeaning::Gpu(GpuMark::Index(0))),
+            ("GPU-12", WordMeaning::Gpu(GpuMark::Index(12))),
+            ("gpu:3", WordMeaning::Gpu(GpuMark::Index(3))),
+            (&long, WordMeaning::Gpu(GpuMark::Uuid(uuid))),
+            ("/dev/nvidia3", WordMeaning::Gpu(GpuMark::Minor(3))),
+            ("nvidia3", WordMeaning::Gpu(GpuMark::Minor(3))),
+            ("00000000:17:00.0", WordMeaning::Gpu(pci())),
+            ("0000:17:00.0", WordMeaning::Gpu(pci())),
+            ("17:00.0", WordMeaning::Gpu(pci())),
+            (&old, WordMeaning::Instance(GpuMark::Uuid(uuid), 7, Some(0))),
+            (
+                "0/7/0",
+                WordMeaning::Instance(GpuMark::Index(0), 7, Some(0)),
+            ),
+            ("0:1", WordMeaning::Listed(GpuMark::Index(0), 1)),
+            ("MIG 1g.10gb", WordMeaning::Profile("1g.10gb".to_owned())),
+            (
+                "mig-1g.10gb.me",
+                WordMeaning::Profile("1g.10gb+me".to_owned()),
+            ),
             (
                 "nvidia.com/mig-3g.40gb",
-                Meaning::Profile("3g.40gb".to_owned()),
+                WordMeaning::Profile("3g.40gb".to_owned()),
             ),
             (
                 "NVIDIA A100-SXM4-80GB MIG 1c.3g.40gb",
-                Meaning::Profile("1c.3g.40gb".to_owned()),
+                WordMeaning::Profile("1c.3g.40gb".to_owned()),
             ),
-            ("gres:gpu:1g.10gb:2", Meaning::Profile("1g.10gb".to_owned())),
-            ("gres/gpu:1g.10gb=2", Meaning::Profile("1g.10gb".to_owned())),
-            ("gpu:1g.10gb:2", Meaning::Profile("1g.10gb".to_owned())),
-            ("1g.10gb:2", Meaning::Profile("1g.10gb".to_owned())),
-            ("1c.3g.40gb", Meaning::Profile("1c.3g.40gb".to_owned())),
+            (
+                "gres:gpu:1g.10gb:2",
+                WordMeaning::Profile("1g.10gb".to_owned()),
+            ),
+            (
+                "gres/gpu:1g.10gb=2",
+                WordMeaning::Profile("1g.10gb".to_owned()),
+            ),
+            ("gpu:1g.10gb:2", WordMeaning::Profile("1g.10gb".to_owned())),
+            ("1g.10gb:2", WordMeaning::Profile("1g.10gb".to_owned())),
+            ("1c.3g.40gb", WordMeaning::Profile("1c.3g.40gb".to_owned())),
         ] {
-            assert_eq!(meaning(word), Some(expected), "{word}");
+            assert_eq!(parse_word(word), Some(expected), "{word}");
         }
+    }
+
+    #[test]
+    fn other_words_are_not() {
         for word in [
             "0",
             "trainer",
@@ -358,17 +382,17 @@ mod tests {
             "gres/gpu=1",
             "é",
         ] {
-            assert_eq!(meaning(word), None, "{word}");
+            assert_eq!(parse_word(word), None, "{word}");
         }
     }
 
     #[test]
     fn capabilities_are_those_of_instances() {
-        let instance = |compute| Some(Meaning::Instance(GpuMark::Minor(1), 13, compute));
-        assert_eq!(capability("gpu1/gi13/access"), instance(None));
-        assert_eq!(capability("gpu1/gi13/ci2/access"), instance(Some(2)));
+        let instance = |compute| Some(WordMeaning::Instance(GpuMark::Minor(1), 13, compute));
+        assert_eq!(parse_capability("gpu1/gi13/access"), instance(None));
+        assert_eq!(parse_capability("gpu1/gi13/ci2/access"), instance(Some(2)));
         let file = "/proc/driver/nvidia/capabilities/gpu1/mig/gi13/ci2/access";
-        assert_eq!(capability(file), instance(Some(2)));
+        assert_eq!(parse_capability(file), instance(Some(2)));
         for name in [
             "config",
             "monitor",
@@ -377,7 +401,7 @@ mod tests {
             "gpu1/gi13/x/access",
             "mig/config",
         ] {
-            assert_eq!(capability(name), None, "{name}");
+            assert_eq!(parse_capability(name), None, "{name}");
         }
     }
 
@@ -394,7 +418,7 @@ mod tests {
             ("gres/gpu=1", "gres/gpu=1"),
             ("nvidia.com/mig-3g.40gb=1", "nvidia.com/mig-3g.40gb=1"),
         ] {
-            assert_eq!(bare(word), bare_word);
+            assert_eq!(strip_affixes(word), bare_word);
         }
     }
 }

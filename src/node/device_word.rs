@@ -6,7 +6,7 @@ use regex::Regex;
 use thiserror::Error;
 
 use crate::failure::{ExitStatus, Failure};
-use crate::host::{listed, nearest, ranges};
+use crate::host::{closest_match, format_ranges, join_words};
 use crate::state::DeviceKey;
 
 /// A device that a word can mean.
@@ -51,7 +51,7 @@ fn is_digits_of_uuid(word: &str) -> bool {
 
 /// Returns the devices that a word means: one by its name, its UUID, or a unique prefix of either, or all that a glob
 /// such as `trainer-*` matches.
-pub(super) fn select<T>(
+pub(super) fn select_candidates<T>(
     word: &str,
     mut candidates: Vec<Candidate<'_, T>>,
 ) -> Result<Vec<T>, NoSuchDevice> {
@@ -59,7 +59,7 @@ pub(super) fn select<T>(
         .iter()
         .map(|one| one.title().to_owned())
         .collect();
-    let glob = glob(word);
+    let glob = glob_to_regex(word);
     if let Some(glob) = &glob {
         // Every UUID is full of digits and dashes: only a glob that is meant for UUIDs is held against them.
         let is_for_uuids = is_for_uuids(word);
@@ -104,7 +104,7 @@ fn is_start_of_uuid(word: &str) -> bool {
 }
 
 /// Returns the pattern of a word with `*`, `?` or `[…]`.
-pub fn glob(word: &str) -> Option<Regex> {
+pub fn glob_to_regex(word: &str) -> Option<Regex> {
     if !word.contains(['*', '?', '[']) {
         return None;
     }
@@ -198,23 +198,23 @@ impl Failure for NoSuchDevice {
                 "mig-mps up PROFILE makes devices; mig-mps doctor finds out why one is not seen"
                     .to_owned()
             }
-            Self::Unknown { wanted, known } => devices(wanted, known, "device"),
+            Self::Unknown { wanted, known } => known_devices_hint(wanted, known, "device"),
             Self::NotServed { hint, .. } => hint.clone(),
             Self::OfGpu { index, gpus } if gpus.contains(index) => {
                 "mig-mps status shows the devices".to_owned()
             }
-            Self::NoGpu { wanted, .. } if wanted.contains(',') => one_gpu_each(wanted),
+            Self::NoGpu { wanted, .. } if wanted.contains(',') => repeat_gpu_hint(wanted),
             Self::OfGpu { gpus, .. } | Self::NoGpu { gpus, .. } => match gpus.as_slice() {
                 [] => "mig-mps doctor finds out why there is no GPU".to_owned(),
                 [only] => format!("the only GPU is {only}"),
-                _ => format!("the GPUs are {}", ranges(gpus)),
+                _ => format!("the GPUs are {}", format_ranges(gpus)),
             },
             Self::OfOneGpu { gpu, .. } => {
                 format!(
                     "name one device, or all of GPU {gpu} with --gpu {gpu} where several can be given"
                 )
             }
-            Self::Lost(_) => lost_hint(),
+            Self::Lost(_) => lost_gpu_hint(),
             Self::Ambiguous { wanted, .. } if is_index(wanted) => format!(
                 "name one device, or all of GPU {wanted} with --gpu {wanted} where several can be given"
             ),
@@ -232,11 +232,11 @@ impl Failure for NoSuchDevice {
 }
 
 /// The remedy for a lost GPU.
-pub(super) const LOST: &str = "`dmesg | grep NVRM` may say why; reset the GPU or reboot";
+pub(super) const LOST_GPU_REMEDY: &str = "`dmesg | grep NVRM` may say why; reset the GPU or reboot";
 
 /// Returns that remedy as a hint.
-pub fn lost_hint() -> String {
-    LOST.replace('`', "")
+pub fn lost_gpu_hint() -> String {
+    LOST_GPU_REMEDY.replace('`', "")
 }
 
 pub(super) fn is_index(word: &str) -> bool {
@@ -244,13 +244,13 @@ pub(super) fn is_index(word: &str) -> bool {
 }
 
 /// A kind of devices.
-pub(super) const WITH_LOGS: &str = "device with logs";
+pub(super) const DEVICE_WITH_LOGS: &str = "device with logs";
 
 /// The most names of a message.
-const MOST: usize = 8;
+const MAX_LISTED_NAMES: usize = 8;
 
 /// Names the devices, or the nearest of many.
-pub(super) fn devices(wanted: &str, known: &[String], kind: &str) -> String {
+pub(super) fn known_devices_hint(wanted: &str, known: &[String], kind: &str) -> String {
     let lower = wanted.to_ascii_lowercase();
     let index = lower.strip_prefix("gpu");
     // More digits are the beginning of a UUID.
@@ -265,15 +265,15 @@ pub(super) fn devices(wanted: &str, known: &[String], kind: &str) -> String {
     if wanted.contains(',') {
         return format!("separate devices by blanks: {}", wanted.replace(',', " "));
     }
-    let near = nearest(wanted, known.iter().map(String::as_str))
-        .filter(|near| known.len() > MOST || near.contains(char::is_alphabetic))
+    let near = closest_match(wanted, known.iter().map(String::as_str))
+        .filter(|near| known.len() > MAX_LISTED_NAMES || near.contains(char::is_alphabetic))
         .map(|near| format!("did you mean \"{near}\"? "));
     let kinds = kind.replacen("device", "devices", 1);
     let all = match known {
         [only] => format!("the only {kind} is {only}"),
-        _ if known.len() <= MOST => format!("the {kinds} are {}", known.join(", ")),
+        _ if known.len() <= MAX_LISTED_NAMES => format!("the {kinds} are {}", known.join(", ")),
         // No command lists them.
-        _ if kind == WITH_LOGS => {
+        _ if kind == DEVICE_WITH_LOGS => {
             format!("the {kinds} are {}", list(known).replace(" or ", " and "))
         }
         _ => format!("mig-mps status lists the {} devices", known.len()),
@@ -282,7 +282,7 @@ pub(super) fn devices(wanted: &str, known: &[String], kind: &str) -> String {
 }
 
 /// Returns the hint about `--gpu 0,1`.
-pub(super) fn one_gpu_each(words: &str) -> String {
+pub(super) fn repeat_gpu_hint(words: &str) -> String {
     format!(
         "--gpu can be given several times: --gpu {}",
         words.replace(',', " --gpu ")
@@ -299,11 +299,11 @@ fn no_device_on(index: u32, gpus: &[u32]) -> String {
 /// `0.0, 0.2 or 0.4`, and not more than a line of names.
 fn list(names: &[String]) -> String {
     match names {
-        few if few.len() <= MOST => listed(few, "or"),
+        few if few.len() <= MAX_LISTED_NAMES => join_words(few, "or"),
         _ => format!(
             "{} or {} others",
-            names[..MOST].join(", "),
-            names.len() - MOST
+            names[..MAX_LISTED_NAMES].join(", "),
+            names.len() - MAX_LISTED_NAMES
         ),
     }
 }
@@ -347,7 +347,7 @@ mod tests {
             name: Some(name),
             uuids: vec![uuid],
         });
-        select(word, candidates.collect()).map_err(|error| error.to_string())
+        select_candidates(word, candidates.collect()).map_err(|error| error.to_string())
     }
 
     #[test]

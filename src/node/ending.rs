@@ -1,11 +1,11 @@
 //! The way in which a reader ends a daemon that mig-mps did not start.
 
 use super::Unmanaged;
-use crate::host::{Supervisor, Uid, quoted, user_name};
+use crate::host::{Supervisor, Uid, quote_for_shell, user_name};
 
 /// The way in which a reader ends a daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum DaemonEnding {
     /// A command ends it, and nothing else.
     Command {
         command: String,
@@ -16,8 +16,8 @@ pub enum Ending {
     Advice(String),
 }
 
-impl Ending {
-    fn by(command: impl Into<String>) -> Self {
+impl DaemonEnding {
+    fn by_command(command: impl Into<String>) -> Self {
         Self::Command {
             command: command.into(),
             is_for_good: false,
@@ -40,45 +40,45 @@ impl Ending {
 impl Unmanaged {
     /// Returns the way in which this user ends it. A command never ends a daemon or a program of others: a unit may run
     /// more than the daemon, and the path of a socket may lead elsewhere from here.
-    pub fn ending(&self, reader: Uid) -> Ending {
+    pub fn ending_for(&self, reader: Uid) -> DaemonEnding {
         if reader != Uid::ROOT && self.user != Some(reader) {
             let owner = match self.user {
-                Some(Uid::ROOT) => return Ending::Advice("only root can end it".to_owned()),
+                Some(Uid::ROOT) => return DaemonEnding::Advice("only root can end it".to_owned()),
                 user => user.map_or_else(|| "its owner".to_owned(), user_name),
             };
-            return Ending::Advice(format!("only {owner} or root can end it"));
+            return DaemonEnding::Advice(format!("only {owner} or root can end it"));
         }
         if let Some(supervisor) = &self.supervisor {
             return self.ending_by(supervisor, reader);
         }
         if self.is_elsewhere {
-            return Ending::Advice(
+            return DaemonEnding::Advice(
                 "it runs in another mount namespace (a container): end it there".to_owned(),
             );
         }
         if self.is_orphan || !self.is_daemon() {
             // No session reaches it.
-            return Ending::by(format!("kill {}", self.pid));
+            return DaemonEnding::by_command(format!("kill {}", self.pid));
         }
         // A heal of theirs starts it again.
         if let [device] = self.devices.as_slice()
-            && let Some(command) = self.managed_by(&format!("down {device}"))
+            && let Some(command) = self.command_as_owner(&format!("down {device}"))
         {
-            return Ending::by(command);
+            return DaemonEnding::by_command(command);
         }
         self.quit_command().map_or_else(
-            || Ending::Advice("let its owner end it".to_owned()),
-            Ending::by,
+            || DaemonEnding::Advice("let its owner end it".to_owned()),
+            DaemonEnding::by_command,
         )
     }
 
-    fn ending_by(&self, supervisor: &Supervisor, reader: Uid) -> Ending {
-        let for_good = |command| Ending::Command {
+    fn ending_by(&self, supervisor: &Supervisor, reader: Uid) -> DaemonEnding {
+        let for_good = |command| DaemonEnding::Command {
             command,
             is_for_good: true,
         };
         let advice = match supervisor {
-            Supervisor::SlurmJob(job) => return Ending::by(format!("scancel {job}")),
+            Supervisor::SlurmJob(job) => return DaemonEnding::by_command(format!("scancel {job}")),
             Supervisor::Service(name) | Supervisor::UserService(_, name)
                 if self.has_company || name.starts_with("mig-mps") =>
             {
@@ -87,14 +87,17 @@ impl Unmanaged {
                 )
             }
             Supervisor::Service(name) if reader == Uid::ROOT => {
-                return for_good(format!("systemctl disable --now {}", quoted(name)));
+                return for_good(format!("systemctl disable --now {}", quote_for_shell(name)));
             }
             Supervisor::UserService(user, name) if *user == reader => {
-                return for_good(format!("systemctl --user disable --now {}", quoted(name)));
+                return for_good(format!(
+                    "systemctl --user disable --now {}",
+                    quote_for_shell(name)
+                ));
             }
             Supervisor::UserService(user, name) if reader == Uid::ROOT => {
                 let machine = format!("--machine={}@", user.0);
-                let name = quoted(name);
+                let name = quote_for_shell(name);
                 return for_good(format!("systemctl --user {machine} disable --now {name}"));
             }
             Supervisor::Service(name) | Supervisor::UserService(_, name) => {
@@ -111,7 +114,7 @@ impl Unmanaged {
                 format!("it runs in {name}, another system on this machine: end it there")
             }
         };
-        Ending::Advice(advice)
+        DaemonEnding::Advice(advice)
     }
 }
 
@@ -145,7 +148,7 @@ mod tests {
 
     #[track_caller]
     fn ends(daemon: &Unmanaged, reader: Uid, remedy: &str) {
-        assert_eq!(daemon.ending(reader).remedy("it"), remedy);
+        assert_eq!(daemon.ending_for(reader).remedy("it"), remedy);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::Node;
 use crate::cuda::CudaError;
-use crate::host::{is_plain, without_needless_sudo};
+use crate::host::{is_shell_safe, strip_needless_sudo};
 use crate::nvml::Code;
 
 /// Something that can be wrong: a row of `faults.toml`.
@@ -16,7 +16,7 @@ use crate::nvml::Code;
 pub struct Fault {
     /// The id, or the number of an error of CUDA. It never changes.
     pub id: String,
-    pub subject: Subject,
+    pub subject: FaultSubject,
     #[serde(rename = "fault")]
     pub meaning: String,
     /// The reason why it matters; of an error, its causes.
@@ -26,7 +26,7 @@ pub struct Fault {
     /// The way in which `status` reports it; `None` if only `doctor` does.
     pub status: Option<StatusList>,
     #[serde(default)]
-    needs: Vec<Source>,
+    needs: Vec<EvidenceSource>,
     /// Other names of an error, and what programs print for it.
     #[serde(default)]
     messages: Vec<String>,
@@ -44,7 +44,7 @@ pub enum StatusList {
 /// The part of the node that a fault concerns, in the order of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Subject {
+pub enum FaultSubject {
     Driver,
     Gpus,
     Daemons,
@@ -59,7 +59,7 @@ pub enum Subject {
 /// Something without which nothing is known of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Source {
+enum EvidenceSource {
     /// The records of every run directory.
     Records,
     /// The driver's answer.
@@ -78,14 +78,19 @@ static FAULTS: LazyLock<Vec<Fault>> = LazyLock::new(|| {
         if let Ok(code) = fault.id.parse() {
             fault.meaning = format!("CUDA {}: {}", CudaError(code), fault.meaning);
         } else if let Some(code) = fault.nvml_code() {
-            fault.meaning = format!("NVML error {} ({}): {}", code.0, code.text(), fault.meaning);
+            fault.meaning = format!(
+                "NVML error {} ({}): {}",
+                code.0,
+                code.description(),
+                fault.meaning
+            );
         }
     }
     faults
 });
 
 /// Returns the number of an error in a sentence that a program printed, such as `connection failed (error 805)`.
-fn number_in(sentence: &str) -> Option<&str> {
+fn error_number_in(sentence: &str) -> Option<&str> {
     let words = sentence.split(|c: char| !c.is_ascii_alphanumeric());
     let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
     let is_number = |word: &str| word.chars().all(|c| c.is_ascii_digit());
@@ -115,14 +120,14 @@ impl Fault {
         let code = self.id.parse().ok().map(CudaError);
         let name = code.and_then(CudaError::name);
         let code = self.nvml_code();
-        let said = code.map(Code::text).into_iter();
+        let said = code.map(Code::description).into_iter();
         let mut said = said.chain(self.messages.iter().map(String::as_str));
         self.id == word
             || name.is_some_and(|name| plain(name) == plain(word))
             || code.is_some_and(|code| plain(word) == code.0.to_string())
             || code.is_some() && plain(&self.id) == plain(word)
             || said.any(|said| word.to_lowercase().contains(&said.to_lowercase()))
-            || number_in(word).is_some_and(|number| self.is_called(number))
+            || error_number_in(word).is_some_and(|number| self.is_called(number))
     }
 
     /// Returns the code of an error of NVML, whose id is `nvml-19`.
@@ -133,11 +138,11 @@ impl Fault {
 
     /// True for an error that a program gets, which no check finds.
     pub fn is_error(&self) -> bool {
-        matches!(self.subject, Subject::Cuda | Subject::Nvml)
+        matches!(self.subject, FaultSubject::Cuda | FaultSubject::Nvml)
     }
 }
 
-impl Subject {
+impl FaultSubject {
     pub fn name(self) -> &'static str {
         match self {
             Self::Driver => "driver",
@@ -198,7 +203,7 @@ impl fmt::Display for Finding {
         if let Some(device) = &self.device {
             write!(f, "{device}: ")?;
         }
-        write!(f, "{} [{}]", self.what(), self.id)
+        write!(f, "{} [{}]", self.describe_with_remedy(), self.id)
     }
 }
 
@@ -234,7 +239,7 @@ impl Finding {
     }
 
     /// Says which device it concerns.
-    pub fn on(self, device: &str) -> Self {
+    pub fn on_device(self, device: &str) -> Self {
         let device = Some(device.to_owned());
         Self { device, ..self }
     }
@@ -246,22 +251,22 @@ impl Finding {
     }
 
     /// Adds a command as its remedy.
-    pub fn run(self, command: impl Into<String>) -> Self {
-        let command = without_needless_sudo(&command.into());
+    pub fn with_command(self, command: impl Into<String>) -> Self {
+        let command = strip_needless_sudo(&command.into());
         self.with_remedy(format!("`{command}`"))
     }
 
     /// Adds a command with a path that a user may have chosen, unless a shell would interpret the path.
-    pub fn run_with(self, path: &str, command: impl Into<String>) -> Self {
-        if is_plain(path) {
-            self.run(command)
+    pub fn with_path_command(self, path: &str, command: impl Into<String>) -> Self {
+        if is_shell_safe(path) {
+            self.with_command(command)
         } else {
             self
         }
     }
 
     /// True if `status` lists it where the row of its fault says: a problem is no remark, and a remark no problem.
-    pub(super) fn is_as_described(&self) -> bool {
+    pub(super) fn matches_fault_table(&self) -> bool {
         let list = match self.severity {
             Severity::Fail => StatusList::Problem,
             Severity::Warn => StatusList::Remark,
@@ -271,7 +276,7 @@ impl Finding {
         fault.is_some_and(|fault| fault.status == Some(list))
     }
 
-    pub(super) fn listed(self) -> Self {
+    pub(super) fn mark_listed(self) -> Self {
         Self {
             is_listed: true,
             ..self
@@ -279,7 +284,7 @@ impl Finding {
     }
 
     /// Describes it with its remedy, in one sentence.
-    pub fn what(&self) -> String {
+    pub fn describe_with_remedy(&self) -> String {
         let Some(remedy) = &self.remedy else {
             return self.seen.clone();
         };
@@ -289,7 +294,7 @@ impl Finding {
     }
 
     /// Returns the first command of the remedy that can be pasted as it is: it has several words, or is the whole remedy.
-    pub fn command(&self) -> Option<&str> {
+    pub fn remedy_command(&self) -> Option<&str> {
         let remedy = self.remedy.as_deref()?;
         let mut quoted = remedy.split('`').skip(1).step_by(2);
         quoted.find(|text| text.contains(' ') || text.len() + 2 == remedy.len())
@@ -298,10 +303,10 @@ impl Finding {
 
 impl Node {
     /// Returns the reason why nothing is known of a fault here.
-    pub fn hides(&self, fault: &Fault) -> Option<&str> {
+    pub fn hidden_reason(&self, fault: &Fault) -> Option<&str> {
         fault.needs.iter().find_map(|source| match source {
-            Source::Records => self.unseen_daemons(),
-            Source::Driver => self.has_no_driver().then_some("the driver does not answer"),
+            EvidenceSource::Records => self.unseen_daemons(),
+            EvidenceSource::Driver => self.has_no_driver().then_some("the driver does not answer"),
         })
     }
 }
@@ -328,15 +333,15 @@ mod tests {
 
     #[test]
     fn a_remedy_follows_in_the_same_sentence_and_gives_its_command() {
-        let old = Finding::fail("earlier-boot", "it is old").on("0.2");
+        let old = Finding::fail("earlier-boot", "it is old").on_device("0.2");
         let old = old.with_remedy("`up` starts it, `mig-mps down 0.2` removes it");
         let text = "0.2: it is old: `up` starts it, `mig-mps down 0.2` removes it [earlier-boot]";
         assert_eq!(old.to_string(), text);
-        assert_eq!(old.command(), Some("mig-mps down 0.2"));
+        assert_eq!(old.remedy_command(), Some("mig-mps down 0.2"));
         let divided = Finding::fail("device-hung", "it hangs: so").with_remedy("end it");
-        assert_eq!(divided.what(), "it hangs: so; end it");
-        assert_eq!(divided.command(), None);
-        let short = Finding::fail("kernel-module", "it is old").run("reboot");
-        assert_eq!(short.command(), Some("reboot"));
+        assert_eq!(divided.describe_with_remedy(), "it hangs: so; end it");
+        assert_eq!(divided.remedy_command(), None);
+        let short = Finding::fail("kernel-module", "it is old").with_command("reboot");
+        assert_eq!(short.remedy_command(), Some("reboot"));
     }
 }

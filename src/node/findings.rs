@@ -1,8 +1,8 @@
 //! The problems of a node and remarks on it, each with its remedy, and what is not known.
 
-use super::daemon_findings::{changed_settings, daemon_problem};
+use super::daemon_findings::{changed_settings_problem, daemon_problem};
 use super::fault::{Finding, Severity};
-use super::{Applied, Client, LOST, Node, Served, Stray, Unmanaged, Unseen};
+use super::{Applied, Client, LOST_GPU_REMEDY, Node, Served, Stray, Unmanaged, Unseen};
 use crate::host::{Pid, Uid, caller, user_name};
 use crate::state::Missing;
 
@@ -12,7 +12,7 @@ impl Node {
     pub fn findings(&self, devices: &[String]) -> Vec<Finding> {
         let mut found = self.device_problems();
         for daemon in &self.unmanaged {
-            found.extend(self.problems_of(daemon));
+            found.extend(self.unmanaged_problems(daemon));
         }
         for (_, journal) in &self.interrupted {
             let what = match self.missing_after(journal) {
@@ -22,16 +22,20 @@ impl Node {
             let goes_on = "`mig-mps up PROFILE` or `mig-mps down` goes on from there";
             found.push(Finding::fail("change-interrupted", what).with_remedy(goes_on));
         }
-        found.extend(self.unseen.iter().filter_map(not_seen));
+        found.extend(self.unseen.iter().filter_map(unseen_problem));
         for journal in &self.under_way {
             let what = format!("a change is under way: {journal}");
             found.push(Finding::warn("change-under-way", what));
         }
         found.extend(self.health_findings(devices));
         if devices.is_empty() {
-            found.extend(self.unpartitioned());
+            found.extend(self.unpartitioned_gpus_remark());
         }
-        for finding in self.missing.iter().map(|missing| self.left_out(missing)) {
+        for finding in self
+            .missing
+            .iter()
+            .map(|missing| self.left_out_problem(missing))
+        {
             // GPUs that the same processes hold have the same reason.
             if !found.contains(&finding) {
                 found.push(finding);
@@ -39,10 +43,10 @@ impl Node {
         }
         for served in self.served() {
             let remarks = remarks_on(served).into_iter();
-            found.extend(remarks.map(|remark| remark.on(&served.record.name)));
+            found.extend(remarks.map(|remark| remark.on_device(&served.record.name)));
         }
-        debug_assert!(found.iter().all(Finding::is_as_described), "{found:?}");
-        found.extend(self.unknown());
+        debug_assert!(found.iter().all(Finding::matches_fault_table), "{found:?}");
+        found.extend(self.unknown_faults());
         found.retain(|one| {
             let device = one.device.as_ref();
             device.is_none_or(|name| devices.is_empty() || devices.contains(name))
@@ -68,18 +72,19 @@ impl Node {
         for device in &self.devices {
             if let Some(served) = &device.served {
                 // During a change, record and daemon may differ.
-                let changed = changed_settings(self, served).filter(|_| !self.is_changing());
+                let changed =
+                    changed_settings_problem(self, served).filter(|_| !self.is_changing());
                 let access = (!self.is_changing()).then(|| self.access_problems(served));
                 let found = daemon_problem(self, device, served)
                     .into_iter()
                     .chain(changed)
                     .chain(access.into_iter().flatten());
-                problems.extend(found.map(|problem| problem.on(&device.name)));
+                problems.extend(found.map(|problem| problem.on_device(&device.name)));
             }
         }
         for device in &self.devices {
             for stray in &device.strays {
-                problems.push(describe_stray(stray, &device.name));
+                problems.push(stray_server_problem(stray, &device.name));
             }
         }
         for device in &self.devices {
@@ -89,30 +94,35 @@ impl Node {
                 .iter()
                 .filter(|outside| outside.is_served)
             {
-                let problem = Finding::fail("outside-mps", outside.seen())
+                let problem = Finding::fail("outside-mps", outside.describe())
                     .with_remedy(outside.remedy(device, caller()));
-                problems.push(problem.on(name).listed());
+                problems.push(problem.on_device(name).mark_listed());
             }
         }
         for served in self.served() {
             let over = served.clients_over_limit();
-            problems.extend(over.filter_map(|client| over_limit(client, served)));
+            problems.extend(over.filter_map(|client| memory_over_limit_problem(client, served)));
         }
-        problems.extend(self.shared());
+        problems.extend(self.shared_device_problems());
         problems
     }
 
     /// Finds the devices that several daemons serve.
-    fn shared(&self) -> Vec<Finding> {
+    fn shared_device_problems(&self) -> Vec<Finding> {
         let mut shared = Vec::new();
-        for device in self.present() {
-            let ours = device.serving().and_then(|served| served.record.daemon);
+        for device in self.existing_devices() {
+            let ours = device
+                .serving_daemon()
+                .and_then(|served| served.record.daemon);
             let ours = ours.map(|daemon| format!("pid {} of mig-mps", daemon.pid));
             let mut daemons: Vec<String> = ours.into_iter().collect();
             let mut first_unmanaged = None;
             for daemon in &self.unmanaged {
                 // A daemon that sees every GPU is reported once.
-                if daemon.is_daemon() && !daemon.sees_everything() && daemon.serves(&device.name) {
+                if daemon.is_daemon()
+                    && !daemon.sees_every_gpu()
+                    && daemon.serves_device(&device.name)
+                {
                     daemons.push(format!("pid {}{}", daemon.pid, of_user(daemon.user)));
                     first_unmanaged = first_unmanaged.or(Some(daemon));
                 }
@@ -121,20 +131,20 @@ impl Node {
                 let name = &device.name;
                 let what = format!("{} daemons serve it: {}", daemons.len(), daemons.join(", "));
                 let remedy = match first_unmanaged {
-                    Some(daemon) => daemon.ending(caller()).remedy("the unmanaged one"),
+                    Some(daemon) => daemon.ending_for(caller()).remedy("the unmanaged one"),
                     None => format!("`mig-mps down {name}` ends one"),
                 };
                 let problem = Finding::fail("several-daemons", what).with_remedy(remedy);
-                shared.push(problem.on(name));
+                shared.push(problem.on_device(name));
             }
         }
         shared
     }
 
     /// Returns the problems of an unmanaged daemon.
-    fn problems_of(&self, daemon: &Unmanaged) -> impl Iterator<Item = Finding> {
+    fn unmanaged_problems(&self, daemon: &Unmanaged) -> impl Iterator<Item = Finding> {
         let who = format!("unmanaged daemon {}{}", daemon.pid, of_user(daemon.user));
-        let sees_everything = daemon.sees_everything().then(|| {
+        let sees_everything = daemon.sees_every_gpu().then(|| {
             let alive = self.served().filter(|served| served.is_alive());
             let also = match alive.count() {
                 0 => String::new(),
@@ -142,19 +152,20 @@ impl Node {
             };
             let what =
                 format!("{who} was started without CUDA_VISIBLE_DEVICES: it sees all GPUs{also}");
-            Finding::fail("sees-all-gpus", what).with_remedy(daemon.ending(caller()).remedy("it"))
+            Finding::fail("sees-all-gpus", what)
+                .with_remedy(daemon.ending_for(caller()).remedy("it"))
         });
-        let is_at_default = (daemon.is_daemon() && daemon.is_at_default()).then(|| {
+        let is_at_default = (daemon.is_daemon() && daemon.uses_default_pipe_dir()).then(|| {
             let what = format!(
                 "{who} uses the default pipe directory: CUDA programs without a pipe directory of their own become its clients"
             );
-            Finding::fail("default-pipe-directory", what).with_remedy(daemon.ending(caller()).remedy("it"))
+            Finding::fail("default-pipe-directory", what).with_remedy(daemon.ending_for(caller()).remedy("it"))
         });
         sees_everything.into_iter().chain(is_at_default)
     }
 
     /// Returns the faults that would not have been seen, with the reason.
-    fn unknown(&self) -> Vec<Finding> {
+    fn unknown_faults(&self) -> Vec<Finding> {
         let mut unknown = Vec::new();
         if self.is_changing() {
             let why = "a change of the node is in progress";
@@ -167,7 +178,7 @@ impl Node {
         }
         for served in self.served() {
             let mut hide = |id, why: &str| {
-                unknown.push(Finding::unknown(id, why).on(&served.record.name));
+                unknown.push(Finding::unknown(id, why).on_device(&served.record.name));
             };
             if served.state.is_hidden() {
                 hide("device-hung", "its daemon was not asked");
@@ -180,10 +191,10 @@ impl Node {
                 hide("memory-over-limit", "the memory of its clients is hidden");
             }
         }
-        for device in self.present() {
+        for device in self.existing_devices() {
             if device.processes.is_none() {
                 let why = "the driver shows who computes on it to root alone";
-                unknown.push(Finding::unknown("outside-mps", why).on(&device.name));
+                unknown.push(Finding::unknown("outside-mps", why).on_device(&device.name));
             }
         }
         for daemon in self.unmanaged.iter().filter(|daemon| daemon.is_hidden()) {
@@ -196,19 +207,19 @@ impl Node {
     }
 
     /// Describes a part of the applied profile that was left out. A daemon from before may go on in its place.
-    fn left_out(&self, missing: &Missing) -> Finding {
+    fn left_out_problem(&self, missing: &Missing) -> Finding {
         let seen = format!("not as the applied profile says: {}", missing.why);
         let remedy = format!("fix that, and `{}` applies the rest", self.up_command());
         let finding = Finding::fail("profile-incomplete", seen).with_remedy(remedy);
         match &missing.device {
-            Some(name) => finding.on(name),
+            Some(name) => finding.on_device(name),
             None => finding,
         }
     }
 
     /// Describes the GPUs in MIG mode without a MIG device, as after a reboot. Where the profile was taken down, they are as
     /// somebody wanted them.
-    fn unpartitioned(&self) -> Option<Finding> {
+    fn unpartitioned_gpus_remark(&self) -> Option<Finding> {
         if let Applied::Known {
             taken_down: Some(_),
             ..
@@ -242,7 +253,7 @@ impl Node {
 
 fn remarks_on(served: &Served) -> Vec<Finding> {
     let mut remarks = Vec::new();
-    if served.has_lost_its_server() {
+    if served.has_lost_server() {
         let ended = "its server has ended; the next client starts another";
         remarks.push(Finding::warn("server-ended", ended));
     }
@@ -255,23 +266,28 @@ fn remarks_on(served: &Served) -> Vec<Finding> {
         let remedy = format!("`mig-mps restart {name}` starts one that runs as root");
         remarks.push(Finding::warn("daemon-of-user", seen).with_remedy(remedy));
     }
-    remarks.extend(crowd(served));
-    remarks.extend(older_clients(served));
-    remarks.extend(served.waiting.iter().map(|client| waits(client, served)));
+    remarks.extend(client_limit_remark(served));
+    remarks.extend(older_clients_remark(served));
+    remarks.extend(
+        served
+            .waiting
+            .iter()
+            .map(|client| waiting_client_remark(client, served)),
+    );
     remarks
 }
 
 /// Describes something that cannot be seen, if that is a problem. `status` lists it among what is hidden.
-fn not_seen(unseen: &Unseen) -> Option<Finding> {
+fn unseen_problem(unseen: &Unseen) -> Option<Finding> {
     let id = match unseen {
         Unseen::Driver(_) => "driver-silent",
         Unseen::Gpu { .. } => "gpu-lost",
         Unseen::Record { .. } | Unseen::RunDir { .. } => "record-unreadable",
         Unseen::Instances { .. } | Unseen::Journal(_) | Unseen::Other(_) => return None,
     };
-    let problem = Finding::fail(id, unseen.to_string()).listed();
+    let problem = Finding::fail(id, unseen.to_string()).mark_listed();
     Some(match unseen {
-        Unseen::Gpu { .. } => problem.with_remedy(LOST),
+        Unseen::Gpu { .. } => problem.with_remedy(LOST_GPU_REMEDY),
         _ => problem,
     })
 }
@@ -282,7 +298,7 @@ fn of_user(user: Option<Uid>) -> String {
 }
 
 /// `server 4711 of alice outlived its daemon …`
-fn describe_stray(stray: &Stray, name: &str) -> Finding {
+fn stray_server_problem(stray: &Stray, name: &str) -> Finding {
     let pid = stray.server.pid;
     let user = of_user(stray.server.user);
     let remedy = match stray.clients.as_deref() {
@@ -298,11 +314,11 @@ fn describe_stray(stray: &Stray, name: &str) -> Finding {
     };
     let seen = format!("server {pid}{user} outlived its daemon and keeps its GPU memory");
     let problem = Finding::fail("stray-server", seen).with_remedy(remedy);
-    problem.on(name)
+    problem.on_device(name)
 }
 
 /// `pid 4711 (alice) uses 6147 MiB, more than the limit of 2G: …`
-fn over_limit(client: &Client, served: &Served) -> Option<Finding> {
+fn memory_over_limit_problem(client: &Client, served: &Served) -> Option<Finding> {
     let name = &served.record.name;
     let (limit, mib) = (served.memory_limit_of(client)?, client.memory? >> 20);
     // Which clients are older than a limit is known by their processes.
@@ -313,19 +329,19 @@ fn over_limit(client: &Client, served: &Served) -> Option<Finding> {
     let seen = format!(
         "{} uses {mib} MiB, more than the pinned-memory-limit of {limit}: its \
          CUDA_MPS_PINNED_DEVICE_MEM_LIMIT lifts the limit{or_older}",
-        client.with_user()
+        client.pid_with_user()
     );
     let ends = match client.pid {
         None => format!("`mig-mps restart {name} --force` ends all its clients"),
         Some(pid) => format!("`mig-mps kill {name} {pid} --signal` ends it"),
     };
     let problem = Finding::fail("memory-over-limit", seen).with_remedy(ends);
-    Some(problem.on(name))
+    Some(problem.on_device(name))
 }
 
 /// Describes the clients that started before a setting changed: `pid 4711 (alice) keeps active-thread-percentage 100`.
-fn older_clients(served: &Served) -> Option<Finding> {
-    let clients = served.clients.listed().iter();
+fn older_clients_remark(served: &Served) -> Option<Finding> {
+    let clients = served.clients.as_slice().iter();
     let older: Vec<&Client> = clients
         .filter(|client| !served.earlier_values(client).is_empty())
         .collect();
@@ -338,7 +354,7 @@ fn older_clients(served: &Served) -> Option<Finding> {
                 .collect();
             format!(
                 "{} keeps {}, with which it started",
-                one.with_user(),
+                one.pid_with_user(),
                 values.join(", ")
             )
         }
@@ -356,8 +372,8 @@ fn older_clients(served: &Served) -> Option<Finding> {
 }
 
 /// `pid 4712 (bob) waits until the programs of alice have exited: pid 4711`
-fn waits(client: &Client, served: &Served) -> Finding {
-    let who = client.with_user();
+fn waiting_client_remark(client: &Client, served: &Served) -> Finding {
+    let who = client.pid_with_user();
     let mut users: Vec<String> = served
         .servers
         .iter()
@@ -365,7 +381,7 @@ fn waits(client: &Client, served: &Served) -> Finding {
         .collect();
     users.dedup();
     let others = users.join(" and ");
-    let pids = served.clients.pids();
+    let pids = served.clients.shown_pids();
     let what = if users.is_empty() {
         format!("{who} waits until another user's server has started")
     } else if pids.is_empty() {
@@ -379,11 +395,11 @@ fn waits(client: &Client, served: &Served) -> Finding {
 }
 
 /// Describes a daemon that has all the clients that it can have, or more than `max-clients`.
-fn crowd(served: &Served) -> Option<Finding> {
+fn client_limit_remark(served: &Served) -> Option<Finding> {
     if !served.clients.are_known() {
         return None;
     }
-    let clients = u32::try_from(served.clients.listed().len()).ok()?;
+    let clients = u32::try_from(served.clients.as_slice().len()).ok()?;
     if let Some(meant) = served.record.settings.max_clients
         && clients > meant
     {

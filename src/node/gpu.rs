@@ -5,7 +5,7 @@ use crate::catalog::{self, Model};
 use crate::geometry::{
     self, GpuInstanceProfile, Placement, ProfileId, ProfileName, Segment, SliceMap,
 };
-use crate::host::listed;
+use crate::host::join_words;
 use crate::mps::ControlProgram;
 use crate::nvml::{
     ComputeInstanceReading, GpuHealth, GpuInstanceReading, GpuReading, Memory, MigMode, NvmlError,
@@ -74,7 +74,7 @@ impl Gpu {
     }
 
     /// Returns an imaginary GPU of a catalog model: MIG off, nothing on it.
-    pub fn of_model(index: u32, model: &Model) -> Self {
+    pub fn from_model(index: u32, model: &Model) -> Self {
         let memory = model.memory_total_mib.map(|mib| Memory {
             total: mib << 20,
             used: 0,
@@ -83,7 +83,7 @@ impl Gpu {
             index,
             // It has no UUID; a message that lists all GPUs must still tell them apart.
             uuid: format!("{}#{index}", model.key),
-            product: model.product().to_owned(),
+            product: model.product_or_default().to_owned(),
             pci: "(catalog)".to_owned(),
             minor: None,
             memory,
@@ -104,14 +104,20 @@ impl Gpu {
     }
 
     /// Returns the number of its placement units: 8 on A100 and H100, 4 on A30, 12 on RTX PRO 6000.
-    pub fn units(&self) -> u32 {
-        geometry::units(&self.profiles)
+    pub fn placement_units(&self) -> u32 {
+        geometry::count_units(&self.profiles)
     }
 
     /// Returns the number of its compute slices; `None` if neither the catalog nor its offers tell it.
     pub fn compute_slices(&self) -> Option<u32> {
-        let of_model = self.model().into_iter().flat_map(Model::slices);
-        let offered = self.profiles.iter().filter(|offer| offer.size() > 0);
+        let of_model = self
+            .catalog_model()
+            .into_iter()
+            .flat_map(Model::profile_slices);
+        let offered = self
+            .profiles
+            .iter()
+            .filter(|offer| offer.placement_size() > 0);
         of_model.chain(offered.map(|offer| offer.slices)).max()
     }
 
@@ -124,15 +130,15 @@ impl Gpu {
     }
 
     /// Returns its size as one device.
-    pub fn size(&self) -> DeviceSize {
-        let sms = self.model().and_then(|model| {
+    pub fn device_size(&self) -> DeviceSize {
+        let sms = self.catalog_model().and_then(|model| {
             Some(Multiprocessors {
                 all: model.sm_total?,
                 least: least_of_a_client(&model.architecture),
             })
         });
         let memory = self.memory.map(|memory| memory.total >> 20);
-        DeviceSize::of_gpu(sms, memory)
+        DeviceSize::for_gpu(sms, memory)
     }
 
     /// Returns the size of a device in a GPU instance of this profile with so many compute instances. Its SMs are known
@@ -147,11 +153,11 @@ impl Gpu {
             .multiprocessors
             .filter(|_| has_all_sms)
             .map(|all| Multiprocessors { all, least: 2 });
-        DeviceSize::of_instance(sms, offer.memory_mib, compute as u64)
+        DeviceSize::for_instance(sms, offer.memory_mib, compute as u64)
     }
 
-    fn model(&self) -> Option<&'static Model> {
-        catalog::of_product(&self.product)
+    fn catalog_model(&self) -> Option<&'static Model> {
+        catalog::model_with_product(&self.product)
     }
 
     /// Returns the profile with this id.
@@ -162,7 +168,7 @@ impl Gpu {
     /// Returns the map of its placement units.
     pub fn slice_map(&self) -> SliceMap {
         let all: Vec<_> = self.instances.iter().collect();
-        SliceMap::new(self.units(), self.segments_of(&all))
+        SliceMap::new(self.placement_units(), self.segments_of(&all))
     }
 
     /// Returns some of its instances as segments of a slice map.
@@ -171,7 +177,7 @@ impl Gpu {
             .iter()
             .map(|instance| Segment {
                 placement: instance.placement,
-                label: self.title(instance, None),
+                label: self.instance_title(instance, None),
             })
             .collect()
     }
@@ -179,7 +185,7 @@ impl Gpu {
     /// Returns its MIG devices, or itself if MIG mode is off, by their default names.
     pub fn devices(&self) -> Vec<Device> {
         if !self.in_mig_mode() {
-            let key = DeviceKey::whole(&self.uuid);
+            let key = DeviceKey::for_whole_gpu(&self.uuid);
             let name = self.index.to_string();
             return vec![Device::new(name, key, self.uuid.clone(), self.index)];
         }
@@ -203,7 +209,7 @@ impl Gpu {
                     part: Some(DevicePart {
                         gpu_instance: instance.id,
                         compute_instance: compute.id,
-                        title: self.title(instance, Some(compute)),
+                        title: self.instance_title(instance, Some(compute)),
                         placement: instance.placement,
                         multiprocessors: compute.multiprocessors,
                         memory_mib: profile.memory_mib,
@@ -226,16 +232,16 @@ impl Gpu {
     }
 
     /// Returns `GPU instance 3 (2g.20gb at 0:2)`.
-    pub fn name_of_instance(&self, instance: &GpuInstanceReading) -> String {
+    pub fn instance_name(&self, instance: &GpuInstanceReading) -> String {
         let (id, placement) = (instance.id, instance.placement);
         format!(
             "GPU instance {id} ({} at {placement})",
-            self.title(instance, None)
+            self.instance_title(instance, None)
         )
     }
 
     /// Returns `3g.40gb`, or `1c.3g.40gb` for a compute instance with only some of the SMs.
-    pub fn title(
+    pub fn instance_title(
         &self,
         instance: &GpuInstanceReading,
         compute: Option<&ComputeInstanceReading>,
@@ -255,7 +261,7 @@ impl Gpu {
 impl Node {
     /// True for a GPU instance of a virtual machine: one without compute instances on a host of MIG-backed vGPUs, where the
     /// machine makes those itself (NVIDIA's vGPU user guide). Not for one that mig-mps has made.
-    pub fn is_of_virtual_machine(&self, gpu: &Gpu, instance: &GpuInstanceReading) -> bool {
+    pub fn belongs_to_virtual_machine(&self, gpu: &Gpu, instance: &GpuInstanceReading) -> bool {
         let place = (instance.profile, instance.placement);
         let is_made = self.created.iter().any(|made| {
             made.gpu == gpu.uuid
@@ -266,17 +272,17 @@ impl Node {
     }
 
     /// Returns the GPU instances of virtual machines: nobody but the machine's administrator changes them.
-    pub fn instances_of_machines<'g>(&self, gpu: &'g Gpu) -> Vec<&'g GpuInstanceReading> {
+    pub fn virtual_machine_instances<'g>(&self, gpu: &'g Gpu) -> Vec<&'g GpuInstanceReading> {
         let all = gpu.instances.iter();
-        all.filter(|one| self.is_of_virtual_machine(gpu, one))
+        all.filter(|one| self.belongs_to_virtual_machine(gpu, one))
             .collect()
     }
 
     /// Names the GPU instances of virtual machines: `GPU instance 3 (2g.20gb at 0:2)`; `None` if there are none.
-    pub fn named_instances_of_machines(&self, gpu: &Gpu) -> Option<String> {
-        let machines = self.instances_of_machines(gpu).into_iter();
-        let names: Vec<String> = machines.map(|one| gpu.name_of_instance(one)).collect();
-        (!names.is_empty()).then(|| listed(&names, "and"))
+    pub fn describe_virtual_machine_instances(&self, gpu: &Gpu) -> Option<String> {
+        let machines = self.virtual_machine_instances(gpu).into_iter();
+        let names: Vec<String> = machines.map(|one| gpu.instance_name(one)).collect();
+        (!names.is_empty()).then(|| join_words(&names, "and"))
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::fault::{Finding, Severity};
 use super::{Gpu, Node};
-use crate::host::{listed, ranges, without_needless_sudo};
+use crate::host::{format_ranges, join_words, strip_needless_sudo};
 use crate::nvml::RecoveryAction;
 
 /// Xids for which NVIDIA's catalog of Xids has more done than to restart the program or nothing: a reset, a reboot, or a
@@ -19,7 +19,7 @@ const SERIOUS_XIDS: [u32; 18] = [
 /// NVIDIA asks for no new work for as long as there is a recovery action, and lets new programs start while rows wait to be
 /// remapped: the driver takes their memory out of use until the reset ("GPU Memory Error Management", and the manual of
 /// nvidia-smi). Where a row cannot be remapped any more, the next error in it ends the program that has it.
-const KEEPS_JOBS_OFF: [&str; 2] = ["gpu-recovery", "row-remap-failed"];
+const JOB_BLOCKING_FINDINGS: [&str; 2] = ["gpu-recovery", "row-remap-failed"];
 
 /// A sign of a GPU's health.
 pub struct HealthSign {
@@ -63,15 +63,15 @@ impl Gpu {
     }
 
     /// True if its PCI address is this one, which lacks the function.
-    fn is_at(&self, pci: &str) -> bool {
+    fn is_at_pci_address(&self, pci: &str) -> bool {
         self.pci.rsplit_once('.').is_some_and(|(own, _)| own == pci)
     }
 
     fn health_finding(&self, id: &'static str) -> Finding {
         let index = self.index;
-        let reset = without_needless_sudo(&format!("`sudo nvidia-smi --gpu-reset -i {index}`"));
+        let reset = strip_needless_sudo(&format!("`sudo nvidia-smi --gpu-reset -i {index}`"));
         match id {
-            "gpu-recovery" => self.recovery(&reset),
+            "gpu-recovery" => self.recovery_finding(&reset),
             "row-remap-failed" => {
                 let seen = format!("GPU {index}: a row of its memory could not be remapped");
                 let remedy = "NVIDIA's field diagnostic tells whether the GPU is to be replaced";
@@ -92,11 +92,11 @@ impl Gpu {
                 let seen = format!("GPU {index}: its ECC mode changes at the next reboot");
                 Finding::warn(id, seen).with_remedy("reboot when its programs have ended")
             }
-            _ => self.pending_mode(id),
+            _ => self.pending_mode_finding(id),
         }
     }
 
-    fn recovery(&self, reset: &str) -> Finding {
+    fn recovery_finding(&self, reset: &str) -> Finding {
         let action = self.health.and_then(|health| health.recovery);
         let action = action.unwrap_or(RecoveryAction::NONE);
         let seen = format!(
@@ -118,7 +118,7 @@ impl Gpu {
         Finding::fail("gpu-recovery", seen).with_remedy(remedy)
     }
 
-    fn pending_mode(&self, id: &'static str) -> Finding {
+    fn pending_mode_finding(&self, id: &'static str) -> Finding {
         let index = self.index;
         let is_on = self.mig.is_some_and(|mode| mode.pending);
         let to = if is_on { "on" } else { "off" };
@@ -127,14 +127,14 @@ impl Gpu {
             _ => "with a reset of the GPU",
         };
         Finding::fail(id, format!("GPU {index}: MIG mode changes to {to} {how}"))
-            .run(format!("sudo nvidia-smi --gpu-reset -i {index}"))
+            .with_command(format!("sudo nvidia-smi --gpu-reset -i {index}"))
     }
 
     /// Returns the reason why a sign is not told, after `the driver`, and true if all is well as far as it matters.
     ///
     /// The driver does not tell rows of a GPU with MIG instances. But it asks for a recovery action if it remaps a row for
     /// an uncorrectable error ("drain and reset", manual of nvidia-smi), or cannot (a reset: Xid 64, catalog of Xids).
-    fn why_untold(&self, id: &str) -> (String, bool) {
+    fn unreported_reason(&self, id: &str) -> (String, bool) {
         let action = self.health.and_then(|health| health.recovery);
         let why = match (id, action) {
             ("gpu-recovery", Some(RecoveryAction(number))) => {
@@ -170,7 +170,7 @@ impl Node {
         };
         // A lost GPU does not tell its index.
         for (pci, xids) in self.serious_xids() {
-            if devices.is_empty() && !self.gpus.iter().any(|gpu| gpu.is_at(pci)) {
+            if devices.is_empty() && !self.gpus.iter().any(|gpu| gpu.is_at_pci_address(pci)) {
                 found.push(xid_finding(&format!("the GPU at {pci}"), &xids));
             }
         }
@@ -191,18 +191,18 @@ impl Node {
                     Some(true) => found.push(gpu.health_finding(sign.id)),
                     Some(false) => {}
                     None => {
-                        let alike = untold.entry((sign.id, gpu.why_untold(sign.id)));
+                        let alike = untold.entry((sign.id, gpu.unreported_reason(sign.id)));
                         alike.or_default().push(gpu.index);
                     }
                 }
             }
-            for (_, xids) in serious.iter().filter(|(pci, _)| gpu.is_at(pci)) {
+            for (_, xids) in serious.iter().filter(|(pci, _)| gpu.is_at_pci_address(pci)) {
                 found.push(xid_finding(&format!("GPU {}", gpu.index), xids));
             }
         }
         let untold = untold.into_iter();
         found.extend(untold.map(|((id, (why, is_well)), gpus)| {
-            let seen = format!("GPU {}: the driver {why}", ranges(&gpus));
+            let seen = format!("GPU {}: the driver {why}", format_ranges(&gpus));
             if is_well {
                 Finding::ok(id, seen)
             } else {
@@ -217,7 +217,7 @@ impl Node {
         let found = self.health_of(std::iter::once(gpu)).into_iter();
         // The plan itself tells of a mode that waits.
         let found = found.filter(|one| one.severity >= Severity::Warn && one.id != "mig-pending");
-        found.map(|one| one.what()).collect()
+        found.map(|one| one.describe_with_remedy()).collect()
     }
 
     /// Returns the serious Xids of each GPU by its address, each number once, with the age of the last.
@@ -238,8 +238,9 @@ impl Node {
     /// Returns the reasons why no new job is to come to a GPU of this node.
     pub fn reasons_against_jobs(&self) -> Vec<String> {
         let found = self.health_of(self.gpus.iter()).into_iter();
-        let found =
-            found.filter(|one| one.severity == Severity::Fail && KEEPS_JOBS_OFF.contains(&one.id));
+        let found = found.filter(|one| {
+            one.severity == Severity::Fail && JOB_BLOCKING_FINDINGS.contains(&one.id)
+        });
         found.map(|one| one.seen).collect()
     }
 }
@@ -250,10 +251,10 @@ fn xid_finding(gpu: &str, xids: &BTreeMap<u32, Duration>) -> Finding {
         hours => format!("Xid {number} {hours} h ago"),
     });
     let shown: Vec<String> = shown.collect();
-    let seen = format!("{gpu}: the kernel's log has {}", listed(&shown, "and"));
+    let seen = format!("{gpu}: the kernel's log has {}", join_words(&shown, "and"));
     let remedy =
         "`sudo dmesg | grep Xid` shows it; NVIDIA's catalog of Xids has the action for each";
-    Finding::warn("xid-errors", seen).with_remedy(without_needless_sudo(remedy))
+    Finding::warn("xid-errors", seen).with_remedy(strip_needless_sudo(remedy))
 }
 
 #[cfg(test)]

@@ -19,19 +19,19 @@ mod served;
 mod snapshot;
 mod state;
 
-use device_word::LOST;
+use device_word::LOST_GPU_REMEDY;
 
 pub use crate::mps::MpsProgram;
 pub use access::AccessFault;
 pub use applied::Applied;
-pub use daemon_findings::{replaced, restored};
+pub use daemon_findings::{replace_remedy, restore_remedy};
 pub use device::{Device, DevicePart, Presence};
-pub use device_word::{NoSuchDevice, device_order, glob, lost_hint};
-pub use ending::Ending;
+pub use device_word::{NoSuchDevice, device_order, glob_to_regex, lost_gpu_hint};
+pub use ending::DaemonEnding;
 pub use fault::{Fault, Finding, Severity};
 pub use gpu::Gpu;
 pub use observe::{
-    ANSWER_LIMIT, Detail, DeviceLogs, Logs, Observer, observe, observe_records,
+    ANSWER_TIMEOUT, Detail, DeviceLogs, Logs, Observer, observe, observe_records,
     observe_without_driver,
 };
 pub use outside_cause::OutsideCause;

@@ -7,8 +7,8 @@ use serde::{Serialize, Serializer};
 
 use super::{Device, Node, OutsideMps, Served, Variable};
 use crate::host::{
-    Host, MountedDirectory, Pid, Process, Reader, Uid, Workload, bounded, claimed, quoted,
-    user_name,
+    Host, MountedDirectory, Pid, Process, Reader, Uid, Workload, quote_for_shell, shorten_command,
+    stat_untrusted, user_name,
 };
 use crate::nvml::EXCLUSIVE_PROCESS;
 
@@ -106,29 +106,30 @@ impl Serialize for OutsideCause {
 impl OutsideCause {
     /// Finds the reason for a program on a served device.
     pub fn find(host: &Host, node: &Node, served: &Served, process: &Process) -> Self {
-        let view = View::of(host, process);
+        let view = MountView::from_process(host, process);
         let environ = process.environ();
-        let pipe = match Variable::of(environ.as_ref(), "CUDA_MPS_PIPE_DIRECTORY") {
+        let pipe = match Variable::from_environ(environ.as_ref(), "CUDA_MPS_PIPE_DIRECTORY") {
             Variable::Hidden => return Self::HiddenEnvironment,
             Variable::Unset => {
-                let is_in_container = matches!(view, View::OtherMounts { .. });
+                let is_in_container = matches!(view, MountView::OtherMounts { .. });
                 return Self::NotSet { is_in_container };
             }
             Variable::Is(pipe) => pipe,
         };
-        if let Variable::Is(version) = Variable::of(environ.as_ref(), "CUDA_MPS_PROTOCOL_VERSION")
+        if let Variable::Is(version) =
+            Variable::from_environ(environ.as_ref(), "CUDA_MPS_PROTOCOL_VERSION")
             && version != "2"
         {
             return Self::Protocol(version);
         }
-        if let Some(cause) = view.wrong_pipe(node, served, &pipe) {
+        if let Some(cause) = view.wrong_pipe_cause(node, served, &pipe) {
             return cause;
         }
         let directory = served.run_dir.pipe_dir(&served.record.uuid);
         if let Some(user) = process.owner()
-            && let Some(closed) = served.closed_to(&Reader::new(user, process.groups()))
+            && let Some(closed) = served.find_closed_directory(&Reader::new(user, process.groups()))
             // A container has the directory without those above it.
-            && (closed == directory || matches!(view, View::Ours))
+            && (closed == directory || matches!(view, MountView::Ours))
         {
             return Self::Closed {
                 user,
@@ -138,7 +139,7 @@ impl OutsideCause {
         let daemon = served
             .record
             .daemon
-            .and_then(|daemon| host.process(daemon.pid));
+            .and_then(|daemon| host.find_process(daemon.pid));
         if daemon.is_some_and(|daemon| process.started.0 < daemon.started.0) {
             return Self::OlderThanDaemon;
         }
@@ -146,7 +147,7 @@ impl OutsideCause {
     }
 
     /// Returns advice for a user who has started the program with `mig-mps run` or `mig-mps compare`.
-    pub fn hint(&self, device: &str) -> String {
+    pub fn hint_for_run(&self, device: &str) -> String {
         let variable = match self {
             Self::Protocol(_) => "CUDA_MPS_PROTOCOL_VERSION",
             Self::NotSet {
@@ -185,11 +186,11 @@ impl OutsideCause {
 
 impl OutsideMps {
     /// `pid 4711 (alice, python train.py, 6147 MiB, slurm 7.0) computes outside MPS: …`
-    pub(super) fn seen(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         let mut facts = vec![
             self.user
                 .map_or_else(|| "user hidden".to_owned(), user_name),
-            bounded(&self.command).into_owned(),
+            shorten_command(&self.command).into_owned(),
         ];
         facts.push(match self.memory {
             Some(bytes) => format!("{} MiB", bytes >> 20),
@@ -207,7 +208,9 @@ impl OutsideMps {
     pub(super) fn remedy(&self, device: &Device, reader: Uid) -> String {
         let name = &device.name;
         if self.user == Some(reader) {
-            let is_for_reader = device.serving().is_none_or(|served| served.takes(reader));
+            let is_for_reader = device
+                .serving_daemon()
+                .is_none_or(|served| served.is_for_user(reader));
             let remedy = if is_for_reader {
                 self.cause.remedy(name)
             } else {
@@ -217,7 +220,7 @@ impl OutsideMps {
                 )
             };
             return match reader {
-                Uid::ROOT => format!("{remedy}; {} ends it", self.end()),
+                Uid::ROOT => format!("{remedy}; {} ends it", self.way_to_end()),
                 _ => remedy,
             };
         }
@@ -226,16 +229,16 @@ impl OutsideMps {
             return format!("only {owner} or root can end it");
         }
         let is_shared = |served: &Served| served.compute_mode != Some(EXCLUSIVE_PROCESS);
-        let prevented = if device.is_whole() && device.serving().is_some_and(is_shared) {
+        let prevented = if device.is_whole() && device.serving_daemon().is_some_and(is_shared) {
             "; compute-mode = \"exclusive-process\" in the profile prevents it"
         } else {
             ""
         };
-        format!("{} ends it{prevented}", self.end())
+        format!("{} ends it{prevented}", self.way_to_end())
     }
 
     /// Returns how root ends the program: by whatever would start it again.
-    fn end(&self) -> String {
+    fn way_to_end(&self) -> String {
         let workload = self.workload.clone().unwrap_or_default();
         match (workload.slurm_job, workload.pod_uid, workload.container_id) {
             (Some(job), ..) => format!("`scancel {job}`"),
@@ -251,7 +254,7 @@ impl OutsideMps {
             },
             (None, None, Some(id)) => format!("stopping the container {id:.12}"),
             (None, None, None) => match &self.unit {
-                Some(unit) if self.is_main => format!("`systemctl stop {}`", quoted(unit)),
+                Some(unit) if self.is_main => format!("`systemctl stop {}`", quote_for_shell(unit)),
                 _ => format!("`kill {}`", self.pid),
             },
         }
@@ -259,7 +262,7 @@ impl OutsideMps {
 }
 
 /// The file system as a process sees it.
-enum View<'p> {
+enum MountView<'p> {
     Ours,
     /// The same mounts below another root directory.
     OtherRoot(PathBuf),
@@ -271,11 +274,11 @@ enum View<'p> {
     Hidden,
 }
 
-impl<'p> View<'p> {
-    fn of(host: &Host, process: &'p Process) -> Self {
-        let own = host.process(Pid(std::process::id()));
+impl<'p> MountView<'p> {
+    fn from_process(host: &Host, process: &'p Process) -> Self {
+        let own = host.find_process(Pid(std::process::id()));
         let Some(own) = own else { return Self::Hidden };
-        match (own.root(), process.root()) {
+        match (own.root_directory(), process.root_directory()) {
             (Some(ours), Some(theirs)) if ours == theirs => Self::Ours,
             (Some((ours, _)), Some((theirs, root))) if ours == theirs => Self::OtherRoot(root),
             (Some(_), Some(_)) => Self::OtherMounts { process, own },
@@ -284,7 +287,7 @@ impl<'p> View<'p> {
     }
 
     /// Describes a pipe directory that is not the one of the device's daemon.
-    fn wrong_pipe(&self, node: &Node, served: &Served, pipe: &str) -> Option<OutsideCause> {
+    fn wrong_pipe_cause(&self, node: &Node, served: &Served, pipe: &str) -> Option<OutsideCause> {
         let given = Path::new(pipe);
         let is_pipe_of: Box<dyn Fn(&Served) -> bool> = match self {
             Self::Hidden => return Some(OutsideCause::HiddenMounts),
@@ -294,15 +297,15 @@ impl<'p> View<'p> {
                     _ => Path::new("/"),
                 };
                 let seen = root.join(given.strip_prefix("/").unwrap_or(given));
-                let real = claimed(&seen);
+                let real = stat_untrusted(&seen);
                 Box::new(move |served| {
                     let directory = served.run_dir.pipe_dir(&served.record.uuid);
                     seen == directory
-                        || matches!((&real, claimed(&directory)), (Ok(Some(real)), Ok(Some(directory))) if *real == directory)
+                        || matches!((&real, stat_untrusted(&directory)), (Ok(Some(real)), Ok(Some(directory))) if *real == directory)
                 })
             }
             Self::OtherMounts { process, own } => {
-                let seen: Option<Vec<MountedDirectory>> = spellings(node, given)
+                let seen: Option<Vec<MountedDirectory>> = possible_paths(node, given)
                     .iter()
                     .map(|path| process.directory_at(path))
                     .collect();
@@ -313,8 +316,8 @@ impl<'p> View<'p> {
                     return Some(OutsideCause::Removed(pipe.to_owned()));
                 }
                 Box::new(move |served| {
-                    let mut directories = forms(served).into_iter().map(|form| {
-                        let real = real_form(served, &form);
+                    let mut directories = pipe_dir_paths(served).into_iter().map(|form| {
+                        let real = real_path(served, &form);
                         own.directory_at(&real)
                     });
                     directories.any(|directory| directory.is_some_and(|own| seen.contains(&own)))
@@ -332,7 +335,7 @@ impl<'p> View<'p> {
         }
         let pipe = pipe.to_owned();
         let mut all = node.served();
-        let named = all.find(|served| forms(served).iter().any(|form| form == given));
+        let named = all.find(|served| pipe_dir_paths(served).iter().any(|form| form == given));
         Some(match (self, named) {
             (Self::Ours, _) | (_, None) => OutsideCause::OtherDirectory(pipe),
             (_, Some(served)) => OutsideCause::NotMounted {
@@ -344,7 +347,7 @@ impl<'p> View<'p> {
 }
 
 /// Returns the paths by which programs name the pipe directory of a device.
-fn forms(served: &Served) -> [PathBuf; 2] {
+fn pipe_dir_paths(served: &Served) -> [PathBuf; 2] {
     let (run_dir, record) = (&served.run_dir, &served.record);
     [
         run_dir.pipe_dir(&record.uuid),
@@ -353,7 +356,7 @@ fn forms(served: &Served) -> [PathBuf; 2] {
 }
 
 /// Returns a path in the run directory of a device without the links that lead to that directory.
-fn real_form(served: &Served, path: &Path) -> PathBuf {
+fn real_path(served: &Served, path: &Path) -> PathBuf {
     let run_dir = served.run_dir.path();
     match (std::fs::canonicalize(run_dir), path.strip_prefix(run_dir)) {
         (Ok(real), Ok(rest)) => real.join(rest),
@@ -362,8 +365,8 @@ fn real_form(served: &Served, path: &Path) -> PathBuf {
 }
 
 /// Returns a path as it was given, and as it is below the real run directory.
-fn spellings(node: &Node, given: &Path) -> Vec<PathBuf> {
-    let real = node.served().map(|served| real_form(served, given));
+fn possible_paths(node: &Node, given: &Path) -> Vec<PathBuf> {
+    let real = node.served().map(|served| real_path(served, given));
     let mut all = vec![given.to_owned()];
     all.extend(real.filter(|real| real != given));
     all.dedup();

@@ -10,7 +10,7 @@ use serde::{Serialize, Serializer};
 
 use super::{AccessFault, DaemonState, OutsideCause};
 use crate::host::{
-    Environ, Pid, Process, Reader, StartTime, Supervisor, Uid, Workload, caller, is_plain,
+    Environ, Pid, Process, Reader, StartTime, Supervisor, Uid, Workload, caller, is_shell_safe,
     user_name,
 };
 use crate::mps::MpsProgram;
@@ -20,7 +20,7 @@ use crate::state::{DeviceRecord, OlderClient, RunDir};
 
 /// Memory that the driver lists for a client and MPS does not count against its limit: 2 MiB of a client on a whole H200, as
 /// measured, and some for what other GPUs and drivers do.
-const NOT_COUNTED: u64 = 128 << 20;
+const UNCOUNTED_CLIENT_BYTES: u64 = 128 << 20;
 
 /// A device with a record, and the state of its daemon.
 #[derive(Clone, Debug)]
@@ -78,7 +78,7 @@ impl Served {
     }
 
     /// True if somebody changed the compute mode that was set for its daemon.
-    pub fn mode_is_lost(&self) -> bool {
+    pub fn has_lost_compute_mode(&self) -> bool {
         self.record.finished
             && self.record.settings.compute_mode.is_some()
             && self
@@ -88,7 +88,7 @@ impl Served {
 
     /// True if a server was started with the daemon and has ended. A server that is starting, or that gave way to
     /// another user's, is not lost.
-    pub fn has_lost_its_server(&self) -> bool {
+    pub fn has_lost_server(&self) -> bool {
         self.state == DaemonState::NoServerYet
             && self.record.finished
             && self.record.settings.server == Server::Eager
@@ -96,7 +96,7 @@ impl Served {
 
     /// True if there is a memory limit, and the memory of some client cannot be seen.
     pub fn hides_memory_over_limit(&self) -> bool {
-        let mut clients = self.clients.listed().iter();
+        let mut clients = self.clients.as_slice().iter();
         self.record.settings.pinned_memory_limit.is_some()
             && !(self.clients.are_known() && clients.all(|client| client.memory.is_some()))
     }
@@ -108,7 +108,7 @@ impl Served {
             client.pid == Some(older.pid) && client.started == Some(older.start_time)
         });
         let mut values = BTreeMap::new();
-        for key in KEYS.iter().filter(|key| key.control().is_some()) {
+        for key in KEYS.iter().filter(|key| key.control_commands().is_some()) {
             let kept = older.and_then(|older| older.values.get(key.name));
             let value = kept.map_or_else(|| (key.show)(&self.record.settings), Clone::clone);
             if value != (key.show)(settings) {
@@ -125,7 +125,7 @@ impl Served {
 
     /// Returns the clients that keep other values than those of new settings.
     pub fn older_clients(&self, settings: &Settings) -> Vec<OlderClient> {
-        let clients = self.clients.listed().iter();
+        let clients = self.clients.as_slice().iter();
         clients
             .filter_map(|client| {
                 Some(OlderClient {
@@ -152,11 +152,11 @@ impl Served {
         let answered = self.answered.as_ref();
         let is_changed =
             answered.is_some_and(|answered| answered.has_other_memory_limit(&self.record.settings));
-        let clients = self.clients.listed().iter();
+        let clients = self.clients.as_slice().iter();
         clients.filter(move |client| {
             let most = self
                 .memory_limit_of(client)
-                .map(|limit| limit.bytes() + NOT_COUNTED);
+                .map(|limit| limit.bytes() + UNCOUNTED_CLIENT_BYTES);
             !is_changed && most.is_some() && client.memory > most
         })
     }
@@ -189,14 +189,14 @@ impl Served {
     }
 
     /// Returns the number of clients with which no other one is let in: MIG devices may take more than NVIDIA documents.
-    pub fn firm_limit(&self) -> Option<u32> {
+    pub fn firm_client_limit(&self) -> Option<u32> {
         let meant = self.record.settings.max_clients;
         self.measured_limit.into_iter().chain(meant).min()
     }
 
     /// Returns the number of programs that can have a share of it at once: no more than its daemon takes. `None` if it has
     /// no share.
-    pub fn shares(&self) -> Option<u32> {
+    pub fn share_count(&self) -> Option<u32> {
         let share = self.record.settings.share?;
         // Without the driver, the device is as large as it was for the plan.
         let limit = self.hardware_limit.or(share.device.clients);
@@ -204,17 +204,17 @@ impl Served {
     }
 
     /// True if the program with that process id waits in `cuInit`.
-    pub fn makes_wait(&self, pid: Pid) -> bool {
+    pub fn has_waiting_program(&self, pid: Pid) -> bool {
         self.waiting.iter().any(|client| client.pid == Some(pid))
     }
 
     /// True if one of its servers or clients has that process id.
     pub(super) fn has_program(&self, pid: Pid) -> bool {
-        self.servers.iter().any(|server| server.pid == pid) || self.clients.have(pid)
+        self.servers.iter().any(|server| server.pid == pid) || self.clients.contains_pid(pid)
     }
 
     /// Returns the users of the device, or `None` if there is no user or group of that name.
-    pub fn users(&self) -> Option<Reader> {
+    pub fn served_users(&self) -> Option<Reader> {
         match &self.record.settings.serve {
             Some(Serve::User(_) | Serve::Own) => {
                 Some(Reader::from_account(self.record.only_user()?))
@@ -225,15 +225,18 @@ impl Served {
     }
 
     /// Returns the topmost directory above the daemon's socket that this reader may not enter.
-    pub fn closed_to(&self, reader: &Reader) -> Option<PathBuf> {
+    pub fn find_closed_directory(&self, reader: &Reader) -> Option<PathBuf> {
         let pipe = self.run_dir.pipe_dir(&self.record.uuid);
         reader.find_closed_directory(&pipe.join("control"))
     }
 
     /// True if the device is for programs of this user, as far as settings and directories tell.
-    pub(super) fn takes(&self, user: Uid) -> bool {
+    pub(super) fn is_for_user(&self, user: Uid) -> bool {
         let is_for_user = self.record.only_user().is_none_or(|only| only == user);
-        is_for_user && self.closed_to(&Reader::from_account(user)).is_none()
+        is_for_user
+            && self
+                .find_closed_directory(&Reader::from_account(user))
+                .is_none()
     }
 
     /// True if its daemon runs, or may run.
@@ -281,7 +284,7 @@ pub struct ServerProcess {
 }
 
 impl ServerProcess {
-    pub(super) fn of(process: &Process) -> Self {
+    pub(super) fn from_process(process: &Process) -> Self {
         Self {
             pid: process.pid,
             user: process.owner(),
@@ -326,7 +329,7 @@ impl Client {
     }
 
     /// `pid 4711 (alice)`
-    pub(super) fn with_user(&self) -> String {
+    pub(super) fn pid_with_user(&self) -> String {
         let user = self.user.map_or_else(|| "somebody".to_owned(), user_name);
         format!("pid {} ({user})", self.shown_pid())
     }
@@ -342,7 +345,7 @@ pub enum Clients {
 
 impl Clients {
     /// The clients that were listed.
-    pub fn listed(&self) -> &[Client] {
+    pub fn as_slice(&self) -> &[Client] {
         match self {
             Self::Known(clients) | Self::Partial(clients) => clients,
         }
@@ -359,14 +362,14 @@ impl Clients {
     }
 
     /// Returns the process ids of the clients that were listed, as far as they are known, for a message.
-    pub fn pids(&self) -> Vec<String> {
-        let pids = self.listed().iter().filter_map(|client| client.pid);
+    pub fn shown_pids(&self) -> Vec<String> {
+        let pids = self.as_slice().iter().filter_map(|client| client.pid);
         pids.map(|pid| pid.to_string()).collect()
     }
 
     /// True if a client has that process id.
-    pub fn have(&self, pid: Pid) -> bool {
-        self.listed().iter().any(|client| client.pid == Some(pid))
+    pub fn contains_pid(&self, pid: Pid) -> bool {
+        self.as_slice().iter().any(|client| client.pid == Some(pid))
     }
 }
 
@@ -503,7 +506,7 @@ pub enum Variable {
 }
 
 impl Variable {
-    pub(super) fn of(environ: Option<&Environ>, name: &str) -> Self {
+    pub(super) fn from_environ(environ: Option<&Environ>, name: &str) -> Self {
         environ.map_or(Self::Hidden, |environ| {
             let value = environ.get(name).cloned();
             value.map_or(Self::Unset, Self::Is)
@@ -531,7 +534,7 @@ pub(super) const DEFAULT_PIPE_DIRECTORIES: [&str; 2] = ["/tmp/nvidia-mps", "/run
 
 impl Unmanaged {
     /// True if CUDA programs without settings of their own become its clients.
-    pub fn is_at_default(&self) -> bool {
+    pub fn uses_default_pipe_dir(&self) -> bool {
         match &self.pipe_directory {
             Variable::Hidden => false,
             Variable::Unset => true,
@@ -540,7 +543,7 @@ impl Unmanaged {
     }
 
     /// True if it serves the device with that name.
-    pub fn serves(&self, name: &str) -> bool {
+    pub fn serves_device(&self, name: &str) -> bool {
         self.devices.iter().any(|device| device == name)
     }
 
@@ -562,24 +565,24 @@ impl Unmanaged {
             Variable::Unset => DEFAULT_PIPE_DIRECTORIES[0],
             Variable::Is(pipe) => pipe,
         };
-        is_plain(pipe)
+        is_shell_safe(pipe)
             .then(|| format!("echo quit | CUDA_MPS_PIPE_DIRECTORY={pipe} nvidia-cuda-mps-control"))
     }
 
     /// Returns the command by which root runs `mig-mps COMMAND` as the daemon's owner, if the pipe directory is named
     /// like one of mig-mps. The owner chose both names: none is returned that a shell would interpret.
-    pub fn managed_by(&self, command: &str) -> Option<String> {
+    pub fn command_as_owner(&self, command: &str) -> Option<String> {
         let user = self.user.filter(|user| *user != caller()).map(user_name)?;
         let run_dir = Path::new(self.pipe_directory.value()?).parent()?.parent()?;
         let runtime = run_dir.parent()?.to_str()?;
         let is_of_mig_mps = run_dir.file_name()? == "mig-mps";
-        (is_of_mig_mps && is_plain(runtime) && is_plain(&user)).then(|| {
+        (is_of_mig_mps && is_shell_safe(runtime) && is_shell_safe(&user)).then(|| {
             format!("runuser -u {user} -- env XDG_RUNTIME_DIR={runtime} mig-mps {command}")
         })
     }
 
     /// True if it was started with every GPU of the node visible.
-    pub fn sees_everything(&self) -> bool {
+    pub fn sees_every_gpu(&self) -> bool {
         self.is_daemon() && self.visible == Variable::Unset
     }
 }
@@ -608,13 +611,13 @@ mod tests {
 
     #[test]
     fn the_default_directories_are_known_and_hidden_ones_are_not_guessed() {
-        let is_at_default = |pipe: Variable| daemon(pipe, Variable::Unset).is_at_default();
+        let is_at_default = |pipe: Variable| daemon(pipe, Variable::Unset).uses_default_pipe_dir();
         let at = |path: &str| is_at_default(Variable::Is(path.to_owned()));
         assert!(is_at_default(Variable::Unset));
         assert!(at("/tmp/nvidia-mps") && at("/tmp/nvidia-mps/") && at("/run/nvidia-mps"));
         assert!(!at("/tmp/nvidia-mps-0"));
         assert!(!is_at_default(Variable::Hidden));
-        assert!(daemon(Variable::Unset, Variable::Unset).sees_everything());
-        assert!(!daemon(Variable::Unset, Variable::Hidden).sees_everything());
+        assert!(daemon(Variable::Unset, Variable::Unset).sees_every_gpu());
+        assert!(!daemon(Variable::Unset, Variable::Hidden).sees_every_gpu());
     }
 }

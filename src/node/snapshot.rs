@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 
-use super::device_spelling::bare;
-use super::device_word::{Candidate, device_order, devices, select};
+use super::device_spelling::strip_affixes;
+use super::device_word::{Candidate, device_order, known_devices_hint, select_candidates};
 use super::{Applied, Detail, Device, Gpu, NoSuchDevice, Presence, Served, Unmanaged};
 use crate::catalog::Model;
-use crate::host::{Host, Xid, ranges};
+use crate::host::{Host, Xid, format_ranges};
 use crate::mps::ControlProgram;
 use crate::nvml::NvmlError;
 use crate::settings::DeviceSize;
@@ -59,11 +59,11 @@ pub struct Node {
 
 impl Node {
     /// Returns an imaginary node with GPUs of these models at these indices: MIG off, no daemons.
-    pub fn of_models<'a>(gpus: impl IntoIterator<Item = (u32, &'a Model)>) -> Self {
+    pub fn from_models<'a>(gpus: impl IntoIterator<Item = (u32, &'a Model)>) -> Self {
         let gpus = gpus.into_iter();
         let mut node = Self {
             gpus: gpus
-                .map(|(index, model)| Gpu::of_model(index, model))
+                .map(|(index, model)| Gpu::from_model(index, model))
                 .collect(),
             ..Self::default()
         };
@@ -84,7 +84,7 @@ impl Node {
     pub fn missing_after(&self, journal: &Journal) -> Vec<String> {
         let mut missing = Vec::new();
         for taken in &journal.taken {
-            let Some(gpu) = self.gpu(&taken.gpu) else {
+            let Some(gpu) = self.gpu_with_uuid(&taken.gpu) else {
                 continue;
             };
             let mut instances = gpu.instances.iter();
@@ -105,11 +105,11 @@ impl Node {
 
     /// Returns the features of the driver's MPS control program.
     pub fn control_program(&self) -> ControlProgram {
-        ControlProgram::of(&self.driver)
+        ControlProgram::for_driver(&self.driver)
     }
 
     /// Returns the GPU with that UUID.
-    pub fn gpu(&self, uuid: &str) -> Option<&Gpu> {
+    pub fn gpu_with_uuid(&self, uuid: &str) -> Option<&Gpu> {
         self.gpus.iter().find(|gpu| gpu.uuid == uuid)
     }
 
@@ -133,7 +133,7 @@ impl Node {
             }
         }
         for served in records {
-            let presence = self.absent(&served.record);
+            let presence = self.presence_of_missing(&served.record);
             devices.push(Device {
                 presence,
                 ..Device::recorded(served)
@@ -158,13 +158,13 @@ impl Node {
                 served.compute_mode = gpu.filter(|_| is_whole).and_then(|gpu| gpu.compute_mode);
             }
         }
-        self.limit_clients();
+        self.fill_client_limits();
         self.devices
             .sort_by_cached_key(|device| device_order(device.gpu, &device.key, &device.name));
     }
 
     /// Fills in how many clients each device takes, which depends on the driver.
-    pub(super) fn limit_clients(&mut self) {
+    pub(super) fn fill_client_limits(&mut self) {
         let program = self.control_program();
         for device in &mut self.devices {
             let Some(served) = &mut device.served else {
@@ -185,18 +185,18 @@ impl Node {
     }
 
     /// Returns the reason why a recorded device is not among those that the driver shows.
-    fn absent(&self, record: &DeviceRecord) -> Presence {
+    fn presence_of_missing(&self, record: &DeviceRecord) -> Presence {
         let is_its = |unseen: &&Unseen| match unseen {
             Unseen::Driver(_) => true,
             Unseen::Instances { gpu, .. } => self
-                .gpu(&record.key.gpu)
+                .gpu_with_uuid(&record.key.gpu)
                 .is_some_and(|own| own.index == *gpu),
             _ => false,
         };
         if let Some(unseen) = self.unseen.iter().find(is_its) {
             return Presence::Unseen(unseen.clone());
         }
-        if self.gpu(&record.key.gpu).is_some() {
+        if self.gpu_with_uuid(&record.key.gpu).is_some() {
             return Presence::Gone;
         }
         // A lost GPU does not tell its UUID.
@@ -213,12 +213,12 @@ impl Node {
     }
 
     /// Returns the devices that exist.
-    pub fn present(&self) -> impl Iterator<Item = &Device> {
+    pub fn existing_devices(&self) -> impl Iterator<Item = &Device> {
         self.devices.iter().filter(|device| device.exists())
     }
 
     /// Returns the devices with these names, or all if none is named; those that do not exist come last.
-    pub fn shown(&self, names: &[String]) -> Vec<&Device> {
+    pub fn devices_to_show(&self, names: &[String]) -> Vec<&Device> {
         let mut shown: Vec<&Device> = self.devices.iter().collect();
         shown.retain(|device| names.is_empty() || names.contains(&device.name));
         shown.sort_by_key(|device| !device.exists());
@@ -226,9 +226,11 @@ impl Node {
     }
 
     /// Returns the utilization of a device's GPU in percent. No driver reports it for MIG devices.
-    pub fn utilization(&self, device: &Device) -> Option<u32> {
+    pub fn gpu_utilization(&self, device: &Device) -> Option<u32> {
         let is_whole = device.is_whole() && device.exists();
-        self.gpu(&device.key.gpu).filter(|_| is_whole)?.utilization
+        self.gpu_with_uuid(&device.key.gpu)
+            .filter(|_| is_whole)?
+            .utilization
     }
 
     /// Returns every record, with what is known of its daemon.
@@ -239,17 +241,17 @@ impl Node {
     }
 
     /// Returns the device with that name.
-    pub fn device(&self, name: &str) -> Option<&Device> {
+    pub fn device_named(&self, name: &str) -> Option<&Device> {
         self.devices.iter().find(|device| device.name == name)
     }
 
     /// Returns the size of a device that can be seen.
     pub fn size_of(&self, device: &Device) -> Option<DeviceSize> {
-        let gpu = self.gpu(&device.key.gpu)?;
+        let gpu = self.gpu_with_uuid(&device.key.gpu)?;
         let slices = device.key.instance.map(|key| key.compute.size);
         let clients = gpu.client_limit(self.control_program(), slices);
         let Some(key) = device.key.instance else {
-            return Some(gpu.size().for_clients(clients));
+            return Some(gpu.device_size().with_client_limit(clients));
         };
         let mut instances = gpu.instances.iter();
         let instance = instances.find(|instance| instance.placement == key.placement)?;
@@ -257,34 +259,34 @@ impl Node {
         let mut compute = instance.compute.iter();
         let has_all_sms = compute.all(|one| Some(one.multiprocessors) >= offer.multiprocessors);
         let size = gpu.instance_size(offer, instance.compute.len(), has_all_sms);
-        Some(size.for_clients(clients))
+        Some(size.with_client_limit(clients))
     }
 
     /// Returns the devices of a GPU that exist.
     pub fn devices_of(&self, gpu: &Gpu) -> impl Iterator<Item = &Device> {
         let of_gpu = gpu.uuid.clone();
-        self.present()
+        self.existing_devices()
             .filter(move |device| device.key.gpu == of_gpu)
     }
 
     /// Returns the device with that key, if it exists.
-    pub fn device_at(&self, key: &DeviceKey) -> Option<&Device> {
-        self.present().find(|device| device.key == *key)
+    pub fn device_with_key(&self, key: &DeviceKey) -> Option<&Device> {
+        self.existing_devices().find(|device| device.key == *key)
     }
 
     /// Returns the device with that present UUID.
     pub fn device_with_uuid(&self, uuid: &str) -> Option<&Device> {
-        self.present().find(|device| device.uuid == uuid)
+        self.existing_devices().find(|device| device.uuid == uuid)
     }
 
     /// True if a device was served in this boot and nobody is changing it: if it is gone, it is missed.
-    pub fn misses(&self, served: &Served) -> bool {
+    pub fn expects_device(&self, served: &Served) -> bool {
         served.is_alive() || served.record.boot_id == self.boot_id && !self.is_changing()
     }
 
     /// Returns the record with that name.
-    pub fn served_as(&self, name: &str) -> Option<&Served> {
-        self.device(name)?.served.as_ref()
+    pub fn served_named(&self, name: &str) -> Option<&Served> {
+        self.device_named(name)?.served.as_ref()
     }
 
     /// True if a daemon may serve the device with this UUID, and its record cannot be read.
@@ -294,7 +296,7 @@ impl Node {
     }
 
     /// The compute mode that a device had before a daemon of this boot changed it.
-    pub fn mode_before(&self, uuid: &str, run_dir: &RunDir) -> Option<u32> {
+    pub fn compute_mode_before(&self, uuid: &str, run_dir: &RunDir) -> Option<u32> {
         let earlier = self.served().find(|served| {
             let record = &served.record;
             record.uuid == uuid && record.boot_id == self.boot_id && served.run_dir == *run_dir
@@ -303,20 +305,20 @@ impl Node {
     }
 
     /// Returns the command by which root runs `mig-mps VERB NAME` as the user whose daemon serves the device.
-    pub fn managed_by(&self, name: &str, verb: &str) -> Option<String> {
+    pub fn command_as_owner(&self, name: &str, verb: &str) -> Option<String> {
         self.unmanaged
             .iter()
-            .filter(|daemon| daemon.serves(name))
-            .find_map(|daemon| daemon.managed_by(&format!("{verb} {name}")))
+            .filter(|daemon| daemon.serves_device(name))
+            .find_map(|daemon| daemon.command_as_owner(&format!("{verb} {name}")))
     }
 
     /// Returns the reason why a record cannot be read.
-    fn unread(&self) -> Option<&str> {
-        self.unreadable().next().map(|(_, why)| why)
+    fn first_unread_reason(&self) -> Option<&str> {
+        self.unreadable_records().next().map(|(_, why)| why)
     }
 
     /// Returns the names of the devices that the words of a command line mean, each once.
-    pub fn resolve(&self, words: &[String]) -> Result<Vec<String>, NoSuchDevice> {
+    pub fn resolve_words(&self, words: &[String]) -> Result<Vec<String>, NoSuchDevice> {
         let mut names: Vec<String> = Vec::new();
         for word in words {
             for name in self.resolve_word(word)? {
@@ -339,25 +341,30 @@ impl Node {
                 uuids: uuids.map(String::as_str).collect(),
             }
         });
-        let (wanted, known) = match select(word, candidates.collect()) {
+        let (wanted, known) = match select_candidates(word, candidates.collect()) {
             Err(NoSuchDevice::Unknown { wanted, known }) => (wanted, known),
             selected => return selected,
         };
-        if bare(word) != word {
-            return self.resolve_word(bare(word));
+        if strip_affixes(word) != word {
+            return self.resolve_word(strip_affixes(word));
         }
-        if let Some(found) = self.spelled(word) {
+        if let Some(found) = self.find_device_by_spelling(word) {
             return Ok(vec![found?.name.clone()]);
         }
-        if let Some(why) = self.lost_of(&wanted) {
+        if let Some(why) = self.lost_gpu_reason(&wanted) {
             return Err(NoSuchDevice::Lost(why.to_owned()));
         }
         if !self.has_no_driver() {
             return Err(NoSuchDevice::Unknown { wanted, known });
         }
-        let served = (!known.is_empty()).then(|| devices(&wanted, &known, "device with a daemon"));
+        let served = (!known.is_empty())
+            .then(|| known_devices_hint(&wanted, &known, "device with a daemon"));
         let what = format!("\"{wanted}\"");
-        Err(NoSuchDevice::not_served(&what, served, self.unread()))
+        Err(NoSuchDevice::not_served(
+            &what,
+            served,
+            self.first_unread_reason(),
+        ))
     }
 
     /// Returns the names of the devices of the GPU with this index, those that are gone included; never none.
@@ -368,14 +375,14 @@ impl Node {
             .filter(|device| device.gpu == Some(index));
         let names: Vec<String> = on_it.map(|device| device.name.clone()).collect();
         if names.is_empty() {
-            return Err(self.no_device_on(index));
+            return Err(self.no_device_error(index));
         }
         Ok(names)
     }
 
     /// Returns the error for a GPU without a device.
-    pub(super) fn no_device_on(&self, index: u32) -> NoSuchDevice {
-        if let Some(why) = self.lost_of(&index.to_string()) {
+    pub(super) fn no_device_error(&self, index: u32) -> NoSuchDevice {
+        if let Some(why) = self.lost_gpu_reason(&index.to_string()) {
             return NoSuchDevice::Lost(why.to_owned());
         }
         if self.has_no_driver() {
@@ -387,9 +394,9 @@ impl Node {
             let gpus: Vec<u32> = gpus.into_iter().collect();
             let have = if gpus.len() == 1 { "has" } else { "have" };
             let served =
-                (!gpus.is_empty()).then(|| format!("GPU {} {have} daemons", ranges(&gpus)));
+                (!gpus.is_empty()).then(|| format!("GPU {} {have} daemons", format_ranges(&gpus)));
             let what = format!("a device of GPU {index}");
-            return NoSuchDevice::not_served(&what, served, self.unread());
+            return NoSuchDevice::not_served(&what, served, self.first_unread_reason());
         }
         NoSuchDevice::OfGpu {
             index,
@@ -398,7 +405,7 @@ impl Node {
     }
 
     /// Describes everything that could not be seen.
-    pub fn hidden(&self) -> Vec<String> {
+    pub fn describe_unseen(&self) -> Vec<String> {
         self.unseen.iter().map(Unseen::to_string).collect()
     }
 
@@ -425,14 +432,14 @@ impl Node {
     }
 
     /// Returns the driver's error for the lost GPU of the device with this default name.
-    fn lost_of(&self, name: &str) -> Option<&str> {
+    fn lost_gpu_reason(&self, name: &str) -> Option<&str> {
         let index: u32 = name.split('.').next()?.parse().ok()?;
         let mut lost = self.lost_gpus();
         lost.find_map(|(one, why)| (one == index).then_some(why))
     }
 
     /// Returns the run directories of records that cannot be read, with the reason.
-    pub fn unreadable(&self) -> impl Iterator<Item = (&RunDir, &str)> {
+    pub fn unreadable_records(&self) -> impl Iterator<Item = (&RunDir, &str)> {
         self.unseen.iter().filter_map(|one| match one {
             Unseen::Record { run_dir, why } | Unseen::RunDir { run_dir, why, .. } => {
                 Some((run_dir, why.as_str()))
@@ -482,7 +489,7 @@ pub enum Unseen {
 
 impl Unseen {
     /// Returns the reason why a device cannot be seen.
-    pub fn why(&self) -> String {
+    pub fn reason(&self) -> String {
         match self {
             Self::Driver(_) => "the driver does not answer".to_owned(),
             Self::Instances { why, .. } => why.clone(),

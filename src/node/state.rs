@@ -38,7 +38,7 @@ pub enum DaemonState {
 
 impl DaemonState {
     /// Returns what keeps the daemon from serving, in the words of plans and refusals; `None` where nothing does.
-    pub fn ailment(&self) -> Option<&'static str> {
+    pub fn outage_reason(&self) -> Option<&'static str> {
         match self {
             Self::Dead => Some("its daemon has died"),
             Self::Orphan => Some("its pipe directory was removed"),
@@ -61,7 +61,7 @@ impl DaemonState {
     }
 
     /// Returns the reason for the state, where it has one of its own.
-    pub fn why(&self) -> Option<&str> {
+    pub fn reason(&self) -> Option<&str> {
         match self {
             Self::NotAsked(why) | Self::Hung(why) | Self::NoAnswer(why) => Some(why),
             _ => None,
@@ -148,8 +148,12 @@ impl Node {
         match &device.served {
             None if self.may_be_served(&device.uuid) => DeviceState::Hidden,
             None => DeviceState::NoDaemon,
-            Some(served) if device.is_gone() && self.misses(served) => DeviceState::NoDevice,
-            Some(served) if device.lost().is_some() && served.is_alive() => DeviceState::GpuLost,
+            Some(served) if device.is_gone() && self.expects_device(served) => {
+                DeviceState::NoDevice
+            }
+            Some(served) if device.lost_gpu_reason().is_some() && served.is_alive() => {
+                DeviceState::GpuLost
+            }
             Some(served) if served.is_failing() => DeviceState::Failing,
             Some(served) => match &served.state {
                 DaemonState::Ready => DeviceState::Ready,

@@ -9,7 +9,7 @@ use nvml_wrapper_sys::bindings::nvmlReturn_t;
 use thiserror::Error;
 
 use crate::failure::Failure;
-use crate::host::{MORE_PROCESSES, as_root};
+use crate::host::{MORE_PROCESSES, root_hint};
 
 /// NVML's return code (`nvmlReturn_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl Code {
 
 impl Code {
     /// Returns the driver's description.
-    pub fn text(self) -> &'static str {
+    pub fn description(self) -> &'static str {
         match self.0 {
             0 => "Success",
             1 => "Uninitialized",
@@ -73,7 +73,7 @@ impl Code {
 /// Shows the driver's description and the number.
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.text(), self.0)
+        write!(f, "{} ({})", self.description(), self.0)
     }
 }
 
@@ -81,7 +81,11 @@ impl fmt::Display for Code {
 fn refusal(subject: &str, call: &str, code: Code) -> String {
     match code {
         Code::GPU_IS_LOST if subject.starts_with("GPU ") => {
-            format!("{subject} is lost ({call}: {}, {})", code.text(), code.0)
+            format!(
+                "{subject} is lost ({call}: {}, {})",
+                code.description(),
+                code.0
+            )
         }
         _ => format!("{subject}: {call}: {code}"),
     }
@@ -144,7 +148,7 @@ pub enum NvmlError {
 
 impl NvmlError {
     /// Returns this error, with the error of cleaning up after it if there is one.
-    pub(super) fn after(self, cleaned_up: Result<(), Self>) -> Self {
+    pub(super) fn with_cleanup(self, cleaned_up: Result<(), Self>) -> Self {
         match cleaned_up {
             Ok(()) => self,
             Err(cleanup) => Self::LeftBehind {
@@ -168,7 +172,7 @@ impl NvmlError {
     }
 
     /// True if the GPU or instance is at fault, not the driver.
-    pub fn is_of_its_subject(&self) -> bool {
+    pub fn concerns_subject(&self) -> bool {
         matches!(self, Self::Refused { .. } | Self::Strange { .. })
     }
 
@@ -190,18 +194,18 @@ impl NvmlError {
         }
     }
 
-    pub(super) fn at_init(library: &OsStr, error: WrapperError) -> Self {
+    pub(super) fn from_init_error(library: &OsStr, error: WrapperError) -> Self {
         let library = library.to_string_lossy().into_owned();
         match error {
             WrapperError::LibloadingError(error) => Self::NotFound {
                 library,
                 reason: error.to_string(),
             },
-            other => Self::of(other, "nvmlInit_v2", "the driver"),
+            other => Self::from_wrapper(other, "nvmlInit_v2", "the driver"),
         }
     }
 
-    pub(super) fn of(error: WrapperError, call: &'static str, subject: &str) -> Self {
+    pub(super) fn from_wrapper(error: WrapperError, call: &'static str, subject: &str) -> Self {
         if matches!(error, WrapperError::FailedToLoadSymbol(_)) {
             return Self::TooOld { call };
         }
@@ -232,7 +236,7 @@ impl Failure for NvmlError {
             }
             Self::TooOld { .. } => "mig-mps needs driver 535 or newer",
             Self::Refused { code, .. } => match code.0 {
-                4 => return Some(as_root()),
+                4 => return Some(root_hint()),
                 3 => "mig-mps list shows what this GPU and driver support",
                 9 => "load the NVIDIA kernel module; nvidia-smi shows whether it works",
                 15 => {

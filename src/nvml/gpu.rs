@@ -45,42 +45,42 @@ pub struct Memory {
 impl Session {
     /// Returns the number of GPUs.
     pub fn gpu_count(&self) -> Result<u32, NvmlError> {
-        self.ask("nvmlDeviceGetCount_v2", "the driver", Nvml::device_count)
+        self.call_wrapper("nvmlDeviceGetCount_v2", "the driver", Nvml::device_count)
     }
 
     /// Returns the driver's version, such as `580.159.04`.
     pub fn driver_version(&self) -> Result<String, NvmlError> {
         let call = "nvmlSystemGetDriverVersion";
-        self.ask(call, "the driver", Nvml::sys_driver_version)
+        self.call_wrapper(call, "the driver", Nvml::sys_driver_version)
     }
 
     /// Returns the CUDA version of the driver, 1000 × major + 10 × minor.
     pub fn cuda_version(&self) -> Result<u32, NvmlError> {
         let call = "nvmlSystemGetCudaDriverVersion";
-        let version = self.ask(call, "the driver", Nvml::sys_cuda_driver_version)?;
+        let version = self.call_wrapper(call, "the driver", Nvml::sys_cuda_driver_version)?;
         Ok(version.unsigned_abs())
     }
 
     pub fn read_gpu(&self, index: u32) -> Result<GpuReading, NvmlError> {
         let gpu = self.gpu_at(index)?;
-        let reading = gpu.identify(index)?;
+        let reading = gpu.read_without_memory(index)?;
         Ok(GpuReading {
-            memory: gpu.memory().ok(),
+            memory: gpu.query_memory().ok(),
             ..reading
         })
     }
 
     /// Reads a GPU without its memory.
     pub fn read_gpu_briefly(&self, index: u32) -> Result<GpuReading, NvmlError> {
-        self.gpu_at(index)?.identify(index)
+        self.gpu_at(index)?.read_without_memory(index)
     }
 }
 
 impl GpuHandle {
-    fn identify(&self, index: u32) -> Result<GpuReading, NvmlError> {
-        let uuid = self.ask("nvmlDeviceGetUUID", Device::uuid)?;
-        let product = self.ask("nvmlDeviceGetName", Device::name)?;
-        let pci = self.ask("nvmlDeviceGetPciInfo_v3", Device::pci_info)?;
+    fn read_without_memory(&self, index: u32) -> Result<GpuReading, NvmlError> {
+        let uuid = self.call_wrapper("nvmlDeviceGetUUID", Device::uuid)?;
+        let product = self.call_wrapper("nvmlDeviceGetName", Device::name)?;
+        let pci = self.call_wrapper("nvmlDeviceGetPciInfo_v3", Device::pci_info)?;
         let bus_id = pci.bus_id.strip_prefix("0000").unwrap_or(&pci.bus_id);
         Ok(GpuReading {
             index,
@@ -89,21 +89,21 @@ impl GpuHandle {
             pci: bus_id.to_lowercase(),
             minor: self.minor_number().ok(),
             memory: None,
-            mig: self.mig()?,
+            mig: self.mig_mode_if_supported()?,
         })
     }
 
     /// Returns the GPU utilization of the last sampling period in percent. The driver has none for MIG devices and for a
     /// GPU in MIG mode.
-    pub fn utilization(&self) -> Option<u32> {
+    pub fn query_utilization(&self) -> Option<u32> {
         let call = "nvmlDeviceGetUtilizationRates";
-        Some(self.ask(call, Device::utilization_rates).ok()?.gpu)
+        Some(self.call_wrapper(call, Device::utilization_rates).ok()?.gpu)
     }
 
     /// Returns the CUDA compute capability, such as 8.0.
     pub fn compute_capability(&self) -> Result<(u32, u32), NvmlError> {
         let call = "nvmlDeviceGetCudaComputeCapability";
-        let capability = self.ask(call, Device::cuda_compute_capability)?;
+        let capability = self.call_wrapper(call, Device::cuda_compute_capability)?;
         Ok((
             capability.major.unsigned_abs(),
             capability.minor.unsigned_abs(),
@@ -112,7 +112,7 @@ impl GpuHandle {
 
     /// True if the driver keeps the GPU initialised while nobody uses it.
     pub fn is_persistent(&self) -> Result<bool, NvmlError> {
-        self.ask(
+        self.call_wrapper(
             "nvmlDeviceGetPersistenceMode",
             Device::is_in_persistent_mode,
         )
@@ -120,12 +120,12 @@ impl GpuHandle {
 
     /// Returns the number in `/dev/nvidia<minor>`, which may change with the MIG mode.
     pub fn minor_number(&self) -> Result<u32, NvmlError> {
-        self.ask("nvmlDeviceGetMinorNumber", Device::minor_number)
+        self.call_wrapper("nvmlDeviceGetMinorNumber", Device::minor_number)
     }
 
     /// Returns the memory of the GPU or MIG device.
-    fn memory(&self) -> Result<Memory, NvmlError> {
-        let info = self.ask("nvmlDeviceGetMemoryInfo_v2", Device::memory_info)?;
+    fn query_memory(&self) -> Result<Memory, NvmlError> {
+        let info = self.call_wrapper("nvmlDeviceGetMemoryInfo_v2", Device::memory_info)?;
         Ok(Memory {
             total: info.total,
             used: info.used,
@@ -137,25 +137,26 @@ impl GpuHandle {
     ///
     /// The call may reset the GPU, which may change handles and the minor number.
     pub fn set_mig_mode(&self, on: bool) -> Result<Code, NvmlError> {
-        let activation = self.ask("nvmlDeviceSetMigMode", |device| device.set_mig_mode(on))?;
+        let activation =
+            self.call_wrapper("nvmlDeviceSetMigMode", |device| device.set_mig_mode(on))?;
         Ok(Code(activation))
     }
 
     /// Reads the MIG mode: off if the GPU has no MIG.
     pub fn mig_mode(&self) -> Result<MigMode, NvmlError> {
-        Ok(self.mig()?.unwrap_or_default())
+        Ok(self.mig_mode_if_supported()?.unwrap_or_default())
     }
 
     /// True if the MIG mode changes without a reset, as on Hopper and later GPUs (MIG user guide). False if the driver
     /// does not say so of this GPU.
     pub fn changes_without_reset(&self) -> Result<bool, NvmlError> {
-        Ok(self.field(FIELD_RESETLESS)? == Some(1))
+        Ok(self.field_value(FIELD_RESETLESS)? == Some(1))
     }
 
     /// Returns the value of a field; `None` if the driver or the GPU does not have it, or if it is no such number.
-    pub(super) fn field(&self, id: u32) -> Result<Option<u32>, NvmlError> {
+    pub(super) fn field_value(&self, id: u32) -> Result<Option<u32>, NvmlError> {
         let call = "nvmlDeviceGetFieldValues";
-        let samples = self.ask(call, |device| device.field_values_for(&[FieldId(id)]))?;
+        let samples = self.call_wrapper(call, |device| device.field_values_for(&[FieldId(id)]))?;
         let sample = samples.into_iter().flatten().next();
         Ok(match sample.and_then(|sample| sample.value.ok()) {
             Some(SampleValue::U32(value)) => Some(value),
@@ -166,8 +167,8 @@ impl GpuHandle {
     }
 
     /// Returns the MIG mode; `None` for a GPU without MIG.
-    fn mig(&self) -> Result<Option<MigMode>, NvmlError> {
-        match self.ask("nvmlDeviceGetMigMode", Device::mig_mode) {
+    fn mig_mode_if_supported(&self) -> Result<Option<MigMode>, NvmlError> {
+        match self.call_wrapper("nvmlDeviceGetMigMode", Device::mig_mode) {
             Ok(mode) => Ok(Some(MigMode {
                 current: mode.current == 1,
                 pending: mode.pending == 1,
@@ -189,19 +190,19 @@ impl GpuHandle {
     }
 
     /// Reads the processes of the GPU or MIG device. The two lists are read one after the other and may disagree.
-    pub fn processes(&self) -> Result<Processes, NvmlError> {
+    pub fn query_processes(&self) -> Result<Processes, NvmlError> {
         let clients = symbol!(self.session, nvmlDeviceGetMPSComputeRunningProcesses_v3);
         let compute = symbol!(self.session, nvmlDeviceGetComputeRunningProcesses_v3);
         Ok(Processes {
-            clients: self.usages(clients)?,
-            compute: self.usages(compute)?,
-            memory: self.memory().ok(),
+            clients: self.list_usages(clients)?,
+            compute: self.list_usages(compute)?,
+            memory: self.query_memory().ok(),
         })
     }
 
     /// Reads a list, in one call unless there are more processes than expected.
-    fn usages(&self, symbol: Symbol<List>) -> Result<Vec<Usage>, NvmlError> {
-        let mut room = EXPECTED;
+    fn list_usages(&self, symbol: Symbol<ListProcesses>) -> Result<Vec<Usage>, NvmlError> {
+        let mut room = EXPECTED_PROCESSES;
         loop {
             let listed = self.list(symbol, room, |function, count, found| {
                 // SAFETY: the handle came from this library; the buffer has room for `count` entries.
@@ -209,10 +210,12 @@ impl GpuHandle {
             });
             match listed {
                 // More processes may start before the next call.
-                Err(error) if error.code() == Some(Code::INSUFFICIENT_SIZE) && room < LIMIT => {
+                Err(error)
+                    if error.code() == Some(Code::INSUFFICIENT_SIZE) && room < MAX_PROCESSES =>
+                {
                     room *= 2;
                 }
-                listed => return Ok(listed?.iter().map(usage).collect()),
+                listed => return Ok(listed?.iter().map(usage_from_info).collect()),
             }
         }
     }
@@ -235,7 +238,7 @@ const FIELD_RESETLESS: u32 = 184;
 pub const EXCLUSIVE_PROCESS: u32 = nvmlComputeMode_enum_NVML_COMPUTEMODE_EXCLUSIVE_PROCESS;
 
 /// Names a compute mode as `nvidia-smi` does, in kebab-case.
-pub fn compute_mode_in_words(mode: u32) -> &'static str {
+pub fn compute_mode_name(mode: u32) -> &'static str {
     match mode {
         0 => "default",
         1 => "exclusive-thread",
@@ -258,12 +261,12 @@ pub struct Processes {
 
 impl Processes {
     /// True if the process computes on the device.
-    pub fn have(&self, pid: Pid) -> bool {
+    pub fn contains_pid(&self, pid: Pid) -> bool {
         self.compute.iter().any(|usage| usage.pid == pid)
     }
 
     /// True if the process is an MPS client.
-    pub fn have_client(&self, pid: Pid) -> bool {
+    pub fn contains_client(&self, pid: Pid) -> bool {
         self.clients.iter().any(|usage| usage.pid == pid)
     }
 }
@@ -277,18 +280,18 @@ pub struct Usage {
 }
 
 /// A call that lists processes.
-type List = unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_t) -> u32;
+type ListProcesses = unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut nvmlProcessInfo_t) -> u32;
 
 /// Twice the processes that an MPS server admits.
-const EXPECTED: usize = 128;
+const EXPECTED_PROCESSES: usize = 128;
 
 /// More contexts than any GPU can have: an answer above this is wrong.
-const LIMIT: usize = 1 << 16;
+const MAX_PROCESSES: usize = 1 << 16;
 
 /// `NVML_VALUE_NOT_AVAILABLE`, as an unsigned number.
 const NOT_AVAILABLE: u64 = u64::MAX;
 
-fn usage(info: &nvmlProcessInfo_t) -> Usage {
+fn usage_from_info(info: &nvmlProcessInfo_t) -> Usage {
     Usage {
         pid: Pid(info.pid),
         memory: Some(info.usedGpuMemory).filter(|&bytes| bytes != NOT_AVAILABLE),

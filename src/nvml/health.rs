@@ -62,14 +62,15 @@ const FIELD_RECOVERY_ACTION: u32 = 230;
 
 impl GpuHandle {
     /// Reads the signs of the GPU's health. What the driver does not tell is left out.
-    pub fn health(&self) -> GpuHealth {
+    pub fn query_health(&self) -> GpuHealth {
         let rows = self.remapped_rows();
         let pending = rows.is_none().then(|| {
             let call = "nvmlDeviceGetRetiredPagesPendingStatus";
-            self.ask(call, Device::are_pages_pending_retired).ok()
+            self.call_wrapper(call, Device::are_pages_pending_retired)
+                .ok()
         });
-        let ecc = self.ask("nvmlDeviceGetEccMode", Device::is_ecc_enabled);
-        let recovery = self.field(FIELD_RECOVERY_ACTION);
+        let ecc = self.call_wrapper("nvmlDeviceGetEccMode", Device::is_ecc_enabled);
+        let recovery = self.field_value(FIELD_RECOVERY_ACTION);
         GpuHealth {
             remapped_rows: rows,
             are_retired_pages_pending: pending.flatten(),
@@ -97,21 +98,21 @@ impl GpuHandle {
         });
         read.ok()?;
         Some(RemappedRows {
-            are_pending: truth(pending)?,
-            has_failed: truth(failed)?,
+            are_pending: parse_bool(pending)?,
+            has_failed: parse_bool(failed)?,
         })
     }
 
     /// True if the GPU is shared by virtual machines, and this machine is their host.
     pub fn is_of_vgpu_host(&self) -> bool {
         let call = "nvmlDeviceGetVirtualizationMode";
-        let mode = self.ask(call, Device::virtualization_mode);
+        let mode = self.call_wrapper(call, Device::virtualization_mode);
         matches!(mode, Ok(GpuVirtualizationMode::HostVgpu))
     }
 }
 
 /// The truth of an answer of the driver; `None` for one that is neither.
-fn truth(answer: u32) -> Option<bool> {
+fn parse_bool(answer: u32) -> Option<bool> {
     match answer {
         0 => Some(false),
         1 => Some(true),

@@ -6,7 +6,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlGpuInstancePlacement_t,
 };
 
-use super::session::{GpuHandle, Handle, call, get, list, numbered, symbol};
+use super::session::{GpuHandle, Handle, call, get, list, query_by_number, symbol};
 use super::{Code, NvmlError};
 use crate::geometry::{
     ComputeInstanceId, ComputeInstanceProfile, ComputeProfileId, GpuInstanceId, GpuInstanceProfile,
@@ -42,10 +42,10 @@ pub struct ComputeInstanceReading {
 }
 
 /// `NVML_COMPUTE_INSTANCE_PROFILE_*` run from 0; 9 are known as of NVML 13.3.
-const MOST_COMPUTE_PROFILES: u32 = 32;
+const MAX_COMPUTE_PROFILES: u32 = 32;
 
 /// More than there are compute slices in any GPU instance.
-const MOST_COMPUTE_PLACEMENTS: usize = 32;
+const MAX_COMPUTE_PLACEMENTS: usize = 32;
 
 /// `NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED`, the only one there is.
 const ENGINES_SHARED: u32 = 0;
@@ -55,7 +55,7 @@ impl GpuHandle {
     ///
     /// # Errors
     /// `NO_PERMISSION` if the driver shows instances only to root.
-    pub fn instances(
+    pub fn gpu_instances(
         &self,
         profiles: &[GpuInstanceProfile],
     ) -> Result<Vec<GpuInstanceReading>, NvmlError> {
@@ -70,7 +70,7 @@ impl GpuHandle {
                 found => found?,
             };
             for instance in found {
-                instances.push(self.with(instance).read_all()?);
+                instances.push(self.with_raw(instance).query_with_compute()?);
             }
         }
         instances.sort_by_key(|instance| instance.placement);
@@ -78,13 +78,13 @@ impl GpuHandle {
     }
 
     /// Returns the GPU instances that hold MIG devices, by placement, with these devices. Omits supported profiles, and
-    /// GPU instances without a compute instance. This takes 9 calls per MIG device; [`instances`](Self::instances) takes
+    /// GPU instances without a compute instance. This takes 9 calls per MIG device; [`gpu_instances`](Self::gpu_instances) takes
     /// about 80.
     ///
     /// # Errors
     /// `NO_PERMISSION` if the driver shows instances only to root.
     pub fn mig_devices(&self) -> Result<Vec<GpuInstanceReading>, NvmlError> {
-        let most = self.ask("nvmlDeviceGetMaxMigDeviceCount", Device::mig_device_count)?;
+        let most = self.call_wrapper("nvmlDeviceGetMaxMigDeviceCount", Device::mig_device_count)?;
         let mut instances = Vec::new();
         for index in 0..most {
             match self.read_mig_device(index, &mut instances) {
@@ -107,26 +107,26 @@ impl GpuHandle {
         index: u32,
         instances: &mut Vec<GpuInstanceReading>,
     ) -> Result<(), NvmlError> {
-        let gpu = self.about(&format!("MIG device {index}"));
-        let device = gpu.with(get!(gpu.nvmlDeviceGetMigDeviceHandleByIndex(index))?);
+        let gpu = self.for_part(&format!("MIG device {index}"));
+        let device = gpu.with_raw(get!(gpu.nvmlDeviceGetMigDeviceHandleByIndex(index))?);
         let id = GpuInstanceId(get!(device.nvmlDeviceGetGpuInstanceId())?);
         let compute = ComputeInstanceId(get!(device.nvmlDeviceGetComputeInstanceId())?);
-        let instance = self.instance(id)?;
+        let instance = self.gpu_instance(id)?;
         let known = instances.iter().position(|known| known.id == id);
         let known = if let Some(known) = known {
             known
         } else {
-            instances.push(instance.read()?);
+            instances.push(instance.query_info()?);
             instances.len() - 1
         };
-        let reading = instance.compute_instance(compute)?.read()?;
+        let reading = instance.compute_instance(compute)?.query_info()?;
         instances[known].compute.push(reading);
         Ok(())
     }
 
-    fn instance(&self, id: GpuInstanceId) -> Result<GpuInstanceHandle, NvmlError> {
-        let gpu = self.about(&format!("GPU instance {id}"));
-        Ok(gpu.with(get!(gpu.nvmlDeviceGetGpuInstanceById(id.0))?))
+    fn gpu_instance(&self, id: GpuInstanceId) -> Result<GpuInstanceHandle, NvmlError> {
+        let gpu = self.for_part(&format!("GPU instance {id}"));
+        Ok(gpu.with_raw(get!(gpu.nvmlDeviceGetGpuInstanceById(id.0))?))
     }
 
     /// Creates a GPU instance at a placement.
@@ -144,11 +144,11 @@ impl GpuHandle {
         };
         let place = &raw const placement;
         let created = get!(self.nvmlDeviceCreateGpuInstanceWithPlacement(profile.0, place))?;
-        let instance = self.with(created);
-        match instance.read() {
+        let instance = self.with_raw(created);
+        match instance.query_info() {
             Ok(reading) => Ok(reading.id),
             // An instance without a number cannot be used, so it must not stay.
-            Err(error) => Err(error.after(instance.destroy())),
+            Err(error) => Err(error.with_cleanup(instance.destroy())),
         }
     }
 
@@ -157,13 +157,16 @@ impl GpuHandle {
     /// # Errors
     /// `IN_USE` while it has a compute instance or a process uses it.
     pub fn destroy_gpu_instance(&self, id: GpuInstanceId) -> Result<(), NvmlError> {
-        self.instance(id)
+        self.gpu_instance(id)
             .map_or_else(NvmlError::ok_if_gone, |instance| instance.destroy())
     }
 
     /// Returns the compute instance profiles that a GPU instance supports.
-    pub fn offered(&self, id: GpuInstanceId) -> Result<Vec<ComputeInstanceProfile>, NvmlError> {
-        self.instance(id)?.offered()
+    pub fn compute_profiles_of(
+        &self,
+        id: GpuInstanceId,
+    ) -> Result<Vec<ComputeInstanceProfile>, NvmlError> {
+        self.gpu_instance(id)?.compute_profiles()
     }
 
     /// Creates a compute instance at a placement, or where the driver chooses.
@@ -176,7 +179,7 @@ impl GpuHandle {
         profile: ComputeProfileId,
         at: Option<Placement>,
     ) -> Result<ComputeInstanceReading, NvmlError> {
-        let parent = self.instance(id)?;
+        let parent = self.gpu_instance(id)?;
         let created = if let Some(at) = at {
             let placement = nvmlComputeInstancePlacement_t {
                 start: at.start,
@@ -187,11 +190,11 @@ impl GpuHandle {
         } else {
             get!(parent.nvmlGpuInstanceCreateComputeInstance(profile.0))?
         };
-        let instance = parent.with(created);
+        let instance = parent.with_raw(created);
         // An instance that cannot be read cannot be used, so it must not stay.
         instance
-            .read()
-            .map_err(|error| error.after(instance.destroy()))
+            .query_info()
+            .map_err(|error| error.with_cleanup(instance.destroy()))
     }
 
     /// Destroys a compute instance. Succeeds if it is already gone.
@@ -203,7 +206,7 @@ impl GpuHandle {
         parent: GpuInstanceId,
         id: ComputeInstanceId,
     ) -> Result<(), NvmlError> {
-        self.instance(parent)
+        self.gpu_instance(parent)
             .and_then(|parent| parent.compute_instance(id))
             .map_or_else(NvmlError::ok_if_gone, |instance| instance.destroy())
     }
@@ -213,7 +216,7 @@ type GpuInstanceHandle = Handle<nvmlGpuInstance_t>;
 
 impl GpuInstanceHandle {
     /// Reads the GPU instance without its compute instances.
-    fn read(&self) -> Result<GpuInstanceReading, NvmlError> {
+    fn query_info(&self) -> Result<GpuInstanceReading, NvmlError> {
         let info = get!(self.nvmlGpuInstanceGetInfo())?;
         Ok(GpuInstanceReading {
             id: GpuInstanceId(info.id),
@@ -225,17 +228,17 @@ impl GpuInstanceHandle {
     }
 
     /// Reads the GPU instance, its compute instances, and what it offers.
-    fn read_all(&self) -> Result<GpuInstanceReading, NvmlError> {
-        let mut reading = self.read()?;
-        let instance = self.about(&format!("GPU instance {}", reading.id));
-        reading.offered = instance.offered()?;
+    fn query_with_compute(&self) -> Result<GpuInstanceReading, NvmlError> {
+        let mut reading = self.query_info()?;
+        let instance = self.for_part(&format!("GPU instance {}", reading.id));
+        reading.offered = instance.compute_profiles()?;
         for profile in &reading.offered {
             let room = (profile.most as usize).max(16);
             for found in list!(
                 instance.nvmlGpuInstanceGetComputeInstances(profile.id.0),
                 room
             )? {
-                reading.compute.push(instance.with(found).read()?);
+                reading.compute.push(instance.with_raw(found).query_info()?);
             }
         }
         reading.compute.sort_by_key(|compute| compute.placement);
@@ -243,8 +246,8 @@ impl GpuInstanceHandle {
     }
 
     /// Returns the compute instance profiles that the GPU instance supports.
-    fn offered(&self) -> Result<Vec<ComputeInstanceProfile>, NvmlError> {
-        numbered(MOST_COMPUTE_PROFILES, |query| {
+    fn compute_profiles(&self) -> Result<Vec<ComputeInstanceProfile>, NvmlError> {
+        query_by_number(MAX_COMPUTE_PROFILES, |query| {
             let info =
                 get!(self.nvmlGpuInstanceGetComputeInstanceProfileInfo(query, ENGINES_SHARED))?;
             Ok(ComputeInstanceProfile {
@@ -260,7 +263,7 @@ impl GpuInstanceHandle {
 
     /// Returns the possible placements of a profile, or none if the driver cannot list them.
     fn compute_placements(&self, profile: u32) -> Result<Vec<Placement>, NvmlError> {
-        let room = MOST_COMPUTE_PLACEMENTS;
+        let room = MAX_COMPUTE_PLACEMENTS;
         match list!(
             self.nvmlGpuInstanceGetComputeInstancePossiblePlacements(profile),
             room
@@ -275,8 +278,8 @@ impl GpuInstanceHandle {
     }
 
     fn compute_instance(&self, id: ComputeInstanceId) -> Result<ComputeHandle, NvmlError> {
-        let instance = self.about(&format!("compute instance {id}"));
-        Ok(instance.with(get!(instance.nvmlGpuInstanceGetComputeInstanceById(id.0))?))
+        let instance = self.for_part(&format!("compute instance {id}"));
+        Ok(instance.with_raw(get!(instance.nvmlGpuInstanceGetComputeInstanceById(id.0))?))
     }
 
     fn destroy(&self) -> Result<(), NvmlError> {
@@ -287,11 +290,11 @@ impl GpuInstanceHandle {
 type ComputeHandle = Handle<nvmlComputeInstance_t>;
 
 impl ComputeHandle {
-    fn read(&self) -> Result<ComputeInstanceReading, NvmlError> {
+    fn query_info(&self) -> Result<ComputeInstanceReading, NvmlError> {
         let info = get!(self.nvmlComputeInstanceGetInfo_v2())?;
-        let device: GpuHandle = self.with(info.device);
-        let uuid = device.ask("nvmlDeviceGetUUID", Device::uuid)?;
-        let attributes = device.ask("nvmlDeviceGetAttributes_v2", Device::attributes)?;
+        let device: GpuHandle = self.with_raw(info.device);
+        let uuid = device.call_wrapper("nvmlDeviceGetUUID", Device::uuid)?;
+        let attributes = device.call_wrapper("nvmlDeviceGetAttributes_v2", Device::attributes)?;
         Ok(ComputeInstanceReading {
             id: ComputeInstanceId(info.id),
             profile: ComputeProfileId(info.profileId),

@@ -17,16 +17,16 @@ use crate::host::lock;
 static OPEN: RwLock<()> = RwLock::new(());
 
 /// The tasks that have not ended, also those that nobody waits for any more, with the library that each uses.
-static RUNNING: Mutex<Vec<(OsString, Watch)>> = Mutex::new(Vec::new());
+static RUNNING_TASKS: Mutex<Vec<(OsString, CallWatch)>> = Mutex::new(Vec::new());
 
 /// Returns the error of a task that has made a call in this library and has not ended.
-fn unfinished(library: &OsStr) -> Option<NvmlError> {
-    lock(&RUNNING)
+fn unfinished_task_error(library: &OsStr) -> Option<NvmlError> {
+    lock(&RUNNING_TASKS)
         .iter()
         .filter(|(name, _)| *name == library)
         .find_map(|(_, watch)| {
             let call = lock(&watch.current).clone()?;
-            Some(call.hangs_for(call.since.elapsed()))
+            Some(call.hung_error(call.since.elapsed()))
         })
 }
 
@@ -49,17 +49,17 @@ impl Nvml {
         let name = path.map_or(OsStr::new("libnvidia-ml.so.1"), Path::as_os_str);
         let name = name.to_owned();
         let limit = nvml_call_limit();
-        begin(name.clone(), limit, move |watch| {
-            if let Some(error @ NvmlError::Hung { waited, .. }) = unfinished(&name)
+        spawn_task(name.clone(), limit, move |watch| {
+            if let Some(error @ NvmlError::Hung { waited, .. }) = unfinished_task_error(&name)
                 && waited >= limit
             {
                 return Err(error);
             }
-            watch.begin("nvmlInit_v2", "the driver");
+            watch.record_call("nvmlInit_v2", "the driver");
             let library = Library::builder()
                 .lib_path(&name)
                 .init()
-                .map_err(|error| NvmlError::at_init(&name, error))?;
+                .map_err(|error| NvmlError::from_init_error(&name, error))?;
             Ok(Self {
                 library: Box::leak(Box::new(library)),
                 name: Box::leak(name.into_boxed_os_str()),
@@ -69,8 +69,8 @@ impl Nvml {
     }
 
     /// Starts the threads for this number of concurrent calls, or none.
-    pub fn reserve(calls: usize) -> Result<(), NvmlError> {
-        let mut free = lock(&FREE);
+    pub fn reserve_threads(calls: usize) -> Result<(), NvmlError> {
+        let mut free = lock(&FREE_WORKERS);
         let mut made = Vec::new();
         while free.len() + made.len() < calls {
             match make_worker() {
@@ -90,7 +90,7 @@ impl Nvml {
 
     /// Returns the same library with another limit per call than [`nvml_call_limit`].
     #[must_use]
-    pub fn within(self, limit: Duration) -> Self {
+    pub fn with_call_limit(self, limit: Duration) -> Self {
         Self { limit, ..self }
     }
 
@@ -101,7 +101,7 @@ impl Nvml {
     ) -> Result<T, NvmlError> {
         // Held by the waiting thread and not by the task, whose thread may hang.
         let _open = OPEN.read().unwrap_or_else(PoisonError::into_inner);
-        self.begin(task)?.wait()
+        self.start_task(task)?.wait()
     }
 
     /// Runs a task in another thread, like [`supervise`](Self::supervise), on the GPU or MIG device with this UUID.
@@ -111,7 +111,7 @@ impl Nvml {
         task: impl FnOnce(&GpuHandle) -> Result<T, NvmlError> + Send + 'static,
     ) -> Result<T, NvmlError> {
         let uuid = uuid.to_owned();
-        self.supervise(move |session| task(&session.gpu(&uuid)?))
+        self.supervise(move |session| task(&session.gpu_with_uuid(&uuid)?))
     }
 
     /// Starts a task in another thread, on the GPU or MIG device with this UUID. The library must not be shut down before
@@ -122,15 +122,15 @@ impl Nvml {
         task: impl FnOnce(&GpuHandle) -> Result<T, NvmlError> + Send + 'static,
     ) -> Result<Watched<T>, NvmlError> {
         let uuid = uuid.to_owned();
-        self.begin(move |session| task(&session.gpu(&uuid)?))
+        self.start_task(move |session| task(&session.gpu_with_uuid(&uuid)?))
     }
 
     /// Starts a task in another thread.
-    fn begin<T: Send + 'static>(
+    fn start_task<T: Send + 'static>(
         self,
         task: impl FnOnce(&Session) -> Result<T, NvmlError> + Send + 'static,
     ) -> Result<Watched<T>, NvmlError> {
-        begin(self.name.to_owned(), self.limit, move |watch| {
+        spawn_task(self.name.to_owned(), self.limit, move |watch| {
             let library = self.library;
             task(&Session { library, watch })
         })
@@ -138,13 +138,13 @@ impl Nvml {
 
     /// Runs the task for each of the first `count` GPUs, side by side. The driver opens a GPU at its first call, which takes
     /// 7 ms on an H200, and 4 ms each for two at a time.
-    pub fn of_each_gpu<T: Send + 'static>(
+    pub fn run_on_each_gpu<T: Send + 'static>(
         self,
         count: u32,
         task: impl Fn(&Session, u32) -> Result<T, NvmlError> + Copy + Send + 'static,
     ) -> Vec<Result<T, NvmlError>> {
         let _open = OPEN.read().unwrap_or_else(PoisonError::into_inner);
-        let start = |index| self.begin(move |session| task(session, index));
+        let start = |index| self.start_task(move |session| task(session, index));
         let tasks: Vec<_> = (0..count).map(start).collect();
         tasks
             .into_iter()
@@ -169,38 +169,38 @@ impl Nvml {
     pub fn while_shut_down<T>(self, work: impl FnOnce() -> T) -> Result<T, NvmlError> {
         let _alone = OPEN.write().unwrap_or_else(PoisonError::into_inner);
         // Nobody waits any more for a task that has not ended.
-        if let Some(error) = unfinished(self.name) {
+        if let Some(error) = unfinished_task_error(self.name) {
             return Err(error);
         }
         // NVML counts its initialisations: each one needs a shutdown of its own.
         loop {
-            match self.begin(Session::shut_down)?.wait() {
+            match self.start_task(Session::shut_down)?.wait() {
                 Ok(()) => {}
                 Err(error) if error.code() == Some(Code::UNINITIALIZED) => break,
                 Err(error) => return Err(error),
             }
         }
         let answer = work();
-        self.begin(Session::initialise)?.wait()?;
+        self.start_task(Session::initialise)?.wait()?;
         Ok(answer)
     }
 }
 
 /// The current call of a task's thread, for the thread that waits for it.
 #[derive(Clone, Default)]
-pub(super) struct Watch {
-    current: Arc<Mutex<Option<Call>>>,
+pub(super) struct CallWatch {
+    current: Arc<Mutex<Option<CurrentCall>>>,
 }
 
 #[derive(Clone)]
-struct Call {
+struct CurrentCall {
     name: &'static str,
     subject: String,
     since: Instant,
 }
 
-impl Call {
-    fn hangs_for(&self, waited: Duration) -> NvmlError {
+impl CurrentCall {
+    fn hung_error(&self, waited: Duration) -> NvmlError {
         NvmlError::Hung {
             waited,
             call: self.name,
@@ -209,10 +209,10 @@ impl Call {
     }
 }
 
-impl Watch {
+impl CallWatch {
     /// Records the start of a call.
-    pub(super) fn begin(&self, name: &'static str, subject: &str) {
-        *lock(&self.current) = Some(Call {
+    pub(super) fn record_call(&self, name: &'static str, subject: &str) {
+        *lock(&self.current) = Some(CurrentCall {
             name,
             subject: subject.to_owned(),
             since: Instant::now(),
@@ -221,33 +221,33 @@ impl Watch {
 }
 
 /// The work of a thread. It frees its worker before it delivers the answer.
-type Task = Box<dyn FnOnce(Worker) + Send>;
+type WorkerTask = Box<dyn FnOnce(Worker) + Send>;
 
 /// The channel to a thread that runs one task after another. `None` ends the thread.
 #[derive(Clone)]
-struct Worker(Sender<Option<Task>>);
+struct Worker(Sender<Option<WorkerTask>>);
 
 /// The free workers. Threads are reused: a new one could exceed a limit of processes half-way through a change.
-static FREE: Mutex<Vec<Worker>> = Mutex::new(Vec::new());
+static FREE_WORKERS: Mutex<Vec<Worker>> = Mutex::new(Vec::new());
 
-/// A task in [`RUNNING`], from which it is removed also when it panics.
-struct Running(Watch);
+/// A task in [`RUNNING_TASKS`], from which it is removed also when it panics.
+struct RunningTask(CallWatch);
 
-impl Running {
-    fn begin(name: OsString, watch: Watch) -> Self {
-        lock(&RUNNING).push((name, watch.clone()));
+impl RunningTask {
+    fn register(name: OsString, watch: CallWatch) -> Self {
+        lock(&RUNNING_TASKS).push((name, watch.clone()));
         Self(watch)
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningTask {
     fn drop(&mut self) {
-        lock(&RUNNING).retain(|(_, other)| !Arc::ptr_eq(&other.current, &self.0.current));
+        lock(&RUNNING_TASKS).retain(|(_, other)| !Arc::ptr_eq(&other.current, &self.0.current));
     }
 }
 
 fn make_worker() -> Result<(Worker, JoinHandle<()>), NvmlError> {
-    let (sender, tasks) = mpsc::channel::<Option<Task>>();
+    let (sender, tasks) = mpsc::channel::<Option<WorkerTask>>();
     let worker = Worker(sender);
     let me = worker.clone();
     let thread = std::thread::Builder::new()
@@ -265,28 +265,28 @@ fn make_worker() -> Result<(Worker, JoinHandle<()>), NvmlError> {
 /// A task that runs in another thread.
 pub struct Watched<T> {
     limit: Duration,
-    watch: Watch,
+    watch: CallWatch,
     answers: Receiver<Result<T, NvmlError>>,
 }
 
 /// Starts a task with a library in another thread.
-fn begin<T: Send + 'static>(
+fn spawn_task<T: Send + 'static>(
     name: OsString,
     limit: Duration,
-    task: impl FnOnce(Watch) -> Result<T, NvmlError> + Send + 'static,
+    task: impl FnOnce(CallWatch) -> Result<T, NvmlError> + Send + 'static,
 ) -> Result<Watched<T>, NvmlError> {
-    let watch = Watch::default();
+    let watch = CallWatch::default();
     let (answer, answers) = mpsc::channel();
     let own = watch.clone();
-    let task: Task = Box::new(move |worker| {
-        let running = Running::begin(name, own.clone());
+    let task: WorkerTask = Box::new(move |worker| {
+        let running = RunningTask::register(name, own.clone());
         let result = task(own);
         drop(running);
-        lock(&FREE).push(worker);
+        lock(&FREE_WORKERS).push(worker);
         // After its limit no thread waits for the task.
         let _ = answer.send(result);
     });
-    let known = lock(&FREE).pop();
+    let known = lock(&FREE_WORKERS).pop();
     let worker = match known {
         Some(worker) => worker,
         None => make_worker()?.0,
@@ -325,7 +325,7 @@ impl<T> Watched<T> {
             };
             patience = match limit.checked_sub(call.since.elapsed()) {
                 Some(remaining) => remaining.max(Duration::from_millis(1)),
-                None => return Err(call.hangs_for(limit)),
+                None => return Err(call.hung_error(limit)),
             };
         }
     }
@@ -339,12 +339,12 @@ mod tests {
     #[test]
     fn a_task_that_panics_is_over() {
         let library = || OsString::from("libpanics.so.1");
-        let task = |watch: Watch| -> Result<(), NvmlError> {
-            watch.begin("nvmlNone", "nothing");
+        let task = |watch: CallWatch| -> Result<(), NvmlError> {
+            watch.record_call("nvmlNone", "nothing");
             panic!("a panic of a test")
         };
-        let watched = begin(library(), Duration::from_secs(60), task).unwrap();
+        let watched = spawn_task(library(), Duration::from_secs(60), task).unwrap();
         assert!(matches!(watched.wait(), Err(NvmlError::Strange { .. })));
-        assert!(unfinished(&library()).is_none());
+        assert!(unfinished_task_error(&library()).is_none());
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use nvml_wrapper_sys::bindings::nvmlGpuInstanceProfileInfo_v2_t as ProfileInfo;
 
-use super::session::{GpuHandle, get, list, numbered, symbol, text, version_of};
+use super::session::{GpuHandle, get, list, parse_c_string, query_by_number, symbol, version_of};
 use super::{Code, GpuReading, NvmlError};
 use crate::geometry::{
     Engines, GpuInstanceProfile, Placement, ProfileEnum, ProfileId, ProfileName,
@@ -13,12 +13,12 @@ use crate::geometry::{
 use crate::host::lock;
 
 /// The limit for profile queries of a driver that never answers `INVALID_ARGUMENT` (NVML 13.3 has 18 profiles).
-const MOST_PROFILES: u32 = 64;
+const MAX_PROFILES: u32 = 64;
 
-type Offers = BTreeMap<(String, bool), Vec<GpuInstanceProfile>>;
+type OfferCache = BTreeMap<(String, bool), Vec<GpuInstanceProfile>>;
 
 /// The profiles of GPUs, by UUID and MIG mode.
-static OFFERS: Mutex<Offers> = Mutex::new(BTreeMap::new());
+static OFFER_CACHE: Mutex<OfferCache> = Mutex::new(BTreeMap::new());
 
 impl GpuHandle {
     /// Returns the profiles with these ids, without placements and free counts. Not every driver has a call for one id, so
@@ -27,7 +27,7 @@ impl GpuHandle {
         &self,
         ids: &BTreeSet<ProfileId>,
     ) -> Result<Vec<GpuInstanceProfile>, NvmlError> {
-        numbered(MOST_PROFILES, |query| self.bare_profile(ProfileEnum(query)))
+        query_by_number(MAX_PROFILES, |query| self.bare_profile(ProfileEnum(query)))
             .filter(|profile| !matches!(profile, Ok(profile) if !ids.contains(&profile.id)))
             .take(ids.len())
             .collect()
@@ -35,28 +35,28 @@ impl GpuHandle {
 
     /// Returns the profiles of a GPU with their placements; none for a GPU without MIG, and on driver 535 while MIG is off.
     /// This takes about 50 calls (10 ms on an H200). The result depends only on the GPU and its MIG mode, so it is kept.
-    pub fn offers(&self, gpu: &GpuReading) -> Result<Vec<GpuInstanceProfile>, NvmlError> {
+    pub fn offered_profiles(&self, gpu: &GpuReading) -> Result<Vec<GpuInstanceProfile>, NvmlError> {
         let Some(mode) = gpu.mig else {
             return Ok(Vec::new());
         };
         let key = (gpu.uuid.clone(), mode.current);
-        if let Some(offers) = lock(&OFFERS).get(&key) {
+        if let Some(offers) = lock(&OFFER_CACHE).get(&key) {
             return Ok(offers.clone());
         }
-        let mut offers: Vec<GpuInstanceProfile> = numbered(MOST_PROFILES, |query| {
+        let mut offers: Vec<GpuInstanceProfile> = query_by_number(MAX_PROFILES, |query| {
             let mut profile = self.bare_profile(ProfileEnum(query))?;
-            profile.placements = self.placements(profile.id)?;
-            profile.most = most(&profile.placements, profile.most);
+            profile.placements = self.possible_placements(profile.id)?;
+            profile.most = max_instances(&profile.placements, profile.most);
             Ok(profile)
         })
         .collect::<Result<_, _>>()?;
         offers.sort_by_key(|profile| (profile.slices, profile.memory_mib, profile.id));
-        lock(&OFFERS).insert(key, offers.clone());
+        lock(&OFFER_CACHE).insert(key, offers.clone());
         Ok(offers)
     }
 
     /// Returns how many more instances of this profile fit now. Driver 535 answers only while MIG is on.
-    pub fn free(&self, profile: ProfileId) -> Option<u32> {
+    pub fn remaining_capacity(&self, profile: ProfileId) -> Option<u32> {
         get!(self.nvmlDeviceGetGpuInstanceRemainingCapacity(profile.0)).ok()
     }
 
@@ -70,7 +70,7 @@ impl GpuHandle {
                 function(self.raw, query.0, info)
             }
         })?;
-        let name = text(&info.name);
+        let name = parse_c_string(&info.name);
         let name = name.strip_prefix("MIG ").unwrap_or(&name);
         // A name of a newer driver takes away nothing but itself.
         let name = name.parse().unwrap_or_else(|_| {
@@ -98,7 +98,7 @@ impl GpuHandle {
     }
 
     /// Returns the possible placements of a profile, or none if the driver shows them only to root.
-    fn placements(&self, profile: ProfileId) -> Result<Vec<Placement>, NvmlError> {
+    fn possible_placements(&self, profile: ProfileId) -> Result<Vec<Placement>, NvmlError> {
         let nowhere = std::ptr::null_mut();
         let count =
             match get!(self.nvmlDeviceGetGpuInstancePossiblePlacements_v2(profile.0, nowhere)) {
@@ -120,7 +120,7 @@ impl GpuHandle {
 /// Returns how many instances fit at once: as many as have separate placements, but no more than the driver reports. It
 /// reports 1 for `+me`, which has seven placements but can exist only once, and too many for some profiles of an A30
 /// (mig-parted hard-codes that GPU).
-fn most(placements: &[Placement], reported: u32) -> u32 {
+fn max_instances(placements: &[Placement], reported: u32) -> u32 {
     let mut next = 0;
     let mut disjoint = 0;
     let mut sorted = placements.to_vec();
@@ -150,14 +150,18 @@ mod tests {
                 .map(|&start| Placement::new(start, size))
                 .collect()
         };
-        assert_eq!(most(&at(&[0, 1, 2, 3, 4, 5, 6], 1), 7), 7);
+        assert_eq!(max_instances(&at(&[0, 1, 2, 3, 4, 5, 6], 1), 7), 7);
         assert_eq!(
-            most(&at(&[0, 1, 2, 3, 4, 5, 6], 1), 1),
+            max_instances(&at(&[0, 1, 2, 3, 4, 5, 6], 1), 1),
             1,
             "+me exists once"
         );
-        assert_eq!(most(&at(&[0, 4], 4), 2), 2);
-        assert_eq!(most(&at(&[0, 2], 2), 4), 2, "A30 says more than fit");
-        assert_eq!(most(&[], 3), 3, "placements may be hidden");
+        assert_eq!(max_instances(&at(&[0, 4], 4), 2), 2);
+        assert_eq!(
+            max_instances(&at(&[0, 2], 2), 4),
+            2,
+            "A30 says more than fit"
+        );
+        assert_eq!(max_instances(&[], 3), 3, "placements may be hidden");
     }
 }

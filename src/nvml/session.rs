@@ -11,14 +11,14 @@ use nvml_wrapper_sys::bindings::{
     nvmlGpuInstancePlacement_t, nvmlGpuInstanceProfileInfo_v2_t, nvmlProcessInfo_t,
 };
 
-use super::library::Watch;
+use super::library::CallWatch;
 use super::{Code, NvmlError};
 
 /// The library inside a supervised task.
 #[derive(Clone)]
 pub struct Session {
     pub(super) library: &'static Library,
-    pub(super) watch: Watch,
+    pub(super) watch: CallWatch,
 }
 
 impl Session {
@@ -37,23 +37,23 @@ impl Session {
     }
 
     /// Returns the GPU or MIG device with this UUID.
-    pub fn gpu(&self, uuid: &str) -> Result<GpuHandle, NvmlError> {
-        let device = self.ask("nvmlDeviceGetHandleByUUID", uuid, |library| {
+    pub fn gpu_with_uuid(&self, uuid: &str) -> Result<GpuHandle, NvmlError> {
+        let device = self.call_wrapper("nvmlDeviceGetHandleByUUID", uuid, |library| {
             library.device_by_uuid(uuid)
         })?;
-        Ok(self.handle(&device, uuid.to_owned()))
+        Ok(self.new_handle(&device, uuid.to_owned()))
     }
 
     /// Returns the GPU with this index, and opens it: that makes later calls fast.
     pub fn gpu_at(&self, index: u32) -> Result<GpuHandle, NvmlError> {
         let subject = format!("GPU {index}");
-        let device = self.ask("nvmlDeviceGetHandleByIndex_v2", &subject, |library| {
+        let device = self.call_wrapper("nvmlDeviceGetHandleByIndex_v2", &subject, |library| {
             library.device_by_index(index)
         })?;
-        Ok(self.handle(&device, subject))
+        Ok(self.new_handle(&device, subject))
     }
 
-    fn handle(&self, device: &Device<'static>, subject: String) -> GpuHandle {
+    fn new_handle(&self, device: &Device<'static>, subject: String) -> GpuHandle {
         Handle {
             session: self.clone(),
             // SAFETY: the handle is only passed back to the library it came from, which is never unloaded.
@@ -63,16 +63,17 @@ impl Session {
     }
 
     /// Makes a call through nvml-wrapper.
-    pub(super) fn ask<T>(
+    pub(super) fn call_wrapper<T>(
         &self,
         call: &'static str,
         subject: &str,
         work: impl FnOnce(&'static Library) -> Result<T, WrapperError>,
     ) -> Result<T, NvmlError> {
-        self.watch.begin(call, subject);
+        self.watch.record_call(call, subject);
         let begun = Instant::now();
-        let answer = work(self.library).map_err(|error| NvmlError::of(error, call, subject));
-        trace(call, subject, begun, answer.as_ref().err());
+        let answer =
+            work(self.library).map_err(|error| NvmlError::from_wrapper(error, call, subject));
+        trace_call(call, subject, begun, answer.as_ref().err());
         answer
     }
 
@@ -85,7 +86,7 @@ impl Session {
     ) -> Result<(), NvmlError> {
         let call = symbol.name;
         let function = symbol.function.ok_or(NvmlError::TooOld { call })?;
-        self.watch.begin(call, subject);
+        self.watch.record_call(call, subject);
         let begun = Instant::now();
         let answer = match Code(work(function)) {
             Code::SUCCESS => Ok(()),
@@ -95,7 +96,7 @@ impl Session {
                 code,
             }),
         };
-        trace(call, subject, begun, answer.as_ref().err());
+        trace_call(call, subject, begun, answer.as_ref().err());
         answer
     }
 }
@@ -114,7 +115,7 @@ pub type GpuHandle = Handle<nvmlDevice_t>;
 
 impl<T: Copy> Handle<T> {
     /// Returns the handle of something else with the same name.
-    pub(super) fn with<U>(&self, raw: U) -> Handle<U> {
+    pub(super) fn with_raw<U>(&self, raw: U) -> Handle<U> {
         Handle {
             session: self.session.clone(),
             raw,
@@ -123,10 +124,10 @@ impl<T: Copy> Handle<T> {
     }
 
     /// Returns the same handle for calls about a part of it.
-    pub(super) fn about(&self, part: &str) -> Self {
+    pub(super) fn for_part(&self, part: &str) -> Self {
         Self {
             subject: format!("{} {part}", self.subject),
-            ..self.with(self.raw)
+            ..self.with_raw(self.raw)
         }
     }
 
@@ -152,7 +153,7 @@ impl<T: Copy> Handle<T> {
         work: impl FnOnce(F, *mut c_uint, *mut V) -> u32,
     ) -> Result<Vec<V>, NvmlError> {
         // The driver's own numbers are no reason to take any amount of memory.
-        let room = room.min(MOST_ENTRIES);
+        let room = room.min(MAX_ENTRIES);
         let mut found = vec![V::zeroed(); room];
         let mut count = c_uint::try_from(room).unwrap_or(c_uint::MAX);
         self.session.call(symbol, &self.subject, |function| {
@@ -164,16 +165,16 @@ impl<T: Copy> Handle<T> {
 }
 
 /// More than a GPU has instances, placements or processes.
-const MOST_ENTRIES: usize = 1 << 16;
+const MAX_ENTRIES: usize = 1 << 16;
 
 impl GpuHandle {
     /// Makes a call through nvml-wrapper.
-    pub(super) fn ask<T>(
+    pub(super) fn call_wrapper<T>(
         &self,
         call: &'static str,
         work: impl FnOnce(&Device<'static>) -> Result<T, WrapperError>,
     ) -> Result<T, NvmlError> {
-        self.session.ask(call, &self.subject, |library| {
+        self.session.call_wrapper(call, &self.subject, |library| {
             // SAFETY: the handle came from this library.
             work(&unsafe { Device::new(self.raw, library) })
         })
@@ -218,7 +219,7 @@ macro_rules! list {
 pub(super) use list;
 
 /// Traces a call that has returned.
-fn trace(call: &str, subject: &str, begun: Instant, error: Option<&NvmlError>) {
+fn trace_call(call: &str, subject: &str, begun: Instant, error: Option<&NvmlError>) {
     let took = begun.elapsed().as_secs_f64() * 1000.0;
     match error.and_then(NvmlError::code) {
         None => tracing::debug!(target: "nvml", "{call} {subject} ({took:.1} ms)"),
@@ -228,7 +229,7 @@ fn trace(call: &str, subject: &str, begun: Instant, error: Option<&NvmlError>) {
 
 /// Reads the driver's answers for the numbers 0, 1, 2 and so on, up to the first number that it does not know, and for at
 /// most this many numbers. Omits those that are not supported.
-pub(super) fn numbered<T>(
+pub(super) fn query_by_number<T>(
     most: u32,
     read: impl FnMut(u32) -> Result<T, NvmlError>,
 ) -> impl Iterator<Item = Result<T, NvmlError>> {
@@ -298,7 +299,7 @@ pub(super) fn version_of<T>(form: u32) -> u32 {
 }
 
 /// Reads a C string from a fixed buffer, which may lack a terminator.
-pub(super) fn text(buffer: &[c_char]) -> String {
+pub(super) fn parse_c_string(buffer: &[c_char]) -> String {
     // `c_char` has a sign on x86_64, and none on arm64.
     let bytes = buffer.iter().flat_map(|c| c.to_ne_bytes());
     let text: Vec<u8> = bytes.take_while(|&byte| byte != 0).collect();

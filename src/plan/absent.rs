@@ -4,20 +4,20 @@ use std::collections::BTreeSet;
 
 use super::Obstacle;
 use super::layout::Layout;
-use super::up::{Planner, selects};
+use super::up::{Planner, block_selects};
 use crate::catalog;
-use crate::node::lost_hint;
+use crate::node::lost_gpu_hint;
 use crate::profile::{Block, ProfileError, Span};
 use crate::state::Missing;
 
 impl<'a> Planner<'a> {
     /// The obstacle that a GPU is lost which a selector names, or the only one that it may select.
-    pub(super) fn lost_gpu(self) -> Option<Obstacle> {
+    pub(super) fn lost_gpu_obstacle(self) -> Option<Obstacle> {
         if self.left_out.is_some() {
             return None;
         }
         let is_none_left = self.node.gpus.iter().all(|gpu| self.leaves_alone(gpu));
-        let (_, why) = self.lost().find(|(lost, _)| {
+        let (_, why) = self.lost_gpus().find(|(lost, _)| {
             let mut blocks = self.profile.blocks.iter();
             is_none_left
                 || blocks.any(|block| {
@@ -27,13 +27,13 @@ impl<'a> Planner<'a> {
         })?;
         let hint = format!(
             "{}; up --keep-going applies the rest of the profile",
-            lost_hint()
+            lost_gpu_hint()
         );
         Some(Obstacle::new(why, hint))
     }
 
     /// The lost GPUs that the profile may select, with the driver's errors.
-    fn lost(self) -> impl Iterator<Item = (u32, &'a str)> {
+    fn lost_gpus(self) -> impl Iterator<Item = (u32, &'a str)> {
         self.node.lost_gpus().filter(move |(lost, _)| {
             let mut blocks = self.profile.blocks.iter();
             blocks.any(|block| self.may_select(block, *lost))
@@ -43,7 +43,7 @@ impl<'a> Planner<'a> {
     /// True if a block may select a lost GPU, which tells neither its product nor its UUID.
     fn may_select(self, block: &Block, lost: u32) -> bool {
         let selector = &block.select;
-        let is_found = self.node.gpus.iter().any(|gpu| selects(block, gpu));
+        let is_found = self.node.gpus.iter().any(|gpu| block_selects(block, gpu));
         let may_have_index = selector.index.is_none() || selector.indices().any(|own| own == lost);
         may_have_index && !(selector.names_a_real_gpu() && is_found)
     }
@@ -54,8 +54,8 @@ impl<'a> Planner<'a> {
         let gpus = &self.node.gpus;
         let mut mistakes = Vec::new();
         for block in &self.profile.blocks {
-            let selected = gpus.iter().filter(|gpu| selects(block, gpu)).count();
-            let mistake = match self.absent(block) {
+            let selected = gpus.iter().filter(|gpu| block_selects(block, gpu)).count();
+            let mistake = match self.describe_absent_gpus(block) {
                 Some(_) if self.left_out.is_some() => continue,
                 Some(absent) => absent,
                 None if selected > 1 && block.select.names_one_gpu() => {
@@ -63,14 +63,14 @@ impl<'a> Planner<'a> {
                 }
                 None => continue,
             };
-            mistakes.push(self.profile.error(block.span, mistake));
+            mistakes.push(self.profile.error_at(block.span, mistake));
         }
         let is_none_left = gpus.iter().all(|gpu| self.leaves_alone(gpu));
         if mistakes.is_empty() && is_none_left && self.left_out.is_none() {
             let first = self.profile.blocks.first();
             let span = first.map_or(Span::default(), |block| block.span);
             let message = "the profile selects no GPU of this node";
-            mistakes.push(self.profile.error(span, message));
+            mistakes.push(self.profile.error_at(span, message));
         }
         if !mistakes.is_empty() {
             let lines: Vec<String> = gpus
@@ -85,7 +85,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Describes the GPUs that a selector names and that are not there. The lost ones are.
-    fn absent(self, block: &Block) -> Option<String> {
+    fn describe_absent_gpus(self, block: &Block) -> Option<String> {
         let node = self.node;
         let mut indices: BTreeSet<u32> = block.select.indices().collect();
         indices.retain(|index| {
@@ -93,7 +93,7 @@ impl<'a> Planner<'a> {
             !is_lost && !node.gpus.iter().any(|gpu| gpu.index == *index)
         });
         let absent: Vec<String> = indices.iter().map(u32::to_string).collect();
-        let is_found = node.gpus.iter().any(|gpu| selects(block, gpu))
+        let is_found = node.gpus.iter().any(|gpu| block_selects(block, gpu))
             || node
                 .lost_gpus()
                 .any(|(lost, _)| self.may_select(block, lost));
@@ -107,13 +107,13 @@ impl<'a> Planner<'a> {
 
     /// Describes the lost GPUs that are left as they are, and blocks that select no GPU here and no model that the catalog
     /// knows: probably by a typing error, which a block for all other GPUs hides.
-    pub(super) fn remarks(self) -> Vec<String> {
+    pub(super) fn selection_remarks(self) -> Vec<String> {
         let blocks = self.profile.blocks.iter().enumerate();
-        let lost = self.lost().filter(|_| self.left_out.is_none());
+        let lost = self.lost_gpus().filter(|_| self.left_out.is_none());
         let unknown = blocks
-            .filter(|(_, block)| !self.node.gpus.iter().any(|gpu| selects(block, gpu)))
+            .filter(|(_, block)| !self.node.gpus.iter().any(|gpu| block_selects(block, gpu)))
             .filter(|(_, block)| !catalog::has_product(|name| block.select.may_select(name)))
-            .map(|(position, _)| self.profile.heading(position))
+            .map(|(position, _)| self.profile.block_heading(position))
             .map(|block| {
                 format!("{block}: selects no GPU of this node, and no model that mig-mps knows")
             });
@@ -123,27 +123,31 @@ impl<'a> Planner<'a> {
     }
 
     /// Returns the parts of the profile that are left out, by GPU.
-    pub(super) fn missing(self, layouts: &[Layout<'_>]) -> Vec<Missing> {
+    pub(super) fn missing_parts(self, layouts: &[Layout<'_>]) -> Vec<Missing> {
         let Some(left_out) = self.left_out else {
             return Vec::new();
         };
-        let lost = self.lost().map(|(gpu, why)| Missing {
+        let lost = self.lost_gpus().map(|(gpu, why)| Missing {
             gpu: Some(gpu),
             device: None,
             why: why.to_owned(),
-            hint: Some(lost_hint()),
+            hint: Some(lost_gpu_hint()),
         });
         let absent = (0..).zip(&self.profile.blocks).filter_map(|(block, of)| {
             Some(Missing {
                 gpu: None,
                 device: None,
-                why: format!("{}: {}", self.profile.heading(block), self.absent(of)?),
+                why: format!(
+                    "{}: {}",
+                    self.profile.block_heading(block),
+                    self.describe_absent_gpus(of)?
+                ),
                 hint: Some("mig-mps list shows the GPUs".to_owned()),
             })
         });
         let slots = layouts.iter().flat_map(|layout| &layout.slots);
         let unserved = slots.filter_map(|slot| {
-            let (why, hint) = self.unserved(slot.settings.as_deref()?)?;
+            let (why, hint) = self.unserved_reason(slot.settings.as_deref()?)?;
             Some(Missing {
                 gpu: Some(slot.gpu),
                 device: Some(slot.name.clone()),

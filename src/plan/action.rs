@@ -12,12 +12,12 @@ use super::gpu_plan::UnmanagedDaemon;
 use super::refusal::Obstacle;
 use crate::geometry::{ComputeChoice, Placement, ProfileId, ProfileName};
 use crate::host::{Pid, StartTime};
-use crate::mps::{Means, Patience};
+use crate::mps::{ClientPolicy, StopMethod};
 use crate::node::Gpu;
 use crate::settings::{Serve, Settings};
 
 /// The beginnings of reasons for one daemon or instance, and the same for several.
-const OF_SEVERAL: [(&str, &str); 13] = [
+const PLURAL_REASONS: [(&str, &str); 13] = [
     ("mig-mps made it", "mig-mps made them"),
     ("its instance is", "their instances are"),
     ("its device is", "their devices are"),
@@ -53,7 +53,7 @@ impl Reason {
 
     /// The same with a remark.
     #[must_use]
-    pub(super) fn with(mut self, remark: &str) -> Self {
+    pub(super) fn with_remark(mut self, remark: &str) -> Self {
         if !self.text.is_empty() {
             self.text.push_str("; ");
         }
@@ -65,15 +65,15 @@ impl Reason {
     #[must_use]
     pub(super) fn with_share(self, settings: &Settings) -> Self {
         match settings.share_in_words() {
-            Some(words) => self.with(&words),
+            Some(words) => self.with_remark(&words),
             None => self,
         }
     }
 
     /// Returns what a plan has to say of it for so many daemons or instances: nothing of what the command asks for.
-    pub fn in_plan(&self, number: usize) -> Cow<'_, str> {
+    pub fn text_in_plan(&self, number: usize) -> Cow<'_, str> {
         let text = self.text.as_str();
-        let of_several = OF_SEVERAL
+        let of_several = PLURAL_REASONS
             .iter()
             .filter(|_| number > 1)
             .find_map(|(one, several)| Some(format!("{several}{}", text.strip_prefix(one)?)));
@@ -212,7 +212,7 @@ pub struct GpuInstance {
 
 impl GpuInstance {
     /// Describes one of a GPU; `None` if its profile is unknown.
-    pub fn of(gpu: &Gpu, profile: ProfileId, placement: Placement) -> Option<Self> {
+    pub fn on_gpu(gpu: &Gpu, profile: ProfileId, placement: Placement) -> Option<Self> {
         Some(Self {
             profile,
             name: gpu.profile(profile)?.name.clone(),
@@ -229,19 +229,19 @@ impl fmt::Display for GpuInstance {
 
 /// An instance of either kind, in a plan that is shown.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Part<'a> {
+pub enum PlanInstance<'a> {
     Gpu(&'a GpuInstance),
     /// A description of a compute instance.
     Compute(String),
 }
 
-impl Part<'_> {
+impl PlanInstance<'_> {
     pub(super) fn compute_instance(compute: Placement, parent: Placement) -> Self {
         Self::Compute(format!("compute instance {compute} in {parent}"))
     }
 }
 
-impl fmt::Display for Part<'_> {
+impl fmt::Display for PlanInstance<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Gpu(instance) => instance.fmt(f),
@@ -277,10 +277,10 @@ pub struct Stop {
     pub uuid: String,
     /// The treatment of its clients.
     #[serde(skip)]
-    pub patience: Patience,
+    pub patience: ClientPolicy,
     /// The means by which it is stopped.
     #[serde(skip)]
-    pub means: Means,
+    pub means: StopMethod,
     /// True if the daemon runs.
     pub alive: bool,
     #[serde(skip)]
@@ -345,11 +345,11 @@ pub struct Start {
 }
 
 fn as_serve<S: Serializer>(settings: &Settings, serializer: S) -> Result<S::Ok, S::Error> {
-    served_by(settings).serialize(serializer)
+    serve_setting(settings).serialize(serializer)
 }
 
 /// The users that a daemon with these settings serves.
-pub fn served_by(settings: &Settings) -> &Serve {
+pub fn serve_setting(settings: &Settings) -> &Serve {
     settings.serve.as_ref().unwrap_or(&Serve::OneAtATime)
 }
 
@@ -413,7 +413,7 @@ pub struct StartServer {
 
 impl Stop {
     /// The same where a daemon for at least the same users follows, in the same pipe directory: no pod loses its share.
-    pub(super) fn followed(self) -> Self {
+    pub(super) fn with_successor(self) -> Self {
         Self {
             pods: Vec::new(),
             is_followed: true,
@@ -429,8 +429,8 @@ impl Stop {
 
 impl Start {
     /// The users that it serves.
-    pub fn serve(&self) -> &Serve {
-        served_by(&self.settings)
+    pub fn serve_setting(&self) -> &Serve {
+        serve_setting(&self.settings)
     }
 }
 
@@ -459,7 +459,7 @@ impl Place {
 
 impl Action {
     /// The step that takes this action.
-    pub(super) fn because(self, because: impl Into<Reason>) -> Step {
+    pub(super) fn with_reason(self, because: impl Into<Reason>) -> Step {
         Step {
             action: self,
             because: because.into(),
@@ -486,7 +486,7 @@ impl Action {
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Stop(stop) if stop.means == Means::Heal => {
+            Self::Stop(stop) if stop.means == StopMethod::Heal => {
                 write!(f, "end the hung server of {}", stop.name)
             }
             Self::Stop(stop) if stop.alive => write!(f, "stop the daemon of {}", stop.name),

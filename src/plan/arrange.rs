@@ -29,21 +29,21 @@ pub(super) struct GpuRequest<'a> {
 
 impl<'a> GpuRequest<'a> {
     /// Adds the least disruptive way to meet the request.
-    pub(super) fn plan(mut self, layout: &mut Layout<'a>) -> Result<(), Refusal> {
-        let offers = self.offers()?;
+    pub(super) fn plan_into(mut self, layout: &mut Layout<'a>) -> Result<(), Refusal> {
+        let offers = self.choose_profiles()?;
         for (part, offer) in self.parts.iter().zip(&offers) {
             let compute = &part.compute;
             let size = || {
                 let size = (self.gpu).instance_size(offer, compute.len(), compute.is_empty());
                 let smallest = compute.iter().map(|compute| compute.slices).min();
-                size.for_clients(self.client_limit(smallest.unwrap_or(offer.slices)))
+                size.with_client_limit(self.client_limit(smallest.unwrap_or(offer.slices)))
             };
             let settings = part.settings.as_ref();
             self.settings
-                .push(settings.map(|settings| settings.on(size)));
+                .push(settings.map(|settings| settings.for_device_size(size)));
         }
-        let requests = self.requests(&offers)?;
-        let standing = InstanceUse::all(self.planner.node, self.planner.run_dir, self.gpu);
+        let requests = self.build_requests(&offers)?;
+        let standing = InstanceUse::all_on_gpu(self.planner.node, self.planner.run_dir, self.gpu);
         let bodies: Vec<geometry::Existing> = standing
             .iter()
             .map(|standing| geometry::Existing {
@@ -54,7 +54,7 @@ impl<'a> GpuRequest<'a> {
             .collect();
         let arrangement =
             geometry::arrange(&self.free_profiles(), &bodies, &requests, &|entry, nth| {
-                self.compute(&standing[nth], offers[entry], entry)
+                self.best_compute_layout(&standing[nth], offers[entry], entry)
                     .disruption
             })
             .ok_or_else(|| refusal::no_arrangement(&self, &requests))?;
@@ -62,13 +62,13 @@ impl<'a> GpuRequest<'a> {
         let mut wanted: Vec<(Placement, usize)> =
             arrangement.placements.into_iter().zip(entries).collect();
         wanted.sort_unstable();
-        self.carry_out(layout, &offers, &standing, &wanted);
+        self.add_to_layout(layout, &offers, &standing, &wanted);
         Ok(())
     }
 
     /// The profiles of the GPU with the placements that virtual machines leave.
     pub(super) fn free_profiles(&self) -> Vec<GpuInstanceProfile> {
-        let machines = self.planner.node.instances_of_machines(self.gpu);
+        let machines = self.planner.node.virtual_machine_instances(self.gpu);
         let mut profiles = self.gpu.profiles.clone();
         for profile in &mut profiles {
             let places = &mut profile.placements;
@@ -78,24 +78,24 @@ impl<'a> GpuRequest<'a> {
     }
 
     /// The profile that each entry means on this GPU.
-    fn offers(&self) -> Result<Vec<&'a GpuInstanceProfile>, ProfileError> {
+    fn choose_profiles(&self) -> Result<Vec<&'a GpuInstanceProfile>, ProfileError> {
         let mut offers = Vec::new();
         let mut mistakes = Vec::new();
         for part in self.parts {
-            match self.offer(part) {
+            match self.choose_profile(part) {
                 Ok(offer) => offers.push(offer),
                 Err(mistake) => mistakes.push(mistake),
             }
         }
-        ProfileError::all(mistakes).map_or(Ok(offers), Err)
+        ProfileError::from_errors(mistakes).map_or(Ok(offers), Err)
     }
 
-    fn offer(&self, part: &DeviceEntry) -> Result<&'a GpuInstanceProfile, ProfileError> {
+    fn choose_profile(&self, part: &DeviceEntry) -> Result<&'a GpuInstanceProfile, ProfileError> {
         let (gpu, profile) = (self.gpu, self.planner.profile);
         let offered = gpu.profiles.iter().map(|offer| (&offer.name, offer));
         let offer = part
             .profile
-            .choose(offered)
+            .find_among(offered)
             .ok_or_else(|| refusal::unknown_profile(profile, gpu, part))?;
         if let Some(at) = part.at {
             refusal::check_start(profile, gpu, part, offer, at)?;
@@ -103,7 +103,7 @@ impl<'a> GpuRequest<'a> {
         Ok(offer)
     }
 
-    fn requests(&self, offers: &[&GpuInstanceProfile]) -> Result<Vec<Request>, Refusal> {
+    fn build_requests(&self, offers: &[&GpuInstanceProfile]) -> Result<Vec<Request>, Refusal> {
         let mut requests = Vec::new();
         for (entry, (part, offer)) in self.parts.iter().zip(offers).enumerate() {
             if part.count > offer.most {
@@ -121,19 +121,19 @@ impl<'a> GpuRequest<'a> {
     }
 
     /// Returns the least disruptive compute instances for an entry in an existing GPU instance.
-    fn compute(
+    fn best_compute_layout(
         &self,
         standing: &InstanceUse<'a>,
         offer: &GpuInstanceProfile,
         entry: usize,
     ) -> ComputeLayout {
-        let wanted = self.slices(entry);
+        let wanted = self.wanted_slices(entry);
         let count = standing.parts.len();
         let subsets = 0_u32..1 << count.min(16);
         let layouts = subsets.filter_map(|subset| {
             let kept: Vec<usize> = (0..count).filter(|nth| subset & 1 << nth != 0).collect();
-            let created = created(standing, &kept, &wanted, offer.multiprocessors)?;
-            Some(self.keeping(standing, entry, &kept, created))
+            let created = instances_to_create(standing, &kept, &wanted, offer.multiprocessors)?;
+            Some(self.compute_layout_keeping(standing, entry, &kept, created))
         });
         // It is always possible to destroy every one.
         layouts
@@ -142,7 +142,7 @@ impl<'a> GpuRequest<'a> {
     }
 
     /// The layout in which these existing compute instances stay, and others are created.
-    fn keeping(
+    fn compute_layout_keeping(
         &self,
         standing: &InstanceUse<'a>,
         entry: usize,
@@ -166,7 +166,7 @@ impl<'a> GpuRequest<'a> {
             let disruption = if kept.contains(&position) {
                 let nth = starts.partition_point(|start| *start < part.compute.placement.start);
                 layout.kept.insert(nth, position);
-                self.staying(part, standing.instance.placement, entry, nth)
+                self.disruption_of_kept_instance(part, standing.instance.placement, entry, nth)
             } else {
                 layout.destroyed.push(position);
                 part.disruption
@@ -177,16 +177,16 @@ impl<'a> GpuRequest<'a> {
     }
 
     /// The disruption of an existing compute instance that becomes the nth of an entry's GPU instance.
-    fn staying(
+    fn disruption_of_kept_instance(
         &self,
         part: &ComputeUse<'a>,
         placement: Placement,
         entry: usize,
         nth: usize,
     ) -> Disruption {
-        let slot = self.slot(entry, placement, nth, Some(part));
+        let slot = self.make_slot(entry, placement, nth, Some(part));
         match part.served {
-            Some(served) if slot.difference(served).is_some() => part.restart,
+            Some(served) if slot.difference_needing_restart(served).is_some() => part.restart,
             Some(served) => Disruption {
                 changes: slot.settings.as_deref().map_or(0, |settings| {
                     u32::from(!live_changes(served, settings).is_empty())
@@ -203,13 +203,13 @@ impl<'a> GpuRequest<'a> {
         self.gpu.client_limit(program, Some(slices))
     }
 
-    fn slices(&self, entry: usize) -> Vec<u32> {
+    fn wanted_slices(&self, entry: usize) -> Vec<u32> {
         let compute = self.parts[entry].compute.iter();
         compute.map(|compute| compute.slices).collect()
     }
 
     /// The nth device of a GPU instance that an entry gets, on this existing compute instance.
-    fn slot(
+    fn make_slot(
         &self,
         entry: usize,
         placement: Placement,
@@ -237,7 +237,7 @@ impl<'a> GpuRequest<'a> {
         }
     }
 
-    fn carry_out(
+    fn add_to_layout(
         &self,
         layout: &mut Layout<'a>,
         offers: &[&GpuInstanceProfile],
@@ -251,18 +251,19 @@ impl<'a> GpuRequest<'a> {
                 standing.instance.placement == placement && standing.instance.profile == offer.id
             });
             let compute = match stays {
-                Some(standing) => self.compute(standing, offer, entry),
+                Some(standing) => self.best_compute_layout(standing, offer, entry),
                 None => ComputeLayout {
-                    created: fresh(&self.slices(entry)),
+                    created: new_compute_instances(&self.wanted_slices(entry)),
                     ..ComputeLayout::default()
                 },
             };
             if let Some(standing) = stays {
                 kept.push(placement);
                 let because = "its GPU instance is to be shared otherwise";
-                layout.destroy_compute(standing, compute.destroyed.iter().copied(), because);
+                let destroyed = compute.destroyed.iter().copied();
+                layout.add_compute_destroy_steps(standing, destroyed, because);
             }
-            layout.build(offer, placement, stays.is_some(), &compute.created);
+            layout.add_create_steps(offer, placement, stays.is_some(), &compute.created);
             let mut created = compute.created;
             created.sort_by_key(|choice| match choice {
                 ComputeChoice::Slices { at, .. } => *at,
@@ -276,9 +277,10 @@ impl<'a> GpuRequest<'a> {
                 let (profile, multiprocessors) = match existing {
                     Some((instance, part)) => {
                         let sms = part.compute.multiprocessors;
-                        (self.gpu.title(instance, Some(part.compute)), Some(sms))
+                        let title = self.gpu.instance_title(instance, Some(part.compute));
+                        (title, Some(sms))
                     }
-                    None => to_be_created(offer, created.next()),
+                    None => describe_new_device(offer, created.next()),
                 };
                 let compute = self.parts[entry].compute.get(nth);
                 let slices = compute.map_or(offer.slices, |compute| compute.slices);
@@ -287,7 +289,7 @@ impl<'a> GpuRequest<'a> {
                     multiprocessors,
                     memory_mib: Some(offer.memory_mib),
                     client_limit: self.client_limit(slices),
-                    ..self.slot(entry, placement, nth, existing.map(|(_, part)| part))
+                    ..self.make_slot(entry, placement, nth, existing.map(|(_, part)| part))
                 });
             }
         }
@@ -295,7 +297,7 @@ impl<'a> GpuRequest<'a> {
         for standing in standing {
             if !kept.contains(&standing.instance.placement) {
                 let because = Self::reason_to_destroy(standing, &after);
-                layout.destroy(standing, &because);
+                layout.add_destroy_steps(standing, &because);
             }
         }
         layout.plan.after = after;
@@ -310,9 +312,9 @@ impl<'a> GpuRequest<'a> {
             placement,
             label: offers[entry].name.to_string(),
         });
-        let machines = self.planner.node.instances_of_machines(self.gpu);
+        let machines = self.planner.node.virtual_machine_instances(self.gpu);
         let segments = segments.chain(self.gpu.segments_of(&machines));
-        SliceMap::new(self.gpu.units(), segments.collect())
+        SliceMap::new(self.gpu.placement_units(), segments.collect())
     }
 
     fn reason_to_destroy(standing: &InstanceUse<'_>, after: &SliceMap) -> String {
@@ -343,7 +345,7 @@ struct ComputeLayout {
 
 /// The compute instances of a new GPU instance: large ones first, so that the driver finds a place for
 /// each.
-fn fresh(wanted: &[u32]) -> Vec<ComputeChoice> {
+fn new_compute_instances(wanted: &[u32]) -> Vec<ComputeChoice> {
     let mut sizes = wanted.to_vec();
     sizes.sort_unstable_by(|a, b| b.cmp(a));
     match sizes.as_slice() {
@@ -357,7 +359,7 @@ fn fresh(wanted: &[u32]) -> Vec<ComputeChoice> {
 
 /// Returns the compute instances to create beside the kept ones: those of the wanted slices, or the one with all SMs,
 /// `full`, if `wanted` is empty. Returns `None` if the kept ones cannot stay.
-fn created(
+fn instances_to_create(
     standing: &InstanceUse<'_>,
     kept: &[usize],
     wanted: &[u32],
@@ -365,7 +367,7 @@ fn created(
 ) -> Option<Vec<ComputeChoice>> {
     let parts = &standing.parts;
     if kept.is_empty() {
-        return Some(fresh(wanted));
+        return Some(new_compute_instances(wanted));
     }
     if wanted.is_empty() {
         let is_full = kept.len() == 1 && Some(parts[kept[0]].compute.multiprocessors) == full;
@@ -376,7 +378,7 @@ fn created(
     for &nth in kept {
         let compute = parts[nth].compute;
         // The one with all SMs can have as many slices as the plain one.
-        let plain = plain(&standing.instance.offered, compute.slices);
+        let plain = plain_profile(&standing.instance.offered, compute.slices);
         if plain.is_some_and(|plain| plain.id != compute.profile) {
             return None;
         }
@@ -400,7 +402,7 @@ fn place_missing(
     let Some((&count, others)) = missing.split_first() else {
         return Some(Vec::new());
     };
-    let places = plain(offered, count)?.placements.iter();
+    let places = plain_profile(offered, count)?.placements.iter();
     let mut free = places.filter(|place| !taken.iter().any(|other| other.overlaps(**place)));
     free.find_map(|&place| {
         let beside = place_missing(offered, &[taken, &[place]].concat(), others)?;
@@ -410,13 +412,16 @@ fn place_missing(
 }
 
 /// The profile of so many slices that `create_compute_instance` takes.
-fn plain(offered: &[ComputeInstanceProfile], slices: u32) -> Option<&ComputeInstanceProfile> {
+fn plain_profile(
+    offered: &[ComputeInstanceProfile],
+    slices: u32,
+) -> Option<&ComputeInstanceProfile> {
     let of_size = offered.iter().filter(|profile| profile.slices == slices);
     of_size.min_by_key(|profile| profile.id)
 }
 
 /// Returns the name and the SMs of a device whose compute instance is to be made.
-fn to_be_created(
+fn describe_new_device(
     offer: &GpuInstanceProfile,
     choice: Option<ComputeChoice>,
 ) -> (String, Option<u32>) {

@@ -1,10 +1,10 @@
 //! The consent to a plan: to the end of instances that others may have made, and to more than was agreed to before.
 
-use super::action::{Action, Part, Reason};
+use super::action::{Action, PlanInstance, Reason};
 use super::disrupted::{ClientOf, IdlePod};
 use super::{GpuPlan, Obstacle, Plan, Refusal};
 use crate::geometry::SliceMap;
-use crate::host::{Pid, listed};
+use crate::host::{Pid, join_words};
 
 /// The ways to agree to the end of instances that others may have made.
 const CONSENT_TO_UNMANAGED: &str =
@@ -27,14 +27,14 @@ impl Plan {
     pub fn sparing_unmanaged(mut self) -> Self {
         for gpu in &mut self.gpus {
             let parts = gpu.unmanaged_instances();
-            let named: Vec<String> = parts.iter().map(Part::to_string).collect();
+            let named: Vec<String> = parts.iter().map(PlanInstance::to_string).collect();
             if named.is_empty() {
                 continue;
             }
             let what = format!(
                 "{}: {} would be destroyed, and mig-mps is not known to have made {}",
                 gpu.name(),
-                listed(&named, "and"),
+                join_words(&named, "and"),
                 if named.len() == 1 { "it" } else { "them" },
             );
             gpu.obstacles
@@ -88,7 +88,7 @@ impl Plan {
         has_new(self.noticed_ends(), &shown.noticed_ends())
             || has_new(self.ended_clients().map(ClientOf::identity), &ended)
             || has_new(self.unseen_clients(), &shown.unseen_clients())
-            || has_new(self.pods(), &shown.pods().collect::<Vec<_>>())
+            || has_new(self.pods_losing_shares(), &shown.pods_losing_shares().collect::<Vec<_>>())
             || has_new(self.destroyed_instances(), &shown.destroyed_instances())
             // Others may have made one within an instance that was shown, or in its place.
             || has_new(self.unmanaged_instances(), &shown.unmanaged_instances())
@@ -96,7 +96,7 @@ impl Plan {
     }
 
     /// Refuses a plan that disrupts more than `agreed`, where nobody can be asked any more.
-    pub fn refuse_more_than(&self, agreed: &Self) -> Result<(), Refusal> {
+    pub fn check_agreed_disruption(&self, agreed: &Self) -> Result<(), Refusal> {
         if !self.disrupts_more_than(agreed) {
             return Ok(());
         }
@@ -119,14 +119,14 @@ impl Plan {
     }
 
     /// The pods that lose their share.
-    fn pods(&self) -> impl Iterator<Item = &IdlePod> {
+    fn pods_losing_shares(&self) -> impl Iterator<Item = &IdlePod> {
         self.stops().flat_map(|stop| &stop.pods)
     }
 }
 
 impl GpuPlan {
     /// Returns the instances that are destroyed and that mig-mps is not known to have made, without those in one another.
-    fn unmanaged_instances(&self) -> Vec<Part<'_>> {
+    fn unmanaged_instances(&self) -> Vec<PlanInstance<'_>> {
         let mut parts = Vec::new();
         let mut within = Vec::new();
         for action in self.actions() {
@@ -134,12 +134,15 @@ impl GpuPlan {
                 Action::DestroyGpuInstance {
                     instance,
                     unmanaged: true,
-                } => parts.push((instance.placement, Part::Gpu(instance))),
+                } => parts.push((instance.placement, PlanInstance::Gpu(instance))),
                 Action::DestroyComputeInstance {
                     instance,
                     compute,
                     unmanaged: true,
-                } => within.push((*instance, Part::compute_instance(*compute, *instance))),
+                } => within.push((
+                    *instance,
+                    PlanInstance::compute_instance(*compute, *instance),
+                )),
                 _ => {}
             }
         }

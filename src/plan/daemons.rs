@@ -4,18 +4,18 @@
 use std::borrow::Cow;
 
 use super::action::SettingChange;
-use super::gate::{Verb, foreign_daemon, gate, unknowable};
+use super::gate::{Verb, find_device_for_command, foreign_daemon, unknown_clients_obstacle};
 use super::gpu_plan::{self, DeviceAfter, GpuPlan};
 use super::layout::concerns_us;
-use super::refusal::{no_program_starts, too_old};
-use super::setting_change::{live_changes, needs_restart};
+use super::refusal::{check_driver_version, no_program_starts};
+use super::setting_change::{change_needing_restart, live_changes};
 use super::up::Planner;
 use super::{
     Action, ClientOf, IdlePod, Obstacle, Place, Plan, Reason, Refusal, Set, Start, StartServer,
-    StartedBy, Step, Stop, UnmanagedDaemon, served_by,
+    StartedBy, Step, Stop, UnmanagedDaemon, serve_setting,
 };
 use crate::host::user_name;
-use crate::mps::{Means, Patience};
+use crate::mps::{ClientPolicy, StopMethod};
 use crate::node::{DaemonState, Device, Node, Served};
 use crate::profile::{NameTemplate, SettingAssignment, Span};
 use crate::settings::{KEYS, Oversubscription, Server, SettingKey, Settings};
@@ -67,7 +67,7 @@ pub(super) struct Slot<'a> {
 
 impl Slot<'_> {
     /// The device as it is afterwards.
-    pub(super) fn afterwards(&self) -> DeviceAfter {
+    pub(super) fn device_after(&self) -> DeviceAfter {
         DeviceAfter {
             place: self.place,
             profile: self.profile.clone(),
@@ -81,12 +81,12 @@ impl Slot<'_> {
         }
     }
 
-    pub(super) fn template(&self) -> NameTemplate<'_> {
+    pub(super) fn name_template(&self) -> NameTemplate<'_> {
         NameTemplate(&self.name)
     }
 
     /// Describes it as the holder of a name.
-    pub(super) fn title(&self) -> String {
+    pub(super) fn describe_as_holder(&self) -> String {
         format!("a device of GPU {}", self.gpu)
     }
 
@@ -104,26 +104,27 @@ impl Slot<'_> {
 
     /// True if the record has the name of the slot.
     fn is_called(&self, served: &Served) -> bool {
-        self.template().makes(self.gpu, &served.record.name)
+        self.name_template()
+            .can_yield(self.gpu, &served.record.name)
     }
 
     /// Describes the change of the name.
-    fn rename(&self, served: &Served) -> String {
-        let wanted = self.template().fill(self.gpu, 0);
+    fn describe_rename(&self, served: &Served) -> String {
+        let wanted = self.name_template().fill(self.gpu, 0);
         format!("it is renamed from {} to {wanted}", served.record.name)
     }
 
     /// Returns a difference that needs a restart, in words.
-    pub(super) fn difference(&self, served: &Served) -> Option<String> {
+    pub(super) fn difference_needing_restart(&self, served: &Served) -> Option<String> {
         let record = &served.record;
         let Some(settings) = self.settings.as_deref() else {
             return Some(NO_DAEMON.to_owned());
         };
         if !self.is_called(served) {
-            return Some(self.rename(served));
+            return Some(self.describe_rename(served));
         }
         if record.settings.serve != settings.serve {
-            let (is, wanted) = (serve_of(&record.settings), serve_of(settings));
+            let (is, wanted) = (render_serve(&record.settings), render_serve(settings));
             return Some(format!("serve is \"{is}\", not \"{wanted}\""));
         }
         if let Some(user) = record.runs_as_its_user() {
@@ -135,14 +136,14 @@ impl Slot<'_> {
         if let Some(fault) = served.access.iter().find(|fault| fault.needs_restart()) {
             return Some(fault.to_string());
         }
-        needs_restart(served, settings).or_else(|| {
+        change_needing_restart(served, settings).or_else(|| {
             let because = "the GPU's compute mode is no longer exclusive-process";
-            served.mode_is_lost().then(|| because.to_owned())
+            served.has_lost_compute_mode().then(|| because.to_owned())
         })
     }
 }
 
-pub(super) fn serve_of(settings: &Settings) -> String {
+pub(super) fn render_serve(settings: &Settings) -> String {
     match &settings.serve {
         Some(serve) => serve.to_string(),
         None => "?".to_owned(),
@@ -164,7 +165,7 @@ impl GpuPlan {
             .any(|(device, _, slot)| slot.is_none() && device.is_there() && !device.is_whole());
         for slot in slots {
             if let Some(settings) = slot.settings.as_deref() {
-                self.serve(planner, slot, settings, replaces);
+                self.add_daemon(planner, slot, settings, replaces);
             }
         }
         for (device, served, slot) in present {
@@ -177,12 +178,12 @@ impl GpuPlan {
                 None if device.is_whole() => "not in the profile",
                 None => "its instance is destroyed",
             };
-            self.stop(planner.run_dir, served, because);
+            self.add_stop(planner.run_dir, served, because);
         }
     }
 
     /// Plans the daemon of one slot. `replaces` tells if other devices of the GPU make room.
-    fn serve(
+    fn add_daemon(
         &mut self,
         planner: Planner<'_>,
         slot: &Slot<'_>,
@@ -190,11 +191,11 @@ impl GpuPlan {
         replaces: bool,
     ) {
         let run_dir = planner.run_dir;
-        if planner.unserved(settings).is_some() {
+        if planner.unserved_reason(settings).is_some() {
             // Its present daemon goes on, unless another device may get its name.
             let ours = slot.served.filter(|served| served.run_dir == *run_dir);
             if let Some(served) = ours.filter(|served| !slot.is_called(served)) {
-                self.stop(run_dir, served, &slot.rename(served));
+                self.add_stop(run_dir, served, &slot.describe_rename(served));
             }
             return;
         }
@@ -205,14 +206,13 @@ impl GpuPlan {
         let because = match slot.served {
             None => match slot.device.and_then(|device| lost_on(planner, device)) {
                 Some(lost) => {
-                    let because = lost.state.ailment().unwrap_or_default();
-                    let mut stop = Stop::of(lost);
+                    let because = lost.state.outage_reason().unwrap_or_default();
+                    let mut stop = Stop::from_served(lost);
                     if let Some(unasked) = &mut stop.unasked {
                         // A restart needs the record.
-                        "mig-mps up --force with the same profile starts another"
-                            .clone_into(&mut unasked.hint);
+                        UP_AGAIN.clone_into(&mut unasked.hint);
                     }
-                    self.steps.push(Action::Stop(stop).because(because));
+                    self.steps.push(Action::Stop(stop).with_reason(because));
                     because.to_owned()
                 }
                 None if replaces && slot.is_new_instance() => NEW_INSTANCE.to_owned(),
@@ -223,18 +223,19 @@ impl GpuPlan {
                 return;
             }
             Some(served) => {
-                let Some(because) = reason(served, slot) else {
-                    self.set(settings, served, slot.device);
-                    self.start_server(settings, served);
+                let Some(because) = restart_reason(served, slot) else {
+                    self.add_settings_change(settings, served, slot.device);
+                    self.add_server_start(settings, served);
                     return;
                 };
                 if served.is_alive() && !is_unfinished_only(served, slot) {
-                    let stop = Stop::of(served);
+                    let stop = Stop::from_served(served);
+                    let before = serve_setting(&served.record.settings);
                     let is_kept = served.record.runs_as_its_user().is_none()
-                        && served_by(settings).keeps_users_of(served_by(&served.record.settings));
-                    let stop = if is_kept { stop.followed() } else { stop };
-                    let stop = Action::Stop(stop);
-                    self.steps.push(stop.because(because.as_str()));
+                        && serve_setting(settings).keeps_users_of(before);
+                    let stop = if is_kept { stop.with_successor() } else { stop };
+                    self.steps
+                        .push(Action::Stop(stop).with_reason(because.as_str()));
                 }
                 because
             }
@@ -250,42 +251,50 @@ impl GpuPlan {
             beside,
         };
         let because = Reason::from(because).with_share(settings);
-        self.steps.push(Action::Start(start).because(because));
+        self.steps.push(Action::Start(start).with_reason(because));
     }
 
     /// Plans the settings that can change while the daemon runs.
-    fn set(&mut self, settings: &Settings, served: &Served, device: Option<&Device>) {
+    fn add_settings_change(
+        &mut self,
+        settings: &Settings,
+        served: &Served,
+        device: Option<&Device>,
+    ) {
         let changes = live_changes(served, settings);
         if !changes.is_empty() {
-            let settings = settings_of(settings, served);
-            let step = Set::step(served, settings, changes, Vec::new(), device);
+            let settings = running_settings(settings, served);
+            let step = Set::build_step(served, settings, changes, Vec::new(), device);
             self.steps.push(step);
         }
     }
 
     /// Plans to start an eager server that has exited. A waiting client gets one from the daemon.
-    fn start_server(&mut self, settings: &Settings, served: &Served) {
-        let is_wanted = settings.server == Server::Eager && served.has_lost_its_server();
+    fn add_server_start(&mut self, settings: &Settings, served: &Served) {
+        let is_wanted = settings.server == Server::Eager && served.has_lost_server();
         let is_idle = served.clients.are_none() && served.waiting.is_empty();
         if is_wanted && is_idle {
             let start = Action::StartServer(StartServer {
                 name: served.record.name.clone(),
                 uuid: served.record.uuid.clone(),
-                settings: settings_of(settings, served),
+                settings: running_settings(settings, served),
             });
-            self.steps.push(start.because("it has ended"));
+            self.steps.push(start.with_reason("it has ended"));
         }
     }
 
-    fn stop(&mut self, run_dir: &RunDir, served: &Served, because: &str) {
+    fn add_stop(&mut self, run_dir: &RunDir, served: &Served, because: &str) {
         if served.run_dir == *run_dir {
-            let stop = Action::Stop(Stop::of(served));
-            self.steps.push(stop.because(because));
+            let stop = Action::Stop(Stop::from_served(served));
+            self.steps.push(stop.with_reason(because));
         } else {
             self.obstacles.push(foreign_daemon(served));
         }
     }
 }
+
+/// The hint for a daemon that has lost its record.
+const UP_AGAIN: &str = "mig-mps up --force with the same profile starts another";
 
 /// Returns the daemon of a device that has lost its record and its pipe directory. One that lost the record alone is taken
 /// over.
@@ -299,21 +308,21 @@ fn lost_on<'a>(planner: Planner<'a>, device: &Device) -> Option<&'a Served> {
 
 impl Stop {
     /// Stops a device's daemon if it is idle.
-    pub(super) fn of(served: &Served) -> Self {
+    pub(super) fn from_served(served: &Served) -> Self {
         Self {
             name: served.record.name.clone(),
             uuid: served.record.uuid.clone(),
             patience: if is_stuck(served) {
-                Patience::AT_ONCE
+                ClientPolicy::AT_ONCE
             } else {
-                Patience::Idle
+                ClientPolicy::Idle
             },
-            means: means(served),
+            means: stop_method(served),
             alive: served.is_alive(),
-            clients: ClientOf::all(served),
-            pods: IdlePod::all(served),
+            clients: ClientOf::all_of_device(served),
+            pods: IdlePod::all_of_device(served),
             is_followed: false,
-            unasked: unknowable(served),
+            unasked: unknown_clients_obstacle(served),
         }
     }
 }
@@ -329,23 +338,25 @@ pub(super) fn is_stuck(served: &Served) -> bool {
 }
 
 /// The means to stop a daemon.
-fn means(served: &Served) -> Means {
+fn stop_method(served: &Served) -> StopMethod {
     match served.state {
         // It may answer anything.
-        _ if served.record.runs_as_its_user().is_some() => Means::Signals,
-        DaemonState::Hung(_) => Means::Heal,
+        _ if served.record.runs_as_its_user().is_some() => StopMethod::Signals,
+        DaemonState::Hung(_) => StopMethod::Heal,
         // No session reaches it.
-        DaemonState::Orphan | DaemonState::NoAnswer(_) | DaemonState::Stopped => Means::Signals,
-        _ => Means::Session,
+        DaemonState::Orphan | DaemonState::NoAnswer(_) | DaemonState::Stopped => {
+            StopMethod::Signals
+        }
+        _ => StopMethod::Session,
     }
 }
 
 /// The reason to start or restart the daemon of a slot.
-fn reason(served: &Served, slot: &Slot<'_>) -> Option<String> {
-    if let Some(ailment) = served.state.ailment() {
+fn restart_reason(served: &Served, slot: &Slot<'_>) -> Option<String> {
+    if let Some(ailment) = served.state.outage_reason() {
         return Some(ailment.to_owned());
     }
-    slot.difference(served).or_else(|| {
+    slot.difference_needing_restart(served).or_else(|| {
         let because = "an interrupted change was not finished";
         (!served.record.finished).then(|| because.to_owned())
     })
@@ -353,11 +364,13 @@ fn reason(served: &Served, slot: &Slot<'_>) -> Option<String> {
 
 /// An interrupted start is finished where it stands.
 fn is_unfinished_only(served: &Served, slot: &Slot<'_>) -> bool {
-    means(served) == Means::Session && !served.record.finished && slot.difference(served).is_none()
+    stop_method(served) == StopMethod::Session
+        && !served.record.finished
+        && slot.difference_needing_restart(served).is_none()
 }
 
 /// The settings of a daemon that goes on running: when its server starts does not change.
-fn settings_of(settings: &Settings, served: &Served) -> Settings {
+fn running_settings(settings: &Settings, served: &Served) -> Settings {
     Settings {
         server: served.record.settings.server,
         ..settings.clone()
@@ -366,7 +379,7 @@ fn settings_of(settings: &Settings, served: &Served) -> Settings {
 
 impl Set {
     /// The step that makes these changes to the running daemon of a device.
-    pub(super) fn step(
+    pub(super) fn build_step(
         served: &Served,
         settings: Settings,
         changes: Vec<SettingChange>,
@@ -385,30 +398,35 @@ impl Set {
             && limit.bytes() > memory.total
         {
             let mib = memory.total >> 20;
-            because = because.with(&format!("the device has {mib} MiB, so this limits nothing"));
+            because =
+                because.with_remark(&format!("the device has {mib} MiB, so this limits nothing"));
         }
         if let Some(limit) = served.hardware_limit
-            && settings.clients_meant() > Some(limit)
+            && settings.intended_clients() > Some(limit)
         {
-            because = because.with(&format!("its daemon takes {limit} clients at most"));
+            because = because.with_remark(&format!("its daemon takes {limit} clients at most"));
         }
         let set = Self {
             name: served.record.name.clone(),
             uuid: served.record.uuid.clone(),
-            keep: keep(&changes, served, &settings),
+            keep: clients_keeping_settings(&changes, served, &settings),
             settings,
             changes,
             by_hand,
         };
-        Action::Set(set).because(because)
+        Action::Set(set).with_reason(because)
     }
 }
 
 /// The clients that keep other settings than these; none where only settings change that MPS does not know.
-fn keep(changes: &[SettingChange], served: &Served, wanted: &Settings) -> Vec<ClientOf> {
+fn clients_keeping_settings(
+    changes: &[SettingChange],
+    served: &Served,
+    wanted: &Settings,
+) -> Vec<ClientOf> {
     let controlled: Vec<&SettingKey> = KEYS
         .iter()
-        .filter(|key| key.control().is_some())
+        .filter(|key| key.control_commands().is_some())
         .filter(|key| changes.iter().any(|change| change.key == key.name))
         .collect();
     if controlled.is_empty() {
@@ -419,10 +437,10 @@ fn keep(changes: &[SettingChange], served: &Served, wanted: &Settings) -> Vec<Cl
     let may_be_any = controlled
         .iter()
         .any(|key| (key.show)(is) == (key.show)(wanted));
-    let clients = served.clients.listed().iter();
+    let clients = served.clients.as_slice().iter();
     clients
         .filter(|client| may_be_any || !served.other_values(client, wanted).is_empty())
-        .map(|client| ClientOf::of(served, client))
+        .map(|client| ClientOf::from_client(served, client))
         .collect()
 }
 
@@ -436,12 +454,14 @@ pub fn set(
     names: &[String],
     assignments: &[SettingAssignment],
 ) -> Result<Plan, Refusal> {
-    too_old(node)?;
+    check_driver_version(node)?;
     let mut plan = Plan::default();
     for name in names {
-        let (device, served) = gate(node, run_dir, name, Verb::Set)?;
+        let (device, served) = find_device_for_command(node, run_dir, name, Verb::Set)?;
         if let Some(step) = step_to_set(node, device, served, assignments)? {
-            plan.of_gpu(node, &served.record.key.gpu).steps.push(step);
+            plan.gpu_plan_mut(node, &served.record.key.gpu)
+                .steps
+                .push(step);
         }
     }
     Ok(plan.complete(node, run_dir))
@@ -455,7 +475,7 @@ fn step_to_set(
 ) -> Result<Option<Step>, Refusal> {
     let record = &served.record;
     let mut settings = record.settings.clone();
-    SettingAssignment::change(assignments, &mut settings);
+    SettingAssignment::apply_all(assignments, &mut settings);
     if settings.share.is_none() && settings.oversubscribe > Oversubscription::NONE {
         let what = format!("{} has no share to oversubscribe", record.name);
         let hint = format!(
@@ -467,13 +487,13 @@ fn step_to_set(
     // As `up` has found it, if it has.
     let was = record.settings.share.map(|share| share.device);
     let size = || was.or_else(|| node.size_of(device)).unwrap_or_default();
-    let settings = settings.on(size).into_owned();
+    let settings = settings.for_device_size(size).into_owned();
     let present = record.settings.pinned_memory_limit;
     let new_limit = settings
         .given_memory_limit()
         .filter(|limit| present != Some(*limit));
     if let Some(limit) = new_limit
-        && let Some(whole_gpu) = node.gpu(&record.uuid)
+        && let Some(whole_gpu) = node.gpu_with_uuid(&record.uuid)
         && let Some(what) = no_program_starts(node, whole_gpu, limit)
     {
         let obstacle = Obstacle::new(what, "give it more, or \"none\"");
@@ -486,12 +506,12 @@ fn step_to_set(
     let mut by_hand = record.by_hand.clone();
     let set = changes.iter().filter(|change| {
         let mut assignments = assignments.iter();
-        assignments.any(|one| one.sets(change.key))
+        assignments.any(|one| one.sets_key(change.key))
     });
     by_hand.extend(set.map(|change| change.key.to_owned()));
     by_hand.sort_unstable();
     by_hand.dedup();
-    Ok(Some(Set::step(
+    Ok(Some(Set::build_step(
         served,
         settings,
         changes,

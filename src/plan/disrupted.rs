@@ -5,7 +5,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::host::{Pid, Workload, bounded, user_name};
+use crate::host::{Pid, Workload, shorten_command, user_name};
 use crate::node::{Client, Served};
 
 /// A client that a plan concerns.
@@ -35,7 +35,11 @@ impl fmt::Display for ClientOf {
         };
         let command = self.command.as_deref().unwrap_or("hidden");
         let (device, user) = (&self.device, &self.user);
-        write!(f, "{device}: pid {pid} ({user}, {})", bounded(command))?;
+        write!(
+            f,
+            "{device}: pid {pid} ({user}, {})",
+            shorten_command(command)
+        )?;
         if let Some(workload) = self.workload.as_ref().filter(|one| one.is_any()) {
             write!(f, ", {workload}")?;
         }
@@ -49,14 +53,14 @@ impl fmt::Display for ClientOf {
 
 impl ClientOf {
     /// Every client of a device, and every program that waits to become one.
-    pub(super) fn all(served: &Served) -> Vec<Self> {
-        let clients = served.clients.listed().iter();
+    pub(super) fn all_of_device(served: &Served) -> Vec<Self> {
+        let clients = served.clients.as_slice().iter();
         let waiting = served.waiting.iter().map(|client| Self {
             waits: true,
-            ..Self::of(served, client)
+            ..Self::from_client(served, client)
         });
         clients
-            .map(|client| Self::of(served, client))
+            .map(|client| Self::from_client(served, client))
             .chain(waiting)
             .collect()
     }
@@ -74,7 +78,7 @@ impl ClientOf {
     }
 
     /// One client of a device.
-    pub(super) fn of(served: &Served, client: &Client) -> Self {
+    pub(super) fn from_client(served: &Served, client: &Client) -> Self {
         Self {
             device: served.record.name.clone(),
             pid: client.pid,
@@ -104,7 +108,7 @@ impl fmt::Display for IdlePod {
 
 impl IdlePod {
     /// Every such pod of a device.
-    pub(super) fn all(served: &Served) -> Vec<Self> {
+    pub(super) fn all_of_device(served: &Served) -> Vec<Self> {
         let pod = |pod: &String| Self {
             device: served.record.name.clone(),
             pod: pod.clone(),

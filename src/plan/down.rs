@@ -1,17 +1,19 @@
 //! Plans `down`, and the end of servers that have outlived their daemons.
 
-use super::gate::{check_ours, for_its_owner, no_own_daemon, unreadable};
-use super::layout::{ComputeUse, InstanceUse, due, outside_mps, reason_to_destroy};
+use super::gate::{check_ours, no_own_daemon, owner_hint, unreadable_obstacle};
+use super::layout::{
+    ComputeUse, InstanceUse, outside_mps_obstacle, reason_to_destroy, reset_or_reboot_due,
+};
 use super::{Action, GpuInstance, Obstacle, Plan, Purge, Reason, Refusal, Step, Stop};
 use crate::geometry::SliceMap;
 use crate::host::Pid;
-use crate::mps::{Means, Patience};
+use crate::mps::{ClientPolicy, StopMethod};
 use crate::node::{DaemonState, Gpu, Node, Served};
 use crate::state::RunDir;
 
 /// A request to take devices down.
 #[derive(Clone, Debug)]
-pub struct Down {
+pub struct DownRequest {
     /// The names of the devices, those of `gpus` included. Without a device and a GPU, all are meant.
     pub devices: Vec<String>,
     /// The UUIDs of the GPUs that are meant as a whole: also instances without a device, and MIG modes.
@@ -36,7 +38,7 @@ pub enum Destroy {
     All,
 }
 
-impl Down {
+impl DownRequest {
     /// True if it names no device and no GPU.
     pub fn means_all(&self) -> bool {
         self.devices.is_empty() && self.gpus.is_empty()
@@ -57,17 +59,17 @@ impl Down {
 ///
 /// # Errors
 /// An instance to destroy is in use, a stray server may have clients, or a record cannot be read.
-pub fn down(node: &Node, run_dir: &RunDir, wanted: &Down) -> Result<Plan, Refusal> {
+pub fn down(node: &Node, run_dir: &RunDir, wanted: &DownRequest) -> Result<Plan, Refusal> {
     let mut plan = Plan::default();
-    stop_lost(node, run_dir, wanted, &mut plan)?;
+    stop_lost_daemons(node, run_dir, wanted, &mut plan)?;
     for name in &wanted.devices {
-        if let Some(served) = node.served_as(name) {
+        if let Some(served) = node.served_named(name) {
             check_ours(served, run_dir)?;
         }
     }
     for served in node.served() {
         if served.run_dir == *run_dir && wanted.selects(&served.record.name) {
-            let steps = &mut plan.of_gpu(node, &served.record.key.gpu).steps;
+            let steps = &mut plan.gpu_plan_mut(node, &served.record.key.gpu).steps;
             steps.push(step_to_stop(served, wanted.force));
         }
     }
@@ -84,7 +86,7 @@ pub fn down(node: &Node, run_dir: &RunDir, wanted: &Down) -> Result<Plan, Refusa
     }
     let mut plan = plan.complete(node, run_dir);
     if wanted.purge {
-        plan.purge = Some(purge(node, wanted, &plan));
+        plan.purge = Some(devices_to_purge(node, wanted, &plan));
     }
     match no_own_daemon(node, run_dir) {
         Some(obstacle) if plan.is_empty() => Err(obstacle.into()),
@@ -93,12 +95,12 @@ pub fn down(node: &Node, run_dir: &RunDir, wanted: &Down) -> Result<Plan, Refusa
 }
 
 /// The devices to purge: those selected, and those whose daemons stop.
-fn purge(node: &Node, wanted: &Down, plan: &Plan) -> Purge {
+fn devices_to_purge(node: &Node, wanted: &DownRequest, plan: &Plan) -> Purge {
     if wanted.means_all() {
         return Purge::All;
     }
     let selected = node
-        .present()
+        .existing_devices()
         .filter(|device| wanted.selects(&device.name))
         .map(|device| device.uuid.clone());
     let stopped = plan.stops().map(|stop| stop.uuid.clone());
@@ -107,10 +109,10 @@ fn purge(node: &Node, wanted: &Down, plan: &Plan) -> Purge {
 
 /// Plans to stop daemons whose records cannot be read: by force, since whether they run and have clients is unknown.
 /// Without it they are in the way, unless only others are asked for.
-fn stop_lost(
+fn stop_lost_daemons(
     node: &Node,
     run_dir: &RunDir,
-    wanted: &Down,
+    wanted: &DownRequest,
     plan: &mut Plan,
 ) -> Result<(), Obstacle> {
     let mut is_one_asked_for = wanted.means_all();
@@ -128,44 +130,44 @@ fn stop_lost(
             is_one_known = true;
             let stop = Action::Stop(Stop {
                 alive: true,
-                means: Means::Signals,
-                patience: Patience::AT_ONCE,
+                means: StopMethod::Signals,
+                patience: ClientPolicy::AT_ONCE,
                 unasked: None,
-                ..Stop::of(lost)
+                ..Stop::from_served(lost)
             });
             let gpu = device.map_or(&record.uuid, |device| &device.key.gpu);
-            let steps = &mut plan.of_gpu(node, gpu).steps;
-            steps.push(stop.because("its record is missing or cannot be read"));
+            let steps = &mut plan.gpu_plan_mut(node, gpu).steps;
+            steps.push(stop.with_reason("its record is missing or cannot be read"));
         }
     }
-    match unreadable(node, run_dir) {
+    match unreadable_obstacle(node, run_dir) {
         Some(obstacle) if is_one_asked_for && !is_one_known => Err(obstacle),
         _ => Ok(()),
     }
 }
 
 fn step_to_stop(served: &Served, force: Option<u32>) -> Step {
-    let mut stop = Stop::of(served);
-    if let (Some(obstacle), true) = (&mut stop.unasked, stop.means == Means::Signals) {
+    let mut stop = Stop::from_served(served);
+    if let (Some(obstacle), true) = (&mut stop.unasked, stop.means == StopMethod::Signals) {
         let ends = format!("mig-mps down {} --force ends it", stop.name);
         obstacle.hint = format!("{}, {ends}", obstacle.hint);
     }
     if let Some(seconds) = force
-        && (!served.clients.listed().is_empty() || served.state != DaemonState::NoServerYet)
+        && (!served.clients.as_slice().is_empty() || served.state != DaemonState::NoServerYet)
     {
-        stop.patience = Patience::Force(seconds);
+        stop.patience = ClientPolicy::Force(seconds);
     }
     // A hung one goes, whether or not it would come to itself; a busy one would refuse to quit for as long as it is.
-    let is_busy = served.state == DaemonState::Busy && stop.patience == Patience::AT_ONCE;
-    if stop.means == Means::Heal || is_busy {
-        stop.means = Means::Signals;
+    let is_busy = served.state == DaemonState::Busy && stop.patience == ClientPolicy::AT_ONCE;
+    if stop.means == StopMethod::Heal || is_busy {
+        stop.means = StopMethod::Signals;
     }
     let because = match served.state {
-        DaemonState::Hung(_) => served.state.ailment().unwrap_or_default().into(),
+        DaemonState::Hung(_) => served.state.outage_reason().unwrap_or_default().into(),
         DaemonState::Dead => "its daemon is gone already".into(),
         _ => Reason::ASKED_FOR,
     };
-    Action::Stop(stop).because(because)
+    Action::Stop(stop).with_reason(because)
 }
 
 /// Plans to destroy the selected instances of a GPU that mig-mps made, or all selected ones. A GPU instance with a part that
@@ -174,7 +176,7 @@ fn destroy_instances(
     node: &Node,
     run_dir: &RunDir,
     gpu: &Gpu,
-    wanted: &Down,
+    wanted: &DownRequest,
     plan: &mut Plan,
 ) -> Result<(), Refusal> {
     let because = |unmanaged: bool| {
@@ -185,13 +187,13 @@ fn destroy_instances(
         }
     };
     let mut steps = Vec::new();
-    let mut staying = node.instances_of_machines(gpu);
+    let mut staying = node.virtual_machine_instances(gpu);
     let selected: Vec<&String> = node
         .devices_of(gpu)
         .filter(|device| wanted.selects(&device.name))
         .map(|device| &device.uuid)
         .collect();
-    for standing in InstanceUse::all(node, run_dir, gpu) {
+    for standing in InstanceUse::all_on_gpu(node, run_dir, gpu) {
         let (instance, parts) = (standing.instance, &standing.parts);
         let is_consented = |unmanaged: bool| !unmanaged || wanted.destroy == Destroy::All;
         let goes_with_device = |part: &ComputeUse<'_>| {
@@ -209,22 +211,22 @@ fn destroy_instances(
                 compute: part.compute.placement,
                 unmanaged: part.unmanaged,
             };
-            steps.push(action.because(because(part.unmanaged)));
+            steps.push(action.with_reason(because(part.unmanaged)));
         }
         if !goes {
             staying.push(instance);
-        } else if let Some(gone) = GpuInstance::of(gpu, instance.profile, instance.placement) {
+        } else if let Some(gone) = GpuInstance::on_gpu(gpu, instance.profile, instance.placement) {
             let unmanaged = standing.unmanaged;
             let action = Action::DestroyGpuInstance {
                 instance: gone,
                 unmanaged,
             };
-            steps.push(action.because(because(unmanaged)));
+            steps.push(action.with_reason(because(unmanaged)));
         }
     }
     if !steps.is_empty() {
-        let after = SliceMap::new(gpu.units(), gpu.segments_of(&staying));
-        let gpu_plan = plan.of_gpu(node, &gpu.uuid);
+        let after = SliceMap::new(gpu.placement_units(), gpu.segments_of(&staying));
+        let gpu_plan = plan.gpu_plan_mut(node, &gpu.uuid);
         gpu_plan.steps.extend(steps);
         gpu_plan.after = after;
     }
@@ -243,7 +245,7 @@ fn check_idle(node: &Node, run_dir: &RunDir, gpu: &Gpu, uuid: &str) -> Result<()
             gpu.index,
             served.run_dir.path().display()
         );
-        let hint = for_its_owner(
+        let hint = owner_hint(
             "have its owner take it down first, or leave out --destroy-mig and --disable-mig",
         );
         return Err(Obstacle::new(what, hint));
@@ -255,9 +257,9 @@ fn check_idle(node: &Node, run_dir: &RunDir, gpu: &Gpu, uuid: &str) -> Result<()
     let Some(device) = node.device_with_uuid(uuid) else {
         return Ok(());
     };
-    let mut pids = device.unaccounted();
+    let mut pids = device.processes_outside_mps();
     pids.retain(|pid| !ended.contains(pid));
-    outside_mps(gpu, device, &pids, hint).map_or(Ok(()), Err)
+    outside_mps_obstacle(gpu, device, &pids, hint).map_or(Ok(()), Err)
 }
 
 /// Plans to switch off the MIG mode that mig-mps switched on, if no instance remains.
@@ -266,18 +268,20 @@ fn disable_mig(node: &Node, gpu: &Gpu, plan: &mut Plan) {
     if !is_ours || !gpu.mig.is_some_and(|mode| mode.current || mode.pending) {
         return;
     }
-    let gpu_plan = plan.of_gpu(node, &gpu.uuid);
+    let gpu_plan = plan.gpu_plan_mut(node, &gpu.uuid);
     if gpu_plan.after.is_empty() {
         let off = Action::SwitchMig { on: false };
-        gpu_plan.steps.push(off.because("mig-mps switched it on"));
-        gpu_plan.due = due(gpu, false);
+        gpu_plan
+            .steps
+            .push(off.with_reason("mig-mps switched it on"));
+        gpu_plan.due = reset_or_reboot_due(gpu, false);
     } else if gpu_plan.steps.is_empty() {
         plan.gpus.retain(|other| other.uuid != gpu.uuid);
     }
 }
 
 /// Adds the end of every stray on the selected devices. One that may have clients is ended only by force.
-fn end_strays(node: &Node, wanted: &Down, plan: &mut Plan) -> Result<(), Obstacle> {
+fn end_strays(node: &Node, wanted: &DownRequest, plan: &mut Plan) -> Result<(), Obstacle> {
     for device in &node.devices {
         let name = &device.name;
         for stray in device.strays.iter().filter(|_| wanted.selects(name)) {

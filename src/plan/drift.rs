@@ -1,7 +1,7 @@
 //! Judges whether a node is as the profile that was applied to it says, from what `status` reads.
 
 use super::Refusal;
-use super::up::{selects, up};
+use super::up::{block_selects, up};
 use crate::host::Uid;
 use crate::node::{Device, Gpu, Node};
 use crate::profile::{Profile, Want};
@@ -11,7 +11,12 @@ use crate::state::RunDir;
 ///
 /// A snapshot of `status` has no placements but those in use, and these are enough: a plan that changes nothing needs no
 /// others, and a profile that needs others is refused.
-pub fn differs(node: &Node, profile: &Profile, run_dir: &RunDir, caller: Uid) -> Option<bool> {
+pub fn differs_from_profile(
+    node: &Node,
+    profile: &Profile,
+    run_dir: &RunDir,
+    caller: Uid,
+) -> Option<bool> {
     let is_unseen = node.has_no_driver() || node.unseen_daemons().is_some();
     let is_hidden = node.gpus.iter().any(|gpu| gpu.hidden.is_some());
     if is_unseen || is_hidden || node.is_changing() {
@@ -40,7 +45,7 @@ pub fn differs(node: &Node, profile: &Profile, run_dir: &RunDir, caller: Uid) ->
 /// others.
 fn wants_devices(gpu: &Gpu, profile: &Profile) -> Option<bool> {
     let mut blocks = profile.blocks.iter();
-    match &blocks.find(|block| selects(block, gpu))?.want {
+    match &blocks.find(|block| block_selects(block, gpu))?.want {
         Want::Parts(parts) => Some(!parts.is_empty()),
         Want::Whole(_) => None,
     }

@@ -70,9 +70,9 @@ pub(super) fn node() -> Node {
         })
     };
     let devices = [
-        served("0.0.c0", "MIG-0", "GPU-0", part(0)),
-        served("0.0.c1", "MIG-1", "GPU-0", part(1)),
-        served("1", "GPU-1", "GPU-1", None),
+        served_device("0.0.c0", "MIG-0", "GPU-0", part(0)),
+        served_device("0.0.c1", "MIG-1", "GPU-0", part(1)),
+        served_device("1", "GPU-1", "GPU-1", None),
     ];
     let mut node = Node {
         boot_id: "boot".to_owned(),
@@ -85,7 +85,7 @@ pub(super) fn node() -> Node {
 }
 
 /// The record of the device that is the `nth` of the three.
-pub(super) fn nth(node: &mut Node, nth: usize) -> &mut Served {
+pub(super) fn nth_served(node: &mut Node, nth: usize) -> &mut Served {
     node.devices[nth].served.as_mut().expect("all are served")
 }
 
@@ -99,7 +99,7 @@ fn gpu(index: u32) -> Gpu {
 }
 
 /// The server of a device has the pid of its place among them, from 1; its daemon 100 more.
-fn served(name: &str, uuid: &str, gpu: &str, instance: Option<InstanceKey>) -> Served {
+fn served_device(name: &str, uuid: &str, gpu: &str, instance: Option<InstanceKey>) -> Served {
     let server = match name {
         "0.0.c0" => 1,
         "0.0.c1" => 2,

@@ -1,8 +1,8 @@
 //! The gate between a command and the daemon of a device: may it act on it?
 
 use super::Obstacle;
-use crate::host::{Uid, as_root, caller, user_name};
-use crate::node::{DaemonState, Device, Node, Served, Unseen, lost_hint, replaced};
+use crate::host::{Uid, caller, root_hint, user_name};
+use crate::node::{DaemonState, Device, Node, Served, Unseen, lost_gpu_hint, replace_remedy};
 use crate::state::RunDir;
 
 /// A command that acts on the daemons of devices that the user named.
@@ -14,16 +14,16 @@ pub(super) enum Verb {
 }
 
 /// Returns the device with that name and its record, if the command may act on its daemon; otherwise the reason why not.
-pub(super) fn gate<'a>(
+pub(super) fn find_device_for_command<'a>(
     node: &'a Node,
     run_dir: &RunDir,
     name: &str,
     verb: Verb,
 ) -> Result<(&'a Device, &'a Served), Obstacle> {
-    let device = node.device(name);
+    let device = node.device_named(name);
     let Some((device, served)) = device.and_then(|found| Some((found, found.served.as_ref()?)))
     else {
-        let missing = unreadable(node, run_dir);
+        let missing = unreadable_obstacle(node, run_dir);
         return Err(missing.unwrap_or_else(|| verb.not_served(node, name)));
     };
     if verb == Verb::Set {
@@ -54,7 +54,7 @@ impl Verb {
                 "restart",
                 Obstacle::new(
                     format!("{name} has no daemon of mig-mps to be started again"),
-                    START,
+                    START_HINT,
                 ),
             ),
             Self::Set => ("set", not_settable(name, "mig-mps does not serve it")),
@@ -66,7 +66,7 @@ impl Verb {
                 ),
             ),
         };
-        match node.managed_by(name, verb) {
+        match node.command_as_owner(name, verb) {
             Some(hint) => Obstacle { hint, ..obstacle },
             None => obstacle,
         }
@@ -85,7 +85,10 @@ impl Verb {
                 format!("the daemon of {name} hangs: it takes no commands and no new clients"),
                 format!("mig-mps restart {name} ends that"),
             ),
-            _ => match (unknowable(served), served.record.runs_as_its_user()) {
+            _ => match (
+                unknown_clients_obstacle(served),
+                served.record.runs_as_its_user(),
+            ) {
                 (Some(obstacle), _) => obstacle,
                 (None, Some(user)) if caller() == Uid::ROOT => Obstacle::new(
                     format!(
@@ -101,21 +104,21 @@ impl Verb {
 }
 
 /// The remedy where no daemon of mig-mps serves a device.
-const START: &str = "start it with mig-mps up and its profile";
+const START_HINT: &str = "start it with mig-mps up and its profile";
 
 fn not_settable(name: &str, why: &str) -> Obstacle {
     Obstacle::new(
         format!("{name} has no daemon whose settings could be changed: {why}"),
-        START,
+        START_HINT,
     )
 }
 
 /// Refuses a device that is gone or cannot be seen.
 fn check_device(device: &Device) -> Result<(), Obstacle> {
     let name = &device.name;
-    if let Some(why) = device.lost() {
+    if let Some(why) = device.lost_gpu_reason() {
         let what = format!("the device of {name} cannot be seen: {why}");
-        return Err(Obstacle::new(what, lost_hint()));
+        return Err(Obstacle::new(what, lost_gpu_hint()));
     }
     if device.is_gone() {
         return Err(not_settable(name, "its device is gone"));
@@ -130,10 +133,7 @@ pub(super) fn foreign_daemon(served: &Served) -> Obstacle {
         served.record.name,
         served.run_dir.path().display()
     );
-    Obstacle::new(
-        what,
-        for_its_owner("take that one down first, as its owner"),
-    )
+    Obstacle::new(what, owner_hint("take that one down first, as its owner"))
 }
 
 /// The obstacle that none of the daemons here is the caller's.
@@ -150,21 +150,21 @@ pub(super) fn no_own_daemon(node: &Node, run_dir: &RunDir) -> Option<Obstacle> {
         "none of the daemons here is yours: {served} served by {daemons} of {}",
         first.run_dir.path().display()
     );
-    Some(Obstacle::new(what, for_its_owner("run it as their owner")))
+    Some(Obstacle::new(what, owner_hint("run it as their owner")))
 }
 
 /// The remedy for a plain user, who finds no daemons but root's beside the own ones; root finds those of a directory that
 /// is not root's.
-pub(super) fn for_its_owner(of_root: &str) -> String {
+pub(super) fn owner_hint(of_root: &str) -> String {
     if caller() == Uid::ROOT {
         of_root.to_owned()
     } else {
-        as_root()
+        root_hint()
     }
 }
 
 /// The obstacle of a run directory that cannot be read: a daemon there may serve any device.
-pub(super) fn unseen(node: &Node) -> Option<Obstacle> {
+pub(super) fn unseen_obstacle(node: &Node) -> Option<Obstacle> {
     node.unseen.iter().find_map(|unseen| match unseen {
         Unseen::RunDir { why, hint, .. } => Some(Obstacle::new(
             format!("{why}: whether daemons run there is unknown"),
@@ -176,9 +176,9 @@ pub(super) fn unseen(node: &Node) -> Option<Obstacle> {
 }
 
 /// A record that cannot be read may be that of a daemon that lives.
-pub(super) fn unreadable(node: &Node, run_dir: &RunDir) -> Option<Obstacle> {
-    unseen(node).or_else(|| {
-        let (_, problem) = node.unreadable().find(|(other, _)| *other == run_dir)?;
+pub(super) fn unreadable_obstacle(node: &Node, run_dir: &RunDir) -> Option<Obstacle> {
+    unseen_obstacle(node).or_else(|| {
+        let (_, problem) = node.unreadable_records().find(|(other, _)| *other == run_dir)?;
         Some(Obstacle::new(
             format!("{problem}: who uses the device is unknown"),
             "mig-mps up with its profile takes a living daemon over and writes the record anew; mig-mps down --force ends it, \
@@ -193,25 +193,25 @@ pub(super) fn check_ours(served: &Served, run_dir: &RunDir) -> Result<(), Obstac
         return Ok(());
     }
     Err(Obstacle {
-        hint: for_its_owner("run it as its owner"),
+        hint: owner_hint("run it as its owner"),
         ..foreign_daemon(served)
     })
 }
 
 /// The remedy that `status` shows for a daemon that no session reaches.
-fn as_hint(served: &Served) -> String {
-    replaced(served).replace('`', "")
+fn replacement_hint(served: &Served) -> String {
+    replace_remedy(served).replace('`', "")
 }
 
 /// The obstacle of a daemon that may have clients that nobody can see: it is not touched.
-pub(super) fn unknowable(served: &Served) -> Option<Obstacle> {
+pub(super) fn unknown_clients_obstacle(served: &Served) -> Option<Obstacle> {
     let name = &served.record.name;
     let (why, hint) = match &served.state {
         DaemonState::NotAsked(why) => (
             why.as_str(),
             "see why it does not start, and run this again".to_owned(),
         ),
-        DaemonState::Orphan => ("its pipe directory was removed", as_hint(served)),
+        DaemonState::Orphan => ("its pipe directory was removed", replacement_hint(served)),
         DaemonState::Busy => (
             "another control session is open",
             "either another mig-mps is waiting for clients to exit, or somebody left nvidia-cuda-mps-control open: \
@@ -222,11 +222,11 @@ pub(super) fn unknowable(served: &Served) -> Option<Obstacle> {
             "it hangs, and the driver hides its clients",
             format!("mig-mps restart {name} --force ends its server, with whatever computes there"),
         ),
-        DaemonState::NoAnswer(_) => ("it does not answer", as_hint(served)),
-        DaemonState::Stopped => ("it is stopped by a signal", as_hint(served)),
+        DaemonState::NoAnswer(_) => ("it does not answer", replacement_hint(served)),
+        DaemonState::Stopped => ("it is stopped by a signal", replacement_hint(served)),
         DaemonState::Hidden => (
             "it may not be asked",
-            for_its_owner("run this as its owner"),
+            owner_hint("run this as its owner"),
         ),
         _ => return None,
     };

@@ -6,15 +6,15 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::action::{
-    Action, CdiChange, EndStray, Part, Place, Purge, Reason, Set, Start, Step, Stop,
+    Action, CdiChange, EndStray, Place, PlanInstance, Purge, Reason, Set, Start, Step, Stop,
 };
 use super::disrupted::{ClientOf, IdlePod};
 use super::kill::Kill;
 use super::refusal::{Obstacle, Refusal};
 use crate::geometry::{Placement, SliceMap};
 use crate::host::{Pid, caller, user_name};
-use crate::mps::{ControlProgram, Means, Patience};
-use crate::node::{Device, Ending, Gpu, Node, Stray, Variable};
+use crate::mps::{ClientPolicy, ControlProgram, StopMethod};
+use crate::node::{DaemonEnding, Device, Gpu, Node, Stray, Variable};
 use crate::nvml::EXCLUSIVE_PROCESS;
 use crate::settings::{MemoryLimit, Settings};
 use crate::state::{Missing, RunDir};
@@ -123,7 +123,7 @@ impl Plan {
     }
 
     /// True if it concerns daemons, so that the MPS programs are needed.
-    pub fn is_of_daemons(&self) -> bool {
+    pub fn concerns_daemons(&self) -> bool {
         self.kill.is_some() || !self.steps().all(Step::is_of_mig)
     }
 
@@ -166,7 +166,7 @@ impl Plan {
     }
 
     /// The names of the devices whose daemons start, stop or change.
-    pub fn devices(&self) -> impl Iterator<Item = &str> {
+    pub fn device_names(&self) -> impl Iterator<Item = &str> {
         let starts = self.starts().map(|start| start.name.as_str());
         let stops = self.stops().map(|stop| stop.name.as_str());
         let sets = self.sets().map(|set| set.name.as_str());
@@ -185,13 +185,15 @@ impl Plan {
         let starts = self.starts().map(|start| (&start.name, &start.settings));
         let sets = self.sets().map(|set| (&set.name, &set.settings));
         let all = starts.chain(sets).filter(|(_, settings)| {
-            program.has_open_settings && settings.limit_clients() && settings.open_to_others()
+            program.has_open_settings
+                && settings.has_client_limits()
+                && settings.is_open_to_others()
         });
         all.map(|(name, _)| name.as_str()).collect()
     }
 
     /// The clients that keep their old settings.
-    pub fn keep(&self) -> impl Iterator<Item = &ClientOf> {
+    pub fn clients_keeping_settings(&self) -> impl Iterator<Item = &ClientOf> {
         self.sets().flat_map(|set| &set.keep)
     }
 
@@ -210,7 +212,7 @@ impl Plan {
     }
 
     /// Appends a plan that continues this one.
-    pub fn go_on_with(&mut self, rest: &Self) {
+    pub fn append_continuation(&mut self, rest: &Self) {
         self.missing.clone_from(&rest.missing);
         for gpu in &rest.gpus {
             if let Some(own) = self.gpus.iter_mut().find(|own| own.uuid == gpu.uuid) {
@@ -235,8 +237,9 @@ impl Plan {
     /// The stops of running daemons.
     pub(super) fn noticed_stops(&self) -> impl Iterator<Item = &Stop> {
         // Nobody notices the end of a hung server without clients.
-        self.stops()
-            .filter(|stop| stop.alive && (stop.means != Means::Heal || !stop.clients.is_empty()))
+        self.stops().filter(|stop| {
+            stop.alive && (stop.means != StopMethod::Heal || !stop.clients.is_empty())
+        })
     }
 
     /// The number of running daemons that restart unchanged.
@@ -263,33 +266,33 @@ impl Plan {
 
     /// The indices of the GPUs whose MIG mode is switched.
     pub fn mig_switched(&self) -> Vec<u32> {
-        self.gpus_that(|action| matches!(action, Action::SwitchMig { .. }))
+        self.gpus_with_action(|action| matches!(action, Action::SwitchMig { .. }))
     }
 
     /// The indices of the GPUs whose MIG mode is switched off.
     pub fn mig_switched_off(&self) -> Vec<u32> {
-        self.gpus_that(|action| matches!(action, Action::SwitchMig { on: false }))
+        self.gpus_with_action(|action| matches!(action, Action::SwitchMig { on: false }))
     }
 
     /// The indices of the GPUs that have such an action.
-    fn gpus_that(&self, have: impl Fn(&Action) -> bool) -> Vec<u32> {
+    fn gpus_with_action(&self, have: impl Fn(&Action) -> bool) -> Vec<u32> {
         let gpus = self.gpus.iter().filter(|gpu| gpu.actions().any(&have));
         gpus.filter_map(|gpu| gpu.index).collect()
     }
 
     /// Returns the plan of one GPU, and adds it if there is none. A record may name a GPU that is gone.
-    pub(super) fn of_gpu(&mut self, node: &Node, uuid: &str) -> &mut GpuPlan {
+    pub(super) fn gpu_plan_mut(&mut self, node: &Node, uuid: &str) -> &mut GpuPlan {
         let position = self
             .gpus
             .iter()
             .position(|gpu| gpu.uuid == uuid)
             .unwrap_or_else(|| {
-                self.gpus.push(match node.gpu(uuid) {
-                    Some(gpu) => GpuPlan::of(gpu),
+                self.gpus.push(match node.gpu_with_uuid(uuid) {
+                    Some(gpu) => GpuPlan::new(gpu),
                     None => GpuPlan {
                         index: None,
                         uuid: uuid.to_owned(),
-                        ..GpuPlan::of(&Gpu::default())
+                        ..GpuPlan::new(&Gpu::default())
                     },
                 });
                 self.gpus.len() - 1
@@ -313,14 +316,14 @@ impl Plan {
             pid: stray.server.pid,
             started: stray.started,
         });
-        let steps = &mut self.of_gpu(node, &device.key.gpu).steps;
-        steps.insert(0, end.because("it keeps its GPU memory"));
+        let steps = &mut self.gpu_plan_mut(node, &device.key.gpu).steps;
+        steps.insert(0, end.with_reason("it keeps its GPU memory"));
     }
 }
 
 impl GpuPlan {
     /// The plan that changes nothing.
-    pub(super) fn of(gpu: &Gpu) -> Self {
+    pub(super) fn new(gpu: &Gpu) -> Self {
         Self {
             index: Some(gpu.index),
             uuid: gpu.uuid.clone(),
@@ -350,15 +353,15 @@ impl GpuPlan {
     }
 
     /// Returns the instances that are destroyed, each with its reason; compute instances only if their GPU instance stays.
-    pub fn destroyed_instances(&self) -> Vec<(&Reason, Part<'_>)> {
+    pub fn destroyed_instances(&self) -> Vec<(&Reason, PlanInstance<'_>)> {
         let mut destroyed = Vec::new();
         for step in &self.steps {
             let part = match &step.action {
-                Action::DestroyGpuInstance { instance, .. } => Part::Gpu(instance),
+                Action::DestroyGpuInstance { instance, .. } => PlanInstance::Gpu(instance),
                 Action::DestroyComputeInstance {
                     instance, compute, ..
                 } if !self.destroys_instance_at(*instance) => {
-                    Part::compute_instance(*compute, *instance)
+                    PlanInstance::compute_instance(*compute, *instance)
                 }
                 _ => continue,
             };
@@ -384,7 +387,7 @@ impl Plan {
         let obstacles = self.gpus.iter().flat_map(|gpu| &gpu.obstacles);
         let unasked = self
             .stops()
-            .filter(|stop| stop.patience == Patience::Idle)
+            .filter(|stop| stop.patience == ClientPolicy::Idle)
             .filter_map(|stop| stop.unasked.as_ref());
         if let Some(obstacle) = obstacles.chain(unasked).next() {
             return Err(obstacle.clone().into());
@@ -403,26 +406,31 @@ impl Plan {
 
     /// The clients that must exit before the plan may be applied.
     pub fn clients_in_the_way(&self) -> impl Iterator<Item = &ClientOf> {
-        self.clients(|patience| patience == Patience::Idle)
+        self.clients_with_patience(|patience| patience == ClientPolicy::Idle)
     }
 
     /// The pods that must give up their shares before the plan may be applied.
     pub fn pods_in_the_way(&self) -> impl Iterator<Item = &IdlePod> {
-        let stops = self.stops().filter(|stop| stop.patience == Patience::Idle);
+        let stops = self
+            .stops()
+            .filter(|stop| stop.patience == ClientPolicy::Idle);
         stops.flat_map(|stop| &stop.pods)
     }
 
     /// True if it takes a device from pods that may hold it.
-    pub fn takes_devices(&self) -> bool {
+    pub fn takes_devices_from_pods(&self) -> bool {
         self.stops().any(|stop| !stop.is_followed)
     }
 
     /// The clients that are terminated, not waited for.
     pub fn ended_clients(&self) -> impl Iterator<Item = &ClientOf> {
-        self.clients(|patience| patience != Patience::Idle)
+        self.clients_with_patience(|patience| patience != ClientPolicy::Idle)
     }
 
-    fn clients(&self, is_meant: fn(Patience) -> bool) -> impl Iterator<Item = &ClientOf> {
+    fn clients_with_patience(
+        &self,
+        is_meant: fn(ClientPolicy) -> bool,
+    ) -> impl Iterator<Item = &ClientOf> {
         let stops = self.stops().filter(move |stop| is_meant(stop.patience));
         let kill = self.kill.iter().filter(move |kill| is_meant(kill.patience));
         let stopped = stops.flat_map(|stop| &stop.clients);
@@ -436,7 +444,7 @@ impl Plan {
             if let Action::Stop(stop) = &mut step.action
                 && stop.may_have_clients()
             {
-                stop.patience = Patience::Force(seconds);
+                stop.patience = ClientPolicy::Force(seconds);
             }
         }
         self
@@ -448,7 +456,7 @@ impl Plan {
         self.gpus
             .sort_by_key(|gpu| (gpu.index.is_none(), gpu.index));
         for plan in &mut self.gpus {
-            let gpu = node.gpu(&plan.uuid);
+            let gpu = node.gpu_with_uuid(&plan.uuid);
             plan.compute_mode = gpu.and_then(|gpu| mode_change(node, run_dir, gpu, plan));
         }
         if !self.gpus.is_empty() {
@@ -461,7 +469,7 @@ impl Plan {
             self.undisturbed = untouched
                 .map(|served| Undisturbed {
                     device: served.record.name.clone(),
-                    clients: served.clients.listed().len(),
+                    clients: served.clients.as_slice().len(),
                 })
                 .filter(|device| device.clients > 0)
                 .collect();
@@ -482,7 +490,7 @@ pub struct UnmanagedDaemon {
     pub pipe_directory: Variable,
     /// The way in which the caller ends it.
     #[serde(skip)]
-    pub ending: Ending,
+    pub ending: DaemonEnding,
 }
 
 impl UnmanagedDaemon {
@@ -491,7 +499,7 @@ impl UnmanagedDaemon {
         let pipe = run_dir.pipe_dir(&device.uuid).display().to_string();
         let unmanaged = node.unmanaged.iter().filter(|unmanaged| {
             unmanaged.is_daemon()
-                && unmanaged.serves(&device.name)
+                && unmanaged.serves_device(&device.name)
                 && unmanaged.pipe_directory.value() != Some(&pipe)
         });
         unmanaged
@@ -499,7 +507,7 @@ impl UnmanagedDaemon {
                 pid: unmanaged.pid,
                 user: unmanaged.user.map(user_name),
                 pipe_directory: unmanaged.pipe_directory.clone(),
-                ending: unmanaged.ending(caller()),
+                ending: unmanaged.ending_for(caller()),
             })
             .collect()
     }
@@ -525,7 +533,7 @@ fn mode_change(node: &Node, run_dir: &RunDir, gpu: &Gpu, plan: &GpuPlan) -> Opti
         None if !stops.any(|stop| stop.uuid == gpu.uuid) => return None,
         // A mode that somebody else has set since then stays.
         Some(false) | None if from != Some(EXCLUSIVE_PROCESS) => return None,
-        Some(false) | None => node.mode_before(&gpu.uuid, run_dir)?,
+        Some(false) | None => node.compute_mode_before(&gpu.uuid, run_dir)?,
     };
     (from != Some(to)).then_some(ModeChange { from, to })
 }

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::gate::{Verb, gate};
-use super::refusal::{no_client, too_old};
+use super::gate::{Verb, find_device_for_command};
+use super::refusal::{check_driver_version, not_a_client};
 use super::{ClientOf, Obstacle, Plan, Refusal, Signal};
-use crate::host::{Pid, StartTime, Uid, as_root, user_name};
-use crate::mps::Patience;
+use crate::host::{Pid, StartTime, Uid, root_hint, user_name};
+use crate::mps::ClientPolicy;
 use crate::node::{Client, DaemonState, Device, Node, Served};
 use crate::state::RunDir;
 
@@ -20,7 +20,7 @@ pub struct KillRequest<'a> {
     /// The signal for their processes.
     pub signal: Option<Signal>,
     /// The time that they get to exit by themselves.
-    pub patience: Patience,
+    pub patience: ClientPolicy,
     /// Who asks.
     pub caller: Uid,
     /// The owner of the device's run directory.
@@ -48,7 +48,7 @@ pub struct Kill {
     /// The signal for their processes.
     pub signal: Option<Signal>,
     /// The time that they get to exit by themselves.
-    pub patience: Patience,
+    pub patience: ClientPolicy,
 }
 
 /// A client to terminate.
@@ -74,7 +74,7 @@ impl Kill {
 
     /// Checks that the signal can be sent to every process. A fault has ended the clients' work already, so only a
     /// signal has an effect then.
-    pub(super) fn permit_signal(&self) -> Result<(), Obstacle> {
+    pub(super) fn check_signal(&self) -> Result<(), Obstacle> {
         if self.signal.is_none() && !self.has_fault {
             return Ok(());
         }
@@ -108,13 +108,13 @@ impl Kill {
 ///
 /// # Errors
 /// [`Refusal::NotMeant`] if no single one has all these clients.
-pub fn device_of(node: &Node, names: &[String], pids: &[Pid]) -> Result<String, Refusal> {
+pub fn device_with_clients(node: &Node, names: &[String], pids: &[Pid]) -> Result<String, Refusal> {
     let found = match names {
         [only] => Some(only),
         several => several.iter().find(|name| {
-            let served = node.served_as(name);
+            let served = node.served_named(name);
             pids.iter()
-                .all(|pid| served.is_some_and(|served| served.clients.have(*pid)))
+                .all(|pid| served.is_some_and(|served| served.clients.contains_pid(*pid)))
         }),
     };
     found.cloned().ok_or_else(|| {
@@ -136,13 +136,13 @@ pub fn device_of(node: &Node, names: &[String], pids: &[Pid]) -> Result<String, 
 /// # Errors
 /// [`Refusal::NotMeant`] if a process is not a client of that device.
 pub fn kill(node: &Node, run_dir: &RunDir, request: &KillRequest<'_>) -> Result<Plan, Refusal> {
-    too_old(node)?;
+    check_driver_version(node)?;
     let name = request.device;
-    let (device, served) = gate(node, run_dir, name, Verb::Kill)?;
+    let (device, served) = find_device_for_command(node, run_dir, name, Verb::Kill)?;
     let mut victims: Vec<Victim> = Vec::new();
-    for pid in present(request, served) {
+    for pid in pids_still_present(request, served) {
         if victims.iter().all(|victim| victim.pid != pid) {
-            victims.push(victim(node, (device, served), request, pid)?);
+            victims.push(find_victim(node, (device, served), request, pid)?);
         }
     }
     let kill = Kill {
@@ -150,13 +150,13 @@ pub fn kill(node: &Node, run_dir: &RunDir, request: &KillRequest<'_>) -> Result<
         uuid: served.record.uuid.clone(),
         run_dir: served.run_dir.clone(),
         is_callers: request.owner == Some(request.caller),
-        others: served.clients.listed().len() - victims.len(),
+        others: served.clients.as_slice().len() - victims.len(),
         has_fault: served.state == DaemonState::Fault,
         signal: request.signal,
         patience: request.patience,
         victims,
     };
-    kill.permit_signal()?;
+    kill.check_signal()?;
     Ok(Plan {
         kill: (!kill.victims.is_empty()).then_some(kill),
         ..Plan::default()
@@ -165,7 +165,7 @@ pub fn kill(node: &Node, run_dir: &RunDir, request: &KillRequest<'_>) -> Result<
 
 /// The process ids, without those of clients that have left since the plan was shown: another process may have been
 /// given one.
-fn present(request: &KillRequest<'_>, served: &Served) -> Vec<Pid> {
+fn pids_still_present(request: &KillRequest<'_>, served: &Served) -> Vec<Pid> {
     let mut pids = request.pids.to_vec();
     let shown = request.shown.and_then(|plan| plan.kill.as_ref());
     if let Some(kill) = shown
@@ -173,7 +173,7 @@ fn present(request: &KillRequest<'_>, served: &Served) -> Vec<Pid> {
     {
         pids.retain(|pid| {
             let victim = kill.victims.iter().find(|victim| victim.pid == *pid);
-            let mut clients = served.clients.listed().iter();
+            let mut clients = served.clients.as_slice().iter();
             victim.is_none_or(|victim| {
                 clients.any(|one| one.pid == Some(*pid) && one.started == victim.started)
             })
@@ -182,17 +182,17 @@ fn present(request: &KillRequest<'_>, served: &Served) -> Vec<Pid> {
     pids
 }
 
-fn victim(
+fn find_victim(
     node: &Node,
     (device, served): (&Device, &Served),
     request: &KillRequest<'_>,
     pid: Pid,
 ) -> Result<Victim, Refusal> {
-    let mut clients = served.clients.listed().iter();
+    let mut clients = served.clients.as_slice().iter();
     let client = clients.find(|client| client.pid == Some(pid));
     let asked = client.and_then(|client| client.server);
     let Some((client, asked)) = client.zip(asked) else {
-        return Err(no_client(node, served, pid));
+        return Err(not_a_client(node, served, pid));
     };
     // The daemon lets the user of a server change what is its own, and only root and its own user anything else.
     let of = served
@@ -205,7 +205,7 @@ fn victim(
         return Err(not_permitted(request.device, owner, of).into());
     }
     Ok(Victim {
-        client: ClientOf::of(served, client),
+        client: ClientOf::from_client(served, client),
         pid,
         started: client.started,
         server: asked,
@@ -219,7 +219,7 @@ fn is_certain(device: &Device, client: &Client, user: Option<Uid>) -> bool {
         .processes
         .as_ref()
         .zip(client.pid)
-        .is_some_and(|(processes, pid)| processes.have_client(pid));
+        .is_some_and(|(processes, pid)| processes.contains_client(pid));
     is_listed || (client.user.is_some() && client.user == user)
 }
 
@@ -233,12 +233,12 @@ fn not_permitted(name: &str, owner: Option<Uid>, server: Option<Uid>) -> Obstacl
         "not enough privilege to end a client of {name}: only {} may control its server",
         who.join(" and ")
     );
-    Obstacle::new(what, as_root())
+    Obstacle::new(what, root_hint())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::example::{ALICE, BOB, client, node, nth, run_dir};
+    use super::super::example::{ALICE, BOB, client, node, nth_served, run_dir};
     use super::*;
     use crate::host::StartTime;
     use crate::node::Clients;
@@ -246,7 +246,7 @@ mod tests {
     /// Two servers of one device, the second root's, with a client each.
     fn two_servers() -> Node {
         let mut node = node();
-        let served = nth(&mut node, 2);
+        let served = nth_served(&mut node, 2);
         let mut second = client(served, 12);
         second.server = Some(Pid(9));
         let first = client(served, 11);
@@ -263,7 +263,7 @@ mod tests {
             device: "1",
             pids,
             signal: None,
-            patience: Patience::Force(0),
+            patience: ClientPolicy::Force(0),
             caller,
             owner: Some(owner),
             shown: None,
@@ -314,11 +314,11 @@ mod tests {
             pids.collect::<Vec<_>>()
         };
         assert_eq!(left(&node), [Pid(11), Pid(12)]);
-        let mut clients = nth(&mut node, 2).clients.listed().to_vec();
+        let mut clients = nth_served(&mut node, 2).clients.as_slice().to_vec();
         clients[0].started = Some(StartTime(5));
-        nth(&mut node, 2).clients = Clients::Known(clients.clone());
+        nth_served(&mut node, 2).clients = Clients::Known(clients.clone());
         assert_eq!(left(&node), [Pid(12)]);
-        nth(&mut node, 2).clients = Clients::Known(Vec::new());
+        nth_served(&mut node, 2).clients = Clients::Known(Vec::new());
         assert!(kill(&node, &run_dir(), &request).unwrap().is_empty());
         // Without a plan that was shown it is a mistake.
         request.shown = None;

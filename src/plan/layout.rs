@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::action::{Action, GpuInstance, Place, Reason};
 use super::daemons::Slot;
-use super::gate::unknowable;
+use super::gate::unknown_clients_obstacle;
 use super::gpu_plan::GpuPlan;
 use super::refusal::Obstacle;
 use super::up::Planner;
@@ -28,16 +28,16 @@ pub(super) struct Layout<'a> {
 
 impl<'a> Layout<'a> {
     /// The layout that changes nothing and has no devices.
-    pub(super) fn of(gpu: &'a Gpu) -> Self {
+    pub(super) fn new(gpu: &'a Gpu) -> Self {
         Self {
             gpu,
-            plan: GpuPlan::of(gpu),
+            plan: GpuPlan::new(gpu),
             slots: Vec::new(),
         }
     }
 
     /// Adds the step that switches the GPU's MIG mode, if its current or its pending mode differs.
-    pub(super) fn switch_mig(&mut self, node: &Node, on: bool) {
+    pub(super) fn add_mig_switch(&mut self, node: &Node, on: bool) {
         let Some(mode) = self.gpu.mig else {
             return;
         };
@@ -48,14 +48,16 @@ impl<'a> Layout<'a> {
             (false, true) => "the profile asks for it",
             (false, false) => "the profile wants this GPU whole",
         };
-        let step = Action::SwitchMig { on }.because(because);
+        let step = Action::SwitchMig { on }.with_reason(because);
         self.plan.steps.push(step);
-        self.plan.due = due(self.gpu, on);
-        self.plan.obstacles.extend(computes(node, self.gpu));
+        self.plan.due = reset_or_reboot_due(self.gpu, on);
+        self.plan
+            .obstacles
+            .extend(busy_gpu_obstacle(node, self.gpu));
     }
 
     /// Adds the steps that create a GPU instance, or compute instances in one that stands.
-    pub(super) fn build(
+    pub(super) fn add_create_steps(
         &mut self,
         offer: &GpuInstanceProfile,
         placement: Placement,
@@ -70,26 +72,26 @@ impl<'a> Layout<'a> {
                 name: offer.name.clone(),
                 placement,
             };
-            let step = Action::CreateGpuInstance(instance).because(because);
+            let step = Action::CreateGpuInstance(instance).with_reason(because);
             self.plan.steps.push(step);
         }
         self.plan.steps.extend(compute.iter().map(|&compute| {
             let instance = placement;
-            Action::CreateComputeInstance { instance, compute }.because(because)
+            Action::CreateComputeInstance { instance, compute }.with_reason(because)
         }));
     }
 
     /// Adds the steps that destroy compute instances of a GPU instance, by their positions.
-    pub(super) fn destroy_compute(
+    pub(super) fn add_compute_destroy_steps(
         &mut self,
         standing: &InstanceUse<'_>,
         gone: impl Iterator<Item = usize>,
         because: &str,
     ) {
         for part in gone.map(|nth| &standing.parts[nth]) {
-            let in_the_way = part
-                .device
-                .and_then(|device| outside_mps(self.gpu, device, &part.strangers, END_FIRST));
+            let in_the_way = part.device.and_then(|device| {
+                outside_mps_obstacle(self.gpu, device, &part.strangers, END_PROGRAMS_HINT)
+            });
             self.plan.obstacles.extend(in_the_way);
             let action = Action::DestroyComputeInstance {
                 instance: standing.instance.placement,
@@ -97,32 +99,32 @@ impl<'a> Layout<'a> {
                 unmanaged: part.unmanaged,
             };
             let because = reason_to_destroy(because, part.unmanaged);
-            self.plan.steps.push(action.because(because));
+            self.plan.steps.push(action.with_reason(because));
         }
     }
 
     /// Adds the steps that destroy a GPU instance and what is in it.
-    pub(super) fn destroy(&mut self, standing: &InstanceUse<'_>, because: &str) {
+    pub(super) fn add_destroy_steps(&mut self, standing: &InstanceUse<'_>, because: &str) {
         let GpuInstanceReading {
             profile, placement, ..
         } = standing.instance;
         // Instances are found profile by profile: there is one.
-        if let Some(instance) = GpuInstance::of(self.gpu, *profile, *placement) {
-            self.destroy_compute(standing, 0..standing.parts.len(), because);
+        if let Some(instance) = GpuInstance::on_gpu(self.gpu, *profile, *placement) {
+            self.add_compute_destroy_steps(standing, 0..standing.parts.len(), because);
             let unmanaged = standing.unmanaged;
             let action = Action::DestroyGpuInstance {
                 instance,
                 unmanaged,
             };
             let because = reason_to_destroy(because, unmanaged);
-            self.plan.steps.push(action.because(because));
+            self.plan.steps.push(action.with_reason(because));
         }
     }
 
     /// Returns the plan with the daemons of the devices, which have their names, and its steps in their order.
-    pub(super) fn finish(self, planner: Planner<'_>) -> GpuPlan {
+    pub(super) fn into_gpu_plan(self, planner: Planner<'_>) -> GpuPlan {
         let mut plan = self.plan;
-        plan.devices = self.slots.iter().map(Slot::afterwards).collect();
+        plan.devices = self.slots.iter().map(Slot::device_after).collect();
         plan.devices.sort_by_key(|device| device.place);
         plan.add_daemons(planner, &self.slots);
         let built: BTreeSet<Placement> = plan
@@ -134,7 +136,7 @@ impl<'a> Layout<'a> {
             })
             .collect();
         plan.steps
-            .sort_by_key(|step| Rank::of(&step.action, &built));
+            .sort_by_key(|step| Rank::for_action(&step.action, &built));
         plan
     }
 }
@@ -157,7 +159,7 @@ enum Rank {
 
 impl Rank {
     /// The rank of a step. `built` are the GPU instances in which something is created.
-    fn of(action: &Action, built: &BTreeSet<Placement>) -> Self {
+    fn for_action(action: &Action, built: &BTreeSet<Placement>) -> Self {
         match action {
             Action::Stop(_) | Action::EndStray(_) => Self::Stop,
             Action::DestroyComputeInstance { .. } | Action::DestroyGpuInstance { .. } => {
@@ -181,21 +183,22 @@ impl Rank {
 }
 
 /// The programs outside MPS on a whole GPU: the mode switches only on an idle GPU.
-fn computes(node: &Node, gpu: &Gpu) -> Option<Obstacle> {
+fn busy_gpu_obstacle(node: &Node, gpu: &Gpu) -> Option<Obstacle> {
     let device = node.device_with_uuid(&gpu.uuid)?;
-    let busy = device.describe(&device.unaccounted())?;
+    let busy = device.describe_processes(&device.processes_outside_mps())?;
     let what = format!(
         "GPU {} ({}) computes for {busy} outside MPS: the MIG mode of an idle GPU alone can be switched",
         gpu.index, gpu.product
     );
-    (!gpu.in_mig_mode()).then(|| Obstacle::new(what, END_FIRST))
+    (!gpu.in_mig_mode()).then(|| Obstacle::new(what, END_PROGRAMS_HINT))
 }
 
 /// The remedy for programs outside MPS.
-const END_FIRST: &str = "let them end first, or end them: --force ends only clients of daemons";
+const END_PROGRAMS_HINT: &str =
+    "let them end first, or end them: --force ends only clients of daemons";
 
 /// The reset or reboot that a change of the mode needs, as far as it is known beforehand.
-pub(super) fn due(gpu: &Gpu, on: bool) -> Option<String> {
+pub(super) fn reset_or_reboot_due(gpu: &Gpu, on: bool) -> Option<String> {
     let mode = gpu.mig?;
     if mode.current != on && mode.pending == on {
         let pending =
@@ -234,10 +237,10 @@ pub(super) struct ComputeUse<'a> {
 
 impl<'a> InstanceUse<'a> {
     /// Returns the instances of a GPU, by placement, but for those of virtual machines.
-    pub(super) fn all(node: &'a Node, run_dir: &RunDir, gpu: &'a Gpu) -> Vec<Self> {
+    pub(super) fn all_on_gpu(node: &'a Node, run_dir: &RunDir, gpu: &'a Gpu) -> Vec<Self> {
         let mut all = Vec::new();
         let instances = gpu.instances.iter();
-        for instance in instances.filter(|one| !node.is_of_virtual_machine(gpu, one)) {
+        for instance in instances.filter(|one| !node.belongs_to_virtual_machine(gpu, one)) {
             let mut parts = Vec::new();
             for compute in &instance.compute {
                 let device = node.device_with_uuid(&compute.uuid);
@@ -245,7 +248,9 @@ impl<'a> InstanceUse<'a> {
                 let restart = served.map_or(Disruption::NONE, |served| {
                     disruption_of_end(served, run_dir)
                 });
-                let strangers = device.map(Device::unaccounted).unwrap_or_default();
+                let strangers = device
+                    .map(Device::processes_outside_mps)
+                    .unwrap_or_default();
                 let itself = Disruption {
                     clients: u32::try_from(strangers.len()).unwrap_or(u32::MAX),
                     compute_instances: 1,
@@ -295,8 +300,8 @@ pub(super) fn concerns_us(served: &Served, run_dir: &RunDir) -> bool {
 
 /// The disruption of stopping a daemon. One that cannot be asked may have a client.
 fn disruption_of_end(served: &Served, run_dir: &RunDir) -> Disruption {
-    let unasked = served.run_dir != *run_dir || unknowable(served).is_some();
-    let programs = served.clients.listed().len() + served.waiting.len();
+    let unasked = served.run_dir != *run_dir || unknown_clients_obstacle(served).is_some();
+    let programs = served.clients.as_slice().len() + served.waiting.len();
     let clients = programs + usize::from(unasked);
     Disruption {
         clients: u32::try_from(clients).unwrap_or(u32::MAX),
@@ -306,7 +311,7 @@ fn disruption_of_end(served: &Served, run_dir: &RunDir) -> Disruption {
 }
 
 /// Programs that compute on a device outside MPS: the driver would refuse to destroy it.
-pub(super) fn outside_mps(
+pub(super) fn outside_mps_obstacle(
     gpu: &Gpu,
     device: &Device,
     pids: &[Pid],
@@ -316,7 +321,7 @@ pub(super) fn outside_mps(
     let what = format!(
         "GPU {}: {} {verb} {} outside MPS",
         gpu.index,
-        device.describe(pids)?,
+        device.describe_processes(pids)?,
         device.name
     );
     Some(Obstacle::new(what, hint))
@@ -350,7 +355,7 @@ pub(super) fn is_made_by_us(
 pub(super) fn reason_to_destroy(because: impl Into<Reason>, unmanaged: bool) -> Reason {
     let because = because.into();
     if unmanaged {
-        because.with("not known to be made by mig-mps")
+        because.with_remark("not known to be made by mig-mps")
     } else {
         because
     }

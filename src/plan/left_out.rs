@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Held, Obstacle, Plan, Refusal};
+use super::{HeldGpus, Obstacle, Plan, Refusal};
 use crate::failure::Failure;
 use crate::settings::Serve;
 use crate::state::Missing;
@@ -20,7 +20,7 @@ pub struct LeftOut {
 
 impl LeftOut {
     /// Leaves out daemons alone: those with these values of `serve`, for these reasons.
-    pub fn unserved(unserved: Vec<(Serve, String, Option<String>)>) -> Self {
+    pub fn with_unserved(unserved: Vec<(Serve, String, Option<String>)>) -> Self {
         Self {
             unserved,
             ..Self::default()
@@ -28,7 +28,7 @@ impl LeftOut {
     }
 
     /// Notes that the rest is being applied: from here on no GPU needs to be left.
-    pub fn begin(&mut self) {
+    pub fn mark_begun(&mut self) {
         self.has_begun = true;
     }
 
@@ -36,7 +36,7 @@ impl LeftOut {
         self.has_begun
     }
 
-    pub(super) fn has(&self, gpu: u32) -> bool {
+    pub(super) fn has_gpu(&self, gpu: u32) -> bool {
         self.gpus.contains_key(&gpu)
     }
 
@@ -45,7 +45,7 @@ impl LeftOut {
     }
 
     /// Returns the refusal of a profile of which no GPU is left: each reason once.
-    pub(super) fn refusal(&self) -> Refusal {
+    pub(super) fn nothing_left_refusal(&self) -> Refusal {
         let (mut reasons, mut hints): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
         for missing in self.gpus() {
             let hint = missing.hint.as_deref();
@@ -63,14 +63,14 @@ impl LeftOut {
     }
 
     /// Returns the reason why there are no daemons for these users, and the remedy.
-    pub(super) fn reason(&self, serve: &Serve) -> Option<(String, Option<String>)> {
+    pub(super) fn unserved_reason(&self, serve: &Serve) -> Option<(String, Option<String>)> {
         let mut unserved = self.unserved.iter();
         let (_, why, hint) = unserved.find(|(one, ..)| one == serve)?;
         Some((why.clone(), hint.clone()))
     }
 
     /// Leaves a GPU out; returns false if it is left out already.
-    pub(super) fn add(&mut self, gpu: u32, refusal: &Refusal) -> bool {
+    pub(super) fn add_gpu(&mut self, gpu: u32, refusal: &Refusal) -> bool {
         let missing = Missing {
             gpu: Some(gpu),
             device: None,
@@ -81,7 +81,7 @@ impl LeftOut {
     }
 
     fn insert(&mut self, gpu: u32, missing: Missing) -> bool {
-        let is_new = !self.has(gpu);
+        let is_new = !self.has_gpu(gpu);
         self.gpus.entry(gpu).or_insert(missing);
         is_new
     }
@@ -96,14 +96,14 @@ impl LeftOut {
                 ..Plan::default()
             };
             if let (Some(index), Err(refusal)) = (gpu.index, alone.permit(hint)) {
-                is_one_new |= self.add(index, &refusal);
+                is_one_new |= self.add_gpu(index, &refusal);
             }
         }
         is_one_new
     }
 
     /// Leaves out the GPUs that others hold; returns false if there is none.
-    pub fn add_held(&mut self, held: &[Held]) -> bool {
+    pub fn add_held(&mut self, held: &[HeldGpus]) -> bool {
         let mut is_one_new = false;
         for held in held {
             let Some(obstacle) = held.obstacle() else {
@@ -111,7 +111,7 @@ impl LeftOut {
             };
             let refusal = Refusal::from(obstacle);
             for gpu in &held.gpus {
-                is_one_new |= self.add(*gpu, &refusal);
+                is_one_new |= self.add_gpu(*gpu, &refusal);
             }
         }
         is_one_new

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use super::{Action, GpuPlan, Obstacle, Plan};
-use crate::host::{Holder, Holders, Pid, ranges};
-use crate::mps::Patience;
+use crate::host::{Holder, Holders, Pid, format_ranges};
+use crate::mps::ClientPolicy;
 use crate::node::{Gpu, Node};
 
 /// GPUs whose MIG mode a plan switches or whose instances it destroys, and the processes that have each open.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldGpus {
     /// The indices of the GPUs.
     pub gpus: Vec<u32>,
     /// Their UUIDs.
@@ -55,29 +55,29 @@ const FABRIC_MANAGER: &str = "nvidia-fabricmanager.service";
 
 impl Plan {
     /// Returns the GPUs on which holders may be in the way.
-    pub fn worked_on<'n>(&self, node: &'n Node) -> Vec<&'n Gpu> {
+    pub fn gpus_affected_by_holders<'n>(&self, node: &'n Node) -> Vec<&'n Gpu> {
         let gpus = self.gpus.iter().filter_map(|plan| {
-            let gpu = node.gpu(&plan.uuid)?;
-            Work::of(plan, gpu).map(|_| gpu)
+            let gpu = node.gpu_with_uuid(&plan.uuid)?;
+            Work::from_plan(plan, gpu).map(|_| gpu)
         });
         gpus.collect()
     }
 
     /// Returns those of the GPUs that others hold. `stops_holders` tells if monitoring services are stopped for the change.
     /// Programs that have a GPU open seldom keep an instance from being destroyed: only the services are of interest then.
-    pub fn held<'n>(
+    pub fn held_gpus<'n>(
         &self,
         node: &Node,
         holders: impl IntoIterator<Item = (&'n Gpu, Holders)>,
         stops_holders: bool,
-    ) -> Vec<Held> {
-        let accounted_for = accounted_for(node);
-        let mut all: Vec<Held> = Vec::new();
+    ) -> Vec<HeldGpus> {
+        let accounted_for = pids_accounted_for(node);
+        let mut all: Vec<HeldGpus> = Vec::new();
         for (gpu, mut holders) in holders {
             let Some(plan) = self.gpus.iter().find(|plan| plan.uuid == gpu.uuid) else {
                 continue;
             };
-            let Some(work) = Work::of(plan, gpu) else {
+            let Some(work) = Work::from_plan(plan, gpu) else {
                 continue;
             };
             holders
@@ -94,7 +94,7 @@ impl Plan {
             if holders == Holders::default() {
                 continue;
             }
-            let held = Held::of(gpu, holders, stops_holders, work, Cost::of(plan));
+            let held = HeldGpus::new(gpu, holders, stops_holders, work, Cost::from_plan(plan));
             match all.iter_mut().find(|other| other.is_held_like(&held)) {
                 Some(other) => {
                     other.gpus.extend(held.gpus);
@@ -114,7 +114,7 @@ fn is_switched(plan: &GpuPlan, gpu: &Gpu) -> bool {
 }
 
 impl Work {
-    fn of(plan: &GpuPlan, gpu: &Gpu) -> Option<Self> {
+    fn from_plan(plan: &GpuPlan, gpu: &Gpu) -> Option<Self> {
         let destroys = !plan.destroyed_instances().is_empty();
         match (destroys, is_switched(plan, gpu)) {
             (false, false) => None,
@@ -126,10 +126,10 @@ impl Work {
 }
 
 impl Cost {
-    fn of(plan: &GpuPlan) -> Self {
+    fn from_plan(plan: &GpuPlan) -> Self {
         let costs = plan.actions().map(|action| match action {
             Action::Stop(stop) if !stop.may_have_clients() => Self::Undoable,
-            Action::Stop(stop) if stop.patience == Patience::Idle => Self::Clients,
+            Action::Stop(stop) if stop.patience == ClientPolicy::Idle => Self::Clients,
             Action::Stop(_) => Self::EndedClients,
             Action::DestroyComputeInstance { .. } | Action::DestroyGpuInstance { .. } => {
                 Self::Undoable
@@ -141,14 +141,14 @@ impl Cost {
 }
 
 /// Daemons, servers, clients and all that computes: their ends are planned, or they are obstacles of their own.
-pub fn accounted_for(node: &Node) -> BTreeSet<Pid> {
+pub fn pids_accounted_for(node: &Node) -> BTreeSet<Pid> {
     let served = node.served().chain(&node.lost_records);
     let of_mps = served.flat_map(|served| {
         let daemon = served.record.daemon.map(|daemon| daemon.pid);
         let servers = served.servers.iter().map(|server| server.pid);
         let clients = served
             .clients
-            .listed()
+            .as_slice()
             .iter()
             .chain(&served.waiting)
             .filter_map(|client| client.pid);
@@ -165,10 +165,10 @@ pub fn accounted_for(node: &Node) -> BTreeSet<Pid> {
     of_mps.chain(strays).chain(computing).collect()
 }
 
-impl Held {
+impl HeldGpus {
     /// Only where the switch resets the GPU, all who have it open are known to be in its way; on other GPUs the driver
     /// decides.
-    fn of(gpu: &Gpu, holders: Holders, stops_holders: bool, work: Work, cost: Cost) -> Self {
+    fn new(gpu: &Gpu, holders: Holders, stops_holders: bool, work: Work, cost: Cost) -> Self {
         let stay = holders.seen.iter().any(|holder| {
             let is_stopped = stops_holders && holder.is_monitoring();
             !is_stopped && holder.unit.as_deref() != Some(FABRIC_MANAGER)
@@ -193,7 +193,7 @@ impl Held {
     }
 
     /// Returns the holders that nobody stops.
-    fn staying(&self) -> Vec<Holder> {
+    fn staying_holders(&self) -> Vec<Holder> {
         let mut staying = self.holders.seen.clone();
         staying.retain(|holder| {
             let unit = holder.unit.as_ref();
@@ -216,34 +216,38 @@ impl Held {
 
     /// Names the GPUs: `GPU 0-7`.
     pub fn title(&self) -> String {
-        format!("GPU {}", ranges(&self.gpus))
+        format!("GPU {}", format_ranges(&self.gpus))
     }
 
     /// Returns the words for one GPU or for several.
-    pub fn of_number(&self, one: &'static str, several: &'static str) -> &'static str {
+    pub fn singular_or_plural(&self, one: &'static str, several: &'static str) -> &'static str {
         if self.gpus.len() == 1 { one } else { several }
     }
 
     /// `GPU 0-7 wait for pid 4711 (alice, python train.py)`
-    pub fn waits(&self) -> String {
-        let wait = self.of_number("waits", "wait");
-        format!("{} {wait} for {}", self.title(), self.named())
+    pub fn wait_message(&self) -> String {
+        let wait = self.singular_or_plural("waits", "wait");
+        format!("{} {wait} for {}", self.title(), self.holder_names())
     }
 
     /// Names the holders that nobody stops; empty if there are none.
-    pub fn named(&self) -> String {
-        let names: Vec<String> = self.staying().iter().map(Holder::to_string).collect();
+    pub fn holder_names(&self) -> String {
+        let names: Vec<String> = self
+            .staying_holders()
+            .iter()
+            .map(Holder::to_string)
+            .collect();
         names.join(", ")
     }
 
     /// Returns what to do about the holders.
     pub fn hint(&self) -> &'static str {
-        Holder::release(&self.staying(), !self.services.is_empty())
+        Holder::release_hint(&self.staying_holders(), !self.services.is_empty())
     }
 
     /// The obstacle to the switch, if the holders are certain to be one.
     pub fn obstacle(&self) -> Option<Obstacle> {
-        let (title, named) = (self.title(), self.named());
+        let (title, named) = (self.title(), self.holder_names());
         let what = if self.needs_reset {
             format!("cannot switch the MIG mode of {title}: held open by {named}")
         } else {

@@ -26,19 +26,19 @@ mod up;
 pub mod virtual_node;
 
 pub use action::{
-    Action, CdiChange, EndStray, GpuInstance, Part, Place, Purge, Reason, Set, Signal, Start,
-    StartServer, StartedBy, Step, Stop, served_by,
+    Action, CdiChange, EndStray, GpuInstance, Place, PlanInstance, Purge, Reason, Set, Signal,
+    Start, StartServer, StartedBy, Step, Stop, serve_setting,
 };
 pub use daemons::set;
 pub use disrupted::{ClientOf, IdlePod};
-pub use down::{Destroy, Down, down};
-pub use drift::differs;
+pub use down::{Destroy, DownRequest, down};
+pub use drift::differs_from_profile;
 pub use gpu_plan::{DeviceAfter, GpuPlan, ModeChange, Plan, Undisturbed, UnmanagedDaemon};
-pub use kill::{Kill, KillRequest, Victim, device_of, kill};
+pub use kill::{Kill, KillRequest, Victim, device_with_clients, kill};
 pub use left_out::LeftOut;
-pub use mig_mode::{Cost, Held, Work, accounted_for};
-pub use private::private;
+pub use mig_mode::{Cost, HeldGpus, Work, pids_accounted_for};
+pub use private::private_daemon;
 pub use refusal::{Misfit, Obstacle, Refusal};
-pub use remarks::remark_on_machines;
-pub use restart::{heal, is_healed, restart};
-pub use up::{selects, up, up_in_part};
+pub use remarks::remark_on_virtual_machines;
+pub use restart::{heal, needs_healing, restart};
+pub use up::{block_selects, up, up_in_part};

@@ -1,6 +1,6 @@
 //! Plans the daemon that serves one device for programs of the caller alone.
 
-use super::refusal::too_old;
+use super::refusal::check_driver_version;
 use super::restart::place_on;
 use super::{Action, Obstacle, Place, Plan, Reason, Refusal, Start, StartedBy, UnmanagedDaemon};
 use crate::host::caller;
@@ -12,11 +12,11 @@ use crate::state::RunDir;
 ///
 /// # Errors
 /// The device is gone, or has a daemon that can be seen: programs of two daemons take turns.
-pub fn private(node: &Node, run_dir: &RunDir, uuid: &str) -> Result<Plan, Refusal> {
-    too_old(node)?;
+pub fn private_daemon(node: &Node, run_dir: &RunDir, uuid: &str) -> Result<Plan, Refusal> {
+    check_driver_version(node)?;
     let device = node.device_with_uuid(uuid);
     let found = device.and_then(|device| {
-        let gpu = node.gpu(&device.key.gpu)?;
+        let gpu = node.gpu_with_uuid(&device.key.gpu)?;
         let place = match device.key.instance {
             Some(key) => place_on(gpu, key)?,
             None => Place::Whole,
@@ -28,7 +28,7 @@ pub fn private(node: &Node, run_dir: &RunDir, uuid: &str) -> Result<Plan, Refusa
         return Err(Obstacle::new(what, "mig-mps list shows the devices").into());
     };
     if let Some(other) = UnmanagedDaemon::on_device(node, run_dir, device).first() {
-        return Err(has_daemon(node, &device.name, other).into());
+        return Err(existing_daemon_obstacle(node, &device.name, other).into());
     }
     let start = Action::Start(Start {
         name: device.name.clone(),
@@ -44,13 +44,13 @@ pub fn private(node: &Node, run_dir: &RunDir, uuid: &str) -> Result<Plan, Refusa
         beside: Vec::new(),
     });
     let mut plan = Plan::default();
-    let steps = &mut plan.of_gpu(node, &device.key.gpu).steps;
-    steps.push(start.because(Reason::ASKED_FOR));
+    let steps = &mut plan.gpu_plan_mut(node, &device.key.gpu).steps;
+    steps.push(start.with_reason(Reason::ASKED_FOR));
     Ok(plan.complete(node, run_dir))
 }
 
 /// The obstacle of a device's daemon. Its hint is for the caller, who can end no daemon of another user.
-fn has_daemon(node: &Node, device: &str, daemon: &UnmanagedDaemon) -> Obstacle {
+fn existing_daemon_obstacle(node: &Node, device: &str, daemon: &UnmanagedDaemon) -> Obstacle {
     let pid = daemon.pid;
     let user = daemon.user.as_deref().unwrap_or("?");
     let what = format!("{device} has an MPS daemon already: pid {pid} ({user})");

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::up::selects;
+use super::up::block_selects;
 use super::{Action, LeftOut, Plan, Stop};
-use crate::host::{count, ranges};
+use crate::host::{format_count, format_ranges};
 use crate::node::{Gpu, Node, Served};
 use crate::profile::Profile;
 use crate::state::RunDir;
@@ -13,7 +13,7 @@ impl Plan {
     /// Adds the end of the daemons on GPUs that no block of the profile selects and that are not left out, or without `prune`
     /// a remark on them.
     #[must_use]
-    pub fn without_block(
+    pub fn prune_or_remark(
         mut self,
         node: &Node,
         profile: &Profile,
@@ -21,40 +21,41 @@ impl Plan {
         prune: bool,
         left_out: Option<&LeftOut>,
     ) -> Self {
-        let in_no_block = in_no_block(node, profile, run_dir);
+        let in_no_block = daemons_in_no_block(node, profile, run_dir);
         if !prune {
-            self.remarks.extend(remark(&in_no_block));
+            self.remarks.extend(prune_remark(&in_no_block));
             return self;
         }
         for (gpu, served) in in_no_block {
-            if left_out.is_some_and(|left_out| left_out.has(gpu.index)) {
+            if left_out.is_some_and(|left_out| left_out.has_gpu(gpu.index)) {
                 continue;
             }
-            let stop = Action::Stop(Stop::of(served)).because("in no block of the profile");
-            self.of_gpu(node, &gpu.uuid).steps.push(stop);
+            let stop =
+                Action::Stop(Stop::from_served(served)).with_reason("in no block of the profile");
+            self.gpu_plan_mut(node, &gpu.uuid).steps.push(stop);
         }
         self.complete(node, run_dir)
     }
 }
 
 /// The daemons on GPUs that are there and in no block. A GPU that is lost may be in one.
-fn in_no_block<'a>(
+fn daemons_in_no_block<'a>(
     node: &'a Node,
     profile: &Profile,
     run_dir: &RunDir,
 ) -> Vec<(&'a Gpu, &'a Served)> {
     node.served()
         .filter(|served| served.run_dir == *run_dir)
-        .filter_map(|served| Some((node.gpu(&served.record.key.gpu)?, served)))
-        .filter(|(gpu, _)| !profile.blocks.iter().any(|block| selects(block, gpu)))
+        .filter_map(|served| Some((node.gpu_with_uuid(&served.record.key.gpu)?, served)))
+        .filter(|(gpu, _)| !profile.blocks.iter().any(|block| block_selects(block, gpu)))
         .collect()
 }
 
-fn remark(in_no_block: &[(&Gpu, &Served)]) -> Option<String> {
+fn prune_remark(in_no_block: &[(&Gpu, &Served)]) -> Option<String> {
     let indices: BTreeSet<u32> = in_no_block.iter().map(|(gpu, _)| gpu.index).collect();
     let indices: Vec<u32> = indices.into_iter().collect();
     let gpus = if indices.len() == 1 { "GPU" } else { "GPUs" };
-    let devices = count(in_no_block.len(), "device");
+    let devices = format_count(in_no_block.len(), "device");
     let (are, them) = match in_no_block.len() {
         0 => return None,
         1 => ("is", "it"),
@@ -62,6 +63,6 @@ fn remark(in_no_block: &[(&Gpu, &Served)]) -> Option<String> {
     };
     Some(format!(
         "{devices} of mig-mps on {gpus} {} {are} in no block; up --prune stops {them}",
-        ranges(&indices)
+        format_ranges(&indices)
     ))
 }

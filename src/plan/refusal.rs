@@ -10,9 +10,10 @@ use super::disrupted::{ClientOf, IdlePod, POD_HINT, in_use};
 use crate::catalog;
 use crate::failure::{ExitStatus, Failure};
 use crate::geometry::{
-    self, GpuInstanceProfile, Partition, ProfileName, Request, SliceMap, count, nearest, slice_map,
+    self, GpuInstanceProfile, Partition, ProfileName, Request, SliceMap, count_each,
+    nearest_requests, slice_map,
 };
-use crate::host::{Pid, as_root};
+use crate::host::{Pid, root_hint};
 use crate::mps::{ContextMemory, ControlProgram};
 use crate::node::{Gpu, NoSuchDevice, Node, Served};
 use crate::profile::{DeviceEntry, Profile, ProfileError, Span};
@@ -53,8 +54,8 @@ impl Refusal {
     /// Describes it without the lines of the profile and the map.
     pub fn in_one_line(&self) -> String {
         let text = match self {
-            Self::Profile(error) => error.message(),
-            Self::Infeasible(misfit) => misfit.why_not(),
+            Self::Profile(error) => error.first_message(),
+            Self::Infeasible(misfit) => misfit.one_line_message(),
             other => other.to_string(),
         };
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
@@ -113,14 +114,14 @@ pub struct Misfit {
 impl Misfit {
     /// Describes it in one line, among other mistakes of the profile.
     pub(super) fn as_mistake(&self, profile: &Profile) -> ProfileError {
-        let error = profile.error(self.span, self.why_not());
+        let error = profile.error_at(self.span, self.one_line_message());
         match self.remedy() {
             Some(remedy) => error.with_hint(remedy),
             None => error,
         }
     }
 
-    fn why_not(&self) -> String {
+    fn one_line_message(&self) -> String {
         let (gpu, product) = (self.gpu, &self.product);
         let (wanted, why) = (&self.wanted, &self.why);
         format!("GPU {gpu} ({product}): {wanted} does not fit: {why}")
@@ -136,7 +137,7 @@ impl Misfit {
 
 impl fmt::Display for Misfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}\n{}", self.profile, self.why_not())?;
+        write!(f, "{}\n{}", self.profile, self.one_line_message())?;
         if let (Some(map), Some(part)) = (&self.part, self.nearest.first()) {
             write!(f, "\n  {map}  {part}")?;
         }
@@ -179,29 +180,29 @@ impl Failure for Refusal {
 }
 
 /// Returns the reason why a process is not a client that could be terminated.
-pub(super) fn no_client(node: &Node, served: &Served, pid: Pid) -> Refusal {
+pub(super) fn not_a_client(node: &Node, served: &Served, pid: Pid) -> Refusal {
     let name = &served.record.name;
-    if served.makes_wait(pid) {
+    if served.has_waiting_program(pid) {
         return Obstacle::new(
             format!(
                 "pid {pid} is not a client of {name} yet: it waits in cuInit until another user's programs have exited, and has nothing on the GPU"
             ),
-            end_itself(pid),
+            end_process_hint(pid),
         )
         .into();
     }
     let what = format!("pid {pid} is not a client of {name}");
     Refusal::NotMeant(match other_role(node, pid) {
         Some((role, hint)) => Obstacle::new(format!("{what}: it {role}"), hint),
-        None => Obstacle::new(what, its_clients(served)),
+        None => Obstacle::new(what, clients_hint(served)),
     })
 }
 
 /// Names the clients of a device, as a hint.
-fn its_clients(served: &Served) -> String {
+fn clients_hint(served: &Served) -> String {
     let (name, clients) = (&served.record.name, &served.clients);
-    let pids = clients.pids();
-    let unseen = clients.listed().len() - pids.len();
+    let pids = clients.shown_pids();
+    let unseen = clients.as_slice().len() - pids.len();
     match (unseen, pids.as_slice()) {
         (0, []) => "it has no clients".to_owned(),
         (0, pids) => format!("its clients are pid {}", pids.join(", ")),
@@ -216,12 +217,12 @@ fn its_clients(served: &Served) -> String {
 fn other_role(node: &Node, pid: Pid) -> Option<(String, String)> {
     for served in node.served() {
         let name = &served.record.name;
-        if served.clients.have(pid) {
+        if served.clients.contains_pid(pid) {
             let hint = format!("mig-mps kill {name} {pid}");
             return Some((format!("is one of {name}"), hint));
         }
-        if served.makes_wait(pid) {
-            return Some((format!("waits for {name}"), end_itself(pid)));
+        if served.has_waiting_program(pid) {
+            return Some((format!("waits for {name}"), end_process_hint(pid)));
         }
         let daemon = served.record.daemon.filter(|_| served.is_alive());
         let program = if daemon.is_some_and(|daemon| daemon.pid == pid) {
@@ -238,30 +239,30 @@ fn other_role(node: &Node, pid: Pid) -> Option<(String, String)> {
         let Some(processes) = &device.processes else {
             continue;
         };
-        let (name, served) = (&device.name, device.serving());
+        let (name, served) = (&device.name, device.serving_daemon());
         let is_known = served.is_none_or(|served| served.clients.are_known());
-        let how = if processes.have_client(pid) {
+        let how = if processes.contains_client(pid) {
             "through an MPS daemon that mig-mps has not started"
-        } else if is_known && device.unaccounted().contains(&pid) {
+        } else if is_known && device.processes_outside_mps().contains(&pid) {
             "outside MPS, where no daemon can end its work"
         } else {
             continue;
         };
-        return Some((format!("computes on {name} {how}"), end_itself(pid)));
+        return Some((format!("computes on {name} {how}"), end_process_hint(pid)));
     }
     None
 }
 
-fn end_itself(pid: Pid) -> String {
+fn end_process_hint(pid: Pid) -> String {
     format!("end the process itself: kill {pid}")
 }
 
 /// Refuses a driver that is too old for any change but the end of what runs.
-pub(super) fn too_old(node: &Node) -> Result<(), Refusal> {
+pub(super) fn check_driver_version(node: &Node) -> Result<(), Refusal> {
     if !node.control_program().is_too_old {
         return Ok(());
     }
-    let (driver, first) = (&node.driver, ControlProgram::FIRST);
+    let (driver, first) = (&node.driver, ControlProgram::FIRST_SUPPORTED_BRANCH);
     let what =
         format!("driver {driver} is too old: mig-mps changes a node with driver {first} or newer");
     let hint = "install a newer driver; mig-mps list, status and down work with this one";
@@ -270,21 +271,21 @@ pub(super) fn too_old(node: &Node) -> Result<(), Refusal> {
 
 /// The reason why no program starts with that limit on a whole GPU, if that was measured.
 pub(super) fn no_program_starts(node: &Node, gpu: &Gpu, limit: MemoryLimit) -> Option<String> {
-    ContextMemory::forbids(limit, &gpu.product, node.control_program().branch)
+    ContextMemory::reason_against_limit(limit, &gpu.product, node.control_program().branch)
 }
 
 /// Instances that cannot be seen cannot be planned with.
-pub(super) fn visible(gpu: &Gpu) -> Result<(), Obstacle> {
+pub(super) fn check_visible(gpu: &Gpu) -> Result<(), Obstacle> {
     let Some(why) = &gpu.hidden else {
         return Ok(());
     };
     let what = format!("GPU {}: its instances cannot be seen: {why}", gpu.index);
-    Err(Obstacle::new(what, as_root()))
+    Err(Obstacle::new(what, root_hint()))
 }
 
 /// Refuses to switch MIG off under virtual machines.
-pub(super) fn keeps_no_machine(node: &Node, gpu: &Gpu) -> Result<(), Obstacle> {
-    let Some(named) = node.named_instances_of_machines(gpu) else {
+pub(super) fn check_no_virtual_machines(node: &Node, gpu: &Gpu) -> Result<(), Obstacle> {
+    let Some(named) = node.describe_virtual_machine_instances(gpu) else {
         return Ok(());
     };
     let what = format!(
@@ -303,7 +304,7 @@ pub(super) fn unknown_profile(profile: &Profile, gpu: &Gpu, part: &DeviceEntry) 
         .collect();
     let (index, product, wanted) = (gpu.index, &gpu.product, &part.profile);
     let message = format!("GPU {index} ({product}) has no profile \"{wanted}\"");
-    let error = profile.error(part.span, message);
+    let error = profile.error_at(part.span, message);
     match nearest_offer(gpu, wanted) {
         Some(near) => error.with_hint(format!(
             "did you mean \"{}\"? It has {}",
@@ -322,18 +323,19 @@ fn nearest_offer<'g>(gpu: &'g Gpu, wanted: &ProfileName) -> Option<&'g GpuInstan
         .filter_map(|model| {
             let offered = model.offers();
             let all = offered.iter().map(|offer| (&offer.name, offer));
-            Some(share(&offered, wanted.choose(all)?))
+            Some(share_of_gpu(&offered, wanted.find_among(all)?))
         })
         .collect();
     gpu.profiles.iter().min_by_key(|offer| {
-        let (memory, slices) = share(&gpu.profiles, offer);
+        let (memory, slices) = share_of_gpu(&gpu.profiles, offer);
         let from_shares = shares
             .iter()
             .map(|other| (memory.abs_diff(other.0), slices.abs_diff(other.1)))
             .min();
         let gigabytes = offer.name.gigabytes().zip(wanted.gigabytes());
-        let ratio = gigabytes.map(|(own, other)| own.max(other) * WHOLE / own.min(other).max(1));
-        let near = ratio.filter(|ratio| *ratio <= WHOLE * 4 / 3);
+        let ratio =
+            gigabytes.map(|(own, other)| own.max(other) * WHOLE_GPU_SHARE / own.min(other).max(1));
+        let near = ratio.filter(|ratio| *ratio <= WHOLE_GPU_SHARE * 4 / 3);
         let distance = from_shares.unwrap_or_else(|| {
             let difference = gigabytes.map_or(0, |(own, other)| own.abs_diff(other));
             (offer.slices.abs_diff(wanted.slices()), difference)
@@ -349,15 +351,15 @@ fn nearest_offer<'g>(gpu: &'g Gpu, wanted: &ProfileName) -> Option<&'g GpuInstan
     })
 }
 
-/// The size of a whole GPU in the numbers of [`share`]: a multiple of the slices and placement units of every model.
-const WHOLE: u32 = 840;
+/// The size of a whole GPU in the numbers of [`share_of_gpu`]: a multiple of the slices and placement units of every model.
+const WHOLE_GPU_SHARE: u32 = 840;
 
 /// Returns a profile's share of the memory and of the compute slices of a GPU.
-fn share(offered: &[GpuInstanceProfile], profile: &GpuInstanceProfile) -> (u32, u32) {
+fn share_of_gpu(offered: &[GpuInstanceProfile], profile: &GpuInstanceProfile) -> (u32, u32) {
     let slices = offered.iter().map(|offer| offer.slices).max().unwrap_or(1);
     (
-        profile.size() * WHOLE / geometry::units(offered).max(1),
-        profile.slices * WHOLE / slices.max(1),
+        profile.placement_size() * WHOLE_GPU_SHARE / geometry::count_units(offered).max(1),
+        profile.slices * WHOLE_GPU_SHARE / slices.max(1),
     )
 }
 
@@ -377,7 +379,7 @@ pub(super) fn check_start(
         offer.name, gpu.index, gpu.product
     );
     let hint = format!("possible starts: {}", starts.collect::<Vec<_>>().join(", "));
-    let error = profile.error(part.span, message);
+    let error = profile.error_at(part.span, message);
     Err(error.with_hint(hint))
 }
 
@@ -398,25 +400,28 @@ pub(super) fn too_many(
         entry: 0,
     };
     fitting.extend(std::iter::repeat_n(request, offer.most as usize));
-    let why = number(offer, count);
-    does_not_fit(wanted_gpu, wanted, why, &fitting)
+    let why = describe_excess(offer, count);
+    misfit_refusal(wanted_gpu, wanted, why, &fitting)
 }
 
 /// Requests for which there is no arrangement.
 pub(super) fn no_arrangement(wanted_gpu: &GpuRequest<'_>, requests: &[Request]) -> Refusal {
     let gpu = wanted_gpu.gpu;
-    let units = gpu.units();
+    let units = gpu.placement_units();
     let offers: Vec<&GpuInstanceProfile> = requests
         .iter()
         .filter_map(|request| gpu.profile(request.profile))
         .collect();
-    let counts = count(requests.iter().map(|request| request.profile));
+    let counts = count_each(requests.iter().map(|request| request.profile));
     let excessive = gpu.profiles.iter().find_map(|offer| {
         let (_, count) = *counts.iter().find(|(id, _)| *id == offer.id)?;
-        (count > offer.most).then(|| number(offer, count))
+        (count > offer.most).then(|| describe_excess(offer, count))
     });
-    let needed: u32 = offers.iter().map(|offer| offer.size()).sum();
-    let machines = wanted_gpu.planner.node.named_instances_of_machines(gpu);
+    let needed: u32 = offers.iter().map(|offer| offer.placement_size()).sum();
+    let machines = wanted_gpu
+        .planner
+        .node
+        .describe_virtual_machine_instances(gpu);
     let why = if let Some(why) = excessive {
         why
     } else if let Some(machines) = machines {
@@ -425,7 +430,7 @@ pub(super) fn no_arrangement(wanted_gpu: &GpuRequest<'_>, requests: &[Request]) 
         format!("it needs {needed} of {units} memory slices")
     } else if offers
         .iter()
-        .any(|offer| offer.name.has("+me") || offer.name.has("+me.all"))
+        .any(|offer| offer.name.has_attribute("+me") || offer.name.has_attribute("+me.all"))
     {
         "there are not enough memory slices or media engines: a GPU has one +me, and beside \
          +me.all nothing but -me"
@@ -433,7 +438,7 @@ pub(super) fn no_arrangement(wanted_gpu: &GpuRequest<'_>, requests: &[Request]) 
     } else {
         "no arrangement of these placements exists".to_owned()
     };
-    does_not_fit(
+    misfit_refusal(
         wanted_gpu,
         partition_of(gpu, requests).to_string(),
         why,
@@ -441,14 +446,14 @@ pub(super) fn no_arrangement(wanted_gpu: &GpuRequest<'_>, requests: &[Request]) 
     )
 }
 
-fn number(offer: &GpuInstanceProfile, count: u32) -> String {
+fn describe_excess(offer: &GpuInstanceProfile, count: u32) -> String {
     format!(
         "{count} × {} requested, and at most {} can exist",
         offer.name, offer.most
     )
 }
 
-fn does_not_fit(
+fn misfit_refusal(
     wanted_gpu: &GpuRequest<'_>,
     wanted: String,
     why: String,
@@ -456,16 +461,16 @@ fn does_not_fit(
 ) -> Refusal {
     let gpu = wanted_gpu.gpu;
     let profiles = wanted_gpu.free_profiles();
-    let near = nearest(&profiles, requests);
+    let near = nearest_requests(&profiles, requests);
     let map = near.first().and_then(|part| slice_map(&profiles, part));
-    let machines = wanted_gpu.planner.node.instances_of_machines(gpu);
+    let machines = wanted_gpu.planner.node.virtual_machine_instances(gpu);
     let map = map.map(|map| {
         let segments = map.segments().iter().cloned();
         let all = segments.chain(gpu.segments_of(&machines)).collect();
-        SliceMap::new(gpu.units(), all)
+        SliceMap::new(gpu.placement_units(), all)
     });
     Refusal::Infeasible(Box::new(Misfit {
-        profile: wanted_gpu.planner.profile.error(
+        profile: wanted_gpu.planner.profile.error_at(
             wanted_gpu.block.span,
             "this does not fit on a GPU it selects",
         ),
@@ -486,5 +491,5 @@ fn does_not_fit(
 /// Returns the instances of requests on a GPU.
 fn partition_of<'g>(gpu: &'g Gpu, requests: &[Request]) -> Partition<'g> {
     let profiles = requests.iter();
-    Partition::of(profiles.filter_map(|request| gpu.profile(request.profile)))
+    Partition::from_instances(profiles.filter_map(|request| gpu.profile(request.profile)))
 }

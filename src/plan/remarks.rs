@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 
 use super::layout::Layout;
 use super::up::Planner;
-use super::{Action, DeviceAfter, GpuPlan, Plan, Start, served_by};
+use super::{Action, DeviceAfter, GpuPlan, Plan, Start, serve_setting};
 use crate::geometry::{Partition, Unused};
-use crate::host::{grouped, ranges};
+use crate::host::{format_ranges, group_by};
 use crate::mps::ControlProgram;
 use crate::node::{Device, Gpu, Node, Served};
 use crate::settings::Serve;
 use crate::state::RunDir;
 
 /// Describes the GPU instances of virtual machines, which no plan touches.
-pub fn remark_on_machines(node: &Node, gpu: &Gpu) -> Option<String> {
-    let named = node.named_instances_of_machines(gpu)?;
+pub fn remark_on_virtual_machines(node: &Node, gpu: &Gpu) -> Option<String> {
+    let named = node.describe_virtual_machine_instances(gpu)?;
     let index = gpu.index;
     Some(format!(
         "GPU {index}: {named} without a compute instance, on a host of vGPUs: left to the virtual machines"
@@ -33,9 +33,9 @@ impl Plan {
 
     /// Returns remarks on its devices, for people.
     pub fn remarks_on_devices(&self, node: &Node) -> Vec<String> {
-        let unused = self.unused(node).into_iter();
+        let unused = self.unused_capacity(node).into_iter();
         let mut remarks: Vec<String> = unused
-            .map(|(gpus, unused)| format!("GPU {}: {unused}", ranges(&gpus)))
+            .map(|(gpus, unused)| format!("GPU {}: {unused}", format_ranges(&gpus)))
             .collect();
         remarks.extend(self.remarks_on_limits(node));
         remarks
@@ -49,13 +49,13 @@ impl Plan {
     }
 
     /// Returns what the layouts that it makes leave unused, each with the indices of its GPUs, once for each product.
-    pub(super) fn unused<'n>(&self, node: &'n Node) -> Vec<(Vec<u32>, Unused<'n>)> {
+    pub(super) fn unused_capacity<'n>(&self, node: &'n Node) -> Vec<(Vec<u32>, Unused<'n>)> {
         let layouts = self.gpus.iter().filter_map(|plan| {
-            let gpu = node.gpu(&plan.uuid)?;
+            let gpu = node.gpu_with_uuid(&plan.uuid)?;
             plan.makes_instances()
                 .then(|| (gpu, plan.partition_of(gpu)))
         });
-        let kinds = grouped(layouts, |(one, its), (other, others)| {
+        let kinds = group_by(layouts, |(one, its), (other, others)| {
             one.product == other.product && its.to_string() == others.to_string()
         });
         kinds
@@ -63,7 +63,7 @@ impl Plan {
             .filter_map(|alike| {
                 let indices = alike.iter().map(|(gpu, _)| gpu.index).collect();
                 let (gpu, layout) = alike.into_iter().next()?;
-                Some((indices, layout.unused(&gpu.profiles)?))
+                Some((indices, layout.find_unused(&gpu.profiles)?))
             })
             .collect()
     }
@@ -94,7 +94,7 @@ impl Plan {
     fn excess_clients(&self, program: ControlProgram) -> Vec<String> {
         let mut excess: BTreeMap<_, Vec<&str>> = BTreeMap::new();
         for (start, device) in self.started_devices() {
-            let meant = start.settings.clients_meant();
+            let meant = start.settings.intended_clients();
             if let Some((meant, limit)) = meant.zip(device.client_limit)
                 && meant > limit
             {
@@ -134,17 +134,17 @@ impl Plan {
 
 impl Plan {
     /// Names the devices that stay and that their new daemons close to some users: CUDA runs programs of those outside MPS.
-    pub(super) fn shut_out(&self, node: &Node, run_dir: &RunDir) -> Vec<String> {
+    pub(super) fn remarks_on_excluded_users(&self, node: &Node, run_dir: &RunDir) -> Vec<String> {
         let mut narrower: BTreeMap<String, Vec<&str>> = BTreeMap::new();
         for start in self.starts() {
             let mut served = node.served().filter(|served| served.run_dir == *run_dir);
             let now = served.find(|served| Some(&served.record.uuid) == start.uuid.as_ref());
             let keeps = |now: &Served| {
                 start
-                    .serve()
-                    .keeps_users_of(served_by(&now.record.settings))
+                    .serve_setting()
+                    .keeps_users_of(serve_setting(&now.record.settings))
             };
-            let users = match start.serve() {
+            let users = match start.serve_setting() {
                 _ if now.is_none_or(keeps) => continue,
                 Serve::User(name) => format!("the user {name}"),
                 Serve::Group(name) => format!("the group {name}"),
@@ -165,10 +165,10 @@ impl Plan {
 
 impl Planner<'_> {
     /// Describes the names that another device had, of another size or kind: scripts go by them.
-    pub(super) fn names_that_move(self, layouts: &[Layout<'_>]) -> Vec<String> {
+    pub(super) fn remarks_on_moved_names(self, layouts: &[Layout<'_>]) -> Vec<String> {
         let slots = layouts.iter().flat_map(|layout| &layout.slots);
         let moved = slots.filter_map(|slot| {
-            let before = self.node.device(&slot.name)?;
+            let before = self.node.device_named(&slot.name)?;
             let stays = slot.device.is_some_and(|own| own.uuid == before.uuid);
             if stays || !self.has_made(before) {
                 return None;
@@ -178,12 +178,12 @@ impl Planner<'_> {
                 None => format!("a whole {}", gpu.product),
             };
             let part = before.part.as_ref().map(|part| part.title.as_str());
-            let was = size(part, self.node.gpu(&before.key.gpu)?);
+            let was = size(part, self.node.gpu_with_uuid(&before.key.gpu)?);
             let gpu = self.node.gpus.iter().find(|gpu| gpu.index == slot.gpu)?;
             let will_be = size(slot.profile.as_deref(), gpu);
             (was != will_be).then_some((slot.name.as_str(), was, will_be))
         });
-        let alike = grouped(moved, |one, other| (&one.1, &one.2) == (&other.1, &other.2));
+        let alike = group_by(moved, |one, other| (&one.1, &one.2) == (&other.1, &other.2));
         let alike = alike.iter().map(|alike| {
             let (_, was, will_be) = &alike[0];
             let names: Vec<&str> = alike.iter().map(|(name, ..)| *name).collect();
@@ -226,6 +226,6 @@ impl GpuPlan {
             let mut offers = gpu.profiles.iter();
             offers.find(|offer| offer.name.to_string() == segment.label)
         });
-        Partition::of(profiles)
+        Partition::from_instances(profiles)
     }
 }

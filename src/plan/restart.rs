@@ -1,12 +1,14 @@
 //! Daemons that restart unchanged: asked for by hand, or because they have died or hang.
 
 use super::daemons::is_stuck;
-use super::gate::{Verb, check_ours, gate, no_own_daemon};
-use super::refusal::{too_old, visible};
+use super::gate::{Verb, check_ours, find_device_for_command, no_own_daemon};
+use super::refusal::{check_driver_version, check_visible};
 use super::{
     Action, Obstacle, Place, Plan, Reason, Refusal, Start, StartedBy, Stop, UnmanagedDaemon,
 };
-use crate::node::{DaemonState, Device, Gpu, Node, Presence, Served, Unseen, lost_hint, restored};
+use crate::node::{
+    DaemonState, Device, Gpu, Node, Presence, Served, Unseen, lost_gpu_hint, restore_remedy,
+};
 use crate::state::{InstanceKey, RunDir};
 
 /// Plans to restart the daemons of the devices with these names, with their present settings, including those set by
@@ -15,7 +17,7 @@ use crate::state::{InstanceKey, RunDir};
 /// # Errors
 /// `run_dir` has no record of a device, or the device is gone. [`Plan::permit`] refuses for clients.
 pub fn restart(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Refusal> {
-    let plan = again(node, run_dir, names, StartedBy::Restart)?;
+    let plan = plan_restarts(node, run_dir, names, StartedBy::Restart)?;
     Ok(plan.complete(node, run_dir))
 }
 
@@ -33,7 +35,7 @@ pub fn heal(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Ref
         .devices
         .iter()
         .filter(|device| names.is_empty() || names.contains(&device.name))
-        .filter(|device| is_healed(device, node))
+        .filter(|device| needs_healing(device, node))
         .filter_map(|device| device.served.as_ref())
         .partition(|served| served.run_dir == *run_dir);
     if let Some(served) = foreign.first() {
@@ -44,7 +46,7 @@ pub fn heal(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Ref
     }
     let names_of_ours = ours.iter().map(|served| served.record.name.clone());
     let healed: Vec<String> = names_of_ours.collect();
-    let mut plan = again(node, run_dir, &healed, StartedBy::Heal)?;
+    let mut plan = plan_restarts(node, run_dir, &healed, StartedBy::Heal)?;
     plan.end_idle_strays(node, |device| {
         names.is_empty() || names.contains(&device.name)
     });
@@ -52,7 +54,7 @@ pub fn heal(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Ref
 }
 
 /// True if `heal` starts or restarts it.
-pub fn is_healed(device: &Device, node: &Node) -> bool {
+pub fn needs_healing(device: &Device, node: &Node) -> bool {
     let Some(served) = &device.served else {
         return false;
     };
@@ -67,21 +69,26 @@ pub fn is_healed(device: &Device, node: &Node) -> bool {
     is_down && !served.is_given_up && may_be_there
 }
 
-fn again(node: &Node, run_dir: &RunDir, names: &[String], by: StartedBy) -> Result<Plan, Refusal> {
-    too_old(node)?;
+fn plan_restarts(
+    node: &Node,
+    run_dir: &RunDir,
+    names: &[String],
+    by: StartedBy,
+) -> Result<Plan, Refusal> {
+    check_driver_version(node)?;
     let mut plan = Plan::default();
     for (at, name) in names.iter().enumerate() {
         if names[..at].contains(name) {
             continue;
         }
-        let (device, served) = gate(node, run_dir, name, Verb::Restart)?;
+        let (device, served) = find_device_for_command(node, run_dir, name, Verb::Restart)?;
         let (gpu, place) = place_of(node, device, served)?;
         let because = reason_to_restart(served);
-        let steps = &mut plan.of_gpu(node, &gpu.uuid).steps;
+        let steps = &mut plan.gpu_plan_mut(node, &gpu.uuid).steps;
         if served.is_alive() {
             // The next daemon has the same pipe directory.
-            let stop = Action::Stop(Stop::of(served).followed());
-            steps.push(stop.because(because.clone()));
+            let stop = Action::Stop(Stop::from_served(served).with_successor());
+            steps.push(stop.with_reason(because.clone()));
         }
         let by_hand = &served.record.by_hand;
         let start = Action::Start(Start {
@@ -96,9 +103,9 @@ fn again(node: &Node, run_dir: &RunDir, names: &[String], by: StartedBy) -> Resu
         });
         let because = match by_hand.as_slice() {
             [] => because,
-            keys => because.with(&format!("{} as set by hand", keys.join(", "))),
+            keys => because.with_remark(&format!("{} as set by hand", keys.join(", "))),
         };
-        steps.push(start.because(because));
+        steps.push(start.with_reason(because));
     }
     for gpu in &mut plan.gpus {
         // Every daemon ends before one starts.
@@ -115,11 +122,11 @@ fn place_of<'a>(
     served: &Served,
 ) -> Result<(&'a Gpu, Place), Obstacle> {
     let key = &device.key;
-    let Some(gpu) = node.gpu(&key.gpu) else {
-        return Err(absent(node, device, served));
+    let Some(gpu) = node.gpu_with_uuid(&key.gpu) else {
+        return Err(absent_device_obstacle(node, device, served));
     };
     if key.instance.is_some() {
-        visible(gpu)?;
+        check_visible(gpu)?;
     }
     let place = match key.instance {
         _ if !device.is_there() => None,
@@ -128,7 +135,7 @@ fn place_of<'a>(
     };
     place
         .map(|place| (gpu, place))
-        .ok_or_else(|| absent(node, device, served))
+        .ok_or_else(|| absent_device_obstacle(node, device, served))
 }
 
 /// Returns the place of a MIG device, if the GPU has it.
@@ -143,20 +150,20 @@ pub(super) fn place_on(gpu: &Gpu, key: InstanceKey) -> Option<Place> {
 }
 
 /// The obstacle of a device that is gone or cannot be seen.
-fn absent(node: &Node, device: &Device, served: &Served) -> Obstacle {
+fn absent_device_obstacle(node: &Node, device: &Device, served: &Served) -> Obstacle {
     let name = &device.name;
     match &device.presence {
         Presence::Unseen(unseen) => Obstacle::new(
-            format!("the device of {name} cannot be seen: {}", unseen.why()),
+            format!("the device of {name} cannot be seen: {}", unseen.reason()),
             match unseen {
-                Unseen::Gpu { .. } => lost_hint(),
+                Unseen::Gpu { .. } => lost_gpu_hint(),
                 Unseen::Instances { .. } => "run it as root".to_owned(),
                 _ => "mig-mps doctor finds out why".to_owned(),
             },
         ),
         Presence::There | Presence::MadeAgain | Presence::Gone => Obstacle::new(
             format!("the device of {name} is gone: no daemon could serve it"),
-            restored(node, served).replace('`', ""),
+            restore_remedy(node, served).replace('`', ""),
         ),
     }
 }
@@ -171,7 +178,7 @@ fn reason_to_restart(served: &Served) -> Reason {
         state => {
             let mut faults = served.access.iter();
             let fault = faults.find(|fault| fault.needs_restart());
-            let ailment = state.ailment().map(str::to_owned);
+            let ailment = state.outage_reason().map(str::to_owned);
             let because = ailment.or_else(|| fault.map(ToString::to_string));
             because.map_or(Reason::ASKED_FOR, Reason::from)
         }
@@ -182,10 +189,10 @@ fn reason_to_restart(served: &Served) -> Reason {
 mod tests {
     use std::path::Path;
 
-    use super::super::example::{client, names, node, nth, run_dir};
+    use super::super::example::{client, names, node, nth_served, run_dir};
     use super::*;
     use crate::failure::Failure as _;
-    use crate::mps::Patience;
+    use crate::mps::ClientPolicy;
     use crate::node::Clients;
     use crate::plan::Step;
 
@@ -246,11 +253,11 @@ mod tests {
     #[test]
     fn settings_stay_and_it_stays_known_which_were_set_by_hand() {
         let mut node = node();
-        nth(&mut node, 2).record.by_hand = names(&["max-clients"]);
-        nth(&mut node, 2).record.settings.max_clients = Some(4);
+        nth_served(&mut node, 2).record.by_hand = names(&["max-clients"]);
+        nth_served(&mut node, 2).record.settings.max_clients = Some(4);
         let plan = restart(&node, &run_dir(), &names(&["1"])).unwrap();
         let start = starts(&plan)[0];
-        assert_eq!(start.settings, nth(&mut node, 2).record.settings);
+        assert_eq!(start.settings, nth_served(&mut node, 2).record.settings);
         assert!(start.by == StartedBy::Restart && start.by_hand == ["max-clients"]);
         let because: Vec<String> = plan.steps().map(|step| step.because.to_string()).collect();
         assert_eq!(
@@ -262,7 +269,7 @@ mod tests {
     #[test]
     fn clients_are_in_the_way_unless_forced() {
         let mut node = node();
-        let one = client(nth(&mut node, 2), 4711);
+        let one = client(nth_served(&mut node, 2), 4711);
         for (state, is_known) in [
             (DaemonState::Ready, true),
             (DaemonState::Starting, true),
@@ -272,8 +279,8 @@ mod tests {
             (DaemonState::NoAnswer(String::new()), false),
             (DaemonState::Orphan, false),
         ] {
-            nth(&mut node, 2).state = state.clone();
-            nth(&mut node, 2).clients = if is_known {
+            nth_served(&mut node, 2).state = state.clone();
+            nth_served(&mut node, 2).clients = if is_known {
                 Clients::Known(vec![one.clone()])
             } else {
                 Clients::Partial(vec![one.clone()])
@@ -290,14 +297,17 @@ mod tests {
     #[test]
     fn the_dead_and_the_stuck_need_no_force() {
         let mut node = node();
-        nth(&mut node, 2).state = DaemonState::Dead;
+        nth_served(&mut node, 2).state = DaemonState::Dead;
         let plan = restart(&node, &run_dir(), &names(&["1"])).unwrap();
         assert_eq!(steps(&plan), ["start 1"]);
         assert!(plan.stopped_daemons().is_empty() && plan.count_restarted() == 0);
-        nth(&mut node, 2).state = DaemonState::Fault;
+        nth_served(&mut node, 2).state = DaemonState::Fault;
         let plan = restart(&node, &run_dir(), &names(&["1"])).unwrap();
         // It may not end when it is only asked to.
-        assert!(plan.stops().all(|stop| stop.patience == Patience::AT_ONCE));
+        assert!(
+            plan.stops()
+                .all(|stop| stop.patience == ClientPolicy::AT_ONCE)
+        );
         plan.permit("").unwrap();
     }
 
@@ -309,7 +319,7 @@ mod tests {
         node.gpus[0].hidden = Some("Insufficient Permissions".to_owned());
         assert!(refused(&node, "0.0.c1").contains("its instances cannot be seen"));
         assert!(refused(&node, "5").contains("no daemon of mig-mps"));
-        nth(&mut node, 2).run_dir = RunDir::at(Path::new("/run/user/7/mig-mps"));
+        nth_served(&mut node, 2).run_dir = RunDir::at(Path::new("/run/user/7/mig-mps"));
         let elsewhere = refused(&node, "1");
         assert!(
             elsewhere.starts_with("device 1 is served by a daemon of /run/user/7/mig-mps"),

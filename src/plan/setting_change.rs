@@ -1,12 +1,12 @@
 //! The differences between the settings of a running daemon and those that it should have.
 
 use super::action::SettingChange;
-use super::daemons::serve_of;
+use super::daemons::render_serve;
 use crate::node::Served;
 use crate::settings::{KEYS, SettingKey, Settings, Update};
 
 impl SettingChange {
-    fn of(key: &SettingKey, is: &Settings, wanted: &Settings) -> Self {
+    fn for_key(key: &SettingKey, is: &Settings, wanted: &Settings) -> Self {
         Self {
             key: key.name,
             is: (key.show)(is),
@@ -20,14 +20,14 @@ impl SettingChange {
 pub(super) fn live_changes(served: &Served, wanted: &Settings) -> Vec<SettingChange> {
     let live = KEYS.iter().filter(|key| key.is_live());
     let settings = live.filter_map(|key| live_change(key, served, wanted));
-    settings.chain(list_change(served)).collect()
+    settings.chain(access_change(served)).collect()
 }
 
 /// The change of directories that are open to others than the users of their device, or closed to these.
-fn list_change(served: &Served) -> Option<SettingChange> {
-    let faults = served.access.iter().filter(|fault| fault.is_set_live());
+fn access_change(served: &Served) -> Option<SettingChange> {
+    let faults = served.access.iter().filter(|fault| fault.can_be_set_live());
     let faults: Vec<String> = faults.map(ToString::to_string).collect();
-    let serve = serve_of(&served.record.settings);
+    let serve = render_serve(&served.record.settings);
     (!faults.is_empty()).then(|| SettingChange {
         key: "serve",
         is: format!("{serve} ({})", faults.join("; ")),
@@ -37,11 +37,11 @@ fn list_change(served: &Served) -> Option<SettingChange> {
 
 fn live_change(key: &SettingKey, served: &Served, wanted: &Settings) -> Option<SettingChange> {
     let record = &served.record;
-    let mut change = SettingChange::of(key, &record.settings, wanted);
+    let mut change = SettingChange::for_key(key, &record.settings, wanted);
     if change.is == change.wanted {
         // Somebody else may have set another value in the daemon.
         let reported = served.answered.as_ref()?;
-        change.is = format!("{} in the daemon", reported.difference(key, wanted)?);
+        change.is = format!("{} in the daemon", reported.differing_value(key, wanted)?);
     }
     if record.by_hand.iter().any(|by_hand| by_hand == key.name) {
         change.is.push_str(" (set by hand)");
@@ -50,10 +50,10 @@ fn live_change(key: &SettingKey, served: &Served, wanted: &Settings) -> Option<S
 }
 
 /// Returns a setting that differs from the wanted one and needs a restart, in words.
-pub(super) fn needs_restart(served: &Served, wanted: &Settings) -> Option<String> {
+pub(super) fn change_needing_restart(served: &Served, wanted: &Settings) -> Option<String> {
     KEYS.iter()
         .filter(|key| matches!(key.update, Update::Restart))
-        .map(|key| SettingChange::of(key, &served.record.settings, wanted))
+        .map(|key| SettingChange::for_key(key, &served.record.settings, wanted))
         .find(|change| change.is != change.wanted)
         .map(|change| change.to_string())
 }

@@ -4,14 +4,16 @@ use std::collections::BTreeSet;
 
 use super::arrange::GpuRequest;
 use super::daemons::Slot;
-use super::gate::unseen;
+use super::gate::unseen_obstacle;
 use super::layout::{InstanceUse, Layout, served_here};
-use super::refusal::{keeps_no_machine, no_program_starts, too_old, visible};
-use super::remarks::remark_on_machines;
-use super::{LeftOut, Misfit, Obstacle, Place, Plan, Refusal, served_by};
-use crate::catalog::{NoMig, why_no_mig};
+use super::refusal::{
+    check_driver_version, check_no_virtual_machines, check_visible, no_program_starts,
+};
+use super::remarks::remark_on_virtual_machines;
+use super::{LeftOut, Misfit, Obstacle, Place, Plan, Refusal, serve_setting};
+use crate::catalog::{NoMig, explain_no_mig};
 use crate::geometry::SliceMap;
-use crate::host::{Uid, as_root};
+use crate::host::{Uid, root_hint};
 use crate::mps::ControlProgram;
 use crate::node::{Device, Gpu, Node};
 use crate::profile::{Block, DeviceEntry, Names, Profile, ProfileError, Span, Want, WholeGpu};
@@ -26,7 +28,7 @@ pub fn up(node: &Node, profile: &Profile, run_dir: &RunDir, caller: Uid) -> Resu
         run_dir,
         left_out: None,
     };
-    planner.plan(caller)
+    planner.make_plan(caller)
 }
 
 /// Plans to apply the part of a profile that can be applied. Adds the GPUs to `left_out` for which it cannot.
@@ -49,12 +51,12 @@ pub fn up_in_part(
             run_dir,
             left_out: Some(&*left_out),
         };
-        let (layouts, mut refusals) = planner.layouts();
-        refusals.extend(planner.namesakes(&layouts));
+        let (layouts, mut refusals) = planner.plan_layouts();
+        refusals.extend(planner.name_conflicts(&layouts));
         let more = refusals.iter();
         // One that is left out may keep the name of another.
         if !more.fold(false, |is_new, (gpu, refusal)| {
-            left_out.add(*gpu, refusal) || is_new
+            left_out.add_gpu(*gpu, refusal) || is_new
         }) {
             break;
         }
@@ -70,9 +72,9 @@ pub fn up_in_part(
         return up(node, profile, run_dir, caller);
     }
     if is_none_left && !left_out.has_begun() {
-        return Err(left_out.refusal());
+        return Err(left_out.nothing_left_refusal());
     }
-    planner.plan(caller)
+    planner.make_plan(caller)
 }
 
 /// The profile with the users that each device serves, by default those that the caller may serve.
@@ -96,7 +98,7 @@ fn with_serve(profile: &Profile, caller: Uid) -> Profile {
 
 /// Refuses a profile with mistakes, all at once and in file order, whatever order its blocks have. Requests that do not
 /// fit are among them; without a mistake beside them they are shown with their maps.
-fn refuse(
+fn check_no_mistakes(
     profile: &Profile,
     mut mistakes: Vec<ProfileError>,
     refusals: Vec<Refusal>,
@@ -112,7 +114,7 @@ fn refuse(
     if !mistakes.is_empty() {
         mistakes.extend(misfits.iter().map(|misfit| misfit.as_mistake(profile)));
     }
-    if let Some(error) = ProfileError::all(mistakes) {
+    if let Some(error) = ProfileError::from_errors(mistakes) {
         return Err(error.into());
     }
     let mut misfits = misfits.into_iter();
@@ -125,28 +127,28 @@ fn refuse(
 }
 
 impl<'a> Planner<'a> {
-    fn plan(self, caller: Uid) -> Result<Plan, Refusal> {
+    fn make_plan(self, caller: Uid) -> Result<Plan, Refusal> {
         let node = self.node;
-        too_old(node)?;
-        unseen(node).map_or(Ok(()), Err)?;
-        self.lost_gpu().map_or(Ok(()), Err)?;
+        check_driver_version(node)?;
+        unseen_obstacle(node).map_or(Ok(()), Err)?;
+        self.lost_gpu_obstacle().map_or(Ok(()), Err)?;
         let mut mistakes = self.serve_mistakes(caller);
         mistakes.extend(self.selector_mistakes());
-        let (mut layouts, refusals) = self.layouts();
+        let (mut layouts, refusals) = self.plan_layouts();
         let mut refusals: Vec<Refusal> = refusals.into_iter().map(|(_, refusal)| refusal).collect();
         let slots = layouts.iter_mut().flat_map(|layout| &mut layout.slots);
         match self.names_of_others() {
             Ok(mut names) => {
-                let given = name_all(self, &mut names, slots.collect());
+                let given = name_devices(self, &mut names, slots.collect());
                 refusals.extend(given.err());
             }
             Err(refusal) => refusals.push(refusal),
         }
-        refuse(self.profile, mistakes, refusals)?;
-        let missing = self.missing(&layouts);
-        let mut remarks = self.remarks();
-        remarks.extend(self.names_that_move(&layouts));
-        let gpus = layouts.into_iter().map(|layout| layout.finish(self));
+        check_no_mistakes(self.profile, mistakes, refusals)?;
+        let missing = self.missing_parts(&layouts);
+        let mut remarks = self.selection_remarks();
+        remarks.extend(self.remarks_on_moved_names(&layouts));
+        let gpus = layouts.into_iter().map(|layout| layout.into_gpu_plan(self));
         let mut plan = Plan {
             gpus: gpus
                 .filter(|gpu| !gpu.steps.is_empty() || !gpu.obstacles.is_empty())
@@ -156,23 +158,23 @@ impl<'a> Planner<'a> {
             ..Plan::default()
         };
         plan.end_idle_strays(node, |device| {
-            let gpu = node.gpu(&device.key.gpu);
+            let gpu = node.gpu_with_uuid(&device.key.gpu);
             gpu.is_some_and(|gpu| !self.leaves_alone(gpu))
         });
         for changed in &plan.gpus {
-            if let Some(gpu) = node.gpu(&changed.uuid) {
+            if let Some(gpu) = node.gpu_with_uuid(&changed.uuid) {
                 plan.remarks.extend(node.health_problems(gpu));
-                plan.remarks.extend(remark_on_machines(node, gpu));
+                plan.remarks.extend(remark_on_virtual_machines(node, gpu));
             }
         }
-        let shut_out = plan.shut_out(node, self.run_dir);
+        let shut_out = plan.remarks_on_excluded_users(node, self.run_dir);
         plan.remarks.extend(shut_out);
         Ok(plan.complete(node, self.run_dir))
     }
 
     /// Plans each GPU, without the names of its devices. Returns what refuses it too, with the GPU's index: a block's
     /// refusal is that of the first of its GPUs, unless GPUs are left out one by one.
-    fn layouts(self) -> (Vec<Layout<'a>>, Vec<(u32, Refusal)>) {
+    fn plan_layouts(self) -> (Vec<Layout<'a>>, Vec<(u32, Refusal)>) {
         let (mut layouts, mut refusals) = (Vec::new(), Vec::new());
         let mut refused_blocks: BTreeSet<usize> = BTreeSet::new();
         for gpu in &self.node.gpus {
@@ -180,7 +182,7 @@ impl<'a> Planner<'a> {
             let Some(block) = block.filter(|block| !refused_blocks.contains(block)) else {
                 continue;
             };
-            match self.layout(gpu, &self.profile.blocks[block]) {
+            match self.plan_layout(gpu, &self.profile.blocks[block]) {
                 Ok(layout) => layouts.push(layout),
                 Err(refusal) => {
                     refusals.push((gpu.index, refusal));
@@ -194,16 +196,16 @@ impl<'a> Planner<'a> {
     }
 
     /// Plans one GPU, without the names of its devices.
-    fn layout(self, gpu: &'a Gpu, block: &'a Block) -> Result<Layout<'a>, Refusal> {
-        let mut layout = Layout::of(gpu);
+    fn plan_layout(self, gpu: &'a Gpu, block: &'a Block) -> Result<Layout<'a>, Refusal> {
+        let mut layout = Layout::new(gpu);
         match &block.want {
-            Want::Whole(whole) => self.whole(&mut layout, block, whole)?,
-            Want::Parts(parts) => self.parts(&mut layout, block, parts)?,
+            Want::Whole(whole) => self.plan_whole_gpu(&mut layout, block, whole)?,
+            Want::Parts(parts) => self.plan_mig_devices(&mut layout, block, parts)?,
         }
         Ok(layout)
     }
 
-    fn whole(
+    fn plan_whole_gpu(
         self,
         layout: &mut Layout<'a>,
         block: &Block,
@@ -211,25 +213,26 @@ impl<'a> Planner<'a> {
     ) -> Result<(), Refusal> {
         let gpu = layout.gpu;
         if gpu.in_mig_mode() {
-            visible(gpu)?;
-            keeps_no_machine(self.node, gpu)?;
-            for standing in InstanceUse::all(self.node, self.run_dir, gpu) {
-                layout.destroy(&standing, "the profile wants this GPU whole");
+            check_visible(gpu)?;
+            check_no_virtual_machines(self.node, gpu)?;
+            for standing in InstanceUse::all_on_gpu(self.node, self.run_dir, gpu) {
+                layout.add_destroy_steps(&standing, "the profile wants this GPU whole");
             }
-            layout.plan.after = SliceMap::new(gpu.units(), Vec::new());
+            layout.plan.after = SliceMap::new(gpu.placement_units(), Vec::new());
         }
         let clients = self.node.control_program().client_limit;
         let settings = whole.settings.as_ref();
-        let settings =
-            settings.map(|settings| settings.on(|| gpu.size().for_clients(Some(clients))));
+        let settings = settings.map(|settings| {
+            settings.for_device_size(|| gpu.device_size().with_client_limit(Some(clients)))
+        });
         let limit = settings.as_deref().and_then(Settings::given_memory_limit);
         if let Some(limit) = limit
             && let Some(why) = no_program_starts(self.node, gpu, limit)
         {
-            let error = self.profile.error(block.span, why);
+            let error = self.profile.error_at(block.span, why);
             return Err(error.with_hint("give it more, or \"none\"").into());
         }
-        layout.switch_mig(self.node, false);
+        layout.add_mig_switch(self.node, false);
         let device = self.node.device_with_uuid(&gpu.uuid);
         let name = whole.name.clone();
         let (name, span) = name.unwrap_or_else(|| (gpu.index.to_string(), block.span));
@@ -250,7 +253,7 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    fn parts(
+    fn plan_mig_devices(
         self,
         layout: &mut Layout<'a>,
         block: &'a Block,
@@ -259,7 +262,7 @@ impl<'a> Planner<'a> {
         let gpu = layout.gpu;
         if gpu.mig.is_none() {
             let about = format!("GPU {} ({})", gpu.index, gpu.product);
-            let (message, hint) = match why_no_mig(&gpu.product, &self.node.driver) {
+            let (message, hint) = match explain_no_mig(&gpu.product, &self.node.driver) {
                 Some(NoMig { cause, remedy }) => (
                     format!("the driver offers no MIG on {about}: {cause}"),
                     format!("{}; or use mig = false for it", remedy.replace('`', "")),
@@ -269,11 +272,11 @@ impl<'a> Planner<'a> {
                     "use mig = false for it".to_owned(),
                 ),
             };
-            let error = self.profile.error(block.span, message);
+            let error = self.profile.error_at(block.span, message);
             return Err(error.with_hint(hint).into());
         }
-        visible(gpu)?;
-        layout.switch_mig(self.node, true);
+        check_visible(gpu)?;
+        layout.add_mig_switch(self.node, true);
         if gpu.profiles.is_empty() {
             if gpu.in_mig_mode() {
                 let what = format!("GPU {}: the driver lists no profiles for it", gpu.index);
@@ -289,7 +292,7 @@ impl<'a> Planner<'a> {
             gpu,
             settings: Vec::new(),
         };
-        request.plan(layout)
+        request.plan_into(layout)
     }
 }
 
@@ -308,18 +311,18 @@ impl Planner<'_> {
     fn block_of(self, gpu: &Gpu) -> Option<usize> {
         if self
             .left_out
-            .is_some_and(|left_out| left_out.has(gpu.index))
+            .is_some_and(|left_out| left_out.has_gpu(gpu.index))
         {
             return None;
         }
         let mut blocks = self.profile.blocks.iter();
-        blocks.position(|block| selects(block, gpu))
+        blocks.position(|block| block_selects(block, gpu))
     }
 
     /// Returns the reason why a device is left without a daemon, and the remedy.
-    pub(super) fn unserved(self, settings: &Settings) -> Option<(String, Option<String>)> {
-        let (left_out, serve) = (self.left_out?, served_by(settings));
-        left_out.reason(serve).or_else(|| {
+    pub(super) fn unserved_reason(self, settings: &Settings) -> Option<(String, Option<String>)> {
+        let (left_out, serve) = (self.left_out?, serve_setting(settings));
+        left_out.unserved_reason(serve).or_else(|| {
             self.no_server_for(serve)
                 .map(|(why, hint)| (why, Some(hint)))
         })
@@ -346,15 +349,15 @@ impl Planner<'_> {
                 let message = format!("{who} cannot serve \"{serve}\"");
                 let mut hint = format!("for {who} it is {may}, or leave serve out");
                 if caller != Uid::ROOT {
-                    hint = format!("{}; {hint}", as_root());
+                    hint = format!("{}; {hint}", root_hint());
                 }
-                mistakes.push(self.profile.error(*span, message).with_hint(hint));
+                mistakes.push(self.profile.error_at(*span, message).with_hint(hint));
                 continue;
             }
             if let Some((message, hint)) = self.no_server_for(serve)
                 && self.left_out.is_none()
             {
-                mistakes.push(self.profile.error(*span, message).with_hint(hint));
+                mistakes.push(self.profile.error_at(*span, message).with_hint(hint));
             }
         }
         mistakes
@@ -365,7 +368,7 @@ impl Planner<'_> {
         if !serve.is_shared() || self.node.control_program().has_multiuser_server {
             return None;
         }
-        let since = ControlProgram::FIRST_MULTIUSER;
+        let since = ControlProgram::FIRST_MULTIUSER_BRANCH;
         let message = format!(
             "\"{serve}\" is not possible here: driver {} has no multi-user server",
             self.node.driver
@@ -380,13 +383,17 @@ impl Planner<'_> {
     /// a default name.
     fn check_record_of(self, name: &str) -> Result<(), Obstacle> {
         let mut ours = self.node.served().filter(|served| {
-            served.run_dir == *self.run_dir && self.node.gpu(&served.record.key.gpu).is_none()
+            served.run_dir == *self.run_dir
+                && self.node.gpu_with_uuid(&served.record.key.gpu).is_none()
         });
         let Some(served) = ours.find(|served| served.record.name == name) else {
             return Ok(());
         };
         let (uuid, gpu) = (&served.record.uuid, &served.record.key.gpu);
-        let lost = self.node.device(name).and_then(Device::lost);
+        let lost = self
+            .node
+            .device_named(name)
+            .and_then(Device::lost_gpu_reason);
         let why = lost.unwrap_or("no such GPU is seen here");
         let what = format!(
             "\"{name}\" is the name of {uuid}, which is recorded as a device of {gpu}: {why}"
@@ -398,17 +405,17 @@ impl Planner<'_> {
     }
 
     /// The GPUs with a device that would get a name which one of a GPU that is left out keeps.
-    fn namesakes(self, layouts: &[Layout<'_>]) -> Vec<(u32, Refusal)> {
+    fn name_conflicts(self, layouts: &[Layout<'_>]) -> Vec<(u32, Refusal)> {
         let keeps = |name: &str| {
-            let served = self.node.served_as(name)?;
-            let gpu = self.node.gpu(&served.record.key.gpu)?;
-            (served.run_dir == *self.run_dir && self.left_out?.has(gpu.index)).then_some(())
+            let served = self.node.served_named(name)?;
+            let gpu = self.node.gpu_with_uuid(&served.record.key.gpu)?;
+            (served.run_dir == *self.run_dir && self.left_out?.has_gpu(gpu.index)).then_some(())
         };
         let slots = layouts.iter().flat_map(|layout| &layout.slots);
-        let slots = slots.filter(|slot| !slot.template().is_numbered());
+        let slots = slots.filter(|slot| !slot.name_template().is_numbered());
         slots
             .filter_map(|slot| {
-                let name = slot.template().fill(slot.gpu, 0);
+                let name = slot.name_template().fill(slot.gpu, 0);
                 keeps(&name)?;
                 let why = format!("a device of another GPU keeps the name {name}");
                 let hint = "mend what keeps that GPU as it is";
@@ -423,17 +430,17 @@ impl Planner<'_> {
         let gpus = self.node.gpus.iter();
         let left_alone = gpus.filter(|gpu| self.leaves_alone(gpu));
         for device in left_alone.flat_map(Gpu::devices) {
-            let joined = self.node.device_at(&device.key);
+            let joined = self.node.device_with_key(&device.key);
             if joined.is_none_or(|joined| joined.served.is_none()) {
                 // Default names differ from each other.
-                let _ = names.give(&device.name, "a device of another GPU");
+                let _ = names.assign_name(&device.name, "a device of another GPU");
             }
         }
         for served in self.node.served() {
-            let gpu = self.node.gpu(&served.record.key.gpu);
+            let gpu = self.node.gpu_with_uuid(&served.record.key.gpu);
             if served.run_dir == *self.run_dir && gpu.is_none_or(|gpu| self.leaves_alone(gpu)) {
                 let name = &served.record.name;
-                let given = names.give(name, "a device of another GPU");
+                let given = names.assign_name(name, "a device of another GPU");
                 given.map_err(|_| {
                     let what = format!("two devices are recorded as \"{name}\"");
                     Obstacle::new(what, "take one down")
@@ -444,45 +451,49 @@ impl Planner<'_> {
     }
 }
 
-pub fn selects(block: &Block, gpu: &Gpu) -> bool {
+pub fn block_selects(block: &Block, gpu: &Gpu) -> bool {
     let selector = &block.select;
-    selector.selects(gpu.index, &gpu.uuid, &gpu.product, &gpu.pci)
+    selector.selects_gpu(gpu.index, &gpu.uuid, &gpu.product, &gpu.pci)
 }
 
 /// Names every device, or shows each name that two would have. An existing one keeps its name if the profile could have
 /// given it: a change to another device renames nobody.
-pub(super) fn name_all(
+pub(super) fn name_devices(
     planner: Planner<'_>,
     names: &mut Names,
     slots: Vec<&mut Slot<'_>>,
 ) -> Result<(), Refusal> {
     let (mut numbered, others): (Vec<_>, Vec<_>) = slots
         .into_iter()
-        .partition(|slot| slot.template().is_numbered());
+        .partition(|slot| slot.name_template().is_numbered());
     let mut mistakes: Vec<(Span, ProfileError)> = Vec::new();
     for slot in others {
-        let name = slot.template().fill(slot.gpu, 0);
-        if let Err(holder) = names.give(&name, &slot.title()) {
+        let name = slot.name_template().fill(slot.gpu, 0);
+        if let Err(holder) = names.assign_name(&name, &slot.describe_as_holder()) {
             planner.check_record_of(&name)?;
-            let message = format!("\"{}\" would name {} and {holder}", slot.name, slot.title());
+            let message = format!(
+                "\"{}\" would name {} and {holder}",
+                slot.name,
+                slot.describe_as_holder()
+            );
             // Once for all GPUs.
             if mistakes.iter().all(|(span, _)| *span != slot.span) {
-                let error = planner.profile.error(slot.span, message);
+                let error = planner.profile.error_at(slot.span, message);
                 mistakes.push((slot.span, error.with_hint("put {gpu} or {n} into the name")));
             }
         }
         slot.name = name;
     }
     let errors = mistakes.into_iter().map(|(_, error)| error);
-    if let Some(error) = ProfileError::all(errors.collect()) {
+    if let Some(error) = ProfileError::from_errors(errors.collect()) {
         return Err(error.into());
     }
     numbered.retain_mut(|slot| {
         let kept = slot
             .served
             .map(|served| &served.record.name)
-            .filter(|name| slot.template().makes(slot.gpu, name))
-            .filter(|name| names.give(name, &slot.title()).is_ok());
+            .filter(|name| slot.name_template().can_yield(slot.gpu, name))
+            .filter(|name| names.assign_name(name, &slot.describe_as_holder()).is_ok());
         if let Some(kept) = kept {
             slot.name.clone_from(kept);
         }
@@ -490,7 +501,7 @@ pub(super) fn name_all(
     });
     numbered.sort_by_key(|slot| (slot.gpu, slot.entry, slot.place));
     for slot in numbered {
-        slot.name = names.give_next(slot.template(), slot.gpu, &slot.title());
+        slot.name = names.assign_next(slot.name_template(), slot.gpu, &slot.describe_as_holder());
     }
     Ok(())
 }

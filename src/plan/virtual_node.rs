@@ -5,10 +5,10 @@ use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::up::selects;
-use crate::catalog::{self, Model, of_product};
+use super::up::block_selects;
+use crate::catalog::{self, Model, model_with_product};
 use crate::geometry::{GpuInstanceProfile, SliceMap};
-use crate::host::{Uid, grouped};
+use crate::host::{Uid, group_by};
 use crate::node::{Gpu, Node, Unseen};
 use crate::nvml::MigMode;
 use crate::plan::{Action, DeviceAfter, GpuPlan, Plan, Refusal};
@@ -25,7 +25,7 @@ pub struct GpuArgument {
 }
 
 /// More GPUs than any node has: a typing error is found before it costs memory.
-const MOST: u32 = 1024;
+const MAX_GPUS: u32 = 1024;
 
 impl FromStr for GpuArgument {
     type Err = String;
@@ -35,10 +35,10 @@ impl FromStr for GpuArgument {
         let number = count
             .parse()
             .ok()
-            .filter(|count| (1..=MOST).contains(count));
+            .filter(|count| (1..=MAX_GPUS).contains(count));
         let count =
-            number.ok_or_else(|| format!("\"{count}\" is not a number from 1 to {MOST}"))?;
-        let model = catalog::find(word).map_err(|unknown| unknown.to_string())?;
+            number.ok_or_else(|| format!("\"{count}\" is not a number from 1 to {MAX_GPUS}"))?;
+        let model = catalog::find_model(word).map_err(|unknown| unknown.to_string())?;
         Ok(Self { model, count })
     }
 }
@@ -71,10 +71,10 @@ pub struct GpuGroup {
 
 impl EmptyNode {
     /// Empties a copy of a node. Old drivers list profiles only while MIG is on: there the catalog knows them.
-    pub fn of(node: &Node) -> Self {
-        let groups: Vec<GpuGroup> = grouped(&node.gpus, |one, other| one.product == other.product)
+    pub fn from_node(node: &Node) -> Self {
+        let groups: Vec<GpuGroup> = group_by(&node.gpus, |one, other| one.product == other.product)
             .iter()
-            .map(|gpus| GpuGroup::of(gpus))
+            .map(|gpus| GpuGroup::from_gpus(gpus))
             .collect();
         let gpus = node.gpus.iter().map(|gpu| {
             let group = groups.iter().find(|group| group.product == gpu.product);
@@ -113,16 +113,16 @@ impl EmptyNode {
         let models = gpus
             .iter()
             .flat_map(|gpu| (0..gpu.count).map(|_| gpu.model));
-        let node = Node::of_models((0..).zip(models.clone()));
+        let node = Node::from_models((0..).zip(models.clone()));
         let gpus = node.gpus.iter().zip(models);
-        let groups = grouped(gpus, |(_, one), (_, other)| one.key == other.key)
+        let groups = group_by(gpus, |(_, one), (_, other)| one.key == other.key)
             .into_iter()
             .map(|alike| {
                 let (gpus, models): (Vec<&Gpu>, Vec<&Model>) = alike.into_iter().unzip();
                 GpuGroup {
                     model: Some(models[0]),
                     is_from_catalog: true,
-                    ..GpuGroup::of(&gpus)
+                    ..GpuGroup::from_gpus(&gpus)
                 }
             })
             .collect();
@@ -134,7 +134,7 @@ impl EmptyNode {
     }
 
     /// The models of its GPUs, as far as the catalog has them.
-    fn models(&self) -> impl Iterator<Item = &'static Model> {
+    fn known_models(&self) -> impl Iterator<Item = &'static Model> {
         self.groups.iter().filter_map(|group| group.model)
     }
 
@@ -149,10 +149,10 @@ impl EmptyNode {
 
 impl GpuGroup {
     /// The group of these GPUs, which are of one product.
-    fn of(gpus: &[&Gpu]) -> Self {
+    fn from_gpus(gpus: &[&Gpu]) -> Self {
         let first = gpus[0];
         let has_mig = first.mig.is_some();
-        let model = of_product(&first.product).filter(|_| has_mig);
+        let model = model_with_product(&first.product).filter(|_| has_mig);
         // Some drivers show placements to root alone.
         let listed = gpus.iter().find(|gpu| {
             let mut offers = gpu.profiles.iter();
@@ -215,8 +215,8 @@ pub fn check_on_gpus(profile: &Profile, gpus: &[GpuArgument]) -> Result<OnNode, 
 /// partition and can select no model at all: a catch-all behind them would hide a typing error.
 pub fn check_on_node(profile: &Profile, empty: &EmptyNode) -> Result<OnNode, Refusal> {
     let node = &empty.node;
-    refuse_other_models(profile, empty)?;
-    refuse_unknown_products(profile, node)?;
+    check_models(profile, empty)?;
+    check_products(profile, node)?;
     let (seen, elsewhere): (Vec<_>, Vec<_>) = profile
         .blocks
         .iter()
@@ -233,7 +233,7 @@ pub fn check_on_node(profile: &Profile, empty: &EmptyNode) -> Result<OnNode, Ref
     };
     let mut fits = Vec::new();
     for (position, block) in elsewhere {
-        fits.push((position, models_of(profile, block, empty)?));
+        fits.push((position, fitting_models(profile, block, empty)?));
     }
     let gpus = node.gpus.iter().map(|gpu| JudgedGpu {
         index: gpu.index,
@@ -247,7 +247,7 @@ pub fn check_on_node(profile: &Profile, empty: &EmptyNode) -> Result<OnNode, Ref
         elsewhere: fits,
         unmatched: seen
             .iter()
-            .filter(|(_, block)| !node.gpus.iter().any(|gpu| selects(block, gpu)))
+            .filter(|(_, block)| !node.gpus.iter().any(|gpu| block_selects(block, gpu)))
             .map(|(position, _)| *position)
             .collect(),
         remarks: plan.remarks_on_devices(node),
@@ -256,13 +256,13 @@ pub fn check_on_node(profile: &Profile, empty: &EmptyNode) -> Result<OnNode, Ref
 
 /// Returns the models of an imaginary node on which a block fits that selects what only a real GPU has; a refusal if it fits
 /// on none.
-fn models_of(
+fn fitting_models(
     profile: &Profile,
     block: &Block,
     empty: &EmptyNode,
 ) -> Result<Vec<&'static Model>, Refusal> {
     let (mut fits, mut refused) = (Vec::new(), None);
-    for model in empty.models() {
+    for model in empty.known_models() {
         match check_on_model(profile, block, model) {
             Ok(_) => fits.push(model),
             Err(refusal) => refused = refused.or(Some(refusal)),
@@ -278,29 +278,29 @@ fn models_of(
 fn shape_on(gpu: &Gpu, profile: &Profile, plan: &Plan) -> Option<Shape> {
     let planned = plan.gpus.iter().find(|plan| plan.index == Some(gpu.index));
     // A plan leaves out a GPU that is as its block asks.
-    let is_selected = profile.blocks.iter().any(|block| selects(block, gpu));
-    is_selected.then(|| Shape::of(planned, Some(gpu)))
+    let is_selected = profile.blocks.iter().any(|block| block_selects(block, gpu));
+    is_selected.then(|| Shape::from_plan(planned, Some(gpu)))
 }
 
 /// Refuses GPUs that the profile says it is not for.
-fn refuse_other_models(profile: &Profile, empty: &EmptyNode) -> Result<(), Refusal> {
+fn check_models(profile: &Profile, empty: &EmptyNode) -> Result<(), Refusal> {
     let Some((_, span)) = profile.models.first() else {
         return Ok(());
     };
     let meant: Vec<&str> = profile
         .models
         .iter()
-        .filter_map(|(word, _)| catalog::find(word).ok())
+        .filter_map(|(word, _)| catalog::find_model(word).ok())
         .map(|model| model.key.as_str())
         .collect();
     let other = empty
-        .models()
+        .known_models()
         .find(|model| !meant.contains(&model.key.as_str()));
     let Some(other) = other.filter(|_| meant.len() == profile.models.len()) else {
         return Ok(());
     };
     let message = format!("the profile is not for {}", other.key);
-    let error = profile.error(*span, message);
+    let error = profile.error_at(*span, message);
     Err(error
         .with_hint("add it to models, or leave models out")
         .into())
@@ -316,12 +316,12 @@ pub fn check_on_model(
     let mut indices: Vec<u32> = block.select.indices().collect();
     indices.sort_unstable();
     indices.dedup();
-    indices.truncate(MOST as usize);
+    indices.truncate(MAX_GPUS as usize);
     let select = if indices.is_empty() {
         indices.push(0);
         Selector::default()
     } else {
-        Selector::of_indices(indices.clone())
+        Selector::from_indices(indices.clone())
     };
     let one = Profile {
         blocks: vec![Block {
@@ -335,12 +335,15 @@ pub fn check_on_model(
         cdi: None,
         serves: profile.serves.clone(),
     };
-    let node = Node::of_models(indices.into_iter().map(|index| (index, model)));
+    let node = Node::from_models(indices.into_iter().map(|index| (index, model)));
     let plan = plan_on(&node, &one)?;
-    let unused = plan.unused(&node).into_iter();
+    let unused = plan.unused_capacity(&node).into_iter();
     let mut remarks: Vec<String> = unused.map(|(_, unused)| unused.to_string()).collect();
     remarks.extend(plan.remarks_on_limits(&node));
-    Ok((Shape::of(plan.gpus.first(), node.gpus.first()), remarks))
+    Ok((
+        Shape::from_plan(plan.gpus.first(), node.gpus.first()),
+        remarks,
+    ))
 }
 
 /// The layout that a profile gives a virtual GPU.
@@ -358,10 +361,10 @@ pub struct Shape {
 
 impl Shape {
     /// Returns the result of a plan for an empty GPU. Without one it has neither MIG mode nor a daemon.
-    fn of(plan: Option<&GpuPlan>, gpu: Option<&Gpu>) -> Self {
+    fn from_plan(plan: Option<&GpuPlan>, gpu: Option<&Gpu>) -> Self {
         let mut devices = plan.map_or_else(Vec::new, |plan| plan.devices.clone());
         for device in devices.iter_mut().filter(|device| device.profile.is_none()) {
-            let sms = gpu.and_then(|gpu| gpu.size().multiprocessors);
+            let sms = gpu.and_then(|gpu| gpu.device_size().multiprocessors);
             device.multiprocessors = sms.map(|sms| sms.all);
         }
         Self {
@@ -377,21 +380,21 @@ impl Shape {
 }
 
 /// Refuses blocks that partition GPUs neither of this node nor of a model that the catalog knows.
-fn refuse_unknown_products(profile: &Profile, node: &Node) -> Result<(), ProfileError> {
+fn check_products(profile: &Profile, node: &Node) -> Result<(), ProfileError> {
     let wrong = profile.blocks.iter().filter(|block| {
         let may_select = |product: &str| block.select.may_select(product);
         matches!(block.want, Want::Parts(_))
             && !node.gpus.iter().any(|gpu| may_select(&gpu.product))
             && !catalog::has_product(may_select)
     });
-    let errors = wrong.map(|block| reaches_no_model(profile, block, &[]));
-    ProfileError::all(errors.collect()).map_or(Ok(()), Err)
+    let errors = wrong.map(|block| no_model_error(profile, block, &[]));
+    ProfileError::from_errors(errors.collect()).map_or(Ok(()), Err)
 }
 
 /// True if a GPU of that model can reach this block: it selects one, and none before it has taken
 /// all such GPUs.
 pub fn may_reach(block: &Block, earlier: &[Block], model: &Model) -> bool {
-    model.products().iter().any(|product| {
+    model.products_or_default().iter().any(|product| {
         let selected = block.select.may_select(product);
         selected
             && !earlier
@@ -401,7 +404,7 @@ pub fn may_reach(block: &Block, earlier: &[Block], model: &Model) -> bool {
 }
 
 /// The error of a block that selects no model that can be planned for.
-pub fn reaches_no_model(profile: &Profile, block: &Block, earlier: &[Block]) -> ProfileError {
+pub fn no_model_error(profile: &Profile, block: &Block, earlier: &[Block]) -> ProfileError {
     let unknown: Vec<String> = catalog::incomplete()
         .iter()
         .filter(|model| {
@@ -415,14 +418,14 @@ pub fn reaches_no_model(profile: &Profile, block: &Block, earlier: &[Block]) -> 
     let known = catalog::models().any(|model| may_reach(block, &[], model));
     if known && !earlier.is_empty() {
         let message = "the blocks before this one take every model it could select";
-        return profile.error(block.span, message);
+        return profile.error_at(block.span, message);
     }
     if known && !profile.models.is_empty() {
         let message = "this selects none of the models that the profile is for";
-        return profile.error(block.span, message);
+        return profile.error_at(block.span, message);
     }
     if unknown.is_empty() {
-        let error = profile.error(block.span, "this selects no model that has MIG");
+        let error = profile.error_at(block.span, "this selects no model that has MIG");
         return error.with_hint("mig-mps check --models lists their product names");
     }
     let message = "this selects only models of which too little is known";
@@ -430,18 +433,18 @@ pub fn reaches_no_model(profile: &Profile, block: &Block, earlier: &[Block]) -> 
         "on such a machine, mig-mps up --dry-run tells: {}",
         unknown.join("; ")
     );
-    profile.error(block.span, message).with_hint(hint)
+    profile.error_at(block.span, message).with_hint(hint)
 }
 
 /// A plain user, for profiles that root cannot apply.
-const SOMEBODY: Uid = Uid(1000);
+const PLAIN_USER: Uid = Uid(1000);
 
 /// Plans a profile for a virtual node.
 pub fn plan_on(node: &Node, profile: &Profile) -> Result<Plan, Refusal> {
     // The user who checks need not be the one who applies it: a profile that says "self" is a plain
     // user's, any other root's.
     let own = profile.serves.iter().any(|(serve, _)| *serve == Serve::Own);
-    let caller = if own { SOMEBODY } else { Uid::ROOT };
+    let caller = if own { PLAIN_USER } else { Uid::ROOT };
     let run_dir = RunDir::at(Path::new("/run/mig-mps"));
     super::up(node, profile, &run_dir, caller)
 }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use super::diagnostic::{ProfileError, Source, Span};
 use super::selector::Selector;
 use crate::geometry::{ComputeName, ProfileName};
-use crate::host::nearest;
+use crate::host::closest_match;
 use crate::settings::{
-    KEYS, MemoryLimit, SHARE, Serve, SettingKey, Settings, key_called, key_of_option,
+    KEYS, MemoryLimit, SHARE, Serve, SettingKey, Settings, find_setting, key_for_option,
 };
 
 /// A checked profile file.
@@ -79,13 +79,13 @@ pub struct DeviceEntry {
 
 impl Profile {
     /// True if a block partitions its GPUs.
-    pub fn partitions(&self) -> bool {
+    pub fn partitions_gpus(&self) -> bool {
         let mut wants = self.blocks.iter().map(|block| &block.want);
         wants.any(|want| matches!(want, Want::Parts(_)))
     }
 
     /// The settings of all daemons.
-    pub fn settings(&self) -> impl Iterator<Item = &Settings> {
+    pub fn daemon_settings(&self) -> impl Iterator<Item = &Settings> {
         let settings = self.blocks.iter().flat_map(|block| match &block.want {
             Want::Whole(whole) => vec![&whole.settings],
             Want::Parts(parts) => parts.iter().map(|part| &part.settings).collect(),
@@ -97,7 +97,7 @@ impl Profile {
     pub(super) fn forget_overridden_serves(&mut self) {
         let mut serves = std::mem::take(&mut self.serves);
         serves.retain(|(serve, _)| {
-            let mut settings = self.settings();
+            let mut settings = self.daemon_settings();
             settings.any(|settings| settings.serve.as_ref() == Some(serve))
         });
         self.serves = serves;
@@ -106,26 +106,26 @@ impl Profile {
     /// Returns the memory limits of all devices, each once.
     pub fn memory_limits(&self) -> BTreeSet<MemoryLimit> {
         let limits = self
-            .settings()
+            .daemon_settings()
             .filter_map(|settings| settings.pinned_memory_limit);
         limits.collect()
     }
 
     /// Returns the number of the line on which a block begins.
-    pub fn line(&self, block: usize) -> usize {
-        self.source.line(self.blocks[block].span)
+    pub fn line_of_block(&self, block: usize) -> usize {
+        self.source.line_number(self.blocks[block].span)
     }
 
     /// Names a block by its place and selector: `line 12: { all = true }`.
-    pub fn heading(&self, block: usize) -> String {
-        let select = self.source.written(self.blocks[block].span);
+    pub fn block_heading(&self, block: usize) -> String {
+        let select = self.source.text_at(self.blocks[block].span);
         let first_line = select.lines().next().unwrap_or_default();
-        format!("line {}: {first_line}", self.line(block))
+        format!("line {}: {first_line}", self.line_of_block(block))
     }
 
     /// Returns an error at a place in this profile.
-    pub fn error(&self, span: Span, message: impl Into<String>) -> ProfileError {
-        self.source.error(span, message)
+    pub fn error_at(&self, span: Span, message: impl Into<String>) -> ProfileError {
+        self.source.error_at(span, message)
     }
 }
 
@@ -138,15 +138,15 @@ pub struct SettingAssignment {
 
 impl SettingAssignment {
     /// Returns the keys that can be changed while a daemon runs.
-    pub fn keys() -> Vec<&'static str> {
+    pub fn live_keys() -> Vec<&'static str> {
         let live = KEYS.iter().filter(|key| key.is_live());
         live.map(|key| key.name).collect()
     }
 
     /// Puts the values into settings; a share first, since the others take the place of what it decides.
-    pub fn change(assignments: &[Self], settings: &mut Settings) {
+    pub fn apply_all(assignments: &[Self], settings: &mut Settings) {
         let (shares, others): (Vec<&Self>, Vec<&Self>) =
-            assignments.iter().partition(|one| one.sets(SHARE));
+            assignments.iter().partition(|one| one.sets_key(SHARE));
         for one in shares.into_iter().chain(others) {
             let checked = (one.key.parse)(settings, &one.value);
             debug_assert_eq!(checked, Ok(()));
@@ -154,7 +154,7 @@ impl SettingAssignment {
     }
 
     /// True if it gives a value to the setting with that name.
-    pub fn sets(&self, key: &str) -> bool {
+    pub fn sets_key(&self, key: &str) -> bool {
         self.key.name == key
     }
 }
@@ -167,14 +167,14 @@ impl FromStr for SettingAssignment {
             .split_once('=')
             .filter(|(name, _)| !name.is_empty())
             .ok_or_else(|| "a setting is written KEY=VALUE".to_owned())?;
-        let Some(key) = key_called(name) else {
-            if let Some(key) = key_of_option(name) {
+        let Some(key) = find_setting(name) else {
+            if let Some(key) = key_for_option(name) {
                 return Err(format!(
                     "there is no setting {name}: it is called {key} here"
                 ));
             }
-            let live = Self::keys();
-            return Err(match nearest(name, live.iter().copied()) {
+            let live = Self::live_keys();
+            return Err(match closest_match(name, live.iter().copied()) {
                 Some(near) => format!("there is no setting {name}: did you mean {near}?"),
                 None => format!(
                     "there is no setting {name}: the settings are {}",
@@ -190,7 +190,8 @@ impl FromStr for SettingAssignment {
             ));
         }
         let own = key.in_own_words(value);
-        (key.parse)(&mut Settings::default(), &own).map_err(|wrong| wrong.of(key.name, value))?;
+        (key.parse)(&mut Settings::default(), &own)
+            .map_err(|wrong| wrong.describe_for(key.name, value))?;
         Ok(Self { key, value: own })
     }
 }
@@ -257,7 +258,7 @@ mod tests {
         let mut set = |texts: &[&str]| {
             let parsed = texts.iter().map(|text| text.parse().unwrap());
             let assignments: Vec<SettingAssignment> = parsed.collect();
-            SettingAssignment::change(&assignments, &mut settings);
+            SettingAssignment::apply_all(&assignments, &mut settings);
             settings.clone()
         };
         let set_to = set(&[

@@ -9,7 +9,7 @@ use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 use thiserror::Error;
 
 use crate::failure::{ExitStatus, Failure};
-use crate::host::nearest;
+use crate::host::closest_match;
 
 /// A stretch of a profile's text, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,32 +74,32 @@ impl Source {
     }
 
     /// Returns an error of the parser, in our words.
-    pub fn wrong_syntax(self: &Arc<Self>, span: Span, message: &str) -> ProfileError {
-        let word = self.written(span).trim();
+    pub fn syntax_error(self: &Arc<Self>, span: Span, message: &str) -> ProfileError {
+        let word = self.text_at(span).trim();
         let meant = match word.to_ascii_lowercase().as_str() {
             "on" | "yes" | "true" => "true",
             "off" | "no" | "false" => "false",
-            _ => return self.error(span, message.replace('`', "\"")),
+            _ => return self.error_at(span, message.replace('`', "\"")),
         };
-        let error = self.error(span, format!("{word} is no value: it is {meant} in TOML"));
+        let error = self.error_at(span, format!("{word} is no value: it is {meant} in TOML"));
         error.with_hint(format!("write {meant}, or \"{word}\" for a string"))
     }
 
     /// Returns the text of a span.
-    pub fn written(&self, span: Span) -> &str {
+    pub fn text_at(&self, span: Span) -> &str {
         let start = floor_char(&self.text, span.start);
         let end = floor_char(&self.text, span.end.max(start));
         &self.text[start..end]
     }
 
     /// The line of a place in this text, from 1.
-    pub fn line(&self, span: Span) -> usize {
+    pub fn line_number(&self, span: Span) -> usize {
         let start = floor_char(&self.text, span.start);
         self.text[..start].matches('\n').count() + 1
     }
 
     /// An error at a place in this text.
-    pub fn error(
+    pub fn error_at(
         self: &Arc<Self>,
         span: impl Into<Span>,
         message: impl Into<String>,
@@ -119,8 +119,8 @@ impl Source {
         key: &str,
         known: &[&str],
     ) -> ProfileError {
-        let error = self.error(span, format!("unknown key \"{key}\""));
-        error.with_hint(match nearest(key, known.iter().copied()) {
+        let error = self.error_at(span, format!("unknown key \"{key}\""));
+        error.with_hint(match closest_match(key, known.iter().copied()) {
             Some(near) => format!("did you mean \"{near}\"?"),
             None => format!("expected one of \"{}\"", known.join("\", \"")),
         })
@@ -139,7 +139,7 @@ pub enum ProfileError {
         error: std::io::Error,
     },
     /// Something in it is wrong, in file order.
-    #[error("{}", shown(.0))]
+    #[error("{}", format_mistakes(.0))]
     At(Vec<Mistake>),
 }
 
@@ -158,7 +158,7 @@ impl Failure for ProfileError {
 
 impl ProfileError {
     /// Returns the first message without its position.
-    pub fn message(&self) -> String {
+    pub fn first_message(&self) -> String {
         match self {
             Self::At(mistakes) if !mistakes.is_empty() => mistakes[0].message.clone(),
             _ => self.to_string(),
@@ -166,7 +166,7 @@ impl ProfileError {
     }
 
     /// Joins errors, in file order and each once.
-    pub fn all(errors: Vec<Self>) -> Option<Self> {
+    pub fn from_errors(errors: Vec<Self>) -> Option<Self> {
         let mut mistakes = Vec::new();
         for error in errors {
             match error {
@@ -192,12 +192,19 @@ impl ProfileError {
 }
 
 /// The most mistakes that are shown.
-const MOST: usize = 20;
+const MAX_SHOWN_MISTAKES: usize = 20;
 
-fn shown(mistakes: &[Mistake]) -> String {
-    let mut shown: Vec<String> = mistakes.iter().take(MOST).map(Mistake::to_string).collect();
-    if mistakes.len() > MOST {
-        shown.push(format!("and {} more mistakes", mistakes.len() - MOST));
+fn format_mistakes(mistakes: &[Mistake]) -> String {
+    let mut shown: Vec<String> = mistakes
+        .iter()
+        .take(MAX_SHOWN_MISTAKES)
+        .map(Mistake::to_string)
+        .collect();
+    if mistakes.len() > MAX_SHOWN_MISTAKES {
+        shown.push(format!(
+            "and {} more mistakes",
+            mistakes.len() - MAX_SHOWN_MISTAKES
+        ));
     }
     shown.join("\n")
 }
@@ -223,8 +230,11 @@ impl fmt::Display for Mistake {
         let text = self.source.text();
         let start = floor_char(text, self.span.start);
         let before = text[..start].rsplit('\n').next().unwrap_or_default();
-        let marked = self.source.written(self.span).lines().next();
-        let (path, line) = (self.source.path().display(), self.source.line(self.span));
+        let marked = self.source.text_at(self.span).lines().next();
+        let (path, line) = (
+            self.source.path().display(),
+            self.source.line_number(self.span),
+        );
         let column = before.chars().count() + 1;
         writeln!(f, "{path}:{line}:{column}: {}", self.message)?;
         let hint = self.hint.as_deref();

@@ -17,6 +17,6 @@ pub use names::{NameTemplate, Names, is_device_name};
 pub use schema::profile_schema;
 pub use selector::{PciAddress, Selector};
 pub use wanted::{
-    Amount, FIGURES, MeasuredDevice, Measurement, Sharing, WantedProgram, WantedPrograms,
+    Amount, FIGURE_RANGE, MeasuredDevice, Measurement, Sharing, WantedProgram, WantedPrograms,
     is_program_name,
 };

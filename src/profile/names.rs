@@ -15,12 +15,12 @@ impl NameTemplate<'_> {
 
     /// The name of a device of the GPU with that index.
     pub fn fill(self, gpu: u32, number: u32) -> String {
-        self.on(gpu).replace("{n}", &number.to_string())
+        self.with_gpu_index(gpu).replace("{n}", &number.to_string())
     }
 
     /// True if it can give that name to a device of that GPU.
-    pub fn makes(self, gpu: u32, name: &str) -> bool {
-        let text = self.on(gpu);
+    pub fn can_yield(self, gpu: u32, name: &str) -> bool {
+        let text = self.with_gpu_index(gpu);
         let Some((before, _)) = text.split_once("{n}") else {
             return text == name;
         };
@@ -39,7 +39,7 @@ impl NameTemplate<'_> {
         })
     }
 
-    fn on(self, gpu: u32) -> String {
+    fn with_gpu_index(self, gpu: u32) -> String {
         self.0.replace("{gpu}", &gpu.to_string())
     }
 }
@@ -52,7 +52,7 @@ pub struct Names {
 
 impl Names {
     /// Gives a name to `to`, or returns its holder.
-    pub fn give(&mut self, name: &str, to: &str) -> Result<(), String> {
+    pub fn assign_name(&mut self, name: &str, to: &str) -> Result<(), String> {
         if let Some(holder) = self.given.get(name) {
             return Err(holder.clone());
         }
@@ -61,11 +61,11 @@ impl Names {
     }
 
     /// Gives the first name of a numbered template that is free.
-    pub fn give_next(&mut self, template: NameTemplate<'_>, gpu: u32, to: &str) -> String {
+    pub fn assign_next(&mut self, template: NameTemplate<'_>, gpu: u32, to: &str) -> String {
         let mut number = 0;
         loop {
             let name = template.fill(gpu, number);
-            if self.give(&name, to).is_ok() {
+            if self.assign_name(&name, to).is_ok() {
                 return name;
             }
             number += 1;
@@ -92,14 +92,14 @@ mod tests {
     #[test]
     fn n_counts_what_would_share_a_name() {
         let mut names = Names::default();
-        names.give("w1", "another").unwrap();
-        let mut next = |template, gpu| names.give_next(NameTemplate(template), gpu, "x");
+        names.assign_name("w1", "another").unwrap();
+        let mut next = |template, gpu| names.assign_next(NameTemplate(template), gpu, "x");
         assert_eq!(next("small-{gpu}-{n}", 0), "small-0-0");
         assert_eq!(next("small-{gpu}-{n}", 0), "small-0-1");
         assert_eq!(next("small-{gpu}-{n}", 1), "small-1-0");
         assert_eq!(next("w{n}", 0), "w0");
         assert_eq!(next("w{n}", 1), "w2", "w1 is another's");
-        assert_eq!(names.give("w2", "y"), Err("x".to_owned()));
+        assert_eq!(names.assign_name("w2", "y"), Err("x".to_owned()));
     }
 
     #[test]
@@ -111,7 +111,10 @@ mod tests {
             ("{n}{gpu}", "13"),
             ("x{n}-{n}", "x2-2"),
         ] {
-            assert!(NameTemplate(template).makes(3, name), "{template} {name}");
+            assert!(
+                NameTemplate(template).can_yield(3, name),
+                "{template} {name}"
+            );
         }
         for (template, name) in [
             ("a", "b"),
@@ -121,7 +124,10 @@ mod tests {
             ("t-{n}", "t-1x"),
             ("x{n}-{n}", "x1-2"),
         ] {
-            assert!(!NameTemplate(template).makes(3, name), "{template} {name}");
+            assert!(
+                !NameTemplate(template).can_yield(3, name),
+                "{template} {name}"
+            );
         }
     }
 

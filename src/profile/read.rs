@@ -12,22 +12,22 @@ use super::block::{Block, DeviceEntry, Profile, Want, WholeGpu};
 use super::diagnostic::{ProfileError, Source, Span};
 use super::names::is_device_name;
 use super::schema::{At, BlockTable, DeviceTable, KeyValue, Mps, ProfileTable, Written};
-use super::value_hint::{meant_word, rewritten};
+use super::value_hint::{suggest_rewrite, suggest_word};
 use crate::geometry::{ComputeName, ProfileName};
 use crate::settings::{
     COMPUTE_MODE, KEYS, OVERSUBSCRIBE, SERVE, SHARE, Serve, SettingForm, SettingKey, Settings,
-    key_called, key_of_option,
+    find_setting, key_for_option,
 };
 
 /// Far more than any fleet needs, and planned in an instant.
-const MOST_BLOCKS: usize = 1000;
-const MOST_DEVICES: usize = 10_000;
+const MAX_BLOCKS: usize = 1000;
+const MAX_DEVICE_ENTRIES: usize = 10_000;
 
 impl Profile {
     /// Checks a profile's text; `path` is for messages only.
     pub fn parse(path: &Path, text: String) -> Result<Self, ProfileError> {
-        let mut profile = read_file(path, text, &|check, table, span| {
-            check.profile(ProfileTable::of(check, table, span))
+        let mut profile = parse_file(path, text, &|check, table, span| {
+            check.check_profile(ProfileTable::of(check, table, span))
         })?;
         profile.forget_overridden_serves();
         Ok(profile)
@@ -39,7 +39,7 @@ type ReadTable<'r, T> =
     &'r dyn for<'a> Fn(&ProfileCheck<'a>, &'a DeTable<'a>, Span) -> Result<T, Noted>;
 
 /// Reads a file, and returns what it says or all mistakes in it; `path` is for messages only.
-pub(super) fn read_file<T>(
+pub(super) fn parse_file<T>(
     path: &Path,
     text: String,
     read: ReadTable<'_, T>,
@@ -47,17 +47,17 @@ pub(super) fn read_file<T>(
     let source = Arc::new(Source::new(path, text));
     let (document, wrong) = DeTable::parse_recoverable(source.text());
     if let Some(span) = source.yaml_key().filter(|_| !wrong.is_empty()) {
-        let error = source.error(span, "this seems to be YAML, and must be TOML");
+        let error = source.error_at(span, "this seems to be YAML, and must be TOML");
         return Err(
             error.with_hint("write KEY = VALUE; mig-mps import reads configurations of mig-parted")
         );
     }
     let mistakes = wrong.iter().map(|error| {
         let span = error.span().map(Span::from).unwrap_or_default();
-        source.wrong_syntax(span, error.message())
+        source.syntax_error(span, error.message())
     });
     // The parser goes on after a mistake, but what it then reads may be wrong.
-    if let Some(error) = ProfileError::all(mistakes.collect()) {
+    if let Some(error) = ProfileError::from_errors(mistakes.collect()) {
         return Err(error);
     }
     let check = ProfileCheck {
@@ -66,14 +66,14 @@ pub(super) fn read_file<T>(
         mistakes: RefCell::default(),
     };
     let read = read(&check, document.get_ref(), document.span().into());
-    check.finish(read)
+    check.into_result(read)
 }
 
 impl<'a> ProfileCheck<'a> {
-    fn profile(&self, file: ProfileTable<'a>) -> Result<Profile, Noted> {
-        let models = self.models(file.models);
-        let defaults = self.settings(&Inherited::default(), file.mps);
-        let blocks = self.blocks(&defaults, file.gpu);
+    fn check_profile(&self, file: ProfileTable<'a>) -> Result<Profile, Noted> {
+        let models = self.check_models(file.models);
+        let defaults = self.inherit_settings(&Inherited::default(), file.mps);
+        let blocks = self.check_blocks(&defaults, file.gpu);
         Ok(Profile {
             source: Arc::clone(self.source),
             name: file.name?.map(|(name, _)| name.to_owned()),
@@ -84,13 +84,13 @@ impl<'a> ProfileCheck<'a> {
         })
     }
 
-    fn models(&self, models: KeyValue<Vec<At<&str>>>) -> Result<Vec<At<String>>, Noted> {
+    fn check_models(&self, models: KeyValue<Vec<At<&str>>>) -> Result<Vec<At<String>>, Noted> {
         let Some((models, span)) = models? else {
             return Ok(Vec::new());
         };
         if models.is_empty() {
             let hint = "leave it out for a profile that is for every model";
-            let error = self.error(span, "models = [] names no model");
+            let error = self.error_at(span, "models = [] names no model");
             return Err(self.note(error.with_hint(hint)));
         }
         Ok(models
@@ -99,7 +99,7 @@ impl<'a> ProfileCheck<'a> {
             .collect())
     }
 
-    fn blocks(
+    fn check_blocks(
         &self,
         defaults: &Inherited,
         gpus: KeyValue<Vec<At<BlockTable<'a>>>>,
@@ -109,10 +109,10 @@ impl<'a> ProfileCheck<'a> {
             let message = "the profile selects no GPU: it has no [[gpu]] block";
             return self.refuse(Span::default(), message);
         }
-        self.check_count(gpus.len(), MOST_BLOCKS, "[[gpu]] blocks")?;
+        self.check_count(gpus.len(), MAX_BLOCKS, "[[gpu]] blocks")?;
         let mut blocks: Vec<Block> = Vec::new();
         for gpu in gpus {
-            let Ok(block) = self.block(defaults, gpu) else {
+            let Ok(block) = self.check_block(defaults, gpu) else {
                 continue;
             };
             if block
@@ -120,7 +120,7 @@ impl<'a> ProfileCheck<'a> {
                 .is_shadowed_by(blocks.iter().map(|earlier| &earlier.select))
             {
                 let message = "this block can never be reached: the blocks before it select every GPU it could";
-                let error = self.error(block.span, message);
+                let error = self.error_at(block.span, message);
                 self.note(error.with_hint("the first block that selects a GPU wins"));
             }
             blocks.push(block);
@@ -129,7 +129,7 @@ impl<'a> ProfileCheck<'a> {
             Want::Parts(parts) => parts.len(),
             Want::Whole(_) => 0,
         });
-        self.check_count(entries.sum(), MOST_DEVICES, "entries of devices")?;
+        self.check_count(entries.sum(), MAX_DEVICE_ENTRIES, "entries of devices")?;
         Ok(blocks)
     }
 
@@ -141,18 +141,23 @@ impl<'a> ProfileCheck<'a> {
         Ok(())
     }
 
-    fn block(&self, defaults: &Inherited, (gpu, span): At<BlockTable<'a>>) -> Result<Block, Noted> {
-        let settings = self.settings(defaults, gpu.mps);
+    fn check_block(
+        &self,
+        defaults: &Inherited,
+        (gpu, span): At<BlockTable<'a>>,
+    ) -> Result<Block, Noted> {
+        let settings = self.inherit_settings(defaults, gpu.mps);
         let span = gpu.select.as_ref().map_or(span, |(_, span)| *span);
-        let select = gpu.select.and_then(|select| self.selector(select));
-        let (name, devices) = (self.name(gpu.name), gpu.devices?);
+        let select = gpu.select.and_then(|select| self.check_selector(select));
+        let (name, devices) = (self.check_name(gpu.name), gpu.devices?);
         let is_whole = gpu.mig?.is_some_and(|(mig, _)| !mig);
         let want = match (is_whole, devices, name?) {
             (true, Some(_), _) => {
                 return self.refuse(span, "mig = false and devices exclude each other");
             }
             (true, None, name) => {
-                let settings = self.unnamed(name.as_ref(), settings.of_whole_gpu())?;
+                let settings =
+                    self.check_daemon_for_name(name.as_ref(), settings.for_whole_gpu())?;
                 Want::Whole(WholeGpu { name, settings })
             }
             (false, Some(_), Some((_, span))) => {
@@ -163,12 +168,12 @@ impl<'a> ProfileCheck<'a> {
                 // Each is checked, also after a wrong one.
                 let entries: Vec<Result<DeviceEntry, Noted>> = devices
                     .into_iter()
-                    .map(|(device, _)| self.entry(&settings, device))
+                    .map(|(device, _)| self.check_entry(&settings, device))
                     .collect();
                 Want::Parts(entries.into_iter().collect::<Result<_, _>>()?)
             }
             (false, None, _) => {
-                let error = self.error(span, "this block does not say what its GPUs become");
+                let error = self.error_at(span, "this block does not say what its GPUs become");
                 let hint = "add devices = [ … ], or mig = false for the whole GPU";
                 return Err(self.note(error.with_hint(hint)));
             }
@@ -180,16 +185,22 @@ impl<'a> ProfileCheck<'a> {
         })
     }
 
-    fn entry(&self, defaults: &Inherited, device: DeviceTable<'a>) -> Result<DeviceEntry, Noted> {
+    fn check_entry(
+        &self,
+        defaults: &Inherited,
+        device: DeviceTable<'a>,
+    ) -> Result<DeviceEntry, Noted> {
         let is_pinned = !matches!(device.at, Ok(None));
-        let count = self.count(device.count, is_pinned);
+        let count = self.check_instance_count(device.count, is_pinned);
         let profile = device.profile.and_then(|(name, span)| {
             let named = name.parse::<ProfileName>().map(|profile| (profile, span));
             named.or_else(|error| self.refuse(span, error))
         });
-        let compute = self.compute(profile.as_ref().ok(), device.compute);
-        let name = self.name(device.name);
-        let settings = self.settings(defaults, device.mps).in_mig(self);
+        let compute = self.check_compute(profile.as_ref().ok(), device.compute);
+        let name = self.check_name(device.name);
+        let settings = self
+            .inherit_settings(defaults, device.mps)
+            .for_mig_device(self);
         let (count, compute, name) = (count?, compute?, name?);
         let devices = count as usize * compute.len().max(1);
         if let Some((name, span)) = &name
@@ -197,13 +208,13 @@ impl<'a> ProfileCheck<'a> {
             && !name.contains("{n}")
         {
             let message = format!("{devices} devices would be named \"{name}\"");
-            let error = self.error(*span, message);
+            let error = self.error_at(*span, message);
             self.note(error.with_hint("put {n} into the name"));
         }
         let ((profile, span), at) = (profile?, device.at?.map(|(at, _)| at));
         let settings = settings?;
         Ok(DeviceEntry {
-            settings: self.unnamed(name.as_ref(), settings)?,
+            settings: self.check_daemon_for_name(name.as_ref(), settings)?,
             name,
             profile,
             span,
@@ -214,7 +225,7 @@ impl<'a> ProfileCheck<'a> {
     }
 
     /// Refuses a name for a device without a daemon.
-    fn unnamed(
+    fn check_daemon_for_name(
         &self,
         name: Option<&At<String>>,
         settings: Option<Settings>,
@@ -228,7 +239,7 @@ impl<'a> ProfileCheck<'a> {
         }
     }
 
-    fn count(&self, count: KeyValue<u32>, is_pinned: bool) -> Result<u32, Noted> {
+    fn check_instance_count(&self, count: KeyValue<u32>, is_pinned: bool) -> Result<u32, Noted> {
         let (message, span) = match count? {
             None => return Ok(1),
             Some((0, span)) => ("count = 0 asks for nothing: leave the entry out", span),
@@ -241,7 +252,7 @@ impl<'a> ProfileCheck<'a> {
         self.refuse(span, message)
     }
 
-    fn compute(
+    fn check_compute(
         &self,
         profile: Option<&At<ProfileName>>,
         names: KeyValue<Vec<At<&str>>>,
@@ -254,7 +265,7 @@ impl<'a> ProfileCheck<'a> {
         // Each is checked, also after a wrong one.
         let checked: Vec<Result<ComputeName, Noted>> = names
             .into_iter()
-            .map(|(name, span)| self.compute_name(slices, name, span))
+            .map(|(name, span)| self.check_compute_name(slices, name, span))
             .collect();
         let compute: Vec<ComputeName> = checked.into_iter().collect::<Result<_, _>>()?;
         let asked: u32 = compute.iter().map(|compute| compute.slices).sum();
@@ -267,7 +278,12 @@ impl<'a> ProfileCheck<'a> {
     }
 
     /// Reads the name of a compute instance in a GPU instance of so many slices.
-    fn compute_name(&self, slices: u32, name: &str, span: Span) -> Result<ComputeName, Noted> {
+    fn check_compute_name(
+        &self,
+        slices: u32,
+        name: &str,
+        span: Span,
+    ) -> Result<ComputeName, Noted> {
         match name.parse::<ComputeName>() {
             Ok(compute) if compute.fits(slices) => Ok(compute),
             Ok(compute) => {
@@ -285,7 +301,7 @@ impl<'a> ProfileCheck<'a> {
     }
 
     /// Checks the name of a device, if it has one.
-    fn name(&self, name: KeyValue<&str>) -> KeyValue<String> {
+    fn check_name(&self, name: KeyValue<&str>) -> KeyValue<String> {
         let Some((name, span)) = name? else {
             return Ok(None);
         };
@@ -317,7 +333,7 @@ impl ProfileCheck<'_> {
         span: impl Into<Span>,
         message: impl Into<String>,
     ) -> Result<T, Noted> {
-        Err(self.note(self.error(span, message)))
+        Err(self.note(self.error_at(span, message)))
     }
 
     pub(super) fn note(&self, mistake: ProfileError) -> Noted {
@@ -326,16 +342,20 @@ impl ProfileCheck<'_> {
     }
 
     /// Returns what was read, or all mistakes.
-    pub(super) fn finish<T>(self, read: Result<T, Noted>) -> Result<T, ProfileError> {
-        match (ProfileError::all(self.mistakes.into_inner()), read) {
+    pub(super) fn into_result<T>(self, read: Result<T, Noted>) -> Result<T, ProfileError> {
+        match (ProfileError::from_errors(self.mistakes.into_inner()), read) {
             (None, Ok(read)) => Ok(read),
             (Some(error), _) => Err(error),
             (None, Err(Noted)) => unreachable!("a mistake was noted"),
         }
     }
 
-    pub(super) fn error(&self, span: impl Into<Span>, message: impl Into<String>) -> ProfileError {
-        self.source.error(span, message)
+    pub(super) fn error_at(
+        &self,
+        span: impl Into<Span>,
+        message: impl Into<String>,
+    ) -> ProfileError {
+        self.source.error_at(span, message)
     }
 }
 
@@ -351,17 +371,20 @@ pub(super) struct Inherited {
 
 impl Inherited {
     /// The settings of a whole GPU's daemon; `None` for no daemon.
-    pub(super) fn of_whole_gpu(&self) -> Option<Settings> {
+    pub(super) fn for_whole_gpu(&self) -> Option<Settings> {
         self.off.is_none().then(|| self.settings.clone())
     }
 
     /// The settings of a MIG device's daemon; `None` for no daemon.
-    pub(super) fn in_mig(&self, check: &ProfileCheck<'_>) -> Result<Option<Settings>, Noted> {
-        match (self.of_whole_gpu(), self.compute_mode) {
+    pub(super) fn for_mig_device(
+        &self,
+        check: &ProfileCheck<'_>,
+    ) -> Result<Option<Settings>, Noted> {
+        match (self.for_whole_gpu(), self.compute_mode) {
             (Some(_), Some(span)) => {
                 let message = "compute-mode is for whole GPUs: in MIG mode the driver refuses exclusive-process";
                 let hint = "write it into the mps of a [[gpu]] block with mig = false";
-                Err(check.note(check.error(span, message).with_hint(hint)))
+                Err(check.note(check.error_at(span, message).with_hint(hint)))
             }
             (settings, _) => Ok(settings),
         }
@@ -370,7 +393,7 @@ impl Inherited {
 
 impl<'a> ProfileCheck<'a> {
     /// Returns the settings of a table within others, by its key `mps`.
-    fn settings(&self, around: &Inherited, mps: KeyValue<Mps<'a>>) -> Inherited {
+    fn inherit_settings(&self, around: &Inherited, mps: KeyValue<Mps<'a>>) -> Inherited {
         let mut inherited = around.clone();
         match mps {
             Ok(None) => return inherited,
@@ -382,10 +405,10 @@ impl<'a> ProfileCheck<'a> {
                     table.iter().partition(|(name, _)| SHARE == name.get_ref());
                 for &(name, value) in share.iter().chain(&others) {
                     // A wrong one is noted, and the others are checked.
-                    let _ = self.setting(&mut inherited, name, value);
+                    let _ = self.apply_setting(&mut inherited, name, value);
                 }
                 if share.is_empty() && inherited.settings.share.is_none() {
-                    self.refuse_oversubscription(table);
+                    self.note_oversubscription(table);
                 }
             }
             Err(Noted) => inherited.off = None,
@@ -394,9 +417,9 @@ impl<'a> ProfileCheck<'a> {
     }
 
     /// Refuses a factor for devices without a share.
-    fn refuse_oversubscription(&self, table: &DeTable<'_>) {
+    fn note_oversubscription(&self, table: &DeTable<'_>) {
         if let Some(value) = table.get(OVERSUBSCRIBE) {
-            let error = self.error(
+            let error = self.error_at(
                 value.span(),
                 "oversubscribe is for a device that has a share",
             );
@@ -405,14 +428,14 @@ impl<'a> ProfileCheck<'a> {
         }
     }
 
-    fn setting(
+    fn apply_setting(
         &self,
         inherited: &mut Inherited,
         name: &Spanned<DeString<'_>>,
         value: Written<'_>,
     ) -> Result<(), Noted> {
-        let key = self.key(name)?;
-        self.set(key, value, &mut inherited.settings)?;
+        let key = self.find_key(name)?;
+        self.set_value(key, value, &mut inherited.settings)?;
         let span = value.span().into();
         if key.name == COMPUTE_MODE {
             inherited.compute_mode = Some(span);
@@ -425,35 +448,35 @@ impl<'a> ProfileCheck<'a> {
         Ok(())
     }
 
-    fn key(&self, name: &Spanned<DeString<'_>>) -> Result<&'static SettingKey, Noted> {
+    fn find_key(&self, name: &Spanned<DeString<'_>>) -> Result<&'static SettingKey, Noted> {
         let found = KEYS.iter().find(|key| key.name == name.get_ref());
         found.ok_or_else(|| {
             let known: Vec<&str> = KEYS.iter().map(|key| key.name).collect();
             let error = self.source.unknown_key(name.span(), name.get_ref(), &known);
-            let called = key_called(name.get_ref()).map(|key| key.name);
-            self.note(match key_of_option(name.get_ref()).or(called) {
+            let called = find_setting(name.get_ref()).map(|key| key.name);
+            self.note(match key_for_option(name.get_ref()).or(called) {
                 Some(key) => error.with_hint(format!("{} is called {key} here", name.get_ref())),
                 None => error,
             })
         })
     }
 
-    fn set(
+    fn set_value(
         &self,
         key: &SettingKey,
         value: Written<'_>,
         settings: &mut Settings,
     ) -> Result<(), Noted> {
-        let text = text(key, value.get_ref()).map_err(|form| {
-            let error = self.error(value.span(), format!("{} must be {form}", key.name));
-            self.note(match rewritten(key, value.get_ref()) {
+        let text = check_form(key, value.get_ref()).map_err(|form| {
+            let error = self.error_at(value.span(), format!("{} must be {form}", key.name));
+            self.note(match suggest_rewrite(key, value.get_ref()) {
                 Some(value) => error.with_hint(format!("write {} = {value}", key.name)),
                 None => error,
             })
         })?;
         (key.parse)(settings, &text).map_err(|wrong| {
-            let error = self.error(value.span(), wrong.of(key.name, &text));
-            self.note(match meant_word(&wrong, &text) {
+            let error = self.error_at(value.span(), wrong.describe_for(key.name, &text));
+            self.note(match suggest_word(&wrong, &text) {
                 Some(hint) => error.with_hint(hint),
                 None => error,
             })
@@ -462,7 +485,7 @@ impl<'a> ProfileCheck<'a> {
 }
 
 /// Returns the text of a value that has the form of its key, or else that form in words.
-fn text(key: &SettingKey, value: &DeValue<'_>) -> Result<String, &'static str> {
+fn check_form(key: &SettingKey, value: &DeValue<'_>) -> Result<String, &'static str> {
     match (key.form, value) {
         (SettingForm::Text, DeValue::String(text)) => Ok(text.clone().into_owned()),
         (SettingForm::Number | SettingForm::WholeNumber, DeValue::Integer(number)) => {

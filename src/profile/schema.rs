@@ -7,8 +7,8 @@ use toml::de::{DeTable, DeValue};
 
 use super::diagnostic::{ProfileError, Span};
 use super::read::{Noted, ProfileCheck};
-use super::wanted::FIGURES;
-use crate::host::nearest;
+use super::wanted::FIGURE_RANGE;
+use crate::host::closest_match;
 use crate::settings::{KEYS, SettingForm, SettingKey};
 
 /// A value with its place in the file.
@@ -259,7 +259,7 @@ impl<'a> Kind<'a> for f64 {
             DeValue::Float(number) => number.as_str().parse().ok(),
             _ => None,
         };
-        number.filter(|number: &f64| FIGURES.contains(number))
+        number.filter(|number: &f64| FIGURE_RANGE.contains(number))
     }
 }
 
@@ -269,7 +269,7 @@ impl<'a> Kind<'a> for Mps<'a> {
     fn schema() -> Value {
         let settings: Map<String, Value> = KEYS
             .iter()
-            .map(|key| (key.name.to_owned(), setting(key)))
+            .map(|key| (key.name.to_owned(), setting_schema(key)))
             .collect();
         let table = json!({
             "type": "object",
@@ -318,7 +318,7 @@ impl<'a, T: Kind<'a>> Field<'a> for At<T> {
         // A missing one is noted with the other keys.
         let value = table.get(key).ok_or(Noted)?;
         let Some(read) = T::read(check, value) else {
-            let error = check.error(value.span(), format!("{key} must be {}", T::ONE));
+            let error = check.error_at(value.span(), format!("{key} must be {}", T::ONE));
             return Err(check.note(with_example(error, key, T::EXAMPLES[0])));
         };
         Ok((read, value.span().into()))
@@ -348,8 +348,8 @@ impl<'a, T: Kind<'a>> Field<'a> for Option<At<Vec<At<T>>>> {
         };
         let must = format!("{key} must be {}", T::LIST);
         let Some(list) = value.get_ref().as_array() else {
-            let error = check.error(value.span(), must);
-            let written = check.source.written(value.span().into());
+            let error = check.error_at(value.span(), must);
+            let written = check.source.text_at(value.span().into());
             return Err(check.note(match T::read(check, value) {
                 None => with_example(error, key, T::EXAMPLES[1]),
                 Some(_) if value.get_ref().is_table() && !written.starts_with('{') => {
@@ -363,7 +363,7 @@ impl<'a, T: Kind<'a>> Field<'a> for Option<At<Vec<At<T>>>> {
             if let Some(read) = T::read(check, element) {
                 elements.push((read, element.span().into()));
             } else {
-                let error = check.error(element.span(), must.as_str());
+                let error = check.error_at(element.span(), must.as_str());
                 check.note(with_example(error, key, T::EXAMPLES[1]));
             }
         }
@@ -393,17 +393,17 @@ impl ProfileCheck<'_> {
             let (name, span) = (name.get_ref(), name.span());
             let is_setting = || KEYS.iter().any(|key| key.name == &**name);
             if !known.contains(&name.as_ref()) && known.contains(&"mps") && is_setting() {
-                let error = self.error(span, format!("unknown key \"{name}\""));
+                let error = self.error_at(span, format!("unknown key \"{name}\""));
                 self.note(error.with_hint(format!("write mps = {{ {name} = … }}")));
             } else if !known.contains(&name.as_ref()) {
                 self.note(self.source.unknown_key(span, name, &known));
-                meant.extend(nearest(name, known.iter().copied()));
+                meant.extend(closest_match(name, known.iter().copied()));
             }
         }
         for (key, is_required, example) in keys {
             if *is_required && !table.contains_key(*key) && !meant.contains(key) {
                 let message = format!("the key \"{key}\" is missing here");
-                self.note(with_example(self.error(span, message), key, example));
+                self.note(with_example(self.error_at(span, message), key, example));
             }
         }
     }
@@ -437,7 +437,7 @@ fn object(keys: &[(&str, &str, bool, Value)]) -> Value {
     })
 }
 
-fn setting(key: &SettingKey) -> Value {
+fn setting_schema(key: &SettingKey) -> Value {
     match key.form {
         SettingForm::Number => json!({ "type": "number" }),
         SettingForm::WholeNumber => json!({ "type": "integer" }),

@@ -32,9 +32,9 @@ impl PciAddress {
     pub fn parse(text: &str) -> Option<Self> {
         let (address, function) = text.rsplit_once('.')?;
         let mut parts = address.rsplit(':');
-        let device = hex(parts.next()?)?;
-        let bus = hex(parts.next()?)?;
-        let domain = parts.next().map_or(Some(0), hex)?;
+        let device = parse_hex(parts.next()?)?;
+        let bus = parse_hex(parts.next()?)?;
+        let domain = parts.next().map_or(Some(0), parse_hex)?;
         (function == "0" && parts.next().is_none()).then_some(Self {
             domain,
             bus,
@@ -43,7 +43,7 @@ impl PciAddress {
     }
 }
 
-fn hex(digits: &str) -> Option<u32> {
+fn parse_hex(digits: &str) -> Option<u32> {
     // A sign would count as a part of the number.
     let is_hex = digits.chars().all(|digit| digit.is_ascii_hexdigit());
     u32::from_str_radix(digits, 16).ok().filter(|_| is_hex)
@@ -51,7 +51,7 @@ fn hex(digits: &str) -> Option<u32> {
 
 impl Selector {
     /// The selector of these indices.
-    pub fn of_indices(index: Vec<u32>) -> Self {
+    pub fn from_indices(index: Vec<u32>) -> Self {
         Self {
             index: Some(index),
             ..Self::default()
@@ -59,7 +59,7 @@ impl Selector {
     }
 
     /// True if it selects the GPU with these properties.
-    pub fn selects(&self, index: u32, uuid: &str, product: &str, pci: &str) -> bool {
+    pub fn selects_gpu(&self, index: u32, uuid: &str, product: &str, pci: &str) -> bool {
         let has_index = self.index.as_ref().is_none_or(|own| own.contains(&index));
         let has_uuid = self.uuid.as_ref().is_none_or(|own| uuid.starts_with(own));
         let has_address = self.pci.is_none() || self.pci == PciAddress::parse(pci);
@@ -111,25 +111,25 @@ impl Selector {
             .collect();
         let has_indices = self.index.is_some();
         (has_indices && self.indices().all(|index| taken.contains(&index)))
-            || earlier.any(|other| other.holds_wherever(self))
+            || earlier.any(|other| other.covers(self))
     }
 
     /// True if each key of `self` holds for every GPU that `other` selects.
-    fn holds_wherever(&self, other: &Self) -> bool {
-        let index = implied(self.index.as_ref(), other.index.as_ref(), |own, others| {
+    fn covers(&self, other: &Self) -> bool {
+        let index = is_implied(self.index.as_ref(), other.index.as_ref(), |own, others| {
             others.iter().all(|index| own.contains(index))
         });
         let (own, others) = (self.product.as_ref(), other.product.as_ref());
-        let product = implied(own.map(Regex::as_str), others.map(Regex::as_str), str::eq);
-        let uuid = implied(self.uuid.as_ref(), other.uuid.as_ref(), |own, others| {
+        let product = is_implied(own.map(Regex::as_str), others.map(Regex::as_str), str::eq);
+        let uuid = is_implied(self.uuid.as_ref(), other.uuid.as_ref(), |own, others| {
             others.starts_with(own)
         });
-        index && product && uuid && implied(self.pci, other.pci, |own, others| own == others)
+        index && product && uuid && is_implied(self.pci, other.pci, |own, others| own == others)
     }
 }
 
 /// True if the key is missing, or follows from the other selector's.
-fn implied<T>(key: Option<T>, other: Option<T>, follows: impl Fn(T, T) -> bool) -> bool {
+fn is_implied<T>(key: Option<T>, other: Option<T>, follows: impl Fn(T, T) -> bool) -> bool {
     match (key, other) {
         (None, _) => true,
         (Some(_), None) => false,
@@ -139,15 +139,18 @@ fn implied<T>(key: Option<T>, other: Option<T>, follows: impl Fn(T, T) -> bool) 
 
 /// The longest regular expression for a product, and how large a compiled one may be, in bytes: matching takes memory
 /// for each of its groups in each of its states.
-const LONGEST_PRODUCT: usize = 256;
-const LARGEST_REGEX: usize = 1 << 20;
+const MAX_PRODUCT_BYTES: usize = 256;
+const MAX_REGEX_BYTES: usize = 1 << 20;
 
 impl ProfileCheck<'_> {
     /// Checks the selector of a block.
-    pub(super) fn selector(&self, (select, at): At<SelectTable<'_>>) -> Result<Selector, Noted> {
+    pub(super) fn check_selector(
+        &self,
+        (select, at): At<SelectTable<'_>>,
+    ) -> Result<Selector, Noted> {
         let regex = select.product.and_then(|product| {
             product
-                .map(|(product, span)| self.product(product, span))
+                .map(|(product, span)| self.check_product(product, span))
                 .transpose()
         });
         let index = select.index?.map(|(index, _)| index);
@@ -193,16 +196,18 @@ impl ProfileCheck<'_> {
         })
     }
 
-    fn product(&self, product: &str, span: Span) -> Result<Regex, Noted> {
+    fn check_product(&self, product: &str, span: Span) -> Result<Regex, Noted> {
         if product.is_empty() {
-            let error = self.error(span, "an empty product name matches every GPU");
+            let error = self.error_at(span, "an empty product name matches every GPU");
             return Err(self.note(error.with_hint("write all = true for that")));
         }
-        if product.len() > LONGEST_PRODUCT {
-            let message = format!("a product is at most {LONGEST_PRODUCT} bytes long");
+        if product.len() > MAX_PRODUCT_BYTES {
+            let message = format!("a product is at most {MAX_PRODUCT_BYTES} bytes long");
             return self.refuse(span, message);
         }
-        let regex = RegexBuilder::new(product).size_limit(LARGEST_REGEX).build();
+        let regex = RegexBuilder::new(product)
+            .size_limit(MAX_REGEX_BYTES)
+            .build();
         regex.or_else(|error| {
             let text = error.to_string();
             let last = text.lines().last().unwrap_or_default();

@@ -2,11 +2,11 @@
 
 use toml::de::DeValue;
 
-use crate::host::nearest;
+use crate::host::closest_match;
 use crate::settings::{SettingKey, Settings, WrongValue};
 
 /// Returns how a value of another form is written: `"50%"` as `50`, `4` as `"4G"`, and `[0, 1]` as `"0,1"`.
-pub(super) fn rewritten(key: &SettingKey, value: &DeValue<'_>) -> Option<String> {
+pub(super) fn suggest_rewrite(key: &SettingKey, value: &DeValue<'_>) -> Option<String> {
     if let Some(list) = value.as_array() {
         let of = |value: &DeValue<'_>| match (value.as_str(), value.as_integer()) {
             (Some(text), _) => Some(text.to_owned()),
@@ -27,7 +27,7 @@ pub(super) fn rewritten(key: &SettingKey, value: &DeValue<'_>) -> Option<String>
             .map(|text| format!("\"{text}\""));
     }
     if let Some(text) = value.as_str() {
-        return number_in(text).map(|number| number.to_string());
+        return parse_percent(text).map(|number| number.to_string());
     }
     let number = value.as_integer()?.as_str();
     [number.to_owned(), format!("{number}G")]
@@ -37,7 +37,7 @@ pub(super) fn rewritten(key: &SettingKey, value: &DeValue<'_>) -> Option<String>
 }
 
 /// Returns the number of a string such as `50%`.
-fn number_in(text: &str) -> Option<f64> {
+fn parse_percent(text: &str) -> Option<f64> {
     let number = text.trim_end_matches('%').trim_end().parse().ok();
     number.filter(|number: &f64| number.is_finite())
 }
@@ -53,7 +53,7 @@ const WORDS_FOR_ALL: [&str; 6] = [
 ];
 
 /// Returns the hint for a word that is none of those of a setting: the nearest one, or a name with its kind.
-pub(super) fn meant_word(wrong: &WrongValue, text: &str) -> Option<String> {
+pub(super) fn suggest_word(wrong: &WrongValue, text: &str) -> Option<String> {
     let WrongValue::Word(words) = wrong else {
         return None;
     };
@@ -63,7 +63,7 @@ pub(super) fn meant_word(wrong: &WrongValue, text: &str) -> Option<String> {
         nearest_word(words, text)
     };
     let near = near.map(|near| format!("did you mean \"{near}\"?"));
-    near.or_else(|| with_kind(words, text))
+    near.or_else(|| suggest_kinds(words, text))
 }
 
 /// Returns the word that is written most like this one. A name after a colon stays.
@@ -76,11 +76,11 @@ fn nearest_word(words: &[&str], text: &str) -> Option<String> {
             _ => (*word).to_owned(),
         })
         .collect();
-    nearest(text, named.iter().map(String::as_str)).map(str::to_owned)
+    closest_match(text, named.iter().map(String::as_str)).map(str::to_owned)
 }
 
 /// Returns how a name is written that lacks its kind: `alice` is `user:alice` or `group:alice`.
-fn with_kind(words: &[&str], name: &str) -> Option<String> {
+fn suggest_kinds(words: &[&str], name: &str) -> Option<String> {
     let kinds = words.iter().filter_map(|word| word.split_once(':'));
     let forms: Vec<String> = kinds
         .map(|(kind, _)| format!("\"{kind}:{name}\""))

@@ -8,10 +8,10 @@ use std::str::FromStr;
 use toml::Value;
 
 use super::diagnostic::ProfileError;
-use super::read::{Noted, ProfileCheck, read_file};
+use super::read::{Noted, ProfileCheck, parse_file};
 use super::schema::{At, Companions, KeyValue, MeasuredTable, ProgramTable, WantedTable};
 use crate::geometry::ProfileName;
-use crate::settings::{CLIENTS, MemoryLimit, Percentage};
+use crate::settings::{CLIENT_COUNT_RANGE, MemoryLimit, Percentage};
 
 /// Programs with what each wants, and figures.
 #[derive(Clone, Debug, Default)]
@@ -110,10 +110,10 @@ impl FromStr for MeasuredDevice {
 }
 
 /// The numbers that can be figures of a program: also their sums and quotients are finite.
-pub const FIGURES: RangeInclusive<f64> = 1e-100..=1e100;
+pub const FIGURE_RANGE: RangeInclusive<f64> = 1e-100..=1e100;
 
 /// Formats a figure without digits that mean nothing, as TOML takes it.
-fn six_digits(figure: f64) -> String {
+fn format_six_digits(figure: f64) -> String {
     let rounded = format!("{figure:.5e}").parse().unwrap_or(figure);
     if (1e-6..1e15).contains(&rounded) {
         rounded.to_string()
@@ -133,14 +133,14 @@ impl fmt::Display for Measurement {
             writeln!(f, "threads = {}", self.threads)?;
         }
         writeln!(f, "copies = {}", self.copies)?;
-        writeln!(f, "throughput = {}", six_digits(self.throughput))?;
+        writeln!(f, "throughput = {}", format_six_digits(self.throughput))?;
         if self.counts_runs {
             writeln!(f, "counts = \"{RUNS}\"")?;
         }
         if let Some(mib) = self.memory_mib.filter(|mib| *mib > 0) {
             writeln!(f, "memory = \"{mib}M\"")?;
         }
-        let latency = self.latency_ms.map(six_digits);
+        let latency = self.latency_ms.map(format_six_digits);
         latency.map_or(Ok(()), |latency| writeln!(f, "latency_ms = {latency}"))
     }
 }
@@ -148,10 +148,10 @@ impl fmt::Display for Measurement {
 impl WantedPrograms {
     /// Reads a file of programs and figures; `path` is for messages only.
     pub fn parse(path: &Path, text: String) -> Result<Self, ProfileError> {
-        read_file(path, text, &|check, table, span| {
+        parse_file(path, text, &|check, table, span| {
             let file = WantedTable::of(check, table, span);
-            let programs = every(check, file.program, ProfileCheck::wanted_program);
-            let measured = every(check, file.measured, ProfileCheck::measurement);
+            let programs = read_each(check, file.program, ProfileCheck::check_program);
+            let measured = read_each(check, file.measured, ProfileCheck::check_measurement);
             let (programs, measured) = (programs?, measured?);
             for (nth, (program, span)) in programs.iter().enumerate() {
                 if programs[..nth]
@@ -182,7 +182,7 @@ impl WantedPrograms {
 }
 
 /// Reads every element of a list, also after a wrong one.
-fn every<'a, T, U>(
+fn read_each<'a, T, U>(
     check: &ProfileCheck<'a>,
     list: KeyValue<Vec<At<T>>>,
     read: impl Fn(&ProfileCheck<'a>, T) -> Result<At<U>, Noted>,
@@ -196,10 +196,10 @@ fn every<'a, T, U>(
 }
 
 impl<'a> ProfileCheck<'a> {
-    fn wanted_program(&self, table: ProgramTable<'a>) -> Result<At<WantedProgram>, Noted> {
-        let name = table.name.and_then(|name| self.program_name(name));
-        let memory = self.mebibytes(table.memory);
-        let copies = self.copies(table.copies, u32::MAX);
+    fn check_program(&self, table: ProgramTable<'a>) -> Result<At<WantedProgram>, Noted> {
+        let name = table.name.and_then(|name| self.check_program_name(name));
+        let memory = self.check_memory(table.memory);
+        let copies = self.check_copies(table.copies, u32::MAX);
         let sharing = table.share.map(|share| match share {
             None => Sharing::Own,
             Some((Companions::Any(true), _)) => Sharing::Any,
@@ -213,7 +213,8 @@ impl<'a> ProfileCheck<'a> {
             (Some((rate, _)), None) => Amount::Rate(rate),
             (None, Some(copies)) => Amount::Copies(copies),
             _ => {
-                let error = self.error(span, format!("\"{name}\" wants either a rate or copies"));
+                let error =
+                    self.error_at(span, format!("\"{name}\" wants either a rate or copies"));
                 return Err(self.note(error.with_hint("write one: rate = 500, or copies = 4")));
             }
         };
@@ -228,13 +229,13 @@ impl<'a> ProfileCheck<'a> {
     }
 
     #[allow(clippy::needless_pass_by_value, reason = "as every reader of a table")]
-    fn measurement(&self, table: MeasuredTable<'a>) -> Result<At<Measurement>, Noted> {
-        let program = table.program.and_then(|name| self.program_name(name));
-        let memory = self.mebibytes(table.memory);
-        let copies = self.copies(table.copies.map(Some), *CLIENTS.end());
+    fn check_measurement(&self, table: MeasuredTable<'a>) -> Result<At<Measurement>, Noted> {
+        let program = table.program.and_then(|name| self.check_program_name(name));
+        let memory = self.check_memory(table.memory);
+        let copies = self.check_copies(table.copies.map(Some), *CLIENT_COUNT_RANGE.end());
         let device = table.device.and_then(|(text, span)| {
             text.parse().map_err(|error: String| {
-                let error = self.error(span, error);
+                let error = self.error_at(span, error);
                 let hint = format!("or \"{WHOLE}\" for a GPU without MIG");
                 self.note(error.with_hint(hint))
             })
@@ -271,7 +272,7 @@ impl<'a> ProfileCheck<'a> {
         Ok((measurement, span))
     }
 
-    fn program_name<'t>(&self, name: At<&'t str>) -> Result<At<&'t str>, Noted> {
+    fn check_program_name<'t>(&self, name: At<&'t str>) -> Result<At<&'t str>, Noted> {
         let (text, span) = name;
         if is_program_name(text) {
             return Ok(name);
@@ -282,7 +283,7 @@ impl<'a> ProfileCheck<'a> {
         )
     }
 
-    fn mebibytes(&self, size: KeyValue<&str>) -> Result<Option<u64>, Noted> {
+    fn check_memory(&self, size: KeyValue<&str>) -> Result<Option<u64>, Noted> {
         let Some((text, span)) = size? else {
             return Ok(None);
         };
@@ -291,7 +292,7 @@ impl<'a> ProfileCheck<'a> {
             .or_else(|error| self.refuse(span, error))
     }
 
-    fn copies(&self, copies: KeyValue<u32>, most: u32) -> Result<Option<u32>, Noted> {
+    fn check_copies(&self, copies: KeyValue<u32>, most: u32) -> Result<Option<u32>, Noted> {
         match copies? {
             Some((0, span)) => self.refuse(span, "copies must be 1 or more"),
             Some((copies, span)) if copies > most => {
@@ -345,7 +346,7 @@ mod tests {
             (9.999_999e99, "1e100"),
             (1e-100, "1e-100"),
         ] {
-            assert_eq!(six_digits(figure), text);
+            assert_eq!(format_six_digits(figure), text);
             let file = format!(
                 "[[measured]]\nprogram = \"a\"\ngpu = \"a30\"\ndevice = \"1g\"\ncopies = 1\nthroughput = {text}\n"
             );

@@ -4,23 +4,23 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::format::{count, fitted, grouped, shortened, time_limit};
-use super::output::width;
+use super::format::{format_count, format_time_limit, group_by, shorten_list, wrap_lines};
+use super::output::output_width;
 use crate::apply::{Allowed, OnFailure};
-use crate::host::{listed, ranges};
-use crate::node::Ending;
-use crate::plan::{Cost, Held, Kill, Plan, Signal, Work};
+use crate::host::{format_ranges, join_words};
+use crate::node::DaemonEnding;
+use crate::plan::{Cost, HeldGpus, Kill, Plan, Signal, Work};
 
 /// Lists the clients that a plan disrupts, and its obstacles; empty if there are none. `on_failure` is what follows where
 /// the driver refuses to switch the MIG mode of a GPU that is held.
-pub fn text(plan: &Plan, held: &[Held], on_failure: OnFailure) -> String {
+pub fn render(plan: &Plan, held: &[HeldGpus], on_failure: OnFailure) -> String {
     let mut out = String::new();
     let clients: Vec<_> = plan.clients_in_the_way().collect();
     if !clients.is_empty() {
         let _ = writeln!(
             out,
             "\n{} would be disrupted (refused, unless --drain lets them exit in time or --force ends them):",
-            count(clients.len(), "client"),
+            format_count(clients.len(), "client"),
         );
     }
     for client in clients {
@@ -31,7 +31,7 @@ pub fn text(plan: &Plan, held: &[Held], on_failure: OnFailure) -> String {
         let _ = writeln!(
             out,
             "\n{} would lose a share (refused, unless --drain lets them end in time or --force takes it from them):",
-            count(pods.len(), "pod"),
+            format_count(pods.len(), "pod"),
         );
     }
     for pod in pods {
@@ -41,9 +41,9 @@ pub fn text(plan: &Plan, held: &[Held], on_failure: OnFailure) -> String {
         .gpus
         .iter()
         .filter_map(|gpu| Some((gpu.due.as_deref()?, gpu.index?)));
-    for group in grouped(dues, |a, b| a.0 == b.0) {
+    for group in group_by(dues, |a, b| a.0 == b.0) {
         let gpus: Vec<u32> = group.iter().map(|(_, gpu)| *gpu).collect();
-        let _ = writeln!(out, "\nGPU {}: {}", ranges(&gpus), group[0].0);
+        let _ = writeln!(out, "\nGPU {}: {}", format_ranges(&gpus), group[0].0);
     }
     let unasked = plan.stops().filter_map(|stop| stop.unasked.as_ref());
     let obstacles = plan.gpus.iter().flat_map(|gpu| &gpu.obstacles);
@@ -51,20 +51,25 @@ pub fn text(plan: &Plan, held: &[Held], on_failure: OnFailure) -> String {
         let _ = writeln!(out, "\nIn the way: {obstacle}\n  {}", obstacle.hint);
     }
     if !out.is_empty() {
-        out = fitted(&out, width()) + "\n";
+        out = wrap_lines(&out, output_width()) + "\n";
     }
-    out + &held_text(held, on_failure)
+    out + &render_held(held, on_failure)
 }
 
 /// Describes the processes that hold GPUs; empty if there are none.
-pub fn held_text(held: &[Held], on_failure: OnFailure) -> String {
+pub fn render_held(held: &[HeldGpus], on_failure: OnFailure) -> String {
     held.iter()
-        .map(|held| fitted(&format!("\n{}", held_by(held, on_failure)), width()) + "\n")
+        .map(|held| {
+            wrap_lines(
+                &format!("\n{}", describe_held(held, on_failure)),
+                output_width(),
+            ) + "\n"
+        })
         .collect()
 }
 
 /// Lists the clients that a plan waits for, up to this time; empty if there are none.
-pub fn waits_text(plan: &Plan, limit: Duration) -> String {
+pub fn render_waits(plan: &Plan, limit: Duration) -> String {
     let clients = plan
         .clients_in_the_way()
         .map(|client| format!("\n  {client}"));
@@ -73,14 +78,14 @@ pub fn waits_text(plan: &Plan, limit: Duration) -> String {
     let counts = [(&clients, "client"), (&pods, "pod")];
     let counts = counts.iter().filter(|(lines, _)| !lines.is_empty());
     let counts: Vec<String> = counts
-        .map(|(lines, word)| count(lines.len(), word))
+        .map(|(lines, word)| format_count(lines.len(), word))
         .collect();
     if counts.is_empty() {
         return String::new();
     }
     format!(
         "This waits up to {} for {} to exit:{}{}",
-        time_limit(limit),
+        format_time_limit(limit),
         counts.join(" and "),
         clients.concat(),
         pods.concat()
@@ -88,7 +93,7 @@ pub fn waits_text(plan: &Plan, limit: Duration) -> String {
 }
 
 /// Describes the processes that hold GPUs on which the plan switches MIG modes or destroys instances.
-fn held_by(held: &Held, on_failure: OnFailure) -> String {
+fn describe_held(held: &HeldGpus, on_failure: OnFailure) -> String {
     let title = held.title();
     if let Some(obstacle) = held.obstacle() {
         return format!("In the way: {obstacle}\n  {}", obstacle.hint);
@@ -97,7 +102,7 @@ fn held_by(held: &Held, on_failure: OnFailure) -> String {
     let services: Vec<&str> = held.services.iter().map(String::as_str).collect();
     if !services.is_empty() {
         let them = if services.len() == 1 { "it" } else { "them" };
-        let services = listed(&services, "and");
+        let services = join_words(&services, "and");
         lines.push(if held.needs_reset {
             format!(
                 "This stops {services} while the MIG mode of {title} is switched, and starts {them} again."
@@ -113,20 +118,20 @@ fn held_by(held: &Held, on_failure: OnFailure) -> String {
             )
         });
     }
-    if !held.named().is_empty() {
+    if !held.holder_names().is_empty() {
         let then = match (on_failure, held.cost) {
             (OnFailure::GoOn, _) => "that mode stays, and the rest is done",
             (OnFailure::LeaveOut, _) => {
-                held.of_number("it is left as it was", "they are left as they were")
+                held.singular_or_plural("it is left as it was", "they are left as they were")
             }
             (OnFailure::RollBack, Cost::Nothing) => "nothing else is done",
-            (OnFailure::RollBack, _) => held.of_number(
+            (OnFailure::RollBack, _) => held.singular_or_plural(
                 "its daemons and instances are put back, and nothing else is done",
                 "their daemons and instances are put back, and nothing else is done",
             ),
         };
         let spared = if held.stay && held.cost == Cost::Clients && on_failure != OnFailure::GoOn {
-            held.of_number(
+            held.singular_or_plural(
                 " While it is held, --force ends no client on it.",
                 " While they are held, --force ends no client on them.",
             )
@@ -135,62 +140,71 @@ fn held_by(held: &Held, on_failure: OnFailure) -> String {
         };
         lines.push(format!(
             "{title} {} held open by {}. If the driver does not switch {} MIG mode meanwhile, {then}.{spared}\n  {}",
-            held.of_number("is", "are"),
-            held.named(),
-            held.of_number("its", "their"),
+            held.singular_or_plural("is", "are"),
+            held.holder_names(),
+            held.singular_or_plural("its", "their"),
             held.hint()
         ));
     }
     if held.holders.hidden > 0 {
         lines.push(format!(
             "{title} may be held open by {} of other users, which only root can inspect",
-            count(held.holders.hidden, "program"),
+            format_count(held.holders.hidden, "program"),
         ));
     }
     lines.join("\n")
 }
 
 /// Describes what a plan stops or destroys, as one phrase; empty if nothing.
-pub(super) fn disruptions(plan: &Plan, allowed: Allowed, held: &[Held]) -> String {
+pub(super) fn describe_disruptions(plan: &Plan, allowed: Allowed, held: &[HeldGpus]) -> String {
     let mut phrases = Vec::new();
     let again = plan.count_restarted();
     let stopped = plan.stopped_daemons().len() - again;
     let clients = plan.ended_clients().count();
     match &plan.kill {
         _ if clients == 0 => {}
-        None => phrases.push(format!("end {}", count(clients, "client"))),
-        Some(kill) => phrases.push(phrase(kill)),
+        None => phrases.push(format!("end {}", format_count(clients, "client"))),
+        Some(kill) => phrases.push(describe_kill(kill)),
     }
     // The plan shown above has the names; a question is short.
     for (verb, daemons) in [("stop", stopped), ("restart", again)] {
         if daemons > 0 {
-            phrases.push(format!("{verb} {}", count(daemons, "daemon")));
+            phrases.push(format!("{verb} {}", format_count(daemons, "daemon")));
         }
     }
     let destroys = plan.destroyed_instances();
     match destroys.as_slice() {
         [] => {}
         [one] => phrases.push(format!("destroy {one}")),
-        _ => phrases.push(format!("destroy {}", count(destroys.len(), "instance"))),
+        _ => phrases.push(format!(
+            "destroy {}",
+            format_count(destroys.len(), "instance")
+        )),
     }
     // Switching MIG off may make a reset due; switching it on is part of partitioning.
     let off = plan.mig_switched_off();
     if !off.is_empty() {
-        phrases.push(format!("switch MIG mode off on GPU {}", ranges(&off)));
+        phrases.push(format!(
+            "switch MIG mode off on GPU {}",
+            format_ranges(&off)
+        ));
     }
     let switched = plan.mig_switched();
     if allowed.reset && !switched.is_empty() {
-        phrases.push(format!("reset GPU {} if that is due", ranges(&switched)));
+        phrases.push(format!(
+            "reset GPU {} if that is due",
+            format_ranges(&switched)
+        ));
     }
     // To stop them is what the option asks for: they are named where there is a question.
     if !phrases.is_empty() {
-        phrases.extend(services_phrase(held));
+        phrases.extend(describe_services(held));
     }
-    listed(&phrases, "and")
+    join_words(&phrases, "and")
 }
 
 /// Describes the services that are stopped: in any case for a reset, else if the driver refuses a step.
-fn services_phrase(held: &[Held]) -> Option<String> {
+fn describe_services(held: &[HeldGpus]) -> Option<String> {
     let services: BTreeSet<&str> = held
         .iter()
         .flat_map(|held| &held.services)
@@ -207,14 +221,14 @@ fn services_phrase(held: &[Held]) -> Option<String> {
     } else {
         format!(" if {are} in the way")
     };
-    let services = listed(&services, "and");
+    let services = join_words(&services, "and");
     Some(format!("stop {services} for a moment{condition}"))
 }
 
 /// Lists these clients, describes the effect, and counts the clients that go on.
-pub(super) fn kill_text(kill: &Kill) -> String {
+pub(super) fn render_kill(kill: &Kill) -> String {
     let number = kill.victims.len();
-    let clients = count(number, "client");
+    let clients = format_count(number, "client");
     let mut out = match kill.signal.map(Signal::name) {
         Some(signal) if kill.has_fault => {
             let processes = if number == 1 { "process" } else { "processes" };
@@ -241,15 +255,15 @@ pub(super) fn kill_text(kill: &Kill) -> String {
         1 => writeln!(out, "1 other client goes on."),
         others => writeln!(out, "{others} other clients go on."),
     };
-    fitted(&out, width()) + "\n"
+    wrap_lines(&out, output_width()) + "\n"
 }
 
 /// Describes it in a question.
-pub(super) fn phrase(kill: &Kill) -> String {
+pub(super) fn describe_kill(kill: &Kill) -> String {
     let number = kill.victims.len();
     let work = format!(
         "end the work of {} on {}",
-        count(number, "client"),
+        format_count(number, "client"),
         kill.name
     );
     let processes = if number == 1 {
@@ -264,7 +278,7 @@ pub(super) fn phrase(kill: &Kill) -> String {
 }
 
 /// Describes these daemons and how each is ended; empty if there are none.
-pub fn unmanaged_text(plan: &Plan) -> String {
+pub fn render_unmanaged(plan: &Plan) -> String {
     let mut beside = Vec::new();
     for start in plan.starts() {
         for daemon in &start.beside {
@@ -272,7 +286,7 @@ pub fn unmanaged_text(plan: &Plan) -> String {
         }
     }
     let mut out = String::new();
-    for group in grouped(beside, |a, b| a.0 == b.0) {
+    for group in group_by(beside, |a, b| a.0 == b.0) {
         let daemon = group[0].0;
         let names: Vec<&str> = group.iter().map(|(_, name)| *name).collect();
         let user = daemon.user.as_deref().map(|user| format!(" of {user}"));
@@ -280,23 +294,23 @@ pub fn unmanaged_text(plan: &Plan) -> String {
             "Unmanaged daemon {}{} serves {} too",
             daemon.pid,
             user.unwrap_or_default(),
-            shortened(&names),
+            shorten_list(&names),
         );
         // A command stays in one line: it is there to be pasted.
         let (line, command) = match &daemon.ending {
-            Ending::Command {
+            DaemonEnding::Command {
                 command,
                 is_for_good: true,
             } => (
                 format!("{serves}. This ends it for good:"),
                 command.as_str(),
             ),
-            Ending::Command { command, .. } => {
+            DaemonEnding::Command { command, .. } => {
                 (format!("{serves}. This ends it:"), command.as_str())
             }
-            Ending::Advice(advice) => (format!("{serves}: {advice}"), ""),
+            DaemonEnding::Advice(advice) => (format!("{serves}: {advice}"), ""),
         };
-        let _ = writeln!(out, "{}", fitted(&line, width()));
+        let _ = writeln!(out, "{}", wrap_lines(&line, output_width()));
         if !command.is_empty() {
             let _ = writeln!(out, "  {command}");
         }

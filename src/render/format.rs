@@ -9,18 +9,18 @@ use jiff::Timestamp;
 use textwrap::{Options, WordSplitter};
 
 use crate::geometry::{Cell, ProfileName, SliceMap};
-use crate::host::steers;
-pub use crate::host::{count, grouped};
+use crate::host::is_terminal_control;
+pub use crate::host::{format_count, group_by};
 
 /// Formats bytes as GiB with one decimal: `9.5`, `139.8`.
-pub fn gib(bytes: u64) -> String {
+pub fn format_gib(bytes: u64) -> String {
     #[allow(clippy::cast_precision_loss, reason = "shown with one decimal")]
     let gib = bytes as f64 / f64::from(1 << 30);
     format!("{gib:.1}")
 }
 
 /// Formats a number with three digits or more.
-pub fn figure(value: f64) -> String {
+pub fn format_figure(value: f64) -> String {
     if value >= 1e15 || value > 0.0 && value < 1e-4 {
         return format!("{value:.2e}");
     }
@@ -35,7 +35,7 @@ pub fn figure(value: f64) -> String {
 }
 
 /// Formats the two largest units of a duration: `45s`, `3m12s`, `2h5m`, `4d3h`.
-pub fn age(duration: Duration) -> String {
+pub fn format_age(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
     if days > 0 {
@@ -50,8 +50,8 @@ pub fn age(duration: Duration) -> String {
 }
 
 /// Formats a limit of time without units that are zero: `30s`, `10m`, `1h`.
-pub fn time_limit(limit: Duration) -> String {
-    let age = age(limit);
+pub fn format_time_limit(limit: Duration) -> String {
+    let age = format_age(limit);
     ["0s", "0m", "0h"]
         .iter()
         .filter_map(|zero| age.strip_suffix(zero))
@@ -61,27 +61,27 @@ pub fn time_limit(limit: Duration) -> String {
 }
 
 /// Formats a time by its age: `2h5m ago`.
-pub fn ago(at: Timestamp) -> String {
+pub fn format_ago(at: Timestamp) -> String {
     let elapsed = Duration::try_from(Timestamp::now().duration_since(at));
-    format!("{} ago", age(elapsed.unwrap_or_default()))
+    format!("{} ago", format_age(elapsed.unwrap_or_default()))
 }
 
 /// Formats the time that something took: `45 ms`, `1.4 s`, `3m12s`.
-pub fn time_taken(duration: Duration) -> String {
+pub fn format_time_taken(duration: Duration) -> String {
     match duration.as_secs() {
         0 => format!("{} ms", duration.as_millis()),
         1..60 => format!("{:.1} s", duration.as_secs_f64()),
-        _ => age(duration),
+        _ => format_age(duration),
     }
 }
 
 /// Shows a value, or the word for none.
-pub fn shown_or(value: Option<impl Display>, none: &str) -> String {
+pub fn display_or(value: Option<impl Display>, none: &str) -> String {
     value.map_or_else(|| none.to_owned(), |value| value.to_string())
 }
 
 /// Puts two blanks before each line.
-pub fn indented(text: &str) -> String {
+pub fn indent_lines(text: &str) -> String {
     text.lines().flat_map(|line| ["  ", line, "\n"]).collect()
 }
 
@@ -89,13 +89,13 @@ pub fn indented(text: &str) -> String {
 pub const NO_BREAK: char = '\u{a0}';
 
 /// Makes text stay on one line where it is wrapped.
-pub fn kept_together(text: &str) -> String {
+pub fn keep_together(text: &str) -> String {
     text.replace(' ', &NO_BREAK.to_string())
 }
 
 /// Wraps text between words. A longer word stays whole, and so does a command in backquotes. The first line stands behind
 /// `head`, and the others behind as many blanks as `indent` has.
-fn filled(head: &str, text: &str, indent: usize, width: usize) -> String {
+fn fill_lines(head: &str, text: &str, indent: usize, width: usize) -> String {
     let blanks = " ".repeat(indent);
     let options = Options::new(width)
         .initial_indent(head)
@@ -104,27 +104,27 @@ fn filled(head: &str, text: &str, indent: usize, width: usize) -> String {
         .word_splitter(WordSplitter::NoHyphenation);
     let mut parts: Vec<Cow<'_, str>> = text.split('`').map(Cow::Borrowed).collect();
     for command in parts.iter_mut().skip(1).step_by(2) {
-        *command = Cow::Owned(kept_together(command));
+        *command = Cow::Owned(keep_together(command));
     }
     textwrap::fill(&parts.join("`"), options).replace(NO_BREAK, " ")
 }
 
 /// Wraps the text between words at `room` characters. A longer word stays whole, and so does a command in backquotes.
-pub fn wrapped(text: &str, room: usize) -> Vec<String> {
-    filled("", text, 0, room)
+pub fn wrap_text(text: &str, room: usize) -> Vec<String> {
+    fill_lines("", text, 0, room)
         .split('\n')
         .map(str::to_owned)
         .collect()
 }
 
 /// Wraps each line that is too long; what follows its first part is indented more.
-pub fn fitted(text: &str, width: usize) -> String {
+pub fn wrap_lines(text: &str, width: usize) -> String {
     let lines: Vec<String> = text
         .lines()
         .map(|line| {
             let rest = line.trim_start_matches(' ');
             let indent = line.len() - rest.len();
-            filled(&line[..indent], rest, indent + 2, width)
+            fill_lines(&line[..indent], rest, indent + 2, width)
         })
         .collect();
     lines.join("\n")
@@ -132,28 +132,30 @@ pub fn fitted(text: &str, width: usize) -> String {
 
 /// Wraps text behind its head, as lines indented to where it begins. Where that leaves too little room, the text is wrapped
 /// together with its head.
-pub fn hanging(head: &str, text: &str, width: usize) -> String {
+pub fn wrap_behind(head: &str, text: &str, width: usize) -> String {
     let indent = measure_text_width(head);
-    if width < indent + LEAST_ROOM {
-        return fitted(&format!("{head}{text}"), width) + "\n";
+    if width < indent + MIN_TEXT_WIDTH {
+        return wrap_lines(&format!("{head}{text}"), width) + "\n";
     }
-    filled(head, text, indent, width) + "\n"
+    fill_lines(head, text, indent, width) + "\n"
 }
 
 /// The least width of text behind a head.
-const LEAST_ROOM: usize = 20;
+const MIN_TEXT_WIDTH: usize = 20;
 
 /// Escapes everything in text of others that could control the terminal.
-pub fn escaped(text: &str) -> Cow<'_, str> {
-    escape(text, steers)
+pub fn escape_text(text: &str) -> Cow<'_, str> {
+    escape_where(text, is_terminal_control)
 }
 
 /// Escapes text of others, except its newlines and tabs.
-pub fn escaped_lines(text: &str) -> Cow<'_, str> {
-    escape(text, |c| steers(c) && !matches!(c, '\n' | '\t'))
+pub fn escape_lines(text: &str) -> Cow<'_, str> {
+    escape_where(text, |c| {
+        is_terminal_control(c) && !matches!(c, '\n' | '\t')
+    })
 }
 
-fn escape(text: &str, is_escaped: fn(char) -> bool) -> Cow<'_, str> {
+fn escape_where(text: &str, is_escaped: fn(char) -> bool) -> Cow<'_, str> {
     if !text.contains(is_escaped) {
         return Cow::Borrowed(text);
     }
@@ -171,7 +173,7 @@ fn escape(text: &str, is_escaped: fn(char) -> bool) -> Cow<'_, str> {
 }
 
 /// Formats a list of names; of a long one, the first four names and the last.
-pub fn shortened(names: &[&str]) -> String {
+pub fn shorten_list(names: &[&str]) -> String {
     match names {
         [first @ .., last] if first.len() > 4 => format!("{} … {last}", first[..4].join(", ")),
         _ => names.join(", "),
@@ -185,26 +187,30 @@ pub const BORDER: &str = "|";
 pub const FREE: &str = ".";
 
 /// Draws a map: a colour for each size of profile.
-pub fn map(map: &SliceMap) -> String {
-    drawn(map, style)
+pub fn draw_map(map: &SliceMap) -> String {
+    draw_map_with(map, cell_style)
 }
 
 /// Draws a map for standard error.
-pub fn map_for_stderr(map: &SliceMap) -> String {
-    drawn(map, |cell| style(cell).for_stderr())
+pub fn draw_map_for_stderr(map: &SliceMap) -> String {
+    draw_map_with(map, |cell| cell_style(cell).for_stderr())
 }
 
-fn drawn(map: &SliceMap, style: impl Fn(&Cell<'_>) -> Style) -> String {
+fn draw_map_with(map: &SliceMap, style: impl Fn(&Cell<'_>) -> Style) -> String {
     let mut drawn = String::new();
     for cell in map.cells() {
-        let _ = write!(drawn, "{BORDER}{}", style(&cell).apply_to(cell.text(FREE)));
+        let _ = write!(
+            drawn,
+            "{BORDER}{}",
+            style(&cell).apply_to(cell.padded_label(FREE))
+        );
     }
     drawn.push_str(BORDER);
     drawn
 }
 
 /// Returns the colour of a cell, by the number of its compute slices.
-pub fn style(cell: &Cell<'_>) -> Style {
+pub fn cell_style(cell: &Cell<'_>) -> Style {
     let Some(segment) = cell.segment else {
         return Style::new().dim();
     };
@@ -225,66 +231,67 @@ mod tests {
 
     #[test]
     fn figures_have_three_digits() {
-        let shown = [86616.4, 123.4, 12.34, 1.234, 0.1234, 0.01234].map(figure);
+        let shown = [86616.4, 123.4, 12.34, 1.234, 0.1234, 0.01234].map(format_figure);
         assert_eq!(shown, ["86616", "123", "12.3", "1.23", "0.123", "0.0123"]);
     }
 
     #[test]
     fn long_lines_are_wrapped_between_words_and_short_ones_are_not() {
-        let wrapped_at = |room| wrapped("one two three-and-more four", room);
+        let wrapped_at = |room| wrap_text("one two three-and-more four", room);
         assert_eq!(wrapped_at(27), ["one two three-and-more four"]);
         assert_eq!(wrapped_at(22), ["one two three-and-more", "four"]);
         assert_eq!(wrapped_at(20), ["one two", "three-and-more four"]);
         assert_eq!(wrapped_at(3), ["one", "two", "three-and-more", "four"]);
-        assert_eq!(wrapped("", 80), [""]);
-        let quoted = wrapped("run `mig-mps up x.toml` and go on", 12);
+        assert_eq!(wrap_text("", 80), [""]);
+        let quoted = wrap_text("run `mig-mps up x.toml` and go on", 12);
         assert_eq!(quoted, ["run", "`mig-mps up x.toml`", "and go on"]);
-        let items = wrapped(&format!("a {} b", kept_together("2 × 1g")), 6);
+        let items = wrap_text(&format!("a {} b", keep_together("2 × 1g")), 6);
         assert_eq!(items, ["a", "2 × 1g", "b"]);
         assert_eq!(
-            fitted("  one two\n\nthree four", 8),
+            wrap_lines("  one two\n\nthree four", 8),
             "  one\n    two\n\nthree\n  four"
         );
-        assert_eq!(fitted("  one two", 9), "  one two");
+        assert_eq!(wrap_lines("  one two", 9), "  one two");
     }
 
     #[test]
     fn lines_behind_a_head_are_indented_and_with_little_room_less() {
         let text = "starts daemons that died and restarts others";
         assert_eq!(
-            hanging("  heal  ", text, 36),
+            wrap_behind("  heal  ", text, 36),
             "  heal  starts daemons that died and\n        restarts others\n"
         );
         assert_eq!(
-            hanging("  heal  ", text, 27),
+            wrap_behind("  heal  ", text, 27),
             "  heal  starts daemons that\n    died and restarts\n    others\n"
         );
     }
 
     #[test]
     fn nothing_steers_the_terminal() {
-        assert_eq!(escaped("plain, é, 中"), "plain, é, 中");
+        assert_eq!(escape_text("plain, é, 中"), "plain, é, 中");
         assert_eq!(
-            escaped("\u{1b}[2J\r\t\u{9b}1m\u{202e}x"),
+            escape_text("\u{1b}[2J\r\t\u{9b}1m\u{202e}x"),
             r"\x1b[2J\x0d\x09\u{9b}1m\u{202e}x"
         );
     }
 
     #[test]
     fn lines_and_tabs_may_stay() {
-        assert_eq!(escaped_lines("a\n\tb"), "a\n\tb");
-        assert_eq!(escaped_lines("a\r\n\u{7}"), "a\\x0d\n\\x07");
+        assert_eq!(escape_lines("a\n\tb"), "a\n\tb");
+        assert_eq!(escape_lines("a\r\n\u{7}"), "a\\x0d\n\\x07");
     }
 
     #[test]
     fn limits_have_no_zeros() {
-        let shown = [10, 100, 600, 4200, 3600, 86_400].map(|s| time_limit(Duration::from_secs(s)));
+        let shown =
+            [10, 100, 600, 4200, 3600, 86_400].map(|s| format_time_limit(Duration::from_secs(s)));
         assert_eq!(shown, ["10s", "1m40s", "10m", "1h10m", "1h", "1d"]);
     }
 
     #[test]
     fn ages_show_their_two_largest_units() {
-        let shown = [5, 192, 7500, 356_400].map(|s| age(Duration::from_secs(s)));
+        let shown = [5, 192, 7500, 356_400].map(|s| format_age(Duration::from_secs(s)));
         assert_eq!(shown, ["5s", "3m12s", "2h5m", "4d3h"]);
     }
 }

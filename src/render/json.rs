@@ -12,14 +12,14 @@ use serde_json::Value;
 
 use super::status::Status;
 use super::verified::VerifiedDevice;
-use super::{print, width};
+use super::{output_width, print};
 use crate::client::{Variables, Verified};
 use crate::failure::Failure;
-use crate::host::{Workload, steers, user_name, without_error_numbers};
+use crate::host::{Workload, is_terminal_control, user_name, without_error_numbers};
 use crate::node::Node;
-use crate::nvml::compute_mode_in_words;
+use crate::nvml::compute_mode_name;
 use crate::plan::{
-    CdiChange, ClientOf, GpuPlan, Held, IdlePod, Obstacle, Plan, Signal, Undisturbed,
+    CdiChange, ClientOf, GpuPlan, HeldGpus, IdlePod, Obstacle, Plan, Signal, Undisturbed,
 };
 use crate::state::Missing;
 
@@ -59,31 +59,31 @@ pub trait Report: Serialize + JsonSchema {
 }
 
 /// Prints a report to standard output, as JSON or as text.
-pub fn show(report: &impl Report, as_json: bool) -> Result<()> {
+pub fn print_report(report: &impl Report, as_json: bool) -> Result<()> {
     if as_json {
         print_json(report)
     } else {
-        print(&report.text(width()))
+        print(&report.text(output_width()))
     }
 }
 
 /// Prints a document to standard output, as indented JSON.
 pub fn print_json(document: &impl Serialize) -> Result<()> {
-    print(&(spelled(&serde_json::to_string_pretty(document)?) + "\n"))
+    print(&(escape_json(&serde_json::to_string_pretty(document)?) + "\n"))
 }
 
 /// Formats a document as one line.
-pub fn line(document: &impl Serialize) -> Result<String> {
-    Ok(spelled(&serde_json::to_string(document)?) + "\n")
+pub fn to_json_line(document: &impl Serialize) -> Result<String> {
+    Ok(escape_json(&serde_json::to_string(document)?) + "\n")
 }
 
 /// Escapes everything in JSON that could control a terminal: it occurs in strings alone, where escapes are allowed. Removes
 /// the numbers of the system's errors.
-fn spelled(json: &str) -> String {
+fn escape_json(json: &str) -> String {
     let json = without_error_numbers(json);
     let mut text = String::with_capacity(json.len());
     for c in json.chars() {
-        if c == '\n' || !steers(c) {
+        if c == '\n' || !is_terminal_control(c) {
             text.push(c);
             continue;
         }
@@ -136,7 +136,7 @@ impl From<&Obstacle> for Message {
 impl ErrorDocument {
     /// Prints the error with which a command ends.
     pub fn print(error: Message, exit_status: u8) -> Result<()> {
-        print(&line(&Self {
+        print(&to_json_line(&Self {
             version: VERSION,
             error,
             exit_status,
@@ -159,7 +159,7 @@ pub struct EnvDocument {
 
 impl EnvDocument {
     /// Describes the environment of a device's clients.
-    pub fn of(device: &str, variables: &Variables) -> Self {
+    pub fn new(device: &str, variables: &Variables) -> Self {
         Self {
             version: VERSION,
             device: device.to_owned(),
@@ -257,14 +257,14 @@ struct PlannedKill {
 
 impl PlanDocument {
     /// Describes a plan.
-    pub fn of(plan: &Plan, held: &[Held]) -> Self {
+    pub fn from_plan(plan: &Plan, held: &[HeldGpus]) -> Self {
         Self {
             version: VERSION,
             changes: plan.has_changes(),
             gpus: plan
                 .gpus
                 .iter()
-                .map(|gpu| PlannedGpu::of(gpu, held))
+                .map(|gpu| PlannedGpu::from_plan(gpu, held))
                 .collect(),
             purges: plan.purge.is_some(),
             cdi: plan.cdi.map(|change| match change {
@@ -285,16 +285,16 @@ impl PlanDocument {
 }
 
 impl PlannedGpu {
-    fn of(gpu: &GpuPlan, held: &[Held]) -> Self {
+    fn from_plan(gpu: &GpuPlan, held: &[HeldGpus]) -> Self {
         let held = held.iter().find(|held| held.uuids.contains(&gpu.uuid));
-        let obstacle = held.and_then(Held::obstacle);
+        let obstacle = held.and_then(HeldGpus::obstacle);
         let stops = gpu.steps.iter().filter_map(|step| step.action.as_stop());
         let unasked = stops.clone().filter_map(|stop| stop.unasked.as_ref());
         Self {
             plan: gpu.clone(),
             compute_mode: gpu.compute_mode.map(|change| ComputeModeChange {
-                from: change.from.map(compute_mode_in_words),
-                to: compute_mode_in_words(change.to),
+                from: change.from.map(compute_mode_name),
+                to: compute_mode_name(change.to),
             }),
             disrupts: stops
                 .clone()
@@ -346,10 +346,10 @@ pub struct ChangeDocument {
 
 impl ChangeDocument {
     /// Describes a plan that is not applied.
-    pub fn planned(plan: &Plan, held: &[Held]) -> Self {
+    pub fn from_plan(plan: &Plan, held: &[HeldGpus]) -> Self {
         Self {
             version: VERSION,
-            plan: PlanDocument::of(plan, held),
+            plan: PlanDocument::from_plan(plan, held),
             status: None,
             error: None,
             changed: false,
@@ -361,19 +361,19 @@ impl ChangeDocument {
     #[must_use]
     pub fn with_verified(self, all: &[Verified]) -> Self {
         Self {
-            verified: Some(VerifiedDevice::all(all)),
+            verified: Some(VerifiedDevice::from_all(all)),
             ..self
         }
     }
 
     /// Describes the actions of a plan, and the node afterwards.
-    pub fn made(plan: &Plan, node: &Node, error: Option<Message>) -> Self {
+    pub fn after_change(plan: &Plan, node: &Node, error: Option<Message>) -> Self {
         Self {
-            status: Some(Status::of(node, &[])),
+            status: Some(Status::from_node(node, &[])),
             // The file is written after everything else: an error of a plan with nothing else is its own.
             changed: !plan.is_empty() || plan.cdi.is_some() && error.is_none(),
             error,
-            ..Self::planned(plan, &[])
+            ..Self::from_plan(plan, &[])
         }
     }
 }

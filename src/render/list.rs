@@ -6,11 +6,11 @@ use console::style;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::format::{gib, grouped, indented, map, shown_or, wrapped};
+use super::format::{display_or, draw_map, format_gib, group_by, indent_lines, wrap_text};
 use super::json::{VERSION, Version};
 use super::table::{Column, Table};
 use crate::geometry::{GpuInstanceProfile, Placement};
-use crate::host::ranges;
+use crate::host::format_ranges;
 use crate::node::{self, Device, Gpu, Node, Unseen};
 use crate::nvml::MigMode;
 
@@ -19,7 +19,7 @@ const LEGEND: &str = "ID: the profile's number in nvidia-smi. SMS, GIB: of one i
                       FREE: how many more fit now. SLICES: where one can be.";
 
 /// Formats the GPUs, with their slice maps and MIG devices. Identical GPUs are shown together.
-pub fn text(node: &Node, shown: &[(&Gpu, Vec<&Device>)], profiles: bool, width: usize) -> String {
+pub fn render(node: &Node, shown: &[(&Gpu, Vec<&Device>)], profiles: bool, width: usize) -> String {
     let mut out = String::new();
     if node.gpus.is_empty() && node.lost_gpus().next().is_none() {
         let _ = writeln!(out, "The driver ({}) shows no GPU.", node.driver);
@@ -29,17 +29,17 @@ pub fn text(node: &Node, shown: &[(&Gpu, Vec<&Device>)], profiles: bool, width: 
         gpu,
         devices,
         texts: [
-            about(gpu),
-            geometry(gpu),
+            describe_gpu(gpu),
+            render_geometry(gpu),
             if profiles {
-                offers(gpu, room)
+                render_offers(gpu, room)
             } else {
                 String::new()
             },
-            without_compute(node, gpu),
+            render_without_compute(node, gpu),
         ],
     });
-    let groups = grouped(cards, |a, b| {
+    let groups = group_by(cards, |a, b| {
         a.texts == b.texts && a.devices.is_empty() == b.devices.is_empty()
     });
     for (position, group) in groups.iter().enumerate() {
@@ -48,17 +48,17 @@ pub fn text(node: &Node, shown: &[(&Gpu, Vec<&Device>)], profiles: bool, width: 
         }
         let [about, geometry, offers, without_compute] = &group[0].texts;
         let indices: Vec<u32> = group.iter().map(|card| card.gpu.index).collect();
-        let title = format!("GPU {}  {about}", ranges(&indices));
+        let title = format!("GPU {}  {about}", format_ranges(&indices));
         let _ = writeln!(out, "{}", style(title).bold());
-        out.push_str(&indented(&identities(group)));
-        out.push_str(&indented(geometry));
-        out.push_str(&indented(offers));
+        out.push_str(&indent_lines(&render_identities(group)));
+        out.push_str(&indent_lines(geometry));
+        out.push_str(&indent_lines(offers));
         let devices = group.iter().flat_map(|card| card.devices.iter().copied());
-        out.push_str(&indented(&self::devices(devices, room)));
-        out.push_str(&indented(without_compute));
+        out.push_str(&indent_lines(&self::render_devices(devices, room)));
+        out.push_str(&indent_lines(without_compute));
     }
     if profiles && shown.iter().any(|(gpu, _)| !gpu.profiles.is_empty()) {
-        let _ = writeln!(out, "\n{}", wrapped(LEGEND, width).join("\n"));
+        let _ = writeln!(out, "\n{}", wrap_text(LEGEND, width).join("\n"));
     }
     let hidden = not_listed(node);
     if !hidden.is_empty() && !out.is_empty() {
@@ -89,7 +89,7 @@ struct Card<'a> {
 }
 
 /// The UUID and PCI address of each GPU.
-fn identities(group: &[Card<'_>]) -> String {
+fn render_identities(group: &[Card<'_>]) -> String {
     let mut lines = String::new();
     for card in group {
         if group.len() > 1 {
@@ -100,7 +100,7 @@ fn identities(group: &[Card<'_>]) -> String {
     lines
 }
 
-fn geometry(gpu: &Gpu) -> String {
+fn render_geometry(gpu: &Gpu) -> String {
     if !gpu.in_mig_mode() {
         return String::new();
     }
@@ -108,19 +108,23 @@ fn geometry(gpu: &Gpu) -> String {
         .hidden
         .as_ref()
         .map(|why| format!("instances are hidden: {why}\n"));
-    format!("{}\n{}", map(&gpu.slice_map()), hidden.unwrap_or_default())
+    format!(
+        "{}\n{}",
+        draw_map(&gpu.slice_map()),
+        hidden.unwrap_or_default()
+    )
 }
 
 /// Shows the memory of an instance; `-` if the GPU shares the machine's memory.
-fn own_memory(mib: u64) -> String {
+fn format_own_memory(mib: u64) -> String {
     match mib {
         0 => "-".to_owned(),
-        _ => gib(mib << 20),
+        _ => format_gib(mib << 20),
     }
 }
 
-fn about(gpu: &Gpu) -> String {
-    let memory = shown_or(gpu.memory.map(|memory| gib(memory.total)), "hidden");
+fn describe_gpu(gpu: &Gpu) -> String {
+    let memory = display_or(gpu.memory.map(|memory| format_gib(memory.total)), "hidden");
     let mig = match gpu.mig.map(|mode| (mode.current, mode.pending)) {
         None => "no MIG",
         Some((true, true)) => "MIG on",
@@ -131,25 +135,25 @@ fn about(gpu: &Gpu) -> String {
     format!("{}  {memory} GiB  {mig}", gpu.product)
 }
 
-fn devices<'a>(shown: impl Iterator<Item = &'a Device>, width: usize) -> String {
+fn render_devices<'a>(shown: impl Iterator<Item = &'a Device>, width: usize) -> String {
     let mut table = Table::new(vec![
-        Column::left("NAME", 0),
-        Column::left("PROFILE", 0),
-        Column::left("GI/CI", 1),
-        Column::left("AT", 0),
-        Column::right("SMS", 3),
-        Column::right("GIB", 4),
-        Column::left("UUID", 0),
+        Column::left_aligned("NAME", 0),
+        Column::left_aligned("PROFILE", 0),
+        Column::left_aligned("GI/CI", 1),
+        Column::left_aligned("AT", 0),
+        Column::right_aligned("SMS", 3),
+        Column::right_aligned("GIB", 4),
+        Column::left_aligned("UUID", 0),
     ]);
     for device in shown {
         if let Some(part) = &device.part {
-            table.row(vec![
+            table.add_row(vec![
                 device.name.clone(),
                 part.title.clone(),
                 format!("{}/{}", part.gpu_instance, part.compute_instance),
-                part.placement.range(),
+                part.placement.format_range(),
                 part.multiprocessors.to_string(),
-                own_memory(part.memory_mib),
+                format_own_memory(part.memory_mib),
                 device.uuid.clone(),
             ]);
         }
@@ -157,18 +161,18 @@ fn devices<'a>(shown: impl Iterator<Item = &'a Device>, width: usize) -> String 
     if table.is_empty() {
         return String::new();
     }
-    table.within(width, "--json")
+    table.render(width, "--json")
 }
 
 /// Returns the GPU instances without a compute instance: CUDA does not see them, and they use slices.
-fn without_compute(node: &Node, gpu: &Gpu) -> String {
+fn render_without_compute(node: &Node, gpu: &Gpu) -> String {
     let mut lines = String::new();
     if !gpu.in_mig_mode() {
         return lines;
     }
     for instance in gpu.instances.iter().filter(|one| one.compute.is_empty()) {
-        let name = gpu.name_of_instance(instance);
-        let _ = if node.is_of_virtual_machine(gpu, instance) {
+        let name = gpu.instance_name(instance);
+        let _ = if node.belongs_to_virtual_machine(gpu, instance) {
             writeln!(
                 lines,
                 "{name} is a virtual machine's: mig-mps leaves it alone"
@@ -183,35 +187,39 @@ fn without_compute(node: &Node, gpu: &Gpu) -> String {
     lines
 }
 
-fn offers(gpu: &Gpu, width: usize) -> String {
+fn render_offers(gpu: &Gpu, width: usize) -> String {
     if gpu.mig.is_some() && gpu.profiles.is_empty() {
         return "This driver lists profiles only while MIG is on.\n".to_owned();
     }
     let mut table = Table::new(vec![
-        Column::left("OFFERS", 0),
-        Column::right("ID", 2),
-        Column::right("SMS", 1),
-        Column::right("GIB", 1),
-        Column::right("MOST", 0),
-        Column::right("FREE", 0),
-        Column::left("SLICES", 0),
+        Column::left_aligned("OFFERS", 0),
+        Column::right_aligned("ID", 2),
+        Column::right_aligned("SMS", 1),
+        Column::right_aligned("GIB", 1),
+        Column::right_aligned("MOST", 0),
+        Column::right_aligned("FREE", 0),
+        Column::left_aligned("SLICES", 0),
     ]);
     for profile in &gpu.profiles {
-        let places: Vec<String> = profile.placements.iter().map(|at| at.range()).collect();
-        table.row(vec![
+        let places: Vec<String> = profile
+            .placements
+            .iter()
+            .map(|at| at.format_range())
+            .collect();
+        table.add_row(vec![
             profile.name.to_string(),
             profile.id.to_string(),
-            shown_or(profile.multiprocessors, "?"),
-            own_memory(profile.memory_mib),
+            display_or(profile.multiprocessors, "?"),
+            format_own_memory(profile.memory_mib),
             profile.most.to_string(),
-            shown_or(profile.free, "?"),
+            display_or(profile.free, "?"),
             places.join(", "),
         ]);
     }
     if table.is_empty() {
         return String::new();
     }
-    table.within(width, "--json")
+    table.render(width, "--json")
 }
 
 /// The output of `mig-mps list --json`.
@@ -294,13 +302,13 @@ struct ListedDevice {
 
 impl ListDocument {
     /// Describes these GPUs with these of their devices.
-    pub fn of(node: &Node, shown: &[(&node::Gpu, Vec<&node::Device>)]) -> Self {
+    pub fn from_node(node: &Node, shown: &[(&node::Gpu, Vec<&node::Device>)]) -> Self {
         Self {
             version: VERSION,
             driver: node.driver.clone(),
             gpus: shown
                 .iter()
-                .map(|(gpu, devices)| ListedGpu::of(gpu, devices))
+                .map(|(gpu, devices)| ListedGpu::from_gpu(gpu, devices))
                 .collect(),
             hidden: not_listed(node),
         }
@@ -308,7 +316,7 @@ impl ListDocument {
 }
 
 impl ListedGpu {
-    fn of(gpu: &node::Gpu, devices: &[&node::Device]) -> Self {
+    fn from_gpu(gpu: &node::Gpu, devices: &[&node::Device]) -> Self {
         Self {
             index: gpu.index,
             uuid: gpu.uuid.clone(),
@@ -317,7 +325,7 @@ impl ListedGpu {
             memory_total_bytes: gpu.memory.map(|memory| memory.total),
             memory_used_bytes: gpu.memory.map(|memory| memory.used),
             mig: gpu.mig,
-            placement_units: gpu.units(),
+            placement_units: gpu.placement_units(),
             gpu_instances: gpu
                 .instances
                 .iter()

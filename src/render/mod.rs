@@ -14,13 +14,14 @@ pub mod table;
 mod usage;
 pub mod verified;
 
-pub use format::{hanging, time_taken};
+pub use format::{format_time_taken, wrap_behind};
 pub use json::print_json;
 pub use output::{
-    be_quiet, error, finish_printing, is_quiet, is_watched, note, page, print, print_as_it_is,
-    print_lines, say, tell, terminal_width, trace, width,
+    finish_printing, is_quiet, is_watched, note, output_width, print, print_error, print_lines,
+    print_paged, print_styled_note, print_styled_note_always, print_verbatim, set_quiet,
+    start_tracing, terminal_width,
 };
-pub use progress::{ProgressForm, progress};
-pub use question::{Consent, Question, agrees, answer, can_ask, confirm};
+pub use progress::{ProgressForm, start_progress};
+pub use question::{Consent, Question, ask_question, ask_yes_no, can_ask, obtain_consent};
 pub use screen::{Screen, restore_terminal};
 pub use usage::{command_for, usage_error, words_for};

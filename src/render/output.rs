@@ -4,12 +4,12 @@
 //! |---|---|---|---|---|
 //! | `print` | output | no | no | no |
 //! | `print_lines` | output | yes | no | no |
-//! | `page` | output, on a terminal in a pager | no | no | no |
+//! | `print_paged` | output, on a terminal in a pager | no | no | no |
 //! | `note` | error | yes | yes | yes |
 //! | `note_always` | error | yes | yes | no |
-//! | `error` | error | yes | yes | no |
-//! | `tell` | error | yes | no | yes |
-//! | `say` | error | yes | no | no |
+//! | `print_error` | error | yes | yes | no |
+//! | `print_styled_note` | error | yes | no | yes |
+//! | `print_styled_note_always` | error | yes | no | no |
 //!
 //! What is not escaped here may have colours; who prints it escapes the text of others in it.
 
@@ -32,7 +32,7 @@ use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use super::format::{escaped, escaped_lines, fitted};
+use super::format::{escape_lines, escape_text, wrap_lines};
 use crate::host::without_error_numbers;
 
 /// True for a terminal that can only add lines.
@@ -44,7 +44,7 @@ pub(super) fn is_dumb() -> bool {
 static IS_QUIET: AtomicBool = AtomicBool::new(false);
 
 /// Leaves out everything but errors, and what a command prints to standard output.
-pub fn be_quiet() {
+pub fn set_quiet() {
     IS_QUIET.store(true, Ordering::Relaxed);
 }
 
@@ -62,40 +62,40 @@ pub fn note(text: &str) {
 
 /// Prints a message to standard error, wrapped and escaped, also with `-q`.
 pub(super) fn note_always(text: &str) {
-    say(&escaped_lines(&without_error_numbers(text)));
+    print_styled_note_always(&escape_lines(&without_error_numbers(text)));
 }
 
 /// Wraps lines between words if standard error is a terminal.
-pub(super) fn on_stderr(text: &str) -> Cow<'_, str> {
+pub(super) fn wrap_for_stderr(text: &str) -> Cow<'_, str> {
     match Term::stderr().size_checked() {
-        Some((_, columns)) if is_watched() => Cow::Owned(fitted(text, columns.into())),
+        Some((_, columns)) if is_watched() => Cow::Owned(wrap_lines(text, columns.into())),
         _ => Cow::Borrowed(text),
     }
 }
 
 /// Prints an error and its hints to standard error, wrapped and escaped, also with `-q`. Both may quote text of users: a
 /// log, an answer, a path.
-pub fn error(text: &str, hints: &[String]) {
+pub fn print_error(text: &str, hints: &[String]) {
     tracing::error!("{text}");
     let head = style("error").red().bold().for_stderr();
-    say(&format!("{head}: {}", escaped_lines(text)));
+    print_styled_note_always(&format!("{head}: {}", escape_lines(text)));
     for hint in hints {
         let head = style("hint").cyan().bold().for_stderr();
-        say(&format!("{head}: {}", escaped_lines(hint)));
+        print_styled_note_always(&format!("{head}: {}", escape_lines(hint)));
     }
 }
 
 /// Prints text that is safe for a terminal to standard error, wrapped and not escaped; nothing with `-q`.
-pub fn tell(text: &str) {
+pub fn print_styled_note(text: &str) {
     if !is_quiet() {
-        say(text);
+        print_styled_note_always(text);
     }
 }
 
 /// Prints text that is safe for a terminal to standard error, wrapped and not escaped, also with `-q`.
-pub fn say(text: &str) {
+pub fn print_styled_note_always(text: &str) {
     // If standard error is closed, there is nowhere to report it.
-    let _ = writeln!(io::stderr(), "{}", on_stderr(text));
+    let _ = writeln!(io::stderr(), "{}", wrap_for_stderr(text));
 }
 
 /// The width of the terminal, if standard output is one.
@@ -105,7 +105,7 @@ pub fn terminal_width() -> Option<usize> {
 }
 
 /// The width for output. A program or a log gets every column.
-pub fn width() -> usize {
+pub fn output_width() -> usize {
     terminal_width().unwrap_or(usize::MAX)
 }
 
@@ -116,16 +116,16 @@ pub fn is_watched() -> bool {
 
 /// Prints lines to standard output, wrapped between words if it is a terminal, and not escaped.
 pub fn print_lines(lines: &str) -> Result<()> {
-    print(&format!("{}\n", fitted(lines, width())))
+    print(&format!("{}\n", wrap_lines(lines, output_width())))
 }
 
 /// Prints text to standard output, without the numbers of the system's errors.
 pub fn print(text: &str) -> Result<()> {
-    print_as_it_is(&without_error_numbers(text))
+    print_verbatim(&without_error_numbers(text))
 }
 
 /// Prints a document to standard output, such as a profile.
-pub fn print_as_it_is(text: &str) -> Result<()> {
+pub fn print_verbatim(text: &str) -> Result<()> {
     finish_printing(io::stdout().write_all(text.as_bytes()))
 }
 
@@ -145,7 +145,7 @@ const PAGER: &str = "less";
 const LESS: &str = "FRX";
 
 /// Prints text to standard output as it is, on a terminal in a pager, unless there is none or `PAGER` is empty.
-pub fn page(text: &str) -> Result<()> {
+pub fn print_paged(text: &str) -> Result<()> {
     let pager = env::var("PAGER").unwrap_or_else(|_| PAGER.to_owned());
     let mut words = pager.split_whitespace();
     let Some(program) = words.next().filter(|_| io::stdout().is_terminal()) else {
@@ -171,7 +171,7 @@ pub fn page(text: &str) -> Result<()> {
 const TARGETS: [&str; 4] = ["nvml", "mps", "program", "mig_mps"];
 
 /// Traces to standard error, to a file, or both.
-pub fn trace(on_stderr: bool, file: Option<File>) {
+pub fn start_tracing(on_stderr: bool, file: Option<File>) {
     if !on_stderr && file.is_none() {
         return;
     }
@@ -232,11 +232,11 @@ where
             write!(line, "{now:.3} {} {level} ", std::process::id())?;
         }
         let target = metadata.target().split("::").next().unwrap_or_default();
-        write!(line, "{target}: {}", escaped(&text))?;
+        write!(line, "{target}: {}", escape_text(&text))?;
         if self.has_time {
             writeln!(writer, "{line}")
         } else {
-            writeln!(writer, "{}", on_stderr(&line))
+            writeln!(writer, "{}", wrap_for_stderr(&line))
         }
     }
 }

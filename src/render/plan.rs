@@ -6,31 +6,35 @@ use std::fmt::Write as _;
 use console::{Style, style};
 
 use super::consequences;
-use super::format::{count, fitted, grouped, kept_together, map, shortened, wrapped};
-use super::output::width;
+use super::format::{
+    draw_map, format_count, group_by, keep_together, shorten_list, wrap_lines, wrap_text,
+};
+use super::output::output_width;
 use crate::geometry::{ComputeChoice, Placement, SliceMap};
-use crate::host::ranges;
-use crate::mps::Means;
-use crate::nvml::compute_mode_in_words;
-use crate::plan::{Action, CdiChange, GpuPlan, ModeChange, Part, Plan, Purge, Reason, Start, Step};
+use crate::host::format_ranges;
+use crate::mps::StopMethod;
+use crate::nvml::compute_mode_name;
+use crate::plan::{
+    Action, CdiChange, GpuPlan, ModeChange, Plan, PlanInstance, Purge, Reason, Start, Step,
+};
 
 /// Stands before the second and later parts of a wrapped line.
 const INDENT: &str = "    ";
 
 /// Formats a plan GPU by GPU; GPUs with the same changes are shown together.
-pub fn text(plan: &Plan) -> String {
+pub fn render(plan: &Plan) -> String {
     let mut out = String::new();
-    for group in grouped(&plan.gpus, |a, b| alike(a, b)) {
+    for group in group_by(&plan.gpus, |a, b| have_same_changes(a, b)) {
         let first = group[0];
-        let _ = writeln!(out, "{}", style(heading(&group)).bold());
+        let _ = writeln!(out, "{}", style(group_heading(&group)).bold());
         if first.before != first.after {
             let now = remark_if_empty(&first.before, switches_mig(first, true));
             let then = remark_if_empty(&first.after, switches_mig(first, false));
-            let _ = writeln!(out, "  {}  now{now}", map(&first.before));
-            let _ = writeln!(out, "  {}  then{then}", map(&first.after));
+            let _ = writeln!(out, "  {}  now{now}", draw_map(&first.before));
+            let _ = writeln!(out, "  {}  then{then}", draw_map(&first.after));
         }
-        for line in lines(&group) {
-            let _ = writeln!(out, "{}", change(&line));
+        for line in change_lines(&group) {
+            let _ = writeln!(out, "{}", format_change(&line));
         }
     }
     if let Some(purge) = &plan.purge {
@@ -48,23 +52,23 @@ pub fn text(plan: &Plan) -> String {
         Some(CdiChange::Remove) => out.push_str("CDI file of container engines\n  - remove it\n"),
         None => {}
     }
-    out.push_str(&consequences::unmanaged_text(plan));
+    out.push_str(&consequences::render_unmanaged(plan));
     match &plan.kill {
-        Some(kill) => out.push_str(&consequences::kill_text(kill)),
-        None => out.push_str(&ended(plan)),
+        Some(kill) => out.push_str(&consequences::render_kill(kill)),
+        None => out.push_str(&render_ended_clients(plan)),
     }
-    out.push_str(&kept(plan));
-    out.push_str(&undisturbed(plan));
-    out.push_str(&left_out(plan));
+    out.push_str(&render_keeping_clients(plan));
+    out.push_str(&render_undisturbed(plan));
+    out.push_str(&render_left_out(plan));
     out
 }
 
 /// Says what of the profile is left out.
-fn left_out(plan: &Plan) -> String {
+fn render_left_out(plan: &Plan) -> String {
     let mut lines: Vec<String> = plan
         .missing
         .iter()
-        .map(|missing| fitted(&format!("Left out: {missing}"), width()) + "\n")
+        .map(|missing| wrap_lines(&format!("Left out: {missing}"), output_width()) + "\n")
         .collect();
     // GPUs that the same processes hold have the same reason.
     lines.dedup();
@@ -72,26 +76,32 @@ fn left_out(plan: &Plan) -> String {
 }
 
 /// Says whose clients go on, and keep everything that they have.
-fn undisturbed(plan: &Plan) -> String {
+fn render_undisturbed(plan: &Plan) -> String {
     let devices = plan.undisturbed.iter();
     let names: Vec<&str> = devices.clone().map(|each| each.device.as_str()).collect();
     if names.is_empty() {
         return String::new();
     }
-    let clients = count(devices.map(|each| each.clients).sum(), "client");
-    let text = format!("Undisturbed: {clients} on {}", shortened(&names));
-    fitted(&text, width()) + "\n"
+    let clients = format_count(devices.map(|each| each.clients).sum(), "client");
+    let text = format!("Undisturbed: {clients} on {}", shorten_list(&names));
+    wrap_lines(&text, output_width()) + "\n"
 }
 
 /// Lists the clients that keep the settings they started with.
-fn kept(plan: &Plan) -> String {
-    let clients: Vec<String> = plan.keep().map(|client| format!("  {client}\n")).collect();
+fn render_keeping_clients(plan: &Plan) -> String {
+    let clients: Vec<String> = plan
+        .clients_keeping_settings()
+        .map(|client| format!("  {client}\n"))
+        .collect();
     let what = match clients.len() {
         0 => return String::new(),
         1 => "1 client keeps the settings that it started with".to_owned(),
         many => format!("{many} clients keep the settings that they started with"),
     };
-    let head = fitted(&format!("{what}; new programs get the new ones:"), width());
+    let head = wrap_lines(
+        &format!("{what}; new programs get the new ones:"),
+        output_width(),
+    );
     format!("{head}\n{}", clients.concat())
 }
 
@@ -113,14 +123,14 @@ fn switches_mig(gpu: &GpuPlan, to: bool) -> bool {
 }
 
 /// Formats a line of a plan in the colour of its sign, wrapped behind the sign.
-fn change(line: &str) -> String {
+fn format_change(line: &str) -> String {
     let style = match line.as_bytes().first() {
         Some(b'+') => Style::new().green(),
         Some(b'-') => Style::new().red(),
         Some(b'~') => Style::new().yellow(),
         _ => Style::new(),
     };
-    let parts: Vec<String> = wrapped(line, width().saturating_sub(INDENT.len()))
+    let parts: Vec<String> = wrap_text(line, output_width().saturating_sub(INDENT.len()))
         .iter()
         .map(|part| style.apply_to(part).to_string())
         .collect();
@@ -128,7 +138,7 @@ fn change(line: &str) -> String {
 }
 
 /// Lists the clients that are terminated.
-fn ended(plan: &Plan) -> String {
+fn render_ended_clients(plan: &Plan) -> String {
     let clients: Vec<String> = plan
         .ended_clients()
         .map(|client| format!("  {client}\n"))
@@ -136,12 +146,12 @@ fn ended(plan: &Plan) -> String {
     if clients.is_empty() {
         return String::new();
     }
-    let head = count(clients.len(), "client");
+    let head = format_count(clients.len(), "client");
     format!("This ends {head}:\n{}", clients.concat())
 }
 
 /// True if both get the same changes, apart from the names of devices.
-fn alike(a: &GpuPlan, b: &GpuPlan) -> bool {
+fn have_same_changes(a: &GpuPlan, b: &GpuPlan) -> bool {
     a.index.is_some()
         && b.index.is_some()
         && a.product == b.product
@@ -152,11 +162,11 @@ fn alike(a: &GpuPlan, b: &GpuPlan) -> bool {
         && a.steps
             .iter()
             .zip(&b.steps)
-            .all(|(a, b)| a.because == b.because && are_alike(&a.action, &b.action))
+            .all(|(a, b)| a.because == b.because && are_same_action(&a.action, &b.action))
 }
 
 /// True if both do the same to devices with other names and clients.
-fn are_alike(a: &Action, b: &Action) -> bool {
+fn are_same_action(a: &Action, b: &Action) -> bool {
     match (a, b) {
         (Action::Stop(a), Action::Stop(b)) => a.means == b.means && a.alive == b.alive,
         (Action::Start(a), Action::Start(b)) => {
@@ -175,7 +185,7 @@ fn are_alike(a: &Action, b: &Action) -> bool {
     }
 }
 
-fn heading(group: &[&GpuPlan]) -> String {
+fn group_heading(group: &[&GpuPlan]) -> String {
     let first = group[0];
     if let [one] = group {
         return match one.index {
@@ -184,20 +194,20 @@ fn heading(group: &[&GpuPlan]) -> String {
         };
     }
     let indices: Vec<u32> = group.iter().filter_map(|gpu| gpu.index).collect();
-    format!("GPU {}  {}", ranges(&indices), first.product)
+    format!("GPU {}  {}", format_ranges(&indices), first.product)
 }
 
 /// Returns a line for each kind of change and its reason.
-fn lines(group: &[&GpuPlan]) -> Vec<String> {
+fn change_lines(group: &[&GpuPlan]) -> Vec<String> {
     let first = group[0];
     let steps = &first.steps;
     let mut lines = Vec::new();
     for verb in [STOP, END_HUNG, END_STRAY, CLEAN_UP] {
-        lines.extend(daemons(group, verb));
+        lines.extend(daemon_lines(group, verb));
     }
     let destroyed = first.destroyed_instances().into_iter();
     let destroyed = destroyed.map(|(because, part)| (Some(because), part));
-    lines.extend(listed("- destroy", destroyed));
+    lines.extend(instance_lines("- destroy", destroyed));
     for step in steps {
         if let Action::SwitchMig { on } = step.action {
             let verb = if on { "+ enable" } else { "- disable" };
@@ -207,11 +217,13 @@ fn lines(group: &[&GpuPlan]) -> Vec<String> {
             ));
         }
     }
-    let instances = steps.iter().filter_map(|step| created(step, steps));
-    lines.extend(listed("+ create", instances));
-    lines.extend(first.compute_mode.map(mode));
+    let instances = steps
+        .iter()
+        .filter_map(|step| created_instance(step, steps));
+    lines.extend(instance_lines("+ create", instances));
+    lines.extend(first.compute_mode.map(describe_mode_change));
     for verb in [START, SET, START_SERVER] {
-        lines.extend(daemons(group, verb));
+        lines.extend(daemon_lines(group, verb));
     }
     if first.to_be_continued {
         let rest = "  its driver lists profiles only while MIG is on: the rest is planned then";
@@ -229,9 +241,9 @@ const SET: &str = "~ set";
 const START_SERVER: &str = "+ start the server of";
 
 /// Returns the name of the device whose daemon changes, and the start of the line that names it.
-fn daemon<'a>(action: &'a Action, steps: &[Step]) -> Option<(&'static str, &'a str)> {
+fn daemon_change<'a>(action: &'a Action, steps: &[Step]) -> Option<(&'static str, &'a str)> {
     Some(match action {
-        Action::Stop(stop) if stop.means == Means::Heal => (END_HUNG, &stop.name),
+        Action::Stop(stop) if stop.means == StopMethod::Heal => (END_HUNG, &stop.name),
         Action::Stop(stop) if stop.alive => (STOP, &stop.name),
         Action::Stop(stop) => (CLEAN_UP, &stop.name),
         Action::EndStray(stray) => (END_STRAY, &stray.name),
@@ -248,12 +260,12 @@ fn is_healed(start: &Start, steps: &[Step]) -> bool {
     steps
         .iter()
         .filter_map(|step| step.action.as_stop())
-        .any(|stop| stop.name == start.name && stop.means == Means::Heal)
+        .any(|stop| stop.name == start.name && stop.means == StopMethod::Heal)
 }
 
 /// Describes a change of compute mode. It affects programs outside MPS: none computes on a GPU in exclusive mode.
-fn mode(change: ModeChange) -> String {
-    let wanted = compute_mode_in_words(change.to);
+fn describe_mode_change(change: ModeChange) -> String {
+    let wanted = compute_mode_name(change.to);
     if change.is_for_a_daemon() {
         format!("~ set compute mode to {wanted}: MPS alone computes (restored by down)")
     } else {
@@ -262,21 +274,21 @@ fn mode(change: ModeChange) -> String {
 }
 
 /// Puts instances with the same reason on one line. Those of the profile have none.
-fn listed<'a>(
+fn instance_lines<'a>(
     verb: &str,
-    parts: impl IntoIterator<Item = (Option<&'a Reason>, Part<'a>)>,
+    parts: impl IntoIterator<Item = (Option<&'a Reason>, PlanInstance<'a>)>,
 ) -> Vec<String> {
     let mut lines = Vec::new();
-    for group in grouped(parts, |a, b| a.0 == b.0) {
+    for group in group_by(parts, |a, b| a.0 == b.0) {
         let number = group.len();
         let because = group[0].0;
         let because = because.map_or_else(String::new, |because| in_parentheses(because, number));
-        let kinds: Vec<String> = grouped(group, |a, b| match (&a.1, &b.1) {
-            (Part::Gpu(a), Part::Gpu(b)) => a.name == b.name,
+        let kinds: Vec<String> = group_by(group, |a, b| match (&a.1, &b.1) {
+            (PlanInstance::Gpu(a), PlanInstance::Gpu(b)) => a.name == b.name,
             (a, b) => a == b,
         })
         .iter()
-        .map(|parts| kept_together(&kind(parts)))
+        .map(|parts| keep_together(&describe_instances(parts)))
         .collect();
         lines.push(format!("{verb} {}{because}", kinds.join(", ")));
     }
@@ -284,43 +296,49 @@ fn listed<'a>(
 }
 
 /// `3g.40gb at slices 4-7`, `5 × 1g.10gb at slices 2-6`
-fn kind(parts: &[(Option<&Reason>, Part<'_>)]) -> String {
+fn describe_instances(parts: &[(Option<&Reason>, PlanInstance<'_>)]) -> String {
     let (number, (_, first)) = (parts.len(), &parts[0]);
     if number == 1 {
         return first.to_string();
     }
-    let Part::Gpu(instance) = first else {
+    let PlanInstance::Gpu(instance) = first else {
         return format!("{number} × {first}");
     };
     let mut placements: Vec<Placement> = parts
         .iter()
         .filter_map(|(_, part)| match part {
-            Part::Gpu(instance) => Some(instance.placement),
-            Part::Compute(_) => None,
+            PlanInstance::Gpu(instance) => Some(instance.placement),
+            PlanInstance::Compute(_) => None,
         })
         .collect();
     placements.sort_unstable();
     let slices = if placements.iter().all(|placement| placement.size == 1) {
         let starts: Vec<u32> = placements.iter().map(|placement| placement.start).collect();
-        ranges(&starts)
+        format_ranges(&starts)
     } else {
-        let each: Vec<String> = placements.iter().map(|each| each.range()).collect();
+        let each: Vec<String> = placements.iter().map(|each| each.format_range()).collect();
         each.join(",")
     };
     format!("{number} × {} at slices {slices}", instance.name)
 }
 
 /// Describes an instance that is created; none for the full compute instance of a new GPU instance.
-fn created<'a>(step: &'a Step, steps: &[Step]) -> Option<(Option<&'a Reason>, Part<'a>)> {
+fn created_instance<'a>(
+    step: &'a Step,
+    steps: &[Step],
+) -> Option<(Option<&'a Reason>, PlanInstance<'a>)> {
     match &step.action {
-        Action::CreateGpuInstance(instance) => Some((None, Part::Gpu(instance))),
+        Action::CreateGpuInstance(instance) => Some((None, PlanInstance::Gpu(instance))),
         Action::CreateComputeInstance {
             instance,
             compute: ComputeChoice::Slices { count, .. },
-        } => Some((None, Part::Compute(format!("{count}c in {instance}")))),
+        } => Some((
+            None,
+            PlanInstance::Compute(format!("{count}c in {instance}")),
+        )),
         Action::CreateComputeInstance { instance, .. } if !is_new(*instance, steps) => {
             let what = format!("the full compute instance in {instance}");
-            Some((Some(&step.because), Part::Compute(what)))
+            Some((Some(&step.because), PlanInstance::Compute(what)))
         }
         _ => None,
     }
@@ -334,14 +352,14 @@ fn is_new(instance: Placement, steps: &[Step]) -> bool {
 }
 
 /// Puts daemons with this verb and the same reason on one line.
-fn daemons(group: &[&GpuPlan], verb: &str) -> Vec<String> {
+fn daemon_lines(group: &[&GpuPlan], verb: &str) -> Vec<String> {
     let mut by_reason: BTreeMap<String, (&Reason, Vec<&str>)> = BTreeMap::new();
     for gpu in group {
         // Daemons start in the order in which their devices are created, and are shown from left to right.
         let mut steps: Vec<&Step> = gpu.steps.iter().collect();
         steps.sort_by_key(|step| step.action.as_start().map(|start| start.place));
         for step in steps {
-            if let Some((own, name)) = daemon(&step.action, &gpu.steps)
+            if let Some((own, name)) = daemon_change(&step.action, &gpu.steps)
                 && own == verb
             {
                 let because = &step.because;
@@ -354,16 +372,16 @@ fn daemons(group: &[&GpuPlan], verb: &str) -> Vec<String> {
     by_reason
         .values()
         .map(|(because, names)| {
-            let daemons = count(names.len(), "daemon");
+            let daemons = format_count(names.len(), "daemon");
             let because = in_parentheses(because, names.len());
-            format!("{verb} {daemons}{because}: {}", shortened(names))
+            format!("{verb} {daemons}{because}: {}", shorten_list(names))
         })
         .collect()
 }
 
 /// Formats the reason of a line about so many; empty if the command itself asks for it.
 fn in_parentheses(because: &Reason, number: usize) -> String {
-    match because.in_plan(number).as_ref() {
+    match because.text_in_plan(number).as_ref() {
         "" => String::new(),
         reason => format!(" ({reason})"),
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::format::{escaped, time_taken};
+use super::format::{escape_text, format_time_taken};
 use super::output::{is_dumb, is_watched, note};
 use crate::apply::{Progress, StepOf};
 use crate::plan::{GpuPlan, Plan};
@@ -26,7 +26,7 @@ pub enum ProgressForm {
 }
 
 /// Returns the receiver of the events of a plan's run.
-pub fn progress(plan: &Plan, form: ProgressForm) -> Box<dyn Progress> {
+pub fn start_progress(plan: &Plan, form: ProgressForm) -> Box<dyn Progress> {
     let is_drawn = form == ProgressForm::Auto && is_watched() && !is_dumb();
     let mut shown = PlanProgress {
         is_plain: form != ProgressForm::None && !is_drawn,
@@ -43,7 +43,7 @@ pub fn progress(plan: &Plan, form: ProgressForm) -> Box<dyn Progress> {
 
 /// The steps that run, by their GPU's UUID and their number.
 #[derive(Debug, Default)]
-struct Running {
+struct RunningSteps {
     steps: Mutex<BTreeMap<(String, usize), RunningStep>>,
 }
 
@@ -55,11 +55,11 @@ struct RunningStep {
     others: Option<String>,
 }
 
-impl Running {
+impl RunningSteps {
     /// Describes the step of a GPU that runs for the longest time:
     /// `start the daemon of 0.3 and 2 more  1.2 s, waits for pid 4711 (alice, python train.py)`
-    fn longest(&self, uuid: &str) -> String {
-        self.with(|steps| {
+    fn describe_longest(&self, uuid: &str) -> String {
+        self.with_steps(|steps| {
             let on_gpu = || steps.iter().filter(|((gpu, _), _)| gpu == uuid);
             let Some((_, longest)) = on_gpu().min_by_key(|(_, running)| running.begun) else {
                 return String::new();
@@ -72,30 +72,33 @@ impl Running {
             let others = longest
                 .others
                 .as_ref()
-                .map(|others| format!(", waits for {}", escaped(others)));
+                .map(|others| format!(", waits for {}", escape_text(others)));
             let action = &longest.action;
             format!("{action}{more}  {took:.1} s{}", others.unwrap_or_default())
         })
     }
 
-    fn with<T>(&self, work: impl FnOnce(&mut BTreeMap<(String, usize), RunningStep>) -> T) -> T {
+    fn with_steps<T>(
+        &self,
+        work: impl FnOnce(&mut BTreeMap<(String, usize), RunningStep>) -> T,
+    ) -> T {
         work(&mut self.steps.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-fn key(step: StepOf<'_>) -> (String, usize) {
+fn step_key(step: StepOf<'_>) -> (String, usize) {
     (step.gpu.uuid.clone(), step.number)
 }
 
 /// The interval between two drawings. A change that takes less time draws nothing.
-const INTERVAL: Duration = Duration::from_millis(150);
+const DRAW_INTERVAL: Duration = Duration::from_millis(150);
 
 /// The progress of a plan: a line for each event, a line on the terminal for each GPU that changes while the plan is run,
 /// or notes alone.
 struct PlanProgress {
     /// True if each event is a line of its own.
     is_plain: bool,
-    running: Arc<Running>,
+    running: Arc<RunningSteps>,
     /// The line of each GPU that is drawn, with the GPU's UUID.
     gpus: BTreeMap<String, ProgressBar>,
     drawn: MultiProgress,
@@ -107,7 +110,8 @@ impl PlanProgress {
     /// Starts the thread that draws a line for each GPU with steps.
     fn begin_drawing(&mut self, plan: &Plan) {
         for gpu in plan.gpus.iter().filter(|gpu| !gpu.steps.is_empty()) {
-            self.gpus.insert(gpu.uuid.clone(), self.drawn.add(bar(gpu)));
+            self.gpus
+                .insert(gpu.uuid.clone(), self.drawn.add(progress_bar(gpu)));
         }
         let (sender, ended) = channel();
         let theirs = (
@@ -117,13 +121,13 @@ impl PlanProgress {
         );
         let thread = Builder::new()
             .name("progress".to_owned())
-            .spawn(move || draw(&theirs.0, &theirs.1, &theirs.2, &ended));
+            .spawn(move || draw_progress(&theirs.0, &theirs.1, &theirs.2, &ended));
         self.drawing = thread.ok().map(|thread| (sender, thread));
     }
 }
 
 /// `GPU 0   5/14  start the daemon of 0.3  1.2 s`
-fn bar(gpu: &GpuPlan) -> ProgressBar {
+fn progress_bar(gpu: &GpuPlan) -> ProgressBar {
     let steps = gpu.steps.len();
     let width = steps.to_string().len();
     let form = format!("{{prefix}}  {{pos:>{width}}}/{{len}}  {{wide_msg}}");
@@ -135,14 +139,14 @@ fn bar(gpu: &GpuPlan) -> ProgressBar {
 }
 
 /// Draws the lines until the sender is gone.
-fn draw(
-    running: &Running,
+fn draw_progress(
+    running: &RunningSteps,
     bars: &BTreeMap<String, ProgressBar>,
     drawn: &MultiProgress,
     ended: &Receiver<()>,
 ) {
     let mut is_first = true;
-    while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+    while ended.recv_timeout(DRAW_INTERVAL) == Err(RecvTimeoutError::Timeout) {
         if std::mem::take(&mut is_first) {
             drawn.set_draw_target(ProgressDrawTarget::stderr());
         }
@@ -150,7 +154,7 @@ fn draw(
             if bar.is_finished() {
                 bar.tick();
             } else {
-                bar.set_message(running.longest(uuid));
+                bar.set_message(running.describe_longest(uuid));
             }
         }
     }
@@ -163,12 +167,16 @@ impl Progress for PlanProgress {
             begun: Instant::now(),
             others: None,
         };
-        self.running.with(|steps| steps.insert(key(step), running));
+        self.running
+            .with_steps(|steps| steps.insert(step_key(step), running));
     }
 
     fn waits(&self, step: StepOf<'_>, others: &str) {
-        let is_new = self.running.with(|steps| {
-            let before = steps.get_mut(&key(step))?.others.replace(others.to_owned());
+        let is_new = self.running.with_steps(|steps| {
+            let before = steps
+                .get_mut(&step_key(step))?
+                .others
+                .replace(others.to_owned());
             Some(before.as_deref() != Some(others))
         });
         if is_new == Some(true) && self.is_plain {
@@ -178,7 +186,9 @@ impl Progress for PlanProgress {
     }
 
     fn end(&self, step: StepOf<'_>, is_done: bool) {
-        let ended = self.running.with(|steps| steps.remove(&key(step)));
+        let ended = self
+            .running
+            .with_steps(|steps| steps.remove(&step_key(step)));
         // The error that follows says what failed.
         if !is_done {
             return;
@@ -186,14 +196,14 @@ impl Progress for PlanProgress {
         if self.is_plain {
             let (gpu, action) = (step.gpu.name(), step.action());
             let took = ended.map_or(Duration::ZERO, |running| running.begun.elapsed());
-            note(&format!("{gpu}: {action} ({})", time_taken(took)));
+            note(&format!("{gpu}: {action} ({})", format_time_taken(took)));
         }
         let Some(bar) = self.gpus.get(&step.gpu.uuid) else {
             return;
         };
         bar.inc(1);
         if bar.length() == Some(bar.position()) {
-            bar.finish_with_message(format!("done in {}", time_taken(bar.elapsed())));
+            bar.finish_with_message(format!("done in {}", format_time_taken(bar.elapsed())));
         }
     }
 

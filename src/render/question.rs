@@ -7,14 +7,14 @@ use console::style;
 use dialoguer::theme::{SimpleTheme, Theme};
 
 use super::consequences;
-use super::format::{indented, wrapped};
-use super::output::{is_watched, note_always, say};
+use super::format::{indent_lines, wrap_text};
+use super::output::{is_watched, note_always, print_styled_note_always};
 use crate::apply::Allowed;
 use crate::failure::{ExitStatus, Failure};
-use crate::plan::{Held, Plan};
+use crate::plan::{HeldGpus, Plan};
 
 /// True while the cursor is behind a question.
-static ASKED: AtomicBool = AtomicBool::new(false);
+static IS_ASKING: AtomicBool = AtomicBool::new(false);
 
 /// A question with a default answer.
 #[derive(Clone, Copy, Debug)]
@@ -33,15 +33,15 @@ pub fn can_ask() -> bool {
 }
 
 /// Asks until the answer can be read; `None` if the input ends.
-pub fn answer<T>(
+pub fn ask_question<T>(
     question: Question<'_>,
     read: impl Fn(&str) -> Result<T, String>,
 ) -> io::Result<Option<T>> {
     let Question { text, meaning, .. } = question;
-    say(&format!("\n{}", style(text).bold().for_stderr()));
-    say(indented(&wrapped(meaning, NARROWEST).join("\n")).trim_end());
+    print_styled_note_always(&format!("\n{}", style(text).bold().for_stderr()));
+    print_styled_note_always(indent_lines(&wrap_text(meaning, PROMPT_WIDTH).join("\n")).trim_end());
     loop {
-        let Some(answer) = ask(question.form, Some(question.default))? else {
+        let Some(answer) = ask_line(question.form, Some(question.default))? else {
             return Ok(None);
         };
         let answer = match answer.as_str() {
@@ -53,7 +53,7 @@ pub fn answer<T>(
             Err(why) => {
                 let lines: Vec<String> = why
                     .lines()
-                    .flat_map(|line| wrapped(line, NARROWEST))
+                    .flat_map(|line| wrap_text(line, PROMPT_WIDTH))
                     .collect();
                 note_always(&lines.join("\n"));
             }
@@ -62,25 +62,25 @@ pub fn answer<T>(
 }
 
 /// Asks whether to go on; anything but yes means no. `None` if the input ends.
-pub fn agrees(question: &str) -> io::Result<Option<bool>> {
+pub fn ask_yes_no(question: &str) -> io::Result<Option<bool>> {
     // A whole line: "maybe" is no yes, and the cursor is never hidden.
-    let answer = ask(&format!("{question} [y/N]"), None)?;
+    let answer = ask_line(&format!("{question} [y/N]"), None)?;
     Ok(answer.map(|answer| matches!(answer.as_str(), "y" | "Y" | "yes")))
 }
 
 /// The width of text that fits every terminal.
-const NARROWEST: usize = 76;
+const PROMPT_WIDTH: usize = 76;
 
 /// Asks for a line, in dialoguer's form; `None` if the input ends.
 ///
 /// The terminal edits the line, not dialoguer's `Confirm` or `Input`: they ignore Ctrl-D and take what is typed next as
 /// the answer, and `Confirm` takes any word with a y in it for yes.
-fn ask(question: &str, default: Option<&str>) -> io::Result<Option<String>> {
+fn ask_line(question: &str, default: Option<&str>) -> io::Result<Option<String>> {
     let mut prompt = String::new();
     SimpleTheme
         .format_input_prompt(&mut prompt, question, default)
         .map_err(io::Error::other)?;
-    ASKED.store(true, Ordering::SeqCst);
+    IS_ASKING.store(true, Ordering::SeqCst);
     let mut stderr = io::stderr();
     write!(stderr, "{prompt}")?;
     stderr.flush()?;
@@ -89,7 +89,7 @@ fn ask(question: &str, default: Option<&str>) -> io::Result<Option<String>> {
     let is_line = answer.ends_with(b"\n");
     if is_line {
         // The terminal has moved to the next line.
-        ASKED.store(false, Ordering::SeqCst);
+        IS_ASKING.store(false, Ordering::SeqCst);
     }
     end_question();
     read?;
@@ -98,7 +98,7 @@ fn ask(question: &str, default: Option<&str>) -> io::Result<Option<String>> {
 
 /// Ends the line of a question without an answer, so that the next message starts a line of its own.
 pub(super) fn end_question() {
-    if ASKED.swap(false, Ordering::SeqCst) {
+    if IS_ASKING.swap(false, Ordering::SeqCst) {
         // If standard error is closed, there is nowhere to report it.
         let _ = writeln!(io::stderr());
     }
@@ -117,14 +117,14 @@ pub enum Consent {
 
 /// Gets consent for a plan, and says first what it waits for. A plan that disrupts nothing needs none. Returns false if the
 /// user declines.
-pub fn confirm(
+pub fn obtain_consent(
     plan: &Plan,
     allowed: Allowed,
-    held: &[Held],
+    held: &[HeldGpus],
     consent: Consent,
     waits: &str,
 ) -> Result<bool, NoConsent> {
-    let disrupts = consequences::disruptions(plan, allowed, held);
+    let disrupts = consequences::describe_disruptions(plan, allowed, held);
     if disrupts.is_empty() || consent == Consent::Given {
         return Ok(true);
     }
@@ -143,7 +143,7 @@ pub fn confirm(
         note_always(&format!("Not known to be made by mig-mps:\n  {named}"));
     }
     note_always(&format!("This will {disrupts}."));
-    let answer = agrees("Go on?").map_err(|error| NoConsent::Failed(error.to_string()))?;
+    let answer = ask_yes_no("Go on?").map_err(|error| NoConsent::Failed(error.to_string()))?;
     Ok(answer == Some(true))
 }
 

@@ -21,7 +21,7 @@ use crate::host::without_error_numbers;
 use crate::node::Node;
 
 /// True while the view has the terminal.
-static TAKEN: AtomicBool = AtomicBool::new(false);
+static IS_SCREEN_ACTIVE: AtomicBool = AtomicBool::new(false);
 
 /// A full-screen view. Dropping it restores the terminal.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub struct Screen {
 
 impl Screen {
     /// Takes the terminal. A panic restores it before its message is shown.
-    pub fn take() -> io::Result<Self> {
+    pub fn enter() -> io::Result<Self> {
         static HOOK: Once = Once::new();
         HOOK.call_once(|| {
             let before = std::panic::take_hook();
@@ -43,7 +43,7 @@ impl Screen {
                 before(panic);
             }));
         });
-        TAKEN.store(true, Ordering::SeqCst);
+        IS_SCREEN_ACTIVE.store(true, Ordering::SeqCst);
         let screen = Self {
             marks: Marks::default(),
             first: 0,
@@ -55,33 +55,33 @@ impl Screen {
     }
 
     /// Shows the status of these devices under a head line, with changed lines marked.
-    pub fn status(
+    pub fn show_status(
         &mut self,
         head: &str,
         node: &Node,
         devices: &[String],
         view: View<'_>,
     ) -> io::Result<()> {
-        let (width, _) = size()?;
-        self.marks.turn();
+        let (width, _) = terminal_size()?;
+        self.marks.begin_turn();
         let marks = Some(&mut self.marks);
-        let text = status::text(node, devices, view, width.into(), marks);
-        self.show(&format!("{head}\n\n{text}"))
+        let text = status::render(node, devices, view, width.into(), marks);
+        self.show_text(&format!("{head}\n\n{text}"))
     }
 
     /// Shows the reason why there is no new status.
-    pub fn trouble(&mut self, head: &str, trouble: &str) -> io::Result<()> {
-        self.show(&format!("{head}\n\n{trouble}\n"))
+    pub fn show_problem(&mut self, head: &str, trouble: &str) -> io::Result<()> {
+        self.show_text(&format!("{head}\n\n{trouble}\n"))
     }
 
-    fn show(&mut self, text: &str) -> io::Result<()> {
+    fn show_text(&mut self, text: &str) -> io::Result<()> {
         self.text = without_error_numbers(text).into_owned();
         self.draw()
     }
 
     /// Draws as much of the text as fits.
     fn draw(&mut self) -> io::Result<()> {
-        let (width, height) = size()?;
+        let (width, height) = terminal_size()?;
         let room = usize::from(height.saturating_sub(1)).max(1);
         let lines: Vec<&str> = self.text.lines().collect();
         self.first = self.first.min(lines.len().saturating_sub(room));
@@ -106,7 +106,7 @@ impl Screen {
     }
 
     /// Waits until then for a key that quits, and returns the exit status for it; other keys scroll.
-    pub fn wait(&mut self, until: Instant) -> io::Result<Option<ExitStatus>> {
+    pub fn wait_for_key(&mut self, until: Instant) -> io::Result<Option<ExitStatus>> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             if !event::poll(left)? {
@@ -150,7 +150,7 @@ impl Drop for Screen {
 /// exits elsewhere.
 pub fn restore_terminal() {
     end_question();
-    if TAKEN.swap(false, Ordering::SeqCst) {
+    if IS_SCREEN_ACTIVE.swap(false, Ordering::SeqCst) {
         // A failure cannot be reported, and the other half may still work.
         let _ = execute!(stdout(), LeaveAlternateScreen, Show);
         let _ = terminal::disable_raw_mode();
@@ -158,7 +158,7 @@ pub fn restore_terminal() {
 }
 
 /// Returns the terminal's columns and rows. A new pseudo-terminal without a size has 0 of both.
-fn size() -> io::Result<(u16, u16)> {
+fn terminal_size() -> io::Result<(u16, u16)> {
     let (columns, rows) = terminal::size()?;
     Ok((
         if columns == 0 { 80 } else { columns },

@@ -5,7 +5,7 @@ use comfy_table::{
 };
 use console::{measure_text_width, style};
 
-use super::format::hanging;
+use super::format::wrap_behind;
 
 /// A table that fits the terminal by hiding columns, not by breaking cells: half a UUID cannot be copied.
 pub struct Table {
@@ -29,7 +29,7 @@ pub struct Column {
 }
 
 impl Column {
-    pub const fn left(title: &'static str, rank: u8) -> Self {
+    pub const fn left_aligned(title: &'static str, rank: u8) -> Self {
         Self {
             title,
             right: false,
@@ -40,10 +40,10 @@ impl Column {
         }
     }
 
-    pub const fn right(title: &'static str, rank: u8) -> Self {
+    pub const fn right_aligned(title: &'static str, rank: u8) -> Self {
         Self {
             right: true,
-            ..Self::left(title, rank)
+            ..Self::left_aligned(title, rank)
         }
     }
 
@@ -56,7 +56,7 @@ impl Column {
     }
 
     /// Leaves it out of a table in which no row has a value.
-    pub const fn for_values(self) -> Self {
+    pub const fn hidden_if_empty(self) -> Self {
         Self {
             is_for_values: true,
             ..self
@@ -64,12 +64,12 @@ impl Column {
     }
 
     /// Marks it as never hidden.
-    pub const fn kept(self) -> Self {
+    pub const fn never_hidden(self) -> Self {
         Self { rank: 0, ..self }
     }
 
     /// Lets its cells be cut to the rest of the line, but to no less than this width.
-    pub const fn cut(self, least: u16) -> Self {
+    pub const fn with_least_width(self, least: u16) -> Self {
         Self {
             least: Some(least),
             ..self
@@ -78,10 +78,10 @@ impl Column {
 }
 
 /// The gap between two columns.
-const GAP: u16 = 2;
+const COLUMN_GAP: u16 = 2;
 
 /// Stands before the names of the columns that do not fit.
-const HIDDEN: &str = "hidden: ";
+const HIDDEN_HEAD: &str = "hidden: ";
 
 impl Table {
     pub fn new(columns: Vec<Column>) -> Self {
@@ -92,14 +92,16 @@ impl Table {
             .set_truncation_indicator("…")
             .set_header(columns.iter().map(|column| column.title));
         for (column, drawn) in columns.iter().zip(comfy.column_iter_mut()) {
-            drawn.set_padding((if drawn.index == 0 { 0 } else { GAP }, 0));
+            drawn.set_padding((if drawn.index == 0 { 0 } else { COLUMN_GAP }, 0));
             if column.right {
                 drawn.set_cell_alignment(CellAlignment::Right);
             }
             if let Some(least) = column.least {
                 // Between characters: between words, most of a command line would be cut.
                 drawn.set_delimiter('\n');
-                drawn.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(least + GAP)));
+                drawn.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(
+                    least + COLUMN_GAP,
+                )));
             } else {
                 drawn.set_constraint(ColumnConstraint::ContentWidth);
             }
@@ -108,7 +110,7 @@ impl Table {
     }
 
     /// Adds a row with a cell for every column.
-    pub fn row(&mut self, cells: Vec<String>) {
+    pub fn add_row(&mut self, cells: Vec<String>) {
         let mut row = Row::from(cells);
         row.max_height(1);
         self.comfy.add_row(row);
@@ -144,7 +146,7 @@ impl Table {
 
     /// Formats the table in at most `width` characters. A line under it names the hidden columns, and the option that
     /// shows them.
-    pub fn within(mut self, width: usize, option: &str) -> String {
+    pub fn render(mut self, width: usize, option: &str) -> String {
         self.comfy
             .set_width(u16::try_from(width).unwrap_or(u16::MAX));
         let mut hideable: Vec<(usize, Column)> = Vec::new();
@@ -159,20 +161,20 @@ impl Table {
         }
         hideable.sort_by_key(|(_, column)| column.rank);
         let mut hidden = Vec::new();
-        let mut text = trimmed(&self.comfy);
+        let mut text = trim_lines(&self.comfy);
         while text.lines().any(|line| measure_text_width(line) > width)
             && let Some((position, column)) = hideable.pop()
         {
-            self.constrain(position, ColumnConstraint::Hidden);
+            self.constrain_column(position, ColumnConstraint::Hidden);
             hidden.push((position, column));
-            text = trimmed(&self.comfy);
+            text = trim_lines(&self.comfy);
         }
-        text = self.with_what_fits(&mut hidden, width, text);
+        text = self.restore_fitting_columns(&mut hidden, width, text);
         if !hidden.is_empty() {
             let names = hidden.iter().map(|(_, column)| column.title.to_lowercase());
             let names = names.collect::<Vec<_>>().join(", ");
             let remark = format!("{names} (widen the terminal, or use {option})");
-            for line in hanging(HIDDEN, &remark, width).lines() {
+            for line in wrap_behind(HIDDEN_HEAD, &remark, width).lines() {
                 let _ = writeln!(text, "{}", style(line).dim());
             }
         }
@@ -181,7 +183,7 @@ impl Table {
 
     /// Shows hidden columns again, the last one first, that fit beside the others: a wider one may have been hidden after
     /// them. Returns the text.
-    fn with_what_fits(
+    fn restore_fitting_columns(
         &mut self,
         hidden: &mut Vec<(usize, Column)>,
         width: usize,
@@ -189,19 +191,19 @@ impl Table {
     ) -> String {
         for nth in (0..hidden.len()).rev() {
             let (position, _) = hidden[nth];
-            self.constrain(position, ColumnConstraint::ContentWidth);
-            let wider = trimmed(&self.comfy);
+            self.constrain_column(position, ColumnConstraint::ContentWidth);
+            let wider = trim_lines(&self.comfy);
             if wider.lines().all(|line| measure_text_width(line) <= width) {
                 hidden.remove(nth);
                 text = wider;
             } else {
-                self.constrain(position, ColumnConstraint::Hidden);
+                self.constrain_column(position, ColumnConstraint::Hidden);
             }
         }
         text
     }
 
-    fn constrain(&mut self, position: usize, constraint: ColumnConstraint) {
+    fn constrain_column(&mut self, position: usize, constraint: ColumnConstraint) {
         if let Some(drawn) = self.comfy.column_mut(position) {
             drawn.set_constraint(constraint);
         }
@@ -213,7 +215,7 @@ pub const NONE: &str = "-";
 pub const UNKNOWN: &str = "?";
 
 /// Returns the lines of a table without blanks at their ends.
-fn trimmed(table: &Comfy) -> String {
+fn trim_lines(table: &Comfy) -> String {
     table.lines().fold(String::new(), |mut text, line| {
         let _ = writeln!(text, "{}", line.trim_end());
         text
@@ -225,23 +227,27 @@ mod tests {
     use super::*;
 
     fn table(last: Column) -> Table {
-        let mut table = Table::new(vec![Column::left("NAME", 0), Column::right("PID", 1), last]);
-        table.row(vec!["0.0".into(), "7".into(), "MIG-1".into()]);
-        table.row(vec!["trainer".into(), "12345".into(), "MIG-2".into()]);
+        let mut table = Table::new(vec![
+            Column::left_aligned("NAME", 0),
+            Column::right_aligned("PID", 1),
+            last,
+        ]);
+        table.add_row(vec!["0.0".into(), "7".into(), "MIG-1".into()]);
+        table.add_row(vec!["trainer".into(), "12345".into(), "MIG-2".into()]);
         table
     }
 
     #[test]
     fn columns_are_aligned_and_lines_end_where_they_end() {
         assert_eq!(
-            table(Column::left("UUID", 2)).within(21, "--json"),
+            table(Column::left_aligned("UUID", 2)).render(21, "--json"),
             "NAME       PID  UUID\n0.0          7  MIG-1\ntrainer  12345  MIG-2\n"
         );
     }
 
     #[test]
     fn a_narrow_terminal_loses_columns_and_no_characters() {
-        let within = |width| table(Column::left("UUID", 2)).within(width, "--json");
+        let within = |width| table(Column::left_aligned("UUID", 2)).render(width, "--json");
         assert_eq!(
             within(20),
             "NAME       PID\n0.0          7\ntrainer  12345\nhidden: uuid (widen\n  the terminal, or\n  use --json)\n"
@@ -256,12 +262,12 @@ mod tests {
     #[test]
     fn a_column_that_was_hidden_before_a_wider_one_is_shown_where_it_fits() {
         let mut table = Table::new(vec![
-            Column::left("NAME", 0),
-            Column::left("USERS", 1),
-            Column::right("GPU", 2),
+            Column::left_aligned("NAME", 0),
+            Column::left_aligned("USERS", 1),
+            Column::right_aligned("GPU", 2),
         ]);
-        table.row(vec!["0.0".into(), "one-at-a-time".into(), "0".into()]);
-        let shown = table.within(18, "--json");
+        table.add_row(vec!["0.0".into(), "one-at-a-time".into(), "0".into()]);
+        let shown = table.render(18, "--json");
         assert!(
             shown.starts_with("NAME  GPU\n0.0     0\nhidden: users"),
             "{shown}"
@@ -271,30 +277,30 @@ mod tests {
     #[test]
     fn a_column_for_values_is_left_out_without_one() {
         let within = |last: &str, width| {
-            let mut table = table(Column::left("JOB", 1).for_values());
-            table.row(vec!["0.1".into(), "8".into(), last.into()]);
-            table.within(width, "--json")
+            let mut table = table(Column::left_aligned("JOB", 1).hidden_if_empty());
+            table.add_row(vec!["0.1".into(), "8".into(), last.into()]);
+            table.render(width, "--json")
         };
         assert!(within("7.0", 40).contains("\n0.1          8  7.0\n"));
         let mut none = Table::new(vec![
-            Column::left("NAME", 0),
-            Column::left("JOB", 1).for_values(),
+            Column::left_aligned("NAME", 0),
+            Column::left_aligned("JOB", 1).hidden_if_empty(),
         ]);
-        none.row(vec!["0.0".into(), NONE.into()]);
-        none.row(vec!["0.1".into(), UNKNOWN.into()]);
-        assert_eq!(none.within(2, "--json"), "NAME\n0.0\n0.1\n");
+        none.add_row(vec!["0.0".into(), NONE.into()]);
+        none.add_row(vec!["0.1".into(), UNKNOWN.into()]);
+        assert_eq!(none.render(2, "--json"), "NAME\n0.0\n0.1\n");
     }
 
     #[test]
     fn a_column_may_be_cut_to_the_rest_of_the_line_before_others_are_hidden() {
         let within = |width| {
-            let mut table = table(Column::left("COMMAND", 0).cut(10));
-            table.row(vec![
+            let mut table = table(Column::left_aligned("COMMAND", 0).with_least_width(10));
+            table.add_row(vec![
                 "0.1".into(),
                 "8".into(),
                 "python train.py --now".into(),
             ]);
-            table.within(width, "--json")
+            table.render(width, "--json")
         };
         assert!(within(40).ends_with("\n0.1          8  python train.py --now\n"));
         assert!(within(30).ends_with("\n0.1          8  python train.…\n"));

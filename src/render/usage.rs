@@ -7,7 +7,7 @@ use clap::{Command, Error};
 
 use super::json::Message;
 use crate::profile::SettingAssignment;
-use crate::settings::option_of_key;
+use crate::settings::option_for_key;
 
 /// Describes a mistake on the command line of the program. Of clap's paragraphs the first is the error, and the others are
 /// its hints. `devices` names the devices that a command may mean that has none.
@@ -38,7 +38,8 @@ pub fn usage_error(
         }
     }
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let other_word = of_nvidia_smi(&words).or_else(|| wrong_word(error).and_then(command_for));
+    let other_word =
+        command_for_nvidia_smi(&words).or_else(|| wrong_word(error).and_then(command_for));
     // It is similar in letters alone.
     hints.retain(|hint| other_word.is_none() || !hint.contains("similar subcommand"));
     if let Some(hint) = option_for_setting(error) {
@@ -65,7 +66,7 @@ pub fn usage_error(
     let mut what = lines.join(" ");
     // With a similar value, the list of all is of no use, and a long one of little.
     if let Some(list) = what.find(" [possible values: ")
-        && (error.get(ContextKind::SuggestedValue).is_some() || what.len() - list > LONG_LIST)
+        && (error.get(ContextKind::SuggestedValue).is_some() || what.len() - list > MAX_LIST_CHARS)
     {
         what.truncate(list);
     }
@@ -87,7 +88,7 @@ fn whole_usage(program: &mut Command, forms: &str) -> Option<String> {
 }
 
 /// The length of a list of values that only help shows.
-const LONG_LIST: usize = 200;
+const MAX_LIST_CHARS: usize = 200;
 
 /// The words that other programs have for what a command does, and those that a topic of the manual explains.
 const OTHER_WORDS: &[(&str, &[&str])] = &[
@@ -166,7 +167,7 @@ fn option_for_setting(error: &Error) -> Option<String> {
         return None;
     }
     let name = typed.trim_start_matches('-').split('=').next()?;
-    let option = option_of_key(name)?;
+    let option = option_for_key(name)?;
     Some(format!("{name} is called --{option} here"))
 }
 
@@ -327,7 +328,7 @@ fn lacks_device(error: &Error, words: &[String]) -> bool {
 }
 
 /// Returns our command for these words of nvidia-smi.
-fn of_nvidia_smi(words: &[String]) -> Option<&'static str> {
+fn command_for_nvidia_smi(words: &[String]) -> Option<&'static str> {
     let has = |options: &[&str]| words.iter().any(|word| options.contains(&word.as_str()));
     let is_mig = words.first().is_some_and(|word| word == "mig");
     Some(match () {

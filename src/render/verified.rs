@@ -4,9 +4,9 @@ use anyhow::Result;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::format::count;
+use super::format::format_count;
 use super::json::{Message, VERSION, Version};
-use super::output::{error, note, print_lines};
+use super::output::{note, print_error, print_lines};
 use crate::client::{NotReady, Verified};
 use crate::failure::Failure;
 use crate::host::user_name;
@@ -32,12 +32,12 @@ pub fn print(all: &[Verified]) -> Result<()> {
 }
 
 /// Notes how many devices were verified: `32 devices verified`, `2 of 32 devices failed`.
-pub fn note_total(all: &[Verified]) {
+pub fn print_total(all: &[Verified]) {
     let (unchecked, failed): (Vec<_>, Vec<_>) = all
         .iter()
         .filter_map(|one| one.result.as_ref().err())
         .partition(|error| error.is_unchecked());
-    let devices = count(all.len(), "device");
+    let devices = format_count(all.len(), "device");
     note(&match (failed.len(), unchecked.len()) {
         (0, 0) => format!("{devices} verified"),
         (0, unchecked) => format!("{} of {devices} verified", all.len() - unchecked),
@@ -57,7 +57,7 @@ fn print_failure(cause: &NotReady) {
     if cause.is_unchecked() {
         note(&format!("not checked: {cause}"));
     } else {
-        error(&cause.to_string(), &cause.hints());
+        print_error(&cause.to_string(), &cause.hints());
     }
 }
 
@@ -90,20 +90,20 @@ pub(super) struct VerifiedDevice {
 
 impl VerifyDocument {
     /// Describes these devices.
-    pub fn of(all: &[Verified]) -> Self {
+    pub fn new(all: &[Verified]) -> Self {
         Self {
             version: VERSION,
-            devices: VerifiedDevice::all(all),
+            devices: VerifiedDevice::from_all(all),
         }
     }
 }
 
 impl VerifiedDevice {
-    pub(super) fn all(all: &[Verified]) -> Vec<Self> {
-        all.iter().map(Self::of).collect()
+    pub(super) fn from_all(all: &[Verified]) -> Vec<Self> {
+        all.iter().map(Self::from_verified).collect()
     }
 
-    fn of(one: &Verified) -> Self {
+    fn from_verified(one: &Verified) -> Self {
         let ready = one.result.as_ref().ok();
         let error = one.result.as_ref().err();
         Self {
@@ -111,7 +111,7 @@ impl VerifiedDevice {
             uuid: one.uuid.clone(),
             result: match error {
                 None => "attached",
-                Some(error) if error.is_passing() => "in use",
+                Some(error) if error.is_temporary() => "in use",
                 Some(error) if error.is_unchecked() => "reserved",
                 Some(_) => "failed",
             },

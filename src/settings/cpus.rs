@@ -11,7 +11,7 @@ pub struct Cpus {
 }
 
 /// The size of the mask of `sched_setaffinity(2)`, in bits.
-const MOST: usize = 1024;
+const MAX_CPUS: usize = 1024;
 
 impl Cpus {
     /// Their numbers, in order.
@@ -41,7 +41,7 @@ impl FromStr for Cpus {
         let mut ranges = Vec::new();
         for part in text.split(',') {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
-            let (first, last) = (number(first)?, number(last)?);
+            let (first, last) = (parse_cpu_number(first)?, parse_cpu_number(last)?);
             if last < first {
                 return Err(format!("{part} goes backwards: {last}-{first}?"));
             }
@@ -59,13 +59,13 @@ impl FromStr for Cpus {
     }
 }
 
-fn number(digits: &str) -> Result<usize, String> {
+fn parse_cpu_number(digits: &str) -> Result<usize, String> {
     // The kernel takes no sign, which `parse` would.
     let plain = !digits.contains('+');
     match digits.trim().parse() {
-        Ok(number) if plain && number < MOST => Ok(number),
+        Ok(number) if plain && number < MAX_CPUS => Ok(number),
         Ok(number) if plain => {
-            let last = MOST - 1;
+            let last = MAX_CPUS - 1;
             Err(format!("there is no CPU {number}: Linux counts to {last}"))
         }
         _ => Err(format!(

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::keys::{
     ACTIVE_THREAD_PERCENTAGE, Control, KEYS, MAX_CLIENTS, PINNED_MEMORY_LIMIT, SettingKey,
 };
-use super::share::{DeviceSize, Oversubscription, Share, in_words};
+use super::share::{DeviceSize, Oversubscription, Share, describe_share};
 use super::text::{serde_as_text, words};
 use super::{CpuChoice, LimitAnswer, MemoryLimit, WrongValue};
 
@@ -61,7 +61,7 @@ pub const NOFILE: u64 = 65536;
 
 impl Settings {
     /// True if they limit what a client may use.
-    pub fn limit_clients(&self) -> bool {
+    pub fn has_client_limits(&self) -> bool {
         self.active_thread_percentage != Percentage::FULL
             || self.pinned_memory_limit.is_some()
             || self.client_priority != ClientPriority::Normal
@@ -70,7 +70,7 @@ impl Settings {
     /// Sets the number of clients that share the device, or removes it. Whatever a share decides is then as if nobody had
     /// given it; what somebody has given stays without one.
     pub(super) fn share_among(&mut self, clients: Option<u32>) {
-        let share = clients.map(Share::among);
+        let share = clients.map(Share::for_clients);
         let Some(deciding) = share.or(self.share) else {
             return;
         };
@@ -90,14 +90,15 @@ impl Settings {
     }
 
     /// Returns the settings on a device of a size that is asked for if need be: what `share` decides follows from it.
-    pub fn on(&self, size: impl FnOnce() -> DeviceSize) -> Cow<'_, Self> {
+    pub fn for_device_size(&self, size: impl FnOnce() -> DeviceSize) -> Cow<'_, Self> {
         let Some(share) = self.share else {
             return Cow::Borrowed(self);
         };
         let device = size();
         let mut settings = self.clone();
         if share.decides(ACTIVE_THREAD_PERCENTAGE) {
-            settings.active_thread_percentage = device.threads(share.clients, self.oversubscribe);
+            settings.active_thread_percentage =
+                device.percentage_of_each(share.clients, self.oversubscribe);
         }
         if share.decides(PINNED_MEMORY_LIMIT) {
             settings.pinned_memory_limit = device.memory_of_each(share.clients);
@@ -108,11 +109,11 @@ impl Settings {
 
     /// Describes what each client gets by `share`, and what of the device is in no share; `None` without a share.
     pub fn share_in_words(&self) -> Option<String> {
-        in_words(self)
+        describe_share(self)
     }
 
     /// Returns the number of clients that the device is meant for: the larger one of `share` and `max-clients`.
-    pub fn clients_meant(&self) -> Option<u32> {
+    pub fn intended_clients(&self) -> Option<u32> {
         let share = self.share.map(|share| share.clients);
         share.max(self.max_clients)
     }
@@ -126,7 +127,7 @@ impl Settings {
     }
 
     /// True if users who do not own the daemon can enter its pipe directory.
-    pub fn open_to_others(&self) -> bool {
+    pub fn is_open_to_others(&self) -> bool {
         self.serve != Some(Serve::Own)
     }
 }
@@ -190,7 +191,7 @@ words!(ClientPriority {
 
 impl ClientPriority {
     /// Returns the number that the control program has for it.
-    pub fn number(self) -> u8 {
+    pub fn to_number(self) -> u8 {
         match self {
             Self::Normal => 0,
             Self::BelowNormal => 1,
@@ -198,9 +199,9 @@ impl ClientPriority {
     }
 
     /// Returns the priority with that number.
-    pub fn of_number(text: &str) -> Option<Self> {
+    pub fn from_number(text: &str) -> Option<Self> {
         let mut all = [Self::Normal, Self::BelowNormal].into_iter();
-        all.find(|priority| priority.number().to_string() == text)
+        all.find(|priority| priority.to_number().to_string() == text)
     }
 }
 
@@ -245,12 +246,12 @@ impl Percentage {
     }
 
     /// Returns so many tenths of a percent, from 1 to 1000.
-    pub(super) fn of_tenths(tenths: u32) -> Self {
+    pub(super) fn from_tenths(tenths: u32) -> Self {
         Self(f64::from(tenths.clamp(1, 1000)) / 10.0)
     }
 
     /// Returns the tenths of a percent, rounded down.
-    pub fn tenths(self) -> u32 {
+    pub fn to_tenths(self) -> u32 {
         // Slightly more, for what is not exact in binary.
         let most = self.0 * 10.0 + 0.001;
         let tenths = (1..=1000).rev().find(|&tenths| f64::from(tenths) <= most);
@@ -263,7 +264,7 @@ impl Percentage {
     }
 
     /// The number.
-    pub fn value(self) -> f64 {
+    pub fn as_f64(self) -> f64 {
         self.0
     }
 }
@@ -383,24 +384,29 @@ pub struct Reported {
 }
 
 /// The start of the answer to a command that the control program lacks.
-const UNKNOWN: &str = "Unknown command";
+const UNKNOWN_COMMAND: &str = "Unknown command";
 
 impl Reported {
     /// Returns the settings that are queried, in that order: all but the percentage, which ends every session. They
     /// come before the list of servers: a priority looks like the pid of one.
-    pub fn queried() -> impl Iterator<Item = (&'static SettingKey, &'static Control)> {
-        let controls = KEYS.iter().filter_map(|key| Some((key, key.control()?)));
+    pub fn queried_settings() -> impl Iterator<Item = (&'static SettingKey, &'static Control)> {
+        let controls = KEYS
+            .iter()
+            .filter_map(|key| Some((key, key.control_commands()?)));
         controls.filter(|(_, control)| !control.is_universal).rev()
     }
 
     /// Takes the answers to these queries from the front of the lines. Returns `None` if they are something else.
-    pub fn read(lines: &mut VecDeque<&str>, percentage: f64) -> Option<Self> {
+    pub fn parse_answers(lines: &mut VecDeque<&str>, percentage: f64) -> Option<Self> {
         let mut answers = BTreeMap::from([(ACTIVE_THREAD_PERCENTAGE, percentage.to_string())]);
-        for (key, control) in Self::queried() {
-            if lines.front().is_some_and(|line| line.starts_with(UNKNOWN)) {
+        for (key, control) in Self::queried_settings() {
+            if lines
+                .front()
+                .is_some_and(|line| line.starts_with(UNKNOWN_COMMAND))
+            {
                 lines.pop_front();
             } else {
-                answers.insert(key.name, control.take(lines)?);
+                answers.insert(key.name, control.take_answer(lines)?);
             }
         }
         Some(Self { answers })
@@ -410,7 +416,7 @@ impl Reported {
     #[must_use]
     pub fn over(&self, settings: &Settings) -> Settings {
         let mut over = settings.clone();
-        for (key, control, answer) in self.rows() {
+        for (key, control, answer) in self.answered_settings() {
             let value = (control.read)(answer).unwrap_or_default();
             // Other values than a profile can give stay unknown.
             let _ = (key.parse)(&mut over, &value);
@@ -419,13 +425,15 @@ impl Reported {
     }
 
     /// True if the daemon has answered with its value of a setting.
-    pub fn has(&self, key: &SettingKey) -> bool {
+    pub fn has_answer(&self, key: &SettingKey) -> bool {
         self.answers.contains_key(key.name)
     }
 
     /// Returns the value of a setting if it is not that of these settings.
-    pub fn difference(&self, key: &SettingKey, settings: &Settings) -> Option<String> {
-        let (_, control, answer) = self.rows().find(|(row, ..)| row.name == key.name)?;
+    pub fn differing_value(&self, key: &SettingKey, settings: &Settings) -> Option<String> {
+        let (_, control, answer) = self
+            .answered_settings()
+            .find(|(row, ..)| row.name == key.name)?;
         if !(control.differs)(settings, answer) {
             return None;
         }
@@ -433,34 +441,41 @@ impl Reported {
     }
 
     /// Returns the active thread percentage.
-    pub fn percentage(&self) -> Option<f64> {
+    pub fn active_thread_percentage(&self) -> Option<f64> {
         self.answers.get(ACTIVE_THREAD_PERCENTAGE)?.parse().ok()
     }
 
     /// Returns the memory limit, if there is one.
     pub fn memory_limit(&self) -> Option<LimitAnswer> {
-        LimitAnswer::read(self.answers.get(PINNED_MEMORY_LIMIT)?)
+        LimitAnswer::parse(self.answers.get(PINNED_MEMORY_LIMIT)?)
     }
 
     /// True if the memory limit is known not to be that of these settings.
     pub fn has_other_memory_limit(&self, settings: &Settings) -> bool {
-        let mut rows = self.rows();
+        let mut rows = self.answered_settings();
         rows.any(|(key, control, answer)| {
             key.name == PINNED_MEMORY_LIMIT && (control.differs)(settings, answer)
         })
     }
 
     /// Makes the memory limit exact by what a server logged.
-    pub fn refine(&mut self, logged_bytes: u64) {
+    pub fn refine_memory_limit(&mut self, logged_bytes: u64) {
         if let Some(limit) = self.memory_limit() {
-            let refined = limit.refined(logged_bytes).in_answer();
+            let refined = limit.with_exact_bytes(logged_bytes).format_answer();
             self.answers.insert(PINNED_MEMORY_LIMIT, refined);
         }
     }
 
-    fn rows(&self) -> impl Iterator<Item = (&'static SettingKey, &'static Control, &str)> {
-        KEYS.iter()
-            .filter_map(|key| Some((key, key.control()?, self.answers.get(key.name)?.as_str())))
+    fn answered_settings(
+        &self,
+    ) -> impl Iterator<Item = (&'static SettingKey, &'static Control, &str)> {
+        KEYS.iter().filter_map(|key| {
+            Some((
+                key,
+                key.control_commands()?,
+                self.answers.get(key.name)?.as_str(),
+            ))
+        })
     }
 }
 
@@ -471,7 +486,7 @@ mod tests {
     #[test]
     fn each_limit_alone_limits_clients() {
         let settings = Settings::default;
-        assert!(!settings().limit_clients());
+        assert!(!settings().has_client_limits());
         let limits = [
             Settings {
                 active_thread_percentage: Percentage(50.0),
@@ -486,7 +501,7 @@ mod tests {
                 ..settings()
             },
         ];
-        assert!(limits.iter().all(Settings::limit_clients), "{limits:?}");
+        assert!(limits.iter().all(Settings::has_client_limits), "{limits:?}");
     }
 
     #[test]
@@ -496,7 +511,7 @@ mod tests {
                 serve: serve.parse().ok(),
                 ..Settings::default()
             }
-            .open_to_others()
+            .is_open_to_others()
         };
         let open_ones = ["one-at-a-time", "all", "group:lab", "user:alice"];
         assert_eq!(open_ones.map(is_open), [true; 4]);
@@ -521,7 +536,7 @@ mod tests {
 
     fn read(text: &str) -> (Option<Reported>, usize) {
         let mut lines: VecDeque<&str> = text.lines().collect();
-        (Reported::read(&mut lines, 100.0), lines.len())
+        (Reported::parse_answers(&mut lines, 100.0), lines.len())
     }
 
     fn reported(limit: Option<&str>, priority: Option<&str>) -> Reported {

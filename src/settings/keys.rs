@@ -17,15 +17,15 @@ pub const KEYS: &[SettingKey] = &[
         name: SERVE,
         form: SettingForm::Text,
         words: Serve::WORDS,
-        parse: |settings, text| set(&mut settings.serve, text.parse().map(Some)),
-        show: |settings| shown_or(settings.serve.as_ref(), "the default"),
+        parse: |settings, text| set_field(&mut settings.serve, text.parse().map(Some)),
+        show: |settings| display_or(settings.serve.as_ref(), "the default"),
         update: Update::Plan,
     },
     SettingKey {
         name: "server",
         form: SettingForm::Text,
         words: Server::WORDS,
-        parse: |settings, text| set(&mut settings.server, text.parse()),
+        parse: |settings, text| set_field(&mut settings.server, text.parse()),
         show: |settings| settings.server.to_string(),
         update: Update::Plan,
     },
@@ -34,10 +34,12 @@ pub const KEYS: &[SettingKey] = &[
         form: SettingForm::WholeNumber,
         words: &[],
         parse: |settings, text| {
-            settings.share_among(unless("none", text, |text| number(CLIENTS, text))?);
+            settings.share_among(parse_or_none("none", text, |text| {
+                parse_in_range(CLIENT_COUNT_RANGE, text)
+            })?);
             Ok(())
         },
-        show: |settings| shown_or(settings.share.map(|share| share.clients), "none"),
+        show: |settings| display_or(settings.share.map(|share| share.clients), "none"),
         update: Update::Record,
     },
     SettingKey {
@@ -45,9 +47,9 @@ pub const KEYS: &[SettingKey] = &[
         form: SettingForm::Number,
         words: &[],
         parse: |settings, text| {
-            let factor = unless("none", text, str::parse);
+            let factor = parse_or_none("none", text, str::parse);
             let factor = factor.map(|factor| factor.unwrap_or(Oversubscription::NONE));
-            set(&mut settings.oversubscribe, factor)
+            set_field(&mut settings.oversubscribe, factor)
         },
         show: |settings| settings.oversubscribe.to_string(),
         update: Update::Record,
@@ -57,8 +59,8 @@ pub const KEYS: &[SettingKey] = &[
         form: SettingForm::Number,
         words: &[],
         parse: |settings, text| {
-            set(&mut settings.active_thread_percentage, text.parse())?;
-            give(settings, |share| share.threads_are_given = true);
+            set_field(&mut settings.active_thread_percentage, text.parse())?;
+            mark_given(settings, |share| share.threads_are_given = true);
             Ok(())
         },
         show: |settings| settings.active_thread_percentage.to_string(),
@@ -81,12 +83,12 @@ pub const KEYS: &[SettingKey] = &[
         form: SettingForm::Text,
         words: &[],
         parse: |settings, text| {
-            let limit = unless("none", text, str::parse);
-            set(&mut settings.pinned_memory_limit, limit)?;
-            give(settings, |share| share.memory_is_given = true);
+            let limit = parse_or_none("none", text, str::parse);
+            set_field(&mut settings.pinned_memory_limit, limit)?;
+            mark_given(settings, |share| share.memory_is_given = true);
             Ok(())
         },
-        show: |settings| shown_or(settings.pinned_memory_limit, "none"),
+        show: |settings| display_or(settings.pinned_memory_limit, "none"),
         update: Update::Control(Control {
             word: "device_pinned_mem_limit",
             // The number of the daemon's only device. Up to driver 555 a limit by UUID is ignored without a message.
@@ -99,12 +101,12 @@ pub const KEYS: &[SettingKey] = &[
                 let limit = settings.pinned_memory_limit;
                 limit.map_or_else(|| "0".to_owned(), MemoryLimit::in_mebibytes)
             },
-            read: |line| match LimitAnswer::read(line) {
+            read: |line| match LimitAnswer::parse(line) {
                 None if line.is_empty() => Some("none".to_owned()),
-                limit => Some(limit?.at_least().to_string()),
+                limit => Some(limit?.lower_bound().to_string()),
             },
             differs: |settings, answer| {
-                LimitAnswer::differs(LimitAnswer::read(answer), settings.pinned_memory_limit)
+                LimitAnswer::differs(LimitAnswer::parse(answer), settings.pinned_memory_limit)
             },
         }),
     },
@@ -112,7 +114,7 @@ pub const KEYS: &[SettingKey] = &[
         name: CLIENT_PRIORITY,
         form: SettingForm::Text,
         words: ClientPriority::WORDS,
-        parse: |settings, text| set(&mut settings.client_priority, text.parse()),
+        parse: |settings, text| set_field(&mut settings.client_priority, text.parse()),
         show: |settings| settings.client_priority.to_string(),
         update: Update::Control(Control {
             word: "client_priority",
@@ -120,36 +122,43 @@ pub const KEYS: &[SettingKey] = &[
             is_of_servers: false,
             is_universal: false,
             is_silent_unless_set: false,
-            value: |settings| settings.client_priority.number().to_string(),
+            value: |settings| settings.client_priority.to_number().to_string(),
             read: |line| {
                 let word = ClientPriority::WORDS.get(line.parse::<usize>().ok()?);
                 word.map(ToString::to_string)
             },
-            differs: |settings, answer| settings.client_priority.number().to_string() != answer,
+            differs: |settings, answer| settings.client_priority.to_number().to_string() != answer,
         }),
     },
     SettingKey {
         name: "cpus",
         form: SettingForm::Text,
         words: &[],
-        parse: |settings, text| set(&mut settings.cpus, unless("all", text, str::parse)),
-        show: |settings| shown_or(settings.cpus.as_ref(), "all"),
+        parse: |settings, text| {
+            set_field(&mut settings.cpus, parse_or_none("all", text, str::parse))
+        },
+        show: |settings| display_or(settings.cpus.as_ref(), "all"),
         update: Update::Restart,
     },
     SettingKey {
         name: "nofile",
         form: SettingForm::WholeNumber,
         words: &[],
-        parse: |settings, text| set(&mut settings.nofile, number(FILES, text).map(Some)),
-        show: |settings| shown_or(settings.nofile, "the default"),
+        parse: |settings, text| {
+            set_field(
+                &mut settings.nofile,
+                parse_in_range(OPEN_FILES_RANGE, text).map(Some),
+            )
+        },
+        show: |settings| display_or(settings.nofile, "the default"),
         update: Update::Restart,
     },
     SettingKey {
         name: COMPUTE_MODE,
         form: SettingForm::Text,
         words: ComputeMode::WORDS,
-        parse: |settings, text| set(&mut settings.compute_mode, text.parse().map(Some)),
-        show: |settings| shown_or(settings.compute_mode, "as it was"),
+        parse: |settings, text| set_field(&mut settings.compute_mode, text.parse().map(Some)),
+        show: |settings| display_or(settings.compute_mode, "as it was"),
         update: Update::Restart,
     },
     SettingKey {
@@ -157,19 +166,21 @@ pub const KEYS: &[SettingKey] = &[
         form: SettingForm::WholeNumber,
         words: &[],
         parse: |settings, text| {
-            let most = unless("none", text, |text| number(CLIENTS, text));
-            set(&mut settings.max_clients, most)?;
-            give(settings, |share| share.max_clients_is_given = true);
+            let most = parse_or_none("none", text, |text| {
+                parse_in_range(CLIENT_COUNT_RANGE, text)
+            });
+            set_field(&mut settings.max_clients, most)?;
+            mark_given(settings, |share| share.max_clients_is_given = true);
             Ok(())
         },
-        show: |settings| shown_or(settings.max_clients, "none"),
+        show: |settings| display_or(settings.max_clients, "none"),
         update: Update::Record,
     },
     SettingKey {
         name: VISIBLE,
         form: SettingForm::Text,
         words: Visible::WORDS,
-        parse: |settings, text| set(&mut settings.visible, text.parse()),
+        parse: |settings, text| set_field(&mut settings.visible, text.parse()),
         show: |settings| settings.visible.to_string(),
         update: Update::Record,
     },
@@ -193,14 +204,14 @@ const OPTIONS: [(&str, &str); 3] = [
 ];
 
 /// Returns the setting for which `run` has the option with that name.
-pub fn key_of_option(option: &str) -> Option<&'static str> {
+pub fn key_for_option(option: &str) -> Option<&'static str> {
     let (_, key) = OPTIONS.iter().find(|(name, _)| *name == option)?;
     Some(key)
 }
 
 /// Returns the setting that NVIDIA's programs call so: by the variable of a client, a control command or its name with
 /// underscores.
-pub fn key_called(name: &str) -> Option<&'static SettingKey> {
+pub fn find_setting(name: &str) -> Option<&'static SettingKey> {
     let name = name.to_ascii_lowercase().replace('_', "-");
     let starts = ["cuda-mps-", "set-default-", "get-default-", "set-", "get-"];
     let name = starts
@@ -215,36 +226,36 @@ pub fn key_called(name: &str) -> Option<&'static SettingKey> {
 }
 
 /// Returns the option that `run` has for a setting.
-pub fn option_of_key(name: &str) -> Option<&'static str> {
+pub fn option_for_key(name: &str) -> Option<&'static str> {
     let (option, _) = OPTIONS.iter().find(|(_, key)| *key == name)?;
     Some(option)
 }
 
 /// Up to well above the most clients of a device with any known driver: 48, and 60 from CUDA 13.1.
-pub const CLIENTS: RangeInclusive<u32> = 1..=1024;
+pub const CLIENT_COUNT_RANGE: RangeInclusive<u32> = 1..=1024;
 
 /// From enough for a daemon with one server and a few clients, to the limit of Linux by default (`fs.nr_open`).
-const FILES: RangeInclusive<u64> = 256..=1 << 30;
+const OPEN_FILES_RANGE: RangeInclusive<u64> = 256..=1 << 30;
 
-fn set<T>(field: &mut T, value: Result<T, impl Into<WrongValue>>) -> Result<(), WrongValue> {
+fn set_field<T>(field: &mut T, value: Result<T, impl Into<WrongValue>>) -> Result<(), WrongValue> {
     *field = value.map_err(Into::into)?;
     Ok(())
 }
 
 /// Marks a value as given, in place of what follows from a share.
-fn give(settings: &mut Settings, mark: impl FnOnce(&mut Share)) {
+fn mark_given(settings: &mut Settings, mark: impl FnOnce(&mut Share)) {
     if let Some(share) = &mut settings.share {
         mark(share);
     }
 }
 
 /// Shows a value, or the word for none.
-fn shown_or(value: Option<impl Display>, none: &str) -> String {
+fn display_or(value: Option<impl Display>, none: &str) -> String {
     value.map_or_else(|| none.to_owned(), |value| value.to_string())
 }
 
 /// Reads a value, or the word for none.
-fn unless<T, E>(
+fn parse_or_none<T, E>(
     none: &str,
     text: &str,
     read: impl Fn(&str) -> Result<T, E>,
@@ -252,7 +263,7 @@ fn unless<T, E>(
     (text != none).then(|| read(text)).transpose()
 }
 
-fn number<T>(range: RangeInclusive<T>, text: &str) -> Result<T, WrongValue>
+fn parse_in_range<T>(range: RangeInclusive<T>, text: &str) -> Result<T, WrongValue>
 where
     T: FromStr + PartialOrd + Display,
 {
@@ -326,7 +337,7 @@ pub struct Control {
 
 impl Control {
     /// Takes an answer from the front of the lines.
-    pub fn take(&self, lines: &mut VecDeque<&str>) -> Option<String> {
+    pub fn take_answer(&self, lines: &mut VecDeque<&str>) -> Option<String> {
         let line = lines.front().map_or("", |line| line.trim());
         if (self.read)(line).is_some() {
             lines.pop_front();
@@ -338,7 +349,7 @@ impl Control {
 
 impl SettingKey {
     /// Returns the commands that set it, if the control daemon takes it.
-    pub fn control(&self) -> Option<&Control> {
+    pub fn control_commands(&self) -> Option<&Control> {
         match &self.update {
             Update::Control(control) => Some(control),
             _ => None,
@@ -431,9 +442,9 @@ mod tests {
             ("set_default_client_priority", CLIENT_PRIORITY),
             ("max_clients", MAX_CLIENTS),
         ] {
-            assert_eq!(key_called(name).map(|key| key.name), Some(key), "{name}");
+            assert_eq!(find_setting(name).map(|key| key.name), Some(key), "{name}");
         }
-        assert!(key_called("CUDA_VISIBLE_DEVICES").is_none());
+        assert!(find_setting("CUDA_VISIBLE_DEVICES").is_none());
     }
 
     #[test]

@@ -13,12 +13,12 @@ pub struct MemoryLimit {
 }
 
 /// More than any device has. The control program would take it.
-const MOST: u64 = 1 << 20;
+const MAX_MEBIBYTES: u64 = 1 << 20;
 
 impl MemoryLimit {
     /// Returns the limit of so many MiB, if there can be such a limit.
-    pub fn of_mebibytes(mebibytes: u64) -> Option<Self> {
-        (1..=MOST)
+    pub fn from_mebibytes(mebibytes: u64) -> Option<Self> {
+        (1..=MAX_MEBIBYTES)
             .contains(&mebibytes)
             .then_some(Self { mebibytes })
     }
@@ -45,7 +45,7 @@ pub struct LimitAnswer {
 
 impl LimitAnswer {
     /// Reads the control program's answer.
-    pub fn read(line: &str) -> Option<Self> {
+    pub fn parse(line: &str) -> Option<Self> {
         let line = line.trim();
         let (number, unit, is_rounded) = match line.strip_suffix('M') {
             Some(number) => (number, 1, false),
@@ -59,7 +59,7 @@ impl LimitAnswer {
 
     /// The same answer, made exact by what a server logged, where that rounds to it.
     #[must_use]
-    pub fn refined(self, logged_bytes: u64) -> Self {
+    pub fn with_exact_bytes(self, logged_bytes: u64) -> Self {
         let mebibytes = logged_bytes >> 20;
         if self.is_rounded && mebibytes >> 10 == self.mebibytes >> 10 {
             return Self {
@@ -76,12 +76,12 @@ impl LimitAnswer {
             (Some(answer), Some(limit)) if answer.is_rounded => {
                 answer.mebibytes >> 10 != limit.mebibytes >> 10
             }
-            (answer, limit) => answer.map(Self::at_least) != limit,
+            (answer, limit) => answer.map(Self::lower_bound) != limit,
         }
     }
 
     /// Returns the text that reads as this answer.
-    pub fn in_answer(self) -> String {
+    pub fn format_answer(self) -> String {
         if self.is_rounded {
             format!("{}G", self.mebibytes >> 10)
         } else {
@@ -90,7 +90,7 @@ impl LimitAnswer {
     }
 
     /// The limit, or the least that it can be.
-    pub fn at_least(self) -> MemoryLimit {
+    pub fn lower_bound(self) -> MemoryLimit {
         MemoryLimit {
             mebibytes: self.mebibytes,
         }
@@ -134,7 +134,7 @@ impl FromStr for MemoryLimit {
             "m" | "mi" | "mib" => 0,
             "g" | "gi" | "gib" => 10,
             "t" | "ti" | "tib" => 20,
-            "" if !number.is_empty() => return Err(without_unit(number)),
+            "" if !number.is_empty() => return Err(missing_unit(number)),
             "mb" | "gb" | "tb" => {
                 let unit = unit[..1].to_uppercase();
                 return Err(format!("its unit is M (MiB) or G (GiB): {number}{unit}?"));
@@ -157,23 +157,23 @@ impl FromStr for MemoryLimit {
             return Err(not_whole(text));
         }
         let scale = 10_u64.pow(u32::try_from(fraction.len()).unwrap_or(0));
-        let whole = read_digits(whole)
-            .filter(|whole| *whole <= MOST)
+        let whole = parse_digits(whole)
+            .filter(|whole| *whole <= MAX_MEBIBYTES)
             .ok_or_else(too_large)?;
-        let scaled = read_digits(fraction).unwrap_or(0) << shift;
+        let scaled = parse_digits(fraction).unwrap_or(0) << shift;
         if !scaled.is_multiple_of(scale) {
             return Err(not_whole(text));
         }
         match (whole << shift) + scaled / scale {
             0 => Err("a limit of nothing leaves clients no memory at all".to_owned()),
-            mebibytes if mebibytes > MOST => Err(too_large()),
+            mebibytes if mebibytes > MAX_MEBIBYTES => Err(too_large()),
             mebibytes => Ok(Self { mebibytes }),
         }
     }
 }
 
 /// The error of a number alone: NVML's are bytes, Slurm's and those of nvidia-smi are MiB.
-fn without_unit(number: &str) -> String {
+fn missing_unit(number: &str) -> String {
     match number.parse::<u64>() {
         Ok(0) => "\"none\" removes the limit".to_owned(),
         Ok(bytes) if bytes >= 1 << 20 && bytes.is_multiple_of(1 << 20) => {
@@ -184,12 +184,12 @@ fn without_unit(number: &str) -> String {
 }
 
 /// Reads digits; none are 0.
-fn read_digits(digits: &str) -> Option<u64> {
+fn parse_digits(digits: &str) -> Option<u64> {
     format!("0{digits}").parse().ok()
 }
 
 fn too_large() -> String {
-    format!("it is more than any device has ({}G)", MOST >> 10)
+    format!("it is more than any device has ({}G)", MAX_MEBIBYTES >> 10)
 }
 
 fn not_whole(text: &str) -> String {
@@ -236,22 +236,26 @@ mod tests {
             ("5000M", "4G", 0x1_3880_0000),
         ] {
             let limit: MemoryLimit = set.parse().unwrap();
-            let answer = LimitAnswer::read(answer);
+            let answer = LimitAnswer::parse(answer);
             assert!(!LimitAnswer::differs(answer, Some(limit)), "{set}");
-            let exact = answer.map(|answer| answer.refined(logged));
-            assert_eq!(exact.map(LimitAnswer::at_least), Some(limit));
+            let exact = answer.map(|answer| answer.with_exact_bytes(logged));
+            assert_eq!(exact.map(LimitAnswer::lower_bound), Some(limit));
         }
         let differs = |answer: &str, limit: &str| {
-            LimitAnswer::differs(LimitAnswer::read(answer), limit.parse().ok())
+            LimitAnswer::differs(LimitAnswer::parse(answer), limit.parse().ok())
         };
         assert!(!differs("1G", "1G") && !differs("1G", "2047M"));
         assert!(differs("1G", "2G") && differs("1G", "1023M") && differs("1023M", "1022M"));
         assert!(differs("", "1G") && differs("1G", "none") && !differs("", "none"));
-        let one = LimitAnswer::read("1G").unwrap();
-        let another = Some(one.refined(0x5000_0000));
+        let one = LimitAnswer::parse("1G").unwrap();
+        let another = Some(one.with_exact_bytes(0x5000_0000));
         assert!(LimitAnswer::differs(another, "1536M".parse().ok()));
-        assert_eq!(one.refined(0x8000_0000), one, "that of an earlier setting");
-        assert_eq!(LimitAnswer::read(""), None);
+        assert_eq!(
+            one.with_exact_bytes(0x8000_0000),
+            one,
+            "that of an earlier setting"
+        );
+        assert_eq!(LimitAnswer::parse(""), None);
     }
 
     #[test]

@@ -10,9 +10,9 @@ mod text;
 pub use cpus::{CpuChoice, Cpus};
 pub use device::{ClientPriority, NOFILE, Percentage, Reported, Serve, Server, Settings, Visible};
 pub use keys::{
-    ACTIVE_THREAD_PERCENTAGE, CLIENT_PRIORITY, CLIENTS, COMPUTE_MODE, Control, KEYS, MAX_CLIENTS,
-    OVERSUBSCRIBE, PINNED_MEMORY_LIMIT, SERVE, SHARE, SettingForm, SettingKey, Update, key_called,
-    key_of_option, option_of_key,
+    ACTIVE_THREAD_PERCENTAGE, CLIENT_COUNT_RANGE, CLIENT_PRIORITY, COMPUTE_MODE, Control, KEYS,
+    MAX_CLIENTS, OVERSUBSCRIBE, PINNED_MEMORY_LIMIT, SERVE, SHARE, SettingForm, SettingKey, Update,
+    find_setting, key_for_option, option_for_key,
 };
 pub use memory_limit::{LimitAnswer, MemoryLimit};
 pub use share::{DeviceSize, FOLLOW_A_SHARE, Multiprocessors, Oversubscription, Share};

@@ -35,7 +35,7 @@ pub struct Share {
 
 impl Share {
     /// A share that decides everything, for a device that is not known yet.
-    pub(super) fn among(clients: u32) -> Self {
+    pub(super) fn for_clients(clients: u32) -> Self {
         Self {
             clients,
             threads_are_given: false,
@@ -117,27 +117,27 @@ pub struct DeviceSize {
     pub clients: Option<u32>,
 }
 
-/// The memory that driver and server keep of a whole GPU, in MiB: this, and one part in [`KEPT_PART`] of it. Measured with
+/// The memory that driver and server keep of a whole GPU, in MiB: this, and one part in [`RESERVED_DIVISOR`] of it. Measured with
 /// driver 580.159.04: 480 MiB of the driver and 74 of the server on an H100 80GB HBM3 (81559 MiB), and 616 of the driver on
 /// an H200 (143771 MiB).
-const KEPT: u64 = 512;
-const KEPT_PART: u64 = 400;
+const RESERVED_MIB: u64 = 512;
+const RESERVED_DIVISOR: u64 = 400;
 
 /// The memory that the server keeps of a MIG device, in MiB. Not measured: NVIDIA's MIG guide shows 60.
-const KEPT_OF_INSTANCE: u64 = 128;
+const RESERVED_OF_INSTANCE_MIB: u64 = 128;
 
 /// The memory of a client that does not count against its limit, in MiB: 1 to 2 where 2 to 40 clients had filled theirs
 /// (H100, driver 580.159.04).
-const NOT_COUNTED: u64 = 2;
+const UNCOUNTED_MIB: u64 = 2;
 
 /// The tenths of a percent of all SMs.
-const ALL: u32 = 1000;
+const ALL_TENTHS: u32 = 1000;
 
 impl Multiprocessors {
     /// Returns the SMs that a client gets with so many tenths of a percent: whole pairs, rounded down (measured on an H100
     /// and an H200 with 132 SMs: 25 % are 32, 10 % are 12), and never fewer than the least.
-    pub fn of_tenths(self, tenths: u32) -> u32 {
-        if tenths >= ALL {
+    pub fn usable_at(self, tenths: u32) -> u32 {
+        if tenths >= ALL_TENTHS {
             return self.all;
         }
         let pairs = u64::from(self.all) * u64::from(tenths) / 2000;
@@ -146,7 +146,7 @@ impl Multiprocessors {
     }
 
     /// Returns the number of clients, `most` at most, that get all SMs in equal parts, if there is one near this number.
-    fn dividing(self, clients: u32, most: u32) -> Option<u32> {
+    fn nearest_even_split(self, clients: u32, most: u32) -> Option<u32> {
         let largest = clients.saturating_mul(2).min(self.all).min(most);
         let near = (clients / 2).max(2)..=largest;
         let fits = |candidate: &u32| {
@@ -162,16 +162,16 @@ impl Multiprocessors {
 
 impl DeviceSize {
     /// Returns the size of a whole GPU with that memory in MiB.
-    pub fn of_gpu(multiprocessors: Option<Multiprocessors>, memory: Option<u64>) -> Self {
+    pub fn for_gpu(multiprocessors: Option<Multiprocessors>, memory: Option<u64>) -> Self {
         Self {
             multiprocessors,
-            memory: memory.map(|mib| mib.saturating_sub(KEPT + mib / KEPT_PART)),
+            memory: memory.map(|mib| mib.saturating_sub(RESERVED_MIB + mib / RESERVED_DIVISOR)),
             clients: None,
         }
     }
 
     /// Returns the size of one of so many compute instances, which share the memory of their GPU instance.
-    pub fn of_instance(
+    pub fn for_instance(
         multiprocessors: Option<Multiprocessors>,
         memory: u64,
         compute_instances: u64,
@@ -180,14 +180,14 @@ impl DeviceSize {
         Self {
             multiprocessors,
             // An instance of a GPU that shares the machine's memory has none of its own.
-            memory: (memory > 0).then(|| each.saturating_sub(KEPT_OF_INSTANCE)),
+            memory: (memory > 0).then(|| each.saturating_sub(RESERVED_OF_INSTANCE_MIB)),
             clients: None,
         }
     }
 
     /// Returns the size of a device whose daemon takes so many clients at most.
     #[must_use]
-    pub fn for_clients(self, most: Option<u32>) -> Self {
+    pub fn with_client_limit(self, most: Option<u32>) -> Self {
         Self {
             clients: most,
             ..self
@@ -196,40 +196,41 @@ impl DeviceSize {
 
     /// Returns the largest active thread percentage whose SMs so many clients can have at once. Where even the fewest that
     /// a client gets are too many, it is an equal part of 100 %.
-    pub fn threads(self, clients: u32, oversubscribe: Oversubscription) -> Percentage {
+    pub fn percentage_of_each(self, clients: u32, oversubscribe: Oversubscription) -> Percentage {
         let clients = f64::from(clients.max(1));
-        let largest = |fits: &dyn Fn(u32) -> bool| (1..=ALL).rev().find(|&tenths| fits(tenths));
+        let largest =
+            |fits: &dyn Fn(u32) -> bool| (1..=ALL_TENTHS).rev().find(|&tenths| fits(tenths));
         let fits_in =
             |part: u32, all: u32| f64::from(part) * clients <= f64::from(all) * oversubscribe.0;
         let by_sms = self
             .multiprocessors
-            .and_then(|sms| largest(&|tenths| fits_in(sms.of_tenths(tenths), sms.all)));
-        let tenths = by_sms.or_else(|| largest(&|tenths| fits_in(tenths, ALL)));
-        Percentage::of_tenths(tenths.unwrap_or(1))
+            .and_then(|sms| largest(&|tenths| fits_in(sms.usable_at(tenths), sms.all)));
+        let tenths = by_sms.or_else(|| largest(&|tenths| fits_in(tenths, ALL_TENTHS)));
+        Percentage::from_tenths(tenths.unwrap_or(1))
     }
 
     /// Returns the memory limit with which so many clients can all have what it allows. The context of a client is in it.
     pub(super) fn memory_of_each(self, clients: u32) -> Option<MemoryLimit> {
-        MemoryLimit::of_mebibytes(self.mib_of_each(clients)?)
+        MemoryLimit::from_mebibytes(self.mib_of_each(clients)?)
     }
 
     /// Returns the memory that each of so many clients can have, in MiB.
     pub fn mib_of_each(self, clients: u32) -> Option<u64> {
         let each = self.memory? / u64::from(clients.max(1));
-        Some(each.saturating_sub(NOT_COUNTED))
+        Some(each.saturating_sub(UNCOUNTED_MIB))
     }
 }
 
 /// Describes what each client gets of a device with a share: `4 of 108 SMs and 3.9 GiB each; 28 SMs are in no share (share
 /// = 18 uses all)`.
-pub(super) fn in_words(settings: &Settings) -> Option<String> {
+pub(super) fn describe_share(settings: &Settings) -> Option<String> {
     let share = settings.share?;
     let (threads, limit) = (
         settings.active_thread_percentage,
         settings.pinned_memory_limit,
     );
     let sms = share.device.multiprocessors;
-    let each = sms.map(|sms| sms.of_tenths(threads.tenths()));
+    let each = sms.map(|sms| sms.usable_at(threads.to_tenths()));
     let mut words = match (each, sms) {
         (Some(each), Some(sms)) if each == sms.all => format!("all {each} SMs"),
         (Some(each), Some(sms)) => format!("{each} of {} SMs", sms.all),
@@ -239,7 +240,7 @@ pub(super) fn in_words(settings: &Settings) -> Option<String> {
         let _ = write!(words, " ({ACTIVE_THREAD_PERCENTAGE} = {threads})");
     }
     if let Some(limit) = limit {
-        let _ = write!(words, " and {}", rounded_down(limit));
+        let _ = write!(words, " and {}", format_rounded_down(limit));
     }
     words.push_str(" each");
     match limit {
@@ -254,13 +255,18 @@ pub(super) fn in_words(settings: &Settings) -> Option<String> {
     }
     if let (Some(each), Some(sms)) = (each, sms) {
         if !share.threads_are_given {
-            words.push_str(&remainder(each, sms, settings.oversubscribe, share));
+            words.push_str(&describe_remainder(
+                each,
+                sms,
+                settings.oversubscribe,
+                share,
+            ));
         }
-        if let Some(limit) = limit.filter(|limit| limit.bytes() >> 20 < context(each)) {
+        if let Some(limit) = limit.filter(|limit| limit.bytes() >> 20 < context_memory_mib(each)) {
             let _ = write!(
                 words,
                 "; {limit} may be too little for any program: its context takes about {} MiB",
-                context(each)
+                context_memory_mib(each)
             );
         }
     }
@@ -268,7 +274,7 @@ pub(super) fn in_words(settings: &Settings) -> Option<String> {
 }
 
 /// Describes how the parts of a share, with `each` SMs, add up to the device; empty if they are the device.
-fn remainder(
+fn describe_remainder(
     each: u32,
     sms: Multiprocessors,
     oversubscribe: Oversubscription,
@@ -287,7 +293,7 @@ fn remainder(
         );
     }
     let uses_all = sms
-        .dividing(clients, limit)
+        .nearest_even_split(clients, limit)
         .map_or_else(String::new, |other| format!(" (share = {other} uses all)"));
     match sms.all - given_out {
         0 => String::new(),
@@ -298,12 +304,12 @@ fn remainder(
 
 /// The memory of a context that can use so many SMs, in MiB, which counts against the limit of its client: 58, 145 and 516
 /// with 8, 32 and 132 SMs (H100 and H200, driver 580.159.04).
-fn context(multiprocessors: u32) -> u64 {
+fn context_memory_mib(multiprocessors: u32) -> u64 {
     29 + u64::from(multiprocessors) * 37 / 10
 }
 
 /// `3.9 GiB`, `512 MiB`
-fn rounded_down(limit: MemoryLimit) -> String {
+fn format_rounded_down(limit: MemoryLimit) -> String {
     let mib = limit.bytes() >> 20;
     if mib < 1024 {
         return format!("{mib} MiB");
@@ -326,12 +332,12 @@ mod tests {
             let key = super::super::KEYS.iter().find(|key| key.name == *name);
             (key.unwrap().parse)(&mut settings, value).unwrap();
         }
-        let size = DeviceSize::of_gpu(Some(sms), Some(memory));
-        settings.on(|| size).into_owned()
+        let size = DeviceSize::for_gpu(Some(sms), Some(memory));
+        settings.for_device_size(|| size).into_owned()
     }
 
     fn said(sms: Multiprocessors, keys: &[(&str, &str)]) -> String {
-        in_words(&shared(sms, 81920, keys)).unwrap()
+        describe_share(&shared(sms, 81920, keys)).unwrap()
     }
 
     /// An H100 80GB HBM3 with driver 580.159.04: the first tenths of a percent with more SMs than before.
@@ -351,7 +357,7 @@ mod tests {
             (988, 130),
             (1000, 132),
         ] {
-            assert_eq!(H100.of_tenths(tenths), sms, "{tenths}");
+            assert_eq!(H100.usable_at(tenths), sms, "{tenths}");
         }
     }
 
@@ -423,7 +429,7 @@ mod tests {
         let settings = shared(SLICE, 4864, &[("share", "200")]);
         assert_eq!(settings.pinned_memory_limit, "19M".parse().ok());
         assert!(
-            in_words(&settings).unwrap().ends_with(
+            describe_share(&settings).unwrap().ends_with(
                 "; 19M may be too little for any program: its context takes about 36 MiB"
             )
         );
@@ -433,11 +439,11 @@ mod tests {
     fn of_a_device_of_unknown_size_each_gets_its_percentage() {
         let mut settings = Settings::default();
         settings.share_among(Some(3));
-        let settings = settings.on(DeviceSize::default);
+        let settings = settings.for_device_size(DeviceSize::default);
         assert_eq!(settings.active_thread_percentage.to_string(), "33.3");
         assert_eq!(settings.pinned_memory_limit, None);
         assert_eq!(
-            in_words(&settings).unwrap(),
+            describe_share(&settings).unwrap(),
             "33.3 % of the SMs each, and no memory limit: the size of the memory is not known"
         );
     }
@@ -448,16 +454,18 @@ mod tests {
         for all in (2..=188).step_by(2) {
             for (least, clients) in (1..=60).flat_map(|clients| [(2, clients), (8, clients)]) {
                 let sms = Multiprocessors { all, least };
-                let size = DeviceSize::of_gpu(Some(sms), None);
-                let tenths = size.threads(clients, Oversubscription::NONE).tenths();
-                let each = sms.of_tenths(tenths);
-                if sms.of_tenths(1) * clients > all {
-                    assert_eq!(tenths, (ALL / clients).max(1), "{clients} of {all}");
+                let size = DeviceSize::for_gpu(Some(sms), None);
+                let tenths = size
+                    .percentage_of_each(clients, Oversubscription::NONE)
+                    .to_tenths();
+                let each = sms.usable_at(tenths);
+                if sms.usable_at(1) * clients > all {
+                    assert_eq!(tenths, (ALL_TENTHS / clients).max(1), "{clients} of {all}");
                     continue;
                 }
                 assert!(each * clients <= all, "{clients} of {all}");
-                if tenths < ALL {
-                    let more = sms.of_tenths(tenths + 1);
+                if tenths < ALL_TENTHS {
+                    let more = sms.usable_at(tenths + 1);
                     assert!(more > each && more * clients > all, "{clients} of {all}");
                 }
             }

@@ -69,7 +69,7 @@ pub enum WrongValue {
 
 impl WrongValue {
     /// Describes the text as a value of the setting with that name.
-    pub fn of(&self, name: &str, text: &str) -> String {
+    pub fn describe_for(&self, name: &str, text: &str) -> String {
         match self {
             Self::Word(_) => format!("{name} = \"{text}\" is {self}"),
             Self::Range(_) => format!("{name} {self}"),

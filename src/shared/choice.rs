@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use regex::Regex;
 use thiserror::Error;
 
-use crate::client::{NoAccess, access, check_user};
+use crate::client::{NoAccess, check_client_access, check_user};
 use crate::failure::{ExitStatus, Failure};
 use crate::geometry::ProfileName;
 use crate::host::Uid;
@@ -18,7 +18,7 @@ use crate::state::{DeviceKey, DeviceRecord};
 
 /// The devices that a program takes.
 #[derive(Args, Clone, Debug, Default)]
-pub struct Wanted {
+pub struct WantedDevices {
     /// Their names; all if there are none.
     #[arg(skip)]
     names: Vec<String>,
@@ -65,7 +65,7 @@ impl Failure for NoneFree {
     fn hint(&self) -> Option<String> {
         match self.reasons.as_slice() {
             [only] => only.hint(),
-            _ if self.is_passing() => Some("wait for one with --wait 5m".to_owned()),
+            _ if self.is_temporary() => Some("wait for one with --wait 5m".to_owned()),
             [] => Some("mig-mps status shows the devices".to_owned()),
             _ => Some("mig-mps status shows the state of each device".to_owned()),
         }
@@ -73,12 +73,12 @@ impl Failure for NoneFree {
 }
 
 /// The most reasons that a message names.
-const MOST: usize = 8;
+const MAX_REASONS: usize = 8;
 
 impl NoneFree {
     /// True if it ends when other programs do.
-    pub fn is_passing(&self) -> bool {
-        self.reasons.iter().any(NoAccess::is_passing)
+    pub fn is_temporary(&self) -> bool {
+        self.reasons.iter().any(NoAccess::is_temporary)
     }
 
     fn text(&self) -> String {
@@ -87,11 +87,11 @@ impl NoneFree {
             1 => return self.reasons[0].to_string(),
             count => format!("none of {count} devices takes a program now:"),
         }];
-        for reason in self.reasons.iter().take(MOST) {
+        for reason in self.reasons.iter().take(MAX_REASONS) {
             lines.push(format!("  {reason}"));
         }
-        if self.reasons.len() > MOST {
-            lines.push(format!("  and {} others", self.reasons.len() - MOST));
+        if self.reasons.len() > MAX_REASONS {
+            lines.push(format!("  and {} others", self.reasons.len() - MAX_REASONS));
         }
         lines.join("\n")
     }
@@ -101,7 +101,7 @@ impl NoneFree {
 /// with the fewest clients, then those that give a program the most memory.
 pub fn free_devices<'n>(
     node: &'n Node,
-    wanted: &Wanted,
+    wanted: &WantedDevices,
     user: Uid,
 ) -> Result<Vec<&'n Served>, NoneFree> {
     let mut free = Vec::new();
@@ -110,14 +110,16 @@ pub fn free_devices<'n>(
         let Some(served) = &device.served else {
             continue;
         };
-        if !wanted.is_met(node, served) {
+        if !wanted.matches_device(node, served) {
             continue;
         }
-        let portion = Portion::of(node, device, served);
-        match access(served, user).and_then(|()| wanted.refuse_little(node, device, served)) {
+        let portion = Portion::for_device(node, device, served);
+        match check_client_access(served, user)
+            .and_then(|()| wanted.check_memory(node, device, served))
+        {
             Ok(()) => {
                 let is_shared = served.record.only_user() != Some(user);
-                let clients = served.clients.listed().len();
+                let clients = served.clients.as_slice().len();
                 let (memory, sms) = (Reverse(portion.memory), Reverse(portion.multiprocessors));
                 free.push(((is_shared, clients, memory, sms), served));
             }
@@ -132,10 +134,10 @@ pub fn free_devices<'n>(
     Ok(free.into_iter().map(|(_, served)| served).collect())
 }
 
-impl Wanted {
+impl WantedDevices {
     /// The same among the devices with these names.
     #[must_use]
-    pub fn among(&self, names: Vec<String>) -> Self {
+    pub fn with_names(&self, names: Vec<String>) -> Self {
         Self {
             names,
             ..self.clone()
@@ -143,7 +145,7 @@ impl Wanted {
     }
 
     /// Refuses a device that gives a program less memory than is wanted.
-    fn refuse_little(&self, node: &Node, device: &Device, served: &Served) -> Result<(), NoAccess> {
+    fn check_memory(&self, node: &Node, device: &Device, served: &Served) -> Result<(), NoAccess> {
         let Some(wanted) = self.min_memory else {
             return Ok(());
         };
@@ -166,7 +168,7 @@ impl Wanted {
     }
 
     /// True but for the free memory, which records do not tell.
-    fn is_met(&self, node: &Node, served: &Served) -> bool {
+    fn matches_device(&self, node: &Node, served: &Served) -> bool {
         let record = &served.record;
         (self.names.is_empty() || self.names.contains(&record.name))
             && self
@@ -174,7 +176,7 @@ impl Wanted {
                 .as_ref()
                 .is_none_or(|profile| has_profile(record, profile))
             && self.product.as_ref().is_none_or(|product| {
-                node.gpu(&record.key.gpu)
+                node.gpu_with_uuid(&record.key.gpu)
                     .is_some_and(|gpu| product.is_match(&gpu.product))
             })
     }
@@ -191,12 +193,12 @@ pub struct Portion {
 
 impl Portion {
     /// Returns what a program without limits of its own would get.
-    pub fn of(node: &Node, device: &Device, served: &Served) -> Self {
+    pub fn for_device(node: &Node, device: &Device, served: &Served) -> Self {
         let settings = &served.record.settings;
         let size = node.size_of(device).unwrap_or_default();
-        let tenths = settings.active_thread_percentage.tenths();
+        let tenths = settings.active_thread_percentage.to_tenths();
         Self {
-            multiprocessors: size.multiprocessors.map(|sms| sms.of_tenths(tenths)),
+            multiprocessors: size.multiprocessors.map(|sms| sms.usable_at(tenths)),
             memory: within_limit(served, free_memory(node, device)),
         }
     }
@@ -212,7 +214,7 @@ fn within_limit(served: &Served, memory: Option<u64>) -> Option<u64> {
 /// True if the device has this profile, whose name may be the short one.
 fn has_profile(record: &DeviceRecord, wanted: &ProfileName) -> bool {
     let own: Option<ProfileName> = record.profile.as_deref().and_then(|own| own.parse().ok());
-    own.is_some_and(|own| own == *wanted || own.short() == *wanted)
+    own.is_some_and(|own| own == *wanted || own.to_short() == *wanted)
 }
 
 /// Returns the free memory of a device in bytes; all of it if the driver hides how much is used.
@@ -229,7 +231,7 @@ fn all_memory(node: &Node, device: &Device) -> Option<u64> {
         _ if !device.is_there() => None,
         Some(part) => Some(part.memory_mib << 20),
         None => {
-            let of_gpu = || node.gpu(&device.key.gpu)?.memory;
+            let of_gpu = || node.gpu_with_uuid(&device.key.gpu)?.memory;
             Some(device.memory().or_else(of_gpu)?.total)
         }
     }
@@ -237,9 +239,9 @@ fn all_memory(node: &Node, device: &Device) -> Option<u64> {
 
 /// Returns the recorded devices that would do and are for the user, without a view of their state: every rank of a program
 /// finds the same ones.
-pub fn devices_for<'n>(node: &'n Node, wanted: &Wanted, user: Uid) -> Vec<&'n Served> {
+pub fn devices_for<'n>(node: &'n Node, wanted: &WantedDevices, user: Uid) -> Vec<&'n Served> {
     node.served()
-        .filter(|served| wanted.min_memory.is_none() && wanted.is_met(node, served))
+        .filter(|served| wanted.min_memory.is_none() && wanted.matches_device(node, served))
         .filter(|served| check_user(served, user).is_ok())
         .collect()
 }
@@ -258,7 +260,7 @@ const LAUNCHERS: [(&str, &str); 7] = [
 
 /// The way in which ranks are spread over devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Map {
+pub enum RankMapping {
     /// Ranks 0 and 1 share the first device, 2 and 3 the second, and so on
     Block,
     /// Rank 0 on the first device, 1 on the second, and so on, and again from the first
@@ -323,7 +325,7 @@ fn names() -> String {
 
 impl LocalRank {
     /// Reads the rank from the environment. The innermost launcher is asked first: `mpirun` may run within a Slurm step.
-    pub fn of(variable: impl Fn(&str) -> Option<String>) -> Result<Self, NoRank> {
+    pub fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Result<Self, NoRank> {
         let mut set = LAUNCHERS
             .iter()
             .filter_map(|(name, size)| Some((*name, variable(name)?, *size)));
@@ -344,10 +346,10 @@ impl LocalRank {
     }
 
     /// True if two ranks get different MIG devices of one GPU among these devices.
-    pub fn parts_of_a_gpu(self, devices: &[&DeviceKey], map: Map) -> bool {
+    pub fn uses_parts_of_one_gpu(self, devices: &[&DeviceKey], map: RankMapping) -> bool {
         let ranks = (0..self.size.unwrap_or_default()).map(|rank| Self { rank, ..self });
         let used: BTreeSet<&DeviceKey> = ranks
-            .filter_map(|rank| rank.device(devices.len(), devices.len(), map).ok())
+            .filter_map(|rank| rank.device_index(devices.len(), devices.len(), map).ok())
             .map(|position| devices[position])
             .collect();
         let gpus: BTreeSet<&str> = used.iter().map(|key| key.gpu.as_str()).collect();
@@ -355,17 +357,17 @@ impl LocalRank {
     }
 
     /// Returns the position of the rank's device among `count`, which are chosen from `all`.
-    pub fn device(self, count: usize, all: usize, map: Map) -> Result<usize, NoRank> {
+    pub fn device_index(self, count: usize, all: usize, map: RankMapping) -> Result<usize, NoRank> {
         let rank = self.rank;
         match (map, self.size) {
             _ if count == 0 => Err(NoRank::NoDevice { rank, all }),
-            (Map::Cycle, _) => Ok(self.rank % count),
-            (Map::Block, Some(size)) => {
+            (RankMapping::Cycle, _) => Ok(self.rank % count),
+            (RankMapping::Block, Some(size)) => {
                 // The product of two numbers may have twice their digits.
                 let [rank, count, size] = [rank, count, size.max(count)].map(|n| n as u128);
                 Ok(usize::try_from(rank * count / size).unwrap_or(0))
             }
-            (Map::Block, None) => Err(NoRank::NoSize),
+            (RankMapping::Block, None) => Err(NoRank::NoSize),
         }
     }
 }
@@ -385,7 +387,7 @@ mod tests {
     use super::*;
 
     fn rank(variables: &[(&str, &str)]) -> Result<LocalRank, NoRank> {
-        LocalRank::of(|name| {
+        LocalRank::from_environment(|name| {
             let mut found = variables.iter().filter(|(known, _)| *known == name);
             found.next().map(|(_, value)| (*value).to_owned())
         })
@@ -415,19 +417,19 @@ mod tests {
                 size: Some(ranks),
             };
             (0..ranks)
-                .map(|rank| at(rank).device(devices, devices, map).unwrap())
+                .map(|rank| at(rank).device_index(devices, devices, map).unwrap())
                 .collect()
         };
-        assert_eq!(spread(Map::Cycle, 5, 2), [0, 1, 0, 1, 0]);
-        assert_eq!(spread(Map::Block, 6, 3), [0, 0, 1, 1, 2, 2]);
-        assert_eq!(spread(Map::Block, 5, 2), [0, 0, 0, 1, 1]);
+        assert_eq!(spread(RankMapping::Cycle, 5, 2), [0, 1, 0, 1, 0]);
+        assert_eq!(spread(RankMapping::Block, 6, 3), [0, 0, 1, 1, 2, 2]);
+        assert_eq!(spread(RankMapping::Block, 5, 2), [0, 0, 0, 1, 1]);
         let last = LocalRank {
             rank: usize::MAX - 1,
             size: Some(usize::MAX),
         };
-        assert_eq!(last.device(7, 7, Map::Block), Ok(6));
+        assert_eq!(last.device_index(7, 7, RankMapping::Block), Ok(6));
         // Fewer ranks than devices: one each.
-        assert_eq!(spread(Map::Block, 2, 7), [0, 1]);
+        assert_eq!(spread(RankMapping::Block, 2, 7), [0, 1]);
     }
 
     #[test]
@@ -439,11 +441,14 @@ mod tests {
             "PMI_LOCAL_RANK is \"x\", which is not a number"
         );
         let unknown = rank(&[("PMI_LOCAL_RANK", "2")]).unwrap();
-        assert_eq!(unknown.device(7, 7, Map::Block), Err(NoRank::NoSize));
         assert_eq!(
-            unknown.device(0, 7, Map::Cycle),
+            unknown.device_index(7, 7, RankMapping::Block),
+            Err(NoRank::NoSize)
+        );
+        assert_eq!(
+            unknown.device_index(0, 7, RankMapping::Cycle),
             Err(NoRank::NoDevice { rank: 2, all: 7 })
         );
-        assert_eq!(unknown.device(2, 7, Map::Cycle), Ok(0));
+        assert_eq!(unknown.device_index(2, 7, RankMapping::Cycle), Ok(0));
     }
 }

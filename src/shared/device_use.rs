@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use thiserror::Error;
 
 use crate::failure::Failure;
-use crate::host::{Host, Pid, Process, bounded};
+use crate::host::{Host, Pid, Process, shorten_command};
 use crate::node::{Node, OutsideCause, Served};
 use crate::nvml::{GpuHandle, Nvml, Usage};
 
@@ -22,8 +22,8 @@ pub struct DeviceUse {
 
 impl DeviceUse {
     /// Asks the driver. Returns `None` if it does not answer now, or hides the processes from the caller.
-    pub fn read(nvml: Nvml, device: &str) -> Option<Self> {
-        let processes = nvml.supervise_on(device, GpuHandle::processes).ok()?;
+    pub fn query(nvml: Nvml, device: &str) -> Option<Self> {
+        let processes = nvml.supervise_on(device, GpuHandle::query_processes).ok()?;
         let pids = |usages: &[Usage]| usages.iter().map(|usage| usage.pid).collect();
         let clients: BTreeSet<Pid> = pids(&processes.clients);
         let mut others: BTreeSet<Pid> = pids(&processes.compute);
@@ -36,11 +36,11 @@ impl DeviceUse {
     }
 
     /// Returns the processes below this one that compute outside MPS.
-    pub fn own_outside_mps(&self, host: &Host) -> BTreeSet<Pid> {
+    pub fn descendants_outside_mps(&self, host: &Host) -> BTreeSet<Pid> {
         if self.others.is_empty() {
             return BTreeSet::new();
         }
-        let table = host.processes().unwrap_or_default();
+        let table = host.read_processes().unwrap_or_default();
         let own = table.descendants(Pid(std::process::id()));
         self.others.intersection(&own).copied().collect()
     }
@@ -60,13 +60,13 @@ pub struct LeftMps {
 
 impl LeftMps {
     pub fn new(host: &Host, node: &Node, served: &Served, pid: Pid, ended: &'static str) -> Self {
-        let process = host.process(pid);
-        let command = process.as_ref().map(Process::command);
+        let process = host.find_process(pid);
+        let command = process.as_ref().map(Process::command_line);
         Self {
             pid,
             command: command.map_or_else(
                 || "gone".to_owned(),
-                |command| bounded(&command).into_owned(),
+                |command| shorten_command(&command).into_owned(),
             ),
             name: served.record.name.clone(),
             ended,
@@ -79,6 +79,6 @@ impl LeftMps {
 
 impl Failure for LeftMps {
     fn hint(&self) -> Option<String> {
-        Some(self.cause.hint(&self.name))
+        Some(self.cause.hint_for_run(&self.name))
     }
 }

@@ -11,7 +11,7 @@ use crate::settings::{PINNED_MEMORY_LIMIT, SHARE, Settings};
 
 /// A profile made of another tool's file, or of a node.
 #[derive(Clone, Debug)]
-pub struct Converted {
+pub struct ConvertedProfile {
     /// The profile.
     pub draft: DraftProfile,
     /// The differences from mig-parted, or the steps that `up` would still take.
@@ -73,7 +73,7 @@ pub fn device_entry(profile: &ProfileName, compute: &[u32]) -> Table {
 }
 
 /// Makes one entry of neighbours that are alike and have no names.
-pub fn counted(entries: &[Table]) -> Vec<Table> {
+pub fn merge_equal_entries(entries: &[Table]) -> Vec<Table> {
     let alike = entries.chunk_by(|a, b| !a.contains_key("name") && a == b);
     alike
         .map(|alike| {
@@ -141,7 +141,7 @@ impl fmt::Display for DraftProfile {
         for block in &self.blocks {
             writeln!(f)?;
             write_remarks(f, &block.remarks)?;
-            writeln!(f, "[[gpu]]\nselect = {}", inline(&block.select))?;
+            writeln!(f, "[[gpu]]\nselect = {}", render_inline(&block.select))?;
             let mut want = block.want.clone();
             if is_off {
                 want.remove(MPS);
@@ -159,33 +159,33 @@ fn write_remarks(f: &mut fmt::Formatter<'_>, remarks: &[String]) -> fmt::Result 
 
 /// Writes each key on its line, and each table of a list on a line of its own.
 fn write_keys(f: &mut fmt::Formatter<'_>, table: &Table) -> fmt::Result {
-    for (key, value) in ordered(table) {
+    for (key, value) in sorted_entries(table) {
         match value.as_array().map(Vec::as_slice) {
             Some(entries @ [Value::Table(_), ..]) => {
                 writeln!(f, "{key} = [")?;
                 for entry in entries.iter().filter_map(Value::as_table) {
-                    writeln!(f, "  {},", inline(entry))?;
+                    writeln!(f, "  {},", render_inline(entry))?;
                 }
                 writeln!(f, "]")?;
             }
-            _ => writeln!(f, "{}", pair(key, value))?,
+            _ => writeln!(f, "{}", render_pair(key, value))?,
         }
     }
     Ok(())
 }
 
 /// A table on one line.
-fn inline(table: &Table) -> String {
-    let pairs: Vec<String> = ordered(table)
+fn render_inline(table: &Table) -> String {
+    let pairs: Vec<String> = sorted_entries(table)
         .into_iter()
-        .map(|(key, value)| pair(key, value))
+        .map(|(key, value)| render_pair(key, value))
         .collect();
     format!("{{ {} }}", pairs.join(", "))
 }
 
-fn pair(key: &str, value: &Value) -> String {
+fn render_pair(key: &str, value: &Value) -> String {
     match value {
-        Value::Table(table) => format!("{key} = {}", inline(table)),
+        Value::Table(table) => format!("{key} = {}", render_inline(table)),
         // 50 and not 50.0
         Value::Float(number) => format!("{key} = {number}"),
         value => format!("{key} = {value}"),
@@ -193,7 +193,7 @@ fn pair(key: &str, value: &Value) -> String {
 }
 
 /// Returns the keys in the order in which people write them; settings go by their names.
-fn ordered(table: &Table) -> Vec<(&String, &Value)> {
+fn sorted_entries(table: &Table) -> Vec<(&String, &Value)> {
     const KEYS: [&str; 8] = [
         "mig", "name", "profile", "at", "count", "compute", MPS, "devices",
     ];

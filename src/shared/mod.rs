@@ -5,9 +5,11 @@ mod device_use;
 mod draft;
 pub mod program;
 
-pub use choice::{LocalRank, Map, NoRank, Portion, Wanted, devices_for, free_devices};
+pub use choice::{
+    LocalRank, NoRank, Portion, RankMapping, WantedDevices, devices_for, free_devices,
+};
 pub use device_use::{DeviceUse, LeftMps};
 pub use draft::{
-    Converted, DraftBlock, DraftProfile, counted, default_setting, device_entry, mig_devices,
-    regex_of, settings_table, table,
+    ConvertedProfile, DraftBlock, DraftProfile, default_setting, device_entry, merge_equal_entries,
+    mig_devices, regex_of, settings_table, table,
 };

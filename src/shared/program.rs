@@ -13,13 +13,13 @@ use rustix::process::Signal;
 use crate::client::Variables;
 use crate::error::CommandError;
 use crate::failure::ExitStatus;
-use crate::host::{Host, MORE_PROCESSES, Pid, ProcessHandle, quoted, reap_all};
+use crate::host::{Host, MORE_PROCESSES, Pid, ProcessHandle, quote_for_shell, reap_all};
 
 /// The time that processes get to exit after SIGTERM, and then after SIGKILL.
-pub const LIMIT: Duration = Duration::from_secs(5);
+pub const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Returns the program with the environment of a device's clients.
-pub fn command(words: &[OsString], variables: &Variables) -> Command {
+pub fn client_command(words: &[OsString], variables: &Variables) -> Command {
     let (program, arguments) = words.split_first().unzip();
     let mut command = Command::new(program.map_or(OsStr::new(""), OsString::as_os_str));
     command.args(arguments.unwrap_or_default());
@@ -31,18 +31,18 @@ pub fn command(words: &[OsString], variables: &Variables) -> Command {
 }
 
 /// Returns the error for a program that does not start, as shells have it.
-pub fn not_started(command: &Command, error: &io::Error) -> CommandError {
+pub fn start_error(command: &Command, error: &io::Error) -> CommandError {
     if error.kind() == ErrorKind::WouldBlock {
-        let program = quoted(&command.get_program().to_string_lossy());
+        let program = quote_for_shell(&command.get_program().to_string_lossy());
         let what = format!("cannot run {program}: {error}");
-        return CommandError::new(ExitStatus::NotRun, what).hint(MORE_PROCESSES);
+        return CommandError::new(ExitStatus::NotRun, what).with_hint(MORE_PROCESSES);
     }
     let kind = match error.kind() {
         ErrorKind::NotFound => ExitStatus::NotFound,
         _ => ExitStatus::NotExecutable,
     };
     let program = command.get_program();
-    let shown = quoted(&program.to_string_lossy());
+    let shown = quote_for_shell(&program.to_string_lossy());
     let path = Path::new(program);
     let hint = match kind {
         ExitStatus::NotFound if path.components().count() > 1 => {
@@ -52,27 +52,27 @@ pub fn not_started(command: &Command, error: &io::Error) -> CommandError {
         _ if path.is_dir() => "it is a directory: name a program in it".to_owned(),
         _ => format!("chmod +x {shown}, if it is a program"),
     };
-    CommandError::new(kind, format!("cannot run {shown}: {error}")).hint(hint)
+    CommandError::new(kind, format!("cannot run {shown}: {error}")).with_hint(hint)
 }
 
 /// Returns the exit status of a program as shells have it.
-pub fn code(status: ProgramStatus) -> i32 {
+pub fn exit_code(status: ProgramStatus) -> i32 {
     let by_signal = status.signal().map(|signal| 128 + signal);
     status.code().or(by_signal).unwrap_or(1)
 }
 
 /// The time between two reports of the driver.
-pub const INTERVAL: Duration = Duration::from_millis(250);
+pub const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Ends everything that comes from this process, in the same way, and takes its exit statuses.
 pub fn end_descendants(host: &Host) {
-    end_all_of(|| descendants(host));
+    end_processes(|| open_descendants(host));
     let _ = reap_all();
 }
 
-pub fn end_all_of(running: impl Fn() -> Vec<ProcessHandle>) {
+pub fn end_processes(running: impl Fn() -> Vec<ProcessHandle>) {
     for signal in [Signal::TERM, Signal::KILL] {
-        let until = Instant::now() + LIMIT;
+        let until = Instant::now() + EXIT_TIMEOUT;
         let mut signalled = BTreeSet::new();
         loop {
             let mut left = running();
@@ -83,20 +83,20 @@ pub fn end_all_of(running: impl Fn() -> Vec<ProcessHandle>) {
             // One of these may have started another one.
             for process in &left {
                 if signalled.insert(process.pid) {
-                    let _ = process.signal(signal);
+                    let _ = process.send_signal(signal);
                 }
             }
             if Instant::now() >= until {
                 break;
             }
-            first.ends_within(INTERVAL);
+            first.wait_for_exit(POLL_INTERVAL);
         }
     }
 }
 
 /// Returns the processes that come from this one.
-pub fn descendants(host: &Host) -> Vec<ProcessHandle> {
-    let table = host.processes().unwrap_or_default();
+pub fn open_descendants(host: &Host) -> Vec<ProcessHandle> {
+    let table = host.read_processes().unwrap_or_default();
     let pids = table.descendants(Pid(std::process::id())).into_iter();
     let started = pids.filter_map(|pid| table.get(pid));
     started

@@ -9,20 +9,20 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::run_dir::{PUBLIC, read, write};
+use super::run_dir::{PUBLIC_MODE, load_json, write_json};
 use crate::host::{
-    Directory, Environment, Uid, caller, has_fault, only_root_can_change, path_of, printable,
+    Directory, Environment, Uid, caller, check_trusted_program, has_fault, path_of, to_printable,
 };
 use crate::profile::{Profile, ProfileError};
 
 /// The file in a state directory.
-const FILE: &str = "profiles.json";
+const HISTORY_FILE: &str = "profiles.json";
 
 /// The number of profiles that are kept: the applied one, and nine before it.
-const MOST: usize = 10;
+const MAX_PROFILES: usize = 10;
 
 /// The most bytes of their texts together. JSON may double them, and a file of more than 1 MiB is not read.
-const MOST_TEXT: usize = 400 << 10;
+const MAX_TEXT_BYTES: usize = 400 << 10;
 
 /// A profile that was applied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,7 +56,7 @@ impl AppliedProfile {
     }
 
     /// Reads and checks its text.
-    pub fn profile(&self) -> Result<Profile, ProfileError> {
+    pub fn parse_profile(&self) -> Result<Profile, ProfileError> {
         Profile::parse(Path::new(&self.path), self.text.clone())
     }
 }
@@ -92,23 +92,25 @@ pub struct ProfileHistory {
 impl ProfileHistory {
     /// Reads the history in a state directory, which need not exist. Refuses one that another user than root and the caller can
     /// change.
-    pub fn at(directory: &Path) -> io::Result<Self> {
+    pub fn load(directory: &Path) -> io::Result<Self> {
         let opened = Directory::open_if_there(directory)?;
-        let content = opened.map_or(Ok(None), |opened| read::<Content>(&opened, FILE))?;
+        let content = opened.map_or(Ok(None), |opened| {
+            load_json::<Content>(&opened, HISTORY_FILE)
+        })?;
         if content.is_some() {
             // Its profiles can be applied again.
-            only_root_can_change(&directory.join(FILE))?;
+            check_trusted_program(&directory.join(HISTORY_FILE))?;
         }
         let mut content = content.unwrap_or_default();
         // Root's is shown to every user. Who applied a profile has chosen its name and path, and a directory service the name
         // of the user.
         for profile in &mut content.applied {
-            profile.name = profile.name.as_deref().map(printable);
-            profile.path = printable(&profile.path);
-            profile.by = printable(&profile.by);
+            profile.name = profile.name.as_deref().map(to_printable);
+            profile.path = to_printable(&profile.path);
+            profile.by = to_printable(&profile.by);
         }
         if let Some(taken_down) = &mut content.taken_down {
-            taken_down.by = printable(&taken_down.by);
+            taken_down.by = to_printable(&taken_down.by);
         }
         Ok(Self {
             directory: directory.to_owned(),
@@ -118,9 +120,9 @@ impl ProfileHistory {
 
     /// Returns the remedy for a history whose file is damaged, or which another user can have written. Its profiles could be
     /// applied, so the file is never to be taken over.
-    pub fn remedy(error: &io::Error) -> Option<String> {
+    pub fn remedy_for(error: &io::Error) -> Option<String> {
         let is_to_go = has_fault(error) || error.kind() == ErrorKind::InvalidData;
-        let path = path_of(error).filter(|path| is_to_go && path.ends_with(FILE))?;
+        let path = path_of(error).filter(|path| is_to_go && path.ends_with(HISTORY_FILE))?;
         let remedy = format!("examine {} and remove it", path.display());
         let directory = path
             .parent()
@@ -135,25 +137,25 @@ impl ProfileHistory {
 
     /// Reads the history that concerns the caller: of the caller's own devices if a profile is applied to them, else of
     /// root's.
-    pub fn shown(environment: &Environment) -> io::Result<Self> {
+    pub fn load_for_caller(environment: &Environment) -> io::Result<Self> {
         let mut all = Vec::new();
         for directory in environment.state_dirs() {
-            all.push(Self::at(&directory)?);
+            all.push(Self::load(&directory)?);
         }
         let best = all.iter().position(Self::is_in_force);
-        let best = best.or_else(|| all.iter().position(|one| one.applied().is_some()));
+        let best = best.or_else(|| all.iter().position(|one| one.last_applied().is_some()));
         Ok(all.swap_remove(best.unwrap_or_default()))
     }
 
     /// Reads the history that the caller's own changes continue: the caller's if there is one, else root's.
-    pub fn of_changes(environment: &Environment) -> io::Result<Self> {
+    pub fn load_for_changes(environment: &Environment) -> io::Result<Self> {
         if let Ok(own) = environment.state_dir() {
-            let own = Self::at(&own)?;
-            if own.applied().is_some() {
+            let own = Self::load(&own)?;
+            if own.last_applied().is_some() {
                 return Ok(own);
             }
         }
-        Self::shown(environment)
+        Self::load_for_caller(environment)
     }
 
     /// Returns the text of the profile that is applied at boot, if it is to be taken where none is named: before what root
@@ -162,8 +164,8 @@ impl ProfileHistory {
         history: Option<&Self>,
         environment: &Environment,
     ) -> io::Result<Option<String>> {
-        let has_own =
-            history.is_some_and(|history| history.is_in_force() && history.is_callers(environment));
+        let has_own = history
+            .is_some_and(|history| history.is_in_force() && history.belongs_to_caller(environment));
         if has_own && !environment.is_root() {
             return Ok(None);
         }
@@ -172,10 +174,10 @@ impl ProfileHistory {
 
     /// True if `up` without a profile has one, and it is the one that was applied last, if any was.
     pub fn is_default(environment: &Environment) -> bool {
-        let Ok(history) = Self::of_changes(environment) else {
+        let Ok(history) = Self::load_for_changes(environment) else {
             return false;
         };
-        let applied = history.applied().map(|applied| applied.text.as_str());
+        let applied = history.last_applied().map(|applied| applied.text.as_str());
         match Self::boot_profile(Some(&history), environment) {
             Ok(Some(at_boot)) => applied.is_none_or(|applied| applied == at_boot),
             Ok(None) => applied.is_some(),
@@ -184,7 +186,7 @@ impl ProfileHistory {
     }
 
     /// True if it is of the caller's own devices.
-    pub fn is_callers(&self, environment: &Environment) -> bool {
+    pub fn belongs_to_caller(&self, environment: &Environment) -> bool {
         environment
             .state_dir()
             .is_ok_and(|own| own == self.directory)
@@ -192,16 +194,16 @@ impl ProfileHistory {
 
     /// True if a profile is applied, and its devices were not all taken down.
     pub fn is_in_force(&self) -> bool {
-        self.applied().is_some() && self.content.taken_down.is_none()
+        self.last_applied().is_some() && self.content.taken_down.is_none()
     }
 
     /// Returns the profile that was applied last.
-    pub fn applied(&self) -> Option<&AppliedProfile> {
+    pub fn last_applied(&self) -> Option<&AppliedProfile> {
         self.content.applied.first()
     }
 
     /// Returns every profile with its number, the last one first.
-    pub fn numbered(&self) -> impl Iterator<Item = (u64, &AppliedProfile)> {
+    pub fn numbered_profiles(&self) -> impl Iterator<Item = (u64, &AppliedProfile)> {
         let numbers = (0..=self.content.last_number).rev();
         numbers.zip(&self.content.applied)
     }
@@ -213,21 +215,21 @@ impl ProfileHistory {
 
     /// Adds a profile that was applied to the history in a directory. One of the same text as the last one takes its
     /// place.
-    pub fn record(directory: &Path, new: AppliedProfile) -> io::Result<()> {
-        if new.text.len() > MOST_TEXT {
-            let why = format!("it is larger than {} KiB", MOST_TEXT >> 10);
+    pub fn record_profile(directory: &Path, new: AppliedProfile) -> io::Result<()> {
+        if new.text.len() > MAX_TEXT_BYTES {
+            let why = format!("it is larger than {} KiB", MAX_TEXT_BYTES >> 10);
             return Err(io::Error::new(ErrorKind::InvalidInput, why));
         }
-        let opened = Directory::make(directory, 0o755)?;
+        let opened = Directory::open_or_create(directory, 0o755)?;
         opened.check_owner_among(&[caller()])?;
-        let mut history = match Self::at(directory) {
+        let mut history = match Self::load(directory) {
             // What is damaged or another user's must not keep later profiles from being recorded.
             Err(error)
                 if [ErrorKind::InvalidData, ErrorKind::PermissionDenied]
                     .contains(&error.kind()) =>
             {
-                opened.rename(FILE, &opened, format!("{FILE}.unreadable"))?;
-                Self::at(directory)?
+                opened.rename(HISTORY_FILE, &opened, format!("{HISTORY_FILE}.unreadable"))?;
+                Self::load(directory)?
             }
             found => found?,
         };
@@ -239,7 +241,7 @@ impl ProfileHistory {
                 history.content.last_number += 1;
             }
         }
-        while applied.len() > MOST || text_bytes(applied) > MOST_TEXT {
+        while applied.len() > MAX_PROFILES || text_bytes(applied) > MAX_TEXT_BYTES {
             applied.pop();
         }
         history.content.taken_down = None;
@@ -247,8 +249,8 @@ impl ProfileHistory {
     }
 
     /// Notes that the last device of the applied profile was taken down by this user.
-    pub fn take_down(directory: &Path, by: String) -> io::Result<()> {
-        let mut history = Self::at(directory)?;
+    pub fn record_take_down(directory: &Path, by: String) -> io::Result<()> {
+        let mut history = Self::load(directory)?;
         if !history.is_in_force() {
             return Ok(());
         }
@@ -258,9 +260,9 @@ impl ProfileHistory {
     }
 
     fn write(&self, opened: &Directory) -> io::Result<()> {
-        write(opened, FILE, &self.content, PUBLIC)?;
+        write_json(opened, HISTORY_FILE, &self.content, PUBLIC_MODE)?;
         // It is to outlast a crash of the machine.
-        match opened.open_file(FILE)? {
+        match opened.open_file(HISTORY_FILE)? {
             Some(file) => file.sync_all(),
             None => Ok(()),
         }
@@ -288,7 +290,7 @@ mod tests {
     }
 
     fn texts(history: &ProfileHistory) -> Vec<(u64, usize)> {
-        let all = history.numbered();
+        let all = history.numbered_profiles();
         all.map(|(number, one)| (number, one.text.len())).collect()
     }
 
@@ -297,22 +299,22 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let directory = root.path().join("state");
         for length in 1..=12 {
-            ProfileHistory::record(&directory, profile(&"#".repeat(length))).unwrap();
+            ProfileHistory::record_profile(&directory, profile(&"#".repeat(length))).unwrap();
         }
-        let history = ProfileHistory::at(&directory).unwrap();
-        assert_eq!(texts(&history).len(), MOST);
+        let history = ProfileHistory::load(&directory).unwrap();
+        assert_eq!(texts(&history).len(), MAX_PROFILES);
         assert_eq!(texts(&history)[0], (12, 12));
         assert_eq!(texts(&history)[9], (3, 3));
         // All that is escaped still fits.
-        let large = "\"".repeat(MOST_TEXT / 2);
-        ProfileHistory::record(&directory, profile(&large)).unwrap();
-        ProfileHistory::record(&directory, profile(&format!("{large}\""))).unwrap();
-        let history = ProfileHistory::at(&directory).unwrap();
-        assert_eq!(texts(&history), [(14, MOST_TEXT / 2 + 1)]);
-        let larger = profile(&"#".repeat(MOST_TEXT + 1));
-        let error = ProfileHistory::record(&directory, larger).unwrap_err();
+        let large = "\"".repeat(MAX_TEXT_BYTES / 2);
+        ProfileHistory::record_profile(&directory, profile(&large)).unwrap();
+        ProfileHistory::record_profile(&directory, profile(&format!("{large}\""))).unwrap();
+        let history = ProfileHistory::load(&directory).unwrap();
+        assert_eq!(texts(&history), [(14, MAX_TEXT_BYTES / 2 + 1)]);
+        let larger = profile(&"#".repeat(MAX_TEXT_BYTES + 1));
+        let error = ProfileHistory::record_profile(&directory, larger).unwrap_err();
         assert_eq!(error.to_string(), "it is larger than 400 KiB");
-        assert_eq!(texts(&ProfileHistory::at(&directory).unwrap()).len(), 1);
+        assert_eq!(texts(&ProfileHistory::load(&directory).unwrap()).len(), 1);
     }
 
     #[test]
@@ -320,34 +322,34 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let directory = root.path();
         for text in ["a", "b", "b"] {
-            ProfileHistory::record(directory, profile(text)).unwrap();
+            ProfileHistory::record_profile(directory, profile(text)).unwrap();
         }
         let by = "bob".to_owned();
-        ProfileHistory::take_down(directory, by).unwrap();
-        let history = ProfileHistory::at(directory).unwrap();
+        ProfileHistory::record_take_down(directory, by).unwrap();
+        let history = ProfileHistory::load(directory).unwrap();
         assert_eq!(texts(&history), [(2, 1), (1, 1)]);
         assert!(!history.is_in_force());
         assert_eq!(history.taken_down().unwrap().by, "bob");
-        ProfileHistory::record(directory, profile("b")).unwrap();
-        assert!(ProfileHistory::at(directory).unwrap().is_in_force());
+        ProfileHistory::record_profile(directory, profile("b")).unwrap();
+        assert!(ProfileHistory::load(directory).unwrap().is_in_force());
     }
 
     #[test]
     fn a_damaged_file_is_put_aside_and_a_newer_one_is_left_alone() {
         let root = tempfile::tempdir().unwrap();
         let directory = root.path();
-        let file = directory.join(FILE);
+        let file = directory.join(HISTORY_FILE);
         std::fs::write(&file, "{").unwrap();
         assert_eq!(
-            ProfileHistory::at(directory).unwrap_err().kind(),
+            ProfileHistory::load(directory).unwrap_err().kind(),
             ErrorKind::InvalidData
         );
-        ProfileHistory::record(directory, profile("a")).unwrap();
+        ProfileHistory::record_profile(directory, profile("a")).unwrap();
         assert!(directory.join("profiles.json.unreadable").exists());
         let newer = std::fs::read_to_string(&file).unwrap();
         let newer = newer.replace("\"version\": 1", "\"version\": 2");
         std::fs::write(&file, &newer).unwrap();
-        let error = ProfileHistory::record(directory, profile("b")).unwrap_err();
+        let error = ProfileHistory::record_profile(directory, profile("b")).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert_eq!(std::fs::read_to_string(&file).unwrap(), newer);
     }

@@ -9,47 +9,52 @@ use super::run_dir::{
     BY_NAME, JOURNAL, NODE, PIPE, RECORD, RESERVE, RunDir, half_made, is_device_uuid, is_half_made,
     leads_to_device, remove_half_made,
 };
-use crate::host::{Directory, Made, Uid, caller, has_fault};
-use crate::mps::SET_ASIDE;
+use crate::host::{Directory, EntryKind, Uid, caller, has_fault};
+use crate::mps::QUARANTINE;
 
 impl RunDir {
     /// Returns the pipe directories that were set aside because their users had put files into them.
-    pub fn set_aside(&self) -> Vec<PathBuf> {
+    pub fn quarantined_dirs(&self) -> Vec<PathBuf> {
         let mut set_aside: Vec<PathBuf> = self
-            .names_set_aside()
+            .quarantined_names()
             .unwrap_or_default()
             .iter()
-            .map(|name| self.path().join(SET_ASIDE).join(name))
+            .map(|name| self.path().join(QUARANTINE).join(name))
             .collect();
         set_aside.sort();
         set_aside
     }
 
-    fn names_set_aside(&self) -> Option<Vec<OsString>> {
-        self.open().ok()?.child(SET_ASIDE).ok()??.names().ok()
+    fn quarantined_names(&self) -> Option<Vec<OsString>> {
+        self.open()
+            .ok()?
+            .open_child(QUARANTINE)
+            .ok()??
+            .entry_names()
+            .ok()
     }
 
     /// Removes the pipe directories of these devices, or of all, that were set aside. Stops at `until`.
-    pub fn remove_set_aside(&self, devices: Option<&[String]>, until: Instant) -> io::Result<()> {
+    pub fn remove_quarantined(&self, devices: Option<&[String]>, until: Instant) -> io::Result<()> {
         let Some(directory) = Directory::open_if_there(self.path())? else {
             return Ok(());
         };
-        let Some(set_aside) = directory.child(SET_ASIDE)? else {
+        let Some(set_aside) = directory.open_child(QUARANTINE)? else {
             return Ok(());
         };
         let mut removed = Ok(());
-        for name in set_aside.names()? {
+        for name in set_aside.entry_names()? {
             if devices.is_none_or(|uuids| uuids.iter().any(|uuid| is_pipe_dir_of(&name, uuid))) {
                 removed = removed.and(set_aside.remove_all(&name, until));
             }
         }
-        removed.and(directory.remove_dir_if_empty(SET_ASIDE))
+        removed.and(directory.remove_dir_if_empty(QUARANTINE))
     }
 
     /// Renames the files of the whole node that cannot be read. Returns what to say of each.
-    pub fn put_aside_unreadable(&self) -> io::Result<Vec<String>> {
+    pub fn quarantine_unreadable(&self) -> io::Result<Vec<String>> {
         let mut said = Vec::new();
-        for (name, error) in self.unreadable() {
+        for (name, error) in self.unreadable_files() {
             let directory = self.open()?;
             let new = format!("{name}.unreadable");
             directory.rename(name, &directory, &new)?;
@@ -66,13 +71,13 @@ impl RunDir {
 
     /// True if a file of the whole node cannot be read.
     pub fn has_unreadable(&self) -> bool {
-        !self.unreadable().is_empty()
+        !self.unreadable_files().is_empty()
     }
 
-    fn unreadable(&self) -> Vec<(&'static str, io::Error)> {
+    fn unreadable_files(&self) -> Vec<(&'static str, io::Error)> {
         let read = [
-            (NODE, self.node().map(drop)),
-            (JOURNAL, self.journal().map(drop)),
+            (NODE, self.load_node().map(drop)),
+            (JOURNAL, self.load_journal().map(drop)),
         ];
         read.into_iter()
             .filter_map(|(name, read)| Some((name, read.err()?)))
@@ -85,24 +90,25 @@ impl RunDir {
     /// links, device directories without a record. Removes the directories of container runtimes, too.
     pub fn remove_leftovers(&self) -> io::Result<()> {
         let directory = self.open()?;
-        for name in directory.names()? {
+        for name in directory.entry_names()? {
             let name = name.to_string_lossy();
             // A directory that is shared with other programs keeps their files.
             if is_half_made_of(&name, NODE) || is_half_made_of(&name, JOURNAL) {
-                directory.remove_made(&*name, Made::File)?;
+                directory.remove_made(&*name, EntryKind::File)?;
             } else if is_device_uuid(&name)
-                && let Ok(Some(device)) = directory.child(&*name)
+                && let Ok(Some(device)) = directory.open_child(&*name)
             {
                 remove_half_made(&device)?;
             }
         }
-        if let Ok(Some(by_name)) = directory.child(BY_NAME) {
-            for name in by_name.names()? {
-                let Some(to) = by_name.link(&name) else {
+        if let Ok(Some(by_name)) = directory.open_child(BY_NAME) {
+            for name in by_name.entry_names()? {
+                let Some(to) = by_name.read_link(&name) else {
                     continue;
                 };
-                let device = to.file_name().map(|uuid| directory.child(uuid));
-                let has_record = matches!(device, Some(Ok(Some(device))) if device.has(RECORD));
+                let device = to.file_name().map(|uuid| directory.open_child(uuid));
+                let has_record =
+                    matches!(device, Some(Ok(Some(device))) if device.has_entry(RECORD));
                 if !has_record || is_half_made(&name) {
                     by_name.remove_made(&name, LINK)?;
                 }
@@ -117,45 +123,57 @@ impl RunDir {
         let Some(directory) = Directory::open_if_there(self.path())? else {
             return Ok(());
         };
-        for found in self.misplaced().iter().filter(|found| found.is_removed) {
+        for found in self
+            .find_misplaced()
+            .iter()
+            .filter(|found| found.is_removed)
+        {
             if let Some(parent) = found.path.parent()
                 && let Some(name) = found.path.file_name()
             {
                 Directory::open(parent)?.remove_if_only_directories(name)?;
             }
         }
-        match directory.child(BY_NAME) {
+        match directory.open_child(BY_NAME) {
             Ok(Some(_)) => directory.remove_dir_if_empty(BY_NAME),
             _ => Ok(()),
         }
     }
 
     /// Finds what other programs have made in the places of files, links and directories.
-    pub fn misplaced(&self) -> Vec<Misplaced> {
+    pub fn find_misplaced(&self) -> Vec<Misplaced> {
         let Ok(Some(directory)) = Directory::open_if_there(self.path()) else {
             return Vec::new();
         };
         let mut all = Vec::new();
-        for name in [BY_NAME, RESERVE, SET_ASIDE] {
-            all.extend(Misplaced::at(&directory, name.as_ref(), Made::Directory));
+        for name in [BY_NAME, RESERVE, QUARANTINE] {
+            all.extend(Misplaced::find_at(
+                &directory,
+                name.as_ref(),
+                EntryKind::Directory,
+            ));
         }
         for name in [NODE, JOURNAL, &half_made(NODE), &half_made(JOURNAL)] {
-            all.extend(Misplaced::at(&directory, name.as_ref(), Made::File));
+            all.extend(Misplaced::find_at(
+                &directory,
+                name.as_ref(),
+                EntryKind::File,
+            ));
         }
-        if let Ok(Some(by_name)) = directory.child(BY_NAME) {
-            for name in by_name.names().unwrap_or_default() {
-                all.extend(Misplaced::at(&by_name, &name, LINK));
+        if let Ok(Some(by_name)) = directory.open_child(BY_NAME) {
+            for name in by_name.entry_names().unwrap_or_default() {
+                all.extend(Misplaced::find_at(&by_name, &name, LINK));
             }
         }
-        for name in directory.names().unwrap_or_default() {
+        for name in directory.entry_names().unwrap_or_default() {
             if !name.to_str().is_some_and(is_device_uuid) {
                 continue;
             }
-            all.extend(Misplaced::at(&directory, &name, Made::Directory));
+            all.extend(Misplaced::find_at(&directory, &name, EntryKind::Directory));
             // Without a record it is nobody's.
             if matches!(directory.holds_only_directories(&name), Ok(true)) {
-                all.push(Misplaced::removed(&directory, &name));
-            } else if let Ok(Some(device)) = directory.child(&name) {
+                all.push(Misplaced::new_removable(&directory, &name));
+            } else if let Ok(Some(device)) = directory.open_child(&name) {
                 all.extend(misplaced_in(&device));
             }
         }
@@ -170,9 +188,9 @@ impl RunDir {
         let Some(directory) = Directory::open_if_there(self.path())? else {
             return Ok(freed);
         };
-        directory.is_to_be_freed(BY_NAME, Made::Directory)?;
+        directory.is_to_be_freed(BY_NAME, EntryKind::Directory)?;
         directory.check_child(BY_NAME)?;
-        if let Some(by_name) = directory.child(BY_NAME)?
+        if let Some(by_name) = directory.open_child(BY_NAME)?
             && by_name.is_to_be_freed(name, LINK)?
         {
             freed.push(self.by_name(name));
@@ -180,23 +198,23 @@ impl RunDir {
         let Some(uuid) = uuid else {
             return Ok(freed);
         };
-        directory.is_to_be_freed(uuid, Made::Directory)?;
+        directory.is_to_be_freed(uuid, EntryKind::Directory)?;
         directory.check_child(uuid)?;
-        if let Some(device) = directory.child(uuid)? {
+        if let Some(device) = directory.open_child(uuid)? {
             // One of another user is set aside, and a mount there is detached.
             if let Ok(Some(pipe)) = device.stat(PIPE)
                 && Uid(pipe.st_uid) == caller()
             {
                 device.check_child(PIPE)?;
             }
-            device.is_to_be_freed(RECORD, Made::File)?;
+            device.is_to_be_freed(RECORD, EntryKind::File)?;
         }
         Ok(freed)
     }
 }
 
 /// A link of mig-mps by the name of a device.
-const LINK: Made<'_> = Made::Link(&leads_to_device);
+const LINK: EntryKind<'_> = EntryKind::Link(&leads_to_device);
 
 /// Something that another program has made in a place of mig-mps.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -209,10 +227,10 @@ pub struct Misplaced {
 }
 
 impl Misplaced {
-    fn at(directory: &Directory, name: &OsStr, made: Made<'_>) -> Option<Self> {
+    fn find_at(directory: &Directory, name: &OsStr, made: EntryKind<'_>) -> Option<Self> {
         match directory.is_to_be_freed(name, made) {
             Ok(false) => None,
-            Ok(true) => Some(Self::removed(directory, name)),
+            Ok(true) => Some(Self::new_removable(directory, name)),
             // It cannot be seen.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !has_fault(&error) => {
                 None
@@ -225,7 +243,7 @@ impl Misplaced {
         }
     }
 
-    fn of_others(directory: &Directory, name: &OsStr) -> Self {
+    fn new_foreign(directory: &Directory, name: &OsStr) -> Self {
         let path = directory.path().join(name);
         Self {
             why: format!("{}: it is not a file of mig-mps", path.display()),
@@ -234,7 +252,7 @@ impl Misplaced {
         }
     }
 
-    fn removed(directory: &Directory, name: &OsStr) -> Self {
+    fn new_removable(directory: &Directory, name: &OsStr) -> Self {
         let path = directory.path().join(name);
         Self {
             why: format!("{}: it holds nothing but directories", path.display()),
@@ -246,14 +264,14 @@ impl Misplaced {
 
 /// Finds the same in the directory of a device that holds files.
 fn misplaced_in(device: &Directory) -> Vec<Misplaced> {
-    let names = device.names().unwrap_or_default();
+    let names = device.entry_names().unwrap_or_default();
     let found = names.iter().filter_map(|name| {
         if name == RECORD || is_half_made(name) {
-            return Misplaced::at(device, name, Made::File);
+            return Misplaced::find_at(device, name, EntryKind::File);
         }
         // Beside a record, another file is in no way.
-        let is_left = name != PIPE && !device.has(RECORD);
-        is_left.then(|| Misplaced::of_others(device, name))
+        let is_left = name != PIPE && !device.has_entry(RECORD);
+        is_left.then(|| Misplaced::new_foreign(device, name))
     });
     found.collect()
 }

@@ -13,6 +13,6 @@ pub use record::{
     Created, DaemonId, DeviceKey, DeviceRecord, InstanceKey, Journal, Missing, NodeFile,
     OlderClient, Taken,
 };
-pub use run_dir::{RunDir, is_full};
+pub use run_dir::{RunDir, is_disk_full};
 pub use selftest::{GpuUnderTest, SelftestRecord};
 pub use writer::Writer;

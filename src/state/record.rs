@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::writer::Writer;
 use crate::geometry::{Placement, ProfileId};
 use crate::host::{
-    Account, Host, Machine, Pid, Process, StartTime, Uid, Unit, bounded, group_named,
+    Account, Host, Machine, Pid, Process, StartTime, Uid, Unit, group_id, shorten_command,
 };
 use crate::settings::{Serve, Settings};
 
@@ -28,7 +28,7 @@ pub struct DeviceKey {
 
 impl DeviceKey {
     /// Identifies a whole GPU.
-    pub fn whole(gpu: &str) -> Self {
+    pub fn for_whole_gpu(gpu: &str) -> Self {
         Self {
             gpu: gpu.to_owned(),
             instance: None,
@@ -108,7 +108,7 @@ fn is_zero(number: &u64) -> bool {
 
 impl DeviceRecord {
     /// The number of times that `heal` starts a daemon within an hour before it gives up.
-    pub const MOST_HEALS: usize = 5;
+    pub const MAX_HEALS_PER_HOUR: usize = 5;
 
     /// Returns the single user that the device serves, if there is one. Only for a record of an earlier version is the user
     /// looked up.
@@ -116,7 +116,7 @@ impl DeviceRecord {
         match self.settings.serve.as_ref()? {
             Serve::User(name) => match self.served_id {
                 Some(id) => Some(Uid(id)),
-                None => Some(Account::named(name).ok()??.uid),
+                None => Some(Account::from_name(name).ok()??.uid),
             },
             Serve::Own => self.daemon?.user,
             _ => None,
@@ -127,7 +127,7 @@ impl DeviceRecord {
     pub fn only_group(&self) -> io::Result<Option<u32>> {
         match (&self.settings.serve, self.served_id) {
             (Some(Serve::Group(_)), Some(id)) => Ok(Some(id)),
-            (Some(Serve::Group(name)), None) => group_named(name),
+            (Some(Serve::Group(name)), None) => group_id(name),
             _ => Ok(None),
         }
     }
@@ -142,7 +142,7 @@ impl DeviceRecord {
     }
 
     /// Returns the times within the last hour at which `heal` started its daemon.
-    pub fn recently_healed(&self, now: Timestamp) -> impl Iterator<Item = Timestamp> {
+    pub fn recent_heals(&self, now: Timestamp) -> impl Iterator<Item = Timestamp> {
         self.healed
             .iter()
             .copied()
@@ -151,7 +151,7 @@ impl DeviceRecord {
 
     /// True if `heal` has given up: somebody ends the daemon again and again, or it cannot run.
     pub fn is_given_up(&self, now: Timestamp) -> bool {
-        self.recently_healed(now).count() >= Self::MOST_HEALS
+        self.recent_heals(now).count() >= Self::MAX_HEALS_PER_HOUR
     }
 }
 
@@ -183,7 +183,7 @@ pub struct DaemonId {
 
 impl DaemonId {
     /// Returns the identity of a running process.
-    pub fn of(process: &Process, host: &Host) -> Self {
+    pub fn from_process(process: &Process, host: &Host) -> Self {
         Self {
             pid: process.pid,
             start_time: process.started,
@@ -193,7 +193,7 @@ impl DaemonId {
     }
 
     /// True if this is the recorded process.
-    pub fn is(&self, process: &Process) -> bool {
+    pub fn matches_process(&self, process: &Process) -> bool {
         // The owner is read from the file system.
         process.pid == self.pid
             && process.started == self.start_time
@@ -201,8 +201,9 @@ impl DaemonId {
     }
 
     /// Returns the process if it still runs and can be seen.
-    pub fn running(&self, host: &Host) -> Option<Process> {
-        host.process(self.pid).filter(|process| self.is(process))
+    pub fn find_process(&self, host: &Host) -> Option<Process> {
+        host.find_process(self.pid)
+            .filter(|process| self.matches_process(process))
     }
 
     /// True if the process may run and cannot be seen: it is in another pid namespace, `/proc` hides it, or its owner is
@@ -210,8 +211,10 @@ impl DaemonId {
     pub fn is_hidden(&self, host: &Host) -> bool {
         let namespaces = self.pid_namespace.zip(host.pid_namespace());
         namespaces.is_some_and(|(its, own)| its != own)
-            || match host.process(self.pid) {
-                Some(process) => process.started == self.start_time && !self.is(&process),
+            || match host.find_process(self.pid) {
+                Some(process) => {
+                    process.started == self.start_time && !self.matches_process(&process)
+                }
                 None => !host.has_ended(self.pid),
             }
     }
@@ -356,7 +359,7 @@ impl fmt::Display for Journal {
         write!(
             f,
             "{} (process {}, since {})",
-            bounded(&self.command),
+            shorten_command(&self.command),
             self.writer.pid,
             self.since.strftime("%Y-%m-%dT%H:%M:%SZ")
         )

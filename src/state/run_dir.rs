@@ -13,9 +13,10 @@ use serde_json::Value;
 
 use super::record::{DeviceKey, DeviceRecord, Journal, NodeFile, PodsFile};
 use crate::host::{
-    Access, Directory, Environment, Host, Machine, Made, Uid, caller, in_path, printable, steers,
+    Access, Directory, EntryKind, Environment, Host, Machine, Uid, add_path, caller,
+    is_terminal_control, to_printable,
 };
-use crate::mps::SET_ASIDE;
+use crate::mps::QUARANTINE;
 use crate::profile::is_device_name;
 
 pub(super) const RECORD: &str = "device.json";
@@ -30,8 +31,8 @@ pub(super) const BY_NAME: &str = "by-name";
 pub(super) const PIPE: &str = "pipe";
 
 /// The mode of files that every user may read, and of those that name a user's command line.
-pub(super) const PUBLIC: u32 = 0o644;
-const PRIVATE: u32 = 0o600;
+pub(super) const PUBLIC_MODE: u32 = 0o644;
+const PRIVATE_MODE: u32 = 0o600;
 
 /// A run directory: the state of what mig-mps made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +63,7 @@ impl RunDir {
 
     /// Creates the directory if it does not exist. Refuses one of another user.
     pub fn make(&self) -> io::Result<Directory> {
-        let directory = Directory::make(&self.path, 0o755)?;
+        let directory = Directory::open_or_create(&self.path, 0o755)?;
         directory.check_owner_among(&[caller()])?;
         Ok(directory)
     }
@@ -74,8 +75,9 @@ impl RunDir {
 
     /// True if a device has its pipe directory, and no file system is mounted there.
     pub fn has_pipe_dir(&self, uuid: &str) -> bool {
-        let device = self.open().and_then(|run_dir| run_dir.child(uuid));
-        let pipe = device.and_then(|device| device.map_or(Ok(None), |device| device.child(PIPE)));
+        let device = self.open().and_then(|run_dir| run_dir.open_child(uuid));
+        let pipe =
+            device.and_then(|device| device.map_or(Ok(None), |device| device.open_child(PIPE)));
         matches!(pipe, Ok(Some(_)))
     }
 
@@ -96,18 +98,18 @@ impl RunDir {
     }
 
     /// Reads a file of the directory; `None` if there is none.
-    fn read<T: DeserializeOwned>(&self, name: &str) -> io::Result<Option<T>> {
+    fn load_file<T: DeserializeOwned>(&self, name: &str) -> io::Result<Option<T>> {
         let directory = Directory::open_if_there(&self.path)?;
-        directory.map_or(Ok(None), |directory| read(&directory, name))
+        directory.map_or(Ok(None), |directory| load_json(&directory, name))
     }
 
     /// Returns every device record, and the errors of those that cannot be read: a record that cannot be parsed
     /// is not a missing one. Fails if the directory exists and cannot be listed: whether daemons run there is unknown.
-    pub fn records(&self) -> io::Result<(Vec<DeviceRecord>, Vec<String>)> {
+    pub fn load_records(&self) -> io::Result<(Vec<DeviceRecord>, Vec<String>)> {
         let (mut records, mut problems) = (Vec::new(), Vec::new());
-        for (name, record) in self.read_records()? {
+        for (name, record) in self.load_each_record()? {
             match record {
-                Ok(record) if is_of(&record, &name) => records.push(record),
+                Ok(record) if is_record_of(&record, &name) => records.push(record),
                 Ok(_) => {
                     let path = self.path.join(name);
                     let problem = format!("{}: its record is of another device", path.display());
@@ -127,38 +129,38 @@ impl RunDir {
         host: &Host,
         boot_id: &str,
     ) -> Option<String> {
-        let own = host.machine();
+        let own = host.this_machine();
         let other_of = |boot: &str, machine: Option<&Machine>| {
             let other = machine.filter(|machine| boot != boot_id && machine.is_other(&own))?;
-            Some(printable(&other.name))
+            Some(to_printable(&other.name))
         };
         let mut records = records.iter();
         records
             .find_map(|record| other_of(&record.boot_id, record.machine.as_ref()))
             .or_else(|| {
-                let journal = self.journal().ok()??;
+                let journal = self.load_journal().ok()??;
                 other_of(&journal.writer.boot_id, journal.writer.machine.as_ref())
             })
     }
 
     /// True if no device has a record. One that cannot be read may be of a daemon that runs.
     pub fn has_no_records(&self) -> bool {
-        self.records()
+        self.load_records()
             .is_ok_and(|(records, problems)| records.is_empty() && problems.is_empty())
     }
 
     /// Reads the record of every directory that has one.
-    fn read_records(&self) -> io::Result<Vec<(String, io::Result<DeviceRecord>)>> {
+    fn load_each_record(&self) -> io::Result<Vec<(String, io::Result<DeviceRecord>)>> {
         let Some(directory) = Directory::open_if_there(&self.path)? else {
             return Ok(Vec::new());
         };
         Ok(directory
-            .names()?
+            .entry_names()?
             .into_iter()
             .filter_map(|name| name.into_string().ok())
-            .filter(|name| ![BY_NAME, SET_ASIDE, RESERVE].contains(&name.as_str()))
+            .filter(|name| ![BY_NAME, QUARANTINE, RESERVE].contains(&name.as_str()))
             .filter_map(|name| {
-                let record = record_in(&directory, &name).transpose()?;
+                let record = load_record_in(&directory, &name).transpose()?;
                 Some((name, record))
             })
             .collect())
@@ -167,12 +169,14 @@ impl RunDir {
     /// Returns a record for each device whose own cannot be read, with what its directory tells: enough to end the daemon
     /// there, and to remove both.
     pub fn lost_records(&self, boot_id: &str) -> Vec<DeviceRecord> {
-        let (Ok(directory), Ok(read)) = (self.open(), self.read_records()) else {
+        let (Ok(directory), Ok(read)) = (self.open(), self.load_each_record()) else {
             return Vec::new();
         };
         read.into_iter()
             .filter(|(uuid, record)| {
-                let has_record = record.as_ref().is_ok_and(|record| is_of(record, uuid));
+                let has_record = record
+                    .as_ref()
+                    .is_ok_and(|record| is_record_of(record, uuid));
                 is_device_uuid(uuid) && !has_record
             })
             .map(|(uuid, _)| lost_record(&directory, uuid, boot_id))
@@ -183,7 +187,8 @@ impl RunDir {
     /// device has a record.
     pub fn lost_record(&self, uuid: &str, boot_id: &str) -> Option<DeviceRecord> {
         let directory = self.open().ok()?;
-        let is_missing = is_device_uuid(uuid) && matches!(record_in(&directory, uuid), Ok(None));
+        let is_missing =
+            is_device_uuid(uuid) && matches!(load_record_in(&directory, uuid), Ok(None));
         is_missing.then(|| lost_record(&directory, uuid.to_owned(), boot_id))
     }
 
@@ -193,23 +198,23 @@ impl RunDir {
     }
 
     /// Returns the record of one device, if it has one.
-    pub fn record(&self, uuid: &str) -> io::Result<Option<DeviceRecord>> {
+    pub fn load_record(&self, uuid: &str) -> io::Result<Option<DeviceRecord>> {
         let directory = Directory::open_if_there(&self.path)?;
-        directory.map_or(Ok(None), |directory| record_in(&directory, uuid))
+        directory.map_or(Ok(None), |directory| load_record_in(&directory, uuid))
     }
 
     /// Returns the path, inode and time of each record and of the journal. A file is replaced when its content
     /// changes.
-    pub fn marks(&self) -> Vec<(PathBuf, u64, SystemTime)> {
+    pub fn record_fingerprints(&self) -> Vec<(PathBuf, u64, SystemTime)> {
         let Ok(directory) = self.open() else {
             return Vec::new();
         };
         let mut marks: Vec<_> = directory
-            .names()
+            .entry_names()
             .unwrap_or_default()
             .iter()
-            .filter_map(|name| directory.mark(&Path::new(name).join(RECORD)))
-            .chain(directory.mark(Path::new(JOURNAL)))
+            .filter_map(|name| directory.fingerprint(&Path::new(name).join(RECORD)))
+            .chain(directory.fingerprint(Path::new(JOURNAL)))
             .collect();
         marks.sort();
         marks
@@ -217,7 +222,7 @@ impl RunDir {
 
     /// Returns the time at which a device's record was last written.
     pub fn recorded_at(&self, uuid: &str) -> Option<SystemTime> {
-        let mark = self.open().ok()?.mark(&Path::new(uuid).join(RECORD));
+        let mark = self.open().ok()?.fingerprint(&Path::new(uuid).join(RECORD));
         mark.map(|(_, _, time)| time)
     }
 
@@ -241,7 +246,7 @@ impl RunDir {
     pub fn replace_record(&self, record: &DeviceRecord) -> io::Result<()> {
         let directory = self.open()?;
         let device = directory.make_child(&record.uuid, &Access::Everybody)?;
-        write(&device, RECORD, record, PUBLIC)
+        write_json(&device, RECORD, record, PUBLIC_MODE)
     }
 
     /// Removes what [`write_record`](Self::write_record) wrote; the pipe directory must be gone. What others have made there
@@ -249,8 +254,8 @@ impl RunDir {
     pub fn remove_record(&self, record: &DeviceRecord) -> io::Result<()> {
         self.remove_link(record)?;
         let directory = self.open()?;
-        if let Some(device) = directory.child(&record.uuid)? {
-            device.remove_made(RECORD, Made::File)?;
+        if let Some(device) = directory.open_child(&record.uuid)? {
+            device.remove_made(RECORD, EntryKind::File)?;
             remove_half_made(&device)?;
         }
         // A container runtime may have made a mount source in it meanwhile.
@@ -261,8 +266,10 @@ impl RunDir {
     pub fn remove_link(&self, record: &DeviceRecord) -> io::Result<()> {
         let target = Path::new("..").join(&record.uuid);
         // In what is no directory, there is no link.
-        if let Ok(Some(by_name)) = self.open()?.child(BY_NAME)
-            && by_name.link(&record.name).is_some_and(|to| to == target)
+        if let Ok(Some(by_name)) = self.open()?.open_child(BY_NAME)
+            && by_name
+                .read_link(&record.name)
+                .is_some_and(|to| to == target)
         {
             by_name.remove_file(&record.name)?;
         }
@@ -270,12 +277,12 @@ impl RunDir {
     }
 
     /// Fails if a newer mig-mps wrote any of the files: this program cannot know what they mean.
-    pub fn refuse_newer(&self) -> io::Result<()> {
+    pub fn check_format_versions(&self) -> io::Result<()> {
         let records = self
-            .read_records()?
+            .load_each_record()?
             .into_iter()
             .map(|(_, record)| record.map(drop));
-        let others = [self.node().map(drop), self.journal().map(drop)];
+        let others = [self.load_node().map(drop), self.load_journal().map(drop)];
         others
             .into_iter()
             .chain(records)
@@ -286,25 +293,26 @@ impl RunDir {
 
     /// True if a change is in progress, or was killed.
     pub fn has_journal(&self) -> bool {
-        self.open().is_ok_and(|directory| directory.has(JOURNAL))
+        self.open()
+            .is_ok_and(|directory| directory.has_entry(JOURNAL))
     }
 
     /// True if a device with this UUID has a record, readable or not.
     pub fn has_record(&self, uuid: &str) -> bool {
-        let device = self.open().and_then(|directory| directory.child(uuid));
-        matches!(device, Ok(Some(device)) if device.has(RECORD))
+        let device = self.open().and_then(|directory| directory.open_child(uuid));
+        matches!(device, Ok(Some(device)) if device.has_entry(RECORD))
     }
 
     /// Returns the journal of a change that is in progress or was killed.
-    pub fn journal(&self) -> io::Result<Option<Journal>> {
-        let mut journal: Option<Journal> = self.read(JOURNAL)?;
+    pub fn load_journal(&self) -> io::Result<Option<Journal>> {
+        let mut journal: Option<Journal> = self.load_file(JOURNAL)?;
         // A user may choose the command line and names in it: they must not control a terminal.
         if let Some(journal) = &mut journal {
-            journal.command = printable(&journal.command);
+            journal.command = to_printable(&journal.command);
             let mut seen = BTreeSet::new();
             journal.units.retain(|unit| seen.insert(*unit));
             for taken in &mut journal.taken {
-                taken.name = printable(&taken.name);
+                taken.name = to_printable(&taken.name);
             }
         }
         Ok(journal)
@@ -312,7 +320,7 @@ impl RunDir {
 
     /// Replaces the journal. It names a user's command line, so only its owner may read it.
     pub fn write_journal(&self, journal: &Journal) -> io::Result<()> {
-        write(&self.open()?, JOURNAL, journal, PRIVATE)
+        write_json(&self.open()?, JOURNAL, journal, PRIVATE_MODE)
     }
 
     /// Removes the journal.
@@ -321,10 +329,10 @@ impl RunDir {
     }
 
     /// Returns the pods that hold shares; `None` if no device plugin has written them.
-    pub fn pods(&self) -> io::Result<Option<PodsFile>> {
-        let mut file: Option<PodsFile> = self.read(PODS)?;
+    pub fn load_pods(&self) -> io::Result<Option<PodsFile>> {
+        let mut file: Option<PodsFile> = self.load_file(PODS)?;
         for share in file.iter_mut().flat_map(|file| &mut file.pods) {
-            share.pod = printable(&share.pod);
+            share.pod = to_printable(&share.pod);
         }
         Ok(file)
     }
@@ -332,14 +340,14 @@ impl RunDir {
     /// Replaces `pods.json`. Without a run directory there is no device.
     pub fn write_pods(&self, pods: &PodsFile) -> io::Result<()> {
         match Directory::open_if_there(&self.path)? {
-            Some(directory) => write(&directory, PODS, pods, PUBLIC),
+            Some(directory) => write_json(&directory, PODS, pods, PUBLIC_MODE),
             None => Ok(()),
         }
     }
 
     /// Returns the content of `node.json`, or its default if there is none.
-    pub fn node(&self) -> io::Result<NodeFile> {
-        Ok(self.read(NODE)?.unwrap_or_default())
+    pub fn load_node(&self) -> io::Result<NodeFile> {
+        Ok(self.load_file(NODE)?.unwrap_or_default())
     }
 
     /// Replaces `node.json`, or removes it if it would be empty.
@@ -348,14 +356,14 @@ impl RunDir {
         if node.created.is_empty() && node.switched_on.is_empty() && node.missing.is_empty() {
             return directory.remove_file(NODE);
         }
-        write(&directory, NODE, node, PUBLIC)
+        write_json(&directory, NODE, node, PUBLIC_MODE)
     }
 }
 
 /// Returns the record of one device; `None` if the entry is no device directory.
-fn record_in(directory: &Directory, name: &str) -> io::Result<Option<DeviceRecord>> {
-    match directory.child(name) {
-        Ok(Some(device)) => read(&device, RECORD),
+fn load_record_in(directory: &Directory, name: &str) -> io::Result<Option<DeviceRecord>> {
+    match directory.open_child(name) {
+        Ok(Some(device)) => load_json(&device, RECORD),
         Err(error) if error.kind() != io::ErrorKind::NotADirectory => Err(error),
         _ => Ok(None),
     }
@@ -364,19 +372,19 @@ fn record_in(directory: &Directory, name: &str) -> io::Result<Option<DeviceRecor
 /// Returns a record with what the directory of a device tells: its name by the link.
 fn lost_record(directory: &Directory, uuid: String, boot_id: &str) -> DeviceRecord {
     let target = Path::new("..").join(&uuid);
-    let by_name = directory.child(BY_NAME).ok().flatten();
+    let by_name = directory.open_child(BY_NAME).ok().flatten();
     let name = by_name.and_then(|by_name| {
         by_name
-            .names()
+            .entry_names()
             .ok()?
             .into_iter()
             .filter_map(|name| name.into_string().ok())
-            .find(|name| is_device_name(name) && by_name.link(name).as_ref() == Some(&target))
+            .find(|name| is_device_name(name) && by_name.read_link(name).as_ref() == Some(&target))
     });
     DeviceRecord {
         // The part behind the kind: a UUID is no name.
         name: name.unwrap_or_else(|| uuid["GPU-".len()..].to_owned()),
-        key: DeviceKey::whole(&uuid),
+        key: DeviceKey::for_whole_gpu(&uuid),
         boot_id: boot_id.to_owned(),
         leaving: true,
         uuid,
@@ -387,16 +395,18 @@ fn lost_record(directory: &Directory, uuid: String, boot_id: &str) -> DeviceReco
 /// True for the name of a device's directory.
 pub(super) fn is_device_uuid(name: &str) -> bool {
     let has_kind = name.starts_with("GPU-") || name.starts_with("MIG-");
-    has_kind && !name.contains(steers)
+    has_kind && !name.contains(is_terminal_control)
 }
 
-fn is_of(record: &DeviceRecord, directory: &str) -> bool {
-    record.uuid == directory && !record.uuid.contains(steers) && is_device_name(&record.name)
+fn is_record_of(record: &DeviceRecord, directory: &str) -> bool {
+    record.uuid == directory
+        && !record.uuid.contains(is_terminal_control)
+        && is_device_name(&record.name)
 }
 
 /// The version of the format that this program writes, and the newest it reads. Files without a version were written
 /// before there was one; they have the same format.
-const VERSION: u64 = 1;
+const FORMAT_VERSION: u64 = 1;
 
 /// The extension of a file before it is renamed into place.
 const HALF_MADE: &str = "new";
@@ -410,8 +420,12 @@ struct Versioned<'a, T> {
 
 /// Removes the unfinished files in the directory of a device.
 pub(super) fn remove_half_made(device: &Directory) -> io::Result<()> {
-    for name in device.names()?.iter().filter(|name| is_half_made(name)) {
-        device.remove_made(name, Made::File)?;
+    for name in device
+        .entry_names()?
+        .iter()
+        .filter(|name| is_half_made(name))
+    {
+        device.remove_made(name, EntryKind::File)?;
     }
     Ok(())
 }
@@ -426,7 +440,10 @@ pub(super) fn is_half_made(name: &OsStr) -> bool {
 fn link_by_name(directory: &Directory, record: &DeviceRecord) -> io::Result<()> {
     let target = Path::new("..").join(&record.uuid);
     let by_name = directory.make_child(BY_NAME, &Access::Everybody)?;
-    if by_name.link(&record.name).is_some_and(|to| to == target) {
+    if by_name
+        .read_link(&record.name)
+        .is_some_and(|to| to == target)
+    {
         return Ok(());
     }
     let half_made = half_made_link(&record.name);
@@ -441,7 +458,7 @@ pub(super) fn leads_to_device(target: &Path) -> bool {
 
 /// Reads a file. Returns `None` if there is none. Fails with `InvalidData` if its content is unexpected, and with
 /// `Unsupported` if a newer mig-mps wrote it.
-pub(super) fn read<T: DeserializeOwned>(
+pub(super) fn load_json<T: DeserializeOwned>(
     directory: &Directory,
     name: &str,
 ) -> io::Result<Option<T>> {
@@ -451,30 +468,30 @@ pub(super) fn read<T: DeserializeOwned>(
     let path = directory.path().join(name);
     if let Ok(content) = serde_json::from_slice::<Value>(&text)
         && let Some(version) = content["version"].as_u64()
-        && version > VERSION
+        && version > FORMAT_VERSION
     {
         let why = format!(
-            "a newer mig-mps wrote it (format {version}; this program reads up to {VERSION})"
+            "a newer mig-mps wrote it (format {version}; this program reads up to {FORMAT_VERSION})"
         );
         let error = io::Error::new(io::ErrorKind::Unsupported, why);
-        return Err(in_path(&path, &error));
+        return Err(add_path(&path, &error));
     }
     serde_json::from_slice(&text).map(Some).map_err(|error| {
         let (line, column) = (error.line(), error.column());
         let why = format!("line {line}, column {column}: not what mig-mps writes there");
-        in_path(&path, &io::Error::new(io::ErrorKind::InvalidData, why))
+        add_path(&path, &io::Error::new(io::ErrorKind::InvalidData, why))
     })
 }
 
 /// Replaces a file atomically.
-pub(super) fn write(
+pub(super) fn write_json(
     directory: &Directory,
     name: &str,
     content: &impl Serialize,
     mode: u32,
 ) -> io::Result<()> {
     let mut text = serde_json::to_vec_pretty(&Versioned {
-        version: VERSION,
+        version: FORMAT_VERSION,
         content,
     })?;
     text.push(b'\n');
@@ -493,11 +510,11 @@ pub(super) fn half_made_link(device: &str) -> String {
 
 /// The number of files, since a file system limits that as well, and the bytes of each: together a journal, and a record
 /// for each of 56 devices.
-const FILES: u32 = 16;
-const BYTES_EACH: u64 = 16 << 10;
+const RESERVE_FILES: u32 = 16;
+const RESERVE_FILE_BYTES: u64 = 16 << 10;
 
 /// True for the error of a write for which there is no room.
-pub fn is_full(error: &io::Error) -> bool {
+pub fn is_disk_full(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge
@@ -508,50 +525,51 @@ impl RunDir {
     /// Keeps the reserve while there are devices, and removes it after the last one. A full disk has no reserve.
     pub fn keep_reserve(&self) {
         let Ok(directory) = self.open() else { return };
-        if self.has_no_records() || (caller() == Uid::ROOT && make(&directory).is_err()) {
-            let _ = remove(&directory);
+        if self.has_no_records() || (caller() == Uid::ROOT && make_reserve(&directory).is_err()) {
+            let _ = remove_reserve(&directory);
         }
     }
 
     /// Frees the reserve; returns true if there was one.
     pub fn give_up_reserve(&self) -> bool {
-        self.open()
-            .is_ok_and(|directory| directory.has(RESERVE) && remove(&directory).is_ok())
+        self.open().is_ok_and(|directory| {
+            directory.has_entry(RESERVE) && remove_reserve(&directory).is_ok()
+        })
     }
 }
 
-fn make(directory: &Directory) -> io::Result<()> {
+fn make_reserve(directory: &Directory) -> io::Result<()> {
     let is_new = directory.stat(RESERVE)?.is_none();
     let room = fstatvfs(directory.fd())?;
     let bytes = room.f_bavail.saturating_mul(room.f_frsize);
     // Some file systems do not count files.
-    let has_few_files = room.f_files != 0 && room.f_favail < 2 * u64::from(FILES);
-    if is_new && (bytes < 2 * u64::from(FILES) * BYTES_EACH || has_few_files) {
+    let has_few_files = room.f_files != 0 && room.f_favail < 2 * u64::from(RESERVE_FILES);
+    if is_new && (bytes < 2 * u64::from(RESERVE_FILES) * RESERVE_FILE_BYTES || has_few_files) {
         // It is not to take the last room.
         return Err(ErrorKind::StorageFull.into());
     }
     let reserve = directory.make_child(RESERVE, &Access::Owner)?;
-    for number in 0..FILES {
+    for number in 0..RESERVE_FILES {
         let name = number.to_string();
         // One that was cut short by a kill has no size.
         let meta = reserve.stat(&name)?;
-        if meta.is_some_and(|meta| u64::try_from(meta.st_size) == Ok(BYTES_EACH)) {
+        if meta.is_some_and(|meta| u64::try_from(meta.st_size) == Ok(RESERVE_FILE_BYTES)) {
             continue;
         }
         reserve.remove_file(&name)?;
         let file = reserve.create_file(&name, 0o600)?;
-        fallocate(&file, FallocateFlags::empty(), 0, BYTES_EACH)?;
+        fallocate(&file, FallocateFlags::empty(), 0, RESERVE_FILE_BYTES)?;
     }
     Ok(())
 }
 
 /// Removes the files of the reserve, and its directory if no other files are in it.
-fn remove(directory: &Directory) -> io::Result<()> {
-    let Some(reserve) = directory.child(RESERVE)? else {
+fn remove_reserve(directory: &Directory) -> io::Result<()> {
+    let Some(reserve) = directory.open_child(RESERVE)? else {
         return Ok(());
     };
-    for number in 0..FILES {
-        reserve.remove_made(number.to_string(), Made::File)?;
+    for number in 0..RESERVE_FILES {
+        reserve.remove_made(number.to_string(), EntryKind::File)?;
     }
     directory.remove_dir_if_empty(RESERVE)
 }

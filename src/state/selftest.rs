@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::run_dir::{PUBLIC, read, write};
+use super::run_dir::{PUBLIC_MODE, load_json, write_json};
 use super::writer::Writer;
-use crate::host::{Directory, Host, only_root_can_change};
+use crate::host::{Directory, Host, check_trusted_program};
 
 /// The name of the file, in the state directory.
-const FILE: &str = "selftest.json";
+const SELFTEST_FILE: &str = "selftest.json";
 
 /// The GPUs that a self-test uses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,33 +42,33 @@ impl SelftestRecord {
     /// without a lasting id, which gets one at each boot, is known by its name.
     pub fn other_machine(&self, host: &Host) -> Option<&str> {
         let machine = self.writer.machine.as_ref()?;
-        (machine.name != host.machine().name).then_some(&machine.name)
+        (machine.name != host.this_machine().name).then_some(&machine.name)
     }
 
     /// Returns the path of the file in a state directory.
     pub fn path(state_dir: &Path) -> PathBuf {
-        state_dir.join(FILE)
+        state_dir.join(SELFTEST_FILE)
     }
 
     /// Reads the record in a state directory, which need not exist. Refuses one that another user than root and the caller
     /// can change: its profiles are applied.
-    pub fn read(state_dir: &Path) -> io::Result<Option<Self>> {
+    pub fn load(state_dir: &Path) -> io::Result<Option<Self>> {
         // No self-test writes into a directory that is not trusted, or cannot be made.
         let Ok(Some(opened)) = Directory::open_if_there(state_dir) else {
             return Ok(None);
         };
-        let record = read(&opened, FILE)?;
+        let record = load_json(&opened, SELFTEST_FILE)?;
         if record.is_some() {
-            only_root_can_change(&Self::path(state_dir))?;
+            check_trusted_program(&Self::path(state_dir))?;
         }
         Ok(record)
     }
 
     /// Writes the record, so that it outlasts a crash of the machine.
     pub fn write(&self, state_dir: &Path) -> io::Result<()> {
-        let opened = Directory::make(state_dir, 0o755)?;
-        write(&opened, FILE, self, PUBLIC)?;
-        match opened.open_file(FILE)? {
+        let opened = Directory::open_or_create(state_dir, 0o755)?;
+        write_json(&opened, SELFTEST_FILE, self, PUBLIC_MODE)?;
+        match opened.open_file(SELFTEST_FILE)? {
             Some(file) => file.sync_all(),
             None => Ok(()),
         }
@@ -76,6 +76,6 @@ impl SelftestRecord {
 
     /// Removes the record: the GPUs are as they were.
     pub fn remove(state_dir: &Path) -> io::Result<()> {
-        Directory::open(state_dir)?.remove_file(FILE)
+        Directory::open(state_dir)?.remove_file(SELFTEST_FILE)
     }
 }

@@ -20,20 +20,20 @@ pub struct Writer {
 
 impl Writer {
     /// Returns this process, in the boot with this id.
-    pub fn of_this_process(host: &Host, boot_id: &str) -> Self {
+    pub fn for_this_process(host: &Host, boot_id: &str) -> Self {
         let pid = Pid(std::process::id());
-        let process = host.process(pid);
+        let process = host.find_process(pid);
         Self {
             pid,
             start_time: process.map_or(StartTime(0), |process| process.started),
             boot_id: boot_id.to_owned(),
-            machine: Some(host.machine()),
+            machine: Some(host.this_machine()),
         }
     }
 
     /// True if the process has exited.
     pub fn has_exited(&self, host: &Host) -> bool {
-        let process = host.process(self.pid);
+        let process = host.find_process(self.pid);
         process.is_none_or(|process| process.started != self.start_time)
     }
 }

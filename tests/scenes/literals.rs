@@ -119,11 +119,11 @@ impl Visit<'_> for Found {
                     ["CommandError", "Error", "Obstacle"].contains(&of.as_str())
                 }
                 [.., name] => [
-                    "failed",
-                    "usage",
-                    "chosen",
+                    "command_error",
+                    "usage_error",
+                    "declined_by_user",
                     "other",
-                    "refused",
+                    "file_error",
                     "in_the_way",
                 ]
                 .contains(&name.as_str()),

@@ -2,20 +2,20 @@
 
 use std::time::Duration;
 
-use super::super::args::HINT;
-use super::super::give_back::give_back_left;
-use super::super::locked;
+use super::super::args::IN_USE_HINT;
+use super::super::give_back::restore_interrupted_under_lock;
+use super::super::lock_node;
 use super::{ChangeRun, Planned};
 use crate::apply::{self, OnFailure};
-use crate::error::{Result, chosen};
+use crate::error::{Result, declined_by_user};
 use crate::failure::ExitStatus;
-use crate::host::{Lock, take_limits_of_services};
+use crate::host::{Lock, use_service_limits};
 use crate::node::Node;
 use crate::plan::{Plan, Refusal};
-use crate::render::{Consent, confirm, consequences, note};
+use crate::render::{Consent, consequences, note, obtain_consent};
 
 /// The next step of a change.
-enum Step {
+enum ChangeStep {
     /// Get consent for the plan, if it needs one.
     Agree(Planned),
     /// Wait for the clients in the way of the plan.
@@ -31,87 +31,94 @@ impl ChangeRun<'_> {
     /// the node under the lock with the plan for it. Nobody is asked while the lock is held, which would block every
     /// other change, nor after a wait for clients about something that was known before it.
     pub(super) fn agree_and_lock(&mut self, shown: Planned) -> Result<(Option<Lock>, Planned)> {
-        let mut step = Step::Agree(shown);
+        let mut step = ChangeStep::Agree(shown);
         loop {
             step = match step {
-                Step::Agree(shown) => self.agree(shown)?,
-                Step::Drain(agreed) => self.wait_for_clients(agreed)?,
-                Step::Lock(agreed) => self.lock_and_plan_again(agreed)?,
-                Step::CarryOut(lock, planned) => return Ok((lock, planned)),
+                ChangeStep::Agree(shown) => self.ask_for_consent(shown)?,
+                ChangeStep::Drain(agreed) => self.wait_for_clients(agreed)?,
+                ChangeStep::Lock(agreed) => self.lock_and_plan_again(agreed)?,
+                ChangeStep::CarryOut(lock, planned) => return Ok((lock, planned)),
             }
         }
     }
 
-    fn agree(&mut self, shown: Planned) -> Result<Step> {
-        if let Err(refusal) = shown.plan.permit(HINT)
-            && !self.drain.allows(&refusal)
+    fn ask_for_consent(&mut self, shown: Planned) -> Result<ChangeStep> {
+        if let Err(refusal) = shown.plan.permit(IN_USE_HINT)
+            && !self.drain.can_wait_for(&refusal)
         {
             return Err(refusal.into());
         }
         self.prepare_for_daemons(&shown.plan)?;
         if let Some(changed) = self.wait_while_held(&shown)? {
-            return Ok(Step::Agree(changed));
+            return Ok(ChangeStep::Agree(changed));
         }
         if let Some(consent) = self.consent_needed(&shown.plan) {
             let plan = &shown.plan;
-            let waits = consequences::waits_text(plan, self.drain.remaining());
-            let (allowed, held) = (self.change.allowed, self.held(&shown));
-            if self.wanted.needs_consent(plan) && !confirm(plan, allowed, &held, consent, &waits)? {
-                return Err(chosen(ExitStatus::Refused, "Nothing was changed."));
+            let waits = consequences::render_waits(plan, self.drain.remaining_time());
+            let (allowed, held) = (self.change.allowed, self.find_held_gpus(&shown));
+            if self.wanted.needs_consent(plan)
+                && !obtain_consent(plan, allowed, &held, consent, &waits)?
+            {
+                return Err(declined_by_user(
+                    ExitStatus::Refused,
+                    "Nothing was changed.",
+                ));
             }
             self.agreed = Some(plan.clone());
         }
-        Ok(Step::Drain(shown))
+        Ok(ChangeStep::Drain(shown))
     }
 
-    fn wait_for_clients(&mut self, agreed: Planned) -> Result<Step> {
-        if agreed.plan.permit(HINT).is_ok() {
-            return Ok(Step::Lock(agreed));
+    fn wait_for_clients(&mut self, agreed: Planned) -> Result<ChangeStep> {
+        if agreed.plan.permit(IN_USE_HINT).is_ok() {
+            return Ok(ChangeStep::Lock(agreed));
         }
         let planned = self.wait_for_plan(Self::permitted_plan)?;
-        self.show(&planned)?;
+        self.show_plan(&planned)?;
         // What came while clients were waited for was not agreed to.
         Ok(match self.consent_needed(&planned.plan) {
-            Some(_) => Step::Agree(planned),
-            None => Step::Lock(planned),
+            Some(_) => ChangeStep::Agree(planned),
+            None => ChangeStep::Lock(planned),
         })
     }
 
     /// Plans, and refuses a plan that clients are in the way of.
     fn permitted_plan(&mut self, node: &Node) -> Result<Plan, Refusal> {
-        let plan = self.plan(node)?;
-        plan.permit(HINT)?;
+        let plan = self.make_plan(node)?;
+        plan.permit(IN_USE_HINT)?;
         Ok(plan)
     }
 
-    fn lock_and_plan_again(&mut self, agreed: Planned) -> Result<Step> {
-        let lock = self.lock(&agreed.plan)?;
-        let node = self.observe()?;
-        let plan = match self.plan(&node) {
-            Err(refusal) if self.drain.allows(&refusal) => return Ok(Step::Agree(agreed)),
+    fn lock_and_plan_again(&mut self, agreed: Planned) -> Result<ChangeStep> {
+        let lock = self.take_lock(&agreed.plan)?;
+        let node = self.observe_node()?;
+        let plan = match self.make_plan(&node) {
+            Err(refusal) if self.drain.can_wait_for(&refusal) => {
+                return Ok(ChangeStep::Agree(agreed));
+            }
             planned => planned?,
         };
         let now = Planned { node, plan };
-        match now.plan.permit(HINT) {
+        match now.plan.permit(IN_USE_HINT) {
             // A client came in between: there may be time left for it.
-            Err(refusal) if self.drain.allows(&refusal) => return Ok(Step::Agree(now)),
+            Err(refusal) if self.drain.can_wait_for(&refusal) => return Ok(ChangeStep::Agree(now)),
             permitted => permitted?,
         }
         if let Some(changed) = self.wait_while_held(&now)? {
-            return Ok(Step::Agree(changed));
+            return Ok(ChangeStep::Agree(changed));
         }
         if now.plan.does_the_same_as(&agreed.plan) {
-            return Ok(Step::CarryOut(lock, now));
+            return Ok(ChangeStep::CarryOut(lock, now));
         }
-        self.tell_of_change(&now)?;
+        self.show_new_plan(&now)?;
         if now.plan.is_empty() || self.consent_needed(&now.plan).is_none() {
-            return Ok(Step::CarryOut(lock, now));
+            return Ok(ChangeStep::CarryOut(lock, now));
         }
-        Ok(Step::Agree(now))
+        Ok(ChangeStep::Agree(now))
     }
 
     /// Shows the plan that another change of the node has led to, or holders of a GPU that is left out.
-    fn tell_of_change(&mut self, now: &Planned) -> Result<()> {
+    fn show_new_plan(&mut self, now: &Planned) -> Result<()> {
         let is_empty = now.plan.is_empty();
         match self.wanted.left_out() {
             // The outcome says what is left out.
@@ -123,37 +130,37 @@ impl ChangeRun<'_> {
             }
             None => note("The node has changed meanwhile. The plan is now:"),
         }
-        self.show(now)
+        self.show_plan(now)
     }
 
     /// Prepares this process for starting the daemons of a plan, and those that a rollback starts again. Where a change
     /// goes on after a failure, the start of one daemon may fail alone.
     pub(super) fn prepare_for_daemons(&self, plan: &Plan) -> Result<()> {
         if plan.may_start_daemons(self.change.on_failure != OnFailure::GoOn) {
-            take_limits_of_services()?;
+            use_service_limits()?;
         }
         Ok(())
     }
 
     /// Takes the node's lock. A user whose own server another user's daemon has started may end its clients, and cannot
     /// take that daemon's lock: nothing that the lock guards is changed.
-    fn lock(&self, plan: &Plan) -> Result<Option<Lock>> {
+    fn take_lock(&self, plan: &Plan) -> Result<Option<Lock>> {
         if plan.kill.as_ref().is_some_and(|kill| !kill.is_callers) {
             return Ok(None);
         }
         let (environment, directories) = (self.change.context.environment, self.change.directories);
         let limit = self.change.lock_limit;
-        let lock_within = |limit| locked(environment, directories, limit);
+        let lock_within = |limit| lock_node(environment, directories, limit);
         let lock = match lock_within(Duration::ZERO) {
             // The change that has the lock may have to reset a GPU, which this process must not hold.
             Err(error) if error.status == ExitStatus::Refused && !limit.is_zero() => {
-                let waited = self.observer.aside(|| lock_within(limit));
+                let waited = self.observer.with_nvml_closed(|| lock_within(limit));
                 waited.unwrap_or_else(|_| lock_within(limit))
             }
             taken => taken,
         }?;
         // A self-test may have been killed since the plan was made.
-        give_back_left(environment, directories, &self.observer)?;
+        restore_interrupted_under_lock(environment, directories, &self.observer)?;
         Ok(Some(lock))
     }
 
@@ -172,14 +179,14 @@ impl ChangeRun<'_> {
         let Err(refusal) = self.wait_for_holders(planned) else {
             return Ok(None);
         };
-        let held = self.held(planned);
+        let held = self.find_held_gpus(planned);
         self.leave_out(|left_out| left_out.add_held(&held));
         // They may be what another change has started meanwhile.
-        let node = self.observe()?;
-        let plan = self.plan(&node)?;
+        let node = self.observe_node()?;
+        let plan = self.make_plan(&node)?;
         let now = Planned { node, plan };
         if !now.plan.does_the_same_as(&planned.plan) {
-            self.tell_of_change(&now)?;
+            self.show_new_plan(&now)?;
         } else if self.wanted.left_out().is_none() {
             return Err(refusal);
         }
@@ -188,14 +195,18 @@ impl ChangeRun<'_> {
 
     /// Waits a moment for those who keep a GPU from changing its MIG mode, before anything is touched.
     fn wait_for_holders(&self, planned: &Planned) -> Result<()> {
-        if !self.held(planned).iter().any(|held| held.is_in_the_way) {
+        if !self
+            .find_held_gpus(planned)
+            .iter()
+            .any(|held| held.is_in_the_way)
+        {
             return Ok(());
         }
         let environment = self.change.context.environment;
         // Another change may wait for the same GPUs, and for this process.
-        let waited = self.observer.aside(|| {
-            let find = || self.held(planned);
-            apply::wait_for_holders(environment, find, |held| note(&held.waits()))
+        let waited = self.observer.with_nvml_closed(|| {
+            let find = || self.find_held_gpus(planned);
+            apply::wait_for_holders(environment, find, |held| note(&held.wait_message()))
         })?;
         waited.map_err(|obstacle| Refusal::from(obstacle).into())
     }

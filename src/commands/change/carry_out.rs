@@ -2,14 +2,14 @@
 
 use std::time::Instant;
 
-use super::super::args::HINT;
-use super::super::outcome::{Outcome, differs};
+use super::super::args::IN_USE_HINT;
+use super::super::outcome::{Outcome, read_back_mismatch};
 use super::{ChangeEnding, ChangeRun, Planned};
 use crate::apply::{self, ApplyContext, ApplyError};
-use crate::error::{Context as _, Result};
+use crate::error::{ErrorContext as _, Result};
 use crate::host::{Lock, MpsPrograms};
 use crate::plan::Plan;
-use crate::render::{note, progress};
+use crate::render::{note, start_progress};
 
 impl ChangeRun<'_> {
     /// Applies the plan, reads the node back, and does what follows the change.
@@ -35,23 +35,23 @@ impl ChangeRun<'_> {
         let mut carried_out = planned.plan.clone();
         let mut failed = self.cannot_start.take();
         if let Some(left_out) = self.wanted.left_out() {
-            left_out.begin();
+            left_out.mark_begun();
         }
         // Twice only where a driver lists profiles after MIG has been switched on.
         loop {
-            let failed_now = self.apply(&planned)?;
+            let failed_now = self.apply_plan(&planned)?;
             if let Some(error) = &failed_now {
-                self.leave_out(|left_out| left_out.add_failed(&error.missing()));
+                self.leave_out(|left_out| left_out.add_failed(&error.missing_parts()));
             }
             failed = match (failed, failed_now) {
-                (Some(before), Some(now)) => Some(before.and(now)),
+                (Some(before), Some(now)) => Some(before.merge_later(now)),
                 (before, now) => before.or(now),
             };
             let after = self.read_back().map_err(|error| {
                 if carried_out.is_empty() {
                     error
                 } else {
-                    error.after_change()
+                    error.into_read_back_error()
                 }
             })?;
             // Where it goes on, the rest tries again what failed.
@@ -69,23 +69,23 @@ impl ChangeRun<'_> {
                 });
             }
             if !goes_on {
-                return Err(differs(&after.plan));
+                return Err(read_back_mismatch(&after.plan));
             }
-            self.show(&after)?;
+            self.show_plan(&after)?;
             let rest = &after.plan;
-            rest.permit(HINT)
-                .and_then(|()| rest.refuse_more_than(&carried_out))
+            rest.permit(IN_USE_HINT)
+                .and_then(|()| rest.check_agreed_disruption(&carried_out))
                 .context("MIG mode is on now, and the rest of the profile is refused")?;
-            carried_out.go_on_with(rest);
+            carried_out.append_continuation(rest);
             planned = after;
         }
     }
 
     /// Returns the node after the change, with the plan for what is left to do if the change is verified.
     fn read_back(&mut self) -> Result<Planned> {
-        let node = self.observe()?;
+        let node = self.observe_node()?;
         let plan = if self.wanted.is_verified() {
-            self.plan(&node)?
+            self.make_plan(&node)?
         } else {
             Plan::default()
         };
@@ -93,7 +93,7 @@ impl ChangeRun<'_> {
     }
 
     /// Applies the plan. Returns the failures of a change that nobody watches, or that goes on with other GPUs.
-    fn apply(&mut self, planned: &Planned) -> Result<Option<ApplyError>> {
+    fn apply_plan(&mut self, planned: &Planned) -> Result<Option<ApplyError>> {
         let Planned { node, plan } = planned;
         if plan.is_empty() {
             return Ok(None);
@@ -102,7 +102,7 @@ impl ChangeRun<'_> {
         let environment = self.change.context.environment;
         let programs = match environment.mps_programs() {
             // Instances are made and destroyed without MPS.
-            Err(_) if !plan.is_of_daemons() => MpsPrograms::default(),
+            Err(_) if !plan.concerns_daemons() => MpsPrograms::default(),
             programs => programs?,
         };
         let context = ApplyContext {
@@ -112,7 +112,7 @@ impl ChangeRun<'_> {
             node,
             allowed: self.change.allowed,
         };
-        let progress = progress(plan, self.change.consent.progress_form());
+        let progress = start_progress(plan, self.change.consent.progress_form());
         let is_in_part = self.wanted.left_out().is_some();
         match apply::run(plan, &context, progress.as_ref(), self.change.on_failure) {
             Ok(restarted) => {
@@ -120,7 +120,7 @@ impl ChangeRun<'_> {
                 Ok(None)
             }
             Err(error) if self.change.consent.is_unattended => Ok(Some(error)),
-            Err(error) if is_in_part && error.is_of_some_gpus() => Ok(Some(error)),
+            Err(error) if is_in_part && error.is_confined_to_gpus() => Ok(Some(error)),
             Err(error) => Err(error.into()),
         }
     }

@@ -6,16 +6,16 @@ mod carry_out;
 
 use std::time::Duration;
 
-use super::args::{ConsentArgs, HINT_WITHOUT_WAIT};
+use super::args::{ConsentArgs, IN_USE_HINT_WITHOUT_WAIT};
 use super::drain::Drain;
-use super::give_back::give_back_interrupted;
+use super::give_back::restore_interrupted;
 use super::outcome::Outcome;
-use super::{Context, LOCK_LIMIT, pick_up_interrupted, refuse_newer};
+use super::{Context, LOCK_LIMIT, check_not_newer, pick_up_interrupted};
 use crate::apply::{self, Allowed, ApplyError, OnFailure};
 use crate::error::Result;
 use crate::host::{Directories, Unit, raise_memory};
 use crate::node::{Detail, Node, Observer};
-use crate::plan::{Held, LeftOut, Plan, Refusal};
+use crate::plan::{HeldGpus, LeftOut, Plan, Refusal};
 use crate::render::json::ChangeDocument;
 use crate::render::{self, can_ask, consequences, is_quiet, note, print, print_json};
 use crate::state::RunDir;
@@ -124,33 +124,33 @@ impl<'a> Change<'a> {
                 observer.without_driver()
             },
             wanted,
-            drain: Drain::of(self.consent.drain.filter(|_| !self.consent.force)),
+            drain: Drain::from_seconds(self.consent.drain.filter(|_| !self.consent.force)),
             agreed: None,
             cannot_start: None,
             restarted: Vec::new(),
         };
-        refuse_newer(&run.state)?;
-        give_back_interrupted(environment, self.directories, self.consent.dry_run)?;
+        check_not_newer(&run.state)?;
+        restore_interrupted(environment, self.directories, self.consent.dry_run)?;
         if !self.consent.dry_run && run.state.owner() == Some(environment.caller) {
             pick_up_interrupted(environment, self.directories)?;
         }
-        let _planning = environment.interrupt.plan();
+        let _planning = environment.interrupt.begin_planning();
         let first = run.first_plan()?;
         if first.plan.is_empty() {
             let after = (!self.consent.dry_run).then(|| run.wanted.follow(ChangeEnding::Unchanged));
             let after = after.and_then(Result::err);
             let failed = run.cannot_start.take();
-            return Ok(Some(Outcome::unchanged(
+            return Ok(Some(Outcome::without_changes(
                 first.plan, first.node, failed, after,
             )));
         }
-        run.show(&first)?;
+        run.show_plan(&first)?;
         if self.consent.dry_run {
-            let held = run.held(&first);
+            let held = run.find_held_gpus(&first);
             if self.consent.json {
-                print_json(&ChangeDocument::planned(&first.plan, &held))?;
+                print_json(&ChangeDocument::from_plan(&first.plan, &held))?;
             } else {
-                print(&consequences::text(&first.plan, &held, self.on_failure))?;
+                print(&consequences::render(&first.plan, &held, self.on_failure))?;
             }
             return Ok(None);
         }
@@ -181,14 +181,14 @@ struct ChangeRun<'a> {
 }
 
 impl ChangeRun<'_> {
-    fn observe(&mut self) -> Result<Node> {
+    fn observe_node(&mut self) -> Result<Node> {
         Ok(self.observer.observe(self.change.detail)?)
     }
 
-    fn plan(&mut self, node: &Node) -> Result<Plan, Refusal> {
+    fn make_plan(&mut self, node: &Node) -> Result<Plan, Refusal> {
         loop {
             let mut plan = self.wanted.plan(node, &self.state)?;
-            if let Some(seconds) = self.change.consent.force() {
+            if let Some(seconds) = self.change.consent.force_after_seconds() {
                 plan = plan.by_force(seconds);
             }
             // A question names the instances that others may have made.
@@ -197,7 +197,7 @@ impl ChangeRun<'_> {
                 plan = plan.sparing_unmanaged();
             }
             // The names of a GPU that is left out are not free for others: all is planned again.
-            if self.leave_out(|left_out| left_out.add_refused(&plan, HINT_WITHOUT_WAIT)) {
+            if self.leave_out(|left_out| left_out.add_refused(&plan, IN_USE_HINT_WITHOUT_WAIT)) {
                 continue;
             }
             if let Some(plan) = self.check_starts(plan, node)? {
@@ -219,13 +219,13 @@ impl ChangeRun<'_> {
             OnFailure::RollBack => Err(Refusal::CannotStart(error.into())),
             // Where nothing stops, the start of that daemon fails alone.
             OnFailure::LeaveOut => {
-                let mut missing = error.missing();
+                let mut missing = error.missing_parts();
                 missing.retain(|missing| plan.stops_on(missing.gpu));
                 let is_more = self.leave_out(|left_out| left_out.add_failed(&missing));
                 Ok((!is_more).then_some(plan))
             }
             OnFailure::GoOn => {
-                let plan = plan.without_devices(&error.devices());
+                let plan = plan.without_devices(&error.failed_devices());
                 self.cannot_start = Some(error);
                 Ok(Some(plan))
             }
@@ -239,20 +239,22 @@ impl ChangeRun<'_> {
 
     /// Observes and plans. If clients block planning itself, waits for them within `--drain`.
     fn first_plan(&mut self) -> Result<Planned> {
-        let node = self.observe()?;
-        match self.plan(&node) {
+        let node = self.observe_node()?;
+        match self.make_plan(&node) {
             Ok(plan) => {
                 let mut first = Planned { node, plan };
                 // Holders may end before a change, and where the plan is only shown nobody waits for them.
                 if self.change.consent.dry_run {
-                    let held = self.held(&first);
+                    let held = self.find_held_gpus(&first);
                     if self.leave_out(|left_out| left_out.add_held(&held)) {
-                        first.plan = self.plan(&first.node)?;
+                        first.plan = self.make_plan(&first.node)?;
                     }
                 }
                 Ok(first)
             }
-            Err(refusal) if self.drain.allows(&refusal) => self.wait_for_plan(Self::plan),
+            Err(refusal) if self.drain.can_wait_for(&refusal) => {
+                self.wait_for_plan(Self::make_plan)
+            }
             Err(refusal) => Err(refusal.into()),
         }
     }
@@ -264,16 +266,16 @@ impl ChangeRun<'_> {
     ) -> Result<Planned> {
         let drain = self.drain.begin();
         drain.wait(|| {
-            let node = self.observe()?;
+            let node = self.observe_node()?;
             let planned = plan(self, &node);
             Ok(planned.map(|plan| Planned { node, plan }))
         })
     }
 
-    fn show(&self, shown: &Planned) -> Result<()> {
+    fn show_plan(&self, shown: &Planned) -> Result<()> {
         self.wanted.remark(&shown.node, &shown.plan);
         if let Some(why) = &shown.node.pods_unknown
-            && shown.plan.takes_devices()
+            && shown.plan.takes_devices_from_pods()
         {
             note(&format!("Which pods hold shares is unknown: {why}."));
         }
@@ -283,22 +285,22 @@ impl ChangeRun<'_> {
         }
         let is_wanted = consent.dry_run || !(is_quiet() || consent.is_unattended);
         if is_wanted && !consent.json {
-            print(&render::plan::text(&shown.plan))?;
+            print(&render::plan::render(&shown.plan))?;
             if !consent.dry_run {
                 // Those that are in the way are waited for, and named then.
-                let mut held = self.held(shown);
+                let mut held = self.find_held_gpus(shown);
                 held.retain(|held| !held.is_in_the_way && (held.stay || !held.services.is_empty()));
-                print(&consequences::held_text(&held, self.change.on_failure))?;
+                print(&consequences::render_held(&held, self.change.on_failure))?;
             }
         }
         Ok(())
     }
 
     /// Finds who holds the GPUs whose MIG mode the plan switches, or whose instances it destroys.
-    fn held(&self, planned: &Planned) -> Vec<Held> {
+    fn find_held_gpus(&self, planned: &Planned) -> Vec<HeldGpus> {
         let environment = self.change.context.environment;
         let (allowed, on_failure) = (self.change.allowed, self.change.on_failure);
-        apply::held(
+        apply::find_held_gpus(
             environment,
             &planned.node,
             &planned.plan,

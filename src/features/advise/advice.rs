@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::geometry::{Partition, ProfileName, SliceMap};
-use crate::host::grouped;
+use crate::host::group_by;
 use crate::plan::virtual_node::{EmptyNode, GpuGroup};
 use crate::profile::{Amount, MeasuredDevice, Measurement, WantedPrograms};
 use crate::render::json::{VERSION, Version, as_seconds};
@@ -102,13 +102,13 @@ pub struct ProgramSupply {
 
 impl Advice {
     /// Puts a solution into words and figures, on a node with as many GPUs of each product as it needs.
-    pub fn of(
+    pub fn new(
         request: &AdviceRequest<'_>,
         solution: &Solution,
         wanted: &WantedPrograms,
         node: &EmptyNode,
     ) -> Self {
-        let gpus = AdvisedGpus::all(request, solution, node);
+        let gpus = AdvisedGpus::from_solution(request, solution, node);
         let programs = wanted.programs.iter().map(|program| {
             let all = gpus.iter().flat_map(|gpus| {
                 let programs = gpus.devices.iter().flat_map(|device| &device.programs);
@@ -138,25 +138,29 @@ impl Advice {
             effort: request.effort,
             least_gpus: solution.least_gpus,
             least_slices: solution.least_slices,
-            undivided_gpus: request.undivided(),
+            undivided_gpus: request.undivided_gpus(),
             programs: programs.collect(),
-            profile: super::profile::draft(&gpus, node).to_string(),
+            profile: super::profile::draft_profile(&gpus, node).to_string(),
             gpus,
         }
     }
 
     /// Returns the number of GPUs that are used.
-    pub fn used(&self) -> usize {
+    pub fn used_gpu_count(&self) -> usize {
         self.gpus.iter().map(|gpus| gpus.indices.len()).sum()
     }
 }
 
 impl AdvisedGpus {
     /// Gives the GPUs of a solution their places in a node.
-    pub fn all(request: &AdviceRequest<'_>, solution: &Solution, node: &EmptyNode) -> Vec<Self> {
+    pub fn from_solution(
+        request: &AdviceRequest<'_>,
+        solution: &Solution,
+        node: &EmptyNode,
+    ) -> Vec<Self> {
         let mut all = Vec::new();
         let mut used = vec![0; request.node.groups.len()];
-        for alike in grouped(&solution.gpus, |one, other| one == other) {
+        for alike in group_by(&solution.gpus, |one, other| one == other) {
             let (nth, devices) = alike[0];
             let product = &request.node.groups[*nth].product;
             let mut groups = node.groups.iter();
@@ -165,7 +169,7 @@ impl AdvisedGpus {
             };
             let indices = group.indices.iter().skip(used[*nth]).take(alike.len());
             used[*nth] += alike.len();
-            all.push(Self::of(
+            all.push(Self::new(
                 request,
                 group,
                 indices.copied().collect(),
@@ -175,7 +179,7 @@ impl AdvisedGpus {
         all
     }
 
-    fn of(
+    fn new(
         request: &AdviceRequest<'_>,
         group: &GpuGroup,
         indices: Vec<u32>,
@@ -183,7 +187,7 @@ impl AdvisedGpus {
     ) -> Self {
         let devices: Vec<AdvisedDevice> = devices
             .iter()
-            .map(|device| AdvisedDevice::of(request, device))
+            .map(|device| AdvisedDevice::new(request, device))
             .collect();
         let profiles: Option<Vec<_>> = devices
             .iter()
@@ -196,16 +200,21 @@ impl AdvisedGpus {
             indices,
             model: group.model.map(|model| model.key.clone()),
             product: group.product.clone(),
-            map: profiles.and_then(|all| Partition::of(all.into_iter()).map(&group.profiles)),
+            map: profiles.and_then(|all| {
+                Partition::from_instances(all.into_iter()).to_slice_map(&group.profiles)
+            }),
             devices,
         }
     }
 }
 
 impl AdvisedDevice {
-    fn of(request: &AdviceRequest<'_>, device: &FilledDevice) -> Self {
-        let rows = device.loads.iter().map(|load| request.measured(*load));
-        let threads = rows.clone().map(|row| row.threads.value());
+    fn new(request: &AdviceRequest<'_>, device: &FilledDevice) -> Self {
+        let rows = device
+            .loads
+            .iter()
+            .map(|load| request.measurement_of(*load));
+        let threads = rows.clone().map(|row| row.threads.as_f64());
         let most = threads.fold(0.0, f64::max);
         Self {
             profile: match &request.problem.sizes[device.size].device {
@@ -213,19 +222,19 @@ impl AdvisedDevice {
                 MeasuredDevice::Instance(name) => Some(name.clone()),
             },
             programs: rows
-                .map(|row| AdvisedProgram::of(row, row.threads.value() < most))
+                .map(|row| AdvisedProgram::from_measurement(row, row.threads.as_f64() < most))
                 .collect(),
         }
     }
 
     /// Returns the number of copies of all its programs.
-    pub fn copies(&self) -> u32 {
+    pub fn total_copies(&self) -> u32 {
         self.programs.iter().map(|one| one.copies).sum()
     }
 }
 
 impl AdvisedProgram {
-    fn of(row: &Measurement, limits_itself: bool) -> Self {
+    fn from_measurement(row: &Measurement, limits_itself: bool) -> Self {
         Self {
             program: row.program.clone(),
             copies: row.copies,

@@ -5,7 +5,7 @@ use crate::plan::virtual_node::{EmptyNode, GpuGroup};
 use crate::profile::{Amount, MeasuredDevice, Measurement, Sharing, WantedProgram};
 use crate::settings::DeviceSize;
 
-use super::request::{memory_of, plain, slices_of};
+use super::request::{memory_of, plain_profiles, slices_of};
 
 /// Figures of a program on a device of one of the groups.
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub struct Figure {
 ///
 /// # Errors
 /// Says what its figures lack, to be read after its name.
-pub fn usable(
+pub fn usable_figures(
     node: &EmptyNode,
     program: &WantedProgram,
     measured: &[Measurement],
@@ -29,7 +29,7 @@ pub fn usable(
     if all.is_empty() {
         return Err("has no figures".to_owned());
     }
-    let mut figures = on_these_gpus(node, &all).ok_or_else(|| {
+    let mut figures = figures_on_node(node, &all).ok_or_else(|| {
         let mut gpus: Vec<&str> = all.iter().map(|row| row.gpu.as_str()).collect();
         gpus.sort_unstable();
         gpus.dedup();
@@ -44,23 +44,23 @@ pub fn usable(
         let between = [between_sizes(node, &figures), between_copies(&figures)];
         figures.extend(between.concat());
     }
-    let figures = kept(
+    let figures = retain_figures(
         figures,
         |_| true,
         "has no figures for a whole GPU or a plain instance profile of these GPUs",
     )?;
     let figures = within_latency(figures, program)?;
-    let figures = kept(
+    let figures = retain_figures(
         figures,
         |row| program.sharing != Sharing::Alone || row.measured.copies == 1,
         "shares no device, and has no figures for a single copy",
     )?;
-    let figures = kept(
+    let figures = retain_figures(
         figures,
         |row| row.measured.copies <= client_limit(node, row.group, &row.measured.device),
         "has figures only for more copies than a device takes clients",
     )?;
-    kept(
+    retain_figures(
         figures,
         |row| has_memory(node, program, row),
         "has no figures for a device with enough memory for its copies",
@@ -68,7 +68,7 @@ pub fn usable(
 }
 
 /// Keeps those figures for which a condition holds. If there are none, says what the figures lack.
-fn kept(
+fn retain_figures(
     mut figures: Vec<Figure>,
     is_kept: impl Fn(&Figure) -> bool,
     lack: &str,
@@ -89,7 +89,7 @@ fn within_latency(figures: Vec<Figure>, program: &WantedProgram) -> Result<Vec<F
         Some(least) => format!("has a latency of {least} ms or more in all figures"),
         None => "has a limit on latency, and no figures with a latency".to_owned(),
     };
-    kept(
+    retain_figures(
         figures,
         |row| row.measured.latency_ms.is_some_and(|own| own <= most),
         &lack,
@@ -97,12 +97,12 @@ fn within_latency(figures: Vec<Figure>, program: &WantedProgram) -> Result<Vec<F
 }
 
 /// Returns the figures of devices that these GPUs can have; `None` if all are of other GPUs.
-fn on_these_gpus(node: &EmptyNode, all: &[&Measurement]) -> Option<Vec<Figure>> {
+fn figures_on_node(node: &EmptyNode, all: &[&Measurement]) -> Option<Vec<Figure>> {
     let mut figures: Vec<Figure> = Vec::new();
     let mut is_of_these = false;
     for row in all {
         for (nth, group) in node.groups.iter().enumerate() {
-            if !is_of(row, group, node.is_real) {
+            if !is_measured_on(row, group, node.is_real) {
                 continue;
             }
             is_of_these = true;
@@ -127,11 +127,11 @@ fn on_these_gpus(node: &EmptyNode, all: &[&Measurement]) -> Option<Vec<Figure>> 
 
 /// True if figures are of a GPU of this group. A model stands for its products, which are not equally fast: the figures of
 /// one are not used for another that is there.
-fn is_of(row: &Measurement, group: &GpuGroup, is_real: bool) -> bool {
-    let is_other_product = is_real && catalog::of_product(&row.gpu).is_some();
+fn is_measured_on(row: &Measurement, group: &GpuGroup, is_real: bool) -> bool {
+    let is_other_product = is_real && catalog::model_with_product(&row.gpu).is_some();
     row.gpu == group.product
         || !is_other_product
-            && catalog::find(&row.gpu)
+            && catalog::find_model(&row.gpu)
                 .is_ok_and(|named| group.model.is_some_and(|model| model.key == named.key))
 }
 
@@ -140,7 +140,8 @@ fn device_of(row: &Measurement, group: &GpuGroup) -> Option<MeasuredDevice> {
     let MeasuredDevice::Instance(name) = &row.device else {
         return Some(MeasuredDevice::Whole);
     };
-    let found = name.choose(plain(group).map(|profile| (&profile.name, &profile.name)));
+    let found =
+        name.find_among(plain_profiles(group).map(|profile| (&profile.name, &profile.name)));
     found.cloned().map(MeasuredDevice::Instance)
 }
 
@@ -156,12 +157,12 @@ fn has_memory(node: &EmptyNode, program: &WantedProgram, figure: &Figure) -> boo
     let (has, size) = match &row.device {
         MeasuredDevice::Whole => {
             let has = memory_of(group);
-            (has, DeviceSize::of_gpu(None, Some(has)))
+            (has, DeviceSize::for_gpu(None, Some(has)))
         }
         MeasuredDevice::Instance(name) => {
-            let profile = plain(group).find(|profile| profile.name == *name);
+            let profile = plain_profiles(group).find(|profile| profile.name == *name);
             let has = profile.map_or(0, |profile| profile.memory_mib);
-            (has, DeviceSize::of_instance(None, has, 1))
+            (has, DeviceSize::for_instance(None, has, 1))
         }
     };
     // Copies that were measured did fit; the computed ones may not.
@@ -190,12 +191,12 @@ fn between_sizes(node: &EmptyNode, figures: &[Figure]) -> Vec<Figure> {
     let alike = |one: &Measurement, other: &Measurement| {
         one.threads == other.threads && one.copies == other.copies
     };
-    let pairs = neighbours(figures, slices, alike);
+    let pairs = neighbouring_pairs(figures, slices, alike);
     let between = pairs.flat_map(|(low, high, [from, to])| {
-        let profiles = plain(&node.groups[low.group]);
+        let profiles = plain_profiles(&node.groups[low.group]);
         let between = profiles.filter(move |profile| (from + 1..to).contains(&profile.slices));
         between.map(move |profile| {
-            let mut figure = interpolated(low, high, [from, profile.slices, to]);
+            let mut figure = interpolate(low, high, [from, profile.slices, to]);
             figure.measured.device = MeasuredDevice::Instance(profile.name.clone());
             figure
         })
@@ -208,10 +209,10 @@ fn between_copies(figures: &[Figure]) -> Vec<Figure> {
     let alike = |one: &Measurement, other: &Measurement| {
         one.device == other.device && one.threads == other.threads
     };
-    let pairs = neighbours(figures, |row| Some(row.copies), alike);
+    let pairs = neighbouring_pairs(figures, |row| Some(row.copies), alike);
     let between = pairs.flat_map(|(low, high, [from, to])| {
         (from + 1..to).map(move |copies| {
-            let mut figure = interpolated(low, high, [from, copies, to]);
+            let mut figure = interpolate(low, high, [from, copies, to]);
             figure.measured.copies = copies;
             figure
         })
@@ -220,7 +221,7 @@ fn between_copies(figures: &[Figure]) -> Vec<Figure> {
 }
 
 /// Returns the pairs of figures that are alike but for one quantity, with none between them, and that quantity of both.
-fn neighbours(
+fn neighbouring_pairs(
     figures: &[Figure],
     quantity: impl Fn(&Measurement) -> Option<u32>,
     alike: impl Fn(&Measurement, &Measurement) -> bool,
@@ -240,7 +241,7 @@ fn neighbours(
 
 /// Returns the figures at a place between two others: the throughput on the line between theirs, and the larger memory and
 /// latency.
-fn interpolated(low: &Figure, high: &Figure, [from, at, to]: [u32; 3]) -> Figure {
+fn interpolate(low: &Figure, high: &Figure, [from, at, to]: [u32; 3]) -> Figure {
     let group = low.group;
     let (low, high) = (&low.measured, &high.measured);
     let part = f64::from(at - from) / f64::from(to - from);
@@ -281,7 +282,8 @@ mod tests {
             row("4g.40gb", 1, 40),
         ];
         let figures = |interpolates| {
-            let usable = usable(&node, &wanted(Sharing::Own), &measured, interpolates).unwrap();
+            let usable =
+                usable_figures(&node, &wanted(Sharing::Own), &measured, interpolates).unwrap();
             let shown = usable.into_iter().map(|figure| {
                 let row = figure.measured;
                 (
@@ -306,7 +308,7 @@ mod tests {
                 named("2g.20gb", 3, "40")
             ]
         );
-        let alone = usable(&node, &wanted(Sharing::Alone), &measured, true).unwrap();
+        let alone = usable_figures(&node, &wanted(Sharing::Alone), &measured, true).unwrap();
         assert!(alone.iter().all(|figure| figure.measured.copies == 1));
     }
 
@@ -323,7 +325,7 @@ mod tests {
                 latency_ms: None,
                 sharing: Sharing::Own,
             };
-            usable(&node, &wanted, &measured, false).is_ok()
+            usable_figures(&node, &wanted, &measured, false).is_ok()
         };
         assert!(has_enough(4958));
         assert!(!has_enough(4959));
@@ -347,7 +349,7 @@ mod tests {
             "NVIDIA A100 80GB PCIe",
         ];
         let are_used = |node: &EmptyNode| {
-            names.map(|gpu| usable(node, &wanted, &[of_product(gpu)], false).is_ok())
+            names.map(|gpu| usable_figures(node, &wanted, &[of_product(gpu)], false).is_ok())
         };
         assert_eq!(are_used(&node), [true, true, true]);
         node.is_real = true;

@@ -17,12 +17,12 @@ use clap::Args;
 
 use crate::catalog::Model;
 use crate::commands::{Context, empty_node};
-use crate::error::{Context as _, Result, usage};
+use crate::error::{ErrorContext as _, Result, usage_error};
 use crate::failure::ExitStatus;
 use crate::host::{read_text_from, write_text_to};
 use crate::plan::virtual_node::{EmptyNode, GpuArgument, plan_on};
 use crate::profile::{Profile, WantedPrograms};
-use crate::render::json::show;
+use crate::render::json::print_report;
 use crate::render::note;
 use crate::shared::DraftProfile;
 
@@ -80,18 +80,18 @@ impl FromStr for GpuNumber {
 
 /// Finds the smallest hardware, and writes its profile.
 pub fn run(args: &AdviseArgs, context: &Context<'_>) -> Result<ExitStatus> {
-    let wanted = read(&args.wanted, &args.measured)?;
-    let node = args.node(context)?;
-    let counts = args.counts(&node);
+    let wanted = load_wanted_and_figures(&args.wanted, &args.measured)?;
+    let node = args.target_node(context)?;
+    let counts = args.allowed_gpu_counts(&node);
     let request = AdviceRequest::new(&node, &counts, &wanted, args.interpolate, args.effort)?;
-    let solution = request.smallest()?;
-    let needed = args.needed(&node, &solution);
+    let solution = request.smallest_solution()?;
+    let needed = args.node_for_solution(&node, &solution);
     let needed = needed.as_ref().unwrap_or(&node);
-    let advice = Advice::of(&request, &solution, &wanted, needed);
+    let advice = Advice::new(&request, &solution, &wanted, needed);
     // The planner of `up` has the last word.
     let profile = Profile::parse(Path::new("the new profile"), advice.profile.clone())?;
     plan_on(&needed.node, &profile)?;
-    show(&advice, args.json)?;
+    print_report(&advice, args.json)?;
     if let Some(path) = &args.output {
         let written = write_text_to(path, &advice.profile);
         written.context(format_args!("cannot write {}", path.display()))?;
@@ -102,45 +102,47 @@ pub fn run(args: &AdviseArgs, context: &Context<'_>) -> Result<ExitStatus> {
 
 /// Returns the profile of the smallest layout on a node.
 pub fn smallest_layout(node: &EmptyNode, wanted: &WantedPrograms) -> Result<DraftProfile> {
-    let request = AdviceRequest::new(node, &counts(node), wanted, false, 1)?;
-    let gpus = AdvisedGpus::all(&request, &request.smallest()?, node);
-    Ok(profile::draft(&gpus, node))
+    let request = AdviceRequest::new(node, &gpu_counts(node), wanted, false, 1)?;
+    let gpus = AdvisedGpus::from_solution(&request, &request.smallest_solution()?, node);
+    Ok(profile::draft_profile(&gpus, node))
 }
 
 /// Reads a file of what programs want, and of figures.
-fn read_wanted(path: &Path) -> Result<WantedPrograms> {
+fn load_wanted(path: &Path) -> Result<WantedPrograms> {
     let (shown, text) = read_text_from(path);
     let text = text.context(format_args!("cannot read {}", shown.display()))?;
     Ok(WantedPrograms::parse(shown, text)?)
 }
 
 /// Returns the number of GPUs in each group.
-fn counts(node: &EmptyNode) -> Vec<u32> {
+fn gpu_counts(node: &EmptyNode) -> Vec<u32> {
     let groups = node.groups.iter();
-    groups.map(|group| number(group.indices.len())).collect()
+    groups
+        .map(|group| saturating_u32(group.indices.len()))
+        .collect()
 }
 
 /// Returns a number of things in a list.
-fn number(length: usize) -> u32 {
+fn saturating_u32(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX)
 }
 
 /// Reads what is wanted, and all figures.
-fn read(wanted: &Path, measured: &[PathBuf]) -> Result<WantedPrograms> {
-    let mut all = read_wanted(wanted)?;
+fn load_wanted_and_figures(wanted: &Path, measured: &[PathBuf]) -> Result<WantedPrograms> {
+    let mut all = load_wanted(wanted)?;
     if all.programs.is_empty() {
-        let error = usage("no program is wanted");
-        return Err(error.hint("the file needs a [[program]] for each: mig-mps help advise"));
+        let error = usage_error("no program is wanted");
+        return Err(error.with_hint("the file needs a [[program]] for each: mig-mps help advise"));
     }
     for path in measured {
-        all.measured.extend(read_wanted(path)?.measured);
+        all.measured.extend(load_wanted(path)?.measured);
     }
     Ok(all)
 }
 
 impl AdviseArgs {
     /// Returns the node whose GPUs may be used.
-    fn node(&self, context: &Context<'_>) -> Result<EmptyNode> {
+    fn target_node(&self, context: &Context<'_>) -> Result<EmptyNode> {
         if self.gpus.is_empty() {
             return empty_node(context.environment);
         }
@@ -152,24 +154,24 @@ impl AdviseArgs {
     }
 
     /// Returns the number of GPUs that may be used of each group.
-    fn counts(&self, node: &EmptyNode) -> Vec<u32> {
+    fn allowed_gpu_counts(&self, node: &EmptyNode) -> Vec<u32> {
         if self.gpus.is_empty() {
-            return counts(node);
+            return gpu_counts(node);
         }
         let models = node.groups.iter().filter_map(|group| group.model);
         models
-            .map(|model| self.count_of(model).unwrap_or(ANY_NUMBER))
+            .map(|model| self.count_of_model(model).unwrap_or(ANY_NUMBER))
             .collect()
     }
 
     /// Returns the number of GPUs of a model; `None` for as many as are needed.
-    fn count_of(&self, model: &Model) -> Option<u32> {
+    fn count_of_model(&self, model: &Model) -> Option<u32> {
         let named = self.gpus.iter().filter(|gpu| gpu.model.key == model.key);
         named.map(|gpu| gpu.count).sum()
     }
 
     /// Returns a node with as many GPUs of the named models as a solution needs; `None` if no models were named.
-    fn needed(&self, node: &EmptyNode, solution: &Solution) -> Option<EmptyNode> {
+    fn node_for_solution(&self, node: &EmptyNode, solution: &Solution) -> Option<EmptyNode> {
         if self.gpus.is_empty() {
             return None;
         }
@@ -177,7 +179,9 @@ impl AdviseArgs {
         for (nth, group) in node.groups.iter().enumerate() {
             let model = group.model?;
             let used = solution.gpus.iter().filter(|(group, _)| *group == nth);
-            let count = self.count_of(model).unwrap_or(number(used.count()));
+            let count = self
+                .count_of_model(model)
+                .unwrap_or(saturating_u32(used.count()));
             needed.push(GpuArgument { model, count });
         }
         needed.retain(|gpus| gpus.count > 0);

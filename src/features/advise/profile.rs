@@ -6,15 +6,15 @@ use std::fmt;
 use toml::{Table, Value};
 
 use super::advice::{AdvisedDevice, AdvisedGpus, AdvisedProgram};
-use super::number;
-use crate::host::grouped;
+use super::saturating_u32;
+use crate::host::group_by;
 use crate::plan::virtual_node::EmptyNode;
 use crate::profile::is_device_name;
 use crate::settings::{ACTIVE_THREAD_PERCENTAGE, PINNED_MEMORY_LIMIT, SHARE};
 use crate::shared::{DraftBlock, DraftProfile, device_entry, mig_devices, table};
 
 /// Returns a profile that makes the devices, with names that say which programs they are for.
-pub fn draft(gpus: &[AdvisedGpus], node: &EmptyNode) -> DraftProfile {
+pub fn draft_profile(gpus: &[AdvisedGpus], node: &EmptyNode) -> DraftProfile {
     // All of the node, since `check` refuses a node with others.
     let models = node.groups.iter().map(|group| Some(&group.model?.key));
     let models: Option<BTreeSet<&String>> = models.collect();
@@ -26,34 +26,37 @@ pub fn draft(gpus: &[AdvisedGpus], node: &EmptyNode) -> DraftProfile {
     DraftProfile {
         remarks: vec!["Written by mig-mps from measured figures.".to_owned()],
         keys,
-        blocks: gpus.iter().map(block).collect(),
+        blocks: gpus.iter().map(draft_block).collect(),
         ..DraftProfile::default()
     }
 }
 
-fn block(gpus: &AdvisedGpus) -> DraftBlock {
+fn draft_block(gpus: &AdvisedGpus) -> DraftBlock {
     let mut remarks: Vec<String> = gpus.map.iter().map(ToString::to_string).collect();
     let mut entries: Vec<Table> = Vec::new();
-    for alike in grouped(&gpus.devices, |one, other| one == other) {
+    for alike in group_by(&gpus.devices, |one, other| one == other) {
         let device = alike[0];
         remarks.push(device.to_string());
         let Some(profile) = &device.profile else {
             continue;
         };
-        let name = format!("{}-{{gpu}}-{{n}}", device.name());
+        let name = format!("{}-{{gpu}}-{{n}}", device.name_from_programs());
         let mut entry = device_entry(profile, &[]);
         entry.insert("name".to_owned(), name.into());
         if alike.len() > 1 {
-            entry.insert("count".to_owned(), Value::from(number(alike.len())));
+            entry.insert("count".to_owned(), Value::from(saturating_u32(alike.len())));
         }
-        entry.insert("mps".to_owned(), device.settings().into());
+        entry.insert("mps".to_owned(), device.mps_settings().into());
         entries.push(entry);
     }
     let want = match gpus.devices.as_slice() {
         [whole] if whole.profile.is_none() => table([
             ("mig", false.into()),
-            ("name", format!("{}-{{gpu}}", whole.name()).into()),
-            ("mps", whole.settings().into()),
+            (
+                "name",
+                format!("{}-{{gpu}}", whole.name_from_programs()).into(),
+            ),
+            ("mps", whole.mps_settings().into()),
         ]),
         _ => mig_devices(entries),
     };
@@ -66,7 +69,7 @@ fn block(gpus: &AdvisedGpus) -> DraftBlock {
 
 impl AdvisedDevice {
     /// Returns the names of its programs, as a part of the name of a device.
-    fn name(&self) -> String {
+    fn name_from_programs(&self) -> String {
         let names = self.programs.iter().map(|one| one.program.as_str());
         let is_allowed = |c: &char| c.is_ascii_alphanumeric() || "._-".contains(*c);
         let names = names.collect::<Vec<_>>().join("_");
@@ -84,11 +87,11 @@ impl AdvisedDevice {
     }
 
     /// Returns the settings with which its programs were measured. Programs that need less than others limit themselves.
-    fn settings(&self) -> Table {
-        let threads = self.programs.iter().map(|one| one.threads.value());
+    fn mps_settings(&self) -> Table {
+        let threads = self.programs.iter().map(|one| one.threads.as_f64());
         let threads = threads.fold(0.0, f64::max);
-        let mut settings = table([(SHARE, self.copies().into())]);
-        if self.copies() > 1 || threads < 100.0 {
+        let mut settings = table([(SHARE, self.total_copies().into())]);
+        if self.total_copies() > 1 || threads < 100.0 {
             settings.insert(ACTIVE_THREAD_PERCENTAGE.to_owned(), threads.into());
         }
         if self.programs.len() > 1 {

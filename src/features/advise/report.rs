@@ -6,24 +6,27 @@ use std::fmt::Write as _;
 use console::style;
 
 use crate::geometry::{Placement, Segment, SliceMap};
-use crate::host::{listed, ranges};
-use crate::render::format::{count, escaped, figure, gib, grouped, hanging, map, shown_or};
+use crate::host::{format_ranges, join_words};
+use crate::render::format::{
+    display_or, draw_map, escape_text, format_count, format_figure, format_gib, group_by,
+    wrap_behind,
+};
 use crate::render::json::Report;
 use crate::render::table::{Column, NONE, Table};
 
 use super::advice::{Advice, AdvisedDevice, AdvisedGpus, AdvisedProgram};
-use super::request::longer;
+use super::request::longer_effort;
 use super::solver::PARTS;
 
 impl Report for Advice {
     fn text(&self, width: usize) -> String {
         let mut text = format!("{}\n\n", self.conclusion());
         for gpus in &self.gpus {
-            text.push_str(&gpus.text());
+            text.push_str(&gpus.render_maps());
         }
-        let _ = write!(text, "\n{}\n", self.table(width));
+        let _ = write!(text, "\n{}\n", self.program_table(width));
         for remark in self.remarks() {
-            text.push_str(&hanging("", &remark, width));
+            text.push_str(&wrap_behind("", &remark, width));
         }
         text
     }
@@ -32,19 +35,19 @@ impl Report for Advice {
 impl Advice {
     /// Says how many GPUs are used, and how sure it is that no fewer would do.
     fn conclusion(&self) -> String {
-        let gpus = count(self.used(), "GPU");
-        let slices = count(self.slices as usize, "slice");
+        let gpus = format_count(self.used_gpu_count(), "GPU");
+        let slices = format_count(self.slices as usize, "slice");
         if self.is_proven {
             return format!("{gpus}, {slices}: no layout has fewer");
         }
-        let mut proven = if self.least_gpus as usize == self.used() {
+        let mut proven = if self.least_gpus as usize == self.used_gpu_count() {
             "no layout has fewer GPUs".to_owned()
         } else {
-            let least = count(self.least_gpus as usize, "GPU");
+            let least = format_count(self.least_gpus as usize, "GPU");
             format!("every layout has at least {least}")
         };
         if self.least_slices < self.slices {
-            let least = count(self.least_slices as usize, "slice");
+            let least = format_count(self.least_slices as usize, "slice");
             let _ = write!(proven, ", and on as many GPUs, at least {least}");
         }
         format!("{gpus}, {slices}, perhaps not the best layout: {proven}")
@@ -58,10 +61,10 @@ impl Advice {
     fn remarks(&self) -> Vec<String> {
         let mut free = Vec::new();
         if !self.unused.is_empty() {
-            free.push(format!("GPU {}", ranges(&self.unused)));
+            free.push(format!("GPU {}", format_ranges(&self.unused)));
         }
         if self.largest_free_block > 0 {
-            let block = count(self.largest_free_block as usize, "memory slice");
+            let block = format_count(self.largest_free_block as usize, "memory slice");
             free.push(format!("a block of {block} on a GPU in use"));
         }
         for gpus in self.gpus.iter().filter(|gpus| gpus.map.is_none()) {
@@ -73,32 +76,32 @@ impl Advice {
                 } else {
                     ""
                 };
-                let indices = ranges(&gpus.indices);
+                let indices = format_ranges(&gpus.indices);
                 free.push(format!("{percent}% of the SMs of {each}GPU {indices}"));
             }
         }
         if free.is_empty() {
             free.push("nothing".to_owned());
         }
-        let mut remarks = vec![format!("Left over: {}.", listed(&free, "and"))];
+        let mut remarks = vec![format!("Left over: {}.", join_words(&free, "and"))];
         match self.undivided_gpus {
             _ if self.devices().all(|device| device.profile.is_none()) => {}
             Some(gpus) => remarks.push(format!(
                 "With undivided GPUs, {} would do.",
-                count(gpus as usize, "GPU")
+                format_count(gpus as usize, "GPU")
             )),
             None => remarks.push(
                 "With undivided GPUs: unknown, since a program has no figures for a whole GPU."
                     .to_owned(),
             ),
         }
-        if let Some(effort) = longer(self.effort).filter(|_| !self.is_proven) {
+        if let Some(effort) = longer_effort(self.effort).filter(|_| !self.is_proven) {
             remarks.push(format!(
                 "A longer search may prove it or find better: --effort {effort}."
             ));
         }
         for device in self.devices().filter(|device| device.programs.len() > 1) {
-            remarks.extend(device.remarks());
+            remarks.extend(device.sharing_remarks());
         }
         let mut programs = self.devices().flat_map(|device| &device.programs);
         if programs.any(|one| one.is_interpolated) {
@@ -109,20 +112,20 @@ impl Advice {
         remarks
     }
 
-    fn table(&self, width: usize) -> String {
+    fn program_table(&self, width: usize) -> String {
         let mut table = Table::new(vec![
-            Column::left("PROGRAM", 0),
-            Column::left("DEVICES", 0),
-            Column::right("COPIES", 0),
-            Column::right("THREADS", 2),
-            Column::right("RATE", 0),
-            Column::right("WANTED", 0),
-            Column::right("GIB", 1),
-            Column::right("LATENCY", 2).for_values(),
+            Column::left_aligned("PROGRAM", 0),
+            Column::left_aligned("DEVICES", 0),
+            Column::right_aligned("COPIES", 0),
+            Column::right_aligned("THREADS", 2),
+            Column::right_aligned("RATE", 0),
+            Column::right_aligned("WANTED", 0),
+            Column::right_aligned("GIB", 1),
+            Column::right_aligned("LATENCY", 2).hidden_if_empty(),
         ]);
         for program in &self.programs {
             let mut wanted = match (program.wanted_rate, program.wanted_copies) {
-                (Some(rate), _) => figure(rate),
+                (Some(rate), _) => format_figure(rate),
                 (None, Some(1)) => "1 copy".to_owned(),
                 (None, copies) => format!("{} copies", copies.unwrap_or(0)),
             };
@@ -131,45 +134,49 @@ impl Advice {
                 devices.flat_map(|device| device.programs.iter().map(|one| (&device.profile, one)))
             });
             let own = all.filter(|(_, one)| one.program == program.program);
-            for alike in grouped(own, |one, other| one == other) {
+            for alike in group_by(own, |one, other| one == other) {
                 let (profile, one) = alike[0];
-                let device = shown_or(profile.as_ref(), "whole");
+                let device = display_or(profile.as_ref(), "whole");
                 let rate: f64 = alike.iter().map(|(_, one)| one.rate).sum();
                 let mark = if one.is_interpolated { "*" } else { "" };
                 let marked = |figure: Option<String>| {
-                    shown_or(figure.map(|figure| format!("{mark}{figure}")), NONE)
+                    display_or(figure.map(|figure| format!("{mark}{figure}")), NONE)
                 };
-                table.row(vec![
-                    escaped(&program.program).into_owned(),
+                table.add_row(vec![
+                    escape_text(&program.program).into_owned(),
                     format!("{} × {device}", alike.len()),
                     format!("{mark}{}", one.copies),
                     format!("{}%", one.threads),
-                    format!("{mark}{}", figure(rate)),
+                    format!("{mark}{}", format_figure(rate)),
                     std::mem::take(&mut wanted),
-                    marked(one.memory_used_bytes.map(gib)),
-                    marked(one.latency_ms.map(|ms| format!("{} ms", figure(ms)))),
+                    marked(one.memory_used_bytes.map(format_gib)),
+                    marked(one.latency_ms.map(|ms| format!("{} ms", format_figure(ms)))),
                 ]);
             }
         }
-        table.within(width, "--json")
+        table.render(width, "--json")
     }
 }
 
 impl AdvisedGpus {
     /// A heading, the map of the instances, and below it that of their programs.
-    fn text(&self) -> String {
+    fn render_maps(&self) -> String {
         let key = self.model.as_ref().map(|key| format!("{key}  "));
         let key = key.unwrap_or_default();
-        let heading = format!("GPU {}  {key}{}", ranges(&self.indices), self.product);
+        let heading = format!(
+            "GPU {}  {key}{}",
+            format_ranges(&self.indices),
+            self.product
+        );
         let (kinds, names) = if let Some(kinds) = &self.map {
             (kinds.clone(), self.programs_on(kinds))
         } else {
             let all = self.devices.iter().flat_map(|device| &device.programs);
-            let all: Vec<String> = all.map(AdvisedProgram::short).collect();
+            let all: Vec<String> = all.map(AdvisedProgram::short_label).collect();
             (one_piece("whole GPU"), one_piece(&all.join(" + ")))
         };
         let heading = style(heading).bold();
-        format!("{heading}\n  {}\n  {names}\n", map(&kinds))
+        format!("{heading}\n  {}\n  {names}\n", draw_map(&kinds))
     }
 
     /// Returns a map with the programs of each instance in place of its profile.
@@ -182,7 +189,7 @@ impl AdvisedGpus {
             };
             let found = left.iter().position(is_it).map(|nth| left.remove(nth));
             let programs = found.into_iter().flat_map(|device| &device.programs);
-            let names = programs.map(|one| escaped(&one.program).into_owned());
+            let names = programs.map(|one| escape_text(&one.program).into_owned());
             Segment {
                 label: names.collect::<Vec<_>>().join(" + "),
                 ..segment.clone()
@@ -196,23 +203,23 @@ impl AdvisedDevice {
     /// Returns the part of its SMs that no program has, in tenths of a percent.
     fn tenths_left(&self) -> u32 {
         let programs = self.programs.iter();
-        let taken = programs.map(|one| one.threads.tenths().saturating_mul(one.copies));
+        let taken = programs.map(|one| one.threads.to_tenths().saturating_mul(one.copies));
         PARTS.saturating_sub(taken.sum())
     }
 
     /// Says what to know of the programs that share it.
-    fn remarks(&self) -> Vec<String> {
+    fn sharing_remarks(&self) -> Vec<String> {
         let names: Vec<_> = self
             .programs
             .iter()
-            .map(|one| escaped(&one.program))
+            .map(|one| escape_text(&one.program))
             .collect();
-        let names = listed(&names, "and");
+        let names = join_words(&names, "and");
         let mut remarks = vec![format!(
             "{names} were measured alone, and may be slower together."
         )];
         for one in &self.programs {
-            let program = escaped(&one.program);
+            let program = escape_text(&one.program);
             if one.limits_itself {
                 remarks.push(format!(
                     "On a device of {names}, start {program} with mig-mps run --threads {}.",
@@ -231,8 +238,8 @@ impl AdvisedDevice {
 
 impl AdvisedProgram {
     /// `bert ×4`
-    fn short(&self) -> String {
-        let program = escaped(&self.program);
+    fn short_label(&self) -> String {
+        let program = escape_text(&self.program);
         if self.copies == 1 {
             program.into_owned()
         } else {

@@ -6,14 +6,15 @@ use thiserror::Error;
 
 use crate::catalog::Model;
 use crate::failure::{ExitStatus, Failure};
-use crate::geometry::{GpuInstanceProfile, partitions};
-use crate::host::count;
+use crate::geometry::{GpuInstanceProfile, enumerate_partitions};
+use crate::host::format_count;
 use crate::plan::virtual_node::{EmptyNode, GpuGroup};
 use crate::profile::{Amount, MeasuredDevice, Measurement, Sharing, WantedProgram, WantedPrograms};
 
-use super::figures::{Figure, client_limit, usable};
+use super::figures::{Figure, client_limit, usable_figures};
 use super::solver::{
-    Demand, Found, GpuLayout, Load, Offer, PARTS, Problem, Size, Solution, fewest_gpus, smallest,
+    Demand, GpuLayout, Load, Offer, PARTS, Problem, SearchResult, Size, Solution, fewest_gpus,
+    find_smallest,
 };
 
 /// The number of GPUs where as many may be had as are needed.
@@ -30,7 +31,7 @@ pub enum NoAdvice {
     Unusable(Vec<String>),
     #[error("the programs need more than {ANY_NUMBER} GPUs, the most that advise plans for")]
     TooMany,
-    #[error("the programs do not fit on {}", count(*gpus, "GPU"))]
+    #[error("the programs do not fit on {}", format_count(*gpus, "GPU"))]
     TooFew {
         gpus: usize,
         /// The number of GPUs that would do, if that is known.
@@ -61,12 +62,17 @@ impl Failure for NoAdvice {
                 let otherwise = "want less, allow more latency, or let programs share devices";
                 Some(needed.map_or_else(
                     || otherwise.to_owned(),
-                    |gpus| format!("{} would do; or {otherwise}", count(gpus as usize, "GPU")),
+                    |gpus| {
+                        format!(
+                            "{} would do; or {otherwise}",
+                            format_count(gpus as usize, "GPU")
+                        )
+                    },
                 ))
             }
             Self::TooMany => Some("check the units of rates".to_owned()),
             Self::NotFound { effort } => {
-                let longer = longer(*effort).map_or_else(String::new, |effort| {
+                let longer = longer_effort(*effort).map_or_else(String::new, |effort| {
                     format!("search longer (mig-mps advise --effort {effort}), ")
                 });
                 Some(format!(
@@ -78,7 +84,7 @@ impl Failure for NoAdvice {
 }
 
 /// Returns the effort of a longer search, ten times as long if that is allowed; `None` after the longest.
-pub fn longer(effort: u32) -> Option<u32> {
+pub fn longer_effort(effort: u32) -> Option<u32> {
     let longer = effort.saturating_mul(10).min(MOST_EFFORT);
     (longer > effort).then_some(longer)
 }
@@ -105,7 +111,7 @@ impl<'a> AdviceRequest<'a> {
         let mut figures = Vec::new();
         let mut unusable = Vec::new();
         for program in &wanted.programs {
-            match usable(node, program, &wanted.measured, interpolates) {
+            match usable_figures(node, program, &wanted.measured, interpolates) {
                 Ok(usable) => figures.push(usable),
                 Err(why) => unusable.push(format!("{} {why}", program.name)),
             }
@@ -120,19 +126,19 @@ impl<'a> AdviceRequest<'a> {
             effort,
             problem: Problem::default(),
         };
-        request.problem = request.problem_on(gpus, request.sizes());
+        request.problem = request.problem_on(gpus, request.measured_sizes());
         Ok(request)
     }
 
-    pub fn smallest(&self) -> Result<Solution, NoAdvice> {
-        match smallest(&self.problem) {
-            Found::Solution(solution) => Ok(solution),
-            Found::None if self.problem.gpus.contains(&ANY_NUMBER) => Err(NoAdvice::TooMany),
-            Found::None => Err(NoAdvice::TooFew {
+    pub fn smallest_solution(&self) -> Result<Solution, NoAdvice> {
+        match find_smallest(&self.problem) {
+            SearchResult::Solution(solution) => Ok(solution),
+            SearchResult::None if self.problem.gpus.contains(&ANY_NUMBER) => Err(NoAdvice::TooMany),
+            SearchResult::None => Err(NoAdvice::TooFew {
                 gpus: self.problem.gpus.iter().sum::<u32>() as usize,
-                needed: fewest_gpus(&self.problem_on(&self.any_number(), self.sizes())),
+                needed: fewest_gpus(&self.problem_on(&self.any_number(), self.measured_sizes())),
             }),
-            Found::Unknown => Err(NoAdvice::NotFound {
+            SearchResult::Unknown => Err(NoAdvice::NotFound {
                 effort: self.effort,
             }),
         }
@@ -140,8 +146,8 @@ impl<'a> AdviceRequest<'a> {
 
     /// Returns the number of GPUs that would do if each was one device; `None` if a program has no figures for that, or
     /// if no such number is known.
-    pub fn undivided(&self) -> Option<u32> {
-        let mut sizes = self.sizes();
+    pub fn undivided_gpus(&self) -> Option<u32> {
+        let mut sizes = self.measured_sizes();
         sizes.retain(|size| size.slices == slices_of(&self.node.groups[size.group]));
         let problem = self.problem_on(&self.any_number(), sizes);
         let mut demands = problem.demands.iter();
@@ -150,7 +156,7 @@ impl<'a> AdviceRequest<'a> {
     }
 
     /// Returns the measurement that a load rests on.
-    pub fn measured(&self, load: Load) -> &Measurement {
+    pub fn measurement_of(&self, load: Load) -> &Measurement {
         &self.figures[load.demand][self.problem.offer(load).row].measured
     }
 
@@ -159,7 +165,7 @@ impl<'a> AdviceRequest<'a> {
     }
 
     /// The sizes of devices that programs have figures for; the largest of each group first.
-    fn sizes(&self) -> Vec<Size> {
+    fn measured_sizes(&self) -> Vec<Size> {
         let mut sizes = Vec::new();
         for (nth, group) in self.node.groups.iter().enumerate() {
             sizes.push(Size {
@@ -169,7 +175,7 @@ impl<'a> AdviceRequest<'a> {
                 memory_mib: memory_of(group),
                 clients: client_limit(self.node, nth, &MeasuredDevice::Whole),
             });
-            let mut instances: Vec<Size> = plain(group)
+            let mut instances: Vec<Size> = plain_profiles(group)
                 .map(|profile| {
                     let device = MeasuredDevice::Instance(profile.name.clone());
                     Size {
@@ -188,7 +194,7 @@ impl<'a> AdviceRequest<'a> {
             self.figures
                 .iter()
                 .flatten()
-                .any(|figure| size.is_of(figure))
+                .any(|figure| size.matches_figure(figure))
         });
         sizes
     }
@@ -202,7 +208,7 @@ impl<'a> AdviceRequest<'a> {
                 .flat_map(|(nth, group)| layouts_of(nth, group, &sizes))
                 .collect(),
             demands: programs
-                .map(|(program, figures)| self.demand(program, figures, &sizes))
+                .map(|(program, figures)| self.program_demand(program, figures, &sizes))
                 .collect(),
             sizes,
             effort: self.effort,
@@ -210,19 +216,24 @@ impl<'a> AdviceRequest<'a> {
     }
 
     /// Returns what a program wants, with those of its figures that no others make needless.
-    fn demand(&self, program: &WantedProgram, figures: &[Figure], sizes: &[Size]) -> Demand {
+    fn program_demand(
+        &self,
+        program: &WantedProgram,
+        figures: &[Figure],
+        sizes: &[Size],
+    ) -> Demand {
         let others = self.wanted.iter().enumerate();
         let friends: Vec<usize> = others
-            .filter(|(_, other)| takes(program, other) && takes(other, program))
+            .filter(|(_, other)| may_share_with(program, other) && may_share_with(other, program))
             .map(|(nth, _)| nth)
             .collect();
         let mut offers: Vec<Offer> = Vec::new();
         for (row, figure) in figures.iter().enumerate() {
-            let Some(size) = sizes.iter().position(|size| size.is_of(figure)) else {
+            let Some(size) = sizes.iter().position(|size| size.matches_figure(figure)) else {
                 continue;
             };
             let measured = &figure.measured;
-            let tenths = measured.threads.tenths().saturating_mul(measured.copies);
+            let tenths = measured.threads.to_tenths().saturating_mul(measured.copies);
             let wanted_mib = program.memory_mib * u64::from(measured.copies);
             offers.push(Offer {
                 size,
@@ -263,13 +274,13 @@ impl<'a> AdviceRequest<'a> {
 }
 
 impl Size {
-    fn is_of(&self, figure: &Figure) -> bool {
+    fn matches_figure(&self, figure: &Figure) -> bool {
         self.group == figure.group && self.device == figure.measured.device
     }
 }
 
 /// True if a program may share a device with another.
-fn takes(program: &WantedProgram, other: &WantedProgram) -> bool {
+fn may_share_with(program: &WantedProgram, other: &WantedProgram) -> bool {
     program.name != other.name
         && match &program.sharing {
             Sharing::Any => true,
@@ -279,7 +290,7 @@ fn takes(program: &WantedProgram, other: &WantedProgram) -> bool {
 }
 
 /// The instance profiles of a GPU without attributes.
-pub fn plain(group: &GpuGroup) -> impl Iterator<Item = &GpuInstanceProfile> {
+pub fn plain_profiles(group: &GpuGroup) -> impl Iterator<Item = &GpuInstanceProfile> {
     let profiles = group.profiles.iter();
     profiles.filter(|profile| profile.name.is_plain())
 }
@@ -301,7 +312,7 @@ pub fn slices_of(group: &GpuGroup) -> u32 {
 
 /// Returns every layout of a GPU with devices of these sizes.
 fn layouts_of(nth: usize, group: &GpuGroup, sizes: &[Size]) -> Vec<GpuLayout> {
-    let offered: Vec<GpuInstanceProfile> = plain(group)
+    let offered: Vec<GpuInstanceProfile> = plain_profiles(group)
         .filter(|profile| {
             let device = MeasuredDevice::Instance(profile.name.clone());
             sizes
@@ -310,7 +321,7 @@ fn layouts_of(nth: usize, group: &GpuGroup, sizes: &[Size]) -> Vec<GpuLayout> {
         })
         .cloned()
         .collect();
-    let mut layouts: Vec<GpuLayout> = partitions(&offered, 0)
+    let mut layouts: Vec<GpuLayout> = enumerate_partitions(&offered, 0)
         .into_iter()
         .map(|partition| GpuLayout {
             group: nth,
@@ -326,7 +337,7 @@ fn layouts_of(nth: usize, group: &GpuGroup, sizes: &[Size]) -> Vec<GpuLayout> {
                 })
                 .collect(),
             free: partition
-                .map(&group.profiles)
+                .to_slice_map(&group.profiles)
                 .map_or(0, |map| map.largest_free()),
         })
         .collect();

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 
 use super::advice::{Advice, AdvisedProgram};
 use super::request::{AdviceRequest, NoAdvice};
-use super::solver::{FilledDevice, Found, PARTS, Problem, smallest};
-use super::{counts, number};
+use super::solver::{FilledDevice, PARTS, Problem, SearchResult, find_smallest};
+use super::{gpu_counts, saturating_u32};
 use crate::plan::virtual_node::{EmptyNode, check_on_gpus, plan_on};
 use crate::profile::{Amount, Measurement, Profile, Sharing, WantedProgram, WantedPrograms};
 use crate::render::json::Report;
@@ -117,15 +117,16 @@ impl Case {
 
     fn problem(&self) -> Problem {
         let node = self.empty();
-        let request = AdviceRequest::new(&node, &counts(&node), &self.wanted, false, 1);
+        let request = AdviceRequest::new(&node, &gpu_counts(&node), &self.wanted, false, 1);
         request.unwrap().problem
     }
 
     fn advice(&self) -> Option<Advice> {
         let node = self.empty();
-        let request = AdviceRequest::new(&node, &counts(&node), &self.wanted, false, 1).unwrap();
-        match request.smallest() {
-            Ok(solution) => Some(Advice::of(&request, &solution, &self.wanted, &node)),
+        let request =
+            AdviceRequest::new(&node, &gpu_counts(&node), &self.wanted, false, 1).unwrap();
+        match request.smallest_solution() {
+            Ok(solution) => Some(Advice::new(&request, &solution, &self.wanted, &node)),
             Err(NoAdvice::TooFew { .. }) => None,
             Err(other) => panic!("{other}"),
         }
@@ -270,15 +271,15 @@ proptest! {
     #[test]
     fn nothing_is_smaller_than_the_answer(case in cases(1..4)) {
         let problem = case.problem();
-        let found = match smallest(&problem) {
-            Found::Solution(solution) => {
+        let found = match find_smallest(&problem) {
+            SearchResult::Solution(solution) => {
                 prop_assert!(solution.is_proven);
-                let gpus = number(solution.gpus.len());
+                let gpus = saturating_u32(solution.gpus.len());
                 prop_assert_eq!((solution.least_gpus, solution.least_slices), (gpus, solution.slices));
                 Some((gpus, solution.slices, solution.free))
             }
-            Found::None => None,
-            Found::Unknown => return Err(TestCaseError::fail("a limit was reached")),
+            SearchResult::None => None,
+            SearchResult::Unknown => return Err(TestCaseError::fail("a limit was reached")),
         };
         prop_assert_eq!(found, brute(&problem));
     }
@@ -288,16 +289,16 @@ proptest! {
     fn bounds_hold_without_any_effort(case in cases(1..4)) {
         let mut problem = case.problem();
         problem.effort = 0;
-        let Found::Solution(solution) = smallest(&problem) else { return Ok(()) };
+        let SearchResult::Solution(solution) = find_smallest(&problem) else { return Ok(()) };
         let (gpus, slices, _) = brute(&problem).unwrap();
         prop_assert!(solution.least_gpus <= gpus);
-        prop_assert!(number(solution.gpus.len()) > gpus || solution.least_slices <= slices);
+        prop_assert!(saturating_u32(solution.gpus.len()) > gpus || solution.least_slices <= slices);
     }
 
     #[test]
     fn every_demand_is_met_and_no_device_is_overfull(case in cases(1..5)) {
         let problem = case.problem();
-        let Found::Solution(solution) = smallest(&problem) else { return Ok(()) };
+        let SearchResult::Solution(solution) = find_smallest(&problem) else { return Ok(()) };
         let mut supplies = vec![0.0; problem.demands.len()];
         for FilledDevice { size, loads } in solution.gpus.iter().flat_map(|(_, devices)| devices) {
             let offers = loads.iter().map(|load| &problem.demands[load.demand].offers[load.offer]);
@@ -336,8 +337,8 @@ proptest! {
                 let all = gpus.devices.iter().flat_map(|device| &device.programs);
                 for one in all.filter(|one| one.program == program.name) {
                     prop_assert!(case.is_measured(one));
-                    rate += one.rate * f64::from(number(gpus.indices.len()));
-                    copies += one.copies * number(gpus.indices.len());
+                    rate += one.rate * f64::from(saturating_u32(gpus.indices.len()));
+                    copies += one.copies * saturating_u32(gpus.indices.len());
                 }
             }
             let is_met = match program.amount {
@@ -358,8 +359,8 @@ proptest! {
             Amount::Copies(copies) => Amount::Copies(copies + more),
         };
         if let Some(more) = larger.advice() {
-            let less = case.advice().map(|less| less.used());
-            prop_assert!(less.is_some_and(|less| less <= more.used()));
+            let less = case.advice().map(|less| less.used_gpu_count());
+            prop_assert!(less.is_some_and(|less| less <= more.used_gpu_count()));
         }
     }
 
@@ -381,7 +382,7 @@ proptest! {
             }
         });
         other.wanted.measured.iter_mut().for_each(|row| renamed(&mut row.program));
-        let size = |case: &Case| case.advice().map(|advice| (advice.used(), advice.slices, advice.largest_free_block, advice.undivided_gpus));
+        let size = |case: &Case| case.advice().map(|advice| (advice.used_gpu_count(), advice.slices, advice.largest_free_block, advice.undivided_gpus));
         prop_assert_eq!(size(&case), size(&other));
     }
 }
@@ -401,8 +402,13 @@ fn advice_of(gpus: &[&str], rates: &[u32], figures: &[Measurement]) -> Advice {
         programs: programs.collect(),
         measured: figures.to_vec(),
     };
-    let request = AdviceRequest::new(&node, &counts(&node), &wanted, false, 1).unwrap();
-    Advice::of(&request, &request.smallest().unwrap(), &wanted, &node)
+    let request = AdviceRequest::new(&node, &gpu_counts(&node), &wanted, false, 1).unwrap();
+    Advice::new(
+        &request,
+        &request.smallest_solution().unwrap(),
+        &wanted,
+        &node,
+    )
 }
 
 /// The search went down without end where a demand was met more than once.
@@ -414,7 +420,7 @@ fn a_demand_that_is_met_twice_ends_the_search() {
         measurement(2, ("a100-80gb", "3g.40gb"), 100.0, 2, 59),
     ];
     let advice = advice_of(&["a100-80gb:9"], &[10, 18, 100], &figures);
-    assert_eq!((advice.used(), advice.slices), (5, 27));
+    assert_eq!((advice.used_gpu_count(), advice.slices), (5, 27));
     assert!(advice.is_proven);
 }
 
@@ -432,7 +438,11 @@ fn many_small_loads_leave_nothing_unproven() {
     ];
     let advice = advice_of(&["h100-80gb-sxm:6", "a100-80gb:6"], &[2, 163], &figures);
     assert_eq!(
-        (advice.used(), advice.slices, advice.largest_free_block),
+        (
+            advice.used_gpu_count(),
+            advice.slices,
+            advice.largest_free_block
+        ),
         (3, 17, 2)
     );
     assert!(advice.is_proven);
@@ -485,5 +495,5 @@ fn figures_with_less_memory_are_kept_for_programs_that_share() {
         whole(1, 50.0, 5, 30),
     ];
     let advice = advice_of(&["a100-80gb:2"], &[9, 5], &figures);
-    assert_eq!(advice.used(), 1);
+    assert_eq!(advice.used_gpu_count(), 1);
 }

@@ -10,7 +10,7 @@ use console::style;
 
 use crate::catalog::{self, Model};
 use crate::commands::args::ProfileSource;
-use crate::commands::built_in::name_those_that_fit;
+use crate::commands::built_in::suggest_fitting_profiles;
 use crate::commands::{Context, up, warn_of_small_limits};
 use crate::error::{CommandError, Result};
 use crate::failure::{ExitStatus, Failure};
@@ -18,12 +18,12 @@ use crate::host::{Environment, Uid};
 use crate::node::{Detail, observe};
 use crate::plan::Refusal;
 use crate::plan::virtual_node::{
-    EmptyNode, GpuArgument, Shape, check_on_model, check_on_node, may_reach, reaches_no_model,
+    EmptyNode, GpuArgument, Shape, check_on_model, check_on_node, may_reach, no_model_error,
 };
 use crate::profile::{Profile, ProfileError, Want};
-use crate::render::format::grouped;
-use crate::render::json::show;
-use crate::render::{self, note, print, print_json, width};
+use crate::render::format::group_by;
+use crate::render::json::print_report;
+use crate::render::{self, note, output_width, print, print_json};
 use crate::settings::Serve;
 
 pub use models::ModelsDocument;
@@ -58,34 +58,34 @@ pub struct CheckArgs {
 /// Checks whether profiles fit.
 pub fn run(args: &CheckArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if args.profiles.is_empty() {
-        let models = ModelsDocument::of(catalog::incomplete());
-        show(&models, args.json)?;
+        let models = ModelsDocument::new(catalog::incomplete());
+        print_report(&models, args.json)?;
         return Ok(ExitStatus::Done);
     }
     let environment = context.environment;
     if let [source] = args.profiles.as_slice() {
         let profile = source.load()?;
-        let gpus = Gpus::of(args, environment)?;
-        check(source, &profile, &gpus, environment, args.json)?;
+        let gpus = GpusToCheck::from_args(args, environment)?;
+        check_profile(source, &profile, &gpus, environment, args.json)?;
         return Ok(ExitStatus::Done);
     }
-    let gpus = Gpus::of(args, environment)?;
+    let gpus = GpusToCheck::from_args(args, environment)?;
     let mut worst = ExitStatus::Done;
     for source in &args.profiles {
         if !args.json {
             print(&format!("{}\n", style(format!("{source}:")).bold()))?;
         }
         let loaded = source.load();
-        let checked =
-            loaded.and_then(|profile| check(source, &profile, &gpus, environment, args.json));
+        let checked = loaded
+            .and_then(|profile| check_profile(source, &profile, &gpus, environment, args.json));
         let Err(error) = checked else {
             continue;
         };
         if args.json && !error.is_in_document {
-            let document = CheckDocument::judged(source, &gpus, Some(error.message()));
+            let document = CheckDocument::new(source, &gpus, Some(error.message()));
             print_json(&document)?;
         }
-        render::error(&error.to_string(), &error.hints);
+        render::print_error(&error.to_string(), &error.hints);
         if error.status as u8 > worst as u8 {
             worst = error.status;
         }
@@ -94,17 +94,17 @@ pub fn run(args: &CheckArgs, context: &Context<'_>) -> Result<ExitStatus> {
 }
 
 /// The GPUs that profiles are judged on.
-enum Gpus {
+enum GpusToCheck {
     /// Those of this machine, or of an imaginary one.
     OfNode(Box<EmptyNode>),
     /// Every model of the catalog that a profile is for.
     OfCatalog,
 }
 
-impl Gpus {
+impl GpusToCheck {
     /// Returns those that the user named, or else those of this machine. Without any it says so, and returns those of the
     /// catalog.
-    fn of(args: &CheckArgs, environment: &Environment) -> Result<Self> {
+    fn from_args(args: &CheckArgs, environment: &Environment) -> Result<Self> {
         if args.models {
             return Ok(Self::OfCatalog);
         }
@@ -119,13 +119,13 @@ impl Gpus {
                 for (_, why) in node.lost_gpus() {
                     note(&format!("not judged: {why}"));
                 }
-                return Ok(Self::OfNode(Box::new(EmptyNode::of(&node))));
+                return Ok(Self::OfNode(Box::new(EmptyNode::from_node(&node))));
             }
             Err(error) if error.has_no_driver() => error.to_string(),
             Err(error) => {
                 let hint =
                     "to judge without this machine's GPUs give --models, or --gpu MODEL:COUNT";
-                return Err(CommandError::from(error).hint(hint));
+                return Err(CommandError::from(error).with_hint(hint));
             }
         };
         note(&format!(
@@ -136,48 +136,48 @@ impl Gpus {
 }
 
 /// Checks whether one profile fits, and shows how.
-fn check(
+fn check_profile(
     source: &ProfileSource,
     profile: &Profile,
-    gpus: &Gpus,
+    gpus: &GpusToCheck,
     environment: &Environment,
     as_json: bool,
 ) -> Result<()> {
     let models = models_of(profile)?;
     warn_of_small_limits(profile.memory_limits());
     let checked = match gpus {
-        Gpus::OfCatalog => {
+        GpusToCheck::OfCatalog => {
             let judged = check_on_models(profile, &models)?;
-            let error = unfit(&judged);
+            let error = unfit_error(&judged);
             let remarks = remarks_on_models(judged.iter());
-            Checked {
-                text: report::fleet(profile, &judged, width()),
-                document: CheckDocument::judged(
+            CheckedProfile {
+                text: report::render_models(profile, &judged, output_width()),
+                document: CheckDocument::new(
                     source,
                     gpus,
                     error.as_ref().map(CommandError::message),
                 )
-                .on_models(profile, &judged, &remarks),
-                remarks: shortened(profile, &judged),
+                .with_models(profile, &judged, &remarks),
+                remarks: short_remarks(profile, &judged),
                 error,
             }
         }
-        Gpus::OfNode(empty) => {
-            let judged = refuse_unknown_accounts(profile, empty, environment)
+        GpusToCheck::OfNode(empty) => {
+            let judged = check_accounts(profile, empty, environment)
                 .and_then(|()| Ok(check_on_node(profile, empty)?));
             match judged {
-                Ok(on_node) => Checked {
-                    text: report::node(profile, &on_node, width()),
-                    document: CheckDocument::judged(source, gpus, None).on_node(profile, &on_node),
+                Ok(on_node) => CheckedProfile {
+                    text: report::render_node(profile, &on_node, output_width()),
+                    document: CheckDocument::new(source, gpus, None).with_node(profile, &on_node),
                     remarks: on_node.remarks,
                     error: None,
                 },
                 Err(error) => {
                     let gpus_of_node = || Some(empty.as_ref().clone());
-                    let error = name_those_that_fit(profile, error, gpus_of_node);
-                    Checked {
+                    let error = suggest_fitting_profiles(profile, error, gpus_of_node);
+                    CheckedProfile {
                         text: String::new(),
-                        document: CheckDocument::judged(source, gpus, Some(error.message())),
+                        document: CheckDocument::new(source, gpus, Some(error.message())),
                         remarks: Vec::new(),
                         error: Some(error),
                     }
@@ -189,7 +189,7 @@ fn check(
 }
 
 /// A profile that was checked.
-struct Checked {
+struct CheckedProfile {
     text: String,
     document: CheckDocument,
     remarks: Vec<String>,
@@ -197,7 +197,7 @@ struct Checked {
     error: Option<CommandError>,
 }
 
-impl Checked {
+impl CheckedProfile {
     fn show(self, as_json: bool) -> Result<()> {
         if as_json {
             print_json(&self.document)?;
@@ -207,16 +207,13 @@ impl Checked {
                 note(remark);
             }
         }
-        self.error.map_or(Ok(()), |error| Err(error.in_document()))
+        self.error
+            .map_or(Ok(()), |error| Err(error.already_in_json()))
     }
 }
 
 /// Refuses a profile for this machine that serves users or groups that it does not know.
-fn refuse_unknown_accounts(
-    profile: &Profile,
-    empty: &EmptyNode,
-    environment: &Environment,
-) -> Result<()> {
+fn check_accounts(profile: &Profile, empty: &EmptyNode, environment: &Environment) -> Result<()> {
     if !empty.is_real {
         return Ok(());
     }
@@ -226,7 +223,7 @@ fn refuse_unknown_accounts(
     } else {
         Uid::ROOT
     };
-    up::refuse_unknown_accounts(profile, environment, caller)
+    up::check_accounts(profile, environment, caller)
 }
 
 /// Returns the remarks on a profile, each once with the models that it is about.
@@ -235,7 +232,7 @@ fn remarks_on_models<'a>(judged: impl Iterator<Item = &'a BlockOnModel>) -> Vec<
         let remarks = one.remarks.iter();
         remarks.map(|remark| (remark, one.model.key.as_str()))
     });
-    grouped(all, |(one, _), (other, _)| one == other)
+    group_by(all, |(one, _), (other, _)| one == other)
         .into_iter()
         .map(|alike| {
             let remark = alike[0].0;
@@ -247,7 +244,7 @@ fn remarks_on_models<'a>(judged: impl Iterator<Item = &'a BlockOnModel>) -> Vec<
 }
 
 /// Returns the remarks for people: where almost every model has its own on a block, the first and the number of the others.
-fn shortened(profile: &Profile, judged: &[BlockOnModel]) -> Vec<String> {
+fn short_remarks(profile: &Profile, judged: &[BlockOnModel]) -> Vec<String> {
     let mut shown = Vec::new();
     for (block, _) in profile.blocks.iter().enumerate() {
         let mut remarks = remarks_on_models(judged.iter().filter(|one| one.block == block));
@@ -256,7 +253,7 @@ fn shortened(profile: &Profile, judged: &[BlockOnModel]) -> Vec<String> {
             remarks.truncate(1);
             remarks.push(format!(
                 "{}: {others} more remarks for other models: check --gpu MODEL shows those for one, and --json all",
-                profile.heading(block)
+                profile.block_heading(block)
             ));
         }
         shown.extend(remarks);
@@ -269,7 +266,7 @@ fn model_keys<'a>(judged: impl Iterator<Item = &'a BlockOnModel>) -> BTreeSet<&'
 }
 
 /// The error of a profile that does not fit every model it can meet; `None` if it fits all.
-fn unfit(judged: &[BlockOnModel]) -> Option<CommandError> {
+fn unfit_error(judged: &[BlockOnModel]) -> Option<CommandError> {
     let refused: Vec<&BlockOnModel> = judged.iter().filter(|one| one.shape.is_err()).collect();
     let first = refused.first()?;
     let example = first.shape.as_ref().err()?;
@@ -294,7 +291,7 @@ fn unfit(judged: &[BlockOnModel]) -> Option<CommandError> {
     };
     let hint = "name the models you have with --gpu MODEL, or keep others away from a block with \
                 select = { product = \"…\" }";
-    Some(CommandError::new(kind, text).hint(hint))
+    Some(CommandError::new(kind, text).with_hint(hint))
 }
 
 /// One block of a profile judged on one model.
@@ -338,13 +335,17 @@ fn check_on_models(
         }
         // Any GPU can be a whole one, also of a model without MIG, which the catalog does not have.
         if judged.len() == before && matches!(block.want, Want::Parts(_)) {
-            return Err(reaches_no_model(profile, block, earlier));
+            return Err(no_model_error(profile, block, earlier));
         }
     }
     for ((_, span), model) in profile.models.iter().zip(models) {
         if !judged.iter().any(|one| one.model.key == model.key) {
-            let message = format!("no block selects {} ({})", model.key, model.product());
-            return Err(profile.error(*span, message));
+            let message = format!(
+                "no block selects {} ({})",
+                model.key,
+                model.product_or_default()
+            );
+            return Err(profile.error_at(*span, message));
         }
     }
     Ok(judged)
@@ -358,10 +359,10 @@ fn models_of(profile: &Profile) -> Result<Vec<&'static Model>, ProfileError> {
     // All mistakes at once.
     let (mut found, mut wrong) = (Vec::new(), Vec::new());
     for (word, span) in &profile.models {
-        match catalog::find(word) {
+        match catalog::find_model(word) {
             Ok(model) => found.push(model),
-            Err(unknown) => wrong.push(profile.error(*span, unknown.to_string())),
+            Err(unknown) => wrong.push(profile.error_at(*span, unknown.to_string())),
         }
     }
-    ProfileError::all(wrong).map_or(Ok(found), Err)
+    ProfileError::from_errors(wrong).map_or(Ok(found), Err)
 }

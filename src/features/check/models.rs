@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::catalog::{Evidence, Incomplete, models};
 use crate::geometry::GpuInstanceProfile;
-use crate::render::format::{fitted, indented, shown_or, wrapped};
+use crate::render::format::{display_or, indent_lines, wrap_lines, wrap_text};
 use crate::render::json::{Report, VERSION, Version};
 
 impl Report for ModelsDocument {
@@ -24,13 +24,16 @@ impl Report for ModelsDocument {
             let heading = format!(
                 "{}  {} GiB  profiles {}, placements {}",
                 style(names.join(", ")).bold(),
-                shown_or(listed.memory_total_bytes.map(|bytes| bytes >> 30), "?"),
+                display_or(listed.memory_total_bytes.map(|bytes| bytes >> 30), "?"),
                 listed.profiles_are,
                 listed.placements_are
             );
-            let _ = writeln!(out, "{}", fitted(&heading, width));
-            out.push_str(&below(&short_names(&listed.profiles).join(" "), width));
-            out.push_str(&below(&products(&listed.products), width));
+            let _ = writeln!(out, "{}", wrap_lines(&heading, width));
+            out.push_str(&indented_lines(
+                &short_names(&listed.profiles).join(" "),
+                width,
+            ));
+            out.push_str(&indented_lines(&list_products(&listed.products), width));
         }
         let _ = writeln!(out, "\nThe least sure of each model's facts:");
         for (evidence, meaning) in Evidence::MEANINGS {
@@ -42,20 +45,20 @@ impl Report for ModelsDocument {
         );
         for incomplete in &self.incomplete {
             let _ = writeln!(out, "{}", style(&incomplete.model).bold());
-            out.push_str(&below(&products(&incomplete.products), width));
+            out.push_str(&indented_lines(&list_products(&incomplete.products), width));
             let missing = format!("missing: {}", incomplete.missing.join(", "));
-            out.push_str(&below(&missing, width));
+            out.push_str(&indented_lines(&missing, width));
         }
         out
     }
 }
 
 /// Returns the text as indented lines.
-fn below(text: &str, width: usize) -> String {
-    indented(&wrapped(text, width.saturating_sub(2)).join("\n"))
+fn indented_lines(text: &str, width: usize) -> String {
+    indent_lines(&wrap_text(text, width.saturating_sub(2)).join("\n"))
 }
 
-fn products(names: &[String]) -> String {
+fn list_products(names: &[String]) -> String {
     if names.is_empty() {
         return "(no product name known)".to_owned();
     }
@@ -66,8 +69,8 @@ fn products(names: &[String]) -> String {
 fn short_names(offers: &[GpuInstanceProfile]) -> Vec<String> {
     let mut names = Vec::new();
     for offer in offers {
-        let short = offer.name.short();
-        let chosen = short.choose(offers.iter().map(|other| (&other.name, other.id)));
+        let short = offer.name.to_short();
+        let chosen = short.find_among(offers.iter().map(|other| (&other.name, other.id)));
         let is_clear = chosen == Some(offer.id);
         names.push(if is_clear { &short } else { &offer.name }.to_string());
     }
@@ -123,7 +126,7 @@ struct IncompleteModel {
 
 impl ModelsDocument {
     /// Describes these models.
-    pub fn of(incomplete: &[Incomplete]) -> Self {
+    pub fn new(incomplete: &[Incomplete]) -> Self {
         let models = models().map(|model| ListedModel {
             model: model.key.clone(),
             aliases: model.aliases.clone(),

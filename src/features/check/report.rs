@@ -7,30 +7,31 @@ use console::style;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{BlockOnModel, Gpus};
+use super::{BlockOnModel, GpusToCheck};
 use crate::catalog::{self, Incomplete, Model};
 use crate::commands::args::ProfileSource;
-use crate::commands::built_in::built_in;
+use crate::commands::built_in::find_built_in;
 use crate::geometry::Placement;
-use crate::host::ranges;
+use crate::host::format_ranges;
 use crate::plan::virtual_node::{JudgedGpu, OnNode, Shape};
 use crate::plan::{DeviceAfter, Refusal};
 use crate::profile::Profile;
 use crate::render::format::{
-    count, fitted, gib, grouped, hanging, indented, map, shortened, shown_or,
+    display_or, draw_map, format_count, format_gib, group_by, indent_lines, shorten_list,
+    wrap_behind, wrap_lines,
 };
 use crate::render::json::{Message, VERSION, Version};
 use crate::render::table::{Column, Table};
 use crate::settings::Settings;
 
 /// Formats the result of a profile on a node; GPUs with the same result are shown together.
-pub fn node(profile: &Profile, on_node: &OnNode, width: usize) -> String {
+pub fn render_node(profile: &Profile, on_node: &OnNode, width: usize) -> String {
     let mut out = String::new();
-    for group in grouped(&on_node.gpus, |a, b| alike(a, b)) {
+    for group in group_by(&on_node.gpus, |a, b| is_same_result(a, b)) {
         let indices: Vec<u32> = group.iter().map(|gpu| gpu.index).collect();
         let key = group[0].model.map(|model| format!("{}  ", model.key));
         let (key, product) = (key.unwrap_or_default(), &group[0].product);
-        let heading = format!("GPU {}  {key}{product}", ranges(&indices));
+        let heading = format!("GPU {}  {key}{product}", format_ranges(&indices));
         let _ = writeln!(out, "{}", style(heading).bold());
         let Some(shape) = &group[0].shape else {
             let whether = match on_node.elsewhere.as_slice() {
@@ -43,9 +44,9 @@ pub fn node(profile: &Profile, on_node: &OnNode, width: usize) -> String {
         if shape.is_unknown {
             let why = "not judged: the driver does not list its profiles, which it may do for root or while MIG is \
                        on, and the catalog lacks them";
-            out.push_str(&hanging("  ", why, width));
+            out.push_str(&wrap_behind("  ", why, width));
         } else if shape.is_mig {
-            let _ = writeln!(out, "  {}", map(&shape.map));
+            let _ = writeln!(out, "  {}", draw_map(&shape.map));
         } else if shape.devices.is_empty() {
             let _ = writeln!(out, "  the whole GPU, without a daemon");
         }
@@ -53,44 +54,56 @@ pub fn node(profile: &Profile, on_node: &OnNode, width: usize) -> String {
             continue;
         }
         let shapes: Vec<&Shape> = group.iter().filter_map(|gpu| gpu.shape.as_ref()).collect();
-        out.push_str(&indented(&devices(&shapes, width.saturating_sub(2))));
+        out.push_str(&indent_lines(&render_devices(
+            &shapes,
+            width.saturating_sub(2),
+        )));
     }
     for (block, models) in &on_node.elsewhere {
         let line = format!(
             "{}: only the node can tell which GPU this is; it fits on {}",
-            profile.heading(*block),
-            keys(models).join(", ")
+            profile.block_heading(*block),
+            model_keys(models).join(", ")
         );
-        let _ = writeln!(out, "{}", fitted(&line, width));
+        let _ = writeln!(out, "{}", wrap_lines(&line, width));
     }
     // The blocks of a built-in profile are for different models.
-    let is_edited = built_in(profile).is_none();
+    let is_edited = find_built_in(profile).is_none();
     for &block in on_node.unmatched.iter().filter(|_| is_edited) {
-        let line = unmatched(profile, block, on_node.is_real);
-        let _ = writeln!(out, "{}", fitted(&line, width));
+        let line = describe_unmatched(profile, block, on_node.is_real);
+        let _ = writeln!(out, "{}", wrap_lines(&line, width));
     }
+    if let Some(summary) = summarize_node(on_node) {
+        let _ = writeln!(out, "{summary}");
+    }
+    out
+}
+
+/// Returns the numbers of devices and GPUs of a profile that fits; `None` if no GPU could be judged.
+fn summarize_node(on_node: &OnNode) -> Option<String> {
     let shapes: Vec<&Shape> = on_node
         .gpus
         .iter()
         .filter_map(|gpu| gpu.shape.as_ref())
         .filter(|shape| !shape.is_unknown)
         .collect();
-    if !shapes.is_empty() {
-        let devices = shapes.iter().map(|shape| shape.devices.len()).sum();
-        let (devices, gpus) = (count(devices, "device"), count(shapes.len(), "GPU"));
-        let it_fits = if on_node.is_real {
-            "It fits this node"
-        } else {
-            "It fits"
-        };
-        let _ = writeln!(out, "{it_fits}: {devices} on {gpus}.");
+    if shapes.is_empty() {
+        return None;
     }
-    out
+    let devices = shapes.iter().map(|shape| shape.devices.len()).sum();
+    let devices = format_count(devices, "device");
+    let gpus = format_count(shapes.len(), "GPU");
+    let it_fits = if on_node.is_real {
+        "It fits this node"
+    } else {
+        "It fits"
+    };
+    Some(format!("{it_fits}: {devices} on {gpus}."))
 }
 
 /// Names a block that selects no GPU of a node. A product that no model has either is probably a typing error.
-fn unmatched(profile: &Profile, block: usize, is_real: bool) -> String {
-    let (heading, select) = (profile.heading(block), &profile.blocks[block].select);
+fn describe_unmatched(profile: &Profile, block: usize, is_real: bool) -> String {
+    let (heading, select) = (profile.block_heading(block), &profile.blocks[block].select);
     let none = if is_real {
         "selects no GPU of this node"
     } else {
@@ -103,12 +116,12 @@ fn unmatched(profile: &Profile, block: usize, is_real: bool) -> String {
     }
 }
 
-fn keys(models: &[&'static Model]) -> Vec<&'static str> {
+fn model_keys(models: &[&'static Model]) -> Vec<&'static str> {
     models.iter().map(|model| model.key.as_str()).collect()
 }
 
 /// True if both have the same result, apart from the names of devices.
-fn alike(a: &JudgedGpu, b: &JudgedGpu) -> bool {
+fn is_same_result(a: &JudgedGpu, b: &JudgedGpu) -> bool {
     let model_of = |gpu: &JudgedGpu| gpu.model.map(|model| model.key.as_str());
     let is_same_card = a.product == b.product && model_of(a) == model_of(b);
     is_same_card && a.shape.as_ref().map(without_names) == b.shape.as_ref().map(without_names)
@@ -125,18 +138,18 @@ fn without_names(shape: &Shape) -> Shape {
 }
 
 /// Formats the devices of GPUs with the same result, one at least.
-fn devices(shapes: &[&Shape], width: usize) -> String {
+fn render_devices(shapes: &[&Shape], width: usize) -> String {
     let mut table = Table::new(vec![
-        Column::left("PROFILE", 0),
-        Column::left("AT", 4),
-        Column::right("SMS", 1),
-        Column::right("GIB", 1),
-        Column::left("SERVE", 3),
-        Column::left("SERVER", 5),
-        Column::right("THREADS", 2),
-        Column::right("LIMIT", 2),
-        Column::right("CLIENTS", 2),
-        Column::left("NAMES", 0),
+        Column::left_aligned("PROFILE", 0),
+        Column::left_aligned("AT", 4),
+        Column::right_aligned("SMS", 1),
+        Column::right_aligned("GIB", 1),
+        Column::left_aligned("SERVE", 3),
+        Column::left_aligned("SERVER", 5),
+        Column::right_aligned("THREADS", 2),
+        Column::right_aligned("LIMIT", 2),
+        Column::right_aligned("CLIENTS", 2),
+        Column::left_aligned("NAMES", 0),
     ]);
     for (nth, device) in shapes[0].devices.iter().enumerate() {
         let names: Vec<&str> = shapes
@@ -147,26 +160,29 @@ fn devices(shapes: &[&Shape], width: usize) -> String {
         let settings = device.daemon.as_ref().map(|(_, settings)| settings);
         let threads = settings.map(|settings| settings.active_thread_percentage);
         let limit = settings.and_then(|settings| settings.pinned_memory_limit);
-        table.row(vec![
-            shown_or(device.profile.as_ref(), "whole GPU"),
-            shown_or(device.place.placement().map(Placement::range), "-"),
-            shown_or(device.multiprocessors, "?"),
-            shown_or(device.memory_mib.map(|mib| gib(mib << 20)), "?"),
-            shown_or(settings.and_then(|settings| settings.serve.as_ref()), "-"),
-            shown_or(settings.map(|settings| settings.server), "-"),
-            shown_or(threads.map(|threads| format!("{threads}%")), "-"),
-            shown_or(limit, "-"),
-            shown_or(client_limit(device), "-"),
+        table.add_row(vec![
+            display_or(device.profile.as_ref(), "whole GPU"),
+            display_or(device.place.placement().map(Placement::format_range), "-"),
+            display_or(device.multiprocessors, "?"),
+            display_or(device.memory_mib.map(|mib| format_gib(mib << 20)), "?"),
+            display_or(settings.and_then(|settings| settings.serve.as_ref()), "-"),
+            display_or(settings.map(|settings| settings.server), "-"),
+            display_or(threads.map(|threads| format!("{threads}%")), "-"),
+            display_or(limit, "-"),
+            display_or(client_limit(device), "-"),
             if names.is_empty() {
                 "no daemon".to_owned()
             } else {
-                shortened(&names)
+                shorten_list(&names)
             },
         ]);
     }
-    let mut text = table.within(width, "--json");
-    for group in grouped(shapes[0].devices.iter().filter_map(share), PartialEq::eq) {
-        let _ = writeln!(text, "{}", fitted(&group[0], width));
+    let mut text = table.render(width, "--json");
+    for group in group_by(
+        shapes[0].devices.iter().filter_map(describe_share),
+        PartialEq::eq,
+    ) {
+        let _ = writeln!(text, "{}", wrap_lines(&group[0], width));
     }
     text
 }
@@ -179,7 +195,7 @@ fn client_limit(device: &DeviceAfter) -> Option<u32> {
 }
 
 /// Describes what each client gets of a device with a share.
-fn share(device: &DeviceAfter) -> Option<String> {
+fn describe_share(device: &DeviceAfter) -> Option<String> {
     let (_, settings) = device.daemon.as_ref()?;
     let profile = device.profile.as_deref().unwrap_or("whole GPU");
     let (clients, words) = (settings.share?.clients, settings.share_in_words()?);
@@ -187,10 +203,10 @@ fn share(device: &DeviceAfter) -> Option<String> {
 }
 
 /// Formats the result of each block on each model that it can select.
-pub fn fleet(profile: &Profile, judged: &[BlockOnModel], width: usize) -> String {
+pub fn render_models(profile: &Profile, judged: &[BlockOnModel], width: usize) -> String {
     let mut out = String::new();
     for block in 0..profile.blocks.len() {
-        let _ = writeln!(out, "{}", style(profile.heading(block)).bold());
+        let _ = writeln!(out, "{}", style(profile.block_heading(block)).bold());
         let group: Vec<&BlockOnModel> = judged.iter().filter(|one| one.block == block).collect();
         if group.is_empty() {
             let none = if profile.models.is_empty() {
@@ -198,7 +214,7 @@ pub fn fleet(profile: &Profile, judged: &[BlockOnModel], width: usize) -> String
             } else {
                 "none of the models that the profile is for reaches this block"
             };
-            out.push_str(&hanging("  ", none, width));
+            out.push_str(&wrap_behind("  ", none, width));
             continue;
         }
         let is_whole = group
@@ -215,29 +231,29 @@ pub fn fleet(profile: &Profile, judged: &[BlockOnModel], width: usize) -> String
             .unwrap_or(0);
         for one in group {
             let becomes = match &one.shape {
-                Ok(shape) => map(&shape.map),
-                Err(refusal) => style(in_short(refusal)).red().to_string(),
+                Ok(shape) => draw_map(&shape.map),
+                Err(refusal) => style(short_reason(refusal)).red().to_string(),
             };
             let head = format!("  {:widest$}  ", one.model.key);
-            out.push_str(&hanging(&head, &becomes, width));
+            out.push_str(&wrap_behind(&head, &becomes, width));
         }
-        for model in unjudged(profile, block) {
+        for model in unjudged_models(profile, block) {
             let (key, lacks) = (&model.key, model.missing.join(", "));
             let head = format!("  {key:widest$}  ");
             let why = format!("not judged: nobody has published {lacks}");
-            out.push_str(&hanging(&head, &why, width));
+            out.push_str(&wrap_behind(&head, &why, width));
         }
     }
     let models: BTreeSet<&str> = judged.iter().map(|one| one.model.key.as_str()).collect();
     if judged.iter().all(|one| one.shape.is_ok()) && !models.is_empty() {
-        let models = count(models.len(), "model");
+        let models = format_count(models.len(), "model");
         let _ = writeln!(out, "It fits {models} of the catalog.");
     }
     out
 }
 
 /// Returns the models that a block names and that the catalog cannot judge. A block that selects all GPUs names none.
-fn unjudged(profile: &Profile, block: usize) -> impl Iterator<Item = &'static Incomplete> {
+fn unjudged_models(profile: &Profile, block: usize) -> impl Iterator<Item = &'static Incomplete> {
     let select = &profile.blocks[block].select;
     catalog::incomplete().iter().filter(move |model| {
         let mut names = model.product_names.iter();
@@ -245,10 +261,10 @@ fn unjudged(profile: &Profile, block: usize) -> impl Iterator<Item = &'static In
     })
 }
 
-fn in_short(refusal: &Refusal) -> String {
+fn short_reason(refusal: &Refusal) -> String {
     match refusal {
         Refusal::Infeasible(because) => format!("does not fit: {}", because.why),
-        Refusal::Profile(error) => error.message(),
+        Refusal::Profile(error) => error.first_message(),
         other => {
             let text = other.to_string();
             text.lines().next().unwrap_or_default().to_owned()
@@ -381,7 +397,7 @@ fn device_documents(shape: &Shape) -> Vec<PlannedDevice> {
             serve: settings.and_then(|settings| Some(settings.serve.as_ref()?.to_string())),
             server: settings.map(|settings| settings.server.to_string()),
             active_thread_percentage: settings
-                .map(|settings| settings.active_thread_percentage.value()),
+                .map(|settings| settings.active_thread_percentage.as_f64()),
             pinned_memory_limit_bytes: settings
                 .and_then(|settings| Some(settings.pinned_memory_limit?.bytes())),
             max_clients: settings.and_then(|settings| settings.max_clients),
@@ -395,14 +411,14 @@ fn device_documents(shape: &Shape) -> Vec<PlannedDevice> {
 
 impl CheckDocument {
     /// Describes a profile that does not fit, or fits as described by the other functions.
-    pub(super) fn judged(profile: &ProfileSource, gpus: &Gpus, error: Option<Message>) -> Self {
+    pub(super) fn new(profile: &ProfileSource, gpus: &GpusToCheck, error: Option<Message>) -> Self {
         Self {
             version: VERSION,
             profile: profile.to_string(),
             judged_on: match gpus {
-                Gpus::OfNode(node) if node.is_real => JudgedOn::ThisNode,
-                Gpus::OfNode(_) => JudgedOn::Gpus,
-                Gpus::OfCatalog => JudgedOn::Models,
+                GpusToCheck::OfNode(node) if node.is_real => JudgedOn::ThisNode,
+                GpusToCheck::OfNode(_) => JudgedOn::Gpus,
+                GpusToCheck::OfCatalog => JudgedOn::Models,
             },
             fits: error.is_none(),
             gpus: None,
@@ -415,7 +431,7 @@ impl CheckDocument {
     }
 
     /// Adds what becomes of the GPUs of a node.
-    pub fn on_node(self, profile: &Profile, on_node: &OnNode) -> Self {
+    pub fn with_node(self, profile: &Profile, on_node: &OnNode) -> Self {
         let gpus = on_node.gpus.iter().map(|gpu| GpuOnNode {
             index: gpu.index,
             model: gpu.model.map(|model| model.key.clone()),
@@ -426,10 +442,13 @@ impl CheckDocument {
             .elsewhere
             .iter()
             .map(|(block, models)| BlockElsewhere {
-                line: profile.line(*block),
-                fits_on: keys(models),
+                line: profile.line_of_block(*block),
+                fits_on: model_keys(models),
             });
-        let unmatched = on_node.unmatched.iter().map(|block| profile.line(*block));
+        let unmatched = on_node
+            .unmatched
+            .iter()
+            .map(|block| profile.line_of_block(*block));
         Self {
             gpus: Some(gpus.collect()),
             blocks_by_uuid_or_pci: Some(elsewhere.collect()),
@@ -440,7 +459,12 @@ impl CheckDocument {
     }
 
     /// Adds each block on each model that it can select.
-    pub fn on_models(self, profile: &Profile, judged: &[BlockOnModel], remarks: &[String]) -> Self {
+    pub fn with_models(
+        self,
+        profile: &Profile,
+        judged: &[BlockOnModel],
+        remarks: &[String],
+    ) -> Self {
         let blocks = judged.chunk_by(|a, b| a.block == b.block).map(|group| {
             let models = group.iter().map(|one| BlockOnOneModel {
                 model: one.model.key.clone(),
@@ -449,13 +473,13 @@ impl CheckDocument {
                 error: one.shape.as_ref().err().map(Message::from),
             });
             BlockDocument {
-                line: profile.line(group[0].block),
+                line: profile.line_of_block(group[0].block),
                 models: models.collect(),
             }
         });
         let unmatched = (0..profile.blocks.len())
             .filter(|block| judged.iter().all(|one| one.block != *block))
-            .map(|block| profile.line(block));
+            .map(|block| profile.line_of_block(block));
         Self {
             unmatched_blocks: Some(unmatched.collect()),
             blocks: Some(blocks.collect()),

@@ -12,25 +12,25 @@ use std::time::Duration;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::client::{ClientOptions, ClientSlot, Variables, ready};
+use crate::client::{ClientOptions, ClientSlot, Variables, check_ready};
 use crate::commands::args::{duration, number};
-use crate::commands::env::{served_by, variables};
+use crate::commands::env::{client_variables, find_served};
 use crate::commands::{Context, verify};
-use crate::error::{CommandError, Result, failed, usage};
+use crate::error::{CommandError, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
 use crate::host::{Environment, adopt_descendants, empty_directory};
 use crate::node::{Client, Detail, Node, Served, observe, observe_records};
 use crate::nvml::EXCLUSIVE_PROCESS;
-use crate::render::format::time_taken;
-use crate::render::json::{VERSION, show};
+use crate::render::format::format_time_taken;
+use crate::render::json::{VERSION, print_report};
 use crate::render::note;
 use crate::settings::Percentage;
 use crate::shared::program::end_descendants;
-use crate::shared::{Wanted, free_devices};
+use crate::shared::{WantedDevices, free_devices};
 
 use report::{Compared, Way};
 use save::Save;
-use trial::{Throughput, Trial, mixed};
+use trial::{Throughput, Trial, mixed_output_error};
 use witness::{Sightings, Witness};
 
 pub use report::Comparison;
@@ -82,19 +82,19 @@ pub struct CompareArgs {
 /// Runs the program both ways, and shows what is gained.
 pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
-    verify::prepare(environment)?;
+    verify::prepare_check(environment)?;
     let node = observe(environment, Detail::STATUS)?;
-    let served = args.served(&node, environment)?;
-    refuse_in_use(&node, served)?;
-    args.refuse_too_many(served)?;
+    let served = args.choose_device(&node, environment)?;
+    check_not_in_use(&node, served)?;
+    args.check_client_limit(served)?;
     let options = ClientOptions {
         threads: args.threads,
         ..ClientOptions::default()
     };
-    let mps = variables(served, environment, &options)?;
+    let mps = client_variables(served, environment, &options)?;
     let name = &served.record.name;
     let records = observe_records(environment)?;
-    ready(
+    check_ready(
         environment,
         &records,
         name,
@@ -111,13 +111,13 @@ pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
         args,
         environment,
         witness: Witness::new(environment, &node, served)?,
-        outside: Variables::outside(&served.record, nowhere.path()),
+        outside: Variables::outside_mps(&served.record, nowhere.path()),
         mps,
         first: None,
     };
     args.note_time();
-    let mut comparisons = args.rows();
-    let made = measurements.make(&mut comparisons);
+    let mut comparisons = args.empty_rows();
+    let made = measurements.measure_all(&mut comparisons);
     // Also what was measured before an interrupt, or a failure.
     let saved = save.map_or(Ok(()), |mut save| {
         save.append(&comparisons, measurements.counts_runs())
@@ -129,7 +129,7 @@ pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let comparison = Comparison {
         version: VERSION,
         device: name.clone(),
-        kind: kind(&node, served),
+        kind: describe_device(&node, served),
         command_line: args.command_line(),
         quantity: if last_line.is_some() {
             "rate"
@@ -140,7 +140,7 @@ pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
         rounds: args.rounds,
         comparisons,
     };
-    show(&comparison, args.json)?;
+    print_report(&comparison, args.json)?;
     note_unseen(&comparison);
     // Figures that could not be saved are at least shown.
     saved.map(|()| ExitStatus::Done)
@@ -164,10 +164,10 @@ fn note_unseen(comparison: &Comparison) {
 }
 
 /// Returns the pids of the programs that use a device, as clients or outside MPS.
-fn users(node: &Node, served: &Served) -> Vec<String> {
-    let clients = served.clients.listed().iter().chain(&served.waiting);
+fn user_pids(node: &Node, served: &Served) -> Vec<String> {
+    let clients = served.clients.as_slice().iter().chain(&served.waiting);
     let outside = node
-        .device(&served.record.name)
+        .device_named(&served.record.name)
         .into_iter()
         .flat_map(|device| &device.outside_mps);
     clients
@@ -177,39 +177,43 @@ fn users(node: &Node, served: &Served) -> Vec<String> {
 }
 
 /// Refuses a device on which the program would not be alone, or could not run outside MPS.
-fn refuse_in_use(node: &Node, served: &Served) -> Result<()> {
+fn check_not_in_use(node: &Node, served: &Served) -> Result<()> {
     let name = &served.record.name;
-    let pids = users(node, served);
+    let pids = user_pids(node, served);
     if !pids.is_empty() {
         let what = format!("{name} is in use: pid {}", pids.join(", "));
         let error = CommandError::new(ExitStatus::Refused, what);
-        return Err(error.hint("a comparison needs the device for itself"));
+        return Err(error.with_hint("a comparison needs the device for itself"));
     }
     if served.compute_mode == Some(EXCLUSIVE_PROCESS) {
-        return Err(failed(format_args!(
+        return Err(command_error(format_args!(
             "the GPU of {name} is in exclusive-process mode: no program can use it outside MPS"
         ))
-        .hint("apply a profile without compute-mode first"));
+        .with_hint("apply a profile without compute-mode first"));
     }
     Ok(())
 }
 
 /// Describes a device, such as `3g.40gb of NVIDIA A100-SXM4-80GB`.
-fn kind(node: &Node, served: &Served) -> String {
+fn describe_device(node: &Node, served: &Served) -> String {
     let record = &served.record;
-    let product = node.gpu(&record.key.gpu).map(|gpu| gpu.product.as_str());
+    let product = node
+        .gpu_with_uuid(&record.key.gpu)
+        .map(|gpu| gpu.product.as_str());
     let parts = record.profile.as_deref().into_iter().chain(product);
     parts.collect::<Vec<_>>().join(" of ")
 }
 
 impl CompareArgs {
     /// Returns the device to measure on.
-    fn served<'n>(&self, node: &'n Node, environment: &Environment) -> Result<&'n Served> {
+    fn choose_device<'n>(&self, node: &'n Node, environment: &Environment) -> Result<&'n Served> {
         if let Some(word) = self.device.as_ref().or(self.by_option.as_ref()) {
-            return served_by(node, word);
+            return find_served(node, word);
         }
-        let free = free_devices(node, &Wanted::default(), environment.caller)?;
-        let mut idle = free.iter().filter(|served| users(node, served).is_empty());
+        let free = free_devices(node, &WantedDevices::default(), environment.caller)?;
+        let mut idle = free
+            .iter()
+            .filter(|served| user_pids(node, served).is_empty());
         Ok(idle.next().copied().unwrap_or(free[0]))
     }
 
@@ -227,12 +231,12 @@ impl CompareArgs {
         note(&format!(
             "{count} measurements of up to {} each: up to {} in all, or longer where one run of the program takes longer. \
              Ctrl-C ends them.",
-            time_taken(each),
-            time_taken(all)
+            format_time_taken(each),
+            format_time_taken(all)
         ));
     }
 
-    fn rows(&self) -> Vec<Compared> {
+    fn empty_rows(&self) -> Vec<Compared> {
         self.copies
             .iter()
             .map(|&copies| Compared {
@@ -254,18 +258,18 @@ impl CompareArgs {
         let save = self
             .save
             .as_deref()
-            .map(|path| Save::to(path, self.program_name(), node, served, self.threads));
+            .map(|path| Save::open(path, self.program_name(), node, served, self.threads));
         save.transpose()
     }
 
-    fn refuse_too_many(&self, served: &Served) -> Result<()> {
+    fn check_client_limit(&self, served: &Served) -> Result<()> {
         let most = self.copies.iter().max().copied().unwrap_or_default();
-        match served.firm_limit() {
+        match served.firm_client_limit() {
             Some(limit) if limit < most => {
                 let name = &served.record.name;
                 let what = format!("{name} takes {limit} clients, and not {most}");
-                let error = usage(what);
-                Err(error.hint(format!(
+                let error = usage_error(what);
+                Err(error.with_hint(format!(
                     "use -n {limit}, or raise max-clients: mig-mps help profile"
                 )))
             }
@@ -293,12 +297,12 @@ impl Measurements<'_> {
             .is_some_and(|first| first.line.is_none())
     }
 
-    fn make(&mut self, rows: &mut [Compared]) -> Result<()> {
+    fn measure_all(&mut self, rows: &mut [Compared]) -> Result<()> {
         let rounds = self.args.rounds;
         let steps = Steps::new(2 * rows.len() * rounds as usize);
         // Until it is dropped, an interrupt ends the copies first.
         let interrupt = self.environment.interrupt.clone();
-        let _change = interrupt.begin();
+        let _change = interrupt.begin_change();
         for round in 1..=rounds {
             for row in &mut *rows {
                 for is_mps in [round % 2 == 0, round % 2 == 1] {
@@ -309,7 +313,7 @@ impl Measurements<'_> {
                     };
                     let copies = row.copies;
                     steps.begin(&format!("{copies} {words}, round {round} of {rounds}"));
-                    let measured = self.measure(copies, is_mps, way)?;
+                    let measured = self.measure_round(copies, is_mps, way)?;
                     way.throughput.push(measured);
                     steps.end();
                 }
@@ -320,7 +324,7 @@ impl Measurements<'_> {
     }
 
     /// Makes one measurement. Returns the throughput.
-    fn measure(&mut self, copies: u32, is_mps: bool, way: &mut Way) -> Result<f64> {
+    fn measure_round(&mut self, copies: u32, is_mps: bool, way: &mut Way) -> Result<f64> {
         let trial = Trial {
             words: &self.args.command,
             variables: if is_mps { &self.mps } else { &self.outside },
@@ -333,7 +337,7 @@ impl Measurements<'_> {
         end_descendants(&self.environment.host);
         let measured = measured?;
         way.memory_used_bytes = way.memory_used_bytes.max(sightings.memory_used);
-        way.sightings.push(sightings.end()?);
+        way.sightings.push(sightings.into_verdict()?);
         way.latency_ms = measured
             .latency_ms
             .into_iter()
@@ -342,7 +346,7 @@ impl Measurements<'_> {
         let first = self.first.get_or_insert_with(|| measured.clone());
         if first.line.is_some() != measured.line.is_some() {
             let what = "the program ends its output with a number only in some measurements";
-            return Err(mixed(what));
+            return Err(mixed_output_error(what));
         }
         Ok(measured.value)
     }

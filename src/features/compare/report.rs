@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
-use crate::render::format::{count, escaped, figure, gib, shown_or};
+use crate::render::format::{display_or, escape_text, format_count, format_figure, format_gib};
 use crate::render::json::{Report, Version, as_seconds};
 use crate::render::table::{Column, NONE, Table};
 
@@ -19,7 +19,7 @@ pub struct Spread {
 
 impl Spread {
     /// Summarises measurements, of which there is at least one.
-    pub fn of(values: &[f64]) -> Self {
+    pub fn from_values(values: &[f64]) -> Self {
         #[allow(clippy::cast_precision_loss, reason = "there are few")]
         let count = values.len().max(1) as f64;
         Self {
@@ -31,7 +31,7 @@ impl Spread {
 }
 
 fn as_spread<S: Serializer>(rounds: &[f64], serializer: S) -> Result<S::Ok, S::Error> {
-    Spread::of(rounds).serialize(serializer)
+    Spread::from_values(rounds).serialize(serializer)
 }
 
 /// Copies outside MPS, or as clients.
@@ -72,8 +72,8 @@ impl Way {
         all_seen(&self.sightings)
     }
 
-    fn mean(&self) -> f64 {
-        Spread::of(&self.throughput).mean
+    fn mean_throughput(&self) -> f64 {
+        Spread::from_values(&self.throughput).mean
     }
 }
 
@@ -119,10 +119,10 @@ pub struct Comparison {
 }
 
 /// The widest bar, in characters.
-const WIDEST: usize = 60;
+const MAX_BAR_WIDTH: usize = 60;
 
 /// The most that is shown of a program's line, in characters.
-const LINE: usize = 40;
+const MAX_LINE_CHARS: usize = 40;
 
 impl Report for Comparison {
     /// Formats it as a table and a bar chart.
@@ -136,56 +136,63 @@ impl Report for Comparison {
             "{} ({}): {}, {} of each\n\
              Measured: {measured}, summed over the copies; the mean of all rounds\n\n{}\n{}",
             self.device,
-            escaped(&self.kind),
-            escaped(program),
-            count(self.rounds as usize, "round"),
-            table(&self.comparisons, width),
-            chart(&self.comparisons, width),
+            escape_text(&self.kind),
+            escape_text(program),
+            format_count(self.rounds as usize, "round"),
+            render_table(&self.comparisons, width),
+            render_chart(&self.comparisons, width),
         )
     }
 }
 
-fn table(rows: &[Compared], width: usize) -> String {
+fn render_table(rows: &[Compared], width: usize) -> String {
     let mut table = Table::new(vec![
-        Column::right("COPIES", 0),
-        Column::right("OUTSIDE MPS", 0),
-        Column::right("AS CLIENTS", 0),
-        Column::right("SPEED-UP", 0),
-        Column::left("RANGE", 1),
-        Column::right("GIB OUTSIDE", 2),
-        Column::right("GIB AS CLIENTS", 2),
-        Column::right("MS OUTSIDE", 3).for_values(),
-        Column::right("MS AS CLIENTS", 3).for_values(),
+        Column::right_aligned("COPIES", 0),
+        Column::right_aligned("OUTSIDE MPS", 0),
+        Column::right_aligned("AS CLIENTS", 0),
+        Column::right_aligned("SPEED-UP", 0),
+        Column::left_aligned("RANGE", 1),
+        Column::right_aligned("GIB OUTSIDE", 2),
+        Column::right_aligned("GIB AS CLIENTS", 2),
+        Column::right_aligned("MS OUTSIDE", 3).hidden_if_empty(),
+        Column::right_aligned("MS AS CLIENTS", 3).hidden_if_empty(),
     ]);
     for row in rows {
-        let speed_up = Spread::of(&row.speed_up);
-        table.row(vec![
+        let speed_up = Spread::from_values(&row.speed_up);
+        table.add_row(vec![
             row.copies.to_string(),
-            figure(row.without_mps.mean()),
-            figure(row.with_mps.mean()),
-            times(speed_up.mean),
-            format!("{} to {}", times(speed_up.least), times(speed_up.greatest)),
-            shown_or(row.without_mps.memory_used_bytes.map(gib), "n/a"),
-            shown_or(row.with_mps.memory_used_bytes.map(gib), "n/a"),
-            shown_or(row.without_mps.latency_ms.map(figure), NONE),
-            shown_or(row.with_mps.latency_ms.map(figure), NONE),
+            format_figure(row.without_mps.mean_throughput()),
+            format_figure(row.with_mps.mean_throughput()),
+            format_ratio(speed_up.mean),
+            format!(
+                "{} to {}",
+                format_ratio(speed_up.least),
+                format_ratio(speed_up.greatest)
+            ),
+            display_or(row.without_mps.memory_used_bytes.map(format_gib), "n/a"),
+            display_or(row.with_mps.memory_used_bytes.map(format_gib), "n/a"),
+            display_or(row.without_mps.latency_ms.map(format_figure), NONE),
+            display_or(row.with_mps.latency_ms.map(format_figure), NONE),
         ]);
     }
-    table.within(width, "--json")
+    table.render(width, "--json")
 }
 
-fn chart(rows: &[Compared], width: usize) -> String {
+fn render_chart(rows: &[Compared], width: usize) -> String {
     let mut bars: Vec<(String, f64)> = Vec::new();
     for row in rows {
-        bars.push((format!("{:>4} outside", row.copies), row.without_mps.mean()));
-        bars.push(("     clients".to_owned(), row.with_mps.mean()));
+        bars.push((
+            format!("{:>4} outside", row.copies),
+            row.without_mps.mean_throughput(),
+        ));
+        bars.push(("     clients".to_owned(), row.with_mps.mean_throughput()));
     }
     let greatest = bars.iter().map(|(_, value)| *value).fold(0.0, f64::max);
-    let room = width.saturating_sub(24).clamp(10, WIDEST);
+    let room = width.saturating_sub(24).clamp(10, MAX_BAR_WIDTH);
     let mut text = String::new();
     for (label, value) in bars {
-        let bar = "#".repeat(length(value / greatest, room));
-        let _ = writeln!(text, "{label} {bar} {}", figure(value));
+        let bar = "#".repeat(bar_length(value / greatest, room));
+        let _ = writeln!(text, "{label} {bar} {}", format_figure(value));
     }
     text
 }
@@ -193,15 +200,15 @@ fn chart(rows: &[Compared], width: usize) -> String {
 /// Returns a line, or the end of a long one.
 fn end_of(line: &str) -> String {
     let length = line.chars().count();
-    if length <= LINE {
+    if length <= MAX_LINE_CHARS {
         return line.to_owned();
     }
-    let end = line.chars().skip(length - LINE);
+    let end = line.chars().skip(length - MAX_LINE_CHARS);
     ['…'].into_iter().chain(end).collect()
 }
 
 /// Returns the length of a bar that is this share of the widest one.
-fn length(share: f64, room: usize) -> usize {
+fn bar_length(share: f64, room: usize) -> usize {
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,
@@ -213,7 +220,7 @@ fn length(share: f64, room: usize) -> usize {
 }
 
 /// Formats a ratio.
-fn times(ratio: f64) -> String {
+fn format_ratio(ratio: f64) -> String {
     let decimals = if ratio < 10.0 { 2 } else { 1 };
     format!("{ratio:.decimals$}")
 }
@@ -233,13 +240,13 @@ mod tests {
             mean: 2.75,
             greatest: 3.0,
         };
-        assert_eq!(Spread::of(&compared.speed_up), wanted);
+        assert_eq!(Spread::from_values(&compared.speed_up), wanted);
     }
 
     #[test]
     fn bars_are_shares_of_the_widest() {
         assert_eq!(
-            [1.0, 0.5, 0.001].map(|share| length(share, 60)),
+            [1.0, 0.5, 0.001].map(|share| bar_length(share, 60)),
             [60, 30, 1]
         );
     }

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Context as _, Result, failed, usage};
-use crate::host::{append_privately, count, listed};
+use crate::error::{ErrorContext as _, Result, command_error, usage_error};
+use crate::host::{append_privately, format_count, join_words};
 use crate::node::{Node, Served};
 use crate::profile::{MeasuredDevice, Measurement, WantedPrograms, is_program_name};
 use crate::render::note;
@@ -25,7 +25,7 @@ pub(super) struct Save {
 
 impl Save {
     /// Opens the file before anything is measured.
-    pub(super) fn to(
+    pub(super) fn open(
         path: &Path,
         program: String,
         node: &Node,
@@ -34,20 +34,20 @@ impl Save {
     ) -> Result<Self> {
         if !is_program_name(&program) {
             let what = format!("figures cannot be saved of a program that is called \"{program}\"");
-            return Err(usage(what).hint("give it a name: --program NAME"));
+            return Err(usage_error(what).with_hint("give it a name: --program NAME"));
         }
         let record = &served.record;
         let device = record.profile.as_deref().map_or(Ok(MeasuredDevice::Whole), |profile| {
             profile.parse().map_err(|_| {
-                usage(format_args!(
+                usage_error(format_args!(
                     "{} is a compute instance ({profile}): figures are saved only of whole GPU instances",
                     record.name
                 ))
-                .hint("compare without --save, or on a device that is a whole GPU instance")
+                .with_hint("compare without --save, or on a device that is a whole GPU instance")
             })
         })?;
         let product = node
-            .gpu(&record.key.gpu)
+            .gpu_with_uuid(&record.key.gpu)
             .map_or("", |gpu| gpu.product.as_str());
         let file = append_privately(path).context("cannot save figures")?;
         Ok(Self {
@@ -68,11 +68,11 @@ impl Save {
             .filter(|row| !row.with_mps.throughput.is_empty());
         let (unseen, seen): (Vec<&Compared>, Vec<_>) =
             measured.partition(|row| row.with_mps.is_seen() == Some(false));
-        self.write(&seen, counts_runs)?;
-        refuse_unseen(&unseen)
+        self.write_figures(&seen, counts_runs)?;
+        check_none_unseen(&unseen)
     }
 
-    fn write(&mut self, rows: &[&Compared], counts_runs: bool) -> Result<()> {
+    fn write_figures(&mut self, rows: &[&Compared], counts_runs: bool) -> Result<()> {
         let figures = rows.iter().map(|row| {
             let way = &row.with_mps;
             let measurement = Measurement {
@@ -81,7 +81,7 @@ impl Save {
                 device: self.device.clone(),
                 threads: self.threads,
                 copies: row.copies,
-                throughput: Spread::of(&way.throughput).mean,
+                throughput: Spread::from_values(&way.throughput).mean,
                 counts_runs,
                 memory_mib: way.memory_used_bytes.map(|bytes| bytes.div_ceil(1 << 20)),
                 latency_ms: way.latency_ms,
@@ -107,14 +107,14 @@ impl Save {
         written.context(format_args!("cannot write {path}"))?;
         note(&format!(
             "Saved {} to {path}.",
-            count(figures.len(), "measurement")
+            format_count(figures.len(), "measurement")
         ));
         Ok(())
     }
 }
 
 /// Refuses figures of programs that were perhaps no clients.
-fn refuse_unseen(rows: &[&Compared]) -> Result<()> {
+fn check_none_unseen(rows: &[&Compared]) -> Result<()> {
     let numbers: Vec<String> = rows.iter().map(|row| row.copies.to_string()).collect();
     let (numbers, copies) = match rows {
         [] => return Ok(()),
@@ -122,13 +122,14 @@ fn refuse_unseen(rows: &[&Compared]) -> Result<()> {
             numbers.concat(),
             if one.copies == 1 { "copy" } else { "copies" },
         ),
-        _ => (listed(&numbers, "and"), "copies"),
+        _ => (join_words(&numbers, "and"), "copies"),
     };
     let what = format!(
         "cannot save the figures of {numbers} {copies}: the driver did not list a copy as an MPS client in each round"
     );
-    Err(failed(what)
-        .hint("measure a program that runs for longer and uses the GPU, with a longer --seconds"))
+    Err(command_error(what).with_hint(
+        "measure a program that runs for longer and uses the GPU, with a longer --seconds",
+    ))
 }
 
 #[cfg(test)]
@@ -157,9 +158,9 @@ mod tests {
             ..Compared::default()
         };
         let [good, bad] = [with(21.5), with(f64::INFINITY)];
-        assert!(save.write(&[&good, &bad], true).is_err());
+        assert!(save.write_figures(&[&good, &bad], true).is_err());
         assert_eq!(std::fs::read(&path).unwrap(), b"");
-        save.write(&[&good], true).unwrap();
+        save.write_figures(&[&good], true).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(WantedPrograms::parse(&path, text).is_ok());
     }

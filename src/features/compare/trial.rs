@@ -16,29 +16,29 @@ use rustix::process::{
 };
 
 use crate::client::Variables;
-use crate::error::{CommandError, Result, failed};
+use crate::error::{CommandError, Result, command_error};
 use crate::failure::ExitStatus;
-use crate::host::{Interrupt, ProcessHandle, bounded};
-use crate::profile::FIGURES;
-use crate::shared::program::{command, not_started};
+use crate::host::{Interrupt, ProcessHandle, shorten_command};
+use crate::profile::FIGURE_RANGE;
+use crate::shared::program::{client_command, start_error};
 
 /// The time between two samples.
-const PAUSE: Duration = Duration::from_millis(100);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The time that a copy, or what it has left behind, gets to exit after SIGTERM.
-const GRACE: Duration = Duration::from_secs(2);
+const TERMINATION_GRACE: Duration = Duration::from_secs(2);
 
 /// The time after which it is checked again whether something is left of a copy.
-const MOMENT: Duration = Duration::from_millis(10);
+const GROUP_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The most time for one measurement.
-const LIMIT: Duration = Duration::from_secs(3600);
+const MAX_TRIAL_TIME: Duration = Duration::from_secs(3600);
 
 /// The longest line that is read whole, in bytes.
-const LINE: usize = 64 << 10;
+const MAX_LINE_BYTES: usize = 64 << 10;
 
 /// The time to go on reading after a copy has exited: what it has started may keep its output open for ever.
-const AFTERWARDS: Duration = Duration::from_millis(200);
+const OUTPUT_LINGER_TIME: Duration = Duration::from_millis(200);
 
 /// A measurement to make.
 pub(super) struct Trial<'a> {
@@ -94,7 +94,7 @@ impl Trial<'_> {
         let ran: Result<Vec<Option<Throughput>>> = std::thread::scope(|scope| {
             let threads: io::Result<Vec<_>> = copies
                 .iter()
-                .map(|copy| Builder::new().spawn_scoped(scope, move || self.repeat(copy, begun)))
+                .map(|copy| Builder::new().spawn_scoped(scope, move || self.run_copy(copy, begun)))
                 .collect();
             if threads.is_err() {
                 copies.iter().for_each(TrialCopy::end);
@@ -107,29 +107,30 @@ impl Trial<'_> {
                 let has_failed = copies
                     .iter()
                     .any(|copy| copy.has_failed.load(Ordering::Relaxed));
-                let is_over = interrupt.is_asked()
+                let is_over = interrupt.is_interrupted()
                     || has_failed
                     || sampled.is_err()
-                    || begun.elapsed() > LIMIT;
+                    || begun.elapsed() > MAX_TRIAL_TIME;
                 for copy in &copies {
                     if is_over || self.is_measured(copy, begun) {
                         copy.end();
                     }
                 }
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(SAMPLE_INTERVAL);
             }
-            threads.into_iter().map(joined).collect()
+            threads.into_iter().map(join_thread).collect()
         });
-        if interrupt.is_asked() {
+        if interrupt.is_interrupted() {
             return Err(CommandError::new(ExitStatus::Interrupted, "interrupted"));
         }
         sampled?;
         // Of several failures the first one has ended the others.
         let ran: Option<Vec<Throughput>> = ran?.into_iter().collect();
-        sum(ran.ok_or_else(|| {
-            let hours = LIMIT.as_secs() / 3600;
-            failed(format_args!("the program has not ended within {hours} h"))
-                .hint("compare needs a program that ends, or prints a rate: mig-mps compare --help")
+        sum_throughputs(ran.ok_or_else(|| {
+            let hours = MAX_TRIAL_TIME.as_secs() / 3600;
+            command_error(format_args!("the program has not ended within {hours} h")).with_hint(
+                "compare needs a program that ends, or prints a rate: mig-mps compare --help",
+            )
         })?)
     }
 
@@ -140,17 +141,17 @@ impl Trial<'_> {
     }
 
     /// Runs a copy until it is measured. Returns `None` if it was ended before.
-    fn repeat(&self, copy: &TrialCopy, begun: Instant) -> Result<Option<Throughput>> {
-        let measured = self.measure(copy, begun);
+    fn run_copy(&self, copy: &TrialCopy, begun: Instant) -> Result<Option<Throughput>> {
+        let measured = self.measure_copy(copy, begun);
         let has_failed = measured.is_err();
         copy.has_failed.store(has_failed, Ordering::Relaxed);
         measured
     }
 
-    fn measure(&self, copy: &TrialCopy, begun: Instant) -> Result<Option<Throughput>> {
+    fn measure_copy(&self, copy: &TrialCopy, begun: Instant) -> Result<Option<Throughput>> {
         let mut runs = 0.0;
         loop {
-            let Some(run) = self.once(copy)? else {
+            let Some(run) = self.run_once(copy)? else {
                 return Ok(None);
             };
             let is_ended = copy.is_ended();
@@ -173,13 +174,13 @@ impl Trial<'_> {
     }
 
     /// Runs a copy once. Returns `None` if no other run is to begin.
-    fn once(&self, copy: &TrialCopy) -> Result<Option<TrialRun>> {
+    fn run_once(&self, copy: &TrialCopy) -> Result<Option<TrialRun>> {
         let (reader, writer) = io::pipe()?;
-        let mut command = command(self.words, self.variables);
+        let mut command = client_command(self.words, self.variables);
         command.stdin(Stdio::null());
         command.stdout(writer.try_clone()?).stderr(writer);
         let (held, group) = {
-            let mut child = lock(&copy.child);
+            let mut child = lock_ignoring_poison(&copy.child);
             if copy.is_ended() {
                 return Ok(None);
             }
@@ -187,7 +188,7 @@ impl Trial<'_> {
             let started = command
                 .process_group(0)
                 .spawn()
-                .map_err(|error| not_started(&command, &error))?;
+                .map_err(|error| start_error(&command, &error))?;
             let group = Pid::from_child(&started);
             let held = ProcessHandle::open(crate::host::Pid(started.id()));
             *child = Some(started);
@@ -195,7 +196,7 @@ impl Trial<'_> {
         };
         // With its ends of the pipe, so that reading ends with the program.
         drop(command);
-        let run = copy.follow(reader, &held);
+        let run = copy.follow_output(reader, &held);
         end_group(group);
         Ok(Some(run?))
     }
@@ -203,7 +204,7 @@ impl Trial<'_> {
 
 /// Ends what a copy that has exited has left in its process group. It would use the device in the next run.
 fn end_group(group: Pid) {
-    let mut until = Instant::now() + GRACE;
+    let mut until = Instant::now() + TERMINATION_GRACE;
     let mut left = [Signal::TERM, Signal::KILL].into_iter();
     let mut signal = left.next();
     loop {
@@ -216,23 +217,25 @@ fn end_group(group: Pid) {
         if is_there.is_err() {
             return;
         }
-        std::thread::sleep(MOMENT);
+        std::thread::sleep(GROUP_POLL_INTERVAL);
         if Instant::now() >= until {
             signal = left.next();
             if signal.is_none() {
                 return;
             }
-            until += GRACE;
+            until += TERMINATION_GRACE;
         }
     }
 }
 
 /// Returns the result of a thread that runs a copy.
-fn joined(thread: ScopedJoinHandle<'_, Result<Option<Throughput>>>) -> Result<Option<Throughput>> {
+fn join_thread(
+    thread: ScopedJoinHandle<'_, Result<Option<Throughput>>>,
+) -> Result<Option<Throughput>> {
     match thread.join() {
         Ok(measured) => measured,
-        Err(_) => Err(failed("a thread of mig-mps has crashed")
-            .hint("this is a defect of mig-mps: please report it")),
+        Err(_) => Err(command_error("a thread of mig-mps has crashed")
+            .with_hint("this is a defect of mig-mps: please report it")),
     }
 }
 
@@ -250,12 +253,12 @@ impl TrialCopy {
         Throughput {
             value,
             line,
-            latency_ms: *lock(&self.latency_ms),
+            latency_ms: *lock_ignoring_poison(&self.latency_ms),
         }
     }
 
     /// Reads the output until the program has exited, and a moment longer.
-    fn follow(&self, output: PipeReader, held: &ProcessHandle) -> io::Result<TrialRun> {
+    fn follow_output(&self, output: PipeReader, held: &ProcessHandle) -> io::Result<TrialRun> {
         let mut output = Some(output);
         let mut lines = OutputLines::default();
         let mut exited: Option<(ProgramStatus, Instant)> = None;
@@ -265,7 +268,7 @@ impl TrialCopy {
                 && (output.is_none() || now >= until)
             {
                 if !self.is_ended() {
-                    self.take_line(&mut lines);
+                    self.finish_line(&mut lines);
                 }
                 let line = lines.last;
                 return Ok(TrialRun { line, status });
@@ -282,19 +285,23 @@ impl TrialCopy {
                 Err(error) => return Err(error.into()),
             }
             let has_output = output.is_some() && !watched[0].revents().is_empty();
-            if has_output && !self.read(&mut output, &mut lines)? {
+            if has_output && !self.read_output(&mut output, &mut lines)? {
                 output = None;
             }
             if exited.is_none() {
                 exited = self
-                    .reap()?
-                    .map(|status| (status, Instant::now() + AFTERWARDS));
+                    .reap_child()?
+                    .map(|status| (status, Instant::now() + OUTPUT_LINGER_TIME));
             }
         }
     }
 
     /// Reads what there is. Returns false at the end.
-    fn read(&self, output: &mut Option<PipeReader>, lines: &mut OutputLines) -> io::Result<bool> {
+    fn read_output(
+        &self,
+        output: &mut Option<PipeReader>,
+        lines: &mut OutputLines,
+    ) -> io::Result<bool> {
         let mut buffer = [0; 16 << 10];
         let read = match output {
             Some(output) => output.read(&mut buffer)?,
@@ -302,19 +309,19 @@ impl TrialCopy {
         };
         for part in buffer[..read].split_inclusive(|byte| *byte == b'\n') {
             lines.begun.extend_from_slice(part);
-            if part.ends_with(b"\n") || lines.begun.len() >= LINE {
-                self.take_line(lines);
+            if part.ends_with(b"\n") || lines.begun.len() >= MAX_LINE_BYTES {
+                self.finish_line(lines);
             }
         }
         Ok(read > 0)
     }
 
     /// Takes the line that was begun for a whole one.
-    fn take_line(&self, lines: &mut OutputLines) {
+    fn finish_line(&self, lines: &mut OutputLines) {
         let line = std::mem::take(&mut lines.begun);
         let text = String::from_utf8_lossy(&line);
         if let Some(latency) = latency_in(&text) {
-            let mut largest = lock(&self.latency_ms);
+            let mut largest = lock_ignoring_poison(&self.latency_ms);
             *largest = Some(largest.map_or(latency, |largest| largest.max(latency)));
         } else if !text.trim().is_empty() {
             text.trim().clone_into(&mut lines.last);
@@ -324,8 +331,8 @@ impl TrialCopy {
     }
 
     /// Returns the status of the program if it has exited.
-    fn reap(&self) -> io::Result<Option<ProgramStatus>> {
-        let mut child = lock(&self.child);
+    fn reap_child(&self) -> io::Result<Option<ProgramStatus>> {
+        let mut child = lock_ignoring_poison(&self.child);
         let status = match child.as_mut() {
             Some(running) => running.try_wait()?,
             None => None,
@@ -337,16 +344,16 @@ impl TrialCopy {
     }
 
     fn is_ended(&self) -> bool {
-        lock(&self.ended).is_some()
+        lock_ignoring_poison(&self.ended).is_some()
     }
 
     /// Tells the program to exit, and ends it if it does not.
     fn end(&self) {
         let (is_first, since) = {
-            let mut ended = lock(&self.ended);
+            let mut ended = lock_ignoring_poison(&self.ended);
             (ended.is_none(), *ended.get_or_insert_with(Instant::now))
         };
-        let signal = if since.elapsed() >= GRACE {
+        let signal = if since.elapsed() >= TERMINATION_GRACE {
             Signal::KILL
         } else if is_first {
             Signal::TERM
@@ -354,20 +361,20 @@ impl TrialCopy {
             return;
         };
         // Under the lock nobody waits for it, so its pid is its own.
-        if let Some(child) = lock(&self.child).as_ref() {
+        if let Some(child) = lock_ignoring_poison(&self.child).as_ref() {
             let _ = kill_process_group(Pid::from_child(child), signal);
         }
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_ignoring_poison<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the number at the end of a line, if it can be a rate.
 fn rate_in(line: &str) -> Option<f64> {
     let rate: f64 = line.split_whitespace().next_back()?.parse().ok()?;
-    FIGURES.contains(&rate).then_some(rate)
+    FIGURE_RANGE.contains(&rate).then_some(rate)
 }
 
 /// Returns the latency in milliseconds of a line that says it.
@@ -386,18 +393,18 @@ fn program_failed(words: &[OsString], run: &TrialRun) -> CommandError {
         .map_or_else(String::new, |program| program.to_string());
     let last = match run.line.as_str() {
         "" => String::new(),
-        line => format!(": {}", bounded(line)),
+        line => format!(": {}", shorten_command(line)),
     };
-    failed(format_args!("{program} ended with {}{last}", run.status))
-        .hint("try the program alone first: mig-mps run DEVICE -- PROGRAM")
+    command_error(format_args!("{program} ended with {}{last}", run.status))
+        .with_hint("try the program alone first: mig-mps run DEVICE -- PROGRAM")
 }
 
 /// Adds the throughputs of all copies.
-fn sum(copies: Vec<Throughput>) -> Result<Throughput> {
+fn sum_throughputs(copies: Vec<Throughput>) -> Result<Throughput> {
     let value = copies.iter().map(|copy| copy.value).sum();
     let with_rates = copies.iter().filter(|copy| copy.line.is_some()).count();
     if with_rates > 0 && with_rates < copies.len() {
-        return Err(mixed(
+        return Err(mixed_output_error(
             "some copies end their output with a number, and others do not",
         ));
     }
@@ -414,8 +421,8 @@ fn sum(copies: Vec<Throughput>) -> Result<Throughput> {
 }
 
 /// Returns the error for a program that does not always print a rate.
-pub(super) fn mixed(what: &'static str) -> CommandError {
-    failed(what).hint("--by-runs measures how often the program runs")
+pub(super) fn mixed_output_error(what: &'static str) -> CommandError {
+    command_error(what).with_hint("--by-runs measures how often the program runs")
 }
 
 #[cfg(test)]

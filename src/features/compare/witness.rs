@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::error::{CommandError, Result, failed};
-use crate::host::{Environment, Pid, bounded};
+use crate::error::{CommandError, Result, command_error};
+use crate::host::{Environment, Pid, shorten_command};
 use crate::node::{Node, Served};
 use crate::nvml::Nvml;
 use crate::shared::{DeviceUse, LeftMps};
@@ -26,7 +26,7 @@ impl<'a> Witness<'a> {
         served: &'a Served,
     ) -> Result<Self> {
         let nvml = Nvml::open(environment.nvml_library.as_deref())?;
-        let before = DeviceUse::read(nvml, &served.record.uuid).unwrap_or_default();
+        let before = DeviceUse::query(nvml, &served.record.uuid).unwrap_or_default();
         Ok(Self {
             environment,
             nvml,
@@ -37,12 +37,12 @@ impl<'a> Witness<'a> {
     }
 
     /// Returns the clients, and the programs outside MPS.
-    fn read(&self) -> Option<DeviceUse> {
+    fn query_device_use(&self) -> Option<DeviceUse> {
         let record = &self.served.record;
-        let mut used = DeviceUse::read(self.nvml, &record.uuid)?;
+        let mut used = DeviceUse::query(self.nvml, &record.uuid)?;
         let daemon = record.daemon.map(|daemon| daemon.pid);
         used.others.retain(|pid| {
-            let process = self.environment.host.process(*pid);
+            let process = self.environment.host.find_process(*pid);
             let is_server = |parent| Some(parent) == daemon;
             !self.before.contains(pid) && process.is_some_and(|one| !is_server(one.parent))
         });
@@ -50,7 +50,7 @@ impl<'a> Witness<'a> {
     }
 
     /// Returns the error for a process that computes in the other way.
-    fn refuse(&self, pid: Pid, is_mps: bool) -> CommandError {
+    fn wrong_way_error(&self, pid: Pid, is_mps: bool) -> CommandError {
         let host = &self.environment.host;
         if is_mps {
             return LeftMps::new(
@@ -62,13 +62,13 @@ impl<'a> Witness<'a> {
             )
             .into();
         }
-        let command = host.process(pid).map(|process| process.command());
-        failed(format_args!(
+        let command = host.find_process(pid).map(|process| process.command_line());
+        command_error(format_args!(
             "pid {pid} ({}) used {} as an MPS client, and was to run outside MPS",
-            bounded(command.as_deref().unwrap_or("gone")),
+            shorten_command(command.as_deref().unwrap_or("gone")),
             self.served.record.name
         ))
-        .hint("the program changes CUDA_MPS_PIPE_DIRECTORY, or starts others that do")
+        .with_hint("the program changes CUDA_MPS_PIPE_DIRECTORY, or starts others that do")
     }
 }
 
@@ -103,20 +103,20 @@ impl<'a> Sightings<'a> {
 
     /// Takes a sample. Fails if a process computes in the other way for the second time.
     pub(super) fn sample(&mut self) -> Result<()> {
-        let Some((right, wrong)) = self.read() else {
+        let Some((right, wrong)) = self.query_processes() else {
             return Ok(());
         };
         self.has_answer = true;
         self.is_seen |= !right.is_empty();
         if let Some(pid) = wrong.intersection(&self.suspects).next() {
-            return Err(self.witness.refuse(*pid, self.is_mps));
+            return Err(self.witness.wrong_way_error(*pid, self.is_mps));
         }
         if self.refused.is_none()
             && let Some(pid) = wrong.first()
         {
             // The program may end before the next sample.
-            let refused = self.witness.refuse(*pid, self.is_mps);
-            let again = self.read();
+            let refused = self.witness.wrong_way_error(*pid, self.is_mps);
+            let again = self.query_processes();
             let is_wrong = again.is_some_and(|(_, wrong)| wrong.contains(pid));
             self.refused = is_wrong.then_some(refused);
         }
@@ -125,8 +125,8 @@ impl<'a> Sightings<'a> {
     }
 
     /// Returns the processes that compute as the copies are to, and those that compute in the other way.
-    fn read(&mut self) -> Option<(BTreeSet<Pid>, BTreeSet<Pid>)> {
-        let used = self.witness.read()?;
+    fn query_processes(&mut self) -> Option<(BTreeSet<Pid>, BTreeSet<Pid>)> {
+        let used = self.witness.query_device_use()?;
         self.memory_used = self.memory_used.max(used.memory_used);
         Some(if self.is_mps {
             (used.clients, used.others)
@@ -137,7 +137,7 @@ impl<'a> Sightings<'a> {
 
     /// Returns true if a copy was seen that computed as it was to; `None` if the driver shows no processes. Fails if
     /// programs that are too short to be seen twice were seen only in the other way.
-    pub(super) fn end(self) -> Result<Option<bool>> {
+    pub(super) fn into_verdict(self) -> Result<Option<bool>> {
         match self.refused {
             Some(refused) if !self.is_seen => Err(refused),
             _ => Ok(self.has_answer.then_some(self.is_seen)),

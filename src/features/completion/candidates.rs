@@ -12,7 +12,7 @@ use clap_complete::engine::{
 
 use crate::catalog::{self, BuiltIn};
 use crate::host::{Environment, user_name};
-use crate::mps::{MpsProgram, serves_in};
+use crate::mps::{MpsProgram, uses_pipe_dir};
 use crate::node::{Fault, device_order};
 use crate::settings::{KEYS, Settings};
 use crate::state::{DeviceRecord, RunDir};
@@ -31,13 +31,13 @@ type Candidates = fn(&Words) -> Vec<(String, String)>;
 
 /// The values that are completed, by their names in help.
 const VALUES: [(&str, Candidates); 7] = [
-    ("DEVICE", devices),
-    (PID, clients),
-    (SETTING, settings),
-    ("MODEL[:COUNT]", models),
-    ("CONFIGURATION", configurations),
-    (PROFILE, built_in_profiles),
-    ("ID", faults),
+    ("DEVICE", device_candidates),
+    (PID, client_candidates),
+    (SETTING, setting_candidates),
+    ("MODEL[:COUNT]", model_candidates),
+    ("CONFIGURATION", configuration_candidates),
+    (PROFILE, built_in_profile_candidates),
+    ("ID", fault_candidates),
 ];
 
 const PID: &str = "PID";
@@ -67,7 +67,7 @@ impl Words {
     }
 
     /// The values of `--gpu` before the cursor.
-    fn gpus(&self) -> Vec<u32> {
+    fn given_gpus(&self) -> Vec<u32> {
         let mut gpus = Vec::new();
         for (nth, word) in self.before.iter().enumerate() {
             let value = if word == "--gpu" {
@@ -89,7 +89,7 @@ impl Words {
 }
 
 /// Completes an argument's values; `None` for one whose values clap knows.
-pub(super) fn of(
+pub(super) fn completer_for(
     sources: Sources,
     command: &str,
     arg: &Arg,
@@ -98,7 +98,9 @@ pub(super) fn of(
     let name = arg.get_value_names()?.first()?.to_string();
     // After `--gpu N` no device follows.
     let has_gpu = matches!(command, "set" | "kill")
-        && !Words::new(sources, words, OsStr::new("")).gpus().is_empty();
+        && !Words::new(sources, words, OsStr::new(""))
+            .given_gpus()
+            .is_empty();
     let name = match (name.as_str(), command) {
         ("DEVICE", "set") if has_gpu => SETTING.to_owned(),
         ("DEVICE", "kill") if has_gpu => PID.to_owned(),
@@ -126,14 +128,14 @@ fn is_toml(path: &Path) -> bool {
             .is_some_and(|extension| extension == "toml")
 }
 
-fn faults(_: &Words) -> Vec<(String, String)> {
+fn fault_candidates(_: &Words) -> Vec<(String, String)> {
     Fault::all()
         .iter()
         .map(|fault| (fault.id.clone(), fault.meaning.clone()))
         .collect()
 }
 
-fn built_in_profiles(_: &Words) -> Vec<(String, String)> {
+fn built_in_profile_candidates(_: &Words) -> Vec<(String, String)> {
     BuiltIn::all()
         .into_iter()
         .map(|profile| (profile.name.to_owned(), profile.summary().to_owned()))
@@ -141,14 +143,14 @@ fn built_in_profiles(_: &Words) -> Vec<(String, String)> {
 }
 
 /// The devices that have a record and are not named yet: names first, and UUIDs once one is begun.
-fn devices(words: &Words) -> Vec<(String, String)> {
+fn device_candidates(words: &Words) -> Vec<(String, String)> {
     let environment = Environment::read();
     let (mut names, mut uuids) = (Vec::new(), Vec::new());
-    for (_, record) in records(&environment) {
+    for (_, record) in all_records(&environment) {
         if words.names_device(&record) {
             continue;
         }
-        let meaning = description(&record, &environment);
+        let meaning = describe_record(&record, &environment);
         if !words.current.is_empty() {
             uuids.push((record.uuid, format!("{}, {meaning}", record.name)));
         }
@@ -159,11 +161,11 @@ fn devices(words: &Words) -> Vec<(String, String)> {
 }
 
 /// The records of every run directory, in the order of their devices; the system's directory comes first.
-fn records(environment: &Environment) -> Vec<(RunDir, DeviceRecord)> {
+fn all_records(environment: &Environment) -> Vec<(RunDir, DeviceRecord)> {
     let mut names = BTreeSet::new();
     let mut all = Vec::new();
     for run_dir in RunDir::all(environment) {
-        for record in run_dir.records().unwrap_or_default().0 {
+        for record in run_dir.load_records().unwrap_or_default().0 {
             if names.insert(record.name.clone()) {
                 all.push((run_dir.clone(), record));
             }
@@ -174,24 +176,24 @@ fn records(environment: &Environment) -> Vec<(RunDir, DeviceRecord)> {
 }
 
 /// `GPU 0, 3g.40gb, running`
-fn description(record: &DeviceRecord, environment: &Environment) -> String {
+fn describe_record(record: &DeviceRecord, environment: &Environment) -> String {
     let gpu = record.gpu.map(|index| format!("GPU {index}"));
     let profile = match &record.key.instance {
         Some(_) => record.profile.clone(),
         None => Some("whole GPU".to_owned()),
     };
-    let state = state(record, environment).to_owned();
+    let state = daemon_state(record, environment).to_owned();
     let parts: Vec<String> = [gpu, profile, Some(state)].into_iter().flatten().collect();
     parts.join(", ")
 }
 
 /// The state of a daemon as far as its process tells: one that runs may still hang.
-fn state(record: &DeviceRecord, environment: &Environment) -> &'static str {
+fn daemon_state(record: &DeviceRecord, environment: &Environment) -> &'static str {
     let host = &environment.host;
     let is_of_this_boot = host.boot_id().is_ok_and(|id| id == record.boot_id);
     match record.daemon.filter(|_| is_of_this_boot) {
         _ if is_of_this_boot && !record.finished => "starting",
-        Some(daemon) if daemon.running(host).is_some() => "running",
+        Some(daemon) if daemon.find_process(host).is_some() => "running",
         Some(daemon) if daemon.is_hidden(host) => "hidden",
         _ => "dead",
     }
@@ -199,10 +201,10 @@ fn state(record: &DeviceRecord, environment: &Environment) -> &'static str {
 
 /// The processes that were started with the pipe directory of a device that the words before the cursor name, or whose GPU
 /// they name: its clients, and also a shell that exported it. Only a control session or NVML would tell them apart.
-fn clients(words: &Words) -> Vec<(String, String)> {
+fn client_candidates(words: &Words) -> Vec<(String, String)> {
     let environment = Environment::read();
-    let gpus = words.gpus();
-    let pipes: Vec<PathBuf> = records(&environment)
+    let gpus = words.given_gpus();
+    let pipes: Vec<PathBuf> = all_records(&environment)
         .into_iter()
         .filter(|(_, record)| {
             words.names_device(record) || record.gpu.is_some_and(|gpu| gpus.contains(&gpu))
@@ -218,15 +220,15 @@ fn clients(words: &Words) -> Vec<(String, String)> {
         return Vec::new();
     }
     let mut clients = Vec::new();
-    for process in environment.host.processes().unwrap_or_default().iter() {
-        let is_client = !MpsProgram::is_one(process)
-            && pipes.iter().any(|pipe| serves_in(process, pipe))
+    for process in environment.host.read_processes().unwrap_or_default().iter() {
+        let is_client = !MpsProgram::is_mps_process(process)
+            && pipes.iter().any(|pipe| uses_pipe_dir(process, pipe))
             && !words.before.contains(&process.pid.to_string());
         if is_client {
             let user = process
                 .owner()
                 .map_or_else(String::new, |user| format!("{}, ", user_name(user)));
-            let meaning = format!("{user}{}", process.command());
+            let meaning = format!("{user}{}", process.command_line());
             clients.push((process.pid.to_string(), meaning));
         }
     }
@@ -234,7 +236,7 @@ fn clients(words: &Words) -> Vec<(String, String)> {
 }
 
 /// The settings of a running daemon, and the values of the one that is begun: words, and the default.
-fn settings(words: &Words) -> Vec<(String, String)> {
+fn setting_candidates(words: &Words) -> Vec<(String, String)> {
     let mut live = KEYS.iter().filter(|key| key.is_live());
     let Some((name, _)) = words.current.split_once('=') else {
         let keys = live.map(|key| {
@@ -261,14 +263,14 @@ fn settings(words: &Words) -> Vec<(String, String)> {
 }
 
 /// The GPU models of the catalog.
-fn models(_: &Words) -> Vec<(String, String)> {
+fn model_candidates(_: &Words) -> Vec<(String, String)> {
     catalog::models()
         .map(|model| (model.key.clone(), model.product_names.join(", ")))
         .collect()
 }
 
 /// The configurations of mig-parted's file that a word before the cursor names.
-fn configurations(words: &Words) -> Vec<(String, String)> {
+fn configuration_candidates(words: &Words) -> Vec<(String, String)> {
     let mut files = words
         .before
         .iter()

@@ -11,7 +11,7 @@ use clap::{Arg, Command};
 use clap_complete::engine::{CompletionCandidate, complete};
 
 use super::candidates::{self, Sources};
-use crate::host::{printable, steers};
+use crate::host::{is_terminal_control, to_printable};
 use crate::render::print;
 
 /// The first word of a completion. It is not a subcommand, so that help and completion do not show it.
@@ -19,10 +19,10 @@ pub const COMPLETE: &str = "__complete";
 
 /// The time after which there are no candidates: a file system may hang, and a directory may be huge. A name service that
 /// does not answer takes half of it.
-const LIMIT: Duration = Duration::from_secs(2);
+const COMPLETION_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The stack of the thread that completes, as large as that of the first thread usually is.
-const STACK: usize = 8 << 20;
+const STACK_BYTES: usize = 8 << 20;
 
 /// Prints the candidates for the last word, one per line: the value, and after a tab its meaning, if it has one.
 pub fn run(program: fn() -> Command, sources: Sources, words: Vec<OsString>) {
@@ -30,24 +30,26 @@ pub fn run(program: fn() -> Command, sources: Sources, words: Vec<OsString>) {
     std::panic::set_hook(Box::new(|_| {}));
     let (send, receive) = mpsc::channel();
     let worker = thread::Builder::new()
-        .stack_size(STACK)
-        .spawn(move || send.send(lines(program(), sources, words)));
+        .stack_size(STACK_BYTES)
+        .spawn(move || send.send(candidate_lines(program(), sources, words)));
     if worker.is_ok()
-        && let Ok(lines) = receive.recv_timeout(LIMIT)
+        && let Ok(lines) = receive.recv_timeout(COMPLETION_TIMEOUT)
     {
         let _ = print(&lines);
     }
 }
 
-fn lines(program: Command, sources: Sources, mut words: Vec<OsString>) -> String {
-    prepare(&program, &mut words);
+fn candidate_lines(program: Command, sources: Sources, mut words: Vec<OsString>) -> String {
+    adapt_words(&program, &mut words);
     let given: Arc<[OsString]> = words.clone().into();
     let mut program = program.mut_subcommands(|command| {
         let name = command.get_name().to_owned();
-        command.mut_args(|arg| match candidates::of(sources, &name, &arg, &given) {
-            Some(candidates) => arg.add(candidates),
-            None => arg,
-        })
+        command.mut_args(
+            |arg| match candidates::completer_for(sources, &name, &arg, &given) {
+                Some(candidates) => arg.add(candidates),
+                None => arg,
+            },
+        )
     });
     let last = words.len().saturating_sub(1);
     let is_empty = words.last().is_none_or(|word| word.is_empty());
@@ -58,11 +60,11 @@ fn lines(program: Command, sources: Sources, mut words: Vec<OsString>) -> String
     if is_empty && !found.iter().all(is_option) {
         found.retain(|candidate| !is_option(candidate));
     }
-    found.iter().filter_map(line).collect()
+    found.iter().filter_map(candidate_line).collect()
 }
 
 /// Changes the words that the engine takes for something else.
-fn prepare(program: &Command, words: &mut Vec<OsString>) {
+fn adapt_words(program: &Command, words: &mut Vec<OsString>) {
     let Some(mut last) = words.pop() else { return };
     // After `--watch` the engine would complete seconds, which are only taken as `--watch=2`.
     let flags: Vec<String> = program
@@ -91,12 +93,12 @@ fn is_option(candidate: &CompletionCandidate) -> bool {
 }
 
 /// Returns the line of a candidate, or `None` for a name of a file that could control a terminal.
-fn line(candidate: &CompletionCandidate) -> Option<String> {
+fn candidate_line(candidate: &CompletionCandidate) -> Option<String> {
     let value = candidate.get_value().to_str()?;
-    let mut line = Some(value.to_owned()).filter(|value| !value.contains(steers))?;
+    let mut line = Some(value.to_owned()).filter(|value| !value.contains(is_terminal_control))?;
     let help = candidate.get_help().map(ToString::to_string);
     if let Some(help) = help.as_deref().unwrap_or("").lines().next() {
-        line = format!("{line}\t{}", printable(help));
+        line = format!("{line}\t{}", to_printable(help));
     }
     Some(line + "\n")
 }

@@ -10,19 +10,19 @@ use toml::{Table, Value};
 use super::mig_parted::compute_slices;
 use super::names::{shared_name, with_gpu};
 use crate::commands::{Context, print_or_write_new};
-use crate::error::{Result, failed};
+use crate::error::{Result, command_error};
 use crate::failure::ExitStatus;
 use crate::host::Uid;
 use crate::node::{DaemonState, Detail, Device, Gpu, Node, Served, observe};
 use crate::nvml::GpuInstanceReading;
 use crate::plan::{self, Action, Plan};
 use crate::profile::Profile;
-use crate::render::format::grouped;
+use crate::render::format::group_by;
 use crate::render::note;
 use crate::settings::{FOLLOW_A_SHARE, SHARE};
 use crate::shared::{
-    Converted, DraftBlock, DraftProfile, counted, default_setting, device_entry, mig_devices,
-    settings_table, table,
+    ConvertedProfile, DraftBlock, DraftProfile, default_setting, device_entry, merge_equal_entries,
+    mig_devices, settings_table, table,
 };
 use crate::state::RunDir;
 
@@ -51,8 +51,8 @@ pub fn run(args: &ExportArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let exported = export(&node, &RunDir::at(&run), environment.caller);
     if exported.draft.blocks.is_empty() {
         let why = exported.draft.remarks.join("\n");
-        let error = failed(format_args!("this node has nothing to export\n{why}"));
-        return Err(error.hint("mig-mps init writes a first profile"));
+        let error = command_error(format_args!("this node has nothing to export\n{why}"));
+        return Err(error.with_hint("mig-mps init writes a first profile"));
     }
     print_or_write_new(&exported.draft.to_string(), args.output.as_deref())?;
     for remark in exported.notes {
@@ -65,25 +65,25 @@ pub fn run(args: &ExportArgs, context: &Context<'_>) -> Result<ExitStatus> {
 ///
 /// Placements are pinned where the planner would choose others on an empty GPU, and where two
 /// instances alike differ in name or settings. What comes out has been planned for this node.
-pub fn export(node: &Node, run_dir: &RunDir, caller: Uid) -> Converted {
-    let exporter = Exporter::of(node, run_dir, caller);
-    let mut draft = exporter.draft(&exporter.pins());
-    let mut plan = exporter.plan(node, &draft);
+pub fn export(node: &Node, run_dir: &RunDir, caller: Uid) -> ConvertedProfile {
+    let exporter = Exporter::new(node, run_dir, caller);
+    let mut draft = exporter.draft_profile(&exporter.groups_to_pin());
+    let mut plan = exporter.plan_draft(node, &draft);
     let only_starts_daemons = plan.as_ref().is_ok_and(|plan| {
         plan.steps()
             .all(|step| matches!(step.action, Action::Start(_) | Action::StartServer(_)))
     });
     if !only_starts_daemons {
-        draft = exporter.draft(&vec![true; exporter.groups.len()]);
-        plan = exporter.plan(node, &draft);
+        draft = exporter.draft_profile(&vec![true; exporter.groups.len()]);
+        plan = exporter.plan_draft(node, &draft);
     }
     let notes = match plan {
         // A profile without blocks is none.
         _ if draft.blocks.is_empty() => Vec::new(),
-        Ok(plan) => still_to_do(&plan),
+        Ok(plan) => remaining_steps(&plan),
         Err(refusal) => vec![format!("up would refuse this profile here: {refusal}")],
     };
-    Converted { draft, notes }
+    ConvertedProfile { draft, notes }
 }
 
 /// A node on its way to being a profile.
@@ -98,28 +98,28 @@ struct Exporter<'a> {
 }
 
 impl<'a> Exporter<'a> {
-    fn of(node: &'a Node, run_dir: &'a RunDir, caller: Uid) -> Self {
+    fn new(node: &'a Node, run_dir: &'a RunDir, caller: Uid) -> Self {
         let gpus: Vec<&Gpu> = node
             .gpus
             .iter()
-            .filter(|gpu| left_out(gpu).is_none())
+            .filter(|gpu| reason_to_leave_out(gpu).is_none())
             .collect();
         let tables: Vec<Table> = gpus
             .iter()
             .flat_map(|gpu| gpu.devices())
-            .filter_map(|device| Some(settings_table(&served(node, &device)?.record.settings)))
+            .filter_map(|device| Some(settings_table(&find_served(node, &device)?.record.settings)))
             .collect();
         let mut exporter = Self {
             node,
             run_dir,
             caller,
             groups: Vec::new(),
-            mps: shared(&tables),
+            mps: common_settings(&tables),
         };
         let blocks = gpus
             .into_iter()
-            .map(|gpu| (exporter.block(gpu, true, false), gpu));
-        exporter.groups = grouped(blocks, |(one, _), (other, _)| one == other)
+            .map(|gpu| (exporter.draft_block(gpu, true, false), gpu));
+        exporter.groups = group_by(blocks, |(one, _), (other, _)| one == other)
             .into_iter()
             .map(|alike| alike.into_iter().map(|(_, gpu)| gpu).collect())
             .collect();
@@ -127,28 +127,32 @@ impl<'a> Exporter<'a> {
     }
 
     /// For each group of GPUs, true if the planner makes other devices on an empty one without pinned placements.
-    fn pins(&self) -> Vec<bool> {
-        let unpinned = self.draft(&vec![false; self.groups.len()]);
+    fn groups_to_pin(&self) -> Vec<bool> {
+        let unpinned = self.draft_profile(&vec![false; self.groups.len()]);
         let plan = self
-            .plan(&emptied(self.node), &unpinned)
+            .plan_draft(&without_devices(self.node), &unpinned)
             .unwrap_or_default();
         self.groups
             .iter()
-            .map(|gpus| !gpus.iter().all(|gpu| is_same(self.node, gpu, &plan)))
+            .map(|gpus| {
+                !gpus
+                    .iter()
+                    .all(|gpu| makes_same_devices(self.node, gpu, &plan))
+            })
             .collect()
     }
 
     /// The profile with the placements of those groups pinned.
-    fn draft(&self, pins: &[bool]) -> DraftProfile {
+    fn draft_profile(&self, pins: &[bool]) -> DraftProfile {
         let blocks = self.groups.iter().zip(pins).map(|(gpus, &is_pinned)| {
             let indices: Vec<u32> = gpus.iter().map(|gpu| gpu.index).collect();
             DraftBlock {
                 select: table([("index", indices.into())]),
-                ..self.block(gpus[0], is_pinned, gpus.len() == 1)
+                ..self.draft_block(gpus[0], is_pinned, gpus.len() == 1)
             }
         });
         DraftProfile {
-            remarks: remarks(self.node, self.run_dir, &self.groups.concat()),
+            remarks: profile_remarks(self.node, self.run_dir, &self.groups.concat()),
             mps: self.mps.clone(),
             blocks: blocks.collect(),
             ..DraftProfile::default()
@@ -156,14 +160,14 @@ impl<'a> Exporter<'a> {
     }
 
     /// Plans the draft as `up` would. Returns the text of a refusal.
-    fn plan(&self, node: &Node, draft: &DraftProfile) -> Result<Plan, String> {
+    fn plan_draft(&self, node: &Node, draft: &DraftProfile) -> Result<Plan, String> {
         let profile = Profile::parse("the exported profile".as_ref(), draft.to_string())
             .map_err(|error| error.to_string())?;
         plan::up(node, &profile, self.run_dir, self.caller).map_err(|refusal| refusal.to_string())
     }
 
     /// Returns the block of a GPU without its selector. One that is alone has names with its index, and not `{gpu}`.
-    fn block(&self, gpu: &Gpu, is_pinned: bool, is_alone: bool) -> DraftBlock {
+    fn draft_block(&self, gpu: &Gpu, is_pinned: bool, is_alone: bool) -> DraftBlock {
         let mut builder = BlockBuilder {
             node: self.node,
             gpu,
@@ -172,7 +176,7 @@ impl<'a> Exporter<'a> {
             is_alone,
             remarks: Vec::new(),
         };
-        let want = builder.want();
+        let want = builder.build_want();
         DraftBlock {
             remarks: builder.remarks,
             select: Table::new(),
@@ -182,7 +186,7 @@ impl<'a> Exporter<'a> {
 }
 
 /// Of the settings that every device has, the most frequent value of each that is not the default.
-fn shared(tables: &[Table]) -> Table {
+fn common_settings(tables: &[Table]) -> Table {
     let keys = tables.first().into_iter().flat_map(Table::keys);
     keys.filter_map(|key| {
         let mut counts: BTreeMap<String, (usize, &Value)> = BTreeMap::new();
@@ -197,10 +201,10 @@ fn shared(tables: &[Table]) -> Table {
 }
 
 /// The notes on the whole profile.
-fn remarks(node: &Node, run_dir: &RunDir, gpus: &[&Gpu]) -> Vec<String> {
+fn profile_remarks(node: &Node, run_dir: &RunDir, gpus: &[&Gpu]) -> Vec<String> {
     let mut remarks = vec!["What this node had when mig-mps exported it.".to_owned()];
     for device in gpus.iter().flat_map(|gpu| gpu.devices()) {
-        let Some(served) = served(node, &device) else {
+        let Some(served) = find_served(node, &device) else {
             continue;
         };
         let name = &served.record.name;
@@ -216,14 +220,14 @@ fn remarks(node: &Node, run_dir: &RunDir, gpus: &[&Gpu]) -> Vec<String> {
             ));
         }
     }
-    remarks.extend(node.unreadable().map(|(_, problem)| {
+    remarks.extend(node.unreadable_records().map(|(_, problem)| {
         format!("{problem}: its device is exported as one without a daemon, which may be wrong.")
     }));
     let reasons = node
         .gpus
         .iter()
-        .filter_map(|gpu| Some((left_out(gpu)?, gpu.index.to_string())));
-    for alike in grouped(reasons, |(one, _), (other, _)| one == other) {
+        .filter_map(|gpu| Some((reason_to_leave_out(gpu)?, gpu.index.to_string())));
+    for alike in group_by(reasons, |(one, _), (other, _)| one == other) {
         let why = &alike[0].0;
         let gpus: Vec<&str> = alike.iter().map(|(_, gpu)| gpu.as_str()).collect();
         remarks.push(match gpus.as_slice() {
@@ -238,7 +242,7 @@ fn remarks(node: &Node, run_dir: &RunDir, gpus: &[&Gpu]) -> Vec<String> {
 }
 
 /// The node with nothing on its GPUs: MIG mode as it is, no instances, no daemons.
-fn emptied(node: &Node) -> Node {
+fn without_devices(node: &Node) -> Node {
     let mut empty = node.clone();
     empty.devices.clear();
     empty.created.clear();
@@ -250,10 +254,10 @@ fn emptied(node: &Node) -> Node {
 }
 
 /// True if a plan for the emptied node makes the same devices on a GPU.
-fn is_same(node: &Node, gpu: &Gpu, plan: &Plan) -> bool {
+fn makes_same_devices(node: &Node, gpu: &Gpu, plan: &Plan) -> bool {
     let devices = gpu.devices();
     let present = devices.iter().map(|device| {
-        let name = served(node, device).map(|served| served.record.name.as_str());
+        let name = find_served(node, device).map(|served| served.record.name.as_str());
         (device.part.as_ref().map(|part| part.placement), name)
     });
     let Some(planned) = plan.gpus.iter().find(|plan| plan.index == Some(gpu.index)) else {
@@ -263,16 +267,16 @@ fn is_same(node: &Node, gpu: &Gpu, plan: &Plan) -> bool {
         let name = made.daemon.as_ref().map(|(name, _)| name.as_str());
         (made.place.placement(), name)
     });
-    planned.after == gpu.slice_map() && sorted(made) == sorted(present)
+    planned.after == gpu.slice_map() && into_sorted(made) == into_sorted(present)
 }
 
-fn sorted<T: Ord>(all: impl Iterator<Item = T>) -> Vec<T> {
+fn into_sorted<T: Ord>(all: impl Iterator<Item = T>) -> Vec<T> {
     let mut all: Vec<T> = all.collect();
     all.sort();
     all
 }
 
-fn still_to_do(plan: &Plan) -> Vec<String> {
+fn remaining_steps(plan: &Plan) -> Vec<String> {
     let steps: Vec<String> = plan
         .steps()
         .map(|step| format!("  {}: {}", step.action, step.because))
@@ -287,7 +291,7 @@ fn still_to_do(plan: &Plan) -> Vec<String> {
 }
 
 /// Returns the reason why a profile cannot express a GPU.
-fn left_out(gpu: &Gpu) -> Option<String> {
+fn reason_to_leave_out(gpu: &Gpu) -> Option<String> {
     if let Some(why) = &gpu.hidden {
         return Some(format!("its instances cannot be seen: {why}"));
     }
@@ -302,19 +306,21 @@ fn left_out(gpu: &Gpu) -> Option<String> {
 }
 
 /// Returns the record of a device's daemon.
-fn served<'a>(node: &'a Node, device: &Device) -> Option<&'a Served> {
+fn find_served<'a>(node: &'a Node, device: &Device) -> Option<&'a Served> {
     let joined = node
-        .device_at(&device.key)
+        .device_with_key(&device.key)
         .filter(|device| device.is_there());
     joined?.served.as_ref()
 }
 
 /// Returns the recorded names of devices, or their default ones.
-fn names<'a>(node: &'a Node, devices: &[&'a Device]) -> Vec<&'a str> {
-    let names = devices.iter().map(|device| match served(node, device) {
-        Some(served) => served.record.name.as_str(),
-        None => device.name.as_str(),
-    });
+fn device_names<'a>(node: &'a Node, devices: &[&'a Device]) -> Vec<&'a str> {
+    let names = devices
+        .iter()
+        .map(|device| match find_served(node, device) {
+            Some(served) => served.record.name.as_str(),
+            None => device.name.as_str(),
+        });
     names.collect()
 }
 
@@ -331,38 +337,38 @@ struct BlockBuilder<'a> {
 }
 
 impl BlockBuilder<'_> {
-    fn want(&mut self) -> Table {
+    fn build_want(&mut self) -> Table {
         match self.gpu.devices().as_slice() {
             [whole] if whole.part.is_none() => {
                 let mut want = table([("mig", false.into())]);
-                let name = self.name(&[whole], 1).map(|(name, _)| name);
+                let name = self.entry_name(&[whole], 1).map(|(name, _)| name);
                 want.extend(name.map(|name| ("name".to_owned(), name.into())));
-                let daemon = served(self.node, whole).map(|_| whole);
-                want.extend(self.settings(daemon.as_slice()));
+                let daemon = find_served(self.node, whole).map(|_| whole);
+                want.extend(self.mps_entry(daemon.as_slice()));
                 want
             }
-            devices => mig_devices(self.entries(devices)),
+            devices => mig_devices(self.build_entries(devices)),
         }
     }
 
     /// The entries for the GPU's instances: those without a number in the order of placements, then the others by the
     /// names and numbers that a template counts from entry to entry.
-    fn entries(&mut self, devices: &[Device]) -> Vec<Table> {
+    fn build_entries(&mut self, devices: &[Device]) -> Vec<Table> {
         let instances = self.gpu.instances.iter();
         let mut numbered: Vec<(Option<(String, u32)>, Table)> = instances
-            .filter_map(|instance| self.entry(instance, devices))
+            .filter_map(|instance| self.build_entry(instance, devices))
             .collect();
         numbered.sort_by(|(one, _), (other, _)| one.cmp(other));
         let entries: Vec<Table> = numbered.into_iter().map(|(_, entry)| entry).collect();
         if self.is_pinned {
             entries
         } else {
-            counted(&entries)
+            merge_equal_entries(&entries)
         }
     }
 
     /// The entry for a GPU instance; with its name and the number with which its devices' names begin, if that counts.
-    fn entry(
+    fn build_entry(
         &mut self,
         instance: &GpuInstanceReading,
         devices: &[Device],
@@ -374,7 +380,7 @@ impl BlockBuilder<'_> {
                 let part = device.part.as_ref();
                 part.is_some_and(|part| part.gpu_instance == instance.id)
             })
-            .partition(|device| served(self.node, device).is_some());
+            .partition(|device| find_served(self.node, device).is_some());
         let at = instance.placement.start;
         let remark = match (with_daemon.as_slice(), without.as_slice()) {
             ([], []) => Some("has no compute instance: up would make one"),
@@ -388,19 +394,19 @@ impl BlockBuilder<'_> {
         if self.is_pinned {
             entry.insert("at".to_owned(), at.into());
         }
-        let name = self.name(&with_daemon, with_daemon.len() + without.len());
+        let name = self.entry_name(&with_daemon, with_daemon.len() + without.len());
         entry.extend(
             name.iter()
                 .map(|(name, _)| ("name".to_owned(), name.as_str().into())),
         );
-        entry.extend(self.settings(&with_daemon));
+        entry.extend(self.mps_entry(&with_daemon));
         let numbered = name.and_then(|(name, number)| Some((name, number?)));
         Some((numbered, entry))
     }
 
     /// The name of an entry of `count` devices that gives these their names; none where they have them by default.
-    fn name(&mut self, devices: &[&Device], count: usize) -> Option<(String, Option<u32>)> {
-        let names = names(self.node, devices);
+    fn entry_name(&mut self, devices: &[&Device], count: usize) -> Option<(String, Option<u32>)> {
+        let names = device_names(self.node, devices);
         if names
             .iter()
             .zip(devices)
@@ -422,14 +428,14 @@ impl BlockBuilder<'_> {
     }
 
     /// The key `mps` for these devices with daemons: the settings that are not inherited, `false` without devices.
-    fn settings(&mut self, devices: &[&Device]) -> Option<(String, Value)> {
+    fn mps_entry(&mut self, devices: &[&Device]) -> Option<(String, Value)> {
         let mut settings: Vec<Table> = devices
             .iter()
             .map(|device| self.own_settings(device))
             .collect();
         settings.dedup();
         if settings.len() > 1 {
-            let names = names(self.node, devices).join(", ");
+            let names = device_names(self.node, devices).join(", ");
             self.remarks.push(format!(
                 "The settings of {names} differ, which a profile cannot say."
             ));
@@ -443,7 +449,7 @@ impl BlockBuilder<'_> {
     }
 
     fn own_settings(&self, device: &Device) -> Table {
-        let Some(served) = served(self.node, device) else {
+        let Some(served) = find_served(self.node, device) else {
             return Table::new();
         };
         let mut settings = settings_table(&served.record.settings);

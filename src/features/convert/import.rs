@@ -6,18 +6,19 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use toml::Table;
 
-use super::manifest::{Choice, ConfigTexts};
+use super::manifest::{ConfigChoice, ConfigTexts};
 use super::mig_parted::{ConfigEntry, DeviceFilter, Spec, pack};
 use crate::catalog::{Model, models};
 use crate::commands::{Context, print_or_write_new};
-use crate::error::{CommandError, Result, usage};
+use crate::error::{CommandError, Result, usage_error};
 use crate::failure::ExitStatus;
 use crate::geometry::ProfileName;
 use crate::host::read_text_from;
 use crate::profile::{Profile, ProfileError, Span};
 use crate::render::note;
 use crate::shared::{
-    Converted, DraftBlock, DraftProfile, counted, device_entry, mig_devices, regex_of, table,
+    ConvertedProfile, DraftBlock, DraftProfile, device_entry, merge_equal_entries, mig_devices,
+    regex_of, table,
 };
 
 /// Convert a configuration of mig-parted to a profile
@@ -43,10 +44,10 @@ pub struct ImportArgs {
 pub fn run(args: &ImportArgs, _context: &Context<'_>) -> Result<ExitStatus> {
     let (path, text) = read_text_from(&args.file);
     let text = text.map_err(|error| {
-        usage(format_args!("cannot read {}: {error}", path.display()))
-            .hint("import reads a configuration of mig-parted (YAML)")
+        usage_error(format_args!("cannot read {}: {error}", path.display()))
+            .with_hint("import reads a configuration of mig-parted (YAML)")
     })?;
-    let is_encoded = ENCODED.iter().any(|word| text.contains(word));
+    let is_encoded = BASE64_WORDS.iter().any(|word| text.contains(word));
     let found = ConfigTexts::find(path, text);
     if found.is_empty() {
         return Err(no_configuration(path, is_encoded));
@@ -55,7 +56,7 @@ pub fn run(args: &ImportArgs, _context: &Context<'_>) -> Result<ExitStatus> {
     let wanted = args.config.as_deref();
     // A configuration with a mistake may be the one that is meant.
     let is_doubtful = wanted.is_none() && found.faults.iter().any(|(name, _)| name.is_some());
-    let chosen = match choose(wanted, path, &choices) {
+    let chosen = match choose_configuration(wanted, path, &choices) {
         Ok(chosen) if !is_doubtful => chosen,
         Ok(_) => {
             return Err(found
@@ -80,30 +81,30 @@ pub fn run(args: &ImportArgs, _context: &Context<'_>) -> Result<ExitStatus> {
 }
 
 /// The configuration that the user means, by its name or by its place and name.
-fn choose<'a, 'b>(
+fn choose_configuration<'a, 'b>(
     wanted: Option<&str>,
     path: &Path,
-    choices: &'b [Choice<'a>],
-) -> Result<&'b Choice<'a>> {
-    let is_meant = |choice: &&Choice<'_>| {
+    choices: &'b [ConfigChoice<'a>],
+) -> Result<&'b ConfigChoice<'a>> {
+    let is_meant = |choice: &&ConfigChoice<'_>| {
         wanted.is_none_or(|word| choice.name == word || choice.full_name() == word)
     };
-    let meant: Vec<&Choice<'_>> = choices.iter().filter(is_meant).collect();
+    let meant: Vec<&ConfigChoice<'_>> = choices.iter().filter(is_meant).collect();
     let shown = path.display();
     Err(match (wanted, meant.as_slice()) {
         (_, [only]) => return Ok(*only),
-        (Some(wanted), []) => usage(format_args!(
+        (Some(wanted), []) => usage_error(format_args!(
             "{shown} has no configuration \"{wanted}\"; it has:\n  {}",
-            list(choices)
+            list_choices(choices)
         )),
-        (None, all) => usage(format_args!(
+        (None, all) => usage_error(format_args!(
             "{shown} has {} configurations: choose one with --config:\n  {}",
             all.len(),
-            list(choices)
+            list_choices(choices)
         )),
         (Some(wanted), several) => {
             let names: Vec<String> = several.iter().map(|choice| choice.full_name()).collect();
-            usage(format_args!(
+            usage_error(format_args!(
                 "{shown} has {} configurations \"{wanted}\": choose one with --config:\n  {}",
                 several.len(),
                 names.join("\n  ")
@@ -113,8 +114,8 @@ fn choose<'a, 'b>(
 }
 
 /// The configurations line by line; those of several texts by the place of the text.
-fn list(choices: &[Choice<'_>]) -> String {
-    let texts: Vec<&[Choice<'_>]> = choices.chunk_by(|a, b| a.place == b.place).collect();
+fn list_choices(choices: &[ConfigChoice<'_>]) -> String {
+    let texts: Vec<&[ConfigChoice<'_>]> = choices.chunk_by(|a, b| a.place == b.place).collect();
     let lines: Vec<String> = match texts.as_slice() {
         [only] => only.iter().map(|choice| choice.name.to_owned()).collect(),
         several => several
@@ -129,14 +130,14 @@ fn list(choices: &[Choice<'_>]) -> String {
 }
 
 /// Words of manifests whose texts are in base64.
-const ENCODED: [&str; 4] = ["binaryData", "Secret", "base64", "b64"];
+const BASE64_WORDS: [&str; 4] = ["binaryData", "Secret", "base64", "b64"];
 
 fn no_configuration(path: &Path, is_encoded: bool) -> CommandError {
     let shown = path.display();
-    let error = usage(format_args!(
+    let error = usage_error(format_args!(
         "{shown} has no configuration of mig-parted (YAML)"
     ));
-    error.hint(if path.extension().is_some_and(|end| end == "toml") {
+    error.with_hint(if path.extension().is_some_and(|end| end == "toml") {
         "mig-mps up takes a profile (TOML) as it is"
     } else if is_encoded {
         "import does not read base64: decode the text first, as with base64 -d"
@@ -166,14 +167,18 @@ type Imported<'a> = (&'a ConfigEntry, Option<DraftBlock>);
 ///
 /// # Panics
 /// Where the file has no configuration of that name.
-pub fn import(spec: &Spec, name: &str, options: ImportOptions) -> Result<Converted, ProfileError> {
+pub fn import(
+    spec: &Spec,
+    name: &str,
+    options: ImportOptions,
+) -> Result<ConvertedProfile, ProfileError> {
     let entries = &spec.configs[name];
     let mut blocks: Vec<Imported<'_>> = Vec::new();
     for entry in entries.iter().filter(|entry| !entry.selects_nothing()) {
         let block = if !entry.mig_enabled && entry.is_unknown() {
             None
         } else {
-            Some(block(spec, entry, options)?)
+            Some(draft_block(spec, entry, options)?)
         };
         blocks.push((entry, block));
     }
@@ -182,7 +187,7 @@ pub fn import(spec: &Spec, name: &str, options: ImportOptions) -> Result<Convert
     )];
     // mig-parted carries out one entry after the other, so that the last one for a GPU stays; of our
     // blocks the first one for a GPU has it.
-    let is_reversed = overlap(&blocks);
+    let is_reversed = has_overlap(&blocks);
     if is_reversed {
         blocks.reverse();
     }
@@ -193,7 +198,7 @@ pub fn import(spec: &Spec, name: &str, options: ImportOptions) -> Result<Convert
         }
     }
     check_left_out(spec, &kept)?;
-    let notes = notes(entries, &kept, options);
+    let notes = import_notes(entries, &kept, options);
     let blocks: Vec<DraftBlock> = kept.into_iter().filter_map(|(_, block)| block).collect();
     if is_reversed && blocks.len() > 1 {
         let why = "The entries overlap: mig-parted carries out one after the other and the last one for a\n\
@@ -204,9 +209,9 @@ pub fn import(spec: &Spec, name: &str, options: ImportOptions) -> Result<Convert
     if blocks.is_empty() {
         let first = entries.first().map_or(Span::default(), |entry| entry.span);
         let message = format!("\"{name}\" selects no GPU: there is nothing for a profile to say");
-        return Err(spec.text.source.error(first, message));
+        return Err(spec.text.source.error_at(first, message));
     }
-    Ok(Converted {
+    Ok(ConvertedProfile {
         draft: DraftProfile {
             remarks,
             keys: table([("name", name.into())]),
@@ -218,7 +223,7 @@ pub fn import(spec: &Spec, name: &str, options: ImportOptions) -> Result<Convert
 }
 
 /// True if two entries may select the same GPU, for different devices.
-fn overlap(blocks: &[Imported<'_>]) -> bool {
+fn has_overlap(blocks: &[Imported<'_>]) -> bool {
     blocks.iter().enumerate().any(|(position, (entry, block))| {
         let want = block.as_ref().map(|block| &block.want);
         blocks[position + 1..].iter().any(|(later, other)| {
@@ -228,7 +233,11 @@ fn overlap(blocks: &[Imported<'_>]) -> bool {
 }
 
 /// The differences between the profile and what mig-parted does.
-fn notes(entries: &[ConfigEntry], kept: &[Imported<'_>], options: ImportOptions) -> Vec<String> {
+fn import_notes(
+    entries: &[ConfigEntry],
+    kept: &[Imported<'_>],
+    options: ImportOptions,
+) -> Vec<String> {
     let mut notes = Vec::new();
     let words: BTreeSet<String> = entries
         .iter()
@@ -269,7 +278,7 @@ fn smaller_with_mig_parted(entry: &ConfigEntry) -> impl Iterator<Item = &Profile
         .map(|device| &device.profile)
         .filter(|profile| {
             entry
-                .models()
+                .selected_models()
                 .any(|model| model.has_smaller_compute(profile))
         })
 }
@@ -282,26 +291,30 @@ fn check_left_out(spec: &Spec, kept: &[Imported<'_>]) -> Result<(), ProfileError
             let message =
                 "without a block for these GPUs another one of this profile would select them";
             let hint = "mig-mps list shows the product names of a node: give the other entries a device-filter";
-            return Err(spec.text.source.error(entry.span, message).with_hint(hint));
+            return Err(spec
+                .text
+                .source
+                .error_at(entry.span, message)
+                .with_hint(hint));
         }
     }
     Ok(())
 }
 
-fn block(
+fn draft_block(
     spec: &Spec,
     entry: &ConfigEntry,
     options: ImportOptions,
 ) -> Result<DraftBlock, ProfileError> {
     let mut remarks = Vec::new();
-    let select = select(spec, entry, &mut remarks)?;
+    let select = selector_for(spec, entry, &mut remarks)?;
     let want = if entry.mig_enabled {
         if select.contains_key("all") {
             let why = "mig-parted passes over GPUs without MIG here; mig-mps refuses a node that has one:\n\
                        select by product or index there.";
             remarks.push(why.to_owned());
         }
-        instances(entry, options.exact)
+        wanted_devices(entry, options.exact)
     } else {
         if options.serve_whole {
             let why = "mig-parted only switches MIG off here; mig-mps also starts a daemon for the whole GPU.";
@@ -321,7 +334,7 @@ fn block(
 }
 
 /// The MIG devices of an entry; `exact` names the slices of a compute instance that is smaller with mig-parted.
-fn instances(entry: &ConfigEntry, exact: bool) -> Table {
+fn wanted_devices(entry: &ConfigEntry, exact: bool) -> Table {
     let smaller: Vec<&ProfileName> = smaller_with_mig_parted(entry).filter(|_| exact).collect();
     let entries = pack(&entry.mig_devices).into_iter().map(|one| {
         let mut compute = one.compute;
@@ -330,10 +343,10 @@ fn instances(entry: &ConfigEntry, exact: bool) -> Table {
         }
         device_entry(&one.profile, &compute)
     });
-    mig_devices(counted(&entries.collect::<Vec<_>>()))
+    mig_devices(merge_equal_entries(&entries.collect::<Vec<_>>()))
 }
 
-fn select(
+fn selector_for(
     spec: &Spec,
     entry: &ConfigEntry,
     remarks: &mut Vec<String>,
@@ -346,14 +359,14 @@ fn select(
     }
     let mut products: BTreeSet<&str> = BTreeSet::new();
     for filter in entry.filter.iter().filter(|filter| filter.is_id()) {
-        let found = filter.products();
+        let found = filter.product_names();
         remarks.push(match found.as_slice() {
             [] => {
                 let message =
                     format!("the catalog has no product name for the device id {filter}");
                 let hint = "mig-mps list shows the product names of a node: take this id out of the file,\n\
                             import the rest, and add a block with select = { product = \"^NAME$\" }";
-                return Err(spec.text.source.error(entry.span, message).with_hint(hint));
+                return Err(spec.text.source.error_at(entry.span, message).with_hint(hint));
             }
             [one] => format!("device-filter {filter}: {one}"),
             several => format!("device-filter {filter}: any of {}", several.join(", ")),
@@ -383,7 +396,7 @@ impl ConfigEntry {
 
     /// True if it selects only GPUs that the catalog does not know.
     pub(super) fn is_unknown(&self) -> bool {
-        !self.filter.is_empty() && self.products().is_empty()
+        !self.filter.is_empty() && self.selected_products().is_empty()
     }
 
     /// True if both may select the same GPU.
@@ -393,10 +406,13 @@ impl ConfigEntry {
         {
             return false;
         }
-        let products = other.products();
+        let products = other.selected_products();
         self.filter.is_empty()
             || other.filter.is_empty()
-            || self.products().iter().any(|own| products.contains(own))
+            || self
+                .selected_products()
+                .iter()
+                .any(|own| products.contains(own))
     }
 
     /// True if it selects every GPU that the other selects.
@@ -415,15 +431,15 @@ impl ConfigEntry {
 
     /// True if its filter selects every model that the other filter selects.
     fn covers_filter(&self, other: &DeviceFilter) -> bool {
-        let (own, products) = (self.products(), other.products());
+        let (own, products) = (self.selected_products(), other.product_names());
         let is_known = !products.is_empty();
         self.filter.contains(other)
             || is_known && products.iter().all(|product| own.contains(product))
     }
 
     /// The models of the catalog that it selects.
-    pub(super) fn models(&self) -> impl Iterator<Item = &'static Model> {
-        let products = self.products();
+    pub(super) fn selected_models(&self) -> impl Iterator<Item = &'static Model> {
+        let products = self.selected_products();
         let is_any = self.filter.is_empty();
         models().filter(move |model| {
             let mut names = model.product_names.iter();
@@ -431,10 +447,10 @@ impl ConfigEntry {
         })
     }
 
-    fn products(&self) -> Vec<&'static str> {
+    fn selected_products(&self) -> Vec<&'static str> {
         self.filter
             .iter()
-            .flat_map(DeviceFilter::products)
+            .flat_map(DeviceFilter::product_names)
             .collect()
     }
 }

@@ -5,21 +5,21 @@ use std::path::Path;
 use serde_saphyr::Spanned;
 
 use super::mig_parted::Spec;
-use super::yaml::{Excerpt, Node};
+use super::yaml::{Excerpt, YamlNode};
 use crate::host::read_text_from;
 use crate::profile::ProfileError;
 
 /// The key by which a text is one of mig-parted's.
-const KEY: &str = "mig-configs";
+const CONFIGS_KEY: &str = "mig-configs";
 
 /// Where Kubernetes keeps copies of the manifest: annotations and managed fields.
-const METADATA: &str = "metadata";
+const METADATA_KEY: &str = "metadata";
 
 /// Texts in texts: a manifest of Argo CD contains values of Helm, which contain the text of a `ConfigMap`.
-const DEEPEST: usize = 4;
+const MAX_NESTING: usize = 4;
 
 /// The most texts of a file that are read: more than any has.
-const MOST_TEXTS: usize = 256;
+const MAX_TEXTS: usize = 256;
 
 /// A text of mig-parted's in a file.
 #[derive(Debug)]
@@ -45,25 +45,25 @@ impl ConfigTexts {
     /// Finds them; `path` is for messages only.
     pub fn find(path: &Path, text: String) -> Self {
         let mut found = Self::default();
-        found.collect(&Excerpt::whole(path, text), None, DEEPEST);
+        found.collect_texts(&Excerpt::whole(path, text), None, MAX_NESTING);
         found
     }
 
-    fn collect(&mut self, text: &Excerpt, key: Option<&str>, depth: usize) {
+    fn collect_texts(&mut self, text: &Excerpt, key: Option<&str>, depth: usize) {
         let documents = text.documents().into_iter();
-        for document in documents.filter(|document| document.text().contains(KEY)) {
-            match document.parse::<Spanned<Node>>() {
-                Ok(node) if has_configs(&node.value) => self.read(document, key),
+        for document in documents.filter(|document| document.text().contains(CONFIGS_KEY)) {
+            match document.parse::<Spanned<YamlNode>>() {
+                Ok(node) if has_configs(&node.value) => self.add_text(document, key),
                 // Words about configurations.
-                Ok(node) if node.value.text().is_some() => {}
-                Ok(node) => self.walk(&document, &node, key, depth),
+                Ok(node) if node.value.as_text().is_some() => {}
+                Ok(node) => self.walk_node(&document, &node, key, depth),
                 Err(error) => self.faults.push((None, error)),
             }
         }
     }
 
-    fn read(&mut self, text: Excerpt, key: Option<&str>) {
-        let line = text.line();
+    fn add_text(&mut self, text: Excerpt, key: Option<&str>) {
+        let line = text.line_number();
         match Spec::parse(text) {
             Ok(mut spec) => {
                 let faults = std::mem::take(&mut spec.faults).into_iter();
@@ -79,31 +79,39 @@ impl ConfigTexts {
         }
     }
 
-    fn walk(&mut self, document: &Excerpt, node: &Spanned<Node>, key: Option<&str>, depth: usize) {
+    fn walk_node(
+        &mut self,
+        document: &Excerpt,
+        node: &Spanned<YamlNode>,
+        key: Option<&str>,
+        depth: usize,
+    ) {
         match &node.value {
-            value if has_configs(value) && self.count < MOST_TEXTS => {
+            value if has_configs(value) && self.count < MAX_TEXTS => {
                 self.count += 1;
-                if let Some(mapping) = document.mapping(node) {
-                    self.read(mapping, key);
+                if let Some(mapping) = document.mapping_at(node) {
+                    self.add_text(mapping, key);
                 }
             }
-            Node::Map(entries) => {
-                let entries = entries.iter().map(|(name, value)| (name.text(), value));
-                for (name, value) in entries.filter(|(name, _)| *name != Some(METADATA)) {
-                    self.walk(document, value, name.or(key), depth);
+            YamlNode::Map(entries) => {
+                let entries = entries.iter().map(|(name, value)| (name.as_text(), value));
+                for (name, value) in entries.filter(|(name, _)| *name != Some(METADATA_KEY)) {
+                    self.walk_node(document, value, name.or(key), depth);
                 }
             }
-            Node::List(items) => {
+            YamlNode::List(items) => {
                 for item in items {
-                    self.walk(document, item, key, depth);
+                    self.walk_node(document, item, key, depth);
                 }
             }
-            Node::Text(text) if depth > 0 && self.count < MOST_TEXTS && text.contains(KEY) => {
+            YamlNode::Text(text)
+                if depth > 0 && self.count < MAX_TEXTS && text.contains(CONFIGS_KEY) =>
+            {
                 self.count += 1;
-                let text = document.scalar(node, text, key.unwrap_or_default());
-                self.collect(&text, key, depth - 1);
+                let text = document.scalar_at(node, text, key.unwrap_or_default());
+                self.collect_texts(&text, key, depth - 1);
             }
-            Node::Text(_) | Node::Other => {}
+            YamlNode::Text(_) | YamlNode::Other => {}
         }
     }
 
@@ -122,7 +130,7 @@ impl ConfigTexts {
     }
 
     /// The configurations that can be chosen.
-    pub fn choices(&self) -> Vec<Choice<'_>> {
+    pub fn choices(&self) -> Vec<ConfigChoice<'_>> {
         let mut choices = Vec::new();
         for text in &self.texts {
             let same_key = self.texts.iter().filter(|other| other.key == text.key);
@@ -130,7 +138,7 @@ impl ConfigTexts {
                 Some(key) if same_key.count() == 1 => key.clone(),
                 _ => format!("line {}", text.line),
             };
-            choices.extend(text.spec.configs.keys().map(|name| Choice {
+            choices.extend(text.spec.configs.keys().map(|name| ConfigChoice {
                 place: place.clone(),
                 name,
                 spec: &text.spec,
@@ -140,23 +148,25 @@ impl ConfigTexts {
     }
 }
 
-fn has_configs(value: &Node) -> bool {
+fn has_configs(value: &YamlNode) -> bool {
     match value {
-        Node::Map(entries) => entries.iter().any(|(key, _)| key.text() == Some(KEY)),
+        YamlNode::Map(entries) => entries
+            .iter()
+            .any(|(key, _)| key.as_text() == Some(CONFIGS_KEY)),
         _ => false,
     }
 }
 
 /// A configuration that can be chosen.
 #[derive(Clone, Debug)]
-pub struct Choice<'a> {
+pub struct ConfigChoice<'a> {
     /// Where it is: the key of its text if no other text has that key, else the line.
     pub place: String,
     pub name: &'a str,
     pub spec: &'a Spec,
 }
 
-impl Choice<'_> {
+impl ConfigChoice<'_> {
     /// The word that means it alone.
     pub fn full_name(&self) -> String {
         format!("{}:{}", self.place, self.name)
@@ -164,11 +174,11 @@ impl Choice<'_> {
 }
 
 /// The words for `--config` with a file; `None` if it has no configuration that can be read.
-pub fn configurations(path: &Path) -> Option<Vec<String>> {
+pub fn configuration_names(path: &Path) -> Option<Vec<String>> {
     let (path, text) = read_text_from(path);
     let found = ConfigTexts::find(path, text.ok()?);
     let choices = found.choices();
-    let word = |choice: &Choice<'_>| {
+    let word = |choice: &ConfigChoice<'_>| {
         let same = choices.iter().filter(|other| other.name == choice.name);
         match same.count() {
             1 => choice.name.to_owned(),

@@ -15,7 +15,7 @@ use serde_saphyr::{Location, Spanned};
 use super::yaml::Excerpt;
 use crate::catalog::{PciId, products_of};
 use crate::geometry::{ComputeName, ProfileName};
-use crate::host::steers;
+use crate::host::is_terminal_control;
 use crate::nvml::GpuInstanceReading;
 use crate::profile::{ProfileError, Span};
 
@@ -93,10 +93,10 @@ enum Count {
 }
 
 /// More of one MIG device than any GPU can have, by far.
-const MOST: i64 = 64;
+const MAX_DEVICES_OF_KIND: i64 = 64;
 
 /// More entries than any fleet needs.
-const MOST_ENTRIES: usize = 1000;
+const MAX_ENTRIES: usize = 1000;
 
 impl Spec {
     /// Reads and checks a text.
@@ -109,23 +109,26 @@ impl Spec {
         };
         if file.version.value != "v1" {
             let message = format!("version {} is not known: expected v1", file.version.value);
-            return Err(spec.error(file.version.referenced, message));
+            return Err(spec.error_at(file.version.referenced, message));
         }
         if file.mig_configs.value.is_empty() {
-            return Err(spec.error(file.mig_configs.referenced, "mig-configs has no entry"));
+            return Err(spec.error_at(file.mig_configs.referenced, "mig-configs has no entry"));
         }
         for (name, entries) in file.mig_configs.value {
             let count = entries.value.len();
             let wrong = if count == 0 {
                 format!("the configuration \"{name}\" has no entry")
-            } else if name.contains(steers) {
+            } else if name.contains(is_terminal_control) {
                 "the name of a configuration has characters that cannot be seen".to_owned()
-            } else if count > MOST_ENTRIES {
+            } else if count > MAX_ENTRIES {
                 format!(
-                    "the configuration \"{name}\" has {count} entries: at most {MOST_ENTRIES} are read"
+                    "the configuration \"{name}\" has {count} entries: at most {MAX_ENTRIES} are read"
                 )
             } else {
-                let entries = entries.value.into_iter().map(|entry| spec.entry(entry));
+                let entries = entries
+                    .value
+                    .into_iter()
+                    .map(|entry| spec.parse_entry(entry));
                 match entries.collect::<Result<_, _>>() {
                     Ok(entries) => {
                         spec.configs.insert(name, entries);
@@ -134,17 +137,17 @@ impl Spec {
                 }
                 continue;
             };
-            let error = spec.error(entries.referenced, wrong);
+            let error = spec.error_at(entries.referenced, wrong);
             spec.faults.push((name, error));
         }
         Ok(spec)
     }
 
-    fn error(&self, at: Location, message: impl Into<String>) -> ProfileError {
-        self.text.error(at, message)
+    fn error_at(&self, at: Location, message: impl Into<String>) -> ProfileError {
+        self.text.error_at(at, message)
     }
 
-    fn entry(&self, entry: Spanned<SpecEntry>) -> Result<ConfigEntry, ProfileError> {
+    fn parse_entry(&self, entry: Spanned<SpecEntry>) -> Result<ConfigEntry, ProfileError> {
         let at = entry.referenced;
         let entry = entry.value;
         let Flag::Is(mig_enabled) = entry.mig_enabled;
@@ -152,7 +155,7 @@ impl Spec {
             AllOrSome::All(word) if word == "all" => None,
             AllOrSome::All(word) => {
                 let message = format!("devices: {word} is neither \"all\" nor a list of indices");
-                return Err(self.error(entry.devices.referenced, message));
+                return Err(self.error_at(entry.devices.referenced, message));
             }
             AllOrSome::Some(indices) => {
                 let indices: Result<Vec<u32>, _> = indices
@@ -161,32 +164,32 @@ impl Spec {
                     .collect();
                 Some(indices.map_err(|_| {
                     let message = "devices: an index of a GPU cannot be negative or so large";
-                    self.error(entry.devices.referenced, message)
+                    self.error_at(entry.devices.referenced, message)
                 })?)
             }
         };
         let mig_devices = match entry.mig_devices {
             Some(devices) if !mig_enabled && !devices.value.is_empty() => {
                 let message = "mig-devices are asked for where mig-enabled is false";
-                return Err(self.error(devices.referenced, message));
+                return Err(self.error_at(devices.referenced, message));
             }
-            Some(devices) => self.mig_devices(devices)?,
+            Some(devices) => self.parse_mig_devices(devices)?,
             None if mig_enabled => {
                 let message = "mig-devices is missing where mig-enabled is true";
-                return Err(self.error(at, message));
+                return Err(self.error_at(at, message));
             }
             None => Vec::new(),
         };
         Ok(ConfigEntry {
             span: self.text.span(at),
-            filter: entry.device_filter.map_or_else(Vec::new, filters),
+            filter: entry.device_filter.map_or_else(Vec::new, parse_filters),
             devices,
             mig_enabled,
             mig_devices,
         })
     }
 
-    fn mig_devices(
+    fn parse_mig_devices(
         &self,
         devices: Spanned<BTreeMap<String, Spanned<Count>>>,
     ) -> Result<Vec<MigDevice>, ProfileError> {
@@ -197,22 +200,23 @@ impl Spec {
             let Count::Is(count) = count.value;
             let device: MigDevice = name
                 .parse()
-                .map_err(|error: String| self.error(at, error))?;
-            if !(0..=MOST).contains(&count) {
-                let message = format!("{count} of {name} cannot be: from 0 to {MOST}");
-                return Err(self.error(at, message));
+                .map_err(|error: String| self.error_at(at, error))?;
+            if !(0..=MAX_DEVICES_OF_KIND).contains(&count) {
+                let message =
+                    format!("{count} of {name} cannot be: from 0 to {MAX_DEVICES_OF_KIND}");
+                return Err(self.error_at(at, message));
             }
             all.extend((0..count).map(|_| device.clone()));
         }
         if asked && all.is_empty() {
-            return Err(self.error(devices.referenced, "every count in mig-devices is 0"));
+            return Err(self.error_at(devices.referenced, "every count in mig-devices is 0"));
         }
         Ok(all)
     }
 }
 
 /// The words of `device-filter`; an empty text is none.
-fn filters(filter: OneOrMany) -> Vec<DeviceFilter> {
+fn parse_filters(filter: OneOrMany) -> Vec<DeviceFilter> {
     let words = match filter {
         OneOrMany::One(word) if word.is_empty() => Vec::new(),
         OneOrMany::One(word) => vec![word],
@@ -232,14 +236,16 @@ pub struct DeviceFilter {
 impl DeviceFilter {
     pub(super) fn new(text: String) -> Self {
         let ids = match text.split_once(':') {
-            Some((device, subsystem)) => number(device).zip(number(subsystem).map(Some)),
-            None => number(&text).map(|device| (device, None)),
+            Some((device, subsystem)) => {
+                parse_pci_id(device).zip(parse_pci_id(subsystem).map(Some))
+            }
+            None => parse_pci_id(&text).map(|device| (device, None)),
         };
         Self { text, ids }
     }
 
     /// The product names of its GPUs, as far as the catalog knows them.
-    pub(super) fn products(&self) -> Vec<&'static str> {
+    pub(super) fn product_names(&self) -> Vec<&'static str> {
         self.ids
             .map(|(device, subsystem)| products_of(device, subsystem))
             .unwrap_or_default()
@@ -255,7 +261,7 @@ impl DeviceFilter {
 }
 
 /// A PCI id in hexadecimal or decimal digits (`NewDeviceIDFromString`).
-fn number(text: &str) -> Option<PciId> {
+fn parse_pci_id(text: &str) -> Option<PciId> {
     if let Ok(id) = text.parse() {
         return Some(id);
     }
@@ -293,9 +299,9 @@ impl FromStr for MigDevice {
             Some((slices, profile)) => (Some(slices), profile),
             None => (None, text),
         };
-        let profile: ProfileName = profile.parse().map_err(|_| no_mig_device(text))?;
+        let profile: ProfileName = profile.parse().map_err(|_| not_a_mig_device(text))?;
         if profile.is_unreadable() {
-            return Err(no_mig_device(text));
+            return Err(not_a_mig_device(text));
         }
         if profile.is_short() {
             return Err(format!(
@@ -308,7 +314,7 @@ impl FromStr for MigDevice {
             ));
         }
         let compute: Option<u32> = match compute.map(str::parse) {
-            Some(Ok(0) | Err(_)) => return Err(no_mig_device(text)),
+            Some(Ok(0) | Err(_)) => return Err(not_a_mig_device(text)),
             Some(Ok(slices)) => Some(slices),
             None => None,
         };
@@ -328,7 +334,7 @@ impl FromStr for MigDevice {
     }
 }
 
-fn no_mig_device(text: &str) -> String {
+fn not_a_mig_device(text: &str) -> String {
     format!(
         "\"{text}\" is not a MIG device: expected one like \"3g.40gb\", \"1g.10gb+me\" or \"1c.3g.40gb\""
     )

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::profile::NameTemplate;
 
 /// The digits in a name, as byte ranges.
-fn numbers(name: &str) -> Vec<Range<usize>> {
+fn digit_runs(name: &str) -> Vec<Range<usize>> {
     let mut numbers: Vec<Range<usize>> = Vec::new();
     for (at, _) in name.match_indices(|c: char| c.is_ascii_digit()) {
         match numbers.last_mut() {
@@ -16,7 +16,7 @@ fn numbers(name: &str) -> Vec<Range<usize>> {
     numbers
 }
 
-fn replaced(name: &str, number: &Range<usize>, word: &str) -> String {
+fn replace_range(name: &str, number: &Range<usize>, word: &str) -> String {
     format!("{}{word}{}", &name[..number.start], &name[number.end..])
 }
 
@@ -27,11 +27,11 @@ pub(super) fn shared_name(names: &[&str], count: usize) -> Option<(String, Optio
     if count == 1 {
         return Some(((*first).to_owned(), None));
     }
-    for number in numbers(first) {
-        let template = replaced(first, &number, "{n}");
+    for number in digit_runs(first) {
+        let template = replace_range(first, &number, "{n}");
         if names
             .iter()
-            .all(|name| NameTemplate(&template).makes(0, name))
+            .all(|name| NameTemplate(&template).can_yield(0, name))
         {
             return Some((template, first[number].parse().ok()));
         }
@@ -42,11 +42,14 @@ pub(super) fn shared_name(names: &[&str], count: usize) -> Option<(String, Optio
 /// Puts `{gpu}` into a name where the GPU's index stands last.
 pub(super) fn with_gpu(name: &str, gpu: u32) -> String {
     let index = gpu.to_string();
-    let numbers = numbers(name);
+    let numbers = digit_runs(name);
     let last = numbers
         .iter()
         .rfind(|number| name[(*number).clone()] == index);
-    last.map_or_else(|| name.to_owned(), |number| replaced(name, number, "{gpu}"))
+    last.map_or_else(
+        || name.to_owned(),
+        |number| replace_range(name, number, "{gpu}"),
+    )
 }
 
 #[cfg(test)]

@@ -40,11 +40,11 @@ impl Excerpt {
     }
 
     /// The line of the file that it starts in.
-    pub fn line(&self) -> usize {
-        self.first_line + self.source.line(Span::from(self.start..self.start)) - 1
+    pub fn line_number(&self) -> usize {
+        self.first_line + self.source.line_number(Span::from(self.start..self.start)) - 1
     }
 
-    fn part(&self, range: Range<usize>) -> Self {
+    fn sub_excerpt(&self, range: Range<usize>) -> Self {
         Self {
             source: Arc::clone(&self.source),
             start: self.start + range.start,
@@ -64,18 +64,18 @@ impl Excerpt {
             let marker = line.strip_prefix(indentation);
             let rest = marker.and_then(|line| line.strip_prefix("---"));
             if rest.is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\n', '\r'])) {
-                documents.push(self.part(from..at));
+                documents.push(self.sub_excerpt(from..at));
                 from = at + indentation.len() + "---".len();
             }
             at += line.len();
         }
-        documents.push(self.part(from..at));
+        documents.push(self.sub_excerpt(from..at));
         documents
     }
 
     /// The mapping that starts at that value.
-    pub fn mapping(&self, node: &Spanned<Node>) -> Option<Self> {
-        let start = bytes(node.defined.span().byte_offset())?;
+    pub fn mapping_at(&self, node: &Spanned<YamlNode>) -> Option<Self> {
+        let start = to_usize(node.defined.span().byte_offset())?;
         let line = self.text[..start].rfind('\n').map_or(0, |end| end + 1);
         let column = start - line;
         let rest = &self.text[start..];
@@ -84,17 +84,17 @@ impl Excerpt {
         } else {
             length_of_block(rest, column)
         };
-        let mut part = self.part(line..start + length);
+        let mut part = self.sub_excerpt(line..start + length);
         part.text.replace_range(..column, &" ".repeat(column));
         Some(part)
     }
 
     /// The value of that key: a part of this file if the value is written as it is read, as block scalars are.
     #[must_use]
-    pub fn scalar(&self, node: &Spanned<Node>, value: &str, key: &str) -> Self {
+    pub fn scalar_at(&self, node: &Spanned<YamlNode>, value: &str, key: &str) -> Self {
         let span = node.defined.span();
-        let start = bytes(span.byte_offset()).unwrap_or(0);
-        let end = start + bytes(span.byte_len()).unwrap_or(0);
+        let start = to_usize(span.byte_offset()).unwrap_or(0);
+        let end = start + to_usize(span.byte_len()).unwrap_or(0);
         let line = self.text[..start].rfind('\n').map_or(0, |end| end + 1);
         let indentation = &self.text[line..start];
         // It may end with the indentation of the next line.
@@ -106,16 +106,16 @@ impl Excerpt {
         let is_as_written = indentation.trim().is_empty()
             && written.eq(value.trim_end().lines().map(str::trim_end));
         if is_as_written {
-            return self.part(line..end);
+            return self.sub_excerpt(line..end);
         }
-        let (at, column) = (self.part(start..start), start - line + 1);
+        let (at, column) = (self.sub_excerpt(start..start), start - line + 1);
         let path = format!(
             "{}:{}:{column}: {key}",
             self.source.path().display(),
-            at.line()
+            at.line_number()
         );
         Self {
-            first_line: at.line(),
+            first_line: at.line_number(),
             ..Self::whole(Path::new(&path), value.to_owned())
         }
     }
@@ -128,16 +128,17 @@ impl Excerpt {
             legacy_octal_numbers: true,
         };
         serde_saphyr::from_str_with_options(&self.text, options)
-            .map_err(|error| self.in_words(&error))
+            .map_err(|error| self.translate_error(&error))
     }
 
-    pub fn error(&self, at: Location, message: impl Into<String>) -> ProfileError {
-        self.source.error(self.span(at), message)
+    pub fn error_at(&self, at: Location, message: impl Into<String>) -> ProfileError {
+        self.source.error_at(self.span(at), message)
     }
 
     /// The place in this text. Not every error of the reader has it in bytes.
-    fn offset(&self, at: Location) -> usize {
-        let in_bytes = bytes(at.span().byte_offset()).filter(|start| *start > 0 || at.line() == 1);
+    fn byte_offset(&self, at: Location) -> usize {
+        let in_bytes =
+            to_usize(at.span().byte_offset()).filter(|start| *start > 0 || at.line() == 1);
         if let Some(start) = in_bytes {
             return start;
         }
@@ -154,17 +155,17 @@ impl Excerpt {
 
     /// A place as our messages point at it: the start of what stands there.
     pub fn span(&self, at: Location) -> Span {
-        let start = self.start + self.offset(at);
+        let start = self.start + self.byte_offset(at);
         let line = self.source.text().get(start..).unwrap_or_default();
         let to_its_end = line.find('\n').unwrap_or(line.len());
-        let length = bytes(at.span().byte_len())
+        let length = to_usize(at.span().byte_len())
             .filter(|length| *length > 0)
             .map_or(to_its_end, |length| length.min(to_its_end));
         Span::from(start..start + length)
     }
 
     /// The YAML reader's error in our words.
-    fn in_words(&self, error: &Error) -> ProfileError {
+    fn translate_error(&self, error: &Error) -> ProfileError {
         let error = error.without_snippet();
         let nowhere = Span::from(self.start..self.start);
         let span = error.location().map_or(nowhere, |at| self.span(at));
@@ -191,7 +192,7 @@ impl Excerpt {
                 format!("this is no YAML that import reads: {why}")
             }
         };
-        let error = self.source.error(span, message);
+        let error = self.source.error_at(span, message);
         if self.text.contains("{{") || self.text.contains("{%") {
             return error.with_hint(
                 "this is a template: import what it is rendered to, such as the output of helm template",
@@ -216,7 +217,7 @@ fn length_of_block(text: &str, column: usize) -> usize {
 }
 
 /// A part of a mapping in braces: a text in quotes, a comment, a word, a brace or a bracket.
-static PART: LazyLock<Regex> = LazyLock::new(|| {
+static BRACE_TOKEN: LazyLock<Regex> = LazyLock::new(|| {
     let part = r#"(?s)"(?:\\.|[^"\\])*"|'[^']*'|#[^\n]*|[^\s{}\[\],:"'#][^\s{}\[\],]*|[{}\[\]]"#;
     Regex::new(part).expect("it is an expression")
 });
@@ -224,7 +225,7 @@ static PART: LazyLock<Regex> = LazyLock::new(|| {
 /// The length of a mapping in braces that starts a text, as in JSON.
 fn length_in_braces(text: &str) -> Option<usize> {
     let mut depth = 0_usize;
-    for part in PART.find_iter(text) {
+    for part in BRACE_TOKEN.find_iter(text) {
         match part.as_str() {
             "{" | "[" => depth += 1,
             "}" | "]" => depth = depth.checked_sub(1)?,
@@ -237,21 +238,21 @@ fn length_in_braces(text: &str) -> Option<usize> {
     None
 }
 
-fn bytes(number: Option<u64>) -> Option<usize> {
+fn to_usize(number: Option<u64>) -> Option<usize> {
     usize::try_from(number?).ok()
 }
 
 /// A value of any YAML.
 #[derive(Debug)]
-pub enum Node {
-    Map(Vec<(Node, Spanned<Node>)>),
-    List(Vec<Spanned<Node>>),
+pub enum YamlNode {
+    Map(Vec<(YamlNode, Spanned<YamlNode>)>),
+    List(Vec<Spanned<YamlNode>>),
     Text(String),
     Other,
 }
 
-impl Node {
-    pub fn text(&self) -> Option<&str> {
+impl YamlNode {
+    pub fn as_text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
             _ => None,
@@ -259,7 +260,7 @@ impl Node {
     }
 }
 
-impl<'de> Deserialize<'de> for Node {
+impl<'de> Deserialize<'de> for YamlNode {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(NodeVisitor)
     }
@@ -268,65 +269,65 @@ impl<'de> Deserialize<'de> for Node {
 struct NodeVisitor;
 
 impl<'de> Visitor<'de> for NodeVisitor {
-    type Value = Node;
+    type Value = YamlNode;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("YAML")
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<Node, E> {
-        Ok(Node::Text(text.to_owned()))
+    fn visit_str<E>(self, text: &str) -> Result<YamlNode, E> {
+        Ok(YamlNode::Text(text.to_owned()))
     }
 
-    fn visit_bool<E>(self, _: bool) -> Result<Node, E> {
-        Ok(Node::Other)
+    fn visit_bool<E>(self, _: bool) -> Result<YamlNode, E> {
+        Ok(YamlNode::Other)
     }
 
-    fn visit_i64<E>(self, _: i64) -> Result<Node, E> {
-        Ok(Node::Other)
+    fn visit_i64<E>(self, _: i64) -> Result<YamlNode, E> {
+        Ok(YamlNode::Other)
     }
 
-    fn visit_u64<E>(self, _: u64) -> Result<Node, E> {
-        Ok(Node::Other)
+    fn visit_u64<E>(self, _: u64) -> Result<YamlNode, E> {
+        Ok(YamlNode::Other)
     }
 
-    fn visit_i128<E>(self, _: i128) -> Result<Node, E> {
-        Ok(Node::Other)
+    fn visit_i128<E>(self, _: i128) -> Result<YamlNode, E> {
+        Ok(YamlNode::Other)
     }
 
-    fn visit_u128<E>(self, _: u128) -> Result<Node, E> {
-        Ok(Node::Other)
+    fn visit_u128<E>(self, _: u128) -> Result<YamlNode, E> {
+        Ok(YamlNode::Other)
     }
 
-    fn visit_f64<E>(self, _: f64) -> Result<Node, E> {
-        Ok(Node::Other)
+    fn visit_f64<E>(self, _: f64) -> Result<YamlNode, E> {
+        Ok(YamlNode::Other)
     }
 
-    fn visit_bytes<E>(self, _: &[u8]) -> Result<Node, E> {
-        Ok(Node::Other)
+    fn visit_bytes<E>(self, _: &[u8]) -> Result<YamlNode, E> {
+        Ok(YamlNode::Other)
     }
 
-    fn visit_unit<E>(self) -> Result<Node, E> {
-        Ok(Node::Other)
+    fn visit_unit<E>(self) -> Result<YamlNode, E> {
+        Ok(YamlNode::Other)
     }
 
-    fn visit_none<E>(self) -> Result<Node, E> {
-        Ok(Node::Other)
+    fn visit_none<E>(self) -> Result<YamlNode, E> {
+        Ok(YamlNode::Other)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<YamlNode, A::Error> {
         let mut list = Vec::new();
         while let Some(item) = items.next_element()? {
             list.push(item);
         }
-        Ok(Node::List(list))
+        Ok(YamlNode::List(list))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Node, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<YamlNode, A::Error> {
         let mut map = Vec::new();
         while let Some(entry) = entries.next_entry()? {
             map.push(entry);
         }
-        Ok(Node::Map(map))
+        Ok(YamlNode::Map(map))
     }
 }

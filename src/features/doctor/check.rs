@@ -26,23 +26,25 @@ impl Judge {
             Self::Node(judge) => judge(id, examined),
             Self::Always(judge) => vec![judge(id, examined)],
             Self::Gpu(judge) => examined
-                .gpus()
+                .examined_gpus()
                 .flat_map(|gpu| judge(id, examined, gpu))
                 .collect(),
             Self::Device(judge) => examined
-                .devices()
-                .flat_map(|device| on(&device.name, judge(id, examined, device)))
+                .present_devices()
+                .flat_map(|device| on_device(&device.name, judge(id, examined, device)))
                 .collect(),
             Self::Served(judge) => examined
-                .served()
-                .flat_map(|served| on(&served.record.name, judge(id, examined, served)))
+                .recorded_devices()
+                .flat_map(|served| on_device(&served.record.name, judge(id, examined, served)))
                 .collect(),
         }
     }
 }
 
-fn on(device: &str, findings: Vec<Finding>) -> impl Iterator<Item = Finding> {
-    findings.into_iter().map(move |finding| finding.on(device))
+fn on_device(device: &str, findings: Vec<Finding>) -> impl Iterator<Item = Finding> {
+    findings
+        .into_iter()
+        .map(move |finding| finding.on_device(device))
 }
 
 /// A fault that was searched for.
@@ -54,7 +56,7 @@ pub struct Diagnosis {
 
 impl Diagnosis {
     /// Returns the worst verdict.
-    pub fn severity(&self) -> Severity {
+    pub fn worst_severity(&self) -> Severity {
         let worst = self.findings.iter().map(|finding| finding.severity).max();
         worst.unwrap_or(Severity::Ok)
     }
@@ -82,7 +84,7 @@ impl<'a> Examined<'a> {
             environment,
             node,
             devices,
-            processes: environment.host.processes().unwrap_or_default(),
+            processes: environment.host.read_processes().unwrap_or_default(),
             holders: minors.into_iter().zip(holders).collect(),
             reported: node.findings(devices),
         }
@@ -93,22 +95,25 @@ impl<'a> Examined<'a> {
     }
 
     /// Returns the devices with a record that are to be examined.
-    pub(super) fn served(&self) -> impl Iterator<Item = &'a Served> {
+    pub(super) fn recorded_devices(&self) -> impl Iterator<Item = &'a Served> {
         self.node
             .served()
             .filter(|served| self.is_wanted(&served.record.name))
     }
 
     /// Returns the devices to examine that exist.
-    pub(super) fn devices(&self) -> impl Iterator<Item = &'a Device> {
+    pub(super) fn present_devices(&self) -> impl Iterator<Item = &'a Device> {
         self.node
-            .present()
+            .existing_devices()
             .filter(|device| self.is_wanted(&device.name))
     }
 
     /// Returns the GPUs of the devices to examine.
-    pub(super) fn gpus(&self) -> impl Iterator<Item = &'a Gpu> {
-        let indices: Vec<u32> = self.devices().filter_map(|device| device.gpu).collect();
+    pub(super) fn examined_gpus(&self) -> impl Iterator<Item = &'a Gpu> {
+        let indices: Vec<u32> = self
+            .present_devices()
+            .filter_map(|device| device.gpu)
+            .collect();
         self.node
             .gpus
             .iter()
@@ -116,48 +121,48 @@ impl<'a> Examined<'a> {
     }
 
     /// Returns the processes that have a GPU open; `None` if that cannot be seen.
-    pub(super) fn holders(&self, gpu: &Gpu) -> Option<&Holders> {
+    pub(super) fn holders_of(&self, gpu: &Gpu) -> Option<&Holders> {
         self.holders.get(&gpu.minor?)
     }
 
     /// Returns the driver's branch, such as 580.
-    pub(super) fn branch(&self) -> Option<u32> {
+    pub(super) fn driver_branch(&self) -> Option<u32> {
         self.node.control_program().branch
     }
 
     /// True if a process with this name runs. The kernel cuts names to 15 bytes.
-    pub(super) fn runs(&self, program: &str) -> bool {
+    pub(super) fn runs_program(&self, program: &str) -> bool {
         let name = &program[..program.len().min(15)];
         self.processes.iter().any(|process| process.name == name)
     }
 
     /// Returns what `status` has found of a fault.
-    pub(super) fn reported(&self, id: &str) -> Vec<Finding> {
+    pub(super) fn status_findings(&self, id: &str) -> Vec<Finding> {
         let found = self.reported.iter().filter(|finding| finding.id == id);
         found.cloned().collect()
     }
 }
 
 /// Searches for every fault of a node.
-pub fn examine(examined: &Examined<'_>) -> Vec<Diagnosis> {
+pub fn diagnose_all(examined: &Examined<'_>) -> Vec<Diagnosis> {
     Fault::all()
         .iter()
         .filter(|fault| !fault.is_error())
         .map(|fault| Diagnosis {
             fault,
-            findings: findings(examined, fault),
+            findings: findings_of(examined, fault),
         })
         .collect()
 }
 
-fn findings(examined: &Examined<'_>, fault: &'static Fault) -> Vec<Finding> {
+fn findings_of(examined: &Examined<'_>, fault: &'static Fault) -> Vec<Finding> {
     let id = fault.id.as_str();
     let check = CHECKS.into_iter().flatten().find(|(own, _)| *own == id);
     let mut found = match check {
         Some((_, judge)) => judge.findings(id, examined),
-        None => examined.reported(id),
+        None => examined.status_findings(id),
     };
-    if let Some(why) = examined.node.hides(fault) {
+    if let Some(why) = examined.node.hidden_reason(fault) {
         found.push(Finding::new(id, Severity::Unknown, why));
     }
     found

@@ -18,13 +18,13 @@ const OWN_UNITS: &str = "mig-mps";
 pub(super) const CHECKS: &[(&str, Judge)] = &[
     ("memory-limit", Judge::Served(memory_limit)),
     ("limits-open", Judge::Served(open_limits)),
-    ("daemon-files", Judge::Served(files)),
-    ("daemon-outdated", Judge::Served(outdated)),
-    ("daemon-cgroup", Judge::Served(cgroup)),
-    ("zombies", Judge::Node(zombies)),
-    ("unmanaged-daemons", Judge::Node(unmanaged)),
+    ("daemon-files", Judge::Served(daemon_files)),
+    ("daemon-outdated", Judge::Served(outdated_program)),
+    ("daemon-cgroup", Judge::Served(daemon_cgroup)),
+    ("zombies", Judge::Node(unreaped_programs)),
+    ("unmanaged-daemons", Judge::Node(unmanaged_daemons)),
     ("default-leftovers", Judge::Node(default_leftovers)),
-    ("other-managers", Judge::Node(managers)),
+    ("other-managers", Judge::Node(other_managers)),
     ("dra-dynamic-mig", Judge::Node(dynamic_mig)),
 ];
 
@@ -35,22 +35,23 @@ fn memory_limit(id: &'static str, examined: &Examined<'_>, served: &Served) -> V
     };
     let gpu = examined
         .node
-        .gpu(&record.key.gpu)
+        .gpu_with_uuid(&record.key.gpu)
         .filter(|_| record.key.instance.is_none());
-    let forbidden =
-        gpu.and_then(|gpu| ContextMemory::forbids(limit, &gpu.product, examined.branch()));
-    let finding = match (forbidden, ContextMemory::warns_of(limit)) {
+    let forbidden = gpu.and_then(|gpu| {
+        ContextMemory::reason_against_limit(limit, &gpu.product, examined.driver_branch())
+    });
+    let finding = match (forbidden, ContextMemory::limit_warning(limit)) {
         (Some(why), _) => Finding::fail(id, why),
         (None, Some(why)) => Finding::warn(id, why),
         (None, None) => return Vec::new(),
     };
     let set = format!("mig-mps set {} pinned-memory-limit=2G", record.name);
-    vec![finding.run(set)]
+    vec![finding.with_command(set)]
 }
 
 fn open_limits(id: &'static str, examined: &Examined<'_>, served: &Served) -> Vec<Finding> {
     let (node, settings) = (examined.node, &served.record.settings);
-    if !(served.is_alive() && settings.limit_clients() && settings.open_to_others()) {
+    if !(served.is_alive() && settings.has_client_limits() && settings.is_open_to_others()) {
         Vec::new()
     } else if node.control_program().has_open_settings {
         let seen = format!(
@@ -66,18 +67,18 @@ fn open_limits(id: &'static str, examined: &Examined<'_>, served: &Served) -> Ve
 }
 
 /// Returns the process of a daemon, if it runs.
-fn running<'e>(examined: &'e Examined<'_>, served: &Served) -> Option<&'e Process> {
+fn daemon_process<'e>(examined: &'e Examined<'_>, served: &Served) -> Option<&'e Process> {
     let daemon = served.record.daemon?;
     let process = examined.processes.get(daemon.pid)?;
-    daemon.is(process).then_some(process)
+    daemon.matches_process(process).then_some(process)
 }
 
-fn files(id: &'static str, examined: &Examined<'_>, served: &Served) -> Vec<Finding> {
-    let Some(process) = running(examined, served) else {
+fn daemon_files(id: &'static str, examined: &Examined<'_>, served: &Served) -> Vec<Finding> {
+    let Some(process) = daemon_process(examined, served) else {
         return Vec::new();
     };
     let record = &served.record;
-    vec![match process.open_files() {
+    vec![match process.open_file_limit() {
         None => Finding::unknown(id, "its limit of open files is hidden"),
         Some(many) if many >= FEW_FILES => Finding::ok(id, format!("{many} files")),
         // A restart would not change it.
@@ -92,13 +93,13 @@ fn files(id: &'static str, examined: &Examined<'_>, served: &Served) -> Vec<Find
             } else {
                 Finding::warn(id, seen)
             };
-            finding.run(format!("mig-mps restart {} --drain 5m", record.name))
+            finding.with_command(format!("mig-mps restart {} --drain 5m", record.name))
         }
     }]
 }
 
-fn outdated(id: &'static str, examined: &Examined<'_>, served: &Served) -> Vec<Finding> {
-    let Some(process) = running(examined, served) else {
+fn outdated_program(id: &'static str, examined: &Examined<'_>, served: &Served) -> Vec<Finding> {
+    let Some(process) = daemon_process(examined, served) else {
         return Vec::new();
     };
     vec![match process.is_replaced() {
@@ -111,27 +112,27 @@ fn outdated(id: &'static str, examined: &Examined<'_>, served: &Served) -> Vec<F
                 process.pid
             ),
         )
-        .run(format!("mig-mps restart {} --drain 5m", served.record.name)),
+        .with_command(format!("mig-mps restart {} --drain 5m", served.record.name)),
     }]
 }
 
-fn cgroup(id: &'static str, examined: &Examined<'_>, served: &Served) -> Vec<Finding> {
-    let Some(process) = running(examined, served) else {
+fn daemon_cgroup(id: &'static str, examined: &Examined<'_>, served: &Served) -> Vec<Finding> {
+    let Some(process) = daemon_process(examined, served) else {
         return Vec::new();
     };
-    match Holder::of(process).unit {
+    match Holder::from_process(process).unit {
         Some(unit) if !unit.starts_with(OWN_UNITS) => {
             let seen = format!("its daemon (pid {}) ends with {unit}", process.pid);
             let show = format!("systemctl status {}", process.pid);
-            vec![Finding::warn(id, seen).run(show)]
+            vec![Finding::warn(id, seen).with_command(show)]
         }
         _ => Vec::new(),
     }
 }
 
-fn zombies(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
+fn unreaped_programs(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let mut by_parent: BTreeMap<(Pid, bool), Vec<String>> = BTreeMap::new();
-    for zombie in examined.environment.host.zombies() {
+    for zombie in examined.environment.host.mps_zombies() {
         let children = by_parent
             .entry((zombie.parent, zombie.is_neglected))
             .or_default();
@@ -156,7 +157,7 @@ fn zombies(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
             "ps -o pid,ppid,stat,args -p {parent},{}",
             children.join(",")
         );
-        findings.push(Finding::warn(id, seen).run(ps));
+        findings.push(Finding::warn(id, seen).with_command(ps));
     }
     findings
 }
@@ -185,12 +186,12 @@ const MANAGERS: [(&str, &str); 4] = [
 ];
 
 /// Those that run in pods, unless there is a service for one.
-const PODS: [&str; 2] = ["nvidia-device-plugin", "mps-control-daemon"];
+const POD_PROGRAMS: [&str; 2] = ["nvidia-device-plugin", "mps-control-daemon"];
 
 /// Schedulers that hand out GPUs, and may do so by devices of mig-mps.
 const SCHEDULERS: [&str; 3] = ["slurmd", "kubelet", "mig-mps-device-plugin"];
 
-fn unmanaged(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
+fn unmanaged_daemons(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for daemon in &examined.node.unmanaged {
         let seen = format!("pid {} ({})", daemon.pid, daemon.command);
@@ -202,7 +203,7 @@ fn unmanaged(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
                 continue;
             }
         };
-        let ending = daemon.ending(caller()).remedy("it");
+        let ending = daemon.ending_for(caller()).remedy("it");
         findings.push(Finding::warn(id, format!("{seen}: {fault}")).with_remedy(ending));
     }
     findings
@@ -210,7 +211,7 @@ fn unmanaged(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
 
 fn default_leftovers(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let mut daemons = examined.node.unmanaged.iter();
-    if daemons.any(|one| one.is_at_default() || one.pipe_directory == Variable::Hidden) {
+    if daemons.any(|one| one.uses_default_pipe_dir() || one.pipe_directory == Variable::Hidden) {
         return Vec::new();
     }
     let mut findings = Vec::new();
@@ -218,32 +219,32 @@ fn default_leftovers(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> 
         let path = path.display();
         findings.push(
             Finding::warn(id, format!("{path} has files of a daemon that has ended"))
-                .run(format!("sudo rm -r {path}")),
+                .with_command(format!("sudo rm -r {path}")),
         );
     }
     findings
 }
 
-fn managers(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
+fn other_managers(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let enabled = examined.environment.host.enabled_units();
     let mut findings = Vec::new();
     for (program, about) in MANAGERS {
         let unit = format!("{program}.service");
         let is_unit = enabled.contains(&unit);
-        let how = match (examined.runs(program), is_unit) {
+        let how = match (examined.runs_program(program), is_unit) {
             (true, _) => "runs",
             (false, true) => "starts at boot",
             (false, false) => continue,
         };
-        let remedy = if !is_unit && PODS.contains(&program) {
+        let remedy = if !is_unit && POD_PROGRAMS.contains(&program) {
             WITHOUT_PLUGIN.to_owned()
         } else {
             format!("sudo systemctl disable --now {unit}")
         };
-        findings.push(Finding::warn(id, format!("{program} {how}: {about}")).run(remedy));
+        findings.push(Finding::warn(id, format!("{program} {how}: {about}")).with_command(remedy));
     }
     for program in SCHEDULERS {
-        if examined.runs(program) {
+        if examined.runs_program(program) {
             findings.push(Finding::ok(
                 id,
                 format!("{program} runs: it hands out GPUs as it was configured"),
@@ -268,7 +269,7 @@ fn dynamic_mig(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for process in plugins {
         let pid = process.pid;
-        let command = process.command();
+        let command = process.command_line();
         let (_, options) = command.split_once(FEATURE_GATES_OPTION).unzip();
         let environ = process.environ();
         let variable = environ.as_ref().and_then(|is| is.get(FEATURE_GATES));
@@ -284,7 +285,7 @@ fn dynamic_mig(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
                 id,
                 format!("pid {pid} (gpu-kubelet-plugin) runs, and its feature gates are hidden"),
             )
-            .run("sudo mig-mps doctor")
+            .with_command("sudo mig-mps doctor")
         } else {
             Finding::ok(
                 id,

@@ -8,17 +8,17 @@ use std::path::Path;
 use super::check::{Examined, Judge};
 use super::machine::file_system;
 use crate::failure::Failure;
-use crate::host::{Directories, Directory, may_write, printable};
+use crate::host::{Directories, Directory, may_write, to_printable};
 use crate::mps::{LogDir, LogFile, MAX_PIPE_DIR};
 use crate::node::{Device, Finding, Served};
 use crate::state::{Misplaced, RunDir};
 
 /// With less a record or a log line may not be written; and some room for the logs of a day.
-const NO_SPACE: u64 = 4 << 20;
-const LITTLE_SPACE: u64 = 64 << 20;
+const MIN_FREE_BYTES: u64 = 4 << 20;
+const LOW_FREE_BYTES: u64 = 64 << 20;
 
 /// Logs are rotated by `up` at an eighth of that.
-const LARGE_LOG: u64 = 64 << 20;
+const LARGE_LOG_BYTES: u64 = 64 << 20;
 
 pub(super) const CHECKS: &[(&str, Judge)] = &[
     ("run-directory", Judge::Always(run_directory)),
@@ -26,7 +26,7 @@ pub(super) const CHECKS: &[(&str, Judge)] = &[
     ("pipe-access", Judge::Served(pipe_access)),
     ("pipe-writable", Judge::Served(pipe_writable)),
     ("by-name", Judge::Node(by_name)),
-    ("leftover-directories", Judge::Node(leftovers)),
+    ("leftover-directories", Judge::Node(leftover_directories)),
     ("log-directory", Judge::Always(log_directory)),
     ("disk-space", Judge::Node(disk_space)),
     ("log-size", Judge::Served(log_size)),
@@ -34,51 +34,51 @@ pub(super) const CHECKS: &[(&str, Judge)] = &[
 ];
 
 /// The directories of the caller, or those of root where the caller has none.
-fn own(examined: &Examined<'_>) -> Directories {
+fn own_directories(examined: &Examined<'_>) -> Directories {
     examined.environment.directories_or_system()
 }
 
 /// The nearest directory above a path, or itself, that exists.
-fn existing(path: &Path) -> &Path {
+fn existing_ancestor(path: &Path) -> &Path {
     path.ancestors()
         .find(|path| path.is_dir())
         .unwrap_or(Path::new("/"))
 }
 
 /// Judges a directory that a change makes if it is missing.
-fn directory(id: &'static str, path: &Path) -> Finding {
+fn judge_directory(id: &'static str, path: &Path) -> Finding {
     let shown = path.display();
-    let there = existing(path);
+    let there = existing_ancestor(path);
     if !may_write(there) {
         let seen = format!("{} cannot be written to", there.display());
-        return Finding::fail(id, seen).run(format!("ls -ld {}", there.display()));
+        return Finding::fail(id, seen).with_command(format!("ls -ld {}", there.display()));
     }
     // In a sticky directory, such as /tmp, nobody can replace what is made there.
     let is_sticky = fs::metadata(there).is_ok_and(|meta| meta.mode() & 0o1000 != 0);
     if (path.exists() || !is_sticky)
         && let Err(error) = Directory::open(there)
     {
-        return Finding::fail(id, error.to_string()).run(format!("namei -l {shown}"));
+        return Finding::fail(id, error.to_string()).with_command(format!("namei -l {shown}"));
     }
     Finding::ok(id, shown.to_string())
 }
 
 fn run_directory(id: &'static str, examined: &Examined<'_>) -> Finding {
     match examined.environment.directories() {
-        Ok(directories) => directory(id, &directories.run),
+        Ok(directories) => judge_directory(id, &directories.run),
         Err(error) => Finding::fail(id, format!("{error}: {}", error.hints().join("; "))),
     }
 }
 
 fn log_directory(id: &'static str, examined: &Examined<'_>) -> Finding {
     match examined.environment.directories() {
-        Ok(directories) => directory(id, &directories.log),
+        Ok(directories) => judge_directory(id, &directories.log),
         Err(_) => Finding::unknown(id, "it belongs to the run directory, and there is none"),
     }
 }
 
 fn pipe_length(id: &'static str, examined: &Examined<'_>, device: &Device) -> Vec<Finding> {
-    let path = RunDir::at(&own(examined).run).pipe_dir(&device.uuid);
+    let path = RunDir::at(&own_directories(examined).run).pipe_dir(&device.uuid);
     let length = path.as_os_str().len();
     if length <= MAX_PIPE_DIR {
         return Vec::new();
@@ -87,22 +87,22 @@ fn pipe_length(id: &'static str, examined: &Examined<'_>, device: &Device) -> Ve
         "{} has {length} bytes, and {MAX_PIPE_DIR} are the most",
         path.display()
     );
-    vec![Finding::fail(id, seen).run("export MIG_MPS_RUN_DIR=/run/mig-mps")]
+    vec![Finding::fail(id, seen).with_command("export MIG_MPS_RUN_DIR=/run/mig-mps")]
 }
 
 fn pipe_access(id: &'static str, examined: &Examined<'_>, served: &Served) -> Vec<Finding> {
     if !served.is_alive() {
         return Vec::new();
     }
-    let mut reported = examined.reported(id);
+    let mut reported = examined.status_findings(id);
     reported.retain(|finding| finding.device.as_ref() == Some(&served.record.name));
     if !reported.is_empty() {
         return reported;
     }
-    let Some(users) = served.users() else {
+    let Some(users) = served.served_users() else {
         return vec![Finding::unknown(id, "its users are not known")];
     };
-    let Some(closed) = served.closed_to(&users) else {
+    let Some(closed) = served.find_closed_directory(&users) else {
         return Vec::new();
     };
     let shown = closed.display();
@@ -113,7 +113,7 @@ fn pipe_access(id: &'static str, examined: &Examined<'_>, served: &Served) -> Ve
         format!("chmod o+x {shown}")
     };
     let seen = format!("its users may not enter {shown}");
-    vec![Finding::fail(id, seen).run(remedy)]
+    vec![Finding::fail(id, seen).with_command(remedy)]
 }
 
 fn pipe_writable(id: &'static str, _: &Examined<'_>, served: &Served) -> Vec<Finding> {
@@ -126,14 +126,14 @@ fn pipe_writable(id: &'static str, _: &Examined<'_>, served: &Served) -> Vec<Fin
         let shown = directory.display();
         let seen = format!("{shown} has mode {mode:04o}");
         let is_open = served.is_alive() && mode & 0o002 != 0;
-        is_open.then(|| Finding::fail(id, seen).run(format!("chmod go-w {shown}")))
+        is_open.then(|| Finding::fail(id, seen).with_command(format!("chmod go-w {shown}")))
     });
     findings.collect()
 }
 
 fn by_name(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for served in examined.served() {
+    for served in examined.recorded_devices() {
         let (record, run_dir) = (&served.record, &served.run_dir);
         let link = run_dir.by_name(&record.name);
         let target = fs::read_link(&link);
@@ -141,16 +141,22 @@ fn by_name(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
         if !is_right {
             let seen = format!("{} does not lead to {}", link.display(), record.uuid);
             let restart = format!("mig-mps restart {}", record.name);
-            findings.push(Finding::fail(id, seen).on(&record.name).run(restart));
+            findings.push(
+                Finding::fail(id, seen)
+                    .on_device(&record.name)
+                    .with_command(restart),
+            );
         }
     }
-    let run_dir = RunDir::at(&own(examined).run);
+    let run_dir = RunDir::at(&own_directories(examined).run);
     let links = run_dir.by_name("");
-    for found in run_dir.misplaced() {
+    for found in run_dir.find_misplaced() {
         let name = found.path.strip_prefix(&links).ok();
         let name = name.map(|name| name.to_string_lossy().into_owned());
         let is_meant = |name| {
-            let is_served = examined.served().any(|served| served.record.name == name);
+            let is_served = examined
+                .recorded_devices()
+                .any(|served| served.record.name == name);
             let is_asked = examined.devices.is_empty() || examined.devices.contains(&name);
             // A restart makes the link of a device that has a record.
             is_asked && !(is_served && found.is_removed)
@@ -158,7 +164,7 @@ fn by_name(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
         if !name.is_some_and(is_meant) {
             continue;
         }
-        findings.push(of_misplaced(id, found));
+        findings.push(misplaced_finding(id, found));
     }
     if !examined.devices.is_empty() {
         return findings;
@@ -167,29 +173,29 @@ fn by_name(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let entries = fs::read_dir(&links).into_iter().flatten().flatten();
     let is_broken = |path: &Path| path.is_symlink() && !path.exists();
     for entry in entries.filter(|entry| is_broken(&entry.path())) {
-        let path = printable(&entry.path().display().to_string());
+        let path = to_printable(&entry.path().display().to_string());
         let finding = Finding::warn(id, format!("{path} leads nowhere"));
-        findings.push(finding.run_with(&path, format!("rm {path}")));
+        findings.push(finding.with_path_command(&path, format!("rm {path}")));
     }
     findings
 }
 
-fn of_misplaced(id: &'static str, found: Misplaced) -> Finding {
-    let path = printable(&found.path.display().to_string());
+fn misplaced_finding(id: &'static str, found: Misplaced) -> Finding {
+    let path = to_printable(&found.path.display().to_string());
     if found.is_removed {
-        Finding::warn(id, found.why).run_with(&path, format!("rm -r {path}"))
+        Finding::warn(id, found.why).with_path_command(&path, format!("rm -r {path}"))
     } else {
-        Finding::fail(id, found.why).run_with(&path, format!("mv {path} ~/"))
+        Finding::fail(id, found.why).with_path_command(&path, format!("mv {path} ~/"))
     }
 }
 
-fn leftovers(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
+fn leftover_directories(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     if !examined.devices.is_empty() || examined.node.is_changing() {
         return Vec::new();
     }
-    let run = own(examined).run;
+    let run = own_directories(examined).run;
     let run_dir = RunDir::at(&run);
-    let mut misplaced = run_dir.misplaced();
+    let mut misplaced = run_dir.find_misplaced();
     misplaced.retain(|found| !found.path.starts_with(run_dir.by_name("")));
     let entries = fs::read_dir(&run).into_iter().flatten().flatten();
     let mut findings = Vec::new();
@@ -201,31 +207,35 @@ fn leftovers(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
             .iter()
             .any(|found| found.path.starts_with(entry.path()));
         if is_device && !is_misplaced && !entry.path().join("device.json").exists() {
-            let path = printable(&entry.path().display().to_string());
+            let path = to_printable(&entry.path().display().to_string());
             let finding = Finding::warn(id, format!("{path} has no record"));
-            findings.push(finding.run_with(&path, format!("ls -lA {path}")));
+            findings.push(finding.with_path_command(&path, format!("ls -lA {path}")));
         }
     }
-    findings.extend(misplaced.into_iter().map(|found| of_misplaced(id, found)));
+    findings.extend(
+        misplaced
+            .into_iter()
+            .map(|found| misplaced_finding(id, found)),
+    );
     findings
 }
 
 fn disk_space(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
-    let directories = own(examined);
+    let directories = own_directories(examined);
     let mut findings = Vec::new();
     for path in [directories.run, directories.log] {
-        let there = existing(&path);
+        let there = existing_ancestor(&path);
         let (shown, df) = (path.display(), format!("df -h {}", there.display()));
         findings.push(match file_system(there) {
             Err(error) => Finding::unknown(id, format!("{shown}: {error}")),
             Ok(system) if system.is_read_only => {
-                Finding::fail(id, format!("{shown} is on a read-only file system")).run(df)
+                Finding::fail(id, format!("{shown} is on a read-only file system")).with_command(df)
             }
             Ok(system) => {
                 let seen = format!("{shown} has {} MiB left", system.free >> 20);
                 match system.free {
-                    free if free < NO_SPACE => Finding::fail(id, seen).run(df),
-                    free if free < LITTLE_SPACE => Finding::warn(id, seen).run(df),
+                    free if free < MIN_FREE_BYTES => Finding::fail(id, seen).with_command(df),
+                    free if free < LOW_FREE_BYTES => Finding::warn(id, seen).with_command(df),
                     _ => Finding::ok(id, seen),
                 }
             }
@@ -248,7 +258,7 @@ fn logs_gone(id: &'static str, examined: &Examined<'_>, served: &Served) -> Vec<
         "{} was removed, so the messages of the daemon are lost",
         file.display()
     );
-    vec![Finding::warn(id, seen).run(format!("mig-mps restart {}", record.name))]
+    vec![Finding::warn(id, seen).with_command(format!("mig-mps restart {}", record.name))]
 }
 
 fn log_size(id: &'static str, examined: &Examined<'_>, served: &Served) -> Vec<Finding> {
@@ -259,12 +269,12 @@ fn log_size(id: &'static str, examined: &Examined<'_>, served: &Served) -> Vec<F
     };
     LogFile::ALL
         .into_iter()
-        .map(|log| (log, logs.length(log)))
-        .filter(|(_, length)| *length >= LARGE_LOG)
+        .map(|log| (log, logs.log_length(log)))
+        .filter(|(_, length)| *length >= LARGE_LOG_BYTES)
         .map(|(log, length)| {
             let path = logs.path().join(log.name());
             let seen = format!("{} has {} MiB", path.display(), length >> 20);
-            Finding::warn(id, seen).run(format!("mig-mps logs {}", record.name))
+            Finding::warn(id, seen).with_command(format!("mig-mps logs {}", record.name))
         })
         .collect()
 }

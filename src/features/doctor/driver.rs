@@ -16,7 +16,7 @@ use crate::nvml::NvmlError;
 const FIRST_WITH_VERSION: u32 = 580;
 
 /// The time that a program may take to tell it.
-const VERSION_LIMIT: Duration = Duration::from_secs(2);
+const VERSION_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) const CHECKS: &[(&str, Judge)] = &[
     ("kernel-module", Judge::Always(kernel_module)),
@@ -24,14 +24,14 @@ pub(super) const CHECKS: &[(&str, Judge)] = &[
     ("driver-silent", Judge::Always(driver_silent)),
     ("driver-too-old", Judge::Always(too_old)),
     ("libcuda", Judge::Always(libcuda)),
-    ("mps-programs", Judge::Always(programs)),
-    ("mps-versions", Judge::Node(versions)),
+    ("mps-programs", Judge::Always(mps_programs)),
+    ("mps-versions", Judge::Node(mps_versions)),
 ];
 
 fn kernel_module(id: &'static str, examined: &Examined<'_>) -> Finding {
     let Some(loaded) = examined.environment.host.driver_version() else {
         let seen = "/proc/driver/nvidia/version is not there: the kernel module is not loaded";
-        return Finding::fail(id, seen).run("sudo modprobe nvidia");
+        return Finding::fail(id, seen).with_command("sudo modprobe nvidia");
     };
     let libraries = &examined.node.driver;
     if libraries.is_empty() || *libraries == loaded {
@@ -40,13 +40,13 @@ fn kernel_module(id: &'static str, examined: &Examined<'_>) -> Finding {
     let seen = format!(
         "the kernel module is {loaded}, the libraries are {libraries}: reboot, or unload and load the kernel module"
     );
-    Finding::fail(id, seen).run("sudo reboot")
+    Finding::fail(id, seen).with_command("sudo reboot")
 }
 
 fn nvml_library(id: &'static str, examined: &Examined<'_>) -> Finding {
     match examined.node.driver_error() {
         Some(error @ NvmlError::NotFound { .. }) => {
-            Finding::fail(id, error.to_string()).run("ldconfig -p | grep libnvidia-ml")
+            Finding::fail(id, error.to_string()).with_command("ldconfig -p | grep libnvidia-ml")
         }
         _ => Finding::ok(id, "loaded"),
     }
@@ -58,7 +58,7 @@ fn driver_silent(id: &'static str, examined: &Examined<'_>) -> Finding {
         Some(NvmlError::NotFound { .. }) => {
             Finding::unknown(id, "it cannot be asked without libnvidia-ml")
         }
-        Some(error) => Finding::fail(id, error.to_string()).run("sudo dmesg | grep NVRM"),
+        Some(error) => Finding::fail(id, error.to_string()).with_command("sudo dmesg | grep NVRM"),
     }
 }
 
@@ -70,7 +70,7 @@ fn too_old(id: &'static str, examined: &Examined<'_>) -> Finding {
     if !examined.node.control_program().is_too_old {
         return Finding::ok(id, driver.as_str());
     }
-    let first = ControlProgram::FIRST;
+    let first = ControlProgram::FIRST_SUPPORTED_BRANCH;
     Finding::fail(
         id,
         format!("driver {driver} is older than {first}, and mig-mps changes nothing with it"),
@@ -78,43 +78,45 @@ fn too_old(id: &'static str, examined: &Examined<'_>) -> Finding {
 }
 
 fn libcuda(id: &'static str, examined: &Examined<'_>) -> Finding {
-    match cuda::load(examined.environment.cuda_library.as_deref()) {
+    match cuda::check_library(examined.environment.cuda_library.as_deref()) {
         Ok(()) => Finding::ok(id, "loaded"),
-        Err(error) => Finding::fail(id, error).run("ldconfig -p | grep libcuda"),
+        Err(error) => Finding::fail(id, error).with_command("ldconfig -p | grep libcuda"),
     }
 }
 
-fn programs(id: &'static str, examined: &Examined<'_>) -> Finding {
+fn mps_programs(id: &'static str, examined: &Examined<'_>) -> Finding {
     match examined.environment.mps_programs() {
         Ok(programs) => Finding::ok(id, programs.control.display().to_string()),
         Err(error) => {
             let seen = format!("{error}: {}", error.hints().join("; "));
-            Finding::fail(id, seen).run("command -v nvidia-cuda-mps-control nvidia-cuda-mps-server")
+            Finding::fail(id, seen)
+                .with_command("command -v nvidia-cuda-mps-control nvidia-cuda-mps-server")
         }
     }
 }
 
-fn versions(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
+fn mps_versions(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let environment = examined.environment;
     let (Ok(programs), Some(server)) = (environment.mps_programs(), environment.server_program())
     else {
         return vec![Finding::unknown(id, "the programs are not there")];
     };
     let mut findings = Vec::new();
-    if directories(&programs.control).is_disjoint(&directories(&server)) {
+    if program_directories(&programs.control).is_disjoint(&program_directories(&server)) {
         let seen = format!(
             "{} and {} are in different directories",
             programs.control.display(),
             server.display()
         );
         findings.push(
-            Finding::warn(id, seen)
-                .run("ls -lL $(command -v nvidia-cuda-mps-control nvidia-cuda-mps-server)"),
+            Finding::warn(id, seen).with_command(
+                "ls -lL $(command -v nvidia-cuda-mps-control nvidia-cuda-mps-server)",
+            ),
         );
     }
     // Older ones would begin a control session.
     if examined
-        .branch()
+        .driver_branch()
         .is_none_or(|branch| branch < FIRST_WITH_VERSION)
     {
         return findings;
@@ -126,12 +128,12 @@ fn versions(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
         ));
         return findings;
     };
-    findings.extend([&programs.control, &server].map(|program| judged(id, program, wanted)));
+    findings.extend([&programs.control, &server].map(|program| judge_version(id, program, wanted)));
     findings
 }
 
 /// Compares the version of a program of MPS with the driver's.
-fn judged(id: &'static str, program: &Path, wanted: u32) -> Finding {
+fn judge_version(id: &'static str, program: &Path, wanted: u32) -> Finding {
     let (path, show) = (program.display(), format!("{} -v", program.display()));
     match version_of(program) {
         Some(version) if version == wanted => {
@@ -142,13 +144,15 @@ fn judged(id: &'static str, program: &Path, wanted: u32) -> Finding {
             id,
             format!("{path} is of CUDA version {version}, and the driver of {wanted}"),
         )
-        .run(show),
-        None => Finding::unknown(id, format!("{path} does not tell its version")).run(show),
+        .with_command(show),
+        None => {
+            Finding::unknown(id, format!("{path} does not tell its version")).with_command(show)
+        }
     }
 }
 
 /// The directory in which a program was found, and the one in which it is: Debian's are links.
-fn directories(program: &Path) -> std::collections::BTreeSet<PathBuf> {
+fn program_directories(program: &Path) -> std::collections::BTreeSet<PathBuf> {
     let real = program.canonicalize().ok();
     [Some(program.to_owned()), real]
         .into_iter()
@@ -161,7 +165,7 @@ fn directories(program: &Path) -> std::collections::BTreeSet<PathBuf> {
 fn version_of(program: &Path) -> Option<u32> {
     let mut command = Command::new(program);
     command.arg("-v").env_clear();
-    let output = run(&command, "", VERSION_LIMIT).ok()?;
+    let output = run(&command, "", VERSION_TIMEOUT).ok()?;
     let (_, version) = output.stdout.split_once("Binary version:")?;
     version.split_whitespace().next()?.parse().ok()
 }

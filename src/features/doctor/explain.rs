@@ -3,11 +3,11 @@
 use clap::Args;
 
 use crate::commands::Context;
-use crate::error::{Result, usage};
+use crate::error::{Result, usage_error};
 use crate::failure::ExitStatus;
-use crate::host::{bounded, nearest, without_needless_sudo};
+use crate::host::{closest_match, shorten_command, strip_needless_sudo};
 use crate::node::Fault;
-use crate::render::{self, command_for, hanging, words_for};
+use crate::render::{self, command_for, words_for, wrap_behind};
 
 /// Explain errors of CUDA and NVML, and problems that status or doctor shows
 ///
@@ -22,20 +22,20 @@ pub struct ExplainArgs {
 
 /// Explains errors and problems.
 pub fn run(args: &ExplainArgs, _context: &Context<'_>) -> Result<ExitStatus> {
-    explain(&args.ids)
+    print_explanations(&args.ids)
 }
 
 /// Prints the explanation of what is called by each of these words.
-pub(super) fn explain(words: &[String]) -> Result<ExitStatus> {
-    let faults = words.iter().map(|word| called(word));
+pub(super) fn print_explanations(words: &[String]) -> Result<ExitStatus> {
+    let faults = words.iter().map(|word| find_faults(word));
     let faults = faults.collect::<Result<Vec<Vec<&Fault>>>>()?;
-    let texts: Vec<String> = faults.into_iter().flatten().map(described).collect();
+    let texts: Vec<String> = faults.into_iter().flatten().map(describe_fault).collect();
     render::print(&texts.join("\n"))?;
     Ok(ExitStatus::Done)
 }
 
 /// Returns the fault of this id or name, or the one that other words mean; of a number that CUDA and NVML have, both errors.
-fn called(word: &str) -> Result<Vec<&'static Fault>> {
+fn find_faults(word: &str) -> Result<Vec<&'static Fault>> {
     let all = Fault::all().iter();
     let found: Vec<&Fault> = all
         .filter(|fault| {
@@ -48,27 +48,27 @@ fn called(word: &str) -> Result<Vec<&'static Fault>> {
     // A similar number is another error.
     let is_number = word.contains(|c: char| c.is_ascii_digit());
     let ids = Fault::all().iter().map(|fault| fault.id.as_str());
-    let near = nearest(word, ids.filter(|_| !is_number));
+    let near = closest_match(word, ids.filter(|_| !is_number));
     let near = near.map_or_else(String::new, |near| format!(" (did you mean \"{near}\"?)"));
-    let error = usage(format!(
+    let error = usage_error(format!(
         "no check or error is called \"{}\"{near}",
-        bounded(word)
+        shorten_command(word)
     ));
     let error = match command_for(word) {
-        Some(command) => error.hint(format!("did you mean mig-mps {command}?")),
+        Some(command) => error.with_hint(format!("did you mean mig-mps {command}?")),
         None => error,
     };
-    Err(error.hint("mig-mps help diagnosis lists all"))
+    Err(error.with_hint("mig-mps help diagnosis lists all"))
 }
 
-fn described(fault: &Fault) -> String {
+fn describe_fault(fault: &Fault) -> String {
     let mut text = format!("{}\n", fault.id);
     for (head, part) in [
         ("meaning", &fault.meaning),
         ("why", &fault.why),
-        ("remedy", &without_needless_sudo(&fault.remedy)),
+        ("remedy", &strip_needless_sudo(&fault.remedy)),
     ] {
-        text += &hanging(&format!("  {head:<8}"), part, render::width());
+        text += &wrap_behind(&format!("  {head:<8}"), part, render::output_width());
     }
     text
 }

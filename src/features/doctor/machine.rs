@@ -6,10 +6,12 @@ use std::{fs, io};
 use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
 use rustix::io::Errno;
 
-use crate::host::{Host, Pid, field, fields_of, list_directory, number_in, printable};
+use crate::host::{
+    Host, Pid, list_directory, read_number, read_proc_field, split_stat, to_printable,
+};
 
 /// The names of MPS programs as the kernel cuts them.
-const MPS_PROGRAMS: &str = "nvidia-cuda-mps";
+const MPS_PROGRAM_PREFIX: &str = "nvidia-cuda-mps";
 
 /// The pipe directories that CUDA programs try without settings of their own.
 const DEFAULT_PIPE_DIRECTORIES: [&str; 2] = ["tmp/nvidia-mps", "run/nvidia-mps"];
@@ -23,7 +25,7 @@ const DAEMON_FILES: [&str; 4] = [
 ];
 
 /// The files that the shared memory of an MPS server has before driver 580: `mps.shm.<uid>.<pid>`.
-const SHARED_MEMORY: &str = "mps.shm.";
+const SHARED_MEMORY_PREFIX: &str = "mps.shm.";
 
 /// A process that has ended and that its parent has not reaped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,23 +63,23 @@ pub fn file_system(path: &Path) -> io::Result<FileSystem> {
 
 impl Host {
     /// Returns the MPS programs that have ended and that nobody has reaped. Process tables leave them out.
-    pub fn zombies(&self) -> Vec<Zombie> {
-        let proc = self.below("proc");
+    pub fn mps_zombies(&self) -> Vec<Zombie> {
+        let proc = self.under_root("proc");
         list_directory(&proc)
             .into_iter()
             .filter(|(_, name)| name.parse::<u32>().is_ok())
             .filter_map(|(directory, _)| {
                 let stat = fs::read(directory.join("stat")).ok()?;
                 let stat = String::from_utf8_lossy(&stat);
-                let (pid, name, fields) = fields_of(&stat)?;
-                if fields.first() != Some(&"Z") || !name.starts_with(MPS_PROGRAMS) {
+                let (pid, name, fields) = split_stat(&stat)?;
+                if fields.first() != Some(&"Z") || !name.starts_with(MPS_PROGRAM_PREFIX) {
                     return None;
                 }
                 let parent = Pid(fields.get(1)?.parse().ok()?);
                 Some(Zombie {
                     pid,
                     parent,
-                    is_neglected: reaps(&proc.join(parent.to_string())),
+                    is_neglected: reaps_children(&proc.join(parent.to_string())),
                 })
             })
             .collect()
@@ -87,17 +89,17 @@ impl Host {
     pub fn default_directories(&self) -> Vec<PathBuf> {
         DEFAULT_PIPE_DIRECTORIES
             .iter()
-            .filter(|path| has_daemon_files(&self.below(path)))
+            .filter(|path| has_daemon_files(&self.under_root(path)))
             .map(|path| Path::new("/").join(path))
             .collect()
     }
 
     /// Returns the shared memory of MPS servers that have ended.
     pub fn leftover_memory(&self) -> Vec<PathBuf> {
-        let mut leftover: Vec<PathBuf> = list_directory(&self.below("dev/shm"))
+        let mut leftover: Vec<PathBuf> = list_directory(&self.under_root("dev/shm"))
             .into_iter()
-            .filter(|(_, name)| user_of_memory(name).is_some_and(|pid| !self.shows(pid)))
-            .map(|(_, name)| Path::new("/dev/shm").join(printable(&name)))
+            .filter(|(_, name)| user_of_memory(name).is_some_and(|pid| !self.has_proc_entry(pid)))
+            .map(|(_, name)| Path::new("/dev/shm").join(to_printable(&name)))
             .collect();
         leftover.sort();
         leftover
@@ -105,30 +107,32 @@ impl Host {
 
     /// True if the machine has `NVSwitches`, which the fabric manager must set up.
     pub fn has_nvswitch(&self) -> bool {
-        self.below("dev/nvidia-nvswitch0").exists() || self.below("dev/nvidia-nvswitchctl").exists()
+        self.under_root("dev/nvidia-nvswitch0").exists()
+            || self.under_root("dev/nvidia-nvswitchctl").exists()
     }
 
     /// Returns the security label of this process, of `SELinux` or `AppArmor`; `None` without either.
     pub fn security_label(&self) -> Option<String> {
-        let text = fs::read_to_string(self.below("proc/self/attr/current")).ok()?;
-        let label = printable(text.trim_matches(['\0', '\n', ' ']));
+        let text = fs::read_to_string(self.under_root("proc/self/attr/current")).ok()?;
+        let label = to_printable(text.trim_matches(['\0', '\n', ' ']));
         (!label.is_empty()).then_some(label)
     }
 
     /// True if `SELinux` enforces its policy.
     pub fn selinux_enforces(&self) -> bool {
-        fs::read_to_string(self.below("sys/fs/selinux/enforce"))
+        fs::read_to_string(self.under_root("sys/fs/selinux/enforce"))
             .is_ok_and(|text| text.trim() == "1")
     }
 }
 
 /// True for an MPS program, which reaps its children, and for the init process of a machine or a container, which reaps
 /// those of others.
-fn reaps(process: &Path) -> bool {
+fn reaps_children(process: &Path) -> bool {
     process.ends_with("1")
-        || field(process.join("status"), "NSpid:")
+        || read_proc_field(process.join("status"), "NSpid:")
             .is_some_and(|pids| pids.split_whitespace().last() == Some("1"))
-        || fs::read_to_string(process.join("comm")).is_ok_and(|name| name.starts_with(MPS_PROGRAMS))
+        || fs::read_to_string(process.join("comm"))
+            .is_ok_and(|name| name.starts_with(MPS_PROGRAM_PREFIX))
 }
 
 fn has_daemon_files(directory: &Path) -> bool {
@@ -139,7 +143,7 @@ fn has_daemon_files(directory: &Path) -> bool {
 
 /// Returns the process that a file of shared memory is named for.
 fn user_of_memory(name: &str) -> Option<Pid> {
-    let (_, pid) = name.strip_prefix(SHARED_MEMORY)?.split_once('.')?;
+    let (_, pid) = name.strip_prefix(SHARED_MEMORY_PREFIX)?.split_once('.')?;
     Some(Pid(pid.split('.').next()?.parse().ok()?))
 }
 
@@ -154,18 +158,18 @@ pub struct CgroupRoom {
 
 impl CgroupRoom {
     /// Reads it below a root.
-    pub fn read(root: &Path) -> Self {
+    pub fn read_from(root: &Path) -> Self {
         let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
         let path = groups.lines().find_map(|line| line.strip_prefix("0::/"));
         let tree = root.join("sys/fs/cgroup");
         let mut least = Self::default();
         for group in Path::new(path.unwrap_or_default()).ancestors() {
             let group = tree.join(group);
-            let tasks = number_in(group.join("pids.max")).map(|most| {
-                let used = number_in(group.join("pids.current")).unwrap_or(0);
+            let tasks = read_number(group.join("pids.max")).map(|most| {
+                let used = read_number(group.join("pids.current")).unwrap_or(0);
                 most.saturating_sub(used)
             });
-            let memory = number_in(group.join("memory.max"));
+            let memory = read_number(group.join("memory.max"));
             least.tasks = [least.tasks, tasks].into_iter().flatten().min();
             least.memory = [least.memory, memory].into_iter().flatten().min();
         }
@@ -185,9 +189,9 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         };
-        assert_eq!(CgroupRoom::read(root.path()), CgroupRoom::default());
+        assert_eq!(CgroupRoom::read_from(root.path()), CgroupRoom::default());
         write("proc/self/cgroup", "0::/a.slice/b.scope\n");
-        assert_eq!(CgroupRoom::read(root.path()), CgroupRoom::default());
+        assert_eq!(CgroupRoom::read_from(root.path()), CgroupRoom::default());
         write("sys/fs/cgroup/a.slice/pids.max", "100\n");
         write("sys/fs/cgroup/a.slice/pids.current", "90\n");
         write("sys/fs/cgroup/a.slice/b.scope/pids.max", "max\n");
@@ -196,6 +200,6 @@ mod tests {
             tasks: Some(10),
             memory: Some(4096),
         };
-        assert_eq!(CgroupRoom::read(root.path()), left);
+        assert_eq!(CgroupRoom::read_from(root.path()), left);
     }
 }

@@ -24,7 +24,7 @@ use crate::failure::ExitStatus;
 use crate::node::{Detail, Severity, observe};
 use crate::render::print_json;
 
-use check::{Examined, examine};
+use check::{Examined, diagnose_all};
 
 pub use report::DoctorDocument;
 
@@ -51,18 +51,18 @@ pub struct DoctorArgs {
 /// Examines the node.
 pub fn run(args: &DoctorArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if let Some(word) = &args.explain {
-        return explain::explain(std::slice::from_ref(word));
+        return explain::print_explanations(std::slice::from_ref(word));
     }
     let environment = context.environment;
     let node = observe(environment, Detail::DOCTOR)?;
-    let devices = args.devices.names(&node)?;
-    let all = examine(&Examined::new(environment, &node, &devices));
+    let devices = args.devices.resolve_names(&node)?;
+    let all = diagnose_all(&Examined::new(environment, &node, &devices));
     if args.json {
-        print_json(&DoctorDocument::of(&all))?;
+        print_json(&DoctorDocument::from_diagnoses(&all))?;
     } else {
-        report::print(&all, args.all)?;
+        report::print_report(&all, args.all)?;
     }
-    let fails = all.iter().any(|one| one.severity() == Severity::Fail);
+    let fails = all.iter().any(|one| one.worst_severity() == Severity::Fail);
     Ok(if fails {
         ExitStatus::Drift
     } else {

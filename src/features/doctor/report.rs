@@ -8,29 +8,29 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::check::Diagnosis;
-use crate::host::printable;
+use crate::host::to_printable;
 use crate::node::{Finding, Severity};
 use crate::render;
-use crate::render::format::hanging;
+use crate::render::format::wrap_behind;
 use crate::render::json::{VERSION, Version};
 
 /// The column in which text begins behind its verdict.
 const MARGIN: usize = 10;
 
 /// Prints the checks that are not ok, or all.
-pub fn print(all: &[Diagnosis], is_verbose: bool) -> Result<()> {
+pub fn print_report(all: &[Diagnosis], is_verbose: bool) -> Result<()> {
     let shown: Vec<&Diagnosis> = all
         .iter()
-        .filter(|one| is_verbose || one.severity() != Severity::Ok)
+        .filter(|one| is_verbose || one.worst_severity() != Severity::Ok)
         .collect();
     let mut out = String::new();
     for of_subject in shown.chunk_by(|a, b| a.fault.subject == b.fault.subject) {
         let subject = of_subject[0].fault.subject.name();
         let _ = writeln!(out, "{}", Style::new().bold().apply_to(subject));
         for one in of_subject {
-            out += &match one.severity() {
-                Severity::Ok => passed(one),
-                _ => not_passed(one),
+            out += &match one.worst_severity() {
+                Severity::Ok => render_ok(one),
+                _ => render_not_ok(one),
             };
         }
         out.push('\n');
@@ -38,19 +38,19 @@ pub fn print(all: &[Diagnosis], is_verbose: bool) -> Result<()> {
     let _ = writeln!(
         out,
         "{}\nmig-mps verify shows whether programs become clients.",
-        summary(all)
+        summary_line(all)
     );
     render::print(&out)
 }
 
 /// `70 checks: 1 fail (4 findings), 2 warn, 1 unknown, 66 ok`
-fn summary(all: &[Diagnosis]) -> String {
-    if all.iter().all(|one| one.severity() == Severity::Ok) {
+fn summary_line(all: &[Diagnosis]) -> String {
+    if all.iter().all(|one| one.worst_severity() == Severity::Ok) {
         return format!("{} checks: all ok", all.len());
     }
     let mut counts = Vec::new();
     for severity in Severity::ALL {
-        let alike = all.iter().filter(|one| one.severity() == severity);
+        let alike = all.iter().filter(|one| one.worst_severity() == severity);
         let count = alike.clone().count();
         let findings = alike.flat_map(|one| &one.findings);
         let lines = findings.filter(|finding| finding.severity == severity);
@@ -67,40 +67,44 @@ fn summary(all: &[Diagnosis]) -> String {
 }
 
 /// Describes a check that is ok, with everything that was seen.
-fn passed(one: &Diagnosis) -> String {
-    let seen: Vec<String> = one.findings.iter().map(described).collect();
+fn render_ok(one: &Diagnosis) -> String {
+    let seen: Vec<String> = one.findings.iter().map(describe_finding).collect();
     let text = match seen.as_slice() {
         [] => one.fault.id.clone(),
         seen => format!("{}: {}", one.fault.id, seen.join("; ")),
     };
-    verdict(Severity::Ok, &text)
+    render_verdict(Severity::Ok, &text)
 }
 
 /// Describes a check that is not ok: its worse findings, their commands, and the reason why they matter if there is a
 /// fault.
-fn not_passed(one: &Diagnosis) -> String {
+fn render_not_ok(one: &Diagnosis) -> String {
     let mut out = String::new();
     for finding in &one.findings {
         if finding.severity == Severity::Ok {
             continue;
         }
-        let text = format!("{} [{}]", described(finding), one.fault.id);
-        out += &verdict(finding.severity, &text);
-        if let Some(command) = finding.command() {
+        let text = format!("{} [{}]", describe_finding(finding), one.fault.id);
+        out += &render_verdict(finding.severity, &text);
+        if let Some(command) = finding.remedy_command() {
             // In one line, however long: it is there to be pasted.
-            let _ = writeln!(out, "{:MARGIN$}$ {}", "", printable(command));
+            let _ = writeln!(out, "{:MARGIN$}$ {}", "", to_printable(command));
         } else if let Some(remedy) = &finding.remedy {
-            out += &hanging(&" ".repeat(MARGIN), &printable(remedy), render::width());
+            out += &wrap_behind(
+                &" ".repeat(MARGIN),
+                &to_printable(remedy),
+                render::output_width(),
+            );
         }
     }
-    if one.severity() == Severity::Unknown {
+    if one.worst_severity() == Severity::Unknown {
         return out;
     }
     let why = format!("why: {}", one.fault.why);
-    out + &hanging(&" ".repeat(MARGIN), &why, render::width())
+    out + &wrap_behind(&" ".repeat(MARGIN), &why, render::output_width())
 }
 
-fn verdict(severity: Severity, text: &str) -> String {
+fn render_verdict(severity: Severity, text: &str) -> String {
     let style = match severity {
         Severity::Ok => Style::new().green(),
         Severity::Unknown => Style::new().dim(),
@@ -108,12 +112,12 @@ fn verdict(severity: Severity, text: &str) -> String {
         Severity::Fail => Style::new().red().bold(),
     };
     let word = style.apply_to(format!("{:<7}", severity.name()));
-    hanging(&format!("  {word} "), text, render::width())
+    wrap_behind(&format!("  {word} "), text, render::output_width())
 }
 
 /// `0.2: its daemon has died`
-fn described(finding: &Finding) -> String {
-    let seen = printable(&finding.seen);
+fn describe_finding(finding: &Finding) -> String {
+    let seen = to_printable(&finding.seen);
     match &finding.device {
         Some(device) => format!("{device}: {seen}"),
         None => seen,
@@ -161,15 +165,19 @@ struct CheckedFinding {
 
 impl DoctorDocument {
     /// Describes these checks.
-    pub fn of(all: &[Diagnosis]) -> Self {
-        let worst = all.iter().map(Diagnosis::severity).max();
+    pub fn from_diagnoses(all: &[Diagnosis]) -> Self {
+        let worst = all.iter().map(Diagnosis::worst_severity).max();
         let checks = all.iter().map(|one| Checked {
             id: &one.fault.id,
             subject: one.fault.subject.name(),
-            severity: one.severity().name(),
+            severity: one.worst_severity().name(),
             fault: &one.fault.meaning,
             why: &one.fault.why,
-            findings: one.findings.iter().map(CheckedFinding::of).collect(),
+            findings: one
+                .findings
+                .iter()
+                .map(CheckedFinding::from_finding)
+                .collect(),
         });
         Self {
             version: VERSION,
@@ -180,12 +188,12 @@ impl DoctorDocument {
 }
 
 impl CheckedFinding {
-    fn of(finding: &Finding) -> Self {
+    fn from_finding(finding: &Finding) -> Self {
         Self {
             device: finding.device.clone(),
             severity: finding.severity.name(),
             seen: finding.seen.clone(),
-            command: finding.command().map(str::to_owned),
+            command: finding.remedy_command().map(str::to_owned),
         }
     }
 }

@@ -3,11 +3,11 @@
 use super::check::{Examined, Judge};
 use super::machine::{CgroupRoom, file_system};
 use crate::client::CdiFiles;
-use crate::host::{count, open_files};
+use crate::host::{format_count, open_file_limits};
 use crate::node::Finding;
 
 /// The first driver whose servers share memory without `/dev/shm`.
-const ANONYMOUS_MEMORY: u32 = 580;
+const FIRST_BRANCH_WITHOUT_SHM: u32 = 580;
 
 /// NVIDIA's advice for servers with many clients.
 const WANTED_FILES: u64 = 16384;
@@ -17,13 +17,13 @@ const WANTED_FILES: u64 = 16384;
 const WANTED_TASKS: u64 = 128;
 
 /// The least main memory for daemons and servers. Measured on an H200: a server with one client takes 64 MiB.
-const WANTED_MEMORY: u64 = 1 << 30;
+const WANTED_MEMORY_BYTES: u64 = 1 << 30;
 
 /// The least space in `/dev/shm` for servers of older drivers.
-const SHARED_MEMORY: u64 = 64 << 20;
+const MIN_SHARED_MEMORY_BYTES: u64 = 64 << 20;
 
 pub(super) const CHECKS: &[(&str, Judge)] = &[
-    ("open-files", Judge::Always(files)),
+    ("open-files", Judge::Always(open_file_limit)),
     ("cgroup-limits", Judge::Node(cgroup_limits)),
     ("shared-memory", Judge::Always(shared_memory)),
     ("leftover-shared-memory", Judge::Node(leftover_memory)),
@@ -36,16 +36,21 @@ pub(super) const CHECKS: &[(&str, Judge)] = &[
 
 fn cdi_stale(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let host = &examined.environment.host;
-    let uuids = examined.devices().map(|device| device.uuid.as_str());
-    let Some(stale) = CdiFiles::read(host).without(uuids) else {
+    let uuids = examined
+        .present_devices()
+        .map(|device| device.uuid.as_str());
+    let Some(stale) = CdiFiles::load(host).find_stale(uuids) else {
         return Vec::new();
     };
-    let (path, devices) = (stale.path.display(), count(stale.devices, "device"));
-    vec![Finding::warn(id, format!("{path} lacks {devices}")).run(stale.renewal(host))]
+    let (path, devices) = (stale.path.display(), format_count(stale.devices, "device"));
+    vec![
+        Finding::warn(id, format!("{path} lacks {devices}"))
+            .with_command(stale.refresh_command(host)),
+    ]
 }
 
-fn files(id: &'static str, examined: &Examined<'_>) -> Finding {
-    let seen = match open_files() {
+fn open_file_limit(id: &'static str, examined: &Examined<'_>) -> Finding {
+    let seen = match open_file_limits() {
         (_, None) => return Finding::ok(id, "no limit"),
         (_, Some(hard)) if hard >= WANTED_FILES => {
             return Finding::ok(id, format!("{hard} files"));
@@ -56,40 +61,45 @@ fn files(id: &'static str, examined: &Examined<'_>) -> Finding {
         // Root raises it where a daemon is started.
         return Finding::ok(id, seen);
     }
-    Finding::warn(id, seen).run("ulimit -Hn")
+    Finding::warn(id, seen).with_command("ulimit -Hn")
 }
 
 fn cgroup_limits(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
-    let room = CgroupRoom::read(&examined.environment.host.below("/"));
+    let room = CgroupRoom::read_from(&examined.environment.host.under_root("/"));
     let mut findings = Vec::new();
     if let Some(few) = room.tasks.filter(|left| *left < WANTED_TASKS) {
         let seen = format!("{few} more processes and threads may be started");
         findings.push(Finding::warn(id, seen));
     }
-    if let Some(little) = room.memory.filter(|most| *most < WANTED_MEMORY) {
+    if let Some(little) = room.memory.filter(|most| *most < WANTED_MEMORY_BYTES) {
         let seen = format!("all processes together may use {} MiB", little >> 20);
         findings.push(Finding::warn(id, seen));
     }
     let show = "systemd-cgls; cat /proc/self/cgroup";
-    findings.into_iter().map(|found| found.run(show)).collect()
+    findings
+        .into_iter()
+        .map(|found| found.with_command(show))
+        .collect()
 }
 
 fn shared_memory(id: &'static str, examined: &Examined<'_>) -> Finding {
-    let Some(branch) = examined.branch() else {
+    let Some(branch) = examined.driver_branch() else {
         return Finding::unknown(id, "the driver's version is not known");
     };
-    if branch >= ANONYMOUS_MEMORY {
+    if branch >= FIRST_BRANCH_WITHOUT_SHM {
         return Finding::ok(id, format!("driver {branch} does not need it"));
     }
     let df = "df -h /dev/shm";
     let host = &examined.environment.host;
-    match file_system(&host.below("/dev/shm")) {
-        Err(_) => {
-            Finding::fail(id, "/dev/shm is missing").run("sudo mount -t tmpfs tmpfs /dev/shm")
+    match file_system(&host.under_root("/dev/shm")) {
+        Err(_) => Finding::fail(id, "/dev/shm is missing")
+            .with_command("sudo mount -t tmpfs tmpfs /dev/shm"),
+        Ok(system) if system.is_read_only => {
+            Finding::fail(id, "/dev/shm is read-only").with_command(df)
         }
-        Ok(system) if system.is_read_only => Finding::fail(id, "/dev/shm is read-only").run(df),
-        Ok(system) if system.free < SHARED_MEMORY => {
-            Finding::fail(id, format!("/dev/shm has {} MiB left", system.free >> 20)).run(df)
+        Ok(system) if system.free < MIN_SHARED_MEMORY_BYTES => {
+            Finding::fail(id, format!("/dev/shm has {} MiB left", system.free >> 20))
+                .with_command(df)
         }
         Ok(system) => Finding::ok(id, format!("{} MiB left", system.free >> 20)),
     }
@@ -100,7 +110,7 @@ fn leftover_memory(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     for path in examined.environment.host.leftover_memory() {
         let path = path.display().to_string();
         let finding = Finding::warn(id, format!("{path} is of a server that has ended"));
-        findings.push(finding.run_with(&path, format!("sudo rm {path}")));
+        findings.push(finding.with_path_command(&path, format!("sudo rm {path}")));
     }
     findings
 }
@@ -109,11 +119,11 @@ fn fabric_manager(id: &'static str, examined: &Examined<'_>) -> Finding {
     if !examined.environment.host.has_nvswitch() {
         return Finding::ok(id, "no NVSwitch");
     }
-    if examined.runs("nv-fabricmanager") {
+    if examined.runs_program("nv-fabricmanager") {
         return Finding::ok(id, "it runs");
     }
     let seen = "there are NVSwitches, and nv-fabricmanager does not run";
-    Finding::fail(id, seen).run("sudo systemctl enable --now nvidia-fabricmanager")
+    Finding::fail(id, seen).with_command("sudo systemctl enable --now nvidia-fabricmanager")
 }
 
 fn security_module(id: &'static str, examined: &Examined<'_>) -> Finding {
@@ -134,11 +144,11 @@ fn security_module(id: &'static str, examined: &Examined<'_>) -> Finding {
         Some(_) => ("SELinux", "sudo ausearch -m avc -ts recent"),
         None => ("AppArmor", "sudo dmesg | grep -i apparmor"),
     };
-    Finding::warn(id, format!("{module} confines this process: {label}")).run(show)
+    Finding::warn(id, format!("{module} confines this process: {label}")).with_command(show)
 }
 
 fn container(id: &'static str, examined: &Examined<'_>) -> Finding {
-    match examined.environment.host.container() {
+    match examined.environment.host.container_engine() {
         None => Finding::ok(id, "no container"),
         Some(engine) => Finding::warn(id, format!("this is a container ({engine})")),
     }
@@ -149,5 +159,5 @@ fn user_mapping(id: &'static str, examined: &Examined<'_>) -> Finding {
         return Finding::ok(id, "the user is mapped");
     }
     Finding::fail(id, "the user or the group of this process is not mapped")
-        .run("cat /proc/self/uid_map")
+        .with_command("cat /proc/self/uid_map")
 }

@@ -30,16 +30,16 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch::Receiver;
 
 use crate::commands::warn_of_changeable_programs;
-use crate::error::{CommandError, Context as _, Result, failed};
+use crate::error::{CommandError, ErrorContext as _, Result, command_error};
 use crate::failure::ExitStatus;
 use crate::host::{Directory, Environment, report_ready};
 use crate::render::table::{Column, Table};
-use crate::render::{note, print, width};
+use crate::render::{note, output_width, print};
 
-use offer::Offers;
+use offer::ResourceOffers;
 use pods::keep_pods;
-use registration::{Kubelet, endpoint, keep_registered};
-use watch::{Watch, report_hardware, start_watching};
+use registration::{Kubelet, endpoint_name, keep_registered};
+use watch::{OfferWatcher, report_hardware, start_watching};
 
 /// Offer devices of mig-mps to the kubelet of this node
 ///
@@ -72,7 +72,7 @@ pub fn run(args: &DevicePluginArgs, environment: Environment) -> Result<ExitStat
         return Ok(ExitStatus::Done);
     }
     if args.list {
-        let offers = Watch::new(&environment).once()?;
+        let offers = OfferWatcher::new(&environment).observe_once()?;
         print_offers(&offers)?;
         return Ok(ExitStatus::Done);
     }
@@ -81,25 +81,25 @@ pub fn run(args: &DevicePluginArgs, environment: Environment) -> Result<ExitStat
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let kubelet =
         std::path::absolute(&args.kubelet).context("cannot use the kubelet's directory")?;
-    let kubelet = Kubelet::of(&environment.host.below(kubelet));
+    let kubelet = Kubelet::in_directory(&environment.host.under_root(kubelet));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start the plugin")?;
-    runtime.block_on(serve(kubelet, environment))?;
+    runtime.block_on(serve_resources(kubelet, environment))?;
     Ok(ExitStatus::Done)
 }
 
-fn print_offers(offers: &Offers) -> Result<()> {
+fn print_offers(offers: &ResourceOffers) -> Result<()> {
     let mut table = Table::new(vec![
-        Column::left("RESOURCE", 0),
-        Column::left("DEVICE", 0),
-        Column::right("SHARES", 0),
-        Column::left("HEALTH", 0),
+        Column::left_aligned("RESOURCE", 0),
+        Column::left_aligned("DEVICE", 0),
+        Column::right_aligned("SHARES", 0),
+        Column::left_aligned("HEALTH", 0),
     ]);
     for offered in &offers.devices {
         let health = offered.ill.as_deref().unwrap_or("healthy");
-        table.row(vec![
+        table.add_row(vec![
             offered.resource.clone(),
             offered.name.clone(),
             offered.shares.to_string(),
@@ -109,15 +109,15 @@ fn print_offers(offers: &Offers) -> Result<()> {
     for (name, why) in &offers.refused {
         note(&format!("{name} is not offered: {why}"));
     }
-    Ok(print(&table.within(width(), "a wider terminal"))?)
+    Ok(print(&table.render(output_width(), "a wider terminal"))?)
 }
 
 /// Serves every resource until SIGTERM or SIGINT.
-async fn serve(kubelet: Kubelet, environment: Environment) -> Result<()> {
-    let ended = ended().context("cannot handle signals")?;
+async fn serve_resources(kubelet: Kubelet, environment: Environment) -> Result<()> {
+    let ended = termination_signal().context("cannot handle signals")?;
     let mut ended = pin!(ended);
     let _lock = tokio::select! {
-        lock = lock(&kubelet) => lock?,
+        lock = wait_for_lock(&kubelet) => lock?,
         () = &mut ended => return Ok(()),
     };
     let environment: &'static Environment = Box::leak(Box::new(environment));
@@ -131,7 +131,7 @@ async fn serve(kubelet: Kubelet, environment: Environment) -> Result<()> {
                 resource.clone(),
                 environment,
                 kubelet.clone(),
-                endpoint(served.len()),
+                endpoint_name(served.len()),
                 offers.clone(),
             );
             tokio::spawn(plugin);
@@ -139,19 +139,22 @@ async fn serve(kubelet: Kubelet, environment: Environment) -> Result<()> {
         }
         tokio::select! {
             changed = offers.changed() => if changed.is_err() {
-                return Err(failed("the node is no longer watched: an error of this program"));
+                return Err(command_error("the node is no longer watched: an error of this program"));
             },
             () = &mut ended => break,
         }
     }
     for number in 0..served.len() {
-        kubelet.remove(&endpoint(number));
+        kubelet.remove_socket(&endpoint_name(number));
     }
     note("ends: the kubelet takes its devices for unhealthy until it is back");
     Ok(())
 }
 
-fn new_resources(offers: &mut Receiver<Offers>, served: &BTreeSet<String>) -> BTreeSet<String> {
+fn new_resources(
+    offers: &mut Receiver<ResourceOffers>,
+    served: &BTreeSet<String>,
+) -> BTreeSet<String> {
     let offers = offers.borrow_and_update();
     let resources = offers.devices.iter().map(|offered| &offered.resource);
     resources
@@ -161,7 +164,7 @@ fn new_resources(offers: &mut Receiver<Offers>, served: &BTreeSet<String>) -> BT
 }
 
 /// Waits until the kubelet's directory exists, and takes the lock that keeps a second plugin out.
-async fn lock(kubelet: &Kubelet) -> Result<File> {
+async fn wait_for_lock(kubelet: &Kubelet) -> Result<File> {
     let mut is_said = false;
     loop {
         match Directory::open_if_there(&kubelet.plugins)
@@ -179,7 +182,7 @@ async fn lock(kubelet: &Kubelet) -> Result<File> {
             }
             None => {}
         }
-        tokio::time::sleep(registration::TICK).await;
+        tokio::time::sleep(registration::SOCKET_POLL_INTERVAL).await;
     }
 }
 
@@ -191,12 +194,12 @@ fn report_to_systemd() {
 }
 
 /// The file in the kubelet's directory that a running plugin holds locked. The kubelet removes sockets alone.
-const LOCK: &str = "mig-mps.lock";
+const LOCK_FILE: &str = "mig-mps.lock";
 
 fn take_lock(directory: &Directory) -> Result<File> {
-    let path = directory.path().join(LOCK);
+    let path = directory.path().join(LOCK_FILE);
     let unusable =
-        |error: io::Error| failed(format_args!("cannot lock {}: {error}", path.display()));
+        |error: io::Error| command_error(format_args!("cannot lock {}: {error}", path.display()));
     let file = File::options()
         .create(true)
         .truncate(false)
@@ -209,13 +212,13 @@ fn take_lock(directory: &Directory) -> Result<File> {
         Err(TryLockError::WouldBlock) => {
             let what = "another mig-mps-device-plugin serves this kubelet";
             let error = CommandError::new(ExitStatus::Refused, what);
-            Err(error.hint("systemctl status mig-mps-device-plugin shows that of the service"))
+            Err(error.with_hint("systemctl status mig-mps-device-plugin shows that of the service"))
         }
     }
 }
 
 /// Returns a future that waits for a signal which ends the plugin.
-fn ended() -> io::Result<impl Future<Output = ()>> {
+fn termination_signal() -> io::Result<impl Future<Output = ()>> {
     let mut term = signal(SignalKind::terminate())?;
     let mut int = signal(SignalKind::interrupt())?;
     Ok(async move {

@@ -12,22 +12,22 @@ use crate::state::DeviceRecord;
 pub const DOMAIN: &str = "mig-mps.io";
 
 /// The resource of whole GPUs that have no name of their own.
-const WHOLE: &str = "gpu";
+const WHOLE_GPU_RESOURCE: &str = "gpu";
 
 /// The most characters of a resource's name after its domain.
-const LONGEST: usize = 63;
+const MAX_RESOURCE_CHARS: usize = 63;
 
 /// Everything that pods can have.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Offers {
-    pub devices: Vec<Offered>,
+pub struct ResourceOffers {
+    pub devices: Vec<OfferedDevice>,
     /// The names of devices that cannot be offered, with the reason.
     pub refused: Vec<(String, String)>,
 }
 
-impl Offers {
+impl ResourceOffers {
     /// Returns the devices of a resource.
-    pub fn of<'a>(&'a self, resource: &'a str) -> impl Iterator<Item = &'a Offered> {
+    pub fn devices_for<'a>(&'a self, resource: &'a str) -> impl Iterator<Item = &'a OfferedDevice> {
         let devices = self.devices.iter();
         devices.filter(move |offered| offered.resource == resource)
     }
@@ -35,7 +35,7 @@ impl Offers {
 
 /// A device as pods can have it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Offered {
+pub struct OfferedDevice {
     pub name: String,
     pub uuid: String,
     /// `mig-mps.io/1g.10gb`
@@ -51,26 +51,28 @@ pub struct Offered {
 }
 
 /// The mark between a device's name and the number of a share: `0.4::3`.
-const SHARE: &str = "::";
+const SHARE_SEPARATOR: &str = "::";
 
 /// Returns the name of the device that a share is of.
 pub fn device_of(share: &str) -> &str {
-    share.rsplit_once(SHARE).map_or(share, |(name, _)| name)
+    share
+        .rsplit_once(SHARE_SEPARATOR)
+        .map_or(share, |(name, _)| name)
 }
 
-impl Offered {
+impl OfferedDevice {
     /// Returns the ids of its shares.
-    fn ids(&self) -> impl Iterator<Item = String> {
-        (0..self.shares).map(|number| format!("{}{SHARE}{number}", self.name))
+    fn share_ids(&self) -> impl Iterator<Item = String> {
+        (0..self.shares).map(|number| format!("{}{SHARE_SEPARATOR}{number}", self.name))
     }
 
     /// True if the share is one of its own.
-    pub fn has(&self, share: &str) -> bool {
-        device_of(share) == self.name && self.ids().any(|id| id == share)
+    pub fn has_share(&self, share: &str) -> bool {
+        device_of(share) == self.name && self.share_ids().any(|id| id == share)
     }
 
     /// Returns its shares as the kubelet lists them.
-    pub fn listed(&self) -> impl Iterator<Item = api::Device> {
+    pub fn kubelet_devices(&self) -> impl Iterator<Item = api::Device> {
         let health = match self.ill {
             None => "Healthy",
             Some(_) => "Unhealthy",
@@ -78,7 +80,7 @@ impl Offered {
         let topology = self.numa_node.map(|id| api::TopologyInfo {
             nodes: vec![api::NumaNode { id }],
         });
-        self.ids().map(move |id| api::Device {
+        self.share_ids().map(move |id| api::Device {
             id,
             health: health.to_owned(),
             topology: topology.clone(),
@@ -87,12 +89,12 @@ impl Offered {
 
     /// Returns what a container with a share gets: variables and a mount for every runtime, and the names of the device
     /// and of its GPU for runtimes that know CDI, as far as there are files that define them.
-    pub fn answer(&self, host: &Host) -> Result<ContainerAllocateResponse, String> {
+    pub fn allocation_response(&self, host: &Host) -> Result<ContainerAllocateResponse, String> {
         if let Some(why) = &self.ill {
             return Err(format!("device {} is not healthy: {why}", self.name));
         }
         let device = self.container.as_ref().map_err(Clone::clone)?;
-        let files = CdiFiles::read(host);
+        let files = CdiFiles::load(host);
         let names = [
             (CDI_KIND, format!("\"{}\"", self.uuid)),
             (NVIDIA_KIND, self.uuid.clone()),
@@ -100,7 +102,7 @@ impl Offered {
         // By UUID: the kubelet keeps the answer, and the name may be another device's later.
         let cdi_devices: Vec<_> = names
             .iter()
-            .filter(|(kind, text)| files.have(kind, text))
+            .filter(|(kind, text)| files.contain_text(kind, text))
             .map(|(kind, _)| api::CdiDevice {
                 name: format!("{kind}={}", self.uuid),
             })
@@ -142,23 +144,24 @@ impl Offered {
 
 /// Returns the resource of a device, or the reason why it cannot have one. Devices of one resource can take the place of each
 /// other.
-pub fn resource(record: &DeviceRecord, all: &[&DeviceRecord]) -> Result<String, String> {
+pub fn resource_for(record: &DeviceRecord, all: &[&DeviceRecord]) -> Result<String, String> {
     let word = if has_default_name(record) {
-        kind(record).ok_or("its record is of an earlier version: apply the profile again")?
+        resource_word(record)
+            .ok_or("its record is of an earlier version: apply the profile again")?
     } else {
         let is_like = |other: &&DeviceRecord| {
             other.profile == record.profile && other.settings.serve == record.settings.serve
         };
-        let mut alike = all
-            .iter()
-            .filter(|other| !has_default_name(other) && stem(&other.name) == stem(&record.name));
+        let mut alike = all.iter().filter(|other| {
+            !has_default_name(other) && name_stem(&other.name) == name_stem(&record.name)
+        });
         let name = if alike.all(is_like) {
-            stem(&record.name)
+            name_stem(&record.name)
         } else {
             &record.name
         };
         let mut kinds = all.iter().filter(|other| has_default_name(other));
-        if kinds.any(|other| kind(other).as_deref() == Some(name)) {
+        if kinds.any(|other| resource_word(other).as_deref() == Some(name)) {
             return Err(
                 "it is called like devices without a name of their own: give it another".to_owned(),
             );
@@ -166,13 +169,13 @@ pub fn resource(record: &DeviceRecord, all: &[&DeviceRecord]) -> Result<String, 
         name.to_owned()
     };
     let ends = [word.chars().next(), word.chars().next_back()];
-    if word.len() > LONGEST
+    if word.len() > MAX_RESOURCE_CHARS
         || !ends
             .iter()
             .all(|end| end.is_some_and(|c| c.is_ascii_alphanumeric()))
     {
         return Err(format!(
-            "\"{word}\" is no name of a resource: it has at most {LONGEST} characters, and begins and ends with a letter or digit"
+            "\"{word}\" is no name of a resource: it has at most {MAX_RESOURCE_CHARS} characters, and begins and ends with a letter or digit"
         ));
     }
     Ok(format!("{DOMAIN}/{word}"))
@@ -195,14 +198,14 @@ fn has_default_name(record: &DeviceRecord) -> bool {
 }
 
 /// Returns the word for a device without a name of its own. Names of devices have no `+`, and those of resources neither.
-fn kind(record: &DeviceRecord) -> Option<String> {
+fn resource_word(record: &DeviceRecord) -> Option<String> {
     let profile = record.profile.as_deref();
-    let word = profile.or_else(|| record.key.instance.is_none().then_some(WHOLE));
+    let word = profile.or_else(|| record.key.instance.is_none().then_some(WHOLE_GPU_RESOURCE));
     word.map(|word| word.replace('+', "."))
 }
 
 /// Returns a name without the numbers at its end: `trainer` of `trainer-0` and `trainer-3-1`.
-fn stem(name: &str) -> &str {
+fn name_stem(name: &str) -> &str {
     let mut stem = name;
     while let Some((before, number)) = stem.rsplit_once(['-', '.', '_'])
         && !before.is_empty()
@@ -246,7 +249,7 @@ mod tests {
             .map(|(name, profile)| record(name, *profile))
             .collect();
         let all: Vec<_> = records.iter().collect();
-        let resource = |record| match resource(record, &all) {
+        let resource = |record| match resource_for(record, &all) {
             Ok(resource) => resource.strip_prefix("mig-mps.io/").unwrap().to_owned(),
             Err(why) => format!("- {why}"),
         };

@@ -10,7 +10,7 @@ use tokio_stream::wrappers::WatchStream;
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::{Request, Response, Status};
 
-use super::offer::{Offered, Offers, device_of};
+use super::offer::{OfferedDevice, ResourceOffers, device_of};
 use super::v1beta1::device_plugin_server::DevicePlugin;
 use super::v1beta1::{
     AllocateRequest, AllocateResponse, ContainerPreferredAllocationRequest,
@@ -18,18 +18,18 @@ use super::v1beta1::{
     PreStartContainerRequest, PreStartContainerResponse, PreferredAllocationRequest,
     PreferredAllocationResponse,
 };
-use crate::client::admission::{GONE, refuse_unready};
+use crate::client::admission::{NO_LONGER_SERVED, check_admission};
 use crate::host::Environment;
 
 /// The time for which a container waits for a change of the node before it is refused. The kubelet tries again.
-const CHANGE_LIMIT: Duration = Duration::from_millis(500);
+const CHANGE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The plugin of one resource.
 #[derive(Clone)]
 pub struct Plugin {
     pub resource: String,
     pub environment: &'static Environment,
-    pub offers: Receiver<Offers>,
+    pub offers: Receiver<ResourceOffers>,
     streams: Sender<Streams>,
 }
 
@@ -57,7 +57,7 @@ impl Plugin {
     pub fn new(
         resource: String,
         environment: &'static Environment,
-        offers: Receiver<Offers>,
+        offers: Receiver<ResourceOffers>,
     ) -> Self {
         let (streams, _) = channel(Streams::default());
         Self {
@@ -69,12 +69,12 @@ impl Plugin {
     }
 
     /// Returns the streams, to see them end.
-    pub fn streams(&self) -> Receiver<Streams> {
+    pub fn watch_streams(&self) -> Receiver<Streams> {
         self.streams.subscribe()
     }
 
     /// Refuses more than one share: two may be of two GPUs, and an MPS client has one.
-    fn refuse_several(&self, shares: usize) -> Result<(), Status> {
+    fn check_single_share(&self, shares: usize) -> Result<(), Status> {
         if shares <= 1 {
             return Ok(());
         }
@@ -86,29 +86,29 @@ impl Plugin {
 
     /// Refuses a share of a device that would not take a client now. A container that the kubelet starts again has asked for
     /// nothing: it would run outside MPS, and keep doing so.
-    async fn refuse_unready(&self, share: &str) -> Result<(), Status> {
+    async fn check_ready(&self, share: &str) -> Result<(), Status> {
         let name = device_of(share);
         let offers = self.offers.borrow().clone();
-        let mut devices = offers.of(&self.resource);
+        let mut devices = offers.devices_for(&self.resource);
         let Some(offered) = devices.find(|offered| offered.name == name) else {
-            return Err(unhealthy(name, GONE));
+            return Err(unhealthy_status(name, NO_LONGER_SERVED));
         };
         let (environment, uuid) = (self.environment, offered.uuid.clone());
         // The last offers may be a second old.
-        let now = move || refuse_unready(environment, &uuid, CHANGE_LIMIT);
+        let now = move || check_admission(environment, &uuid, CHANGE_TIMEOUT);
         let now = tokio::task::spawn_blocking(now).await;
         let now = now.map_err(|error| Status::internal(error.to_string()))?;
         let seen = offered.ill.as_deref().map_or(Ok(()), Err);
-        now.and(seen).map_err(|why| unhealthy(name, why))
+        now.and(seen).map_err(|why| unhealthy_status(name, why))
     }
 
     /// Chooses the share of a device of which the most shares are free.
-    fn prefer(
+    fn choose_share(
         &self,
         request: &ContainerPreferredAllocationRequest,
     ) -> Result<ContainerPreferredAllocationResponse, Status> {
         let size = usize::try_from(request.allocation_size).unwrap_or_default();
-        self.refuse_several(size)?;
+        self.check_single_share(size)?;
         let available = &request.available_device_i_ds;
         let mut free: HashMap<&str, usize> = HashMap::new();
         for share in available {
@@ -151,7 +151,10 @@ impl DevicePlugin for Plugin {
         let stream = WatchStream::new(self.offers.clone()).filter_map(move |offers| {
             let _ends_with_the_stream = &open;
             let response = ListAndWatchResponse {
-                devices: offers.of(&resource).flat_map(Offered::listed).collect(),
+                devices: offers
+                    .devices_for(&resource)
+                    .flat_map(OfferedDevice::kubelet_devices)
+                    .collect(),
             };
             let is_new = last.as_ref() != Some(&response);
             last = Some(response.clone());
@@ -165,7 +168,7 @@ impl DevicePlugin for Plugin {
         request: Request<PreferredAllocationRequest>,
     ) -> Result<Response<PreferredAllocationResponse>, Status> {
         let requests = &request.get_ref().container_requests;
-        let responses = requests.iter().map(|request| self.prefer(request));
+        let responses = requests.iter().map(|request| self.choose_share(request));
         let container_responses = responses.collect::<Result<_, _>>()?;
         Ok(Response::new(PreferredAllocationResponse {
             container_responses,
@@ -179,18 +182,18 @@ impl DevicePlugin for Plugin {
         let offers = self.offers.borrow().clone();
         let mut container_responses = Vec::new();
         for request in &request.get_ref().container_requests {
-            self.refuse_several(request.devices_ids.len())?;
+            self.check_single_share(request.devices_ids.len())?;
             let Some(share) = request.devices_ids.first() else {
                 return Err(Status::invalid_argument("the request names no share"));
             };
-            let mut devices = offers.of(&self.resource);
-            let Some(offered) = devices.find(|offered| offered.has(share)) else {
+            let mut devices = offers.devices_for(&self.resource);
+            let Some(offered) = devices.find(|offered| offered.has_share(share)) else {
                 let resource = &self.resource;
                 return Err(Status::not_found(format!(
                     "mig-mps serves no share {share:?} of {resource} on this node"
                 )));
             };
-            let answer = offered.answer(&self.environment.host);
+            let answer = offered.allocation_response(&self.environment.host);
             container_responses.push(answer.map_err(Status::failed_precondition)?);
         }
         Ok(Response::new(AllocateResponse {
@@ -203,13 +206,13 @@ impl DevicePlugin for Plugin {
         request: Request<PreStartContainerRequest>,
     ) -> Result<Response<PreStartContainerResponse>, Status> {
         for share in &request.get_ref().devices_ids {
-            self.refuse_unready(share).await?;
+            self.check_ready(share).await?;
         }
         Ok(Response::new(PreStartContainerResponse {}))
     }
 }
 
-fn unhealthy(name: &str, why: &str) -> Status {
+fn unhealthy_status(name: &str, why: &str) -> Status {
     Status::failed_precondition(format!("device {name} is not healthy: {why}"))
 }
 

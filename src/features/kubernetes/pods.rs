@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use tokio::sync::watch::Receiver;
 use tokio::time::sleep;
 
-use super::offer::{DOMAIN, Offers, device_of};
-use super::registration::{Kubelet, ask};
+use super::offer::{DOMAIN, ResourceOffers, device_of};
+use super::registration::{Kubelet, call_kubelet};
 use super::v1::pod_resources_lister_client::PodResourcesListerClient;
 use super::v1::{ListPodResourcesRequest, PodResources};
 use crate::host::Environment;
@@ -17,25 +17,25 @@ use crate::state::RunDir;
 use crate::state::record::{PodShare, PodsFile};
 
 /// The time between two questions to the kubelet.
-const PERIOD: Duration = Duration::from_secs(5);
+const POD_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The time that the kubelet may take to answer.
-const LIMIT: Duration = Duration::from_secs(5);
+const KUBELET_ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The most bytes of an answer, as the kubelet has it for its own clients.
-const LONGEST_ANSWER: usize = 16 << 20;
+const MAX_ANSWER_BYTES: usize = 16 << 20;
 
 /// Writes the pods that hold shares, again and again.
 pub async fn keep_pods(
     kubelet: Kubelet,
     environment: &'static Environment,
-    offers: Receiver<Offers>,
+    offers: Receiver<ResourceOffers>,
 ) {
     let run_dir = RunDir::at(&environment.roots_run_dir());
     let mut said = None;
     loop {
-        let problem = match list(&kubelet).await {
-            Ok(pods) => write(&run_dir, environment, &pods, &offers.borrow()).err(),
+        let problem = match list_pods(&kubelet).await {
+            Ok(pods) => write_pods_file(&run_dir, environment, &pods, &offers.borrow()).err(),
             Err(why) => Some(format!("the kubelet does not list them: {why}")),
         };
         if problem != said
@@ -46,37 +46,37 @@ pub async fn keep_pods(
             ));
         }
         said = problem;
-        sleep(PERIOD).await;
+        sleep(POD_POLL_INTERVAL).await;
     }
 }
 
-async fn list(kubelet: &Kubelet) -> Result<Vec<PodResources>, String> {
+async fn list_pods(kubelet: &Kubelet) -> Result<Vec<PodResources>, String> {
     let call = async |channel| {
         let client = PodResourcesListerClient::new(channel);
-        let mut client = client.max_decoding_message_size(LONGEST_ANSWER);
+        let mut client = client.max_decoding_message_size(MAX_ANSWER_BYTES);
         client.list(ListPodResourcesRequest {}).await
     };
-    let listed = ask(&kubelet.pods, LIMIT, call).await?;
+    let listed = call_kubelet(&kubelet.pods, KUBELET_ANSWER_TIMEOUT, call).await?;
     Ok(listed.pod_resources)
 }
 
-fn write(
+fn write_pods_file(
     run_dir: &RunDir,
     environment: &Environment,
     pods: &[PodResources],
-    offers: &Offers,
+    offers: &ResourceOffers,
 ) -> Result<(), String> {
     let boot_id = environment.host.boot_id();
     let file = PodsFile {
         boot_id: boot_id.map_err(|error| error.to_string())?,
         at: Timestamp::now(),
-        pods: shares(pods, offers),
+        pods: pod_shares(pods, offers),
     };
     run_dir.write_pods(&file).map_err(|error| error.to_string())
 }
 
 /// Returns the shares of our devices among everything that pods hold.
-fn shares(pods: &[PodResources], offers: &Offers) -> Vec<PodShare> {
+fn pod_shares(pods: &[PodResources], offers: &ResourceOffers) -> Vec<PodShare> {
     let mut shares = Vec::new();
     for pod in pods {
         let devices = pod.containers.iter().flat_map(|one| &one.devices);

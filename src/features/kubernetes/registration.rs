@@ -17,32 +17,32 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Response, Status};
 
-use super::offer::Offers;
+use super::offer::ResourceOffers;
 use super::plugin::{OPTIONS, Plugin, Streams};
 use super::v1beta1::RegisterRequest;
 use super::v1beta1::device_plugin_server::DevicePluginServer;
 use super::v1beta1::registration_client::RegistrationClient;
-use crate::host::{Environment, bounded, printable};
+use crate::host::{Environment, shorten_command, to_printable};
 use crate::render::note;
 
 /// The version of the protocol.
-const VERSION: &str = "v1beta1";
+const PROTOCOL_VERSION: &str = "v1beta1";
 
 /// The time between two looks at the kubelet's socket.
-pub const TICK: Duration = Duration::from_millis(500);
+pub const SOCKET_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The time that a registration may take: the kubelet calls the plugin meanwhile, and gives up after 10 s.
-const REGISTRATION_LIMIT: Duration = Duration::from_secs(15);
+const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The time that the kubelet may take to open its stream after a registration.
-const STREAM_LIMIT: Duration = Duration::from_secs(10);
+const STREAM_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The pauses between registrations that fail, or do not last.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// The calls that the kubelet may have open on one connection.
-const CALLS: u32 = 64;
+const MAX_CONCURRENT_CALLS: u32 = 64;
 
 /// The directories of a kubelet.
 #[derive(Clone, Debug)]
@@ -54,19 +54,19 @@ pub struct Kubelet {
 
 impl Kubelet {
     /// Returns that of a kubelet with this directory.
-    pub fn of(directory: &Path) -> Self {
+    pub fn in_directory(directory: &Path) -> Self {
         Self {
             plugins: directory.join("device-plugins"),
             pods: directory.join("pod-resources/kubelet.sock"),
         }
     }
 
-    fn socket(&self) -> PathBuf {
+    fn registration_socket(&self) -> PathBuf {
         self.plugins.join("kubelet.sock")
     }
 
     /// Removes a socket of this program, such as one that a plugin left that was killed.
-    pub fn remove(&self, endpoint: &str) {
+    pub fn remove_socket(&self, endpoint: &str) {
         let path = self.plugins.join(endpoint);
         if fs::symlink_metadata(&path).is_ok_and(|found| found.file_type().is_socket()) {
             let _ = fs::remove_file(path);
@@ -75,7 +75,7 @@ impl Kubelet {
 }
 
 /// Returns the name of the socket with this number. That of a resource may be too long for a socket's path.
-pub fn endpoint(number: usize) -> String {
+pub fn endpoint_name(number: usize) -> String {
     format!("mig-mps-{number}.sock")
 }
 
@@ -84,7 +84,7 @@ pub fn endpoint(number: usize) -> String {
 struct Mark(u64, u64, i64, i64);
 
 impl Mark {
-    fn of(path: &Path) -> Option<Self> {
+    fn from_path(path: &Path) -> Option<Self> {
         let found = fs::symlink_metadata(path).ok()?;
         Some(Self(
             found.dev(),
@@ -105,13 +105,13 @@ struct Socket {
 
 impl Socket {
     /// Makes the socket anew, and serves there.
-    fn serve(plugin: Plugin, kubelet: &Kubelet, endpoint: &str) -> io::Result<Self> {
-        kubelet.remove(endpoint);
+    fn bind_and_serve(plugin: Plugin, kubelet: &Kubelet, endpoint: &str) -> io::Result<Self> {
+        kubelet.remove_socket(endpoint);
         let path = kubelet.plugins.join(endpoint);
         let listener = UnixListener::bind(&path)?;
-        let (mark, streams) = (Mark::of(&path), plugin.streams());
+        let (mark, streams) = (Mark::from_path(&path), plugin.watch_streams());
         let serving = Server::builder()
-            .max_concurrent_streams(CALLS)
+            .max_concurrent_streams(MAX_CONCURRENT_CALLS)
             .serve_with_incoming(
                 DevicePluginServer::new(plugin),
                 UnixListenerStream::new(listener),
@@ -126,7 +126,7 @@ impl Socket {
 
     /// True if the kubelet reaches the plugin there.
     fn is_there(&self) -> bool {
-        Mark::of(&self.path) == self.mark && !self.serving.is_finished()
+        Mark::from_path(&self.path) == self.mark && !self.serving.is_finished()
     }
 }
 
@@ -142,7 +142,7 @@ pub async fn keep_registered(
     environment: &'static Environment,
     kubelet: Kubelet,
     endpoint: String,
-    offers: Receiver<Offers>,
+    offers: Receiver<ResourceOffers>,
 ) {
     let mut socket: Option<Socket> = None;
     let mut pause = FIRST_PAUSE;
@@ -155,9 +155,9 @@ pub async fn keep_registered(
         }
     };
     loop {
-        let Some(mark) = Mark::of(&kubelet.socket()) else {
+        let Some(mark) = Mark::from_path(&kubelet.registration_socket()) else {
             say("waits for the kubelet".to_owned());
-            sleep(TICK).await;
+            sleep(SOCKET_POLL_INTERVAL).await;
             continue;
         };
         socket = socket.filter(Socket::is_there);
@@ -165,63 +165,67 @@ pub async fn keep_registered(
             serving
         } else {
             let plugin = Plugin::new(resource.clone(), environment, offers.clone());
-            match Socket::serve(plugin, &kubelet, &endpoint) {
+            match Socket::bind_and_serve(plugin, &kubelet, &endpoint) {
                 Ok(new) => socket.insert(new),
                 Err(error) => {
                     say(format!("cannot make the socket {endpoint}: {error}"));
-                    rest(&mut pause, &kubelet, mark).await;
+                    wait_before_retry(&mut pause, &kubelet, mark).await;
                     continue;
                 }
             }
         };
         let begun = Instant::now();
         let before = *serving.streams.borrow();
-        if let Err(why) = register(&resource, &kubelet, &endpoint).await {
+        if let Err(why) = register_resource(&resource, &kubelet, &endpoint).await {
             say(format!("the kubelet does not register it: {why}"));
-            rest(&mut pause, &kubelet, mark).await;
+            wait_before_retry(&mut pause, &kubelet, mark).await;
             continue;
         }
         say("registered".to_owned());
-        let ended = until_lost(serving, before, &kubelet, mark).await;
+        let ended = wait_until_lost(serving, before, &kubelet, mark).await;
         say(ended.to_owned());
         if begun.elapsed() > LONGEST_PAUSE {
             pause = FIRST_PAUSE;
         }
-        if Mark::of(&kubelet.socket()) == Some(mark) && serving.is_there() {
-            rest(&mut pause, &kubelet, mark).await;
+        if Mark::from_path(&kubelet.registration_socket()) == Some(mark) && serving.is_there() {
+            wait_before_retry(&mut pause, &kubelet, mark).await;
         }
     }
 }
 
 /// Waits, and longer the next time, but not longer than until the kubelet has another socket.
-async fn rest(pause: &mut Duration, kubelet: &Kubelet, mark: Mark) {
+async fn wait_before_retry(pause: &mut Duration, kubelet: &Kubelet, mark: Mark) {
     let until = Instant::now() + *pause;
     *pause = LONGEST_PAUSE.min(*pause * 2);
     while Instant::now() < until {
-        if Mark::of(&kubelet.socket()) != Some(mark) {
+        if Mark::from_path(&kubelet.registration_socket()) != Some(mark) {
             *pause = FIRST_PAUSE;
             return;
         }
-        sleep(TICK.min(until - Instant::now())).await;
+        sleep(SOCKET_POLL_INTERVAL.min(until - Instant::now())).await;
     }
 }
 
 /// Registers the resource. The kubelet calls the plugin before it answers.
-async fn register(resource: &str, kubelet: &Kubelet, endpoint: &str) -> Result<(), String> {
+async fn register_resource(
+    resource: &str,
+    kubelet: &Kubelet,
+    endpoint: &str,
+) -> Result<(), String> {
     let request = RegisterRequest {
-        version: VERSION.to_owned(),
+        version: PROTOCOL_VERSION.to_owned(),
         endpoint: endpoint.to_owned(),
         resource_name: resource.to_owned(),
         options: Some(OPTIONS),
     };
     let call = async |channel| RegistrationClient::new(channel).register(request).await;
-    ask(&kubelet.socket(), REGISTRATION_LIMIT, call)
+    call_kubelet(&kubelet.registration_socket(), REGISTRATION_TIMEOUT, call)
         .await
         .map(drop)
 }
 
 /// Calls the kubelet at one of its sockets. Returns its answer, or the reason why there is none within the limit.
-pub async fn ask<T>(
+pub async fn call_kubelet<T>(
     socket: &Path,
     limit: Duration,
     call: impl AsyncFnOnce(Channel) -> Result<Response<T>, Status>,
@@ -229,26 +233,29 @@ pub async fn ask<T>(
     let asking = async {
         let path = format!("unix:{}", socket.display());
         let channel = Endpoint::from_shared(path).map_err(|error| error.to_string())?;
-        let channel = channel.connect().await.map_err(|error| said_by(&error))?;
+        let channel = channel
+            .connect()
+            .await
+            .map_err(|error| innermost_message(&error))?;
         call(channel)
             .await
             .map(Response::into_inner)
-            .map_err(|status| bounded(&printable(status.message())).into_owned())
+            .map_err(|status| shorten_command(&to_printable(status.message())).into_owned())
     };
     let asked = timeout(limit, asking).await;
     asked.unwrap_or_else(|_| Err(format!("no answer within {} s", limit.as_secs())))
 }
 
 /// Returns the words of the error that is behind an error of tonic.
-fn said_by(error: &dyn std::error::Error) -> String {
+fn innermost_message(error: &dyn std::error::Error) -> String {
     match error.source() {
-        Some(source) => said_by(source),
+        Some(source) => innermost_message(source),
         None => error.to_string(),
     }
 }
 
 /// Waits until the registration is lost, and says by what.
-async fn until_lost(
+async fn wait_until_lost(
     serving: &Socket,
     before: Streams,
     kubelet: &Kubelet,
@@ -257,7 +264,7 @@ async fn until_lost(
     let registered = Instant::now();
     loop {
         let streams = *serving.streams.borrow();
-        if Mark::of(&kubelet.socket()) != Some(mark) {
+        if Mark::from_path(&kubelet.registration_socket()) != Some(mark) {
             return "the kubelet starts anew";
         }
         if !serving.is_there() {
@@ -266,11 +273,11 @@ async fn until_lost(
         if streams.open == 0 && streams.ended > before.ended {
             return "the kubelet has closed the stream of devices";
         }
-        if streams.open == 0 && registered.elapsed() > STREAM_LIMIT {
+        if streams.open == 0 && registered.elapsed() > STREAM_TIMEOUT {
             return "the kubelet has not asked for devices";
         }
         let mut changes = serving.streams.clone();
         changes.mark_unchanged();
-        let _ = timeout(TICK, changes.changed()).await;
+        let _ = timeout(SOCKET_POLL_INTERVAL, changes.changed()).await;
     }
 }

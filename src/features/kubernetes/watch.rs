@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch::{Receiver, Sender, channel};
 
-use super::offer::{Offered, Offers, resource};
+use super::offer::{OfferedDevice, ResourceOffers, resource_for};
 use crate::client::{ClientOptions, ContainerDevice};
 use crate::commands::env::container_device;
-use crate::error::{Context as _, Result};
-use crate::host::{Environment, Host, Pid, RunError, count, listed, lock, run};
+use crate::error::{ErrorContext as _, Result};
+use crate::host::{Environment, Host, Pid, RunError, format_count, join_words, lock, run};
 use crate::node::{
     Detail, Device, DeviceState, Node, Presence, observe, observe_records, observe_without_driver,
 };
@@ -27,15 +27,15 @@ use crate::settings::Serve;
 use crate::state::DeviceRecord;
 
 /// The time between two looks at the daemons, unless the first one takes longer.
-const PERIOD: Duration = Duration::from_secs(1);
+const DAEMON_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The time that a daemon may take to answer, which is one or two milliseconds for a real one. A daemon may hang while
 /// another one is waited for, and each may be asked twice: the kubelet knows it within 5 s.
-const ANSWER_LIMIT: Duration = Duration::from_secs(1);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The time between two questions to the driver, unless devices have changed, and the time that an answer may take.
 const HARDWARE_PERIOD: Duration = Duration::from_secs(30);
-const HARDWARE_LIMIT: Duration = Duration::from_secs(20);
+const HARDWARE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The UUIDs of devices that no program can use, as the driver sees it, each with the reason; or the reason why it says
 /// nothing.
@@ -54,7 +54,7 @@ fn read_hardware(environment: &Environment) -> Hardware {
             Presence::There => return None,
             Presence::MadeAgain => "the device was made again".to_owned(),
             Presence::Gone => "the device does not exist".to_owned(),
-            Presence::Unseen(unseen) => unseen.why(),
+            Presence::Unseen(unseen) => unseen.reason(),
         };
         Some((served.record.uuid.clone(), why))
     });
@@ -63,15 +63,15 @@ fn read_hardware(environment: &Environment) -> Hardware {
 
 /// Asks the driver in another process, within a limit. The kernel may not end a process that hangs in the driver: `stuck`
 /// is then its pid, and none is started beside it.
-fn ask_hardware(environment: &Environment, stuck: &mut Option<Pid>) -> Hardware {
-    let late = || Err(format!("no answer within {} s", HARDWARE_LIMIT.as_secs()));
+fn query_hardware(environment: &Environment, stuck: &mut Option<Pid>) -> Hardware {
+    let late = || Err(format!("no answer within {} s", HARDWARE_TIMEOUT.as_secs()));
     if stuck.is_some_and(|pid| !environment.host.has_ended(pid)) {
         return late();
     }
     *stuck = None;
     let mut helper = Command::new(&environment.helper);
     helper.arg("--hardware").envs(std::env::vars_os());
-    match run(&helper, "", HARDWARE_LIMIT) {
+    match run(&helper, "", HARDWARE_TIMEOUT) {
         Ok(output) => serde_json::from_str(&output.stdout)
             .unwrap_or_else(|_| Err(output.stderr.trim().to_owned())),
         Err(RunError::Unkillable { pid, .. }) => {
@@ -89,47 +89,47 @@ pub fn report_hardware(environment: &Environment) -> Result<()> {
 }
 
 /// The facts about a device that change with its record alone.
-struct Known {
+struct KnownDevice {
     record: DeviceRecord,
     numa_node: Option<i64>,
     container: Result<ContainerDevice, String>,
 }
 
 /// Finds out what there is to offer.
-pub struct Watch<'a> {
+pub struct OfferWatcher<'a> {
     environment: &'a Environment,
     hardware: Arc<Mutex<Hardware>>,
-    known: BTreeMap<String, Known>,
+    known: BTreeMap<String, KnownDevice>,
     /// The last offers.
-    offers: Offers,
+    offers: ResourceOffers,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> OfferWatcher<'a> {
     pub fn new(environment: &'a Environment) -> Self {
         Self {
             environment,
             hardware: Arc::new(Mutex::new(Ok(BTreeMap::new()))),
             known: BTreeMap::new(),
-            offers: Offers::default(),
+            offers: ResourceOffers::default(),
         }
     }
 
     /// Returns the offers once, the driver asked first.
-    pub fn once(mut self) -> Result<Offers> {
-        *lock(&self.hardware) = ask_hardware(self.environment, &mut None);
-        self.observe()?;
+    pub fn observe_once(mut self) -> Result<ResourceOffers> {
+        *lock(&self.hardware) = query_hardware(self.environment, &mut None);
+        self.update_offers()?;
         Ok(self.offers)
     }
 
     /// Takes a snapshot of the daemons, and makes the offers of it. A daemon of which nothing has changed since its last
     /// answer is not asked.
-    fn observe(&mut self) -> Result<()> {
+    fn update_offers(&mut self) -> Result<()> {
         let mut node = observe_records(self.environment)?;
         node.detail = Detail {
             outside_mps: false,
             ..Detail::STATUS
         };
-        observe_without_driver(self.environment, &mut node, ANSWER_LIMIT);
+        observe_without_driver(self.environment, &mut node, ANSWER_TIMEOUT);
         let hardware = lock(&self.hardware).clone();
         // What `down` is about to take is no longer offered.
         let served: Vec<_> = node
@@ -139,10 +139,10 @@ impl<'a> Watch<'a> {
             .filter(|(_, served)| !served.record.leaving)
             .collect();
         let records: Vec<_> = served.iter().map(|(_, served)| &served.record).collect();
-        let mut offers = Offers::default();
+        let mut offers = ResourceOffers::default();
         for (device, served) in &served {
             let record = &served.record;
-            let resource = match resource(record, &records) {
+            let resource = match resource_for(record, &records) {
                 Ok(resource) => resource,
                 Err(why) => {
                     offers.refused.push((record.name.clone(), why));
@@ -150,11 +150,11 @@ impl<'a> Watch<'a> {
                 }
             };
             // A group that is missing may be made.
-            let is_known = |known: &Known| known.record == *record && known.container.is_ok();
+            let is_known = |known: &KnownDevice| known.record == *record && known.container.is_ok();
             if !self.known.get(&record.uuid).is_some_and(is_known) {
                 let limits = ClientOptions::default();
                 let container = container_device(self.environment, served, &limits);
-                let known = Known {
+                let known = KnownDevice {
                     record: record.clone(),
                     numa_node: numa_node_near(&self.environment.host, &record.key.gpu),
                     container: container.map_err(|error| error.to_string()),
@@ -166,12 +166,12 @@ impl<'a> Watch<'a> {
                 Ok(ill) => ill.get(&record.uuid).cloned(),
                 Err(why) => Some(format!("the driver does not answer: {why}")),
             };
-            offers.devices.push(Offered {
+            offers.devices.push(OfferedDevice {
                 name: record.name.clone(),
                 uuid: record.uuid.clone(),
                 resource,
-                shares: served.shares().unwrap_or(1),
-                ill: by_driver.or_else(|| self.ill(&node, device)),
+                shares: served.share_count().unwrap_or(1),
+                ill: by_driver.or_else(|| self.daemon_problem(&node, device)),
                 numa_node: known.numa_node,
                 container: known.container.clone(),
             });
@@ -207,7 +207,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Returns the reason why the daemon of a device takes no clients. One that cannot be asked for a moment is as it was.
-    fn ill(&self, node: &Node, device: &Device) -> Option<String> {
+    fn daemon_problem(&self, node: &Node, device: &Device) -> Option<String> {
         let state = node.state_of(device);
         match state {
             DeviceState::Ready | DeviceState::NoServerYet => None,
@@ -220,7 +220,7 @@ impl<'a> Watch<'a> {
             }
             _ => {
                 let served = device.served.as_ref();
-                let ailment = served.and_then(|served| served.state.ailment());
+                let ailment = served.and_then(|served| served.state.outage_reason());
                 let by_state = || format!("its state is \"{state}\"");
                 Some(ailment.map_or_else(by_state, str::to_owned))
             }
@@ -228,24 +228,26 @@ impl<'a> Watch<'a> {
     }
 
     /// Passes each change of the offers on, until nobody takes them.
-    fn go_on(mut self, to: &Sender<Offers>, devices_changed: &mpsc::Sender<()>) {
+    fn publish_changes(mut self, to: &Sender<ResourceOffers>, devices_changed: &mpsc::Sender<()>) {
         while !to.is_closed() {
             let begun = Instant::now();
             let before = self.offers.clone();
-            if let Err(error) = self.observe() {
+            if let Err(error) = self.update_offers() {
                 // What is not seen is not taken for healthy.
                 for offered in &mut self.offers.devices {
                     offered.ill = Some(format!("its daemon cannot be seen: {error}"));
                 }
             }
             if self.offers != before {
-                tell(&before, &self.offers);
-                if uuids(&before) != uuids(&self.offers) && devices_changed.send(()).is_err() {
+                note_changes(&before, &self.offers);
+                if device_uuids(&before) != device_uuids(&self.offers)
+                    && devices_changed.send(()).is_err()
+                {
                     return;
                 }
                 let _ = to.send(self.offers.clone());
             }
-            thread::sleep(PERIOD.saturating_sub(begun.elapsed()));
+            thread::sleep(DAEMON_POLL_INTERVAL.saturating_sub(begun.elapsed()));
         }
     }
 }
@@ -253,23 +255,23 @@ impl<'a> Watch<'a> {
 /// Returns the NUMA node that the GPU with this UUID is near; `None` if the machine has one alone, or does not tell.
 fn numa_node_near(host: &Host, gpu: &str) -> Option<i64> {
     let address = host.pci_address(gpu).ok()?;
-    let path = host.below(format!("/sys/bus/pci/devices/{address}/numa_node"));
+    let path = host.under_root(format!("/sys/bus/pci/devices/{address}/numa_node"));
     let node: i64 = fs::read_to_string(path).ok()?.trim().parse().ok()?;
     // The kernel says -1 where it does not know.
     (node >= 0).then_some(node)
 }
 
-fn uuids(offers: &Offers) -> Vec<&str> {
+fn device_uuids(offers: &ResourceOffers) -> Vec<&str> {
     let devices = offers.devices.iter();
     devices.map(|offered| offered.uuid.as_str()).collect()
 }
 
 /// Says what has changed: a line for each resource, and one for each device whose health did.
-fn tell(before: &Offers, now: &Offers) {
+fn note_changes(before: &ResourceOffers, now: &ResourceOffers) {
     let all = before.devices.iter().chain(&now.devices);
     let resources: BTreeSet<&str> = all.map(|offered| offered.resource.as_str()).collect();
     for resource in resources {
-        let [was, is] = [before, now].map(|offers| summary(offers, resource));
+        let [was, is] = [before, now].map(|offers| describe_shares(offers, resource));
         if was != is {
             note(&format!("{resource}: {is}"));
         }
@@ -295,38 +297,44 @@ fn tell(before: &Offers, now: &Offers) {
 }
 
 /// `8 shares of 0.4 and 0.5`
-fn summary(offers: &Offers, resource: &str) -> String {
+fn describe_shares(offers: &ResourceOffers, resource: &str) -> String {
     let (mut shares, mut names) = (0, Vec::new());
-    for offered in offers.of(resource) {
+    for offered in offers.devices_for(resource) {
         shares += offered.shares as usize;
         names.push(offered.name.as_str());
     }
     match names.as_slice() {
         [] => "no device".to_owned(),
-        names => format!("{} of {}", count(shares, "share"), listed(names, "and")),
+        names => format!(
+            "{} of {}",
+            format_count(shares, "share"),
+            join_words(names, "and")
+        ),
     }
 }
 
 /// Watches the node in threads of their own; the first offers are there when it returns.
-pub fn start_watching(environment: &'static Environment) -> Result<Receiver<Offers>> {
-    let (to, offers) = channel(Offers::default());
+pub fn start_watching(environment: &'static Environment) -> Result<Receiver<ResourceOffers>> {
+    let (to, offers) = channel(ResourceOffers::default());
     let (devices_changed, changes) = mpsc::channel();
-    let mut watch = Watch::new(environment);
+    let mut watch = OfferWatcher::new(environment);
     let mut stuck = None;
-    *lock(&watch.hardware) = ask_hardware(environment, &mut stuck);
+    *lock(&watch.hardware) = query_hardware(environment, &mut stuck);
     let hardware = Arc::clone(&watch.hardware);
-    start("driver", move || {
+    spawn_thread("driver", move || {
         watch_hardware(environment, &hardware, &changes, stuck);
     })?;
-    watch.observe()?;
-    tell(&Offers::default(), &watch.offers);
+    watch.update_offers()?;
+    note_changes(&ResourceOffers::default(), &watch.offers);
     watch.remark_on_users();
     let _ = to.send(watch.offers.clone());
-    start("daemons", move || watch.go_on(&to, &devices_changed))?;
+    spawn_thread("daemons", move || {
+        watch.publish_changes(&to, &devices_changed);
+    })?;
     Ok(offers)
 }
 
-fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+fn spawn_thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
     let thread = thread::Builder::new().name(name.to_owned()).spawn(work);
     thread.map(drop).context("cannot watch the node")
 }
@@ -344,11 +352,11 @@ fn watch_hardware(
             Err(mpsc::RecvTimeoutError::Disconnected) => return,
         }
         while observe_records(environment).is_ok_and(|node| !node.under_way.is_empty()) {
-            thread::sleep(PERIOD);
+            thread::sleep(DAEMON_POLL_INTERVAL);
         }
         // The answer is for all changes until now.
         while changes.try_recv().is_ok() {}
-        let seen = ask_hardware(environment, &mut stuck);
+        let seen = query_hardware(environment, &mut stuck);
         *lock(hardware) = seen;
     }
 }
@@ -361,7 +369,7 @@ mod tests {
     fn one_process_alone_hangs_in_the_driver() {
         let own = Pid(std::process::id());
         let mut stuck = Some(own);
-        let hardware = ask_hardware(&Environment::read(), &mut stuck);
+        let hardware = query_hardware(&Environment::read(), &mut stuck);
         assert_eq!(hardware, Err("no answer within 20 s".to_owned()));
         assert_eq!(stuck, Some(own));
     }

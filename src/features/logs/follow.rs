@@ -10,11 +10,11 @@ use jiff::civil::DateTime;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 
-use crate::host::{Directory, in_path};
-use crate::mps::{LogDir, LogFile, LogLine, LogTail, split};
+use crate::host::{Directory, add_path};
+use crate::mps::{LogDir, LogFile, LogLine, LogTail, parse_lines};
 
 /// The longest line in bytes. A longer one is shown in parts.
-const LONGEST_LINE: usize = 64 << 10;
+const MAX_LINE_BYTES: usize = 64 << 10;
 
 /// Waits for new lines in a daemon's logs.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl Follower {
             | WatchFlags::ONLYDIR;
         // By its descriptor: whatever is at the path now could hang this process.
         inotify::add_watch(&watch, descriptor_path(&dir.dir), changes)
-            .map_err(|error| in_path(dir.path(), &error.into()))?;
+            .map_err(|error| add_path(dir.path(), &error.into()))?;
         // While the directory is open, only its parent reports its removal. Without permission for the parent the
         // removal goes unnoticed.
         let removals = WatchFlags::DELETE | WatchFlags::MOVED_FROM | WatchFlags::ONLYDIR;
@@ -58,7 +58,7 @@ impl Follower {
         let mut tails = Vec::new();
         let mut followed = Vec::new();
         for &log in logs {
-            let mut tail = dir.last(log, lines, true)?;
+            let mut tail = dir.read_tail(log, lines, true)?;
             followed.push(FollowedLog {
                 log,
                 offset: tail.offset,
@@ -82,7 +82,7 @@ impl Follower {
             let mut new = Vec::new();
             for log in &mut self.logs {
                 let lines = log.read_new(&self.dir)?;
-                new = merge(new, lines);
+                new = merge_by_time(new, lines);
             }
             if !new.is_empty() {
                 return Ok(FollowEvent::Lines(new));
@@ -101,7 +101,7 @@ impl Follower {
             {
                 return Ok(FollowEvent::ReaderGone);
             }
-            self.drain()?;
+            self.discard_events()?;
             if !self.dir.is_in_place()? {
                 return Ok(FollowEvent::DirectoryGone);
             }
@@ -109,7 +109,7 @@ impl Follower {
     }
 
     /// Discards all pending events of the watch.
-    fn drain(&self) -> io::Result<()> {
+    fn discard_events(&self) -> io::Result<()> {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut events = inotify::Reader::new(&self.watch, &mut buffer);
         loop {
@@ -143,10 +143,10 @@ impl FollowedLog {
         let mut bytes = std::mem::take(&mut self.unfinished);
         // After a rotation, what was not read yet is in the copy.
         if let Some(file) = &self.file
-            && length(file)? < self.offset
+            && file_length(file)? < self.offset
         {
-            match dir.open_file(&self.log.older(1))? {
-                Some(copy) if length(&copy)? >= self.offset => self.file = Some(copy),
+            match dir.open_file(&self.log.older_file_name(1))? {
+                Some(copy) if file_length(&copy)? >= self.offset => self.file = Some(copy),
                 _ => self.offset = 0,
             }
         }
@@ -154,10 +154,10 @@ impl FollowedLog {
         let mut is_at_end = true;
         if let Some(file) = &mut self.file {
             self.offset = read_from(file, self.offset, &mut bytes)?;
-            is_at_end = self.offset >= length(file)?;
+            is_at_end = self.offset >= file_length(file)?;
         }
         let is_replaced = match (&self.file, &current) {
-            (Some(old), Some(new)) => identity(old)? != identity(new)?,
+            (Some(old), Some(new)) => file_identity(old)? != file_identity(new)?,
             (None, Some(_)) => true,
             (_, None) => false,
         };
@@ -170,11 +170,11 @@ impl FollowedLog {
         }
         let complete = match bytes.iter().rposition(|byte| *byte == b'\n') {
             Some(at) => at + 1,
-            None if bytes.len() > LONGEST_LINE => bytes.len(),
+            None if bytes.len() > MAX_LINE_BYTES => bytes.len(),
             None => 0,
         };
         self.unfinished = bytes.split_off(complete);
-        let mut lines = split(self.log, &bytes);
+        let mut lines = parse_lines(self.log, &bytes);
         for line in &mut lines {
             self.at = line.at.or(self.at);
             line.at = self.at;
@@ -183,11 +183,11 @@ impl FollowedLog {
     }
 }
 
-fn length(file: &File) -> io::Result<u64> {
+fn file_length(file: &File) -> io::Result<u64> {
     Ok(file.metadata()?.len())
 }
 
-fn identity(file: &File) -> io::Result<(u64, u64)> {
+fn file_identity(file: &File) -> io::Result<(u64, u64)> {
     let meta = file.metadata()?;
     Ok((meta.dev(), meta.ino()))
 }
@@ -201,7 +201,7 @@ fn read_from(file: &mut File, offset: u64, bytes: &mut Vec<u8>) -> io::Result<u6
 }
 
 /// Merges two logs by time. The lines of each log keep their order even if the clock was set back.
-pub fn merge(one: Vec<LogLine>, other: Vec<LogLine>) -> Vec<LogLine> {
+pub fn merge_by_time(one: Vec<LogLine>, other: Vec<LogLine>) -> Vec<LogLine> {
     let mut merged = Vec::with_capacity(one.len() + other.len());
     let (mut one, mut other) = (one.into_iter().peekable(), other.into_iter().peekable());
     loop {
@@ -232,7 +232,7 @@ mod tests {
             LogLine::example("04.000", "x"),
             LogLine::example("05.500", "y"),
         ];
-        let texts: Vec<Box<str>> = merge(control, server)
+        let texts: Vec<Box<str>> = merge_by_time(control, server)
             .into_iter()
             .map(|line| line.text)
             .collect();

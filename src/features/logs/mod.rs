@@ -13,14 +13,14 @@ use clap::Args;
 
 use crate::commands::Context;
 use crate::commands::args::{DeviceArgs, LineCount, line_count};
-use crate::error::{CommandError, Context as _, Result, failed, usage};
+use crate::error::{CommandError, ErrorContext as _, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
 use crate::host::Environment;
 use crate::mps::{LineKind, LogDir, LogFile, LogLine, LogTail, is_query};
 use crate::node::{Detail, DeviceLogs, Logs, NoSuchDevice, observe};
-use crate::render::{note, print, tell, terminal_width};
+use crate::render::{note, print, print_styled_note, terminal_width};
 
-use follow::{FollowEvent, Follower, merge};
+use follow::{FollowEvent, Follower, merge_by_time};
 use report::LogView;
 
 pub use report::LogLineDocument;
@@ -57,21 +57,21 @@ pub struct LogsArgs {
 }
 
 /// The number of lines on a terminal.
-const ENOUGH: usize = 40;
+const TERMINAL_LINES: usize = 40;
 
 /// The number of lines that are written at once.
-const CHUNK: usize = 4096;
+const LINES_PER_WRITE: usize = 4096;
 
 /// Shows the logs of devices' daemons.
 pub fn run(args: &LogsArgs, context: &Context<'_>) -> Result<ExitStatus> {
-    let devices = find(&args.devices, context.environment)?;
+    let devices = find_logs(&args.devices, context.environment)?;
     let mut view = LogView::new(terminal_width());
     let [device] = devices.as_slice() else {
         if args.follow {
             let names: Vec<&str> = devices.iter().map(DeviceLogs::title).collect();
             let what = format!("--follow follows one device, not {}", names.join(", "));
-            let error = usage(what);
-            return Err(error.hint("name one device; several need a terminal each"));
+            let error = usage_error(what);
+            return Err(error.with_hint("name one device; several need a terminal each"));
         }
         for (nth, device) in devices.iter().enumerate() {
             if !args.json {
@@ -79,81 +79,82 @@ pub fn run(args: &LogsArgs, context: &Context<'_>) -> Result<ExitStatus> {
                 print(&format!("{gap}==> {} <==\n", device.title()))?;
             }
             view.day = None;
-            show(device, args, &mut view)?;
+            show_logs(device, args, &mut view)?;
         }
         return Ok(ExitStatus::Done);
     };
-    show(device, args, &mut view)
+    show_logs(device, args, &mut view)
 }
 
 /// Shows the logs of a device's daemon.
-fn show(device: &DeviceLogs, args: &LogsArgs, view: &mut LogView) -> Result<ExitStatus> {
+fn show_logs(device: &DeviceLogs, args: &LogsArgs, view: &mut LogView) -> Result<ExitStatus> {
     let title = device.title();
     let Some(path) = &device.path else {
-        return Err(failed(format_args!(
+        return Err(command_error(format_args!(
             "the log directory of {title} ({}) is not known: its daemon is dead, and was another user's",
             device.uuid
         ))
-        .hint("mig-mps logs of that user finds them"));
+        .with_hint("mig-mps logs of that user finds them"));
     };
-    let dir = open(path, title)?;
-    let logs = readable(&dir, args)?;
+    let dir = open_log_directory(path, title)?;
+    let logs = readable_logs(&dir, args)?;
     let lines = args
         .lines
-        .unwrap_or_else(|| terminal_width().map(|_| ENOUGH));
+        .unwrap_or_else(|| terminal_width().map(|_| TERMINAL_LINES));
     let mut output = LogOutput { args, title, view };
     // Lines of the files: fewer are shown without sessions.
     let file_lines = output.lines_to_read(&dir, &logs, lines)?;
     if !args.follow {
-        let tails = read(&dir, &logs, file_lines, false)?;
-        output.begin(tails, file_lines, lines, &dir)?;
+        let tails = read_tails(&dir, &logs, file_lines, false)?;
+        output.show_existing(tails, file_lines, lines, &dir)?;
         return Ok(ExitStatus::Done);
     }
     let (tails, mut follower) = Follower::start(dir, &logs, file_lines)?;
-    output.begin(tails, file_lines, lines, &open(path, title)?)?;
+    output.show_existing(tails, file_lines, lines, &open_log_directory(path, title)?)?;
     loop {
         match follower.wait(io::stdout())? {
             FollowEvent::Lines(new) => {
-                let lines = output.shown(new);
-                output.print(&lines)?;
+                let lines = output.without_sessions(new);
+                output.print_lines(&lines)?;
             }
             FollowEvent::ReaderGone => return Ok(ExitStatus::Done),
             FollowEvent::DirectoryGone => {
-                return Err(
-                    failed(format_args!("{} was removed or moved away", path.display()))
-                        .hint("run this again: a daemon that is started there has new logs"),
-                );
+                return Err(command_error(format_args!(
+                    "{} was removed or moved away",
+                    path.display()
+                ))
+                .with_hint("run this again: a daemon that is started there has new logs"));
             }
         }
     }
 }
 
-fn open(path: &Path, title: &str) -> Result<LogDir> {
+fn open_log_directory(path: &Path, title: &str) -> Result<LogDir> {
     LogDir::open(path)
         .context(format!("cannot read the logs of {title}"))
-        .map_err(|error| error.hint(format!("mig-mps restart {title} makes new logs")))
+        .map_err(|error| error.with_hint(format!("mig-mps restart {title} makes new logs")))
 }
 
 /// Finds the logs that the command line means, each once.
-fn find(args: &DeviceArgs, environment: &Environment) -> Result<Vec<DeviceLogs>> {
+fn find_logs(args: &DeviceArgs, environment: &Environment) -> Result<Vec<DeviceLogs>> {
     if args.is_empty() {
-        let error = usage("no device is named");
-        return Err(error.hint("mig-mps logs DEVICE, or mig-mps logs --gpu N for a whole GPU"));
+        let error = usage_error("no device is named");
+        return Err(error.with_hint("mig-mps logs DEVICE, or mig-mps logs --gpu N for a whole GPU"));
     }
-    let logs = Logs::read(environment);
+    let logs = Logs::find_all(environment);
     for hidden in &logs.hidden {
         note(hidden);
     }
     let mut all: Vec<DeviceLogs> = Vec::new();
     for word in &args.words {
-        all.extend(of_word(word, &logs, environment)?);
+        all.extend(find_by_word(word, &logs, environment)?);
     }
     for word in &args.gpus {
         let gpu = match word.parse() {
             Ok(index) => index,
             Err(_) => observe(environment, Detail::GEOMETRY)?.gpu_index(word)?,
         };
-        all.extend(logs.on(gpu)?.into_iter().cloned());
+        all.extend(logs.on_gpu(gpu)?.into_iter().cloned());
     }
     let mut seen = BTreeSet::new();
     all.retain(|device| seen.insert(device.uuid.clone()));
@@ -162,12 +163,12 @@ fn find(args: &DeviceArgs, environment: &Environment) -> Result<Vec<DeviceLogs>>
 
 /// Finds logs by the records and by the log directories. Only then asks the driver, which may not answer when something
 /// is wrong.
-fn of_word(word: &str, logs: &Logs, environment: &Environment) -> Result<Vec<DeviceLogs>> {
-    let unknown = match logs.of(word) {
+fn find_by_word(word: &str, logs: &Logs, environment: &Environment) -> Result<Vec<DeviceLogs>> {
+    let unknown = match logs.find_by_word(word) {
         Ok(found) => return Ok(found.into_iter().cloned().collect()),
         Err(unknown @ NoSuchDevice::Unknown { .. }) => {
             let mut unknown = CommandError::from(unknown);
-            if let Some(hint) = logs.hint(word) {
+            if let Some(hint) = logs.hint_for(word) {
                 unknown.hints = vec![hint];
             }
             unknown
@@ -184,30 +185,32 @@ fn of_word(word: &str, logs: &Logs, environment: &Environment) -> Result<Vec<Dev
             return Err(unknown);
         }
     };
-    let Ok(names) = node.resolve(&[word.to_owned()]) else {
+    let Ok(names) = node.resolve_words(&[word.to_owned()]) else {
         return Err(unknown);
     };
-    let device = node.present().find(|device| names.contains(&device.name));
+    let device = node
+        .existing_devices()
+        .find(|device| names.contains(&device.name));
     let Some(device) = device else {
         return Err(unknown);
     };
-    if let Ok(found) = logs.of(&device.uuid) {
+    if let Ok(found) = logs.find_by_word(&device.uuid) {
         let mut found: Vec<DeviceLogs> = found.into_iter().cloned().collect();
         for logs in &mut found {
             logs.name.get_or_insert_with(|| names[0].clone());
         }
         return Ok(found);
     }
-    let elsewhere = node.managed_by(&names[0], "logs");
-    Err(failed(format_args!(
+    let elsewhere = node.command_as_owner(&names[0], "logs");
+    Err(command_error(format_args!(
         "{} ({}) has no logs: mig-mps has started no daemon for it",
         names[0], device.uuid
     ))
-    .hint(elsewhere.unwrap_or_else(|| "mig-mps status shows who else serves it".to_owned())))
+    .with_hint(elsewhere.unwrap_or_else(|| "mig-mps status shows who else serves it".to_owned())))
 }
 
 /// Returns the wanted logs that can be read, and names the others.
-fn readable(dir: &LogDir, args: &LogsArgs) -> Result<Vec<LogFile>> {
+fn readable_logs(dir: &LogDir, args: &LogsArgs) -> Result<Vec<LogFile>> {
     let wanted: &[LogFile] = match (args.control, args.server) {
         (true, _) => &[LogFile::Control],
         (_, true) => &[LogFile::Server],
@@ -216,7 +219,7 @@ fn readable(dir: &LogDir, args: &LogsArgs) -> Result<Vec<LogFile>> {
     let mut readable = Vec::new();
     let mut errors = Vec::new();
     for &log in wanted {
-        match dir.last(log, Some(0), false) {
+        match dir.read_tail(log, Some(0), false) {
             Ok(_) => readable.push(log),
             Err(error) => errors.push(error),
         }
@@ -232,14 +235,14 @@ fn readable(dir: &LogDir, args: &LogsArgs) -> Result<Vec<LogFile>> {
     Ok(readable)
 }
 
-fn read(
+fn read_tails(
     dir: &LogDir,
     logs: &[LogFile],
     lines: Option<usize>,
     followed: bool,
 ) -> io::Result<Vec<LogTail>> {
     logs.iter()
-        .map(|log| dir.last(*log, lines, followed))
+        .map(|log| dir.read_tail(*log, lines, followed))
         .collect()
 }
 
@@ -253,7 +256,7 @@ struct LogOutput<'a> {
 
 impl LogOutput<'_> {
     /// Removes the lines of control sessions, if they are not to be shown.
-    fn shown(&mut self, mut lines: Vec<LogLine>) -> Vec<LogLine> {
+    fn without_sessions(&mut self, mut lines: Vec<LogLine>) -> Vec<LogLine> {
         if !self.args.sessions && !self.args.json {
             let count = lines.len();
             lines.retain(|line| !is_query_or_answer(line));
@@ -274,9 +277,14 @@ impl LogOutput<'_> {
         };
         let mut file_lines = lines;
         loop {
-            let tails = read(dir, logs, Some(file_lines), self.args.follow)?;
+            let tails = read_tails(dir, logs, Some(file_lines), self.args.follow)?;
             let is_all = tails.iter().all(|tail| has_all(tail, Some(file_lines)));
-            if is_all || self.shown(merged(tails, Some(file_lines))).len() >= lines {
+            if is_all
+                || self
+                    .without_sessions(merge_tails(tails, Some(file_lines)))
+                    .len()
+                    >= lines
+            {
                 return Ok(Some(file_lines));
             }
             file_lines = file_lines.saturating_mul(8);
@@ -284,7 +292,7 @@ impl LogOutput<'_> {
     }
 
     /// Shows the lines that exist, and notes about them.
-    fn begin(
+    fn show_existing(
         &mut self,
         tails: Vec<LogTail>,
         file_lines: Option<usize>,
@@ -306,22 +314,22 @@ impl LogOutput<'_> {
             };
             note(&format!("{} {lack}", path.display()));
         }
-        let mut new = self.shown(merged(tails, file_lines));
+        let mut new = self.without_sessions(merge_tails(tails, file_lines));
         let skipped = lines.map_or(0, |lines| new.len().saturating_sub(lines));
-        self.print(&new.split_off(skipped))
+        self.print_lines(&new.split_off(skipped))
     }
 
-    fn print(&mut self, lines: &[LogLine]) -> Result<()> {
-        for lines in lines.chunks(CHUNK) {
+    fn print_lines(&mut self, lines: &[LogLine]) -> Result<()> {
+        for lines in lines.chunks(LINES_PER_WRITE) {
             if self.args.json {
-                print(&LogLineDocument::lines(self.title, lines)?)?;
+                print(&LogLineDocument::render_lines(self.title, lines)?)?;
             } else {
-                print(&self.view.text(lines))?;
+                print(&self.view.render_lines(lines))?;
             }
         }
-        let explanation = self.view.explanation();
+        let explanation = self.view.explain_new_lines();
         if !explanation.is_empty() {
-            tell(&format!("\n{explanation}"));
+            print_styled_note(&format!("\n{explanation}"));
         }
         Ok(())
     }
@@ -341,7 +349,7 @@ fn has_all(tail: &LogTail, asked: Option<usize>) -> bool {
 }
 
 /// Merges the logs by time, from the moment since which all are known.
-fn merged(tails: Vec<LogTail>, asked: Option<usize>) -> Vec<LogLine> {
+fn merge_tails(tails: Vec<LogTail>, asked: Option<usize>) -> Vec<LogLine> {
     let from = tails
         .iter()
         .filter(|tail| !has_all(tail, asked))
@@ -350,7 +358,7 @@ fn merged(tails: Vec<LogTail>, asked: Option<usize>) -> Vec<LogLine> {
     let mut lines = tails
         .into_iter()
         .map(|tail| tail.lines)
-        .reduce(merge)
+        .reduce(merge_by_time)
         .unwrap_or_default();
     // Sorted by time only up to here: the clock may be set back later on.
     let skipped = lines.iter().position(|line| line.at >= from).unwrap_or(0);

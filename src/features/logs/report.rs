@@ -10,17 +10,17 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::mps::{LineKind, LogFile, LogLine};
-use crate::render::format::{escaped, shown_or, wrapped};
-use crate::render::json::line;
+use crate::render::format::{display_or, escape_text, wrap_text};
+use crate::render::json::to_json_line;
 
 /// The most characters of a line that are shown: a client may write lines without end.
-const LONGEST: usize = 4096;
+const MAX_LINE_CHARS: usize = 4096;
 
 /// Width of the columns before a line's text: mark, time, file and process id, separated by blanks.
-const HEAD: usize = 3 + "17:34:04.858".len() + 1 + "control".len() + 1 + 7 + 2;
+const HEAD_WIDTH: usize = 3 + "17:34:04.858".len() + 1 + "control".len() + 1 + 7 + 2;
 
 /// The least width of a line's text, however narrow the terminal is.
-const LEAST: usize = 20;
+const MIN_TEXT_WIDTH: usize = 20;
 
 /// Formats the lines of a daemon's logs, and remembers what it has shown and explained.
 #[derive(Debug, Default)]
@@ -58,15 +58,15 @@ impl LogView {
     }
 
     /// Formats these lines.
-    pub fn text(&mut self, lines: &[LogLine]) -> String {
+    pub fn render_lines(&mut self, lines: &[LogLine]) -> String {
         let mut text = String::new();
         for line in lines {
-            self.line(line, &mut text);
+            self.render_line(line, &mut text);
         }
         text
     }
 
-    fn line(&mut self, line: &LogLine, text: &mut String) {
+    fn render_line(&mut self, line: &LogLine, text: &mut String) {
         let meaning = line.meaning();
         if let Some(why) = meaning.why.filter(|_| meaning.kind != LineKind::Chatter) {
             self.note_meaning(meaning.kind, why, line);
@@ -77,7 +77,7 @@ impl LogView {
             | (LogFile::Server, Some("Server" | "Other")) => String::new(),
             (_, Some(tag)) => format!("({tag}) "),
         };
-        let said = shortened(&format!("{written_by}{}", line.text.trim_end()));
+        let said = limit_and_escape(&format!("{written_by}{}", line.text.trim_end()));
         // A line without a head belongs to the one before it.
         let at = line.at.filter(|_| line.tag.is_some());
         let (form, long) = match self.width {
@@ -89,12 +89,12 @@ impl LogView {
         {
             let _ = writeln!(text, "{}", style(format!("   {}", at.date())).bold());
         }
-        let time = shown_or(at.map(|at| at.strftime(form)), "");
+        let time = display_or(at.map(|at| at.strftime(form)), "");
         let file = line.file.name().trim_end_matches(".log");
-        let pid = shown_or(line.pid, "");
+        let pid = display_or(line.pid, "");
         let parts = match self.width {
             None => vec![said],
-            Some(width) => wrapped(&said, width.saturating_sub(HEAD).max(LEAST)),
+            Some(width) => wrap_text(&said, width.saturating_sub(HEAD_WIDTH).max(MIN_TEXT_WIDTH)),
         };
         let room = self.width.unwrap_or(usize::MAX);
         for (nth, part) in parts.into_iter().enumerate() {
@@ -107,12 +107,12 @@ impl LogView {
             };
             if nth > 0 {
                 // A path that is too long there is indented less, and stays whole.
-                let indent = HEAD.min(room.saturating_sub(taken));
+                let indent = HEAD_WIDTH.min(room.saturating_sub(taken));
                 let _ = writeln!(text, "{:indent$}{said}", "");
                 continue;
             }
             let head = style(format!("{time:long$} {file:7} {pid:>7}")).dim();
-            let line = format!("{}{head}  {said}", mark(meaning.kind, Style::new()));
+            let line = format!("{}{head}  {said}", kind_mark(meaning.kind, Style::new()));
             let _ = writeln!(text, "{}", line.trim_end());
         }
     }
@@ -135,7 +135,7 @@ impl LogView {
 
     /// Explains the lines shown since the last call, each meaning once; empty if all were explained. The worst comes
     /// last, next to the prompt.
-    pub fn explanation(&mut self) -> String {
+    pub fn explain_new_lines(&mut self) -> String {
         let mut text = String::new();
         if self.leaves_out && !self.said_so {
             self.said_so = true;
@@ -155,9 +155,9 @@ impl LogView {
                     1 => String::new(),
                     times => format!(" ({times} times)"),
                 };
-                let said = escaped(&known.text);
+                let said = escape_text(&known.text);
                 let said = console::truncate_str(&said, 60, "…");
-                let mark = mark(kind, Style::new().for_stderr().bold());
+                let mark = kind_mark(kind, Style::new().for_stderr().bold());
                 let _ = writeln!(text, "{mark}{said}{times}\n    {}", known.why);
             }
         }
@@ -167,7 +167,7 @@ impl LogView {
 }
 
 /// Returns the mark that tells a line's kind without colours.
-fn mark(kind: LineKind, style: Style) -> StyledObject<&'static str> {
+fn kind_mark(kind: LineKind, style: Style) -> StyledObject<&'static str> {
     match kind {
         LineKind::Fault => style.red().bold().apply_to("!! "),
         LineKind::Refusal => style.yellow().bold().apply_to("!  "),
@@ -177,16 +177,16 @@ fn mark(kind: LineKind, style: Style) -> StyledObject<&'static str> {
 }
 
 /// Escapes the text and limits its length.
-fn shortened(said: &str) -> String {
+fn limit_and_escape(said: &str) -> String {
     let length = said.chars().count();
-    if length <= LONGEST {
-        return escaped(said).into_owned();
+    if length <= MAX_LINE_CHARS {
+        return escape_text(said).into_owned();
     }
-    let first: String = said.chars().take(LONGEST).collect();
+    let first: String = said.chars().take(MAX_LINE_CHARS).collect();
     format!(
         "{}… ({} more characters)",
-        escaped(&first),
-        length - LONGEST
+        escape_text(&first),
+        length - MAX_LINE_CHARS
     )
 }
 
@@ -216,13 +216,13 @@ pub struct LogLineDocument<'a> {
 
 impl LogLineDocument<'_> {
     /// Formats lines of a device's logs as JSON, one object each. The logs have local time.
-    pub fn lines(device: &str, lines: &[LogLine]) -> Result<String> {
+    pub fn render_lines(device: &str, lines: &[LogLine]) -> Result<String> {
         let zone = TimeZone::system();
         let mut text = String::new();
         for logged in lines {
             let meaning = logged.meaning();
             let time = logged.at.and_then(|at| at.to_zoned(zone.clone()).ok());
-            text += &line(&LogLineDocument {
+            text += &to_json_line(&LogLineDocument {
                 device,
                 time: time.map(|time| time.strftime("%Y-%m-%dT%H:%M:%S%.3f%:z").to_string()),
                 file: logged.file.name(),
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_line_without_end_has_one_on_the_screen() {
-        let shown = shortened(&"x".repeat(LONGEST + 7));
+        let shown = limit_and_escape(&"x".repeat(MAX_LINE_CHARS + 7));
         assert!(shown.ends_with("x… (7 more characters)"));
     }
 }

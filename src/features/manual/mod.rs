@@ -11,10 +11,10 @@ use clap::{Args, Command};
 use crate::commands::Context;
 use crate::error::Result;
 use crate::failure::ExitStatus;
-use crate::render::{self, command_for, hanging, page, print, terminal_width};
+use crate::render::{self, command_for, print, print_paged, terminal_width, wrap_behind};
 
-use search::search;
-use text::markdown;
+use search::search_manual;
+use text::render_markdown;
 
 /// A chapter of the manual.
 #[derive(Debug)]
@@ -184,7 +184,7 @@ pub fn run(args: &HelpArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let mut program = (context.program)();
     program.build();
     if let Some(word) = &args.search {
-        page(&search(word, &mut program)?)?;
+        print_paged(&search_manual(word, &mut program)?)?;
         return Ok(ExitStatus::Done);
     }
     let Some(subject) = &args.subject else {
@@ -194,7 +194,7 @@ pub fn run(args: &HelpArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let subject = command_for(subject).map_or(subject.as_str(), subject_of);
     // A command that is called as a topic has its own help behind --help.
     if let Some(topic) = TOPICS.iter().find(|topic| topic.name == subject) {
-        page(&markdown(topic.text, reading_width()))?;
+        print_paged(&render_markdown(topic.text, reading_width()))?;
     } else if let Some(command) = program.find_subcommand_mut(subject) {
         let help = command.render_long_help();
         let text = if terminal_width().is_some() {
@@ -202,7 +202,7 @@ pub fn run(args: &HelpArgs, context: &Context<'_>) -> Result<ExitStatus> {
         } else {
             help.to_string()
         };
-        page(&text)?;
+        print_paged(&text)?;
     }
     Ok(ExitStatus::Done)
 }
@@ -217,10 +217,12 @@ fn subject_of(ours: &str) -> &str {
 const USUAL_WIDTH: usize = 80;
 
 /// The widest lines that are read easily.
-const WIDEST: usize = 100;
+const MAX_READING_WIDTH: usize = 100;
 
 fn reading_width() -> usize {
-    terminal_width().unwrap_or(USUAL_WIDTH).min(WIDEST)
+    terminal_width()
+        .unwrap_or(USUAL_WIDTH)
+        .min(MAX_READING_WIDTH)
 }
 
 /// The commands by task, without what each does: what the program shows if it is called without a command.
@@ -230,7 +232,7 @@ pub fn first_screen(tasks: &[(&str, &[&str])]) -> String {
     let mut text =
         "Usage: mig-mps COMMAND\n\nNew here: list, check, plan, up, status\n\n".to_owned();
     for (task, commands) in tasks {
-        text += &hanging(&format!("  {task:width$}  "), &commands.join(", "), room);
+        text += &wrap_behind(&format!("  {task:width$}  "), &commands.join(", "), room);
     }
     text + "\nmig-mps help says what each does, mig-mps help COMMAND how it is used,\n\
             and mig-mps help --search WORD where the manual has a word."
@@ -243,10 +245,10 @@ pub fn overview(program: &Command, tasks: &[(&str, &[&str])]) -> String {
         .map(|topic| topic.name.len())
         .max()
         .unwrap_or(0);
-    let room = render::width();
-    let row = |name: &str, about: &str| hanging(&format!("  {name:width$}  "), about, room);
+    let room = render::output_width();
+    let row = |name: &str, about: &str| wrap_behind(&format!("  {name:width$}  "), about, room);
     let about = program.get_about().cloned().unwrap_or_default();
-    let mut text = hanging("", &about.to_string(), room);
+    let mut text = wrap_behind("", &about.to_string(), room);
     text.push_str(
         "\nUsage: mig-mps [OPTIONS] COMMAND\n\nNew here: list, check, plan, up, status\n",
     );

@@ -6,7 +6,7 @@ use clap::Args;
 use clap_mangen::Man;
 
 use crate::commands::Context;
-use crate::error::{Context as _, Result};
+use crate::error::{ErrorContext as _, Result};
 use crate::failure::ExitStatus;
 use crate::host::write_files_into;
 use crate::render::note;

@@ -6,14 +6,14 @@ use clap::Command;
 use console::strip_ansi_codes;
 use regex::{Regex, RegexBuilder};
 
-use super::text::markdown;
+use super::text::render_markdown;
 use super::{TOPICS, reading_width, subject_of};
-use crate::error::{CommandError, Result, failed};
-use crate::host::bounded;
+use crate::error::{CommandError, Result, command_error};
+use crate::host::shorten_command;
 use crate::render::command_for;
 
 /// The most lines that are shown of a chapter, or of the help of a command.
-const SHOWN_LINES: usize = 5;
+const MAX_SHOWN_LINES: usize = 5;
 
 /// A chapter, or the help of a command.
 struct Searched {
@@ -29,7 +29,7 @@ struct Searched {
 }
 
 impl Searched {
-    fn all(program: &mut Command) -> Vec<Self> {
+    fn collect_all(program: &mut Command) -> Vec<Self> {
         let helps = program.get_subcommands_mut().map(|command| {
             let name = command.get_name().to_owned();
             let about = command.get_about().cloned().unwrap_or_default();
@@ -44,7 +44,7 @@ impl Searched {
         let chapters = TOPICS.iter().map(|topic| {
             let titles = topic.text.lines();
             let titles = titles.filter_map(|line| line.strip_prefix("## "));
-            let text = markdown(topic.text, reading_width());
+            let text = render_markdown(topic.text, reading_width());
             Self {
                 name: topic.name.to_owned(),
                 command: format!("mig-mps help {}", topic.name),
@@ -74,16 +74,16 @@ impl Searched {
 
 /// Finds a word at the beginning of words in the manual and in the help of commands. First comes what the words of other
 /// programs mean here, then what is about the word.
-pub(super) fn search(word: &str, program: &mut Command) -> Result<String> {
+pub(super) fn search_manual(word: &str, program: &mut Command) -> Result<String> {
     let beginning = format!(r"(?:^|[^\p{{L}}\p{{N}}]){}", regex::escape(word));
     let beginning = RegexBuilder::new(&beginning)
         .case_insensitive(true)
         .build()
         // It is too long for an expression, and so for every line.
-        .map_err(|_| nowhere(word))?;
+        .map_err(|_| not_found(word))?;
     let ours = command_for(&word.to_lowercase());
     let mut found = Vec::new();
-    for searched in Searched::all(program) {
+    for searched in Searched::collect_all(program) {
         let ours = ours.filter(|ours| subject_of(ours) == searched.name);
         let lines = searched.lines_with(&beginning);
         if lines.is_empty() && ours.is_none() {
@@ -98,32 +98,32 @@ pub(super) fn search(word: &str, program: &mut Command) -> Result<String> {
             Some(ours) => format!("mig-mps {ours}"),
             None => searched.command.clone(),
         };
-        found.push((rank, part(&command, &lines, &searched.about)));
+        found.push((rank, render_hit(&command, &lines, &searched.about)));
     }
     if found.is_empty() {
-        return Err(nowhere(word));
+        return Err(not_found(word));
     }
     found.sort_by_key(|(rank, _)| *rank);
     let parts: Vec<String> = found.into_iter().map(|(_, part)| part).collect();
     Ok(parts.join("\n"))
 }
 
-fn nowhere(word: &str) -> CommandError {
-    let what = format!("no command and no topic has \"{}\"", bounded(word));
-    failed(what).hint("mig-mps help lists all commands and topics")
+fn not_found(word: &str) -> CommandError {
+    let what = format!("no command and no topic has \"{}\"", shorten_command(word));
+    command_error(what).with_hint("mig-mps help lists all commands and topics")
 }
 
 /// Shows some lines below the command that shows all, or what that is about.
-fn part(command: &str, lines: &[&str], about: &str) -> String {
+fn render_hit(command: &str, lines: &[&str], about: &str) -> String {
     let mut part = format!("{command}\n");
     if lines.is_empty() {
         let _ = writeln!(part, "  {about}");
     }
-    for line in lines.iter().take(SHOWN_LINES) {
+    for line in lines.iter().take(MAX_SHOWN_LINES) {
         let _ = writeln!(part, "  {line}");
     }
-    if lines.len() > SHOWN_LINES {
-        let _ = writeln!(part, "  and {} more lines", lines.len() - SHOWN_LINES);
+    if lines.len() > MAX_SHOWN_LINES {
+        let _ = writeln!(part, "  and {} more lines", lines.len() - MAX_SHOWN_LINES);
     }
     part
 }

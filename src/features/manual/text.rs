@@ -8,19 +8,19 @@ use comfy_table::{
 use console::{Style, measure_text_width, strip_ansi_codes};
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
-use crate::render::format::{NO_BREAK, hanging, kept_together};
+use crate::render::format::{NO_BREAK, keep_together, wrap_behind};
 
 /// The longest code that is not wrapped.
-const LONGEST_CODE: usize = 30;
+const MAX_CODE_WIDTH: usize = 30;
 
 /// Formats a chapter in at most `width` columns, except for its code blocks. Pictures are left out.
-pub fn markdown(source: &str, width: usize) -> String {
+pub fn render_markdown(source: &str, width: usize) -> String {
     let mut page = Page {
         width,
         ..Page::default()
     };
     for event in Parser::new_ext(source, Options::ENABLE_TABLES) {
-        page.take(event);
+        page.add_event(event);
     }
     page.out
 }
@@ -58,22 +58,22 @@ struct Page {
 }
 
 impl Page {
-    fn take(&mut self, event: Event<'_>) {
+    fn add_event(&mut self, event: Event<'_>) {
         match event {
-            Event::Start(tag) => self.start(&tag),
-            Event::End(tag) => self.end(tag),
+            Event::Start(tag) => self.open_tag(&tag),
+            Event::End(tag) => self.close_tag(tag),
             Event::Text(text) => match self.inside {
-                Inside::Words => self.words(&text),
+                Inside::Words => self.add_words(&text),
                 Inside::CodeBlock => self.text.push_str(&text),
                 Inside::Picture => {}
             },
-            Event::Code(code) => self.code(&code),
+            Event::Code(code) => self.add_code(&code),
             Event::SoftBreak | Event::HardBreak => self.text.push(' '),
             _ => {}
         }
     }
 
-    fn start(&mut self, tag: &Tag<'_>) {
+    fn open_tag(&mut self, tag: &Tag<'_>) {
         match tag {
             Tag::Heading { .. } | Tag::Strong | Tag::Emphasis => self.is_strong = true,
             Tag::Image { .. } => self.inside = Inside::Picture,
@@ -99,7 +99,7 @@ impl Page {
         }
     }
 
-    fn end(&mut self, tag: TagEnd) {
+    fn close_tag(&mut self, tag: TagEnd) {
         match tag {
             TagEnd::Heading(_) => {
                 self.is_strong = false;
@@ -113,7 +113,7 @@ impl Page {
                 self.lists.pop();
                 self.is_in_items = !self.lists.is_empty();
             }
-            TagEnd::CodeBlock => self.code_block(),
+            TagEnd::CodeBlock => self.add_code_block(),
             TagEnd::TableHead | TagEnd::TableRow => {
                 self.rows.push(std::mem::take(&mut self.row));
             }
@@ -124,27 +124,27 @@ impl Page {
                 self.text.clear();
             }
             TagEnd::Table => {
-                self.gap();
+                self.add_gap();
                 let rows = std::mem::take(&mut self.rows);
-                self.out.push_str(&table(&rows, self.width));
+                self.out.push_str(&render_table(&rows, self.width));
             }
             _ => {}
         }
     }
 
     /// Adds words of a paragraph, each in its own style: a pager forgets it at the end of a line.
-    fn words(&mut self, text: &str) {
+    fn add_words(&mut self, text: &str) {
         if !self.is_strong {
             self.text.push_str(text);
             return;
         }
-        self.styled(text, &Style::new().bold());
+        self.add_styled(text, &Style::new().bold());
     }
 
-    fn code(&mut self, code: &str) {
-        let is_short = measure_text_width(code) <= LONGEST_CODE;
-        let kept = is_short.then(|| kept_together(code));
-        self.styled(kept.as_deref().unwrap_or(code), &Style::new().green());
+    fn add_code(&mut self, code: &str) {
+        let is_short = measure_text_width(code) <= MAX_CODE_WIDTH;
+        let kept = is_short.then(|| keep_together(code));
+        self.add_styled(kept.as_deref().unwrap_or(code), &Style::new().green());
     }
 
     /// Adds the command that shows the chapter that a link leads to, in the place of the chapter's name.
@@ -155,15 +155,15 @@ impl Page {
         let command = format!("mig-mps help {chapter}");
         if strip_ansi_codes(&self.text[start..]) == chapter {
             self.text.truncate(start);
-            self.code(&command);
+            self.add_code(&command);
         } else {
             self.text.push_str(" (");
-            self.code(&command);
+            self.add_code(&command);
             self.text.push(')');
         }
     }
 
-    fn styled(&mut self, text: &str, style: &Style) {
+    fn add_styled(&mut self, text: &str, style: &Style) {
         let words = text.split(' ').map(|word| match word {
             "" => String::new(),
             word => style.apply_to(word).to_string(),
@@ -172,7 +172,7 @@ impl Page {
     }
 
     /// Adds a blank line, except at the start and between the items of a list.
-    fn gap(&mut self) {
+    fn add_gap(&mut self) {
         if !self.out.is_empty() && !self.is_in_items {
             self.out.push('\n');
         }
@@ -184,7 +184,7 @@ impl Page {
         if text.trim().is_empty() {
             return;
         }
-        self.gap();
+        self.add_gap();
         let depth = self.lists.len().saturating_sub(1);
         let mark = std::mem::take(&mut self.mark);
         let head = match (self.lists.is_empty(), mark.is_empty()) {
@@ -192,15 +192,16 @@ impl Page {
             (false, true) => "  ".repeat(depth + 1),
             (false, false) => "  ".repeat(depth) + &mark,
         };
-        self.out.push_str(&hanging(&head, text.trim(), self.width));
+        self.out
+            .push_str(&wrap_behind(&head, text.trim(), self.width));
         self.is_in_items = !self.lists.is_empty();
     }
 
     /// Adds a code block as it is, indented if it fits so.
-    fn code_block(&mut self) {
+    fn add_code_block(&mut self) {
         self.inside = Inside::Words;
         self.is_in_items = false;
-        self.gap();
+        self.add_gap();
         let text = std::mem::take(&mut self.text);
         let widest = text.lines().map(measure_text_width).max().unwrap_or(0);
         let indent = 2.min(self.width.saturating_sub(widest));
@@ -219,16 +220,16 @@ fn chapter_of(link: &str) -> Option<String> {
 }
 
 /// No lines but one below the titles, with a gap between columns.
-const STYLE: TableStyle = TableStyle::new()
+const TABLE_STYLE: TableStyle = TableStyle::new()
     .header_lines(ContentLineStyle::none().junction(' '))
     .header_separator(LineStyle::none().fill('-').junction(' '))
     .content_lines(ContentLineStyle::none().junction(' '));
 
 /// Formats a table, whose first row has the titles. Cells are wrapped between words: a name in one can be copied.
-fn table(rows: &[Vec<String>], width: usize) -> String {
+fn render_table(rows: &[Vec<String>], width: usize) -> String {
     let mut table = Table::new();
     table
-        .load_style(STYLE)
+        .load_style(TABLE_STYLE)
         .set_content_arrangement(ContentArrangement::Dynamic)
         .set_width(u16::try_from(width).unwrap_or(u16::MAX))
         .set_header(rows.first().cloned().unwrap_or_default())
@@ -264,7 +265,7 @@ mod tests {
         let source = "# A chapter\n\nWords that\nare `refilled` here.\n\n\
                       ![picture](a.svg)\n\n- one item that is long\n- two\n\n```toml\na  = 1\n```\n";
         assert_eq!(
-            markdown(source, 24),
+            render_markdown(source, 24),
             "A chapter\n\nWords that are refilled\nhere.\n\n- one item that is long\n- two\n\n  a  = 1\n"
         );
     }
@@ -275,18 +276,18 @@ mod tests {
                       [this](#place) or [source](../../fixtures/simnode).";
         let shown =
             "See mig-mps help states and open files (mig-mps help security), not this or source.\n";
-        assert_eq!(markdown(source, 100).replace(NO_BREAK, " "), shown);
+        assert_eq!(render_markdown(source, 100).replace(NO_BREAK, " "), shown);
     }
 
     #[test]
     fn tables_are_aligned_and_wrapped() {
         let source = "| key | meaning |\n|---|---|\n| `a` | what it is for |\n| `longer` | b |\n";
         assert_eq!(
-            markdown(source, 40),
+            render_markdown(source, 40),
             "key     meaning\n------- ---------------\na       what it is for\nlonger  b\n"
         );
         assert_eq!(
-            markdown(source, 19),
+            render_markdown(source, 19),
             "key     meaning\n------- -----------\na       what it is\n        for\nlonger  b\n"
         );
     }

@@ -9,7 +9,7 @@ use clap::Args;
 
 use crate::commands::args::ProfileSource;
 use crate::commands::{Context, cdi, detail_for, print_or_write, up};
-use crate::error::{Result, usage};
+use crate::error::{Result, usage_error};
 use crate::failure::ExitStatus;
 use crate::host::{Environment, without_error_numbers};
 use crate::node::{Detail, Node, Observer};
@@ -17,7 +17,7 @@ use crate::profile::Profile;
 use crate::render::{note, print};
 use crate::state::RunDir;
 
-use series::{ALERTS, Drift, drift_metrics, metrics};
+use series::{ALERTS, Drift, render_drift_metrics, render_metrics};
 
 /// Print metrics of devices in the text format of Prometheus
 ///
@@ -52,9 +52,9 @@ pub fn run(args: &MetricsArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let mut observer = Observer::new(environment);
     let text = if let Some(profile) = &args.drift {
-        let profile = profile_or_that_of_boot(profile.as_ref(), environment)?;
-        let (node, drift) = drift(&profile, &mut observer, environment)?;
-        drift_metrics(&node, &drift)
+        let profile = named_or_boot_profile(profile.as_ref(), environment)?;
+        let (node, drift) = observe_drift(&profile, &mut observer, environment)?;
+        render_drift_metrics(&node, &drift)
     } else {
         let profile = args.profile.as_ref().map(ProfileSource::load).transpose()?;
         let node = observer.observe(Detail {
@@ -63,16 +63,16 @@ pub fn run(args: &MetricsArgs, context: &Context<'_>) -> Result<ExitStatus> {
         })?;
         let drift = match &profile {
             Some(_) if node.has_no_driver() => Some(Drift::Unknown),
-            Some(profile) => Some(drift(profile, &mut observer, environment)?.1),
+            Some(profile) => Some(observe_drift(profile, &mut observer, environment)?.1),
             None => None,
         };
-        metrics(&node, drift.as_ref())
+        render_metrics(&node, drift.as_ref())
     };
     print_or_write(&without_error_numbers(&text), args.output.as_deref())?;
     Ok(ExitStatus::Done)
 }
 
-fn profile_or_that_of_boot(
+fn named_or_boot_profile(
     named: Option<&ProfileSource>,
     environment: &Environment,
 ) -> Result<Profile> {
@@ -81,23 +81,23 @@ fn profile_or_that_of_boot(
     }
     let boot = environment.host.boot_profile().path();
     if matches!(boot.try_exists(), Ok(false)) {
-        return Err(usage(format_args!(
+        return Err(usage_error(format_args!(
             "there is no profile to compare the node with: {} does not exist",
             boot.display()
         ))
-        .hint("name one: mig-mps metrics --drift PROFILE"));
+        .with_hint("name one: mig-mps metrics --drift PROFILE"));
     }
     ProfileSource::from(&*boot.to_string_lossy()).load()
 }
 
 /// Plans the profile on a new snapshot, which it returns, too. Where that fails, the drift is unknown, and other metrics are
 /// shown all the same.
-fn drift(
+fn observe_drift(
     profile: &Profile,
     observer: &mut Observer<'_>,
     environment: &Environment,
 ) -> Result<(Node, Drift)> {
-    let looked_up = up::refuse_unknown_accounts(profile, environment, environment.caller);
+    let looked_up = up::check_accounts(profile, environment, environment.caller);
     let no_answer = match looked_up {
         Err(error) if error.status == ExitStatus::Failed => Some(error),
         other => other.map(|()| None)?,
@@ -118,7 +118,7 @@ fn drift(
     let drift = match cdi::plan_up(environment, &node, profile, &run_dir, caller, false, None) {
         Ok(plan) => Drift::Known {
             is_any: plan.has_changes(),
-            devices: plan.devices().map(str::to_owned).collect(),
+            devices: plan.device_names().map(str::to_owned).collect(),
         },
         Err(refusal) => {
             note_unknown(refusal);

@@ -22,7 +22,7 @@ impl Samples {
     fn push(&mut self, labels: &[(&str, &str)], value: impl Display) {
         let labels: Vec<String> = labels
             .iter()
-            .map(|(name, value)| format!("{name}=\"{}\"", escaped(value)))
+            .map(|(name, value)| format!("{name}=\"{}\"", escape_label(value)))
             .collect();
         let _ = match labels.as_slice() {
             [] => writeln!(self.text, "{} {value}", self.name),
@@ -35,7 +35,7 @@ impl Samples {
     }
 }
 
-fn escaped(value: &str) -> String {
+fn escape_label(value: &str) -> String {
     let value = value.replace('\\', r"\\").replace('"', "\\\"");
     value.replace('\n', r"\n")
 }
@@ -54,7 +54,7 @@ pub enum Drift {
 }
 
 /// A device under a name that no other has: Prometheus refuses a sample that is given twice.
-struct Named<'a> {
+struct NamedDevice<'a> {
     name: String,
     device: &'a Device,
 }
@@ -64,7 +64,7 @@ struct Facts<'a> {
     node: &'a Node,
     /// `None` if no profile was named.
     drift: Option<&'a Drift>,
-    devices: Vec<Named<'a>>,
+    devices: Vec<NamedDevice<'a>>,
 }
 
 /// A metric. It is a counter if its name ends in `_total`, and else a gauge.
@@ -109,7 +109,7 @@ const METRICS: &[Metric] = &[
         help: "MPS daemons and servers that mig-mps did not start.",
         values: Values::Node(|facts| {
             let are_seen = facts.node.unseen_daemons().is_none();
-            count(facts.node.unmanaged.len()).filter(|_| are_seen)
+            to_u64(facts.node.unmanaged.len()).filter(|_| are_seen)
         }),
     },
     Metric {
@@ -147,7 +147,7 @@ const METRICS: &[Metric] = &[
         name: "mig_mps_device_state",
         help: "1 for the state that a device has, 0 for the others.",
         values: Values::Labelled(|facts, samples| {
-            for Named { name, device } in &facts.devices {
+            for NamedDevice { name, device } in &facts.devices {
                 let is = facts.node.state_of(device);
                 for state in DeviceState::ALL {
                     let labels = [("device", name.as_str()), ("state", &state.to_string())];
@@ -159,46 +159,53 @@ const METRICS: &[Metric] = &[
     Metric {
         name: "mig_mps_device_clients",
         help: "MPS clients of a device.",
-        values: Values::Devices(|_, device| count(device.known()?.clients.listed().len())),
+        values: Values::Devices(|_, device| {
+            to_u64(device.daemon_with_known_clients()?.clients.as_slice().len())
+        }),
     },
     Metric {
         name: "mig_mps_device_client_limit",
         help: "The most MPS clients that a device accepts, where that is known.",
-        values: Values::Devices(|_, device| device.alive()?.client_limit().map(u64::from)),
+        values: Values::Devices(|_, device| device.live_daemon()?.client_limit().map(u64::from)),
     },
     Metric {
         name: "mig_mps_device_clients_waiting",
         help: "Programs that wait in cuInit until those of another user have exited.",
-        values: Values::Devices(|_, device| count(device.known()?.waiting.len())),
+        values: Values::Devices(|_, device| {
+            to_u64(device.daemon_with_known_clients()?.waiting.len())
+        }),
     },
     Metric {
         name: "mig_mps_device_clients_over_memory_limit",
         help: "MPS clients that use more memory than the device lets each client have.",
         values: Values::Devices(|_, device| {
-            let known = device.known()?;
-            let mut clients = known.clients.listed().iter();
+            let known = device.daemon_with_known_clients()?;
+            let mut clients = known.clients.as_slice().iter();
             let is_seen = clients.all(|client| client.memory.is_some());
-            count(known.clients_over_limit().count()).filter(|_| is_seen)
+            to_u64(known.clients_over_limit().count()).filter(|_| is_seen)
         }),
     },
     Metric {
         name: "mig_mps_device_client_active_thread_ratio",
         help: "Share of a device's SMs that each MPS client may use.",
         values: Values::Percentages(|_, device| {
-            let served = device.alive()?;
-            let answered = served.answered.as_ref().and_then(Reported::percentage);
-            Some(answered.unwrap_or(served.record.settings.active_thread_percentage.value()))
+            let served = device.live_daemon()?;
+            let answered = served
+                .answered
+                .as_ref()
+                .and_then(Reported::active_thread_percentage);
+            Some(answered.unwrap_or(served.record.settings.active_thread_percentage.as_f64()))
         }),
     },
     Metric {
         name: "mig_mps_device_client_memory_limit_bytes",
         help: "The most device memory that each MPS client may allocate, where there is a limit.",
-        values: Values::Devices(|_, device| memory_limit(device.alive()?)),
+        values: Values::Devices(|_, device| memory_limit(device.live_daemon()?)),
     },
     Metric {
         name: "mig_mps_device_settings_read_back",
         help: "1 if the daemon of a device was asked for these limits, 0 if they are those configured.",
-        values: Values::Devices(|_, device| Some(device.alive()?.is_read_back().into())),
+        values: Values::Devices(|_, device| Some(device.live_daemon()?.is_read_back().into())),
     },
     Metric {
         name: "mig_mps_device_user_clients",
@@ -215,7 +222,7 @@ const METRICS: &[Metric] = &[
         help: "Programs that compute on a device without being clients of its daemon.",
         values: Values::Devices(|facts, device| {
             let is_seen = facts.node.detail.outside_mps && device.processes.is_some();
-            count(device.outside_mps.len()).filter(|_| is_seen)
+            to_u64(device.outside_mps.len()).filter(|_| is_seen)
         }),
     },
     Metric {
@@ -231,7 +238,9 @@ const METRICS: &[Metric] = &[
     Metric {
         name: "mig_mps_device_utilization_ratio",
         help: "Share of the driver's last sampling period in which the GPU was busy; no driver reports it for MIG devices.",
-        values: Values::Percentages(|facts, device| facts.node.utilization(device).map(f64::from)),
+        values: Values::Percentages(|facts, device| {
+            facts.node.gpu_utilization(device).map(f64::from)
+        }),
     },
     Metric {
         name: "mig_mps_device_last_change_timestamp_seconds",
@@ -246,7 +255,7 @@ const METRICS: &[Metric] = &[
 ];
 
 /// Those of the drift.
-const DRIFT: &[Metric] = &[
+const DRIFT_METRICS: &[Metric] = &[
     Metric {
         name: "mig_mps_drift_known",
         help: "1 if the node could be compared with the profile; otherwise the drift has no series.",
@@ -271,30 +280,33 @@ const DRIFT: &[Metric] = &[
 ];
 
 /// Returns the metrics of a node. One without samples is left out.
-pub fn metrics(node: &Node, drift: Option<&Drift>) -> String {
-    let facts = Facts::of(node, drift);
-    let all = METRICS.iter().chain(DRIFT);
-    all.map(|metric| metric.text(&facts)).collect()
+pub fn render_metrics(node: &Node, drift: Option<&Drift>) -> String {
+    let facts = Facts::new(node, drift);
+    let all = METRICS.iter().chain(DRIFT_METRICS);
+    all.map(|metric| metric.render(&facts)).collect()
 }
 
 /// Returns those of the drift alone.
-pub fn drift_metrics(node: &Node, drift: &Drift) -> String {
-    let facts = Facts::of(node, Some(drift));
-    DRIFT.iter().map(|metric| metric.text(&facts)).collect()
+pub fn render_drift_metrics(node: &Node, drift: &Drift) -> String {
+    let facts = Facts::new(node, Some(drift));
+    DRIFT_METRICS
+        .iter()
+        .map(|metric| metric.render(&facts))
+        .collect()
 }
 
 impl<'a> Facts<'a> {
-    fn of(node: &'a Node, drift: Option<&'a Drift>) -> Self {
+    fn new(node: &'a Node, drift: Option<&'a Drift>) -> Self {
         Self {
             node,
             drift,
-            devices: named(node.shown(&[])),
+            devices: with_unique_names(node.devices_to_show(&[])),
         }
     }
 }
 
 impl Metric {
-    fn text(&self, facts: &Facts<'_>) -> String {
+    fn render(&self, facts: &Facts<'_>) -> String {
         let name = self.name;
         let mut samples = Samples {
             name,
@@ -307,22 +319,22 @@ impl Metric {
                 }
             }
             Values::Devices(value) => {
-                for Named { name, device } in &facts.devices {
+                for NamedDevice { name, device } in &facts.devices {
                     if let Some(value) = value(facts, device) {
                         samples.push_for(name, value);
                     }
                 }
             }
             Values::Percentages(value) => {
-                for Named { name, device } in &facts.devices {
+                for NamedDevice { name, device } in &facts.devices {
                     if let Some(percentage) = value(facts, device) {
-                        samples.push_for(name, ratio(percentage));
+                        samples.push_for(name, to_ratio(percentage));
                     }
                 }
             }
             Values::Users(value) => {
-                for Named { name, device } in &facts.devices {
-                    for (user, sum) in by_user(device) {
+                for NamedDevice { name, device } in &facts.devices {
+                    for (user, sum) in clients_by_user(device) {
                         if let Some(value) = value(&sum) {
                             samples.push(&user.labels(name), value);
                         }
@@ -346,13 +358,13 @@ impl Metric {
     }
 }
 
-fn named(devices: Vec<&Device>) -> Vec<Named<'_>> {
+fn with_unique_names(devices: Vec<&Device>) -> Vec<NamedDevice<'_>> {
     let mut taken = BTreeSet::new();
     let mut named = Vec::new();
     for device in devices {
         let is_free = taken.insert(device.name.clone());
         let name = if is_free { &device.name } else { &device.uuid };
-        named.push(Named {
+        named.push(NamedDevice {
             name: name.clone(),
             device,
         });
@@ -366,7 +378,7 @@ fn by_journals(node: &Node, is_any: bool) -> Option<u64> {
     (is_any || are_seen).then(|| is_any.into())
 }
 
-fn count(number: usize) -> Option<u64> {
+fn to_u64(number: usize) -> Option<u64> {
     number.try_into().ok()
 }
 
@@ -374,7 +386,7 @@ fn count_problems(facts: &Facts<'_>, samples: &mut Samples) {
     let node = facts.node;
     let findings = node.findings(&[]);
     for fault in Fault::all().iter().filter(|fault| fault.status.is_some()) {
-        let (mut count, mut is_known) = (0, node.hides(fault).is_none());
+        let (mut count, mut is_known) = (0, node.hidden_reason(fault).is_none());
         for finding in findings.iter().filter(|finding| finding.id == fault.id) {
             match finding.severity {
                 // What is ok was judged by another sign.
@@ -406,14 +418,14 @@ fn describe_health(facts: &Facts<'_>, samples: &mut Samples) {
 }
 
 fn describe_devices(facts: &Facts<'_>, samples: &mut Samples) {
-    for Named { name, device } in &facts.devices {
+    for NamedDevice { name, device } in &facts.devices {
         let gpu = device.gpu.map(|index| index.to_string());
-        let serve = device.serve().map(Serve::to_string);
+        let serve = device.serve_setting().map(Serve::to_string);
         let labels = [
             ("device", name.as_str()),
             ("uuid", &device.uuid),
             ("gpu", &gpu.unwrap_or_default()),
-            ("profile", device.profile().unwrap_or_default()),
+            ("profile", device.profile_name().unwrap_or_default()),
             ("serve", &serve.unwrap_or_default()),
         ];
         samples.push(&labels, 1);
@@ -421,7 +433,7 @@ fn describe_devices(facts: &Facts<'_>, samples: &mut Samples) {
 }
 
 /// Rounds to what a percentage with four decimals says: 33.3 % is 0.333, and not 0.33299999999999996.
-fn ratio(percentage: f64) -> f64 {
+fn to_ratio(percentage: f64) -> f64 {
     (percentage * 1e4).round() / 1e6
 }
 
@@ -430,7 +442,7 @@ fn memory_limit(served: &Served) -> Option<u64> {
     let settings = &served.record.settings;
     let answered = served.answered.as_ref();
     let limit = match answered.filter(|answered| answered.has_other_memory_limit(settings)) {
-        Some(other) => other.memory_limit()?.at_least(),
+        Some(other) => other.memory_limit()?.lower_bound(),
         None => settings.pinned_memory_limit?,
     };
     Some(limit.bytes())
@@ -455,7 +467,7 @@ struct ClientUser {
 }
 
 impl ClientUser {
-    fn of(client: &Client) -> Self {
+    fn from_client(client: &Client) -> Self {
         let name = client.user.map(user_name);
         let workload = client.workload.clone().unwrap_or_default();
         let job = workload.slurm_job.map(|job| job.to_string());
@@ -483,14 +495,16 @@ impl ClientUser {
 }
 
 /// Sums up the clients of a device.
-fn by_user(device: &Device) -> BTreeMap<ClientUser, ClientSum> {
+fn clients_by_user(device: &Device) -> BTreeMap<ClientUser, ClientSum> {
     let mut sums = BTreeMap::new();
-    let known = device.known().into_iter();
-    for client in known.flat_map(|served| served.clients.listed()) {
-        let sum = sums.entry(ClientUser::of(client)).or_insert(ClientSum {
-            clients: 0,
-            memory: Some(0),
-        });
+    let known = device.daemon_with_known_clients().into_iter();
+    for client in known.flat_map(|served| served.clients.as_slice()) {
+        let sum = sums
+            .entry(ClientUser::from_client(client))
+            .or_insert(ClientSum {
+                clients: 0,
+                memory: Some(0),
+            });
         sum.clients += 1;
         sum.memory = sum.memory.zip(client.memory).map(|(sum, own)| sum + own);
     }
@@ -511,7 +525,7 @@ mod tests {
         let manual = include_str!("../../manual/monitoring.md");
         let (_, section) = manual.split_once("\n## Metrics\n").unwrap();
         let (section, _) = section.split_once("\n## ").unwrap();
-        for metric in METRICS.iter().chain(DRIFT) {
+        for metric in METRICS.iter().chain(DRIFT_METRICS) {
             let name = format!("`{}`", metric.name);
             assert_eq!(section.matches(&name).count(), 1, "{name}");
         }
@@ -541,7 +555,7 @@ mod tests {
 
     #[test]
     fn a_ratio_has_no_digits_that_its_percentage_lacks() {
-        let ratios = [100.0, 33.3, 0.1, 29.0].map(|percentage| ratio(percentage).to_string());
+        let ratios = [100.0, 33.3, 0.1, 29.0].map(|percentage| to_ratio(percentage).to_string());
         assert_eq!(ratios, ["1", "0.333", "0.001", "0.29"]);
     }
 
@@ -566,12 +580,12 @@ mod tests {
 a_bytes 7
 a_bytes{device="a\"b\\c\nd",user="x"} 0.5
 "#;
-        assert_eq!(with.text(&facts), expected);
+        assert_eq!(with.render(&facts), expected);
         let without = Metric {
             name: "b_total",
             help: "Nothing.",
             values: Values::Node(|_| None),
         };
-        assert_eq!(without.text(&facts), "");
+        assert_eq!(without.render(&facts), "");
     }
 }

@@ -6,14 +6,14 @@ use jiff::tz::TimeZone;
 
 use crate::catalog::BuiltIn;
 use crate::commands::Context;
-use crate::commands::built_in::{devices_on, gpus_of_node};
-use crate::commands::chosen::{HISTORY, readable};
-use crate::error::{Result, failed};
+use crate::commands::built_in::{count_devices_on, gpus_of_node};
+use crate::commands::chosen::{HISTORY_HINT, require_history};
+use crate::error::{Result, command_error};
 use crate::failure::ExitStatus;
 use crate::plan::virtual_node::EmptyNode;
-use crate::render::format::{count, shown_or};
+use crate::render::format::{display_or, format_count};
 use crate::render::table::{Column, Table};
-use crate::render::{hanging, note, print_as_it_is, width};
+use crate::render::{note, output_width, print_verbatim, wrap_behind};
 use crate::state::{AppliedProfile, ProfileHistory};
 
 /// List the built-in profiles, or print one; show the profiles that were applied
@@ -44,18 +44,20 @@ pub struct ProfilesArgs {
 pub fn run(args: &ProfilesArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let text = match &args.name {
         _ if args.applied || args.history.is_some() => {
-            let history = ProfileHistory::shown(context.environment);
-            of_applied(args, &readable(history)?)?
+            let history = ProfileHistory::load_for_caller(context.environment);
+            render_applied(args, &require_history(history)?)?
         }
-        Some(name) => BuiltIn::named(name).map_or_else(String::new, |profile| profile.text.into()),
-        None => list_of_built_in(gpus_of_node(context.environment).as_ref()),
+        Some(name) => {
+            BuiltIn::find_by_name(name).map_or_else(String::new, |profile| profile.text.into())
+        }
+        None => render_built_in(gpus_of_node(context.environment).as_ref()),
     };
-    print_as_it_is(&text)?;
+    print_verbatim(&text)?;
     Ok(ExitStatus::Done)
 }
 
 /// Lists the built-in profiles, with what each makes of these GPUs.
-fn list_of_built_in(gpus: Option<&EmptyNode>) -> String {
+fn render_built_in(gpus: Option<&EmptyNode>) -> String {
     let profiles = BuiltIn::all();
     let names = profiles.iter().map(|profile| profile.name.len());
     let widest = names.max().unwrap_or(0);
@@ -63,20 +65,20 @@ fn list_of_built_in(gpus: Option<&EmptyNode>) -> String {
         let mut text = format!("{:widest$}  DESCRIPTION\n", "NAME");
         for profile in profiles {
             let head = format!("{:widest$}  ", profile.name);
-            text += &hanging(&head, profile.summary(), width());
+            text += &wrap_behind(&head, profile.summary(), output_width());
         }
         return text;
     };
-    let mut text = format!("{:widest$}  {FITS}  DESCRIPTION\n", "NAME");
+    let mut text = format!("{:widest$}  {FITS_TITLE}  DESCRIPTION\n", "NAME");
     let mut all_fit = true;
     for profile in profiles {
-        let fits = match devices_on(&profile, gpus) {
-            Ok(devices) => count(devices, "device"),
+        let fits = match count_devices_on(&profile, gpus) {
+            Ok(devices) => format_count(devices, "device"),
             Err(_) => "no".to_owned(),
         };
         all_fit &= fits != "no";
-        let head = format!("{:widest$}  {fits:1$}  ", profile.name, FITS.len());
-        text += &hanging(&head, profile.summary(), width());
+        let head = format!("{:widest$}  {fits:1$}  ", profile.name, FITS_TITLE.len());
+        text += &wrap_behind(&head, profile.summary(), output_width());
     }
     if !all_fit {
         note("mig-mps check NAME explains why a profile does not fit.");
@@ -85,47 +87,47 @@ fn list_of_built_in(gpus: Option<&EmptyNode>) -> String {
 }
 
 /// The title of the column with what a profile makes of this node.
-const FITS: &str = "FITS THIS NODE";
+const FITS_TITLE: &str = "FITS THIS NODE";
 
 /// Answers a question about the profiles that were applied.
-fn of_applied(args: &ProfilesArgs, history: &ProfileHistory) -> Result<String> {
-    let Some((_, applied)) = history.numbered().next() else {
-        return Err(failed("no profile is recorded")
-            .hint("mig-mps up PROFILE applies one, and records it where it succeeds"));
+fn render_applied(args: &ProfilesArgs, history: &ProfileHistory) -> Result<String> {
+    let Some((_, applied)) = history.numbered_profiles().next() else {
+        return Err(command_error("no profile is recorded")
+            .with_hint("mig-mps up PROFILE applies one, and records it where it succeeds"));
     };
     match args.history {
-        Some(Some(number)) => Ok(numbered(history, number)?.text.clone()),
-        Some(None) => Ok(table(history).within(width(), "")),
+        Some(Some(number)) => Ok(profile_by_number(history, number)?.text.clone()),
+        Some(None) => Ok(history_table(history).render(output_width(), "")),
         None => Ok(applied.text.clone()),
     }
 }
 
-fn numbered(history: &ProfileHistory, wanted: u64) -> Result<&AppliedProfile> {
-    for (number, profile) in history.numbered() {
+fn profile_by_number(history: &ProfileHistory, wanted: u64) -> Result<&AppliedProfile> {
+    for (number, profile) in history.numbered_profiles() {
         if number == wanted {
             return Ok(profile);
         }
     }
     let what = format_args!("no profile with the number {wanted} is recorded");
-    Err(failed(what).hint(HISTORY))
+    Err(command_error(what).with_hint(HISTORY_HINT))
 }
 
-fn table(history: &ProfileHistory) -> Table {
+fn history_table(history: &ProfileHistory) -> Table {
     let mut table = Table::new(vec![
-        Column::right("NUMBER", 0),
-        Column::left("APPLIED", 0),
-        Column::left("BY", 0),
-        Column::right("DEVICES", 0),
-        Column::left("NAME", 0),
-        Column::left("PATH", 0).cut(20),
+        Column::right_aligned("NUMBER", 0),
+        Column::left_aligned("APPLIED", 0),
+        Column::left_aligned("BY", 0),
+        Column::right_aligned("DEVICES", 0),
+        Column::left_aligned("NAME", 0),
+        Column::left_aligned("PATH", 0).with_least_width(20),
     ]);
-    for (number, profile) in history.numbered() {
-        table.row(vec![
+    for (number, profile) in history.numbered_profiles() {
+        table.add_row(vec![
             number.to_string(),
-            time(profile),
+            format_time(profile),
             profile.by.clone(),
             profile.devices.to_string(),
-            shown_or(profile.name.as_ref(), "-"),
+            display_or(profile.name.as_ref(), "-"),
             profile.path.clone(),
         ]);
     }
@@ -133,7 +135,7 @@ fn table(history: &ProfileHistory) -> Table {
 }
 
 /// The time at which a profile was applied, where the machine is.
-fn time(profile: &AppliedProfile) -> String {
+fn format_time(profile: &AppliedProfile) -> String {
     let at = profile.at.to_zoned(TimeZone::system());
     at.strftime("%Y-%m-%d %H:%M:%S").to_string()
 }

@@ -16,14 +16,14 @@ use rustix::process::{Pid as RawPid, Signal, kill_process_group};
 
 use super::guard::EndWithCaller;
 use crate::client::Variables;
-use crate::error::{Result, failed, usage};
+use crate::error::{Result, command_error, usage_error};
 use crate::host::{
-    Environment, Forwarding, Pid, ProcessHandle, end_with_caller, open_files, printable,
+    Environment, Forwarding, Pid, ProcessHandle, kill_with_parent, open_file_limits, to_printable,
 };
 use crate::node::Served;
 use crate::render::note;
 use crate::settings::{DeviceSize, Oversubscription, Percentage};
-use crate::shared::program::{LIMIT, code, command, not_started};
+use crate::shared::program::{EXIT_TIMEOUT, client_command, exit_code, start_error};
 
 /// The SMs of a device that each of n copies gets (MPS guide, "Volta MPS Execution Resource Provisioning").
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -38,19 +38,19 @@ pub(super) enum CopyShare {
 
 impl CopyShare {
     /// Returns the active thread percentage of one of these copies on a device; `None` for all SMs.
-    pub(super) fn of(self, copies: usize, device: DeviceSize) -> Option<Percentage> {
+    pub(super) fn thread_percentage(self, copies: usize, device: DeviceSize) -> Option<Percentage> {
         let oversubscribe = match self {
             Self::Even => Oversubscription::NONE,
             Self::Half => Oversubscription::TWICE,
             Self::None => return None,
         };
         let copies = u32::try_from(copies).unwrap_or(u32::MAX);
-        Some(device.threads(copies, oversubscribe))
+        Some(device.percentage_of_each(copies, oversubscribe))
     }
 }
 
 /// A copy of the program.
-pub(super) struct Copy {
+pub(super) struct ProgramCopy {
     /// Its device's name.
     pub(super) device: String,
     pub(super) variables: Variables,
@@ -58,7 +58,7 @@ pub(super) struct Copy {
 
 /// Places copies on devices that have these numbers of clients: each on the device with the fewest. Returns the position
 /// of each copy's device.
-pub(super) fn spread(clients: &[usize], copies: usize) -> Vec<usize> {
+pub(super) fn place_copies(clients: &[usize], copies: usize) -> Vec<usize> {
     let mut load = clients.to_vec();
     let mut placed = Vec::new();
     for _ in 0..copies {
@@ -78,28 +78,28 @@ const FILES_EACH: u64 = 3;
 const OTHER_FILES: u64 = 40;
 
 /// Refuses more copies on a device than its daemon ever takes.
-pub(super) fn refuse_beyond_limit(served: &Served, copies: usize) -> Result<()> {
+pub(super) fn check_client_limit(served: &Served, copies: usize) -> Result<()> {
     let is_whole = served.record.key.instance.is_none();
     match served.hardware_limit.filter(|_| is_whole) {
         Some(limit) if copies > limit as usize => {
             let name = &served.record.name;
-            let error = usage(format_args!(
+            let error = usage_error(format_args!(
                 "{name} takes {limit} clients, and not {copies}"
             ));
-            Err(error.hint("start fewer copies, or on more devices"))
+            Err(error.with_hint("start fewer copies, or on more devices"))
         }
         _ => Ok(()),
     }
 }
 
 /// Refuses copies for which this process may not open enough files.
-pub(super) fn refuse_too_many(copies: usize) -> Result<()> {
+pub(super) fn check_open_files(copies: usize) -> Result<()> {
     let needed = copies as u64 * FILES_EACH + OTHER_FILES;
-    match open_files() {
-        (Some(allowed), _) if needed > allowed => Err(failed(format_args!(
+    match open_file_limits() {
+        (Some(allowed), _) if needed > allowed => Err(command_error(format_args!(
             "{copies} copies need {needed} open files, and this process may have {allowed}"
         ))
-        .hint(format!("ulimit -n {needed} allows as many"))),
+        .with_hint(format!("ulimit -n {needed} allows as many"))),
         _ => Ok(()),
     }
 }
@@ -117,14 +117,14 @@ struct RunningCopy {
 pub(super) fn run_copies(
     environment: &Environment,
     words: &[OsString],
-    copies: &[Copy],
+    copies: &[ProgramCopy],
     ends_with_caller: EndWithCaller,
 ) -> Result<i32> {
     let forwarding = Forwarding::start(&environment.host, true)?;
     let mut running = Vec::new();
     let mut outputs = Vec::new();
     for (number, copy) in copies.iter().enumerate() {
-        match start(words, copy, &forwarding, ends_with_caller) {
+        match start_copy(words, copy, &forwarding, ends_with_caller) {
             Ok(mut started) => {
                 if let Some(pipe) = started.child.stdout.take() {
                     outputs.push(CopyOutput::new(number, io::stdout(), pipe));
@@ -142,7 +142,7 @@ pub(super) fn run_copies(
             }
         }
     }
-    attend(&mut running, &mut outputs, &forwarding)?;
+    forward_until_exit(&mut running, &mut outputs, &forwarding)?;
     let statuses: Vec<ProgramStatus> = running.iter().filter_map(|copy| copy.status).collect();
     let count = copies.len();
     let mut succeeded = count;
@@ -156,19 +156,19 @@ pub(super) fn run_copies(
     note(&format!("{succeeded} of {count} copies succeeded"));
     match statuses.into_iter().find(|status| !status.success()) {
         None => Ok(0),
-        Some(failed) => Ok(code(failed)),
+        Some(failed) => Ok(exit_code(failed)),
     }
 }
 
-fn start(
+fn start_copy(
     words: &[OsString],
-    copy: &Copy,
+    copy: &ProgramCopy,
     forwarding: &Forwarding,
     ends_with_caller: EndWithCaller,
 ) -> Result<RunningCopy> {
-    let mut command = command(words, &copy.variables);
+    let mut command = client_command(words, &copy.variables);
     if ends_with_caller == EndWithCaller::Yes {
-        end_with_caller(&mut command);
+        kill_with_parent(&mut command);
     }
     command
         .stdin(Stdio::null())
@@ -177,7 +177,7 @@ fn start(
     // In a process group of its own, a copy gets each signal once.
     let child = forwarding
         .start_child(command.process_group(0))
-        .map_err(|error| not_started(&command, &error))?;
+        .map_err(|error| start_error(&command, &error))?;
     let handle = ProcessHandle::open(Pid(child.id())).map_err(io::Error::from)?;
     Ok(RunningCopy {
         child,
@@ -187,7 +187,7 @@ fn start(
 }
 
 /// Passes on all output until every copy has exited, and all their outputs are closed.
-fn attend(
+fn forward_until_exit(
     running: &mut [RunningCopy],
     outputs: &mut [CopyOutput],
     forwarding: &Forwarding,
@@ -223,7 +223,7 @@ fn attend(
 impl RunningCopy {
     /// Waits for the copy, which has exited.
     fn wait(&mut self, forwarding: &Forwarding) -> io::Result<()> {
-        forwarding.remove(self.child.id());
+        forwarding.remove_child(self.child.id());
         self.status = Some(self.child.wait()?);
         Ok(())
     }
@@ -231,24 +231,24 @@ impl RunningCopy {
 
 /// Ends all copies, within a limit.
 fn end_all(running: &mut [RunningCopy], forwarding: &Forwarding) {
-    forwarding.terminate();
-    let until = Instant::now() + LIMIT;
+    forwarding.terminate_children();
+    let until = Instant::now() + EXIT_TIMEOUT;
     for copy in running.iter() {
-        if !copy.handle.ends_by(until) {
+        if !copy.handle.wait_for_exit_until(until) {
             // With what it has started.
             let _ = kill_process_group(RawPid::from_child(&copy.child), Signal::KILL);
         }
     }
-    let until = Instant::now() + LIMIT;
+    let until = Instant::now() + EXIT_TIMEOUT;
     for copy in running {
-        if copy.handle.ends_by(until) {
+        if copy.handle.wait_for_exit_until(until) {
             let _ = copy.wait(forwarding);
         }
     }
 }
 
 /// The most of a line that is kept until its end comes, in bytes. A longer one is shown in pieces.
-const LINE: usize = 64 << 10;
+const MAX_LINE_BYTES: usize = 64 << 10;
 
 /// An output of a copy.
 struct CopyOutput {
@@ -286,13 +286,13 @@ impl CopyOutput {
             Err(error) if error.kind() == ErrorKind::Interrupted => return,
             Ok(0) | Err(_) => {
                 self.pipe = None;
-                self.lines.end()
+                self.lines.take_rest()
             }
-            Ok(read) => self.lines.add(&buffer[..read]),
+            Ok(read) => self.lines.push_bytes(&buffer[..read]),
         };
         let mut text = String::new();
         for line in lines {
-            let _ = writeln!(text, "[{}] {}", self.number, printable(&line));
+            let _ = writeln!(text, "[{}] {}", self.number, to_printable(&line));
         }
         let written = self.target.write_all(text.as_bytes());
         if written.and_then(|()| self.target.flush()).is_err() {
@@ -311,20 +311,20 @@ struct CopyLines {
 
 impl CopyLines {
     /// Adds bytes; returns the lines that they end.
-    fn add(&mut self, bytes: &[u8]) -> Vec<String> {
+    fn push_bytes(&mut self, bytes: &[u8]) -> Vec<String> {
         let mut lines = Vec::new();
         for &byte in bytes {
             let has_returned = std::mem::take(&mut self.has_returned);
             match byte {
                 b'\n' if has_returned => {}
-                b'\n' => lines.extend([self.take()]),
+                b'\n' => lines.extend([self.take_line()]),
                 b'\r' => {
                     self.has_returned = !self.begun.is_empty();
-                    lines.extend(self.end());
+                    lines.extend(self.take_rest());
                 }
                 byte => self.begun.push(byte),
             }
-            if self.begun.len() >= LINE {
+            if self.begun.len() >= MAX_LINE_BYTES {
                 lines.extend([self.take_piece()]);
             }
         }
@@ -332,14 +332,14 @@ impl CopyLines {
     }
 
     /// Returns the last line, if it has no end.
-    fn end(&mut self) -> Vec<String> {
+    fn take_rest(&mut self) -> Vec<String> {
         if self.begun.is_empty() {
             return Vec::new();
         }
-        vec![self.take()]
+        vec![self.take_line()]
     }
 
-    fn take(&mut self) -> String {
+    fn take_line(&mut self) -> String {
         let line = String::from_utf8_lossy(&self.begun).into_owned();
         self.begun.clear();
         line
@@ -352,7 +352,7 @@ impl CopyLines {
             _ => self.begun.len(),
         };
         let rest = self.begun.split_off(whole);
-        let piece = self.take();
+        let piece = self.take_line();
         self.begun = rest;
         piece
     }
@@ -364,16 +364,16 @@ mod tests {
 
     #[test]
     fn copies_go_where_the_fewest_clients_are() {
-        assert_eq!(spread(&[0, 0, 0], 7), [0, 1, 2, 0, 1, 2, 0]);
-        assert_eq!(spread(&[3, 0, 1], 4), [1, 1, 2, 1]);
-        assert_eq!(spread(&[5], 2), [0, 0]);
+        assert_eq!(place_copies(&[0, 0, 0], 7), [0, 1, 2, 0, 1, 2, 0]);
+        assert_eq!(place_copies(&[3, 0, 1], 4), [1, 1, 2, 1]);
+        assert_eq!(place_copies(&[5], 2), [0, 0]);
     }
 
     #[test]
     fn shares_are_those_of_nvidias_guide() {
         let shares = |share: CopyShare| {
-            let of = |copies| share.of(copies, DeviceSize::default());
-            [1, 2, 3, 8].map(|copies| of(copies).map(Percentage::value))
+            let of = |copies| share.thread_percentage(copies, DeviceSize::default());
+            [1, 2, 3, 8].map(|copies| of(copies).map(Percentage::as_f64))
         };
         assert_eq!(shares(CopyShare::Even), [100.0, 50.0, 33.3, 12.5].map(Some));
         assert_eq!(
@@ -386,21 +386,21 @@ mod tests {
     #[test]
     fn newlines_and_carriage_returns_end_lines() {
         let mut lines = CopyLines::default();
-        assert_eq!(lines.add(b"a\n\nb\r"), ["a", "", "b"]);
-        assert_eq!(lines.add(b"\n10%\r20%\r\r\n"), ["10%", "20%", ""]);
-        assert_eq!(lines.add(b"rest"), [""; 0]);
-        assert_eq!(lines.end(), ["rest"]);
-        assert_eq!(lines.end(), [""; 0]);
+        assert_eq!(lines.push_bytes(b"a\n\nb\r"), ["a", "", "b"]);
+        assert_eq!(lines.push_bytes(b"\n10%\r20%\r\r\n"), ["10%", "20%", ""]);
+        assert_eq!(lines.push_bytes(b"rest"), [""; 0]);
+        assert_eq!(lines.take_rest(), ["rest"]);
+        assert_eq!(lines.take_rest(), [""; 0]);
     }
 
     #[test]
     fn a_line_without_end_comes_in_pieces_of_whole_characters() {
         let mut lines = CopyLines::default();
-        let text = format!("a{}", "ä".repeat(LINE));
-        let mut pieces = lines.add(text.as_bytes());
+        let text = format!("a{}", "ä".repeat(MAX_LINE_BYTES));
+        let mut pieces = lines.push_bytes(text.as_bytes());
         assert_eq!(pieces.len(), 2);
-        assert!(lines.begun.len() < LINE);
-        pieces.extend(lines.end());
+        assert!(lines.begun.len() < MAX_LINE_BYTES);
+        pieces.extend(lines.take_rest());
         assert_eq!(pieces.concat(), text);
     }
 }

@@ -16,11 +16,11 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::private_directory::PrivateDirectory;
-use crate::error::{CommandError, Context as _, Result, failed};
+use crate::error::{CommandError, ErrorContext as _, Result, command_error};
 use crate::host::{
-    Environment, KEEP, Pid, ProcessHandle, Uid, caller, outlast_signals, start_apart,
+    Environment, KEEP, Pid, ProcessHandle, Uid, caller, ignore_termination, spawn_detached,
 };
-use crate::render::json::{Message, line};
+use crate::render::json::{Message, to_json_line};
 
 /// The arguments of the helper.
 #[derive(Args, Debug)]
@@ -44,7 +44,7 @@ pub struct KeepArgs {
 /// The answer to a program that joins.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Answer {
+pub(super) enum KeeperAnswer {
     /// The daemon is ready in this directory.
     Ready(PathBuf),
     /// It did not start.
@@ -60,15 +60,15 @@ impl KeepArgs {
             keeper.envs(std::env::vars_os());
             keeper.args([KEEP, "--device", &self.device, "--socket", &self.socket]);
             keeper.args(["--first", &self.first.to_string()]);
-            return start_apart(&keeper).context("cannot start the keeper");
+            return spawn_detached(&keeper).context("cannot start the keeper");
         }
-        outlast_signals()?;
-        let listener = match UnixListener::bind_addr(&address(&self.socket)?) {
+        ignore_termination()?;
+        let listener = match UnixListener::bind_addr(&socket_address(&self.socket)?) {
             Err(error) if error.kind() == ErrorKind::AddrInUse => return Ok(()),
             bound => bound?,
         };
         listener.set_nonblocking(true)?;
-        let mut programs = Programs::of(listener, Pid(self.first));
+        let mut programs = Programs::new(listener, Pid(self.first));
         if !programs.are_expected()? {
             return Ok(());
         }
@@ -76,14 +76,14 @@ impl KeepArgs {
         // A program that waits for its keeper to end holds its connection until then.
         let _last = match PrivateDirectory::with_daemon(&environment, &self.device) {
             Ok(directory) => {
-                let ready = Answer::Ready(directory.path().to_owned());
-                let last = programs.attend(&ready);
-                directory.end();
+                let ready = KeeperAnswer::Ready(directory.path().to_owned());
+                let last = programs.answer_programs(&ready);
+                directory.stop_and_remove();
                 last?
             }
             Err(error) => {
                 let Message { what, hints } = error.message();
-                programs.attend(&Answer::Failed { what, hints })?
+                programs.answer_programs(&KeeperAnswer::Failed { what, hints })?
             }
         };
         Ok(())
@@ -91,21 +91,21 @@ impl KeepArgs {
 }
 
 /// Returns the address of a socket, which the kernel removes with its process.
-pub(super) fn address(socket: &str) -> io::Result<SocketAddr> {
+pub(super) fn socket_address(socket: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(socket)
 }
 
 /// Returns the user and the process at the other end; the process is 0 if it is in a namespace that cannot be seen.
-pub(super) fn peer(stream: &UnixStream) -> io::Result<(Uid, Pid)> {
+pub(super) fn peer_credentials(stream: &UnixStream) -> io::Result<(Uid, Pid)> {
     let peer = getsockopt(stream, PeerCredentials)?;
     Ok((Uid(peer.uid()), Pid(peer.pid().unsigned_abs())))
 }
 
 /// The time in which the first program has to join.
-const FIRST_LIMIT: Duration = Duration::from_secs(5);
+const FIRST_JOIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The time that a program may take to read the answer, which fits into the socket.
-const WRITE_LIMIT: Duration = Duration::from_secs(1);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The programs that use the daemon.
 struct Programs {
@@ -116,7 +116,7 @@ struct Programs {
 }
 
 impl Programs {
-    fn of(listener: UnixListener, first: Pid) -> Self {
+    fn new(listener: UnixListener, first: Pid) -> Self {
         Self {
             listener,
             first: ProcessHandle::open(first).ok(),
@@ -132,9 +132,9 @@ impl Programs {
     }
 
     /// Answers every program of this user that joins, until the last one has left. Returns the last one's connection.
-    fn attend(&mut self, answer: &Answer) -> Result<Vec<UnixStream>> {
-        let answer = line(answer)?;
-        let until = Instant::now() + FIRST_LIMIT;
+    fn answer_programs(&mut self, answer: &KeeperAnswer) -> Result<Vec<UnixStream>> {
+        let answer = to_json_line(answer)?;
+        let until = Instant::now() + FIRST_JOIN_TIMEOUT;
         let mut has_begun = false;
         while has_begun || self.are_expected()? {
             // Strangers who connect do not prolong it.
@@ -160,7 +160,7 @@ impl Programs {
                 .into_iter()
                 .partition(|_| has_left.next().unwrap_or(false));
             self.members = staying;
-            if is_joined && let Some(member) = join(&self.listener, &answer) {
+            if is_joined && let Some(member) = accept_member(&self.listener, &answer) {
                 self.members.push(member);
                 has_begun = true;
             }
@@ -173,26 +173,26 @@ impl Programs {
 }
 
 /// Takes a program in; `None` for one of another user, who may know the socket's name.
-fn join(listener: &UnixListener, answer: &str) -> Option<UnixStream> {
+fn accept_member(listener: &UnixListener, answer: &str) -> Option<UnixStream> {
     let (mut member, _) = listener.accept().ok()?;
-    let (user, _) = peer(&member).ok()?;
+    let (user, _) = peer_credentials(&member).ok()?;
     if user != caller() {
         return None;
     }
     // One that has ended meanwhile has joined, and left.
-    let _ = member.set_write_timeout(Some(WRITE_LIMIT));
+    let _ = member.set_write_timeout(Some(WRITE_TIMEOUT));
     let _ = member.write_all(answer.as_bytes());
     Some(member)
 }
 
-impl Answer {
+impl KeeperAnswer {
     /// Returns the directory of the daemon, or the error with which it did not start.
-    pub(super) fn directory(self) -> Result<PathBuf> {
+    pub(super) fn into_directory(self) -> Result<PathBuf> {
         match self {
             Self::Ready(directory) => Ok(directory),
             Self::Failed { what, hints } => Err(CommandError {
                 hints,
-                ..failed(what)
+                ..command_error(what)
             }),
         }
     }

@@ -16,28 +16,31 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 
 use crate::client::{
-    ClientOptions, ClientSlot, NoAccess, NotReady, Variables, missing_for_container, ready,
-    refuse_unmapped,
+    ClientOptions, ClientSlot, NoAccess, NotReady, Variables, check_ready, check_user_mapping,
+    missing_engine_options,
 };
 use crate::commands::args::{duration, number};
-use crate::commands::env::{served_by, variables_over_own};
+use crate::commands::env::{find_served, variables_with_caller_limits};
 use crate::commands::{Context, warn_of_changeable_programs};
-use crate::error::{CommandError, Result, failed, usage};
+use crate::error::{CommandError, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
 use crate::host::{
-    self, Environment, Limits, give_open_files, heed_child_signal, ignore_again, refuse_old_kernel,
+    self, Environment, Limits, check_kernel, raise_client_files, reset_sigchld,
+    restore_ignored_signals,
 };
 use crate::node::{Detail, Node, Served, observe, observe_records};
 use crate::render::note;
 use crate::settings::{DeviceSize, Visible};
-use crate::shared::program::{command, not_started};
-use crate::shared::{LocalRank, Map, NoRank, Portion, Wanted, devices_for, free_devices};
+use crate::shared::program::{client_command, start_error};
+use crate::shared::{
+    LocalRank, NoRank, Portion, RankMapping, WantedDevices, devices_for, free_devices,
+};
 use crate::state::DeviceKey;
-use copies::{Copy, CopyShare};
-use guard::{EndWithCaller, end_as, run_beside, run_guarded};
+use copies::{CopyShare, ProgramCopy};
+use guard::{EndWithCaller, exit_with_code, run_beside, run_guarded};
 use notes::{note_choice, note_others, note_visible, warn_of_nccl};
 use private::PrivateDevice;
-use private_directory::places;
+use private_directory::parent_directories;
 use visible::visible_devices;
 
 pub use keeper::KeepArgs;
@@ -61,10 +64,10 @@ pub struct RunArgs {
     #[command(flatten)]
     choose: ChooseArgs,
     #[command(flatten)]
-    wanted: Wanted,
+    wanted: WantedDevices,
     /// Spread ranks over devices one after the other, or in blocks of neighbours [default: cycle]
     #[arg(long, requires = "ranked")]
-    map: Option<Map>,
+    map: Option<RankMapping>,
     /// SMs for each copy: an equal part, twice that, or all, where n copies run on a device
     #[arg(long, requires = "copies", conflicts_with = "threads")]
     share: Option<CopyShare>,
@@ -104,7 +107,7 @@ enum Bind {
 
 /// Becomes the program. Returns only if that fails, or if mig-mps stays beside it.
 pub fn run(args: &RunArgs, context: &Context<'_>) -> Result<ExitStatus> {
-    start(args, context.environment).map_err(|error| match error.status {
+    run_program(args, context.environment).map_err(|error| match error.status {
         ExitStatus::WaitOver | ExitStatus::NotExecutable | ExitStatus::NotFound => error,
         _ => CommandError {
             status: ExitStatus::NotRun,
@@ -113,25 +116,25 @@ pub fn run(args: &RunArgs, context: &Context<'_>) -> Result<ExitStatus> {
     })
 }
 
-fn start(args: &RunArgs, environment: &Environment) -> Result<ExitStatus> {
-    refuse_old_kernel()?;
-    give_open_files()?;
-    refuse_unmapped(&environment.host)?;
+fn run_program(args: &RunArgs, environment: &Environment) -> Result<ExitStatus> {
+    check_kernel()?;
+    raise_client_files()?;
+    check_user_mapping(&environment.host)?;
     // A caller that ignores SIGCHLD would take the exit status of the checks.
-    heed_child_signal()?;
+    reset_sigchld()?;
     if args.private {
         return args.run_privately(environment);
     }
-    if let Some(count) = args.copies()? {
-        let devices = wait_until(args.wait, || args.free(environment, count))?;
-        let copies = args.spread(&devices, count)?;
+    if let Some(count) = args.requested_copies()? {
+        let devices = wait_until(args.wait, || args.free_targets(environment, count))?;
+        let copies = args.spread_copies(&devices, count)?;
         if let Some(first) = devices.first() {
             args.note_container(&first.served, None);
         }
         let code = copies::run_copies(environment, &args.command, &copies, EndWithCaller::No)?;
-        return end_as(code);
+        return exit_with_code(code);
     }
-    let (served, variables) = args.one(environment)?;
+    let (served, variables) = args.choose_device(environment)?;
     args.note_container(&served, None);
     note_visible(&served.record.name);
     if let Some(Bind::Near) = args.bind {
@@ -140,31 +143,31 @@ fn start(args: &RunArgs, environment: &Environment) -> Result<ExitStatus> {
     if args.require_mps {
         let (words, bound) = (&args.command, EndWithCaller::No);
         let code = run_guarded(environment, &served, words, &variables, bound)?;
-        return end_as(code);
+        return exit_with_code(code);
     }
-    let mut command = command(&args.command, &variables);
-    ignore_again(&mut command);
+    let mut command = client_command(&args.command, &variables);
+    restore_ignored_signals(&mut command);
     let error = command.exec();
-    Err(not_started(&command, &error))
+    Err(start_error(&command, &error))
 }
 
 impl RunArgs {
     /// Returns the device that the program runs on, with its environment.
-    fn one(&self, environment: &Environment) -> Result<(Served, Variables)> {
+    fn choose_device(&self, environment: &Environment) -> Result<(Served, Variables)> {
         if self.choose.any {
-            let mut free = wait_until(self.wait, || self.free(environment, 1))?;
+            let mut free = wait_until(self.wait, || self.free_targets(environment, 1))?;
             let Target {
                 served, portion, ..
             } = free.remove(0);
             note_choice(&served.record.name, portion);
-            let variables = variables_over_own(&served, environment, &self.options)?;
+            let variables = variables_with_caller_limits(&served, environment, &self.options)?;
             return Ok((served, variables));
         }
         let node = observe_records(environment)?;
         let served = if self.choose.by_rank {
-            self.by_rank(&node, environment)?
+            self.device_by_rank(&node, environment)?
         } else {
-            served_by(&node, self.device.as_deref().unwrap_or_default())?
+            find_served(&node, self.device.as_deref().unwrap_or_default())?
         };
         let variables = wait_until(self.wait, || self.try_device(environment, &node, served))?;
         Ok((served.clone(), variables))
@@ -174,7 +177,7 @@ impl RunArgs {
     fn note_container(&self, served: &Served, private: Option<&Path>) {
         let name = private.is_none().then_some(served.record.name.as_str());
         let directory = private.unwrap_or(served.run_dir.path());
-        if let Some((engine, missing)) = missing_for_container(&self.command, name, directory) {
+        if let Some((engine, missing)) = missing_engine_options(&self.command, name, directory) {
             note(&format!(
                 "A container of {engine} does not have {}, and its programs run outside MPS without it. Add {missing}",
                 directory.display()
@@ -182,19 +185,21 @@ impl RunArgs {
         }
     }
 
-    fn by_rank<'n>(&self, node: &'n Node, environment: &Environment) -> Result<&'n Served> {
-        let wanted = self.wanted.among(node.resolve(self.device.as_slice())?);
+    fn device_by_rank<'n>(&self, node: &'n Node, environment: &Environment) -> Result<&'n Served> {
+        let wanted = self
+            .wanted
+            .with_names(node.resolve_words(self.device.as_slice())?);
         let devices = devices_for(node, &wanted, environment.caller);
         let all = node.served().count();
-        let rank = LocalRank::of(host::variable)?;
+        let rank = LocalRank::from_environment(host::environment_variable)?;
         let keys: Vec<&DeviceKey> = devices.iter().map(|served| &served.record.key).collect();
-        Ok(devices[self.position(rank, &keys, all)?])
+        Ok(devices[self.rank_position(rank, &keys, all)?])
     }
 
     /// Returns the position of a rank's device among these of `all`.
-    fn position(&self, rank: LocalRank, devices: &[&DeviceKey], all: usize) -> Result<usize> {
-        let map = self.map.unwrap_or(Map::Cycle);
-        let position = rank.device(devices.len(), all, map)?;
+    fn rank_position(&self, rank: LocalRank, devices: &[&DeviceKey], all: usize) -> Result<usize> {
+        let map = self.map.unwrap_or(RankMapping::Cycle);
+        let position = rank.device_index(devices.len(), all, map)?;
         if std::env::vars_os().any(|(name, _)| name.to_string_lossy().contains("NCCL")) {
             warn_of_nccl(rank, devices, map);
         }
@@ -204,13 +209,13 @@ impl RunArgs {
     /// Runs the program, or its copies, on devices whose daemons run for these alone, and ends the daemons afterwards.
     fn run_privately(&self, environment: &Environment) -> Result<ExitStatus> {
         warn_of_changeable_programs(environment);
-        let copies = self.copies()?;
+        let copies = self.requested_copies()?;
         let node = observe(environment, Detail::GEOMETRY)?;
-        let mut devices = visible_devices(&node, host::variable)?;
+        let mut devices = visible_devices(&node, host::environment_variable)?;
         if let Some(count) = copies {
             devices.truncate(count);
         } else {
-            let position = match LocalRank::of(host::variable) {
+            let position = match LocalRank::from_environment(host::environment_variable) {
                 Err(NoRank::NotSet) if self.map.is_none() => {
                     note_others(&devices[0].name, 1, devices.len());
                     0
@@ -221,16 +226,16 @@ impl RunArgs {
                     if let Some(ranks) = rank.ranks_if_first() {
                         note_others(&devices[0].name, ranks, devices.len());
                     }
-                    self.position(rank, &keys, keys.len())?
+                    self.rank_position(rank, &keys, keys.len())?
                 }
             };
             devices = vec![devices[position]];
         }
-        let joined = PrivateDevice::join(environment, &devices)?;
+        let joined = PrivateDevice::join_all(environment, &devices)?;
         let code = self.run_on(environment, &node, &joined, copies);
         // Before this process ends, which drops nothing.
         drop(joined);
-        end_as(code?)
+        exit_with_code(code?)
     }
 
     /// Runs the program on the first private device, or copies on all. Returns the exit status.
@@ -247,17 +252,17 @@ impl RunArgs {
         for device in devices {
             let variables = self.try_device(&device.environment, &device.node, &device.served);
             first = first.or(Some(variables.map_err(|obstacle| obstacle.error)?));
-            targets.push(Target::of(node, &device.environment, &device.served));
+            targets.push(Target::new(node, &device.environment, &device.served));
         }
         if let Some(device) = devices.first() {
             let run_dir = device.served.run_dir.path();
-            let place = places()
+            let place = parent_directories()
                 .into_iter()
                 .find(|place| run_dir.starts_with(place));
             self.note_container(&device.served, place.as_deref());
         }
         if let Some(count) = copies {
-            let copies = self.spread(&targets, count)?;
+            let copies = self.spread_copies(&targets, count)?;
             return copies::run_copies(environment, words, &copies, bound);
         }
         let (Some(variables), Some(device)) = (first, devices.first()) else {
@@ -279,27 +284,31 @@ impl RunArgs {
     }
 
     /// Returns the number of copies that were asked for, if this process may open enough files.
-    fn copies(&self) -> Result<Option<usize>> {
+    fn requested_copies(&self) -> Result<Option<usize>> {
         let copies = self.choose.copies.map(|copies| copies as usize);
-        copies.map_or(Ok(()), copies::refuse_too_many)?;
+        copies.map_or(Ok(()), copies::check_open_files)?;
         Ok(copies)
     }
 
     /// Returns at least one and at most `most` devices that take a client now, the best ones first.
-    fn free(&self, environment: &Environment, most: usize) -> Result<Vec<Target>, RunObstacle> {
+    fn free_targets(
+        &self,
+        environment: &Environment,
+        most: usize,
+    ) -> Result<Vec<Target>, RunObstacle> {
         let node = observe(environment, Detail::STATUS).map_err(CommandError::from)?;
         let names = node
-            .resolve(self.device.as_slice())
+            .resolve_words(self.device.as_slice())
             .map_err(CommandError::from)?;
-        let wanted = self.wanted.among(names);
+        let wanted = self.wanted.with_names(names);
         let mut found = Vec::new();
         let mut failed = None;
         let free = free_devices(&node, &wanted, environment.caller)
-            .map_err(|none| RunObstacle::new(none.is_passing(), none))?;
+            .map_err(|none| RunObstacle::new(none.is_temporary(), none))?;
         for served in free {
             // A device that fails is passed over while another one does not.
             match self.try_device(environment, &node, served) {
-                Ok(_) => found.push(Target::of(&node, environment, served)),
+                Ok(_) => found.push(Target::new(&node, environment, served)),
                 Err(obstacle) => failed = failed.or(Some(obstacle)),
             }
             if found.len() == most {
@@ -320,12 +329,14 @@ impl RunArgs {
         node: &Node,
         served: &Served,
     ) -> Result<Variables, RunObstacle> {
-        let variables = variables_over_own(served, environment, &self.options)?;
-        if self.no_check && self.options.visible(&served.record.settings) == Visible::Index {
+        let variables = variables_with_caller_limits(served, environment, &self.options)?;
+        if self.no_check
+            && self.options.visible_or_default(&served.record.settings) == Visible::Index
+        {
             return Err(unchecked_index(&served.record.name).into());
         }
         if !self.no_check {
-            ready(
+            check_ready(
                 environment,
                 node,
                 &served.record.name,
@@ -333,13 +344,13 @@ impl RunArgs {
                 ClientSlot::Needed,
                 |environment, _| environment.caller,
             )
-            .map_err(|error| self.obstacle(error))?;
+            .map_err(|error| self.run_obstacle(error))?;
         }
         Ok(variables)
     }
 
     /// Returns the obstacle of a device that takes no program. No command starts a private daemon again.
-    fn obstacle(&self, error: NotReady) -> RunObstacle {
+    fn run_obstacle(&self, error: NotReady) -> RunObstacle {
         let is_of_daemon = matches!(
             error,
             NotReady::NoAccess(
@@ -349,7 +360,7 @@ impl RunArgs {
                     | NoAccess::Full { .. }
             )
         );
-        let obstacle = RunObstacle::new(error.is_passing(), error);
+        let obstacle = RunObstacle::new(error.is_temporary(), error);
         if self.private && is_of_daemon {
             let hints = vec![AFTER_THE_OTHERS.to_owned()];
             let error = CommandError {
@@ -362,25 +373,29 @@ impl RunArgs {
     }
 
     /// Spreads copies over devices, each to the one with the fewest clients.
-    fn spread(&self, devices: &[Target], count: usize) -> Result<Vec<Copy>> {
+    fn spread_copies(&self, devices: &[Target], count: usize) -> Result<Vec<ProgramCopy>> {
         let clients: Vec<usize> = devices
             .iter()
-            .map(|target| target.served.clients.listed().len())
+            .map(|target| target.served.clients.as_slice().len())
             .collect();
-        let placed = copies::spread(&clients, count);
+        let placed = copies::place_copies(&clients, count);
         let mut copies = Vec::new();
         for &position in &placed {
             let on_device = placed.iter().filter(|other| **other == position).count();
             let target = &devices[position];
-            copies::refuse_beyond_limit(&target.served, on_device)?;
+            copies::check_client_limit(&target.served, on_device)?;
             let mut options = self.options;
             let share = self
                 .share
-                .and_then(|share| share.of(on_device, target.size));
+                .and_then(|share| share.thread_percentage(on_device, target.size));
             options.threads = share.or(options.threads);
-            copies.push(Copy {
+            copies.push(ProgramCopy {
                 device: target.served.record.name.clone(),
-                variables: variables_over_own(&target.served, &target.environment, &options)?,
+                variables: variables_with_caller_limits(
+                    &target.served,
+                    &target.environment,
+                    &options,
+                )?,
             });
         }
         Ok(copies)
@@ -403,10 +418,10 @@ struct Target {
 
 impl Target {
     /// Describes a device of a node that was observed.
-    fn of(node: &Node, environment: &Environment, served: &Served) -> Self {
-        let device = node.device_at(&served.record.key);
+    fn new(node: &Node, environment: &Environment, served: &Served) -> Self {
+        let device = node.device_with_key(&served.record.key);
         let size = device.and_then(|device| node.size_of(device));
-        let portion = device.map(|device| Portion::of(node, device, served));
+        let portion = device.map(|device| Portion::for_device(node, device, served));
         Self {
             portion: portion.unwrap_or_default(),
             environment: environment.clone(),
@@ -418,10 +433,10 @@ impl Target {
 
 /// Without the check, a program could start on the node's first GPU outside MPS, if the daemon is gone.
 fn unchecked_index(name: &str) -> CommandError {
-    usage(format_args!(
+    usage_error(format_args!(
         "a program on {name} gets CUDA_VISIBLE_DEVICES=0, and does not start unchecked: where the daemon is gone, that is the node's first GPU"
     ))
-    .hint("leave out --no-check, or use --visible uuid")
+    .with_hint("leave out --no-check, or use --visible uuid")
 }
 
 /// Binds this process, and the program that it becomes, to the CPUs near the device's GPU.
@@ -432,16 +447,16 @@ fn bind_near(environment: &Environment, served: &Served) -> Result<()> {
         .cpus_near(&record.key.gpu)
         .map_err(|error| {
             let name = &record.name;
-            failed(format_args!(
+            command_error(format_args!(
                 "cannot tell the CPUs near the GPU of {name}: {error}"
             ))
-            .hint("leave out --bind, or bind the program with taskset")
+            .with_hint("leave out --bind, or bind the program with taskset")
         })?;
     let limits = Limits {
         cpus: Some(cpus.numbers().collect()),
         ..Limits::default()
     };
-    Ok(limits.take()?)
+    Ok(limits.apply()?)
 }
 
 /// The most copies that one command runs of a program.
@@ -510,7 +525,7 @@ fn wait_until<T>(
         if left.is_zero() {
             let what = format!("the time of --wait is over: {cause}");
             let error = CommandError::new(ExitStatus::WaitOver, what);
-            return Err(error.hint("wait longer, or use another device: mig-mps status"));
+            return Err(error.with_hint("wait longer, or use another device: mig-mps status"));
         }
         if reported != cause {
             note(&format!("waiting: {cause}"));

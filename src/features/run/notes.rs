@@ -1,17 +1,19 @@
 //! Notes about devices that a program or its ranks do not get, or cannot use together.
 
 use crate::host;
-use crate::render::format::gib;
+use crate::render::format::format_gib;
 use crate::render::note;
-use crate::shared::{LocalRank, Map, Portion};
+use crate::shared::{LocalRank, Portion, RankMapping};
 use crate::state::DeviceKey;
 
 /// Says which device was chosen, and what a program gets there.
 pub(super) fn note_choice(name: &str, portion: Portion) {
     let sms = portion
         .multiprocessors
-        .map(|sms| host::count(sms as usize, "SM"));
-    let memory = portion.memory.map(|bytes| format!("{} GiB", gib(bytes)));
+        .map(|sms| host::format_count(sms as usize, "SM"));
+    let memory = portion
+        .memory
+        .map(|bytes| format!("{} GiB", format_gib(bytes)));
     let facts: Vec<String> = sms.into_iter().chain(memory).collect();
     note(&match facts.as_slice() {
         [] => format!("using {name}"),
@@ -34,9 +36,9 @@ pub(super) fn note_others(first: &str, ranks: usize, count: usize) {
 
 /// Says that a program gets one device although its environment names several GPUs. A launcher may start others for these.
 pub(super) fn note_visible(name: &str) {
-    let visible = host::variable("CUDA_VISIBLE_DEVICES").unwrap_or_default();
+    let visible = host::environment_variable("CUDA_VISIBLE_DEVICES").unwrap_or_default();
     let count = visible.split(',').count();
-    let is_single = match LocalRank::of(host::variable) {
+    let is_single = match LocalRank::from_environment(host::environment_variable) {
         Ok(rank) => rank.ranks_if_first() == Some(1),
         Err(_) => true,
     };
@@ -51,18 +53,18 @@ pub(super) fn note_visible(name: &str) {
 const NCCL_RANKS: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
 
 /// Warns of ranks that NCCL refuses: two on a device, and two on MIG devices of one GPU.
-pub(super) fn warn_of_nccl(rank: LocalRank, devices: &[&DeviceKey], map: Map) {
+pub(super) fn warn_of_nccl(rank: LocalRank, devices: &[&DeviceKey], map: RankMapping) {
     let Some(ranks) = rank.ranks_if_first() else {
         return;
     };
     if ranks > devices.len() {
-        let devices = host::count(devices.len(), "device");
+        let devices = host::format_count(devices.len(), "device");
         note(&format!(
             "{ranks} ranks share {devices}, and NCCL takes one rank on each: it fails with \"Duplicate GPU detected\". \
              Start a rank for each device, or let the ranks communicate by gloo or MPI."
         ));
-    } else if rank.parts_of_a_gpu(devices, map)
-        && host::variable(NCCL_RANKS).is_none_or(|value| value != "1")
+    } else if rank.uses_parts_of_one_gpu(devices, map)
+        && host::environment_variable(NCCL_RANKS).is_none_or(|value| value != "1")
     {
         note(&format!(
             "Several ranks have MIG devices of one GPU. Most versions of NCCL refuse that with \"Duplicate GPU detected\", and \

@@ -10,37 +10,38 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
-use super::keeper::{Answer, peer};
-use super::private_directory::{end_left, end_processes};
-use crate::error::{CommandError, Result, failed};
+use super::keeper::{KeeperAnswer, peer_credentials};
+use super::private_directory::{end_leftover, end_processes};
+use crate::error::{CommandError, Result, command_error};
 use crate::failure::ExitStatus;
 use crate::host::{
-    Environment, Host, KEEP, Pid, Process, bounded, caller, clean_command, run_as, user_name,
+    Environment, Host, KEEP, Pid, Process, caller, clean_command, run_with_name, shorten_command,
+    user_name,
 };
 use crate::node::{Device, Node, Served, observe_records};
 use crate::render::note;
 
 /// The time that a daemon may take to start: where many start at once, each waits for the others.
-const START_LIMIT: Duration = Duration::from_secs(150);
+const START_TIMEOUT: Duration = Duration::from_secs(150);
 
 /// The time that a daemon may take to end.
-const END_LIMIT: Duration = Duration::from_secs(15);
+const END_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The pause between two attempts to find the keeper, which has to start.
-const PAUSE: Duration = Duration::from_millis(10);
+const CONNECT_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The time that a keeper may take to be found.
-const KEEPER_LIMIT: Duration = Duration::from_secs(10);
+const KEEPER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The time after which the state of a keeper that does not answer is read again.
 const STATE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The number of times in a row that a keeper must be found stopped: when a job that was stopped goes on, its processes do so
 /// one after the other.
-const STOPS: usize = 4;
+const MAX_STOPPED_READINGS: usize = 4;
 
 /// The keepers of a device that may end while a program joins.
-const ATTEMPTS: usize = 10;
+const MAX_KEEPERS: usize = 10;
 
 /// A device with a private daemon, which goes on until the value is dropped.
 pub(super) struct PrivateDevice {
@@ -56,41 +57,43 @@ pub(super) struct PrivateDevice {
 
 impl PrivateDevice {
     /// Joins the programs on these devices, whose daemons start side by side if they do not run.
-    pub(super) fn join(environment: &Environment, devices: &[&Device]) -> Result<Vec<Self>> {
+    pub(super) fn join_all(environment: &Environment, devices: &[&Device]) -> Result<Vec<Self>> {
         devices
             .iter()
-            .try_for_each(|device| refuse_served(device))?;
-        let until = Instant::now() + START_LIMIT;
+            .try_for_each(|device| check_not_served(device))?;
+        let until = Instant::now() + START_TIMEOUT;
         let mut joining = Vec::new();
         for device in devices {
-            joining.push(connect(environment, device, until)?);
+            joining.push(connect_to_keeper(environment, device, until)?);
         }
         let joining = devices.iter().zip(joining);
         joining
-            .map(|(device, keeper)| Self::joined(environment, device, keeper, until))
+            .map(|(device, keeper)| Self::wait_for_daemon(environment, device, keeper, until))
             .collect()
     }
 
     /// Waits for the daemon. A keeper that is about to end does not answer, and another one takes its place.
-    fn joined(
+    fn wait_for_daemon(
         environment: &Environment,
         device: &Device,
         mut keeper: KeeperConnection,
         until: Instant,
     ) -> Result<Self> {
-        for _ in 0..ATTEMPTS {
-            let text = keeper.read(until).map_err(|silence| silence.on(device))?;
-            if let Ok(answer) = serde_json::from_str::<Answer>(&text) {
-                let directory = answer.directory()?;
+        for _ in 0..MAX_KEEPERS {
+            let text = keeper
+                .read_answer(until)
+                .map_err(|silence| silence.into_error(device))?;
+            if let Ok(answer) = serde_json::from_str::<KeeperAnswer>(&text) {
+                let directory = answer.into_directory()?;
                 return Self::in_directory(environment, device, keeper, directory);
             }
-            keeper = connect(environment, device, until)?;
+            keeper = connect_to_keeper(environment, device, until)?;
         }
-        Err(failed(format_args!(
+        Err(command_error(format_args!(
             "the processes that are to keep the daemon of {} end at once",
             device.name
         ))
-        .hint("the kernel's log may say who ends them"))
+        .with_hint("the kernel's log may say who ends them"))
     }
 
     fn in_directory(
@@ -102,22 +105,22 @@ impl PrivateDevice {
         let is_gone = || {
             let (name, path) = (&device.name, directory.display());
             if keeper.is_elsewhere(&directory) {
-                return failed(format_args!(
+                return command_error(format_args!(
                     "cannot join the programs on {name}: the mount namespace of this program (a container) does not have the \
                      directory of their daemon, {path}"
                 ))
-                .hint("set TMPDIR to a directory that all programs of the job have");
+                .with_hint("set TMPDIR to a directory that all programs of the job have");
             }
-            failed(format_args!(
+            command_error(format_args!(
                 "cannot join the programs on {name}: the directory of their daemon, {path}, was removed or emptied"
             ))
-            .hint(format!(
+            .with_hint(format!(
                 "wait until these programs have ended, and run it again; let no script remove {path} while they run"
             ))
         };
         let lock = File::open(&directory).map_err(|_| is_gone())?;
         lock.lock_shared()?;
-        let environment = environment.within(&directory);
+        let environment = environment.with_directory(&directory);
         let node = observe_records(&environment)?;
         let served = node.served().next().cloned().ok_or_else(is_gone)?;
         Ok(Self {
@@ -136,7 +139,7 @@ impl Drop for PrivateDevice {
     /// left that to the last program.
     fn drop(&mut self) {
         let _ = self.keeper.stream.shutdown(Shutdown::Write);
-        if let Err(Silence::Stopped(pid)) = self.keeper.read(Instant::now() + END_LIMIT) {
+        if let Err(Silence::Stopped(pid)) = self.keeper.read_answer(Instant::now() + END_TIMEOUT) {
             note(&format!(
                 "The private daemon of {} goes on: pid {pid}, which is to end it, is stopped. kill -CONT {pid} lets it.",
                 self.served.record.name
@@ -149,11 +152,11 @@ impl Drop for PrivateDevice {
             return;
         }
         if self.directory.exists() {
-            end_left(&self.environment, &self.directory);
+            end_leftover(&self.environment, &self.directory);
         }
         let record = &self.served.record;
         let daemon = record.daemon;
-        if daemon.is_some_and(|daemon| daemon.running(&self.environment.host).is_some()) {
+        if daemon.is_some_and(|daemon| daemon.find_process(&self.environment.host).is_some()) {
             end_processes(&self.environment, &self.directory, &record.uuid);
         }
     }
@@ -173,21 +176,21 @@ enum Silence {
 }
 
 impl Silence {
-    fn on(self, device: &Device) -> CommandError {
+    fn into_error(self, device: &Device) -> CommandError {
         let name = &device.name;
         match self {
-            Self::Late => late(device),
-            Self::Stopped(pid) => failed(format_args!(
+            Self::Late => start_timeout_error(device),
+            Self::Stopped(pid) => command_error(format_args!(
                 "cannot join the programs on {name}: pid {pid}, which keeps their private daemon, is stopped"
             ))
-            .hint(format!("let it go on: kill -CONT {pid}")),
+            .with_hint(format!("let it go on: kill -CONT {pid}")),
         }
     }
 }
 
 impl KeeperConnection {
     /// Reads a line; what comes before the end of the connection if there is none.
-    fn read(&self, until: Instant) -> Result<String, Silence> {
+    fn read_answer(&self, until: Instant) -> Result<String, Silence> {
         let mut reader = BufReader::new(&self.stream);
         let mut text = String::new();
         let mut stops = 0;
@@ -202,7 +205,7 @@ impl KeeperConnection {
             } else {
                 0
             };
-            if stops == STOPS {
+            if stops == MAX_STOPPED_READINGS {
                 return Err(Silence::Stopped(self.pid));
             }
         }
@@ -210,38 +213,38 @@ impl KeeperConnection {
     }
 
     fn is_keeper_stopped(&self) -> bool {
-        process(self.pid).is_some_and(|keeper| keeper.is_stopped)
+        find_process(self.pid).is_some_and(|keeper| keeper.is_stopped)
     }
 
     /// True if this path leads to another place for the keeper.
     fn is_elsewhere(&self, directory: &Path) -> bool {
         let own = Pid(std::process::id());
-        let [own, keepers] = [own, self.pid].map(|pid| process(pid)?.directory_at(directory));
+        let [own, keepers] = [own, self.pid].map(|pid| find_process(pid)?.directory_at(directory));
         own.zip(keepers)
             .is_some_and(|(own, keepers)| own != keepers)
     }
 }
 
 /// Returns a process by its id on the machine, which the kernel tells whatever a test shows below another root.
-fn process(pid: Pid) -> Option<Process> {
-    Host::at(Path::new("/")).process(pid)
+fn find_process(pid: Pid) -> Option<Process> {
+    Host::at(Path::new("/")).find_process(pid)
 }
 
 /// Refuses a device that a daemon of mig-mps serves.
-fn refuse_served(device: &Device) -> Result<()> {
-    let Some(served) = device.alive() else {
+fn check_not_served(device: &Device) -> Result<()> {
+    let Some(served) = device.live_daemon() else {
         return Ok(());
     };
     let (name, run_dir) = (&device.name, served.run_dir.path().display());
     let what = format!("{name} is served by a daemon of {run_dir} already");
     let hint =
         format!("mig-mps run {name} uses that one; --private is for devices without a daemon");
-    Err(CommandError::new(ExitStatus::Refused, what).hint(hint))
+    Err(CommandError::new(ExitStatus::Refused, what).with_hint(hint))
 }
 
 /// The variables of the caller that the keeper gets, beside those of mig-mps: by these it finds programs, libraries and
 /// directories.
-const KEPT: [&str; 5] = [
+const KEPT_VARIABLES: [&str; 5] = [
     "HOME",
     "LD_LIBRARY_PATH",
     "PATH",
@@ -250,13 +253,17 @@ const KEPT: [&str; 5] = [
 ];
 
 /// Connects to the process that keeps the device's daemon for the caller's job. Starts one if there is none.
-fn connect(environment: &Environment, device: &Device, until: Instant) -> Result<KeeperConnection> {
-    let socket = socket(environment, device);
+fn connect_to_keeper(
+    environment: &Environment,
+    device: &Device,
+    until: Instant,
+) -> Result<KeeperConnection> {
+    let socket = socket_name(environment, device);
     let mut started: Option<Instant> = None;
     loop {
-        let is_crowded = match connect_at_once(&socket) {
+        let is_crowded = match connect_without_waiting(&socket) {
             Ok(stream) => {
-                let pid = refuse_stranger(device, &stream)?;
+                let pid = check_keeper_user(device, &stream)?;
                 return Ok(KeeperConnection { stream, pid });
             }
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => false,
@@ -264,18 +271,18 @@ fn connect(environment: &Environment, device: &Device, until: Instant) -> Result
             Err(error) => return Err(error.into()),
         };
         if Instant::now() >= until {
-            return Err(late(device));
+            return Err(start_timeout_error(device));
         }
-        if !is_crowded && started.is_none_or(|started| started.elapsed() > KEEPER_LIMIT) {
+        if !is_crowded && started.is_none_or(|started| started.elapsed() > KEEPER_TIMEOUT) {
             start_keeper(environment, device, &socket)?;
             started = Some(Instant::now());
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(CONNECT_INTERVAL);
     }
 }
 
 /// Connects, or fails at once: a process of another user that takes no connections could hold this one up for ever.
-fn connect_at_once(socket: &str) -> io::Result<UnixStream> {
+fn connect_without_waiting(socket: &str) -> io::Result<UnixStream> {
     let address = SocketAddrUnix::new_abstract_name(socket.as_bytes())?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let connection = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -290,7 +297,7 @@ fn start_keeper(environment: &Environment, device: &Device, socket: &str) -> Res
     // By its name in lists of processes, unless its file was replaced.
     let named = std::env::current_exe().ok().filter(|path| path.exists());
     let program = named.as_ref().unwrap_or(&environment.helper);
-    let mut keeper = clean_command(program, &KEPT);
+    let mut keeper = clean_command(program, &KEPT_VARIABLES);
     keeper.envs(environment.named_paths());
     keeper.args([
         KEEP,
@@ -303,19 +310,19 @@ fn start_keeper(environment: &Environment, device: &Device, socket: &str) -> Res
         "--apart",
     ]);
     let name = "the process that keeps a private daemon".to_owned();
-    let output = run_as(name, &keeper, "", KEEPER_LIMIT)?;
+    let output = run_with_name(name, &keeper, "", KEEPER_TIMEOUT)?;
     if output.status.success() {
         return Ok(());
     }
-    let said = bounded(output.stderr.trim()).into_owned();
-    Err(failed(format_args!(
+    let said = shorten_command(output.stderr.trim()).into_owned();
+    Err(command_error(format_args!(
         "the process that keeps a private daemon does not start: {said}"
     )))
 }
 
 /// Returns the name of the socket: programs of one user, one pid namespace, one job and one device meet there. A daemon ends
 /// with its pid namespace, such as that of a container, and its process is not seen in another one.
-fn socket(environment: &Environment, device: &Device) -> String {
+fn socket_name(environment: &Environment, device: &Device) -> String {
     let host = &environment.host;
     let namespace = host.pid_namespace().unwrap_or_default();
     let job = host.own_job(|name| std::env::var_os(name));
@@ -324,25 +331,25 @@ fn socket(environment: &Environment, device: &Device) -> String {
 }
 
 /// Refuses a socket of another user, who has taken its name. Returns the process id of the keeper.
-fn refuse_stranger(device: &Device, stream: &UnixStream) -> Result<Pid> {
-    let (user, pid) = peer(stream)?;
+fn check_keeper_user(device: &Device, stream: &UnixStream) -> Result<Pid> {
+    let (user, pid) = peer_credentials(stream)?;
     if user == caller() {
         return Ok(pid);
     }
     let (name, user) = (&device.name, user_name(user));
-    Err(failed(format_args!(
+    Err(command_error(format_args!(
         "pid {pid} of {user} has the socket by which programs find the private daemon of {name}"
     ))
-    .hint("tell the administrator: that process does nothing else"))
+    .with_hint("tell the administrator: that process does nothing else"))
 }
 
-fn late(device: &Device) -> CommandError {
-    let seconds = START_LIMIT.as_secs();
-    failed(format_args!(
+fn start_timeout_error(device: &Device) -> CommandError {
+    let seconds = START_TIMEOUT.as_secs();
+    command_error(format_args!(
         "the private daemon of {} did not start within {seconds} s",
         device.name
     ))
-    .hint("mig-mps doctor finds out why MPS does not work")
+    .with_hint("mig-mps doctor finds out why MPS does not work")
 }
 
 #[cfg(test)]
@@ -350,17 +357,17 @@ mod tests {
     use std::io::Read;
     use std::os::unix::net::UnixListener;
 
-    use super::super::keeper::address;
+    use super::super::keeper::socket_address;
     use super::*;
 
     #[test]
     fn a_socket_that_takes_no_more_holds_nobody_up() {
         let name = format!("mig-mps test {}", std::process::id());
-        let listener = UnixListener::bind_addr(&address(&name).unwrap()).unwrap();
+        let listener = UnixListener::bind_addr(&socket_address(&name).unwrap()).unwrap();
         rustix::net::listen(&listener, 0).unwrap();
         let mut taken = Vec::new();
         let refused = loop {
-            match connect_at_once(&name) {
+            match connect_without_waiting(&name) {
                 Ok(connection) => taken.push(connection),
                 Err(error) => break error,
             }

@@ -7,31 +7,31 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 use crate::apply::{self, Allowed, ApplyContext, OnFailure};
-use crate::commands::drain::AT_ONCE;
-use crate::commands::{LOCK_LIMIT, locked};
-use crate::error::{Result, failed};
+use crate::commands::drain::DEFAULT_FORCE_SECONDS;
+use crate::commands::{LOCK_LIMIT, lock_node};
+use crate::error::{Result, command_error};
 use crate::host::{
     Directory, Environment, MpsPrograms, Uid, caller, raise_memory, raise_open_files,
-    take_limits_of_services,
+    use_service_limits,
 };
 use crate::mps::{ControlProgram, Daemon, MAX_PIPE_DIR};
-use crate::node::{ANSWER_LIMIT, Detail, Node, observe, observe_records, observe_without_driver};
-use crate::plan::{self, Destroy, Down, Plan};
-use crate::render::{ProgressForm, progress};
+use crate::node::{ANSWER_TIMEOUT, Detail, Node, observe, observe_records, observe_without_driver};
+use crate::plan::{self, Destroy, DownRequest, Plan};
+use crate::render::{ProgressForm, start_progress};
 use crate::state::RunDir;
 
 /// The start of the names of private directories.
-const PREFIX: &str = "mig-mps-";
+const DIRECTORY_PREFIX: &str = "mig-mps-";
 
 /// The letters after it, which nobody can guess.
-const RANDOM: usize = 6;
+const RANDOM_LETTERS: usize = 6;
 
 /// The file with the boot in which a private directory was made. A run directory to which a user has given such a name
 /// has none.
-const MARK: &str = "private";
+const BOOT_FILE: &str = "private";
 
 /// The hint where the reason may be in logs.
-const LOGS: &str = "mig-mps doctor finds known causes; MIG_MPS_LOG_DIR may name a directory in which the logs stay";
+const LOGS_HINT: &str = "mig-mps doctor finds known causes; MIG_MPS_LOG_DIR may name a directory in which the logs stay";
 
 /// A directory of one device's daemon, its records and its logs, which nobody else can enter.
 pub(super) struct PrivateDirectory {
@@ -49,31 +49,31 @@ impl PrivateDirectory {
         raise_open_files()?;
         raise_memory();
         // The limits of a job hold for its daemon too.
-        let _ = take_limits_of_services();
-        for place in places() {
-            sweep(caller, &place);
+        let _ = use_service_limits();
+        for place in parent_directories() {
+            end_leftovers_in(caller, &place);
         }
         let boot_id = caller.host.boot_id()?;
-        let directory = make(device)?;
+        let directory = create_directory(device)?;
         let lock = File::open(directory.path())?;
         lock.lock_shared()?;
-        fs::write(directory.path().join(MARK), boot_id)?;
-        let environment = caller.within(directory.path());
+        fs::write(directory.path().join(BOOT_FILE), boot_id)?;
+        let environment = caller.with_directory(directory.path());
         let private = Self {
             directory,
             environment,
             device: device.to_owned(),
             _lock: lock,
         };
-        match start(&private.environment, device) {
+        match start_daemon(&private.environment, device) {
             Ok(()) => Ok(private),
             Err(mut error) => {
                 // Its logs are removed with it.
                 let own = private.directory.path().display().to_string();
                 if error.hints.iter().any(|hint| hint.contains(&own)) {
-                    error.hints = vec![LOGS.to_owned()];
+                    error.hints = vec![LOGS_HINT.to_owned()];
                 }
-                private.end();
+                private.stop_and_remove();
                 Err(error)
             }
         }
@@ -84,10 +84,10 @@ impl PrivateDirectory {
     }
 
     /// Ends the daemon and removes the directory. That stays if the kernel cannot end a process.
-    pub(super) fn end(self) {
+    pub(super) fn stop_and_remove(self) {
         let path = self.directory.path();
         let is_recorded = RunDir::at(path).has_record(&self.device);
-        let is_stopped = is_stopped(&self.environment, path);
+        let is_stopped = stop_and_verify(&self.environment, path);
         if !is_recorded {
             end_processes(&self.environment, path, &self.device);
         }
@@ -98,7 +98,7 @@ impl PrivateDirectory {
 }
 
 /// Returns the directories in which a private one may be, the best one first.
-pub(super) fn places() -> Vec<PathBuf> {
+pub(super) fn parent_directories() -> Vec<PathBuf> {
     let named =
         ["XDG_RUNTIME_DIR", "TMPDIR"].map(|name| std::env::var_os(name).unwrap_or_default());
     let mut places: Vec<PathBuf> = named.into_iter().map(PathBuf::from).collect();
@@ -111,17 +111,17 @@ pub(super) fn places() -> Vec<PathBuf> {
 
 /// Makes a private directory that no other user can replace, and in which the path of the device's pipe directory is short
 /// enough for a socket.
-fn make(device: &str) -> Result<TempDir> {
+fn create_directory(device: &str) -> Result<TempDir> {
     let mut causes = Vec::new();
-    for place in places() {
-        let path = place.join(format!("{PREFIX}{}", "x".repeat(RANDOM)));
+    for place in parent_directories() {
+        let path = place.join(format!("{DIRECTORY_PREFIX}{}", "x".repeat(RANDOM_LETTERS)));
         let length = RunDir::at(&path).pipe_dir(device).as_os_str().len();
         if length > MAX_PIPE_DIR {
             causes.push(format!("{}: its path is too long", place.display()));
             continue;
         }
         let mut builder = tempfile::Builder::new();
-        builder.prefix(PREFIX).rand_bytes(RANDOM);
+        builder.prefix(DIRECTORY_PREFIX).rand_bytes(RANDOM_LETTERS);
         builder.permissions(Permissions::from_mode(0o700));
         let made = builder.tempdir_in(&place);
         match made.and_then(|made| Directory::open(made.path()).map(|_| made)) {
@@ -131,25 +131,26 @@ fn make(device: &str) -> Result<TempDir> {
     }
     let causes = causes.join("; ");
     let what = format!("cannot make a directory for a private daemon: {causes}");
-    Err(failed(what).hint("set TMPDIR to a directory of this machine with a short path"))
+    Err(command_error(what)
+        .with_hint("set TMPDIR to a directory of this machine with a short path"))
 }
 
 /// Starts the device's daemon, with a server.
-fn start(environment: &Environment, device: &str) -> Result<()> {
+fn start_daemon(environment: &Environment, device: &str) -> Result<()> {
     let directories = environment.directories()?;
-    let _lock = locked(environment, &directories, LOCK_LIMIT)?;
+    let _lock = lock_node(environment, &directories, LOCK_LIMIT)?;
     let node = observe(environment, Detail::CLIENTS)?;
-    let plan = plan::private(&node, &RunDir::at(&directories.run), device)?;
-    carry_out(environment, &node, &plan, OnFailure::RollBack)
+    let plan = plan::private_daemon(&node, &RunDir::at(&directories.run), device)?;
+    apply_plan(environment, &node, &plan, OnFailure::RollBack)
 }
 
 /// Stops the daemon in a private directory. Returns false if it may still run: its record may be one that cannot be read.
-fn is_stopped(environment: &Environment, directory: &Path) -> bool {
-    stop(environment).is_ok() && RunDir::at(directory).has_no_records()
+fn stop_and_verify(environment: &Environment, directory: &Path) -> bool {
+    stop_daemon(environment).is_ok() && RunDir::at(directory).has_no_records()
 }
 
 /// Stops the daemon that has a record, whatever it does, and ends its clients.
-fn stop(environment: &Environment) -> Result<()> {
+fn stop_daemon(environment: &Environment) -> Result<()> {
     let directories = environment.directories()?;
     let mut node = observe_records(environment)?;
     let Some(name) = node
@@ -160,20 +161,20 @@ fn stop(environment: &Environment) -> Result<()> {
         return Ok(());
     };
     node.devices.retain(|device| device.name == name);
-    observe_without_driver(environment, &mut node, ANSWER_LIMIT);
-    let all = Down {
+    observe_without_driver(environment, &mut node, ANSWER_TIMEOUT);
+    let all = DownRequest {
         devices: Vec::new(),
         gpus: Vec::new(),
-        force: Some(AT_ONCE),
+        force: Some(DEFAULT_FORCE_SECONDS),
         destroy: Destroy::Nothing,
         disable_mig: false,
         purge: false,
     };
     let plan = plan::down(&node, &RunDir::at(&directories.run), &all)?;
-    carry_out(environment, &node, &plan, OnFailure::GoOn)
+    apply_plan(environment, &node, &plan, OnFailure::GoOn)
 }
 
-fn carry_out(
+fn apply_plan(
     environment: &Environment,
     node: &Node,
     plan: &Plan,
@@ -191,7 +192,7 @@ fn carry_out(
         node,
         allowed: Allowed::default(),
     };
-    let silent = progress(plan, ProgressForm::None);
+    let silent = start_progress(plan, ProgressForm::None);
     apply::run(plan, &context, silent.as_ref(), on_failure)?;
     Ok(())
 }
@@ -202,7 +203,7 @@ pub(super) fn end_processes(environment: &Environment, directory: &Path, device:
     // No session is opened, so no program of NVIDIA is needed.
     let daemon = Daemon::new(
         MpsPrograms::default(),
-        ControlProgram::of(""),
+        ControlProgram::for_driver(""),
         pipe,
         directory.join("log"),
     );
@@ -210,11 +211,14 @@ pub(super) fn end_processes(environment: &Environment, directory: &Path, device:
 }
 
 /// Ends the daemons that killed processes of this user have left in private directories, and removes these.
-fn sweep(environment: &Environment, place: &Path) {
+fn end_leftovers_in(environment: &Environment, place: &Path) {
     for entry in fs::read_dir(place).into_iter().flatten().flatten() {
-        let is_private = entry.file_name().to_string_lossy().starts_with(PREFIX);
+        let is_private = entry
+            .file_name()
+            .to_string_lossy()
+            .starts_with(DIRECTORY_PREFIX);
         if is_private {
-            end_left(environment, &entry.path());
+            end_leftover(environment, &entry.path());
         }
     }
 }
@@ -223,7 +227,7 @@ fn sweep(environment: &Environment, place: &Path) {
 ///
 /// A directory of another boot stays: machines may share the file system, and the locks of another machine, where its daemon
 /// may run, are not seen here.
-pub(super) fn end_left(environment: &Environment, directory: &Path) {
+pub(super) fn end_leftover(environment: &Environment, directory: &Path) {
     let is_own = directory
         .symlink_metadata()
         .is_ok_and(|meta| meta.is_dir() && Uid(meta.uid()) == caller());
@@ -235,7 +239,7 @@ pub(super) fn end_left(environment: &Environment, directory: &Path) {
         return;
     };
     match lock.try_lock() {
-        Ok(()) if is_stopped(&environment.within(directory), directory) => {
+        Ok(()) if stop_and_verify(&environment.with_directory(directory), directory) => {
             let _ = fs::remove_dir_all(directory);
         }
         Ok(()) | Err(TryLockError::WouldBlock | TryLockError::Error(_)) => {}
@@ -243,7 +247,7 @@ pub(super) fn end_left(environment: &Environment, directory: &Path) {
 }
 
 fn is_of_this_boot(environment: &Environment, directory: &Path) -> bool {
-    let mark = fs::read_to_string(directory.join(MARK));
+    let mark = fs::read_to_string(directory.join(BOOT_FILE));
     let boot_id = environment.host.boot_id();
     mark.is_ok_and(|mark| boot_id.is_ok_and(|boot_id| boot_id == mark))
 }

@@ -4,7 +4,7 @@
 use thiserror::Error;
 
 use crate::failure::{ExitStatus, Failure};
-use crate::host::bounded;
+use crate::host::shorten_command;
 use crate::node::{Device, Gpu, Node};
 
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
@@ -13,7 +13,7 @@ const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 const VARIABLES: [&str; 3] = [VISIBLE, "SLURM_STEP_GPUS", "SLURM_JOB_GPUS"];
 
 /// The words for no device: CUDA's, and Slurm's for a job without GPUs.
-const NONE: [&str; 3] = ["", "-1", "NoDevFiles"];
+const NO_DEVICE_WORDS: [&str; 3] = ["", "-1", "NoDevFiles"];
 
 /// It cannot be found out which devices the caller may use.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub fn visible_devices(
         .iter()
         .filter_map(|name| Some((*name, variable(name)?)));
     let Some((name, value)) = set.next() else {
-        let all: Vec<&Device> = node.present().collect();
+        let all: Vec<&Device> = node.existing_devices().collect();
         return if all.is_empty() {
             Err(NotVisible::NoDevice)
         } else {
@@ -76,15 +76,15 @@ pub fn visible_devices(
     let mut found: Vec<&Device> = Vec::new();
     for word in value.split(',').map(str::trim) {
         // CUDA reads no further, either.
-        if NONE.contains(&word) {
+        if NO_DEVICE_WORDS.contains(&word) {
             break;
         }
         let named = match word.parse() {
-            Ok(number) => numbered(node, name, number, is_in_order)?,
-            Err(_) => match of_uuid(node, word) {
+            Ok(number) => devices_by_number(node, name, number, is_in_order)?,
+            Err(_) => match devices_by_uuid(node, word) {
                 // `MIG-GPU-…/7/0`, as older drivers call MIG devices.
                 devices if devices.is_empty() && word.contains('/') => node
-                    .spelled(word)
+                    .find_device_by_spelling(word)
                     .and_then(Result::ok)
                     .into_iter()
                     .collect(),
@@ -94,7 +94,7 @@ pub fn visible_devices(
         if named.is_empty() {
             return Err(NotVisible::Unknown {
                 variable: name,
-                word: bounded(word).into_owned(),
+                word: shorten_command(word).into_owned(),
             });
         }
         for device in named {
@@ -106,14 +106,14 @@ pub fn visible_devices(
     if found.is_empty() {
         return Err(NotVisible::Empty {
             variable: name,
-            value: bounded(&value).into_owned(),
+            value: shorten_command(&value).into_owned(),
         });
     }
     Ok(found)
 }
 
 /// Returns the GPU with a number: in CUDA's order, or with this number in the name of its file.
-fn numbered<'n>(
+fn devices_by_number<'n>(
     node: &'n Node,
     variable: &'static str,
     number: usize,
@@ -137,10 +137,10 @@ fn numbered<'n>(
 }
 
 /// Returns the device whose UUID begins so, or the MIG devices of that GPU. A beginning of several names none.
-fn of_uuid<'n>(node: &'n Node, word: &str) -> Vec<&'n Device> {
+fn devices_by_uuid<'n>(node: &'n Node, word: &str) -> Vec<&'n Device> {
     let is_uuid = ["GPU-", "MIG-"].iter().any(|kind| word.starts_with(kind));
     let begin_so: Vec<&Device> = node
-        .present()
+        .existing_devices()
         .filter(|device| {
             is_uuid && (device.uuid.starts_with(word) || device.key.gpu.starts_with(word))
         })
@@ -165,7 +165,7 @@ mod tests {
 
     fn node(models: &[&str]) -> Node {
         let models = models.iter().map(|key| catalog::named(key).unwrap());
-        let mut node = Node::of_models((0..).zip(models));
+        let mut node = Node::from_models((0..).zip(models));
         for (gpu, minor) in node.gpus.iter_mut().zip([1, 0]) {
             gpu.uuid = format!("GPU-{}{}", gpu.index, gpu.index);
             gpu.minor = Some(minor);

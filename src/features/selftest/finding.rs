@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::render::format::escaped;
-use crate::render::{hanging, print, time_taken, width};
+use crate::render::format::escape_text;
+use crate::render::{format_time_taken, output_width, print, wrap_behind};
 
 /// The outcome of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub(super) enum Verdict {
 
 /// A check of a GPU with its outcome.
 #[derive(Clone, Debug)]
-pub(super) struct Finding {
+pub(super) struct TestFinding {
     /// The index of the GPU.
     pub(super) gpu: u32,
     pub(super) what: String,
@@ -28,8 +28,8 @@ pub(super) struct Finding {
     pub(super) figure: Option<String>,
 }
 
-impl Finding {
-    pub(super) fn of(gpu: u32, what: impl Into<String>, verdict: Verdict) -> Self {
+impl TestFinding {
+    pub(super) fn new(gpu: u32, what: impl Into<String>, verdict: Verdict) -> Self {
         Self {
             gpu,
             what: what.into(),
@@ -40,7 +40,7 @@ impl Finding {
     }
 
     /// `ok            410 ms  GPU 0: 1g.10gb at slice 3`
-    pub(super) fn line(&self) -> String {
+    pub(super) fn to_line(&self) -> String {
         self.head_and_text().concat()
     }
 
@@ -50,7 +50,7 @@ impl Finding {
             Verdict::Differs(why) => ("differs", Some(why)),
             Verdict::NotTested(why) => ("not tested", Some(why)),
         };
-        let took = self.took.map(time_taken).unwrap_or_default();
+        let took = self.took.map(format_time_taken).unwrap_or_default();
         let detail = detail
             .map(|detail| format!(": {detail}"))
             .unwrap_or_default();
@@ -61,9 +61,9 @@ impl Finding {
     }
 
     /// Prints the line at once: a self-test takes minutes.
-    pub(super) fn show(&self) {
+    pub(super) fn print_line(&self) {
         // A closed standard output must not keep GPUs from being given back.
         let [head, text] = self.head_and_text();
-        let _ = print(&hanging(&head, &escaped(&text), width()));
+        let _ = print(&wrap_behind(&head, &escape_text(&text), output_width()));
     }
 }

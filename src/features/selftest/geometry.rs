@@ -4,14 +4,16 @@ use std::collections::BTreeSet;
 use std::iter::repeat_n;
 
 use super::finding::Verdict;
-use super::tester::{Checked, Tester, ensure};
-use crate::geometry::{GpuInstanceProfile, Partition, Placement, ProfileName, partitions};
-use crate::host::listed;
+use super::tester::{CheckResult, Tester, ensure};
+use crate::geometry::{
+    GpuInstanceProfile, Partition, Placement, ProfileName, enumerate_partitions,
+};
+use crate::host::join_words;
 use crate::node::{Device, DevicePart};
 
 /// The difference in percent between the memory of a profile in the catalog and in the driver that is no error: drivers
 /// differ by up to 7 %.
-const MEMORY_TOLERANCE: u64 = 10;
+const MEMORY_TOLERANCE_PERCENT: u64 = 10;
 
 impl Tester<'_> {
     /// Tests MIG mode, every instance profile, full layouts, compute instances, and programs on MIG devices.
@@ -21,8 +23,8 @@ impl Tester<'_> {
         }
         let mut offers = Vec::new();
         let is_on = self.check("MIG mode on, without instances", |tester| {
-            tester.up("false", "devices = []")?;
-            let (gpu, _) = tester.observed()?;
+            tester.apply_profile("false", "devices = []")?;
+            let (gpu, _) = tester.observe_gpu()?;
             ensure(gpu.in_mig_mode(), || "MIG mode is off".to_owned())?;
             ensure(gpu.instances.is_empty(), || {
                 "there are instances".to_owned()
@@ -90,7 +92,7 @@ impl Tester<'_> {
                     let why = format!("the driver does not offer profile {}", known.id);
                     return Err(Verdict::Differs(why));
                 };
-                let differences = differences(&known, offered);
+                let differences = catalog_differences(&known, offered);
                 ensure(differences.is_empty(), || {
                     format!(
                         "{} (evidence of the catalog: {evidence})",
@@ -109,10 +111,10 @@ impl Tester<'_> {
     }
 
     /// Makes one instance on the empty GPU and looks at it.
-    fn make_alone(&self, offer: &GpuInstanceProfile, at: Placement) -> Checked {
+    fn make_alone(&self, offer: &GpuInstanceProfile, at: Placement) -> CheckResult {
         let device = format!("{{ profile = \"{}\", at = {} }}", offer.name, at.start);
-        self.up("false", &format!("devices = [ {device} ]"))?;
-        let (gpu, devices) = self.observed()?;
+        self.apply_profile("false", &format!("devices = [ {device} ]"))?;
+        let (gpu, devices) = self.observe_gpu()?;
         let made = gpu.instances.iter();
         let made: Vec<_> = made.map(|made| (made.profile.0, made.placement)).collect();
         ensure(made == [(offer.id.0, at)], || {
@@ -134,7 +136,7 @@ impl Tester<'_> {
         &self,
         devices: &'d [Device],
         count: usize,
-    ) -> Checked<Vec<&'d DevicePart>> {
+    ) -> CheckResult<Vec<&'d DevicePart>> {
         let uuids: BTreeSet<&str> = devices.iter().map(|device| device.uuid.as_str()).collect();
         ensure(uuids.iter().all(|uuid| uuid.starts_with("MIG-")), || {
             format!("a device is called {uuids:?}")
@@ -161,7 +163,7 @@ impl Tester<'_> {
                     let why = format!("the driver has no capability {capability}");
                     return Err(Verdict::Differs(why));
                 };
-                ensure(host.below(&node).exists(), || {
+                ensure(host.under_root(&node).exists(), || {
                     format!("{} is missing", node.display())
                 })?;
             }
@@ -171,31 +173,31 @@ impl Tester<'_> {
 
     /// Makes the layout with the most instances, and the fullest one with a large instance beside others.
     fn test_layouts(&mut self, offers: &[GpuInstanceProfile]) {
-        let all = partitions(offers, 0);
-        let many = all.iter().max_by_key(|layout| layout.instances());
-        let several = all.iter().filter(|layout| layout.instances() > 1);
-        let large = several.max_by_key(|layout| (layout.slices(), layout.most_slices()));
+        let all = enumerate_partitions(offers, 0);
+        let many = all.iter().max_by_key(|layout| layout.instance_count());
+        let several = all.iter().filter(|layout| layout.instance_count() > 1);
+        let large = several.max_by_key(|layout| (layout.total_slices(), layout.most_slices()));
         let large = large.filter(|large| Some(*large) != many && !self.abilities.quick);
         for layout in many.into_iter().chain(large) {
             let names = layout.counts.iter();
             let names: Vec<String> = names
                 .map(|(profile, count)| format!("{count} × {}", profile.name))
                 .collect();
-            self.check(format!("full: {}", listed(&names, "and")), |tester| {
+            self.check(format!("full: {}", join_words(&names, "and")), |tester| {
                 tester.make_layout(layout).map(|()| None)
             });
         }
     }
 
-    fn make_layout(&self, layout: &Partition<'_>) -> Checked {
+    fn make_layout(&self, layout: &Partition<'_>) -> CheckResult {
         let devices = layout.counts.iter();
         let devices: Vec<String> = devices
             .map(|(profile, count)| {
                 format!("  {{ profile = \"{}\", count = {count} }},\n", profile.name)
             })
             .collect();
-        self.up("false", &format!("devices = [\n{}]", devices.concat()))?;
-        let (gpu, devices) = self.observed()?;
+        self.apply_profile("false", &format!("devices = [\n{}]", devices.concat()))?;
+        let (gpu, devices) = self.observe_gpu()?;
         let counts = layout.counts.iter();
         let mut wanted: Vec<u32> = counts
             .flat_map(|(profile, count)| repeat_n(profile.id.0, *count as usize))
@@ -224,8 +226,8 @@ impl Tester<'_> {
                 format!("{} in {}", offer.name, parts.join(" + ")),
                 |tester| {
                     let device = format!("{{ profile = \"{}\", compute = {parts:?} }}", offer.name);
-                    tester.up("false", &format!("devices = [ {device} ]"))?;
-                    let (_, devices) = tester.observed()?;
+                    tester.apply_profile("false", &format!("devices = [ {device} ]"))?;
+                    let (_, devices) = tester.observe_gpu()?;
                     let made = tester.check_devices(&devices, parts.len())?;
                     let sms: u32 = made.iter().map(|part| part.multiprocessors).sum();
                     let most = offer.multiprocessors.unwrap_or(u32::MAX);
@@ -240,7 +242,7 @@ impl Tester<'_> {
 }
 
 /// Names what differs between a profile of the catalog and of the driver.
-fn differences(known: &GpuInstanceProfile, offered: &GpuInstanceProfile) -> Vec<String> {
+fn catalog_differences(known: &GpuInstanceProfile, offered: &GpuInstanceProfile) -> Vec<String> {
     let mut differences = Vec::new();
     let mut compare = |what: &str, known: String, offered: String| {
         if known != offered {
@@ -267,7 +269,7 @@ fn differences(known: &GpuInstanceProfile, offered: &GpuInstanceProfile) -> Vec<
         offered.most.to_string(),
     );
     let places = |places: &[Placement]| {
-        let ranges: Vec<String> = places.iter().map(|place| place.range()).collect();
+        let ranges: Vec<String> = places.iter().map(|place| place.format_range()).collect();
         ranges.join(" ")
     };
     compare(
@@ -276,7 +278,7 @@ fn differences(known: &GpuInstanceProfile, offered: &GpuInstanceProfile) -> Vec<
         places(&offered.placements),
     );
     let (wanted, mib) = (known.memory_mib, offered.memory_mib);
-    if mib > 0 && wanted.abs_diff(mib) * 100 > wanted * MEMORY_TOLERANCE {
+    if mib > 0 && wanted.abs_diff(mib) * 100 > wanted * MEMORY_TOLERANCE_PERCENT {
         compare("memory", format!("{wanted} MiB"), format!("{mib} MiB"));
     }
     differences

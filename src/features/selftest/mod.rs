@@ -20,20 +20,20 @@ use std::time::Instant;
 use clap::Args;
 
 use crate::commands::give_back::{
-    give_back, give_back_interrupted, give_back_left, not_given_back,
+    restore_error, restore_gpus, restore_interrupted, restore_interrupted_under_lock,
 };
-use crate::commands::{Context, LOCK_LIMIT, locked};
+use crate::commands::{Context, LOCK_LIMIT, lock_node};
 use crate::config::STATE_DIR;
-use crate::error::{CommandError, Context as _, Result, chosen, failed};
+use crate::error::{CommandError, ErrorContext as _, Result, command_error, declined_by_user};
 use crate::failure::ExitStatus;
-use crate::host::{Directories, Environment, as_root, printable};
+use crate::host::{Directories, Environment, root_hint, to_printable};
 use crate::node::{Node, Observer};
-use crate::render::{agrees, can_ask, note, print, print_lines};
+use crate::render::{ask_yes_no, can_ask, note, print, print_lines};
 use crate::state::{SelftestRecord, Writer};
 
-use finding::{Finding, Verdict};
+use finding::{TestFinding, Verdict};
 use plan::TestPlan;
-use report::{report, summary};
+use report::{render_report, summary_line};
 use tester::{Abilities, Tester};
 
 /// Test MIG and MPS on this node's own GPUs
@@ -90,28 +90,28 @@ impl SelftestArgs {
 pub fn run(args: &SelftestArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     if !environment.is_root() && !args.no_mig {
-        let error = failed("only root can change MIG modes and instances");
-        return Err(error.hint(format!("{}; --no-mig tests whole GPUs", as_root())));
+        let error = command_error("only root can change MIG modes and instances");
+        return Err(error.with_hint(format!("{}; --no-mig tests whole GPUs", root_hint())));
     }
     let directories = environment.directories()?;
-    give_back_interrupted(environment, &directories, args.dry_run)?;
-    refuse_shared(environment, &environment.state_dir()?)?;
+    restore_interrupted(environment, &directories, args.dry_run)?;
+    check_state_not_shared(environment, &environment.state_dir()?)?;
     let mut observer = Observer::new(environment);
     let node = observer.observe(refusal::DETAIL)?;
-    let plan = TestPlan::of(&node, args)?;
-    refusal::refuse(environment, &node, &plan, args)?;
-    print_lines(plan.text().trim_end())?;
+    let plan = TestPlan::new(&node, args)?;
+    refusal::check_testable(environment, &node, &plan, args)?;
+    print_lines(plan.render().trim_end())?;
     if args.dry_run {
         return Ok(ExitStatus::Done);
     }
     if !args.yes {
-        agree(&plan)?;
+        ask_consent(&plan)?;
     }
     let begun = Instant::now();
-    let (findings, given_back) = test(args, environment, &directories, &mut observer)?;
-    print(&format!("{}\n", summary(&findings, begun.elapsed())))?;
+    let (findings, given_back) = test_gpus(args, environment, &directories, &mut observer)?;
+    print(&format!("{}\n", summary_line(&findings, begun.elapsed())))?;
     if let Some(path) = &args.report {
-        let text = report(environment, &node, &plan, &findings, begun.elapsed());
+        let text = render_report(environment, &node, &plan, &findings, begun.elapsed());
         crate::host::write_text_to(path, &text)
             .context(format_args!("cannot write {}", path.display()))?;
         note(&format!(
@@ -119,25 +119,28 @@ pub fn run(args: &SelftestArgs, context: &Context<'_>) -> Result<ExitStatus> {
             path.display()
         ));
     }
-    given_back.map(|()| status(environment, &findings))
+    given_back.map(|()| exit_status(environment, &findings))
 }
 
-fn agree(plan: &TestPlan) -> Result<()> {
+fn ask_consent(plan: &TestPlan) -> Result<()> {
     let gpus = plan.gpus_in_words();
     if !can_ask() {
         let what = format!("this would change {gpus}, and there is no terminal to ask on");
         let error = CommandError::new(ExitStatus::Refused, what);
-        return Err(error.hint("agree beforehand with --yes"));
+        return Err(error.with_hint("agree beforehand with --yes"));
     }
     let question = format!("Test {gpus} now?");
-    match agrees(&question).context("cannot ask on the terminal")? {
+    match ask_yes_no(&question).context("cannot ask on the terminal")? {
         Some(true) => Ok(()),
-        _ => Err(chosen(ExitStatus::Refused, "Nothing was changed.")),
+        _ => Err(declined_by_user(
+            ExitStatus::Refused,
+            "Nothing was changed.",
+        )),
     }
 }
 
-fn status(environment: &Environment, findings: &[Finding]) -> ExitStatus {
-    if environment.interrupt.is_asked() {
+fn exit_status(environment: &Environment, findings: &[TestFinding]) -> ExitStatus {
+    if environment.interrupt.is_interrupted() {
         return ExitStatus::Interrupted;
     }
     let mut verdicts = findings.iter().map(|finding| &finding.verdict);
@@ -149,19 +152,19 @@ fn status(environment: &Environment, findings: &[Finding]) -> ExitStatus {
 }
 
 /// Refuses a directory that is not of this self-test: it is removed at the end.
-fn refuse_taken(directory: &Path) -> Result<()> {
+fn check_directory_free(directory: &Path) -> Result<()> {
     if fs::symlink_metadata(directory).is_err() {
         return Ok(());
     }
-    let error = failed(format_args!("{} exists", directory.display()));
-    Err(error.hint(
+    let error = command_error(format_args!("{} exists", directory.display()));
+    Err(error.with_hint(
         "remove the directory if its files are not needed: the self-test creates and removes it",
     ))
 }
 
 /// Refuses a state directory in which another machine has recorded its self-test: the record would be overwritten.
-fn refuse_shared(environment: &Environment, state_dir: &Path) -> Result<()> {
-    let record = SelftestRecord::read(state_dir)?;
+fn check_state_not_shared(environment: &Environment, state_dir: &Path) -> Result<()> {
+    let record = SelftestRecord::load(state_dir)?;
     let Some(other) = record
         .as_ref()
         .and_then(|record| record.other_machine(&environment.host))
@@ -169,12 +172,12 @@ fn refuse_shared(environment: &Environment, state_dir: &Path) -> Result<()> {
         return Ok(());
     };
     let path = SelftestRecord::path(state_dir);
-    let error = failed(format_args!(
+    let error = command_error(format_args!(
         "{} belongs to the machine {}",
         path.display(),
-        printable(other)
+        to_printable(other)
     ));
-    Err(error.hint(format!("set {STATE_DIR} to a directory that is not shared")))
+    Err(error.with_hint(format!("set {STATE_DIR} to a directory that is not shared")))
 }
 
 /// Returns the directory of the self-test's daemons. The path of a socket is limited, so it is beside the run directory.
@@ -186,42 +189,42 @@ fn directory_beside(run: &Path) -> PathBuf {
 
 /// Tests the GPUs under the lock of the node, so that nobody changes it meanwhile, and gives them back. Returns what was found
 /// even if that fails.
-fn test(
+fn test_gpus(
     args: &SelftestArgs,
     environment: &Environment,
     directories: &Directories,
     observer: &mut Observer<'_>,
-) -> Result<(Vec<Finding>, Result<()>)> {
-    let _lock = locked(environment, directories, LOCK_LIMIT)?;
+) -> Result<(Vec<TestFinding>, Result<()>)> {
+    let _lock = lock_node(environment, directories, LOCK_LIMIT)?;
     // Another one may have been killed since the question.
-    give_back_left(environment, directories, observer)?;
+    restore_interrupted_under_lock(environment, directories, observer)?;
     let node = observer.observe(refusal::DETAIL)?;
-    let plan = TestPlan::of(&node, args)?;
+    let plan = TestPlan::new(&node, args)?;
     // Something may have come while nobody had the lock.
-    refusal::refuse(environment, &node, &plan, args)?;
-    let _changing = environment.interrupt.begin();
-    let record = record(args, environment, directories, &plan)?;
-    refuse_taken(&record.directory)?;
+    refusal::check_testable(environment, &node, &plan, args)?;
+    let _changing = environment.interrupt.begin_change();
+    let record = build_record(args, environment, directories, &plan)?;
+    check_directory_free(&record.directory)?;
     let state_dir = environment.state_dir()?;
     // Another machine may have begun a self-test since the question.
-    refuse_shared(environment, &state_dir)?;
+    check_state_not_shared(environment, &state_dir)?;
     record
         .write(&state_dir)
         .context("cannot record how the GPUs are now")?;
-    let own = environment.within(&record.directory.join("run"));
+    let own = environment.with_directory(&record.directory.join("run"));
     let tests = RefCell::new(Observer::new(&own));
     let testers = plan
         .gpus
         .iter()
         .map(|gpu| Tester::new(&own, &tests, &record.directory, gpu, args.abilities()));
-    let mut findings: Vec<Finding> = testers.flat_map(Tester::test).collect();
+    let mut findings: Vec<TestFinding> = testers.flat_map(Tester::test).collect();
     // A GPU cannot be reset while this process has it open.
-    let given_back = observer.aside(|| give_back(environment, directories, &record));
+    let given_back = observer.with_nvml_closed(|| restore_gpus(environment, directories, &record));
     let given_back = given_back.map_err(CommandError::from).flatten();
-    let given_back = given_back.map_err(|error| not_given_back(environment, &record, error));
+    let given_back = given_back.map_err(|error| restore_error(environment, &record, error));
     if let Err(error) = &given_back {
         let verdict = Verdict::Differs(error.to_string());
-        findings.push(Finding::of(
+        findings.push(TestFinding::new(
             plan.gpus[0].under_test.index,
             "given back",
             verdict,
@@ -229,11 +232,14 @@ fn test(
         return Ok((findings, given_back));
     }
     SelftestRecord::remove(&state_dir)?;
-    findings.extend(differences(&plan, &observer.observe(refusal::DETAIL)?));
+    findings.extend(compare_with_before(
+        &plan,
+        &observer.observe(refusal::DETAIL)?,
+    ));
     Ok((findings, given_back))
 }
 
-fn record(
+fn build_record(
     args: &SelftestArgs,
     environment: &Environment,
     directories: &Directories,
@@ -242,7 +248,7 @@ fn record(
     let host = &environment.host;
     Ok(SelftestRecord {
         directory: directory_beside(&directories.run),
-        writer: Writer::of_this_process(host, &host.boot_id()?),
+        writer: Writer::for_this_process(host, &host.boot_id()?),
         gpus: plan.gpus.iter().map(|gpu| gpu.under_test.clone()).collect(),
         may_reset: args.reset,
         may_stop_holders: args.stop_holders,
@@ -250,11 +256,11 @@ fn record(
 }
 
 /// Compares each GPU with what it was before.
-fn differences(plan: &TestPlan, after: &Node) -> Vec<Finding> {
+fn compare_with_before(plan: &TestPlan, after: &Node) -> Vec<TestFinding> {
     let compare = |gpu: &plan::TestedGpu| {
         let index = gpu.under_test.index;
         let before = plan::geometry_of(&gpu.gpu);
-        let now = match after.gpu(&gpu.under_test.uuid) {
+        let now = match after.gpu_with_uuid(&gpu.under_test.uuid) {
             Some(now) => plan::geometry_of(now),
             None => "the driver does not show the GPU".to_owned(),
         };
@@ -263,8 +269,8 @@ fn differences(plan: &TestPlan, after: &Node) -> Vec<Finding> {
         } else {
             Verdict::Differs(format!("before: {before}; now: {now}"))
         };
-        let finding = Finding::of(index, "given back as it was", verdict);
-        finding.show();
+        let finding = TestFinding::new(index, "given back as it was", verdict);
+        finding.print_line();
         finding
     };
     plan.gpus.iter().map(compare).collect()

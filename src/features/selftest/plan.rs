@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::SelftestArgs;
 use crate::catalog::{self, Model};
-use crate::error::{Result, failed, usage};
+use crate::error::{Result, command_error, usage_error};
 use crate::geometry::{ComputeInstanceProfile, GpuInstanceProfile};
-use crate::host::{ranges, without_error_numbers};
-use crate::node::{Gpu, Node, lost_hint};
+use crate::host::{format_ranges, without_error_numbers};
+use crate::node::{Gpu, Node, lost_gpu_hint};
 use crate::nvml::GpuInstanceReading;
 use crate::settings::Multiprocessors;
 use crate::state::GpuUnderTest;
@@ -36,7 +36,7 @@ pub(super) struct TestedGpu {
 
 impl TestPlan {
     /// Returns the plan for the GPUs that the arguments name, or for all.
-    pub(super) fn of(node: &Node, args: &SelftestArgs) -> Result<Self> {
+    pub(super) fn new(node: &Node, args: &SelftestArgs) -> Result<Self> {
         let mut indices = Vec::new();
         for word in &args.gpus {
             let index = node.gpu_index(word)?;
@@ -51,15 +51,15 @@ impl TestPlan {
             .lost_gpus()
             .find(|(index, _)| indices.is_empty() || indices.contains(index))
         {
-            return Err(failed(without_error_numbers(why)).hint(lost_hint()));
+            return Err(command_error(without_error_numbers(why)).with_hint(lost_gpu_hint()));
         }
         let is_meant = |gpu: &&Gpu| indices.is_empty() || indices.contains(&gpu.index);
         let gpus: Vec<&Gpu> = node.gpus.iter().filter(is_meant).collect();
         if gpus.is_empty() {
-            let error = failed(format_args!("the driver ({}) shows no GPU", node.driver));
-            return Err(error.hint("mig-mps doctor finds out why"));
+            let error = command_error(format_args!("the driver ({}) shows no GPU", node.driver));
+            return Err(error.with_hint("mig-mps doctor finds out why"));
         }
-        let gpus = gpus.into_iter().map(|gpu| TestedGpu::of(node, gpu, args));
+        let gpus = gpus.into_iter().map(|gpu| TestedGpu::new(node, gpu, args));
         Ok(Self {
             gpus: gpus.collect::<Result<_>>()?,
             is_quick: args.quick,
@@ -69,11 +69,11 @@ impl TestPlan {
     /// `GPU 0 and 2`
     pub(super) fn gpus_in_words(&self) -> String {
         let indices: Vec<u32> = self.gpus.iter().map(|gpu| gpu.under_test.index).collect();
-        format!("GPU {}", ranges(&indices))
+        format!("GPU {}", format_ranges(&indices))
     }
 
     /// Describes what is tested and how long that takes, for the person who agrees to it.
-    pub(super) fn text(&self) -> String {
+    pub(super) fn render(&self) -> String {
         let mut text = String::new();
         let mut time = Duration::ZERO;
         for gpu in &self.gpus {
@@ -120,17 +120,17 @@ const INSTANCE_TIME: Duration = Duration::from_secs(3);
 const DEVICE_TIME: Duration = Duration::from_secs(30);
 
 impl TestedGpu {
-    fn of(node: &Node, gpu: &Gpu, args: &SelftestArgs) -> Result<Self> {
+    fn new(node: &Node, gpu: &Gpu, args: &SelftestArgs) -> Result<Self> {
         let index = gpu.index;
         let is_in_mig_mode = gpu.in_mig_mode();
         let switches = gpu.mig.is_some() && (gpu.resetless != Some(false) || args.reset);
         let tests_mig = !args.no_mig && gpu.mig.is_some() && (is_in_mig_mode || switches);
         let tests_whole = !is_in_mig_mode || !args.no_mig && switches;
         if !tests_mig && !tests_whole {
-            let error = usage(format_args!(
+            let error = usage_error(format_args!(
                 "GPU {index} is in MIG mode: --no-mig leaves nothing to test on it"
             ));
-            return Err(error.hint("leave out --no-mig, or name other GPUs with --gpu"));
+            return Err(error.with_hint("leave out --no-mig, or name other GPUs with --gpu"));
         }
         let needs_reset = "its MIG mode switches only with a reset, which --reset allows";
         let left_out = match (tests_mig, tests_whole) {
@@ -156,7 +156,7 @@ impl TestedGpu {
 
     /// Returns the model of the catalog.
     pub(super) fn model(&self) -> Option<&'static Model> {
-        catalog::of_product(&self.gpu.product)
+        catalog::model_with_product(&self.gpu.product)
     }
 
     /// Returns the SMs of an instance that is one device.
@@ -202,9 +202,9 @@ pub(super) fn geometry_of(gpu: &Gpu) -> String {
         let parts: Vec<String> = instance
             .compute
             .iter()
-            .map(|compute| compute.placement.range())
+            .map(|compute| compute.placement.format_range())
             .collect();
-        let name = gpu.title(instance, None);
+        let name = gpu.instance_title(instance, None);
         format!("{name} at {} ({})", instance.placement, parts.join(" "))
     });
     format!("MIG on, {}", instances.collect::<Vec<_>>().join(", "))
@@ -218,7 +218,7 @@ fn profile_of(gpu: &Gpu) -> String {
         return format!("{select}mig = false\n");
     }
     let devices = gpu.instances.iter().map(|instance| {
-        let (name, start) = (gpu.title(instance, None), instance.placement.start);
+        let (name, start) = (gpu.instance_title(instance, None), instance.placement.start);
         let compute = compute_words(instance).unwrap_or_default();
         format!("  {{ profile = \"{name}\", at = {start}{compute} }},\n")
     });

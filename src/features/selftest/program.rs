@@ -8,19 +8,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::finding::Verdict;
-use super::tester::{Checked, Tester};
+use super::tester::{CheckResult, Tester};
 use crate::commands::give_back::selftest_command;
 use crate::cuda::{ComputeResult, Computed};
 use crate::host::{BecomeUser, COMPUTE, Pid};
 
 /// The time in which a program must have computed. A server may have to start for it.
-const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The time in which a program must have ended when it is let go.
-const END_LIMIT: Duration = Duration::from_secs(30);
+const END_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A client that runs. It ends when this is dropped.
-pub(super) struct Program {
+pub(super) struct TestProgram {
     child: Child,
     input: Option<ChildStdin>,
     /// The line that it prints.
@@ -28,7 +28,7 @@ pub(super) struct Program {
     errors: Option<ChildStderr>,
 }
 
-impl Drop for Program {
+impl Drop for TestProgram {
     fn drop(&mut self) {
         // It may have ended by itself.
         let _ = self.child.kill();
@@ -36,18 +36,18 @@ impl Drop for Program {
     }
 }
 
-impl Program {
+impl TestProgram {
     /// Starts a program on a device, as this user or as the caller, which then allocates memory, in bytes.
     pub(super) fn start(
         tester: &Tester<'_>,
         device: &str,
         user: &BecomeUser,
         allocations: &[u64],
-    ) -> Checked<Self> {
+    ) -> CheckResult<Self> {
         let helper = tester.environment.helper.display().to_string();
         let mut words = vec!["run".to_owned(), device.to_owned(), "--".to_owned(), helper];
         words.push(COMPUTE.to_owned());
-        words.extend(user.words());
+        words.extend(user.to_args());
         for bytes in allocations {
             words.extend(["--allocate".to_owned(), bytes.to_string()]);
         }
@@ -84,12 +84,12 @@ impl Program {
     }
 
     /// Returns what the program saw, once it has computed.
-    pub(super) fn computed(&mut self) -> Checked<Computed> {
-        self.computed_within(ANSWER_LIMIT)
+    pub(super) fn wait_for_result(&mut self) -> CheckResult<Computed> {
+        self.wait_for_result_within(ANSWER_TIMEOUT)
     }
 
     /// Returns what the program saw, if it computes within this time.
-    pub(super) fn computed_within(&mut self, limit: Duration) -> Checked<Computed> {
+    pub(super) fn wait_for_result_within(&mut self, limit: Duration) -> CheckResult<Computed> {
         let line = match self.line.recv_timeout(limit) {
             Ok(line) if !line.is_empty() => line,
             Err(RecvTimeoutError::Timeout) => {
@@ -100,7 +100,7 @@ impl Program {
             _ => {
                 return Err(Verdict::Differs(format!(
                     "the program failed: {}",
-                    self.error()
+                    self.error_message()
                 )));
             }
         };
@@ -117,25 +117,25 @@ impl Program {
     }
 
     /// True if the program waits for this time without computing.
-    pub(super) fn waits(&self, time: Duration) -> bool {
+    pub(super) fn keeps_waiting(&self, time: Duration) -> bool {
         matches!(self.line.recv_timeout(time), Err(RecvTimeoutError::Timeout))
     }
 
     /// Lets the program go, and waits until it has ended.
-    pub(super) fn end(mut self) -> Checked {
+    pub(super) fn end(mut self) -> CheckResult {
         self.input.take();
-        let until = Instant::now() + END_LIMIT;
+        let until = Instant::now() + END_TIMEOUT;
         while Instant::now() < until {
             match self.child.try_wait() {
                 Ok(Some(status)) if status.success() => return Ok(()),
                 Ok(Some(status)) => {
-                    let why = format!("the program ended with {status}: {}", self.error());
+                    let why = format!("the program ended with {status}: {}", self.error_message());
                     return Err(Verdict::Differs(why));
                 }
                 _ => thread::sleep(Duration::from_millis(10)),
             }
         }
-        let seconds = END_LIMIT.as_secs();
+        let seconds = END_TIMEOUT.as_secs();
         Err(Verdict::Differs(format!(
             "the program has not ended within {seconds} s"
         )))
@@ -148,7 +148,7 @@ impl Program {
     }
 
     /// Returns the last line of its messages, once it has ended.
-    fn error(&mut self) -> String {
+    fn error_message(&mut self) -> String {
         let _ = self.child.kill();
         let mut text = String::new();
         if let Some(mut errors) = self.errors.take() {

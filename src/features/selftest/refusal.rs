@@ -4,7 +4,7 @@ use super::SelftestArgs;
 use super::plan::{TestPlan, compute_words};
 use crate::error::{CommandError, Result};
 use crate::failure::ExitStatus;
-use crate::host::{Environment, ProcessTable, Uid, host_name, listed};
+use crate::host::{Environment, ProcessTable, Uid, host_name, join_words};
 use crate::node::{Detail, Gpu, Node, Unmanaged};
 
 /// Enough to see who uses a GPU, and what its instances are.
@@ -16,27 +16,29 @@ pub(super) const DETAIL: Detail = Detail {
 };
 
 /// Refuses GPUs that anybody uses or serves, that were partitioned by hand, or that a batch system could hand out.
-pub(super) fn refuse(
+pub(super) fn check_testable(
     environment: &Environment,
     node: &Node,
     plan: &TestPlan,
     args: &SelftestArgs,
 ) -> Result<()> {
-    let mut refused: Vec<(u32, Reason)> = Vec::new();
+    let mut refused: Vec<(u32, RefusalReason)> = Vec::new();
     for tested in &plan.gpus {
-        if let Some(gpu) = node.gpu(&tested.under_test.uuid) {
-            refused.extend(reason(node, gpu, environment.caller).map(|reason| (gpu.index, reason)));
+        if let Some(gpu) = node.gpu_with_uuid(&tested.under_test.uuid) {
+            refused.extend(
+                refusal_reason(node, gpu, environment.caller).map(|reason| (gpu.index, reason)),
+            );
         }
     }
     let Some((_, first)) = refused.first() else {
-        return refuse_handed_out(environment, args);
+        return check_drained(environment, args);
     };
     let hint = first.hint.clone();
     let what: Vec<String> = refused
         .iter()
         .map(|(index, reason)| format!("GPU {index}: {}", reason.what))
         .collect();
-    let error = CommandError::new(ExitStatus::Refused, what.join("\n  ")).hint(hint);
+    let error = CommandError::new(ExitStatus::Refused, what.join("\n  ")).with_hint(hint);
     let free: Vec<String> = plan
         .gpus
         .iter()
@@ -47,16 +49,16 @@ pub(super) fn refuse(
     Err(if free.is_empty() {
         error
     } else {
-        error.hint(format!("{} selects the idle GPUs", free.join(" ")))
+        error.with_hint(format!("{} selects the idle GPUs", free.join(" ")))
     })
 }
 
-struct Reason {
+struct RefusalReason {
     what: String,
     hint: String,
 }
 
-impl Reason {
+impl RefusalReason {
     fn new(what: impl Into<String>, hint: impl Into<String>) -> Self {
         Self {
             what: what.into(),
@@ -65,11 +67,11 @@ impl Reason {
     }
 }
 
-fn reason(node: &Node, gpu: &Gpu, reader: Uid) -> Option<Reason> {
+fn refusal_reason(node: &Node, gpu: &Gpu, reader: Uid) -> Option<RefusalReason> {
     let index = gpu.index;
     if let Some(mode) = gpu.mig.filter(|mode| mode.current != mode.pending) {
         let pending = if mode.pending { "on" } else { "off" };
-        return Some(Reason::new(
+        return Some(RefusalReason::new(
             format!("MIG mode {pending} is pending"),
             "reset the GPU or reboot first",
         ));
@@ -88,14 +90,14 @@ fn reason(node: &Node, gpu: &Gpu, reader: Uid) -> Option<Reason> {
         .map(|device| device.name.clone())
         .collect();
     if !served.is_empty() {
-        return Some(Reason::new(
-            format!("mig-mps serves {}", listed(&served, "and")),
+        return Some(RefusalReason::new(
+            format!("mig-mps serves {}", join_words(&served, "and")),
             format!("take the devices down first: mig-mps down --gpu {index}"),
         ));
     }
     for device in devices {
-        if let Some(who) = device.describe(&device.unaccounted()) {
-            return Some(Reason::new(
+        if let Some(who) = device.describe_processes(&device.processes_outside_mps()) {
+            return Some(RefusalReason::new(
                 format!("{who} computes on it"),
                 "let it end first",
             ));
@@ -103,37 +105,40 @@ fn reason(node: &Node, gpu: &Gpu, reader: Uid) -> Option<Reason> {
         if let Some(daemon) = node
             .unmanaged
             .iter()
-            .find(|daemon| daemon.serves(&device.name))
+            .find(|daemon| daemon.serves_device(&device.name))
         {
-            return Some(foreign(daemon, "serves", reader));
+            return Some(foreign_daemon(daemon, "serves", reader));
         }
     }
     let mut unknown = node.unmanaged.iter();
     if let Some(daemon) = unknown.find(|daemon| daemon.devices.is_empty()) {
-        return Some(foreign(daemon, "may serve", reader));
+        return Some(foreign_daemon(daemon, "may serve", reader));
     }
-    by_hand(node, gpu)
+    partitioned_by_hand(node, gpu)
 }
 
 /// An MPS daemon that mig-mps did not start.
-fn foreign(daemon: &Unmanaged, serves: &str, reader: Uid) -> Reason {
+fn foreign_daemon(daemon: &Unmanaged, serves: &str, reader: Uid) -> RefusalReason {
     let what = format!(
         "MPS daemon {}, which mig-mps did not start, {serves} it",
         daemon.pid
     );
-    Reason::new(what, daemon.ending(reader).remedy("it").replace('`', ""))
+    RefusalReason::new(
+        what,
+        daemon.ending_for(reader).remedy("it").replace('`', ""),
+    )
 }
 
 /// A GPU whose instances cannot be read, or are those of virtual machines.
-fn unknown_instances(node: &Node, gpu: &Gpu) -> Option<Reason> {
+fn unknown_instances(node: &Node, gpu: &Gpu) -> Option<RefusalReason> {
     if let Some(why) = &gpu.hidden {
-        return Some(Reason::new(
+        return Some(RefusalReason::new(
             format!("its instances cannot be read: {why}"),
             "run it with sudo",
         ));
     }
-    if let Some(machines) = node.named_instances_of_machines(gpu) {
-        return Some(Reason::new(
+    if let Some(machines) = node.describe_virtual_machine_instances(gpu) {
+        return Some(RefusalReason::new(
             format!("{machines} may be used by virtual machines"),
             "name other GPUs with --gpu",
         ));
@@ -142,7 +147,7 @@ fn unknown_instances(node: &Node, gpu: &Gpu) -> Option<Reason> {
 }
 
 /// A GPU that somebody has partitioned without mig-mps, or has put into a compute mode.
-fn by_hand(node: &Node, gpu: &Gpu) -> Option<Reason> {
+fn partitioned_by_hand(node: &Node, gpu: &Gpu) -> Option<RefusalReason> {
     let foreign = gpu.instances.iter().find(|instance| {
         let mut created = node.created.iter();
         !created.any(|made| {
@@ -151,10 +156,10 @@ fn by_hand(node: &Node, gpu: &Gpu) -> Option<Reason> {
         })
     });
     if let Some(instance) = foreign {
-        return Some(Reason::new(
+        return Some(RefusalReason::new(
             format!(
                 "mig-mps is not known to have made {}",
-                gpu.name_of_instance(instance)
+                gpu.instance_name(instance)
             ),
             "if the instance is not needed, destroy it first: nvidia-smi mig -dci, then -dgi",
         ));
@@ -164,8 +169,8 @@ fn by_hand(node: &Node, gpu: &Gpu) -> Option<Reason> {
         .iter()
         .find(|instance| compute_words(instance).is_none());
     if let Some(instance) = odd {
-        let instance = gpu.name_of_instance(instance);
-        return Some(Reason::new(
+        let instance = gpu.instance_name(instance);
+        return Some(RefusalReason::new(
             format!("no profile makes the compute instances of {instance} again as they are"),
             "if the instance is not needed, destroy it first: nvidia-smi mig -dci, then -dgi",
         ));
@@ -173,29 +178,29 @@ fn by_hand(node: &Node, gpu: &Gpu) -> Option<Reason> {
     let mode = gpu
         .compute_mode
         .filter(|mode| *mode != 0 && !gpu.in_mig_mode())?;
-    Some(Reason::new(
+    Some(RefusalReason::new(
         format!("its compute mode is {mode}, not DEFAULT"),
         format!("nvidia-smi -i {} -c DEFAULT", gpu.index),
     ))
 }
 
 /// Refuses a node on which Slurm or a kubelet could start programs meanwhile.
-fn refuse_handed_out(environment: &Environment, args: &SelftestArgs) -> Result<()> {
+fn check_drained(environment: &Environment, args: &SelftestArgs) -> Result<()> {
     if args.drained {
         return Ok(());
     }
-    let processes = environment.host.processes().ok();
+    let processes = environment.host.read_processes().ok();
     let runs = |name: &str| {
         let mut all = processes.iter().flat_map(ProcessTable::iter);
         all.any(|process| process.name == name)
     };
     let refused = |what: &str, hint: String| {
         let what = format!("{what} runs and could start programs on the GPUs meanwhile");
-        Err(CommandError::new(ExitStatus::Refused, what).hint(hint))
+        Err(CommandError::new(ExitStatus::Refused, what).with_hint(hint))
     };
     let node = host_name();
     if runs("slurmd") {
-        let slurm = environment.slurm();
+        let slurm = environment.find_slurm();
         let reason = slurm.ok().and_then(|slurm| slurm.drain_reason(&node).ok()?);
         if reason.is_none() {
             return refused(

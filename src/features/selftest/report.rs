@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use regex::Regex;
 
-use super::finding::{Finding, Verdict};
+use super::finding::{TestFinding, Verdict};
 use super::plan::{TestPlan, geometry_of};
-use crate::host::{Environment, count, host_name};
+use crate::host::{Environment, format_count, host_name};
 use crate::node::Node;
-use crate::render::time_taken;
+use crate::render::format_time_taken;
 
 /// `41 checks held, 1 differs, 3 were not made, in 2 min`
-pub(super) fn summary(findings: &[Finding], took: Duration) -> String {
+pub(super) fn summary_line(findings: &[TestFinding], took: Duration) -> String {
     let number = |is_one: fn(&Verdict) -> bool| {
         let verdicts = findings.iter().map(|finding| &finding.verdict);
         verdicts.filter(|verdict| is_one(verdict)).count()
@@ -21,7 +21,7 @@ pub(super) fn summary(findings: &[Finding], took: Duration) -> String {
     let held = number(|verdict| *verdict == Verdict::Held);
     let differing = number(|verdict| matches!(verdict, Verdict::Differs(_)));
     let left_out = number(|verdict| matches!(verdict, Verdict::NotTested(_)));
-    let mut text = format!("{} held", count(held, "check"));
+    let mut text = format!("{} held", format_count(held, "check"));
     if differing > 0 {
         let verb = if differing == 1 { "differs" } else { "differ" };
         let _ = write!(text, ", {differing} {verb}");
@@ -29,16 +29,16 @@ pub(super) fn summary(findings: &[Finding], took: Duration) -> String {
     if left_out > 0 {
         let _ = write!(text, ", {left_out} not tested");
     }
-    let _ = write!(text, ", in {}", time_taken(took));
+    let _ = write!(text, ", in {}", format_time_taken(took));
     text
 }
 
 /// The report: versions, GPUs, every finding with its time.
-pub(super) fn report(
+pub(super) fn render_report(
     environment: &Environment,
     node: &Node,
     plan: &TestPlan,
-    findings: &[Finding],
+    findings: &[TestFinding],
     took: Duration,
 ) -> String {
     let mut text = format!("mig-mps {} selftest\n", env!("CARGO_PKG_VERSION"));
@@ -58,10 +58,10 @@ pub(super) fn report(
     }
     text.push('\n');
     for finding in findings {
-        let _ = writeln!(text, "{}", finding.line());
+        let _ = writeln!(text, "{}", finding.to_line());
     }
-    let _ = writeln!(text, "\n{}", summary(findings, took));
-    without_names(&text, &[host_name(), environment.called_by()])
+    let _ = writeln!(text, "\n{}", summary_line(findings, took));
+    without_names(&text, &[host_name(), environment.caller_name()])
 }
 
 /// Removes UUIDs and these names. A word that the report needs anyway, such as `root`, stays.
@@ -73,12 +73,12 @@ fn without_names(text: &str, names: &[String]) -> String {
         .collect();
     let mut text = text.to_owned();
     for name in names {
-        text = replaced(&text, &format!(r"\b{}\b", regex::escape(name)), "(name)");
+        text = replace_pattern(&text, &format!(r"\b{}\b", regex::escape(name)), "(name)");
     }
-    replaced(&text, "(GPU|MIG)-[0-9a-fA-F]{8}[0-9a-fA-F-]*", "$1-(UUID)")
+    replace_pattern(&text, "(GPU|MIG)-[0-9a-fA-F]{8}[0-9a-fA-F-]*", "$1-(UUID)")
 }
 
-fn replaced(text: &str, pattern: &str, with: &str) -> String {
+fn replace_pattern(text: &str, pattern: &str, with: &str) -> String {
     match Regex::new(pattern) {
         Ok(pattern) => pattern.replace_all(text, with).into_owned(),
         Err(_) => text.to_owned(),

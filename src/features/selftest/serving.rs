@@ -5,8 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::finding::Verdict;
-use super::program::Program;
-use super::tester::{Checked, Tester, ensure};
+use super::program::TestProgram;
+use super::tester::{CheckResult, Tester, ensure};
 use crate::cuda::{Computed, CudaError};
 use crate::host::{BecomeUser, Pid};
 use crate::mps::ControlProgram;
@@ -15,13 +15,13 @@ use crate::settings::{MemoryLimit, Multiprocessors, Percentage};
 use rustix::process::{Pid as RawPid, Signal, kill_process};
 
 /// The name of the device that is tested.
-const DEVICE: &str = "selftest";
+const DEVICE_NAME: &str = "selftest";
 
 /// The user `nobody`, who is not the caller.
 const OTHER_USER: u32 = 65534;
 
 /// The time for which a second user's program must wait while the first user's is served.
-const WAITS_FOR: Duration = Duration::from_secs(2);
+const SECOND_USER_WAIT: Duration = Duration::from_secs(2);
 
 /// The time within which a second user's program must compute where all users are served at once.
 const SERVED_WITHIN: Duration = Duration::from_secs(15);
@@ -30,10 +30,10 @@ const SERVED_WITHIN: Duration = Duration::from_secs(15);
 const SEEN_WITHIN: Duration = Duration::from_secs(10);
 
 /// More clients than any daemon takes.
-const MOST_CLIENTS: usize = 70;
+const MAX_CLIENTS: usize = 70;
 
 /// The device under test.
-struct Subject<'a> {
+struct TestedDevice<'a> {
     /// Its name in findings.
     title: &'a str,
     /// The text of its block in a profile, before and after the settings of the device.
@@ -42,15 +42,15 @@ struct Subject<'a> {
     sms: Option<Multiprocessors>,
 }
 
-impl Subject<'_> {
+impl TestedDevice<'_> {
     /// Fails unless a client may use the SMs that mig-mps expects at this percentage.
-    fn check_sms(&self, sms: u32, percentage: f64) -> Checked {
+    fn check_sms(&self, sms: u32, percentage: f64) -> CheckResult {
         let Some((own, percentage)) = self.sms.zip(Percentage::new(percentage)) else {
             return Ok(());
         };
-        let expected = own.of_tenths(percentage.tenths());
+        let expected = own.usable_at(percentage.to_tenths());
         ensure(sms == expected, || {
-            let percentage = percentage.value();
+            let percentage = percentage.as_f64();
             format!(
                 "a client has {sms} SMs at {percentage} %, and mig-mps expects {expected} of {}",
                 own.all
@@ -65,9 +65,9 @@ impl Tester<'_> {
         if !self.gpu.tests_whole {
             return;
         }
-        let sms = self.gpu.gpu.size().multiprocessors;
+        let sms = self.gpu.gpu.device_size().multiprocessors;
         let is_off = self.check("MIG mode off", |tester| {
-            tester.up("false", "mig = false").map(|()| None)
+            tester.apply_profile("false", "mig = false").map(|()| None)
         });
         if is_off {
             self.test_device("whole GPU", "mig = false\nname = \"selftest\"", "", sms);
@@ -82,15 +82,15 @@ impl Tester<'_> {
         after: &str,
         sms: Option<Multiprocessors>,
     ) {
-        let subject = Subject {
+        let subject = TestedDevice {
             title,
             block: [before, after],
             sms,
         };
         let begun = Instant::now();
-        let is_ready = self.check_of(&subject, "daemon and server start", |tester, subject| {
-            tester.serve(subject, "{ }")?;
-            if let Some(why) = tester.served()?.state.why() {
+        let is_ready = self.check_device(&subject, "daemon and server start", |tester, subject| {
+            tester.serve_device(subject, "{ }")?;
+            if let Some(why) = tester.observe_served()?.state.reason() {
                 return Err(Verdict::Differs(why.to_owned()));
             }
             tester.run(&["verify"], "")?;
@@ -107,61 +107,61 @@ impl Tester<'_> {
                 self.count_clients(&subject);
             }
         }
-        self.check_of(&subject, "down leaves nothing", |tester, _| {
+        self.check_device(&subject, "down leaves nothing", |tester, _| {
             tester.take_down()
         });
         tracing::debug!(target: "selftest", "{title}: {:?}", begun.elapsed());
     }
 
-    fn check_of(
+    fn check_device(
         &mut self,
-        subject: &Subject<'_>,
+        subject: &TestedDevice<'_>,
         what: &str,
-        act: impl FnOnce(&Self, &Subject<'_>) -> Checked<Option<String>>,
+        act: impl FnOnce(&Self, &TestedDevice<'_>) -> CheckResult<Option<String>>,
     ) -> bool {
         let what = format!("{}: {what}", subject.title);
         self.check(what, |tester| act(tester, subject))
     }
 
     /// Starts the daemon of the device with these settings.
-    fn serve(&self, subject: &Subject<'_>, settings: &str) -> Checked {
+    fn serve_device(&self, subject: &TestedDevice<'_>, settings: &str) -> CheckResult {
         let [before, after] = subject.block;
         let block = if after.is_empty() {
             before.to_owned()
         } else {
             format!("{before} {after}")
         };
-        self.up(settings, &block)
+        self.apply_profile(settings, &block)
     }
 
     /// Returns what is known of the daemon.
-    fn served(&self) -> Checked<Served> {
+    fn observe_served(&self) -> CheckResult<Served> {
         let node = self.observe(Detail::STATUS)?;
         let device = node
             .devices
             .into_iter()
-            .find(|device| device.name == DEVICE);
+            .find(|device| device.name == DEVICE_NAME);
         let served = device.and_then(|device| device.served);
         served.ok_or_else(|| Verdict::Differs("no device has a daemon".to_owned()))
     }
 
-    fn program(&self, user: &BecomeUser, allocations: &[u64]) -> Checked<Program> {
-        Program::start(self, DEVICE, user, allocations)
+    fn start_program(&self, user: &BecomeUser, allocations: &[u64]) -> CheckResult<TestProgram> {
+        TestProgram::start(self, DEVICE_NAME, user, allocations)
     }
 
     /// Runs a program to its end and returns what it saw. It must be a client whose kernel computes what it should.
-    fn compute(&self, allocations: &[u64]) -> Checked<Computed> {
-        let mut program = self.program(&BecomeUser::default(), allocations)?;
-        let computed = program.computed()?;
+    fn run_program(&self, allocations: &[u64]) -> CheckResult<Computed> {
+        let mut program = self.start_program(&BecomeUser::default(), allocations)?;
+        let computed = program.wait_for_result()?;
         program.end()?;
         check_computed(&computed)?;
         Ok(computed)
     }
 
     /// Tests what a client sees of a device without limits.
-    fn test_client(&mut self, subject: &Subject<'_>) {
-        self.check_of(subject, "a client computes", |tester, subject| {
-            let computed = tester.compute(&[])?;
+    fn test_client(&mut self, subject: &TestedDevice<'_>) {
+        self.check_device(subject, "a client computes", |tester, subject| {
+            let computed = tester.run_program(&[])?;
             let sms = computed.sm_count;
             subject.check_sms(sms, 100.0)?;
             Ok(Some(format!(
@@ -169,12 +169,12 @@ impl Tester<'_> {
                 computed.start.as_millis()
             )))
         });
-        self.check_of(subject, "two clients at once", |tester, _| {
-            let mut first = tester.program(&BecomeUser::default(), &[])?;
-            let computed = first.computed()?;
+        self.check_device(subject, "two clients at once", |tester, _| {
+            let mut first = tester.start_program(&BecomeUser::default(), &[])?;
+            let computed = first.wait_for_result()?;
             check_computed(&computed)?;
-            let open = open_files(first.pid());
-            tester.compute(&[])?;
+            let open = count_open_files(first.pid());
+            tester.run_program(&[])?;
             tester.wait_for_clients(1)?;
             first.end()?;
             tester.wait_for_clients(0)?;
@@ -190,64 +190,64 @@ impl Tester<'_> {
     }
 
     /// Tests that the device takes programs after clients, servers and daemons have ended.
-    fn test_ends(&mut self, subject: &Subject<'_>) {
-        self.check_of(subject, "a client is killed", |tester, _| {
-            let mut victim = tester.program(&BecomeUser::default(), &[])?;
-            victim.computed()?;
+    fn test_ends(&mut self, subject: &TestedDevice<'_>) {
+        self.check_device(subject, "a client is killed", |tester, _| {
+            let mut victim = tester.start_program(&BecomeUser::default(), &[])?;
+            victim.wait_for_result()?;
             victim.kill();
             tester.wait_for_clients(0)?;
-            tester.compute(&[])?;
+            tester.run_program(&[])?;
             Ok(None)
         });
-        self.check_of(subject, "the server is killed, and healed", |tester, _| {
-            for server in tester.served()?.servers {
-                kill(server.pid.0);
+        self.check_device(subject, "the server is killed, and healed", |tester, _| {
+            for server in tester.observe_served()?.servers {
+                kill_by_pid(server.pid.0);
             }
-            tester.run(&["heal", DEVICE], "")?;
-            tester.compute(&[])?;
+            tester.run(&["heal", DEVICE_NAME], "")?;
+            tester.run_program(&[])?;
             Ok(None)
         });
-        self.check_of(subject, "restart", |tester, _| {
-            let before = tester.served()?.record.daemon;
-            tester.run(&["restart", DEVICE, "--yes"], "")?;
-            ensure(tester.served()?.record.daemon != before, || {
+        self.check_device(subject, "restart", |tester, _| {
+            let before = tester.observe_served()?.record.daemon;
+            tester.run(&["restart", DEVICE_NAME, "--yes"], "")?;
+            ensure(tester.observe_served()?.record.daemon != before, || {
                 "the daemon is the same".to_owned()
             })?;
-            tester.compute(&[])?;
+            tester.run_program(&[])?;
             Ok(None)
         });
     }
 
     /// Tests limits that a profile sets, and one that is set on the running daemon.
-    fn test_limits(&mut self, subject: &Subject<'_>) {
+    fn test_limits(&mut self, subject: &TestedDevice<'_>) {
         for share in [2, 4] {
-            self.check_of(subject, &format!("share = {share}"), |tester, subject| {
-                tester.serve(subject, &format!("{{ share = {share} }}"))?;
+            self.check_device(subject, &format!("share = {share}"), |tester, subject| {
+                tester.serve_device(subject, &format!("{{ share = {share} }}"))?;
                 tester.check_limits(subject)
             });
         }
-        self.check_of(subject, "set, on the running daemon", |tester, subject| {
-            tester.serve(subject, "{ }")?;
-            let all = tester.compute(&[])?.sm_count;
-            tester.run(&["set", DEVICE, "active-thread-percentage=50"], "")?;
-            subject.check_sms(tester.compute(&[])?.sm_count, 50.0)?;
-            tester.run(&["set", DEVICE, "active-thread-percentage=1"], "")?;
-            let least = tester.compute(&[])?.sm_count;
+        self.check_device(subject, "set, on the running daemon", |tester, subject| {
+            tester.serve_device(subject, "{ }")?;
+            let all = tester.run_program(&[])?.sm_count;
+            tester.run(&["set", DEVICE_NAME, "active-thread-percentage=50"], "")?;
+            subject.check_sms(tester.run_program(&[])?.sm_count, 50.0)?;
+            tester.run(&["set", DEVICE_NAME, "active-thread-percentage=1"], "")?;
+            let least = tester.run_program(&[])?.sm_count;
             subject.check_sms(least, 1.0)?;
             Ok(Some(format!("at 1 % a client has {least} of {all} SMs")))
         });
     }
 
     /// Checks that a client has the SMs and the memory that the settings of the device allow, and no more.
-    fn check_limits(&self, subject: &Subject<'_>) -> Checked<Option<String>> {
-        let settings = self.served()?.record.settings;
-        let percentage = settings.active_thread_percentage.value();
+    fn check_limits(&self, subject: &TestedDevice<'_>) -> CheckResult<Option<String>> {
+        let settings = self.observe_served()?.record.settings;
+        let percentage = settings.active_thread_percentage.as_f64();
         let Some(limit) = settings.pinned_memory_limit.map(MemoryLimit::bytes) else {
             return Err(Verdict::Differs(
                 "the device has no memory limit".to_owned(),
             ));
         };
-        let computed = self.compute(&[limit / 4, limit])?;
+        let computed = self.run_program(&[limit / 4, limit])?;
         let sms = computed.sm_count;
         subject.check_sms(sms, percentage)?;
         ensure(computed.memory_free <= limit, || {
@@ -278,35 +278,35 @@ impl Tester<'_> {
     }
 
     /// Tests that a second user waits where one user is served at a time, and that two are served where all are.
-    fn test_users(&mut self, subject: &Subject<'_>) {
+    fn test_users(&mut self, subject: &TestedDevice<'_>) {
         let other = BecomeUser {
             uid: Some(OTHER_USER),
             gid: Some(OTHER_USER),
             groups: vec![OTHER_USER],
         };
-        self.check_of(subject, "serve = one-at-a-time", |tester, subject| {
-            tester.serve(subject, "{ serve = \"one-at-a-time\" }")?;
-            let mut first = tester.program(&BecomeUser::default(), &[])?;
-            first.computed()?;
-            let mut second = tester.program(&other, &[])?;
-            ensure(second.waits(WAITS_FOR), || {
+        self.check_device(subject, "serve = one-at-a-time", |tester, subject| {
+            tester.serve_device(subject, "{ serve = \"one-at-a-time\" }")?;
+            let mut first = tester.start_program(&BecomeUser::default(), &[])?;
+            first.wait_for_result()?;
+            let mut second = tester.start_program(&other, &[])?;
+            ensure(second.keeps_waiting(SECOND_USER_WAIT), || {
                 "a second user's program did not wait for the first user's".to_owned()
             })?;
             first.end()?;
-            check_computed(&second.computed()?)?;
+            check_computed(&second.wait_for_result()?)?;
             second.end()?;
             Ok(None)
         });
-        self.check_of(subject, "serve = all", |tester, subject| {
-            let program = ControlProgram::of(&tester.gpu.driver);
+        self.check_device(subject, "serve = all", |tester, subject| {
+            let program = ControlProgram::for_driver(&tester.gpu.driver);
             if !program.has_multiuser_server {
                 return Err(Verdict::NotTested("this needs driver 555".to_owned()));
             }
-            tester.serve(subject, "{ serve = \"all\" }")?;
-            let mut first = tester.program(&BecomeUser::default(), &[])?;
-            first.computed()?;
-            let mut second = tester.program(&other, &[])?;
-            check_computed(&second.computed_within(SERVED_WITHIN)?)?;
+            tester.serve_device(subject, "{ serve = \"all\" }")?;
+            let mut first = tester.start_program(&BecomeUser::default(), &[])?;
+            first.wait_for_result()?;
+            let mut second = tester.start_program(&other, &[])?;
+            check_computed(&second.wait_for_result_within(SERVED_WITHIN)?)?;
             second.end()?;
             first.end()?;
             Ok(None)
@@ -314,35 +314,35 @@ impl Tester<'_> {
     }
 
     /// Measures how many clients a device takes.
-    fn count_clients(&mut self, subject: &Subject<'_>) {
-        self.check_of(subject, "the most clients", |tester, subject| {
-            tester.serve(subject, "{ }")?;
+    fn count_clients(&mut self, subject: &TestedDevice<'_>) {
+        self.check_device(subject, "the most clients", |tester, subject| {
+            tester.serve_device(subject, "{ }")?;
             let mut clients = Vec::new();
             let mut end = None;
-            while end.is_none() && clients.len() < MOST_CLIENTS {
-                let mut client = tester.program(&BecomeUser::default(), &[])?;
-                match client.computed() {
+            while end.is_none() && clients.len() < MAX_CLIENTS {
+                let mut client = tester.start_program(&BecomeUser::default(), &[])?;
+                match client.wait_for_result() {
                     Ok(_) => clients.push(client),
                     Err(Verdict::Differs(why) | Verdict::NotTested(why)) => end = Some(why),
                     Err(Verdict::Held) => {}
                 }
             }
             let count = clients.len();
-            clients.into_iter().try_for_each(Program::end)?;
-            tester.compute(&[])?;
+            clients.into_iter().try_for_each(TestProgram::end)?;
+            tester.run_program(&[])?;
             let end = end.unwrap_or_else(|| "the test starts no more".to_owned());
             Ok(Some(format!("{count}; the next one: {end}")))
         });
     }
 
     /// Takes the device down, and checks that its processes and directories are gone.
-    fn take_down(&self) -> Checked<Option<String>> {
-        let served = self.served()?;
+    fn take_down(&self) -> CheckResult<Option<String>> {
+        let served = self.observe_served()?;
         self.run(&["down", "--force", "--yes"], "")?;
         let daemon = served.record.daemon.map(|daemon| daemon.pid);
         let servers = served.servers.iter().map(|server| server.pid);
         for pid in daemon.into_iter().chain(servers) {
-            let is_gone = self.environment.host.process(pid).is_none();
+            let is_gone = self.environment.host.find_process(pid).is_none();
             ensure(is_gone, || format!("process {pid} is still there"))?;
         }
         let entries = fs::read_dir(self.directory.join("run"))
@@ -358,11 +358,11 @@ impl Tester<'_> {
     }
 
     /// Waits until the daemon lists so many clients.
-    fn wait_for_clients(&self, count: usize) -> Checked {
+    fn wait_for_clients(&self, count: usize) -> CheckResult {
         let until = Instant::now() + SEEN_WITHIN;
         loop {
-            let served = self.served()?;
-            let seen = served.clients.listed().len();
+            let served = self.observe_served()?;
+            let seen = served.clients.as_slice().len();
             if served.clients.are_known() && seen == count {
                 return Ok(());
             }
@@ -375,7 +375,7 @@ impl Tester<'_> {
 }
 
 /// Fails unless the program was a client and its kernel computed what it should.
-fn check_computed(computed: &Computed) -> Checked {
+fn check_computed(computed: &Computed) -> CheckResult {
     ensure(computed.is_client, || {
         "the program is no MPS client".to_owned()
     })?;
@@ -384,11 +384,11 @@ fn check_computed(computed: &Computed) -> Checked {
     })
 }
 
-fn open_files(pid: Pid) -> Option<usize> {
+fn count_open_files(pid: Pid) -> Option<usize> {
     Some(fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count())
 }
 
-fn kill(pid: u32) {
+fn kill_by_pid(pid: u32) {
     let raw = i32::try_from(pid).ok().and_then(RawPid::from_raw);
     if let Some(raw) = raw {
         // It may have ended.

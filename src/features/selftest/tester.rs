@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::time::Instant;
 
-use super::finding::{Finding, Verdict};
+use super::finding::{TestFinding, Verdict};
 use super::plan::TestedGpu;
 use crate::commands::give_back::{error_line, run_in_selftest};
 use crate::host::Environment;
@@ -20,10 +20,10 @@ pub(super) struct Abilities {
 }
 
 /// A value, or the reason why a check did not hold.
-pub(super) type Checked<T = ()> = Result<T, Verdict>;
+pub(super) type CheckResult<T = ()> = Result<T, Verdict>;
 
 /// Fails a check unless the condition is true.
-pub(super) fn ensure(is_held: bool, otherwise: impl FnOnce() -> String) -> Checked {
+pub(super) fn ensure(is_held: bool, otherwise: impl FnOnce() -> String) -> CheckResult {
     if is_held {
         Ok(())
     } else {
@@ -40,7 +40,7 @@ pub(super) struct Tester<'a> {
     pub(super) directory: &'a Path,
     pub(super) gpu: &'a TestedGpu,
     pub(super) abilities: Abilities,
-    findings: Vec<Finding>,
+    findings: Vec<TestFinding>,
 }
 
 impl<'a> Tester<'a> {
@@ -62,12 +62,12 @@ impl<'a> Tester<'a> {
     }
 
     /// Makes every check and returns what was found.
-    pub(super) fn test(mut self) -> Vec<Finding> {
+    pub(super) fn test(mut self) -> Vec<TestFinding> {
         let gpu = self.gpu;
         if let Some([what, why]) = gpu.left_out {
             self.leave_out(what, why);
         }
-        if !gpu.gpu.instances.is_empty() && !self.clear() {
+        if !gpu.gpu.instances.is_empty() && !self.destroy_instances() {
             self.leave_out("the rest", "the GPU still has instances");
             return self.findings;
         }
@@ -80,17 +80,17 @@ impl<'a> Tester<'a> {
         for part in parts {
             part(&mut self);
         }
-        if self.environment.interrupt.is_asked() {
+        if self.environment.interrupt.is_interrupted() {
             self.leave_out("the rest", "the self-test was interrupted");
         }
         self.findings
     }
 
     /// Destroys the instances that the GPU has. They are made again at the end, which the user has agreed to.
-    fn clear(&mut self) -> bool {
+    fn destroy_instances(&mut self) -> bool {
         self.check("instances destroyed", |tester| {
-            tester.up_with(&["--destroy-unmanaged"], "false", "devices = []")?;
-            let (gpu, _) = tester.observed()?;
+            tester.apply_profile_with(&["--destroy-unmanaged"], "false", "devices = []")?;
+            let (gpu, _) = tester.observe_gpu()?;
             ensure(gpu.instances.is_empty(), || {
                 "there are instances".to_owned()
             })?;
@@ -103,9 +103,9 @@ impl<'a> Tester<'a> {
     pub(super) fn check(
         &mut self,
         what: impl Into<String>,
-        act: impl FnOnce(&Self) -> Checked<Option<String>>,
+        act: impl FnOnce(&Self) -> CheckResult<Option<String>>,
     ) -> bool {
-        if self.environment.interrupt.is_asked() {
+        if self.environment.interrupt.is_interrupted() {
             return false;
         }
         let begun = Instant::now();
@@ -114,12 +114,12 @@ impl<'a> Tester<'a> {
             Err(verdict) => (verdict, None),
         };
         let is_held = verdict == Verdict::Held;
-        let finding = Finding {
+        let finding = TestFinding {
             took: Some(begun.elapsed()),
             figure,
-            ..Finding::of(self.gpu.under_test.index, what, verdict)
+            ..TestFinding::new(self.gpu.under_test.index, what, verdict)
         };
-        finding.show();
+        finding.print_line();
         self.findings.push(finding);
         is_held
     }
@@ -127,17 +127,17 @@ impl<'a> Tester<'a> {
     /// Notes that something is not tested.
     pub(super) fn leave_out(&mut self, what: &str, why: &str) {
         let index = self.gpu.under_test.index;
-        let finding = Finding::of(index, what, Verdict::NotTested(why.to_owned()));
-        finding.show();
+        let finding = TestFinding::new(index, what, Verdict::NotTested(why.to_owned()));
+        finding.print_line();
         self.findings.push(finding);
     }
 
     /// Runs mig-mps with the daemons of the self-test.
-    pub(super) fn run(&self, words: &[&str], input: &str) -> Checked {
+    pub(super) fn run(&self, words: &[&str], input: &str) -> CheckResult {
         let failed = |why: String| Verdict::Differs(format!("mig-mps {}: {why}", words.join(" ")));
         // A GPU cannot be reset while this process has it open.
         let run = || run_in_selftest(self.environment, self.directory, words, input);
-        let output = self.observer.borrow().aside(run);
+        let output = self.observer.borrow().with_nvml_closed(run);
         let output = output.map_err(|error| failed(error.to_string()))?;
         let output = output.map_err(|error| failed(error.to_string()))?;
         if output.status.success() {
@@ -148,11 +148,11 @@ impl<'a> Tester<'a> {
     }
 
     /// Applies a profile to the GPU: `mps` is its table of settings, `block` what its block has beside `select`.
-    pub(super) fn up(&self, mps: &str, block: &str) -> Checked {
-        self.up_with(&[], mps, block)
+    pub(super) fn apply_profile(&self, mps: &str, block: &str) -> CheckResult {
+        self.apply_profile_with(&[], mps, block)
     }
 
-    fn up_with(&self, options: &[&str], mps: &str, block: &str) -> Checked {
+    fn apply_profile_with(&self, options: &[&str], mps: &str, block: &str) -> CheckResult {
         let uuid = &self.gpu.under_test.uuid;
         let profile = format!("mps = {mps}\n[[gpu]]\nselect = {{ uuid = \"{uuid}\" }}\n{block}\n");
         let mut words = [&["up", "-", "--yes"], options].concat();
@@ -162,15 +162,15 @@ impl<'a> Tester<'a> {
     }
 
     /// Takes a snapshot of the node, with the daemons of the self-test.
-    pub(super) fn observe(&self, detail: Detail) -> Checked<Node> {
+    pub(super) fn observe(&self, detail: Detail) -> CheckResult<Node> {
         let node = self.observer.borrow_mut().observe(detail);
         node.map_err(|error| Verdict::Differs(format!("the node cannot be observed: {error}")))
     }
 
     /// Returns the GPU and its devices as the driver shows them.
-    pub(super) fn observed(&self) -> Checked<(Gpu, Vec<Device>)> {
+    pub(super) fn observe_gpu(&self) -> CheckResult<(Gpu, Vec<Device>)> {
         let node = self.observe(Detail::OFFERS)?;
-        let gpu = node.gpu(&self.gpu.under_test.uuid);
+        let gpu = node.gpu_with_uuid(&self.gpu.under_test.uuid);
         let gpu =
             gpu.ok_or_else(|| Verdict::Differs("the driver does not show the GPU".to_owned()))?;
         Ok((gpu.clone(), node.devices_of(gpu).cloned().collect()))

@@ -6,30 +6,30 @@ use std::collections::BTreeSet;
 use super::conf::{Gres, GresConf, counts_of, is_same_type};
 use super::numbering::{GresDevice, device_of};
 use crate::geometry::ProfileName;
-use crate::host::printable;
-use crate::render::format::grouped;
+use crate::host::to_printable;
+use crate::render::format::group_by;
 
 /// Returns the differences between the files and the devices. `shards` is the number of shards that the devices are to have.
-pub(super) fn differences(
+pub(super) fn gres_differences(
     conf: &GresConf,
     node_gres: &str,
     devices: &[GresDevice],
     shards: u64,
 ) -> Vec<String> {
-    let mut all = of_devices(conf, devices);
+    let mut all = device_differences(conf, devices);
     if !conf.detects {
-        all.extend(of_counts(&conf.gpus, node_gres));
+        all.extend(count_differences(&conf.gpus, node_gres));
     }
-    all.extend(of_shards(&conf.shards, node_gres, shards));
+    all.extend(shard_differences(&conf.shards, node_gres, shards));
     all
 }
 
 /// Compares the files and types of gres.conf with the devices.
-fn of_devices(conf: &GresConf, devices: &[GresDevice]) -> Vec<String> {
+fn device_differences(conf: &GresConf, devices: &[GresDevice]) -> Vec<String> {
     let mut all = Vec::new();
     let mut listed = BTreeSet::new();
     for gres in &conf.gpus {
-        let file = printable(gres.files.last().map_or("no file", String::as_str));
+        let file = to_printable(gres.files.last().map_or("no file", String::as_str));
         let Some(device) = device_of(gres, devices) else {
             all.push(format!("{file}: no device of mig-mps is there"));
             continue;
@@ -39,8 +39,8 @@ fn of_devices(conf: &GresConf, devices: &[GresDevice]) -> Vec<String> {
             all.push(format!("{name}: gres.conf lists it twice"));
         }
         let kind = gres.kind.as_deref().unwrap_or_default();
-        if contradicts(kind, device, devices) {
-            let (kind, is) = (printable(kind), &device.kind);
+        if contradicts_device(kind, device, devices) {
+            let (kind, is) = (to_printable(kind), &device.kind);
             all.push(format!(
                 "{name}: its Type is {kind}, and the device is {is}"
             ));
@@ -57,7 +57,7 @@ fn of_devices(conf: &GresConf, devices: &[GresDevice]) -> Vec<String> {
 
 /// True if a type names another device: its profile, or the product of another GPU of this node. Every other type is a name
 /// that the site has chosen.
-fn contradicts(kind: &str, device: &GresDevice, devices: &[GresDevice]) -> bool {
+fn contradicts_device(kind: &str, device: &GresDevice, devices: &[GresDevice]) -> bool {
     if is_same_type(Some(kind), &device.kind) {
         return false;
     }
@@ -84,7 +84,7 @@ fn is_near(one: &ProfileName, other: &ProfileName) -> bool {
 }
 
 /// The most slices of a GPU. A larger number is a size of memory.
-const MOST_SLICES: u32 = 8;
+const MAX_SLICES: u32 = 8;
 
 /// Returns the profile at the end of a type, as in `a100_3g.40gb`.
 fn profile_in(kind: &str) -> Option<ProfileName> {
@@ -94,29 +94,31 @@ fn profile_in(kind: &str) -> Option<ProfileName> {
         kind.is_char_boundary(at) && !before.is_some_and(|sign| sign.is_ascii_alphanumeric())
     });
     let mut profiles = starts.filter_map(|at| kind[at..].parse::<ProfileName>().ok());
-    profiles.find(|profile| profile.slices() <= MOST_SLICES)
+    profiles.find(|profile| profile.slices() <= MAX_SLICES)
 }
 
 /// Compares the numbers of GPUs in gres.conf and slurm.conf.
-fn of_counts(gpus: &[Gres], node_gres: &str) -> Vec<String> {
+fn count_differences(gpus: &[Gres], node_gres: &str) -> Vec<String> {
     let counts = counts_of(node_gres, "gpu");
     if counts.iter().all(|(kind, _)| kind.is_none()) {
         let counted: u64 = counts.iter().map(|(_, count)| count).sum();
         let listed = gpus.len() as u64;
-        return differing("GPUs", listed, counted).into_iter().collect();
+        return compare_counts("GPUs", listed, counted)
+            .into_iter()
+            .collect();
     }
     let mut all = Vec::new();
     let kind_of = |gpu: &Gres| gpu.kind.clone().unwrap_or_default();
     let is_same = |one: &Gres, other: &Gres| is_same_type(Some(&kind_of(one)), &kind_of(other));
-    for alike in grouped(gpus, |one, other| is_same(one, other)) {
+    for alike in group_by(gpus, |one, other| is_same(one, other)) {
         let kind = kind_of(alike[0]);
         let counted = counts.iter().filter(|(of, _)| is_same_type(*of, &kind));
         let counted = counted.map(|(_, count)| count).sum();
         let what = match kind.as_str() {
             "" => "GPUs without a Type".to_owned(),
-            kind => format!("GPUs of type {}", printable(kind)),
+            kind => format!("GPUs of type {}", to_printable(kind)),
         };
-        all.extend(differing(&what, alike.len() as u64, counted));
+        all.extend(compare_counts(&what, alike.len() as u64, counted));
     }
     for (kind, count) in counts {
         let kind = kind.unwrap_or_default();
@@ -124,15 +126,15 @@ fn of_counts(gpus: &[Gres], node_gres: &str) -> Vec<String> {
             .iter()
             .any(|gpu| is_same_type(gpu.kind.as_deref(), kind))
         {
-            let what = format!("GPUs of type {}", printable(kind));
-            all.extend(differing(&what, 0, count));
+            let what = format!("GPUs of type {}", to_printable(kind));
+            all.extend(compare_counts(&what, 0, count));
         }
     }
     all
 }
 
 /// Compares the shards in gres.conf, in slurm.conf, and those of the devices, if they are shared.
-fn of_shards(shards: &[Gres], node_gres: &str, of_devices: u64) -> Vec<String> {
+fn shard_differences(shards: &[Gres], node_gres: &str, of_devices: u64) -> Vec<String> {
     let counts = counts_of(node_gres, "shard");
     let counted = counts.iter().map(|(_, count)| count).sum();
     // Without lines in gres.conf Slurm spreads those of slurm.conf over the GPUs.
@@ -140,7 +142,9 @@ fn of_shards(shards: &[Gres], node_gres: &str, of_devices: u64) -> Vec<String> {
         [] => counted,
         shards => shards.iter().map(|shards| shards.count).sum(),
     };
-    let mut all: Vec<String> = differing("shards", listed, counted).into_iter().collect();
+    let mut all: Vec<String> = compare_counts("shards", listed, counted)
+        .into_iter()
+        .collect();
     if of_devices > 0 && listed != of_devices {
         all.push(format!(
             "the files have {listed} shards, and the shares of the devices are {of_devices}"
@@ -149,7 +153,7 @@ fn of_shards(shards: &[Gres], node_gres: &str, of_devices: u64) -> Vec<String> {
     all
 }
 
-fn differing(what: &str, listed: u64, counted: u64) -> Option<String> {
+fn compare_counts(what: &str, listed: u64, counted: u64) -> Option<String> {
     (listed != counted).then(|| format!("{what}: {listed} in gres.conf, {counted} in slurm.conf"))
 }
 
@@ -184,7 +188,7 @@ mod tests {
             device("1", "nvidia_h200", "/dev/nvidia1"),
         ];
         let conf = GresConf::parse(gres, "n1").unwrap();
-        differences(&conf, node_gres, &devices, shards).join("\n")
+        gres_differences(&conf, node_gres, &devices, shards).join("\n")
     }
 
     fn gres(kinds: [&str; 3]) -> String {

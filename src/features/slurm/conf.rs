@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use super::health::variable;
-use super::host_list::{contains, expand, is_list};
-use super::lines::{ConfFile, Line};
-use crate::error::{Result, usage};
+use super::health::nonempty_variable;
+use super::host_list::{expand_host_list, includes_node, is_list};
+use super::lines::{ConfFile, ConfLine};
+use crate::error::{Result, usage_error};
 use crate::failure::Failure;
-use crate::host::{Host, host_name, printable};
+use crate::host::{Host, host_name, to_printable};
 
 /// An entry for a generic resource: a GPU, or the shards of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,20 +60,20 @@ impl Failure for GresError {
 impl GresConf {
     /// Reads the entries for a node.
     pub fn parse(text: &str, node: &str) -> Result<Self, GresError> {
-        Self::of_lines(&ConfFile::of(text), node)
+        Self::from_lines(&ConfFile::parse_lines(text), node)
     }
 
     /// Reads the entries for a node. A line that is not about a GPU or shards of it cannot fail.
-    fn of_lines(lines: &[Line], node: &str) -> Result<Self, GresError> {
+    fn from_lines(lines: &[ConfLine], node: &str) -> Result<Self, GresError> {
         let mut conf = Self::default();
         let (mut detection, mut own_detection) = (None, None);
         // Slurm puts the lines that begin with NodeName behind those that begin with Name.
         let mut of_nodes = Vec::new();
         for line in lines {
-            match line.first() {
+            match line.first_pair() {
                 Some(("autodetect", value)) => detection = Some(value),
-                Some(("name", name)) => conf.add(line, name)?,
-                Some(("nodename", nodes)) if contains(nodes, node) => {
+                Some(("name", name)) => conf.add_line(line, name)?,
+                Some(("nodename", nodes)) if includes_node(nodes, node) => {
                     own_detection = line.value("autodetect").or(own_detection);
                     of_nodes.extend(line.value("name").map(|name| (line, name)));
                 }
@@ -81,7 +81,7 @@ impl GresConf {
             }
         }
         for (line, name) in of_nodes {
-            conf.add(line, name)?;
+            conf.add_line(line, name)?;
         }
         let detection = own_detection.or(detection);
         conf.detects = detection.is_some_and(|value| !value.eq_ignore_ascii_case("off"));
@@ -89,7 +89,7 @@ impl GresConf {
     }
 
     /// Adds the entries of a line about the resource of this name.
-    fn add(&mut self, line: &Line, name: &str) -> Result<(), GresError> {
+    fn add_line(&mut self, line: &ConfLine, name: &str) -> Result<(), GresError> {
         let is_gpu = name.eq_ignore_ascii_case("gpu");
         if !is_gpu && !name.eq_ignore_ascii_case("shard") {
             return Ok(());
@@ -109,7 +109,7 @@ impl GresConf {
         let files = line.value("file").or(line.value("files"));
         let is_one = files.is_none();
         let list = files.or(line.value("multiplefiles")).unwrap_or_default();
-        let files = expand(list).ok_or_else(|| malformed(list))?;
+        let files = expand_host_list(list).ok_or_else(|| malformed(list))?;
         if !is_gpu {
             let count = line.value("count").unwrap_or("1");
             let count = parse_count(count).ok_or_else(|| malformed(count))?;
@@ -142,20 +142,20 @@ fn parse_count(text: &str) -> Option<u64> {
 
 /// Returns the `Gres=` of a node's line in slurm.conf, its own or that of `NodeName=DEFAULT` before it.
 pub fn gres_of_node(text: &str, node: &str) -> Option<String> {
-    node_gres(&ConfFile::of(text), node)
+    node_gres(&ConfFile::parse_lines(text), node)
 }
 
-fn node_gres(lines: &[Line], node: &str) -> Option<String> {
+fn node_gres(lines: &[ConfLine], node: &str) -> Option<String> {
     let mut default = None;
     let mut found = None;
     for line in lines {
-        let Some(("nodename", nodes)) = line.first() else {
+        let Some(("nodename", nodes)) = line.first_pair() else {
             continue;
         };
         let gres = line.value("gres");
         if nodes.eq_ignore_ascii_case("default") {
             default = gres.or(default);
-        } else if contains(nodes, node) {
+        } else if includes_node(nodes, node) {
             found = gres.or(default);
         }
     }
@@ -163,7 +163,7 @@ fn node_gres(lines: &[Line], node: &str) -> Option<String> {
 }
 
 /// Returns the resources in `gpu:a100:4,nvme:1600,gpu:h100:2(S:0,1)`, each with what is in parentheses behind it.
-pub(super) fn resources(node_gres: &str) -> Vec<&str> {
+pub(super) fn split_resources(node_gres: &str) -> Vec<&str> {
     let mut is_inside = false;
     let parts = node_gres.split(move |sign| {
         match sign {
@@ -179,7 +179,7 @@ pub(super) fn resources(node_gres: &str) -> Vec<&str> {
 /// Returns how many of a resource a node's `Gres=` has of each type; of no type if it names none.
 pub(super) fn counts_of<'g>(node_gres: &'g str, name: &str) -> Vec<(Option<&'g str>, u64)> {
     let mut counts: Vec<(Option<&str>, u64)> = Vec::new();
-    for resource in resources(node_gres) {
+    for resource in split_resources(node_gres) {
         // Slurm reads no further, and forgets what it has counted.
         if resource == name {
             counts.retain(|(kind, _)| kind.is_some());
@@ -268,8 +268,8 @@ pub struct SlurmFiles {
 impl SlurmFiles {
     /// Finds the files: by the variable that Slurm sets for its prologs, or where slurmd finds them.
     pub(super) fn find(host: &Host) -> Self {
-        let [first, second] = DIRECTORIES.map(|dir| host.below(dir).join("slurm.conf"));
-        let set = variable("SLURM_CONF").map(PathBuf::from);
+        let [first, second] = DIRECTORIES.map(|dir| host.under_root(dir).join("slurm.conf"));
+        let set = nonempty_variable("SLURM_CONF").map(PathBuf::from);
         let is_usual = set
             .as_ref()
             .is_none_or(|set| [&first, &second].contains(&set));
@@ -295,17 +295,17 @@ impl SlurmFiles {
 
     /// Reads the entries of gres.conf for a node.
     pub fn gres_of(&self, node: &str) -> Result<GresConf> {
-        let ConfFile { lines, unread, .. } = ConfFile::read(&self.gres_conf)?;
+        let ConfFile { lines, unread, .. } = ConfFile::load_with_includes(&self.gres_conf)?;
         match unread {
             // It may have GPUs, and these their numbers.
             Some(error) => Err(error),
-            None => Ok(GresConf::of_lines(&lines, node)?),
+            None => Ok(GresConf::from_lines(&lines, node)?),
         }
     }
 
     /// Returns the `Gres=` of the node's line in slurm.conf, with the files that it includes.
     pub fn node_gres(&self, node: &str) -> Result<Option<String>> {
-        let ConfFile { lines, unread, .. } = ConfFile::read(&self.slurm_conf)?;
+        let ConfFile { lines, unread, .. } = ConfFile::load_with_includes(&self.slurm_conf)?;
         match (node_gres(&lines, node), unread) {
             (None, Some(error)) => Err(error),
             (gres, _) => Ok(gres),
@@ -314,14 +314,14 @@ impl SlurmFiles {
 
     /// True if the cluster has shards.
     pub(super) fn has_shards(&self) -> Result<bool> {
-        let conf = ConfFile::read(&self.slurm_conf)?;
+        let conf = ConfFile::load_with_includes(&self.slurm_conf)?;
         Ok(conf.gres_types().any(|kind| kind == "shard"))
     }
 
     /// Returns the lines of slurm.conf with the files that it includes; none if there is no slurm.conf yet.
-    pub(super) fn lines(&self) -> Result<ConfFile> {
+    pub(super) fn slurm_conf_lines(&self) -> Result<ConfFile> {
         if self.slurm_conf.exists() {
-            ConfFile::read(&self.slurm_conf)
+            ConfFile::load_with_includes(&self.slurm_conf)
         } else {
             Ok(ConfFile::default())
         }
@@ -330,25 +330,25 @@ impl SlurmFiles {
 
 /// Returns the name of this node in Slurm: that of the slurmd that runs this, or else of the machine.
 pub(super) fn node_name() -> Result<String> {
-    let name = variable("SLURMD_NODENAME");
-    checked_name(name.unwrap_or_else(|| {
+    let name = nonempty_variable("SLURMD_NODENAME");
+    check_name(name.unwrap_or_else(|| {
         let name = host_name();
         name.split('.').next().unwrap_or_default().to_owned()
     }))
 }
 
 /// Refuses what would be no name, or no list of names, in Slurm's files.
-pub(super) fn checked_name(name: String) -> Result<String> {
+pub(super) fn check_name(name: String) -> Result<String> {
     let is_fit = name
         .chars()
         .all(|c| c.is_ascii_alphanumeric() || "-_.[,]".contains(c));
     if is_fit && is_list(&name) {
         return Ok(name);
     }
-    let shown = printable(&name);
+    let shown = to_printable(&name);
     let what = format!("a node of Slurm cannot be called \"{shown}\"");
-    Err(usage(what)
-        .hint("a name has letters, digits, \"-\", \"_\" and \".\", and a list has ranges such as n[1-3,07]: as in NodeName= of slurm.conf"))
+    Err(usage_error(what)
+        .with_hint("a name has letters, digits, \"-\", \"_\" and \".\", and a list has ranges such as n[1-3,07]: as in NodeName= of slurm.conf"))
 }
 
 #[cfg(test)]

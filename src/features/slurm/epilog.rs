@@ -5,33 +5,33 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal as RawSignal;
 
-use super::health::{CONSENT, variable};
+use super::health::{CONSENT, nonempty_variable};
 use super::job::SlurmJob;
 use crate::commands::Context;
 use crate::commands::change::Change;
-use crate::error::{Result, failed};
+use crate::error::{Result, command_error};
 use crate::failure::ExitStatus;
-use crate::host::{Host, Pid, StartTime, bounded};
-use crate::mps::Patience;
+use crate::host::{Host, Pid, StartTime, shorten_command};
+use crate::mps::ClientPolicy;
 use crate::node::{Detail, Node, observe};
 use crate::plan::{self, KillRequest, Signal};
 use crate::render::{note, print};
 
 /// Cleans up after a job.
 pub(super) fn run(context: &Context<'_>) -> Result<ExitStatus> {
-    let job = SlurmJob::read(variable)?;
+    let job = SlurmJob::from_variables(nonempty_variable)?;
     if job.gpus.is_empty() {
         return Ok(ExitStatus::Done);
     }
     let node = observe(context.environment, Detail::STATUS)?;
-    let leftovers = of_job(&context.environment.host, &node, &job);
+    let leftovers = leftovers_of_job(&context.environment.host, &node, &job);
     for one in &leftovers {
         let (id, device, pid, command) = (job.id, &one.device, one.pid, &one.command);
         print(&format!(
             "mig-mps: job {id} has left pid {pid} ({command}) on {device}: it is ended\n"
         ))?;
     }
-    let stay = end(context, leftovers);
+    let stay = end_processes(context, leftovers);
     match stay.first() {
         None => Ok(ExitStatus::Done),
         Some(one) => {
@@ -39,14 +39,15 @@ pub(super) fn run(context: &Context<'_>) -> Result<ExitStatus> {
             let what =
                 format!("job {id}: pid {pid} ({command}) is on {device}, and cannot be ended now");
             print(&format!("mig-mps: {what}\n"))?;
-            let error = failed(what);
-            Err(error.hint("the node needs a reboot if the process stays: search the kernel log"))
+            let error = command_error(what);
+            Err(error
+                .with_hint("the node needs a reboot if the process stays: search the kernel log"))
         }
     }
 }
 
 /// The time that the kernel may take to end the processes.
-const LIMIT: Duration = Duration::from_secs(5);
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A process that a job has left on a device.
 struct Leftover {
@@ -67,8 +68,14 @@ struct Leftovers<'a> {
 
 impl Leftovers<'_> {
     /// Adds a process on a device if it is the job's, and still the one that was seen.
-    fn add(&mut self, device: &str, pid: Pid, started: Option<StartTime>, is_client: bool) {
-        let Some(process) = self.host.process(pid) else {
+    fn add_if_of_job(
+        &mut self,
+        device: &str,
+        pid: Pid,
+        started: Option<StartTime>,
+        is_client: bool,
+    ) {
+        let Some(process) = self.host.find_process(pid) else {
             return;
         };
         let is_same = started.is_none_or(|started| started == process.started);
@@ -78,7 +85,7 @@ impl Leftovers<'_> {
                 device: device.to_owned(),
                 pid,
                 started: process.started,
-                command: bounded(&process.command()).to_string(),
+                command: shorten_command(&process.command_line()).to_string(),
                 is_client,
             });
         }
@@ -87,20 +94,20 @@ impl Leftovers<'_> {
 
 /// Finds the processes of the job, and no other's, on all devices: a program may have left those of its job. They are
 /// clients, programs outside MPS, and unmanaged daemons with their servers.
-fn of_job(host: &Host, node: &Node, job: &SlurmJob) -> Vec<Leftover> {
+fn leftovers_of_job(host: &Host, node: &Node, job: &SlurmJob) -> Vec<Leftover> {
     let found = Vec::new();
     let mut all = Leftovers { host, job, found };
     for served in node.served() {
-        for client in served.clients.listed().iter().chain(&served.waiting) {
+        for client in served.clients.as_slice().iter().chain(&served.waiting) {
             if let Some(pid) = client.pid {
                 let is_client = client.server.is_some();
-                all.add(&served.record.name, pid, client.started, is_client);
+                all.add_if_of_job(&served.record.name, pid, client.started, is_client);
             }
         }
     }
     for device in &node.devices {
         for program in &device.outside_mps {
-            all.add(&device.name, program.pid, None, false);
+            all.add_if_of_job(&device.name, program.pid, None, false);
         }
     }
     // A daemon of the job's own, and what pretends to be one.
@@ -108,7 +115,7 @@ fn of_job(host: &Host, node: &Node, job: &SlurmJob) -> Vec<Leftover> {
         if let Some(device) = unmanaged.devices.first() {
             let servers = unmanaged.servers.iter().map(|server| server.pid);
             for pid in std::iter::once(unmanaged.pid).chain(servers) {
-                all.add(device, pid, None, false);
+                all.add_if_of_job(device, pid, None, false);
             }
         }
     }
@@ -116,7 +123,7 @@ fn of_job(host: &Host, node: &Node, job: &SlurmJob) -> Vec<Leftover> {
 }
 
 /// Ends the processes: clients by their server first, so that it is left in order. Returns those that stay.
-fn end(context: &Context<'_>, leftovers: Vec<Leftover>) -> Vec<Leftover> {
+fn end_processes(context: &Context<'_>, leftovers: Vec<Leftover>) -> Vec<Leftover> {
     let devices: BTreeSet<&String> = leftovers.iter().map(|one| &one.device).collect();
     for device in devices {
         let pids: Vec<Pid> = leftovers
@@ -125,19 +132,19 @@ fn end(context: &Context<'_>, leftovers: Vec<Leftover>) -> Vec<Leftover> {
             .map(|one| one.pid)
             .collect();
         if !pids.is_empty()
-            && let Err(error) = terminate(context, device, &pids)
+            && let Err(error) = end_clients(context, device, &pids)
         {
             note(&format!("{device}: {}", error.message().what));
         }
     }
-    let until = Instant::now() + LIMIT;
+    let until = Instant::now() + END_TIMEOUT;
     let host = &context.environment.host;
     let mut signalled = Vec::new();
     let mut stay = Vec::new();
     for one in leftovers {
         match host.open_process(one.pid, one.started) {
             Ok(Some(process)) => {
-                let _ = process.signal(RawSignal::KILL);
+                let _ = process.send_signal(RawSignal::KILL);
                 signalled.push((one, process));
             }
             Ok(None) => {}
@@ -146,24 +153,24 @@ fn end(context: &Context<'_>, leftovers: Vec<Leftover>) -> Vec<Leftover> {
     }
     let left = signalled
         .into_iter()
-        .filter(|(_, process)| !process.ends_by(until));
+        .filter(|(_, process)| !process.wait_for_exit_until(until));
     stay.extend(left.map(|(one, _)| one));
     stay
 }
 
 /// Ends the work of clients, and the processes.
-fn terminate(context: &Context<'_>, device: &str, pids: &[Pid]) -> Result<()> {
+fn end_clients(context: &Context<'_>, device: &str, pids: &[Pid]) -> Result<()> {
     let environment = context.environment;
     let directories = environment.directories()?;
     let mut shown = None;
     let change = Change::new(context, &directories, &CONSENT);
     let outcome = change.run_plan(|node, run_dir| {
-        let served = node.served_as(device);
+        let served = node.served_named(device);
         let request = KillRequest {
             device,
             pids,
             signal: Some(Signal::Kill),
-            patience: Patience::Force(0),
+            patience: ClientPolicy::Force(0),
             caller: environment.caller,
             owner: served.and_then(|served| served.run_dir.owner()),
             shown: shown.as_ref(),

@@ -5,16 +5,16 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use super::conf::{SlurmFiles, counts_of, node_name, numbered};
-use super::numbering::{device_of, devices};
+use super::numbering::{device_of, gres_devices};
 use crate::apply::OnFailure;
-use crate::client::{NotReady, Verified, verify};
+use crate::client::{NotReady, Verified, verify_devices};
 use crate::commands::args::ConsentArgs;
 use crate::commands::change::Change;
 use crate::commands::outcome::Outcome;
 use crate::commands::{Context, verify as verification};
-use crate::error::{Result, failed};
+use crate::error::{Result, command_error};
 use crate::failure::ExitStatus;
-use crate::host::{Uid, bounded, printable};
+use crate::host::{Uid, shorten_command, to_printable};
 use crate::node::{Detail, Node, observe, observe_records};
 use crate::plan;
 use crate::render::{note, print};
@@ -32,53 +32,58 @@ pub(super) struct HealthArgs {
 }
 
 /// The start of reasons by which mig-mps drains a node.
-const OURS: &str = "mig-mps: ";
+const OUR_PREFIX: &str = "mig-mps: ";
 
 /// Reasons that Slurm gives when one of its scripts fails, and that say less than ours.
-const SLURMS: [&str; 3] = ["Prolog error", "Epilog error", "batch job complete failure"];
+const SLURM_REASONS: [&str; 3] = ["Prolog error", "Epilog error", "batch job complete failure"];
 
 pub(super) fn run(args: &HealthArgs, context: &Context<'_>) -> Result<ExitStatus> {
     // To anybody else, devices that are not theirs seem broken.
     if !context.environment.is_root() {
-        return Err(failed("only root can check this node's devices for Slurm")
-            .hint("run it with sudo; mig-mps doctor shows what you can see"));
+        return Err(
+            command_error("only root can check this node's devices for Slurm")
+                .with_hint("run it with sudo; mig-mps doctor shows what you can see"),
+        );
     }
-    let problems = problems(context)?;
+    let problems = node_problems(context)?;
     for problem in &problems {
-        print(&format!("{}\n", printable(problem)))?;
+        print(&format!("{}\n", to_printable(problem)))?;
     }
     if problems.is_empty() && !args.resume {
         return Ok(ExitStatus::Done);
     }
-    let (name, slurm) = (node_name()?, context.environment.slurm()?);
+    let (name, slurm) = (node_name()?, context.environment.find_slurm()?);
     let before = slurm.drain_reason(&name)?;
     if problems.is_empty() {
-        if before.is_some_and(|reason| reason.starts_with(OURS)) {
-            slurm.resume(&name)?;
+        if before.is_some_and(|reason| reason.starts_with(OUR_PREFIX)) {
+            slurm.resume_node(&name)?;
             note(&format!("{name} takes jobs again"));
         }
         return Ok(ExitStatus::Done);
     }
-    let reason = format!("{OURS}{}", problems.join("; "));
-    let reason = bounded(&printable(&reason)).to_string();
+    let reason = format!("{OUR_PREFIX}{}", problems.join("; "));
+    let reason = shorten_command(&to_printable(&reason)).to_string();
     match before {
-        Some(of_others) if !is_replaced(&of_others) => {
+        Some(of_others) if !may_replace(&of_others) => {
             note(&format!("{name} is drained already: {of_others}"));
         }
         Some(same) if same == reason => {}
-        _ => slurm.drain(&name, &reason)?,
+        _ => slurm.drain_node(&name, &reason)?,
     }
     Ok(ExitStatus::Drift)
 }
 
-fn is_replaced(reason: &str) -> bool {
-    reason.starts_with(OURS) || SLURMS.iter().any(|slurms| reason.starts_with(slurms))
+fn may_replace(reason: &str) -> bool {
+    reason.starts_with(OUR_PREFIX)
+        || SLURM_REASONS
+            .iter()
+            .any(|slurms| reason.starts_with(slurms))
 }
 
 /// Describes what keeps jobs from their devices.
-fn problems(context: &Context<'_>) -> Result<Vec<String>> {
+fn node_problems(context: &Context<'_>) -> Result<Vec<String>> {
     let environment = context.environment;
-    verification::prepare(environment)?;
+    verification::prepare_check(environment)?;
     let detail = Detail {
         health: true,
         ..Detail::GEOMETRY
@@ -136,7 +141,7 @@ fn unknown_to_node(context: &Context<'_>, node: &Node) -> Result<Option<String>>
     let listed = files.gres_of(&name)?.gpus;
     let node_gres = files.node_gres(&name).unwrap_or_default();
     let gpus = numbered(listed.clone(), node_gres.as_deref()).unwrap_or(listed);
-    let devices = devices(context.environment, node)?;
+    let devices = gres_devices(context.environment, node)?;
     let unknown = gpus.iter().find(|gres| device_of(gres, &devices).is_none());
     Ok(unknown.map(|gres| {
         let file = gres.files.last().map_or("", String::as_str);
@@ -145,13 +150,13 @@ fn unknown_to_node(context: &Context<'_>, node: &Node) -> Result<Option<String>>
 }
 
 /// The time in which devices are to take programs.
-const LIMIT: Duration = Duration::from_secs(30);
+const HEAL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The time between two attempts.
-const PAUSE: Duration = Duration::from_millis(200);
+const HEAL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The most times that devices are healed in one call.
-const MOST_HEALS: u32 = 3;
+const MAX_HEALS: u32 = 3;
 
 /// The consent of an administrator who has named mig-mps in slurm.conf: changes that disrupt nobody.
 pub(super) const CONSENT: ConsentArgs = ConsentArgs::UNATTENDED;
@@ -164,12 +169,12 @@ pub(super) fn heal_devices(
     names: &[String],
     user: Option<Uid>,
 ) -> Result<Vec<(String, NotReady)>> {
-    let until = Instant::now() + LIMIT;
+    let until = Instant::now() + HEAL_TIMEOUT;
     let mut heals = 0;
     let mut nothing_to_heal = false;
     loop {
         let not_ready = not_ready_devices(context, names, user)?;
-        let is_over = heals == MOST_HEALS || Instant::now() >= until;
+        let is_over = heals == MAX_HEALS || Instant::now() >= until;
         if not_ready.is_empty() || nothing_to_heal || is_over {
             return Ok(not_ready);
         }
@@ -179,8 +184,8 @@ pub(super) fn heal_devices(
             // Nothing can be healed, unless the prolog of another job has just done so.
             Ok(Some(outcome)) if !outcome.node.is_changing() => nothing_to_heal = true,
             // Another change is under way: it may be healing the same device.
-            Ok(_) => std::thread::sleep(PAUSE),
-            Err(error) if error.status == ExitStatus::Refused => std::thread::sleep(PAUSE),
+            Ok(_) => std::thread::sleep(HEAL_INTERVAL),
+            Err(error) if error.status == ExitStatus::Refused => std::thread::sleep(HEAL_INTERVAL),
             Err(error) => {
                 note(&error.message().what);
                 return Ok(not_ready);
@@ -210,12 +215,12 @@ fn not_ready_devices(
     let node = observe_records(context.environment)?;
     let devices = names
         .iter()
-        .filter_map(|name| node.served_as(name))
+        .filter_map(|name| node.served_named(name))
         .collect();
     let mut not_ready = Vec::new();
-    for Verified { name, result, .. } in verify(context.environment, &node, devices, user) {
+    for Verified { name, result, .. } in verify_devices(context.environment, &node, devices, user) {
         if let Err(cause) = result
-            && !cause.is_passing()
+            && !cause.is_temporary()
         {
             not_ready.push((name, cause));
         }
@@ -224,6 +229,6 @@ fn not_ready_devices(
 }
 
 /// Returns a variable of this process if it is set, and text.
-pub(super) fn variable(name: &str) -> Option<String> {
+pub(super) fn nonempty_variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }

@@ -1,35 +1,35 @@
 //! Slurm's lists of nodes and of files, such as `n[1-3,07]x[1-2],gpu4`.
 
 /// The most names that a list may stand for.
-const MOST: usize = 65_536;
+const MAX_NAMES: usize = 65_536;
 
 /// The most memory that the names may take.
-const MOST_BYTES: usize = 16 << 20;
+const MAX_BYTES: usize = 16 << 20;
 
 /// The most digits of a number, leading zeros included.
-const LONGEST: usize = 20;
+const MAX_DIGITS: usize = 20;
 
 /// A part of a name in a list.
 #[derive(Debug)]
-enum Part<'a> {
+enum NamePart<'a> {
     Text(&'a str),
     /// First and last numbers, and how many digits they have at least.
     Ranges(Vec<(u64, u64, usize)>),
 }
 
 /// Returns the names that a list stands for, in its order; `None` if it is malformed, or stands for too many.
-pub(super) fn expand(list: &str) -> Option<Vec<String>> {
+pub(super) fn expand_host_list(list: &str) -> Option<Vec<String>> {
     let mut names = Vec::new();
-    for name in split(list) {
+    for name in split_list(list) {
         let mut found = vec![String::new()];
-        for part in parts(name)? {
+        for part in parse_parts(name)? {
             found = match part {
-                Part::Text(text) if text.contains(['[', ']']) => return None,
-                Part::Text(text) => found.into_iter().map(|name| name + text).collect(),
-                Part::Ranges(ranges) => {
+                NamePart::Text(text) if text.contains(['[', ']']) => return None,
+                NamePart::Text(text) => found.into_iter().map(|name| name + text).collect(),
+                NamePart::Ranges(ranges) => {
                     let count: u64 = ranges.iter().map(|(first, last, _)| last - first + 1).sum();
                     let count = usize::try_from(count).ok()?.checked_mul(found.len())?;
-                    if count > MOST || count.checked_mul(name.len())? > MOST_BYTES {
+                    if count > MAX_NAMES || count.checked_mul(name.len())? > MAX_BYTES {
                         return None;
                     }
                     let ranges = &ranges;
@@ -45,7 +45,7 @@ pub(super) fn expand(list: &str) -> Option<Vec<String>> {
             };
         }
         names.extend(found);
-        if names.len() > MOST {
+        if names.len() > MAX_NAMES {
             return None;
         }
     }
@@ -54,30 +54,30 @@ pub(super) fn expand(list: &str) -> Option<Vec<String>> {
 
 /// True if a list names this node. To Slurm a list with a malformed range names no node, and a bracket that is not closed is
 /// a letter.
-pub(super) fn contains(list: &str, node: &str) -> bool {
-    let names: Option<Vec<_>> = split(list).map(parts).collect();
-    names.is_some_and(|names| names.iter().any(|name| matches(name, node)))
+pub(super) fn includes_node(list: &str, node: &str) -> bool {
+    let names: Option<Vec<_>> = split_list(list).map(parse_parts).collect();
+    names.is_some_and(|names| names.iter().any(|name| matches_name(name, node)))
 }
 
 /// True for a well-formed list of one name or more.
 pub(super) fn is_list(list: &str) -> bool {
-    let names: Option<Vec<_>> = split(list).map(parts).collect();
+    let names: Option<Vec<_>> = split_list(list).map(parse_parts).collect();
     let is_letters =
-        |part: &Part<'_>| matches!(part, Part::Text(text) if text.contains(['[', ']']));
+        |part: &NamePart<'_>| matches!(part, NamePart::Text(text) if text.contains(['[', ']']));
     names.is_some_and(|names| !names.is_empty() && !names.iter().flatten().any(is_letters))
 }
 
-fn matches(parts: &[Part<'_>], name: &str) -> bool {
+fn matches_name(parts: &[NamePart<'_>], name: &str) -> bool {
     match parts {
         [] => name.is_empty(),
-        [Part::Text(text), rest @ ..] => name
+        [NamePart::Text(text), rest @ ..] => name
             .strip_prefix(text)
-            .is_some_and(|name| matches(rest, name)),
-        [Part::Ranges(ranges), rest @ ..] => {
+            .is_some_and(|name| matches_name(rest, name)),
+        [NamePart::Ranges(ranges), rest @ ..] => {
             let digits = name.bytes().take_while(u8::is_ascii_digit).count();
-            (1..=digits.min(LONGEST)).any(|count| {
+            (1..=digits.min(MAX_DIGITS)).any(|count| {
                 let (number, after) = name.split_at(count);
-                is_within(number, ranges) && matches(rest, after)
+                is_within(number, ranges) && matches_name(rest, after)
             })
         }
     }
@@ -96,7 +96,7 @@ fn is_within(number: &str, ranges: &[(u64, u64, usize)]) -> bool {
 }
 
 /// Splits a list at the commas and blanks outside brackets.
-fn split(list: &str) -> impl Iterator<Item = &str> {
+fn split_list(list: &str) -> impl Iterator<Item = &str> {
     let mut is_inside = false;
     list.split(move |sign: char| {
         match sign {
@@ -109,27 +109,27 @@ fn split(list: &str) -> impl Iterator<Item = &str> {
     .filter(|part| !part.is_empty())
 }
 
-fn parts(name: &str) -> Option<Vec<Part<'_>>> {
+fn parse_parts(name: &str) -> Option<Vec<NamePart<'_>>> {
     let mut parts = Vec::new();
     let mut rest = name;
     while let Some((before, after)) = rest.split_once('[')
         && let Some((ranges, after)) = after.split_once(']')
     {
-        let ranges: Option<Vec<_>> = ranges.split(',').map(range).collect();
-        parts.extend([Part::Text(before), Part::Ranges(ranges?)]);
+        let ranges: Option<Vec<_>> = ranges.split(',').map(parse_range).collect();
+        parts.extend([NamePart::Text(before), NamePart::Ranges(ranges?)]);
         rest = after;
     }
-    parts.push(Part::Text(rest));
+    parts.push(NamePart::Text(rest));
     Some(parts)
 }
 
 /// Reads `7`, `1-3` or `008-010`.
-fn range(range: &str) -> Option<(u64, u64, usize)> {
+fn parse_range(range: &str) -> Option<(u64, u64, usize)> {
     let (first, last) = range.split_once('-').unwrap_or((range, range));
     let is_number = |text: &str| text.bytes().all(|sign| sign.is_ascii_digit());
     let (from, to): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
-    let is_range = is_number(first) && is_number(last) && first.len() <= LONGEST;
-    (is_range && from <= to && to - from < MOST as u64).then_some((from, to, first.len()))
+    let is_range = is_number(first) && is_number(last) && first.len() <= MAX_DIGITS;
+    (is_range && from <= to && to - from < MAX_NAMES as u64).then_some((from, to, first.len()))
 }
 
 #[cfg(test)]
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     fn expanded(list: &str) -> String {
-        expand(list).map_or_else(|| "refused".to_owned(), |names| names.join(" "))
+        expand_host_list(list).map_or_else(|| "refused".to_owned(), |names| names.join(" "))
     }
 
     #[test]
@@ -186,19 +186,19 @@ mod tests {
             "r[1-2]n[1-12]x",
             "n[9-10]1",
         ] {
-            let names = expand(list).unwrap();
+            let names = expand_host_list(list).unwrap();
             for name in &names {
-                assert!(contains(list, name), "{list}: {name}");
+                assert!(includes_node(list, name), "{list}: {name}");
             }
             for other in [
                 "n", "n0", "n01", "n4", "n11", "n0010", "r1n1", "r1n1xx", "N1", "n91x",
             ] {
                 let is_one = names.iter().any(|name| name == other);
-                assert_eq!(contains(list, other), is_one, "{list}: {other}");
+                assert_eq!(includes_node(list, other), is_one, "{list}: {other}");
             }
         }
-        assert!(contains("rack[1-9999]node[1-9999]", "rack77node777"));
-        assert!(contains("n1,n[2-", "n1") && !contains("n1,n[3-2]", "n1"));
+        assert!(includes_node("rack[1-9999]node[1-9999]", "rack77node777"));
+        assert!(includes_node("n1,n[2-", "n1") && !includes_node("n1,n[3-2]", "n1"));
         assert!(is_list("n[1-3,07]") && !is_list("n[1-") && !is_list(",") && !is_list("["));
     }
 }

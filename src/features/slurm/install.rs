@@ -8,13 +8,13 @@ use clap::Args;
 use super::conf::SlurmFiles;
 use super::lines::ConfFile;
 use super::numbering::{LineArgs, PrintedLines};
-use super::site_scripts::{Call, call_of, is_about, is_pattern, takes};
+use super::site_scripts::{ScriptCall, call_by_value, is_about, is_pattern, pattern_matches};
 use crate::commands::Context;
-use crate::error::{Context as _, Result, failed};
+use crate::error::{ErrorContext as _, Result, command_error};
 use crate::failure::ExitStatus;
 use crate::host::{
-    Environment, OwnFile, as_root, closed_to_others, directory_of, is_plain, only_root_can_change,
-    printable, quoted,
+    Environment, OwnFile, check_trusted_program, directory_of, is_shell_safe,
+    part_closed_to_others, quote_for_shell, root_hint, to_printable,
 };
 use crate::render::{note, print};
 
@@ -38,7 +38,7 @@ pub(super) struct InstallArgs {
 /// Reads a directory that slurm.conf can name without quotes.
 fn directory(text: &str) -> std::result::Result<PathBuf, &'static str> {
     match std::path::absolute(text) {
-        Ok(path) if path.to_str().is_some_and(is_plain) => Ok(path),
+        Ok(path) if path.to_str().is_some_and(is_shell_safe) => Ok(path),
         _ => Err(
             "expected the path of a directory, of letters, digits, \"/\", \".\", \"_\" and \"-\"",
         ),
@@ -46,7 +46,8 @@ fn directory(text: &str) -> std::result::Result<PathBuf, &'static str> {
 }
 
 /// The first lines of a script. They are how mig-mps knows its own.
-const HEAD: &str = "#!/bin/sh\n# Written by mig-mps slurm install, which replaces this file.\n";
+const SCRIPT_HEAD: &str =
+    "#!/bin/sh\n# Written by mig-mps slurm install, which replaces this file.\n";
 
 /// A script, by its key in slurm.conf and its name among mig-mps's subcommands of `slurm`.
 struct Script {
@@ -79,33 +80,33 @@ const SCRIPTS: [Script; 4] = [
 ];
 
 /// Other lines, which stay as they are if slurm.conf has them.
-const OTHERS: [(&str, &str); 3] = [
+const OTHER_LINES: [(&str, &str); 3] = [
     ("HealthCheckInterval", "300"),
     ("HealthCheckNodeState", "ANY"),
     ("BatchStartTimeout", "60"),
 ];
 
-const CANNOT: &str = "cannot install Slurm's scripts";
+const INSTALL_FAILED: &str = "cannot install Slurm's scripts";
 
 /// Writes the scripts, unless this is a trial, and prints the lines.
 pub(super) fn run(args: &InstallArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     if !environment.is_root() && !args.dry_run {
-        return Err(failed("only root can install Slurm's scripts").hint(as_root()));
+        return Err(command_error("only root can install Slurm's scripts").with_hint(root_hint()));
     }
     let program = std::env::current_exe().context("cannot tell the path of this program")?;
     check_program(&program)?;
     let directory = match &args.dir {
         Some(directory) => directory.clone(),
-        None => environment.host.below("/etc/slurm"),
+        None => environment.host.under_root("/etc/slurm"),
     };
     let files = SlurmFiles::find(&environment.host);
-    let conf = files.lines()?;
+    let conf = files.slurm_conf_lines()?;
     if let Some(error) = conf.unread {
         return Err(error);
     }
     check_directory(&conf, &directory)?;
-    let gres = match args.lines.printed(context) {
+    let gres = match args.lines.render_lines(context) {
         Ok(lines) => lines,
         Err(error) if error.status == ExitStatus::Usage => return Err(error),
         // The scripts of a node that has no devices yet, or of an image.
@@ -117,23 +118,26 @@ pub(super) fn run(args: &InstallArgs, context: &Context<'_>) -> Result<ExitStatu
     };
     // All or none.
     for script in &SCRIPTS {
-        script.file(&directory).check().context(CANNOT)?;
+        script
+            .file_in(&directory)
+            .check_place()
+            .context(INSTALL_FAILED)?;
     }
-    let missing = missing(&conf, &directory, gres.has_shards);
+    let missing = missing_lines(&conf, &directory, gres.has_shards);
     if !missing.is_empty() {
         print(&format!("# slurm.conf\n{missing}\n"))?;
     }
     print(&gres.text)?;
-    let variables = variables(environment, &files);
+    let variables = variable_lines(environment, &files);
     for script in &SCRIPTS {
-        let (file, command) = (script.file(&directory), script.command);
-        let program = quoted(&program.display().to_string());
-        let text = format!("{HEAD}{variables}exec {program} slurm {command}\n");
+        let (file, command) = (script.file_in(&directory), script.command);
+        let program = quote_for_shell(&program.display().to_string());
+        let text = format!("{SCRIPT_HEAD}{variables}exec {program} slurm {command}\n");
         let path = file.path();
         let path = path.display();
         if args.dry_run {
             print(&format!("# {path}\n{text}\n"))?;
-        } else if file.write(&text).context(CANNOT)? {
+        } else if file.write(&text).context(INSTALL_FAILED)? {
             note(&format!("wrote {path}"));
         } else {
             note(&format!("{path} is up to date"));
@@ -149,18 +153,18 @@ pub(super) fn run(args: &InstallArgs, context: &Context<'_>) -> Result<ExitStatu
 fn check_program(program: &Path) -> Result<()> {
     let hint = "install -m 755 mig-mps /usr/local/bin/, and run that";
     let shown = program.display();
-    only_root_can_change(program).map_err(|error| {
-        failed(format_args!(
+    check_trusted_program(program).map_err(|error| {
+        command_error(format_args!(
             "Slurm would run {shown} as root, and another user can change it: {error}"
         ))
-        .hint(hint)
+        .with_hint(hint)
     })?;
-    if let Some(part) = closed_to_others(program) {
-        return Err(failed(format_args!(
+    if let Some(part) = part_closed_to_others(program) {
+        return Err(command_error(format_args!(
             "Slurm would run {shown} as the users of jobs, and {} is closed to them",
             part.display()
         ))
-        .hint(hint));
+        .with_hint(hint));
     }
     Ok(())
 }
@@ -169,12 +173,12 @@ fn check_program(program: &Path) -> Result<()> {
 fn check_directory(conf: &ConfFile, directory: &Path) -> Result<()> {
     for script in &SCRIPTS {
         let others = || SCRIPTS.iter().filter(|other| other.key != script.key);
-        for value in script.values(conf) {
-            let is_there = is_pattern(value) && is_about(&conf.path(value), directory);
-            if is_there && others().any(|other| takes(value, other.name.as_ref())) {
-                let (key, value) = (script.key, printable(value));
+        for value in script.configured_values(conf) {
+            let is_there = is_pattern(value) && is_about(&conf.resolve_path(value), directory);
+            if is_there && others().any(|other| pattern_matches(value, other.name.as_ref())) {
+                let (key, value) = (script.key, to_printable(value));
                 let what = format_args!("{key}={value} would run all four scripts of mig-mps");
-                return Err(failed(what).hint("choose another directory with --dir"));
+                return Err(command_error(what).with_hint("choose another directory with --dir"));
             }
         }
     }
@@ -182,49 +186,51 @@ fn check_directory(conf: &ConfFile, directory: &Path) -> Result<()> {
 }
 
 /// Returns the lines of a script that set variables: Slurm runs it almost without.
-fn variables(environment: &Environment, files: &SlurmFiles) -> String {
+fn variable_lines(environment: &Environment, files: &SlurmFiles) -> String {
     let mut text = String::new();
     let directories = environment.unusual_program_directories();
     if !directories.is_empty() {
         let list = directories.iter().map(|one| one.display().to_string());
-        let list = quoted(&list.collect::<Vec<_>>().join(":"));
+        let list = quote_for_shell(&list.collect::<Vec<_>>().join(":"));
         let _ = writeln!(text, "export PATH=\"${{PATH:-/usr/bin:/bin}}\":{list}");
     }
     if !files.is_usual {
         let conf = std::path::absolute(&files.slurm_conf);
         let conf = conf.unwrap_or_else(|_| files.slurm_conf.clone());
-        let conf = quoted(&conf.display().to_string());
+        let conf = quote_for_shell(&conf.display().to_string());
         let _ = writeln!(text, "[ -n \"$SLURM_CONF\" ] || export SLURM_CONF={conf}");
     }
     text
 }
 
 /// Returns the lines that slurm.conf lacks, with remarks on scripts of the site.
-fn missing(conf: &ConfFile, directory: &Path, has_shards: bool) -> String {
+fn missing_lines(conf: &ConfFile, directory: &Path, has_shards: bool) -> String {
     let mut lines = gres_types(conf, has_shards);
     for script in &SCRIPTS {
-        let path = script.file(directory).path();
+        let path = script.file_in(directory).path();
         let (key, ours) = (script.key, path.display());
-        let named = script.values(conf);
+        let named = script.configured_values(conf);
         let Some(last) = named.last() else {
             let _ = writeln!(lines, "{key}={ours}");
             continue;
         };
-        let calls = named.iter().map(|value| script.call(conf, value, &path));
-        let calls: Vec<Call> = calls.collect();
-        if calls.contains(&Call::Runs) {
+        let calls = named
+            .iter()
+            .map(|value| script.find_call(conf, value, &path));
+        let calls: Vec<ScriptCall> = calls.collect();
+        if calls.contains(&ScriptCall::Runs) {
             continue;
         }
-        let call = calls.last().copied().unwrap_or(Call::Missing);
+        let call = calls.last().copied().unwrap_or(ScriptCall::Missing);
         let _ = writeln!(
             lines,
             "# {key}={} stays. {}",
-            printable(last),
-            script.remedy(last, call, &path)
+            to_printable(last),
+            script.describe_remedy(last, call, &path)
         );
     }
-    for (key, value) in OTHERS {
-        if conf.values(&key.to_ascii_lowercase()).is_empty() {
+    for (key, value) in OTHER_LINES {
+        if conf.values_of(&key.to_ascii_lowercase()).is_empty() {
             let _ = writeln!(lines, "{key}={value}");
         }
     }
@@ -233,7 +239,7 @@ fn missing(conf: &ConfFile, directory: &Path, has_shards: bool) -> String {
 
 /// Returns the line of the types of resources, if one is missing.
 fn gres_types(conf: &ConfFile, has_shards: bool) -> String {
-    let before = conf.values("grestypes").last().copied();
+    let before = conf.values_of("grestypes").last().copied();
     let mut types: Vec<&str> = conf.gres_types().collect();
     let count = types.len();
     for wanted in ["gpu", "shard"] {
@@ -246,8 +252,8 @@ fn gres_types(conf: &ConfFile, has_shards: bool) -> String {
         (true, None) => format!("GresTypes={}\n", types.join(",")),
         (true, Some(before)) => format!(
             "GresTypes={} # in place of {}\n",
-            printable(&types.join(",")),
-            printable(before)
+            to_printable(&types.join(",")),
+            to_printable(before)
         ),
     }
 }
@@ -255,8 +261,8 @@ fn gres_types(conf: &ConfFile, has_shards: bool) -> String {
 impl Script {
     /// Returns the values of its key. Slurm runs the last task prolog and health check of several; the prologs and epilogs of
     /// all lines, from 24.11 on.
-    fn values<'c>(&self, conf: &'c ConfFile) -> Vec<&'c str> {
-        let mut values = conf.values(&self.key.to_ascii_lowercase());
+    fn configured_values<'c>(&self, conf: &'c ConfFile) -> Vec<&'c str> {
+        let mut values = conf.values_of(&self.key.to_ascii_lowercase());
         if !["Prolog", "Epilog"].contains(&self.key) {
             values.drain(..values.len().saturating_sub(1));
         }
@@ -264,19 +270,19 @@ impl Script {
     }
 
     /// Tells whether Slurm runs this script by a value of its key.
-    fn call(&self, conf: &ConfFile, value: &str, path: &Path) -> Call {
+    fn find_call(&self, conf: &ConfFile, value: &str, path: &Path) -> ScriptCall {
         // Slurm gets a file of this name from the controller.
         if value == self.name {
-            return Call::Runs;
+            return ScriptCall::Runs;
         }
-        call_of(&conf.path(value), path, self.command)
+        call_by_value(&conf.resolve_path(value), path, self.command)
     }
 
     /// Tells how a script of the site runs this one.
-    fn remedy(&self, theirs: &str, call: Call, path: &Path) -> String {
+    fn describe_remedy(&self, theirs: &str, call: ScriptCall, path: &Path) -> String {
         let ours = path.display();
         let directory = directory_of(Path::new(theirs)).display();
-        if is_pattern(theirs) && takes(theirs, self.name.as_ref()) {
+        if is_pattern(theirs) && pattern_matches(theirs, self.name.as_ref()) {
             return format!("Link ours into that directory:\n#   ln -s {ours} {directory}/");
         }
         if is_pattern(theirs) {
@@ -285,21 +291,23 @@ impl Script {
             );
         }
         match call {
-            Call::BehindEnd => {
+            ScriptCall::BehindEnd => {
                 format!("It ends before its line with ours: move that line up:\n#   exec {ours}")
             }
-            Call::MissingInProgram => format!("Let that program end by running:\n#   {ours}"),
-            Call::Missing | Call::Runs => format!("Let that script end with:\n#   exec {ours}"),
+            ScriptCall::MissingInProgram => format!("Let that program end by running:\n#   {ours}"),
+            ScriptCall::Missing | ScriptCall::Runs => {
+                format!("Let that script end with:\n#   exec {ours}")
+            }
         }
     }
 
-    fn file(&self, directory: &Path) -> OwnFile {
+    fn file_in(&self, directory: &Path) -> OwnFile {
         OwnFile {
             directory: directory.to_owned(),
             name: self.name,
             is_mounted: false,
             mode: 0o755,
-            is_ours: |text| text.starts_with(HEAD),
+            is_ours: |text| text.starts_with(SCRIPT_HEAD),
         }
     }
 }
@@ -312,13 +320,13 @@ mod tests {
 
     fn conf(text: &str) -> ConfFile {
         ConfFile {
-            lines: ConfFile::of(text),
+            lines: ConfFile::parse_lines(text),
             ..ConfFile::default()
         }
     }
 
     fn lines(text: &str, has_shards: bool) -> String {
-        missing(&conf(text), Path::new("/etc/slurm"), has_shards)
+        missing_lines(&conf(text), Path::new("/etc/slurm"), has_shards)
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use thiserror::Error;
 
 use crate::failure::{ExitStatus, Failure};
-use crate::host::{Uid, bounded};
+use crate::host::{Uid, shorten_command};
 
 /// A variable that Slurm should have set.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -51,20 +51,20 @@ pub struct SlurmJob {
 
 impl SlurmJob {
     /// Reads the variables of a prolog or epilog, which Slurm sets and no user can.
-    pub fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, JobError> {
+    pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Self, JobError> {
         Ok(Self {
-            id: number(&variable, "SLURM_JOB_ID")?,
-            user: Uid(number(&variable, "SLURM_JOB_UID")?),
-            gpus: gpus(&variable, "SLURM_JOB_GPUS")?,
-            visible: words(&variable),
+            id: parse_number(&variable, "SLURM_JOB_ID")?,
+            user: Uid(parse_number(&variable, "SLURM_JOB_UID")?),
+            gpus: parse_gpus(&variable, "SLURM_JOB_GPUS")?,
+            visible: visible_words(&variable),
         })
     }
 
     /// Reads the variables of a task: the GPUs are those of its step. A variable that was left from another step, as of
     /// an `sbatch` within one, names GPUs that are not the job's.
     pub fn of_task(variable: impl Fn(&str) -> Option<String>) -> Result<Self, JobError> {
-        let mut job = Self::read(&variable)?;
-        let step = gpus(&variable, "SLURM_STEP_GPUS")?;
+        let mut job = Self::from_variables(&variable)?;
+        let step = parse_gpus(&variable, "SLURM_STEP_GPUS")?;
         let of_job: BTreeSet<usize> = job.gpus.iter().copied().collect();
         let is_of_job = of_job.is_empty() || step.iter().all(|gpu| of_job.contains(gpu));
         if is_of_job && !step.is_empty() {
@@ -78,7 +78,10 @@ impl SlurmJob {
     }
 }
 
-fn number(variable: &impl Fn(&str) -> Option<String>, name: &'static str) -> Result<u32, JobError> {
+fn parse_number(
+    variable: &impl Fn(&str) -> Option<String>,
+    name: &'static str,
+) -> Result<u32, JobError> {
     let value = variable(name).ok_or(JobError::Missing(name))?;
     value
         .parse()
@@ -86,7 +89,7 @@ fn number(variable: &impl Fn(&str) -> Option<String>, name: &'static str) -> Res
 }
 
 /// Returns numbers, each once.
-fn gpus(
+fn parse_gpus(
     variable: &impl Fn(&str) -> Option<String>,
     name: &'static str,
 ) -> Result<Vec<usize>, JobError> {
@@ -98,14 +101,14 @@ fn gpus(
         .collect::<Result<_, _>>()
         .map_err(|_| JobError::Malformed {
             name,
-            value: bounded(&value).into_owned(),
+            value: shorten_command(&value).into_owned(),
         })?;
     let mut seen = BTreeSet::new();
     numbers.retain(|number| seen.insert(*number));
     Ok(numbers)
 }
 
-fn words(variable: &impl Fn(&str) -> Option<String>) -> Vec<String> {
+fn visible_words(variable: &impl Fn(&str) -> Option<String>) -> Vec<String> {
     let value = variable("CUDA_VISIBLE_DEVICES").unwrap_or_default();
     let mut seen = BTreeSet::new();
     value
@@ -137,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_job_is_read() {
-        let read = |more: &[(&str, &str)]| job(|variable| SlurmJob::read(variable), more);
+        let read = |more: &[(&str, &str)]| job(|variable| SlurmJob::from_variables(variable), more);
         assert_eq!(read(&[]), "[] []");
         let gpus = [
             ("SLURM_JOB_GPUS", "1,3"),
@@ -151,7 +154,7 @@ mod tests {
         assert_eq!(read(&again), "[3, 1] [\"b\", \"a\"]");
         assert!(read(&[("SLURM_JOB_GPUS", "all")]).contains("not a number"));
         assert!(read(&[("SLURM_JOB_UID", "alice")]).contains("SLURM_JOB_UID"));
-        let nothing = SlurmJob::read(|_| None).unwrap_err();
+        let nothing = SlurmJob::from_variables(|_| None).unwrap_err();
         assert_eq!(nothing, JobError::Missing("SLURM_JOB_ID"));
     }
 

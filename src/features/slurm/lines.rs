@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use crate::error::{CommandError, failed};
+use crate::error::{CommandError, command_error};
 use crate::host::{directory_of, read_configuration};
 
 /// A key with its value, and quotes around a value with blanks. Slurm has the same expression.
@@ -20,7 +20,7 @@ static PAIR: LazyLock<Regex> = LazyLock::new(|| {
 
 /// A line of keys with values.
 #[derive(Clone, Debug)]
-pub(super) struct Line {
+pub(super) struct ConfLine {
     /// Its file, unless that is not known, and the number of its first line.
     pub(super) place: String,
     /// The keys in lower case, in order.
@@ -29,7 +29,7 @@ pub(super) struct Line {
     pub(super) stray: Option<String>,
 }
 
-impl Line {
+impl ConfLine {
     fn parse(place: String, text: &str) -> Self {
         let mut pairs = Vec::new();
         let mut rest = text;
@@ -47,7 +47,7 @@ impl Line {
     }
 
     /// Returns the first key, which decides what the line is about, with its value.
-    pub(super) fn first(&self) -> Option<(&str, &str)> {
+    pub(super) fn first_pair(&self) -> Option<(&str, &str)> {
         let (key, value) = self.pairs.first()?;
         Some((key, value))
     }
@@ -63,55 +63,55 @@ impl Line {
 #[derive(Debug, Default)]
 pub(super) struct ConfFile {
     pub(super) directory: PathBuf,
-    pub(super) lines: Vec<Line>,
+    pub(super) lines: Vec<ConfLine>,
     /// The first included file that could not be read: what it says is not known.
     pub(super) unread: Option<CommandError>,
 }
 
 impl ConfFile {
     /// Returns the lines of a text. Files that it includes are not read.
-    pub(super) fn of(text: &str) -> Vec<Line> {
-        let lines = joined(text).into_iter();
+    pub(super) fn parse_lines(text: &str) -> Vec<ConfLine> {
+        let lines = logical_lines(text).into_iter();
         lines
-            .map(|(number, line)| Line::parse(format!("line {number}"), &line))
+            .map(|(number, line)| ConfLine::parse(format!("line {number}"), &line))
             .collect()
     }
 
     /// Reads a file with those that it includes.
-    pub(super) fn read(path: &Path) -> Result<Self, CommandError> {
+    pub(super) fn load_with_includes(path: &Path) -> Result<Self, CommandError> {
         let mut all = Self {
             directory: directory_of(path).to_owned(),
             ..Self::default()
         };
-        all.add(path, &mut 0)?;
+        all.add_file(path, &mut 0)?;
         Ok(all)
     }
 
     /// Returns a path that the file names: a relative one begins in the directory of the file.
-    pub(super) fn path(&self, value: &str) -> String {
+    pub(super) fn resolve_path(&self, value: &str) -> String {
         self.directory.join(value).display().to_string()
     }
 
-    fn add(&mut self, path: &Path, files: &mut usize) -> Result<(), CommandError> {
+    fn add_file(&mut self, path: &Path, files: &mut usize) -> Result<(), CommandError> {
         *files += 1;
         let shown = path.display();
-        if *files > MOST_FILES {
-            return Err(failed(format_args!(
-                "{shown}: the files include each other, or more than {MOST_FILES}"
+        if *files > MAX_FILES {
+            return Err(command_error(format_args!(
+                "{shown}: the files include each other, or more than {MAX_FILES}"
             ))
-            .hint("put the lines of this node into slurm.conf and gres.conf themselves"));
+            .with_hint("put the lines of this node into slurm.conf and gres.conf themselves"));
         }
-        let text = read_configuration(path).map_err(|error| unreadable(path, &error))?;
-        for (number, line) in joined(&text) {
-            let Some(included) = included(&line) else {
+        let text = read_configuration(path).map_err(|error| unreadable_error(path, &error))?;
+        for (number, line) in logical_lines(&text) {
+            let Some(included) = included_file(&line) else {
                 let place = format!("{shown}: line {number}");
-                self.lines.push(Line::parse(place, &line));
+                self.lines.push(ConfLine::parse(place, &line));
                 continue;
             };
-            let included = included.replace("%c", &self.cluster());
-            if let Err(error) = self.add(&path.with_file_name(included), files) {
+            let included = included.replace("%c", &self.cluster_name());
+            if let Err(error) = self.add_file(&path.with_file_name(included), files) {
                 self.unread.get_or_insert(error);
-                if *files > MOST_FILES {
+                if *files > MAX_FILES {
                     break;
                 }
             }
@@ -120,8 +120,8 @@ impl ConfFile {
     }
 
     /// Returns the name of the cluster as the names of included files have it.
-    fn cluster(&self) -> String {
-        let names = self.values("clustername");
+    fn cluster_name(&self) -> String {
+        let names = self.values_of("clustername");
         names
             .last()
             .map_or_else(String::new, |name| name.to_ascii_lowercase())
@@ -129,13 +129,13 @@ impl ConfFile {
 
     /// Returns the types of `GresTypes`, of which Slurm reads the last line.
     pub(super) fn gres_types(&self) -> impl Iterator<Item = &str> {
-        let last = self.values("grestypes").into_iter().last();
+        let last = self.values_of("grestypes").into_iter().last();
         last.into_iter().flat_map(|list| list.split(','))
     }
 
     /// Returns the values of a key that begins its line, in lower case here.
-    pub(super) fn values(&self, key: &str) -> Vec<&str> {
-        let firsts = self.lines.iter().filter_map(Line::first);
+    pub(super) fn values_of(&self, key: &str) -> Vec<&str> {
+        let firsts = self.lines.iter().filter_map(ConfLine::first_pair);
         firsts
             .filter(|(name, _)| *name == key)
             .map(|(_, value)| value)
@@ -144,28 +144,28 @@ impl ConfFile {
 }
 
 /// The most files that are read for one.
-const MOST_FILES: usize = 256;
+const MAX_FILES: usize = 256;
 
-fn unreadable(path: &Path, error: &io::Error) -> CommandError {
-    failed(format_args!("cannot read {}: {error}", path.display())).hint(
+fn unreadable_error(path: &Path, error: &io::Error) -> CommandError {
+    command_error(format_args!("cannot read {}: {error}", path.display())).with_hint(
         "slurm.conf is the file in SLURM_CONF or /etc/slurm; gres.conf and what they include are beside it",
     )
 }
 
 /// Returns the file that a line includes.
-fn included(line: &str) -> Option<&str> {
+fn included_file(line: &str) -> Option<&str> {
     let (word, rest) = line.split_once(is_blank)?;
     let file = rest.split(is_blank).find(|word| !word.is_empty())?;
     word.eq_ignore_ascii_case("include").then_some(file)
 }
 
 /// Returns the lines without comments and escapes, continued lines joined, each with the number of its first line.
-fn joined(text: &str) -> Vec<(usize, String)> {
+fn logical_lines(text: &str) -> Vec<(usize, String)> {
     let mut lines = Vec::new();
     let mut begun: Option<(usize, String)> = None;
     for (at, line) in text.split('\n').enumerate() {
         let line = without_comment(line);
-        let continued = continued(line);
+        let continued = strip_continuation(line);
         let (number, mut whole) = begun.take().unwrap_or((at + 1, String::new()));
         whole.push_str(continued.unwrap_or(line));
         match continued {
@@ -177,7 +177,7 @@ fn joined(text: &str) -> Vec<(usize, String)> {
     lines.retain(|(_, line)| !line.trim().is_empty());
     lines
         .into_iter()
-        .map(|(number, line)| (number, unescaped(&line)))
+        .map(|(number, line)| (number, unescape(&line)))
         .collect()
 }
 
@@ -189,7 +189,7 @@ fn without_comment(line: &str) -> &str {
 }
 
 /// Returns what is before the backslash that continues a line on the next one.
-fn continued(line: &str) -> Option<&str> {
+fn strip_continuation(line: &str) -> Option<&str> {
     let line = line.trim_end_matches(is_blank);
     let part = line.strip_suffix('\\')?;
     (!is_escaped(part)).then_some(part)
@@ -201,7 +201,7 @@ fn is_escaped(before: &str) -> bool {
     count % 2 == 1
 }
 
-fn unescaped(line: &str) -> String {
+fn unescape(line: &str) -> String {
     let mut text = String::with_capacity(line.len());
     let mut signs = line.chars();
     while let Some(sign) = signs.next() {

@@ -5,22 +5,22 @@ use std::fmt::Write as _;
 
 use clap::Args;
 
-use super::check::differences;
-use super::conf::{Gres, SlurmFiles, checked_name, node_name, numbered, resources};
-use super::host_list::expand;
+use super::check::gres_differences;
+use super::conf::{Gres, SlurmFiles, check_name, node_name, numbered, split_resources};
+use super::host_list::expand_host_list;
 use super::job::SlurmJob;
 use crate::commands::Context;
 use crate::commands::args::number;
-use crate::error::{Result, failed, usage};
+use crate::error::{Result, command_error, usage_error};
 use crate::failure::ExitStatus;
-use crate::host::{Environment, listed, printable};
+use crate::host::{Environment, join_words, to_printable};
 use crate::node::{Detail, Device, Gpu, Node, observe};
-use crate::render::format::grouped;
+use crate::render::format::group_by;
 use crate::render::{note, print};
 use crate::settings::Serve;
 
 /// Returns the devices that have a daemon, as Slurm counts them. The node is one with its geometry.
-pub(super) fn devices(environment: &Environment, node: &Node) -> Result<Vec<GresDevice>> {
+pub(super) fn gres_devices(environment: &Environment, node: &Node) -> Result<Vec<GresDevice>> {
     let own = environment.roots_run_dir();
     let mut devices = Vec::new();
     for gpu in &node.gpus {
@@ -40,7 +40,7 @@ pub(super) fn devices(environment: &Environment, node: &Node) -> Result<Vec<Gres
                         None => type_name(&gpu.product),
                     },
                     files: device_files(environment, gpu, device)?,
-                    share: served.shares(),
+                    share: served.share_count(),
                     client_limit: served.hardware_limit,
                     only_for: match &served.record.settings.serve {
                         Some(serve @ (Serve::User(_) | Serve::Group(_))) => Some(serve.to_string()),
@@ -55,11 +55,11 @@ pub(super) fn devices(environment: &Environment, node: &Node) -> Result<Vec<Gres
 
 fn device_files(environment: &Environment, gpu: &Gpu, device: &Device) -> Result<Vec<String>> {
     let minor = gpu.minor.ok_or_else(|| {
-        failed(format_args!(
+        command_error(format_args!(
             "the driver does not tell the device file of GPU {}",
             gpu.index
         ))
-        .hint("update the driver, which tells it from version 450 on")
+        .with_hint("update the driver, which tells it from version 450 on")
     })?;
     let of_gpu = format!("/dev/nvidia{minor}");
     let Some(part) = &device.part else {
@@ -68,17 +68,17 @@ fn device_files(environment: &Environment, gpu: &Gpu, device: &Device) -> Result
     let (instance, compute) = (part.gpu_instance.0, part.compute_instance.0);
     let files = environment.host.capability_files(minor, instance, compute);
     let files = files.map_err(|error| {
-        failed(format_args!(
+        command_error(format_args!(
             "cannot read the driver's table of capability files: {error}"
         ))
-        .hint("mig-mps slurm needs the driver's /proc/driver/nvidia-caps: nvidia-modprobe loads the module")
+        .with_hint("mig-mps slurm needs the driver's /proc/driver/nvidia-caps: nvidia-modprobe loads the module")
     })?;
     let [of_instance, of_compute] = files.ok_or_else(|| {
-        failed(format_args!(
+        command_error(format_args!(
             "the driver's table of capability files lacks {}",
             device.name
         ))
-        .hint("load the driver's module anew, or reboot: the table is the kernel module's")
+        .with_hint("load the driver's module anew, or reboot: the table is the kernel module's")
     })?;
     Ok(vec![of_gpu, of_instance, of_compute])
 }
@@ -106,16 +106,19 @@ pub(super) fn devices_of_job(
         .filter(|word| word.starts_with("MIG-") || word.starts_with("GPU-"))
         .collect();
     if uuids.len() == job.gpus.len() {
-        return uuids.into_iter().map(|uuid| by_uuid(node, uuid)).collect();
+        return uuids
+            .into_iter()
+            .map(|uuid| name_by_uuid(node, uuid))
+            .collect();
     }
-    let devices = devices(environment, node)?;
+    let devices = gres_devices(environment, node)?;
     let (files, name) = (SlurmFiles::find(&environment.host), node_name()?);
     let conf = files.gres_of(&name)?;
     if conf.detects {
-        return Err(failed(
+        return Err(command_error(
             "gres.conf has AutoDetect, and Slurm gives a job a GPU by a number that only Slurm can explain",
         )
-        .hint("list the GPUs in gres.conf: mig-mps slurm gres prints the lines"));
+        .with_hint("list the GPUs in gres.conf: mig-mps slurm gres prints the lines"));
     }
     let shown = files.gres_conf.display().to_string();
     let gpus = numbered(conf.gpus, files.node_gres(&name)?.as_deref())?;
@@ -123,30 +126,30 @@ pub(super) fn devices_of_job(
     for gpu in &job.gpus {
         let gres = gpus.get(*gpu).ok_or_else(|| {
             let count = gpus.len();
-            failed(format_args!(
+            command_error(format_args!(
                 "the job has GPU {gpu} of node {name}, and {shown} and slurm.conf give it {count}"
             ))
-            .hint("mig-mps slurm gres prints the lines of this node")
+            .with_hint("mig-mps slurm gres prints the lines of this node")
         })?;
         let device = device_of(gres, &devices).ok_or_else(|| {
             let file = gres.files.last().map_or("without File", String::as_str);
-            failed(format_args!(
+            command_error(format_args!(
                 "the job has {file}, and no device of mig-mps is there"
             ))
-            .hint("mig-mps slurm gres --check shows how gres.conf differs from the node")
+            .with_hint("mig-mps slurm gres --check shows how gres.conf differs from the node")
         })?;
         names.push(device.name.clone());
     }
     Ok(names)
 }
 
-fn by_uuid(node: &Node, uuid: &str) -> Result<String> {
+fn name_by_uuid(node: &Node, uuid: &str) -> Result<String> {
     node.device_with_uuid(uuid)
         .filter(|device| device.served.is_some() && device.is_there())
         .map(|device| device.name.clone())
         .ok_or_else(|| {
-            failed(format_args!("the job has {uuid}, which no daemon serves"))
-                .hint("mig-mps status shows the devices that have a daemon")
+            command_error(format_args!("the job has {uuid}, which no daemon serves"))
+                .with_hint("mig-mps status shows the devices that have a daemon")
         })
 }
 
@@ -192,11 +195,11 @@ pub(super) struct GresArgs {
 
 pub(super) fn run(args: &GresArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if args.check {
-        let (name, _, devices) = args.lines.read(context)?;
+        let (name, _, devices) = args.lines.observe_node(context)?;
         let files = SlurmFiles::find(&context.environment.host);
-        return check(&args.lines, &files, &name, &devices);
+        return compare_with_files(&args.lines, &files, &name, &devices);
     }
-    print(&args.lines.printed(context)?.text)?;
+    print(&args.lines.render_lines(context)?.text)?;
     Ok(ExitStatus::Done)
 }
 
@@ -209,12 +212,12 @@ pub(super) struct PrintedLines {
 
 impl LineArgs {
     /// Returns the name of the node in Slurm, the node, and its devices.
-    fn read(&self, context: &Context<'_>) -> Result<(String, Node, Vec<GresDevice>)> {
-        let name = self.node.clone().map_or_else(node_name, checked_name)?;
+    fn observe_node(&self, context: &Context<'_>) -> Result<(String, Node, Vec<GresDevice>)> {
+        let name = self.node.clone().map_or_else(node_name, check_name)?;
         let node = observe(context.environment, Detail::GEOMETRY)?;
-        let devices = devices(context.environment, &node)?;
+        let devices = gres_devices(context.environment, &node)?;
         if node.unseen_daemons().is_some() {
-            return Err(crate::commands::no_daemon(&node));
+            return Err(crate::commands::no_daemon_error(&node));
         }
         Ok((name, node, devices))
     }
@@ -227,11 +230,11 @@ impl LineArgs {
             .collect();
         for (kind, _) in &self.types {
             if !known.contains(kind) {
-                let (shown, known) = (printable(kind), known.join(", "));
-                return Err(usage(format_args!(
+                let (shown, known) = (to_printable(kind), known.join(", "));
+                return Err(usage_error(format_args!(
                     "no device is of type {shown}: there are {known}"
                 ))
-                .hint("mig-mps slurm gres prints the types"));
+                .with_hint("mig-mps slurm gres prints the types"));
             }
         }
         for device in devices {
@@ -242,15 +245,15 @@ impl LineArgs {
     }
 
     /// Returns the lines to print. Warns of devices that are not for everybody.
-    pub(super) fn printed(&self, context: &Context<'_>) -> Result<PrintedLines> {
-        let (name, node, mut devices) = self.read(context)?;
+    pub(super) fn render_lines(&self, context: &Context<'_>) -> Result<PrintedLines> {
+        let (name, node, mut devices) = self.observe_node(context)?;
         if devices.is_empty() {
-            return Err(crate::commands::no_daemon(&node));
+            return Err(crate::commands::no_daemon_error(&node));
         }
         self.rename_types(&mut devices)?;
         let of_few = devices.iter().filter(|device| device.only_for.is_some());
-        for devices in grouped(of_few, |one, other| one.only_for == other.only_for) {
-            warn_of(&devices);
+        for devices in group_by(of_few, |one, other| one.only_for == other.only_for) {
+            warn_of_restricted(&devices);
         }
         let has_instances = devices.iter().any(|device| device.files.len() > 1);
         if has_instances && name.contains(['[', ',']) {
@@ -260,7 +263,7 @@ impl LineArgs {
             );
         }
         for device in &devices {
-            if let (Some(asked_for), Some(shards)) = (self.shard, device.shards(self.shard))
+            if let (Some(asked_for), Some(shards)) = (self.shard, device.shard_count(self.shard))
                 && shards < asked_for
             {
                 note(&format!(
@@ -271,8 +274,8 @@ impl LineArgs {
         }
         let lines = gres_conf(&name, &devices, self.shard, self.one_file);
         let files = SlurmFiles::find(&context.environment.host);
-        let others = others_of(&files, &name);
-        if others.iter().any(|other| is_of(other, "mps")) {
+        let others = other_resources(&files, &name);
+        if others.iter().any(|other| is_resource(other, "mps")) {
             note(
                 "slurm.conf gives this node mps, for daemons that Slurm's prolog would start: mig-mps shares devices as shards.",
             );
@@ -290,35 +293,35 @@ impl LineArgs {
 }
 
 /// Returns the other resources in the `Gres=` of a node in slurm.conf, or of the first one of a list. They are the site's.
-fn others_of(files: &SlurmFiles, name: &str) -> Vec<String> {
-    let first = expand(name).and_then(|names| names.into_iter().next());
+fn other_resources(files: &SlurmFiles, name: &str) -> Vec<String> {
+    let first = expand_host_list(name).and_then(|names| names.into_iter().next());
     let gres = first.and_then(|first| files.node_gres(&first).ok().flatten());
     let gres = gres.unwrap_or_default();
-    let all = resources(&gres).into_iter();
-    all.filter(|one| !is_of(one, "gpu") && !is_of(one, "shard"))
-        .map(printable)
+    let all = split_resources(&gres).into_iter();
+    all.filter(|one| !is_resource(one, "gpu") && !is_resource(one, "shard"))
+        .map(to_printable)
         .collect()
 }
 
 /// True for `nvme` and `nvme:4`, if the name is `nvme`.
-fn is_of(resource: &str, name: &str) -> bool {
+fn is_resource(resource: &str, name: &str) -> bool {
     resource.split([':', '(']).next() == Some(name)
 }
 
 /// The most devices that a warning names.
-const MOST_NAMED: usize = 4;
+const MAX_NAMED: usize = 4;
 
 /// Warns of the devices of one user or group. The prolog of another user's job fails there.
-fn warn_of(devices: &[&GresDevice]) {
+fn warn_of_restricted(devices: &[&GresDevice]) {
     let Some(users) = &devices[0].only_for else {
         return;
     };
     let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
     let names = match names.as_slice() {
-        [first, .., last] if names.len() > MOST_NAMED => {
+        [first, .., last] if names.len() > MAX_NAMED => {
             format!("{first} … {last} ({})", names.len())
         }
-        few => listed(few, "and"),
+        few => join_words(few, "and"),
     };
     let others = match users.strip_prefix("group:") {
         Some(group) => format!("AllowGroups={group}, or AllowAccounts="),
@@ -332,7 +335,7 @@ fn warn_of(devices: &[&GresDevice]) {
 }
 
 /// Compares the files in use with the node.
-fn check(
+fn compare_with_files(
     args: &LineArgs,
     files: &SlurmFiles,
     name: &str,
@@ -343,7 +346,7 @@ fn check(
         note("gres.conf has AutoDetect: only the devices that it lists are compared.");
     }
     let mut differences = match files.node_gres(name)? {
-        Some(gres) => differences(&conf, &gres, devices, count_shards(devices, args.shard)),
+        Some(gres) => gres_differences(&conf, &gres, devices, count_shards(devices, args.shard)),
         // Then the node may have another name there, and all the rest follows from that.
         None => vec![format!(
             "slurm.conf has no line of {name} with Gres=: --node names the node as Slurm does"
@@ -392,13 +395,13 @@ impl GresDevice {
 
     /// Returns the number of its shards: the one that is asked for on every device, or that of its share. A job for which the
     /// daemon takes no client would fail.
-    fn shards(&self, asked_for: Option<u32>) -> Option<u32> {
+    fn shard_count(&self, asked_for: Option<u32>) -> Option<u32> {
         let limit = self.client_limit.unwrap_or(u32::MAX);
         asked_for.or(self.share).map(|shards| shards.min(limit))
     }
 
     /// Returns the comment on a line of gres.conf.
-    fn comment(&self) -> String {
+    fn line_comment(&self) -> String {
         match &self.only_for {
             Some(users) => format!("{}, {users} only", self.name),
             None => self.name.clone(),
@@ -408,12 +411,14 @@ impl GresDevice {
 
 /// Returns the devices by type, in the order in which the types first appear: the order in which Slurm numbers them.
 fn by_type(devices: &[GresDevice]) -> Vec<Vec<&GresDevice>> {
-    grouped(devices, |one, other| one.kind == other.kind)
+    group_by(devices, |one, other| one.kind == other.kind)
 }
 
 /// Returns the number of the shards of all devices.
 fn count_shards(devices: &[GresDevice], asked_for: Option<u32>) -> u64 {
-    let shards = devices.iter().filter_map(|device| device.shards(asked_for));
+    let shards = devices
+        .iter()
+        .filter_map(|device| device.shard_count(asked_for));
     shards.map(u64::from).sum()
 }
 
@@ -434,15 +439,15 @@ pub fn gres_conf(
         } else {
             format!("MultipleFiles={}", device.files.join(","))
         };
-        let (comment, kind) = (device.comment(), &device.kind);
+        let (comment, kind) = (device.line_comment(), &device.kind);
         let _ = writeln!(
             text,
             "NodeName={node} Name=gpu Type={kind} {files} # {comment}"
         );
     }
     for device in &devices {
-        if let Some(shards) = device.shards(shards) {
-            let (comment, file) = (device.comment(), device.own_file());
+        if let Some(shards) = device.shard_count(shards) {
+            let (comment, file) = (device.line_comment(), device.own_file());
             let _ = writeln!(
                 text,
                 "NodeName={node} Name=shard Count={shards} File={file} # {comment}"

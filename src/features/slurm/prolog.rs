@@ -1,36 +1,38 @@
 //! `mig-mps slurm prolog` and `mig-mps slurm task-prolog`
 
-use super::health::{heal_devices, variable};
+use super::health::{heal_devices, nonempty_variable};
 use super::job::SlurmJob;
 use super::numbering::devices_of_job;
 use crate::client::ClientOptions;
-use crate::commands::env::{refuse_bytes, slurm_lines, variables, variables_over_own};
+use crate::commands::env::{
+    check_utf8, client_variables, slurm_lines, variables_with_caller_limits,
+};
 use crate::commands::{Context, verify};
-use crate::error::{CommandError, Context as _, Result, failed};
+use crate::error::{CommandError, ErrorContext as _, Result, command_error};
 use crate::failure::ExitStatus;
-use crate::host::printable;
+use crate::host::to_printable;
 use crate::node::{Detail, observe};
 use crate::render::print;
 use crate::shared::LocalRank;
 
 /// Prepares the devices of a job that begins.
 pub(super) fn run(context: &Context<'_>) -> Result<ExitStatus> {
-    let job = SlurmJob::read(variable).map_err(CommandError::from);
+    let job = SlurmJob::from_variables(nonempty_variable).map_err(CommandError::from);
     let prepared =
-        job.and_then(|job| prepare(context, &job).context(format_args!("job {}", job.id)));
+        job.and_then(|job| prepare_devices(context, &job).context(format_args!("job {}", job.id)));
     if let Err(error) = &prepared {
         // Into slurmd's log, which has the standard output of a prolog that fails.
-        print(&format!("mig-mps: {}\n", printable(&error.to_string())))?;
+        print(&format!("mig-mps: {}\n", to_printable(&error.to_string())))?;
     }
     prepared.map(|()| ExitStatus::Done)
 }
 
-fn prepare(context: &Context<'_>, job: &SlurmJob) -> Result<()> {
+fn prepare_devices(context: &Context<'_>, job: &SlurmJob) -> Result<()> {
     if job.gpus.is_empty() {
         return Ok(());
     }
     let environment = context.environment;
-    verify::prepare(environment)?;
+    verify::prepare_check(environment)?;
     let node = observe(environment, Detail::GEOMETRY)?;
     let names = devices_of_job(environment, &node, job)?;
     let not_ready = heal_devices(context, &names, Some(job.user))?;
@@ -42,24 +44,24 @@ fn prepare(context: &Context<'_>, job: &SlurmJob) -> Result<()> {
 
 /// Gives a task the environment of its device.
 pub(super) fn run_for_task(context: &Context<'_>) -> Result<ExitStatus> {
-    let job = SlurmJob::of_task(variable)?;
+    let job = SlurmJob::of_task(nonempty_variable)?;
     if job.gpus.is_empty() {
         return Ok(ExitStatus::Done);
     }
     let environment = context.environment;
     let node = observe(environment, Detail::GEOMETRY)?;
     let names = devices_of_job(environment, &node, &job)?;
-    let rank = variable("SLURM_LOCALID").and_then(|rank| rank.parse::<usize>().ok());
+    let rank = nonempty_variable("SLURM_LOCALID").and_then(|rank| rank.parse::<usize>().ok());
     let name = &names[rank.unwrap_or(0) % names.len()];
-    let served = node.served_as(name).ok_or_else(|| {
-        failed(format_args!("no daemon serves {name} any more"))
-            .hint("mig-mps heal starts daemons that have died")
+    let served = node.served_named(name).ok_or_else(|| {
+        command_error(format_args!("no daemon serves {name} any more"))
+            .with_hint("mig-mps heal starts daemons that have died")
     })?;
     // The job's own limit holds; one that cannot be read must not keep its tasks from starting.
     let limits = ClientOptions::default();
-    let variables = variables_over_own(served, environment, &limits)
-        .or_else(|_| variables(served, environment, &limits))?;
-    refuse_bytes(&variables)?;
+    let variables = variables_with_caller_limits(served, environment, &limits)
+        .or_else(|_| client_variables(served, environment, &limits))?;
+    check_utf8(&variables)?;
     print(&slurm_lines(&variables))?;
     if let Some(line) = unused_devices(name, names.len()) {
         print(&format!("print mig-mps: {line}\n"))?;
@@ -69,7 +71,9 @@ pub(super) fn run_for_task(context: &Context<'_>) -> Result<ExitStatus> {
 
 /// Returns a line for the first task on a node whose tasks are fewer than the devices that they have: each gets one.
 fn unused_devices(name: &str, devices: usize) -> Option<String> {
-    let tasks = LocalRank::of(|name| variable(name).filter(|_| name.starts_with("SLURM_")));
+    let tasks = LocalRank::from_environment(|name| {
+        nonempty_variable(name).filter(|_| name.starts_with("SLURM_"))
+    });
     let tasks = tasks
         .ok()?
         .ranks_if_first()

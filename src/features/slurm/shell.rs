@@ -5,8 +5,8 @@ use std::str::Chars;
 
 /// Returns the words of each simple command without quotes, comments and redirections, and whether it depends on the command
 /// before it.
-pub(super) fn commands(text: &str) -> Vec<(Vec<String>, bool)> {
-    let mut reader = Reader {
+pub(super) fn parse_commands(text: &str) -> Vec<(Vec<String>, bool)> {
+    let mut reader = ShellReader {
         signs: text.chars().peekable(),
         words: Vec::new(),
         word: None,
@@ -15,11 +15,11 @@ pub(super) fn commands(text: &str) -> Vec<(Vec<String>, bool)> {
         here: None,
         commands: Vec::new(),
     };
-    reader.read();
+    reader.read_script();
     reader.commands
 }
 
-struct Reader<'t> {
+struct ShellReader<'t> {
     signs: Peekable<Chars<'t>>,
     words: Vec<String>,
     /// The word that was begun.
@@ -32,16 +32,16 @@ struct Reader<'t> {
     commands: Vec<(Vec<String>, bool)>,
 }
 
-impl Reader<'_> {
-    fn read(&mut self) {
+impl ShellReader<'_> {
+    fn read_script(&mut self) {
         while let Some(sign) = self.signs.next() {
             match sign {
                 '\\' => match self.signs.next() {
                     Some('\n') | None => {}
                     Some(sign) => self.push(sign),
                 },
-                '\'' => self.quote('\''),
-                '"' => self.quote('"'),
+                '\'' => self.read_quoted('\''),
+                '"' => self.read_quoted('"'),
                 '#' if self.word.is_none() => {
                     while self.signs.next_if(|&sign| sign != '\n').is_some() {}
                 }
@@ -50,7 +50,7 @@ impl Reader<'_> {
                     self.skip_here();
                 }
                 ' ' | '\t' | '\r' => self.end_word(),
-                '<' | '>' => self.redirect(sign),
+                '<' | '>' => self.read_redirection(sign),
                 '&' if self.signs.peek() == Some(&'>') => self.end_word(),
                 ';' | '&' | '|' | '(' | ')' => {
                     let is_double = self.signs.next_if_eq(&sign).is_some();
@@ -67,7 +67,7 @@ impl Reader<'_> {
     }
 
     /// Reads up to the quote that ends what this one begins.
-    fn quote(&mut self, quote: char) {
+    fn read_quoted(&mut self, quote: char) {
         let mut text = String::new();
         while let Some(sign) = self.signs.next() {
             match sign {
@@ -79,7 +79,7 @@ impl Reader<'_> {
         self.word.get_or_insert_default().push_str(&text);
     }
 
-    fn redirect(&mut self, sign: char) {
+    fn read_redirection(&mut self, sign: char) {
         // The number of a file.
         if self
             .word

@@ -4,13 +4,13 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-use super::shell::commands;
+use super::shell::parse_commands;
 use crate::host::{directory_of, read_configuration};
-use crate::node::glob;
+use crate::node::glob_to_regex;
 
 /// The relation of a value of slurm.conf to a script of mig-mps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Call {
+pub(super) enum ScriptCall {
     Runs,
     /// A script of the site ends before the line with the call.
     BehindEnd,
@@ -25,7 +25,7 @@ pub(super) fn is_pattern(value: &str) -> bool {
 }
 
 /// True if the last part of a pattern stands for a file of this name.
-pub(super) fn takes(pattern: &str, name: &OsStr) -> bool {
+pub(super) fn pattern_matches(pattern: &str, name: &OsStr) -> bool {
     let (Some(last), Some(name)) = (
         Path::new(pattern).file_name().and_then(OsStr::to_str),
         name.to_str(),
@@ -33,11 +33,11 @@ pub(super) fn takes(pattern: &str, name: &OsStr) -> bool {
         return false;
     };
     let is_hidden = name.starts_with('.') && !last.starts_with('.');
-    glob(last).map_or(last == name, |names| names.is_match(name) && !is_hidden)
+    glob_to_regex(last).map_or(last == name, |names| names.is_match(name) && !is_hidden)
 }
 
 /// Returns the existing paths for which a pattern stands.
-fn paths(pattern: &Path) -> Vec<PathBuf> {
+fn matching_paths(pattern: &Path) -> Vec<PathBuf> {
     let mut found = vec![PathBuf::new()];
     for part in pattern.components() {
         let name = part.as_os_str();
@@ -53,7 +53,7 @@ fn paths(pattern: &Path) -> Vec<PathBuf> {
         let entries = found
             .iter()
             .flat_map(|path| fs::read_dir(path).into_iter().flatten().flatten());
-        let taken = entries.filter(|entry| takes(pattern, &entry.file_name()));
+        let taken = entries.filter(|entry| pattern_matches(pattern, &entry.file_name()));
         found = taken.map(|entry| entry.path()).collect();
     }
     found.retain(|path| path.exists());
@@ -63,15 +63,15 @@ fn paths(pattern: &Path) -> Vec<PathBuf> {
 /// True if a pattern is about the files of this directory, also by another name of the directory.
 pub(super) fn is_about(pattern: &str, directory: &Path) -> bool {
     let of_pattern = directory_of(Path::new(pattern));
-    let directory = resolved(directory);
-    resolved(of_pattern) == directory
-        || paths(of_pattern)
+    let directory = resolve_links(directory);
+    resolve_links(of_pattern) == directory
+        || matching_paths(of_pattern)
             .iter()
-            .any(|path| resolved(path) == directory)
+            .any(|path| resolve_links(path) == directory)
 }
 
 /// Returns a path without links, as far as it exists.
-fn resolved(path: &Path) -> PathBuf {
+fn resolve_links(path: &Path) -> PathBuf {
     let mut ancestors = path.ancestors();
     let existing = ancestors.find_map(|part| Some((part, fs::canonicalize(part).ok()?)));
     let Some((part, real)) = existing else {
@@ -82,32 +82,40 @@ fn resolved(path: &Path) -> PathBuf {
 }
 
 /// Tells whether Slurm runs a script of mig-mps by this value of slurm.conf. `command` is its subcommand of `mig-mps slurm`.
-pub(super) fn call_of(value: &str, script: &Path, command: &str) -> Call {
+pub(super) fn call_by_value(value: &str, script: &Path, command: &str) -> ScriptCall {
     if leads_to(value, script) {
-        return Call::Runs;
+        return ScriptCall::Runs;
     }
-    let calls = paths(Path::new(value))
-        .into_iter()
-        .map(|path| match read_configuration(&path) {
-            Ok(text) => call_in(&text, script, command),
-            Err(_) => Call::Missing,
-        });
-    let calls: Vec<Call> = calls.collect();
-    let known = [Call::Runs, Call::BehindEnd, Call::MissingInProgram];
+    let calls =
+        matching_paths(Path::new(value))
+            .into_iter()
+            .map(|path| match read_configuration(&path) {
+                Ok(text) => call_in(&text, script, command),
+                Err(_) => ScriptCall::Missing,
+            });
+    let calls: Vec<ScriptCall> = calls.collect();
+    let known = [
+        ScriptCall::Runs,
+        ScriptCall::BehindEnd,
+        ScriptCall::MissingInProgram,
+    ];
     let found = known.into_iter().find(|call| calls.contains(call));
-    found.unwrap_or(Call::Missing)
+    found.unwrap_or(ScriptCall::Missing)
 }
 
 /// True if a script is a path for which a pattern stands, or a link to it is.
 fn leads_to(pattern: &str, script: &Path) -> bool {
     let pattern = Path::new(pattern);
-    let script = resolved(script);
-    let is_not_there_yet = || resolved(pattern) == script;
-    is_not_there_yet() || paths(pattern).iter().any(|path| resolved(path) == script)
+    let script = resolve_links(script);
+    let is_not_there_yet = || resolve_links(pattern) == script;
+    is_not_there_yet()
+        || matching_paths(pattern)
+            .iter()
+            .any(|path| resolve_links(path) == script)
 }
 
 /// Tells whether a script of the site runs one of mig-mps.
-fn call_in(text: &str, script: &Path, command: &str) -> Call {
+fn call_in(text: &str, script: &Path, command: &str) -> ScriptCall {
     if !is_of_shell(text) {
         let lines = text
             .lines()
@@ -117,14 +125,14 @@ fn call_in(text: &str, script: &Path, command: &str) -> Call {
             .flat_map(path_words)
             .any(|word| Path::new(word) == script);
         return if is_called {
-            Call::Runs
+            ScriptCall::Runs
         } else {
-            Call::MissingInProgram
+            ScriptCall::MissingInProgram
         };
     }
-    let mut call = Call::Missing;
+    let mut call = ScriptCall::Missing;
     let (mut depth, mut has_ended) = (0_usize, false);
-    for (words, is_conditional) in commands(text) {
+    for (words, is_conditional) in parse_commands(text) {
         for word in &words {
             match word.as_str() {
                 "if" | "case" | "for" | "while" | "until" | "{" => depth += 1,
@@ -137,9 +145,9 @@ fn call_in(text: &str, script: &Path, command: &str) -> Call {
         };
         if is_call(program, arguments, script, command) {
             if !has_ended {
-                return Call::Runs;
+                return ScriptCall::Runs;
             }
-            call = Call::BehindEnd;
+            call = ScriptCall::BehindEnd;
         }
         let is_end = program == "exit" || words.first().is_some_and(|word| word == "exec");
         has_ended |= is_end && depth == 0 && !is_conditional;
@@ -163,7 +171,7 @@ fn path_words(line: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Words of the shell, and programs that run the one behind them.
-const BEFORE: [&str; 22] = [
+const COMMAND_PREFIXES: [&str; 22] = [
     "!", "{", "if", "then", "else", "elif", "do", "while", "until", "time", "exec", "command", ".",
     "source", "sh", "bash", "dash", "env", "nice", "nohup", "sudo", "timeout",
 ];
@@ -174,7 +182,7 @@ fn program_of(words: &[String]) -> Option<(&str, &[String])> {
         let name = word.rsplit('/').next().unwrap_or_default();
         let is_assignment = word.split_once('=').is_some_and(|(name, _)| is_name(name));
         let is_number = word.starts_with(|sign: char| sign.is_ascii_digit());
-        BEFORE.contains(&name) || is_assignment || is_number || word.starts_with('-')
+        COMMAND_PREFIXES.contains(&name) || is_assignment || is_number || word.starts_with('-')
     };
     let at = words.iter().position(|word| !is_before(word))?;
     Some((&words[at], &words[at + 1..]))
@@ -210,7 +218,7 @@ fn is_call(program: &str, arguments: &[String], script: &Path, command: &str) ->
 mod tests {
     use super::*;
 
-    fn call(script: &str) -> Call {
+    fn call(script: &str) -> ScriptCall {
         call_in(script, Path::new("/no/slurm/mig-mps-prolog"), "prolog")
     }
 
@@ -233,7 +241,11 @@ mod tests {
             "[ -e /skip ] && exit 0\nexec \\\n  /no/slurm/mig-mps-prolog # ours",
             "if true; then\nexit 0\nfi\n/no/slurm/mig-mps-prolog",
         ] {
-            assert_eq!(call(&format!("#!/bin/sh\n{line}\n")), Call::Runs, "{line}");
+            assert_eq!(
+                call(&format!("#!/bin/sh\n{line}\n")),
+                ScriptCall::Runs,
+                "{line}"
+            );
         }
     }
 
@@ -260,7 +272,7 @@ mod tests {
         ] {
             assert_eq!(
                 call(&format!("#!/bin/bash\n{line}\n")),
-                Call::Missing,
+                ScriptCall::Missing,
                 "{line}"
             );
         }
@@ -274,7 +286,7 @@ mod tests {
         ] {
             assert_eq!(
                 call(&format!("#!/bin/sh -e\n{line}\n")),
-                Call::BehindEnd,
+                ScriptCall::BehindEnd,
                 "{line}"
             );
         }
@@ -285,12 +297,15 @@ mod tests {
         let python = |line: &str| call(&format!("#!/usr/bin/env python3\nimport os\n{line}\n"));
         assert_eq!(
             python("os.execv(\"/no/slurm/mig-mps-prolog\", [])"),
-            Call::Runs
+            ScriptCall::Runs
         );
-        assert_eq!(python("# /no/slurm/mig-mps-prolog"), Call::MissingInProgram);
+        assert_eq!(
+            python("# /no/slurm/mig-mps-prolog"),
+            ScriptCall::MissingInProgram
+        );
         assert_eq!(
             python("os.execv('/no/slurm/mig-mps-prolog.old', [])"),
-            Call::MissingInProgram
+            ScriptCall::MissingInProgram
         );
     }
 
@@ -307,7 +322,7 @@ mod tests {
         std::os::unix::fs::symlink(&script, at("site.d/90-mig-mps")).unwrap();
         std::os::unix::fs::symlink(&script, at("other.d/.hidden")).unwrap();
         let dir = root.path().display();
-        let call = |value: &str| call_of(&format!("{dir}/{value}"), &script, "prolog");
+        let call = |value: &str| call_by_value(&format!("{dir}/{value}"), &script, "prolog");
         for value in [
             "ours/mig-mps-prolog",
             "link/mig-mps-prolog",
@@ -315,10 +330,10 @@ mod tests {
             "s*.d/[0-9]*",
             "site.d/90-mig-mps",
         ] {
-            assert_eq!(call(value), Call::Runs, "{value}");
+            assert_eq!(call(value), ScriptCall::Runs, "{value}");
         }
         for value in ["other.d/*", "site.d/*.sh", "site.d/[!9]*", "none"] {
-            assert_eq!(call(value), Call::Missing, "{value}");
+            assert_eq!(call(value), ScriptCall::Missing, "{value}");
         }
         fs::write(
             at("loop"),
@@ -329,7 +344,7 @@ mod tests {
         fs::write(at("no-parts"), format!("run-parts {dir}/other.d")).unwrap();
         assert_eq!(
             (call("loop"), call("parts"), call("no-parts")),
-            (Call::Runs, Call::Runs, Call::Missing)
+            (ScriptCall::Runs, ScriptCall::Runs, ScriptCall::Missing)
         );
         for pattern in ["link/*", "ours/*", "l?nk/mig*", "*/*"] {
             assert!(

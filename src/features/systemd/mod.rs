@@ -14,18 +14,18 @@ use crate::config::{
     CONTROL, CONTROL_PROGRAM, CUDA_LIBRARY, LOG, NVIDIA_SMI, NVIDIA_SMI_PROGRAM, NVML_LIBRARY,
     ROOT, SERVER_PROGRAM, SYSTEMCTL, SYSTEMCTL_PROGRAM, SYSTEMD_RUN, SYSTEMD_RUN_PROGRAM,
 };
-use crate::error::{Context as _, Result, failed, usage};
+use crate::error::{ErrorContext as _, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
 use crate::host::{
-    Environment, OwnFile, ToolError, as_root, listed, only_root_can_change, steers,
-    write_files_into,
+    Environment, OwnFile, ToolError, check_trusted_program, is_terminal_control, join_words,
+    root_hint, write_files_into,
 };
 use crate::profile::Profile;
 use crate::render::{note, print};
 
 use units::{
-    NAMES, PACKAGED, PLUGIN_PROGRAM, Paths, SERVICE, UnitFile, UnitFiles, WRITTEN, started,
-    unit_files,
+    NAMES, PACKAGED_MARK, PLUGIN_PROGRAM, Paths, SERVICE, UnitFile, UnitFiles, WRITTEN_MARK,
+    unit_files, units_to_start,
 };
 
 /// The programs of a package, and the directory of Debian's node exporter.
@@ -70,7 +70,7 @@ pub struct SystemdArgs {
 
 /// Reads a directory that means the same to systemd, in a unit of whole lines.
 fn directory(text: &str) -> std::result::Result<PathBuf, &'static str> {
-    if text.contains(steers) {
+    if text.contains(is_terminal_control) {
         return Err("expected the path of a directory without control characters");
     }
     std::path::absolute(text).map_err(|_| "expected the path of a directory")
@@ -80,7 +80,7 @@ fn directory(text: &str) -> std::result::Result<PathBuf, &'static str> {
 pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let environment = context.environment;
     let files = UnitFiles(&environment.host);
-    let profile = profile(args, &files)?;
+    let profile = load_profile(args, &files)?;
     if let Some(directory) = &args.package {
         write_packaged(directory, &files)?;
         return Ok(ExitStatus::Done);
@@ -93,9 +93,11 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
         } else {
             "cargo install --locked --path . --features kubernetes builds it; it belongs beside mig-mps"
         };
-        return Err(failed(format_args!("{} does not exist", plugin.display())).hint(hint));
+        return Err(
+            command_error(format_args!("{} does not exist", plugin.display())).with_hint(hint),
+        );
     }
-    let carried = carried(environment);
+    let carried = service_environment(environment);
     let paths = Paths {
         environment: &carried,
         program: &program,
@@ -103,7 +105,7 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
         metrics: args.metrics.as_deref(),
         plugin: args.kubernetes.then_some(plugin.as_path()),
     };
-    let units = unit_files(WRITTEN, paths);
+    let units = unit_files(WRITTEN_MARK, paths);
     if !args.install && !args.uninstall {
         let texts = units.iter().flatten().map(|unit| {
             let path = files.unit(unit.name).path();
@@ -113,17 +115,17 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
         return Ok(ExitStatus::Done);
     }
     if !environment.is_root() {
-        return Err(failed("only root can install units").hint(as_root()));
+        return Err(command_error("only root can install units").with_hint(root_hint()));
     }
     if args.uninstall {
-        uninstall(&files, profile.as_ref(), environment)?;
+        uninstall_units(&files, profile.as_ref(), environment)?;
         return Ok(ExitStatus::Done);
     }
     if let Some(profile) = &profile {
         check_program(&program)?;
         paths.plugin.map_or(Ok(()), check_program)?;
-        check_carried(environment, &carried)?;
-        install(&units, &files, profile, args.enable, environment)?;
+        check_called_programs(environment, &carried)?;
+        install_units(&units, &files, profile, args.enable, environment)?;
         if let Some(directory) = args
             .metrics
             .as_ref()
@@ -139,7 +141,7 @@ pub fn run(args: &SystemdArgs, context: &Context<'_>) -> Result<ExitStatus> {
 }
 
 /// Loads the profile of the command line, or the one that a boot applies already; `None` if the command needs none.
-fn profile(args: &SystemdArgs, files: &UnitFiles<'_>) -> Result<Option<Profile>> {
+fn load_profile(args: &SystemdArgs, files: &UnitFiles<'_>) -> Result<Option<Profile>> {
     if let Some(named) = &args.profile {
         return Ok(Some(named.load()?));
     }
@@ -149,7 +151,7 @@ fn profile(args: &SystemdArgs, files: &UnitFiles<'_>) -> Result<Option<Profile>>
     let boot = files.profile().path();
     if matches!(boot.try_exists(), Ok(false)) {
         let what = format_args!("no profile is named, and {} does not exist", boot.display());
-        return Err(usage(what).hint("name one: mig-mps systemd PROFILE"));
+        return Err(usage_error(what).with_hint("name one: mig-mps systemd PROFILE"));
     }
     Ok(Some(ProfileSource::from(&*boot.to_string_lossy()).load()?))
 }
@@ -158,18 +160,18 @@ fn profile(args: &SystemdArgs, files: &UnitFiles<'_>) -> Result<Option<Profile>>
 const SYSTEMS_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The variables of mig-mps that are about one call, and not about the machine.
-const OF_A_CALL: [&str; 2] = [LOG, ROOT];
+const CALL_VARIABLES: [&str; 2] = [LOG, ROOT];
 
 /// Returns what this command had in its environment and systemd has not: the variables of mig-mps, and a path that leads to
 /// the same programs.
-fn carried(environment: &Environment) -> Vec<(&'static str, OsString)> {
+fn service_environment(environment: &Environment) -> Vec<(&'static str, OsString)> {
     let set = environment.named_paths().iter();
     let mut carried: Vec<(&'static str, OsString)> = set
-        .filter(|(name, _)| !OF_A_CALL.contains(name))
+        .filter(|(name, _)| !CALL_VARIABLES.contains(name))
         .map(|(name, path)| (*name, path.clone().into_os_string()))
         .collect();
     let mut path: Vec<PathBuf> = Vec::new();
-    for program in programs(environment) {
+    for program in called_programs(environment) {
         let directory = program.parent().unwrap_or(&program).to_owned();
         let is_systems = std::env::split_paths(SYSTEMS_PATH).any(|systems| systems == directory);
         if !is_systems && !path.contains(&directory) {
@@ -184,7 +186,7 @@ fn carried(environment: &Environment) -> Vec<(&'static str, OsString)> {
 }
 
 /// The programs of others that the services run, as far as this command finds them.
-fn programs(environment: &Environment) -> impl Iterator<Item = PathBuf> {
+fn called_programs(environment: &Environment) -> impl Iterator<Item = PathBuf> {
     let names = [
         CONTROL_PROGRAM,
         SERVER_PROGRAM,
@@ -194,11 +196,14 @@ fn programs(environment: &Environment) -> impl Iterator<Item = PathBuf> {
     ];
     names
         .into_iter()
-        .filter_map(|name| environment.in_path(name))
+        .filter_map(|name| environment.find_in_path(name))
 }
 
 /// Refuses programs and libraries that another user could replace. Remarks on programs of MPS that are not there yet.
-fn check_carried(environment: &Environment, carried: &[(&'static str, OsString)]) -> Result<()> {
+fn check_called_programs(
+    environment: &Environment,
+    carried: &[(&'static str, OsString)],
+) -> Result<()> {
     let is_run = |name| {
         let programs = [CONTROL, NVIDIA_SMI, SYSTEMCTL, SYSTEMD_RUN];
         [NVML_LIBRARY, CUDA_LIBRARY].contains(name) || programs.contains(name)
@@ -206,7 +211,7 @@ fn check_carried(environment: &Environment, carried: &[(&'static str, OsString)]
     for (_, program) in carried.iter().filter(|(name, _)| is_run(name)) {
         check_program(Path::new(program))?;
     }
-    for program in programs(environment) {
+    for program in called_programs(environment) {
         check_program(&program)?;
     }
     if let Err(error) = environment.mps_programs() {
@@ -224,7 +229,7 @@ fn write_packaged(directory: &Path, files: &UnitFiles<'_>) -> Result<()> {
         metrics: Some(Path::new(PACKAGED_METRICS)),
         plugin: Some(Path::new(PACKAGED_PLUGIN)),
     };
-    let units: Vec<(String, Vec<u8>)> = unit_files(PACKAGED, paths)
+    let units: Vec<(String, Vec<u8>)> = unit_files(PACKAGED_MARK, paths)
         .into_iter()
         .flatten()
         .map(|unit| (unit.name.to_owned(), unit.text.into_bytes()))
@@ -235,16 +240,16 @@ fn write_packaged(directory: &Path, files: &UnitFiles<'_>) -> Result<()> {
 
 /// Refuses a program that another user could replace: systemd runs it as root.
 fn check_program(program: &Path) -> Result<()> {
-    only_root_can_change(program).map_err(|error| {
-        failed(format_args!(
+    check_trusted_program(program).map_err(|error| {
+        command_error(format_args!(
             "systemd would run {} as root, and another user can change it: {error}",
             program.display()
         ))
-        .hint("install -m 755 mig-mps /usr/local/bin/, and run that")
+        .with_hint("install -m 755 mig-mps /usr/local/bin/, and run that")
     })
 }
 
-fn install(
+fn install_units(
     groups: &[Vec<UnitFile>],
     files: &UnitFiles<'_>,
     profile: &Profile,
@@ -252,9 +257,9 @@ fn install(
     environment: &Environment,
 ) -> Result<()> {
     let text = profile.source.text();
-    match files.check(groups.iter().flatten(), text) {
+    match files.check_files(groups.iter().flatten(), text) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            return Err(failed(format_args!("{error}, and is not replaced")).hint(
+            return Err(command_error(format_args!("{error}, and is not replaced")).with_hint(
                 "edit that file, then run systemctl reload mig-mps; or remove it, and run this again",
             ));
         }
@@ -263,28 +268,28 @@ fn install(
     let is_new = files
         .write_profile(text)
         .context("cannot copy the profile")?;
-    tell(is_new, &files.profile().path());
+    note_written(is_new, &files.profile().path());
     for units in groups {
         // All or none: a part of a package would go with it.
         let same: Option<Vec<PathBuf>> =
             units.iter().map(|unit| files.same_packaged(unit)).collect();
         for path in same.iter().flatten() {
-            tell(false, path);
+            note_written(false, path);
         }
         for unit in units.iter().filter(|_| same.is_none()) {
             let file = files.unit(unit.name);
             let is_new = file.write(&unit.text).context("cannot write the unit")?;
-            tell(is_new, &file.path());
+            note_written(is_new, &file.path());
         }
     }
-    let systemctl = environment.units()?;
-    tolerate(systemctl.reload())?;
+    let systemctl = environment.find_systemctl()?;
+    ignore_missing_systemd(systemctl.reload_unit_files())?;
     if enable {
         let names: Vec<&str> = groups.iter().flatten().map(|unit| unit.name).collect();
-        let started = started(&names);
+        let started = units_to_start(&names);
         let enabled = [&[SERVICE], started.as_slice()].concat();
         systemctl.enable(&enabled, &started)?;
-        note(&format!("enabled {}", listed(&enabled, "and")));
+        note(&format!("enabled {}", join_words(&enabled, "and")));
         note("systemctl start mig-mps applies the profile now, without a reboot");
     } else {
         note("mig-mps systemd … --install --enable enables them");
@@ -292,7 +297,7 @@ fn install(
     Ok(())
 }
 
-fn uninstall(
+fn uninstall_units(
     files: &UnitFiles<'_>,
     profile: Option<&Profile>,
     environment: &Environment,
@@ -300,13 +305,15 @@ fn uninstall(
     let own: Vec<OwnFile> = NAMES.into_iter().map(|name| files.unit(name)).collect();
     let packaged: Vec<PathBuf> = NAMES
         .into_iter()
-        .filter_map(|name| files.packaged(name))
+        .filter_map(|name| files.packaged_path(name))
         .collect();
     let is_installed = !packaged.is_empty() || own.iter().any(|file| file.path().exists());
-    let systemctl = environment.units()?;
+    let systemctl = environment.find_systemctl()?;
     if is_installed {
-        let started = started(&NAMES);
-        tolerate(systemctl.disable(&[&[SERVICE], started.as_slice()].concat(), &started))?;
+        let started = units_to_start(&NAMES);
+        ignore_missing_systemd(
+            systemctl.disable(&[&[SERVICE], started.as_slice()].concat(), &started),
+        )?;
     }
     for file in own {
         if file.remove().context("cannot remove the unit")? {
@@ -317,7 +324,7 @@ fn uninstall(
         note(&format!("{} stays: a package has it", path.display()));
     }
     if is_installed {
-        tolerate(systemctl.reload())?;
+        ignore_missing_systemd(systemctl.reload_unit_files())?;
     } else {
         note("No unit of mig-mps is installed.");
     }
@@ -334,7 +341,7 @@ fn uninstall(
     Ok(())
 }
 
-fn tell(is_new: bool, path: &Path) {
+fn note_written(is_new: bool, path: &Path) {
     if is_new {
         note(&format!("wrote {}", path.display()));
     } else {
@@ -343,7 +350,7 @@ fn tell(is_new: bool, path: &Path) {
 }
 
 /// Without systemd, as while the image of a machine is made, nothing has to read the files anew.
-fn tolerate(result: Result<(), ToolError>) -> Result<()> {
+fn ignore_missing_systemd(result: Result<(), ToolError>) -> Result<()> {
     match result {
         Err(ToolError::NoSystemd(_)) => Ok(()),
         other => Ok(other?),

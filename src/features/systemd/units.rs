@@ -7,24 +7,25 @@ use std::{fs, io};
 
 use crate::config::{LOG_DIR, RUN_DIR, SYSTEM_LOG_DIR, SYSTEM_RUN_DIR};
 use crate::failure::ExitStatus;
-use crate::host::{Directory, Host, OwnFile, in_path};
+use crate::host::{Directory, Host, OwnFile, add_path};
 
 /// The first line of a unit that mig-mps wrote.
-pub const WRITTEN: &str = "# Written by mig-mps systemd, which replaces and removes it.";
+pub const WRITTEN_MARK: &str = "# Written by mig-mps systemd, which replaces and removes it.";
 
 /// The first line of a unit that a package installs.
-pub const PACKAGED: &str =
+pub const PACKAGED_MARK: &str =
     "# From a package of mig-mps; a unit of this name in /etc/systemd/system replaces it.";
 
 /// The service that applies a profile at boot.
 pub const SERVICE: &str = "mig-mps.service";
 
 /// The time that clients get to exit at a shutdown of the machine, in seconds.
-const DRAIN: u32 = 60;
+const DRAIN_SECONDS: u32 = 60;
 
 /// The exit statuses of `up` that another try does not mend: wrong usage or a bad profile, a reboot that is due, and more
 /// than fits.
-const FINAL: [ExitStatus; 3] = [ExitStatus::Usage, ExitStatus::Drift, ExitStatus::Infeasible];
+const FINAL_STATUSES: [ExitStatus; 3] =
+    [ExitStatus::Usage, ExitStatus::Drift, ExitStatus::Infeasible];
 
 /// A unit file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +35,7 @@ pub struct UnitFile {
 }
 
 /// A command that systemd runs again and again: a service and its timer.
-struct Task {
+struct TimedService {
     service: &'static str,
     timer: &'static str,
     description: &'static str,
@@ -48,7 +49,7 @@ struct Task {
     accuracy: &'static str,
 }
 
-const HEAL: Task = Task {
+const HEAL: TimedService = TimedService {
     service: "mig-mps-heal.service",
     timer: "mig-mps-heal.timer",
     description: "Start MPS daemons that died, and cure devices that hang",
@@ -60,7 +61,7 @@ const HEAL: Task = Task {
     accuracy: "5s",
 };
 
-const METRICS: Task = Task {
+const METRICS: TimedService = TimedService {
     service: "mig-mps-metrics.service",
     timer: "mig-mps-metrics.timer",
     description: "Write metrics of MPS devices",
@@ -73,7 +74,7 @@ const METRICS: Task = Task {
 };
 
 /// Asks every daemon, which adds to its log: less often than the others.
-const DRIFT: Task = Task {
+const DRIFT: TimedService = TimedService {
     service: "mig-mps-drift.service",
     timer: "mig-mps-drift.timer",
     description: "Compare MIG partitions and MPS daemons with their profile",
@@ -105,7 +106,7 @@ pub const NAMES: [&str; 8] = [
 
 /// Returns the units among these that start at once where they are enabled: the timers and the plugin. `mig-mps.service`
 /// starts at the next boot, and the timers start the others.
-pub fn started<'a>(names: &[&'a str]) -> Vec<&'a str> {
+pub fn units_to_start<'a>(names: &[&'a str]) -> Vec<&'a str> {
     let is_started = |name: &&str| *name == PLUGIN || name.strip_suffix(".timer").is_some();
     names.iter().copied().filter(is_started).collect()
 }
@@ -130,12 +131,12 @@ impl Paths<'_> {
         let variables = self.environment.iter();
         let lines = variables.map(|(name, value)| {
             let assignment = format!("{name}={}", value.display());
-            format!("Environment={}\n", quoted(&assignment, &['%']))
+            format!("Environment={}\n", quote_text(&assignment, &['%']))
         });
         lines.collect()
     }
 
-    fn directory<'a>(&'a self, variable: &str, default: &'a str) -> &'a Path {
+    fn directory_from<'a>(&'a self, variable: &str, default: &'a str) -> &'a Path {
         let mut set = self.environment.iter();
         let set = set.find(|(name, _)| *name == variable);
         set.map_or(Path::new(default), |(_, value)| Path::new(value))
@@ -166,15 +167,21 @@ CAP_SYS_RAWIO CAP_SYS_TIME CAP_SYSLOG CAP_WAKE_ALARM
 /// Returns the units, with `mark` as their first line, in groups that are installed as a whole: the profile's, those of the
 /// metrics, and that of the device plugin.
 pub fn unit_files(mark: &str, paths: Paths<'_>) -> Vec<Vec<UnitFile>> {
-    let (program, profile) = (word(paths.program), word(paths.profile));
-    let mut groups = vec![vec![(SERVICE, service(&paths))]];
-    groups[0].extend(HEAL.units(&format!("{program} heal"), &paths));
+    let (program, profile) = (quote_path(paths.program), quote_path(paths.profile));
+    let mut groups = vec![vec![(SERVICE, boot_service(&paths))]];
+    groups[0].extend(HEAL.unit_texts(&format!("{program} heal"), &paths));
     if let Some(directory) = paths.metrics {
         let [metrics, drift] =
-            ["mig-mps.prom", "mig-mps-drift.prom"].map(|file| word(&directory.join(file)));
+            ["mig-mps.prom", "mig-mps-drift.prom"].map(|file| quote_path(&directory.join(file)));
         let metrics = format!("{program} metrics --output {metrics}");
         let drift = format!("{program} metrics --drift {profile} --output {drift}");
-        groups.push([METRICS.units(&metrics, &paths), DRIFT.units(&drift, &paths)].concat());
+        groups.push(
+            [
+                METRICS.unit_texts(&metrics, &paths),
+                DRIFT.unit_texts(&drift, &paths),
+            ]
+            .concat(),
+        );
     }
     if let Some(plugin) = paths.plugin {
         groups.push(vec![(PLUGIN, plugin_service(plugin, &paths))]);
@@ -191,15 +198,15 @@ pub fn unit_files(mark: &str, paths: Paths<'_>) -> Vec<Vec<UnitFile>> {
         .collect()
 }
 
-impl Task {
+impl TimedService {
     /// Returns the names and texts of its units.
-    fn units(&self, command: &str, paths: &Paths<'_>) -> [(&'static str, String); 2] {
+    fn unit_texts(&self, command: &str, paths: &Paths<'_>) -> [(&'static str, String); 2] {
         let environment = paths.environment_lines();
         let sandbox = match paths.metrics {
             Some(metrics) if self.is_sandboxed => {
-                let run = paths.directory(RUN_DIR, SYSTEM_RUN_DIR);
-                let log = paths.directory(LOG_DIR, SYSTEM_LOG_DIR);
-                sandbox(&[metrics, run, log])
+                let run = paths.directory_from(RUN_DIR, SYSTEM_RUN_DIR);
+                let log = paths.directory_from(LOG_DIR, SYSTEM_LOG_DIR);
+                sandbox_lines(&[metrics, run, log])
             }
             _ => String::new(),
         };
@@ -244,12 +251,14 @@ WantedBy=timers.target
 /// The service needs its drain to stop, and the time that a node full of daemons takes. A stop that is refused leaves the
 /// daemons alone, also those without a scope. Tries that fail at once end after the fifth; one that reached its limit of
 /// time is made again as long as the machine runs.
-fn service(paths: &Paths<'_>) -> String {
+fn boot_service(paths: &Paths<'_>) -> String {
     let consumers: Vec<String> = CONSUMERS
         .iter()
         .map(|units| format!("Before={units}"))
         .collect();
-    let last = FINAL.map(|status| (status as u8).to_string()).join(" ");
+    let last = FINAL_STATUSES
+        .map(|status| (status as u8).to_string())
+        .join(" ");
     format!(
         "\
 [Unit]
@@ -269,7 +278,7 @@ Restart=on-failure
 RestartSec=1min
 RestartPreventExitStatus={last}
 ExecReload={program} up {profile} --yes
-ExecStop={program} down --yes --at-shutdown {DRAIN}
+ExecStop={program} down --yes --at-shutdown {DRAIN_SECONDS}
 KillMode=process
 TimeoutStartSec=15min
 TimeoutStopSec={stop_limit}
@@ -281,9 +290,9 @@ WantedBy=multi-user.target
         condition = paths.profile.display().to_string().replace('%', "%%"),
         consumers = consumers.join("\n"),
         environment = paths.environment_lines(),
-        program = word(paths.program),
-        profile = word(paths.profile),
-        stop_limit = DRAIN + 120,
+        program = quote_path(paths.program),
+        profile = quote_path(paths.profile),
+        stop_limit = DRAIN_SECONDS + 120,
     )
 }
 
@@ -332,18 +341,18 @@ LimitNOFILE=524288
 WantedBy=multi-user.target
 ",
         environment = paths.environment_lines(),
-        sandbox = sandbox(&plugin_writes(paths)),
-        program = word(program),
+        sandbox = sandbox_lines(&plugin_writes(paths)),
+        program = quote_path(program),
         last = last.join(" "),
     )
 }
 
 /// Returns the sandbox of a service that writes to these directories, if they exist. Sessions with daemons may write to
 /// theirs.
-fn sandbox(writes: &[&Path]) -> String {
+fn sandbox_lines(writes: &[&Path]) -> String {
     let writes = writes.iter().map(|directory| {
         let directory = format!("-{}", directory.display());
-        quoted(&directory, &['%'])
+        quote_text(&directory, &['%'])
     });
     let writes: Vec<String> = writes.collect();
     format!("{SANDBOX}ReadWritePaths={}\n", writes.join(" "))
@@ -358,12 +367,12 @@ fn plugin_writes<'a>(paths: &'a Paths<'_>) -> Vec<&'a Path> {
 }
 
 /// Quotes a path for a command line of systemd, which has variables and specifiers.
-fn word(path: &Path) -> String {
-    quoted(&path.display().to_string(), &['%', '$'])
+fn quote_path(path: &Path) -> String {
+    quote_text(&path.display().to_string(), &['%', '$'])
 }
 
 /// Quotes a text for a unit file, in which these characters have a meaning and stand for themselves when doubled.
-fn quoted(text: &str, doubled: &[char]) -> String {
+fn quote_text(text: &str, doubled: &[char]) -> String {
     let is_plain = text
         .chars()
         .all(|c| c.is_ascii_alphanumeric() || "/._+-=:,".contains(c));
@@ -393,23 +402,23 @@ impl UnitFiles<'_> {
     /// Returns the unit of this name.
     pub fn unit(&self, name: &'static str) -> OwnFile {
         OwnFile {
-            directory: self.0.below("/etc/systemd/system"),
+            directory: self.0.under_root("/etc/systemd/system"),
             name,
             is_mounted: false,
             mode: 0o644,
-            is_ours: |text| text.starts_with(WRITTEN),
+            is_ours: |text| text.starts_with(WRITTEN_MARK),
         }
     }
 
     /// Returns the path of the unit of that name that a package has installed.
-    pub fn packaged(&self, name: &str) -> Option<PathBuf> {
-        let path = self.0.below("/usr/lib/systemd/system").join(name);
+    pub fn packaged_path(&self, name: &str) -> Option<PathBuf> {
+        let path = self.0.under_root("/usr/lib/systemd/system").join(name);
         path.exists().then_some(path)
     }
 
     /// Returns the path of a package's unit if it does the same and is in force.
     pub fn same_packaged(&self, unit: &UnitFile) -> Option<PathBuf> {
-        let path = self.packaged(unit.name)?;
+        let path = self.packaged_path(unit.name)?;
         let theirs = fs::read_to_string(&path).ok()?;
         let is_same = after_mark(&theirs) == after_mark(&unit.text);
         (is_same && !self.unit(unit.name).path().exists()).then_some(path)
@@ -421,13 +430,13 @@ impl UnitFiles<'_> {
     }
 
     /// Fails if a file of an installation is not one of mig-mps, or is another profile. Changes nothing.
-    pub fn check<'u>(
+    pub fn check_files<'u>(
         &self,
         mut units: impl Iterator<Item = &'u UnitFile>,
         profile: &str,
     ) -> io::Result<()> {
         self.check_profile(profile)?;
-        units.try_for_each(|unit| self.unit(unit.name).check())
+        units.try_for_each(|unit| self.unit(unit.name).check_place())
     }
 
     /// Writes the profile; returns false if it was there already. Refuses to replace another one, which is the
@@ -447,7 +456,7 @@ impl UnitFiles<'_> {
             return Ok(Some(false));
         }
         self.profile().remove()?;
-        let directory = self.0.below("/etc/mig-mps");
+        let directory = self.0.under_root("/etc/mig-mps");
         if let (Some(parent), Some(name)) = (directory.parent(), directory.file_name()) {
             Directory::open(parent)?.remove_dir_if_empty(name)?;
         }
@@ -459,7 +468,7 @@ impl UnitFiles<'_> {
         match self.profile().read()? {
             Some(before) if before != text => {
                 let error = io::Error::new(io::ErrorKind::AlreadyExists, "it is another profile");
-                Err(in_path(&self.profile().path(), &error))
+                Err(add_path(&self.profile().path(), &error))
             }
             _ => Ok(()),
         }
@@ -477,8 +486,11 @@ mod tests {
 
     #[test]
     fn a_path_with_blanks_and_specifiers_is_quoted() {
-        assert_eq!(word(Path::new("/usr/bin/mig-mps")), "/usr/bin/mig-mps");
-        assert_eq!(word(Path::new("/a b/100%$\"")), r#""/a b/100%%$$\"""#);
+        assert_eq!(
+            quote_path(Path::new("/usr/bin/mig-mps")),
+            "/usr/bin/mig-mps"
+        );
+        assert_eq!(quote_path(Path::new("/a b/100%$\"")), r#""/a b/100%%$$\"""#);
     }
 
     /// systemd expands no variables there.

@@ -41,7 +41,7 @@ fn requests(names: &str) -> Vec<Request> {
                 .map_or((word, None), |(name, at)| (name, Some(at.parse().unwrap())));
             let name: crate::geometry::ProfileName = name.parse().unwrap();
             let id = name
-                .choose(offered.iter().map(|p| (&p.name, p.id)))
+                .find_among(offered.iter().map(|p| (&p.name, p.id)))
                 .unwrap();
             Request {
                 profile: id,

@@ -10,14 +10,14 @@ use std::time::SystemTime;
 
 use rustix::fs::{FileType, Gid, Mode, OFlags, Uid, fchown, ftruncate};
 
-use super::line::KEPT;
+use super::line::KEPT_OLDER_PARTS;
 use super::{LogFile, LogLine};
-use crate::host::{Directory, Made, in_path, written};
+use crate::host::{Directory, EntryKind, add_path, modification_time};
 
 /// The most of a log that is read at once, in bytes and in lines. A user may write without end into server.log, and
 /// even an empty line takes a hundred bytes of memory.
-const MOST: u64 = 64 << 20;
-const MOST_LINES: usize = 1_000_000;
+const MAX_READ_BYTES: u64 = 64 << 20;
+const MAX_READ_LINES: usize = 1_000_000;
 
 /// The file with the name of the directory's device, which has no record after `down`.
 const DEVICE_NAME: &str = "device-name";
@@ -48,12 +48,12 @@ impl LogDir {
     pub fn open(path: &Path) -> io::Result<Self> {
         let name = path.file_name().unwrap_or_default().to_owned();
         let parent = Directory::open(path.parent().unwrap_or(path))?;
-        match parent.child(&name)? {
+        match parent.open_child(&name)? {
             Some(dir) => {
                 dir.check_owner()?;
                 Ok(Self { dir, parent, name })
             }
-            None => Err(in_path(path, &io::ErrorKind::NotFound.into())),
+            None => Err(add_path(path, &io::ErrorKind::NotFound.into())),
         }
     }
 
@@ -84,21 +84,21 @@ impl LogDir {
     }
 
     /// Returns the length of a log in bytes, or 0 if there is none.
-    pub fn length(&self, log: LogFile) -> u64 {
-        self.mark(log).map_or(0, |(length, _)| length)
+    pub fn log_length(&self, log: LogFile) -> u64 {
+        self.length_and_mtime(log).map_or(0, |(length, _)| length)
     }
 
     /// Returns the length of a log in bytes and the time of its last write, or `None` if they cannot be read.
-    pub fn mark(&self, log: LogFile) -> Option<(u64, SystemTime)> {
+    pub fn length_and_mtime(&self, log: LogFile) -> Option<(u64, SystemTime)> {
         let meta = self.dir.stat(log.name()).ok()??;
-        Some((meta.st_size.cast_unsigned(), written(&meta)?))
+        Some((meta.st_size.cast_unsigned(), modification_time(&meta)?))
     }
 
     /// Returns the last 200 lines of a log after its first `from` bytes, without blank ones, or nothing if it cannot be
     /// read.
-    pub fn tail(&self, log: LogFile, from: u64) -> Vec<String> {
-        const ENOUGH: u64 = 16 << 10;
-        let text = self.end(log.name(), from, ENOUGH);
+    pub fn last_lines_after(&self, log: LogFile, from: u64) -> Vec<String> {
+        const TAIL_BYTES: u64 = 16 << 10;
+        let text = self.text_at_end(log.name(), from, TAIL_BYTES);
         let mut lines: Vec<String> = text
             .lines()
             .filter(|line| !line.trim().is_empty())
@@ -109,16 +109,16 @@ impl LogDir {
 
     /// Returns the last `most` bytes of a log, including its youngest older part if needed.
     pub fn end_of(&self, log: LogFile, most: u64) -> String {
-        let end = self.end(log.name(), 0, most);
+        let end = self.text_at_end(log.name(), 0, most);
         let missing = most.saturating_sub(end.len() as u64);
         if missing == 0 {
             return end;
         }
-        self.end(&log.older(1), 0, missing) + &end
+        self.text_at_end(&log.older_file_name(1), 0, missing) + &end
     }
 
     /// Returns the last `most` bytes of a file after its first `from` bytes, or nothing if it cannot be read.
-    pub fn end(&self, name: &str, from: u64, most: u64) -> String {
+    pub fn text_at_end(&self, name: &str, from: u64, most: u64) -> String {
         let bytes = self.bytes_at_end(name, from, most).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
@@ -139,18 +139,24 @@ impl LogDir {
 
     /// Returns the last lines of a log, including its older parts; all lines without a number. Omits an unfinished last
     /// line if the log will be followed. A missing log has no lines. Errors name the path.
-    pub fn last(&self, log: LogFile, lines: Option<usize>, followed: bool) -> io::Result<LogTail> {
+    pub fn read_tail(
+        &self,
+        log: LogFile,
+        lines: Option<usize>,
+        followed: bool,
+    ) -> io::Result<LogTail> {
         let mut tail = LogTail::default();
         let mut parts = Vec::new();
         let mut found = 0;
-        let mut remaining = MOST;
-        let names = std::iter::once(log.name().to_owned()).chain((1..=KEPT).map(|n| log.older(n)));
+        let mut remaining = MAX_READ_BYTES;
+        let names = std::iter::once(log.name().to_owned())
+            .chain((1..=KEPT_OLDER_PARTS).map(|n| log.older_file_name(n)));
         for (age, name) in names.enumerate() {
             let missing = lines.unwrap_or(usize::MAX).saturating_sub(found);
             if age > 0 && missing == 0 {
                 break;
             }
-            let most = (remaining, MOST_LINES.saturating_sub(found));
+            let most = (remaining, MAX_READ_LINES.saturating_sub(found));
             let mut file = match self.open_file(&name) {
                 Ok(Some(file)) => file,
                 Ok(None) => continue,
@@ -174,7 +180,7 @@ impl LogDir {
                 tail.file = Some(file);
             }
             remaining = remaining.saturating_sub(bytes.len() as u64);
-            let lines = split(log, &bytes);
+            let lines = parse_lines(log, &bytes);
             if is_cut {
                 let nothing = if lines.is_empty() {
                     ", and no whole line in that"
@@ -191,7 +197,7 @@ impl LogDir {
         }
         let all: Vec<LogLine> = parts.into_iter().rev().flatten().collect();
         let skipped = lines.map_or(0, |lines| all.len().saturating_sub(lines));
-        tail.lines = with_times(all).split_off(skipped);
+        tail.lines = fill_missing_times(all).split_off(skipped);
         Ok(tail)
     }
 
@@ -201,12 +207,12 @@ impl LogDir {
         let Some(file) = self.dir.open_file(name)? else {
             return Ok(None);
         };
-        self.check(name, &file)?;
+        self.check_log_file(name, &file)?;
         Ok(Some(file))
     }
 
     /// Refuses a file that the owner of the directory has not written.
-    pub(crate) fn check(&self, name: &str, file: &File) -> io::Result<()> {
+    pub(crate) fn check_log_file(&self, name: &str, file: &File) -> io::Result<()> {
         let meta = file.metadata()?;
         let why = if meta.nlink() > 1 {
             "it has other names"
@@ -216,7 +222,7 @@ impl LogDir {
             return Ok(());
         };
         let error = io::Error::new(io::ErrorKind::PermissionDenied, why);
-        Err(in_path(&self.path().join(name), &error))
+        Err(add_path(&self.path().join(name), &error))
     }
 }
 
@@ -255,13 +261,13 @@ fn read_end(
 }
 
 /// Splits bytes into lines. Text that is not UTF-8 gets replacement characters.
-pub(crate) fn split(log: LogFile, bytes: &[u8]) -> Vec<LogLine> {
+pub(crate) fn parse_lines(log: LogFile, bytes: &[u8]) -> Vec<LogLine> {
     let text = String::from_utf8_lossy(bytes);
     text.lines().map(|line| LogLine::parse(log, line)).collect()
 }
 
 /// Gives lines without a head the time of the line before them.
-fn with_times(mut lines: Vec<LogLine>) -> Vec<LogLine> {
+fn fill_missing_times(mut lines: Vec<LogLine>) -> Vec<LogLine> {
     let mut at = None;
     for line in &mut lines {
         at = line.at.or(at);
@@ -273,10 +279,10 @@ fn with_times(mut lines: Vec<LogLine>) -> Vec<LogLine> {
 /// The size in bytes at which a log is rotated. With a client connected, a query by `status` adds about 1,000 bytes to
 /// control.log: one every 15 s fills the limit in a day and a half, so the log and its three older parts cover most of a
 /// week. On a node with 56 devices all logs together stay below 4 GiB.
-pub const LOG_LIMIT: u64 = 8 << 20;
+pub const MAX_LOG_BYTES: u64 = 8 << 20;
 
 /// The most that is copied of a log's end, in bytes. A user may have written without end into server.log.
-const MOST_COPIED: u64 = 4 * LOG_LIMIT;
+const MAX_COPIED_BYTES: u64 = 4 * MAX_LOG_BYTES;
 
 /// A log that was rotated.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -297,7 +303,7 @@ pub struct Rotation {
 /// The directory may belong to a user. No link is followed, and only regular files with one link that belong to the
 /// directory's owner are touched, so a user can only harm their own files. (Only we can write to the parent directory,
 /// so the owner of the directory itself can be trusted.)
-pub fn rotate(dir: &LogDir) -> Vec<io::Result<Rotation>> {
+pub fn rotate_logs(dir: &LogDir) -> Vec<io::Result<Rotation>> {
     LogFile::ALL
         .into_iter()
         .filter_map(|log| rotate_log(dir, log).transpose())
@@ -311,7 +317,7 @@ pub fn needs_rotation(dir: &LogDir) -> bool {
         .any(|log| match dir.dir.stat(log.name()) {
             Ok(Some(meta)) => {
                 let is_file = FileType::from_raw_mode(meta.st_mode) == FileType::RegularFile;
-                !is_file || meta.st_size.cast_unsigned() > LOG_LIMIT
+                !is_file || meta.st_size.cast_unsigned() > MAX_LOG_BYTES
             }
             Ok(None) => false,
             Err(_) => true,
@@ -323,28 +329,28 @@ fn rotate_log(dir: &LogDir, log: LogFile) -> io::Result<Option<Rotation>> {
     let Some(mut file) = dir.dir.open_file_with(log.name(), OFlags::RDWR)? else {
         return Ok(None);
     };
-    dir.check(log.name(), &file)?;
+    dir.check_log_file(log.name(), &file)?;
     let meta = file.metadata()?;
-    if meta.len() <= LOG_LIMIT {
+    if meta.len() <= MAX_LOG_BYTES {
         return Ok(None);
     }
     // Under a name of its own first: an unfinished copy must not pass for a part of the log.
     let copy_name = format!("{}.new", log.name());
-    let copy_name = dir.dir.free_unfinished(&copy_name, Made::File);
+    let copy_name = dir.dir.free_unfinished(&copy_name, EntryKind::File);
     let copy = dir.dir.create_file(&copy_name, 0o600)?;
     let rotated = copy_end(&mut file, &copy)
         .and_then(|copied| copy_permissions(&copy, &meta).map(|()| copied))
-        .map_err(|error| in_path(&dir.path().join(&copy_name), &error))
+        .map_err(|error| add_path(&dir.path().join(&copy_name), &error))
         .and_then(|copied| shift_parts(dir, log, &copy_name).map(|()| copied));
     if rotated.is_err() {
         // An unfinished copy is of no use, and the disk may be full.
         let _ = dir.dir.remove_file(&copy_name);
     }
     let (left_out, kept) = rotated?;
-    ftruncate(&file, 0).map_err(|error| in_path(&dir.path().join(log.name()), &error.into()))?;
+    ftruncate(&file, 0).map_err(|error| add_path(&dir.path().join(log.name()), &error.into()))?;
     Ok(Some(Rotation {
         log: dir.path().join(log.name()),
-        older: log.older(1),
+        older: log.older_file_name(1),
         length: left_out + kept,
         kept,
     }))
@@ -354,26 +360,29 @@ fn rotate_log(dir: &LogDir, log: LogFile) -> io::Result<Option<Rotation>> {
 fn shift_parts(dir: &LogDir, log: LogFile, copy: &str) -> io::Result<()> {
     let dir = &dir.dir;
     // Renaming fails if one of the names belongs to a directory.
-    for number in (1..KEPT).rev() {
-        if let Err(error) = dir.rename(log.older(number), dir, log.older(number + 1))
-            && error.kind() != io::ErrorKind::NotFound
+    for number in (1..KEPT_OLDER_PARTS).rev() {
+        if let Err(error) = dir.rename(
+            log.older_file_name(number),
+            dir,
+            log.older_file_name(number + 1),
+        ) && error.kind() != io::ErrorKind::NotFound
         {
             return Err(error);
         }
     }
-    dir.rename(copy, dir, log.older(1))
+    dir.rename(copy, dir, log.older_file_name(1))
 }
 
 /// Copies the end of a log and what is added meanwhile. Returns the length of what is left out and of the copy.
 fn copy_end(log: &mut File, mut copy: &File) -> io::Result<(u64, u64)> {
     let length = log.metadata()?.len();
-    let start = match length.checked_sub(MOST_COPIED) {
+    let start = match length.checked_sub(MAX_COPIED_BYTES) {
         Some(from @ 1..) => line_start(log, from, length)?,
         _ => 0,
     };
     log.seek(SeekFrom::Start(start))?;
     // The log may grow faster than it is copied.
-    let copied = io::copy(&mut log.by_ref().take(2 * MOST_COPIED), &mut copy)?;
+    let copied = io::copy(&mut log.by_ref().take(2 * MAX_COPIED_BYTES), &mut copy)?;
     Ok((start, copied))
 }
 

@@ -27,13 +27,13 @@ impl LogFile {
     }
 
     /// The file name of an older part. 1 is the youngest.
-    pub(crate) fn older(self, number: u32) -> String {
+    pub(crate) fn older_file_name(self, number: u32) -> String {
         format!("{}.{number}", self.name())
     }
 }
 
 /// The number of older parts of a log that are kept.
-pub(crate) const KEPT: u32 = 3;
+pub(crate) const KEPT_OLDER_PARTS: u32 = 3;
 
 /// One line of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ impl LogLine {
     }
 
     pub fn meaning(&self) -> Meaning {
-        rules::meaning(self.tag.as_deref(), &self.text)
+        rules::classify_line(self.tag.as_deref(), &self.text)
     }
 }
 
@@ -105,7 +105,7 @@ pub(in crate::mps) const LOG_END: u64 = 1 << 20;
 /// ```text
 /// [2026-11-22 04:12:38.882 Server   465] Device pinned memory limit for device 0 set to 0x60000000 bytes
 /// ```
-pub(in crate::mps) fn logged_limit(log: &str, server: Pid) -> Option<u64> {
+pub(in crate::mps) fn logged_memory_limit(log: &str, server: Pid) -> Option<u64> {
     lines_backwards(log, server).find_map(|text| {
         let (_, number) = text.split_once("Device pinned memory limit for device 0 set to 0x")?;
         u64::from_str_radix(number.split_whitespace().next()?, 16).ok()
@@ -113,7 +113,7 @@ pub(in crate::mps) fn logged_limit(log: &str, server: Pid) -> Option<u64> {
 }
 
 /// True if a server has had a fatal GPU fault and still has its context, which it keeps until all clients have exited.
-pub(in crate::mps) fn logged_fault(log: &str, server: Pid) -> bool {
+pub(in crate::mps) fn log_shows_fault(log: &str, server: Pid) -> bool {
     for text in lines_backwards(log, server) {
         if text.contains("server context") {
             return false;
@@ -131,7 +131,7 @@ pub(in crate::mps) fn logged_fault(log: &str, server: Pid) -> bool {
 /// [2026-11-20 17:34:05.142 Control   447] Starting new server 466 for user 0
 /// [2026-11-20 17:34:05.306 Control   447] NEW SERVER 466: Ready
 /// ```
-pub fn logged_ready(log: &str, server: Pid) -> bool {
+pub fn log_shows_ready(log: &str, server: Pid) -> bool {
     let ready = log.rfind(&format!("] NEW SERVER {server}: Ready"));
     ready.is_some() && ready > log.rfind(&format!("] Starting new server {server} for "))
 }
@@ -155,7 +155,7 @@ fn lines_backwards(log: &str, server: Pid) -> impl Iterator<Item = Box<str>> {
         .map(|(_, parsed)| parsed.text)
 }
 
-fn texts(file: LogFile, lines: &[String]) -> Vec<String> {
+fn message_texts(file: LogFile, lines: &[String]) -> Vec<String> {
     lines
         .iter()
         .map(|line| LogLine::parse(file, line).text.trim().to_owned())
@@ -164,19 +164,31 @@ fn texts(file: LogFile, lines: &[String]) -> Vec<String> {
 
 /// Explains from the last lines of the logs why a daemon or server did not start. Returns `None` for unknown lines.
 pub(in crate::mps) fn diagnose(control: &[String], server: &[String]) -> Option<String> {
-    let control = texts(LogFile::Control, control);
-    let server = texts(LogFile::Server, server);
-    if let Some(why) = server.iter().rev().find_map(|text| failed_to_start(text)) {
+    let control = message_texts(LogFile::Control, control);
+    let server = message_texts(LogFile::Server, server);
+    if let Some(why) = server
+        .iter()
+        .rev()
+        .find_map(|text| parse_start_failure(text))
+    {
         return Some(format!("the MPS server could not start: {why}"));
     }
-    if let Some((user, error)) = control.iter().rev().find_map(|text| not_permitted(text)) {
+    if let Some((user, error)) = control
+        .iter()
+        .rev()
+        .find_map(|text| parse_user_refusal(text))
+    {
         return Some(format!(
             "the daemon may not start a server for user {user}: {error} (a daemon that is not root's \
              serves its own user alone)"
         ));
     }
-    if let Some(code) = control.iter().rev().find_map(|text| without_cuda(text)) {
-        return Some(match cuda_error(|known| known == code) {
+    if let Some(code) = control
+        .iter()
+        .rev()
+        .find_map(|text| parse_cuda_failure(text))
+    {
+        return Some(match describe_cuda_error(|known| known == code) {
             Some(words) => words.to_owned(),
             None => format!("CUDA does not initialise: error {code}"),
         });
@@ -188,7 +200,7 @@ pub(in crate::mps) fn diagnose(control: &[String], server: &[String]) -> Option<
         .map_or(0, |at| at + 1);
     let ends: Vec<&str> = control[since..]
         .iter()
-        .filter_map(|text| exit_status(text))
+        .filter_map(|text| parse_exit_status(text))
         .collect();
     let status = ends.last()?;
     let times = match ends.len() {
@@ -209,7 +221,7 @@ pub(in crate::mps) fn diagnose(control: &[String], server: &[String]) -> Option<
 }
 
 /// `Failed to start : no CUDA-capable device is detected`; the rest is CUDA's description.
-fn failed_to_start(text: &str) -> Option<&str> {
+fn parse_start_failure(text: &str) -> Option<&str> {
     let why = text
         .strip_prefix("Server failed to start")
         .or_else(|| text.strip_prefix("Failed to start"))?
@@ -220,14 +232,14 @@ fn failed_to_start(text: &str) -> Option<&str> {
 }
 
 /// `Failed to start server using uid 0, error: Operation not permitted`
-fn not_permitted(text: &str) -> Option<(&str, &str)> {
+fn parse_user_refusal(text: &str) -> Option<(&str, &str)> {
     let text = text.strip_prefix("Failed to start server using uid ")?;
     text.split_once(", error: ")
         .or_else(|| text.split_once(". "))
 }
 
 /// `Failed to initialize CUDA: 100`, the only message of a daemon of driver 615 before it exits
-fn without_cuda(text: &str) -> Option<u32> {
+fn parse_cuda_failure(text: &str) -> Option<u32> {
     let code = text.strip_prefix("Failed to initialize CUDA:")?;
     code.trim().parse().ok()
 }
@@ -247,14 +259,14 @@ const CUDA_ERRORS: [(u32, &str); 4] = [
 ];
 
 /// Describes a CUDA error.
-pub(in crate::mps) fn cuda_error(matches: impl Fn(u32) -> bool) -> Option<&'static str> {
+pub(in crate::mps) fn describe_cuda_error(matches: impl Fn(u32) -> bool) -> Option<&'static str> {
     CUDA_ERRORS
         .into_iter()
         .find_map(|(code, words)| matches(code).then_some(words))
 }
 
 /// `Server 466 exited with status 1`; `None` if the status is 0.
-fn exit_status(text: &str) -> Option<&str> {
+fn parse_exit_status(text: &str) -> Option<&str> {
     let (_, status) = text
         .strip_prefix("Server ")?
         .split_once(" exited with status ")?;
@@ -315,11 +327,11 @@ mod tests {
 
     #[test]
     fn the_last_limit_of_a_server_counts() {
-        let limit = |log: &str| logged_limit(log, Pid(637));
+        let limit = |log: &str| logged_memory_limit(log, Pid(637));
         assert_eq!(limit(LOG), None, "that of an earlier process");
         assert_eq!(limit(&format!("{LOG}{SET}")), Some(0x6000_0000));
         assert_eq!(limit(&format!("{LOG}{SET}{CLEARED}")), Some(0));
-        assert_eq!(logged_limit(&format!("{LOG}{SET}"), Pid(638)), None);
+        assert_eq!(logged_memory_limit(&format!("{LOG}{SET}"), Pid(638)), None);
         let newer = SET.replace("Server   637", "Server INFO   637");
         assert_eq!(limit(&newer), Some(0x6000_0000));
     }
@@ -328,13 +340,13 @@ mod tests {
     fn a_server_is_ready_once_the_log_says_so_after_its_start() {
         let starting = "[x Control 1] Starting new server 637 for user 0\n";
         let ready = "[x Control 1] NEW SERVER 637: Ready\n";
-        let is_ready = |log: &str| logged_ready(log, Pid(637));
+        let is_ready = |log: &str| log_shows_ready(log, Pid(637));
         assert!(!is_ready(starting));
         assert!(is_ready(&format!("{starting}{ready}")));
         assert!(is_ready(ready), "its start is further above");
         let again = format!("{starting}{ready}{starting}");
         assert!(!is_ready(&again), "that was an earlier process");
-        assert!(!logged_ready(&again, Pid(63)));
+        assert!(!log_shows_ready(&again, Pid(63)));
     }
 
     #[test]
@@ -342,10 +354,10 @@ mod tests {
         let fault =
             "[2026-11-22 04:13:00.045 Server   637] Server is handling a fatal GPU error.\n";
         let gone = "[2026-11-22 04:13:01.068 Server   637] Destroy server context on device 0 (NVIDIA H200)";
-        assert!(!logged_fault(LOG, Pid(637)));
-        assert!(logged_fault(&format!("{LOG}{fault}"), Pid(637)));
-        assert!(!logged_fault(&format!("{LOG}{fault}"), Pid(1)));
-        assert!(!logged_fault(&format!("{LOG}{fault}{gone}"), Pid(637)));
+        assert!(!log_shows_fault(LOG, Pid(637)));
+        assert!(log_shows_fault(&format!("{LOG}{fault}"), Pid(637)));
+        assert!(!log_shows_fault(&format!("{LOG}{fault}"), Pid(1)));
+        assert!(!log_shows_fault(&format!("{LOG}{fault}{gone}"), Pid(637)));
     }
 
     fn lines(tag: &str, texts: &[&str]) -> Vec<String> {

@@ -7,8 +7,10 @@ mod directory;
 mod line;
 mod rules;
 
-pub(crate) use directory::split;
-pub use directory::{LogDir, LogTail, needs_rotation, rotate};
-pub(super) use line::{LOG_END, cuda_error, diagnose, logged_fault, logged_limit};
-pub use line::{LogFile, LogLine, logged_ready};
+pub(crate) use directory::parse_lines;
+pub use directory::{LogDir, LogTail, needs_rotation, rotate_logs};
+pub(super) use line::{
+    LOG_END, describe_cuda_error, diagnose, log_shows_fault, logged_memory_limit,
+};
+pub use line::{LogFile, LogLine, log_shows_ready};
 pub use rules::{LineKind, Meaning};

@@ -41,26 +41,26 @@ struct Rule {
 }
 
 const fn chatter(pattern: &'static str) -> Rule {
-    of(LineKind::Chatter, pattern)
+    new_rule(LineKind::Chatter, pattern)
 }
 
 const fn benign(pattern: &'static str) -> Rule {
-    of(LineKind::Benign, pattern)
+    new_rule(LineKind::Benign, pattern)
 }
 
 const fn ordinary(pattern: &'static str) -> Rule {
-    of(LineKind::Ordinary, pattern)
+    new_rule(LineKind::Ordinary, pattern)
 }
 
 const fn refusal(pattern: &'static str) -> Rule {
-    of(LineKind::Refusal, pattern)
+    new_rule(LineKind::Refusal, pattern)
 }
 
 const fn fault(pattern: &'static str) -> Rule {
-    of(LineKind::Fault, pattern)
+    new_rule(LineKind::Fault, pattern)
 }
 
-const fn of(kind: LineKind, pattern: &'static str) -> Rule {
+const fn new_rule(kind: LineKind, pattern: &'static str) -> Rule {
     let meaning = Meaning { kind, why: None };
     Rule { pattern, meaning }
 }
@@ -77,9 +77,9 @@ impl Rule {
 }
 
 /// Rules with their patterns compiled.
-type Compiled = LazyLock<Vec<(Regex, Meaning)>>;
+type CompiledRules = LazyLock<Vec<(Regex, Meaning)>>;
 
-fn compiled(rules: &[Rule]) -> Vec<(Regex, Meaning)> {
+fn compile_rules(rules: &[Rule]) -> Vec<(Regex, Meaning)> {
     let compiled = rules.iter().map(|rule| {
         let pattern = Regex::new(rule.pattern).expect("the patterns are tested");
         (pattern, rule.meaning)
@@ -88,9 +88,9 @@ fn compiled(rules: &[Rule]) -> Vec<(Regex, Meaning)> {
 }
 
 /// Returns the meaning of a line with this tag in its head.
-pub(super) fn meaning(tag: Option<&str>, text: &str) -> Meaning {
-    static BY_CONTROL: Compiled = LazyLock::new(|| compiled(CONTROL));
-    static BY_SERVER: Compiled = LazyLock::new(|| compiled(SERVER));
+pub(super) fn classify_line(tag: Option<&str>, text: &str) -> Meaning {
+    static BY_CONTROL: CompiledRules = LazyLock::new(|| compile_rules(CONTROL_RULES));
+    static BY_SERVER: CompiledRules = LazyLock::new(|| compile_rules(SERVER_RULES));
     let rules: &[(Regex, Meaning)] = match tag {
         None => &[],
         Some("Control") => &BY_CONTROL,
@@ -106,7 +106,7 @@ pub(super) fn meaning(tag: Option<&str>, text: &str) -> Meaning {
 }
 
 /// The messages of a daemon, under its own pid or that of a child process.
-const CONTROL: &[Rule] = &[
+const CONTROL_RULES: &[Rule] = &[
     benign(r"^User did not send valid credentials")
         .because("harmless: every start of a CUDA program leaves this line"),
     benign(r"^Unable to (read new connection type information|accept connection)")
@@ -174,7 +174,7 @@ const VISIBLE_DEVICES: &str =
     "the client's CUDA_VISIBLE_DEVICES must be unset, 0, or this device's UUID";
 
 /// The messages of servers and clients, which the daemon writes into server.log.
-const SERVER: &[Rule] = &[
+const SERVER_RULES: &[Rule] = &[
     benign(r"^Server failed to rec\w+ command with status 806, assuming client .* exit")
         .because(CLIENT_ENDED),
     benign(r"^Receive command failed, assuming client exit").because(CLIENT_ENDED),
@@ -270,7 +270,7 @@ mod tests {
             ),
             ("Server", "Receive command failed, assuming client exit"),
         ] {
-            let found = meaning(Some(tag), text);
+            let found = classify_line(Some(tag), text);
             assert_eq!(found.kind, LineKind::Benign);
             assert!(found.why.unwrap().starts_with("harmless: "));
         }
@@ -284,7 +284,7 @@ mod tests {
             (Some("Server"), "A line of a driver to come"),
         ] {
             assert_eq!(
-                meaning(tag, text),
+                classify_line(tag, text),
                 Meaning {
                     kind: LineKind::Unknown,
                     why: None

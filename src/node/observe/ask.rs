@@ -6,27 +6,28 @@ use std::time::{Duration, Instant};
 
 use super::observer::{Ask, Detail};
 use super::probe::{
-    EXIT_GRACE, Probe, ProbeContext, RECENT_LOG_END, Remembered, Seen, last_answers, log_path,
+    EXIT_GRACE, Probe, ProbeContext, RECENT_LOG_BYTES, RememberedAnswer, VisibleSigns,
+    last_answers, log_path,
 };
 use crate::host::{Environment, Pid, ProcessTable, RunError, Threads, Uid, caller};
 use crate::mps::{
-    DaemonStatus, LogDir, LogFile, MpsError, ServerState, ServerStatus, pending, servers_of,
+    DaemonStatus, LogDir, LogFile, MpsError, ServerState, ServerStatus, pending_clients, servers_of,
 };
 use crate::node::{Client, Clients, DaemonState, Node, ServerProcess};
 use crate::nvml::Usage;
 
 /// Time to wait for another control session, before the daemon is called busy.
-const PATIENCE: Duration = Duration::from_millis(1500);
+const BUSY_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// Time that a daemon may take to answer, and what each daemon that is asked adds to it: they share the CPUs.
-pub const ANSWER_LIMIT: Duration = Duration::from_secs(2);
-const LONGER_FOR_EACH: Duration = Duration::from_millis(25);
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+const EXTRA_TIME_PER_DAEMON: Duration = Duration::from_millis(25);
 
 /// Sessions after one during which a server changed.
 const RETRIES: u32 = 2;
 
 /// Time that a daemon's process may outlive its socket when it exits.
-const END_LIMIT: Duration = Duration::from_millis(500);
+const EXIT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Fills in the state of every recorded daemon. One may take up to `limit` to answer.
 pub(super) fn observe_daemons(
@@ -63,7 +64,7 @@ pub(super) fn observe_daemons(
         served.servers = process
             .into_iter()
             .flat_map(|daemon| servers_of(table, daemon))
-            .map(ServerProcess::of)
+            .map(ServerProcess::from_process)
             .collect();
         let may_answer = ![DaemonState::Orphan, DaemonState::Stopped].contains(&state);
         served.state = state;
@@ -98,54 +99,54 @@ pub(super) fn observe_daemons(
 }
 
 /// Sessions that are open at once for each CPU. On a busy machine, more would make each other late.
-const AT_ONCE: usize = 4;
+const SESSIONS_PER_CPU: usize = 4;
 
 /// Asks daemons in parallel; each session is a child process with a time limit of its own.
 fn ask_all(mut probes: Vec<Probe<'_>>) {
     let daemons = u32::try_from(probes.len()).unwrap_or(u32::MAX);
     for probe in &mut probes {
-        probe.limit += LONGER_FOR_EACH * daemons;
+        probe.limit += EXTRA_TIME_PER_DAEMON * daemons;
     }
     let others = probes.len().saturating_sub(1);
     // The CPUs that this process may use are counted by files of its control group.
     let threads = match others {
         0 => 0,
-        _ => others.min(AT_ONCE * available_parallelism().map_or(1, NonZero::get) - 1),
+        _ => others.min(SESSIONS_PER_CPU * available_parallelism().map_or(1, NonZero::get) - 1),
     };
-    Threads::beside(threads).side_by_side(probes, |mut probe| {
-        probe.served.state = probe.ask();
+    Threads::with_limit(threads).map_in_parallel(probes, |mut probe| {
+        probe.served.state = probe.query_state();
         probe.find_waiting();
     });
 }
 
 impl Probe<'_> {
     /// Finds out the state of the daemon, and asks it unless nothing has changed since its last answer.
-    pub(super) fn ask(&mut self) -> DaemonState {
+    pub(super) fn query_state(&mut self) -> DaemonState {
         if let Some(state) = self.state_without_session() {
             return state;
         }
         // Taken before the session: what happens during it must change the next snapshot.
-        let seen = self.see().filter(|_| self.served.record.finished);
+        let seen = self.visible_signs().filter(|_| self.served.record.finished);
         let last = self.last.take();
         let last = last.and_then(|last| last.while_current(seen.as_ref(), Instant::now()));
         if let Some(last) = last
-            && let Some(state) = self.state_again(&last)
+            && let Some(state) = self.state_by_last_answer(&last)
         {
             return state;
         }
-        let servers = self.servers();
+        let servers = self.server_processes();
         let mut servers: Vec<Pid> = servers.iter().map(|server| server.pid).collect();
-        let answer = match self.query(&mut servers) {
+        let answer = match self.query_status(&mut servers) {
             Err(MpsError::Program(RunError::Late { .. })) if self.may_be_slow() => {
-                self.query(&mut servers)
+                self.query_status(&mut servers)
             }
             answer => answer,
         };
         let (state, answer, lasts) = match answer {
             Ok(mut answer) => {
-                self.drop_ended(&mut answer);
-                self.mark_starting(&mut answer);
-                let lasts = lasts(&answer);
+                self.remove_ended_servers(&mut answer);
+                self.mark_starting_servers(&mut answer);
+                let lasts = stays_valid(&answer);
                 (self.state_by_answer(&answer), Some(answer), lasts)
             }
             Err(error) => {
@@ -158,7 +159,7 @@ impl Probe<'_> {
         match seen.filter(|_| lasts) {
             Some(seen) => {
                 let at = Instant::now();
-                last_answers.insert(self.daemon, Remembered { at, seen, answer })
+                last_answers.insert(self.daemon, RememberedAnswer { at, seen, answer })
             }
             None => last_answers.remove(&self.daemon),
         };
@@ -167,8 +168,8 @@ impl Probe<'_> {
 
     /// Returns the state of a daemon that cannot or may not be asked.
     fn state_without_session(&mut self) -> Option<DaemonState> {
-        let daemon = self.context.mps(self.served, None);
-        if daemon.is_covered() {
+        let daemon = self.context.daemon_of(self.served, None);
+        if daemon.is_hidden_by_mount() {
             let why = "somebody has mounted a file system on its pipe directory";
             return Some(DaemonState::NoAnswer(why.to_owned()));
         }
@@ -187,44 +188,44 @@ impl Probe<'_> {
     }
 
     /// Returns what can be seen without a session; `None` if the log cannot be read: a fault would stay unseen.
-    fn see(&self) -> Option<Seen> {
+    fn visible_signs(&self) -> Option<VisibleSigns> {
         let pids = |usages: &[Usage]| {
             let mut pids: Vec<Pid> = usages.iter().map(|usage| usage.pid).collect();
             pids.sort_unstable();
             pids
         };
-        let processes = std::iter::once(self.process()?).chain(self.servers());
+        let processes = std::iter::once(self.daemon_process()?).chain(self.server_processes());
         let logs = self.logs.as_ref()?;
-        Some(Seen {
+        Some(VisibleSigns {
             processes: processes
                 .map(|process| (process.pid, process.started))
                 .collect(),
             compute: self.processes.map(|processes| pids(&processes.compute)),
             clients: self.processes.map(|processes| pids(&processes.clients)),
-            log: logs.mark(LogFile::Server)?,
-            waiting: pending(&logs.end_of(LogFile::Control, RECENT_LOG_END)),
+            log: logs.length_and_mtime(LogFile::Server)?,
+            waiting: pending_clients(&logs.end_of(LogFile::Control, RECENT_LOG_BYTES)),
             recorded: self.served.run_dir.recorded_at(&self.served.record.uuid),
         })
     }
 
     /// Returns the state by the last answer, since everything that can be seen without a session is unchanged; `None` if
     /// the daemon may hang now, or hung and may have recovered.
-    fn state_again(&mut self, last: &Remembered) -> Option<DaemonState> {
+    fn state_by_last_answer(&mut self, last: &RememberedAnswer) -> Option<DaemonState> {
         match (&last.answer, self.is_busy()) {
             (Some(_), Some(true)) | (None, Some(false)) => None,
             (Some(answer), _) => Some(self.state_by_answer(answer)),
-            (None, _) => Some(self.hung()),
+            (None, _) => Some(self.hung_state()),
         }
     }
 
-    fn query(&self, servers: &mut Vec<Pid>) -> Result<DaemonStatus, MpsError> {
-        let daemon = self.context.mps(self.served, self.logs.as_ref());
+    fn query_status(&self, servers: &mut Vec<Pid>) -> Result<DaemonStatus, MpsError> {
+        let daemon = self.context.daemon_of(self.served, self.logs.as_ref());
         if !daemon.has_socket() {
             // It would answer its owner by another socket, and no program finds it.
             let pipe_dir = self.served.run_dir.pipe_dir(&self.served.record.uuid);
             return Err(MpsError::NoDaemon(pipe_dir));
         }
-        let query = |servers: &[Pid]| daemon.query(servers, true, PATIENCE, self.limit);
+        let query = |servers: &[Pid]| daemon.query_status(servers, true, BUSY_TIMEOUT, self.limit);
         let mut answer = query(servers)?;
         let is_odd = |server: &ServerStatus| match server.state {
             // It started or changed meanwhile, and its clients are not known.
@@ -247,33 +248,36 @@ impl Probe<'_> {
     /// slow.
     fn may_be_slow(&self) -> bool {
         let is_running = |pid| {
-            let process = self.context.host.process(pid);
+            let process = self.context.host.find_process(pid);
             process.is_some_and(|process| process.is_running)
         };
         !self.is_gone(Duration::ZERO)
-            && !self.starts_a_server()
+            && !self.has_starting_server()
             && (self.is_busy() == Some(false)
                 || is_running(self.daemon)
-                || self.servers().iter().any(|server| is_running(server.pid)))
+                || self
+                    .server_processes()
+                    .iter()
+                    .any(|server| is_running(server.pid)))
     }
 
     /// Removes servers that have ended. Measured: a killed server is listed for a moment, with a fault.
-    fn drop_ended(&self, answer: &mut DaemonStatus) {
+    fn remove_ended_servers(&self, answer: &mut DaemonStatus) {
         let host = self.context.host;
         answer.servers.retain(|server| {
-            let process = host.process(server.pid);
+            let process = host.find_process(server.pid);
             !host.has_ended(server.pid) && !process.is_some_and(|process| process.is_ending)
         });
     }
 
     /// Marks servers that are not ready yet. A control program without `get_server_status` lists a server as soon as its
     /// process exists.
-    fn mark_starting(&self, answer: &mut DaemonStatus) {
+    fn mark_starting_servers(&self, answer: &mut DaemonStatus) {
         if self.context.program.has_server_status {
             return;
         }
         for server in &mut answer.servers {
-            let process = self.context.host.process(server.pid);
+            let process = self.context.host.find_process(server.pid);
             let starts = process.is_some_and(|process| self.is_starting(&process));
             if server.state == Some(ServerState::Active) && starts {
                 server.state = Some(ServerState::Initializing);
@@ -288,16 +292,16 @@ impl Probe<'_> {
             MpsError::Busy { .. }
                 if self.context.program.queues_sessions
                     && self.is_busy() == Some(true)
-                    && !self.starts_a_server() =>
+                    && !self.has_starting_server() =>
             {
-                self.hung()
+                self.hung_state()
             }
             MpsError::Busy { .. } => {
                 self.list_servers(servers.iter().copied());
                 DaemonState::Busy
             }
             MpsError::NoDaemon(_) => self.state_without_socket(),
-            MpsError::Program(RunError::Late { .. }) => self.state_of_a_late_one(),
+            MpsError::Program(RunError::Late { .. }) => self.state_after_timeout(),
             error @ MpsError::Program(RunError::Start { .. }) => {
                 DaemonState::NotAsked(error.to_string())
             }
@@ -305,23 +309,23 @@ impl Probe<'_> {
         }
     }
 
-    fn state_of_a_late_one(&mut self) -> DaemonState {
+    fn state_after_timeout(&mut self) -> DaemonState {
         if self.is_gone(EXIT_GRACE) {
             DaemonState::Dead
-        } else if self.starts_a_server() {
+        } else if self.has_starting_server() {
             self.list_clients();
             DaemonState::Starting
         } else if self.is_busy() == Some(false) {
             let limit = self.limit.as_secs();
             DaemonState::NoAnswer(format!("it did not answer within {limit} s"))
         } else {
-            self.hung()
+            self.hung_state()
         }
     }
 
     fn state_without_socket(&self) -> DaemonState {
         let finished = self.served.record.finished;
-        let limit = if finished { END_LIMIT } else { EXIT_GRACE };
+        let limit = if finished { EXIT_TIMEOUT } else { EXIT_GRACE };
         if self.is_gone(limit) {
             DaemonState::Dead
         } else if !finished {
@@ -343,7 +347,7 @@ impl Probe<'_> {
         let mut clients: Vec<Client> = Vec::new();
         for server in servers {
             let pids = server.clients.iter();
-            clients.extend(pids.map(|&pid| self.client(pid, Some(server.pid))));
+            clients.extend(pids.map(|&pid| self.describe_client(pid, Some(server.pid))));
         }
         self.served.clients = if servers.iter().all(|server| server.state.is_some()) {
             Clients::Known(clients)
@@ -370,7 +374,7 @@ impl Probe<'_> {
 }
 
 /// True if an answer stays valid until something else changes. A server that starts gives no sign when it is ready.
-fn lasts(answer: &DaemonStatus) -> bool {
+fn stays_valid(answer: &DaemonStatus) -> bool {
     let lasting = [Some(ServerState::Active), Some(ServerState::Fault)];
     let mut servers = answer.servers.iter();
     servers.all(|server| lasting.contains(&server.state))
@@ -382,9 +386,9 @@ mod tests {
     use crate::host::StartTime;
     use std::time::SystemTime;
 
-    fn seen(processes: &[u32]) -> Seen {
+    fn seen(processes: &[u32]) -> VisibleSigns {
         let process = |pid: &u32| (Pid(*pid), StartTime(1));
-        Seen {
+        VisibleSigns {
             processes: processes.iter().map(process).collect(),
             compute: None,
             clients: None,
@@ -398,7 +402,7 @@ mod tests {
     fn an_answer_counts_for_half_a_minute_and_a_hang_until_something_changes() {
         let at = Instant::now();
         let counts = |answer: Option<DaemonStatus>, seconds: u64, processes: &[u32]| {
-            let last = Remembered {
+            let last = RememberedAnswer {
                 at,
                 seen: seen(&[7]),
                 answer,

@@ -8,7 +8,7 @@ use crate::nvml::{Code, GpuHandle, Nvml, NvmlError, Processes, Session, Watched}
 
 /// Attempts to read a GPU while another command destroys its devices: each that disappears costs one, and a GPU has up to
 /// 14 instances, GPU instances and compute instances together.
-const TRIES: u32 = 16;
+const MAX_READ_ATTEMPTS: u32 = 16;
 
 /// The processes that compute on each device, by its UUID. Devices whose lists are hidden are left out.
 pub(super) type ProcessLists = BTreeMap<String, Processes>;
@@ -34,7 +34,7 @@ pub(super) fn read_hardware(
                 node.unseen.extend(read.unseen);
             }
             // A GPU that is lost must not hide the others.
-            Err(error) if error.is_of_its_subject() => {
+            Err(error) if error.concerns_subject() => {
                 node.unseen.push(Unseen::Gpu {
                     index,
                     why: error.to_string(),
@@ -52,11 +52,11 @@ fn read_gpus(
     detail: Detail,
     count: u32,
 ) -> Result<Vec<Result<GpuSnapshot, NvmlError>>, NvmlError> {
-    let read = move |session: &Session, index| read(session, detail, index);
+    let read = move |session: &Session, index| read_with_retries(session, detail, index);
     if !detail.offers {
-        return Ok(nvml.of_each_gpu(count, read));
+        return Ok(nvml.run_on_each_gpu(count, read));
     }
-    for opened in nvml.of_each_gpu(count, |session, index| session.gpu_at(index).map(|_| ())) {
+    for opened in nvml.run_on_each_gpu(count, |session, index| session.gpu_at(index).map(|_| ())) {
         if let Err(error @ NvmlError::Hung { .. }) = opened {
             return Err(error);
         }
@@ -73,7 +73,7 @@ pub(super) fn start_utilizations(nvml: Nvml, node: &Node) -> Utilizations {
     let whole = node.gpus.iter().filter(|gpu| !gpu.in_mig_mode());
     whole
         .filter_map(|gpu| {
-            let started = nvml.start_on(&gpu.uuid, |handle| Ok(handle.utilization()));
+            let started = nvml.start_on(&gpu.uuid, |handle| Ok(handle.query_utilization()));
             Some((gpu.uuid.clone(), started.ok()?))
         })
         .collect()
@@ -104,8 +104,12 @@ struct GpuSnapshot {
 }
 
 /// Reads a GPU, again if a device disappears meanwhile: another command may be destroying it.
-fn read(session: &Session, detail: Detail, index: u32) -> Result<GpuSnapshot, NvmlError> {
-    for _ in 1..TRIES {
+fn read_with_retries(
+    session: &Session,
+    detail: Detail,
+    index: u32,
+) -> Result<GpuSnapshot, NvmlError> {
+    for _ in 1..MAX_READ_ATTEMPTS {
         match read_once(session, detail, index) {
             Err(error) if error.may_be_gone() => {}
             read => return read,
@@ -125,8 +129,8 @@ fn read_once(session: &Session, detail: Detail, index: u32) -> Result<GpuSnapsho
     let reads_processes = detail.reads_processes();
     for device in gpu.devices().into_iter().filter(|_| reads_processes) {
         let read = session
-            .gpu(&device.uuid)
-            .and_then(|device| device.processes());
+            .gpu_with_uuid(&device.uuid)
+            .and_then(|device| device.query_processes());
         match read {
             Ok(read) => {
                 processes.insert(device.uuid, read);
@@ -165,10 +169,10 @@ fn read_facts(
     if (detail.all_instances || detail.facts || is_pending) && gpu.mig.is_some() {
         gpu.resetless = handle.changes_without_reset().ok();
     }
-    gpu.health = detail.health.then(|| handle.health());
+    gpu.health = detail.health.then(|| handle.query_health());
     if detail.facts && gpu.mig.is_some() {
-        gpu.offered_names = match handle.offers(&session.read_gpu(gpu.index)?) {
-            Err(error) if error.may_be_gone() || !error.is_of_its_subject() => return Err(error),
+        gpu.offered_names = match handle.offered_profiles(&session.read_gpu(gpu.index)?) {
+            Err(error) if error.may_be_gone() || !error.concerns_subject() => return Err(error),
             offers => {
                 Some(offers.map(|offers| offers.into_iter().map(|offer| offer.name).collect()))
             }
@@ -178,8 +182,8 @@ fn read_facts(
         gpu.capability = handle.compute_capability().ok();
         gpu.is_persistent = handle.is_persistent().ok();
         if gpu.in_mig_mode() {
-            let offers = handle.offers(&session.read_gpu(gpu.index)?);
-            gpu.all_instances = match offers.and_then(|offers| handle.instances(&offers)) {
+            let offers = handle.offered_profiles(&session.read_gpu(gpu.index)?);
+            gpu.all_instances = match offers.and_then(|offers| handle.gpu_instances(&offers)) {
                 Err(error) if error.may_be_gone() => return Err(error),
                 instances => instances.ok(),
             };
@@ -203,23 +207,23 @@ fn read_gpu(session: &Session, detail: Detail, index: u32) -> Result<(GpuHandle,
         session.read_gpu_briefly(index)?
     };
     let in_mig_mode = reading.mig.is_some_and(|mode| mode.current);
-    let handle = session.gpu(&reading.uuid)?;
+    let handle = session.gpu_with_uuid(&reading.uuid)?;
     let offers = if detail.offers || (detail.all_instances && in_mig_mode) {
-        handle.offers(&reading)?
+        handle.offered_profiles(&reading)?
     } else {
         Vec::new()
     };
     let mut gpu = Gpu::new(reading, offers);
     if detail.free {
         for profile in &mut gpu.profiles {
-            profile.free = handle.free(profile.id);
+            profile.free = handle.remaining_capacity(profile.id);
         }
     }
     if !in_mig_mode {
         return Ok((handle, gpu));
     }
     let instances = if detail.all_instances {
-        handle.instances(&gpu.profiles)
+        handle.gpu_instances(&gpu.profiles)
     } else {
         handle.mig_devices()
     };

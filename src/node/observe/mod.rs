@@ -9,6 +9,6 @@ mod probe;
 mod records;
 mod unmanaged;
 
-pub use ask::ANSWER_LIMIT;
+pub use ask::ANSWER_TIMEOUT;
 pub use observer::{Detail, Observer, observe, observe_records, observe_without_driver};
 pub use records::{DeviceLogs, Logs};

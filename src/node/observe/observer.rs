@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime};
 
 use thiserror::Error;
 
-use super::ask::{ANSWER_LIMIT, observe_daemons};
+use super::ask::{ANSWER_TIMEOUT, observe_daemons};
 use super::hardware::{ProcessLists, finish_utilizations, read_hardware, start_utilizations};
-use super::records::{of_records, read_records};
+use super::records::{node_from_records, read_records};
 use super::{outside_mps, pods, unmanaged};
 use crate::failure::Failure;
 use crate::host::{Environment, Holder};
@@ -180,9 +180,9 @@ impl<'a> Observer<'a> {
     /// Takes a snapshot of the node.
     pub fn observe(&mut self, detail: Detail) -> Result<Node, ObserveError> {
         for _ in 0..RETRIES {
-            let before = self.marks();
+            let before = self.record_fingerprints();
             let node = self.observe_once(detail)?;
-            if self.marks() == before {
+            if self.record_fingerprints() == before {
                 return Ok(node);
             }
         }
@@ -190,9 +190,11 @@ impl<'a> Observer<'a> {
     }
 
     /// Returns the path, inode and time of every record and journal. Each file is replaced when its content changes.
-    fn marks(&self) -> Vec<(PathBuf, u64, SystemTime)> {
+    fn record_fingerprints(&self) -> Vec<(PathBuf, u64, SystemTime)> {
         let run_dirs = RunDir::all(self.environment).into_iter();
-        run_dirs.flat_map(|run_dir| run_dir.marks()).collect()
+        run_dirs
+            .flat_map(|run_dir| run_dir.record_fingerprints())
+            .collect()
     }
 
     fn observe_once(&mut self, detail: Detail) -> Result<Node, ObserveError> {
@@ -230,9 +232,12 @@ impl<'a> Observer<'a> {
             device.processes = processes.remove(&device.uuid);
         }
         // Read last, so that it has every server that NVML lists.
-        let table = environment.host.processes().map_err(ObserveError::Proc)?;
+        let table = environment
+            .host
+            .read_processes()
+            .map_err(ObserveError::Proc)?;
         unmanaged::find_unrecorded(environment, &table, &mut node);
-        observe_daemons(environment, &table, detail, ANSWER_LIMIT, &mut node);
+        observe_daemons(environment, &table, detail, ANSWER_TIMEOUT, &mut node);
         find_access_faults(environment, &mut node);
         if detail.reads_workloads() {
             pods::find_idle(environment, &mut node);
@@ -242,15 +247,15 @@ impl<'a> Observer<'a> {
                 let run_dir = RunDir::at(&directories.run);
                 outside_mps::find_strays(&environment.host, &table, &run_dir, &mut node);
             }
-            unmanaged::find(environment, &table, &mut node);
+            unmanaged::find_daemons(environment, &table, &mut node);
             for device in &mut node.devices {
-                let pids = device.unaccounted();
+                let pids = device.processes_outside_mps();
                 let processes = pids.iter().filter_map(|pid| table.get(*pid));
-                device.strangers = processes.map(Holder::of).collect();
+                device.strangers = processes.map(Holder::from_process).collect();
             }
         }
         if let Some(nvml) = self.nvml.filter(|_| detail.outside_mps) {
-            outside_mps::find(&environment.host, &table, nvml, &mut node);
+            outside_mps::find_programs(&environment.host, &table, nvml, &mut node);
         }
         if detail.health {
             node.xids = Some(environment.host.recent_xids());
@@ -293,7 +298,7 @@ impl<'a> Observer<'a> {
     }
 
     /// Does `work` with NVML closed: a process that has NVML open keeps every GPU from being reset.
-    pub fn aside<T>(&self, work: impl FnOnce() -> T) -> Result<T, ObserveError> {
+    pub fn with_nvml_closed<T>(&self, work: impl FnOnce() -> T) -> Result<T, ObserveError> {
         match self.nvml {
             Some(nvml) => Ok(nvml.while_shut_down(work)?),
             None => Ok(work()),
@@ -304,15 +309,17 @@ impl<'a> Observer<'a> {
 /// Reads the records alone, which says nothing about daemons.
 pub fn observe_records(environment: &Environment) -> Result<Node, ObserveError> {
     let boot_id = environment.host.boot_id().map_err(ObserveError::Proc)?;
-    Ok(of_records(environment, boot_id))
+    Ok(node_from_records(environment, boot_id))
 }
 
 /// Finds out the states of a node's daemons without the driver, from their processes and control sessions, in each of which
 /// a daemon may take up to `limit` to answer. Servers and clients are found, too.
 pub fn observe_without_driver(environment: &Environment, node: &mut Node, limit: Duration) {
     node.driver = environment.host.driver_version().unwrap_or_default();
-    node.limit_clients();
+    node.fill_client_limits();
     let daemons = node.served().filter_map(|served| served.record.daemon);
-    let table = environment.host.families(daemons.map(|daemon| daemon.pid));
+    let table = environment
+        .host
+        .process_families(daemons.map(|daemon| daemon.pid));
     observe_daemons(environment, &table, node.detail, limit, node);
 }

@@ -4,39 +4,39 @@
 use std::time::{Duration, Instant};
 
 use crate::host::{Holder, Host, Pid, Process, ProcessTable, caller, is_service};
-use crate::mps::{MpsProgram, is_daemon, serves_in};
+use crate::mps::{MpsProgram, is_daemon, uses_pipe_dir};
 use crate::node::{Device, Node, OutsideCause, OutsideMps, ServerProcess, Stray, Unseen};
 use crate::nvml::{GpuHandle, Nvml};
 use crate::state::RunDir;
 
 /// Finds the processes that compute, are no MPS servers, and are on no list of clients, in two samples. One sample is
 /// not enough: NVML makes its two lists one after the other.
-pub(super) fn find(host: &Host, table: &ProcessTable, nvml: Nvml, node: &mut Node) {
+pub(super) fn find_programs(host: &Host, table: &ProcessTable, nvml: Nvml, node: &mut Node) {
     // The second sample follows the last first one.
     let suspects: Vec<Vec<Pid>> = node
         .devices
         .iter()
-        .map(|device| suspects(node, table, device))
+        .map(|device| suspect_processes(node, table, device))
         .collect();
     for (nth, suspects) in suspects.into_iter().enumerate() {
         if suspects.is_empty() {
             continue;
         }
         let device = &node.devices[nth];
-        let Ok(second) = nvml.supervise_on(&device.uuid, GpuHandle::processes) else {
+        let Ok(second) = nvml.supervise_on(&device.uuid, GpuHandle::query_processes) else {
             // The device was destroyed meanwhile.
             continue;
         };
         let (mut found, mut unseen) = (Vec::new(), 0);
         for pid in suspects {
-            if !second.have(pid) || second.have_client(pid) {
+            if !second.contains_pid(pid) || second.contains_client(pid) {
                 continue;
             }
-            match (table.get(pid), host.process(pid)) {
+            match (table.get(pid), host.find_process(pid)) {
                 (Some(before), Some(now)) if before.started == now.started => {
                     let usage = second.compute.iter().find(|usage| usage.pid == pid);
                     let memory = usage.and_then(|usage| usage.memory);
-                    found.push(read((host, table), node, device, &now, memory));
+                    found.push(read_outside_mps((host, table), node, device, &now, memory));
                 }
                 (None, None) => unseen += 1,
                 _ => {}
@@ -59,8 +59,8 @@ pub(super) fn find(host: &Host, table: &ProcessTable, nvml: Nvml, node: &mut Nod
 
 /// Returns the processes that nobody accounts for and that are no MPS programs: the servers of an unmanaged daemon are
 /// not suspects.
-fn suspects(node: &Node, table: &ProcessTable, device: &Device) -> Vec<Pid> {
-    let mut pids = device.unaccounted();
+fn suspect_processes(node: &Node, table: &ProcessTable, device: &Device) -> Vec<Pid> {
+    let mut pids = device.processes_outside_mps();
     pids.retain(|&pid| {
         !table
             .get(pid)
@@ -76,30 +76,32 @@ fn is_mps(node: &Node, table: &ProcessTable, process: &Process) -> bool {
     let strays = node.devices.iter().flat_map(|device| &device.strays);
     let mut strays = strays.map(|stray| stray.server.pid);
     let mut unmanaged = node.unmanaged.iter().map(|unmanaged| unmanaged.pid);
-    MpsProgram::is_one(process)
+    MpsProgram::is_mps_process(process)
         && (is_of_daemon
             || strays.any(|pid| pid == process.pid)
             || unmanaged.any(|pid| pid == process.pid))
 }
 
-fn read(
+fn read_outside_mps(
     (host, table): (&Host, &ProcessTable),
     node: &Node,
     device: &Device,
     process: &Process,
     memory: Option<u64>,
 ) -> OutsideMps {
-    let served = device.serving();
+    let served = device.serving_daemon();
     let has_unmanaged = node
         .unmanaged
         .iter()
-        .any(|daemon| daemon.serves(&device.name));
+        .any(|daemon| daemon.serves_device(&device.name));
     OutsideMps {
         pid: process.pid,
         user: process.owner(),
-        command: process.command(),
-        workload: process.workload(),
-        unit: Holder::of(process).unit.filter(|unit| is_service(unit)),
+        command: process.command_line(),
+        workload: process.find_workload(),
+        unit: Holder::from_process(process)
+            .unit
+            .filter(|unit| is_service(unit)),
         is_main: is_main(table, process),
         memory,
         age: process.age(),
@@ -114,50 +116,50 @@ fn read(
 }
 
 /// The process that starts services.
-const INIT: Pid = Pid(1);
+const INIT_PID: Pid = Pid(1);
 
 /// True if init is the parent of this process, and of no other one in its unit: one that was left by its parent, such as a
 /// job of cron, has init as its parent as well.
 fn is_main(table: &ProcessTable, process: &Process) -> bool {
-    let unit = Holder::of(process).unit;
+    let unit = Holder::from_process(process).unit;
     let mut others = table
-        .children(INIT)
+        .children(INIT_PID)
         .filter(|other| other.pid != process.pid);
-    process.parent == INIT && !others.any(|other| Holder::of(other).unit == unit)
+    process.parent == INIT_PID && !others.any(|other| Holder::from_process(other).unit == unit)
 }
 
 /// The time in which a server ends when its daemon has been killed.
-const END_LIMIT: Duration = Duration::from_millis(200);
+const SERVER_EXIT_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Finds the strays of the caller's run directory in the process table.
 pub(super) fn find_strays(host: &Host, table: &ProcessTable, run_dir: &RunDir, node: &mut Node) {
-    let until = Instant::now() + END_LIMIT;
+    let until = Instant::now() + SERVER_EXIT_TIMEOUT;
     for server in table.iter() {
         let has_daemon = || table.get(server.parent).is_some_and(is_daemon);
-        if MpsProgram::of(server) != Some(MpsProgram::Server) || has_daemon() {
+        if MpsProgram::from_process(server) != Some(MpsProgram::Server) || has_daemon() {
             continue;
         }
         let mut devices = node.devices.iter_mut();
-        let Some(device) = devices
-            .find(|device| device.exists() && serves_in(server, &run_dir.pipe_dir(&device.uuid)))
-        else {
+        let Some(device) = devices.find(|device| {
+            device.exists() && uses_pipe_dir(server, &run_dir.pipe_dir(&device.uuid))
+        }) else {
             continue;
         };
         // Any user can give a process this name and directory. A real stray has a context.
         let has_context = match &device.processes {
-            Some(processes) => processes.have(server.pid),
+            Some(processes) => processes.contains_pid(server.pid),
             None => server.owner() == Some(caller()),
         };
         // It may have exited since the table was read, or be about to.
         let has_ended = || match host.open_process(server.pid, server.started) {
-            Ok(Some(held)) => held.ends_by(until),
+            Ok(Some(held)) => held.wait_for_exit_until(until),
             Ok(None) => true,
             Err(_) => false,
         };
         if has_context && !has_ended() {
             device.strays.push(Stray {
-                clients: clients(device),
-                server: ServerProcess::of(server),
+                clients: orphaned_clients(device),
+                server: ServerProcess::from_process(server),
                 started: server.started,
             });
         }
@@ -165,14 +167,14 @@ pub(super) fn find_strays(host: &Host, table: &ProcessTable, run_dir: &RunDir, n
 }
 
 /// Returns the clients of a device that do not belong to the daemon that serves it now.
-fn clients(device: &Device) -> Option<Vec<Pid>> {
+fn orphaned_clients(device: &Device) -> Option<Vec<Pid>> {
     let listed = device.processes.as_ref()?.clients.iter();
     let mut pids: Vec<Pid> = listed.map(|usage| usage.pid).collect();
-    if let Some(served) = device.serving() {
+    if let Some(served) = device.serving_daemon() {
         if !served.clients.are_known() {
             return None;
         }
-        pids.retain(|&pid| !served.clients.have(pid));
+        pids.retain(|&pid| !served.clients.contains_pid(pid));
     }
     Some(pids)
 }

@@ -10,7 +10,7 @@ use crate::state::RunDir;
 
 /// Finds the pods that hold a share of a device, and of which no program is a client. A file that is old is no evidence.
 pub(super) fn find_idle(environment: &Environment, node: &mut Node) {
-    let file = match RunDir::at(&environment.roots_run_dir()).pods() {
+    let file = match RunDir::at(&environment.roots_run_dir()).load_pods() {
         Ok(None) => return,
         Ok(Some(file)) if !file.is_stale(&node.boot_id, Timestamp::now()) => file,
         Ok(Some(_)) => {
@@ -28,7 +28,7 @@ pub(super) fn find_idle(environment: &Environment, node: &mut Node) {
         .iter_mut()
         .filter_map(|device| device.served.as_mut())
     {
-        let clients = served.clients.listed().iter().chain(&served.waiting);
+        let clients = served.clients.as_slice().iter().chain(&served.waiting);
         let busy: BTreeSet<&str> = clients
             .filter_map(|client| client.workload.as_ref()?.pod_name.as_deref())
             .collect();

@@ -10,7 +10,7 @@ use crate::host::{
 };
 use crate::mps::{
     ControlProgram, Daemon, DaemonStatus, LockHolder, LogDir, LogFile, LogLine, is_daemon,
-    logged_ready, pending, servers_of,
+    log_shows_ready, pending_clients, servers_of,
 };
 use crate::node::{Client, Clients, DaemonState, Served, ServerProcess};
 use crate::nvml::{Processes, Usage};
@@ -43,15 +43,15 @@ pub(super) struct Probe<'a> {
     pub(super) processes: Option<&'a Processes>,
     pub(super) logs: Option<LogDir>,
     /// The daemon's last answer, if it may be used again.
-    pub(super) last: Option<Remembered>,
+    pub(super) last: Option<RememberedAnswer>,
 }
 
 /// An answer, and everything that could be seen without asking at that time. While that stays unchanged, so does the
 /// answer.
 #[derive(Clone, Debug)]
-pub(super) struct Remembered {
+pub(super) struct RememberedAnswer {
     pub(super) at: Instant,
-    pub(super) seen: Seen,
+    pub(super) seen: VisibleSigns,
     /// `None` if the daemon hung.
     pub(super) answer: Option<DaemonStatus>,
 }
@@ -60,25 +60,25 @@ pub(super) struct Remembered {
 /// to its log.
 const ANSWER_LASTS: Duration = Duration::from_secs(30);
 
-impl Remembered {
+impl RememberedAnswer {
     /// Returns the answer while it counts: nothing that can be seen has changed since. A daemon that hung is not asked again
     /// because of the time.
-    pub(super) fn while_current(self, seen: Option<&Seen>, now: Instant) -> Option<Self> {
+    pub(super) fn while_current(self, seen: Option<&VisibleSigns>, now: Instant) -> Option<Self> {
         let is_old = self.answer.is_some() && now.duration_since(self.at) >= ANSWER_LASTS;
         (seen == Some(&self.seen) && !is_old).then_some(self)
     }
 }
 
 /// The last answers of daemons to this process, by the daemons' pids: a command waits once for one that hangs.
-static REMEMBERED: Mutex<BTreeMap<Pid, Remembered>> = Mutex::new(BTreeMap::new());
+static LAST_ANSWERS: Mutex<BTreeMap<Pid, RememberedAnswer>> = Mutex::new(BTreeMap::new());
 
-pub(super) fn last_answers() -> MutexGuard<'static, BTreeMap<Pid, Remembered>> {
-    lock(&REMEMBERED)
+pub(super) fn last_answers() -> MutexGuard<'static, BTreeMap<Pid, RememberedAnswer>> {
+    lock(&LAST_ANSWERS)
 }
 
 /// The signs of a daemon that are visible without a control session.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Seen {
+pub(super) struct VisibleSigns {
     pub(super) processes: Vec<(Pid, StartTime)>,
     pub(super) compute: Option<Vec<Pid>>,
     pub(super) clients: Option<Vec<Pid>>,
@@ -92,7 +92,7 @@ pub(super) struct Seen {
 }
 
 impl ProbeContext<'_> {
-    pub(super) fn mps(self, served: &Served, logs: Option<&LogDir>) -> Daemon {
+    pub(super) fn daemon_of(self, served: &Served, logs: Option<&LogDir>) -> Daemon {
         Daemon::new(
             self.programs.cloned().unwrap_or_default(),
             self.program,
@@ -114,7 +114,7 @@ impl ProbeContext<'_> {
         if id.is_hidden(self.host) {
             return (DaemonState::Hidden, None);
         }
-        let Some(process) = id.running(self.host) else {
+        let Some(process) = id.find_process(self.host) else {
             return (DaemonState::Dead, None);
         };
         if self.is_unreachable(served) {
@@ -142,14 +142,14 @@ impl ProbeContext<'_> {
             Ok(None) => return true,
             Err(_) => return false,
         };
-        let is_ending = || self.host.process(pid).is_none_or(|now| now.is_ending);
-        held.ends_within(limit) || is_ending() && held.ends_within(END_LIMIT)
+        let is_ending = || self.host.find_process(pid).is_none_or(|now| now.is_ending);
+        held.wait_for_exit(limit) || is_ending() && held.wait_for_exit(KERNEL_EXIT_TIMEOUT)
     }
 
     /// Returns the state of a daemon that its start has not recorded yet, and its pid.
     fn unrecorded_state(self, served: &Served) -> (DaemonState, Option<Pid>) {
-        let holder = match self.mps(served, None).lock_holder() {
-            LockHolder::Process(pid) => self.host.process(pid).filter(is_daemon),
+        let holder = match self.daemon_of(served, None).lock_holder() {
+            LockHolder::Process(pid) => self.host.find_process(pid).filter(is_daemon),
             LockHolder::Hidden => return (DaemonState::Hidden, None),
             LockHolder::Nobody => None,
         };
@@ -163,20 +163,20 @@ impl ProbeContext<'_> {
 
     /// True if the daemon's pipe directory is gone or was replaced.
     pub(super) fn is_unreachable(self, served: &Served) -> bool {
-        let daemon = self.mps(served, None);
-        daemon.lock_holder() == LockHolder::Nobody && !daemon.is_covered()
+        let daemon = self.daemon_of(served, None);
+        daemon.lock_holder() == LockHolder::Nobody && !daemon.is_hidden_by_mount()
     }
 }
 
 impl<'a> Probe<'a> {
     /// Returns the daemon's process, if it was seen.
-    pub(super) fn process(&self) -> Option<&'a Process> {
+    pub(super) fn daemon_process(&self) -> Option<&'a Process> {
         self.context.table.get(self.daemon)
     }
 
     /// Returns the server processes of the daemon.
-    pub(super) fn servers(&self) -> Vec<&'a Process> {
-        let daemon = self.process().into_iter();
+    pub(super) fn server_processes(&self) -> Vec<&'a Process> {
+        let daemon = self.daemon_process().into_iter();
         daemon
             .flat_map(|daemon| servers_of(self.context.table, daemon))
             .collect()
@@ -187,15 +187,15 @@ impl<'a> Probe<'a> {
         let host = self.context.host;
         let server = |pid| ServerProcess {
             pid,
-            user: host.process(pid).and_then(|process| process.owner()),
+            user: host.find_process(pid).and_then(|process| process.owner()),
         };
         self.served.servers = pids.into_iter().map(server).collect();
     }
 
     /// Describes a client. Its pid is `None` if it cannot be seen from here.
-    pub(super) fn client(&self, pid: Option<Pid>, server: Option<Pid>) -> Client {
-        let process = pid.and_then(|pid| self.context.host.process(pid));
-        let usage = self.usages().find(|usage| {
+    pub(super) fn describe_client(&self, pid: Option<Pid>, server: Option<Pid>) -> Client {
+        let process = pid.and_then(|pid| self.context.host.find_process(pid));
+        let usage = self.process_usages().find(|usage| {
             // A process may be on both lists, and have its memory on one alone.
             Some(usage.pid) == pid && usage.memory.is_some()
         });
@@ -204,45 +204,45 @@ impl<'a> Probe<'a> {
             started: process.as_ref().map(|process| process.started),
             server,
             user: process.as_ref().and_then(Process::owner),
-            command: process.as_ref().map(Process::command),
+            command: process.as_ref().map(Process::command_line),
             workload: process
                 .as_ref()
                 .filter(|_| self.context.reads_workloads)
-                .and_then(Process::workload),
+                .and_then(Process::find_workload),
             memory: usage.and_then(|usage| usage.memory),
             age: process.as_ref().and_then(Process::age),
         }
     }
 
     /// Returns NVML's lists of clients and of processes that compute.
-    pub(super) fn usages(&self) -> impl Iterator<Item = &'a Usage> {
+    pub(super) fn process_usages(&self) -> impl Iterator<Item = &'a Usage> {
         let processes = self.processes.into_iter();
         processes.flat_map(|processes| processes.clients.iter().chain(&processes.compute))
     }
 
     /// True if the daemon may open no more files: it accepts no connection, and its log fills with the attempts.
-    pub(super) fn accepts_nobody(&self) -> bool {
+    pub(super) fn is_out_of_files(&self) -> bool {
         let Some(logs) = &self.logs else { return false };
         let written = logs
-            .mark(LogFile::Control)
+            .length_and_mtime(LogFile::Control)
             .and_then(|(_, written)| written.elapsed().ok());
-        if written.is_none_or(|age| age > FRESH) {
+        if written.is_none_or(|age| age > LOG_FLOOD_MAX_AGE) {
             return false;
         }
-        let end = logs.end(LogFile::Control.name(), 0, ATTEMPTS_END);
+        let end = logs.text_at_end(LogFile::Control.name(), 0, LOG_FLOOD_BYTES);
         let lines: Vec<&str> = end.lines().collect();
         // The first and the last line may be incomplete.
         let whole = lines.get(1..lines.len().saturating_sub(1));
-        end.len() as u64 == ATTEMPTS_END
+        end.len() as u64 == LOG_FLOOD_BYTES
             && whole.unwrap_or_default().iter().all(|line| {
                 let line = LogLine::parse(LogFile::Control, line);
-                [ATTEMPT, REFUSAL].contains(&line.text.trim())
+                [ACCEPT_ATTEMPT_LINE, ACCEPT_REFUSAL_LINE].contains(&line.text.trim())
             })
     }
 
     /// True if the daemon has exited, or does within this time.
     pub(super) fn is_gone(&self, limit: Duration) -> bool {
-        let process = self.context.host.process(self.daemon);
+        let process = self.context.host.find_process(self.daemon);
         process.is_none_or(|process| {
             self.context
                 .ends_within(self.daemon, process.started, limit)
@@ -256,7 +256,7 @@ impl<'a> Probe<'a> {
     /// without clients. On a hung device a worker thread of the server sits in a futex, then its main thread too, and
     /// the daemon's in `recvmsg` as soon as it sends the server a request.
     pub(super) fn is_busy(&self) -> Option<bool> {
-        let servers = self.servers();
+        let servers = self.server_processes();
         let mut pids: Vec<Pid> = servers.iter().map(|server| server.pid).collect();
         pids.push(self.daemon);
         let has_clients = self
@@ -269,13 +269,13 @@ impl<'a> Probe<'a> {
                 process.is_polling_in_all_threads()
             }
         };
-        for sample in 0..SAMPLES {
+        for sample in 0..BUSY_SAMPLES {
             if sample > 0 {
                 std::thread::sleep(SAMPLE_INTERVAL);
             }
             let mut busy = Vec::new();
             for &pid in &pids {
-                if !is_waiting(&self.context.host.process(pid)?)? {
+                if !is_waiting(&self.context.host.find_process(pid)?)? {
                     busy.push(pid);
                 }
             }
@@ -288,13 +288,13 @@ impl<'a> Probe<'a> {
     }
 
     /// True if one of its servers has no GPU yet: until then the daemon answers nobody.
-    pub(super) fn starts_a_server(&self) -> bool {
-        self.servers().iter().any(|server| {
+    pub(super) fn has_starting_server(&self) -> bool {
+        self.server_processes().iter().any(|server| {
             let is_up = match self.processes {
-                Some(processes) => processes.have(server.pid),
+                Some(processes) => processes.contains_pid(server.pid),
                 None => self.was_ready(server),
             };
-            !is_up && server.age().is_none_or(|age| age < START_LIMIT)
+            !is_up && server.age().is_none_or(|age| age < SERVER_START_TIMEOUT)
         })
     }
 
@@ -303,12 +303,12 @@ impl<'a> Probe<'a> {
         let process = self.context.table.get(server);
         process
             .and_then(Process::age)
-            .is_some_and(|age| age >= START_LIMIT)
+            .is_some_and(|age| age >= SERVER_START_TIMEOUT)
     }
 
     /// True if a server is young and has not been ready yet.
     pub(super) fn is_starting(&self, server: &Process) -> bool {
-        server.age().is_none_or(|age| age < START_LIMIT) && !self.was_ready(server)
+        server.age().is_none_or(|age| age < SERVER_START_TIMEOUT) && !self.was_ready(server)
     }
 
     /// True if the server was ready once: it is older than the finished record, or the daemon logged it.
@@ -325,7 +325,7 @@ impl<'a> Probe<'a> {
         let Some(logs) = &self.logs else {
             return false;
         };
-        logged_ready(&logs.end_of(LogFile::Control, LOG_END), server.pid)
+        log_shows_ready(&logs.end_of(LogFile::Control, LOG_END_BYTES), server.pid)
     }
 
     /// Returns the state of the daemon by NVML and `/proc`; `None` if it must be asked.
@@ -334,7 +334,7 @@ impl<'a> Probe<'a> {
     /// clients is ready. A daemon must be asked if NVML does not list its server yet, if the server has clients, or if
     /// one has just arrived or left.
     pub(super) fn passive_state(&mut self) -> Option<DaemonState> {
-        if self.accepts_nobody() {
+        if self.is_out_of_files() {
             self.list_clients();
             return Some(DaemonState::Hung(NO_MORE_FILES.to_owned()));
         }
@@ -342,16 +342,20 @@ impl<'a> Probe<'a> {
         let processes = self.processes.filter(|_| finished && self.may_guess)?;
         let is_running = |process: &Process| !process.is_stopped && !process.is_ending;
         if !processes.clients.is_empty()
-            || !self.process().is_some_and(is_running)
-            || !self.context.mps(self.served, None).has_socket()
+            || !self.daemon_process().is_some_and(is_running)
+            || !self.context.daemon_of(self.served, None).has_socket()
             || self.is_busy() != Some(false)
         {
             return None;
         }
-        let servers = self.servers();
+        let servers = self.server_processes();
         let state = match servers.as_slice() {
             [] if processes.compute.is_empty() => DaemonState::NoServerYet,
-            [only] if is_running(only) && processes.have(only.pid) && self.is_proven(only) => {
+            [only]
+                if is_running(only)
+                    && processes.contains_pid(only.pid)
+                    && self.is_proven_ready(only) =>
+            {
                 DaemonState::Ready
             }
             _ => return None,
@@ -362,7 +366,7 @@ impl<'a> Probe<'a> {
 
     /// True if a server that NVML lists without clients is ready: `up` found it so, or it is old, and nothing has
     /// happened since that may still occupy it.
-    fn is_proven(&self, only: &Process) -> bool {
+    fn is_proven_ready(&self, only: &Process) -> bool {
         let recorded = self
             .served
             .run_dir
@@ -371,18 +375,22 @@ impl<'a> Probe<'a> {
         let Some(age) = only.age() else {
             return false;
         };
-        if age < PROVEN && recorded.is_none_or(|recorded| age + TICK < recorded) {
+        if age < SERVER_TRUSTED_AFTER
+            && recorded.is_none_or(|recorded| age + PROC_AGE_PRECISION < recorded)
+        {
             return false;
         }
         let logs = self.logs.as_ref();
-        let written = logs.and_then(|logs| logs.mark(LogFile::Server)?.1.elapsed().ok());
+        let written =
+            logs.and_then(|logs| logs.length_and_mtime(LogFile::Server)?.1.elapsed().ok());
         written.is_none_or(|written| {
-            written > QUIET || recorded.is_some_and(|recorded| recorded < written + LOG_DELAY)
+            written > LOG_QUIET_FOR
+                || recorded.is_some_and(|recorded| recorded < written + LOG_DELAY)
         })
     }
 
     /// Returns the state of a daemon that hangs, and lists its clients.
-    pub(super) fn hung(&mut self) -> DaemonState {
+    pub(super) fn hung_state(&mut self) -> DaemonState {
         self.list_clients();
         DaemonState::Hung("a client died while it connected".to_owned())
     }
@@ -393,9 +401,9 @@ impl<'a> Probe<'a> {
         if self.processes.is_none() {
             // Without the driver's lists its clients are unknown.
             DaemonState::Hidden
-        } else if self.is_busy() == Some(true) && !self.starts_a_server() {
-            self.hung()
-        } else if self.servers().is_empty() {
+        } else if self.is_busy() == Some(true) && !self.has_starting_server() {
+            self.hung_state()
+        } else if self.server_processes().is_empty() {
             DaemonState::NoServerYet
         } else {
             DaemonState::Ready
@@ -407,7 +415,7 @@ impl<'a> Probe<'a> {
         let first = self.served.servers.first().map(|server| server.pid);
         let client = |usage: &Usage| {
             let pid = Some(usage.pid).filter(|pid| pid.0 != 0);
-            self.client(pid, first)
+            self.describe_client(pid, first)
         };
         self.served.clients = match self.processes {
             Some(processes) => Clients::Known(processes.clients.iter().map(client).collect()),
@@ -420,20 +428,20 @@ impl<'a> Probe<'a> {
     pub(super) fn find_waiting(&mut self) {
         let served = &self.served;
         let is_occupied =
-            !served.clients.listed().is_empty() || served.state == DaemonState::Starting;
+            !served.clients.as_slice().is_empty() || served.state == DaemonState::Starting;
         if !is_occupied || served.record.settings.serve == Some(Serve::All) {
             return;
         }
         // Includes a log that was rotated a moment ago.
         let logs = self.logs.as_ref();
         let log = logs.map_or_else(String::new, |logs| {
-            logs.end_of(LogFile::Control, LONG_LOG_END)
+            logs.end_of(LogFile::Control, LONG_LOG_BYTES)
         });
-        let computes = |pid: Pid| self.usages().any(|usage| usage.pid == pid);
-        let waiting = pending(&log)
+        let computes = |pid: Pid| self.process_usages().any(|usage| usage.pid == pid);
+        let waiting = pending_clients(&log)
             .into_iter()
-            .filter(|(pid, _)| !served.clients.have(*pid) && !computes(*pid))
-            .map(|(pid, user)| (self.client(Some(pid), None), user))
+            .filter(|(pid, _)| !served.clients.contains_pid(*pid) && !computes(*pid))
+            .map(|(pid, user)| (self.describe_client(Some(pid), None), user))
             // Another process may have the pid by now.
             .filter(|(client, user)| client.user == Some(*user))
             .map(|(client, _)| client)
@@ -447,20 +455,20 @@ pub(super) const EXIT_GRACE: Duration = Duration::from_millis(50);
 
 /// Time that the kernel gets to end a process: it took 290 ms on a machine under load, and a hung GPU can keep a process
 /// for ever.
-const END_LIMIT: Duration = Duration::from_secs(2);
+const KERNEL_EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Samples of the threads of a daemon that may hang, and the time between them.
-const SAMPLES: u32 = 4;
+const BUSY_SAMPLES: u32 = 4;
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(25);
 
 /// The bytes that are read from the end of a daemon's log.
-const LOG_END: u64 = 64 << 10;
+const LOG_END_BYTES: u64 = 64 << 10;
 
 /// The bytes of its end in which a client that has just come to wait is found.
-pub(super) const RECENT_LOG_END: u64 = 4 << 10;
+pub(super) const RECENT_LOG_BYTES: u64 = 4 << 10;
 
 /// Time that a server may take to get its GPU: 0.3 s on an H200, and many start one after the other.
-const START_LIMIT: Duration = Duration::from_secs(60);
+const SERVER_START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The reason why a device hangs whose daemon may open no more files.
 const NO_MORE_FILES: &str =
@@ -468,12 +476,12 @@ const NO_MORE_FILES: &str =
 
 /// Measured: a daemon that may open no more files logs these two lines for every attempt to accept a waiting connection,
 /// and tries again at once.
-const ATTEMPT: &str = "Accepting connection...";
-const REFUSAL: &str = "Unable to accept connection";
+const ACCEPT_ATTEMPT_LINE: &str = "Accepting connection...";
+const ACCEPT_REFUSAL_LINE: &str = "Unable to accept connection";
 
 /// Such a log was written no longer ago than this, and has nothing else in so many bytes at its end.
-const FRESH: Duration = Duration::from_millis(500);
-const ATTEMPTS_END: u64 = 4 << 10;
+const LOG_FLOOD_MAX_AGE: Duration = Duration::from_millis(500);
+const LOG_FLOOD_BYTES: u64 = 4 << 10;
 
 /// Returns the log directory that a daemon was started with, or the default one. The environment of another user's
 /// daemon is not trusted.
@@ -494,17 +502,17 @@ pub(super) fn log_path(
 
 /// The age at which a server counts as ready because NVML lists it: 200 times its start on an H200. NVML lists it as
 /// soon as it has its context.
-const PROVEN: Duration = Duration::from_secs(60);
+const SERVER_TRUSTED_AFTER: Duration = Duration::from_secs(60);
 
 /// Time without new lines in the server's log: it recovers from a fault within about a second after its clients have
 /// exited, and NVML lists no clients meanwhile.
-const QUIET: Duration = Duration::from_secs(5);
+const LOG_QUIET_FOR: Duration = Duration::from_secs(5);
 
 /// Delay after which the last line about a server that `up` found ready may be written: its daemon writes that log.
 const LOG_DELAY: Duration = Duration::from_secs(1);
 
 /// The precision of a process's age: the kernel reports it, and the time since boot, in hundredths of a second.
-const TICK: Duration = Duration::from_millis(10);
+const PROC_AGE_PRECISION: Duration = Duration::from_millis(10);
 
 /// The bytes that are read from the end of a daemon's log: half a day of a program that asks every ten seconds.
-const LONG_LOG_END: u64 = 1 << 20;
+const LONG_LOG_BYTES: u64 = 1 << 20;

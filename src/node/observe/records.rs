@@ -5,17 +5,19 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::super::device_word::{Candidate, WITH_LOGS, devices, name_order, select};
+use super::super::device_word::{
+    Candidate, DEVICE_WITH_LOGS, known_devices_hint, name_order, select_candidates,
+};
 use super::Detail;
 use super::probe::log_path;
 use crate::failure::Failure;
-use crate::host::{Environment, printable, steers};
+use crate::host::{Environment, is_terminal_control, to_printable};
 use crate::mps::LogDir;
 use crate::node::{Device, NoSuchDevice, Node, Served, Unseen};
 use crate::state::{DeviceRecord, RunDir};
 
 /// Returns a node of which the records alone are read.
-pub(super) fn of_records(environment: &Environment, boot_id: String) -> Node {
+pub(super) fn node_from_records(environment: &Environment, boot_id: String) -> Node {
     let mut node = Node {
         boot_id,
         detail: Detail::CLIENTS,
@@ -30,12 +32,12 @@ pub(super) fn of_records(environment: &Environment, boot_id: String) -> Node {
 /// Reads the records and journals of every run directory.
 pub(super) fn read_records(environment: &Environment, node: &mut Node) {
     for run_dir in RunDir::all(environment) {
-        let (records, problems) = match run_dir.records() {
+        let (records, problems) = match run_dir.load_records() {
             Ok(read) => read,
             Err(error) => {
                 node.unseen.push(Unseen::RunDir {
                     run_dir,
-                    why: printable(&error.to_string()),
+                    why: to_printable(&error.to_string()),
                     hint: error.hint(),
                 });
                 continue;
@@ -62,42 +64,42 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
         node.unseen
             .extend(problems.iter().map(|problem| Unseen::Record {
                 run_dir: run_dir.clone(),
-                why: printable(problem),
+                why: to_printable(problem),
             }));
-        match run_dir.node() {
+        match run_dir.load_node() {
             Ok(file) if file.boot_id == node.boot_id => {
                 node.created.extend(file.created);
                 node.switched_on.extend(file.switched_on);
                 node.missing.extend(file.missing);
             }
             Ok(_) => {}
-            Err(error) => node.unseen.push(unread(&error)),
+            Err(error) => node.unseen.push(unread_file(&error)),
         }
         let is_changing = read_journal(environment, &run_dir, node);
         // Records that were unfinished before the journal was read and still are after it: no change works on them.
         let again = if !is_changing && records.iter().any(|record| !record.finished) {
-            run_dir.records().unwrap_or_default().0
+            run_dir.load_records().unwrap_or_default().0
         } else {
             Vec::new()
         };
         for record in records {
             let is_abandoned = !record.finished && again.contains(&record);
-            add(record, is_abandoned, &run_dir, node);
+            add_record(record, is_abandoned, &run_dir, node);
         }
     }
 }
 
 /// A file that cannot be read, as something unseen.
-fn unread(error: &io::Error) -> Unseen {
-    Unseen::Other(printable(&error.to_string()))
+fn unread_file(error: &io::Error) -> Unseen {
+    Unseen::Other(to_printable(&error.to_string()))
 }
 
 /// Reads the journal; returns false if no change is in progress in this run directory.
 fn read_journal(environment: &Environment, run_dir: &RunDir, node: &mut Node) -> bool {
-    match run_dir.journal() {
+    match run_dir.load_journal() {
         Ok(Some(journal)) if journal.writer.has_exited(&environment.host) => {
             // A process that exited since it was read has removed it first.
-            if let Ok(Some(journal)) = run_dir.journal() {
+            if let Ok(Some(journal)) = run_dir.load_journal() {
                 node.interrupted.push((run_dir.clone(), journal));
             }
             return false;
@@ -108,13 +110,13 @@ fn read_journal(environment: &Environment, run_dir: &RunDir, node: &mut Node) ->
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
             node.unseen.push(Unseen::Journal(run_dir.path().to_owned()));
         }
-        Err(error) => node.unseen.push(unread(&error)),
+        Err(error) => node.unseen.push(unread_file(&error)),
     }
     true
 }
 
 /// Adds a record, unless another run directory has one of this name or device: the system's directory comes first.
-fn add(record: DeviceRecord, is_abandoned: bool, run_dir: &RunDir, node: &mut Node) {
+fn add_record(record: DeviceRecord, is_abandoned: bool, run_dir: &RunDir, node: &mut Node) {
     let known = node.served().find(|served| {
         let same = served.record.name == record.name || served.record.key == record.key;
         same && served.run_dir != *run_dir
@@ -159,15 +161,15 @@ pub struct DeviceLogs {
 impl Logs {
     /// Finds the logs of every run and log directory of the environment. This needs no driver: logs are read when
     /// something is wrong.
-    pub fn read(environment: &Environment) -> Self {
+    pub fn find_all(environment: &Environment) -> Self {
         // If the boot's id is hidden, so are the daemons.
-        let node = of_records(environment, environment.host.boot_id().unwrap_or_default());
+        let node = node_from_records(environment, environment.host.boot_id().unwrap_or_default());
         let recorded = node.served().map(|served| {
             let record = &served.record;
             let daemon = record
                 .daemon
                 .filter(|_| record.boot_id == node.boot_id)
-                .and_then(|daemon| daemon.running(&environment.host));
+                .and_then(|daemon| daemon.find_process(&environment.host));
             DeviceLogs {
                 name: Some(record.name.clone()),
                 uuid: record.uuid.clone(),
@@ -205,7 +207,7 @@ impl Logs {
             .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
             .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
             .filter(|(name, _)| name.starts_with("GPU-") || name.starts_with("MIG-"))
-            .filter(|(name, _)| !name.contains(steers))
+            .filter(|(name, _)| !name.contains(is_terminal_control))
             .filter(|(name, _)| !self.all.iter().any(|known| known.uuid == *name));
         let mut found: Vec<(Option<SystemTime>, String, PathBuf)> = found
             .map(|(uuid, path)| {
@@ -222,7 +224,7 @@ impl Logs {
                     .all
                     .iter()
                     .any(|known| known.name.as_ref() == Some(name));
-                !is_taken && !name.is_empty() && !name.contains(steers)
+                !is_taken && !name.is_empty() && !name.contains(is_terminal_control)
             });
             self.all.push(DeviceLogs {
                 name,
@@ -234,26 +236,26 @@ impl Logs {
     }
 
     /// Returns the logs that a word of the command line means. A device's prefix means no logs that were set aside.
-    pub fn of(&self, word: &str) -> Result<Vec<&DeviceLogs>, NoSuchDevice> {
+    pub fn find_by_word(&self, word: &str) -> Result<Vec<&DeviceLogs>, NoSuchDevice> {
         let is_meant = |logs: &&DeviceLogs| word.contains(".of-") || !logs.uuid.contains(".of-");
         let candidates = self.all.iter().filter(is_meant).map(|logs| Candidate {
             value: logs,
             name: logs.name.as_deref(),
             uuids: vec![&logs.uuid],
         });
-        select(word, candidates.collect())
+        select_candidates(word, candidates.collect())
     }
 
     /// Names the devices with logs, for a word that means none; `None` if there are none.
-    pub fn hint(&self, word: &str) -> Option<String> {
+    pub fn hint_for(&self, word: &str) -> Option<String> {
         let titles = self.all.iter().map(|logs| logs.title().to_owned());
         let mut titles: Vec<String> = titles.collect();
         titles.sort_by_cached_key(|title| name_order(title));
-        (!titles.is_empty()).then(|| devices(word, &titles, WITH_LOGS))
+        (!titles.is_empty()).then(|| known_devices_hint(word, &titles, DEVICE_WITH_LOGS))
     }
 
     /// Returns the logs of the GPU's devices, as far as they are recorded; never none.
-    pub fn on(&self, gpu: u32) -> Result<Vec<&DeviceLogs>, NoSuchDevice> {
+    pub fn on_gpu(&self, gpu: u32) -> Result<Vec<&DeviceLogs>, NoSuchDevice> {
         let on_it: Vec<&DeviceLogs> = self
             .all
             .iter()
@@ -302,7 +304,7 @@ mod tests {
             (None, "MIG-22"),
             (None, "MIG-23"),
         ]);
-        let uuid = |word| logs.of(word).map(|found| found[0].uuid.as_str());
+        let uuid = |word| logs.find_by_word(word).map(|found| found[0].uuid.as_str());
         assert_eq!(uuid("0.0"), Ok("MIG-11"));
         assert_eq!(uuid("MIG-11"), Ok("MIG-11"));
         assert_eq!(uuid("MIG-1"), Ok("MIG-11"));

@@ -5,18 +5,18 @@ use std::path::{Path, PathBuf};
 
 use super::super::served::DEFAULT_PIPE_DIRECTORIES;
 use crate::host::{
-    Environment, Host, MpsPrograms, Pid, Process, ProcessTable, Supervisor, claimed,
+    Environment, Host, MpsPrograms, Pid, Process, ProcessTable, Supervisor, stat_untrusted,
 };
 use crate::mps::{Daemon, MpsProgram, is_daemon, servers_of};
 use crate::node::{DaemonState, Device, Node, Served, ServerProcess, Unmanaged, Unseen, Variable};
 use crate::state::{DaemonId, RunDir};
 
 /// Finds unmanaged daemons, and servers without a daemon, in the process table.
-pub(super) fn find(environment: &Environment, table: &ProcessTable, node: &mut Node) {
+pub(super) fn find_daemons(environment: &Environment, table: &ProcessTable, node: &mut Node) {
     let host = &environment.host;
     let mut unmanaged = Vec::new();
     for process in table.iter() {
-        let Some(program) = MpsProgram::of(process) else {
+        let Some(program) = MpsProgram::from_process(process) else {
             continue;
         };
         let is_shown = match program {
@@ -25,16 +25,18 @@ pub(super) fn find(environment: &Environment, table: &ProcessTable, node: &mut N
             MpsProgram::Server => !table.get(process.parent).is_some_and(is_daemon),
         };
         let mut strays = node.devices.iter().flat_map(|device| &device.strays);
-        let is_recorded = node.served().any(|served| is_named(served, process));
+        let is_recorded = node
+            .served()
+            .any(|served| record_names_process(served, process));
         let is_managed = is_recorded || strays.any(|stray| stray.server.pid == process.pid);
         if !is_shown || is_managed {
             continue;
         }
-        let found = read(host, table, node, program, process);
+        let found = read_unmanaged(host, table, node, program, process);
         let may_be_managed = match &found.pipe_directory {
             Variable::Is(pipe) => {
                 let pipe = Path::new(pipe);
-                is_unseen(node, pipe) || may_be_started(environment, process, pipe)
+                is_in_unread_run_dir(node, pipe) || may_be_started(environment, process, pipe)
             }
             Variable::Hidden => {
                 node.unseen_daemons().is_some() || may_be_recorded(environment, process)
@@ -50,7 +52,7 @@ pub(super) fn find(environment: &Environment, table: &ProcessTable, node: &mut N
 }
 
 /// True if a record names the process, or the daemon whose server it is.
-fn is_named(served: &Served, process: &Process) -> bool {
+fn record_names_process(served: &Served, process: &Process) -> bool {
     served.record.daemon.is_some_and(|daemon| {
         let itself = daemon.pid == process.pid && daemon.start_time == process.started;
         itself || daemon.pid == process.parent
@@ -59,12 +61,12 @@ fn is_named(served: &Served, process: &Process) -> bool {
 
 /// True if the process has not exited since the table was read.
 fn still_runs(host: &Host, process: &Process) -> bool {
-    let now = host.process(process.pid);
+    let now = host.find_process(process.pid);
     now.is_some_and(|now| now.started == process.started)
 }
 
 /// True if the pipe directory lies in a run directory that cannot be read.
-fn is_unseen(node: &Node, pipe: &Path) -> bool {
+fn is_in_unread_run_dir(node: &Node, pipe: &Path) -> bool {
     node.unseen.iter().any(|unseen| match unseen {
         Unseen::RunDir { run_dir, .. } => pipe.starts_with(run_dir.path()),
         _ => false,
@@ -79,10 +81,10 @@ fn may_be_started(environment: &Environment, process: &Process, pipe: &Path) -> 
     let Some((run_dir, uuid)) = device_at(pipe, &run_dirs) else {
         return false;
     };
-    let record = run_dir.record(uuid).ok().flatten();
+    let record = run_dir.load_record(uuid).ok().flatten();
     record.is_some_and(|record| match record.daemon {
         Some(daemon) => {
-            let is_recorded = daemon.is(process) || daemon.pid == process.parent;
+            let is_recorded = daemon.matches_process(process) || daemon.pid == process.parent;
             is_recorded || daemon.is_hidden(&environment.host)
         }
         None => run_dir.has_journal(),
@@ -93,15 +95,17 @@ fn may_be_started(environment: &Environment, process: &Process, pipe: &Path) -> 
 /// yet.
 fn may_be_recorded(environment: &Environment, process: &Process) -> bool {
     RunDir::all(environment).iter().any(|run_dir| {
-        let (records, _) = run_dir.records().unwrap_or_default();
+        let (records, _) = run_dir.load_records().unwrap_or_default();
         let mut daemons = records.iter().map(|record| record.daemon);
         daemons.any(|daemon| {
-            daemon.is_none_or(|daemon| daemon.is(process) || daemon.pid == process.parent)
+            daemon.is_none_or(|daemon| {
+                daemon.matches_process(process) || daemon.pid == process.parent
+            })
         })
     })
 }
 
-fn read(
+fn read_unmanaged(
     host: &Host,
     table: &ProcessTable,
     node: &Node,
@@ -109,11 +113,13 @@ fn read(
     process: &Process,
 ) -> Unmanaged {
     let environ = process.environ();
-    let variable = |name| Variable::of(environ.as_ref(), name);
+    let variable = |name| Variable::from_environ(environ.as_ref(), name);
     let pipe_directory = variable("CUDA_MPS_PIPE_DIRECTORY");
     let visible = variable("CUDA_VISIBLE_DEVICES");
     let servers: Vec<ServerProcess> = match program {
-        MpsProgram::Control => servers_of(table, process).map(ServerProcess::of).collect(),
+        MpsProgram::Control => servers_of(table, process)
+            .map(ServerProcess::from_process)
+            .collect(),
         MpsProgram::Server => Vec::new(),
     };
     let pids: Vec<Pid> = std::iter::once(process.pid)
@@ -124,9 +130,9 @@ fn read(
             .value()
             .unwrap_or(DEFAULT_PIPE_DIRECTORIES[0]);
         // A container has another root, in which the directory may exist.
-        has_own_root(host, process) && matches!(claimed(Path::new(path)), Ok(None))
+        has_own_root(host, process) && matches!(stat_untrusted(Path::new(path)), Ok(None))
     };
-    let supervisor = process.supervisor();
+    let supervisor = process.find_supervisor();
     Unmanaged {
         has_company: supervisor
             .as_ref()
@@ -136,10 +142,10 @@ fn read(
         program,
         pid: process.pid,
         user: process.owner(),
-        command: process.command(),
+        command: process.command_line(),
         age: process.age(),
         is_orphan,
-        devices: devices(node, &visible, &pids),
+        devices: devices_of_daemon(node, &visible, &pids),
         pipe_directory,
         visible,
         servers,
@@ -161,11 +167,14 @@ fn has_company(
     }
     let parents = std::iter::successors(table.get(daemon.parent), |one| table.get(one.parent));
     let shells = parents.take_while(|one| SHELLS.contains(&one.name.as_str()));
-    let shells: Vec<Pid> = shells.take(MOST_SHELLS).map(|one| one.pid).collect();
+    let shells: Vec<Pid> = shells.take(MAX_SHELLS).map(|one| one.pid).collect();
     table.iter().any(|other| {
-        let is_managed = node.served().any(|served| is_named(served, other));
-        let is_other = is_managed || !MpsProgram::is_one(other) && !shells.contains(&other.pid);
-        is_other && other.supervisor().as_ref() == Some(supervisor)
+        let is_managed = node
+            .served()
+            .any(|served| record_names_process(served, other));
+        let is_other =
+            is_managed || !MpsProgram::is_mps_process(other) && !shells.contains(&other.pid);
+        is_other && other.find_supervisor().as_ref() == Some(supervisor)
     })
 }
 
@@ -173,24 +182,24 @@ fn has_company(
 const SHELLS: [&str; 4] = ["sh", "bash", "dash", "ksh"];
 
 /// The most shells between a service and its daemon.
-const MOST_SHELLS: usize = 8;
+const MAX_SHELLS: usize = 8;
 
 /// True if the process has the same root directory as this one.
 pub(super) fn has_own_root(host: &Host, process: &Process) -> bool {
-    let own = host.process(Pid(std::process::id()));
-    let root = process.root();
-    root.is_some() && root == own.and_then(|own| own.root())
+    let own = host.find_process(Pid(std::process::id()));
+    let root = process.root_directory();
+    root.is_some() && root == own.and_then(|own| own.root_directory())
 }
 
 /// True if a path leads the process to the same directory as this one.
 fn has_same_directory(host: &Host, process: &Process, path: &Path) -> bool {
-    let own = host.process(Pid(std::process::id()));
+    let own = host.find_process(Pid(std::process::id()));
     let seen = process.directory_at(path);
     seen.is_some() && seen == own.and_then(|own| own.directory_at(path))
 }
 
 /// Returns the devices that are visible to a daemon, and those on which NVML lists its processes.
-fn devices(node: &Node, visible: &Variable, pids: &[Pid]) -> Vec<String> {
+fn devices_of_daemon(node: &Node, visible: &Variable, pids: &[Pid]) -> Vec<String> {
     let is_visible = |device: &Device| match visible {
         Variable::Hidden => false,
         Variable::Unset => true,
@@ -201,9 +210,9 @@ fn devices(node: &Node, visible: &Variable, pids: &[Pid]) -> Vec<String> {
     };
     let is_listed = |device: &Device| {
         let processes = device.processes.as_ref();
-        processes.is_some_and(|processes| pids.iter().any(|&pid| processes.have(pid)))
+        processes.is_some_and(|processes| pids.iter().any(|&pid| processes.contains_pid(pid)))
     };
-    node.present()
+    node.existing_devices()
         .filter(|device| is_visible(device) || is_listed(device))
         .map(|device| device.name.clone())
         .collect()
@@ -216,11 +225,14 @@ pub(super) fn find_unrecorded(environment: &Environment, table: &ProcessTable, n
         return;
     }
     let run_dirs = RunDir::all(environment);
-    for process in table.iter().filter(|process| MpsProgram::is_one(process)) {
+    for process in table
+        .iter()
+        .filter(|process| MpsProgram::is_mps_process(process))
+    {
         // The records first, since most processes are recorded: no file of a process is read for that.
-        let is_recorded = node
-            .served()
-            .any(|served| served.record.boot_id == node.boot_id && is_named(served, process));
+        let is_recorded = node.served().any(|served| {
+            served.record.boot_id == node.boot_id && record_names_process(served, process)
+        });
         if is_recorded || !is_daemon(process) {
             continue;
         }
@@ -245,12 +257,12 @@ pub(super) fn find_unrecorded(environment: &Environment, table: &ProcessTable, n
             .filter_map(|device| device.served.as_mut())
             .find(|served| served.run_dir == *run_dir && served.record.uuid == uuid);
         let Some(served) = served else {
-            add_lost(environment, table, process, (run_dir, uuid), node);
+            add_lost_record(environment, table, process, (run_dir, uuid), node);
             continue;
         };
         let record = &mut served.record;
         if record.daemon.is_none() || record.boot_id != node.boot_id {
-            record.daemon = Some(DaemonId::of(process, &environment.host));
+            record.daemon = Some(DaemonId::from_process(process, &environment.host));
             record.boot_id.clone_from(&node.boot_id);
         }
     }
@@ -265,7 +277,7 @@ fn device_at<'a>(pipe: &'a Path, run_dirs: &'a [RunDir]) -> Option<(&'a RunDir, 
 }
 
 /// Adds the record that a daemon has lost.
-fn add_lost(
+fn add_lost_record(
     environment: &Environment,
     table: &ProcessTable,
     process: &Process,
@@ -281,7 +293,7 @@ fn add_lost(
     let Some(mut record) = run_dir.lost_record(uuid, &node.boot_id) else {
         return;
     };
-    record.daemon = Some(DaemonId::of(process, host));
+    record.daemon = Some(DaemonId::from_process(process, host));
     let missing = format!(
         "{}: it is missing, and the daemon {} lives",
         run_dir.record_path(uuid).display(),
@@ -299,7 +311,9 @@ fn add_lost(
     } else {
         DaemonState::Orphan
     };
-    lost.servers = servers_of(table, process).map(ServerProcess::of).collect();
+    lost.servers = servers_of(table, process)
+        .map(ServerProcess::from_process)
+        .collect();
     node.lost_records.push(lost);
     node.unseen.push(Unseen::Record {
         run_dir: run_dir.clone(),

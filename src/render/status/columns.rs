@@ -7,8 +7,8 @@ use clap::builder::PossibleValue;
 use console::Style;
 use jiff::Timestamp;
 
-use super::super::format::{age, gib, shown_or};
-use super::super::output::width;
+use super::super::format::{display_or, format_age, format_gib};
+use super::super::output::output_width;
 use crate::host::{Uid, user_name};
 use crate::node::{Device, DeviceState, Node, Served, ServerProcess};
 use crate::render::table::{Column, Table};
@@ -31,130 +31,140 @@ pub struct StatusColumn {
 const UTIL: &str = "UTIL";
 
 /// The number of columns that are shown if none is named.
-const USUAL: usize = 15;
+const DEFAULT_COLUMN_COUNT: usize = 15;
 
 /// All columns: the usual ones in the order in which they are shown, and those that are only shown if named.
-const ALL: [StatusColumn; 18] = [
+const ALL_COLUMNS: [StatusColumn; 18] = [
     StatusColumn {
         name: "name",
         help: "Name of the device",
-        column: Column::left("NAME", 0),
+        column: Column::left_aligned("NAME", 0),
         cell: |_, device| Some(device.name.clone()),
     },
     StatusColumn {
         name: "gpu",
         help: "Index of its GPU",
-        column: Column::right("GPU", 7),
+        column: Column::right_aligned("GPU", 7),
         cell: |_, device| device.gpu.map(|index| index.to_string()),
     },
     StatusColumn {
         name: "profile",
         help: "Profile name, such as 3g.40gb",
-        column: Column::left("PROFILE", 0),
-        cell: |_, device| device.profile().map(str::to_owned),
+        column: Column::left_aligned("PROFILE", 0),
+        cell: |_, device| device.profile_name().map(str::to_owned),
     },
     StatusColumn {
         name: "state",
         help: "State of its daemon",
-        column: Column::left("STATE", 0),
+        column: Column::left_aligned("STATE", 0),
         cell: |node, device| {
             let state = node.state_of(device);
-            Some(style(state).apply_to(state).to_string())
+            Some(state_style(state).apply_to(state).to_string())
         },
     },
     StatusColumn {
         name: "user",
         help: "Users of its servers",
-        column: Column::left("USER", 5),
-        cell: |_, device| Some(users(device.alive()?).unwrap_or_else(|| unknown(device))),
+        column: Column::left_aligned("USER", 5),
+        cell: |_, device| {
+            Some(format_users(device.live_daemon()?).unwrap_or_else(|| missing_cell(device)))
+        },
     },
     StatusColumn {
         name: "clients",
         help: "Number of clients, and the limit where it is known",
-        column: Column::right("CLIENTS", 0),
-        cell: |_, device| clients(device),
+        column: Column::right_aligned("CLIENTS", 0),
+        cell: |_, device| format_clients(device),
     },
     StatusColumn {
         name: "threads",
         help: "Active thread percentage, in parentheses if not read back",
-        column: Column::right("THREADS", 3),
-        cell: |_, device| setting(device, ACTIVE_THREAD_PERCENTAGE, "%"),
+        column: Column::right_aligned("THREADS", 3),
+        cell: |_, device| format_setting(device, ACTIVE_THREAD_PERCENTAGE, "%"),
     },
     StatusColumn {
         name: "limit",
         help: "Pinned memory limit of a client, in parentheses if not read back",
-        column: Column::right("LIMIT", 2),
-        cell: |_, device| setting(device, PINNED_MEMORY_LIMIT, ""),
+        column: Column::right_aligned("LIMIT", 2),
+        cell: |_, device| format_setting(device, PINNED_MEMORY_LIMIT, ""),
     },
     StatusColumn {
         name: "memory",
         help: "Device memory, used and total",
-        column: Column::right("MEMORY GIB", 1),
+        column: Column::right_aligned("MEMORY GIB", 1),
         cell: |_, device| {
             let memory = device.memory()?;
-            Some(format!("{}/{}", gib(memory.used), gib(memory.total)))
+            Some(format!(
+                "{}/{}",
+                format_gib(memory.used),
+                format_gib(memory.total)
+            ))
         },
     },
     StatusColumn {
         name: "util",
         help: "Utilization of the GPU; n/a for MIG devices",
-        column: Column::right(UTIL, 9),
+        column: Column::right_aligned(UTIL, 9),
         cell: |node, device| {
             if !device.is_whole() {
                 return Some("n/a".to_owned());
             }
-            Some(format!("{}%", node.utilization(device)?))
+            Some(format!("{}%", node.gpu_utilization(device)?))
         },
     },
     StatusColumn {
         name: "daemon",
         help: "Process id of its daemon",
-        column: Column::right("DAEMON", 12),
-        cell: |_, device| Some(device.alive()?.record.daemon?.pid.to_string()),
+        column: Column::right_aligned("DAEMON", 12),
+        cell: |_, device| Some(device.live_daemon()?.record.daemon?.pid.to_string()),
     },
     StatusColumn {
         name: "server",
         help: "Process ids of its servers",
-        column: Column::right("SERVER", 11),
-        cell: |_, device| Some(pids(&device.alive()?.servers).unwrap_or_else(|| unknown(device))),
+        column: Column::right_aligned("SERVER", 11),
+        cell: |_, device| {
+            Some(
+                format_pids(&device.live_daemon()?.servers).unwrap_or_else(|| missing_cell(device)),
+            )
+        },
     },
     StatusColumn {
         name: "since",
         help: "Time since its daemon was started",
-        column: Column::right("SINCE", 8).changing_with_time(),
-        cell: |_, device| Some(age(since(device.alive()?))),
+        column: Column::right_aligned("SINCE", 8).changing_with_time(),
+        cell: |_, device| Some(format_age(daemon_age(device.live_daemon()?))),
     },
     StatusColumn {
         name: "serve",
         help: "Users that its daemon serves",
-        column: Column::left("SERVE", 4),
-        cell: |_, device| device.serve().map(Serve::to_string),
+        column: Column::left_aligned("SERVE", 4),
+        cell: |_, device| device.serve_setting().map(Serve::to_string),
     },
     StatusColumn {
         name: "device",
         help: "UUID of the device",
-        column: Column::left("DEVICE", 10),
+        column: Column::left_aligned("DEVICE", 10),
         cell: |_, device| Some(device.uuid.clone()),
     },
     StatusColumn {
         name: "priority",
         help: "Priority of the clients, in parentheses if not read back",
-        column: Column::left("PRIORITY", 0),
-        cell: |_, device| setting(device, CLIENT_PRIORITY, ""),
+        column: Column::left_aligned("PRIORITY", 0),
+        cell: |_, device| format_setting(device, CLIENT_PRIORITY, ""),
     },
     StatusColumn {
         name: "cpus",
         help: "CPUs of its daemon and servers",
-        column: Column::left("CPUS", 0),
+        column: Column::left_aligned("CPUS", 0),
         cell: |_, device| {
             let settings = &device.served.as_ref()?.record.settings;
-            Some(shown_or(settings.cpus.as_ref(), "all"))
+            Some(display_or(settings.cpus.as_ref(), "all"))
         },
     },
     StatusColumn {
         name: "by-hand",
         help: "Settings that mig-mps set has changed",
-        column: Column::left("SET BY HAND", 0),
+        column: Column::left_aligned("SET BY HAND", 0),
         cell: |_, device| {
             let keys = device.served.as_ref()?.record.by_hand.join(",");
             Some(keys).filter(|keys| !keys.is_empty())
@@ -164,7 +174,7 @@ const ALL: [StatusColumn; 18] = [
 
 impl ValueEnum for StatusColumn {
     fn value_variants<'a>() -> &'a [Self] {
-        &ALL
+        &ALL_COLUMNS
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
@@ -173,27 +183,27 @@ impl ValueEnum for StatusColumn {
 }
 
 /// Returns the table of devices with these columns; with as many as fit if none is named.
-pub fn table(node: &Node, devices: &[&Device], wanted: &[StatusColumn]) -> Table {
+pub fn device_table(node: &Node, devices: &[&Device], wanted: &[StatusColumn]) -> Table {
     let mut columns: Vec<StatusColumn> = Vec::new();
     // A column that the user named is shown whatever the width, and once.
     for wanted in wanted {
         if columns.iter().all(|column| column.name != wanted.name) {
             columns.push(StatusColumn {
-                column: wanted.column.kept(),
+                column: wanted.column.never_hidden(),
                 ..*wanted
             });
         }
     }
     if columns.is_empty() {
-        columns = ALL[..USUAL].to_vec();
+        columns = ALL_COLUMNS[..DEFAULT_COLUMN_COUNT].to_vec();
     }
     let mut table = Table::new(columns.iter().map(|column| column.column).collect());
     for device in devices {
         let cells = columns
             .iter()
-            .map(|column| shown_or((column.cell)(node, device), "-"))
+            .map(|column| display_or((column.cell)(node, device), "-"))
             .collect();
-        table.row(cells);
+        table.add_row(cells);
     }
     table
 }
@@ -205,17 +215,17 @@ const READ_BACK: [(&str, &str); 2] = [
 ];
 
 /// Explains the signs in a table of these devices that has these titles; `None` where it has no such sign.
-pub fn legend(devices: &[&Device], titles: &str) -> Option<String> {
+pub fn table_legend(devices: &[&Device], titles: &str) -> Option<String> {
     let has = |title: &str| titles.split_whitespace().any(|one| one == title);
     let is_configured = devices.iter().any(|device| {
         READ_BACK.iter().any(|(title, key)| {
-            has(title) && setting(device, key, "").is_some_and(|cell| cell.starts_with('('))
+            has(title) && format_setting(device, key, "").is_some_and(|cell| cell.starts_with('('))
         })
     });
     let has_most = has("CLIENTS")
         && devices
             .iter()
-            .any(|device| clients(device).is_some_and(|cell| cell.contains('/')));
+            .any(|device| format_clients(device).is_some_and(|cell| cell.contains('/')));
     let mut signs = Vec::new();
     signs.extend(is_configured.then_some("(…): as configured; mig-mps plan asks the daemon."));
     signs.extend(has_most.then_some("n/m: n clients of m at most."));
@@ -224,22 +234,27 @@ pub fn legend(devices: &[&Device], titles: &str) -> Option<String> {
 
 /// True if the table may have a column for the utilization on this terminal: cells make it only wider.
 pub fn may_show_utilization(wanted: &[StatusColumn]) -> bool {
-    let empty = table(&Node::default(), &[], wanted).within(width(), "");
+    let empty = device_table(&Node::default(), &[], wanted).render(output_width(), "");
     empty.lines().next().is_some_and(|head| head.contains(UTIL))
 }
 
 /// Returns the cell of a value that does not exist or is unknown.
-fn unknown(device: &Device) -> String {
-    if device.known().is_some() { "-" } else { "?" }.to_owned()
+fn missing_cell(device: &Device) -> String {
+    if device.daemon_with_known_clients().is_some() {
+        "-"
+    } else {
+        "?"
+    }
+    .to_owned()
 }
 
 /// `3`, `3/48`, `3+1 waiting`; `None` without a daemon.
-pub fn clients(device: &Device) -> Option<String> {
-    let alive = device.alive()?;
-    let Some(served) = device.known() else {
+pub fn format_clients(device: &Device) -> Option<String> {
+    let alive = device.live_daemon()?;
+    let Some(served) = device.daemon_with_known_clients() else {
         return Some("?".to_owned());
     };
-    let mut text = served.clients.listed().len().to_string();
+    let mut text = served.clients.as_slice().len().to_string();
     if let Some(limit) = alive.client_limit() {
         text = format!("{text}/{limit}");
     }
@@ -250,7 +265,7 @@ pub fn clients(device: &Device) -> Option<String> {
 }
 
 /// `50%`, `70%!=50%` if somebody has changed it, `(50%)` as configured if the daemon was not asked for it.
-fn setting(device: &Device, name: &str, unit: &str) -> Option<String> {
+fn format_setting(device: &Device, name: &str, unit: &str) -> Option<String> {
     let served = device.served.as_ref()?;
     let key = KEYS.iter().find(|key| key.name == name)?;
     let settings = &served.record.settings;
@@ -258,27 +273,27 @@ fn setting(device: &Device, name: &str, unit: &str) -> Option<String> {
     let reported = served
         .answered
         .as_ref()
-        .filter(|reported| reported.has(key));
+        .filter(|reported| reported.has_answer(key));
     let Some(reported) = reported else {
         return Some(format!("({set})"));
     };
-    Some(match reported.difference(key, settings) {
+    Some(match reported.differing_value(key, settings) {
         Some(is) => format!("{is}{unit}!={set}"),
         None => set,
     })
 }
 
-fn users(served: &Served) -> Option<String> {
+fn format_users(served: &Served) -> Option<String> {
     let mut names: Vec<String> = served
         .servers
         .iter()
-        .map(|server| user(server.user))
+        .map(|server| format_user(server.user))
         .collect();
     names.dedup();
     (!names.is_empty()).then(|| names.join(","))
 }
 
-pub fn pids(servers: &[ServerProcess]) -> Option<String> {
+pub fn format_pids(servers: &[ServerProcess]) -> Option<String> {
     let pids: Vec<String> = servers
         .iter()
         .map(|server| server.pid.to_string())
@@ -286,15 +301,15 @@ pub fn pids(servers: &[ServerProcess]) -> Option<String> {
     (!pids.is_empty()).then(|| pids.join(","))
 }
 
-pub fn user(uid: Option<Uid>) -> String {
-    shown_or(uid.map(user_name), "hidden")
+pub fn format_user(uid: Option<Uid>) -> String {
+    display_or(uid.map(user_name), "hidden")
 }
 
-fn since(served: &Served) -> Duration {
+fn daemon_age(served: &Served) -> Duration {
     Duration::try_from(Timestamp::now().duration_since(served.record.since)).unwrap_or_default()
 }
 
-pub fn style(state: DeviceState) -> Style {
+pub fn state_style(state: DeviceState) -> Style {
     match state {
         DeviceState::Ready => Style::new().green(),
         DeviceState::Fault

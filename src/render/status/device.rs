@@ -60,7 +60,7 @@ impl From<Finding> for Remark {
     fn from(problem: Finding) -> Self {
         Self {
             id: problem.id,
-            what: problem.what(),
+            what: problem.describe_with_remedy(),
             device: problem.device,
         }
     }
@@ -68,8 +68,8 @@ impl From<Finding> for Remark {
 
 impl Status {
     /// Returns the status of these devices, or of all if none is named.
-    pub fn of(node: &Node, devices: &[String]) -> Self {
-        let shown = node.shown(devices);
+    pub fn from_node(node: &Node, devices: &[String]) -> Self {
+        let shown = node.devices_to_show(devices);
         let (mut clients, mut waiting, mut outside) = (Vec::new(), Vec::new(), Vec::new());
         for device in &shown {
             outside.extend(device.outside_mps.iter().map(|program| OutsideDocument {
@@ -79,8 +79,8 @@ impl Status {
             let Some(served) = &device.served else {
                 continue;
             };
-            let listed = served.clients.listed().iter();
-            clients.extend(listed.map(|client| ClientDocument::of(served, client)));
+            let listed = served.clients.as_slice().iter();
+            clients.extend(listed.map(|client| ClientDocument::from_client(served, client)));
             waiting.extend(served.waiting.iter().map(|client| WaitingDocument {
                 device: device.name.clone(),
                 client: client.clone(),
@@ -96,12 +96,12 @@ impl Status {
             } else {
                 Some(!problems.is_empty())
             },
-            applied_profile: ProfileDocument::of(node),
+            applied_profile: ProfileDocument::from_node(node),
             clients,
             waiting,
             devices: shown
                 .iter()
-                .map(|device| DeviceDocument::of(node, device))
+                .map(|device| DeviceDocument::from_device(node, device))
                 .collect(),
             outside_mps: (is_all && !node.has_no_driver()).then_some(outside),
             unmanaged: node
@@ -110,7 +110,7 @@ impl Status {
                 .then(|| node.unmanaged.clone()),
             problems: problems.into_iter().map(Remark::from).collect(),
             remarks: remarks.into_iter().map(Remark::from).collect(),
-            hidden: node.hidden(),
+            hidden: node.describe_unseen(),
         }
     }
 }
@@ -172,9 +172,13 @@ pub struct DeviceDocument {
 }
 
 impl DeviceDocument {
-    pub fn of(node: &Node, device: &node::Device) -> Self {
+    pub fn from_device(node: &Node, device: &node::Device) -> Self {
         let served = device.served.as_ref();
-        let (alive, known, memory) = (device.alive(), device.known(), device.memory());
+        let (alive, known, memory) = (
+            device.live_daemon(),
+            device.daemon_with_known_clients(),
+            device.memory(),
+        );
         let servers = alive.filter(|served| known.is_some() || served.state == DaemonState::Busy);
         let record = served.map(|served| &served.record);
         let settings = record.map(|record| &record.settings);
@@ -186,31 +190,31 @@ impl DeviceDocument {
             gpu: device.gpu,
             profile: part.map(|part| part.title.clone()),
             state: node.state_of(device),
-            serve: device.serve().map(ToString::to_string),
+            serve: device.serve_setting().map(ToString::to_string),
             share: settings.and_then(|settings| Some(settings.share?.clients)),
             pipe_directory: pipe.map(|pipe| pipe.display().to_string()),
             daemon_pid: alive.and_then(|served| Some(served.record.daemon?.pid.0)),
             servers: servers.map(|served| served.servers.clone()),
-            client_count: known.map(|served| served.clients.listed().len()),
+            client_count: known.map(|served| served.clients.as_slice().len()),
             client_limit: served.and_then(Served::client_limit),
             clients_unseen: known.map(|served| {
-                let clients = served.clients.listed().iter();
+                let clients = served.clients.as_slice().iter();
                 clients.filter(|client| client.pid.is_none()).count()
             }),
             active_thread_percentage: settings
-                .map(|settings| settings.active_thread_percentage.value()),
+                .map(|settings| settings.active_thread_percentage.as_f64()),
             answered_active_thread_percentage: served
-                .and_then(|served| served.answered.as_ref()?.percentage()),
+                .and_then(|served| served.answered.as_ref()?.active_thread_percentage()),
             settings_read_back: served.map(Served::is_read_back),
             pinned_memory_limit_bytes: settings
                 .and_then(|settings| Some(settings.pinned_memory_limit?.bytes())),
             client_priority: settings.map(|settings| settings.client_priority.to_string()),
             cpus: settings.and_then(|settings| Some(settings.cpus.as_ref()?.to_string())),
             set_by_hand: record.map(|record| record.by_hand.clone()),
-            problem: served.and_then(|served| Some(served.state.why()?.to_owned())),
+            problem: served.and_then(|served| Some(served.state.reason()?.to_owned())),
             memory_used_bytes: memory.map(|memory| memory.used),
             memory_total_bytes: memory.map(|memory| memory.total),
-            utilization_percent: node.utilization(device),
+            utilization_percent: node.gpu_utilization(device),
             since: alive.map(|served| served.record.since),
         }
     }
@@ -230,7 +234,7 @@ struct ClientDocument {
 }
 
 impl ClientDocument {
-    fn of(served: &Served, client: &Client) -> Self {
+    fn from_client(served: &Served, client: &Client) -> Self {
         Self {
             device: served.record.name.clone(),
             client: client.clone(),

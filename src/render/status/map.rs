@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use console::{Style, measure_text_width, style};
 
-use super::super::format::{self, BORDER, FREE, gib, indented, shown_or, wrapped};
+use super::super::format::{self, BORDER, FREE, display_or, format_gib, indent_lines, wrap_text};
 use super::columns;
 use crate::geometry::Cell;
 use crate::node::{Device, Gpu, Node};
@@ -16,33 +16,37 @@ use crate::render::table::{Column, Table};
 const MARGIN: usize = 10;
 
 /// The widest picture: a wider one is no clearer.
-const WIDEST: usize = 130;
+const MAX_PICTURE_WIDTH: usize = 130;
 
 /// Less memory than this is 0.0 GiB: a twentieth.
-const NOTHING: u64 = (1 << 30) / 20;
+const MIN_SHOWN_BYTES: u64 = (1 << 30) / 20;
 
 /// The width of a bar in a list.
-const BAR: usize = 20;
+const BAR_WIDTH: usize = 20;
 
 /// Draws each GPU with its devices. A GPU whose parts are too narrow for their words is a list under a slice map.
-pub(super) fn text(node: &Node, devices: &[&Device], width: usize) -> String {
+pub(super) fn render(node: &Node, devices: &[&Device], width: usize) -> String {
     let mut out = String::new();
     for of_gpu in devices.chunk_by(|a, b| a.key.gpu == b.key.gpu) {
         let gap = if out.is_empty() { "" } else { "\n" };
-        let Some(gpu) = node.gpu(&of_gpu[0].key.gpu) else {
-            let _ = write!(out, "{gap}{}", list(node, of_gpu, width));
+        let Some(gpu) = node.gpu_with_uuid(&of_gpu[0].key.gpu) else {
+            let _ = write!(out, "{gap}{}", render_list(node, of_gpu, width));
             continue;
         };
         let title = format!("GPU {}  {}", gpu.index, gpu.product);
         let _ = writeln!(out, "{gap}{}", style(title).bold());
-        if let Some(drawn) = picture(node, gpu, of_gpu, width.min(WIDEST)) {
+        if let Some(drawn) = draw_gpu(node, gpu, of_gpu, width.min(MAX_PICTURE_WIDTH)) {
             out.push_str(&drawn);
             continue;
         }
         if gpu.in_mig_mode() {
-            let _ = writeln!(out, "  {}", format::map(&gpu.slice_map()));
+            let _ = writeln!(out, "  {}", format::draw_map(&gpu.slice_map()));
         }
-        out.push_str(&indented(&list(node, of_gpu, width.saturating_sub(2))));
+        out.push_str(&indent_lines(&render_list(
+            node,
+            of_gpu,
+            width.saturating_sub(2),
+        )));
     }
     out
 }
@@ -58,11 +62,11 @@ struct MapPart<'a> {
 }
 
 /// Returns the parts of a GPU from left to right; `None` if a GPU instance has several devices.
-fn parts<'a>(gpu: &Gpu, devices: &[&'a Device], width: usize) -> Option<Vec<MapPart<'a>>> {
+fn map_parts<'a>(gpu: &Gpu, devices: &[&'a Device], width: usize) -> Option<Vec<MapPart<'a>>> {
     let room = width.checked_sub(MARGIN + 1)?;
     if !gpu.in_mig_mode() {
         return Some(vec![MapPart {
-            room: room.saturating_sub(1).min(BAR * 2),
+            room: room.saturating_sub(1).min(BAR_WIDTH * 2),
             device: devices.first().copied(),
             label: String::new(),
             style: Style::new(),
@@ -72,12 +76,12 @@ fn parts<'a>(gpu: &Gpu, devices: &[&'a Device], width: usize) -> Option<Vec<MapP
     let unit = room / usize::try_from(map.units().max(1)).ok()?;
     map.cells()
         .iter()
-        .map(|cell| part(cell, devices, unit))
+        .map(|cell| map_part(cell, devices, unit))
         .collect()
 }
 
 /// Returns the part of a cell, whose slices are `unit` characters wide; `None` if it has several devices.
-fn part<'a>(cell: &Cell<'_>, devices: &[&'a Device], unit: usize) -> Option<MapPart<'a>> {
+fn map_part<'a>(cell: &Cell<'_>, devices: &[&'a Device], unit: usize) -> Option<MapPart<'a>> {
     let mut here = devices.iter().filter(|device| {
         let part = device.part.as_ref();
         part.is_some_and(|part| part.placement == cell.placement)
@@ -87,7 +91,7 @@ fn part<'a>(cell: &Cell<'_>, devices: &[&'a Device], unit: usize) -> Option<MapP
         room: (unit * size).checked_sub(1)?,
         device: here.next().copied(),
         label: cell.segment.map_or_else(String::new, |of| of.label.clone()),
-        style: format::style(cell),
+        style: format::cell_style(cell),
     };
     if here.next().is_some() {
         return None;
@@ -96,47 +100,47 @@ fn part<'a>(cell: &Cell<'_>, devices: &[&'a Device], unit: usize) -> Option<MapP
 }
 
 /// A line of a picture: its name, and the text and the style of a part.
-type Line = (
+type MapLine = (
     &'static str,
     fn(&Node, &MapPart<'_>) -> Option<(String, Style)>,
 );
 
-const LINES: [Line; 6] = [
+const LINES: [MapLine; 6] = [
     ("", |_, part| {
         Some((part.device?.name.clone(), Style::new().bold()))
     }),
-    ("", |_, part| Some(part.title())),
+    ("", |_, part| Some(part.styled_title())),
     ("state", |node, part| {
         let state = node.state_of(part.device?);
-        Some((state.to_string(), columns::style(state)))
+        Some((state.to_string(), columns::state_style(state)))
     }),
     ("clients", |_, part| {
-        let clients = columns::clients(part.device?);
-        Some((shown_or(clients, "-"), Style::new()))
+        let clients = columns::format_clients(part.device?);
+        Some((display_or(clients, "-"), Style::new()))
     }),
     ("memory", |_, part| {
         let memory = part.device?.memory();
-        let bar = memory.map(|memory| bar(memory, part.room));
-        Some((shown_or(bar, "?"), Style::new()))
+        let bar = memory.map(|memory| memory_bar(memory, part.room));
+        Some((display_or(bar, "?"), Style::new()))
     }),
-    (GIB, |_, part| {
-        Some((in_gib(part.device?.memory()?), Style::new()))
+    (GIB_LINE, |_, part| {
+        Some((format_memory(part.device?.memory()?), Style::new()))
     }),
 ];
 
 /// The line that is left out where it does not fit: the bar says it, too.
-const GIB: &str = "GiB";
+const GIB_LINE: &str = "GiB";
 
 /// Draws a GPU; `None` if a word does not fit into its part.
-fn picture(node: &Node, gpu: &Gpu, devices: &[&Device], width: usize) -> Option<String> {
-    let parts = parts(gpu, devices, width)?;
+fn draw_gpu(node: &Node, gpu: &Gpu, devices: &[&Device], width: usize) -> Option<String> {
+    let parts = map_parts(gpu, devices, width)?;
     let mut out = String::new();
     for (name, cell) in LINES {
         let cells: Vec<(String, Style)> = parts
             .iter()
             .map(|part| cell(node, part).unwrap_or_default())
             .collect();
-        if line(&mut out, name, &parts, &cells).is_none() && name != GIB {
+        if add_line(&mut out, name, &parts, &cells).is_none() && name != GIB_LINE {
             return None;
         }
     }
@@ -145,8 +149,8 @@ fn picture(node: &Node, gpu: &Gpu, devices: &[&Device], width: usize) -> Option<
 
 impl MapPart<'_> {
     /// Returns the profile, or the dots of a free part, in its style.
-    fn title(&self) -> (String, Style) {
-        let label = match self.device.and_then(Device::profile) {
+    fn styled_title(&self) -> (String, Style) {
+        let label = match self.device.and_then(Device::profile_name) {
             Some(profile) => profile.to_owned(),
             None if self.device.is_none() && self.label.is_empty() => FREE.repeat(self.room),
             None => self.label.clone(),
@@ -156,7 +160,7 @@ impl MapPart<'_> {
 }
 
 /// Adds a line, or several where words are wrapped; `None`, and nothing is added, if one does not fit.
-fn line(
+fn add_line(
     out: &mut String,
     name: &str,
     parts: &[MapPart<'_>],
@@ -165,7 +169,7 @@ fn line(
     let wrapped: Vec<Vec<String>> = parts
         .iter()
         .zip(cells)
-        .map(|(part, (text, _))| wrapped_at(text, part.room))
+        .map(|(part, (text, _))| wrap_within(text, part.room))
         .collect::<Option<_>>()?;
     let height = wrapped.iter().map(Vec::len).max().unwrap_or(0);
     for nth in 0..height {
@@ -182,15 +186,15 @@ fn line(
 }
 
 /// Wraps text between words; `None` if a word is too long.
-fn wrapped_at(text: &str, room: usize) -> Option<Vec<String>> {
-    let lines = wrapped(text, room);
+fn wrap_within(text: &str, room: usize) -> Option<Vec<String>> {
+    let lines = wrap_text(text, room);
     let fits = lines.iter().all(|line| measure_text_width(line) <= room);
     fits.then_some(lines)
 }
 
-fn bar(memory: Memory, room: usize) -> String {
+fn memory_bar(memory: Memory, room: usize) -> String {
     // Nothing is drawn of what the numbers show as 0.0, and a cell of anything more.
-    let full = if memory.used < NOTHING {
+    let full = if memory.used < MIN_SHOWN_BYTES {
         0
     } else {
         let cells = u64::try_from(room).unwrap_or(0);
@@ -200,36 +204,36 @@ fn bar(memory: Memory, room: usize) -> String {
     format!("{}{}", "#".repeat(full), "-".repeat(room - full))
 }
 
-fn in_gib(memory: Memory) -> String {
-    format!("{}/{}", gib(memory.used), gib(memory.total))
+fn format_memory(memory: Memory) -> String {
+    format!("{}/{}", format_gib(memory.used), format_gib(memory.total))
 }
 
-fn list(node: &Node, devices: &[&Device], width: usize) -> String {
+fn render_list(node: &Node, devices: &[&Device], width: usize) -> String {
     let mut table = Table::new(vec![
-        Column::left("NAME", 0),
-        Column::left("PROFILE", 2),
-        Column::left("STATE", 0),
-        Column::left("CLIENTS", 0),
-        Column::left("MEMORY", 1),
-        Column::right("GIB", 3),
+        Column::left_aligned("NAME", 0),
+        Column::left_aligned("PROFILE", 2),
+        Column::left_aligned("STATE", 0),
+        Column::left_aligned("CLIENTS", 0),
+        Column::left_aligned("MEMORY", 1),
+        Column::right_aligned("GIB", 3),
     ]);
     for device in devices {
         let state = node.state_of(device);
         let memory = device.memory();
-        table.row(vec![
+        table.add_row(vec![
             device.name.clone(),
-            shown_or(device.profile(), "-"),
-            columns::style(state).apply_to(state).to_string(),
-            shown_or(columns::clients(device), "-"),
-            shown_or(memory.map(|memory| bar(memory, BAR)), "?"),
-            shown_or(memory.map(in_gib), "?"),
+            display_or(device.profile_name(), "-"),
+            columns::state_style(state).apply_to(state).to_string(),
+            display_or(columns::format_clients(device), "-"),
+            display_or(memory.map(|memory| memory_bar(memory, BAR_WIDTH)), "?"),
+            display_or(memory.map(format_memory), "?"),
         ]);
     }
-    table.within(width, "--json")
+    table.render(width, "--json")
 }
 
 /// Width of the mark in front of a line.
-pub(super) const WIDTH: usize = 2;
+pub(super) const MARK_WIDTH: usize = 2;
 
 /// Finds the lines that were not shown the last time. A changed line is marked with a character, so that it can be seen
 /// without colours.
@@ -241,14 +245,14 @@ pub(in crate::render) struct Marks {
 
 impl Marks {
     /// Starts a new turn: its lines are compared with those of the last one.
-    pub(in crate::render) fn turn(&mut self) {
+    pub(in crate::render) fn begin_turn(&mut self) {
         if !self.now.is_empty() {
             self.before = Some(std::mem::take(&mut self.now));
         }
     }
 
     /// Returns the mark in front of a line with this text.
-    pub(super) fn mark(&mut self, text: &str) -> String {
+    pub(super) fn line_mark(&mut self, text: &str) -> String {
         self.now.insert(text.to_owned());
         let is_new = self
             .before
@@ -257,7 +261,7 @@ impl Marks {
         if is_new {
             style("* ").yellow().bold().to_string()
         } else {
-            " ".repeat(WIDTH)
+            " ".repeat(MARK_WIDTH)
         }
     }
 }
@@ -270,10 +274,10 @@ mod tests {
     fn only_what_was_not_there_the_last_time_is_marked() {
         let mut marks = Marks::default();
         let mut show = |lines: &[&str]| -> Vec<bool> {
-            marks.turn();
+            marks.begin_turn();
             lines
                 .iter()
-                .map(|line| marks.mark(line).contains('*'))
+                .map(|line| marks.line_mark(line).contains('*'))
                 .collect()
         };
         assert_eq!(show(&["a", "b"]), [false, false]);

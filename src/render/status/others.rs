@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use console::truncate_str;
 
-use super::super::format::{age, count, gib, shown_or, time_taken};
-use super::columns::{pids, user};
+use super::super::format::{display_or, format_age, format_count, format_gib, format_time_taken};
+use super::columns::{format_pids, format_user};
 use crate::host::Workload;
 use crate::node::{Client, Device, DeviceState, MpsProgram, Node, Served, Variable};
 use crate::render::table::{Column, NONE, Table, UNKNOWN};
 
 /// The column of jobs, pods and containers, where a program belongs to one.
-const WORKLOAD: Column = Column::left("WORKLOAD", 1).for_values();
+const WORKLOAD: Column = Column::left_aligned("WORKLOAD", 1).hidden_if_empty();
 
-fn workload(of: Option<&Workload>) -> String {
+fn format_workload(of: Option<&Workload>) -> String {
     match of {
         None => UNKNOWN.to_owned(),
         Some(none) if !none.is_any() => NONE.to_owned(),
@@ -23,23 +23,23 @@ fn workload(of: Option<&Workload>) -> String {
 }
 
 /// Returns the table of clients and waiting programs, with notes where there are any.
-pub(super) fn clients(devices: &[&Device]) -> Table {
+pub(super) fn client_table(devices: &[&Device]) -> Table {
     let mut served = devices.iter().filter_map(|device| device.served.as_ref());
     let has_notes = served.any(|served| {
-        let mut clients = served.clients.listed().iter();
+        let mut clients = served.clients.as_slice().iter();
         clients.any(|client| !note(served, client).is_empty())
     });
     let mut columns = vec![
-        Column::left("CLIENT OF", 0),
-        Column::right("PID", 0),
-        Column::left("USER", 0),
-        Column::right("MEMORY GIB", 1),
-        Column::right("RUNNING", 2).changing_with_time(),
+        Column::left_aligned("CLIENT OF", 0),
+        Column::right_aligned("PID", 0),
+        Column::left_aligned("USER", 0),
+        Column::right_aligned("MEMORY GIB", 1),
+        Column::right_aligned("RUNNING", 2).changing_with_time(),
         WORKLOAD,
-        Column::left("COMMAND", 0).cut(20),
+        Column::left_aligned("COMMAND", 0).with_least_width(20),
     ];
     if has_notes {
-        columns.insert(NOTE_AT, Column::left("NOTE", 0));
+        columns.insert(NOTE_POSITION, Column::left_aligned("NOTE", 0));
     }
     let mut table = ClientTable {
         has_notes,
@@ -51,10 +51,10 @@ pub(super) fn clients(devices: &[&Device]) -> Table {
         };
         let name = &device.name;
         let mut unseen = 0;
-        for client in served.clients.listed() {
+        for client in served.clients.as_slice() {
             if client.pid.is_some() {
-                let memory = shown_or(client.memory.map(gib), "?");
-                table.row(client_cells(name, client, memory), note(served, client));
+                let memory = display_or(client.memory.map(format_gib), "?");
+                table.add_row(client_cells(name, client, memory), note(served, client));
             } else {
                 unseen += 1;
             }
@@ -69,11 +69,11 @@ pub(super) fn clients(devices: &[&Device]) -> Table {
                 UNKNOWN.to_owned(),
                 format!("{unseen} in containers whose pids the daemon cannot see"),
             ];
-            table.row(cells, String::new());
+            table.add_row(cells, String::new());
         }
         for client in &served.waiting {
             let cells = client_cells(name, client, "waiting".to_owned());
-            table.row(cells, String::new());
+            table.add_row(cells, String::new());
         }
     }
     table.table
@@ -86,14 +86,14 @@ struct ClientTable {
 }
 
 /// The position of the notes: before the command, which is cut.
-const NOTE_AT: usize = 5;
+const NOTE_POSITION: usize = 5;
 
 impl ClientTable {
-    fn row(&mut self, mut cells: Vec<String>, note: String) {
+    fn add_row(&mut self, mut cells: Vec<String>, note: String) {
         if self.has_notes {
-            cells.insert(NOTE_AT, note);
+            cells.insert(NOTE_POSITION, note);
         }
-        self.table.row(cells);
+        self.table.add_row(cells);
     }
 }
 
@@ -111,35 +111,35 @@ fn client_cells(device: &str, client: &Client, memory: String) -> Vec<String> {
     vec![
         device.to_owned(),
         client.shown_pid(),
-        user(client.user),
+        format_user(client.user),
         memory,
-        shown_or(client.age.map(age), "?"),
-        workload(client.workload.as_ref()),
-        shown_or(client.command.as_ref(), "hidden"),
+        display_or(client.age.map(format_age), "?"),
+        format_workload(client.workload.as_ref()),
+        display_or(client.command.as_ref(), "hidden"),
     ]
 }
 
 /// Returns the table of programs outside MPS.
-pub(super) fn outside(devices: &[&Device]) -> Table {
+pub(super) fn outside_mps_table(devices: &[&Device]) -> Table {
     let mut table = Table::new(vec![
-        Column::left("OUTSIDE MPS", 0),
-        Column::right("PID", 0),
-        Column::left("USER", 0),
-        Column::right("MEMORY GIB", 0),
-        Column::right("RUNNING", 2).changing_with_time(),
+        Column::left_aligned("OUTSIDE MPS", 0),
+        Column::right_aligned("PID", 0),
+        Column::left_aligned("USER", 0),
+        Column::right_aligned("MEMORY GIB", 0),
+        Column::right_aligned("RUNNING", 2).changing_with_time(),
         WORKLOAD,
-        Column::left("COMMAND", 0).cut(12),
-        Column::left("LIKELY CAUSE", 0).cut(20),
+        Column::left_aligned("COMMAND", 0).with_least_width(12),
+        Column::left_aligned("LIKELY CAUSE", 0).with_least_width(20),
     ]);
     for device in devices {
         for outside in &device.outside_mps {
-            table.row(vec![
+            table.add_row(vec![
                 device.name.clone(),
                 outside.pid.to_string(),
-                user(outside.user),
-                shown_or(outside.memory.map(gib), "?"),
-                shown_or(outside.age.map(age), "?"),
-                workload(outside.workload.as_ref()),
+                format_user(outside.user),
+                display_or(outside.memory.map(format_gib), "?"),
+                display_or(outside.age.map(format_age), "?"),
+                format_workload(outside.workload.as_ref()),
                 truncate_str(&outside.command, 30, "…").into_owned(),
                 outside.cause.to_string(),
             ]);
@@ -149,18 +149,18 @@ pub(super) fn outside(devices: &[&Device]) -> Table {
 }
 
 /// Returns the table of unmanaged daemons and servers.
-pub(super) fn unmanaged(node: &Node) -> Table {
+pub(super) fn unmanaged_table(node: &Node) -> Table {
     let mut table = Table::new(vec![
-        Column::left("UNMANAGED", 0),
-        Column::right("PID", 0),
-        Column::left("STATE", 2),
-        Column::left("USER", 0),
-        Column::left("SERVES", 0),
-        Column::left("RUN BY", 1).for_values(),
-        Column::right("SERVER", 3),
-        Column::right("RUNNING", 4).changing_with_time(),
-        Column::left("PIPE DIRECTORY", 1),
-        Column::left("CUDA_VISIBLE_DEVICES", 5),
+        Column::left_aligned("UNMANAGED", 0),
+        Column::right_aligned("PID", 0),
+        Column::left_aligned("STATE", 2),
+        Column::left_aligned("USER", 0),
+        Column::left_aligned("SERVES", 0),
+        Column::left_aligned("RUN BY", 1).hidden_if_empty(),
+        Column::right_aligned("SERVER", 3),
+        Column::right_aligned("RUNNING", 4).changing_with_time(),
+        Column::left_aligned("PIPE DIRECTORY", 1),
+        Column::left_aligned("CUDA_VISIBLE_DEVICES", 5),
     ]);
     for unmanaged in &node.unmanaged {
         let names = unmanaged.devices.as_slice();
@@ -174,7 +174,7 @@ pub(super) fn unmanaged(node: &Node) -> Table {
             MpsProgram::Control => "daemon",
             MpsProgram::Server => "server without daemon",
         };
-        table.row(vec![
+        table.add_row(vec![
             program.to_owned(),
             unmanaged.pid.to_string(),
             if unmanaged.is_orphan {
@@ -183,19 +183,19 @@ pub(super) fn unmanaged(node: &Node) -> Table {
                 "unmanaged"
             }
             .to_owned(),
-            user(unmanaged.user),
+            format_user(unmanaged.user),
             served,
-            shown_or(unmanaged.supervisor.as_ref(), NONE),
-            shown_or(pids(&unmanaged.servers), "-"),
-            shown_or(unmanaged.age.map(age), "?"),
-            variable(&unmanaged.pipe_directory, "default"),
-            variable(&unmanaged.visible, "all"),
+            display_or(unmanaged.supervisor.as_ref(), NONE),
+            display_or(format_pids(&unmanaged.servers), "-"),
+            display_or(unmanaged.age.map(format_age), "?"),
+            format_variable(&unmanaged.pipe_directory, "default"),
+            format_variable(&unmanaged.visible, "all"),
         ]);
     }
     table
 }
 
-fn variable(variable: &Variable, unset: &str) -> String {
+fn format_variable(variable: &Variable, unset: &str) -> String {
     match variable {
         Variable::Hidden => "hidden".to_owned(),
         Variable::Unset => unset.to_owned(),
@@ -205,13 +205,13 @@ fn variable(variable: &Variable, unset: &str) -> String {
 
 /// Says in one line how many of these devices, or of all, are ready after a change.
 pub fn summary(node: &Node, devices: &[String], took: Duration) -> String {
-    let devices = node.shown(devices);
+    let devices = node.devices_to_show(devices);
     let served = devices.iter().filter(|device| device.served.is_some());
     let is_one_served = served.clone().next().is_some();
     let gpus: BTreeSet<u32> = devices
         .iter()
         .filter(|device| device.served.is_some() == is_one_served)
-        .filter_map(|device| Some(node.gpu(&device.key.gpu)?.index))
+        .filter_map(|device| Some(node.gpu_with_uuid(&device.key.gpu)?.index))
         .collect();
     // A lazy daemon starts its server for the first client.
     let ready = served.clone().filter(|device| {
@@ -221,19 +221,19 @@ pub fn summary(node: &Node, devices: &[String], took: Duration) -> String {
         )
     });
     let (served, ready) = (served.count(), ready.count());
-    let (gpus, took) = (count(gpus.len(), "GPU"), time_taken(took));
+    let (gpus, took) = (format_count(gpus.len(), "GPU"), format_time_taken(took));
     match (devices.len(), served, ready) {
         (0, ..) => format!("Done in {took}"),
         (all, 0, _) => format!(
             "{} on {gpus} in {took}, none with a daemon",
-            count(all, "device")
+            format_count(all, "device")
         ),
         (_, all, ready) if all == ready => {
-            format!("{} on {gpus} ready in {took}", count(all, "device"))
+            format!("{} on {gpus} ready in {took}", format_count(all, "device"))
         }
         (_, all, ready) => format!(
             "{ready} of {} on {gpus} ready in {took}",
-            count(all, "device")
+            format_count(all, "device")
         ),
     }
 }

@@ -27,7 +27,7 @@ pub(super) struct ProfileDocument {
 
 impl ProfileDocument {
     /// Describes the profile of a node; `None` if there is none, or it was not read.
-    pub(super) fn of(node: &Node) -> Option<Self> {
+    pub(super) fn from_node(node: &Node) -> Option<Self> {
         let Applied::Known {
             profile,
             taken_down,
@@ -49,7 +49,7 @@ impl ProfileDocument {
 }
 
 /// Describes the profile of a node in one line, with each time in words; `None` if there is nothing to say.
-pub(super) fn line(node: &Node, ago: fn(Timestamp) -> String) -> Option<String> {
+pub(super) fn describe_profile(node: &Node, ago: fn(Timestamp) -> String) -> Option<String> {
     let (profile, taken_down, differs, is_of_earlier_boot, is_default) = match &node.applied {
         Applied::NotRead => return None,
         Applied::Nothing if node.devices.is_empty() => return None,

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use super::super::read_wanted;
+use super::super::load_wanted;
 use super::interview::Interview;
-use crate::error::{Result, usage};
-use crate::host::listed;
-use crate::profile::{Amount, FIGURES, Sharing, WantedProgram, WantedPrograms};
+use crate::error::{Result, usage_error};
+use crate::host::join_words;
+use crate::profile::{Amount, FIGURE_RANGE, Sharing, WantedProgram, WantedPrograms};
 use crate::render::Question;
 
 /// The amount of a program that is to run: `3x` for copies, `500` for a rate, or `none`.
@@ -27,7 +27,7 @@ impl FromStr for HowMuch {
                 .map(Amount::Copies),
             None => {
                 let rate = text.parse().ok();
-                rate.filter(|rate: &f64| FIGURES.contains(rate))
+                rate.filter(|rate: &f64| FIGURE_RANGE.contains(rate))
                     .map(Amount::Rate)
             }
         };
@@ -60,14 +60,14 @@ impl FromStr for WantedAmount {
 }
 
 /// Asks how much of each program with figures is to run.
-pub(super) fn ask(
+pub(super) fn ask_amounts(
     files: &[PathBuf],
     given: &[WantedAmount],
     interview: &mut Interview,
 ) -> Result<WantedPrograms> {
     let mut wanted = WantedPrograms::default();
     for file in files {
-        wanted.measured.extend(read_wanted(file)?.measured);
+        wanted.measured.extend(load_wanted(file)?.measured);
     }
     let mut names: Vec<String> = wanted
         .measured
@@ -80,13 +80,13 @@ pub(super) fn ask(
         let what = format!("--want names \"{}\", which has no figures", want.program);
         let hint = match names.as_slice() {
             [] => "compare --save FILE measures programs".to_owned(),
-            names => format!("there are figures of {}", listed(names, "and")),
+            names => format!("there are figures of {}", join_words(names, "and")),
         };
-        return Err(usage(what).hint(hint));
+        return Err(usage_error(what).with_hint(hint));
     }
     for name in &names {
         if given.iter().filter(|want| want.program == *name).count() > 1 {
-            return Err(usage(format_args!("--want names \"{name}\" twice")));
+            return Err(usage_error(format_args!("--want names \"{name}\" twice")));
         }
         let question = Question {
             text: &format!("How much of {name} is to run?"),
@@ -96,7 +96,7 @@ pub(super) fn ask(
         };
         let own = given.iter().find(|want| want.program == *name);
         let amount =
-            interview.answer("--want", own.map(|want| &want.amount), question, |amount| {
+            interview.flag_or_ask("--want", own.map(|want| &want.amount), question, |amount| {
                 Ok(amount.0)
             })?;
         wanted.programs.extend(amount.map(|amount| WantedProgram {
@@ -111,12 +111,11 @@ pub(super) fn ask(
         .iter()
         .filter(|name| given.iter().all(|want| want.program != **name));
     let defaults: Vec<String> = missing.map(|name| format!("{name}=1x")).collect();
-    interview.finish_with("--want", &defaults.join(","))?;
+    interview.check_flag("--want", &defaults.join(","))?;
     if wanted.programs.is_empty() {
-        let error = usage("no program is to run");
-        return Err(
-            error.hint("compare --save FILE measures programs, and --want says how much of each")
-        );
+        let error = usage_error("no program is to run");
+        return Err(error
+            .with_hint("compare --save FILE measures programs, and --want says how much of each"));
     }
     Ok(wanted)
 }

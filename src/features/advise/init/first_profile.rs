@@ -6,15 +6,15 @@ use std::collections::BTreeSet;
 use toml::Table;
 
 use super::partition::{Aim, best_for};
-use crate::geometry::{GpuInstanceProfile, Partition, partitions};
+use crate::geometry::{GpuInstanceProfile, Partition, enumerate_partitions};
 use crate::plan::virtual_node::{EmptyNode, GpuGroup};
-use crate::render::format::count;
+use crate::render::format::format_count;
 use crate::settings::Serve;
 use crate::shared::{DraftBlock, DraftProfile, device_entry, mig_devices, regex_of, table};
 
 /// A partition chosen for the GPUs of a group.
 #[derive(Clone, Debug)]
-pub struct Choice<'a> {
+pub struct PartitionChoice<'a> {
     pub supply: GroupSupply<'a>,
     pub partition: Partition<'a>,
 }
@@ -24,7 +24,7 @@ pub fn first_profile(
     node: &EmptyNode,
     whole: &BTreeSet<u32>,
     serve: &Serve,
-    choices: &[Choice<'_>],
+    choices: &[PartitionChoice<'_>],
 ) -> DraftProfile {
     let indices: Vec<u32> = whole.iter().copied().collect();
     let whole_block = (!whole.is_empty()).then(|| DraftBlock {
@@ -35,13 +35,13 @@ pub fn first_profile(
         select: table([("index", indices.into())]),
         want: table([("mig", false.into())]),
     });
-    let parts = choices.iter().map(|choice| partitioned(node, choice));
+    let parts = choices.iter().map(|choice| partitioned_block(node, choice));
     let gpus: Vec<String> = node
         .groups
         .iter()
         .map(|group| format!("{} × {}", group.indices.len(), group.product))
         .collect();
-    let models: Vec<String> = models(node, whole, choices).into_iter().collect();
+    let models: Vec<String> = selected_models(node, whole, choices).into_iter().collect();
     let mut keys = Table::new();
     if !models.is_empty() {
         keys.insert("models".to_owned(), models.into());
@@ -62,7 +62,7 @@ pub fn first_profile(
 pub fn with_users(draft: DraftProfile, serve: &Serve) -> DraftProfile {
     DraftProfile {
         mps_remarks: vec![
-            format!("{}.", served(serve)),
+            format!("{}.", describe_users(serve)),
             "Values: one-at-a-time, all, group:NAME, user:NAME, self (mig-mps help security)."
                 .to_owned(),
         ],
@@ -72,7 +72,11 @@ pub fn with_users(draft: DraftProfile, serve: &Serve) -> DraftProfile {
 }
 
 /// The models of the GPUs that the profile selects; none if the catalog lacks one.
-fn models(node: &EmptyNode, whole: &BTreeSet<u32>, choices: &[Choice<'_>]) -> BTreeSet<String> {
+fn selected_models(
+    node: &EmptyNode,
+    whole: &BTreeSet<u32>,
+    choices: &[PartitionChoice<'_>],
+) -> BTreeSet<String> {
     let with_whole = node
         .groups
         .iter()
@@ -85,7 +89,7 @@ fn models(node: &EmptyNode, whole: &BTreeSet<u32>, choices: &[Choice<'_>]) -> BT
 }
 
 /// Describes in words which users a device serves.
-fn served(serve: &Serve) -> String {
+fn describe_users(serve: &Serve) -> String {
     match serve {
         Serve::OneAtATime => {
             "Any user, one user at a time: the programs of a second user wait".to_owned()
@@ -97,19 +101,26 @@ fn served(serve: &Serve) -> String {
     }
 }
 
-fn partitioned(node: &EmptyNode, choice: &Choice<'_>) -> DraftBlock {
+fn partitioned_block(node: &EmptyNode, choice: &PartitionChoice<'_>) -> DraftBlock {
     let group = choice.supply.group;
-    let (gpus, each) = (choice.supply.indices.len(), choice.partition.instances());
-    let devices = count(each as usize, "device");
+    let (gpus, each) = (
+        choice.supply.indices.len(),
+        choice.partition.instance_count(),
+    );
+    let devices = format_count(each as usize, "device");
     let on_each = if gpus == 1 { "" } else { " on each" };
     let product = &group.product;
     let mut remarks = vec![format!("{gpus} × {product}, {devices}{on_each}:")];
-    if let Some(map) = choice.partition.map(&group.profiles) {
+    if let Some(map) = choice.partition.to_slice_map(&group.profiles) {
         remarks.push(format!("  {map}"));
     }
     let mut entries = Vec::new();
     for (profile, count) in &choice.partition.counts {
-        remarks.push(format!("  {}: {}", profile.name, facts(group, profile)));
+        remarks.push(format!(
+            "  {}: {}",
+            profile.name,
+            device_facts(group, profile)
+        ));
         let mut entry = device_entry(&profile.name, &[]);
         if *count > 1 {
             entry.insert("count".to_owned(), (*count).into());
@@ -118,13 +129,13 @@ fn partitioned(node: &EmptyNode, choice: &Choice<'_>) -> DraftBlock {
     }
     DraftBlock {
         remarks,
-        select: select(node, choice),
+        select: selector_for(node, choice),
         want: mig_devices(entries),
     }
 }
 
 /// By product, so that the profile is right for other nodes with such GPUs; by index where no name tells them apart.
-fn select(node: &EmptyNode, choice: &Choice<'_>) -> Table {
+fn selector_for(node: &EmptyNode, choice: &PartitionChoice<'_>) -> Table {
     let group = choice.supply.group;
     let catalog = group.model.filter(|_| !node.is_real);
     let products: BTreeSet<&str> = match catalog {
@@ -166,7 +177,7 @@ pub struct TooManyJobs {
 
 impl<'a> Supply<'a> {
     /// The GPUs of a node without those that stay whole.
-    pub fn of(node: &'a EmptyNode, whole: &BTreeSet<u32>) -> Self {
+    pub fn new(node: &'a EmptyNode, whole: &BTreeSet<u32>) -> Self {
         let mut groups = Vec::new();
         for group in &node.groups {
             let mut indices = group.indices.clone();
@@ -189,7 +200,7 @@ impl<'a> Supply<'a> {
             .groups
             .iter()
             .map(|group| GroupSupply {
-                partitions: partitions(&group.group.profiles, least_mib),
+                partitions: enumerate_partitions(&group.group.profiles, least_mib),
                 ..group.clone()
             })
             .filter(|group| !group.partitions.is_empty())
@@ -197,7 +208,7 @@ impl<'a> Supply<'a> {
         Self { groups }
     }
 
-    pub fn gpus(&self) -> usize {
+    pub fn gpu_count(&self) -> usize {
         self.groups.iter().map(|group| group.indices.len()).sum()
     }
 
@@ -205,20 +216,20 @@ impl<'a> Supply<'a> {
     pub fn most_jobs(&self) -> u32 {
         self.groups
             .iter()
-            .map(|group| group.devices(group.most()))
+            .map(|group| group.total_devices(group.most_devices()))
             .sum()
     }
 
     /// Returns the most memory that so many jobs can have each, in MiB; `None` if they do not fit at all.
     pub fn most_memory(&self, jobs: u32) -> Option<u64> {
-        self.sizes()
+        self.memory_sizes()
             .into_iter()
             .rev()
             .find(|size| self.with_memory(*size).most_jobs() >= jobs)
     }
 
     /// The memory sizes of its devices.
-    fn sizes(&self) -> BTreeSet<u64> {
+    fn memory_sizes(&self) -> BTreeSet<u64> {
         self.groups
             .iter()
             .flat_map(|group| &group.partitions)
@@ -228,7 +239,7 @@ impl<'a> Supply<'a> {
 
     /// Divides jobs among the GPUs so that the smallest device has as much memory as possible. Returns the number of
     /// devices that each group needs on each of its GPUs.
-    pub fn divide(
+    pub fn distribute_jobs(
         &self,
         jobs: u32,
         least_mib: u64,
@@ -238,19 +249,19 @@ impl<'a> Supply<'a> {
             return Err(TooManyJobs {
                 jobs: enough.most_jobs(),
                 memory_mib: self.most_memory(jobs),
-                largest_mib: self.sizes().into_iter().next_back().unwrap_or(0),
+                largest_mib: self.memory_sizes().into_iter().next_back().unwrap_or(0),
             });
         }
         let mut divided: Vec<(GroupSupply<'a>, u32)> =
             enough.groups.into_iter().map(|group| (group, 1)).collect();
-        while devices(&divided) < jobs {
+        while count_devices(&divided) < jobs {
             let growing = divided
                 .iter_mut()
-                .filter(|(group, count)| *count < group.most());
+                .filter(|(group, count)| *count < group.most_devices());
             // The first one of equal ones.
             let next = growing.rev().max_by_key(|(group, count)| {
                 group
-                    .recommended(*count + 1)
+                    .recommended_partition(*count + 1)
                     .map(Partition::least_memory_mib)
             });
             let Some((_, count)) = next else { break };
@@ -261,17 +272,19 @@ impl<'a> Supply<'a> {
 }
 
 /// Returns the devices on the GPUs of these groups, each with so many devices on a GPU at least.
-fn devices(divided: &[(GroupSupply<'_>, u32)]) -> u32 {
+fn count_devices(divided: &[(GroupSupply<'_>, u32)]) -> u32 {
     divided
         .iter()
-        .filter_map(|(group, count)| Some(group.devices(group.recommended(*count)?.instances())))
+        .filter_map(|(group, count)| {
+            Some(group.total_devices(group.recommended_partition(*count)?.instance_count()))
+        })
         .sum()
 }
 
 impl<'a> GroupSupply<'a> {
     /// Returns the partitions to choose from with at least so many devices on a GPU: the best for each aim that has one of
     /// its own; the recommended one first.
-    pub fn choices(&self, devices: u32) -> Vec<(Aim, Partition<'a>)> {
+    pub fn partition_choices(&self, devices: u32) -> Vec<(Aim, Partition<'a>)> {
         let mut choices: Vec<(Aim, Partition<'a>)> = Vec::new();
         for aim in Aim::ALL {
             if let Some(partition) = best_for(aim, &self.partitions, devices)
@@ -284,24 +297,24 @@ impl<'a> GroupSupply<'a> {
     }
 
     /// Returns the most devices on one GPU.
-    pub fn most(&self) -> u32 {
-        let counts = self.partitions.iter().map(Partition::instances);
+    pub fn most_devices(&self) -> u32 {
+        let counts = self.partitions.iter().map(Partition::instance_count);
         counts.max().unwrap_or(0)
     }
 
     /// Returns the devices on all its GPUs, with so many on each.
-    pub fn devices(&self, each: u32) -> u32 {
+    pub fn total_devices(&self, each: u32) -> u32 {
         u32::try_from(self.indices.len()).unwrap_or(u32::MAX) * each
     }
 
     /// Returns the recommended partition with at least so many devices on a GPU.
-    fn recommended(&self, devices: u32) -> Option<&Partition<'a>> {
+    fn recommended_partition(&self, devices: u32) -> Option<&Partition<'a>> {
         best_for(Aim::Even, &self.partitions, devices)
     }
 }
 
 /// Describes what a device of a profile has: `19.6 GiB, 28 SMs`.
-pub fn facts(group: &GpuGroup, profile: &GpuInstanceProfile) -> String {
+pub fn device_facts(group: &GpuGroup, profile: &GpuInstanceProfile) -> String {
     let published = group.model.filter(|_| group.is_from_catalog);
     let is_known = published.is_none_or(|model| model.memory_mib(&profile.name).is_some());
     let about = if is_known { "" } else { "about " };
@@ -332,35 +345,35 @@ mod tests {
             let gpus = [format!("{}:2", model.key), next.key.clone()];
             let gpus: Vec<_> = gpus.iter().map(|gpu| gpu.parse().unwrap()).collect();
             let node = EmptyNode::of_models(&gpus);
-            let supply = Supply::of(&node, &BTreeSet::from([1]));
-            assert_eq!(supply.gpus(), 2);
-            for size in supply.sizes() {
+            let supply = Supply::new(&node, &BTreeSet::from([1]));
+            assert_eq!(supply.gpu_count(), 2);
+            for size in supply.memory_sizes() {
                 let most = supply.with_memory(size).most_jobs();
                 for jobs in 1..=most {
-                    let divided = supply.divide(jobs, size).unwrap();
+                    let divided = supply.distribute_jobs(jobs, size).unwrap();
                     let mut devices = 0;
                     for (group, needed) in &divided {
-                        let choices = group.choices(*needed);
+                        let choices = group.partition_choices(*needed);
                         for (aim, partition) in &choices {
-                            assert!(partition.instances() >= *needed, "{aim} {partition}");
+                            assert!(partition.instance_count() >= *needed, "{aim} {partition}");
                             assert!(partition.least_memory_mib() >= size, "{aim} {partition}");
                             assert!(
-                                partition.map(&group.group.profiles).is_some(),
+                                partition.to_slice_map(&group.group.profiles).is_some(),
                                 "{partition}"
                             );
                         }
-                        devices += group.devices(choices[0].1.instances());
+                        devices += group.total_devices(choices[0].1.instance_count());
                     }
                     assert!(devices >= jobs, "{} {size} {jobs}", model.key);
                 }
-                let too_many = supply.divide(most + 1, size).unwrap_err();
+                let too_many = supply.distribute_jobs(most + 1, size).unwrap_err();
                 assert_eq!(too_many.jobs, most);
                 if let Some(less) = too_many.memory_mib {
                     assert!(less < size);
-                    assert!(supply.divide(most + 1, less).is_ok());
+                    assert!(supply.distribute_jobs(most + 1, less).is_ok());
                 }
             }
-            let too_large = supply.divide(1, 1 << 20).unwrap_err();
+            let too_large = supply.distribute_jobs(1, 1 << 20).unwrap_err();
             assert_eq!(
                 (too_large.jobs, too_large.memory_mib),
                 (0, Some(too_large.largest_mib))
@@ -371,10 +384,12 @@ mod tests {
     #[test]
     fn recommended_is_what_leaves_little_unused_and_has_no_small_device() {
         let node = EmptyNode::of_models(&["a100-80gb".parse().unwrap()]);
-        let supply = Supply::of(&node, &BTreeSet::new());
+        let supply = Supply::new(&node, &BTreeSet::new());
         let recommended = |jobs| {
-            let divided = supply.divide(jobs, 0).unwrap();
-            divided[0].0.choices(divided[0].1)[0].1.to_string()
+            let divided = supply.distribute_jobs(jobs, 0).unwrap();
+            divided[0].0.partition_choices(divided[0].1)[0]
+                .1
+                .to_string()
         };
         assert_eq!(
             [1, 2, 3, 4, 5, 6, 7].map(recommended),
@@ -396,17 +411,17 @@ mod tests {
         let model = catalog::named("a100-80gb").unwrap();
         let gpu = |index, profiles| Gpu {
             profiles,
-            ..Gpu::of_model(index, model)
+            ..Gpu::from_model(index, model)
         };
         let of = |gpus: Vec<Gpu>| {
-            EmptyNode::of(&Node {
+            EmptyNode::from_node(&Node {
                 gpus,
                 ..Node::default()
             })
         };
         let silent = of(vec![gpu(0, Vec::new()), gpu(1, Vec::new())]);
         assert!(silent.groups[0].is_from_catalog);
-        assert_eq!(Supply::of(&silent, &BTreeSet::new()).most_jobs(), 14);
+        assert_eq!(Supply::new(&silent, &BTreeSet::new()).most_jobs(), 14);
         let few = model.offers()[..1].to_vec();
         let one_tells = of(vec![gpu(0, Vec::new()), gpu(1, few)]);
         assert!(!one_tells.groups[0].is_from_catalog);
@@ -421,7 +436,7 @@ mod tests {
             ..gpu(1, Vec::new())
         };
         let neither = of(vec![unknown, without_mig]);
-        assert_eq!(Supply::of(&neither, &BTreeSet::new()).gpus(), 0);
+        assert_eq!(Supply::new(&neither, &BTreeSet::new()).gpu_count(), 0);
         let have_mig = neither.groups.iter().map(|group| group.has_mig);
         assert_eq!(have_mig.collect::<Vec<_>>(), [true, false]);
     }

@@ -6,9 +6,11 @@ use std::str::FromStr;
 
 use super::first_profile::{GroupSupply, Supply, TooManyJobs, gib_at_most};
 use super::partition;
-use crate::error::{CommandError, Context as _, Result, chosen, failed, usage};
+use crate::error::{
+    CommandError, ErrorContext as _, Result, command_error, declined_by_user, usage_error,
+};
 use crate::failure::ExitStatus;
-use crate::host::{count, listed};
+use crate::host::{format_count, join_words};
 use crate::render::{self, Question, can_ask};
 use crate::settings::Serve;
 
@@ -31,22 +33,22 @@ impl Interview {
     }
 
     /// True if the user is asked.
-    pub(super) fn asks(&self) -> bool {
+    pub(super) fn is_interactive(&self) -> bool {
         self.can_ask && !self.takes_defaults
     }
 
     /// Shows what the questions are about; with --quiet only to somebody who is asked.
     pub(super) fn show(&self, text: &str) {
-        if self.asks() {
-            render::say(text);
+        if self.is_interactive() {
+            render::print_styled_note_always(text);
         } else {
-            render::tell(text);
+            render::print_styled_note(text);
         }
     }
 
     /// Returns the answer of a flag, or else asks. Without a terminal, notes that the flag is missing and goes on with
     /// the default.
-    pub(super) fn answer<T, U>(
+    pub(super) fn flag_or_ask<T, U>(
         &mut self,
         flag: &str,
         given: Option<&T>,
@@ -59,8 +61,8 @@ impl Interview {
         if let Some(given) = given {
             return check(given);
         }
-        if self.asks() {
-            let answer = render::answer(question, |text| {
+        if self.is_interactive() {
+            let answer = render::ask_question(question, |text| {
                 let answer: T = text.parse()?;
                 check(&answer).map_err(|error| {
                     [&[error.to_string()], error.hints.as_slice()]
@@ -70,25 +72,25 @@ impl Interview {
             });
             return answer
                 .context("cannot ask on the terminal")?
-                .ok_or_else(ended);
+                .ok_or_else(end_of_input);
         }
         if !self.takes_defaults {
             self.missing.push(format!("{flag} {}", question.default));
         }
-        let default: T = question.default.parse().map_err(failed)?;
+        let default: T = question.default.parse().map_err(command_error)?;
         check(&default)
     }
 
     /// Fails if this flag, which answers several questions, is missing.
-    pub(super) fn finish_with(&mut self, flag: &str, default: &str) -> Result<()> {
+    pub(super) fn check_flag(&mut self, flag: &str, default: &str) -> Result<()> {
         if !self.missing.is_empty() {
             self.missing = vec![format!("{flag} {default}")];
         }
-        self.finish()
+        self.check_flags()
     }
 
     /// Fails if a flag is missing, and names all that are.
-    pub(super) fn finish(&self) -> Result<()> {
+    pub(super) fn check_flags(&self) -> Result<()> {
         if self.missing.is_empty() {
             return Ok(());
         }
@@ -97,18 +99,18 @@ impl Interview {
             .iter()
             .filter_map(|one| one.split(' ').next())
             .collect();
-        let flags = listed(&flags, "and");
+        let flags = join_words(&flags, "and");
         let defaults = self.missing.join(" ");
         Err(
-            usage(format_args!("there is no terminal to ask on: give {flags}"))
-                .hint(format!("the defaults, which --yes takes, are {defaults}")),
+            usage_error(format_args!("there is no terminal to ask on: give {flags}"))
+                .with_hint(format!("the defaults, which --yes takes, are {defaults}")),
         )
     }
 }
 
 /// The input ended instead of an answer.
-pub(super) fn ended() -> CommandError {
-    chosen(ExitStatus::Interrupted, "Nothing was written.")
+pub(super) fn end_of_input() -> CommandError {
+    declined_by_user(ExitStatus::Interrupted, "Nothing was written.")
 }
 
 /// The GPUs that stay whole: `none`, `all`, `0-1,7`.
@@ -119,11 +121,11 @@ pub(super) enum KeptWhole {
 }
 
 /// More than any node has.
-const MOST_GPUS: u32 = 1 << 16;
+const MAX_GPUS: u32 = 1 << 16;
 
 impl KeptWhole {
     /// True if it names this GPU.
-    pub(super) fn names(&self, index: u32) -> bool {
+    pub(super) fn names_gpu(&self, index: u32) -> bool {
         matches!(self, Self::Indices(wanted) if wanted.contains(&index))
     }
 
@@ -131,7 +133,7 @@ impl KeptWhole {
     ///
     /// # Errors
     /// The indices that no GPU has.
-    pub(super) fn among(&self, all: &BTreeSet<u32>) -> Result<BTreeSet<u32>, String> {
+    pub(super) fn select_from(&self, all: &BTreeSet<u32>) -> Result<BTreeSet<u32>, String> {
         let Self::Indices(wanted) = self else {
             return Ok(all.clone());
         };
@@ -171,7 +173,7 @@ impl FromStr for KeptWhole {
 
 fn gpu_index(word: &str) -> Option<u32> {
     let index = word.trim().parse().ok()?;
-    (index < MOST_GPUS).then_some(index)
+    (index < MAX_GPUS).then_some(index)
 }
 
 /// A number of jobs, or of a layout.
@@ -190,16 +192,16 @@ impl FromStr for Positive {
 }
 
 /// ` each` for several jobs.
-fn each(jobs: u32) -> &'static str {
+fn each_suffix(jobs: u32) -> &'static str {
     if jobs == 1 { "" } else { " each" }
 }
 
 /// `3 jobs with 30 GiB each`
-fn described(jobs: u32, memory: LeastMemory) -> String {
-    let all = count(jobs as usize, "job");
+fn describe_jobs(jobs: u32, memory: LeastMemory) -> String {
+    let all = format_count(jobs as usize, "job");
     match memory.0 {
         0 => all,
-        _ => format!("{all} with {memory}{}", each(jobs)),
+        _ => format!("{all} with {memory}{}", each_suffix(jobs)),
     }
 }
 
@@ -208,7 +210,7 @@ fn described(jobs: u32, memory: LeastMemory) -> String {
 pub(super) struct LeastMemory(pub(super) u64);
 
 /// More than any GPU has, in MiB.
-const MOST_MEMORY: f64 = (1_u32 << 20) as f64;
+const MAX_MEMORY_MIB: f64 = (1_u32 << 20) as f64;
 
 const NO_MEMORY_SIZE: &str = "expected a memory size such as 10G or 512M, or any";
 
@@ -229,7 +231,7 @@ impl FromStr for LeastMemory {
             "" => return Err(format!("\"{text}\" has no unit: {text}G or {text}M?")),
             _ => return Err(NO_MEMORY_SIZE.to_owned()),
         };
-        if mebibytes > MOST_MEMORY {
+        if mebibytes > MAX_MEMORY_MIB {
             return Err(format!("\"{text}\" is more than any GPU has"));
         }
         #[allow(
@@ -278,7 +280,7 @@ impl FromStr for Users {
 const JOBS_PER_GPU: u32 = 4;
 
 /// Asks for the jobs and their memory. Returns the devices that they need on each GPU.
-pub(super) fn ask<'a>(
+pub(super) fn ask_jobs<'a>(
     given_jobs: Option<&Positive>,
     given_memory: Option<&LeastMemory>,
     interview: &mut Interview,
@@ -287,14 +289,14 @@ pub(super) fn ask<'a>(
     let least = given_memory.copied().unwrap_or(LeastMemory(0));
     if given_jobs.is_none() {
         // Else no answer would do.
-        divide(supply, 1, least)?;
+        distribute_jobs(supply, 1, least)?;
     }
     let enough = supply.with_memory(least.0);
     let most = enough.most_jobs();
     let usual: u32 = enough
         .groups
         .iter()
-        .map(|group| group.devices(group.most().min(JOBS_PER_GPU)))
+        .map(|group| group.total_devices(group.most_devices().min(JOBS_PER_GPU)))
         .sum();
     let default = usual.to_string();
     let meaning = format!("Each gets a device of its own. At most {most} fit.");
@@ -304,15 +306,15 @@ pub(super) fn ask<'a>(
         form: "Number of jobs",
         default: &default,
     };
-    let jobs = interview.answer("--jobs", given_jobs, question, |jobs| {
-        divide(supply, jobs.0, least).map(|_| jobs.0)
+    let jobs = interview.flag_or_ask("--jobs", given_jobs, question, |jobs| {
+        distribute_jobs(supply, jobs.0, least).map(|_| jobs.0)
     })?;
     let most = supply.most_memory(jobs).unwrap_or(0);
     let meaning = format!(
         "At least this much. {} can have up to {} GiB{}.",
-        count(jobs as usize, "job"),
+        format_count(jobs as usize, "job"),
         gib_at_most(most),
-        each(jobs)
+        each_suffix(jobs)
     );
     let question = Question {
         text: "How much memory must each job have?",
@@ -320,19 +322,19 @@ pub(super) fn ask<'a>(
         form: "Size such as 10G, or any",
         default: "any",
     };
-    interview.answer("--memory", given_memory, question, |memory| {
-        divide(supply, jobs, *memory)
+    interview.flag_or_ask("--memory", given_memory, question, |memory| {
+        distribute_jobs(supply, jobs, *memory)
     })
 }
 
 /// Divides jobs among the GPUs. Returns the devices that they need on each GPU.
-fn divide<'a>(
+fn distribute_jobs<'a>(
     supply: &Supply<'a>,
     jobs: u32,
     memory: LeastMemory,
 ) -> Result<Vec<(GroupSupply<'a>, u32)>> {
     supply
-        .divide(jobs, memory.0)
+        .distribute_jobs(jobs, memory.0)
         .map_err(|error| too_many(supply, jobs, memory, error))
 }
 
@@ -364,7 +366,7 @@ fn too_many(
     error: TooManyJobs,
 ) -> CommandError {
     let (least, most) = (memory.0, error.jobs);
-    let gpus = match supply.gpus() {
+    let gpus = match supply.gpu_count() {
         1 => "this GPU".to_owned(),
         several => format!("these {several} GPUs"),
     };
@@ -377,17 +379,20 @@ fn too_many(
         _ => format!("{gpus} can have {most} devices with this much memory"),
     };
     let does = if jobs == 1 { "does" } else { "do" };
-    let maps = partition::fullest(&supply.with_memory(least));
-    let what = format!("{} {does} not fit: {why}{maps}", described(jobs, memory));
+    let maps = partition::render_fullest(&supply.with_memory(least));
+    let what = format!(
+        "{} {does} not fit: {why}{maps}",
+        describe_jobs(jobs, memory)
+    );
     let mut nearest = Vec::new();
     if most > 0 {
-        nearest.push(described(most, memory));
+        nearest.push(describe_jobs(most, memory));
     }
     if error.memory_mib.is_some() && least > 0 {
-        nearest.push(with_most_memory(supply, jobs));
+        nearest.push(describe_largest_jobs(supply, jobs));
     }
     if nearest.is_empty() {
-        nearest.push(with_most_memory(supply, supply.most_jobs()));
+        nearest.push(describe_largest_jobs(supply, supply.most_jobs()));
     }
     let nearest = format!("{} would fit", nearest.join(", or "));
     let hints = smaller_than_its_name(supply, least).into_iter();
@@ -398,10 +403,13 @@ fn too_many(
 }
 
 /// `3 jobs with 19.5 GiB each`
-fn with_most_memory(supply: &Supply<'_>, jobs: u32) -> String {
+fn describe_largest_jobs(supply: &Supply<'_>, jobs: u32) -> String {
     let memory = supply.most_memory(jobs).unwrap_or(0);
-    let (most, each) = (gib_at_most(memory), each(jobs));
-    format!("{} with {most} GiB{each}", count(jobs as usize, "job"))
+    let (most, each) = (gib_at_most(memory), each_suffix(jobs));
+    format!(
+        "{} with {most} GiB{each}",
+        format_count(jobs as usize, "job")
+    )
 }
 
 #[cfg(test)]
@@ -429,8 +437,8 @@ mod tests {
             assert!(read(wrong).is_err(), "{wrong}");
         }
         let gpus = BTreeSet::from([0, 1]);
-        assert_eq!(KeptWhole::All.among(&gpus), Ok(gpus.clone()));
-        let missing = read("0-3").unwrap().among(&gpus);
+        assert_eq!(KeptWhole::All.select_from(&gpus), Ok(gpus.clone()));
+        let missing = read("0-3").unwrap().select_from(&gpus);
         assert_eq!(missing, Err("there are no GPUs 2, 3".to_owned()));
     }
 

@@ -15,21 +15,25 @@ use clap::Args;
 use super::smallest_layout;
 use crate::catalog::BuiltIn;
 use crate::commands::{Context, empty_node, up};
-use crate::error::{CommandError, Context as _, Result, chosen, failed, usage};
+use crate::error::{
+    CommandError, ErrorContext as _, Result, command_error, declined_by_user, usage_error,
+};
 use crate::failure::ExitStatus;
 use crate::geometry::Partition;
-use crate::host::{Uid, caller, directory_of, may_write, quoted, write_new_text_to, write_text_to};
-use crate::node::lost_hint;
+use crate::host::{
+    Uid, caller, directory_of, may_write, quote_for_shell, write_new_text_to, write_text_to,
+};
+use crate::node::lost_gpu_hint;
 use crate::plan::virtual_node::{EmptyNode, GpuArgument, plan_on};
 use crate::profile::Profile;
-use crate::render::format::count;
-use crate::render::{Question, agrees, note, print_as_it_is};
+use crate::render::format::format_count;
+use crate::render::{Question, ask_yes_no, note, print_verbatim};
 use crate::settings::Serve;
 use crate::shared::DraftProfile;
 
 use figures::WantedAmount;
-use first_profile::{Choice, GroupSupply, Supply, first_profile, with_users};
-use interview::{Interview, KeptWhole, LeastMemory, Positive, Users, ended};
+use first_profile::{GroupSupply, PartitionChoice, Supply, first_profile, with_users};
+use interview::{Interview, KeptWhole, LeastMemory, Positive, Users, end_of_input};
 use partition::Aim;
 
 /// Write a first profile by asking a few questions
@@ -82,43 +86,47 @@ pub struct InitArgs {
 
 /// Writes a first profile.
 pub fn run(args: &InitArgs, context: &Context<'_>) -> Result<ExitStatus> {
-    let planning = context.environment.interrupt.plan();
+    let planning = context.environment.interrupt.begin_planning();
     let mut interview = Interview::new(args.yes);
-    let file = NewProfile::at(&args.file, args.force, &interview)?;
-    let node = node(args, context)?;
-    interview.show(partition::gpus(&node).trim_end());
+    let file = NewProfile::for_path(&args.file, args.force, &interview)?;
+    let node = target_node(args, context)?;
+    interview.show(partition::render_gpus(&node).trim_end());
     if !args.measured.is_empty() {
-        let wanted = figures::ask(&args.measured, &args.want, &mut interview)?;
+        let wanted = figures::ask_amounts(&args.measured, &args.want, &mut interview)?;
         let layout = smallest_layout(&node, &wanted)?;
         let serve = ask_users(args, &mut interview, &node)?;
-        interview.finish()?;
-        let devices = write(&with_users(layout, &serve), &node, &file)?;
+        interview.check_flags()?;
+        let devices = write_profile(&with_users(layout, &serve), &node, &file)?;
         drop(planning);
-        file.say_next(&devices, &args.gpus);
+        file.note_next_steps(&devices, &args.gpus);
         return Ok(ExitStatus::Done);
     }
     let whole = ask_whole(args, &mut interview, &node)?;
-    let supply = Supply::of(&node, &whole);
+    let supply = Supply::new(&node, &whole);
     let divided = if supply.groups.is_empty() {
-        nothing_to_partition(args, &whole)?;
+        check_no_partition_flags(args, &whole)?;
         Vec::new()
     } else {
         let (count, memory) = (args.jobs.as_ref(), args.memory.as_ref());
-        interview::ask(count, memory, &mut interview, &supply)?
+        interview::ask_jobs(count, memory, &mut interview, &supply)?
     };
     let serve = ask_users(args, &mut interview, &node)?;
-    interview.finish()?;
-    let choices = choose(args, &mut interview, divided)?;
+    interview.check_flags()?;
+    let choices = choose_partitions(args, &mut interview, divided)?;
     note_left_out(&node, &whole, &choices);
     let profile = first_profile(&node, &whole, &serve, &choices);
-    let devices = write(&profile, &node, &file)?;
+    let devices = write_profile(&profile, &node, &file)?;
     drop(planning);
-    file.say_next(&devices, &args.gpus);
+    file.note_next_steps(&devices, &args.gpus);
     Ok(ExitStatus::Done)
 }
 
 /// Writes a profile that the planner of `up` accepts, and its remarks. Returns the number of its devices on each GPU.
-fn write(draft: &DraftProfile, node: &EmptyNode, file: &NewProfile<'_>) -> Result<Vec<usize>> {
+fn write_profile(
+    draft: &DraftProfile,
+    node: &EmptyNode,
+    file: &NewProfile<'_>,
+) -> Result<Vec<usize>> {
     let text = draft.to_string();
     let profile = Profile::parse(Path::new("the new profile"), text.clone())?;
     let plan = plan_on(&node.node, &profile)?;
@@ -130,7 +138,7 @@ fn write(draft: &DraftProfile, node: &EmptyNode, file: &NewProfile<'_>) -> Resul
 }
 
 /// The GPUs to write a profile for.
-fn node(args: &InitArgs, context: &Context<'_>) -> Result<EmptyNode> {
+fn target_node(args: &InitArgs, context: &Context<'_>) -> Result<EmptyNode> {
     if !args.gpus.is_empty() {
         return Ok(EmptyNode::of_models(&args.gpus));
     }
@@ -143,7 +151,7 @@ fn ask_whole(
     node: &EmptyNode,
 ) -> Result<BTreeSet<u32>> {
     let all: BTreeSet<u32> = node.node.gpus.iter().map(|gpu| gpu.index).collect();
-    let nothing_fits = Supply::of(node, &BTreeSet::new()).groups.is_empty();
+    let nothing_fits = Supply::new(node, &BTreeSet::new()).groups.is_empty();
     let question = Question {
         text: "Which GPUs are to stay whole?",
         meaning: "Such a GPU is one device with all its memory, served by one daemon; the others are \
@@ -151,22 +159,22 @@ fn ask_whole(
         form: "Indices such as 0 or 0-1,7, none or all",
         default: if nothing_fits { "all" } else { "none" },
     };
-    interview.answer("--whole", args.whole.as_ref(), question, |whole| {
-        whole.among(&all).map_err(|absent| {
+    interview.flag_or_ask("--whole", args.whole.as_ref(), question, |whole| {
+        whole.select_from(&all).map_err(|absent| {
             let mut lost = node.node.lost_gpus();
-            match lost.find(|(index, _)| whole.names(*index)) {
-                Some((_, why)) => usage(why).hint(lost_hint()),
-                None => usage(absent),
+            match lost.find(|(index, _)| whole.names_gpu(*index)) {
+                Some((_, why)) => usage_error(why).with_hint(lost_gpu_hint()),
+                None => usage_error(absent),
             }
         })
     })
 }
 
 /// Refuses answers about partitions where there is none.
-fn nothing_to_partition(args: &InitArgs, whole: &BTreeSet<u32>) -> Result<()> {
+fn check_no_partition_flags(args: &InitArgs, whole: &BTreeSet<u32>) -> Result<()> {
     if whole.is_empty() {
-        let error = usage("no GPU here can be partitioned, and none is to stay whole");
-        return Err(error.hint("keep GPUs whole: --whole all"));
+        let error = usage_error("no GPU here can be partitioned, and none is to stay whole");
+        return Err(error.with_hint("keep GPUs whole: --whole all"));
     }
     let flags = [
         ("--jobs", args.jobs.is_some()),
@@ -175,10 +183,10 @@ fn nothing_to_partition(args: &InitArgs, whole: &BTreeSet<u32>) -> Result<()> {
     ];
     for (flag, is_given) in flags {
         if is_given {
-            return Err(usage(format_args!(
+            return Err(usage_error(format_args!(
                 "{flag} is for GPUs that are partitioned, and there is none"
             ))
-            .hint(format!("leave {flag} out")));
+            .with_hint(format!("leave {flag} out")));
         }
     }
     Ok(())
@@ -192,20 +200,20 @@ fn ask_users(args: &InitArgs, interview: &mut Interview, node: &EmptyNode) -> Re
         form: "no, yes, group:NAME or user:NAME",
         default: "no",
     };
-    interview.answer("--serve", args.serve.as_ref(), question, |Users(serve)| {
+    interview.flag_or_ask("--serve", args.serve.as_ref(), question, |Users(serve)| {
         // The users and the driver of another machine are not known here.
         if !node.is_real {
             return Ok(serve.clone());
         }
         if serve.is_shared() && !node.node.control_program().has_multiuser_server {
-            return Err(usage(
+            return Err(usage_error(
                 "this driver has no server for several users at once: \"no\" and \"user:NAME\" work",
             ));
         }
-        match up::missing(serve, None)? {
+        match up::describe_unknown_account(serve, None)? {
             Some((mistake, hint)) => Err(CommandError {
                 hints: hint.into_iter().collect(),
-                ..usage(mistake)
+                ..usage_error(mistake)
             }),
             None => Ok(serve.clone()),
         }
@@ -213,27 +221,27 @@ fn ask_users(args: &InitArgs, interview: &mut Interview, node: &EmptyNode) -> Re
 }
 
 /// Lets the user choose a partition for each product.
-fn choose<'a>(
+fn choose_partitions<'a>(
     args: &InitArgs,
     interview: &mut Interview,
     divided: Vec<(GroupSupply<'a>, u32)>,
-) -> Result<Vec<Choice<'a>>> {
+) -> Result<Vec<PartitionChoice<'a>>> {
     let first = vec!["1"; divided.len()].join(",");
     if !args.layout.is_empty() && args.layout.len() != divided.len() {
         let (given, needed) = (args.layout.len(), divided.len());
-        let error = usage(format_args!(
+        let error = usage_error(format_args!(
             "--layout needs a number for each product: {needed}, not {given}"
         ));
-        return Err(error.hint(format!("the recommended layouts are --layout {first}")));
+        return Err(error.with_hint(format!("the recommended layouts are --layout {first}")));
     }
     let mut chosen = Vec::new();
     for (nth, (supply, needed)) in divided.into_iter().enumerate() {
-        let choices = supply.choices(needed);
-        interview.show(partition::describe(&supply, &choices).trim_end());
+        let choices = supply.partition_choices(needed);
+        interview.show(partition::render_choices(&supply, &choices).trim_end());
         let partition = choose_one(args.layout.get(nth), interview, &choices)?;
-        chosen.push(Choice { supply, partition });
+        chosen.push(PartitionChoice { supply, partition });
     }
-    interview.finish_with("--layout", &first)?;
+    interview.check_flag("--layout", &first)?;
     Ok(chosen)
 }
 
@@ -251,11 +259,11 @@ fn choose_one<'a>(
         form: "Number of the layout",
         default: "1",
     };
-    interview.answer("--layout", given, question, |Positive(number)| {
+    interview.flag_or_ask("--layout", given, question, |Positive(number)| {
         let most = choices.len();
         match choices.get(*number as usize - 1) {
             Some((_, partition)) => Ok(partition.clone()),
-            None => Err(usage(format_args!(
+            None => Err(usage_error(format_args!(
                 "there is no layout {number}: write 1 to {most}"
             ))),
         }
@@ -263,7 +271,7 @@ fn choose_one<'a>(
 }
 
 /// Notes the GPUs that the profile does not select.
-fn note_left_out(node: &EmptyNode, whole: &BTreeSet<u32>, choices: &[Choice<'_>]) {
+fn note_left_out(node: &EmptyNode, whole: &BTreeSet<u32>, choices: &[PartitionChoice<'_>]) {
     for group in &node.groups {
         let is_whole = group.indices.iter().all(|index| whole.contains(index));
         let is_partitioned = choices
@@ -290,38 +298,41 @@ enum NewProfile<'a> {
 
 impl<'a> NewProfile<'a> {
     /// Checks the place before the user answers questions, and asks whether to replace a file.
-    fn at(path: &'a Path, force: bool, interview: &Interview) -> Result<Self> {
+    fn for_path(path: &'a Path, force: bool, interview: &Interview) -> Result<Self> {
         if path == Path::new("-") {
             return Ok(Self::StandardOutput);
         }
         let shown = path.display();
         let beside = directory_of(path);
         if path.is_dir() {
-            let error = usage(format_args!("{shown} is a directory"));
-            return Err(error.hint("name a file in it"));
+            let error = usage_error(format_args!("{shown} is a directory"));
+            return Err(error.with_hint("name a file in it"));
         }
         if !beside.is_dir() {
             let beside = beside.display();
-            let error = usage(format_args!("there is no directory {beside}"));
-            return Err(error.hint(format!("mkdir -p {beside}")));
+            let error = usage_error(format_args!("there is no directory {beside}"));
+            return Err(error.with_hint(format!("mkdir -p {beside}")));
         }
         if !may_write(beside) {
             let message = format!("cannot write {shown}: no permission to write in its directory");
-            return Err(failed(message).hint("name another file"));
+            return Err(command_error(message).with_hint("name another file"));
         }
         let exists = fs::symlink_metadata(path).is_ok();
         if exists && !force {
-            if !interview.asks() {
-                let error = usage(format_args!("{shown} exists"));
-                return Err(error.hint("replace it with --force, or name another file"));
+            if !interview.is_interactive() {
+                let error = usage_error(format_args!("{shown} exists"));
+                return Err(error.with_hint("replace it with --force, or name another file"));
             }
             let question = format!("{shown} exists. Replace it?");
-            match agrees(&question).context("cannot ask on the terminal")? {
+            match ask_yes_no(&question).context("cannot ask on the terminal")? {
                 Some(true) => {}
                 Some(false) => {
-                    return Err(chosen(ExitStatus::Refused, "Nothing was written."));
+                    return Err(declined_by_user(
+                        ExitStatus::Refused,
+                        "Nothing was written.",
+                    ));
                 }
-                None => return Err(ended()),
+                None => return Err(end_of_input()),
             }
         }
         Ok(Self::File {
@@ -332,7 +343,7 @@ impl<'a> NewProfile<'a> {
 
     fn write(&self, text: &str) -> Result<()> {
         let Self::File { path, replaces } = self else {
-            print_as_it_is(text)?;
+            print_verbatim(text)?;
             return Ok(());
         };
         let written = if *replaces {
@@ -344,13 +355,13 @@ impl<'a> NewProfile<'a> {
     }
 
     /// Says what was written, so many devices on each GPU, and the next commands.
-    fn say_next(&self, devices: &[usize], models: &[GpuArgument]) {
+    fn note_next_steps(&self, devices: &[usize], models: &[GpuArgument]) {
         let Self::File { path, .. } = self else {
             return;
         };
-        let gpus = count(devices.len(), "GPU");
-        let wrote = format!("{} on {gpus}", count(devices.iter().sum(), "device"));
-        let word = word_of(path);
+        let gpus = format_count(devices.len(), "GPU");
+        let wrote = format!("{} on {gpus}", format_count(devices.iter().sum(), "device"));
+        let word = file_argument(path);
         let check = if models.is_empty() {
             String::new()
         } else {
@@ -369,11 +380,13 @@ impl<'a> NewProfile<'a> {
 }
 
 /// The file as a word of a command line: quoted if need be, and not the name of a built-in profile.
-fn word_of(path: &Path) -> String {
+fn file_argument(path: &Path) -> String {
     let text = path.to_string_lossy();
     let text = match text.as_ref() {
-        text if BuiltIn::named(text).is_some() || text.starts_with('-') => format!("./{text}"),
+        text if BuiltIn::find_by_name(text).is_some() || text.starts_with('-') => {
+            format!("./{text}")
+        }
         text => text.to_owned(),
     };
-    quoted(&text)
+    quote_for_shell(&text)
 }

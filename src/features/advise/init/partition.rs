@@ -5,11 +5,11 @@ use std::fmt::{self, Write as _};
 
 use console::style;
 
-use super::first_profile::{GroupSupply, Supply, facts, gib_at_most};
-use crate::geometry::{Partition, partitions};
-use crate::host::ranges;
+use super::first_profile::{GroupSupply, Supply, device_facts, gib_at_most};
+use crate::geometry::{Partition, enumerate_partitions};
+use crate::host::format_ranges;
 use crate::plan::virtual_node::{EmptyNode, GpuGroup};
-use crate::render::format::{count, kept_together, map_for_stderr, wrapped};
+use crate::render::format::{draw_map_for_stderr, format_count, keep_together, wrap_text};
 
 /// The aim that a partition is the best for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,12 +33,12 @@ impl Aim {
     ];
 
     /// Returns the figure that is to be large for this aim, before the score counts.
-    fn figure(self, partition: &Partition<'_>) -> u32 {
+    fn primary_score(self, partition: &Partition<'_>) -> u32 {
         match self {
             Self::Even | Self::Alike => 0,
             Self::OneLarge => partition.most_slices(),
-            Self::ManySizes => sizes(partition),
-            Self::Most => partition.instances(),
+            Self::ManySizes => distinct_sizes(partition),
+            Self::Most => partition.instance_count(),
         }
     }
 }
@@ -62,14 +62,14 @@ pub fn best_for<'p, 'a>(
     instances: u32,
 ) -> Option<&'p Partition<'a>> {
     all.iter()
-        .filter(|one| one.instances() >= instances)
+        .filter(|one| one.instance_count() >= instances)
         .filter(|one| aim != Aim::Alike || one.counts.len() == 1)
-        .max_by_key(|one| (aim.figure(one), score(one)))
+        .max_by_key(|one| (aim.primary_score(one), partition_score(one)))
 }
 
 /// The order of partitions for jobs that are alike; more is better. By slices, since SMs are not published for every
 /// model.
-fn score(partition: &Partition<'_>) -> impl Ord + use<> {
+fn partition_score(partition: &Partition<'_>) -> impl Ord + use<> {
     let counts = &partition.counts;
     let memory = counts
         .iter()
@@ -77,8 +77,8 @@ fn score(partition: &Partition<'_>) -> impl Ord + use<> {
     (
         counts.iter().map(|(profile, _)| profile.slices).min(),
         partition.least_memory_mib(),
-        partition.slices(),
-        Reverse(partition.instances()),
+        partition.total_slices(),
+        Reverse(partition.instance_count()),
         Reverse(counts.len()),
         Reverse(partition.most_slices()),
         memory.sum::<u64>(),
@@ -86,7 +86,7 @@ fn score(partition: &Partition<'_>) -> impl Ord + use<> {
 }
 
 /// Returns the number of different sizes. The largest come first, so that equal ones are neighbours.
-fn sizes(partition: &Partition<'_>) -> u32 {
+fn distinct_sizes(partition: &Partition<'_>) -> u32 {
     let sizes = partition
         .counts
         .chunk_by(|(a, _), (b, _)| a.slices == b.slices)
@@ -95,17 +95,19 @@ fn sizes(partition: &Partition<'_>) -> u32 {
 }
 
 /// Formats the GPUs that a profile is made for.
-pub fn gpus(node: &EmptyNode) -> String {
+pub fn render_gpus(node: &EmptyNode) -> String {
     node.groups.iter().fold(String::new(), |mut text, group| {
-        let heading = style(heading(group, &group.indices)).bold().for_stderr();
+        let heading = style(group_heading(group, &group.indices))
+            .bold()
+            .for_stderr();
         let room = match (group.has_mig, group.profiles.is_empty()) {
             (false, _) => "no MIG: it can stay whole, or is left out".to_owned(),
             (true, true) => {
                 "no profiles known: this driver lists them only while MIG is on".to_owned()
             }
             (true, false) => {
-                let all = partitions(&group.profiles, 0);
-                let most = all.iter().map(Partition::instances).max();
+                let all = enumerate_partitions(&group.profiles, 0);
+                let most = all.iter().map(Partition::instance_count).max();
                 let each = if group.indices.len() == 1 {
                     ""
                 } else {
@@ -119,7 +121,7 @@ pub fn gpus(node: &EmptyNode) -> String {
                 };
                 format!(
                     "up to {}{each}{by}",
-                    count(most.unwrap_or(0) as usize, "device")
+                    format_count(most.unwrap_or(0) as usize, "device")
                 )
             }
         };
@@ -132,31 +134,33 @@ pub fn gpus(node: &EmptyNode) -> String {
 }
 
 /// Formats the choices for GPUs of one product, with the number of each.
-pub fn describe(supply: &GroupSupply<'_>, choices: &[(Aim, Partition<'_>)]) -> String {
+pub fn render_choices(supply: &GroupSupply<'_>, choices: &[(Aim, Partition<'_>)]) -> String {
     let group = supply.group;
-    let heading = style(heading(group, &supply.indices)).bold().for_stderr();
+    let heading = style(group_heading(group, &supply.indices))
+        .bold()
+        .for_stderr();
     let mut text = format!("\n{heading}\n");
     for (nth, (aim, partition)) in choices.iter().enumerate() {
-        let each = partition.instances();
-        let mut all = count(supply.devices(each) as usize, "device");
+        let each = partition.instance_count();
+        let mut all = format_count(supply.total_devices(each) as usize, "device");
         if supply.indices.len() != 1 {
             let _ = write!(all, ", {each} on each GPU");
         }
         let recommended = if nth == 0 { " (recommended)" } else { "" };
         let title = style(format!("{}  {aim}{recommended}", nth + 1)).bold();
         let _ = writeln!(text, "  {}: {all}", title.for_stderr());
-        if let Some(map) = partition.map(&group.profiles) {
-            let _ = writeln!(text, "     {}", map_for_stderr(&map));
+        if let Some(map) = partition.to_slice_map(&group.profiles) {
+            let _ = writeln!(text, "     {}", draw_map_for_stderr(&map));
         }
         let parts: Vec<String> = partition
             .counts
             .iter()
             .map(|(profile, count)| {
-                let facts = facts(group, profile);
-                kept_together(&format!("{count} × {} ({facts})", profile.name))
+                let facts = device_facts(group, profile);
+                keep_together(&format!("{count} × {} ({facts})", profile.name))
             })
             .collect();
-        for line in wrapped(&parts.join(" + "), 74) {
+        for line in wrap_text(&parts.join(" + "), 74) {
             let _ = writeln!(text, "     {line}");
         }
     }
@@ -164,17 +168,20 @@ pub fn describe(supply: &GroupSupply<'_>, choices: &[(Aim, Partition<'_>)]) -> S
 }
 
 /// Formats the partitions with the most devices, below an error.
-pub fn fullest(supply: &Supply<'_>) -> String {
+pub fn render_fullest(supply: &Supply<'_>) -> String {
     let lines = supply.groups.iter().filter_map(|supply| {
-        let (_, partition) = supply.choices(supply.most()).into_iter().next()?;
-        let map = partition.map(&supply.group.profiles)?;
-        let heading = heading(supply.group, &supply.indices);
+        let (_, partition) = supply
+            .partition_choices(supply.most_devices())
+            .into_iter()
+            .next()?;
+        let map = partition.to_slice_map(&supply.group.profiles)?;
+        let heading = group_heading(supply.group, &supply.indices);
         Some(format!("\n  {heading}: {partition}\n  {map}"))
     });
     lines.collect()
 }
 
 /// `GPU 0-3  NVIDIA A100-SXM4-80GB`
-fn heading(group: &GpuGroup, indices: &[u32]) -> String {
-    format!("GPU {}  {}", ranges(indices), group.product)
+fn group_heading(group: &GpuGroup, indices: &[u32]) -> String {
+    format!("GPU {}  {}", format_ranges(indices), group.product)
 }

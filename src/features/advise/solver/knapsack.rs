@@ -2,21 +2,21 @@
 //! are worth most together on one device.
 
 use super::relaxation::Range;
-use super::search::whole;
-use super::simplex::GAIN;
-use super::{Demand, Load, PARTS, Problem, common_divisor};
+use super::search::to_count;
+use super::simplex::OPTIMALITY_TOLERANCE;
+use super::{Demand, Load, PARTS, Problem, greatest_common_divisor};
 
 /// The most steps of a demand in which its least cost is computed.
-const MOST_STEPS: u32 = 1024;
+const MAX_STEPS: u32 = 1024;
 
 /// The most states of one search.
-const MOST_STATES: u64 = 20_000;
+const MAX_STATES: u64 = 20_000;
 
 /// The gain that makes something worth finding: more than a step of the simplex method, so that it is not found again.
-const FOUND: f64 = 2.0 * GAIN;
+const WORTHWHILE_GAIN: f64 = 2.0 * OPTIMALITY_TOLERANCE;
 
 /// A demand is met by this much, since supplies are not exact in binary.
-pub const NEARLY: f64 = 1e-9;
+pub const SUPPLY_TOLERANCE: f64 = 1e-9;
 
 /// The supplies of a demand in steps, each rounded up: costs in steps are never too high.
 pub struct SupplySteps {
@@ -29,18 +29,18 @@ pub struct SupplySteps {
     clippy::cast_sign_loss,
     reason = "from 0 to the steps of a demand"
 )]
-fn rounded_up(part: f64, all: u32, tolerance: f64) -> u32 {
+fn round_up(part: f64, all: u32, tolerance: f64) -> u32 {
     (part.min(1.0) * f64::from(all) - tolerance).ceil().max(0.0) as u32
 }
 
 impl SupplySteps {
     /// Chooses the number of steps with which the least is added in rounding.
-    pub fn of(demand: &Demand) -> Self {
+    pub fn for_demand(demand: &Demand) -> Self {
         let supplies = |all: u32| {
             demand
                 .offers
                 .iter()
-                .map(move |offer| rounded_up(offer.supply, all, 1e-7))
+                .map(move |offer| round_up(offer.supply, all, 1e-7))
         };
         let error = |all: &u32| {
             let exact = demand
@@ -52,7 +52,7 @@ impl SupplySteps {
                 .map(|(steps, exact)| f64::from(steps) / exact)
                 .fold(1.0, f64::max)
         };
-        let all = (1..=MOST_STEPS)
+        let all = (1..=MAX_STEPS)
             .min_by(|one, other| error(one).total_cmp(&(error(other) + 1e-9)))
             .unwrap_or(1);
         Self {
@@ -61,12 +61,12 @@ impl SupplySteps {
         }
     }
 
-    pub fn work(&self) -> u64 {
+    pub fn work_per_search(&self) -> u64 {
         u64::from(self.all) * self.supplies.len() as u64
     }
 
     /// Returns the least cost of each number of steps with some offers.
-    fn costs(&self, prices: &[f64], offers: &[usize]) -> Vec<f64> {
+    fn least_costs(&self, prices: &[f64], offers: &[usize]) -> Vec<f64> {
         let mut costs = vec![0.0; self.all as usize + 1];
         for step in 1..costs.len() {
             let least = offers
@@ -98,7 +98,7 @@ pub struct Covering<'a> {
 
 impl<'a> Covering<'a> {
     /// Searches for numbers of offers, at least and at most so many of each, that cost less than a limit.
-    pub fn search(
+    pub fn find_cheapest(
         (demand, steps): (&'a Demand, &'a SupplySteps),
         prices: &'a [f64],
         ranges: &'a [Range],
@@ -113,7 +113,7 @@ impl<'a> Covering<'a> {
             steps,
             prices,
             ranges,
-            costs: steps.costs(prices, &order),
+            costs: steps.least_costs(prices, &order),
             order,
             counts: ranges.iter().map(|(least, _)| *least).collect(),
             best: None,
@@ -125,24 +125,27 @@ impl<'a> Covering<'a> {
             cost += f64::from(*least) * price;
             left -= f64::from(*least) * offer.supply;
         }
-        let least = cost + covering.in_steps(left).max(covering.in_parts(0, left));
-        if least <= limit - FOUND {
-            covering.descend(0, left, cost);
+        let least = cost
+            + covering
+                .step_bound(left)
+                .max(covering.fractional_bound(0, left));
+        if least <= limit - WORTHWHILE_GAIN {
+            covering.try_counts(0, left, cost);
         }
-        if covering.states > MOST_STATES {
+        if covering.states > MAX_STATES {
             covering.least = covering.least.min(least);
         }
         covering
     }
 
     /// Returns the least cost of what is left of the demand, in steps.
-    fn in_steps(&self, left: f64) -> f64 {
-        self.costs[rounded_up(left, self.steps.all, 1e-5) as usize]
+    fn step_bound(&self, left: f64) -> f64 {
+        self.costs[round_up(left, self.steps.all, 1e-5) as usize]
     }
 
     /// Returns the least cost of what is left of the demand with the offers from a place on, or with parts of some.
-    fn in_parts(&self, from: usize, left: f64) -> f64 {
-        let (mut cost, mut left) = (0.0, left - NEARLY);
+    fn fractional_bound(&self, from: usize, left: f64) -> f64 {
+        let (mut cost, mut left) = (0.0, left - SUPPLY_TOLERANCE);
         for nth in &self.order[from..] {
             let supply = self.demand.offers[*nth].supply;
             let more = f64::from(self.ranges[*nth].1 - self.counts[*nth]);
@@ -157,8 +160,8 @@ impl<'a> Covering<'a> {
     }
 
     /// Tries every number of the offer at a place, the most that is of use first.
-    fn descend(&mut self, place: usize, left: f64, cost: f64) {
-        if left <= NEARLY {
+    fn try_counts(&mut self, place: usize, left: f64, cost: f64) {
+        if left <= SUPPLY_TOLERANCE {
             self.least = cost;
             self.best = Some(self.counts.clone());
             return;
@@ -167,20 +170,21 @@ impl<'a> Covering<'a> {
             return;
         };
         let (supply, least) = (self.demand.offers[nth].supply, self.counts[nth]);
-        let enough = whole(((left - NEARLY) / supply).ceil()).min(self.ranges[nth].1 - least);
+        let enough =
+            to_count(((left - SUPPLY_TOLERANCE) / supply).ceil()).min(self.ranges[nth].1 - least);
         for more in (0..=enough).rev() {
             let left = left - f64::from(more) * supply;
             let cost = cost + f64::from(more) * self.prices[nth];
-            let in_parts = cost + self.in_parts(place + 1, left);
+            let in_parts = cost + self.fractional_bound(place + 1, left);
             self.states += 1;
-            let limit = self.least - FOUND;
+            let limit = self.least - WORTHWHILE_GAIN;
             // Below what is enough, fewer of it cost even more.
-            if self.states > MOST_STATES || more < enough && in_parts > limit {
+            if self.states > MAX_STATES || more < enough && in_parts > limit {
                 break;
             }
-            if in_parts.max(cost + self.in_steps(left)) <= limit {
+            if in_parts.max(cost + self.step_bound(left)) <= limit {
                 self.counts[nth] = least + more;
-                self.descend(place + 1, left, cost);
+                self.try_counts(place + 1, left, cost);
             }
         }
         self.counts[nth] = least;
@@ -199,7 +203,7 @@ struct Item {
 type Needs = [usize; 3];
 
 /// The most units of memory of a device.
-const MEMORY: u64 = 128;
+const MAX_MEMORY_UNITS: u64 = 128;
 
 /// The search for the loads that are worth most together on a device of a size.
 pub struct Filling<'a> {
@@ -222,7 +226,7 @@ pub struct Filling<'a> {
 
 impl<'a> Filling<'a> {
     /// Searches for loads that are worth more than a limit.
-    pub fn search(
+    pub fn find_best(
         problem: &'a Problem,
         size: usize,
         price: impl Fn(Load) -> f64,
@@ -230,7 +234,7 @@ impl<'a> Filling<'a> {
         limit: f64,
     ) -> Self {
         let memory_mib = problem.sizes[size].memory_mib;
-        let memory_unit = memory_mib.div_ceil(MEMORY).max(1);
+        let memory_unit = memory_mib.div_ceil(MAX_MEMORY_UNITS).max(1);
         let in_units = |mib: u64| usize::try_from(mib / memory_unit).unwrap_or(0);
         let mut programs: Vec<Vec<Item>> = Vec::new();
         let mut unit = PARTS;
@@ -238,8 +242,8 @@ impl<'a> Filling<'a> {
             let mut items = Vec::new();
             for (offer, of) in of.offers.iter().enumerate() {
                 let load = Load { demand, offer };
-                if of.size == size && of.parts < PARTS && price(load) > FOUND {
-                    unit = common_divisor(unit, of.parts);
+                if of.size == size && of.parts < PARTS && price(load) > WORTHWHILE_GAIN {
+                    unit = greatest_common_divisor(unit, of.parts);
                     items.push(Item {
                         load,
                         // A load alone fits, whatever its memory.
@@ -265,7 +269,7 @@ impl<'a> Filling<'a> {
         let mut filling = Self {
             problem,
             memory_mib,
-            worths: [0, 1, 2].map(|need| worths(&programs, need, room[need])),
+            worths: [0, 1, 2].map(|need| worth_table(&programs, need, room[need])),
             programs,
             known,
             chosen: Vec::new(),
@@ -274,39 +278,41 @@ impl<'a> Filling<'a> {
             most: limit,
             states: 0,
         };
-        filling.descend(0, room, 0, 0.0);
-        if filling.states > MOST_STATES {
-            filling.most = filling.most.max(filling.bound(0, &room));
+        filling.add_loads(0, room, 0, 0.0);
+        if filling.states > MAX_STATES {
+            filling.most = filling.most.max(filling.bound_from(0, &room));
         }
         filling
     }
 
     /// Returns the most that loads can be worth.
-    pub fn most(&self) -> f64 {
+    pub fn upper_bound(&self) -> f64 {
         self.worth.max(self.most)
     }
 
-    pub fn work(&self) -> u64 {
+    pub fn work_done(&self) -> u64 {
         let items: usize = self.programs.iter().map(Vec::len).sum();
         let rooms: usize = self.worths.iter().map(|worths| worths[0].len()).sum();
         self.states * 8 + (items * rooms) as u64
     }
 
-    fn bound(&self, next: usize, room: &Needs) -> f64 {
+    fn bound_from(&self, next: usize, room: &Needs) -> f64 {
         let worths = self.worths.iter().zip(room);
         worths
             .map(|(worths, room)| worths[next][*room])
             .fold(f64::INFINITY, f64::min)
     }
 
-    fn descend(&mut self, from: usize, room: Needs, memory_mib: u64, worth: f64) {
+    fn add_loads(&mut self, from: usize, room: Needs, memory_mib: u64, worth: f64) {
         self.states += 1;
-        if worth > self.worth + FOUND && !self.known.contains(&self.chosen.as_slice()) {
+        if worth > self.worth + WORTHWHILE_GAIN && !self.known.contains(&self.chosen.as_slice()) {
             self.worth = worth;
             self.best = Some(self.chosen.clone());
         }
         for next in from..self.programs.len() {
-            if self.states > MOST_STATES || worth + self.bound(next, &room) <= self.worth + FOUND {
+            if self.states > MAX_STATES
+                || worth + self.bound_from(next, &room) <= self.worth + WORTHWHILE_GAIN
+            {
                 return;
             }
             let program = self.programs[next][0].load.demand;
@@ -331,9 +337,9 @@ impl<'a> Filling<'a> {
                 }
                 let room = [0, 1, 2].map(|need| room[need] - item.needs[need]);
                 let worth = worth + item.price;
-                if worth + self.bound(next + 1, &room) > self.worth + FOUND {
+                if worth + self.bound_from(next + 1, &room) > self.worth + WORTHWHILE_GAIN {
                     self.chosen.push(item.load);
-                    self.descend(next + 1, room, memory, worth);
+                    self.add_loads(next + 1, room, memory, worth);
                     self.chosen.pop();
                 }
             }
@@ -342,7 +348,7 @@ impl<'a> Filling<'a> {
 }
 
 /// Returns the most that the programs from each on are worth together in each room, by one need.
-fn worths(programs: &[Vec<Item>], need: usize, all: usize) -> Vec<Vec<f64>> {
+fn worth_table(programs: &[Vec<Item>], need: usize, all: usize) -> Vec<Vec<f64>> {
     let mut worths = vec![vec![0.0; all + 1]];
     for items in programs.iter().rev() {
         let after = &worths[worths.len() - 1];

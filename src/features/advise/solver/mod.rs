@@ -7,7 +7,7 @@ mod simplex;
 
 use crate::profile::MeasuredDevice;
 
-pub use search::{Found, Solution, fewest_gpus, smallest};
+pub use search::{SearchResult, Solution, fewest_gpus, find_smallest};
 
 /// The parts of a device: tenths of a percent.
 pub const PARTS: u32 = 1000;
@@ -88,7 +88,7 @@ impl Problem {
     }
 
     /// Returns the problem of programs that share no device with others.
-    fn apart(&self) -> Self {
+    fn without_sharing(&self) -> Self {
         let mut apart = self.clone();
         for demand in &mut apart.demands {
             demand.friends.clear();
@@ -100,7 +100,7 @@ impl Problem {
     }
 
     /// Returns the slices of so many devices of each size.
-    pub fn slices(&self, counts: &[u32]) -> u32 {
+    pub fn total_slices(&self, counts: &[u32]) -> u32 {
         let sizes = counts.iter().zip(&self.sizes);
         sizes.map(|(count, size)| count * size.slices).sum()
     }
@@ -109,15 +109,15 @@ impl Problem {
     pub fn slices_unit(&self) -> u32 {
         let layouts = self.layouts.iter();
         layouts.fold(0, |unit, layout| {
-            common_divisor(self.slices(&layout.counts), unit)
+            greatest_common_divisor(self.total_slices(&layout.counts), unit)
         })
     }
 }
 
-pub fn common_divisor(one: u32, other: u32) -> u32 {
+pub fn greatest_common_divisor(one: u32, other: u32) -> u32 {
     if other == 0 {
         one
     } else {
-        common_divisor(other, one % other)
+        greatest_common_divisor(other, one % other)
     }
 }

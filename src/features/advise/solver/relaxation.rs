@@ -43,7 +43,7 @@ pub enum Limit {
     Most(u32),
 }
 
-pub type Limits = Vec<(Counted, Limit)>;
+pub type CountLimits = Vec<(Counted, Limit)>;
 
 /// The solution of a linear program.
 pub struct Relaxed {
@@ -89,7 +89,11 @@ impl<'a> Relaxation<'a> {
             activities: (0..problem.layouts.len()).map(Activity::Gpu).collect(),
             is_shared,
             slices_unit: problem.slices_unit().max(1),
-            steps: problem.demands.iter().map(SupplySteps::of).collect(),
+            steps: problem
+                .demands
+                .iter()
+                .map(SupplySteps::for_demand)
+                .collect(),
             loads,
             demands,
             groups: demands + problem.demands.len(),
@@ -99,7 +103,7 @@ impl<'a> Relaxation<'a> {
     }
 
     /// The row of a load: that of its device, if it fills one.
-    fn row(&self, load: Load) -> usize {
+    fn row_of(&self, load: Load) -> usize {
         self.loads
             .get(&load)
             .copied()
@@ -107,7 +111,7 @@ impl<'a> Relaxation<'a> {
     }
 
     /// Returns what an activity costs, and what it adds to each row.
-    fn column(&self, activity: &Activity, goal: &Goal) -> LpColumn {
+    fn activity_column(&self, activity: &Activity, goal: &Goal) -> LpColumn {
         let all = self.groups + self.problem.gpus.len();
         let mut entries = Vec::new();
         let mut cost = 0.0;
@@ -125,7 +129,7 @@ impl<'a> Relaxation<'a> {
                     entries.push((all + 1, 1.0));
                 }
                 cost = if goal.by_slices {
-                    f64::from(self.problem.slices(&layout.counts) / self.slices_unit)
+                    f64::from(self.problem.total_slices(&layout.counts) / self.slices_unit)
                 } else {
                     1.0
                 };
@@ -137,7 +141,7 @@ impl<'a> Relaxation<'a> {
             Activity::Choice(demand, counts) => {
                 entries.push((self.demands + demand, 1.0));
                 for (offer, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
-                    let row = self.row(Load {
+                    let row = self.row_of(Load {
                         demand: *demand,
                         offer,
                     });
@@ -151,7 +155,7 @@ impl<'a> Relaxation<'a> {
         LpColumn { cost, entries }
     }
 
-    fn least(&self, goal: &Goal) -> Vec<f64> {
+    fn row_minima(&self, goal: &Goal) -> Vec<f64> {
         let mut least = vec![0.0; self.demands];
         least.extend(self.problem.demands.iter().map(|_| 1.0));
         least.extend(self.problem.gpus.iter().map(|gpus| -f64::from(*gpus)));
@@ -160,8 +164,8 @@ impl<'a> Relaxation<'a> {
     }
 
     /// Solves it with limits.
-    pub fn solve(&mut self, goal: &Goal, limits: &Limits) -> Relaxed {
-        let mut program = Program::new(self, goal, limits);
+    pub fn solve(&mut self, goal: &Goal, limits: &CountLimits) -> Relaxed {
+        let mut program = LinearProgram::new(self, goal, limits);
         let mut bound: f64 = 0.0;
         loop {
             let most_work = self.most_work.saturating_sub(self.work);
@@ -173,31 +177,31 @@ impl<'a> Relaxation<'a> {
                     is_met: false,
                 };
             }
-            let (found, lack) = self.found(&program);
-            bound = bound.max(program.worth() - lack);
+            let (found, lack) = self.find_activities(&program);
+            bound = bound.max(program.dual_objective() - lack);
             if found.is_empty() {
-                return self.relaxed(&program, bound);
+                return self.extract_solution(&program, bound);
             }
             for activity in found {
-                program.add(self.column(&activity, goal), self.activities.len());
+                program.add_column(self.activity_column(&activity, goal), self.activities.len());
                 self.activities.push(activity);
             }
         }
     }
 
     /// Returns the activities that make it cheaper, and by how much the prices may be too high altogether.
-    fn found(&mut self, program: &Program) -> (Vec<Activity>, f64) {
+    fn find_activities(&mut self, program: &LinearProgram) -> (Vec<Activity>, f64) {
         let prices = &program.simplex.prices;
         let mut found = Vec::new();
         let (mut worths, mut lack) = (0.0, 0.0);
         for (nth, demand) in self.problem.demands.iter().enumerate() {
-            let price = |offer| prices[self.row(Load { demand: nth, offer })].max(0.0);
+            let price = |offer| prices[self.row_of(Load { demand: nth, offer })].max(0.0);
             let own: Vec<f64> = (0..demand.offers.len()).map(price).collect();
             let worth = prices[self.demands + nth];
             let ranges = &program.bounds.loads[nth];
             let steps = &self.steps[nth];
-            let covering = Covering::search((demand, steps), &own, ranges, worth);
-            self.work += covering.states * 8 + steps.work();
+            let covering = Covering::find_cheapest((demand, steps), &own, ranges, worth);
+            self.work += covering.states * 8 + steps.work_per_search();
             worths += covering.least.min(worth);
             lack += worth - covering.least.min(worth);
             found.extend(covering.best.map(|counts| Activity::Choice(nth, counts)));
@@ -213,10 +217,10 @@ impl<'a> Relaxation<'a> {
             let known: Vec<&[Load]> = known.collect();
             let price = |load| prices[self.loads[&load]];
             let limit = prices[size].max(0.0);
-            let mut filling = Filling::search(self.problem, size, price, &known, limit);
-            self.work += filling.work();
-            if filling.most() > limit {
-                part = part.min(limit / filling.most());
+            let mut filling = Filling::find_best(self.problem, size, price, &known, limit);
+            self.work += filling.work_done();
+            if filling.upper_bound() > limit {
+                part = part.min(limit / filling.upper_bound());
             }
             found.extend(
                 filling
@@ -228,22 +232,22 @@ impl<'a> Relaxation<'a> {
         (found, lack + (1.0 - part) * worths)
     }
 
-    fn relaxed(&mut self, program: &Program, bound: f64) -> Relaxed {
+    fn extract_solution(&mut self, program: &LinearProgram, bound: f64) -> Relaxed {
         let simplex = &program.simplex;
         self.work += simplex.work;
         let mut numbers = vec![0.0; self.activities.len()];
         for (activity, number) in program
             .activities
             .iter()
-            .zip(simplex.numbers(program.columns.len()))
+            .zip(simplex.column_values(program.columns.len()))
         {
             numbers[*activity] += number;
         }
         for (activity, (least, _)) in &program.bounds.activities {
             numbers[*activity] += f64::from(*least);
         }
-        self.without_surplus(&mut numbers);
-        let is_met = simplex.shortfall() < 1e-4;
+        self.remove_surplus(&mut numbers);
+        let is_met = simplex.total_shortfall() < 1e-4;
         Relaxed {
             bound,
             numbers,
@@ -253,7 +257,7 @@ impl<'a> Relaxation<'a> {
 
     /// Lowers the numbers of the choices of each demand to 1 in all. Only then does a limit to the loads of each choice limit
     /// those of all choices.
-    fn without_surplus(&self, numbers: &mut [f64]) {
+    fn remove_surplus(&self, numbers: &mut [f64]) {
         let mut all = vec![0.0; self.problem.demands.len()];
         for (activity, number) in self.activities.iter().zip(&*numbers) {
             if let Activity::Choice(demand, _) = activity {
@@ -271,7 +275,7 @@ impl<'a> Relaxation<'a> {
 /// The least and the most of something.
 pub type Range = (u32, u32);
 
-const ANY: Range = (0, u32::MAX);
+const UNLIMITED: Range = (0, u32::MAX);
 
 /// All limits together.
 struct Bounds {
@@ -281,7 +285,7 @@ struct Bounds {
 }
 
 /// The columns that limits allow.
-struct Program {
+struct LinearProgram {
     columns: Vec<LpColumn>,
     /// The activity of each column.
     activities: Vec<usize>,
@@ -293,18 +297,20 @@ struct Program {
 }
 
 impl Bounds {
-    fn of(problem: &Problem, limits: &Limits) -> Self {
+    fn from_limits(problem: &Problem, limits: &CountLimits) -> Self {
         let demands = problem.demands.iter();
         let mut bounds = Self {
             loads: demands
-                .map(|demand| vec![ANY; demand.offers.len()])
+                .map(|demand| vec![UNLIMITED; demand.offers.len()])
                 .collect(),
             activities: BTreeMap::new(),
         };
         for (counted, limit) in limits {
             let (least, most) = match counted {
                 Counted::Load(load) => &mut bounds.loads[load.demand][load.offer],
-                Counted::Activity(activity) => bounds.activities.entry(*activity).or_insert(ANY),
+                Counted::Activity(activity) => {
+                    bounds.activities.entry(*activity).or_insert(UNLIMITED)
+                }
             };
             match limit {
                 Limit::Least(count) => *least = (*least).max(*count),
@@ -315,7 +321,7 @@ impl Bounds {
     }
 
     /// True if a choice is within them.
-    fn allow(&self, activity: &Activity) -> bool {
+    fn allows_activity(&self, activity: &Activity) -> bool {
         let Activity::Choice(demand, counts) = activity else {
             return true;
         };
@@ -333,13 +339,13 @@ impl Bounds {
     }
 }
 
-impl Program {
-    fn new(relaxation: &Relaxation<'_>, goal: &Goal, limits: &Limits) -> Self {
-        let bounds = Bounds::of(relaxation.problem, limits);
-        let mut rows = relaxation.least(goal);
+impl LinearProgram {
+    fn new(relaxation: &Relaxation<'_>, goal: &Goal, limits: &CountLimits) -> Self {
+        let bounds = Bounds::from_limits(relaxation.problem, limits);
+        let mut rows = relaxation.row_minima(goal);
         let mut cost = 0.0;
         for (activity, (least, _)) in &bounds.activities {
-            let column = relaxation.column(&relaxation.activities[*activity], goal);
+            let column = relaxation.activity_column(&relaxation.activities[*activity], goal);
             for (row, entry) in column.entries {
                 rows[row] -= f64::from(*least) * entry;
             }
@@ -359,18 +365,18 @@ impl Program {
             bounds,
         };
         for (nth, activity) in relaxation.activities.iter().enumerate() {
-            if program.bounds.allow(activity) {
-                let mut column = relaxation.column(activity, goal);
+            if program.bounds.allows_activity(activity) {
+                let mut column = relaxation.activity_column(activity, goal);
                 let own = own_rows.get(&nth);
                 column.entries.extend(own.map(|row| (*row, -1.0)));
-                program.add(column, nth);
+                program.add_column(column, nth);
             }
         }
         program
     }
 
     /// Returns what all that is needed is worth by the prices.
-    fn worth(&self) -> f64 {
+    fn dual_objective(&self) -> f64 {
         let rows = self.least.iter().zip(&self.simplex.prices);
         self.cost
             + rows
@@ -378,7 +384,7 @@ impl Program {
                 .sum::<f64>()
     }
 
-    fn add(&mut self, column: LpColumn, activity: usize) {
+    fn add_column(&mut self, column: LpColumn, activity: usize) {
         self.columns.push(column);
         self.activities.push(activity);
     }

@@ -9,28 +9,28 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::knapsack::NEARLY;
-use super::relaxation::{Activity, Counted, Goal, Limit, Limits, Relaxation, Relaxed};
+use super::knapsack::SUPPLY_TOLERANCE;
+use super::relaxation::{Activity, CountLimits, Counted, Goal, Limit, Relaxation, Relaxed};
 use super::{FilledDevice, Load, PARTS, Problem};
 
 /// The usual work of the whole search, less than a second's worth. A first solution may take three times as much.
-const WORK: u64 = 1_100_000_000;
+const USUAL_WORK: u64 = 1_100_000_000;
 
 /// Numbers that differ by less are equal.
-const EQUAL: f64 = 1e-3;
+const EQUALITY_TOLERANCE: f64 = 1e-3;
 
 /// A first solution takes the next whole numbers of a quarter at once of what is not whole. Where it is not the best, others
 /// are tried.
 const PARTS_AT_ONCE: [usize; 4] = [4, 8, 2, 16];
 
 /// Devices on GPUs: the group of each, and its devices.
-type Gpus = Vec<(usize, Vec<FilledDevice>)>;
+type FilledGpus = Vec<(usize, Vec<FilledDevice>)>;
 
 /// GPUs with devices, on which everything wanted runs.
 #[derive(Clone, Debug)]
 pub struct Solution {
     /// In order, so that those that are alike are neighbours.
-    pub gpus: Gpus,
+    pub gpus: FilledGpus,
     pub slices: u32,
     /// The largest free block on one of these GPUs.
     pub free: u32,
@@ -42,7 +42,7 @@ pub struct Solution {
 }
 
 /// The result of a search.
-pub enum Found<T> {
+pub enum SearchResult<T> {
     Solution(T),
     /// There is none.
     None,
@@ -51,46 +51,46 @@ pub enum Found<T> {
 }
 
 /// Returns the smallest hardware.
-pub fn smallest(problem: &Problem) -> Found<Solution> {
+pub fn find_smallest(problem: &Problem) -> SearchResult<Solution> {
     let mut search = BranchAndBound::new(problem);
     let (mut gpus, least_gpus) = match search.fewest_gpus() {
         (Some(gpus), least) => (gpus, least),
-        (None, least) if least > problem.gpus.iter().sum() => return Found::None,
-        (None, _) => return Found::Unknown,
+        (None, least) if least > problem.gpus.iter().sum() => return SearchResult::None,
+        (None, _) => return SearchResult::Unknown,
     };
     let unit = problem.slices_unit();
     let mut goal = Goal {
         by_slices: true,
-        gpus: length(&gpus),
+        gpus: saturating_u32(&gpus),
         free: 0,
     };
-    let (fewer, least_slices) = search.least(&goal, search.slices(&gpus) / unit - 1);
+    let (fewer, least_slices) = search.find_cheapest(&goal, search.total_slices(&gpus) / unit - 1);
     gpus = fewer.unwrap_or(gpus);
-    goal.gpus = length(&gpus);
-    let slices = search.slices(&gpus);
-    let least_slices = (least_slices * unit).max(least_gpus * search.smallest());
-    let mut is_proven = least_gpus >= length(&gpus) && least_slices >= slices;
-    let free = search.free(&gpus);
+    goal.gpus = saturating_u32(&gpus);
+    let slices = search.total_slices(&gpus);
+    let least_slices = (least_slices * unit).max(least_gpus * search.smallest_layout_slices());
+    let mut is_proven = least_gpus >= saturating_u32(&gpus) && least_slices >= slices;
+    let free = search.largest_free_block(&gpus);
     let blocks = problem.layouts.iter().map(|layout| layout.free);
     let larger: BTreeSet<u32> = blocks.filter(|block| *block > free).collect();
     for block in larger.into_iter().rev() {
         goal.free = block;
-        match search.within(&goal, slices / unit) {
-            Found::Solution(found) => {
+        match search.find_within(&goal, slices / unit) {
+            SearchResult::Solution(found) => {
                 gpus = found;
                 break;
             }
-            Found::None => {}
-            Found::Unknown => is_proven = false,
+            SearchResult::None => {}
+            SearchResult::Unknown => is_proven = false,
         }
     }
     for (_, devices) in &mut gpus {
         devices.sort();
     }
     gpus.sort();
-    Found::Solution(Solution {
-        slices: search.slices(&gpus),
-        free: search.free(&gpus),
+    SearchResult::Solution(Solution {
+        slices: search.total_slices(&gpus),
+        free: search.largest_free_block(&gpus),
         gpus,
         least_gpus,
         least_slices,
@@ -101,10 +101,10 @@ pub fn smallest(problem: &Problem) -> Found<Solution> {
 /// Returns the fewest GPUs that are known to do.
 pub fn fewest_gpus(problem: &Problem) -> Option<u32> {
     let (gpus, _) = BranchAndBound::new(problem).fewest_gpus();
-    gpus.map(|gpus| length(&gpus))
+    gpus.map(|gpus| saturating_u32(&gpus))
 }
 
-fn length<T>(list: &[T]) -> u32 {
+fn saturating_u32<T>(list: &[T]) -> u32 {
     u32::try_from(list.len()).unwrap_or(u32::MAX)
 }
 
@@ -113,12 +113,12 @@ fn length<T>(list: &[T]) -> u32 {
     clippy::cast_sign_loss,
     reason = "a number of GPUs or slices"
 )]
-pub fn whole(number: f64) -> u32 {
+pub fn to_count(number: f64) -> u32 {
     number.max(0.0) as u32
 }
 
 /// Returns what a number is beyond a whole one.
-fn part(number: f64) -> f64 {
+fn fractional_part(number: f64) -> f64 {
     number - number.floor()
 }
 
@@ -133,7 +133,7 @@ struct BranchAndBound<'a> {
 
 impl<'a> BranchAndBound<'a> {
     fn new(problem: &'a Problem) -> Self {
-        let work = WORK.saturating_mul(problem.effort.into());
+        let work = USUAL_WORK.saturating_mul(problem.effort.into());
         Self {
             problem,
             relaxation: Relaxation::new(problem, work.saturating_mul(3)),
@@ -143,29 +143,29 @@ impl<'a> BranchAndBound<'a> {
     }
 
     /// Returns the fewest GPUs, and how many are needed whatever is chosen.
-    fn fewest_gpus(&mut self) -> (Option<Gpus>, u32) {
+    fn fewest_gpus(&mut self) -> (Option<FilledGpus>, u32) {
         let all = self.problem.gpus.iter().sum();
         let goal = Goal {
             by_slices: false,
             gpus: all,
             free: 0,
         };
-        let (found, least) = self.least(&goal, all);
-        if found.as_ref().map_or(all + 1, |gpus| length(gpus)) <= least {
+        let (found, least) = self.find_cheapest(&goal, all);
+        if found.as_ref().map_or(all + 1, |gpus| saturating_u32(gpus)) <= least {
             return (found, least);
         }
         // If programs share no devices, a solution is found at once.
-        let apart = self.problem.apart();
-        let (other, _) = BranchAndBound::new(&apart).least(&goal, all);
+        let apart = self.problem.without_sharing();
+        let (other, _) = BranchAndBound::new(&apart).find_cheapest(&goal, all);
         let both = found.into_iter().chain(other);
         (both.min_by_key(Vec::len), least)
     }
 
     /// Returns the solution that costs least, and the cost that was proven to be needed. One that costs more than a limit does
     /// not count.
-    fn least(&mut self, goal: &Goal, most: u32) -> (Option<Gpus>, u32) {
-        let root = self.relaxation.solve(goal, &Limits::new());
-        let mut least = whole((root.bound - EQUAL).ceil()).clamp(1, most + 1);
+    fn find_cheapest(&mut self, goal: &Goal, most: u32) -> (Option<FilledGpus>, u32) {
+        let root = self.relaxation.solve(goal, &CountLimits::new());
+        let mut least = to_count((root.bound - EQUALITY_TOLERANCE).ceil()).clamp(1, most + 1);
         if least > most {
             return (None, least);
         }
@@ -173,7 +173,7 @@ impl<'a> BranchAndBound<'a> {
         let mut limit = most + 1;
         for part in PARTS_AT_ONCE {
             let gpus = self.dive(goal, part);
-            let cost = gpus.as_ref().map_or(limit, |gpus| self.cost(goal, gpus));
+            let cost = gpus.as_ref().map_or(limit, |gpus| self.cost_of(goal, gpus));
             if cost < limit {
                 (best, limit) = (gpus, cost);
             }
@@ -183,10 +183,10 @@ impl<'a> BranchAndBound<'a> {
         }
         let (mut cost, mut is_proven) = (least, true);
         while cost < limit && self.relaxation.work < self.work {
-            match self.within(goal, cost) {
-                Found::Solution(gpus) => return (Some(gpus), least),
-                Found::None => cost += 1,
-                Found::Unknown => {
+            match self.find_within(goal, cost) {
+                SearchResult::Solution(gpus) => return (Some(gpus), least),
+                SearchResult::None => cost += 1,
+                SearchResult::Unknown => {
                     is_proven = false;
                     cost += 1 + cost / 32;
                 }
@@ -199,66 +199,73 @@ impl<'a> BranchAndBound<'a> {
     }
 
     /// Takes the next whole numbers of a part of what is not whole, until all are whole.
-    fn dive(&mut self, goal: &Goal, part_at_once: usize) -> Option<Gpus> {
-        let mut limits = Limits::new();
+    fn dive(&mut self, goal: &Goal, part_at_once: usize) -> Option<FilledGpus> {
+        let mut limits = CountLimits::new();
         loop {
             let relaxed = self.relaxation.solve(goal, &limits);
-            let mut parts = self.parts(&relaxed);
+            let mut parts = self.fractional_counts(&relaxed);
             if !relaxed.is_met || parts.is_empty() {
-                return self.gpus(&relaxed).filter(|_| relaxed.is_met);
+                return self.fill_gpus(&relaxed).filter(|_| relaxed.is_met);
             }
-            parts.sort_by(|(_, one), (_, other)| part(*other).total_cmp(&part(*one)));
+            parts.sort_by(|(_, one), (_, other)| {
+                fractional_part(*other).total_cmp(&fractional_part(*one))
+            });
             parts.truncate(1 + parts.len() / part_at_once);
-            let least = |(counted, number)| (counted, Limit::Least(whole(number) + 1));
+            let least = |(counted, number)| (counted, Limit::Least(to_count(number) + 1));
             limits.extend(parts.into_iter().map(least));
         }
     }
 
     /// Searches for a solution that costs no more than a limit. It takes at most half of the work that is left.
-    fn within(&mut self, goal: &Goal, most: u32) -> Found<Gpus> {
+    fn find_within(&mut self, goal: &Goal, most: u32) -> SearchResult<FilledGpus> {
         let work = self.relaxation.work;
         self.budget = work + self.work.saturating_sub(work) / 2;
         let mut is_complete = true;
-        match self.descend(goal, f64::from(most), &mut Vec::new(), &mut is_complete) {
-            Some(gpus) => Found::Solution(gpus),
-            None if is_complete => Found::None,
-            None => Found::Unknown,
+        match self.explore_branch(goal, f64::from(most), &mut Vec::new(), &mut is_complete) {
+            Some(gpus) => SearchResult::Solution(gpus),
+            None if is_complete => SearchResult::None,
+            None => SearchResult::Unknown,
         }
     }
 
-    fn descend(
+    fn explore_branch(
         &mut self,
         goal: &Goal,
         most: f64,
-        limits: &mut Limits,
+        limits: &mut CountLimits,
         is_complete: &mut bool,
-    ) -> Option<Gpus> {
+    ) -> Option<FilledGpus> {
         if self.relaxation.work > self.budget {
             *is_complete = false;
             return None;
         }
         let relaxed = self.relaxation.solve(goal, limits);
-        if relaxed.bound > most + EQUAL {
+        if relaxed.bound > most + EQUALITY_TOLERANCE {
             return None;
         }
         if !relaxed.is_met {
             *is_complete = false;
             return None;
         }
-        let parts = self.parts(&relaxed).into_iter();
+        let parts = self.fractional_counts(&relaxed).into_iter();
         // The one that lacks least to the next whole number.
-        let next = parts.max_by(|(_, one), (_, other)| part(*one).total_cmp(&part(*other)));
+        let next = parts.max_by(|(_, one), (_, other)| {
+            fractional_part(*one).total_cmp(&fractional_part(*other))
+        });
         let Some((counted, number)) = next else {
             // Where prices are not exact, it may cost more.
             let gpus = self
-                .gpus(&relaxed)
-                .filter(|gpus| f64::from(self.cost(goal, gpus)) <= most);
+                .fill_gpus(&relaxed)
+                .filter(|gpus| f64::from(self.cost_of(goal, gpus)) <= most);
             *is_complete &= gpus.is_some();
             return gpus;
         };
-        for limit in [Limit::Least(whole(number) + 1), Limit::Most(whole(number))] {
+        for limit in [
+            Limit::Least(to_count(number) + 1),
+            Limit::Most(to_count(number)),
+        ] {
             limits.push((counted, limit));
-            let found = self.descend(goal, most, limits, is_complete);
+            let found = self.explore_branch(goal, most, limits, is_complete);
             limits.pop();
             if found.is_some() || self.relaxation.work > self.budget {
                 *is_complete &= found.is_some();
@@ -269,7 +276,7 @@ impl<'a> BranchAndBound<'a> {
     }
 
     /// Returns the numbers that are not whole.
-    fn parts(&self, relaxed: &Relaxed) -> Vec<(Counted, f64)> {
+    fn fractional_counts(&self, relaxed: &Relaxed) -> Vec<(Counted, f64)> {
         let mut parts = Vec::new();
         let activities = self.relaxation.activities.iter().zip(&relaxed.numbers);
         for (nth, (activity, number)) in activities.enumerate() {
@@ -277,23 +284,25 @@ impl<'a> BranchAndBound<'a> {
                 parts.push((Counted::Activity(nth), *number));
             }
         }
-        for (load, number) in self.loads(relaxed) {
+        for (load, number) in self.load_numbers(relaxed) {
             parts.push((Counted::Load(load), number));
         }
-        parts.retain(|(_, number)| (EQUAL..1.0 - EQUAL).contains(&part(*number)));
+        parts.retain(|(_, number)| {
+            (EQUALITY_TOLERANCE..1.0 - EQUALITY_TOLERANCE).contains(&fractional_part(*number))
+        });
         parts
     }
 
-    fn cost(&self, goal: &Goal, gpus: &Gpus) -> u32 {
+    fn cost_of(&self, goal: &Goal, gpus: &FilledGpus) -> u32 {
         if goal.by_slices {
-            self.slices(gpus) / self.problem.slices_unit()
+            self.total_slices(gpus) / self.problem.slices_unit()
         } else {
-            length(gpus)
+            saturating_u32(gpus)
         }
     }
 
     /// Returns the number of each load.
-    fn loads(&self, relaxed: &Relaxed) -> BTreeMap<Load, f64> {
+    fn load_numbers(&self, relaxed: &Relaxed) -> BTreeMap<Load, f64> {
         let mut numbers = BTreeMap::new();
         for (activity, number) in self.relaxation.activities.iter().zip(&relaxed.numbers) {
             let Activity::Choice(demand, counts) = activity else {
@@ -308,10 +317,10 @@ impl<'a> BranchAndBound<'a> {
     }
 
     /// Returns the whole number of each load, without what is not needed; `None` if demands are not met.
-    fn needed(&self, relaxed: &Relaxed) -> Option<BTreeMap<Load, u32>> {
-        let loads = self.loads(relaxed).into_iter();
+    fn needed_loads(&self, relaxed: &Relaxed) -> Option<BTreeMap<Load, u32>> {
+        let loads = self.load_numbers(relaxed).into_iter();
         let mut needed: BTreeMap<Load, u32> = loads
-            .map(|(load, number)| (load, whole(number + 0.5)))
+            .map(|(load, number)| (load, to_count(number + 0.5)))
             .collect();
         let mut supplies = vec![0.0; self.problem.demands.len()];
         for (load, count) in &needed {
@@ -319,19 +328,19 @@ impl<'a> BranchAndBound<'a> {
         }
         for (load, count) in needed.iter_mut().rev() {
             let supply = self.problem.offer(*load).supply;
-            while *count > 0 && supplies[load.demand] - supply > 1.0 - NEARLY {
+            while *count > 0 && supplies[load.demand] - supply > 1.0 - SUPPLY_TOLERANCE {
                 *count -= 1;
                 supplies[load.demand] -= supply;
             }
         }
         let mut supplies = supplies.iter();
         supplies
-            .all(|supply| *supply > 1.0 - 2.0 * NEARLY)
+            .all(|supply| *supply > 1.0 - 2.0 * SUPPLY_TOLERANCE)
             .then_some(needed)
     }
 
     /// Returns the devices of each size for loads; `None` if there are too few.
-    fn devices(
+    fn devices_for_loads(
         &self,
         relaxed: &Relaxed,
         mut needed: BTreeMap<Load, u32>,
@@ -373,9 +382,9 @@ impl<'a> BranchAndBound<'a> {
     }
 
     /// Puts everything on GPUs, where the numbers of all activities are whole.
-    fn gpus(&self, relaxed: &Relaxed) -> Option<Gpus> {
-        let mut devices = self.devices(relaxed, self.needed(relaxed)?)?;
-        let mut gpus = Gpus::new();
+    fn fill_gpus(&self, relaxed: &Relaxed) -> Option<FilledGpus> {
+        let mut devices = self.devices_for_loads(relaxed, self.needed_loads(relaxed)?)?;
+        let mut gpus = FilledGpus::new();
         for (activity, count) in self.whole_activities(relaxed) {
             let Activity::Gpu(layout) = activity else {
                 continue;
@@ -396,10 +405,10 @@ impl<'a> BranchAndBound<'a> {
 
     fn whole_activities(&self, relaxed: &Relaxed) -> impl Iterator<Item = (&Activity, u32)> {
         let activities = self.relaxation.activities.iter().zip(&relaxed.numbers);
-        activities.map(|(activity, number)| (activity, whole(number + 0.5)))
+        activities.map(|(activity, number)| (activity, to_count(number + 0.5)))
     }
 
-    fn slices(&self, gpus: &Gpus) -> u32 {
+    fn total_slices(&self, gpus: &FilledGpus) -> u32 {
         let devices = gpus.iter().flat_map(|(_, devices)| devices);
         devices
             .map(|device| self.problem.sizes[device.size].slices)
@@ -407,14 +416,14 @@ impl<'a> BranchAndBound<'a> {
     }
 
     /// Returns the slices of the smallest layout.
-    fn smallest(&self) -> u32 {
+    fn smallest_layout_slices(&self) -> u32 {
         let layouts = self.problem.layouts.iter();
-        let slices = layouts.map(|layout| self.problem.slices(&layout.counts));
+        let slices = layouts.map(|layout| self.problem.total_slices(&layout.counts));
         slices.min().unwrap_or(0)
     }
 
     /// Returns the largest free block on one of these GPUs.
-    fn free(&self, gpus: &Gpus) -> u32 {
+    fn largest_free_block(&self, gpus: &FilledGpus) -> u32 {
         let blocks = gpus.iter().filter_map(|(group, devices)| {
             let mut counts = vec![0; self.problem.sizes.len()];
             for device in devices {

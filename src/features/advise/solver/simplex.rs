@@ -1,16 +1,16 @@
 //! A linear program with few rows: the revised simplex method, with the inverse of the basis kept as it is.
 
 /// A change that is not above this is none.
-const TINY: f64 = 1e-9;
+const PIVOT_TOLERANCE: f64 = 1e-9;
 
 /// A reduced cost that is worth a step.
-pub const GAIN: f64 = 1e-7;
+pub const OPTIMALITY_TOLERANCE: f64 = 1e-7;
 
 /// The cost of each unit by which a row falls short.
-pub const SHORT: f64 = 1e5;
+pub const SHORTFALL_COST: f64 = 1e5;
 
 /// A number by which rows are relaxed.
-const HAIR: f64 = 1e-6;
+const PERTURBATION: f64 = 1e-6;
 
 /// Something of which any number may be taken: what one costs, and what it adds to rows.
 #[derive(Clone, Debug)]
@@ -51,16 +51,18 @@ impl Simplex {
             prices: Vec::new(),
             work: 0,
         };
-        let mut hair = HAIR;
+        let mut hair = PERTURBATION;
         for (row, least) in least.iter().enumerate() {
             // Rows that differ by a hair keep the method from going in circles.
-            hair += 0.618 * HAIR;
-            if hair > 2.0 * HAIR {
-                hair -= HAIR;
+            hair += 0.618 * PERTURBATION;
+            if hair > 2.0 * PERTURBATION {
+                hair -= PERTURBATION;
             }
             let falls_short = *least > 0.0;
             simplex.inverse[row * rows + row] = if falls_short { 1.0 } else { -1.0 };
-            simplex.prices.push(if falls_short { SHORT } else { 0.0 });
+            simplex
+                .prices
+                .push(if falls_short { SHORTFALL_COST } else { 0.0 });
             simplex.basis.push(if falls_short {
                 Basic::Shortfall
             } else {
@@ -74,7 +76,7 @@ impl Simplex {
     }
 
     /// Returns the cost of a column beyond what it is worth by the prices.
-    pub fn reduced(&self, column: &LpColumn) -> f64 {
+    pub fn reduced_cost(&self, column: &LpColumn) -> f64 {
         let worth = column
             .entries
             .iter()
@@ -86,9 +88,9 @@ impl Simplex {
     pub fn minimize(&mut self, columns: &[LpColumn], most_work: u64) -> bool {
         while self.work <= most_work {
             self.work += 4 * columns.len() as u64;
-            let mut best = (-GAIN, None);
+            let mut best = (-OPTIMALITY_TOLERANCE, None);
             for (nth, column) in columns.iter().enumerate() {
-                let reduced = self.reduced(column);
+                let reduced = self.reduced_cost(column);
                 if reduced < best.0 {
                     best = (
                         reduced,
@@ -107,14 +109,14 @@ impl Simplex {
             let (reduced, Some((basic, entries))) = best else {
                 return true;
             };
-            if !self.enter(basic, entries, reduced) {
+            if !self.enter_basis(basic, entries, reduced) {
                 return false;
             }
         }
         false
     }
 
-    fn enter(&mut self, basic: Basic, entries: &[(usize, f64)], reduced: f64) -> bool {
+    fn enter_basis(&mut self, basic: Basic, entries: &[(usize, f64)], reduced: f64) -> bool {
         let rows = self.values.len();
         let mut changes = vec![0.0; rows];
         for (of, entry) in entries {
@@ -126,7 +128,7 @@ impl Simplex {
         let mut leaving: Option<(f64, usize)> = None;
         for (row, change) in changes.iter().enumerate() {
             let ratio = self.values[row] / change;
-            if *change > TINY
+            if *change > PIVOT_TOLERANCE
                 && leaving.is_none_or(|(least, other)| {
                     ratio < least - 1e-12 || ratio < least + 1e-12 && *change > changes[other]
                 })
@@ -161,7 +163,7 @@ impl Simplex {
     }
 
     /// Returns the number of each column, of so many.
-    pub fn numbers(&self, columns: usize) -> Vec<f64> {
+    pub fn column_values(&self, columns: usize) -> Vec<f64> {
         let mut numbers = vec![0.0; columns];
         for (basic, value) in self.basis.iter().zip(&self.values) {
             if let Basic::LpColumn(nth) = basic {
@@ -172,7 +174,7 @@ impl Simplex {
     }
 
     /// Returns what all rows fall short together.
-    pub fn shortfall(&self) -> f64 {
+    pub fn total_shortfall(&self) -> f64 {
         let rows = self.basis.iter().zip(&self.values);
         rows.filter(|(basic, _)| **basic == Basic::Shortfall)
             .map(|(_, value)| value)
