@@ -108,7 +108,7 @@ macro_rules! subcommands {
             }
 
             /// Makes the subcommand of this name alone, with what its own arguments say of it.
-            fn alone(name: &str) -> Option<clap::Command> {
+            fn build_subcommand(name: &str) -> Option<clap::Command> {
                 $($(if name == stringify!($name) {
                     let command = clap::Command::new(stringify!($name));
                     return Some(crate::$($module::)+$args::augment_args(command));
@@ -409,12 +409,12 @@ fn report_parse_error(error: &clap::Error) -> ExitStatus {
 /// Parses the command line. A right one does not wait until all subcommands are made, but for those whose values come from
 /// other tables.
 fn parse_command_line(first: &OsStr) -> Result<Cli, clap::Error> {
-    let alone = first
+    if let Some(subcommand) = first
         .to_str()
         .filter(|name| !["help", "schema"].contains(name))
-        .and_then(Command::alone);
-    if let Some(alone) = alone {
-        let program = Globals::augment_args(clap::Command::new("mig-mps")).subcommand(alone);
+        .and_then(Command::build_subcommand)
+    {
+        let program = Globals::augment_args(clap::Command::new("mig-mps")).subcommand(subcommand);
         // Errors and help come from the whole command line.
         if let Ok(matches) = program.try_get_matches() {
             return Cli::from_arg_matches(&matches);

@@ -37,8 +37,10 @@ impl StopRequest {
 /// Returns the start of a daemon that follows the one of a record on the same device. Its record stays until the new daemon
 /// runs, so that the next run completes a failed or killed one. So does its pipe directory, which containers have mounted.
 pub(super) fn find_successor<'a>(plan: &'a GpuPlan, record: &DeviceRecord) -> Option<&'a Start> {
-    let mut starts = plan.steps.iter().filter_map(|step| step.action.as_start());
-    starts.find(|start| start.uuid.as_ref() == Some(&record.uuid))
+    plan.steps
+        .iter()
+        .filter_map(|step| step.action.as_start())
+        .find(|start| start.uuid.as_ref() == Some(&record.uuid))
 }
 
 impl Shared<'_> {

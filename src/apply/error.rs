@@ -98,8 +98,10 @@ impl ApplyError {
 
     /// The names of the devices whose daemons did not start.
     pub fn failed_devices(&self) -> Vec<&str> {
-        let failures = self.failures.iter();
-        failures.filter_map(|one| one.device.as_deref()).collect()
+        self.failures
+            .iter()
+            .filter_map(|one| one.device.as_deref())
+            .collect()
     }
 
     /// True if it was not interrupted, and GPUs are the reason: what the others needed was done.
@@ -109,8 +111,9 @@ impl ApplyError {
 
     /// Returns what is missing since its step failed, once for each device or GPU.
     pub fn missing_parts(&self) -> Vec<Missing> {
-        let of_gpus = self.failures.iter().filter(|one| one.gpu.is_some());
-        of_gpus
+        self.failures
+            .iter()
+            .filter(|one| one.gpu.is_some())
             .map(|failure| {
                 let FailedStep { attempt, cause, .. } = failure;
                 let why = match failure.device {
@@ -203,8 +206,10 @@ impl From<ApplyError> for Obstacle {
             one.cause.without_device() == other.cause.without_device()
         });
         let lines = kinds.iter().map(|alike| {
-            let names = alike.iter().filter_map(|one| one.device.as_deref());
-            let names: Vec<&str> = names.collect();
+            let names: Vec<&str> = alike
+                .iter()
+                .filter_map(|one| one.device.as_deref())
+                .collect();
             let daemons = if names.len() == 1 {
                 "daemon"
             } else {

@@ -135,8 +135,10 @@ impl<'a> GpuRun<'a> {
     /// True if a step failed. A daemon that does not start is no reason where none ran before: going back would help nobody.
     pub(super) fn is_to_be_undone(&self) -> bool {
         let ended = lock(&self.history.ended);
-        let failed = ended.iter().filter(|(_, failure)| failure.is_some());
-        let mut actions = failed.map(|(number, _)| &self.plan.steps[*number].action);
+        let mut actions = ended
+            .iter()
+            .filter(|(_, failure)| failure.is_some())
+            .map(|(number, _)| &self.plan.steps[*number].action);
         if self.before.daemons.is_empty() {
             actions.any(|action| action.as_start().is_none())
         } else {

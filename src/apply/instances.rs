@@ -134,8 +134,7 @@ impl GpuRun<'_> {
         let Some(parent) = self.instances.get(&instance) else {
             return Ok(());
         };
-        let mut parts = parent.compute.iter();
-        let Some(part) = parts.find(|part| part.placement == compute) else {
+        let Some(part) = parent.compute.iter().find(|part| part.placement == compute) else {
             return Ok(());
         };
         let created = self.created_entry(parent.profile, instance, Some(compute));

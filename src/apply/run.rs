@@ -346,12 +346,12 @@ fn undo_namesakes<'a>(undone: &mut Vec<GpuRun<'a>>, kept: &mut Vec<GpuRun<'a>>) 
 fn find_namesake(undone: &[GpuRun<'_>], kept: &[GpuRun<'_>]) -> Option<(usize, String)> {
     let is_back = |name: &str| undone.iter().any(|run| run.had_name(name));
     kept.iter().enumerate().find_map(|(position, run)| {
-        let mut starts = run
+        let start = run
             .plan
             .steps
             .iter()
-            .filter_map(|step| step.action.as_start());
-        let start = starts.find(|start| is_back(&start.name))?;
+            .filter_map(|step| step.action.as_start())
+            .find(|start| is_back(&start.name))?;
         Some((position, start.name.clone()))
     })
 }

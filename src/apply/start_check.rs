@@ -144,8 +144,9 @@ impl StartCheck<'_> {
             Serve::OneAtATime | Serve::All | Serve::Own => return Ok(None),
         };
         let own = device.and_then(|device| device.served.as_ref());
-        let own = own.filter(|served| served.run_dir == self.run_dir);
-        let own = own.and_then(|served| recorded_id(&self.run_dir, &served.record, serve));
+        let own = own
+            .filter(|served| served.run_dir == self.run_dir)
+            .and_then(|served| recorded_id(&self.run_dir, &served.record, serve));
         match query_account_id(serve) {
             Ok(id) => match own.filter(|own| start.by == StartedBy::Heal && Some(*own) != id) {
                 Some(was) => Err(Cause::OtherId {
@@ -159,8 +160,9 @@ impl StartCheck<'_> {
             Err(Cause::File(error)) => {
                 let of_others = || {
                     let others = self.node.served();
-                    let mut others = others.filter(|served| served.run_dir == self.run_dir);
-                    others.find_map(|served| recorded_id(&self.run_dir, &served.record, serve))
+                    others
+                        .filter(|served| served.run_dir == self.run_dir)
+                        .find_map(|served| recorded_id(&self.run_dir, &served.record, serve))
                 };
                 let recorded = own.or_else(of_others);
                 recorded.map(Some).ok_or_else(|| {
@@ -279,7 +281,10 @@ fn first_reader(environment: &Environment) -> Option<(String, Reader)> {
 /// True if the start of a daemon for these users does not depend on the name service: their id is recorded.
 pub fn has_recorded_id(run_dir: &Path, serve: &Serve) -> bool {
     let run_dir = RunDir::at(run_dir);
-    let records = run_dir.load_records().map(|(records, _)| records);
-    let mut records = records.unwrap_or_default().into_iter();
-    records.any(|record| recorded_id(&run_dir, &record, serve).is_some())
+    run_dir
+        .load_records()
+        .map(|(records, _)| records)
+        .unwrap_or_default()
+        .into_iter()
+        .any(|record| recorded_id(&run_dir, &record, serve).is_some())
 }

@@ -61,8 +61,10 @@ pub fn models() -> impl ExactSizeIterator<Item = &'static Model> + Clone {
 
 /// The models that may have this name; the files of the others are not parsed.
 pub(super) fn models_with(name: &str) -> impl Iterator<Item = &'static Model> {
-    let files = MODELS.iter().filter(move |file| file.names.contains(name));
-    files.map(ModelFile::load_model)
+    MODELS
+        .iter()
+        .filter(move |file| file.names.contains(name))
+        .map(ModelFile::load_model)
 }
 
 /// The models of which too little is known.
@@ -145,8 +147,10 @@ pub fn find_model(word: &str) -> Result<&'static Model, UnknownModel> {
     if candidates.is_empty() {
         // NVIDIA's lists also have the number of the form: H100-SXM5-80GB.
         let is_form = |word: &str| matches!(word, "sxm2" | "sxm3" | "sxm4" | "sxm5" | "sxm6");
-        let forms = wanted.iter_mut().filter(|word| is_form(word));
-        forms.for_each(|word| word.truncate("sxm".len()));
+        wanted
+            .iter_mut()
+            .filter(|word| is_form(word))
+            .for_each(|word| word.truncate("sxm".len()));
         candidates = models().filter(|model| has_words(model, &wanted)).collect();
     }
     if let [one] = candidates.as_slice() {

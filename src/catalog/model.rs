@@ -147,8 +147,9 @@ impl Model {
     /// Its memory in GiB; where nobody has published that, what its largest profile is called by.
     pub fn memory_gib(&self) -> Option<u64> {
         let named = self.profiles.iter().filter_map(|p| p.name.gigabytes());
-        let published = self.memory_total_mib.map(|mib| mib.div_ceil(1024));
-        published.or(named.max().map(u64::from))
+        self.memory_total_mib
+            .map(|mib| mib.div_ceil(1024))
+            .or(named.max().map(u64::from))
     }
 
     /// Every profile it offers, as a driver would report it.
@@ -191,8 +192,12 @@ impl Model {
     /// True if the profile has two compute instances with all its slices: one with all SMs, and one with fewer.
     pub fn has_smaller_compute(&self, profile: &ProfileName) -> bool {
         self.find_profile(profile).is_some_and(|known| {
-            let compute = known.compute.iter();
-            compute.filter(|own| own.slices == known.slices).count() > 1
+            known
+                .compute
+                .iter()
+                .filter(|own| own.slices == known.slices)
+                .count()
+                > 1
         })
     }
 
@@ -210,8 +215,10 @@ impl Model {
 }
 
 fn least_sure(known: impl Iterator<Item = Provenance>) -> Evidence {
-    let known = known.map(|provenance| provenance.confidence);
-    known.max().unwrap_or(Evidence::Mock)
+    known
+        .map(|provenance| provenance.confidence)
+        .max()
+        .unwrap_or(Evidence::Mock)
 }
 
 /// The evidence for a fact of the catalog, the surest first.

@@ -13,11 +13,13 @@ pub struct NoMig {
 /// Returns the reason for a GPU with this product name; `None` if no model of that name has MIG.
 pub fn explain_no_mig(product: &str, driver: &str) -> Option<NoMig> {
     let is_named = |names: &[String]| names.iter().any(|name| name == product);
-    let complete = models_with(product).filter(|model| is_named(&model.product_names));
-    let complete = complete.map(|model| (model.minimum_driver.as_deref(), model.display_mode));
-    let others = incomplete().iter();
-    let others = others.filter(|model| is_named(&model.product_names));
-    let others = others.map(|model| (model.minimum_driver.as_deref(), model.display_mode));
+    let complete = models_with(product)
+        .filter(|model| is_named(&model.product_names))
+        .map(|model| (model.minimum_driver.as_deref(), model.display_mode));
+    let others = incomplete()
+        .iter()
+        .filter(|model| is_named(&model.product_names))
+        .map(|model| (model.minimum_driver.as_deref(), model.display_mode));
     let (first, has_display_mode) = complete.chain(others).next()?;
     let older = first.filter(|first| parse_version(driver) < parse_version(first));
     Some(match older {

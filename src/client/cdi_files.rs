@@ -45,10 +45,10 @@ impl CdiFiles {
         let (path, text) = self
             .of_kind(NVIDIA_KIND)
             .find(|(_, text)| has_uuids(text))?;
-        let lacking = uuids
+        let devices = uuids
             .into_iter()
-            .filter(|uuid| !self.contain_text(NVIDIA_KIND, uuid));
-        let devices = lacking.count();
+            .filter(|uuid| !self.contain_text(NVIDIA_KIND, uuid))
+            .count();
         (devices > 0).then(|| StaleCdi {
             path: path.clone(),
             devices,

@@ -76,8 +76,12 @@ pub fn check_client_access(served: &Served, user: Uid) -> Result<(), NoAccess> {
 /// `pid 812 (python train.py)`, `pid 812 (python train.py, slurm 7.0)`
 fn describe_client(client: &Client) -> String {
     let command = client.command.as_deref().unwrap_or("hidden");
-    let workload = client.workload.as_ref().filter(|one| one.is_any());
-    let workload = workload.map(|one| format!(", {one}")).unwrap_or_default();
+    let workload = client
+        .workload
+        .as_ref()
+        .filter(|one| one.is_any())
+        .map(|one| format!(", {one}"))
+        .unwrap_or_default();
     format!("pid {} ({command}{workload})", client.shown_pid())
 }
 

@@ -259,9 +259,11 @@ fn find_similar_file(path: &Path) -> Option<String> {
     let directory = path.parent()?;
     let is_here = directory == Path::new("");
     let entries = fs::read_dir(if is_here { Path::new(".") } else { directory });
-    let names = entries.ok()?.flatten().map(|entry| entry.file_name());
-    let names = names.filter_map(|name| name.into_string().ok());
-    let stems: Vec<String> = names
+    let stems: Vec<String> = entries
+        .ok()?
+        .flatten()
+        .map(|entry| entry.file_name())
+        .filter_map(|name| name.into_string().ok())
         .filter_map(|name| Some(name.strip_suffix(".toml")?.to_owned()))
         .collect();
     let near = closest_match(stem, stems.iter().map(String::as_str))?;

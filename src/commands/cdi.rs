@@ -187,8 +187,9 @@ fn update_cdi_file(
         return Ok(());
     }
     // What a profile asks for that was not applied waits, but the file says what runs.
-    let wanted = wanted.filter(|_| ending != ChangeEnding::Failed);
-    let is_wanted = wanted.unwrap_or(before.is_some());
+    let is_wanted = wanted
+        .filter(|_| ending != ChangeEnding::Failed)
+        .unwrap_or(before.is_some());
     let current = || {
         if !is_wanted {
             return Ok(None);
@@ -224,11 +225,11 @@ fn mounts_run_dir(text: &str, run: &Path) -> bool {
         return true;
     };
     let devices = file["devices"].as_array().into_iter().flatten();
-    let mounts = devices.filter_map(|device| device["containerEdits"]["mounts"].as_array());
-    let mut paths = mounts
+    devices
+        .filter_map(|device| device["containerEdits"]["mounts"].as_array())
         .flatten()
-        .filter_map(|mount| mount["hostPath"].as_str());
-    paths.any(|path| Path::new(path).starts_with(run))
+        .filter_map(|mount| mount["hostPath"].as_str())
+        .any(|path| Path::new(path).starts_with(run))
 }
 
 /// Returns the specification of all devices with records, to replace the file with the text `before`; `None` if there are

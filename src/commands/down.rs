@@ -320,8 +320,11 @@ impl DownTargets {
             .filter(|device| request.selects(&device.name))
             .collect();
         let uuids = |is_meant: &dyn Fn(&Gpu) -> bool| -> Vec<String> {
-            let gpus = node.gpus.iter().filter(|gpu| is_meant(gpu));
-            gpus.map(|gpu| gpu.uuid.clone()).collect()
+            node.gpus
+                .iter()
+                .filter(|gpu| is_meant(gpu))
+                .map(|gpu| gpu.uuid.clone())
+                .collect()
         };
         let has_device = |gpu: &Gpu| devices.iter().any(|device| device.key.gpu == gpu.uuid);
         Self {

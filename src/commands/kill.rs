@@ -60,11 +60,13 @@ pub fn run(args: &KillArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let as_word = |word: &str| Ok::<_, String>(word.to_owned());
     let (devices, words) =
         DeviceArgs::parse_with_values(&args.device, &args.gpus, &args.pids, as_word)?;
-    let pids = words.iter().map(|word| match parse_pid(word) {
-        Ok(pid) => Ok(Pid(pid)),
-        Err(why) => Err(invalid_pid_error(word, &why, &devices, &words, environment)),
-    });
-    let pids = pids.collect::<Result<Vec<Pid>>>()?;
+    let pids = words
+        .iter()
+        .map(|word| match parse_pid(word) {
+            Ok(pid) => Ok(Pid(pid)),
+            Err(why) => Err(invalid_pid_error(word, &why, &devices, &words, environment)),
+        })
+        .collect::<Result<Vec<Pid>>>()?;
     if pids.is_empty() {
         return Err(missing_pid_error(&args.device, environment));
     }
@@ -120,8 +122,10 @@ fn invalid_pid_error(
     };
     let Ok(names) = devices.resolve_names(&node) else {
         let first = devices.words.iter().chain(words);
-        let numbers = first.filter(|word| parse_pid(word).is_ok()).cloned();
-        let numbers: Vec<String> = numbers.collect();
+        let numbers: Vec<String> = first
+            .filter(|word| parse_pid(word).is_ok())
+            .cloned()
+            .collect();
         return if node.device_named(word).is_some() && !numbers.is_empty() {
             let numbers = numbers.join(" ");
             error.with_hint(format!(
@@ -133,10 +137,13 @@ fn invalid_pid_error(
     };
     let mut commands = Vec::new();
     for served in names.iter().filter_map(|name| node.served_named(name)) {
-        let clients = served.clients.as_slice().iter();
-        let meant = clients.filter(|client| has_user_or_program(client, word));
-        let pids = meant.filter_map(|client| Some(client.pid?.to_string()));
-        let pids: Vec<String> = pids.collect();
+        let pids: Vec<String> = served
+            .clients
+            .as_slice()
+            .iter()
+            .filter(|client| has_user_or_program(client, word))
+            .filter_map(|client| Some(client.pid?.to_string()))
+            .collect();
         if !pids.is_empty() {
             commands.push(format!(
                 "mig-mps kill {} {}",
@@ -194,12 +201,12 @@ fn missing_pid_error(word: &str, environment: &Environment) -> CommandError {
 /// Returns the name of the device with a client that has this pid.
 fn device_with_client(word: &str, node: &Node) -> Option<String> {
     let served = node.served().find(|served| {
-        let mut pids = served
+        served
             .clients
             .as_slice()
             .iter()
-            .filter_map(|client| client.pid);
-        pids.any(|pid| pid.to_string() == word)
+            .filter_map(|client| client.pid)
+            .any(|pid| pid.to_string() == word)
     })?;
     Some(served.record.name.clone())
 }

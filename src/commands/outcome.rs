@@ -87,12 +87,18 @@ impl Outcome {
         if left_out.is_empty() || left_out.iter().any(|missing| missing.device.is_none()) {
             return left_out.is_empty();
         }
-        let failures = self.failed.iter().flat_map(ApplyError::missing_parts);
-        let has_failed = failures.into_iter().any(|one| one.gpu == Some(gpu.index));
+        let has_failed = self
+            .failed
+            .iter()
+            .flat_map(ApplyError::missing_parts)
+            .into_iter()
+            .any(|one| one.gpu == Some(gpu.index));
         let has_changed = self.plan.gpus.iter().any(|plan| plan.uuid == gpu.uuid);
         let is_left_out = |name: &String| {
-            let mut devices = left_out.iter().map(|missing| missing.device.as_ref());
-            devices.any(|device| device == Some(name))
+            left_out
+                .iter()
+                .map(|missing| missing.device.as_ref())
+                .any(|device| device == Some(name))
         };
         let has_device = self.node.served().any(|served| {
             served.record.key.gpu == gpu.uuid
@@ -105,8 +111,10 @@ impl Outcome {
 
     /// Returns its plan without the daemons that did not start.
     pub fn successful_plan(&self) -> Plan {
-        let starts = self.plan.starts().map(|start| start.name.as_str());
-        let failed: Vec<&str> = starts
+        let failed: Vec<&str> = self
+            .plan
+            .starts()
+            .map(|start| start.name.as_str())
             .filter(|name| {
                 let served = self.node.served_named(name);
                 !served.is_some_and(Served::is_alive)

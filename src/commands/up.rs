@@ -361,8 +361,9 @@ fn remark_on_pods(environment: &Environment, plan: &Plan) {
     if !environment.host.has_device_plugin() {
         return;
     }
-    let users = plan.starts().map(Start::serve_setting);
-    let remarks: BTreeSet<String> = users
+    let remarks: BTreeSet<String> = plan
+        .starts()
+        .map(Start::serve_setting)
         .filter(|serve| matches!(serve, Serve::User(_)))
         .filter_map(|serve| Some(format!("serve = \"{serve}\": {}.", serve.limits_of_pods()?)))
         .collect();

@@ -32,8 +32,11 @@ impl WayBack {
         let run_dir = RunDir::at(&environment.directories().ok()?.run);
         let plan = plan::up(&node, &profile, &run_dir, environment.caller).ok()?;
         let is_served = |name: &str| node.served().any(|served| served.record.name == name);
-        let starts = plan.starts().map(|start| start.name.clone());
-        let names: Vec<String> = starts.filter(|name| !is_served(name)).collect();
+        let names: Vec<String> = plan
+            .starts()
+            .map(|start| start.name.clone())
+            .filter(|name| !is_served(name))
+            .collect();
         let is_own = history.belongs_to_caller(environment) || environment.is_root();
         let sudo = if is_own { "" } else { "sudo " };
         let command = if ProfileHistory::is_default(environment) {

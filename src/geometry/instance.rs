@@ -140,10 +140,11 @@ impl ComputeChoice {
         }?;
         let place = match self {
             Self::Exactly { placement, .. } => Some(placement),
-            Self::Slices { at: Some(at), .. } => {
-                let mut places = chosen.placements.iter();
-                places.find(|place| place.start == at).copied()
-            }
+            Self::Slices { at: Some(at), .. } => chosen
+                .placements
+                .iter()
+                .find(|place| place.start == at)
+                .copied(),
             _ => None,
         };
         Some((chosen, place))

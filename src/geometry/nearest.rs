@@ -45,8 +45,10 @@ pub fn nearest_requests(offered: &[GpuInstanceProfile], requests: &[Request]) ->
 }
 
 fn total_slices(counts: &Counts<'_>) -> u32 {
-    let slices = counts.iter().map(|(profile, count)| profile.slices * count);
-    slices.sum()
+    counts
+        .iter()
+        .map(|(profile, count)| profile.slices * count)
+        .sum()
 }
 
 /// The requests with as few left out as makes them fit; of equally few, the small ones go.
@@ -60,8 +62,7 @@ fn largest_part<'a>(offered: &'a [GpuInstanceProfile], requests: &[Request]) -> 
             })
             .collect();
     kinds.sort_by_key(|kind| (Reverse(kind.profile.memory_mib), kind.at));
-    let parts = enumerate_fittings(&kinds).into_iter();
-    let largest = parts.max_by_key(|part| {
+    let largest = enumerate_fittings(&kinds).into_iter().max_by_key(|part| {
         let memory = part
             .counts
             .iter()
@@ -174,11 +175,12 @@ impl<'a> Fitting<'a> {
         if !can_exist(&self.counts) {
             return None;
         }
-        let places = profile
+        let masks: Vec<u64> = profile
             .placements
             .iter()
-            .filter(|place| kind.at.is_none_or(|at| place.start == at));
-        let masks: Vec<u64> = places.map(|&place| units_of(place)).collect();
+            .filter(|place| kind.at.is_none_or(|at| place.start == at))
+            .map(|&place| units_of(place))
+            .collect();
         let before = std::mem::take(&mut self.occupied);
         for occupied in before {
             let free = masks.iter().filter(|&&mask| mask & occupied == 0);

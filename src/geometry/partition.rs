@@ -66,14 +66,20 @@ impl<'a> Partition<'a> {
 
     /// Returns the memory of the instance that has the least, in MiB.
     pub fn least_memory_mib(&self) -> u64 {
-        let memory = self.counts.iter().map(|(profile, _)| profile.memory_mib);
-        memory.min().unwrap_or(0)
+        self.counts
+            .iter()
+            .map(|(profile, _)| profile.memory_mib)
+            .min()
+            .unwrap_or(0)
     }
 
     /// Returns the compute slices of the instance that has the most.
     pub fn most_slices(&self) -> u32 {
-        let slices = self.counts.iter().map(|(profile, _)| profile.slices);
-        slices.max().unwrap_or(0)
+        self.counts
+            .iter()
+            .map(|(profile, _)| profile.slices)
+            .max()
+            .unwrap_or(0)
     }
 
     /// Returns the compute slices of all instances.
@@ -84,16 +90,17 @@ impl<'a> Partition<'a> {
 
     /// Returns the placement units of all instances.
     fn total_units(&self) -> u32 {
-        let units = self.counts.iter();
-        units
+        self.counts
+            .iter()
             .map(|(profile, count)| profile.placement_size() * count)
             .sum()
     }
 
     /// Returns the SMs of all instances; `None` if those of one are not known.
     fn total_multiprocessors(&self) -> Option<u32> {
-        let all = self.counts.iter();
-        all.map(|(profile, count)| Some(profile.multiprocessors? * count))
+        self.counts
+            .iter()
+            .map(|(profile, count)| Some(profile.multiprocessors? * count))
             .sum()
     }
 
@@ -185,8 +192,10 @@ impl<'a> Partition<'a> {
     /// large.
     fn has_room_for(&self, other: &Self) -> bool {
         let (own, others) = (self.plain_instances(), other.plain_instances());
-        let mut special = other.counts.iter();
-        special.all(|(profile, count)| profile.name.is_plain() || self.number_of(profile) >= *count)
+        other
+            .counts
+            .iter()
+            .all(|(profile, count)| profile.name.is_plain() || self.number_of(profile) >= *count)
             && own.len() >= others.len()
             && own.iter().zip(others).all(|(own, other)| {
                 own.slices >= other.slices && own.memory_mib >= other.memory_mib
@@ -195,18 +204,16 @@ impl<'a> Partition<'a> {
 
     /// Returns the number of instances of a profile.
     fn number_of(&self, profile: &GpuInstanceProfile) -> u32 {
-        let mut counts = self.counts.iter();
-        let found = counts.find(|(own, _)| own.id == profile.id);
+        let found = self.counts.iter().find(|(own, _)| own.id == profile.id);
         found.map_or(0, |(_, count)| *count)
     }
 
     /// Returns each instance without attributes, the largest first.
     fn plain_instances(&self) -> Vec<&'a GpuInstanceProfile> {
-        let plain = self
+        let mut plain: Vec<&GpuInstanceProfile> = self
             .counts
             .iter()
-            .filter(|(profile, _)| profile.name.is_plain());
-        let mut plain: Vec<&GpuInstanceProfile> = plain
+            .filter(|(profile, _)| profile.name.is_plain())
             .flat_map(|(profile, count)| std::iter::repeat_n(*profile, *count as usize))
             .collect();
         plain.sort_by_key(|profile| size_order(profile));

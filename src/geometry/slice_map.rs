@@ -70,8 +70,9 @@ impl SliceMap {
     pub fn largest_free(&self) -> u32 {
         let cells = self.cells();
         let blocks = cells.split(|cell| cell.segment.is_some());
-        let longest = blocks.map(<[Cell<'_>]>::len).max();
-        longest
+        blocks
+            .map(<[Cell<'_>]>::len)
+            .max()
             .and_then(|units| u32::try_from(units).ok())
             .unwrap_or(0)
     }

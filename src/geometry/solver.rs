@@ -187,8 +187,12 @@ pub fn arrange(
 
 /// The number of units that the placements of these profiles span.
 pub fn count_units(offered: &[GpuInstanceProfile]) -> u32 {
-    let places = offered.iter().flat_map(|profile| &profile.placements);
-    places.map(|place| place.end()).max().unwrap_or(0)
+    offered
+        .iter()
+        .flat_map(|profile| &profile.placements)
+        .map(|place| place.end())
+        .max()
+        .unwrap_or(0)
 }
 
 struct Search<'a> {
@@ -246,8 +250,9 @@ impl Search<'_> {
     }
 
     fn is_taken(&self, place: Placement) -> bool {
-        let mut chosen = self.chosen.iter();
-        chosen.any(|other| other.placement.overlaps(place))
+        self.chosen
+            .iter()
+            .any(|other| other.placement.overlaps(place))
     }
 
     /// Adds a place to the chosen ones. Returns the disruption that it adds to theirs.

@@ -61,8 +61,8 @@ impl Host {
             .map(|file| (file.file_name(), file.path()))
             .collect();
         let texts = own.into_iter().chain(parts.into_values());
-        let texts = texts.filter_map(|file| fs::read_to_string(file).ok());
         let last = texts
+            .filter_map(|file| fs::read_to_string(file).ok())
             .filter_map(|text| parse_kill_user_processes(&text))
             .next_back();
         caller() != Uid::ROOT && last == Some(true)
@@ -89,12 +89,14 @@ fn parse_kill_user_processes(text: &str) -> Option<bool> {
 
 /// Returns the control group of the login session.
 fn session_group(groups: &str) -> Option<&str> {
-    let mut paths = groups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
-    paths.find_map(|path| {
-        let (user, rest) = path.strip_prefix("/user.slice/")?.split_once("/session-")?;
-        let number = rest.split('/').next()?;
-        (!user.contains('/')).then(|| &path[..path.len() - rest.len() + number.len()])
-    })
+    groups
+        .lines()
+        .filter_map(|line| line.splitn(3, ':').nth(2))
+        .find_map(|path| {
+            let (user, rest) = path.strip_prefix("/user.slice/")?.split_once("/session-")?;
+            let number = rest.split('/').next()?;
+            (!user.contains('/')).then(|| &path[..path.len() - rest.len() + number.len()])
+        })
 }
 
 /// Returns the ids of the jobs, each with the name of its variable.
@@ -111,17 +113,19 @@ fn job_ids(variable: impl Fn(&str) -> Option<OsString>) -> Option<Vec<(&'static 
 
 /// Returns the innermost group of a job in the lines of `/proc/PID/cgroup`.
 pub(super) fn job_group(groups: &str) -> Option<String> {
-    let paths = groups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
-    let mut jobs = paths.filter_map(|path| {
-        let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
-        let mut inner = (0..parts.len()).rev();
-        let nth = inner.find(|&nth| is_job_group(&parts[..nth], parts[nth]))?;
-        Some(
-            [&parts[..nth], &[strip_process(parts[nth])]]
-                .concat()
-                .join("/"),
-        )
-    });
+    let mut jobs = groups
+        .lines()
+        .filter_map(|line| line.splitn(3, ':').nth(2))
+        .filter_map(|path| {
+            let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+            let mut inner = (0..parts.len()).rev();
+            let nth = inner.find(|&nth| is_job_group(&parts[..nth], parts[nth]))?;
+            Some(
+                [&parts[..nth], &[strip_process(parts[nth])]]
+                    .concat()
+                    .join("/"),
+            )
+        });
     jobs.next()
 }
 

@@ -76,8 +76,9 @@ fn read_at_most(most: u64, file: impl Read) -> io::Result<Vec<u8>> {
 
 /// Returns the directory that a path is in.
 pub fn directory_of(path: &Path) -> &Path {
-    let beside = path.parent().filter(|parent| *parent != Path::new(""));
-    beside.unwrap_or(Path::new("."))
+    path.parent()
+        .filter(|parent| *parent != Path::new(""))
+        .unwrap_or(Path::new("."))
 }
 
 /// Makes an empty directory that nobody else can enter. It is removed when it is dropped.

@@ -19,6 +19,7 @@ mod machine;
 mod mounts;
 mod place;
 mod process;
+mod programs;
 mod spawn;
 mod supervisor;
 mod surroundings;
@@ -37,9 +38,7 @@ pub use accounts::{
 pub use acl::{ListFault, Permission, Writers, check_lists, directory_access, find_list_fault};
 pub use child::{Output, RunError, clean_command, run, run_with_name, spawn_detached};
 pub use directory::{Directory, modification_time};
-pub use environment::{
-    Directories, Environment, EnvironmentError, Host, MpsPrograms, environment_variable,
-};
+pub use environment::{Directories, Environment, EnvironmentError, Host, environment_variable};
 pub use files::{
     OwnFile, add_path, directory_of, empty_directory, has_fault, path_of, read_configuration,
     read_number, read_proc_field, read_text_from, write_files_into, write_new_text_to,
@@ -61,6 +60,7 @@ pub use process::{
     Environ, Pid, Process, ProcessHandle, ProcessTable, StartTime, adopt_descendants, reap_all,
     reap_child, split_stat,
 };
+pub use programs::MpsPrograms;
 pub use spawn::{kill_with_parent, reset_sigchld, restore_ignored_signals};
 pub use supervisor::{Supervisor, is_service};
 pub use surroundings::{check_kernel, list_directory, may_write};

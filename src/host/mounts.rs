@@ -60,8 +60,10 @@ impl Mount {
 
 /// Follows the path from mount to mount. A mount that a later one covers is not on the way.
 fn resolve_path(mounts: &[u8], path: &Path) -> Option<MountedDirectory> {
-    let lines = mounts.split(|byte| *byte == b'\n');
-    let mounts: Vec<Mount> = lines.filter_map(Mount::parse).collect();
+    let mounts: Vec<Mount> = mounts
+        .split(|byte| *byte == b'\n')
+        .filter_map(Mount::parse)
+        .collect();
     let mut at = mounts.iter().find(|mount| {
         let is_first = !mounts.iter().any(|other| other.id == mount.parent);
         mount.point == Path::new("/") && (is_first || mount.id == mount.parent)

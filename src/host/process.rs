@@ -545,8 +545,9 @@ pub fn adopt_descendants() -> io::Result<()> {
 
 /// Waits for all children that have exited. Returns the exit status of this one if it is among them.
 pub fn reap_child(child: Pid) -> io::Result<Option<ExitStatus>> {
-    let exited = reap_all()?.into_iter();
-    let mut of_child = exited.filter(|(pid, _)| Some(*pid) == raw_pid(child));
+    let mut of_child = reap_all()?
+        .into_iter()
+        .filter(|(pid, _)| Some(*pid) == raw_pid(child));
     Ok(of_child.next().map(|(_, status)| status))
 }
 

@@ -90,9 +90,11 @@ impl Host {
     /// Returns the name of the capability whose device node has that number, such as `gpu0/gi1/ci0/access`.
     pub fn capability_name(&self, minor: u32) -> Option<String> {
         let table = self.capability_table().ok()?;
-        let lines = table.lines().filter_map(|line| line.split_once(' '));
-        let mut names = lines.filter(|(_, number)| number.trim().parse() == Ok(minor));
-        names.next().map(|(name, _)| name.to_owned())
+        table
+            .lines()
+            .filter_map(|line| line.split_once(' '))
+            .find(|(_, number)| number.trim().parse() == Ok(minor))
+            .map(|(name, _)| name.to_owned())
     }
 
     fn capability_table(&self) -> io::Result<String> {

@@ -240,8 +240,11 @@ impl Slurm {
 
 fn drain_reason(shown: &str) -> Option<&str> {
     let mut lines = shown.lines().map(str::trim_start);
-    let mut states = lines.clone().filter_map(|line| line.strip_prefix("State="));
-    let state = states.next()?.split_whitespace().next()?;
+    let state = lines
+        .clone()
+        .find_map(|line| line.strip_prefix("State="))?
+        .split_whitespace()
+        .next()?;
     if !state.split('+').any(|word| word == "DRAIN") {
         return None;
     }

@@ -81,8 +81,9 @@ impl Workload {
     pub(super) fn with_pod_name(self, root: &Path) -> Self {
         let name = self.pod_uid.as_ref().and_then(|uid| {
             let entries = fs::read_dir(root.join(POD_LOGS)).ok()?.flatten();
-            let mut names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-            names.find_map(|name| name_of_pod(&name, uid))
+            entries
+                .filter_map(|entry| entry.file_name().into_string().ok())
+                .find_map(|name| name_of_pod(&name, uid))
         });
         Self {
             pod_name: name,
@@ -163,9 +164,11 @@ fn is_named_by_others(part: &str) -> bool {
 /// Returns the group of the virtual machine or of the container with a system of its own in which the process runs, by the
 /// lines of `/proc/PID/cgroup`.
 pub(super) fn guest_group(groups: &str) -> Option<String> {
-    let paths = groups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
-    let mut parts = paths.flat_map(|path| path.split('/'));
-    let guest = parts.find(|part| is_guest_group(part))?;
+    let guest = groups
+        .lines()
+        .filter_map(|line| line.splitn(3, ':').nth(2))
+        .flat_map(|path| path.split('/'))
+        .find(|part| is_guest_group(part))?;
     (!guest.contains(char::is_control)).then(|| guest.to_owned())
 }
 

@@ -183,8 +183,10 @@ impl Daemon {
                 Mismatch::NoAnswer => answer.unexpected_error(),
             })?;
         // Anything but pids is a refusal.
-        let pids = rest.into_iter().map(parse_pid).collect::<Option<_>>();
-        pids.ok_or_else(|| answer.unexpected_error())
+        rest.into_iter()
+            .map(parse_pid)
+            .collect::<Option<_>>()
+            .ok_or_else(|| answer.unexpected_error())
     }
 }
 

@@ -169,8 +169,12 @@ impl Device {
                 || processes.contains_client(pid)
                 || strays.any(|stray| stray.is_idle() && stray.server.pid == pid)
         };
-        let pids = processes.compute.iter().map(|usage| usage.pid);
-        pids.filter(|&pid| !is_known(pid)).collect()
+        processes
+            .compute
+            .iter()
+            .map(|usage| usage.pid)
+            .filter(|&pid| !is_known(pid))
+            .collect()
     }
 
     /// Describes some of those processes, such as `pid 4711 (alice, python train.py, session-3.scope)`; `None` for none.
@@ -178,8 +182,8 @@ impl Device {
         let words: Vec<String> = pids
             .iter()
             .map(|pid| {
-                let mut strangers = self.strangers.iter();
-                strangers
+                self.strangers
+                    .iter()
                     .find(|stranger| stranger.pid == *pid)
                     .map_or_else(|| format!("pid {pid}"), Holder::to_string)
             })

@@ -83,10 +83,11 @@ fn parse_word(word: &str) -> Option<WordMeaning<'_>> {
             .or_else(|| parse_gpu_mark(word))
     };
     // `MIG-GPU-…/1/0`, as older drivers have it.
-    let old = word
+    let mut parts = word
         .strip_prefix("MIG-")
-        .filter(|rest| rest.starts_with("GPU-"));
-    let mut parts = old.unwrap_or(word).rsplitn(3, '/');
+        .filter(|rest| rest.starts_with("GPU-"))
+        .unwrap_or(word)
+        .rsplitn(3, '/');
     if let (Some(compute), Some(instance), Some(gpu)) = (parts.next(), parts.next(), parts.next())
         && let (Some(compute), Some(instance)) = (parse_index(compute), parse_index(instance))
     {
@@ -140,8 +141,10 @@ fn parse_profile(word: &str) -> Option<String> {
     let word = starts
         .iter()
         .find_map(|start| word.strip_prefix(start))
-        .unwrap_or(word);
-    let word = word.split([':', '=']).next()?.replace("gb.me", "gb+me");
+        .unwrap_or(word)
+        .split([':', '='])
+        .next()?
+        .replace("gb.me", "gb+me");
     let of = word
         .split_once("c.")
         .map_or(word.as_str(), |(_, profile)| profile);
@@ -173,10 +176,11 @@ impl Node {
                 });
                 devices
             }
-            WordMeaning::Profile(title) => {
-                let devices = self.devices.iter();
-                devices.filter(|device| has_title(device, title)).collect()
-            }
+            WordMeaning::Profile(title) => self
+                .devices
+                .iter()
+                .filter(|device| has_title(device, title))
+                .collect(),
         };
         let wanted = word.to_owned();
         let known = found.iter().map(|device| device.name.clone()).collect();
@@ -205,8 +209,8 @@ impl Node {
 
     fn devices_with(&self, mark: GpuMark<'_>) -> Vec<&Device> {
         let index = self.index_with(mark);
-        let devices = self.devices.iter();
-        devices
+        self.devices
+            .iter()
             .filter(|device| device.gpu.is_some() && device.gpu == index)
             .collect()
     }
@@ -228,18 +232,23 @@ impl Node {
                         .and_then(|own| own.get(..start.len()));
                     own.is_some_and(|own| own.eq_ignore_ascii_case(start))
                 };
-                let meant = gpus.chain(recorded).filter(|(_, uuid)| is_meant(uuid));
-                meant.filter_map(|(index, _)| index).collect()
+                gpus.chain(recorded)
+                    .filter(|(_, uuid)| is_meant(uuid))
+                    .filter_map(|(index, _)| index)
+                    .collect()
             }
-            GpuMark::Pci(address) => {
-                let gpus = self.gpus.iter();
-                let meant = gpus.filter(|gpu| PciAddress::parse(&gpu.pci) == Some(address));
-                meant.map(|gpu| gpu.index).collect()
-            }
-            GpuMark::Minor(minor) => {
-                let meant = self.gpus.iter().filter(|gpu| gpu.minor == Some(minor));
-                meant.map(|gpu| gpu.index).collect()
-            }
+            GpuMark::Pci(address) => self
+                .gpus
+                .iter()
+                .filter(|gpu| PciAddress::parse(&gpu.pci) == Some(address))
+                .map(|gpu| gpu.index)
+                .collect(),
+            GpuMark::Minor(minor) => self
+                .gpus
+                .iter()
+                .filter(|gpu| gpu.minor == Some(minor))
+                .map(|gpu| gpu.index)
+                .collect(),
         };
         indices.sort_unstable();
         indices.dedup();

@@ -254,8 +254,9 @@ pub(super) fn known_devices_hint(wanted: &str, known: &[String], kind: &str) -> 
     let lower = wanted.to_ascii_lowercase();
     let index = lower.strip_prefix("gpu");
     // More digits are the beginning of a UUID.
-    let index = index.map(|rest| rest.trim_start_matches('-'));
-    let index = index.filter(|index| is_index(index) && index.len() < 4);
+    let index = index
+        .map(|rest| rest.trim_start_matches('-'))
+        .filter(|index| is_index(index) && index.len() < 4);
     if lower == "all" {
         return "'*' takes every device".to_owned();
     }

@@ -108,9 +108,10 @@ impl Fault {
 
     /// Returns the ids of the problems of `status`.
     pub fn problem_ids() -> impl Iterator<Item = &'static str> {
-        let all = Self::all().iter();
-        let problems = all.filter(|fault| fault.status == Some(StatusList::Problem));
-        problems.map(|fault| fault.id.as_str())
+        Self::all()
+            .iter()
+            .filter(|fault| fault.status == Some(StatusList::Problem))
+            .map(|fault| fault.id.as_str())
     }
 
     /// True if it has this id, or is the error of CUDA of this name, in the spelling of the driver's or of the runtime's
@@ -120,8 +121,10 @@ impl Fault {
         let code = self.id.parse().ok().map(CudaError);
         let name = code.and_then(CudaError::name);
         let code = self.nvml_code();
-        let said = code.map(Code::description).into_iter();
-        let mut said = said.chain(self.messages.iter().map(String::as_str));
+        let mut said = code
+            .map(Code::description)
+            .into_iter()
+            .chain(self.messages.iter().map(String::as_str));
         self.id == word
             || name.is_some_and(|name| plain(name) == plain(word))
             || code.is_some_and(|code| plain(word) == code.0.to_string())

@@ -114,8 +114,10 @@ impl Node {
             let ours = device
                 .serving_daemon()
                 .and_then(|served| served.record.daemon);
-            let ours = ours.map(|daemon| format!("pid {} of mig-mps", daemon.pid));
-            let mut daemons: Vec<String> = ours.into_iter().collect();
+            let mut daemons: Vec<String> = ours
+                .map(|daemon| format!("pid {} of mig-mps", daemon.pid))
+                .into_iter()
+                .collect();
             let mut first_unmanaged = None;
             for daemon in &self.unmanaged {
                 // A daemon that sees every GPU is reported once.
@@ -348,8 +350,9 @@ fn older_clients_remark(served: &Served) -> Option<Finding> {
     let what = match older.as_slice() {
         [] => return None,
         [one] => {
-            let values = served.earlier_values(one).into_iter();
-            let values: Vec<String> = values
+            let values: Vec<String> = served
+                .earlier_values(one)
+                .into_iter()
                 .map(|(key, value)| format!("{key} {value}"))
                 .collect();
             format!(

@@ -273,15 +273,19 @@ impl Node {
 
     /// Returns the GPU instances of virtual machines: nobody but the machine's administrator changes them.
     pub fn virtual_machine_instances<'g>(&self, gpu: &'g Gpu) -> Vec<&'g GpuInstanceReading> {
-        let all = gpu.instances.iter();
-        all.filter(|one| self.belongs_to_virtual_machine(gpu, one))
+        gpu.instances
+            .iter()
+            .filter(|one| self.belongs_to_virtual_machine(gpu, one))
             .collect()
     }
 
     /// Names the GPU instances of virtual machines: `GPU instance 3 (2g.20gb at 0:2)`; `None` if there are none.
     pub fn describe_virtual_machine_instances(&self, gpu: &Gpu) -> Option<String> {
-        let machines = self.virtual_machine_instances(gpu).into_iter();
-        let names: Vec<String> = machines.map(|one| gpu.instance_name(one)).collect();
+        let names: Vec<String> = self
+            .virtual_machine_instances(gpu)
+            .into_iter()
+            .map(|one| gpu.instance_name(one))
+            .collect();
         (!names.is_empty()).then(|| join_words(&names, "and"))
     }
 }

@@ -56,8 +56,8 @@ impl Gpu {
         if rows.is_none() && self.mig.is_none() || retired.is_some() {
             signs.push(("retired-pages-pending", retired));
         }
-        let signs = signs.into_iter();
         signs
+            .into_iter()
             .map(|(id, is_there)| HealthSign { id, is_there })
             .collect()
     }
@@ -158,11 +158,10 @@ impl Node {
     /// Returns what is wrong with the health of the GPUs of these devices, or of all GPUs, and what is not known of it.
     pub(super) fn health_findings(&self, devices: &[String]) -> Vec<Finding> {
         let is_of = |gpu: &Gpu| {
-            let mut on_it = self
-                .devices
+            self.devices
                 .iter()
-                .filter(|device| device.gpu == Some(gpu.index));
-            on_it.any(|device| devices.contains(&device.name))
+                .filter(|device| device.gpu == Some(gpu.index))
+                .any(|device| devices.contains(&device.name))
         };
         let mut found = match devices {
             [] => self.health_of(self.gpus.iter()),
@@ -216,8 +215,10 @@ impl Node {
     pub fn health_problems(&self, gpu: &Gpu) -> Vec<String> {
         let found = self.health_of(std::iter::once(gpu)).into_iter();
         // The plan itself tells of a mode that waits.
-        let found = found.filter(|one| one.severity >= Severity::Warn && one.id != "mig-pending");
-        found.map(|one| one.describe_with_remedy()).collect()
+        found
+            .filter(|one| one.severity >= Severity::Warn && one.id != "mig-pending")
+            .map(|one| one.describe_with_remedy())
+            .collect()
     }
 
     /// Returns the serious Xids of each GPU by its address, each number once, with the age of the last.
@@ -237,20 +238,22 @@ impl Node {
 
     /// Returns the reasons why no new job is to come to a GPU of this node.
     pub fn reasons_against_jobs(&self) -> Vec<String> {
-        let found = self.health_of(self.gpus.iter()).into_iter();
-        let found = found.filter(|one| {
-            one.severity == Severity::Fail && JOB_BLOCKING_FINDINGS.contains(&one.id)
-        });
-        found.map(|one| one.seen).collect()
+        self.health_of(self.gpus.iter())
+            .into_iter()
+            .filter(|one| one.severity == Severity::Fail && JOB_BLOCKING_FINDINGS.contains(&one.id))
+            .map(|one| one.seen)
+            .collect()
     }
 }
 
 fn xid_finding(gpu: &str, xids: &BTreeMap<u32, Duration>) -> Finding {
-    let shown = xids.iter().map(|(number, age)| match age.as_secs() / 3600 {
-        0 => format!("Xid {number} within the last hour"),
-        hours => format!("Xid {number} {hours} h ago"),
-    });
-    let shown: Vec<String> = shown.collect();
+    let shown: Vec<String> = xids
+        .iter()
+        .map(|(number, age)| match age.as_secs() / 3600 {
+            0 => format!("Xid {number} within the last hour"),
+            hours => format!("Xid {number} {hours} h ago"),
+        })
+        .collect();
     let seen = format!("{gpu}: the kernel's log has {}", join_words(&shown, "and"));
     let remedy =
         "`sudo dmesg | grep Xid` shows it; NVIDIA's catalog of Xids has the action for each";

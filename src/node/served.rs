@@ -103,8 +103,7 @@ impl Served {
 
     /// Returns the values that MPS gave a client when it started, by key, where they are not those of these settings.
     pub fn other_values(&self, client: &Client, settings: &Settings) -> BTreeMap<String, String> {
-        let mut all_older = self.record.older_clients.iter();
-        let older = all_older.find(|older| {
+        let older = self.record.older_clients.iter().find(|older| {
             client.pid == Some(older.pid) && client.started == Some(older.start_time)
         });
         let mut values = BTreeMap::new();
@@ -125,8 +124,9 @@ impl Served {
 
     /// Returns the clients that keep other values than those of new settings.
     pub fn older_clients(&self, settings: &Settings) -> Vec<OlderClient> {
-        let clients = self.clients.as_slice().iter();
-        clients
+        self.clients
+            .as_slice()
+            .iter()
             .filter_map(|client| {
                 Some(OlderClient {
                     pid: client.pid?,
@@ -152,8 +152,7 @@ impl Served {
         let answered = self.answered.as_ref();
         let is_changed =
             answered.is_some_and(|answered| answered.has_other_memory_limit(&self.record.settings));
-        let clients = self.clients.as_slice().iter();
-        clients.filter(move |client| {
+        self.clients.as_slice().iter().filter(move |client| {
             let most = self
                 .memory_limit_of(client)
                 .map(|limit| limit.bytes() + UNCOUNTED_CLIENT_BYTES);
@@ -363,8 +362,11 @@ impl Clients {
 
     /// Returns the process ids of the clients that were listed, as far as they are known, for a message.
     pub fn shown_pids(&self) -> Vec<String> {
-        let pids = self.as_slice().iter().filter_map(|client| client.pid);
-        pids.map(|pid| pid.to_string()).collect()
+        self.as_slice()
+            .iter()
+            .filter_map(|client| client.pid)
+            .map(|pid| pid.to_string())
+            .collect()
     }
 
     /// True if a client has that process id.

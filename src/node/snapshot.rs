@@ -115,8 +115,10 @@ impl Node {
 
     /// Joins the devices of the GPUs with the records that are known.
     pub fn join(&mut self) {
-        let known = std::mem::take(&mut self.devices).into_iter();
-        let mut records: Vec<Served> = known.filter_map(|device| device.served).collect();
+        let mut records: Vec<Served> = std::mem::take(&mut self.devices)
+            .into_iter()
+            .filter_map(|device| device.served)
+            .collect();
         let mut devices: Vec<Device> = self.gpus.iter().flat_map(Gpu::devices).collect();
         for device in &mut devices {
             let mut of_it = records.iter().map(|served| &served.record);
@@ -253,8 +255,10 @@ impl Node {
         let Some(key) = device.key.instance else {
             return Some(gpu.device_size().with_client_limit(clients));
         };
-        let mut instances = gpu.instances.iter();
-        let instance = instances.find(|instance| instance.placement == key.placement)?;
+        let instance = gpu
+            .instances
+            .iter()
+            .find(|instance| instance.placement == key.placement)?;
         let offer = gpu.profile(key.profile)?;
         let mut compute = instance.compute.iter();
         let has_all_sms = compute.all(|one| Some(one.multiprocessors) >= offer.multiprocessors);
@@ -369,11 +373,12 @@ impl Node {
 
     /// Returns the names of the devices of the GPU with this index, those that are gone included; never none.
     pub fn names_on(&self, index: u32) -> Result<Vec<String>, NoSuchDevice> {
-        let on_it = self
+        let names: Vec<String> = self
             .devices
             .iter()
-            .filter(|device| device.gpu == Some(index));
-        let names: Vec<String> = on_it.map(|device| device.name.clone()).collect();
+            .filter(|device| device.gpu == Some(index))
+            .map(|device| device.name.clone())
+            .collect();
         if names.is_empty() {
             return Err(self.no_device_error(index));
         }
@@ -411,8 +416,9 @@ impl Node {
 
     /// True if the driver does not answer, or was not asked: devices are known by their records alone.
     pub fn has_no_driver(&self) -> bool {
-        let mut unseen = self.unseen.iter();
-        unseen.any(|one| matches!(one, Unseen::Driver(_)))
+        self.unseen
+            .iter()
+            .any(|one| matches!(one, Unseen::Driver(_)))
     }
 
     /// Returns the error of a driver that does not answer.
@@ -458,8 +464,9 @@ impl Node {
 
     /// True if a change is in progress that the caller may not see, or was killed half-way.
     pub fn may_be_changing(&self) -> bool {
-        let mut unseen = self.unseen.iter();
-        unseen.any(|one| matches!(one, Unseen::Journal(_)))
+        self.unseen
+            .iter()
+            .any(|one| matches!(one, Unseen::Journal(_)))
     }
 }
 

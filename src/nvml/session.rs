@@ -301,7 +301,10 @@ pub(super) fn version_of<T>(form: u32) -> u32 {
 /// Reads a C string from a fixed buffer, which may lack a terminator.
 pub(super) fn parse_c_string(buffer: &[c_char]) -> String {
     // `c_char` has a sign on x86_64, and none on arm64.
-    let bytes = buffer.iter().flat_map(|c| c.to_ne_bytes());
-    let text: Vec<u8> = bytes.take_while(|&byte| byte != 0).collect();
+    let text: Vec<u8> = buffer
+        .iter()
+        .flat_map(|c| c.to_ne_bytes())
+        .take_while(|&byte| byte != 0)
+        .collect();
     String::from_utf8_lossy(&text).into_owned()
 }

@@ -35,8 +35,10 @@ impl<'a> Planner<'a> {
     /// The lost GPUs that the profile may select, with the driver's errors.
     fn lost_gpus(self) -> impl Iterator<Item = (u32, &'a str)> {
         self.node.lost_gpus().filter(move |(lost, _)| {
-            let mut blocks = self.profile.blocks.iter();
-            blocks.any(|block| self.may_select(block, *lost))
+            self.profile
+                .blocks
+                .iter()
+                .any(|block| self.may_select(block, *lost))
         })
     }
 
@@ -145,16 +147,18 @@ impl<'a> Planner<'a> {
                 hint: Some("mig-mps list shows the GPUs".to_owned()),
             })
         });
-        let slots = layouts.iter().flat_map(|layout| &layout.slots);
-        let unserved = slots.filter_map(|slot| {
-            let (why, hint) = self.unserved_reason(slot.settings.as_deref()?)?;
-            Some(Missing {
-                gpu: Some(slot.gpu),
-                device: Some(slot.name.clone()),
-                why,
-                hint,
-            })
-        });
+        let unserved = layouts
+            .iter()
+            .flat_map(|layout| &layout.slots)
+            .filter_map(|slot| {
+                let (why, hint) = self.unserved_reason(slot.settings.as_deref()?)?;
+                Some(Missing {
+                    gpu: Some(slot.gpu),
+                    device: Some(slot.name.clone()),
+                    why,
+                    hint,
+                })
+            });
         let mut missing: Vec<Missing> = lost
             .chain(left_out.gpus().cloned())
             .chain(absent)

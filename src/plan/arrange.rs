@@ -318,8 +318,10 @@ impl<'a> GpuRequest<'a> {
     }
 
     fn reason_to_destroy(standing: &InstanceUse<'_>, after: &SliceMap) -> String {
-        let mut segments = after.segments().iter();
-        let instead = segments.find(|next| next.placement.overlaps(standing.instance.placement));
+        let instead = after
+            .segments()
+            .iter()
+            .find(|next| next.placement.overlaps(standing.instance.placement));
         match instead {
             Some(next) => format!("{} at {} needs its place", next.label, next.placement),
             None if standing.parts.is_empty() => {
@@ -402,13 +404,15 @@ fn place_missing(
     let Some((&count, others)) = missing.split_first() else {
         return Some(Vec::new());
     };
-    let places = plain_profile(offered, count)?.placements.iter();
-    let mut free = places.filter(|place| !taken.iter().any(|other| other.overlaps(**place)));
-    free.find_map(|&place| {
-        let beside = place_missing(offered, &[taken, &[place]].concat(), others)?;
-        let at = Some(place.start);
-        Some([vec![ComputeChoice::Slices { count, at }], beside].concat())
-    })
+    plain_profile(offered, count)?
+        .placements
+        .iter()
+        .filter(|place| !taken.iter().any(|other| other.overlaps(**place)))
+        .find_map(|&place| {
+            let beside = place_missing(offered, &[taken, &[place]].concat(), others)?;
+            let at = Some(place.start);
+            Some([vec![ComputeChoice::Slices { count, at }], beside].concat())
+        })
 }
 
 /// The profile of so many slices that `create_compute_instance` takes.
@@ -416,8 +420,10 @@ fn plain_profile(
     offered: &[ComputeInstanceProfile],
     slices: u32,
 ) -> Option<&ComputeInstanceProfile> {
-    let of_size = offered.iter().filter(|profile| profile.slices == slices);
-    of_size.min_by_key(|profile| profile.id)
+    offered
+        .iter()
+        .filter(|profile| profile.slices == slices)
+        .min_by_key(|profile| profile.id)
 }
 
 /// Returns the name and the SMs of a device whose compute instance is to be made.

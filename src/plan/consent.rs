@@ -55,8 +55,10 @@ impl Plan {
         plan.undisturbed.clear();
         if let Some(kill) = &mut plan.kill {
             kill.others = 0;
-            let clients = kill.victims.iter_mut().map(|victim| &mut victim.client);
-            clients.for_each(ClientOf::forget_description);
+            kill.victims
+                .iter_mut()
+                .map(|victim| &mut victim.client)
+                .for_each(ClientOf::forget_description);
         }
         for gpu in &mut plan.gpus {
             let empty = SliceMap::new(0, Vec::new());
@@ -114,8 +116,10 @@ impl Plan {
 
     /// The devices whose daemons stop with clients that nobody can see.
     fn unseen_clients(&self) -> Vec<&str> {
-        let stops = self.stops().filter(|stop| stop.unasked.is_some());
-        stops.map(|stop| stop.uuid.as_str()).collect()
+        self.stops()
+            .filter(|stop| stop.unasked.is_some())
+            .map(|stop| stop.uuid.as_str())
+            .collect()
     }
 
     /// The pods that lose their share.

@@ -437,8 +437,10 @@ fn clients_keeping_settings(
     let may_be_any = controlled
         .iter()
         .any(|key| (key.show)(is) == (key.show)(wanted));
-    let clients = served.clients.as_slice().iter();
-    clients
+    served
+        .clients
+        .as_slice()
+        .iter()
         .filter(|client| may_be_any || !served.other_values(client, wanted).is_empty())
         .map(|client| ClientOf::from_client(served, client))
         .collect()
@@ -504,10 +506,9 @@ fn step_to_set(
         return Ok(None);
     }
     let mut by_hand = record.by_hand.clone();
-    let set = changes.iter().filter(|change| {
-        let mut assignments = assignments.iter();
-        assignments.any(|one| one.sets_key(change.key))
-    });
+    let set = changes
+        .iter()
+        .filter(|change| assignments.iter().any(|one| one.sets_key(change.key)));
     by_hand.extend(set.map(|change| change.key.to_owned()));
     by_hand.sort_unstable();
     by_hand.dedup();

@@ -252,8 +252,12 @@ fn check_idle(node: &Node, run_dir: &RunDir, gpu: &Gpu, uuid: &str) -> Result<()
     }
     let hint = "let them end first, or end them: --force ends only clients of daemons; or leave out --destroy-mig and --disable-mig";
     // The plan ends the daemons whose records are lost, or has been refused for them.
-    let lost = node.lost_records.iter().flat_map(|lost| &lost.servers);
-    let ended: Vec<Pid> = lost.map(|server| server.pid).collect();
+    let ended: Vec<Pid> = node
+        .lost_records
+        .iter()
+        .flat_map(|lost| &lost.servers)
+        .map(|server| server.pid)
+        .collect();
     let Some(device) = node.device_with_uuid(uuid) else {
         return Ok(());
     };

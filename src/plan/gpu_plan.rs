@@ -149,12 +149,14 @@ impl Plan {
 
     /// True if a daemon or an instance of the GPU with this index goes.
     pub fn stops_on(&self, gpu: Option<u32>) -> bool {
-        let mut plans = self.gpus.iter().filter(|plan| plan.index == gpu);
-        plans.any(|plan| {
-            let mut actions = plan.actions();
-            !plan.destroyed_instances().is_empty()
-                || actions.any(|action| action.as_stop().is_some_and(|stop| stop.alive))
-        })
+        self.gpus
+            .iter()
+            .filter(|plan| plan.index == gpu)
+            .any(|plan| {
+                let mut actions = plan.actions();
+                !plan.destroyed_instances().is_empty()
+                    || actions.any(|action| action.as_stop().is_some_and(|stop| stop.alive))
+            })
     }
 
     /// The daemons whose settings change while they run.
@@ -175,21 +177,26 @@ impl Plan {
 
     /// The memory limits that it gives to clients, each once.
     pub fn memory_limits(&self) -> BTreeSet<MemoryLimit> {
-        let starts = self.starts().map(|start| &start.settings);
-        let all = starts.chain(self.sets().map(|set| &set.settings));
-        all.filter_map(Settings::given_memory_limit).collect()
+        self.starts()
+            .map(|start| &start.settings)
+            .chain(self.sets().map(|set| &set.settings))
+            .filter_map(Settings::given_memory_limit)
+            .collect()
     }
 
     /// The daemons that start or change with limits that every user of their device can lift, with this control program.
     pub fn with_open_limits(&self, program: ControlProgram) -> Vec<&str> {
         let starts = self.starts().map(|start| (&start.name, &start.settings));
         let sets = self.sets().map(|set| (&set.name, &set.settings));
-        let all = starts.chain(sets).filter(|(_, settings)| {
-            program.has_open_settings
-                && settings.has_client_limits()
-                && settings.is_open_to_others()
-        });
-        all.map(|(name, _)| name.as_str()).collect()
+        starts
+            .chain(sets)
+            .filter(|(_, settings)| {
+                program.has_open_settings
+                    && settings.has_client_limits()
+                    && settings.is_open_to_others()
+            })
+            .map(|(name, _)| name.as_str())
+            .collect()
     }
 
     /// The clients that keep their old settings.
@@ -276,8 +283,11 @@ impl Plan {
 
     /// The indices of the GPUs that have such an action.
     fn gpus_with_action(&self, have: impl Fn(&Action) -> bool) -> Vec<u32> {
-        let gpus = self.gpus.iter().filter(|gpu| gpu.actions().any(&have));
-        gpus.filter_map(|gpu| gpu.index).collect()
+        self.gpus
+            .iter()
+            .filter(|gpu| gpu.actions().any(&have))
+            .filter_map(|gpu| gpu.index)
+            .collect()
     }
 
     /// Returns the plan of one GPU, and adds it if there is none. A record may name a GPU that is gone.
@@ -411,10 +421,9 @@ impl Plan {
 
     /// The pods that must give up their shares before the plan may be applied.
     pub fn pods_in_the_way(&self) -> impl Iterator<Item = &IdlePod> {
-        let stops = self
-            .stops()
-            .filter(|stop| stop.patience == ClientPolicy::Idle);
-        stops.flat_map(|stop| &stop.pods)
+        self.stops()
+            .filter(|stop| stop.patience == ClientPolicy::Idle)
+            .flat_map(|stop| &stop.pods)
     }
 
     /// True if it takes a device from pods that may hold it.
@@ -433,8 +442,9 @@ impl Plan {
     ) -> impl Iterator<Item = &ClientOf> {
         let stops = self.stops().filter(move |stop| is_meant(stop.patience));
         let kill = self.kill.iter().filter(move |kill| is_meant(kill.patience));
-        let stopped = stops.flat_map(|stop| &stop.clients);
-        stopped.chain(kill.flat_map(Kill::clients))
+        stops
+            .flat_map(|stop| &stop.clients)
+            .chain(kill.flat_map(Kill::clients))
     }
 
     /// Returns the plan with clients terminated after so many seconds, in which no new one is admitted.
@@ -524,8 +534,10 @@ pub(super) fn reason_to_start(beside: &[UnmanagedDaemon]) -> String {
 }
 
 fn mode_change(node: &Node, run_dir: &RunDir, gpu: &Gpu, plan: &GpuPlan) -> Option<ModeChange> {
-    let mut starts = plan.actions().filter_map(Action::as_start);
-    let start = starts.find(|start| start.place == Place::Whole);
+    let start = plan
+        .actions()
+        .filter_map(Action::as_start)
+        .find(|start| start.place == Place::Whole);
     let mut stops = plan.actions().filter_map(Action::as_stop);
     let from = gpu.compute_mode;
     let to = match start.map(|start| start.settings.compute_mode.is_some()) {

@@ -188,8 +188,11 @@ fn find_victim(
     request: &KillRequest<'_>,
     pid: Pid,
 ) -> Result<Victim, Refusal> {
-    let mut clients = served.clients.as_slice().iter();
-    let client = clients.find(|client| client.pid == Some(pid));
+    let client = served
+        .clients
+        .as_slice()
+        .iter()
+        .find(|client| client.pid == Some(pid));
     let asked = client.and_then(|client| client.server);
     let Some((client, asked)) = client.zip(asked) else {
         return Err(not_a_client(node, served, pid));

@@ -64,8 +64,7 @@ impl LeftOut {
 
     /// Returns the reason why there are no daemons for these users, and the remedy.
     pub(super) fn unserved_reason(&self, serve: &Serve) -> Option<(String, Option<String>)> {
-        let mut unserved = self.unserved.iter();
-        let (_, why, hint) = unserved.find(|(one, ..)| one == serve)?;
+        let (_, why, hint) = self.unserved.iter().find(|(one, ..)| one == serve)?;
         Some((why.clone(), hint.clone()))
     }
 

@@ -127,16 +127,18 @@ impl Work {
 
 impl Cost {
     fn from_plan(plan: &GpuPlan) -> Self {
-        let costs = plan.actions().map(|action| match action {
-            Action::Stop(stop) if !stop.may_have_clients() => Self::Undoable,
-            Action::Stop(stop) if stop.patience == ClientPolicy::Idle => Self::Clients,
-            Action::Stop(_) => Self::EndedClients,
-            Action::DestroyComputeInstance { .. } | Action::DestroyGpuInstance { .. } => {
-                Self::Undoable
-            }
-            _ => Self::Nothing,
-        });
-        costs.max().unwrap_or(Self::Nothing)
+        plan.actions()
+            .map(|action| match action {
+                Action::Stop(stop) if !stop.may_have_clients() => Self::Undoable,
+                Action::Stop(stop) if stop.patience == ClientPolicy::Idle => Self::Clients,
+                Action::Stop(_) => Self::EndedClients,
+                Action::DestroyComputeInstance { .. } | Action::DestroyGpuInstance { .. } => {
+                    Self::Undoable
+                }
+                _ => Self::Nothing,
+            })
+            .max()
+            .unwrap_or(Self::Nothing)
     }
 }
 
@@ -154,8 +156,11 @@ pub fn pids_accounted_for(node: &Node) -> BTreeSet<Pid> {
             .filter_map(|client| client.pid);
         servers.chain(clients).chain(daemon)
     });
-    let strays = node.devices.iter().flat_map(|device| &device.strays);
-    let strays = strays.map(|stray| stray.server.pid);
+    let strays = node
+        .devices
+        .iter()
+        .flat_map(|device| &device.strays)
+        .map(|stray| stray.server.pid);
     let computing = node
         .devices
         .iter()
@@ -174,8 +179,10 @@ impl HeldGpus {
             !is_stopped && holder.unit.as_deref() != Some(FABRIC_MANAGER)
         });
         let needs_reset = work != Work::Destroy && gpu.resetless == Some(false);
-        let known = holders.seen.iter().filter(|holder| holder.is_monitoring());
-        let services = known
+        let services = holders
+            .seen
+            .iter()
+            .filter(|holder| holder.is_monitoring())
             .filter(|_| stops_holders)
             .filter_map(|holder| holder.unit.clone())
             .collect();

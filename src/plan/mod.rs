@@ -5,6 +5,7 @@ mod action;
 mod arrange;
 mod consent;
 mod daemons;
+mod device_names;
 mod disrupted;
 mod down;
 mod drift;

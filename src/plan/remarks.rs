@@ -122,12 +122,15 @@ impl Plan {
     /// The daemons that start, each with its device.
     fn started_devices(&self) -> impl Iterator<Item = (&Start, &DeviceAfter)> {
         self.gpus.iter().flat_map(|plan| {
-            let starts = plan.actions().filter_map(Action::as_start);
-            starts.filter_map(|start| {
-                let mut devices = plan.devices.iter();
-                let device = devices.find(|device| device.place == start.place)?;
-                Some((start, device))
-            })
+            plan.actions()
+                .filter_map(Action::as_start)
+                .filter_map(|start| {
+                    let device = plan
+                        .devices
+                        .iter()
+                        .find(|device| device.place == start.place)?;
+                    Some((start, device))
+                })
         })
     }
 }
@@ -152,37 +155,38 @@ impl Plan {
             };
             narrower.entry(users).or_default().push(&start.name);
         }
-        let narrower = narrower.into_iter().map(|(users, names)| {
+        narrower.into_iter().map(|(users, names)| {
             format!(
                 "{} will serve only {users}. Programs of other users then run outside MPS, also in containers that \
                  have the pipe directory.",
                 names.join(", ")
             )
-        });
-        narrower.collect()
+        }).collect()
     }
 }
 
 impl Planner<'_> {
     /// Describes the names that another device had, of another size or kind: scripts go by them.
     pub(super) fn remarks_on_moved_names(self, layouts: &[Layout<'_>]) -> Vec<String> {
-        let slots = layouts.iter().flat_map(|layout| &layout.slots);
-        let moved = slots.filter_map(|slot| {
-            let before = self.node.device_named(&slot.name)?;
-            let stays = slot.device.is_some_and(|own| own.uuid == before.uuid);
-            if stays || !self.has_made(before) {
-                return None;
-            }
-            let size = |profile: Option<&str>, gpu: &Gpu| match profile {
-                Some(profile) => profile.to_owned(),
-                None => format!("a whole {}", gpu.product),
-            };
-            let part = before.part.as_ref().map(|part| part.title.as_str());
-            let was = size(part, self.node.gpu_with_uuid(&before.key.gpu)?);
-            let gpu = self.node.gpus.iter().find(|gpu| gpu.index == slot.gpu)?;
-            let will_be = size(slot.profile.as_deref(), gpu);
-            (was != will_be).then_some((slot.name.as_str(), was, will_be))
-        });
+        let moved = layouts
+            .iter()
+            .flat_map(|layout| &layout.slots)
+            .filter_map(|slot| {
+                let before = self.node.device_named(&slot.name)?;
+                let stays = slot.device.is_some_and(|own| own.uuid == before.uuid);
+                if stays || !self.has_made(before) {
+                    return None;
+                }
+                let size = |profile: Option<&str>, gpu: &Gpu| match profile {
+                    Some(profile) => profile.to_owned(),
+                    None => format!("a whole {}", gpu.product),
+                };
+                let part = before.part.as_ref().map(|part| part.title.as_str());
+                let was = size(part, self.node.gpu_with_uuid(&before.key.gpu)?);
+                let gpu = self.node.gpus.iter().find(|gpu| gpu.index == slot.gpu)?;
+                let will_be = size(slot.profile.as_deref(), gpu);
+                (was != will_be).then_some((slot.name.as_str(), was, will_be))
+            });
         let alike = group_by(moved, |one, other| (&one.1, &one.2) == (&other.1, &other.2));
         let alike = alike.iter().map(|alike| {
             let (_, was, will_be) = &alike[0];
@@ -223,8 +227,9 @@ impl GpuPlan {
     /// Returns the instances that there will be.
     fn partition_of<'n>(&self, gpu: &'n Gpu) -> Partition<'n> {
         let profiles = self.after.segments().iter().filter_map(|segment| {
-            let mut offers = gpu.profiles.iter();
-            offers.find(|offer| offer.name.to_string() == segment.label)
+            gpu.profiles
+                .iter()
+                .find(|offer| offer.name.to_string() == segment.label)
         });
         Partition::from_instances(profiles)
     }

@@ -44,8 +44,10 @@ pub fn heal(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Ref
         }
         no_own_daemon(node, run_dir).map_or(Ok(()), Err)?;
     }
-    let names_of_ours = ours.iter().map(|served| served.record.name.clone());
-    let healed: Vec<String> = names_of_ours.collect();
+    let healed: Vec<String> = ours
+        .iter()
+        .map(|served| served.record.name.clone())
+        .collect();
     let mut plan = plan_restarts(node, run_dir, &healed, StartedBy::Heal)?;
     plan.end_idle_strays(node, |device| {
         names.is_empty() || names.contains(&device.name)
@@ -141,8 +143,9 @@ fn place_of<'a>(
 /// Returns the place of a MIG device, if the GPU has it.
 pub(super) fn place_on(gpu: &Gpu, key: InstanceKey) -> Option<Place> {
     let placement = key.placement;
-    let mut instances = gpu.instances.iter();
-    let instance = instances
+    let instance = gpu
+        .instances
+        .iter()
         .find(|instance| instance.placement == placement && instance.profile == key.profile)?;
     let mut compute = instance.compute.iter();
     let nth = compute.position(|compute| compute.placement == key.compute)?;
@@ -176,11 +179,12 @@ fn reason_to_restart(served: &Served) -> Reason {
         DaemonState::Fault if is_stuck(served) => "a GPU fault that has not cleared".into(),
         DaemonState::Fault => "a GPU fault".into(),
         state => {
-            let mut faults = served.access.iter();
-            let fault = faults.find(|fault| fault.needs_restart());
-            let ailment = state.outage_reason().map(str::to_owned);
-            let because = ailment.or_else(|| fault.map(ToString::to_string));
-            because.map_or(Reason::ASKED_FOR, Reason::from)
+            let fault = served.access.iter().find(|fault| fault.needs_restart());
+            state
+                .outage_reason()
+                .map(str::to_owned)
+                .or_else(|| fault.map(ToString::to_string))
+                .map_or(Reason::ASKED_FOR, Reason::from)
         }
     }
 }

@@ -18,15 +18,21 @@ impl SettingChange {
 /// The settings of a daemon that differ from what they should be and can be changed while it runs: those recorded, or
 /// those that the daemon itself reports.
 pub(super) fn live_changes(served: &Served, wanted: &Settings) -> Vec<SettingChange> {
-    let live = KEYS.iter().filter(|key| key.is_live());
-    let settings = live.filter_map(|key| live_change(key, served, wanted));
-    settings.chain(access_change(served)).collect()
+    KEYS.iter()
+        .filter(|key| key.is_live())
+        .filter_map(|key| live_change(key, served, wanted))
+        .chain(access_change(served))
+        .collect()
 }
 
 /// The change of directories that are open to others than the users of their device, or closed to these.
 fn access_change(served: &Served) -> Option<SettingChange> {
-    let faults = served.access.iter().filter(|fault| fault.can_be_set_live());
-    let faults: Vec<String> = faults.map(ToString::to_string).collect();
+    let faults: Vec<String> = served
+        .access
+        .iter()
+        .filter(|fault| fault.can_be_set_live())
+        .map(ToString::to_string)
+        .collect();
     let serve = render_serve(&served.record.settings);
     (!faults.is_empty()).then(|| SettingChange {
         key: "serve",

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::arrange::GpuRequest;
 use super::daemons::Slot;
+use super::device_names::name_devices;
 use super::gate::unseen_obstacle;
 use super::layout::{InstanceUse, Layout, served_here};
 use super::refusal::{
@@ -16,7 +17,7 @@ use crate::geometry::SliceMap;
 use crate::host::{Uid, root_hint};
 use crate::mps::ControlProgram;
 use crate::node::{Device, Gpu, Node};
-use crate::profile::{Block, DeviceEntry, Names, Profile, ProfileError, Span, Want, WholeGpu};
+use crate::profile::{Block, DeviceEntry, Profile, ProfileError, Want, WholeGpu};
 use crate::settings::{Serve, Settings};
 use crate::state::RunDir;
 
@@ -315,8 +316,10 @@ impl Planner<'_> {
         {
             return None;
         }
-        let mut blocks = self.profile.blocks.iter();
-        blocks.position(|block| block_selects(block, gpu))
+        self.profile
+            .blocks
+            .iter()
+            .position(|block| block_selects(block, gpu))
     }
 
     /// Returns the reason why a device is left without a daemon, and the remedy.
@@ -381,12 +384,16 @@ impl Planner<'_> {
 
     /// Refuses a name that is recorded for a device of a GPU that is not seen. No other name in the profile helps if it is
     /// a default name.
-    fn check_record_of(self, name: &str) -> Result<(), Obstacle> {
-        let mut ours = self.node.served().filter(|served| {
-            served.run_dir == *self.run_dir
-                && self.node.gpu_with_uuid(&served.record.key.gpu).is_none()
-        });
-        let Some(served) = ours.find(|served| served.record.name == name) else {
+    pub(super) fn check_record_of(self, name: &str) -> Result<(), Obstacle> {
+        let Some(served) = self
+            .node
+            .served()
+            .filter(|served| {
+                served.run_dir == *self.run_dir
+                    && self.node.gpu_with_uuid(&served.record.key.gpu).is_none()
+            })
+            .find(|served| served.record.name == name)
+        else {
             return Ok(());
         };
         let (uuid, gpu) = (&served.record.uuid, &served.record.key.gpu);
@@ -403,105 +410,9 @@ impl Planner<'_> {
             format!("mig-mps down {name} stops its daemon, if that runs, and removes the record"),
         ))
     }
-
-    /// The GPUs with a device that would get a name which one of a GPU that is left out keeps.
-    fn name_conflicts(self, layouts: &[Layout<'_>]) -> Vec<(u32, Refusal)> {
-        let keeps = |name: &str| {
-            let served = self.node.served_named(name)?;
-            let gpu = self.node.gpu_with_uuid(&served.record.key.gpu)?;
-            (served.run_dir == *self.run_dir && self.left_out?.has_gpu(gpu.index)).then_some(())
-        };
-        let slots = layouts.iter().flat_map(|layout| &layout.slots);
-        let slots = slots.filter(|slot| !slot.name_template().is_numbered());
-        slots
-            .filter_map(|slot| {
-                let name = slot.name_template().fill(slot.gpu, 0);
-                keeps(&name)?;
-                let why = format!("a device of another GPU keeps the name {name}");
-                let hint = "mend what keeps that GPU as it is";
-                Some((slot.gpu, Obstacle::new(why, hint).into()))
-            })
-            .collect()
-    }
-
-    /// Devices of GPUs that the profile leaves alone keep their names, given or by default.
-    pub(super) fn names_of_others(self) -> Result<Names, Refusal> {
-        let mut names = Names::default();
-        let gpus = self.node.gpus.iter();
-        let left_alone = gpus.filter(|gpu| self.leaves_alone(gpu));
-        for device in left_alone.flat_map(Gpu::devices) {
-            let joined = self.node.device_with_key(&device.key);
-            if joined.is_none_or(|joined| joined.served.is_none()) {
-                // Default names differ from each other.
-                let _ = names.assign_name(&device.name, "a device of another GPU");
-            }
-        }
-        for served in self.node.served() {
-            let gpu = self.node.gpu_with_uuid(&served.record.key.gpu);
-            if served.run_dir == *self.run_dir && gpu.is_none_or(|gpu| self.leaves_alone(gpu)) {
-                let name = &served.record.name;
-                let given = names.assign_name(name, "a device of another GPU");
-                given.map_err(|_| {
-                    let what = format!("two devices are recorded as \"{name}\"");
-                    Obstacle::new(what, "take one down")
-                })?;
-            }
-        }
-        Ok(names)
-    }
 }
 
 pub fn block_selects(block: &Block, gpu: &Gpu) -> bool {
     let selector = &block.select;
     selector.selects_gpu(gpu.index, &gpu.uuid, &gpu.product, &gpu.pci)
-}
-
-/// Names every device, or shows each name that two would have. An existing one keeps its name if the profile could have
-/// given it: a change to another device renames nobody.
-pub(super) fn name_devices(
-    planner: Planner<'_>,
-    names: &mut Names,
-    slots: Vec<&mut Slot<'_>>,
-) -> Result<(), Refusal> {
-    let (mut numbered, others): (Vec<_>, Vec<_>) = slots
-        .into_iter()
-        .partition(|slot| slot.name_template().is_numbered());
-    let mut mistakes: Vec<(Span, ProfileError)> = Vec::new();
-    for slot in others {
-        let name = slot.name_template().fill(slot.gpu, 0);
-        if let Err(holder) = names.assign_name(&name, &slot.describe_as_holder()) {
-            planner.check_record_of(&name)?;
-            let message = format!(
-                "\"{}\" would name {} and {holder}",
-                slot.name,
-                slot.describe_as_holder()
-            );
-            // Once for all GPUs.
-            if mistakes.iter().all(|(span, _)| *span != slot.span) {
-                let error = planner.profile.error_at(slot.span, message);
-                mistakes.push((slot.span, error.with_hint("put {gpu} or {n} into the name")));
-            }
-        }
-        slot.name = name;
-    }
-    let errors = mistakes.into_iter().map(|(_, error)| error);
-    if let Some(error) = ProfileError::from_errors(errors.collect()) {
-        return Err(error.into());
-    }
-    numbered.retain_mut(|slot| {
-        let kept = slot
-            .served
-            .map(|served| &served.record.name)
-            .filter(|name| slot.name_template().can_yield(slot.gpu, name))
-            .filter(|name| names.assign_name(name, &slot.describe_as_holder()).is_ok());
-        if let Some(kept) = kept {
-            slot.name.clone_from(kept);
-        }
-        kept.is_none()
-    });
-    numbered.sort_by_key(|slot| (slot.gpu, slot.entry, slot.place));
-    for slot in numbered {
-        slot.name = names.assign_next(slot.name_template(), slot.gpu, &slot.describe_as_holder());
-    }
-    Ok(())
 }

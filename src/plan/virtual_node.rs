@@ -140,8 +140,8 @@ impl EmptyNode {
 
     /// Returns the model of a GPU, if the catalog has it.
     fn model_of(&self, gpu: &Gpu) -> Option<&'static Model> {
-        let mut groups = self.groups.iter();
-        groups
+        self.groups
+            .iter()
             .find(|group| group.indices.contains(&gpu.index))?
             .model
     }
@@ -155,8 +155,9 @@ impl GpuGroup {
         let model = model_with_product(&first.product).filter(|_| has_mig);
         // Some drivers show placements to root alone.
         let listed = gpus.iter().find(|gpu| {
-            let mut offers = gpu.profiles.iter();
-            offers.any(|offer| !offer.placements.is_empty())
+            gpu.profiles
+                .iter()
+                .any(|offer| !offer.placements.is_empty())
         });
         Self {
             product: first.product.clone(),

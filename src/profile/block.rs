@@ -80,17 +80,21 @@ pub struct DeviceEntry {
 impl Profile {
     /// True if a block partitions its GPUs.
     pub fn partitions_gpus(&self) -> bool {
-        let mut wants = self.blocks.iter().map(|block| &block.want);
-        wants.any(|want| matches!(want, Want::Parts(_)))
+        self.blocks
+            .iter()
+            .map(|block| &block.want)
+            .any(|want| matches!(want, Want::Parts(_)))
     }
 
     /// The settings of all daemons.
     pub fn daemon_settings(&self) -> impl Iterator<Item = &Settings> {
-        let settings = self.blocks.iter().flat_map(|block| match &block.want {
-            Want::Whole(whole) => vec![&whole.settings],
-            Want::Parts(parts) => parts.iter().map(|part| &part.settings).collect(),
-        });
-        settings.flatten()
+        self.blocks
+            .iter()
+            .flat_map(|block| match &block.want {
+                Want::Whole(whole) => vec![&whole.settings],
+                Want::Parts(parts) => parts.iter().map(|part| &part.settings).collect(),
+            })
+            .flatten()
     }
 
     /// Drops each `serve` that every table inside overrides: it holds for no device.
@@ -105,10 +109,9 @@ impl Profile {
 
     /// Returns the memory limits of all devices, each once.
     pub fn memory_limits(&self) -> BTreeSet<MemoryLimit> {
-        let limits = self
-            .daemon_settings()
-            .filter_map(|settings| settings.pinned_memory_limit);
-        limits.collect()
+        self.daemon_settings()
+            .filter_map(|settings| settings.pinned_memory_limit)
+            .collect()
     }
 
     /// Returns the number of the line on which a block begins.
@@ -139,8 +142,10 @@ pub struct SettingAssignment {
 impl SettingAssignment {
     /// Returns the keys that can be changed while a daemon runs.
     pub fn live_keys() -> Vec<&'static str> {
-        let live = KEYS.iter().filter(|key| key.is_live());
-        live.map(|key| key.name).collect()
+        KEYS.iter()
+            .filter(|key| key.is_live())
+            .map(|key| key.name)
+            .collect()
     }
 
     /// Puts the values into settings; a share first, since the others take the place of what it decides.

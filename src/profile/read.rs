@@ -193,8 +193,9 @@ impl<'a> ProfileCheck<'a> {
         let is_pinned = !matches!(device.at, Ok(None));
         let count = self.check_instance_count(device.count, is_pinned);
         let profile = device.profile.and_then(|(name, span)| {
-            let named = name.parse::<ProfileName>().map(|profile| (profile, span));
-            named.or_else(|error| self.refuse(span, error))
+            name.parse::<ProfileName>()
+                .map(|profile| (profile, span))
+                .or_else(|error| self.refuse(span, error))
         });
         let compute = self.check_compute(profile.as_ref().ok(), device.compute);
         let name = self.check_name(device.name);

@@ -175,10 +175,11 @@ impl<'a> Kind<'a> for Companions<'a> {
     fn read(_: &ProfileCheck<'a>, value: Written<'a>) -> Option<Self> {
         match value.get_ref() {
             DeValue::Boolean(any) => Some(Self::Any(*any)),
-            DeValue::Array(names) => {
-                let names = names.iter().map(|name| name.get_ref().as_str());
-                names.collect::<Option<_>>().map(Self::Named)
-            }
+            DeValue::Array(names) => names
+                .iter()
+                .map(|name| name.get_ref().as_str())
+                .collect::<Option<_>>()
+                .map(Self::Named),
             _ => None,
         }
     }

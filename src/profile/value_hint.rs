@@ -12,8 +12,10 @@ pub(super) fn suggest_rewrite(key: &SettingKey, value: &DeValue<'_>) -> Option<S
             (Some(text), _) => Some(text.to_owned()),
             (None, number) => number.map(|number| number.as_str().to_owned()),
         };
-        let texts = list.iter().map(|value| of(value.get_ref()));
-        let texts = texts.collect::<Option<Vec<String>>>()?;
+        let texts = list
+            .iter()
+            .map(|value| of(value.get_ref()))
+            .collect::<Option<Vec<String>>>()?;
         let is_value = |text: &String| (key.parse)(&mut Settings::default(), text).is_ok();
         // Several users share a device as the members of a group.
         let is_of_users = key.words.contains(&"group:NAME");
@@ -62,8 +64,8 @@ pub(super) fn suggest_word(wrong: &WrongValue, text: &str) -> Option<String> {
     } else {
         nearest_word(words, text)
     };
-    let near = near.map(|near| format!("did you mean \"{near}\"?"));
-    near.or_else(|| suggest_kinds(words, text))
+    near.map(|near| format!("did you mean \"{near}\"?"))
+        .or_else(|| suggest_kinds(words, text))
 }
 
 /// Returns the word that is written most like this one. A name after a colon stays.
@@ -81,8 +83,9 @@ fn nearest_word(words: &[&str], text: &str) -> Option<String> {
 
 /// Returns how a name is written that lacks its kind: `alice` is `user:alice` or `group:alice`.
 fn suggest_kinds(words: &[&str], name: &str) -> Option<String> {
-    let kinds = words.iter().filter_map(|word| word.split_once(':'));
-    let forms: Vec<String> = kinds
+    let forms: Vec<String> = words
+        .iter()
+        .filter_map(|word| word.split_once(':'))
         .map(|(kind, _)| format!("\"{kind}:{name}\""))
         .collect();
     let is_name = !name.is_empty() && !name.contains([':', ' ', '"']);

@@ -76,8 +76,9 @@ pub fn render_waits(plan: &Plan, limit: Duration) -> String {
     let pods = plan.pods_in_the_way().map(|pod| format!("\n  {pod}"));
     let (clients, pods): (Vec<String>, Vec<String>) = (clients.collect(), pods.collect());
     let counts = [(&clients, "client"), (&pods, "pod")];
-    let counts = counts.iter().filter(|(lines, _)| !lines.is_empty());
     let counts: Vec<String> = counts
+        .iter()
+        .filter(|(lines, _)| !lines.is_empty())
         .map(|(lines, word)| format_count(lines.len(), word))
         .collect();
     if counts.is_empty() {

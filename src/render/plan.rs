@@ -205,8 +205,10 @@ fn change_lines(group: &[&GpuPlan]) -> Vec<String> {
     for verb in [STOP, END_HUNG, END_STRAY, CLEAN_UP] {
         lines.extend(daemon_lines(group, verb));
     }
-    let destroyed = first.destroyed_instances().into_iter();
-    let destroyed = destroyed.map(|(because, part)| (Some(because), part));
+    let destroyed = first
+        .destroyed_instances()
+        .into_iter()
+        .map(|(because, part)| (Some(because), part));
     lines.extend(instance_lines("- destroy", destroyed));
     for step in steps {
         if let Action::SwitchMig { on } = step.action {

@@ -137,11 +137,10 @@ impl Table {
 
     /// True if a row has a value in this column.
     fn has_values(&self, position: usize) -> bool {
-        let mut cells = self
-            .comfy
+        self.comfy
             .row_iter()
-            .filter_map(|row| row.cell_iter().nth(position));
-        cells.any(|cell| ![NONE, UNKNOWN].contains(&cell.content().as_str()))
+            .filter_map(|row| row.cell_iter().nth(position))
+            .any(|cell| ![NONE, UNKNOWN].contains(&cell.content().as_str()))
     }
 
     /// Formats the table in at most `width` characters. A line under it names the hidden columns, and the option that
@@ -171,8 +170,11 @@ impl Table {
         }
         text = self.restore_fitting_columns(&mut hidden, width, text);
         if !hidden.is_empty() {
-            let names = hidden.iter().map(|(_, column)| column.title.to_lowercase());
-            let names = names.collect::<Vec<_>>().join(", ");
+            let names = hidden
+                .iter()
+                .map(|(_, column)| column.title.to_lowercase())
+                .collect::<Vec<_>>()
+                .join(", ");
             let remark = format!("{names} (widen the terminal, or use {option})");
             for line in wrap_behind(HIDDEN_HEAD, &remark, width).lines() {
                 let _ = writeln!(text, "{}", style(line).dim());

@@ -114,8 +114,7 @@ impl Settings {
 
     /// Returns the number of clients that the device is meant for: the larger one of `share` and `max-clients`.
     pub fn intended_clients(&self) -> Option<u32> {
-        let share = self.share.map(|share| share.clients);
-        share.max(self.max_clients)
+        self.share.map(|share| share.clients).max(self.max_clients)
     }
 
     /// Returns the memory limit that somebody has given: not one that follows from `share`.
@@ -200,8 +199,9 @@ impl ClientPriority {
 
     /// Returns the priority with that number.
     pub fn from_number(text: &str) -> Option<Self> {
-        let mut all = [Self::Normal, Self::BelowNormal].into_iter();
-        all.find(|priority| priority.to_number().to_string() == text)
+        [Self::Normal, Self::BelowNormal]
+            .into_iter()
+            .find(|priority| priority.to_number().to_string() == text)
     }
 }
 
@@ -390,10 +390,10 @@ impl Reported {
     /// Returns the settings that are queried, in that order: all but the percentage, which ends every session. They
     /// come before the list of servers: a priority looks like the pid of one.
     pub fn queried_settings() -> impl Iterator<Item = (&'static SettingKey, &'static Control)> {
-        let controls = KEYS
-            .iter()
-            .filter_map(|key| Some((key, key.control_commands()?)));
-        controls.filter(|(_, control)| !control.is_universal).rev()
+        KEYS.iter()
+            .filter_map(|key| Some((key, key.control_commands()?)))
+            .filter(|(_, control)| !control.is_universal)
+            .rev()
     }
 
     /// Takes the answers to these queries from the front of the lines. Returns `None` if they are something else.

@@ -326,10 +326,10 @@ fn names() -> String {
 impl LocalRank {
     /// Reads the rank from the environment. The innermost launcher is asked first: `mpirun` may run within a Slurm step.
     pub fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Result<Self, NoRank> {
-        let mut set = LAUNCHERS
+        let (name, value, size) = LAUNCHERS
             .iter()
-            .filter_map(|(name, size)| Some((*name, variable(name)?, *size)));
-        let (name, value, size) = set.next().ok_or(NoRank::NotSet)?;
+            .find_map(|(name, size)| Some((*name, variable(name)?, *size)))
+            .ok_or(NoRank::NotSet)?;
         let rank = value
             .parse()
             .map_err(|_| NoRank::NotANumber { name, value })?;
@@ -347,8 +347,8 @@ impl LocalRank {
 
     /// True if two ranks get different MIG devices of one GPU among these devices.
     pub fn uses_parts_of_one_gpu(self, devices: &[&DeviceKey], map: RankMapping) -> bool {
-        let ranks = (0..self.size.unwrap_or_default()).map(|rank| Self { rank, ..self });
-        let used: BTreeSet<&DeviceKey> = ranks
+        let used: BTreeSet<&DeviceKey> = (0..self.size.unwrap_or_default())
+            .map(|rank| Self { rank, ..self })
             .filter_map(|rank| rank.device_index(devices.len(), devices.len(), map).ok())
             .map(|position| devices[position])
             .collect();

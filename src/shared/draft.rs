@@ -46,8 +46,10 @@ pub struct DraftBlock {
 
 /// Makes a table of these keys.
 pub fn table<const N: usize>(pairs: [(&str, Value); N]) -> Table {
-    let pairs = pairs.into_iter();
-    pairs.map(|(key, value)| (key.to_owned(), value)).collect()
+    pairs
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), value))
+        .collect()
 }
 
 /// The keys of a block for MIG devices with these entries. `mps = false` stands once where all have it.
@@ -65,8 +67,11 @@ pub fn mig_devices(mut entries: Vec<Table>) -> Table {
 pub fn device_entry(profile: &ProfileName, compute: &[u32]) -> Table {
     let mut entry = table([("profile", profile.to_string().into())]);
     if !compute.is_empty() {
-        let names = compute.iter().map(|&slices| ComputeName { slices });
-        let names: Vec<String> = names.map(|name| name.to_string()).collect();
+        let names: Vec<String> = compute
+            .iter()
+            .map(|&slices| ComputeName { slices })
+            .map(|name| name.to_string())
+            .collect();
         entry.insert("compute".to_owned(), names.into());
     }
     entry
@@ -153,8 +158,10 @@ impl fmt::Display for DraftProfile {
 }
 
 fn write_remarks(f: &mut fmt::Formatter<'_>, remarks: &[String]) -> fmt::Result {
-    let mut lines = remarks.iter().flat_map(|remark| remark.lines());
-    lines.try_for_each(|line| writeln!(f, "# {line}"))
+    remarks
+        .iter()
+        .flat_map(|remark| remark.lines())
+        .try_for_each(|line| writeln!(f, "# {line}"))
 }
 
 /// Writes each key on its line, and each table of a list on a line of its own.

@@ -134,8 +134,8 @@ impl RunDir {
             let other = machine.filter(|machine| boot != boot_id && machine.is_other(&own))?;
             Some(to_printable(&other.name))
         };
-        let mut records = records.iter();
         records
+            .iter()
             .find_map(|record| other_of(&record.boot_id, record.machine.as_ref()))
             .or_else(|| {
                 let journal = self.load_journal().ok()??;

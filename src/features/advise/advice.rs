@@ -163,8 +163,7 @@ impl AdvisedGpus {
         for alike in group_by(&solution.gpus, |one, other| one == other) {
             let (nth, devices) = alike[0];
             let product = &request.node.groups[*nth].product;
-            let mut groups = node.groups.iter();
-            let Some(group) = groups.find(|group| group.product == *product) else {
+            let Some(group) = node.groups.iter().find(|group| group.product == *product) else {
                 continue;
             };
             let indices = group.indices.iter().skip(used[*nth]).take(alike.len());

@@ -24,8 +24,10 @@ pub fn usable_figures(
     measured: &[Measurement],
     interpolates: bool,
 ) -> Result<Vec<Figure>, String> {
-    let all = measured.iter().filter(|row| row.program == program.name);
-    let all: Vec<&Measurement> = all.collect();
+    let all: Vec<&Measurement> = measured
+        .iter()
+        .filter(|row| row.program == program.name)
+        .collect();
     if all.is_empty() {
         return Err("has no figures".to_owned());
     }
@@ -194,12 +196,13 @@ fn between_sizes(node: &EmptyNode, figures: &[Figure]) -> Vec<Figure> {
     let pairs = neighbouring_pairs(figures, slices, alike);
     let between = pairs.flat_map(|(low, high, [from, to])| {
         let profiles = plain_profiles(&node.groups[low.group]);
-        let between = profiles.filter(move |profile| (from + 1..to).contains(&profile.slices));
-        between.map(move |profile| {
-            let mut figure = interpolate(low, high, [from, profile.slices, to]);
-            figure.measured.device = MeasuredDevice::Instance(profile.name.clone());
-            figure
-        })
+        profiles
+            .filter(move |profile| (from + 1..to).contains(&profile.slices))
+            .map(move |profile| {
+                let mut figure = interpolate(low, high, [from, profile.slices, to]);
+                figure.measured.device = MeasuredDevice::Instance(profile.name.clone());
+                figure
+            })
     });
     between.collect()
 }
@@ -228,11 +231,10 @@ fn neighbouring_pairs(
 ) -> impl Iterator<Item = (&Figure, &Figure, [u32; 2])> {
     figures.iter().filter_map(move |low| {
         let from = quantity(&low.measured)?;
-        let others = figures
+        let (high, to) = figures
             .iter()
-            .filter(|other| low.group == other.group && alike(&low.measured, &other.measured));
-        let larger = others.filter_map(|high| Some((high, quantity(&high.measured)?)));
-        let (high, to) = larger
+            .filter(|other| low.group == other.group && alike(&low.measured, &other.measured))
+            .filter_map(|high| Some((high, quantity(&high.measured)?)))
             .filter(|(_, to)| *to > from)
             .min_by_key(|(_, to)| *to)?;
         Some((low, high, [from, to]))

@@ -16,8 +16,11 @@ use crate::shared::{DraftBlock, DraftProfile, device_entry, mig_devices, table};
 /// Returns a profile that makes the devices, with names that say which programs they are for.
 pub fn draft_profile(gpus: &[AdvisedGpus], node: &EmptyNode) -> DraftProfile {
     // All of the node, since `check` refuses a node with others.
-    let models = node.groups.iter().map(|group| Some(&group.model?.key));
-    let models: Option<BTreeSet<&String>> = models.collect();
+    let models: Option<BTreeSet<&String>> = node
+        .groups
+        .iter()
+        .map(|group| Some(&group.model?.key))
+        .collect();
     let mut keys = Table::new();
     if let Some(models) = models {
         let models: Vec<&str> = models.into_iter().map(String::as_str).collect();
@@ -88,8 +91,11 @@ impl AdvisedDevice {
 
     /// Returns the settings with which its programs were measured. Programs that need less than others limit themselves.
     fn mps_settings(&self) -> Table {
-        let threads = self.programs.iter().map(|one| one.threads.as_f64());
-        let threads = threads.fold(0.0, f64::max);
+        let threads = self
+            .programs
+            .iter()
+            .map(|one| one.threads.as_f64())
+            .fold(0.0, f64::max);
         let mut settings = table([(SHARE, self.total_copies().into())]);
         if self.total_copies() > 1 || threads < 100.0 {
             settings.insert(ACTIVE_THREAD_PERCENTAGE.to_owned(), threads.into());

@@ -129,11 +129,16 @@ impl Advice {
                 (None, Some(1)) => "1 copy".to_owned(),
                 (None, copies) => format!("{} copies", copies.unwrap_or(0)),
             };
-            let all = self.gpus.iter().flat_map(|gpus| {
-                let devices = gpus.indices.iter().flat_map(|_| &gpus.devices);
-                devices.flat_map(|device| device.programs.iter().map(|one| (&device.profile, one)))
-            });
-            let own = all.filter(|(_, one)| one.program == program.program);
+            let own = self
+                .gpus
+                .iter()
+                .flat_map(|gpus| {
+                    gpus.indices
+                        .iter()
+                        .flat_map(|_| &gpus.devices)
+                        .flat_map(|device| device.programs.iter().map(|one| (&device.profile, one)))
+                })
+                .filter(|(_, one)| one.program == program.program);
             for alike in group_by(own, |one, other| one == other) {
                 let (profile, one) = alike[0];
                 let device = display_or(profile.as_ref(), "whole");
@@ -161,8 +166,11 @@ impl Advice {
 impl AdvisedGpus {
     /// A heading, the map of the instances, and below it that of their programs.
     fn render_maps(&self) -> String {
-        let key = self.model.as_ref().map(|key| format!("{key}  "));
-        let key = key.unwrap_or_default();
+        let key = self
+            .model
+            .as_ref()
+            .map(|key| format!("{key}  "))
+            .unwrap_or_default();
         let heading = format!(
             "GPU {}  {key}{}",
             format_ranges(&self.indices),
@@ -171,8 +179,12 @@ impl AdvisedGpus {
         let (kinds, names) = if let Some(kinds) = &self.map {
             (kinds.clone(), self.programs_on(kinds))
         } else {
-            let all = self.devices.iter().flat_map(|device| &device.programs);
-            let all: Vec<String> = all.map(AdvisedProgram::short_label).collect();
+            let all: Vec<String> = self
+                .devices
+                .iter()
+                .flat_map(|device| &device.programs)
+                .map(AdvisedProgram::short_label)
+                .collect();
             (one_piece("whole GPU"), one_piece(&all.join(" + ")))
         };
         let heading = style(heading).bold();
@@ -187,9 +199,13 @@ impl AdvisedGpus {
                 let profile = device.profile.as_ref();
                 profile.is_some_and(|profile| profile.to_string() == segment.label)
             };
-            let found = left.iter().position(is_it).map(|nth| left.remove(nth));
-            let programs = found.into_iter().flat_map(|device| &device.programs);
-            let names = programs.map(|one| escape_text(&one.program).into_owned());
+            let names = left
+                .iter()
+                .position(is_it)
+                .map(|nth| left.remove(nth))
+                .into_iter()
+                .flat_map(|device| &device.programs)
+                .map(|one| escape_text(&one.program).into_owned());
             Segment {
                 label: names.collect::<Vec<_>>().join(" + "),
                 ..segment.clone()
@@ -202,8 +218,10 @@ impl AdvisedGpus {
 impl AdvisedDevice {
     /// Returns the part of its SMs that no program has, in tenths of a percent.
     fn tenths_left(&self) -> u32 {
-        let programs = self.programs.iter();
-        let taken = programs.map(|one| one.threads.to_tenths().saturating_mul(one.copies));
+        let taken = self
+            .programs
+            .iter()
+            .map(|one| one.threads.to_tenths().saturating_mul(one.copies));
         PARTS.saturating_sub(taken.sum())
     }
 

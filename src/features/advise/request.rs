@@ -150,8 +150,10 @@ impl<'a> AdviceRequest<'a> {
         let mut sizes = self.measured_sizes();
         sizes.retain(|size| size.slices == slices_of(&self.node.groups[size.group]));
         let problem = self.problem_on(&self.any_number(), sizes);
-        let mut demands = problem.demands.iter();
-        let can_be_met = demands.all(|demand| !demand.offers.is_empty());
+        let can_be_met = problem
+            .demands
+            .iter()
+            .all(|demand| !demand.offers.is_empty());
         can_be_met.then(|| fewest_gpus(&problem))?
     }
 
@@ -291,8 +293,10 @@ fn may_share_with(program: &WantedProgram, other: &WantedProgram) -> bool {
 
 /// The instance profiles of a GPU without attributes.
 pub fn plain_profiles(group: &GpuGroup) -> impl Iterator<Item = &GpuInstanceProfile> {
-    let profiles = group.profiles.iter();
-    profiles.filter(|profile| profile.name.is_plain())
+    group
+        .profiles
+        .iter()
+        .filter(|profile| profile.name.is_plain())
 }
 
 /// Returns the memory of a whole GPU in MiB; without a limit if nobody has published it.
@@ -306,8 +310,12 @@ pub fn memory_of(group: &GpuGroup) -> u64 {
 
 /// Returns the compute slices of a whole GPU.
 pub fn slices_of(group: &GpuGroup) -> u32 {
-    let slices = group.profiles.iter().map(|profile| profile.slices);
-    slices.max().unwrap_or(1)
+    group
+        .profiles
+        .iter()
+        .map(|profile| profile.slices)
+        .max()
+        .unwrap_or(1)
 }
 
 /// Returns every layout of a GPU with devices of these sizes.

@@ -133,8 +133,7 @@ impl Case {
     }
 
     fn is_measured(&self, one: &AdvisedProgram) -> bool {
-        let mut rows = self.wanted.measured.iter();
-        rows.any(|row| {
+        self.wanted.measured.iter().any(|row| {
             let figures = (&row.program, row.copies, row.threads, row.throughput);
             (&one.program, one.copies, one.threads, one.rate) == figures
         })
@@ -251,10 +250,9 @@ fn brute(problem: &Problem) -> Option<(u32, u32, u32)> {
             }
         }
         // Supplies are rounded to millionths, a few times.
-        let met = next
+        let best = next
             .iter()
-            .filter(|(_, supplies, _, _)| supplies.iter().all(|supply| *supply >= 999_990));
-        let best = met
+            .filter(|(_, supplies, _, _)| supplies.iter().all(|supply| *supply >= 999_990))
             .map(|(_, _, slices, free)| (*slices, std::cmp::Reverse(*free)))
             .min();
         if let Some((slices, free)) = best {
@@ -309,8 +307,7 @@ proptest! {
             prop_assert!(loads.len() == 1 || memory <= problem.sizes[*size].memory_mib);
             for load in loads {
                 supplies[load.demand] += problem.demands[load.demand].offers[load.offer].supply;
-                let others = loads.iter().filter(|other| other.demand != load.demand);
-                let friends = others.map(|other| problem.demands[other.demand].friends.contains(&load.demand));
+                let friends = loads.iter().filter(|other| other.demand != load.demand).map(|other| problem.demands[other.demand].friends.contains(&load.demand));
                 prop_assert_eq!(friends.filter(|is_friend| *is_friend).count(), loads.len() - 1);
             }
         }

@@ -229,8 +229,9 @@ fn check_accounts(profile: &Profile, empty: &EmptyNode, environment: &Environmen
 /// Returns the remarks on a profile, each once with the models that it is about.
 fn remarks_on_models<'a>(judged: impl Iterator<Item = &'a BlockOnModel>) -> Vec<String> {
     let all = judged.flat_map(|one| {
-        let remarks = one.remarks.iter();
-        remarks.map(|remark| (remark, one.model.key.as_str()))
+        one.remarks
+            .iter()
+            .map(|remark| (remark, one.model.key.as_str()))
     });
     group_by(all, |(one, _), (other, _)| one == other)
         .into_iter()

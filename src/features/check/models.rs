@@ -70,8 +70,8 @@ fn short_names(offers: &[GpuInstanceProfile]) -> Vec<String> {
     let mut names = Vec::new();
     for offer in offers {
         let short = offer.name.to_short();
-        let chosen = short.find_among(offers.iter().map(|other| (&other.name, other.id)));
-        let is_clear = chosen == Some(offer.id);
+        let is_clear =
+            short.find_among(offers.iter().map(|other| (&other.name, other.id))) == Some(offer.id);
         names.push(if is_clear { &short } else { &offer.name }.to_string());
     }
     names

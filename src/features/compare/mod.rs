@@ -149,8 +149,10 @@ pub fn run(args: &CompareArgs, context: &Context<'_>) -> Result<ExitStatus> {
 /// Says that copies may not have run as they were to.
 fn note_unseen(comparison: &Comparison) {
     let name = &comparison.device;
-    let rows = comparison.comparisons.iter();
-    let mut seen = rows.flat_map(|row| [row.without_mps.is_seen(), row.with_mps.is_seen()]);
+    let mut seen = comparison
+        .comparisons
+        .iter()
+        .flat_map(|row| [row.without_mps.is_seen(), row.with_mps.is_seen()]);
     if seen.clone().any(|seen| seen == Some(false)) {
         note(&format!(
             "In some measurements the driver listed no copy on {name}: the program ended too soon, or did not use the GPU. \
@@ -218,8 +220,8 @@ impl CompareArgs {
     }
 
     fn command_line(&self) -> Vec<String> {
-        let words = self.command.iter();
-        words
+        self.command
+            .iter()
             .map(|word| word.to_string_lossy().into_owned())
             .collect()
     }
@@ -247,19 +249,22 @@ impl CompareArgs {
     }
 
     fn program_name(&self) -> String {
-        let word = self.command.first().map(Path::new);
-        let name = word.and_then(Path::file_name).unwrap_or_default();
+        let name = self
+            .command
+            .first()
+            .map(Path::new)
+            .and_then(Path::file_name)
+            .unwrap_or_default();
         self.program
             .clone()
             .unwrap_or_else(|| name.to_string_lossy().into_owned())
     }
 
     fn open_save(&self, node: &Node, served: &Served) -> Result<Option<Save>> {
-        let save = self
-            .save
+        self.save
             .as_deref()
-            .map(|path| Save::open(path, self.program_name(), node, served, self.threads));
-        save.transpose()
+            .map(|path| Save::open(path, self.program_name(), node, served, self.threads))
+            .transpose()
     }
 
     fn check_client_limit(&self, served: &Served) -> Result<()> {

@@ -271,13 +271,12 @@ fn model_candidates(_: &Words) -> Vec<(String, String)> {
 
 /// The configurations of mig-parted's file that a word before the cursor names.
 fn configuration_candidates(words: &Words) -> Vec<(String, String)> {
-    let mut files = words
+    words
         .before
         .iter()
         .map(Path::new)
-        .filter(|path| path.is_file());
-    let names = files.find_map(words.sources.configurations);
-    names
+        .filter(|path| path.is_file())
+        .find_map(words.sources.configurations)
         .into_iter()
         .flatten()
         .map(|name| (name, String::new()))

@@ -187,17 +187,20 @@ impl<'a> Exporter<'a> {
 
 /// Of the settings that every device has, the most frequent value of each that is not the default.
 fn common_settings(tables: &[Table]) -> Table {
-    let keys = tables.first().into_iter().flat_map(Table::keys);
-    keys.filter_map(|key| {
-        let mut counts: BTreeMap<String, (usize, &Value)> = BTreeMap::new();
-        for table in tables {
-            let value = table.get(key)?;
-            counts.entry(value.to_string()).or_insert((0, value)).0 += 1;
-        }
-        let (_, most) = counts.into_values().max_by_key(|(count, _)| *count)?;
-        (default_setting(key).as_ref() != Some(most)).then(|| (key.clone(), most.clone()))
-    })
-    .collect()
+    tables
+        .first()
+        .into_iter()
+        .flat_map(Table::keys)
+        .filter_map(|key| {
+            let mut counts: BTreeMap<String, (usize, &Value)> = BTreeMap::new();
+            for table in tables {
+                let value = table.get(key)?;
+                counts.entry(value.to_string()).or_insert((0, value)).0 += 1;
+            }
+            let (_, most) = counts.into_values().max_by_key(|(count, _)| *count)?;
+            (default_setting(key).as_ref() != Some(most)).then(|| (key.clone(), most.clone()))
+        })
+        .collect()
 }
 
 /// The notes on the whole profile.
@@ -307,21 +310,21 @@ fn reason_to_leave_out(gpu: &Gpu) -> Option<String> {
 
 /// Returns the record of a device's daemon.
 fn find_served<'a>(node: &'a Node, device: &Device) -> Option<&'a Served> {
-    let joined = node
-        .device_with_key(&device.key)
-        .filter(|device| device.is_there());
-    joined?.served.as_ref()
+    node.device_with_key(&device.key)
+        .filter(|device| device.is_there())?
+        .served
+        .as_ref()
 }
 
 /// Returns the recorded names of devices, or their default ones.
 fn device_names<'a>(node: &'a Node, devices: &[&'a Device]) -> Vec<&'a str> {
-    let names = devices
+    devices
         .iter()
         .map(|device| match find_served(node, device) {
             Some(served) => served.record.name.as_str(),
             None => device.name.as_str(),
-        });
-    names.collect()
+        })
+        .collect()
 }
 
 /// Builds the block of a GPU.
@@ -354,8 +357,10 @@ impl BlockBuilder<'_> {
     /// The entries for the GPU's instances: those without a number in the order of placements, then the others by the
     /// names and numbers that a template counts from entry to entry.
     fn build_entries(&mut self, devices: &[Device]) -> Vec<Table> {
-        let instances = self.gpu.instances.iter();
-        let mut numbered: Vec<(Option<(String, u32)>, Table)> = instances
+        let mut numbered: Vec<(Option<(String, u32)>, Table)> = self
+            .gpu
+            .instances
+            .iter()
             .filter_map(|instance| self.build_entry(instance, devices))
             .collect();
         numbered.sort_by(|(one, _), (other, _)| one.cmp(other));
@@ -458,11 +463,13 @@ impl BlockBuilder<'_> {
         settings.retain(|key, value| {
             // Beside a share, even a default says that it does not follow from the share.
             let is_given = share.is_some() && FOLLOW_A_SHARE.contains(&key);
-            let outer = self.mps.get(key).filter(|_| !(is_given && starts_anew));
-            let inherited = outer
+            self.mps
+                .get(key)
+                .filter(|_| !(is_given && starts_anew))
                 .cloned()
-                .or_else(|| default_setting(key).filter(|_| !is_given));
-            inherited.as_ref() != Some(&*value)
+                .or_else(|| default_setting(key).filter(|_| !is_given))
+                .as_ref()
+                != Some(&*value)
         });
         settings
     }

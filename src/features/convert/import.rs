@@ -248,8 +248,9 @@ fn import_notes(
     notes.extend(words.iter().map(|word| {
         format!("device-filter {word} is no PCI id: mig-parted selects no GPU by it.")
     }));
-    let left_out = kept.iter().filter(|(_, block)| block.is_none());
-    let left_out: BTreeSet<String> = left_out
+    let left_out: BTreeSet<String> = kept
+        .iter()
+        .filter(|(_, block)| block.is_none())
         .flat_map(|(entry, _)| &entry.filter)
         .map(DeviceFilter::to_string)
         .collect();

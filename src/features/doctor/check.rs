@@ -57,8 +57,11 @@ pub struct Diagnosis {
 impl Diagnosis {
     /// Returns the worst verdict.
     pub fn worst_severity(&self) -> Severity {
-        let worst = self.findings.iter().map(|finding| finding.severity).max();
-        worst.unwrap_or(Severity::Ok)
+        self.findings
+            .iter()
+            .map(|finding| finding.severity)
+            .max()
+            .unwrap_or(Severity::Ok)
     }
 }
 
@@ -138,8 +141,11 @@ impl<'a> Examined<'a> {
 
     /// Returns what `status` has found of a fault.
     pub(super) fn status_findings(&self, id: &str) -> Vec<Finding> {
-        let found = self.reported.iter().filter(|finding| finding.id == id);
-        found.cloned().collect()
+        self.reported
+            .iter()
+            .filter(|finding| finding.id == id)
+            .cloned()
+            .collect()
     }
 }
 

@@ -27,8 +27,10 @@ pub fn run(args: &ExplainArgs, _context: &Context<'_>) -> Result<ExitStatus> {
 
 /// Prints the explanation of what is called by each of these words.
 pub(super) fn print_explanations(words: &[String]) -> Result<ExitStatus> {
-    let faults = words.iter().map(|word| find_faults(word));
-    let faults = faults.collect::<Result<Vec<Vec<&Fault>>>>()?;
+    let faults = words
+        .iter()
+        .map(|word| find_faults(word))
+        .collect::<Result<Vec<Vec<&Fault>>>>()?;
     let texts: Vec<String> = faults.into_iter().flatten().map(describe_fault).collect();
     render::print(&texts.join("\n"))?;
     Ok(ExitStatus::Done)
@@ -48,8 +50,8 @@ fn find_faults(word: &str) -> Result<Vec<&'static Fault>> {
     // A similar number is another error.
     let is_number = word.contains(|c: char| c.is_ascii_digit());
     let ids = Fault::all().iter().map(|fault| fault.id.as_str());
-    let near = closest_match(word, ids.filter(|_| !is_number));
-    let near = near.map_or_else(String::new, |near| format!(" (did you mean \"{near}\"?)"));
+    let near = closest_match(word, ids.filter(|_| !is_number))
+        .map_or_else(String::new, |near| format!(" (did you mean \"{near}\"?)"));
     let error = usage_error(format!(
         "no check or error is called \"{}\"{near}",
         shorten_command(word)

@@ -156,9 +156,11 @@ fn name_holders(holders: &Holders) -> String {
 fn compute_mode(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let mut findings = examined.status_findings(id);
     // The unit of a daemon often sets the mode before it starts one.
-    let unmanaged = examined.node.unmanaged.iter();
-    let supervisors = unmanaged.filter_map(|daemon| daemon.supervisor.as_ref());
-    let services: Vec<&Supervisor> = supervisors
+    let services: Vec<&Supervisor> = examined
+        .node
+        .unmanaged
+        .iter()
+        .filter_map(|daemon| daemon.supervisor.as_ref())
         .filter(|supervisor| matches!(supervisor, Supervisor::Service(_)))
         .collect();
     for gpu in examined.examined_gpus() {
@@ -314,8 +316,10 @@ fn still_exists(created: &Created, gpu: &Gpu, instances: &[GpuInstanceReading]) 
 
 fn device_nodes(id: &'static str, examined: &Examined<'_>) -> Vec<Finding> {
     let host = &examined.environment.host;
-    let minors = examined.examined_gpus().filter_map(|gpu| gpu.minor);
-    let names = minors.map(|minor| (format!("/dev/nvidia{minor}"), minor));
+    let names = examined
+        .examined_gpus()
+        .filter_map(|gpu| gpu.minor)
+        .map(|minor| (format!("/dev/nvidia{minor}"), minor));
     let mut findings = Vec::new();
     let common = ["ctl", "-uvm"].map(|name| (format!("/dev/nvidia{name}"), 0));
     for (name, minor) in names.chain(common) {

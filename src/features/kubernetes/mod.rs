@@ -156,8 +156,10 @@ fn new_resources(
     served: &BTreeSet<String>,
 ) -> BTreeSet<String> {
     let offers = offers.borrow_and_update();
-    let resources = offers.devices.iter().map(|offered| &offered.resource);
-    resources
+    offers
+        .devices
+        .iter()
+        .map(|offered| &offered.resource)
         .filter(|resource| !served.contains(*resource))
         .cloned()
         .collect()

@@ -28,8 +28,9 @@ pub struct ResourceOffers {
 impl ResourceOffers {
     /// Returns the devices of a resource.
     pub fn devices_for<'a>(&'a self, resource: &'a str) -> impl Iterator<Item = &'a OfferedDevice> {
-        let devices = self.devices.iter();
-        devices.filter(move |offered| offered.resource == resource)
+        self.devices
+            .iter()
+            .filter(move |offered| offered.resource == resource)
     }
 }
 

@@ -168,8 +168,10 @@ impl DevicePlugin for Plugin {
         request: Request<PreferredAllocationRequest>,
     ) -> Result<Response<PreferredAllocationResponse>, Status> {
         let requests = &request.get_ref().container_requests;
-        let responses = requests.iter().map(|request| self.choose_share(request));
-        let container_responses = responses.collect::<Result<_, _>>()?;
+        let container_responses = requests
+            .iter()
+            .map(|request| self.choose_share(request))
+            .collect::<Result<_, _>>()?;
         Ok(Response::new(PreferredAllocationResponse {
             container_responses,
         }))

@@ -262,8 +262,11 @@ fn numa_node_near(host: &Host, gpu: &str) -> Option<i64> {
 }
 
 fn device_uuids(offers: &ResourceOffers) -> Vec<&str> {
-    let devices = offers.devices.iter();
-    devices.map(|offered| offered.uuid.as_str()).collect()
+    offers
+        .devices
+        .iter()
+        .map(|offered| offered.uuid.as_str())
+        .collect()
 }
 
 /// Says what has changed: a line for each resource, and one for each device whose health did.

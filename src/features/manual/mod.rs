@@ -156,11 +156,13 @@ pub const TOPICS: [Topic; 27] = [
 /// The meaning of a setting, from the table of the chapter `profile`; empty if it is not there.
 pub fn setting_meaning(key: &str) -> String {
     let row = format!("| `{key}` | ");
-    let rows = TOPICS.iter().flat_map(|topic| topic.text.lines());
-    let meaning = rows
+    TOPICS
+        .iter()
+        .flat_map(|topic| topic.text.lines())
         .filter_map(|line| line.strip_prefix(&row))
-        .find_map(|rest| rest.trim_end_matches(" |").rsplit(" | ").next());
-    meaning.unwrap_or_default().replace('`', "")
+        .find_map(|rest| rest.trim_end_matches(" |").rsplit(" | ").next())
+        .unwrap_or_default()
+        .replace('`', "")
 }
 
 /// Show the manual, or the help of a command

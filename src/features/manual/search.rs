@@ -42,8 +42,10 @@ impl Searched {
             }
         });
         let chapters = TOPICS.iter().map(|topic| {
-            let titles = topic.text.lines();
-            let titles = titles.filter_map(|line| line.strip_prefix("## "));
+            let titles = topic
+                .text
+                .lines()
+                .filter_map(|line| line.strip_prefix("## "));
             let text = render_markdown(topic.text, reading_width());
             Self {
                 name: topic.name.to_owned(),
@@ -64,8 +66,10 @@ impl Searched {
 
     /// Returns the lines with the word, titles first.
     fn lines_with(&self, word: &Regex) -> Vec<&str> {
-        let lines = self.text.lines().map(str::trim);
-        let (titles, others): (Vec<&str>, Vec<&str>) = lines
+        let (titles, others): (Vec<&str>, Vec<&str>) = self
+            .text
+            .lines()
+            .map(str::trim)
             .filter(|line| word.is_match(line))
             .partition(|line| self.titles.iter().any(|title| title == *line));
         [titles, others].concat()

@@ -1,5 +1,6 @@
 //! `mig-mps metrics`
 
+mod clients;
 mod series;
 
 use std::fmt::Display;

@@ -1,11 +1,11 @@
 //! The series of metrics, the text format of Prometheus, and alert rules.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::{Display, Write as _};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::host::user_name;
-use crate::node::{Client, Device, DeviceState, Fault, Node, Served, Severity};
+use super::clients::{ClientSum, clients_by_user};
+use crate::node::{Device, DeviceState, Fault, Node, Served, Severity};
 use crate::settings::{Reported, Serve};
 
 /// Alert rules, in YAML.
@@ -180,8 +180,11 @@ const METRICS: &[Metric] = &[
         help: "MPS clients that use more memory than the device lets each client have.",
         values: Values::Devices(|_, device| {
             let known = device.daemon_with_known_clients()?;
-            let mut clients = known.clients.as_slice().iter();
-            let is_seen = clients.all(|client| client.memory.is_some());
+            let is_seen = known
+                .clients
+                .as_slice()
+                .iter()
+                .all(|client| client.memory.is_some());
             to_u64(known.clients_over_limit().count()).filter(|_| is_seen)
         }),
     },
@@ -446,69 +449,6 @@ fn memory_limit(served: &Served) -> Option<u64> {
         None => settings.pinned_memory_limit?,
     };
     Some(limit.bytes())
-}
-
-/// The clients of one user and one workload on a device.
-struct ClientSum {
-    clients: u64,
-    /// The memory that they use; `None` if that of one is unknown.
-    memory: Option<u64>,
-}
-
-/// The users and workloads of a client. What is unknown is empty, and so is the container in a pod, which lasts longer than
-/// its containers.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct ClientUser {
-    name: String,
-    slurm_job: String,
-    pod_uid: String,
-    pod_name: String,
-    container_id: String,
-}
-
-impl ClientUser {
-    fn from_client(client: &Client) -> Self {
-        let name = client.user.map(user_name);
-        let workload = client.workload.clone().unwrap_or_default();
-        let job = workload.slurm_job.map(|job| job.to_string());
-        let is_in_pod = workload.pod_uid.is_some();
-        let container = workload.container_id.filter(|_| !is_in_pod);
-        Self {
-            name: name.unwrap_or_default(),
-            slurm_job: job.unwrap_or_default(),
-            pod_uid: workload.pod_uid.unwrap_or_default(),
-            pod_name: workload.pod_name.unwrap_or_default(),
-            container_id: container.unwrap_or_default(),
-        }
-    }
-
-    fn labels<'a>(&'a self, device: &'a str) -> [(&'a str, &'a str); 6] {
-        [
-            ("device", device),
-            ("user", &self.name),
-            ("slurm_job", &self.slurm_job),
-            ("pod_uid", &self.pod_uid),
-            ("pod_name", &self.pod_name),
-            ("container_id", &self.container_id),
-        ]
-    }
-}
-
-/// Sums up the clients of a device.
-fn clients_by_user(device: &Device) -> BTreeMap<ClientUser, ClientSum> {
-    let mut sums = BTreeMap::new();
-    let known = device.daemon_with_known_clients().into_iter();
-    for client in known.flat_map(|served| served.clients.as_slice()) {
-        let sum = sums
-            .entry(ClientUser::from_client(client))
-            .or_insert(ClientSum {
-                clients: 0,
-                memory: Some(0),
-            });
-        sum.clients += 1;
-        sum.memory = sum.memory.zip(client.memory).map(|(sum, own)| sum + own);
-    }
-    sums
 }
 
 fn last_change(served: &Served) -> Option<u64> {

@@ -59,8 +59,11 @@ pub fn run(args: &ProfilesArgs, context: &Context<'_>) -> Result<ExitStatus> {
 /// Lists the built-in profiles, with what each makes of these GPUs.
 fn render_built_in(gpus: Option<&EmptyNode>) -> String {
     let profiles = BuiltIn::all();
-    let names = profiles.iter().map(|profile| profile.name.len());
-    let widest = names.max().unwrap_or(0);
+    let widest = profiles
+        .iter()
+        .map(|profile| profile.name.len())
+        .max()
+        .unwrap_or(0);
     let Some(gpus) = gpus else {
         let mut text = format!("{:widest$}  DESCRIPTION\n", "NAME");
         for profile in profiles {

@@ -4,6 +4,7 @@ mod copies;
 mod guard;
 mod keeper;
 mod notes;
+mod obstacle;
 mod private;
 mod private_directory;
 mod visible;
@@ -11,7 +12,7 @@ mod visible;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
@@ -39,6 +40,7 @@ use crate::state::DeviceKey;
 use copies::{CopyShare, ProgramCopy};
 use guard::{EndWithCaller, exit_with_code, run_beside, run_guarded};
 use notes::{note_choice, note_others, note_visible, warn_of_nccl};
+use obstacle::{RunObstacle, wait_until};
 use private::PrivateDevice;
 use private_directory::parent_directories;
 use visible::visible_devices;
@@ -476,62 +478,4 @@ pub struct ChooseArgs {
     /// Run N copies of the program, spread over the devices that take it now
     #[arg(short = 'n', long, value_name = "N", value_parser = number::<1, MOST_COPIES>)]
     pub copies: Option<u32>,
-}
-
-/// A reason why a program cannot start now.
-pub struct RunObstacle {
-    /// True if it ends when other programs do.
-    is_passing: bool,
-    error: CommandError,
-}
-
-impl RunObstacle {
-    fn new(is_passing: bool, error: impl Into<CommandError>) -> Self {
-        let error = error.into();
-        Self { is_passing, error }
-    }
-}
-
-impl From<CommandError> for RunObstacle {
-    fn from(error: CommandError) -> Self {
-        Self::new(false, error)
-    }
-}
-
-/// The first and the longest pause between two attempts: each adds lines to a daemon's log.
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-
-/// Attempts something until it succeeds, or the time of `--wait` is over, as long as the obstacle may pass. Without a time,
-/// nothing is waited for.
-fn wait_until<T>(
-    wait: Option<Duration>,
-    attempt: impl Fn() -> Result<T, RunObstacle>,
-) -> Result<T> {
-    let until = wait.map(|wait| Instant::now() + wait);
-    let mut reported = String::new();
-    let mut pause = FIRST_PAUSE;
-    loop {
-        let obstacle = match attempt() {
-            Ok(done) => return Ok(done),
-            Err(obstacle) => obstacle,
-        };
-        let until = match until {
-            Some(until) if obstacle.is_passing => until,
-            _ => return Err(obstacle.error),
-        };
-        let left = until.saturating_duration_since(Instant::now());
-        let cause = obstacle.error.to_string();
-        if left.is_zero() {
-            let what = format!("the time of --wait is over: {cause}");
-            let error = CommandError::new(ExitStatus::WaitOver, what);
-            return Err(error.with_hint("wait longer, or use another device: mig-mps status"));
-        }
-        if reported != cause {
-            note(&format!("waiting: {cause}"));
-            reported = cause;
-        }
-        std::thread::sleep(pause.min(left));
-        pause = (pause * 2).min(LONGEST_PAUSE);
-    }
 }

@@ -295,9 +295,11 @@ fn connect_without_waiting(socket: &str) -> io::Result<UnixStream> {
 /// Starts a process that keeps the device's daemon.
 fn start_keeper(environment: &Environment, device: &Device, socket: &str) -> Result<()> {
     // By its name in lists of processes, unless its file was replaced.
-    let named = std::env::current_exe().ok().filter(|path| path.exists());
-    let program = named.as_ref().unwrap_or(&environment.helper);
-    let mut keeper = clean_command(program, &KEPT_VARIABLES);
+    let program = std::env::current_exe()
+        .ok()
+        .filter(|path| path.exists())
+        .unwrap_or_else(|| environment.helper.clone());
+    let mut keeper = clean_command(&program, &KEPT_VARIABLES);
     keeper.envs(environment.named_paths());
     keeper.args([
         KEEP,

@@ -61,10 +61,10 @@ pub fn visible_devices(
     node: &Node,
     variable: impl Fn(&str) -> Option<String>,
 ) -> Result<Vec<&Device>, NotVisible> {
-    let mut set = VARIABLES
+    let Some((name, value)) = VARIABLES
         .iter()
-        .filter_map(|name| Some((*name, variable(name)?)));
-    let Some((name, value)) = set.next() else {
+        .find_map(|name| Some((*name, variable(name)?)))
+    else {
         let all: Vec<&Device> = node.existing_devices().collect();
         return if all.is_empty() {
             Err(NotVisible::NoDevice)
@@ -130,8 +130,9 @@ fn devices_by_number<'n>(
     let gpu = if is_of_cuda || node.gpus.iter().any(|gpu| gpu.minor.is_none()) {
         node.gpus.get(number)
     } else {
-        let mut gpus = node.gpus.iter();
-        gpus.find(|gpu| gpu.minor.is_some_and(|minor| minor as usize == number))
+        node.gpus
+            .iter()
+            .find(|gpu| gpu.minor.is_some_and(|minor| minor as usize == number))
     };
     Ok(gpu.map_or_else(Vec::new, |gpu| node.devices_of(gpu).collect()))
 }

@@ -115,8 +115,11 @@ impl Tester<'_> {
         let device = format!("{{ profile = \"{}\", at = {} }}", offer.name, at.start);
         self.apply_profile("false", &format!("devices = [ {device} ]"))?;
         let (gpu, devices) = self.observe_gpu()?;
-        let made = gpu.instances.iter();
-        let made: Vec<_> = made.map(|made| (made.profile.0, made.placement)).collect();
+        let made: Vec<_> = gpu
+            .instances
+            .iter()
+            .map(|made| (made.profile.0, made.placement))
+            .collect();
         ensure(made == [(offer.id.0, at)], || {
             format!("the driver shows {made:?}")
         })?;
@@ -175,12 +178,15 @@ impl Tester<'_> {
     fn test_layouts(&mut self, offers: &[GpuInstanceProfile]) {
         let all = enumerate_partitions(offers, 0);
         let many = all.iter().max_by_key(|layout| layout.instance_count());
-        let several = all.iter().filter(|layout| layout.instance_count() > 1);
-        let large = several.max_by_key(|layout| (layout.total_slices(), layout.most_slices()));
-        let large = large.filter(|large| Some(*large) != many && !self.abilities.quick);
+        let large = all
+            .iter()
+            .filter(|layout| layout.instance_count() > 1)
+            .max_by_key(|layout| (layout.total_slices(), layout.most_slices()))
+            .filter(|large| Some(*large) != many && !self.abilities.quick);
         for layout in many.into_iter().chain(large) {
-            let names = layout.counts.iter();
-            let names: Vec<String> = names
+            let names: Vec<String> = layout
+                .counts
+                .iter()
                 .map(|(profile, count)| format!("{count} × {}", profile.name))
                 .collect();
             self.check(format!("full: {}", join_words(&names, "and")), |tester| {
@@ -190,16 +196,18 @@ impl Tester<'_> {
     }
 
     fn make_layout(&self, layout: &Partition<'_>) -> CheckResult {
-        let devices = layout.counts.iter();
-        let devices: Vec<String> = devices
+        let devices: Vec<String> = layout
+            .counts
+            .iter()
             .map(|(profile, count)| {
                 format!("  {{ profile = \"{}\", count = {count} }},\n", profile.name)
             })
             .collect();
         self.apply_profile("false", &format!("devices = [\n{}]", devices.concat()))?;
         let (gpu, devices) = self.observe_gpu()?;
-        let counts = layout.counts.iter();
-        let mut wanted: Vec<u32> = counts
+        let mut wanted: Vec<u32> = layout
+            .counts
+            .iter()
             .flat_map(|(profile, count)| repeat_n(profile.id.0, *count as usize))
             .collect();
         let mut made: Vec<u32> = gpu.instances.iter().map(|made| made.profile.0).collect();

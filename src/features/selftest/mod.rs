@@ -213,11 +213,12 @@ fn test_gpus(
         .context("cannot record how the GPUs are now")?;
     let own = environment.with_directory(&record.directory.join("run"));
     let tests = RefCell::new(Observer::new(&own));
-    let testers = plan
+    let mut findings: Vec<TestFinding> = plan
         .gpus
         .iter()
-        .map(|gpu| Tester::new(&own, &tests, &record.directory, gpu, args.abilities()));
-    let mut findings: Vec<TestFinding> = testers.flat_map(Tester::test).collect();
+        .map(|gpu| Tester::new(&own, &tests, &record.directory, gpu, args.abilities()))
+        .flat_map(Tester::test)
+        .collect();
     // A GPU cannot be reset while this process has it open.
     let given_back = observer.with_nvml_closed(|| restore_gpus(environment, directories, &record));
     let given_back = given_back.map_err(CommandError::from).flatten();

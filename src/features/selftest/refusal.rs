@@ -191,8 +191,10 @@ fn check_drained(environment: &Environment, args: &SelftestArgs) -> Result<()> {
     }
     let processes = environment.host.read_processes().ok();
     let runs = |name: &str| {
-        let mut all = processes.iter().flat_map(ProcessTable::iter);
-        all.any(|process| process.name == name)
+        processes
+            .iter()
+            .flat_map(ProcessTable::iter)
+            .any(|process| process.name == name)
     };
     let refused = |what: &str, hint: String| {
         let what = format!("{what} runs and could start programs on the GPUs meanwhile");

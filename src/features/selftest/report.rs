@@ -15,8 +15,11 @@ use crate::render::format_time_taken;
 /// `41 checks held, 1 differs, 3 were not made, in 2 min`
 pub(super) fn summary_line(findings: &[TestFinding], took: Duration) -> String {
     let number = |is_one: fn(&Verdict) -> bool| {
-        let verdicts = findings.iter().map(|finding| &finding.verdict);
-        verdicts.filter(|verdict| is_one(verdict)).count()
+        findings
+            .iter()
+            .map(|finding| &finding.verdict)
+            .filter(|verdict| is_one(verdict))
+            .count()
     };
     let held = number(|verdict| *verdict == Verdict::Held);
     let differing = number(|verdict| matches!(verdict, Verdict::Differs(_)));

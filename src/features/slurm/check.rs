@@ -93,8 +93,9 @@ fn profile_in(kind: &str) -> Option<ProfileName> {
         let before = at.checked_sub(1).map(|before| kind.as_bytes()[before]);
         kind.is_char_boundary(at) && !before.is_some_and(|sign| sign.is_ascii_alphanumeric())
     });
-    let mut profiles = starts.filter_map(|at| kind[at..].parse::<ProfileName>().ok());
-    profiles.find(|profile| profile.slices() <= MAX_SLICES)
+    starts
+        .filter_map(|at| kind[at..].parse::<ProfileName>().ok())
+        .find(|profile| profile.slices() <= MAX_SLICES)
 }
 
 /// Compares the numbers of GPUs in gres.conf and slurm.conf.
@@ -112,8 +113,11 @@ fn count_differences(gpus: &[Gres], node_gres: &str) -> Vec<String> {
     let is_same = |one: &Gres, other: &Gres| is_same_type(Some(&kind_of(one)), &kind_of(other));
     for alike in group_by(gpus, |one, other| is_same(one, other)) {
         let kind = kind_of(alike[0]);
-        let counted = counts.iter().filter(|(of, _)| is_same_type(*of, &kind));
-        let counted = counted.map(|(_, count)| count).sum();
+        let counted = counts
+            .iter()
+            .filter(|(of, _)| is_same_type(*of, &kind))
+            .map(|(_, count)| count)
+            .sum();
         let what = match kind.as_str() {
             "" => "GPUs without a Type".to_owned(),
             kind => format!("GPUs of type {}", to_printable(kind)),

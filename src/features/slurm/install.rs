@@ -214,10 +214,10 @@ fn missing_lines(conf: &ConfFile, directory: &Path, has_shards: bool) -> String 
             let _ = writeln!(lines, "{key}={ours}");
             continue;
         };
-        let calls = named
+        let calls: Vec<ScriptCall> = named
             .iter()
-            .map(|value| script.find_call(conf, value, &path));
-        let calls: Vec<ScriptCall> = calls.collect();
+            .map(|value| script.find_call(conf, value, &path))
+            .collect();
         if calls.contains(&ScriptCall::Runs) {
             continue;
         }

@@ -71,8 +71,8 @@ pub(super) struct ConfFile {
 impl ConfFile {
     /// Returns the lines of a text. Files that it includes are not read.
     pub(super) fn parse_lines(text: &str) -> Vec<ConfLine> {
-        let lines = logical_lines(text).into_iter();
-        lines
+        logical_lines(text)
+            .into_iter()
             .map(|(number, line)| ConfLine::parse(format!("line {number}"), &line))
             .collect()
     }
@@ -135,8 +135,9 @@ impl ConfFile {
 
     /// Returns the values of a key that begins its line, in lower case here.
     pub(super) fn values_of(&self, key: &str) -> Vec<&str> {
-        let firsts = self.lines.iter().filter_map(ConfLine::first_pair);
-        firsts
+        self.lines
+            .iter()
+            .filter_map(ConfLine::first_pair)
             .filter(|(name, _)| *name == key)
             .map(|(_, value)| value)
             .collect()

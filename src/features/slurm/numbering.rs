@@ -297,8 +297,9 @@ fn other_resources(files: &SlurmFiles, name: &str) -> Vec<String> {
     let first = expand_host_list(name).and_then(|names| names.into_iter().next());
     let gres = first.and_then(|first| files.node_gres(&first).ok().flatten());
     let gres = gres.unwrap_or_default();
-    let all = split_resources(&gres).into_iter();
-    all.filter(|one| !is_resource(one, "gpu") && !is_resource(one, "shard"))
+    split_resources(&gres)
+        .into_iter()
+        .filter(|one| !is_resource(one, "gpu") && !is_resource(one, "shard"))
         .map(to_printable)
         .collect()
 }
@@ -416,10 +417,11 @@ fn by_type(devices: &[GresDevice]) -> Vec<Vec<&GresDevice>> {
 
 /// Returns the number of the shards of all devices.
 fn count_shards(devices: &[GresDevice], asked_for: Option<u32>) -> u64 {
-    let shards = devices
+    devices
         .iter()
-        .filter_map(|device| device.shard_count(asked_for));
-    shards.map(u64::from).sum()
+        .filter_map(|device| device.shard_count(asked_for))
+        .map(u64::from)
+        .sum()
 }
 
 /// Returns the lines of gres.conf. With shards each device is named by one file: where `GresTypes` has `shard`, Slurm 22.05

@@ -73,11 +73,10 @@ pub(super) fn run_for_task(context: &Context<'_>) -> Result<ExitStatus> {
 fn unused_devices(name: &str, devices: usize) -> Option<String> {
     let tasks = LocalRank::from_environment(|name| {
         nonempty_variable(name).filter(|_| name.starts_with("SLURM_"))
-    });
-    let tasks = tasks
-        .ok()?
-        .ranks_if_first()
-        .filter(|tasks| *tasks < devices)?;
+    })
+    .ok()?
+    .ranks_if_first()
+    .filter(|tasks| *tasks < devices)?;
     Some(match tasks {
         1 => format!(
             "this task gets {name}, 1 of {devices} devices of the job here, because an MPS client has one device: start \

@@ -50,10 +50,10 @@ fn matching_paths(pattern: &Path) -> Vec<PathBuf> {
             continue;
         }
         let pattern = name.to_str().unwrap_or_default();
-        let entries = found
+        let taken = found
             .iter()
-            .flat_map(|path| fs::read_dir(path).into_iter().flatten().flatten());
-        let taken = entries.filter(|entry| pattern_matches(pattern, &entry.file_name()));
+            .flat_map(|path| fs::read_dir(path).into_iter().flatten().flatten())
+            .filter(|entry| pattern_matches(pattern, &entry.file_name()));
         found = taken.map(|entry| entry.path()).collect();
     }
     found.retain(|path| path.exists());
@@ -73,8 +73,8 @@ pub(super) fn is_about(pattern: &str, directory: &Path) -> bool {
 /// Returns a path without links, as far as it exists.
 fn resolve_links(path: &Path) -> PathBuf {
     let mut ancestors = path.ancestors();
-    let existing = ancestors.find_map(|part| Some((part, fs::canonicalize(part).ok()?)));
-    let Some((part, real)) = existing else {
+    let Some((part, real)) = ancestors.find_map(|part| Some((part, fs::canonicalize(part).ok()?)))
+    else {
         return path.to_owned();
     };
     path.strip_prefix(part)
@@ -117,11 +117,10 @@ fn leads_to(pattern: &str, script: &Path) -> bool {
 /// Tells whether a script of the site runs one of mig-mps.
 fn call_in(text: &str, script: &Path, command: &str) -> ScriptCall {
     if !is_of_shell(text) {
-        let lines = text
+        let is_called = text
             .lines()
             .map(str::trim)
-            .filter(|line| !line.starts_with('#'));
-        let is_called = lines
+            .filter(|line| !line.starts_with('#'))
             .flat_map(path_words)
             .any(|word| Path::new(word) == script);
         return if is_called {

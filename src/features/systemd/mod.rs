@@ -165,8 +165,9 @@ const CALL_VARIABLES: [&str; 2] = [LOG, ROOT];
 /// Returns what this command had in its environment and systemd has not: the variables of mig-mps, and a path that leads to
 /// the same programs.
 fn service_environment(environment: &Environment) -> Vec<(&'static str, OsString)> {
-    let set = environment.named_paths().iter();
-    let mut carried: Vec<(&'static str, OsString)> = set
+    let mut carried: Vec<(&'static str, OsString)> = environment
+        .named_paths()
+        .iter()
         .filter(|(name, _)| !CALL_VARIABLES.contains(name))
         .map(|(name, path)| (*name, path.clone().into_os_string()))
         .collect();

@@ -128,8 +128,7 @@ pub struct Paths<'a> {
 impl Paths<'_> {
     /// Returns the lines that set the environment.
     fn environment_lines(&self) -> String {
-        let variables = self.environment.iter();
-        let lines = variables.map(|(name, value)| {
+        let lines = self.environment.iter().map(|(name, value)| {
             let assignment = format!("{name}={}", value.display());
             format!("Environment={}\n", quote_text(&assignment, &['%']))
         });
@@ -137,8 +136,7 @@ impl Paths<'_> {
     }
 
     fn directory_from<'a>(&'a self, variable: &str, default: &'a str) -> &'a Path {
-        let mut set = self.environment.iter();
-        let set = set.find(|(name, _)| *name == variable);
+        let set = self.environment.iter().find(|(name, _)| *name == variable);
         set.map_or(Path::new(default), |(_, value)| Path::new(value))
     }
 }
@@ -189,11 +187,13 @@ pub fn unit_files(mark: &str, paths: Paths<'_>) -> Vec<Vec<UnitFile>> {
     groups
         .into_iter()
         .map(|units| {
-            let files = units.into_iter().map(|(name, text)| UnitFile {
-                name,
-                text: format!("{mark}\n{text}"),
-            });
-            files.collect()
+            units
+                .into_iter()
+                .map(|(name, text)| UnitFile {
+                    name,
+                    text: format!("{mark}\n{text}"),
+                })
+                .collect()
         })
         .collect()
 }
@@ -360,8 +360,10 @@ fn sandbox_lines(writes: &[&Path]) -> String {
 
 fn plugin_writes<'a>(paths: &'a Paths<'_>) -> Vec<&'a Path> {
     let mut directories: Vec<&Path> = ["/run", "/var/lib", "/var/snap"].map(Path::new).to_vec();
-    let set = paths.environment.iter();
-    let own = set.filter(|(name, _)| [RUN_DIR, LOG_DIR].contains(name));
+    let own = paths
+        .environment
+        .iter()
+        .filter(|(name, _)| [RUN_DIR, LOG_DIR].contains(name));
     directories.extend(own.map(|(_, value)| Path::new(value)));
     directories
 }

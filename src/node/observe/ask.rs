@@ -376,8 +376,10 @@ impl Probe<'_> {
 /// True if an answer stays valid until something else changes. A server that starts gives no sign when it is ready.
 fn stays_valid(answer: &DaemonStatus) -> bool {
     let lasting = [Some(ServerState::Active), Some(ServerState::Fault)];
-    let mut servers = answer.servers.iter();
-    servers.all(|server| lasting.contains(&server.state))
+    answer
+        .servers
+        .iter()
+        .all(|server| lasting.contains(&server.state))
 }
 
 #[cfg(test)]

@@ -70,8 +70,9 @@ pub(super) type Utilizations = Vec<(String, Watched<Option<u32>>)>;
 
 /// Starts to read the utilization of whole GPUs. It stays unknown where no thread can be had.
 pub(super) fn start_utilizations(nvml: Nvml, node: &Node) -> Utilizations {
-    let whole = node.gpus.iter().filter(|gpu| !gpu.in_mig_mode());
-    whole
+    node.gpus
+        .iter()
+        .filter(|gpu| !gpu.in_mig_mode())
         .filter_map(|gpu| {
             let started = nvml.start_on(&gpu.uuid, |handle| Ok(handle.query_utilization()));
             Some((gpu.uuid.clone(), started.ok()?))

@@ -191,8 +191,8 @@ impl<'a> Observer<'a> {
 
     /// Returns the path, inode and time of every record and journal. Each file is replaced when its content changes.
     fn record_fingerprints(&self) -> Vec<(PathBuf, u64, SystemTime)> {
-        let run_dirs = RunDir::all(self.environment).into_iter();
-        run_dirs
+        RunDir::all(self.environment)
+            .into_iter()
             .flat_map(|run_dir| run_dir.record_fingerprints())
             .collect()
     }

@@ -73,8 +73,11 @@ fn suspect_processes(node: &Node, table: &ProcessTable, device: &Device) -> Vec<
 /// recorded or shown as unmanaged, and so is what pretends to be one.
 fn is_mps(node: &Node, table: &ProcessTable, process: &Process) -> bool {
     let is_of_daemon = is_daemon(process) || table.get(process.parent).is_some_and(is_daemon);
-    let strays = node.devices.iter().flat_map(|device| &device.strays);
-    let mut strays = strays.map(|stray| stray.server.pid);
+    let mut strays = node
+        .devices
+        .iter()
+        .flat_map(|device| &device.strays)
+        .map(|stray| stray.server.pid);
     let mut unmanaged = node.unmanaged.iter().map(|unmanaged| unmanaged.pid);
     MpsProgram::is_mps_process(process)
         && (is_of_daemon
@@ -168,8 +171,13 @@ pub(super) fn find_strays(host: &Host, table: &ProcessTable, run_dir: &RunDir, n
 
 /// Returns the clients of a device that do not belong to the daemon that serves it now.
 fn orphaned_clients(device: &Device) -> Option<Vec<Pid>> {
-    let listed = device.processes.as_ref()?.clients.iter();
-    let mut pids: Vec<Pid> = listed.map(|usage| usage.pid).collect();
+    let mut pids: Vec<Pid> = device
+        .processes
+        .as_ref()?
+        .clients
+        .iter()
+        .map(|usage| usage.pid)
+        .collect();
     if let Some(served) = device.serving_daemon() {
         if !served.clients.are_known() {
             return None;

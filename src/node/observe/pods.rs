@@ -32,11 +32,10 @@ pub(super) fn find_idle(environment: &Environment, node: &mut Node) {
         let busy: BTreeSet<&str> = clients
             .filter_map(|client| client.workload.as_ref()?.pod_name.as_deref())
             .collect();
-        let shares = file
+        let idle: BTreeSet<&String> = file
             .pods
             .iter()
-            .filter(|share| share.device == served.record.uuid);
-        let idle: BTreeSet<&String> = shares
+            .filter(|share| share.device == served.record.uuid)
             .map(|share| &share.pod)
             .filter(|pod| !busy.contains(pod.as_str()))
             .collect();

@@ -202,14 +202,13 @@ impl Logs {
                 return self.hidden.push(hidden);
             }
         };
-        let found = entries
+        let mut found: Vec<(Option<SystemTime>, String, PathBuf)> = entries
             .flatten()
             .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
             .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
             .filter(|(name, _)| name.starts_with("GPU-") || name.starts_with("MIG-"))
             .filter(|(name, _)| !name.contains(is_terminal_control))
-            .filter(|(name, _)| !self.all.iter().any(|known| known.uuid == *name));
-        let mut found: Vec<(Option<SystemTime>, String, PathBuf)> = found
+            .filter(|(name, _)| !self.all.iter().any(|known| known.uuid == *name))
             .map(|(uuid, path)| {
                 let log = std::fs::metadata(path.join("control.log"));
                 (log.and_then(|log| log.modified()).ok(), uuid, path)
@@ -248,8 +247,11 @@ impl Logs {
 
     /// Names the devices with logs, for a word that means none; `None` if there are none.
     pub fn hint_for(&self, word: &str) -> Option<String> {
-        let titles = self.all.iter().map(|logs| logs.title().to_owned());
-        let mut titles: Vec<String> = titles.collect();
+        let mut titles: Vec<String> = self
+            .all
+            .iter()
+            .map(|logs| logs.title().to_owned())
+            .collect();
         titles.sort_by_cached_key(|title| name_order(title));
         (!titles.is_empty()).then(|| known_devices_hint(word, &titles, DEVICE_WITH_LOGS))
     }

@@ -96,8 +96,7 @@ fn may_be_started(environment: &Environment, process: &Process, pipe: &Path) -> 
 fn may_be_recorded(environment: &Environment, process: &Process) -> bool {
     RunDir::all(environment).iter().any(|run_dir| {
         let (records, _) = run_dir.load_records().unwrap_or_default();
-        let mut daemons = records.iter().map(|record| record.daemon);
-        daemons.any(|daemon| {
+        records.iter().map(|record| record.daemon).any(|daemon| {
             daemon.is_none_or(|daemon| {
                 daemon.matches_process(process) || daemon.pid == process.parent
             })
@@ -271,8 +270,9 @@ pub(super) fn find_unrecorded(environment: &Environment, table: &ProcessTable, n
 /// Returns the run directory and the UUID of the device with this pipe directory.
 fn device_at<'a>(pipe: &'a Path, run_dirs: &'a [RunDir]) -> Option<(&'a RunDir, &'a str)> {
     let uuid = pipe.parent()?.file_name()?.to_str()?;
-    let mut run_dirs = run_dirs.iter();
-    let run_dir = run_dirs.find(|run_dir| run_dir.pipe_dir(uuid) == pipe)?;
+    let run_dir = run_dirs
+        .iter()
+        .find(|run_dir| run_dir.pipe_dir(uuid) == pipe)?;
     Some((run_dir, uuid))
 }
 

@@ -198,8 +198,12 @@ impl DeviceDocument {
             client_count: known.map(|served| served.clients.as_slice().len()),
             client_limit: served.and_then(Served::client_limit),
             clients_unseen: known.map(|served| {
-                let clients = served.clients.as_slice().iter();
-                clients.filter(|client| client.pid.is_none()).count()
+                served
+                    .clients
+                    .as_slice()
+                    .iter()
+                    .filter(|client| client.pid.is_none())
+                    .count()
             }),
             active_thread_percentage: settings
                 .map(|settings| settings.active_thread_percentage.as_f64()),

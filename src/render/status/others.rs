@@ -26,8 +26,11 @@ fn format_workload(of: Option<&Workload>) -> String {
 pub(super) fn client_table(devices: &[&Device]) -> Table {
     let mut served = devices.iter().filter_map(|device| device.served.as_ref());
     let has_notes = served.any(|served| {
-        let mut clients = served.clients.as_slice().iter();
-        clients.any(|client| !note(served, client).is_empty())
+        served
+            .clients
+            .as_slice()
+            .iter()
+            .any(|client| !note(served, client).is_empty())
     });
     let mut columns = vec![
         Column::left_aligned("CLIENT OF", 0),

@@ -107,10 +107,11 @@ pub(super) fn ask_amounts(
             sharing: Sharing::Own,
         }));
     }
-    let missing = names
+    let defaults: Vec<String> = names
         .iter()
-        .filter(|name| given.iter().all(|want| want.program != **name));
-    let defaults: Vec<String> = missing.map(|name| format!("{name}=1x")).collect();
+        .filter(|name| given.iter().all(|want| want.program != **name))
+        .map(|name| format!("{name}=1x"))
+        .collect();
     interview.check_flag("--want", &defaults.join(","))?;
     if wanted.programs.is_empty() {
         let error = usage_error("no program is to run");

@@ -77,12 +77,11 @@ fn selected_models(
     whole: &BTreeSet<u32>,
     choices: &[PartitionChoice<'_>],
 ) -> BTreeSet<String> {
-    let with_whole = node
+    let keys: Option<BTreeSet<String>> = node
         .groups
         .iter()
-        .filter(|group| group.indices.iter().any(|index| whole.contains(index)));
-    let groups = with_whole.chain(choices.iter().map(|choice| choice.supply.group));
-    let keys: Option<BTreeSet<String>> = groups
+        .filter(|group| group.indices.iter().any(|index| whole.contains(index)))
+        .chain(choices.iter().map(|choice| choice.supply.group))
         .map(|group| group.model.map(|model| model.key.clone()))
         .collect();
     keys.unwrap_or_default()
@@ -259,12 +258,13 @@ impl<'a> Supply<'a> {
                 .iter_mut()
                 .filter(|(group, count)| *count < group.most_devices());
             // The first one of equal ones.
-            let next = growing.rev().max_by_key(|(group, count)| {
+            let Some((_, count)) = growing.rev().max_by_key(|(group, count)| {
                 group
                     .recommended_partition(*count + 1)
                     .map(Partition::least_memory_mib)
-            });
-            let Some((_, count)) = next else { break };
+            }) else {
+                break;
+            };
             *count += 1;
         }
         Ok(divided)
@@ -298,8 +298,11 @@ impl<'a> GroupSupply<'a> {
 
     /// Returns the most devices on one GPU.
     pub fn most_devices(&self) -> u32 {
-        let counts = self.partitions.iter().map(Partition::instance_count);
-        counts.max().unwrap_or(0)
+        self.partitions
+            .iter()
+            .map(Partition::instance_count)
+            .max()
+            .unwrap_or(0)
     }
 
     /// Returns the devices on all its GPUs, with so many on each.
@@ -315,8 +318,10 @@ impl<'a> GroupSupply<'a> {
 
 /// Describes what a device of a profile has: `19.6 GiB, 28 SMs`.
 pub fn device_facts(group: &GpuGroup, profile: &GpuInstanceProfile) -> String {
-    let published = group.model.filter(|_| group.is_from_catalog);
-    let is_known = published.is_none_or(|model| model.memory_mib(&profile.name).is_some());
+    let is_known = group
+        .model
+        .filter(|_| group.is_from_catalog)
+        .is_none_or(|model| model.memory_mib(&profile.name).is_some());
     let about = if is_known { "" } else { "about " };
     let gib = gib_at_most(profile.memory_mib);
     match profile.multiprocessors {

@@ -353,9 +353,11 @@ fn worth_table(programs: &[Vec<Item>], need: usize, all: usize) -> Vec<Vec<f64>>
     for items in programs.iter().rev() {
         let after = &worths[worths.len() - 1];
         let worth = |room: usize| {
-            let fits = items.iter().filter(|item| item.needs[need] <= room);
-            let with = fits.map(|item| item.price + after[room - item.needs[need]]);
-            with.fold(after[room], f64::max)
+            items
+                .iter()
+                .filter(|item| item.needs[need] <= room)
+                .map(|item| item.price + after[room - item.needs[need]])
+                .fold(after[room], f64::max)
         };
         worths.push((0..=all).map(worth).collect());
     }

@@ -107,8 +107,7 @@ impl Problem {
 
     /// Returns the number of which the slices of every layout are a multiple.
     pub fn slices_unit(&self) -> u32 {
-        let layouts = self.layouts.iter();
-        layouts.fold(0, |unit, layout| {
+        self.layouts.iter().fold(0, |unit, layout| {
             greatest_common_divisor(self.total_slices(&layout.counts), unit)
         })
     }

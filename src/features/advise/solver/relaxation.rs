@@ -210,11 +210,12 @@ impl<'a> Relaxation<'a> {
         let mut part: f64 = 1.0;
         for size in (0..self.problem.sizes.len()).filter(|size| self.is_shared[*size]) {
             let limited = program.bounds.upper_limits();
-            let known = limited.filter_map(|(activity, _)| match &self.activities[activity] {
-                Activity::Shared(of, loads) if *of == size => Some(loads.as_slice()),
-                _ => None,
-            });
-            let known: Vec<&[Load]> = known.collect();
+            let known: Vec<&[Load]> = limited
+                .filter_map(|(activity, _)| match &self.activities[activity] {
+                    Activity::Shared(of, loads) if *of == size => Some(loads.as_slice()),
+                    _ => None,
+                })
+                .collect();
             let price = |load| prices[self.loads[&load]];
             let limit = prices[size].max(0.0);
             let mut filling = Filling::find_best(self.problem, size, price, &known, limit);
@@ -331,11 +332,10 @@ impl Bounds {
 
     /// The activities that have a limit from above, with what they may have beyond their least.
     fn upper_limits(&self) -> impl Iterator<Item = (usize, u32)> {
-        let limited = self
-            .activities
+        self.activities
             .iter()
-            .filter(|(_, (_, most))| *most < u32::MAX);
-        limited.map(|(activity, (least, most))| (*activity, most - least))
+            .filter(|(_, (_, most))| *most < u32::MAX)
+            .map(|(activity, (least, most))| (*activity, most - least))
     }
 }
 

@@ -71,8 +71,12 @@ pub fn find_smallest(problem: &Problem) -> SearchResult<Solution> {
     let least_slices = (least_slices * unit).max(least_gpus * search.smallest_layout_slices());
     let mut is_proven = least_gpus >= saturating_u32(&gpus) && least_slices >= slices;
     let free = search.largest_free_block(&gpus);
-    let blocks = problem.layouts.iter().map(|layout| layout.free);
-    let larger: BTreeSet<u32> = blocks.filter(|block| *block > free).collect();
+    let larger: BTreeSet<u32> = problem
+        .layouts
+        .iter()
+        .map(|layout| layout.free)
+        .filter(|block| *block > free)
+        .collect();
     for block in larger.into_iter().rev() {
         goal.free = block;
         match search.find_within(&goal, slices / unit) {
@@ -318,8 +322,9 @@ impl<'a> BranchAndBound<'a> {
 
     /// Returns the whole number of each load, without what is not needed; `None` if demands are not met.
     fn needed_loads(&self, relaxed: &Relaxed) -> Option<BTreeMap<Load, u32>> {
-        let loads = self.load_numbers(relaxed).into_iter();
-        let mut needed: BTreeMap<Load, u32> = loads
+        let mut needed: BTreeMap<Load, u32> = self
+            .load_numbers(relaxed)
+            .into_iter()
             .map(|(load, number)| (load, to_count(number + 0.5)))
             .collect();
         let mut supplies = vec![0.0; self.problem.demands.len()];
@@ -333,8 +338,8 @@ impl<'a> BranchAndBound<'a> {
                 supplies[load.demand] -= supply;
             }
         }
-        let mut supplies = supplies.iter();
         supplies
+            .iter()
             .all(|supply| *supply > 1.0 - 2.0 * SUPPLY_TOLERANCE)
             .then_some(needed)
     }
@@ -409,17 +414,20 @@ impl<'a> BranchAndBound<'a> {
     }
 
     fn total_slices(&self, gpus: &FilledGpus) -> u32 {
-        let devices = gpus.iter().flat_map(|(_, devices)| devices);
-        devices
+        gpus.iter()
+            .flat_map(|(_, devices)| devices)
             .map(|device| self.problem.sizes[device.size].slices)
             .sum()
     }
 
     /// Returns the slices of the smallest layout.
     fn smallest_layout_slices(&self) -> u32 {
-        let layouts = self.problem.layouts.iter();
-        let slices = layouts.map(|layout| self.problem.total_slices(&layout.counts));
-        slices.min().unwrap_or(0)
+        self.problem
+            .layouts
+            .iter()
+            .map(|layout| self.problem.total_slices(&layout.counts))
+            .min()
+            .unwrap_or(0)
     }
 
     /// Returns the largest free block on one of these GPUs.

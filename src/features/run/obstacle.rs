@@ -1,0 +1,65 @@
+//! Reasons why a program cannot start now, and the wait until they pass.
+
+use std::time::{Duration, Instant};
+
+use crate::error::{CommandError, Result};
+use crate::failure::ExitStatus;
+use crate::render::note;
+
+/// A reason why a program cannot start now.
+pub(super) struct RunObstacle {
+    /// True if it ends when other programs do.
+    pub(super) is_passing: bool,
+    pub(super) error: CommandError,
+}
+
+impl RunObstacle {
+    pub(super) fn new(is_passing: bool, error: impl Into<CommandError>) -> Self {
+        let error = error.into();
+        Self { is_passing, error }
+    }
+}
+
+impl From<CommandError> for RunObstacle {
+    fn from(error: CommandError) -> Self {
+        Self::new(false, error)
+    }
+}
+
+/// The first and the longest pause between two attempts: each adds lines to a daemon's log.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// Attempts something until it succeeds, or the time of `--wait` is over, as long as the obstacle may pass. Without a time,
+/// nothing is waited for.
+pub(super) fn wait_until<T>(
+    wait: Option<Duration>,
+    attempt: impl Fn() -> Result<T, RunObstacle>,
+) -> Result<T> {
+    let until = wait.map(|wait| Instant::now() + wait);
+    let mut reported = String::new();
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let obstacle = match attempt() {
+            Ok(done) => return Ok(done),
+            Err(obstacle) => obstacle,
+        };
+        let until = match until {
+            Some(until) if obstacle.is_passing => until,
+            _ => return Err(obstacle.error),
+        };
+        let left = until.saturating_duration_since(Instant::now());
+        let cause = obstacle.error.to_string();
+        if left.is_zero() {
+            let what = format!("the time of --wait is over: {cause}");
+            let error = CommandError::new(ExitStatus::WaitOver, what);
+            return Err(error.with_hint("wait longer, or use another device: mig-mps status"));
+        }
+        if reported != cause {
+            note(&format!("waiting: {cause}"));
+            reported = cause;
+        }
+        std::thread::sleep(pause.min(left));
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
