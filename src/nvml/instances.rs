@@ -289,19 +289,72 @@ impl GpuInstanceHandle {
 
 type ComputeHandle = Handle<nvmlComputeInstance_t>;
 
+/// The size of a compute instance.
+struct ComputeSize {
+    slices: u32,
+    multiprocessors: u32,
+}
+
+impl GpuHandle {
+    fn query_size(&self) -> Result<ComputeSize, NvmlError> {
+        let attributes = self.call_wrapper("nvmlDeviceGetAttributes_v2", Device::attributes)?;
+        Ok(ComputeSize {
+            slices: attributes.compute_instance_slice_count,
+            multiprocessors: attributes.multiprocessor_count,
+        })
+    }
+
+    /// Returns the MIG device of a compute instance of this GPU; `None` if there is none, or if this is a MIG device itself.
+    fn find_mig_device(
+        &self,
+        instance: GpuInstanceId,
+        compute: ComputeInstanceId,
+    ) -> Result<Option<Self>, NvmlError> {
+        if get!(self.nvmlDeviceIsMigDeviceHandle())? != 0 {
+            return Ok(None);
+        }
+        let most = self.call_wrapper("nvmlDeviceGetMaxMigDeviceCount", Device::mig_device_count)?;
+        for index in 0..most {
+            let device: Self = match get!(self.nvmlDeviceGetMigDeviceHandleByIndex(index)) {
+                Ok(found) => self.with_raw(found),
+                // Indices may have holes.
+                Err(error) if error.code() == Some(Code::NOT_FOUND) => continue,
+                Err(error) => return Err(error),
+            };
+            if get!(device.nvmlDeviceGetGpuInstanceId())? == instance.0
+                && get!(device.nvmlDeviceGetComputeInstanceId())? == compute.0
+            {
+                return Ok(Some(device));
+            }
+        }
+        Ok(None)
+    }
+}
+
 impl ComputeHandle {
     fn query_info(&self) -> Result<ComputeInstanceReading, NvmlError> {
         let info = get!(self.nvmlComputeInstanceGetInfo_v2())?;
-        let device: GpuHandle = self.with_raw(info.device);
-        let uuid = device.call_wrapper("nvmlDeviceGetUUID", Device::uuid)?;
-        let attributes = device.call_wrapper("nvmlDeviceGetAttributes_v2", Device::attributes)?;
+        let named: GpuHandle = self.with_raw(info.device);
+        let (device, size) = match named.query_size() {
+            Ok(size) => (named, size),
+            // `nvml.h` describes the handle as the parent device, which has no attributes. An H200 with driver 580 refused them.
+            Err(error) if error.code() == Some(Code::NOT_SUPPORTED) => {
+                let instance: GpuInstanceHandle = self.with_raw(info.gpuInstance);
+                let instance = instance.query_info()?.id;
+                let device = named.find_mig_device(instance, ComputeInstanceId(info.id))?;
+                let device = device.ok_or(error)?;
+                let size = device.query_size()?;
+                (device, size)
+            }
+            Err(error) => return Err(error),
+        };
         Ok(ComputeInstanceReading {
             id: ComputeInstanceId(info.id),
             profile: ComputeProfileId(info.profileId),
-            uuid,
+            uuid: device.call_wrapper("nvmlDeviceGetUUID", Device::uuid)?,
             placement: Placement::new(info.placement.start, info.placement.size),
-            slices: attributes.compute_instance_slice_count,
-            multiprocessors: attributes.multiprocessor_count,
+            slices: size.slices,
+            multiprocessors: size.multiprocessors,
         })
     }
 

@@ -117,3 +117,16 @@ fn devices_have_their_new_uuids_after_each_apply() {
     );
     everything_has_its_uuid(&sim);
 }
+
+/// `nvml.h` describes the device in a compute instance's information as its parent.
+#[test]
+fn devices_are_found_where_nvml_names_the_gpu_of_a_compute_instance() {
+    let sim = Sim::with("a100-80gb", 1);
+    let node = sim.node.node();
+    node.update(|state| state.policy.compute_info_names_gpu = true)
+        .unwrap();
+    sim.up(PROFILE, &["--yes"]).ended(0);
+    everything_has_its_uuid(&sim);
+    sim.up_does_nothing(PROFILE);
+    sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
+}
