@@ -32,12 +32,11 @@ use crate::host::{
 };
 use crate::internal_commands::InternalCommand;
 use crate::profile::profile_schema;
-use crate::render;
 use crate::render::json::{
     ChangeDocument, EnvDocument, ErrorDocument, ListDocument, Message, PlanDocument,
     VerifyDocument, schema_of,
 };
-use crate::render::status::Status;
+use crate::render::{self, status::Status};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Yellow.on_default().bold())

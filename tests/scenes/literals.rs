@@ -43,7 +43,8 @@ struct Found(Vec<String>);
 impl Found {
     /// Takes every text of a function that returns a hint.
     fn take_hint(&mut self, signature: &syn::Signature, body: &syn::Block) {
-        if signature.ident == "hint" || signature.ident.to_string().ends_with("_hint") {
+        let name = signature.ident.to_string();
+        if name == "hint" || name.ends_with("_hint") || name.starts_with("hint_") {
             Texts(self).visit_block(body);
         }
     }
@@ -124,6 +125,7 @@ impl Visit<'_> for Found {
                     "declined_by_user",
                     "other",
                     "file_error",
+                    "refused",
                     "in_the_way",
                 ]
                 .contains(&name.as_str()),
