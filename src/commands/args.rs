@@ -124,7 +124,7 @@ pub struct ConsentArgs {
     /// Form of the progress on standard error [default: auto; with --json, none unless a terminal]
     #[arg(long, value_name = "FORM")]
     pub progress: Option<ProgressForm>,
-    /// True for a change that nobody watches: it shows no plan.
+    /// True for a change that nobody watches: it shows neither its plan nor progress, and its failures are in the outcome.
     #[arg(skip)]
     pub is_unattended: bool,
 }

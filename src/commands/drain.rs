@@ -17,7 +17,7 @@ const DRAIN_OVER_HINT: &str =
 pub const DEFAULT_FORCE_SECONDS: u32 = 1;
 
 /// The time to wait for clients, from the first wait on: the time at a question does not count.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Drain {
     limit: Duration,
     begun: Option<Instant>,
@@ -33,48 +33,44 @@ impl Drain {
 
     /// True if clients are in the way, and there is time left for them to exit.
     pub(super) fn can_wait_for(&self, refusal: &Refusal) -> bool {
-        count_in_the_way(refusal).is_some() && self.remaining_if_any().is_some()
+        count_in_the_way(refusal).is_some() && !self.remaining_time().is_zero()
     }
 
-    /// Begins the time, if it has not begun before.
-    pub(super) fn begin(&mut self) -> Self {
-        self.begun.get_or_insert_with(Instant::now);
-        *self
-    }
-
-    /// Plans until no client is in the way, or the time is over.
-    pub(super) fn wait<T>(self, mut plan: impl FnMut() -> Result<Result<T, Refusal>>) -> Result<T> {
-        let mut reported = 0;
-        loop {
-            let refusal = match plan()? {
-                Ok(planned) => return Ok(planned),
-                Err(refusal) => refusal,
-            };
-            let (Some(waiting_for), Some(left)) =
-                (count_in_the_way(&refusal), self.remaining_if_any())
-            else {
-                return Err(with_timeout_hint(refusal).into());
-            };
-            if waiting_for != reported {
-                note(&format!(
-                    "{refusal}\nwaiting up to {} s more",
-                    left.as_secs().max(1)
-                ));
-                reported = waiting_for;
-            }
-            // Only its server notices when a client exits.
-            std::thread::sleep(POLL_INTERVAL.min(left));
-        }
-    }
-
-    fn remaining_if_any(&self) -> Option<Duration> {
-        Some(self.remaining_time()).filter(|left| !left.is_zero())
+    /// Begins the time, if it has not begun before. Returns its end.
+    pub(super) fn begin(&mut self) -> Instant {
+        *self.begun.get_or_insert_with(Instant::now) + self.limit
     }
 
     /// The rest of the time.
     pub(super) fn remaining_time(&self) -> Duration {
         let waited = self.begun.map(|begun| begun.elapsed()).unwrap_or_default();
         self.limit.saturating_sub(waited)
+    }
+}
+
+/// Observes and plans until the plan is not refused for clients in the way, or the time is over.
+pub(super) fn wait_for_clients<T>(
+    until: Instant,
+    mut observe_and_plan: impl FnMut() -> Result<Result<T, Refusal>>,
+) -> Result<T> {
+    let mut reported = 0;
+    loop {
+        let refusal = match observe_and_plan()? {
+            Ok(planned) => return Ok(planned),
+            Err(refusal) => refusal,
+        };
+        let left = until.saturating_duration_since(Instant::now());
+        let waiting_for = match count_in_the_way(&refusal) {
+            Some(count) if !left.is_zero() => count,
+            _ => return Err(with_timeout_hint(refusal).into()),
+        };
+        if waiting_for != reported {
+            let seconds = left.as_secs().max(1);
+            note(&format!("{refusal}\nwaiting up to {seconds} s more"));
+            reported = waiting_for;
+        }
+        // Only its server notices when a client exits.
+        std::thread::sleep(POLL_INTERVAL.min(left));
     }
 }
 

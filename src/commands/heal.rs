@@ -60,7 +60,6 @@ pub fn run(args: &HealArgs, context: &Context<'_>) -> Result<ExitStatus> {
     let consent = ConsentArgs {
         dry_run: args.dry_run,
         json: args.json,
-        is_unattended: !args.dry_run,
         ..ConsentArgs::UNATTENDED
     };
     let changed = Change {

@@ -2,8 +2,8 @@
 
 use nvml_wrapper::Device;
 use nvml_wrapper_sys::bindings::{
-    nvmlComputeInstance_t, nvmlComputeInstancePlacement_t, nvmlGpuInstance_t,
-    nvmlGpuInstancePlacement_t,
+    nvmlComputeInstance_t, nvmlComputeInstanceInfo_t, nvmlComputeInstancePlacement_t,
+    nvmlGpuInstance_t, nvmlGpuInstancePlacement_t,
 };
 
 use super::session::{GpuHandle, Handle, call, get, list, query_by_number, symbol};
@@ -107,10 +107,7 @@ impl GpuHandle {
         index: u32,
         instances: &mut Vec<GpuInstanceReading>,
     ) -> Result<(), NvmlError> {
-        let gpu = self.for_part(&format!("MIG device {index}"));
-        let device = gpu.with_raw(get!(gpu.nvmlDeviceGetMigDeviceHandleByIndex(index))?);
-        let id = GpuInstanceId(get!(device.nvmlDeviceGetGpuInstanceId())?);
-        let compute = ComputeInstanceId(get!(device.nvmlDeviceGetComputeInstanceId())?);
+        let (device, (id, compute)) = self.mig_device_at(index)?;
         let instance = self.gpu_instance(id)?;
         let known = instances.iter().position(|known| known.id == id);
         let known = if let Some(known) = known {
@@ -119,7 +116,7 @@ impl GpuHandle {
             instances.push(instance.query_info()?);
             instances.len() - 1
         };
-        let reading = instance.compute_instance(compute)?.query_info()?;
+        let reading = instance.compute_instance(compute)?.query_info_of(&device)?;
         instances[known].compute.push(reading);
         Ok(())
     }
@@ -289,45 +286,60 @@ impl GpuInstanceHandle {
 
 type ComputeHandle = Handle<nvmlComputeInstance_t>;
 
-/// The size of a compute instance.
-struct ComputeSize {
-    slices: u32,
-    multiprocessors: u32,
-}
-
 impl GpuHandle {
-    fn query_size(&self) -> Result<ComputeSize, NvmlError> {
+    /// Reads the compute instance of this MIG device.
+    fn query_compute_instance(
+        &self,
+        info: &nvmlComputeInstanceInfo_t,
+    ) -> Result<ComputeInstanceReading, NvmlError> {
         let attributes = self.call_wrapper("nvmlDeviceGetAttributes_v2", Device::attributes)?;
-        Ok(ComputeSize {
+        let uuid = self.call_wrapper("nvmlDeviceGetUUID", Device::uuid)?;
+        Ok(ComputeInstanceReading {
+            id: ComputeInstanceId(info.id),
+            profile: ComputeProfileId(info.profileId),
+            uuid,
+            placement: Placement::new(info.placement.start, info.placement.size),
             slices: attributes.compute_instance_slice_count,
             multiprocessors: attributes.multiprocessor_count,
         })
     }
 
-    /// Returns the MIG device of a compute instance of this GPU; `None` if there is none, or if this is a MIG device itself.
+    /// Returns the MIG device of a compute instance of this GPU.
+    ///
+    /// # Errors
+    /// `NOT_FOUND` if there is none.
     fn find_mig_device(
         &self,
         instance: GpuInstanceId,
         compute: ComputeInstanceId,
-    ) -> Result<Option<Self>, NvmlError> {
-        if get!(self.nvmlDeviceIsMigDeviceHandle())? != 0 {
-            return Ok(None);
-        }
+    ) -> Result<Self, NvmlError> {
         let most = self.call_wrapper("nvmlDeviceGetMaxMigDeviceCount", Device::mig_device_count)?;
         for index in 0..most {
-            let device: Self = match get!(self.nvmlDeviceGetMigDeviceHandleByIndex(index)) {
-                Ok(found) => self.with_raw(found),
-                // Indices may have holes.
-                Err(error) if error.code() == Some(Code::NOT_FOUND) => continue,
+            match self.mig_device_at(index) {
+                Ok((device, ids)) if ids == (instance, compute) => return Ok(device),
+                Ok(_) => {}
+                // Indices may have holes, and another device may disappear meanwhile.
+                Err(error) if error.may_be_gone() => {}
                 Err(error) => return Err(error),
-            };
-            if get!(device.nvmlDeviceGetGpuInstanceId())? == instance.0
-                && get!(device.nvmlDeviceGetComputeInstanceId())? == compute.0
-            {
-                return Ok(Some(device));
             }
         }
-        Ok(None)
+        Err(NvmlError::Refused {
+            call: "nvmlDeviceGetMigDeviceHandleByIndex",
+            subject: self.subject.clone(),
+            code: Code::NOT_FOUND,
+        })
+    }
+
+    /// Returns a MIG device of this GPU with the ids of its GPU instance and compute instance.
+    fn mig_device_at(
+        &self,
+        index: u32,
+    ) -> Result<(Self, (GpuInstanceId, ComputeInstanceId)), NvmlError> {
+        let gpu = self.for_part(&format!("MIG device {index}"));
+        let device = gpu.with_raw(get!(gpu.nvmlDeviceGetMigDeviceHandleByIndex(index))?);
+        let instance = GpuInstanceId(get!(device.nvmlDeviceGetGpuInstanceId())?);
+        let compute = ComputeInstanceId(get!(device.nvmlDeviceGetComputeInstanceId())?);
+        Ok((device, (instance, compute)))
     }
 }
 
@@ -335,27 +347,28 @@ impl ComputeHandle {
     fn query_info(&self) -> Result<ComputeInstanceReading, NvmlError> {
         let info = get!(self.nvmlComputeInstanceGetInfo_v2())?;
         let named: GpuHandle = self.with_raw(info.device);
-        let (device, size) = match named.query_size() {
-            Ok(size) => (named, size),
-            // `nvml.h` describes the handle as the parent device, which has no attributes. An H200 with driver 580 refused them.
-            Err(error) if error.code() == Some(Code::NOT_SUPPORTED) => {
-                let instance: GpuInstanceHandle = self.with_raw(info.gpuInstance);
-                let instance = instance.query_info()?.id;
-                let device = named.find_mig_device(instance, ComputeInstanceId(info.id))?;
-                let device = device.ok_or(error)?;
-                let size = device.query_size()?;
-                (device, size)
+        match named.query_compute_instance(&info) {
+            // `nvml.h` describes the handle as the parent device, and a GPU has no attributes. So it was on an H200 with driver
+            // 580; other programs take it for the MIG device.
+            Err(error)
+                if error.code() == Some(Code::NOT_SUPPORTED)
+                    && get!(named.nvmlDeviceIsMigDeviceHandle())? == 0 =>
+            {
+                let parent: GpuInstanceHandle = self.with_raw(info.gpuInstance);
+                let compute = ComputeInstanceId(info.id);
+                let device = named.find_mig_device(parent.query_info()?.id, compute)?;
+                let device: GpuHandle = self.with_raw(device.raw);
+                device.query_compute_instance(&info)
             }
-            Err(error) => return Err(error),
-        };
-        Ok(ComputeInstanceReading {
-            id: ComputeInstanceId(info.id),
-            profile: ComputeProfileId(info.profileId),
-            uuid: device.call_wrapper("nvmlDeviceGetUUID", Device::uuid)?,
-            placement: Placement::new(info.placement.start, info.placement.size),
-            slices: size.slices,
-            multiprocessors: size.multiprocessors,
-        })
+            reading => reading,
+        }
+    }
+
+    /// Reads the compute instance of a MIG device.
+    fn query_info_of(&self, device: &GpuHandle) -> Result<ComputeInstanceReading, NvmlError> {
+        let info = get!(self.nvmlComputeInstanceGetInfo_v2())?;
+        let device: GpuHandle = self.with_raw(device.raw);
+        device.query_compute_instance(&info)
     }
 
     fn destroy(&self) -> Result<(), NvmlError> {

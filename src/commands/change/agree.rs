@@ -152,7 +152,7 @@ impl ChangeRun<'_> {
         let limit = self.change.lock_limit;
         let lock_within = |limit| lock_node(environment, directories, limit);
         let lock = match lock_within(Duration::ZERO) {
-            // The change that has the lock may have to reset a GPU, which this process must not hold.
+            // The change that has the lock may have to reset a GPU, which this process must not hold while it waits.
             Err(error) if error.status == ExitStatus::Refused && !limit.is_zero() => {
                 let waited = self.observer.with_nvml_closed(|| lock_within(limit));
                 waited.unwrap_or_else(|_| lock_within(limit))
@@ -179,8 +179,10 @@ impl ChangeRun<'_> {
         let Err(refusal) = self.wait_for_holders(planned) else {
             return Ok(None);
         };
-        let held = self.find_held_gpus(planned);
-        self.leave_out(|left_out| left_out.add_held(&held));
+        if self.wanted.left_out().is_some() {
+            let held = self.find_held_gpus(planned);
+            self.leave_out(|left_out| left_out.add_held(&held));
+        }
         // They may be what another change has started meanwhile.
         let node = self.observe_node()?;
         let plan = self.make_plan(&node)?;

@@ -7,7 +7,7 @@ mod carry_out;
 use std::time::Duration;
 
 use super::args::{ConsentArgs, IN_USE_HINT_WITHOUT_WAIT};
-use super::drain::Drain;
+use super::drain::{Drain, wait_for_clients};
 use super::give_back::restore_interrupted;
 use super::outcome::Outcome;
 use super::{Context, LOCK_LIMIT, check_not_newer, pick_up_interrupted};
@@ -259,13 +259,13 @@ impl ChangeRun<'_> {
         }
     }
 
-    /// Observes and plans until no client is in the way of the plan, or the time of `--drain` is over.
+    /// Observes and plans until the plan is not refused for clients in the way, or the time of `--drain` is over.
     fn wait_for_plan(
         &mut self,
         plan: fn(&mut Self, &Node) -> Result<Plan, Refusal>,
     ) -> Result<Planned> {
-        let drain = self.drain.begin();
-        drain.wait(|| {
+        let until = self.drain.begin();
+        wait_for_clients(until, || {
             let node = self.observe_node()?;
             let planned = plan(self, &node);
             Ok(planned.map(|plan| Planned { node, plan }))

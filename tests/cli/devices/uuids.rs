@@ -128,5 +128,13 @@ fn devices_are_found_where_nvml_names_the_gpu_of_a_compute_instance() {
     sim.up(PROFILE, &["--yes"]).ended(0);
     everything_has_its_uuid(&sim);
     sim.up_does_nothing(PROFILE);
+    let sizes = |sim: &Sim| {
+        let list = sim.run(&["list", "--json"]).ended(0).json();
+        list["gpus"][0]["gpu_instances"].clone()
+    };
+    let seen = sizes(&sim);
+    node.update(|state| state.policy.compute_info_names_gpu = false)
+        .unwrap();
+    assert_eq!(seen, sizes(&sim));
     sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
 }
