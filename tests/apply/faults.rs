@@ -168,7 +168,8 @@ fn enumerate(
         trial.run(&what, |node| set(node, on, *nth), &mut counts);
     }
     eprintln!("{counts:?}");
-    assert!(counts.runs * 2 > points.len(), "{points:?}: {counts:?}");
+    // A slow start asks a daemon more often than a quick one: not every point of the first run is met again.
+    assert!(counts.runs * 3 >= points.len(), "{points:?}: {counts:?}");
     counts
 }
 
