@@ -1,6 +1,6 @@
 //! Features: each folder is one, from its arguments to its output, and is read only by those who change it.
 //!
-//! A feature imports any room below, and no other feature. Only the command line knows it.
+//! A feature imports any module below, and no other feature. Only `cli` and `internal_commands` import features.
 
 pub mod advise;
 pub mod check;

@@ -1,4 +1,4 @@
-//! The rest of the machine, as far as MIG and MPS depend on it: kernel, control group, CPUs near a GPU, device files.
+//! Facts about the machine that the core needs: the kernel, the CPUs near a GPU, device files, containers.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

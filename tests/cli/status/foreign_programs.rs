@@ -421,3 +421,33 @@ fn a_device_that_vanishes_while_it_is_read_is_no_problem() {
     }
     assert_eq!(sim.status()["problems"], json!([]));
 }
+
+/// The same while the device is looked for by its ids, where NVML names the GPU of a compute instance.
+#[test]
+fn a_device_that_vanishes_while_it_is_looked_for_is_no_problem() {
+    let sim = Sim::with("a100-80gb", 1);
+    let node = sim.node.node();
+    node.update(|state| state.policy.compute_info_names_gpu = true)
+        .unwrap();
+    sim.up(
+        "[[gpu]]\nselect = { all = true }\ndevices = [{ profile = \"1g\", count = 2 }]\n",
+        &[],
+    )
+    .ended(0);
+    let instances = || {
+        let list = sim.run(&["list", "--json"]).ended(0).json();
+        assert_eq!(list["hidden"], json!([]), "{list:#}");
+        list["gpus"][0]["gpu_instances"].clone()
+    };
+    let all = instances();
+    assert_eq!(all.as_array().unwrap().len(), 2);
+    for call in [
+        "nvmlDeviceGetGpuInstanceId",
+        "nvmlDeviceGetComputeInstanceId",
+    ] {
+        for code in [2, 6] {
+            sim.node.fault(call).fails(code).unwrap();
+            assert_eq!(instances(), all, "{call} {code}");
+        }
+    }
+}
