@@ -5,7 +5,6 @@
 //! even that, the report says what is left over and what is missing. A journal in the run directory
 //! tells the next run of one that was killed.
 
-mod cleanup;
 mod daemons;
 mod error;
 mod gpu;
@@ -13,13 +12,14 @@ mod instances;
 mod journal;
 mod kill;
 mod mig_mode;
+mod purge;
 mod rollback;
 mod run;
 mod start_check;
 
-pub use cleanup::{has_large_logs, rotate_daemon_logs};
 pub use error::ApplyError;
 pub use journal::{load_journal as read_journal, pick_up, record_missing};
 pub use mig_mode::{find_held_gpus, wait_for_holders};
+pub use purge::{has_large_logs, rotate_daemon_logs};
 pub use run::{Allowed, ApplyContext, OnFailure, Progress, StepOf, run};
 pub use start_check::{begin_lookups, check_starts, has_recorded_id};

@@ -3,12 +3,12 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::cleanup::carry_out_purge;
 use super::error::{ApplyError, Cause, FailedStep};
 use super::gpu::{GpuRun, gpu_title, stop_daemons};
 use super::journal::{NodeRecord, OpenJournal};
 use super::kill::terminate_clients;
 use super::mig_mode::find_held_gpus;
+use super::purge::carry_out_purge;
 use crate::host::{
     ChangeInProgress, Directories, Environment, Holder, Holders, MpsPrograms, Threads, Unit,
 };

@@ -6,11 +6,11 @@ use clap::Args;
 
 use super::args::{ConsentArgs, DeviceArgs, IN_USE_HINT, seconds};
 use super::change::{Change, ChangeEnding, NodeChange};
+use super::change_report::Outcome;
 use super::down_remarks::{
     remark_on_quarantined_files, remark_on_remaining_instances, remark_on_remaining_mig_modes,
     remark_on_return, remark_on_the_profile, remark_on_users_daemons,
 };
-use super::outcome::Outcome;
 use super::{Context, LOCK_LIMIT, cdi, lock_node, own_directories};
 use crate::apply::{self, Allowed, OnFailure};
 use crate::error::{CommandError, Result, command_error, usage_error};

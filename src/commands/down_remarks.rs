@@ -1,7 +1,7 @@
 //! What `down` remarks on: what stays, what others have to end, and how devices come back.
 
 use super::down::DownTargets;
-use super::way_back::WayBack;
+use super::missing_devices::WayBack;
 use crate::host::{Environment, format_ranges, join_words};
 use crate::node::{Gpu, Node};
 use crate::plan::{Destroy, Plan, remark_on_virtual_machines};

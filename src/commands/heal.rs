@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::args::{ConsentArgs, DeviceArgs};
 use super::change::Change;
-use super::outcome::Outcome;
+use super::change_report::Outcome;
 use super::{Context, check_not_newer, no_daemon_error};
 use crate::apply::OnFailure;
 use crate::error::{CommandError, Result};

@@ -4,7 +4,7 @@ pub mod args;
 pub mod built_in;
 pub mod cdi;
 pub mod change;
-pub mod chosen;
+pub mod change_report;
 pub mod down;
 mod down_remarks;
 pub mod drain;
@@ -13,15 +13,15 @@ pub mod give_back;
 pub mod heal;
 pub mod kill;
 pub mod list;
-pub mod outcome;
+mod missing_devices;
 pub mod plan;
+pub mod profile_source;
 pub mod restart;
 pub mod schema;
 pub mod set;
 pub mod status;
 pub mod up;
 pub mod verify;
-mod way_back;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -45,7 +45,7 @@ use crate::state::RunDir;
 
 use args::ConsentArgs;
 
-pub use way_back::add_way_back_hint;
+pub use missing_devices::add_way_back_hint;
 
 /// The surroundings of a command.
 pub struct Context<'a> {

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::chosen::ProfileArgs;
+use super::profile_source::ProfileArgs;
 use super::{
     Context, built_in, cdi, check_not_newer, detail_for, remark_on_plan, report_interrupted_change,
     up,

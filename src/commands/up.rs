@@ -11,8 +11,8 @@ use clap::Args;
 
 use super::args::ConsentArgs;
 use super::change::{Change, ChangeEnding, NodeChange};
-use super::chosen::ProfileArgs;
-use super::outcome::Outcome;
+use super::change_report::Outcome;
+use super::profile_source::ProfileArgs;
 use super::{
     Context, built_in, cdi, detail_for, lock_node, own_directories, remark_on_plan, verify,
 };

@@ -22,7 +22,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use super::acl::{self, Permission};
 use super::files::{FileFault, describe_owner, file_error, read_limited};
 use super::place::check_caller_owns;
-use super::walk::{Walk, walk_path};
+use super::trusted_path::{Walk, walk_path};
 use super::{Access, EntryKind, Uid, add_path, caller};
 
 /// The most mounts that are detached from one entry.

@@ -20,8 +20,8 @@ use rustix::io::Errno;
 use tempfile::TempDir;
 use thiserror::Error;
 
+use super::trusted_path::{Walk, walk_path};
 use super::user::may_be_unmapped;
-use super::walk::{Walk, walk_path};
 use super::{Directory, Uid, caller, root_hint, user_name};
 use crate::failure::Failure;
 

@@ -9,6 +9,7 @@ mod batch_job;
 mod child;
 mod directory;
 mod environment;
+mod external_program;
 mod files;
 mod holders;
 mod interrupt;
@@ -19,16 +20,15 @@ mod machine;
 mod mounts;
 mod place;
 mod process;
-mod programs;
+mod program_paths;
 mod spawn;
 mod supervisor;
 mod surroundings;
 mod text;
-mod threads;
-mod tool;
+mod thread_budget;
+mod trusted_path;
 mod units;
 mod user;
-mod walk;
 mod workload;
 
 pub use accounts::{
@@ -39,6 +39,7 @@ pub use acl::{ListFault, Permission, Writers, check_lists, directory_access, fin
 pub use child::{Output, RunError, clean_command, run, run_with_name, spawn_detached};
 pub use directory::{Directory, modification_time};
 pub use environment::{Directories, Environment, EnvironmentError, Host, environment_variable};
+pub use external_program::{NvidiaSmi, Slurm, ToolError};
 pub use files::{
     OwnFile, add_path, directory_of, empty_directory, has_fault, path_of, read_configuration,
     read_number, read_proc_field, read_text_from, write_files_into, write_new_text_to,
@@ -60,7 +61,7 @@ pub use process::{
     Environ, Pid, Process, ProcessHandle, ProcessTable, StartTime, adopt_descendants, reap_all,
     reap_child, split_stat,
 };
-pub use programs::MpsPrograms;
+pub use program_paths::MpsPrograms;
 pub use spawn::{kill_with_parent, reset_sigchld, restore_ignored_signals};
 pub use supervisor::{Supervisor, is_service};
 pub use surroundings::{check_kernel, list_directory, may_write};
@@ -68,9 +69,10 @@ pub use text::{
     closest_match, format_count, format_ranges, group_by, is_shell_safe, is_terminal_control,
     join_words, quote_for_shell, shorten_command, to_printable, without_error_numbers,
 };
-pub use threads::{MORE_PROCESSES, Threads, exit_immediately, lock};
-pub use tool::{NvidiaSmi, Slurm, ToolError};
+pub use thread_budget::{MORE_PROCESSES, Threads, exit_immediately, lock};
+pub use trusted_path::{
+    append_privately, check_trusted_program, part_closed_to_others, stat_untrusted,
+};
 pub use units::{Scopes, Unit, Units, report_ready};
 pub use user::{Access, Reader, Uid, caller, root_hint, strip_needless_sudo, sudo_command_line};
-pub use walk::{append_privately, check_trusted_program, part_closed_to_others, stat_untrusted};
 pub use workload::Workload;

@@ -8,7 +8,7 @@ use std::path::Path;
 use rustix::fs::{FileType, Stat};
 
 use super::files::{FileFault, describe_owner, file_error};
-use super::walk::OTHERS_WRITE;
+use super::trusted_path::OTHERS_WRITE;
 use super::{Directory, caller};
 
 /// The deepest directory, and the most directories, that are removed from a place.

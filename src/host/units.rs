@@ -12,7 +12,7 @@ use std::{env, fmt, io};
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-use super::tool::{Tool, join_output_lines};
+use super::external_program::{Tool, join_output_lines};
 use super::{Holders, Output, Pid, ToolError};
 
 /// A monitoring service that is known to keep GPUs open. No other service is ever stopped.
@@ -336,7 +336,7 @@ mod tests {
 
     use super::*;
     use crate::failure::Failure;
-    use crate::host::tool::Fake;
+    use crate::host::external_program::Fake;
     use crate::host::{Holder, StartTime, root_hint};
 
     #[test]

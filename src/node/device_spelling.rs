@@ -1,6 +1,6 @@
 //! GPUs and devices as other programs write them: NVML, CUDA, nvidia-smi, CDI, Kubernetes, Slurm and the kernel.
 
-use super::device_word::{is_index, repeat_gpu_hint};
+use super::device_selector::{is_index, repeat_gpu_hint};
 use super::{Device, NoSuchDevice, Node};
 use crate::geometry::ProfileName;
 use crate::profile::PciAddress;

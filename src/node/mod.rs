@@ -6,8 +6,8 @@ mod access;
 mod applied;
 mod daemon_findings;
 mod device;
+mod device_selector;
 mod device_spelling;
-mod device_word;
 mod ending;
 mod fault;
 mod findings;
@@ -19,14 +19,14 @@ mod served;
 mod snapshot;
 mod state;
 
-use device_word::LOST_GPU_REMEDY;
+use device_selector::LOST_GPU_REMEDY;
 
 pub use crate::mps::MpsProgram;
 pub use access::AccessFault;
 pub use applied::Applied;
 pub use daemon_findings::{replace_remedy, restore_remedy};
 pub use device::{Device, DevicePart, Presence};
-pub use device_word::{NoSuchDevice, device_order, glob_to_regex, lost_gpu_hint};
+pub use device_selector::{NoSuchDevice, device_order, glob_to_regex, lost_gpu_hint};
 pub use ending::DaemonEnding;
 pub use fault::{Fault, Finding, Severity};
 pub use gpu::Gpu;

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 
+use super::device_selector::{Candidate, device_order, known_devices_hint, select_candidates};
 use super::device_spelling::strip_affixes;
-use super::device_word::{Candidate, device_order, known_devices_hint, select_candidates};
 use super::{Applied, Detail, Device, Gpu, NoSuchDevice, Presence, Served, Unmanaged};
 use crate::catalog::Model;
 use crate::host::{Host, Xid, format_ranges};

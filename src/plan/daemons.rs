@@ -4,9 +4,11 @@
 use std::borrow::Cow;
 
 use super::action::SettingChange;
-use super::gate::{Verb, find_device_for_command, foreign_daemon, unknown_clients_obstacle};
 use super::gpu_plan::{self, DeviceAfter, GpuPlan};
-use super::layout::concerns_us;
+use super::gpu_steps::concerns_us;
+use super::preconditions::{
+    Verb, find_device_for_command, foreign_daemon, unknown_clients_obstacle,
+};
 use super::refusal::{check_driver_version, no_program_starts};
 use super::setting_change::{change_needing_restart, live_changes};
 use super::up::Planner;

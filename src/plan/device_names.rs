@@ -1,7 +1,7 @@
 //! The names of the devices that a profile makes.
 
 use super::daemons::Slot;
-use super::layout::Layout;
+use super::gpu_steps::Layout;
 use super::up::Planner;
 use super::{Obstacle, Refusal};
 use crate::node::Gpu;

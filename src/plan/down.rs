@@ -1,9 +1,9 @@
 //! Plans `down`, and the end of servers that have outlived their daemons.
 
-use super::gate::{check_ours, no_own_daemon, owner_hint, unreadable_obstacle};
-use super::layout::{
+use super::gpu_steps::{
     ComputeUse, InstanceUse, outside_mps_obstacle, reason_to_destroy, reset_or_reboot_due,
 };
+use super::preconditions::{check_ours, no_own_daemon, owner_hint, unreadable_obstacle};
 use super::{Action, GpuInstance, Obstacle, Plan, Purge, Reason, Refusal, Step, Stop};
 use crate::geometry::SliceMap;
 use crate::host::Pid;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::gate::{Verb, find_device_for_command};
+use super::preconditions::{Verb, find_device_for_command};
 use super::refusal::{check_driver_version, not_a_client};
 use super::{ClientOf, Obstacle, Plan, Refusal, Signal};
 use crate::host::{Pid, StartTime, Uid, root_hint, user_name};

@@ -1,8 +1,6 @@
 //! Plans: turns a node and a request into ordered actions, each with its reason. Pure: no I/O.
 
-mod absent;
 mod action;
-mod arrange;
 mod consent;
 mod daemons;
 mod device_names;
@@ -11,12 +9,14 @@ mod down;
 mod drift;
 #[cfg(test)]
 mod example;
-mod gate;
+mod gpu_layout;
 mod gpu_plan;
+mod gpu_steps;
 mod kill;
-mod layout;
 mod left_out;
 mod mig_mode;
+mod missing_gpus;
+mod preconditions;
 mod private;
 mod prune;
 mod refusal;

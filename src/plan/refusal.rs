@@ -5,8 +5,8 @@ use std::fmt;
 
 use thiserror::Error;
 
-use super::arrange::GpuRequest;
 use super::disrupted::{ClientOf, IdlePod, POD_HINT, in_use};
+use super::gpu_layout::GpuRequest;
 use crate::catalog;
 use crate::failure::{ExitStatus, Failure};
 use crate::geometry::{

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::layout::Layout;
+use super::gpu_steps::Layout;
 use super::up::Planner;
 use super::{Action, DeviceAfter, GpuPlan, Plan, Start, serve_setting};
 use crate::geometry::{Partition, Unused};

@@ -1,7 +1,7 @@
 //! Daemons that restart unchanged: asked for by hand, or because they have died or hang.
 
 use super::daemons::is_stuck;
-use super::gate::{Verb, check_ours, find_device_for_command, no_own_daemon};
+use super::preconditions::{Verb, check_ours, find_device_for_command, no_own_daemon};
 use super::refusal::{check_driver_version, check_visible};
 use super::{
     Action, Obstacle, Place, Plan, Reason, Refusal, Start, StartedBy, Stop, UnmanagedDaemon,

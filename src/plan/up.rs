@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::arrange::GpuRequest;
 use super::daemons::Slot;
 use super::device_names::name_devices;
-use super::gate::unseen_obstacle;
-use super::layout::{InstanceUse, Layout, served_here};
+use super::gpu_layout::GpuRequest;
+use super::gpu_steps::{InstanceUse, Layout, served_here};
+use super::preconditions::unseen_obstacle;
 use super::refusal::{
     check_driver_version, check_no_virtual_machines, check_visible, no_program_starts,
 };

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::super::args::IN_USE_HINT;
-use super::super::outcome::{Outcome, read_back_mismatch};
+use super::super::change_report::{Outcome, read_back_mismatch};
 use super::{ChangeEnding, ChangeRun, Planned};
 use crate::apply::{self, ApplyContext, ApplyError};
 use crate::error::{ErrorContext as _, Result};

@@ -7,9 +7,9 @@ mod carry_out;
 use std::time::Duration;
 
 use super::args::{ConsentArgs, IN_USE_HINT_WITHOUT_WAIT};
+use super::change_report::Outcome;
 use super::drain::{Drain, wait_for_clients};
 use super::give_back::restore_interrupted;
-use super::outcome::Outcome;
 use super::{Context, LOCK_LIMIT, check_not_newer, pick_up_interrupted};
 use crate::apply::{self, Allowed, ApplyError, OnFailure};
 use crate::error::Result;

@@ -7,7 +7,7 @@ use jiff::tz::TimeZone;
 use crate::catalog::BuiltIn;
 use crate::commands::Context;
 use crate::commands::built_in::{count_devices_on, gpus_of_node};
-use crate::commands::chosen::{HISTORY_HINT, require_history};
+use crate::commands::profile_source::{HISTORY_HINT, require_history};
 use crate::error::{Result, command_error};
 use crate::failure::ExitStatus;
 use crate::plan::virtual_node::EmptyNode;

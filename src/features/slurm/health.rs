@@ -10,7 +10,7 @@ use crate::apply::OnFailure;
 use crate::client::{NotReady, Verified, verify_devices};
 use crate::commands::args::ConsentArgs;
 use crate::commands::change::Change;
-use crate::commands::outcome::Outcome;
+use crate::commands::change_report::Outcome;
 use crate::commands::{Context, verify as verification};
 use crate::error::{Result, command_error};
 use crate::failure::ExitStatus;

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use thiserror::Error;
 
-use super::ask::{ANSWER_TIMEOUT, observe_daemons};
+use super::daemon_session::{ANSWER_TIMEOUT, observe_daemons};
 use super::hardware::{ProcessLists, finish_utilizations, read_hardware, start_utilizations};
 use super::records::{node_from_records, read_records};
 use super::{outside_mps, pods, unmanaged};

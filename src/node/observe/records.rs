@@ -5,11 +5,11 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::super::device_word::{
+use super::super::device_selector::{
     Candidate, DEVICE_WITH_LOGS, known_devices_hint, name_order, select_candidates,
 };
 use super::Detail;
-use super::probe::log_path;
+use super::daemon_passive::log_path;
 use crate::failure::Failure;
 use crate::host::{Environment, is_terminal_control, to_printable};
 use crate::mps::LogDir;

@@ -4,11 +4,11 @@ use std::num::NonZero;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-use super::observer::{Ask, Detail};
-use super::probe::{
+use super::daemon_passive::{
     EXIT_GRACE, Probe, ProbeContext, RECENT_LOG_BYTES, RememberedAnswer, VisibleSigns,
     last_answers, log_path,
 };
+use super::observer::{Ask, Detail};
 use crate::host::{Environment, Pid, ProcessTable, RunError, Threads, Uid, caller};
 use crate::mps::{
     DaemonStatus, LogDir, LogFile, MpsError, ServerState, ServerStatus, pending_clients, servers_of,

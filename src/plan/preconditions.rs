@@ -1,4 +1,4 @@
-//! The gate between a command and the daemon of a device: may it act on it?
+//! The preconditions of a command that acts on the daemon of a device.
 
 use super::Obstacle;
 use crate::host::{Uid, caller, root_hint, user_name};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::action::Place;
 use super::daemons::Slot;
-use super::layout::{ComputeUse, InstanceUse, Layout};
+use super::gpu_steps::{ComputeUse, InstanceUse, Layout};
 use super::refusal::{self, Refusal};
 use super::setting_change::live_changes;
 use super::up::Planner;

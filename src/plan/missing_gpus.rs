@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::Obstacle;
-use super::layout::Layout;
+use super::gpu_steps::Layout;
 use super::up::{Planner, block_selects};
 use crate::catalog;
 use crate::node::lost_gpu_hint;

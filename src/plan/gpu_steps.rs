@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use super::action::{Action, GpuInstance, Place, Reason};
 use super::daemons::Slot;
-use super::gate::unknown_clients_obstacle;
 use super::gpu_plan::GpuPlan;
+use super::preconditions::unknown_clients_obstacle;
 use super::refusal::Obstacle;
 use super::up::Planner;
 use crate::geometry::{ComputeChoice, Disruption, GpuInstanceProfile, Placement};

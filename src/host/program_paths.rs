@@ -7,7 +7,7 @@ use std::{env, io};
 
 use super::environment::{DEFAULT_PATH, EnvironmentError};
 use super::files::{directory_of, has_fault};
-use super::walk::check_trusted_program;
+use super::trusted_path::check_trusted_program;
 use super::{Directory, Environment, NvidiaSmi, Scopes, Slurm, Units};
 use crate::config::{
     CONTROL, CONTROL_PROGRAM, NVIDIA_SMI, NVIDIA_SMI_PROGRAM, SCONTROL_PROGRAM, SERVER_PROGRAM,
