@@ -1,4 +1,9 @@
-//! The exit statuses of the program, and the trait of errors that can end a command.
+//! The exit statuses of the program, the trait of errors that can end a command, and what is wrong, with its remedy.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// The program's exit status. The numbers are a promise to scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,5 +72,87 @@ pub trait Failure: std::error::Error + Send + Sync + 'static {
     /// All advice, each piece once.
     fn hints(&self) -> Vec<String> {
         self.hint().into_iter().collect()
+    }
+}
+
+/// Something that is wrong, in the way or left out: in refusals, plans, errors and records.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(
+    rename = "Missing",
+    description = "A part of a profile that was left out so that the rest could be applied."
+)]
+pub struct Problem {
+    /// The index of its GPU; null if that is not known.
+    pub gpu: Option<u32>,
+    /// The device's name; null if it is the whole GPU.
+    pub device: Option<String>,
+    /// The reason, as a sentence.
+    #[serde(rename = "why")]
+    pub what: String,
+    /// The remedy; null if none is known.
+    pub hint: Option<String>,
+    /// The reason without processes, whose command lines are not for every user; `None` if it names none.
+    #[serde(skip)]
+    pub public_reason: Option<String>,
+}
+
+impl Problem {
+    /// A problem with its remedy.
+    pub fn new(what: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self {
+            hint: Some(hint.into()),
+            ..Self::without_hint(what)
+        }
+    }
+
+    /// A problem for which no remedy is known.
+    pub fn without_hint(what: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            ..Self::default()
+        }
+    }
+
+    /// A problem that processes cause. `what` makes the sentence, with their descriptions and without.
+    pub fn with_processes(
+        processes: &str,
+        hint: impl Into<String>,
+        what: impl Fn(&str) -> String,
+    ) -> Self {
+        Self {
+            public_reason: Some(what(OTHER_PROGRAMS)),
+            ..Self::new(what(processes), hint)
+        }
+    }
+
+    /// Returns what every user may read of it.
+    #[must_use]
+    pub fn for_everybody(&self) -> Self {
+        let mut public = self.clone();
+        if let Some(reason) = public.public_reason.take() {
+            public.what = reason;
+        }
+        public
+    }
+}
+
+/// What every user may know of the processes in a message.
+pub const OTHER_PROGRAMS: &str = "other programs";
+
+/// `trainer: there is no user "alice" on this machine`
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(device) = &self.device {
+            write!(f, "{device}: ")?;
+        }
+        f.write_str(&self.what)
+    }
+}
+
+impl std::error::Error for Problem {}
+
+impl Failure for Problem {
+    fn hint(&self) -> Option<String> {
+        self.hint.clone()
     }
 }

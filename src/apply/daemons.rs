@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
-use super::error::Cause;
+use super::cause::Cause;
 use super::gpu::GpuRun;
 use super::run::Shared;
 use super::start_check::{access_of, launch_options, query_account_id};

@@ -1,20 +1,10 @@
 //! The error of a run: what failed, why, what was undone, what was not.
 
 use std::fmt;
-use std::sync::LazyLock;
 
-use regex::Regex;
-use thiserror::Error;
-
-use crate::failure::{ExitStatus, Failure};
-use crate::host::{
-    EnvironmentError, Holder, LimitsError, MORE_PROCESSES, RunError, ToolError, format_count,
-    group_by,
-};
-use crate::mps::MpsError;
-use crate::nvml::{Code, MigMode, NvmlError};
-use crate::plan::Obstacle;
-use crate::state::Missing;
+use super::cause::Cause;
+use crate::failure::{ExitStatus, Failure, Problem};
+use crate::host::{format_count, group_by};
 
 /// The error of an incomplete run.
 #[derive(Debug, Default)]
@@ -66,6 +56,24 @@ impl FailedStep {
             device: None,
         }
     }
+
+    /// Describes it in one line.
+    fn to_problem(&self) -> Problem {
+        let describe = |cause: &dyn fmt::Display| {
+            let text = match self.device {
+                Some(_) => cause.to_string(),
+                None => format!("{}: {cause}", self.attempt),
+            };
+            text.replace('\n', " ")
+        };
+        Problem {
+            gpu: self.gpu,
+            device: self.device.clone(),
+            what: describe(&self.cause),
+            hint: self.cause.hint(),
+            public_reason: self.cause.without_holders().map(|cause| describe(&cause)),
+        }
+    }
 }
 
 impl ApplyError {
@@ -110,24 +118,9 @@ impl ApplyError {
     }
 
     /// Returns what is missing since its step failed, once for each device or GPU.
-    pub fn missing_parts(&self) -> Vec<Missing> {
-        self.failures
-            .iter()
-            .filter(|one| one.gpu.is_some())
-            .map(|failure| {
-                let FailedStep { attempt, cause, .. } = failure;
-                let why = match failure.device {
-                    Some(_) => cause.to_string(),
-                    None => format!("{attempt}: {cause}"),
-                };
-                Missing {
-                    gpu: failure.gpu,
-                    device: failure.device.clone(),
-                    why: why.replace('\n', " "),
-                    hint: cause.hint(),
-                }
-            })
-            .collect()
+    pub fn missing_parts(&self) -> Vec<Problem> {
+        let on_gpus = self.failures.iter().filter(|one| one.gpu.is_some());
+        on_gpus.map(FailedStep::to_problem).collect()
     }
 
     /// True if only a reset or a reboot is missing (exit status 3).
@@ -200,7 +193,7 @@ impl Failure for ApplyError {
 impl std::error::Error for ApplyError {}
 
 /// The daemons that cannot start, with each reason once.
-impl From<ApplyError> for Obstacle {
+impl From<ApplyError> for Problem {
     fn from(error: ApplyError) -> Self {
         let kinds = group_by(&error.failures, |one, other| {
             one.cause.without_device() == other.cause.without_device()
@@ -221,10 +214,10 @@ impl From<ApplyError> for Obstacle {
                 alike[0].cause
             )
         });
-        Self {
-            what: lines.collect::<Vec<_>>().join("\n"),
-            hint: error.hints().join("; "),
-        }
+        Self::new(
+            lines.collect::<Vec<_>>().join("\n"),
+            error.hints().join("; "),
+        )
     }
 }
 
@@ -276,266 +269,5 @@ impl fmt::Display for ApplyError {
             );
         }
         f.write_str(&lines.join("\n"))
-    }
-}
-
-/// The reason for the failure of a step.
-#[derive(Debug, Error)]
-pub enum Cause {
-    /// An NVML call failed.
-    #[error(transparent)]
-    Nvml(#[from] NvmlError),
-    /// The driver reported an instance as in use until the time limit.
-    #[error("{error}: {}", held_by(holders, 0))]
-    InUse {
-        /// The driver's last answer.
-        error: NvmlError,
-        /// The visible processes that use it.
-        holders: Vec<Holder>,
-        /// True if monitoring services are stopped where they are in the way.
-        stops_services: bool,
-    },
-    /// The driver offers no MIG on a GPU of a model that has it.
-    #[error("{error}")]
-    NoMig {
-        error: NvmlError,
-        /// The likely cause and its remedy.
-        hint: String,
-    },
-    /// MIG mode does not change while the GPU is in use.
-    #[error("the GPU is in use: {}", held_by(holders, *hidden))]
-    Busy {
-        /// The visible processes that use it.
-        holders: Vec<Holder>,
-        /// The number of processes that could not be inspected.
-        hidden: usize,
-        /// True if monitoring services are stopped where they are in the way.
-        stops_services: bool,
-    },
-    /// A command to the control daemon failed.
-    #[error(transparent)]
-    Mps(#[from] MpsError),
-    /// A request to systemd failed.
-    #[error(transparent)]
-    Units(#[from] ToolError),
-    /// A process holds the GPU, so it cannot be reset.
-    #[error("{error}: {}", held_by(holders, 0))]
-    Reset {
-        /// The error of nvidia-smi.
-        error: ToolError,
-        /// The visible processes that hold it.
-        holders: Vec<Holder>,
-    },
-    /// A program is missing.
-    #[error(transparent)]
-    Environment(#[from] EnvironmentError),
-    /// The server still lists a client that it has terminated.
-    #[error(
-        "the server has ended its work, but still has it among its clients: its process has not noticed yet"
-    )]
-    StillClient,
-    /// A process did not exit after a signal.
-    #[error("its work is ended, but its process was sent {signal} and still runs {} s later", after.as_secs())]
-    StillThere {
-        /// The signal's name.
-        signal: &'static str,
-        /// The time waited for its exit.
-        after: std::time::Duration,
-    },
-    /// A file could not be read or written.
-    #[error("{0}")]
-    File(#[from] std::io::Error),
-    /// NVML accepted the MIG mode, but it is not active.
-    #[error("{what}")]
-    NotActive {
-        what: String,
-        /// True if a reset may activate it, which the user has not allowed; false if a reboot is due.
-        awaits_reset: bool,
-    },
-    /// A start failed, and so did stopping what it had started.
-    #[error("{cause}\nand what had been started could not be ended: {cleanup}")]
-    CleanupFailed {
-        /// The reason for the failed start.
-        cause: Box<Cause>,
-        /// The reason for the failed stop.
-        cleanup: Box<Cause>,
-    },
-    /// MIG mode stays on, for this reason.
-    #[error("it is left on: {0}")]
-    LeftOn(&'static str),
-    /// A change of the MIG mode stays pending.
-    #[error("the change is pending: it becomes active with a reset of the GPU, or a reboot")]
-    Pending,
-    /// The device does not exist.
-    #[error("the device is not there")]
-    NoDevice,
-    /// The GPU instance does not exist.
-    #[error("its GPU instance is not there")]
-    NoInstance,
-    /// A user or group of the profile does not exist.
-    #[error("there is no {what} \"{name}\" on this machine")]
-    NoAccount { what: &'static str, name: String },
-    /// A user or group has another id than the one that the daemon serves.
-    #[error("the {what} {name} now has the id {is}, but the daemon serves the id {was}")]
-    OtherId {
-        what: &'static str,
-        name: String,
-        is: u32,
-        was: u32,
-    },
-    /// The file system of a directory lets no single user in.
-    #[error("{0}")]
-    NoLists(std::io::Error),
-    /// The system does not allow a limit.
-    #[error(transparent)]
-    Limits(#[from] LimitsError),
-    /// Another reason, which nothing depends on.
-    #[error("{0}")]
-    Other(String),
-    /// The user interrupted the wait.
-    #[error("interrupted")]
-    Interrupted,
-}
-
-/// `held by pid 4711 (alice, python, session-3.scope)`
-fn held_by(holders: &[Holder], hidden: usize) -> String {
-    let names: Vec<String> = holders.iter().map(Holder::to_string).collect();
-    let unseen = format!("{hidden} processes could not be inspected");
-    match (names.as_slice(), hidden) {
-        ([], 0) => "no visible process holds it".to_owned(),
-        ([], _) => format!("no visible process holds it, and {unseen}"),
-        (names, 0) => format!("held by {}", names.join(", ")),
-        (names, _) => format!("held by {}; {unseen}", names.join(", ")),
-    }
-}
-
-impl Cause {
-    pub(super) fn no_account(what: &'static str, name: &str) -> Self {
-        let name = name.to_owned();
-        Self::NoAccount { what, name }
-    }
-
-    /// Adds the result of cleaning up after this failure.
-    #[must_use]
-    pub(super) fn with_cleanup(self, cleaned_up: Result<(), Self>) -> Self {
-        match cleaned_up {
-            Ok(()) => self,
-            Err(cleanup) => Self::CleanupFailed {
-                cause: Box::new(self),
-                cleanup: Box::new(cleanup),
-            },
-        }
-    }
-
-    /// The mode reads back like this after NVML's `activationStatus`, and after a reset that did not help, or failed, for
-    /// this reason.
-    pub(super) fn not_active(activation: Code, mode: MigMode, after_reset: Option<&str>) -> Self {
-        let pending = if mode.pending == mode.current {
-            "the driver has not taken the change"
-        } else {
-            "the driver has recorded the change as pending"
-        };
-        let what = format!("MIG mode is not active: {pending}: {activation}");
-        Self::NotActive {
-            awaits_reset: after_reset.is_none(),
-            what: match after_reset {
-                Some(why) => format!("{what}; {why}"),
-                None => what,
-            },
-        }
-    }
-
-    /// Returns the message without the UUIDs in it, which differ between equal causes.
-    fn without_device(&self) -> String {
-        static UUID: LazyLock<Option<Regex>> =
-            LazyLock::new(|| Regex::new("(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{27}").ok());
-        match UUID.as_ref() {
-            Some(uuid) => uuid.replace_all(&self.to_string(), "it").into_owned(),
-            None => self.to_string(),
-        }
-    }
-
-    /// True if the step may have taken effect despite the error.
-    pub(super) fn may_have_worked(&self) -> bool {
-        match self {
-            Self::Nvml(error) => error.may_have_worked(),
-            _ => false,
-        }
-    }
-
-    /// True if the system refuses new threads or processes.
-    pub(super) fn lacks_processes(&self) -> bool {
-        match self {
-            Self::Nvml(NvmlError::NoThread { .. }) => true,
-            Self::Mps(MpsError::Program(RunError::Start { error, .. })) | Self::File(error) => {
-                error.kind() == std::io::ErrorKind::WouldBlock
-            }
-            Self::CleanupFailed { cause, cleanup } => {
-                cause.lacks_processes() || cleanup.lacks_processes()
-            }
-            _ => false,
-        }
-    }
-}
-
-impl Failure for Cause {
-    fn hint(&self) -> Option<String> {
-        match self {
-            cause if cause.lacks_processes() => Some(MORE_PROCESSES.to_owned()),
-            Self::Nvml(error) => error.hint(),
-            Self::NoMig { hint, .. } => Some(hint.clone()),
-            Self::Mps(error) => error.hint(),
-            Self::Units(error) | Self::Reset { error, .. } => error.hint(),
-            Self::Environment(error) => error.hint(),
-            Self::InUse { holders, stops_services, .. }
-                if !stops_services && holders.iter().any(Holder::is_monitoring) =>
-            {
-                Some(Holder::release_hint(holders, false).to_owned())
-            }
-            Self::InUse { holders, .. } if holders.is_empty() => {
-                Some(Holder::release_hint(holders, true).to_owned())
-            }
-            Self::InUse { .. } => Some(
-                "let them end, and run this again: it goes on from here".to_owned(),
-            ),
-            Self::Busy { holders, stops_services, .. } => {
-                Some(Holder::release_hint(holders, *stops_services).to_owned())
-            }
-            Self::NotActive { awaits_reset: true, .. } => Some(
-                "run it again with --reset, which resets this one GPU, or reboot this machine and run it \
-                 again; in a virtual machine only the reboot helps"
-                    .to_owned(),
-            ),
-            Self::NotActive { .. } => {
-                Some("reboot this machine, and run this again: it goes on".to_owned())
-            }
-            Self::StillClient => Some(
-                "it notices with its next CUDA call; the same command with --signal ends the process".to_owned(),
-            ),
-            Self::StillThere { signal: "SIGTERM", .. } => Some(
-                "it may be saving its work; the same command with --signal=KILL does not let it".to_owned(),
-            ),
-            Self::StillThere { .. } => Some(
-                "it ends when its call of the kernel does; the kernel log may say which one hangs".to_owned(),
-            ),
-            Self::CleanupFailed { cause, .. } => cause.hint(),
-            Self::File(error) => error.hint(),
-            Self::NoDevice | Self::NoInstance => {
-                Some("run the same command again: it plans anew".to_owned())
-            }
-            Self::NoAccount { what, .. } => Some(format!(
-                "make the {what}, or name another one in the profile"
-            )),
-            Self::OtherId { .. } => Some(
-                "mig-mps restart DEVICE starts a daemon that serves the new id".to_owned(),
-            ),
-            Self::NoLists(_) => Some(
-                "set MIG_MPS_RUN_DIR and MIG_MPS_LOG_DIR to directories on tmpfs, ext4 or xfs, or serve a group with that \
-                 one member"
-                    .to_owned(),
-            ),
-            Self::Limits(error) => error.hint(),
-            Self::LeftOn(_) | Self::Pending | Self::Other(_) | Self::Interrupted => None,
-        }
     }
 }

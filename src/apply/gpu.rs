@@ -6,8 +6,9 @@ use std::thread::scope;
 
 use jiff::Timestamp;
 
+use super::cause::Cause;
 use super::daemons::{StopRequest, find_successor};
-use super::error::{Cause, FailedStep};
+use super::error::FailedStep;
 use super::rollback::GpuState;
 use super::run::{Shared, StepOf};
 use crate::geometry::Placement;

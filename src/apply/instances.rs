@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::error::Cause;
+use super::cause::Cause;
 use super::gpu::GpuRun;
 use super::rollback::describe_compute_instance;
 use crate::geometry::{ComputeChoice, ComputeInstanceProfile, Placement, ProfileId};

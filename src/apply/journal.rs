@@ -6,10 +6,12 @@ use std::sync::Mutex;
 
 use jiff::Timestamp;
 
-use super::error::{ApplyError, Cause, FailedStep};
+use super::cause::Cause;
+use super::error::{ApplyError, FailedStep};
+use crate::failure::Problem;
 use crate::host::{Environment, Host, Unit, lock};
 use crate::node::Node;
-use crate::state::{Created, Journal, Missing, NodeFile, RunDir, Taken, Writer, is_disk_full};
+use crate::state::{Created, Journal, NodeFile, RunDir, Taken, Writer, is_disk_full};
 
 /// The journal of a running change: written before its first step, removed at the end.
 pub(super) struct OpenJournal {
@@ -382,7 +384,7 @@ fn has_switched_on(file: &NodeFile, gpu: &str) -> bool {
 }
 
 /// Records in `node.json` the parts of the applied profile that were left out, unless it has them.
-pub fn record_missing(run_dir: &RunDir, boot_id: &str, missing: &[Missing]) -> io::Result<()> {
+pub fn record_missing(run_dir: &RunDir, boot_id: &str, missing: &[Problem]) -> io::Result<()> {
     let mut file = run_dir.load_node()?;
     if file.boot_id != boot_id {
         file = NodeFile {

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal as Number;
 
-use super::error::{ApplyError, Cause, FailedStep};
+use super::cause::Cause;
+use super::error::{ApplyError, FailedStep};
 use super::run::{ApplyContext, Progress};
 use crate::host::{Interrupt, ProcessHandle};
 use crate::mps::{ClientPolicy, Daemon, MpsError};

@@ -1,14 +1,15 @@
 //! Switches MIG mode, and waits until the change is active. Looks at the GPUs before anything is touched.
 
-use super::error::Cause;
+use super::cause::Cause;
 use super::gpu::GpuRun;
 use super::instances::Backoff;
 use super::run::{Allowed, OnFailure, StepOf};
 use crate::catalog::{NoMig, explain_no_mig};
+use crate::failure::Problem;
 use crate::host::{Environment, Holders, Interrupt};
 use crate::node::Node;
 use crate::nvml::{Code, GpuHandle, MigMode, NvmlError};
-use crate::plan::{HeldGpus, Obstacle, Plan};
+use crate::plan::{HeldGpus, Plan};
 
 impl GpuRun<'_> {
     /// Switches MIG mode, and returns once it is active.
@@ -223,12 +224,12 @@ pub fn find_held_gpus(
 /// before the first wait.
 ///
 /// # Errors
-/// The obstacle that remains.
+/// The holders that remain.
 pub fn wait_for_holders(
     environment: &Environment,
     find: impl Fn() -> Vec<HeldGpus>,
     waits: impl FnOnce(&HeldGpus),
-) -> Result<(), Obstacle> {
+) -> Result<(), Problem> {
     let mut backoff = Backoff::new(Some(&environment.interrupt));
     let mut waits = Some(waits);
     loop {
@@ -240,7 +241,7 @@ pub fn wait_for_holders(
             waits(first);
         }
         if !backoff.wait() {
-            return first.obstacle().map_or(Ok(()), Err);
+            return first.check_not_held();
         }
     }
 }

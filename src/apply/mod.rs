@@ -5,6 +5,7 @@
 //! even that, the report says what is left over and what is missing. A journal in the run directory
 //! tells the next run of one that was killed.
 
+mod cause;
 mod daemons;
 mod error;
 mod gpu;

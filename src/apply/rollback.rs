@@ -5,8 +5,9 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use super::cause::Cause;
 use super::daemons::{StopRequest, find_successor};
-use super::error::{Cause, RolledBack};
+use super::error::RolledBack;
 use super::gpu::{GpuRun, gpu_title};
 use super::run::Shared;
 use crate::geometry::{ComputeChoice, ComputeProfileId, Placement, ProfileId};

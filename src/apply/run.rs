@@ -3,7 +3,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::error::{ApplyError, Cause, FailedStep};
+use super::cause::Cause;
+use super::error::{ApplyError, FailedStep};
 use super::gpu::{GpuRun, gpu_title, stop_daemons};
 use super::journal::{NodeRecord, OpenJournal};
 use super::kill::terminate_clients;

@@ -4,7 +4,8 @@
 use std::io;
 use std::path::Path;
 
-use super::error::{ApplyError, Cause, FailedStep};
+use super::cause::Cause;
+use super::error::{ApplyError, FailedStep};
 use crate::host::{
     Access, Account, Directories, Directory, EntryKind, Environment, MpsPrograms, Reader, Uid,
     begin_group_lookup, caller, check_lists, check_open_files, directory_access, group_id,

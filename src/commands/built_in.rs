@@ -56,7 +56,7 @@ pub fn suggest_fitting_profiles(
     let what = format!(
         "the built-in profile {} does not fit these GPUs: {}",
         built_in.name,
-        refusal.in_one_line()
+        refusal.to_problem()
     );
     let hint = if fitting.is_empty() {
         "mig-mps init writes a profile for these GPUs".to_owned()

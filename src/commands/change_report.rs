@@ -9,14 +9,13 @@ use super::status::applied_profile;
 use crate::apply::ApplyError;
 use crate::client::Verified;
 use crate::error::{CommandError, Result, command_error};
-use crate::failure::Failure;
+use crate::failure::{Failure, Problem};
 use crate::host::{Environment, Lock, Unit, join_words};
 use crate::node::{Gpu, Node, Served};
 use crate::plan::{Plan, block_selects};
 use crate::profile::Profile;
 use crate::render::json::{ChangeDocument, Message};
 use crate::render::{is_quiet, note, print_json, status};
-use crate::state::Missing;
 
 /// The outcome of a change.
 pub struct Outcome {
@@ -60,7 +59,7 @@ impl Outcome {
     }
 
     /// Returns the parts of the profile that were left out, each once.
-    pub fn missing_parts(&self) -> Vec<Missing> {
+    pub fn missing_parts(&self) -> Vec<Problem> {
         let mut missing = self.plan.missing.clone();
         for failed in self.failed.iter().flat_map(ApplyError::missing_parts) {
             if !missing.contains(&failed) {
@@ -79,8 +78,8 @@ impl Outcome {
     }
 
     /// True if a part of the profile is on a GPU, of which these parts were left out.
-    fn has_part_on(&self, gpu: &Gpu, missing: &[Missing], run_dir: &Path) -> bool {
-        let left_out: Vec<&Missing> = missing
+    fn has_part_on(&self, gpu: &Gpu, missing: &[Problem], run_dir: &Path) -> bool {
+        let left_out: Vec<&Problem> = missing
             .iter()
             .filter(|missing| missing.gpu == Some(gpu.index))
             .collect();
@@ -126,7 +125,7 @@ impl Outcome {
     /// Returns the error of a profile of which parts, or all (`is_of_nothing`), were left out.
     pub fn partial_error(&self, is_of_nothing: bool) -> Option<CommandError> {
         let missing = &self.plan.missing;
-        let mut lines: Vec<String> = missing.iter().map(Missing::to_string).collect();
+        let mut lines: Vec<String> = missing.iter().map(Problem::to_string).collect();
         let mut hints: Vec<String> = missing.iter().filter_map(|one| one.hint.clone()).collect();
         if let Some(run) = &self.failed {
             // The error of the run says what was undone, too.

@@ -11,13 +11,13 @@ use super::args::ProfileSource;
 use super::{LOCK_LIMIT, lock_node};
 use crate::apply;
 use crate::error::{CommandError, ErrorContext as _, Result, command_error, usage_error};
-use crate::failure::Failure as _;
+use crate::failure::{Failure as _, Problem};
 use crate::host::{Directories, Environment};
 use crate::node::Node;
 use crate::profile::Profile;
 use crate::render::format::format_ago;
 use crate::render::note;
-use crate::state::{AppliedProfile, Missing, ProfileHistory, RunDir};
+use crate::state::{AppliedProfile, ProfileHistory, RunDir};
 
 /// The profile of a command line, which may leave it out.
 #[derive(Args, Debug)]
@@ -129,10 +129,10 @@ impl ChosenProfile {
         environment: &Environment,
         directories: &Directories,
         node: &Node,
-        missing: &[Missing],
+        missing: &[Problem],
         has_changed: bool,
     ) {
-        let missing: Vec<Missing> = missing.iter().map(Missing::for_everybody).collect();
+        let missing: Vec<Problem> = missing.iter().map(Problem::for_everybody).collect();
         let recorded = environment
             .state_dir()
             .map_err(CommandError::from)
@@ -188,7 +188,7 @@ impl ChosenProfile {
 }
 
 /// True if this is what is recorded as missing since this boot.
-fn is_recorded_as_missing(missing: &[Missing], run_dir: &RunDir, node: &Node) -> bool {
+fn is_recorded_as_missing(missing: &[Problem], run_dir: &RunDir, node: &Node) -> bool {
     let file = run_dir.load_node().unwrap_or_default();
     let recorded = if file.boot_id == node.boot_id {
         file.missing

@@ -19,7 +19,7 @@ use super::{
 use crate::apply::{self, Allowed, OnFailure};
 use crate::client::Verified;
 use crate::error::{CommandError, Result, command_error};
-use crate::failure::ExitStatus;
+use crate::failure::{ExitStatus, Problem};
 use crate::host::{
     Account, Directories, Environment, Uid, closest_match, group_id, names_in, report_ready,
     root_hint,
@@ -391,21 +391,19 @@ fn remark_on_boot(args: &UpArgs, environment: &Environment, profile: &Profile) {
     }
 }
 
-/// Returns the values of `serve` whose user or group this machine does not know, or cannot find now, with the reason and
-/// a hint.
-fn find_unserved_users(
-    profile: &Profile,
-    environment: &Environment,
-) -> Vec<(Serve, String, Option<String>)> {
+/// Returns the values of `serve` whose user or group this machine does not know, or cannot find now.
+fn find_unserved_users(profile: &Profile, environment: &Environment) -> Vec<(Serve, Problem)> {
     let serves = profile.serves.iter();
     apply::begin_lookups(serves.clone().map(|(serve, _)| serve));
     serves
         .filter_map(|(serve, _)| {
-            let (why, hint) =
-                describe_unknown_account(serve, Some(environment)).unwrap_or_else(|error| {
-                    Some((error.to_string(), error.hints.into_iter().next()))
-                })?;
-            Some((serve.clone(), why, hint))
+            let unknown = find_unknown_account(serve, Some(environment));
+            let problem = unknown.unwrap_or_else(|error| {
+                let problem = Problem::without_hint(error.to_string());
+                let hint = error.hints.into_iter().next();
+                Some(Problem { hint, ..problem })
+            })?;
+            Some((serve.clone(), problem))
         })
         .collect()
 }
@@ -449,22 +447,18 @@ fn unknown_account_error(
     serve: &Serve,
     span: Span,
 ) -> Result<Option<ProfileError>> {
-    let Some((mistake, hint)) = describe_unknown_account(serve, Some(environment))? else {
-        return Ok(None);
-    };
-    let error = profile.error_at(span, mistake);
-    Ok(Some(match hint {
-        Some(hint) => error.with_hint(hint),
-        None => error,
-    }))
+    let unknown = find_unknown_account(serve, Some(environment))?;
+    Ok(unknown.map(|problem| profile.problem_at(span, problem)))
 }
 
-/// Describes the user or group that this machine does not know, and names a similar one. Fails if the name service does
-/// not answer, unless a device of the caller is recorded for that user or group.
-pub fn describe_unknown_account(
+/// Describes the user or group that this machine does not know, and names a similar one.
+///
+/// # Errors
+/// The name service does not answer, and no device of the caller is recorded for that user or group.
+pub fn find_unknown_account(
     serve: &Serve,
     environment: Option<&Environment>,
-) -> Result<Option<(String, Option<String>)>> {
+) -> Result<Option<Problem>> {
     let (what, name, found, list) = match serve {
         Serve::User(name) => {
             let found = Account::from_name(name).map(|account| account.is_some());
@@ -487,7 +481,10 @@ pub fn describe_unknown_account(
             let hint = closest_match(name, names.iter().map(String::as_str))
                 .map(|near| format!("did you mean \"{what}:{near}\"?"));
             let why = format!("there is no {what} \"{name}\" on this machine");
-            Ok(Some((why, hint)))
+            Ok(Some(Problem {
+                hint,
+                ..Problem::without_hint(why)
+            }))
         }
         Err(_) if is_recorded() => Ok(None),
         Err(error) => Err(command_error(format_args!(

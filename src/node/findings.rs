@@ -3,8 +3,8 @@
 use super::daemon_findings::{changed_settings_problem, daemon_problem};
 use super::fault::{Finding, Severity};
 use super::{Applied, Client, LOST_GPU_REMEDY, Node, Served, Stray, Unmanaged, Unseen};
+use crate::failure::Problem;
 use crate::host::{Pid, Uid, caller, user_name};
-use crate::state::Missing;
 
 impl Node {
     /// Returns what is wrong, worth knowing or not known: of these devices, or of all if none is named, and of the node
@@ -209,8 +209,8 @@ impl Node {
     }
 
     /// Describes a part of the applied profile that was left out. A daemon from before may go on in its place.
-    fn left_out_problem(&self, missing: &Missing) -> Finding {
-        let seen = format!("not as the applied profile says: {}", missing.why);
+    fn left_out_problem(&self, missing: &Problem) -> Finding {
+        let seen = format!("not as the applied profile says: {}", missing.what);
         let remedy = format!("fix that, and `{}` applies the rest", self.up_command());
         let finding = Finding::fail("profile-incomplete", seen).with_remedy(remedy);
         match &missing.device {

@@ -8,11 +8,12 @@ use super::device_selector::{Candidate, device_order, known_devices_hint, select
 use super::device_spelling::strip_affixes;
 use super::{Applied, Detail, Device, Gpu, NoSuchDevice, Presence, Served, Unmanaged};
 use crate::catalog::Model;
+use crate::failure::Problem;
 use crate::host::{Host, Xid, format_ranges};
 use crate::mps::ControlProgram;
 use crate::nvml::NvmlError;
 use crate::settings::DeviceSize;
-use crate::state::{Created, DeviceKey, DeviceRecord, Journal, Missing, RunDir};
+use crate::state::{Created, DeviceKey, DeviceRecord, Journal, RunDir};
 
 /// A snapshot of the node.
 #[derive(Clone, Debug, Default)]
@@ -38,7 +39,7 @@ pub struct Node {
     /// The UUIDs of the GPUs whose MIG mode mig-mps switched on.
     pub switched_on: Vec<String>,
     /// The parts of applied profiles that were left out.
-    pub missing: Vec<Missing>,
+    pub missing: Vec<Problem>,
     /// The devices whose records cannot be read, as far as their directories tell what they are: for their end alone.
     pub lost_records: Vec<Served>,
     /// Everything that could not be seen.

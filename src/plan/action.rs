@@ -1,5 +1,6 @@
 //! The actions of a plan, and the clients that one terminates.
 
+use crate::failure::Problem;
 use std::borrow::Cow;
 use std::fmt;
 
@@ -9,7 +10,6 @@ use serde::{Serialize, Serializer};
 
 use super::disrupted::{ClientOf, IdlePod};
 use super::gpu_plan::UnmanagedDaemon;
-use super::refusal::Obstacle;
 use crate::geometry::{ComputeChoice, Placement, ProfileId, ProfileName};
 use crate::host::{Pid, StartTime};
 use crate::mps::{ClientPolicy, StopMethod};
@@ -293,7 +293,7 @@ pub struct Stop {
     pub is_followed: bool,
     /// The reason why its clients are unknown, if they are.
     #[serde(skip)]
-    pub unasked: Option<Obstacle>,
+    pub unasked: Option<Problem>,
 }
 
 /// The command that starts a daemon.

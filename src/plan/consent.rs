@@ -2,7 +2,8 @@
 
 use super::action::{Action, PlanInstance, Reason};
 use super::disrupted::{ClientOf, IdlePod};
-use super::{GpuPlan, Obstacle, Plan, Refusal};
+use super::{GpuPlan, Plan, Refusal};
+use crate::failure::Problem;
 use crate::geometry::SliceMap;
 use crate::host::{Pid, join_words};
 
@@ -22,7 +23,7 @@ impl Plan {
         unmanaged
     }
 
-    /// Returns the plan with an obstacle on each GPU on which it destroys instances that mig-mps is not known to have made.
+    /// Returns the plan with a problem on each GPU on which it destroys instances that mig-mps is not known to have made.
     #[must_use]
     pub fn sparing_unmanaged(mut self) -> Self {
         for gpu in &mut self.gpus {
@@ -37,8 +38,7 @@ impl Plan {
                 join_words(&named, "and"),
                 if named.len() == 1 { "it" } else { "them" },
             );
-            gpu.obstacles
-                .push(Obstacle::new(what, CONSENT_TO_UNMANAGED));
+            gpu.obstacles.push(Problem::new(what, CONSENT_TO_UNMANAGED));
         }
         self
     }
@@ -103,7 +103,7 @@ impl Plan {
             return Ok(());
         }
         let what = "the node has changed, and this plan disrupts more than was agreed to";
-        Err(Obstacle::new(what, "run the same command again").into())
+        Err(Problem::new(what, "run the same command again").into())
     }
 
     /// The names and UUIDs of the devices whose running daemons stop: a name may have moved to another device.

@@ -1,20 +1,21 @@
 //! The daemons that must start, change and stop on a GPU to serve its wanted devices, and the settings that `mig-mps set`
 //! changes.
 
+use crate::failure::Problem;
 use std::borrow::Cow;
 
 use super::action::SettingChange;
 use super::gpu_plan::{self, DeviceAfter, GpuPlan};
 use super::gpu_steps::concerns_us;
 use super::preconditions::{
-    Verb, find_device_for_command, foreign_daemon, unknown_clients_obstacle,
+    Verb, find_device_for_command, foreign_daemon, unknown_clients_problem,
 };
 use super::refusal::{check_driver_version, no_program_starts};
 use super::setting_change::{change_needing_restart, live_changes};
 use super::up::Planner;
 use super::{
-    Action, ClientOf, IdlePod, Obstacle, Place, Plan, Reason, Refusal, Set, Start, StartServer,
-    StartedBy, Step, Stop, UnmanagedDaemon, serve_setting,
+    Action, ClientOf, IdlePod, Place, Plan, Reason, Refusal, Set, Start, StartServer, StartedBy,
+    Step, Stop, UnmanagedDaemon, serve_setting,
 };
 use crate::host::user_name;
 use crate::mps::{ClientPolicy, StopMethod};
@@ -193,7 +194,7 @@ impl GpuPlan {
         replaces: bool,
     ) {
         let run_dir = planner.run_dir;
-        if planner.unserved_reason(settings).is_some() {
+        if planner.problem_with_users(settings).is_some() {
             // Its present daemon goes on, unless another device may get its name.
             let ours = slot.served.filter(|served| served.run_dir == *run_dir);
             if let Some(served) = ours.filter(|served| !slot.is_called(served)) {
@@ -212,7 +213,7 @@ impl GpuPlan {
                     let mut stop = Stop::from_served(lost);
                     if let Some(unasked) = &mut stop.unasked {
                         // A restart needs the record.
-                        UP_AGAIN.clone_into(&mut unasked.hint);
+                        unasked.hint = Some(UP_AGAIN.to_owned());
                     }
                     self.steps.push(Action::Stop(stop).with_reason(because));
                     because.to_owned()
@@ -324,7 +325,7 @@ impl Stop {
             clients: ClientOf::all_of_device(served),
             pods: IdlePod::all_of_device(served),
             is_followed: false,
-            unasked: unknown_clients_obstacle(served),
+            unasked: unknown_clients_problem(served),
         }
     }
 }
@@ -486,7 +487,7 @@ fn step_to_set(
             "mig-mps set {} share=N oversubscribe={}, where N is the number of clients",
             record.name, settings.oversubscribe
         );
-        return Err(Refusal::NotMeant(Obstacle::new(what, hint)));
+        return Err(Refusal::NotMeant(Problem::new(what, hint)));
     }
     // As `up` has found it, if it has.
     let was = record.settings.share.map(|share| share.device);
@@ -500,7 +501,7 @@ fn step_to_set(
         && let Some(whole_gpu) = node.gpu_with_uuid(&record.uuid)
         && let Some(what) = no_program_starts(node, whole_gpu, limit)
     {
-        let obstacle = Obstacle::new(what, "give it more, or \"none\"");
+        let obstacle = Problem::new(what, "give it more, or \"none\"");
         return Err(Refusal::NotMeant(obstacle));
     }
     let changes = live_changes(served, &settings);

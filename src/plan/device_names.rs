@@ -1,9 +1,10 @@
 //! The names of the devices that a profile makes.
 
+use super::Refusal;
 use super::daemons::Slot;
 use super::gpu_steps::Layout;
 use super::up::Planner;
-use super::{Obstacle, Refusal};
+use crate::failure::Problem;
 use crate::node::Gpu;
 use crate::profile::{Names, ProfileError, Span};
 
@@ -24,7 +25,7 @@ impl Planner<'_> {
                 keeps(&name)?;
                 let why = format!("a device of another GPU keeps the name {name}");
                 let hint = "mend what keeps that GPU as it is";
-                Some((slot.gpu, Obstacle::new(why, hint).into()))
+                Some((slot.gpu, Problem::new(why, hint).into()))
             })
             .collect()
     }
@@ -47,7 +48,7 @@ impl Planner<'_> {
                 let given = names.assign_name(name, "a device of another GPU");
                 given.map_err(|_| {
                     let what = format!("two devices are recorded as \"{name}\"");
-                    Obstacle::new(what, "take one down")
+                    Problem::new(what, "take one down")
                 })?;
             }
         }

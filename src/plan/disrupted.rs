@@ -121,26 +121,41 @@ impl IdlePod {
 pub(super) const POD_HINT: &str = "delete the pods, or wait for them with --drain DURATION; with --force, programs that they start later run \
                         outside MPS";
 
-pub(super) fn in_use(clients: &[ClientOf], pods: &[IdlePod]) -> String {
-    let mut parts = Vec::new();
-    if !clients.is_empty() {
-        let count = match clients.len() {
-            1 => "1 client is".to_owned(),
-            n => format!("{n} clients are"),
-        };
-        let lines = clients.iter().map(|client| format!("\n  {client}"));
-        parts.push(format!(
-            "{count} still running:{}",
-            lines.collect::<String>()
-        ));
+/// Lists the clients and pods in the way, each in a line.
+pub(super) fn describe_in_use(clients: &[ClientOf], pods: &[IdlePod]) -> String {
+    fn lines<T: fmt::Display>(all: &[T]) -> String {
+        let lines: Vec<String> = all.iter().map(T::to_string).collect();
+        format!("\n  {}", lines.join("\n  "))
     }
-    if !pods.is_empty() {
-        let count = match pods.len() {
-            1 => "1 pod holds a share of a device".to_owned(),
-            n => format!("{n} pods hold shares of devices"),
-        };
-        let lines = pods.iter().map(|pod| format!("\n  {pod}"));
-        parts.push(format!("{count}:{}", lines.collect::<String>()));
-    }
+    in_use_message((clients.len(), &lines(clients)), (pods.len(), &lines(pods)))
+}
+
+/// The same with the devices alone: processes and pods are not for everybody.
+pub(super) fn describe_devices_in_use(clients: &[ClientOf], pods: &[IdlePod]) -> String {
+    let names = |mut devices: Vec<&str>| {
+        devices.dedup();
+        format!(" {}", devices.join(", "))
+    };
+    let of_clients = clients.iter().map(|client| client.device.as_str());
+    let of_pods = pods.iter().map(|pod| pod.device.as_str());
+    in_use_message(
+        (clients.len(), &names(of_clients.collect())),
+        (pods.len(), &names(of_pods.collect())),
+    )
+}
+
+/// The message on so many clients and pods, each with the list of them.
+fn in_use_message(clients: (usize, &str), pods: (usize, &str)) -> String {
+    let clients = match clients {
+        (0, _) => None,
+        (1, list) => Some(format!("1 client is still running:{list}")),
+        (count, list) => Some(format!("{count} clients are still running:{list}")),
+    };
+    let pods = match pods {
+        (0, _) => None,
+        (1, list) => Some(format!("1 pod holds a share of a device:{list}")),
+        (count, list) => Some(format!("{count} pods hold shares of devices:{list}")),
+    };
+    let parts: Vec<String> = clients.into_iter().chain(pods).collect();
     parts.join("\n")
 }

@@ -1,10 +1,11 @@
 //! Plans `down`, and the end of servers that have outlived their daemons.
 
 use super::gpu_steps::{
-    ComputeUse, InstanceUse, outside_mps_obstacle, reason_to_destroy, reset_or_reboot_due,
+    ComputeUse, InstanceUse, check_no_programs_outside_mps, reason_to_destroy, reset_or_reboot_due,
 };
-use super::preconditions::{check_ours, no_own_daemon, owner_hint, unreadable_obstacle};
-use super::{Action, GpuInstance, Obstacle, Plan, Purge, Reason, Refusal, Step, Stop};
+use super::preconditions::{check_ours, check_own_daemon, check_records_readable, owner_hint};
+use super::{Action, GpuInstance, Plan, Purge, Reason, Refusal, Step, Stop};
+use crate::failure::Problem;
 use crate::geometry::SliceMap;
 use crate::host::Pid;
 use crate::mps::{ClientPolicy, StopMethod};
@@ -88,10 +89,10 @@ pub fn down(node: &Node, run_dir: &RunDir, wanted: &DownRequest) -> Result<Plan,
     if wanted.purge {
         plan.purge = Some(devices_to_purge(node, wanted, &plan));
     }
-    match no_own_daemon(node, run_dir) {
-        Some(obstacle) if plan.is_empty() => Err(obstacle.into()),
-        _ => Ok(plan),
+    if plan.is_empty() {
+        check_own_daemon(node, run_dir)?;
     }
+    Ok(plan)
 }
 
 /// The devices to purge: those selected, and those whose daemons stop.
@@ -114,7 +115,7 @@ fn stop_lost_daemons(
     run_dir: &RunDir,
     wanted: &DownRequest,
     plan: &mut Plan,
-) -> Result<(), Obstacle> {
+) -> Result<(), Problem> {
     let mut is_one_asked_for = wanted.means_all();
     let mut is_one_known = false;
     for lost in &node.lost_records {
@@ -140,17 +141,19 @@ fn stop_lost_daemons(
             steps.push(stop.with_reason("its record is missing or cannot be read"));
         }
     }
-    match unreadable_obstacle(node, run_dir) {
-        Some(obstacle) if is_one_asked_for && !is_one_known => Err(obstacle),
-        _ => Ok(()),
+    if is_one_asked_for && !is_one_known {
+        check_records_readable(node, run_dir)?;
     }
+    Ok(())
 }
 
 fn step_to_stop(served: &Served, force: Option<u32>) -> Step {
     let mut stop = Stop::from_served(served);
-    if let (Some(obstacle), true) = (&mut stop.unasked, stop.means == StopMethod::Signals) {
-        let ends = format!("mig-mps down {} --force ends it", stop.name);
-        obstacle.hint = format!("{}, {ends}", obstacle.hint);
+    if let Some(problem) = &mut stop.unasked
+        && let Some(hint) = &mut problem.hint
+        && stop.means == StopMethod::Signals
+    {
+        *hint = format!("{hint}, mig-mps down {} --force ends it", stop.name);
     }
     if let Some(seconds) = force
         && (!served.clients.as_slice().is_empty() || served.state != DaemonState::NoServerYet)
@@ -235,7 +238,7 @@ fn destroy_instances(
 
 /// Checks that no daemon of another run directory and no program outside MPS uses the instance: the driver would
 /// refuse half-way.
-fn check_idle(node: &Node, run_dir: &RunDir, gpu: &Gpu, uuid: &str) -> Result<(), Obstacle> {
+fn check_idle(node: &Node, run_dir: &RunDir, gpu: &Gpu, uuid: &str) -> Result<(), Problem> {
     let foreign = node.served().find(|served| {
         served.record.uuid == uuid && served.is_alive() && served.run_dir != *run_dir
     });
@@ -248,7 +251,7 @@ fn check_idle(node: &Node, run_dir: &RunDir, gpu: &Gpu, uuid: &str) -> Result<()
         let hint = owner_hint(
             "have its owner take it down first, or leave out --destroy-mig and --disable-mig",
         );
-        return Err(Obstacle::new(what, hint));
+        return Err(Problem::new(what, hint));
     }
     let hint = "let them end first, or end them: --force ends only clients of daemons; or leave out --destroy-mig and --disable-mig";
     // The plan ends the daemons whose records are lost, or has been refused for them.
@@ -263,7 +266,7 @@ fn check_idle(node: &Node, run_dir: &RunDir, gpu: &Gpu, uuid: &str) -> Result<()
     };
     let mut pids = device.processes_outside_mps();
     pids.retain(|pid| !ended.contains(pid));
-    outside_mps_obstacle(gpu, device, &pids, hint).map_or(Ok(()), Err)
+    check_no_programs_outside_mps(gpu, device, &pids, hint)
 }
 
 /// Plans to switch off the MIG mode that mig-mps switched on, if no instance remains.
@@ -285,13 +288,13 @@ fn disable_mig(node: &Node, gpu: &Gpu, plan: &mut Plan) {
 }
 
 /// Adds the end of every stray on the selected devices. One that may have clients is ended only by force.
-fn end_strays(node: &Node, wanted: &DownRequest, plan: &mut Plan) -> Result<(), Obstacle> {
+fn end_strays(node: &Node, wanted: &DownRequest, plan: &mut Plan) -> Result<(), Problem> {
     for device in &node.devices {
         let name = &device.name;
         for stray in device.strays.iter().filter(|_| wanted.selects(name)) {
             if wanted.force.is_none() && !stray.is_idle() {
                 let pid = stray.server.pid;
-                return Err(Obstacle::new(
+                return Err(Problem::new(
                     format!("server {pid} of {name} outlived its daemon and may have clients"),
                     format!("let them end first, or mig-mps down {name} --force"),
                 ));

@@ -1,5 +1,6 @@
 //! The plan, its part for one GPU, and the permission to apply it.
 
+use crate::failure::Problem;
 use std::collections::BTreeSet;
 
 use schemars::JsonSchema;
@@ -10,14 +11,14 @@ use super::action::{
 };
 use super::disrupted::{ClientOf, IdlePod};
 use super::kill::Kill;
-use super::refusal::{Obstacle, Refusal};
+use super::refusal::Refusal;
 use crate::geometry::{Placement, SliceMap};
 use crate::host::{Pid, caller, user_name};
 use crate::mps::{ClientPolicy, ControlProgram, StopMethod};
 use crate::node::{DaemonEnding, Device, Gpu, Node, Stray, Variable};
 use crate::nvml::EXCLUSIVE_PROCESS;
 use crate::settings::{MemoryLimit, Settings};
-use crate::state::{Missing, RunDir};
+use crate::state::RunDir;
 
 /// The steps that meet a request, by GPU.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -33,7 +34,7 @@ pub struct Plan {
     /// Remarks on the profile: probable mistakes, and GPUs that are lost.
     pub remarks: Vec<String>,
     /// The parts of the profile that are left out.
-    pub missing: Vec<Missing>,
+    pub missing: Vec<Problem>,
     /// The devices with clients that go on and keep everything that they have.
     pub undisturbed: Vec<Undisturbed>,
 }
@@ -61,7 +62,7 @@ pub struct GpuPlan {
     pub to_be_continued: bool,
     /// The obstacles that keep the plan from being applied.
     #[serde(skip)]
-    pub obstacles: Vec<Obstacle>,
+    pub obstacles: Vec<Problem>,
     /// The reset or reboot that is due, or may be; null if none is.
     pub due: Option<String>,
     /// The change of its compute mode by the daemons that start and stop.
@@ -399,8 +400,8 @@ impl Plan {
             .stops()
             .filter(|stop| stop.patience == ClientPolicy::Idle)
             .filter_map(|stop| stop.unasked.as_ref());
-        if let Some(obstacle) = obstacles.chain(unasked).next() {
-            return Err(obstacle.clone().into());
+        if let Some(problem) = obstacles.chain(unasked).next() {
+            return Err(problem.clone().into());
         }
         let clients: Vec<ClientOf> = self.clients_in_the_way().cloned().collect();
         let pods: Vec<IdlePod> = self.pods_in_the_way().cloned().collect();

@@ -1,13 +1,13 @@
 //! The plan of one GPU before its devices have names: the instances and their users, and the steps to its layout.
 
+use crate::failure::Problem;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use super::action::{Action, GpuInstance, Place, Reason};
 use super::daemons::Slot;
 use super::gpu_plan::GpuPlan;
-use super::preconditions::unknown_clients_obstacle;
-use super::refusal::Obstacle;
+use super::preconditions::unknown_clients_problem;
 use super::up::Planner;
 use crate::geometry::{ComputeChoice, Disruption, GpuInstanceProfile, Placement};
 use crate::host::Pid;
@@ -53,7 +53,7 @@ impl<'a> Layout<'a> {
         self.plan.due = reset_or_reboot_due(self.gpu, on);
         self.plan
             .obstacles
-            .extend(busy_gpu_obstacle(node, self.gpu));
+            .extend(check_gpu_idle(node, self.gpu).err());
     }
 
     /// Adds the steps that create a GPU instance, or compute instances in one that stands.
@@ -89,10 +89,15 @@ impl<'a> Layout<'a> {
         because: &str,
     ) {
         for part in gone.map(|nth| &standing.parts[nth]) {
-            let in_the_way = part.device.and_then(|device| {
-                outside_mps_obstacle(self.gpu, device, &part.strangers, END_PROGRAMS_HINT)
-            });
-            self.plan.obstacles.extend(in_the_way);
+            if let Some(device) = part.device {
+                let checked = check_no_programs_outside_mps(
+                    self.gpu,
+                    device,
+                    &part.strangers,
+                    END_PROGRAMS_HINT,
+                );
+                self.plan.obstacles.extend(checked.err());
+            }
             let action = Action::DestroyComputeInstance {
                 instance: standing.instance.placement,
                 compute: part.compute.placement,
@@ -182,15 +187,24 @@ impl Rank {
     }
 }
 
-/// The programs outside MPS on a whole GPU: the mode switches only on an idle GPU.
-fn busy_gpu_obstacle(node: &Node, gpu: &Gpu) -> Option<Obstacle> {
-    let device = node.device_with_uuid(&gpu.uuid)?;
-    let busy = device.describe_processes(&device.processes_outside_mps())?;
-    let what = format!(
-        "GPU {} ({}) computes for {busy} outside MPS: the MIG mode of an idle GPU alone can be switched",
-        gpu.index, gpu.product
-    );
-    (!gpu.in_mig_mode()).then(|| Obstacle::new(what, END_PROGRAMS_HINT))
+/// Refuses to switch on the MIG mode of a GPU on which programs compute outside MPS.
+fn check_gpu_idle(node: &Node, gpu: &Gpu) -> Result<(), Problem> {
+    let device = node.device_with_uuid(&gpu.uuid);
+    let programs =
+        device.and_then(|device| device.describe_processes(&device.processes_outside_mps()));
+    match programs {
+        Some(programs) if !gpu.in_mig_mode() => Err(Problem::with_processes(
+            &programs,
+            END_PROGRAMS_HINT,
+            |programs| {
+                format!(
+                    "GPU {} ({}) computes for {programs} outside MPS: the MIG mode of an idle GPU alone can be switched",
+                    gpu.index, gpu.product
+                )
+            },
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// The remedy for programs outside MPS.
@@ -300,7 +314,7 @@ pub(super) fn concerns_us(served: &Served, run_dir: &RunDir) -> bool {
 
 /// The disruption of stopping a daemon. One that cannot be asked may have a client.
 fn disruption_of_end(served: &Served, run_dir: &RunDir) -> Disruption {
-    let unasked = served.run_dir != *run_dir || unknown_clients_obstacle(served).is_some();
+    let unasked = served.run_dir != *run_dir || unknown_clients_problem(served).is_some();
     let programs = served.clients.as_slice().len() + served.waiting.len();
     let clients = programs + usize::from(unasked);
     Disruption {
@@ -310,21 +324,21 @@ fn disruption_of_end(served: &Served, run_dir: &RunDir) -> Disruption {
     }
 }
 
-/// Programs that compute on a device outside MPS: the driver would refuse to destroy it.
-pub(super) fn outside_mps_obstacle(
+/// Refuses to destroy a device on which these programs compute outside MPS, as the driver would.
+pub(super) fn check_no_programs_outside_mps(
     gpu: &Gpu,
     device: &Device,
     pids: &[Pid],
     hint: &str,
-) -> Option<Obstacle> {
+) -> Result<(), Problem> {
+    let Some(programs) = device.describe_processes(pids) else {
+        return Ok(());
+    };
     let verb = if pids.len() == 1 { "uses" } else { "use" };
-    let what = format!(
-        "GPU {}: {} {verb} {} outside MPS",
-        gpu.index,
-        device.describe_processes(pids)?,
-        device.name
-    );
-    Some(Obstacle::new(what, hint))
+    let (index, name) = (gpu.index, &device.name);
+    Err(Problem::with_processes(&programs, hint, |programs| {
+        format!("GPU {index}: {programs} {verb} {name} outside MPS")
+    }))
 }
 
 /// True if mig-mps made this GPU instance, or that compute instance in it.

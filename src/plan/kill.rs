@@ -1,10 +1,11 @@
 //! Clients whose work on a device is ended.
 
+use crate::failure::Problem;
 use std::collections::BTreeSet;
 
 use super::preconditions::{Verb, find_device_for_command};
 use super::refusal::{check_driver_version, not_a_client};
-use super::{ClientOf, Obstacle, Plan, Refusal, Signal};
+use super::{ClientOf, Plan, Refusal, Signal};
 use crate::host::{Pid, StartTime, Uid, root_hint, user_name};
 use crate::mps::ClientPolicy;
 use crate::node::{Client, DaemonState, Device, Node, Served};
@@ -74,7 +75,7 @@ impl Kill {
 
     /// Checks that the signal can be sent to every process. A fault has ended the clients' work already, so only a
     /// signal has an effect then.
-    pub(super) fn check_signal(&self) -> Result<(), Obstacle> {
+    pub(super) fn check_signal(&self) -> Result<(), Problem> {
         if self.signal.is_none() && !self.has_fault {
             return Ok(());
         }
@@ -83,14 +84,14 @@ impl Kill {
                 "{} had a GPU fault: its clients' work has ended, and it serves again when their processes have",
                 self.name
             );
-            return Err(Obstacle::new(what, "end them with --signal"));
+            return Err(Problem::new(what, "end them with --signal"));
         }
         if let Some(Victim { client, .. }) = self.victims.iter().find(|victim| !victim.is_certain) {
             let what = format!(
                 "the process of {client} is not its server's user's, and the driver does not list it as a client"
             );
             let hint = "leave --signal out, or end the process itself";
-            return Err(Obstacle::new(what, hint));
+            return Err(Problem::new(what, hint));
         }
         let mut victims = self.victims.iter();
         if let Some(Victim { client, .. }) = victims.find(|victim| victim.started.is_none()) {
@@ -98,7 +99,7 @@ impl Kill {
                 "the process of {client} cannot be seen from here: it can be sent no signal"
             );
             let hint = "leave --signal out, or run it where /proc shows that process";
-            return Err(Obstacle::new(what, hint));
+            return Err(Problem::new(what, hint));
         }
         Ok(())
     }
@@ -124,7 +125,7 @@ pub fn device_with_clients(node: &Node, names: &[String], pids: &[Pid]) -> Resul
             names.join(", "),
             pids.join(" and ")
         );
-        Refusal::NotMeant(Obstacle::new(
+        Refusal::NotMeant(Problem::new(
             what,
             "mig-mps status shows the clients of each device",
         ))
@@ -226,7 +227,7 @@ fn is_certain(device: &Device, client: &Client, user: Option<Uid>) -> bool {
     is_listed || (client.user.is_some() && client.user == user)
 }
 
-fn not_permitted(name: &str, owner: Option<Uid>, server: Option<Uid>) -> Obstacle {
+fn not_permitted(name: &str, owner: Option<Uid>, server: Option<Uid>) -> Problem {
     let users: BTreeSet<Uid> = [Some(Uid::ROOT), owner, server]
         .into_iter()
         .flatten()
@@ -236,7 +237,7 @@ fn not_permitted(name: &str, owner: Option<Uid>, server: Option<Uid>) -> Obstacl
         "not enough privilege to end a client of {name}: only {} may control its server",
         who.join(" and ")
     );
-    Obstacle::new(what, root_hint())
+    Problem::new(what, root_hint())
 }
 
 #[cfg(test)]

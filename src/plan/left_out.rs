@@ -2,25 +2,24 @@
 
 use std::collections::BTreeMap;
 
-use super::{HeldGpus, Obstacle, Plan, Refusal};
-use crate::failure::Failure;
+use super::{HeldGpus, Plan, Refusal};
+use crate::failure::Problem;
 use crate::settings::Serve;
-use crate::state::Missing;
 
 /// The GPUs that a plan leaves as they are, and the users for whose devices it starts no daemon.
 #[derive(Clone, Debug, Default)]
 pub struct LeftOut {
     /// By the index of the GPU.
-    gpus: BTreeMap<u32, Missing>,
-    /// Values of `serve` that are not possible on this machine, each with the reason and the remedy.
-    unserved: Vec<(Serve, String, Option<String>)>,
+    gpus: BTreeMap<u32, Problem>,
+    /// Values of `serve` that are not possible on this machine.
+    unserved: Vec<(Serve, Problem)>,
     /// True once the rest is being applied. Before that, a GPU must be left.
     has_begun: bool,
 }
 
 impl LeftOut {
     /// Leaves out daemons alone: those with these values of `serve`, for these reasons.
-    pub fn with_unserved(unserved: Vec<(Serve, String, Option<String>)>) -> Self {
+    pub fn with_unserved(unserved: Vec<(Serve, Problem)>) -> Self {
         Self {
             unserved,
             ..Self::default()
@@ -49,39 +48,36 @@ impl LeftOut {
         let (mut reasons, mut hints): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
         for missing in self.gpus() {
             let hint = missing.hint.as_deref();
-            reasons.push(&missing.why);
+            reasons.push(&missing.what);
             hints.extend(hint.filter(|hint| !hints.contains(hint)));
         }
         // GPUs that the same processes hold have the same reason.
         reasons.dedup();
-        Obstacle::new(reasons.join("\n  "), hints.join("; ")).into()
+        Problem::new(reasons.join("\n  "), hints.join("; ")).into()
     }
 
     /// The GPUs, by index.
-    pub(super) fn gpus(&self) -> impl Iterator<Item = &Missing> {
+    pub(super) fn gpus(&self) -> impl Iterator<Item = &Problem> {
         self.gpus.values()
     }
 
-    /// Returns the reason why there are no daemons for these users, and the remedy.
-    pub(super) fn unserved_reason(&self, serve: &Serve) -> Option<(String, Option<String>)> {
-        let (_, why, hint) = self.unserved.iter().find(|(one, ..)| one == serve)?;
-        Some((why.clone(), hint.clone()))
+    /// Returns the reason why there are no daemons for these users.
+    pub(super) fn problem_with_users(&self, serve: &Serve) -> Option<Problem> {
+        let (_, problem) = self.unserved.iter().find(|(one, _)| one == serve)?;
+        Some(problem.clone())
     }
 
     /// Leaves a GPU out; returns false if it is left out already.
     pub(super) fn add_gpu(&mut self, gpu: u32, refusal: &Refusal) -> bool {
-        let missing = Missing {
-            gpu: Some(gpu),
-            device: None,
-            why: refusal.in_one_line(),
-            hint: refusal.hint(),
-        };
-        self.insert(gpu, missing)
+        self.insert(gpu, refusal.to_problem())
     }
 
-    fn insert(&mut self, gpu: u32, missing: Missing) -> bool {
+    fn insert(&mut self, gpu: u32, problem: Problem) -> bool {
         let is_new = !self.has_gpu(gpu);
-        self.gpus.entry(gpu).or_insert(missing);
+        self.gpus.entry(gpu).or_insert(Problem {
+            gpu: Some(gpu),
+            ..problem
+        });
         is_new
     }
 
@@ -105,19 +101,17 @@ impl LeftOut {
     pub fn add_held(&mut self, held: &[HeldGpus]) -> bool {
         let mut is_one_new = false;
         for held in held {
-            let Some(obstacle) = held.obstacle() else {
-                continue;
-            };
-            let refusal = Refusal::from(obstacle);
-            for gpu in &held.gpus {
-                is_one_new |= self.add_gpu(*gpu, &refusal);
+            if let Err(problem) = held.check_not_held() {
+                for gpu in &held.gpus {
+                    is_one_new |= self.insert(*gpu, problem.clone());
+                }
             }
         }
         is_one_new
     }
 
     /// Leaves out the GPUs on which something failed; returns false if there is none.
-    pub fn add_failed(&mut self, failed: &[Missing]) -> bool {
+    pub fn add_failed(&mut self, failed: &[Problem]) -> bool {
         let mut is_one_new = false;
         for missing in failed {
             if let Some(gpu) = missing.gpu {

@@ -1,8 +1,9 @@
 //! The processes that have a GPU open whose MIG mode a plan switches, or whose instances it destroys.
 
+use crate::failure::Problem;
 use std::collections::BTreeSet;
 
-use super::{Action, GpuPlan, Obstacle, Plan};
+use super::{Action, GpuPlan, Plan};
 use crate::host::{Holder, Holders, Pid, format_ranges};
 use crate::mps::ClientPolicy;
 use crate::node::{Gpu, Node};
@@ -252,16 +253,23 @@ impl HeldGpus {
         Holder::release_hint(&self.staying_holders(), !self.services.is_empty())
     }
 
-    /// The obstacle to the switch, if the holders are certain to be one.
-    pub fn obstacle(&self) -> Option<Obstacle> {
-        let (title, named) = (self.title(), self.holder_names());
-        let what = if self.needs_reset {
-            format!("cannot switch the MIG mode of {title}: held open by {named}")
+    /// Refuses the switch if the holders are certain to be in its way.
+    pub fn check_not_held(&self) -> Result<(), Problem> {
+        if !self.is_in_the_way {
+            return Ok(());
+        }
+        let title = self.title();
+        let reason = if self.needs_reset {
+            format!("cannot switch the MIG mode of {title}")
         } else {
             format!(
-                "the driver may refuse to switch the MIG mode of {title}, and no client is ended for that: held open by {named}"
+                "the driver may refuse to switch the MIG mode of {title}, and no client is ended for that"
             )
         };
-        self.is_in_the_way.then(|| Obstacle::new(what, self.hint()))
+        Err(Problem::with_processes(
+            &self.holder_names(),
+            self.hint(),
+            |holders| format!("{reason}: held open by {holders}"),
+        ))
     }
 }

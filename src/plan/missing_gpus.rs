@@ -1,35 +1,39 @@
 //! The GPUs that a profile means and that are lost, or not there.
 
+use crate::failure::Problem;
 use std::collections::BTreeSet;
 
-use super::Obstacle;
 use super::gpu_steps::Layout;
 use super::up::{Planner, block_selects};
 use crate::catalog;
 use crate::node::lost_gpu_hint;
 use crate::profile::{Block, ProfileError, Span};
-use crate::state::Missing;
 
 impl<'a> Planner<'a> {
-    /// The obstacle that a GPU is lost which a selector names, or the only one that it may select.
-    pub(super) fn lost_gpu_obstacle(self) -> Option<Obstacle> {
+    /// Refuses where a GPU is lost that a selector names, or that is the only one that it may select.
+    pub(super) fn check_lost_gpus(self) -> Result<(), Problem> {
         if self.left_out.is_some() {
-            return None;
+            return Ok(());
         }
         let is_none_left = self.node.gpus.iter().all(|gpu| self.leaves_alone(gpu));
-        let (_, why) = self.lost_gpus().find(|(lost, _)| {
-            let mut blocks = self.profile.blocks.iter();
-            is_none_left
-                || blocks.any(|block| {
-                    let is_named = block.select.index.is_some() || block.select.names_a_real_gpu();
-                    is_named && self.may_select(block, *lost)
-                })
-        })?;
-        let hint = format!(
-            "{}; up --keep-going applies the rest of the profile",
-            lost_gpu_hint()
-        );
-        Some(Obstacle::new(why, hint))
+        for (lost, why) in self.lost_gpus() {
+            if is_none_left || self.names_lost_gpu(lost) {
+                let hint = lost_gpu_hint();
+                return Err(Problem::new(
+                    why,
+                    format!("{hint}; up --keep-going applies the rest of the profile"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// True if a block names single GPUs, and may mean this lost one.
+    fn names_lost_gpu(self, lost: u32) -> bool {
+        self.profile.blocks.iter().any(|block| {
+            let names_gpus = block.select.index.is_some() || block.select.names_a_real_gpu();
+            names_gpus && self.may_select(block, lost)
+        })
     }
 
     /// The lost GPUs that the profile may select, with the driver's errors.
@@ -125,41 +129,31 @@ impl<'a> Planner<'a> {
     }
 
     /// Returns the parts of the profile that are left out, by GPU.
-    pub(super) fn missing_parts(self, layouts: &[Layout<'_>]) -> Vec<Missing> {
+    pub(super) fn missing_parts(self, layouts: &[Layout<'_>]) -> Vec<Problem> {
         let Some(left_out) = self.left_out else {
             return Vec::new();
         };
-        let lost = self.lost_gpus().map(|(gpu, why)| Missing {
+        let lost = self.lost_gpus().map(|(gpu, why)| Problem {
             gpu: Some(gpu),
-            device: None,
-            why: why.to_owned(),
-            hint: Some(lost_gpu_hint()),
+            ..Problem::new(why, lost_gpu_hint())
         });
         let absent = (0..).zip(&self.profile.blocks).filter_map(|(block, of)| {
-            Some(Missing {
-                gpu: None,
-                device: None,
-                why: format!(
-                    "{}: {}",
-                    self.profile.block_heading(block),
-                    self.describe_absent_gpus(of)?
-                ),
-                hint: Some("mig-mps list shows the GPUs".to_owned()),
-            })
+            let heading = self.profile.block_heading(block);
+            let why = format!("{heading}: {}", self.describe_absent_gpus(of)?);
+            Some(Problem::new(why, "mig-mps list shows the GPUs"))
         });
         let unserved = layouts
             .iter()
             .flat_map(|layout| &layout.slots)
             .filter_map(|slot| {
-                let (why, hint) = self.unserved_reason(slot.settings.as_deref()?)?;
-                Some(Missing {
+                let problem = self.problem_with_users(slot.settings.as_deref()?)?;
+                Some(Problem {
                     gpu: Some(slot.gpu),
                     device: Some(slot.name.clone()),
-                    why,
-                    hint,
+                    ..problem
                 })
             });
-        let mut missing: Vec<Missing> = lost
+        let mut missing: Vec<Problem> = lost
             .chain(left_out.gpus().cloned())
             .chain(absent)
             .chain(unserved)

@@ -39,7 +39,7 @@ pub use kill::{Kill, KillRequest, Victim, device_with_clients, kill};
 pub use left_out::LeftOut;
 pub use mig_mode::{Cost, HeldGpus, Work, pids_accounted_for};
 pub use private::private_daemon;
-pub use refusal::{Misfit, Obstacle, Refusal};
+pub use refusal::{Misfit, Refusal};
 pub use remarks::remark_on_virtual_machines;
 pub use restart::{heal, needs_healing, restart};
 pub use up::{block_selects, up, up_in_part};

@@ -1,6 +1,6 @@
 //! The preconditions of a command that acts on the daemon of a device.
 
-use super::Obstacle;
+use crate::failure::Problem;
 use crate::host::{Uid, caller, root_hint, user_name};
 use crate::node::{DaemonState, Device, Node, Served, Unseen, lost_gpu_hint, replace_remedy};
 use crate::state::RunDir;
@@ -19,12 +19,12 @@ pub(super) fn find_device_for_command<'a>(
     run_dir: &RunDir,
     name: &str,
     verb: Verb,
-) -> Result<(&'a Device, &'a Served), Obstacle> {
+) -> Result<(&'a Device, &'a Served), Problem> {
     let device = node.device_named(name);
     let Some((device, served)) = device.and_then(|found| Some((found, found.served.as_ref()?)))
     else {
-        let missing = unreadable_obstacle(node, run_dir);
-        return Err(missing.unwrap_or_else(|| verb.not_served(node, name)));
+        check_records_readable(node, run_dir)?;
+        return Err(verb.not_served(node, name));
     };
     if verb == Verb::Set {
         check_device(device)?;
@@ -38,7 +38,7 @@ pub(super) fn find_device_for_command<'a>(
         verb.check_state(served)?;
     }
     if verb == Verb::Set && !served.record.finished {
-        return Err(Obstacle::new(
+        return Err(Problem::new(
             format!("an interrupted change did not finish with the daemon of {name}"),
             "run mig-mps up with its profile, which goes on from there, or mig-mps restart",
         ));
@@ -47,12 +47,12 @@ pub(super) fn find_device_for_command<'a>(
 }
 
 impl Verb {
-    /// The obstacle that no daemon of mig-mps serves the device. Another user's may.
-    fn not_served(self, node: &Node, name: &str) -> Obstacle {
-        let (verb, obstacle) = match self {
+    /// The problem that no daemon of mig-mps serves the device. Another user's may.
+    fn not_served(self, node: &Node, name: &str) -> Problem {
+        let (verb, problem) = match self {
             Self::Restart => (
                 "restart",
-                Obstacle::new(
+                Problem::new(
                     format!("{name} has no daemon of mig-mps to be started again"),
                     START_HINT,
                 ),
@@ -60,37 +60,37 @@ impl Verb {
             Self::Set => ("set", not_settable(name, "mig-mps does not serve it")),
             Self::Kill => (
                 "kill",
-                Obstacle::new(
+                Problem::new(
                     format!("{name} has no clients: no daemon of mig-mps serves it"),
                     "mig-mps status shows who computes there",
                 ),
             ),
         };
-        match node.command_as_owner(name, verb) {
-            Some(hint) => Obstacle { hint, ..obstacle },
-            None => obstacle,
+        Problem {
+            hint: node.command_as_owner(name, verb).or(problem.hint),
+            ..problem
         }
     }
 
     /// Refuses a daemon that takes no commands, or may not be asked.
-    fn check_state(self, served: &Served) -> Result<(), Obstacle> {
+    fn check_state(self, served: &Served) -> Result<(), Problem> {
         let name = &served.record.name;
         Err(match &served.state {
             DaemonState::Dead if self == Self::Set => not_settable(name, "it has died"),
-            DaemonState::Dead => Obstacle::new(
+            DaemonState::Dead => Problem::new(
                 format!("the daemon of {name} has died, and its clients get CUDA error 806"),
                 format!("mig-mps restart {name} starts it again"),
             ),
-            DaemonState::Hung(_) => Obstacle::new(
+            DaemonState::Hung(_) => Problem::new(
                 format!("the daemon of {name} hangs: it takes no commands and no new clients"),
                 format!("mig-mps restart {name} ends that"),
             ),
             _ => match (
-                unknown_clients_obstacle(served),
+                unknown_clients_problem(served),
                 served.record.runs_as_its_user(),
             ) {
-                (Some(obstacle), _) => obstacle,
-                (None, Some(user)) if caller() == Uid::ROOT => Obstacle::new(
+                (Some(problem), _) => problem,
+                (None, Some(user)) if caller() == Uid::ROOT => Problem::new(
                     format!(
                         "the daemon of {name} runs as {}, as mig-mps 0.2 started it: root opens no session with it",
                         user_name(user)
@@ -106,19 +106,19 @@ impl Verb {
 /// The remedy where no daemon of mig-mps serves a device.
 const START_HINT: &str = "start it with mig-mps up and its profile";
 
-fn not_settable(name: &str, why: &str) -> Obstacle {
-    Obstacle::new(
+fn not_settable(name: &str, why: &str) -> Problem {
+    Problem::new(
         format!("{name} has no daemon whose settings could be changed: {why}"),
         START_HINT,
     )
 }
 
 /// Refuses a device that is gone or cannot be seen.
-fn check_device(device: &Device) -> Result<(), Obstacle> {
+fn check_device(device: &Device) -> Result<(), Problem> {
     let name = &device.name;
     if let Some(why) = device.lost_gpu_reason() {
         let what = format!("the device of {name} cannot be seen: {why}");
-        return Err(Obstacle::new(what, lost_gpu_hint()));
+        return Err(Problem::new(what, lost_gpu_hint()));
     }
     if device.is_gone() {
         return Err(not_settable(name, "its device is gone"));
@@ -127,20 +127,22 @@ fn check_device(device: &Device) -> Result<(), Obstacle> {
 }
 
 /// A device served from another run directory is not ours to change.
-pub(super) fn foreign_daemon(served: &Served) -> Obstacle {
+pub(super) fn foreign_daemon(served: &Served) -> Problem {
     let what = format!(
         "device {} is served by a daemon of {}",
         served.record.name,
         served.run_dir.path().display()
     );
-    Obstacle::new(what, owner_hint("take that one down first, as its owner"))
+    Problem::new(what, owner_hint("take that one down first, as its owner"))
 }
 
-/// The obstacle that none of the daemons here is the caller's.
-pub(super) fn no_own_daemon(node: &Node, run_dir: &RunDir) -> Option<Obstacle> {
-    let first = node.served().next()?;
+/// Refuses where none of the daemons here is the caller's.
+pub(super) fn check_own_daemon(node: &Node, run_dir: &RunDir) -> Result<(), Problem> {
+    let Some(first) = node.served().next() else {
+        return Ok(());
+    };
     if node.served().any(|served| served.run_dir == *run_dir) {
-        return None;
+        return Ok(());
     }
     let (served, daemons) = match node.served().count() {
         1 => ("1 device is".to_owned(), "a daemon"),
@@ -150,7 +152,7 @@ pub(super) fn no_own_daemon(node: &Node, run_dir: &RunDir) -> Option<Obstacle> {
         "none of the daemons here is yours: {served} served by {daemons} of {}",
         first.run_dir.path().display()
     );
-    Some(Obstacle::new(what, owner_hint("run it as their owner")))
+    Err(Problem::new(what, owner_hint("run it as their owner")))
 }
 
 /// The remedy for a plain user, who finds no daemons but root's beside the own ones; root finds those of a directory that
@@ -163,37 +165,43 @@ pub(super) fn owner_hint(of_root: &str) -> String {
     }
 }
 
-/// The obstacle of a run directory that cannot be read: a daemon there may serve any device.
-pub(super) fn unseen_obstacle(node: &Node) -> Option<Obstacle> {
-    node.unseen.iter().find_map(|unseen| match unseen {
-        Unseen::RunDir { why, hint, .. } => Some(Obstacle::new(
-            format!("{why}: whether daemons run there is unknown"),
-            hint.clone()
-                .unwrap_or_else(|| "mig-mps doctor checks directories and records".to_owned()),
-        )),
-        _ => None,
-    })
+/// Refuses where a run directory cannot be read: a daemon there may serve any device.
+pub(super) fn check_run_dirs_readable(node: &Node) -> Result<(), Problem> {
+    for unseen in &node.unseen {
+        if let Unseen::RunDir { why, hint, .. } = unseen {
+            let hint = hint.as_deref();
+            return Err(Problem::new(
+                format!("{why}: whether daemons run there is unknown"),
+                hint.unwrap_or("mig-mps doctor checks directories and records"),
+            ));
+        }
+    }
+    Ok(())
 }
 
-/// A record that cannot be read may be that of a daemon that lives.
-pub(super) fn unreadable_obstacle(node: &Node, run_dir: &RunDir) -> Option<Obstacle> {
-    unseen_obstacle(node).or_else(|| {
-        let (_, problem) = node.unreadable_records().find(|(other, _)| *other == run_dir)?;
-        Some(Obstacle::new(
-            format!("{problem}: who uses the device is unknown"),
-            "mig-mps up with its profile takes a living daemon over and writes the record anew; mig-mps down --force ends it, \
-             with its clients",
-        ))
-    })
+/// Refuses where a record cannot be read: it may be that of a daemon that runs.
+pub(super) fn check_records_readable(node: &Node, run_dir: &RunDir) -> Result<(), Problem> {
+    check_run_dirs_readable(node)?;
+    let Some((_, problem)) = node
+        .unreadable_records()
+        .find(|(other, _)| *other == run_dir)
+    else {
+        return Ok(());
+    };
+    Err(Problem::new(
+        format!("{problem}: who uses the device is unknown"),
+        "mig-mps up with its profile takes a living daemon over and writes the record anew; mig-mps down --force ends it, \
+         with its clients",
+    ))
 }
 
 /// Refuses a device whose daemon somebody else started: only they can change it.
-pub(super) fn check_ours(served: &Served, run_dir: &RunDir) -> Result<(), Obstacle> {
+pub(super) fn check_ours(served: &Served, run_dir: &RunDir) -> Result<(), Problem> {
     if served.run_dir == *run_dir {
         return Ok(());
     }
-    Err(Obstacle {
-        hint: owner_hint("run it as its owner"),
+    Err(Problem {
+        hint: Some(owner_hint("run it as its owner")),
         ..foreign_daemon(served)
     })
 }
@@ -203,8 +211,8 @@ fn replacement_hint(served: &Served) -> String {
     replace_remedy(served).replace('`', "")
 }
 
-/// The obstacle of a daemon that may have clients that nobody can see: it is not touched.
-pub(super) fn unknown_clients_obstacle(served: &Served) -> Option<Obstacle> {
+/// The problem of a daemon that may have clients that nobody can see: it is not touched.
+pub(super) fn unknown_clients_problem(served: &Served) -> Option<Problem> {
     let name = &served.record.name;
     let (why, hint) = match &served.state {
         DaemonState::NotAsked(why) => (
@@ -231,5 +239,5 @@ pub(super) fn unknown_clients_obstacle(served: &Served) -> Option<Obstacle> {
         _ => return None,
     };
     let what = format!("the daemon of {name} cannot be asked for its clients: {why}");
-    Some(Obstacle::new(what, hint))
+    Some(Problem::new(what, hint))
 }

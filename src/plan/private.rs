@@ -2,7 +2,8 @@
 
 use super::refusal::check_driver_version;
 use super::restart::place_on;
-use super::{Action, Obstacle, Place, Plan, Reason, Refusal, Start, StartedBy, UnmanagedDaemon};
+use super::{Action, Place, Plan, Reason, Refusal, Start, StartedBy, UnmanagedDaemon};
+use crate::failure::Problem;
 use crate::host::caller;
 use crate::node::Node;
 use crate::settings::{Serve, Settings};
@@ -25,10 +26,10 @@ pub fn private_daemon(node: &Node, run_dir: &RunDir, uuid: &str) -> Result<Plan,
     });
     let Some((device, place)) = found else {
         let what = format!("the device {uuid} is gone");
-        return Err(Obstacle::new(what, "mig-mps list shows the devices").into());
+        return Err(Problem::new(what, "mig-mps list shows the devices").into());
     };
     if let Some(other) = UnmanagedDaemon::on_device(node, run_dir, device).first() {
-        return Err(existing_daemon_obstacle(node, &device.name, other).into());
+        return Err(existing_daemon_problem(node, &device.name, other).into());
     }
     let start = Action::Start(Start {
         name: device.name.clone(),
@@ -49,8 +50,8 @@ pub fn private_daemon(node: &Node, run_dir: &RunDir, uuid: &str) -> Result<Plan,
     Ok(plan.complete(node, run_dir))
 }
 
-/// The obstacle of a device's daemon. Its hint is for the caller, who can end no daemon of another user.
-fn existing_daemon_obstacle(node: &Node, device: &str, daemon: &UnmanagedDaemon) -> Obstacle {
+/// The problem of a device's daemon. Its hint is for the caller, who can end no daemon of another user.
+fn existing_daemon_problem(node: &Node, device: &str, daemon: &UnmanagedDaemon) -> Problem {
     let pid = daemon.pid;
     let user = daemon.user.as_deref().unwrap_or("?");
     let what = format!("{device} has an MPS daemon already: pid {pid} ({user})");
@@ -67,5 +68,5 @@ fn existing_daemon_obstacle(node: &Node, device: &str, daemon: &UnmanagedDaemon)
          starts with serve = \"all\""
             .to_owned()
     };
-    Obstacle::new(what, hint)
+    Problem::new(what, hint)
 }

@@ -5,10 +5,10 @@ use std::fmt;
 
 use thiserror::Error;
 
-use super::disrupted::{ClientOf, IdlePod, POD_HINT, in_use};
+use super::disrupted::{ClientOf, IdlePod, POD_HINT, describe_devices_in_use, describe_in_use};
 use super::gpu_layout::GpuRequest;
 use crate::catalog;
-use crate::failure::{ExitStatus, Failure};
+use crate::failure::{ExitStatus, Failure, Problem};
 use crate::geometry::{
     self, GpuInstanceProfile, Partition, ProfileName, Request, SliceMap, count_each,
     nearest_requests, slice_map,
@@ -33,15 +33,15 @@ pub enum Refusal {
     Infeasible(Box<Misfit>),
     /// The command does not apply to what it names. Exit status 2.
     #[error("{0}")]
-    NotMeant(Obstacle),
+    NotMeant(Problem),
     /// Something in use would have to go. Exit status 4.
     #[error("{0}")]
-    InTheWay(Obstacle),
+    InTheWay(Problem),
     /// A daemon could not start. Exit status 1.
     #[error("{0}")]
-    CannotStart(Obstacle),
+    CannotStart(Problem),
     /// Clients, or pods that hold a share, would be disrupted. Exit status 4.
-    #[error("{}", in_use(clients, pods))]
+    #[error("{}", describe_in_use(clients, pods))]
     InUse {
         clients: Vec<ClientOf>,
         pods: Vec<IdlePod>,
@@ -51,40 +51,36 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Describes it without the lines of the profile and the map.
-    pub fn in_one_line(&self) -> String {
-        let text = match self {
-            Self::Profile(error) => error.first_message(),
-            Self::Infeasible(misfit) => misfit.one_line_message(),
-            other => other.to_string(),
+    /// Describes it in one line, without the lines of the profile and the map.
+    pub fn to_problem(&self) -> Problem {
+        let problem = match self {
+            Self::Profile(error) => Problem::without_hint(error.first_message()),
+            Self::Infeasible(misfit) => Problem::without_hint(misfit.one_line_message()),
+            Self::Device(unknown) => Problem::without_hint(unknown.to_string()),
+            Self::NotMeant(problem) | Self::InTheWay(problem) | Self::CannotStart(problem) => {
+                problem.clone()
+            }
+            Self::InUse { clients, pods, .. } => Problem {
+                public_reason: Some(describe_devices_in_use(clients, pods)),
+                ..Problem::without_hint(self.to_string())
+            },
         };
-        let lines: Vec<&str> = text.lines().map(str::trim).collect();
-        lines.join(" ")
-    }
-}
-
-/// Something that keeps a plan from being applied, and that no flag removes.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{what}")]
-pub struct Obstacle {
-    /// The obstacle and its location.
-    pub what: String,
-    /// The remedy.
-    pub hint: String,
-}
-
-impl Obstacle {
-    pub(super) fn new(what: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self {
-            what: what.into(),
-            hint: hint.into(),
+        let in_one_line = |text: String| {
+            let lines: Vec<&str> = text.lines().map(str::trim).collect();
+            lines.join(" ")
+        };
+        Problem {
+            what: in_one_line(problem.what),
+            public_reason: problem.public_reason.map(in_one_line),
+            hint: self.hint(),
+            ..problem
         }
     }
 }
 
-impl From<Obstacle> for Refusal {
-    fn from(obstacle: Obstacle) -> Self {
-        Self::InTheWay(obstacle)
+impl From<Problem> for Refusal {
+    fn from(problem: Problem) -> Self {
+        Self::InTheWay(problem)
     }
 }
 
@@ -170,8 +166,8 @@ impl Failure for Refusal {
                     .collect();
                 (!remedies.is_empty()).then(|| remedies.join("; "))
             }
-            Self::NotMeant(obstacle) | Self::InTheWay(obstacle) | Self::CannotStart(obstacle) => {
-                Some(obstacle.hint.clone()).filter(|hint| !hint.is_empty())
+            Self::NotMeant(problem) | Self::InTheWay(problem) | Self::CannotStart(problem) => {
+                problem.hint.clone()
             }
             Self::InUse { clients, .. } if clients.is_empty() => Some(POD_HINT.to_owned()),
             Self::InUse { hint, .. } => Some(hint.clone()),
@@ -183,7 +179,7 @@ impl Failure for Refusal {
 pub(super) fn not_a_client(node: &Node, served: &Served, pid: Pid) -> Refusal {
     let name = &served.record.name;
     if served.has_waiting_program(pid) {
-        return Obstacle::new(
+        return Problem::new(
             format!(
                 "pid {pid} is not a client of {name} yet: it waits in cuInit until another user's programs have exited, and has nothing on the GPU"
             ),
@@ -193,8 +189,8 @@ pub(super) fn not_a_client(node: &Node, served: &Served, pid: Pid) -> Refusal {
     }
     let what = format!("pid {pid} is not a client of {name}");
     Refusal::NotMeant(match other_role(node, pid) {
-        Some((role, hint)) => Obstacle::new(format!("{what}: it {role}"), hint),
-        None => Obstacle::new(what, clients_hint(served)),
+        Some((role, hint)) => Problem::new(format!("{what}: it {role}"), hint),
+        None => Problem::new(what, clients_hint(served)),
     })
 }
 
@@ -266,7 +262,7 @@ pub(super) fn check_driver_version(node: &Node) -> Result<(), Refusal> {
     let what =
         format!("driver {driver} is too old: mig-mps changes a node with driver {first} or newer");
     let hint = "install a newer driver; mig-mps list, status and down work with this one";
-    Err(Refusal::NotMeant(Obstacle::new(what, hint)))
+    Err(Refusal::NotMeant(Problem::new(what, hint)))
 }
 
 /// The reason why no program starts with that limit on a whole GPU, if that was measured.
@@ -275,16 +271,16 @@ pub(super) fn no_program_starts(node: &Node, gpu: &Gpu, limit: MemoryLimit) -> O
 }
 
 /// Instances that cannot be seen cannot be planned with.
-pub(super) fn check_visible(gpu: &Gpu) -> Result<(), Obstacle> {
+pub(super) fn check_visible(gpu: &Gpu) -> Result<(), Problem> {
     let Some(why) = &gpu.hidden else {
         return Ok(());
     };
     let what = format!("GPU {}: its instances cannot be seen: {why}", gpu.index);
-    Err(Obstacle::new(what, root_hint()))
+    Err(Problem::new(what, root_hint()))
 }
 
 /// Refuses to switch MIG off under virtual machines.
-pub(super) fn check_no_virtual_machines(node: &Node, gpu: &Gpu) -> Result<(), Obstacle> {
+pub(super) fn check_no_virtual_machines(node: &Node, gpu: &Gpu) -> Result<(), Problem> {
     let Some(named) = node.describe_virtual_machine_instances(gpu) else {
         return Ok(());
     };
@@ -293,7 +289,7 @@ pub(super) fn check_no_virtual_machines(node: &Node, gpu: &Gpu) -> Result<(), Ob
         gpu.index
     );
     let hint = "leave this GPU out of the profile, or have the administrator of the virtual machines destroy it";
-    Err(Obstacle::new(what, hint))
+    Err(Problem::new(what, hint))
 }
 
 pub(super) fn unknown_profile(profile: &Profile, gpu: &Gpu, part: &DeviceEntry) -> ProfileError {

@@ -1,11 +1,10 @@
 //! Daemons that restart unchanged: asked for by hand, or because they have died or hang.
 
 use super::daemons::is_stuck;
-use super::preconditions::{Verb, check_ours, find_device_for_command, no_own_daemon};
+use super::preconditions::{Verb, check_ours, check_own_daemon, find_device_for_command};
 use super::refusal::{check_driver_version, check_visible};
-use super::{
-    Action, Obstacle, Place, Plan, Reason, Refusal, Start, StartedBy, Stop, UnmanagedDaemon,
-};
+use super::{Action, Place, Plan, Reason, Refusal, Start, StartedBy, Stop, UnmanagedDaemon};
+use crate::failure::Problem;
 use crate::node::{
     DaemonState, Device, Gpu, Node, Presence, Served, Unseen, lost_gpu_hint, restore_remedy,
 };
@@ -42,7 +41,7 @@ pub fn heal(node: &Node, run_dir: &RunDir, names: &[String]) -> Result<Plan, Ref
         if !names.is_empty() {
             check_ours(served, run_dir)?;
         }
-        no_own_daemon(node, run_dir).map_or(Ok(()), Err)?;
+        check_own_daemon(node, run_dir)?;
     }
     let healed: Vec<String> = ours
         .iter()
@@ -122,10 +121,10 @@ fn place_of<'a>(
     node: &'a Node,
     device: &Device,
     served: &Served,
-) -> Result<(&'a Gpu, Place), Obstacle> {
+) -> Result<(&'a Gpu, Place), Problem> {
     let key = &device.key;
     let Some(gpu) = node.gpu_with_uuid(&key.gpu) else {
-        return Err(absent_device_obstacle(node, device, served));
+        return Err(absent_device_problem(node, device, served));
     };
     if key.instance.is_some() {
         check_visible(gpu)?;
@@ -137,7 +136,7 @@ fn place_of<'a>(
     };
     place
         .map(|place| (gpu, place))
-        .ok_or_else(|| absent_device_obstacle(node, device, served))
+        .ok_or_else(|| absent_device_problem(node, device, served))
 }
 
 /// Returns the place of a MIG device, if the GPU has it.
@@ -152,11 +151,11 @@ pub(super) fn place_on(gpu: &Gpu, key: InstanceKey) -> Option<Place> {
     Some(Place::Mig { placement, nth })
 }
 
-/// The obstacle of a device that is gone or cannot be seen.
-fn absent_device_obstacle(node: &Node, device: &Device, served: &Served) -> Obstacle {
+/// The problem of a device that is gone or cannot be seen.
+fn absent_device_problem(node: &Node, device: &Device, served: &Served) -> Problem {
     let name = &device.name;
     match &device.presence {
-        Presence::Unseen(unseen) => Obstacle::new(
+        Presence::Unseen(unseen) => Problem::new(
             format!("the device of {name} cannot be seen: {}", unseen.reason()),
             match unseen {
                 Unseen::Gpu { .. } => lost_gpu_hint(),
@@ -164,7 +163,7 @@ fn absent_device_obstacle(node: &Node, device: &Device, served: &Served) -> Obst
                 _ => "mig-mps doctor finds out why".to_owned(),
             },
         ),
-        Presence::There | Presence::MadeAgain | Presence::Gone => Obstacle::new(
+        Presence::There | Presence::MadeAgain | Presence::Gone => Problem::new(
             format!("the device of {name} is gone: no daemon could serve it"),
             restore_remedy(node, served).replace('`', ""),
         ),

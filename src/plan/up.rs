@@ -1,17 +1,18 @@
 //! Plans `up`: checks that a profile suits this node, plans each GPU, and names the devices.
 
+use crate::failure::Problem;
 use std::collections::BTreeSet;
 
 use super::daemons::Slot;
 use super::device_names::name_devices;
 use super::gpu_layout::GpuRequest;
 use super::gpu_steps::{InstanceUse, Layout, served_here};
-use super::preconditions::unseen_obstacle;
+use super::preconditions::check_run_dirs_readable;
 use super::refusal::{
     check_driver_version, check_no_virtual_machines, check_visible, no_program_starts,
 };
 use super::remarks::remark_on_virtual_machines;
-use super::{LeftOut, Misfit, Obstacle, Place, Plan, Refusal, serve_setting};
+use super::{LeftOut, Misfit, Place, Plan, Refusal, serve_setting};
 use crate::catalog::{NoMig, explain_no_mig};
 use crate::geometry::SliceMap;
 use crate::host::{Uid, root_hint};
@@ -124,15 +125,18 @@ fn check_no_mistakes(
         let misfit = Misfit { others, ..first };
         return Err(Refusal::Infeasible(Box::new(misfit)));
     }
-    others.into_iter().next().map_or(Ok(()), Err)
+    match others.into_iter().next() {
+        Some(refusal) => Err(refusal),
+        None => Ok(()),
+    }
 }
 
 impl<'a> Planner<'a> {
     fn make_plan(self, caller: Uid) -> Result<Plan, Refusal> {
         let node = self.node;
         check_driver_version(node)?;
-        unseen_obstacle(node).map_or(Ok(()), Err)?;
-        self.lost_gpu_obstacle().map_or(Ok(()), Err)?;
+        check_run_dirs_readable(node)?;
+        self.check_lost_gpus()?;
         let mut mistakes = self.serve_mistakes(caller);
         mistakes.extend(self.selector_mistakes());
         let (mut layouts, refusals) = self.plan_layouts();
@@ -281,7 +285,7 @@ impl<'a> Planner<'a> {
         if gpu.profiles.is_empty() {
             if gpu.in_mig_mode() {
                 let what = format!("GPU {}: the driver lists no profiles for it", gpu.index);
-                return Err(Obstacle::new(what, "see what nvidia-smi mig -lgip says").into());
+                return Err(Problem::new(what, "see what nvidia-smi mig -lgip says").into());
             }
             layout.plan.to_be_continued = true;
             return Ok(());
@@ -322,13 +326,12 @@ impl Planner<'_> {
             .position(|block| block_selects(block, gpu))
     }
 
-    /// Returns the reason why a device is left without a daemon, and the remedy.
-    pub(super) fn unserved_reason(self, settings: &Settings) -> Option<(String, Option<String>)> {
+    /// Returns the reason why a device is left without a daemon.
+    pub(super) fn problem_with_users(self, settings: &Settings) -> Option<Problem> {
         let (left_out, serve) = (self.left_out?, serve_setting(settings));
-        left_out.unserved_reason(serve).or_else(|| {
-            self.no_server_for(serve)
-                .map(|(why, hint)| (why, Some(hint)))
-        })
+        left_out
+            .problem_with_users(serve)
+            .or_else(|| self.check_multiuser_server(serve).err())
     }
 
     pub(super) fn leaves_alone(self, gpu: &Gpu) -> bool {
@@ -357,19 +360,19 @@ impl Planner<'_> {
                 mistakes.push(self.profile.error_at(*span, message).with_hint(hint));
                 continue;
             }
-            if let Some((message, hint)) = self.no_server_for(serve)
+            if let Err(problem) = self.check_multiuser_server(serve)
                 && self.left_out.is_none()
             {
-                mistakes.push(self.profile.error_at(*span, message).with_hint(hint));
+                mistakes.push(self.profile.problem_at(*span, problem));
             }
         }
         mistakes
     }
 
-    /// Returns the reason why the driver cannot serve these users, and the remedy.
-    fn no_server_for(self, serve: &Serve) -> Option<(String, String)> {
+    /// Refuses users that the driver cannot serve together.
+    fn check_multiuser_server(self, serve: &Serve) -> Result<(), Problem> {
         if !serve.is_shared() || self.node.control_program().has_multiuser_server {
-            return None;
+            return Ok(());
         }
         let since = ControlProgram::FIRST_MULTIUSER_BRANCH;
         let message = format!(
@@ -379,12 +382,12 @@ impl Planner<'_> {
         let hint = format!(
             "it needs driver {since} or newer; \"one-at-a-time\" and \"user:NAME\" work with any"
         );
-        Some((message, hint))
+        Err(Problem::new(message, hint))
     }
 
     /// Refuses a name that is recorded for a device of a GPU that is not seen. No other name in the profile helps if it is
     /// a default name.
-    pub(super) fn check_record_of(self, name: &str) -> Result<(), Obstacle> {
+    pub(super) fn check_record_of(self, name: &str) -> Result<(), Problem> {
         let Some(served) = self
             .node
             .served()
@@ -405,7 +408,7 @@ impl Planner<'_> {
         let what = format!(
             "\"{name}\" is the name of {uuid}, which is recorded as a device of {gpu}: {why}"
         );
-        Err(Obstacle::new(
+        Err(Problem::new(
             what,
             format!("mig-mps down {name} stops its daemon, if that runs, and removes the record"),
         ))

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::diagnostic::{ProfileError, Source, Span};
 use super::selector::Selector;
+use crate::failure::Problem;
 use crate::geometry::{ComputeName, ProfileName};
 use crate::host::closest_match;
 use crate::settings::{
@@ -129,6 +130,15 @@ impl Profile {
     /// Returns an error at a place in this profile.
     pub fn error_at(&self, span: Span, message: impl Into<String>) -> ProfileError {
         self.source.error_at(span, message)
+    }
+
+    /// Returns a problem with a place in this profile as an error.
+    pub fn problem_at(&self, span: Span, problem: Problem) -> ProfileError {
+        let error = self.error_at(span, problem.what);
+        match problem.hint {
+            Some(hint) => error.with_hint(hint),
+            None => error,
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::format::{format_count, format_time_limit, group_by, shorten_list, wrap_lines};
 use super::output::output_width;
 use crate::apply::{Allowed, OnFailure};
+use crate::failure::Problem;
 use crate::host::{format_ranges, join_words};
 use crate::node::DaemonEnding;
 use crate::plan::{Cost, HeldGpus, Kill, Plan, Signal, Work};
@@ -47,8 +48,8 @@ pub fn render(plan: &Plan, held: &[HeldGpus], on_failure: OnFailure) -> String {
     }
     let unasked = plan.stops().filter_map(|stop| stop.unasked.as_ref());
     let obstacles = plan.gpus.iter().flat_map(|gpu| &gpu.obstacles);
-    for obstacle in obstacles.chain(unasked) {
-        let _ = writeln!(out, "\nIn the way: {obstacle}\n  {}", obstacle.hint);
+    for problem in obstacles.chain(unasked) {
+        let _ = writeln!(out, "\n{}", describe_problem(problem));
     }
     if !out.is_empty() {
         out = wrap_lines(&out, output_width()) + "\n";
@@ -96,8 +97,8 @@ pub fn render_waits(plan: &Plan, limit: Duration) -> String {
 /// Describes the processes that hold GPUs on which the plan switches MIG modes or destroys instances.
 fn describe_held(held: &HeldGpus, on_failure: OnFailure) -> String {
     let title = held.title();
-    if let Some(obstacle) = held.obstacle() {
-        return format!("In the way: {obstacle}\n  {}", obstacle.hint);
+    if let Err(problem) = held.check_not_held() {
+        return describe_problem(&problem);
     }
     let mut lines = Vec::new();
     let services: Vec<&str> = held.services.iter().map(String::as_str).collect();
@@ -320,4 +321,9 @@ pub fn render_unmanaged(plan: &Plan) -> String {
         out.push_str("Two daemons on a device share it without knowing of each other.\n");
     }
     out
+}
+
+fn describe_problem(problem: &Problem) -> String {
+    let hint = problem.hint.as_deref().unwrap_or_default();
+    format!("In the way: {problem}\n  {hint}")
 }

@@ -14,14 +14,11 @@ use super::status::Status;
 use super::verified::VerifiedDevice;
 use super::{output_width, print};
 use crate::client::{Variables, Verified};
-use crate::failure::Failure;
+use crate::failure::{Failure, Problem};
 use crate::host::{Workload, is_terminal_control, user_name, without_error_numbers};
 use crate::node::Node;
 use crate::nvml::compute_mode_name;
-use crate::plan::{
-    CdiChange, ClientOf, GpuPlan, HeldGpus, IdlePod, Obstacle, Plan, Signal, Undisturbed,
-};
-use crate::state::Missing;
+use crate::plan::{CdiChange, ClientOf, GpuPlan, HeldGpus, IdlePod, Plan, Signal, Undisturbed};
 
 pub use super::list::ListDocument;
 pub use super::verified::VerifyDocument;
@@ -124,15 +121,6 @@ impl<E: Failure> From<&E> for Message {
     }
 }
 
-impl From<&Obstacle> for Message {
-    fn from(obstacle: &Obstacle) -> Self {
-        Self {
-            what: obstacle.what.clone(),
-            hints: vec![obstacle.hint.clone()],
-        }
-    }
-}
-
 impl ErrorDocument {
     /// Prints the error with which a command ends.
     pub fn print(error: Message, exit_status: u8) -> Result<()> {
@@ -191,7 +179,7 @@ pub struct PlanDocument {
     /// Remarks on the profile: probable mistakes, such as a block that selects no GPU; and lost GPUs that stay as they are.
     remarks: Vec<String>,
     /// The parts of the profile that `up --keep-going` leaves out.
-    missing: Vec<Missing>,
+    missing: Vec<Problem>,
     /// The devices with clients that go on and keep everything that they have.
     undisturbed: Vec<Undisturbed>,
 }
@@ -287,7 +275,7 @@ impl PlanDocument {
 impl PlannedGpu {
     fn from_plan(gpu: &GpuPlan, held: &[HeldGpus]) -> Self {
         let held = held.iter().find(|held| held.uuids.contains(&gpu.uuid));
-        let obstacle = held.and_then(HeldGpus::obstacle);
+        let held_open = held.and_then(|held| held.check_not_held().err());
         let stops = gpu.steps.iter().filter_map(|step| step.action.as_stop());
         let unasked = stops.clone().filter_map(|stop| stop.unasked.as_ref());
         Self {
@@ -305,7 +293,7 @@ impl PlannedGpu {
                 .obstacles
                 .iter()
                 .chain(unasked)
-                .chain(&obstacle)
+                .chain(&held_open)
                 .map(Message::from)
                 .collect(),
             holders: held.map(|held| {

@@ -10,8 +10,7 @@ mod writer;
 pub use history::{AppliedProfile, ProfileHistory, TakenDown};
 pub use leftovers::Misplaced;
 pub use record::{
-    Created, DaemonId, DeviceKey, DeviceRecord, InstanceKey, Journal, Missing, NodeFile,
-    OlderClient, Taken,
+    Created, DaemonId, DeviceKey, DeviceRecord, InstanceKey, Journal, NodeFile, OlderClient, Taken,
 };
 pub use run_dir::{RunDir, is_disk_full};
 pub use selftest::{GpuUnderTest, SelftestRecord};

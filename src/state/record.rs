@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::{fmt, io};
 
 use jiff::{SignedDuration, Timestamp};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::writer::Writer;
+use crate::failure::Problem;
 use crate::geometry::{Placement, ProfileId};
 use crate::host::{
     Account, Host, Machine, Pid, Process, StartTime, Uid, Unit, group_id, shorten_command,
@@ -234,48 +234,7 @@ pub struct NodeFile {
     pub switched_on: Vec<String>,
     /// The parts of the applied profile that were left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub missing: Vec<Missing>,
-}
-
-/// A part of a profile that was left out so that the rest could be applied.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Missing {
-    /// The index of its GPU; null if that is not known.
-    pub gpu: Option<u32>,
-    /// The device's name; null if it is the whole GPU.
-    pub device: Option<String>,
-    /// The reason, as a sentence.
-    pub why: String,
-    /// The remedy; null if none is known.
-    pub hint: Option<String>,
-}
-
-impl Missing {
-    /// The same without the processes in its reason: their command lines are not for every user.
-    #[must_use]
-    pub fn for_everybody(&self) -> Self {
-        let why = match self.why.split_once("pid ") {
-            None => self.why.clone(),
-            Some((before, _)) => match before.trim_end().strip_suffix(':') {
-                Some(what) => what.to_owned(),
-                None => format!("{}other programs", before.trim_end_matches('(')),
-            },
-        };
-        Self {
-            why,
-            ..self.clone()
-        }
-    }
-}
-
-/// `trainer: there is no user "alice" on this machine`
-impl fmt::Display for Missing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(device) = &self.device {
-            write!(f, "{device}: ")?;
-        }
-        f.write_str(&self.why)
-    }
+    pub missing: Vec<Problem>,
 }
 
 /// An instance that mig-mps made.

@@ -116,8 +116,10 @@ impl Visit<'_> for Found {
                 .map(|one| one.ident.to_string())
                 .collect();
             let is_error = match &names[..] {
-                [.., of, name] if name == "new" => {
-                    ["CommandError", "Error", "Obstacle"].contains(&of.as_str())
+                [.., of, name]
+                    if ["new", "without_hint", "with_processes"].contains(&name.as_str()) =>
+                {
+                    ["CommandError", "Error", "Problem"].contains(&of.as_str())
                 }
                 [.., name] => [
                     "command_error",

@@ -210,6 +210,6 @@ impl ChangeRun<'_> {
             let find = || self.find_held_gpus(planned);
             apply::wait_for_holders(environment, find, |held| note(&held.wait_message()))
         })?;
-        waited.map_err(|obstacle| Refusal::from(obstacle).into())
+        waited.map_err(|problem| Refusal::from(problem).into())
     }
 }

@@ -13,8 +13,8 @@ use crate::profile::{Amount, MeasuredDevice, Measurement, Sharing, WantedProgram
 
 use super::figures::{Figure, client_limit, usable_figures};
 use super::solver::{
-    Demand, GpuLayout, Load, Offer, PARTS, Problem, SearchResult, Size, Solution, fewest_gpus,
-    find_smallest,
+    Demand, GpuLayout, Load, Offer, PARTS, PackingProblem, SearchResult, Size, Solution,
+    fewest_gpus, find_smallest,
 };
 
 /// The number of GPUs where as many may be had as are needed.
@@ -95,7 +95,7 @@ pub struct AdviceRequest<'a> {
     wanted: &'a [WantedProgram],
     figures: Vec<Vec<Figure>>,
     pub effort: u32,
-    pub problem: Problem,
+    pub problem: PackingProblem,
 }
 
 impl<'a> AdviceRequest<'a> {
@@ -124,7 +124,7 @@ impl<'a> AdviceRequest<'a> {
             wanted: &wanted.programs,
             figures,
             effort,
-            problem: Problem::default(),
+            problem: PackingProblem::default(),
         };
         request.problem = request.problem_on(gpus, request.measured_sizes());
         Ok(request)
@@ -201,10 +201,10 @@ impl<'a> AdviceRequest<'a> {
         sizes
     }
 
-    fn problem_on(&self, gpus: &[u32], sizes: Vec<Size>) -> Problem {
+    fn problem_on(&self, gpus: &[u32], sizes: Vec<Size>) -> PackingProblem {
         let groups = self.node.groups.iter().enumerate();
         let programs = self.wanted.iter().zip(&self.figures);
-        Problem {
+        PackingProblem {
             gpus: gpus.to_vec(),
             layouts: groups
                 .flat_map(|(nth, group)| layouts_of(nth, group, &sizes))

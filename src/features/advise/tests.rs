@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::advice::{Advice, AdvisedProgram};
 use super::request::{AdviceRequest, NoAdvice};
-use super::solver::{FilledDevice, PARTS, Problem, SearchResult, find_smallest};
+use super::solver::{FilledDevice, PARTS, PackingProblem, SearchResult, find_smallest};
 use super::{gpu_counts, saturating_u32};
 use crate::plan::virtual_node::{EmptyNode, check_on_gpus, plan_on};
 use crate::profile::{Amount, Measurement, Profile, Sharing, WantedProgram, WantedPrograms};
@@ -115,7 +115,7 @@ impl Case {
         EmptyNode::of_models(&gpus)
     }
 
-    fn problem(&self) -> Problem {
+    fn problem(&self) -> PackingProblem {
         let node = self.empty();
         let request = AdviceRequest::new(&node, &gpu_counts(&node), &self.wanted, false, 1);
         request.unwrap().problem
@@ -153,7 +153,7 @@ fn millionths(supply: f64) -> u32 {
 }
 
 /// Every sum of supplies that a device can have.
-fn on_device(problem: &Problem, size: usize) -> BTreeSet<Supplies> {
+fn on_device(problem: &PackingProblem, size: usize) -> BTreeSet<Supplies> {
     let mut all = BTreeSet::new();
     let mut open: Vec<(usize, Vec<(usize, usize)>)> = vec![(0, Vec::new())];
     while let Some((from, loads)) = open.pop() {
@@ -193,7 +193,7 @@ fn sum(one: &Supplies, other: &Supplies) -> Supplies {
 }
 
 /// Every sum of supplies that a GPU of a group can have, with its slices and its free block.
-fn on_gpu(problem: &Problem, group: usize) -> BTreeSet<(Supplies, u32, u32)> {
+fn on_gpu(problem: &PackingProblem, group: usize) -> BTreeSet<(Supplies, u32, u32)> {
     let mut all = BTreeSet::new();
     for layout in problem
         .layouts
@@ -218,7 +218,7 @@ fn on_gpu(problem: &Problem, group: usize) -> BTreeSet<(Supplies, u32, u32)> {
 }
 
 /// The fewest GPUs, then the fewest slices, then the largest free block, by trying everything.
-fn brute(problem: &Problem) -> Option<(u32, u32, u32)> {
+fn brute(problem: &PackingProblem) -> Option<(u32, u32, u32)> {
     let gpus: Vec<_> = (0..problem.gpus.len())
         .map(|group| on_gpu(problem, group))
         .collect();

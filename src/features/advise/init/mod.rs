@@ -210,10 +210,10 @@ fn ask_users(args: &InitArgs, interview: &mut Interview, node: &EmptyNode) -> Re
                 "this driver has no server for several users at once: \"no\" and \"user:NAME\" work",
             ));
         }
-        match up::describe_unknown_account(serve, None)? {
-            Some((mistake, hint)) => Err(CommandError {
-                hints: hint.into_iter().collect(),
-                ..usage_error(mistake)
+        match up::find_unknown_account(serve, None)? {
+            Some(unknown) => Err(CommandError {
+                hints: unknown.hint.into_iter().collect(),
+                ..usage_error(unknown.what)
             }),
             None => Ok(serve.clone()),
         }

@@ -4,7 +4,7 @@
 use super::relaxation::Range;
 use super::search::to_count;
 use super::simplex::OPTIMALITY_TOLERANCE;
-use super::{Demand, Load, PARTS, Problem, greatest_common_divisor};
+use super::{Demand, Load, PARTS, PackingProblem, greatest_common_divisor};
 
 /// The most steps of a demand in which its least cost is computed.
 const MAX_STEPS: u32 = 1024;
@@ -207,7 +207,7 @@ const MAX_MEMORY_UNITS: u64 = 128;
 
 /// The search for the loads that are worth most together on a device of a size.
 pub struct Filling<'a> {
-    problem: &'a Problem,
+    problem: &'a PackingProblem,
     memory_mib: u64,
     /// The loads of each program.
     programs: Vec<Vec<Item>>,
@@ -227,7 +227,7 @@ pub struct Filling<'a> {
 impl<'a> Filling<'a> {
     /// Searches for loads that are worth more than a limit.
     pub fn find_best(
-        problem: &'a Problem,
+        problem: &'a PackingProblem,
         size: usize,
         price: impl Fn(Load) -> f64,
         known: &'a [&'a [Load]],

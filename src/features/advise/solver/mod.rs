@@ -57,7 +57,7 @@ pub struct Demand {
 
 /// Layouts that GPUs can have, and what programs want.
 #[derive(Clone, Debug, Default)]
-pub struct Problem {
+pub struct PackingProblem {
     pub sizes: Vec<Size>,
     /// The number of GPUs of each group.
     pub gpus: Vec<u32>,
@@ -82,7 +82,7 @@ pub struct FilledDevice {
     pub loads: Vec<Load>,
 }
 
-impl Problem {
+impl PackingProblem {
     pub fn offer(&self, load: Load) -> &Offer {
         &self.demands[load.demand].offers[load.offer]
     }

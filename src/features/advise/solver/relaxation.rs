@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::knapsack::{Covering, Filling, SupplySteps};
 use super::simplex::{LpColumn, Simplex};
-use super::{Load, PARTS, Problem};
+use super::{Load, PARTS, PackingProblem};
 
 /// The cost that is to be least, and what a solution must keep.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +56,7 @@ pub struct Relaxed {
 }
 
 pub struct Relaxation<'a> {
-    pub problem: &'a Problem,
+    pub problem: &'a PackingProblem,
     pub activities: Vec<Activity>,
     slices_unit: u32,
     /// True for sizes of devices that programs share.
@@ -73,7 +73,7 @@ pub struct Relaxation<'a> {
 }
 
 impl<'a> Relaxation<'a> {
-    pub fn new(problem: &'a Problem, most_work: u64) -> Self {
+    pub fn new(problem: &'a PackingProblem, most_work: u64) -> Self {
         let mut loads = BTreeMap::new();
         let mut is_shared = vec![false; problem.sizes.len()];
         for (demand, of) in problem.demands.iter().enumerate() {
@@ -298,7 +298,7 @@ struct LinearProgram {
 }
 
 impl Bounds {
-    fn from_limits(problem: &Problem, limits: &CountLimits) -> Self {
+    fn from_limits(problem: &PackingProblem, limits: &CountLimits) -> Self {
         let demands = problem.demands.iter();
         let mut bounds = Self {
             loads: demands

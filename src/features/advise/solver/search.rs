@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::knapsack::SUPPLY_TOLERANCE;
 use super::relaxation::{Activity, CountLimits, Counted, Goal, Limit, Relaxation, Relaxed};
-use super::{FilledDevice, Load, PARTS, Problem};
+use super::{FilledDevice, Load, PARTS, PackingProblem};
 
 /// The usual work of the whole search, less than a second's worth. A first solution may take three times as much.
 const USUAL_WORK: u64 = 1_100_000_000;
@@ -51,7 +51,7 @@ pub enum SearchResult<T> {
 }
 
 /// Returns the smallest hardware.
-pub fn find_smallest(problem: &Problem) -> SearchResult<Solution> {
+pub fn find_smallest(problem: &PackingProblem) -> SearchResult<Solution> {
     let mut search = BranchAndBound::new(problem);
     let (mut gpus, least_gpus) = match search.fewest_gpus() {
         (Some(gpus), least) => (gpus, least),
@@ -103,7 +103,7 @@ pub fn find_smallest(problem: &Problem) -> SearchResult<Solution> {
 }
 
 /// Returns the fewest GPUs that are known to do.
-pub fn fewest_gpus(problem: &Problem) -> Option<u32> {
+pub fn fewest_gpus(problem: &PackingProblem) -> Option<u32> {
     let (gpus, _) = BranchAndBound::new(problem).fewest_gpus();
     gpus.map(|gpus| saturating_u32(&gpus))
 }
@@ -127,7 +127,7 @@ fn fractional_part(number: f64) -> f64 {
 }
 
 struct BranchAndBound<'a> {
-    problem: &'a Problem,
+    problem: &'a PackingProblem,
     relaxation: Relaxation<'a>,
     /// The work after which all searches end.
     work: u64,
@@ -136,7 +136,7 @@ struct BranchAndBound<'a> {
 }
 
 impl<'a> BranchAndBound<'a> {
-    fn new(problem: &'a Problem) -> Self {
+    fn new(problem: &'a PackingProblem) -> Self {
         let work = USUAL_WORK.saturating_mul(problem.effort.into());
         Self {
             problem,
