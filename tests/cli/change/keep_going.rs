@@ -38,6 +38,8 @@ fn is_left_out(sim: &Sim, profile: &str, why: &str) -> Ran {
             .1
             .starts_with("not as the applied profile says: ")
     );
+    // Other users see no process, and no command line.
+    assert!(!missing[0].1.contains("pid "), "{missing:?}");
     ran
 }
 
