@@ -1,6 +1,5 @@
 //! The actions of a plan, and the clients that one terminates.
 
-use crate::failure::Problem;
 use std::borrow::Cow;
 use std::fmt;
 
@@ -10,6 +9,7 @@ use serde::{Serialize, Serializer};
 
 use super::disrupted::{ClientOf, IdlePod};
 use super::gpu_plan::UnmanagedDaemon;
+use crate::failure::Problem;
 use crate::geometry::{ComputeChoice, Placement, ProfileId, ProfileName};
 use crate::host::{Pid, StartTime};
 use crate::mps::{ClientPolicy, StopMethod};

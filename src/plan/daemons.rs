@@ -1,26 +1,24 @@
 //! The daemons that must start, change and stop on a GPU to serve its wanted devices, and the settings that `mig-mps set`
 //! changes.
 
-use crate::failure::Problem;
-use std::borrow::Cow;
-
 use super::action::SettingChange;
-use super::gpu_plan::{self, DeviceAfter, GpuPlan};
+use super::device::DevicePlan;
+use super::gpu_plan::{self, GpuPlan};
 use super::gpu_steps::concerns_us;
 use super::preconditions::{
     Verb, find_device_for_command, foreign_daemon, unknown_clients_problem,
 };
 use super::refusal::{check_driver_version, no_program_starts};
-use super::setting_change::{change_needing_restart, live_changes};
+use super::setting_change::live_changes;
 use super::up::Planner;
 use super::{
-    Action, ClientOf, IdlePod, Place, Plan, Reason, Refusal, Set, Start, StartServer, StartedBy,
-    Step, Stop, UnmanagedDaemon, serve_setting,
+    Action, ClientOf, IdlePod, Plan, Reason, Refusal, Set, Start, StartServer, StartedBy, Step,
+    Stop, UnmanagedDaemon, serve_setting,
 };
-use crate::host::user_name;
+use crate::failure::Problem;
 use crate::mps::{ClientPolicy, StopMethod};
 use crate::node::{DaemonState, Device, Node, Served};
-use crate::profile::{NameTemplate, SettingAssignment, Span};
+use crate::profile::SettingAssignment;
 use crate::settings::{KEYS, Oversubscription, Server, SettingKey, Settings};
 use crate::state::RunDir;
 
@@ -28,123 +26,7 @@ use crate::state::RunDir;
 const NEW_INSTANCE: &str = "new instance";
 
 /// The reason to stop the daemon of a device that stays.
-const NO_DAEMON: &str = "the profile wants no daemon for it";
-
-/// A device that the profile asks for.
-pub(super) struct Slot<'a> {
-    /// Its GPU's index.
-    pub(super) gpu: u32,
-
-    /// Its entry in the block: `{n}` counts entry by entry.
-    pub(super) entry: usize,
-
-    pub(super) place: Place,
-
-    /// `3g.40gb`, or `1c.3g.40gb` for a compute instance with a part of the SMs; `None` for a whole GPU.
-    pub(super) profile: Option<String>,
-
-    /// Its SMs; `None` if they are not known.
-    pub(super) multiprocessors: Option<u32>,
-
-    /// Its memory in MiB; `None` if it is not known.
-    pub(super) memory_mib: Option<u64>,
-
-    /// The most clients that its daemon takes; `None` if that is not known.
-    pub(super) client_limit: Option<u32>,
-
-    /// The name that the profile gives, or the default one. A template until the names are given.
-    pub(super) name: String,
-
-    /// Where that name, or else the block, stands in the profile.
-    pub(super) span: Span,
-
-    /// The settings of its daemon, with `serve` always set; `None` for no daemon.
-    pub(super) settings: Option<Cow<'a, Settings>>,
-
-    /// The device, if it is there and stays.
-    pub(super) device: Option<&'a Device>,
-
-    /// Who serves it now.
-    pub(super) served: Option<&'a Served>,
-}
-
-impl Slot<'_> {
-    /// The device as it is afterwards.
-    pub(super) fn device_after(&self) -> DeviceAfter {
-        DeviceAfter {
-            place: self.place,
-            profile: self.profile.clone(),
-            multiprocessors: self.multiprocessors,
-            memory_mib: self.memory_mib,
-            client_limit: self.client_limit,
-            daemon: self
-                .settings
-                .as_deref()
-                .map(|settings| (self.name.clone(), settings.clone())),
-        }
-    }
-
-    pub(super) fn name_template(&self) -> NameTemplate<'_> {
-        NameTemplate(&self.name)
-    }
-
-    /// Describes it as the holder of a name.
-    pub(super) fn describe_as_holder(&self) -> String {
-        format!("a device of GPU {}", self.gpu)
-    }
-
-    /// True if its device has that record: a run directory has one for each UUID.
-    fn is_served_by(&self, served: &Served) -> bool {
-        self.served.is_some_and(|own| {
-            own.record.uuid == served.record.uuid && own.run_dir == served.run_dir
-        })
-    }
-
-    /// True if its instance is to be made.
-    fn is_new_instance(&self) -> bool {
-        self.device.is_none() && self.place.placement().is_some()
-    }
-
-    /// True if the record has the name of the slot.
-    fn is_called(&self, served: &Served) -> bool {
-        self.name_template()
-            .can_yield(self.gpu, &served.record.name)
-    }
-
-    /// Describes the change of the name.
-    fn describe_rename(&self, served: &Served) -> String {
-        let wanted = self.name_template().fill(self.gpu, 0);
-        format!("it is renamed from {} to {wanted}", served.record.name)
-    }
-
-    /// Returns a difference that needs a restart, in words.
-    pub(super) fn difference_needing_restart(&self, served: &Served) -> Option<String> {
-        let record = &served.record;
-        let Some(settings) = self.settings.as_deref() else {
-            return Some(NO_DAEMON.to_owned());
-        };
-        if !self.is_called(served) {
-            return Some(self.describe_rename(served));
-        }
-        if record.settings.serve != settings.serve {
-            let (is, wanted) = (render_serve(&record.settings), render_serve(settings));
-            return Some(format!("serve is \"{is}\", not \"{wanted}\""));
-        }
-        if let Some(user) = record.runs_as_its_user() {
-            return Some(format!(
-                "its daemon runs as {}, not as root",
-                user_name(user)
-            ));
-        }
-        if let Some(fault) = served.access.iter().find(|fault| fault.needs_restart()) {
-            return Some(fault.to_string());
-        }
-        change_needing_restart(served, settings).or_else(|| {
-            let because = "the GPU's compute mode is no longer exclusive-process";
-            served.has_lost_compute_mode().then(|| because.to_owned())
-        })
-    }
-}
+pub(super) const NO_DAEMON: &str = "the profile wants no daemon for it";
 
 pub(super) fn render_serve(settings: &Settings) -> String {
     match &settings.serve {
@@ -154,26 +36,31 @@ pub(super) fn render_serve(settings: &Settings) -> String {
 }
 
 impl GpuPlan {
-    /// Adds the daemons of the GPU's slots, which have their names.
-    pub(super) fn add_daemons(&mut self, planner: Planner<'_>, slots: &[Slot<'_>]) {
+    /// Adds the daemons of the GPU's devices, which have their names.
+    pub(super) fn add_daemons(&mut self, planner: Planner<'_>, wanted: &[DevicePlan]) {
         let uuid = self.uuid.clone();
         let present = planner.node.devices.iter().filter_map(|device| {
             let served = device.served.as_ref()?;
             let is_here = device.key.gpu == uuid && concerns_us(served, planner.run_dir);
-            let slot = slots.iter().find(|slot| slot.is_served_by(served));
-            is_here.then_some((device, served, slot))
+            // A run directory has one record for each UUID.
+            let stays = wanted.iter().find(|wanted| {
+                wanted.find_daemon(planner).is_some_and(|own| {
+                    own.record.uuid == served.record.uuid && own.run_dir == served.run_dir
+                })
+            });
+            is_here.then_some((device, served, stays))
         });
         let replaces = present
             .clone()
-            .any(|(device, _, slot)| slot.is_none() && device.is_there() && !device.is_whole());
-        for slot in slots {
-            if let Some(settings) = slot.settings.as_deref() {
-                self.add_daemon(planner, slot, settings, replaces);
+            .any(|(device, _, stays)| stays.is_none() && device.is_there() && !device.is_whole());
+        for device in wanted {
+            if let Some(settings) = &device.settings {
+                self.add_daemon(planner, device, settings, replaces);
             }
         }
-        for (device, served, slot) in present {
-            let because = match slot {
-                Some(slot) if slot.settings.is_some() => continue,
+        for (device, served, stays) in present {
+            let because = match stays {
+                Some(wanted) if wanted.settings.is_some() => continue,
                 // A user may serve a device that the profile leaves without a daemon.
                 Some(_) if served.run_dir != *planner.run_dir => continue,
                 Some(_) => NO_DAEMON,
@@ -185,40 +72,32 @@ impl GpuPlan {
         }
     }
 
-    /// Plans the daemon of one slot. `replaces` tells if other devices of the GPU make room.
+    /// Plans the daemon of one device. `replaces` tells if other devices of the GPU make room.
     fn add_daemon(
         &mut self,
         planner: Planner<'_>,
-        slot: &Slot<'_>,
+        wanted: &DevicePlan,
         settings: &Settings,
         replaces: bool,
     ) {
         let run_dir = planner.run_dir;
+        let device = wanted.find_existing(planner);
+        let present = wanted.find_daemon(planner);
         if planner.problem_with_users(settings).is_some() {
             // Its present daemon goes on, unless another device may get its name.
-            let ours = slot.served.filter(|served| served.run_dir == *run_dir);
-            if let Some(served) = ours.filter(|served| !slot.is_called(served)) {
-                self.add_stop(run_dir, served, &slot.describe_rename(served));
+            let ours = present.filter(|served| served.run_dir == *run_dir);
+            if let Some(served) = ours.filter(|served| !wanted.is_called(served)) {
+                self.add_stop(run_dir, served, &wanted.describe_rename(served));
             }
             return;
         }
-        let beside = slot
-            .device
+        let beside = device
             .map(|device| UnmanagedDaemon::on_device(planner.node, run_dir, device))
             .unwrap_or_default();
-        let because = match slot.served {
-            None => match slot.device.and_then(|device| lost_on(planner, device)) {
-                Some(lost) => {
-                    let because = lost.state.outage_reason().unwrap_or_default();
-                    let mut stop = Stop::from_served(lost);
-                    if let Some(unasked) = &mut stop.unasked {
-                        // A restart needs the record.
-                        unasked.hint = Some(UP_AGAIN.to_owned());
-                    }
-                    self.steps.push(Action::Stop(stop).with_reason(because));
-                    because.to_owned()
-                }
-                None if replaces && slot.is_new_instance() => NEW_INSTANCE.to_owned(),
+        let because = match present {
+            None => match device.and_then(|device| lost_on(planner, device)) {
+                Some(lost) => self.add_stop_of_lost(lost).to_owned(),
+                None if replaces && wanted.is_new_instance() => NEW_INSTANCE.to_owned(),
                 None => gpu_plan::reason_to_start(&beside),
             },
             Some(served) if served.run_dir != *run_dir => {
@@ -226,12 +105,12 @@ impl GpuPlan {
                 return;
             }
             Some(served) => {
-                let Some(because) = restart_reason(served, slot) else {
-                    self.add_settings_change(settings, served, slot.device);
+                let Some(because) = restart_reason(served, wanted) else {
+                    self.add_settings_change(settings, served, device);
                     self.add_server_start(settings, served);
                     return;
                 };
-                if served.is_alive() && !is_unfinished_only(served, slot) {
+                if served.is_alive() && !is_unfinished_only(served, wanted) {
                     let stop = Stop::from_served(served);
                     let before = serve_setting(&served.record.settings);
                     let is_kept = served.record.runs_as_its_user().is_none()
@@ -244,9 +123,9 @@ impl GpuPlan {
             }
         };
         let start = Start {
-            name: slot.name.clone(),
-            place: slot.place,
-            uuid: slot.device.map(|device| device.uuid.clone()),
+            name: wanted.name.clone(),
+            place: wanted.place,
+            uuid: wanted.uuid.clone(),
             settings: settings.clone(),
             served_id: None,
             by_hand: Vec::new(),
@@ -255,6 +134,18 @@ impl GpuPlan {
         };
         let because = Reason::from(because).with_share(settings);
         self.steps.push(Action::Start(start).with_reason(because));
+    }
+
+    /// Plans to stop the daemon of a device that has lost its record; returns the reason.
+    fn add_stop_of_lost<'a>(&mut self, lost: &'a Served) -> &'a str {
+        let because = lost.state.outage_reason().unwrap_or_default();
+        let mut stop = Stop::from_served(lost);
+        if let Some(unasked) = &mut stop.unasked {
+            // A restart needs the record.
+            unasked.hint = Some(UP_AGAIN.to_owned());
+        }
+        self.steps.push(Action::Stop(stop).with_reason(because));
+        because
     }
 
     /// Plans the settings that can change while the daemon runs.
@@ -354,22 +245,22 @@ fn stop_method(served: &Served) -> StopMethod {
     }
 }
 
-/// The reason to start or restart the daemon of a slot.
-fn restart_reason(served: &Served, slot: &Slot<'_>) -> Option<String> {
+/// The reason to start or restart the daemon of a device.
+fn restart_reason(served: &Served, wanted: &DevicePlan) -> Option<String> {
     if let Some(ailment) = served.state.outage_reason() {
         return Some(ailment.to_owned());
     }
-    slot.difference_needing_restart(served).or_else(|| {
+    wanted.difference_needing_restart(served).or_else(|| {
         let because = "an interrupted change was not finished";
         (!served.record.finished).then(|| because.to_owned())
     })
 }
 
 /// An interrupted start is finished where it stands.
-fn is_unfinished_only(served: &Served, slot: &Slot<'_>) -> bool {
+fn is_unfinished_only(served: &Served, wanted: &DevicePlan) -> bool {
     stop_method(served) == StopMethod::Session
         && !served.record.finished
-        && slot.difference_needing_restart(served).is_none()
+        && wanted.difference_needing_restart(served).is_none()
 }
 
 /// The settings of a daemon that goes on running: when its server starts does not change.

@@ -1,107 +1,149 @@
 //! The names of the devices that a profile makes.
 
 use super::Refusal;
-use super::daemons::Slot;
+use super::device::DevicePlan;
 use super::gpu_steps::Layout;
 use super::up::Planner;
 use crate::failure::Problem;
-use crate::node::Gpu;
+use crate::node::{Device, Gpu};
 use crate::profile::{Names, ProfileError, Span};
 
-impl Planner<'_> {
-    /// The GPUs with a device that would get a name which one of a GPU that is left out keeps.
-    pub(super) fn name_conflicts(self, layouts: &[Layout<'_>]) -> Vec<(u32, Refusal)> {
-        let keeps = |name: &str| {
-            let served = self.node.served_named(name)?;
-            let gpu = self.node.gpu_with_uuid(&served.record.key.gpu)?;
-            (served.run_dir == *self.run_dir && self.left_out?.has_gpu(gpu.index)).then_some(())
-        };
-        layouts
-            .iter()
-            .flat_map(|layout| &layout.slots)
-            .filter(|slot| !slot.name_template().is_numbered())
-            .filter_map(|slot| {
-                let name = slot.name_template().fill(slot.gpu, 0);
-                keeps(&name)?;
-                let why = format!("a device of another GPU keeps the name {name}");
-                let hint = "mend what keeps that GPU as it is";
-                Some((slot.gpu, Problem::new(why, hint).into()))
-            })
-            .collect()
-    }
+/// The GPUs with a device that would get a name which one of a GPU that is left out keeps.
+pub(super) fn name_conflicts(planner: Planner<'_>, layouts: &[Layout<'_>]) -> Vec<(u32, Refusal)> {
+    let keeps = |name: &str| {
+        let served = planner.node.served_named(name)?;
+        let gpu = planner.node.gpu_with_uuid(&served.record.key.gpu)?;
+        (served.run_dir == *planner.run_dir && planner.left_out?.has_gpu(gpu.index)).then_some(())
+    };
+    layouts
+        .iter()
+        .flat_map(|layout| &layout.devices)
+        .filter(|device| !device.name_template().is_numbered())
+        .filter_map(|device| {
+            let name = device.name_template().fill(device.gpu, 0);
+            keeps(&name)?;
+            let why = format!("a device of another GPU keeps the name {name}");
+            let hint = "mend what keeps that GPU as it is";
+            Some((device.gpu, Problem::new(why, hint).into()))
+        })
+        .collect()
+}
 
-    /// Devices of GPUs that the profile leaves alone keep their names, given or by default.
-    pub(super) fn names_of_others(self) -> Result<Names, Refusal> {
-        let mut names = Names::default();
-        let left_alone = self.node.gpus.iter().filter(|gpu| self.leaves_alone(gpu));
-        for device in left_alone.flat_map(Gpu::devices) {
-            let joined = self.node.device_with_key(&device.key);
-            if joined.is_none_or(|joined| joined.served.is_none()) {
-                // Default names differ from each other.
-                let _ = names.assign_name(&device.name, "a device of another GPU");
-            }
+/// Devices of GPUs that the profile leaves alone keep their names, given or by default.
+fn names_of_others(planner: Planner<'_>) -> Result<Names, Refusal> {
+    let mut names = Names::default();
+    let left_alone = planner
+        .node
+        .gpus
+        .iter()
+        .filter(|gpu| planner.leaves_alone(gpu));
+    for device in left_alone.flat_map(Gpu::devices) {
+        let joined = planner.node.device_with_key(&device.key);
+        if joined.is_none_or(|joined| joined.served.is_none()) {
+            // Default names differ from each other.
+            let _ = names.assign_name(&device.name, "a device of another GPU");
         }
-        for served in self.node.served() {
-            let gpu = self.node.gpu_with_uuid(&served.record.key.gpu);
-            if served.run_dir == *self.run_dir && gpu.is_none_or(|gpu| self.leaves_alone(gpu)) {
-                let name = &served.record.name;
-                let given = names.assign_name(name, "a device of another GPU");
-                given.map_err(|_| {
-                    let what = format!("two devices are recorded as \"{name}\"");
-                    Problem::new(what, "take one down")
-                })?;
-            }
-        }
-        Ok(names)
     }
+    for served in planner.node.served() {
+        let gpu = planner.node.gpu_with_uuid(&served.record.key.gpu);
+        if served.run_dir == *planner.run_dir && gpu.is_none_or(|gpu| planner.leaves_alone(gpu)) {
+            let name = &served.record.name;
+            let given = names.assign_name(name, "a device of another GPU");
+            given.map_err(|_| {
+                let what = format!("two devices are recorded as \"{name}\"");
+                Problem::new(what, "take one down")
+            })?;
+        }
+    }
+    Ok(names)
 }
 
 /// Names every device, or shows each name that two would have. An existing one keeps its name if the profile could have
 /// given it: a change to another device renames nobody.
 pub(super) fn name_devices(
     planner: Planner<'_>,
-    names: &mut Names,
-    slots: Vec<&mut Slot<'_>>,
+    layouts: &mut [Layout<'_>],
 ) -> Result<(), Refusal> {
-    let (mut numbered, others): (Vec<_>, Vec<_>) = slots
-        .into_iter()
-        .partition(|slot| slot.name_template().is_numbered());
+    let mut names = names_of_others(planner)?;
+    let (mut numbered, others): (Vec<&mut DevicePlan>, Vec<_>) = layouts
+        .iter_mut()
+        .flat_map(|layout| &mut layout.devices)
+        .partition(|device| device.name_template().is_numbered());
     let mut mistakes: Vec<(Span, ProfileError)> = Vec::new();
-    for slot in others {
-        let name = slot.name_template().fill(slot.gpu, 0);
-        if let Err(holder) = names.assign_name(&name, &slot.describe_as_holder()) {
-            planner.check_record_of(&name)?;
+    for device in others {
+        let name = device.name_template().fill(device.gpu, 0);
+        if let Err(holder) = names.assign_name(&name, &device.describe_as_holder()) {
+            check_record_of(planner, &name)?;
             let message = format!(
                 "\"{}\" would name {} and {holder}",
-                slot.name,
-                slot.describe_as_holder()
+                device.name,
+                device.describe_as_holder()
             );
             // Once for all GPUs.
-            if mistakes.iter().all(|(span, _)| *span != slot.span) {
-                let error = planner.profile.error_at(slot.span, message);
-                mistakes.push((slot.span, error.with_hint("put {gpu} or {n} into the name")));
+            if mistakes.iter().all(|(span, _)| *span != device.span) {
+                let error = planner.profile.error_at(device.span, message);
+                mistakes.push((
+                    device.span,
+                    error.with_hint("put {gpu} or {n} into the name"),
+                ));
             }
         }
-        slot.name = name;
+        device.name = name;
     }
     let errors = mistakes.into_iter().map(|(_, error)| error);
     if let Some(error) = ProfileError::from_errors(errors.collect()) {
         return Err(error.into());
     }
-    numbered.retain_mut(|slot| {
-        let kept = slot
-            .served
+    numbered.retain_mut(|device| {
+        let kept = device
+            .find_daemon(planner)
             .map(|served| &served.record.name)
-            .filter(|name| slot.name_template().can_yield(slot.gpu, name))
-            .filter(|name| names.assign_name(name, &slot.describe_as_holder()).is_ok());
+            .filter(|name| device.name_template().can_yield(device.gpu, name))
+            .filter(|name| {
+                names
+                    .assign_name(name, &device.describe_as_holder())
+                    .is_ok()
+            });
         if let Some(kept) = kept {
-            slot.name.clone_from(kept);
+            device.name.clone_from(kept);
         }
         kept.is_none()
     });
-    numbered.sort_by_key(|slot| (slot.gpu, slot.entry, slot.place));
-    for slot in numbered {
-        slot.name = names.assign_next(slot.name_template(), slot.gpu, &slot.describe_as_holder());
+    numbered.sort_by_key(|device| (device.gpu, device.entry, device.place));
+    for device in numbered {
+        device.name = names.assign_next(
+            device.name_template(),
+            device.gpu,
+            &device.describe_as_holder(),
+        );
     }
     Ok(())
+}
+
+/// Refuses a name that is recorded for a device of a GPU that is not seen. No other name in the profile helps if it is
+/// a default name.
+fn check_record_of(planner: Planner<'_>, name: &str) -> Result<(), Problem> {
+    let Some(served) = planner
+        .node
+        .served()
+        .filter(|served| {
+            served.run_dir == *planner.run_dir
+                && planner.node.gpu_with_uuid(&served.record.key.gpu).is_none()
+        })
+        .find(|served| served.record.name == name)
+    else {
+        return Ok(());
+    };
+    let (uuid, gpu) = (&served.record.uuid, &served.record.key.gpu);
+    let lost = planner
+        .node
+        .device_named(name)
+        .and_then(Device::lost_gpu_reason);
+    let why = lost.unwrap_or("no such GPU is seen here");
+    let what =
+        format!("\"{name}\" is the name of {uuid}, which is recorded as a device of {gpu}: {why}");
+    Err(Problem::new(
+        what,
+        format!("mig-mps down {name} stops its daemon, if that runs, and removes the record"),
+    ))
 }

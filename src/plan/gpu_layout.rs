@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::action::Place;
-use super::daemons::Slot;
+use super::device::DevicePlan;
 use super::gpu_steps::{ComputeUse, InstanceUse, Layout};
 use super::refusal::{self, Refusal};
 use super::setting_change::live_changes;
@@ -184,12 +184,12 @@ impl<'a> GpuRequest<'a> {
         entry: usize,
         nth: usize,
     ) -> Disruption {
-        let slot = self.make_slot(entry, placement, nth, Some(part));
+        let device = self.plan_device(entry, placement, nth, Some(part));
         match part.served {
-            Some(served) if slot.difference_needing_restart(served).is_some() => part.restart,
+            Some(served) if device.difference_needing_restart(served).is_some() => part.restart,
             Some(served) => Disruption {
-                changes: slot.settings.as_deref().map_or(0, |settings| {
-                    u32::from(!live_changes(served, settings).is_empty())
+                changes: device.settings.map_or(0, |settings| {
+                    u32::from(!live_changes(served, &settings).is_empty())
                 }),
                 ..Disruption::NONE
             },
@@ -209,31 +209,31 @@ impl<'a> GpuRequest<'a> {
     }
 
     /// The nth device of a GPU instance that an entry gets, on this existing compute instance.
-    fn make_slot(
+    fn plan_device(
         &self,
         entry: usize,
         placement: Placement,
         nth: usize,
         existing: Option<&ComputeUse<'a>>,
-    ) -> Slot<'a> {
+    ) -> DevicePlan {
         let part = &self.parts[entry];
         let (name, span) = part.name.clone().unwrap_or_else(|| {
             let of = part.compute.len();
             (self.gpu.default_name(placement, nth, of), self.block.span)
         });
-        Slot {
-            gpu: self.gpu.index,
-            entry,
+        let device = existing.and_then(|existing| existing.device);
+        DevicePlan {
             place: Place::Mig { placement, nth },
             profile: None,
             multiprocessors: None,
             memory_mib: None,
             client_limit: None,
             name,
+            settings: self.settings[entry].as_deref().cloned(),
+            gpu: self.gpu.index,
+            entry,
             span,
-            settings: self.settings[entry].clone(),
-            device: existing.and_then(|existing| existing.device),
-            served: existing.and_then(|existing| existing.served),
+            uuid: device.map(|device| device.uuid.clone()),
         }
     }
 
@@ -284,12 +284,12 @@ impl<'a> GpuRequest<'a> {
                 };
                 let compute = self.parts[entry].compute.get(nth);
                 let slices = compute.map_or(offer.slices, |compute| compute.slices);
-                layout.slots.push(Slot {
+                layout.devices.push(DevicePlan {
                     profile: Some(profile),
                     multiprocessors,
                     memory_mib: Some(offer.memory_mib),
                     client_limit: self.client_limit(slices),
-                    ..self.make_slot(entry, placement, nth, existing.map(|(_, part)| part))
+                    ..self.plan_device(entry, placement, nth, existing.map(|(_, part)| part))
                 });
             }
         }

@@ -1,6 +1,5 @@
 //! The plan, its part for one GPU, and the permission to apply it.
 
-use crate::failure::Problem;
 use std::collections::BTreeSet;
 
 use schemars::JsonSchema;
@@ -9,9 +8,11 @@ use serde::Serialize;
 use super::action::{
     Action, CdiChange, EndStray, Place, PlanInstance, Purge, Reason, Set, Start, Step, Stop,
 };
+use super::device::DevicePlan;
 use super::disrupted::{ClientOf, IdlePod};
 use super::kill::Kill;
 use super::refusal::Refusal;
+use crate::failure::Problem;
 use crate::geometry::{Placement, SliceMap};
 use crate::host::{Pid, caller, user_name};
 use crate::mps::{ClientPolicy, ControlProgram, StopMethod};
@@ -54,7 +55,7 @@ pub struct GpuPlan {
     pub after: SliceMap,
     /// Its devices afterwards, from left to right; none if no profile says which.
     #[serde(skip)]
-    pub devices: Vec<DeviceAfter>,
+    pub devices: Vec<DevicePlan>,
     /// The actions, in their order.
     pub steps: Vec<Step>,
     /// True if the rest is planned once MIG is on.
@@ -68,22 +69,6 @@ pub struct GpuPlan {
     /// The change of its compute mode by the daemons that start and stop.
     #[serde(skip)]
     pub compute_mode: Option<ModeChange>,
-}
-
-/// A device of a GPU after a plan.
-#[derive(Clone, Debug, PartialEq)]
-pub struct DeviceAfter {
-    pub place: Place,
-    /// `3g.40gb`, or `1c.3g.40gb` for a compute instance with a part of the SMs; `None` for a whole GPU.
-    pub profile: Option<String>,
-    /// Its SMs; `None` if they are not known. The planner leaves out those of a whole GPU.
-    pub multiprocessors: Option<u32>,
-    /// Its memory in MiB; `None` if it is not known.
-    pub memory_mib: Option<u64>,
-    /// The most clients that its daemon takes; `None` if that is not known.
-    pub client_limit: Option<u32>,
-    /// Its name, and the settings of its daemon; `None` without one.
-    pub daemon: Option<(String, Settings)>,
 }
 
 /// A device whose programs a plan leaves alone.

@@ -1,14 +1,14 @@
 //! The plan of one GPU before its devices have names: the instances and their users, and the steps to its layout.
 
-use crate::failure::Problem;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use super::action::{Action, GpuInstance, Place, Reason};
-use super::daemons::Slot;
+use super::device::DevicePlan;
 use super::gpu_plan::GpuPlan;
 use super::preconditions::unknown_clients_problem;
 use super::up::Planner;
+use crate::failure::Problem;
 use crate::geometry::{ComputeChoice, Disruption, GpuInstanceProfile, Placement};
 use crate::host::Pid;
 use crate::node::{Device, Gpu, Node, Served};
@@ -23,7 +23,7 @@ pub(super) struct Layout<'a> {
     pub(super) plan: GpuPlan,
 
     /// The devices afterwards.
-    pub(super) slots: Vec<Slot<'a>>,
+    pub(super) devices: Vec<DevicePlan>,
 }
 
 impl<'a> Layout<'a> {
@@ -32,7 +32,7 @@ impl<'a> Layout<'a> {
         Self {
             gpu,
             plan: GpuPlan::new(gpu),
-            slots: Vec::new(),
+            devices: Vec::new(),
         }
     }
 
@@ -129,9 +129,9 @@ impl<'a> Layout<'a> {
     /// Returns the plan with the daemons of the devices, which have their names, and its steps in their order.
     pub(super) fn into_gpu_plan(self, planner: Planner<'_>) -> GpuPlan {
         let mut plan = self.plan;
-        plan.devices = self.slots.iter().map(Slot::device_after).collect();
+        plan.add_daemons(planner, &self.devices);
+        plan.devices = self.devices;
         plan.devices.sort_by_key(|device| device.place);
-        plan.add_daemons(planner, &self.slots);
         let built: BTreeSet<Placement> = plan
             .actions()
             .filter_map(|action| match action {

@@ -1,11 +1,11 @@
 //! Clients whose work on a device is ended.
 
-use crate::failure::Problem;
 use std::collections::BTreeSet;
 
 use super::preconditions::{Verb, find_device_for_command};
 use super::refusal::{check_driver_version, not_a_client};
 use super::{ClientOf, Plan, Refusal, Signal};
+use crate::failure::Problem;
 use crate::host::{Pid, StartTime, Uid, root_hint, user_name};
 use crate::mps::ClientPolicy;
 use crate::node::{Client, DaemonState, Device, Node, Served};

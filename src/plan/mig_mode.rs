@@ -1,9 +1,9 @@
 //! The processes that have a GPU open whose MIG mode a plan switches, or whose instances it destroys.
 
-use crate::failure::Problem;
 use std::collections::BTreeSet;
 
 use super::{Action, GpuPlan, Plan};
+use crate::failure::Problem;
 use crate::host::{Holder, Holders, Pid, format_ranges};
 use crate::mps::ClientPolicy;
 use crate::node::{Gpu, Node};

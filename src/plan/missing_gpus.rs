@@ -1,164 +1,179 @@
 //! The GPUs that a profile means and that are lost, or not there.
 
-use crate::failure::Problem;
 use std::collections::BTreeSet;
 
 use super::gpu_steps::Layout;
 use super::up::{Planner, block_selects};
 use crate::catalog;
+use crate::failure::Problem;
 use crate::node::lost_gpu_hint;
 use crate::profile::{Block, ProfileError, Span};
 
-impl<'a> Planner<'a> {
-    /// Refuses where a GPU is lost that a selector names, or that is the only one that it may select.
-    pub(super) fn check_lost_gpus(self) -> Result<(), Problem> {
-        if self.left_out.is_some() {
-            return Ok(());
+/// Refuses where a GPU is lost that a selector names, or that is the only one that it may select.
+pub(super) fn check_lost_gpus(planner: Planner<'_>) -> Result<(), Problem> {
+    if planner.left_out.is_some() {
+        return Ok(());
+    }
+    let is_none_left = planner
+        .node
+        .gpus
+        .iter()
+        .all(|gpu| planner.leaves_alone(gpu));
+    for (lost, why) in lost_gpus(planner) {
+        if is_none_left || names_lost_gpu(planner, lost) {
+            let hint = lost_gpu_hint();
+            return Err(Problem::new(
+                why,
+                format!("{hint}; up --keep-going applies the rest of the profile"),
+            ));
         }
-        let is_none_left = self.node.gpus.iter().all(|gpu| self.leaves_alone(gpu));
-        for (lost, why) in self.lost_gpus() {
-            if is_none_left || self.names_lost_gpu(lost) {
-                let hint = lost_gpu_hint();
-                return Err(Problem::new(
-                    why,
-                    format!("{hint}; up --keep-going applies the rest of the profile"),
-                ));
+    }
+    Ok(())
+}
+
+/// True if a block names single GPUs, and may mean this lost one.
+fn names_lost_gpu(planner: Planner<'_>, lost: u32) -> bool {
+    planner.profile.blocks.iter().any(|block| {
+        let names_gpus = block.select.index.is_some() || block.select.names_a_real_gpu();
+        names_gpus && may_select(planner, block, lost)
+    })
+}
+
+/// The lost GPUs that the profile may select, with the driver's errors.
+fn lost_gpus(planner: Planner<'_>) -> impl Iterator<Item = (u32, &str)> {
+    planner.node.lost_gpus().filter(move |(lost, _)| {
+        planner
+            .profile
+            .blocks
+            .iter()
+            .any(|block| may_select(planner, block, *lost))
+    })
+}
+
+/// True if a block may select a lost GPU, which tells neither its product nor its UUID.
+fn may_select(planner: Planner<'_>, block: &Block, lost: u32) -> bool {
+    let selector = &block.select;
+    let is_found = planner
+        .node
+        .gpus
+        .iter()
+        .any(|gpu| block_selects(block, gpu));
+    let may_have_index = selector.index.is_none() || selector.indices().any(|own| own == lost);
+    may_have_index && !(selector.names_a_real_gpu() && is_found)
+}
+
+/// A selector that names certain GPUs must find one, and the profile as a whole too. The first mistake shows the
+/// GPUs.
+pub(super) fn selector_mistakes(planner: Planner<'_>) -> Vec<ProfileError> {
+    let gpus = &planner.node.gpus;
+    let mut mistakes = Vec::new();
+    for block in &planner.profile.blocks {
+        let selected = gpus.iter().filter(|gpu| block_selects(block, gpu)).count();
+        let mistake = match describe_absent_gpus(planner, block) {
+            Some(_) if planner.left_out.is_some() => continue,
+            Some(absent) => absent,
+            None if selected > 1 && block.select.names_one_gpu() => {
+                "several GPUs have UUIDs with this prefix: write more of it".to_owned()
             }
-        }
-        Ok(())
-    }
-
-    /// True if a block names single GPUs, and may mean this lost one.
-    fn names_lost_gpu(self, lost: u32) -> bool {
-        self.profile.blocks.iter().any(|block| {
-            let names_gpus = block.select.index.is_some() || block.select.names_a_real_gpu();
-            names_gpus && self.may_select(block, lost)
-        })
-    }
-
-    /// The lost GPUs that the profile may select, with the driver's errors.
-    fn lost_gpus(self) -> impl Iterator<Item = (u32, &'a str)> {
-        self.node.lost_gpus().filter(move |(lost, _)| {
-            self.profile
-                .blocks
-                .iter()
-                .any(|block| self.may_select(block, *lost))
-        })
-    }
-
-    /// True if a block may select a lost GPU, which tells neither its product nor its UUID.
-    fn may_select(self, block: &Block, lost: u32) -> bool {
-        let selector = &block.select;
-        let is_found = self.node.gpus.iter().any(|gpu| block_selects(block, gpu));
-        let may_have_index = selector.index.is_none() || selector.indices().any(|own| own == lost);
-        may_have_index && !(selector.names_a_real_gpu() && is_found)
-    }
-
-    /// A selector that names certain GPUs must find one, and the profile as a whole too. The first mistake shows the
-    /// GPUs.
-    pub(super) fn selector_mistakes(self) -> Vec<ProfileError> {
-        let gpus = &self.node.gpus;
-        let mut mistakes = Vec::new();
-        for block in &self.profile.blocks {
-            let selected = gpus.iter().filter(|gpu| block_selects(block, gpu)).count();
-            let mistake = match self.describe_absent_gpus(block) {
-                Some(_) if self.left_out.is_some() => continue,
-                Some(absent) => absent,
-                None if selected > 1 && block.select.names_one_gpu() => {
-                    "several GPUs have UUIDs with this prefix: write more of it".to_owned()
-                }
-                None => continue,
-            };
-            mistakes.push(self.profile.error_at(block.span, mistake));
-        }
-        let is_none_left = gpus.iter().all(|gpu| self.leaves_alone(gpu));
-        if mistakes.is_empty() && is_none_left && self.left_out.is_none() {
-            let first = self.profile.blocks.first();
-            let span = first.map_or(Span::default(), |block| block.span);
-            let message = "the profile selects no GPU of this node";
-            mistakes.push(self.profile.error_at(span, message));
-        }
-        if !mistakes.is_empty() {
-            let lines: Vec<String> = gpus
-                .iter()
-                .map(|gpu| format!("{} {} {} {}", gpu.index, gpu.product, gpu.uuid, gpu.pci))
-                .collect();
-            let first = mistakes.remove(0);
-            let first = first.with_hint(format!("this node has:\n  {}", lines.join("\n  ")));
-            mistakes.insert(0, first);
-        }
-        mistakes
-    }
-
-    /// Describes the GPUs that a selector names and that are not there. The lost ones are.
-    fn describe_absent_gpus(self, block: &Block) -> Option<String> {
-        let node = self.node;
-        let mut indices: BTreeSet<u32> = block.select.indices().collect();
-        indices.retain(|index| {
-            let is_lost = node.lost_gpus().any(|(lost, _)| lost == *index);
-            !is_lost && !node.gpus.iter().any(|gpu| gpu.index == *index)
-        });
-        let absent: Vec<String> = indices.iter().map(u32::to_string).collect();
-        let is_found = node.gpus.iter().any(|gpu| block_selects(block, gpu))
-            || node
-                .lost_gpus()
-                .any(|(lost, _)| self.may_select(block, lost));
-        match absent.as_slice() {
-            [] if is_found || !block.select.names_a_gpu() => None,
-            [] => Some("this selects a GPU that is not there".to_owned()),
-            [one] => Some(format!("there is no GPU {one}")),
-            several => Some(format!("there are no GPUs {}", several.join(", "))),
-        }
-    }
-
-    /// Describes the lost GPUs that are left as they are, and blocks that select no GPU here and no model that the catalog
-    /// knows: probably by a typing error, which a block for all other GPUs hides.
-    pub(super) fn selection_remarks(self) -> Vec<String> {
-        let blocks = self.profile.blocks.iter().enumerate();
-        let lost = self.lost_gpus().filter(|_| self.left_out.is_none());
-        let unknown = blocks
-            .filter(|(_, block)| !self.node.gpus.iter().any(|gpu| block_selects(block, gpu)))
-            .filter(|(_, block)| !catalog::has_product(|name| block.select.may_select(name)))
-            .map(|(position, _)| self.profile.block_heading(position))
-            .map(|block| {
-                format!("{block}: selects no GPU of this node, and no model that mig-mps knows")
-            });
-        lost.map(|(_, why)| format!("{why}: this GPU stays as it is"))
-            .chain(unknown)
-            .collect()
-    }
-
-    /// Returns the parts of the profile that are left out, by GPU.
-    pub(super) fn missing_parts(self, layouts: &[Layout<'_>]) -> Vec<Problem> {
-        let Some(left_out) = self.left_out else {
-            return Vec::new();
+            None => continue,
         };
-        let lost = self.lost_gpus().map(|(gpu, why)| Problem {
-            gpu: Some(gpu),
-            ..Problem::new(why, lost_gpu_hint())
+        mistakes.push(planner.profile.error_at(block.span, mistake));
+    }
+    let is_none_left = gpus.iter().all(|gpu| planner.leaves_alone(gpu));
+    if mistakes.is_empty() && is_none_left && planner.left_out.is_none() {
+        let first = planner.profile.blocks.first();
+        let span = first.map_or(Span::default(), |block| block.span);
+        let message = "the profile selects no GPU of this node";
+        mistakes.push(planner.profile.error_at(span, message));
+    }
+    if !mistakes.is_empty() {
+        let lines: Vec<String> = gpus
+            .iter()
+            .map(|gpu| format!("{} {} {} {}", gpu.index, gpu.product, gpu.uuid, gpu.pci))
+            .collect();
+        let first = mistakes.remove(0);
+        let first = first.with_hint(format!("this node has:\n  {}", lines.join("\n  ")));
+        mistakes.insert(0, first);
+    }
+    mistakes
+}
+
+/// Describes the GPUs that a selector names and that are not there. The lost ones are.
+fn describe_absent_gpus(planner: Planner<'_>, block: &Block) -> Option<String> {
+    let node = planner.node;
+    let mut indices: BTreeSet<u32> = block.select.indices().collect();
+    indices.retain(|index| {
+        let is_lost = node.lost_gpus().any(|(lost, _)| lost == *index);
+        !is_lost && !node.gpus.iter().any(|gpu| gpu.index == *index)
+    });
+    let absent: Vec<String> = indices.iter().map(u32::to_string).collect();
+    let is_found = node.gpus.iter().any(|gpu| block_selects(block, gpu))
+        || node
+            .lost_gpus()
+            .any(|(lost, _)| may_select(planner, block, lost));
+    match absent.as_slice() {
+        [] if is_found || !block.select.names_a_gpu() => None,
+        [] => Some("this selects a GPU that is not there".to_owned()),
+        [one] => Some(format!("there is no GPU {one}")),
+        several => Some(format!("there are no GPUs {}", several.join(", "))),
+    }
+}
+
+/// Describes the lost GPUs that are left as they are, and blocks that select no GPU here and no model that the catalog
+/// knows: probably by a typing error, which a block for all other GPUs hides.
+pub(super) fn selection_remarks(planner: Planner<'_>) -> Vec<String> {
+    let blocks = planner.profile.blocks.iter().enumerate();
+    let lost = lost_gpus(planner).filter(|_| planner.left_out.is_none());
+    let unknown = blocks
+        .filter(|(_, block)| {
+            !planner
+                .node
+                .gpus
+                .iter()
+                .any(|gpu| block_selects(block, gpu))
+        })
+        .filter(|(_, block)| !catalog::has_product(|name| block.select.may_select(name)))
+        .map(|(position, _)| planner.profile.block_heading(position))
+        .map(|block| {
+            format!("{block}: selects no GPU of this node, and no model that mig-mps knows")
         });
-        let absent = (0..).zip(&self.profile.blocks).filter_map(|(block, of)| {
-            let heading = self.profile.block_heading(block);
-            let why = format!("{heading}: {}", self.describe_absent_gpus(of)?);
+    lost.map(|(_, why)| format!("{why}: this GPU stays as it is"))
+        .chain(unknown)
+        .collect()
+}
+
+/// Returns the parts of the profile that are left out, by GPU.
+pub(super) fn missing_parts(planner: Planner<'_>, layouts: &[Layout<'_>]) -> Vec<Problem> {
+    let Some(left_out) = planner.left_out else {
+        return Vec::new();
+    };
+    let lost = lost_gpus(planner).map(|(gpu, why)| Problem {
+        gpu: Some(gpu),
+        ..Problem::new(why, lost_gpu_hint())
+    });
+    let absent = (0..)
+        .zip(&planner.profile.blocks)
+        .filter_map(|(block, of)| {
+            let heading = planner.profile.block_heading(block);
+            let why = format!("{heading}: {}", describe_absent_gpus(planner, of)?);
             Some(Problem::new(why, "mig-mps list shows the GPUs"))
         });
-        let unserved = layouts
-            .iter()
-            .flat_map(|layout| &layout.slots)
-            .filter_map(|slot| {
-                let problem = self.problem_with_users(slot.settings.as_deref()?)?;
-                Some(Problem {
-                    gpu: Some(slot.gpu),
-                    device: Some(slot.name.clone()),
-                    ..problem
-                })
-            });
-        let mut missing: Vec<Problem> = lost
-            .chain(left_out.gpus().cloned())
-            .chain(absent)
-            .chain(unserved)
-            .collect();
-        missing.sort_by_key(|one| (one.gpu.is_none(), one.gpu));
-        missing
-    }
+    let unserved = layouts
+        .iter()
+        .flat_map(|layout| &layout.devices)
+        .filter_map(|device| {
+            let problem = planner.problem_with_users(device.settings.as_ref()?)?;
+            Some(Problem {
+                gpu: Some(device.gpu),
+                device: Some(device.name.clone()),
+                ..problem
+            })
+        });
+    let mut missing: Vec<Problem> = lost
+        .chain(left_out.gpus().cloned())
+        .chain(absent)
+        .chain(unserved)
+        .collect();
+    missing.sort_by_key(|one| (one.gpu.is_none(), one.gpu));
+    missing
 }

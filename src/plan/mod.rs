@@ -3,6 +3,7 @@
 mod action;
 mod consent;
 mod daemons;
+mod device;
 mod device_names;
 mod disrupted;
 mod down;
@@ -31,10 +32,11 @@ pub use action::{
     Start, StartServer, StartedBy, Step, Stop, serve_setting,
 };
 pub use daemons::set;
+pub use device::DevicePlan;
 pub use disrupted::{ClientOf, IdlePod};
 pub use down::{Destroy, DownRequest, down};
 pub use drift::differs_from_profile;
-pub use gpu_plan::{DeviceAfter, GpuPlan, ModeChange, Plan, Undisturbed, UnmanagedDaemon};
+pub use gpu_plan::{GpuPlan, ModeChange, Plan, Undisturbed, UnmanagedDaemon};
 pub use kill::{Kill, KillRequest, Victim, device_with_clients, kill};
 pub use left_out::LeftOut;
 pub use mig_mode::{Cost, HeldGpus, Work, pids_accounted_for};

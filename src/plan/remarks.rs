@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::gpu_steps::Layout;
 use super::up::Planner;
-use super::{Action, DeviceAfter, GpuPlan, Plan, Start, serve_setting};
+use super::{Action, DevicePlan, GpuPlan, Plan, Start, serve_setting};
 use crate::geometry::{Partition, Unused};
 use crate::host::{format_ranges, group_by};
 use crate::mps::ControlProgram;
@@ -120,7 +120,7 @@ impl Plan {
     }
 
     /// The daemons that start, each with its device.
-    fn started_devices(&self) -> impl Iterator<Item = (&Start, &DeviceAfter)> {
+    fn started_devices(&self) -> impl Iterator<Item = (&Start, &DevicePlan)> {
         self.gpus.iter().flat_map(|plan| {
             plan.actions()
                 .filter_map(Action::as_start)
@@ -165,57 +165,59 @@ impl Plan {
     }
 }
 
-impl Planner<'_> {
-    /// Describes the names that another device had, of another size or kind: scripts go by them.
-    pub(super) fn remarks_on_moved_names(self, layouts: &[Layout<'_>]) -> Vec<String> {
-        let moved = layouts
-            .iter()
-            .flat_map(|layout| &layout.slots)
-            .filter_map(|slot| {
-                let before = self.node.device_named(&slot.name)?;
-                let stays = slot.device.is_some_and(|own| own.uuid == before.uuid);
-                if stays || !self.has_made(before) {
-                    return None;
-                }
-                let size = |profile: Option<&str>, gpu: &Gpu| match profile {
-                    Some(profile) => profile.to_owned(),
-                    None => format!("a whole {}", gpu.product),
-                };
-                let part = before.part.as_ref().map(|part| part.title.as_str());
-                let was = size(part, self.node.gpu_with_uuid(&before.key.gpu)?);
-                let gpu = self.node.gpus.iter().find(|gpu| gpu.index == slot.gpu)?;
-                let will_be = size(slot.profile.as_deref(), gpu);
-                (was != will_be).then_some((slot.name.as_str(), was, will_be))
-            });
-        let alike = group_by(moved, |one, other| (&one.1, &one.2) == (&other.1, &other.2));
-        let alike = alike.iter().map(|alike| {
-            let (_, was, will_be) = &alike[0];
-            let names: Vec<&str> = alike.iter().map(|(name, ..)| *name).collect();
-            match names.as_slice() {
-                [name] => format!(
-                    "{name} was {was} and will be {will_be}. Check scripts that use this name."
-                ),
-                names => format!(
-                    "{} were {was} and will be {will_be}. Check scripts that use these names.",
-                    names.join(", ")
-                ),
+/// Describes the names that another device had, of another size or kind: scripts go by them.
+pub(super) fn remarks_on_moved_names(planner: Planner<'_>, layouts: &[Layout<'_>]) -> Vec<String> {
+    let moved = layouts
+        .iter()
+        .flat_map(|layout| &layout.devices)
+        .filter_map(|device| {
+            let before = planner.node.device_named(&device.name)?;
+            let stays = device.uuid.as_ref() == Some(&before.uuid);
+            if stays || !has_made(planner, before) {
+                return None;
             }
+            let size = |profile: Option<&str>, gpu: &Gpu| match profile {
+                Some(profile) => profile.to_owned(),
+                None => format!("a whole {}", gpu.product),
+            };
+            let part = before.part.as_ref().map(|part| part.title.as_str());
+            let was = size(part, planner.node.gpu_with_uuid(&before.key.gpu)?);
+            let gpu = planner
+                .node
+                .gpus
+                .iter()
+                .find(|gpu| gpu.index == device.gpu)?;
+            let will_be = size(device.profile.as_deref(), gpu);
+            (was != will_be).then_some((device.name.as_str(), was, will_be))
         });
-        alike.collect()
-    }
+    let alike = group_by(moved, |one, other| (&one.1, &one.2) == (&other.1, &other.2));
+    let alike = alike.iter().map(|alike| {
+        let (_, was, will_be) = &alike[0];
+        let names: Vec<&str> = alike.iter().map(|(name, ..)| *name).collect();
+        match names.as_slice() {
+            [name] => {
+                format!("{name} was {was} and will be {will_be}. Check scripts that use this name.")
+            }
+            names => format!(
+                "{} were {was} and will be {will_be}. Check scripts that use these names.",
+                names.join(", ")
+            ),
+        }
+    });
+    alike.collect()
+}
 
-    /// True for a device that mig-mps serves or has made.
-    fn has_made(self, device: &Device) -> bool {
-        let served = device.served.as_ref();
-        let mut created = self.node.created.iter();
-        served.is_some_and(|served| served.run_dir == *self.run_dir)
-            || created.any(|created| {
-                created.gpu == device.key.gpu
-                    && device.key.instance.is_some_and(|key| {
-                        (key.profile, key.placement) == (created.profile, created.placement)
-                    })
-            })
-    }
+/// True for a device that mig-mps serves or has made.
+fn has_made(planner: Planner<'_>, device: &Device) -> bool {
+    let served = device.served.as_ref();
+    let mut created = planner.node.created.iter();
+    served.is_some_and(|served| served.run_dir == *planner.run_dir)
+        || created.any(|created| {
+            created.gpu == device.key.gpu
+                && device.key.instance.is_some_and(|key| {
+                    (key.profile, key.placement) == (created.profile, created.placement)
+                })
+        })
 }
 
 impl GpuPlan {

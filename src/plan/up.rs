@@ -1,23 +1,25 @@
 //! Plans `up`: checks that a profile suits this node, plans each GPU, and names the devices.
 
-use crate::failure::Problem;
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use super::daemons::Slot;
-use super::device_names::name_devices;
+use super::device::DevicePlan;
+use super::device_names::{name_conflicts, name_devices};
 use super::gpu_layout::GpuRequest;
-use super::gpu_steps::{InstanceUse, Layout, served_here};
+use super::gpu_steps::{InstanceUse, Layout};
+use super::missing_gpus::{check_lost_gpus, missing_parts, selection_remarks, selector_mistakes};
 use super::preconditions::check_run_dirs_readable;
 use super::refusal::{
     check_driver_version, check_no_virtual_machines, check_visible, no_program_starts,
 };
-use super::remarks::remark_on_virtual_machines;
+use super::remarks::{remark_on_virtual_machines, remarks_on_moved_names};
 use super::{LeftOut, Misfit, Place, Plan, Refusal, serve_setting};
 use crate::catalog::{NoMig, explain_no_mig};
+use crate::failure::Problem;
 use crate::geometry::SliceMap;
 use crate::host::{Uid, root_hint};
 use crate::mps::ControlProgram;
-use crate::node::{Device, Gpu, Node};
+use crate::node::{Gpu, Node};
 use crate::profile::{Block, DeviceEntry, Profile, ProfileError, Want, WholeGpu};
 use crate::settings::{Serve, Settings};
 use crate::state::RunDir;
@@ -30,7 +32,7 @@ pub fn up(node: &Node, profile: &Profile, run_dir: &RunDir, caller: Uid) -> Resu
         run_dir,
         left_out: None,
     };
-    planner.make_plan(caller)
+    plan(planner, caller)
 }
 
 /// Plans to apply the part of a profile that can be applied. Adds the GPUs to `left_out` for which it cannot.
@@ -54,12 +56,13 @@ pub fn up_in_part(
             left_out: Some(&*left_out),
         };
         let (layouts, mut refusals) = planner.plan_layouts();
-        refusals.extend(planner.name_conflicts(&layouts));
-        let more = refusals.iter();
+        refusals.extend(name_conflicts(planner, &layouts));
         // One that is left out may keep the name of another.
-        if !more.fold(false, |is_new, (gpu, refusal)| {
-            left_out.add_gpu(*gpu, refusal) || is_new
-        }) {
+        let mut is_one_new = false;
+        for (gpu, refusal) in &refusals {
+            is_one_new |= left_out.add_gpu(*gpu, refusal);
+        }
+        if !is_one_new {
             break;
         }
     }
@@ -76,7 +79,7 @@ pub fn up_in_part(
     if is_none_left && !left_out.has_begun() {
         return Err(left_out.nothing_left_refusal());
     }
-    planner.make_plan(caller)
+    plan(planner, caller)
 }
 
 /// The profile with the users that each device serves, by default those that the caller may serve.
@@ -131,52 +134,64 @@ fn check_no_mistakes(
     }
 }
 
-impl<'a> Planner<'a> {
-    fn make_plan(self, caller: Uid) -> Result<Plan, Refusal> {
-        let node = self.node;
-        check_driver_version(node)?;
-        check_run_dirs_readable(node)?;
-        self.check_lost_gpus()?;
-        let mut mistakes = self.serve_mistakes(caller);
-        mistakes.extend(self.selector_mistakes());
-        let (mut layouts, refusals) = self.plan_layouts();
-        let mut refusals: Vec<Refusal> = refusals.into_iter().map(|(_, refusal)| refusal).collect();
-        let slots = layouts.iter_mut().flat_map(|layout| &mut layout.slots);
-        match self.names_of_others() {
-            Ok(mut names) => {
-                let given = name_devices(self, &mut names, slots.collect());
-                refusals.extend(given.err());
-            }
-            Err(refusal) => refusals.push(refusal),
-        }
-        check_no_mistakes(self.profile, mistakes, refusals)?;
-        let missing = self.missing_parts(&layouts);
-        let mut remarks = self.selection_remarks();
-        remarks.extend(self.remarks_on_moved_names(&layouts));
-        let gpus = layouts.into_iter().map(|layout| layout.into_gpu_plan(self));
-        let mut plan = Plan {
-            gpus: gpus
-                .filter(|gpu| !gpu.steps.is_empty() || !gpu.obstacles.is_empty())
-                .collect(),
-            remarks,
-            missing,
-            ..Plan::default()
-        };
-        plan.end_idle_strays(node, |device| {
-            let gpu = node.gpu_with_uuid(&device.key.gpu);
-            gpu.is_some_and(|gpu| !self.leaves_alone(gpu))
-        });
-        for changed in &plan.gpus {
-            if let Some(gpu) = node.gpu_with_uuid(&changed.uuid) {
-                plan.remarks.extend(node.health_problems(gpu));
-                plan.remarks.extend(remark_on_virtual_machines(node, gpu));
-            }
-        }
-        let shut_out = plan.remarks_on_excluded_users(node, self.run_dir);
-        plan.remarks.extend(shut_out);
-        Ok(plan.complete(node, self.run_dir))
-    }
+/// Plans in seven stages. Each takes what the one before has made.
+fn plan(planner: Planner<'_>, caller: Uid) -> Result<Plan, Refusal> {
+    // 1. Whether anything can be planned for the node.
+    check_driver_version(planner.node)?;
+    check_run_dirs_readable(planner.node)?;
+    check_lost_gpus(planner)?;
+    // 2. The profile as a whole: the users that it serves, and the GPUs that it selects.
+    let mut mistakes = planner.serve_mistakes(caller);
+    mistakes.extend(selector_mistakes(planner));
+    // 3. The instances of each GPU, with the steps to them.
+    let (mut layouts, refusals) = planner.plan_layouts();
+    // 4. The names of the devices.
+    let named = name_devices(planner, &mut layouts);
+    // 5. All mistakes of the profile, before anything is planned with them.
+    let refusals = refusals.into_iter().map(|(_, refusal)| refusal);
+    check_no_mistakes(
+        planner.profile,
+        mistakes,
+        refusals.chain(named.err()).collect(),
+    )?;
+    // 6. What is left out, and what is worth a remark.
+    let missing = missing_parts(planner, &layouts);
+    let mut remarks = selection_remarks(planner);
+    remarks.extend(remarks_on_moved_names(planner, &layouts));
+    // 7. The daemons of the devices, and the order of all steps.
+    let gpus = layouts
+        .into_iter()
+        .map(|layout| layout.into_gpu_plan(planner))
+        .filter(|gpu| !gpu.steps.is_empty() || !gpu.obstacles.is_empty());
+    let plan = Plan {
+        gpus: gpus.collect(),
+        remarks,
+        missing,
+        ..Plan::default()
+    };
+    Ok(complete_plan(planner, plan))
+}
 
+/// Adds what follows from the steps of a plan: the end of servers without clients that outlived their daemons, remarks on
+/// the GPUs that change and on users who lose their device, compute modes, and the clients that go on.
+fn complete_plan(planner: Planner<'_>, mut plan: Plan) -> Plan {
+    let node = planner.node;
+    plan.end_idle_strays(node, |device| {
+        let gpu = node.gpu_with_uuid(&device.key.gpu);
+        gpu.is_some_and(|gpu| !planner.leaves_alone(gpu))
+    });
+    for changed in &plan.gpus {
+        if let Some(gpu) = node.gpu_with_uuid(&changed.uuid) {
+            plan.remarks.extend(node.health_problems(gpu));
+            plan.remarks.extend(remark_on_virtual_machines(node, gpu));
+        }
+    }
+    let shut_out = plan.remarks_on_excluded_users(node, planner.run_dir);
+    plan.remarks.extend(shut_out);
+    plan.complete(node, planner.run_dir)
+}
+
+impl<'a> Planner<'a> {
     /// Plans each GPU, without the names of its devices. Returns what refuses it too, with the GPU's index: a block's
     /// refusal is that of the first of its GPUs, unless GPUs are left out one by one.
     fn plan_layouts(self) -> (Vec<Layout<'a>>, Vec<(u32, Refusal)>) {
@@ -241,19 +256,18 @@ impl<'a> Planner<'a> {
         let device = self.node.device_with_uuid(&gpu.uuid);
         let name = whole.name.clone();
         let (name, span) = name.unwrap_or_else(|| (gpu.index.to_string(), block.span));
-        layout.slots.push(Slot {
-            gpu: gpu.index,
-            entry: 0,
+        layout.devices.push(DevicePlan {
             place: Place::Whole,
             profile: None,
             multiprocessors: None,
-            client_limit: Some(clients),
             memory_mib: gpu.memory.map(|memory| memory.total >> 20),
+            client_limit: Some(clients),
             name,
+            settings: settings.map(Cow::into_owned),
+            gpu: gpu.index,
+            entry: 0,
             span,
-            settings,
-            device,
-            served: device.and_then(|device| served_here(device, self.run_dir)),
+            uuid: device.map(|device| device.uuid.clone()),
         });
         Ok(())
     }
@@ -383,35 +397,6 @@ impl Planner<'_> {
             "it needs driver {since} or newer; \"one-at-a-time\" and \"user:NAME\" work with any"
         );
         Err(Problem::new(message, hint))
-    }
-
-    /// Refuses a name that is recorded for a device of a GPU that is not seen. No other name in the profile helps if it is
-    /// a default name.
-    pub(super) fn check_record_of(self, name: &str) -> Result<(), Problem> {
-        let Some(served) = self
-            .node
-            .served()
-            .filter(|served| {
-                served.run_dir == *self.run_dir
-                    && self.node.gpu_with_uuid(&served.record.key.gpu).is_none()
-            })
-            .find(|served| served.record.name == name)
-        else {
-            return Ok(());
-        };
-        let (uuid, gpu) = (&served.record.uuid, &served.record.key.gpu);
-        let lost = self
-            .node
-            .device_named(name)
-            .and_then(Device::lost_gpu_reason);
-        let why = lost.unwrap_or("no such GPU is seen here");
-        let what = format!(
-            "\"{name}\" is the name of {uuid}, which is recorded as a device of {gpu}: {why}"
-        );
-        Err(Problem::new(
-            what,
-            format!("mig-mps down {name} stops its daemon, if that runs, and removes the record"),
-        ))
     }
 }
 

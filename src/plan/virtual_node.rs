@@ -11,7 +11,7 @@ use crate::geometry::{GpuInstanceProfile, SliceMap};
 use crate::host::{Uid, group_by};
 use crate::node::{Gpu, Node, Unseen};
 use crate::nvml::MigMode;
-use crate::plan::{Action, DeviceAfter, GpuPlan, Plan, Refusal};
+use crate::plan::{Action, DevicePlan, GpuPlan, Plan, Refusal};
 use crate::profile::{Block, Profile, ProfileError, Selector, Want};
 use crate::settings::Serve;
 use crate::state::RunDir;
@@ -357,7 +357,7 @@ pub struct Shape {
     /// Its slices.
     pub map: SliceMap,
     /// Its devices, from left to right.
-    pub devices: Vec<DeviceAfter>,
+    pub devices: Vec<DevicePlan>,
 }
 
 impl Shape {

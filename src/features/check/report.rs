@@ -14,7 +14,7 @@ use crate::commands::built_in::find_built_in;
 use crate::geometry::Placement;
 use crate::host::format_ranges;
 use crate::plan::virtual_node::{JudgedGpu, OnNode, Shape};
-use crate::plan::{DeviceAfter, Refusal};
+use crate::plan::{DevicePlan, Refusal};
 use crate::profile::Profile;
 use crate::render::format::{
     display_or, draw_map, format_count, format_gib, group_by, indent_lines, shorten_list,
@@ -130,9 +130,7 @@ fn is_same_result(a: &JudgedGpu, b: &JudgedGpu) -> bool {
 fn without_names(shape: &Shape) -> Shape {
     let mut shape = shape.clone();
     for device in &mut shape.devices {
-        if let Some((name, _)) = &mut device.daemon {
-            name.clear();
-        }
+        *device = device.without_origin();
     }
     shape
 }
@@ -154,10 +152,11 @@ fn render_devices(shapes: &[&Shape], width: usize) -> String {
     for (nth, device) in shapes[0].devices.iter().enumerate() {
         let names: Vec<&str> = shapes
             .iter()
-            .filter_map(|shape| shape.devices.get(nth)?.daemon.as_ref())
-            .map(|(name, _)| name.as_str())
+            .filter_map(|shape| shape.devices.get(nth))
+            .filter(|device| device.settings.is_some())
+            .map(|device| device.name.as_str())
             .collect();
-        let settings = device.daemon.as_ref().map(|(_, settings)| settings);
+        let settings = device.settings.as_ref();
         let threads = settings.map(|settings| settings.active_thread_percentage);
         let limit = settings.and_then(|settings| settings.pinned_memory_limit);
         table.add_row(vec![
@@ -188,15 +187,14 @@ fn render_devices(shapes: &[&Shape], width: usize) -> String {
 }
 
 /// Returns the most clients that a device takes, or `max-clients` if that is less; `None` without that setting.
-fn client_limit(device: &DeviceAfter) -> Option<u32> {
-    let (_, settings) = device.daemon.as_ref()?;
-    let meant = settings.max_clients?;
+fn client_limit(device: &DevicePlan) -> Option<u32> {
+    let meant = device.settings.as_ref()?.max_clients?;
     Some(device.client_limit.map_or(meant, |limit| limit.min(meant)))
 }
 
 /// Describes what each client gets of a device with a share.
-fn describe_share(device: &DeviceAfter) -> Option<String> {
-    let (_, settings) = device.daemon.as_ref()?;
+fn describe_share(device: &DevicePlan) -> Option<String> {
+    let settings = device.settings.as_ref()?;
     let profile = device.profile.as_deref().unwrap_or("whole GPU");
     let (clients, words) = (settings.share?.clients, settings.share_in_words()?);
     Some(format!("{profile}, share = {clients}: {words}"))
@@ -387,9 +385,9 @@ struct PlannedDevice {
 
 fn device_documents(shape: &Shape) -> Vec<PlannedDevice> {
     let devices = shape.devices.iter().map(|device| {
-        let settings = device.daemon.as_ref().map(|(_, settings)| settings);
+        let settings = device.settings.as_ref();
         PlannedDevice {
-            name: device.daemon.as_ref().map(|(name, _)| name.clone()),
+            name: settings.map(|_| device.name.clone()),
             profile: device.profile.clone(),
             placement: device.place.placement(),
             multiprocessors: device.multiprocessors,

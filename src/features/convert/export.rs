@@ -267,7 +267,7 @@ fn makes_same_devices(node: &Node, gpu: &Gpu, plan: &Plan) -> bool {
         return false;
     };
     let made = planned.devices.iter().map(|made| {
-        let name = made.daemon.as_ref().map(|(name, _)| name.as_str());
+        let name = made.settings.as_ref().map(|_| made.name.as_str());
         (made.place.placement(), name)
     });
     planned.after == gpu.slice_map() && into_sorted(made) == into_sorted(present)

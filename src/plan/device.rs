@@ -1,0 +1,116 @@
+//! A device that a profile asks for, and the daemon that it gets.
+
+use super::Place;
+use super::daemons::{NO_DAEMON, render_serve};
+use super::gpu_steps::served_here;
+use super::setting_change::change_needing_restart;
+use super::up::Planner;
+use crate::host::user_name;
+use crate::node::{Device, Served};
+use crate::profile::{NameTemplate, Span};
+use crate::settings::Settings;
+
+/// A device of a GPU after a plan.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DevicePlan {
+    pub place: Place,
+    /// `3g.40gb`, or `1c.3g.40gb` for a compute instance with a part of the SMs; `None` for a whole GPU.
+    pub profile: Option<String>,
+    /// Its SMs; `None` if they are not known. The planner leaves out those of a whole GPU.
+    pub multiprocessors: Option<u32>,
+    /// Its memory in MiB; `None` if it is not known.
+    pub memory_mib: Option<u64>,
+    /// The most clients that its daemon takes; `None` if that is not known.
+    pub client_limit: Option<u32>,
+    /// The name that the profile gives, or the default one. A template until the devices are named.
+    pub name: String,
+    /// The settings of its daemon, with `serve` always set; `None` for no daemon.
+    pub settings: Option<Settings>,
+    /// Its GPU's index.
+    pub(super) gpu: u32,
+    /// Its entry in the block: `{n}` counts entry by entry.
+    pub(super) entry: usize,
+    /// Where its name, or else the block, stands in the profile.
+    pub(super) span: Span,
+    /// Its UUID, if it is there and stays.
+    pub(super) uuid: Option<String>,
+}
+
+impl DevicePlan {
+    /// The same wherever a profile asks for it, and whatever its name is.
+    #[must_use]
+    pub fn without_origin(&self) -> Self {
+        Self {
+            name: String::new(),
+            gpu: 0,
+            entry: 0,
+            span: Span::default(),
+            uuid: None,
+            ..self.clone()
+        }
+    }
+
+    /// Returns the device, if it is there and stays.
+    pub(super) fn find_existing<'a>(&self, planner: Planner<'a>) -> Option<&'a Device> {
+        planner.node.device_with_uuid(self.uuid.as_ref()?)
+    }
+
+    /// Returns the daemon that serves it now.
+    pub(super) fn find_daemon<'a>(&self, planner: Planner<'a>) -> Option<&'a Served> {
+        served_here(self.find_existing(planner)?, planner.run_dir)
+    }
+
+    pub(super) fn name_template(&self) -> NameTemplate<'_> {
+        NameTemplate(&self.name)
+    }
+
+    /// Describes it as the holder of a name.
+    pub(super) fn describe_as_holder(&self) -> String {
+        format!("a device of GPU {}", self.gpu)
+    }
+
+    /// True if its instance is to be made.
+    pub(super) fn is_new_instance(&self) -> bool {
+        self.uuid.is_none() && self.place.placement().is_some()
+    }
+
+    /// True if the record has its name.
+    pub(super) fn is_called(&self, served: &Served) -> bool {
+        self.name_template()
+            .can_yield(self.gpu, &served.record.name)
+    }
+
+    /// Describes the change of the name.
+    pub(super) fn describe_rename(&self, served: &Served) -> String {
+        let wanted = self.name_template().fill(self.gpu, 0);
+        format!("it is renamed from {} to {wanted}", served.record.name)
+    }
+
+    /// Returns a difference that needs a restart, in words.
+    pub(super) fn difference_needing_restart(&self, served: &Served) -> Option<String> {
+        let record = &served.record;
+        let Some(settings) = &self.settings else {
+            return Some(NO_DAEMON.to_owned());
+        };
+        if !self.is_called(served) {
+            return Some(self.describe_rename(served));
+        }
+        if record.settings.serve != settings.serve {
+            let (is, wanted) = (render_serve(&record.settings), render_serve(settings));
+            return Some(format!("serve is \"{is}\", not \"{wanted}\""));
+        }
+        if let Some(user) = record.runs_as_its_user() {
+            return Some(format!(
+                "its daemon runs as {}, not as root",
+                user_name(user)
+            ));
+        }
+        if let Some(fault) = served.access.iter().find(|fault| fault.needs_restart()) {
+            return Some(fault.to_string());
+        }
+        change_needing_restart(served, settings).or_else(|| {
+            let because = "the GPU's compute mode is no longer exclusive-process";
+            served.has_lost_compute_mode().then(|| because.to_owned())
+        })
+    }
+}
