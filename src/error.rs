@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Formatter};
 use std::io;
 
 use crate::failure::{ExitStatus, Failure};
-use crate::host::without_error_numbers;
+use crate::host::FileError;
 use crate::render::json::Message;
 
 /// A command that failed.
@@ -102,7 +102,7 @@ pub trait ErrorContext<T> {
 
 impl Display for CommandError {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str(&without_error_numbers(&format!("{:#}", self.error)))
+        write!(f, "{:#}", self.error)
     }
 }
 
@@ -118,10 +118,17 @@ impl<E: Failure> From<E> for CommandError {
     }
 }
 
+impl From<io::Error> for CommandError {
+    fn from(error: io::Error) -> Self {
+        FileError::from(error).into()
+    }
+}
+
 impl From<anyhow::Error> for CommandError {
     fn from(error: anyhow::Error) -> Self {
         // What standard output refuses has a hint.
-        let hint = error.downcast_ref::<io::Error>().and_then(Failure::hint);
+        let refused = error.downcast_ref::<FileError>();
+        let hint = refused.and_then(Failure::hint);
         Self {
             status: ExitStatus::Failed,
             hints: hint.into_iter().collect(),

@@ -6,7 +6,9 @@ use regex::Regex;
 use thiserror::Error;
 
 use crate::failure::{Failure, OTHER_PROGRAMS};
-use crate::host::{EnvironmentError, Holder, LimitsError, MORE_PROCESSES, RunError, ToolError};
+use crate::host::{
+    EnvironmentError, FileError, Holder, LimitsError, MORE_PROCESSES, RunError, ToolError,
+};
 use crate::mps::MpsError;
 use crate::nvml::{Code, MigMode, NvmlError};
 
@@ -75,7 +77,7 @@ pub enum Cause {
     },
     /// A file could not be read or written.
     #[error("{0}")]
-    File(#[from] std::io::Error),
+    File(#[from] FileError),
     /// NVML accepted the MIG mode, but it is not active.
     #[error("{what}")]
     NotActive {
@@ -116,7 +118,7 @@ pub enum Cause {
     },
     /// The file system of a directory lets no single user in.
     #[error("{0}")]
-    NoLists(std::io::Error),
+    NoLists(FileError),
     /// The system does not allow a limit.
     #[error(transparent)]
     Limits(#[from] LimitsError),

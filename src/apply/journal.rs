@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use super::cause::Cause;
 use super::error::{ApplyError, FailedStep};
 use crate::failure::Problem;
-use crate::host::{Environment, Host, Unit, lock};
+use crate::host::{Environment, FileError, FileResult, Host, Unit, lock};
 use crate::node::Node;
 use crate::state::{Created, Journal, NodeFile, RunDir, Taken, Writer, is_disk_full};
 
@@ -31,7 +31,7 @@ impl OpenJournal {
         host: &Host,
         boot_id: &str,
         may_lack: bool,
-    ) -> io::Result<Self> {
+    ) -> FileResult<Self> {
         let writer = Writer::for_this_process(host, boot_id);
         let process = host.find_process(writer.pid);
         let journal = Journal {
@@ -60,7 +60,7 @@ impl OpenJournal {
     }
 
     /// Without a journal, a run that is killed is not picked up, and a full disk stays one that nothing can end.
-    fn tolerate_full_disk(&self, written: io::Result<()>) -> io::Result<()> {
+    fn tolerate_full_disk(&self, written: FileResult<()>) -> FileResult<()> {
         match written {
             Err(error) if self.may_lack && is_disk_full(&error) => Ok(()),
             written => written,
@@ -68,14 +68,14 @@ impl OpenJournal {
     }
 
     /// Records that a GPU instance is about to be destroyed.
-    pub(super) fn record_destruction(&self, taken: Taken) -> io::Result<()> {
+    pub(super) fn record_destruction(&self, taken: Taken) -> FileResult<()> {
         let mut journal = lock(&self.journal);
         journal.taken.push(taken);
         self.tolerate_full_disk(self.run_dir.write_journal(&journal))
     }
 
     /// Records that units are about to be stopped.
-    pub(super) fn record_unit_stops(&self, units: &[Unit]) -> io::Result<()> {
+    pub(super) fn record_unit_stops(&self, units: &[Unit]) -> FileResult<()> {
         let mut journal = lock(&self.journal);
         for unit in units {
             if !journal.units.contains(unit) {
@@ -128,7 +128,7 @@ impl OpenJournal {
 }
 
 /// Reads the journal of a change that is running, or was killed.
-pub fn load_journal(run_dir: &RunDir) -> io::Result<Option<Journal>> {
+pub fn load_journal(run_dir: &RunDir) -> FileResult<Option<Journal>> {
     let advice = "remove it, and make sure that the monitoring services it lists are running";
     run_dir
         .load_journal()
@@ -136,11 +136,11 @@ pub fn load_journal(run_dir: &RunDir) -> io::Result<Option<Journal>> {
 }
 
 /// Says of a file that cannot be understood what to do with it.
-fn with_advice(error: io::Error, advice: &str) -> io::Error {
+fn with_advice(error: FileError, advice: &str) -> FileError {
     if error.kind() != io::ErrorKind::InvalidData {
         return error;
     }
-    io::Error::new(error.kind(), format!("{error}: {advice}"))
+    FileError::new(error.kind(), format!("{error}: {advice}"))
 }
 
 /// Cleans up after a killed change: starts the units that it had stopped, removes vanished instances
@@ -199,7 +199,7 @@ pub fn pick_up(
 
 /// Removes instances and GPUs from the record that a killed change had recorded but not made, or destroyed
 /// but not removed.
-fn forget_vanished_instances(run_dir: &RunDir, node: &Node) -> io::Result<()> {
+fn forget_vanished_instances(run_dir: &RunDir, node: &Node) -> FileResult<()> {
     let mut file: NodeFile = run_dir.load_node()?;
     let before = file.clone();
     file.switched_on.retain(|uuid| {
@@ -252,7 +252,7 @@ struct Files {
 
 impl Files {
     /// Writes the file, if it says something else.
-    fn write_if_changed(&mut self, run_dir: &RunDir) -> io::Result<()> {
+    fn write_if_changed(&mut self, run_dir: &RunDir) -> FileResult<()> {
         if self.now != self.written {
             run_dir.write_node(&self.now)?;
             self.written.clone_from(&self.now);
@@ -262,7 +262,7 @@ impl Files {
 }
 
 impl NodeRecord {
-    pub(super) fn open(run_dir: &RunDir, boot_id: &str) -> io::Result<Self> {
+    pub(super) fn open(run_dir: &RunDir, boot_id: &str) -> FileResult<Self> {
         // The daemons' own records do not depend on it; only the ownership of instances is lost.
         let advice = "remove it, and mig-mps forgets which instances it made";
         let file = run_dir.load_node();
@@ -298,7 +298,7 @@ impl NodeRecord {
     }
 
     /// Records whether mig-mps switched that GPU's MIG mode on.
-    pub(super) fn record_switched_on(&self, gpu: &str, is_ours: bool) -> io::Result<()> {
+    pub(super) fn record_switched_on(&self, gpu: &str, is_ours: bool) -> FileResult<()> {
         let mut files = lock(&self.files);
         if has_switched_on(&files.now, gpu) == is_ours {
             return Ok(());
@@ -314,7 +314,7 @@ impl NodeRecord {
         written.inspect_err(|_| files.now.switched_on.retain(|uuid| uuid != gpu))
     }
 
-    pub(super) fn add_created(&self, created: &Created) -> io::Result<()> {
+    pub(super) fn add_created(&self, created: &Created) -> FileResult<()> {
         let mut files = lock(&self.files);
         if files.now.created.contains(created) {
             return Ok(());
@@ -343,7 +343,7 @@ impl NodeRecord {
         &self,
         expected: Option<&Created>,
         actual: Option<&Created>,
-    ) -> io::Result<()> {
+    ) -> FileResult<()> {
         if expected == actual {
             return Ok(());
         }
@@ -374,7 +374,7 @@ impl NodeRecord {
     }
 
     /// Writes what could not be written before.
-    pub(super) fn write_rest(&self) -> io::Result<()> {
+    pub(super) fn write_rest(&self) -> FileResult<()> {
         lock(&self.files).write_if_changed(&self.run_dir)
     }
 }
@@ -384,7 +384,7 @@ fn has_switched_on(file: &NodeFile, gpu: &str) -> bool {
 }
 
 /// Records in `node.json` the parts of the applied profile that were left out, unless it has them.
-pub fn record_missing(run_dir: &RunDir, boot_id: &str, missing: &[Problem]) -> io::Result<()> {
+pub fn record_missing(run_dir: &RunDir, boot_id: &str, missing: &[Problem]) -> FileResult<()> {
     let mut file = run_dir.load_node()?;
     if file.boot_id != boot_id {
         file = NodeFile {

@@ -1,12 +1,12 @@
 //! Removes logs, rotates large ones after `up`, and removes what users left in pipe directories.
 
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use super::error::FailedStep;
 use super::run::ApplyContext;
-use crate::host::{Directories, Directory, Environment};
+use crate::host::{Directories, Directory, Environment, FileResult};
 use crate::mps::{LogDir, needs_rotation, rotate_logs};
 use crate::node::Node;
 use crate::plan::Purge;
@@ -38,7 +38,7 @@ fn remove_logs(
     context: &ApplyContext<'_>,
     run_dir: &RunDir,
     until: Instant,
-) -> io::Result<()> {
+) -> FileResult<()> {
     let logs = Directory::open(&context.directories.log)?;
     let mut removed = Ok(());
     for name in logs.entry_names()?.iter().filter_map(|name| name.to_str()) {

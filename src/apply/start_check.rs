@@ -1,15 +1,14 @@
 //! The needs of a daemon's start that its stop does not have. Each is checked before the first step: no daemon
 //! stops that could not start again.
 
-use std::io;
 use std::path::Path;
 
 use super::cause::Cause;
 use super::error::{ApplyError, FailedStep};
 use crate::host::{
-    Access, Account, Directories, Directory, EntryKind, Environment, MpsPrograms, Reader, Uid,
-    begin_group_lookup, caller, check_lists, check_open_files, directory_access, group_id,
-    user_name,
+    Access, Account, Directories, Directory, EntryKind, Environment, FileError, FileResult,
+    MpsPrograms, Reader, Uid, begin_group_lookup, caller, check_lists, check_open_files,
+    directory_access, group_id, user_name,
 };
 use crate::mps::{Daemon, LaunchOptions, LogFile};
 use crate::node::{Device, Node};
@@ -115,7 +114,7 @@ impl StartCheck<'_> {
     }
 
     /// Checks the directory of a device's logs and the files that a daemon writes there.
-    fn check_logs(&self, uuid: &str) -> io::Result<()> {
+    fn check_logs(&self, uuid: &str) -> FileResult<()> {
         // One that cannot be used is refused with the lock.
         let Ok(logs) = Directory::open(&self.directories.log) else {
             return Ok(());
@@ -168,7 +167,7 @@ impl StartCheck<'_> {
                 let recorded = own.or_else(of_others);
                 recorded.map(Some).ok_or_else(|| {
                     let what = format!("cannot find out whether there is a {what} \"{name}\"");
-                    io::Error::new(error.kind(), format!("{what}: {error}")).into()
+                    FileError::new(error.kind(), format!("{what}: {error}")).into()
                 })
             }
             Err(cause) => Err(cause),
@@ -247,7 +246,7 @@ pub(super) fn launch_options(
         Some(CpuChoice::Near) => {
             let cpus = environment.host.cpus_near(gpu).map_err(|error| {
                 let what = format!("cannot tell the CPUs near the GPU: {error}");
-                io::Error::new(error.kind(), what)
+                FileError::new(error.kind(), what)
             });
             Some(cpus?)
         }

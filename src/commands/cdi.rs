@@ -15,7 +15,7 @@ use crate::config::ROOT;
 use crate::error::{ErrorContext as _, Result};
 use crate::failure::ExitStatus;
 use crate::host::{
-    Directories, Environment, OwnFile, Uid, add_path, caller, check_trusted_program, format_count,
+    Directories, Environment, FileError, OwnFile, Uid, caller, check_trusted_program, format_count,
     may_write, strip_needless_sudo,
 };
 use crate::node::{Node, observe_records};
@@ -58,8 +58,8 @@ pub fn check_cdi_file(profile: &Profile, environment: &Environment) -> Result<()
     let file = cdi_file(environment);
     let mut checked = file.check_place();
     if caller() == Uid::ROOT && file.directory.exists() && !may_write(&file.directory) {
-        let error = io::ErrorKind::ReadOnlyFilesystem.into();
-        checked = checked.and(Err(add_path(&file.directory, &error)));
+        let error = FileError::from(io::ErrorKind::ReadOnlyFilesystem);
+        checked = checked.and(Err(error.at(&file.directory)));
     }
     checked.context("cannot keep the CDI file current")
 }

@@ -18,7 +18,7 @@ use super::{LOCK_LIMIT, lock_node};
 use crate::config::{LOG_DIR, RUN_DIR, STATE_DIR};
 use crate::error::{CommandError, ErrorContext as _, Result, command_error};
 use crate::failure::ExitStatus;
-use crate::host::{Directories, Environment, Output, RunError, add_path, format_ranges, run};
+use crate::host::{Directories, Environment, FileError, Output, RunError, format_ranges, run};
 use crate::node::Observer;
 use crate::render::note;
 use crate::state::{NodeFile, RunDir, SelftestRecord};
@@ -112,7 +112,7 @@ pub fn restore_gpus(
     record_remade_instances(environment, directories, &made)?;
     match fs::remove_dir_all(directory) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(add_path(directory, &error).into())
+            Err(FileError::from(error).at(directory).into())
         }
         _ => Ok(()),
     }

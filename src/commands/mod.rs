@@ -39,7 +39,7 @@ use crate::node::{Detail, NoSuchDevice, Node, lost_gpu_hint, observe, observe_re
 use crate::plan::Plan;
 use crate::plan::virtual_node::EmptyNode;
 use crate::profile::Profile;
-use crate::render::{note, print_verbatim};
+use crate::render::{note, print};
 use crate::settings::MemoryLimit;
 use crate::state::RunDir;
 
@@ -171,7 +171,7 @@ pub fn lock_node(
 /// Writes text to a new file, which is named, or prints it. A file that exists may have been edited, and is not replaced.
 pub fn print_or_write_new(text: &str, file: Option<&Path>) -> Result<()> {
     let Some(path) = file else {
-        return Ok(print_verbatim(text)?);
+        return Ok(print(text)?);
     };
     write_new_text_to(path, text).context(format_args!("cannot write {}", path.display()))?;
     note(&format!("wrote {}", path.display()));
@@ -181,7 +181,7 @@ pub fn print_or_write_new(text: &str, file: Option<&Path>) -> Result<()> {
 /// Prints a text, or writes it to the file that the user named.
 pub fn print_or_write(text: &str, file: Option<&Path>) -> Result<()> {
     let Some(path) = file else {
-        return Ok(print_verbatim(text)?);
+        return Ok(print(text)?);
     };
     write_text_to(path, text).context(format_args!("cannot write {}", path.display()))
 }

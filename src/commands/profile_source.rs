@@ -1,7 +1,6 @@
 //! The profile of `up` and `plan`: one that is named, the one of the boot, or one that was applied before. What was applied
 //! is recorded for the next time.
 
-use std::io;
 use std::path::Path;
 
 use clap::Args;
@@ -12,7 +11,7 @@ use super::{LOCK_LIMIT, lock_node};
 use crate::apply;
 use crate::error::{CommandError, ErrorContext as _, Result, command_error, usage_error};
 use crate::failure::{Failure as _, Problem};
-use crate::host::{Directories, Environment};
+use crate::host::{Directories, Environment, FileResult};
 use crate::node::Node;
 use crate::profile::Profile;
 use crate::render::format::format_ago;
@@ -79,7 +78,7 @@ impl ProfileArgs {
 }
 
 /// Fails for a command that needs the history if that cannot be read.
-pub fn require_history(history: io::Result<ProfileHistory>) -> Result<ProfileHistory> {
+pub fn require_history(history: FileResult<ProfileHistory>) -> Result<ProfileHistory> {
     history.map_err(|error| {
         let hints = match ProfileHistory::remedy_for(&error) {
             Some(remedy) => vec![format!(

@@ -10,7 +10,7 @@ use super::args::{DeviceArgs, duration};
 use super::give_back::report_selftest;
 use crate::error::{ErrorContext as _, Result, command_error, usage_error};
 use crate::failure::{ExitStatus, Failure as _};
-use crate::host::{Environment, join_words, to_printable, without_error_numbers};
+use crate::host::{Environment, join_words, to_printable};
 use crate::node::{Applied, Detail, Fault, Node, Observer};
 use crate::plan;
 use crate::render::status::{self, Status, StatusColumn, View, may_show_utilization};
@@ -128,9 +128,8 @@ pub(super) fn applied_profile(environment: &Environment, node: &Node) -> Applied
     let history = match ProfileHistory::load_for_caller(environment) {
         Ok(history) => history,
         Err(error) => {
-            let why = to_printable(&error.to_string());
             return Applied::Unreadable {
-                why: without_error_numbers(&why).into_owned(),
+                why: to_printable(&error.to_string()),
                 remedy: ProfileHistory::remedy_for(&error).or_else(|| error.hint()),
             };
         }

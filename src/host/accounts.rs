@@ -16,7 +16,7 @@ use std::{fs, io};
 
 use nix::unistd::{Gid, Group, User, getgrouplist};
 
-use super::{Uid, lock};
+use super::{FileError, FileResult, Uid, lock};
 
 /// The time after which an account is looked up again, and after which lookups have all their time again. Only a process
 /// that runs for long does either.
@@ -82,10 +82,10 @@ enum Lookup<V> {
 
 impl<V: Clone> Lookup<V> {
     /// Returns the answer, if there is one that is still valid.
-    fn valid_answer(&self) -> Option<io::Result<V>> {
+    fn valid_answer(&self) -> Option<FileResult<V>> {
         match self {
             Self::Answered { at, answer } if at.elapsed() < ANSWER_VALID_FOR => {
-                Some(answer.clone().map_err(io::Error::from))
+                Some(answer.clone().map_err(FileError::from))
             }
             _ => None,
         }
@@ -126,7 +126,7 @@ impl<K: Clone + Ord + Send, V: Clone + Send> Lookups<K, V> {
     }
 
     /// Returns the answer to a lookup, for which it waits as long as there is time.
-    fn wait_for_answer(&'static self, key: &K, time: &LookupTime) -> io::Result<V> {
+    fn wait_for_answer(&'static self, key: &K, time: &LookupTime) -> FileResult<V> {
         let left = time.remaining_time();
         let mut lookups = lock(&self.of_keys);
         if let Some(answer) = lookups.get(key).and_then(Lookup::valid_answer) {
@@ -165,7 +165,7 @@ impl<K: Clone + Ord + Send, V: Clone + Send> Lookups<K, V> {
     }
 
     /// Starts a lookup in a thread.
-    fn spawn_lookup(&'static self, lookups: &mut BTreeMap<K, Lookup<V>>, key: K) -> io::Result<()> {
+    fn spawn_lookup(&'static self, lookups: &mut BTreeMap<K, Lookup<V>>, key: K) -> FileResult<()> {
         let own = key.clone();
         let lookup = move || {
             let answer = (self.find)(&own);
@@ -180,9 +180,9 @@ impl<K: Clone + Ord + Send, V: Clone + Send> Lookups<K, V> {
     }
 }
 
-fn no_answer() -> io::Error {
+fn no_answer() -> FileError {
     let what = "the name service (LDAP, sssd) does not answer";
-    io::Error::new(io::ErrorKind::TimedOut, what)
+    FileError::new(io::ErrorKind::TimedOut, what)
 }
 
 /// A user account of this system.
@@ -197,7 +197,7 @@ pub struct Account {
 
 impl Account {
     /// Returns the user with this name, or `None` if there is none.
-    pub fn from_name(name: &str) -> io::Result<Option<Self>> {
+    pub fn from_name(name: &str) -> FileResult<Option<Self>> {
         USERS_BY_NAME.wait_for_answer(&name.to_owned(), &FOR_DECISIONS)
     }
 
@@ -207,13 +207,13 @@ impl Account {
     }
 
     /// Returns the user with this uid, or `None` if there is none.
-    pub fn from_uid(uid: Uid) -> io::Result<Option<Self>> {
+    pub fn from_uid(uid: Uid) -> FileResult<Option<Self>> {
         USERS_BY_ID.wait_for_answer(&uid, &FOR_DECISIONS)
     }
 
     /// Returns the groups of the user's processes.
-    pub fn look_up_groups(&self) -> io::Result<Vec<u32>> {
-        let name = CString::new(self.name.as_str())?;
+    pub fn look_up_groups(&self) -> FileResult<Vec<u32>> {
+        let name = CString::new(self.name.as_str()).map_err(io::Error::from)?;
         GROUPS_OF_USERS.wait_for_answer(&(name, self.gid), &FOR_DECISIONS)
     }
 
@@ -236,7 +236,7 @@ impl From<User> for Account {
 }
 
 /// Returns the id of the group with this name, or `None` if there is none.
-pub fn group_id(name: &str) -> io::Result<Option<u32>> {
+pub fn group_id(name: &str) -> FileResult<Option<u32>> {
     GROUPS_BY_NAME.wait_for_answer(&name.to_owned(), &FOR_DECISIONS)
 }
 
@@ -247,13 +247,13 @@ pub fn begin_group_lookup(name: &str) {
 
 /// Returns the present id of the user with this name, or `None` if there is none; an error if the name service does not
 /// answer soon.
-pub fn current_user_id(name: &str) -> io::Result<Option<u32>> {
+pub fn current_user_id(name: &str) -> FileResult<Option<u32>> {
     let account = USERS_BY_NAME.wait_for_answer(&name.to_owned(), &FOR_DISPLAY)?;
     Ok(account.map(|account| account.uid.0))
 }
 
 /// The same for a group.
-pub fn current_group_id(name: &str) -> io::Result<Option<u32>> {
+pub fn current_group_id(name: &str) -> FileResult<Option<u32>> {
     GROUPS_BY_NAME.wait_for_answer(&name.to_owned(), &FOR_DISPLAY)
 }
 

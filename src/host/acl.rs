@@ -9,7 +9,7 @@ use std::path::Path;
 use rustix::fs::{XattrFlags, fremovexattr, fsetxattr, getxattr};
 use rustix::io::Errno;
 
-use super::{Access, Uid, add_path, group_name, user_name};
+use super::{Access, FileError, FileResult, Uid, group_name, user_name};
 
 /// The extended attribute in which the kernel keeps the list, and the version of its format (`linux/posix_acl_xattr.h`).
 const ATTRIBUTE: &str = "system.posix_acl_access";
@@ -268,7 +268,7 @@ fn entries_from_mode(mode: u32) -> Vec<Entry> {
 }
 
 /// Lets one user into a directory beside its owner, and nobody else. Mode and list change at once.
-pub(super) fn grant_access(directory: impl AsFd, user: Uid, to: Permission) -> io::Result<()> {
+pub(super) fn grant_access(directory: impl AsFd, user: Uid, to: Permission) -> FileResult<()> {
     let permissions = to.bits();
     let entries = [
         (OWNER, 0o7, NOBODY),
@@ -292,13 +292,13 @@ pub(super) fn grant_access(directory: impl AsFd, user: Uid, to: Permission) -> i
 }
 
 /// Takes its lists from a directory, which then has only its mode. New entries inherit nothing.
-pub(super) fn remove_lists(directory: impl AsFd) -> io::Result<()> {
+pub(super) fn remove_lists(directory: impl AsFd) -> FileResult<()> {
     let directory = directory.as_fd();
     remove_attribute(directory, DEFAULT_ATTRIBUTE)?;
     remove_attribute(directory, ATTRIBUTE)
 }
 
-fn remove_attribute(directory: BorrowedFd<'_>, attribute: &str) -> io::Result<()> {
+fn remove_attribute(directory: BorrowedFd<'_>, attribute: &str) -> FileResult<()> {
     match fremovexattr(directory, attribute) {
         Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
         Err(error) => Err(error.into()),
@@ -306,20 +306,20 @@ fn remove_attribute(directory: BorrowedFd<'_>, attribute: &str) -> io::Result<()
 }
 
 /// Fails if the file system of a directory, or of the nearest one above that exists, has no lists.
-pub fn check_lists(path: &Path) -> io::Result<()> {
+pub fn check_lists(path: &Path) -> FileResult<()> {
     let exists = path.ancestors().find(|path| path.exists());
     let Some(directory) = exists else {
         return Ok(());
     };
     match getxattr(directory, ATTRIBUTE, &mut [0_u8; HEADER_BYTES][..]) {
-        Err(Errno::OPNOTSUPP) => Err(add_path(directory, &no_lists())),
+        Err(Errno::OPNOTSUPP) => Err(no_lists().at(directory)),
         _ => Ok(()),
     }
 }
 
-fn no_lists() -> io::Error {
+fn no_lists() -> FileError {
     let why = "its file system has no access control lists, by which one user is let in";
-    io::Error::new(io::ErrorKind::Unsupported, why)
+    FileError::new(io::ErrorKind::Unsupported, why)
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use thiserror::Error;
 use super::files::read_proc_field;
 use super::process::{raw_pid, wait_until_ready};
 use super::spawn::{Child, spawn};
-use super::{Pid, ProcessHandle};
+use super::{FileError, FileResult, Pid, ProcessHandle};
 use crate::failure::Failure;
 
 /// The result of a child program.
@@ -31,7 +31,7 @@ pub struct Output {
 pub enum RunError {
     /// The program could not be started.
     #[error("cannot start {program}: {error}")]
-    Start { program: String, error: io::Error },
+    Start { program: String, error: FileError },
     /// The program did not exit within its limit and was killed.
     #[error("{program} did not answer within {limit:?} and was ended")]
     Late { program: String, limit: Duration },
@@ -57,7 +57,7 @@ pub enum RunError {
     },
     /// Waiting for the program failed.
     #[error("cannot wait for {program}: {error}")]
-    Wait { program: String, error: io::Error },
+    Wait { program: String, error: FileError },
 }
 
 impl Failure for RunError {
@@ -149,14 +149,14 @@ pub fn run_with_name(
 }
 
 /// Starts a program that goes on by itself, in a session of its own; nobody reads what it prints.
-pub fn spawn_detached(command: &Command) -> io::Result<()> {
+pub fn spawn_detached(command: &Command) -> FileResult<()> {
     spawn_with_retry(command).map(drop)
 }
 
 /// The time to retry a start that the system refuses: other child processes exit soon.
 const SPAWN_RETRY_TIMEOUT: Duration = Duration::from_millis(500);
 
-fn spawn_with_retry(command: &Command) -> io::Result<Child> {
+fn spawn_with_retry(command: &Command) -> FileResult<Child> {
     let start = Instant::now();
     loop {
         match spawn(command) {
@@ -166,7 +166,7 @@ fn spawn_with_retry(command: &Command) -> io::Result<Child> {
             {
                 std::thread::sleep(Duration::from_millis(10));
             }
-            other => return other,
+            other => return Ok(other?),
         }
     }
 }
@@ -190,7 +190,7 @@ const REAP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Takes the exit status of a child that has exited. Returns `None` on timeout: a tracing process gets the status first
 /// and may keep it, and a user can trace a program that runs as that user.
-fn take_exit_status(pid: Pid) -> io::Result<Option<ExitStatus>> {
+fn take_exit_status(pid: Pid) -> FileResult<Option<ExitStatus>> {
     let until = Instant::now() + REAP_TIMEOUT;
     loop {
         match waitpid(raw_pid(pid), WaitOptions::NOHANG)? {
@@ -228,7 +228,7 @@ pub(super) enum Exchange {
 }
 
 /// Writes the input and reads both outputs until the child has exited.
-pub(super) fn exchange_data(child: Child, input: &str, limit: Duration) -> io::Result<Exchange> {
+pub(super) fn exchange_data(child: Child, input: &str, limit: Duration) -> FileResult<Exchange> {
     let mut input = Input {
         pipe: Some(child.stdin),
         unwritten: input.as_bytes(),
@@ -289,7 +289,7 @@ struct Input<'a> {
 
 impl Input<'_> {
     /// Writes as much as the pipe takes, and closes it at the end.
-    fn write_pending(&mut self) -> io::Result<()> {
+    fn write_pending(&mut self) -> FileResult<()> {
         while let Some(pipe) = &self.pipe {
             match rustix::io::write(pipe, self.unwritten) {
                 Ok(written) => self.unwritten = &self.unwritten[written..],
@@ -321,7 +321,7 @@ impl Stream {
         }
     }
 
-    fn read_available(&mut self) -> io::Result<()> {
+    fn read_available(&mut self) -> FileResult<()> {
         let Some(file) = &self.file else {
             return Ok(());
         };

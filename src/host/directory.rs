@@ -20,10 +20,11 @@ use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
 use super::acl::{self, Permission};
-use super::files::{FileFault, describe_owner, file_error, read_limited};
+use super::file_error::{FileFault, describe_owner};
+use super::files::read_limited;
 use super::place::check_caller_owns;
 use super::trusted_path::{Walk, walk_path};
-use super::{Access, EntryKind, Uid, add_path, caller};
+use super::{Access, EntryKind, FileError, FileResult, Uid, caller};
 
 /// The most mounts that are detached from one entry.
 const MAX_DETACHED_MOUNTS: usize = 64;
@@ -38,12 +39,12 @@ pub struct Directory {
 impl Directory {
     /// Opens a directory that only root and the caller control, like all directories above it. Fails with
     /// `PermissionDenied` if another user could replace a part of the path.
-    pub fn open(path: &Path) -> io::Result<Self> {
+    pub fn open(path: &Path) -> FileResult<Self> {
         Self::open_with(Walk::Ours, path)
     }
 
     /// Opens such a directory; returns `None` if it does not exist.
-    pub fn open_if_there(path: &Path) -> io::Result<Option<Self>> {
+    pub fn open_if_there(path: &Path) -> FileResult<Option<Self>> {
         match Self::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             opened => opened.map(Some),
@@ -51,12 +52,12 @@ impl Directory {
     }
 
     /// Opens such a directory, or creates it with this mode, and missing parents with 0755.
-    pub fn open_or_create(path: &Path, mode: u32) -> io::Result<Self> {
+    pub fn open_or_create(path: &Path, mode: u32) -> FileResult<Self> {
         Self::open_with(Walk::Make(mode), path)
     }
 
-    fn open_with(how: Walk, path: &Path) -> io::Result<Self> {
-        let fd = walk_path(path, how).map_err(|error| add_path(path, &error))?;
+    fn open_with(how: Walk, path: &Path) -> FileResult<Self> {
+        let fd = walk_path(path, how).map_err(|error| error.at(path))?;
         let path = path.to_owned();
         Ok(Self { fd, path })
     }
@@ -67,28 +68,28 @@ impl Directory {
     }
 
     /// Returns owner, group and mode of the directory.
-    pub fn stat_self(&self) -> io::Result<Stat> {
+    pub fn stat_self(&self) -> FileResult<Stat> {
         Ok(fstat(&self.fd)?)
     }
 
     /// Fails if the directory belongs to another user than root and the caller.
-    pub fn check_owner(&self) -> io::Result<()> {
+    pub fn check_owner(&self) -> FileResult<()> {
         self.check_owner_among(&[Uid::ROOT, caller()])
     }
 
     /// Fails if the directory belongs to another user than these.
-    pub fn check_owner_among(&self, owners: &[Uid]) -> io::Result<()> {
+    pub fn check_owner_among(&self, owners: &[Uid]) -> FileResult<()> {
         let owner = self.stat_self()?.st_uid;
         if owners.contains(&Uid(owner)) {
             return Ok(());
         }
         let why = format!("it {}", describe_owner(owner));
-        let error = io::Error::new(io::ErrorKind::PermissionDenied, why);
-        Err(add_path(&self.path, &error))
+        let error = FileError::new(io::ErrorKind::PermissionDenied, why);
+        Err(error.at(&self.path))
     }
 
     /// Opens a subdirectory. Returns `None` if there is none.
-    pub fn open_child(&self, name: impl AsRef<OsStr>) -> io::Result<Option<Self>> {
+    pub fn open_child(&self, name: impl AsRef<OsStr>) -> FileResult<Option<Self>> {
         let name = name.as_ref();
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let fd = self.none_if_absent(name, open_beneath(self.fd.as_fd(), name, flags))?;
@@ -100,7 +101,7 @@ impl Directory {
 
     /// Opens or creates a subdirectory of the caller that these users may enter. Refuses an existing one of another owner,
     /// and one that others can write to. Fails for one user where the file system has no access control lists.
-    pub fn make_child(&self, name: impl AsRef<OsStr>, access: &Access) -> io::Result<Self> {
+    pub fn make_child(&self, name: impl AsRef<OsStr>, access: &Access) -> FileResult<Self> {
         self.make_child_with(name, access, Permission::Enter)
     }
 
@@ -110,7 +111,7 @@ impl Directory {
         name: impl AsRef<OsStr>,
         access: &Access,
         to: Permission,
-    ) -> io::Result<Self> {
+    ) -> FileResult<Self> {
         let name = name.as_ref();
         let fd = make_directory(self.fd.as_fd(), name, access, to)
             .map_err(|error| self.error_at(name, error))?;
@@ -119,13 +120,13 @@ impl Directory {
     }
 
     /// Returns owner, type and size of an entry, or `None` if there is none. Links are not followed.
-    pub fn stat(&self, name: impl AsRef<OsStr>) -> io::Result<Option<Stat>> {
+    pub fn stat(&self, name: impl AsRef<OsStr>) -> FileResult<Option<Stat>> {
         let name = name.as_ref();
         let meta = match open_beneath(self.fd.as_fd(), name, OFlags::PATH) {
-            Ok(fd) => fstat(fd).map_err(io::Error::from),
+            Ok(fd) => fstat(fd).map_err(FileError::from),
             // Reading the data of the link itself is safe.
-            Err(error) if Errno::from_io_error(&error) == Some(Errno::LOOP) => {
-                statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).map_err(io::Error::from)
+            Err(error) if error.errno() == Some(Errno::LOOP) => {
+                statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).map_err(FileError::from)
             }
             Err(error) => Err(error),
         };
@@ -145,7 +146,7 @@ impl Directory {
     }
 
     /// Opens a regular file for reading. Returns `None` if there is no entry, and refuses other types.
-    pub fn open_file(&self, name: impl AsRef<OsStr>) -> io::Result<Option<File>> {
+    pub fn open_file(&self, name: impl AsRef<OsStr>) -> FileResult<Option<File>> {
         self.open_file_with(name, OFlags::RDONLY)
     }
 
@@ -154,13 +155,13 @@ impl Directory {
         &self,
         name: impl AsRef<OsStr>,
         flags: OFlags,
-    ) -> io::Result<Option<File>> {
+    ) -> FileResult<Option<File>> {
         let name = name.as_ref();
         self.none_if_absent(name, open_regular(self.fd.as_fd(), name, flags))
     }
 
     /// Reads a regular file of at most 1 MiB. Returns `None` if there is none.
-    pub fn read_file(&self, name: impl AsRef<OsStr>) -> io::Result<Option<Vec<u8>>> {
+    pub fn read_file(&self, name: impl AsRef<OsStr>) -> FileResult<Option<Vec<u8>>> {
         let name = name.as_ref();
         match self.open_file(name)? {
             Some(file) => self.none_if_absent(name, read_limited(file)),
@@ -169,7 +170,7 @@ impl Directory {
     }
 
     /// Creates a regular file. Fails if the entry exists.
-    pub fn create_file(&self, name: impl AsRef<OsStr>, mode: u32) -> io::Result<File> {
+    pub fn create_file(&self, name: impl AsRef<OsStr>, mode: u32) -> FileResult<File> {
         let name = name.as_ref();
         // A new file is always in the directory itself: there is nothing to follow.
         let flags =
@@ -188,12 +189,12 @@ impl Directory {
         half_made: &str,
         content: &[u8],
         mode: u32,
-    ) -> io::Result<()> {
+    ) -> FileResult<()> {
         self.free_place(name, EntryKind::File)?;
         let half_made = self.free_unfinished(half_made, EntryKind::File);
         let replaced = self
             .create_file(&half_made, mode)
-            .and_then(|mut file| file.write_all(content))
+            .and_then(|mut file| Ok(file.write_all(content)?))
             .map_err(|error| self.error_at(name.as_ref(), error))
             .and_then(|()| self.rename(&half_made, self, name));
         if replaced.is_err() {
@@ -204,8 +205,8 @@ impl Directory {
     }
 
     /// Returns the names of the entries, unsorted.
-    pub fn entry_names(&self) -> io::Result<Vec<OsString>> {
-        read_names(self.fd.as_fd()).map_err(|error| add_path(&self.path, &error.into()))
+    pub fn entry_names(&self) -> FileResult<Vec<OsString>> {
+        read_names(self.fd.as_fd()).map_err(|error| FileError::from(error).at(&self.path))
     }
 
     /// Returns the target of a link, or `None` if the entry is no link.
@@ -215,13 +216,13 @@ impl Directory {
     }
 
     /// Creates a link.
-    pub fn make_link(&self, to: &Path, name: impl AsRef<OsStr>) -> io::Result<()> {
+    pub fn make_link(&self, to: &Path, name: impl AsRef<OsStr>) -> FileResult<()> {
         let name = name.as_ref();
         symlinkat(to, &self.fd, name).map_err(|error| self.error_at(name, error))
     }
 
     /// Removes a file or link, or directories without files in its place. Succeeds if it is already gone.
-    pub fn remove_file(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
+    pub fn remove_file(&self, name: impl AsRef<OsStr>) -> FileResult<()> {
         let name = name.as_ref();
         match self.remove_entry(name, AtFlags::empty()) {
             Err(_) if self.is_directory(name) => self.free_place(name, EntryKind::File),
@@ -230,19 +231,19 @@ impl Directory {
     }
 
     /// Removes an empty directory. Succeeds if it is already gone.
-    pub fn remove_dir(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
+    pub fn remove_dir(&self, name: impl AsRef<OsStr>) -> FileResult<()> {
         self.remove_entry(name.as_ref(), AtFlags::REMOVEDIR)
     }
 
     /// Removes a directory if it is empty.
-    pub fn remove_dir_if_empty(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
+    pub fn remove_dir_if_empty(&self, name: impl AsRef<OsStr>) -> FileResult<()> {
         match self.remove_dir(name) {
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
             other => other,
         }
     }
 
-    fn remove_entry(&self, name: &OsStr, flags: AtFlags) -> io::Result<()> {
+    fn remove_entry(&self, name: &OsStr, flags: AtFlags) -> FileResult<()> {
         match unlinkat(&self.fd, name, flags) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(error) => Err(self.error_at(name, error)),
@@ -255,22 +256,22 @@ impl Directory {
         name: impl AsRef<OsStr>,
         to: &Self,
         other: impl AsRef<OsStr>,
-    ) -> io::Result<()> {
+    ) -> FileResult<()> {
         let (name, other) = (name.as_ref(), other.as_ref());
         renameat(&self.fd, name, &to.fd, other).map_err(|error| {
-            let error = io::Error::from(error);
+            let error = FileError::from(error);
             let path = self.path.join(name);
             let what = format!(
                 "cannot rename {} to {}: {error}",
                 path.display(),
                 to.path.join(other).display()
             );
-            io::Error::new(error.kind(), what)
+            FileError::new(error.kind(), what)
         })
     }
 
     /// Detaches all file systems that are mounted on an entry. Fails without the permission, or if there are too many.
-    pub fn detach_mounts(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
+    pub fn detach_mounts(&self, name: impl AsRef<OsStr>) -> FileResult<()> {
         let name = name.as_ref();
         let on_top = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
         let path = Path::new(&on_top).join(name);
@@ -291,12 +292,12 @@ impl Directory {
     }
 
     /// Adds the path of an entry to an error.
-    pub(super) fn error_at(&self, name: &OsStr, error: impl Into<io::Error>) -> io::Error {
-        add_path(&self.path.join(name), &error.into())
+    pub(super) fn error_at(&self, name: &OsStr, error: impl Into<FileError>) -> FileError {
+        error.into().at(&self.path.join(name))
     }
 
     /// Turns `NotFound` into `None`, and adds the path to other errors.
-    fn none_if_absent<T>(&self, name: &OsStr, result: io::Result<T>) -> io::Result<Option<T>> {
+    fn none_if_absent<T>(&self, name: &OsStr, result: FileResult<T>) -> FileResult<Option<T>> {
         match result {
             Ok(value) => Ok(Some(value)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -310,7 +311,7 @@ fn make_directory(
     name: &OsStr,
     access: &Access,
     to: Permission,
-) -> io::Result<OwnedFd> {
+) -> FileResult<OwnedFd> {
     let (first_mode, mode) = match access {
         Access::Everybody => (0o755, 0o755),
         // Nobody else may enter a new one before it has its group or its list.
@@ -322,12 +323,13 @@ fn make_directory(
         Err(error) => return Err(error.into()),
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK;
-    let fd =
-        open_beneath(parent, name, flags).map_err(|error| match Errno::from_io_error(&error) {
-            Some(Errno::LOOP) => file_error(FileFault::InTheWay, "it is a link: not followed"),
-            Some(Errno::NOTDIR) => file_error(FileFault::InTheWay, "it is not a directory"),
-            _ => error,
-        })?;
+    let fd = open_beneath(parent, name, flags).map_err(|error| match error.errno() {
+        Some(Errno::LOOP) => {
+            FileError::with_fault(FileFault::InTheWay, "it is a link: not followed")
+        }
+        Some(Errno::NOTDIR) => FileError::with_fault(FileFault::InTheWay, "it is not a directory"),
+        _ => error,
+    })?;
     let meta = fstat(&fd)?;
     check_caller_owns(&meta)?;
     match access {
@@ -347,20 +349,23 @@ fn make_directory(
 }
 
 /// Opens a regular file. Refuses other types.
-fn open_regular(directory: BorrowedFd<'_>, name: &OsStr, flags: OFlags) -> io::Result<File> {
+fn open_regular(directory: BorrowedFd<'_>, name: &OsStr, flags: OFlags) -> FileResult<File> {
     // A FIFO without a reader or a file with a lease must not block us.
     let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let fd = open_beneath(directory, name, flags).map_err(|error| {
-        match Errno::from_io_error(&error) {
-            Some(Errno::LOOP) => file_error(FileFault::InTheWay, "it is a link: not followed"),
-            Some(Errno::NXIO | Errno::ISDIR) => {
-                file_error(FileFault::InTheWay, "it is not a regular file")
-            }
-            _ => error,
+    let fd = open_beneath(directory, name, flags).map_err(|error| match error.errno() {
+        Some(Errno::LOOP) => {
+            FileError::with_fault(FileFault::InTheWay, "it is a link: not followed")
         }
+        Some(Errno::NXIO | Errno::ISDIR) => {
+            FileError::with_fault(FileFault::InTheWay, "it is not a regular file")
+        }
+        _ => error,
     })?;
     if FileType::from_raw_mode(fstat(&fd)?.st_mode) != FileType::RegularFile {
-        return Err(file_error(FileFault::InTheWay, "it is not a regular file"));
+        return Err(FileError::with_fault(
+            FileFault::InTheWay,
+            "it is not a regular file",
+        ));
     }
     Ok(File::from(fd))
 }
@@ -384,7 +389,7 @@ pub(super) fn open_beneath(
     dir: BorrowedFd<'_>,
     name: &OsStr,
     flags: OFlags,
-) -> io::Result<OwnedFd> {
+) -> FileResult<OwnedFd> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     match openat2(dir, name, flags, Mode::empty(), how) {
@@ -397,7 +402,7 @@ pub(super) fn open_beneath(
 }
 
 /// The same in two steps: an `O_PATH` descriptor shows the type of the entry and its mount.
-fn open_by_steps(dir: BorrowedFd<'_>, name: &OsStr, flags: OFlags) -> io::Result<OwnedFd> {
+fn open_by_steps(dir: BorrowedFd<'_>, name: &OsStr, flags: OFlags) -> FileResult<OwnedFd> {
     if Path::new(name).components().count() != 1 || name == ".." {
         return Err(Errno::XDEV.into());
     }
@@ -424,8 +429,8 @@ fn open_by_steps(dir: BorrowedFd<'_>, name: &OsStr, flags: OFlags) -> io::Result
     Ok(openat(CWD, path, flags - OFlags::NOFOLLOW, Mode::empty())?)
 }
 
-pub(super) fn foreign_mount() -> io::Error {
-    io::Error::new(
+pub(super) fn foreign_mount() -> FileError {
+    FileError::new(
         io::ErrorKind::CrossesDevices,
         "somebody has mounted a file system there",
     )
@@ -438,7 +443,7 @@ const LOCAL_FILE_SYSTEMS: [&str; 12] = [
 ];
 
 /// Refuses to enter a mount that is not a local file system. Both descriptors are `O_PATH`.
-pub(super) fn check_local_mount(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
+pub(super) fn check_local_mount(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> FileResult<()> {
     let mount = mount_of(to)?;
     if mount == mount_of(from)? {
         return Ok(());
@@ -456,11 +461,15 @@ pub(super) fn check_local_mount(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io:
 }
 
 /// Returns the id of the mount that a descriptor is on.
-fn mount_of(fd: BorrowedFd<'_>) -> io::Result<String> {
+fn mount_of(fd: BorrowedFd<'_>) -> FileResult<String> {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
     let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:"));
-    id.map(|id| id.trim().to_owned())
-        .ok_or_else(|| io::Error::other("/proc/self/fdinfo does not name the mount"))
+    id.map(|id| id.trim().to_owned()).ok_or_else(|| {
+        FileError::new(
+            io::ErrorKind::Other,
+            "/proc/self/fdinfo does not name the mount",
+        )
+    })
 }
 
 /// The deepest level at which directories are removed in place. Each level keeps a descriptor open.
@@ -469,7 +478,7 @@ const MAX_REMOVAL_DEPTH: u32 = 64;
 impl Directory {
     /// Removes a directory with everything in it, until a deadline. Detaches file systems that are mounted there. The
     /// owner may add entries meanwhile, and may have nested directories to any depth.
-    pub fn remove_all(&self, name: impl AsRef<OsStr>, until: Instant) -> io::Result<()> {
+    pub fn remove_all(&self, name: impl AsRef<OsStr>, until: Instant) -> FileResult<()> {
         let name = name.as_ref();
         let mut removal = Removal {
             top: self,
@@ -502,13 +511,13 @@ struct Removal<'a> {
 }
 
 impl Removal<'_> {
-    fn remove_tree(&mut self, parent: &Directory, name: &OsStr, depth: u32) -> io::Result<()> {
+    fn remove_tree(&mut self, parent: &Directory, name: &OsStr, depth: u32) -> FileResult<()> {
         if Instant::now() > self.until {
             let path = self.top.path().join(self.name);
             let why = "there is more in it than can be removed in time; what was removed is gone, and the same \
                        command again goes on";
-            let error = io::Error::new(io::ErrorKind::TimedOut, why);
-            return Err(add_path(&path, &error));
+            let error = FileError::new(io::ErrorKind::TimedOut, why);
+            return Err(error.at(&path));
         }
         parent.detach_mounts(name)?;
         let is_directory = match parent.stat(name)? {
@@ -530,7 +539,7 @@ impl Removal<'_> {
     }
 
     /// Moves a directory to the top, to be removed there.
-    fn move_up(&mut self, parent: &Directory, name: &OsStr) -> io::Result<()> {
+    fn move_up(&mut self, parent: &Directory, name: &OsStr) -> FileResult<()> {
         loop {
             self.moved += 1;
             let mut free = self.name.to_owned();

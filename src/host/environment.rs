@@ -1,11 +1,11 @@
 //! The machine below its root, the directories and programs that the environment names, and the caller.
 
 use std::collections::BTreeMap;
+use std::env;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use std::{env, io};
 
 use signal_hook::consts::{SIGCHLD, SIGXFSZ};
 use signal_hook::flag;
@@ -13,7 +13,8 @@ use thiserror::Error;
 
 use super::files::read_proc_field;
 use super::{
-    Interrupt, OwnFile, Pid, Process, ProcessTable, Uid, caller, host_name, root_hint, user_name,
+    FileResult, Interrupt, OwnFile, Pid, Process, ProcessTable, Uid, caller, host_name, root_hint,
+    user_name,
 };
 use crate::config::{
     CONTROL_PROGRAM, CUDA_LIBRARY, LOG, LOG_DIR, NVIDIA_SMI_PROGRAM, NVML_LIBRARY, PURGE_LIMIT,
@@ -40,7 +41,7 @@ impl Host {
     }
 
     /// Returns the id of this boot, which identifies state of an earlier boot.
-    pub fn boot_id(&self) -> io::Result<String> {
+    pub fn boot_id(&self) -> FileResult<String> {
         let id = std::fs::read_to_string(self.root.join("proc/sys/kernel/random/boot_id"))?;
         Ok(id.trim().to_owned())
     }
@@ -70,7 +71,7 @@ impl Host {
     }
 
     /// Returns all visible processes.
-    pub fn read_processes(&self) -> io::Result<ProcessTable> {
+    pub fn read_processes(&self) -> FileResult<ProcessTable> {
         ProcessTable::from_proc(&self.root.join("proc"))
     }
 
@@ -88,7 +89,7 @@ impl Host {
 
     /// Returns a process and its children, if it is visible. Cheaper than [`read_processes`](Self::read_processes) where the kernel
     /// lists children.
-    fn process_family(&self, pid: Pid) -> io::Result<ProcessTable> {
+    fn process_family(&self, pid: Pid) -> FileResult<ProcessTable> {
         let proc = self.root.join("proc");
         let mut family = vec![pid];
         for task in std::fs::read_dir(proc.join(format!("{pid}/task")))?.flatten() {
@@ -145,7 +146,7 @@ impl Host {
     /// so that writing too large a file fails and the change is rolled back.
     ///
     /// The handlers do nothing. Programs that this process starts or becomes have the default actions again.
-    pub fn reset_signals(&self) -> io::Result<()> {
+    pub fn reset_signals(&self) -> FileResult<()> {
         // Only if needed: a handler interrupts calls of the driver.
         if self.ignores_signal(SIGCHLD) {
             flag::register(SIGCHLD, Arc::default())?;

@@ -18,12 +18,10 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use tempfile::TempDir;
-use thiserror::Error;
 
+use super::file_error::FileFault;
 use super::trusted_path::{Walk, walk_path};
-use super::user::may_be_unmapped;
-use super::{Directory, Uid, caller, root_hint, user_name};
-use crate::failure::Failure;
+use super::{Directory, FileError, FileResult};
 
 /// The most that is read of a file, in bytes. Profiles and state files are smaller.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -32,16 +30,21 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 const MAX_CONFIGURATION_BYTES: u64 = 64 << 20;
 
 /// Reads text from a file, or from standard input for `-`. Returns the name of the file in messages with it.
-pub fn read_text_from(path: &Path) -> (&Path, io::Result<String>) {
+pub fn read_text_from(path: &Path) -> (&Path, FileResult<String>) {
     if path == Path::new("-") {
         return (Path::new("standard input"), read_text(io::stdin()));
     }
-    (path, File::open(path).and_then(read_text))
+    (
+        path,
+        File::open(path)
+            .map_err(FileError::from)
+            .and_then(read_text),
+    )
 }
 
 /// Reads text from a file of another program, which may have comments in another encoding. Refuses a FIFO, which may never
 /// have a writer.
-pub fn read_configuration(path: &Path) -> io::Result<String> {
+pub fn read_configuration(path: &Path) -> FileResult<String> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = rustix::fs::open(path, flags, Mode::empty())?;
     if FileType::from_raw_mode(fstat(&file)?.st_mode) == FileType::Fifo {
@@ -52,24 +55,24 @@ pub fn read_configuration(path: &Path) -> io::Result<String> {
 }
 
 /// Reads text of at most 1 MiB. Fails with `InvalidData` if there is more, or if it is not UTF-8.
-fn read_text(file: impl Read) -> io::Result<String> {
+fn read_text(file: impl Read) -> FileResult<String> {
     String::from_utf8(read_limited(file)?)
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text"))
+        .map_err(|_| FileError::new(io::ErrorKind::InvalidData, "it is not UTF-8 text"))
 }
 
 /// Reads a whole file of at most 1 MiB. Fails with `InvalidData` if it is larger: it is as useless as a damaged one, and
 /// `FileTooLarge` is what the system says of a write.
-pub(super) fn read_limited(file: impl Read) -> io::Result<Vec<u8>> {
+pub(super) fn read_limited(file: impl Read) -> FileResult<Vec<u8>> {
     read_at_most(MAX_FILE_BYTES, file)
 }
 
-fn read_at_most(most: u64, file: impl Read) -> io::Result<Vec<u8>> {
+fn read_at_most(most: u64, file: impl Read) -> FileResult<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut file = file.take(most + 1);
     file.read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
         let why = format!("it is larger than {} MiB, and not read", most >> 20);
-        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        return Err(FileError::new(io::ErrorKind::InvalidData, why));
     }
     Ok(bytes)
 }
@@ -82,10 +85,10 @@ pub fn directory_of(path: &Path) -> &Path {
 }
 
 /// Makes an empty directory that nobody else can enter. It is removed when it is dropped.
-pub fn empty_directory() -> io::Result<TempDir> {
-    tempfile::Builder::new()
+pub fn empty_directory() -> FileResult<TempDir> {
+    Ok(tempfile::Builder::new()
         .permissions(std::fs::Permissions::from_mode(0o700))
-        .tempdir()
+        .tempdir()?)
 }
 
 /// Returns the value of a field in a file of `/proc` with a field per line, or `None` if it is hidden.
@@ -107,50 +110,43 @@ const NEW_FILE_MODE: Mode = Mode::from_raw_mode(0o644);
 const MAX_NAME_TRIES: usize = 1000;
 
 /// Writes text to the file at this path, which is replaced at once.
-pub fn write_text_to(path: &Path, text: &str) -> io::Result<()> {
+pub fn write_text_to(path: &Path, text: &str) -> FileResult<()> {
     let (directory, name) = open_parent(path)?;
     write_file(&directory, name, text.as_bytes())
 }
 
 /// Writes text to a new file at this path. Fails with `AlreadyExists` if there is anything.
-pub fn write_new_text_to(path: &Path, text: &str) -> io::Result<()> {
+pub fn write_new_text_to(path: &Path, text: &str) -> FileResult<()> {
     let (directory, name) = open_parent(path)?;
     Temporary::create_with(&directory, text.as_bytes())?.become_new(name)
 }
 
 /// Writes files with these names into a directory, which is created if it does not exist.
-pub fn write_files_into(path: &Path, files: &[(String, Vec<u8>)]) -> io::Result<()> {
+pub fn write_files_into(path: &Path, files: &[(String, Vec<u8>)]) -> FileResult<()> {
     let directory = walk_path(path, Walk::MakeNamed)?;
     for (name, content) in files {
         write_file(&directory, name.as_ref(), content)
-            .map_err(|error| add_path(&path.join(name), &error))?;
+            .map_err(|error| error.at(&path.join(name)))?;
     }
     Ok(())
 }
 
 /// Opens the directory of a file, and returns it with the name of the file.
-pub(super) fn open_parent(path: &Path) -> io::Result<(OwnedFd, &OsStr)> {
+pub(super) fn open_parent(path: &Path) -> FileResult<(OwnedFd, &OsStr)> {
     let name = path.file_name().ok_or(Errno::ISDIR)?;
     if path.as_os_str().as_bytes().ends_with(b"/") {
         return Err(Errno::ISDIR.into());
     }
     let beside = directory_of(path);
     let directory = walk_path(beside, Walk::Named).map_err(|error| match error.kind() {
-        ErrorKind::NotFound => {
-            let about = FileError {
-                text: io::Error::from(Errno::NOENT).to_string(),
-                path: Some(beside.to_owned()),
-                fault: Some(FileFault::NoDirectory),
-            };
-            io::Error::new(ErrorKind::NotFound, about)
-        }
+        ErrorKind::NotFound => FileError::no_directory(beside),
         _ => error,
     })?;
     Ok((directory, name))
 }
 
 /// Writes a file, and replaces one that is there.
-fn write_file(directory: &OwnedFd, name: &OsStr, content: &[u8]) -> io::Result<()> {
+fn write_file(directory: &OwnedFd, name: &OsStr, content: &[u8]) -> FileResult<()> {
     match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(found) => match FileType::from_raw_mode(found.st_mode) {
             FileType::RegularFile => {}
@@ -171,7 +167,7 @@ struct Temporary<'a> {
 }
 
 impl<'a> Temporary<'a> {
-    fn create_with(directory: &'a OwnedFd, content: &[u8]) -> io::Result<Self> {
+    fn create_with(directory: &'a OwnedFd, content: &[u8]) -> FileResult<Self> {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut tried = 0;
@@ -189,12 +185,12 @@ impl<'a> Temporary<'a> {
         Ok(temporary)
     }
 
-    fn replace(self, name: &OsStr) -> io::Result<()> {
+    fn replace(self, name: &OsStr) -> FileResult<()> {
         Ok(renameat(self.directory, &self.name, self.directory, name)?)
     }
 
     /// Fails if the name is taken.
-    fn become_new(self, name: &OsStr) -> io::Result<()> {
+    fn become_new(self, name: &OsStr) -> FileResult<()> {
         let to = self.directory;
         match renameat_with(to, &self.name, to, name, RenameFlags::NOREPLACE) {
             // NFS cannot do it.
@@ -213,120 +209,8 @@ impl Drop for Temporary<'_> {
     }
 }
 
-fn irregular_file(why: &str) -> io::Error {
-    file_error(FileFault::Irregular, why)
-}
-
-/// A fault of a file, for which there is a remedy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FileFault {
-    /// It belongs to another user than the caller and root.
-    Foreign(u32),
-    /// It is a directory in which other users can make and replace files.
-    OpenDirectory,
-    /// Other users can have written what it contains.
-    Writable,
-    /// It is no regular file, or not one of mig-mps.
-    InTheWay,
-    /// It is no regular file, and not in the way: a link, a disk, a FIFO.
-    Irregular,
-    /// A part of the path is no directory.
-    NotADirectory,
-    /// The directory for a new file does not exist.
-    NoDirectory,
-}
-
-/// An error with the file that it is about.
-#[derive(Debug, Error)]
-#[error("{text}")]
-struct FileError {
-    text: String,
-    path: Option<PathBuf>,
-    fault: Option<FileFault>,
-}
-
-/// Adds the path to an error.
-pub fn add_path(path: &Path, error: &io::Error) -> io::Error {
-    let known = as_file_error(error);
-    let inner = known.and_then(|known| known.path.as_deref());
-    let about = FileError {
-        text: format!("{}: {error}", path.display()),
-        path: Some(inner.unwrap_or(path).to_owned()),
-        fault: known.and_then(|known| known.fault),
-    };
-    io::Error::new(error.kind(), about)
-}
-
-/// Adds the part of a path to an error, unless it is the whole path.
-pub(super) fn add_part_path(part: &Path, whole: &Path, error: io::Error) -> io::Error {
-    if part == whole {
-        error
-    } else {
-        add_path(part, &error)
-    }
-}
-
-pub(super) fn describe_owner(uid: u32) -> String {
-    format!("belongs to {}", user_name(Uid(uid)))
-}
-
-/// A file that is not used because of its fault.
-pub(super) fn file_error(fault: FileFault, why: impl Into<String>) -> io::Error {
-    let about = FileError {
-        text: why.into(),
-        path: None,
-        fault: Some(fault),
-    };
-    io::Error::new(ErrorKind::PermissionDenied, about)
-}
-
-/// True if a file was seen and is not used because of its fault: not if it cannot be seen.
-pub fn has_fault(error: &io::Error) -> bool {
-    as_file_error(error).is_some_and(|known| known.fault.is_some())
-}
-
-/// Returns the file that an error is about.
-pub fn path_of(error: &io::Error) -> Option<&Path> {
-    as_file_error(error)?.path.as_deref()
-}
-
-fn as_file_error(error: &io::Error) -> Option<&FileError> {
-    error.get_ref()?.downcast_ref()
-}
-
-impl Failure for io::Error {
-    fn hint(&self) -> Option<String> {
-        let known = as_file_error(self);
-        let path = known.and_then(|known| known.path.as_ref());
-        let shown = path.map_or_else(|| "the file".to_owned(), |path| path.display().to_string());
-        let hint = match (known.and_then(|known| known.fault), self.kind()) {
-            (Some(FileFault::Foreign(owner)), _) => foreign_hint(Uid(owner), &shown),
-            (Some(FileFault::OpenDirectory), _) => {
-                format!("examine the files in {shown}, then chmod go-w {shown}")
-            }
-            (Some(FileFault::Writable), _) => {
-                format!("examine {shown} and remove it, or choose another path")
-            }
-            (Some(FileFault::InTheWay), _) => format!("move {shown} away, and run this again"),
-            (Some(FileFault::Irregular), _) => "choose another path".to_owned(),
-            (Some(FileFault::NotADirectory), _) | (None, ErrorKind::NotADirectory) => {
-                format!("move {shown} away, or choose another path")
-            }
-            (Some(FileFault::NoDirectory), _) => format!("mkdir -p {shown}"),
-            (None, ErrorKind::IsADirectory) => "name a file in it, or another one".to_owned(),
-            (None, ErrorKind::AlreadyExists) => "remove it, or choose another file".to_owned(),
-            (None, ErrorKind::PermissionDenied) if caller() != Uid::ROOT => {
-                format!("{}; or choose a path of your own", root_hint())
-            }
-            (None, ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
-                "make room on the file system, and run this again".to_owned()
-            }
-            (None, ErrorKind::FileTooLarge) => "ulimit -f unlimited allows larger files".to_owned(),
-            (None, ErrorKind::ReadOnlyFilesystem) => "choose a path that can be written".to_owned(),
-            _ => return None,
-        };
-        Some(hint)
-    }
+fn irregular_file(why: &str) -> FileError {
+    FileError::with_fault(FileFault::Irregular, why)
 }
 
 /// A file that mig-mps keeps in a directory of the administrator: it writes, replaces and removes it. Another one in its
@@ -348,18 +232,18 @@ impl OwnFile {
     }
 
     /// Reads the file; `None` if there is none, or another one in its place.
-    pub fn read(&self) -> io::Result<Option<String>> {
+    pub fn read(&self) -> FileResult<Option<String>> {
         Ok(self.read_any()?.filter(|text| (self.is_ours)(text)))
     }
 
     /// Fails if another file is in its place.
-    pub fn check_place(&self) -> io::Result<()> {
+    pub fn check_place(&self) -> FileResult<()> {
         self.read_own().map(drop)
     }
 
     /// Writes the file; returns false if it has this text already, and can be run if it is a program. Refuses to replace
     /// another one.
-    pub fn write(&self, text: &str) -> io::Result<bool> {
+    pub fn write(&self, text: &str) -> FileResult<bool> {
         let directory = Directory::open_or_create(&self.directory, 0o755)?;
         let is_same = self.read_own()?.as_deref() == Some(text);
         let runs = self.mode & 0o111;
@@ -374,7 +258,7 @@ impl OwnFile {
     }
 
     /// Removes the file; returns false if there is none. Refuses to remove another one.
-    pub fn remove(&self) -> io::Result<bool> {
+    pub fn remove(&self) -> FileResult<bool> {
         let is_there = self.read_own()?.is_some();
         if is_there {
             Directory::open(&self.directory)?.remove_file(self.name)?;
@@ -383,7 +267,7 @@ impl OwnFile {
     }
 
     /// Returns the text of the file, or of another one in its place.
-    fn read_any(&self) -> io::Result<Option<String>> {
+    fn read_any(&self) -> FileResult<Option<String>> {
         let Some(directory) = Directory::open_if_there(&self.directory)? else {
             return Ok(None);
         };
@@ -396,52 +280,13 @@ impl OwnFile {
     }
 
     /// The same. Fails if it is another one.
-    fn read_own(&self) -> io::Result<Option<String>> {
+    fn read_own(&self) -> FileResult<Option<String>> {
         match self.read_any()? {
             Some(text) if !(self.is_ours)(&text) => {
                 let why = "mig-mps did not write it, and leaves it as it is";
-                Err(add_path(
-                    &self.path(),
-                    &file_error(FileFault::InTheWay, why),
-                ))
+                Err(FileError::with_fault(FileFault::InTheWay, why).at(&self.path()))
             }
             found => Ok(found),
         }
-    }
-}
-
-/// Advice on a file of another user.
-fn foreign_hint(owner: Uid, shown: &str) -> String {
-    let name = user_name(owner);
-    if may_be_unmapped(owner) {
-        format!("run this outside the user namespace, which does not map the owner of {shown}")
-    } else if caller() == Uid::ROOT {
-        format!("examine {shown}, and remove it unless {name} needs it; or choose another path")
-    } else {
-        format!("run this as {name}, or choose a path of your own")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_hint_names_the_innermost_file() {
-        let error = file_error(FileFault::OpenDirectory, "others can write to it");
-        let error = add_path("/a/b".as_ref(), &add_path("/a".as_ref(), &error));
-        assert_eq!(error.to_string(), "/a/b: /a: others can write to it");
-        assert_eq!(error.kind(), ErrorKind::PermissionDenied);
-        assert_eq!(
-            error.hint().as_deref(),
-            Some("examine the files in /a, then chmod go-w /a")
-        );
-    }
-
-    #[test]
-    fn a_kind_alone_has_a_hint() {
-        let full = add_path("/a".as_ref(), &ErrorKind::StorageFull.into());
-        assert!(full.hint().unwrap().starts_with("make room"));
-        assert_eq!(io::Error::from(ErrorKind::NotFound).hint(), None);
     }
 }

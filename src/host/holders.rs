@@ -2,14 +2,14 @@
 
 use std::fmt;
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 
 use super::process::is_process_gone;
 use super::{
-    Host, Pid, Process, StartTime, Uid, Unit, Workload, is_service, shorten_command, user_name,
+    FileError, FileResult, Host, Pid, Process, StartTime, Uid, Unit, Workload, is_service,
+    shorten_command, user_name,
 };
 
 /// A process that has a GPU open, with a CUDA context or for monitoring.
@@ -62,12 +62,12 @@ impl Host {
     }
 
     /// Finds the other processes that have the GPU with this minor number open, by `/proc/PID/fd`.
-    pub fn holders(&self, minor: u32) -> io::Result<Holders> {
+    pub fn holders(&self, minor: u32) -> FileResult<Holders> {
         Ok(self.holders_of(&[minor])?.pop().unwrap_or_default())
     }
 
     /// The same for several GPUs, in one pass.
-    pub fn holders_of(&self, minors: &[u32]) -> io::Result<Vec<Holders>> {
+    pub fn holders_of(&self, minors: &[u32]) -> FileResult<Vec<Holders>> {
         let nodes: Vec<DeviceNode> = minors
             .iter()
             .map(|minor| DeviceNode::from_path(self.gpu_node(*minor)))
@@ -145,11 +145,11 @@ impl Holder {
 }
 
 /// Tells of each node whether the process with this directory has it open.
-fn find_open_nodes(process: &Path, nodes: &[DeviceNode]) -> io::Result<Vec<bool>> {
+fn find_open_nodes(process: &Path, nodes: &[DeviceNode]) -> FileResult<Vec<bool>> {
     let mut open = vec![false; nodes.len()];
     for entry in fs::read_dir(process.join("fd"))? {
         let file = entry?.path();
-        match fs::read_link(&file) {
+        match fs::read_link(&file).map_err(FileError::from) {
             Ok(target) => {
                 for (node, is_open) in nodes.iter().zip(&mut open) {
                     *is_open = *is_open || node.matches_file(&target, &file);

@@ -16,7 +16,7 @@ use signal_hook::low_level::{emulate_default_handler, pipe};
 
 use super::process::{raw_pid, wait_until_ready};
 use super::spawn::restore_ignored_signals;
-use super::{Host, Pid, lock};
+use super::{FileResult, Host, Pid, lock};
 
 /// The time that the handling of a signal may take: the thread for it may not exist.
 const SIGNAL_HANDLING_TIMEOUT: Duration = Duration::from_secs(1);
@@ -74,7 +74,7 @@ impl Drop for ChangeInProgress<'_> {
 impl Interrupt {
     /// Listens for SIGINT, SIGTERM and SIGHUP. Calls `hear` in a thread of its own for each signal; in [`Phase::Free`] and
     /// [`Phase::Planning`] it should end the program. Ignored signals stay ignored, such as SIGHUP under `nohup`.
-    pub fn listen(&self, host: &Host, hear: impl Fn(Phase) + Send + 'static) -> io::Result<()> {
+    pub fn listen(&self, host: &Host, hear: impl Fn(Phase) + Send + 'static) -> FileResult<()> {
         let mut heeded = vec![SIGINT, SIGTERM, SIGHUP];
         heeded.retain(|signal| !host.ignores_signal(*signal));
         // The thread comes first: if it cannot be started, the signals keep their default actions.
@@ -155,7 +155,7 @@ impl ChangeInProgress<'_> {
 }
 
 /// Makes this process go on at the signals that end a program or a session. Its children have the default actions.
-pub fn ignore_termination() -> io::Result<()> {
+pub fn ignore_termination() -> FileResult<()> {
     for signal in FORWARDED {
         flag::register(signal, Arc::default())?;
     }
@@ -174,7 +174,7 @@ pub struct Forwarding {
 impl Forwarding {
     /// Starts to pass signals on. `with_keys` is false for children that get those of the terminal's keys themselves.
     /// Ignored signals stay ignored, such as SIGHUP under `nohup`. Without children, a signal ends this process.
-    pub fn start(host: &Host, with_keys: bool) -> io::Result<Self> {
+    pub fn start(host: &Host, with_keys: bool) -> FileResult<Self> {
         let children: Arc<Mutex<BTreeSet<Pid>>> = Arc::default();
         let heeded = FORWARDED
             .iter()
@@ -200,7 +200,7 @@ impl Forwarding {
     }
 
     /// Starts a child, with the signals ignored that the caller ignores.
-    pub fn start_child(&self, command: &mut Command) -> io::Result<Child> {
+    pub fn start_child(&self, command: &mut Command) -> FileResult<Child> {
         restore_ignored_signals(command);
         // Under the lock: a signal that arrives meanwhile reaches the child.
         let mut children = lock(&self.children);

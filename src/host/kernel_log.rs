@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 
-use super::Host;
 use super::files::read_text_from;
-use super::without_error_numbers;
+use super::{FileResult, Host};
 
 /// The age up to which an Xid is reported.
 const MAX_XID_AGE: Duration = Duration::from_secs(24 * 3600);
@@ -34,11 +33,9 @@ pub struct Xid {
 impl Host {
     /// Returns the recent Xids in the kernel's log, the oldest first, or the reason why they cannot be read.
     pub fn recent_xids(&self) -> Result<Vec<Xid>, String> {
-        let text = self.read_kernel_log().map_err(|error| {
-            let error = error.to_string();
-            let error = without_error_numbers(&error);
-            format!("the kernel's log, /dev/kmsg, cannot be read: {error}")
-        })?;
+        let text = self
+            .read_kernel_log()
+            .map_err(|error| format!("the kernel's log, /dev/kmsg, cannot be read: {error}"))?;
         let (_, uptime) = read_text_from(Path::new(&self.under_root("/proc/uptime")));
         let uptime = uptime.ok().and_then(|text| {
             let seconds: f64 = text.split_whitespace().next()?.parse().ok()?;
@@ -49,7 +46,7 @@ impl Host {
     }
 
     /// Reads the kernel's log to its present end: each read returns one record.
-    fn read_kernel_log(&self) -> io::Result<String> {
+    fn read_kernel_log(&self) -> FileResult<String> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
         let file = rustix::fs::open(self.under_root("/dev/kmsg"), flags, Mode::empty())?;
         let mut file = std::fs::File::from(file);
@@ -63,7 +60,7 @@ impl Host {
                 // EPIPE: the next record was overwritten meanwhile.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(String::from_utf8_lossy(&text).into_owned())

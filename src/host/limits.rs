@@ -16,7 +16,7 @@ use thiserror::Error;
 
 use super::files::read_number;
 use super::spawn::use_usual_scheduling;
-use super::{Host, Pid, root_hint};
+use super::{FileError, FileResult, Host, Pid, root_hint};
 use crate::failure::Failure;
 
 /// The hidden subcommand of `mig-mps` that applies limits and becomes the control program.
@@ -51,11 +51,11 @@ pub struct Limits {
 #[derive(Debug, Error)]
 pub enum LimitsError {
     #[error("the system does not allow {files} open files: {error}")]
-    Files { files: u64, error: io::Error },
+    Files { files: u64, error: FileError },
     #[error("the system does not allow these CPUs: {0}")]
-    Cpus(io::Error),
+    Cpus(FileError),
     #[error("cannot become user {uid}: {error}")]
-    User { uid: u32, error: io::Error },
+    User { uid: u32, error: FileError },
     #[error(
         "the stack (RLIMIT_STACK) is limited to {} KiB, and this needs {} KiB",
         allowed >> 10, MIN_STACK_BYTES >> 10
@@ -134,7 +134,7 @@ impl Limits {
                     "there is no CPU {cpu}: Linux counts to {}",
                     CpuSet::MAX_CPU - 1
                 );
-                return Err(LimitsError::Cpus(io::Error::other(why)));
+                return Err(LimitsError::Cpus(FileError::new(io::ErrorKind::Other, why)));
             }
             set.set(cpu);
         }
@@ -212,14 +212,17 @@ impl BecomeUser {
             .map_err(|error| LimitsError::User { uid, error })
     }
 
-    fn become_user(&self, uid: Uid, gid: Gid) -> io::Result<()> {
+    fn become_user(&self, uid: Uid, gid: Gid) -> FileResult<()> {
         let groups: Vec<Gid> = self.groups.iter().copied().map(Gid::from_raw).collect();
         setgroups(&groups)?;
         setgid(gid)?;
         setuid(uid)?;
         // The process must not be able to become root again.
         if !uid.is_root() && setuid(Uid::from_raw(0)).is_ok() {
-            return Err(io::Error::other("the way back to root is open"));
+            return Err(FileError::new(
+                io::ErrorKind::Other,
+                "the way back to root is open",
+            ));
         }
         Ok(())
     }

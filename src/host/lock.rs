@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use rustix::fs::OFlags;
 
-use super::{Directory, EntryKind, Host, Pid, shorten_command, user_name};
+use super::{Directory, EntryKind, FileError, FileResult, Host, Pid, shorten_command, user_name};
 use crate::failure::{ExitStatus, Failure};
 
 /// The node's change lock. The process that holds it may change the node.
@@ -30,7 +30,7 @@ pub enum LockError {
     },
     /// The lock file cannot be used.
     #[error("cannot lock {}: {error}", path.display())]
-    Unusable { path: PathBuf, error: io::Error },
+    Unusable { path: PathBuf, error: FileError },
 }
 
 impl Failure for LockError {
@@ -75,6 +75,7 @@ impl Lock {
             match file.try_lock() {
                 Ok(()) => break,
                 Err(TryLockError::Error(error)) => {
+                    let error = error.into();
                     return Err(LockError::Unusable { path, error });
                 }
                 Err(TryLockError::WouldBlock) if start.elapsed() >= limit => {
@@ -105,7 +106,7 @@ impl Lock {
 }
 
 /// Opens the lock file, or creates it.
-fn open_lock_file(directory: &Directory, name: &str) -> io::Result<File> {
+fn open_lock_file(directory: &Directory, name: &str) -> FileResult<File> {
     directory.free_place(name, EntryKind::File)?;
     loop {
         if let Some(file) = directory.open_file_with(name, OFlags::RDWR)? {

@@ -10,6 +10,7 @@ mod child;
 mod directory;
 mod environment;
 mod external_program;
+mod file_error;
 mod files;
 mod holders;
 mod interrupt;
@@ -40,10 +41,10 @@ pub use child::{Output, RunError, clean_command, run, run_with_name, spawn_detac
 pub use directory::{Directory, modification_time};
 pub use environment::{Directories, Environment, EnvironmentError, Host, environment_variable};
 pub use external_program::{NvidiaSmi, Slurm, ToolError};
+pub use file_error::{FileError, FileResult};
 pub use files::{
-    OwnFile, add_path, directory_of, empty_directory, has_fault, path_of, read_configuration,
-    read_number, read_proc_field, read_text_from, write_files_into, write_new_text_to,
-    write_text_to,
+    OwnFile, directory_of, empty_directory, read_configuration, read_number, read_proc_field,
+    read_text_from, write_files_into, write_new_text_to, write_text_to,
 };
 pub use holders::{Holder, Holders};
 pub use interrupt::{ChangeInProgress, Forwarding, Interrupt, Phase, ignore_termination};
@@ -67,7 +68,7 @@ pub use supervisor::{Supervisor, is_service};
 pub use surroundings::{check_kernel, list_directory, may_write};
 pub use text::{
     closest_match, format_count, format_ranges, group_by, is_shell_safe, is_terminal_control,
-    join_words, quote_for_shell, shorten_command, to_printable, without_error_numbers,
+    join_words, quote_for_shell, shorten_command, to_printable,
 };
 pub use thread_budget::{MORE_PROCESSES, Threads, exit_immediately, lock};
 pub use trusted_path::{

@@ -2,14 +2,13 @@
 //! missing: directories that hold nothing but directories are removed from such a place, and anything else is refused.
 
 use std::ffi::OsStr;
-use std::io;
 use std::path::Path;
 
 use rustix::fs::{FileType, Stat};
 
-use super::files::{FileFault, describe_owner, file_error};
+use super::file_error::{FileFault, describe_owner};
 use super::trusted_path::OTHERS_WRITE;
-use super::{Directory, caller};
+use super::{Directory, FileError, FileResult, caller};
 
 /// The deepest directory, and the most directories, that are removed from a place.
 const MAX_DEPTH: u32 = 16;
@@ -39,7 +38,7 @@ enum PlaceContent {
 }
 
 impl Directory {
-    fn classify_place(&self, name: &OsStr, made: EntryKind<'_>) -> io::Result<PlaceContent> {
+    fn classify_place(&self, name: &OsStr, made: EntryKind<'_>) -> FileResult<PlaceContent> {
         let Some(meta) = self.stat(name)? else {
             return Ok(PlaceContent::Nothing);
         };
@@ -69,20 +68,20 @@ impl Directory {
 
     /// True if the place is taken by a directory that holds nothing but directories, and must be freed before anything is
     /// made there. Refuses what else mig-mps does not make there.
-    pub fn is_to_be_freed(&self, name: impl AsRef<OsStr>, made: EntryKind<'_>) -> io::Result<bool> {
+    pub fn is_to_be_freed(&self, name: impl AsRef<OsStr>, made: EntryKind<'_>) -> FileResult<bool> {
         let name = name.as_ref();
         match self.classify_place(name, made)? {
             PlaceContent::Nothing | PlaceContent::Made => Ok(false),
             PlaceContent::Directories => Ok(true),
             PlaceContent::Other(what) => {
-                Err(self.error_at(name, file_error(FileFault::InTheWay, what)))
+                Err(self.error_at(name, FileError::with_fault(FileFault::InTheWay, what)))
             }
         }
     }
 
     /// Removes what mig-mps has made in a place, or a directory that holds nothing but directories. Returns false if
     /// anything else is there, which stays.
-    pub fn remove_made(&self, name: impl AsRef<OsStr>, made: EntryKind<'_>) -> io::Result<bool> {
+    pub fn remove_made(&self, name: impl AsRef<OsStr>, made: EntryKind<'_>) -> FileResult<bool> {
         let name = name.as_ref();
         match self.classify_place(name, made)? {
             PlaceContent::Nothing => {}
@@ -103,7 +102,7 @@ impl Directory {
     }
 
     /// Refuses a subdirectory that [`make_child`](Self::make_child) refuses, and touches nothing.
-    pub fn check_child(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
+    pub fn check_child(&self, name: impl AsRef<OsStr>) -> FileResult<()> {
         let name = name.as_ref();
         self.open_child(name)?.map_or(Ok(()), |child| {
             check_caller_owns(&child.stat_self()?).map_err(|error| self.error_at(name, error))
@@ -117,7 +116,7 @@ impl Directory {
     }
 
     /// Frees a place for what mig-mps makes there.
-    pub fn free_place(&self, name: impl AsRef<OsStr>, made: EntryKind<'_>) -> io::Result<()> {
+    pub fn free_place(&self, name: impl AsRef<OsStr>, made: EntryKind<'_>) -> FileResult<()> {
         if self.is_to_be_freed(&name, made)? {
             self.remove_directories(name.as_ref())?;
         }
@@ -126,7 +125,7 @@ impl Directory {
 
     /// Reads a regular file of at most 1 MiB. Returns `None` if there is none, or if directories are in its place that are
     /// removed when it is written.
-    pub fn read_file_in_place(&self, name: impl AsRef<OsStr>) -> io::Result<Option<Vec<u8>>> {
+    pub fn read_file_in_place(&self, name: impl AsRef<OsStr>) -> FileResult<Option<Vec<u8>>> {
         match self.read_file(&name) {
             Err(_) if matches!(self.holds_only_directories(&name), Ok(true)) => Ok(None),
             read => read,
@@ -141,7 +140,7 @@ impl Directory {
         half_made: &str,
         to: &Path,
         is_ours: &dyn Fn(&Path) -> bool,
-    ) -> io::Result<()> {
+    ) -> FileResult<()> {
         self.free_place(name, EntryKind::Link(is_ours))?;
         let half_made = self.free_unfinished(half_made, EntryKind::Link(is_ours));
         self.make_link(to, &half_made)
@@ -152,12 +151,12 @@ impl Directory {
     }
 
     /// True for a directory that holds nothing but directories. Follows no link and enters no mount.
-    pub fn holds_only_directories(&self, name: impl AsRef<OsStr>) -> io::Result<bool> {
+    pub fn holds_only_directories(&self, name: impl AsRef<OsStr>) -> FileResult<bool> {
         let mut rest = MAX_DIRECTORIES;
         self.are_only_directories(name.as_ref(), MAX_DEPTH, &mut rest)
     }
 
-    fn are_only_directories(&self, name: &OsStr, depth: u32, rest: &mut u32) -> io::Result<bool> {
+    fn are_only_directories(&self, name: &OsStr, depth: u32, rest: &mut u32) -> FileResult<bool> {
         let meta = self.stat(name)?;
         let is_directory =
             meta.is_some_and(|meta| FileType::from_raw_mode(meta.st_mode) == FileType::Directory);
@@ -177,7 +176,7 @@ impl Directory {
     }
 
     /// Removes a directory that holds nothing but directories; returns false if there is none, or it holds anything else.
-    pub fn remove_if_only_directories(&self, name: impl AsRef<OsStr>) -> io::Result<bool> {
+    pub fn remove_if_only_directories(&self, name: impl AsRef<OsStr>) -> FileResult<bool> {
         let name = name.as_ref();
         let is_one = self.holds_only_directories(name)?;
         if is_one {
@@ -187,7 +186,7 @@ impl Directory {
     }
 
     /// Removes directories from the innermost on. A file that has come meanwhile stays, with the directories above it.
-    fn remove_directories(&self, name: &OsStr) -> io::Result<()> {
+    fn remove_directories(&self, name: &OsStr) -> FileResult<()> {
         if let Some(directory) = self.open_child(name)? {
             for entry in directory.entry_names()? {
                 directory.remove_directories(&entry)?;
@@ -198,13 +197,13 @@ impl Directory {
 }
 
 /// Refuses a directory of another user, and one that others can write to.
-pub(super) fn check_caller_owns(meta: &Stat) -> io::Result<()> {
+pub(super) fn check_caller_owns(meta: &Stat) -> FileResult<()> {
     if meta.st_uid != caller().0 {
         let why = format!("it {}", describe_owner(meta.st_uid));
-        return Err(file_error(FileFault::Foreign(meta.st_uid), why));
+        return Err(FileError::with_fault(FileFault::Foreign(meta.st_uid), why));
     }
     if meta.st_mode & OTHERS_WRITE != 0 {
-        return Err(file_error(
+        return Err(FileError::with_fault(
             FileFault::OpenDirectory,
             "others can write to it",
         ));

@@ -23,7 +23,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::files::read_proc_field;
-use super::{Host, Interrupt, Uid, Workload, to_printable};
+use super::{FileError, FileResult, Host, Interrupt, Uid, Workload, to_printable};
 
 /// A process id. Ids are reused: a process is identified by pid and [`StartTime`].
 #[derive(
@@ -115,7 +115,7 @@ pub struct Process {
 
 impl Process {
     /// Returns `None` for a zombie. An error does not mean that there is no such process.
-    pub(super) fn from_proc(proc: &Path, pid: Pid) -> io::Result<Option<Self>> {
+    pub(super) fn from_proc(proc: &Path, pid: Pid) -> FileResult<Option<Self>> {
         let directory = proc.join(pid.to_string());
         let stat = fs::read(directory.join("stat"))?;
         Ok(Self::parse(&String::from_utf8_lossy(&stat), directory))
@@ -361,7 +361,7 @@ pub struct ProcessTable {
 }
 
 impl ProcessTable {
-    pub(super) fn from_proc(proc: &Path) -> io::Result<Self> {
+    pub(super) fn from_proc(proc: &Path) -> FileResult<Self> {
         let mut pids = Vec::new();
         for entry in fs::read_dir(proc)? {
             let name = entry?.file_name();
@@ -370,7 +370,7 @@ impl ProcessTable {
         Self::from_pids(proc, pids.into_iter())
     }
 
-    pub(super) fn from_pids(proc: &Path, pids: impl Iterator<Item = Pid>) -> io::Result<Self> {
+    pub(super) fn from_pids(proc: &Path, pids: impl Iterator<Item = Pid>) -> FileResult<Self> {
         let mut processes = BTreeMap::new();
         for pid in pids {
             match Process::from_proc(proc, pid) {
@@ -420,17 +420,14 @@ impl ProcessTable {
     }
 }
 
-fn cannot_tell(pid: Pid, error: &io::Error) -> io::Error {
+fn cannot_tell(pid: Pid, error: &FileError) -> FileError {
     let what = format!("cannot tell if process {pid} still runs: {error}");
-    io::Error::new(error.kind(), what)
+    FileError::new(error.kind(), what)
 }
 
 /// True for `ENOENT`, and for `ESRCH` from a file in `/proc` that was opened before: the process has exited.
-pub(super) fn is_process_gone(error: &io::Error) -> bool {
-    matches!(
-        Errno::from_io_error(error),
-        Some(Errno::NOENT | Errno::SRCH)
-    )
+pub(super) fn is_process_gone(error: &FileError) -> bool {
+    matches!(error.errno(), Some(Errno::NOENT | Errno::SRCH))
 }
 
 /// A process by its pidfd, which never refers to a later process with the same pid.
@@ -443,7 +440,7 @@ pub struct ProcessHandle {
 impl Host {
     /// Opens the process with this pid and start time. Returns `None` if it is gone, and an error if that cannot be
     /// determined.
-    pub fn open_process(&self, pid: Pid, started: StartTime) -> io::Result<Option<ProcessHandle>> {
+    pub fn open_process(&self, pid: Pid, started: StartTime) -> FileResult<Option<ProcessHandle>> {
         // Opened before the check: it cannot refer to another process afterwards.
         let held = match ProcessHandle::open(pid) {
             Ok(held) => held,
@@ -496,7 +493,7 @@ impl ProcessHandle {
     }
 
     /// Sends a signal to the process.
-    pub fn send_signal(&self, signal: Signal) -> io::Result<()> {
+    pub fn send_signal(&self, signal: Signal) -> FileResult<()> {
         Ok(pidfd_send_signal(&self.pidfd, signal)?)
     }
 
@@ -525,7 +522,7 @@ impl ProcessHandle {
 }
 
 /// Waits until one of these is ready. Returns false on timeout.
-pub(super) fn wait_until_ready(watched: &mut [PollFd<'_>], until: Instant) -> io::Result<bool> {
+pub(super) fn wait_until_ready(watched: &mut [PollFd<'_>], until: Instant) -> FileResult<bool> {
     loop {
         let remaining = until.saturating_duration_since(Instant::now());
         let timeout = Timespec::try_from(remaining).map_err(io::Error::other)?;
@@ -539,12 +536,12 @@ pub(super) fn wait_until_ready(watched: &mut [PollFd<'_>], until: Instant) -> io
 }
 
 /// Makes this process the parent of its children's children when their own parent exits.
-pub fn adopt_descendants() -> io::Result<()> {
+pub fn adopt_descendants() -> FileResult<()> {
     Ok(set_child_subreaper(Some(getpid()))?)
 }
 
 /// Waits for all children that have exited. Returns the exit status of this one if it is among them.
-pub fn reap_child(child: Pid) -> io::Result<Option<ExitStatus>> {
+pub fn reap_child(child: Pid) -> FileResult<Option<ExitStatus>> {
     let mut of_child = reap_all()?
         .into_iter()
         .filter(|(pid, _)| Some(*pid) == raw_pid(child));
@@ -552,7 +549,7 @@ pub fn reap_child(child: Pid) -> io::Result<Option<ExitStatus>> {
 }
 
 /// Waits for all children that have exited. Returns their exit statuses.
-pub fn reap_all() -> io::Result<Vec<(RawPid, ExitStatus)>> {
+pub fn reap_all() -> FileResult<Vec<(RawPid, ExitStatus)>> {
     let mut exited = Vec::new();
     loop {
         match wait(WaitOptions::NOHANG) {

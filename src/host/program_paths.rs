@@ -1,14 +1,14 @@
 //! The programs of NVIDIA, systemd and Slurm: by a variable, or in the caller's path.
 
+use std::env;
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::{env, io};
 
 use super::environment::{DEFAULT_PATH, EnvironmentError};
-use super::files::{directory_of, has_fault};
+use super::files::directory_of;
 use super::trusted_path::check_trusted_program;
-use super::{Directory, Environment, NvidiaSmi, Scopes, Slurm, Units};
+use super::{Directory, Environment, FileError, NvidiaSmi, Scopes, Slurm, Units};
 use crate::config::{
     CONTROL, CONTROL_PROGRAM, NVIDIA_SMI, NVIDIA_SMI_PROGRAM, SCONTROL_PROGRAM, SERVER_PROGRAM,
     SYSTEMCTL, SYSTEMCTL_PROGRAM, SYSTEMD_RUN, SYSTEMD_RUN_PROGRAM,
@@ -121,7 +121,7 @@ impl Environment {
     }
 
     /// Returns the programs that root finds in `PATH` and that another user can change, each with the reason.
-    pub fn changeable_programs(&self) -> Vec<(PathBuf, io::Error)> {
+    pub fn changeable_programs(&self) -> Vec<(PathBuf, FileError)> {
         let is_used = |(variable, _): &&(Option<&str>, _)| {
             self.is_root() && !variable.is_some_and(|variable| self.set.contains_key(variable))
         };
@@ -134,7 +134,7 @@ impl Environment {
                 // A user's directory may have a link to a program of root's.
                 let checked =
                     checked.and_then(|()| Directory::open(directory_of(&program)).map(drop));
-                Some((program, checked.err().filter(has_fault)?))
+                Some((program, checked.err().filter(FileError::has_fault)?))
             });
         changeable.collect()
     }

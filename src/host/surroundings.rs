@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use thiserror::Error;
 
 use super::files::read_proc_field;
-use super::{Host, Pid, ProcessHandle, add_path, to_printable};
+use super::{FileError, FileResult, Host, Pid, ProcessHandle, to_printable};
 use crate::failure::Failure;
 use crate::settings::Cpus;
 
@@ -82,7 +82,7 @@ impl Host {
         gpu: u32,
         gpu_instance: u32,
         compute: u32,
-    ) -> io::Result<Option<[String; 2]>> {
+    ) -> FileResult<Option<[String; 2]>> {
         let table = self.capability_table()?;
         Ok(capability_files(&table, gpu, gpu_instance, compute))
     }
@@ -97,8 +97,9 @@ impl Host {
             .map(|(name, _)| name.to_owned())
     }
 
-    fn capability_table(&self) -> io::Result<String> {
-        fs::read_to_string(self.root.join("proc/driver/nvidia-caps/mig-minors"))
+    fn capability_table(&self) -> FileResult<String> {
+        let path = self.root.join("proc/driver/nvidia-caps/mig-minors");
+        Ok(fs::read_to_string(path)?)
     }
 }
 
@@ -147,22 +148,22 @@ pub fn check_kernel() -> Result<(), OldKernel> {
 
 impl Host {
     /// Returns the CPUs that are local to the GPU with this UUID. Fails with the path of what is missing.
-    pub fn cpus_near(&self, gpu: &str) -> io::Result<Cpus> {
+    pub fn cpus_near(&self, gpu: &str) -> FileResult<Cpus> {
         let address = self.pci_address(gpu)?;
         let path = self
             .root
             .join(format!("sys/bus/pci/devices/{address}/local_cpulist"));
-        let text = fs::read_to_string(&path).map_err(|error| add_path(&path, &error))?;
-        text.trim().parse().map_err(|error: String| {
-            add_path(&path, &io::Error::new(io::ErrorKind::InvalidData, error))
-        })
+        let text = fs::read_to_string(&path).map_err(|error| FileError::from(error).at(&path))?;
+        text.trim()
+            .parse()
+            .map_err(|error: String| FileError::new(io::ErrorKind::InvalidData, error).at(&path))
     }
 
     /// Returns the PCI address of a GPU, such as `0000:17:00.0`, from the driver's files in `/proc`.
-    pub fn pci_address(&self, gpu: &str) -> io::Result<String> {
+    pub fn pci_address(&self, gpu: &str) -> FileResult<String> {
         let gpus = self.root.join("proc/driver/nvidia/gpus");
         fs::read_dir(&gpus)
-            .map_err(|error| add_path(&gpus, &error))?
+            .map_err(|error| FileError::from(error).at(&gpus))?
             .flatten()
             .find(|entry| {
                 let uuid = read_proc_field(entry.path().join("information"), "GPU UUID:");
@@ -171,7 +172,7 @@ impl Host {
             .and_then(|entry| entry.file_name().into_string().ok())
             .ok_or_else(|| {
                 let what = format!("{} does not list {gpu}", gpus.display());
-                io::Error::new(io::ErrorKind::NotFound, what)
+                FileError::new(io::ErrorKind::NotFound, what)
             })
     }
 }

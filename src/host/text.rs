@@ -2,9 +2,6 @@
 //! meant.
 
 use std::borrow::{Borrow, Cow};
-use std::sync::LazyLock;
-
-use regex::Regex;
 
 /// The longest command line in a message, in characters. A process chooses its own command line, which must not push the
 /// rest of the message out of sight.
@@ -54,19 +51,6 @@ pub fn shorten_command(command: &str) -> Cow<'_, str> {
     match command.char_indices().nth(MAX_COMMAND_CHARS) {
         None => Cow::Borrowed(command),
         Some((end, _)) => Cow::Owned(format!("{}…", &command[..end])),
-    }
-}
-
-/// Returns a message without the numbers that Rust adds to the system's words: `(os error 2)`.
-pub fn without_error_numbers(text: &str) -> Cow<'_, str> {
-    static NUMBER: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r" \(os error [0-9]+\)").expect("the pattern is a regular expression")
-    });
-    // Hardly any message has one, and the expression takes longer to make than most messages.
-    if text.contains(" (os error ") {
-        NUMBER.replace_all(text, "")
-    } else {
-        Cow::Borrowed(text)
     }
 }
 
@@ -134,14 +118,6 @@ pub fn group_by<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_numbers_of_errors_are_left_out() {
-        let text = "a: No such file (os error 2): b (os error 13), c (os error x)";
-        let plain = "a: No such file: b, c (os error x)";
-        assert_eq!(without_error_numbers(text), plain);
-        assert_eq!(without_error_numbers("none"), "none");
-    }
 
     #[test]
     fn a_long_command_line_is_cut_between_two_characters() {

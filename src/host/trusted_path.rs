@@ -15,8 +15,9 @@ use rustix::io::Errno;
 
 use super::acl::{self, Principal, list_writers};
 use super::directory::check_local_mount;
-use super::files::{FileFault, add_part_path, describe_owner, file_error, open_parent};
-use super::{Directory, Uid, add_path, caller, group_name, user_name};
+use super::file_error::{FileFault, describe_owner};
+use super::files::open_parent;
+use super::{Directory, FileError, FileResult, Uid, caller, group_name, user_name};
 
 /// The most links that are followed in a path, as in the kernel.
 const MOST_LINKS: usize = 40;
@@ -34,16 +35,16 @@ const STICKY: u32 = 0o1000;
 /// Returns device and inode of the entry at a path that another user chose, or `None` if there is none.
 ///
 /// Follows no link of a user, and enters no file system that may hang, such as FUSE or NFS.
-pub fn stat_untrusted(path: &Path) -> io::Result<Option<(u64, u64)>> {
+pub fn stat_untrusted(path: &Path) -> FileResult<Option<(u64, u64)>> {
     let found = walk_path(path, Walk::Claimed).and_then(|found| Ok(fstat(found)?));
     match found {
         Ok(meta) => Ok(Some((meta.st_dev, meta.st_ino))),
         Err(error) if is_absent(&error) => Ok(None),
-        Err(error) => Err(add_path(path, &error)),
+        Err(error) => Err(error.at(path)),
     }
 }
 
-fn is_absent(error: &io::Error) -> bool {
+fn is_absent(error: &FileError) -> bool {
     use io::ErrorKind::{NotADirectory, NotFound};
     matches!(error.kind(), NotFound | NotADirectory)
 }
@@ -81,7 +82,7 @@ impl Walk {
 }
 
 /// Walks a path from the root, checking every directory on it.
-pub(super) fn walk_path(path: &Path, walk: Walk) -> io::Result<OwnedFd> {
+pub(super) fn walk_path(path: &Path, walk: Walk) -> FileResult<OwnedFd> {
     let absolute = std::path::absolute(path)?;
     let mut ahead: VecDeque<OsString> = path_parts(&absolute).collect();
     let mut at = open_root()?;
@@ -103,7 +104,7 @@ pub(super) fn walk_path(path: &Path, walk: Walk) -> io::Result<OwnedFd> {
             next = openat(&at, &name, flags, Mode::empty());
         }
         let next =
-            next.map_err(|error| add_part_path(&walked.join(&name), &absolute, error.into()))?;
+            next.map_err(|error| FileError::from(error).at_part(&walked.join(&name), &absolute))?;
         if walk == Walk::Claimed {
             check_local_mount(at.as_fd(), next.as_fd())?;
         }
@@ -119,8 +120,8 @@ pub(super) fn walk_path(path: &Path, walk: Walk) -> io::Result<OwnedFd> {
                     Walk::Named | Walk::MakeNamed => FileFault::Irregular,
                     Walk::Ours | Walk::Make(_) | Walk::Claimed => FileFault::Foreign(meta.st_uid),
                 };
-                let why = file_error(fault, why);
-                return Err(add_part_path(&walked.join(&name), &absolute, why));
+                let why = FileError::with_fault(fault, why);
+                return Err(why.at_part(&walked.join(&name), &absolute));
             }
             let to = readlinkat(&next, "", Vec::new())?;
             let to = PathBuf::from(OsStr::from_bytes(to.to_bytes()));
@@ -136,7 +137,7 @@ pub(super) fn walk_path(path: &Path, walk: Walk) -> io::Result<OwnedFd> {
         walked.push(&name);
         if matches!(walk, Walk::Ours | Walk::Make(_)) {
             check_directory(&walked, &meta, is_last)
-                .map_err(|why| add_part_path(&walked, &absolute, why))?;
+                .map_err(|why| why.at_part(&walked, &absolute))?;
         }
         at = next;
     }
@@ -144,7 +145,7 @@ pub(super) fn walk_path(path: &Path, walk: Walk) -> io::Result<OwnedFd> {
 }
 
 /// Creates a directory with exactly this mode, unless another process has created it.
-fn create_in(at: &OwnedFd, name: &OsStr, mode: u32) -> io::Result<()> {
+fn create_in(at: &OwnedFd, name: &OsStr, mode: u32) -> FileResult<()> {
     match mkdirat(at, name, Mode::from_raw_mode(mode)) {
         Ok(()) => {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -158,7 +159,7 @@ fn create_in(at: &OwnedFd, name: &OsStr, mode: u32) -> io::Result<()> {
     }
 }
 
-fn open_root() -> io::Result<OwnedFd> {
+fn open_root() -> FileResult<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(openat(CWD, "/", flags, Mode::empty())?)
 }
@@ -172,16 +173,16 @@ fn path_parts(path: &Path) -> impl Iterator<Item = OsString> {
 }
 
 /// Refuses a directory in which another user could replace the next part of the path.
-fn check_directory(directory: &Path, meta: &Stat, is_last: bool) -> io::Result<()> {
+fn check_directory(directory: &Path, meta: &Stat, is_last: bool) -> FileResult<()> {
     if FileType::from_raw_mode(meta.st_mode) != FileType::Directory {
-        return Err(file_error(
+        return Err(FileError::with_fault(
             FileFault::NotADirectory,
             "it is not a directory",
         ));
     }
     if ![Uid::ROOT, caller()].contains(&Uid(meta.st_uid)) {
         let why = format!("it {}", describe_owner(meta.st_uid));
-        return Err(file_error(FileFault::Foreign(meta.st_uid), why));
+        return Err(FileError::with_fault(FileFault::Foreign(meta.st_uid), why));
     }
     // In a sticky directory users can replace only their own entries, so the next part decides.
     if meta.st_mode & STICKY != 0 && !is_last {
@@ -191,13 +192,13 @@ fn check_directory(directory: &Path, meta: &Stat, is_last: bool) -> io::Result<(
 }
 
 /// Refuses what a user other than root and the caller can write to.
-fn check_writers(path: &Path, meta: &Stat) -> io::Result<()> {
+fn check_writers(path: &Path, meta: &Stat) -> FileResult<()> {
     let fault = match FileType::from_raw_mode(meta.st_mode) {
         FileType::Directory => FileFault::OpenDirectory,
         _ => FileFault::Writable,
     };
     if meta.st_mode & OTHERS_WRITE != 0 {
-        return Err(file_error(fault, "others can write to it"));
+        return Err(FileError::with_fault(fault, "others can write to it"));
     }
     // Where there is an access control list, the mode has the list's mask in the place of the group.
     let of_group = (meta.st_mode & GROUP_WRITE != 0).then_some(Principal::Group(meta.st_gid));
@@ -207,7 +208,10 @@ fn check_writers(path: &Path, meta: &Stat) -> io::Result<()> {
                 Principal::User(user) => format!("the user {}", user_name(user)),
                 Principal::Group(group) => format!("the group {}", group_name(group)),
             };
-            return Err(file_error(fault, format!("{who} can write to it")));
+            return Err(FileError::with_fault(
+                fault,
+                format!("{who} can write to it"),
+            ));
         }
     }
     Ok(())
@@ -228,11 +232,11 @@ fn is_trusted(writer: Principal) -> bool {
 ///
 /// # Errors
 /// One that is no regular file, or a link, or that has a second name, or that belongs to somebody else, or that others can write to, is refused.
-pub fn append_privately(path: &Path) -> io::Result<File> {
-    open_for_append(path).map_err(|error| add_path(path, &error))
+pub fn append_privately(path: &Path) -> FileResult<File> {
+    open_for_append(path).map_err(|error| error.at(path))
 }
 
-fn open_for_append(path: &Path) -> io::Result<File> {
+fn open_for_append(path: &Path) -> FileResult<File> {
     let (directory, name) = open_parent(path)?;
     let flags = OFlags::WRONLY
         | OFlags::APPEND
@@ -243,32 +247,43 @@ fn open_for_append(path: &Path) -> io::Result<File> {
         | OFlags::CLOEXEC;
     let opened = openat(directory, name, flags, Mode::RUSR | Mode::WUSR);
     let file = File::from(opened.map_err(|error| match error {
-        rustix::io::Errno::LOOP => file_error(FileFault::InTheWay, "it is a symbolic link"),
+        rustix::io::Errno::LOOP => {
+            FileError::with_fault(FileFault::InTheWay, "it is a symbolic link")
+        }
         error => error.into(),
     })?);
     let metadata = file.metadata()?;
     if !metadata.is_file() {
-        return Err(file_error(FileFault::InTheWay, "it is not a regular file"));
+        return Err(FileError::with_fault(
+            FileFault::InTheWay,
+            "it is not a regular file",
+        ));
     }
     if metadata.uid() != rustix::process::geteuid().as_raw() {
-        return Err(file_error(
+        return Err(FileError::with_fault(
             FileFault::Foreign(metadata.uid()),
             describe_owner(metadata.uid()),
         ));
     }
     if metadata.mode() & 0o022 != 0 {
-        return Err(file_error(FileFault::Writable, "others can write to it"));
+        return Err(FileError::with_fault(
+            FileFault::Writable,
+            "others can write to it",
+        ));
     }
     // In a directory of theirs users can give names to files that are not theirs.
     if metadata.nlink() > 1 {
-        return Err(file_error(FileFault::InTheWay, "it has another name, too"));
+        return Err(FileError::with_fault(
+            FileFault::InTheWay,
+            "it has another name, too",
+        ));
     }
     Ok(file)
 }
 
 /// Fails if a user other than root and the caller could replace the program at this path, with the part of the path
 /// that allows it.
-pub fn check_trusted_program(program: &Path) -> io::Result<()> {
+pub fn check_trusted_program(program: &Path) -> FileResult<()> {
     let program = fs::canonicalize(program)?;
     let directory = Directory::open(program.parent().unwrap_or(&program))?;
     let name = program.file_name().unwrap_or_default();
@@ -276,15 +291,11 @@ pub fn check_trusted_program(program: &Path) -> io::Result<()> {
         return Err(io::ErrorKind::NotFound.into());
     };
     if ![Uid::ROOT, caller()].contains(&Uid(meta.st_uid)) {
-        return Err(add_path(
-            &program,
-            &file_error(
-                FileFault::Foreign(meta.st_uid),
-                format!("it {}", describe_owner(meta.st_uid)),
-            ),
-        ));
+        let why = format!("it {}", describe_owner(meta.st_uid));
+        let error = FileError::with_fault(FileFault::Foreign(meta.st_uid), why);
+        return Err(error.at(&program));
     }
-    check_writers(&program, &meta).map_err(|why| add_path(&program, &why))
+    check_writers(&program, &meta).map_err(|why| why.at(&program))
 }
 
 /// Returns the part of the path to a program that keeps users other than its owner and group from running it.

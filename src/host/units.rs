@@ -7,13 +7,13 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
-use std::{env, fmt, io};
+use std::{env, fmt};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use super::external_program::{Tool, join_output_lines};
-use super::{Holders, Output, Pid, ToolError};
+use super::{FileResult, Holders, Output, Pid, ToolError};
 
 /// A monitoring service that is known to keep GPUs open. No other service is ever stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -73,7 +73,7 @@ impl<'de> Deserialize<'de> for Unit {
 const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reports to systemd that the service is up, if this process is one of `Type=notify`.
-pub fn report_ready() -> io::Result<()> {
+pub fn report_ready() -> FileResult<()> {
     let Some(socket) = env::var_os("NOTIFY_SOCKET") else {
         return Ok(());
     };
@@ -83,7 +83,8 @@ pub fn report_ready() -> io::Result<()> {
     };
     let own = UnixDatagram::unbound()?;
     own.set_write_timeout(Some(REPORT_TIMEOUT))?;
-    own.send_to_addr(b"READY=1", &address).map(drop)
+    own.send_to_addr(b"READY=1", &address)?;
+    Ok(())
 }
 
 /// systemd gives a unit 90 s to stop before it kills it, and 90 s to start.

@@ -17,7 +17,8 @@ use super::log::diagnose;
 use super::{ControlProgram, LineKind, LogDir, LogFile, LogLine};
 use crate::failure::Failure;
 use crate::host::{
-    self, Access, Directory, EntryKind, MpsPrograms, Output, Permission, RunError, Uid,
+    self, Access, Directory, EntryKind, FileError, FileResult, MpsPrograms, Output, Permission,
+    RunError, Uid,
 };
 
 /// The control daemon of one device, running or not, by its directories.
@@ -51,12 +52,12 @@ impl Daemon {
     }
 
     /// Opens the parent of the pipe directory, which only we can change.
-    pub(super) fn device_directory(&self) -> io::Result<Directory> {
+    pub(super) fn device_directory(&self) -> FileResult<Directory> {
         Directory::open(self.pipe.parent().unwrap_or(&self.pipe))
     }
 
     /// Opens the pipe directory. Returns `None` if there is none, and refuses that of a user.
-    pub(super) fn pipe_directory(&self) -> io::Result<Option<Directory>> {
+    pub(super) fn pipe_directory(&self) -> FileResult<Option<Directory>> {
         let pipe = match self.device_directory() {
             Ok(device) => device.open_child(self.pipe_name())?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -198,7 +199,8 @@ impl Daemon {
         if let Some(pipe) = device.open_child(self.pipe_name())?
             && let Some(lock) = pipe.open_file(LOCK_FILE)?
         {
-            lock.set_permissions(PermissionsExt::from_mode(0o600))?;
+            let private = PermissionsExt::from_mode(0o600);
+            lock.set_permissions(private).map_err(FileError::from)?;
         }
         device.make_child(self.pipe_name(), access)?;
         let logs = Directory::open(self.log.parent().unwrap_or(&self.log))?;
@@ -235,13 +237,13 @@ impl Daemon {
     }
 
     /// True if the pipe directory is another user's, as up to mig-mps 0.2 where a device served one user.
-    pub(super) fn is_foreign(&self) -> io::Result<bool> {
+    pub(super) fn is_foreign(&self) -> FileResult<bool> {
         let pipe = self.device_directory()?.stat(self.pipe_name())?;
         Ok(pipe.is_some_and(|meta| meta.st_uid != host::caller().0))
     }
 
     /// Moves the pipe directory to [`QUARANTINE`], where no records are read: a user could have forged one.
-    pub(super) fn quarantine_pipe_dir(&self) -> io::Result<()> {
+    pub(super) fn quarantine_pipe_dir(&self) -> FileResult<()> {
         let device = self.device_directory()?;
         let above = device.path().parent().unwrap_or(device.path());
         let set_aside = Directory::open(above)?.make_child(QUARANTINE, &Access::Everybody)?;
@@ -256,7 +258,7 @@ impl Daemon {
 
     /// Removes the files of a daemon that has exited. Any user may hold the lock of an old lock file, so the next daemon
     /// must not find one.
-    pub(super) fn remove_leftovers(&self) -> io::Result<()> {
+    pub(super) fn remove_leftovers(&self) -> FileResult<()> {
         let Some(pipe) = self.pipe_directory()? else {
             return Ok(());
         };
@@ -311,7 +313,7 @@ pub enum MpsError {
     PathTooLong(PathBuf),
     /// A directory could not be changed.
     #[error(transparent)]
-    Directory(#[from] io::Error),
+    Directory(#[from] FileError),
     /// A user of the daemon cannot enter its directory.
     #[error("{who} may not enter {}, which leads to {}", closed.display(), path.display())]
     KeptOut {

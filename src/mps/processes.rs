@@ -11,7 +11,7 @@ use super::daemon::{LOCK_FILE, PID_FILE};
 use super::launch::MULTIUSER;
 use super::{Daemon, LaunchOptions, MpsError};
 use crate::host::{
-    Directory, Host, Pid, Process, ProcessHandle, ProcessTable, Uid, caller, user_name,
+    Directory, FileResult, Host, Pid, Process, ProcessHandle, ProcessTable, Uid, caller, user_name,
 };
 
 /// The two programs of NVIDIA's MPS.
@@ -90,7 +90,7 @@ impl Daemon {
         host: &Host,
         owner: Uid,
         program: MpsProgram,
-    ) -> io::Result<Vec<Process>> {
+    ) -> FileResult<Vec<Process>> {
         let table = host.read_processes()?;
         Ok(table
             .iter()
@@ -103,7 +103,7 @@ impl Daemon {
     }
 
     /// Returns the number of daemons of this pipe directory that run as `owner`, and of servers in it.
-    pub fn count_processes(&self, host: &Host, owner: Uid) -> io::Result<usize> {
+    pub fn count_processes(&self, host: &Host, owner: Uid) -> FileResult<usize> {
         let daemons = self.mps_processes(host, owner, MpsProgram::Control)?;
         let servers = self.mps_processes(host, owner, MpsProgram::Server)?;
         Ok(daemons.len() + servers.len())
@@ -127,7 +127,7 @@ impl Daemon {
 
     /// Ends the daemons of this pipe directory that run as `owner`, and then all servers in it. Returns those that the
     /// kernel does not end.
-    pub(super) fn end_mps_processes(&self, host: &Host, owner: Uid) -> io::Result<Vec<Pid>> {
+    pub(super) fn end_mps_processes(&self, host: &Host, owner: Uid) -> FileResult<Vec<Pid>> {
         let mut unended = Vec::new();
         // Found one after the other: the daemon may have started a server meanwhile.
         for program in [MpsProgram::Control, MpsProgram::Server] {
@@ -247,7 +247,7 @@ impl Daemon {
 pub(super) fn open_processes<'p>(
     host: &Host,
     processes: impl IntoIterator<Item = &'p Process>,
-) -> io::Result<Vec<ProcessHandle>> {
+) -> FileResult<Vec<ProcessHandle>> {
     processes
         .into_iter()
         .filter_map(|process| host.open_process(process.pid, process.started).transpose())
@@ -306,7 +306,7 @@ pub enum LockHolder {
     Hidden,
 }
 
-fn query_lock_holder(pipe: &Directory) -> io::Result<LockHolder> {
+fn query_lock_holder(pipe: &Directory) -> FileResult<LockHolder> {
     let Some(file) = pipe.open_file(LOCK_FILE)? else {
         // From driver 615 on the daemon locks its pid file with flock(2). Such a lock can only be tested by taking it,
         // which would disturb a start.
@@ -321,7 +321,7 @@ fn query_lock_holder(pipe: &Directory) -> io::Result<LockHolder> {
     })
 }
 
-fn read_pid_file(pipe: &Directory) -> io::Result<LockHolder> {
+fn read_pid_file(pipe: &Directory) -> FileResult<LockHolder> {
     /// More digits than the largest pid has.
     const MAX_PID_DIGITS: u64 = 16;
     let Some(file) = pipe.open_file(PID_FILE)? else {

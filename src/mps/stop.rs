@@ -1,6 +1,5 @@
 //! Stops a daemon and its servers, by a session or by signals, and ends the work of one client.
 
-use std::io;
 use std::time::{Duration, Instant};
 
 use super::processes::{
@@ -8,7 +7,7 @@ use super::processes::{
 };
 use super::session::{BUSY_TIMEOUT, NO_DAEMON};
 use super::{Daemon, MpsError, ServerState};
-use crate::host::{Host, Interrupt, Pid, ProcessHandle, RunError, StartTime, Uid};
+use crate::host::{FileResult, Host, Interrupt, Pid, ProcessHandle, RunError, StartTime, Uid};
 
 /// The treatment of the clients of a daemon that is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,7 +131,7 @@ impl Daemon {
     }
 
     /// Returns the servers of a daemon, and those in its directory without a daemon.
-    fn open_servers(&self, host: &Host, daemon: Pid) -> io::Result<Vec<ProcessHandle>> {
+    fn open_servers(&self, host: &Host, daemon: Pid) -> FileResult<Vec<ProcessHandle>> {
         let table = host.read_processes()?;
         let servers = table.iter().filter(|process| {
             is_server(process) && (process.parent == daemon || uses_pipe_dir(process, &self.pipe))

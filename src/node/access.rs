@@ -3,14 +3,14 @@
 
 use std::fmt;
 use std::fs;
-use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use super::{Finding, Node, Served};
 use crate::host::{
-    Access, Account, Environment, ListFault, Permission, Uid, Writers, begin_group_lookup,
-    current_group_id, current_user_id, find_list_fault, to_printable, user_name,
+    Access, Account, Environment, FileResult, ListFault, Permission, Uid, Writers,
+    begin_group_lookup, current_group_id, current_user_id, find_list_fault, to_printable,
+    user_name,
 };
 use crate::settings::Serve;
 
@@ -175,7 +175,7 @@ impl Served {
             return Vec::new();
         }
         let mut faults = Vec::new();
-        let other_id = |who: String, is: io::Result<Option<u32>>| {
+        let other_id = |who: String, is: FileResult<Option<u32>>| {
             let (is, serves) = (is.ok()?, record.served_id?);
             (is != Some(serves)).then_some(AccessFault::ChangedId { who, is, serves })
         };

@@ -11,7 +11,7 @@ use nvml_wrapper::Nvml as Library;
 
 use super::{Code, GpuHandle, NvmlError, Session};
 use crate::config::nvml_call_limit;
-use crate::host::lock;
+use crate::host::{FileError, lock};
 
 /// Held for reading while a task runs, and for writing while the library is [shut down](Nvml::while_shut_down).
 static OPEN: RwLock<()> = RwLock::new(());
@@ -257,7 +257,7 @@ fn make_worker() -> Result<(Worker, JoinHandle<()>), NvmlError> {
             }
         })
         .map_err(|error| NvmlError::NoThread {
-            reason: error.to_string(),
+            reason: FileError::from(error).to_string(),
         })?;
     Ok((worker, thread))
 }

@@ -9,7 +9,7 @@ use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 use thiserror::Error;
 
 use crate::failure::{ExitStatus, Failure};
-use crate::host::closest_match;
+use crate::host::{FileError, closest_match};
 
 /// A stretch of a profile's text, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -136,7 +136,7 @@ pub enum ProfileError {
         /// Which file.
         path: PathBuf,
         /// The system's error.
-        error: std::io::Error,
+        error: FileError,
     },
     /// Something in it is wrong, in file order.
     #[error("{}", format_mistakes(.0))]

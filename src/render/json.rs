@@ -15,7 +15,7 @@ use super::verified::VerifiedDevice;
 use super::{output_width, print};
 use crate::client::{Variables, Verified};
 use crate::failure::{Failure, Problem};
-use crate::host::{Workload, is_terminal_control, user_name, without_error_numbers};
+use crate::host::{Workload, is_terminal_control, user_name};
 use crate::node::Node;
 use crate::nvml::compute_mode_name;
 use crate::plan::{CdiChange, ClientOf, GpuPlan, HeldGpus, IdlePod, Plan, Signal, Undisturbed};
@@ -74,10 +74,8 @@ pub fn to_json_line(document: &impl Serialize) -> Result<String> {
     Ok(escape_json(&serde_json::to_string(document)?) + "\n")
 }
 
-/// Escapes everything in JSON that could control a terminal: it occurs in strings alone, where escapes are allowed. Removes
-/// the numbers of the system's errors.
+/// Escapes everything in JSON that could control a terminal: it occurs in strings alone, where escapes are allowed.
 fn escape_json(json: &str) -> String {
-    let json = without_error_numbers(json);
     let mut text = String::with_capacity(json.len());
     for c in json.chars() {
         if c == '\n' || !is_terminal_control(c) {

@@ -33,7 +33,7 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::format::{escape_lines, escape_text, wrap_lines};
-use crate::host::without_error_numbers;
+use crate::host::FileError;
 
 /// True for a terminal that can only add lines.
 pub(super) fn is_dumb() -> bool {
@@ -62,7 +62,7 @@ pub fn note(text: &str) {
 
 /// Prints a message to standard error, wrapped and escaped, also with `-q`.
 pub(super) fn note_always(text: &str) {
-    print_styled_note_always(&escape_lines(&without_error_numbers(text)));
+    print_styled_note_always(&escape_lines(text));
 }
 
 /// Wraps lines between words if standard error is a terminal.
@@ -119,13 +119,8 @@ pub fn print_lines(lines: &str) -> Result<()> {
     print(&format!("{}\n", wrap_lines(lines, output_width())))
 }
 
-/// Prints text to standard output, without the numbers of the system's errors.
+/// Prints text to standard output.
 pub fn print(text: &str) -> Result<()> {
-    print_verbatim(&without_error_numbers(text))
-}
-
-/// Prints a document to standard output, such as a profile.
-pub fn print_verbatim(text: &str) -> Result<()> {
     finish_printing(io::stdout().write_all(text.as_bytes()))
 }
 
@@ -135,7 +130,9 @@ pub fn finish_printing(result: io::Result<()>) -> Result<()> {
         Ok(()) => Ok(()),
         // The reader has exited. A change goes on all the same.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        Err(error) => Err(Error::new(error).context("cannot write to standard output")),
+        Err(error) => {
+            Err(Error::new(FileError::from(error)).context("cannot write to standard output"))
+        }
     }
 }
 

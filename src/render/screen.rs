@@ -17,7 +17,6 @@ use crossterm::{execute, queue};
 use super::question::end_question;
 use super::status::{self, Marks, View};
 use crate::failure::ExitStatus;
-use crate::host::without_error_numbers;
 use crate::node::Node;
 
 /// True while the view has the terminal.
@@ -75,7 +74,7 @@ impl Screen {
     }
 
     fn show_text(&mut self, text: &str) -> io::Result<()> {
-        self.text = without_error_numbers(text).into_owned();
+        text.clone_into(&mut self.text);
         self.draw()
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus as ProgramStatus};
@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use crate::client::Variables;
 use crate::error::CommandError;
 use crate::failure::ExitStatus;
-use crate::host::{Host, MORE_PROCESSES, Pid, ProcessHandle, quote_for_shell, reap_all};
+use crate::host::{FileError, Host, MORE_PROCESSES, Pid, ProcessHandle, quote_for_shell, reap_all};
 
 /// The time that processes get to exit after SIGTERM, and then after SIGKILL.
 pub const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -31,7 +31,8 @@ pub fn client_command(words: &[OsString], variables: &Variables) -> Command {
 }
 
 /// Returns the error for a program that does not start, as shells have it.
-pub fn start_error(command: &Command, error: &io::Error) -> CommandError {
+pub fn start_error(command: &Command, error: impl Into<FileError>) -> CommandError {
+    let error = error.into();
     if error.kind() == ErrorKind::WouldBlock {
         let program = quote_for_shell(&command.get_program().to_string_lossy());
         let what = format!("cannot run {program}: {error}");

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::run_dir::{PUBLIC_MODE, load_json, write_json};
 use crate::host::{
-    Directory, Environment, Uid, caller, check_trusted_program, has_fault, path_of, to_printable,
+    Directory, Environment, FileError, FileResult, Uid, caller, check_trusted_program, to_printable,
 };
 use crate::profile::{Profile, ProfileError};
 
@@ -92,7 +92,7 @@ pub struct ProfileHistory {
 impl ProfileHistory {
     /// Reads the history in a state directory, which need not exist. Refuses one that another user than root and the caller can
     /// change.
-    pub fn load(directory: &Path) -> io::Result<Self> {
+    pub fn load(directory: &Path) -> FileResult<Self> {
         let opened = Directory::open_if_there(directory)?;
         let content = opened.map_or(Ok(None), |opened| {
             load_json::<Content>(&opened, HISTORY_FILE)
@@ -120,9 +120,11 @@ impl ProfileHistory {
 
     /// Returns the remedy for a history whose file is damaged, or which another user can have written. Its profiles could be
     /// applied, so the file is never to be taken over.
-    pub fn remedy_for(error: &io::Error) -> Option<String> {
-        let is_to_go = has_fault(error) || error.kind() == ErrorKind::InvalidData;
-        let path = path_of(error).filter(|path| is_to_go && path.ends_with(HISTORY_FILE))?;
+    pub fn remedy_for(error: &FileError) -> Option<String> {
+        let is_to_go = error.has_fault() || error.kind() == ErrorKind::InvalidData;
+        let path = error
+            .path()
+            .filter(|path| is_to_go && path.ends_with(HISTORY_FILE))?;
         let remedy = format!("examine {} and remove it", path.display());
         let directory = path
             .parent()
@@ -137,7 +139,7 @@ impl ProfileHistory {
 
     /// Reads the history that concerns the caller: of the caller's own devices if a profile is applied to them, else of
     /// root's.
-    pub fn load_for_caller(environment: &Environment) -> io::Result<Self> {
+    pub fn load_for_caller(environment: &Environment) -> FileResult<Self> {
         let mut all = Vec::new();
         for directory in environment.state_dirs() {
             all.push(Self::load(&directory)?);
@@ -148,7 +150,7 @@ impl ProfileHistory {
     }
 
     /// Reads the history that the caller's own changes continue: the caller's if there is one, else root's.
-    pub fn load_for_changes(environment: &Environment) -> io::Result<Self> {
+    pub fn load_for_changes(environment: &Environment) -> FileResult<Self> {
         if let Ok(own) = environment.state_dir() {
             let own = Self::load(&own)?;
             if own.last_applied().is_some() {
@@ -163,7 +165,7 @@ impl ProfileHistory {
     pub fn boot_profile(
         history: Option<&Self>,
         environment: &Environment,
-    ) -> io::Result<Option<String>> {
+    ) -> FileResult<Option<String>> {
         let has_own = history
             .is_some_and(|history| history.is_in_force() && history.belongs_to_caller(environment));
         if has_own && !environment.is_root() {
@@ -215,10 +217,10 @@ impl ProfileHistory {
 
     /// Adds a profile that was applied to the history in a directory. One of the same text as the last one takes its
     /// place.
-    pub fn record_profile(directory: &Path, new: AppliedProfile) -> io::Result<()> {
+    pub fn record_profile(directory: &Path, new: AppliedProfile) -> FileResult<()> {
         if new.text.len() > MAX_TEXT_BYTES {
             let why = format!("it is larger than {} KiB", MAX_TEXT_BYTES >> 10);
-            return Err(io::Error::new(ErrorKind::InvalidInput, why));
+            return Err(FileError::new(ErrorKind::InvalidInput, why));
         }
         let opened = Directory::open_or_create(directory, 0o755)?;
         opened.check_owner_among(&[caller()])?;
@@ -249,7 +251,7 @@ impl ProfileHistory {
     }
 
     /// Notes that the last device of the applied profile was taken down by this user.
-    pub fn record_take_down(directory: &Path, by: String) -> io::Result<()> {
+    pub fn record_take_down(directory: &Path, by: String) -> FileResult<()> {
         let mut history = Self::load(directory)?;
         if !history.is_in_force() {
             return Ok(());
@@ -259,11 +261,11 @@ impl ProfileHistory {
         history.write(&Directory::open(directory)?)
     }
 
-    fn write(&self, opened: &Directory) -> io::Result<()> {
+    fn write(&self, opened: &Directory) -> FileResult<()> {
         write_json(opened, HISTORY_FILE, &self.content, PUBLIC_MODE)?;
         // It is to outlast a crash of the machine.
         match opened.open_file(HISTORY_FILE)? {
-            Some(file) => file.sync_all(),
+            Some(file) => Ok(file.sync_all()?),
             None => Ok(()),
         }
     }

@@ -9,7 +9,7 @@ use super::run_dir::{
     BY_NAME, JOURNAL, NODE, PIPE, RECORD, RESERVE, RunDir, half_made, is_device_uuid, is_half_made,
     leads_to_device, remove_half_made,
 };
-use crate::host::{Directory, EntryKind, Uid, caller, has_fault};
+use crate::host::{Directory, EntryKind, FileError, FileResult, Uid, caller};
 use crate::mps::QUARANTINE;
 
 impl RunDir {
@@ -35,7 +35,7 @@ impl RunDir {
     }
 
     /// Removes the pipe directories of these devices, or of all, that were set aside. Stops at `until`.
-    pub fn remove_quarantined(&self, devices: Option<&[String]>, until: Instant) -> io::Result<()> {
+    pub fn remove_quarantined(&self, devices: Option<&[String]>, until: Instant) -> FileResult<()> {
         let Some(directory) = Directory::open_if_there(self.path())? else {
             return Ok(());
         };
@@ -52,7 +52,7 @@ impl RunDir {
     }
 
     /// Renames the files of the whole node that cannot be read. Returns what to say of each.
-    pub fn quarantine_unreadable(&self) -> io::Result<Vec<String>> {
+    pub fn quarantine_unreadable(&self) -> FileResult<Vec<String>> {
         let mut said = Vec::new();
         for (name, error) in self.unreadable_files() {
             let directory = self.open()?;
@@ -74,7 +74,7 @@ impl RunDir {
         !self.unreadable_files().is_empty()
     }
 
-    fn unreadable_files(&self) -> Vec<(&'static str, io::Error)> {
+    fn unreadable_files(&self) -> Vec<(&'static str, FileError)> {
         let read = [
             (NODE, self.load_node().map(drop)),
             (JOURNAL, self.load_journal().map(drop)),
@@ -88,7 +88,7 @@ impl RunDir {
 
     /// Removes the leftovers of a change that was killed while it wrote or removed a record: unfinished files, broken
     /// links, device directories without a record. Removes the directories of container runtimes, too.
-    pub fn remove_leftovers(&self) -> io::Result<()> {
+    pub fn remove_leftovers(&self) -> FileResult<()> {
         let directory = self.open()?;
         for name in directory.entry_names()? {
             let name = name.to_string_lossy();
@@ -119,7 +119,7 @@ impl RunDir {
 
     /// Removes directories that hold nothing but directories where mig-mps would make links and records: container runtimes
     /// make them of mount sources that are missing.
-    pub fn remove_mount_sources(&self) -> io::Result<()> {
+    pub fn remove_mount_sources(&self) -> FileResult<()> {
         let Some(directory) = Directory::open_if_there(self.path())? else {
             return Ok(());
         };
@@ -183,7 +183,7 @@ impl RunDir {
 
     /// Fails if anything that mig-mps did not make is in the way of the link and the directory of a device. Returns the
     /// directories that are removed when those are made.
-    pub fn check_places(&self, name: &str, uuid: Option<&str>) -> io::Result<Vec<PathBuf>> {
+    pub fn check_places(&self, name: &str, uuid: Option<&str>) -> FileResult<Vec<PathBuf>> {
         let mut freed = Vec::new();
         let Some(directory) = Directory::open_if_there(self.path())? else {
             return Ok(freed);
@@ -232,7 +232,7 @@ impl Misplaced {
             Ok(false) => None,
             Ok(true) => Some(Self::new_removable(directory, name)),
             // It cannot be seen.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !has_fault(&error) => {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !error.has_fault() => {
                 None
             }
             Err(error) => Some(Self {

@@ -1,7 +1,7 @@
 //! The content of the files of a run directory.
 
 use std::collections::BTreeMap;
-use std::{fmt, io};
+use std::fmt;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,8 @@ use super::writer::Writer;
 use crate::failure::Problem;
 use crate::geometry::{Placement, ProfileId};
 use crate::host::{
-    Account, Host, Machine, Pid, Process, StartTime, Uid, Unit, group_id, shorten_command,
+    Account, FileResult, Host, Machine, Pid, Process, StartTime, Uid, Unit, group_id,
+    shorten_command,
 };
 use crate::settings::{Serve, Settings};
 
@@ -124,7 +125,7 @@ impl DeviceRecord {
     }
 
     /// Returns the group that the device serves, if there is one, in the same way.
-    pub fn only_group(&self) -> io::Result<Option<u32>> {
+    pub fn only_group(&self) -> FileResult<Option<u32>> {
         match (&self.settings.serve, self.served_id) {
             (Some(Serve::Group(_)), Some(id)) => Ok(Some(id)),
             (Some(Serve::Group(name)), None) => group_id(name),

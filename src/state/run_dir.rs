@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::record::{DeviceKey, DeviceRecord, Journal, NodeFile, PodsFile};
 use crate::host::{
-    Access, Directory, EntryKind, Environment, Host, Machine, Uid, add_path, caller,
+    Access, Directory, EntryKind, Environment, FileError, FileResult, Host, Machine, Uid, caller,
     is_terminal_control, to_printable,
 };
 use crate::mps::QUARANTINE;
@@ -62,7 +62,7 @@ impl RunDir {
     }
 
     /// Creates the directory if it does not exist. Refuses one of another user.
-    pub fn make(&self) -> io::Result<Directory> {
+    pub fn make(&self) -> FileResult<Directory> {
         let directory = Directory::open_or_create(&self.path, 0o755)?;
         directory.check_owner_among(&[caller()])?;
         Ok(directory)
@@ -93,19 +93,19 @@ impl RunDir {
     }
 
     /// Opens the directory. Refuses one that another user could change.
-    pub(super) fn open(&self) -> io::Result<Directory> {
+    pub(super) fn open(&self) -> FileResult<Directory> {
         Directory::open(&self.path)
     }
 
     /// Reads a file of the directory; `None` if there is none.
-    fn load_file<T: DeserializeOwned>(&self, name: &str) -> io::Result<Option<T>> {
+    fn load_file<T: DeserializeOwned>(&self, name: &str) -> FileResult<Option<T>> {
         let directory = Directory::open_if_there(&self.path)?;
         directory.map_or(Ok(None), |directory| load_json(&directory, name))
     }
 
     /// Returns every device record, and the errors of those that cannot be read: a record that cannot be parsed
     /// is not a missing one. Fails if the directory exists and cannot be listed: whether daemons run there is unknown.
-    pub fn load_records(&self) -> io::Result<(Vec<DeviceRecord>, Vec<String>)> {
+    pub fn load_records(&self) -> FileResult<(Vec<DeviceRecord>, Vec<String>)> {
         let (mut records, mut problems) = (Vec::new(), Vec::new());
         for (name, record) in self.load_each_record()? {
             match record {
@@ -150,7 +150,7 @@ impl RunDir {
     }
 
     /// Reads the record of every directory that has one.
-    fn load_each_record(&self) -> io::Result<Vec<(String, io::Result<DeviceRecord>)>> {
+    fn load_each_record(&self) -> FileResult<Vec<(String, FileResult<DeviceRecord>)>> {
         let Some(directory) = Directory::open_if_there(&self.path)? else {
             return Ok(Vec::new());
         };
@@ -198,7 +198,7 @@ impl RunDir {
     }
 
     /// Returns the record of one device, if it has one.
-    pub fn load_record(&self, uuid: &str) -> io::Result<Option<DeviceRecord>> {
+    pub fn load_record(&self, uuid: &str) -> FileResult<Option<DeviceRecord>> {
         let directory = Directory::open_if_there(&self.path)?;
         directory.map_or(Ok(None), |directory| load_record_in(&directory, uuid))
     }
@@ -227,7 +227,7 @@ impl RunDir {
     }
 
     /// Writes a device's record and its link by name.
-    pub fn write_record(&self, record: &DeviceRecord) -> io::Result<()> {
+    pub fn write_record(&self, record: &DeviceRecord) -> FileResult<()> {
         let is_new = !self.has_record(&record.uuid);
         self.try_to_write_record(record).inspect_err(|_| {
             if is_new {
@@ -237,13 +237,13 @@ impl RunDir {
         })
     }
 
-    fn try_to_write_record(&self, record: &DeviceRecord) -> io::Result<()> {
+    fn try_to_write_record(&self, record: &DeviceRecord) -> FileResult<()> {
         self.replace_record(record)?;
         link_by_name(&self.open()?, record)
     }
 
     /// Writes a device's record only. Its link by name stays as it is.
-    pub fn replace_record(&self, record: &DeviceRecord) -> io::Result<()> {
+    pub fn replace_record(&self, record: &DeviceRecord) -> FileResult<()> {
         let directory = self.open()?;
         let device = directory.make_child(&record.uuid, &Access::Everybody)?;
         write_json(&device, RECORD, record, PUBLIC_MODE)
@@ -251,7 +251,7 @@ impl RunDir {
 
     /// Removes what [`write_record`](Self::write_record) wrote; the pipe directory must be gone. What others have made there
     /// stays, with the directory.
-    pub fn remove_record(&self, record: &DeviceRecord) -> io::Result<()> {
+    pub fn remove_record(&self, record: &DeviceRecord) -> FileResult<()> {
         self.remove_link(record)?;
         let directory = self.open()?;
         if let Some(device) = directory.open_child(&record.uuid)? {
@@ -263,7 +263,7 @@ impl RunDir {
     }
 
     /// Removes the link to a device by its name, if the name still leads to the device.
-    pub fn remove_link(&self, record: &DeviceRecord) -> io::Result<()> {
+    pub fn remove_link(&self, record: &DeviceRecord) -> FileResult<()> {
         let target = Path::new("..").join(&record.uuid);
         // In what is no directory, there is no link.
         if let Ok(Some(by_name)) = self.open()?.open_child(BY_NAME)
@@ -277,7 +277,7 @@ impl RunDir {
     }
 
     /// Fails if a newer mig-mps wrote any of the files: this program cannot know what they mean.
-    pub fn check_format_versions(&self) -> io::Result<()> {
+    pub fn check_format_versions(&self) -> FileResult<()> {
         let records = self
             .load_each_record()?
             .into_iter()
@@ -304,7 +304,7 @@ impl RunDir {
     }
 
     /// Returns the journal of a change that is in progress or was killed.
-    pub fn load_journal(&self) -> io::Result<Option<Journal>> {
+    pub fn load_journal(&self) -> FileResult<Option<Journal>> {
         let mut journal: Option<Journal> = self.load_file(JOURNAL)?;
         // A user may choose the command line and names in it: they must not control a terminal.
         if let Some(journal) = &mut journal {
@@ -319,17 +319,17 @@ impl RunDir {
     }
 
     /// Replaces the journal. It names a user's command line, so only its owner may read it.
-    pub fn write_journal(&self, journal: &Journal) -> io::Result<()> {
+    pub fn write_journal(&self, journal: &Journal) -> FileResult<()> {
         write_json(&self.open()?, JOURNAL, journal, PRIVATE_MODE)
     }
 
     /// Removes the journal.
-    pub fn remove_journal(&self) -> io::Result<()> {
+    pub fn remove_journal(&self) -> FileResult<()> {
         self.open()?.remove_file(JOURNAL)
     }
 
     /// Returns the pods that hold shares; `None` if no device plugin has written them.
-    pub fn load_pods(&self) -> io::Result<Option<PodsFile>> {
+    pub fn load_pods(&self) -> FileResult<Option<PodsFile>> {
         let mut file: Option<PodsFile> = self.load_file(PODS)?;
         for share in file.iter_mut().flat_map(|file| &mut file.pods) {
             share.pod = to_printable(&share.pod);
@@ -338,7 +338,7 @@ impl RunDir {
     }
 
     /// Replaces `pods.json`. Without a run directory there is no device.
-    pub fn write_pods(&self, pods: &PodsFile) -> io::Result<()> {
+    pub fn write_pods(&self, pods: &PodsFile) -> FileResult<()> {
         match Directory::open_if_there(&self.path)? {
             Some(directory) => write_json(&directory, PODS, pods, PUBLIC_MODE),
             None => Ok(()),
@@ -346,12 +346,12 @@ impl RunDir {
     }
 
     /// Returns the content of `node.json`, or its default if there is none.
-    pub fn load_node(&self) -> io::Result<NodeFile> {
+    pub fn load_node(&self) -> FileResult<NodeFile> {
         Ok(self.load_file(NODE)?.unwrap_or_default())
     }
 
     /// Replaces `node.json`, or removes it if it would be empty.
-    pub fn write_node(&self, node: &NodeFile) -> io::Result<()> {
+    pub fn write_node(&self, node: &NodeFile) -> FileResult<()> {
         let directory = self.open()?;
         if node.created.is_empty() && node.switched_on.is_empty() && node.missing.is_empty() {
             return directory.remove_file(NODE);
@@ -361,7 +361,7 @@ impl RunDir {
 }
 
 /// Returns the record of one device; `None` if the entry is no device directory.
-fn load_record_in(directory: &Directory, name: &str) -> io::Result<Option<DeviceRecord>> {
+fn load_record_in(directory: &Directory, name: &str) -> FileResult<Option<DeviceRecord>> {
     match directory.open_child(name) {
         Ok(Some(device)) => load_json(&device, RECORD),
         Err(error) if error.kind() != io::ErrorKind::NotADirectory => Err(error),
@@ -419,7 +419,7 @@ struct Versioned<'a, T> {
 }
 
 /// Removes the unfinished files in the directory of a device.
-pub(super) fn remove_half_made(device: &Directory) -> io::Result<()> {
+pub(super) fn remove_half_made(device: &Directory) -> FileResult<()> {
     for name in device
         .entry_names()?
         .iter()
@@ -437,7 +437,7 @@ pub(super) fn is_half_made(name: &OsStr) -> bool {
 }
 
 /// Makes the link to a record by its device's name.
-fn link_by_name(directory: &Directory, record: &DeviceRecord) -> io::Result<()> {
+fn link_by_name(directory: &Directory, record: &DeviceRecord) -> FileResult<()> {
     let target = Path::new("..").join(&record.uuid);
     let by_name = directory.make_child(BY_NAME, &Access::Everybody)?;
     if by_name
@@ -461,7 +461,7 @@ pub(super) fn leads_to_device(target: &Path) -> bool {
 pub(super) fn load_json<T: DeserializeOwned>(
     directory: &Directory,
     name: &str,
-) -> io::Result<Option<T>> {
+) -> FileResult<Option<T>> {
     let Some(text) = directory.read_file_in_place(name)? else {
         return Ok(None);
     };
@@ -473,13 +473,13 @@ pub(super) fn load_json<T: DeserializeOwned>(
         let why = format!(
             "a newer mig-mps wrote it (format {version}; this program reads up to {FORMAT_VERSION})"
         );
-        let error = io::Error::new(io::ErrorKind::Unsupported, why);
-        return Err(add_path(&path, &error));
+        let error = FileError::new(io::ErrorKind::Unsupported, why);
+        return Err(error.at(&path));
     }
     serde_json::from_slice(&text).map(Some).map_err(|error| {
         let (line, column) = (error.line(), error.column());
         let why = format!("line {line}, column {column}: not what mig-mps writes there");
-        add_path(&path, &io::Error::new(io::ErrorKind::InvalidData, why))
+        FileError::new(io::ErrorKind::InvalidData, why).at(&path)
     })
 }
 
@@ -489,11 +489,12 @@ pub(super) fn write_json(
     name: &str,
     content: &impl Serialize,
     mode: u32,
-) -> io::Result<()> {
+) -> FileResult<()> {
     let mut text = serde_json::to_vec_pretty(&Versioned {
         version: FORMAT_VERSION,
         content,
-    })?;
+    })
+    .map_err(io::Error::from)?;
     text.push(b'\n');
     directory.replace_file(name, &half_made(name), &text, mode)
 }
@@ -514,7 +515,7 @@ const RESERVE_FILES: u32 = 16;
 const RESERVE_FILE_BYTES: u64 = 16 << 10;
 
 /// True for the error of a write for which there is no room.
-pub fn is_disk_full(error: &io::Error) -> bool {
+pub fn is_disk_full(error: &FileError) -> bool {
     matches!(
         error.kind(),
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge
@@ -538,7 +539,7 @@ impl RunDir {
     }
 }
 
-fn make_reserve(directory: &Directory) -> io::Result<()> {
+fn make_reserve(directory: &Directory) -> FileResult<()> {
     let is_new = directory.stat(RESERVE)?.is_none();
     let room = fstatvfs(directory.fd())?;
     let bytes = room.f_bavail.saturating_mul(room.f_frsize);
@@ -564,7 +565,7 @@ fn make_reserve(directory: &Directory) -> io::Result<()> {
 }
 
 /// Removes the files of the reserve, and its directory if no other files are in it.
-fn remove_reserve(directory: &Directory) -> io::Result<()> {
+fn remove_reserve(directory: &Directory) -> FileResult<()> {
     let Some(reserve) = directory.open_child(RESERVE)? else {
         return Ok(());
     };

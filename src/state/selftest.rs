@@ -1,13 +1,12 @@
 //! `selftest.json`: the GPUs that a self-test uses, and how they were before. It outlasts the self-test and the boot.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::run_dir::{PUBLIC_MODE, load_json, write_json};
 use super::writer::Writer;
-use crate::host::{Directory, Host, check_trusted_program};
+use crate::host::{Directory, FileResult, Host, check_trusted_program};
 
 /// The name of the file, in the state directory.
 const SELFTEST_FILE: &str = "selftest.json";
@@ -52,7 +51,7 @@ impl SelftestRecord {
 
     /// Reads the record in a state directory, which need not exist. Refuses one that another user than root and the caller
     /// can change: its profiles are applied.
-    pub fn load(state_dir: &Path) -> io::Result<Option<Self>> {
+    pub fn load(state_dir: &Path) -> FileResult<Option<Self>> {
         // No self-test writes into a directory that is not trusted, or cannot be made.
         let Ok(Some(opened)) = Directory::open_if_there(state_dir) else {
             return Ok(None);
@@ -65,17 +64,17 @@ impl SelftestRecord {
     }
 
     /// Writes the record, so that it outlasts a crash of the machine.
-    pub fn write(&self, state_dir: &Path) -> io::Result<()> {
+    pub fn write(&self, state_dir: &Path) -> FileResult<()> {
         let opened = Directory::open_or_create(state_dir, 0o755)?;
         write_json(&opened, SELFTEST_FILE, self, PUBLIC_MODE)?;
         match opened.open_file(SELFTEST_FILE)? {
-            Some(file) => file.sync_all(),
+            Some(file) => Ok(file.sync_all()?),
             None => Ok(()),
         }
     }
 
     /// Removes the record: the GPUs are as they were.
-    pub fn remove(state_dir: &Path) -> io::Result<()> {
+    pub fn remove(state_dir: &Path) -> FileResult<()> {
         Directory::open(state_dir)?.remove_file(SELFTEST_FILE)
     }
 }

@@ -18,7 +18,7 @@ use rustix::process::{
 use crate::client::Variables;
 use crate::error::{CommandError, Result, command_error};
 use crate::failure::ExitStatus;
-use crate::host::{Interrupt, ProcessHandle, shorten_command};
+use crate::host::{FileError, FileResult, Interrupt, ProcessHandle, shorten_command};
 use crate::profile::FIGURE_RANGE;
 use crate::shared::program::{client_command, start_error};
 
@@ -188,11 +188,11 @@ impl Trial<'_> {
             let started = command
                 .process_group(0)
                 .spawn()
-                .map_err(|error| start_error(&command, &error))?;
+                .map_err(|error| start_error(&command, error))?;
             let group = Pid::from_child(&started);
             let held = ProcessHandle::open(crate::host::Pid(started.id()));
             *child = Some(started);
-            (held.map_err(io::Error::from)?, group)
+            (held.map_err(FileError::from)?, group)
         };
         // With its ends of the pipe, so that reading ends with the program.
         drop(command);
@@ -258,7 +258,7 @@ impl TrialCopy {
     }
 
     /// Reads the output until the program has exited, and a moment longer.
-    fn follow_output(&self, output: PipeReader, held: &ProcessHandle) -> io::Result<TrialRun> {
+    fn follow_output(&self, output: PipeReader, held: &ProcessHandle) -> FileResult<TrialRun> {
         let mut output = Some(output);
         let mut lines = OutputLines::default();
         let mut exited: Option<(ProgramStatus, Instant)> = None;
@@ -301,7 +301,7 @@ impl TrialCopy {
         &self,
         output: &mut Option<PipeReader>,
         lines: &mut OutputLines,
-    ) -> io::Result<bool> {
+    ) -> FileResult<bool> {
         let mut buffer = [0; 16 << 10];
         let read = match output {
             Some(output) => output.read(&mut buffer)?,
@@ -331,7 +331,7 @@ impl TrialCopy {
     }
 
     /// Returns the status of the program if it has exited.
-    fn reap_child(&self) -> io::Result<Option<ProgramStatus>> {
+    fn reap_child(&self) -> FileResult<Option<ProgramStatus>> {
         let mut child = lock_ignoring_poison(&self.child);
         let status = match child.as_mut() {
             Some(running) => running.try_wait()?,

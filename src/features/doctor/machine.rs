@@ -1,13 +1,13 @@
 //! Facts about the machine that only checks need.
 
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
 use rustix::io::Errno;
 
 use crate::host::{
-    Host, Pid, list_directory, read_number, read_proc_field, split_stat, to_printable,
+    FileResult, Host, Pid, list_directory, read_number, read_proc_field, split_stat, to_printable,
 };
 
 /// The names of MPS programs as the kernel cuts them.
@@ -45,7 +45,7 @@ pub struct FileSystem {
 }
 
 /// True if this process may read and write a file, as far as its owner, groups and mode tell.
-pub fn may_open(file: &Path) -> io::Result<bool> {
+pub fn may_open(file: &Path) -> FileResult<bool> {
     match access(file, Access::READ_OK | Access::WRITE_OK) {
         Err(Errno::ACCESS) => Ok(false),
         tried => Ok(tried.map(|()| true)?),
@@ -53,7 +53,7 @@ pub fn may_open(file: &Path) -> io::Result<bool> {
 }
 
 /// Returns the file system that a path is on.
-pub fn file_system(path: &Path) -> io::Result<FileSystem> {
+pub fn file_system(path: &Path) -> FileResult<FileSystem> {
     let about = statvfs(path)?;
     Ok(FileSystem {
         free: about.f_bavail.saturating_mul(about.f_frsize),

@@ -21,7 +21,6 @@ mod watch;
 
 use std::collections::BTreeSet;
 use std::fs::{File, TryLockError};
-use std::io;
 use std::path::PathBuf;
 use std::pin::pin;
 
@@ -32,7 +31,7 @@ use tokio::sync::watch::Receiver;
 use crate::commands::warn_of_changeable_programs;
 use crate::error::{CommandError, ErrorContext as _, Result, command_error};
 use crate::failure::ExitStatus;
-use crate::host::{Directory, Environment, report_ready};
+use crate::host::{Directory, Environment, FileError, FileResult, report_ready};
 use crate::render::table::{Column, Table};
 use crate::render::{note, output_width, print};
 
@@ -201,16 +200,16 @@ const LOCK_FILE: &str = "mig-mps.lock";
 fn take_lock(directory: &Directory) -> Result<File> {
     let path = directory.path().join(LOCK_FILE);
     let unusable =
-        |error: io::Error| command_error(format_args!("cannot lock {}: {error}", path.display()));
+        |error: FileError| command_error(format_args!("cannot lock {}: {error}", path.display()));
     let file = File::options()
         .create(true)
         .truncate(false)
         .write(true)
         .open(&path)
-        .map_err(unusable)?;
+        .map_err(|error| unusable(error.into()))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::Error(error)) => Err(unusable(error)),
+        Err(TryLockError::Error(error)) => Err(unusable(error.into())),
         Err(TryLockError::WouldBlock) => {
             let what = "another mig-mps-device-plugin serves this kubelet";
             let error = CommandError::new(ExitStatus::Refused, what);
@@ -220,7 +219,7 @@ fn take_lock(directory: &Directory) -> Result<File> {
 }
 
 /// Returns a future that waits for a signal which ends the plugin.
-fn termination_signal() -> io::Result<impl Future<Output = ()>> {
+fn termination_signal() -> FileResult<impl Future<Output = ()>> {
     let mut term = signal(SignalKind::terminate())?;
     let mut int = signal(SignalKind::interrupt())?;
     Ok(async move {

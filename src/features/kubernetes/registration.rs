@@ -22,7 +22,7 @@ use super::plugin::{OPTIONS, Plugin, Streams};
 use super::v1beta1::RegisterRequest;
 use super::v1beta1::device_plugin_server::DevicePluginServer;
 use super::v1beta1::registration_client::RegistrationClient;
-use crate::host::{Environment, shorten_command, to_printable};
+use crate::host::{Environment, FileError, FileResult, shorten_command, to_printable};
 use crate::render::note;
 
 /// The version of the protocol.
@@ -105,7 +105,7 @@ struct Socket {
 
 impl Socket {
     /// Makes the socket anew, and serves there.
-    fn bind_and_serve(plugin: Plugin, kubelet: &Kubelet, endpoint: &str) -> io::Result<Self> {
+    fn bind_and_serve(plugin: Plugin, kubelet: &Kubelet, endpoint: &str) -> FileResult<Self> {
         kubelet.remove_socket(endpoint);
         let path = kubelet.plugins.join(endpoint);
         let listener = UnixListener::bind(&path)?;
@@ -247,10 +247,13 @@ pub async fn call_kubelet<T>(
 }
 
 /// Returns the words of the error that is behind an error of tonic.
-fn innermost_message(error: &dyn std::error::Error) -> String {
+fn innermost_message(error: &(dyn std::error::Error + 'static)) -> String {
     match error.source() {
         Some(source) => innermost_message(source),
-        None => error.to_string(),
+        None => match error.downcast_ref::<io::Error>() {
+            Some(error) => FileError::from(error).to_string(),
+            None => error.to_string(),
+        },
     }
 }
 

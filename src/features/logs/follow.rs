@@ -1,7 +1,7 @@
 //! New lines of logs as they are written, and lines of several logs by time.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{Read, Seek, SeekFrom};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -10,7 +10,7 @@ use jiff::civil::DateTime;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 
-use crate::host::{Directory, add_path};
+use crate::host::{Directory, FileError, FileResult};
 use crate::mps::{LogDir, LogFile, LogLine, LogTail, parse_lines};
 
 /// The longest line in bytes. A longer one is shown in parts.
@@ -40,7 +40,7 @@ impl Follower {
         dir: LogDir,
         logs: &[LogFile],
         lines: Option<usize>,
-    ) -> io::Result<(Vec<LogTail>, Self)> {
+    ) -> FileResult<(Vec<LogTail>, Self)> {
         // The watch comes first, so no line is missed between reading the logs and the first wait.
         let watch = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         let changes = WatchFlags::MODIFY
@@ -50,7 +50,7 @@ impl Follower {
             | WatchFlags::ONLYDIR;
         // By its descriptor: whatever is at the path now could hang this process.
         inotify::add_watch(&watch, descriptor_path(&dir.dir), changes)
-            .map_err(|error| add_path(dir.path(), &error.into()))?;
+            .map_err(|error| FileError::from(error).at(dir.path()))?;
         // While the directory is open, only its parent reports its removal. Without permission for the parent the
         // removal goes unnoticed.
         let removals = WatchFlags::DELETE | WatchFlags::MOVED_FROM | WatchFlags::ONLYDIR;
@@ -77,7 +77,7 @@ impl Follower {
     }
 
     /// Waits for new lines, and returns them in order of time. Also returns if the reader of `output` exits.
-    pub fn wait(&mut self, output: impl AsFd) -> io::Result<FollowEvent> {
+    pub fn wait(&mut self, output: impl AsFd) -> FileResult<FollowEvent> {
         loop {
             let mut new = Vec::new();
             for log in &mut self.logs {
@@ -109,7 +109,7 @@ impl Follower {
     }
 
     /// Discards all pending events of the watch.
-    fn discard_events(&self) -> io::Result<()> {
+    fn discard_events(&self) -> FileResult<()> {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut events = inotify::Reader::new(&self.watch, &mut buffer);
         loop {
@@ -138,7 +138,7 @@ struct FollowedLog {
 
 impl FollowedLog {
     /// Reads the lines that were added since the last call.
-    fn read_new(&mut self, dir: &LogDir) -> io::Result<Vec<LogLine>> {
+    fn read_new(&mut self, dir: &LogDir) -> FileResult<Vec<LogLine>> {
         let current = dir.open_file(self.log.name())?;
         let mut bytes = std::mem::take(&mut self.unfinished);
         // After a rotation, what was not read yet is in the copy.
@@ -183,17 +183,17 @@ impl FollowedLog {
     }
 }
 
-fn file_length(file: &File) -> io::Result<u64> {
+fn file_length(file: &File) -> FileResult<u64> {
     Ok(file.metadata()?.len())
 }
 
-fn file_identity(file: &File) -> io::Result<(u64, u64)> {
+fn file_identity(file: &File) -> FileResult<(u64, u64)> {
     let meta = file.metadata()?;
     Ok((meta.dev(), meta.ino()))
 }
 
 /// Reads from an offset at most a few MiB, and returns the offset of the rest.
-fn read_from(file: &mut File, offset: u64, bytes: &mut Vec<u8>) -> io::Result<u64> {
+fn read_from(file: &mut File, offset: u64, bytes: &mut Vec<u8>) -> FileResult<u64> {
     const AT_ONCE: u64 = 4 << 20;
     file.seek(SeekFrom::Start(offset))?;
     let read = file.take(AT_ONCE).read_to_end(bytes)?;

@@ -15,7 +15,7 @@ use crate::commands::Context;
 use crate::commands::args::{DeviceArgs, LineCount, line_count};
 use crate::error::{CommandError, ErrorContext as _, Result, command_error, usage_error};
 use crate::failure::ExitStatus;
-use crate::host::Environment;
+use crate::host::{Environment, FileResult};
 use crate::mps::{LineKind, LogDir, LogFile, LogLine, LogTail, is_query};
 use crate::node::{Detail, DeviceLogs, Logs, NoSuchDevice, observe};
 use crate::render::{note, print, print_styled_note, terminal_width};
@@ -240,7 +240,7 @@ fn read_tails(
     logs: &[LogFile],
     lines: Option<usize>,
     followed: bool,
-) -> io::Result<Vec<LogTail>> {
+) -> FileResult<Vec<LogTail>> {
     logs.iter()
         .map(|log| dir.read_tail(*log, lines, followed))
         .collect()

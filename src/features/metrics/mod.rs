@@ -12,7 +12,7 @@ use crate::commands::args::ProfileSource;
 use crate::commands::{Context, cdi, detail_for, print_or_write, up};
 use crate::error::{Result, usage_error};
 use crate::failure::ExitStatus;
-use crate::host::{Environment, without_error_numbers};
+use crate::host::Environment;
 use crate::node::{Detail, Node, Observer};
 use crate::profile::Profile;
 use crate::render::{note, print};
@@ -69,7 +69,7 @@ pub fn run(args: &MetricsArgs, context: &Context<'_>) -> Result<ExitStatus> {
         };
         render_metrics(&node, drift.as_ref())
     };
-    print_or_write(&without_error_numbers(&text), args.output.as_deref())?;
+    print_or_write(&text, args.output.as_deref())?;
     Ok(ExitStatus::Done)
 }
 

@@ -13,7 +13,7 @@ use crate::failure::ExitStatus;
 use crate::plan::virtual_node::EmptyNode;
 use crate::render::format::{display_or, format_count};
 use crate::render::table::{Column, Table};
-use crate::render::{note, output_width, print_verbatim, wrap_behind};
+use crate::render::{note, output_width, print, wrap_behind};
 use crate::state::{AppliedProfile, ProfileHistory};
 
 /// List the built-in profiles, or print one; show the profiles that were applied
@@ -52,7 +52,7 @@ pub fn run(args: &ProfilesArgs, context: &Context<'_>) -> Result<ExitStatus> {
         }
         None => render_built_in(gpus_of_node(context.environment).as_ref()),
     };
-    print_verbatim(&text)?;
+    print(&text)?;
     Ok(ExitStatus::Done)
 }
 

@@ -18,7 +18,8 @@ use super::guard::EndWithCaller;
 use crate::client::Variables;
 use crate::error::{Result, command_error, usage_error};
 use crate::host::{
-    Environment, Forwarding, Pid, ProcessHandle, kill_with_parent, open_file_limits, to_printable,
+    Environment, FileError, FileResult, Forwarding, Pid, ProcessHandle, kill_with_parent,
+    open_file_limits, to_printable,
 };
 use crate::node::Served;
 use crate::render::note;
@@ -177,8 +178,8 @@ fn start_copy(
     // In a process group of its own, a copy gets each signal once.
     let child = forwarding
         .start_child(command.process_group(0))
-        .map_err(|error| start_error(&command, &error))?;
-    let handle = ProcessHandle::open(Pid(child.id())).map_err(io::Error::from)?;
+        .map_err(|error| start_error(&command, error))?;
+    let handle = ProcessHandle::open(Pid(child.id())).map_err(FileError::from)?;
     Ok(RunningCopy {
         child,
         handle,
@@ -203,7 +204,7 @@ fn forward_until_exit(
         }
         match poll(&mut watched, None) {
             Err(Errno::INTR) => continue,
-            polled => polled.map_err(io::Error::from)?,
+            polled => polled.map_err(FileError::from)?,
         };
         let events: Vec<PollFlags> = watched.iter().map(PollFd::revents).collect();
         let mut is_ready = events.iter().map(|events| !events.is_empty());
@@ -222,7 +223,7 @@ fn forward_until_exit(
 
 impl RunningCopy {
     /// Waits for the copy, which has exited.
-    fn wait(&mut self, forwarding: &Forwarding) -> io::Result<()> {
+    fn wait(&mut self, forwarding: &Forwarding) -> FileResult<()> {
         forwarding.remove_child(self.child.id());
         self.status = Some(self.child.wait()?);
         Ok(())

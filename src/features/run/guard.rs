@@ -9,8 +9,8 @@ use crate::client::Variables;
 use crate::error::Result;
 use crate::failure::ExitStatus;
 use crate::host::{
-    Environment, Forwarding, Host, Pid, ProcessHandle, adopt_descendants, exit_immediately,
-    kill_with_parent, reap_child,
+    Environment, FileError, Forwarding, Host, Pid, ProcessHandle, adopt_descendants,
+    exit_immediately, kill_with_parent, reap_child,
 };
 use crate::node::{Served, observe_records};
 use crate::nvml::Nvml;
@@ -45,8 +45,8 @@ pub(super) fn run_beside(
     kill_with_parent(&mut command);
     let mut program = forwarding
         .start_child(&mut command)
-        .map_err(|error| start_error(&command, &error))?;
-    let handle = ProcessHandle::open(Pid(program.id())).map_err(io::Error::from)?;
+        .map_err(|error| start_error(&command, error))?;
+    let handle = ProcessHandle::open(Pid(program.id())).map_err(FileError::from)?;
     while !handle.wait_for_exit(WAIT_INTERVAL) {}
     forwarding.remove_child(program.id());
     Ok(exit_code(program.wait()?))
@@ -72,8 +72,8 @@ pub(super) fn run_guarded(
     }
     let program = forwarding
         .start_child(&mut command)
-        .map_err(|error| start_error(&command, &error))?;
-    let handle = ProcessHandle::open(Pid(program.id())).map_err(io::Error::from)?;
+        .map_err(|error| start_error(&command, error))?;
+    let handle = ProcessHandle::open(Pid(program.id())).map_err(FileError::from)?;
     let host = &environment.host;
     let mut suspects = BTreeSet::new();
     loop {

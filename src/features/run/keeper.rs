@@ -1,7 +1,7 @@
 //! `mig-mps keep`: a process that starts the daemon of one device, keeps it while programs of `run --private` use it, and ends
 //! it when the last has ended. It outlives all of these, however they end.
 
-use std::io::{self, ErrorKind, Write};
+use std::io::{ErrorKind, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::PathBuf;
@@ -18,7 +18,8 @@ use serde::{Deserialize, Serialize};
 use super::private_directory::PrivateDirectory;
 use crate::error::{CommandError, ErrorContext as _, Result, command_error};
 use crate::host::{
-    Environment, KEEP, Pid, ProcessHandle, Uid, caller, ignore_termination, spawn_detached,
+    Environment, FileError, FileResult, KEEP, Pid, ProcessHandle, Uid, caller, ignore_termination,
+    spawn_detached,
 };
 use crate::render::json::{Message, to_json_line};
 
@@ -91,12 +92,12 @@ impl KeepArgs {
 }
 
 /// Returns the address of a socket, which the kernel removes with its process.
-pub(super) fn socket_address(socket: &str) -> io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(socket)
+pub(super) fn socket_address(socket: &str) -> FileResult<SocketAddr> {
+    Ok(SocketAddr::from_abstract_name(socket)?)
 }
 
 /// Returns the user and the process at the other end; the process is 0 if it is in a namespace that cannot be seen.
-pub(super) fn peer_credentials(stream: &UnixStream) -> io::Result<(Uid, Pid)> {
+pub(super) fn peer_credentials(stream: &UnixStream) -> FileResult<(Uid, Pid)> {
     let peer = getsockopt(stream, PeerCredentials)?;
     Ok((Uid(peer.uid()), Pid(peer.pid().unsigned_abs())))
 }
@@ -125,7 +126,7 @@ impl Programs {
     }
 
     /// True if the first program is there, or another one is about to join.
-    fn are_expected(&mut self) -> io::Result<bool> {
+    fn are_expected(&mut self) -> FileResult<bool> {
         self.first.take_if(|first| first.has_ended());
         let mut watched = [PollFd::new(&self.listener, PollFlags::IN)];
         Ok(self.first.is_some() || poll(&mut watched, Some(&Timespec::default()))? > 0)
@@ -149,7 +150,7 @@ impl Programs {
                 Ok(0) => break,
                 Ok(_) => {}
                 Err(Errno::INTR) => continue,
-                Err(error) => return Err(io::Error::from(error).into()),
+                Err(error) => return Err(FileError::from(error).into()),
             }
             // A member writes nothing: it is ready once it has left.
             let mut events = watched.iter().map(|one| !one.revents().is_empty());

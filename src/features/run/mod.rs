@@ -150,7 +150,7 @@ fn run_program(args: &RunArgs, environment: &Environment) -> Result<ExitStatus> 
     let mut command = client_command(&args.command, &variables);
     restore_ignored_signals(&mut command);
     let error = command.exec();
-    Err(start_error(&command, &error))
+    Err(start_error(&command, error))
 }
 
 impl RunArgs {

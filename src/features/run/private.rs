@@ -2,7 +2,7 @@
 //! share it: the first one starts the process that keeps the daemon, and the others find it by the name of a socket.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, ErrorKind};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -15,8 +15,8 @@ use super::private_directory::{end_leftover, end_processes};
 use crate::error::{CommandError, Result, command_error};
 use crate::failure::ExitStatus;
 use crate::host::{
-    Environment, Host, KEEP, Pid, Process, caller, clean_command, run_with_name, shorten_command,
-    user_name,
+    Environment, FileResult, Host, KEEP, Pid, Process, caller, clean_command, run_with_name,
+    shorten_command, user_name,
 };
 use crate::node::{Device, Node, Served, observe_records};
 use crate::render::note;
@@ -282,7 +282,7 @@ fn connect_to_keeper(
 }
 
 /// Connects, or fails at once: a process of another user that takes no connections could hold this one up for ever.
-fn connect_without_waiting(socket: &str) -> io::Result<UnixStream> {
+fn connect_without_waiting(socket: &str) -> FileResult<UnixStream> {
     let address = SocketAddrUnix::new_abstract_name(socket.as_bytes())?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let connection = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

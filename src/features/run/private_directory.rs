@@ -11,7 +11,7 @@ use crate::commands::drain::DEFAULT_FORCE_SECONDS;
 use crate::commands::{LOCK_LIMIT, lock_node};
 use crate::error::{Result, command_error};
 use crate::host::{
-    Directory, Environment, MpsPrograms, Uid, caller, raise_memory, raise_open_files,
+    Directory, Environment, FileError, MpsPrograms, Uid, caller, raise_memory, raise_open_files,
     use_service_limits,
 };
 use crate::mps::{ControlProgram, Daemon, MAX_PIPE_DIR};
@@ -124,6 +124,7 @@ fn create_directory(device: &str) -> Result<TempDir> {
         builder.prefix(DIRECTORY_PREFIX).rand_bytes(RANDOM_LETTERS);
         builder.permissions(Permissions::from_mode(0o700));
         let made = builder.tempdir_in(&place);
+        let made = made.map_err(FileError::from);
         match made.and_then(|made| Directory::open(made.path()).map(|_| made)) {
             Ok(directory) => return Ok(directory),
             Err(error) => causes.push(error.to_string()),

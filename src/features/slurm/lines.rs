@@ -1,13 +1,12 @@
 //! The grammar of Slurm's configuration files: comments, continued lines, keys with values, and included files.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use regex::Regex;
 
 use crate::error::{CommandError, command_error};
-use crate::host::{directory_of, read_configuration};
+use crate::host::{FileError, directory_of, read_configuration};
 
 /// A key with its value, and quotes around a value with blanks. Slurm has the same expression.
 static PAIR: LazyLock<Regex> = LazyLock::new(|| {
@@ -147,7 +146,7 @@ impl ConfFile {
 /// The most files that are read for one.
 const MAX_FILES: usize = 256;
 
-fn unreadable_error(path: &Path, error: &io::Error) -> CommandError {
+fn unreadable_error(path: &Path, error: &FileError) -> CommandError {
     command_error(format_args!("cannot read {}: {error}", path.display())).with_hint(
         "slurm.conf is the file in SLURM_CONF or /etc/slurm; gres.conf and what they include are beside it",
     )

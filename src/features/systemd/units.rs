@@ -7,7 +7,7 @@ use std::{fs, io};
 
 use crate::config::{LOG_DIR, RUN_DIR, SYSTEM_LOG_DIR, SYSTEM_RUN_DIR};
 use crate::failure::ExitStatus;
-use crate::host::{Directory, Host, OwnFile, add_path};
+use crate::host::{Directory, FileError, FileResult, Host, OwnFile};
 
 /// The first line of a unit that mig-mps wrote.
 pub const WRITTEN_MARK: &str = "# Written by mig-mps systemd, which replaces and removes it.";
@@ -436,21 +436,21 @@ impl UnitFiles<'_> {
         &self,
         mut units: impl Iterator<Item = &'u UnitFile>,
         profile: &str,
-    ) -> io::Result<()> {
+    ) -> FileResult<()> {
         self.check_profile(profile)?;
         units.try_for_each(|unit| self.unit(unit.name).check_place())
     }
 
     /// Writes the profile; returns false if it was there already. Refuses to replace another one, which is the
     /// administrator's.
-    pub fn write_profile(&self, text: &str) -> io::Result<bool> {
+    pub fn write_profile(&self, text: &str) -> FileResult<bool> {
         self.check_profile(text)?;
         self.profile().write(text)
     }
 
     /// Removes the profile if it is this one, and the directory if that is then empty; returns true if it did, false if
     /// another profile stays, and `None` if there is none.
-    pub fn remove_profile(&self, text: Option<&str>) -> io::Result<Option<bool>> {
+    pub fn remove_profile(&self, text: Option<&str>) -> FileResult<Option<bool>> {
         let Some(before) = self.profile().read()? else {
             return Ok(None);
         };
@@ -466,11 +466,11 @@ impl UnitFiles<'_> {
     }
 
     /// Fails if there is another profile.
-    fn check_profile(&self, text: &str) -> io::Result<()> {
+    fn check_profile(&self, text: &str) -> FileResult<()> {
         match self.profile().read()? {
             Some(before) if before != text => {
-                let error = io::Error::new(io::ErrorKind::AlreadyExists, "it is another profile");
-                Err(add_path(&self.profile().path(), &error))
+                let error = FileError::new(io::ErrorKind::AlreadyExists, "it is another profile");
+                Err(error.at(&self.profile().path()))
             }
             _ => Ok(()),
         }

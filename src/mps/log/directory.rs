@@ -12,7 +12,7 @@ use rustix::fs::{FileType, Gid, Mode, OFlags, Uid, fchown, ftruncate};
 
 use super::line::KEPT_OLDER_PARTS;
 use super::{LogFile, LogLine};
-use crate::host::{Directory, EntryKind, add_path, modification_time};
+use crate::host::{Directory, EntryKind, FileError, FileResult, modification_time};
 
 /// The most of a log that is read at once, in bytes and in lines. A user may write without end into server.log, and
 /// even an empty line takes a hundred bytes of memory.
@@ -45,7 +45,7 @@ pub struct LogTail {
 
 impl LogDir {
     /// Opens the directory. Refuses one of a user, who could put anything there. Errors name its path.
-    pub fn open(path: &Path) -> io::Result<Self> {
+    pub fn open(path: &Path) -> FileResult<Self> {
         let name = path.file_name().unwrap_or_default().to_owned();
         let parent = Directory::open(path.parent().unwrap_or(path))?;
         match parent.open_child(&name)? {
@@ -53,12 +53,12 @@ impl LogDir {
                 dir.check_owner()?;
                 Ok(Self { dir, parent, name })
             }
-            None => Err(add_path(path, &io::ErrorKind::NotFound.into())),
+            None => Err(FileError::from(io::ErrorKind::NotFound).at(path)),
         }
     }
 
     /// Writes the name of the device.
-    pub fn write_device_name(&self, name: &str) -> io::Result<()> {
+    pub fn write_device_name(&self, name: &str) -> FileResult<()> {
         let half_made = format!(".{DEVICE_NAME}");
         let dir = &self.dir;
         dir.replace_file(DEVICE_NAME, &half_made, name.as_bytes(), 0o644)
@@ -75,7 +75,7 @@ impl LogDir {
     }
 
     /// True if the directory is still at the path where it was opened.
-    pub(crate) fn is_in_place(&self) -> io::Result<bool> {
+    pub(crate) fn is_in_place(&self) -> FileResult<bool> {
         let opened = self.dir.stat_self()?;
         let now = self.parent.stat(&self.name);
         Ok(
@@ -123,7 +123,7 @@ impl LogDir {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    fn bytes_at_end(&self, name: &str, from: u64, most: u64) -> io::Result<Vec<u8>> {
+    fn bytes_at_end(&self, name: &str, from: u64, most: u64) -> FileResult<Vec<u8>> {
         let Some(mut file) = self.open_file(name)? else {
             return Ok(Vec::new());
         };
@@ -144,7 +144,7 @@ impl LogDir {
         log: LogFile,
         lines: Option<usize>,
         followed: bool,
-    ) -> io::Result<LogTail> {
+    ) -> FileResult<LogTail> {
         let mut tail = LogTail::default();
         let mut parts = Vec::new();
         let mut found = 0;
@@ -203,7 +203,7 @@ impl LogDir {
 
     /// Opens a file for reading. Returns `None` if there is none. A user may have linked another file here, so the file
     /// must belong to the owner of the directory and have no other name.
-    pub(crate) fn open_file(&self, name: &str) -> io::Result<Option<File>> {
+    pub(crate) fn open_file(&self, name: &str) -> FileResult<Option<File>> {
         let Some(file) = self.dir.open_file(name)? else {
             return Ok(None);
         };
@@ -212,7 +212,7 @@ impl LogDir {
     }
 
     /// Refuses a file that the owner of the directory has not written.
-    pub(crate) fn check_log_file(&self, name: &str, file: &File) -> io::Result<()> {
+    pub(crate) fn check_log_file(&self, name: &str, file: &File) -> FileResult<()> {
         let meta = file.metadata()?;
         let why = if meta.nlink() > 1 {
             "it has other names"
@@ -221,8 +221,8 @@ impl LogDir {
         } else {
             return Ok(());
         };
-        let error = io::Error::new(io::ErrorKind::PermissionDenied, why);
-        Err(add_path(&self.path().join(name), &error))
+        let error = FileError::new(io::ErrorKind::PermissionDenied, why);
+        Err(error.at(&self.path().join(name)))
     }
 }
 
@@ -232,7 +232,7 @@ fn read_end(
     file: &mut File,
     lines: usize,
     (most, most_lines): (u64, usize),
-) -> io::Result<(Vec<u8>, u64, bool)> {
+) -> FileResult<(Vec<u8>, u64, bool)> {
     const BLOCK: u64 = 64 << 10;
     let end = file.metadata()?.len();
     let mut start = end;
@@ -303,7 +303,7 @@ pub struct Rotation {
 /// The directory may belong to a user. No link is followed, and only regular files with one link that belong to the
 /// directory's owner are touched, so a user can only harm their own files. (Only we can write to the parent directory,
 /// so the owner of the directory itself can be trusted.)
-pub fn rotate_logs(dir: &LogDir) -> Vec<io::Result<Rotation>> {
+pub fn rotate_logs(dir: &LogDir) -> Vec<FileResult<Rotation>> {
     LogFile::ALL
         .into_iter()
         .filter_map(|log| rotate_log(dir, log).transpose())
@@ -325,7 +325,7 @@ pub fn needs_rotation(dir: &LogDir) -> bool {
 }
 
 /// Rotates a log that is over the limit.
-fn rotate_log(dir: &LogDir, log: LogFile) -> io::Result<Option<Rotation>> {
+fn rotate_log(dir: &LogDir, log: LogFile) -> FileResult<Option<Rotation>> {
     let Some(mut file) = dir.dir.open_file_with(log.name(), OFlags::RDWR)? else {
         return Ok(None);
     };
@@ -340,14 +340,14 @@ fn rotate_log(dir: &LogDir, log: LogFile) -> io::Result<Option<Rotation>> {
     let copy = dir.dir.create_file(&copy_name, 0o600)?;
     let rotated = copy_end(&mut file, &copy)
         .and_then(|copied| copy_permissions(&copy, &meta).map(|()| copied))
-        .map_err(|error| add_path(&dir.path().join(&copy_name), &error))
+        .map_err(|error| error.at(&dir.path().join(&copy_name)))
         .and_then(|copied| shift_parts(dir, log, &copy_name).map(|()| copied));
     if rotated.is_err() {
         // An unfinished copy is of no use, and the disk may be full.
         let _ = dir.dir.remove_file(&copy_name);
     }
     let (left_out, kept) = rotated?;
-    ftruncate(&file, 0).map_err(|error| add_path(&dir.path().join(log.name()), &error.into()))?;
+    ftruncate(&file, 0).map_err(|error| FileError::from(error).at(&dir.path().join(log.name())))?;
     Ok(Some(Rotation {
         log: dir.path().join(log.name()),
         older: log.older_file_name(1),
@@ -357,7 +357,7 @@ fn rotate_log(dir: &LogDir, log: LogFile) -> io::Result<Option<Rotation>> {
 }
 
 /// Makes the copy the youngest of the older parts, and drops the oldest.
-fn shift_parts(dir: &LogDir, log: LogFile, copy: &str) -> io::Result<()> {
+fn shift_parts(dir: &LogDir, log: LogFile, copy: &str) -> FileResult<()> {
     let dir = &dir.dir;
     // Renaming fails if one of the names belongs to a directory.
     for number in (1..KEPT_OLDER_PARTS).rev() {
@@ -374,7 +374,7 @@ fn shift_parts(dir: &LogDir, log: LogFile, copy: &str) -> io::Result<()> {
 }
 
 /// Copies the end of a log and what is added meanwhile. Returns the length of what is left out and of the copy.
-fn copy_end(log: &mut File, mut copy: &File) -> io::Result<(u64, u64)> {
+fn copy_end(log: &mut File, mut copy: &File) -> FileResult<(u64, u64)> {
     let length = log.metadata()?.len();
     let start = match length.checked_sub(MAX_COPIED_BYTES) {
         Some(from @ 1..) => line_start(log, from, length)?,
@@ -387,7 +387,7 @@ fn copy_end(log: &mut File, mut copy: &File) -> io::Result<(u64, u64)> {
 }
 
 /// Returns the start of the first line at or after an offset, or the offset if there is none.
-fn line_start(log: &mut File, from: u64, length: u64) -> io::Result<u64> {
+fn line_start(log: &mut File, from: u64, length: u64) -> FileResult<u64> {
     // The byte before shows if a line starts at the offset.
     let before = from - 1;
     log.seek(SeekFrom::Start(before))?;
@@ -397,7 +397,7 @@ fn line_start(log: &mut File, from: u64, length: u64) -> io::Result<u64> {
 }
 
 /// Gives the copy the owner and permissions of the log.
-fn copy_permissions(copy: &File, log: &Metadata) -> io::Result<()> {
+fn copy_permissions(copy: &File, log: &Metadata) -> FileResult<()> {
     let (uid, gid) = (Uid::from_raw(log.uid()), Gid::from_raw(log.gid()));
     if copy.metadata()?.uid() != log.uid() || copy.metadata()?.gid() != log.gid() {
         fchown(copy.as_fd(), Some(uid), Some(gid))?;

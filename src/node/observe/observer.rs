@@ -12,7 +12,7 @@ use super::hardware::{ProcessLists, finish_utilizations, read_hardware, start_ut
 use super::records::{node_from_records, read_records};
 use super::{outside_mps, pods, unmanaged};
 use crate::failure::Failure;
-use crate::host::{Environment, Holder};
+use crate::host::{Environment, FileError, Holder};
 use crate::node::access::find_access_faults;
 use crate::node::{Node, Unseen};
 use crate::nvml::{Nvml, NvmlError, Watched};
@@ -121,7 +121,7 @@ pub enum ObserveError {
     Nvml(#[from] NvmlError),
     /// `/proc` cannot be read: running daemons could not be distinguished from dead ones.
     #[error("cannot read /proc: {0}")]
-    Proc(std::io::Error),
+    Proc(FileError),
 }
 
 impl ObserveError {

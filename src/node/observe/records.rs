@@ -1,7 +1,7 @@
 //! Reads the run directories, and finds the log directories of daemons.
 
 use std::collections::BTreeSet;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -11,7 +11,7 @@ use super::super::device_selector::{
 use super::Detail;
 use super::daemon_passive::log_path;
 use crate::failure::Failure;
-use crate::host::{Environment, is_terminal_control, to_printable};
+use crate::host::{Environment, FileError, is_terminal_control, to_printable};
 use crate::mps::LogDir;
 use crate::node::{Device, NoSuchDevice, Node, Served, Unseen};
 use crate::state::{DeviceRecord, RunDir};
@@ -90,7 +90,7 @@ pub(super) fn read_records(environment: &Environment, node: &mut Node) {
 }
 
 /// A file that cannot be read, as something unseen.
-fn unread_file(error: &io::Error) -> Unseen {
+fn unread_file(error: &FileError) -> Unseen {
     Unseen::Other(to_printable(&error.to_string()))
 }
 
@@ -198,6 +198,7 @@ impl Logs {
             Ok(entries) => entries,
             Err(error) if error.kind() == ErrorKind::NotFound => return,
             Err(error) => {
+                let error = FileError::from(error);
                 let hidden = format!("cannot read {}: {error}", dir.display());
                 return self.hidden.push(hidden);
             }

@@ -27,7 +27,7 @@ use crate::node::lost_gpu_hint;
 use crate::plan::virtual_node::{EmptyNode, GpuArgument, plan_on};
 use crate::profile::Profile;
 use crate::render::format::format_count;
-use crate::render::{Question, ask_yes_no, note, print_verbatim};
+use crate::render::{Question, ask_yes_no, note, print};
 use crate::settings::Serve;
 use crate::shared::DraftProfile;
 
@@ -343,7 +343,7 @@ impl<'a> NewProfile<'a> {
 
     fn write(&self, text: &str) -> Result<()> {
         let Self::File { path, replaces } = self else {
-            print_verbatim(text)?;
+            print(text)?;
             return Ok(());
         };
         let written = if *replaces {
