@@ -1,5 +1,5 @@
-//! Keeps the order of the source tree: which file may import which, and how long files may be; and how wide the examples of
-//! the manual are.
+//! Checks the source tree: which module may import which, and how long files may be; and how wide the examples of the
+//! manual are.
 
 mod documents;
 mod rules;
@@ -8,7 +8,7 @@ mod sources;
 use testkit::repository;
 
 #[test]
-fn the_house_is_in_order() {
+fn the_source_tree_is_in_order() {
     let faults = rules::faults(&sources::rust(repository()));
     assert!(faults.is_empty(), "\n  {}\n", faults.join("\n  "));
 }

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use regex::Regex;
 
-use crate::house::sources::Sources;
+use crate::source_tree::sources::Sources;
 
-/// The rooms of each floor, from the ground up. A room is a folder of `src` or a file in it, and each folder of
-/// `src/features`. A file imports from lower floors and from its own room, so there is no circle between rooms.
-const FLOORS: [&[&str]; 17] = [
+/// The modules of each layer, from the lowest up. A module is a folder of `src` or a file in it, and each folder of
+/// `src/features`. A file imports lower layers and its own module, so there is no circle between modules.
+const LAYERS: [&[&str]; 17] = [
     &["failure", "config", "geometry", "settings"],
     &["host"],
     &["catalog", "profile"],
@@ -28,16 +28,16 @@ const FLOORS: [&[&str]; 17] = [
     &["main", "device_plugin"],
 ];
 
-/// The features. They know nothing of each other, and nothing but the command line knows them.
+/// The features. They do not import each other, and only the command line imports them.
 const FEATURES: &str = "features";
 
-/// The doors to the outside, which know nothing of what the project makes of it.
-const DOORS: [&str; 3] = ["nvml", "mps", "cuda"];
+/// The interfaces to NVML, MPS and CUDA, which import few modules.
+const INTERFACES: [&str; 3] = ["nvml", "mps", "cuda"];
 
-/// The rooms that a door may import.
-const UNDER_A_DOOR: [&str; 5] = ["failure", "config", "settings", "geometry", "host"];
+/// The modules that an interface may import.
+const BELOW_INTERFACES: [&str; 5] = ["failure", "config", "settings", "geometry", "host"];
 
-/// The lowest room that prints.
+/// The lowest module that prints.
 const PRINTING: &str = "render";
 
 /// Where unsafe code may be.
@@ -56,22 +56,22 @@ pub(crate) fn faults(sources: &Sources) -> Vec<String> {
     let mut faults = Vec::new();
     for (file, text) in sources {
         let code = code(text);
-        let room = room(file);
+        let module = module(file);
         let mut add = |fault: String| faults.push(format!("{file} {fault}"));
         if code.lines().count() > FILE_LINES && file != GENERATED {
             add(format!("has more than {FILE_LINES} lines of code"));
         }
-        if room != "lib" && floor(room).is_none() {
-            add("is in a room without a floor".to_owned());
+        if module != "lib" && layer(module).is_none() {
+            add("is in a module without a layer".to_owned());
         }
-        if prints.is_match(&code) && floor(room) < floor(PRINTING) {
+        if prints.is_match(&code) && layer(module) < layer(PRINTING) {
             add("prints".to_owned());
         }
         if has_unsafe.is_match(&code) && !UNSAFE.iter().any(|place| file.starts_with(place)) {
             add("has unsafe code".to_owned());
         }
         for import in imports(file, &code) {
-            if !may_import(room, &import) {
+            if !may_import(module, &import) {
                 add(format!("imports {import}"));
             }
         }
@@ -89,12 +89,12 @@ fn code(text: &str) -> String {
     code.join("\n")
 }
 
-/// The rooms that a file names, in a `use` or in a path. One that it reaches by `super` is `super`: who leaves a room
-/// says so by `crate`.
+/// The modules that a file names, in a `use` or in a path. One that it reaches by `super` is `super`: a path to another
+/// module begins with `crate`.
 fn imports(file: &str, code: &str) -> BTreeSet<String> {
     let named = Regex::new(r"\b(?:crate|mig_mps)::(\w+|\{)").unwrap();
     let climbs = Regex::new(r"\b(?:super::)+").unwrap();
-    let above = room(file).matches('/').count() + usize::from(file.ends_with("/mod.rs"));
+    let above = module(file).matches('/').count() + usize::from(file.ends_with("/mod.rs"));
     let depth = file.matches('/').count() - above;
     let mut found: BTreeSet<String> = named
         .captures_iter(code)
@@ -110,7 +110,7 @@ fn imports(file: &str, code: &str) -> BTreeSet<String> {
 }
 
 /// The folder of `src` or of `src/features` that a file is in, or its own name.
-fn room(file: &str) -> &str {
+fn module(file: &str) -> &str {
     let inside = file.strip_prefix("src/").unwrap();
     let levels =
         1 + usize::from(inside.starts_with("features/") && !inside.ends_with("features/mod.rs"));
@@ -121,24 +121,24 @@ fn room(file: &str) -> &str {
     inside[..end].trim_end_matches(".rs")
 }
 
-fn floor(room: &str) -> Option<usize> {
-    let room = room.split('/').next()?;
-    FLOORS.iter().position(|rooms| rooms.contains(&room))
+fn layer(module: &str) -> Option<usize> {
+    let module = module.split('/').next()?;
+    LAYERS.iter().position(|modules| modules.contains(&module))
 }
 
 fn may_import(from: &str, to: &str) -> bool {
-    match (floor(from), floor(to)) {
+    match (layer(from), layer(to)) {
         _ if from == to => true,
-        (_, Some(_)) if DOORS.contains(&from) => UNDER_A_DOOR.contains(&to),
+        (_, Some(_)) if INTERFACES.contains(&from) => BELOW_INTERFACES.contains(&to),
         (Some(from), Some(to)) => to < from,
-        // `lib.rs` passes on what it likes; nobody imports what is in no room.
+        // `lib.rs` passes on what it likes; no file imports what is in no module.
         (None, Some(_)) => true,
         (_, None) => false,
     }
 }
 
 #[test]
-fn imports_go_down_and_doors_know_few_rooms() {
+fn imports_go_down_and_interfaces_import_few_modules() {
     assert!(may_import("plan", "node"));
     assert!(may_import("plan", "plan"));
     assert!(!may_import("node", "plan"));
@@ -187,7 +187,7 @@ fn faults_are_named_by_file() {
     assert_eq!(
         faults(&Sources::from(sources)),
         [
-            "src/attic.rs is in a room without a floor",
+            "src/attic.rs is in a module without a layer",
             "src/host/mod.rs has more than 450 lines of code",
             "src/node.rs prints",
             "src/node.rs imports plan",
