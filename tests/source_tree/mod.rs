@@ -2,6 +2,7 @@
 //! manual are.
 
 mod documents;
+mod map;
 mod rules;
 mod sources;
 
@@ -9,7 +10,9 @@ use testkit::repository;
 
 #[test]
 fn the_source_tree_is_in_order() {
-    let faults = rules::faults(&sources::rust(repository()));
+    let texts = sources::text(repository());
+    let map = map::Map::parse(&texts["CONTRIBUTING.md"]);
+    let faults = rules::faults(&sources::rust(repository()), &map);
     assert!(faults.is_empty(), "\n  {}\n", faults.join("\n  "));
 }
 
