@@ -9,14 +9,14 @@
 //! NVML, host, state ─► Node ─┘
 //! ```
 //!
-//! The rooms, from the ground up:
+//! The modules, from the lowest layer up:
 //!
 //! - [`failure`]: exit statuses, and the trait of errors that can end a command
 //! - [`config`]: environment variables, default paths, names of programs
 //! - [`geometry`], [`settings`]: pure values
 //! - [`host`]: processes, users, files, limits; one root prefix
 //! - [`catalog`], [`profile`]: GPU models as data, the profile file
-//! - [`nvml`], [`mps`], [`cuda`]: the doors to the driver, to one MPS daemon, and to CUDA
+//! - [`nvml`], [`mps`], [`cuda`]: the interfaces to the driver, to one MPS daemon, and to CUDA
 //! - [`state`]: the run directory, and the profiles that were applied
 //! - [`node`]: the snapshot
 //! - [`plan`]: pure planning, also for GPUs that are not there
@@ -32,7 +32,7 @@
 
 #![allow(
     rustdoc::private_intra_doc_links,
-    reason = "the rooms are private: the map is for those who work on them"
+    reason = "the modules are private: the map is for those who work on them"
 )]
 
 pub(crate) mod apply;

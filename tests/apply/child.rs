@@ -8,7 +8,7 @@ use std::process::Command;
 use mig_mps::internals::apply::Allowed;
 use mig_mps::internals::host::Environment;
 
-use crate::apply::scene::{Hand, Layout, Scene};
+use crate::apply::testbed::{Hand, Layout, Testbed};
 use testkit::{Dialogue, hearing, sample};
 
 const LAYOUT: &str = "APPLY_TEST_LAYOUT";
@@ -16,38 +16,38 @@ const ALLOWED: &str = "APPLY_TEST_ALLOWED";
 const SERVER: &str = "APPLY_TEST_SERVER";
 const PLANNED: &str = "planned";
 
-/// A process that has planned to bring a scene's node to a layout, and carries the plan out when it reads a line.
-pub(crate) fn start(scene: &Scene, layout: &Layout, allowed: &str) -> Dialogue {
+/// A process that has planned to bring a testbed's node to a layout, and carries the plan out when it reads a line.
+pub(crate) fn start(testbed: &Testbed, layout: &Layout, allowed: &str) -> Dialogue {
     let mut command = Command::new(env::current_exe().unwrap());
     command
         .args(["--exact", "apply::child::child", "--ignored", "--nocapture"])
         .env_clear()
-        .envs(scene.sim.node.env())
+        .envs(testbed.sim.node.env())
         .env("SIMNODE_EVENTS", "all")
         .env(LAYOUT, layout)
         .env(ALLOWED, allowed)
-        .env(SERVER, &scene.hand.server);
+        .env(SERVER, &testbed.hand.server);
     let mut child = Dialogue::start(hearing(&command));
     child.await_text(PLANNED);
     child
 }
 
-/// One third of the places where a fault can meet what brings a scene's node to a layout: the nth occurrence of a name. All
+/// One third of the places where a fault can meet what brings a testbed's node to a layout: the nth occurrence of a name. All
 /// are found by a run without faults, which leaves the node there. Of more than ten
 /// places, every other one is returned unless `EXHAUSTIVE` is set.
 pub(crate) fn points(
-    scene: &Scene,
+    testbed: &Testbed,
     layout: &Layout,
     share: usize,
     counts: impl Fn(&str) -> bool,
 ) -> Vec<(String, u32)> {
-    let mut child = start(scene, layout, "");
-    let planned = scene.sim.node.events().len();
+    let mut child = start(testbed, layout, "");
+    let planned = testbed.sim.node.events().len();
     child.press("go\n");
     let _ = child.end().ended(0);
     // These alone are not in the event log.
     let mut found = BTreeMap::from(["nvmlInit_v2", "nvmlShutdown"].map(|on| (on.to_owned(), 1)));
-    for event in scene.sim.node.events().split_off(planned) {
+    for event in testbed.sim.node.events().split_off(planned) {
         *found.entry(event.what).or_default() += 1;
     }
     // Calls of NVML, commands and starts; other events follow from these.

@@ -8,7 +8,7 @@ use mig_mps::internals::state::RunDir;
 
 use crate::apply::child;
 use crate::apply::faults::{AFTER, BEFORE};
-use crate::apply::scene::Scene;
+use crate::apply::testbed::Testbed;
 
 /// A process that is killed in a call that only reads leaves what the change before left, and so does one that is killed at
 /// the beginning of the next change. A fault at the start of a server kills the server.
@@ -19,30 +19,30 @@ fn leaves_something(name: &str) -> bool {
 }
 
 /// Kills the process that reconfigures at the nth occurrence; false where there are fewer.
-fn killed(scene: &Scene, on: &str, nth: u32) -> bool {
-    let faults = scene.sim.happened("fault");
-    let mut child = child::start(scene, AFTER, "");
-    scene.sim.node.fault(on).nth(nth).kills().unwrap();
+fn killed(testbed: &Testbed, on: &str, nth: u32) -> bool {
+    let faults = testbed.sim.happened("fault");
+    let mut child = child::start(testbed, AFTER, "");
+    testbed.sim.node.fault(on).nth(nth).kills().unwrap();
     child.press("go\n");
     let ended = child.end();
-    scene.sim.node.node().clear_faults().unwrap();
-    let is_met = scene.sim.happened("fault") > faults;
+    testbed.sim.node.node().clear_faults().unwrap();
+    let is_met = testbed.sim.happened("fault") > faults;
     assert!(is_met || ended.status == 0, "{on} number {nth}: {ended:?}");
     is_met
 }
 
-fn each_point(share: usize, recover: impl Fn(&Scene, &BTreeSet<String>, &str)) {
-    let scene = Scene::with("a100-80gb", 2);
-    scene.hand.bring_to(AFTER).unwrap();
-    let wanted = scene.things();
-    scene.hand.bring_to(BEFORE).unwrap();
-    let points = child::points(&scene, AFTER, share, leaves_something);
+fn each_point(share: usize, recover: impl Fn(&Testbed, &BTreeSet<String>, &str)) {
+    let testbed = Testbed::with("a100-80gb", 2);
+    testbed.hand.bring_to(AFTER).unwrap();
+    let wanted = testbed.things();
+    testbed.hand.bring_to(BEFORE).unwrap();
+    let points = child::points(&testbed, AFTER, share, leaves_something);
     let mut count = 0;
     for (on, nth) in &points {
-        scene.hand.bring_to(BEFORE).unwrap();
-        if killed(&scene, on, *nth) {
+        testbed.hand.bring_to(BEFORE).unwrap();
+        if killed(&testbed, on, *nth) {
             count += 1;
-            recover(&scene, &wanted, &format!("{on} number {nth}"));
+            recover(&testbed, &wanted, &format!("{on} number {nth}"));
         }
     }
     assert!(count * 2 > points.len(), "killed {count} times: {points:?}");
@@ -54,58 +54,66 @@ in_thirds! {
 }
 
 fn the_next_run_finishes(share: usize) {
-    each_point(share, |scene, wanted, at| {
+    each_point(share, |testbed, wanted, at| {
         // What each command that changes something does first.
-        let run_dir = RunDir::at(&scene.hand.directories.run);
-        let node = scene.hand.observe();
-        let picked_up = pick_up(&scene.hand.environment, &run_dir, &node).unwrap();
+        let run_dir = RunDir::at(&testbed.hand.directories.run);
+        let node = testbed.hand.observe();
+        let picked_up = pick_up(&testbed.hand.environment, &run_dir, &node).unwrap();
         assert!(picked_up.is_some(), "killed at {at}: no journal");
-        let next = scene.hand.bring_to(AFTER);
+        let next = testbed.hand.bring_to(AFTER);
         next.unwrap_or_else(|error| panic!("killed at {at}: {error}"));
-        assert_eq!(scene.things(), *wanted, "killed at {at}");
-        scene.is_tidy();
+        assert_eq!(testbed.things(), *wanted, "killed at {at}");
+        testbed.is_tidy();
     });
 }
 
 fn down_leaves_nothing(share: usize) {
-    each_point(share, |scene, _, at| {
+    each_point(share, |testbed, _, at| {
         let down = ["down", "--destroy-mig", "--force", "--yes"];
-        let mut ran = scene.sim.run(&down);
+        let mut ran = testbed.sim.run(&down);
         // A daemon that the killed run was starting may come up between the plan and the change.
         if ran.status == 4 && ran.stderr.contains("the node has changed") {
-            ran = scene.sim.run(&down);
+            ran = testbed.sim.run(&down);
         }
         assert_eq!(ran.status, 0, "killed at {at}: {ran:?}");
-        let mut left = scene.things();
+        let mut left = testbed.things();
         left.retain(|thing| !thing.ends_with("MIG mode on"));
         assert!(left.is_empty(), "killed at {at}: {left:?}: {ran:?}");
         // That the mode is mig-mps's doing stays known, for --disable-mig.
-        assert_eq!(scene.sim.run_dir(), ["lock", "node.json"], "killed at {at}");
-        assert!(scene.ledger().is_empty(), "killed at {at}");
+        assert_eq!(
+            testbed.sim.run_dir(),
+            ["lock", "node.json"],
+            "killed at {at}"
+        );
+        assert!(testbed.ledger().is_empty(), "killed at {at}");
     });
 }
 
 #[test]
 fn half_made_files_are_removed() {
-    let scene = Scene::with("a100-80gb", 1);
-    scene.hand.bring_to("3g.40gb@0").unwrap();
-    let run = scene.sim.node.run_dir();
+    let testbed = Testbed::with("a100-80gb", 1);
+    testbed.hand.bring_to("3g.40gb@0").unwrap();
+    let run = testbed.sim.node.run_dir();
     let half = run.join("MIG-00000000-0000-0000-0000-000000000000");
     fs::create_dir(&half).unwrap();
     fs::write(half.join("device.json.new"), "{").unwrap();
     fs::write(run.join("node.json.new"), "{").unwrap();
-    fs::write(run.join(scene.sim.uuid("0.0")).join("device.json.new"), "{").unwrap();
+    fs::write(
+        run.join(testbed.sim.uuid("0.0")).join("device.json.new"),
+        "{",
+    )
+    .unwrap();
     std::os::unix::fs::symlink("../MIG-1", run.join("by-name/.0.4.new")).unwrap();
     std::os::unix::fs::symlink("../MIG-1", run.join("by-name/0.4")).unwrap();
     let kept = run.join("somebody-elses");
     fs::create_dir(&kept).unwrap();
     fs::write(kept.join("file"), "").unwrap();
-    let mut child = child::start(&scene, "3g.40gb@0 3g.40gb@4", "");
-    scene.sim.node.fault("daemon start").kills().unwrap();
+    let mut child = child::start(&testbed, "3g.40gb@0 3g.40gb@4", "");
+    testbed.sim.node.fault("daemon start").kills().unwrap();
     child.press("go\n");
     let _ = child.end().ended(-1);
-    scene.sim.run(&["down"]).ended(0);
+    testbed.sim.run(&["down"]).ended(0);
     assert!(kept.join("file").exists());
     fs::remove_dir_all(&kept).unwrap();
-    assert_eq!(scene.sim.run_dir(), ["lock", "node.json"]);
+    assert_eq!(testbed.sim.run_dir(), ["lock", "node.json"]);
 }

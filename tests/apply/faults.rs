@@ -7,7 +7,7 @@ use mig_mps::internals::apply::{Allowed, ApplyError};
 use simnode::node::{Effect, Fault, Node, When};
 
 use crate::apply::child;
-use crate::apply::scene::{Layout, Scene};
+use crate::apply::testbed::{Layout, Testbed};
 
 /// Before: on GPU 0 an instance that stays beside one that goes; GPU 1 changes as a whole.
 pub(crate) const BEFORE: &Layout = "3g.40gb@0 3g.40gb@4 / 2g.20gb@0 3g.40gb@4";
@@ -58,7 +58,7 @@ const SET: Change = Change {
 
 struct Trial {
     change: Change,
-    scene: Scene,
+    testbed: Testbed,
     before: BTreeSet<String>,
     ours: BTreeSet<String>,
     wanted: BTreeSet<String>,
@@ -66,38 +66,38 @@ struct Trial {
 
 impl Trial {
     fn new(change: Change, server: &str) -> Self {
-        let mut scene = Scene::with(change.model, 2);
-        server.clone_into(&mut scene.hand.server);
-        scene.hand.bring_to(change.after).unwrap();
-        let wanted = scene.things();
-        scene.hand.bring_to(change.before).unwrap();
+        let mut testbed = Testbed::with(change.model, 2);
+        server.clone_into(&mut testbed.hand.server);
+        testbed.hand.bring_to(change.after).unwrap();
+        let wanted = testbed.things();
+        testbed.hand.bring_to(change.before).unwrap();
         Self {
             change,
-            before: scene.things(),
-            ours: scene.ledger(),
+            before: testbed.things(),
+            ours: testbed.ledger(),
             wanted,
-            scene,
+            testbed,
         }
     }
 
     /// Reconfigures with faults set.
     fn run(&self, what: &str, set: impl Fn(&Node), counts: &mut Counts) {
-        let scene = &self.scene;
-        let met = || scene.sim.happened("fault");
+        let testbed = &self.testbed;
+        let met = || testbed.sim.happened("fault");
         let faults = met();
-        let node = scene.hand.observe();
-        let plan = scene.hand.reconfigure(&node, self.change.after);
+        let node = testbed.hand.observe();
+        let plan = testbed.hand.reconfigure(&node, self.change.after);
         // Only now: the faults are meant for what the run itself does.
-        set(scene.sim.node.node());
-        let result = scene.hand.run(&node, &plan, Allowed::default());
-        scene.sim.node.node().clear_faults().unwrap();
+        set(testbed.sim.node.node());
+        let result = testbed.hand.run(&node, &plan, Allowed::default());
+        testbed.sim.node.node().clear_faults().unwrap();
         if met() == faults {
             // What is asked until it is ready is not asked as often each time.
             result.unwrap();
             return self.back();
         }
         counts.runs += 1;
-        let now = scene.things();
+        let now = testbed.things();
         match result {
             Ok(()) => {
                 assert_eq!(now, self.wanted, "{what}: done");
@@ -106,9 +106,9 @@ impl Trial {
             Err(error) if now == self.before => {
                 assert!(error.rolled_back.stands.is_empty(), "{what}: {error}");
                 assert!(error.rolled_back.missing.is_empty(), "{what}: {error}");
-                assert_eq!(scene.ledger(), self.ours, "{what}: {error}");
+                assert_eq!(testbed.ledger(), self.ours, "{what}: {error}");
                 counts.before += 1;
-                scene.is_tidy();
+                testbed.is_tidy();
                 // From here the next run is the good one that was made at first.
                 return;
             }
@@ -117,18 +117,18 @@ impl Trial {
                 counts.reported += 1;
             }
         }
-        scene
+        testbed
             .hand
             .bring_to(self.change.after)
             .unwrap_or_else(|error| panic!("{what}: then: {error}"));
-        assert_eq!(scene.things(), self.wanted, "{what}: then");
-        scene.is_tidy();
+        assert_eq!(testbed.things(), self.wanted, "{what}: then");
+        testbed.is_tidy();
         self.back();
     }
 
     fn back(&self) {
-        self.scene.hand.bring_to(self.change.before).unwrap();
-        assert_eq!(self.scene.things(), self.before);
+        self.testbed.hand.bring_to(self.change.before).unwrap();
+        assert_eq!(self.testbed.things(), self.before);
     }
 
     /// The things that are on the node according to a report.
@@ -160,7 +160,7 @@ fn enumerate(
     counts: impl Fn(&str) -> bool,
     set: impl Fn(&Node, &str, u32),
 ) -> Counts {
-    let points = child::points(&trial.scene, trial.change.after, share, counts);
+    let points = child::points(&trial.testbed, trial.change.after, share, counts);
     trial.back();
     let mut counts = Counts::default();
     for (on, nth) in &points {
@@ -248,7 +248,7 @@ fn hangs_once(change: Change, share: usize) {
         |name: &str| is_nvml(name) && (name.contains("Create") || name.contains("Destroy"));
     let mut trial = Trial::new(change, "lazy");
     // Short, and many times what a call takes on a node without a GPU.
-    trial.scene.hand.environment.call_limit = Duration::from_millis(700);
+    trial.testbed.hand.environment.call_limit = Duration::from_millis(700);
     let counts = enumerate(&trial, share, changes, |node, on, nth| {
         node.fault(on).nth(nth).hangs().unwrap();
     });

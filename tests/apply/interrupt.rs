@@ -8,37 +8,37 @@ use testkit::{Dialogue, SMALL, Sim, assert_contains, in_state, under, wait_until
 
 use crate::apply::child;
 use crate::apply::faults::{AFTER, BEFORE};
-use crate::apply::scene::Scene;
+use crate::apply::testbed::Testbed;
 
 const CREATE: &str = "nvmlDeviceCreateGpuInstanceWithPlacement";
 
 #[test]
 fn a_change_is_undone_and_the_undoing_goes_on() {
-    let scene = Scene::with("a100-80gb", 2);
-    scene.hand.bring_to(BEFORE).unwrap();
-    let (before, ours) = (scene.things(), scene.ledger());
-    let mut child = child::start(&scene, AFTER, "");
-    let node = &scene.sim.node;
+    let testbed = Testbed::with("a100-80gb", 2);
+    testbed.hand.bring_to(BEFORE).unwrap();
+    let (before, ours) = (testbed.things(), testbed.ledger());
+    let mut child = child::start(&testbed, AFTER, "");
+    let node = &testbed.sim.node;
     // Both GPUs are in the middle of their change.
     let creates = node.fault(CREATE).every().waits().unwrap();
     child.press("go\n");
-    scene.sim.await_event("fault", 2);
+    testbed.sim.await_event("fault", 2);
     child.signal(Signal::INT);
     child.await_text("heard in Changing");
     // What is met next is met while the change is undone: a daemon that is started again.
     node.node().clear_faults().unwrap();
     let starts = node.fault("daemon start").every().waits().unwrap();
     drop(creates);
-    scene.sim.await_event("fault", 3);
+    testbed.sim.await_event("fault", 3);
     child.signal(Signal::INT);
     child.await_text("heard in RollingBack");
     drop(starts);
     let said = child.end().ended(130).stdout;
     assert_contains(&said, "\ninterrupted\n");
     assert_contains(&said, "what had been done before was undone");
-    assert_eq!(scene.things(), before, "{said}");
-    assert_eq!(scene.ledger(), ours, "{said}");
-    scene.is_tidy();
+    assert_eq!(testbed.things(), before, "{said}");
+    assert_eq!(testbed.ledger(), ours, "{said}");
+    testbed.is_tidy();
 }
 
 /// As `systemctl stop` and a lost connection end it.
@@ -64,66 +64,66 @@ fn up_is_undone_by_sigterm_and_sighup_too() {
 #[test]
 fn units_are_started_again() {
     const DCGM: &str = "nvidia-dcgm.service";
-    let scene = Scene::with("a100-80gb", 1);
-    let node = &scene.sim.node;
+    let testbed = Testbed::with("a100-80gb", 1);
+    let node = &testbed.sim.node;
     node.service(DCGM);
-    let mut child = child::start(&scene, "3g.40gb@0", "stop-holders");
+    let mut child = child::start(&testbed, "3g.40gb@0", "stop-holders");
     let creates = node.fault(CREATE).waits().unwrap();
     child.press("go\n");
-    scene.sim.await_event("fault", 1);
+    testbed.sim.await_event("fault", 1);
     child.signal(Signal::INT);
     child.await_text("heard in Changing");
     drop(creates);
     let said = child.end().ended(130).stdout;
-    assert_eq!(scene.sim.happened("systemctl start"), 1, "{said}");
-    scene.is_tidy();
+    assert_eq!(testbed.sim.happened("systemctl start"), 1, "{said}");
+    testbed.is_tidy();
     // The same with a kill: then the next command does it, and says so.
-    let mut child = child::start(&scene, "3g.40gb@0", "stop-holders");
+    let mut child = child::start(&testbed, "3g.40gb@0", "stop-holders");
     node.fault(CREATE).kills().unwrap();
     child.press("go\n");
     let _ = child.end().ended(-1);
-    assert_eq!(scene.sim.happened("systemctl start"), 1);
-    let ran = scene.sim.run(&["down"]).ended(0);
+    assert_eq!(testbed.sim.happened("systemctl start"), 1);
+    let ran = testbed.sim.run(&["down"]).ended(0);
     assert_eq!(
-        scene.sim.happened("systemctl start"),
+        testbed.sim.happened("systemctl start"),
         1,
         "the mode was on already"
     );
     let begin = "An earlier run was interrupted: ";
     assert!(ran.stderr.starts_with(begin), "{}", ran.stderr);
     assert_contains(&ran.stderr, "Continuing from the present state.");
-    scene.is_tidy();
+    testbed.is_tidy();
 }
 
 #[test]
 fn a_unit_that_a_killed_run_had_stopped_is_started_by_the_next() {
-    let scene = Scene::with("h200-141gb-sxm", 1);
-    let node = &scene.sim.node;
+    let testbed = Testbed::with("h200-141gb-sxm", 1);
+    let node = &testbed.sim.node;
     node.service("nvidia-dcgm.service");
-    let mut child = child::start(&scene, "3g.71gb@0", "stop-holders");
+    let mut child = child::start(&testbed, "3g.71gb@0", "stop-holders");
     node.fault(CREATE).kills().unwrap();
     child.press("go\n");
     let _ = child.end().ended(-1);
-    assert_eq!(scene.sim.happened("systemctl start"), 0);
-    assert_eq!(scene.hand.observe().interrupted.len(), 1);
-    let ran = scene.sim.run(&["down"]).ended(0);
-    assert_eq!(scene.sim.happened("systemctl start"), 1);
+    assert_eq!(testbed.sim.happened("systemctl start"), 0);
+    assert_eq!(testbed.hand.observe().interrupted.len(), 1);
+    let ran = testbed.sim.run(&["down"]).ended(0);
+    assert_eq!(testbed.sim.happened("systemctl start"), 1);
     assert_contains(&ran.stderr, "It had stopped nvidia-dcgm.service.");
-    scene.is_tidy();
+    testbed.is_tidy();
 }
 
 #[test]
 fn what_a_killed_run_took_away_is_said() {
-    let scene = Scene::with("a100-80gb", 1);
-    scene.hand.bring_to("3g.40gb@0 3g.40gb@4").unwrap();
-    let mut child = child::start(&scene, "2g.20gb@0 3g.40gb@4", "");
-    scene.sim.node.fault(CREATE).kills().unwrap();
+    let testbed = Testbed::with("a100-80gb", 1);
+    testbed.hand.bring_to("3g.40gb@0 3g.40gb@4").unwrap();
+    let mut child = child::start(&testbed, "2g.20gb@0 3g.40gb@4", "");
+    testbed.sim.node.fault(CREATE).kills().unwrap();
     child.press("go\n");
     let _ = child.end().ended(-1);
     // It says what others may not know.
-    let journal = fs::metadata(scene.sim.node.run_dir().join("journal.json"));
+    let journal = fs::metadata(testbed.sim.node.run_dir().join("journal.json"));
     assert_eq!(journal.unwrap().permissions().mode() & 0o777, 0o600);
-    let ran = scene.sim.run(&["down", "0.4"]).ended(0);
+    let ran = testbed.sim.run(&["down", "0.4"]).ended(0);
     let line = ran.stderr.lines().next().unwrap();
     assert!(
         line.ends_with(
@@ -131,7 +131,7 @@ fn what_a_killed_run_took_away_is_said() {
         ),
         "{line}"
     );
-    scene.is_tidy();
+    testbed.is_tidy();
 }
 
 #[test]

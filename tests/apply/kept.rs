@@ -8,7 +8,7 @@ use mig_mps::internals::plan::Purge;
 use serde_json::Value;
 
 use crate::apply::faults::{AFTER, BEFORE};
-use crate::apply::scene::{Hand, Scene};
+use crate::apply::testbed::{Hand, Testbed};
 use testkit::{Sim, assert_contains, in_state};
 
 fn server(device: &Value) -> &Value {
@@ -17,12 +17,12 @@ fn server(device: &Value) -> &Value {
 
 #[test]
 fn a_client_on_a_kept_device_notices_nothing() {
-    let scene = Scene::with("a100-80gb", 2);
-    scene.hand.bring_to(BEFORE).unwrap();
-    let before = scene.sim.device("0.4");
-    let app = scene.sim.client("0.4");
-    scene.hand.bring_to(AFTER).unwrap();
-    let after = scene.sim.device("0.4");
+    let testbed = Testbed::with("a100-80gb", 2);
+    testbed.hand.bring_to(BEFORE).unwrap();
+    let before = testbed.sim.device("0.4");
+    let app = testbed.sim.client("0.4");
+    testbed.hand.bring_to(AFTER).unwrap();
+    let after = testbed.sim.device("0.4");
     assert!(server(&before).is_number(), "{before:#}");
     assert_eq!(server(&before), server(&after));
     assert_eq!(before["uuid"], after["uuid"]);
@@ -33,8 +33,8 @@ fn a_client_on_a_kept_device_notices_nothing() {
 }
 
 /// The number of times that a call was made with that answer.
-fn calls(scene: &Scene, call: &str, code: u32) -> usize {
-    let events = scene.sim.node.events();
+fn calls(testbed: &Testbed, call: &str, code: u32) -> usize {
+    let events = testbed.sim.node.events();
     events
         .iter()
         .filter(|event| event.what == call && event.detail["code"] == code)
@@ -46,50 +46,50 @@ const DESTROY: &str = "nvmlComputeInstanceDestroy";
 
 #[test]
 fn no_instance_is_made_that_is_not_wanted() {
-    let scene = Scene::with("a100-80gb", 2);
-    scene.hand.bring_to(BEFORE).unwrap();
-    assert_eq!(calls(&scene, CREATE, 0), 4);
-    scene.hand.bring_to(AFTER).unwrap();
-    assert_eq!(calls(&scene, CREATE, 0), 4 + 2);
-    assert_eq!(scene.sim.happened(CREATE), 4 + 2);
-    assert_eq!(calls(&scene, DESTROY, 0), 3);
+    let testbed = Testbed::with("a100-80gb", 2);
+    testbed.hand.bring_to(BEFORE).unwrap();
+    assert_eq!(calls(&testbed, CREATE, 0), 4);
+    testbed.hand.bring_to(AFTER).unwrap();
+    assert_eq!(calls(&testbed, CREATE, 0), 4 + 2);
+    assert_eq!(testbed.sim.happened(CREATE), 4 + 2);
+    assert_eq!(calls(&testbed, DESTROY, 0), 3);
 }
 
 #[test]
 fn what_is_in_use_for_a_moment_is_tried_again() {
-    let scene = Scene::with("a100-80gb", 1);
-    scene.hand.bring_to("3g.40gb@0").unwrap();
+    let testbed = Testbed::with("a100-80gb", 1);
+    testbed.hand.bring_to("3g.40gb@0").unwrap();
     for nth in [1, 2, 3] {
-        scene.sim.node.fault(DESTROY).nth(nth).fails(19).unwrap();
+        testbed.sim.node.fault(DESTROY).nth(nth).fails(19).unwrap();
     }
-    scene.sim.node.fault(CREATE).fails(19).unwrap();
-    scene.hand.bring_to("2g.20gb@0").unwrap();
+    testbed.sim.node.fault(CREATE).fails(19).unwrap();
+    testbed.hand.bring_to("2g.20gb@0").unwrap();
     assert_eq!(
-        (calls(&scene, DESTROY, 19), calls(&scene, DESTROY, 0)),
+        (calls(&testbed, DESTROY, 19), calls(&testbed, DESTROY, 0)),
         (3, 1)
     );
     assert_eq!(
-        (calls(&scene, CREATE, 19), calls(&scene, CREATE, 0)),
+        (calls(&testbed, CREATE, 19), calls(&testbed, CREATE, 0)),
         (1, 2)
     );
 }
 
 #[test]
 fn a_process_that_keeps_an_instance_in_use_is_named() {
-    let scene = Scene::with("a100-80gb", 1);
-    scene.hand.bring_to("3g.40gb@0 3g.40gb@4").unwrap();
-    let before = scene.things();
-    let app = scene.sim.outside("0.0");
-    let error = scene.hand.bring_to("2g.20gb@0 3g.40gb@4").unwrap_err();
+    let testbed = Testbed::with("a100-80gb", 1);
+    testbed.hand.bring_to("3g.40gb@0 3g.40gb@4").unwrap();
+    let before = testbed.things();
+    let app = testbed.sim.outside("0.0");
+    let error = testbed.hand.bring_to("2g.20gb@0 3g.40gb@4").unwrap_err();
     let text = error.to_string();
     assert!(error.is_busy(), "{text}");
     assert_contains(&text, &format!("held by pid {} (", app.pid()));
     assert_contains(&text, "cuda-app hold");
     // The daemon that was ended for it serves again.
-    assert_eq!(scene.things(), before, "{text}");
-    assert!(calls(&scene, DESTROY, 19) > 3, "it was tried for a while");
+    assert_eq!(testbed.things(), before, "{text}");
+    assert!(calls(&testbed, DESTROY, 19) > 3, "it was tried for a while");
     app.finish();
-    scene.hand.bring_to("2g.20gb@0 3g.40gb@4").unwrap();
+    testbed.hand.bring_to("2g.20gb@0 3g.40gb@4").unwrap();
 }
 
 #[test]
@@ -122,8 +122,8 @@ fn a_name_that_moves_to_another_gpu_waits_for_the_daemon_that_had_it() {
 /// A user may have written more than can be removed at once.
 #[test]
 fn a_purge_ends_in_time_and_goes_on_the_next_time() {
-    let mut scene = Scene::with("a100-80gb", 1);
-    let log = scene.hand.directories.log.join("GPU-gone");
+    let mut testbed = Testbed::with("a100-80gb", 1);
+    let log = testbed.hand.directories.log.join("GPU-gone");
     fs::create_dir_all(log.join("a/b")).unwrap();
     let purge = |hand: &Hand| {
         let node = hand.observe();
@@ -132,12 +132,15 @@ fn a_purge_ends_in_time_and_goes_on_the_next_time() {
         hand.run(&node, &plan, Allowed::default())
     };
     // As the manual says.
-    assert_eq!(scene.hand.environment.purge_limit, Duration::from_secs(30));
-    scene.hand.environment.purge_limit = Duration::ZERO;
-    let error = purge(&scene.hand).unwrap_err().to_string();
+    assert_eq!(
+        testbed.hand.environment.purge_limit,
+        Duration::from_secs(30)
+    );
+    testbed.hand.environment.purge_limit = Duration::ZERO;
+    let error = purge(&testbed.hand).unwrap_err().to_string();
     assert_contains(&error, "there is more in it than can be removed in time");
     assert!(log.exists());
-    scene.hand.environment.purge_limit = Duration::from_secs(30);
-    purge(&scene.hand).unwrap();
+    testbed.hand.environment.purge_limit = Duration::from_secs(30);
+    purge(&testbed.hand).unwrap();
     assert!(!log.exists());
 }

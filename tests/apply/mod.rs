@@ -31,4 +31,4 @@ mod interrupt;
 mod kept;
 mod mode;
 mod rollback;
-mod scene;
+mod testbed;

@@ -4,7 +4,7 @@ use mig_mps::internals::apply::{Allowed, ApplyError};
 use mig_mps::internals::failure::Failure;
 use simnode::node::Platform;
 
-use crate::apply::scene::{Hand, Scene};
+use crate::apply::testbed::{Hand, Testbed};
 use testkit::{SMALL, Sim, assert_contains};
 
 const ONE: &str = "3g.40gb@0";
@@ -23,13 +23,13 @@ const MONITORS: [&str; 8] = [
     "nvidia-persistenced.service",
 ];
 
-fn mode(scene: &Scene) -> (bool, bool) {
-    let mode = scene.hand.observe().gpus[0].mig.unwrap();
+fn mode(testbed: &Testbed) -> (bool, bool) {
+    let mode = testbed.hand.observe().gpus[0].mig.unwrap();
     (mode.current, mode.pending)
 }
 
-fn is_up(scene: &Scene, unit: &str) -> bool {
-    let mut command = scene.sim.node.program("systemctl");
+fn is_up(testbed: &Testbed, unit: &str) -> bool {
+    let mut command = testbed.sim.node.program("systemctl");
     let output = command
         .args(["show", "--property=Id,ActiveState,MainPID", "--", unit])
         .output()
@@ -37,8 +37,8 @@ fn is_up(scene: &Scene, unit: &str) -> bool {
     String::from_utf8_lossy(&output.stdout).contains("ActiveState=active")
 }
 
-fn refused(scene: &Scene, allowed: Allowed) -> ApplyError {
-    scene.hand.bring_with(ONE, allowed).unwrap_err()
+fn refused(testbed: &Testbed, allowed: Allowed) -> ApplyError {
+    testbed.hand.bring_with(ONE, allowed).unwrap_err()
 }
 
 const STOP: Allowed = Allowed {
@@ -55,59 +55,59 @@ const RESET: Allowed = Allowed {
 
 #[test]
 fn a_busy_gpu_keeps_its_mode_and_the_holder_is_named() {
-    let scene = Scene::with("a100-80gb", 1);
-    let holder = scene.sim.node.holder(&[0]);
-    let error = refused(&scene, Allowed::default());
+    let testbed = Testbed::with("a100-80gb", 1);
+    let holder = testbed.sim.node.holder(&[0]);
+    let error = refused(&testbed, Allowed::default());
     let text = error.to_string();
     let named = format!("held by pid {} (", holder.pid());
     assert_contains(&text, &named);
     assert_contains(&text, ", session-1.scope)");
     assert!(error.is_busy() && !error.is_pending(), "{error:?}");
     assert_eq!(error.hints(), ["end them, and run this again"]);
-    assert_eq!(mode(&scene), (false, false), "nothing waits for a reset");
+    assert_eq!(mode(&testbed), (false, false), "nothing waits for a reset");
     // Not even where units may be stopped: it is none.
-    let error = refused(&scene, STOP);
+    let error = refused(&testbed, STOP);
     assert_contains(&error.to_string(), &named);
     holder.finish();
-    scene.hand.bring_to(ONE).unwrap();
-    assert_eq!(mode(&scene), (true, true));
+    testbed.hand.bring_to(ONE).unwrap();
+    assert_eq!(mode(&testbed), (true, true));
 }
 
 #[test]
 fn monitoring_units_are_stopped_only_where_allowed_and_started_again() {
-    let scene = Scene::with("a100-80gb", 1);
+    let testbed = Testbed::with("a100-80gb", 1);
     for unit in MONITORS {
-        scene.sim.node.service(unit);
+        testbed.sim.node.service(unit);
     }
-    let error = refused(&scene, Allowed::default());
+    let error = refused(&testbed, Allowed::default());
     for unit in MONITORS {
         assert_contains(&error.to_string(), &format!(", {unit})"));
     }
     let hint = "--stop-holders stops them for the change, and starts them again";
     assert_eq!(error.hints(), [hint]);
-    assert_eq!(scene.sim.happened("systemctl stop"), 0);
-    scene.hand.bring_with(ONE, STOP).unwrap();
-    assert_eq!(mode(&scene), (true, true));
+    assert_eq!(testbed.sim.happened("systemctl stop"), 0);
+    testbed.hand.bring_with(ONE, STOP).unwrap();
+    assert_eq!(mode(&testbed), (true, true));
     for unit in MONITORS {
-        assert!(is_up(&scene, unit), "{unit}");
+        assert!(is_up(&testbed, unit), "{unit}");
     }
-    assert_eq!(scene.sim.happened("systemctl stop"), MONITORS.len());
-    scene.is_tidy();
+    assert_eq!(testbed.sim.happened("systemctl stop"), MONITORS.len());
+    testbed.is_tidy();
 }
 
 #[test]
 fn a_unit_is_started_again_after_a_failure() {
-    let scene = Scene::with("a100-80gb", 1);
-    scene.sim.node.service(DCGM);
-    let create = scene
+    let testbed = Testbed::with("a100-80gb", 1);
+    testbed.sim.node.service(DCGM);
+    let create = testbed
         .sim
         .node
         .fault("nvmlDeviceCreateGpuInstanceWithPlacement");
     create.fails(999).unwrap();
-    let error = refused(&scene, STOP);
-    assert!(is_up(&scene, DCGM), "{error}");
+    let error = refused(&testbed, STOP);
+    assert!(is_up(&testbed, DCGM), "{error}");
     // An A100 would need a reset to leave MIG mode again.
-    assert_eq!(mode(&scene), (true, true));
+    assert_eq!(mode(&testbed), (true, true));
     let stands = &error.rolled_back.stands;
     assert!(
         matches!(stands.as_slice(), [one] if one.ends_with(
@@ -115,75 +115,75 @@ fn a_unit_is_started_again_after_a_failure() {
         )),
         "{error}"
     );
-    scene.is_tidy();
+    testbed.is_tidy();
 }
 
 #[test]
 fn a_unit_that_does_not_start_again_is_said_and_started_by_the_next_run() {
-    let scene = Scene::with("a100-80gb", 1);
-    scene.sim.node.service(DCGM);
-    scene.sim.node.fault("systemctl start").fails(1).unwrap();
-    let error = refused(&scene, STOP);
+    let testbed = Testbed::with("a100-80gb", 1);
+    testbed.sim.node.service(DCGM);
+    testbed.sim.node.fault("systemctl start").fails(1).unwrap();
+    let error = refused(&testbed, STOP);
     assert!(
         error
             .to_string()
             .starts_with("starting nvidia-dcgm.service again: "),
         "{error}"
     );
-    assert!(!is_up(&scene, DCGM));
+    assert!(!is_up(&testbed, DCGM));
     // The mode is as wanted; the journal stays until the unit is up.
-    assert_eq!(mode(&scene), (true, true));
-    assert!(scene.sim.run_dir().contains(&"journal.json".to_owned()));
-    scene.hand.bring_to("3g.40gb@4").unwrap();
-    assert!(is_up(&scene, DCGM));
-    scene.is_tidy();
+    assert_eq!(mode(&testbed), (true, true));
+    assert!(testbed.sim.run_dir().contains(&"journal.json".to_owned()));
+    testbed.hand.bring_to("3g.40gb@4").unwrap();
+    assert!(is_up(&testbed, DCGM));
+    testbed.is_tidy();
 }
 
 #[test]
 fn hopper_is_switched_back() {
-    let scene = Scene::with("h200-141gb-sxm", 1);
-    let create = scene
+    let testbed = Testbed::with("h200-141gb-sxm", 1);
+    let create = testbed
         .sim
         .node
         .fault("nvmlDeviceCreateGpuInstanceWithPlacement");
     create.fails(999).unwrap();
-    let error = scene.hand.bring_to("3g.71gb@0").unwrap_err();
-    assert_eq!(mode(&scene), (false, false), "{error}");
+    let error = testbed.hand.bring_to("3g.71gb@0").unwrap_err();
+    assert_eq!(mode(&testbed), (false, false), "{error}");
     assert!(error.rolled_back.stands.is_empty(), "{error}");
-    assert!(scene.sim.run_dir().is_empty());
+    assert!(testbed.sim.run_dir().is_empty());
 }
 
 #[test]
 fn in_a_virtual_machine_the_reboot_is_due_and_the_next_run_goes_on() {
-    let scene = Scene::with("a100-80gb", 1);
+    let testbed = Testbed::with("a100-80gb", 1);
     let set = |platform| {
-        let node = scene.sim.node.node();
+        let node = testbed.sim.node.node();
         node.update(|state| state.policy.platform = platform)
             .unwrap();
     };
     set(Platform::PassThrough);
-    let error = refused(&scene, Allowed::default());
+    let error = refused(&testbed, Allowed::default());
     assert!(error.is_pending(), "{error}");
     assert!(error.hints()[0].contains("--reset"), "{:?}", error.hints());
-    assert_eq!(scene.sim.happened("gpu reset"), 0);
+    assert_eq!(testbed.sim.happened("gpu reset"), 0);
     let stands = &error.rolled_back.stands;
     assert!(
         matches!(stands.as_slice(), [one] if one.contains("MIG mode: the change is pending")),
         "{error}"
     );
-    assert_eq!(mode(&scene), (false, true));
-    let error = refused(&scene, RESET);
-    assert_eq!(scene.sim.happened("gpu reset"), 1);
+    assert_eq!(mode(&testbed), (false, true));
+    let error = refused(&testbed, RESET);
+    assert_eq!(testbed.sim.happened("gpu reset"), 1);
     assert!(error.is_pending(), "{error}");
     assert_contains(&error.to_string(), "Not Supported");
     let hint = "reboot this machine, and run this again: it goes on";
     assert_eq!(error.hints()[0], hint);
-    scene.sim.node.reboot();
-    assert_eq!(mode(&scene), (true, true));
-    Hand::new(scene.hand.environment.clone());
-    scene.hand.bring_to(ONE).unwrap();
+    testbed.sim.node.reboot();
+    assert_eq!(mode(&testbed), (true, true));
+    Hand::new(testbed.hand.environment.clone());
+    testbed.hand.bring_to(ONE).unwrap();
     assert!(
-        scene
+        testbed
             .things()
             .iter()
             .any(|thing| thing.contains("daemon of 0.0 ["))
@@ -192,22 +192,22 @@ fn in_a_virtual_machine_the_reboot_is_due_and_the_next_run_goes_on() {
 
 #[test]
 fn a_reset_is_made_where_allowed() {
-    let scene = Scene::with("a100-80gb", 1);
-    let node = scene.sim.node.node();
+    let testbed = Testbed::with("a100-80gb", 1);
+    let node = testbed.sim.node.node();
     let update = node.update(|state| state.policy.platform = Platform::NoOwnReset);
     update.unwrap();
-    let error = refused(&scene, Allowed::default());
+    let error = refused(&testbed, Allowed::default());
     assert!(error.is_pending(), "{error}");
-    assert_eq!(scene.sim.happened("gpu reset"), 0);
+    assert_eq!(testbed.sim.happened("gpu reset"), 0);
     // Somebody watches: the reset is refused, and the holder named.
-    let holder = scene.sim.node.holder(&[0]);
-    let error = refused(&scene, RESET);
+    let holder = testbed.sim.node.holder(&[0]);
+    let error = refused(&testbed, RESET);
     assert!(error.is_busy(), "{error}");
     assert_contains(&error.to_string(), &format!("pid {}", holder.pid()));
     holder.finish();
-    scene.hand.bring_with(ONE, RESET).unwrap();
-    assert_eq!(scene.sim.happened("gpu reset"), 1);
-    assert_eq!(mode(&scene), (true, true));
+    testbed.hand.bring_with(ONE, RESET).unwrap();
+    assert_eq!(testbed.sim.happened("gpu reset"), 1);
+    assert_eq!(mode(&testbed), (true, true));
 }
 
 #[test]
@@ -241,21 +241,21 @@ fn the_exit_status_tells_busy_from_not_yet() {
 /// the library from under it.
 #[test]
 fn no_reset_is_made_while_a_call_hangs() {
-    let mut scene = Scene::with("a100-80gb", 2);
-    scene.hand.environment.call_limit = std::time::Duration::from_millis(700);
-    let node = scene.sim.node.node();
+    let mut testbed = Testbed::with("a100-80gb", 2);
+    testbed.hand.environment.call_limit = std::time::Duration::from_millis(700);
+    let node = testbed.sim.node.node();
     let update = node.update(|state| state.policy.platform = Platform::NoOwnReset);
     update.unwrap();
     // Of the GPU that is changed first; the other one is to be reset.
-    scene
+    testbed
         .sim
         .node
         .fault("nvmlDeviceSetMigMode")
         .hangs()
         .unwrap();
-    let error = scene.hand.bring_with("3g.40gb@0 / 3g.40gb@0", RESET);
+    let error = testbed.hand.bring_with("3g.40gb@0 / 3g.40gb@0", RESET);
     let error = error.unwrap_err();
-    assert_eq!(scene.sim.happened("gpu reset"), 0, "{error}");
+    assert_eq!(testbed.sim.happened("gpu reset"), 0, "{error}");
     let hangs = "nvmlDeviceSetMigMode has not returned for ";
     assert_contains(&error.to_string(), hangs);
 }

@@ -3,7 +3,7 @@
 use mig_mps::internals::apply::Allowed;
 use simnode::node::Placement;
 
-use crate::apply::scene::Scene;
+use crate::apply::testbed::Testbed;
 use testkit::{Sim, assert_contains, in_state};
 
 const CREATE: &str = "nvmlDeviceCreateGpuInstanceWithPlacement";
@@ -53,40 +53,43 @@ fn a_device_that_has_another_uuid_afterwards_is_served_by_its_daemon() {
 
 #[test]
 fn what_others_made_is_theirs_again() {
-    let scene = Scene::with("a100-80gb", 1);
-    scene.hand.bring_to("3g.40gb@4").unwrap();
+    let testbed = Testbed::with("a100-80gb", 1);
+    testbed.hand.bring_to("3g.40gb@4").unwrap();
     let place = Placement { start: 0, size: 4 };
-    let update = scene.sim.node.node().update(|state| {
+    let update = testbed.sim.node.node().update(|state| {
         let id = state.create_gpu_instance(0, 9, Some(place))?;
         state.create_compute_instance(0, id, 2, None)
     });
     update.unwrap().unwrap();
-    let (before, ours) = (scene.things(), scene.ledger());
-    scene.sim.node.fault(CREATE).nth(2).fails(999).unwrap();
-    let error = scene
+    let (before, ours) = (testbed.things(), testbed.ledger());
+    testbed.sim.node.fault(CREATE).nth(2).fails(999).unwrap();
+    let error = testbed
         .hand
         .bring_to("2g.20gb@0 1g.10gb@2 3g.40gb@4")
         .unwrap_err();
-    assert_eq!(scene.things(), before, "{error}");
-    assert_eq!(scene.ledger(), ours, "{error}");
+    assert_eq!(testbed.things(), before, "{error}");
+    assert_eq!(testbed.ledger(), ours, "{error}");
     // What is not mig-mps's stays.
-    scene.sim.run(&["down", "--destroy-mig", "--yes"]).ended(0);
-    assert_eq!(scene.hand.observe().gpus[0].instances.len(), 1);
+    testbed
+        .sim
+        .run(&["down", "--destroy-mig", "--yes"])
+        .ended(0);
+    assert_eq!(testbed.hand.observe().gpus[0].instances.len(), 1);
 }
 
 /// An instance that was made and could not be read back is not left behind, nor made twice.
 #[test]
 fn what_was_made_and_not_understood_is_removed() {
-    let scene = Scene::with("a100-80gb", 1);
-    scene.hand.bring_to("3g.40gb@4").unwrap();
-    let before = scene.things();
+    let testbed = Testbed::with("a100-80gb", 1);
+    testbed.hand.bring_to("3g.40gb@4").unwrap();
+    let before = testbed.things();
     let with_faults = |faults: [&str; 2]| {
-        let node = scene.hand.observe();
-        let plan = scene.hand.reconfigure(&node, "3g.40gb@0 3g.40gb@4");
+        let node = testbed.hand.observe();
+        let plan = testbed.hand.reconfigure(&node, "3g.40gb@0 3g.40gb@4");
         for on in faults {
-            scene.sim.node.fault(on).fails(999).unwrap();
+            testbed.sim.node.fault(on).fails(999).unwrap();
         }
-        let run = scene.hand.run(&node, &plan, Allowed::default());
+        let run = testbed.hand.run(&node, &plan, Allowed::default());
         run.unwrap_err()
     };
     // It is not destroyed at once either: only undoing the run does it.
@@ -97,10 +100,10 @@ fn what_was_made_and_not_understood_is_removed() {
     let text = error.to_string();
     assert_contains(&text, "what had been made is still there");
     assert!(error.rolled_back.stands.is_empty(), "{error}");
-    assert_eq!(scene.things(), before, "{error}");
+    assert_eq!(testbed.things(), before, "{error}");
     let error = with_faults(["nvmlGpuInstanceGetInfo", "nvmlGpuInstanceDestroy"]);
     assert!(error.rolled_back.stands.is_empty(), "{error}");
-    assert_eq!(scene.things(), before, "{error}");
-    scene.hand.bring_to("3g.40gb@0 3g.40gb@4").unwrap();
-    assert_eq!(scene.sim.happened(CREATE), 4);
+    assert_eq!(testbed.things(), before, "{error}");
+    testbed.hand.bring_to("3g.40gb@0 3g.40gb@4").unwrap();
+    assert_eq!(testbed.sim.happened(CREATE), 4);
 }

@@ -1,4 +1,4 @@
-//! Door 3 and NVML against a simulated node: who holds a GPU, the services in the way, and the reset.
+//! The interfaces to the host and to NVML against a simulated node: who holds a GPU, the services in the way, and the reset.
 
 use std::path::Path;
 use std::time::Duration;

@@ -7,12 +7,12 @@
 mod brute;
 mod model;
 #[allow(dead_code, reason = "the tests use the rest")]
-mod scene;
+mod testbed;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use scene::Scene;
+use testbed::Testbed;
 
 const LIMIT: Duration = Duration::from_millis(1);
 
@@ -58,10 +58,10 @@ fn requests() -> Vec<Duration> {
     let mut times = Vec::new();
     for key in model::keys() {
         let model = model::named(key);
-        let scene = Scene::new(model, 1);
+        let testbed = Testbed::new(model, 1);
         for counts in brute::requests(model) {
             if counts.iter().any(|&count| count > 0) {
-                times.push(time(&scene, &counts));
+                times.push(time(&testbed, &counts));
             }
         }
     }
@@ -73,21 +73,21 @@ fn pairs() -> Vec<Duration> {
     let layouts = brute::layouts(model);
     let mut times = Vec::new();
     for layout in layouts.values().flatten() {
-        let mut scene = Scene::new(model, 1);
-        scene.lay(layout);
+        let mut testbed = Testbed::new(model, 1);
+        testbed.lay(layout);
         for counts in layouts.keys() {
             if counts.iter().any(|&count| count > 0) {
-                times.push(time(&scene, counts));
+                times.push(time(&testbed, counts));
             }
         }
     }
     times
 }
 
-fn time(scene: &Scene, counts: &[u32]) -> Duration {
-    let profile = scene::asking_for(scene.models[0], counts);
+fn time(testbed: &Testbed, counts: &[u32]) -> Duration {
+    let profile = testbed::asking_for(testbed.models[0], counts);
     let begun = Instant::now();
     // A refusal is as good an answer.
-    let _ = std::hint::black_box(scene.plan(&profile));
+    let _ = std::hint::black_box(testbed.plan(&profile));
     begun.elapsed()
 }

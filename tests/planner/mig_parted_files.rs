@@ -9,14 +9,14 @@ use simnode::catalog::Model;
 
 use super::mig_parted_config::{FILES, Geometry, geometry, read, suits, wanted};
 use super::model;
-use super::scene::{self, Scene};
+use super::testbed::{self, Testbed};
 
 /// The GPUs of a node: the files list indices up to 7.
 const GPUS: u32 = 8;
 
 /// The geometry that a node has.
-fn made(scene: &Scene) -> BTreeMap<u32, Geometry> {
-    let gpus = &scene.node.gpus;
+fn made(testbed: &Testbed) -> BTreeMap<u32, Geometry> {
+    let gpus = &testbed.node.gpus;
     let modes = gpus.iter().map(|gpu| (gpu.index, gpu.in_mig_mode()));
     let mut devices = Vec::new();
     for gpu in gpus {
@@ -50,14 +50,14 @@ fn import_and_make(
         let imported = import(spec, name, options).unwrap();
         let text = imported.draft.to_string();
         let case = format!("{name} on {}:\n{text}", model.key);
-        let profile = scene::parse(&text);
-        let mut scene = Scene::new(model, GPUS as usize);
-        let plan = scene
+        let profile = testbed::parse(&text);
+        let mut testbed = Testbed::new(model, GPUS as usize);
+        let plan = testbed
             .plan(&profile)
             .unwrap_or_else(|no| panic!("{case}{no}"));
-        scene.carry_out(&plan);
-        assert_eq!(scene.plan(&profile).ok(), Some(Plan::default()), "{case}");
-        let mut made = made(&scene);
+        testbed.carry_out(&plan);
+        assert_eq!(testbed.plan(&profile).ok(), Some(Plan::default()), "{case}");
+        let mut made = made(&testbed);
         made.retain(|gpu, _| wanted.contains_key(gpu));
         assert_eq!(made, *wanted, "{case}");
         if exact {

@@ -7,6 +7,6 @@ mod model;
 mod models;
 mod pairs;
 mod round_trip;
-mod scene;
 mod sequences;
 mod speed;
+mod testbed;

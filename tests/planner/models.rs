@@ -2,8 +2,8 @@
 
 use mig_mps::internals::plan::Refusal;
 
-use super::{brute, model, scene};
-use scene::Scene;
+use super::{brute, model, testbed};
+use testbed::Testbed;
 
 #[test]
 fn a_plan_exists_exactly_when_it_should_on_every_model() {
@@ -11,12 +11,12 @@ fn a_plan_exists_exactly_when_it_should_on_every_model() {
     for key in model::keys() {
         let model = model::named(key);
         let layouts = brute::layouts(model);
-        let empty = Scene::new(model, 1);
+        let empty = Testbed::new(model, 1);
         for counts in brute::requests(model) {
             if counts.iter().all(|&count| count == 0) {
                 continue;
             }
-            let profile = scene::asking_for(model, &counts);
+            let profile = testbed::asking_for(model, &counts);
             let should = layouts.contains_key(&counts);
             match empty.plan(&profile) {
                 Ok(plan) => {

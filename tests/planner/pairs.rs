@@ -12,8 +12,8 @@ use mig_mps::internals::profile::Profile;
 use simnode::catalog::Model;
 
 use super::brute::{self, Body, Counts};
-use super::{model, scene};
-use scene::Scene;
+use super::{model, testbed};
+use testbed::Testbed;
 use testkit::sample;
 
 /// The measures that plans are compared by, less is better: clients disrupted, GPU instances destroyed, daemons
@@ -39,7 +39,7 @@ impl Grid {
             model,
             requests: requests
                 .map(|counts| {
-                    let profile = scene::asking_for(model, &counts);
+                    let profile = testbed::asking_for(model, &counts);
                     (counts, profile)
                 })
                 .collect(),
@@ -98,7 +98,7 @@ fn each<T: Sync>(items: &[T], work: impl Fn(&T) -> usize + Sync) -> usize {
 fn every_way_from_a_layout_to_a_request_is_the_best_there_is() {
     let grid = Grid::new();
     let pairs = each(&grid.standing(), |standing| {
-        let mut before = Scene::new(grid.model, 1);
+        let mut before = Testbed::new(grid.model, 1);
         before.lay(standing);
         for (counts, profile) in &grid.requests {
             let plan = before
@@ -183,7 +183,7 @@ fn clients_and_daemons_are_left_alone_if_that_can_be() {
             // One with a client, and the next one with a daemon alone.
             let mut served = vec![(nth, 1), ((nth + 1) % standing.len(), 0)];
             served.dedup_by_key(|(nth, _)| *nth);
-            let mut before = Scene::new(grid.model, 1);
+            let mut before = Testbed::new(grid.model, 1);
             before.lay(standing);
             let devices = before.node.gpus[0].devices();
             for &(nth, clients) in &served {
@@ -225,13 +225,13 @@ fn the_half_that_has_to_stay_decides() {
         profiles.position(|profile| profile.name == name).unwrap()
     };
     let three = number("3g.40gb");
-    let mut before = Scene::new(grid.model, 1);
+    let mut before = Testbed::new(grid.model, 1);
     before.lay(&[(three, 0, 4), (three, 4, 4)]);
     let mut counts = vec![0; grid.model.profiles.len()];
     counts[three] = 1;
     counts[number("2g.20gb")] = 1;
     counts[number("1g.10gb")] = 2;
-    let profile = scene::asking_for(grid.model, &counts);
+    let profile = testbed::asking_for(grid.model, &counts);
     let devices = before.node.gpus[0].devices();
     for (busy, is_in_the_way) in [(0, true), (1, false)] {
         let mut before = before.clone();

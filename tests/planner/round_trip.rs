@@ -9,17 +9,17 @@ use proptest::prelude::*;
 use simnode::catalog::Model;
 
 use super::model;
-use super::scene::{self, Scene, directories};
+use super::testbed::{self, Testbed, directories};
 
-fn planned(scene: &Scene, profile: &str) -> Result<Plan, String> {
-    let plan = scene.plan(&scene::parse(profile));
+fn planned(testbed: &Testbed, profile: &str) -> Result<Plan, String> {
+    let plan = testbed.plan(&testbed::parse(profile));
     plan.map_err(|refusal| refusal.to_string())
 }
 
-fn made(scene: &Scene, plan: &Plan) -> Scene {
-    let mut scene = scene.clone();
-    scene.carry_out(plan);
-    scene
+fn made(testbed: &Testbed, plan: &Plan) -> Testbed {
+    let mut testbed = testbed.clone();
+    testbed.carry_out(plan);
+    testbed
 }
 
 /// One entry of `devices`, or `mig = false`.
@@ -92,8 +92,8 @@ fn profile_of(first: &[String], last: &[String]) -> String {
 }
 
 /// The node with as many of the wanted entries as fit, and an empty one.
-fn standing((two, one, mut first, mut last): Wanted) -> Option<(Scene, Scene)> {
-    let empty = Scene::of(vec![two, two, one]);
+fn standing((two, one, mut first, mut last): Wanted) -> Option<(Testbed, Testbed)> {
+    let empty = Testbed::of(vec![two, two, one]);
     loop {
         if first.is_empty() {
             return None;
@@ -117,14 +117,14 @@ fn standing((two, one, mut first, mut last): Wanted) -> Option<(Scene, Scene)> {
 }
 
 /// The GPU instances of each GPU, with the SMs of their compute instances.
-fn geometry(scene: &Scene) -> Vec<Vec<(u32, Vec<u32>)>> {
+fn geometry(testbed: &Testbed) -> Vec<Vec<(u32, Vec<u32>)>> {
     let of = |instance: &GpuInstanceReading| {
         let compute = instance.compute.iter();
         let mut compute: Vec<u32> = compute.map(|c| c.multiprocessors).collect();
         compute.sort_unstable();
         (instance.profile.0, compute)
     };
-    let gpus = scene.node.gpus.iter();
+    let gpus = testbed.node.gpus.iter();
     gpus.map(|gpu| {
         let mut all: Vec<_> = gpu.instances.iter().map(of).collect();
         all.sort();
@@ -147,15 +147,15 @@ proptest! {
         prop_assert_eq!(&exported.notes, &Vec::<String>::new(), "{}", text);
         prop_assert_eq!(planned(&node, &text), Ok(Plan::default()), "{}", text);
         let again = made(&empty, &planned(&empty, &text).unwrap());
-        let devices = |scene: &Scene| -> Vec<_> {
+        let devices = |testbed: &Testbed| -> Vec<_> {
             let of = |served: &Served| (served.record.key.clone(), served.record.name.clone(), format!("{:?}", served.record.settings));
-            let mut all: Vec<_> = scene.node.served().map(of).collect();
+            let mut all: Vec<_> = testbed.node.served().map(of).collect();
             all.sort();
             all
         };
         prop_assert_eq!(devices(&again), devices(&node), "{}", text);
-        let placed = |scene: &Scene| -> Vec<String> {
-            let gpus = scene.node.gpus.iter();
+        let placed = |testbed: &Testbed| -> Vec<String> {
+            let gpus = testbed.node.gpus.iter();
             gpus.map(|gpu| gpu.slice_map().to_string()).collect()
         };
         prop_assert_eq!(placed(&again), placed(&node), "{}", text);

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-use super::scene::{self, Scene};
+use super::testbed::{self, Testbed};
 use super::{brute, model};
 
 /// The names and the settings of MPS that a device may have.
@@ -75,7 +75,7 @@ fn entries(
 }
 
 fn profile(entries: &[String]) -> mig_mps::internals::profile::Profile {
-    scene::parse(&format!(
+    testbed::parse(&format!(
         "[[gpu]]\nselect = {{ all = true }}\ndevices = [ {} ]\n",
         entries.join(", ")
     ))
@@ -98,19 +98,19 @@ proptest! {
             .keys()
             .filter(|counts| counts.iter().any(|&count| count > 0))
             .collect();
-        let mut scene = Scene::new(model, gpus);
+        let mut testbed = Testbed::new(model, gpus);
         for request in &requests {
             let mut entries = entries(model, &feasible, request);
             let wanted = profile(&entries);
-            let plan = scene.plan(&wanted).unwrap_or_else(|refusal| panic!("{refusal}"));
+            let plan = testbed.plan(&wanted).unwrap_or_else(|refusal| panic!("{refusal}"));
             for (nth, index) in request.order.iter().enumerate().take(entries.len()) {
                 let other = index.index(entries.len());
                 entries.swap(nth, other);
             }
-            let shuffled = scene.plan(&profile(&entries));
+            let shuffled = testbed.plan(&profile(&entries));
             prop_assert!(shuffled.is_ok());
-            scene.carry_out(&plan);
-            let rest = scene.plan(&wanted).unwrap_or_else(|refusal| panic!("{refusal}"));
+            testbed.carry_out(&plan);
+            let rest = testbed.plan(&wanted).unwrap_or_else(|refusal| panic!("{refusal}"));
             prop_assert!(rest.is_empty(), "{key} {entries:?}: {rest:#?}");
         }
     }

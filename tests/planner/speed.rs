@@ -6,7 +6,7 @@ use std::time::Instant;
 use mig_mps::internals::profile::Profile;
 
 use super::model;
-use super::scene::{self, Scene};
+use super::testbed::{self, Testbed};
 
 #[test]
 fn seven_different_wishes_are_planned_at_once() {
@@ -18,18 +18,18 @@ fn seven_different_wishes_are_planned_at_once() {
     };
     let profile = |order: [u32; 7]| {
         let entries = order.map(entry).join(", ");
-        scene::parse(&format!(
+        testbed::parse(&format!(
             "[[gpu]]\nselect = {{ all = true }}\ndevices = [ {entries} ]\n"
         ))
     };
-    let mut scene = Scene::new(model, 1);
+    let mut testbed = Testbed::new(model, 1);
     let forward = profile([1, 2, 3, 4, 5, 6, 7]);
-    let plan = scene.plan(&forward).unwrap();
-    scene.carry_out(&plan);
+    let plan = testbed.plan(&forward).unwrap();
+    testbed.carry_out(&plan);
     let best = |profile: &Profile| {
         let times = (0..5).map(|_| {
             let begun = Instant::now();
-            assert!(scene.plan(profile).unwrap().is_empty());
+            assert!(testbed.plan(profile).unwrap().is_empty());
             begun.elapsed()
         });
         times.min().unwrap()

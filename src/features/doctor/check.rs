@@ -1,4 +1,4 @@
-//! All checks: those of this room, and the faults that `status` reports.
+//! All checks: those of this module, and the faults that `status` reports.
 
 use std::collections::BTreeMap;
 

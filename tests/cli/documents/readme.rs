@@ -128,14 +128,14 @@ fn every_path_that_developers_are_told_exists() {
     assert!(paths > 40, "{paths}");
 }
 
-/// Scenes name the tests in Rust that have what a scene cannot show.
+/// Scenarios name the tests in Rust that have what a scenario cannot show.
 #[test]
-fn every_test_that_a_scene_names_exists() {
+fn every_test_that_a_scenario_names_exists() {
     let path = regex::Regex::new(r"tests/[\w/]+\.rs").unwrap();
-    let scenes = repository().join("tests/scenes");
-    let mut files = vec![scenes.join("unprovoked.txt")];
+    let scenarios = repository().join("tests/scenarios");
+    let mut files = vec![scenarios.join("unprovoked.txt")];
     for folder in ["commands", "documents", "messages"] {
-        let entries = fs::read_dir(scenes.join(folder)).unwrap();
+        let entries = fs::read_dir(scenarios.join(folder)).unwrap();
         files.extend(entries.map(|entry| entry.unwrap().path()));
     }
     let texts: String = files

@@ -1,4 +1,4 @@
-//! A simulated node on which a scene is played.
+//! A simulated node on which a scenario is run.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -26,8 +26,8 @@ pub(crate) const QUESTION: &str = "[y/N]: ";
 /// Types the answer to a question, and returns the whole conversation.
 type Answer = Box<dyn FnOnce(&str) -> Ran>;
 
-/// A simulated node, and what a scene has started on it.
-pub(crate) struct Stage {
+/// A simulated node, and what a scenario has started on it.
+pub(crate) struct Testbed {
     started: BTreeMap<String, App>,
     asked: Option<Answer>,
     tidy: Tidy,
@@ -48,7 +48,7 @@ const CHANGES: [&str; 6] = [
 /// that live.
 type Kept = BTreeMap<String, String>;
 
-impl Stage {
+impl Testbed {
     /// A node with these GPUs: `a100-80gb:2 h200`.
     pub(crate) fn with(gpus: &str) -> Self {
         let mut builder = TestNode::builder();
@@ -86,7 +86,7 @@ impl Stage {
         if text.starts_with("#!") {
             write_program(&path, text);
         } else {
-            fs::write(&path, text).expect("a file in a directory of the scene");
+            fs::write(&path, text).expect("a file in a directory of the scenario");
         }
     }
 
@@ -156,7 +156,7 @@ impl Stage {
 
     /// Runs a line in a terminal of 80 columns, and answers its question.
     pub(crate) fn run_in_terminal(&mut self, line: &str, answer: Option<&str>) -> Ran {
-        let line = format!("stty rows 24 cols 80; {}", self.in_scene(line));
+        let line = format!("stty rows 24 cols 80; {}", self.in_scenario(line));
         let command = self.placed(terminal(line));
         self.watched(|| {
             let mut dialogue = Dialogue::start(command);
@@ -195,7 +195,7 @@ impl Stage {
 
     /// Runs a subcommand in a terminal, up to its question.
     pub(crate) fn ask(&mut self, line: &str) {
-        let line = self.in_scene(line);
+        let line = self.in_scenario(line);
         let mut dialogue = Dialogue::start(self.placed(terminal(line)));
         dialogue.await_text(QUESTION);
         self.asked = Some(Box::new(move |keys| {
@@ -216,19 +216,19 @@ impl Stage {
         self.tidy.lines(&console::strip_ansi_codes(&text))
     }
 
-    /// A shell with a line, in the directory of the scene, whose programs come first.
+    /// A shell with a line, in the directory of the scenario, whose programs come first.
     fn shell(&mut self, line: &str) -> Command {
         let mut command = Command::new("/bin/sh");
-        command.args(["-c", &self.in_scene(line)]);
+        command.args(["-c", &self.in_scenario(line)]);
         self.placed(command)
     }
 
-    /// A line as a shell runs it in the directory of the scene.
-    fn in_scene(&mut self, line: &str) -> String {
+    /// A line as a shell runs it in the directory of the scenario.
+    fn in_scenario(&mut self, line: &str) -> String {
         format!("PATH=$PWD:$PATH; {}", self.with_values(line))
     }
 
-    /// Places a command on the node, in the directory of the scene.
+    /// Places a command on the node, in the directory of the scenario.
     fn placed(&self, mut command: Command) -> Command {
         command.current_dir(dir(&self.sim));
         command.env_clear().envs(self.sim.node.env());
@@ -266,7 +266,7 @@ impl Stage {
     }
 }
 
-/// The directory of the scene, in which the node is, too.
+/// The directory of the scenario, in which the node is, too.
 fn dir(sim: &Sim) -> &Path {
     sim.node
         .dir()

@@ -1,4 +1,4 @@
-//! A node that plans are carried out on in thought, each step checked.
+//! A node in memory on which plans are carried out, each step checked.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ use super::model;
 
 /// A node with GPUs of these models.
 #[derive(Clone)]
-pub(crate) struct Scene {
+pub(crate) struct Testbed {
     pub(crate) node: Node,
     pub(crate) models: Vec<&'static Model>,
     next: u32,
@@ -30,7 +30,7 @@ pub(crate) fn directories() -> RunDir {
     RunDir::at(Path::new("/run/mig-mps"))
 }
 
-impl Scene {
+impl Testbed {
     /// So many GPUs of one model, in MIG mode and empty.
     pub(crate) fn new(model: &'static Model, gpus: usize) -> Self {
         Self::of(vec![model; gpus])

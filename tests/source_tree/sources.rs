@@ -15,12 +15,12 @@ pub(crate) fn rust(root: &Path) -> Sources {
     sources
 }
 
-/// Every file whose text a user sees: the manual, the documents at the root, and the scenes, which have every message of
+/// Every file whose text a user sees: the manual, the documents at the root, and the scenarios, which have every message of
 /// the program.
 pub(crate) fn text(root: &Path) -> Sources {
     let mut sources = Sources::new();
     read(root, "src/manual", ".md", &mut sources);
-    read(root, "tests/scenes", ".txt", &mut sources);
+    read(root, "tests/scenarios", ".txt", &mut sources);
     for name in ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"] {
         let text = fs::read_to_string(root.join(name)).unwrap_or_default();
         sources.insert(name.to_owned(), text);

@@ -1,4 +1,4 @@
-//! Scenes: text files of commands and what they say, which a person reads from top to bottom. README.md says how they
+//! Scenarios: text files of commands and what they say, which a person reads from top to bottom. README.md says how they
 //! are written.
 
 mod blocks;
@@ -11,32 +11,32 @@ use std::fs;
 use testkit::repository;
 
 /// A test for each file of a folder, and one that none is forgotten.
-macro_rules! scenes {
+macro_rules! scenarios {
     ($($folder:ident: $($name:ident)*;)*) => {
         $(mod $folder {
             $(#[test]
             fn $name() {
-                crate::scenes::engine::play(concat!(stringify!($folder), "/", stringify!($name), ".txt"));
+                crate::scenarios::engine::run_file(concat!(stringify!($folder), "/", stringify!($name), ".txt"));
             })*
 
             #[test]
-            fn every_file_is_played() {
-                crate::scenes::engine::are_all(stringify!($folder), &[$(stringify!($name)),*]);
+            fn every_file_is_run() {
+                crate::scenarios::engine::are_all(stringify!($folder), &[$(stringify!($name)),*]);
             }
         })*
     };
 }
 
-scenes! {
+scenarios! {
     commands: advise check export first_use import init list mistakes share;
     documents: operating profiles readme recipes running upgrades;
     messages: advise clients convert daemons devices directories driver health history left_out limits machines mig plan private profile programs
         ready reset run selftest slurm systemd usage;
 }
 
-/// The texts of all scenes of messages.
+/// The texts of all scenarios of messages.
 fn messages() -> String {
-    let files = fs::read_dir(repository().join("tests/scenes/messages")).unwrap();
+    let files = fs::read_dir(repository().join("tests/scenarios/messages")).unwrap();
     let texts = files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap());
     texts.collect()
 }
@@ -58,7 +58,7 @@ fn every_message_of_the_sources_is_provoked_or_excused() {
         "provoked, or in no source: {unknown:#?}"
     );
     pieces.retain(|piece, _| !excused.contains(piece));
-    assert!(pieces.is_empty(), "no scene provokes: {pieces:#?}");
+    assert!(pieces.is_empty(), "no scenario provokes: {pieces:#?}");
 }
 
 /// A value of the wrong kind is described in the words of its file, not of the program's types.

@@ -5,9 +5,9 @@ use std::sync::LazyLock;
 
 use regex::{Captures, Regex};
 
-/// The values that one scene knows of its run.
+/// The values that one scenario knows of its run.
 pub(crate) struct Tidy {
-    /// The directory of the scene.
+    /// The directory of the scenario.
     dir: String,
     /// Processes by their names.
     pids: Vec<(String, String)>,

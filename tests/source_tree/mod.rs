@@ -1,16 +1,28 @@
-//! Keeps the order of the source tree: which file may import which, and how long files may be; and how wide the examples of
-//! the manual are.
+//! Checks the source tree: which module may import which, and how long files may be, what names are like, and how wide the
+//! examples of the manual are.
 
 mod documents;
+mod map;
+mod names;
 mod rules;
 mod sources;
 
 use testkit::repository;
 
 #[test]
-fn the_house_is_in_order() {
-    let faults = rules::faults(&sources::rust(repository()));
+fn the_source_tree_is_in_order() {
+    let texts = sources::text(repository());
+    let map = map::Map::parse(&texts["CONTRIBUTING.md"]);
+    let faults = rules::faults(&sources::rust(repository()), &map);
     assert!(faults.is_empty(), "\n  {}\n", faults.join("\n  "));
+}
+
+#[test]
+fn names_are_not_worse_than_they_were() {
+    let figures = names::NameFigures::measure(&sources::rust(repository()));
+    println!("{figures}");
+    let worse = figures.worse();
+    assert!(worse.is_empty(), "\n  {}\n", worse.join("\n  "));
 }
 
 #[test]

@@ -4,40 +4,10 @@ use std::collections::BTreeSet;
 
 use regex::Regex;
 
-use crate::house::sources::Sources;
+use crate::source_tree::map::{FEATURES, Map};
+use crate::source_tree::sources::Sources;
 
-/// The rooms of each floor, from the ground up. A room is a folder of `src` or a file in it, and each folder of
-/// `src/features`. A file imports from lower floors and from its own room, so there is no circle between rooms.
-const FLOORS: [&[&str]; 17] = [
-    &["failure", "config", "geometry", "settings"],
-    &["host"],
-    &["catalog", "profile"],
-    &["nvml", "mps", "cuda"],
-    &["state"],
-    &["node"],
-    &["plan"],
-    &["apply"],
-    &["client"],
-    &["render"],
-    &["error"],
-    &["commands"],
-    &["shared"],
-    &[FEATURES],
-    &["internal_commands"],
-    &["cli"],
-    &["main", "device_plugin"],
-];
-
-/// The features. They know nothing of each other, and nothing but the command line knows them.
-const FEATURES: &str = "features";
-
-/// The doors to the outside, which know nothing of what the project makes of it.
-const DOORS: [&str; 3] = ["nvml", "mps", "cuda"];
-
-/// The rooms that a door may import.
-const UNDER_A_DOOR: [&str; 5] = ["failure", "config", "settings", "geometry", "host"];
-
-/// The lowest room that prints.
+/// The lowest module that prints.
 const PRINTING: &str = "render";
 
 /// Where unsafe code may be.
@@ -49,29 +19,36 @@ const GENERATED: &str = "src/features/kubernetes/v1beta1.rs";
 /// The most lines of code in a file. `.clippy.toml` has the most lines of a function.
 const FILE_LINES: usize = 450;
 
-/// Every fault of the tree.
-pub(crate) fn faults(sources: &Sources) -> Vec<String> {
+/// Every fault of the tree, and of the map of it.
+pub(crate) fn faults(sources: &Sources, map: &Map) -> Vec<String> {
     let prints = Regex::new(r"\b(dbg|e?print(ln)?)!|[^.]\b(stdout|stderr)\(\)").unwrap();
     let has_unsafe = Regex::new(r"\bunsafe\b").unwrap();
-    let mut faults = Vec::new();
+    let mapped = map.modules();
+    let in_tree: BTreeSet<&str> = sources.keys().map(|file| module(file)).collect();
+    let gone = mapped
+        .iter()
+        .filter(|name| !in_tree.contains(name.as_str()));
+    let mut faults: Vec<String> = gone
+        .map(|name| format!("the map has {name}, which src lacks"))
+        .collect();
     for (file, text) in sources {
         let code = code(text);
-        let room = room(file);
+        let module = module(file);
         let mut add = |fault: String| faults.push(format!("{file} {fault}"));
         if code.lines().count() > FILE_LINES && file != GENERATED {
             add(format!("has more than {FILE_LINES} lines of code"));
         }
-        if room != "lib" && floor(room).is_none() {
-            add("is in a room without a floor".to_owned());
+        if module != "lib" && !mapped.contains(module) {
+            add(format!("is in {module}, which the map lacks"));
         }
-        if prints.is_match(&code) && floor(room) < floor(PRINTING) {
+        if prints.is_match(&code) && map.layer(module) < map.layer(PRINTING) {
             add("prints".to_owned());
         }
         if has_unsafe.is_match(&code) && !UNSAFE.iter().any(|place| file.starts_with(place)) {
             add("has unsafe code".to_owned());
         }
         for import in imports(file, &code) {
-            if !may_import(room, &import) {
+            if !map.may_import(module, &import) {
                 add(format!("imports {import}"));
             }
         }
@@ -89,12 +66,12 @@ fn code(text: &str) -> String {
     code.join("\n")
 }
 
-/// The rooms that a file names, in a `use` or in a path. One that it reaches by `super` is `super`: who leaves a room
-/// says so by `crate`.
+/// The modules that a file names, in a `use` or in a path. One that it reaches by `super` is `super`: a path to another
+/// module begins with `crate`.
 fn imports(file: &str, code: &str) -> BTreeSet<String> {
     let named = Regex::new(r"\b(?:crate|mig_mps)::(\w+|\{)").unwrap();
     let climbs = Regex::new(r"\b(?:super::)+").unwrap();
-    let above = room(file).matches('/').count() + usize::from(file.ends_with("/mod.rs"));
+    let above = module(file).matches('/').count() + usize::from(file.ends_with("/mod.rs"));
     let depth = file.matches('/').count() - above;
     let mut found: BTreeSet<String> = named
         .captures_iter(code)
@@ -110,46 +87,15 @@ fn imports(file: &str, code: &str) -> BTreeSet<String> {
 }
 
 /// The folder of `src` or of `src/features` that a file is in, or its own name.
-fn room(file: &str) -> &str {
+fn module(file: &str) -> &str {
     let inside = file.strip_prefix("src/").unwrap();
-    let levels =
-        1 + usize::from(inside.starts_with("features/") && !inside.ends_with("features/mod.rs"));
+    let is_feature = inside.starts_with(FEATURES) && inside != "features/mod.rs";
+    let levels = 1 + usize::from(is_feature);
     let end = inside
         .match_indices('/')
         .nth(levels - 1)
         .map_or(inside.len(), |(at, _)| at);
     inside[..end].trim_end_matches(".rs")
-}
-
-fn floor(room: &str) -> Option<usize> {
-    let room = room.split('/').next()?;
-    FLOORS.iter().position(|rooms| rooms.contains(&room))
-}
-
-fn may_import(from: &str, to: &str) -> bool {
-    match (floor(from), floor(to)) {
-        _ if from == to => true,
-        (_, Some(_)) if DOORS.contains(&from) => UNDER_A_DOOR.contains(&to),
-        (Some(from), Some(to)) => to < from,
-        // `lib.rs` passes on what it likes; nobody imports what is in no room.
-        (None, Some(_)) => true,
-        (_, None) => false,
-    }
-}
-
-#[test]
-fn imports_go_down_and_doors_know_few_rooms() {
-    assert!(may_import("plan", "node"));
-    assert!(may_import("plan", "plan"));
-    assert!(!may_import("node", "plan"));
-    assert!(!may_import("geometry", "settings"));
-    assert!(may_import("mps", "host"));
-    assert!(!may_import("mps", "profile"));
-    assert!(may_import("main", "cli"));
-    assert!(may_import("features/doctor", "commands"));
-    assert!(may_import("cli", "features"));
-    assert!(!may_import("features/doctor", "features"));
-    assert!(!may_import("commands", "features"));
 }
 
 #[test]
@@ -171,23 +117,34 @@ fn a_path_anywhere_in_the_code_is_an_import() {
 #[test]
 fn faults_are_named_by_file() {
     let long = "fn f() {}\n".repeat(FILE_LINES + 1);
+    let map = Map::parse(
+        "| layer | module |\n|---|---|\n| 1 | `host` |\n| 2 | `node` |\n| 3 | `plan`, `state` |\n\
+         | 4 | `render`, `attic` |\n| 5 | `features` |\n\n| feature |\n|---|\n| `run` |\n| `gone` |\n",
+    );
     let files = [
-        ("attic.rs", "struct Attic;"),
+        ("cellar.rs", "struct Cellar;"),
+        ("features/mod.rs", "pub mod run;"),
+        ("features/other/mod.rs", "use crate::render::Table;"),
+        ("features/run/mod.rs", "use crate::features::other;"),
         ("host/mod.rs", long.as_str()),
+        ("lib.rs", "pub use crate::node::Node;"),
         ("node.rs", "use crate::plan::Plan;\nfn f() { println!() }"),
         ("plan/a.rs", "fn f() { unsafe { g() } }"),
-        ("state.rs", "fn f() { writeln!(io::stderr(), \"x\"); }"),
         ("render.rs", "fn f() { io::stdout().lock(); }"),
         (
-            "apply.rs",
-            "fn f() { command.stdout(Stdio::null()); child.stdout(); }",
+            "state.rs",
+            "fn f() { writeln!(io::stderr(), \"x\"); command.stdout(Stdio::null()); }",
         ),
     ];
     let sources = files.map(|(path, text)| (format!("src/{path}"), text.to_owned()));
     assert_eq!(
-        faults(&Sources::from(sources)),
+        faults(&Sources::from(sources), &map),
         [
-            "src/attic.rs is in a room without a floor",
+            "the map has attic, which src lacks",
+            "the map has features/gone, which src lacks",
+            "src/cellar.rs is in cellar, which the map lacks",
+            "src/features/other/mod.rs is in features/other, which the map lacks",
+            "src/features/run/mod.rs imports features",
             "src/host/mod.rs has more than 450 lines of code",
             "src/node.rs prints",
             "src/node.rs imports plan",

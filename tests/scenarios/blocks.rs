@@ -1,5 +1,5 @@
-//! The console blocks of the README and the manual show what really happens: `tests/scenes/documents` says what a block
-//! needs on the node before its first command, or why it is not played.
+//! The console blocks of the README and the manual show what really happens: `tests/scenarios/documents` says what a block
+//! needs on the node before its first command, or why it is not run.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,7 +8,7 @@ use regex::Regex;
 
 use testkit::repository;
 
-use crate::scenes::engine::{Part, QUESTION, Stage, matches, parse};
+use crate::scenarios::engine::{Part, QUESTION, Testbed, matches, parse};
 
 /// The commands of a block that are ours: the others are not there, or are not what it is about.
 const OURS: [&str; 10] = [
@@ -67,8 +67,8 @@ fn blocks(text: &str) -> impl Iterator<Item = Vec<Part>> {
 }
 
 #[test]
-fn every_block_is_played_or_says_why_not() {
-    let files = fs::read_dir(repository().join("tests/scenes/documents")).unwrap();
+fn every_block_is_run_or_says_why_not() {
+    let files = fs::read_dir(repository().join("tests/scenarios/documents")).unwrap();
     let texts = files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap());
     let parts: Vec<Part> = texts.flat_map(|text| parse(&text)).collect();
     let named = |word: &str| {
@@ -77,14 +77,14 @@ fn every_block_is_played_or_says_why_not() {
             .filter_map(|part| Some((part.head.strip_prefix(word)?, part)));
         named.collect::<Vec<_>>()
     };
-    let mut played = named("block ");
-    played.extend(named("screen "));
+    let mut run = named("block ");
+    run.extend(named("screen "));
     let left = named("leave ");
     assert!(
         left.iter().all(|(_, part)| !part.body.is_empty()),
         "{left:#?}"
     );
-    let listed = played
+    let listed = run
         .iter()
         .chain(&left)
         .map(|(block, _)| (*block).to_owned());
@@ -106,8 +106,8 @@ pub(crate) enum SeenIn {
     Terminal,
 }
 
-/// Plays the block of a document that begins with a command.
-pub(crate) fn play(stage: &mut Stage, document: &str, first: &str, seen_in: SeenIn) {
+/// Runs the block of a document that begins with a command.
+pub(crate) fn run_block(testbed: &mut Testbed, document: &str, first: &str, seen_in: SeenIn) {
     let documents = documents();
     let (_, text) = documents
         .iter()
@@ -121,16 +121,16 @@ pub(crate) fn play(stage: &mut Stage, document: &str, first: &str, seen_in: Seen
         .filter(|part| OURS.iter().any(|begin| part.head.starts_with(begin)));
     if block.iter().all(|part| part.body.is_empty()) {
         let lines: Vec<String> = ours.map(|part| here(&part.head)).collect();
-        stage.prepare(&lines.join(" &&\n"));
+        testbed.prepare(&lines.join(" &&\n"));
         return;
     }
     for part in ours {
         let command = here(&part.head);
         let ran = match seen_in {
-            SeenIn::Pipe => stage.run("", &command),
-            SeenIn::Terminal => stage.run_in_terminal(&command, answer(&part.body)),
+            SeenIn::Pipe => testbed.run("", &command),
+            SeenIn::Terminal => testbed.run_in_terminal(&command, answer(&part.body)),
         };
-        let (status, said) = (ran.status, stage.said(&ran));
+        let (status, said) = (ran.status, testbed.said(&ran));
         let fails = part.body.iter().any(|line| line.starts_with("error: "));
         assert_eq!(
             !matches!(status, 0 | 3),

@@ -17,7 +17,7 @@ use mig_mps::internals::state::RunDir;
 use testkit::{Sim, built};
 
 /// A node, and what a run on it needs.
-pub(crate) struct Scene {
+pub(crate) struct Testbed {
     pub(crate) sim: Sim,
     pub(crate) hand: Hand,
 }
@@ -117,7 +117,7 @@ impl Hand {
     }
 }
 
-impl Scene {
+impl Testbed {
     pub(crate) fn with(model: &str, count: usize) -> Self {
         let sim = Sim::with(model, count);
         // The dynamic linker takes two links to one file for one library: each node in this process needs its own.

@@ -1,4 +1,4 @@
-//! The text of a scene file.
+//! The text of a scenario file.
 
 use std::fmt::Write;
 
