@@ -84,8 +84,7 @@ impl Directory {
             return Ok(());
         }
         let why = format!("it {}", describe_owner(owner));
-        let error = FileError::new(io::ErrorKind::PermissionDenied, why);
-        Err(error.at(&self.path))
+        Err(FileError::new(io::ErrorKind::PermissionDenied, why).at(&self.path))
     }
 
     /// Opens a subdirectory. Returns `None` if there is none.
@@ -464,12 +463,8 @@ pub(super) fn check_local_mount(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Fil
 fn mount_of(fd: BorrowedFd<'_>) -> FileResult<String> {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
     let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:"));
-    id.map(|id| id.trim().to_owned()).ok_or_else(|| {
-        FileError::new(
-            io::ErrorKind::Other,
-            "/proc/self/fdinfo does not name the mount",
-        )
-    })
+    id.map(|id| id.trim().to_owned())
+        .ok_or_else(|| FileError::other("/proc/self/fdinfo does not name the mount"))
 }
 
 /// The deepest level at which directories are removed in place. Each level keeps a descriptor open.

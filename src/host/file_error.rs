@@ -57,6 +57,11 @@ impl FileError {
         }))
     }
 
+    /// An error that only words describe.
+    pub fn other(text: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Other, text)
+    }
+
     /// A file that is not used because of its fault.
     pub(super) fn with_fault(fault: FileFault, text: impl Into<String>) -> Self {
         let mut error = Self::new(ErrorKind::PermissionDenied, text);

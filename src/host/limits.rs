@@ -3,7 +3,6 @@
 //! `CommandExt::uid` keeps root's groups, `CommandExt::groups` is unstable, and code between fork and exec has to be
 //! async-signal-safe. So a helper program changes limits or its user, and then calls `exec` or CUDA.
 
-use std::io;
 use std::path::Path;
 
 use clap::Args;
@@ -134,7 +133,7 @@ impl Limits {
                     "there is no CPU {cpu}: Linux counts to {}",
                     CpuSet::MAX_CPU - 1
                 );
-                return Err(LimitsError::Cpus(FileError::new(io::ErrorKind::Other, why)));
+                return Err(LimitsError::Cpus(FileError::other(why)));
             }
             set.set(cpu);
         }
@@ -219,10 +218,7 @@ impl BecomeUser {
         setuid(uid)?;
         // The process must not be able to become root again.
         if !uid.is_root() && setuid(Uid::from_raw(0)).is_ok() {
-            return Err(FileError::new(
-                io::ErrorKind::Other,
-                "the way back to root is open",
-            ));
+            return Err(FileError::other("the way back to root is open"));
         }
         Ok(())
     }

@@ -122,12 +122,12 @@ fn capability_files(table: &str, gpu: u32, gpu_instance: u32, compute: u32) -> O
 /// The kernel lacks a call without which no process can be ended safely, and no child within a limit.
 #[derive(Debug, Error)]
 #[error("mig-mps needs Linux 5.3 or newer: pidfd_open, which came with it, fails: {0}")]
-pub struct OldKernel(Errno);
+pub struct OldKernel(FileError);
 
 impl Failure for OldKernel {
     fn hint(&self) -> Option<String> {
-        let hint = match self.0 {
-            Errno::PERM => {
+        let hint = match self.0.errno() {
+            Some(Errno::PERM) => {
                 "a container's filter of system calls refuses it: update the container engine"
             }
             _ => {
@@ -141,7 +141,7 @@ impl Failure for OldKernel {
 /// Refuses a kernel before Linux 5.3.
 pub fn check_kernel() -> Result<(), OldKernel> {
     match ProcessHandle::open(Pid(std::process::id())) {
-        Err(error @ (Errno::NOSYS | Errno::PERM)) => Err(OldKernel(error)),
+        Err(error @ (Errno::NOSYS | Errno::PERM)) => Err(OldKernel(error.into())),
         _ => Ok(()),
     }
 }

@@ -11,6 +11,7 @@ use super::format::{indent_lines, wrap_text};
 use super::output::{is_watched, note_always, print_styled_note_always};
 use crate::apply::Allowed;
 use crate::failure::{ExitStatus, Failure};
+use crate::host::FileError;
 use crate::plan::{HeldGpus, Plan};
 
 /// True while the cursor is behind a question.
@@ -143,7 +144,7 @@ pub fn obtain_consent(
         note_always(&format!("Not known to be made by mig-mps:\n  {named}"));
     }
     note_always(&format!("This will {disrupts}."));
-    let answer = ask_yes_no("Go on?").map_err(|error| NoConsent::Failed(error.to_string()))?;
+    let answer = ask_yes_no("Go on?").map_err(|error| NoConsent::Failed(error.into()))?;
     Ok(answer == Some(true))
 }
 
@@ -158,7 +159,7 @@ pub enum NoConsent {
     Outgrown(String),
     /// The terminal did not work.
     #[error("cannot ask on the terminal: {0}")]
-    Failed(String),
+    Failed(FileError),
 }
 
 impl Failure for NoConsent {

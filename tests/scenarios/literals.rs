@@ -117,9 +117,10 @@ impl Visit<'_> for Found {
                 .collect();
             let is_error = match &names[..] {
                 [.., of, name]
-                    if ["new", "without_hint", "with_processes"].contains(&name.as_str()) =>
+                    if ["new", "without_hint", "with_processes", "with_fault"]
+                        .contains(&name.as_str()) =>
                 {
-                    ["CommandError", "Error", "Problem"].contains(&of.as_str())
+                    ["CommandError", "Error", "FileError", "Problem"].contains(&of.as_str())
                 }
                 [.., name] => [
                     "command_error",
