@@ -13,7 +13,7 @@ use crate::cuda;
 use crate::error::{ErrorContext as _, Result, command_error};
 use crate::features::run::KeepArgs;
 use crate::host::{BecomeUser, Environment, Limits};
-use crate::mps::Invocation;
+use crate::mps::become_daemon_command;
 use crate::render::json::to_json_line;
 use crate::render::print;
 
@@ -22,8 +22,9 @@ pub enum InternalCommand {
     Launch {
         #[command(flatten)]
         limits: Limits,
-        #[command(flatten)]
-        invocation: Invocation,
+        /// Let one server of root serve all users at once
+        #[arg(long)]
+        multiuser: bool,
     },
     Attach {
         #[command(flatten)]
@@ -49,11 +50,11 @@ impl InternalCommand {
     /// Runs the helper. One that becomes the control program returns only if that fails: nothing has been started then.
     pub fn run(&self) -> Result<()> {
         match self {
-            Self::Launch { limits, invocation } => {
-                let programs = Environment::read().mps_programs()?;
+            Self::Launch { limits, multiuser } => {
+                let control = Environment::read().mps_programs()?.control;
                 limits.apply()?;
-                let error = invocation.to_command(&programs).exec();
-                Err(error).context(format!("cannot start {}", programs.control.display()))
+                let error = become_daemon_command(&control, *multiuser).exec();
+                Err(error).context(format!("cannot start {}", control.display()))
             }
             Self::Attach { user } => {
                 let library = Environment::read().cuda_library;

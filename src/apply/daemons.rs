@@ -7,9 +7,9 @@ use jiff::Timestamp;
 use super::cause::Cause;
 use super::gpu::GpuRun;
 use super::run::Shared;
-use super::start_check::{access_of, launch_options, query_account_id};
+use super::start_check::{access_of, daemon_process, query_account_id};
 use crate::host::{Pid, Uid};
-use crate::mps::{ClientPolicy, Daemon, LaunchOptions, Launched, LogDir, MpsProgram, StopMethod};
+use crate::mps::{ClientPolicy, Daemon, DaemonProcess, Launched, LogDir, MpsProgram, StopMethod};
 use crate::nvml::{EXCLUSIVE_PROCESS, GpuHandle};
 use crate::plan::{EndStray, GpuPlan, Set, Start, StartServer, serve_setting};
 use crate::settings::{Serve, Server, Settings};
@@ -84,7 +84,7 @@ impl Shared<'_> {
         if record.served_id.is_none() {
             record.served_id = query_account_id(serve_setting(&record.settings))?;
         }
-        let launch = launch_options(
+        let launch = daemon_process(
             self.context.environment,
             &record.settings,
             record.served_id,
@@ -140,7 +140,7 @@ impl Shared<'_> {
     fn configure_daemon(
         &self,
         daemon: &Daemon,
-        launch: &LaunchOptions,
+        launch: &DaemonProcess,
         record: &mut DeviceRecord,
         launched: &Launched,
     ) -> Result<(), Cause> {

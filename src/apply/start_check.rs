@@ -10,7 +10,7 @@ use crate::host::{
     MpsPrograms, Reader, Uid, begin_group_lookup, caller, check_lists, check_open_files,
     directory_access, group_id, user_name,
 };
-use crate::mps::{Daemon, LaunchOptions, LogFile};
+use crate::mps::{Daemon, DaemonProcess, LogFile};
 use crate::node::{Device, Node};
 use crate::plan::{Action, Plan, Start, StartedBy, serve_setting};
 use crate::settings::{CpuChoice, Serve, Settings};
@@ -109,7 +109,7 @@ impl StartCheck<'_> {
             self.run_dir.pipe_dir(uuid),
             self.directories.log.join(uuid),
         );
-        let launch = launch_options(self.environment, settings, id, (gpu, uuid))?;
+        let launch = daemon_process(self.environment, settings, id, (gpu, uuid))?;
         Ok(daemon.check_launch(&launch).map(|()| id)?)
     }
 
@@ -218,12 +218,12 @@ pub(super) fn query_account_id(serve: &Serve) -> Result<Option<u32>, Cause> {
 }
 
 /// Returns the options with which the daemon of a device on a GPU is launched. Both are UUIDs.
-pub(super) fn launch_options(
+pub(super) fn daemon_process(
     environment: &Environment,
     settings: &Settings,
     served_id: Option<u32>,
     (gpu, device): (&str, &str),
-) -> Result<LaunchOptions, Cause> {
+) -> Result<DaemonProcess, Cause> {
     let serve = serve_setting(settings);
     let access = access_of(serve, served_id).unwrap_or(Access::Owner);
     let reader = match (serve, served_id) {
@@ -251,7 +251,7 @@ pub(super) fn launch_options(
             Some(cpus?)
         }
     };
-    Ok(LaunchOptions {
+    Ok(DaemonProcess {
         device: device.to_owned(),
         multiuser: serve.is_shared(),
         access,

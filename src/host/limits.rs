@@ -34,6 +34,7 @@ pub const HELPERS: [&str; 5] = [LAUNCH, ATTACH, COMPUTE, KEEP, ADMIT];
 
 /// The limits of a program, which are arguments of the helper.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
+#[group(required = true, multiple = true)]
 pub struct Limits {
     /// The CPUs [default: the caller's]
     #[arg(long, value_delimiter = ',')]
@@ -42,7 +43,7 @@ pub struct Limits {
     #[arg(long)]
     pub files: Option<u64>,
     /// Take fewer files where the system does not allow so many
-    #[arg(long)]
+    #[arg(long, requires = "files")]
     pub or_fewer: bool,
 }
 
@@ -326,7 +327,9 @@ fn raise_limit(resource: Resource, wanted: u64) {
 /// The limit of open files that this process requests: each daemon that is queried in parallel needs some.
 const WANTED_OPEN_FILES: u64 = 4096;
 
-/// The lowest limit at which it works. With fewer, existing files could not be opened and would seem to be missing.
+/// The lowest limit of open files at which this program, an MPS daemon or a client works. With fewer, existing files could not
+/// be opened and would seem to be missing. On an H200 a daemon worked with 64; with 20 its server did not start and its log
+/// grew without pause. A client with 10, 24 or 26 hangs the device for everybody, and one with 48 works.
 pub const MIN_OPEN_FILES: u64 = 64;
 
 /// Raises the limit of open files of this process.
@@ -342,7 +345,7 @@ pub fn raise_open_files() -> Result<(), LimitsError> {
 const CLIENT_FILES: u64 = 1024;
 
 /// Raises the limit of open files, which programs that this process becomes keep, if an MPS client could not live with
-/// it. Measured on an H200: a client with 10, 24 or 26 hangs the device for everybody, and one with 48 works.
+/// it.
 pub fn raise_client_files() -> Result<(), LimitsError> {
     let limit = getrlimit(Resource::Nofile);
     let Some(few) = limit.current.filter(|now| *now < MIN_OPEN_FILES) else {

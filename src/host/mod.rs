@@ -50,7 +50,7 @@ pub use holders::{Holder, Holders};
 pub use interrupt::{ChangeInProgress, Forwarding, Interrupt, Phase, ignore_termination};
 pub use kernel_log::Xid;
 pub use limits::{
-    ADMIT, ATTACH, BecomeUser, COMPUTE, HELPERS, KEEP, LAUNCH, Limits, LimitsError,
+    ADMIT, ATTACH, BecomeUser, COMPUTE, HELPERS, KEEP, LAUNCH, Limits, LimitsError, MIN_OPEN_FILES,
     check_open_files, open_file_limits, raise_client_files, raise_memory, raise_open_files,
     raise_stack, use_service_limits,
 };

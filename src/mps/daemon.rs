@@ -12,7 +12,6 @@ use rustix::fs::{AtFlags, CWD, Stat, accessat};
 use rustix::io::Errno;
 use thiserror::Error;
 
-use super::launch::{ControlTask, Invocation};
 use super::log::diagnose;
 use super::{ControlProgram, LineKind, LogDir, LogFile, LogLine};
 use crate::failure::Failure;
@@ -99,11 +98,8 @@ impl Daemon {
 
     /// Runs a control session to its end.
     pub(super) fn run_session(&self, input: &str, limit: Duration) -> Result<Output, RunError> {
-        let session = Invocation {
-            pipe: self.pipe.clone(),
-            task: ControlTask::Session,
-        };
-        self.run(&session.to_command(&self.programs), input, limit)
+        let session = self.clean_command(&self.programs.control);
+        self.run(&session, input, limit)
     }
 
     /// Runs the control program to its end. Errors name it even if it is started through the helper.

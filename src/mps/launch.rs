@@ -1,17 +1,15 @@
 //! Starts a control daemon in a closed pipe directory. That is opened once the daemon is complete and recorded.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
-
-use clap::{Args, Subcommand};
 
 use super::log::describe_cuda_error;
 use super::processes::{format_pids, uses_pipe_dir};
 use super::{Daemon, LockHolder, MAX_PIPE_DIR, MpsError};
 use crate::config::CONTROL;
 use crate::host::{
-    Access, Host, LAUNCH, Limits, MpsPrograms, Output, Permission, Process, Reader, Uid, caller,
+    Access, Host, LAUNCH, Limits, MIN_OPEN_FILES, Output, Permission, Process, Reader, Uid, caller,
     clean_command, find_list_fault, open_file_limits,
 };
 use crate::settings::{Cpus, NOFILE};
@@ -48,7 +46,7 @@ impl Daemon {
     ///
     /// An unrecorded daemon that already runs in the directory (left by an interrupted `up`) is adopted if it serves
     /// this device, and stopped otherwise. After a failed start its processes are ended.
-    pub fn launch(&self, host: &Host, wanted: &LaunchOptions) -> Result<Launched, MpsError> {
+    pub fn launch(&self, host: &Host, wanted: &DaemonProcess) -> Result<Launched, MpsError> {
         self.check_launch(wanted)?;
         if let Some(process) = self.adopt_unrecorded(host, wanted)? {
             return Ok(Launched {
@@ -70,7 +68,7 @@ impl Daemon {
     }
 
     /// Checks what a launch needs, and touches nothing.
-    pub fn check_launch(&self, wanted: &LaunchOptions) -> Result<(), MpsError> {
+    pub fn check_launch(&self, wanted: &DaemonProcess) -> Result<(), MpsError> {
         self.check_path()?;
         // Root can raise any limit.
         if let (_, Some(most)) = open_file_limits()
@@ -141,7 +139,7 @@ impl Daemon {
     }
 
     /// Runs the launcher, and waits for the daemon to hold its lock.
-    fn start_process(&self, host: &Host, wanted: &LaunchOptions) -> Result<Process, MpsError> {
+    fn start_process(&self, host: &Host, wanted: &DaemonProcess) -> Result<Process, MpsError> {
         let output = self.run(&self.start_command(wanted), "", LAUNCH_TIMEOUT)?;
         // The lock decides, not the exit status, which is 0 even for an unknown option.
         let start = Instant::now();
@@ -160,41 +158,25 @@ impl Daemon {
         }
     }
 
-    /// Returns the command that starts the daemon in a scope of its own. The helper applies limits and becomes the control
-    /// program.
-    fn start_command(&self, wanted: &LaunchOptions) -> Command {
-        let files = wanted.nofile.unwrap_or(NOFILE);
-        let differs = open_file_limits().0 != Some(files);
-        // Without those that the caller already has.
-        let limits = Limits {
-            cpus: wanted.cpus.as_ref().map(|cpus| cpus.numbers().collect()),
-            files: differs.then_some(files),
-            or_fewer: differs && wanted.nofile.is_none(),
-        };
+    /// Returns the command that starts the daemon, in a scope of its own. The helper applies limits, and becomes the control
+    /// program with the same environment.
+    fn start_command(&self, wanted: &DaemonProcess) -> Command {
         let programs = &self.programs;
-        let command = if limits == Limits::default() {
-            let invocation = Invocation {
-                pipe: self.pipe.clone(),
-                task: ControlTask::Daemon(DaemonTask {
-                    device: wanted.device.clone(),
-                    log: self.log.clone(),
-                    multiuser: wanted.multiuser,
-                }),
-            };
-            invocation.to_command(programs)
-        } else {
-            let mut command = clean_mps_command(&programs.helper, programs);
+        let limits = wanted.limits();
+        let mut command = if limits == Limits::default() {
+            let mut command = self.clean_command(&programs.control);
+            command.args(daemon_args(wanted.multiuser));
             command
-                .env(CONTROL, &programs.control)
-                .arg(LAUNCH)
-                .args(limits.to_args())
-                .arg("--pipe")
-                .arg(&self.pipe)
-                .args(["daemon", "--device", &wanted.device, "--log"])
-                .arg(&self.log)
-                .args(wanted.multiuser.then_some("--multiuser"));
+        } else {
+            let mut command = self.clean_command(&programs.helper);
+            command.env(CONTROL, &programs.control);
+            command.arg(LAUNCH).args(limits.to_args());
+            command.args(wanted.multiuser.then_some("--multiuser"));
             command
         };
+        command
+            .env("CUDA_VISIBLE_DEVICES", &wanted.device)
+            .env("CUDA_MPS_LOG_DIRECTORY", &self.log);
         match &programs.scopes {
             Some(scopes) => scopes.wrap_command(&wanted.device, &command),
             None => command,
@@ -205,7 +187,7 @@ impl Daemon {
     pub fn check_user_and_limits(
         &self,
         process: &Process,
-        wanted: &LaunchOptions,
+        wanted: &DaemonProcess,
     ) -> Result<(), MpsError> {
         let checks = [
             (
@@ -261,9 +243,9 @@ fn describe_exit_status(output: &Output, device: &str) -> String {
     format!("the control daemon of {device} did not start ({status}): {meaning}")
 }
 
-/// The options of a daemon's start.
+/// The process of a device's control daemon, as it is to be.
 #[derive(Clone, Debug)]
-pub struct LaunchOptions {
+pub struct DaemonProcess {
     /// The UUID of its device.
     pub device: String,
     /// One server of root serves all users at once.
@@ -277,68 +259,46 @@ pub struct LaunchOptions {
     pub nofile: Option<u64>,
 }
 
-/// The lowest limit of open files at which a daemon works. On an H200 it worked with 64; with 20 its server did not
-/// start and its log grew without pause.
-const MIN_OPEN_FILES: u64 = 64;
+impl DaemonProcess {
+    /// Returns its limits, without those that the caller already has.
+    fn limits(&self) -> Limits {
+        let files = self.nofile.unwrap_or(NOFILE);
+        let differs = open_file_limits().0 != Some(files);
+        Limits {
+            cpus: self.cpus.as_ref().map(|cpus| cpus.numbers().collect()),
+            files: differs.then_some(files),
+            or_fewer: differs && self.nofile.is_none(),
+        }
+    }
+}
 
 /// Lets one server of root serve all users at once.
 pub(super) const MULTIUSER: &str = "-multiuser-server";
 
-/// A call of NVIDIA's control program, which is arguments of the helper.
-#[derive(Args, Clone, Debug, PartialEq, Eq)]
-pub struct Invocation {
-    /// The `CUDA_MPS_PIPE_DIRECTORY`
-    #[arg(long)]
-    pub pipe: PathBuf,
-    #[command(subcommand)]
-    pub task: ControlTask,
+/// Returns the arguments with which the control program becomes a daemon.
+fn daemon_args(multiuser: bool) -> impl Iterator<Item = &'static str> {
+    ["-d"].into_iter().chain(multiuser.then_some(MULTIUSER))
 }
 
-/// The task of a call of the control program.
-#[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
-pub enum ControlTask {
-    /// Become the daemon of a device
-    Daemon(DaemonTask),
-    /// Pass on the commands on standard input
-    Session,
-}
-
-#[derive(Args, Clone, Debug, PartialEq, Eq)]
-pub struct DaemonTask {
-    /// The UUID of the device
-    #[arg(long)]
-    pub device: String,
-    /// The `CUDA_MPS_LOG_DIRECTORY`
-    #[arg(long)]
-    pub log: PathBuf,
-    /// Let one server of root serve all users at once
-    #[arg(long)]
-    pub multiuser: bool,
+/// Returns the command by which the helper, in the environment of a daemon, becomes that daemon.
+pub fn become_daemon_command(control: &Path, multiuser: bool) -> Command {
+    let mut command = Command::new(control);
+    command.args(daemon_args(multiuser)).env_remove(CONTROL);
+    command
 }
 
 /// The variables of the caller that every call keeps.
 const KEPT_VARIABLES: [&str; 2] = ["HOME", "LD_LIBRARY_PATH"];
 
-impl Invocation {
-    /// Returns the command. Its environment is clean: servers inherit it, and the caller's `CUDA_*` must not reach them.
-    pub fn to_command(&self, programs: &MpsPrograms) -> Command {
-        let mut command = clean_mps_command(&programs.control, programs);
+impl Daemon {
+    /// Returns the command of a program in a clean environment: servers inherit it, and the caller's `CUDA_*` must not reach
+    /// them.
+    pub(super) fn clean_command(&self, program: &Path) -> Command {
+        let mut command = clean_command(program, &KEPT_VARIABLES);
         command
+            .env("PATH", &self.programs.path)
             .env("CUDA_MPS_PIPE_DIRECTORY", &self.pipe)
             .env("CUDA_MPS_PROTOCOL_VERSION", "2");
-        if let ControlTask::Daemon(daemon) = &self.task {
-            command
-                .arg("-d")
-                .args(daemon.multiuser.then_some(MULTIUSER))
-                .env("CUDA_VISIBLE_DEVICES", &daemon.device)
-                .env("CUDA_MPS_LOG_DIRECTORY", &daemon.log);
-        }
         command
     }
-}
-
-fn clean_mps_command(program: &Path, programs: &MpsPrograms) -> Command {
-    let mut command = clean_command(program, &KEPT_VARIABLES);
-    command.env("PATH", &programs.path);
-    command
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::daemon::{LOCK_FILE, PID_FILE};
 use super::launch::MULTIUSER;
-use super::{Daemon, LaunchOptions, MpsError};
+use super::{Daemon, DaemonProcess, MpsError};
 use crate::host::{
     Directory, FileResult, Host, Pid, Process, ProcessHandle, ProcessTable, Uid, caller, user_name,
 };
@@ -155,7 +155,7 @@ impl Daemon {
     pub(super) fn adopt_unrecorded(
         &self,
         host: &Host,
-        wanted: &LaunchOptions,
+        wanted: &DaemonProcess,
     ) -> Result<Option<Process>, MpsError> {
         let daemons = self.mps_processes(host, caller(), MpsProgram::Control)?;
         if let [one] = daemons.as_slice() {

@@ -3,13 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::check::{Examined, Judge};
-use crate::host::{Holder, Pid, Process, caller};
+use crate::host::{Holder, MIN_OPEN_FILES, Pid, Process, caller};
 use crate::mps::ContextMemory;
 use crate::node::{Finding, Served, Variable};
 
-/// Measured: with 64 a daemon works, with 20 its server does not start.
-const FEWEST_FILES: u64 = 64;
-/// Each client takes several.
+/// Each client takes several files of its server.
 const FEW_FILES: u64 = 1024;
 
 /// The prefix of the scopes and slices in which mig-mps starts daemons.
@@ -88,7 +86,7 @@ fn daemon_files(id: &'static str, examined: &Examined<'_>, served: &Served) -> V
         ),
         Some(few) => {
             let seen = format!("its daemon may open {few} files");
-            let finding = if few < FEWEST_FILES {
+            let finding = if few < MIN_OPEN_FILES {
                 Finding::fail(id, seen)
             } else {
                 Finding::warn(id, seen)
