@@ -21,7 +21,9 @@ use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal};
 use rustix::fs::{Mode, OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{getppid, set_parent_process_death_signal, setsid, umask};
+use rustix::process::{
+    WaitOptions, getppid, set_parent_process_death_signal, setsid, umask, waitpid,
+};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
 use super::Pid;
@@ -127,7 +129,10 @@ impl Image {
         mask.thread_set_mask()?;
         let pid = pid?;
         if let Some(error) = failed {
-            nix::sys::wait::waitpid(pid, None)?;
+            waitpid(
+                rustix::process::Pid::from_raw(pid.as_raw()),
+                WaitOptions::empty(),
+            )?;
             return Err(error.into());
         }
         Ok(Pid(pid.as_raw().cast_unsigned()))
