@@ -6,6 +6,7 @@ use console::style;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::device::DeviceDocument;
 use super::format::{display_or, draw_map, format_gib, group_by, indent_lines, wrap_text};
 use super::json::{VERSION, Version};
 use super::table::{Column, Table};
@@ -257,7 +258,7 @@ struct ListedGpu {
     /// The GPU instances.
     gpu_instances: Vec<ListedInstance>,
     /// The devices: MIG devices, or the whole GPU.
-    devices: Vec<ListedDevice>,
+    devices: Vec<DeviceDocument>,
     /// The GPU instance profiles that it offers.
     profiles: Vec<GpuInstanceProfile>,
     /// The facts about it that are hidden from the caller, as sentences.
@@ -277,27 +278,6 @@ struct ListedInstance {
     placement: Placement,
     /// The number of its compute instances.
     compute_instances: usize,
-}
-
-/// A device.
-#[derive(Debug, Serialize, JsonSchema)]
-struct ListedDevice {
-    /// The name, which commands take.
-    name: String,
-    /// The UUID, which CUDA takes: `MIG-…` or `GPU-…`.
-    uuid: String,
-    /// The profile name, such as `3g.40gb` or `1c.3g.40gb`; null for a whole GPU.
-    profile: Option<String>,
-    /// The id of its GPU instance; null for a whole GPU.
-    gpu_instance_id: Option<u32>,
-    /// The id of its compute instance; null for a whole GPU.
-    compute_instance_id: Option<u32>,
-    /// The placement of its GPU instance; null for a whole GPU.
-    placement: Option<Placement>,
-    /// Streaming multiprocessors; null for a whole GPU.
-    multiprocessors: Option<u32>,
-    /// All device memory, as its profile has it; null for a whole GPU.
-    memory_total_bytes: Option<u64>,
 }
 
 impl ListDocument {
@@ -341,19 +321,7 @@ impl ListedGpu {
                 .collect(),
             devices: devices
                 .iter()
-                .map(|device| {
-                    let part = device.part.as_ref();
-                    ListedDevice {
-                        name: device.name.clone(),
-                        uuid: device.uuid.clone(),
-                        profile: part.map(|part| part.title.clone()),
-                        gpu_instance_id: part.map(|part| part.gpu_instance.0),
-                        compute_instance_id: part.map(|part| part.compute_instance.0),
-                        placement: part.map(|part| part.placement),
-                        multiprocessors: part.map(|part| part.multiprocessors),
-                        memory_total_bytes: part.map(|part| part.memory_mib << 20),
-                    }
-                })
+                .map(|device| DeviceDocument::from_device(device))
                 .collect(),
             profiles: gpu.profiles.clone(),
             hidden: gpu.hidden.iter().cloned().collect(),

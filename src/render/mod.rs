@@ -1,6 +1,7 @@
 //! The output of commands: tables, JSON, progress, questions.
 
 pub mod consequences;
+mod device;
 pub mod format;
 pub mod json;
 pub mod list;

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::super::device::DeviceDocument;
 use super::super::json::{VERSION, Version};
 use super::profile::ProfileDocument;
 use crate::node::{
@@ -28,7 +29,7 @@ pub struct Status {
     /// The profile that was applied last; null if none is recorded, and in the status after a change.
     applied_profile: Option<ProfileDocument>,
     /// The devices with a daemon, and those without.
-    devices: Vec<DeviceDocument>,
+    devices: Vec<DeviceStatus>,
     /// The clients of these devices.
     clients: Vec<ClientDocument>,
     /// Programs that wait in cuInit until another user's programs have exited.
@@ -101,7 +102,7 @@ impl Status {
             waiting,
             devices: shown
                 .iter()
-                .map(|device| DeviceDocument::from_device(node, device))
+                .map(|device| DeviceStatus::from_device(node, device))
                 .collect(),
             outside_mps: (is_all && !node.has_no_driver()).then_some(outside),
             unmanaged: node
@@ -117,15 +118,9 @@ impl Status {
 
 /// A device and its daemon.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct DeviceDocument {
-    /// The name, which commands take.
-    name: String,
-    /// The UUID, which CUDA takes: `MIG-…` or `GPU-…`.
-    uuid: String,
-    /// The index of its GPU; null if the device is gone.
-    gpu: Option<u32>,
-    /// The profile name, such as `3g.40gb` or `1c.3g.40gb`; null for a whole GPU.
-    profile: Option<String>,
+struct DeviceStatus {
+    #[serde(flatten)]
+    device: DeviceDocument,
     /// The state of its daemon.
     state: DeviceState,
     /// The setting `serve`: the users that its daemon serves.
@@ -162,8 +157,6 @@ pub struct DeviceDocument {
     problem: Option<String>,
     /// Device memory in use.
     memory_used_bytes: Option<u64>,
-    /// All device memory.
-    memory_total_bytes: Option<u64>,
     /// Utilization of the GPU in the driver's last sampling period; null for MIG devices: no driver reports it.
     utilization_percent: Option<u32>,
     /// The time at which the daemon was started, in UTC, as in RFC 3339.
@@ -171,8 +164,8 @@ pub struct DeviceDocument {
     since: Option<Timestamp>,
 }
 
-impl DeviceDocument {
-    pub fn from_device(node: &Node, device: &node::Device) -> Self {
+impl DeviceStatus {
+    fn from_device(node: &Node, device: &node::Device) -> Self {
         let served = device.served.as_ref();
         let (alive, known, memory) = (
             device.live_daemon(),
@@ -183,12 +176,8 @@ impl DeviceDocument {
         let record = served.map(|served| &served.record);
         let settings = record.map(|record| &record.settings);
         let pipe = served.map(|served| served.run_dir.pipe_dir(&served.record.uuid));
-        let part = device.part.as_ref();
         Self {
-            name: device.name.clone(),
-            uuid: device.uuid.clone(),
-            gpu: device.gpu,
-            profile: part.map(|part| part.title.clone()),
+            device: DeviceDocument::from_device(device),
             state: node.state_of(device),
             serve: device.serve_setting().map(ToString::to_string),
             share: settings.and_then(|settings| Some(settings.share?.clients)),
@@ -217,7 +206,6 @@ impl DeviceDocument {
             set_by_hand: record.map(|record| record.by_hand.clone()),
             problem: served.and_then(|served| Some(served.state.reason()?.to_owned())),
             memory_used_bytes: memory.map(|memory| memory.used),
-            memory_total_bytes: memory.map(|memory| memory.total),
             utilization_percent: node.gpu_utilization(device),
             since: alive.map(|served| served.record.since),
         }

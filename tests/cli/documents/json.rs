@@ -266,6 +266,24 @@ fn a_quantity_has_one_name_one_unit_and_one_type_in_all_documents() {
 
 /// A command with `--json` prints one object when it fails, and its exit status is in it.
 #[test]
+fn a_device_has_the_same_description_in_list_and_status() {
+    let sim = Sim::small();
+    let list = sim.run(&["list", "--json"]).ended(0);
+    let list: Value = serde_json::from_str(&list.stdout).unwrap();
+    for device in list["gpus"][0]["devices"].as_array().unwrap() {
+        let status = sim.device(device["name"].as_str().unwrap());
+        let (device, status) = (device.as_object().unwrap(), status.as_object().unwrap());
+        assert!(device.len() >= 9, "{device:#?}");
+        for (key, value) in device
+            .iter()
+            .filter(|(key, _)| *key != "memory_total_bytes")
+        {
+            assert_eq!(status.get(key), Some(value), "{key}");
+        }
+    }
+}
+
+#[test]
 fn an_error_is_an_object() {
     let sim = Sim::with("a100-80gb", 1);
     let path = sim.profile(SMALL);
