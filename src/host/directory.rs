@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Instant;
 
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, fchmod, fchown, fstat,
@@ -21,6 +21,7 @@ use rustix::mount::{UnmountFlags, unmount};
 
 use super::acl::{self, Permission};
 use super::file_error::{FileFault, describe_owner};
+use super::files::Fingerprint;
 use super::files::read_limited;
 use super::place::check_caller_owns;
 use super::trusted_path::{Walk, walk_path};
@@ -132,11 +133,11 @@ impl Directory {
         self.none_if_absent(name, meta)
     }
 
-    /// Returns the path, inode and time of what is at a path in the directory, whose subdirectories on it only root and the
-    /// caller control.
-    pub fn fingerprint(&self, path: &Path) -> Option<(PathBuf, u64, SystemTime)> {
+    /// Returns the fingerprint of what is at a path in the directory, whose subdirectories on it only root and the caller
+    /// control.
+    pub fn fingerprint(&self, path: &Path) -> Option<Fingerprint> {
         let meta = statat(&self.fd, path, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-        Some((self.path.join(path), meta.st_ino, modification_time(&meta)?))
+        Fingerprint::from_stat(self.path.join(path), &meta)
     }
 
     /// True if there is an entry of any type.
@@ -546,13 +547,6 @@ impl Removal<'_> {
             }
         }
     }
-}
-
-/// Returns the time of the last write.
-pub fn modification_time(meta: &Stat) -> Option<SystemTime> {
-    let seconds = u64::try_from(meta.st_mtime).ok()?;
-    let nanoseconds = u32::try_from(meta.st_mtime_nsec).ok()?;
-    Some(SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds))
 }
 
 #[cfg(test)]

@@ -11,10 +11,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, RenameFlags, fstat, linkat, openat, renameat, renameat_with,
-    statat, unlinkat,
+    AtFlags, FileType, Mode, OFlags, RenameFlags, Stat, fstat, linkat, openat, renameat,
+    renameat_with, statat, unlinkat,
 };
 use rustix::io::Errno;
 use tempfile::TempDir;
@@ -289,4 +290,29 @@ impl OwnFile {
             found => Ok(found),
         }
     }
+}
+
+/// A file by its inode and time: a file is replaced when its content changes.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+pub struct Fingerprint {
+    path: PathBuf,
+    inode: u64,
+    pub modified: SystemTime,
+}
+
+impl Fingerprint {
+    pub(super) fn from_stat(path: PathBuf, meta: &Stat) -> Option<Self> {
+        Some(Self {
+            path,
+            inode: meta.st_ino,
+            modified: modification_time(meta)?,
+        })
+    }
+}
+
+/// Returns the time of the last write.
+pub fn modification_time(meta: &Stat) -> Option<SystemTime> {
+    let seconds = u64::try_from(meta.st_mtime).ok()?;
+    let nanoseconds = u32::try_from(meta.st_mtime_nsec).ok()?;
+    Some(SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds))
 }

@@ -38,13 +38,14 @@ pub use accounts::{
 };
 pub use acl::{ListFault, Permission, Writers, check_lists, directory_access, find_list_fault};
 pub use child::{Output, RunError, clean_command, run, run_with_name, spawn_detached};
-pub use directory::{Directory, modification_time};
+pub use directory::Directory;
 pub use environment::{Directories, Environment, EnvironmentError, Host, environment_variable};
 pub use external_program::{NvidiaSmi, Slurm, ToolError};
 pub use file_error::{FileError, FileResult};
 pub use files::{
-    OwnFile, directory_of, empty_directory, read_configuration, read_number, read_proc_field,
-    read_text_from, write_files_into, write_new_text_to, write_text_to,
+    Fingerprint, OwnFile, directory_of, empty_directory, modification_time, read_configuration,
+    read_number, read_proc_field, read_text_from, write_files_into, write_new_text_to,
+    write_text_to,
 };
 pub use holders::{Holder, Holders};
 pub use interrupt::{ChangeInProgress, Forwarding, Interrupt, Phase, ignore_termination};
@@ -59,8 +60,8 @@ pub use machine::{Machine, host_name};
 pub use mounts::MountedDirectory;
 pub use place::EntryKind;
 pub use process::{
-    Environ, Pid, Process, ProcessHandle, ProcessTable, StartTime, adopt_descendants, reap_all,
-    reap_child, split_stat,
+    Environ, Pid, Process, ProcessHandle, ProcessTable, StartTime, StatLine, adopt_descendants,
+    reap_all, reap_child,
 };
 pub use program_paths::MpsPrograms;
 pub use spawn::{kill_with_parent, reset_sigchld, restore_ignored_signals};

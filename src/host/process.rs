@@ -123,7 +123,7 @@ impl Process {
 
     /// Parses a line of `/proc/PID/stat`.
     fn parse(stat: &str, directory: PathBuf) -> Option<Self> {
-        let (pid, name, fields) = split_stat(stat)?;
+        let StatLine { pid, name, fields } = StatLine::parse(stat)?;
         let state = *fields.first()?;
         if matches!(state, "Z" | "X" | "x") {
             return None;
@@ -327,16 +327,24 @@ static SEES_ALL_GROUPS: LazyLock<bool> = LazyLock::new(|| {
         .is_ok_and(|namespace| namespace.ino() == ROOT_NAMESPACE_INODE)
 });
 
-/// Splits a line of `/proc/PID/stat` into pid, name and the fields after it. The name may contain any character, so fields are
-/// counted from the last parenthesis.
-pub fn split_stat(stat: &str) -> Option<(Pid, &str, Vec<&str>)> {
-    let (head, tail) = stat.rsplit_once(')')?;
-    let (pid, name) = head.split_once(" (")?;
-    Some((
-        Pid(pid.parse().ok()?),
-        name,
-        tail.split_whitespace().collect(),
-    ))
+/// A line of `/proc/PID/stat`.
+pub struct StatLine<'a> {
+    pub pid: Pid,
+    pub name: &'a str,
+    /// The fields after the name, which may contain any character: they are counted from its last parenthesis.
+    pub fields: Vec<&'a str>,
+}
+
+impl<'a> StatLine<'a> {
+    pub fn parse(line: &'a str) -> Option<Self> {
+        let (head, tail) = line.rsplit_once(')')?;
+        let (pid, name) = head.split_once(" (")?;
+        Some(Self {
+            pid: Pid(pid.parse().ok()?),
+            name,
+            fields: tail.split_whitespace().collect(),
+        })
+    }
 }
 
 /// True if the process or thread with this directory is in one of the [`POLLS`]. `None` if that is hidden.

@@ -316,23 +316,23 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 pub fn pending_clients(log: &str) -> Vec<(Pid, Uid)> {
     let mut pending: Vec<(Pid, Uid)> = Vec::new();
     for line in log.lines() {
-        let Some((pid, user, message)) = parse_new_client(line) else {
+        let Some((pid, user)) = parse_new_client(line) else {
             continue;
         };
         pending.retain(|(known, _)| *known != pid);
         // The daemon says 0 for a pid that it cannot see.
-        if pid.0 != 0 && message.contains("pending list") {
+        if pid.0 != 0 && line.contains("pending list") {
             pending.push((pid, user));
         }
     }
     pending
 }
 
-fn parse_new_client(line: &str) -> Option<(Pid, Uid, &str)> {
+fn parse_new_client(line: &str) -> Option<(Pid, Uid)> {
     let (_, client) = line.split_once("] NEW CLIENT ")?;
     let (pid, rest) = client.split_once(" from user ")?;
-    let (user, message) = rest.split_once(':')?;
-    Some((Pid(pid.parse().ok()?), Uid(user.parse().ok()?), message))
+    let (user, _) = rest.split_once(':')?;
+    Some((Pid(pid.parse().ok()?), Uid(user.parse().ok()?)))
 }
 
 #[cfg(test)]

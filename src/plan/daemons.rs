@@ -193,8 +193,7 @@ const UP_AGAIN: &str = "mig-mps up --force with the same profile starts another"
 /// Returns the daemon of a device that has lost its record and its pipe directory. One that lost the record alone is taken
 /// over.
 fn lost_on<'a>(planner: Planner<'a>, device: &Device) -> Option<&'a Served> {
-    let mut lost = planner.node.lost_records.iter();
-    lost.find(|lost| {
+    planner.node.lost_records.iter().find(|lost| {
         let is_its = lost.record.uuid == device.uuid && lost.run_dir == *planner.run_dir;
         is_its && lost.state == DaemonState::Orphan
     })

@@ -204,8 +204,11 @@ impl<'a> GpuRequest<'a> {
     }
 
     fn wanted_slices(&self, entry: usize) -> Vec<u32> {
-        let compute = self.parts[entry].compute.iter();
-        compute.map(|compute| compute.slices).collect()
+        self.parts[entry]
+            .compute
+            .iter()
+            .map(|compute| compute.slices)
+            .collect()
     }
 
     /// The nth device of a GPU instance that an entry gets, on this existing compute instance.

@@ -304,8 +304,8 @@ impl<'a> InstanceUse<'a> {
 /// Returns the record of an existing device: ours, or that of another user's running daemon. The remains of another
 /// user's dead daemon are no obstacle, and not ours to remove.
 pub(super) fn served_here<'a>(device: &'a Device, run_dir: &RunDir) -> Option<&'a Served> {
-    let served = device.served.as_ref().filter(|_| device.is_there());
-    served.filter(|served| concerns_us(served, run_dir))
+    let served = device.served.as_ref();
+    served.filter(|served| device.is_there() && concerns_us(served, run_dir))
 }
 
 pub(super) fn concerns_us(served: &Served, run_dir: &RunDir) -> bool {

@@ -33,8 +33,9 @@ impl Plan {
 
     /// Returns remarks on its devices, for people.
     pub fn remarks_on_devices(&self, node: &Node) -> Vec<String> {
-        let unused = self.unused_capacity(node).into_iter();
-        let mut remarks: Vec<String> = unused
+        let mut remarks: Vec<String> = self
+            .unused_capacity(node)
+            .into_iter()
             .map(|(gpus, unused)| format!("GPU {}: {unused}", format_ranges(&gpus)))
             .collect();
         remarks.extend(self.remarks_on_limits(node));

@@ -146,8 +146,10 @@ pub(super) fn place_on(gpu: &Gpu, key: InstanceKey) -> Option<Place> {
         .instances
         .iter()
         .find(|instance| instance.placement == placement && instance.profile == key.profile)?;
-    let mut compute = instance.compute.iter();
-    let nth = compute.position(|compute| compute.placement == key.compute)?;
+    let nth = instance
+        .compute
+        .iter()
+        .position(|compute| compute.placement == key.compute)?;
     Some(Place::Mig { placement, nth })
 }
 

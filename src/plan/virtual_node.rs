@@ -338,8 +338,11 @@ pub fn check_on_model(
     };
     let node = Node::from_models(indices.into_iter().map(|index| (index, model)));
     let plan = plan_on(&node, &one)?;
-    let unused = plan.unused_capacity(&node).into_iter();
-    let mut remarks: Vec<String> = unused.map(|(_, unused)| unused.to_string()).collect();
+    let mut remarks: Vec<String> = plan
+        .unused_capacity(&node)
+        .into_iter()
+        .map(|(_, unused)| unused.to_string())
+        .collect();
     remarks.extend(plan.remarks_on_limits(&node));
     Ok((
         Shape::from_plan(plan.gpus.first(), node.gpus.first()),
@@ -389,7 +392,10 @@ fn check_products(profile: &Profile, node: &Node) -> Result<(), ProfileError> {
             && !catalog::has_product(may_select)
     });
     let errors = wrong.map(|block| no_model_error(profile, block, &[]));
-    ProfileError::from_errors(errors.collect()).map_or(Ok(()), Err)
+    match ProfileError::from_errors(errors.collect()) {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
 }
 
 /// True if a GPU of that model can reach this block: it selects one, and none before it has taken

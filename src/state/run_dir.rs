@@ -13,8 +13,8 @@ use serde_json::Value;
 
 use super::record::{DeviceKey, DeviceRecord, Journal, NodeFile, PodsFile};
 use crate::host::{
-    Access, Directory, EntryKind, Environment, FileError, FileResult, Host, Machine, Uid, caller,
-    is_terminal_control, to_printable,
+    Access, Directory, EntryKind, Environment, FileError, FileResult, Fingerprint, Host, Machine,
+    Uid, caller, is_terminal_control, to_printable,
 };
 use crate::mps::QUARANTINE;
 use crate::profile::is_device_name;
@@ -203,9 +203,8 @@ impl RunDir {
         directory.map_or(Ok(None), |directory| load_record_in(&directory, uuid))
     }
 
-    /// Returns the path, inode and time of each record and of the journal. A file is replaced when its content
-    /// changes.
-    pub fn record_fingerprints(&self) -> Vec<(PathBuf, u64, SystemTime)> {
+    /// Returns the fingerprints of each record and of the journal.
+    pub fn record_fingerprints(&self) -> Vec<Fingerprint> {
         let Ok(directory) = self.open() else {
             return Vec::new();
         };
@@ -223,7 +222,7 @@ impl RunDir {
     /// Returns the time at which a device's record was last written.
     pub fn recorded_at(&self, uuid: &str) -> Option<SystemTime> {
         let mark = self.open().ok()?.fingerprint(&Path::new(uuid).join(RECORD));
-        mark.map(|(_, _, time)| time)
+        mark.map(|mark| mark.modified)
     }
 
     /// Writes a device's record and its link by name.

@@ -7,7 +7,7 @@ use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
 use rustix::io::Errno;
 
 use crate::host::{
-    FileResult, Host, Pid, list_directory, read_number, read_proc_field, split_stat, to_printable,
+    FileResult, Host, Pid, StatLine, list_directory, read_number, read_proc_field, to_printable,
 };
 
 /// The names of MPS programs as the kernel cuts them.
@@ -71,7 +71,7 @@ impl Host {
             .filter_map(|(directory, _)| {
                 let stat = fs::read(directory.join("stat")).ok()?;
                 let stat = String::from_utf8_lossy(&stat);
-                let (pid, name, fields) = split_stat(&stat)?;
+                let StatLine { pid, name, fields } = StatLine::parse(&stat)?;
                 if fields.first() != Some(&"Z") || !name.starts_with(MPS_PROGRAM_PREFIX) {
                     return None;
                 }

@@ -1,5 +1,7 @@
 //! Slurm's lists of nodes and of files, such as `n[1-3,07]x[1-2],gpu4`.
 
+use std::ops::RangeInclusive;
+
 /// The most names that a list may stand for.
 const MAX_NAMES: usize = 65_536;
 
@@ -13,8 +15,15 @@ const MAX_DIGITS: usize = 20;
 #[derive(Debug)]
 enum NamePart<'a> {
     Text(&'a str),
-    /// First and last numbers, and how many digits they have at least.
-    Ranges(Vec<(u64, u64, usize)>),
+    Ranges(Vec<NumberRange>),
+}
+
+/// A range of numbers in brackets.
+#[derive(Debug)]
+struct NumberRange {
+    numbers: RangeInclusive<u64>,
+    /// The digits that each number has at least.
+    width: usize,
 }
 
 /// Returns the names that a list stands for, in its order; `None` if it is malformed, or stands for too many.
@@ -27,7 +36,10 @@ pub(super) fn expand_host_list(list: &str) -> Option<Vec<String>> {
                 NamePart::Text(text) if text.contains(['[', ']']) => return None,
                 NamePart::Text(text) => found.into_iter().map(|name| name + text).collect(),
                 NamePart::Ranges(ranges) => {
-                    let count: u64 = ranges.iter().map(|(first, last, _)| last - first + 1).sum();
+                    let count: u64 = ranges
+                        .iter()
+                        .map(|range| range.numbers.end() - range.numbers.start() + 1)
+                        .sum();
                     let count = usize::try_from(count).ok()?.checked_mul(found.len())?;
                     if count > MAX_NAMES || count.checked_mul(name.len())? > MAX_BYTES {
                         return None;
@@ -36,9 +48,13 @@ pub(super) fn expand_host_list(list: &str) -> Option<Vec<String>> {
                     found
                         .iter()
                         .flat_map(|name| {
-                            ranges.iter().flat_map(move |&(first, last, width)| {
-                                (first..=last).map(move |number| format!("{name}{number:0width$}"))
-                            })
+                            ranges
+                                .iter()
+                                .flat_map(move |NumberRange { numbers, width }| {
+                                    numbers
+                                        .clone()
+                                        .map(move |number| format!("{name}{number:0width$}"))
+                                })
                         })
                         .collect()
                 }
@@ -84,7 +100,7 @@ fn matches_name(parts: &[NamePart<'_>], name: &str) -> bool {
 }
 
 /// True if one of the ranges has this number, with these leading zeros.
-fn is_within(number: &str, ranges: &[(u64, u64, usize)]) -> bool {
+fn is_within(number: &str, ranges: &[NumberRange]) -> bool {
     let Ok(value) = number.parse::<u64>() else {
         return false;
     };
@@ -92,7 +108,7 @@ fn is_within(number: &str, ranges: &[(u64, u64, usize)]) -> bool {
         |width| number.len() == width || (number.len() > width && !number.starts_with('0'));
     ranges
         .iter()
-        .any(|(first, last, width)| (first..=last).contains(&&value) && has_width(*width))
+        .any(|range| range.numbers.contains(&value) && has_width(range.width))
 }
 
 /// Splits a list at the commas and blanks outside brackets.
@@ -124,12 +140,15 @@ fn parse_parts(name: &str) -> Option<Vec<NamePart<'_>>> {
 }
 
 /// Reads `7`, `1-3` or `008-010`.
-fn parse_range(range: &str) -> Option<(u64, u64, usize)> {
+fn parse_range(range: &str) -> Option<NumberRange> {
     let (first, last) = range.split_once('-').unwrap_or((range, range));
     let is_number = |text: &str| text.bytes().all(|sign| sign.is_ascii_digit());
     let (from, to): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
     let is_range = is_number(first) && is_number(last) && first.len() <= MAX_DIGITS;
-    (is_range && from <= to && to - from < MAX_NAMES as u64).then_some((from, to, first.len()))
+    (is_range && from <= to && to - from < MAX_NAMES as u64).then_some(NumberRange {
+        numbers: from..=to,
+        width: first.len(),
+    })
 }
 
 #[cfg(test)]

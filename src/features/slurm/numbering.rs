@@ -195,7 +195,8 @@ pub(super) struct GresArgs {
 
 pub(super) fn run(args: &GresArgs, context: &Context<'_>) -> Result<ExitStatus> {
     if args.check {
-        let (name, _, devices) = args.lines.observe_node(context)?;
+        let name = args.lines.node_name()?;
+        let (_, devices) = observe_devices(context)?;
         let files = SlurmFiles::find(&context.environment.host);
         return compare_with_files(&args.lines, &files, &name, &devices);
     }
@@ -210,16 +211,20 @@ pub(super) struct PrintedLines {
     pub(super) has_shards: bool,
 }
 
+/// Returns the node and its devices.
+fn observe_devices(context: &Context<'_>) -> Result<(Node, Vec<GresDevice>)> {
+    let node = observe(context.environment, Detail::GEOMETRY)?;
+    let devices = gres_devices(context.environment, &node)?;
+    if node.unseen_daemons().is_some() {
+        return Err(crate::commands::no_daemon_error(&node));
+    }
+    Ok((node, devices))
+}
+
 impl LineArgs {
-    /// Returns the name of the node in Slurm, the node, and its devices.
-    fn observe_node(&self, context: &Context<'_>) -> Result<(String, Node, Vec<GresDevice>)> {
-        let name = self.node.clone().map_or_else(node_name, check_name)?;
-        let node = observe(context.environment, Detail::GEOMETRY)?;
-        let devices = gres_devices(context.environment, &node)?;
-        if node.unseen_daemons().is_some() {
-            return Err(crate::commands::no_daemon_error(&node));
-        }
-        Ok((name, node, devices))
+    /// Returns the name of the node in Slurm.
+    fn node_name(&self) -> Result<String> {
+        self.node.clone().map_or_else(node_name, check_name)
     }
 
     /// Gives the devices the types of the site.
@@ -246,7 +251,8 @@ impl LineArgs {
 
     /// Returns the lines to print. Warns of devices that are not for everybody.
     pub(super) fn render_lines(&self, context: &Context<'_>) -> Result<PrintedLines> {
-        let (name, node, mut devices) = self.observe_node(context)?;
+        let name = self.node_name()?;
+        let (node, mut devices) = observe_devices(context)?;
         if devices.is_empty() {
             return Err(crate::commands::no_daemon_error(&node));
         }

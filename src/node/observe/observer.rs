@@ -2,8 +2,7 @@
 //!
 //! Devices can be looked at without the driver: programs start often, and soon.
 
-use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use thiserror::Error;
 
@@ -12,7 +11,7 @@ use super::hardware::{ProcessLists, finish_utilizations, read_hardware, start_ut
 use super::records::{node_from_records, read_records};
 use super::{outside_mps, pods, unmanaged};
 use crate::failure::Failure;
-use crate::host::{Environment, FileError, Holder};
+use crate::host::{Environment, FileError, Fingerprint, Holder};
 use crate::node::access::find_access_faults;
 use crate::node::{Node, Unseen};
 use crate::nvml::{Nvml, NvmlError, Watched};
@@ -189,8 +188,8 @@ impl<'a> Observer<'a> {
         self.observe_once(detail)
     }
 
-    /// Returns the path, inode and time of every record and journal. Each file is replaced when its content changes.
-    fn record_fingerprints(&self) -> Vec<(PathBuf, u64, SystemTime)> {
+    /// Returns the fingerprints of every record and journal.
+    fn record_fingerprints(&self) -> Vec<Fingerprint> {
         RunDir::all(self.environment)
             .into_iter()
             .flat_map(|run_dir| run_dir.record_fingerprints())
