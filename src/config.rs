@@ -90,7 +90,11 @@ pub const VARIABLES: [(&str, &str); 11] = [
     ),
 ];
 
-/// The MPS programs. The daemon starts the server by name.
+/// The pipe directories that CUDA programs use by default: the documented one, and root's with protocol 3.
+pub const DEFAULT_PIPE_DIRECTORIES: [&str; 2] = ["/tmp/nvidia-mps", "/run/nvidia-mps"];
+
+/// The MPS programs. The daemon starts the server by name. The kernel cuts both names to the same 15 bytes.
+pub const MPS_PROGRAM_PREFIX: &str = "nvidia-cuda-mps";
 pub const CONTROL_PROGRAM: &str = "nvidia-cuda-mps-control";
 pub const SERVER_PROGRAM: &str = "nvidia-cuda-mps-server";
 pub const NVIDIA_SMI_PROGRAM: &str = "nvidia-smi";

@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::daemon::{LOCK_FILE, PID_FILE};
 use super::launch::MULTIUSER;
 use super::{Daemon, DaemonProcess, MpsError};
+use crate::config::{CONTROL_PROGRAM, MPS_PROGRAM_PREFIX, SERVER_PROGRAM};
 use crate::host::{
     Directory, FileResult, Host, Pid, Process, ProcessHandle, ProcessTable, Uid, caller, user_name,
 };
@@ -26,17 +27,17 @@ pub enum MpsProgram {
 impl MpsProgram {
     /// True if a process runs one of the programs, even if it is exiting and no longer shows which one.
     pub fn is_mps_process(process: &Process) -> bool {
-        process.name.starts_with("nvidia-cuda-mps")
+        process.name.starts_with(MPS_PROGRAM_PREFIX)
     }
 
-    /// Returns the program that a process runs. The kernel cuts both names to the same 15 bytes.
+    /// Returns the program that a process runs.
     pub fn from_process(process: &Process) -> Option<Self> {
         if !Self::is_mps_process(process) {
             return None;
         }
         match process.program_name().as_str() {
-            "nvidia-cuda-mps-control" => Some(Self::Control),
-            "nvidia-cuda-mps-server" => Some(Self::Server),
+            CONTROL_PROGRAM => Some(Self::Control),
+            SERVER_PROGRAM => Some(Self::Server),
             _ => None,
         }
     }

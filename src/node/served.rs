@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
 use super::{AccessFault, DaemonState, OutsideCause};
+use crate::config::DEFAULT_PIPE_DIRECTORIES;
 use crate::host::{
     Environ, Pid, Process, Reader, StartTime, Supervisor, Uid, Workload, caller, is_shell_safe,
     user_name,
@@ -530,9 +531,6 @@ impl Serialize for Variable {
         self.value().serialize(serializer)
     }
 }
-
-/// The pipe directories that CUDA programs use by default: the documented one, and root's with protocol 3.
-pub(super) const DEFAULT_PIPE_DIRECTORIES: [&str; 2] = ["/tmp/nvidia-mps", "/run/nvidia-mps"];
 
 impl Unmanaged {
     /// True if CUDA programs without settings of their own become its clients.

@@ -1,7 +1,7 @@
 //! Numbers, times, lists and slice maps as text.
 
 use std::borrow::Cow;
-use std::fmt::{Display, Write as _};
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use console::{Style, measure_text_width};
@@ -11,6 +11,7 @@ use textwrap::{Options, WordSplitter};
 use crate::geometry::{Cell, ProfileName, SliceMap};
 use crate::host::is_terminal_control;
 pub use crate::host::{format_count, group_by};
+pub use crate::settings::display_or;
 
 /// Formats bytes as GiB with one decimal: `9.5`, `139.8`.
 pub fn format_gib(bytes: u64) -> String {
@@ -73,11 +74,6 @@ pub fn format_time_taken(duration: Duration) -> String {
         1..60 => format!("{:.1} s", duration.as_secs_f64()),
         _ => format_age(duration),
     }
-}
-
-/// Shows a value, or the word for none.
-pub fn display_or(value: Option<impl Display>, none: &str) -> String {
-    value.map_or_else(|| none.to_owned(), |value| value.to_string())
 }
 
 /// Puts two blanks before each line.

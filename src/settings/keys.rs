@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use super::device::ComputeMode;
+use super::text::display_or;
 use super::{
     ClientPriority, LimitAnswer, MemoryLimit, Oversubscription, Serve, Server, Settings, Share,
     Visible, WrongValue,
@@ -247,11 +248,6 @@ fn mark_given(settings: &mut Settings, mark: impl FnOnce(&mut Share)) {
     if let Some(share) = &mut settings.share {
         mark(share);
     }
-}
-
-/// Shows a value, or the word for none.
-fn display_or(value: Option<impl Display>, none: &str) -> String {
-    value.map_or_else(|| none.to_owned(), |value| value.to_string())
 }
 
 /// Reads a value, or the word for none.

@@ -16,4 +16,4 @@ pub use keys::{
 };
 pub use memory_limit::{LimitAnswer, MemoryLimit};
 pub use share::{DeviceSize, FOLLOW_A_SHARE, Multiprocessors, Oversubscription, Share};
-pub use text::WrongValue;
+pub use text::{WrongValue, display_or};

@@ -1,5 +1,7 @@
 //! Values that records and profiles hold as text.
 
+use std::fmt::Display;
+
 use thiserror::Error;
 
 /// Makes serde read and write a type as its text, by `FromStr` and `Display`.
@@ -82,4 +84,9 @@ impl From<String> for WrongValue {
     fn from(why: String) -> Self {
         Self::Other(why)
     }
+}
+
+/// Shows a value, or the word for none.
+pub fn display_or(value: Option<impl Display>, none: &str) -> String {
+    value.map_or_else(|| none.to_owned(), |value| value.to_string())
 }

@@ -6,15 +6,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
 use rustix::io::Errno;
 
+use crate::config::{DEFAULT_PIPE_DIRECTORIES, MPS_PROGRAM_PREFIX};
 use crate::host::{
     FileResult, Host, Pid, StatLine, list_directory, read_number, read_proc_field, to_printable,
 };
-
-/// The names of MPS programs as the kernel cuts them.
-const MPS_PROGRAM_PREFIX: &str = "nvidia-cuda-mps";
-
-/// The pipe directories that CUDA programs try without settings of their own.
-const DEFAULT_PIPE_DIRECTORIES: [&str; 2] = ["tmp/nvidia-mps", "run/nvidia-mps"];
 
 /// The files in its pipe directory that a daemon may leave behind: its sockets, its lock and its process id.
 const DAEMON_FILES: [&str; 4] = [
@@ -90,7 +85,7 @@ impl Host {
         DEFAULT_PIPE_DIRECTORIES
             .iter()
             .filter(|path| has_daemon_files(&self.under_root(path)))
-            .map(|path| Path::new("/").join(path))
+            .map(PathBuf::from)
             .collect()
     }
 

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::super::served::DEFAULT_PIPE_DIRECTORIES;
+use crate::config::DEFAULT_PIPE_DIRECTORIES;
 use crate::host::{
     Environment, Host, MpsPrograms, Pid, Process, ProcessTable, Supervisor, stat_untrusted,
 };
