@@ -82,7 +82,7 @@ pub trait Failure: std::error::Error + Send + Sync + 'static {
     description = "A part of a profile that was left out so that the rest could be applied."
 )]
 pub struct Problem {
-    /// The index of its GPU; null if that is not known.
+    /// The index of its GPU; null if it concerns no single GPU, or that is not known.
     pub gpu: Option<u32>,
     /// The device's name; null if it is the whole GPU.
     pub device: Option<String>,

@@ -35,10 +35,10 @@ pub(super) enum FileFault {
     /// It is a directory in which other users can make and replace files.
     OpenDirectory,
     /// Other users can have written what it contains.
-    Writable,
-    /// It is no regular file, or not one of mig-mps.
+    WritableByOthers,
+    /// Something else is where mig-mps keeps a file.
     InTheWay,
-    /// It is no regular file, and not in the way: a link, a disk, a FIFO.
+    /// The path that the user named is a link, or no regular file.
     Irregular,
     /// A part of the path is no directory.
     NotADirectory,
@@ -62,7 +62,7 @@ impl FileError {
         Self::new(ErrorKind::Other, text)
     }
 
-    /// A file that is not used because of its fault.
+    /// A file that is not used because of its fault. Its kind is that of a file that may not be used, `PermissionDenied`.
     pub(super) fn with_fault(fault: FileFault, text: impl Into<String>) -> Self {
         let mut error = Self::new(ErrorKind::PermissionDenied, text);
         error.0.fault = Some(fault);
@@ -105,7 +105,7 @@ impl FileError {
         self.0.path.as_deref()
     }
 
-    /// True if a file was seen and is not used because of its fault: not if it cannot be seen.
+    /// True if the file is not used because of its fault, or its directory does not exist: not if it cannot be seen.
     pub fn has_fault(&self) -> bool {
         self.0.fault.is_some()
     }
@@ -165,7 +165,7 @@ impl Failure for FileError {
             (Some(FileFault::OpenDirectory), _) => {
                 format!("examine the files in {shown}, then chmod go-w {shown}")
             }
-            (Some(FileFault::Writable), _) => {
+            (Some(FileFault::WritableByOthers), _) => {
                 format!("examine {shown} and remove it, or choose another path")
             }
             (Some(FileFault::InTheWay), _) => format!("move {shown} away, and run this again"),

@@ -195,7 +195,7 @@ fn check_directory(directory: &Path, meta: &Stat, is_last: bool) -> FileResult<(
 fn check_writers(path: &Path, meta: &Stat) -> FileResult<()> {
     let fault = match FileType::from_raw_mode(meta.st_mode) {
         FileType::Directory => FileFault::OpenDirectory,
-        _ => FileFault::Writable,
+        _ => FileFault::WritableByOthers,
     };
     if meta.st_mode & OTHERS_WRITE != 0 {
         return Err(FileError::with_fault(fault, "others can write to it"));
@@ -267,7 +267,7 @@ fn open_for_append(path: &Path) -> FileResult<File> {
     }
     if metadata.mode() & 0o022 != 0 {
         return Err(FileError::with_fault(
-            FileFault::Writable,
+            FileFault::WritableByOthers,
             "others can write to it",
         ));
     }

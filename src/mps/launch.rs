@@ -123,11 +123,15 @@ impl Daemon {
 
     /// Makes the directories without any files of earlier daemons.
     fn prepare_directories(&self, access: &Access) -> Result<(), MpsError> {
-        // What cannot be opened is no directory of ours: a file system may be mounted there, into which nothing looks, or it is
-        // a file.
+        // If it cannot be opened, it is not ours: it may be a file, or a mount point, into which nothing looks.
         let is_ours = self.pipe_directory().is_ok() && !self.is_foreign().unwrap_or(true);
-        let list = is_ours.then(|| find_list_fault(&self.pipe, &Access::Owner, Permission::Enter));
-        if !is_ours || list.flatten().is_some_and(|list| list.writers.is_some()) {
+        let acl_fault =
+            is_ours.then(|| find_list_fault(&self.pipe, &Access::Owner, Permission::Enter));
+        if !is_ours
+            || acl_fault
+                .flatten()
+                .is_some_and(|fault| fault.writers.is_some())
+        {
             self.remove_pipe_dir()?;
         }
         self.make_directories(access)?;
@@ -243,16 +247,16 @@ fn describe_exit_status(output: &Output, device: &str) -> String {
     format!("the control daemon of {device} did not start ({status}): {meaning}")
 }
 
-/// The process of a device's control daemon, as it is to be.
+/// What the process of a device's control daemon must be like.
 #[derive(Clone, Debug)]
 pub struct DaemonProcess {
     /// The UUID of its device.
     pub device: String,
-    /// One server of root serves all users at once.
+    /// True if a single server, running as root, serves all users at once.
     pub multiuser: bool,
     /// The users who may connect, by the permissions of the daemon's directories.
     pub access: Access,
-    /// The user or group that must be able to enter the directories above, with its name.
+    /// The user or group that must be able to enter the parent directories, with its name.
     pub reader: Option<(String, Reader)>,
     pub cpus: Option<Cpus>,
     /// The limit of open files; by default [`NOFILE`], or the system's limit if that is lower.

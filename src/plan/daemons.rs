@@ -44,7 +44,7 @@ impl GpuPlan {
             let is_here = device.key.gpu == uuid && concerns_us(served, planner.run_dir);
             // A run directory has one record for each UUID.
             let stays = wanted.iter().find(|wanted| {
-                wanted.find_daemon(planner).is_some_and(|own| {
+                wanted.find_served(planner).is_some_and(|own| {
                     own.record.uuid == served.record.uuid && own.run_dir == served.run_dir
                 })
             });
@@ -82,7 +82,7 @@ impl GpuPlan {
     ) {
         let run_dir = planner.run_dir;
         let device = wanted.find_existing(planner);
-        let present = wanted.find_daemon(planner);
+        let present = wanted.find_served(planner);
         if planner.problem_with_users(settings).is_some() {
             // Its present daemon goes on, unless another device may get its name.
             let ours = present.filter(|served| served.run_dir == *run_dir);

@@ -1,4 +1,4 @@
-//! A device that a profile asks for, and the daemon that it gets.
+//! A device as a plan makes or keeps it, and its daemon.
 
 use super::Place;
 use super::daemons::{NO_DAEMON, render_serve};
@@ -10,7 +10,7 @@ use crate::node::{Device, Served};
 use crate::profile::{NameTemplate, Span};
 use crate::settings::Settings;
 
-/// A device of a GPU after a plan.
+/// A device as a plan makes or keeps it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DevicePlan {
     pub place: Place,
@@ -37,7 +37,7 @@ pub struct DevicePlan {
 }
 
 impl DevicePlan {
-    /// The same wherever a profile asks for it, and whatever its name is.
+    /// Returns a copy without name, GPU and UUID, to compare what is asked for.
     #[must_use]
     pub fn without_origin(&self) -> Self {
         Self {
@@ -55,8 +55,8 @@ impl DevicePlan {
         planner.node.device_with_uuid(self.uuid.as_ref()?)
     }
 
-    /// Returns the daemon that serves it now.
-    pub(super) fn find_daemon<'a>(&self, planner: Planner<'a>) -> Option<&'a Served> {
+    /// Returns its record, if this run directory has one or a daemon of another one is alive.
+    pub(super) fn find_served<'a>(&self, planner: Planner<'a>) -> Option<&'a Served> {
         served_here(self.find_existing(planner)?, planner.run_dir)
     }
 

@@ -96,7 +96,7 @@ pub(super) fn name_devices(
     }
     numbered.retain_mut(|device| {
         let kept = device
-            .find_daemon(planner)
+            .find_served(planner)
             .map(|served| &served.record.name)
             .filter(|name| device.name_template().can_yield(device.gpu, name))
             .filter(|name| {

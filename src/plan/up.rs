@@ -24,15 +24,25 @@ use crate::profile::{Block, DeviceEntry, Profile, ProfileError, Want, WholeGpu};
 use crate::settings::{Serve, Settings};
 use crate::state::RunDir;
 
+/// The node, profile and run directory that `up` is planned for.
+#[derive(Clone, Copy)]
+pub(super) struct Planner<'a> {
+    pub(super) node: &'a Node,
+    pub(super) profile: &'a Profile,
+    pub(super) run_dir: &'a RunDir,
+    /// The parts that are left out; `None` where the profile is applied as a whole or not at all.
+    pub(super) left_out: Option<&'a LeftOut>,
+}
+
 /// Plans to apply a profile, with daemons in `run_dir` run by `caller`.
 pub fn up(node: &Node, profile: &Profile, run_dir: &RunDir, caller: Uid) -> Result<Plan, Refusal> {
     let planner = Planner {
         node,
-        profile: &with_serve(profile, caller),
+        profile: &with_default_serve(profile, caller),
         run_dir,
         left_out: None,
     };
-    plan(planner, caller)
+    plan_in_stages(planner, caller)
 }
 
 /// Plans to apply the part of a profile that can be applied. Adds the GPUs to `left_out` for which it cannot.
@@ -46,7 +56,7 @@ pub fn up_in_part(
     caller: Uid,
     left_out: &mut LeftOut,
 ) -> Result<Plan, Refusal> {
-    let wanted = &with_serve(profile, caller);
+    let wanted = &with_default_serve(profile, caller);
     let is_first = left_out.has_no_gpu();
     loop {
         let planner = Planner {
@@ -79,11 +89,11 @@ pub fn up_in_part(
     if is_none_left && !left_out.has_begun() {
         return Err(left_out.nothing_left_refusal());
     }
-    plan(planner, caller)
+    plan_in_stages(planner, caller)
 }
 
 /// The profile with the users that each device serves, by default those that the caller may serve.
-fn with_serve(profile: &Profile, caller: Uid) -> Profile {
+fn with_default_serve(profile: &Profile, caller: Uid) -> Profile {
     let mut profile = profile.clone();
     for block in &mut profile.blocks {
         let settings: Vec<_> = match &mut block.want {
@@ -102,7 +112,7 @@ fn with_serve(profile: &Profile, caller: Uid) -> Profile {
 }
 
 /// Refuses a profile with mistakes, all at once and in file order, whatever order its blocks have. Requests that do not
-/// fit are among them; without a mistake beside them they are shown with their maps.
+/// fit are among them; if they are the only mistakes, they are shown with their slice maps.
 fn check_no_mistakes(
     profile: &Profile,
     mut mistakes: Vec<ProfileError>,
@@ -134,8 +144,8 @@ fn check_no_mistakes(
     }
 }
 
-/// Plans in seven stages. Each takes what the one before has made.
-fn plan(planner: Planner<'_>, caller: Uid) -> Result<Plan, Refusal> {
+/// Plans in seven stages. Each relies on the checks and results of those before it.
+fn plan_in_stages(planner: Planner<'_>, caller: Uid) -> Result<Plan, Refusal> {
     // 1. Whether anything can be planned for the node.
     check_driver_version(planner.node)?;
     check_run_dirs_readable(planner.node)?;
@@ -147,7 +157,7 @@ fn plan(planner: Planner<'_>, caller: Uid) -> Result<Plan, Refusal> {
     let (mut layouts, refusals) = planner.plan_layouts();
     // 4. The names of the devices.
     let named = name_devices(planner, &mut layouts);
-    // 5. All mistakes of the profile, before anything is planned with them.
+    // 5. The mistakes that stages 2 to 4 have found, all at once.
     let refusals = refusals.into_iter().map(|(_, refusal)| refusal);
     check_no_mistakes(
         planner.profile,
@@ -158,7 +168,7 @@ fn plan(planner: Planner<'_>, caller: Uid) -> Result<Plan, Refusal> {
     let missing = missing_parts(planner, &layouts);
     let mut remarks = selection_remarks(planner);
     remarks.extend(remarks_on_moved_names(planner, &layouts));
-    // 7. The daemons of the devices, and the order of all steps.
+    // 7. The daemons of the devices, the order of all steps, and what follows from them.
     let gpus = layouts
         .into_iter()
         .map(|layout| layout.into_gpu_plan(planner))
@@ -192,8 +202,8 @@ fn complete_plan(planner: Planner<'_>, mut plan: Plan) -> Plan {
 }
 
 impl<'a> Planner<'a> {
-    /// Plans each GPU, without the names of its devices. Returns what refuses it too, with the GPU's index: a block's
-    /// refusal is that of the first of its GPUs, unless GPUs are left out one by one.
+    /// Plans each GPU, without the names of its devices. Also returns the refusals, each with the index of its GPU: one for
+    /// each block, unless GPUs may be left out.
     fn plan_layouts(self) -> (Vec<Layout<'a>>, Vec<(u32, Refusal)>) {
         let (mut layouts, mut refusals) = (Vec::new(), Vec::new());
         let mut refused_blocks: BTreeSet<usize> = BTreeSet::new();
@@ -315,16 +325,6 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// The node, profile and run directory that `up` is planned for.
-#[derive(Clone, Copy)]
-pub(super) struct Planner<'a> {
-    pub(super) node: &'a Node,
-    pub(super) profile: &'a Profile,
-    pub(super) run_dir: &'a RunDir,
-    /// The parts that are left out; `None` where the profile is applied as a whole or not at all.
-    pub(super) left_out: Option<&'a LeftOut>,
-}
-
 impl Planner<'_> {
     /// The position of the block that selects a GPU: the first one wins. None selects a GPU that is left out.
     fn block_of(self, gpu: &Gpu) -> Option<usize> {
@@ -352,8 +352,8 @@ impl Planner<'_> {
         self.block_of(gpu).is_none()
     }
 
-    /// Root's daemon is for others, a plain user's for that user alone: NVIDIA's daemon refuses the
-    /// other way round, after it has started. One server for several users takes a driver that has it.
+    /// Root may serve only others, and a plain user only itself: NVIDIA's daemon would refuse anything else, but only after it
+    /// has started. One server for several users needs a driver that supports it.
     pub(super) fn serve_mistakes(self, caller: Uid) -> Vec<ProfileError> {
         let (who, may) = if caller == Uid::ROOT {
             (

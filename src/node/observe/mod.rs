@@ -3,9 +3,9 @@
 mod daemon_passive;
 mod daemon_session;
 mod hardware;
+mod idle_pods;
 mod observer;
 mod outside_mps;
-mod pods;
 mod records;
 mod unmanaged;
 

@@ -9,7 +9,7 @@ use thiserror::Error;
 use super::daemon_session::{ANSWER_TIMEOUT, observe_daemons};
 use super::hardware::{ProcessLists, finish_utilizations, read_hardware, start_utilizations};
 use super::records::{node_from_records, read_records};
-use super::{outside_mps, pods, unmanaged};
+use super::{idle_pods, outside_mps, unmanaged};
 use crate::failure::Failure;
 use crate::host::{Environment, FileError, Fingerprint, Holder};
 use crate::node::access::find_access_faults;
@@ -239,7 +239,7 @@ impl<'a> Observer<'a> {
         observe_daemons(environment, &table, detail, ANSWER_TIMEOUT, &mut node);
         find_access_faults(environment, &mut node);
         if detail.reads_workloads() {
-            pods::find_idle(environment, &mut node);
+            idle_pods::find_idle(environment, &mut node);
         }
         if detail.reads_processes() {
             if let Ok(directories) = environment.directories() {
