@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 
 use super::cause::Cause;
+use super::context::Shared;
 use super::gpu::GpuRun;
-use super::run::Shared;
 use super::start_check::{access_of, daemon_process, query_account_id};
 use crate::host::{Pid, Uid};
 use crate::mps::{ClientPolicy, Daemon, DaemonProcess, Launched, LogDir, MpsProgram, StopMethod};

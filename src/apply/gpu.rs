@@ -7,10 +7,10 @@ use std::thread::scope;
 use jiff::Timestamp;
 
 use super::cause::Cause;
+use super::context::{Shared, StepOf};
 use super::daemons::{StopRequest, find_successor};
 use super::error::FailedStep;
 use super::rollback::GpuState;
-use super::run::{Shared, StepOf};
 use crate::geometry::Placement;
 use crate::host::{Interrupt, Threads, lock};
 use crate::mps::ClientPolicy;

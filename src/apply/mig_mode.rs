@@ -1,9 +1,9 @@
 //! Switches MIG mode, and waits until the change is active. Looks at the GPUs before anything is touched.
 
 use super::cause::Cause;
+use super::context::{Allowed, OnFailure, StepOf};
 use super::gpu::GpuRun;
 use super::instances::Backoff;
-use super::run::{Allowed, OnFailure, StepOf};
 use crate::catalog::{NoMig, explain_no_mig};
 use crate::failure::Problem;
 use crate::host::{Environment, Holders, Interrupt};

@@ -6,6 +6,7 @@
 //! tells the next run of one that was killed.
 
 mod cause;
+mod context;
 mod daemons;
 mod error;
 mod gpu;
@@ -18,9 +19,10 @@ mod rollback;
 mod run;
 mod start_check;
 
+pub use context::{Allowed, ApplyContext, OnFailure, Progress, StepOf};
 pub use error::ApplyError;
 pub use journal::{load_journal as read_journal, pick_up, record_missing};
 pub use mig_mode::{find_held_gpus, wait_for_holders};
 pub use purge::{has_large_logs, rotate_daemon_logs};
-pub use run::{Allowed, ApplyContext, OnFailure, Progress, StepOf, run};
+pub use run::run;
 pub use start_check::{begin_lookups, check_starts, has_recorded_id};

@@ -4,8 +4,8 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use super::context::ApplyContext;
 use super::error::FailedStep;
-use super::run::ApplyContext;
 use crate::host::{Directories, Directory, Environment, FileResult};
 use crate::mps::{LogDir, needs_rotation, rotate_logs};
 use crate::node::Node;

@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::cause::Cause;
+use super::context::Shared;
 use super::daemons::{StopRequest, find_successor};
 use super::error::RolledBack;
 use super::gpu::{GpuRun, gpu_title};
-use super::run::Shared;
 use crate::geometry::{ComputeChoice, ComputeProfileId, Placement, ProfileId};
 use crate::host::Threads;
 use crate::node::Gpu;
