@@ -1,15 +1,12 @@
-//! Switches MIG mode, and waits until the change is active. Looks at the GPUs before anything is touched.
+//! Switches MIG mode, and waits until the change is active.
 
 use super::cause::Cause;
-use super::context::{Allowed, OnFailure, StepOf};
+use super::context::StepOf;
 use super::gpu::GpuRun;
-use super::instances::Backoff;
+use super::in_use::Backoff;
 use crate::catalog::{NoMig, explain_no_mig};
-use crate::failure::Problem;
-use crate::host::{Environment, Holders, Interrupt};
-use crate::node::Node;
+use crate::host::{Holders, Interrupt};
 use crate::nvml::{Code, GpuHandle, MigMode, NvmlError};
-use crate::plan::{HeldGpus, Plan};
 
 impl GpuRun<'_> {
     /// Switches MIG mode, and returns once it is active.
@@ -190,58 +187,5 @@ impl GpuRun<'_> {
             progress.note(&format!("{gpu}: stopped {unit}, which had it open"));
         }
         Ok(!holding.is_empty())
-    }
-}
-
-/// Finds the processes that hold GPUs whose MIG mode the plan switches or whose instances it destroys. GPUs that cannot be
-/// looked at count as held by nobody: the switch itself finds out. What is undone after a failure brings no client back, so
-/// none is ended before a switch that may fail; a change that goes on ends them for its own sake.
-pub fn find_held_gpus(
-    environment: &Environment,
-    node: &Node,
-    plan: &Plan,
-    allowed: Allowed,
-    on_failure: OnFailure,
-) -> Vec<HeldGpus> {
-    let (gpus, minors): (Vec<_>, Vec<u32>) = plan
-        .gpus_affected_by_holders(node)
-        .into_iter()
-        .filter_map(|gpu| Some((gpu, gpu.minor?)))
-        .unzip();
-    if minors.is_empty() {
-        return Vec::new();
-    }
-    let holders = environment.host.holders_of(&minors).unwrap_or_default();
-    let holders = gpus.into_iter().zip(holders);
-    let mut held = plan.held_gpus(node, holders, allowed.stop_holders);
-    if on_failure != OnFailure::GoOn {
-        held.iter_mut().for_each(HeldGpus::spare_clients);
-    }
-    held
-}
-
-/// Waits until no holder is in the way: an `nvidia-smi` soon exits. `find` finds the present ones, and `waits` is called
-/// before the first wait.
-///
-/// # Errors
-/// The holders that remain.
-pub fn wait_for_holders(
-    environment: &Environment,
-    find: impl Fn() -> Vec<HeldGpus>,
-    waits: impl FnOnce(&HeldGpus),
-) -> Result<(), Problem> {
-    let mut backoff = Backoff::new(Some(&environment.interrupt));
-    let mut waits = Some(waits);
-    loop {
-        let held = find();
-        let Some(first) = held.iter().find(|held| held.is_in_the_way) else {
-            return Ok(());
-        };
-        if let Some(waits) = waits.take() {
-            waits(first);
-        }
-        if !backoff.wait() {
-            return first.check_not_held();
-        }
     }
 }

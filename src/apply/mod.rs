@@ -10,6 +10,7 @@ mod context;
 mod daemons;
 mod error;
 mod gpu;
+mod in_use;
 mod instances;
 mod journal;
 mod kill;
@@ -21,8 +22,8 @@ mod start_check;
 
 pub use context::{Allowed, ApplyContext, OnFailure, Progress, StepOf};
 pub use error::ApplyError;
+pub use in_use::{find_held_gpus, wait_for_holders};
 pub use journal::{load_journal as read_journal, pick_up, record_missing};
-pub use mig_mode::{find_held_gpus, wait_for_holders};
 pub use purge::{has_large_logs, rotate_daemon_logs};
 pub use run::run;
 pub use start_check::{begin_lookups, check_starts, has_recorded_id};
