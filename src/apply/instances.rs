@@ -8,7 +8,7 @@ use crate::geometry::{ComputeChoice, ComputeInstanceProfile, Placement, ProfileI
 use crate::host::Interrupt;
 use crate::nvml::{Code, GpuHandle, GpuInstanceReading, NvmlError};
 use crate::plan::GpuInstance;
-use crate::state::{Created, Taken};
+use crate::state::RecordedInstance;
 
 impl GpuRun<'_> {
     /// Makes a GPU instance. One of ours is recorded first: what a crash leaves behind is then known as ours.
@@ -48,7 +48,7 @@ impl GpuRun<'_> {
 
     /// True if mig-mps is recorded as the maker of an instance that it makes. A rollback makes again for others what was
     /// theirs.
-    fn becomes_ours(&self, created: &Created) -> bool {
+    fn becomes_ours(&self, created: &RecordedInstance) -> bool {
         !self.rolling_back || self.shared.node_record.had_created(created)
     }
 
@@ -108,11 +108,9 @@ impl GpuRun<'_> {
         };
         let id = reading.id;
         if !self.rolling_back {
-            self.shared.journal.record_destruction(Taken {
-                gpu: self.plan.uuid.clone(),
-                profile: instance.profile,
-                name: instance.name.to_string(),
-                placement,
+            self.shared.journal.record_destruction(RecordedInstance {
+                name: Some(instance.name.to_string()),
+                ..self.created_entry(instance.profile, placement, None)
             })?;
         }
         self.call_with_retries(&self.plan.uuid, move |gpu| gpu.destroy_gpu_instance(id))?;
@@ -157,10 +155,11 @@ impl GpuRun<'_> {
         profile: ProfileId,
         placement: Placement,
         compute: Option<Placement>,
-    ) -> Created {
-        Created {
+    ) -> RecordedInstance {
+        RecordedInstance {
             gpu: self.plan.uuid.clone(),
             profile,
+            name: None,
             placement,
             compute,
         }

@@ -11,7 +11,7 @@ use super::error::{ApplyError, FailedStep};
 use crate::failure::Problem;
 use crate::host::{Environment, FileError, FileResult, Host, Unit, lock};
 use crate::node::Node;
-use crate::state::{Created, Journal, NodeFile, RunDir, Taken, Writer, is_disk_full};
+use crate::state::{Journal, NodeFile, RecordedInstance, RunDir, Writer, is_disk_full};
 
 /// The journal of a running change: written before its first step, removed at the end.
 pub(super) struct OpenJournal {
@@ -68,7 +68,7 @@ impl OpenJournal {
     }
 
     /// Records that a GPU instance is about to be destroyed.
-    pub(super) fn record_destruction(&self, taken: Taken) -> FileResult<()> {
+    pub(super) fn record_destruction(&self, taken: RecordedInstance) -> FileResult<()> {
         let mut journal = lock(&self.journal);
         journal.taken.push(taken);
         self.tolerate_full_disk(self.run_dir.write_journal(&journal))
@@ -214,22 +214,9 @@ fn forget_vanished_instances(run_dir: &RunDir, node: &Node) -> FileResult<()> {
 }
 
 /// True if the node has the instance, or does not show it.
-fn may_exist(created: &Created, node: &Node) -> bool {
-    let Some(gpu) = node.gpu_with_uuid(&created.gpu) else {
-        return true;
-    };
-    if gpu.hidden.is_some() {
-        return true;
-    }
-    let mut parents = gpu.instances.iter().filter(|instance| {
-        instance.placement == created.placement && instance.profile == created.profile
-    });
-    match created.compute {
-        None => parents.next().is_some(),
-        Some(at) => parents
-            .flat_map(|parent| &parent.compute)
-            .any(|part| part.placement == at),
-    }
+fn may_exist(created: &RecordedInstance, node: &Node) -> bool {
+    let gpu = node.gpu_with_uuid(&created.gpu);
+    gpu.is_none_or(|gpu| gpu.hidden.is_some() || created.is_among(&gpu.instances))
 }
 
 /// The instances that mig-mps made, kept in `node.json` so that `down --destroy-mig` destroys no others.
@@ -283,7 +270,7 @@ impl NodeRecord {
     }
 
     /// True if mig-mps had made it before the run.
-    pub(super) fn had_created(&self, created: &Created) -> bool {
+    pub(super) fn had_created(&self, created: &RecordedInstance) -> bool {
         self.before.created.contains(created)
     }
 
@@ -314,7 +301,7 @@ impl NodeRecord {
         written.inspect_err(|_| files.now.switched_on.retain(|uuid| uuid != gpu))
     }
 
-    pub(super) fn add_created(&self, created: &Created) -> FileResult<()> {
+    pub(super) fn add_created(&self, created: &RecordedInstance) -> FileResult<()> {
         let mut files = lock(&self.files);
         if files.now.created.contains(created) {
             return Ok(());
@@ -332,7 +319,7 @@ impl NodeRecord {
     }
 
     /// Forgets what is gone. What cannot be written now is written at the end of the run.
-    pub(super) fn forget_created(&self, gone: impl Fn(&Created) -> bool) {
+    pub(super) fn forget_created(&self, gone: impl Fn(&RecordedInstance) -> bool) {
         let mut files = lock(&self.files);
         files.now.created.retain(|created| !gone(created));
         let _ = files.write_if_changed(&self.run_dir);
@@ -341,8 +328,8 @@ impl NodeRecord {
     /// Records what was made instead of what was expected.
     pub(super) fn replace_created(
         &self,
-        expected: Option<&Created>,
-        actual: Option<&Created>,
+        expected: Option<&RecordedInstance>,
+        actual: Option<&RecordedInstance>,
     ) -> FileResult<()> {
         if expected == actual {
             return Ok(());
@@ -356,8 +343,8 @@ impl NodeRecord {
     pub(super) fn restore_owners(
         &self,
         gpu: &str,
-        was_there: impl Fn(&Created) -> bool,
-        stands: impl Fn(&Created) -> bool,
+        was_there: impl Fn(&RecordedInstance) -> bool,
+        stands: impl Fn(&RecordedInstance) -> bool,
     ) {
         let mut files = lock(&self.files);
         let created = &mut files.now.created;

@@ -15,7 +15,7 @@ use crate::host::Threads;
 use crate::node::Gpu;
 use crate::nvml::{GpuInstanceReading, NvmlError};
 use crate::plan::{Action, GpuInstance, GpuPlan};
-use crate::state::{Created, DeviceKey, DeviceRecord};
+use crate::state::{DeviceKey, DeviceRecord};
 
 /// The state of a GPU, as far as a run changes it.
 #[derive(Clone, Debug, Default)]
@@ -68,15 +68,6 @@ impl GpuState {
             }));
         }
         parts
-    }
-
-    /// True if it has that instance.
-    fn has_instance(&self, created: &Created) -> bool {
-        self.all_instances().iter().any(|part| {
-            let compute = part.compute.map(|Reverse((placement, _))| placement);
-            (part.placement, part.profile, compute)
-                == (created.placement, created.profile, created.compute)
-        })
     }
 
     /// Returns the steps back to an earlier state of a GPU: daemons stop first and start last.
@@ -284,11 +275,13 @@ impl GpuRun<'_> {
             rolled_back.add_step_result(self.plan, &step, result);
         }
         // The instances from before keep their owner.
-        let now = self.current_state();
         self.shared.node_record.restore_owners(
             &self.plan.uuid,
-            |created| self.before.has_instance(created),
-            |created| now.has_instance(created) || self.unknown.contains_key(&created.placement),
+            |created| created.is_among(self.before.instances.values()),
+            |created| {
+                created.is_among(self.instances.values())
+                    || self.unknown.contains_key(&created.placement)
+            },
         );
         rolled_back
     }
