@@ -1,8 +1,7 @@
 //! Undoes a run: the difference between a GPU before it and now is steps, which run as the steps of a plan do. What
 //! others have changed meanwhile stays.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 
 use super::cause::Cause;
@@ -10,7 +9,7 @@ use super::context::Shared;
 use super::daemons::{StopRequest, find_successor};
 use super::error::RolledBack;
 use super::gpu::{GpuRun, gpu_title};
-use crate::geometry::{ComputeChoice, ComputeProfileId, Placement, ProfileId};
+use crate::geometry::{ComputeChoice, Placement};
 use crate::host::Threads;
 use crate::node::Gpu;
 use crate::nvml::{GpuInstanceReading, NvmlError};
@@ -53,21 +52,31 @@ impl GpuState {
         }
     }
 
-    fn all_instances(&self) -> BTreeSet<OrderedInstance> {
-        let mut parts = BTreeSet::new();
-        for instance in self.instances.values() {
-            let whole = OrderedInstance {
-                placement: instance.placement,
-                profile: instance.profile,
-                compute: None,
-            };
-            parts.insert(whole);
-            parts.extend(instance.compute.iter().map(|compute| OrderedInstance {
-                compute: Some(Reverse((compute.placement, compute.profile))),
-                ..whole
-            }));
+    /// The actions that make the instances which another state of the GPU lacks: a GPU instance before what is in it. No plan
+    /// makes one of an unknown profile.
+    fn creations_beyond(&self, other: &Self, gpu: &Gpu) -> Vec<Action> {
+        let mut creations = Vec::new();
+        for (&placement, instance) in &self.instances {
+            let twin = other
+                .instances
+                .get(&placement)
+                .filter(|twin| twin.profile == instance.profile);
+            if twin.is_none() {
+                let whole = GpuInstance::on_gpu(gpu, instance.profile, placement);
+                creations.extend(whole.map(Action::CreateGpuInstance));
+            }
+            let present = twin.map(compute_choices).unwrap_or_default();
+            creations.extend(
+                compute_choices(instance)
+                    .into_iter()
+                    .filter(|choice| !present.contains(choice))
+                    .map(|compute| Action::CreateComputeInstance {
+                        instance: placement,
+                        compute,
+                    }),
+            );
         }
-        parts
+        creations
     }
 
     /// Returns the steps back to an earlier state of a GPU: daemons stop first and start last.
@@ -83,15 +92,12 @@ impl GpuState {
                 _ => steps.push(StepBack::Stop(now.clone())),
             }
         }
-        let (now, earlier) = (self.all_instances(), before.all_instances());
-        let destroyed = now.iter().rev().filter(|part| !earlier.contains(part));
-        let created = earlier.difference(&now);
+        let made = self.creations_beyond(before, gpu).into_iter().rev();
         let switch = (self.mig != before.mig).then_some(Action::SwitchMig { on: before.mig });
         steps.extend(
-            destroyed
-                .filter_map(|part| part.destroy_action(gpu))
+            made.map(destroy_created)
                 .chain(switch)
-                .chain(created.filter_map(|part| part.create_action(gpu)))
+                .chain(before.creations_beyond(self, gpu))
                 .map(StepBack::Change),
         );
         for (uuid, earlier) in &before.daemons {
@@ -104,42 +110,36 @@ impl GpuState {
     }
 }
 
-/// A GPU instance, or a compute instance in one, in the order in which they are made again: a GPU instance before what is
-/// in it. They are destroyed in the reverse order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct OrderedInstance {
-    placement: Placement,
-    profile: ProfileId,
-    compute: Option<Reverse<(Placement, ComputeProfileId)>>,
+/// The compute instances of a GPU instance, in the order in which they are made again.
+fn compute_choices(instance: &GpuInstanceReading) -> Vec<ComputeChoice> {
+    instance
+        .compute
+        .iter()
+        .rev()
+        .map(|part| ComputeChoice::Exactly {
+            profile: part.profile,
+            placement: part.placement,
+        })
+        .collect()
 }
 
-impl OrderedInstance {
-    /// Returns the action that destroys it; `None` for an unknown profile, which no plan makes or destroys.
-    fn destroy_action(&self, gpu: &Gpu) -> Option<Action> {
-        Some(match self.compute {
-            None => Action::DestroyGpuInstance {
-                instance: GpuInstance::on_gpu(gpu, self.profile, self.placement)?,
-                unmanaged: false,
-            },
-            Some(Reverse((compute, _))) => Action::DestroyComputeInstance {
-                instance: self.placement,
-                compute,
-                unmanaged: false,
-            },
-        })
-    }
-
-    /// Returns the action that makes it as it was.
-    fn create_action(&self, gpu: &Gpu) -> Option<Action> {
-        Some(match self.compute {
-            None => {
-                Action::CreateGpuInstance(GpuInstance::on_gpu(gpu, self.profile, self.placement)?)
-            }
-            Some(Reverse((placement, profile))) => Action::CreateComputeInstance {
-                instance: self.placement,
-                compute: ComputeChoice::Exactly { profile, placement },
-            },
-        })
+/// Returns the action that destroys what another action makes.
+fn destroy_created(creation: Action) -> Action {
+    let unmanaged = false;
+    match creation {
+        Action::CreateGpuInstance(instance) => Action::DestroyGpuInstance {
+            instance,
+            unmanaged,
+        },
+        Action::CreateComputeInstance {
+            instance,
+            compute: ComputeChoice::Exactly { placement, .. },
+        } => Action::DestroyComputeInstance {
+            instance,
+            compute: placement,
+            unmanaged,
+        },
+        other => other,
     }
 }
 
@@ -374,7 +374,10 @@ mod tests {
     use proptest::proptest;
 
     use super::*;
-    use crate::geometry::{ComputeInstanceId, GpuInstanceId, GpuInstanceProfile, ProfileEnum};
+    use crate::geometry::{
+        ComputeInstanceId, ComputeProfileId, GpuInstanceId, GpuInstanceProfile, ProfileEnum,
+        ProfileId,
+    };
     use crate::host::{Pid, StartTime};
     use crate::nvml::ComputeInstanceReading;
     use crate::settings::Settings;
@@ -624,12 +627,11 @@ mod tests {
                     }),
                 6 => {
                     let whole = instance.filter(|instance| instance.compute.is_empty())?;
-                    let part = OrderedInstance {
-                        placement: whole.placement,
-                        profile: whole.profile,
-                        compute: None,
-                    };
-                    part.destroy_action(&gpu())
+                    let made = GpuInstance::on_gpu(&gpu(), whole.profile, whole.placement);
+                    made.map(|instance| Action::DestroyGpuInstance {
+                        instance,
+                        unmanaged: false,
+                    })
                 }
                 7 if state.instances.is_empty() && state.daemons.is_empty() => {
                     Some(Action::SwitchMig { on: !state.mig })
