@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::cause::Cause;
 use super::context::Shared;
-use super::gpu::GpuRun;
+use super::gpu::History;
 use super::start_check::{access_of, daemon_process, query_account_id};
 use crate::host::{Pid, Uid};
 use crate::mps::{ClientPolicy, Daemon, DaemonProcess, Launched, LogDir, MpsProgram, StopMethod};
@@ -436,10 +436,10 @@ impl Shared<'_> {
     }
 }
 
-impl GpuRun<'_> {
+impl Shared<'_> {
     /// Changes settings. Recorded before it begins: a change that fails half-way is undone too.
-    pub(super) fn set_daemon_settings(&self, set: &Set) -> Result<(), Cause> {
-        let served = self.shared.find_served(&set.uuid).ok_or(Cause::NoDevice)?;
+    pub(super) fn set_daemon_settings(&self, set: &Set, history: &History) -> Result<(), Cause> {
+        let served = self.find_served(&set.uuid).ok_or(Cause::NoDevice)?;
         let before = &served.record;
         let after = DeviceRecord {
             settings: set.settings.clone(),
@@ -449,12 +449,11 @@ impl GpuRun<'_> {
             served_id: before.served_id.or(served_id_of(before)),
             ..before.clone()
         };
-        self.history.record_change(&after);
+        history.record_change(&after);
         // Somebody may have changed the daemon behind our back.
         let answered = served.answered.as_ref();
         let was = answered.map(|answered| answered.over(&before.settings));
-        self.shared
-            .change_settings(&after, was.as_ref().unwrap_or(&before.settings))
+        self.change_settings(&after, was.as_ref().unwrap_or(&before.settings))
     }
 }
 

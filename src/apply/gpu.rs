@@ -1,7 +1,7 @@
 //! The run on one GPU: its steps in order, with daemons in parallel. Daemons stop before, on all GPUs.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::thread::scope;
 
 use jiff::Timestamp;
@@ -19,14 +19,12 @@ use crate::nvml::GpuInstanceReading;
 use crate::plan::{Action, GpuPlan, Place, Start, StartedBy, Stop};
 use crate::state::{DeviceKey, DeviceRecord, InstanceKey};
 
-/// Runs the steps of one GPU in order. A daemon starts in the background as soon as its device exists,
-/// while the next instance is made.
-pub(super) struct GpuRun<'a> {
+/// A GPU whose MIG mode and instances a run changes.
+pub(super) struct ChangingGpu<'a> {
     pub(super) shared: &'a Shared<'a>,
     pub(super) plan: &'a GpuPlan,
     /// The GPU before the run; `None` if it is gone.
-    pub(super) gpu: Option<&'a Gpu>,
-    pub(super) before: GpuState,
+    pub(super) snapshot: Option<&'a Gpu>,
     /// True if MIG mode is on now, or a change to it is pending or may have been made. Like the instances it is tracked
     /// without asking NVML: only this run changes them.
     pub(super) mig: bool,
@@ -34,37 +32,46 @@ pub(super) struct GpuRun<'a> {
     pub(super) instances: BTreeMap<Placement, GpuInstanceReading>,
     /// The instances that a call with an unknown outcome may have made, in words, by the placement of the GPU instance.
     pub(super) unknown: BTreeMap<Placement, String>,
-    pub(super) history: Arc<History>,
+    pub(super) rolling_back: bool,
+}
+
+/// Runs the steps of one GPU in order. A daemon starts in the background as soon as its device exists,
+/// while the next instance is made.
+pub(super) struct GpuRun<'a> {
+    pub(super) gpu: ChangingGpu<'a>,
+    pub(super) before: GpuState,
+    pub(super) history: History,
     /// The number of the next step.
     next: usize,
-    pub(super) rolling_back: bool,
 }
 
 impl<'a> GpuRun<'a> {
     pub(super) fn new(shared: &'a Shared<'a>, plan: &'a GpuPlan) -> Self {
         let before = GpuState::before_run(shared, plan);
         Self {
-            shared,
-            plan,
-            gpu: shared.context.node.gpu_with_uuid(&plan.uuid),
-            mig: before.mig,
-            instances: before.instances.clone(),
-            unknown: BTreeMap::new(),
-            history: Arc::new(History {
+            gpu: ChangingGpu {
+                shared,
+                plan,
+                snapshot: shared.context.node.gpu_with_uuid(&plan.uuid),
+                mig: before.mig,
+                instances: before.instances.clone(),
+                unknown: BTreeMap::new(),
+                rolling_back: false,
+            },
+            history: History {
                 daemons: Mutex::new(before.daemons.clone()),
                 ..History::default()
-            }),
+            },
             before,
             next: 0,
-            rolling_back: false,
         }
     }
 
     /// The state now.
     pub(super) fn current_state(&self) -> GpuState {
         GpuState {
-            mig: self.mig,
-            instances: self.instances.clone(),
+            mig: self.gpu.mig,
+            instances: self.gpu.instances.clone(),
             daemons: lock(&self.history.daemons).clone(),
         }
     }
@@ -72,6 +79,7 @@ impl<'a> GpuRun<'a> {
     /// Runs the steps up to the switch of the MIG mode. The daemons have stopped.
     pub(super) fn run_to_mig_mode(self, threads: &Threads) -> Self {
         let switch = self
+            .gpu
             .plan
             .steps
             .iter()
@@ -84,27 +92,27 @@ impl<'a> GpuRun<'a> {
         if self.history.has_failed() {
             return self;
         }
-        let plan = self.plan;
+        let (gpu, history) = (&mut self.gpu, &self.history);
+        let (shared, plan) = (gpu.shared, gpu.plan);
         scope(|scope| {
-            while self.next < end && !self.shared.must_stop() {
-                let attempt = self.new_attempt(self.next);
+            while self.next < end && !shared.must_stop() {
+                let attempt = Attempt::new(gpu, self.next, history);
                 let action = &plan.steps[self.next].action;
                 self.next += 1;
                 match action {
                     Action::Stop(_) => {}
                     Action::Start(start) => {
-                        let record = self.new_record(start);
+                        let record = gpu.new_record(start);
                         threads.spawn_or_run(scope, move || {
-                            attempt.run_step(|attempt| {
+                            attempt.run_step(|_| {
                                 let record = record.ok_or(Cause::NoDevice)?;
-                                let history = &attempt.history;
-                                attempt.shared.start_daemon(record, start, history)
+                                shared.start_daemon(record, start, history)
                             });
                         });
                     }
                     action => {
-                        if !attempt.run_step(|attempt| self.run_action(action, Some(attempt.step)))
-                        {
+                        let step = Some(attempt.step);
+                        if !attempt.run_step(|_| gpu.run_action(action, step, history)) {
                             return;
                         }
                     }
@@ -115,21 +123,22 @@ impl<'a> GpuRun<'a> {
     }
 
     /// The daemons that stop.
-    fn stop_attempts(&self) -> impl Iterator<Item = (Attempt<'a>, &'a Stop)> {
-        self.plan
-            .steps
-            .iter()
-            .enumerate()
-            .filter_map(|(number, step)| Some((self.new_attempt(number), step.action.as_stop()?)))
+    fn stop_attempts(&self) -> impl Iterator<Item = (Attempt<'_>, &'a Stop)> {
+        let steps = self.gpu.plan.steps.iter().enumerate();
+        steps.filter_map(|(number, step)| {
+            let attempt = Attempt::new(&self.gpu, number, &self.history);
+            Some((attempt, step.action.as_stop()?))
+        })
     }
 
     /// The steps that did not begin.
     pub(super) fn not_begun(&self) -> Vec<String> {
         let ended = lock(&self.history.ended);
-        let steps = self.plan.steps.iter().enumerate();
+        let plan = self.gpu.plan;
+        let steps = plan.steps.iter().enumerate();
         steps
             .filter(|(number, _)| !ended.contains_key(number))
-            .map(|(_, step)| format!("{}: {}", gpu_title(self.plan), step.action))
+            .map(|(_, step)| format!("{}: {}", gpu_title(plan), step.action))
             .collect()
     }
 
@@ -139,7 +148,7 @@ impl<'a> GpuRun<'a> {
         let mut actions = ended
             .iter()
             .filter(|(_, failure)| failure.is_some())
-            .map(|(number, _)| &self.plan.steps[*number].action);
+            .map(|(number, _)| &self.gpu.plan.steps[*number].action);
         if self.before.daemons.is_empty() {
             actions.any(|action| action.as_start().is_none())
         } else {
@@ -152,23 +161,15 @@ impl<'a> GpuRun<'a> {
         let mut before = self.before.daemons.values();
         before.any(|record| record.name == name)
     }
+}
 
-    fn new_attempt(&self, number: usize) -> Attempt<'a> {
-        Attempt {
-            shared: self.shared,
-            step: StepOf {
-                gpu: self.plan,
-                number,
-            },
-            history: Arc::clone(&self.history),
-        }
-    }
-
+impl<'a> ChangingGpu<'a> {
     /// Runs an action that has a place among the others, as a step of the plan or of the rollback.
     pub(super) fn run_action(
         &mut self,
         action: &Action,
         step: Option<StepOf<'_>>,
+        history: &History,
     ) -> Result<(), Cause> {
         match action {
             Action::SwitchMig { on } => self.switch_mig(*on, step),
@@ -180,7 +181,7 @@ impl<'a> GpuRun<'a> {
                 instance, compute, ..
             } => self.destroy_compute_instance(*instance, *compute),
             Action::DestroyGpuInstance { instance, .. } => self.destroy_gpu_instance(instance),
-            Action::Set(set) => self.set_daemon_settings(set),
+            Action::Set(set) => self.shared.set_daemon_settings(set, history),
             Action::StartServer(server) => self.shared.start_server(server),
             Action::EndStray(stray) => self.shared.end_stray(stray),
             Action::Start(_) | Action::Stop(_) => Ok(()),
@@ -219,7 +220,7 @@ impl<'a> GpuRun<'a> {
             });
             record.uuid.clone_from(&compute.uuid);
             record.profile = self
-                .gpu
+                .snapshot
                 .map(|gpu| gpu.instance_title(instance, Some(compute)));
         }
         Some(record)
@@ -262,10 +263,22 @@ pub(super) fn stop_daemons(runs: &[GpuRun<'_>], threads: &Threads) {
 struct Attempt<'a> {
     shared: &'a Shared<'a>,
     step: StepOf<'a>,
-    history: Arc<History>,
+    history: &'a History,
 }
 
-impl Attempt<'_> {
+impl<'a> Attempt<'a> {
+    fn new(gpu: &ChangingGpu<'a>, number: usize, history: &'a History) -> Self {
+        let step = StepOf {
+            gpu: gpu.plan,
+            number,
+        };
+        Self {
+            shared: gpu.shared,
+            step,
+            history,
+        }
+    }
+
     /// Runs the step, unless the run must stop; returns false if it failed.
     fn run_step(self, work: impl FnOnce(&Self) -> Result<(), Cause>) -> bool {
         if self.shared.must_stop() {

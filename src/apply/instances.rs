@@ -1,7 +1,7 @@
 //! GPU and compute instances: made, destroyed and tracked, and recorded as ours.
 
 use super::cause::Cause;
-use super::gpu::GpuRun;
+use super::gpu::ChangingGpu;
 use super::in_use::retry_while_in_use;
 use super::rollback::describe_compute_instance;
 use crate::geometry::{ComputeChoice, ComputeInstanceProfile, Placement, ProfileId};
@@ -10,7 +10,7 @@ use crate::nvml::{Code, GpuHandle, GpuInstanceReading, NvmlError};
 use crate::plan::GpuInstance;
 use crate::state::RecordedInstance;
 
-impl GpuRun<'_> {
+impl ChangingGpu<'_> {
     /// Makes a GPU instance. One of ours is recorded first: what a crash leaves behind is then known as ours.
     pub(super) fn create_gpu_instance(&mut self, instance: &GpuInstance) -> Result<(), Cause> {
         let (profile, placement) = (instance.profile, instance.placement);
@@ -208,7 +208,7 @@ impl GpuRun<'_> {
             && answer
                 .as_ref()
                 .is_err_and(|error| error.code() == Some(Code::IN_USE))
-            && self.stop_units(&self.shared.open_by(self.gpu).unwrap_or_default())?
+            && self.stop_units(&self.shared.open_by(self.snapshot).unwrap_or_default())?
         {
             answer = call();
         }
@@ -218,7 +218,7 @@ impl GpuRun<'_> {
             }
             Some(Code::IN_USE) => Cause::InUse {
                 error,
-                holders: self.shared.holders_of(self.gpu, device),
+                holders: self.shared.holders_of(self.snapshot, device),
                 stops_services,
             },
             _ => Cause::Nvml(error),

@@ -2,13 +2,13 @@
 
 use super::cause::Cause;
 use super::context::StepOf;
-use super::gpu::GpuRun;
+use super::gpu::ChangingGpu;
 use super::in_use::Backoff;
 use crate::catalog::{NoMig, explain_no_mig};
 use crate::host::{Holders, Interrupt};
 use crate::nvml::{Code, GpuHandle, MigMode, NvmlError};
 
-impl GpuRun<'_> {
+impl ChangingGpu<'_> {
     /// Switches MIG mode, and returns once it is active.
     ///
     /// NVML returns SUCCESS for a change that is only pending: the activation status and the mode that reads back
@@ -91,7 +91,7 @@ impl GpuRun<'_> {
             if activation != Code::IN_USE {
                 return self.reset_gpu(on, activation, mode);
             }
-            let open = self.shared.open_by(self.gpu).unwrap_or_default();
+            let open = self.shared.open_by(self.snapshot).unwrap_or_default();
             if let Some((step, holder)) = step.zip(open.seen.first()) {
                 self.shared.progress.waits(step, &holder.to_string());
             }
@@ -110,7 +110,7 @@ impl GpuRun<'_> {
                 Cause::Interrupted
             } else {
                 Cause::Busy {
-                    holders: self.shared.holders_of(self.gpu, &self.plan.uuid),
+                    holders: self.shared.holders_of(self.snapshot, &self.plan.uuid),
                     hidden: open.hidden,
                     stops_services: self.shared.context.allowed.stop_holders,
                 }
@@ -124,13 +124,13 @@ impl GpuRun<'_> {
         if self.rolling_back || !self.shared.context.allowed.reset {
             return Err(Cause::not_active(activation, mode, None));
         }
-        let pci = self.gpu.map(|gpu| gpu.pci.clone()).unwrap_or_default();
+        let pci = self.snapshot.map(|gpu| gpu.pci.clone()).unwrap_or_default();
         let smi = self.shared.context.environment.find_nvidia_smi()?;
         if let Err(error) = self.shared.nvml()?.while_shut_down(|| smi.reset(&pci))? {
             if error.is_in_use() {
                 return Err(Cause::Reset {
                     error,
-                    holders: self.shared.holders_of(self.gpu, &self.plan.uuid),
+                    holders: self.shared.holders_of(self.snapshot, &self.plan.uuid),
                 });
             }
             let why = error.to_string();
@@ -156,7 +156,7 @@ impl GpuRun<'_> {
             .shared
             .nvml_on(&self.plan.uuid, move |gpu| gpu.set_mig_mode(on));
         set.map_err(|error| {
-            let product = self.gpu.map_or("", |gpu| gpu.product.as_str());
+            let product = self.snapshot.map_or("", |gpu| gpu.product.as_str());
             let driver = &self.shared.context.node.driver;
             match explain_no_mig(product, driver) {
                 Some(NoMig { cause, remedy }) if error.code() == Some(Code::NOT_SUPPORTED) => {

@@ -205,35 +205,36 @@ pub(super) fn describe_compute_instance(compute: Placement, parent: Placement) -
 impl GpuRun<'_> {
     /// Begins to undo what the run has changed: stops the daemons that it has started.
     pub(super) fn stop_started_daemons(&mut self) -> RolledBack {
-        self.rolling_back = true;
+        self.gpu.rolling_back = true;
         let mut rolled_back = RolledBack {
             clients: self.history.ended_clients(),
             ..RolledBack::default()
         };
         let steps = self.steps_back();
-        if !(steps.is_empty() && self.unknown.is_empty()) {
-            self.shared.progress.undoes(self.plan);
+        if !(steps.is_empty() && self.gpu.unknown.is_empty()) {
+            self.gpu.shared.progress.undoes(self.gpu.plan);
         }
         for step in steps {
             if let StepBack::Stop(record) = &step {
                 let before = self.before.daemons.get(&record.uuid);
                 let request = StopRequest {
-                    keeps_record: before.is_some() && find_successor(self.plan, record).is_some(),
+                    keeps_record: before.is_some()
+                        && find_successor(self.gpu.plan, record).is_some(),
                     ..StopRequest::IDLE
                 };
-                let mut result = self.shared.stop_daemon(record, request);
+                let mut result = self.gpu.shared.stop_daemon(record, request);
                 if before.is_some_and(|before| before.name != record.name) {
-                    let unlinked = self.shared.run_dir.remove_link(record);
+                    let unlinked = self.gpu.shared.run_dir.remove_link(record);
                     result = result.and(unlinked.map_err(Cause::from));
                 }
-                rolled_back.add_step_result(self.plan, &step, result);
+                rolled_back.add_step_result(self.gpu.plan, &step, result);
             }
         }
         rolled_back
     }
 
     fn steps_back(&self) -> Vec<StepBack> {
-        let gpu = self.gpu.cloned().unwrap_or_default();
+        let gpu = self.gpu.snapshot.cloned().unwrap_or_default();
         self.current_state().steps_back_to(&self.before, &gpu)
     }
 
@@ -255,14 +256,14 @@ impl GpuRun<'_> {
                 StepBack::Change(_) if hangs => {
                     Err(Cause::Other("not tried: the GPU hangs".to_owned()))
                 }
-                StepBack::Change(action) => self.run_action(action, None),
+                StepBack::Change(action) => self.gpu.run_action(action, None, &self.history),
                 StepBack::Set { earlier, now } => {
-                    self.shared.restore_settings(earlier, &now.settings)
+                    self.gpu.shared.restore_settings(earlier, &now.settings)
                 }
                 StepBack::Stop(_) | StepBack::Start(_) => Ok(()),
             };
             hangs |= matches!(result, Err(Cause::Nvml(NvmlError::Hung { .. })));
-            rolled_back.add_step_result(self.plan, &step, result);
+            rolled_back.add_step_result(self.gpu.plan, &step, result);
         }
         let started = threads.map_in_parallel(starts, |step| {
             let result = match &step {
@@ -272,15 +273,15 @@ impl GpuRun<'_> {
             (step, result)
         });
         for (step, result) in started {
-            rolled_back.add_step_result(self.plan, &step, result);
+            rolled_back.add_step_result(self.gpu.plan, &step, result);
         }
         // The instances from before keep their owner.
-        self.shared.node_record.restore_owners(
-            &self.plan.uuid,
+        self.gpu.shared.node_record.restore_owners(
+            &self.gpu.plan.uuid,
             |created| created.is_among(self.before.instances.values()),
             |created| {
-                created.is_among(self.instances.values())
-                    || self.unknown.contains_key(&created.placement)
+                created.is_among(self.gpu.instances.values())
+                    || self.gpu.unknown.contains_key(&created.placement)
             },
         );
         rolled_back
@@ -288,27 +289,32 @@ impl GpuRun<'_> {
 
     /// Reads from the hardware what calls with an unknown outcome may have made. Returns true if the GPU hangs.
     fn read_unknown(&mut self, rolled_back: &mut RolledBack) -> bool {
-        if self.unknown.is_empty() {
+        if self.gpu.unknown.is_empty() {
             return false;
         }
-        let profiles = self.gpu.map(|gpu| gpu.profiles.clone()).unwrap_or_default();
+        let profiles = self
+            .gpu
+            .snapshot
+            .map(|gpu| gpu.profiles.clone())
+            .unwrap_or_default();
         let read = self
+            .gpu
             .shared
-            .nvml_on(&self.plan.uuid, move |gpu| gpu.gpu_instances(&profiles));
+            .nvml_on(&self.gpu.plan.uuid, move |gpu| gpu.gpu_instances(&profiles));
         match read {
             Ok(instances) => {
                 for instance in instances {
-                    if self.unknown.contains_key(&instance.placement) {
-                        self.instances.insert(instance.placement, instance);
+                    if self.gpu.unknown.contains_key(&instance.placement) {
+                        self.gpu.instances.insert(instance.placement, instance);
                     }
                 }
-                self.unknown.clear();
+                self.gpu.unknown.clear();
                 false
             }
             Err(error) => {
-                for thing in self.unknown.values() {
+                for thing in self.gpu.unknown.values() {
                     rolled_back.cut_short = true;
-                    let what = format!("{}: {thing}: {error}", gpu_title(self.plan));
+                    let what = format!("{}: {thing}: {error}", gpu_title(self.gpu.plan));
                     rolled_back.stands.push(what);
                 }
                 matches!(error, NvmlError::Hung { .. })
@@ -319,10 +325,10 @@ impl GpuRun<'_> {
     /// Starts a stopped daemon again.
     fn start_again(&self, record: &DeviceRecord) -> Result<(), Cause> {
         let uuid = self.current_uuid(record).ok_or(Cause::NoDevice)?;
-        let keeps_record = find_successor(self.plan, record).is_some();
-        match self.shared.restart_daemon(record, &uuid, keeps_record) {
+        let keeps_record = find_successor(self.gpu.plan, record).is_some();
+        match self.gpu.shared.restart_daemon(record, &uuid, keeps_record) {
             Err(cause) if keeps_record => {
-                Err(cause.with_cleanup(self.shared.restore_record(record, record)))
+                Err(cause.with_cleanup(self.gpu.shared.restore_record(record, record)))
             }
             other => other,
         }
@@ -332,15 +338,16 @@ impl GpuRun<'_> {
     fn current_uuid(&self, record: &DeviceRecord) -> Option<String> {
         let DeviceKey { instance, .. } = &record.key;
         // Where MIG mode could not be switched off again, there is no whole GPU to serve.
-        if instance.is_none() && self.mig {
+        if instance.is_none() && self.gpu.mig {
             return None;
         }
         // A caller who may not see instances cannot have changed any.
-        let is_hidden = self.gpu.is_none_or(|gpu| gpu.hidden.is_some());
+        let is_hidden = self.gpu.snapshot.is_none_or(|gpu| gpu.hidden.is_some());
         let Some(key) = instance.filter(|_| !is_hidden) else {
             return Some(record.uuid.clone());
         };
-        self.instances
+        self.gpu
+            .instances
             .get(&key.placement)?
             .compute
             .iter()

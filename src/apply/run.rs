@@ -91,13 +91,16 @@ fn run_steps<'a>(plan: &'a Plan, shared: &'a Shared<'a>, threads: &Threads) -> V
         .gpus
         .iter()
         .map(|gpu| GpuRun::new(shared, gpu))
-        .partition(|run| held.iter().any(|held| held.uuids.contains(&run.plan.uuid)));
+        .partition(|run| {
+            held.iter()
+                .any(|held| held.uuids.contains(&run.gpu.plan.uuid))
+        });
     stop_daemons(&first, threads);
     first = threads.map_in_parallel(first, |run| run.run_to_mig_mode(threads));
     stop_daemons(&rest, threads);
     first.append(&mut rest);
     threads.map_in_parallel(first, |run| {
-        let end = run.plan.steps.len();
+        let end = run.gpu.plan.steps.len();
         run.run_steps_until(end, threads)
     })
 }
@@ -172,8 +175,8 @@ fn undo_namesakes<'a>(undone: &mut Vec<GpuRun<'a>>, kept: &mut Vec<GpuRun<'a>>) 
         let run = kept.remove(position);
         let why = format!("a device of another GPU keeps the name {name}");
         reasons.push(FailedStep {
-            gpu: run.plan.index,
-            ..FailedStep::new(gpu_title(run.plan), Cause::Other(why))
+            gpu: run.gpu.plan.index,
+            ..FailedStep::new(gpu_title(run.gpu.plan), Cause::Other(why))
         });
         undone.push(run);
     }
@@ -185,6 +188,7 @@ fn find_namesake(undone: &[GpuRun<'_>], kept: &[GpuRun<'_>]) -> Option<(usize, S
     let is_back = |name: &str| undone.iter().any(|run| run.had_name(name));
     kept.iter().enumerate().find_map(|(position, run)| {
         let start = run
+            .gpu
             .plan
             .steps
             .iter()
