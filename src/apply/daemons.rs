@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::cause::Cause;
 use super::context::Shared;
-use super::gpu::History;
+use super::gpu_state::History;
 use super::start_check::{access_of, daemon_process, query_account_id};
 use crate::host::{Pid, Uid};
 use crate::mps::{ClientPolicy, Daemon, DaemonProcess, Launched, LogDir, MpsProgram, StopMethod};

@@ -10,30 +10,11 @@ use super::cause::Cause;
 use super::context::{Shared, StepOf};
 use super::daemons::{StopRequest, find_successor};
 use super::error::FailedStep;
-use super::rollback::GpuState;
-use crate::geometry::Placement;
-use crate::host::{Interrupt, Threads, lock};
+use super::gpu_state::{ChangingGpu, GpuState, History};
+use crate::host::{Threads, lock};
 use crate::mps::ClientPolicy;
-use crate::node::Gpu;
-use crate::nvml::GpuInstanceReading;
 use crate::plan::{Action, GpuPlan, Place, Start, StartedBy, Stop};
 use crate::state::{DeviceKey, DeviceRecord, InstanceKey};
-
-/// A GPU whose MIG mode and instances a run changes.
-pub(super) struct ChangingGpu<'a> {
-    pub(super) shared: &'a Shared<'a>,
-    pub(super) plan: &'a GpuPlan,
-    /// The GPU before the run; `None` if it is gone.
-    pub(super) snapshot: Option<&'a Gpu>,
-    /// True if MIG mode is on now, or a change to it is pending or may have been made. Like the instances it is tracked
-    /// without asking NVML: only this run changes them.
-    pub(super) mig: bool,
-    /// The GPU instances that exist now.
-    pub(super) instances: BTreeMap<Placement, GpuInstanceReading>,
-    /// The instances that a call with an unknown outcome may have made, in words, by the placement of the GPU instance.
-    pub(super) unknown: BTreeMap<Placement, String>,
-    pub(super) rolling_back: bool,
-}
 
 /// Runs the steps of one GPU in order. A daemon starts in the background as soon as its device exists,
 /// while the next instance is made.
@@ -163,7 +144,7 @@ impl<'a> GpuRun<'a> {
     }
 }
 
-impl<'a> ChangingGpu<'a> {
+impl ChangingGpu<'_> {
     /// Runs an action that has a place among the others, as a step of the plan or of the rollback.
     pub(super) fn run_action(
         &mut self,
@@ -224,11 +205,6 @@ impl<'a> ChangingGpu<'a> {
                 .map(|gpu| gpu.instance_title(instance, Some(compute)));
         }
         Some(record)
-    }
-
-    /// The interrupt that ends a wait; none during a rollback.
-    pub(super) fn interrupt(&self) -> Option<&'a Interrupt> {
-        (!self.rolling_back).then_some(&self.shared.context.environment.interrupt)
     }
 }
 
@@ -392,51 +368,5 @@ impl Shared<'_> {
             history.record_start(record);
         }
         Err(cause.with_cleanup(kept))
-    }
-}
-
-/// The course of the run on one GPU. Several threads write it.
-#[derive(Debug, Default)]
-pub(super) struct History {
-    /// The daemons that run now, by the UUIDs of their devices.
-    daemons: Mutex<BTreeMap<String, DeviceRecord>>,
-    /// The number of clients that were terminated with their daemons.
-    ended_clients: Mutex<usize>,
-    /// The plan's steps that succeeded or failed, by number.
-    ended: Mutex<BTreeMap<usize, Option<FailedStep>>>,
-}
-
-impl History {
-    fn record_start(&self, record: DeviceRecord) {
-        lock(&self.daemons).insert(record.uuid.clone(), record);
-    }
-
-    /// Records the settings of a daemon that runs.
-    pub(super) fn record_change(&self, record: &DeviceRecord) {
-        if let Some(daemon) = lock(&self.daemons).get_mut(&record.uuid) {
-            daemon.clone_from(record);
-        }
-    }
-
-    fn record_stop(&self, uuid: &str, clients: usize) {
-        lock(&self.daemons).remove(uuid);
-        *lock(&self.ended_clients) += clients;
-    }
-
-    pub(super) fn ended_clients(&self) -> usize {
-        *lock(&self.ended_clients)
-    }
-
-    /// True if a step failed.
-    pub(super) fn has_failed(&self) -> bool {
-        lock(&self.ended).values().any(Option::is_some)
-    }
-
-    /// Takes the failures, in the plan's order.
-    pub(super) fn take_failures(&self) -> Vec<FailedStep> {
-        lock(&self.ended)
-            .values_mut()
-            .filter_map(Option::take)
-            .collect()
     }
 }

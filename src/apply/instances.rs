@@ -1,9 +1,8 @@
 //! GPU and compute instances: made, destroyed and tracked, and recorded as ours.
 
 use super::cause::Cause;
-use super::gpu::ChangingGpu;
+use super::gpu_state::{ChangingGpu, describe_compute_instance};
 use super::in_use::retry_while_in_use;
-use super::rollback::describe_compute_instance;
 use crate::geometry::{ComputeChoice, ComputeInstanceProfile, Placement, ProfileId};
 use crate::host::Interrupt;
 use crate::nvml::{Code, GpuHandle, GpuInstanceReading, NvmlError};

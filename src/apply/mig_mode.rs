@@ -2,7 +2,7 @@
 
 use super::cause::Cause;
 use super::context::StepOf;
-use super::gpu::ChangingGpu;
+use super::gpu_state::ChangingGpu;
 use super::in_use::Backoff;
 use crate::catalog::{NoMig, explain_no_mig};
 use crate::host::{Holders, Interrupt};

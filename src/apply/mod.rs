@@ -10,6 +10,7 @@ mod context;
 mod daemons;
 mod error;
 mod gpu;
+mod gpu_state;
 mod in_use;
 mod instances;
 mod journal;

@@ -1,57 +1,21 @@
 //! Undoes a run: the difference between a GPU before it and now is steps, which run as the steps of a plan do. What
 //! others have changed meanwhile stays.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use super::cause::Cause;
-use super::context::Shared;
 use super::daemons::{StopRequest, find_successor};
 use super::error::RolledBack;
 use super::gpu::{GpuRun, gpu_title};
-use crate::geometry::{ComputeChoice, Placement};
+use super::gpu_state::{GpuState, describe_compute_instance};
+use crate::geometry::ComputeChoice;
 use crate::host::Threads;
 use crate::node::Gpu;
 use crate::nvml::{GpuInstanceReading, NvmlError};
 use crate::plan::{Action, GpuInstance, GpuPlan};
 use crate::state::{DeviceKey, DeviceRecord};
 
-/// The state of a GPU, as far as a run changes it.
-#[derive(Clone, Debug, Default)]
-pub(super) struct GpuState {
-    /// True if MIG mode is on.
-    pub(super) mig: bool,
-    pub(super) instances: BTreeMap<Placement, GpuInstanceReading>,
-    /// The daemons that run, by the UUIDs of their devices.
-    pub(super) daemons: BTreeMap<String, DeviceRecord>,
-}
-
 impl GpuState {
-    /// The state before the run.
-    pub(super) fn before_run(shared: &Shared<'_>, plan: &GpuPlan) -> Self {
-        let gpu = shared.context.node.gpu_with_uuid(&plan.uuid);
-        let mode = gpu.and_then(|gpu| gpu.mig);
-        Self {
-            mig: mode.is_some_and(|mode| mode.current),
-            instances: gpu
-                .into_iter()
-                .flat_map(|gpu| &gpu.instances)
-                .map(|instance| (instance.placement, instance.clone()))
-                .collect(),
-            daemons: shared
-                .context
-                .node
-                .served()
-                .filter(|served| {
-                    served.run_dir == shared.run_dir
-                        && served.record.key.gpu == plan.uuid
-                        && served.is_alive()
-                })
-                .map(|served| (served.record.uuid.clone(), served.record.clone()))
-                .collect(),
-        }
-    }
-
     /// The actions that make the instances which another state of the GPU lacks: a GPU instance before what is in it. No plan
     /// makes one of an unknown profile.
     fn creations_beyond(&self, other: &Self, gpu: &Gpu) -> Vec<Action> {
@@ -195,11 +159,6 @@ impl fmt::Display for StepBack {
             Self::Change(action) => action.fmt(f),
         }
     }
-}
-
-/// Names a compute instance.
-pub(super) fn describe_compute_instance(compute: Placement, parent: Placement) -> String {
-    format!("compute instance {compute} of the GPU instance at {parent}")
 }
 
 impl GpuRun<'_> {
@@ -382,8 +341,8 @@ mod tests {
 
     use super::*;
     use crate::geometry::{
-        ComputeInstanceId, ComputeProfileId, GpuInstanceId, GpuInstanceProfile, ProfileEnum,
-        ProfileId,
+        ComputeInstanceId, ComputeProfileId, GpuInstanceId, GpuInstanceProfile, Placement,
+        ProfileEnum, ProfileId,
     };
     use crate::host::{Pid, StartTime};
     use crate::nvml::ComputeInstanceReading;
