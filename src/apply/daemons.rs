@@ -43,418 +43,431 @@ pub(super) fn find_successor<'a>(plan: &'a GpuPlan, record: &DeviceRecord) -> Op
         .find(|start| start.uuid.as_ref() == Some(&record.uuid))
 }
 
-impl Shared<'_> {
-    /// Starts a recorded daemon again. Its device may have been made again, and then has another UUID.
-    pub(super) fn restart_daemon(
-        &self,
-        record: &DeviceRecord,
-        uuid: &str,
-        keeps_record: bool,
-    ) -> Result<(), Cause> {
-        let mut record = DeviceRecord {
-            uuid: uuid.to_owned(),
-            daemon: None,
-            finished: false,
-            since: Timestamp::now(),
-            older_clients: Vec::new(),
-            ..record.clone()
-        };
-        self.bring_up(&mut record, keeps_record).map(drop)
-    }
+/// Starts a recorded daemon again. Its device may have been made again, and then has another UUID.
+pub(super) fn restart_daemon(
+    shared: &Shared<'_>,
+    record: &DeviceRecord,
+    uuid: &str,
+    keeps_record: bool,
+) -> Result<(), Cause> {
+    let mut record = DeviceRecord {
+        uuid: uuid.to_owned(),
+        daemon: None,
+        finished: false,
+        since: Timestamp::now(),
+        older_clients: Vec::new(),
+        ..record.clone()
+    };
+    bring_up(shared, &mut record, keeps_record).map(drop)
+}
 
-    /// True if a recorded daemon or one of its servers runs, or if that cannot be determined.
-    pub(super) fn is_alive(&self, record: &DeviceRecord) -> bool {
-        let host = &self.context.environment.host;
-        let count = self
-            .daemon_of(&record.uuid)
-            .count_processes(host, daemon_user(record));
-        count.map_or(true, |count| count > 0)
-    }
+/// True if a recorded daemon or one of its servers runs, or if that cannot be determined.
+pub(super) fn is_alive(shared: &Shared<'_>, record: &DeviceRecord) -> bool {
+    let host = &shared.context.environment.host;
+    let count = shared
+        .daemon_of(&record.uuid)
+        .count_processes(host, daemon_user(record));
+    count.map_or(true, |count| count > 0)
+}
 
-    /// Starts or completes the daemon of a record, and an eager server; returns once everything has been read back, with
-    /// true if the daemon is new, false if it was running. If it fails and `keeps_record`, the record and the pipe directory
-    /// stay.
-    pub(super) fn bring_up(
-        &self,
-        record: &mut DeviceRecord,
-        keeps_record: bool,
-    ) -> Result<bool, Cause> {
-        let daemon = self.daemon_of(&record.uuid);
-        daemon.check_path()?;
-        if record.served_id.is_none() {
-            record.served_id = query_account_id(serve_setting(&record.settings))?;
-        }
-        let launch = daemon_process(
-            self.context.environment,
-            &record.settings,
-            record.served_id,
-            (&record.key.gpu, &record.uuid),
-        )?;
-        self.run_dir.write_record(record)?;
-        let launched = self
-            .ensure_compute_mode(record)
-            .and_then(|()| Ok(daemon.launch(&self.context.environment.host, &launch)?));
-        let launched = match launched {
-            Ok(launched) => launched,
-            // A process that the kernel cannot end keeps its record.
-            Err(cause) if self.is_alive(record) => return Err(cause),
-            Err(cause) if keeps_record => {
-                return Err(cause.with_cleanup(self.forget_daemon(record)));
-            }
-            Err(cause) => return Err(cause.with_cleanup(self.clean_up_after(&daemon, record))),
-        };
-        if let Some(in_the_way) = &launched.in_the_way {
-            self.progress
-                .note(&format!("{}: {in_the_way}", record.name));
-        }
-        let is_new = launched.is_new;
-        match self.configure_daemon(&daemon, &launch, record, &launched) {
-            Ok(()) => {
-                // Only `logs` needs it, after `down`.
-                let logs = LogDir::open(&self.context.directories.log.join(&record.uuid));
-                let _ = logs.and_then(|logs| logs.write_device_name(&record.name));
-                Ok(is_new)
-            }
-            // An incomplete daemon is of no use. Its logs stay, for the reader of the error.
-            Err(cause) if is_new => {
-                // Until its server has started, a daemon does not quit.
-                let means = if self.is_starting_server(record).unwrap_or(false) {
-                    StopMethod::Signals
-                } else {
-                    StopMethod::Session
-                };
-                let request = StopRequest {
-                    means,
-                    keeps_record,
-                    ..StopRequest::IDLE
-                };
-                Err(cause.with_cleanup(self.stop_daemon(record, request)))
-            }
-            // A daemon that was running may have clients.
-            Err(cause) => Err(cause),
-        }
+/// Starts or completes the daemon of a record, and an eager server; returns once everything has been read back, with
+/// true if the daemon is new, false if it was running. If it fails and `keeps_record`, the record and the pipe directory
+/// stay.
+pub(super) fn bring_up(
+    shared: &Shared<'_>,
+    record: &mut DeviceRecord,
+    keeps_record: bool,
+) -> Result<bool, Cause> {
+    let daemon = shared.daemon_of(&record.uuid);
+    daemon.check_path()?;
+    if record.served_id.is_none() {
+        record.served_id = query_account_id(serve_setting(&record.settings))?;
     }
-
-    /// Records the daemon before users can reach it, applies its settings, starts an eager server, and reads everything
-    /// back.
-    fn configure_daemon(
-        &self,
-        daemon: &Daemon,
-        launch: &DaemonProcess,
-        record: &mut DeviceRecord,
-        launched: &Launched,
-    ) -> Result<(), Cause> {
-        let process = &launched.process;
-        let (pid, is_new) = (process.pid, launched.is_new);
-        record.daemon = Some(DaemonId::from_process(
-            process,
-            &self.context.environment.host,
-        ));
-        self.run_dir.write_record(record)?;
-        daemon.open_directories(&launch.access)?;
-        daemon.check_user_and_limits(process, launch)?;
-        let first = match record.settings.server {
-            // A daemon that was running may have a server already.
-            Server::Eager if is_new || !self.has_server(pid)? => Some(self.first_user(record)),
-            Server::Eager | Server::Lazy => None,
-        };
-        // An interrupted change, or the owner, may have changed the settings of one that was running.
-        let was = if is_new {
-            None
-        } else {
-            Some(daemon.query_defaults()?.over(&record.settings))
-        };
-        if let Some(user) = first {
-            daemon.start_server(&record.settings, was.as_ref(), user)?;
-        } else {
-            daemon.configure(&record.settings, was.as_ref())?;
-            if record.settings.server == Server::Eager {
-                daemon.wait_for_server()?;
-            }
-        }
-        record.finished = true;
-        Ok(self.run_dir.write_record(record)?)
-    }
-
-    /// The first user of an eager server.
-    fn first_user(&self, record: &DeviceRecord) -> Uid {
-        match (serve_setting(&record.settings), record.served_id) {
-            (Serve::User(_), Some(user)) => Uid(user),
-            // The shared server belongs to root.
-            (Serve::All | Serve::Group(_) | Serve::User(_), _) => Uid::ROOT,
-            (Serve::OneAtATime | Serve::Own, _) => self.context.environment.server_user(),
-        }
-    }
-
-    pub(super) fn has_server(&self, daemon: Pid) -> Result<bool, Cause> {
-        let table = self.context.environment.host.read_processes()?;
-        Ok(table.children(daemon).any(MpsProgram::is_mps_process))
-    }
-
-    /// True if a daemon has a server that has no GPU yet, and so no clients.
-    fn is_starting_server(&self, record: &DeviceRecord) -> Result<bool, Cause> {
-        let processes = self.nvml_on(&record.uuid, GpuHandle::query_processes)?;
-        let daemon = record.daemon.ok_or(Cause::NoDevice)?;
-        let table = self.context.environment.host.read_processes()?;
-        let has_one_without_gpu = table
-            .children(daemon.pid)
-            .filter(|child| MpsProgram::is_mps_process(child))
-            .any(|server| !processes.contains_pid(server.pid));
-        Ok(processes.clients.is_empty() && has_one_without_gpu)
-    }
-
-    /// Starts the server that a daemon has lost. A rollback leaves it: the record asks for it.
-    pub(super) fn start_server(&self, step: &StartServer) -> Result<(), Cause> {
-        let served = self.find_served(&step.uuid).ok_or(Cause::NoDevice)?;
-        let record = &served.record;
-        let daemon = record.daemon.ok_or(Cause::NoDevice)?;
-        // A program may have caused one to start meanwhile.
-        if self.has_server(daemon.pid)? {
-            return Ok(());
-        }
-        let user = self.first_user(record);
-        Ok(self.daemon_of(&record.uuid).start_server(
-            &step.settings,
-            Some(&record.settings),
-            user,
-        )?)
-    }
-
-    /// Ends a server that has outlived its daemon.
-    pub(super) fn end_stray(&self, stray: &EndStray) -> Result<(), Cause> {
-        let host = &self.context.environment.host;
-        let daemon = self.daemon_of(&stray.uuid);
-        Ok(daemon.kill_server(host, (stray.pid, stray.started))?)
-    }
-
-    /// Stops a daemon if it runs, and removes what was made for it except its logs.
-    pub(super) fn stop_daemon(
-        &self,
-        record: &DeviceRecord,
-        request: StopRequest,
-    ) -> Result<(), Cause> {
-        if request.keeps_record {
-            self.end_process(record, request)?;
-            return self.forget_daemon(record);
-        }
-        let has_record = matches!(self.run_dir.load_record(&record.uuid), Ok(Some(_)));
-        let is_marked = has_record && self.mark_leaving(record)?;
-        if let Err(cause) = self.end_process(record, request) {
-            let written = if is_marked {
-                self.run_dir.replace_record(record)
-            } else {
-                Ok(())
-            };
-            return Err(cause.with_cleanup(written.map_err(Cause::from)));
-        }
-        self.clean_up_after(&self.daemon_of(&record.uuid), record)
-    }
-
-    /// Makes sure that a device whose daemon did not start has a record, so that the start can be retried.
-    pub(super) fn ensure_record(&self, record: &DeviceRecord) -> Result<(), Cause> {
-        if self.run_dir.has_record(&record.uuid) {
-            return Ok(());
-        }
-        self.forget_daemon(record)
-    }
-
-    /// Puts the record from before in the place of that of a daemon which did not start.
-    pub(super) fn restore_record(
-        &self,
-        record: &DeviceRecord,
-        before: &DeviceRecord,
-    ) -> Result<(), Cause> {
+    let launch = daemon_process(
+        shared.context.environment,
+        &record.settings,
+        record.served_id,
+        (&record.key.gpu, &record.uuid),
+    )?;
+    shared.run_dir.write_record(record)?;
+    let launched = ensure_compute_mode(shared, record)
+        .and_then(|()| Ok(daemon.launch(&shared.context.environment.host, &launch)?));
+    let launched = match launched {
+        Ok(launched) => launched,
         // A process that the kernel cannot end keeps its record.
-        if matches!(self.run_dir.load_record(&record.uuid), Ok(Some(left)) if left.daemon.is_some())
-        {
-            return Ok(());
+        Err(cause) if is_alive(shared, record) => return Err(cause),
+        Err(cause) if keeps_record => {
+            return Err(cause.with_cleanup(forget_daemon(shared, record)));
         }
-        if record.name != before.name {
-            self.run_dir.remove_link(record)?;
-        }
-        self.forget_daemon(before)
+        Err(cause) => return Err(cause.with_cleanup(clean_up_after(shared, &daemon, record))),
+    };
+    if let Some(in_the_way) = &launched.in_the_way {
+        shared
+            .progress
+            .note(&format!("{}: {in_the_way}", record.name));
     }
-
-    /// Gives the compute mode back, and keeps a record without its daemon.
-    fn forget_daemon(&self, record: &DeviceRecord) -> Result<(), Cause> {
-        self.restore_compute_mode(record)?;
-        Ok(self.run_dir.write_record(&DeviceRecord {
-            daemon: None,
-            finished: false,
-            compute_mode_before: None,
-            ..record.clone()
-        })?)
-    }
-
-    /// Records that a daemon leaves; returns false where the disk is full, which does not keep it.
-    fn mark_leaving(&self, record: &DeviceRecord) -> Result<bool, Cause> {
-        let marked = self.run_dir.replace_record(&DeviceRecord {
-            leaving: true,
-            ..record.clone()
-        });
-        match marked {
-            Err(error) if is_disk_full(&error) => Ok(false),
-            marked => Ok(marked.map(|()| true)?),
+    let is_new = launched.is_new;
+    match configure_daemon(shared, &daemon, &launch, record, &launched) {
+        Ok(()) => {
+            // Only `logs` needs it, after `down`.
+            let logs = LogDir::open(&shared.context.directories.log.join(&record.uuid));
+            let _ = logs.and_then(|logs| logs.write_device_name(&record.name));
+            Ok(is_new)
         }
-    }
-
-    /// Stops a daemon's process if it runs, and every other process that serves in its directory.
-    fn end_process(&self, record: &DeviceRecord, request: StopRequest) -> Result<(), Cause> {
-        if record.boot_id != self.context.node.boot_id {
-            return Ok(());
+        // An incomplete daemon is of no use. Its logs stay, for the reader of the error.
+        Err(cause) if is_new => {
+            // Until its server has started, a daemon does not quit.
+            let means = if is_starting_server(shared, record).unwrap_or(false) {
+                StopMethod::Signals
+            } else {
+                StopMethod::Session
+            };
+            let request = StopRequest {
+                means,
+                keeps_record,
+                ..StopRequest::IDLE
+            };
+            Err(cause.with_cleanup(stop_daemon(shared, record, request)))
         }
-        let host = &self.context.environment.host;
-        let daemon = self.daemon_of(&record.uuid);
-        if record.daemon.is_some_and(|id| id.is_hidden(host)) {
-            return Err(Cause::Other(format!(
-                "the daemon of {} cannot be seen from here: it may run in another pid namespace",
-                record.name
-            )));
-        }
-        let StopRequest {
-            patience, means, ..
-        } = request;
-        let running = record.daemon.and_then(|id| id.find_process(host));
-        if let Some(process) = running {
-            if let (ClientPolicy::Force(seconds), StopMethod::Signals | StopMethod::Heal) =
-                (patience, means)
-                && patience != ClientPolicy::AT_ONCE
-            {
-                self.wait_for_clients(&record.uuid, Duration::from_secs(seconds.into()));
-            }
-            // This ends the servers in the directory too; a healed daemon stays.
-            return Ok(daemon.stop(host, (process.pid, process.started), patience, means)?);
-        }
-        // An interrupted start may have left a daemon that it did not record.
-        let spares_clients = patience == ClientPolicy::Idle;
-        Ok(daemon.end_unrecorded(host, daemon_user(record), spares_clients)?)
-    }
-
-    /// Waits until the driver lists no clients on a device, or the time is over. The daemon still admits new ones.
-    fn wait_for_clients(&self, uuid: &str, limit: Duration) {
-        const INTERVAL: Duration = Duration::from_millis(200);
-        let interrupt = &self.context.environment.interrupt;
-        let begun = Instant::now();
-        loop {
-            let read = self.nvml_on(uuid, GpuHandle::query_processes);
-            let is_idle = read.is_ok_and(|processes| processes.clients.is_empty());
-            if is_idle || begun.elapsed() >= limit || !interrupt.sleep_uninterrupted(INTERVAL) {
-                return;
-            }
-        }
-    }
-
-    pub(super) fn clean_up_after(
-        &self,
-        daemon: &Daemon,
-        record: &DeviceRecord,
-    ) -> Result<(), Cause> {
-        self.restore_compute_mode(record)?;
-        daemon.remove_pipe_dir()?;
-        Ok(self.run_dir.remove_record(record)?)
-    }
-
-    /// Gives a running daemon the settings of a record. The record is unfinished until they read back, so that the
-    /// next run completes a killed one.
-    pub(super) fn change_settings(
-        &self,
-        wanted: &DeviceRecord,
-        was: &Settings,
-    ) -> Result<(), Cause> {
-        let unfinished = DeviceRecord {
-            finished: false,
-            ..wanted.clone()
-        };
-        self.run_dir.write_record(&unfinished)?;
-        self.finish_settings_change(wanted, was)
-    }
-
-    /// Gives a running daemon its former settings, also where the disk is full: then only the record fails.
-    pub(super) fn restore_settings(
-        &self,
-        before: &DeviceRecord,
-        was: &Settings,
-    ) -> Result<(), Cause> {
-        match self.change_settings(before, was) {
-            Err(Cause::File(error)) if is_disk_full(&error) => {
-                self.finish_settings_change(before, was)
-            }
-            changed => changed,
-        }
-    }
-
-    fn finish_settings_change(&self, wanted: &DeviceRecord, was: &Settings) -> Result<(), Cause> {
-        let daemon = self.daemon_of(&wanted.uuid);
-        daemon.change_settings(&wanted.settings, was)?;
-        if let Some(access) = access_of(serve_setting(&wanted.settings), wanted.served_id) {
-            daemon.open_directories(&access)?;
-        }
-        Ok(self.run_dir.write_record(wanted)?)
-    }
-
-    /// Sets the compute mode that a daemon needs. Records the old one first, so that a killed run leaves it
-    /// known.
-    pub(super) fn ensure_compute_mode(&self, record: &mut DeviceRecord) -> Result<(), Cause> {
-        if record.settings.compute_mode.is_none() {
-            self.restore_compute_mode(record)?;
-            record.compute_mode_before = None;
-            return Ok(());
-        }
-        let is = self.nvml_on(&record.key.gpu, GpuHandle::compute_mode)?;
-        if is == EXCLUSIVE_PROCESS {
-            return Ok(());
-        }
-        record.compute_mode_before = Some(is);
-        self.run_dir.write_record(record)?;
-        self.set_compute_mode(record, EXCLUSIVE_PROCESS)
-    }
-
-    /// Restores the compute mode from before a daemon, unless somebody has changed it since.
-    pub(super) fn restore_compute_mode(&self, record: &DeviceRecord) -> Result<(), Cause> {
-        let is_of_this_boot = record.boot_id == self.context.node.boot_id;
-        let Some(before) = record.compute_mode_before.filter(|_| is_of_this_boot) else {
-            return Ok(());
-        };
-        if self.context.node.gpu_with_uuid(&record.key.gpu).is_none() {
-            return Ok(());
-        }
-        let is = self.nvml_on(&record.key.gpu, GpuHandle::compute_mode)?;
-        if is != EXCLUSIVE_PROCESS {
-            return Ok(());
-        }
-        self.set_compute_mode(record, before)
-    }
-
-    fn set_compute_mode(&self, record: &DeviceRecord, wanted: u32) -> Result<(), Cause> {
-        let found = self.nvml_on(&record.key.gpu, move |gpu| gpu.set_compute_mode(wanted))?;
-        if found == wanted {
-            return Ok(());
-        }
-        Err(Cause::Other(format!(
-            "the compute mode was set to {wanted} and reads back as {found} (NVML's numbers)"
-        )))
+        // A daemon that was running may have clients.
+        Err(cause) => Err(cause),
     }
 }
 
-impl Shared<'_> {
-    /// Changes settings. Recorded before it begins: a change that fails half-way is undone too.
-    pub(super) fn set_daemon_settings(&self, set: &Set, history: &History) -> Result<(), Cause> {
-        let served = self.find_served(&set.uuid).ok_or(Cause::NoDevice)?;
-        let before = &served.record;
-        let after = DeviceRecord {
-            settings: set.settings.clone(),
-            by_hand: set.by_hand.clone(),
-            older_clients: served.older_clients(&set.settings),
-            // Records of earlier versions have none.
-            served_id: before.served_id.or(served_id_of(before)),
-            ..before.clone()
-        };
-        history.record_change(&after);
-        // Somebody may have changed the daemon behind our back.
-        let answered = served.answered.as_ref();
-        let was = answered.map(|answered| answered.over(&before.settings));
-        self.change_settings(&after, was.as_ref().unwrap_or(&before.settings))
+/// Records the daemon before users can reach it, applies its settings, starts an eager server, and reads everything
+/// back.
+fn configure_daemon(
+    shared: &Shared<'_>,
+    daemon: &Daemon,
+    launch: &DaemonProcess,
+    record: &mut DeviceRecord,
+    launched: &Launched,
+) -> Result<(), Cause> {
+    let process = &launched.process;
+    let (pid, is_new) = (process.pid, launched.is_new);
+    record.daemon = Some(DaemonId::from_process(
+        process,
+        &shared.context.environment.host,
+    ));
+    shared.run_dir.write_record(record)?;
+    daemon.open_directories(&launch.access)?;
+    daemon.check_user_and_limits(process, launch)?;
+    let first = match record.settings.server {
+        // A daemon that was running may have a server already.
+        Server::Eager if is_new || !has_server(shared, pid)? => Some(first_user(shared, record)),
+        Server::Eager | Server::Lazy => None,
+    };
+    // An interrupted change, or the owner, may have changed the settings of one that was running.
+    let was = if is_new {
+        None
+    } else {
+        Some(daemon.query_defaults()?.over(&record.settings))
+    };
+    if let Some(user) = first {
+        daemon.start_server(&record.settings, was.as_ref(), user)?;
+    } else {
+        daemon.configure(&record.settings, was.as_ref())?;
+        if record.settings.server == Server::Eager {
+            daemon.wait_for_server()?;
+        }
     }
+    record.finished = true;
+    Ok(shared.run_dir.write_record(record)?)
+}
+
+/// The first user of an eager server.
+fn first_user(shared: &Shared<'_>, record: &DeviceRecord) -> Uid {
+    match (serve_setting(&record.settings), record.served_id) {
+        (Serve::User(_), Some(user)) => Uid(user),
+        // The shared server belongs to root.
+        (Serve::All | Serve::Group(_) | Serve::User(_), _) => Uid::ROOT,
+        (Serve::OneAtATime | Serve::Own, _) => shared.context.environment.server_user(),
+    }
+}
+
+pub(super) fn has_server(shared: &Shared<'_>, daemon: Pid) -> Result<bool, Cause> {
+    let table = shared.context.environment.host.read_processes()?;
+    Ok(table.children(daemon).any(MpsProgram::is_mps_process))
+}
+
+/// True if a daemon has a server that has no GPU yet, and so no clients.
+fn is_starting_server(shared: &Shared<'_>, record: &DeviceRecord) -> Result<bool, Cause> {
+    let processes = shared.nvml_on(&record.uuid, GpuHandle::query_processes)?;
+    let daemon = record.daemon.ok_or(Cause::NoDevice)?;
+    let table = shared.context.environment.host.read_processes()?;
+    let has_one_without_gpu = table
+        .children(daemon.pid)
+        .filter(|child| MpsProgram::is_mps_process(child))
+        .any(|server| !processes.contains_pid(server.pid));
+    Ok(processes.clients.is_empty() && has_one_without_gpu)
+}
+
+/// Starts the server that a daemon has lost. A rollback leaves it: the record asks for it.
+pub(super) fn start_server(shared: &Shared<'_>, step: &StartServer) -> Result<(), Cause> {
+    let served = shared.find_served(&step.uuid).ok_or(Cause::NoDevice)?;
+    let record = &served.record;
+    let daemon = record.daemon.ok_or(Cause::NoDevice)?;
+    // A program may have caused one to start meanwhile.
+    if has_server(shared, daemon.pid)? {
+        return Ok(());
+    }
+    let user = first_user(shared, record);
+    Ok(shared
+        .daemon_of(&record.uuid)
+        .start_server(&step.settings, Some(&record.settings), user)?)
+}
+
+/// Ends a server that has outlived its daemon.
+pub(super) fn end_stray(shared: &Shared<'_>, stray: &EndStray) -> Result<(), Cause> {
+    let host = &shared.context.environment.host;
+    let daemon = shared.daemon_of(&stray.uuid);
+    Ok(daemon.kill_server(host, (stray.pid, stray.started))?)
+}
+
+/// Stops a daemon if it runs, and removes what was made for it except its logs.
+pub(super) fn stop_daemon(
+    shared: &Shared<'_>,
+    record: &DeviceRecord,
+    request: StopRequest,
+) -> Result<(), Cause> {
+    if request.keeps_record {
+        end_process(shared, record, request)?;
+        return forget_daemon(shared, record);
+    }
+    let has_record = matches!(shared.run_dir.load_record(&record.uuid), Ok(Some(_)));
+    let is_marked = has_record && mark_leaving(shared, record)?;
+    if let Err(cause) = end_process(shared, record, request) {
+        let written = if is_marked {
+            shared.run_dir.replace_record(record)
+        } else {
+            Ok(())
+        };
+        return Err(cause.with_cleanup(written.map_err(Cause::from)));
+    }
+    clean_up_after(shared, &shared.daemon_of(&record.uuid), record)
+}
+
+/// Makes sure that a device whose daemon did not start has a record, so that the start can be retried.
+pub(super) fn ensure_record(shared: &Shared<'_>, record: &DeviceRecord) -> Result<(), Cause> {
+    if shared.run_dir.has_record(&record.uuid) {
+        return Ok(());
+    }
+    forget_daemon(shared, record)
+}
+
+/// Puts the record from before in the place of that of a daemon which did not start.
+pub(super) fn restore_record(
+    shared: &Shared<'_>,
+    record: &DeviceRecord,
+    before: &DeviceRecord,
+) -> Result<(), Cause> {
+    // A process that the kernel cannot end keeps its record.
+    if matches!(shared.run_dir.load_record(&record.uuid), Ok(Some(left)) if left.daemon.is_some()) {
+        return Ok(());
+    }
+    if record.name != before.name {
+        shared.run_dir.remove_link(record)?;
+    }
+    forget_daemon(shared, before)
+}
+
+/// Gives the compute mode back, and keeps a record without its daemon.
+fn forget_daemon(shared: &Shared<'_>, record: &DeviceRecord) -> Result<(), Cause> {
+    restore_compute_mode(shared, record)?;
+    Ok(shared.run_dir.write_record(&DeviceRecord {
+        daemon: None,
+        finished: false,
+        compute_mode_before: None,
+        ..record.clone()
+    })?)
+}
+
+/// Records that a daemon leaves; returns false where the disk is full, which does not keep it.
+fn mark_leaving(shared: &Shared<'_>, record: &DeviceRecord) -> Result<bool, Cause> {
+    let marked = shared.run_dir.replace_record(&DeviceRecord {
+        leaving: true,
+        ..record.clone()
+    });
+    match marked {
+        Err(error) if is_disk_full(&error) => Ok(false),
+        marked => Ok(marked.map(|()| true)?),
+    }
+}
+
+/// Stops a daemon's process if it runs, and every other process that serves in its directory.
+fn end_process(
+    shared: &Shared<'_>,
+    record: &DeviceRecord,
+    request: StopRequest,
+) -> Result<(), Cause> {
+    if record.boot_id != shared.context.node.boot_id {
+        return Ok(());
+    }
+    let host = &shared.context.environment.host;
+    let daemon = shared.daemon_of(&record.uuid);
+    if record.daemon.is_some_and(|id| id.is_hidden(host)) {
+        return Err(Cause::Other(format!(
+            "the daemon of {} cannot be seen from here: it may run in another pid namespace",
+            record.name
+        )));
+    }
+    let StopRequest {
+        patience, means, ..
+    } = request;
+    let running = record.daemon.and_then(|id| id.find_process(host));
+    if let Some(process) = running {
+        if let (ClientPolicy::Force(seconds), StopMethod::Signals | StopMethod::Heal) =
+            (patience, means)
+            && patience != ClientPolicy::AT_ONCE
+        {
+            wait_for_clients(shared, &record.uuid, Duration::from_secs(seconds.into()));
+        }
+        // This ends the servers in the directory too; a healed daemon stays.
+        return Ok(daemon.stop(host, (process.pid, process.started), patience, means)?);
+    }
+    // An interrupted start may have left a daemon that it did not record.
+    let spares_clients = patience == ClientPolicy::Idle;
+    Ok(daemon.end_unrecorded(host, daemon_user(record), spares_clients)?)
+}
+
+/// Waits until the driver lists no clients on a device, or the time is over. The daemon still admits new ones.
+fn wait_for_clients(shared: &Shared<'_>, uuid: &str, limit: Duration) {
+    const INTERVAL: Duration = Duration::from_millis(200);
+    let interrupt = &shared.context.environment.interrupt;
+    let begun = Instant::now();
+    loop {
+        let read = shared.nvml_on(uuid, GpuHandle::query_processes);
+        let is_idle = read.is_ok_and(|processes| processes.clients.is_empty());
+        if is_idle || begun.elapsed() >= limit || !interrupt.sleep_uninterrupted(INTERVAL) {
+            return;
+        }
+    }
+}
+
+pub(super) fn clean_up_after(
+    shared: &Shared<'_>,
+    daemon: &Daemon,
+    record: &DeviceRecord,
+) -> Result<(), Cause> {
+    restore_compute_mode(shared, record)?;
+    daemon.remove_pipe_dir()?;
+    Ok(shared.run_dir.remove_record(record)?)
+}
+
+/// Gives a running daemon the settings of a record. The record is unfinished until they read back, so that the
+/// next run completes a killed one.
+pub(super) fn change_settings(
+    shared: &Shared<'_>,
+    wanted: &DeviceRecord,
+    was: &Settings,
+) -> Result<(), Cause> {
+    let unfinished = DeviceRecord {
+        finished: false,
+        ..wanted.clone()
+    };
+    shared.run_dir.write_record(&unfinished)?;
+    finish_settings_change(shared, wanted, was)
+}
+
+/// Gives a running daemon its former settings, also where the disk is full: then only the record fails.
+pub(super) fn restore_settings(
+    shared: &Shared<'_>,
+    before: &DeviceRecord,
+    was: &Settings,
+) -> Result<(), Cause> {
+    match change_settings(shared, before, was) {
+        Err(Cause::File(error)) if is_disk_full(&error) => {
+            finish_settings_change(shared, before, was)
+        }
+        changed => changed,
+    }
+}
+
+fn finish_settings_change(
+    shared: &Shared<'_>,
+    wanted: &DeviceRecord,
+    was: &Settings,
+) -> Result<(), Cause> {
+    let daemon = shared.daemon_of(&wanted.uuid);
+    daemon.change_settings(&wanted.settings, was)?;
+    if let Some(access) = access_of(serve_setting(&wanted.settings), wanted.served_id) {
+        daemon.open_directories(&access)?;
+    }
+    Ok(shared.run_dir.write_record(wanted)?)
+}
+
+/// Sets the compute mode that a daemon needs. Records the old one first, so that a killed run leaves it
+/// known.
+pub(super) fn ensure_compute_mode(
+    shared: &Shared<'_>,
+    record: &mut DeviceRecord,
+) -> Result<(), Cause> {
+    if record.settings.compute_mode.is_none() {
+        restore_compute_mode(shared, record)?;
+        record.compute_mode_before = None;
+        return Ok(());
+    }
+    let is = shared.nvml_on(&record.key.gpu, GpuHandle::compute_mode)?;
+    if is == EXCLUSIVE_PROCESS {
+        return Ok(());
+    }
+    record.compute_mode_before = Some(is);
+    shared.run_dir.write_record(record)?;
+    set_compute_mode(shared, record, EXCLUSIVE_PROCESS)
+}
+
+/// Restores the compute mode from before a daemon, unless somebody has changed it since.
+pub(super) fn restore_compute_mode(
+    shared: &Shared<'_>,
+    record: &DeviceRecord,
+) -> Result<(), Cause> {
+    let is_of_this_boot = record.boot_id == shared.context.node.boot_id;
+    let Some(before) = record.compute_mode_before.filter(|_| is_of_this_boot) else {
+        return Ok(());
+    };
+    if shared.context.node.gpu_with_uuid(&record.key.gpu).is_none() {
+        return Ok(());
+    }
+    let is = shared.nvml_on(&record.key.gpu, GpuHandle::compute_mode)?;
+    if is != EXCLUSIVE_PROCESS {
+        return Ok(());
+    }
+    set_compute_mode(shared, record, before)
+}
+
+fn set_compute_mode(shared: &Shared<'_>, record: &DeviceRecord, wanted: u32) -> Result<(), Cause> {
+    let found = shared.nvml_on(&record.key.gpu, move |handle| {
+        handle.set_compute_mode(wanted)
+    })?;
+    if found == wanted {
+        return Ok(());
+    }
+    Err(Cause::Other(format!(
+        "the compute mode was set to {wanted} and reads back as {found} (NVML's numbers)"
+    )))
+}
+
+/// Changes settings. Recorded before it begins: a change that fails half-way is undone too.
+pub(super) fn set_daemon_settings(
+    shared: &Shared<'_>,
+    set: &Set,
+    history: &History,
+) -> Result<(), Cause> {
+    let served = shared.find_served(&set.uuid).ok_or(Cause::NoDevice)?;
+    let before = &served.record;
+    let after = DeviceRecord {
+        settings: set.settings.clone(),
+        by_hand: set.by_hand.clone(),
+        older_clients: served.older_clients(&set.settings),
+        // Records of earlier versions have none.
+        served_id: before.served_id.or(served_id_of(before)),
+        ..before.clone()
+    };
+    history.record_change(&after);
+    // Somebody may have changed the daemon behind our back.
+    let answered = served.answered.as_ref();
+    let was = answered.map(|answered| answered.over(&before.settings));
+    change_settings(shared, &after, was.as_ref().unwrap_or(&before.settings))
 }
 
 /// Returns the id of the single user or group of a record, by their name if it has none.

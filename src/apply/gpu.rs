@@ -8,7 +8,10 @@ use jiff::Timestamp;
 
 use super::cause::Cause;
 use super::context::{Shared, StepOf};
-use super::daemons::{StopRequest, find_successor};
+use super::daemons::{
+    StopRequest, bring_up, end_stray, ensure_record, find_successor, is_alive, restore_record,
+    set_daemon_settings, start_server, stop_daemon,
+};
 use super::error::FailedStep;
 use super::gpu_state::{ChangingGpu, GpuState, History};
 use crate::host::{Threads, lock};
@@ -87,7 +90,7 @@ impl<'a> GpuRun<'a> {
                         threads.spawn_or_run(scope, move || {
                             attempt.run_step(|_| {
                                 let record = record.ok_or(Cause::NoDevice)?;
-                                shared.start_daemon(record, start, history)
+                                start_daemon(shared, record, start, history)
                             });
                         });
                     }
@@ -162,9 +165,9 @@ impl ChangingGpu<'_> {
                 instance, compute, ..
             } => self.destroy_compute_instance(*instance, *compute),
             Action::DestroyGpuInstance { instance, .. } => self.destroy_gpu_instance(instance),
-            Action::Set(set) => self.shared.set_daemon_settings(set, history),
-            Action::StartServer(server) => self.shared.start_server(server),
-            Action::EndStray(stray) => self.shared.end_stray(stray),
+            Action::Set(set) => set_daemon_settings(self.shared, set, history),
+            Action::StartServer(server) => start_server(self.shared, server),
+            Action::EndStray(stray) => end_stray(self.shared, stray),
             Action::Start(_) | Action::Stop(_) => Ok(()),
         }
     }
@@ -307,13 +310,13 @@ impl<'a> Attempt<'a> {
             means: stop.means,
             keeps_record: successor.is_some(),
         };
-        let mut ended = self.shared.stop_daemon(&served.record, request);
+        let mut ended = stop_daemon(self.shared, &served.record, request);
         if successor.is_some_and(|start| start.name != served.record.name) {
             let unlinked = self.shared.run_dir.remove_link(&served.record);
             ended = ended.and(unlinked.map_err(Cause::from));
         }
         // A daemon whose directory could not be removed has stopped all the same.
-        let has_stopped = ended.is_ok() || !self.shared.is_alive(&served.record);
+        let has_stopped = ended.is_ok() || !is_alive(self.shared, &served.record);
         if stop.alive && has_stopped {
             let is_by_force = served.record.finished && stop.patience != ClientPolicy::Idle;
             let clients = if is_by_force { stop.clients.len() } else { 0 };
@@ -323,50 +326,48 @@ impl<'a> Attempt<'a> {
     }
 }
 
-impl Shared<'_> {
-    /// Starts the daemon of a new record, and an eager server.
-    fn start_daemon(
-        &self,
-        mut record: DeviceRecord,
-        start: &Start,
-        history: &History,
-    ) -> Result<(), Cause> {
-        let node = self.context.node;
-        record.since = Timestamp::now();
-        record.compute_mode_before = node.compute_mode_before(&record.uuid, &self.run_dir);
-        let served = self.find_served(&record.uuid);
-        let of_this_boot = served.filter(|served| served.record.boot_id == node.boot_id);
-        if let Some(served) = of_this_boot {
-            let before = &served.record;
-            record.restarts = before.restarts + u64::from(before.finished);
-            if start.by == StartedBy::Heal {
-                record.healed = before.recent_heals(record.since).collect();
-            }
-        }
+/// Starts the daemon of a new record, and an eager server.
+fn start_daemon(
+    shared: &Shared<'_>,
+    mut record: DeviceRecord,
+    start: &Start,
+    history: &History,
+) -> Result<(), Cause> {
+    let node = shared.context.node;
+    record.since = Timestamp::now();
+    record.compute_mode_before = node.compute_mode_before(&record.uuid, &shared.run_dir);
+    let served = shared.find_served(&record.uuid);
+    let of_this_boot = served.filter(|served| served.record.boot_id == node.boot_id);
+    if let Some(served) = of_this_boot {
+        let before = &served.record;
+        record.restarts = before.restarts + u64::from(before.finished);
         if start.by == StartedBy::Heal {
-            record.healed.push(record.since);
+            record.healed = before.recent_heals(record.since).collect();
         }
-        let keeps_record = served.is_some();
-        let cause = match self.bring_up(&mut record, keeps_record) {
-            Ok(is_new) => {
-                if is_new {
-                    history.record_start(record);
-                }
-                return Ok(());
-            }
-            Err(cause) => cause,
-        };
-        let kept = match served {
-            Some(served) if start.by == StartedBy::Up => {
-                self.restore_record(&record, &served.record)
-            }
-            Some(_) => self.ensure_record(&record),
-            None => Ok(()),
-        };
-        if matches!(cause, Cause::CleanupFailed { .. }) {
-            // The rollback tries again to stop it.
-            history.record_start(record);
-        }
-        Err(cause.with_cleanup(kept))
     }
+    if start.by == StartedBy::Heal {
+        record.healed.push(record.since);
+    }
+    let keeps_record = served.is_some();
+    let cause = match bring_up(shared, &mut record, keeps_record) {
+        Ok(is_new) => {
+            if is_new {
+                history.record_start(record);
+            }
+            return Ok(());
+        }
+        Err(cause) => cause,
+    };
+    let kept = match served {
+        Some(served) if start.by == StartedBy::Up => {
+            restore_record(shared, &record, &served.record)
+        }
+        Some(_) => ensure_record(shared, &record),
+        None => Ok(()),
+    };
+    if matches!(cause, Cause::CleanupFailed { .. }) {
+        // The rollback tries again to stop it.
+        history.record_start(record);
+    }
+    Err(cause.with_cleanup(kept))
 }

@@ -4,7 +4,9 @@
 use std::fmt;
 
 use super::cause::Cause;
-use super::daemons::{StopRequest, find_successor};
+use super::daemons::{
+    StopRequest, find_successor, restart_daemon, restore_record, restore_settings, stop_daemon,
+};
 use super::error::RolledBack;
 use super::gpu::{GpuRun, gpu_title};
 use super::gpu_state::{GpuState, describe_compute_instance};
@@ -181,7 +183,7 @@ impl GpuRun<'_> {
                         && find_successor(self.gpu.plan, record).is_some(),
                     ..StopRequest::IDLE
                 };
-                let mut result = self.gpu.shared.stop_daemon(record, request);
+                let mut result = stop_daemon(self.gpu.shared, record, request);
                 if before.is_some_and(|before| before.name != record.name) {
                     let unlinked = self.gpu.shared.run_dir.remove_link(record);
                     result = result.and(unlinked.map_err(Cause::from));
@@ -217,7 +219,7 @@ impl GpuRun<'_> {
                 }
                 StepBack::Change(action) => self.gpu.run_action(action, None, &self.history),
                 StepBack::Set { earlier, now } => {
-                    self.gpu.shared.restore_settings(earlier, &now.settings)
+                    restore_settings(self.gpu.shared, earlier, &now.settings)
                 }
                 StepBack::Stop(_) | StepBack::Start(_) => Ok(()),
             };
@@ -285,9 +287,9 @@ impl GpuRun<'_> {
     fn start_again(&self, record: &DeviceRecord) -> Result<(), Cause> {
         let uuid = self.current_uuid(record).ok_or(Cause::NoDevice)?;
         let keeps_record = find_successor(self.gpu.plan, record).is_some();
-        match self.gpu.shared.restart_daemon(record, &uuid, keeps_record) {
+        match restart_daemon(self.gpu.shared, record, &uuid, keeps_record) {
             Err(cause) if keeps_record => {
-                Err(cause.with_cleanup(self.gpu.shared.restore_record(record, record)))
+                Err(cause.with_cleanup(restore_record(self.gpu.shared, record, record)))
             }
             other => other,
         }
