@@ -14,6 +14,10 @@ use super::daemons::{
 };
 use super::error::FailedStep;
 use super::gpu_state::{ChangingGpu, GpuState, History};
+use super::instances::{
+    create_compute_instance, create_gpu_instance, destroy_compute_instance, destroy_gpu_instance,
+};
+use super::mig_mode::switch_mig;
 use crate::host::{Threads, lock};
 use crate::mps::ClientPolicy;
 use crate::plan::{Action, GpuPlan, Place, Start, StartedBy, Stop};
@@ -86,7 +90,7 @@ impl<'a> GpuRun<'a> {
                 match action {
                     Action::Stop(_) => {}
                     Action::Start(start) => {
-                        let record = gpu.new_record(start);
+                        let record = new_record(gpu, start);
                         threads.spawn_or_run(scope, move || {
                             attempt.run_step(|_| {
                                 let record = record.ok_or(Cause::NoDevice)?;
@@ -96,7 +100,7 @@ impl<'a> GpuRun<'a> {
                     }
                     action => {
                         let step = Some(attempt.step);
-                        if !attempt.run_step(|_| gpu.run_action(action, step, history)) {
+                        if !attempt.run_step(|_| run_action(gpu, action, step, history)) {
                             return;
                         }
                     }
@@ -147,68 +151,66 @@ impl<'a> GpuRun<'a> {
     }
 }
 
-impl ChangingGpu<'_> {
-    /// Runs an action that has a place among the others, as a step of the plan or of the rollback.
-    pub(super) fn run_action(
-        &mut self,
-        action: &Action,
-        step: Option<StepOf<'_>>,
-        history: &History,
-    ) -> Result<(), Cause> {
-        match action {
-            Action::SwitchMig { on } => self.switch_mig(*on, step),
-            Action::CreateGpuInstance(instance) => self.create_gpu_instance(instance),
-            Action::CreateComputeInstance { instance, compute } => {
-                self.create_compute_instance(*instance, *compute)
-            }
-            Action::DestroyComputeInstance {
-                instance, compute, ..
-            } => self.destroy_compute_instance(*instance, *compute),
-            Action::DestroyGpuInstance { instance, .. } => self.destroy_gpu_instance(instance),
-            Action::Set(set) => set_daemon_settings(self.shared, set, history),
-            Action::StartServer(server) => start_server(self.shared, server),
-            Action::EndStray(stray) => end_stray(self.shared, stray),
-            Action::Start(_) | Action::Stop(_) => Ok(()),
+/// Runs an action that has a place among the others, as a step of the plan or of the rollback.
+pub(super) fn run_action(
+    gpu: &mut ChangingGpu<'_>,
+    action: &Action,
+    step: Option<StepOf<'_>>,
+    history: &History,
+) -> Result<(), Cause> {
+    match action {
+        Action::SwitchMig { on } => switch_mig(gpu, *on, step),
+        Action::CreateGpuInstance(instance) => create_gpu_instance(gpu, instance),
+        Action::CreateComputeInstance { instance, compute } => {
+            create_compute_instance(gpu, *instance, *compute)
         }
+        Action::DestroyComputeInstance {
+            instance, compute, ..
+        } => destroy_compute_instance(gpu, *instance, *compute),
+        Action::DestroyGpuInstance { instance, .. } => destroy_gpu_instance(gpu, instance),
+        Action::Set(set) => set_daemon_settings(gpu.shared, set, history),
+        Action::StartServer(server) => start_server(gpu.shared, server),
+        Action::EndStray(stray) => end_stray(gpu.shared, stray),
+        Action::Start(_) | Action::Stop(_) => Ok(()),
     }
+}
 
-    /// The record of a daemon that is to start; `None` if its device does not exist.
-    fn new_record(&self, start: &Start) -> Option<DeviceRecord> {
-        let mut record = DeviceRecord {
-            name: start.name.clone(),
-            key: DeviceKey::for_whole_gpu(&self.plan.uuid),
-            uuid: self.plan.uuid.clone(),
-            gpu: self.plan.index,
-            profile: None,
-            settings: start.settings.clone(),
-            served_id: start.served_id,
-            by_hand: start.by_hand.clone(),
-            older_clients: Vec::new(),
-            compute_mode_before: None,
-            daemon: None,
-            finished: false,
-            boot_id: self.shared.context.node.boot_id.clone(),
-            machine: Some(self.shared.context.environment.host.this_machine()),
-            since: Timestamp::now(),
-            restarts: 0,
-            healed: Vec::new(),
-            leaving: false,
-        };
-        if let Place::Mig { placement, nth } = start.place {
-            let instance = self.instances.get(&placement)?;
-            let compute = instance.compute.get(nth)?;
-            record.key.instance = Some(InstanceKey {
-                profile: instance.profile,
-                placement,
-                compute: compute.placement,
-            });
-            record.uuid.clone_from(&compute.uuid);
-            record.profile = self
-                .snapshot
-                .map(|gpu| gpu.instance_title(instance, Some(compute)));
-        }
-        Some(record)
+/// The record of a daemon that is to start; `None` if its device does not exist.
+fn new_record(gpu: &ChangingGpu<'_>, start: &Start) -> Option<DeviceRecord> {
+    let mut record = DeviceRecord {
+        name: start.name.clone(),
+        key: DeviceKey::for_whole_gpu(&gpu.plan.uuid),
+        uuid: gpu.plan.uuid.clone(),
+        gpu: gpu.plan.index,
+        profile: None,
+        settings: start.settings.clone(),
+        served_id: start.served_id,
+        by_hand: start.by_hand.clone(),
+        older_clients: Vec::new(),
+        compute_mode_before: None,
+        daemon: None,
+        finished: false,
+        boot_id: gpu.shared.context.node.boot_id.clone(),
+        machine: Some(gpu.shared.context.environment.host.this_machine()),
+        since: Timestamp::now(),
+        restarts: 0,
+        healed: Vec::new(),
+        leaving: false,
+    };
+    if let Place::Mig { placement, nth } = start.place {
+        let instance = gpu.instances.get(&placement)?;
+        let compute = instance.compute.get(nth)?;
+        record.key.instance = Some(InstanceKey {
+            profile: instance.profile,
+            placement,
+            compute: compute.placement,
+        });
+        record.uuid.clone_from(&compute.uuid);
+        record.profile = gpu
+            .snapshot
+            .map(|snapshot| snapshot.instance_title(instance, Some(compute)));
     }
+    Some(record)
 }
 
 /// `GPU 0 (GPU-5f1c…)`

@@ -8,7 +8,7 @@ use super::daemons::{
     StopRequest, find_successor, restart_daemon, restore_record, restore_settings, stop_daemon,
 };
 use super::error::RolledBack;
-use super::gpu::{GpuRun, gpu_title};
+use super::gpu::{GpuRun, gpu_title, run_action};
 use super::gpu_state::{GpuState, describe_compute_instance};
 use crate::geometry::ComputeChoice;
 use crate::host::Threads;
@@ -217,7 +217,7 @@ impl GpuRun<'_> {
                 StepBack::Change(_) if hangs => {
                     Err(Cause::Other("not tried: the GPU hangs".to_owned()))
                 }
-                StepBack::Change(action) => self.gpu.run_action(action, None, &self.history),
+                StepBack::Change(action) => run_action(&mut self.gpu, action, None, &self.history),
                 StepBack::Set { earlier, now } => {
                     restore_settings(self.gpu.shared, earlier, &now.settings)
                 }
