@@ -74,10 +74,10 @@ pub enum OnFailure {
     GoOn,
 }
 
-/// The state that the threads of one run share.
-pub(super) struct Shared<'a> {
+/// A run: what its threads share.
+pub(super) struct Run<'a> {
     pub(super) context: &'a ApplyContext<'a>,
-    pub(super) run_dir: RunDir,
+    pub(super) dir: RunDir,
     pub(super) node_record: NodeRecord,
     pub(super) journal: OpenJournal,
     /// `None` if the driver did not answer when the plan was made.
@@ -87,7 +87,7 @@ pub(super) struct Shared<'a> {
     pub(super) on_failure: OnFailure,
 }
 
-impl<'a> Shared<'a> {
+impl<'a> Run<'a> {
     pub(super) fn nvml(&self) -> Result<Nvml, NvmlError> {
         self.nvml.ok_or(NvmlError::NotAsked)
     }
@@ -106,7 +106,7 @@ impl<'a> Shared<'a> {
         self.context
             .node
             .served()
-            .find(|served| served.record.uuid == uuid && served.run_dir == self.run_dir)
+            .find(|served| served.record.uuid == uuid && served.run_dir == self.dir)
     }
 
     /// The device with that UUID, if its record cannot be read.
@@ -115,7 +115,7 @@ impl<'a> Shared<'a> {
             .node
             .lost_records
             .iter()
-            .find(|lost| lost.record.uuid == uuid && lost.run_dir == self.run_dir)
+            .find(|lost| lost.record.uuid == uuid && lost.run_dir == self.dir)
     }
 
     /// True if another GPU's failure, or the user, makes going on pointless.
@@ -135,7 +135,7 @@ impl<'a> Shared<'a> {
         Daemon::new(
             self.context.programs.clone(),
             self.context.node.control_program(),
-            self.run_dir.pipe_dir(uuid),
+            self.dir.pipe_dir(uuid),
             self.context.directories.log.join(uuid),
         )
     }

@@ -7,7 +7,7 @@ use std::thread::scope;
 use jiff::Timestamp;
 
 use super::cause::Cause;
-use super::context::{Shared, StepOf};
+use super::context::{Run, StepOf};
 use super::daemons::{
     StopRequest, bring_up, end_stray, ensure_record, find_successor, is_alive, restore_record,
     set_daemon_settings, start_server, stop_daemon,
@@ -34,13 +34,13 @@ pub(super) struct GpuRun<'a> {
 }
 
 impl<'a> GpuRun<'a> {
-    pub(super) fn new(shared: &'a Shared<'a>, plan: &'a GpuPlan) -> Self {
-        let before = GpuState::before_run(shared, plan);
+    pub(super) fn new(run: &'a Run<'a>, plan: &'a GpuPlan) -> Self {
+        let before = GpuState::before_run(run, plan);
         Self {
             gpu: ChangingGpu {
-                shared,
+                run,
                 plan,
-                snapshot: shared.context.node.gpu_with_uuid(&plan.uuid),
+                snapshot: run.context.node.gpu_with_uuid(&plan.uuid),
                 mig: before.mig,
                 instances: before.instances.clone(),
                 unknown: BTreeMap::new(),
@@ -81,9 +81,9 @@ impl<'a> GpuRun<'a> {
             return self;
         }
         let (gpu, history) = (&mut self.gpu, &self.history);
-        let (shared, plan) = (gpu.shared, gpu.plan);
+        let (run, plan) = (gpu.run, gpu.plan);
         scope(|scope| {
-            while self.next < end && !shared.must_stop() {
+            while self.next < end && !run.must_stop() {
                 let attempt = Attempt::new(gpu, self.next, history);
                 let action = &plan.steps[self.next].action;
                 self.next += 1;
@@ -94,7 +94,7 @@ impl<'a> GpuRun<'a> {
                         threads.spawn_or_run(scope, move || {
                             attempt.run_step(|_| {
                                 let record = record.ok_or(Cause::NoDevice)?;
-                                start_daemon(shared, record, start, history)
+                                start_daemon(run, record, start, history)
                             });
                         });
                     }
@@ -168,9 +168,9 @@ pub(super) fn run_action(
             instance, compute, ..
         } => destroy_compute_instance(gpu, *instance, *compute),
         Action::DestroyGpuInstance { instance, .. } => destroy_gpu_instance(gpu, instance),
-        Action::Set(set) => set_daemon_settings(gpu.shared, set, history),
-        Action::StartServer(server) => start_server(gpu.shared, server),
-        Action::EndStray(stray) => end_stray(gpu.shared, stray),
+        Action::Set(set) => set_daemon_settings(gpu.run, set, history),
+        Action::StartServer(server) => start_server(gpu.run, server),
+        Action::EndStray(stray) => end_stray(gpu.run, stray),
         Action::Start(_) | Action::Stop(_) => Ok(()),
     }
 }
@@ -190,8 +190,8 @@ fn new_record(gpu: &ChangingGpu<'_>, start: &Start) -> Option<DeviceRecord> {
         compute_mode_before: None,
         daemon: None,
         finished: false,
-        boot_id: gpu.shared.context.node.boot_id.clone(),
-        machine: Some(gpu.shared.context.environment.host.this_machine()),
+        boot_id: gpu.run.context.node.boot_id.clone(),
+        machine: Some(gpu.run.context.environment.host.this_machine()),
         since: Timestamp::now(),
         restarts: 0,
         healed: Vec::new(),
@@ -228,7 +228,7 @@ pub(super) fn stop_daemons(runs: &[GpuRun<'_>], threads: &Threads) {
         runs.iter()
             .flat_map(GpuRun::stop_attempts)
             .partition(|(attempt, stop)| {
-                let served = attempt.shared.find_served(&stop.uuid);
+                let served = attempt.run.find_served(&stop.uuid);
                 served.is_none_or(|served| served.clients.are_none())
             });
     let mut queues = vec![idle];
@@ -242,7 +242,7 @@ pub(super) fn stop_daemons(runs: &[GpuRun<'_>], threads: &Threads) {
 
 /// A step that is about to run.
 struct Attempt<'a> {
-    shared: &'a Shared<'a>,
+    run: &'a Run<'a>,
     step: StepOf<'a>,
     history: &'a History,
 }
@@ -254,7 +254,7 @@ impl<'a> Attempt<'a> {
             number,
         };
         Self {
-            shared: gpu.shared,
+            run: gpu.run,
             step,
             history,
         }
@@ -262,19 +262,19 @@ impl<'a> Attempt<'a> {
 
     /// Runs the step, unless the run must stop; returns false if it failed.
     fn run_step(self, work: impl FnOnce(&Self) -> Result<(), Cause>) -> bool {
-        if self.shared.must_stop() {
+        if self.run.must_stop() {
             return true;
         }
         let step = self.step;
-        self.shared.progress.begin(step);
+        self.run.progress.begin(step);
         let worked = work(&self);
-        self.shared.progress.end(step, worked.is_ok());
+        self.run.progress.end(step, worked.is_ok());
         let failure = match worked {
             Ok(()) => None,
             // It was neither done nor refused.
             Err(Cause::Interrupted) => return true,
             Err(cause) => {
-                self.shared.mark_failed();
+                self.run.mark_failed();
                 let attempt = format!("{}: {}", gpu_title(step.gpu), step.action());
                 Some(FailedStep {
                     gpu: step.gpu.index,
@@ -289,8 +289,8 @@ impl<'a> Attempt<'a> {
     }
 
     fn stop_daemon(&self, stop: &Stop) -> Result<(), Cause> {
-        let recorded = self.shared.find_served(&stop.uuid);
-        let Some(served) = recorded.or_else(|| self.shared.find_lost(&stop.uuid)) else {
+        let recorded = self.run.find_served(&stop.uuid);
+        let Some(served) = recorded.or_else(|| self.run.find_lost(&stop.uuid)) else {
             return Ok(());
         };
         let successor = recorded.and_then(|served| find_successor(self.step.gpu, &served.record));
@@ -305,20 +305,20 @@ impl<'a> Attempt<'a> {
                 [first, ..] => format!("{} clients, among them {first}", clients.len()),
             };
             let others = format!("{clients}, for at most {seconds} s");
-            self.shared.progress.waits(self.step, &others);
+            self.run.progress.waits(self.step, &others);
         }
         let request = StopRequest {
             patience: stop.patience,
             means: stop.means,
             keeps_record: successor.is_some(),
         };
-        let mut ended = stop_daemon(self.shared, &served.record, request);
+        let mut ended = stop_daemon(self.run, &served.record, request);
         if successor.is_some_and(|start| start.name != served.record.name) {
-            let unlinked = self.shared.run_dir.remove_link(&served.record);
+            let unlinked = self.run.dir.remove_link(&served.record);
             ended = ended.and(unlinked.map_err(Cause::from));
         }
         // A daemon whose directory could not be removed has stopped all the same.
-        let has_stopped = ended.is_ok() || !is_alive(self.shared, &served.record);
+        let has_stopped = ended.is_ok() || !is_alive(self.run, &served.record);
         if stop.alive && has_stopped {
             let is_by_force = served.record.finished && stop.patience != ClientPolicy::Idle;
             let clients = if is_by_force { stop.clients.len() } else { 0 };
@@ -330,15 +330,15 @@ impl<'a> Attempt<'a> {
 
 /// Starts the daemon of a new record, and an eager server.
 fn start_daemon(
-    shared: &Shared<'_>,
+    run: &Run<'_>,
     mut record: DeviceRecord,
     start: &Start,
     history: &History,
 ) -> Result<(), Cause> {
-    let node = shared.context.node;
+    let node = run.context.node;
     record.since = Timestamp::now();
-    record.compute_mode_before = node.compute_mode_before(&record.uuid, &shared.run_dir);
-    let served = shared.find_served(&record.uuid);
+    record.compute_mode_before = node.compute_mode_before(&record.uuid, &run.dir);
+    let served = run.find_served(&record.uuid);
     let of_this_boot = served.filter(|served| served.record.boot_id == node.boot_id);
     if let Some(served) = of_this_boot {
         let before = &served.record;
@@ -351,7 +351,7 @@ fn start_daemon(
         record.healed.push(record.since);
     }
     let keeps_record = served.is_some();
-    let cause = match bring_up(shared, &mut record, keeps_record) {
+    let cause = match bring_up(run, &mut record, keeps_record) {
         Ok(is_new) => {
             if is_new {
                 history.record_start(record);
@@ -361,10 +361,8 @@ fn start_daemon(
         Err(cause) => cause,
     };
     let kept = match served {
-        Some(served) if start.by == StartedBy::Up => {
-            restore_record(shared, &record, &served.record)
-        }
-        Some(_) => ensure_record(shared, &record),
+        Some(served) if start.by == StartedBy::Up => restore_record(run, &record, &served.record),
+        Some(_) => ensure_record(run, &record),
         None => Ok(()),
     };
     if matches!(cause, Cause::CleanupFailed { .. }) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use super::context::Shared;
+use super::context::Run;
 use super::error::FailedStep;
 use crate::geometry::Placement;
 use crate::host::{Interrupt, lock};
@@ -24,8 +24,8 @@ pub(super) struct GpuState {
 
 impl GpuState {
     /// The state before the run.
-    pub(super) fn before_run(shared: &Shared<'_>, plan: &GpuPlan) -> Self {
-        let gpu = shared.context.node.gpu_with_uuid(&plan.uuid);
+    pub(super) fn before_run(run: &Run<'_>, plan: &GpuPlan) -> Self {
+        let gpu = run.context.node.gpu_with_uuid(&plan.uuid);
         let mode = gpu.and_then(|gpu| gpu.mig);
         Self {
             mig: mode.is_some_and(|mode| mode.current),
@@ -34,12 +34,12 @@ impl GpuState {
                 .flat_map(|gpu| &gpu.instances)
                 .map(|instance| (instance.placement, instance.clone()))
                 .collect(),
-            daemons: shared
+            daemons: run
                 .context
                 .node
                 .served()
                 .filter(|served| {
-                    served.run_dir == shared.run_dir
+                    served.run_dir == run.dir
                         && served.record.key.gpu == plan.uuid
                         && served.is_alive()
                 })
@@ -51,7 +51,7 @@ impl GpuState {
 
 /// A GPU whose MIG mode and instances a run changes.
 pub(super) struct ChangingGpu<'a> {
-    pub(super) shared: &'a Shared<'a>,
+    pub(super) run: &'a Run<'a>,
     pub(super) plan: &'a GpuPlan,
     /// The GPU before the run; `None` if it is gone.
     pub(super) snapshot: Option<&'a Gpu>,
@@ -68,7 +68,7 @@ pub(super) struct ChangingGpu<'a> {
 impl<'a> ChangingGpu<'a> {
     /// The interrupt that ends a wait; none during a rollback.
     pub(super) fn interrupt(&self) -> Option<&'a Interrupt> {
-        (!self.rolling_back).then_some(&self.shared.context.environment.interrupt)
+        (!self.rolling_back).then_some(&self.run.context.environment.interrupt)
     }
 }
 

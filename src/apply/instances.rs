@@ -18,7 +18,7 @@ pub(super) fn create_gpu_instance(
     let (profile, placement) = (instance.profile, instance.placement);
     let created = created_entry(gpu, profile, placement, None);
     if becomes_ours(gpu, &created) {
-        gpu.shared.node_record.add_created(&created)?;
+        gpu.run.node_record.add_created(&created)?;
     }
     let made = call_with_retries(gpu, &gpu.plan.uuid, move |handle| {
         handle.create_gpu_instance(profile, placement)
@@ -40,7 +40,7 @@ pub(super) fn create_gpu_instance(
             Err(cause)
         }
         Err(cause) => {
-            gpu.shared
+            gpu.run
                 .node_record
                 .forget_created(|other| *other == created);
             Err(cause)
@@ -51,7 +51,7 @@ pub(super) fn create_gpu_instance(
 /// True if mig-mps is recorded as the maker of an instance that it makes. A rollback makes again for others what was
 /// theirs.
 fn becomes_ours(gpu: &ChangingGpu<'_>, created: &RecordedInstance) -> bool {
-    !gpu.rolling_back || gpu.shared.node_record.had_created(created)
+    !gpu.rolling_back || gpu.run.node_record.had_created(created)
 }
 
 pub(super) fn create_compute_instance(
@@ -75,7 +75,7 @@ pub(super) fn create_compute_instance(
         .map(|at| created_entry(gpu, profile, instance, Some(at)))
         .filter(|created| becomes_ours(gpu, created));
     if let Some(created) = &expected {
-        gpu.shared.node_record.add_created(created)?;
+        gpu.run.node_record.add_created(created)?;
     }
     let made = call_with_retries(gpu, &gpu.plan.uuid, move |handle| {
         handle.create_compute_instance(id, kind, at)
@@ -97,7 +97,7 @@ pub(super) fn create_compute_instance(
         }
         Err(_) => None,
     };
-    gpu.shared
+    gpu.run
         .node_record
         .replace_created(expected.as_ref(), actual.as_ref())?;
     made.map(drop)
@@ -113,7 +113,7 @@ pub(super) fn destroy_gpu_instance(
     };
     let id = reading.id;
     if !gpu.rolling_back {
-        gpu.shared.journal.record_destruction(RecordedInstance {
+        gpu.run.journal.record_destruction(RecordedInstance {
             name: Some(instance.name.to_string()),
             ..created_entry(gpu, instance.profile, placement, None)
         })?;
@@ -123,7 +123,7 @@ pub(super) fn destroy_gpu_instance(
     })?;
     gpu.instances.remove(&placement);
     // With what was made in it.
-    gpu.shared
+    gpu.run
         .node_record
         .forget_created(|created| created.gpu == gpu.plan.uuid && created.placement == placement);
     Ok(())
@@ -150,7 +150,7 @@ pub(super) fn destroy_compute_instance(
     }
     // With its GPU instance, if that goes too: a rollback on a full disk can then make both again.
     if gpu.rolling_back || !gpu.plan.destroys_instance_at(instance) {
-        gpu.shared
+        gpu.run
             .node_record
             .forget_created(|other| *other == created);
     }
@@ -188,7 +188,7 @@ pub(super) fn offered_profiles(
     let id = asked.id;
     let uuid = &gpu.plan.uuid;
     let offered = gpu
-        .shared
+        .run
         .nvml_on(uuid, move |handle| handle.compute_profiles_of(id))?;
     if let Some(asked) = gpu.instances.get_mut(&instance) {
         asked.offered.clone_from(&offered);
@@ -205,17 +205,17 @@ fn call_with_retries<T: Send + 'static>(
 ) -> Result<T, Cause> {
     let call = || {
         retry_while_in_use(gpu.interrupt(), || {
-            gpu.shared.nvml_on(&gpu.plan.uuid, call.clone())
+            gpu.run.nvml_on(&gpu.plan.uuid, call.clone())
         })
     };
     let mut answer = call();
-    let stops_services = gpu.shared.context.allowed.stop_holders;
+    let stops_services = gpu.run.context.allowed.stop_holders;
     if stops_services
         && !gpu.rolling_back
         && answer
             .as_ref()
             .is_err_and(|error| error.code() == Some(Code::IN_USE))
-        && stop_units(gpu, &gpu.shared.open_by(gpu.snapshot).unwrap_or_default())?
+        && stop_units(gpu, &gpu.run.open_by(gpu.snapshot).unwrap_or_default())?
     {
         answer = call();
     }
@@ -225,7 +225,7 @@ fn call_with_retries<T: Send + 'static>(
         }
         Some(Code::IN_USE) => Cause::InUse {
             error,
-            holders: gpu.shared.holders_of(gpu.snapshot, device),
+            holders: gpu.run.holders_of(gpu.snapshot, device),
             stops_services,
         },
         _ => Cause::Nvml(error),

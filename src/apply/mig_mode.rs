@@ -17,7 +17,7 @@ pub(super) fn switch_mig(
     on: bool,
     step: Option<StepOf<'_>>,
 ) -> Result<(), Cause> {
-    let (record, uuid) = (&gpu.shared.node_record, &gpu.plan.uuid);
+    let (record, uuid) = (&gpu.run.node_record, &gpu.plan.uuid);
     let was_ours = record.has_switched_on(uuid);
     let mut is_ours = on;
     if gpu.rolling_back {
@@ -63,7 +63,7 @@ fn is_switched_back(gpu: &mut ChangingGpu<'_>, on: bool) -> Result<bool, Cause> 
         return Err(Cause::LeftOn("there are instances"));
     }
     let uuid = &gpu.plan.uuid;
-    if !on && !gpu.shared.nvml_on(uuid, GpuHandle::changes_without_reset)? {
+    if !on && !gpu.run.nvml_on(uuid, GpuHandle::changes_without_reset)? {
         return Err(Cause::LeftOn(
             "to switch it off again, this GPU needs a reset",
         ));
@@ -77,7 +77,7 @@ fn try_to_switch(
     step: Option<StepOf<'_>>,
 ) -> Result<(), Cause> {
     let mut backoff = Backoff::new(gpu.interrupt());
-    let mut may_stop = gpu.shared.context.allowed.stop_holders && !gpu.rolling_back;
+    let mut may_stop = gpu.run.context.allowed.stop_holders && !gpu.rolling_back;
     loop {
         let activation = set_mig_mode(gpu, on)?;
         let mode = query_mig_mode(gpu);
@@ -94,9 +94,9 @@ fn try_to_switch(
         if activation != Code::IN_USE {
             return reset_gpu(gpu, on, activation, mode);
         }
-        let open = gpu.shared.open_by(gpu.snapshot).unwrap_or_default();
+        let open = gpu.run.open_by(gpu.snapshot).unwrap_or_default();
         if let Some((step, holder)) = step.zip(open.seen.first()) {
-            gpu.shared.progress.waits(step, &holder.to_string());
+            gpu.run.progress.waits(step, &holder.to_string());
         }
         let mut has_stopped = false;
         if !open.seen.is_empty() && may_stop {
@@ -113,9 +113,9 @@ fn try_to_switch(
             Cause::Interrupted
         } else {
             Cause::Busy {
-                holders: gpu.shared.holders_of(gpu.snapshot, &gpu.plan.uuid),
+                holders: gpu.run.holders_of(gpu.snapshot, &gpu.plan.uuid),
                 hidden: open.hidden,
-                stops_services: gpu.shared.context.allowed.stop_holders,
+                stops_services: gpu.run.context.allowed.stop_holders,
             }
         };
         return Err(cause.with_cleanup(cancel_mig_change(gpu, on)));
@@ -129,19 +129,19 @@ fn reset_gpu(
     activation: Code,
     mode: MigMode,
 ) -> Result<(), Cause> {
-    if gpu.rolling_back || !gpu.shared.context.allowed.reset {
+    if gpu.rolling_back || !gpu.run.context.allowed.reset {
         return Err(Cause::not_active(activation, mode, None));
     }
     let pci = gpu
         .snapshot
         .map(|snapshot| snapshot.pci.clone())
         .unwrap_or_default();
-    let smi = gpu.shared.context.environment.find_nvidia_smi()?;
-    if let Err(error) = gpu.shared.nvml()?.while_shut_down(|| smi.reset(&pci))? {
+    let smi = gpu.run.context.environment.find_nvidia_smi()?;
+    if let Err(error) = gpu.run.nvml()?.while_shut_down(|| smi.reset(&pci))? {
         if error.is_in_use() {
             return Err(Cause::Reset {
                 error,
-                holders: gpu.shared.holders_of(gpu.snapshot, &gpu.plan.uuid),
+                holders: gpu.run.holders_of(gpu.snapshot, &gpu.plan.uuid),
             });
         }
         let why = error.to_string();
@@ -164,13 +164,13 @@ fn cancel_mig_change(gpu: &ChangingGpu<'_>, on: bool) -> Result<(), Cause> {
 
 fn set_mig_mode(gpu: &ChangingGpu<'_>, on: bool) -> Result<Code, Cause> {
     let set = gpu
-        .shared
+        .run
         .nvml_on(&gpu.plan.uuid, move |handle| handle.set_mig_mode(on));
     set.map_err(|error| {
         let product = gpu
             .snapshot
             .map_or("", |snapshot| snapshot.product.as_str());
-        let driver = &gpu.shared.context.node.driver;
+        let driver = &gpu.run.context.node.driver;
         match explain_no_mig(product, driver) {
             Some(NoMig { cause, remedy }) if error.code() == Some(Code::NOT_SUPPORTED) => {
                 let hint = format!("{cause}: {}", remedy.replace('`', ""));
@@ -183,20 +183,20 @@ fn set_mig_mode(gpu: &ChangingGpu<'_>, on: bool) -> Result<Code, Cause> {
 
 fn query_mig_mode(gpu: &ChangingGpu<'_>) -> Result<MigMode, NvmlError> {
     let uuid = &gpu.plan.uuid;
-    gpu.shared.nvml_on(uuid, GpuHandle::mig_mode)
+    gpu.run.nvml_on(uuid, GpuHandle::mig_mode)
 }
 
 /// Stops the known monitoring units among the holders of a GPU; returns false if there are none. The journal
 /// lists them before the first is stopped, and the run starts them again at its end.
 pub(super) fn stop_units(gpu: &ChangingGpu<'_>, holders: &Holders) -> Result<bool, Cause> {
-    let units = gpu.shared.context.environment.find_systemctl()?;
+    let units = gpu.run.context.environment.find_systemctl()?;
     let holding = units.holding(holders)?;
-    gpu.shared.journal.record_unit_stops(&holding)?;
+    gpu.run.journal.record_unit_stops(&holding)?;
     for unit in &holding {
         let stopped = units.stop(*unit);
-        stopped.inspect_err(|_| gpu.shared.journal.record_failed_stop(*unit))?;
+        stopped.inspect_err(|_| gpu.run.journal.record_failed_stop(*unit))?;
         let name = gpu.plan.name();
-        let progress = gpu.shared.progress;
+        let progress = gpu.run.progress;
         progress.note(&format!("{name}: stopped {unit}, which had it open"));
     }
     Ok(!holding.is_empty())

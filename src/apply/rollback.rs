@@ -173,7 +173,7 @@ impl GpuRun<'_> {
         };
         let steps = self.steps_back();
         if !(steps.is_empty() && self.gpu.unknown.is_empty()) {
-            self.gpu.shared.progress.undoes(self.gpu.plan);
+            self.gpu.run.progress.undoes(self.gpu.plan);
         }
         for step in steps {
             if let StepBack::Stop(record) = &step {
@@ -183,9 +183,9 @@ impl GpuRun<'_> {
                         && find_successor(self.gpu.plan, record).is_some(),
                     ..StopRequest::IDLE
                 };
-                let mut result = stop_daemon(self.gpu.shared, record, request);
+                let mut result = stop_daemon(self.gpu.run, record, request);
                 if before.is_some_and(|before| before.name != record.name) {
-                    let unlinked = self.gpu.shared.run_dir.remove_link(record);
+                    let unlinked = self.gpu.run.dir.remove_link(record);
                     result = result.and(unlinked.map_err(Cause::from));
                 }
                 rolled_back.add_step_result(self.gpu.plan, &step, result);
@@ -219,7 +219,7 @@ impl GpuRun<'_> {
                 }
                 StepBack::Change(action) => run_action(&mut self.gpu, action, None, &self.history),
                 StepBack::Set { earlier, now } => {
-                    restore_settings(self.gpu.shared, earlier, &now.settings)
+                    restore_settings(self.gpu.run, earlier, &now.settings)
                 }
                 StepBack::Stop(_) | StepBack::Start(_) => Ok(()),
             };
@@ -237,7 +237,7 @@ impl GpuRun<'_> {
             rolled_back.add_step_result(self.gpu.plan, &step, result);
         }
         // The instances from before keep their owner.
-        self.gpu.shared.node_record.restore_owners(
+        self.gpu.run.node_record.restore_owners(
             &self.gpu.plan.uuid,
             |created| created.is_among(self.before.instances.values()),
             |created| {
@@ -260,7 +260,7 @@ impl GpuRun<'_> {
             .unwrap_or_default();
         let read = self
             .gpu
-            .shared
+            .run
             .nvml_on(&self.gpu.plan.uuid, move |gpu| gpu.gpu_instances(&profiles));
         match read {
             Ok(instances) => {
@@ -287,9 +287,9 @@ impl GpuRun<'_> {
     fn start_again(&self, record: &DeviceRecord) -> Result<(), Cause> {
         let uuid = self.current_uuid(record).ok_or(Cause::NoDevice)?;
         let keeps_record = find_successor(self.gpu.plan, record).is_some();
-        match restart_daemon(self.gpu.shared, record, &uuid, keeps_record) {
+        match restart_daemon(self.gpu.run, record, &uuid, keeps_record) {
             Err(cause) if keeps_record => {
-                Err(cause.with_cleanup(restore_record(self.gpu.shared, record, record)))
+                Err(cause.with_cleanup(restore_record(self.gpu.run, record, record)))
             }
             other => other,
         }

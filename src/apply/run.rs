@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 
 use super::cause::Cause;
-use super::context::{ApplyContext, OnFailure, Progress, Shared};
+use super::context::{ApplyContext, OnFailure, Progress, Run};
 use super::error::{ApplyError, FailedStep};
 use super::gpu::{GpuRun, gpu_title, stop_daemons};
 use super::in_use::find_held_gpus;
@@ -47,9 +47,9 @@ pub fn run(
     let may_lack = on_failure == OnFailure::GoOn;
     let journal =
         OpenJournal::begin(&run_dir, host, boot_id, may_lack).map_err(ApplyError::at_start)?;
-    let shared = Shared {
+    let run = Run {
         context,
-        run_dir,
+        dir: run_dir,
         node_record,
         journal,
         nvml,
@@ -64,10 +64,10 @@ pub fn run(
     if most > 0 && Nvml::reserve_threads(calls).is_err() {
         threads.close();
     }
-    let result = carry_out(plan, &shared, &change, &threads);
+    let result = carry_out(plan, &run, &change, &threads);
     // What cannot be removed is reported by doctor.
-    let _ = shared.run_dir.remove_mount_sources();
-    shared.run_dir.keep_reserve();
+    let _ = run.dir.remove_mount_sources();
+    run.dir.keep_reserve();
     result
 }
 
@@ -82,49 +82,49 @@ fn threads_for(plan: &Plan) -> usize {
 }
 
 /// Runs the steps of each GPU.
-fn run_steps<'a>(plan: &'a Plan, shared: &'a Shared<'a>, threads: &Threads) -> Vec<GpuRun<'a>> {
+fn run_steps<'a>(plan: &'a Plan, run: &'a Run<'a>, threads: &Threads) -> Vec<GpuRun<'a>> {
     // The driver may refuse the MIG mode of a GPU that others have open: all else is touched after that.
-    let context = shared.context;
-    let (node, on_failure) = (context.node, shared.on_failure);
+    let context = run.context;
+    let (node, on_failure) = (context.node, run.on_failure);
     let held = find_held_gpus(context.environment, node, plan, context.allowed, on_failure);
     let (mut first, mut rest): (Vec<_>, Vec<_>) = plan
         .gpus
         .iter()
-        .map(|gpu| GpuRun::new(shared, gpu))
-        .partition(|run| {
+        .map(|gpu| GpuRun::new(run, gpu))
+        .partition(|gpu_run| {
             held.iter()
-                .any(|held| held.uuids.contains(&run.gpu.plan.uuid))
+                .any(|held| held.uuids.contains(&gpu_run.gpu.plan.uuid))
         });
     stop_daemons(&first, threads);
-    first = threads.map_in_parallel(first, |run| run.run_to_mig_mode(threads));
+    first = threads.map_in_parallel(first, |gpu_run| gpu_run.run_to_mig_mode(threads));
     stop_daemons(&rest, threads);
     first.append(&mut rest);
-    threads.map_in_parallel(first, |run| {
-        let end = run.gpu.plan.steps.len();
-        run.run_steps_until(end, threads)
+    threads.map_in_parallel(first, |gpu_run| {
+        let end = gpu_run.gpu.plan.steps.len();
+        gpu_run.run_steps_until(end, threads)
     })
 }
 
 fn carry_out(
     plan: &Plan,
-    shared: &Shared<'_>,
+    run: &Run<'_>,
     change: &ChangeInProgress<'_>,
     threads: &Threads,
 ) -> Result<Vec<Unit>, ApplyError> {
-    let runs = run_steps(plan, shared, threads);
-    let environment = shared.context.environment;
+    let runs = run_steps(plan, run, threads);
+    let environment = run.context.environment;
     let interrupted = environment.interrupt.is_interrupted();
-    let has_failed = runs.iter().any(|run| run.history.has_failed());
+    let has_failed = runs.iter().any(|gpu_run| gpu_run.history.has_failed());
     let (mut undone, mut kept): (Vec<_>, Vec<_>) =
-        runs.into_iter().partition(|run| match shared.on_failure {
+        runs.into_iter().partition(|gpu_run| match run.on_failure {
             OnFailure::RollBack => interrupted || has_failed,
-            OnFailure::LeaveOut => interrupted || run.is_to_be_undone(),
+            OnFailure::LeaveOut => interrupted || gpu_run.is_to_be_undone(),
             OnFailure::GoOn => false,
         });
     let mut failures: Vec<FailedStep> = undone
         .iter()
         .chain(&kept)
-        .flat_map(|run| run.history.take_failures())
+        .flat_map(|gpu_run| gpu_run.history.take_failures())
         .collect();
     failures.extend(undo_namesakes(&mut undone, &mut kept));
     let mut error = ApplyError {
@@ -132,7 +132,7 @@ fn carry_out(
         interrupted,
         ..ApplyError::default()
     };
-    if shared.on_failure == OnFailure::GoOn {
+    if run.on_failure == OnFailure::GoOn {
         error
             .not_begun
             .extend(kept.iter().flat_map(GpuRun::not_begun));
@@ -141,28 +141,27 @@ fn carry_out(
     if !undone.is_empty() {
         change.begin_rollback();
         // It may need the room.
-        shared.run_dir.give_up_reserve();
+        run.dir.give_up_reserve();
         roll_back(undone, &mut error, threads);
     }
-    let ledger = shared.node_record.write_rest();
+    let ledger = run.node_record.write_rest();
     let is_done = !error.rolled_back.cut_short && ledger.is_ok();
     if let Err(cause) = ledger {
         let attempt = "recording which instances are left";
         error.failures.push(FailedStep::new(attempt, cause));
     }
-    let restarted =
-        shared
-            .journal
-            .restart_units_and_close(environment, is_done, &mut error.failures);
+    let restarted = run
+        .journal
+        .restart_units_and_close(environment, is_done, &mut error.failures);
     if !error.interrupted && error.failures.is_empty() {
-        error.failures.extend(purge_files(plan, shared));
+        error.failures.extend(purge_files(plan, run));
         if error.failures.is_empty() {
             return Ok(restarted);
         }
     }
     // The last line of a change that succeeded names them.
     for unit in restarted {
-        shared.progress.note(&format!("{unit} runs again"));
+        run.progress.note(&format!("{unit} runs again"));
     }
     Err(error)
 }
@@ -172,22 +171,22 @@ fn undo_namesakes<'a>(undone: &mut Vec<GpuRun<'a>>, kept: &mut Vec<GpuRun<'a>>) 
     let mut reasons = Vec::new();
     // What comes back there may have the name of a third.
     while let Some((position, name)) = find_namesake(undone, kept) {
-        let run = kept.remove(position);
+        let gpu_run = kept.remove(position);
         let why = format!("a device of another GPU keeps the name {name}");
         reasons.push(FailedStep {
-            gpu: run.gpu.plan.index,
-            ..FailedStep::new(gpu_title(run.gpu.plan), Cause::Other(why))
+            gpu: gpu_run.gpu.plan.index,
+            ..FailedStep::new(gpu_title(gpu_run.gpu.plan), Cause::Other(why))
         });
-        undone.push(run);
+        undone.push(gpu_run);
     }
     reasons
 }
 
 /// Finds a GPU with such a device: its position in `kept`, and the name.
 fn find_namesake(undone: &[GpuRun<'_>], kept: &[GpuRun<'_>]) -> Option<(usize, String)> {
-    let is_back = |name: &str| undone.iter().any(|run| run.had_name(name));
-    kept.iter().enumerate().find_map(|(position, run)| {
-        let start = run
+    let is_back = |name: &str| undone.iter().any(|gpu_run| gpu_run.had_name(name));
+    kept.iter().enumerate().find_map(|(position, gpu_run)| {
+        let start = gpu_run
             .gpu
             .plan
             .steps
@@ -211,13 +210,13 @@ fn roll_back(runs: Vec<GpuRun<'_>>, error: &mut ApplyError, threads: &Threads) {
     // Idle daemons stop one after another, on all GPUs.
     let begun = runs
         .into_iter()
-        .map(|mut run| {
-            let rolled_back = run.stop_started_daemons();
-            (run, rolled_back)
+        .map(|mut gpu_run| {
+            let rolled_back = gpu_run.stop_started_daemons();
+            (gpu_run, rolled_back)
         })
         .collect();
-    let undone = threads.map_in_parallel(begun, |(run, rolled_back)| {
-        run.roll_back(rolled_back, threads)
+    let undone = threads.map_in_parallel(begun, |(gpu_run, rolled_back)| {
+        gpu_run.roll_back(rolled_back, threads)
     });
     for undone in undone {
         error.add_rollback(undone);
@@ -225,9 +224,9 @@ fn roll_back(runs: Vec<GpuRun<'_>>, error: &mut ApplyError, threads: &Threads) {
 }
 
 /// Does what follows the last step: a purge removes files.
-fn purge_files(plan: &Plan, shared: &Shared<'_>) -> Vec<FailedStep> {
+fn purge_files(plan: &Plan, run: &Run<'_>) -> Vec<FailedStep> {
     plan.purge
         .iter()
-        .flat_map(|purged| carry_out_purge(purged, shared.context, &shared.run_dir))
+        .flat_map(|purged| carry_out_purge(purged, run.context, &run.dir))
         .collect()
 }
