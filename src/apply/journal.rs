@@ -49,14 +49,18 @@ impl OpenJournal {
         if written.as_ref().is_err_and(is_disk_full) && run_dir.give_up_reserve() {
             written = run_dir.write_journal(&journal);
         }
-        let begun = Self {
+        let begun = Self::new(run_dir, journal, may_lack);
+        begun.tolerate_full_disk(written)?;
+        Ok(begun)
+    }
+
+    fn new(run_dir: &RunDir, journal: Journal, may_lack: bool) -> Self {
+        Self {
             run_dir: run_dir.clone(),
             journal: Mutex::new(journal),
             not_stopped: Mutex::new(Vec::new()),
             may_lack,
-        };
-        begun.tolerate_full_disk(written)?;
-        Ok(begun)
+        }
     }
 
     /// Without a journal, a run that is killed is not picked up, and a full disk stays one that nothing can end.
@@ -180,14 +184,12 @@ pub fn pick_up(
         Err(error) if is_disk_full(&error) => return Ok(Some(said)),
         forgotten => forgotten.map_err(ApplyError::at_start)?,
     }
-    let journal = OpenJournal {
-        run_dir: run_dir.clone(),
-        journal: Mutex::new(journal),
-        not_stopped: Mutex::new(Vec::new()),
-        may_lack: false,
-    };
     let mut failures = Vec::new();
-    journal.restart_units_and_close(environment, true, &mut failures);
+    OpenJournal::new(run_dir, journal, false).restart_units_and_close(
+        environment,
+        true,
+        &mut failures,
+    );
     if failures.is_empty() {
         return Ok(Some(said));
     }

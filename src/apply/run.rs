@@ -9,7 +9,7 @@ use super::gpu::{GpuRun, gpu_title, stop_daemons};
 use super::in_use::find_held_gpus;
 use super::journal::{NodeRecord, OpenJournal};
 use super::kill::terminate_clients;
-use super::purge::carry_out_purge;
+use super::purge::purge_files;
 use crate::host::{ChangeInProgress, Threads, Unit};
 use crate::nvml::Nvml;
 use crate::plan::Plan;
@@ -154,7 +154,10 @@ fn carry_out(
         .journal
         .restart_units_and_close(environment, is_done, &mut error.failures);
     if !error.interrupted && error.failures.is_empty() {
-        error.failures.extend(purge_files(plan, run));
+        let purges = plan.purge.iter();
+        error
+            .failures
+            .extend(purges.flat_map(|purge| purge_files(run, purge)));
         if error.failures.is_empty() {
             return Ok(restarted);
         }
@@ -221,12 +224,4 @@ fn roll_back(runs: Vec<GpuRun<'_>>, error: &mut ApplyError, threads: &Threads) {
     for undone in undone {
         error.add_rollback(undone);
     }
-}
-
-/// Does what follows the last step: a purge removes files.
-fn purge_files(plan: &Plan, run: &Run<'_>) -> Vec<FailedStep> {
-    plan.purge
-        .iter()
-        .flat_map(|purged| carry_out_purge(purged, run.context, &run.dir))
-        .collect()
 }
