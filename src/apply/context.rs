@@ -4,11 +4,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::journal::{NodeRecord, OpenJournal};
-use crate::host::{Directories, Environment, Holder, Holders, MpsPrograms};
+use crate::host::{Directories, Environment, MpsPrograms};
 use crate::mps::Daemon;
-use crate::node::{Gpu, Node, Served};
+use crate::node::{Node, Served};
 use crate::nvml::{GpuHandle, Nvml, NvmlError};
-use crate::plan::{Action, GpuPlan, pids_accounted_for};
+use crate::plan::{Action, GpuPlan};
 use crate::state::RunDir;
 
 /// The surroundings in which a plan is applied.
@@ -138,34 +138,5 @@ impl<'a> Run<'a> {
             self.dir.pipe_dir(uuid),
             self.context.directories.log.join(uuid),
         )
-    }
-
-    /// The processes that use a GPU or MIG device, for an error message: those that NVML lists, then those that have
-    /// the GPU's device node open. Omits what cannot be determined.
-    pub(super) fn holders_of(&self, gpu: Option<&Gpu>, device: &str) -> Vec<Holder> {
-        let processes = self.nvml_on(device, GpuHandle::query_processes);
-        let mut holders: Vec<Holder> = processes
-            .map(|processes| processes.compute)
-            .unwrap_or_default()
-            .iter()
-            .filter_map(|usage| self.context.environment.host.find_process(usage.pid))
-            .map(|process| Holder::from_process(&process))
-            .collect();
-        // The daemons of other devices have the GPU open, too.
-        let accounted_for = pids_accounted_for(self.context.node);
-        for holder in self.open_by(gpu).unwrap_or_default().seen {
-            let is_known = holders.iter().any(|other| other.pid == holder.pid);
-            if !is_known && !accounted_for.contains(&holder.pid) {
-                holders.push(holder);
-            }
-        }
-        holders
-    }
-
-    /// The processes that have the GPU's device node open. The node's number may have changed with the
-    /// MIG mode.
-    pub(super) fn open_by(&self, gpu: Option<&Gpu>) -> Option<Holders> {
-        let minor = self.nvml_on(&gpu?.uuid, GpuHandle::minor_number);
-        self.context.environment.host.holders(minor.ok()?).ok()
     }
 }

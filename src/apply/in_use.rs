@@ -1,14 +1,16 @@
-//! GPUs that are in use: calls are tried again while the driver reports one in use, and the processes that hold GPUs are found
-//! before anything is touched.
+//! GPUs that are in use: calls are tried again while the driver reports one in use, the processes that hold GPUs are found, and
+//! the monitoring units among them are stopped.
 
 use std::time::{Duration, Instant};
 
-use super::context::{Allowed, OnFailure};
+use super::cause::Cause;
+use super::context::{Allowed, OnFailure, Run};
+use super::gpu_state::ChangingGpu;
 use crate::failure::Problem;
-use crate::host::{Environment, Interrupt};
-use crate::node::Node;
-use crate::nvml::{Code, NvmlError};
-use crate::plan::{HeldGpus, Plan};
+use crate::host::{Environment, Holder, Holders, Interrupt};
+use crate::node::{Gpu, Node};
+use crate::nvml::{Code, GpuHandle, NvmlError};
+use crate::plan::{HeldGpus, Plan, pids_accounted_for};
 
 /// The time for which a call is retried that returns `IN_USE`: the driver releases an instance a moment after the
 /// exit of the server that held it.
@@ -63,6 +65,53 @@ pub(super) fn retry_while_in_use<T>(
             answer => return answer,
         }
     }
+}
+
+impl Run<'_> {
+    /// The processes that use a GPU or MIG device, for an error message: those that NVML lists, then those that have
+    /// the GPU's device node open. Omits what cannot be determined.
+    pub(super) fn holders_of(&self, gpu: Option<&Gpu>, device: &str) -> Vec<Holder> {
+        let processes = self.nvml_on(device, GpuHandle::query_processes);
+        let mut holders: Vec<Holder> = processes
+            .map(|processes| processes.compute)
+            .unwrap_or_default()
+            .iter()
+            .filter_map(|usage| self.context.environment.host.find_process(usage.pid))
+            .map(|process| Holder::from_process(&process))
+            .collect();
+        // The daemons of other devices have the GPU open, too.
+        let accounted_for = pids_accounted_for(self.context.node);
+        for holder in self.open_by(gpu).unwrap_or_default().seen {
+            let is_known = holders.iter().any(|other| other.pid == holder.pid);
+            if !is_known && !accounted_for.contains(&holder.pid) {
+                holders.push(holder);
+            }
+        }
+        holders
+    }
+
+    /// The processes that have the GPU's device node open. The node's number may have changed with the
+    /// MIG mode.
+    pub(super) fn open_by(&self, gpu: Option<&Gpu>) -> Option<Holders> {
+        let minor = self.nvml_on(&gpu?.uuid, GpuHandle::minor_number);
+        self.context.environment.host.holders(minor.ok()?).ok()
+    }
+}
+
+/// Stops the known monitoring units among the holders of a GPU; returns false if there are none. The journal
+/// lists them before the first is stopped, and the run starts them again at its end.
+pub(super) fn stop_units(gpu: &ChangingGpu<'_>, holders: &Holders) -> Result<bool, Cause> {
+    let units = gpu.run.context.environment.find_systemctl()?;
+    let holding = units.holding(holders)?;
+    gpu.run.journal.record_unit_stops(&holding)?;
+    for unit in &holding {
+        let stopped = units.stop(*unit);
+        stopped.inspect_err(|_| gpu.run.journal.record_failed_stop(*unit))?;
+        let name = gpu.plan.name();
+        let progress = gpu.run.progress;
+        progress.note(&format!("{name}: stopped {unit}, which had it open"));
+    }
+    Ok(!holding.is_empty())
 }
 
 /// Finds the processes that hold GPUs whose MIG mode the plan switches or whose instances it destroys. GPUs that cannot be

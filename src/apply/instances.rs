@@ -2,8 +2,7 @@
 
 use super::cause::Cause;
 use super::gpu_state::{ChangingGpu, describe_compute_instance};
-use super::in_use::retry_while_in_use;
-use super::mig_mode::stop_units;
+use super::in_use::{retry_while_in_use, stop_units};
 use crate::geometry::{ComputeChoice, ComputeInstanceProfile, Placement, ProfileId};
 use crate::host::Interrupt;
 use crate::nvml::{Code, GpuHandle, GpuInstanceReading, NvmlError};

@@ -3,9 +3,9 @@
 use super::cause::Cause;
 use super::context::StepOf;
 use super::gpu_state::ChangingGpu;
-use super::in_use::Backoff;
+use super::in_use::{Backoff, stop_units};
 use crate::catalog::{NoMig, explain_no_mig};
-use crate::host::{Holders, Interrupt};
+use crate::host::Interrupt;
 use crate::nvml::{Code, GpuHandle, MigMode, NvmlError};
 
 /// Switches MIG mode, and returns once it is active.
@@ -184,20 +184,4 @@ fn set_mig_mode(gpu: &ChangingGpu<'_>, on: bool) -> Result<Code, Cause> {
 fn query_mig_mode(gpu: &ChangingGpu<'_>) -> Result<MigMode, NvmlError> {
     let uuid = &gpu.plan.uuid;
     gpu.run.nvml_on(uuid, GpuHandle::mig_mode)
-}
-
-/// Stops the known monitoring units among the holders of a GPU; returns false if there are none. The journal
-/// lists them before the first is stopped, and the run starts them again at its end.
-pub(super) fn stop_units(gpu: &ChangingGpu<'_>, holders: &Holders) -> Result<bool, Cause> {
-    let units = gpu.run.context.environment.find_systemctl()?;
-    let holding = units.holding(holders)?;
-    gpu.run.journal.record_unit_stops(&holding)?;
-    for unit in &holding {
-        let stopped = units.stop(*unit);
-        stopped.inspect_err(|_| gpu.run.journal.record_failed_stop(*unit))?;
-        let name = gpu.plan.name();
-        let progress = gpu.run.progress;
-        progress.note(&format!("{name}: stopped {unit}, which had it open"));
-    }
-    Ok(!holding.is_empty())
 }
