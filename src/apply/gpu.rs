@@ -92,7 +92,7 @@ impl<'a> GpuRun<'a> {
                     Action::Start(start) => {
                         let record = new_record(gpu, start);
                         threads.spawn_or_run(scope, move || {
-                            attempt.run_step(|_| {
+                            attempt.run_step(|| {
                                 let record = record.ok_or(Cause::NoDevice)?;
                                 start_daemon(run, record, start, history)
                             });
@@ -100,7 +100,7 @@ impl<'a> GpuRun<'a> {
                     }
                     action => {
                         let step = Some(attempt.step);
-                        if !attempt.run_step(|_| run_action(gpu, action, step, history)) {
+                        if !attempt.run_step(|| run_action(gpu, action, step, history)) {
                             return;
                         }
                     }
@@ -126,7 +126,7 @@ impl<'a> GpuRun<'a> {
         let steps = plan.steps.iter().enumerate();
         steps
             .filter(|(number, _)| !ended.contains_key(number))
-            .map(|(_, step)| format!("{}: {}", gpu_title(plan), step.action))
+            .map(|(_, step)| format!("{}: {}", plan.title(), step.action))
             .collect()
     }
 
@@ -213,14 +213,6 @@ fn new_record(gpu: &ChangingGpu<'_>, start: &Start) -> Option<DeviceRecord> {
     Some(record)
 }
 
-/// `GPU 0 (GPU-5f1c…)`
-pub(super) fn gpu_title(plan: &GpuPlan) -> String {
-    match plan.index {
-        Some(_) => format!("{} ({})", plan.name(), plan.uuid),
-        None => plan.name(),
-    }
-}
-
 /// Stops the daemons of these GPUs: idle ones one after another, since 8 stopped at once take 3.5 times as long; the others
 /// side by side, since each waits for its clients.
 pub(super) fn stop_daemons(runs: &[GpuRun<'_>], threads: &Threads) {
@@ -235,12 +227,14 @@ pub(super) fn stop_daemons(runs: &[GpuRun<'_>], threads: &Threads) {
     queues.extend(used.into_iter().map(|stop| vec![stop]));
     threads.map_in_parallel(queues, |stops| {
         for (attempt, stop) in stops {
-            attempt.run_step(|attempt| attempt.stop_daemon(stop));
+            let Attempt { run, step, history } = attempt;
+            attempt.run_step(|| stop_served_daemon(run, step, stop, history));
         }
     });
 }
 
 /// A step that is about to run.
+#[derive(Clone, Copy)]
 struct Attempt<'a> {
     run: &'a Run<'a>,
     step: StepOf<'a>,
@@ -253,21 +247,18 @@ impl<'a> Attempt<'a> {
             gpu: gpu.plan,
             number,
         };
-        Self {
-            run: gpu.run,
-            step,
-            history,
-        }
+        let run = gpu.run;
+        Self { run, step, history }
     }
 
     /// Runs the step, unless the run must stop; returns false if it failed.
-    fn run_step(self, work: impl FnOnce(&Self) -> Result<(), Cause>) -> bool {
+    fn run_step(self, work: impl FnOnce() -> Result<(), Cause>) -> bool {
         if self.run.must_stop() {
             return true;
         }
         let step = self.step;
         self.run.progress.begin(step);
-        let worked = work(&self);
+        let worked = work();
         self.run.progress.end(step, worked.is_ok());
         let failure = match worked {
             Ok(()) => None,
@@ -275,7 +266,7 @@ impl<'a> Attempt<'a> {
             Err(Cause::Interrupted) => return true,
             Err(cause) => {
                 self.run.mark_failed();
-                let attempt = format!("{}: {}", gpu_title(step.gpu), step.action());
+                let attempt = format!("{}: {}", step.gpu.title(), step.action());
                 Some(FailedStep {
                     gpu: step.gpu.index,
                     device: step.action().as_start().map(|start| start.name.clone()),
@@ -287,45 +278,55 @@ impl<'a> Attempt<'a> {
         lock(&self.history.ended).insert(step.number, failure);
         is_done
     }
+}
 
-    fn stop_daemon(&self, stop: &Stop) -> Result<(), Cause> {
-        let recorded = self.run.find_served(&stop.uuid);
-        let Some(served) = recorded.or_else(|| self.run.find_lost(&stop.uuid)) else {
-            return Ok(());
+/// Stops the daemon of a step.
+fn stop_served_daemon(
+    run: &Run<'_>,
+    step: StepOf<'_>,
+    planned: &Stop,
+    history: &History,
+) -> Result<(), Cause> {
+    let recorded = run.find_served(&planned.uuid);
+    let Some(served) = recorded.or_else(|| run.find_lost(&planned.uuid)) else {
+        return Ok(());
+    };
+    let successor = recorded.and_then(|served| find_successor(step.gpu, &served.record));
+    if let ClientPolicy::Force(seconds) = planned.patience
+        && planned.patience != ClientPolicy::AT_ONCE
+        && !served.clients.are_none()
+    {
+        let clients: Vec<String> = planned.clients.iter().map(ToString::to_string).collect();
+        let clients = match clients.as_slice() {
+            [] => "clients".to_owned(),
+            [one] => one.clone(),
+            [first, ..] => format!("{} clients, among them {first}", clients.len()),
         };
-        let successor = recorded.and_then(|served| find_successor(self.step.gpu, &served.record));
-        if let ClientPolicy::Force(seconds) = stop.patience
-            && stop.patience != ClientPolicy::AT_ONCE
-            && !served.clients.are_none()
-        {
-            let clients: Vec<String> = stop.clients.iter().map(ToString::to_string).collect();
-            let clients = match clients.as_slice() {
-                [] => "clients".to_owned(),
-                [one] => one.clone(),
-                [first, ..] => format!("{} clients, among them {first}", clients.len()),
-            };
-            let others = format!("{clients}, for at most {seconds} s");
-            self.run.progress.waits(self.step, &others);
-        }
-        let request = StopRequest {
-            patience: stop.patience,
-            means: stop.means,
-            keeps_record: successor.is_some(),
-        };
-        let mut ended = stop_daemon(self.run, &served.record, request);
-        if successor.is_some_and(|start| start.name != served.record.name) {
-            let unlinked = self.run.dir.remove_link(&served.record);
-            ended = ended.and(unlinked.map_err(Cause::from));
-        }
-        // A daemon whose directory could not be removed has stopped all the same.
-        let has_stopped = ended.is_ok() || !is_alive(self.run, &served.record);
-        if stop.alive && has_stopped {
-            let is_by_force = served.record.finished && stop.patience != ClientPolicy::Idle;
-            let clients = if is_by_force { stop.clients.len() } else { 0 };
-            self.history.record_stop(&stop.uuid, clients);
-        }
-        ended
+        let others = format!("{clients}, for at most {seconds} s");
+        run.progress.waits(step, &others);
     }
+    let request = StopRequest {
+        patience: planned.patience,
+        means: planned.means,
+        keeps_record: successor.is_some(),
+    };
+    let mut ended = stop_daemon(run, &served.record, request);
+    if successor.is_some_and(|start| start.name != served.record.name) {
+        let unlinked = run.dir.remove_link(&served.record);
+        ended = ended.and(unlinked.map_err(Cause::from));
+    }
+    // A daemon whose directory could not be removed has stopped all the same.
+    let has_stopped = ended.is_ok() || !is_alive(run, &served.record);
+    if planned.alive && has_stopped {
+        let is_by_force = served.record.finished && planned.patience != ClientPolicy::Idle;
+        let clients = if is_by_force {
+            planned.clients.len()
+        } else {
+            0
+        };
+        history.record_stop(&planned.uuid, clients);
+    }
+    ended
 }
 
 /// Starts the daemon of a new record, and an eager server.

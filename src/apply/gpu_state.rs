@@ -8,7 +8,7 @@ use super::error::FailedStep;
 use crate::geometry::Placement;
 use crate::host::{Interrupt, lock};
 use crate::node::Gpu;
-use crate::nvml::GpuInstanceReading;
+use crate::nvml::{GpuHandle, GpuInstanceReading, NvmlError};
 use crate::plan::GpuPlan;
 use crate::state::DeviceRecord;
 
@@ -66,6 +66,14 @@ pub(super) struct ChangingGpu<'a> {
 }
 
 impl<'a> ChangingGpu<'a> {
+    /// Asks NVML about the GPU.
+    pub(super) fn call<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&GpuHandle) -> Result<T, NvmlError> + Send + 'static,
+    ) -> Result<T, NvmlError> {
+        self.run.nvml_on(&self.plan.uuid, call)
+    }
+
     /// The interrupt that ends a wait; none during a rollback.
     pub(super) fn interrupt(&self) -> Option<&'a Interrupt> {
         (!self.rolling_back).then_some(&self.run.context.environment.interrupt)

@@ -4,11 +4,11 @@
 use std::time::{Duration, Instant};
 
 use super::cause::Cause;
-use super::context::{Allowed, OnFailure, Run};
+use super::context::{Allowed, OnFailure};
 use super::gpu_state::ChangingGpu;
 use crate::failure::Problem;
 use crate::host::{Environment, Holder, Holders, Interrupt};
-use crate::node::{Gpu, Node};
+use crate::node::Node;
 use crate::nvml::{Code, GpuHandle, NvmlError};
 use crate::plan::{HeldGpus, Plan, pids_accounted_for};
 
@@ -67,35 +67,36 @@ pub(super) fn retry_while_in_use<T>(
     }
 }
 
-impl Run<'_> {
-    /// The processes that use a GPU or MIG device, for an error message: those that NVML lists, then those that have
-    /// the GPU's device node open. Omits what cannot be determined.
-    pub(super) fn holders_of(&self, gpu: Option<&Gpu>, device: &str) -> Vec<Holder> {
-        let processes = self.nvml_on(device, GpuHandle::query_processes);
-        let mut holders: Vec<Holder> = processes
-            .map(|processes| processes.compute)
-            .unwrap_or_default()
-            .iter()
-            .filter_map(|usage| self.context.environment.host.find_process(usage.pid))
-            .map(|process| Holder::from_process(&process))
-            .collect();
-        // The daemons of other devices have the GPU open, too.
-        let accounted_for = pids_accounted_for(self.context.node);
-        for holder in self.open_by(gpu).unwrap_or_default().seen {
-            let is_known = holders.iter().any(|other| other.pid == holder.pid);
-            if !is_known && !accounted_for.contains(&holder.pid) {
-                holders.push(holder);
-            }
+/// The processes that use a GPU or one of its MIG devices, for an error message: those that NVML lists, then those that have
+/// the GPU's device node open. Omits what cannot be determined.
+pub(super) fn find_holders(gpu: &ChangingGpu<'_>, device: &str) -> Vec<Holder> {
+    let context = gpu.run.context;
+    let processes = gpu.run.nvml_on(device, GpuHandle::query_processes);
+    let mut holders: Vec<Holder> = processes
+        .map(|processes| processes.compute)
+        .unwrap_or_default()
+        .iter()
+        .filter_map(|usage| context.environment.host.find_process(usage.pid))
+        .map(|process| Holder::from_process(&process))
+        .collect();
+    // The daemons of other devices have the GPU open, too.
+    let accounted_for = pids_accounted_for(context.node);
+    for holder in read_holders(gpu).seen {
+        let is_known = holders.iter().any(|other| other.pid == holder.pid);
+        if !is_known && !accounted_for.contains(&holder.pid) {
+            holders.push(holder);
         }
-        holders
     }
+    holders
+}
 
-    /// The processes that have the GPU's device node open. The node's number may have changed with the
-    /// MIG mode.
-    pub(super) fn open_by(&self, gpu: Option<&Gpu>) -> Option<Holders> {
-        let minor = self.nvml_on(&gpu?.uuid, GpuHandle::minor_number);
-        self.context.environment.host.holders(minor.ok()?).ok()
-    }
+/// The processes that have the GPU's device node open. The node's number may have changed with the MIG mode.
+pub(super) fn read_holders(gpu: &ChangingGpu<'_>) -> Holders {
+    let host = &gpu.run.context.environment.host;
+    gpu.snapshot
+        .and_then(|_| gpu.call(GpuHandle::minor_number).ok())
+        .and_then(|minor| host.holders(minor).ok())
+        .unwrap_or_default()
 }
 
 /// Stops the known monitoring units among the holders of a GPU; returns false if there are none. The journal
@@ -107,9 +108,8 @@ pub(super) fn stop_units(gpu: &ChangingGpu<'_>, holders: &Holders) -> Result<boo
     for unit in &holding {
         let stopped = units.stop(*unit);
         stopped.inspect_err(|_| gpu.run.journal.record_failed_stop(*unit))?;
-        let name = gpu.plan.name();
-        let progress = gpu.run.progress;
-        progress.note(&format!("{name}: stopped {unit}, which had it open"));
+        let note = format!("{}: stopped {unit}, which had it open", gpu.plan.name());
+        gpu.run.progress.note(&note);
     }
     Ok(!holding.is_empty())
 }

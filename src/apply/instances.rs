@@ -2,7 +2,7 @@
 
 use super::cause::Cause;
 use super::gpu_state::{ChangingGpu, describe_compute_instance};
-use super::in_use::{retry_while_in_use, stop_units};
+use super::in_use::{find_holders, read_holders, retry_while_in_use, stop_units};
 use crate::geometry::{ComputeChoice, ComputeInstanceProfile, Placement, ProfileId};
 use crate::host::Interrupt;
 use crate::nvml::{Code, GpuHandle, GpuInstanceReading, NvmlError};
@@ -172,7 +172,7 @@ fn created_entry(
 }
 
 /// Returns the compute instance profiles that a GPU instance offers. Asks once for each profile.
-pub(super) fn offered_profiles(
+fn offered_profiles(
     gpu: &mut ChangingGpu<'_>,
     instance: Placement,
 ) -> Result<Vec<ComputeInstanceProfile>, Cause> {
@@ -185,10 +185,7 @@ pub(super) fn offered_profiles(
         return Ok(known.offered.clone());
     }
     let id = asked.id;
-    let uuid = &gpu.plan.uuid;
-    let offered = gpu
-        .run
-        .nvml_on(uuid, move |handle| handle.compute_profiles_of(id))?;
+    let offered = gpu.call(move |handle| handle.compute_profiles_of(id))?;
     if let Some(asked) = gpu.instances.get_mut(&instance) {
         asked.offered.clone_from(&offered);
     }
@@ -202,11 +199,7 @@ fn call_with_retries<T: Send + 'static>(
     device: &str,
     call: impl Fn(&GpuHandle) -> Result<T, NvmlError> + Clone + Send + 'static,
 ) -> Result<T, Cause> {
-    let call = || {
-        retry_while_in_use(gpu.interrupt(), || {
-            gpu.run.nvml_on(&gpu.plan.uuid, call.clone())
-        })
-    };
+    let call = || retry_while_in_use(gpu.interrupt(), || gpu.call(call.clone()));
     let mut answer = call();
     let stops_services = gpu.run.context.allowed.stop_holders;
     if stops_services
@@ -214,7 +207,7 @@ fn call_with_retries<T: Send + 'static>(
         && answer
             .as_ref()
             .is_err_and(|error| error.code() == Some(Code::IN_USE))
-        && stop_units(gpu, &gpu.run.open_by(gpu.snapshot).unwrap_or_default())?
+        && stop_units(gpu, &read_holders(gpu))?
     {
         answer = call();
     }
@@ -224,7 +217,7 @@ fn call_with_retries<T: Send + 'static>(
         }
         Some(Code::IN_USE) => Cause::InUse {
             error,
-            holders: gpu.run.holders_of(gpu.snapshot, device),
+            holders: find_holders(gpu, device),
             stops_services,
         },
         _ => Cause::Nvml(error),

@@ -3,10 +3,10 @@
 use super::cause::Cause;
 use super::context::StepOf;
 use super::gpu_state::ChangingGpu;
-use super::in_use::{Backoff, stop_units};
+use super::in_use::{Backoff, find_holders, read_holders, stop_units};
 use crate::catalog::{NoMig, explain_no_mig};
 use crate::host::Interrupt;
-use crate::nvml::{Code, GpuHandle, MigMode, NvmlError};
+use crate::nvml::{Code, GpuHandle, MigMode};
 
 /// Switches MIG mode, and returns once it is active.
 ///
@@ -48,7 +48,7 @@ pub(super) fn switch_mig(
 
 /// True if a rollback finds the mode that it wants, an error if it leaves the mode as it is.
 fn is_switched_back(gpu: &mut ChangingGpu<'_>, on: bool) -> Result<bool, Cause> {
-    let mode = query_mig_mode(gpu)?;
+    let mode = gpu.call(GpuHandle::mig_mode)?;
     if mode.current == on {
         gpu.mig = on;
         return if mode.pending == on {
@@ -62,8 +62,7 @@ fn is_switched_back(gpu: &mut ChangingGpu<'_>, on: bool) -> Result<bool, Cause> 
     if !on && !gpu.instances.is_empty() {
         return Err(Cause::LeftOn("there are instances"));
     }
-    let uuid = &gpu.plan.uuid;
-    if !on && !gpu.run.nvml_on(uuid, GpuHandle::changes_without_reset)? {
+    if !on && !gpu.call(GpuHandle::changes_without_reset)? {
         return Err(Cause::LeftOn(
             "to switch it off again, this GPU needs a reset",
         ));
@@ -80,7 +79,7 @@ fn try_to_switch(
     let mut may_stop = gpu.run.context.allowed.stop_holders && !gpu.rolling_back;
     loop {
         let activation = set_mig_mode(gpu, on)?;
-        let mode = query_mig_mode(gpu);
+        let mode = gpu.call(GpuHandle::mig_mode);
         if mode.as_ref().is_ok_and(|mode| mode.current == on) {
             gpu.mig = on;
             gpu.instances.clear();
@@ -94,7 +93,7 @@ fn try_to_switch(
         if activation != Code::IN_USE {
             return reset_gpu(gpu, on, activation, mode);
         }
-        let open = gpu.run.open_by(gpu.snapshot).unwrap_or_default();
+        let open = read_holders(gpu);
         if let Some((step, holder)) = step.zip(open.seen.first()) {
             gpu.run.progress.waits(step, &holder.to_string());
         }
@@ -113,7 +112,7 @@ fn try_to_switch(
             Cause::Interrupted
         } else {
             Cause::Busy {
-                holders: gpu.run.holders_of(gpu.snapshot, &gpu.plan.uuid),
+                holders: find_holders(gpu, &gpu.plan.uuid),
                 hidden: open.hidden,
                 stops_services: gpu.run.context.allowed.stop_holders,
             }
@@ -141,13 +140,13 @@ fn reset_gpu(
         if error.is_in_use() {
             return Err(Cause::Reset {
                 error,
-                holders: gpu.run.holders_of(gpu.snapshot, &gpu.plan.uuid),
+                holders: find_holders(gpu, &gpu.plan.uuid),
             });
         }
         let why = error.to_string();
         return Err(Cause::not_active(activation, mode, Some(&why)));
     }
-    let mode = query_mig_mode(gpu)?;
+    let mode = gpu.call(GpuHandle::mig_mode)?;
     if mode.current != on {
         let why = Some("it was reset");
         return Err(Cause::not_active(activation, mode, why));
@@ -163,9 +162,7 @@ fn cancel_mig_change(gpu: &ChangingGpu<'_>, on: bool) -> Result<(), Cause> {
 }
 
 fn set_mig_mode(gpu: &ChangingGpu<'_>, on: bool) -> Result<Code, Cause> {
-    let set = gpu
-        .run
-        .nvml_on(&gpu.plan.uuid, move |handle| handle.set_mig_mode(on));
+    let set = gpu.call(move |handle| handle.set_mig_mode(on));
     set.map_err(|error| {
         let product = gpu
             .snapshot
@@ -179,9 +176,4 @@ fn set_mig_mode(gpu: &ChangingGpu<'_>, on: bool) -> Result<Code, Cause> {
             _ => error.into(),
         }
     })
-}
-
-fn query_mig_mode(gpu: &ChangingGpu<'_>) -> Result<MigMode, NvmlError> {
-    let uuid = &gpu.plan.uuid;
-    gpu.run.nvml_on(uuid, GpuHandle::mig_mode)
 }

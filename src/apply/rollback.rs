@@ -8,8 +8,8 @@ use super::daemons::{
     StopRequest, find_successor, restart_daemon, restore_record, restore_settings, stop_daemon,
 };
 use super::error::RolledBack;
-use super::gpu::{GpuRun, gpu_title, run_action};
-use super::gpu_state::{GpuState, describe_compute_instance};
+use super::gpu::{GpuRun, run_action};
+use super::gpu_state::{ChangingGpu, GpuState, describe_compute_instance};
 use crate::geometry::ComputeChoice;
 use crate::host::Threads;
 use crate::node::Gpu;
@@ -258,11 +258,7 @@ impl GpuRun<'_> {
             .snapshot
             .map(|gpu| gpu.profiles.clone())
             .unwrap_or_default();
-        let read = self
-            .gpu
-            .run
-            .nvml_on(&self.gpu.plan.uuid, move |gpu| gpu.gpu_instances(&profiles));
-        match read {
+        match self.gpu.call(move |handle| handle.gpu_instances(&profiles)) {
             Ok(instances) => {
                 for instance in instances {
                     if self.gpu.unknown.contains_key(&instance.placement) {
@@ -275,7 +271,7 @@ impl GpuRun<'_> {
             Err(error) => {
                 for thing in self.gpu.unknown.values() {
                     rolled_back.cut_short = true;
-                    let what = format!("{}: {thing}: {error}", gpu_title(self.gpu.plan));
+                    let what = format!("{}: {thing}: {error}", self.gpu.plan.title());
                     rolled_back.stands.push(what);
                 }
                 matches!(error, NvmlError::Hung { .. })
@@ -285,7 +281,7 @@ impl GpuRun<'_> {
 
     /// Starts a stopped daemon again.
     fn start_again(&self, record: &DeviceRecord) -> Result<(), Cause> {
-        let uuid = self.current_uuid(record).ok_or(Cause::NoDevice)?;
+        let uuid = current_uuid(&self.gpu, record).ok_or(Cause::NoDevice)?;
         let keeps_record = find_successor(self.gpu.plan, record).is_some();
         match restart_daemon(self.gpu.run, record, &uuid, keeps_record) {
             Err(cause) if keeps_record => {
@@ -294,27 +290,28 @@ impl GpuRun<'_> {
             other => other,
         }
     }
+}
 
-    /// The present UUID of a recorded device; `None` if it does not exist.
-    fn current_uuid(&self, record: &DeviceRecord) -> Option<String> {
-        let DeviceKey { instance, .. } = &record.key;
-        // Where MIG mode could not be switched off again, there is no whole GPU to serve.
-        if instance.is_none() && self.gpu.mig {
-            return None;
-        }
-        // A caller who may not see instances cannot have changed any.
-        let is_hidden = self.gpu.snapshot.is_none_or(|gpu| gpu.hidden.is_some());
-        let Some(key) = instance.filter(|_| !is_hidden) else {
-            return Some(record.uuid.clone());
-        };
-        self.gpu
-            .instances
-            .get(&key.placement)?
-            .compute
-            .iter()
-            .find(|compute| compute.placement == key.compute)
-            .map(|compute| compute.uuid.clone())
+/// The present UUID of a recorded device; `None` if it does not exist.
+fn current_uuid(gpu: &ChangingGpu<'_>, record: &DeviceRecord) -> Option<String> {
+    let DeviceKey { instance, .. } = &record.key;
+    // Where MIG mode could not be switched off again, there is no whole GPU to serve.
+    if instance.is_none() && gpu.mig {
+        return None;
     }
+    // A caller who may not see instances cannot have changed any.
+    let is_hidden = gpu
+        .snapshot
+        .is_none_or(|snapshot| snapshot.hidden.is_some());
+    let Some(key) = instance.filter(|_| !is_hidden) else {
+        return Some(record.uuid.clone());
+    };
+    gpu.instances
+        .get(&key.placement)?
+        .compute
+        .iter()
+        .find(|compute| compute.placement == key.compute)
+        .map(|compute| compute.uuid.clone())
 }
 
 impl RolledBack {
@@ -325,7 +322,7 @@ impl RolledBack {
         };
         // What the rollback kept on purpose, another try would keep too.
         self.cut_short |= !matches!(cause, Cause::LeftOn(_) | Cause::Pending);
-        let gpu = gpu_title(plan);
+        let gpu = plan.title();
         match cause {
             Cause::Pending => self.stands.push(format!("{gpu}: MIG mode: {cause}")),
             _ if step.makes_again() => self.missing.push(format!("{gpu}: {step}: {cause}")),

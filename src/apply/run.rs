@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use super::cause::Cause;
 use super::context::{ApplyContext, OnFailure, Progress, Run};
 use super::error::{ApplyError, FailedStep};
-use super::gpu::{GpuRun, gpu_title, stop_daemons};
+use super::gpu::{GpuRun, stop_daemons};
 use super::in_use::find_held_gpus;
 use super::journal::{NodeRecord, OpenJournal};
 use super::kill::terminate_clients;
@@ -178,7 +178,7 @@ fn undo_namesakes<'a>(undone: &mut Vec<GpuRun<'a>>, kept: &mut Vec<GpuRun<'a>>) 
         let why = format!("a device of another GPU keeps the name {name}");
         reasons.push(FailedStep {
             gpu: gpu_run.gpu.plan.index,
-            ..FailedStep::new(gpu_title(gpu_run.gpu.plan), Cause::Other(why))
+            ..FailedStep::new(gpu_run.gpu.plan.title(), Cause::Other(why))
         });
         undone.push(gpu_run);
     }
