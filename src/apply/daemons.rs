@@ -1,46 +1,100 @@
-//! Starts daemons, changes their settings and the compute mode of their GPUs, and stops them.
-
-use std::time::{Duration, Instant};
+//! Starts daemons and their servers, and changes the settings of running ones.
 
 use jiff::Timestamp;
 
 use super::cause::Cause;
+use super::compute_mode::ensure_compute_mode;
 use super::context::Run;
-use super::gpu_state::History;
+use super::daemon_stop::{StopRequest, clean_up_after, forget_daemon, is_alive, stop_daemon};
+use super::gpu_state::{ChangingGpu, History};
 use super::start_check::{access_of, daemon_process, query_account_id};
 use crate::host::{Pid, Uid};
-use crate::mps::{ClientPolicy, Daemon, DaemonProcess, Launched, LogDir, MpsProgram, StopMethod};
-use crate::nvml::{EXCLUSIVE_PROCESS, GpuHandle};
-use crate::plan::{EndStray, GpuPlan, Set, Start, StartServer, serve_setting};
+use crate::mps::{Daemon, DaemonProcess, Launched, LogDir, MpsProgram, StopMethod};
+use crate::nvml::GpuHandle;
+use crate::plan::{Place, Set, Start, StartServer, StartedBy, serve_setting};
 use crate::settings::{Serve, Server, Settings};
-use crate::state::{DaemonId, DeviceRecord, is_disk_full};
+use crate::state::{DaemonId, DeviceKey, DeviceRecord, InstanceKey, is_disk_full};
 
-/// The way in which a daemon is stopped.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct StopRequest {
-    pub(super) patience: ClientPolicy,
-    pub(super) means: StopMethod,
-    /// The record stays, without the process, and the pipe directory too: the next daemon clears what this one leaves
-    /// there.
-    pub(super) keeps_record: bool,
-}
-
-impl StopRequest {
-    /// For a daemon without clients.
-    pub(super) const IDLE: Self = Self {
-        patience: ClientPolicy::Idle,
-        means: StopMethod::Session,
-        keeps_record: false,
+/// The record of a daemon that is to start; `None` if its device does not exist.
+pub(super) fn new_record(gpu: &ChangingGpu<'_>, start: &Start) -> Option<DeviceRecord> {
+    let mut record = DeviceRecord {
+        name: start.name.clone(),
+        key: DeviceKey::for_whole_gpu(&gpu.plan.uuid),
+        uuid: gpu.plan.uuid.clone(),
+        gpu: gpu.plan.index,
+        profile: None,
+        settings: start.settings.clone(),
+        served_id: start.served_id,
+        by_hand: start.by_hand.clone(),
+        older_clients: Vec::new(),
+        compute_mode_before: None,
+        daemon: None,
+        finished: false,
+        boot_id: gpu.run.context.node.boot_id.clone(),
+        machine: Some(gpu.run.context.environment.host.this_machine()),
+        since: Timestamp::now(),
+        restarts: 0,
+        healed: Vec::new(),
+        leaving: false,
     };
+    if let Place::Mig { placement, nth } = start.place {
+        let instance = gpu.instances.get(&placement)?;
+        let compute = instance.compute.get(nth)?;
+        record.key.instance = Some(InstanceKey {
+            profile: instance.profile,
+            placement,
+            compute: compute.placement,
+        });
+        record.uuid.clone_from(&compute.uuid);
+        record.profile = gpu
+            .snapshot
+            .map(|snapshot| snapshot.instance_title(instance, Some(compute)));
+    }
+    Some(record)
 }
 
-/// Returns the start of a daemon that follows the one of a record on the same device. Its record stays until the new daemon
-/// runs, so that the next run completes a failed or killed one. So does its pipe directory, which containers have mounted.
-pub(super) fn find_successor<'a>(plan: &'a GpuPlan, record: &DeviceRecord) -> Option<&'a Start> {
-    plan.steps
-        .iter()
-        .filter_map(|step| step.action.as_start())
-        .find(|start| start.uuid.as_ref() == Some(&record.uuid))
+/// Starts the daemon of a new record, and an eager server.
+pub(super) fn start_daemon(
+    run: &Run<'_>,
+    mut record: DeviceRecord,
+    start: &Start,
+    history: &History,
+) -> Result<(), Cause> {
+    let node = run.context.node;
+    record.since = Timestamp::now();
+    record.compute_mode_before = node.compute_mode_before(&record.uuid, &run.dir);
+    let served = run.find_served(&record.uuid);
+    let of_this_boot = served.filter(|served| served.record.boot_id == node.boot_id);
+    if let Some(served) = of_this_boot {
+        let before = &served.record;
+        record.restarts = before.restarts + u64::from(before.finished);
+        if start.by == StartedBy::Heal {
+            record.healed = before.recent_heals(record.since).collect();
+        }
+    }
+    if start.by == StartedBy::Heal {
+        record.healed.push(record.since);
+    }
+    let keeps_record = served.is_some();
+    let cause = match bring_up(run, &mut record, keeps_record) {
+        Ok(is_new) => {
+            if is_new {
+                history.record_start(record);
+            }
+            return Ok(());
+        }
+        Err(cause) => cause,
+    };
+    let kept = match served {
+        Some(served) if start.by == StartedBy::Up => restore_record(run, &record, &served.record),
+        Some(_) => ensure_record(run, &record),
+        None => Ok(()),
+    };
+    if matches!(cause, Cause::CleanupFailed { .. }) {
+        // The rollback tries again to stop it.
+        history.record_start(record);
+    }
+    Err(cause.with_cleanup(kept))
 }
 
 /// Starts a recorded daemon again. Its device may have been made again, and then has another UUID.
@@ -61,23 +115,10 @@ pub(super) fn restart_daemon(
     bring_up(run, &mut record, keeps_record).map(drop)
 }
 
-/// True if a recorded daemon or one of its servers runs, or if that cannot be determined.
-pub(super) fn is_alive(run: &Run<'_>, record: &DeviceRecord) -> bool {
-    let host = &run.context.environment.host;
-    let count = run
-        .daemon_of(&record.uuid)
-        .count_processes(host, daemon_user(record));
-    count.map_or(true, |count| count > 0)
-}
-
 /// Starts or completes the daemon of a record, and an eager server; returns once everything has been read back, with
 /// true if the daemon is new, false if it was running. If it fails and `keeps_record`, the record and the pipe directory
 /// stay.
-pub(super) fn bring_up(
-    run: &Run<'_>,
-    record: &mut DeviceRecord,
-    keeps_record: bool,
-) -> Result<bool, Cause> {
+fn bring_up(run: &Run<'_>, record: &mut DeviceRecord, keeps_record: bool) -> Result<bool, Cause> {
     let daemon = run.daemon_of(&record.uuid);
     daemon.check_path()?;
     if record.served_id.is_none() {
@@ -183,7 +224,7 @@ fn first_user(run: &Run<'_>, record: &DeviceRecord) -> Uid {
     }
 }
 
-pub(super) fn has_server(run: &Run<'_>, daemon: Pid) -> Result<bool, Cause> {
+fn has_server(run: &Run<'_>, daemon: Pid) -> Result<bool, Cause> {
     let table = run.context.environment.host.read_processes()?;
     Ok(table.children(daemon).any(MpsProgram::is_mps_process))
 }
@@ -215,38 +256,8 @@ pub(super) fn start_server(run: &Run<'_>, step: &StartServer) -> Result<(), Caus
         .start_server(&step.settings, Some(&record.settings), user)?)
 }
 
-/// Ends a server that has outlived its daemon.
-pub(super) fn end_stray(run: &Run<'_>, stray: &EndStray) -> Result<(), Cause> {
-    let host = &run.context.environment.host;
-    let daemon = run.daemon_of(&stray.uuid);
-    Ok(daemon.kill_server(host, (stray.pid, stray.started))?)
-}
-
-/// Stops a daemon if it runs, and removes what was made for it except its logs.
-pub(super) fn stop_daemon(
-    run: &Run<'_>,
-    record: &DeviceRecord,
-    request: StopRequest,
-) -> Result<(), Cause> {
-    if request.keeps_record {
-        end_process(run, record, request)?;
-        return forget_daemon(run, record);
-    }
-    let has_record = matches!(run.dir.load_record(&record.uuid), Ok(Some(_)));
-    let is_marked = has_record && mark_leaving(run, record)?;
-    if let Err(cause) = end_process(run, record, request) {
-        let written = if is_marked {
-            run.dir.replace_record(record)
-        } else {
-            Ok(())
-        };
-        return Err(cause.with_cleanup(written.map_err(Cause::from)));
-    }
-    clean_up_after(run, &run.daemon_of(&record.uuid), record)
-}
-
 /// Makes sure that a device whose daemon did not start has a record, so that the start can be retried.
-pub(super) fn ensure_record(run: &Run<'_>, record: &DeviceRecord) -> Result<(), Cause> {
+fn ensure_record(run: &Run<'_>, record: &DeviceRecord) -> Result<(), Cause> {
     if run.dir.has_record(&record.uuid) {
         return Ok(());
     }
@@ -269,92 +280,9 @@ pub(super) fn restore_record(
     forget_daemon(run, before)
 }
 
-/// Gives the compute mode back, and keeps a record without its daemon.
-fn forget_daemon(run: &Run<'_>, record: &DeviceRecord) -> Result<(), Cause> {
-    restore_compute_mode(run, record)?;
-    Ok(run.dir.write_record(&DeviceRecord {
-        daemon: None,
-        finished: false,
-        compute_mode_before: None,
-        ..record.clone()
-    })?)
-}
-
-/// Records that a daemon leaves; returns false where the disk is full, which does not keep it.
-fn mark_leaving(run: &Run<'_>, record: &DeviceRecord) -> Result<bool, Cause> {
-    let marked = run.dir.replace_record(&DeviceRecord {
-        leaving: true,
-        ..record.clone()
-    });
-    match marked {
-        Err(error) if is_disk_full(&error) => Ok(false),
-        marked => Ok(marked.map(|()| true)?),
-    }
-}
-
-/// Stops a daemon's process if it runs, and every other process that serves in its directory.
-fn end_process(run: &Run<'_>, record: &DeviceRecord, request: StopRequest) -> Result<(), Cause> {
-    if record.boot_id != run.context.node.boot_id {
-        return Ok(());
-    }
-    let host = &run.context.environment.host;
-    let daemon = run.daemon_of(&record.uuid);
-    if record.daemon.is_some_and(|id| id.is_hidden(host)) {
-        return Err(Cause::Other(format!(
-            "the daemon of {} cannot be seen from here: it may run in another pid namespace",
-            record.name
-        )));
-    }
-    let StopRequest {
-        patience, means, ..
-    } = request;
-    let running = record.daemon.and_then(|id| id.find_process(host));
-    if let Some(process) = running {
-        if let (ClientPolicy::Force(seconds), StopMethod::Signals | StopMethod::Heal) =
-            (patience, means)
-            && patience != ClientPolicy::AT_ONCE
-        {
-            wait_for_clients(run, &record.uuid, Duration::from_secs(seconds.into()));
-        }
-        // This ends the servers in the directory too; a healed daemon stays.
-        return Ok(daemon.stop(host, (process.pid, process.started), patience, means)?);
-    }
-    // An interrupted start may have left a daemon that it did not record.
-    let spares_clients = patience == ClientPolicy::Idle;
-    Ok(daemon.end_unrecorded(host, daemon_user(record), spares_clients)?)
-}
-
-/// Waits until the driver lists no clients on a device, or the time is over. The daemon still admits new ones.
-fn wait_for_clients(run: &Run<'_>, uuid: &str, limit: Duration) {
-    const INTERVAL: Duration = Duration::from_millis(200);
-    let interrupt = &run.context.environment.interrupt;
-    let begun = Instant::now();
-    loop {
-        let read = run.nvml_on(uuid, GpuHandle::query_processes);
-        let is_idle = read.is_ok_and(|processes| processes.clients.is_empty());
-        if is_idle || begun.elapsed() >= limit || !interrupt.sleep_uninterrupted(INTERVAL) {
-            return;
-        }
-    }
-}
-
-pub(super) fn clean_up_after(
-    run: &Run<'_>,
-    daemon: &Daemon,
-    record: &DeviceRecord,
-) -> Result<(), Cause> {
-    restore_compute_mode(run, record)?;
-    daemon.remove_pipe_dir()?;
-    Ok(run.dir.remove_record(record)?)
-}
-
 /// Gives a running daemon the settings of a record. The record is unfinished until they read back, so that the
 /// next run completes a killed one.
-pub(super) fn change_settings(
-    run: &Run<'_>,
-    wanted: &DeviceRecord,
-    was: &Settings,
-) -> Result<(), Cause> {
+fn change_settings(run: &Run<'_>, wanted: &DeviceRecord, was: &Settings) -> Result<(), Cause> {
     let unfinished = DeviceRecord {
         finished: false,
         ..wanted.clone()
@@ -388,51 +316,6 @@ fn finish_settings_change(
     Ok(run.dir.write_record(wanted)?)
 }
 
-/// Sets the compute mode that a daemon needs. Records the old one first, so that a killed run leaves it
-/// known.
-pub(super) fn ensure_compute_mode(run: &Run<'_>, record: &mut DeviceRecord) -> Result<(), Cause> {
-    if record.settings.compute_mode.is_none() {
-        restore_compute_mode(run, record)?;
-        record.compute_mode_before = None;
-        return Ok(());
-    }
-    let is = run.nvml_on(&record.key.gpu, GpuHandle::compute_mode)?;
-    if is == EXCLUSIVE_PROCESS {
-        return Ok(());
-    }
-    record.compute_mode_before = Some(is);
-    run.dir.write_record(record)?;
-    set_compute_mode(run, record, EXCLUSIVE_PROCESS)
-}
-
-/// Restores the compute mode from before a daemon, unless somebody has changed it since.
-pub(super) fn restore_compute_mode(run: &Run<'_>, record: &DeviceRecord) -> Result<(), Cause> {
-    let is_of_this_boot = record.boot_id == run.context.node.boot_id;
-    let Some(before) = record.compute_mode_before.filter(|_| is_of_this_boot) else {
-        return Ok(());
-    };
-    if run.context.node.gpu_with_uuid(&record.key.gpu).is_none() {
-        return Ok(());
-    }
-    let is = run.nvml_on(&record.key.gpu, GpuHandle::compute_mode)?;
-    if is != EXCLUSIVE_PROCESS {
-        return Ok(());
-    }
-    set_compute_mode(run, record, before)
-}
-
-fn set_compute_mode(run: &Run<'_>, record: &DeviceRecord, wanted: u32) -> Result<(), Cause> {
-    let found = run.nvml_on(&record.key.gpu, move |handle| {
-        handle.set_compute_mode(wanted)
-    })?;
-    if found == wanted {
-        return Ok(());
-    }
-    Err(Cause::Other(format!(
-        "the compute mode was set to {wanted} and reads back as {found} (NVML's numbers)"
-    )))
-}
-
 /// Changes settings. Recorded before it begins: a change that fails half-way is undone too.
 pub(super) fn set_daemon_settings(
     run: &Run<'_>,
@@ -463,11 +346,4 @@ fn served_id_of(record: &DeviceRecord) -> Option<u32> {
         Serve::Group(_) => record.only_group().ok().flatten(),
         Serve::OneAtATime | Serve::All | Serve::Own => None,
     }
-}
-
-/// The user that a recorded daemon runs as.
-fn daemon_user(record: &DeviceRecord) -> Uid {
-    record
-        .runs_as_its_user()
-        .unwrap_or_else(crate::host::caller)
 }

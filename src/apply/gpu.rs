@@ -4,14 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::thread::scope;
 
-use jiff::Timestamp;
-
 use super::cause::Cause;
 use super::context::{Run, StepOf};
-use super::daemons::{
-    StopRequest, bring_up, end_stray, ensure_record, find_successor, is_alive, restore_record,
-    set_daemon_settings, start_server, stop_daemon,
-};
+use super::daemon_stop::{end_stray, stop_served_daemon};
+use super::daemons::{new_record, set_daemon_settings, start_daemon, start_server};
 use super::error::FailedStep;
 use super::gpu_state::{ChangingGpu, GpuState, History};
 use super::instances::{
@@ -19,9 +15,7 @@ use super::instances::{
 };
 use super::mig_mode::switch_mig;
 use crate::host::{Threads, lock};
-use crate::mps::ClientPolicy;
-use crate::plan::{Action, GpuPlan, Place, Start, StartedBy, Stop};
-use crate::state::{DeviceKey, DeviceRecord, InstanceKey};
+use crate::plan::{Action, GpuPlan, Stop};
 
 /// Runs the steps of one GPU in order. A daemon starts in the background as soon as its device exists,
 /// while the next instance is made.
@@ -175,44 +169,6 @@ pub(super) fn run_action(
     }
 }
 
-/// The record of a daemon that is to start; `None` if its device does not exist.
-fn new_record(gpu: &ChangingGpu<'_>, start: &Start) -> Option<DeviceRecord> {
-    let mut record = DeviceRecord {
-        name: start.name.clone(),
-        key: DeviceKey::for_whole_gpu(&gpu.plan.uuid),
-        uuid: gpu.plan.uuid.clone(),
-        gpu: gpu.plan.index,
-        profile: None,
-        settings: start.settings.clone(),
-        served_id: start.served_id,
-        by_hand: start.by_hand.clone(),
-        older_clients: Vec::new(),
-        compute_mode_before: None,
-        daemon: None,
-        finished: false,
-        boot_id: gpu.run.context.node.boot_id.clone(),
-        machine: Some(gpu.run.context.environment.host.this_machine()),
-        since: Timestamp::now(),
-        restarts: 0,
-        healed: Vec::new(),
-        leaving: false,
-    };
-    if let Place::Mig { placement, nth } = start.place {
-        let instance = gpu.instances.get(&placement)?;
-        let compute = instance.compute.get(nth)?;
-        record.key.instance = Some(InstanceKey {
-            profile: instance.profile,
-            placement,
-            compute: compute.placement,
-        });
-        record.uuid.clone_from(&compute.uuid);
-        record.profile = gpu
-            .snapshot
-            .map(|snapshot| snapshot.instance_title(instance, Some(compute)));
-    }
-    Some(record)
-}
-
 /// Stops the daemons of these GPUs: idle ones one after another, since 8 stopped at once take 3.5 times as long; the others
 /// side by side, since each waits for its clients.
 pub(super) fn stop_daemons(runs: &[GpuRun<'_>], threads: &Threads) {
@@ -278,97 +234,4 @@ impl<'a> Attempt<'a> {
         lock(&self.history.ended).insert(step.number, failure);
         is_done
     }
-}
-
-/// Stops the daemon of a step.
-fn stop_served_daemon(
-    run: &Run<'_>,
-    step: StepOf<'_>,
-    planned: &Stop,
-    history: &History,
-) -> Result<(), Cause> {
-    let recorded = run.find_served(&planned.uuid);
-    let Some(served) = recorded.or_else(|| run.find_lost(&planned.uuid)) else {
-        return Ok(());
-    };
-    let successor = recorded.and_then(|served| find_successor(step.gpu, &served.record));
-    if let ClientPolicy::Force(seconds) = planned.patience
-        && planned.patience != ClientPolicy::AT_ONCE
-        && !served.clients.are_none()
-    {
-        let clients: Vec<String> = planned.clients.iter().map(ToString::to_string).collect();
-        let clients = match clients.as_slice() {
-            [] => "clients".to_owned(),
-            [one] => one.clone(),
-            [first, ..] => format!("{} clients, among them {first}", clients.len()),
-        };
-        let others = format!("{clients}, for at most {seconds} s");
-        run.progress.waits(step, &others);
-    }
-    let request = StopRequest {
-        patience: planned.patience,
-        means: planned.means,
-        keeps_record: successor.is_some(),
-    };
-    let mut ended = stop_daemon(run, &served.record, request);
-    if successor.is_some_and(|start| start.name != served.record.name) {
-        let unlinked = run.dir.remove_link(&served.record);
-        ended = ended.and(unlinked.map_err(Cause::from));
-    }
-    // A daemon whose directory could not be removed has stopped all the same.
-    let has_stopped = ended.is_ok() || !is_alive(run, &served.record);
-    if planned.alive && has_stopped {
-        let is_by_force = served.record.finished && planned.patience != ClientPolicy::Idle;
-        let clients = if is_by_force {
-            planned.clients.len()
-        } else {
-            0
-        };
-        history.record_stop(&planned.uuid, clients);
-    }
-    ended
-}
-
-/// Starts the daemon of a new record, and an eager server.
-fn start_daemon(
-    run: &Run<'_>,
-    mut record: DeviceRecord,
-    start: &Start,
-    history: &History,
-) -> Result<(), Cause> {
-    let node = run.context.node;
-    record.since = Timestamp::now();
-    record.compute_mode_before = node.compute_mode_before(&record.uuid, &run.dir);
-    let served = run.find_served(&record.uuid);
-    let of_this_boot = served.filter(|served| served.record.boot_id == node.boot_id);
-    if let Some(served) = of_this_boot {
-        let before = &served.record;
-        record.restarts = before.restarts + u64::from(before.finished);
-        if start.by == StartedBy::Heal {
-            record.healed = before.recent_heals(record.since).collect();
-        }
-    }
-    if start.by == StartedBy::Heal {
-        record.healed.push(record.since);
-    }
-    let keeps_record = served.is_some();
-    let cause = match bring_up(run, &mut record, keeps_record) {
-        Ok(is_new) => {
-            if is_new {
-                history.record_start(record);
-            }
-            return Ok(());
-        }
-        Err(cause) => cause,
-    };
-    let kept = match served {
-        Some(served) if start.by == StartedBy::Up => restore_record(run, &record, &served.record),
-        Some(_) => ensure_record(run, &record),
-        None => Ok(()),
-    };
-    if matches!(cause, Cause::CleanupFailed { .. }) {
-        // The rollback tries again to stop it.
-        history.record_start(record);
-    }
-    Err(cause.with_cleanup(kept))
 }

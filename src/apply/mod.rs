@@ -6,7 +6,9 @@
 //! tells the next run of one that was killed.
 
 mod cause;
+mod compute_mode;
 mod context;
+mod daemon_stop;
 mod daemons;
 mod error;
 mod gpu;

@@ -4,9 +4,8 @@
 use std::fmt;
 
 use super::cause::Cause;
-use super::daemons::{
-    StopRequest, find_successor, restart_daemon, restore_record, restore_settings, stop_daemon,
-};
+use super::daemon_stop::{StopRequest, find_successor, stop_daemon};
+use super::daemons::{restart_daemon, restore_record, restore_settings};
 use super::error::RolledBack;
 use super::gpu::{GpuRun, run_action};
 use super::gpu_state::{ChangingGpu, GpuState, describe_compute_instance};
