@@ -1,4 +1,4 @@
-//! The run on one GPU: its steps in order, with daemons in parallel. Daemons stop before, on all GPUs.
+//! The run on one GPU: its steps in order, with daemons in parallel, and the rollback. Daemons stop before, on all GPUs.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -6,22 +6,28 @@ use std::thread::scope;
 
 use super::cause::Cause;
 use super::context::{Run, StepOf};
-use super::daemon_stop::{end_stray, stop_served_daemon};
-use super::daemons::{new_record, set_daemon_settings, start_daemon, start_server};
-use super::error::FailedStep;
+use super::daemon_stop::{StopRequest, end_stray, find_successor, stop_daemon, stop_served_daemon};
+use super::daemons::{
+    new_record, restart_daemon, restore_record, restore_settings, set_daemon_settings,
+    start_daemon, start_server,
+};
+use super::error::{FailedStep, RolledBack};
 use super::gpu_state::{ChangingGpu, GpuState, History};
 use super::instances::{
     create_compute_instance, create_gpu_instance, destroy_compute_instance, destroy_gpu_instance,
 };
 use super::mig_mode::switch_mig;
+use super::rollback::StepBack;
 use crate::host::{Threads, lock};
+use crate::nvml::NvmlError;
 use crate::plan::{Action, GpuPlan, Stop};
+use crate::state::{DeviceKey, DeviceRecord};
 
 /// Runs the steps of one GPU in order. A daemon starts in the background as soon as its device exists,
 /// while the next instance is made.
 pub(super) struct GpuRun<'a> {
     pub(super) gpu: ChangingGpu<'a>,
-    pub(super) before: GpuState,
+    before: GpuState,
     pub(super) history: History,
     /// The number of the next step.
     next: usize,
@@ -50,7 +56,7 @@ impl<'a> GpuRun<'a> {
     }
 
     /// The state now.
-    pub(super) fn current_state(&self) -> GpuState {
+    fn current_state(&self) -> GpuState {
         GpuState {
             mig: self.gpu.mig,
             instances: self.gpu.instances.clone(),
@@ -146,7 +152,7 @@ impl<'a> GpuRun<'a> {
 }
 
 /// Runs an action that has a place among the others, as a step of the plan or of the rollback.
-pub(super) fn run_action(
+fn run_action(
     gpu: &mut ChangingGpu<'_>,
     action: &Action,
     step: Option<StepOf<'_>>,
@@ -233,5 +239,173 @@ impl<'a> Attempt<'a> {
         let is_done = failure.is_none();
         lock(&self.history.ended).insert(step.number, failure);
         is_done
+    }
+}
+
+impl GpuRun<'_> {
+    /// Begins to undo what the run has changed: stops the daemons that it has started.
+    pub(super) fn stop_started_daemons(&mut self) -> RolledBack {
+        self.gpu.rolling_back = true;
+        let mut rolled_back = RolledBack {
+            clients: self.history.ended_clients(),
+            ..RolledBack::default()
+        };
+        let steps = self.steps_back();
+        if !(steps.is_empty() && self.gpu.unknown.is_empty()) {
+            self.gpu.run.progress.undoes(self.gpu.plan);
+        }
+        for step in steps {
+            if let StepBack::Stop(record) = &step {
+                let before = self.before.daemons.get(&record.uuid);
+                let request = StopRequest {
+                    keeps_record: before.is_some()
+                        && find_successor(self.gpu.plan, record).is_some(),
+                    ..StopRequest::IDLE
+                };
+                let mut result = stop_daemon(self.gpu.run, record, request);
+                if before.is_some_and(|before| before.name != record.name) {
+                    let unlinked = self.gpu.run.dir.remove_link(record);
+                    result = result.and(unlinked.map_err(Cause::from));
+                }
+                rolled_back.add_step_result(self.gpu.plan, &step, result);
+            }
+        }
+        rolled_back
+    }
+
+    fn steps_back(&self) -> Vec<StepBack> {
+        let gpu = self.gpu.snapshot.cloned().unwrap_or_default();
+        self.current_state().steps_back_to(&self.before, &gpu)
+    }
+
+    /// Undoes the rest of what the run has changed.
+    pub(super) fn roll_back(
+        mut self,
+        mut rolled_back: RolledBack,
+        threads: &Threads,
+    ) -> RolledBack {
+        let mut hangs = self.read_unknown(&mut rolled_back);
+        let (starts, steps): (Vec<_>, Vec<_>) = self
+            .steps_back()
+            .into_iter()
+            .filter(|step| !matches!(step, StepBack::Stop(_)))
+            .partition(|step| matches!(step, StepBack::Start(_)));
+        for step in steps {
+            // Each call to a GPU that hangs takes as long as the first.
+            let result = match &step {
+                StepBack::Change(_) if hangs => {
+                    Err(Cause::Other("not tried: the GPU hangs".to_owned()))
+                }
+                StepBack::Change(action) => run_action(&mut self.gpu, action, None, &self.history),
+                StepBack::Set { earlier, now } => {
+                    restore_settings(self.gpu.run, earlier, &now.settings)
+                }
+                StepBack::Stop(_) | StepBack::Start(_) => Ok(()),
+            };
+            hangs |= matches!(result, Err(Cause::Nvml(NvmlError::Hung { .. })));
+            rolled_back.add_step_result(self.gpu.plan, &step, result);
+        }
+        let started = threads.map_in_parallel(starts, |step| {
+            let result = match &step {
+                StepBack::Start(record) => self.start_again(record),
+                _ => Ok(()),
+            };
+            (step, result)
+        });
+        for (step, result) in started {
+            rolled_back.add_step_result(self.gpu.plan, &step, result);
+        }
+        // The instances from before keep their owner.
+        self.gpu.run.node_record.restore_owners(
+            &self.gpu.plan.uuid,
+            |created| created.is_among(self.before.instances.values()),
+            |created| {
+                created.is_among(self.gpu.instances.values())
+                    || self.gpu.unknown.contains_key(&created.placement)
+            },
+        );
+        rolled_back
+    }
+
+    /// Reads from the hardware what calls with an unknown outcome may have made. Returns true if the GPU hangs.
+    fn read_unknown(&mut self, rolled_back: &mut RolledBack) -> bool {
+        if self.gpu.unknown.is_empty() {
+            return false;
+        }
+        let profiles = self
+            .gpu
+            .snapshot
+            .map(|gpu| gpu.profiles.clone())
+            .unwrap_or_default();
+        match self.gpu.call(move |handle| handle.gpu_instances(&profiles)) {
+            Ok(instances) => {
+                for instance in instances {
+                    if self.gpu.unknown.contains_key(&instance.placement) {
+                        self.gpu.instances.insert(instance.placement, instance);
+                    }
+                }
+                self.gpu.unknown.clear();
+                false
+            }
+            Err(error) => {
+                for thing in self.gpu.unknown.values() {
+                    rolled_back.cut_short = true;
+                    let what = format!("{}: {thing}: {error}", self.gpu.plan.title());
+                    rolled_back.stands.push(what);
+                }
+                matches!(error, NvmlError::Hung { .. })
+            }
+        }
+    }
+
+    /// Starts a stopped daemon again.
+    fn start_again(&self, record: &DeviceRecord) -> Result<(), Cause> {
+        let uuid = current_uuid(&self.gpu, record).ok_or(Cause::NoDevice)?;
+        let keeps_record = find_successor(self.gpu.plan, record).is_some();
+        match restart_daemon(self.gpu.run, record, &uuid, keeps_record) {
+            Err(cause) if keeps_record => {
+                Err(cause.with_cleanup(restore_record(self.gpu.run, record, record)))
+            }
+            other => other,
+        }
+    }
+}
+
+/// The present UUID of a recorded device; `None` if it does not exist.
+fn current_uuid(gpu: &ChangingGpu<'_>, record: &DeviceRecord) -> Option<String> {
+    let DeviceKey { instance, .. } = &record.key;
+    // Where MIG mode could not be switched off again, there is no whole GPU to serve.
+    if instance.is_none() && gpu.mig {
+        return None;
+    }
+    // A caller who may not see instances cannot have changed any.
+    let is_hidden = gpu
+        .snapshot
+        .is_none_or(|snapshot| snapshot.hidden.is_some());
+    let Some(key) = instance.filter(|_| !is_hidden) else {
+        return Some(record.uuid.clone());
+    };
+    gpu.instances
+        .get(&key.placement)?
+        .compute
+        .iter()
+        .find(|compute| compute.placement == key.compute)
+        .map(|compute| compute.uuid.clone())
+}
+
+impl RolledBack {
+    fn add_step_result(&mut self, plan: &GpuPlan, step: &StepBack, result: Result<(), Cause>) {
+        let Err(cause) = result else {
+            self.undone += 1;
+            return;
+        };
+        // What the rollback kept on purpose, another try would keep too.
+        self.cut_short |= !matches!(cause, Cause::LeftOn(_) | Cause::Pending);
+        let gpu = plan.title();
+        match cause {
+            Cause::Pending => self.stands.push(format!("{gpu}: MIG mode: {cause}")),
+            _ if step.makes_again() => self.missing.push(format!("{gpu}: {step}: {cause}")),
+            _ => self.stands.push(format!("{gpu}: {step}: {cause}")),
+        }
     }
 }

@@ -1,20 +1,14 @@
-//! Undoes a run: the difference between a GPU before it and now is steps, which run as the steps of a plan do. What
-//! others have changed meanwhile stays.
+//! The steps that undo a run on a GPU: the difference between the GPU before the run and now. What others have changed meanwhile
+//! stays.
 
 use std::fmt;
 
-use super::cause::Cause;
-use super::daemon_stop::{StopRequest, find_successor, stop_daemon};
-use super::daemons::{restart_daemon, restore_record, restore_settings};
-use super::error::RolledBack;
-use super::gpu::{GpuRun, run_action};
-use super::gpu_state::{ChangingGpu, GpuState, describe_compute_instance};
+use super::gpu_state::{GpuState, describe_compute_instance};
 use crate::geometry::ComputeChoice;
-use crate::host::Threads;
 use crate::node::Gpu;
-use crate::nvml::{GpuInstanceReading, NvmlError};
-use crate::plan::{Action, GpuInstance, GpuPlan};
-use crate::state::{DeviceKey, DeviceRecord};
+use crate::nvml::GpuInstanceReading;
+use crate::plan::{Action, GpuInstance};
+use crate::state::DeviceRecord;
 
 impl GpuState {
     /// The actions that make the instances which another state of the GPU lacks: a GPU instance before what is in it. No plan
@@ -45,7 +39,7 @@ impl GpuState {
     }
 
     /// Returns the steps back to an earlier state of a GPU: daemons stop first and start last.
-    fn steps_back_to(&self, before: &Self, gpu: &Gpu) -> Vec<StepBack> {
+    pub(super) fn steps_back_to(&self, before: &Self, gpu: &Gpu) -> Vec<StepBack> {
         let mut steps = Vec::new();
         for (uuid, now) in &self.daemons {
             match before.daemons.get(uuid) {
@@ -110,7 +104,7 @@ fn destroy_created(creation: Action) -> Action {
 
 /// A step that undoes a part of a run.
 #[derive(Clone, Debug)]
-enum StepBack {
+pub(super) enum StepBack {
     /// Changes the MIG mode or an instance.
     Change(Action),
     Stop(DeviceRecord),
@@ -123,7 +117,7 @@ enum StepBack {
 
 impl StepBack {
     /// True if the run has removed what the step makes again.
-    fn makes_again(&self) -> bool {
+    pub(super) fn makes_again(&self) -> bool {
         matches!(
             self,
             Self::Start(_)
@@ -162,174 +156,6 @@ impl fmt::Display for StepBack {
     }
 }
 
-impl GpuRun<'_> {
-    /// Begins to undo what the run has changed: stops the daemons that it has started.
-    pub(super) fn stop_started_daemons(&mut self) -> RolledBack {
-        self.gpu.rolling_back = true;
-        let mut rolled_back = RolledBack {
-            clients: self.history.ended_clients(),
-            ..RolledBack::default()
-        };
-        let steps = self.steps_back();
-        if !(steps.is_empty() && self.gpu.unknown.is_empty()) {
-            self.gpu.run.progress.undoes(self.gpu.plan);
-        }
-        for step in steps {
-            if let StepBack::Stop(record) = &step {
-                let before = self.before.daemons.get(&record.uuid);
-                let request = StopRequest {
-                    keeps_record: before.is_some()
-                        && find_successor(self.gpu.plan, record).is_some(),
-                    ..StopRequest::IDLE
-                };
-                let mut result = stop_daemon(self.gpu.run, record, request);
-                if before.is_some_and(|before| before.name != record.name) {
-                    let unlinked = self.gpu.run.dir.remove_link(record);
-                    result = result.and(unlinked.map_err(Cause::from));
-                }
-                rolled_back.add_step_result(self.gpu.plan, &step, result);
-            }
-        }
-        rolled_back
-    }
-
-    fn steps_back(&self) -> Vec<StepBack> {
-        let gpu = self.gpu.snapshot.cloned().unwrap_or_default();
-        self.current_state().steps_back_to(&self.before, &gpu)
-    }
-
-    /// Undoes the rest of what the run has changed.
-    pub(super) fn roll_back(
-        mut self,
-        mut rolled_back: RolledBack,
-        threads: &Threads,
-    ) -> RolledBack {
-        let mut hangs = self.read_unknown(&mut rolled_back);
-        let (starts, steps): (Vec<_>, Vec<_>) = self
-            .steps_back()
-            .into_iter()
-            .filter(|step| !matches!(step, StepBack::Stop(_)))
-            .partition(|step| matches!(step, StepBack::Start(_)));
-        for step in steps {
-            // Each call to a GPU that hangs takes as long as the first.
-            let result = match &step {
-                StepBack::Change(_) if hangs => {
-                    Err(Cause::Other("not tried: the GPU hangs".to_owned()))
-                }
-                StepBack::Change(action) => run_action(&mut self.gpu, action, None, &self.history),
-                StepBack::Set { earlier, now } => {
-                    restore_settings(self.gpu.run, earlier, &now.settings)
-                }
-                StepBack::Stop(_) | StepBack::Start(_) => Ok(()),
-            };
-            hangs |= matches!(result, Err(Cause::Nvml(NvmlError::Hung { .. })));
-            rolled_back.add_step_result(self.gpu.plan, &step, result);
-        }
-        let started = threads.map_in_parallel(starts, |step| {
-            let result = match &step {
-                StepBack::Start(record) => self.start_again(record),
-                _ => Ok(()),
-            };
-            (step, result)
-        });
-        for (step, result) in started {
-            rolled_back.add_step_result(self.gpu.plan, &step, result);
-        }
-        // The instances from before keep their owner.
-        self.gpu.run.node_record.restore_owners(
-            &self.gpu.plan.uuid,
-            |created| created.is_among(self.before.instances.values()),
-            |created| {
-                created.is_among(self.gpu.instances.values())
-                    || self.gpu.unknown.contains_key(&created.placement)
-            },
-        );
-        rolled_back
-    }
-
-    /// Reads from the hardware what calls with an unknown outcome may have made. Returns true if the GPU hangs.
-    fn read_unknown(&mut self, rolled_back: &mut RolledBack) -> bool {
-        if self.gpu.unknown.is_empty() {
-            return false;
-        }
-        let profiles = self
-            .gpu
-            .snapshot
-            .map(|gpu| gpu.profiles.clone())
-            .unwrap_or_default();
-        match self.gpu.call(move |handle| handle.gpu_instances(&profiles)) {
-            Ok(instances) => {
-                for instance in instances {
-                    if self.gpu.unknown.contains_key(&instance.placement) {
-                        self.gpu.instances.insert(instance.placement, instance);
-                    }
-                }
-                self.gpu.unknown.clear();
-                false
-            }
-            Err(error) => {
-                for thing in self.gpu.unknown.values() {
-                    rolled_back.cut_short = true;
-                    let what = format!("{}: {thing}: {error}", self.gpu.plan.title());
-                    rolled_back.stands.push(what);
-                }
-                matches!(error, NvmlError::Hung { .. })
-            }
-        }
-    }
-
-    /// Starts a stopped daemon again.
-    fn start_again(&self, record: &DeviceRecord) -> Result<(), Cause> {
-        let uuid = current_uuid(&self.gpu, record).ok_or(Cause::NoDevice)?;
-        let keeps_record = find_successor(self.gpu.plan, record).is_some();
-        match restart_daemon(self.gpu.run, record, &uuid, keeps_record) {
-            Err(cause) if keeps_record => {
-                Err(cause.with_cleanup(restore_record(self.gpu.run, record, record)))
-            }
-            other => other,
-        }
-    }
-}
-
-/// The present UUID of a recorded device; `None` if it does not exist.
-fn current_uuid(gpu: &ChangingGpu<'_>, record: &DeviceRecord) -> Option<String> {
-    let DeviceKey { instance, .. } = &record.key;
-    // Where MIG mode could not be switched off again, there is no whole GPU to serve.
-    if instance.is_none() && gpu.mig {
-        return None;
-    }
-    // A caller who may not see instances cannot have changed any.
-    let is_hidden = gpu
-        .snapshot
-        .is_none_or(|snapshot| snapshot.hidden.is_some());
-    let Some(key) = instance.filter(|_| !is_hidden) else {
-        return Some(record.uuid.clone());
-    };
-    gpu.instances
-        .get(&key.placement)?
-        .compute
-        .iter()
-        .find(|compute| compute.placement == key.compute)
-        .map(|compute| compute.uuid.clone())
-}
-
-impl RolledBack {
-    fn add_step_result(&mut self, plan: &GpuPlan, step: &StepBack, result: Result<(), Cause>) {
-        let Err(cause) = result else {
-            self.undone += 1;
-            return;
-        };
-        // What the rollback kept on purpose, another try would keep too.
-        self.cut_short |= !matches!(cause, Cause::LeftOn(_) | Cause::Pending);
-        let gpu = plan.title();
-        match cause {
-            Cause::Pending => self.stands.push(format!("{gpu}: MIG mode: {cause}")),
-            _ if step.makes_again() => self.missing.push(format!("{gpu}: {step}: {cause}")),
-            _ => self.stands.push(format!("{gpu}: {step}: {cause}")),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
@@ -345,7 +171,7 @@ mod tests {
     use crate::host::{Pid, StartTime};
     use crate::nvml::ComputeInstanceReading;
     use crate::settings::Settings;
-    use crate::state::{DaemonId, InstanceKey};
+    use crate::state::{DaemonId, DeviceKey, InstanceKey};
 
     const UNITS: u32 = 4;
 
