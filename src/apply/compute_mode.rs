@@ -24,18 +24,15 @@ pub(super) fn ensure_compute_mode(run: &Run<'_>, record: &mut DeviceRecord) -> R
 
 /// Restores the compute mode from before a daemon, unless somebody has changed it since.
 pub(super) fn restore_compute_mode(run: &Run<'_>, record: &DeviceRecord) -> Result<(), Cause> {
-    let is_of_this_boot = record.boot_id == run.context.node.boot_id;
-    let Some(before) = record.compute_mode_before.filter(|_| is_of_this_boot) else {
+    let (node, gpu) = (run.context.node, &record.key.gpu);
+    let is_there = record.boot_id == node.boot_id && node.gpu_with_uuid(gpu).is_some();
+    let Some(before) = record.compute_mode_before else {
         return Ok(());
     };
-    if run.context.node.gpu_with_uuid(&record.key.gpu).is_none() {
-        return Ok(());
+    if is_there && run.nvml_on(gpu, GpuHandle::compute_mode)? == EXCLUSIVE_PROCESS {
+        set_compute_mode(run, record, before)?;
     }
-    let is = run.nvml_on(&record.key.gpu, GpuHandle::compute_mode)?;
-    if is != EXCLUSIVE_PROCESS {
-        return Ok(());
-    }
-    set_compute_mode(run, record, before)
+    Ok(())
 }
 
 fn set_compute_mode(run: &Run<'_>, record: &DeviceRecord, wanted: u32) -> Result<(), Cause> {

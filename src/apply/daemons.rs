@@ -100,7 +100,7 @@ pub(super) fn start_daemon(
 /// Starts a recorded daemon again. Its device may have been made again, and then has another UUID.
 pub(super) fn restart_daemon(
     run: &Run<'_>,
-    record: &DeviceRecord,
+    before: &DeviceRecord,
     uuid: &str,
     keeps_record: bool,
 ) -> Result<(), Cause> {
@@ -110,9 +110,12 @@ pub(super) fn restart_daemon(
         finished: false,
         since: Timestamp::now(),
         older_clients: Vec::new(),
-        ..record.clone()
+        ..before.clone()
     };
-    bring_up(run, &mut record, keeps_record).map(drop)
+    match bring_up(run, &mut record, keeps_record) {
+        Err(cause) if keeps_record => Err(cause.with_cleanup(restore_record(run, before, before))),
+        other => other.map(drop),
+    }
 }
 
 /// Starts or completes the daemon of a record, and an eager server; returns once everything has been read back, with
@@ -184,10 +187,8 @@ fn configure_daemon(
 ) -> Result<(), Cause> {
     let process = &launched.process;
     let (pid, is_new) = (process.pid, launched.is_new);
-    record.daemon = Some(DaemonId::from_process(
-        process,
-        &run.context.environment.host,
-    ));
+    let host = &run.context.environment.host;
+    record.daemon = Some(DaemonId::from_process(process, host));
     run.dir.write_record(record)?;
     daemon.open_directories(&launch.access)?;
     daemon.check_user_and_limits(process, launch)?;
@@ -265,7 +266,7 @@ fn ensure_record(run: &Run<'_>, record: &DeviceRecord) -> Result<(), Cause> {
 }
 
 /// Puts the record from before in the place of that of a daemon which did not start.
-pub(super) fn restore_record(
+fn restore_record(
     run: &Run<'_>,
     record: &DeviceRecord,
     before: &DeviceRecord,

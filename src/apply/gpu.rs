@@ -8,8 +8,7 @@ use super::cause::Cause;
 use super::context::{Run, StepOf};
 use super::daemon_stop::{StopRequest, end_stray, find_successor, stop_daemon, stop_served_daemon};
 use super::daemons::{
-    new_record, restart_daemon, restore_record, restore_settings, set_daemon_settings,
-    start_daemon, start_server,
+    new_record, restart_daemon, restore_settings, set_daemon_settings, start_daemon, start_server,
 };
 use super::error::{FailedStep, RolledBack};
 use super::gpu_state::{ChangingGpu, GpuState, History};
@@ -31,6 +30,7 @@ pub(super) struct GpuRun<'a> {
     pub(super) history: History,
     /// The number of the next step.
     next: usize,
+    rolled_back: RolledBack,
 }
 
 impl<'a> GpuRun<'a> {
@@ -52,26 +52,14 @@ impl<'a> GpuRun<'a> {
             },
             before,
             next: 0,
-        }
-    }
-
-    /// The state now.
-    fn current_state(&self) -> GpuState {
-        GpuState {
-            mig: self.gpu.mig,
-            instances: self.gpu.instances.clone(),
-            daemons: lock(&self.history.daemons).clone(),
+            rolled_back: RolledBack::default(),
         }
     }
 
     /// Runs the steps up to the switch of the MIG mode. The daemons have stopped.
     pub(super) fn run_to_mig_mode(self, threads: &Threads) -> Self {
-        let switch = self
-            .gpu
-            .plan
-            .steps
-            .iter()
-            .position(|step| matches!(step.action, Action::SwitchMig { .. }));
+        let mut steps = self.gpu.plan.steps.iter();
+        let switch = steps.position(|step| matches!(step.action, Action::SwitchMig { .. }));
         self.run_steps_until(switch.map_or(0, |number| number + 1), threads)
     }
 
@@ -244,12 +232,9 @@ impl<'a> Attempt<'a> {
 
 impl GpuRun<'_> {
     /// Begins to undo what the run has changed: stops the daemons that it has started.
-    pub(super) fn stop_started_daemons(&mut self) -> RolledBack {
+    pub(super) fn stop_started_daemons(&mut self) {
         self.gpu.rolling_back = true;
-        let mut rolled_back = RolledBack {
-            clients: self.history.ended_clients(),
-            ..RolledBack::default()
-        };
+        self.rolled_back.clients = *lock(&self.history.ended_clients);
         let steps = self.steps_back();
         if !(steps.is_empty() && self.gpu.unknown.is_empty()) {
             self.gpu.run.progress.undoes(self.gpu.plan);
@@ -267,24 +252,25 @@ impl GpuRun<'_> {
                     let unlinked = self.gpu.run.dir.remove_link(record);
                     result = result.and(unlinked.map_err(Cause::from));
                 }
-                rolled_back.add_step_result(self.gpu.plan, &step, result);
+                self.rolled_back
+                    .add_step_result(self.gpu.plan, &step, result);
             }
         }
-        rolled_back
     }
 
     fn steps_back(&self) -> Vec<StepBack> {
+        let now = GpuState {
+            mig: self.gpu.mig,
+            instances: self.gpu.instances.clone(),
+            daemons: lock(&self.history.daemons).clone(),
+        };
         let gpu = self.gpu.snapshot.cloned().unwrap_or_default();
-        self.current_state().steps_back_to(&self.before, &gpu)
+        now.steps_back_to(&self.before, &gpu)
     }
 
     /// Undoes the rest of what the run has changed.
-    pub(super) fn roll_back(
-        mut self,
-        mut rolled_back: RolledBack,
-        threads: &Threads,
-    ) -> RolledBack {
-        let mut hangs = self.read_unknown(&mut rolled_back);
+    pub(super) fn roll_back(mut self, threads: &Threads) -> RolledBack {
+        let mut hangs = self.read_unknown();
         let (starts, steps): (Vec<_>, Vec<_>) = self
             .steps_back()
             .into_iter()
@@ -303,17 +289,19 @@ impl GpuRun<'_> {
                 StepBack::Stop(_) | StepBack::Start(_) => Ok(()),
             };
             hangs |= matches!(result, Err(Cause::Nvml(NvmlError::Hung { .. })));
-            rolled_back.add_step_result(self.gpu.plan, &step, result);
+            self.rolled_back
+                .add_step_result(self.gpu.plan, &step, result);
         }
         let started = threads.map_in_parallel(starts, |step| {
             let result = match &step {
-                StepBack::Start(record) => self.start_again(record),
+                StepBack::Start(record) => start_again(&self.gpu, record),
                 _ => Ok(()),
             };
             (step, result)
         });
         for (step, result) in started {
-            rolled_back.add_step_result(self.gpu.plan, &step, result);
+            self.rolled_back
+                .add_step_result(self.gpu.plan, &step, result);
         }
         // The instances from before keep their owner.
         self.gpu.run.node_record.restore_owners(
@@ -324,20 +312,19 @@ impl GpuRun<'_> {
                     || self.gpu.unknown.contains_key(&created.placement)
             },
         );
-        rolled_back
+        self.rolled_back
     }
 
     /// Reads from the hardware what calls with an unknown outcome may have made. Returns true if the GPU hangs.
-    fn read_unknown(&mut self, rolled_back: &mut RolledBack) -> bool {
+    fn read_unknown(&mut self) -> bool {
         if self.gpu.unknown.is_empty() {
             return false;
         }
-        let profiles = self
+        let snapshot = self.gpu.snapshot.cloned().unwrap_or_default();
+        match self
             .gpu
-            .snapshot
-            .map(|gpu| gpu.profiles.clone())
-            .unwrap_or_default();
-        match self.gpu.call(move |handle| handle.gpu_instances(&profiles)) {
+            .call(move |handle| handle.gpu_instances(&snapshot.profiles))
+        {
             Ok(instances) => {
                 for instance in instances {
                     if self.gpu.unknown.contains_key(&instance.placement) {
@@ -349,26 +336,21 @@ impl GpuRun<'_> {
             }
             Err(error) => {
                 for thing in self.gpu.unknown.values() {
-                    rolled_back.cut_short = true;
+                    self.rolled_back.cut_short = true;
                     let what = format!("{}: {thing}: {error}", self.gpu.plan.title());
-                    rolled_back.stands.push(what);
+                    self.rolled_back.stands.push(what);
                 }
                 matches!(error, NvmlError::Hung { .. })
             }
         }
     }
+}
 
-    /// Starts a stopped daemon again.
-    fn start_again(&self, record: &DeviceRecord) -> Result<(), Cause> {
-        let uuid = current_uuid(&self.gpu, record).ok_or(Cause::NoDevice)?;
-        let keeps_record = find_successor(self.gpu.plan, record).is_some();
-        match restart_daemon(self.gpu.run, record, &uuid, keeps_record) {
-            Err(cause) if keeps_record => {
-                Err(cause.with_cleanup(restore_record(self.gpu.run, record, record)))
-            }
-            other => other,
-        }
-    }
+/// Starts a stopped daemon again.
+fn start_again(gpu: &ChangingGpu<'_>, record: &DeviceRecord) -> Result<(), Cause> {
+    let uuid = current_uuid(gpu, record).ok_or(Cause::NoDevice)?;
+    let keeps_record = find_successor(gpu.plan, record).is_some();
+    restart_daemon(gpu.run, record, &uuid, keeps_record)
 }
 
 /// The present UUID of a recorded device; `None` if it does not exist.

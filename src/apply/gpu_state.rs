@@ -108,10 +108,6 @@ impl History {
         *lock(&self.ended_clients) += clients;
     }
 
-    pub(super) fn ended_clients(&self) -> usize {
-        *lock(&self.ended_clients)
-    }
-
     /// True if a step failed.
     pub(super) fn has_failed(&self) -> bool {
         lock(&self.ended).values().any(Option::is_some)

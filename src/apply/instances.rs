@@ -15,9 +15,10 @@ pub(super) fn create_gpu_instance(
     instance: &GpuInstance,
 ) -> Result<(), Cause> {
     let (profile, placement) = (instance.profile, instance.placement);
+    let run = gpu.run;
     let created = created_entry(gpu, profile, placement, None);
     if becomes_ours(gpu, &created) {
-        gpu.run.node_record.add_created(&created)?;
+        run.node_record.add_created(&created)?;
     }
     let made = call_with_retries(gpu, &gpu.plan.uuid, move |handle| {
         handle.create_gpu_instance(profile, placement)
@@ -39,9 +40,7 @@ pub(super) fn create_gpu_instance(
             Err(cause)
         }
         Err(cause) => {
-            gpu.run
-                .node_record
-                .forget_created(|other| *other == created);
+            run.node_record.forget_created(|other| *other == created);
             Err(cause)
         }
     }
@@ -149,9 +148,8 @@ pub(super) fn destroy_compute_instance(
     }
     // With its GPU instance, if that goes too: a rollback on a full disk can then make both again.
     if gpu.rolling_back || !gpu.plan.destroys_instance_at(instance) {
-        gpu.run
-            .node_record
-            .forget_created(|other| *other == created);
+        let run = gpu.run;
+        run.node_record.forget_created(|other| *other == created);
     }
     Ok(())
 }

@@ -157,8 +157,7 @@ fn reset_gpu(
 
 /// Cancels a pending change.
 fn cancel_mig_change(gpu: &ChangingGpu<'_>, on: bool) -> Result<(), Cause> {
-    set_mig_mode(gpu, !on)?;
-    Ok(())
+    set_mig_mode(gpu, !on).map(drop)
 }
 
 fn set_mig_mode(gpu: &ChangingGpu<'_>, on: bool) -> Result<Code, Cause> {

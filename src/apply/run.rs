@@ -201,7 +201,7 @@ fn find_namesake(undone: &[GpuRun<'_>], kept: &[GpuRun<'_>]) -> Option<(usize, S
 }
 
 /// Undoes what was done on each GPU, and adds the outcome to the error.
-fn roll_back(runs: Vec<GpuRun<'_>>, error: &mut ApplyError, threads: &Threads) {
+fn roll_back(mut runs: Vec<GpuRun<'_>>, error: &mut ApplyError, threads: &Threads) {
     if error
         .failures
         .iter()
@@ -211,17 +211,8 @@ fn roll_back(runs: Vec<GpuRun<'_>>, error: &mut ApplyError, threads: &Threads) {
         threads.close();
     }
     // Idle daemons stop one after another, on all GPUs.
-    let begun = runs
-        .into_iter()
-        .map(|mut gpu_run| {
-            let rolled_back = gpu_run.stop_started_daemons();
-            (gpu_run, rolled_back)
-        })
-        .collect();
-    let undone = threads.map_in_parallel(begun, |(gpu_run, rolled_back)| {
-        gpu_run.roll_back(rolled_back, threads)
-    });
-    for undone in undone {
+    runs.iter_mut().for_each(GpuRun::stop_started_daemons);
+    for undone in threads.map_in_parallel(runs, |gpu_run| gpu_run.roll_back(threads)) {
         error.add_rollback(undone);
     }
 }
